@@ -31,8 +31,8 @@ func agentBody(path string, stream bool, more string) string {
 		`"messages":[{"role":"user","content":"tell me of the sea"}],"stop_sequences":["zzz"],"stream":%v%s}`, stream, more)
 }
 
-// each runs a test for both routes, whole and as a stream.
-func each(t *testing.T, test func(t *testing.T, path string, stream bool)) {
+// eachAgentAPI runs a test for both routes, whole and as a stream.
+func eachAgentAPI(t *testing.T, test func(t *testing.T, path string, stream bool)) {
 	t.Helper()
 	for _, path := range []string{responsesPath, messagesPath} {
 		for _, stream := range []bool{false, true} {
@@ -103,8 +103,8 @@ func wholeStream(path string) string {
 	return "message_start content_block_start content_block_delta content_block_stop message_delta message_stop "
 }
 
-// agentComplete checks an answer against what the model says.
-func (r *rig) agentComplete(a answer, path, body string) {
+// checkAgentAnswer checks an answer against what the model says.
+func (r *rig) checkAgentAnswer(a answer, path, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAt(path, []byte(body), 0)
 	if err != nil {
@@ -130,11 +130,11 @@ func TestResponsesAndMessagesGoThroughPairs(t *testing.T) {
 	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Plain, fakevllm.LMCache} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
-			each(t, func(t *testing.T, path string, stream bool) {
+			eachAgentAPI(t, func(t *testing.T, path string, stream bool) {
 				r := start(t, mode, 1, 1, nil)
 				body := agentBody(path, stream, "")
 				a := r.post(path, body)
-				r.agentComplete(a, path, body)
+				r.checkAgentAnswer(a, path, body)
 				d, p := r.D[0].Counters(), r.P[0].Counters()
 				if d.LocalPrefills != 0 || p.Requests != 1 || d.Requests != 1 {
 					t.Errorf("decode computed %d prompts; %d and %d requests", d.LocalPrefills, p.Requests, d.Requests)
@@ -148,7 +148,7 @@ func TestResponsesAndMessagesGoThroughPairs(t *testing.T) {
 				if e := r.entry(); e.Alone != "" || e.Outcome != forward.OutcomeOK || e.Endpoint != path || e.Prefill == "" || e.Stream != stream {
 					t.Errorf("entry %+v", e)
 				}
-				r.strict()
+				r.checkEngines()
 			})
 		})
 	}
@@ -157,10 +157,10 @@ func TestResponsesAndMessagesGoThroughPairs(t *testing.T) {
 // What decode gets is what the client sent but for the hand-over, byte for byte.
 func TestAgentsBodiesReachDecodeAsSent(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, path string, stream bool) {
+	eachAgentAPI(t, func(t *testing.T, path string, stream bool) {
 		r := start(t, fakevllm.Plain, 1, 1, nil)
 		body := agentBody(path, stream, ` , "unknown" : {"big":18446744073709551615,"e":1.0}`)
-		r.agentComplete(r.post(path, body), path, body)
+		r.checkAgentAnswer(r.post(path, body), path, body)
 		got := posted(r.D[0])
 		if len(got) != 1 || got[0].Path != path {
 			t.Fatalf("decode got %v", got)
@@ -172,11 +172,11 @@ func TestAgentsBodiesReachDecodeAsSent(t *testing.T) {
 		if string(sent) != body {
 			t.Errorf("decode got %s", got[0].Body)
 		}
-		r.strict()
+		r.checkEngines()
 	})
 }
 
-// A failure before the answer is committed is hidden, whatever was said before.
+// A failure before the answer is committed is hidden, whichever events came before.
 func TestAgentsFailuresBeforeTheCommitAreHidden(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []fakevllm.Fault{
@@ -187,7 +187,7 @@ func TestAgentsFailuresBeforeTheCommitAreHidden(t *testing.T) {
 	} {
 		t.Run(string(fault.Kind), func(t *testing.T) {
 			t.Parallel()
-			each(t, func(t *testing.T, path string, stream bool) {
+			eachAgentAPI(t, func(t *testing.T, path string, stream bool) {
 				r := start(t, fakevllm.NIXL, 1, 2, nil)
 				f := fault
 				f.Path, f.Times = "/v1/*", 1
@@ -196,21 +196,20 @@ func TestAgentsFailuresBeforeTheCommitAreHidden(t *testing.T) {
 				}
 				body := agentBody(path, stream, "")
 				a := r.post(path, body)
-				r.agentComplete(a, path, body)
+				r.checkAgentAnswer(a, path, body)
 				if r.rec.retried() == "" {
 					t.Error("nothing was tried again")
 				}
 				if n := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
 					t.Errorf("decode computed %d prompts", n)
 				}
-				r.strict()
+				r.checkEngines()
 			})
 		})
 	}
 }
 
-// A failure behind the commit is an event in the form of the API, and a broken
-// connection.
+// A failure after the commit is an event in the form of the API, and a broken connection.
 func TestAgentsFailuresBehindTheCommitAreSeen(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{responsesPath, messagesPath} {
@@ -236,7 +235,7 @@ func TestAgentsFailuresBehindTheCommitAreSeen(t *testing.T) {
 				if e := r.entry(); e.Outcome != forward.OutcomeBroken {
 					t.Errorf("entry %+v", e)
 				}
-				r.strict()
+				r.checkEngines()
 			})
 		}
 	}
@@ -254,7 +253,7 @@ func TestAgentsStreamsWithoutAnEndAreBroken(t *testing.T) {
 			r := start(t, fakevllm.Plain, 1, 1, nil)
 			odd, _ := wireEngine(t, "decode", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"+
 				fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(said), said))
-			r.withOdd(odd, false)
+			r.withEngine(odd, false)
 			a := r.post(path, agentBody(path, true, ""))
 			if a.status != http.StatusOK || a.err == nil || !strings.Contains(string(a.body), "lost in the middle") {
 				t.Errorf("%d, ended with %v: %s", a.status, a.err, a.body)
@@ -263,7 +262,7 @@ func TestAgentsStreamsWithoutAnEndAreBroken(t *testing.T) {
 	}
 }
 
-// What the engine says of transfers is not for the client, in any form of answer.
+// A client gets nothing of what the engine says of KV transfers, in any form of answer.
 func TestHandoversAreNotTold(t *testing.T) {
 	t.Parallel()
 	const kv = `"kv_transfer_params":{"remote_host":"10.0.0.1"}`
@@ -276,17 +275,17 @@ func TestHandoversAreNotTold(t *testing.T) {
 			"data: {\"choices\":[{\"text\":\"x\"}]}\n\ndata: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}],\"kv_transfer_params\":null,\"ec_transfer_params\":null}\n\ndata: [DONE]\n\n"},
 		{"/v1/completions", "data: {\"choices\":[{\"text\":\"x\"}]," + kv + "}\n\ndata: [DONE]\n\n", "data: {\"choices\":[{\"text\":\"x\"}],\"kv_transfer_params\":null}\n\ndata: [DONE]\n\n"},
 	} {
-		s := &played{prefill: []byte(`{}`), header: http.Header{"Content-Type": {"application/json"}}, answer: []byte(tc.answer), length: int64(len(tc.answer)), end: io.EOF}
+		s := &scriptedClient{prefill: []byte(`{}`), header: http.Header{"Content-Type": {"application/json"}}, answer: []byte(tc.answer), length: int64(len(tc.answer)), end: io.EOF}
 		if !strings.HasPrefix(tc.answer, "{") {
 			s.header, s.length = http.Header{"Content-Type": {"text/event-stream"}}, -1
 		}
-		if got := play(t, s, tc.path); got.status != http.StatusOK || got.broken || string(got.body) != tc.want {
+		if got := relayOnce(t, s, tc.path); got.status != http.StatusOK || got.broken || string(got.body) != tc.want {
 			t.Errorf("%s: %d, broken %v\ngot  %s\nwant %s", tc.path, got.status, got.broken, got.body, tc.want)
 		}
 	}
 }
 
-// Errors of the proxy have the shape of the API that they are told on.
+// Errors of the proxy have the shape of the API that the client used.
 func TestErrorsInTheShapeOfTheAPI(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 0, 0, nil)
@@ -301,8 +300,8 @@ func TestErrorsInTheShapeOfTheAPI(t *testing.T) {
 	}
 }
 
-// Nobody is served by decode alone without being told why: the entry, of which log and
-// metric are made, and the header say the same.
+// No request is served by decode alone without a reason: the entry, from which log and
+// metric are made, and the header have the same one.
 func TestNeverSilentlyAlone(t *testing.T) {
 	t.Parallel()
 	turn := `{"model":"m","messages":[{"role":"user","content":"x"}],"max_tokens":99`
@@ -328,7 +327,7 @@ func TestNeverSilentlyAlone(t *testing.T) {
 		{reason: "no_handover", path: "/v1/completions", body: `{"model":"m","prompt":"x","max_tokens":2}`, tune: func(r *rig) { r.script(r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV}) }},
 		{reason: "prefill_failed", path: responsesPath, body: agentBody(responsesPath, true, ""), tune: func(r *rig) { r.script(r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500}) }},
 		{reason: "no_prefill", path: responsesPath, body: agentBody(responsesPath, true, ""), tune: func(r *rig) {
-			r.members.set(in(instance.Decode, r.D[0].Address(), fakevllm.NIXL))
+			r.members.set(instanceAt(instance.Decode, r.D[0].Address(), fakevllm.NIXL))
 		}},
 	} {
 		t.Run(tc.reason+" "+tc.path, func(t *testing.T) {
@@ -339,7 +338,7 @@ func TestNeverSilentlyAlone(t *testing.T) {
 			}
 			a := r.post(tc.path, tc.body)
 			switch {
-			case tc.reason == "stored_response": // which nobody has
+			case tc.reason == "stored_response": // which no engine has
 				if a.status != http.StatusNotFound {
 					t.Errorf("%d %s", a.status, a.body)
 				}
@@ -356,30 +355,31 @@ func TestNeverSilentlyAlone(t *testing.T) {
 				t.Errorf("%d hand-overs were loaded", n)
 			}
 			if tc.reason != "prefill_failed" {
-				r.untroubled()
+				r.noneTroubled()
 			}
-			r.strict()
+			r.checkEngines()
 		})
 	}
 }
 
-// bootstraps gives the records of a pair of Mooncake engines what decode needs.
+// bootstraps adds to the records of a pair of Mooncake engines what decode needs.
 func (r *rig) bootstraps() {
-	p := in(instance.Prefill, r.P[0].Address(), fakevllm.Mooncake)
+	p := instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.Mooncake)
 	p.Record.EngineIDs = map[string]string{"0": r.P[0].EngineID()}
 	p.Record.Ports = map[string][]int{instance.PortBootstrap: {r.P[0].Bootstrap()}}
-	r.members.set(p, in(instance.Decode, r.D[0].Address(), fakevllm.Mooncake))
+	r.members.set(p, instanceAt(instance.Decode, r.D[0].Address(), fakevllm.Mooncake))
 }
 
-// Concurrent pairs carry /v1/responses; /v1/messages they would leave waiting.
+// Concurrent pairs serve /v1/responses. On /v1/messages their legs would wait for each other
+// in vain: decode serves it alone.
 func TestAgentsOverMooncake(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, path string, stream bool) {
+	eachAgentAPI(t, func(t *testing.T, path string, stream bool) {
 		r := start(t, fakevllm.Mooncake, 1, 1, nil)
 		r.bootstraps()
 		body := agentBody(path, stream, "")
 		a := r.post(path, body)
-		r.agentComplete(a, path, body)
+		r.checkAgentAnswer(a, path, body)
 		d, want := r.D[0].Counters(), ""
 		if path == messagesPath {
 			want = "messages_need_length"
@@ -390,21 +390,21 @@ func TestAgentsOverMooncake(t *testing.T) {
 		if alone := want != ""; (d.LocalPrefills == 1) != alone || (d.HandoversLoaded == 1) == alone || (len(posted(r.P[0])) == 1) == alone {
 			t.Errorf("%d legs to prefill, decode %+v", len(posted(r.P[0])), d)
 		}
-		r.strict()
+		r.checkEngines()
 	})
 }
 
-// pairMooncake says of the engines what their agents would say.
+// pairMooncake puts into the engines' records what their agents would write.
 func (r *rig) pairMooncake() {
-	p := in(instance.Prefill, r.P[0].Address(), fakevllm.Mooncake)
+	p := instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.Mooncake)
 	p.Record.EngineIDs = map[string]string{"0": r.P[0].EngineID()}
 	p.Record.Ports = map[string][]int{instance.PortBootstrap: {r.P[0].Bootstrap()}}
-	r.members.set(p, in(instance.Decode, r.D[0].Address(), fakevllm.Mooncake))
+	r.members.set(p, instanceAt(instance.Decode, r.D[0].Address(), fakevllm.Mooncake))
 }
 
 // versions gives the records of the engines versions.
 func (r *rig) versions(prefill, decode string) {
-	p, d := in(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), in(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
+	p, d := instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), instanceAt(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
 	p.Record.Version, d.Record.Version = prefill, decode
 	r.members.set(p, d)
 }
@@ -418,7 +418,7 @@ func (r *rig) script(s *fakevllm.Server, f fakevllm.Fault) {
 	}
 }
 
-// A response that an instance does not have is no fault of it.
+// An instance is not blamed for a response that it does not have.
 func TestStoredResponsesAreNobodysFault(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
@@ -429,24 +429,24 @@ func TestStoredResponsesAreNobodysFault(t *testing.T) {
 	if asked := len(posted(r.D[0])) + len(posted(r.D[1])); asked < 2 || len(posted(r.P[0])) != 0 {
 		t.Errorf("%d decode instances were asked", asked)
 	}
-	r.untroubled()
+	r.noneTroubled()
 	if e := r.entry(); e.Alone != alone.StoredResponse {
 		t.Errorf("entry %+v", e)
 	}
-	r.strict()
+	r.checkEngines()
 }
 
-// A reason to be alone is that of the attempt that was answered: none if it ended with
-// its prefill.
+// The reason for decode alone is that of the attempt that answered: none if that one had
+// a prefill.
 func TestAReasonDoesNotOutliveItsAttempt(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 2, nil)
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 1})
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusRequestEntityTooLarge})
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
-		a := r.pose(q)
-		r.refused(q, a, http.StatusRequestEntityTooLarge, "")
+		a := r.postScenario(q)
+		r.checkRefused(q, a, http.StatusRequestEntityTooLarge, "")
 		if got := a.header.Get("X-PD-Alone"); got != "" {
 			t.Errorf("the client is told %q", got)
 		}

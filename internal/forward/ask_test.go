@@ -21,8 +21,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
 )
 
-// argued are the recorded requests that the proxy answers otherwise than an engine
-// does, and why; docs/api.md has them as a table.
+// argued tells why the proxy answers a recorded request differently from an engine, "" if
+// it does not; docs/api.md has these requests as a table.
 func argued(c *refusals.Case) string {
 	switch c.Name {
 	case "NaN elsewhere":
@@ -47,7 +47,7 @@ func argued(c *refusals.Case) string {
 	return ""
 }
 
-// What an engine says of a wrong request, the proxy says.
+// The proxy refuses a wrong request with the words of an engine.
 func TestWrongRequestsAreAnsweredAsByAnEngine(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -55,11 +55,11 @@ func TestWrongRequestsAreAnsweredAsByAnEngine(t *testing.T) {
 	for _, c := range refusals.All(t) {
 		if argued(&c) != "" || strings.HasPrefix(c.Path, "/v1/messages/") ||
 			strings.HasPrefix(c.Path, "/v1/embeddings") || strings.HasPrefix(c.Path, "/v1/score") || strings.HasPrefix(c.Path, "/v1/rerank") {
-			continue // of the latter the simulator has none
+			continue // the simulator does not have the latter
 		}
 		body := bytes.ReplaceAll(c.Body(), []byte(`"tiny"`), []byte(`"m"`))
-		want := r.ask(r.D[0].URL(), c.Method, c.Path, c.Type(), body)
-		got := r.ask(r.URL, c.Method, c.Path, c.Type(), body)
+		want := r.sendTo(r.D[0].URL(), c.Method, c.Path, c.Type(), body)
+		got := r.sendTo(r.URL, c.Method, c.Path, c.Type(), body)
 		if got.status != want.status || want.status >= 400 && string(got.body) != string(want.body) {
 			t.Errorf("%s: %.300s\nproxy  %d %s\nengine %d %s", c.Name, body, got.status, got.body, want.status, want.body)
 		}
@@ -73,11 +73,11 @@ func TestWrongRequestsAreAnsweredAsByAnEngine(t *testing.T) {
 	if refused < 250 {
 		t.Errorf("only %d wrong requests", refused)
 	}
-	r.strict()
+	r.checkEngines()
 }
 
-// ask sends a request in any form.
-func (r *rig) ask(base, method, path, contentType string, body []byte) answer {
+// sendTo sends a request in any form.
+func (r *rig) sendTo(base, method, path, contentType string, body []byte) answer {
 	r.t.Helper()
 	req, err := http.NewRequestWithContext(r.t.Context(), method, base+path, bytes.NewReader(body))
 	if err != nil {
@@ -99,8 +99,8 @@ func (r *rig) ask(base, method, path, contentType string, body []byte) answer {
 	return answer{status: resp.StatusCode, header: resp.Header, body: b}
 }
 
-// An invalid body goes to one engine, once, as it is; its refusal is the answer, and
-// nobody is blamed.
+// An invalid body goes to one engine, once, as it is. The engine's refusal is the answer,
+// and no instance is blamed.
 func TestInvalidRequestsAreAskedAbout(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ name, path, body, says string }{
@@ -119,7 +119,7 @@ func TestInvalidRequestsAreAskedAbout(t *testing.T) {
 			if a.status != http.StatusBadRequest || !strings.Contains(string(a.body), tc.says) {
 				t.Fatalf("%d: %s", a.status, a.body)
 			}
-			if got := r.rec.questions(); got != flow.AskRefused {
+			if got := r.rec.askOutcomes(); got != flow.AskRefused {
 				t.Errorf("asked: %q", got)
 			}
 			asked := append(posted(r.D[0]), posted(r.D[1])...)
@@ -137,8 +137,8 @@ func TestInvalidRequestsAreAskedAbout(t *testing.T) {
 			if e := r.entry(); e.Attempts != 0 || e.Outcome != forward.OutcomeClientError || e.Status != 400 || e.Decode == "" || r.rec.retried() != "" {
 				t.Errorf("entry %+v, retries %q", e, r.rec.retried())
 			}
-			r.untroubled()
-			r.strict()
+			r.noneTroubled()
+			r.checkEngines()
 		})
 	}
 }
@@ -146,7 +146,7 @@ func TestInvalidRequestsAreAskedAbout(t *testing.T) {
 const brokenBody = `{"model":"m","prompt":"x"`
 
 // Whatever else an engine does with an invalid request, the client gets the proxy's own
-// refusal, and nobody is blamed for it.
+// refusal, and no instance is blamed.
 func TestOnlyARefusalIsPassedOn(t *testing.T) {
 	t.Parallel()
 	own := `Expecting ',' delimiter`
@@ -189,7 +189,7 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 			if a.status != status || a.err != nil || !strings.Contains(string(a.body), says) {
 				t.Fatalf("%d, %v: %s", a.status, a.err, a.body)
 			}
-			if got := r.rec.questions(); got != tc.outcome {
+			if got := r.rec.askOutcomes(); got != tc.outcome {
 				t.Errorf("asked: %q, want %q", got, tc.outcome)
 			}
 			if e := r.entry(); e.Attempts != 0 || r.rec.retried() != "" || e.Outcome != forward.OutcomeClientError {
@@ -198,8 +198,8 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 			if n := len(posted(r.D[0])); n != 1 || len(posted(r.P[0])) != 0 {
 				t.Errorf("%d questions to decode, %d to prefill", n, len(posted(r.P[0])))
 			}
-			r.untroubled()
-			r.strict()
+			r.noneTroubled()
+			r.checkEngines()
 			if tc.name == "streamed" {
 				eventually(t, "the engine gives up", func() bool { return r.D[0].Counters().Aborted == 1 })
 			}
@@ -207,8 +207,8 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 	}
 }
 
-// A body in which something steers transfers reaches no engine, however it is spelt and
-// wherever it is sent (protocol rule R4).
+// A body with fields that steer KV transfers reaches no engine, however they are spelt and
+// on every route: they could make an engine connect to any host.
 func TestSteeringFieldsAreNeverAskedAbout(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -249,7 +249,7 @@ func TestSteeringFieldsAreNeverAskedAbout(t *testing.T) {
 			}
 		}
 	}
-	if got := strings.ReplaceAll(r.rec.questions(), flow.AskWithheld, ""); strings.TrimSpace(got) != "" {
+	if got := strings.ReplaceAll(r.rec.askOutcomes(), flow.AskWithheld, ""); strings.TrimSpace(got) != "" {
 		t.Errorf("asked: %q", got)
 	}
 	for _, s := range append(r.P, r.D...) {
@@ -257,17 +257,17 @@ func TestSteeringFieldsAreNeverAskedAbout(t *testing.T) {
 			t.Errorf("%d requests reached %s, the first: %q", n, s.Address(), posted(s)[0].Body)
 		}
 	}
-	r.strict()
+	r.checkEngines()
 }
 
-// A body that is compressed can be read by nobody here.
+// A compressed body is not sent to an engine: the proxy cannot read what is in it.
 func TestEncodedBodiesAreNotAskedAbout(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 0, 1, nil)
 	if a := r.post("/v1/completions", "no gzip", "Content-Encoding", "gzip"); a.status != http.StatusBadRequest {
 		t.Fatalf("%d: %s", a.status, a.body)
 	}
-	if got := r.rec.questions(); got != flow.AskWithheld || len(posted(r.D[0])) != 0 {
+	if got := r.rec.askOutcomes(); got != flow.AskWithheld || len(posted(r.D[0])) != 0 {
 		t.Errorf("asked: %q", got)
 	}
 }
@@ -280,32 +280,32 @@ func TestNobodyToAsk(t *testing.T) {
 	if a.status != http.StatusBadRequest || string(a.body) != want {
 		t.Fatalf("%d: %s", a.status, a.body)
 	}
-	if got := r.rec.questions(); got != flow.AskNobody {
+	if got := r.rec.askOutcomes(); got != flow.AskNobody {
 		t.Errorf("asked: %q", got)
 	}
 }
 
-// A prefill instance can say what is wrong as well; and of a model that nobody serves
-// an engine still says what else is wrong.
+// A prefill instance is asked where there is no decode instance. Of a request for a model
+// that no instance serves an engine still says what else is wrong.
 func TestWhoIsAsked(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 0, nil)
-	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.questions() != flow.AskRefused || len(posted(r.P[0])) != 1 {
+	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.askOutcomes() != flow.AskRefused || len(posted(r.P[0])) != 1 {
 		t.Errorf("%d: %s", a.status, a.body)
 	}
-	if a := r.post("/v1/completions", `{"model":"other","prompt":"x","max_tokens":2.5}`); a.status != http.StatusBadRequest || r.rec.questions() != flow.AskRefused {
+	if a := r.post("/v1/completions", `{"model":"other","prompt":"x","max_tokens":2.5}`); a.status != http.StatusBadRequest || r.rec.askOutcomes() != flow.AskRefused {
 		t.Errorf("%d: %s", a.status, a.body)
 	}
-	// vLLM looks for the model before it looks at the limit.
+	// vLLM checks the model before it checks the limit.
 	a := r.post("/v1/completions", `{"model":"other","prompt":"x","max_tokens":0}`)
 	if a.status != http.StatusNotFound || !strings.Contains(string(a.body), "The model `other` does not exist. Valid aliases: m.") {
 		t.Errorf("%d: %s", a.status, a.body)
 	}
-	r.strict()
+	r.checkEngines()
 }
 
-// At most so many invalid requests are asked about at a time: the others are answered
-// at once.
+// The number of invalid requests that engines are asked about at a time is bounded: the
+// others are answered at once.
 func TestQuestionsAreBounded(t *testing.T) {
 	t.Parallel()
 	const many = 40
@@ -321,7 +321,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	}))
 	defer engine.Close()
 	r := start(t, fakevllm.Plain, 0, 0, nil)
-	r.members.set(in(instance.Decode, engine.Listener.Addr().String(), fakevllm.Plain))
+	r.members.set(instanceAt(instance.Decode, engine.Listener.Addr().String(), fakevllm.Plain))
 	var clients sync.WaitGroup
 	for range many {
 		clients.Go(func() {
@@ -332,7 +332,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	}
 	clients.Wait()
 	close(release)
-	asked := strings.Fields(r.rec.questions())
+	asked := strings.Fields(r.rec.askOutcomes())
 	busy := 0
 	for _, a := range asked {
 		if a == flow.AskBusy {
@@ -342,7 +342,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	if len(asked) != many || len(arrived) > many-busy || busy == 0 {
 		t.Errorf("%d of %d reached the engine, %d were not sent", len(arrived), many, busy)
 	}
-	r.strict()
+	r.checkEngines()
 }
 
 // A client that leaves while an engine is asked ends the question.
@@ -357,7 +357,7 @@ func TestClientLeavesWhileAnEngineIsAsked(t *testing.T) {
 	}))
 	defer engine.Close()
 	r := start(t, fakevllm.Plain, 0, 0, nil)
-	r.members.set(in(instance.Decode, engine.Listener.Addr().String(), fakevllm.Plain))
+	r.members.set(instanceAt(instance.Decode, engine.Listener.Addr().String(), fakevllm.Plain))
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-arrived
@@ -368,7 +368,7 @@ func TestClientLeavesWhileAnEngineIsAsked(t *testing.T) {
 	if e := r.entry(); e.Outcome != forward.OutcomeClientGone && e.Outcome != forward.OutcomeClientError {
 		t.Errorf("entry %+v", e)
 	}
-	r.strict()
+	r.checkEngines()
 }
 
 // An instance that takes no connections is not asked twice, nor blamed for a question.
@@ -383,10 +383,10 @@ func TestAnEngineThatIsAwayIsNotBlamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := start(t, fakevllm.Plain, 0, 0, nil)
-	r.members.set(in(instance.Decode, address, fakevllm.Plain))
-	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.questions() != flow.AskFailed {
+	r.members.set(instanceAt(instance.Decode, address, fakevllm.Plain))
+	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.askOutcomes() != flow.AskFailed {
 		t.Errorf("%d: %s", a.status, a.body)
 	}
-	r.untroubled()
-	r.strict()
+	r.noneTroubled()
+	r.checkEngines()
 }

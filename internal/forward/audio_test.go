@@ -19,7 +19,7 @@ import (
 
 const transcriptions = "/v1/audio/transcriptions"
 
-// sound is a file with everything in it that a form could be cut at.
+// sound is a file in which bytes look like parts of a form.
 const sound = "RIFF\x00\xff\xfe\r\n\r\n--\r\n-B\r\n--A\r\n\"model\"\r\n\r\nother\r\n\x80"
 
 // audioForm is a form with sound in it. Its boundary is B.
@@ -35,7 +35,7 @@ func audioForm(fields map[string]string) string {
 	return b.String() + "--B--\r\n"
 }
 
-func (r *rig) hear(body string) answer {
+func (r *rig) transcribe(body string) answer {
 	r.t.Helper()
 	return r.post(transcriptions, body, "Content-Type", "multipart/form-data; boundary=B")
 }
@@ -69,7 +69,7 @@ func TestTranscriptions(t *testing.T) {
 			}
 		}
 		body := audioForm(tc.fields)
-		a := r.hear(body)
+		a := r.transcribe(body)
 		e := r.entry()
 		if a.status != http.StatusOK || a.err != nil || a.header.Get("X-Pd-Alone") != "route" || e.Alone != "route" || e.Model != model {
 			t.Fatalf("%s: %d %s %v, %+v", name, a.status, a.body, a.err, e)
@@ -113,7 +113,7 @@ func TestTranscriptions(t *testing.T) {
 	}
 }
 
-// What cannot be taken is answered in vLLM's words; what would steer gets nowhere.
+// A bad form is answered in vLLM's words. Fields that steer KV transfers reach no engine.
 func TestBadForms(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 0, 1, func(o *forward.Options) { o.MaxBody = 1000 })

@@ -61,7 +61,7 @@ func (e *events) Read(p []byte) (int, error) {
 }
 func (*events) Close() error { return nil }
 
-// sink is a client that takes everything.
+// sink is a client that discards the answer.
 type sink struct {
 	header http.Header
 	n      int
@@ -74,15 +74,15 @@ func (s *sink) Flush()                           {}
 func (s *sink) SetReadDeadline(time.Time) error  { return nil }
 func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 
-type nobody struct{}
+type noRecorder struct{}
 
-func (nobody) Done(*forward.Entry)                  {}
-func (nobody) Retried(instance.Role, forward.Class) {}
-func (nobody) Handed(*instance.Instance, bool)      {}
-func (nobody) Disaggregated(bool, string, float64)  {}
-func (nobody) HandoverSpent(forward.Class)          {}
-func (nobody) Media()                               {}
-func (nobody) Asked(string)                         {}
+func (noRecorder) Done(*forward.Entry)                  {}
+func (noRecorder) Retried(instance.Role, forward.Class) {}
+func (noRecorder) Handed(*instance.Instance, bool)      {}
+func (noRecorder) Disaggregated(bool, string, float64)  {}
+func (noRecorder) HandoverSpent(forward.Class)          {}
+func (noRecorder) Media()                               {}
+func (noRecorder) Asked(string)                         {}
 
 // BenchmarkRequest is the data path of one request, without its network:
 // reading the body, both legs, the answer.
@@ -126,8 +126,8 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// benchHandler serves one prefill and some decode instances, one without names, that
-// answer like up.
+// benchHandler serves over one prefill instance and those decode instances, one if none is
+// named, with up as their engines.
 func benchHandler(b testing.TB, up upstream.Client, decode ...string) http.HandlerFunc {
 	b.Helper()
 	return handlerOf(b, up, func(*forward.Options) {}, decode...)
@@ -139,17 +139,17 @@ func handlerOf(b testing.TB, up upstream.Client, set func(*forward.Options), dec
 	if len(decode) == 0 {
 		decode = []string{"d:1"}
 	}
-	list := []*instance.Instance{in(instance.Prefill, "p:1", fakevllm.NIXL)}
+	list := []*instance.Instance{instanceAt(instance.Prefill, "p:1", fakevllm.NIXL)}
 	for _, address := range decode {
-		list = append(list, in(instance.Decode, address, fakevllm.NIXL))
+		list = append(list, instanceAt(instance.Decode, address, fakevllm.NIXL))
 	}
 	var m members
 	m.set(list...)
-	tracker := health.New(health.Options{Source: &m, Prober: alive{}, Log: quiet()})
+	tracker := health.New(health.Options{Source: &m, Prober: prober{}, Log: quiet()})
 	b.Cleanup(tracker.Close)
 	o := forward.Options{
 		Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
-		Health: tracker, Upstream: up, Recorder: nobody{}, Log: quiet(),
+		Health: tracker, Upstream: up, Recorder: noRecorder{}, Log: quiet(),
 	}
 	set(&o)
 	h, err := forward.New(o)
@@ -160,8 +160,7 @@ func handlerOf(b testing.TB, up upstream.Client, set func(*forward.Options), dec
 	return func(w http.ResponseWriter, r *http.Request) { serve(relay.Std(w), r) }
 }
 
-// BenchmarkUnannounced is the reading of a body whose length nobody told, and
-// its way through both legs.
+// BenchmarkUnannounced is reading a body without a Content-Length, and both legs.
 func BenchmarkUnannounced(b *testing.B) {
 	answer := []byte(`{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
 		`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1],"remote_engine_id":"e","remote_host":"h","remote_port":5600}}`)

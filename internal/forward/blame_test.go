@@ -26,13 +26,13 @@ func key(role instance.Role, s *fakevllm.Server) instance.Key {
 // request must not eject the instances that it visits.
 func TestPoisonousRequestEjectsNobody(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 2, 3, nil)
 		for _, s := range append(r.P, r.D...) {
 			script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
 		}
 		for range 10 {
-			r.refused(q, r.pose(q), http.StatusInternalServerError, "")
+			r.checkRefused(q, r.postScenario(q), http.StatusInternalServerError, "")
 		}
 		for _, s := range r.P {
 			if !r.tracker.Available(key(instance.Prefill, s)) {
@@ -47,8 +47,8 @@ func TestPoisonousRequestEjectsNobody(t *testing.T) {
 	})
 }
 
-// An instance that fails what others serve is ejected, and comes back when it
-// is well again; no client notices.
+// An instance that fails what others serve is ejected, and comes back when it serves
+// again; no client notices.
 func TestSickInstanceIsEjectedAndReturns(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
@@ -64,7 +64,7 @@ func TestSickInstanceIsEjectedAndReturns(t *testing.T) {
 			before := legs(r.P)
 			n := int64(0)
 			for n < 400 && r.tracker.Available(key(role, s)) {
-				r.complete(r.post("/v1/chat/completions", body), true, body)
+				r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 				n++
 			}
 			if r.tracker.Available(key(role, s)) {
@@ -77,17 +77,17 @@ func TestSickInstanceIsEjectedAndReturns(t *testing.T) {
 			eventually(t, "it returns", func() bool { return r.tracker.Available(key(role, s)) })
 			s.ForgetRequests()
 			eventually(t, "it gets requests again", func() bool {
-				r.complete(r.post("/v1/chat/completions", body), true, body)
+				r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 				return legs([]*fakevllm.Server{s}) > 0
 			})
-			r.strict()
+			r.checkEngines()
 		})
 	}
 }
 
 // waitingLeg starts a request whose first leg in the role hangs, and gives the
 // instance it hangs on and the channel of its answer.
-func waitingLeg(t *testing.T, r *rig, role instance.Role, q ask) (*fakevllm.Server, <-chan answer) {
+func waitingLeg(t *testing.T, r *rig, role instance.Role, q scenario) (*fakevllm.Server, <-chan answer) {
 	t.Helper()
 	s := r.P[0]
 	if role == instance.Decode {
@@ -95,7 +95,7 @@ func waitingLeg(t *testing.T, r *rig, role instance.Role, q ask) (*fakevllm.Serv
 	}
 	script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
 	done := make(chan answer, 1)
-	go func() { done <- r.pose(q) }()
+	go func() { done <- r.postScenario(q) }()
 	eventually(t, "the leg hangs", func() bool { return s.Counters().Faults >= 1 }) // a probe may hang by now as well
 	return s, done
 }
@@ -117,7 +117,7 @@ func TestWaitingLegsAreCalledOff(t *testing.T) {
 		for _, role := range instance.Roles() {
 			t.Run(name+"/"+string(role), func(t *testing.T) {
 				t.Parallel()
-				eachAPI(t, both(), func(t *testing.T, q ask) {
+				eachAPI(t, both(), func(t *testing.T, q scenario) {
 					r := start(t, fakevllm.NIXL, 2, 2, nil)
 					s, done := waitingLeg(t, r, role, q)
 					var next []*instance.Instance
@@ -132,37 +132,37 @@ func TestWaitingLegsAreCalledOff(t *testing.T) {
 						next = append(next, &c)
 					}
 					r.members.set(next...)
-					r.whole(q, <-done)
+					r.checkWhole(q, <-done)
 					if got := r.rec.retried(); got != string(role)+"/gone" {
 						t.Errorf("retried %q", got)
 					}
 					eventually(t, "the hung leg is aborted", func() bool { return aborted(s.Counters()) == 1 })
-					r.strict()
+					r.checkEngines()
 				})
 			})
 		}
 	}
 }
 
-// heldBack is an upstream client that lets something happen between the arrival
-// of a decode instance's first content and its being read.
-type heldBack struct {
+// delayedClient is an upstream client that lets a test act between the arrival of a decode
+// instance's first content and its being read.
+type delayedClient struct {
 	upstream.Client
 	first  atomic.Bool
 	happen func(leg context.Context, in *instance.Instance)
 }
 
-func (h *heldBack) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {
+func (h *delayedClient) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {
 	resp, err := h.Client.Do(ctx, r)
 	if err == nil && r.Instance.Role == instance.Decode {
-		resp.Body = &heldBody{resp.Body, h, ctx, r.Instance}
+		resp.Body = &delayedBody{resp.Body, h, ctx, r.Instance}
 	}
 	return resp, err
 }
 
-type heldBody struct {
+type delayedBody struct {
 	io.ReadCloser
-	h   *heldBack
+	h   *delayedClient
 	ctx context.Context //nolint:containedctx // that of the request it is the body of
 	in  *instance.Instance
 }
@@ -171,7 +171,7 @@ var lastEvent = regexp.MustCompile(`\[DONE\]|message_stop|"response\.(completed|
 
 var firstContent = regexp.MustCompile(`"content":"[^"]|output_text\.delta|content_block_delta|"token_ids":\[\d`)
 
-func (b *heldBody) Read(p []byte) (int, error) {
+func (b *delayedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if firstContent.Match(p[:n]) && !lastEvent.Match(p[:n]) && b.h.first.CompareAndSwap(false, true) {
 		b.h.happen(b.ctx, b.in)
@@ -179,14 +179,14 @@ func (b *heldBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A leg that was called off while its first content lay unread is not committed
-// any more: what came would be all that ever comes.
+// A leg that was called off while its first content was unread is not committed any more:
+// nothing would come after it.
 func TestCalledOffBeforeTheCommit(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, streamed(), func(t *testing.T, q ask) {
+	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 		var r *rig
 		r = start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) {
-			o.Upstream = &heldBack{Client: o.Upstream, happen: func(leg context.Context, in *instance.Instance) {
+			o.Upstream = &delayedClient{Client: o.Upstream, happen: func(leg context.Context, in *instance.Instance) {
 				var rest []*instance.Instance
 				for _, i := range r.members.Snapshot().All() {
 					if i.Key != in.Key {
@@ -197,24 +197,24 @@ func TestCalledOffBeforeTheCommit(t *testing.T) {
 				<-leg.Done()
 			}}
 		})
-		// The first one is asked first; its first content comes well before the rest.
-		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, ITL: patience})
-		r.served(q)
+		// The first instance is picked first; its first content comes well before the rest.
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, ITL: waitLimit})
+		r.checkServed(q)
 		if e := r.entry(); e.Attempts != 1 || r.rec.retried() != "decode/gone" {
 			t.Fatalf("retried %q, entry %+v", r.rec.retried(), e)
 		}
-		r.strict()
+		r.checkEngines()
 	})
 }
 
 // Draining and cordoned instances finish what they have.
 func TestDrainingLegsGoOn(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 2, nil)
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: 200 * time.Millisecond, Times: 1})
 		done := make(chan answer, 1)
-		go func() { done <- r.pose(q) }()
+		go func() { done <- r.postScenario(q) }()
 		eventually(t, "the decode leg runs", func() bool { return r.D[0].Counters().Faults == 1 })
 		var next []*instance.Instance
 		for _, old := range r.members.Snapshot().All() {
@@ -225,21 +225,21 @@ func TestDrainingLegsGoOn(t *testing.T) {
 			next = append(next, &c)
 		}
 		r.members.set(next...)
-		r.whole(q, <-done)
+		r.checkWhole(q, <-done)
 		if e := r.entry(); e.Attempts != 0 || e.Decode != r.D[0].Address() {
 			t.Fatalf("entry %+v", e)
 		}
 	})
 }
 
-// An engine that hangs accepts connections and says nothing: it is found out
-// by its silence, and what waits for it is served elsewhere.
+// An engine that hangs accepts connections and sends nothing: it is ejected for its
+// silence, and requests that wait for it are served elsewhere.
 func TestSilentEngine(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()
-			eachAPI(t, streamed(), func(t *testing.T, q ask) {
+			eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 				r := startHealth(t, fakevllm.NIXL, 2, 2, nil, func(o *health.Options) { o.SilenceLimit = time.Second })
 				s := r.P[0]
 				if role == instance.Decode {
@@ -247,7 +247,7 @@ func TestSilentEngine(t *testing.T) {
 				}
 				script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "/health"})
 				_, done := waitingLeg(t, r, role, q)
-				r.whole(q, <-done)
+				r.checkWhole(q, <-done)
 				if e, ok := r.tracker.Ejected(key(role, s)); !ok || !e.Hard || !strings.Contains(e.Reason, "silent") {
 					t.Fatalf("ejection %+v, %v", e, ok)
 				}
@@ -258,13 +258,13 @@ func TestSilentEngine(t *testing.T) {
 	}
 }
 
-// A slow engine that still answers its probes is left alone.
+// A slow engine that still answers its probes is not ejected.
 func TestSlowIsNotSilent(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: 400 * time.Millisecond, Times: 1})
 	body := chatBody(true, "")
-	r.complete(r.post("/v1/chat/completions", body), true, body)
+	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 	if e := r.entry(); e.Attempts != 0 {
 		t.Fatalf("entry %+v", e)
 	}
@@ -276,14 +276,14 @@ func TestSlowIsNotSilent(t *testing.T) {
 // When retries multiply the load beyond the budget, clients are told to wait.
 func TestRetryBudgetIsSpent(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.Plain, 1, 3, func(o *forward.Options) { o.RetryRatio, o.RetryBurst = 1e-9, 5 })
 		for _, d := range r.D {
 			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
 		}
 		got := map[int]int{}
 		for range 6 {
-			a := r.pose(q)
+			a := r.postScenario(q)
 			got[a.status]++
 			if a.status == http.StatusServiceUnavailable && a.header.Get("Retry-After") == "" {
 				t.Fatalf("no Retry-After: %v", a.header)
@@ -293,15 +293,15 @@ func TestRetryBudgetIsSpent(t *testing.T) {
 			t.Fatalf("statuses %v", got)
 		}
 		// Without the budget 6 requests would have made 24 legs. The sixth retry is
-		// the ratio's: as long as nothing was retried any share of it is free.
+		// from the ratio: the share allows one as soon as it is above 0.
 		if n := legs(r.D); n > 6+6 {
 			t.Fatalf("%d legs for 6 requests and a budget of 5 retries", n)
 		}
 	})
 }
 
-// The decode instance counts the whole prompt as cached, and nothing as put into
-// the cache; the client is told what the prefill instance had and did.
+// The decode instance counts the whole prompt as cached, and nothing as put into the cache.
+// The client gets the prefill instance's numbers.
 func TestCachedTokensAreThePrefills(t *testing.T) {
 	t.Parallel()
 	told := map[string][]string{
@@ -310,7 +310,7 @@ func TestCachedTokensAreThePrefills(t *testing.T) {
 		messagesPath:  {`"cache_creation_input_tokens":16`, `"cache_read_input_tokens":0`},
 		generatePath:  {`"cached_tokens":0`},
 	}
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		more := ""
 		if q.stream && (q.path == chatPath || q.path == generatePath) {
@@ -326,7 +326,7 @@ func TestCachedTokensAreThePrefills(t *testing.T) {
 				t.Errorf("%s is not told: %s", want, a.body)
 			}
 		}
-		// The parts of the prompt of a message are told one by one: their sum is the prompt.
+		// A message counts the parts of its prompt separately: their sum is the prompt.
 		if q.path == messagesPath {
 			sums := messageSums(t, a)
 			if sums[0] != sums[len(sums)-1] || sums[0] <= 16 {
@@ -337,7 +337,7 @@ func TestCachedTokensAreThePrefills(t *testing.T) {
 				t.Errorf("the same prompt has %d and %d tokens", sums[0], again[0])
 			}
 		}
-		r.strict()
+		r.checkEngines()
 	})
 }
 
@@ -361,15 +361,14 @@ func messageSums(t *testing.T, a answer) (sums []int) {
 	return sums
 }
 
-// Every instance has been tried: one failed once, the other left while the
-// leg waited. The first may be asked again, although the last failure says
-// nothing for it.
+// Every instance has been tried: one failed once, the other left while the leg waited. The
+// first may be tried again, although the last failure alone would not allow it.
 func TestSecondRoundAfterMixedFailures(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()
-			eachAPI(t, both(), func(t *testing.T, q ask) {
+			eachAPI(t, both(), func(t *testing.T, q scenario) {
 				r := start(t, fakevllm.NIXL, 2, 2, func(o *forward.Options) { o.Fallback = false })
 				list := r.P
 				if role == instance.Decode {
@@ -378,7 +377,7 @@ func TestSecondRoundAfterMixedFailures(t *testing.T) {
 				script(t, list[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
 				script(t, list[1], fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
 				done := make(chan answer, 1)
-				go func() { done <- r.pose(q) }()
+				go func() { done <- r.postScenario(q) }()
 				eventually(t, "the second one hangs", func() bool { return list[1].Counters().Faults == 1 })
 				var stay []*instance.Instance
 				for _, in := range r.members.Snapshot().All() {
@@ -387,11 +386,11 @@ func TestSecondRoundAfterMixedFailures(t *testing.T) {
 					}
 				}
 				r.members.set(stay...)
-				r.whole(q, <-done)
+				r.checkWhole(q, <-done)
 				if got, want := r.rec.retried(), string(role)+"/status_5xx "+string(role)+"/gone"; got != want {
 					t.Errorf("retried %q, want %q", got, want)
 				}
-				r.strict()
+				r.checkEngines()
 			})
 		})
 	}

@@ -12,10 +12,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// The memory of a body is used again by the next request. No engine may see
-// another request's bytes, also when legs fail with their body half sent: the
-// simulator's answer is a function of the whole prompt, so one foreign byte
-// gives another text.
+// The memory of a body is used again by the next request. No engine may get another
+// request's bytes, also when legs fail with their body half sent. The simulator's answer
+// depends on the whole prompt, so one wrong byte gives another text.
 func TestBodiesAreNotMixed(t *testing.T) {
 	t.Parallel()
 	for _, mode := range sequentialModes() {
@@ -40,12 +39,12 @@ func TestBodiesAreNotMixed(t *testing.T) {
 						if i%3 > 0 {
 							post = func(path, body string) answer { return r.post(path, body) }
 						}
-						r.complete(post("/v1/completions", body), false, body)
+						r.checkComplete(post("/v1/completions", body), false, body)
 					}
 				})
 			}
 			clients.Wait()
-			r.strict()
+			r.checkEngines()
 		})
 	}
 }

@@ -38,19 +38,19 @@ type call struct {
 
 func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind openai.Kind, between *histogram.Histogram) *call {
 	c := &call{h: h, r: r, endpoint: endpoint, times: stage.Times{Start: time.Now()}}
-	id := leg.ClientsID(r.Header)
+	id := leg.RequestID(r.Header)
 	c.origin = leg.Origin{
 		Settings: &h.legs, Client: r.Context(), Header: r.Header, ID: id, Times: &c.times, Optional: kind == openai.Other || kind == openai.Generate,
 		Privileged: func() bool { return h.opts.Privileged(r) },
 	}
 	c.origin.Trace = h.opts.Tracer.Begin(r, endpoint, c.times.Start)
-	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Times: &c.times, Idle: h.opts.Idle, Log: h.opts.Log, Between: between}
+	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Times: &c.times, Idle: h.opts.Idle, Log: h.opts.Log, Gaps: between}
 	c.flow = flow.Request{Settings: &h.flow, Origin: &c.origin, Answer: &c.answer, Endpoint: endpoint}
 	c.flow.Route.Traced = h.opts.TraceAll || asksTrace(r.Header) && h.opts.Trace(r)
 	c.flow.Route.Times = &c.times
-	c.answer.Way = &c.flow.Route
+	c.answer.Route = &c.flow.Route
 	if v := r.Header["X-Data-Parallel-Rank"]; len(v) == 1 && h.opts.Ranked(r) {
-		// vLLM, too, passes over what is no number.
+		// vLLM ignores a value that is no number, too.
 		if n, err := strconv.ParseUint(v[0], 10, 16); err == nil {
 			c.flow.Ranked, c.flow.Rank = true, int(n)
 		}
@@ -58,7 +58,7 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 	if name := h.opts.SessionHeader; name != "" {
 		c.flow.Session = r.Header.Get(name)
 	}
-	c.answer.ShowID() // whatever becomes of the request
+	c.answer.SetRequestID() // for every way that the request can end
 	h.flow.Budget.Request(c.times.Start)
 	return c
 }
@@ -68,8 +68,8 @@ func asksTrace(h http.Header) bool {
 	return len(v) > 0 && v[0] == "1"
 }
 
-// finish reports the request, once, and breaks the client's connection where
-// a clean end would be a lie.
+// finish reports the request, once, and breaks the client's connection where the answer
+// is not complete.
 func (c *call) finish() {
 	if c.flow.Body != nil {
 		c.flow.DropBody()
@@ -113,20 +113,20 @@ func (c *call) completion(kind openai.Kind) {
 	}
 }
 
-// passOn passes a request with a JSON body to one instance; alone is its reason to have
-// no prefill.
-func (c *call) passOn(alone string) {
+// passThrough passes a request with a JSON body to one instance; alone is why it has no
+// prefill.
+func (c *call) passThrough(alone string) {
 	if !c.readJSON() {
 		return
 	}
 	req, err := request.ParseOther(c.flow.Body.Bytes())
 	if c.parsed(req, err) {
-		c.flow.PassOn(flow.Passed{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Stream: req.Stream, Alone: alone})
+		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Stream: req.Stream, Alone: alone})
 	}
 }
 
-// passForm passes a request whose body is a form to one instance, as it is.
-func (c *call) passForm(alone string) {
+// passThroughForm passes a request whose body is a form to one instance, as it is.
+func (c *call) passThroughForm(alone string) {
 	if !c.readBody() {
 		return
 	}
@@ -137,12 +137,12 @@ func (c *call) passForm(alone string) {
 		return
 	}
 	c.origin.Model, c.stream = f.Model, f.Stream
-	c.flow.PassOn(flow.Passed{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Stream: f.Stream, Alone: alone})
+	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Stream: f.Stream, Alone: alone})
 }
 
-// passQuestion passes a request without a body to one instance.
-func (c *call) passQuestion() {
-	c.flow.PassOn(flow.Passed{Method: c.r.Method, Target: c.target()})
+// passThroughNoBody passes a request without a body to one instance.
+func (c *call) passThroughNoBody() {
+	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target()})
 }
 
 // target is the path with its query.
@@ -153,7 +153,8 @@ func (c *call) target() string {
 	return c.r.URL.Path
 }
 
-// parsed notes what a request says of itself. An invalid one it answers.
+// parsed notes the model and the form of a request. It answers an invalid one, and gives
+// false.
 func (c *call) parsed(req *request.Request, err error) bool {
 	if req != nil {
 		c.origin.Model, c.stream = req.Model, req.Stream
@@ -169,8 +170,8 @@ func (c *call) parsed(req *request.Request, err error) bool {
 	return true
 }
 
-// readJSON reads the whole body of a request that says that it is JSON; if it cannot it
-// has answered.
+// readJSON reads the whole body of a request whose Content-Type is JSON. False means that
+// it could not, and has answered.
 func (c *call) readJSON() bool {
 	if !isJSON(c.r.Header) {
 		c.answer.Refuse(pydantic.NotJSON())
@@ -179,7 +180,7 @@ func (c *call) readJSON() bool {
 	return c.readBody()
 }
 
-// readBody reads the whole request body; if it cannot it has answered.
+// readBody reads the whole request body. False means that it could not, and has answered.
 func (c *call) readBody() bool {
 	limit, length := c.h.opts.MaxBody, c.r.ContentLength
 	switch {
@@ -194,7 +195,7 @@ func (c *call) readBody() bool {
 	client := c.answer.Client
 	_ = client.SetReadDeadline(time.Now().Add(c.h.opts.BodyTimeout)) // not supported: no deadline
 	in := c.r.Body
-	if length <= 0 { // what is announced is within the limit
+	if length <= 0 { // an announced length is within the limit
 		in = http.MaxBytesReader(client, in, limit)
 	}
 	body, err := c.h.bodies.Read(in, length)
@@ -210,7 +211,7 @@ func (c *call) readBody() bool {
 	case errors.As(err, &over):
 		c.answer.Refuse(tooLarge(limit))
 	case c.r.Context().Err() != nil:
-		c.answer.Gone()
+		c.answer.ClientGone()
 	default:
 		c.answer.CloseAfter()
 		c.answer.Refuse(&openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest,
@@ -219,7 +220,7 @@ func (c *call) readBody() bool {
 	return false
 }
 
-// noRoom answers a request whose body found no room.
+// noRoom answers a request for whose body there is no memory.
 func (c *call) noRoom() {
 	c.h.bodies.Refuse()
 	c.answer.CloseAfter()
@@ -232,7 +233,7 @@ func tooLarge(limit int64) *openai.Error {
 		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes (--max-body-bytes)"}
 }
 
-// isJSON is vLLM's own test of a request: parameters are allowed, spaces are not.
+// isJSON is vLLM's test of a Content-Type: it may have parameters, but no space before them.
 func isJSON(h http.Header) bool {
 	name, _, _ := strings.Cut(h.Get("Content-Type"), ";")
 	return strings.EqualFold(name, "application/json")

@@ -23,7 +23,7 @@ func TestOfficialClient(t *testing.T) {
 		StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)},
 	}
 	want := fakevllm.ExpectedChat([]fakevllm.Message{{Role: "user", Content: "hello"}}, fakevllm.Sampling{MaxTokens: 9})
-	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Times: 1}) // which it must not notice
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Times: 1}) // which the client must not notice
 	stream := c.Chat.Completions.NewStreaming(t.Context(), params)
 	acc := openai.ChatCompletionAccumulator{}
 	for stream.Next() {

@@ -12,26 +12,26 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// What users of other proxies and routers report, each by its symptom.
+// These tests are what users of other proxies and routers report, each by its symptom.
 
 func TestComplaintDecodeWaitsAfterPrefillFailed(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 2, 1, func(o *forward.Options) { o.Fallback = false })
 		for _, p := range r.P {
 			script(t, p, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
 		}
-		r.refused(q, r.pose(q), http.StatusInternalServerError, "")
+		r.checkRefused(q, r.postScenario(q), http.StatusInternalServerError, "")
 		if n := legs(r.D); n != 0 {
 			t.Fatalf("%d decode legs were sent for a prefill that failed", n)
 		}
-		r.strict()
+		r.checkEngines()
 	})
 }
 
 func TestComplaintDisconnectKeepsPrefillBusy(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -49,13 +49,13 @@ func TestComplaintDisconnectKeepsPrefillBusy(t *testing.T) {
 
 func TestComplaintSilent200WithEmptyBody(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		for _, kind := range []fakevllm.Kind{fakevllm.FaultClose, fakevllm.FaultReset, fakevllm.FaultErrorEvent} {
 			r := start(t, fakevllm.NIXL, 1, 2, nil)
 			for _, d := range r.D {
 				script(t, d, fakevllm.Fault{Kind: kind, At: fakevllm.AfterRole})
 			}
-			a := r.pose(q)
+			a := r.postScenario(q)
 			if a.status < 500 || !bytes.Contains(a.body, []byte(`"error"`)) {
 				t.Errorf("%s on every decode instance: status %d, body %q", kind, a.status, a.body)
 			}
@@ -65,12 +65,12 @@ func TestComplaintSilent200WithEmptyBody(t *testing.T) {
 
 func TestComplaint4xxTurned5xxAndRetried(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 2, 2, nil)
 		for _, d := range r.D {
 			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 400, Body: `{"error":{"message":"prompt too long","code":400}}`})
 		}
-		a := r.pose(q)
+		a := r.postScenario(q)
 		if a.status != http.StatusBadRequest || !strings.Contains(string(a.body), "prompt too long") || legs(r.D) != 1 {
 			t.Fatalf("%d after %d decode legs: %s", a.status, legs(r.D), a.body)
 		}
@@ -79,14 +79,14 @@ func TestComplaint4xxTurned5xxAndRetried(t *testing.T) {
 
 func TestComplaintTooLongPromptEjectsHealthyInstance(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.Plain, 1, 2, nil)
 		for _, d := range r.D {
 			// As vLLM does for some prompts that do not fit.
 			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 6})
 		}
 		for range 3 {
-			r.pose(q)
+			r.postScenario(q)
 		}
 		for _, d := range r.D {
 			if !r.tracker.Available(key(instance.Decode, d)) {
@@ -98,10 +98,10 @@ func TestComplaintTooLongPromptEjectsHealthyInstance(t *testing.T) {
 
 func TestComplaintFallbackMovesLoadSilently(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultReset})
-		r.served(q)
+		r.checkServed(q)
 		if e := r.entry(); e.Alone != "prefill_failed" || e.Attempts != 2 {
 			t.Fatalf("the fallback is not told, or tries are not bounded: %+v", e)
 		}
@@ -115,14 +115,14 @@ func TestComplaintMultiPromptCrashesDecode(t *testing.T) {
 	if a.status != http.StatusOK || bytes.Count(a.body, []byte(`"index"`)) != 3 {
 		t.Fatalf("%d: %s", a.status, a.body)
 	}
-	r.strict()
+	r.checkEngines()
 }
 
 // The prefill instance restarts at its address while its hand-over waits for a
-// second decode instance: what the old life handed out must not be used.
+// second decode instance: the hand-over of the old life must not be used.
 func TestComplaintRestartAtTheSameAddress(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 2, nil)
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1, At: fakevllm.BeforeRead})
 		r.rec.onRetry = func() {
@@ -140,7 +140,7 @@ func TestComplaintRestartAtTheSameAddress(t *testing.T) {
 			}
 			r.members.set(next...)
 		}
-		r.served(q)
+		r.checkServed(q)
 		c := r.D[1].Counters()
 		if c.HandoversRefused != 0 || c.HandoversLoaded != 1 || c.LocalPrefills != 0 {
 			t.Fatalf("the second decode instance saw %+v", c)

@@ -20,18 +20,19 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// pairParams is what the legs of a concurrent pair carry (protocols.md 3.1, 6.2).
+// pairParams is what the legs of a concurrent pair carry: the kv_transfer_params of vLLM's
+// Mooncake and MoRI-IO connectors.
 type pairParams struct {
 	DoRemoteDecode  bool   `json:"do_remote_decode"`
 	DoRemotePrefill bool   `json:"do_remote_prefill"`
 	TransferID      string `json:"transfer_id"`
 	Bootstrap       string `json:"remote_bootstrap_addr"`
 	EngineID        string `json:"remote_engine_id"`
-	NotifyPort      int    `json:"remote_notify_port"` // of MoRI-IO (6.2), as TPSize
+	NotifyPort      int    `json:"remote_notify_port"` // of MoRI-IO, like TPSize
 	TPSize          int    `json:"remote_tp_size"`
 }
 
-// pairLeg is one leg as an engine of a meeting got it.
+// pairLeg is one leg as an engine of a concurrentRig got it.
 type pairLeg struct {
 	pairParams
 	engine *pairEngine
@@ -41,32 +42,32 @@ type pairLeg struct {
 	left   <-chan struct{} // closed when the proxy has given the leg up
 }
 
-// pairEngine is an engine that does what its test says with each leg.
+// pairEngine is an engine that answers each leg as its test says.
 type pairEngine struct {
 	role    instance.Role
 	address string
 	life    string // its incarnation
 }
 
-// meeting is a fleet of engines whose legs are played by the test: each leg waits in
-// legs until the test has told what becomes of it.
-type meeting struct {
+// concurrentRig is a fleet of engines whose legs the test answers: each leg is sent to legs,
+// and waits for the test's answer.
+type concurrentRig struct {
 	t       *testing.T
 	dialect string
-	q       ask // that its requests are; a stream of a chat unless told otherwise
+	q       scenario // of its requests; a stream of a chat by default
 	rig     *rig
-	legs    chan *pairTurn
+	legs    chan *pendingLeg
 	P, D    []*pairEngine
 }
 
-// pairTurn is a leg and how its engine answers.
-type pairTurn struct {
+// pendingLeg is a leg that waits for the test to answer it.
+type pendingLeg struct {
 	pairLeg
 	answer chan func(http.ResponseWriter)
 }
 
-// say has the engine answer.
-func (p *pairTurn) say(f func(http.ResponseWriter)) { p.answer <- f }
+// reply has the engine answer with f.
+func (p *pendingLeg) reply(f func(http.ResponseWriter)) { p.answer <- f }
 
 const (
 	prefillAnswer = `{"id":"p","choices":[{"index":0,"finish_reason":"length"}],"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10,"prompt_tokens_details":{"cached_tokens":4}}}`
@@ -111,18 +112,18 @@ const (
 )
 
 // eachPair runs a scenario over the APIs that a concurrent pair carries.
-func eachPair(t *testing.T, f func(t *testing.T, q ask)) {
+func eachPair(t *testing.T, f func(t *testing.T, q scenario)) {
 	t.Helper()
 	for _, path := range []string{chatPath, responsesPath} {
 		t.Run(path[4:], func(t *testing.T) {
 			t.Parallel()
-			f(t, ask{path, true})
+			f(t, scenario{path, true})
 		})
 	}
 }
 
-// prefills and streams answer the legs of the meeting's requests.
-func (m *meeting) prefills(w http.ResponseWriter) {
+// prefills and streams answer the legs of the rig's requests.
+func (m *concurrentRig) prefills(w http.ResponseWriter) {
 	if m.q.path == chatPath {
 		ok(w)
 		return
@@ -131,14 +132,14 @@ func (m *meeting) prefills(w http.ResponseWriter) {
 	_, _ = io.WriteString(w, responsesAnswer)
 }
 
-func (m *meeting) begun() string {
+func (m *concurrentRig) begun() string {
 	if m.q.path == chatPath {
 		return pairEvents
 	}
 	return responsesEvents
 }
 
-func (m *meeting) streams(w http.ResponseWriter) {
+func (m *concurrentRig) streams(w http.ResponseWriter) {
 	if m.q.path == chatPath {
 		streams(w)
 		return
@@ -146,8 +147,8 @@ func (m *meeting) streams(w http.ResponseWriter) {
 	streamed200(w, responsesEvents+responsesRest)
 }
 
-// concurrently runs a test for every dialect whose legs run at once.
-func concurrently(t *testing.T, test func(t *testing.T, dialect string)) {
+// eachConcurrentDialect runs a test for every dialect whose legs run at once.
+func eachConcurrentDialect(t *testing.T, test func(t *testing.T, dialect string)) {
 	t.Helper()
 	for _, dialect := range []string{"mooncake", "moriio_write"} {
 		t.Run(dialect, func(t *testing.T) {
@@ -157,16 +158,16 @@ func concurrently(t *testing.T, test func(t *testing.T, dialect string)) {
 	}
 }
 
-// meet starts so many engines of a concurrent connector.
-func meet(t *testing.T, dialect string, prefills, decodes int, tune func(*forward.Options)) *meeting {
+// startConcurrent starts so many engines of a concurrent connector.
+func startConcurrent(t *testing.T, dialect string, prefills, decodes int, tune func(*forward.Options)) *concurrentRig {
 	t.Helper()
-	return meetTuned(t, dialect, prefills, decodes, tuning{forward: tune})
+	return startConcurrentTuned(t, dialect, prefills, decodes, tuning{forward: tune})
 }
 
-// meetTuned is meet with other options of the rig, too.
-func meetTuned(t *testing.T, dialect string, prefills, decodes int, tune tuning) *meeting {
+// startConcurrentTuned is meet with other options of the rig, too.
+func startConcurrentTuned(t *testing.T, dialect string, prefills, decodes int, tune tuning) *concurrentRig {
 	t.Helper()
-	m := &meeting{t: t, dialect: dialect, q: ask{chatPath, true}, rig: startTuned(t, "plain", 0, 0, tune), legs: make(chan *pairTurn, 16)}
+	m := &concurrentRig{t: t, dialect: dialect, q: scenario{chatPath, true}, rig: startTuned(t, "plain", 0, 0, tune), legs: make(chan *pendingLeg, 16)}
 	for i := range prefills + decodes {
 		e := &pairEngine{role: instance.Prefill, life: "1"}
 		if i >= prefills {
@@ -185,11 +186,11 @@ func meetTuned(t *testing.T, dialect string, prefills, decodes int, tune tuning)
 	return m
 }
 
-// join puts all engines into the membership, in their present lives.
-func (m *meeting) join() {
+// join makes the engines, in their present lives, the membership.
+func (m *concurrentRig) join() {
 	var list []*instance.Instance
 	for _, e := range append(append([]*pairEngine{}, m.P...), m.D...) {
-		one := in(e.role, e.address, fakevllm.Mode(m.dialect))
+		one := instanceAt(e.role, e.address, fakevllm.Mode(m.dialect))
 		one.Record.ID = e.life
 		switch {
 		case m.dialect == "moriio_write":
@@ -202,7 +203,7 @@ func (m *meeting) join() {
 	m.rig.members.set(list...)
 }
 
-func (m *meeting) serve(e *pairEngine, w http.ResponseWriter, r *http.Request) {
+func (m *concurrentRig) serve(e *pairEngine, w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		return // asked whether it lives
 	}
@@ -216,7 +217,7 @@ func (m *meeting) serve(e *pairEngine, w http.ResponseWriter, r *http.Request) {
 	if err := json.Unmarshal(body, &said); err != nil {
 		m.t.Errorf("a leg that is no JSON: %q", body)
 	}
-	p := &pairTurn{
+	p := &pendingLeg{
 		pairLeg: pairLeg{said.KV, e, r.Header.Get("X-Request-Id"), r.Header.Get("X-Data-Parallel-Rank"), body, r.Context().Done()},
 		answer:  make(chan func(http.ResponseWriter), 1),
 	}
@@ -232,10 +233,10 @@ func (m *meeting) serve(e *pairEngine, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// await gives what comes of a channel, and fails the test if nothing does.
+// await receives from a channel, and fails the test if nothing comes.
 func await[T any](t *testing.T, what string, c <-chan T) T {
 	t.Helper()
-	late := time.NewTimer(patience)
+	late := time.NewTimer(waitLimit)
 	defer late.Stop()
 	select {
 	case v := <-c:
@@ -247,7 +248,7 @@ func await[T any](t *testing.T, what string, c <-chan T) T {
 }
 
 // pair waits for the two legs of one attempt.
-func (m *meeting) pair() (prefill, decode *pairTurn) {
+func (m *concurrentRig) pair() (prefill, decode *pendingLeg) {
 	m.t.Helper()
 	for range 2 {
 		if l := await(m.t, "a leg", m.legs); l.engine.role == instance.Prefill {
@@ -265,21 +266,21 @@ func (m *meeting) pair() (prefill, decode *pairTurn) {
 	case prefill.TransferID == "" || prefill.TransferID != decode.TransferID || prefill.id != decode.id:
 		m.t.Fatalf("the legs are not linked: %+v, %+v", prefill.pairLeg, decode.pairLeg)
 	case m.dialect == "moriio_write":
-		m.moriio(prefill, decode)
+		m.checkMoRIIO(prefill, decode)
 	case decode.EngineID != prefill.engine.address+"#"+prefill.engine.life || prefill.rank != "0" || decode.rank != "":
 		m.t.Fatalf("engine %q, ranks %q and %q", decode.EngineID, prefill.rank, decode.rank)
 	}
 	return prefill, decode
 }
 
-// zmqAddress is that of an engine with a life in it.
+// zmqAddress is the ZMQ address of an engine, with its life in it.
 func zmqAddress(e *pairEngine) string {
 	_, port, _ := strings.Cut(e.address, ":")
 	return "host:127.0.0.1,handshake:6301" + ",notify:" + port
 }
 
-// moriio holds the legs of a MoRI-IO pair against each other.
-func (m *meeting) moriio(prefill, decode *pairTurn) {
+// checkMoRIIO checks that the legs of a MoRI-IO pair name each other.
+func (m *concurrentRig) checkMoRIIO(prefill, decode *pendingLeg) {
 	m.t.Helper()
 	want := "___prefill_addr_" + zmqAddress(prefill.engine) + "___decode_addr_" + zmqAddress(decode.engine) + "_"
 	nonce, ok := strings.CutPrefix(prefill.id, want)
@@ -298,14 +299,14 @@ func portOf(e *pairEngine) int {
 }
 
 // begin sends a request, whose answer comes later.
-func (m *meeting) begin(ctx context.Context, body string) <-chan answer {
+func (m *concurrentRig) begin(ctx context.Context, body string) <-chan answer {
 	got := make(chan answer, 1)
 	go func() { got <- m.rig.postCtx(ctx, m.q.path, body) }()
 	return got
 }
 
-// served holds an answer to what decode streams.
-func (m *meeting) served(got <-chan answer) forward.Entry {
+// checkServed checks that an answer is what decode streamed.
+func (m *concurrentRig) checkServed(got <-chan answer) forward.Entry {
 	m.t.Helper()
 	a := await(m.t, "the answer", got)
 	if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") || !m.q.ends(string(a.body)) {
@@ -317,33 +318,33 @@ func (m *meeting) served(got <-chan answer) forward.Entry {
 	return m.rig.entry()
 }
 
-// Both legs run at once: neither waits for the other's answer to begin.
+// Both legs run at once: neither begins after the other's answer only.
 func TestConcurrentPair(t *testing.T) {
 	t.Parallel()
-	concurrently(t, testConcurrentPair)
+	eachConcurrentDialect(t, testConcurrentPair)
 }
 
 func testConcurrentPair(t *testing.T, dialect string) {
 	t.Helper()
-	m := meet(t, dialect, 1, 1, nil)
+	m := startConcurrent(t, dialect, 1, 1, nil)
 	for _, prefillFirst := range []bool{true, false} {
 		got := m.begin(t.Context(), chatBody(true, ""))
 		p, d := m.pair()
 		if prefillFirst {
-			p.say(ok)
-			d.say(streams)
+			p.reply(ok)
+			d.reply(streams)
 		} else { // the answer of prefill is on its way when decode's is complete
-			d.say(streams)
-			p.say(ok)
+			d.reply(streams)
+			p.reply(ok)
 		}
-		if e := m.served(got); e.Prefill != m.P[0].address || e.Decode != m.D[0].address || e.Alone != "" || e.Attempts != 0 {
+		if e := m.checkServed(got); e.Prefill != m.P[0].address || e.Decode != m.D[0].address || e.Alone != "" || e.Attempts != 0 {
 			t.Errorf("%+v", e)
 		}
 	}
 	got := m.begin(t.Context(), chatBody(false, ""))
 	p, d := m.pair()
-	p.say(ok)
-	d.say(func(w http.ResponseWriter) {
+	p.reply(ok)
+	d.reply(func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, strings.ReplaceAll(prefillAnswer, `"cached_tokens":4`, `"cached_tokens":9`))
 	})
@@ -354,10 +355,10 @@ func testConcurrentPair(t *testing.T, dialect string) {
 }
 
 // When prefill fails decode is aborted at once, and another pair is tried with a new
-// transfer; whoever was waiting is not to blame.
+// transfer. The decode instance, which was waiting, is not blamed.
 func TestConcurrentPrefillFails(t *testing.T) {
 	t.Parallel()
-	concurrently(t, testConcurrentPrefillFails)
+	eachConcurrentDialect(t, testConcurrentPrefillFails)
 }
 
 func testConcurrentPrefillFails(t *testing.T, dialect string) {
@@ -372,20 +373,20 @@ func testConcurrentPrefillFails(t *testing.T, dialect string) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachPair(t, func(t *testing.T, q ask) {
-				m := meet(t, dialect, 2, 1, nil)
+			eachPair(t, func(t *testing.T, q scenario) {
+				m := startConcurrent(t, dialect, 2, 1, nil)
 				m.q = q
 				got := m.begin(t.Context(), q.body(""))
 				p, d := m.pair()
-				p.say(fail)
+				p.reply(fail)
 				await(t, "the abort of decode", d.left)
 				again, next := m.pair()
 				if again.engine == p.engine || again.TransferID == p.TransferID {
 					t.Errorf("tried again on %s with transfer %s", again.engine.address, again.TransferID)
 				}
-				again.say(m.prefills)
-				next.say(m.streams)
-				e := m.served(got)
+				again.reply(m.prefills)
+				next.reply(m.streams)
+				e := m.checkServed(got)
 				if e.Attempts != 1 || e.Prefill != again.engine.address {
 					t.Errorf("%+v", e)
 				}
@@ -397,20 +398,20 @@ func testConcurrentPrefillFails(t *testing.T, dialect string) {
 	}
 }
 
-// What prefill says of a wrong request goes to the client, and decode is aborted.
+// Prefill's refusal of a wrong request goes to the client, and decode is aborted.
 func TestConcurrentPrefillRefuses(t *testing.T) {
 	t.Parallel()
-	concurrently(t, testConcurrentPrefillRefuses)
+	eachConcurrentDialect(t, testConcurrentPrefillRefuses)
 }
 
 func testConcurrentPrefillRefuses(t *testing.T, dialect string) {
 	t.Helper()
-	eachPair(t, func(t *testing.T, q ask) {
-		m := meet(t, dialect, 2, 1, nil)
+	eachPair(t, func(t *testing.T, q scenario) {
+		m := startConcurrent(t, dialect, 2, 1, nil)
 		m.q = q
 		got := m.begin(t.Context(), q.body(""))
 		p, d := m.pair()
-		p.say(fails(400))
+		p.reply(fails(400))
 		await(t, "the abort of decode", d.left)
 		if a := await(t, "the answer", got); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), `"message":"no"`) {
 			t.Errorf("%d %s", a.status, a.body)
@@ -421,16 +422,17 @@ func testConcurrentPrefillRefuses(t *testing.T, dialect string) {
 	})
 }
 
-// A prefill instance that nobody can connect to is left, and decode is aborted.
+// When no connection to the prefill instance can be made decode is aborted, and another
+// pair is tried.
 func TestConcurrentPrefillIsAway(t *testing.T) {
 	t.Parallel()
-	concurrently(t, testConcurrentPrefillIsAway)
+	eachConcurrentDialect(t, testConcurrentPrefillIsAway)
 }
 
 func testConcurrentPrefillIsAway(t *testing.T, dialect string) {
 	t.Helper()
-	eachPair(t, func(t *testing.T, q ask) {
-		m := meet(t, dialect, 1, 1, nil)
+	eachPair(t, func(t *testing.T, q scenario) {
+		m := startConcurrent(t, dialect, 1, 1, nil)
 		m.q = q
 		m.P = append([]*pairEngine{{role: instance.Prefill, address: "127.0.0.1:1", life: "1"}}, m.P...)
 		m.join()
@@ -440,16 +442,16 @@ func testConcurrentPrefillIsAway(t *testing.T, dialect string) {
 				l := await(t, "a leg", m.legs)
 				switch {
 				case l.engine.role == instance.Prefill:
-					l.say(m.prefills)
+					l.reply(m.prefills)
 				case l.EngineID == m.P[0].address+"#1", l.NotifyPort == portOf(m.P[0]): // of MoRI-IO
 					await(t, "the abort of decode", l.left)
 					continue
 				default:
-					l.say(m.streams)
+					l.reply(m.streams)
 				}
 				served++
 			}
-			m.served(got)
+			m.checkServed(got)
 		}
 	})
 }
@@ -457,7 +459,7 @@ func testConcurrentPrefillIsAway(t *testing.T, dialect string) {
 // When decode fails prefill is aborted, and another pair is tried.
 func TestConcurrentDecodeFails(t *testing.T) {
 	t.Parallel()
-	concurrently(t, testConcurrentDecodeFails)
+	eachConcurrentDialect(t, testConcurrentDecodeFails)
 }
 
 func testConcurrentDecodeFails(t *testing.T, dialect string) {
@@ -471,20 +473,20 @@ func testConcurrentDecodeFails(t *testing.T, dialect string) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			eachPair(t, func(t *testing.T, q ask) {
-				m := meet(t, dialect, 1, 2, nil)
+			eachPair(t, func(t *testing.T, q scenario) {
+				m := startConcurrent(t, dialect, 1, 2, nil)
 				m.q = q
 				got := m.begin(t.Context(), q.body(""))
 				p, d := m.pair()
-				d.say(fail)
+				d.reply(fail)
 				await(t, "the abort of prefill", p.left)
 				again, next := m.pair()
 				if next.engine == d.engine || again.engine != p.engine || again.TransferID == p.TransferID {
 					t.Errorf("tried again with %s, %s, transfer %s", again.engine.address, next.engine.address, again.TransferID)
 				}
-				again.say(m.prefills)
-				next.say(m.streams)
-				if e := m.served(got); e.Attempts != 1 || e.Decode != next.engine.address {
+				again.reply(m.prefills)
+				next.reply(m.streams)
+				if e := m.checkServed(got); e.Attempts != 1 || e.Decode != next.engine.address {
 					t.Errorf("%+v", e)
 				}
 			})
@@ -495,7 +497,7 @@ func testConcurrentDecodeFails(t *testing.T, dialect string) {
 // A client that leaves ends both legs, whatever they were doing.
 func TestConcurrentClientLeaves(t *testing.T) {
 	t.Parallel()
-	concurrently(t, testConcurrentClientLeaves)
+	eachConcurrentDialect(t, testConcurrentClientLeaves)
 }
 
 func testConcurrentClientLeaves(t *testing.T, dialect string) {
@@ -503,19 +505,19 @@ func testConcurrentClientLeaves(t *testing.T, dialect string) {
 	for _, when := range []string{"at first", "behind prefill", "in the stream"} {
 		t.Run(when, func(t *testing.T) {
 			t.Parallel()
-			eachPair(t, func(t *testing.T, q ask) {
-				m := meet(t, dialect, 1, 1, nil)
+			eachPair(t, func(t *testing.T, q scenario) {
+				m := startConcurrent(t, dialect, 1, 1, nil)
 				m.q = q
 				ctx, leave := context.WithCancel(t.Context())
 				defer leave()
 				got := m.begin(ctx, q.body(""))
 				p, d := m.pair()
 				if when != "at first" {
-					p.say(m.prefills)
+					p.reply(m.prefills)
 				}
 				if when == "in the stream" {
 					begun := make(chan struct{})
-					d.say(func(w http.ResponseWriter) {
+					d.reply(func(w http.ResponseWriter) {
 						w.Header().Set("Content-Type", "text/event-stream")
 						_, _ = io.WriteString(w, m.begun())
 						_ = http.NewResponseController(w).Flush()
@@ -539,11 +541,11 @@ func testConcurrentClientLeaves(t *testing.T, dialect string) {
 	}
 }
 
-// An instance that comes back in another life takes its KV with it: both legs of its
-// pair end, and a new pair is tried at no cost.
+// An instance that restarts has lost its KV cache: both legs of its pair end, and a new pair
+// is tried, which does not count as a retry.
 func TestConcurrentInstanceRestarts(t *testing.T) {
 	t.Parallel()
-	concurrently(t, testConcurrentInstanceRestarts)
+	eachConcurrentDialect(t, testConcurrentInstanceRestarts)
 }
 
 func testConcurrentInstanceRestarts(t *testing.T, dialect string) {
@@ -551,14 +553,14 @@ func testConcurrentInstanceRestarts(t *testing.T, dialect string) {
 	for _, who := range []string{"prefill at work", "prefill that has answered", "decode"} {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
-			eachPair(t, func(t *testing.T, q ask) {
-				m := meet(t, dialect, 1, 1, nil)
+			eachPair(t, func(t *testing.T, q scenario) {
+				m := startConcurrent(t, dialect, 1, 1, nil)
 				m.q = q
 				got := m.begin(t.Context(), q.body(""))
 				p, d := m.pair()
 				switch who {
 				case "prefill that has answered":
-					p.say(m.prefills)
+					p.reply(m.prefills)
 					await(t, "the end of prefill", p.left)
 					m.P[0].life = "2"
 				case "prefill at work":
@@ -570,9 +572,9 @@ func testConcurrentInstanceRestarts(t *testing.T, dialect string) {
 				await(t, "the end of decode", d.left)
 				await(t, "the end of prefill", p.left)
 				again, next := m.pair()
-				again.say(m.prefills)
-				next.say(m.streams)
-				if e := m.served(got); e.Outcome != forward.OutcomeOK {
+				again.reply(m.prefills)
+				next.reply(m.streams)
+				if e := m.checkServed(got); e.Outcome != forward.OutcomeOK {
 					t.Errorf("%+v", e)
 				}
 			})
@@ -580,38 +582,38 @@ func testConcurrentInstanceRestarts(t *testing.T, dialect string) {
 	}
 }
 
-// While prefill works decode may be silent for longer than a decode instance may be.
+// While prefill works decode may take longer than its own limit.
 func TestConcurrentDecodeWaitsForPrefill(t *testing.T) {
 	t.Parallel()
-	concurrently(t, testConcurrentDecodeWaitsForPrefill)
+	eachConcurrentDialect(t, testConcurrentDecodeWaitsForPrefill)
 }
 
 func testConcurrentDecodeWaitsForPrefill(t *testing.T, dialect string) {
 	t.Helper()
 	const limit = time.Second
-	m := meetTuned(t, dialect, 1, 1, tuning{
+	m := startConcurrentTuned(t, dialect, 1, 1, tuning{
 		forward: func(o *forward.Options) { o.FirstByte, o.Idle = limit, limit },
-		// A silent engine may be silent for as long: on a slow machine a probe lasts.
-		sched: func(o *sched.Options) { o.SilentAfter = patience },
+		// Its instance may be silent as long: on a slow machine a probe takes long.
+		sched: func(o *sched.Options) { o.SilentAfter = waitLimit },
 	})
 	got := m.begin(t.Context(), chatBody(true, ""))
 	p, d := m.pair()
 	work := time.NewTimer(2 * limit)
 	<-work.C
-	p.say(ok)
-	d.say(streams)
-	m.served(got)
+	p.reply(ok)
+	d.reply(streams)
+	m.checkServed(got)
 }
 
 // Without a decode instance nothing is sent to a prefill instance.
 func TestConcurrentWithoutDecode(t *testing.T) {
 	t.Parallel()
-	concurrently(t, testConcurrentWithoutDecode)
+	eachConcurrentDialect(t, testConcurrentWithoutDecode)
 }
 
 func testConcurrentWithoutDecode(t *testing.T, dialect string) {
 	t.Helper()
-	m := meet(t, dialect, 1, 0, nil)
+	m := startConcurrent(t, dialect, 1, 0, nil)
 	if a := m.rig.post("/v1/chat/completions", chatBody(true, "")); a.status != http.StatusServiceUnavailable {
 		t.Errorf("%d %s", a.status, a.body)
 	}
@@ -623,27 +625,27 @@ func testConcurrentWithoutDecode(t *testing.T, dialect string) {
 	}
 }
 
-// When no prefill instance is left a decode instance computes the prompt itself: its
-// leg says nothing of a transfer.
+// When no prefill instance is left a decode instance computes the prompt itself: its leg
+// has no kv_transfer_params.
 func TestConcurrentFallsBack(t *testing.T) {
 	t.Parallel()
-	concurrently(t, testConcurrentFallsBack)
+	eachConcurrentDialect(t, testConcurrentFallsBack)
 }
 
 func testConcurrentFallsBack(t *testing.T, dialect string) {
 	t.Helper()
-	m := meet(t, dialect, 1, 1, nil)
+	m := startConcurrent(t, dialect, 1, 1, nil)
 	got := m.begin(t.Context(), chatBody(true, ""))
 	for range 2 {
 		p, d := m.pair()
-		p.say(fails(500))
+		p.reply(fails(500))
 		await(t, "the abort of decode", d.left)
 	}
 	alone := await(t, "the leg alone", m.legs)
 	if alone.engine.role != instance.Decode || strings.Contains(string(alone.body), "kv_transfer_params") {
 		t.Fatalf("%s got %s", alone.engine.address, alone.body)
 	}
-	alone.say(streams)
+	alone.reply(streams)
 	if a := await(t, "the answer", got); a.status != http.StatusOK || !strings.Contains(string(a.body), `"cached_tokens":9`) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
@@ -655,14 +657,14 @@ func testConcurrentFallsBack(t *testing.T, dialect string) {
 // Many pairs at once, each with its own transfer.
 func TestConcurrentPairsDoNotMix(t *testing.T) {
 	t.Parallel()
-	concurrently(t, testConcurrentPairsDoNotMix)
+	eachConcurrentDialect(t, testConcurrentPairsDoNotMix)
 }
 
 func testConcurrentPairsDoNotMix(t *testing.T, dialect string) {
 	t.Helper()
-	m := meet(t, dialect, 2, 2, nil)
+	m := startConcurrent(t, dialect, 2, 2, nil)
 	const n = 40
-	waiting := map[string]*pairTurn{}
+	waiting := map[string]*pendingLeg{}
 	seen := map[string]bool{}
 	var clients sync.WaitGroup
 	for i := range n {
@@ -684,11 +686,11 @@ func testConcurrentPairsDoNotMix(t *testing.T, dialect string) {
 			t.Fatalf("transfer %s is used twice", l.TransferID)
 		}
 		seen[l.TransferID] = true
-		for _, x := range []*pairTurn{l, other} {
+		for _, x := range []*pendingLeg{l, other} {
 			if x.engine.role == instance.Prefill {
-				x.say(ok)
+				x.reply(ok)
 			} else {
-				x.say(streams)
+				x.reply(streams)
 			}
 		}
 	}
@@ -698,17 +700,17 @@ func testConcurrentPairsDoNotMix(t *testing.T, dialect string) {
 	}
 }
 
-// A prefill leg that has not been sent yet when decode has answered still sends its own
-// client's prompt: the memory of a body is nobody else's until both legs are through.
+// A prefill leg that is not sent until decode has answered still sends its own client's
+// prompt: the memory of a body is not used again before both legs have ended.
 func TestConcurrentPrefillIsSentLate(t *testing.T) {
 	t.Parallel()
-	concurrently(t, testConcurrentPrefillIsSentLate)
+	eachConcurrentDialect(t, testConcurrentPrefillIsSentLate)
 }
 
 func testConcurrentPrefillIsSentLate(t *testing.T, dialect string) {
 	t.Helper()
 	late, mayGo := make(chan struct{}), make(chan struct{})
-	m := meet(t, dialect, 1, 1, func(o *forward.Options) {
+	m := startConcurrent(t, dialect, 1, 1, func(o *forward.Options) {
 		o.Privileged = func(*http.Request) bool { // asked where a leg's header is made
 			if strings.Contains(string(debug.Stack()), "beginPartner") {
 				close(late)
@@ -726,27 +728,27 @@ func testConcurrentPrefillIsSentLate(t *testing.T, dialect string) {
 	d := await(t, "the decode leg", m.legs)
 	await(t, "the prefill leg to be late", late)
 	end := make(chan struct{})
-	d.say(func(w http.ResponseWriter) {
+	d.reply(func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, pairEvents)
 		_ = http.NewResponseController(w).Flush()
 		<-end
 		_, _ = io.WriteString(w, pairRest)
 	})
-	m.rig.held("the prompt is let go", func(held int64) bool { return held == 0 })
+	m.rig.waitForHeld("the prompt is let go", func(held int64) bool { return held == 0 })
 	var others sync.WaitGroup
 	for range 8 { // whose bodies take what memory there is
 		others.Go(func() { m.rig.post("/tokenize", body("b")) })
 	}
 	for range 8 {
-		defer await(t, "another client's request", m.legs).say(ok)
+		defer await(t, "another client's request", m.legs).reply(ok)
 	}
 	close(mayGo)
 	p := await(t, "the prefill leg", m.legs)
 	if !strings.Contains(string(p.body), strings.Repeat("a", size)) {
 		t.Errorf("another client's prompt: %q", p.body)
 	}
-	p.say(ok)
+	p.reply(ok)
 	close(end)
 	await(t, "the answer", got)
 	t.Cleanup(others.Wait)

@@ -10,18 +10,18 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// What every dialect of the registry holds, against engines that speak it as strictly as
-// real ones: no dialect is listed here, so that none can be forgotten.
+// These tests run over every dialect of the registry, against engines that are as strict as
+// real ones. No dialect is named here, so that none can be forgotten.
 //
-//	order                                   TestConformanceAbort: who has a leg while prefill hangs
+//	order                                   TestConformanceAbort: which engine has a leg while prefill hangs
 //	abort at each point                     TestConformanceAbort
 //	failure of each leg                     TestConformanceFailures
 //	restart between the legs                restart_test.go; TestConcurrentInstanceRestarts, TestNotifiedInstanceGone
 //	64-bit integers, unknown fields         TestConformanceBytes; hand-overs: engines refuse what has changed
 //	wrong pairs                             TestWrongPairs
 
-// everyDialectOfAll runs a test for every dialect of the registry.
-func everyDialectOfAll(t *testing.T, f func(t *testing.T, c connector.Dialect)) {
+// eachDialect runs a test for every dialect of the registry.
+func eachDialect(t *testing.T, f func(t *testing.T, c connector.Dialect)) {
 	t.Helper()
 	for _, name := range connector.Names() {
 		c, err := connector.New(name)
@@ -35,22 +35,22 @@ func everyDialectOfAll(t *testing.T, f func(t *testing.T, c connector.Dialect)) 
 	}
 }
 
-// allRight holds that nothing wrong came out of decode, and nothing arrived anywhere that
-// engines would not bear.
-func (r *rig) allRight() {
+// checkAnswers fails if decode computed a wrong answer, or if an engine got a request that
+// would harm it.
+func (r *rig) checkAnswers() {
 	r.t.Helper()
 	if n := total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }); n != 0 {
 		r.t.Errorf("%d answers out of other blocks", n)
 	}
-	r.strict()
+	r.checkEngines()
 }
 
-// The client leaves while prefill computes, while decode has not begun, and in the stream:
-// both engines are idle then, and nobody is tried again. While prefill computes decode has
-// its leg if the legs run at once, and only then.
+// The client leaves while prefill computes, before decode begins, and in the stream: both
+// engines become idle, and nothing is retried. While prefill computes decode has its leg if
+// the legs run at once, and only then.
 func TestConformanceAbort(t *testing.T) {
 	t.Parallel()
-	everyDialectOfAll(t, func(t *testing.T, c connector.Dialect) {
+	eachDialect(t, func(t *testing.T, c connector.Dialect) {
 		for _, at := range []struct {
 			name    string
 			prefill bool
@@ -84,7 +84,7 @@ func TestConformanceAbort(t *testing.T) {
 			eventually(t, at.name+": both engines are idle", func() bool {
 				return total(append(r.P, r.D...), func(c fakevllm.Counters) int64 { return c.Running + c.Waiting }) == 0
 			})
-			r.allRight()
+			r.checkAnswers()
 		}
 	})
 }
@@ -103,7 +103,7 @@ func TestConformanceFailures(t *testing.T) {
 		"error event": {Kind: fakevllm.FaultErrorEvent, Times: 1},
 		"dies":        {Kind: fakevllm.FaultDie, Times: 1},
 	}
-	everyDialectOfAll(t, func(t *testing.T, c connector.Dialect) {
+	eachDialect(t, func(t *testing.T, c connector.Dialect) {
 		for _, prefill := range both() {
 			for name, fault := range faults {
 				r := start(t, fakevllm.Mode(c.Name()), 2, 2, nil)
@@ -113,15 +113,15 @@ func TestConformanceFailures(t *testing.T) {
 				}
 				script(t, engine, fault)
 				body := chatBody(true, "")
-				r.complete(r.post("/v1/chat/completions", body), true, body)
-				// Beside a decode leg, prefill may have handed over all before it fails: then decode
-				// may have begun to answer, and there is nothing to repeat.
+				r.checkComplete(r.post("/v1/chat/completions", body), true, body)
+				// A prefill that fails beside a decode leg may have handed over before: then decode
+				// may have begun to answer, and nothing is retried.
 				e := r.entry()
 				begun := prefill && c.Flow() == connector.Concurrent && e.Attempts == 0
 				if e.Alone != "" || e.Attempts != 1 && !begun {
 					t.Errorf("%s, of prefill %t: %+v", name, prefill, e)
 				}
-				r.allRight()
+				r.checkAnswers()
 				eventually(t, "no engine works on what was given up", func() bool {
 					return total(append(r.P, r.D...), func(c fakevllm.Counters) int64 { return c.Running + c.Waiting + c.WaitingForKV }) == 0
 				})
@@ -130,15 +130,15 @@ func TestConformanceFailures(t *testing.T) {
 	})
 }
 
-// What the proxy does not know goes to both legs as the client wrote it.
+// Fields that the proxy does not know go to both legs as the client wrote them.
 func TestConformanceBytes(t *testing.T) {
 	t.Parallel()
 	const unknown = `"x_big":18446744073709551615, "x_odd" : [1.0e+05,-0.0,{"a":"\u00e9\/","a":9007199254740993}]`
-	everyDialectOfAll(t, func(t *testing.T, c connector.Dialect) {
+	eachDialect(t, func(t *testing.T, c connector.Dialect) {
 		for _, stream := range both() {
 			r := start(t, fakevllm.Mode(c.Name()), 1, 1, nil)
 			body := chatBody(stream, ","+unknown)
-			r.complete(r.post("/v1/chat/completions", body), true, body)
+			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 			if e := r.entry(); e.Alone != "" {
 				t.Errorf("alone: %s", e.Alone)
 			}
@@ -148,7 +148,7 @@ func TestConformanceBytes(t *testing.T) {
 					t.Errorf("%d legs: %+v", len(list), list)
 				}
 			}
-			r.allRight()
+			r.checkAnswers()
 		}
 	})
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// pages serves the rig once more, for pages of one origin.
-func (r *rig) pages() (url string) {
+// serveCORS starts another server of the rig, which pages of one origin may use.
+func (r *rig) serveCORS() (url string) {
 	r.t.Helper()
 	d, first := r.deps, r.stop
 	d.CORS = httpapi.CORS{Origins: []string{"https://a.example"}, Methods: []string{"*"}, Headers: []string{"*"}}
@@ -24,12 +24,12 @@ func (r *rig) pages() (url string) {
 	return url
 }
 
-// A page reads streams, whole answers and errors, and what the proxy says in headers;
-// without the option there is nothing of it.
+// A page may read streams, whole answers, errors, and the proxy's headers; without the
+// option it may read nothing.
 func TestPagesOfOtherOrigins(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
-	plain, pages := r.URL, r.pages()
+	plain, pages := r.URL, r.serveCORS()
 	for name, body := range map[string]string{
 		"/v1/completions":      `{"model":"m","prompt":"a","max_tokens":3,"stream":true}`,
 		"/v1/chat/completions": `{"model":"m","messages":[{"role":"user","content":"a"}],"max_tokens":3}`,
@@ -60,7 +60,7 @@ func TestPagesOfOtherOrigins(t *testing.T) {
 	}
 }
 
-// What an engine lets pages do is not what the proxy lets them do.
+// An engine's CORS headers do not reach a page: the proxy decides what pages may do.
 func TestEnginesDoNotLetPages(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 0, 0, nil)
@@ -73,8 +73,8 @@ func TestEnginesDoNotLetPages(t *testing.T) {
 		_, _ = io.WriteString(w, `{}`)
 	}))
 	t.Cleanup(s.Close)
-	r.members.set(in(instance.Decode, strings.TrimPrefix(s.URL, "http://"), fakevllm.Plain))
-	plain, pages := r.URL, r.pages()
+	r.members.set(instanceAt(instance.Decode, strings.TrimPrefix(s.URL, "http://"), fakevllm.Plain))
+	plain, pages := r.URL, r.serveCORS()
 	for _, url := range []string{plain, pages} {
 		r.URL = url
 		a := r.post("/tokenize", `{"model":"m","prompt":"a"}`, "Origin", "https://b.example")

@@ -14,8 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// Nobody is sent another way before enough has been seen; then some are, and each is told
-// why and counted once. It is so in every flow.
+// No request goes to decode alone before enough is known; then some do, and each has its
+// reason and is counted once. This holds in every flow.
 func TestDisaggregateLearns(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.Mooncake, fakevllm.LMCache} {
@@ -29,7 +29,7 @@ func TestDisaggregateLearns(t *testing.T) {
 			for range 64 {
 				body := chatBody(true, "")
 				a := r.post("/v1/chat/completions", body)
-				r.complete(a, true, body)
+				r.checkComplete(a, true, body)
 				why := r.entry().Alone
 				if got := a.header.Get("X-PD-Alone"); got != why {
 					t.Errorf("the client is told %q, the log %q", got, why)
@@ -61,15 +61,15 @@ func TestDisaggregateNever(t *testing.T) {
 	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK || a.header.Get("X-PD-Alone") != alone.Never {
 		t.Errorf("%d, alone: %q", a.status, a.header.Get("X-PD-Alone"))
 	}
-	// These would answer with the wrong text.
+	// A decode instance in READ mode would answer with the wrong text.
 	r = start(t, fakevllm.MoRIIORead, 1, 1, never)
 	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK || a.header.Get("X-PD-Alone") != "" {
 		t.Errorf("moriio_read: %d, alone: %q", a.status, a.header.Get("X-PD-Alone"))
 	}
 }
 
-// rememberer is a proxy whose prefill instances are chosen by what they were given.
-func rememberer(t *testing.T, mode fakevllm.Mode, d *flow.Disaggregate) *rig {
+// startPrefix starts a rig whose prefill instances are picked by the policy prefix.
+func startPrefix(t *testing.T, mode fakevllm.Mode, d *flow.Disaggregate) *rig {
 	t.Helper()
 	prefix, err := policy.Find("prefix")
 	if err != nil {
@@ -86,15 +86,15 @@ func text(stream bool) string {
 	return strings.Replace(chatBody(stream, ""), "tell me", strings.Repeat("tell me ", 60), 1)
 }
 
-// A prompt that decode has computed alone is expected in no cache of prefill's, and no
-// pick is counted for a leg that was not sent.
+// A prompt that decode has computed alone is not expected in prefill's cache, and no pick is
+// counted for a leg that was not sent.
 func TestDisaggregateLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 	for _, never := range []bool{true, false} {
-		r := rememberer(t, fakevllm.NIXL, &flow.Disaggregate{Never: never})
+		r := startPrefix(t, fakevllm.NIXL, &flow.Disaggregate{Never: never})
 		for range 3 {
 			body := text(true)
-			r.complete(r.post("/v1/chat/completions", body), true, body)
+			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 			r.entry()
 		}
 		picks := uint64(0)
@@ -111,8 +111,9 @@ func TestDisaggregateLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// Nobody computes a prompt where others wait for their turn, or where there is no room:
-// it waits for prefill. Requests that wait for their KV cache are in nobody's way.
+// A decode instance where requests are queued, or whose KV cache has no room, computes no
+// prompt: the request goes through prefill. Requests that wait for their KV cache do not
+// count.
 func TestDisaggregateSparesWhoIsFull(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -127,12 +128,12 @@ func TestDisaggregateSparesWhoIsFull(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := rememberer(t, fakevllm.NIXL, new(flow.Disaggregate))
-			r.sched.Explain(sched.Request{Role: instance.Decode, Model: model}) // the first look makes the counters
+			r := startPrefix(t, fakevllm.NIXL, new(flow.Disaggregate))
+			r.sched.Explain(sched.Request{Role: instance.Decode, Model: model}) // the first call makes the counters
 			r.sched.Loads.SetEngine(instance.Key{Role: instance.Decode, Address: r.D[0].Address()}, &policy.Engine{Ranks: []policy.Rank{tc.said}, All: tc.said})
 			for range 32 {
 				body := text(true)
-				r.complete(r.post("/v1/chat/completions", body), true, body)
+				r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 				r.entry()
 			}
 			r.rec.mu.Lock()

@@ -16,8 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// wireEngine is an engine that says these bytes to every POST, and then keeps the
-// connection. left tells of each connection whose other side has ended it.
+// wireEngine is an engine that answers every POST with these bytes, and keeps the connection
+// open. left gets a value for each connection that the proxy has closed.
 func wireEngine(t *testing.T, role instance.Role, says string) (engine *instance.Instance, left <-chan struct{}) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -54,35 +54,35 @@ func wireEngine(t *testing.T, role instance.Role, says string) (engine *instance
 		}
 	})
 	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
-	return in(role, ln.Addr().String(), fakevllm.Plain), ended
+	return instanceAt(role, ln.Addr().String(), fakevllm.Plain), ended
 }
 
-// within is post with an end for a request that has none.
-func (r *rig) within(path, body string) answer {
+// postWithin is post with a time limit, for a request that may not end.
+func (r *rig) postWithin(path, body string) answer {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.t.Context(), waitLimit)
 	defer cancel()
 	return r.postCtx(ctx, path, body)
 }
 
-// withOdd makes an odd engine one of the role, beside a good one if asked for.
-func (r *rig) withOdd(odd *instance.Instance, beside bool) {
+// withEngine puts an odd engine into the membership, beside a good one if asked for.
+func (r *rig) withEngine(odd *instance.Instance, beside bool) {
 	var list []*instance.Instance
 	for _, s := range r.P {
 		if odd.Role != instance.Prefill || beside {
-			list = append(list, in(instance.Prefill, s.Address(), fakevllm.Plain))
+			list = append(list, instanceAt(instance.Prefill, s.Address(), fakevllm.Plain))
 		}
 	}
 	for _, s := range r.D {
 		if odd.Role != instance.Decode || beside {
-			list = append(list, in(instance.Decode, s.Address(), fakevllm.Plain))
+			list = append(list, instanceAt(instance.Decode, s.Address(), fakevllm.Plain))
 		}
 	}
 	r.members.set(append(list, odd)...)
 }
 
-// Nobody asks an engine to switch to another protocol: one that does so has failed,
-// and the connection is ended.
+// The proxy never asks an engine to switch protocols: an engine that does so has failed,
+// and its connection is closed.
 func TestSwitchedProtocol(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
@@ -90,14 +90,14 @@ func TestSwitchedProtocol(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.Plain, 1, 1, nil)
 			odd, left := wireEngine(t, role, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
-			r.withOdd(odd, true)
+			r.withEngine(odd, true)
 			for range 4 {
 				body := `{"model":"m","prompt":"x","max_tokens":3}`
-				r.complete(r.within("/v1/completions", body), false, body)
+				r.checkComplete(r.postWithin("/v1/completions", body), false, body)
 			}
 			select {
 			case <-left:
-			case <-time.After(patience):
+			case <-time.After(waitLimit):
 				t.Fatal("the connection stays")
 			}
 			if got := r.rec.retried(); !strings.Contains(got, string(role)+"/bad_answer") {
@@ -107,7 +107,7 @@ func TestSwitchedProtocol(t *testing.T) {
 	}
 }
 
-// The status of an error is enough for another try: its body is not waited for.
+// The status of an error is enough to try another instance: its body is not waited for.
 func TestStalledErrorOfOneInstance(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
@@ -117,25 +117,25 @@ func TestStalledErrorOfOneInstance(t *testing.T) {
 				o.NonStream, o.Idle, o.Prefill, o.FirstByte = time.Hour, time.Hour, time.Hour, time.Hour
 			})
 			odd, left := wireEngine(t, role, "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 100\r\n\r\n{")
-			r.withOdd(odd, true)
+			r.withEngine(odd, true)
 			for i := range 4 {
 				body := chatBody(i%2 == 1, "")
-				r.complete(r.within("/v1/chat/completions", body), true, body)
+				r.checkComplete(r.postWithin("/v1/chat/completions", body), true, body)
 			}
 			if got := r.rec.retried(); !strings.Contains(got, string(role)+"/status_5xx") {
 				t.Errorf("retried: %s", got)
 			}
 			select {
 			case <-left:
-			case <-time.After(patience):
+			case <-time.After(waitLimit):
 				t.Fatal("the connection stays")
 			}
 		})
 	}
 }
 
-// An error that goes to the client is waited for, but not for longer than any other
-// silence; then its status alone goes on.
+// The body of an error that goes to the client is waited for, but no longer than for the
+// next bytes of any answer; then the client gets the status alone.
 func TestStalledErrorOfTheClient(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
@@ -149,8 +149,8 @@ func TestStalledErrorOfTheClient(t *testing.T) {
 					o.NonStream, o.Idle, o.Prefill, o.FirstByte = time.Hour, 100*time.Millisecond, time.Hour, time.Hour
 				})
 				odd, _ := wireEngine(t, role, "HTTP/1.1 422 Unprocessable Content\r\nContent-Length: 100\r\nContent-Type: text/x-odd\r\n\r\n{")
-				r.withOdd(odd, false)
-				a := r.within(path, chatBody(false, ""))
+				r.withEngine(odd, false)
+				a := r.postWithin(path, chatBody(false, ""))
 				if a.status != http.StatusUnprocessableEntity || !strings.Contains(string(a.body), "could not be read") || a.header.Get("Content-Type") != "application/json" {
 					t.Errorf("%d %v %s, %v", a.status, a.header, a.body, a.err)
 				}
@@ -159,8 +159,8 @@ func TestStalledErrorOfTheClient(t *testing.T) {
 	}
 }
 
-// What an engine names in Connection is about its connection with the proxy, and ends
-// there: in the first answer, in those whose header is known, and in errors.
+// Fields that an engine names in Connection are about its connection with the proxy, and do
+// not reach the client: in the first answer, in those whose header is known, and in errors.
 func TestFieldsOfTheEnginesConnection(t *testing.T) {
 	t.Parallel()
 	const fields = "Connection: keep-alive, x-hop\r\nConnection: X-Other-Hop , ,\r\nX-Hop: secret\r\nX-Hop: secret too\r\nX-Other-Hop: secret\r\nX-End: kept\r\n"
@@ -170,10 +170,10 @@ func TestFieldsOfTheEnginesConnection(t *testing.T) {
 	} {
 		r := start(t, fakevllm.Plain, 1, 0, nil)
 		odd, _ := wireEngine(t, instance.Decode, text)
-		r.withOdd(odd, false)
+		r.withEngine(odd, false)
 		for i := range 5 {
 			for _, path := range []string{"/v1/chat/completions", "/v1/embeddings"} {
-				a := r.within(path, chatBody(false, ""))
+				a := r.postWithin(path, chatBody(false, ""))
 				if a.status != status || a.header.Get("X-End") != "kept" {
 					t.Fatalf("%s: %d %v %s, %v", path, a.status, a.header, a.body, a.err)
 				}
@@ -185,8 +185,8 @@ func TestFieldsOfTheEnginesConnection(t *testing.T) {
 	}
 }
 
-// Servers on engines' side may take _ for - (WSGI does): a header that must not reach an
-// engine must not in another spelling either.
+// Servers may take _ for - (WSGI does): a header that must not reach an engine must not
+// reach it in that spelling either.
 func TestControlHeadersInAnySpelling(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)

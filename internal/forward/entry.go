@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 )
 
-// Class is what a failed leg was; see leg.Class.
+// Class is the kind of a leg's failure; see leg.Class.
 type Class = leg.Class
 
 // The ways a request can end, as in metrics and the access log.
@@ -42,9 +42,9 @@ type Entry struct {
 	// prefill, "" if it did not.
 	Alone string
 	// Elsewhere says why another instance would have been preferred, and in which role;
-	// "" if none would.
+	// "" if none would; see flow.Route.
 	Elsewhere string
-	Attempts  int   // failed legs, hidden or not
+	Attempts  int   // failed legs, also those that were retried
 	Failure   Class // of the leg whose failure the client was told of
 	Revision  int64
 	BytesIn   int64

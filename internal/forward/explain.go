@@ -10,9 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// Explain answers where a request with this body would go, and why: the endpoint is in
-// the query. Nothing is sent to an engine, and it is no request of a client: nothing is
-// counted.
+// Explain answers where a request with this body would go, and why; the query names the
+// endpoint. Nothing is sent to an engine, and nothing is counted.
 func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 	endpoint := r.URL.Query().Get("endpoint")
 	if endpoint == "" {
@@ -31,15 +30,15 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 		openai.WriteError(w, tooLarge(h.opts.MaxBody))
 		return
 	case err != nil:
-		return // who asks has gone
+		return // the client has gone
 	}
 	req, err := request.Parse(kind, body)
 	if err != nil {
-		var said *openai.Error
-		if !errors.As(err, &said) {
-			said = &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest, Message: err.Error()}
+		var invalid *openai.Error
+		if !errors.As(err, &invalid) {
+			invalid = &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest, Message: err.Error()}
 		}
-		openai.WriteError(w, said)
+		openai.WriteError(w, invalid)
 		return
 	}
 	session := ""
@@ -49,5 +48,5 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(h.flow.Explain(req, session)) // who asks may have gone
+	_ = e.Encode(h.flow.Explain(req, session)) // the client may have gone
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// explain asks where a chat would go.
+// explain asks the proxy where a chat would go.
 func (r *rig) explain(body string) plan.Plan {
 	r.t.Helper()
 	w := httptest.NewRecorder()
@@ -30,8 +30,8 @@ func (r *rig) explain(body string) plan.Plan {
 	return p
 }
 
-// What is explained is what is done next, and asking has no consequences: no engine hears
-// of it, nothing is counted.
+// A request goes where Explain says, and Explain has no effect: no engine gets a request, and
+// nothing is counted.
 func TestExplainIsWhatIsDone(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 3, 2, nil)
@@ -42,7 +42,7 @@ func TestExplainIsWhatIsDone(t *testing.T) {
 			p = r.explain(body)
 		}
 		a := r.post("/v1/chat/completions", body, "X-PD-Trace", "1")
-		r.complete(a, true, body)
+		r.checkComplete(a, true, body)
 		e := r.entry()
 		if i%4 == 0 {
 			continue
@@ -69,7 +69,7 @@ func TestExplainIsWhatIsDone(t *testing.T) {
 	}
 }
 
-// The way of every request is explained, with the reason that it would be served with.
+// Explain gives the way of every kind of request, with the reason that it is served with.
 func TestExplainWays(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -106,8 +106,8 @@ func TestExplainWays(t *testing.T) {
 	}
 }
 
-// What was learned for --disaggregate auto is explained, and what is explained is not
-// learned from: decisions come in the same order.
+// Explain uses what --disaggregate auto has learned, and does not change it: decisions come
+// in the same order as without.
 func TestExplainDecisions(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.Disaggregate = new(flow.Disaggregate) })
@@ -119,7 +119,7 @@ func TestExplainDecisions(t *testing.T) {
 				t.Fatalf("%+v", p)
 			}
 		}
-		r.complete(r.post("/v1/chat/completions", body), true, body)
+		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 		if r.entry().Alone == alone.Explore {
 			explored++
 		}
@@ -127,7 +127,7 @@ func TestExplainDecisions(t *testing.T) {
 			t.Errorf("after %d requests: %+v", i, p.Disaggregate)
 		}
 	}
-	// One in eight is tried; questions in between would have counted as well.
+	// One in eight explores; if Explain counted, too, another one would.
 	if explored > 3 {
 		t.Errorf("%d of 24 requests are explored", explored)
 	}

@@ -29,9 +29,9 @@ func sequentialModes() []fakevllm.Mode {
 	return []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.NIXLPush, fakevllm.Ascend, fakevllm.P2P, fakevllm.LMCache}
 }
 
-// Whatever one decode instance does before the answer is committed, the client
-// sees one whole answer. prefills is how many that takes: a hand-over that the
-// lost instance may have used needs a new one.
+// Whatever one decode instance does before the answer is committed, the client gets one
+// complete answer. prefills is how many prefills that takes: a hand-over that the failed
+// instance may have used needs a new one.
 func TestDecodeFailureBeforeCommit(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -55,14 +55,14 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			over := bothDialects
+			over := eachSequential
 			if tc.fault.Kind == fakevllm.FaultAbort {
-				over = everyDialect
+				over = eachSequentialChat
 			}
-			over(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
+			over(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 				r := start(t, mode, 2, 2, nil)
 				script(t, r.D[0], tc.fault)
-				r.served(q)
+				r.checkServed(q)
 				e := r.entry()
 				if e.Outcome != forward.OutcomeOK || e.Attempts != 1 {
 					t.Fatalf("entry %+v", e)
@@ -75,7 +75,7 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 				case fakevllm.Plain:
 					want = 1 // a KV pool may be read again
 				case fakevllm.LMCache:
-					want = 2 // it lies with the instance that failed
+					want = 2 // the KV cache is on the instance that failed
 				}
 				if n := legs(r.P); n != want {
 					t.Errorf("%d prefills, want %d", n, want)
@@ -83,7 +83,7 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 				if n := r.D[1].Counters().LocalPrefills; n != 0 {
 					t.Errorf("the second decode computed %d prompts itself", n)
 				}
-				r.strict()
+				r.checkEngines()
 			})
 		})
 	}
@@ -91,29 +91,29 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 
 func TestDecodeRefusesConnections(t *testing.T) {
 	t.Parallel()
-	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
+	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 		r := start(t, mode, 1, 2, nil)
 		r.D[0].Kill()
 		for range 4 {
-			r.served(q)
+			r.checkServed(q)
 		}
 		prefills, retried := int64(4), "decode/not_connected"
 		if mode == fakevllm.LMCache {
-			prefills, retried = 5, "decode/gone" // prefill could not send to it, and its silence is looked into
+			prefills, retried = 5, "decode/gone" // prefill could not send to it, and it is silent
 		}
 		if n := legs(r.P); n != prefills {
 			t.Errorf("%d prefills for 4 requests, want %d: the same KV is good for the other instance, unless it was sent to the first", n, prefills)
 		}
-		// Only the first one may have met the dead instance.
+		// Only the first request may have tried the dead instance.
 		if got := r.rec.retried(); got != retried {
 			t.Errorf("retried %q", got)
 		}
 		if err := r.D[0].Restart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		k := in("decode", r.D[0].Address(), mode).Key
+		k := instanceAt("decode", r.D[0].Address(), mode).Key
 		eventually(t, "the instance that answers again is readmitted", func() bool { return r.tracker.Available(k) })
-		r.strict()
+		r.checkEngines()
 	})
 }
 
@@ -132,14 +132,14 @@ func TestPrefillFailures(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
+			eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 				r := start(t, mode, 2, 1, func(o *forward.Options) {
-					if tc.fault.Kind == fakevllm.FaultHang { // for the other instance it must be long enough
+					if tc.fault.Kind == fakevllm.FaultHang { // the other instance must answer within it
 						o.Prefill = 2 * time.Second
 					}
 				})
 				script(t, r.P[0], tc.fault)
-				r.served(q)
+				r.checkServed(q)
 				if e := r.entry(); e.Attempts != 1 || e.Alone != "" || e.Prefill != r.P[1].Address() {
 					t.Fatalf("entry %+v", e)
 				}
@@ -147,7 +147,7 @@ func TestPrefillFailures(t *testing.T) {
 					c := r.P[0].Counters()
 					return c.Running+c.Waiting == 0
 				})
-				r.strict()
+				r.checkEngines()
 			})
 		})
 	}
@@ -155,21 +155,21 @@ func TestPrefillFailures(t *testing.T) {
 
 func TestNoPrefillLeft(t *testing.T) {
 	t.Parallel()
-	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
+	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 		for _, fallback := range []bool{true, false} {
 			r := start(t, mode, 1, 1, func(o *forward.Options) { o.Fallback = fallback })
 			r.P[0].Kill()
-			a := r.pose(q)
+			a := r.postScenario(q)
 			e := r.entry()
 			if fallback {
-				r.whole(q, a)
+				r.checkWhole(q, a)
 				if e.Alone != "prefill_failed" {
 					t.Fatalf("entry %+v", e)
 				}
 			} else {
-				r.refused(q, a, http.StatusServiceUnavailable, "no prefill instance")
+				r.checkRefused(q, a, http.StatusServiceUnavailable, "no prefill instance")
 			}
-			r.strict()
+			r.checkEngines()
 		}
 	})
 }
@@ -183,13 +183,13 @@ func TestNobodyThere(t *testing.T) {
 	}{{"nothing", 0, 0, "no decode instance is available"}, {"no decode", 1, 0, "no decode instance is available"}, {"nothing read", 0, 0, "has not read yet"}} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			eachAPI(t, both(), func(t *testing.T, q ask) {
+			eachAPI(t, both(), func(t *testing.T, q scenario) {
 				r := start(t, fakevllm.NIXL, tc.p, tc.d, nil)
 				if tc.name == "nothing read" {
 					r.members.p.Swap(instance.NewSnapshot(0, nil)).Supersede()
 				}
-				a := r.pose(q)
-				r.refused(q, a, http.StatusServiceUnavailable, `"type":"ServiceUnavailableError"`)
+				a := r.postScenario(q)
+				r.checkRefused(q, a, http.StatusServiceUnavailable, `"type":"ServiceUnavailableError"`)
 				if a.header.Get("Retry-After") == "" || !strings.Contains(string(a.body), tc.want) || a.header.Get("X-PD-Alone") != "" {
 					t.Fatalf("%d %v: %s", a.status, a.header, a.body)
 				}
@@ -201,18 +201,18 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// What is the client's own mistake passes as the engine said it, once.
+// An engine's refusal of a client's mistake goes to the client as it is, after one leg.
 func TestClientErrorsPass(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 413, 422} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
-			eachAPI(t, both(), func(t *testing.T, q ask) {
+			eachAPI(t, both(), func(t *testing.T, q scenario) {
 				r := start(t, fakevllm.NIXL, 2, 2, nil)
 				for _, p := range r.P {
 					script(t, p, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: status, Body: `{"error":{"message":"yours"}}`})
 				}
-				a := r.pose(q)
+				a := r.postScenario(q)
 				if a.status != status || string(a.body) != `{"error":{"message":"yours"}}` {
 					t.Fatalf("%d: %s", a.status, a.body)
 				}
@@ -229,12 +229,12 @@ func TestClientErrorsPass(t *testing.T) {
 
 func TestEverybodyIsBusy(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.Plain, 1, 2, nil)
 		for _, d := range r.D {
 			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Header: map[string]string{"Retry-After": "7"}})
 		}
-		a := r.pose(q)
+		a := r.postScenario(q)
 		if a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") != "7" {
 			t.Fatalf("%d %v: %s", a.status, a.header, a.body)
 		}
@@ -244,27 +244,27 @@ func TestEverybodyIsBusy(t *testing.T) {
 // A single instance that broke one connection gets a second chance.
 func TestOnlyInstanceIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1})
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
-		r.served(q)
+		r.checkServed(q)
 		if e := r.entry(); e.Attempts != 2 || e.Alone != "" {
 			t.Fatalf("entry %+v", e)
 		}
-		r.strict()
+		r.checkEngines()
 	})
 }
 
 func TestTriesAreBounded(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.Plain, 1, 8, func(o *forward.Options) { o.MaxAttempts = 3 })
 		for _, d := range r.D {
 			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
 		}
-		a := r.pose(q)
-		r.refused(q, a, http.StatusInternalServerError, "")
+		a := r.postScenario(q)
+		r.checkRefused(q, a, http.StatusInternalServerError, "")
 		if n := legs(r.D); n != 3 {
 			t.Fatalf("%d tries, want 3", n)
 		}
@@ -289,17 +289,17 @@ func TestLossAfterCommit(t *testing.T) {
 	for _, kind := range []fakevllm.Kind{fakevllm.FaultReset, fakevllm.FaultClose, fakevllm.FaultErrorEvent, fakevllm.FaultDie} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			eachAPI(t, streamed(), func(t *testing.T, q ask) {
+			eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 				r := start(t, fakevllm.NIXL, 1, 2, nil)
 				script(t, r.D[0], fakevllm.Fault{Kind: kind, Times: 1, At: fakevllm.AfterTokens, Tokens: 3})
-				r.broken(q, r.pose(q))
+				r.checkBroken(q, r.postScenario(q))
 				if e := r.entry(); e.Outcome != forward.OutcomeBroken {
 					t.Fatalf("entry %+v", e)
 				}
 				if n := r.D[1].Counters().Requests; n != 0 {
 					t.Fatal("a committed answer was begun again")
 				}
-				r.strict()
+				r.checkEngines()
 			})
 		})
 	}
@@ -318,7 +318,7 @@ func TestClientLeaves(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			eachAPI(t, streamed(), func(t *testing.T, q ask) {
+			eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 				r := start(t, fakevllm.NIXL, 1, 1, nil)
 				engine := r.P[0]
 				if tc.role == 1 {
@@ -338,10 +338,10 @@ func TestClientLeaves(t *testing.T) {
 				if got := r.rec.retried(); got != "" {
 					t.Fatalf("retried %q for a client that left", got)
 				}
-				if !r.tracker.Available(in("decode", engine.Address(), fakevllm.NIXL).Key) {
+				if !r.tracker.Available(instanceAt("decode", engine.Address(), fakevllm.NIXL).Key) {
 					t.Fatal("the instance was blamed")
 				}
-				r.strict()
+				r.checkEngines()
 			})
 		})
 	}
@@ -349,10 +349,10 @@ func TestClientLeaves(t *testing.T) {
 
 func TestHandoverMissing(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 1})
-		r.served(q)
+		r.checkServed(q)
 		if r.rec.missing != 1 {
 			t.Fatalf("missing hand-overs counted: %d", r.rec.missing)
 		}
@@ -366,18 +366,18 @@ func TestHandoverMissing(t *testing.T) {
 // inside a 200; the request is served all the same.
 func TestKVLoadFails(t *testing.T) {
 	t.Parallel()
-	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
+	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 		if mode == fakevllm.Plain || mode == fakevllm.LMCache {
-			return // nothing is handed over, or to nobody else
+			return // there is no hand-over, or no other decode instance may have it
 		}
 		r := start(t, mode, 2, 2, nil)
 		r.D[0].Kill() // so that the hand-over of P0 waits for a second pick
 		script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Times: 1})
-		r.served(q)
+		r.checkServed(q)
 		if n := legs(r.P); n != 2 {
 			t.Fatalf("%d prefills, want 2", n)
 		}
-		r.strict()
+		r.checkEngines()
 	})
 }
 
@@ -413,25 +413,24 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// uvicorn closes idle connections; what lay in the pool is then no failure.
+// uvicorn closes idle connections: a pooled connection that is closed is no failure.
 func TestStalePooledConnection(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q ask) {
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		for range 5 {
-			r.served(q)
+			r.checkServed(q)
 			r.P[0].CloseIdle()
 			r.D[0].CloseIdle()
 			if e := r.entry(); e.Attempts != 0 {
 				t.Fatalf("a closed idle connection counted as a failure: %+v", e)
 			}
 		}
-		r.strict()
+		r.checkEngines()
 	})
 }
 
-// An instance that hangs and is ejected does not hold up a question that others can
-// answer.
+// An ejected instance that hangs does not delay a list of models that others can give.
 func TestModelsAreAskedOfThoseWhoAreWell(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
@@ -488,8 +487,8 @@ func TestSpentHandoverOnUsedConnection(t *testing.T) {
 				panic(http.ErrAbortHandler)
 			}
 			defer resp.Body.Close()
-			b, err = io.ReadAll(resp.Body) // the engine has done all of it
-			// A leg that waits has its instance probed, through this door too.
+			b, err = io.ReadAll(resp.Body) // the engine has done all the work
+			// The instance of a leg that waits is probed, through this listener, too.
 			if q.Method == http.MethodPost && drop.CompareAndSwap(true, false) || err != nil {
 				work := time.NewTimer(time.Second) // so long it took
 				<-work.C
@@ -500,15 +499,15 @@ func TestSpentHandoverOnUsedConnection(t *testing.T) {
 			_, _ = w.Write(b)
 		}))
 		t.Cleanup(door.Close)
-		r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), in(instance.Decode, strings.TrimPrefix(door.URL, "http://"), fakevllm.NIXL))
+		r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), instanceAt(instance.Decode, strings.TrimPrefix(door.URL, "http://"), fakevllm.NIXL))
 		body, want := chatBody(false, ""), int64(2)
 		if used {
-			r.complete(r.post("/v1/chat/completions", body), true, body)
+			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 			r.entry()
 			want++
 		}
 		drop.Store(true)
-		r.complete(r.post("/v1/chat/completions", body), true, body)
+		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 		r.entry()
 		if n, refused := legs(r.P), r.D[0].Counters().HandoversRefused; n != want || refused != 0 {
 			t.Errorf("used %v: %d prefills, want %d; %d hand-overs refused", used, n, want, refused)

@@ -13,8 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// ofVersions puts the engines of a rig into the membership with these versions, those
-// of prefill first.
+// ofVersions sets the vLLM versions in the records of the rig's engines, prefill first.
 func (r *rig) ofVersions(mode fakevllm.Mode, versions ...string) {
 	r.t.Helper()
 	var list []*instance.Instance
@@ -23,15 +22,15 @@ func (r *rig) ofVersions(mode fakevllm.Mode, versions ...string) {
 		if i >= len(r.P) {
 			role = instance.Decode
 		}
-		one := inOf(role, s, mode)
+		one := instanceOf(role, s, mode)
 		one.Record.Version = versions[i]
 		list = append(list, one)
 	}
 	r.members.set(list...)
 }
 
-// A pair of NIXL engines is of one version of vLLM. Where only others are left decode
-// serves alone, or nobody does, and the reason is told.
+// A pair of NIXL engines has one version of vLLM. Where no such pair is left decode serves
+// alone, or the request fails, with the reason.
 func TestVersionsArePaired(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 2, nil)
@@ -41,7 +40,7 @@ func TestVersionsArePaired(t *testing.T) {
 	}
 	for range 6 {
 		body := chatBody(true, "")
-		r.complete(r.post("/v1/chat/completions", body), true, body)
+		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 		if e := r.entry(); e.Alone != "" || partner[e.Prefill] != e.Decode {
 			t.Errorf("%s goes with %s, alone %q", e.Prefill, e.Decode, e.Alone)
 		}
@@ -83,18 +82,18 @@ func TestOnlyMixedPairs(t *testing.T) {
 				}
 				return
 			}
-			r.complete(a, true, body)
+			r.checkComplete(a, true, body)
 			if e.Alone != tc.alone || a.header.Get("X-PD-Alone") != tc.alone || (e.Prefill == "") != (tc.alone != "") {
 				t.Errorf("alone %q, header %q, prefill %q; want %q", e.Alone, a.header.Get("X-PD-Alone"), e.Prefill, tc.alone)
 			}
-			r.strict()
+			r.checkEngines()
 		})
 	}
 }
 
 // mixConnectors gives the decode instance another connector.
 func mixConnectors(r *rig) {
-	r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), in(instance.Decode, r.D[0].Address(), fakevllm.Ascend))
+	r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), instanceAt(instance.Decode, r.D[0].Address(), fakevllm.Ascend))
 }
 
 // When the only decode instance of a version does not answer, the prefill instances of
@@ -106,27 +105,28 @@ func TestTheOtherVersionServes(t *testing.T) {
 	r.D[0].Kill()
 	for range 4 {
 		body := chatBody(true, "")
-		r.complete(r.post("/v1/chat/completions", body), true, body)
+		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 		if e := r.entry(); e.Prefill != r.P[1].Address() || e.Decode != r.D[1].Address() || e.Alone != "" {
 			t.Errorf("%s and %s, alone %q", e.Prefill, e.Decode, e.Alone)
 		}
 	}
 }
 
-// Prefill instances that have nobody to hand over to do not compute a prompt each.
+// Prefill instances that cannot hand over to any decode instance do not each compute the
+// prompt.
 func TestOnePrefillForNobody(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 4, 2, nil)
 	r.ofVersions(fakevllm.NIXL, "0.31.0", "0.31.0", "0.31.0", "0.31.0", "0.31.0", "0.32.0")
 	r.D[0].Kill()
 	body := chatBody(true, "")
-	r.complete(r.post("/v1/chat/completions", body), true, body)
+	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 	if e, n := r.entry(), legs(r.P); e.Alone != "version_mismatch" || n > 2 {
 		t.Errorf("%d prefills, alone %q", n, e.Alone)
 	}
 }
 
-// Where no other prefill instance is left either, decode serves alone, and says why.
+// Where no other prefill instance is left, decode serves alone, with the reason.
 func TestNoOtherVersion(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
@@ -134,14 +134,14 @@ func TestNoOtherVersion(t *testing.T) {
 	r.D[0].Kill()
 	body := chatBody(true, "")
 	a := r.post("/v1/chat/completions", body)
-	r.complete(a, true, body)
+	r.checkComplete(a, true, body)
 	if e := r.entry(); e.Alone != "version_mismatch" || e.Decode != r.D[1].Address() {
 		t.Errorf("%s alone %q", e.Decode, e.Alone)
 	}
 }
 
-// A refusal of a decode engine spends the hand-over since vLLM 0.21; before, another
-// one may have it.
+// A refusal of a decode engine spends the hand-over since vLLM 0.21. Before that another
+// decode instance may have it.
 func TestRefusalsSpendHandovers(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -155,7 +155,7 @@ func TestRefusalsSpendHandovers(t *testing.T) {
 			r.ofVersions(tc.mode, tc.version, tc.version, tc.version)
 			script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1})
 			body := chatBody(true, "")
-			r.complete(r.post("/v1/chat/completions", body), true, body)
+			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 			if n := legs(r.P); n != tc.prefills {
 				t.Errorf("%d prefills, want %d", n, tc.prefills)
 			}
@@ -166,22 +166,23 @@ func TestRefusalsSpendHandovers(t *testing.T) {
 	}
 }
 
-// A prefill that ends by abort is tried again, and is no answer without a hand-over.
+// A prefill that ends by abort is retried, and does not count as an answer without a
+// hand-over.
 func TestPrefillAborts(t *testing.T) {
 	t.Parallel()
-	everyDialect(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
+	eachSequentialChat(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 		r := start(t, mode, 2, 1, nil)
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultAbort, Times: 1})
-		r.served(q)
+		r.checkServed(q)
 		if e := r.entry(); e.Alone != "" || r.rec.retried() != "prefill/aborted" || r.rec.missing != 0 {
 			t.Errorf("alone %q, retried %q, %d without a hand-over", e.Alone, r.rec.retried(), r.rec.missing)
 		}
 	})
 }
 
-// A decode engine of vllm-ascend that needs room gives a request up. Before the commit
-// that is a failure to hide, after it one to show; elsewhere the word may be a client's
-// own stop text.
+// A decode engine of vllm-ascend whose KV cache is full gives a request up with the stop
+// reason "recomputed". Before the commit that failure is retried, after it the client sees
+// it. From other engines the word may be the client's own stop text.
 func TestRecomputed(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {
@@ -189,7 +190,7 @@ func TestRecomputed(t *testing.T) {
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultRecomputed, Times: 1})
 		body := chatBody(stream, "")
 		a := r.post("/v1/chat/completions", body)
-		r.complete(a, true, body)
+		r.checkComplete(a, true, body)
 		if r.rec.retried() != "decode/gave_up" || bytes.Contains(a.body, []byte("recomputed")) {
 			t.Errorf("retried %q: %s", r.rec.retried(), a.body)
 		}
@@ -214,8 +215,8 @@ func TestRecomputed(t *testing.T) {
 	}
 }
 
-// Engines that call themselves by an address of their own are told apart by the one
-// that the proxy dialled.
+// With RewriteHost decode gets the host by which the proxy reached prefill, not the one that
+// the engine calls itself.
 func TestRewriteRemoteHost(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.NIXLPush, fakevllm.Ascend} {
@@ -223,11 +224,11 @@ func TestRewriteRemoteHost(t *testing.T) {
 			r := start(t, mode, 0, 0, func(o *forward.Options) { o.RewriteHost = rewrite })
 			p := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RolePrefill, Mode: mode, Models: []string{model}, SideChannelHost: "prefill.invalid"})
 			d := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: mode, Models: []string{model}})
-			r.members.set(inOf(instance.Prefill, p, mode), inOf(instance.Decode, d, mode))
+			r.members.set(instanceOf(instance.Prefill, p, mode), instanceOf(instance.Decode, d, mode))
 			body := chatBody(false, "")
 			a := r.post("/v1/chat/completions", body)
 			if rewrite {
-				r.complete(a, true, body)
+				r.checkComplete(a, true, body)
 			}
 			if n := d.Counters(); (n.HandoversLoaded > 0) != rewrite {
 				t.Errorf("%s, rewrite %v: %+v, %q", mode, rewrite, n, d.Refusals())
@@ -236,8 +237,8 @@ func TestRewriteRemoteHost(t *testing.T) {
 	}
 }
 
-// The lease of an engine's version, or that of its record, counts and not the budget
-// for unknown ones: a hand-over that is older than that is not used again.
+// A hand-over that is older than its lease allows is not used again. The lease is that of
+// the engine's version or of its record; KVBudget counts only where neither is known.
 func TestBudgetOfTheEngine(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -256,14 +257,14 @@ func TestBudgetOfTheEngine(t *testing.T) {
 		r.members.set(list...)
 		r.D[0].Kill()
 		body := chatBody(true, "")
-		r.complete(r.post("/v1/chat/completions", body), true, body)
+		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 		if n := legs(r.P); n != tc.prefills {
 			t.Errorf("%s, %d s: %d prefills, want %d (%s)", tc.version, tc.stated, n, tc.prefills, r.rec.retried())
 		}
 	}
 }
 
-// A request with an image goes the ordinary way, and is counted.
+// A request with an image goes through a pair, and is counted.
 func TestMediaIsCounted(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)

@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// fanOutTimeout bounds what every instance is told: one may load an adapter from a
-	// slow disk.
+	// fanOutTimeout bounds the request to each instance, which may load an adapter from
+	// a slow disk.
 	fanOutTimeout = 5 * time.Minute
-	// maxFanOut bounds the instances that are told at a time, maxFanOutAnswer what one
-	// of them may say, in bytes.
+	// maxFanOut bounds the instances that are asked at a time, maxFanOutAnswer the answer
+	// of each, in bytes.
 	maxFanOut       = 16
 	maxFanOutAnswer = 1 << 20
 )
 
-// FanOut serves an endpoint that is told to all usable instances. When all agree the
-// client gets what the first has said; else it hears who did not. Who calls it has
-// shown the admin key, which ends here.
+// FanOut serves an endpoint whose requests go to all usable instances. If all succeed the
+// client gets the answer of the first, else an error that names those that failed. The
+// client's key is the admin key, and is not passed on.
 func (h *Handler) FanOut(endpoint string, members func() *instance.Snapshot) HandlerFunc {
 	return h.serve(endpoint, openai.Other, func(c *call) { c.fanOut(members()) })
 }
 
-// told is what became of one instance.
-type told struct {
+// fanOutResult is the result of one instance.
+type fanOutResult struct {
 	answer  leg.Answer
-	failure string // "" if it has agreed
+	failure string // "" if it succeeded
 }
 
 func (c *call) fanOut(members *instance.Snapshot) {
@@ -47,19 +47,19 @@ func (c *call) fanOut(members *instance.Snapshot) {
 	}
 	c.origin.Header = c.r.Header.Clone()
 	c.origin.Header.Del("Authorization")
-	list := c.whomToAsk(members)
+	list := c.instancesToAsk(members)
 	if len(list) == 0 {
 		c.answer.Refuse(leg.Unavailable(instance.Decode, ""))
 		return
 	}
-	all := make([]told, len(list))
-	places := make(chan struct{}, maxFanOut)
+	all := make([]fanOutResult, len(list))
+	slots := make(chan struct{}, maxFanOut)
 	var asking sync.WaitGroup
 	for i, in := range list {
-		places <- struct{}{}
+		slots <- struct{}{}
 		asking.Go(func() {
-			all[i] = c.tell(in, body)
-			<-places
+			all[i] = c.fanOutTo(in, body)
+			<-slots
 		})
 	}
 	asking.Wait()
@@ -71,29 +71,29 @@ func (c *call) fanOut(members *instance.Snapshot) {
 	}
 	switch {
 	case c.r.Context().Err() != nil:
-		c.answer.Gone()
+		c.answer.ClientGone()
 	case len(failed) == 0:
-		c.answer.Pass(all[0].answer)
+		c.answer.SendWhole(all[0].answer)
 	default:
 		c.answer.Refuse(&openai.Error{Status: http.StatusBadGateway, Type: openai.TypeBadGateway, Message: fmt.Sprintf(
 			"%d of %d instances did not do it: %s", len(failed), len(list), strings.Join(failed, "; "))})
 	}
 }
 
-// tell sends the request to one instance.
-func (c *call) tell(in *instance.Instance, body splice.Body) told {
+// fanOutTo sends the request to one instance.
+func (c *call) fanOutTo(in *instance.Instance, body splice.Body) fanOutResult {
 	l, resp, err := c.origin.Ask(in, fanOutTimeout, http.MethodPost, c.target(), c.origin.NewHeader(leg.EngineID(c.origin.ID)), body)
 	defer l.End()
 	if err != nil {
-		return told{failure: err.Error()}
+		return fanOutResult{failure: err.Error()}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := relay.ReadAll(resp, maxFanOutAnswer)
 	switch {
 	case err != nil:
-		return told{failure: err.Error()}
+		return fanOutResult{failure: err.Error()}
 	case resp.Status < 200 || resp.Status > 299:
-		return told{failure: fmt.Sprintf("%d %s", resp.Status, instance.Printable(string(text), 200))}
+		return fanOutResult{failure: fmt.Sprintf("%d %s", resp.Status, instance.Printable(string(text), 200))}
 	}
-	return told{answer: leg.Answer{Status: resp.Status, Header: resp.Header, Body: text}}
+	return fanOutResult{answer: leg.Answer{Status: resp.Status, Header: resp.Header, Body: text}}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// What all instances are told gets to each of them once, with the engines' key and
-// not the operator's; the client hears whether all have done it.
+// A request for all instances reaches each of them once, with the engines' key and not the
+// operator's. The client gets an error unless all have done it.
 func TestFanOut(t *testing.T) {
 	t.Parallel()
 	r := start(t, "plain", 0, 0, func(o *forward.Options) { o.EngineKey = "engines" })
@@ -41,7 +41,7 @@ func TestFanOut(t *testing.T) {
 			_, _ = io.WriteString(w, "Success: LoRA adapter 'a' added successfully.")
 		}))
 		t.Cleanup(s.Close)
-		list = append(list, in(role, strings.TrimPrefix(s.URL, "http://"), "plain"))
+		list = append(list, instanceAt(role, strings.TrimPrefix(s.URL, "http://"), "plain"))
 	}
 	r.members.set(list...)
 	tell := func(target, body string) *httptest.ResponseRecorder {

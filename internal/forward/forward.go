@@ -5,14 +5,15 @@
 //	            │      └────▶ relay ─▶ client
 //	            └ scratch: the bytes
 //
-// Each part has a package and one owner: flow the order of the legs and what is left
-// to try, leg one request to one engine, relay one answer to one client, scratch
-// bytes, budget the retries of the whole proxy. This package wires them, and says in the end what became of the request.
+// Each part has a package: flow has the order of the legs and what is left to try, leg one
+// request to one engine, relay one answer to one client, scratch the buffers, budget the
+// retries of the whole proxy. This package puts them together, and reports at the end how
+// the request ended.
 //
-// Nothing reaches the client before the answer is committed: the first event
-// with content, or a whole non-streamed answer. Until then every failure is
-// ours to hide; afterwards a failure is an error event and a broken
-// connection, never a clean end.
+// Nothing reaches the client before the answer is committed: the first event with content,
+// or a whole non-streamed answer. Until then a failure can be retried, and the client does
+// not see it. Afterwards a failure is an error event and a broken connection, never a
+// clean end.
 package forward
 
 import (
@@ -43,29 +44,29 @@ type HandlerFunc func(c Client, r *http.Request)
 // on its way. It must not block.
 type Recorder interface {
 	flow.Recorder
-	// Done must not keep e.
+	// Done is called when the request has ended. It must not keep e.
 	Done(e *Entry)
 }
 
 // Options configure a Handler. Zero durations and counts get the defaults named.
 type Options struct {
-	Picker   flow.Picker
-	Health   flow.Health
-	Upstream upstream.Client
-	Notices  flow.Notices // of prefill instances whose connector notifies; nil: none can be used
-	Recorder Recorder
-	Log      logrus.FieldLogger
-	Tracer   *tracing.Tracer // nil: off
-	// Between gives what counts the times between the events of an endpoint's streams;
-	// nil: nobody does.
-	Between func(endpoint string) *histogram.Histogram
+	Picker        flow.Picker
+	Health        flow.Health
+	Upstream      upstream.Client
+	Notifications flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
+	Recorder      Recorder
+	Log           logrus.FieldLogger
+	Tracer        *tracing.Tracer // nil: off
+	// EventGaps gives the histogram of the times between the events of an endpoint's
+	// streams; nil: there is none.
+	EventGaps func(endpoint string) *histogram.Histogram
 
-	// EngineKey is the key for the engines; ClientKeys tells that clients'
-	// keys are checked by the proxy and therefore end here.
+	// EngineKey is the key for the engines; ClientKeys tells that the proxy
+	// checks clients' keys, and therefore does not pass them on.
 	EngineKey  string
 	ClientKeys bool
-	// Trace tells whether this client, which asks for that, may see how its request was
-	// routed. TraceAll shows it to everybody, asked or not.
+	// Trace tells whether this client may see how its request was routed, if it asks for
+	// that. TraceAll shows it to all clients, also if they do not ask.
 	Trace    func(*http.Request) bool
 	TraceAll bool
 	// Privileged tells whether this client may give its requests a priority.
@@ -80,12 +81,12 @@ type Options struct {
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
 	Fallback bool
-	// Disaggregate decides who goes through prefill and decode; nil: everybody.
+	// Disaggregate decides which requests go through prefill and decode; nil: all.
 	Disaggregate *flow.Disaggregate
 
 	MaxBody     int64         // bytes, default 64 MiB
 	MaxBodies   int64         // bytes of all bodies at once, default no bound
-	MaxAttempts int           // counted failures per request, default 4
+	MaxAttempts int           // failures per request that count, default 4
 	RetryRatio  float64       // retries allowed per request of the last 10 s, default 0.2; negative: no bound
 	RetryBurst  int           // and this many on top, default 64
 	BodyTimeout time.Duration // for reading the request, default 60 s
@@ -120,7 +121,7 @@ func New(o Options) (*Handler, error) {
 			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
 		},
 		flow: flow.Settings{
-			Picker: o.Picker, Health: o.Health, Notices: o.Notices, Recorder: o.Recorder, Log: o.Log,
+			Picker: o.Picker, Health: o.Health, Notifications: o.Notifications, Recorder: o.Recorder, Log: o.Log,
 			Fallback: o.Fallback, Disaggregate: o.Disaggregate, MaxAttempts: o.MaxAttempts,
 			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost, Notified: o.Notified,
 		},
@@ -128,7 +129,7 @@ func New(o Options) (*Handler, error) {
 	if o.RetryRatio >= 0 {
 		h.flow.Budget = budget.New(o.RetryRatio, o.RetryBurst, time.Now)
 	}
-	return h, h.flow.Load()
+	return h, h.flow.LoadDialects()
 }
 
 // Completion serves one endpoint whose answers are generated.
@@ -140,7 +141,7 @@ func (h *Handler) Completion(kind openai.Kind) HandlerFunc {
 // instance, or a prefill instance where there is none. alone is why no prefill
 // computes the prompt, "" where nothing is generated from one.
 func (h *Handler) Passthrough(endpoint, alone string) HandlerFunc {
-	return h.serve(endpoint, openai.Other, func(c *call) { c.passOn(alone) })
+	return h.serve(endpoint, openai.Other, func(c *call) { c.passThrough(alone) })
 }
 
 // Stored serves an endpoint about one stored response. id gives the response's.
@@ -156,12 +157,12 @@ func (h *Handler) Stored(endpoint string, id func(*http.Request) string) Handler
 
 // Form is Passthrough for an endpoint whose requests are forms with a file in them.
 func (h *Handler) Form(endpoint, alone string) HandlerFunc {
-	return h.serve(endpoint, openai.Other, func(c *call) { c.passForm(alone) })
+	return h.serve(endpoint, openai.Other, func(c *call) { c.passThroughForm(alone) })
 }
 
 // Question is Passthrough for an endpoint whose requests have no body.
 func (h *Handler) Question(endpoint string) HandlerFunc {
-	return h.serve(endpoint, openai.Other, (*call).passQuestion)
+	return h.serve(endpoint, openai.Other, (*call).passThroughNoBody)
 }
 
 // Requests tells how many requests are being answered now.
@@ -170,8 +171,8 @@ func (h *Handler) Requests() int64 { return h.requests.Load() }
 // serve makes a call of each request, and ends it.
 func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) HandlerFunc {
 	var between *histogram.Histogram
-	if h.opts.Between != nil && kind != openai.Other {
-		between = h.opts.Between(endpoint)
+	if h.opts.EventGaps != nil && kind != openai.Other {
+		between = h.opts.EventGaps(endpoint)
 	}
 	return func(client Client, r *http.Request) {
 		h.requests.Add(1)
@@ -182,8 +183,8 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 	}
 }
 
-// BodyMemory tells how many bytes of request bodies are held, how many there may be at
-// most (0: as many as come), and how many requests were refused for want of room.
+// BodyMemory tells how many bytes of request bodies are held, how many may be (0: no
+// bound), and how many requests were refused for that bound.
 func (h *Handler) BodyMemory() (held, limit, refused int64) { return h.bodies.Memory() }
 
 func (o *Options) setDefaults() {

@@ -46,8 +46,8 @@ func (a answer) tokenIDs(t *testing.T) (ids []int) {
 	return ids
 }
 
-// tokensComplete checks an answer of token ids against what the model says.
-func (r *rig) tokensComplete(a answer, body string) {
+// checkTokensAnswer checks an answer of token ids against what the model says.
+func (r *rig) checkTokensAnswer(a answer, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAt(generatePath, []byte(body), 0)
 	if err != nil {
@@ -70,7 +70,7 @@ func TestTokensGoThroughPairs(t *testing.T) {
 				}
 				body := tokensBody(stream, "")
 				a := r.post(generatePath, body)
-				r.tokensComplete(a, body)
+				r.checkTokensAnswer(a, body)
 				if n := r.D[0].Counters().LocalPrefills; n != 0 {
 					t.Errorf("decode computed %d prompts", n)
 				}
@@ -80,7 +80,7 @@ func TestTokensGoThroughPairs(t *testing.T) {
 				if e := r.entry(); e.Alone != "" || e.Outcome != forward.OutcomeOK || e.Endpoint != generatePath || e.Prefill == "" || e.Stream != stream {
 					t.Errorf("entry %+v", e)
 				}
-				r.strict()
+				r.checkEngines()
 			})
 		}
 	}
@@ -107,12 +107,12 @@ func TestTokensFailuresBeforeTheCommitAreHidden(t *testing.T) {
 			if a.err != nil || !slices.Equal(a.tokenIDs(t), want[0].Tokens) || r.rec.retried() == "" {
 				t.Fatalf("%d, %v, %q: %s", a.status, a.err, r.rec.retried(), a.body)
 			}
-			r.strict()
+			r.checkEngines()
 		})
 	}
 }
 
-// What several answers and logprobs of the prompt need is where the answer is made.
+// A request for several answers, or for logprobs of the prompt, is served by decode alone.
 func TestTokensThatDecodeServesAlone(t *testing.T) {
 	t.Parallel()
 	for sampling, reason := range map[string]string{`,"n":2`: "n", `,"prompt_logprobs":1`: "prompt_logprobs"} {
@@ -123,12 +123,12 @@ func TestTokensThatDecodeServesAlone(t *testing.T) {
 			if a.status != http.StatusOK || a.header.Get("X-PD-Alone") != reason || r.P[0].Counters().Requests != 0 {
 				t.Errorf("%d %s: %s", a.status, a.header.Get("X-PD-Alone"), a.body)
 			}
-			r.strict()
+			r.checkEngines()
 		})
 	}
 }
 
-// Engines without the option say so, and nobody is blamed.
+// Engines without the option for this route refuse it, and are not blamed.
 func TestTokensWithoutTheOption(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -140,7 +140,7 @@ func TestTokensWithoutTheOption(t *testing.T) {
 	if a.status != http.StatusForbidden || string(a.body) != said {
 		t.Errorf("%d %s", a.status, a.body)
 	}
-	r.untroubled()
+	r.noneTroubled()
 	if r.rec.retried() != "" {
 		t.Errorf("tried again %s", r.rec.retried())
 	}

@@ -31,7 +31,7 @@ func TestOneRequest(t *testing.T) {
 						body = fmt.Sprintf(`{"model":"m","prompt":"once upon","max_tokens":9,"stream":%v}`, stream)
 					}
 					a := r.post(path, body, "X-Request-Id", "mine", "X-PD-Trace", "1", "Authorization", "Bearer client-key")
-					r.complete(a, chat, body)
+					r.checkComplete(a, chat, body)
 					e := r.entry()
 					if e.Outcome != forward.OutcomeOK || e.Attempts != 0 || e.TTFT == 0 || e.BytesOut != int64(len(a.body)) {
 						t.Fatalf("entry %+v", e)
@@ -53,7 +53,7 @@ func TestOneRequest(t *testing.T) {
 					if n := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
 						t.Fatalf("%d prompts computed twice", n)
 					}
-					r.strict()
+					r.checkEngines()
 				})
 			}
 		}
@@ -64,7 +64,7 @@ func TestRoundRobinIsEven(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 2, 4, nil)
 	for range 16 {
-		r.complete(r.post("/v1/chat/completions", chatBody(true, "")), true, chatBody(true, ""))
+		r.checkComplete(r.post("/v1/chat/completions", chatBody(true, "")), true, chatBody(true, ""))
 	}
 	for i, d := range r.D {
 		if n := d.Counters().Requests; n != 4 {
@@ -73,7 +73,7 @@ func TestRoundRobinIsEven(t *testing.T) {
 	}
 }
 
-// What the proxy does not know reaches the engines as sent.
+// Bytes that the proxy does not edit reach the engines as sent.
 func TestBytesOutsideTheEditAreTheClients(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -83,7 +83,7 @@ func TestBytesOutsideTheEditAreTheClients(t *testing.T) {
 		`"response_format":{"type":"text"},"seed":9007199254740993,"my_\u0066ield":1.50e+3,"metadata":{"kv_transfer_params":"kept"}}`
 	body := `{"model":"m",` + tail[:len(tail)-1] + `,"max_\u0074okens":5}`
 	a := r.post("/v1/chat/completions", body)
-	r.complete(a, true, body)
+	r.checkComplete(a, true, body)
 	d := legBody(t, r.D[0])
 	raw, err := kvOf(d)
 	if err != nil {
@@ -98,7 +98,7 @@ func TestBytesOutsideTheEditAreTheClients(t *testing.T) {
 	if got := string(sorted(legBody(t, r.P[0]))); got != string(sorted([]byte(want))) {
 		t.Errorf("prefill leg differs: %.400s ... want %.400s", got, want)
 	}
-	r.strict()
+	r.checkEngines()
 }
 
 // legBody is the body of the first leg that an engine got.
@@ -111,8 +111,8 @@ func legBody(t *testing.T, s *fakevllm.Server) []byte {
 	return nil
 }
 
-// sorted puts the inserted fields, whose order is ours, aside: everything from
-// "model" on is compared as it stands.
+// sorted cuts off the fields that the proxy has inserted: the rest, from "model" on, is
+// compared byte for byte.
 func sorted(b []byte) []byte {
 	i := bytes.Index(b, []byte(`"model":`))
 	return b[i:]
@@ -164,12 +164,12 @@ func TestClientControlFieldsAreStripped(t *testing.T) {
 			if len(seen) < 3 {
 				t.Errorf("%d requests reached engines", len(seen))
 			}
-			r.strict()
+			r.checkEngines()
 		})
 	}
 }
 
-// Who has the right may say how urgent a request is.
+// Only a privileged client may set the priority of a request.
 func TestPriorityOfWhoMay(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
@@ -181,7 +181,7 @@ func TestPriorityOfWhoMay(t *testing.T) {
 				s.ForgetRequests()
 			}
 			body := chatBody(true, `,"priority":-9`)
-			r.complete(r.post("/v1/chat/completions", body, "X-Api-Key", key, "X-Vllm-Priority", "-9"), true, body)
+			r.checkComplete(r.post("/v1/chat/completions", body, "X-Api-Key", key, "X-Vllm-Priority", "-9"), true, body)
 			for _, q := range append(posted(r.P[0]), posted(r.D[0])...) {
 				if bytes.Contains(q.Body, []byte(`"priority":-9`)) != want || (q.Header.Get("X-Vllm-Priority") != "") != want {
 					t.Errorf("with the key %q an engine got %s, %v", key, q.Body, q.Header)
@@ -189,10 +189,10 @@ func TestPriorityOfWhoMay(t *testing.T) {
 			}
 		}
 	}
-	r.strict()
+	r.checkEngines()
 }
 
-// With TraceAll everybody hears who served the request, whether they ask or not.
+// With TraceAll every client gets the route of its request, whether it asks or not.
 func TestTraceForEverybody(t *testing.T) {
 	t.Parallel()
 	for _, all := range []bool{true, false} {
@@ -240,13 +240,13 @@ func TestRequestsThatCannotBeSplit(t *testing.T) {
 			if c := r.D[0].Counters(); c.KVParams != 0 {
 				t.Fatal("KV parameters went along")
 			}
-			r.strict()
+			r.checkEngines()
 		})
 	}
 }
 
-// A forced tool call cut after one token makes vLLM answer 400 to the prefill:
-// our edit's fault, so the client must not see it.
+// A forced tool call cut after one token makes vLLM answer 400 to the prefill. The proxy's
+// edit caused it, so the client must not see it.
 func TestForcedToolCall(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -292,9 +292,9 @@ func TestPassthroughAndModels(t *testing.T) {
 	}
 }
 
-// A route that the engines do not have costs one leg, nobody is blamed, and the
-// engine's answer goes to the client; one on which something would be generated says
-// that no prefill is made there.
+// A route that the engines do not have costs one leg, no instance is blamed, and the client
+// gets the engine's answer. Where the route would generate, its header says that there was
+// no prefill.
 func TestRouteThatEnginesLack(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 0, 0, nil)
@@ -316,7 +316,7 @@ func TestRouteThatEnginesLack(t *testing.T) {
 			_, _ = io.WriteString(w, `{"detail":"Not Found"}`)
 		}))
 		t.Cleanup(s.Close)
-		list = append(list, in(instance.Decode, strings.TrimPrefix(s.URL, "http://"), fakevllm.Plain))
+		list = append(list, instanceAt(instance.Decode, strings.TrimPrefix(s.URL, "http://"), fakevllm.Plain))
 	}
 	r.members.set(list...)
 	for path, alone := range map[string]string{"/pooling": "", "/v1/chat/completions/batch": "route"} {

@@ -40,9 +40,9 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 const model = "m"
 
-// patience bounds the waits for what happens at once on a quick machine;
-// nothing is asserted on it.
-const patience = 90 * time.Second
+// waitLimit bounds waits for what happens at once on a quick machine. No test asserts
+// anything about it.
+const waitLimit = 90 * time.Second
 
 // rig is the data path over real engines on real TCP, with a membership set by hand.
 type rig struct {
@@ -53,10 +53,10 @@ type rig struct {
 	handler *forward.Handler
 	sched   *sched.Scheduler
 	up      upstream.Client
-	rec     *record
+	rec     *recorder
 	deps    httpapi.Deps // of the router
 	members members
-	// inbox and receiver are where LMCache's engines notify; nil for others.
+	// inbox and receiver get the notifications of LMCache's engines; nil for others.
 	inbox    *lmcache.Inbox
 	receiver *lmcache.Receiver
 	// gone counts the requests whose context has ended.
@@ -82,8 +82,8 @@ func (m *members) set(list ...*instance.Instance) {
 	}
 }
 
-// record is the Recorder of a test.
-type record struct {
+// recorder is the Recorder of a test.
+type recorder struct {
 	mu      sync.Mutex
 	entries []forward.Entry
 	retries []string
@@ -92,23 +92,23 @@ type record struct {
 	spent   []forward.Class
 	asked   []string
 	decided map[string]int     // by "alone reason"
-	ended   chan forward.Entry // what fits, see entry
+	ended   chan forward.Entry // as many as fit; see entry
 	onRetry func()             // called once, at the first retry
 	// onHanded is called once, when the first prefill of a sequential pair has answered.
 	onHanded func()
 }
 
-func (r *record) Done(e *forward.Entry) {
+func (r *recorder) Done(e *forward.Entry) {
 	r.mu.Lock()
 	r.entries = append(r.entries, *e)
 	r.mu.Unlock()
 	select {
 	case r.ended <- *e:
-	default: // nobody reads them: a request must not wait for that
+	default: // no test reads them: the request must not wait
 	}
 }
 
-func (r *record) Retried(role instance.Role, class forward.Class) {
+func (r *recorder) Retried(role instance.Role, class forward.Class) {
 	r.mu.Lock()
 	r.retries = append(r.retries, string(role)+"/"+string(class))
 	hook := r.onRetry
@@ -119,7 +119,7 @@ func (r *record) Retried(role instance.Role, class forward.Class) {
 	}
 }
 
-func (r *record) Disaggregated(alone bool, reason string, _ float64) {
+func (r *recorder) Disaggregated(alone bool, reason string, _ float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.decided == nil {
@@ -128,13 +128,13 @@ func (r *record) Disaggregated(alone bool, reason string, _ float64) {
 	r.decided[fmt.Sprint(alone, " ", reason)]++
 }
 
-func (r *record) HandoverSpent(class forward.Class) {
+func (r *recorder) HandoverSpent(class forward.Class) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.spent = append(r.spent, class)
 }
 
-func (r *record) Handed(_ *instance.Instance, something bool) {
+func (r *recorder) Handed(_ *instance.Instance, something bool) {
 	r.mu.Lock()
 	if !something {
 		r.missing++
@@ -147,20 +147,20 @@ func (r *record) Handed(_ *instance.Instance, something bool) {
 	}
 }
 
-func (r *record) Media() {
+func (r *recorder) Media() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.media++
 }
 
-func (r *record) Asked(outcome string) {
+func (r *recorder) Asked(outcome string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked = append(r.asked, outcome)
 }
 
-// questions gives what came of the invalid requests, and forgets it.
-func (r *record) questions() string {
+// askOutcomes gives the outcomes of invalid requests since the last call.
+func (r *recorder) askOutcomes() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := strings.Join(r.asked, " ")
@@ -168,7 +168,7 @@ func (r *record) questions() string {
 	return all
 }
 
-func (r *record) retried() string {
+func (r *recorder) retried() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return strings.Join(r.retries, " ")
@@ -180,15 +180,15 @@ func (r *rig) entry() forward.Entry {
 	select {
 	case e := <-r.rec.ended:
 		return e
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		r.t.Fatal("no request ended")
 	}
 	return forward.Entry{}
 }
 
-type alive struct{}
+type prober struct{}
 
-func (alive) Alive(ctx context.Context, in *instance.Instance) error {
+func (prober) Alive(ctx context.Context, in *instance.Instance) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+in.Address+"/health", nil)
 	if err != nil {
 		return err
@@ -211,14 +211,14 @@ func quiet() *logrus.Logger {
 	return l
 }
 
-func in(role instance.Role, address string, mode fakevllm.Mode) *instance.Instance {
+func instanceAt(role instance.Role, address string, mode fakevllm.Mode) *instance.Instance {
 	return &instance.Instance{
 		Key: instance.Key{Role: role, Address: address}, Verified: true,
 		Record: instance.Record{Models: []string{model}, State: instance.Ready, Connector: string(mode), ID: address + "#1"},
 	}
 }
 
-// build is what an instance must have in common with its partner.
+// build is sched.Options.Build.
 func build(i *instance.Instance) string {
 	d, err := connector.New(i.Record.Connector)
 	if err != nil {
@@ -227,7 +227,7 @@ func build(i *instance.Instance) string {
 	return d.Terms(i).Build
 }
 
-// blocks is the size of KV blocks that it must have in common with it.
+// blocks is sched.Options.Blocks.
 func blocks(i *instance.Instance) int {
 	d, err := connector.New(i.Record.Connector)
 	if err != nil {
@@ -236,9 +236,9 @@ func blocks(i *instance.Instance) int {
 	return d.Terms(i).Blocks
 }
 
-// inOf is in for an engine, with the ports that its dialect needs.
-func inOf(role instance.Role, s *fakevllm.Server, mode fakevllm.Mode) *instance.Instance {
-	is := in(role, s.Address(), mode)
+// instanceOf is instanceAt for an engine, with the ports that its dialect needs.
+func instanceOf(role instance.Role, s *fakevllm.Server, mode fakevllm.Mode) *instance.Instance {
+	is := instanceAt(role, s.Address(), mode)
 	switch {
 	case mode == fakevllm.P2P:
 		is.Record.Ports = map[string][]int{instance.PortP2P: {s.SideChannel()}}
@@ -260,21 +260,21 @@ func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*f
 	return startHealth(t, mode, prefills, decodes, tune, func(*health.Options) {})
 }
 
-// startHealth is start with other options of the health too.
+// startHealth is start with other options of health, too.
 func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*forward.Options), opinion func(*health.Options)) *rig {
 	t.Helper()
-	return startTold(t, mode, prefills, decodes, nil, tune, opinion)
+	return startScripted(t, mode, prefills, decodes, nil, tune, opinion)
 }
 
-// startTold is startHealth with engines that are told what to answer.
-func startTold(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []fakevllm.Turn, tune func(*forward.Options), opinion func(*health.Options)) *rig {
+// startScripted is startHealth with engines that give these answers.
+func startScripted(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []fakevllm.Turn, tune func(*forward.Options), opinion func(*health.Options)) *rig {
 	t.Helper()
 	return startTuned(t, mode, prefills, decodes, tuning{
 		forward: tune, health: opinion, engine: func(o *fakevllm.Options) { o.Turns = turns },
 	})
 }
 
-// tuning changes the options of what a rig is made of; nil leaves them.
+// tuning changes the options of a rig's parts; nil leaves them.
 type tuning struct {
 	forward func(*forward.Options)
 	health  func(*health.Options)
@@ -282,14 +282,14 @@ type tuning struct {
 	sched   func(*sched.Options)
 }
 
-// startTuned is start with other options of anything.
+// startTuned is start with other options of any part.
 func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tuning) *rig {
 	t.Helper()
-	r := &rig{t: t, rec: &record{ended: make(chan forward.Entry, 1024)}}
+	r := &rig{t: t, rec: &recorder{ended: make(chan forward.Entry, 1024)}}
 	shared := fakevllm.NewShared()
 	var list []*instance.Instance
 	engine := func(role fakevllm.Role) *fakevllm.Server {
-		// At a port that nobody else is given while the engine is killed.
+		// At a port that no other process gets while the engine is killed.
 		ports, err := fleet.FreePorts(2)
 		if err != nil {
 			t.Fatal(err)
@@ -311,7 +311,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 		return fakevllm.StartTest(t, o)
 	}
 	join := func(role instance.Role, s *fakevllm.Server) {
-		one := inOf(role, s, mode)
+		one := instanceOf(role, s, mode)
 		if n := len(s.Ranks()); n > 1 {
 			one.Record.DPSize = n
 		}
@@ -334,9 +334,9 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	r.members.set(list...)
 	log := quiet()
 	ho := health.Options{
-		Source: &r.members, Prober: alive{}, Log: log, SlowStart: -1,
-		// Legs that take 50 ms are asked about; an engine that lives must not be
-		// called silent because the machine is slow.
+		Source: &r.members, Prober: prober{}, Log: log, SlowStart: -1,
+		// The instance of a leg that takes 50 ms is probed. It must not be ejected as
+		// silent because the machine is slow.
 		ProbeTimeout: 20 * time.Second, SilenceLimit: 20 * time.Second,
 		ProbeInterval: 20 * time.Millisecond, MaxProbeInterval: 50 * time.Millisecond, Ejection: 50 * time.Millisecond,
 		Heard:   func(k instance.Key) uint64 { return r.sched.Loads.Heard(k) },
@@ -362,9 +362,9 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	o := forward.Options{
 		Picker: r.sched, Health: r.tracker, Upstream: r.up, Recorder: r.rec, Log: log, Fallback: true,
 		Trace: func(*http.Request) bool { return true },
-		// Far longer than anything here takes, and short enough to be told of.
+		// Far longer than anything here takes, and short enough that a test reports it.
 		Prefill: time.Minute, FirstByte: time.Minute, Idle: time.Minute, NonStream: time.Minute, Notified: time.Minute,
-		Notices: &lmcache.Asker{Own: r.inbox, HTTP: http.DefaultClient},
+		Notifications: &lmcache.Asker{Own: r.inbox, HTTP: http.DefaultClient},
 	}
 	if tune.forward != nil {
 		tune.forward(&o)
@@ -395,8 +395,8 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	return r
 }
 
-// serve starts the server under test, which goes with the upstream client under
-// test: both are our own, or both the standard library's.
+// serve starts the server under test. It goes with the upstream client under test: both are
+// the proxy's own, or both the standard library's.
 func (r *rig) serve(deps httpapi.Deps) (url string) {
 	r.t.Helper()
 	counted := func(h http.HandlerFunc) http.HandlerFunc {
@@ -441,15 +441,15 @@ func client(t *testing.T) upstream.Client {
 	if kind == "" {
 		kind = upstream.KindOwn
 	}
-	// A machine with too much to do is no instance that cannot be connected to.
-	c, err := upstream.New(kind, upstream.Options{ConnectTimeout: patience})
+	// A connection that takes long on a busy machine must not count as refused.
+	c, err := upstream.New(kind, upstream.Options{ConnectTimeout: waitLimit})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
 
-// answer is what a client saw.
+// answer is what a client got.
 type answer struct {
 	status int
 	header http.Header
@@ -468,7 +468,7 @@ func (r *rig) postCtx(ctx context.Context, path, body string, header ...string) 
 	return r.send(ctx, path, strings.NewReader(body), header...)
 }
 
-// postUnannounced sends a body without saying how long it is.
+// postUnannounced sends a body without a Content-Length.
 func (r *rig) postUnannounced(path, body string) answer {
 	r.t.Helper()
 	return r.send(r.t.Context(), path, io.MultiReader(strings.NewReader(body)))
@@ -536,8 +536,8 @@ func (a answer) text(t *testing.T) string {
 	return b.String()
 }
 
-// complete checks a stream or answer against what the model says.
-func (r *rig) complete(a answer, chat bool, body string) {
+// checkComplete checks that a stream or answer is complete and what the model says.
+func (r *rig) checkComplete(a answer, chat bool, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAnswers(chat, []byte(body), 0)
 	if err != nil {
@@ -560,16 +560,16 @@ func (r *rig) complete(a answer, chat bool, body string) {
 	}
 }
 
-// untroubled holds that nothing is held against any instance: who keeps a leg waiting on a
-// busy machine is suspected for a moment, until it has answered a probe.
-func (r *rig) untroubled() {
+// noneTroubled waits until health has nothing against any instance. An instance that keeps a
+// leg waiting on a busy machine is suspected for a moment, until it has answered a probe.
+func (r *rig) noneTroubled() {
 	r.t.Helper()
 	eventually(r.t, "nobody is in trouble", func() bool { return len(r.tracker.Troubled()) == 0 })
 }
 
-// strict fails if any engine saw what it should never see, and waits until
-// nothing is in flight.
-func (r *rig) strict() {
+// checkEngines fails if any engine got what no engine should get, and waits until nothing is
+// in flight.
+func (r *rig) checkEngines() {
 	r.t.Helper()
 	for _, s := range append(append([]*fakevllm.Server{}, r.P...), r.D...) {
 		if v := s.Violations(); len(v) > 0 {
@@ -582,7 +582,7 @@ func (r *rig) strict() {
 			r.t.Errorf("%s would have crashed %d times", s.Address(), c.Crashes)
 		}
 	}
-	// An answer of known length is whole for the client before the handler ends.
+	// An answer of known length is complete for the client before the handler ends.
 	eventually(r.t, "nothing is in flight", func() bool {
 		busy := int64(0)
 		r.sched.Loads.Each(func(_ instance.Key, n int64) { busy += n })
@@ -601,7 +601,7 @@ func chatBody(stream bool, more string) string {
 // eventually polls a condition that the network decides.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(waitLimit)
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -622,8 +622,8 @@ func total(list []*fakevllm.Server, f func(fakevllm.Counters) int64) int64 {
 	return n
 }
 
-// posted are the requests that arrived for clients, faulty ones included: when
-// a leg takes 50 ms the engine is asked after its health as well.
+// posted lists the requests of clients that an engine got, faulty ones included, without
+// the probes that an engine gets when a leg takes 50 ms.
 func posted(s *fakevllm.Server) []fakevllm.Request {
 	return slices.DeleteFunc(s.Requests(), func(q fakevllm.Request) bool { return q.Method != http.MethodPost })
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// held waits until the bodies in flight take that much memory.
-func (r *rig) held(what string, ok func(held int64) bool) {
+// waitForHeld waits until ok accepts the memory that the bodies in flight take.
+func (r *rig) waitForHeld(what string, ok func(held int64) bool) {
 	r.t.Helper()
 	eventually(r.t, what, func() bool {
 		held, _, _ := r.handler.BodyMemory()
@@ -23,15 +23,15 @@ func (r *rig) held(what string, ok func(held int64) bool) {
 	})
 }
 
-// begin sends the first bytes of a body and no more.
-func (r *rig) begin(announced, sent int, chunked bool) (net.Conn, *bufio.Reader) {
+// beginBody sends a request with the first bytes of its body and no more.
+func (r *rig) beginBody(announced, sent int, chunked bool) (net.Conn, *bufio.Reader) {
 	r.t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(waitLimit))
 	how, size := fmt.Sprintf("Content-Length: %d\r\n\r\n", announced), ""
 	if chunked {
 		how, size = "Transfer-Encoding: chunked\r\n\r\n", fmt.Sprintf("%x\r\n", announced)
@@ -47,8 +47,8 @@ func longBody(n int, stream bool) string {
 	return fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":4,"stream":%v}`, strings.Repeat(strings.Repeat("x", 1<<10)+" ", n>>10), stream)
 }
 
-// All bodies together have their bound; beyond it a client is asked to come again. Small
-// ones are served all the same, and one that is alone whatever its size.
+// The memory of all bodies together is bounded; beyond it a request gets a 503 with
+// Retry-After. Small ones are served all the same, and one that is alone whatever its size.
 func TestBodiesMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	for _, chunked := range []bool{false, true} {
@@ -59,7 +59,7 @@ func TestBodiesMemoryIsBounded(t *testing.T) {
 			var patient []net.Conn
 			refused := false
 			for len(patient) < 40 && !refused {
-				c, in := r.begin(each, each-1, chunked)
+				c, in := r.beginBody(each, each-1, chunked)
 				patient = append(patient, c)
 				answered := make(chan *http.Response, 1)
 				go func() {
@@ -94,7 +94,7 @@ func TestBodiesMemoryIsBounded(t *testing.T) {
 				t.Errorf("%+v", e)
 			}
 			small := chatBody(false, "")
-			r.complete(r.post("/v1/chat/completions", small), true, small)
+			r.checkComplete(r.post("/v1/chat/completions", small), true, small)
 			big := longBody(2*limit, false)
 			if a := r.post("/v1/completions", big); a.err == nil && a.status != http.StatusServiceUnavailable {
 				t.Errorf("a body that finds no room: %d %.200s", a.status, a.body)
@@ -102,24 +102,24 @@ func TestBodiesMemoryIsBounded(t *testing.T) {
 			for _, c := range patient {
 				_ = c.Close()
 			}
-			r.held("the memory of those that left is given back", func(held int64) bool { return held == 0 })
+			r.waitForHeld("the memory of those that left is given back", func(held int64) bool { return held == 0 })
 			post := r.post
 			if chunked {
 				post = func(path, body string, _ ...string) answer { return r.postUnannounced(path, body) }
 			}
-			r.complete(post("/v1/completions", big), false, big)
-			r.held("the memory is given back", func(held int64) bool { return held == 0 })
+			r.checkComplete(post("/v1/completions", big), false, big)
+			r.waitForHeld("the memory is given back", func(held int64) bool { return held == 0 })
 		})
 	}
 }
 
-// A body that is announced and finds no room is refused before any of it has come.
+// An announced body for which there is no memory is refused before any of it has come.
 func TestAnnouncedBodyWithoutRoom(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.MaxBodies, o.BodyTimeout = 1<<20, time.Hour })
-	r.begin(512<<10, 100<<10, false)
-	r.held("the first is there", func(held int64) bool { return held >= 100<<10 })
-	_, in := r.begin(8<<20, 0, false)
+	r.beginBody(512<<10, 100<<10, false)
+	r.waitForHeld("the first is there", func(held int64) bool { return held >= 100<<10 })
+	_, in := r.beginBody(8<<20, 0, false)
 	resp, err := http.ReadResponse(in, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -136,9 +136,9 @@ func TestMemoryOfPatientClients(t *testing.T) {
 	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.BodyTimeout = time.Hour })
 	const clients, sent = 100, 32 << 10
 	for range clients {
-		r.begin(32<<20, sent, false)
+		r.beginBody(32<<20, sent, false)
 	}
-	r.held("all have come", func(held int64) bool { return held >= clients*sent })
+	r.waitForHeld("all have come", func(held int64) bool { return held >= clients*sent })
 	if held, _, _ := r.handler.BodyMemory(); held > 4*clients*sent {
 		t.Errorf("%d bytes are held for %d that came", held, clients*sent)
 	}
@@ -165,7 +165,7 @@ func TestBodyMemoryIsGivenBackAtTheCommit(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.Idle = time.Hour })
 			odd, _ := wireEngine(t, "decode", tc.answer)
-			r.withOdd(odd, false)
+			r.withEngine(odd, false)
 			body := longBody(1<<20, tc.stream)
 			q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.URL+tc.path, strings.NewReader(body))
 			if err != nil {
@@ -180,7 +180,7 @@ func TestBodyMemoryIsGivenBackAtTheCommit(t *testing.T) {
 			if _, err := io.ReadFull(resp.Body, make([]byte, 8)); err != nil {
 				t.Fatal(err)
 			}
-			r.held("the prompt's memory is given back", func(held int64) bool { return held == 0 })
+			r.waitForHeld("the prompt's memory is given back", func(held int64) bool { return held == 0 })
 		})
 	}
 }

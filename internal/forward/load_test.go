@@ -41,7 +41,7 @@ func manyRequests(t *testing.T) int {
 
 // abandon sends a streaming request and leaves after some bytes of the
 // answer, or before any if after is 0. It tells whether it saw an event.
-func abandon(t *testing.T, c *http.Client, url string, q ask, id string, after int, within time.Duration) (saw bool) {
+func abandon(t *testing.T, c *http.Client, url string, q scenario, id string, after int, within time.Duration) (saw bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
@@ -67,8 +67,8 @@ func abandon(t *testing.T, c *http.Client, url string, q ask, id string, after i
 	return saw
 }
 
-// clientsID finds what the client called a request in what an engine calls it.
-var clientsID = regexp.MustCompile(`(?:^|[-_])(r[0-9]+)-`)
+// clientID finds the client's id of a request in the one that an engine got.
+var clientID = regexp.MustCompile(`(?:^|[-_])(r[0-9]+)-`)
 
 // One request in ten is given up at a random moment. The engines abort exactly
 // those, and nothing is left behind: no leg, no goroutine, no connection.
@@ -89,7 +89,7 @@ func TestManyAborts(t *testing.T) {
 		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(1, uint64(w)))
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				id, q := fmt.Sprintf("r%d", i), ask{apis()[i%3], true}
+				id, q := fmt.Sprintf("r%d", i), scenario{apis()[i%3], true}
 				if rnd.IntN(10) == 0 {
 					left[i].Store(true)
 					sawSome[i].Store(abandon(t, c, r.URL, q, id, rnd.IntN(12), time.Duration(rnd.IntN(8)+1)*time.Millisecond))
@@ -119,7 +119,7 @@ func TestManyAborts(t *testing.T) {
 			stayed++
 		}
 	}
-	// Who left at once may never have arrived.
+	// A request whose client left at once may never have arrived.
 	eventually(t, "everybody who stayed is reported, and nothing is in flight", func() bool {
 		r.rec.mu.Lock()
 		defer r.rec.mu.Unlock()
@@ -139,12 +139,12 @@ func TestManyAborts(t *testing.T) {
 	inEngine := map[string]bool{}
 	for _, s := range append(append([]*fakevllm.Server{}, r.P...), r.D...) {
 		for _, id := range s.Aborted() {
-			if m := clientsID.FindStringSubmatch(id); m != nil {
+			if m := clientID.FindStringSubmatch(id); m != nil {
 				inEngine[m[1]] = true
 			}
 		}
 	}
-	r.rec.mu.Lock() // somebody who left may be reported only now
+	r.rec.mu.Lock() // a request whose client left may be reported only now
 	entries := slices.Clone(r.rec.entries)
 	r.rec.mu.Unlock()
 	gone, streaming, missed, ok := 0, 0, 0, int64(0)
@@ -160,7 +160,7 @@ func TestManyAborts(t *testing.T) {
 			}
 			if e.TTFT > 0 {
 				streaming++
-				if !inEngine[e.RequestID] && e.Endpoint != responsesPath { // whose engines look at no id of ours
+				if !inEngine[e.RequestID] && e.Endpoint != responsesPath { // vLLM makes an id of its own on that route
 					missed++
 				}
 			}
@@ -173,7 +173,7 @@ func TestManyAborts(t *testing.T) {
 			t.Errorf("an engine aborted %s, which ended as %s", e.RequestID, e.Outcome)
 		}
 	}
-	// Who left while the last tokens were under way has nothing to be aborted.
+	// A client that left while the last tokens were on their way had nothing left to abort.
 	if late := total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }) - ok; int64(missed) > late {
 		t.Errorf("%d left in their stream and were not aborted; only %d answers ended before that was noticed", missed, late)
 	}
@@ -181,7 +181,7 @@ func TestManyAborts(t *testing.T) {
 	c.CloseIdleConnections()
 	r.up.Close()
 	eventually(t, "goroutines are back at the start", func() bool { return runtime.NumGoroutine() <= warm+8 })
-	r.strict()
+	r.checkEngines()
 }
 
 // A whole role dies and comes back under load.
@@ -195,10 +195,10 @@ func TestWholeRoleDiesAndReturns(t *testing.T) {
 			var ok, unavailable, other atomic.Int64
 			var wg sync.WaitGroup
 			for i := range 9 {
-				q := ask{apis()[i%3], true}
+				q := scenario{apis()[i%3], true}
 				wg.Go(func() {
 					for ctx.Err() == nil {
-						a := r.pose(q)
+						a := r.postScenario(q)
 						switch {
 						case a.status == http.StatusOK && a.err == nil && q.ends(string(a.body)):
 							ok.Add(1)
@@ -246,13 +246,13 @@ func TestWholeRoleDiesAndReturns(t *testing.T) {
 			}
 			t.Logf("%d served, %d told to wait; the two that came back got %d and %d prefills",
 				ok.Load(), unavailable.Load(), legs(r.P[:1]), legs(r.P[1:]))
-			r.strict()
+			r.checkEngines()
 		})
 	}
 }
 
-// An instance that comes back is not met by a storm: its share of the requests
-// grows over the slow start.
+// An instance that comes back does not get its full share at once: it grows over the slow
+// start.
 func TestReturningInstanceStartsSlowly(t *testing.T) {
 	const slow = 3 * time.Second
 	r := startHealth(t, fakevllm.Plain, 4, 1, nil, func(o *health.Options) { o.SlowStart = slow })
@@ -276,8 +276,8 @@ func TestReturningInstanceStartsSlowly(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := func() int64 { return total(r.P, func(c fakevllm.Counters) int64 { return c.Requests }) }
-	// share of the next n prefills: so many that chance does not matter, however
-	// long this machine takes over them.
+	// share gives the instance's share of the next n prefills: enough that chance does
+	// not matter, however long the machine takes.
 	share := func(n int64) float64 {
 		t.Helper()
 		mine, everybody := back.Counters().Requests, all()
@@ -295,5 +295,5 @@ func TestReturningInstanceStartsSlowly(t *testing.T) {
 	if first >= last {
 		t.Errorf("it began with %.3f of the requests and ended with %.3f", first, last)
 	}
-	r.strict()
+	r.checkEngines()
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// Requests on one connection get to the engines each with its own header, whatever
-// the ones before had.
+// Each request on a connection reaches the engines with its own header, whatever the ones
+// before had.
 func TestHeadersOfOneConnection(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.EngineKey = "engines" })

@@ -20,9 +20,9 @@ const maxModelsAnswer = 1 << 20
 // probeTimeout bounds a question that an engine answers from memory.
 const probeTimeout = 5 * time.Second
 
-// Models serves GET /v1/models and /v1/models/{id}: the union over the usable
-// instances, each model's object exactly as its engine wrote it, since clients
-// read vLLM's own fields in it ("root", "max_model_len"). id gives the wanted
+// Models serves GET /v1/models and /v1/models/{id}: the models of all usable
+// instances, each object exactly as its engine wrote it, since clients read
+// vLLM's own fields in it ("root", "max_model_len"). id gives the wanted
 // model, "" for the list.
 func (h *Handler) Models(members func() *instance.Snapshot, id func(*http.Request) string) HandlerFunc {
 	return h.serve("/v1/models", openai.Other, func(c *call) { c.models(members(), id(c.r)) })
@@ -38,10 +38,10 @@ func (c *call) models(members *instance.Snapshot, id string) {
 	seen := map[string]bool{}
 	asked := 0
 	var last *leg.Failure
-	// Instances that list the same models answer the same: one of them is
-	// asked, the next only if it fails.
+	// Instances whose records list the same models give the same answer: one of
+	// them is asked, the next only if it fails.
 	answered := map[string]bool{}
-	for _, in := range c.whomToAsk(members) {
+	for _, in := range c.instancesToAsk(members) {
 		kind := strings.Join(in.Record.Models, "\x00")
 		if answered[kind] {
 			continue
@@ -50,7 +50,7 @@ func (c *call) models(members *instance.Snapshot, id string) {
 		data, f := c.modelsOf(in)
 		if f != nil {
 			if last = f; !f.Rule.Retry {
-				c.answer.Tell(f)
+				c.answer.SendFailure(f)
 				return
 			}
 			continue
@@ -68,11 +68,11 @@ func (c *call) models(members *instance.Snapshot, id string) {
 	}
 	switch {
 	case asked == 0 && members.Revision == 0:
-		c.answer.Refuse(leg.Unread())
+		c.answer.Refuse(leg.MembershipUnread())
 	case asked == 0:
 		c.answer.Refuse(leg.Unavailable(instance.Decode, ""))
 	case len(answered) == 0:
-		c.answer.Tell(last)
+		c.answer.SendFailure(last)
 	case id != "" && len(list.Data) == 0:
 		c.answer.Refuse(pydantic.UnknownModel(id, c.h.opts.Picker.Models()))
 	case id != "":
@@ -82,20 +82,20 @@ func (c *call) models(members *instance.Snapshot, id string) {
 	}
 }
 
-// whomToAsk lists the usable instances, decode first, and those that are ejected last:
-// one that hangs costs a question its time limit.
-func (c *call) whomToAsk(members *instance.Snapshot) []*instance.Instance {
-	var well, sick []*instance.Instance
+// instancesToAsk lists the usable instances, decode first, and those that are ejected last:
+// asking one that hangs takes until the time limit.
+func (c *call) instancesToAsk(members *instance.Snapshot) []*instance.Instance {
+	var available, ejected []*instance.Instance
 	for _, role := range []instance.Role{instance.Decode, instance.Prefill} {
 		for _, in := range members.Usable(role) {
 			if c.h.opts.Health.Available(in.Key) {
-				well = append(well, in)
+				available = append(available, in)
 			} else {
-				sick = append(sick, in)
+				ejected = append(ejected, in)
 			}
 		}
 	}
-	return append(well, sick...)
+	return append(available, ejected...)
 }
 
 func (c *call) modelsOf(in *instance.Instance) ([]json.RawMessage, *leg.Failure) {
@@ -103,7 +103,7 @@ func (c *call) modelsOf(in *instance.Instance) ([]json.RawMessage, *leg.Failure)
 	l, resp, err := c.origin.Ask(in, probeTimeout, http.MethodGet, "/v1/models", header, splice.Body{})
 	defer l.End()
 	if err != nil {
-		return nil, l.OfError(err)
+		return nil, l.JudgeError(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
@@ -111,11 +111,11 @@ func (c *call) modelsOf(in *instance.Instance) ([]json.RawMessage, *leg.Failure)
 	}
 	b, err := relay.ReadAll(resp, maxModelsAnswer)
 	if err != nil {
-		return nil, l.OfError(err)
+		return nil, l.JudgeError(err)
 	}
 	var list modelList
 	if err := json.Unmarshal(b, &list); err != nil {
-		return nil, l.OfAnswer("its list of models is not valid JSON")
+		return nil, l.BadAnswer("its list of models is not valid JSON")
 	}
 	return list.Data, nil
 }

@@ -23,8 +23,8 @@ func moriioModes(t *testing.T, f func(t *testing.T, mode fakevllm.Mode)) {
 	}
 }
 
-// handed holds that decode has computed no prompt itself, and nothing wrong came out.
-func (r *rig) handed(n int64) {
+// checkHandedOver checks that decode has computed no prompt itself, and no wrong answer.
+func (r *rig) checkHandedOver(n int64) {
 	r.t.Helper()
 	loaded := total(r.D, func(c fakevllm.Counters) int64 { return c.HandoversLoaded })
 	local := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills })
@@ -32,7 +32,7 @@ func (r *rig) handed(n int64) {
 	if loaded != n || local != 0 || wrong != 0 {
 		r.t.Errorf("%d of %d prompts came from prefill, %d computed by decode, %d wrong", loaded, n, local, wrong)
 	}
-	r.strict()
+	r.checkEngines()
 }
 
 func TestMoRIIO(t *testing.T) {
@@ -44,28 +44,28 @@ func TestMoRIIO(t *testing.T) {
 			for range 4 {
 				n += 2
 				body := chatBody(stream, "")
-				r.complete(r.post("/v1/chat/completions", body, "X-Request-Id", "___prefill_addr_host:a,handshake:1,notify:2___decode_addr_"), true, body)
+				r.checkComplete(r.post("/v1/chat/completions", body, "X-Request-Id", "___prefill_addr_host:a,handshake:1,notify:2___decode_addr_"), true, body)
 				r.entry()
 				body = fmt.Sprintf(`{"model":"m","prompt":[1,2,3,9007199254740993,5],"max_tokens":9,"stream":%v,"x":18446744073709551615}`, stream)
 				body = strings.Replace(body, "9007199254740993", "4", 1)
-				r.complete(r.post("/v1/completions", body), false, body)
+				r.checkComplete(r.post("/v1/completions", body), false, body)
 				r.entry()
 			}
 		}
-		r.handed(n)
+		r.checkHandedOver(n)
 	})
 }
 
-// TestMoRIIOResponses: the id of that route is not the header's, so that engines find
-// each other by what stands in the body.
+// On /v1/responses the engines do not use the id of the header, and find each other by the
+// transfer id in the body.
 func TestMoRIIOResponses(t *testing.T) {
 	t.Parallel()
 	moriioModes(t, func(t *testing.T, mode fakevllm.Mode) {
 		r := start(t, mode, 1, 1, nil)
 		body := agentBody("/v1/responses", true, "")
-		r.agentComplete(r.post("/v1/responses", body), "/v1/responses", body)
+		r.checkAgentAnswer(r.post("/v1/responses", body), "/v1/responses", body)
 		r.entry()
-		r.handed(1)
+		r.checkHandedOver(1)
 	})
 }
 
@@ -78,11 +78,11 @@ func TestMoRIIOPrefillFails(t *testing.T) {
 			r := start(t, mode, 2, 2, nil)
 			script(t, r.P[0], f)
 			body := chatBody(true, "")
-			r.complete(r.post("/v1/chat/completions", body), true, body)
+			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 			if e := r.entry(); e.Attempts != 1 || e.Alone != "" || e.Prefill != r.P[1].Address() {
 				t.Errorf("%s: %+v", f.Kind, e)
 			}
-			r.handed(1)
+			r.checkHandedOver(1)
 			eventually(t, "no decode waits for a prefill that failed", func() bool {
 				return total(r.D, func(c fakevllm.Counters) int64 { return c.WaitingForKV }) == 0
 			})
@@ -118,13 +118,13 @@ func TestMoRIIOClientLeaves(t *testing.T) {
 			eventually(t, "both engines are idle", func() bool {
 				return total(append(r.P, r.D...), func(c fakevllm.Counters) int64 { return c.Running + c.Waiting }) == 0
 			})
-			r.strict()
+			r.checkEngines()
 		}
 	})
 }
 
-// TestMoRIIOReadIsNeverAlone: a consumer in READ mode that is sent no hand-over answers
-// with the wrong text (vLLM 0.32), so that the client hears why it is not served.
+// A consumer in READ mode that gets no hand-over answers with the wrong text (vLLM 0.32).
+// Such a request fails instead, and the error says why.
 func TestMoRIIOReadIsNeverAlone(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -155,14 +155,14 @@ func TestMoRIIOReadIsNeverAlone(t *testing.T) {
 	}
 }
 
-// TestMoRIIOModesAreNoPair: a prefill of one mode and a decode of the other.
+// A prefill instance of one mode and a decode instance of the other are no pair.
 func TestMoRIIOModesAreNoPair(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.MoRIIOWrite, 1, 0, func(o *forward.Options) { o.Fallback = false })
 	d := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.MoRIIORead, Models: []string{model}})
-	p := in(instance.Prefill, r.P[0].Address(), fakevllm.MoRIIOWrite)
+	p := instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.MoRIIOWrite)
 	p.Record.ZMQAddress = r.P[0].ZMQAddress()
-	one := in(instance.Decode, d.Address(), fakevllm.MoRIIORead)
+	one := instanceAt(instance.Decode, d.Address(), fakevllm.MoRIIORead)
 	one.Record.ZMQAddress = d.ZMQAddress()
 	r.members.set(p, one)
 	a := r.post("/v1/chat/completions", chatBody(true, ""))
@@ -172,7 +172,7 @@ func TestMoRIIOModesAreNoPair(t *testing.T) {
 	}
 }
 
-// TestMoRIIOReadOtherRoutes: what one instance serves is served by prefill.
+// Requests that one instance serves go to prefill, since decode serves none alone.
 func TestMoRIIOReadOtherRoutes(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.MoRIIORead, 1, 1, nil)

@@ -40,7 +40,7 @@ func pull(t *testing.T, inbox *lmcache.Inbox) *lmcache.Receiver {
 	return receiver
 }
 
-// lmcachePorts are what the record of an LMCache decode instance names, nil for others.
+// lmcachePorts are the ports in the record of an LMCache decode instance, nil for others.
 func lmcachePorts(s *fakevllm.Server) map[string][]int {
 	if ports := s.AllocPorts(); ports != nil {
 		return map[string][]int{instance.PortLMCacheInit: ports, instance.PortLMCacheAlloc: ports}
@@ -48,17 +48,18 @@ func lmcachePorts(s *fakevllm.Server) map[string][]int {
 	return nil
 }
 
-// ward is a fleet of LMCache engines whose legs and notifications are the test's.
-type ward struct {
+// notifiedRig is a fleet of LMCache engines whose legs the test answers, and whose
+// notifications it sends.
+type notifiedRig struct {
 	t     *testing.T
 	rig   *rig
-	legs  chan *wardLeg
+	legs  chan *notifiedLeg
 	ranks []*zmq.Sender // of the one process that stands for all prefill engines
 	P, D  []*instance.Instance
 }
 
-// wardLeg is one leg as an engine got it.
-type wardLeg struct {
+// notifiedLeg is one leg as an engine got it.
+type notifiedLeg struct {
 	role    instance.Role
 	address string
 	spec    struct {
@@ -73,17 +74,17 @@ type wardLeg struct {
 	answer chan func(http.ResponseWriter)
 }
 
-func (l *wardLeg) say(f func(http.ResponseWriter)) { l.answer <- f }
+func (l *notifiedLeg) reply(f func(http.ResponseWriter)) { l.answer <- f }
 
-// startWard starts engines of so many ranks each. Where notify is not nil the
+// startNotified starts engines of so many ranks each. Where notify is not nil the
 // notifications go to the instances' agents, whose port it gives; else to the proxy.
-func startWard(t *testing.T, prefills, decodes, ranks int, tune func(*forward.Options)) *ward {
+func startNotified(t *testing.T, prefills, decodes, ranks int, tune func(*forward.Options)) *notifiedRig {
 	t.Helper()
-	w := &ward{t: t, legs: make(chan *wardLeg, 64)}
+	w := &notifiedRig{t: t, legs: make(chan *notifiedLeg, 64)}
 	inbox := lmcache.NewInbox()
 	receiver := pull(t, inbox)
 	w.rig = start(t, fakevllm.Plain, 0, 0, func(o *forward.Options) {
-		o.Notices = &lmcache.Asker{Own: inbox, HTTP: http.DefaultClient}
+		o.Notifications = &lmcache.Asker{Own: inbox, HTTP: http.DefaultClient}
 		if tune != nil {
 			tune(o)
 		}
@@ -102,7 +103,7 @@ func startWard(t *testing.T, prefills, decodes, ranks int, tune func(*forward.Op
 		}
 		s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.serve(role, rw, r) }))
 		t.Cleanup(s.Close)
-		one := in(role, strings.TrimPrefix(s.URL, "http://"), fakevllm.LMCache)
+		one := instanceAt(role, strings.TrimPrefix(s.URL, "http://"), fakevllm.LMCache)
 		if role == instance.Decode {
 			one.Record.Ports = map[string][]int{instance.PortLMCacheInit: ports, instance.PortLMCacheAlloc: ports}
 			w.D = append(w.D, one)
@@ -125,9 +126,9 @@ func push(t *testing.T, to *lmcache.Receiver) *zmq.Sender {
 	return s
 }
 
-func (w *ward) join() { w.rig.members.set(append(slices.Clone(w.P), w.D...)...) }
+func (w *notifiedRig) join() { w.rig.members.set(append(slices.Clone(w.P), w.D...)...) }
 
-func (w *ward) serve(role instance.Role, rw http.ResponseWriter, r *http.Request) {
+func (w *notifiedRig) serve(role instance.Role, rw http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		return // asked whether it lives
 	}
@@ -135,7 +136,7 @@ func (w *ward) serve(role instance.Role, rw http.ResponseWriter, r *http.Request
 	if err != nil {
 		return
 	}
-	l := &wardLeg{role: role, address: r.Host, body: body, left: r.Context().Done(), answer: make(chan func(http.ResponseWriter), 1)}
+	l := &notifiedLeg{role: role, address: r.Host, body: body, left: r.Context().Done(), answer: make(chan func(http.ResponseWriter), 1)}
 	var said struct {
 		KV map[string]json.RawMessage `json:"kv_transfer_params"`
 	}
@@ -155,7 +156,7 @@ func (w *ward) serve(role instance.Role, rw http.ResponseWriter, r *http.Request
 }
 
 // leg waits for the next leg, which must be for that role.
-func (w *ward) leg(role instance.Role) *wardLeg {
+func (w *notifiedRig) leg(role instance.Role) *notifiedLeg {
 	w.t.Helper()
 	l := await(w.t, "a "+string(role)+" leg", w.legs)
 	if l.role != role {
@@ -164,26 +165,26 @@ func (w *ward) leg(role instance.Role) *wardLeg {
 	return l
 }
 
-// another sends a request of its own from its beginning to its end. What came to the
-// proxy before that has been dealt with when it is over.
-func (w *ward) another() {
+// roundTrip sends another request and waits until it has ended. By then the proxy has handled
+// what it had received before.
+func (w *notifiedRig) roundTrip() {
 	w.t.Helper()
 	got := w.begin(w.t.Context(), chatBody(true, ""))
 	p := w.leg(instance.Prefill)
 	for rank := range w.ranks {
 		w.notify(rank, p.spec.ID)
 	}
-	p.say(ok)
+	p.reply(ok)
 	d := w.leg(instance.Decode)
 	if d.tag != p.tag {
 		w.t.Fatalf("decode was sent for %s, due was %s", d.tag, p.tag)
 	}
-	d.say(streams)
-	w.served(got)
+	d.reply(streams)
+	w.checkServed(got)
 }
 
-// none makes sure that no leg has come.
-func (w *ward) none(after string) {
+// noLeg checks that no leg has come.
+func (w *notifiedRig) noLeg(after string) {
 	w.t.Helper()
 	select {
 	case l := <-w.legs:
@@ -192,8 +193,8 @@ func (w *ward) none(after string) {
 	}
 }
 
-// notify has a rank say that an attempt's chunks have arrived.
-func (w *ward) notify(rank int, id string) {
+// notify has a rank notify that an attempt's chunks have arrived.
+func (w *notifiedRig) notify(rank int, id string) {
 	w.t.Helper()
 	if err := w.ranks[rank].Send(w.t.Context(), lmcache.AppendNotification(id)); err != nil {
 		w.t.Fatal(err)
@@ -201,14 +202,14 @@ func (w *ward) notify(rank int, id string) {
 }
 
 // begin sends a request, whose answer comes later.
-func (w *ward) begin(ctx context.Context, body string) <-chan answer {
+func (w *notifiedRig) begin(ctx context.Context, body string) <-chan answer {
 	got := make(chan answer, 1)
 	go func() { got <- w.rig.postCtx(ctx, "/v1/chat/completions", body) }()
 	return got
 }
 
-// served holds an answer to what decode streams.
-func (w *ward) served(got <-chan answer) forward.Entry {
+// checkServed checks that an answer is what decode streamed.
+func (w *notifiedRig) checkServed(got <-chan answer) forward.Entry {
 	w.t.Helper()
 	a := await(w.t, "the answer", got)
 	if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") || !strings.Contains(string(a.body), "[DONE]") {

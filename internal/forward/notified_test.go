@@ -16,19 +16,19 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// counted wraps what hears the notifications, to see that a wait is not over.
-type counted struct {
+// countedNotifications counts the waits for notifications that are over.
+type countedNotifications struct {
 	inner interface {
-		Can(in *instance.Instance) error
+		CannotHear(in *instance.Instance) error
 		Await(ctx context.Context, in *instance.Instance, id string, ranks int) error
 	}
 	over atomic.Int64
 	fail func(id string) error // nil: none
 }
 
-func (c *counted) Can(in *instance.Instance) error { return c.inner.Can(in) }
+func (c *countedNotifications) CannotHear(in *instance.Instance) error { return c.inner.CannotHear(in) }
 
-func (c *counted) Await(ctx context.Context, in *instance.Instance, id string, ranks int) error {
+func (c *countedNotifications) Await(ctx context.Context, in *instance.Instance, id string, ranks int) error {
 	if c.fail != nil {
 		if err := c.fail(id); err != nil {
 			return err
@@ -47,7 +47,7 @@ func TestNotifiedByEightRanks(t *testing.T) {
 	for _, before := range []int{0, 3, 7, 8} {
 		t.Run(fmt.Sprintf("%d before the answer", before), func(t *testing.T) {
 			t.Parallel()
-			w := startWard(t, 1, 1, ranks, nil)
+			w := startNotified(t, 1, 1, ranks, nil)
 			got := w.begin(t.Context(), chatBody(true, `,"tools":[{"type":"function","function":{"name":"f"}}]`))
 			p := w.leg(instance.Prefill)
 			if len(p.spec.Init) != ranks || len(p.spec.Alloc) != ranks || p.spec.Host != "127.0.0.1" || p.spec.ID == "" || p.tag == "" {
@@ -58,14 +58,14 @@ func TestNotifiedByEightRanks(t *testing.T) {
 				w.notify(rank, p.spec.ID)
 				w.notify(rank, p.spec.ID) // twice: one rank counts once
 			}
-			w.another()
-			w.none("notifications without an answer")
-			p.say(ok)
+			w.roundTrip()
+			w.noLeg("notifications without an answer")
+			p.reply(ok)
 			for i, rank := range order[before:] {
 				if before+i+1 == ranks {
-					w.another() // what the proxy has to do with the others, it has done
+					w.roundTrip() // the proxy has handled the others by then
 				}
-				w.none(fmt.Sprintf("%d of %d notifications", before+i, ranks))
+				w.noLeg(fmt.Sprintf("%d of %d notifications", before+i, ranks))
 				w.notify(rank, p.spec.ID)
 				if before+i+1 < ranks {
 					w.notify(rank, p.spec.ID)
@@ -75,42 +75,42 @@ func TestNotifiedByEightRanks(t *testing.T) {
 			if d.tag != p.tag || d.spec.ID != "" || !strings.Contains(string(d.body), `"tools"`) {
 				t.Errorf("decode got %s", d.body)
 			}
-			d.say(streams)
-			if e := w.served(got); e.Alone != "" || e.Attempts != 0 || e.Prefill != w.P[0].Address || e.Decode != w.D[0].Address {
+			d.reply(streams)
+			if e := w.checkServed(got); e.Alone != "" || e.Attempts != 0 || e.Prefill != w.P[0].Address || e.Decode != w.D[0].Address {
 				t.Errorf("%+v", e)
 			}
 		})
 	}
 }
 
-// Seven of eight ranks, one of them twice: decode is never sent, the attempt ends by
-// its deadline, is counted, and another pair serves.
+// Only seven of eight ranks notify, one of them twice: decode is never sent, the attempt ends
+// by its deadline and is counted, and another pair serves.
 func TestNotificationLost(t *testing.T) {
 	t.Parallel()
 	const ranks = 8
-	w := startWard(t, 2, 1, ranks, func(o *forward.Options) { o.Notified = 300 * time.Millisecond })
+	w := startNotified(t, 2, 1, ranks, func(o *forward.Options) { o.Notified = 300 * time.Millisecond })
 	got := w.begin(t.Context(), chatBody(true, ""))
 	first := w.leg(instance.Prefill)
 	for rank := range ranks - 1 {
 		w.notify(rank, first.spec.ID)
 	}
 	w.notify(3, first.spec.ID)
-	first.say(ok)
+	first.reply(ok)
 	second := w.leg(instance.Prefill) // and not decode
 	if second.address == first.address || second.spec.ID == first.spec.ID || second.tag == first.tag {
 		t.Fatalf("tried again as %s at %s", second.spec.ID, second.address)
 	}
-	w.notify(ranks-1, first.spec.ID) // too late, and about something else
+	w.notify(ranks-1, first.spec.ID) // too late, and for an attempt that has ended
 	for rank := range ranks {
 		w.notify(rank, second.spec.ID)
 	}
-	second.say(ok)
+	second.reply(ok)
 	d := w.leg(instance.Decode)
 	if d.tag != second.tag {
 		t.Errorf("decode reads what %s left, not %s", d.tag, second.tag)
 	}
-	d.say(streams)
-	if e := w.served(got); e.Attempts != 1 || e.Prefill != second.address {
+	d.reply(streams)
+	if e := w.checkServed(got); e.Attempts != 1 || e.Prefill != second.address {
 		t.Errorf("%+v", e)
 	}
 	if r := w.rig.rec.retried(); r != "prefill/not_notified" {
@@ -118,39 +118,39 @@ func TestNotificationLost(t *testing.T) {
 	}
 }
 
-// With a single pair a lost notification is tried again there; when none ever comes,
-// decode serves alone, and says so.
+// With a single pair an attempt without notifications is tried again there. If none ever
+// comes decode serves alone, with the reason.
 func TestNotificationsNeverCome(t *testing.T) {
 	t.Parallel()
-	w := startWard(t, 1, 1, 1, func(o *forward.Options) { o.Notified = 50 * time.Millisecond; o.RetryRatio = -1 })
+	w := startNotified(t, 1, 1, 1, func(o *forward.Options) { o.Notified = 50 * time.Millisecond; o.RetryRatio = -1 })
 	got := w.begin(t.Context(), chatBody(true, ""))
-	w.leg(instance.Prefill).say(ok)
-	w.leg(instance.Prefill).say(ok)
+	w.leg(instance.Prefill).reply(ok)
+	w.leg(instance.Prefill).reply(ok)
 	d := w.leg(instance.Decode)
 	if d.tag != "" || strings.Contains(string(d.body), "kv_transfer_params") {
 		t.Errorf("alone: %s", d.body)
 	}
-	d.say(streams)
-	if e := w.served(got); e.Alone != "prefill_failed" || e.Attempts != 2 {
+	d.reply(streams)
+	if e := w.checkServed(got); e.Alone != "prefill_failed" || e.Attempts != 2 {
 		t.Errorf("%+v", e)
 	}
 }
 
 // The client leaves while prefill computes, between its answer and the notifications,
-// and while decode computes: nothing runs on, and nobody is asked afterwards.
+// and while decode computes: both legs end, and no other leg is sent.
 func TestNotifiedClientLeaves(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"prefill", "notifications", "decode"} {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
-			var c counted
-			w := startWard(t, 1, 1, 1, func(o *forward.Options) { c.inner = o.Notices; o.Notices = &c })
+			var c countedNotifications
+			w := startNotified(t, 1, 1, 1, func(o *forward.Options) { c.inner = o.Notifications; o.Notifications = &c })
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
 			got := w.begin(ctx, chatBody(true, ""))
 			l := w.leg(instance.Prefill)
 			if at != "prefill" {
-				l.say(ok)
+				l.reply(ok)
 			}
 			if at == "decode" {
 				w.notify(0, l.spec.ID)
@@ -163,34 +163,34 @@ func TestNotifiedClientLeaves(t *testing.T) {
 			await(t, "the end of the leg", l.left)
 			<-got
 			eventually(t, "the wait is over", func() bool { return c.over.Load() == 1 })
-			w.none("the client left")
-			w.rig.strict()
+			w.noLeg("the client left")
+			w.rig.checkEngines()
 		})
 	}
 }
 
-// Prefill fails, in any way and with its notification given or not: another pair.
+// When prefill fails, in any way, notified or not, another pair is tried.
 func TestNotifiedPrefillFails(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(http.ResponseWriter){"500": fails(500), "503": fails(503), "429": fails(429), "broken": breaks} {
 		for _, said := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, notified=%v", name, said), func(t *testing.T) {
 				t.Parallel()
-				w := startWard(t, 2, 1, 1, nil)
+				w := startNotified(t, 2, 1, 1, nil)
 				got := w.begin(t.Context(), chatBody(true, ""))
 				p := w.leg(instance.Prefill)
 				if said {
 					w.notify(0, p.spec.ID)
 				}
-				p.say(fail)
+				p.reply(fail)
 				again := w.leg(instance.Prefill)
 				if again.address == p.address || again.spec.ID == p.spec.ID {
 					t.Errorf("again %+v", again.spec)
 				}
-				again.say(ok)
+				again.reply(ok)
 				w.notify(0, again.spec.ID)
-				w.leg(instance.Decode).say(streams)
-				if e := w.served(got); e.Attempts != 1 {
+				w.leg(instance.Decode).reply(streams)
+				if e := w.checkServed(got); e.Attempts != 1 {
 					t.Errorf("%+v", e)
 				}
 			})
@@ -198,29 +198,29 @@ func TestNotifiedPrefillFails(t *testing.T) {
 	}
 }
 
-// Decode fails after it was sent its KV cache: that lies with it alone, so that prefill
-// has to work again for another one.
+// When decode fails after it was sent its KV cache, prefill has to send that to another
+// decode instance anew.
 func TestNotifiedDecodeFails(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(http.ResponseWriter){"500": fails(500), "503": fails(503), "429": fails(429), "broken": breaks} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := startWard(t, 1, 2, 1, nil)
+			w := startNotified(t, 1, 2, 1, nil)
 			got := w.begin(t.Context(), chatBody(true, ""))
 			p := w.leg(instance.Prefill)
-			p.say(ok)
+			p.reply(ok)
 			w.notify(0, p.spec.ID)
 			d := w.leg(instance.Decode)
-			d.say(fail)
+			d.reply(fail)
 			again := w.leg(instance.Prefill)
-			again.say(ok)
+			again.reply(ok)
 			w.notify(0, again.spec.ID)
 			other := w.leg(instance.Decode)
 			if other.address == d.address || other.tag == d.tag || other.tag != again.tag {
 				t.Errorf("decode again at %s with %s", other.address, other.tag)
 			}
-			other.say(streams)
-			if e := w.served(got); e.Attempts != 1 || e.Decode != other.address {
+			other.reply(streams)
+			if e := w.checkServed(got); e.Attempts != 1 || e.Decode != other.address {
 				t.Errorf("%+v", e)
 			}
 			if len(w.rig.rec.spent) != 1 {
@@ -238,11 +238,11 @@ func TestNotifiedInstanceGone(t *testing.T) {
 		for _, answered := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, answered=%v", role, answered), func(t *testing.T) {
 				t.Parallel()
-				w := startWard(t, 2, 2, 1, nil)
+				w := startNotified(t, 2, 2, 1, nil)
 				got := w.begin(t.Context(), chatBody(true, ""))
 				p := w.leg(instance.Prefill)
 				if answered {
-					p.say(ok)
+					p.reply(ok)
 				}
 				list := w.P
 				if role == instance.Decode {
@@ -258,14 +258,14 @@ func TestNotifiedInstanceGone(t *testing.T) {
 				}
 				w.join()
 				again := w.leg(instance.Prefill)
-				again.say(ok)
+				again.reply(ok)
 				w.notify(0, again.spec.ID)
 				d := w.leg(instance.Decode)
 				if d.tag != again.tag {
 					t.Errorf("decode reads %s, sent was %s", d.tag, again.tag)
 				}
-				d.say(streams)
-				if e := w.served(got); e.Attempts != 1 {
+				d.reply(streams)
+				if e := w.checkServed(got); e.Attempts != 1 {
 					t.Errorf("%+v", e)
 				}
 				if r := w.rig.rec.retried(); r != string(role)+"/gone" {
@@ -276,16 +276,16 @@ func TestNotifiedInstanceGone(t *testing.T) {
 	}
 }
 
-// Pairs that cannot be notified, or whose ranks differ, are not tried: decode alone,
-// with the reason.
+// Pairs whose notifications cannot be received, or whose ranks differ, are not tried: decode
+// serves alone, with the reason.
 func TestNotifiedUnfit(t *testing.T) {
 	t.Parallel()
 	for _, want := range []string{"not_heard", "ranks_differ"} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
-			w := startWard(t, 1, 1, 2, func(o *forward.Options) {
+			w := startNotified(t, 1, 1, 2, func(o *forward.Options) {
 				if want == "not_heard" {
-					o.Notices = nil
+					o.Notifications = nil
 				}
 			})
 			if want == "ranks_differ" {
@@ -293,16 +293,16 @@ func TestNotifiedUnfit(t *testing.T) {
 				w.join()
 			}
 			got := w.begin(t.Context(), chatBody(true, ""))
-			w.leg(instance.Decode).say(streams)
-			if e := w.served(got); e.Alone != want {
+			w.leg(instance.Decode).reply(streams)
+			if e := w.checkServed(got); e.Alone != want {
 				t.Errorf("%+v", e)
 			}
 		})
 	}
 }
 
-// Engines that write slowly: whoever read early would answer wrong, and many requests
-// with one prompt at once do not read each other's chunks.
+// With engines that write slowly a decode that began too early would answer wrong. Many
+// requests at once with one prompt do not read each other's chunks.
 func TestNotifiedEnginesAnswerRight(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.LMCache, 2, 2, nil)
@@ -327,12 +327,12 @@ func TestNotifiedEnginesAnswerRight(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 6 {
-				r.complete(r.post("/v1/chat/completions", body), true, body)
+				r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 			}
 		})
 	}
 	all.Wait()
-	r.strict()
+	r.checkEngines()
 	if n := total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }); n != 0 {
 		t.Errorf("%d read too early", n)
 	}

@@ -10,39 +10,39 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// faulty panics when an instance of a role has served.
-type faulty struct {
+// panickingHealth panics when an instance of the role has served.
+type panickingHealth struct {
 	flow.Health
 	role   instance.Role
 	panics *atomic.Int64
 }
 
-func (f faulty) Success(in *instance.Instance) {
+func (f panickingHealth) Success(in *instance.Instance) {
 	if in.Role == f.role {
 		f.panics.Add(1)
 		panic("test")
 	}
 }
 
-// unsure panics when it was decided whether a request goes through prefill.
-type unsure struct {
-	*record
+// panickingRecorder panics when --disaggregate has decided about a request.
+type panickingRecorder struct {
+	*recorder
 	panics *atomic.Int64
 }
 
-func (u unsure) Disaggregated(bool, string, float64) {
+func (u panickingRecorder) Disaggregated(bool, string, float64) {
 	u.panics.Add(1)
 	panic("test")
 }
 
-// The router goes on after a panic: whatever the request had in flight must be counted
-// back, or no drain would ever end.
+// The router goes on after a panic: what the request had in flight must be counted back, or
+// no drain would end.
 func TestPanicLeavesNothingInFlight(t *testing.T) {
 	t.Parallel()
 	type tune func(*forward.Options, *atomic.Int64)
 	of := func(role instance.Role, never bool) tune {
 		return func(o *forward.Options, panics *atomic.Int64) {
-			o.Health = faulty{o.Health, role, panics}
+			o.Health = panickingHealth{o.Health, role, panics}
 			if never {
 				o.Disaggregate = &flow.Disaggregate{Never: true}
 			}
@@ -59,7 +59,7 @@ func TestPanicLeavesNothingInFlight(t *testing.T) {
 		"notified decode":    {fakevllm.LMCache, of(instance.Decode, false)},
 		"alone":              {fakevllm.NIXL, of(instance.Decode, true)},
 		"a decision": {fakevllm.NIXL, func(o *forward.Options, panics *atomic.Int64) {
-			o.Disaggregate, o.Recorder = new(flow.Disaggregate), unsure{o.Recorder.(*record), panics}
+			o.Disaggregate, o.Recorder = new(flow.Disaggregate), panickingRecorder{o.Recorder.(*recorder), panics}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// A decode engine that is paused or asleep says that it is well, and refuses what is new:
-// streams inside a 200. Another one serves, with a new prefill, as the refusal has spent
-// the hand-over. When all are paused the client hears it, and when they go on it is served.
+// A decode engine that is paused or asleep answers probes, but refuses new requests: streams
+// inside a 200. Another one serves, with a new prefill, as the refusal has spent the
+// hand-over. When all are paused the client gets the refusal; when they resume it is served.
 func TestPausedDecode(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.NIXLPush, fakevllm.Mooncake} {
@@ -19,7 +19,7 @@ func TestPausedDecode(t *testing.T) {
 			body := chatBody(stream, "")
 			r.D[0].Pause(true)
 			for range 3 {
-				r.complete(r.post("/v1/chat/completions", body), true, body)
+				r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 				if e := r.entry(); e.Alone != "" || e.Decode != r.D[1].Address() {
 					t.Errorf("%s, stream %t: %+v", mode, stream, e)
 				}
@@ -37,13 +37,13 @@ func TestPausedDecode(t *testing.T) {
 				e := r.entry()
 				return a.status == http.StatusOK && e.Alone == ""
 			})
-			r.allRight()
+			r.checkAnswers()
 		}
 	}
 }
 
-// What a decode engine hands over itself is not told to clients: since vLLM 0.33 it is in
-// the last chunk of a stream, too.
+// A client does not get the hand-over of a decode engine. Since vLLM 0.33 it is in the last
+// chunk of a stream, too.
 func TestDecodeHandsOver(t *testing.T) {
 	t.Parallel()
 	for _, stream := range both() {
@@ -53,7 +53,7 @@ func TestDecodeHandsOver(t *testing.T) {
 		})
 		body := chatBody(stream, `,"stream_options":null`)
 		a := r.post("/v1/chat/completions", body)
-		r.complete(a, true, body)
+		r.checkComplete(a, true, body)
 		r.entry()
 		if n := r.D[0].Counters(); n.HandoversMade != 1 || n.HandoversLoaded != 1 {
 			t.Errorf("stream %t: %+v", stream, n)
@@ -66,6 +66,6 @@ func TestDecodeHandsOver(t *testing.T) {
 		if !bytes.Contains(a.body, []byte(`"kv_transfer_params":null`)) {
 			t.Errorf("stream %t: the engine has told nothing: %s", stream, a.body)
 		}
-		r.strict()
+		r.checkEngines()
 	}
 }

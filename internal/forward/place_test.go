@@ -9,9 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// Whatever is remembered of instances that leave, come back in another life and
-// leave again: every leg goes to the instance that was picked, over a
-// connection of its present life.
+// While instances leave, come back in another life and leave again, every leg goes to the
+// instance that was picked, over a connection of its present life.
 func TestLegsFollowTheMembership(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 3, nil)
@@ -27,7 +26,7 @@ func TestLegsFollowTheMembership(t *testing.T) {
 			if i != must && rng.IntN(2) == 0 {
 				continue
 			}
-			one := in(role, s.Address(), fakevllm.NIXL)
+			one := instanceAt(role, s.Address(), fakevllm.NIXL)
 			if rng.IntN(3) == 0 {
 				lives[s.Address()]++
 				r.up.Forget(s.Address())
@@ -46,7 +45,7 @@ func TestLegsFollowTheMembership(t *testing.T) {
 		for address := range engines {
 			before[address] = seen(address)
 		}
-		r.complete(r.post("/v1/chat/completions", body), true, body)
+		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 		e := r.entry()
 		here := map[string]bool{}
 		for _, one := range list {
@@ -65,5 +64,5 @@ func TestLegsFollowTheMembership(t *testing.T) {
 			}
 		}
 	}
-	r.strict()
+	r.checkEngines()
 }

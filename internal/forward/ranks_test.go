@@ -30,7 +30,7 @@ func startRanks(t *testing.T, more ...func(*forward.Options)) *rig {
 		t.Fatal(err)
 	}
 	return startTuned(t, fakevllm.NIXL, 1, 1, tuning{
-		// What is to be seen is who gets a retry, not how many there may be.
+		// The tests are about where a retry goes, not about how many there may be.
 		forward: func(o *forward.Options) {
 			o.RetryRatio = -1
 			for _, change := range more {
@@ -49,7 +49,7 @@ func startRanks(t *testing.T, more ...func(*forward.Options)) *rig {
 	})
 }
 
-// turnBody is a chat with so many turns behind it. Chats have nothing in common.
+// turnBody is a chat with so many turns before. Chats have no text in common.
 func turnBody(chat, turns int, stream bool) string {
 	type message struct {
 		Role    string `json:"role"`
@@ -69,15 +69,15 @@ func turnBody(chat, turns int, stream bool) string {
 	return string(b)
 }
 
-// given is how many requests each rank of an engine was given in its present life.
-func given(s *fakevllm.Server) (list []int64) {
+// requestsPerRank is how many requests each rank of an engine got in its present life.
+func requestsPerRank(s *fakevllm.Server) (list []int64) {
 	for _, r := range s.Ranks() {
 		list = append(list, r.Requests)
 	}
 	return list
 }
 
-// spread checks that nobody was given more than a tenth above the mean.
+// spread checks that no number is more than a tenth above the mean.
 func spread(t *testing.T, what string, list []int64) {
 	t.Helper()
 	sum := int64(0)
@@ -92,8 +92,8 @@ func spread(t *testing.T, what string, list []int64) {
 	}
 }
 
-// abreast does n things, eight at a time.
-func abreast(n int, do func(i int)) {
+// eightAtATime calls do n times, eight calls at a time.
+func eightAtATime(n int, do func(i int)) {
 	var running sync.WaitGroup
 	slots := make(chan struct{}, 8)
 	for i := range n {
@@ -106,8 +106,8 @@ func abreast(n int, do func(i int)) {
 	running.Wait()
 }
 
-// right poses a turn of a chat and checks the answer whole.
-func (r *rig) right(chat, turn int) answer {
+// checkTurn sends a turn of a chat and checks the whole answer.
+func (r *rig) checkTurn(chat, turn int) answer {
 	r.t.Helper()
 	body := turnBody(chat, turn, (chat+turn)%2 == 0)
 	a := r.post(chatPath, body, "X-PD-Trace", "1")
@@ -124,27 +124,27 @@ func (r *rig) right(chat, turn int) answer {
 	return a
 }
 
-// tidy is strict, and tells that no connection is kept for what comes after.
-func (r *rig) tidy() {
+// checkEnginesAndClose is checkEngines, and tells that no connection is kept for what comes after.
+func (r *rig) checkEnginesAndClose() {
 	r.t.Helper()
-	r.strict()
+	r.checkEngines()
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }
 
-// The ranks of a pair whose sides have not as many are all used, alike, and every answer
-// is right. Requests of prompts too short for a cache are, too.
+// All ranks of a pair whose sides have different numbers of them are used alike, and every
+// answer is right, also for prompts that are too short for a cache.
 func TestRanksServe(t *testing.T) {
 	r := startRanks(t)
 	const n = 400
-	abreast(n, func(i int) { r.right(i, 1) })
-	spread(t, "prefill, long prompts", given(r.P[0]))
-	spread(t, "decode, long prompts", given(r.D[0]))
-	before := given(r.P[0])
+	eightAtATime(n, func(i int) { r.checkTurn(i, 1) })
+	spread(t, "prefill, long prompts", requestsPerRank(r.P[0]))
+	spread(t, "decode, long prompts", requestsPerRank(r.D[0]))
+	before := requestsPerRank(r.P[0])
 	body := chatBody(true, "")
 	for range n / 4 {
-		r.complete(r.post(chatPath, body), true, body)
+		r.checkComplete(r.post(chatPath, body), true, body)
 	}
-	short := given(r.P[0])
+	short := requestsPerRank(r.P[0])
 	for i := range short {
 		short[i] -= before[i]
 	}
@@ -152,19 +152,19 @@ func TestRanksServe(t *testing.T) {
 	if got := r.rec.retried(); got != "" {
 		t.Errorf("retried %q", got)
 	}
-	r.tidy()
+	r.checkEnginesAndClose()
 }
 
-// The next turn of a chat goes to the rank that has computed those before it, and finds
-// them in its cache, while other chats take turns with it. (With several at a time load
-// may rightly send one elsewhere.)
+// The next turn of a chat goes to the rank that has computed the turns before, and finds them
+// in its cache, while other chats run in between. (Of several chats at once load may rightly
+// send one elsewhere.)
 func TestRanksKeepTheirPrefixes(t *testing.T) {
 	r := startRanks(t)
 	const chats, turns = 64, 5
 	has := make([]string, chats)
 	for turn := 1; turn <= turns; turn++ {
 		for chat := range chats {
-			a := r.right(chat, turn)
+			a := r.checkTurn(chat, turn)
 			rank := a.header.Get("X-Pd-Prefill")
 			if turn > 1 && rank != has[chat] {
 				t.Errorf("turn %d of chat %d went to %s, the one before to %s", turn, chat, rank, has[chat])
@@ -179,7 +179,7 @@ func TestRanksKeepTheirPrefixes(t *testing.T) {
 	if len(used) != prefillRanks {
 		t.Errorf("%d ranks were used: %v", len(used), used)
 	}
-	// What the engine says: of a chat's last turn all is cached but what is new in it.
+	// By the engine's numbers all of a chat's last turn is cached but what is new in it.
 	for chat := range chats {
 		body := turnBody(chat, turns+1, false)
 		a := r.post(chatPath, body)
@@ -198,17 +198,17 @@ func TestRanksKeepTheirPrefixes(t *testing.T) {
 			t.Errorf("chat %d: %d of %d tokens cached", chat, said.Usage.Details.Cached, possible)
 		}
 	}
-	r.tidy()
+	r.checkEnginesAndClose()
 }
 
-// A rank that fails its requests loses none: its siblings serve them, and nobody is
-// ejected for it.
+// The requests that a rank fails are served by its instance's other ranks, and the instance
+// is not ejected.
 func TestRanksFail(t *testing.T) {
 	r := startRanks(t)
 	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Rank: "2"})
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Rank: "1"})
 	const n = 100
-	abreast(n, func(i int) { r.right(i, 1) })
+	eightAtATime(n, func(i int) { r.checkTurn(i, 1) })
 	retried := r.rec.retried()
 	if !strings.Contains(retried, "prefill/status_5xx") || !strings.Contains(retried, "decode/lost") {
 		t.Errorf("retried %q", retried)
@@ -218,14 +218,14 @@ func TestRanksFail(t *testing.T) {
 			t.Errorf("%s is ejected for one of its ranks", k)
 		}
 	}
-	r.tidy()
+	r.checkEnginesAndClose()
 }
 
-// An engine that comes back with another number of ranks than its record says serves on
-// the ranks that it has; when the record says so, too, on all of them.
+// An engine that restarts with another number of ranks than its record says serves on the
+// ranks that it has; once its record has the new number, on all of them.
 func TestRanksChange(t *testing.T) {
 	r := startRanks(t)
-	abreast(64, func(i int) { r.right(i, 1) })
+	eightAtATime(64, func(i int) { r.checkTurn(i, 1) })
 	again := func(s *fakevllm.Server, ranks int) {
 		t.Helper()
 		s.Kill()
@@ -239,13 +239,13 @@ func TestRanksChange(t *testing.T) {
 	for _, k := range []instance.Key{key(instance.Prefill, r.P[0]), key(instance.Decode, r.D[0])} {
 		eventually(t, "it is not ejected", func() bool { return r.tracker.Available(k) })
 	}
-	abreast(64, func(i int) { r.right(i, 2) })
+	eightAtATime(64, func(i int) { r.checkTurn(i, 2) })
 	if retried := r.rec.retried(); !strings.Contains(retried, "prefill/rank_missing") || !strings.Contains(retried, "decode/rank_missing") {
 		t.Errorf("retried %q", retried)
 	}
-	for _, n := range append(given(r.P[0]), given(r.D[0])...) {
+	for _, n := range append(requestsPerRank(r.P[0]), requestsPerRank(r.D[0])...) {
 		if n == 0 {
-			t.Errorf("given %v and %v", given(r.P[0]), given(r.D[0]))
+			t.Errorf("given %v and %v", requestsPerRank(r.P[0]), requestsPerRank(r.D[0]))
 		}
 	}
 
@@ -265,16 +265,16 @@ func TestRanksChange(t *testing.T) {
 	r.rec.mu.Lock()
 	r.rec.retries = nil
 	r.rec.mu.Unlock()
-	abreast(300, func(i int) { r.right(1000+i, 1) })
-	spread(t, "prefill in its new life", given(r.P[0]))
+	eightAtATime(300, func(i int) { r.checkTurn(1000+i, 1) })
+	spread(t, "prefill in its new life", requestsPerRank(r.P[0]))
 	if retried := r.rec.retried(); strings.Contains(retried, "rank_missing") {
 		t.Errorf("retried %q", retried)
 	}
-	r.tidy()
+	r.checkEnginesAndClose()
 }
 
-// Clients that may say which rank they want get it on both engines, as far as these have
-// it; what others say of ranks is passed over.
+// Clients that may name a rank get it on both engines, as far as these have it. A rank that
+// another client names is ignored.
 func TestWantedRanks(t *testing.T) {
 	t.Parallel()
 	r := startRanks(t)
@@ -283,7 +283,7 @@ func TestWantedRanks(t *testing.T) {
 			t.Fatalf("%d: %s", a.status, a.body)
 		}
 	}
-	if p := given(r.P[0]); p[1] == 8 {
+	if p := requestsPerRank(r.P[0]); p[1] == 8 {
 		t.Errorf("a client without the right chose its rank: %v", p)
 	}
 	may := startRanks(t, func(o *forward.Options) { o.Ranked = func(*http.Request) bool { return true } })
@@ -292,12 +292,12 @@ func TestWantedRanks(t *testing.T) {
 			t.Fatalf("%q: %d: %s", rank, a.status, a.body)
 		}
 		if i == 1 {
-			if p, d := given(may.P[0]), given(may.D[0]); !slices.Equal(p, []int64{0, 2, 0, 0}) || !slices.Equal(d, []int64{0, 2}) {
+			if p, d := requestsPerRank(may.P[0]), requestsPerRank(may.D[0]); !slices.Equal(p, []int64{0, 2, 0, 0}) || !slices.Equal(d, []int64{0, 2}) {
 				t.Errorf("rank 1: prefill %v, decode %v", p, d)
 			}
 		}
 		if i == 3 {
-			if p := given(may.P[0]); !slices.Equal(p, []int64{0, 2, 0, 2}) {
+			if p := requestsPerRank(may.P[0]); !slices.Equal(p, []int64{0, 2, 0, 2}) {
 				t.Errorf("rank 3, which decode does not have: prefill %v", p)
 			}
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 
-// What two coding agents sent, turn by turn, goes through prefill and decode over each
-// connector, and they are answered what one engine alone answers, event by event. Over
-// Mooncake decode serves /v1/messages alone, and says so.
+// The recorded requests of two coding agents, turn by turn, go through prefill and decode
+// over each connector, and get the answers of one engine alone, event by event. Over
+// Mooncake decode serves /v1/messages alone, with the reason.
 func TestRecordedAgents(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()
@@ -26,7 +26,7 @@ func TestRecordedAgents(t *testing.T) {
 		for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Plain, fakevllm.Mooncake} {
 			t.Run(rec.Agent+" "+string(mode), func(t *testing.T) {
 				t.Parallel()
-				r := startTold(t, mode, 1, 1, rec.Turns, nil, func(*health.Options) {})
+				r := startScripted(t, mode, 1, 1, rec.Turns, nil, func(*health.Options) {})
 				why := ""
 				if mode == fakevllm.Mooncake {
 					r.pairMooncake()
@@ -36,7 +36,7 @@ func TestRecordedAgents(t *testing.T) {
 				}
 				alone := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, PromptTokensDetails: true, Turns: rec.Turns})
 				for i := range rec.Exchanges {
-					r.again(&rec.Exchanges[i], alone, mode, why)
+					r.replay(&rec.Exchanges[i], alone, mode, why)
 				}
 				want := int64(len(rec.Exchanges))
 				p, d := r.P[0].Counters(), r.D[0].Counters()
@@ -49,13 +49,13 @@ func TestRecordedAgents(t *testing.T) {
 				if mode != fakevllm.Plain && d.HandoversLoaded != want {
 					t.Errorf("%d hand-overs were loaded, want %d", d.HandoversLoaded, want)
 				}
-				r.strict()
+				r.checkEngines()
 			})
 		}
 	}
 }
 
-// The same requests without a stream: the answers are equal as a whole.
+// Without a stream the same requests get equal whole answers.
 func TestRecordedAgentsWhole(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()
@@ -65,7 +65,7 @@ func TestRecordedAgentsWhole(t *testing.T) {
 	for _, rec := range list {
 		t.Run(rec.Agent, func(t *testing.T) {
 			t.Parallel()
-			r := startTold(t, fakevllm.NIXL, 1, 1, rec.Turns, nil, func(*health.Options) {})
+			r := startScripted(t, fakevllm.NIXL, 1, 1, rec.Turns, nil, func(*health.Options) {})
 			alone := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, PromptTokensDetails: true, Turns: rec.Turns})
 			for _, x := range rec.Exchanges {
 				x.Body = bytes.Replace(x.Body, []byte(`"stream":true`), []byte(`"stream":false`), 1)
@@ -85,14 +85,14 @@ func TestRecordedAgentsWhole(t *testing.T) {
 			if d := r.D[0].Counters(); d.LocalPrefills != 0 || d.HandoversLoaded != int64(len(rec.Exchanges)) {
 				t.Errorf("decode computed %d prompts and loaded %d hand-overs", d.LocalPrefills, d.HandoversLoaded)
 			}
-			r.strict()
+			r.checkEngines()
 		})
 	}
 }
 
-// again sends a recorded request, and compares legs and answer. why is the reason to be
+// replay sends a recorded request, and compares legs and answer. why is the reason to be
 // served by decode alone, "" for none.
-func (r *rig) again(x *agents.Exchange, alone *fakevllm.Server, mode fakevllm.Mode, why string) {
+func (r *rig) replay(x *agents.Exchange, alone *fakevllm.Server, mode fakevllm.Mode, why string) {
 	r.t.Helper()
 	got, want := *x, *x
 	if err := got.Ask(r.t.Context(), http.DefaultClient, r.URL); err != nil {
@@ -101,7 +101,7 @@ func (r *rig) again(x *agents.Exchange, alone *fakevllm.Server, mode fakevllm.Mo
 	if err := want.Ask(r.t.Context(), http.DefaultClient, alone.URL()); err != nil {
 		r.t.Fatal(err)
 	}
-	r.sameEvents(x.Events, want.Events) // the engine still says what it said to the agent
+	r.sameEvents(x.Events, want.Events) // the engine answers as it answered the agent
 	r.sameEvents(got.Events, want.Events)
 	if e := r.entry(); e.Alone != why || e.Outcome != forward.OutcomeOK || e.Endpoint != x.Path() || !e.Stream {
 		r.t.Errorf("entry %+v", e)
@@ -135,8 +135,8 @@ func (r *rig) sameEvents(got, want []string) {
 	}
 }
 
-// sameBody compares decode's body with the client's, byte for byte: one member may stand
-// in it besides, that of the hand-over.
+// sameBody compares decode's body with the client's, byte for byte. It may have one more
+// member, the hand-over.
 func (r *rig) sameBody(sent, got []byte, handover bool) {
 	r.t.Helper()
 	if !handover {
@@ -166,7 +166,7 @@ func (r *rig) sameBody(sent, got []byte, handover bool) {
 	}
 }
 
-// sameHeader: all that the agent says of itself and of the API reaches the engine.
+// sameHeader checks that the agent's own header and that of the API reach the engine.
 func (r *rig) sameHeader(sent, got http.Header) {
 	r.t.Helper()
 	for name, values := range sent {
@@ -176,7 +176,7 @@ func (r *rig) sameHeader(sent, got http.Header) {
 	}
 }
 
-// samePrompt: prefill computes what the client sent, and one token of no stream.
+// samePrompt checks that prefill gets the client's prompt, for one token and no stream.
 func (r *rig) samePrompt(sent, got []byte) {
 	r.t.Helper()
 	var s, g map[string]json.RawMessage

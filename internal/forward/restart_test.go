@@ -14,9 +14,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// nextLife has a prefill engine begin another life at its address. told tells the
-// membership, as its agent does.
-func (r *rig) nextLife(s *fakevllm.Server, told bool) {
+// restart restarts a prefill engine at its address. told tells that the membership learns of
+// it, as by its agent.
+func (r *rig) restart(s *fakevllm.Server, told bool) {
 	s.Kill()
 	if err := s.Restart(context.WithoutCancel(r.t.Context())); err != nil {
 		r.t.Error(err)
@@ -30,7 +30,7 @@ func (r *rig) nextLife(s *fakevllm.Server, told bool) {
 	for _, old := range r.members.Snapshot().All() {
 		c := *old
 		if c.Address == s.Address() {
-			c = *inOf(c.Role, s, fakevllm.Mode(c.Record.Connector))
+			c = *instanceOf(c.Role, s, fakevllm.Mode(c.Record.Connector))
 			c.Record.ID += "-next"
 		}
 		next = append(next, &c)
@@ -38,7 +38,7 @@ func (r *rig) nextLife(s *fakevllm.Server, told bool) {
 	r.members.set(next...)
 }
 
-// readToEnd is an upstream client that tells when the answer of an instance of a role
+// readToEnd is an upstream client that calls a hook when the answer of an instance of a role
 // has been read to its end.
 type readToEnd struct {
 	upstream.Client
@@ -67,9 +67,9 @@ func (b *endOfBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// everyFamily runs a test for every dialect of the registry whose hand-over is good for
-// one decode instance alone.
-func everyFamily(t *testing.T, f func(t *testing.T, c connector.Dialect)) {
+// eachSingleUseDialect runs a test for every dialect of the registry whose hand-over only one
+// decode instance may read.
+func eachSingleUseDialect(t *testing.T, f func(t *testing.T, c connector.Dialect)) {
 	t.Helper()
 	for _, name := range connector.Names() {
 		c, err := connector.New(name)
@@ -86,23 +86,23 @@ func everyFamily(t *testing.T, f func(t *testing.T, c connector.Dialect)) {
 	}
 }
 
-// afterRestart holds that what the client got is right, and that decode has read nothing
-// of the new life but what was made for it there.
+// afterRestart checks that the client's answer is right, and that decode has read nothing
+// from the new life that was not made for it.
 func (r *rig) afterRestart(a answer, body string) {
 	r.t.Helper()
-	r.complete(a, true, body)
-	r.allRight()
+	r.checkComplete(a, true, body)
+	r.checkAnswers()
 }
 
 // The prefill engine begins another life when it has answered, before decode is asked.
 func TestRestartBetweenTheLegs(t *testing.T) {
 	t.Parallel()
-	everyFamily(t, func(t *testing.T, c connector.Dialect) {
+	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {
 		if c.Flow() != connector.Sequential {
 			t.Skip("the legs overlap: TestRestartWhileDecodeWaits")
 		}
 		r := start(t, fakevllm.Mode(c.Name()), 1, 1, nil)
-		r.rec.onHanded = func() { r.nextLife(r.P[0], true) }
+		r.rec.onHanded = func() { r.restart(r.P[0], true) }
 		body := chatBody(true, "")
 		a := r.post("/v1/chat/completions", body)
 		r.afterRestart(a, body)
@@ -120,13 +120,13 @@ func TestRestartBetweenTheLegs(t *testing.T) {
 // the prefill engine begins another life.
 func TestRestartBeforeTheSecondDecode(t *testing.T) {
 	t.Parallel()
-	everyFamily(t, func(t *testing.T, c connector.Dialect) {
+	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {
 		if c.Flow() != connector.Sequential {
 			t.Skip("a decode that fails ends the pair")
 		}
 		r := start(t, fakevllm.Mode(c.Name()), 1, 2, nil)
 		r.D[0].Kill()
-		r.rec.onRetry = func() { r.nextLife(r.P[0], true) }
+		r.rec.onRetry = func() { r.restart(r.P[0], true) }
 		body := chatBody(true, "")
 		a := r.post("/v1/chat/completions", body)
 		r.afterRestart(a, body)
@@ -137,11 +137,11 @@ func TestRestartBeforeTheSecondDecode(t *testing.T) {
 	})
 }
 
-// Decode has its leg and has not read yet when the prefill engine begins another life:
-// the leg is called off, and decode is not blamed.
+// The prefill engine begins another life when decode has its leg and has not read yet: the
+// leg is called off, and decode is not blamed.
 func TestRestartWhileDecodeWaits(t *testing.T) {
 	t.Parallel()
-	everyFamily(t, func(t *testing.T, c connector.Dialect) {
+	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {
 		if c.Flow() == connector.Notified {
 			t.Skip("decode has the blocks before its leg begins: TestNotifiedInstanceGone")
 		}
@@ -155,7 +155,7 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 		go func() { got <- r.post("/v1/chat/completions", body) }()
 		await(t, "prefill's answer", answered)
 		eventually(t, "decode has its leg", func() bool { return r.D[0].Counters().Faults == 1 })
-		r.nextLife(r.P[0], true)
+		r.restart(r.P[0], true)
 		r.afterRestart(await(t, "the answer", got), body)
 		if e := r.entry(); e.Alone != "" || r.rec.retried() != "prefill/gone" || e.Prefill != r.P[0].Address() {
 			t.Errorf("%+v, retried %q", e, r.rec.retried())
@@ -166,11 +166,11 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 	})
 }
 
-// Nobody has told of the new life yet. Engines that know each other by an id of the life
-// refuse the hand-over, and the request goes on with another one.
+// The membership does not know of the new life yet. Engines that identify each other by an
+// id of the life refuse the hand-over, and the request gets a new one.
 func TestRestartThatNobodyTold(t *testing.T) {
 	t.Parallel()
-	everyFamily(t, func(t *testing.T, c connector.Dialect) {
+	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {
 		switch {
 		case c.Flow() != connector.Sequential:
 			t.Skip("decode is called off when the connection to prefill ends")
@@ -178,7 +178,7 @@ func TestRestartThatNobodyTold(t *testing.T) {
 			t.Skip("its engines have the same name in each life: the bridge tells (docs/connectors/moriio.md)")
 		}
 		r := start(t, fakevllm.Mode(c.Name()), 1, 1, nil)
-		r.rec.onHanded = func() { r.nextLife(r.P[0], false) }
+		r.rec.onHanded = func() { r.restart(r.P[0], false) }
 		body := chatBody(true, "")
 		a := r.post("/v1/chat/completions", body)
 		r.afterRestart(a, body)

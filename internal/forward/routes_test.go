@@ -53,7 +53,7 @@ func generating(path string) string {
 
 const passedBody = `{"model":"m", "a field" :[1.50],"kv_transfer_params":{"remote_host":"x"}}`
 
-// received lists what an engine got of a route, with the bodies.
+// received lists the bodies of the requests to a route that an engine got.
 func received(s *fakevllm.Server, method, path string) (bodies []string) {
 	for _, q := range s.Requests() {
 		if q.Method == method && q.Path == path {
@@ -63,7 +63,7 @@ func received(s *fakevllm.Server, method, path string) (bodies []string) {
 	return bodies
 }
 
-// Every row of docs/routes.md is what the proxy does with a request.
+// The proxy does with each route what docs/routes.md says in its row.
 func TestEveryRouteOfVLLM(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 2, nil)
@@ -73,15 +73,15 @@ func TestEveryRouteOfVLLM(t *testing.T) {
 		t.Fatalf("%d rows, %d own, %v", len(rows), len(own), err)
 	}
 	for _, row := range rows {
-		r.walk(t, row, whole)
+		r.checkRow(t, row, whole)
 		if row.Verdict == routes.PD || row.Verdict == routes.Passed || row.Verdict == routes.Refused {
-			r.walk(t, row, r.URL) // the own server, if it is under test
+			r.checkRow(t, row, r.URL) // package front, if it is under test
 		}
 	}
 }
 
-// walk sends the request of a row and checks where it went.
-func (r *rig) walk(t *testing.T, row routes.Row, url string) {
+// checkRow sends the request of a row and checks where it went.
+func (r *rig) checkRow(t *testing.T, row routes.Row, url string) {
 	t.Helper()
 	engines := append(append([]*fakevllm.Server{}, r.P...), r.D...)
 	path := row.Route.Path()
@@ -137,7 +137,7 @@ func (r *rig) walk(t *testing.T, row routes.Row, url string) {
 			}
 		}
 	case routes.Answered:
-		// What is asked of the engines for the list of models is their own GET.
+		// For the list of models the proxy sends the engines a GET of its own.
 		if a.status != http.StatusOK || len(got) != 0 && row.Route.Path() != "/v1/models" {
 			t.Errorf("%s: %d %s, %d engines", row.Route, a.status, a.body, len(got))
 		}

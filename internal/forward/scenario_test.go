@@ -12,14 +12,14 @@ import (
 
 const chatPath = "/v1/chat/completions"
 
-// ask is the request of a scenario, in one of the APIs that generate. /v1/completions
+// scenario is the request of a scenario, in one of the APIs that generate. /v1/completions
 // goes the way of chats and has tests of its own.
-type ask struct {
+type scenario struct {
 	path   string
 	stream bool
 }
 
-func (q ask) String() string {
+func (q scenario) String() string {
 	return fmt.Sprintf("%s stream=%v", q.path[strings.Index(q.path, "v1/")+3:], q.stream)
 }
 
@@ -27,11 +27,11 @@ func (q ask) String() string {
 func apis() []string { return []string{chatPath, responsesPath, messagesPath, generatePath} }
 
 // eachAPI runs a scenario over every API, for whole answers, streams or both.
-func eachAPI(t *testing.T, streams []bool, f func(t *testing.T, q ask)) {
+func eachAPI(t *testing.T, streams []bool, f func(t *testing.T, q scenario)) {
 	t.Helper()
 	for _, path := range apis() {
 		for _, stream := range streams {
-			q := ask{path, stream}
+			q := scenario{path, stream}
 			t.Run(q.String(), func(t *testing.T) {
 				t.Parallel()
 				f(t, q)
@@ -43,36 +43,37 @@ func eachAPI(t *testing.T, streams []bool, f func(t *testing.T, q ask)) {
 func streamed() []bool { return []bool{true} }
 func both() []bool     { return []bool{true, false} }
 
-// bothDialects runs a scenario over every sequential dialect, streaming and not; over
+// eachSequential runs a scenario over every sequential dialect, streaming and not; over
 // every API for the two that the others are variants of. In the short form each of them
 // runs half of that: every dialect, every API, and both kinds of answer of every API.
-func bothDialects(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q ask)) {
+func eachSequential(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q scenario)) {
 	t.Helper()
 	for i, mode := range sequentialModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			if !longform.Run() {
-				someAsks(t, i, mode, f)
+				someScenarios(t, i, mode, f)
 				return
 			}
-			if mode != fakevllm.Plain && mode != fakevllm.NIXL { // what is theirs is in the legs alone
-				chats(t, func(t *testing.T, q ask) { f(t, mode, q) })
+			if mode != fakevllm.Plain && mode != fakevllm.NIXL { // they differ in the legs only
+				chats(t, func(t *testing.T, q scenario) { f(t, mode, q) })
 				return
 			}
-			eachAPI(t, both(), func(t *testing.T, q ask) { f(t, mode, q) })
+			eachAPI(t, both(), func(t *testing.T, q scenario) { f(t, mode, q) })
 		})
 	}
 }
 
-// someAsks runs a scenario over one dialect, the i-th, with streams and whole answers in turn.
-func someAsks(t *testing.T, i int, mode fakevllm.Mode, f func(t *testing.T, mode fakevllm.Mode, q ask)) {
+// someScenarios runs a scenario over one dialect, the i-th, with streams and whole answers
+// in turn.
+func someScenarios(t *testing.T, i int, mode fakevllm.Mode, f func(t *testing.T, mode fakevllm.Mode, q scenario)) {
 	t.Helper()
 	paths := []string{chatPath}
 	if mode == fakevllm.Plain || mode == fakevllm.NIXL {
 		paths = apis()
 	}
 	for j, path := range paths {
-		q := ask{path, (i+j)%2 == 0}
+		q := scenario{path, (i+j)%2 == 0}
 		t.Run(q.String(), func(t *testing.T) {
 			t.Parallel()
 			f(t, mode, q)
@@ -81,35 +82,35 @@ func someAsks(t *testing.T, i int, mode fakevllm.Mode, f func(t *testing.T, mode
 }
 
 // chats runs a scenario over chats, streaming and not.
-func chats(t *testing.T, f func(t *testing.T, q ask)) {
+func chats(t *testing.T, f func(t *testing.T, q scenario)) {
 	t.Helper()
 	for _, stream := range both() {
-		t.Run(ask{chatPath, stream}.String(), func(t *testing.T) {
+		t.Run(scenario{chatPath, stream}.String(), func(t *testing.T) {
 			t.Parallel()
-			f(t, ask{chatPath, stream})
+			f(t, scenario{chatPath, stream})
 		})
 	}
 }
 
-// everyDialect runs a scenario of chats over every sequential dialect: the two agents'
-// APIs do not tell of an end by abort.
-func everyDialect(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q ask)) {
+// eachSequentialChat runs a scenario of chats over every sequential dialect. The two agents'
+// APIs are left out: they do not show an end by abort.
+func eachSequentialChat(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q scenario)) {
 	t.Helper()
 	for i, mode := range sequentialModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			if !longform.Run() {
-				q := ask{chatPath, i%2 == 0}
+				q := scenario{chatPath, i%2 == 0}
 				t.Run(q.String(), func(t *testing.T) { f(t, mode, q) })
 				return
 			}
-			chats(t, func(t *testing.T, q ask) { f(t, mode, q) })
+			chats(t, func(t *testing.T, q scenario) { f(t, mode, q) })
 		})
 	}
 }
 
-// ends tells whether a stream is whole.
-func (q ask) ends(stream string) bool {
+// ends tells whether a stream is complete.
+func (q scenario) ends(stream string) bool {
 	last := stream[max(strings.LastIndex(stream, "event: "), 0):]
 	switch q.path {
 	case responsesPath:
@@ -120,8 +121,8 @@ func (q ask) ends(stream string) bool {
 	return strings.HasSuffix(stream, "data: [DONE]\n\n")
 }
 
-// body is the request's, with more fields behind the others.
-func (q ask) body(more string) string {
+// body is the body of the request, with more fields after the others.
+func (q scenario) body(more string) string {
 	if q.path == chatPath {
 		return chatBody(q.stream, more)
 	}
@@ -132,34 +133,34 @@ func (q ask) body(more string) string {
 	return agentBody(q.path, q.stream, more)
 }
 
-// pose sends the request of a scenario.
-func (r *rig) pose(q ask, header ...string) answer {
+// postScenario sends the request of a scenario.
+func (r *rig) postScenario(q scenario, header ...string) answer {
 	r.t.Helper()
 	return r.post(q.path, q.body(""), header...)
 }
 
-// whole checks an answer against what the model says.
-func (r *rig) whole(q ask, a answer) {
+// checkWhole checks that an answer is complete and what the model says.
+func (r *rig) checkWhole(q scenario, a answer) {
 	r.t.Helper()
 	if q.path == chatPath {
-		r.complete(a, true, q.body(""))
+		r.checkComplete(a, true, q.body(""))
 		return
 	}
 	if q.path == generatePath {
-		r.tokensComplete(a, q.body(""))
+		r.checkTokensAnswer(a, q.body(""))
 		return
 	}
-	r.agentComplete(a, q.path, q.body(""))
+	r.checkAgentAnswer(a, q.path, q.body(""))
 }
 
-// served sends the request and checks its answer.
-func (r *rig) served(q ask, header ...string) {
+// checkServed sends the request and checks its answer.
+func (r *rig) checkServed(q scenario, header ...string) {
 	r.t.Helper()
-	r.whole(q, r.pose(q, header...))
+	r.checkWhole(q, r.postScenario(q, header...))
 }
 
-// refused checks that an answer is an error in the shape of its API, and no stream.
-func (r *rig) refused(q ask, a answer, status int, says string) {
+// checkRefused checks that an answer is an error in the shape of its API, and no stream.
+func (r *rig) checkRefused(q scenario, a answer, status int, says string) {
 	r.t.Helper()
 	begins := `{"error":{`
 	if q.path == messagesPath {
@@ -171,9 +172,9 @@ func (r *rig) refused(q ask, a answer, status int, says string) {
 	}
 }
 
-// broken checks that a stream which was committed has ended with an error in the
+// checkBroken checks that a stream which was committed has ended with an error in the
 // shape of its API, and not cleanly.
-func (r *rig) broken(q ask, a answer) {
+func (r *rig) checkBroken(q scenario, a answer) {
 	r.t.Helper()
 	if a.status != http.StatusOK || a.err == nil {
 		r.t.Fatalf("status %d, err %v: a cut stream ended cleanly: %s", a.status, a.err, a.body)

@@ -45,28 +45,28 @@ func TestRequestShapes(t *testing.T) {
 					r := start(t, mode, 1, 1, nil)
 					body := fmt.Sprintf(`{"model":"m",%s,"stream":%v}`, tc.fields, stream)
 					if a := r.post(tc.path, body); strings.HasSuffix(tc.path, "completions") {
-						r.complete(a, tc.path == chatPath, body)
+						r.checkComplete(a, tc.path == chatPath, body)
 					} else {
-						r.agentComplete(a, tc.path, body)
+						r.checkAgentAnswer(a, tc.path, body)
 					}
 					if n := r.D[0].Counters().LocalPrefills; n != 0 {
 						t.Errorf("the prompt was computed again")
 					}
-					r.strict()
+					r.checkEngines()
 				}
 			}
 		})
 	}
 }
 
-// Two requests under one id do not meet in the engines.
+// Two requests with one id have different ids in the engines.
 func TestDuplicateRequestID(t *testing.T) {
 	t.Parallel()
-	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
+	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 		r := start(t, mode, 1, 1, nil)
 		var wg sync.WaitGroup
 		for range 4 {
-			wg.Go(func() { r.served(q, "X-Request-Id", "same") })
+			wg.Go(func() { r.checkServed(q, "X-Request-Id", "same") })
 		}
 		wg.Wait()
 		seen := map[string]bool{}
@@ -77,7 +77,7 @@ func TestDuplicateRequestID(t *testing.T) {
 			}
 			seen[id] = true
 		}
-		r.strict()
+		r.checkEngines()
 	})
 }
 
@@ -93,11 +93,11 @@ func TestIPv6Instance(t *testing.T) {
 	var list []*instance.Instance
 	for _, role := range instance.Roles() {
 		s := fakevllm.StartTest(t, fakevllm.Options{Addr: "[::1]:0", Role: fakevllm.Role(role), Mode: fakevllm.NIXL, Models: []string{model}, Shared: shared})
-		list = append(list, in(role, s.Address(), fakevllm.NIXL))
+		list = append(list, instanceAt(role, s.Address(), fakevllm.NIXL))
 	}
 	r.members.set(list...)
 	body := chatBody(true, "")
-	r.complete(r.post("/v1/chat/completions", body), true, body)
+	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 }
 
 // hookPicker calls before each pick of a decode instance.
@@ -113,11 +113,11 @@ func (h hookPicker) Pick(r sched.Request) (*sched.Assignment, error) {
 	return h.Scheduler.Pick(r)
 }
 
-// A client that leaves between the legs: the decode leg is not sent at all,
-// and the hand-over is left to its lease.
+// When the client leaves between the legs the decode leg is not sent, and the hand-over ends
+// with its lease.
 func TestClientLeavesBetweenTheLegs(t *testing.T) {
 	t.Parallel()
-	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
+	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var r *rig
@@ -137,11 +137,11 @@ func TestClientLeavesBetweenTheLegs(t *testing.T) {
 		if n := total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }); n != 0 {
 			t.Fatalf("%d answers for a client that left", n)
 		}
-		r.strict()
+		r.checkEngines()
 	})
 }
 
-// rawEngine is a decode engine that answers with bytes cut where it likes.
+// rawEngine is a decode engine that answers with these chunks of bytes.
 func rawEngine(t *testing.T, chunks []string) *instance.Instance {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -173,11 +173,11 @@ func rawEngine(t *testing.T, chunks []string) *instance.Instance {
 		}
 	})
 	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
-	return in(instance.Decode, ln.Addr().String(), fakevllm.Plain)
+	return instanceAt(instance.Decode, ln.Addr().String(), fakevllm.Plain)
 }
 
-// Events that arrive cut or together leave whole and in order, and no write to
-// the client ends inside an event.
+// Events that arrive in pieces or together are sent whole and in order, and no write to the
+// client ends inside an event.
 func TestCutAndJoinedEvents(t *testing.T) {
 	t.Parallel()
 	event := func(s string) string { return `data: {"choices":[{"index":0,"text":"` + s + `"}]}` + "\n\n" }
@@ -204,7 +204,7 @@ func TestCutAndJoinedEvents(t *testing.T) {
 					chunks, rest = append(chunks, rest[:k]), rest[k:]
 				}
 				r := start(t, fakevllm.Plain, 1, 0, nil)
-				r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.Plain), rawEngine(t, chunks))
+				r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.Plain), rawEngine(t, chunks))
 				body := `{"model":"m","prompt":"x","stream":true}`
 				if path != "/v1/completions" {
 					body = agentBody(path, true, "")

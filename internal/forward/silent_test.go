@@ -16,26 +16,26 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// hush makes the only decode instance hang, probes included.
-func hush(t *testing.T, r *rig) {
+// hangDecode makes the only decode instance hang, probes included.
+func hangDecode(t *testing.T, r *rig) {
 	t.Helper()
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "/health"})
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang})
 }
 
-// A hand-over is not left to an engine that is silent until the lease of the KV ends:
-// it would read blocks of others. The request gets a new one, from the same prefill
-// instance, and for the same decode instance when there is no other.
+// A leg is called off before the lease of its hand-over ends while its engine is silent: the
+// engine would read blocks of others. The request gets a new hand-over, from the same
+// prefill instance, and for the same decode instance if there is no other.
 func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 	t.Parallel()
-	eachAPI(t, streamed(), func(t *testing.T, q ask) {
+	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.KVBudget = 2500 * time.Millisecond })
-		hush(t, r)
+		hangDecode(t, r)
 		done := make(chan answer, 1)
-		go func() { done <- r.pose(q) }()
+		go func() { done <- r.postScenario(q) }()
 		eventually(t, "the leg is sent again", func() bool { return strings.Contains(r.rec.retried(), string(leg.HandoverExpired)) })
 		r.D[0].ClearFaults()
-		r.whole(q, <-done)
+		r.checkWhole(q, <-done)
 		if e := r.entry(); e.Alone != "" || e.Decode != r.D[0].Address() || e.Outcome != forward.OutcomeOK {
 			t.Errorf("entry %+v", e)
 		}
@@ -53,22 +53,22 @@ func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 	})
 }
 
-// The only decode instance never answers. Requests wait for their own limit and end
-// with 504, also those that do not stream and whose limit for a whole answer is far.
+// When the only decode instance never answers, requests wait for their own limit and end with
+// 504, also those that do not stream, whose limit for a whole answer is far longer.
 func TestTheOnlyDecodeStaysSilent(t *testing.T) {
 	t.Parallel()
-	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
+	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 		r := start(t, mode, 1, 1, func(o *forward.Options) { o.FirstByte, o.NonStream = 3*time.Second, time.Hour })
-		hush(t, r)
-		r.refused(q, r.pose(q), http.StatusGatewayTimeout, "did not answer in time")
+		hangDecode(t, r)
+		r.checkRefused(q, r.postScenario(q), http.StatusGatewayTimeout, "did not answer in time")
 		if e := r.entry(); e.Failure != leg.FirstByteTimeout || e.Attempts != 1 {
 			t.Errorf("entry %+v", e)
 		}
 	})
 }
 
-// lateConnect is an upstream client whose first connections to decode instances do
-// not come about in time, as on a machine with too much to do.
+// lateConnect is an upstream client whose first connections to decode instances time out, as
+// on a busy machine.
 type lateConnect struct {
 	upstream.Client
 	left atomic.Int64
@@ -81,17 +81,16 @@ func (c *lateConnect) Do(ctx context.Context, r *upstream.Request) (*upstream.Re
 	return c.Client.Do(ctx, r)
 }
 
-// A connection that did not come about in time is no refusal: the only instance of a
-// role is asked again.
+// A connection that times out is no refusal: the only instance of a role is tried again.
 func TestTheOnlyDecodeConnectsLate(t *testing.T) {
 	t.Parallel()
-	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
+	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 		r := start(t, mode, 1, 1, func(o *forward.Options) {
 			c := &lateConnect{Client: o.Upstream}
 			c.left.Store(1)
 			o.Upstream = c
 		})
-		r.served(q)
+		r.checkServed(q)
 		if e := r.entry(); e.Attempts != 1 || r.rec.retried() != "decode/connect_timeout" {
 			t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
 		}

@@ -25,13 +25,13 @@ func token(i int) string {
 
 const closing = "data: [DONE]\n\n"
 
-// ended is a Recorder that keeps the last entry.
-type ended struct {
-	nobody
+// lastEntry is a Recorder that keeps the last entry.
+type lastEntry struct {
+	noRecorder
 	last *forward.Entry
 }
 
-func (e ended) Done(entry *forward.Entry) { *e.last = *entry }
+func (e lastEntry) Done(entry *forward.Entry) { *e.last = *entry }
 
 // askOnce sends one request through a handler.
 func askOnce(tb testing.TB, h http.HandlerFunc, stream bool) {
@@ -45,8 +45,8 @@ func askOnce(tb testing.TB, h http.HandlerFunc, stream bool) {
 	h(&sink{header: http.Header{}}, r)
 }
 
-// What is counted between the events of a stream: neither its first content nor its
-// closing event, and what comes along with another event as no time.
+// Between the events of a stream neither its first content nor its closing event is counted,
+// and an event that comes together with another counts as no time.
 func TestBetweenTokens(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -63,7 +63,7 @@ func TestBetweenTokens(t *testing.T) {
 	} {
 		h := histogram.New(histogram.Bounds{0, time.Hour})
 		serve := handlerOf(t, &canned{prefill: []byte(plainAnswer), stream: tc.reads}, func(o *forward.Options) {
-			o.Between = func(endpoint string) *histogram.Histogram {
+			o.EventGaps = func(endpoint string) *histogram.Histogram {
 				if endpoint != "/v1/completions" {
 					t.Errorf("endpoint %q", endpoint)
 				}
@@ -79,7 +79,7 @@ func TestBetweenTokens(t *testing.T) {
 	}
 }
 
-// The stages of a request are all of its time.
+// The stages of a request add up to its whole time.
 func TestStagesAreTheWholeRequest(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {
@@ -88,7 +88,7 @@ func TestStagesAreTheWholeRequest(t *testing.T) {
 			up.stream = []string{token(0), token(1), closing}
 		}
 		var e forward.Entry
-		askOnce(t, handlerOf(t, up, func(o *forward.Options) { o.Recorder = ended{last: &e} }), stream)
+		askOnce(t, handlerOf(t, up, func(o *forward.Options) { o.Recorder = lastEntry{last: &e} }), stream)
 		s := e.Stages
 		if sum := s.Queue + s.Retry + s.Prefill + s.Handover + s.Decode; sum != e.Duration || sum == 0 {
 			t.Errorf("stages %v make %v of %v", s, sum, e.Duration)
@@ -109,7 +109,7 @@ func BenchmarkTokens(b *testing.B) {
 	between := metrics.New(prometheus.NewRegistry(), "test").Between
 	for name, count := range map[string]func(string) *histogram.Histogram{"not_counted": nil, "counted": between} {
 		b.Run(name, func(b *testing.B) {
-			h := handlerOf(b, &canned{prefill: []byte(plainAnswer), stream: stream}, func(o *forward.Options) { o.Between = count })
+			h := handlerOf(b, &canned{prefill: []byte(plainAnswer), stream: stream}, func(o *forward.Options) { o.EventGaps = count })
 			const body = `{"model":"m","prompt":"x","max_tokens":128,"stream":true}`
 			in := strings.NewReader(body)
 			r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, "/v1/completions", nil)

@@ -25,8 +25,8 @@ func (r *rig) stored(more string) string {
 	return v.ID
 }
 
-// about sends a request without a body.
-func (r *rig) about(method, path string) (status int, body string) {
+// sendBodiless sends a request without a body.
+func (r *rig) sendBodiless(method, path string) (status int, body string) {
 	r.t.Helper()
 	q, err := http.NewRequestWithContext(r.t.Context(), method, r.URL+path, nil)
 	if err != nil {
@@ -44,8 +44,8 @@ func (r *rig) about(method, path string) (status int, body string) {
 	return resp.StatusCode, string(b)
 }
 
-// asked counts the requests about responses that decode instances have had.
-func (r *rig) asked() (n int) {
+// storedRequests counts the requests about responses that decode instances have had.
+func (r *rig) storedRequests() (n int) {
 	for _, d := range r.D {
 		for _, q := range d.Requests() {
 			if strings.HasPrefix(q.Path, responsesPath) { // and no probe
@@ -56,30 +56,30 @@ func (r *rig) asked() (n int) {
 	return n
 }
 
-// A stored response is found where it is, at the first try, by any proxy: its id says
-// where, and a proxy keeps nothing.
+// Any proxy asks the right instance for a stored response at once: the id names the
+// instance, and proxies keep nothing.
 func TestStoredResponsesAreFoundAtOnce(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 4, nil)
 	for range 8 {
 		id := r.stored("")
-		before := r.asked()
-		if status, body := r.about(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK || !strings.Contains(body, `"id":"`+id+`"`) {
+		before := r.storedRequests()
+		if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK || !strings.Contains(body, `"id":"`+id+`"`) {
 			t.Fatalf("%d %s", status, body)
 		}
 		a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
 		if a.status != http.StatusOK || a.header.Get("X-PD-Alone") != alone.StoredResponse {
 			t.Fatalf("%d %s", a.status, a.body)
 		}
-		if n := r.asked() - before; n != 2 {
+		if n := r.storedRequests() - before; n != 2 {
 			t.Errorf("%d requests for two", n)
 		}
 	}
-	r.untroubled()
-	r.strict()
+	r.noneTroubled()
+	r.checkEngines()
 }
 
-// An id that the client chose says nothing: each instance is asked once.
+// An id that the client chose names no instance: each one is asked once.
 func TestStoredResponsesWithAClientsID(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, nil)
@@ -87,18 +87,18 @@ func TestStoredResponsesWithAClientsID(t *testing.T) {
 	if id != "resp_mine" {
 		t.Fatal(id)
 	}
-	if status, body := r.about(http.MethodGet, responsesPath+"/resp_mine"); status != http.StatusOK || !strings.Contains(body, `"resp_mine"`) {
+	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/resp_mine"); status != http.StatusOK || !strings.Contains(body, `"resp_mine"`) {
 		t.Errorf("%d %s", status, body)
 	}
-	before := r.asked()
-	status, body := r.about(http.MethodGet, responsesPath+"/resp_nobodys")
-	if status != http.StatusNotFound || !strings.Contains(body, "Response with id 'resp_nobodys' not found.") || r.asked()-before != 3 {
-		t.Errorf("%d %s after %d questions", status, body, r.asked()-before)
+	before := r.storedRequests()
+	status, body := r.sendBodiless(http.MethodGet, responsesPath+"/resp_nobodys")
+	if status != http.StatusNotFound || !strings.Contains(body, "Response with id 'resp_nobodys' not found.") || r.storedRequests()-before != 3 {
+		t.Errorf("%d %s after %d questions", status, body, r.storedRequests()-before)
 	}
-	r.untroubled()
+	r.noneTroubled()
 }
 
-// What was stored is gone with the engine's life, and with its instance.
+// A stored response is gone with its engine's life, and with its instance.
 func TestStoredResponsesEndWithTheirEngine(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -108,11 +108,11 @@ func TestStoredResponsesEndWithTheirEngine(t *testing.T) {
 	if err := r.D[0].Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if status, body := r.about(http.MethodGet, responsesPath+"/"+id); status != http.StatusNotFound || !strings.Contains(body, notFound) {
+	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusNotFound || !strings.Contains(body, notFound) {
 		t.Errorf("%d %s", status, body)
 	}
-	r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.NIXL))
-	if status, body := r.about(http.MethodGet, responsesPath+"/"+id); status != http.StatusNotFound || !strings.Contains(body, notFound) {
+	r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL))
+	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusNotFound || !strings.Contains(body, notFound) {
 		t.Errorf("%d %s", status, body)
 	}
 	a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
@@ -126,10 +126,10 @@ func TestStoredResponsesOfAnInstanceThatDrains(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	id := r.stored("")
-	d := in(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
+	d := instanceAt(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
 	d.Intent = instance.Drain
-	r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), d)
-	if status, body := r.about(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK {
+	r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), d)
+	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK {
 		t.Errorf("%d %s", status, body)
 	}
 	a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
@@ -138,7 +138,8 @@ func TestStoredResponsesOfAnInstanceThatDrains(t *testing.T) {
 	}
 }
 
-// One that breaks the first connection may still have it, and no other has.
+// An instance that breaks the first connection may still have the response: it is asked
+// again.
 func TestStoredResponsesAreAskedForAgain(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
@@ -152,7 +153,7 @@ func TestStoredResponsesAreAskedForAgain(t *testing.T) {
 	}
 }
 
-// While its instance cannot be reached nobody knows whether a response is there.
+// While its instance cannot be reached it is not known whether a response is there.
 func TestStoredResponsesOutOfReach(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
@@ -160,7 +161,7 @@ func TestStoredResponsesOutOfReach(t *testing.T) {
 	for _, d := range r.D {
 		d.Kill()
 	}
-	if status, body := r.about(http.MethodGet, responsesPath+"/"+id); status != http.StatusServiceUnavailable {
+	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusServiceUnavailable {
 		t.Errorf("%d %s", status, body)
 	}
 	if e := r.entry(); e.Endpoint != responsesPath {
@@ -171,7 +172,7 @@ func TestStoredResponsesOutOfReach(t *testing.T) {
 	}
 }
 
-// A response in the background is asked for until it has ended, and can be cancelled.
+// A response in the background can be polled until it has ended, and can be cancelled.
 func TestResponsesInTheBackground(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, nil)
@@ -179,9 +180,9 @@ func TestResponsesInTheBackground(t *testing.T) {
 	if e := r.entry(); e.Alone != "background" {
 		t.Errorf("entry %+v", e)
 	}
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitLimit)
 	for {
-		status, body := r.about(http.MethodGet, responsesPath+"/"+id)
+		status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
 		if status != http.StatusOK || time.Now().After(deadline) {
 			t.Fatalf("%d %s", status, body)
 		}
@@ -192,17 +193,17 @@ func TestResponsesInTheBackground(t *testing.T) {
 	for _, d := range r.D {
 		r.script(d, fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: time.Hour, Times: 1})
 	}
-	if status, body := r.about(http.MethodPost, responsesPath+"/"+id+"/cancel"); status != http.StatusBadRequest || !strings.Contains(body, "Cannot cancel a synchronous response.") {
+	if status, body := r.sendBodiless(http.MethodPost, responsesPath+"/"+id+"/cancel"); status != http.StatusBadRequest || !strings.Contains(body, "Cannot cancel a synchronous response.") {
 		t.Errorf("%d %s", status, body)
 	}
 	slow := r.stored(`,"background":true`)
-	if status, body := r.about(http.MethodPost, responsesPath+"/"+slow+"/cancel"); status != http.StatusOK || !strings.Contains(body, `"status":"cancelled"`) {
+	if status, body := r.sendBodiless(http.MethodPost, responsesPath+"/"+slow+"/cancel"); status != http.StatusOK || !strings.Contains(body, `"status":"cancelled"`) {
 		t.Errorf("%d %s", status, body)
 	}
 }
 
-// An instance may have a connector that nobody here speaks, or not be verified yet: what
-// it has stored it gives all the same.
+// An instance is asked for stored responses also if the proxy does not speak its connector,
+// or has not verified it yet.
 func TestStoredResponsesOfAnyInstance(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*instance.Instance){
@@ -213,10 +214,10 @@ func TestStoredResponsesOfAnyInstance(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.NIXL, 1, 1, nil)
 			id := r.stored("")
-			d := in(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
+			d := instanceAt(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
 			change(d)
-			r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), d)
-			if status, body := r.about(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK {
+			r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), d)
+			if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK {
 				t.Errorf("%d %s", status, body)
 			}
 			a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
@@ -227,13 +228,13 @@ func TestStoredResponsesOfAnyInstance(t *testing.T) {
 	}
 }
 
-// Before the membership has been read nobody knows what is stored where.
+// Before the membership has been read it is not known which instance has a response.
 func TestStoredResponsesBeforeTheMembershipIsRead(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	id := r.stored("")
 	r.members.p.Store(instance.NewSnapshot(0, nil))
-	if status, body := r.about(http.MethodGet, responsesPath+"/"+id); status != http.StatusServiceUnavailable {
+	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusServiceUnavailable {
 		t.Errorf("%d %s", status, body)
 	}
 }

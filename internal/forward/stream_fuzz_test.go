@@ -25,39 +25,39 @@ import (
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
-// played is an upstream client whose engines say what they are told to, in
+// scriptedClient is an upstream client whose engines say what they are told to, in
 // reads of any size.
-type played struct {
+type scriptedClient struct {
 	prefill []byte
 	header  http.Header
 	answer  []byte
 	length  int64
 	cuts    []byte
-	end     error // what follows the answer; io.EOF for a clean end
+	end     error // the error after the answer; io.EOF for a clean end
 	joined  bool  // the end comes together with the last bytes
 }
 
-func (s *played) Do(_ context.Context, r *upstream.Request) (*upstream.Response, error) {
+func (s *scriptedClient) Do(_ context.Context, r *upstream.Request) (*upstream.Response, error) {
 	if r.Instance.Role == instance.Prefill {
 		return &upstream.Response{
 			Status: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
 			Length: int64(len(s.prefill)), Body: io.NopCloser(bytes.NewReader(s.prefill)),
 		}, nil
 	}
-	return &upstream.Response{Status: http.StatusOK, Header: s.header, Length: s.length, Body: &playedBody{played: s, rest: s.answer}}, nil
+	return &upstream.Response{Status: http.StatusOK, Header: s.header, Length: s.length, Body: &scriptedBody{scriptedClient: s, rest: s.answer}}, nil
 }
 
-func (*played) Forget(string) {}
-func (*played) Close()        {}
+func (*scriptedClient) Forget(string) {}
+func (*scriptedClient) Close()        {}
 
-type playedBody struct {
-	*played
+type scriptedBody struct {
+	*scriptedClient
 
 	rest []byte
 	turn int
 }
 
-func (b *playedBody) Read(p []byte) (int, error) {
+func (b *scriptedBody) Read(p []byte) (int, error) {
 	if len(b.rest) == 0 {
 		return 0, b.end
 	}
@@ -74,48 +74,48 @@ func (b *playedBody) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (*playedBody) Close() error { return nil }
+func (*scriptedBody) Close() error { return nil }
 
 // ReleasesBody implements upstream.Client.
-func (*played) ReleasesBody(*upstream.Request) bool { return true }
+func (*scriptedClient) ReleasesBody(*upstream.Request) bool { return true }
 
-// content is the health of a fleet that nobody complains of.
-type content struct{}
+// healthy is the health and the recorder of a fleet without trouble.
+type healthy struct{}
 
-func (content) Troubled() []instance.Key             { return nil }
-func (content) Available(instance.Key) bool          { return true }
-func (content) Unreachable(instance.Key) bool        { return false }
-func (content) SilentFor(instance.Key) time.Duration { return 0 }
-func (content) Share(instance.Key) float64           { return 1 }
-func (content) Eject(*instance.Instance, string)     {}
-func (content) Strike(*instance.Instance, string)    {}
-func (content) Success(*instance.Instance)           {}
-func (content) Done(*forward.Entry)                  {}
-func (content) Retried(instance.Role, forward.Class) {}
-func (content) Handed(*instance.Instance, bool)      {}
-func (content) Disaggregated(bool, string, float64)  {}
-func (content) HandoverSpent(forward.Class)          {}
-func (content) Media()                               {}
-func (content) Asked(string)                         {}
+func (healthy) Troubled() []instance.Key             { return nil }
+func (healthy) Available(instance.Key) bool          { return true }
+func (healthy) Unreachable(instance.Key) bool        { return false }
+func (healthy) SilentFor(instance.Key) time.Duration { return 0 }
+func (healthy) Share(instance.Key) float64           { return 1 }
+func (healthy) Eject(*instance.Instance, string)     {}
+func (healthy) Strike(*instance.Instance, string)    {}
+func (healthy) Success(*instance.Instance)           {}
+func (healthy) Done(*forward.Entry)                  {}
+func (healthy) Retried(instance.Role, forward.Class) {}
+func (healthy) Handed(*instance.Instance, bool)      {}
+func (healthy) Disaggregated(bool, string, float64)  {}
+func (healthy) HandoverSpent(forward.Class)          {}
+func (healthy) Media()                               {}
+func (healthy) Asked(string)                         {}
 
-// seen is what a client got.
-type seen struct {
+// clientView is what a client got.
+type clientView struct {
 	status int
 	length string // Content-Length
 	body   []byte
 	broken bool // the connection was broken, not ended
 }
 
-// play sends one request through the handler.
-func play(t *testing.T, s *played, path string) (got seen) {
+// relayOnce sends one request through the handler.
+func relayOnce(t *testing.T, s *scriptedClient, path string) (got clientView) {
 	t.Helper()
 	var fleet members
-	fleet.set(in(instance.Prefill, "10.0.0.1:1", "plain"), in(instance.Decode, "10.0.0.2:1", "plain"))
+	fleet.set(instanceAt(instance.Prefill, "10.0.0.1:1", "plain"), instanceAt(instance.Decode, "10.0.0.2:1", "plain"))
 	picker := sched.New(sched.Options{
-		Source: &fleet, Health: content{}, Connector: func(i *instance.Instance) string { return i.Record.Connector },
+		Source: &fleet, Health: healthy{}, Connector: func(i *instance.Instance) string { return i.Record.Connector },
 	})
 	h, err := forward.New(forward.Options{
-		Picker: picker, Health: content{}, Upstream: s, Recorder: content{}, Log: quiet(), MaxAttempts: 1,
+		Picker: picker, Health: healthy{}, Upstream: s, Recorder: healthy{}, Log: quiet(), MaxAttempts: 1,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func play(t *testing.T, s *played, path string) (got seen) {
 	defer func() {
 		switch p := recover(); p {
 		case nil, http.ErrAbortHandler:
-			got = seen{w.Code, w.Header().Get("Content-Length"), w.Body.Bytes(), p != nil}
+			got = clientView{w.Code, w.Header().Get("Content-Length"), w.Body.Bytes(), p != nil}
 		default:
 			panic(p)
 		}
@@ -157,8 +157,7 @@ func play(t *testing.T, s *played, path string) (got seen) {
 
 var edge = regexp.MustCompile(`\n\r?\n`)
 
-// rawEvents cuts a stream where one event ends and the next begins; rest is
-// what is no whole event.
+// rawEvents cuts a stream into its events; rest is the incomplete event at its end.
 func rawEvents(stream []byte) (events [][]byte, rest []byte) {
 	for {
 		at := edge.FindIndex(stream)
@@ -169,7 +168,7 @@ func rawEvents(stream []byte) (events [][]byte, rest []byte) {
 	}
 }
 
-// texts are the events of a stream that say something.
+// texts are the events of a stream that are not empty.
 func texts(stream []byte) (out []string) {
 	events, _ := rawEvents(stream)
 	for _, e := range events {
@@ -180,10 +179,10 @@ func texts(stream []byte) (out []string) {
 	return out
 }
 
-// wantStream is what a client must get of a stream of events: nothing before
-// the first event with content, then whole events only, and an end that is
-// clean only behind the closing event, or behind any where there is none.
-func wantStream(s *played, kind openai.Kind, cached string) (out []string, committed, broken bool) {
+// wantStream is what a client must get of a stream: nothing before the first event with
+// content, then whole events only, and a clean end only after the closing event, or after
+// any event where the API has no closing event.
+func wantStream(s *scriptedClient, kind openai.Kind, cached string) (out []string, committed, broken bool) {
 	events, rest := rawEvents(s.answer)
 	done := false
 	for _, e := range events {
@@ -259,7 +258,7 @@ func FuzzRelay(f *testing.F) {
 	f.Fuzz(func(t *testing.T, answer, cuts []byte, how byte, counted bool) {
 		path := paths[how&1|how>>3&2]
 		kind := openai.KindOf(path)
-		s := &played{
+		s := &scriptedClient{
 			prefill: []byte(`{"choices":[]}`), header: http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}},
 			answer: answer, length: -1, end: io.EOF, joined: how&2 != 0,
 		}
@@ -272,7 +271,7 @@ func FuzzRelay(f *testing.F) {
 		}
 		want, committed, broken := wantStream(s, kind, cached)
 		for _, s.cuts = range [][]byte{nil, cuts} {
-			got := play(t, s, path)
+			got := relayOnce(t, s, path)
 			if !committed {
 				if got.status < 400 || got.broken || !json.Valid(got.body) {
 					t.Fatalf("%q in reads of %v: %d %q, broken %v; nothing was committed", answer, s.cuts, got.status, got.body, got.broken)
@@ -309,12 +308,12 @@ func FuzzWhole(f *testing.F) {
 		f.Add([]byte(s), []byte{1}, byte(1), int8(-1), true)
 	}
 	f.Fuzz(func(t *testing.T, answer, cuts []byte, how byte, off int8, counted bool) {
-		s := &played{
+		s := &scriptedClient{
 			prefill: []byte(`{"choices":[]}`), header: http.Header{"Content-Type": {"application/json"}},
 			answer: answer, length: -1, end: io.EOF, joined: how&1 != 0,
 		}
 		if how&2 != 0 {
-			s.length = int64(len(answer)) + max(int64(off), 0) // more than announced is cut off below this seam
+			s.length = int64(len(answer)) + max(int64(off), 0) // the upstream client cuts off what is more than announced
 			s.header.Set("Content-Length", strconv.FormatInt(s.length, 10))
 		}
 		if how&4 != 0 {
@@ -330,7 +329,7 @@ func FuzzWhole(f *testing.F) {
 		}
 		lost := s.length > int64(len(answer)) || s.length < 0 && !errors.Is(s.end, io.EOF)
 		for _, s.cuts = range [][]byte{nil, cuts} {
-			got := play(t, s, openai.Completion.Path())
+			got := relayOnce(t, s, openai.Completion.Path())
 			switch {
 			case got.broken:
 				t.Fatalf("%q in reads of %v is broken; nothing was committed", answer, s.cuts)

@@ -47,8 +47,8 @@ func sentTo(t *testing.T, s *fakevllm.Server, path string) http.Header {
 	return found[0]
 }
 
-// One request is one tree with both legs in it, whatever the order of the legs is, and
-// engines are told the spans that theirs belong below.
+// A request is one trace with both legs in it, in every order of legs, and engines get the
+// span that is the parent of theirs.
 func TestTraceHasBothLegs(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.LMCache, fakevllm.MoRIIOWrite} {
@@ -78,7 +78,7 @@ func TestTraceHasBothLegs(t *testing.T) {
 			for _, name := range []string{"pick prefill", "prefill", "pick decode", "decode", "hand-over"} {
 				s, ok := byName[name]
 				if !ok && name == "hand-over" && mode == fakevllm.MoRIIOWrite {
-					continue // decode may be heard first where both legs run at once
+					continue // decode may answer first where both legs run at once
 				}
 				if !ok || s.Parent() != root.ID() {
 					t.Errorf("%s: %v, whose parent should be %s", name, s, root.ID())
@@ -103,7 +103,7 @@ func TestTraceHasBothLegs(t *testing.T) {
 	}
 }
 
-// A trace shows the legs that failed, and never what was asked.
+// A trace shows the legs that failed, and never the prompt.
 func TestTraceOfARetry(t *testing.T) {
 	t.Parallel()
 	r, c, tracer := traced(t, fakevllm.NIXL, 1)
@@ -132,8 +132,8 @@ func TestTraceOfARetry(t *testing.T) {
 	}
 }
 
-// A request that is not chosen makes no span, and engines that choose for themselves
-// are told so; a client's own word reaches them as it is.
+// A request that is not sampled makes no span, and engines are told so. A client's own
+// traceparent reaches them as it is.
 func TestUnsampledTrace(t *testing.T) {
 	t.Parallel()
 	r, c, tracer := traced(t, fakevllm.NIXL, 0)
@@ -162,7 +162,7 @@ func TestUnsampledTrace(t *testing.T) {
 	}
 }
 
-// Without tracing a client's header passes on as it is.
+// Without tracing a client's traceparent is passed on as it is.
 func TestTracingOff(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)

@@ -18,8 +18,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
-// unannounced answers the decode legs one after the other with bodies of which
-// nobody tells the length, as servers do that send chunks.
+// unannounced answers the decode legs one after the other with bodies without a
+// Content-Length, as servers do that send chunks.
 type unannounced struct {
 	canned
 
@@ -36,7 +36,7 @@ func (u *unannounced) Do(ctx context.Context, r *upstream.Request) (*upstream.Re
 	return &upstream.Response{Status: http.StatusOK, Header: jsonHeader, Length: -1, Body: io.NopCloser(body())}, nil
 }
 
-// wholeHandler serves one prefill and two decode instances that answer like up.
+// wholeHandler serves over one prefill and two decode instances, with up as their engines.
 func wholeHandler(t *testing.T, up *unannounced) http.HandlerFunc {
 	t.Helper()
 	up.canned.prefill = []byte(`{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
@@ -54,7 +54,7 @@ func askWhole(t *testing.T, h http.HandlerFunc, w http.ResponseWriter) {
 	h(w, r)
 }
 
-// wholeAnswer is an answer of n bytes, each of which tells where it is.
+// wholeAnswer is an answer of n bytes, in which a byte shows its place.
 func wholeAnswer(n int) []byte {
 	b := make([]byte, 0, n+16)
 	for i := 0; len(b) < n; i += 16 {
@@ -63,8 +63,8 @@ func wholeAnswer(n int) []byte {
 	return b[:n]
 }
 
-// An answer whose length nobody tells arrives as it was sent, with its length if it
-// was held back in whole, however it is cut.
+// An answer without a Content-Length arrives as it was sent, in whatever pieces; with its
+// length if all of it was held back.
 func TestAnswerOfUnknownLength(t *testing.T) {
 	t.Parallel()
 	const held = 1 << 20
@@ -96,7 +96,7 @@ func TestAnswerOfUnknownLength(t *testing.T) {
 	}
 }
 
-// An answer that breaks off while it is held back is another instance's to give.
+// When an answer breaks off while it is held back another instance answers.
 func TestAnswerOfUnknownLengthBreaksOff(t *testing.T) {
 	t.Parallel()
 	want := wholeAnswer(100)
@@ -115,8 +115,8 @@ func TestAnswerOfUnknownLengthBreaksOff(t *testing.T) {
 	}
 }
 
-// A short answer takes memory for itself, not for the longest that could come. It
-// runs by itself, since it counts what everybody allocates.
+// A short answer takes memory for itself, not for the longest that could come. This test is
+// not parallel, since it counts all allocations.
 func TestShortAnswerOfUnknownLengthTakesLittle(t *testing.T) { //nolint:paralleltest // see above
 	h := wholeHandler(t, &unannounced{bodies: []func() io.Reader{func() io.Reader { return bytes.NewReader(wholeAnswer(2 << 10)) }}})
 	const requests = 64

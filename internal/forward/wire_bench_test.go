@@ -22,27 +22,27 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// listed writes access lines, as the proxy does.
-type listed struct {
-	nobody
+// loggingRecorder writes lines of the access log, as the proxy does.
+type loggingRecorder struct {
+	noRecorder
 	log *accesslog.Log
 }
 
-func (l listed) Done(e *forward.Entry) { l.log.Write(e) }
+func (l loggingRecorder) Done(e *forward.Entry) { l.log.Write(e) }
 
 type discarding struct{}
 
 func (discarding) Write(b []byte) (int, error) { return len(b), nil }
 
-// pythonFields are what the OpenAI library for Python says of itself with each request.
+// pythonFields are the header fields that OpenAI's library for Python sends with each request.
 const pythonFields = "accept: application/json\r\naccept-encoding: gzip, deflate\r\nauthorization: Bearer sk-0123456789abcdef\r\n" +
 	"connection: keep-alive\r\nuser-agent: OpenAI/Python 2.8.1\r\nx-stainless-arch: x64\r\nx-stainless-async: async:asyncio\r\n" +
 	"x-stainless-lang: python\r\nx-stainless-os: Linux\r\nx-stainless-package-version: 2.8.1\r\nx-stainless-raw-response: true\r\n" +
 	"x-stainless-read-timeout: 600\r\nx-stainless-retry-count: 0\r\nx-stainless-runtime: CPython\r\nx-stainless-runtime-version: 3.12.3\r\n"
 
-// BenchmarkWire is one whole request over TCP: the server, both legs by our own
-// client, the access line. Client and engines allocate nothing, so that what is
-// counted is the proxy's.
+// BenchmarkWire is one whole request over TCP: the server, both legs by package upstream's own
+// client, the line of the access log. Client and engines allocate nothing, so that all
+// allocations are the proxy's.
 func BenchmarkWire(b *testing.B) {
 	answer := `{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
 		`"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10},"kv_transfer_params":{"do_remote_prefill":true,` +
@@ -79,26 +79,26 @@ func BenchmarkWire(b *testing.B) {
 	}
 }
 
-// wired starts a proxy before these engines.
+// wired starts a proxy in front of these engines.
 func wired(b *testing.B, prefill, decode []string) string {
 	b.Helper()
 	var m members
 	var all []*instance.Instance
 	for _, address := range prefill {
-		all = append(all, in(instance.Prefill, address, fakevllm.NIXL))
+		all = append(all, instanceAt(instance.Prefill, address, fakevllm.NIXL))
 	}
 	for _, address := range decode {
-		all = append(all, in(instance.Decode, address, fakevllm.NIXL))
+		all = append(all, instanceAt(instance.Decode, address, fakevllm.NIXL))
 	}
 	m.set(all...)
-	tracker := health.New(health.Options{Source: &m, Prober: alive{}, Log: quiet()})
+	tracker := health.New(health.Options{Source: &m, Prober: prober{}, Log: quiet()})
 	b.Cleanup(tracker.Close)
 	client := upstream.NewPool(upstream.Options{})
 	b.Cleanup(client.Close)
 	lines := accesslog.New(accesslog.Options{Out: discarding{}, Log: quiet()})
 	h, err := forward.New(forward.Options{
 		Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
-		Health: tracker, Upstream: client, Recorder: listed{log: lines}, Log: quiet(),
+		Health: tracker, Upstream: client, Recorder: loggingRecorder{log: lines}, Log: quiet(),
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -116,7 +116,7 @@ func wired(b *testing.B, prefill, decode []string) string {
 	return ln.Addr().String()
 }
 
-// listening are so many engines that give every request the same answer.
+// listening starts so many engines that answer every request with the same bytes.
 func listening(b *testing.B, answer []byte, engines int) []string {
 	b.Helper()
 	var work sync.WaitGroup

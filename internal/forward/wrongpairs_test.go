@@ -22,15 +22,16 @@ func (h half) String() string {
 	return strings.Trim(h.dialect+"-"+h.version, "-") + strings.TrimSuffix(fmt.Sprint("-", h.blocks), "-0")
 }
 
-// wrongPair is a prefill and a decode instance that are all there is, and what is said
-// of them; "" if they are a pair.
+// wrongPair is a fleet of one prefill and one decode instance, and the reason why they are no
+// pair; "" if they are one.
 type wrongPair struct {
 	prefill, decode half
 	alone, says     string
 }
 
 // wrongPairs is the matrix: every dialect with every other, and each with itself in two
-// versions, and with KV blocks of two sizes. It is made of the registry, so that a new connector stands in it.
+// versions, and with KV blocks of two sizes. It is made from the registry, so that a new
+// connector is in it.
 func wrongPairs(t *testing.T) (list []wrongPair) {
 	t.Helper()
 	const older, newer = "0.31.0", "0.32.0"
@@ -65,9 +66,9 @@ func wrongPairs(t *testing.T) (list []wrongPair) {
 	return list
 }
 
-// No pair is ever made of two that do not go together. Where nothing else is left decode
-// serves alone, and its answer is right and says why; without a fallback, and where
-// decode cannot serve alone, the client is told why, and no engine gets anything.
+// Instances that cannot hand over to each other are never paired. Where no others are left
+// decode serves alone, its answer is right and has the reason. Without a fallback, and where
+// decode cannot serve alone, the error says why, and no engine gets a request.
 func TestWrongPairs(t *testing.T) {
 	t.Parallel()
 	seen := map[string]int{}
@@ -100,7 +101,7 @@ func (w wrongPair) test(t *testing.T) {
 			if i == 1 {
 				h, role = w.decode, instance.Decode
 			}
-			one := inOf(role, s, fakevllm.Mode(h.dialect))
+			one := instanceOf(role, s, fakevllm.Mode(h.dialect))
 			one.Record.Version, one.Record.BlockSize = h.version, h.blocks
 			list = append(list, one)
 		}
@@ -110,7 +111,7 @@ func (w wrongPair) test(t *testing.T) {
 		e := r.entry()
 		switch refused := !fallback || c.NeedsPrefill(); {
 		case w.alone == "":
-			r.complete(a, true, body)
+			r.checkComplete(a, true, body)
 			if e.Alone != "" || e.Prefill != r.P[0].Address() || e.Decode != r.D[0].Address() {
 				t.Errorf("no pair: %+v", e)
 			}
@@ -126,7 +127,7 @@ func (w wrongPair) test(t *testing.T) {
 				t.Errorf("fallback %t: %d legs", fallback, n)
 			}
 		default:
-			r.complete(a, true, body)
+			r.checkComplete(a, true, body)
 			if e.Alone != w.alone || a.header.Get("X-PD-Alone") != w.alone || e.Prefill != "" || legs(r.P) != 0 {
 				t.Errorf("alone %q, header %q, prefill %q", e.Alone, a.header.Get("X-PD-Alone"), e.Prefill)
 			}
@@ -134,7 +135,7 @@ func (w wrongPair) test(t *testing.T) {
 				t.Errorf("decode got a hand-over: %+v", n)
 			}
 		}
-		r.strict()
+		r.checkEngines()
 	}
 }
 

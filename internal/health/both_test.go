@@ -16,9 +16,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// living is the engine at x:1 in a role and in one of its lives.
-func living(role instance.Role, id string) *instance.Instance {
-	in := at(role, "x:1")
+// engineIn is the engine at x:1 in a role, with an incarnation.
+func engineIn(role instance.Role, id string) *instance.Instance {
+	in := instanceAt(role, "x:1")
 	in.Record.ID = id
 	return in
 }
@@ -29,12 +29,12 @@ func quiet() *logrus.Logger {
 	return log
 }
 
-// An engine in both roles is one: what is learnt of it in one role holds in the other, and
-// it is asked once.
+// An engine in both roles has one record: what is learned of it in one role holds in the
+// other, and one prober asks it.
 func TestBothRolesAreOneOpinion(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p, d := living(instance.Prefill, "A"), living(instance.Decode, "A")
+		p, d := engineIn(instance.Prefill, "A"), engineIn(instance.Decode, "A")
 		src := &source{}
 		src.set(p, d)
 		e := &engine{err: errors.New("refused")}
@@ -68,26 +68,26 @@ func TestBothRolesAreOneOpinion(t *testing.T) {
 		if n := ejected.Load(); n != 2 { // as a soft ejection, then as a hard one
 			t.Errorf("%d ejections were told", n)
 		}
-		before := e.asked()
+		before := e.probes()
 		time.Sleep(10 * time.Second)
-		if n := e.asked() - before; n < 4 || n > 12 { // one prober's pace, 250 ms growing to 2 s
+		if n := e.probes() - before; n < 4 || n > 12 { // one prober's pace, 250 ms growing to 2 s
 			t.Errorf("%d probes in ten seconds", n)
 		}
-		// One role leaves: the other is still held for what it is.
+		// One role leaves: the record of the other stays.
 		src.set(d)
 		time.Sleep(5 * time.Second)
 		if tr.Available(d.Key) {
 			t.Error("the engine was forgiven because it left one role")
 		}
-		e.say(nil)
+		e.answer(nil)
 		time.Sleep(5 * time.Second)
 		if !tr.Available(p.Key) || !tr.Available(d.Key) {
 			t.Error("it answers, and is not back")
 		}
-		// A new life owes nothing.
-		e.say(errors.New("refused"))
+		// A new life begins without a record.
+		e.answer(errors.New("refused"))
 		tr.Eject(d, "cannot connect")
-		src.set(living(instance.Prefill, "B"), living(instance.Decode, "B"))
+		src.set(engineIn(instance.Prefill, "B"), engineIn(instance.Decode, "B"))
 		synctest.Wait()
 		if tr.Trouble() {
 			t.Error("what an earlier life did is held against the next")
@@ -95,16 +95,16 @@ func TestBothRolesAreOneOpinion(t *testing.T) {
 	})
 }
 
-// An engine that stands in both roles is no peer of its own: that it answers in one does
-// not eject it from the other.
+// An engine in both roles is no peer of itself: an answer in one role does not eject it in the
+// other.
 func TestBothRolesAreNoPeers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		p, d := living(instance.Prefill, "A"), living(instance.Decode, "A")
+		p, d := engineIn(instance.Prefill, "A"), engineIn(instance.Decode, "A")
 		src := &source{}
 		src.set(p, d)
 		e := &engine{}
-		resume := e.stop("x:1")
+		resume := e.hang("x:1")
 		tr := health.New(health.Options{Source: src, Prober: e, Log: quiet(), PrefillOptional: true})
 		defer tr.Close()
 		tr.Suspect(p)

@@ -6,53 +6,54 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// record is what is held against one engine, in whatever role. Whoever is well has none.
+// record is the strikes and the ejection of one engine, in both roles together. An engine
+// that serves well has none.
 type record struct {
-	lives       [2]string // incarnations, by role; "" where it does not stand
-	strikes     int
-	out         bool
-	hard        bool
-	since       time.Time
-	reason      string
-	ejections   int       // that followed each other soon
-	back        time.Time // when it was readmitted last
-	suspected   bool      // a silenceWatch is under way
-	silentSince time.Time // when it was asked for a sign of life that has not come; zero: it has
+	incarnations [2]string // by role; "" for a role that it does not have
+	strikes      int
+	ejected      bool
+	hard         bool
+	since        time.Time
+	reason       string
+	ejections    int       // in a row, each soon after the one before
+	readmitted   time.Time // when it was readmitted last; zero: never
+	suspected    bool      // a silenceWatch is under way
+	silentSince  time.Time // since when it has been asked for a sign of life in vain; zero: it is not asked, or gave one
 }
 
 // record finds or makes the record; the lock is held.
 func (t *Tracker) record(in *instance.Instance) *record {
 	r := t.records[in.Address]
-	if r != nil && *r.life(in.Role) == in.Incarnation() {
+	if r != nil && *r.incarnation(in.Role) == in.Incarnation() {
 		return r
 	}
-	if r == nil || *r.life(in.Role) != "" {
+	if r == nil || *r.incarnation(in.Role) != "" {
 		r = &record{}
 		t.records[in.Address] = r
-		if other, ok := t.o.Source.Snapshot().Lookup(instance.Key{Role: in.Role.Other(), Address: in.Address}); ok {
-			*r.life(other.Role) = other.Incarnation()
+		if other, ok := t.opts.Source.Snapshot().Lookup(instance.Key{Role: in.Role.Other(), Address: in.Address}); ok {
+			*r.incarnation(other.Role) = other.Incarnation()
 		}
 	}
-	*r.life(in.Role) = in.Incarnation()
-	t.tell()
+	*r.incarnation(in.Role) = in.Incarnation()
+	t.publishTroubled()
 	return r
 }
 
-// life is the incarnation in a role.
-func (r *record) life(role instance.Role) *string {
+// incarnation is that of a role.
+func (r *record) incarnation(role instance.Role) *string {
 	if role == instance.Prefill {
-		return &r.lives[0]
+		return &r.incarnations[0]
 	}
-	return &r.lives[1]
+	return &r.incarnations[1]
 }
 
-// lives finds an engine that a record is about among the members, in this role if it can:
-// nil when that life of it has ended.
-func (t *Tracker) lives(snap *instance.Snapshot, k instance.Key, r *record) *instance.Instance {
+// findLife finds the instance of a record in the snapshot, in this role if there is one: nil
+// if its incarnation has ended.
+func (t *Tracker) findLife(snap *instance.Snapshot, k instance.Key, r *record) *instance.Instance {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	for _, role := range []instance.Role{k.Role, k.Role.Other()} {
-		if in, ok := snap.Lookup(instance.Key{Role: role, Address: k.Address}); ok && in.Incarnation() == *r.life(role) {
+		if in, ok := snap.Lookup(instance.Key{Role: role, Address: k.Address}); ok && in.Incarnation() == *r.incarnation(role) {
 			return in
 		}
 	}

@@ -11,28 +11,28 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-func at(role instance.Role, address string) *instance.Instance {
+func instanceAt(role instance.Role, address string) *instance.Instance {
 	return &instance.Instance{
 		Key: instance.Key{Role: role, Address: address}, Verified: true,
 		Record: instance.Record{State: instance.Ready, ID: address},
 	}
 }
 
-// The only instance of its role that takes connections is never given up, however
-// long it is silent, and neither is one of several that are all silent.
+// The only instance of its role is never ejected while it takes connections, however long it
+// is silent, and neither are several that are all silent.
 func TestNobodyIsEjectedWhileNobodyAnswers(t *testing.T) {
 	t.Parallel()
 	for name, all := range map[string][]*instance.Instance{
-		"the only one":      {at(instance.Decode, "d:1"), at(instance.Prefill, "p:1")},
-		"two of two":        {at(instance.Decode, "d:1"), at(instance.Decode, "d:2"), at(instance.Prefill, "p:1")},
-		"the only prefill":  {at(instance.Prefill, "d:1"), at(instance.Decode, "p:1")},
-		"the only instance": {at(instance.Decode, "d:1")},
+		"the only one":      {instanceAt(instance.Decode, "d:1"), instanceAt(instance.Prefill, "p:1")},
+		"two of two":        {instanceAt(instance.Decode, "d:1"), instanceAt(instance.Decode, "d:2"), instanceAt(instance.Prefill, "p:1")},
+		"the only prefill":  {instanceAt(instance.Prefill, "d:1"), instanceAt(instance.Decode, "p:1")},
+		"the only instance": {instanceAt(instance.Decode, "d:1")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			run(t, nil, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
 				src.set(slices.Clone(all)...) // a snapshot sorts what it is given
-				resume := eng.stop("d:1", "d:2")
+				resume := eng.hang("d:1", "d:2")
 				begun := time.Now()
 				for time.Since(begun) < time.Minute {
 					for _, in := range all {
@@ -60,8 +60,8 @@ func TestNobodyIsEjectedWhileNobodyAnswers(t *testing.T) {
 	}
 }
 
-// silence tells how long an instance is silent before it is ejected.
-func silence(t *testing.T, tr *health.Tracker, in *instance.Instance) time.Duration {
+// silentTime tells how long an instance is silent before it is ejected.
+func silentTime(t *testing.T, tr *health.Tracker, in *instance.Instance) time.Duration {
 	t.Helper()
 	begun := time.Now()
 	tr.Suspect(in)
@@ -77,8 +77,8 @@ func silence(t *testing.T, tr *health.Tracker, in *instance.Instance) time.Durat
 	return time.Since(begun)
 }
 
-// Beside a peer that answers a silent instance is left soon, and comes back with
-// its first answer. The next time it is given longer, as it was only slow.
+// A silent instance is ejected soon while a peer answers, and comes back with its first answer.
+// The next time it gets more time, as it was only slow.
 func TestSilentBesideAPeer(t *testing.T) {
 	t.Parallel()
 	var dead atomic.Int64
@@ -89,10 +89,10 @@ func TestSilentBesideAPeer(t *testing.T) {
 			}
 		}
 	}, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
-		in, peer := at(instance.Decode, "d:1"), at(instance.Decode, "d:2")
+		in, peer := instanceAt(instance.Decode, "d:1"), instanceAt(instance.Decode, "d:2")
 		src.set(in, peer)
-		resume := eng.stop("d:1")
-		first := silence(t, tr, in)
+		resume := eng.hang("d:1")
+		first := silentTime(t, tr, in)
 		if first > 2*time.Second {
 			t.Errorf("ejected after %s", first)
 		}
@@ -102,9 +102,9 @@ func TestSilentBesideAPeer(t *testing.T) {
 		if !tr.Available(in.Key) || tr.Silent(in.Key) || tr.SilentFor(in.Key) != 0 {
 			t.Fatal("it answers, and is not back")
 		}
-		resume = eng.stop("d:1")
+		resume = eng.hang("d:1")
 		defer resume()
-		if second := silence(t, tr, in); second < 2*first {
+		if second := silentTime(t, tr, in); second < 2*first {
 			t.Errorf("given %s, then %s: that it was slow is forgotten", first, second)
 		}
 		if dead.Load() != 0 {
@@ -117,28 +117,28 @@ func TestSilentBesideAPeer(t *testing.T) {
 func TestSilentBesideASlowPeer(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
-		in, peer := at(instance.Decode, "d:1"), at(instance.Decode, "d:2")
+		in, peer := instanceAt(instance.Decode, "d:1"), instanceAt(instance.Decode, "d:2")
 		src.set(in, peer)
-		resume := eng.stop("d:1")
+		resume := eng.hang("d:1")
 		defer resume()
-		answer := eng.stop("d:2")
+		answer := eng.hang("d:2")
 		time.AfterFunc(1200*time.Millisecond, answer)
-		if d := silence(t, tr, in); d < 4*1200*time.Millisecond {
+		if d := silentTime(t, tr, in); d < 4*1200*time.Millisecond {
 			t.Errorf("ejected after %s, though its peer took 1.2 s to answer", d)
 		}
 	})
 }
 
-// An answer of a peer from before everything stopped proves nothing.
+// An answer of a peer from before the whole machine stopped proves nothing.
 func TestAPeerThatStoppedTooIsNoPeer(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
-		in, peer := at(instance.Decode, "d:1"), at(instance.Decode, "d:2")
+		in, peer := instanceAt(instance.Decode, "d:1"), instanceAt(instance.Decode, "d:2")
 		src.set(in, peer)
-		resume := eng.stop("d:1")
+		resume := eng.hang("d:1")
 		tr.Suspect(in)
 		time.Sleep(300 * time.Millisecond)
-		later := eng.stop("d:2")
+		later := eng.hang("d:2")
 		time.Sleep(30 * time.Second)
 		if !tr.Available(in.Key) {
 			t.Error("ejected while its peer is silent too")
@@ -152,7 +152,7 @@ func TestAPeerThatStoppedTooIsNoPeer(t *testing.T) {
 	})
 }
 
-// What requests hear of an instance counts as an answer to a probe.
+// A sign of life that a request has of an instance counts like an answer to a probe.
 func TestRequestsHearASilentInstance(t *testing.T) {
 	t.Parallel()
 	var heard atomic.Uint64
@@ -164,9 +164,9 @@ func TestRequestsHearASilentInstance(t *testing.T) {
 			return 0
 		}
 	}, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
-		in, peer := at(instance.Decode, "d:1"), at(instance.Decode, "d:2")
+		in, peer := instanceAt(instance.Decode, "d:1"), instanceAt(instance.Decode, "d:2")
 		src.set(in, peer)
-		resume := eng.stop("d:1")
+		resume := eng.hang("d:1")
 		defer resume()
 		for range 20 { // it streams, and has no time for probes
 			tr.Suspect(in)
@@ -178,26 +178,26 @@ func TestRequestsHearASilentInstance(t *testing.T) {
 			}
 		}
 		time.Sleep(10 * time.Second)
-		silence(t, tr, in)
+		silentTime(t, tr, in)
 	})
 }
 
-// Where decode instances can compute prompts, the last prefill instance is
-// judged beside them, with more time.
+// Where decode instances can compute prompts they are the peers of the last prefill instance,
+// which gets more time.
 func TestTheLastPrefillBesideDecode(t *testing.T) {
 	t.Parallel()
 	run(t, func(o *health.Options) { o.PrefillOptional = true }, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
-		in, other := at(instance.Prefill, "p:1"), at(instance.Decode, "d:1")
+		in, other := instanceAt(instance.Prefill, "p:1"), instanceAt(instance.Decode, "d:1")
 		src.set(in, other)
-		resume := eng.stop("p:1")
+		resume := eng.hang("p:1")
 		defer resume()
-		if d := silence(t, tr, in); d < 5*time.Second {
+		if d := silentTime(t, tr, in); d < 5*time.Second {
 			t.Errorf("ejected after %s", d)
 		}
 	})
 }
 
-// An instance that refuses connections is dead, also the only one.
+// An instance that refuses connections is ejected, also the only one.
 func TestRefusingIsNotSilence(t *testing.T) {
 	t.Parallel()
 	var dead atomic.Int64
@@ -208,7 +208,7 @@ func TestRefusingIsNotSilence(t *testing.T) {
 			}
 		}
 	}, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
-		eng.say(errDead)
+		eng.answer(errDead)
 		tr.Suspect(in)
 		synctest.Wait()
 		if tr.Available(in.Key) || tr.Silent(in.Key) || dead.Load() != 1 {

@@ -1,6 +1,6 @@
-// Package health is this proxy's private opinion of instances, learnt from
-// requests and from probes of its own. Nothing of it is ever written to etcd:
-// one proxy's broken route must not take an instance from the others.
+// Package health is this proxy's own opinion of instances, from its requests and its probes.
+// It is never written to etcd: one proxy's broken route must not take an instance from
+// the others.
 //
 //	requests: cannot connect ─────────────▶ out (hard) ──probe──▶ slow start ─▶ in
 //	          fails where others serve ─▶ strikes ─▶ out (soft) ──time, probe──┘
@@ -21,19 +21,19 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Prober asks one instance for a sign of life; nil means alive. An error that is
-// ErrNotAsked means that the question was never put, one that is ErrNoAnswer that
-// no answer came in time; any other one is a refusal or an answer that is an error.
+// Prober asks one instance for a sign of life; nil means alive. ErrNotAsked means that the
+// probe was not sent, ErrNoAnswer that no answer came in time. Any other error is a
+// refusal, or an answer that is an error.
 type Prober interface {
 	Alive(ctx context.Context, in *instance.Instance) error
 }
 
-// ErrNotAsked is wrapped by errors of a Prober that are our own: nothing follows
-// from them for the instance.
+// ErrNotAsked is wrapped by errors of a Prober that are the proxy's own: they say nothing
+// of the instance.
 var ErrNotAsked = errors.New("not asked")
 
-// ErrNoAnswer is wrapped by errors of a Prober that waited in vain: the instance is
-// silent, which may mean that it is slow.
+// ErrNoAnswer is wrapped by errors of a Prober that got no answer in time: the instance is
+// silent, or slow.
 var ErrNoAnswer = errors.New("no answer")
 
 // Source gives the current membership.
@@ -47,7 +47,7 @@ type Options struct {
 	Prober Prober
 	Log    logrus.FieldLogger
 
-	// MaxFailures is how many strikes in a row eject, default 3.
+	// MaxFailures is how many strikes in a row eject an instance, default 3.
 	MaxFailures int
 	// Ejection is how long the first soft ejection lasts, default 1 s; each
 	// one that follows soon doubles it up to MaxEjection, default 30 s.
@@ -60,7 +60,7 @@ type Options struct {
 	// SilenceLimit is how long an instance whose requests wait may give no sign of
 	// life while others do, default 1.25 s. It grows where instances answer slowly.
 	SilenceLimit time.Duration
-	// Heard counts the signs of life that requests saw of an instance; nil: none.
+	// Heard tells how many signs of life requests have had of an instance; nil: none.
 	Heard func(instance.Key) uint64
 	// PrefillOptional tells that decode instances do the work of prefill instances
 	// when there are none.
@@ -68,8 +68,8 @@ type Options struct {
 	// SlowStart is how long a readmitted instance takes to get its full share,
 	// default 10 s; negative: at once.
 	SlowStart time.Duration
-	// OnEject is called after an ejection, on a goroutine of the Tracker. dead tells
-	// that nothing can come of requests that wait for the instance.
+	// OnEject is called after an ejection, on a goroutine of the Tracker. dead tells that
+	// requests that wait for the instance can get no answer any more.
 	OnEject func(k instance.Key, dead bool, reason string)
 }
 
@@ -97,19 +97,18 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Tracker holds the opinions. It is safe for concurrent use.
+// Tracker has the records of instances. It is safe for concurrent use.
 type Tracker struct {
-	o Options
-	// trouble are the keys of the records, nil if there are none, so that the
-	// path of a request asks nothing more while everybody is well. A list that
-	// is in here is not changed.
+	opts Options
+	// trouble has the keys of the records, nil if there are none, so that a request
+	// needs no lock while no instance has one. The list is replaced, never changed.
 	trouble atomic.Pointer[[]instance.Key]
 
-	mu         sync.RWMutex          // guards what follows; never held across a probe
-	records    map[string]*record    // by address: an engine that stands in both roles has one
-	history    map[string]slowAnswer // slow answers that are not long ago, likewise
-	closed     bool
-	complained time.Time // when complain was last heard
+	mu            sync.RWMutex          // guards what follows; never held across a probe
+	records       map[string]*record    // by address: an engine in both roles has one
+	history       map[string]slowAnswer // slow answers of late, by address
+	closed        bool
+	lastComplaint time.Time // when logNotAsked has logged last
 
 	ctx    context.Context //nolint:containedctx // the probes' own lifetime, ended by Close
 	cancel context.CancelFunc
@@ -120,9 +119,9 @@ type Tracker struct {
 type Ejection struct {
 	Since  time.Time
 	Reason string
-	// Hard: nobody could connect to it, or it was silent.
+	// Hard tells that no connection to it could be made, or that it was silent.
 	Hard bool
-	// Strikes and Ejections in a row.
+	// Strikes and Ejections are those in a row.
 	Strikes, Ejections int
 }
 
@@ -130,7 +129,7 @@ type Ejection struct {
 func New(o Options) *Tracker {
 	o.setDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Tracker{o: o, records: map[string]*record{}, history: map[string]slowAnswer{}, ctx: ctx, cancel: cancel}
+	return &Tracker{opts: o, records: map[string]*record{}, history: map[string]slowAnswer{}, ctx: ctx, cancel: cancel}
 }
 
 // Close stops the probes and waits for them.
@@ -142,11 +141,11 @@ func (t *Tracker) Close() {
 	t.work.Wait()
 }
 
-// Trouble tells whether anything is held against anybody.
+// Trouble tells whether any instance has a record.
 func (t *Tracker) Trouble() bool { return t.trouble.Load() != nil }
 
-// Troubled lists those against whom anything is held, in no order; nobody may
-// change the list.
+// Troubled lists the instances that have a record, in no order. The list must not be
+// changed.
 func (t *Tracker) Troubled() []instance.Key {
 	if list := t.trouble.Load(); list != nil {
 		return *list
@@ -154,8 +153,8 @@ func (t *Tracker) Troubled() []instance.Key {
 	return nil
 }
 
-// tell makes the keys of the records known; the lock is held.
-func (t *Tracker) tell() {
+// publishTroubled stores the keys of the records in trouble; the lock is held.
+func (t *Tracker) publishTroubled() {
 	if len(t.records) == 0 {
 		t.trouble.Store(nil)
 		return
@@ -164,7 +163,7 @@ func (t *Tracker) tell() {
 	list := make([]instance.Key, 0, len(roles)*len(t.records))
 	for address, r := range t.records {
 		for _, role := range roles {
-			if *r.life(role) != "" {
+			if *r.incarnation(role) != "" {
 				list = append(list, instance.Key{Role: role, Address: address})
 			}
 		}
@@ -172,7 +171,7 @@ func (t *Tracker) tell() {
 	t.trouble.Store(&list)
 }
 
-// Available tells whether the instance is in.
+// Available tells whether the instance is not ejected.
 func (t *Tracker) Available(k instance.Key) bool {
 	if !t.Trouble() {
 		return true
@@ -180,11 +179,11 @@ func (t *Tracker) Available(k instance.Key) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	r := t.records[k.Address]
-	return r == nil || !r.out
+	return r == nil || !r.ejected
 }
 
-// Unreachable tells that nobody could connect to the instance, so that trying
-// it is pointless even when hardly anybody else is left.
+// Unreachable tells that the instance is ejected and could not be connected to, or was
+// silent, so that it is not tried even when few others are left.
 func (t *Tracker) Unreachable(k instance.Key) bool {
 	if !t.Trouble() {
 		return false
@@ -192,22 +191,22 @@ func (t *Tracker) Unreachable(k instance.Key) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	r := t.records[k.Address]
-	return r != nil && r.out && r.hard
+	return r != nil && r.ejected && r.hard
 }
 
-// Share is the part of its turns that the instance should take, above 0 and
-// at most 1: less than 1 while it starts slowly after an ejection.
+// Share is the part of its turns that the instance should take, above 0 and at most 1. It
+// is less than 1 while the instance starts slowly after an ejection.
 func (t *Tracker) Share(k instance.Key) float64 {
-	if !t.Trouble() || t.o.SlowStart < 0 {
+	if !t.Trouble() || t.opts.SlowStart < 0 {
 		return 1
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	r := t.records[k.Address]
-	if r == nil || r.back.IsZero() {
+	if r == nil || r.readmitted.IsZero() {
 		return 1
 	}
-	return min(1, max(0.1, float64(time.Since(r.back))/float64(t.o.SlowStart)))
+	return min(1, max(0.1, float64(time.Since(r.readmitted))/float64(t.opts.SlowStart)))
 }
 
 // Ejected gives the ejection of an instance, if there is one.
@@ -215,7 +214,7 @@ func (t *Tracker) Ejected(k instance.Key) (Ejection, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	r := t.records[k.Address]
-	if r == nil || !r.out {
+	if r == nil || !r.ejected {
 		return Ejection{}, false
 	}
 	return Ejection{Since: r.since, Reason: r.reason, Hard: r.hard, Strikes: r.strikes, Ejections: r.ejections}, true
@@ -229,20 +228,20 @@ func (t *Tracker) Success(in *instance.Instance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.records[in.Address]
-	if r == nil || r.out {
+	if r == nil || r.ejected {
 		return
 	}
 	r.strikes = 0
-	if !r.suspected && (r.back.IsZero() || time.Since(r.back) > t.forgive()) {
+	if !r.suspected && (r.readmitted.IsZero() || time.Since(r.readmitted) > t.forgiveAfter()) {
 		t.forget(in.Key)
 	}
 }
 
-// forgive is how long an instance must do well until its ejections are forgotten.
-func (t *Tracker) forgive() time.Duration { return max(t.o.SlowStart, 2*t.o.MaxEjection) }
+// forgiveAfter is how long an instance must serve well until its ejections are forgotten.
+func (t *Tracker) forgiveAfter() time.Duration { return max(t.opts.SlowStart, 2*t.opts.MaxEjection) }
 
-// Strike counts a failure of an instance on a request that another one served.
-// Enough of them in a row eject it, one alone does while it is on probation.
+// Strike counts a failure of an instance on a request that another one served. Enough of
+// them in a row eject it; while it starts slowly after an ejection a single one does.
 func (t *Tracker) Strike(in *instance.Instance, reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -250,18 +249,18 @@ func (t *Tracker) Strike(in *instance.Instance, reason string) {
 		return
 	}
 	r := t.record(in)
-	if r.out {
+	if r.ejected {
 		return
 	}
 	r.strikes++
-	probation := !r.back.IsZero() && time.Since(r.back) < t.o.SlowStart
-	if r.strikes < t.o.MaxFailures && !probation {
+	probation := !r.readmitted.IsZero() && time.Since(r.readmitted) < t.opts.SlowStart
+	if r.strikes < t.opts.MaxFailures && !probation {
 		return
 	}
 	t.eject(in, r, false, false, reason)
 }
 
-// Eject takes an instance out that cannot be connected to.
+// Eject takes out an instance that cannot be connected to.
 func (t *Tracker) Eject(in *instance.Instance, reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -269,61 +268,61 @@ func (t *Tracker) Eject(in *instance.Instance, reason string) {
 		return
 	}
 	r := t.record(in)
-	if r.out && r.hard {
+	if r.ejected && r.hard {
 		return
 	}
 	t.eject(in, r, true, true, reason)
 }
 
-// forget lets go of a record; the lock is held.
+// forget deletes a record; the lock is held.
 func (t *Tracker) forget(k instance.Key) {
 	if t.records[k.Address] != nil {
 		delete(t.records, k.Address)
-		t.tell()
+		t.publishTroubled()
 	}
 }
 
-// eject takes it out and starts what brings it back; the lock is held. dead is
-// that of OnEject.
+// eject takes an instance out and starts its recovery; the lock is held. dead is that of
+// OnEject.
 func (t *Tracker) eject(in *instance.Instance, r *record, hard, dead bool, reason string) {
-	already := r.out
-	r.out, r.hard, r.since, r.reason = true, hard, time.Now(), reason
-	if !r.back.IsZero() && time.Since(r.back) > t.forgive() {
+	already := r.ejected
+	r.ejected, r.hard, r.since, r.reason = true, hard, time.Now(), reason
+	if !r.readmitted.IsZero() && time.Since(r.readmitted) > t.forgiveAfter() {
 		r.ejections = 0
 	}
 	r.ejections++
-	t.o.Log.WithFields(logrus.Fields{"instance": in.Key.String(), "reason": reason, "hard": hard}).
+	t.opts.Log.WithFields(logrus.Fields{"instance": in.Key.String(), "reason": reason, "hard": hard}).
 		Warn("instance ejected until it answers again")
 	if !already {
 		t.work.Go(func() { t.recover(in, r) })
 	}
-	t.work.Go(func() { t.o.OnEject(in.Key, dead, reason) })
+	t.work.Go(func() { t.opts.OnEject(in.Key, dead, reason) })
 }
 
-// ejectionTime is how long the present ejection lasts at least.
+// ejectionTime is the least time that the present ejection lasts.
 func (t *Tracker) ejectionTime(r *record) time.Duration {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if r.hard {
 		return 0
 	}
-	d := t.o.Ejection << min(r.ejections-1, 20)
-	if d <= 0 || d > t.o.MaxEjection {
-		d = t.o.MaxEjection
+	d := t.opts.Ejection << min(r.ejections-1, 20)
+	if d <= 0 || d > t.opts.MaxEjection {
+		d = t.opts.MaxEjection
 	}
 	return d/2 + rand.N(d/2+1)
 }
 
-// recover waits and probes until the instance may come back.
+// recover waits and probes until the instance answers, and readmits it.
 func (t *Tracker) recover(in *instance.Instance, r *record) {
-	pause := t.o.ProbeInterval
+	pause := t.opts.ProbeInterval
 	timer := time.NewTimer(max(t.ejectionTime(r), pause))
 	defer timer.Stop()
 	for {
-		snap := t.o.Source.Snapshot()
-		now := t.lives(snap, in.Key, r)
+		snap := t.opts.Source.Snapshot()
+		now := t.findLife(snap, in.Key, r)
 		if now == nil {
-			t.drop(in.Key, r)
+			t.forgetLife(in.Key, r)
 			return
 		}
 		select {
@@ -333,28 +332,28 @@ func (t *Tracker) recover(in *instance.Instance, r *record) {
 			continue
 		case <-timer.C:
 		}
-		if t.ask(now) == nil {
+		if t.probe(now) == nil {
 			t.readmit(in.Key, r)
 			return
 		}
-		pause = min(2*pause, t.o.MaxProbeInterval)
+		pause = min(2*pause, t.opts.MaxProbeInterval)
 		timer.Reset(pause/2 + rand.N(pause/2+1))
 	}
 }
 
-// ask asks for a sign of life; nil is one.
-func (t *Tracker) ask(in *instance.Instance) error {
-	ctx, cancel := context.WithTimeout(t.ctx, t.o.ProbeTimeout)
+// probe asks an instance for a sign of life; nil means that it gave one.
+func (t *Tracker) probe(in *instance.Instance) error {
+	ctx, cancel := context.WithTimeout(t.ctx, t.opts.ProbeTimeout)
 	defer cancel()
-	err := t.o.Prober.Alive(ctx, in)
+	err := t.opts.Prober.Alive(ctx, in)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, ErrNotAsked) {
-		return fmt.Errorf("%w within %s", ErrNoAnswer, t.o.ProbeTimeout)
+		return fmt.Errorf("%w within %s", ErrNoAnswer, t.opts.ProbeTimeout)
 	}
 	return err
 }
 
-// drop forgets what was held against a life that has ended.
-func (t *Tracker) drop(k instance.Key, r *record) {
+// forgetLife deletes the record of an incarnation that has ended.
+func (t *Tracker) forgetLife(k instance.Key, r *record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.records[k.Address] == r {
@@ -366,9 +365,9 @@ func (t *Tracker) readmit(k instance.Key, r *record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !r.silentSince.IsZero() {
-		t.remember(k, min(time.Since(r.silentSince), longestLimit))
+		t.rememberSlow(k, min(time.Since(r.silentSince), longestLimit))
 	}
-	r.out, r.hard, r.strikes, r.back, r.silentSince = false, false, 0, time.Now(), time.Time{}
-	t.o.Log.WithFields(logrus.Fields{"instance": k.String(), "out": time.Since(r.since).Round(time.Millisecond)}).
+	r.ejected, r.hard, r.strikes, r.readmitted, r.silentSince = false, false, 0, time.Now(), time.Time{}
+	t.opts.Log.WithFields(logrus.Fields{"instance": k.String(), "out": time.Since(r.since).Round(time.Millisecond)}).
 		Info("instance readmitted: it answers again")
 }

@@ -35,7 +35,7 @@ func (s *source) set(list ...*instance.Instance) {
 	}
 }
 
-// engine answers probes as it is told to.
+// engine answers probes as the test says.
 type engine struct {
 	mu     sync.Mutex
 	err    error
@@ -59,9 +59,8 @@ func (e *engine) Alive(ctx context.Context, in *instance.Instance) error {
 	}
 }
 
-// stop makes the instances at some addresses hang; the function that it gives
-// lets them go on.
-func (e *engine) stop(addresses ...string) (resume func()) {
+// hang makes the instances at some addresses hang, until resume is called.
+func (e *engine) hang(addresses ...string) (resume func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.hangs == nil {
@@ -81,13 +80,13 @@ func (e *engine) stop(addresses ...string) (resume func()) {
 	}
 }
 
-func (e *engine) say(err error) {
+func (e *engine) answer(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.err = err
 }
 
-func (e *engine) asked() int {
+func (e *engine) probes() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.probes
@@ -126,17 +125,17 @@ func TestRefusedComesBackWithAProbe(t *testing.T) {
 		if tr.Trouble() || !tr.Available(in.Key) || tr.Share(in.Key) != 1 {
 			t.Fatal("a fresh tracker holds something against somebody")
 		}
-		eng.say(errDead)
+		eng.answer(errDead)
 		tr.Eject(in, "refused")
 		tr.Eject(in, "refused again")
 		if tr.Available(in.Key) || !tr.Unreachable(in.Key) {
 			t.Fatal("it is still in")
 		}
 		time.Sleep(20 * time.Second)
-		if n := eng.asked(); n < 9 || n > 30 {
+		if n := eng.probes(); n < 9 || n > 30 {
 			t.Fatalf("%d probes in 20 s", n)
 		}
-		eng.say(nil)
+		eng.answer(nil)
 		time.Sleep(2 * time.Second)
 		if !tr.Available(in.Key) || tr.Unreachable(in.Key) {
 			t.Fatal("a good probe did not bring it back within one interval")
@@ -151,15 +150,15 @@ func TestRefusedComesBackWithAProbe(t *testing.T) {
 	})
 }
 
-// Who is in trouble is told by name, from the first strike until all is
-// forgotten, and a list that was given out stays as it is.
+// Troubled lists an instance from its first strike until its record is deleted, and a list
+// that was returned does not change.
 func TestTroubledByName(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, src *source, eng *engine, in *instance.Instance) {
 		other := *in
 		other.Address = "d:2"
 		src.set(in, &other)
-		eng.say(errDead)
+		eng.answer(errDead)
 		told := func(want ...instance.Key) []instance.Key {
 			t.Helper()
 			got := tr.Troubled()
@@ -208,7 +207,7 @@ func TestStrikesInARow(t *testing.T) {
 		if tr.Available(in.Key) || tr.Unreachable(in.Key) {
 			t.Fatal("three strikes eject, softly")
 		}
-		// Each ejection that follows soon is longer, and on probation one strike is enough.
+		// Each ejection that follows soon is longer, and during slow start one strike is enough.
 		last := time.Duration(0)
 		for range 4 {
 			start := time.Now()
@@ -237,7 +236,7 @@ func TestANewLifeIsForgiven(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			run(t, nil, func(tr *health.Tracker, src *source, eng *engine, in *instance.Instance) {
-				eng.say(errDead)
+				eng.answer(errDead)
 				tr.Eject(in, "refused")
 				change(src)
 				synctest.Wait()
@@ -261,58 +260,58 @@ func TestSuspect(t *testing.T) {
 	}, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
 		tr.Suspect(in)
 		synctest.Wait()
-		if tr.Trouble() || eng.asked() != 1 {
-			t.Fatalf("an instance that answers is left alone: %d probes", eng.asked())
+		if tr.Trouble() || eng.probes() != 1 {
+			t.Fatalf("an instance that answers is left alone: %d probes", eng.probes())
 		}
-		eng.say(errDead)
+		eng.answer(errDead)
 		tr.Suspect(in)
 		tr.Suspect(in)
 		synctest.Wait()
-		if tr.Available(in.Key) || ejected.Load() != 1 || eng.asked() != 4 {
-			t.Fatalf("silent: available %v, %d ejections, %d probes", tr.Available(in.Key), ejected.Load(), eng.asked())
+		if tr.Available(in.Key) || ejected.Load() != 1 || eng.probes() != 4 {
+			t.Fatalf("silent: available %v, %d ejections, %d probes", tr.Available(in.Key), ejected.Load(), eng.probes())
 		}
 	})
 }
 
-// A question that could not be put says nothing about the instance, and is put again
-// when there is a reason to.
+// A probe that could not be sent says nothing of the instance, and is sent again at the next
+// Suspect.
 func TestSuspectThatCannotBeAsked(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	log := logrus.New()
 	log.SetOutput(&out)
 	run(t, func(o *health.Options) { o.Log = log }, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
-		eng.say(fmt.Errorf("%w: no descriptors", health.ErrNotAsked))
+		eng.answer(fmt.Errorf("%w: no descriptors", health.ErrNotAsked))
 		for n := range 20 {
 			tr.Suspect(in)
 			synctest.Wait()
-			if tr.Trouble() || eng.asked() != n+1 {
-				t.Fatalf("after %d questions %d were asked; trouble: %v", n+1, eng.asked(), tr.Trouble())
+			if tr.Trouble() || eng.probes() != n+1 {
+				t.Fatalf("after %d questions %d were asked; trouble: %v", n+1, eng.probes(), tr.Trouble())
 			}
 			time.Sleep(time.Second)
 		}
 		if n := strings.Count(out.String(), "could not be asked"); n != 2 {
 			t.Errorf("told %d times in 20 s:\n%s", n, &out)
 		}
-		// What is held against it already stays.
+		// The strikes that it has stay.
 		tr.Strike(in, "x")
 		tr.Suspect(in)
 		synctest.Wait()
 		if !tr.Trouble() || !tr.Available(in.Key) {
 			t.Fatal("its strike was forgotten, or it was ejected")
 		}
-		eng.say(errDead)
+		eng.answer(errDead)
 		tr.Suspect(in)
 		synctest.Wait()
 		if tr.Available(in.Key) {
 			t.Fatal("it is in, and says nothing")
 		}
-		eng.say(health.ErrNotAsked)
+		eng.answer(health.ErrNotAsked)
 		time.Sleep(time.Minute)
 		if tr.Available(in.Key) {
 			t.Fatal("nobody asked, and it is back")
 		}
-		eng.say(nil)
+		eng.answer(nil)
 		time.Sleep(3 * time.Second)
 		if !tr.Available(in.Key) {
 			t.Fatal("it answers and is not back")
@@ -327,7 +326,7 @@ func TestClosedTrackerDoesNothing(t *testing.T) {
 		tr.Eject(in, "x")
 		tr.Strike(in, "x")
 		tr.Suspect(in)
-		if tr.Trouble() || eng.asked() != 0 {
+		if tr.Trouble() || eng.probes() != 0 {
 			t.Fatal("it went on after Close")
 		}
 	})

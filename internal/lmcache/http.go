@@ -69,8 +69,8 @@ type Asker struct {
 	HTTP *http.Client
 }
 
-// Can tells why the notifications of an instance cannot be waited for, nil if they can.
-func (a *Asker) Can(in *instance.Instance) error {
+// CannotHear tells why the notifications of an instance cannot be waited for, nil if they can.
+func (a *Asker) CannotHear(in *instance.Instance) error {
 	if a.Own == nil && len(in.Record.Ports[instance.PortLMCacheNotify]) == 0 {
 		return ErrNowhere
 	}

@@ -195,7 +195,7 @@ func TestLostAgent(t *testing.T) {
 	t.Parallel()
 	_, inbox, s, in := bridge(t)
 	a := asker(t)
-	if err := a.Can(in); err != nil {
+	if err := a.CannotHear(in); err != nil {
 		t.Error(err)
 	}
 	if err := a.Await(t.Context(), in, "", 1); !errors.Is(err, lmcache.ErrLost) {
@@ -220,7 +220,7 @@ func TestLostAgent(t *testing.T) {
 		t.Errorf("no agent: %v", err)
 	}
 	in.Record.Ports = nil
-	if err := a.Can(in); !errors.Is(err, lmcache.ErrNowhere) {
+	if err := a.CannotHear(in); !errors.Is(err, lmcache.ErrNowhere) {
 		t.Errorf("nobody receives: %v", err)
 	}
 }

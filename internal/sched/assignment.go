@@ -26,20 +26,20 @@ type Request struct {
 	// Session is what the client calls its session, "" for none; see
 	// Options.NoBinding.
 	Session string
-	// Tried are the instances that this request must not get again. What stands in it
-	// does not change any more.
+	// Tried are the instances that this request must not get again. Its elements do not
+	// change any more.
 	Tried []instance.Key
-	// TriedRanks are single ranks that it must not get again, of instances with several.
-	// Their other ranks it gets while there is no other instance that it may have.
+	// TriedRanks are ranks that it must not get again, of instances with several. It gets
+	// their other ranks only if there is no other instance for it.
 	TriedRanks []Target
-	// Rank is the data-parallel rank that it wants of an instance that has it, if Ranked.
-	// An instance with fewer ranks may be picked on any of them.
+	// Rank is the data-parallel rank that it must get, if Ranked. Of an instance that has
+	// no such rank it may get any.
 	Ranked bool
 	Rank   int
 	// Prompt is the prompt or the messages, as they stand in the body. It is not kept.
 	Prompt []byte
-	// Head is what stands before the prompt in what the model reads, as it stands in the
-	// body: tools, instructions, the salt of the cache. It is not kept.
+	// Head is what the model reads before the prompt, as it stands in the body: tools,
+	// instructions, the salt of the cache. It is not kept.
 	Head [][]byte
 	// TokensTell says that the KV cache of the prompt follows from its tokens alone, and
 	// that a prefill instance can be asked for them.
@@ -48,11 +48,11 @@ type Request struct {
 	Length int
 	// Priority of the request, if it may have one; 0 usually.
 	Priority int
-	// Measure has the assignment say what there was to do before it.
+	// Measure asks for Queued and Running of the assignment.
 	Measure bool
-	// Tentative tells that the leg may not go to the instance that is picked; if it does,
-	// Assignment.Confirm says so. Until then policies and counts know nothing of the pick;
-	// what is in flight does.
+	// Tentative tells that the leg may not be sent to the instance that is picked; if it
+	// is, Assignment.Confirm must be called. Until then policies and tallies know nothing
+	// of the pick; it counts as in flight at once.
 	Tentative bool
 }
 
@@ -66,39 +66,39 @@ type Assignment struct {
 	// Build and Blocks are what its partner must have in common with it; see Options.
 	Build  string
 	Blocks int
-	// Policy is the name of the one that chose.
+	// Policy is the name of the policy that chose.
 	Policy string
-	// Revision of the snapshot that the choice was made from.
+	// Revision is that of the snapshot that the choice was made from.
 	Revision int64
-	// Tokens of the prompt, by an estimate, and how many of them the policy expects in
-	// the cache of the instance; 0 where it does not know.
+	// Tokens is how many tokens the prompt has, by an estimate, Cached how many of them
+	// the policy expects in the cache of the instance; 0 where it does not know.
 	Tokens, Cached int
-	// Queued are the tokens that waited there before it, by Load.Waiting and what other
-	// proxies say, and Running the legs that were in flight; see Request.Measure.
+	// Queued are the tokens that waited there when it was picked, by Load.Waiting and what
+	// other proxies say, Running the legs that were in flight; see Request.Measure.
 	Queued, Running int64
-	// Lesson is what the policy wants to learn from prefill's answer.
+	// Lesson is what the policy wants to know of prefill's answer.
 	Lesson policy.Lesson
 	// Elsewhere is why another instance would have been preferred; "" if none would. See
 	// Tally.Elsewhere.
 	Elsewhere string
 
-	passed  *policy.Candidate // that is its session's, while it is being picked
-	counter *counter
-	counts  [4]*atomic.Uint64 // that the pick is counted in; nil: none
-	unsure  policy.Tentative
-	pins    *pins
-	load    *policy.Load // of the rank
-	bytes   int          // of what Tokens is the estimate
-	ratio   *ratio
-	waiting atomic.Int64 // what it has added to Load.Waiting
-	score   int64        // what it has added to Load.Scores
-	wanted  wanted       // what else would do
-	wait    wait         // guarded by counter.waiting.mu
-	done    atomic.Bool
+	passedOver *policy.Candidate // the candidate of its session that was passed over, while it is being picked
+	counter    *counter
+	counts     [4]*atomic.Uint64 // the tallies that the pick is counted in, once it is confirmed; nil: none
+	tentative  policy.Tentative
+	pins       *pins
+	load       *policy.Load // of the rank
+	bytes      int          // the length that Tokens was estimated from
+	ratio      *ratio
+	waiting    atomic.Int64 // what it has added to Load.Waiting
+	score      int64        // what it has added to Load.Scores
+	wanted     wanted       // what another instance must have to take the leg over
+	wait       wait         // guarded by counter.waiting.mu
+	done       atomic.Bool
 }
 
-// Address is that of the instance, with the number of the rank behind a # if it has
-// several.
+// Address is the address of the instance, with # and the number of the rank if it has
+// several ranks.
 func (a *Assignment) Address() string { return AddressOf(a.Instance, a.Rank) }
 
 // AddressOf is Assignment.Address of a rank of an instance.
@@ -109,9 +109,9 @@ func AddressOf(in *instance.Instance, rank int) string {
 	return in.Address + "#" + strconv.Itoa(rank)
 }
 
-// Confirm tells that the leg of a tentative pick goes where the pick says.
+// Confirm tells that the leg of a tentative pick is sent to the picked instance.
 func (a *Assignment) Confirm() {
-	a.unsure.Confirm()
+	a.tentative.Confirm()
 	for i, n := range a.counts {
 		if n != nil {
 			n.Add(1)
@@ -120,20 +120,20 @@ func (a *Assignment) Confirm() {
 	}
 }
 
-// Full tells that no prompt should be put on the instance that another can compute: as
-// far as its engine said last, requests wait for their turn or its KV cache has no room, or
-// the prompts of all legs there leave none. Requests that wait for their KV cache wait
-// for nobody's turn; engines that do not tell them apart are full more often.
+// Full tells that the instance should not compute a prompt which another instance can
+// compute: by the last report of its engine requests are queued there or its KV cache has
+// no room, or the prompts of all legs there fill it. Requests that wait for their KV cache
+// to arrive are not queued; engines that do not tell them apart are full more often.
 func (a *Assignment) Full() bool {
 	if room := a.load.Capacity.Load(); room > 0 && float64(a.load.Held.Load())+a.load.Others.Held.Load() > room {
 		return true
 	}
-	said := a.load.Engine.Load()
-	return said != nil && (said.Full() || said.All.Waiting > max(said.All.Deferred, said.All.Fetching))
+	report := a.load.Engine.Load()
+	return report != nil && (report.Full() || report.All.Waiting > max(report.All.Deferred, report.All.Fetching))
 }
 
-// half is what decides with which instances this one can be paired.
-func (a *Assignment) half() half { return half{a.Connector, a.Build, a.Blocks} }
+// pairKey is that of the instance.
+func (a *Assignment) pairKey() pairKey { return pairKey{a.Connector, a.Build, a.Blocks} }
 
 // Heard notes a sign of life of the instance: bytes of an answer.
 func (a *Assignment) Heard() { a.counter.heard.Add(1) }
@@ -149,9 +149,9 @@ func (a *Assignment) Done() {
 	}
 }
 
-// Computed tells that the instance has the KV cache of the prompt: what waits for it
-// there does so no longer. tokens are those of the prompt, 0 if they are not known.
-// Only the first call counts.
+// Computed tells that the instance has computed the prompt, which therefore does not wait
+// there any more. tokens is the length of the prompt, 0 if it is not known. Only the first
+// call counts.
 func (a *Assignment) Computed(tokens int) {
 	if n := a.waiting.Swap(0); n != 0 {
 		a.load.Waiting.Add(-n)
@@ -161,8 +161,8 @@ func (a *Assignment) Computed(tokens int) {
 	}
 }
 
-// Prefilled is Computed by an instance whose answer says how many tokens the prompt has and
-// how many of them were in its cache; 0 and 0 where it does not say.
+// Prefilled is Computed for a prefill instance. Its answer says how many tokens the prompt
+// has and how many of them were in its cache; 0 and 0 where it does not.
 func (a *Assignment) Prefilled(tokens, cached int) {
 	expected := a.Cached
 	if tokens > 0 && a.Tokens > 0 {

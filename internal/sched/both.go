@@ -6,32 +6,32 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// Why an engine that stands in both roles was picked for one of them.
+// Why an engine in both roles was picked for one of them.
 const (
-	// BothChosen: beside instances of that role alone.
+	// BothChosen: a policy chose it among others of that role alone.
 	BothChosen = "chosen"
 	// BothOnly: no instance of that role alone could be picked.
 	BothOnly = "no_other"
 )
 
-// bothPicks counts the picks, in one role, of engines that stand in both.
+// bothPicks counts the picks, in one role, of engines in both.
 type bothPicks struct{ chosen, only atomic.Uint64 }
 
-// of is what one counts in that was among some of a list.
-func (b *bothPicks) of(list *candidates, among policy.Candidates) *atomic.Uint64 {
-	if oneRole(list, among) {
+// counterFor gives the counter for the pick of such an engine among these candidates.
+func (b *bothPicks) counterFor(list *candidates, among policy.Candidates) *atomic.Uint64 {
+	if hasOneRole(list, among) {
 		return &b.chosen
 	}
 	return &b.only
 }
 
-// oneRole tells that there is an instance of one role among those that may be picked.
-func oneRole(list *candidates, among policy.Candidates) bool {
+// hasOneRole tells that an instance of one role only is among those that may be picked.
+func hasOneRole(list *candidates, among policy.Candidates) bool {
 	if list.both == len(list.items) || among.Len() == len(list.items) {
 		return list.both < len(list.items)
 	}
 	for i := range among.Len() {
-		if !list.own[among.Index(i)].both {
+		if !list.facts[among.Index(i)].both {
 			return true
 		}
 	}

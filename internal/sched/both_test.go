@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// both are the two memberships of an engine that stands in either role.
-func both(address string, change ...func(*instance.Instance)) []*instance.Instance {
+// bothRoles are the two instances of an engine in both roles.
+func bothRoles(address string, change ...func(*instance.Instance)) []*instance.Instance {
 	return []*instance.Instance{inst(instance.Prefill, address, change...), inst(instance.Decode, address, change...)}
 }
 
@@ -35,12 +35,12 @@ func pick(t *testing.T, s *sched.Scheduler, r sched.Request) *sched.Assignment {
 	return a
 }
 
-// What an engine does in one role is its load in the other: a busy prefill is no place for
-// the next decode.
+// What an engine does in one role is its load in the other: a busy prefill instance is not
+// picked for the next decode.
 func TestBothRolesShareOneCount(t *testing.T) {
 	t.Parallel()
 	src := &source{}
-	src.set(append(both("x:1"), inst(instance.Decode, "d:1"))...)
+	src.set(append(bothRoles("x:1"), inst(instance.Decode, "d:1"))...)
 	least, err := policy.Find("least_loaded")
 	if err != nil {
 		t.Fatal(err)
@@ -76,10 +76,10 @@ func TestBothRolesShareOneCount(t *testing.T) {
 	}
 }
 
-// An engine is no partner of its own while there is another.
+// An engine is not its own partner while there is another.
 func TestNobodyIsHisOwnPartner(t *testing.T) {
 	t.Parallel()
-	s, _ := build(nil, append(both("x:1"), both("y:1")...)...)
+	s, _ := build(nil, append(bothRoles("x:1"), bothRoles("y:1")...)...)
 	for i := range 20 {
 		p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
 		d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p})
@@ -94,11 +94,11 @@ func TestNobodyIsHisOwnPartner(t *testing.T) {
 	}
 }
 
-// The engine does both itself where nobody else can be reached.
+// The engine serves both legs itself where no other can be reached.
 func TestOwnPartnerIsTheLastResort(t *testing.T) {
 	t.Parallel()
 	out := sick{}
-	s, src := build(out, append(both("x:1"), both("y:1")...)...)
+	s, src := build(out, append(bothRoles("x:1"), bothRoles("y:1")...)...)
 	p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
 	other := "x:1"
 	if p.Instance.Address == other {
@@ -108,14 +108,15 @@ func TestOwnPartnerIsTheLastResort(t *testing.T) {
 	if d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p}); d.Instance.Address != p.Instance.Address {
 		t.Errorf("a leg goes to %s, which nobody can reach", d.Instance.Address)
 	}
-	// One that was tried is no other.
+	// An instance that was tried does not count as another.
 	delete(out, instance.Key{Role: instance.Decode, Address: other})
 	tried := []instance.Key{{Role: instance.Decode, Address: other}}
 	if d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p, Tried: tried}); d.Instance.Address != p.Instance.Address {
 		t.Errorf("a leg goes to %s, which was tried", d.Instance.Address)
 	}
-	// While it is alone it is no prefill instance: nobody could take what it hands over.
-	src.set(both("x:1")...)
+	// While there is no other instance it is not picked for prefill: no other could take
+	// its hand-over.
+	src.set(bothRoles("x:1")...)
 	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"}); !errors.Is(err, sched.ErrSelf) || !errors.Is(err, sched.ErrNone) {
 		t.Errorf("alone: %v", err)
 	}
@@ -123,7 +124,7 @@ func TestOwnPartnerIsTheLastResort(t *testing.T) {
 	pick(t, s, sched.Request{Role: instance.Decode, Model: "m"})
 }
 
-// What the other membership of an engine is changes its place in the lists of this one.
+// A change of an engine's instance in one role changes the lists of the other role, too.
 func TestBothRolesFollowTheMembership(t *testing.T) {
 	t.Parallel()
 	src := &source{}
@@ -133,7 +134,7 @@ func TestBothRolesFollowTheMembership(t *testing.T) {
 		Build: func(in *instance.Instance) string { return "v" + in.Record.Version },
 	})
 	prefill := sched.Request{Role: instance.Prefill, Model: "m"}
-	x := both("x:1")
+	x := bothRoles("x:1")
 	other := func(change func(*instance.Instance)) *instance.Instance { return inst(instance.Decode, "x:1", change) }
 	for _, step := range []struct {
 		name string
@@ -143,7 +144,7 @@ func TestBothRolesFollowTheMembership(t *testing.T) {
 		{"alone", x, sched.ErrSelf},
 		{"with a decode instance", append([]*instance.Instance{inst(instance.Decode, "d:1")}, x...), nil},
 		{"alone again", x, sched.ErrSelf},
-		{"with another one", append(both("y:1"), x...), nil},
+		{"with another one", append(bothRoles("y:1"), x...), nil},
 		{"one role only", x[:1], sched.ErrConnectors},
 		{"the decode instance serves another model", append([]*instance.Instance{inst(instance.Decode, "d:1", func(in *instance.Instance) { in.Record.Models = []string{"n"} })}, x...), sched.ErrSelf},
 		{"so does one of another version", append([]*instance.Instance{inst(instance.Decode, "d:1", func(in *instance.Instance) { in.Record.Models, in.Record.Version = []string{"n"}, "2" })}, x...), sched.ErrSelf},
@@ -161,11 +162,11 @@ func TestBothRolesFollowTheMembership(t *testing.T) {
 	}
 }
 
-// Whoever serves a role beside instances of that role alone, and who does so because
-// nobody else is left, are counted apart.
+// Picks of an engine in both roles are counted by whether there was an instance of that role
+// alone.
 func TestBothRolesAreCountedByReason(t *testing.T) {
 	t.Parallel()
-	s, src := build(nil, append(both("x:1"), inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1"))...)
+	s, src := build(nil, append(bothRoles("x:1"), inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1"))...)
 	for _, role := range instance.Roles() {
 		for range 10 {
 			pick(t, s, sched.Request{Role: role, Model: "m", Alone: true})
@@ -175,9 +176,9 @@ func TestBothRolesAreCountedByReason(t *testing.T) {
 	if got["prefill chosen"] == 0 || got["decode chosen"] == 0 || got["prefill no_other"] != 0 {
 		t.Errorf("with others: %v", got)
 	}
-	src.set(append(both("x:1"), inst(instance.Decode, "d:1"))...)
+	src.set(append(bothRoles("x:1"), inst(instance.Decode, "d:1"))...)
 	pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
-	src.set(append(both("x:1"), inst(instance.Prefill, "p:1"))...)
+	src.set(append(bothRoles("x:1"), inst(instance.Prefill, "p:1"))...)
 	tried := []instance.Key{{Role: instance.Prefill, Address: "x:1"}}
 	p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m", Tried: tried})
 	before := bothPicks(s)["decode no_other"]

@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// away gives how many picks of a role went elsewhere, by reason.
-func away(s *sched.Scheduler, of instance.Role) map[string]uint64 {
+// elsewhereCounts gives how many picks of a role went elsewhere, by reason.
+func elsewhereCounts(s *sched.Scheduler, of instance.Role) map[string]uint64 {
 	got := map[string]uint64{}
 	s.Tally.Elsewhere(func(role instance.Role, reason string, n uint64) {
 		if role == of && n > 0 {
@@ -21,8 +21,8 @@ func away(s *sched.Scheduler, of instance.Role) map[string]uint64 {
 	return got
 }
 
-// The instance of a session is left while it has more than twice as much in flight as
-// instances have on average, for one that stays the same; then it has its session again.
+// While the instance of a session has more than twice as much in flight as instances have on
+// average, another one, always the same, serves the session; then the first one again.
 func TestSessionLeavesTheOverloaded(t *testing.T) {
 	t.Parallel()
 	s, _ := chosenBy(t, policy.Session, nil, false, fleetOf(4)...)
@@ -52,7 +52,7 @@ func TestSessionLeavesTheOverloaded(t *testing.T) {
 	if again := pick(one); again.Instance != next.Instance {
 		t.Errorf("then to %s and to %s", next.Instance.Key, again.Instance.Key)
 	}
-	if got := away(s, instance.Decode); got["session_overloaded"] != 2 || len(got) != 1 {
+	if got := elsewhereCounts(s, instance.Decode); got["session_overloaded"] != 2 || len(got) != 1 {
 		t.Errorf("counted: %v", got)
 	}
 	for _, a := range held[:2] {
@@ -61,8 +61,8 @@ func TestSessionLeavesTheOverloaded(t *testing.T) {
 	if back := pick(one); back.Instance != home || back.Elsewhere != "" {
 		t.Errorf("with 7 it went to %s: %q", back.Instance.Key, back.Elsewhere)
 	}
-	// What other proxies have there counts as well, and what they have elsewhere is
-	// part of the mean.
+	// What other proxies have in flight there counts as well, and what they have on
+	// other instances is part of the mean.
 	s.Loads.SetOthers(map[string]sched.Counts{home.Address: {InFlight: 6}})
 	if a := pick(one); a.Instance == home {
 		t.Error("others have it overloaded")
@@ -94,7 +94,7 @@ func TestSessionBoundIsByWeight(t *testing.T) {
 			break
 		}
 	}
-	for range 40 { // all there are: 1.5 times the mean of its weight
+	for range 40 { // all requests there are: 1.5 times the mean for its weight
 		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: session})
 		if err != nil || a.Instance != heavy {
 			t.Fatalf("%v: %v", a.Instance.Key, err)
@@ -102,8 +102,8 @@ func TestSessionBoundIsByWeight(t *testing.T) {
 	}
 }
 
-// With --client-bound the header decides where it is sent, and the policy of the role
-// where it is not.
+// With --client-bound the header decides for requests that have it, and the policy of the
+// role for others.
 func TestBindingBeforePrefix(t *testing.T) {
 	t.Parallel()
 	s, _ := chosenBy(t, policy.DefaultPrefill, nil, true, fleetOf(4)...)

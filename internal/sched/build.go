@@ -9,39 +9,39 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// How the index of a snapshot is made of the one before: a change of the
-// membership costs what it touches, and a copy of the lists that it is in.
+// The index of a snapshot is made from the one before: a change of the membership costs
+// what it changes, and a copy of the lists that it is in.
 
-// change is one difference between two snapshots, as of instance.Changes.
+// change is one difference between two snapshots; see instance.Changes.
 type change struct{ was, is *instance.Instance }
 
-// edit is what becomes of the places of one address in a list.
+// edit replaces the candidates of one address in a list.
 type edit struct {
-	address string
-	is      candidate   // its first rank; without an instance: the place becomes empty
-	more    []candidate // its other ranks
+	address    string
+	first      candidate   // its first rank; without an instance: the address is removed
+	otherRanks []candidate // its other ranks
 }
 
-// edits are those of one role, in the order of its lists.
+// edits are the edits of one role, in the order of its lists.
 type edits struct {
 	all     []edit
-	byModel map[string][]edit // those that the list of a model is concerned with
+	byModel map[string][]edit // the edits of a model's list
 }
 
-// build makes the index of a snapshot; building is held. It goes on from the
-// index that was built last, in use yet or not, since the counters fit that one.
+// build makes the index of a snapshot; building is held. It starts from the index that was
+// built last, also if it was never used, since the counters fit that one.
 func (x *indexer) build(snap *instance.Snapshot) *index {
-	if x.last == nil {
-		x.last = &index{prefill: x.newRoleIndex(instance.Prefill), decode: x.newRoleIndex(instance.Decode)}
+	if x.built == nil {
+		x.built = &index{prefill: x.newRoleIndex(instance.Prefill), decode: x.newRoleIndex(instance.Decode)}
 		x.models = map[string]int{}
 	}
-	old := x.last
+	old := x.built
 	var changes []change
 	instance.Changes(old.snapshot, snap, func(was, is *instance.Instance) { changes = append(changes, change{was, is}) })
-	counters := x.loads.counters.keep(changes)
+	counters := x.loads.counters.update(changes)
 	models := x.countModels(changes)
 	n := len(changes)
-	changes, counters = x.withOthers(changes, counters)
+	changes, counters = x.withOtherRoles(changes, counters)
 	var prefill, decode edits
 	for i, c := range changes {
 		var now edit
@@ -49,48 +49,48 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 			now = x.candidatesOf(c.is, counters[i])
 		}
 		switch {
-		case now.is.Instance == nil && !listed(c.was):
+		case now.first.Instance == nil && !listed(c.was):
 		case roleOf(c) == instance.Prefill:
 			prefill.add(c.was, now)
 		default:
 			decode.add(c.was, now)
 		}
 	}
-	if len(changes) > n { // those at the end are out of order
+	if len(changes) > n { // withOtherRoles has added some at the end
 		prefill.sort()
 		decode.sort()
 	}
-	x.last = &index{
+	x.built = &index{
 		snapshot: snap,
-		prefill:  old.prefill.after(&prefill, models, x.models),
-		decode:   old.decode.after(&decode, models, x.models),
+		prefill:  old.prefill.apply(&prefill, models, x.models),
+		decode:   old.decode.apply(&decode, models, x.models),
 	}
-	return x.last
+	return x.built
 }
 
-// candidatesOf gives the candidates that an instance is: one for each of its ranks, none if
-// its dialect is not spoken.
+// candidatesOf makes the candidates of an instance: one for each of its ranks, none if the
+// proxy does not speak its dialect.
 func (x *indexer) candidatesOf(in *instance.Instance, c *counter) (out edit) {
 	dialect := x.opts.Connector(in)
 	if dialect == "" {
 		return out
 	}
-	other := c.in(in.Role.Other()).Load()
-	own := slot{
-		counter: c, half: half{dialect, x.opts.Build(in), x.opts.Blocks(in)}, slow: in.Slow(),
+	other := c.entry(in.Role.Other()).Load()
+	own := facts{
+		counter: c, pairKey: pairKey{dialect, x.opts.Build(in), x.opts.Blocks(in)}, slow: in.Slow(),
 		both: listed(other) && x.opts.Connector(other) != "", zone: in.Record.Labels[zoneLabel],
 	}
-	out.is = candidate{policy.NewCandidate(in, 0, &c.load), own}
+	out.first = candidate{policy.NewCandidate(in, 0, &c.load), own}
 	for i, load := range x.loads.counters.ranks(in.Address, in.Ranks()) {
-		out.more = append(out.more, candidate{policy.NewCandidate(in, i+1, load), own})
+		out.otherRanks = append(out.otherRanks, candidate{policy.NewCandidate(in, i+1, load), own})
 	}
 	return out
 }
 
-// withOthers adds to changes the other membership of each engine that stands in both roles:
-// whether it does is part of its place in the lists.
-func (x *indexer) withOthers(changes []change, counters []*counter) ([]change, []*counter) {
-	var among map[*instance.Instance]bool // what changes themselves, once that is asked
+// withOtherRoles adds to changes the other instance of each engine in both roles: facts.both
+// of that one may have changed.
+func (x *indexer) withOtherRoles(changes []change, counters []*counter) ([]change, []*counter) {
+	var changed map[*instance.Instance]bool // all in changes; made when it is needed
 	for i, n := 0, len(changes); i < n; i++ {
 		c := changes[i].is
 		if c == nil {
@@ -103,20 +103,20 @@ func (x *indexer) withOthers(changes []change, counters []*counter) ([]change, [
 		if !ok {
 			continue
 		}
-		other := count.in(c.Role.Other()).Load()
+		other := count.entry(c.Role.Other()).Load()
 		if other == nil {
 			continue
 		}
-		if among == nil {
-			among = make(map[*instance.Instance]bool, n)
+		if changed == nil {
+			changed = make(map[*instance.Instance]bool, n)
 			for _, c := range changes {
-				among[c.is] = true
+				changed[c.is] = true
 			}
 		}
-		if among[other] {
+		if changed[other] {
 			continue
 		}
-		among[other] = true
+		changed[other] = true
 		changes, counters = append(changes, change{other, other}), append(counters, count)
 	}
 	return changes, counters
@@ -133,10 +133,9 @@ func roleOf(c change) instance.Role {
 	return c.was.Role
 }
 
-// countModels keeps the number of entries that list each model, usable or not:
-// a model whose instances are all down, draining or cordoned is known all the
-// same, as "not now" is another answer than "never heard of". It gives the
-// models that the changes are about.
+// countModels counts the entries that list each model, usable or not: a model whose
+// instances are all down, draining or cordoned is known all the same, since "not now" is
+// another answer to a client than "unknown". It gives the models of the changes.
 func (x *indexer) countModels(changes []change) []string {
 	var about []string
 	count := func(in *instance.Instance, by int) {
@@ -162,10 +161,10 @@ func (x *indexer) countModels(changes []change) []string {
 	return about
 }
 
-// add takes the change of one instance in. was may have been in no list.
+// add adds the change of one instance. was may not have been in any list.
 func (e *edits) add(was *instance.Instance, here edit) {
 	var models []string
-	if is := here.is.Instance; is != nil {
+	if is := here.first.Instance; is != nil {
 		here.address, models = is.Address, is.Record.Models
 	} else {
 		here.address = was.Address
@@ -182,7 +181,7 @@ func (e *edits) add(was *instance.Instance, here edit) {
 	if was == nil {
 		return
 	}
-	here = edit{address: here.address} // it leaves the lists of what it does not serve any more
+	here = edit{address: here.address} // it is removed from the lists of models that it does not serve any more
 	for i, m := range was.Record.Models {
 		if !slices.Contains(models, m) && !slices.Contains(was.Record.Models[:i], m) {
 			e.byModel[m] = append(e.byModel[m], here)
@@ -204,9 +203,9 @@ func (x *indexer) newRoleIndex(role instance.Role) *roleIndex {
 	return &roleIndex{all: newList(), newList: newList}
 }
 
-// after gives the index of the role after edits. about are models that may have
-// become known or unknown, known tells whether anybody lists one.
-func (ri *roleIndex) after(e *edits, about []string, known map[string]int) *roleIndex {
+// apply gives the index of the role after edits. about are models that may have become
+// known or unknown, known is how many entries list a model.
+func (ri *roleIndex) apply(e *edits, about []string, known map[string]int) *roleIndex {
 	about = slices.DeleteFunc(slices.Clone(about), func(m string) bool { return (known[m] > 0) == (ri.byModel[m] != nil) })
 	if len(e.all) == 0 && len(about) == 0 {
 		return ri
@@ -227,13 +226,13 @@ func (ri *roleIndex) after(e *edits, about []string, known map[string]int) *role
 	if len(e.all) == 0 {
 		return next
 	}
-	next.halves = maps.Clone(ri.halves)
-	if next.halves == nil {
-		next.halves = map[half]int{}
+	next.pairKeys = maps.Clone(ri.pairKeys)
+	if next.pairKeys == nil {
+		next.pairKeys = map[pairKey]int{}
 	}
-	next.all = ri.all.after(e.all, next.halves)
-	if next.alike = len(next.halves) == 1; next.alike {
-		for next.one = range next.halves {
+	next.all = ri.all.apply(e.all, next.pairKeys)
+	if next.alike = len(next.pairKeys) == 1; next.alike {
+		for next.only = range next.pairKeys {
 		}
 	}
 	for m, es := range e.byModel {
@@ -241,59 +240,58 @@ func (ri *roleIndex) after(e *edits, about []string, known map[string]int) *role
 		switch {
 		case list == nil: // no instance lists it any more
 		case list.equals(ri.all) && sameEdits(es, e.all):
-			// Mostly there is but one model: its list is the list of all.
-			next.byModel[m] = list.with(next.all.items, next.all.own)
+			// Mostly there is only one model: its list is the list of all.
+			next.byModel[m] = list.withItems(next.all.items, next.all.facts)
 		default:
-			next.byModel[m] = list.after(es, nil)
+			next.byModel[m] = list.apply(es, nil)
 		}
 	}
 	return next
 }
 
-// equals tells that two lists hold the same, if that is plain to see.
+// equals tells that two lists share their items. Lists with equal items may not share them.
 func (c *candidates) equals(o *candidates) bool {
 	return len(c.items) == len(o.items) && (len(c.items) == 0 || &c.items[0] == &o.items[0])
 }
 
-// sameEdits tells that the edits of a model do to its list what all edits do
-// to the list of all.
+// sameEdits tells that the edits of a model's list are those of the list of all models.
 func sameEdits(model, all []edit) bool {
-	return slices.EqualFunc(model, all, func(a, b edit) bool { return a.address == b.address && a.is.Instance == b.is.Instance })
+	return slices.EqualFunc(model, all, func(a, b edit) bool { return a.address == b.address && a.first.Instance == b.first.Instance })
 }
 
-// after gives the list after edits. halves, if any, are counted along.
-func (c *candidates) after(es []edit, halves map[half]int) *candidates {
+// apply gives the list after edits. keys, if not nil, is kept up to date with the list.
+func (c *candidates) apply(es []edit, keys map[pairKey]int) *candidates {
 	most := len(c.items) + len(es)
 	for i := range es {
-		most += len(es[i].more)
+		most += len(es[i].otherRanks)
 	}
-	items, own := make([]policy.Candidate, 0, most), make([]slot, 0, most)
+	items, own := make([]policy.Candidate, 0, most), make([]facts, 0, most)
 	from := 0
 	for i := range es {
 		e := &es[i]
 		at, found := place(c.items[from:], e.address)
 		at += from
-		items, own = append(items, c.items[from:at]...), append(own, c.own[from:at]...)
+		items, own = append(items, c.items[from:at]...), append(own, c.facts[from:at]...)
 		from = at
 		if found {
-			if h := c.own[at].half; halves != nil && halves[h] > 1 {
-				halves[h]--
+			if k := c.facts[at].pairKey; keys != nil && keys[k] > 1 {
+				keys[k]--
 			} else {
-				delete(halves, h)
+				delete(keys, k)
 			}
 			for from++; from < len(c.items) && c.items[from].Instance.Address == e.address; {
 				from++ // its other ranks
 			}
 		}
-		if e.is.Instance != nil {
-			items, own = append(items, e.is.Candidate), append(own, e.is.slot)
-			for j := range e.more {
-				items, own = append(items, e.more[j].Candidate), append(own, e.more[j].slot)
+		if e.first.Instance != nil {
+			items, own = append(items, e.first.Candidate), append(own, e.first.facts)
+			for j := range e.otherRanks {
+				items, own = append(items, e.otherRanks[j].Candidate), append(own, e.otherRanks[j].facts)
 			}
-			if halves != nil {
-				halves[e.is.half]++
+			if keys != nil {
+				keys[e.first.pairKey]++
 			}
 		}
 	}
-	return c.with(append(items, c.items[from:]...), append(own, c.own[from:]...))
+	return c.withItems(append(items, c.items[from:]...), append(own, c.facts[from:]...))
 }

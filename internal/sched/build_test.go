@@ -13,24 +13,24 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-type well struct{}
+type healthy struct{}
 
-func (well) Troubled() []instance.Key             { return nil }
-func (well) Available(instance.Key) bool          { return true }
-func (well) Unreachable(instance.Key) bool        { return false }
-func (well) SilentFor(instance.Key) time.Duration { return 0 }
-func (well) Share(instance.Key) float64           { return 1 }
+func (healthy) Troubled() []instance.Key             { return nil }
+func (healthy) Available(instance.Key) bool          { return true }
+func (healthy) Unreachable(instance.Key) bool        { return false }
+func (healthy) SilentFor(instance.Key) time.Duration { return 0 }
+func (healthy) Share(instance.Key) float64           { return 1 }
 
 type fixed struct{ s *instance.Snapshot }
 
 func (f *fixed) Snapshot() *instance.Snapshot { return f.s }
 
 func schedulerOf(f *fixed) *Scheduler {
-	return New(Options{Source: f, Health: well{}, Connector: func(in *instance.Instance) string { return in.Record.Connector }})
+	return New(Options{Source: f, Health: healthy{}, Connector: func(in *instance.Instance) string { return in.Record.Connector }})
 }
 
-// somebody makes an entry at random: other models, dialects, states.
-func somebody(rng *rand.Rand, k instance.Key, pending bool) *instance.Instance {
+// randomInstance makes an instance with random models, dialect and state.
+func randomInstance(rng *rand.Rand, k instance.Key, pending bool) *instance.Instance {
 	in := &instance.Instance{Key: k, Verified: rng.IntN(5) > 0, Record: instance.Record{
 		Models:    [][]string{{"m"}, {"m"}, {"m", "n"}, {"n", "m", "n"}, {"o"}, nil}[rng.IntN(6)],
 		Connector: []string{"plain", "plain", "nixl", ""}[rng.IntN(4)],
@@ -43,13 +43,13 @@ func somebody(rng *rand.Rand, k instance.Key, pending bool) *instance.Instance {
 	return in
 }
 
-// described is an index in words, but for the turns.
-func described(ix *index) []string {
+// describe gives an index as text, without the turns of its policies.
+func describe(ix *index) []string {
 	var out []string
 	list := func(what string, c *candidates) {
 		for i := range c.whole.Len() {
-			one, own := c.whole.At(i), c.own[i]
-			out = append(out, fmt.Sprintf("%s: %s %p %v %t %t %g", what, one.Instance.Key, one.Instance, own.half, own.slow, own.both, one.Weight))
+			one, own := c.whole.At(i), c.facts[i]
+			out = append(out, fmt.Sprintf("%s: %s %p %v %t %t %g", what, one.Instance.Key, one.Instance, own.pairKey, own.slow, own.both, one.Weight))
 			if one.Load != &own.counter.load || one != &c.items[i] {
 				out = append(out, "with what belongs to another")
 			}
@@ -65,13 +65,13 @@ func described(ix *index) []string {
 		for _, m := range slices.Sorted(maps.Keys(ri.byModel)) {
 			list(string(r)+" "+m, ri.byModel[m])
 		}
-		out = append(out, fmt.Sprint(r, " ", ri.halves, ri.alike))
+		out = append(out, fmt.Sprint(r, " ", ri.pairKeys, ri.alike))
 	}
 	return out
 }
 
-// An index that was made of the one before is that of its snapshot alone, and
-// the counters are those of its members and of what is in flight.
+// An index that was made from the one before equals one that is made of its snapshot alone,
+// and the counters are those of its members and of what is in flight.
 func TestIndexFollowsTheMembership(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(9, 10))
@@ -90,7 +90,7 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 				if rng.IntN(3) == 0 {
 					delete(here, p)
 				} else {
-					here[p] = somebody(rng, p.k, p.pending)
+					here[p] = randomInstance(rng, p.k, p.pending)
 				}
 			}
 			snap := instance.NewSnapshot(int64(step), slices.Collect(maps.Values(here)))
@@ -109,10 +109,10 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 				running = running[1:]
 			}
 			fresh := schedulerOf(src)
-			if got, want := described(s.index.current()), described(fresh.index.current()); !slices.Equal(got, want) {
+			if got, want := describe(s.index.current()), describe(fresh.index.current()); !slices.Equal(got, want) {
 				t.Fatalf("step %d: got\n%v\nwant\n%v", step, got, want)
 			}
-			// Each engine has one count, which is shown with each of its roles.
+			// Each engine has one count, which each of its roles shows.
 			want, loads := map[instance.Key]int64{}, map[string]int64{}
 			for _, a := range running {
 				loads[a.Instance.Address]++
@@ -151,7 +151,7 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 	}
 }
 
-// What a change does not concern is not built again.
+// An index shares with the one before what a change does not concern.
 func TestIndexSharesWhatIsUnchanged(t *testing.T) {
 	t.Parallel()
 	in := func(role instance.Role, address string) *instance.Instance {
@@ -178,7 +178,7 @@ func TestIndexSharesWhatIsUnchanged(t *testing.T) {
 	}
 }
 
-// One change, prepared.
+// BenchmarkPrepare is preparing a snapshot with one change.
 func BenchmarkPrepare(b *testing.B) {
 	for _, n := range []int{1000, 10000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -210,8 +210,8 @@ func BenchmarkPrepare(b *testing.B) {
 	}
 }
 
-// A pick may outlive the counter that it was made with, and its entry: what is
-// said of its instance later is of the membership, not of what the counter knows.
+// A pick may outlive its counter and the counter's entry: Gone then goes by the membership,
+// not by what the counter knows.
 func TestGoneWhateverTheCounterKnows(t *testing.T) {
 	t.Parallel()
 	life := func(id string) *instance.Instance {
@@ -255,7 +255,7 @@ func TestGoneWhateverTheCounterKnows(t *testing.T) {
 	if s.Loads.counters.m[first.Address].counter == idle.counter {
 		t.Error("the counter was never let go of, so that nothing was shown")
 	}
-	// One in flight keeps its counter, which knows the entry that came after it.
+	// A leg in flight keeps its counter, which has the entry that came later.
 	busy, err := s.Pick(Request{Role: instance.Decode})
 	if err != nil {
 		t.Fatal(err)
@@ -266,8 +266,8 @@ func TestGoneWhateverTheCounterKnows(t *testing.T) {
 	}
 }
 
-// A counter has two lines of the processor's caches for itself, and what legs and
-// policies need often is in the first.
+// A counter fills two cache lines of the processor, and what legs and policies need often is
+// in the first.
 func TestCounterIsTwoLines(t *testing.T) {
 	t.Parallel()
 	if unsafe.Sizeof(uintptr(0)) != 8 {

@@ -10,64 +10,63 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// counter is what is known of one engine beside the snapshots. One that stands in both
-// roles has one: what it does as a prefill instance is load of the decode instance, too.
-// It is two lines of the processor's caches, of which no other engine's counter has a
-// part. What legs change is in the first, with all that the usual policies look at; the
-// second changes about once a second. Of an engine with data-parallel ranks it is the
-// whole's, but for the load, which is that of the first rank.
+// counter is what is known of one engine beside the snapshots. An engine in both roles has
+// one counter: what it does as a prefill instance is load of the decode instance, too. A
+// counter is two cache lines of the processor, shared with no other counter. What legs
+// change is in the first, with all that the usual policies read; the second changes about
+// once a second. Of an engine with data-parallel ranks the load is that of the first rank.
 type counter struct {
-	heard   atomic.Uint64 // signs of life that legs saw
+	heard   atomic.Uint64 // signs of life that legs have had
 	waiting waiting
 	load    policy.Load
-	// now are the entries of the snapshot that was built last, by role; nil: none.
-	now  [2]atomic.Pointer[instance.Instance]
-	hits *hits // of its cache
+	// entries are its instances in the snapshot of the newest index, by role; nil: none.
+	entries [2]atomic.Pointer[instance.Instance]
+	hits    *hits // of its prefix cache
 }
 
-// in is the entry of a role.
-func (n *counter) in(role instance.Role) *atomic.Pointer[instance.Instance] {
-	return &n.now[side(role)]
+// entry is the engine's instance in a role.
+func (n *counter) entry(role instance.Role) *atomic.Pointer[instance.Instance] {
+	return &n.entries[roleNumber(role)]
 }
 
-// side is the place of a role where each has one.
-func side(role instance.Role) int {
+// roleNumber is the index of a role in arrays of two.
+func roleNumber(role instance.Role) int {
 	if role == instance.Prefill {
 		return 0
 	}
 	return 1
 }
 
-// engine is a counter and in which roles it is counted.
+// engine is a counter and the roles of its engine.
 type engine struct {
 	*counter
-	more    []*rankLoad    // the loads of its other ranks, if it has or had some
-	said    *policy.Engine // what it says of itself; nil: nothing, or that is too old
-	present [2]int         // memberships of each role in the snapshot that was built last
-	was     [2]bool        // it has stood in that role
+	otherRanks []*rankLoad    // the loads of its ranks but the first, also of ranks that it had
+	report     *policy.Engine // its last report; nil: there is none, or it is too old
+	present    [2]int         // its entries of each role in the snapshot of the newest index
+	hadRole    [2]bool        // it has had that role
 }
 
 func (e *engine) gone() bool { return e.present == [2]int{} }
 
-// inFlight is what all its ranks hold.
+// inFlight is how many legs all its ranks have together.
 func (e *engine) inFlight() int64 {
 	sum := e.load.InFlight.Load()
-	for _, l := range e.more {
+	for _, l := range e.otherRanks {
 		sum += l.InFlight.Load()
 	}
 	return sum
 }
 
-// counters live beside the snapshots, so that a membership change loses no count. They
-// are found by address.
+// counters outlive snapshots, so that a change of the membership loses no count. They are
+// found by address.
 type counters struct {
-	mu      sync.RWMutex // guards all below; taken at index building and by readers of metrics, never by Pick
+	mu      sync.RWMutex // guards all below; held by index building and readers of metrics, never by Pick
 	m       map[string]*engine
-	leaving []string // gone, and not let go of yet
+	leaving []string // addresses that are gone and whose counters are not dropped yet
 }
 
-// rankLoad is the load of a rank that is not its instance's first: whole lines, as a
-// counter.
+// rankLoad is the load of a rank that is not its instance's first. It fills whole cache
+// lines, like a counter.
 type rankLoad struct {
 	policy.Load
 	_ [cacheLine - unsafe.Sizeof(policy.Load{})%cacheLine]byte
@@ -84,20 +83,20 @@ func (c *counters) ranks(address string, n int) []*policy.Load {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.m[address]
-	if e == nil { // it has just been let go of
+	if e == nil { // it has just been dropped
 		e = &engine{}
 	}
-	for len(e.more) < n-1 {
-		e.more = append(e.more, new(rankLoad))
+	for len(e.otherRanks) < n-1 {
+		e.otherRanks = append(e.otherRanks, new(rankLoad))
 	}
 	out := make([]*policy.Load, n-1)
 	for i := range out {
-		out[i] = &e.more[i].Load
+		out[i] = &e.otherRanks[i].Load
 	}
 	return out
 }
 
-// load is what the ranks of an instance hold, each; none if it is not known.
+// load is how many legs each rank of an instance has; none if it is not known.
 func (c *counters) load(address string, ranks int) []int64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -106,7 +105,7 @@ func (c *counters) load(address string, ranks int) []int64 {
 		return nil
 	}
 	out := []int64{e.load.InFlight.Load()}
-	for i, l := range e.more {
+	for i, l := range e.otherRanks {
 		if i+1 < ranks {
 			out = append(out, l.InFlight.Load())
 		}
@@ -114,7 +113,7 @@ func (c *counters) load(address string, ranks int) []int64 {
 	return out
 }
 
-// inFlight is what all ranks of an engine hold, 0 if it is not known.
+// inFlight is how many legs all ranks of an engine have, 0 if it is not known.
 func (c *counters) inFlight(address string) int64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -133,14 +132,14 @@ func (c *counters) find(address string) (*counter, bool) {
 	return nil, false
 }
 
-// each calls f for every membership with what its engine has in flight, in whatever role.
+// each calls f for every member with what its engine has in flight, in both roles together.
 func (c *counters) each(f func(instance.Key, int64)) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for address, e := range c.m {
 		n := e.inFlight()
 		for _, role := range instance.Roles() {
-			if at := side(role); e.present[at] > 0 || e.gone() && n != 0 && e.was[at] {
+			if at := roleNumber(role); e.present[at] > 0 || e.gone() && n != 0 && e.hadRole[at] {
 				f(instance.Key{Role: role, Address: address}, n)
 			}
 		}
@@ -160,9 +159,9 @@ func (c *counters) busy() []*counter {
 	return out
 }
 
-// keep makes sure that every instance has a counter. It gives that of each
-// change, nil for a pending add and for what went.
-func (c *counters) keep(changes []change) []*counter {
+// update gives every instance a counter. It returns that of each change, nil for a pending
+// instance and for one that went.
+func (c *counters) update(changes []change) []*counter {
 	out := make([]*counter, len(changes))
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,8 +176,8 @@ func (c *counters) keep(changes []change) []*counter {
 		}
 		if is == nil {
 			e := c.m[was.Address]
-			e.present[side(was.Role)]--
-			e.in(was.Role).CompareAndSwap(was, nil)
+			e.present[roleNumber(was.Role)]--
+			e.entry(was.Role).CompareAndSwap(was, nil)
 			if e.gone() {
 				c.leaving = append(c.leaving, was.Address)
 			}
@@ -190,18 +189,18 @@ func (c *counters) keep(changes []change) []*counter {
 			c.m[is.Address] = e
 		}
 		if was == nil {
-			e.present[side(is.Role)]++
+			e.present[roleNumber(is.Role)]++
 		}
-		e.was[side(is.Role)] = true
-		e.in(is.Role).Store(is)
+		e.hadRole[roleNumber(is.Role)] = true
+		e.entry(is.Role).Store(is)
 		out[i] = e.counter
 	}
 	return out
 }
 
-// letGo lets go of the counters of instances that are gone and idle. It is not
-// done at once when an instance goes: until the snapshot without it is out, it
-// may still be picked, and its counter be needed. The lock is held.
+// dropIdle drops the counters of engines that are gone and idle. A counter is not dropped
+// as soon as its engine goes: until the snapshot without it is published, picks may still
+// need it. The lock is held.
 func (c *counters) dropIdle() {
 	c.leaving = slices.DeleteFunc(c.leaving, func(address string) bool {
 		switch e := c.m[address]; {

@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-func says(ranks ...policy.Rank) *policy.Engine {
+func engineReport(ranks ...policy.Rank) *policy.Engine {
 	e := &policy.Engine{Ranks: ranks}
 	for _, r := range ranks {
 		e.All.Capacity += r.Capacity
@@ -18,12 +18,12 @@ func says(ranks ...policy.Rank) *policy.Engine {
 	return e
 }
 
-// A decode instance without room is passed over, whatever the policy, while another
-// has room; when nobody has, requests wait there.
+// A decode instance whose KV cache has no room is not picked, whatever the policy, while
+// another has room; when none has, requests wait there.
 func TestFullIsPassedOver(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
-		full, half := says(policy.Rank{Usage: 0.6, Waiting: 3, Starved: 3}), says(policy.Rank{Starved: 1}, policy.Rank{Usage: 0.5})
+		full, half := engineReport(policy.Rank{Usage: 0.6, Waiting: 3, Starved: 3}), engineReport(policy.Rank{Starved: 1}, policy.Rank{Usage: 0.5})
 		s, src := chosenBy(t, name, nil, false, inst(instance.Decode, "d:1"), inst(instance.Decode, "d:2"), inst(instance.Prefill, "p:1"))
 		of := func(role instance.Role) map[string]int {
 			got := map[string]int{}
@@ -48,13 +48,13 @@ func TestFullIsPassedOver(t *testing.T) {
 		if got := of(instance.Prefill); got["p:1"] != 40 {
 			t.Errorf("prefill: %v", got)
 		}
-		s.Loads.SetEngine(d2, says(policy.Rank{Usage: 0.97, Waiting: 1}))
+		s.Loads.SetEngine(d2, engineReport(policy.Rank{Usage: 0.97, Waiting: 1}))
 		s.Loads.SetEngine(d1, half)
 		if got := of(instance.Decode); got["d:1"] != 40 {
 			t.Errorf("the other one is, by its usage: %v", got)
 		}
 		s.Loads.SetEngine(d1, full)
-		of(instance.Decode) // nobody has room, and nobody is refused
+		of(instance.Decode) // none has room, and no request is refused
 		s.Loads.SetEngine(d1, nil)
 		if got := of(instance.Decode); got["d:1"] != 40 {
 			t.Errorf("what it said is too old: %v", got)
@@ -70,7 +70,7 @@ func TestFullIsPassedOver(t *testing.T) {
 	})
 }
 
-// The size of the KV cache is known on when nothing else is.
+// The size of the KV cache stays known when the engine's report is too old.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
 	s, _ := chosenBy(t, "random", nil, false, inst(instance.Decode, "d:1"))
@@ -78,7 +78,7 @@ func TestCapacity(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := instance.Key{Role: instance.Decode, Address: "d:1"}
-	s.Loads.SetEngine(k, says(policy.Rank{Capacity: 1600}, policy.Rank{Capacity: 800}))
+	s.Loads.SetEngine(k, engineReport(policy.Rank{Capacity: 1600}, policy.Rank{Capacity: 800}))
 	s.Loads.SetEngine(k, nil)
 	if l := s.LoadOf(k.Address); l.Capacity.Load() != 2400 || l.Engine.Load() != nil {
 		t.Errorf("%g tokens, %v", l.Capacity.Load(), l.Engine.Load())
@@ -86,7 +86,7 @@ func TestCapacity(t *testing.T) {
 	if _, ok := s.Loads.Total(k); !ok {
 		t.Error("it is not known")
 	}
-	s.Loads.SetEngine(instance.Key{Role: instance.Decode, Address: "d:9"}, says(policy.Rank{Starved: 1}))
+	s.Loads.SetEngine(instance.Key{Role: instance.Decode, Address: "d:9"}, engineReport(policy.Rank{Starved: 1}))
 	if _, ok := s.Loads.Total(instance.Key{}); ok || len(s.Loads.Full()) != 0 {
 		t.Error("one that is not there is known")
 	}

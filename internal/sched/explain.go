@@ -9,40 +9,40 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// Why a candidate may not be picked, beside what the membership says of it.
+// Why a candidate may not be picked, beside what its record and view say.
 const (
-	OutModel    = "model"       // it serves others
-	OutUnspoken = "connector"   // it has none that this proxy speaks
-	OutEjected  = "ejected"     // by this proxy's opinion
-	OutSilent   = "unreachable" // by the same, no connection to it can be made
-	OutSlow     = "slow"        // its agent gets no answer of it
+	OutModel    = "model"       // it serves other models
+	OutUnspoken = "connector"   // the proxy does not speak its connector
+	OutEjected  = "ejected"     // in health's opinion
+	OutSilent   = "unreachable" // in health's opinion, no connection to it can be made
+	OutSlow     = "slow"        // its agent gets no answer from it
 	OutFull     = "full"        // its KV cache has no room
 	OutTried    = "tried"       // by this request
-	OutZone     = "zone"        // it is not where the request should be served
+	OutZone     = "zone"        // it is not in the preferred zone
 )
 
-// Explained is a pick that only tells: what it would do, and why.
+// Explained is what a pick would do, and why.
 type Explained struct {
 	Role     instance.Role
 	Revision int64 // of the snapshot
-	// Candidates are all members of the role that serve something, each rank for itself.
+	// Candidates are all members of the role, each rank for itself.
 	Candidates []ExplainedCandidate
-	// Policy that chooses, "" where no candidate is left: then Err says why.
+	// Policy is the one that chooses, "" where no candidate is left: then Err says why.
 	Policy string
 	Err    error
-	// Assignment is what the pick would give. It holds nothing, and no leg may use it.
+	// Assignment is what the pick would give. It is not counted, and no leg may use it.
 	Assignment *Assignment
 }
 
-// ExplainedCandidate is one that could be picked, or why not.
+// ExplainedCandidate is a candidate, and why it could not be picked.
 type ExplainedCandidate struct {
 	Instance *instance.Instance
 	Rank     int
-	// Out is why it cannot be picked, "" if it can: a word of above, or of package alone,
-	// or the state, view or intent that it has.
+	// Out is why it cannot be picked, "" if it can: OutModel and so on, a reason of
+	// package alone, or its state, view or intent.
 	Out    string
 	Chosen bool
-	Weight float64 // with its part in it while it starts slowly
+	Weight float64 // less than its own while it starts slowly
 	Load   CandidateLoad
 	Scores []policy.Score
 }
@@ -53,15 +53,15 @@ type CandidateLoad struct {
 	Others                  float64 // legs of other proxies
 }
 
-// Explain tells what Pick would do. It changes nothing: no turn is taken, nothing is
-// counted, noted or held.
+// Explain tells what Pick would do. It changes nothing: no turn is taken, and nothing is
+// counted or remembered.
 func (s *Scheduler) Explain(r Request) *Explained {
 	ix := s.index.current()
 	e := &Explained{Role: r.Role, Revision: ix.snapshot.Revision}
 	list, known := ix.candidates(r.Role, r.Model)
 	if !known {
 		e.Err = ErrUnknownModel
-		e.members(s, nil, &r)
+		e.addMembers(s, nil, &r)
 		return e
 	}
 	among, l := s.filter.admitted(ix, list, &r)
@@ -69,7 +69,7 @@ func (s *Scheduler) Explain(r Request) *Explained {
 	for i := range among.Len() {
 		in[among.Index(i)] = true
 	}
-	among, l, zone := s.filter.zoned(list, among, &r, l)
+	among, l, zone := s.filter.preferZone(list, among, &r, l)
 	var why policy.Explanation
 	r.Tentative, r.TokensTell = true, false
 	chosen := -1
@@ -81,15 +81,15 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		f.Tentative, f.Explanation, f.Passed = &unsure, &why, &passed
 		by := list.choose(among, f)
 		chosen = by.at
-		e.Policy, e.Assignment = by.by.Name, assumed(list, by, &f)
-		e.Assignment.Revision, e.Assignment.Elsewhere = e.Revision, inWords(zone, passed)
+		e.Policy, e.Assignment = by.by.Name, hypothetical(list, by, &f)
+		e.Assignment.Revision, e.Assignment.Elsewhere = e.Revision, elsewhereText(zone, passed)
 	} else {
 		e.Err = ErrNone
-		if err := ix.mixed(list, &r); err != nil {
+		if err := ix.noPairReason(list, &r); err != nil {
 			e.Err = err
 		}
 		if e.Revision == 0 && len(ix.snapshot.All()) == 0 {
-			e.Err = ErrUnread
+			e.Err = ErrMembershipUnread
 		}
 	}
 	weights := make(map[int]float64, among.Len()) // by place
@@ -108,21 +108,21 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		case in[at]:
 			c.Out = OutZone
 		default:
-			c.Out = s.out(ix, list, at, &r)
+			c.Out = s.outReason(ix, list, at, &r)
 		}
 		e.Candidates = append(e.Candidates, c)
 	}
-	e.members(s, list, &r)
+	e.addMembers(s, list, &r)
 	return e
 }
 
-// assumed is assign without anything that could be seen.
-func assumed(c *candidates, by choice, f *policy.Request) *Assignment {
-	chosen, own := &c.items[by.at], &c.own[by.at]
+// hypothetical is assign without any effect.
+func hypothetical(c *candidates, by choice, f *policy.Request) *Assignment {
+	chosen, own := &c.items[by.at], &c.facts[by.at]
 	l := chosen.Load
 	return &Assignment{
 		Queued: l.Waiting.Load() + int64(l.Others.Waiting.Load()), Running: l.InFlight.Load() + int64(l.Others.InFlight.Load()),
-		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.half.connector, Build: own.half.build, Blocks: own.half.blocks,
+		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.pairKey.connector, Build: own.pairKey.build, Blocks: own.pairKey.blocks,
 		Policy: by.by.Name, Tokens: f.Tokens, Cached: by.cached, load: chosen.Load, counter: own.counter,
 	}
 }
@@ -131,9 +131,9 @@ func loadOf(l *policy.Load) CandidateLoad {
 	return CandidateLoad{InFlight: l.InFlight.Load(), Waiting: l.Waiting.Load(), Held: l.Held.Load(), Others: l.Others.InFlight.Load()}
 }
 
-// members adds the members of the role that are not in the list of the model; nil: an
-// empty list.
-func (e *Explained) members(s *Scheduler, list *candidates, r *Request) {
+// addMembers adds the members of the role that are not in the list of the model; a nil list
+// is empty.
+func (e *Explained) addMembers(s *Scheduler, list *candidates, r *Request) {
 	var more []ExplainedCandidate
 	for _, in := range s.Members().All() {
 		if in.Role != r.Role {
@@ -144,13 +144,13 @@ func (e *Explained) members(s *Scheduler, list *candidates, r *Request) {
 				continue
 			}
 		}
-		more = append(more, ExplainedCandidate{Instance: in, Out: s.unlisted(in)})
+		more = append(more, ExplainedCandidate{Instance: in, Out: s.unlistedReason(in)})
 	}
 	e.Candidates = append(e.Candidates, more...)
 }
 
-// unlisted is why a member is no candidate.
-func (s *Scheduler) unlisted(in *instance.Instance) string {
+// unlistedReason is why a member is no candidate.
+func (s *Scheduler) unlistedReason(in *instance.Instance) string {
 	switch {
 	case in.Intent != "":
 		return string(in.Intent)
@@ -169,16 +169,16 @@ func (s *Scheduler) unlisted(in *instance.Instance) string {
 	}
 }
 
-// out is why a candidate of the list may not be picked for a request.
-func (s *Scheduler) out(ix *index, list *candidates, at int, r *Request) string {
+// outReason is why a candidate of the list may not be picked for a request.
+func (s *Scheduler) outReason(ix *index, list *candidates, at int, r *Request) string {
 	k := list.items[at].Instance.Key
 	switch {
-	case list.tried(at, r), list.besideTried(at, r):
+	case list.tried(at, r), list.siblingTried(at, r):
 		return OutTried
 	case !list.fits(at, ix, r):
 		one := *list
-		one.items, one.own = list.items[at:at+1], list.own[at:at+1]
-		switch err := ix.mixed(&one, r); {
+		one.items, one.facts = list.items[at:at+1], list.facts[at:at+1]
+		switch err := ix.noPairReason(&one, r); {
 		case errors.Is(err, ErrVersions):
 			return alone.VersionMismatch
 		case errors.Is(err, ErrBlocks):
@@ -194,7 +194,7 @@ func (s *Scheduler) out(ix *index, list *candidates, at int, r *Request) string 
 		return OutSilent
 	case !s.opts.Health.Available(k):
 		return OutEjected
-	case list.own[at].slow:
+	case list.facts[at].slow:
 		return OutSlow
 	case slices.Contains(s.Loads.Full(), k):
 		return OutFull

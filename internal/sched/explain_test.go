@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// counted is all that picks count.
+// counted lists all counters that picks change.
 func counted(s *sched.Scheduler) (out []string) {
 	s.Tally.Picks(func(role instance.Role, by string, n uint64) { out = append(out, fmt.Sprint(role, by, n)) })
 	s.Tally.Both(func(role instance.Role, reason string, n uint64) { out = append(out, fmt.Sprint(role, reason, n)) })
@@ -24,7 +24,7 @@ func counted(s *sched.Scheduler) (out []string) {
 	return out
 }
 
-// What is explained is what is picked next, whoever chooses, and nothing counts it.
+// Explain gives what is picked next, with every policy, and is counted nowhere.
 func TestExplainIsThePick(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -81,12 +81,12 @@ func TestExplainIsThePick(t *testing.T) {
 	})
 }
 
-// A tentative pick counts when its leg goes there.
+// A tentative pick is counted when it is confirmed.
 func TestTentativePick(t *testing.T) {
 	t.Parallel()
 	s, _ := chosenBy(t, "prefix", nil, false, inst(instance.Prefill, "a:1"), inst(instance.Decode, "d:1"))
 	r := sched.Request{Role: instance.Prefill, Model: "m", Prompt: []byte(strings.Repeat("text", 500)), Tentative: true}
-	s.Explain(r) // the first look makes the counters
+	s.Explain(r) // the first call makes the counters
 	before := counted(s)
 	for range 2 {
 		a, err := s.Pick(r)
@@ -109,7 +109,7 @@ func TestTentativePick(t *testing.T) {
 	}
 }
 
-// Everybody in the role is named, with what speaks against it.
+// Explain lists every instance of the role, with the reason why it cannot be picked.
 func TestExplainSaysWhyNot(t *testing.T) {
 	t.Parallel()
 	version := func(v string) func(*instance.Instance) {

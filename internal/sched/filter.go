@@ -9,38 +9,38 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// standing is how a candidate of a list stands for one request.
+// standing says whether one request may have a candidate of a list: the lower, the better.
 type standing uint8
 
 const (
-	fine        standing = iota
-	starting             // in, with a share of its picks
-	full                 // in, but its KV cache has no room
-	ejected              // out, but it can be connected to
-	itself               // its engine is the partner's
-	unreachable          // out, or slow by its agent's word
-	beside               // the request has tried another rank of its instance
-	unfit                // the request has tried it, or it does not fit its partner
+	fine         standing = iota
+	starting              // not ejected, with a share of its turns at first
+	full                  // its KV cache has no room
+	ejected               // ejected, but it can be connected to
+	sameEngine            // its engine is the partner's
+	unreachable           // ejected without a connection, or slow by its record
+	siblingTried          // the request has tried another rank of its instance
+	unfit                 // the request has tried it, or it does not fit its partner
 	standings
 )
 
-// filter finds the candidates that a request may have.
+// filter finds the candidates that a request may get.
 type filter struct {
 	opts      *Options
 	loads     *Loads
 	scratches sync.Pool // of *scratch
 }
 
-// scratch is memory for one look at a list, used again.
+// scratch is reused memory for filtering one list.
 type scratch struct {
-	standings []standing
-	room      []policy.Choice
-	zone      []policy.Choice // see zoned
+	standings   []standing
+	choices     []policy.Choice
+	zoneChoices []policy.Choice // see preferZone
 }
 
-// admitted gives those of a list that a request may have now. Mostly that is the
-// whole list, as it is. Their memory is that of l, if that is not nil: it is given
-// back when a policy has chosen.
+// admitted gives the candidates of a list that a request may get now. Mostly that is the
+// whole list, as it is. If l is not nil, it has their memory, and goes back to scratches
+// when a policy has chosen.
 func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy.Candidates, l *scratch) {
 	troubled, fit := f.opts.Health.Troubled(), ix.allFit(list, r)
 	var noRoom []instance.Key
@@ -57,8 +57,8 @@ func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy
 		return list.whole, nil
 	}
 	worst := admission(&n)
-	l.room = slices.Grow(l.room[:0], len(list.items))
-	among = policy.Some(list.items, l.room, n[unfit]+n[beside] > 0)
+	l.choices = slices.Grow(l.choices[:0], len(list.items))
+	among = policy.Some(list.items, l.choices, n[unfit]+n[siblingTried] > 0)
 	for i, is := range l.standings {
 		if is > worst || worst == unreachable && !f.lastResort(list, i, r) {
 			continue
@@ -69,9 +69,9 @@ func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy
 		}
 		among.Add(i, weight)
 	}
-	if among.Len() == 0 && n[beside] > 0 {
+	if among.Len() == 0 && n[siblingTried] > 0 {
 		for i, is := range l.standings {
-			if is == beside && f.opts.Health.Available(list.items[i].Instance.Key) {
+			if is == siblingTried && f.opts.Health.Available(list.items[i].Instance.Key) {
 				among.Add(i, list.items[i].Weight)
 			}
 		}
@@ -79,8 +79,8 @@ func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy
 	return among, l
 }
 
-// judge finds out how every candidate stands, and how many stand so. Health is asked
-// about those in trouble only, and once: opinions may change meanwhile.
+// judge finds the standing of every candidate, and how many have each. Health is asked only
+// about those in trouble, and once for each: opinions may change meanwhile.
 func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, troubled, noRoom []instance.Key, fit bool) (n [standings]int) {
 	l.standings = slices.Grow(l.standings[:0], len(list.items))[:len(list.items)]
 	clear(l.standings)
@@ -91,18 +91,18 @@ func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, trou
 		l.standings[i] = is
 	}
 	if !fit || list.slow > 0 {
-		for i := range list.own {
+		for i := range list.facts {
 			switch {
 			case !fit && !list.fits(i, ix, r):
 				mark(i, unfit)
-			case len(r.TriedRanks) > 0 && list.besideTried(i, r):
-				mark(i, beside)
-			case list.own[i].slow:
+			case len(r.TriedRanks) > 0 && list.siblingTried(i, r):
+				mark(i, siblingTried)
+			case list.facts[i].slow:
 				mark(i, unreachable)
 			}
 		}
 	}
-	those := func(keys []instance.Key, is func(at int) standing) {
+	markAll := func(keys []instance.Key, is func(at int) standing) {
 		for _, k := range keys {
 			if k.Role != r.Role {
 				continue
@@ -115,26 +115,26 @@ func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, trou
 			}
 		}
 	}
-	those(troubled, func(at int) standing { return f.opinion(list.items[at].Instance.Key) })
-	those(noRoom, func(at int) standing {
+	markAll(troubled, func(at int) standing { return f.opinion(list.items[at].Instance.Key) })
+	markAll(noRoom, func(at int) standing {
 		if list.items[at].Load.Engine.Load().Full() {
 			return full
 		}
 		return fine
 	})
-	for at := r.self(list); at >= 0 && at < len(list.items) && list.items[at].Instance.Address == r.Partner.Instance.Address; at++ {
-		if was := l.standings[at]; was < itself {
+	for at := r.partnerPlace(list); at >= 0 && at < len(list.items) && list.items[at].Instance.Address == r.Partner.Instance.Address; at++ {
+		if was := l.standings[at]; was < sameEngine {
 			n[was]--
-			n[itself]++
-			l.standings[at] = itself
+			n[sameEngine]++
+			l.standings[at] = sameEngine
 		}
 	}
 	return n
 }
 
-// self is where the engine of the partner stands in a list, -1 if it does not. It is no
-// partner of its own: a hand-over to itself would be none.
-func (r *Request) self(list *candidates) int {
+// partnerPlace is the place of the partner's own engine in a list, -1 if it is not in it. An
+// engine is not paired with itself: there would be nothing to hand over.
+func (r *Request) partnerPlace(list *candidates) int {
 	if r.Partner == nil || r.Partner.Instance == nil || list.both == 0 {
 		return -1
 	}
@@ -144,7 +144,7 @@ func (r *Request) self(list *candidates) int {
 	return -1
 }
 
-// opinion is what health holds of an instance.
+// opinion is the standing of an instance by health alone.
 func (f *filter) opinion(k instance.Key) standing {
 	switch {
 	case f.opts.Health.Unreachable(k):
@@ -158,19 +158,18 @@ func (f *filter) opinion(k instance.Key) standing {
 	}
 }
 
-// admission decides up to which standing the candidates of a list may be picked, by
-// how many stand how. Usually those may that are in. When more than half of those
-// that can be reached are out, the opinion is likelier wrong than they are: all of
-// them may be picked. When no other can be reached, the partner's own engine does
-// it all. And when none can be reached all may be picked: better to try
-// than to refuse, the opinion may be older than the recovery. One that is full is
-// picked when none has room: a request waits there, which is better than failing.
+// admission decides up to which standing the candidates of a list may be picked. n is how
+// many have each. Usually those up to starting may. When none of them has room, full ones
+// may: a request waits there, which is better than failing. When more than half of those
+// that can be reached are ejected, health is more likely wrong than they are: all that can
+// be reached may. When no other can be reached the partner's own engine serves alone. And
+// when none at all can be reached, all may be tried: they may have recovered since.
 func admission(n *[standings]int) standing {
 	roomy := n[fine] + n[starting]
 	in := roomy + n[full]
 	switch reachable := in + n[ejected]; {
-	case reachable == 0 && n[itself] > 0:
-		return itself
+	case reachable == 0 && n[sameEngine] > 0:
+		return sameEngine
 	case reachable == 0:
 		return unreachable
 	case in*2 < reachable:
@@ -183,25 +182,25 @@ func admission(n *[standings]int) standing {
 }
 
 // lastResort tells whether an instance may be picked when none can be reached. All may be,
-// also a silent one, which may answer yet. But where a decode instance would do, no request
-// waits for a silent prefill instance.
+// also a silent one, which may still answer. But where a decode instance can serve alone,
+// no request waits for a silent or slow prefill instance.
 func (f *filter) lastResort(list *candidates, i int, r *Request) bool {
 	optional := f.opts.PrefillOptional && r.Role == instance.Prefill && !r.Alone
-	return !optional || !list.own[i].slow && f.opts.Health.SilentFor(list.items[i].Instance.Key) == 0
+	return !optional || !list.facts[i].slow && f.opts.Health.SilentFor(list.items[i].Instance.Key) == 0
 }
 
-// fits tells whether the request may have a candidate: not tried before, and one
-// that can go with its partner, or with one that can become it.
+// fits tells whether the request may get a candidate: it was not tried before, and can be
+// paired with the partner, or with an instance that can become the partner.
 func (c *candidates) fits(i int, ix *index, r *Request) bool {
-	own := c.own[i].half
+	own := c.facts[i].pairKey
 	switch {
 	case c.tried(i, r), r.Ranked && c.otherRank(i, r):
 		return false
 	case r.Partner != nil:
-		return r.pairs(own, r.Partner.half())
+		return r.canPair(own, r.Partner.pairKey())
 	case r.Role == instance.Prefill && !r.Alone:
-		both := c.own[i].both
-		return ix.decode.pairsWith(own, both) && !(both && ix.single(r.Model))
+		both := c.facts[i].both
+		return ix.decode.canPairWith(own, both) && !(both && ix.single(r.Model))
 	default:
 		return true
 	}
@@ -220,61 +219,61 @@ func (c *candidates) tried(i int, r *Request) bool {
 	return slices.Contains(r.Tried, k) || len(r.TriedRanks) > 0 && slices.Contains(r.TriedRanks, Target{k, c.items[i].Rank})
 }
 
-// otherRank tells that a candidate is another rank than the one that the request wants, of
-// an instance that has that one.
+// otherRank tells that a candidate is another rank than the one that the request must get,
+// of an instance that has that one.
 func (c *candidates) otherRank(i int, r *Request) bool {
 	return c.items[i].Rank != r.Rank && c.items[i].Instance.Ranks() > r.Rank
 }
 
-// besideTried tells that the request has tried another rank of a candidate's instance.
-func (c *candidates) besideTried(i int, r *Request) bool {
+// siblingTried tells that the request has tried another rank of a candidate's instance.
+func (c *candidates) siblingTried(i int, r *Request) bool {
 	k := c.items[i].Instance.Key
 	return slices.ContainsFunc(r.TriedRanks, func(t Target) bool { return t.Key == k })
 }
 
-// allFit tells that every candidate of the role fits the request, if that is
-// plain to see: it has tried none, and as for pairs all are alike.
+// allFit tells that every candidate of the role fits the request, where that is known
+// without looking at each: none was tried, and all have the same pairKey.
 func (ix *index) allFit(list *candidates, r *Request) bool {
 	ri := ix.role(r.Role)
 	switch {
 	case len(r.Tried)+len(r.TriedRanks) > 0, r.Ranked:
 		return false
 	case r.Partner != nil:
-		return ri.alike && r.pairs(ri.one, r.Partner.half()) && r.self(list) < 0
+		return ri.alike && r.canPair(ri.only, r.Partner.pairKey()) && r.partnerPlace(list) < 0
 	case r.Role == instance.Prefill && !r.Alone:
-		return ri.alike && ix.decode.pairsWith(ri.one, false) && (list.both == 0 || !ix.single(r.Model) && ix.decode.alike)
+		return ri.alike && ix.decode.canPairWith(ri.only, false) && (list.both == 0 || !ix.single(r.Model) && ix.decode.alike)
 	default:
 		return true
 	}
 }
 
-// mixed tells why a request that may have none of a list could have one if pairs were
-// of no matter: nil if that is not so.
-func (ix *index) mixed(list *candidates, r *Request) error {
+// noPairReason tells why no candidate of a list can be paired, for a request that gets none:
+// nil if that is not the reason.
+func (ix *index) noPairReason(list *candidates, r *Request) error {
 	if r.Partner == nil && (r.Role != instance.Prefill || r.Alone) {
 		return nil
 	}
-	partners := ix.decode.halves
+	partners := ix.decode.pairKeys
 	if r.Partner != nil {
-		partners = map[half]int{r.Partner.half(): 1}
+		partners = map[pairKey]int{r.Partner.pairKey(): 1}
 	}
 	var why error
 	for i := range list.items {
 		if list.tried(i, r) || r.Ranked && list.otherRank(i, r) || list.fits(i, ix, r) {
 			continue
 		}
-		self := list.own[i].both && r.Partner == nil
+		self := list.facts[i].both && r.Partner == nil
 		if self && why == nil {
 			why = ErrSelf
 		}
 		if self && ix.single(r.Model) {
-			continue // instances of other models do not matter
+			continue // no other instance serves the model
 		}
 		for partner := range partners {
-			if self && pairs(list.own[i].half, partner) {
-				continue // that is itself
+			if self && canPair(list.facts[i].pairKey, partner) {
+				continue // that partner is itself
 			}
-			switch is := mismatch(list.own[i].half, partner); {
+			switch is := mismatch(list.facts[i].pairKey, partner); {
 			case errors.Is(is, ErrVersions):
 				return is
 			case why == nil || !errors.Is(why, ErrBlocks):

@@ -14,20 +14,20 @@ import (
 type indexer struct {
 	opts   *Options
 	loads  *Loads
-	chains map[instance.Role][]link
+	chains map[instance.Role][]chainPolicy
 
-	now  atomic.Pointer[index]
-	next atomic.Pointer[index] // prepared, perhaps for a snapshot that is not out yet
-	// building keeps several requests from building the same index; only the first
-	// requests of all wait for it.
+	inUse    atomic.Pointer[index] // the one that picks use
+	prepared atomic.Pointer[index] // perhaps for a snapshot that is not published yet
+	// building keeps several requests from building the same index. A pick waits for it
+	// only while there is no index at all, or to be made again from the newest one.
 	building sync.Mutex
-	last     *index         // built last; guarded by building
-	models   map[string]int // entries of last that list each model; guarded by building
+	built    *index         // the one that was built last; guarded by building
+	models   map[string]int // how many entries of built list each model; guarded by building
 }
 
-// index is what one snapshot means for picking. Its lists are built once
-// when the membership changed, and never change afterwards. What a change of
-// the membership does not concern is shared with the index before.
+// index is what one snapshot means for picking. Its lists are built once, when the
+// membership has changed, and never change afterwards. What a change does not concern is
+// shared with the index before.
 type index struct {
 	snapshot        *instance.Snapshot
 	prefill, decode *roleIndex
@@ -44,29 +44,29 @@ type roleIndex struct {
 	all *candidates // of every model: for requests that name none
 
 	byModel map[string]*candidates
-	// halves counts the instances by what decides their partners.
-	halves map[half]int
-	// alike tells that there is one such half, of all.
+	// pairKeys counts the instances with each pairKey.
+	pairKeys map[pairKey]int
+	// alike tells that all instances have the same pairKey, which is only.
 	alike bool
-	one   half
+	only  pairKey
 
 	newList func() *candidates
 }
 
-// half is what of an instance decides its partners.
-type half struct {
+// pairKey is what of an instance decides with which others it can be paired.
+type pairKey struct {
 	connector string
-	build     string // what both must have in common, "" for one that goes with anybody
-	blocks    int    // likewise, 0
+	build     string // must be the partner's; "" fits all
+	blocks    int    // must be the partner's; 0 fits all
 }
 
-// pairs tells whether two instances can serve a request together.
-func pairs(prefill, decode half) bool {
+// canPair tells whether instances with these keys can serve a request together.
+func canPair(prefill, decode pairKey) bool {
 	return mismatch(prefill, decode) == nil
 }
 
 // mismatch is why two instances cannot serve a request together, nil if they can.
-func mismatch(a, b half) error {
+func mismatch(a, b pairKey) error {
 	switch {
 	case a.connector != b.connector:
 		return ErrConnectors
@@ -79,64 +79,65 @@ func mismatch(a, b half) error {
 	}
 }
 
-// pairs tells whether an instance of the wanted role can go with one of the other.
-func (r *Request) pairs(own, partner half) bool {
+// canPair tells whether an instance of the wanted role can be paired with the partner.
+func (r *Request) canPair(own, partner pairKey) bool {
 	if r.Role == instance.Prefill {
-		return pairs(own, partner)
+		return canPair(own, partner)
 	}
-	return pairs(partner, own)
+	return canPair(partner, own)
 }
 
-// pairsWith tells whether a decode instance of the index can go with a prefill instance. itself
-// tells that one of those that could is its own engine, which does not count.
-func (ri *roleIndex) pairsWith(prefill half, itself bool) bool {
+// canPairWith tells whether a decode instance of the index can be paired with a prefill
+// instance. itself tells that one of those that could is the same engine, which does not
+// count.
+func (ri *roleIndex) canPairWith(prefill pairKey, itself bool) bool {
 	if ri.alike && !itself {
-		return pairs(prefill, ri.one)
+		return canPair(prefill, ri.only)
 	}
 	n := 0
-	for h, many := range ri.halves {
-		if pairs(prefill, h) {
+	for h, many := range ri.pairKeys {
+		if canPair(prefill, h) {
 			n += many
 		}
 	}
 	return n > 1 || n == 1 && !itself
 }
 
-// candidates are in the order of addresses, each once for each of its ranks, in their
-// order. With its weight 0 an instance is none.
+// candidates is a list in the order of addresses. An instance is in it once for each of its
+// ranks, in their order, and not at all if its weight is 0.
 type candidates struct {
 	items    []policy.Candidate
-	own      []slot            // what policies need not know of each
+	facts    []facts           // of each item, what policies need not know
 	whole    policy.Candidates // all items
 	slow     int               // how many of them are slow
-	both     int               // how many of them stand in the other role, too
-	zones    int               // how many of them say where they are
-	policies []chooser         // asked one after the other until one chooses
+	both     int               // how many of them are in the other role, too
+	zones    int               // how many of them have a zone
+	policies []listPolicy      // asked in this order until one chooses
 }
 
-// slot is what the scheduler knows of a candidate beside what policies see.
-type slot struct {
+// facts are what the scheduler knows of a candidate and policies do not see.
+type facts struct {
 	counter *counter
-	half    half
+	pairKey pairKey
 	slow    bool // see instance.Slow: picked only while no other can be
 	both    bool // its engine is a candidate of the other role, too
 	zone    string
 }
 
-// candidate is one of a list with both.
+// candidate is one candidate, with what policies see and with the facts.
 type candidate struct {
 	policy.Candidate
-	slot
+	facts
 }
 
-// chooser is a policy of one list.
-type chooser struct {
-	link
+// listPolicy is a policy that chooses from one list.
+type listPolicy struct {
+	chainPolicy
 	policy.Policy
 	memory *policy.Memory
 }
 
-// newList makes the empty list of a role, with policies of its own.
+// newList makes an empty list of a role, with policies of its own.
 func (x *indexer) newList(role instance.Role) *candidates {
 	c := &candidates{whole: policy.All(nil)}
 	for _, l := range x.chains[role] {
@@ -144,15 +145,15 @@ func (x *indexer) newList(role instance.Role) *candidates {
 		o := policy.Options{
 			Rand: x.opts.Rand, Start: x.opts.Start, CacheWeight: x.opts.CacheWeight, Caches: x.opts.Caches, Memory: memory, Placements: x.opts.Placements,
 		}
-		c.policies = append(c.policies, chooser{l, l.New(o), memory})
+		c.policies = append(c.policies, listPolicy{l, l.New(o), memory})
 	}
 	return c
 }
 
-// with gives the list with other items, and the policies as they are: a change of
-// the membership does not send everything to the first instance again.
-func (c *candidates) with(items []policy.Candidate, own []slot) *candidates {
-	next := &candidates{items: items, own: own, whole: policy.All(items), policies: c.policies}
+// withItems gives the list with other items and the same policies: after a change of the
+// membership they continue with the next turn, not with the first instance.
+func (c *candidates) withItems(items []policy.Candidate, own []facts) *candidates {
+	next := &candidates{items: items, facts: own, whole: policy.All(items), policies: c.policies}
 	for i := range own {
 		if own[i].slow {
 			next.slow++
@@ -167,24 +168,24 @@ func (c *candidates) with(items []policy.Candidate, own []slot) *candidates {
 	return next
 }
 
-// place is where the first rank of an address stands in a list, or would; the others
-// stand behind it.
+// place is the place of an address's first rank in a list, or where it would be; its other
+// ranks follow.
 func place(items []policy.Candidate, address string) (at int, found bool) {
 	return slices.BinarySearchFunc(items, address, func(c policy.Candidate, a string) int { return strings.Compare(c.Instance.Address, a) })
 }
 
-// current gives the index of the current snapshot, or at worst that of the one before.
+// current gives the index of the current snapshot, or, while that is built, the one before.
 func (x *indexer) current() *index {
 	snap := x.opts.Source.Snapshot()
-	old := x.now.Load()
+	old := x.inUse.Load()
 	if old != nil && old.snapshot == snap {
 		return old
 	}
-	if next := x.next.Load(); next != nil && next.snapshot == snap && x.now.CompareAndSwap(old, next) {
+	if next := x.prepared.Load(); next != nil && next.snapshot == snap && x.inUse.CompareAndSwap(old, next) {
 		return next
 	}
-	// It is not prepared. One request builds the new index; the others go on with the old one, a
-	// few milliseconds behind at worst, rather than wait for it.
+	// The index is not prepared. One request builds it; the others do not wait for it,
+	// but use the old one, which is a few milliseconds old at most.
 	if old != nil && !x.building.TryLock() {
 		return old
 	} else if old == nil {
@@ -194,7 +195,7 @@ func (x *indexer) current() *index {
 	return x.rebuild()
 }
 
-// newest is current for callers that must not go on with an old one.
+// newest is current for callers that must not use an old index.
 func (x *indexer) newest() *index {
 	x.building.Lock()
 	defer x.building.Unlock()
@@ -203,30 +204,29 @@ func (x *indexer) newest() *index {
 
 // rebuild gives the index of the current snapshot. The lock is held.
 func (x *indexer) rebuild() *index {
-	snap, old := x.opts.Source.Snapshot(), x.now.Load()
+	snap, old := x.opts.Source.Snapshot(), x.inUse.Load()
 	if old != nil && old.snapshot == snap {
 		return old
 	}
-	if next := x.next.Load(); next != nil && next.snapshot == snap {
-		x.now.Store(next)
+	if next := x.prepared.Load(); next != nil && next.snapshot == snap {
+		x.inUse.Store(next)
 		return next
 	}
 	ix := x.build(snap)
-	x.now.Store(ix)
+	x.inUse.Store(ix)
 	return ix
 }
 
-// prepare builds what picks need of a snapshot that is about to be published,
-// so that no request has to. It is called before the source gives the snapshot
-// out, by its publisher.
+// prepare builds the index of a snapshot that is about to be published, so that no request
+// has to. The publisher calls it before the source gives the snapshot out.
 func (x *indexer) prepare(snap *instance.Snapshot) {
 	x.building.Lock()
 	defer x.building.Unlock()
-	// What was prepared last may not have been picked from yet.
-	if next := x.next.Load(); next != nil && next.snapshot == x.opts.Source.Snapshot() {
-		x.now.Store(next)
+	// No pick may have used the index that was prepared last.
+	if next := x.prepared.Load(); next != nil && next.snapshot == x.opts.Source.Snapshot() {
+		x.inUse.Store(next)
 	}
-	x.next.Store(x.build(snap))
+	x.prepared.Store(x.build(snap))
 }
 
 // candidates finds the list for a model; known is false for a model that
@@ -239,6 +239,6 @@ func (ix *index) candidates(role instance.Role, model string) (list *candidates,
 	if list = ri.byModel[model]; list != nil {
 		return list, true
 	}
-	// Before anything is known, nothing is unknown.
+	// Before the first membership is read, no model counts as unknown.
 	return ri.all, len(ix.snapshot.All()) == 0
 }

@@ -14,10 +14,9 @@ type idleLeg struct{}
 func (idleLeg) CallOff(error)        {}
 func (idleLeg) Silent(time.Duration) {}
 
-// BenchmarkLeg is what one leg asks of the scheduler, with few instances and
-// with many. The caches are filled with other things every 128 legs, as the
-// rest of the requests does: with many instances all that is kept of one is out
-// of them when its turn comes.
+// BenchmarkLeg is what the scheduler does for one leg, with few instances and with many. The
+// processor's caches are filled with other data every 128 legs, as the other work of
+// requests does: with many instances the data of one is out of them when its turn comes.
 func BenchmarkLeg(b *testing.B) {
 	for _, n := range []int{4, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -48,7 +47,7 @@ func BenchmarkLeg(b *testing.B) {
 					if err := s.Gone(a); err != nil {
 						b.Fatal(err)
 					}
-					a.Settle()
+					a.EndAwait()
 					a.Done()
 				}
 				took = append(took, time.Since(begun)/legs)

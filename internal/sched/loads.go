@@ -9,12 +9,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// Loads is what engines have to do: what this proxy has in flight there, what other proxies
-// have, and what the engines say of themselves. It lives beside the snapshots.
+// Loads knows what engines have to do: what this proxy has in flight there, what other
+// proxies have, and what the engines report. It outlives snapshots.
 type Loads struct {
 	counters counters
 	full     atomic.Pointer[[]instance.Key] // see Full
-	fullMu   sync.Mutex                     // one change of full at a time
+	fullMu   sync.Mutex                     // held while full is changed
 	pins     pins
 }
 
@@ -23,7 +23,7 @@ type Total struct {
 	InFlight, Waiting, Held int64 // as in policy.Load
 	// Others is what the other proxies have in flight there.
 	Others float64
-	Engine *policy.Engine // what it says of itself; nil: nothing, or that is too old
+	Engine *policy.Engine // its last report; nil: there is none, or it is too old
 }
 
 // Counts is what other proxies have on an instance.
@@ -31,18 +31,18 @@ type Counts struct{ InFlight, Waiting, Held float64 }
 
 // Hits is what prefill found in the cache of one engine, in tokens of all prompts.
 type Hits struct {
-	Asked    int64 // of prompts whose answer said how many they have
-	Expected int64 // of them that the policy expected in the cache
-	Found    int64 // of them that were there
+	Asked    int64 // in prompts whose answer said how many tokens they have
+	Expected int64 // of Asked, that the policy expected in the cache
+	Found    int64 // of Asked, that were in the cache
 }
 
-// hits is one that is counted in.
+// hits are the counters of Hits.
 type hits struct{ asked, expected, found atomic.Int64 }
 
 // Each calls f for every instance that is present or has something in flight.
 func (l *Loads) Each(f func(k instance.Key, inFlight int64)) { l.counters.each(f) }
 
-// Heard counts the signs of life that legs saw of an instance, in whatever role.
+// Heard tells how many signs of life legs have had of an engine, in both roles.
 func (l *Loads) Heard(k instance.Key) uint64 {
 	if c, ok := l.counters.find(k.Address); ok {
 		return c.heard.Load()
@@ -50,14 +50,14 @@ func (l *Loads) Heard(k instance.Key) uint64 {
 	return 0
 }
 
-// InFlight tells what this proxy holds on an instance, on all its ranks together and in
-// whatever role: an engine that stands in both has one count.
+// InFlight tells how many legs this proxy has in flight on an instance, on all its ranks
+// together. An engine in both roles has one count.
 func (l *Loads) InFlight(k instance.Key) int64 {
 	return l.counters.inFlight(k.Address)
 }
 
-// RanksInFlight tells what this proxy holds on each rank of an instance that has
-// several; nil of any other.
+// RanksInFlight tells how many legs this proxy has in flight on each rank of an instance
+// with several ranks; nil for any other.
 func (l *Loads) RanksInFlight(in *instance.Instance) []int64 {
 	if in.Ranks() == 1 {
 		return nil
@@ -65,15 +65,14 @@ func (l *Loads) RanksInFlight(in *instance.Instance) []int64 {
 	return l.counters.load(in.Address, in.Ranks())
 }
 
-// SetEngine notes what the engine of an instance says of itself, nil when that is too
-// old to be believed. Each rank that is a target has its own part of it. The size of the
-// KV cache is kept.
-func (l *Loads) SetEngine(k instance.Key, said *policy.Engine) {
-	l.noteFull(k, l.counters.setEngine(k.Address, said))
+// SetEngine notes the last report of an instance's engine, nil when it is too old to be
+// believed. Each rank gets its own part of it. The size of the KV cache stays known.
+func (l *Loads) SetEngine(k instance.Key, report *policy.Engine) {
+	l.noteFull(k, l.counters.setEngine(k.Address, report))
 }
 
-// noteFull keeps the list of the decode instances that, or ranks of which, have no room. A full prefill
-// instance is picked all the same: its blocks are free once decode has them.
+// noteFull keeps the list of decode instances of which a rank's KV cache has no room. A full
+// prefill instance is picked all the same: its blocks are free once decode has them.
 func (l *Loads) noteFull(k instance.Key, is bool) {
 	if k.Role != instance.Decode {
 		return
@@ -92,8 +91,8 @@ func (l *Loads) noteFull(k instance.Key, is bool) {
 	l.full.Store(&list)
 }
 
-// Full lists the instances of which a rank's KV cache had no room when they were asked last. A key
-// may stand in it that is no member any more.
+// Full lists the decode instances of which a rank's KV cache had no room in the last report.
+// It may have keys that are no members any more.
 func (l *Loads) Full() []instance.Key {
 	if list := l.full.Load(); list != nil {
 		return *list
@@ -101,7 +100,7 @@ func (l *Loads) Full() []instance.Key {
 	return nil
 }
 
-// Total gives the load of an instance; false for one that is not known.
+// Total gives the load of an instance; false if it is not known.
 func (l *Loads) Total(k instance.Key) (Total, bool) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
@@ -111,30 +110,30 @@ func (l *Loads) Total(k instance.Key) (Total, bool) {
 	return Total{}, false
 }
 
-// Totals calls f for every membership with the load of its engine, and for those that
-// have left and still have something in flight.
+// Totals calls f for every member with the load of its engine, and for instances that have
+// left and still have something in flight.
 func (l *Loads) Totals(f func(k instance.Key, t Total)) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
 		for _, role := range instance.Roles() {
-			at := side(role)
-			if t := e.total(); e.present[at] > 0 || e.gone() && t.InFlight != 0 && e.was[at] {
+			at := roleNumber(role)
+			if t := e.total(); e.present[at] > 0 || e.gone() && t.InFlight != 0 && e.hadRole[at] {
 				f(instance.Key{Role: role, Address: address}, t)
 			}
 		}
 	}
 }
 
-// SetOthers notes what all other proxies together have in flight, by address; none
-// where an address is not named. It is called about once a second, also when nothing
-// changed: what policies look at is weighed anew.
+// SetOthers notes what all other proxies together have in flight, by address; nothing for
+// an address that is not in it. It must be called about once a second, also when nothing
+// has changed: it computes anew what policies compare (policy.Load.Weigh).
 func (l *Loads) SetOthers(of map[string]Counts) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
 		c := of[address]
-		ranks := float64(1 + len(e.more)) // which rank they use they do not say
+		ranks := float64(1 + len(e.otherRanks)) // the other proxies do not say which rank they use
 		set := func(one *policy.Load) {
 			one.Others.InFlight.Store(c.InFlight / ranks)
 			one.Others.Waiting.Store(c.Waiting / ranks)
@@ -142,7 +141,7 @@ func (l *Loads) SetOthers(of map[string]Counts) {
 			one.Weigh()
 		}
 		set(&e.load)
-		for _, rank := range e.more {
+		for _, rank := range e.otherRanks {
 			set(&rank.Load)
 		}
 	}
@@ -153,22 +152,22 @@ func (l *Loads) Hits(f func(k instance.Key, h Hits)) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
-		if e.present[side(instance.Prefill)] > 0 {
+		if e.present[roleNumber(instance.Prefill)] > 0 {
 			f(instance.Key{Role: instance.Prefill, Address: address},
 				Hits{e.hits.asked.Load(), e.hits.expected.Load(), e.hits.found.Load()})
 		}
 	}
 }
 
-// setEngine tells whether a target of the engine is full.
-func (c *counters) setEngine(address string, said *policy.Engine) (full bool) {
+// setEngine notes a report, and tells whether a rank of the engine is full.
+func (c *counters) setEngine(address string, report *policy.Engine) (full bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.m[address]
 	if e == nil {
 		return false // it has just left
 	}
-	e.said = said
+	e.report = report
 	set := func(l *policy.Load, is *policy.Engine) {
 		l.Engine.Store(is)
 		if is != nil && is.All.Capacity > 0 {
@@ -177,20 +176,20 @@ func (c *counters) setEngine(address string, said *policy.Engine) (full bool) {
 		l.Weigh()
 		full = full || is.Full()
 	}
-	if len(e.more) == 0 {
-		set(&e.load, said)
+	if len(e.otherRanks) == 0 {
+		set(&e.load, report)
 		return full
 	}
-	set(&e.load, said.Rank(0))
-	for i, l := range e.more {
-		set(&l.Load, said.Rank(i+1))
+	set(&e.load, report.Rank(0))
+	for i, l := range e.otherRanks {
+		set(&l.Load, report.Rank(i+1))
 	}
 	return full
 }
 
 func (e *engine) total() Total {
-	t := Total{InFlight: e.load.InFlight.Load(), Others: e.load.Others.InFlight.Load(), Waiting: e.load.Waiting.Load(), Held: e.load.Held.Load(), Engine: e.said}
-	for _, l := range e.more {
+	t := Total{InFlight: e.load.InFlight.Load(), Others: e.load.Others.InFlight.Load(), Waiting: e.load.Waiting.Load(), Held: e.load.Held.Load(), Engine: e.report}
+	for _, l := range e.otherRanks {
 		t.InFlight += l.InFlight.Load()
 		t.Others += l.Others.InFlight.Load()
 		t.Waiting += l.Waiting.Load()

@@ -13,8 +13,8 @@ func serving(models ...string) func(*instance.Instance) {
 	return func(in *instance.Instance) { in.Record.Models = models }
 }
 
-// Several models in one fleet: what is much or little is so among the instances that
-// serve the model, whatever those of other models have to do.
+// With several models in one fleet load is compared among the instances that serve the
+// model, whatever those of other models have to do.
 func TestLoadIsAmongThoseOfTheModel(t *testing.T) {
 	t.Parallel()
 	var list []*instance.Instance
@@ -29,7 +29,7 @@ func TestLoadIsAmongThoseOfTheModel(t *testing.T) {
 		}
 		return a
 	}
-	// Idle instances of b make nobody of a overloaded: without them 12 are the mean.
+	// Idle instances of b make no instance of a overloaded: without them 12 are the mean.
 	s, _ := chosenBy(t, policy.Session, nil, false, list...)
 	others := map[string]sched.Counts{}
 	for i := range 3 {
@@ -43,7 +43,7 @@ func TestLoadIsAmongThoseOfTheModel(t *testing.T) {
 	} else {
 		a.Done()
 	}
-	// Busy ones of b make nobody of a look idle.
+	// Busy instances of b make no instance of a look idle.
 	others = map[string]sched.Counts{home.Instance.Address: {InFlight: 12}}
 	for i := range 3 {
 		others[fmt.Sprintf("b:%d", i)] = sched.Counts{InFlight: 500}

@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// What other proxies have in flight weighs like one's own, until they say otherwise or
-// are heard no more.
+// What other proxies have in flight counts like this proxy's own, until SetOthers says
+// otherwise.
 func TestOthersWeighInPicks(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"least_loaded", "power_of_two", policy.TokenWeighted} {

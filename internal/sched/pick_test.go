@@ -9,11 +9,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// turning gives one snapshot at its first look, and the other from then on: the
-// membership changes while a pick is under way.
-type turning struct{ looks []*instance.Snapshot }
+// changingSource gives one snapshot at the first call, and the other from then on: the
+// membership changes during a pick.
+type changingSource struct{ looks []*instance.Snapshot }
 
-func (s *turning) Snapshot() *instance.Snapshot {
+func (s *changingSource) Snapshot() *instance.Snapshot {
 	snap := s.looks[0]
 	if len(s.looks) > 1 {
 		s.looks = s.looks[1:]
@@ -21,8 +21,8 @@ func (s *turning) Snapshot() *instance.Snapshot {
 	return snap
 }
 
-// A pick that was under way when an instance was drained is made again: who saw the
-// drain and nothing in flight has seen the end of it.
+// A pick that was under way when its instance was drained is made again: once the drain is
+// known and nothing is in flight, nothing may come.
 func TestPickAgainWhenDrainedMeanwhile(t *testing.T) {
 	t.Parallel()
 	drained := inst(instance.Decode, "d:1", func(in *instance.Instance) { in.Intent = instance.Drain })
@@ -37,7 +37,7 @@ func TestPickAgainWhenDrainedMeanwhile(t *testing.T) {
 		{"it is still in", instance.NewSnapshot(2, []*instance.Instance{inst(instance.Decode, "d:1")}), "d:1"},
 	} {
 		s := sched.New(sched.Options{
-			Source: &turning{looks: []*instance.Snapshot{before, before, tc.after}}, Health: sick{},
+			Source: &changingSource{looks: []*instance.Snapshot{before, before, tc.after}}, Health: sick{},
 			Connector: func(in *instance.Instance) string { return in.Record.Connector },
 		})
 		a, err := s.Pick(decode("m"))
@@ -53,8 +53,8 @@ func TestPickAgainWhenDrainedMeanwhile(t *testing.T) {
 	}
 }
 
-// A prefill instance keeps what nobody has fetched until its lease ends, and nothing of
-// what was fetched.
+// A prefill instance is pinned by a KV cache that was not fetched until its lease ends, and
+// not by one that was fetched.
 func TestPinned(t *testing.T) {
 	t.Parallel()
 	s, _ := build(nil, inst(instance.Prefill, "p:1"), inst(instance.Prefill, "p:2"))
@@ -71,7 +71,7 @@ func TestPinned(t *testing.T) {
 	fetched.Done()
 	fetched.Unfetched(now.Add(time.Hour))
 	lost.Unfetched(now.Add(time.Hour))
-	lost.Unfetched(now.Add(time.Minute)) // that of an earlier one ends earlier
+	lost.Unfetched(now.Add(time.Minute)) // an earlier end does not replace a later one
 	lost.Done()
 	if lost.Instance == fetched.Instance {
 		t.Fatal("both on one instance")

@@ -7,9 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// pins are the prefill instances that keep KV caches which were never fetched, and until
-// when.
-// It is written where a request has failed, and read where an instance is drained.
+// pins are the prefill instances that hold KV caches which were never fetched, and until
+// when. They are written when a request fails, and read when an instance is drained.
 type pins struct {
 	mu    sync.Mutex // guards until
 	until map[string]time.Time
@@ -31,15 +30,15 @@ func (p *pins) add(address string, until, now time.Time) {
 	}
 }
 
-// Unfetched tells that a prefill instance keeps what it has computed until then, because
-// decode has not fetched it. Of a pick that is done decode has.
+// Unfetched tells that a prefill instance holds the KV cache of this pick until then, because
+// decode has not fetched it. After Done it does nothing: decode has fetched it then.
 func (a *Assignment) Unfetched(until time.Time) {
 	if a.pins != nil && !a.done.Load() {
 		a.pins.add(a.Instance.Address, until, time.Now())
 	}
 }
 
-// Pinned tells whether a prefill instance keeps KV caches of requests that have ended.
+// Pinned tells whether a prefill instance holds KV caches that were never fetched.
 func (l *Loads) Pinned(k instance.Key, now time.Time) bool {
 	if k.Role != instance.Prefill {
 		return false

@@ -16,8 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// chosenBy builds a scheduler with one policy for both roles, whose chances are the
-// same in every run.
+// chosenBy builds a scheduler with one policy for both roles, whose random numbers are the same
+// in every run.
 func chosenBy(tb testing.TB, name string, health sched.Health, bind bool, list ...*instance.Instance) (*sched.Scheduler, *source) {
 	tb.Helper()
 	kind, err := policy.Find(name)
@@ -47,7 +47,7 @@ func weighing(w int) func(*instance.Instance) {
 	return func(in *instance.Instance) { in.Record.Weight = &w }
 }
 
-// eachPolicy runs a test for every policy there is.
+// eachPolicy runs a test for every policy of the registry.
 func eachPolicy(t *testing.T, f func(t *testing.T, name string)) {
 	t.Helper()
 	for _, name := range policy.Names() {
@@ -58,12 +58,12 @@ func eachPolicy(t *testing.T, f func(t *testing.T, name string)) {
 	}
 }
 
-// prompts counts those of share: nobody has any of them in its cache.
+// prompts counts the prompts of share, so that each is new: no instance has it in its cache.
 var prompts atomic.Uint64
 
-// share picks for so many sessions, holds 64 picks at a time, and gives what part of
-// them each address got, in percent. again, if not nil, tells of a pick that its
-// request must go elsewhere.
+// share picks for n sessions, with 64 picks in flight at a time, and gives the share of each
+// address in percent. again, if not nil, tells that the request of a pick must be picked
+// for again.
 func share(t *testing.T, s *sched.Scheduler, n int, again func(*sched.Assignment) bool) map[string]float64 {
 	t.Helper()
 	got := map[string]float64{}
@@ -98,7 +98,7 @@ func share(t *testing.T, s *sched.Scheduler, n int, again func(*sched.Assignment
 	return got
 }
 
-func near(t *testing.T, got map[string]float64, within float64, want map[string]float64) {
+func checkShares(t *testing.T, got map[string]float64, within float64, want map[string]float64) {
 	t.Helper()
 	for address, w := range want {
 		if g := got[address]; g < w-within || g > w+within {
@@ -108,29 +108,29 @@ func near(t *testing.T, got map[string]float64, within float64, want map[string]
 	}
 }
 
-// within is how far shares may be off: keys of sessions are as they are.
-func within(name string) float64 {
+// tolerance is how far shares may be off: those of sessions depend on their hashes.
+func tolerance(name string) float64 {
 	if name == policy.Session {
 		return 3
 	}
 	return 2
 }
 
-// Weights 3:1 are shares 3:1, and with weight 0 an instance gets nothing, also as
-// the last one there is.
+// Weights 3:1 are shares 3:1, and an instance with weight 0 gets nothing, also if it is the
+// last one.
 func TestWeights(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
 		heavy, light, none := inst(instance.Decode, "h:1", weighing(300)), inst(instance.Decode, "l:1"), inst(instance.Decode, "n:1", weighing(0))
 		s, src := chosenBy(t, name, nil, false, heavy, light, none)
 		got := share(t, s, 10_000, nil)
-		near(t, got, within(name), map[string]float64{"h:1": 75, "l:1": 25})
+		checkShares(t, got, tolerance(name), map[string]float64{"h:1": 75, "l:1": 25})
 		if _, picked := got["n:1"]; picked {
 			t.Errorf("with weight 0: %v", got)
 		}
 		// Another weight is in force with the next snapshot.
 		src.set(inst(instance.Decode, "h:1"), light, none)
-		near(t, share(t, s, 10_000, nil), within(name), map[string]float64{"h:1": 50, "l:1": 50})
+		checkShares(t, share(t, s, 10_000, nil), tolerance(name), map[string]float64{"h:1": 50, "l:1": 50})
 		src.set(none)
 		if a, err := s.Pick(decode("m")); err == nil {
 			t.Errorf("picked %v", a.Instance)
@@ -142,7 +142,7 @@ func TestWeights(t *testing.T) {
 	})
 }
 
-// recovering is a health in which some are out and some start slowly.
+// recovering is a health in which some are ejected and some start slowly.
 type recovering struct {
 	out   sick
 	share map[instance.Key]float64
@@ -165,8 +165,8 @@ func (r recovering) Share(k instance.Key) float64 {
 	return 1
 }
 
-// What an ejected instance does not get, and one that starts slowly not yet, is
-// everybody else's, by weight.
+// What an ejected instance does not get, and one that starts slowly does not get yet, is
+// shared by all others, by weight.
 func TestSharesWhileSomeAreInTrouble(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -175,14 +175,14 @@ func TestSharesWhileSomeAreInTrouble(t *testing.T) {
 		}
 		key := func(address string) instance.Key { return instance.Key{Role: instance.Decode, Address: address} }
 		s, _ := chosenBy(t, name, recovering{out: sick{key("b:1"): true}}, false, fleet...)
-		near(t, share(t, s, 10_000, nil), within(name), map[string]float64{"a:1": 25, "b:1": 0, "c:1": 25, "d:1": 50})
+		checkShares(t, share(t, s, 10_000, nil), tolerance(name), map[string]float64{"a:1": 25, "b:1": 0, "c:1": 25, "d:1": 50})
 
 		s, _ = chosenBy(t, name, recovering{share: map[instance.Key]float64{key("d:1"): 0.25}}, false, fleet...)
 		want := map[string]float64{"a:1": 28.6, "b:1": 28.6, "c:1": 28.6, "d:1": 14.3}
 		if name == policy.Session { // it has its sessions at once
 			want = map[string]float64{"a:1": 20, "b:1": 20, "c:1": 20, "d:1": 40}
 		}
-		near(t, share(t, s, 10_000, nil), within(name), want)
+		checkShares(t, share(t, s, 10_000, nil), tolerance(name), want)
 	})
 }
 
@@ -193,12 +193,12 @@ func TestSharesOfRetries(t *testing.T) {
 		s, _ := chosenBy(t, name, nil, false, inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1"),
 			inst(instance.Decode, "c:1"), inst(instance.Decode, "d:1", weighing(200)))
 		got := share(t, s, 10_000, func(a *sched.Assignment) bool { return a.Instance.Address == "a:1" })
-		near(t, got, within(name), map[string]float64{"a:1": 0, "b:1": 25, "c:1": 25, "d:1": 50})
+		checkShares(t, got, tolerance(name), map[string]float64{"a:1": 0, "b:1": 25, "c:1": 25, "d:1": 50})
 	})
 }
 
-// Where prefill instances of two dialects serve in turn, each decode instance gets
-// its part of what its dialect gets.
+// Where prefill instances of two dialects take turns, each decode instance gets its part of its
+// dialect's requests.
 func TestSharesOfTwoDialects(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -221,7 +221,7 @@ func TestSharesOfTwoDialects(t *testing.T) {
 			p.Done()
 			d.Done()
 		}
-		near(t, got, within(name), map[string]float64{"a:1": 25, "b:1": 25, "c:1": 25, "d:1": 25})
+		checkShares(t, got, tolerance(name), map[string]float64{"a:1": 25, "b:1": 25, "c:1": 25, "d:1": 25})
 	})
 }
 
@@ -278,12 +278,12 @@ func TestPolicyOfEachRole(t *testing.T) {
 	}
 }
 
-// What a policy is told is what was asked.
+// A policy sees the request as it was asked for.
 func TestPolicySeesTheRequest(t *testing.T) {
 	t.Parallel()
 	src := &source{}
 	src.set(inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1"))
-	saw := &seeing{}
+	saw := &recordingPolicy{}
 	kind := policy.Kind{Name: "seeing", New: func(policy.Options) policy.Policy { return saw }}
 	s := sched.New(sched.Options{
 		Source: src, Health: sick{}, Connector: func(*instance.Instance) string { return "plain" },
@@ -306,16 +306,16 @@ func TestPolicySeesTheRequest(t *testing.T) {
 	}
 }
 
-// seeing notes what it is asked and leaves the choice to others.
-type seeing struct{ r policy.Request }
+// recordingPolicy notes the request and leaves the choice to others.
+type recordingPolicy struct{ r policy.Request }
 
-func (s *seeing) Choose(_ policy.Candidates, r policy.Request) (at, cached int) {
+func (s *recordingPolicy) Choose(_ policy.Candidates, r policy.Request) (at, cached int) {
 	s.r = r
 	return -1, 0
 }
 
-// Picks from many goroutines while instances come, go, and change their weights:
-// nobody with weight 0 is picked, and nothing stays in flight.
+// While many goroutines pick and instances come, go, and change their weights, no instance with
+// weight 0 is picked, and in the end nothing is in flight.
 func TestConcurrentPicks(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -353,7 +353,7 @@ func TestConcurrentPicks(t *testing.T) {
 					if a.Instance.Weight() == 0 {
 						t.Errorf("%s with weight 0", a.Instance.Key)
 					}
-					if i%4 == 0 { // it failed, and another one is wanted
+					if i%4 == 0 { // it failed, and is picked for again
 						r.Tried = []instance.Key{a.Instance.Key}
 						b, err := s.Pick(r)
 						if err != nil || b.Instance.Key == a.Instance.Key {
@@ -381,11 +381,11 @@ func TestConcurrentPicks(t *testing.T) {
 	})
 }
 
-// A pick from a list of which all may be picked makes its assignment and nothing
-// else, whatever the policy, and copies no list.
+// A pick from a list of which all may be picked allocates its assignment and nothing else, with
+// every policy, and copies no list.
 func TestPickAllocatesItsAssignment(t *testing.T) {
 	for _, name := range policy.Names() {
-		s, _ := chosenBy(t, name, nil, true, many(200)...)
+		s, _ := chosenBy(t, name, nil, true, decodes(200)...)
 		for _, session := range []string{"", "s"} {
 			r := decode("m")
 			r.Session = session
@@ -408,7 +408,7 @@ func BenchmarkPolicy(b *testing.B) {
 		for _, kind := range []string{"even", "uneven"} {
 			for _, n := range []int{4, 1000} {
 				b.Run(fmt.Sprintf("%s/%s/%d", name, kind, n), func(b *testing.B) {
-					list := many(n)
+					list := decodes(n)
 					for i, in := range list {
 						weighing(weights[kind](i))(in)
 					}

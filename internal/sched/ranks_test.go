@@ -16,9 +16,9 @@ func ranks(n int) func(*instance.Instance) {
 	return func(in *instance.Instance) { in.Record.DPSize = n }
 }
 
-// hold picks n times, ends the picks in the order they were made while 64 of them are
-// held, and gives how many each rank got.
-func hold(t *testing.T, s *sched.Scheduler, n int, r sched.Request) map[string]int {
+// pickCounts picks n times, with 64 picks in flight at a time, and gives how many each rank
+// got.
+func pickCounts(t *testing.T, s *sched.Scheduler, n int, r sched.Request) map[string]int {
 	t.Helper()
 	got := map[string]int{}
 	var held []*sched.Assignment
@@ -39,14 +39,14 @@ func hold(t *testing.T, s *sched.Scheduler, n int, r sched.Request) map[string]i
 	return got
 }
 
-// Each rank is an engine: it gets what an instance of its weight without ranks gets.
+// Each rank gets as much as an instance of its weight that has no ranks.
 func TestRanksGetTheirShare(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
 		s, _ := chosenBy(t, name, nil, false,
 			inst(instance.Decode, "a:1", ranks(4)), inst(instance.Decode, "b:1"), inst(instance.Decode, "c:1", ranks(2), weighing(50)))
 		const n = 6000
-		got := hold(t, s, n, sched.Request{Role: instance.Decode, Model: "m"})
+		got := pickCounts(t, s, n, sched.Request{Role: instance.Decode, Model: "m"})
 		if len(got) != 7 {
 			t.Fatalf("%d targets: %v", len(got), got)
 		}
@@ -59,14 +59,14 @@ func TestRanksGetTheirShare(t *testing.T) {
 	})
 }
 
-// Alike ranks are used alike.
+// Ranks that are alike get the same.
 func TestRanksAreSpread(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"round_robin", "least_loaded"} {
 		s, _ := chosenBy(t, name, nil, false, inst(instance.Decode, "a:1", ranks(4)), inst(instance.Decode, "b:1", ranks(2)))
 		const n = 6000
 		most := 0
-		got := hold(t, s, n, sched.Request{Role: instance.Decode, Model: "m"})
+		got := pickCounts(t, s, n, sched.Request{Role: instance.Decode, Model: "m"})
 		for _, count := range got {
 			most = max(most, count)
 		}
@@ -76,19 +76,19 @@ func TestRanksAreSpread(t *testing.T) {
 	}
 }
 
-// More ranks than are told apart are the engine's own affair.
+// Of an instance with more ranks than the proxy distinguishes the engine chooses the rank.
 func TestTooManyRanks(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]int{-1: 1, 0: 1, 1: 1, 2: 2, instance.MaxRanks: instance.MaxRanks, instance.MaxRanks + 1: 1} {
 		s, _ := build(nil, inst(instance.Decode, "a:1", ranks(n)))
-		if got := hold(t, s, 2*instance.MaxRanks, decode("m")); len(got) != want {
+		if got := pickCounts(t, s, 2*instance.MaxRanks, decode("m")); len(got) != want {
 			t.Errorf("dp_size %d: %d targets", n, len(got))
 		}
 	}
 }
 
-// A rank that failed a request is not picked for it again, and the others of its
-// instance only when there is no other instance that it may have.
+// A rank that failed a request is not picked for it again, and the other ranks of its instance
+// only when there is no other instance.
 func TestRanksBesideOneThatFailed(t *testing.T) {
 	t.Parallel()
 	key := func(a string) instance.Key { return instance.Key{Role: instance.Decode, Address: a} }
@@ -132,8 +132,8 @@ func TestRanksBesideOneThatFailed(t *testing.T) {
 	}
 }
 
-// A membership in which instances come, go and change their ranks has the candidates of
-// one that was so from the beginning, and no count is lost.
+// While instances come, go and change their ranks, the candidates are those of a new scheduler
+// with the same membership, and no count is lost.
 func TestRanksChange(t *testing.T) {
 	t.Parallel()
 	sizes := [][]int{{4, 0, 2}, {2, 0, 2}, {2, 3, 0}, {0, 3, 8}, {4, 4, 4}, {0, 0, 0}, {1, 1, 1}}
@@ -181,7 +181,7 @@ func TestRanksChange(t *testing.T) {
 	})
 }
 
-// The ranks of an instance are counted apart and told together.
+// What is in flight is counted for each rank, and together for the instance.
 func TestRanksInFlight(t *testing.T) {
 	t.Parallel()
 	a, b := inst(instance.Decode, "a:1", ranks(3)), inst(instance.Decode, "b:1")
@@ -204,8 +204,7 @@ func TestRanksInFlight(t *testing.T) {
 	}
 }
 
-// A wanted rank is the one that is picked of an instance that has it. One with fewer is
-// picked on any of its own.
+// Of an instance that has the wanted rank that one is picked, of one with fewer ranks any.
 func TestWantedRank(t *testing.T) {
 	t.Parallel()
 	s, _ := build(nil, inst(instance.Decode, "a:1", ranks(3)), inst(instance.Decode, "b:1", ranks(2)), inst(instance.Decode, "c:1"))
@@ -217,12 +216,12 @@ func TestWantedRank(t *testing.T) {
 	} {
 		r := decode("m")
 		r.Ranked, r.Rank = true, rank
-		got := slices.Sorted(maps.Keys(hold(t, s, 300, r)))
+		got := slices.Sorted(maps.Keys(pickCounts(t, s, 300, r)))
 		if !slices.Equal(got, want) {
 			t.Errorf("rank %d: got %v, want %v", rank, got, want)
 		}
 	}
-	// Its rank has failed, and there is nobody else: no other one will do.
+	// The wanted rank has failed, and there is no other instance: no other rank is picked.
 	r := decode("m")
 	r.Ranked, r.Rank = true, 1
 	a := instance.Key{Role: instance.Decode, Address: "a:1"}
@@ -233,8 +232,7 @@ func TestWantedRank(t *testing.T) {
 	}
 }
 
-// What a rank has computed is remembered of that rank, and what it has to do is told of it
-// alone.
+// Ranks gives what policies remember of each rank, and the load of each.
 func TestRanksAreTold(t *testing.T) {
 	t.Parallel()
 	in := inst(instance.Prefill, "a:1", ranks(3))

@@ -6,14 +6,14 @@ import (
 	"sync/atomic"
 )
 
-// ratio is how many bytes of a request make a token for one model, as prefill instances
-// have counted them.
+// ratio is how many bytes of a prompt there are to a token of one model, learned from the
+// token counts of prefill instances.
 type ratio struct{ bits atomic.Uint64 } // of a float64; 0: nothing has been learned
 
 const (
-	// usualRatio is that of English text. A wrong one weighs all instances alike.
+	// usualRatio is that of English text. If it is wrong, it is so for all instances.
 	usualRatio = 4.0
-	// learning is the part that one answer has in what is learned.
+	// learning is the weight of one answer in the average.
 	learning = 1.0 / 32
 )
 
@@ -26,13 +26,14 @@ func (r *ratio) value() float64 {
 
 func (r *ratio) tokens(bytes int) int { return int(float64(bytes) / r.value()) }
 
-// learn takes in that so many bytes were so many tokens. Of two at once one may be
-// lost. What is short says more of a chat's template than of its text.
+// learn adds a prompt of so many bytes and so many tokens to the average. Of two calls at
+// once one may be lost. A short prompt is left out: most of its tokens are the chat
+// template's.
 func (r *ratio) learn(bytes, tokens int) {
 	const short, least, most = 256, 0.5, 16
 	seen := float64(bytes) / float64(tokens)
 	if bytes < short || seen < least || seen > most {
-		return // no text: an image has few tokens for its bytes
+		return // it is no text: an image has few tokens for its bytes
 	}
 	if old := r.bits.Load(); old != 0 {
 		seen = math.Float64frombits(old)*(1-learning) + seen*learning
@@ -40,8 +41,8 @@ func (r *ratio) learn(bytes, tokens int) {
 	r.bits.Store(math.Float64bits(seen))
 }
 
-// ratios are those of all models. Names come from requests that have found candidates,
-// so that there are as many as instances list.
+// ratios has the ratio of each model. Their names come from requests that have found
+// candidates, so there are no more than instances list.
 type ratios struct {
 	mu sync.RWMutex // guards m
 	m  map[string]*ratio

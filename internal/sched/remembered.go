@@ -5,22 +5,22 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// RankLoad is what one data-parallel rank of an instance has to do, and what policies
-// remember that it has computed.
+// RankLoad is what one data-parallel rank of an instance has to do, and which prompts
+// policies remember that it has computed.
 type RankLoad struct {
 	InFlight, Waiting, Held int64 // as in policy.Load
-	// Prompts are those of the role, whatever models they are of.
+	// Prompts are those of the role, of all models.
 	Prompts policy.Remembered
 }
 
-// Ranks gives the load of each rank of an instance, in their order; none if the instance
-// is not known. An engine in both roles has one load, and what is remembered of each.
+// Ranks gives the load of each rank of an instance, in their order; none if the instance is
+// not known. An engine in both roles has one load, but remembered prompts of each role.
 func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
 	var out []RankLoad
 	s.Loads.counters.mu.RLock()
 	if e := s.Loads.counters.m[in.Address]; e != nil {
 		out = append(out, rankOf(&e.load))
-		for _, l := range e.more {
+		for _, l := range e.otherRanks {
 			if len(out) < in.Ranks() {
 				out = append(out, rankOf(&l.Load))
 			}
@@ -30,7 +30,7 @@ func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
 	lists := s.index.current().role(in.Role)
 	for rank := range out {
 		hash := policy.NewCandidate(in, rank, nil).Hash
-		lists.each(func(m *policy.Memory) {
+		lists.eachMemory(func(m *policy.Memory) {
 			if m.Of != nil {
 				r := m.Of(hash)
 				out[rank].Prompts.Entries += r.Entries
@@ -45,10 +45,10 @@ func rankOf(l *policy.Load) RankLoad {
 	return RankLoad{InFlight: l.InFlight.Load(), Waiting: l.Waiting.Load(), Held: l.Held.Load()}
 }
 
-// Remembered is what the policies of a role remember of prompts. ok is false where none
-// of them remembers any.
+// Remembered sums what the policies of a role remember of prompts. ok is false if none of
+// them remembers prompts.
 func (s *Scheduler) Remembered(role instance.Role) (sum policy.Remembered, ok bool) {
-	s.index.current().role(role).each(func(m *policy.Memory) {
+	s.index.current().role(role).eachMemory(func(m *policy.Memory) {
 		if m.All != nil {
 			r := m.All()
 			sum.Entries += r.Entries
@@ -59,8 +59,8 @@ func (s *Scheduler) Remembered(role instance.Role) (sum policy.Remembered, ok bo
 	return sum, ok
 }
 
-// each calls f for the policies of all lists of the role.
-func (ri *roleIndex) each(f func(*policy.Memory)) {
+// eachMemory calls f with the memory of every policy of every list of the role.
+func (ri *roleIndex) eachMemory(f func(*policy.Memory)) {
 	of := func(c *candidates) {
 		for i := range c.policies {
 			f(c.policies[i].memory)

@@ -1,9 +1,9 @@
 // Package sched chooses instances: a pure choice over one snapshot, and the
-// book of what is in flight.
+// counts of what is in flight.
 //
 //	snapshot ──index (of the one before)──▶ candidates per role and model
 //	Pick: candidates → filter (tried, pair, state, health) → policy → Assignment
-//	Assignment.Done: counts back, exactly once
+//	Assignment.Done: counts it back, exactly once
 package sched
 
 import (
@@ -19,23 +19,23 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// The reasons for which there may be no pick.
+// The errors of a pick.
 var (
 	// ErrUnknownModel: no instance, usable or not, lists the model.
 	ErrUnknownModel = errors.New("no instance serves this model")
 	// ErrNone: the role has no instance left that may be tried.
 	ErrNone = errors.New("no instance available")
-	// ErrVersions: those that are left are of another build than their partners. It
-	// and those behind it wrap ErrNone.
+	// ErrVersions: those that are left are of another build than their partners. This
+	// error and all below wrap ErrNone.
 	ErrVersions = fmt.Errorf("%w: those that are left run another vLLM version than their partners", ErrNone)
 	// ErrConnectors: those that are left speak another dialect than their partners.
 	ErrConnectors = fmt.Errorf("%w: those that are left have another connector than their partners", ErrNone)
-	// ErrBlocks: their KV caches have blocks of another size than those of their partners.
+	// ErrBlocks: those that are left have KV blocks of another size than their partners.
 	ErrBlocks = fmt.Errorf("%w: those that are left have KV blocks of another size than their partners", ErrNone)
-	// ErrSelf: they could only be paired with themselves.
+	// ErrSelf: the instance that is left could only be paired with itself.
 	ErrSelf = fmt.Errorf("%w: who is left is the only partner that it could have", ErrNone)
-	// ErrUnread: that is so because the membership was never read.
-	ErrUnread = fmt.Errorf("%w: the membership has not been read yet", ErrNone)
+	// ErrMembershipUnread: there is no instance because the membership was never read.
+	ErrMembershipUnread = fmt.Errorf("%w: the membership has not been read yet", ErrNone)
 )
 
 // PolicyTaken is the Policy of an Assignment that no policy has chosen.
@@ -46,20 +46,19 @@ type Source interface {
 	Snapshot() *instance.Snapshot
 }
 
-// Health is this proxy's opinion, asked at every pick: it must not block.
+// Health is this proxy's opinion of instances. It is asked at every pick, and must not block.
 type Health interface {
-	// Troubled lists the instances with strikes or an ejection; if there are none,
-	// nothing else is asked. The list does not change any more. It may have keys that
-	// are no members.
+	// Troubled lists the instances with strikes or an ejection; of others nothing is
+	// asked. The list does not change any more. It may have keys that are no members.
 	Troubled() []instance.Key
-	// Available: it is not ejected.
+	// Available tells that an instance is not ejected.
 	Available(k instance.Key) bool
-	// Unreachable: it is ejected because no connection to it could be made.
+	// Unreachable tells that it is ejected because no connection to it could be made.
 	Unreachable(k instance.Key) bool
-	// SilentFor is how long it has given no sign of life, 0 if it gives some. One
-	// that is silent and unreachable may still answer.
+	// SilentFor tells how long it has given no sign of life, 0 if it gives some. An
+	// instance that is silent and unreachable may still answer.
 	SilentFor(k instance.Key) time.Duration
-	// Share of its turns that it should take, from above 0 to 1.
+	// Share is the part of its turns that it should take, above 0 and at most 1.
 	Share(k instance.Key) float64
 }
 
@@ -70,30 +69,31 @@ type Options struct {
 	// Connector resolves the KV-transfer dialect of an instance, "" for one that
 	// cannot be spoken to; instances of different dialects are never paired.
 	Connector func(*instance.Instance) string
-	// Build is what an instance must have in common with its partner, "" for one that
-	// goes with anybody of its dialect; nil: all do.
+	// Build is what an instance must have in common with its partner, "" for one that can
+	// be paired with any of its dialect; nil: all can.
 	Build func(*instance.Instance) string
-	// Blocks is the same of the size of KV blocks, 0 for one that goes with any; nil: all do.
+	// Blocks is the size of its KV blocks, which must be the partner's, 0 for one that
+	// can be paired with any; nil: all can.
 	Blocks func(*instance.Instance) int
-	// Silent is called for instances that keep legs waiting; nil: it is not.
+	// Silent is called for instances that keep legs waiting; nil: nothing is called.
 	Silent func(*instance.Instance)
 	// SilentAfter is how long an instance may keep a leg waiting, and give no other
 	// sign of life, before it is called silent. Default 1 s.
 	SilentAfter time.Duration
-	// PrefillOptional tells that decode instances do the work of prefill instances
-	// when there are none: then a silent or slow one is no last resort.
+	// PrefillOptional tells that decode instances do the work of prefill instances when
+	// there are none: then no request waits for a silent or slow prefill instance.
 	PrefillOptional bool
-	// Policies choose among those that may be picked, one for each role. Default
-	// policy.Default.
+	// Policies choose among the instances that may be picked, one for each role.
+	// Default policy.Default.
 	Policies map[instance.Role]policy.Kind
 	// NoBinding leaves requests with a session to the policy of their role. Else
-	// policy.Session chooses for them, whatever that is.
+	// policy.Session chooses for them first.
 	NoBinding bool
-	// Zone is where this proxy is: instances whose label zone is the same are preferred.
-	// Without one the other instance of a pair says where that is.
+	// Zone is where this proxy is: instances with the same label zone are preferred.
+	// Without it the zone of the pair's other instance is.
 	Zone string
-	// Start is the turn that policies begin with: another one in each proxy, so that
-	// several do not go through the same instances side by side.
+	// Start is the turn that policies begin with: a different one in each proxy, so that
+	// several proxies do not pick the same instances at the same time.
 	Start uint64
 	// CacheWeight, Caches and Placements are for policies; see policy.Options.
 	CacheWeight float64
@@ -103,12 +103,12 @@ type Options struct {
 	Rand func() float64
 }
 
-// Scheduler picks instances. It is safe for concurrent use. Its exported parts are for
+// Scheduler picks instances. It is safe for concurrent use. Its exported fields are for
 // callers that need nothing else of it.
 type Scheduler struct {
-	// Loads is what engines have to do.
+	// Loads knows what engines have to do.
 	Loads *Loads
-	// Legs are those that wait; it has to run.
+	// Legs looks after legs that wait; its Run must be called.
 	Legs *Legs
 	// Tally counts picks.
 	Tally *Tally
@@ -134,10 +134,10 @@ func New(o Options) *Scheduler {
 	if o.Rand == nil {
 		o.Rand = rand.Float64
 	}
-	loads, tally := &Loads{}, &Tally{chains: map[instance.Role][]link{}}
+	loads, tally := &Loads{}, &Tally{chains: map[instance.Role][]chainPolicy{}}
 	for _, role := range instance.Roles() {
 		for _, k := range policy.Chain(o.Policies[role], !o.NoBinding) {
-			tally.chains[role] = append(tally.chains[role], link{k, new(atomic.Uint64)})
+			tally.chains[role] = append(tally.chains[role], chainPolicy{k, new(atomic.Uint64)})
 		}
 	}
 	ix := &indexer{opts: &o, loads: loads, chains: tally.chains}
@@ -146,7 +146,7 @@ func New(o Options) *Scheduler {
 		opts: &o, index: ix, filter: &filter{opts: &o, loads: loads, scratches: sync.Pool{New: func() any { return new(scratch) }}},
 	}
 	for _, role := range instance.Roles() {
-		s.scores[side(role)] = o.Policies[role].Score
+		s.scores[roleNumber(role)] = o.Policies[role].Score
 	}
 	return s
 }
@@ -154,21 +154,21 @@ func New(o Options) *Scheduler {
 // Pick chooses an instance. It takes no lock and does no I/O unless the
 // membership changed since the last pick, or its policy needs a lock.
 //
-// A pick is counted before the membership is looked at again. So once the
-// membership is without an instance, and nothing is in flight there, nothing will be: pdctl drain --wait rests on it, and a process may be suspended between any two
-// lines of this.
+// A pick is counted before the membership is looked at again. So once an instance has
+// left the membership, and nothing is in flight there, nothing will be. pdctl drain --wait
+// depends on it: the process may be suspended between any two lines of this.
 func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	for ix := s.index.current(); ; ix = s.index.newest() {
 		a, err := s.pick(ix, r)
-		if err != nil || s.stillIn(ix, a) {
+		if err != nil || s.stillPickable(ix, a) {
 			return a, err
 		}
 		a.Done()
 	}
 }
 
-// stillIn tells that an instance may be picked by the newest membership, too.
-func (s *Scheduler) stillIn(ix *index, a *Assignment) bool {
+// stillPickable tells that the newest membership allows the pick, too.
+func (s *Scheduler) stillPickable(ix *index, a *Assignment) bool {
 	snap := s.opts.Source.Snapshot()
 	if snap == ix.snapshot {
 		return true
@@ -183,7 +183,7 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 		return nil, ErrUnknownModel
 	}
 	among, l := s.filter.admitted(ix, list, &r)
-	among, l, elsewhere := s.filter.zoned(list, among, &r, l)
+	among, l, elsewhere := s.filter.preferZone(list, among, &r, l)
 	var a *Assignment
 	if among.Len() > 0 {
 		a = s.assign(list, among, elsewhere, &r)
@@ -196,18 +196,18 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 	case a != nil:
 		return a, nil
 	case ix.snapshot.Revision == 0 && len(ix.snapshot.All()) == 0:
-		return nil, ErrUnread
+		return nil, ErrMembershipUnread
 	default:
-		if err := ix.mixed(list, &r); err != nil {
+		if err := ix.noPairReason(list, &r); err != nil {
 			return nil, err
 		}
 		return nil, ErrNone
 	}
 }
 
-// Take gives an assignment of one instance, which no policy has chosen: what is wanted
-// of it no other has. It may be one that Pick would not give. Of several ranks it is the
-// one that holds least.
+// Take gives an assignment of a given instance, for a request that no other instance can
+// answer. Pick might not give that instance. Of several ranks it is the one with the least
+// in flight.
 func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
 	revision := s.index.current().snapshot.Revision
 	c, ok := s.Loads.counters.find(in.Address)
@@ -226,8 +226,8 @@ func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
 	}, nil
 }
 
-// Prepare builds what picks need of a snapshot that is about to be published, so that no
-// request has to. The publisher calls it before the source gives the snapshot out.
+// Prepare builds the index of a snapshot that is about to be published, so that no request
+// has to. The publisher calls it before the source gives the snapshot out.
 func (s *Scheduler) Prepare(snap *instance.Snapshot) { s.index.prepare(snap) }
 
 // Gone is Legs.Gone.
@@ -239,7 +239,7 @@ func (s *Scheduler) InFlight(k instance.Key) int64 { return s.Loads.InFlight(k) 
 // Members gives the current membership.
 func (s *Scheduler) Members() *instance.Snapshot { return s.opts.Source.Snapshot() }
 
-// features are what policies see of a request.
+// features is what policies see of a request.
 func (r *Request) features() policy.Request {
 	f := policy.Request{
 		Role: r.Role, Model: r.Model, Session: r.Session,
@@ -251,7 +251,7 @@ func (r *Request) features() policy.Request {
 	return f
 }
 
-// promptBytes is how long what the model reads is.
+// promptBytes is the length of what the model reads.
 func (r *Request) promptBytes() int {
 	n := len(r.Prompt)
 	for _, h := range r.Head {
@@ -260,54 +260,54 @@ func (r *Request) promptBytes() int {
 	return n
 }
 
-// choice is what the policies have chosen.
+// choice is the candidate that a policy has chosen.
 type choice struct {
-	at     int // in the list
-	by     *link
+	at     int // its place in the list
+	by     *chainPolicy
 	cached int // tokens of the prompt that should be in its cache
 }
 
-// choose asks the policies of the list for one of its candidates, of which there are some.
+// choose asks the policies of the list for one of the candidates among, which are not empty.
 func (c *candidates) choose(among policy.Candidates, r policy.Request) (by choice) {
 	for i := range c.policies {
 		p := &c.policies[i]
 		if i, cached := p.Choose(among, r); i >= 0 {
-			return choice{among.Index(i), &p.link, min(cached, r.Tokens)}
+			return choice{among.Index(i), &p.chainPolicy, min(cached, r.Tokens)}
 		}
 	}
 	return by // the last of the policies always chooses
 }
 
-// assign gives the request one of the candidates, of which there are some.
+// assign gives the request one of the candidates among, which are not empty.
 func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewhere, r *Request) *Assignment {
 	f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
 	f.Tokens = ratio.tokens(bytes)
 	a := &Assignment{}
-	f.Passed = &a.passed
+	f.Passed = &a.passedOver
 	if r.TokensTell && r.Role == instance.Prefill {
 		f.Lesson = &a.Lesson
 	}
 	if r.Tentative {
-		f.Tentative = &a.unsure
+		f.Tentative = &a.tentative
 	}
 	by := c.choose(among, f)
-	chosen, own := &c.items[by.at], &c.own[by.at]
+	chosen, own := &c.items[by.at], &c.facts[by.at]
 	a.counts[0] = by.by.picks
 	if own.both {
-		a.counts[1] = s.Tally.both[side(r.Role)].of(c, among)
+		a.counts[1] = s.Tally.both[roleNumber(r.Role)].counterFor(c, among)
 	}
-	if a.passed != nil || zone != nowhereElse {
-		away := &s.Tally.away[side(r.Role)]
-		a.Elsewhere, a.counts[2] = inWords(zone, a.passed), away.of(zone)
-		if a.passed != nil {
-			a.counts[3] = away.of(sessionOverloaded)
+	if a.passedOver != nil || zone != notElsewhere {
+		away := &s.Tally.elsewhere[roleNumber(r.Role)]
+		a.Elsewhere, a.counts[2] = elsewhereText(zone, a.passedOver), away.counterFor(zone)
+		if a.passedOver != nil {
+			a.counts[3] = away.counterFor(sessionOverloaded)
 		}
-		a.passed = nil
+		a.passedOver = nil
 	}
 	if !r.Tentative {
 		a.Confirm()
 	}
-	a.Instance, a.Rank, a.Connector, a.Build, a.Blocks = chosen.Instance, chosen.Rank, own.half.connector, own.half.build, own.half.blocks
+	a.Instance, a.Rank, a.Connector, a.Build, a.Blocks = chosen.Instance, chosen.Rank, own.pairKey.connector, own.pairKey.build, own.pairKey.blocks
 	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached
 	a.counter, a.load, a.bytes, a.ratio, a.pins = own.counter, chosen.Load, bytes, ratio, &s.Loads.pins
 	a.wanted = wanted{model: r.Model, tried: r.Tried, alone: r.Alone}
@@ -316,7 +316,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		a.Running = a.load.InFlight.Load() + int64(a.load.Others.InFlight.Load())
 	}
 	a.load.Begin(f.Tokens)
-	if score := s.scores[side(r.Role)]; score != nil {
+	if score := s.scores[roleNumber(r.Role)]; score != nil {
 		a.score = score(r.Role, r.Length)
 		a.load.ScoreOf(r.Role).Add(a.score)
 	}
@@ -325,7 +325,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		a.load.Waiting.Add(int64(f.Tokens - by.cached))
 	}
 	if r.Partner != nil {
-		a.wanted.partner = r.Partner.half()
+		a.wanted.partner = r.Partner.pairKey()
 	}
 	return a
 }

@@ -108,11 +108,11 @@ func TestWhoMayBePicked(t *testing.T) {
 func TestUnknownModelNeedsSomebodyWhoKnows(t *testing.T) {
 	t.Parallel()
 	s, src := build(nil)
-	if _, err := s.Pick(decode("m")); !errors.Is(err, sched.ErrNone) || errors.Is(err, sched.ErrUnread) {
+	if _, err := s.Pick(decode("m")); !errors.Is(err, sched.ErrNone) || errors.Is(err, sched.ErrMembershipUnread) {
 		t.Fatalf("empty fleet: %v", err)
 	}
 	src.p.Swap(instance.NewSnapshot(0, nil)).Supersede()
-	if _, err := s.Pick(decode("m")); !errors.Is(err, sched.ErrNone) || !errors.Is(err, sched.ErrUnread) {
+	if _, err := s.Pick(decode("m")); !errors.Is(err, sched.ErrNone) || !errors.Is(err, sched.ErrMembershipUnread) {
 		t.Fatalf("before the first list: %v", err)
 	}
 	src.set(inst(instance.Prefill, "a:1"))
@@ -136,7 +136,7 @@ func TestRoundRobinGoesOnAcrossSnapshots(t *testing.T) {
 	got := map[string]int{}
 	for i := range 400 {
 		if i%10 == 0 {
-			src.set(list(4)...) // churn that changes nothing
+			src.set(list(4)...) // a new snapshot with the same members
 		}
 		a, err := s.Pick(decode("m"))
 		if err != nil {
@@ -152,19 +152,19 @@ func TestRoundRobinGoesOnAcrossSnapshots(t *testing.T) {
 	}
 }
 
-// many gives so many decode instances.
-func many(n int) (out []*instance.Instance) {
+// decodes gives n decode instances.
+func decodes(n int) (out []*instance.Instance) {
 	for i := range n {
 		out = append(out, inst(instance.Decode, fmt.Sprintf("d:%04d", i)))
 	}
 	return out
 }
 
-// In the end everybody is used, however often the list is made anew.
+// In the end all instances are used, however often the list is made anew.
 func TestTurnsGoOnWhileTheFleetChanges(t *testing.T) {
 	t.Parallel()
 	const n = 200
-	fleet := many(n)
+	fleet := decodes(n)
 	s, source := build(nil, fleet...)
 	got := map[string]bool{}
 	for i := range 100 * n {
@@ -174,7 +174,7 @@ func TestTurnsGoOnWhileTheFleetChanges(t *testing.T) {
 		}
 		got[a.Instance.Address] = true
 		a.Done()
-		if i%100 == 0 { // somebody else is away
+		if i%100 == 0 { // another instance is away
 			gone := i / 100 * 37 % n
 			source.set(slices.Delete(slices.Clone(fleet), gone, gone+1)...)
 		}
@@ -184,13 +184,13 @@ func TestTurnsGoOnWhileTheFleetChanges(t *testing.T) {
 	}
 }
 
-// In a large fleet, too, the turns of a sick instance are dealt to many others.
+// In a large fleet, too, the turns of an ejected instance are spread over many others.
 func TestSickShareIsSpreadInALargeFleet(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
 	const n = 1000
 	share := func(h sched.Health) map[string]int {
-		s, _ := build(h, many(n)...)
+		s, _ := build(h, decodes(n)...)
 		got := map[string]int{}
 		for range 32 * n {
 			a, err := s.Pick(decode("m"))
@@ -215,12 +215,12 @@ func TestSickShareIsSpreadInALargeFleet(t *testing.T) {
 	}
 }
 
-// Legs that last long are spread over all of a large fleet: nobody has more than
-// one above what everybody must have.
+// Long legs are spread over all instances of a large fleet: none has more than one more than
+// it must have.
 func TestLongLegsAreSpread(t *testing.T) {
 	t.Parallel()
 	const n = 500
-	s, _ := build(nil, many(n)...)
+	s, _ := build(nil, decodes(n)...)
 	for picked := range 4 * n {
 		if _, err := s.Pick(decode("m")); err != nil {
 			t.Fatal(err)
@@ -236,13 +236,13 @@ func TestLongLegsAreSpread(t *testing.T) {
 	}
 }
 
-// Two proxies that see the same fleet do not go through it side by side.
+// Two proxies with the same fleet do not pick the same instances at the same time.
 func TestProxiesBeginElsewhere(t *testing.T) {
 	t.Parallel()
 	first := map[string]bool{}
 	for range 20 {
 		src := &source{}
-		src.set(many(1000)...)
+		src.set(decodes(1000)...)
 		s := sched.New(sched.Options{Source: src, Health: sick{}, Start: rand.Uint64(),
 			Connector: func(in *instance.Instance) string { return in.Record.Connector }})
 		a, err := s.Pick(decode("m"))
@@ -256,7 +256,7 @@ func TestProxiesBeginElsewhere(t *testing.T) {
 	}
 }
 
-// The share of a sick instance goes to all others, not to its neighbour.
+// The share of an ejected instance goes to all others, not to the next one in the list.
 func TestSickShareIsSpread(t *testing.T) {
 	t.Parallel()
 	ejected := sick{{Role: instance.Decode, Address: "d:2"}: true}
@@ -275,33 +275,33 @@ func TestSickShareIsSpread(t *testing.T) {
 	}
 }
 
-// fading is a health in which an instance is lost while the choice is made: it
-// is in when it is asked about for the first time, and out from then on.
-type fading struct {
+// lostMeanwhile is a health in which an instance is ejected during a pick: it is available when
+// it is asked about for the first time, and ejected from then on.
+type lostMeanwhile struct {
 	sick
 	key   instance.Key
 	asked *atomic.Bool
 }
 
-func (f fading) Available(k instance.Key) bool {
+func (f lostMeanwhile) Available(k instance.Key) bool {
 	if k == f.key {
 		return !f.asked.Swap(true)
 	}
 	return f.sick.Available(k)
 }
 
-func (f fading) Troubled() []instance.Key { return append(f.sick.Troubled(), f.key) }
+func (f lostMeanwhile) Troubled() []instance.Key { return append(f.sick.Troubled(), f.key) }
 
-func (fading) SilentFor(instance.Key) time.Duration { return 0 }
-func (f fading) Unreachable(instance.Key) bool      { return false }
+func (lostMeanwhile) SilentFor(instance.Key) time.Duration { return 0 }
+func (f lostMeanwhile) Unreachable(instance.Key) bool      { return false }
 
-// The last one that was in goes out between two looks: there are still those
-// that may be tried when most are out.
+// When the last available instance is ejected during a pick, the others may still be tried, as
+// when most are ejected.
 func TestLastOneGoesWhileItIsPicked(t *testing.T) {
 	t.Parallel()
 	for _, session := range []string{"", "s"} {
 		out := instance.Key{Role: instance.Decode, Address: "d:1"}
-		h := fading{sick{out: true}, instance.Key{Role: instance.Decode, Address: "d:2"}, new(atomic.Bool)}
+		h := lostMeanwhile{sick{out: true}, instance.Key{Role: instance.Decode, Address: "d:2"}, new(atomic.Bool)}
 		s, _ := build(h, inst(instance.Decode, "d:1"), inst(instance.Decode, "d:2"))
 		r := decode("m")
 		r.Session = session
@@ -440,8 +440,8 @@ func BenchmarkPick(b *testing.B) {
 	}
 }
 
-// Who publishes a snapshot prepares it: the request that meets it first pays
-// for nothing, and sees it all the same.
+// The publisher of a snapshot prepares it: the first request after that builds nothing, and
+// picks from it all the same.
 func TestPreparedSnapshotCostsNoPick(t *testing.T) {
 	t.Parallel()
 	src := &source{}
@@ -462,7 +462,7 @@ func TestPreparedSnapshotCostsNoPick(t *testing.T) {
 			t.Fatalf("picked %+v, %v from a snapshot that is not out yet", a, err)
 		}
 		src.p.Store(snap)
-		if i%2 == 0 { // nobody picks from every second one
+		if i%2 == 0 { // no pick uses every second snapshot
 			if a, err := s.Pick(decode("m")); err != nil || a.Revision != snap.Revision {
 				t.Fatalf("picked %+v, %v, want revision %d", a, err, snap.Revision)
 			}

@@ -8,9 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// token_weighted sends the next request to whoever has the fewest bytes, and a leg gives
-// its score back when it ends, once. What an engine does as prefill is no score of it
-// as decode.
+// token_weighted sends the next request to the instance with the fewest bytes, and a leg's
+// score is taken back once, when it ends. The scores of an engine's two roles are separate.
 func TestScoresAreGivenBack(t *testing.T) {
 	t.Parallel()
 	s, _ := chosenBy(t, policy.TokenWeighted, nil, false,

@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// sessions picks once for each of n sessions and gives who got them.
+// sessions picks once for each of n sessions and gives the instances.
 func sessions(t *testing.T, s *sched.Scheduler, n int, tried ...instance.Key) []instance.Key {
 	t.Helper()
 	out := make([]instance.Key, n)
@@ -53,7 +53,7 @@ func TestSessionStays(t *testing.T) {
 	if len(count) != 4 {
 		t.Errorf("%d of 4 instances have sessions", len(count))
 	}
-	// Another proxy, which saw the instances in another order, agrees.
+	// Another proxy, which learned of the instances in another order, picks the same.
 	list := fleetOf(4)
 	list[0], list[3] = list[3], list[0]
 	other, _ := build(nil, list...)
@@ -62,7 +62,7 @@ func TestSessionStays(t *testing.T) {
 			t.Fatalf("session %d is on %s here and on %s there", i, first[i], k)
 		}
 	}
-	// Only what was on the instance that left moves, and it comes back with it.
+	// Only the sessions of the instance that left move, and they come back with it.
 	src.set(fleetOf(4)[1:]...)
 	gone := fleetOf(4)[0].Key
 	for i, k := range sessions(t, s, 400) {

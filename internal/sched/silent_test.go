@@ -19,7 +19,7 @@ func slow(in *instance.Instance) {
 
 func dead(in *instance.Instance) { in.Record.State = instance.Down }
 
-// An instance whose agent calls it slow is picked while no other one can be.
+// An instance that is slow by its record is picked only while no other one can be.
 func TestSlowIsTheLastResort(t *testing.T) {
 	t.Parallel()
 	a, b := inst(instance.Decode, "a:1", slow), inst(instance.Decode, "b:1")
@@ -30,7 +30,7 @@ func TestSlowIsTheLastResort(t *testing.T) {
 		health sched.Health
 		list   []*instance.Instance
 		tried  []instance.Key
-		want   string // "" for nobody
+		want   string // "" for none
 	}{
 		{"beside a ready one", nil, []*instance.Instance{a, b}, nil, "b:1"},
 		{"alone", nil, []*instance.Instance{a, gone}, nil, "a:1"},
@@ -67,25 +67,25 @@ func TestSlowIsTheLastResort(t *testing.T) {
 	}
 }
 
-// mute is a health in which some instances are out for being silent.
-type mute struct {
+// silentHealth is a health in which some instances are ejected as silent.
+type silentHealth struct {
 	sick
 	since time.Duration
 }
 
-func (m mute) SilentFor(k instance.Key) time.Duration {
+func (m silentHealth) SilentFor(k instance.Key) time.Duration {
 	if m.sick[k] {
 		return m.since
 	}
 	return 0
 }
 
-// Nobody waits for a silent prefill instance where a decode instance would do. For a
-// silent decode instance there is nothing else.
+// No request waits for a silent prefill instance where a decode instance can serve alone. A
+// silent decode instance is picked if there is no other.
 func TestSilentPrefillIsNoLastResortWithFallback(t *testing.T) {
 	t.Parallel()
 	p, d := inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1")
-	health := mute{sick{p.Key: true, d.Key: true}, time.Second}
+	health := silentHealth{sick{p.Key: true, d.Key: true}, time.Second}
 	for _, optional := range []bool{true, false} {
 		src := &source{}
 		src.set(p, d)
@@ -125,9 +125,9 @@ func (l *waitingLeg) told() (time.Duration, error) {
 	return l.silent, l.cause
 }
 
-// A leg that waits for a silent instance is called off when another one could take
-// it, and only then: one that has tried the other already, or wants a model that the
-// other does not serve, is told of the silence instead.
+// A leg that waits for a silent instance is called off when another instance can take it over,
+// and only then. If it has tried the other already, or wants a model that the other does not
+// serve, its Silent is called instead.
 func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
 		b := inst(instance.Decode, "b:1")
 		src := &source{}
 		src.set(a) // everything is picked there
-		health := mute{sick{a.Key: true}, 7 * time.Second}
+		health := silentHealth{sick{a.Key: true}, 7 * time.Second}
 		var asked []instance.Key
 		s := sched.New(sched.Options{Source: src, Health: health, Silent: func(in *instance.Instance) { asked = append(asked, in.Key) },
 			Connector: func(in *instance.Instance) string { return in.Record.Connector }})
@@ -151,7 +151,7 @@ func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.Done()
-			defer p.Settle()
+			defer p.EndAwait()
 			legs[name] = &waitingLeg{}
 			p.Await(legs[name], time.Now())
 		}
@@ -176,7 +176,7 @@ func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
 	})
 }
 
-// An instance of which something is heard is not asked for a sign of life.
+// An instance that gives signs of life is not asked for one.
 func TestHeardIsNotSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestHeardIsNotSilent(t *testing.T) {
 		if asked.Load() == 0 {
 			t.Error("nothing was heard for 3 s, and it was not asked")
 		}
-		waits.Settle()
+		waits.EndAwait()
 		waits.Done()
 		streaming.Done()
 		stop()
@@ -217,8 +217,8 @@ func TestHeardIsNotSilent(t *testing.T) {
 	})
 }
 
-// A leg on an instance whose agent says slow goes elsewhere if it can, and waits if
-// it cannot.
+// A leg on an instance that is slow by its record is called off if another instance can take it
+// over, and waits if none can.
 func TestLegsOnASlowInstance(t *testing.T) {
 	t.Parallel()
 	a, b := inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1")

@@ -7,18 +7,18 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// Tally counts picks: by the policy that chose, of engines that stand in both roles, and of
-// those that went elsewhere than was preferred.
+// Tally counts picks: by the policy that chose, those of engines in both roles, and those
+// of another instance than was preferred.
 type Tally struct {
-	chains map[instance.Role][]link
-	both   [2]bothPicks
-	away   [2]elsewheres
+	chains    map[instance.Role][]chainPolicy
+	both      [2]bothPicks
+	elsewhere [2]elsewhereCounts
 }
 
-// link is one policy in the chain of a role.
-type link struct {
+// chainPolicy is one policy in the chain of a role, and its count.
+type chainPolicy struct {
 	policy.Kind
-	picks *atomic.Uint64 // that it has chosen
+	picks *atomic.Uint64 // how many picks it has chosen
 }
 
 // Picks calls f for every policy that may choose for a role, with how many picks it
@@ -31,11 +31,11 @@ func (t *Tally) Picks(f func(role instance.Role, policy string, picks uint64)) {
 	}
 }
 
-// Both calls f for each role and each reason with how often an engine that stands in
-// both roles was picked.
+// Both calls f for each role and each reason with how often an engine in both roles was
+// picked.
 func (t *Tally) Both(f func(role instance.Role, reason string, picks uint64)) {
 	for _, role := range instance.Roles() {
-		b := &t.both[side(role)]
+		b := &t.both[roleNumber(role)]
 		f(role, BothChosen, b.chosen.Load())
 		f(role, BothOnly, b.only.Load())
 	}
@@ -45,7 +45,7 @@ func (t *Tally) Both(f func(role instance.Role, reason string, picks uint64)) {
 func (t *Tally) Elsewhere(f func(role instance.Role, reason string, picks uint64)) {
 	for _, role := range instance.Roles() {
 		for e := sessionOverloaded; e <= zoneNone; e++ {
-			f(role, e.String(), t.away[side(role)][e].Load())
+			f(role, e.String(), t.elsewhere[roleNumber(role)][e].Load())
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// What a leg adds to the load of an instance is gone when it has ended, whatever it was
-// told meanwhile, and the tokens that wait when prefill has answered.
+// What a leg adds to the load of an instance is taken off when the leg ends, and the waiting
+// tokens as soon as prefill has answered.
 func TestTokensOfALeg(t *testing.T) {
 	t.Parallel()
 	member := func(role instance.Role, address string) *instance.Instance {
@@ -40,7 +40,7 @@ func TestTokensOfALeg(t *testing.T) {
 	p.Computed(2000)
 	holds(p, 1, 0, 1000)
 	d := pick(Request{Role: instance.Decode, Partner: p})
-	holds(d, 1, 0, 2000) // two bytes make a token, as prefill has told; it has nothing to compute
+	holds(d, 1, 0, 2000) // prefill has counted two bytes to a token; decode has nothing to compute
 	alone := pick(Request{Role: instance.Decode})
 	holds(alone, 2, 2000, 4000)
 	for _, a := range []*Assignment{p, d, alone, alone} {
@@ -51,7 +51,7 @@ func TestTokensOfALeg(t *testing.T) {
 	holds(d, 0, 0, 0)
 }
 
-// What prefill found in its cache is counted beside what the policy expected there.
+// Hits counts what prefill found in its cache, and what the policy expected there.
 func TestHits(t *testing.T) {
 	t.Parallel()
 	in := &instance.Instance{
@@ -63,7 +63,7 @@ func TestHits(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := New(Options{
-		Source: &fixed{instance.NewSnapshot(1, []*instance.Instance{in})}, Health: well{},
+		Source: &fixed{instance.NewSnapshot(1, []*instance.Instance{in})}, Health: healthy{},
 		Connector: func(in *instance.Instance) string { return in.Record.Connector },
 		Policies:  map[instance.Role]policy.Kind{instance.Prefill: kind},
 	})
@@ -76,7 +76,7 @@ func TestHits(t *testing.T) {
 			t.Errorf("turn %d: %d of %d tokens are cached, want %d", turn, a.Cached, a.Tokens, want)
 		}
 		a.Prefilled(1024, 900*turn)
-		a.Prefilled(0, 0) // one that does not tell
+		a.Prefilled(0, 0) // an answer that does not say it
 		a.Done()
 	}
 	s.Loads.Hits(func(k instance.Key, h Hits) {
@@ -86,7 +86,7 @@ func TestHits(t *testing.T) {
 	})
 }
 
-// What is no text does not change how many bytes make a token.
+// A prompt that is no text does not change how many bytes there are to a token.
 func TestRatioIsOfText(t *testing.T) {
 	t.Parallel()
 	var r ratio

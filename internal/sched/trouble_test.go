@@ -10,23 +10,23 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// ward is a health that knows who is in trouble, and how.
-type ward map[instance.Key]struct{ out, hard bool }
+// opinions is a health with these instances in trouble.
+type opinions map[instance.Key]struct{ out, hard bool }
 
-func (w ward) Troubled() []instance.Key {
+func (w opinions) Troubled() []instance.Key {
 	var keys []instance.Key
 	for k := range w {
 		keys = append(keys, k)
 	}
 	return keys
 }
-func (w ward) Available(k instance.Key) bool      { return !w[k].out }
-func (w ward) Unreachable(k instance.Key) bool    { return w[k].out && w[k].hard }
-func (ward) SilentFor(instance.Key) time.Duration { return 0 }
-func (w ward) Share(instance.Key) float64         { return 1 }
+func (w opinions) Available(k instance.Key) bool      { return !w[k].out }
+func (w opinions) Unreachable(k instance.Key) bool    { return w[k].out && w[k].hard }
+func (opinions) SilentFor(instance.Key) time.Duration { return 0 }
+func (w opinions) Share(instance.Key) float64         { return 1 }
 
-// model decides about every candidate alone, by asking health about each.
-func model(s *Scheduler, ix *index, list *candidates, r *Request) (all []int) {
+// admittedOneByOne is a simple model of admitted: it asks health about each candidate.
+func admittedOneByOne(s *Scheduler, ix *index, list *candidates, r *Request) (all []int) {
 	health := s.opts.Health
 	var reachable, in []int
 	for i := range list.items {
@@ -34,15 +34,15 @@ func model(s *Scheduler, ix *index, list *candidates, r *Request) (all []int) {
 		if slices.Contains(r.Tried, k) {
 			continue
 		}
-		fit := r.Partner == nil || r.Partner.Connector == list.own[i].half.connector
+		fit := r.Partner == nil || r.Partner.Connector == list.facts[i].pairKey.connector
 		if r.Partner == nil && r.Role == instance.Prefill && !r.Alone {
-			fit = slices.ContainsFunc(ix.decode.all.own, func(d slot) bool { return d.half == list.own[i].half })
+			fit = slices.ContainsFunc(ix.decode.all.facts, func(d facts) bool { return d.pairKey == list.facts[i].pairKey })
 		}
 		if !fit {
 			continue
 		}
 		all = append(all, i)
-		if list.own[i].slow || health.Unreachable(k) {
+		if list.facts[i].slow || health.Unreachable(k) {
 			continue
 		}
 		reachable = append(reachable, i)
@@ -60,8 +60,8 @@ func model(s *Scheduler, ix *index, list *candidates, r *Request) (all []int) {
 	}
 }
 
-// Those who are admitted are those whom a look at each alone admits, whatever is
-// asked for and whoever is in trouble, and the whole list is taken where it can be.
+// admitted gives the same candidates as admittedOneByOne, for every request and every trouble,
+// and the whole list where it may.
 func TestAdmitted(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(5, 8))
@@ -88,7 +88,7 @@ func TestAdmitted(t *testing.T) {
 				all = append(all, in)
 			}
 		}
-		sick := ward{}
+		sick := opinions{}
 		for range rng.IntN([]int{1, 4, 2 * n}[rng.IntN(3)]) {
 			k := all[rng.IntN(len(all))].Key
 			if rng.IntN(6) == 0 {
@@ -117,7 +117,7 @@ func TestAdmitted(t *testing.T) {
 		for i := range among.Len() {
 			got = append(got, among.Index(i))
 		}
-		want := model(s, ix, list, &r)
+		want := admittedOneByOne(s, ix, list, &r)
 		if !slices.Equal(got, want) {
 			t.Fatalf("round %d: admitted %v, want %v; %+v of %d", round, got, want, r, len(list.items))
 		}
@@ -143,7 +143,7 @@ func TestAdmitted(t *testing.T) {
 	}
 }
 
-// BenchmarkTrouble is a pick while one instance is out.
+// BenchmarkTrouble is a pick while one instance is ejected.
 func BenchmarkTrouble(b *testing.B) {
 	for _, n := range []int{4, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -154,7 +154,7 @@ func BenchmarkTrouble(b *testing.B) {
 					Verified: true, Record: instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
 				}
 			}
-			sick := &one{keys: []instance.Key{all[1].Key}}
+			sick := &oneOut{keys: []instance.Key{all[1].Key}}
 			s := New(Options{Source: &fixed{instance.NewSnapshot(1, all)}, Health: sick, Connector: func(in *instance.Instance) string { return in.Record.Connector }})
 			b.ReportAllocs()
 			for b.Loop() {
@@ -168,11 +168,11 @@ func BenchmarkTrouble(b *testing.B) {
 	}
 }
 
-// one is out.
-type one struct{ keys []instance.Key }
+// oneOut is a health in which one instance is ejected.
+type oneOut struct{ keys []instance.Key }
 
-func (o *one) Troubled() []instance.Key           { return o.keys }
-func (o *one) Available(k instance.Key) bool      { return k != o.keys[0] }
-func (o *one) Unreachable(k instance.Key) bool    { return k == o.keys[0] }
-func (*one) SilentFor(instance.Key) time.Duration { return 0 }
-func (o *one) Share(instance.Key) float64         { return 1 }
+func (o *oneOut) Troubled() []instance.Key           { return o.keys }
+func (o *oneOut) Available(k instance.Key) bool      { return k != o.keys[0] }
+func (o *oneOut) Unreachable(k instance.Key) bool    { return k == o.keys[0] }
+func (*oneOut) SilentFor(instance.Key) time.Duration { return 0 }
+func (o *oneOut) Share(instance.Key) float64         { return 1 }

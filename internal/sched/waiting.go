@@ -15,11 +15,11 @@ import (
 // could come from its instance.
 var ErrGone = errors.New("the instance is gone")
 
-// waiting are the legs that wait for an instance and could go elsewhere. An
-// engine that hangs sends nothing, not even an error: without this a leg would
-// wait for its deadline, although it is known that no answer will come. They are chained through
-// their assignments, which are at hand anyway: with many instances a map for
-// each would be cold memory at every request.
+// waiting lists the legs that wait for an instance and could go elsewhere. An engine that
+// hangs sends nothing, not even an error: without this list a leg would wait for its
+// deadline, although the proxy knows that no answer will come. The list is chained through
+// the assignments, which are in the processor's cache anyway: with many instances a map of
+// each would not be.
 type waiting struct {
 	mu    sync.Mutex // guards first, and wait of all assignments in the chain; held for that only
 	first *Assignment
@@ -27,12 +27,12 @@ type waiting struct {
 
 // wait is the place of an assignment in the chain.
 type wait struct {
-	leg        Leg // nil: it is not in it
+	leg        Leg // nil: the assignment is not in the chain
 	since      time.Time
 	prev, next *Assignment
 }
 
-// waiter is one leg that waits, as it is at one moment.
+// waiter is a copy of one leg that waits.
 type waiter struct {
 	instance *instance.Instance
 	leg      Leg
@@ -40,18 +40,18 @@ type waiter struct {
 	wanted   wanted
 }
 
-// wanted is what a request wants of an instance, kept to find out whether another
-// one would do.
+// wanted is what a request wants of an instance. It is kept to find out whether another
+// instance could take the leg over.
 type wanted struct {
 	model   string
-	partner half // the other half of the pair, zero for none
+	partner pairKey // of the other instance of the pair, zero for none
 	tried   []instance.Key
 	alone   bool
 }
 
 // Leg is a request to an instance that can be ended.
 type Leg interface {
-	// CallOff ends it unless its answer has been committed meanwhile. It must
+	// CallOff ends the leg unless its answer has been committed meanwhile. It must
 	// not block; more calls do no harm.
 	CallOff(cause error)
 	// Silent is called from time to time with how long the instance has given no sign of
@@ -59,9 +59,8 @@ type Leg interface {
 	Silent(d time.Duration)
 }
 
-// Await has the leg cancelled, with a cause that wraps ErrGone, when its
-// instance turns out to be gone. It waits since then, or a little later. It ends
-// with Settle.
+// Await says that a leg waits for the instance, since then. Until EndAwait the leg is
+// called off, with a cause that wraps ErrGone, when the instance turns out to be gone.
 func (a *Assignment) Await(l Leg, since time.Time) {
 	w := &a.counter.waiting
 	w.mu.Lock()
@@ -76,9 +75,9 @@ func (a *Assignment) Await(l Leg, since time.Time) {
 	a.wait.leg, a.wait.since = l, since
 }
 
-// Settle ends Await: the leg is over, or its answer is committed and must be
-// carried to its end. More calls do no harm.
-func (a *Assignment) Settle() {
+// EndAwait ends Await: the leg is over, or its answer is committed and must not be called
+// off. More calls do no harm.
+func (a *Assignment) EndAwait() {
 	w := &a.counter.waiting
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,8 +106,9 @@ func (w *waiting) list() []waiter {
 	return out
 }
 
-// silent gives the instance of a leg that began to wait before then, nil if none did.
-func (w *waiting) silent(then time.Time) *instance.Instance {
+// waitingSinceBefore gives the instance of a leg that began to wait before then, nil if
+// none did.
+func (w *waiting) waitingSinceBefore(then time.Time) *instance.Instance {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for a := w.first; a != nil; a = a.wait.next {
@@ -126,18 +126,18 @@ type Legs struct {
 	index *indexer
 }
 
-// looksPerSilence is how many looks at the waiting legs there are in SilentAfter.
-const looksPerSilence = 5
+// checksPerSilence is how often the waiting legs are checked in SilentAfter.
+const checksPerSilence = 5
 
-// Run looks after the waiting legs until ctx ends: it cancels those whose
-// instance is gone as the membership changes, and has instances asked that
-// keep legs waiting.
+// Run looks after the waiting legs until ctx ends: it calls off those whose instance is
+// gone when the membership changes, and calls Options.Silent for instances that keep legs
+// waiting.
 func (g *Legs) Run(ctx context.Context) {
-	tick := time.NewTicker(g.opts.SilentAfter / looksPerSilence)
+	tick := time.NewTicker(g.opts.SilentAfter / checksPerSilence)
 	defer tick.Stop()
-	looks := map[*counter]observation{}
+	seen := map[*counter]observation{}
 	last := g.opts.Source.Snapshot()
-	for _, c := range g.loads.counters.busy() { // what happened before Run began
+	for _, c := range g.loads.counters.busy() { // instances that went before Run began
 		g.cancelLegs(c)
 	}
 	for {
@@ -149,22 +149,22 @@ func (g *Legs) Run(ctx context.Context) {
 			return
 		case <-snap.Changed():
 		case now := <-tick.C:
-			g.lookForSilent(now, looks)
+			g.findSilent(now, seen)
 		}
 	}
 }
 
-// observation is what was seen of an instance that has something in flight.
+// observation is what findSilent knows of an engine that has something in flight.
 type observation struct {
-	heard uint64    // its signs of life
-	since time.Time // when they were so many for the first time
-	asked time.Time // when it was called silent last
-	seen  time.Time // when it was looked at last
+	heard uint64    // its count of signs of life
+	since time.Time // when that count was first seen
+	asked time.Time // when Options.Silent was called last
+	seen  time.Time // when it was checked last
 }
 
-// cancelGone calls off the legs that wait for what has changed since the last
-// snapshot that was looked at. A leg that began to wait meanwhile, with a pick
-// from an older one, has looked for itself (Gone).
+// cancelGone calls off the legs whose instance has gone since the last snapshot. A leg that
+// began to wait meanwhile, with a pick from an older snapshot, has checked that itself
+// (Gone).
 func (g *Legs) cancelGone(last, snap *instance.Snapshot) {
 	instance.Changes(last, snap, func(was, _ *instance.Instance) {
 		if was == nil || was.View == instance.Pending {
@@ -178,8 +178,8 @@ func (g *Legs) cancelGone(last, snap *instance.Snapshot) {
 	})
 }
 
-// cancelLegs calls off the legs that wait for an instance which is gone. What counts is
-// the newest snapshot: a leg among them may be of a pick from it.
+// cancelLegs calls off the legs of an engine whose instance is gone. The newest snapshot
+// decides: some of the legs may be of picks from it.
 func (g *Legs) cancelLegs(c *counter) {
 	legs := c.waiting.list()
 	now := g.opts.Source.Snapshot()
@@ -190,29 +190,29 @@ func (g *Legs) cancelLegs(c *counter) {
 	}
 }
 
-// lookForSilent finds the instances that keep legs waiting without any sign of
-// life. Legs that wait for one which is out, or slow by its agent's word, go
-// elsewhere as soon as there is an elsewhere.
-func (g *Legs) lookForSilent(now time.Time, looks map[*counter]observation) {
+// findSilent finds the instances that keep legs waiting without any sign of life. A leg
+// that waits for one which is ejected, or slow by its record, is called off as soon as
+// another instance can take it over.
+func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 	waitFor := g.loads.counters.busy()
 	for _, c := range waitFor {
-		l := looks[c]
+		l := seen[c]
 		l.seen = now
-		looks[c] = l
+		seen[c] = l
 	}
-	maps.DeleteFunc(looks, func(_ *counter, l observation) bool { return !l.seen.Equal(now) })
+	maps.DeleteFunc(seen, func(_ *counter, l observation) bool { return !l.seen.Equal(now) })
 	for _, c := range waitFor {
-		l := looks[c]
+		l := seen[c]
 		if heard := c.heard.Load(); heard != l.heard {
 			l.heard, l.since = heard, now
 		}
-		in := c.waiting.silent(now.Add(-g.opts.SilentAfter))
+		in := c.waiting.waitingSinceBefore(now.Add(-g.opts.SilentAfter))
 		ask := in != nil && now.Sub(l.since) >= g.opts.SilentAfter
 		if ask && now.Sub(l.asked) >= g.opts.SilentAfter && g.opts.Silent != nil {
 			l.asked = now
 			g.opts.Silent(in)
 		}
-		looks[c] = l
+		seen[c] = l
 		if !ask {
 			continue
 		}
@@ -232,9 +232,8 @@ func (g *Legs) lookForSilent(now time.Time, looks map[*counter]observation) {
 	}
 }
 
-// Abandon cancels the legs that wait for an instance, for a caller that knows before
-// the membership does that it is out. Those for which no other instance would do
-// are left to wait, unless nothing can come from this one any more.
+// Abandon calls off the legs that wait for an instance, which health has ejected. Legs that
+// no other instance can take over wait on, unless it is dead: then no answer can come.
 func (g *Legs) Abandon(k instance.Key, dead bool, why string) {
 	c, ok := g.loads.counters.find(k.Address)
 	if !ok {
@@ -253,7 +252,7 @@ func (g *Legs) Abandon(k instance.Key, dead bool, why string) {
 func (g *Legs) hasAlternative(in *instance.Instance, w wanted) bool {
 	ix := g.index.current()
 	r := Request{Role: in.Role, Model: w.model, Tried: w.tried, Alone: w.alone}
-	if w.partner != (half{}) {
+	if w.partner != (pairKey{}) {
 		r.Partner = &Assignment{Connector: w.partner.connector, Build: w.partner.build, Blocks: w.partner.blocks}
 	}
 	if g.hasOther(ix, in, &r) {
@@ -263,7 +262,7 @@ func (g *Legs) hasAlternative(in *instance.Instance, w wanted) bool {
 		g.hasOther(ix, in, &Request{Role: instance.Decode, Model: w.model})
 }
 
-// hasOther tells whether an instance other than this one may be picked with hope.
+// hasOther tells whether another instance may be picked that is neither slow nor ejected.
 func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	list, known := ix.candidates(r.Role, r.Model)
 	if !known {
@@ -271,29 +270,29 @@ func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	}
 	for i := range list.items {
 		k := list.items[i].Instance.Key
-		if k.Address != in.Address && !list.own[i].slow && list.fits(i, ix, r) && g.opts.Health.Available(k) {
+		if k.Address != in.Address && !list.facts[i].slow && list.fits(i, ix, r) && g.opts.Health.Available(k) {
 			return true
 		}
 	}
 	return false
 }
 
-// Gone tells why nothing more can come from the instance of a pick: it left,
-// was removed, turned down, or another incarnation stands at its address. nil:
-// nothing of that. Draining and cordoned ones finish what they have.
+// Gone tells why nothing more can come from the instance of a pick: it left, was removed,
+// turned down, or another incarnation is at its address; nil if something can. Draining
+// and cordoned instances finish what they have.
 func (g *Legs) Gone(a *Assignment) error {
 	snap := g.opts.Source.Snapshot()
-	// Nearly always it stands in the snapshot itself, which its counter knows: no
-	// search, and the counter is at hand. One that was let go of knows of none.
-	if ix := g.index.now.Load(); ix != nil && ix.snapshot == snap && a.counter.in(a.Instance.Role).Load() == a.Instance {
+	// Nearly always the instance is in the newest snapshot, which its counter knows
+	// without a search. A counter that was dropped has no entries.
+	if ix := g.index.inUse.Load(); ix != nil && ix.snapshot == snap && a.counter.entry(a.Instance.Role).Load() == a.Instance {
 		return nil
 	}
 	return g.gone(snap, a.Instance, a.wanted)
 }
 
-// gone tells why a leg that waits for an instance should not wait any longer. One
-// whose engine only left its agent's probes unanswered is waited for while no
-// other would do.
+// gone tells why a leg should not wait for an instance any longer, nil if it should. A slow
+// instance, whose engine did not answer its agent's probes, is waited for while no other
+// can take the leg over.
 func (g *Legs) gone(snap *instance.Snapshot, in *instance.Instance, w wanted) error {
 	now, ok := snap.Lookup(in.Key)
 	switch {

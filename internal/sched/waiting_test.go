@@ -8,14 +8,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// waits is a leg that notes why it is called off.
-type waits struct{ cause error }
+// waitingLeg is a leg that notes why it is called off.
+type waitingLeg struct{ cause error }
 
-func (w *waits) CallOff(cause error) { w.cause = cause }
-func (*waits) Silent(time.Duration)  {}
+func (w *waitingLeg) CallOff(cause error) { w.cause = cause }
+func (*waitingLeg) Silent(time.Duration)  {}
 
-// Whoever looks at a change is late at times: a leg to an instance that has come back
-// meanwhile is not called off for its having been away.
+// Legs.Run may see a change late: a leg to an instance that was away and has come back is not
+// called off.
 func TestLateLookCallsNobodyOff(t *testing.T) {
 	t.Parallel()
 	in := func(id string) *instance.Instance {
@@ -32,7 +32,7 @@ func TestLateLookCallsNobodyOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leg := &waits{}
+	leg := &waitingLeg{}
 	pick.Await(leg, time.Now())
 	s.Legs.cancelGone(first, away)
 	if leg.cause != nil {
@@ -46,8 +46,8 @@ func TestLateLookCallsNobodyOff(t *testing.T) {
 	}
 }
 
-// What changed before anybody looked calls legs off, too: a proxy that has just begun may
-// pick before Run has looked for the first time.
+// A change before the first check calls legs off, too: a proxy that has just started may pick
+// before Run has begun.
 func TestChangeBeforeTheFirstLook(t *testing.T) {
 	t.Parallel()
 	in := &instance.Instance{
@@ -60,7 +60,7 @@ func TestChangeBeforeTheFirstLook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leg := &waits{}
+	leg := &waitingLeg{}
 	pick.Await(leg, time.Now())
 	src.s = instance.NewSnapshot(2, nil)
 	ended, end := context.WithCancel(t.Context())

@@ -11,16 +11,16 @@ import (
 // share one are near.
 const zoneLabel = "zone"
 
-// hasAlternative is why a request goes elsewhere than its session, or the zone that is near,
-// would have it.
+// elsewhere is why a request does not go to the instance of its session, or into the
+// preferred zone.
 type elsewhere uint8
 
 const (
-	nowhereElse elsewhere = iota
+	notElsewhere elsewhere = iota
 	// sessionOverloaded: the instance of the session has more than twice as much in
 	// flight as instances have on average.
 	sessionOverloaded
-	// zoneOverloaded: so has the zone.
+	// zoneOverloaded: the instances of the zone have.
 	zoneOverloaded
 	// zoneNone: no instance of the zone may be picked.
 	zoneNone
@@ -39,60 +39,60 @@ func (e elsewhere) String() string {
 	}
 }
 
-// elsewheres counts them.
-type elsewheres [zoneNone + 1]atomic.Uint64
+// elsewhereCounts counts them.
+type elsewhereCounts [zoneNone + 1]atomic.Uint64
 
-// of is what one counts in; nil for nothing.
-func (c *elsewheres) of(e elsewhere) *atomic.Uint64 {
-	if e == nowhereElse {
+// counterFor gives the counter of a reason; nil for notElsewhere.
+func (c *elsewhereCounts) counterFor(e elsewhere) *atomic.Uint64 {
+	if e == notElsewhere {
 		return nil
 	}
 	return &c[e]
 }
 
-// inWords says where a pick would have been preferred: in the zone that is near, or on
+// elsewhereText says where a pick would have been preferred: in the preferred zone, or on
 // the instance of its session, which was passed over.
-func inWords(zone elsewhere, passed *policy.Candidate) string {
+func elsewhereText(zone elsewhere, passed *policy.Candidate) string {
 	if passed == nil {
 		return zone.String()
 	}
 	words := sessionOverloaded.String() + "(" + passed.Instance.Address + ")"
-	if zone != nowhereElse {
+	if zone != notElsewhere {
 		words += "," + zone.String()
 	}
 	return words
 }
 
-// near is the zone in which a request should be served: this proxy's, or else that of the
-// other instance of the pair; "" for any.
-func (f *filter) near(r *Request) string {
+// preferredZone is the zone in which a request should be served: this proxy's, or, if it has
+// none, that of the other instance of the pair; "" for any.
+func (f *filter) preferredZone(r *Request) string {
 	if f.opts.Zone == "" && r.Partner != nil && r.Partner.Instance != nil {
 		return r.Partner.Instance.Record.Labels[zoneLabel]
 	}
 	return f.opts.Zone
 }
 
-// zoned gives those of the candidates of a request that are in the zone that is near. When
-// there is none, or when they have far more to do than the others, it gives the others.
-// It costs nothing while no instance of the list has a zone.
-func (f *filter) zoned(list *candidates, among policy.Candidates, r *Request, l *scratch) (policy.Candidates, *scratch, elsewhere) {
+// preferZone gives the candidates of a request that are in the preferred zone. If there are
+// none, or if they have far more to do than the others, it gives the others. It costs
+// nothing while no instance of the list has a zone.
+func (f *filter) preferZone(list *candidates, among policy.Candidates, r *Request, l *scratch) (policy.Candidates, *scratch, elsewhere) {
 	if list.zones == 0 || among.Len() == 0 {
-		return among, l, nowhereElse
+		return among, l, notElsewhere
 	}
-	near := f.near(r)
+	near := f.preferredZone(r)
 	if near == "" {
-		return among, l, nowhereElse
+		return among, l, notElsewhere
 	}
 	n, weights, requests := 0, 0.0, 0.0
 	for i := range among.Len() {
-		if list.own[among.Index(i)].zone == near {
+		if list.facts[among.Index(i)].zone == near {
 			n++
 			weights += among.At(i).Weight
 			requests += among.Requests(i)
 		}
 	}
 	if n == among.Len() {
-		return among, l, nowhereElse
+		return among, l, notElsewhere
 	}
 	if n == 0 {
 		return among, l, zoneNone
@@ -101,15 +101,15 @@ func (f *filter) zoned(list *candidates, among policy.Candidates, r *Request, l 
 	if l == nil {
 		l, _ = f.scratches.Get().(*scratch)
 	}
-	l.zone = slices.Grow(l.zone[:0], among.Len())
-	some := policy.Some(list.items, l.zone, true)
+	l.zoneChoices = slices.Grow(l.zoneChoices[:0], among.Len())
+	some := policy.Some(list.items, l.zoneChoices, true)
 	for i := range among.Len() {
-		if at := among.Index(i); (list.own[at].zone == near) != over {
+		if at := among.Index(i); (list.facts[at].zone == near) != over {
 			some.Add(at, among.Weight(i))
 		}
 	}
 	if over {
 		return some, l, zoneOverloaded
 	}
-	return some, l, nowhereElse
+	return some, l, notElsewhere
 }

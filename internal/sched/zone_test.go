@@ -33,7 +33,7 @@ func inZone(t *testing.T, zone, name string, health sched.Health, list ...*insta
 	})
 }
 
-// twoZones are two prefill and two decode instances in either zone.
+// twoZones are two prefill and two decode instances in each of two zones.
 func twoZones() (list []*instance.Instance) {
 	for _, zone := range []string{"a", "b"} {
 		for i := range 2 {
@@ -44,10 +44,10 @@ func twoZones() (list []*instance.Instance) {
 	return list
 }
 
-// zoneOf is that of a pick, by its address.
+// zoneOf is the zone of a pick, by its address.
 func zoneOf(a *sched.Assignment) string { return a.Instance.Address[:1] }
 
-// Whatever the policy, a proxy in a zone sends what it gets to instances of the zone.
+// With every policy a proxy in a zone picks instances of that zone.
 func TestZoneIsPreferred(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -68,14 +68,14 @@ func TestZoneIsPreferred(t *testing.T) {
 			if len(got) != 2 {
 				t.Errorf("not all of the zone are used: %v", got)
 			}
-			if n := away(s, role); len(n) != 0 {
+			if n := elsewhereCounts(s, role); len(n) != 0 {
 				t.Errorf("counted: %v", n)
 			}
 		}
 	})
 }
 
-// A proxy without a zone lets decode be where prefill was.
+// A proxy without a zone picks decode in the zone of prefill.
 func TestDecodeIsNearPrefill(t *testing.T) {
 	t.Parallel()
 	s := inZone(t, "", "round_robin", nil, twoZones()...)
@@ -98,7 +98,7 @@ func TestDecodeIsNearPrefill(t *testing.T) {
 	}
 }
 
-// Nobody of the zone may be picked: those of others serve, and that is counted.
+// If no instance of the zone may be picked, those of others serve, and that is counted.
 func TestZoneWithoutAny(t *testing.T) {
 	t.Parallel()
 	out := sick{}
@@ -107,7 +107,7 @@ func TestZoneWithoutAny(t *testing.T) {
 			out[in.Key] = true
 		}
 	}
-	none := inst(instance.Decode, "c:1") // says nothing of a zone
+	none := inst(instance.Decode, "c:1") // without a zone
 	for name, s := range map[string]*sched.Scheduler{
 		"all out":     inZone(t, "b", "round_robin", out, append(twoZones(), none)...),
 		"there is no": inZone(t, "z", "round_robin", nil, append(twoZones(), none)...),
@@ -116,19 +116,19 @@ func TestZoneWithoutAny(t *testing.T) {
 		if err != nil || zoneOf(a) == "z" || a.Elsewhere != "zone_none" {
 			t.Fatalf("%s: %v, %v", name, a, err)
 		}
-		if n := away(s, instance.Decode); n["zone_none"] != 1 {
+		if n := elsewhereCounts(s, instance.Decode); n["zone_none"] != 1 {
 			t.Errorf("%s: counted %v", name, n)
 		}
 	}
-	// Where nobody says where it is, there is nothing to prefer and nothing to count.
+	// Where no instance has a zone, none is preferred and nothing is counted.
 	s := inZone(t, "b", "round_robin", nil, none, inst(instance.Decode, "c:2"))
-	if a, err := s.Pick(decode("m")); err != nil || a.Elsewhere != "" || len(away(s, instance.Decode)) != 0 {
-		t.Errorf("%v, %v, counted %v", a, err, away(s, instance.Decode))
+	if a, err := s.Pick(decode("m")); err != nil || a.Elsewhere != "" || len(elsewhereCounts(s, instance.Decode)) != 0 {
+		t.Errorf("%v, %v, counted %v", a, err, elsewhereCounts(s, instance.Decode))
 	}
 }
 
-// A zone with more than twice as much to do as all have on average is left for the
-// others until it has less.
+// While a zone has more than twice as much to do as the average, instances of the others are
+// picked.
 func TestZoneOverloaded(t *testing.T) {
 	t.Parallel()
 	var list []*instance.Instance
@@ -149,7 +149,7 @@ func TestZoneOverloaded(t *testing.T) {
 	if err != nil || zoneOf(a) != "a" || a.Elsewhere != "zone_overloaded" {
 		t.Fatalf("%v, %v", a, err)
 	}
-	if n := away(s, instance.Decode); n["zone_overloaded"] != 1 {
+	if n := elsewhereCounts(s, instance.Decode); n["zone_overloaded"] != 1 {
 		t.Errorf("counted %v", n)
 	}
 	held[0].Done()
@@ -158,21 +158,21 @@ func TestZoneOverloaded(t *testing.T) {
 	}
 }
 
-// Decode in the zone whose KV caches have no room is no place to be near.
+// Decode instances whose KV caches have no room are not preferred for their zone.
 func TestZoneWithoutRoom(t *testing.T) {
 	t.Parallel()
 	s := inZone(t, "b", "least_loaded", nil, inst(instance.Decode, "a:1", labelled("a")), inst(instance.Decode, "b:1", labelled("b")))
 	if a, err := s.Pick(decode("m")); err != nil || zoneOf(a) != "b" {
 		t.Fatalf("%v, %v", a, err)
 	}
-	s.Loads.SetEngine(instance.Key{Role: instance.Decode, Address: "b:1"}, says(policy.Rank{Starved: 1}))
+	s.Loads.SetEngine(instance.Key{Role: instance.Decode, Address: "b:1"}, engineReport(policy.Rank{Starved: 1}))
 	if a, err := s.Pick(decode("m")); err != nil || zoneOf(a) != "a" || a.Elsewhere != "zone_none" {
 		t.Errorf("%v, %v", a, err)
 	}
 }
 
-// What is explained says who is too far away, and a pick that comes to nothing is not
-// counted.
+// Explain says which instances are not in the zone, and a tentative pick that is not confirmed
+// is not counted.
 func TestZoneIsExplained(t *testing.T) {
 	t.Parallel()
 	s := inZone(t, "b", "round_robin", nil, inst(instance.Decode, "a:1", labelled("a")), inst(instance.Decode, "b:1", labelled("b")))
@@ -193,11 +193,11 @@ func TestZoneIsExplained(t *testing.T) {
 	r := decode("m")
 	r.Tentative, r.Tried = true, []instance.Key{{Role: instance.Decode, Address: "b:1"}}
 	a, err := s.Pick(r)
-	if err != nil || a.Elsewhere != "zone_none" || len(away(s, instance.Decode)) != 0 {
-		t.Fatalf("%v, %v, counted %v", a, err, away(s, instance.Decode))
+	if err != nil || a.Elsewhere != "zone_none" || len(elsewhereCounts(s, instance.Decode)) != 0 {
+		t.Fatalf("%v, %v, counted %v", a, err, elsewhereCounts(s, instance.Decode))
 	}
 	a.Confirm()
-	if n := away(s, instance.Decode); n["zone_none"] != 1 {
+	if n := elsewhereCounts(s, instance.Decode); n["zone_none"] != 1 {
 		t.Errorf("counted %v", n)
 	}
 	a.Done()

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Budget bounds the retries of the whole proxy, so that a sick fleet does not
-// get its load multiplied: a share of the requests of the last seconds, and a
-// burst for the moment in which one instance with everything on it is lost.
-// A nil Budget allows everything.
+// Budget bounds the retries of the whole proxy, so that retries do not multiply the load
+// of a sick fleet. It allows a share of the requests of the last seconds, and a burst for
+// the moment when an instance with many requests on it is lost. A nil Budget allows all
+// retries.
 type Budget struct {
 	ratio float64
 	burst int64
 	now   func() time.Time
 
-	mu       sync.Mutex // guards what follows; held for some additions only
+	mu       sync.Mutex // guards what follows; held for a few additions only
 	requests [budgetSeconds]int64
 	retries  [budgetSeconds]int64
 	second   int64 // the newest second counted
@@ -59,14 +59,14 @@ func (b *Budget) Take(inFlight int64) bool {
 	return true
 }
 
-// advance clears the seconds that have passed and gives the present one's index.
-// Requests may come a little late, with the time at which they began.
+// advance clears the seconds that have passed since the last call, and gives the index of
+// the newest one. Requests may come a little late, with the time at which they began.
 func (b *Budget) advance(now time.Time) int64 {
 	s := now.Unix()
 	switch {
 	case b.second == 0:
 		b.second = s
-	case s < b.second-budgetSeconds: // the clock was set back: what was counted is of no time that comes
+	case s < b.second-budgetSeconds: // the clock was set back: what was counted lies in the future
 		b.requests, b.retries = [budgetSeconds]int64{}, [budgetSeconds]int64{}
 		b.second = s
 	}

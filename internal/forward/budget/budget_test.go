@@ -48,8 +48,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// A clock that was ahead and is set right does not leave the proxy without retries
-// until it comes there again.
+// A clock that was ahead and is set back does not leave the proxy without retries until
+// it has reached that time again.
 func TestBudgetAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	right := time.Unix(100000, 0)

@@ -10,11 +10,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// decodeAlone is the flow of one leg: a decode instance does it all, without KV transfer.
+// decodeAlone is the flow of one leg: a decode instance computes the prompt, too, without
+// KV transfer.
 type decodeAlone struct{ *completion }
 
-// run lets one decode instance do the whole request; first is the pick that is tried
-// first, nil for any.
+// run has one decode instance serve the whole request. first is the pick that is tried
+// first, nil if there is none yet.
 func (c decodeAlone) run(first *sched.Assignment, reason string) {
 	c.Route.Alone, c.Route.Prefill = reason, ""
 	c.Origin.Times.WithoutPrefill()
@@ -27,7 +28,7 @@ func (c decodeAlone) run(first *sched.Assignment, reason string) {
 		switch {
 		case err == nil:
 		case passed && errors.Is(err, sched.ErrNone):
-			c.withoutPair()
+			c.refuseAlone()
 			return
 		default:
 			c.withoutDecode(err)
@@ -35,18 +36,18 @@ func (c decodeAlone) run(first *sched.Assignment, reason string) {
 		}
 		if c.s.needsPrefill(d) {
 			d.Done()
-			c.attempts.pass(d.Instance)
+			c.attempts.skip(d.Instance)
 			passed = true
 			continue
 		}
-		c.Route.took(d)
-		f := c.on(d)
+		c.Route.notePick(d)
+		f := c.answerOn(d)
 		done = f == nil || c.decodeFailed(d, f)
 	}
 }
 
-// on lets this decode instance do it. The pick is done then.
-func (c decodeAlone) on(d *sched.Assignment) *leg.Failure {
+// answerOn has this decode instance serve the request. It ends the pick.
+func (c decodeAlone) answerOn(d *sched.Assignment) *leg.Failure {
 	defer d.Done()
 	l := c.Origin.Begin(d, c.decodeWait())
 	defer l.End()
@@ -54,14 +55,14 @@ func (c decodeAlone) on(d *sched.Assignment) *leg.Failure {
 	return c.decodeOn(l, leg.EngineID(c.Origin.ID), out, nil, func() { c.committed(d, nil) })
 }
 
-// goOn answers a request that goes on from a stored response. The prompt is where that
-// is: no other instance could compute it.
-func (c decodeAlone) goOn(id string) {
+// continueStored answers a request that continues a stored response. Only the instance
+// that has the response knows the whole prompt.
+func (c decodeAlone) continueStored(id string) {
 	c.Route.Alone = alone.StoredResponse
-	c.holders(id, func(a *sched.Assignment) *leg.Failure {
+	c.askHolders(id, func(a *sched.Assignment) *leg.Failure {
 		if c.s.needsPrefill(a) {
-			return leg.NewFailure(leg.Status4xx, leg.Ours(leg.NeedsPrefill(alone.StoredResponse)), errNeedsPrefill)
+			return leg.NewFailure(leg.Status4xx, leg.ProxyError(leg.NeedsPrefill(alone.StoredResponse)), errNeedsPrefill)
 		}
-		return c.on(a)
+		return c.answerOn(a)
 	})
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// Passed is a request that one instance answers alone.
-type Passed struct {
-	Method, Target string // the path with its query
+// Passthrough is a request that one instance answers alone, as it is.
+type Passthrough struct {
+	Method, Target string // Target is the path with its query
 	Body           splice.Body
 	Stream         bool
 	// Alone is why no prefill computes its prompt, "" if nothing is generated from one.
 	Alone string
 }
 
-// PassOn has one instance answer the request alone: a decode instance, or a prefill
-// instance where there is none.
-func (r *Request) PassOn(p Passed) {
+// PassThrough has one instance answer the request alone: a decode instance, or a prefill
+// instance where there is no decode instance.
+func (r *Request) PassThrough(p Passthrough) {
 	r.begin(sched.Request{})
 	r.Route.Alone = p.Alone
 	w := leg.Wait{Limit: r.Settings.NonStream, Cause: leg.ErrFirstByteTimeout, Silence: r.Settings.FirstByte}
@@ -32,29 +32,29 @@ func (r *Request) PassOn(p Passed) {
 	for done := false; !done; {
 		a, err := r.attempts.pickAny()
 		if err != nil {
-			r.without(err, instance.Decode, func(*leg.Failure) bool { return true })
+			r.answerUnserved(err, instance.Decode, func(*leg.Failure) bool { return true })
 			return
 		}
-		r.Route.took(a)
+		r.Route.notePick(a)
 		l := r.Origin.Begin(a, w)
-		f := r.passOn(a, l, &p)
+		f := r.passThroughOn(a, l, &p)
 		l.End()
 		a.Done()
 		if done = f == nil || !r.note(a, f); done && f != nil {
-			r.Answer.Tell(f)
+			r.Answer.SendFailure(f)
 		}
 	}
 }
 
-// pinned is what a leg of no dialect carries: the rank that it is for.
-func pinned(a *sched.Assignment) *connector.Leg {
+// plainLeg is a leg without KV transfer: its header has the rank that it is for.
+func plainLeg(a *sched.Assignment) *connector.Leg {
 	return &connector.Leg{Header: connector.Pinned(a.Instance, a.Rank)}
 }
 
-func (r *Request) passOn(a *sched.Assignment, l *leg.Leg, p *Passed) *leg.Failure {
-	resp, err := l.Send(p.Method, p.Target, r.engineHeader(leg.EngineID(r.Origin.ID), pinned(a)), p.Body)
+func (r *Request) passThroughOn(a *sched.Assignment, l *leg.Leg, p *Passthrough) *leg.Failure {
+	resp, err := l.Send(p.Method, p.Target, r.engineHeader(leg.EngineID(r.Origin.ID), plainLeg(a)), p.Body)
 	if err != nil {
-		return l.OfError(err)
+		return l.JudgeError(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {

@@ -12,22 +12,23 @@ import (
 	"github.com/pdmesh/pdmesh/internal/tracing"
 )
 
-// attempts is who was tried for one request, and what is left to try. It belongs to
-// one goroutine.
+// attempts are the instances that were tried for one request, and what may still be tried.
+// It belongs to one goroutine.
 type attempts struct {
 	s      *Settings
 	ctx    context.Context //nolint:containedctx // the client's, for the life of the request
 	id     string          // of the request, for the log
 	trace  *tracing.Request
-	wanted sched.Request // what every pick of the request asks for
+	wanted sched.Request // what each pick of the request has in common
 
-	tried byRole[[]instance.Key]
-	ranks byRole[[]sched.Target] // tried, of instances with several
-	again byRole[bool]           // everybody in the role was tried once
-	last  *leg.Failure
-	// failed are the legs that failed; counted those that count against MaxAttempts.
+	tried       byRole[[]instance.Key]
+	triedRanks  byRole[[]sched.Target] // ranks that were tried, of instances with several
+	secondRound byRole[bool]           // all instances of the role were tried once
+	lastFailure *leg.Failure
+	// failed counts the legs that failed; counted those of them that count against
+	// MaxAttempts.
 	failed, counted int
-	// suspects failed this request; they are blamed when another serves it.
+	// suspects failed this request. They get a strike when another instance serves it.
 	suspects []suspect
 }
 
@@ -46,22 +47,23 @@ type suspect struct {
 	class leg.Class
 }
 
+// secondRoundWait is about how long a request waits before it tries the same instances again.
 const secondRoundWait = 50 * time.Millisecond
 
-// pick chooses an instance that this request has not tried. When every one
-// has been, those may be tried once more after a short wait, unless nothing
-// but refused connections came back: a single instance that broke one
-// connection can still serve.
+// pick chooses an instance that this request has not tried. When all have been
+// tried, they may be tried once more after a short wait, unless all failures
+// were refused connections: a single instance that broke one connection can
+// still serve (TestSecondRoundAfterMixedFailures).
 func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.Assignment, error) {
 	a, err := t.pickOnce(role, partner, false)
-	if err == nil || !errors.Is(err, sched.ErrNone) || len(*t.tried.of(role))+len(*t.ranks.of(role)) == 0 {
+	if err == nil || !errors.Is(err, sched.ErrNone) || len(*t.tried.of(role))+len(*t.triedRanks.of(role)) == 0 {
 		return a, err
 	}
-	if *t.again.of(role) || !t.mayAskAgain() {
+	if *t.secondRound.of(role) || !t.mayTryAgain() {
 		return nil, err
 	}
-	*t.again.of(role) = true
-	t.forget(role)
+	*t.secondRound.of(role) = true
+	t.forgetTried(role)
 	wait := time.NewTimer(secondRoundWait/2 + rand.N(secondRoundWait))
 	defer wait.Stop()
 	select {
@@ -72,21 +74,21 @@ func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 	return t.pickOnce(role, partner, false)
 }
 
-// consider is pick without a partner, for who may not send the leg there.
-func (t *attempts) consider(role instance.Role) (*sched.Assignment, error) {
+// pickTentative is pick without a partner, for a leg that may not be sent after all.
+func (t *attempts) pickTentative(role instance.Role) (*sched.Assignment, error) {
 	t.wanted.Tentative = true
 	a, err := t.pick(role, nil)
 	t.wanted.Tentative = false
 	return a, err
 }
 
-// pickAny chooses one instance that serves without another: a decode instance, or
-// a prefill instance where there is none, or none that may be sent a request alone.
+// pickAny chooses one instance that serves without another: a decode instance, or a
+// prefill instance where no decode instance may get a request alone.
 func (t *attempts) pickAny() (*sched.Assignment, error) {
 	a, err := t.pick(instance.Decode, nil)
 	for err == nil && t.s.needsPrefill(a) {
 		a.Done()
-		t.pass(a.Instance)
+		t.skip(a.Instance)
 		a, err = t.pick(instance.Decode, nil)
 	}
 	if !errors.Is(err, sched.ErrNone) {
@@ -99,7 +101,7 @@ func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, alone
 	span := t.trace.Pick(string(role))
 	r := t.wanted
 	r.Role, r.Partner, r.Alone = role, partner, alone
-	r.Tried, r.TriedRanks = *t.tried.of(role), *t.ranks.of(role)
+	r.Tried, r.TriedRanks = *t.tried.of(role), *t.triedRanks.of(role)
 	a, err := t.s.Picker.Pick(r)
 	switch {
 	case span == nil:
@@ -111,25 +113,28 @@ func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, alone
 	return a, err
 }
 
-// pass leaves an instance out of what the request may get, though it has not failed.
-func (t *attempts) pass(in *instance.Instance) {
+// skip leaves an instance out of further picks.
+func (t *attempts) skip(in *instance.Instance) {
 	tried := t.tried.of(in.Role)
 	*tried = append(*tried, in.Key)
 }
 
-// forget lets the instances of a role be tried again.
-func (t *attempts) forget(role instance.Role) { *t.tried.of(role), *t.ranks.of(role) = nil, nil }
+// forgetTried allows the instances of a role to be tried again.
+func (t *attempts) forgetTried(role instance.Role) {
+	*t.tried.of(role), *t.triedRanks.of(role) = nil, nil
+}
 
-// failedOn leaves out of what the request may get whatever the failure of a leg speaks
-// of: of an instance with several ranks mostly the one that it was sent to. A rank that
-// the engine does not have it has none behind, either.
-func (t *attempts) failedOn(a *sched.Assignment, class leg.Class) {
+// skipFailed leaves out of further picks what the failure of a leg is about: the instance,
+// or, where it has several ranks and the class is not OfInstance, the rank that the leg was
+// sent to. After RankMissing the ranks above are left out as well: the engine has started
+// with fewer.
+func (t *attempts) skipFailed(a *sched.Assignment, class leg.Class) {
 	n := a.Instance.Ranks()
 	if n == 1 || class.OfInstance() {
-		t.pass(a.Instance)
+		t.skip(a.Instance)
 		return
 	}
-	ranks := t.ranks.of(a.Instance.Role)
+	ranks := t.triedRanks.of(a.Instance.Role)
 	if class != leg.RankMissing {
 		n = a.Rank + 1
 	}
@@ -138,26 +143,25 @@ func (t *attempts) failedOn(a *sched.Assignment, class leg.Class) {
 	}
 }
 
-// mayAskAgain tells whether instances that failed may be tried once more. Not if all
-// that came back were refused connections, and not after a limit of ours: a request
-// that has waited to its limit does not wait for the same instances again. A
-// connection that did not come about in time is no refusal, and an instance that is
-// gone may be back in another life.
-func (t *attempts) mayAskAgain() bool {
-	if t.last != nil && (t.last.Class == leg.ConnectTimeout || t.last.Class == leg.Gone) {
+// mayTryAgain tells whether instances that failed may be tried once more. They may not if
+// all failures were refused connections, and not after a time limit: a request that has
+// waited to its limit does not wait for the same instances again. A connection that timed
+// out is no refusal, and an instance that is gone may be back in another life.
+func (t *attempts) mayTryAgain() bool {
+	if t.lastFailure != nil && (t.lastFailure.Class == leg.ConnectTimeout || t.lastFailure.Class == leg.Gone) {
 		return true
 	}
-	return t.counted > 0 && (t.last == nil || !t.last.Class.TimedOut())
+	return t.counted > 0 && (t.lastFailure == nil || !t.lastFailure.Class.TimedOut())
 }
 
-// note books a failed leg. It tells whether another try is allowed; if not,
-// t.last holds what to tell the client.
+// note counts a failed leg and blames its instance. It tells whether another attempt is
+// allowed; if not, f.Answer is for the client.
 func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	in := a.Instance
-	t.last = f
+	t.lastFailure = f
 	t.failed++
-	if f.Class != leg.HandoverExpired { // it is the hand-over that will not do
-		t.failedOn(a, f.Class)
+	if f.Class != leg.HandoverExpired { // the hand-over is at fault, not the instance
+		t.skipFailed(a, f.Class)
 	}
 	switch f.Rule.Blame {
 	case leg.BlameEject:
@@ -174,7 +178,7 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 			return false
 		}
 		if !t.s.Budget.Take(t.s.Picker.InFlight(in.Key)) {
-			f.Answer = leg.Ours(leg.BudgetSpent())
+			f.Answer = leg.ProxyError(leg.BudgetSpent())
 			return false
 		}
 	}
@@ -183,8 +187,8 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	return true
 }
 
-// served tells the health of the fleet that an instance did its part, and
-// with that who failed the same request before.
+// served tells health that an instance has served, and gives the suspects of its role a
+// strike: another instance has served what they failed.
 func (t *attempts) served(in *instance.Instance) {
 	t.s.Health.Success(in)
 	rest := t.suspects[:0]

@@ -1,5 +1,5 @@
 // Package flow is the order of the legs of one request, and what follows from their
-// failures: who is tried, what is left, when to give up.
+// failures: which instance is tried next, and when the request fails.
 //
 //	pick P ─▶ dialect ─▶ its flow:
 //	  sequential   prefill ─▶ hand-over ─▶ pick D ─▶ decode ─▶ client
@@ -8,7 +8,7 @@
 //	      any failure before the commit: another instance, or another pair
 //	none left: one decode instance alone, or an error
 //
-// A flow knows no dialect, and a dialect no flow but by name.
+// A flow knows no dialect, and a dialect knows a flow by its name only.
 package flow
 
 import (
@@ -26,7 +26,7 @@ type completion struct {
 	legs
 	req   *request.Request // nil once no further leg can come
 	pairs pairing
-	media bool // images, video or sound: bytes of the body tell nothing of its tokens
+	media bool // it has images, video or sound: the bytes of the body say nothing of its tokens
 }
 
 // Complete answers a completion.
@@ -44,15 +44,15 @@ func (r *Request) Complete(req *request.Request) {
 	c.run()
 }
 
-// run tries pairs until one has answered. Each pair runs in the flow of its dialect.
+// run tries pairs until one has answered, each in the flow of its dialect.
 func (c *completion) run() {
 	switch c.req.Bypass {
 	case "":
 	case alone.StoredResponse:
-		decodeAlone{c}.goOn(c.req.PreviousResponse())
+		decodeAlone{c}.continueStored(c.req.PreviousResponse())
 		return
 	default:
-		c.alone(c.req.Bypass)
+		c.runAlone(c.req.Bypass)
 		return
 	}
 	for !c.attempt() {
@@ -62,28 +62,28 @@ func (c *completion) run() {
 // attempt tries one pair. done tells that the request has been answered; if not, another
 // pair is due.
 func (c *completion) attempt() (done bool) {
-	c.Route.Alone = "" // an attempt before may have had a reason
+	c.Route.Alone = "" // an earlier attempt may have set it
 	p, err := c.pickPrefill()
 	if err != nil {
 		c.withoutPrefill(err)
 		return true
 	}
 	defer p.Done()
-	if c.pairs.hopeless(p) {
-		c.attempts.pass(p.Instance) // it would compute the prompt for nobody
+	if c.pairs.unpairable(p) {
+		c.attempts.skip(p.Instance) // no decode instance could take its KV cache
 		return false
 	}
 	d := c.s.dialects[p.Connector]
 	if why := c.unfit(d, connector.Pair{Prefill: p.Instance}); why != "" {
 		p.Done()
-		c.alone(why)
+		c.runAlone(why)
 		return true
 	}
-	if c.better(p, d) {
+	if c.tryAlone(p, d) {
 		return true
 	}
 	p.Confirm()
-	c.Route.took(p)
+	c.Route.notePick(p)
 	switch d.Flow() {
 	case connector.Concurrent:
 		return concurrent{c}.run(p, d)
@@ -95,8 +95,8 @@ func (c *completion) attempt() (done bool) {
 }
 
 // unfit tells why prefill must not hand over to decode, "" if it may; see
-// connector.Dialect. No engine hands over to itself: NIXL would shake hands with its own
-// id, the others would send where they receive.
+// connector.Dialect. No engine hands over to itself: with NIXL it would shake hands with
+// its own id, with other connectors send to itself.
 func (c *completion) unfit(d connector.Dialect, p connector.Pair) string {
 	if p.Decode != nil && p.Prefill.Address == p.Decode.Address {
 		return alone.SameInstance
@@ -104,20 +104,20 @@ func (c *completion) unfit(d connector.Dialect, p connector.Pair) string {
 	return d.Unfit(c.kind, p)
 }
 
-// alone lets one decode instance do the whole request, without KV transfer.
-func (c *completion) alone(reason string) { decodeAlone{c}.run(nil, reason) }
+// runAlone has one decode instance serve the whole request, without KV transfer.
+func (c *completion) runAlone(reason string) { decodeAlone{c}.run(nil, reason) }
 
-// committed is called when the answer goes out: its pair has done its part.
+// committed is called when the answer is committed: its pair has served.
 func (c *completion) committed(d, p *sched.Assignment) {
-	c.s.Disaggregate.learn(c, d, p)
-	p.Done() // its KV has been pulled
+	c.s.Disaggregate.learnDecode(c, d, p)
+	p.Done() // decode has its KV cache
 	d.Computed(0)
 	c.attempts.served(d.Instance)
 	c.req = nil
 	c.DropBody()
 }
 
-// prefilled notes what a prefill instance has answered.
+// prefilled notes the answer of a prefill instance.
 func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
 	c.Origin.Times.Pass(stage.Prefilled)
 	c.usage.Prefilled(answer)

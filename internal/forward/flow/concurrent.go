@@ -13,8 +13,8 @@ import (
 // concurrent is the flow of a pair whose legs run at once.
 type concurrent struct{ *completion }
 
-// run runs both legs of a pair at once. When one fails the other is aborted:
-// an engine waits for minutes for a partner that does not come. done tells that the
+// run runs both legs of a pair at once. When one fails the other is aborted: an
+// engine would wait for minutes for a partner that does not come. done tells that the
 // request has been answered; if not, another pair is due.
 func (c concurrent) run(p *sched.Assignment, dialect connector.Dialect) (done bool) {
 	d, err := c.attempts.pick(instance.Decode, p)
@@ -26,10 +26,10 @@ func (c concurrent) run(p *sched.Assignment, dialect connector.Dialect) (done bo
 	if why := c.unfit(dialect, pair); why != "" {
 		p.Done()
 		d.Done()
-		c.alone(why)
+		c.runAlone(why)
 		return true
 	}
-	c.Route.took(d)
+	c.Route.notePick(d)
 	out := dialect.Decode(c.req, pair, connector.Handover{})
 
 	w := c.decodeWait()
@@ -37,19 +37,19 @@ func (c concurrent) run(p *sched.Assignment, dialect connector.Dialect) (done bo
 	l := c.Origin.Begin(d, w)
 	defer l.End()
 	other := c.beginPartner(p, l, pair.ID, dialect.Prefill(c.req, pair))
-	c.usage.Coming = other.done
+	c.usage.PrefillDone = other.done
 	f := c.decodeOn(l, pair.ID, out, dialect.Rewriter(connector.Handover{}), func() {
-		_ = other.leg.Settle() // what becomes of it now is no matter
+		_ = other.leg.Commit() // its failure does not matter any more
 		c.committed(d, p)
 	})
-	cause := other.failed(f)
+	cause := other.causeOf(f)
 	other.end()
 	l.End()
 	d.Done()
-	c.usage.Coming = nil
+	c.usage.PrefillDone = nil
 	if other.served {
 		c.attempts.served(p.Instance)
-		p.Unfetched(other.kept)
+		p.Unfetched(other.heldUntil)
 	}
 	switch {
 	case f == nil:
@@ -66,24 +66,24 @@ func (c concurrent) run(p *sched.Assignment, dialect connector.Dialect) (done bo
 
 // partner is the prefill leg of a concurrent pair, which runs beside its decode leg.
 type partner struct {
-	leg     *leg.Leg
-	done    chan struct{} // closed when what follows is settled
-	served  bool
-	kept    time.Time // when it lets go of what it has computed
-	failure *leg.Failure
+	leg       *leg.Leg
+	done      chan struct{} // closed when the fields below do not change any more
+	served    bool
+	heldUntil time.Time // when prefill frees the KV cache of the prompt
+	failure   *leg.Failure
 }
 
-// beginPartner sends the prefill leg. Whenever it ends before the answer is committed,
-// for its own failure or because its instance is gone, decode would wait in vain: the
-// leg is called off. That holds after prefill has answered, too, as decode may still be
-// about to read from it.
+// beginPartner sends the prefill leg. Whenever that ends before the answer is committed,
+// by its own failure or because its instance is gone, the decode leg is called off: it
+// would wait in vain. That holds after prefill has answered, too: decode may still have to
+// read from it.
 func (c concurrent) beginPartner(p *sched.Assignment, decode *leg.Leg, id string, out connector.Leg) *partner {
 	other := &partner{
 		leg:  c.Origin.Begin(p, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout}),
 		done: make(chan struct{}),
 	}
 	context.AfterFunc(other.leg, func() { decode.CallOff(leg.ErrPartner) })
-	release := c.Origin.Hold()
+	release := c.Origin.HoldBody()
 	go func() {
 		defer close(other.done)
 		answer, f := c.prefillOn(other.leg, id, out)
@@ -93,21 +93,21 @@ func (c concurrent) beginPartner(p *sched.Assignment, decode *leg.Leg, id string
 			other.leg.End()
 			return
 		}
-		other.served, other.kept = true, c.s.heldUntil(p, c.s.dialects[p.Connector])
-		other.leg.Unlimited()
+		other.served, other.heldUntil = true, c.s.heldUntil(p, c.s.dialects[p.Connector])
+		other.leg.ClearLimit()
 		c.prefilled(p, answer)
 		decode.PartnerDone()
 	}()
 	return other
 }
 
-// failed tells whether prefill is why the decode leg failed, and how: nil if it is not.
-func (o *partner) failed(decode *leg.Failure) *leg.Failure {
+// causeOf gives prefill's failure if that is why the decode leg failed, nil if not.
+func (o *partner) causeOf(decode *leg.Failure) *leg.Failure {
 	switch {
 	case decode == nil || decode.Class == leg.ClientGone:
 		return nil
 	case decode.Class != leg.PartnerFailed:
-		// Decode may have noticed first that its partner is gone.
+		// Decode may have noticed before the proxy that its partner is gone.
 		select {
 		case <-o.done:
 			return o.failure
@@ -117,7 +117,7 @@ func (o *partner) failed(decode *leg.Failure) *leg.Failure {
 	}
 	<-o.done // its leg has ended
 	if o.failure == nil {
-		o.failure = o.leg.CalledOff(context.Cause(o.leg)) // it had answered, and its instance is gone
+		o.failure = o.leg.JudgeCallOff(context.Cause(o.leg)) // it had answered, and its instance is gone
 	}
 	return o.failure
 }

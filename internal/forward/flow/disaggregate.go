@@ -12,30 +12,30 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
-// Disaggregate decides whether a request goes through prefill and decode. Its zero value
-// learns which way is better.
+// Disaggregate decides whether a request goes through prefill and decode, or is served by
+// decode alone. Its zero value learns which is quicker.
 type Disaggregate struct {
-	// Never lets decode alone serve all that it can.
+	// Never has decode alone serve every request that it can serve alone.
 	Never bool
 
 	estimate estimate.Estimator
 }
 
-// pickPrefill chooses a prefill instance. Where somebody decides about it the pick is
-// tentative: a prompt that decode computes alone is in no cache of prefill's.
+// pickPrefill chooses a prefill instance. With Settings.Disaggregate the pick is tentative:
+// a prompt that decode computes alone does not get into prefill's cache.
 func (c *completion) pickPrefill() (*sched.Assignment, error) {
 	if c.s.Disaggregate == nil {
 		return c.attempts.pick(instance.Prefill, nil)
 	}
-	return c.attempts.consider(instance.Prefill)
+	return c.attempts.pickTentative(instance.Prefill)
 }
 
-// better serves the request by decode alone where that is better than this pick of a
-// prefill instance, and tells whether it has. After a failure it decides nothing: then it
-// counts that somebody answers.
-func (c *completion) better(p *sched.Assignment, dialect connector.Dialect) (served bool) {
+// tryAlone serves the request by decode alone where that is quicker than with this prefill
+// instance, and tells whether it has. After a failure it never does: then the pair that
+// may answer is tried.
+func (c *completion) tryAlone(p *sched.Assignment, dialect connector.Dialect) (served bool) {
 	s := c.s.Disaggregate
-	if s == nil || c.attempts.last != nil || len(c.pairs.unpaired) > 0 {
+	if s == nil || c.attempts.lastFailure != nil || len(c.pairs.unpaired) > 0 {
 		return false
 	}
 	why, d := s.decide(c, p, dialect)
@@ -53,7 +53,8 @@ func (c *completion) better(p *sched.Assignment, dialect connector.Dialect) (ser
 	return true
 }
 
-// decide also gives the decode instance that it has looked at, nil if it did not have to.
+// decide tells whether decode alone is quicker. It also gives the pick of a decode instance
+// that it has made for that, nil if it needed none.
 func (s *Disaggregate) decide(c *completion, p *sched.Assignment, dialect connector.Dialect) (why estimate.Decision, d *sched.Assignment) {
 	switch {
 	case dialect.NeedsPrefill():
@@ -63,19 +64,19 @@ func (s *Disaggregate) decide(c *completion, p *sched.Assignment, dialect connec
 	case c.media:
 		return estimate.Decision{Reason: estimate.Media}, nil
 	}
-	model, there := c.Origin.Model, onPrefill(p, float64(p.Tokens-p.Cached))
-	why = s.estimate.Ask(model, there, float64(p.Tokens))
+	model, prefill := c.Origin.Model, onPrefill(p, float64(p.Tokens-p.Cached))
+	why = s.estimate.Decide(model, prefill, float64(p.Tokens))
 	if !why.Alone {
 		return why, nil
 	}
-	d, err := c.attempts.consider(instance.Decode)
+	d, err := c.attempts.pickTentative(instance.Decode)
 	switch {
 	case err != nil:
 		return estimate.Decision{Reason: estimate.Full}, nil
 	case c.s.needsPrefill(d):
 		return estimate.Decision{Reason: estimate.Connector}, d
 	}
-	return s.estimate.Confirm(model, why, there, onDecode(d)), d
+	return s.estimate.Confirm(model, why, prefill, onDecode(d)), d
 }
 
 func onPrefill(p *sched.Assignment, uncached float64) estimate.Prefill {
@@ -88,7 +89,7 @@ func onDecode(d *sched.Assignment) estimate.Decode {
 	}
 }
 
-// learnPrefill notes how long a prefill took that has just answered.
+// learnPrefill notes how long prefill took, which has just answered.
 func (s *Disaggregate) learnPrefill(c *completion, p *sched.Assignment) {
 	if s == nil || c.media {
 		return
@@ -101,10 +102,11 @@ func (s *Disaggregate) learnPrefill(c *completion, p *sched.Assignment) {
 	s.estimate.Prefilled(c.Origin.Model, onPrefill(p, float64(uncached)), t.At(stage.Prefilled)-t.At(stage.Prefill))
 }
 
-// learn notes how long decode took until it began to answer; p is nil for decode alone.
-// An answer that is no stream begins when it is whole, and the streams of other APIs
-// begin before anything is computed: they teach nothing. Nor do images, which are no text.
-func (s *Disaggregate) learn(c *completion, d, p *sched.Assignment) {
+// learnDecode notes how long decode took until it began to answer; p is nil for decode
+// alone. Only streams of completions and chats are measured: an answer that is no stream
+// begins when it is complete, and the streams of other APIs begin before anything is
+// computed. The tokens of images are not known from their bytes.
+func (s *Disaggregate) learnDecode(c *completion, d, p *sched.Assignment) {
 	if s == nil || c.media || !c.req.Stream || c.kind != openai.Completion && c.kind != openai.Chat || c.Route.Failed > 0 {
 		return
 	}

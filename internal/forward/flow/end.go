@@ -10,40 +10,41 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// How a request ends that no pair of legs has answered, and whether another pair is due.
+// What follows when a pair of legs has not answered: an end of the request, or another pair.
 
-// withoutPrefill ends or saves a request that no prefill instance can take.
+// withoutPrefill handles a request that no prefill instance can take: decode alone serves
+// it, or it fails.
 func (c *completion) withoutPrefill(err error) {
 	switch fallback := c.s.Fallback && c.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
 	case errors.Is(err, sched.ErrSelf):
-		c.alone(alone.SameInstance) // it is a prefill instance, too: no fallback
-	case fallback && c.pairs.mixed != "":
-		c.alone(c.pairs.mixed)
-	case fallback && c.attempts.last == nil && mixed(err) != "":
-		c.alone(mixed(err))
-	case fallback && c.attempts.last != nil:
-		c.alone(alone.PrefillFailed)
+		c.runAlone(alone.SameInstance) // the decode instance is a prefill instance, too: this is no fallback
+	case fallback && c.pairs.mismatch != "":
+		c.runAlone(c.pairs.mismatch)
+	case fallback && c.attempts.lastFailure == nil && mismatchReason(err) != "":
+		c.runAlone(mismatchReason(err))
+	case fallback && c.attempts.lastFailure != nil:
+		c.runAlone(alone.PrefillFailed)
 	case fallback:
-		c.alone(alone.NoPrefill)
+		c.runAlone(alone.NoPrefill)
 	default:
-		c.without(err, instance.Prefill, func(*leg.Failure) bool { return true })
+		c.answerUnserved(err, instance.Prefill, func(*leg.Failure) bool { return true })
 	}
 }
 
-// withoutPartner ends a request for whose prefill there is no decode instance. done
-// is false if another prefill instance, which may have one, is due.
+// withoutPartner handles a prefill instance for which no decode instance was picked. done
+// is false if another prefill instance may have a partner, and is tried next.
 func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) {
-	if c.pairs.without(p, err) {
-		c.attempts.pass(p.Instance)
+	if c.pairs.noPartner(p, err) {
+		c.attempts.skip(p.Instance)
 		return false
 	}
 	c.withoutDecode(err)
 	return true
 }
 
-// withoutPair ends a request for which there are decode instances, but none that could
-// serve it without a prefill.
-func (c *completion) withoutPair() {
+// refuseAlone ends a request that only decode instances are left for, none of which may
+// serve without a prefill.
+func (c *completion) refuseAlone() {
 	reason := c.Route.Alone
 	c.Route.Alone = ""
 	c.Answer.Refuse(leg.NeedsPrefill(reason))
@@ -51,10 +52,10 @@ func (c *completion) withoutPair() {
 
 // withoutDecode ends a request that no decode instance can take.
 func (c *completion) withoutDecode(err error) {
-	c.without(err, instance.Decode, func(f *leg.Failure) bool { return f.Rule.Retry })
+	c.answerUnserved(err, instance.Decode, func(f *leg.Failure) bool { return f.Rule.Retry })
 }
 
-// prefillFailed books a failed prefill leg. done tells that the request has been
+// prefillFailed handles a failed prefill leg. done tells that the request has been
 // answered; if not, another instance may be tried.
 func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bool) {
 	if c.note(p, f) {
@@ -62,56 +63,59 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 	}
 	switch {
 	case f.Class == leg.OurEdit:
-		c.alone(c.cutReason)
+		c.runAlone(c.cutReason)
 	case f.Rule.Retry && f.Answer.Status >= 500 && c.s.Fallback:
-		// The tries are used up; a decode instance can still do it all.
-		c.alone(alone.PrefillFailed)
+		// No further attempt at prefill is allowed; decode alone can still serve.
+		c.runAlone(alone.PrefillFailed)
 	default:
-		c.Answer.Tell(f)
+		c.Answer.SendFailure(f)
 	}
 	return true
 }
 
-// decodeFailed books a failed decode leg, in the same way.
+// decodeFailed handles a failed decode leg in the same way.
 func (c *completion) decodeFailed(d *sched.Assignment, f *leg.Failure) (done bool) {
 	if c.note(d, f) {
 		return false
 	}
-	c.Answer.Tell(f)
+	c.Answer.SendFailure(f)
 	return true
 }
 
-// pairing is what a request has found out about which instances go together.
+// pairing is what a request has found out about prefill instances without a partner.
 type pairing struct {
-	// mixed is why a prefill instance found no decode instance to go with it, "" if
-	// all did.
-	mixed string
-	// unpaired are the kinds of prefill instances that found none.
-	unpaired []kind
+	// mismatch is why the last one has no decode instance that it can be paired with, ""
+	// if that is not why.
+	mismatch string
+	// unpaired are the keys of all that have none.
+	unpaired []pairKey
 }
 
-// without notes that a prefill instance has found no partner. It tells whether that is
-// for its kind; then one of another kind may have a partner.
-func (g *pairing) without(p *sched.Assignment, err error) (ofKind bool) {
-	if g.mixed = mixed(err); g.mixed != "" {
-		g.unpaired = append(g.unpaired, kindOf(p))
+// noPartner notes that no decode instance was picked for a prefill instance. It tells
+// whether that is for its key; then an instance with another key may have a partner.
+func (g *pairing) noPartner(p *sched.Assignment, err error) (forKey bool) {
+	if g.mismatch = mismatchReason(err); g.mismatch != "" {
+		g.unpaired = append(g.unpaired, pairKeyOf(p))
 	}
-	return g.mixed != ""
+	return g.mismatch != ""
 }
 
-// hopeless tells whether an instance of the same kind has found no partner.
-func (g *pairing) hopeless(p *sched.Assignment) bool { return slices.Contains(g.unpaired, kindOf(p)) }
+// unpairable tells whether an instance with the same key has found no partner.
+func (g *pairing) unpairable(p *sched.Assignment) bool {
+	return slices.Contains(g.unpaired, pairKeyOf(p))
+}
 
-// kind of a prefill instance, by which it is paired.
-type kind struct {
+// pairKey is what of an instance decides with which others it can be paired.
+type pairKey struct {
 	connector, build string
 	blocks           int
 }
 
-func kindOf(a *sched.Assignment) kind { return kind{a.Connector, a.Build, a.Blocks} }
+func pairKeyOf(a *sched.Assignment) pairKey { return pairKey{a.Connector, a.Build, a.Blocks} }
 
-// mixed is the reason of a pick for which only partners of another kind are left.
-func mixed(err error) string {
+// mismatchReason is the reason for decode alone where all instances that are left cannot
+// be paired; "" for any other error of a pick.
+func mismatchReason(err error) string {
 	switch {
 	case errors.Is(err, sched.ErrVersions):
 		return alone.VersionMismatch

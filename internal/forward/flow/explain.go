@@ -28,7 +28,7 @@ func (s *Settings) Explain(req *request.Request, session string) *plan.Plan {
 	}
 	wanted.Role = instance.Prefill
 	prefill := s.Picker.Explain(wanted)
-	take(p, prefill)
+	addLeg(p, prefill)
 	a := prefill.Assignment
 	if a == nil {
 		s.explainWithout(p, wanted, prefill.Err)
@@ -46,10 +46,10 @@ func (s *Settings) Explain(req *request.Request, session string) *plan.Plan {
 	}
 	wanted.Partner = a
 	decode := s.Picker.Explain(wanted)
-	take(p, decode)
+	addLeg(p, decode)
 	if decode.Assignment == nil {
 		p.Way, p.Reason = plan.None, decode.Err.Error()
-		if why := mixed(decode.Err); why != "" && s.Fallback {
+		if why := mismatchReason(decode.Err); why != "" && s.Fallback {
 			s.explainAlone(p, wanted, why)
 		}
 		return p
@@ -69,7 +69,8 @@ func (s *Settings) unfitPair(d connector.Dialect, k openai.Kind, p, to *sched.As
 	return d.Unfit(k, connector.Pair{Prefill: p.Instance, PrefillRank: p.Rank, Decode: to.Instance, DecodeRank: to.Rank})
 }
 
-// explainDecision tells whether decode alone should be better.
+// explainDecision puts into the plan what Disaggregate would decide, and tells whether that
+// is decode alone.
 func (s *Settings) explainDecision(p *plan.Plan, wanted sched.Request, a *sched.Assignment, d connector.Dialect, media bool) bool {
 	var is estimate.Explanation
 	decode := s.Picker.Explain(wanted).Assignment
@@ -94,7 +95,7 @@ func (s *Settings) explainDecision(p *plan.Plan, wanted sched.Request, a *sched.
 
 // explainWithout is the plan of a request that no prefill instance can take.
 func (s *Settings) explainWithout(p *plan.Plan, wanted sched.Request, err error) {
-	switch why := mixed(err); {
+	switch why := mismatchReason(err); {
 	case errors.Is(err, sched.ErrSelf):
 		s.explainAlone(p, wanted, alone.SameInstance)
 	case errors.Is(err, sched.ErrUnknownModel) || !s.Fallback:
@@ -114,15 +115,15 @@ func (s *Settings) explainAlone(p *plan.Plan, wanted sched.Request, reason strin
 		wanted.Tried = append(wanted.Tried, decode.Assignment.Instance.Key)
 		decode = s.Picker.Explain(wanted)
 	}
-	take(p, decode)
+	addLeg(p, decode)
 	p.Way, p.Reason = plan.Alone, reason
 	if decode.Assignment == nil {
 		p.Way, p.Reason = plan.None, decode.Err.Error()
 	}
 }
 
-// take puts into a plan what was explained of one role.
-func take(p *plan.Plan, e *sched.Explained) {
+// addLeg puts into a plan what sched explains of one role.
+func addLeg(p *plan.Plan, e *sched.Explained) {
 	one := &plan.Leg{Policy: e.Policy, Candidates: make([]plan.Candidate, 0, len(e.Candidates))}
 	if e.Role == instance.Prefill {
 		p.Prefill = one

@@ -13,12 +13,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// maxPrefillAnswer bounds what a prefill instance may answer. Block ids of a
+// maxPrefillAnswer bounds the answer of a prefill instance, in bytes. The block ids of a
 // prompt of a million tokens take well under a megabyte.
 const maxPrefillAnswer = 16 << 20
 
-// legs sends the legs of one completion, and holds what their answers say. A prefill leg
-// of a concurrent pair may outlive the request's body, so kind and the others are copies.
+// legs sends the legs of one completion, and has what their answers say. The prefill leg of
+// a concurrent pair may outlive the request's body, so kind, stream and cutReason are
+// copies.
 type legs struct {
 	*Request
 	s         *Settings
@@ -26,12 +27,12 @@ type legs struct {
 	stream    bool
 	cutReason string // why an engine may refuse a prefill of one token, see request.Request
 	usage     relay.Usage
-	// silent is how long decode legs waited that were sent again because their
-	// hand-over had run out.
-	silent time.Duration
+	// silentWait is how long decode legs have waited for a silent instance until their
+	// hand-over expired, and they were sent again.
+	silentWait time.Duration
 }
 
-// newPair names a new attempt.
+// newPair makes the pair of a new attempt, with an id and a key of its own.
 func (c *legs) newPair(p, d *sched.Assignment) connector.Pair {
 	pair := connector.Pair{
 		Prefill: p.Instance, PrefillRank: p.Rank,
@@ -47,7 +48,7 @@ func (c *legs) newPair(p, d *sched.Assignment) connector.Pair {
 func (c *legs) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byte, f *leg.Failure) {
 	resp, err := l.Send(http.MethodPost, c.path(&out), c.engineHeader(id, &out), out.Body)
 	if err != nil {
-		return nil, l.OfError(err)
+		return nil, l.JudgeError(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
@@ -60,17 +61,18 @@ func (c *legs) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byt
 	answer, err = relay.ReadAll(resp, maxPrefillAnswer)
 	switch {
 	case errors.Is(err, relay.ErrTooLarge):
-		return nil, l.OfAnswer(err.Error())
+		return nil, l.BadAnswer(err.Error())
 	case err != nil:
-		return nil, l.OfError(err)
+		return nil, l.JudgeError(err)
 	case (c.kind == openai.Completion || c.kind == openai.Chat) && sse.Aborted(answer):
-		return nil, l.OfFinish(leg.Aborted)
+		return nil, l.JudgeFinish(leg.Aborted)
 	}
 	return answer, nil
 }
 
-// refusesCut tells whether an engine may have failed at our cut after one token
-// (protocol rule R1c). The two agents' APIs say 500 where half a call cannot be parsed.
+// refusesCut tells whether an engine may have failed because the proxy has cut prefill's
+// answer after one token: half a tool call cannot be parsed (TestForcedToolCall). Messages
+// and Responses answer 500 then, the other APIs 400.
 func (c *legs) refusesCut(f *leg.Failure) bool {
 	switch f.Class {
 	case leg.Status4xx:
@@ -89,35 +91,35 @@ func (c *legs) decodeWait() leg.Wait {
 		// whole: generation time, which no first-byte limit may cut.
 		w.Limit = c.s.NonStream
 	}
-	// A leg whose hand-over ran out while the instance was silent is sent again
+	// A leg whose hand-over expired while the instance was silent is sent again
 	// with a new one; for the client it is the same wait.
-	w.Limit, w.Silence = max(w.Limit-c.silent, 1), max(c.s.FirstByte-c.silent, 1)
+	w.Limit, w.Silence = max(w.Limit-c.silentWait, 1), max(c.s.FirstByte-c.silentWait, 1)
 	return w
 }
 
-// decodeOn sends the decode leg and passes its answer on. nil means that the
-// client has been answered, well or visibly broken.
+// decodeOn sends the decode leg and passes its answer on. nil means that the client has
+// been answered, completely or visibly broken.
 func (c *legs) decodeOn(l *leg.Leg, id string, out connector.Leg, rw connector.Rewriter, commit func()) *leg.Failure {
 	resp, err := l.Send(http.MethodPost, c.path(&out), c.engineHeader(id, &out), out.Body)
 	if err != nil {
-		return l.OfError(err)
+		return l.JudgeError(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
 		return relay.ReadError(l, resp, c.s.Idle)
 	}
 	givesUp := ""
-	if d := c.s.dialects[l.Connector()]; d != nil { // nobody speaks to some that have a stored response
+	if d := c.s.dialects[l.Connector()]; d != nil { // nil for an instance that has a stored response and no connector
 		givesUp = d.Terms(l.Instance).GivesUp
 	}
-	rewriters := []connector.Rewriter{&c.usage, relay.Hide(c.kind)}
+	rewriters := []connector.Rewriter{&c.usage, relay.HideHandover(c.kind)}
 	if rw != nil {
 		rewriters = append(rewriters, rw)
 	}
 	return c.Answer.Relay(relay.Source{Leg: l, Resp: resp, Commit: commit, Rewriters: rewriters, GivesUp: givesUp})
 }
 
-// path is where a leg goes.
+// path is the path of a leg's request.
 func (c *legs) path(out *connector.Leg) string {
 	if out.Path != "" {
 		return out.Path

@@ -13,18 +13,19 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// notified is the flow of a pair whose prefill says when the KV cache has arrived.
+// notified is the flow of a pair whose prefill notifies the proxy when decode has the KV
+// cache.
 type notified struct{ *completion }
 
-// run runs prefill, waits until each of its ranks has said that decode has the KV
-// cache, and runs decode. Without the last of them decode must not begin: it would read
-// memory that is not filled yet, without an error. The KV cache goes to one decode
-// instance, so that a failure of either leg needs a new pair. done tells that the
+// run runs prefill, waits until each of its ranks has notified that decode has the KV
+// cache, and runs decode. Before the last notification decode must not begin: it would
+// read memory that is not filled yet, without an error (TestNotificationLost). The KV cache
+// goes to one decode instance, so that a failure of either leg needs a new pair. done tells that the
 // request has been answered; if not, another pair is due.
 func (c notified) run(p *sched.Assignment, dialect connector.Dialect) (done bool) {
-	if c.s.Notices == nil || c.s.Notices.Can(p.Instance) != nil {
+	if c.s.Notifications == nil || c.s.Notifications.CannotHear(p.Instance) != nil {
 		p.Done()
-		c.alone(alone.NotHeard)
+		c.runAlone(alone.NotHeard)
 		return true
 	}
 	d, err := c.attempts.pick(instance.Decode, p)
@@ -36,13 +37,13 @@ func (c notified) run(p *sched.Assignment, dialect connector.Dialect) (done bool
 	if why := c.unfit(dialect, pair); why != "" {
 		p.Done()
 		d.Done()
-		c.alone(why)
+		c.runAlone(why)
 		return true
 	}
-	c.Route.took(d)
-	c.Route.Alone = "" // an attempt in another dialect may have had a reason
+	c.Route.notePick(d)
+	c.Route.Alone = "" // an earlier attempt in another dialect may have set it
 	ofPrefill, ofDecode := c.sendKV(p, d, pair, dialect)
-	p.Done() // whatever it had to do is done, or given up
+	p.Done() // it has sent its KV cache, or failed
 	switch {
 	case ofPrefill != nil:
 		return c.prefillFailed(p, ofPrefill)
@@ -61,44 +62,44 @@ func (c notified) run(p *sched.Assignment, dialect connector.Dialect) (done bool
 	return c.decodeFailed(d, f)
 }
 
-// sendKV makes prefill compute the prompt and send its KV cache, and waits until it has
-// arrived. A failure is that of prefill, or of decode, which was gone before it was
-// needed.
+// sendKV has prefill compute the prompt and send its KV cache, and waits until it has
+// arrived. A failure is of prefill, or of decode, which was gone before its leg began.
 func (c notified) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect connector.Dialect) (ofPrefill, ofDecode *leg.Failure) {
 	l := c.Origin.Begin(p, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout})
 	defer l.End()
 	watch := c.watchDecode(d, l)
 	defer watch.end()
 	out := dialect.Prefill(c.req, pair)
-	heard := c.hear(l, out.Awaits)
+	heard := c.awaitNotifications(l, out.Awaits)
 	answer, f := c.prefillOn(l, pair.ID, out)
 	if f == nil {
-		l.Next(c.s.Notified, leg.ErrNotNotified)
-		watch.owes(time.Now())
+		l.SetLimit(c.s.Notified, leg.ErrNotNotified)
+		watch.awaitFrom(time.Now())
 	} else {
 		l.End()
 	}
 	switch all := <-heard; {
 	case f != nil:
 	case !all:
-		f = l.CalledOff(context.Cause(l))
+		f = l.JudgeCallOff(context.Cause(l))
 	default:
 		c.prefilled(p, answer)
 		c.attempts.served(p.Instance)
 		return nil, nil
 	}
 	if gone := watch.gone(); gone != nil && f.Class != leg.ClientGone {
-		return nil, leg.NewFailure(leg.Gone, leg.Ours(leg.Unavailable(instance.Decode, c.Origin.Model)), gone)
+		return nil, leg.NewFailure(leg.Gone, leg.ProxyError(leg.Unavailable(instance.Decode, c.Origin.Model)), gone)
 	}
 	return f, nil
 }
 
-// hear waits for the notifications of a prefill leg, from before it is sent. What it
-// gives tells whether all have come; if they cannot be heard the leg is called off.
-func (c notified) hear(l *leg.Leg, n connector.Notices) <-chan bool {
+// awaitNotifications begins to wait for the notifications of a prefill leg, before it is
+// sent. The channel gets whether all have come. If they cannot be received the leg is
+// called off.
+func (c notified) awaitNotifications(l *leg.Leg, n connector.Notices) <-chan bool {
 	heard := make(chan bool, 1)
 	go func() {
-		err := c.s.Notices.Await(l, l.Instance, n.ID, n.Ranks)
+		err := c.s.Notifications.Await(l, l.Instance, n.ID, n.Ranks)
 		if err != nil {
 			l.CallOff(fmt.Errorf("%w: %w", leg.ErrNotNotified, err))
 		}
@@ -107,22 +108,22 @@ func (c notified) hear(l *leg.Leg, n connector.Notices) <-chan bool {
 	return heard
 }
 
-// watchDecode calls a prefill leg off when the decode instance that its KV cache goes
-// to is found gone: nothing would say so otherwise.
+// watchDecode calls a prefill leg off when the decode instance that its KV cache goes to is
+// found gone: no answer of an engine would say so (TestNotifiedInstanceGone).
 func (c notified) watchDecode(d *sched.Assignment, prefill *leg.Leg) *decodeWatch {
 	w := &decodeWatch{pick: d, prefill: prefill}
-	w.owes(time.Now().Add(notAsked))
+	w.awaitFrom(time.Now().Add(owesNothing))
 	if err := c.s.Picker.Gone(d); err != nil { // between the pick and Await
 		w.CallOff(err)
 	}
 	return w
 }
 
-// notAsked is how much later a decode instance that has not been asked for anything yet
-// begins to owe an answer: longer than any prefill.
-const notAsked = 365 * 24 * time.Hour
+// owesNothing is added to the time from which an instance is awaited that has no request
+// to answer yet, so that it never counts as silent: longer than any prefill.
+const owesNothing = 365 * 24 * time.Hour
 
-// decodeWatch is a decode instance before its leg begins. It implements sched.Leg.
+// decodeWatch watches a decode instance before its leg begins. It implements sched.Leg.
 type decodeWatch struct {
 	pick    *sched.Assignment
 	prefill *leg.Leg
@@ -146,9 +147,10 @@ func (w *decodeWatch) CallOff(cause error) {
 // Silent implements sched.Leg: prefill has its own limit.
 func (w *decodeWatch) Silent(time.Duration) {}
 
-// owes has the instance looked after as one that keeps a request waiting since then: if
-// it cannot be reached, prefill cannot send to it either, and does not say so.
-func (w *decodeWatch) owes(since time.Time) { w.pick.Await(w, since) }
+// awaitFrom has sched treat the instance as one that keeps a request waiting since then. An
+// instance that cannot be reached gets nothing from prefill either, and prefill does not
+// say so.
+func (w *decodeWatch) awaitFrom(since time.Time) { w.pick.Await(w, since) }
 
 // gone tells why the instance is gone, nil if it is not.
 func (w *decodeWatch) gone() error {
@@ -157,4 +159,4 @@ func (w *decodeWatch) gone() error {
 	return w.err
 }
 
-func (w *decodeWatch) end() { w.pick.Settle() }
+func (w *decodeWatch) end() { w.pick.EndAwait() }

@@ -24,22 +24,22 @@ type Request struct {
 	Answer   *relay.Answer
 	Body     *scratch.Body
 	Endpoint string // the path of the route
-	Session  string // what the client calls its session, "" for none
+	Session  string // the id of the client's session, "" for none
 	// Rank is the data-parallel rank that the client wants, if Ranked.
 	Ranked bool
 	Rank   int
 
-	Route Route // filled in on the way
+	Route Route // filled in as the request proceeds
 
 	attempts attempts
 }
 
 // Route is where a request went.
 type Route struct {
-	// Traced tells that the client may know all of it, not only Alone.
+	// Traced tells that the client may see all of the route, not only Alone.
 	Traced bool
-	// Times are when the request passed what, of a stream or of a whole answer; nil: it
-	// is not told.
+	// Times are those of the request, for the header X-PD-Timing; nil: it is left out.
+	// Stream tells that the answer is one.
 	Times  *stage.Times
 	Stream bool
 
@@ -47,21 +47,22 @@ type Route struct {
 	// Alone says why one instance served the request without a prefill, "" if
 	// there was one.
 	Alone string
-	// Decided is why the request goes through both, or why not, where that was decided
-	// and not plain; see Settings.Disaggregate.
+	// Decided is why the request goes through prefill and decode, or why not, where
+	// Settings.Disaggregate has decided it.
 	Decided string
-	// Policies that chose the two, "" for none.
+	// PrefillPolicy and DecodePolicy are the policies that chose the two, "" for none.
 	PrefillPolicy, DecodePolicy string
-	// PrefillElsewhere and DecodeElsewhere are why others would have been preferred.
+	// PrefillElsewhere and DecodeElsewhere are why other instances would have been
+	// preferred, "" if none would; see sched.Tally.
 	PrefillElsewhere, DecodeElsewhere string
 
 	Cached   int   // tokens of the prompt that the policy expects in prefill's cache
 	Revision int64 // of the snapshot of the last pick
-	Failed   int   // legs, hidden or not
+	Failed   int   // legs that failed, also where the client saw nothing of it
 }
 
-// took notes a pick.
-func (r *Route) took(a *sched.Assignment) {
+// notePick notes where a leg goes.
+func (r *Route) notePick(a *sched.Assignment) {
 	r.Revision = a.Revision
 	if a.Instance.Role == instance.Prefill {
 		r.Cached = a.Cached
@@ -71,7 +72,7 @@ func (r *Route) took(a *sched.Assignment) {
 	}
 }
 
-// Header implements relay.Way. Everybody is told that there was no prefill, and why.
+// Header implements relay.Route. Every client is told that there was no prefill, and why.
 func (r *Route) Header(h http.Header) {
 	if r.Alone != "" {
 		h.Set("X-PD-Alone", r.Alone)
@@ -99,7 +100,7 @@ func (r *Route) Header(h http.Header) {
 }
 
 // timing is how long the stages took until now, in milliseconds, in the form of a
-// Server-Timing header. The first token is that of a stream, which begins now.
+// Server-Timing header. A stream begins now: it gets the time to its first token.
 func (r *Route) timing(now time.Duration) string {
 	s := r.Times.Stages(now, r.Stream)
 	var b []byte
@@ -152,7 +153,7 @@ func (r *Route) policy() string {
 	return r.PrefillPolicy + ", " + r.DecodePolicy
 }
 
-// begin makes the request ready for its first pick.
+// begin prepares the request for its first pick; wanted is what is not the same for all.
 func (r *Request) begin(wanted sched.Request) {
 	wanted.Model, wanted.Session = r.Origin.Model, r.Session
 	wanted.Measure = r.Settings.Disaggregate != nil
@@ -160,22 +161,22 @@ func (r *Request) begin(wanted sched.Request) {
 	r.attempts = attempts{s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, trace: r.Origin.Trace, wanted: wanted}
 }
 
-// note books a failed leg; see attempts.note.
+// note counts a failed leg; see attempts.note.
 func (r *Request) note(a *sched.Assignment, f *leg.Failure) bool {
 	again := r.attempts.note(a, f)
 	r.Route.Failed = r.attempts.failed
 	return again
 }
 
-// DropBody lets go of the request's bytes, which no further leg needs: an open
-// stream must not hold the prompt.
+// DropBody releases the request's body, which no further leg needs: an open stream must
+// not hold the prompt.
 func (r *Request) DropBody() {
 	if r.Body != nil {
 		r.Body.Release(r.Origin.BodyIsFree())
 	}
 }
 
-// engineHeader is the header of a leg.
+// engineHeader makes the header of a leg; id is the one for a dialect that has none.
 func (r *Request) engineHeader(id string, l *connector.Leg) leg.Header {
 	if l.ID != "" {
 		id = l.ID
@@ -183,22 +184,22 @@ func (r *Request) engineHeader(id string, l *connector.Leg) leg.Header {
 	return r.Origin.NewHeader(id, l.Header...)
 }
 
-// without answers a request that nobody in a role can take. The last failure is told
-// if there was one that tell accepts.
-func (r *Request) without(err error, role instance.Role, tell func(*leg.Failure) bool) {
-	last := r.attempts.last
+// answerUnserved answers a request for which no instance of a role was picked: with the
+// last failure of a leg, if tell accepts it, else with the error of the pick.
+func (r *Request) answerUnserved(err error, role instance.Role, tell func(*leg.Failure) bool) {
+	last := r.attempts.lastFailure
 	if r.Route.Prefill == "" && r.Route.Decode == "" {
 		r.Route.Alone = "" // nobody serves it
 	}
 	switch {
 	case r.Origin.Client.Err() != nil:
-		r.Answer.Gone()
+		r.Answer.ClientGone()
 	case errors.Is(err, sched.ErrUnknownModel):
 		r.Answer.Refuse(r.unknownModel(r.Origin.Model))
 	case last != nil && tell(last):
-		r.Answer.Tell(last)
+		r.Answer.SendFailure(last)
 	default:
-		r.Answer.Refuse(leg.Unpicked(err, role, r.Origin.Model))
+		r.Answer.Refuse(leg.NoPick(err, role, r.Origin.Model))
 	}
 }
 

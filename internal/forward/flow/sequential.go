@@ -10,30 +10,31 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// sequential is the flow of a pair whose prefill hands over in its answer: what the prefill
-// has left, where, and until when that may be used.
+// sequential is the flow of a pair whose prefill hands over in its answer, and what
+// prefill has handed over.
 type sequential struct {
 	*completion
-	pick     *sched.Assignment
-	dialect  connector.Dialect
-	pair     connector.Pair
-	handover connector.Handover
-	until    time.Time // when decode must have begun
-	held     time.Time // when prefill lets go of the KV cache
+	pick      *sched.Assignment
+	dialect   connector.Dialect
+	pair      connector.Pair
+	handover  connector.Handover
+	decodeBy  time.Time // until when decode may begin to read the hand-over
+	heldUntil time.Time // when prefill frees the KV cache
 }
 
 func newSequential(c *completion, p *sched.Assignment, d connector.Dialect) *sequential {
 	return &sequential{completion: c, pick: p, dialect: d, pair: c.newPair(p, nil)}
 }
 
-// lost tells that prefill has worked in vain: it has handed nothing over.
-func (c *sequential) lost() bool { return !c.dialect.SharesPool() && c.handover.Empty() }
+// nothingHandedOver tells that prefill's answer had no hand-over: decode computes the
+// prompt again.
+func (c *sequential) nothingHandedOver() bool { return !c.dialect.SharesPool() && c.handover.Empty() }
 
-// singleUse tells that the hand-over is one that a single decode instance may read,
-// and only while prefill holds the blocks for it.
+// singleUse tells that a single decode instance may read the hand-over, and only while
+// prefill holds the blocks for it.
 func (c *sequential) singleUse() bool { return !c.dialect.SharesPool() && !c.handover.Empty() }
 
-// run runs a prefill, then a decode with what that has handed over. done tells that the
+// run runs prefill, then decode with what prefill has handed over. done tells that the
 // request has been answered; if not, a new prefill is due.
 func (c *sequential) run() (done bool) {
 	if f := c.prefill(); f != nil {
@@ -42,12 +43,12 @@ func (c *sequential) run() (done bool) {
 	}
 	done = c.decode()
 	if c.singleUse() {
-		c.pick.Unfetched(c.held)
+		c.pick.Unfetched(c.heldUntil)
 	}
 	return done
 }
 
-// prefill makes the instance compute the prompt.
+// prefill has the instance compute the prompt, and takes the hand-over.
 func (c *sequential) prefill() *leg.Failure {
 	l := c.Origin.Begin(c.pick, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout})
 	defer l.End()
@@ -55,18 +56,18 @@ func (c *sequential) prefill() *leg.Failure {
 	if f != nil {
 		return f
 	}
-	c.until, c.held = time.Now().Add(c.s.budget(c.dialect.Terms(c.pick.Instance).Lease)), c.s.heldUntil(c.pick, c.dialect)
+	c.decodeBy, c.heldUntil = time.Now().Add(c.s.handoverBudget(c.dialect.Terms(c.pick.Instance).Lease)), c.s.heldUntil(c.pick, c.dialect)
 	var err error
 	if c.handover, err = c.dialect.Handover(answer); err != nil {
-		return l.OfAnswer(err.Error())
+		return l.BadAnswer(err.Error())
 	}
 	if c.s.RewriteHost {
 		c.handover.Params = connector.WithHost(c.handover.Params, c.pick.Instance)
 	}
 	if !c.dialect.SharesPool() {
-		c.s.Recorder.Handed(c.pick.Instance, !c.lost())
-		if c.lost() && c.dialect.NeedsPrefill() {
-			return l.OfAnswer("it hands nothing over")
+		c.s.Recorder.Handed(c.pick.Instance, !c.nothingHandedOver())
+		if c.nothingHandedOver() && c.dialect.NeedsPrefill() {
+			return l.BadAnswer("it hands nothing over")
 		}
 	}
 	c.prefilled(c.pick, answer)
@@ -74,8 +75,8 @@ func (c *sequential) prefill() *leg.Failure {
 	return nil
 }
 
-// decode runs the answer off a prefill. It tells whether the request has been
-// answered; if not, a new prefill is due.
+// decode has one decode instance after another answer with the hand-over. done tells that
+// the request has been answered; if not, a new prefill is due.
 func (c *sequential) decode() (done bool) {
 	for again := false; ; again = true {
 		if c.singleUse() {
@@ -92,14 +93,14 @@ func (c *sequential) decode() (done bool) {
 		if why := c.unfit(c.dialect, c.pair); why != "" && c.dialect.NeedsPrefill() {
 			d.Done()
 			c.Route.Alone = why
-			c.withoutPair()
+			c.refuseAlone()
 			return true
 		}
 		f, waited := c.decodeWith(d)
 		if f == nil {
 			return true
 		}
-		if f.Class == leg.PartnerFailed { // nobody can read the hand-over any more
+		if f.Class == leg.PartnerFailed { // the blocks of the hand-over are gone
 			c.s.Recorder.Retried(instance.Prefill, leg.Gone)
 			return false
 		}
@@ -108,7 +109,7 @@ func (c *sequential) decode() (done bool) {
 			c.s.Recorder.HandoverSpent(f.Class)
 		}
 		if f.Class == leg.HandoverExpired {
-			c.silent += waited
+			c.silentWait += waited
 		}
 		if c.decodeFailed(d, f) {
 			return true
@@ -120,54 +121,55 @@ func (c *sequential) decode() (done bool) {
 		if f.Taken {
 			// The hand-over is spent. The prefill instance did nothing wrong and
 			// may be asked again.
-			c.attempts.forget(instance.Prefill)
+			c.attempts.forgetTried(instance.Prefill)
 			return false
 		}
 	}
 }
 
-// decodeWith runs one decode leg, and tells how long it took. The pick is done then.
+// decodeWith runs one decode leg, and tells how long it took. It ends the pick.
 func (c *sequential) decodeWith(d *sched.Assignment) (*leg.Failure, time.Duration) {
 	defer d.Done()
-	c.Route.took(d)
+	c.Route.notePick(d)
 	c.pair.Decode, c.pair.DecodeRank = d.Instance, d.Rank
 	handover := c.handover
 	switch why := c.unfit(c.dialect, c.pair); {
 	case why != "":
-		// It would not read the hand-over, and compute the prompt without a word.
+		// It would not read the hand-over, but compute the prompt and not say so.
 		c.Route.Alone, handover = why, connector.Handover{}
-	case c.lost():
+	case c.nothingHandedOver():
 		c.Route.Alone = alone.NoHandover
 	default:
 		c.Route.Alone = ""
 	}
 	w := c.decodeWait()
 	if !handover.Empty() && c.singleUse() {
-		w.KVUntil = c.until
+		w.KVUntil = c.decodeBy
 	}
 	l := c.Origin.Begin(d, w)
 	defer l.End()
 	if !w.KVUntil.IsZero() {
 		c.watchPrefill(l)
-		defer c.pick.Settle()
+		defer c.pick.EndAwait()
 	}
 	f := c.decodeOn(l, c.pair.ID, c.dialect.Decode(c.req, c.pair, handover), c.dialect.Rewriter(handover), func() {
-		c.pick.Settle()
+		c.pick.EndAwait()
 		c.committed(d, c.pick)
 	})
 	return f, l.Waited()
 }
 
 // watchPrefill calls a decode leg off when the prefill instance whose blocks it is to read
-// is found gone. Where an engine has the same name in its next life decode would read
-// whatever that one has at the place, without an error.
+// is found gone. Where an engine has the same id after a restart, decode would read
+// whatever is in those blocks then, without an error (TestRestartWhileDecodeWaits).
 func (c *sequential) watchPrefill(decode *leg.Leg) {
 	g := &prefillWatch{pick: c.pick, decode: decode, gone: c.s.Picker.Gone}
-	c.pick.Await(g, time.Now().Add(notAsked)) // it owes no answer
-	g.CallOff(nil)                            // if it went between the last look and Await
+	c.pick.Await(g, time.Now().Add(owesNothing)) // prefill has answered already
+	g.CallOff(nil)                               // if it went before Await
 }
 
-// prefillWatch is a prefill instance whose blocks a decode leg reads. It implements sched.Leg.
+// prefillWatch watches a prefill instance whose blocks a decode leg reads. It implements
+// sched.Leg.
 type prefillWatch struct {
 	pick   *sched.Assignment
 	decode *leg.Leg
@@ -176,8 +178,8 @@ type prefillWatch struct {
 
 var _ sched.Leg = (*prefillWatch)(nil)
 
-// CallOff implements sched.Leg. One that is merely slow, or refuses connections, may be
-// read from all the same; decode says if not.
+// CallOff implements sched.Leg. Decode may read from an instance that is only slow, or
+// refuses connections; its answer says if it could not.
 func (g *prefillWatch) CallOff(error) {
 	if g.gone(g.pick) != nil {
 		g.decode.CallOff(leg.ErrPartner)
@@ -187,13 +189,13 @@ func (g *prefillWatch) CallOff(error) {
 // Silent implements sched.Leg.
 func (*prefillWatch) Silent(time.Duration) {}
 
-// unusable tells why a hand-over must not be used any more, "" if it may: its lease is
-// about to end, which is no matter when it has just been made, or the life of the
-// engine that made it has ended.
+// unusable tells why a hand-over must not be used any more, "" if it may be: its lease is
+// about to end, which is not checked for the first decode, or the instance that made it is
+// gone.
 func (c *sequential) unusable(again bool) leg.Class {
 	switch {
-	case again && time.Now().After(c.until):
-		c.attempts.forget(instance.Prefill)
+	case again && time.Now().After(c.decodeBy):
+		c.attempts.forgetTried(instance.Prefill)
 		return leg.HandoverExpired
 	case c.s.Picker.Gone(c.pick) != nil:
 		return leg.Gone

@@ -32,62 +32,62 @@ type Picker interface {
 
 // Health hears what requests learn about instances.
 type Health interface {
-	// Eject: nobody can connect to it.
+	// Eject takes out an instance that refuses connections.
 	Eject(in *instance.Instance, reason string)
-	// Strike: it failed a request that another instance then served.
+	// Strike counts that it failed a request which another instance then served.
 	Strike(in *instance.Instance, reason string)
-	// Success: it served. Called for every leg, so it must cost nothing while
-	// nobody is in trouble.
+	// Success counts that it served. It is called for every leg, so it must cost
+	// nothing while no instance is in trouble.
 	Success(in *instance.Instance)
-	// Available tells whether it is in.
+	// Available tells whether it is not ejected.
 	Available(k instance.Key) bool
 }
 
-// Notices hears what prefill instances say beside their answers, for the flow Notified.
-// Its methods may be called at once.
-type Notices interface {
-	// Can tells why an instance cannot be heard, nil if it can.
-	Can(in *instance.Instance) error
-	// Await returns when so many ranks of an instance have said that the KV cache of
-	// the attempt with this id has arrived. It may be called before or after they do;
-	// once it has returned nil they are forgotten.
+// Notifications receives what prefill instances send beside their answers, for the flow
+// notified. It is safe for concurrent use.
+type Notifications interface {
+	// CannotHear tells why notifications of an instance cannot be received, nil if they can.
+	CannotHear(in *instance.Instance) error
+	// Await returns when so many ranks of an instance have notified that the KV cache of
+	// the attempt with this id has arrived. It may be called before or after they have;
+	// once it has returned nil the notifications are forgotten.
 	Await(ctx context.Context, in *instance.Instance, id string, ranks int) error
 }
 
 // Recorder hears of the events on a request's way. It must not block.
 type Recorder interface {
-	// Retried: a leg in this role failed in this way and was tried again.
+	// Retried counts a leg of this role that failed in this way and is tried again.
 	Retried(role instance.Role, class leg.Class)
-	// Handed: a prefill instance whose connector hands something over in its answer has
-	// answered, with it or without.
+	// Handed counts an answer of a prefill instance whose connector hands over in it;
+	// something tells whether there was a hand-over.
 	Handed(in *instance.Instance, something bool)
-	// HandoverSpent: a decode leg failed in this way after it may have taken a
-	// hand-over that can be used once. Prefill holds its blocks until their lease ends.
+	// HandoverSpent counts a decode leg that failed in this way after it may have taken
+	// a hand-over that can be used once. Prefill holds its blocks until their lease ends.
 	HandoverSpent(class leg.Class)
-	// Media: a request with images, video or sound, which goes the ordinary way.
+	// Media counts a request with images, video or sound.
 	Media()
-	// Disaggregated: it was decided whether a request goes through prefill. stall is how
-	// many seconds all streams of the decode instance together wait for a prompt that it
-	// computes alone, by the estimate.
+	// Disaggregated counts a decision whether a request goes through prefill. stall is
+	// how many seconds all streams of the decode instance together wait for a prompt that
+	// it computes alone, by the estimate.
 	Disaggregated(alone bool, reason string, stall float64)
-	// Asked: what became of an invalid request, one of AskRefused and so on.
+	// Asked counts an invalid request by its outcome: AskRefused and so on.
 	Asked(outcome string)
 }
 
 // Settings are the same for all requests.
 type Settings struct {
-	Picker   Picker
-	Health   Health
-	Notices  Notices // nil: nobody can be heard
-	Recorder Recorder
-	Budget   *budget.Budget
-	Log      logrus.FieldLogger
+	Picker        Picker
+	Health        Health
+	Notifications Notifications // nil: none can be received
+	Recorder      Recorder
+	Budget        *budget.Budget
+	Log           logrus.FieldLogger
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
 	Fallback bool
-	// Disaggregate decides who goes through prefill and decode; nil: everybody.
+	// Disaggregate decides which requests go through prefill and decode; nil: all.
 	Disaggregate *Disaggregate
-	MaxAttempts  int           // counted failures per request
+	MaxAttempts  int           // failures per request that count (leg.Rule.Free)
 	Prefill      time.Duration // for a whole prefill
 	FirstByte    time.Duration // until decode answers
 	Idle         time.Duration // between two reads of an answer
@@ -97,18 +97,18 @@ type Settings struct {
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to the last of its notifications
 
-	dialects map[string]connector.Dialect
-	asking   asking
+	dialects  map[string]connector.Dialect
+	questions questions
 }
 
-// needsPrefill tells of a decode instance that may not be sent a request alone.
+// needsPrefill tells that a decode instance may not be sent a request alone.
 func (s *Settings) needsPrefill(a *sched.Assignment) bool {
 	d := s.dialects[a.Connector]
 	return d != nil && d.NeedsPrefill()
 }
 
-// Load fills in the dialects. The error tells of one whose flow is not built.
-func (s *Settings) Load() error {
+// LoadDialects fills in the dialects. It fails for a dialect whose flow does not exist.
+func (s *Settings) LoadDialects() error {
 	s.dialects = map[string]connector.Dialect{}
 	for _, name := range connector.Names() {
 		d, err := connector.New(name)
@@ -125,16 +125,16 @@ func (s *Settings) Load() error {
 	return nil
 }
 
-// budget is how long a hand-over may wait. A lease that is known allows two thirds of
-// it, since decode needs some time to extend it; else what is configured counts.
-func (s *Settings) budget(lease time.Duration) time.Duration {
+// handoverBudget is how long a hand-over may wait for decode: two thirds of its lease, since
+// decode needs some time to extend that, or KVBudget where the lease is not known.
+func (s *Settings) handoverBudget(lease time.Duration) time.Duration {
 	if lease > 0 {
 		return lease / 3 * 2
 	}
 	return s.KVBudget
 }
 
-// heldUntil is until when a prefill instance keeps what it has just computed.
+// heldUntil is until when a prefill instance holds the KV cache that it has just computed.
 func (s *Settings) heldUntil(p *sched.Assignment, d connector.Dialect) time.Time {
 	if lease := d.Terms(p.Instance).Lease; lease > 0 {
 		return time.Now().Add(lease)

@@ -18,12 +18,12 @@ import (
 
 var errNeedsPrefill = errors.New("the instance answers nothing right without a prefill")
 
-// Stored answers what is asked about a stored response. target is the path with its
-// query.
+// Stored passes a request about a stored response to the instances that may have it.
+// target is the path with its query.
 func (r *Request) Stored(id, method, target string) {
 	r.begin(sched.Request{})
 	w := leg.Wait{Limit: r.Settings.NonStream, Cause: leg.ErrFirstByteTimeout, Silence: r.Settings.FirstByte}
-	r.holders(id, func(a *sched.Assignment) *leg.Failure {
+	r.askHolders(id, func(a *sched.Assignment) *leg.Failure {
 		l := r.Origin.Begin(a, w)
 		defer l.End()
 		return r.storedOn(a, l, method, target)
@@ -31,13 +31,13 @@ func (r *Request) Stored(id, method, target string) {
 }
 
 func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target string) *leg.Failure {
-	header := r.engineHeader(leg.EngineID(r.Origin.ID), pinned(a))
+	header := r.engineHeader(leg.EngineID(r.Origin.ID), plainLeg(a))
 	if method == http.MethodGet {
 		header = header.Without("Content-Type")
 	}
 	resp, err := l.Send(method, target, header, splice.Body{})
 	if err != nil {
-		return l.OfError(err)
+		return l.JudgeError(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
@@ -45,16 +45,16 @@ func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target strin
 	}
 	return r.Answer.Relay(relay.Source{
 		Leg: l, Resp: resp, Commit: func() { r.attempts.served(a.Instance) },
-		Rewriters: []connector.Rewriter{relay.Hide(openai.Responses)},
+		Rewriters: []connector.Rewriter{relay.HideHandover(openai.Responses)},
 	})
 }
 
-// holders has the instances asked, one after another, that may have a response, until
-// one has answered the client. One whose id this proxy or another one made is in one
-// place; for any other each decode instance is asked once.
-func (r *Request) holders(id string, ask func(*sched.Assignment) *leg.Failure) {
+// askHolders asks the instances that may have a response, one after another, until one has
+// answered the client. An id that a proxy made names the instance; for any other id each
+// decode instance is asked.
+func (r *Request) askHolders(id string, ask func(*sched.Assignment) *leg.Failure) {
 	list := r.mayHold(id)
-	var lacking, failed *leg.Failure // the last ones
+	var notFound, failed *leg.Failure // the last ones
 	for round := 0; round < 2 && len(list) > 0; round++ {
 		var again []*instance.Instance
 		for _, in := range list {
@@ -62,11 +62,11 @@ func (r *Request) holders(id string, ask func(*sched.Assignment) *leg.Failure) {
 			switch {
 			case done:
 				return
-			case f == nil: // it has left
+			case f == nil: // the instance has left
 			case f.Answer.Status == http.StatusNotFound && f.Answer.Own == nil:
-				lacking = f
+				notFound = f
 			case !f.Rule.Retry:
-				r.Answer.Tell(f)
+				r.Answer.SendFailure(f)
 				return
 			default:
 				failed = f
@@ -75,18 +75,18 @@ func (r *Request) holders(id string, ask func(*sched.Assignment) *leg.Failure) {
 				}
 			}
 		}
-		if list = again; len(list) > 0 && round == 0 && !r.rest() {
-			r.Answer.Gone()
+		if list = again; len(list) > 0 && round == 0 && !r.pauseBeforeRetry() {
+			r.Answer.ClientGone()
 			return
 		}
 	}
 	switch {
-	case failed != nil: // it may be there
-		r.Answer.Tell(failed)
-	case lacking != nil:
-		r.Answer.Tell(lacking)
+	case failed != nil: // this instance may have the response
+		r.Answer.SendFailure(failed)
+	case notFound != nil:
+		r.Answer.SendFailure(notFound)
 	case r.Settings.Picker.Members().Revision == 0:
-		r.Answer.Refuse(leg.Unread())
+		r.Answer.Refuse(leg.MembershipUnread())
 	default:
 		r.Answer.Refuse(noResponse(id))
 	}
@@ -99,24 +99,24 @@ func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *
 		return nil, false
 	}
 	defer a.Done()
-	r.Route.took(a)
+	r.Route.notePick(a)
 	if f = ask(a); f == nil {
 		return nil, true
 	}
 	if f.Class == leg.ClientGone || r.Origin.Client.Err() != nil {
-		r.Answer.Tell(f)
+		r.Answer.SendFailure(f)
 		return f, true
 	}
 	if f.Answer.Status == http.StatusNotFound {
-		f.Rule.Blame, f.Rule.Free = leg.BlameNobody, true // it is the response that it does not have
+		f.Rule.Blame, f.Rule.Free = leg.BlameNobody, true // it has no such response, which is no fault
 	}
 	r.note(a, f)
 	return f, false
 }
 
-// rest waits before those are asked again that could not be asked. It gives false if
-// the client has left.
-func (r *Request) rest() bool {
+// pauseBeforeRetry waits before instances that failed are asked again. It gives false if the
+// client has left.
+func (r *Request) pauseBeforeRetry() bool {
 	wait := time.NewTimer(secondRoundWait/2 + rand.N(secondRoundWait))
 	defer wait.Stop()
 	select {
@@ -127,8 +127,8 @@ func (r *Request) rest() bool {
 	}
 }
 
-// mayHold gives the decode instances that may have a response, those that are out last.
-// One that drains keeps what it has.
+// mayHold lists the decode instances that may have a response, those that are ejected last.
+// One that drains still has its responses.
 func (r *Request) mayHold(id string) []*instance.Instance {
 	var list, out []*instance.Instance
 	for _, in := range r.Settings.Picker.Members().All() {
@@ -145,8 +145,8 @@ func (r *Request) mayHold(id string) []*instance.Instance {
 	return append(list, out...)
 }
 
-// mayStore tells whether an instance of which the proxy thinks so can have stored
-// something. One that is not verified yet may have done so for another proxy.
+// mayStore tells whether an instance with this view can have stored a response. One that
+// this proxy has not verified yet may have done so for another proxy.
 func mayStore(v instance.View) bool {
 	switch v {
 	case "", instance.Orphan, instance.Ejected, instance.Unverified:

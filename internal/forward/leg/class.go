@@ -36,13 +36,13 @@ const (
 	ClientGone       Class = "client_gone"
 )
 
-// TimedOut tells that a limit of ours for an answer has passed.
+// TimedOut tells that one of the proxy's time limits for an answer has passed.
 func (c Class) TimedOut() bool {
 	return c == PrefillTimeout || c == FirstByteTimeout || c == IdleTimeout
 }
 
-// OfInstance tells that a failure is one of the whole instance, on whichever of its
-// data-parallel ranks the leg was.
+// OfInstance tells that a failure concerns the whole instance, not only the
+// data-parallel rank that the leg was sent to.
 func (c Class) OfInstance() bool {
 	switch c {
 	case NotConnected, ConnectTimeout, NoConnection, NoSocket, Untrusted, Gone, EngineKey, ModelMissing, NotNotified:
@@ -51,18 +51,18 @@ func (c Class) OfInstance() bool {
 	return false
 }
 
-// Blame says who answers for a failure.
+// Blame says what a failure is held against.
 type Blame uint8
 
 // The blames.
 const (
 	BlameNobody Blame = iota
-	// BlameEject: out at once, a single probe brings it back.
+	// BlameEject takes the instance out at once; one probe that it answers brings it back.
 	BlameEject
-	// BlameStrike: one strike, but only when another instance then serves the
-	// same request: a request that fails everywhere is itself to blame.
+	// BlameStrike gives the instance a strike, but only when another instance then
+	// serves the same request: a request that fails everywhere is itself to blame.
 	BlameStrike
-	// BlameConfig: an alarm in the log; no instance is at fault.
+	// BlameConfig writes an alarm to the log: the proxy's settings are wrong, no instance is at fault.
 	BlameConfig
 )
 
@@ -73,12 +73,12 @@ func (b Blame) String() string {
 // Rule is what follows from a class.
 type Rule struct {
 	Class Class
-	What  string // for people
+	What  string // what happened, for people
 	Retry bool   // on another instance; on the same one only if there is no other
 	Free  bool   // does not count against --max-attempts or the retry budget
-	// SameKV: the instance cannot have used the hand-over, so that another
-	// decode instance may have it while its lease runs. Where an engine's refusal
-	// frees the blocks (connector.Terms) its own 4xx and 503 are no such case.
+	// SameKV tells that the instance cannot have used the hand-over, so that another
+	// decode instance may have it while its lease runs. The exception are an engine's
+	// own 4xx and 503 where a refusal frees the blocks (connector.Terms).
 	SameKV bool
 	Blame  Blame
 	Client string // what the client sees if this is the last word

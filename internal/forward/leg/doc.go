@@ -3,7 +3,7 @@
 //
 //	Origin.Begin(pick, Wait) ──▶ Leg ──Send──▶ answer
 //	                              │ ended by: the client, a limit, the instance's end, End
-//	                              └─OfError, OfStatus, OfEvent, OfAnswer──▶ Failure{Class, Rule}
+//	                              └─JudgeError, JudgeStatus, JudgeEvent, ...──▶ Failure{Class, Rule}
 //
 // It knows neither the order of legs nor the client's answer.
 package leg

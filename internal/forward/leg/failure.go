@@ -12,14 +12,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// Failure is a leg that gave no answer to pass on as a success.
+// Failure is how a leg failed: it gave no answer that can be passed on as a success.
 type Failure struct {
 	Class Class
 	Rule  Rule
-	// Taken tells that the instance may have begun to work, so that a
-	// single-use hand-over must be held for spent.
+	// Taken tells that the instance may have begun to work, so that a hand-over
+	// that can be used once counts as spent.
 	Taken bool
-	// Answer is what the client gets if this failure is the last one.
+	// Answer is what the client gets if no further attempt is made.
 	Answer Answer
 	Err    error
 }
@@ -33,30 +33,30 @@ func NewFailure(class Class, a Answer, err error) *Failure {
 // Refused tells that the engine itself turned the request away.
 func (f *Failure) Refused() bool { return f.Answer.Own == nil && f.Answer.Status >= 400 }
 
-// Answer is an error as it goes to the client: the engine's own, or ours.
+// Answer is a whole answer as it goes to the client: an engine's, or an error of the proxy.
 type Answer struct {
 	Status int
 	Header http.Header
 	Body   []byte
-	Own    *openai.Error // nil for the engine's
+	Own    *openai.Error // the proxy's own error; nil for an engine's answer
 }
 
-// Ours is an answer of the proxy itself.
-func Ours(e *openai.Error) Answer { return Answer{Status: e.Status, Own: e} }
+// ProxyError makes an answer of one of the proxy's own errors.
+func ProxyError(e *openai.Error) Answer { return Answer{Status: e.Status, Own: e} }
 
-// RetryWait is told to clients when nobody can serve them now.
+// RetryWait is the Retry-After of a 503 of the proxy.
 const RetryWait = time.Second
 
-// Unread is Unavailable of a proxy that has started and found no etcd yet.
-func Unread() *openai.Error {
+// MembershipUnread is the 503 of a proxy that has started and not read the membership yet.
+func MembershipUnread() *openai.Error {
 	return unavailable("this proxy has not read yet which instances there are; see its /readyz")
 }
 
-// Unpicked is what a client hears whose request nobody was found for.
-func Unpicked(err error, role instance.Role, model string) *openai.Error {
+// NoPick is the 503 of a request for which no instance was picked; err is the scheduler's.
+func NoPick(err error, role instance.Role, model string) *openai.Error {
 	switch {
-	case errors.Is(err, sched.ErrUnread):
-		return Unread()
+	case errors.Is(err, sched.ErrMembershipUnread):
+		return MembershipUnread()
 	case errors.Is(err, sched.ErrVersions):
 		return unavailable("no pair of one vLLM version is available right now: prefill and decode instances of different versions refuse each other's KV cache")
 	case errors.Is(err, sched.ErrBlocks):
@@ -67,7 +67,7 @@ func Unpicked(err error, role instance.Role, model string) *openai.Error {
 	return Unavailable(role, model)
 }
 
-// Unavailable is what a client hears when a role has nobody who could serve it.
+// Unavailable is the 503 of a request that no instance of a role can serve.
 func Unavailable(role instance.Role, model string) *openai.Error {
 	msg := "no " + string(role) + " instance is available right now"
 	if model != "" {
@@ -76,19 +76,19 @@ func Unavailable(role instance.Role, model string) *openai.Error {
 	return unavailable(msg)
 }
 
-// NeedsPrefill is what a client hears when no decode instance may serve it alone;
-// reason is why it cannot go through a pair.
+// NeedsPrefill is the 503 of a request that no decode instance may serve alone; reason
+// is why it cannot go through a pair.
 func NeedsPrefill(reason string) *openai.Error {
 	return unavailable("this request cannot go through prefill and decode (" + reason +
 		"), and no decode instance could serve it alone: in MoRI-IO's READ mode they would answer with the wrong text")
 }
 
-// BudgetSpent is what a client hears whose retry the whole proxy's bound forbids.
+// BudgetSpent is the 503 of a request whose retry is above the bound of the whole proxy.
 func BudgetSpent() *openai.Error {
 	return unavailable("too many requests are being retried at the moment; try again")
 }
 
-// interrupted is what a client hears whose answer an engine gave up.
+// interrupted is the 503 of a request that an engine gave up before it answered.
 func interrupted() *openai.Error {
 	return unavailable("the instance gave the request up before it had begun to answer; try again")
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
-// The buffer of a stream goes back to its pool before the client is told: what
-// an error event said must not lie in it any more.
+// The buffer of a stream goes back to its pool before the client gets the failure: the
+// text of an error event must be a copy.
 func TestErrorEventOwnsItsText(t *testing.T) {
 	t.Parallel()
 	const text = `{"error":{"message":"too long","code":400}}`
 	event := []byte("data: " + text + "\n\n")
-	f := testLeg(t).OfEvent(400, sse.ErrorOf(openai.Chat, event))
+	f := testLeg(t).JudgeEvent(400, sse.ErrorOf(openai.Chat, event))
 	for i := range event {
 		event[i] = '#' // the next stream
 	}
@@ -24,7 +24,7 @@ func TestErrorEventOwnsItsText(t *testing.T) {
 
 func TestErrorEventThatIsNoJSON(t *testing.T) {
 	t.Parallel()
-	f := testLeg(t).OfEvent(0, sse.ErrorOf(openai.Chat, []byte("data:{\"error\":00\n\n")))
+	f := testLeg(t).JudgeEvent(0, sse.ErrorOf(openai.Chat, []byte("data:{\"error\":00\n\n")))
 	if f.Class != BadAnswer || f.Answer.Own == nil || f.Answer.Own.Status != 502 {
 		t.Fatalf("%s %+v", f.Class, f.Answer)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 )
 
-// hopByHop are the headers that mean one connection only (RFC 9110, 7.6.1),
-// and those that the next connection sets itself.
+// hopByHop tells that a header is about one connection only (RFC 9110, 7.6.1), or is
+// set anew for the next connection.
 func hopByHop(name string) bool {
 	switch name {
 	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
@@ -19,8 +19,8 @@ func hopByHop(name string) bool {
 	return false
 }
 
-// private are request headers that a client must not get through to an
-// engine: ours, the admin key, and those that steer routing inside the fleet.
+// private tells that a client must not get a header through to an engine: it is the
+// proxy's own, may hold the admin key, or steers routing inside the fleet.
 func private(name string) bool {
 	switch name {
 	case "X-Api-Key", "X-Request-Id", "Expect", "Accept-Encoding", "X-Encoder-Hosts-Ports", "X-Kv-Cache-Source-Host-Port":
@@ -31,9 +31,10 @@ func private(name string) bool {
 	return strings.HasPrefix(name, "X-Pd-") || strings.HasPrefix(name, "X-Prefiller-") || strings.HasPrefix(name, "X-Data-Parallel-")
 }
 
-// staysHere tells that a client's header does not go to the engines. Servers behind a
-// gateway interface of Python may take a header spelt with _ for the one with -.
-func staysHere(name string) bool {
+// notForEngines tells that a client's header does not go to the engines. A header spelt
+// with _ counts as the one with -: servers behind Python's gateway interfaces may take
+// the one for the other.
+func notForEngines(name string) bool {
 	if hopByHop(name) || private(name) {
 		return true
 	}
@@ -54,7 +55,7 @@ func isPriority(name string) bool {
 // Header is the header of one leg.
 type Header struct {
 	fields http.Header
-	ownKey bool // see Leg
+	ownKey bool // see authorize
 }
 
 // NewHeader makes a leg's header out of the client's. id is its X-Request-Id; more
@@ -62,7 +63,7 @@ type Header struct {
 func (o *Origin) NewHeader(id string, more ...connector.Field) Header {
 	out := make(http.Header, len(o.Header)+4+len(more)) // with an id, a key, a user agent and a trace
 	for name, values := range o.Header {
-		if staysHere(name) || isPriority(name) && !o.Privileged() {
+		if notForEngines(name) || isPriority(name) && !o.Privileged() {
 			continue
 		}
 		out[name] = values
@@ -79,14 +80,14 @@ func (o *Origin) NewHeader(id string, more ...connector.Field) Header {
 	return Header{out, ownKey}
 }
 
-// Without takes a field out.
+// Without removes a field.
 func (h Header) Without(name string) Header {
 	delete(h.fields, name)
 	return h
 }
 
-// DropNamed takes the fields off a header that Connection names: they end with it
-// (RFC 9110, 7.6.1).
+// DropNamed removes the fields that a Connection header names: they are about that
+// connection only (RFC 9110, 7.6.1).
 func DropNamed(h http.Header, connection []string) {
 	for _, v := range connection {
 		for n := range strings.SplitSeq(v, ",") {
@@ -95,14 +96,15 @@ func DropNamed(h http.Header, connection []string) {
 	}
 }
 
-// authorize applies the rule of the keys: a checked client's key ends here, an
-// unchecked one is passed on, the engines' own key fills the gap. It tells whether
-// the engine sees our key, or none because we have none.
+// authorize decides which key the engine sees. A client's key is removed if the proxy
+// checks keys, and else passed on. Where none is left the engine gets the proxy's key for
+// engines. ownKey tells that the proxy's key was due, also if the proxy has none: then
+// the client is not to blame for a refusal.
 func (o *Origin) authorize(out http.Header) (ownKey bool) {
 	if o.Settings.ClientKeys {
 		delete(out, "Authorization")
 	}
-	if bearsKey(out["Authorization"]) {
+	if hasKey(out["Authorization"]) {
 		return false
 	}
 	if key := o.Settings.EngineKey; key != "" {
@@ -111,9 +113,9 @@ func (o *Origin) authorize(out http.Header) (ownKey bool) {
 	return true
 }
 
-// bearsKey tells whether there is a key in an Authorization header. Clients
+// hasKey tells whether there is a key in an Authorization header. Clients
 // whose key is not set send the bare word "Bearer".
-func bearsKey(values []string) bool {
+func hasKey(values []string) bool {
 	for _, v := range values {
 		scheme, rest, _ := strings.Cut(v, " ")
 		if strings.TrimSpace(rest) != "" || scheme != "" && !strings.EqualFold(scheme, "bearer") {
@@ -123,9 +125,9 @@ func bearsKey(values []string) bool {
 	return false
 }
 
-// GoesOn tells whether an engine's header goes to the client: it is not about the
-// connection, nor one that the proxy gives itself.
-func GoesOn(name string) bool {
+// PassesToClient tells whether an engine's header goes to the client: it is not about the
+// connection, nor one that the proxy sets itself.
+func PassesToClient(name string) bool {
 	return !hopByHop(name) && name != "X-Request-Id" && name != "Date" && !strings.HasPrefix(name, "X-Pd-") &&
 		!strings.HasPrefix(name, "Access-Control-")
 }

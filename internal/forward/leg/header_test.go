@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 )
 
-// The client's own name is kept where it can stand in a header; a new one is a
-// UUID. Each attempt has a name for the engines, which begins with it.
+// The client's own id is used where it can stand in a header; a new one is a
+// UUID. Each attempt has an id for the engines, which begins with it.
 func TestIDs(t *testing.T) {
 	t.Parallel()
 	uuid := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
@@ -18,8 +18,8 @@ func TestIDs(t *testing.T) {
 	for _, tc := range []struct{ name, sent string }{
 		{"none", ""}, {"the client's", "mine-1"}, {"a space", "a b"}, {"too long", strings.Repeat("x", maxID+1)},
 	} {
-		id := ClientsID(http.Header{"X-Request-Id": {tc.sent}})
-		if kept := tc.name == "the client's"; kept != (id == tc.sent) || !kept && !uuid.MatchString(id) {
+		id := RequestID(http.Header{"X-Request-Id": {tc.sent}})
+		if own := tc.name == "the client's"; own != (id == tc.sent) || !own && !uuid.MatchString(id) {
 			t.Errorf("%s: %q", tc.name, id)
 		}
 		for range 3 {
@@ -30,7 +30,7 @@ func TestIDs(t *testing.T) {
 			seen[engine] = true
 		}
 	}
-	if id := ClientsID(http.Header{}); !uuid.MatchString(id) {
+	if id := RequestID(http.Header{}); !uuid.MatchString(id) {
 		t.Errorf("without a header: %q", id)
 	}
 	if a, b := Key(), Key(); len(a) != 32 || a == b {

@@ -6,12 +6,12 @@ import (
 	"net/http"
 )
 
-// maxID bounds what a client may call its request, in bytes.
+// maxID bounds a client's X-Request-Id, in bytes.
 const maxID = 200
 
-// ClientsID gives the client's own X-Request-Id, or a new one if it sent none that
+// RequestID gives the client's own X-Request-Id, or a new one if it sent none that
 // can stand in a header and a log line.
-func ClientsID(h http.Header) string {
+func RequestID(h http.Header) string {
 	values := h["X-Request-Id"]
 	if len(values) == 0 || values[0] == "" || len(values[0]) > maxID {
 		return newUUID()
@@ -24,10 +24,11 @@ func ClientsID(h http.Header) string {
 	return values[0]
 }
 
-// EngineID is what the engines are told in one attempt: the client's id and a nonce.
+// EngineID makes the X-Request-Id that engines get in one attempt: the client's id and a
+// nonce, so that no two attempts have the same.
 func EngineID(id string) string { return id + "-" + randomHex(4) }
 
-// Key gives 32 random hexadecimal digits.
+// Key makes the random key of one attempt (connector.Pair): 32 hexadecimal digits.
 func Key() string { return randomHex(16) }
 
 // newUUID makes a random UUID (RFC 9562, 5.4).

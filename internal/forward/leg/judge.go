@@ -14,17 +14,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
-// OfError judges an error of the upstream client.
-func (l *Leg) OfError(err error) *Failure {
+// JudgeError judges an error of the upstream client.
+func (l *Leg) JudgeError(err error) *Failure {
 	if l.origin.Client.Err() != nil {
 		return l.failed(ClientGone, Answer{}, err)
 	}
 	class := classOf(err)
-	f := l.failed(class, lastWord(l.Instance, class, l.origin.Model), err)
+	f := l.failed(class, clientAnswer(l.Instance, class, l.origin.Model), err)
 	if e, ok := errors.AsType[*upstream.Error](err); ok {
 		if refused := e.Untrusted(); class == Untrusted {
 			l.origin.Settings.Log.WithField("instance", l.Instance.Key.String()).Errorf("no TLS with an engine: %s", refused.Text)
-			f.Answer = Ours(untrusted(l.Instance.Role, refused.Reason))
+			f.Answer = ProxyError(untrusted(l.Instance.Role, refused.Reason))
 		}
 		// Refused now, but an earlier try on a pooled connection may have
 		// reached it.
@@ -39,13 +39,13 @@ func (l *Leg) failed(class Class, a Answer, err error) *Failure {
 	return NewFailure(class, a, err)
 }
 
-// CalledOff judges a leg that has ended for a cause of ours while some of its
-// answer lay unread.
-func (l *Leg) CalledOff(cause error) *Failure {
-	return l.OfError(&upstream.Error{Stage: upstream.StageBody, Address: l.Instance.Address, Err: cause, MaybeTaken: true})
+// JudgeCallOff judges a leg that the proxy has ended, for this cause, while some of its
+// answer was unread.
+func (l *Leg) JudgeCallOff(cause error) *Failure {
+	return l.JudgeError(&upstream.Error{Stage: upstream.StageBody, Address: l.Instance.Address, Err: cause, MaybeTaken: true})
 }
 
-// classOf tells what an error of the upstream client was.
+// classOf finds the class of an error of the upstream client.
 func classOf(err error) Class {
 	switch {
 	case errors.Is(err, sched.ErrGone):
@@ -89,26 +89,26 @@ func classOf(err error) Class {
 	return Lost
 }
 
-// lastWord is what the client hears if nothing better comes.
-func lastWord(in *instance.Instance, class Class, model string) Answer {
+// clientAnswer is what the client gets if no further attempt is made.
+func clientAnswer(in *instance.Instance, class Class, model string) Answer {
 	switch class {
 	case NotConnected, ConnectTimeout, NoConnection, Gone, PartnerFailed:
-		return Ours(Unavailable(in.Role, model))
+		return ProxyError(Unavailable(in.Role, model))
 	case NoSocket:
-		return Ours(noSocket())
+		return ProxyError(noSocket())
 	case NotNotified:
-		return Ours(&openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeGatewayTimeout,
+		return ProxyError(&openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeGatewayTimeout,
 			Message: "the prefill instance did not say in time that its KV cache has arrived"})
 	case PrefillTimeout, FirstByteTimeout, IdleTimeout:
-		return Ours(&openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeGatewayTimeout,
+		return ProxyError(&openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeGatewayTimeout,
 			Message: fmt.Sprintf("the %s instance did not answer in time", in.Role)})
 	default:
-		return Ours(badGateway(fmt.Sprintf("the connection to the %s instance was lost before it answered", in.Role)))
+		return ProxyError(badGateway(fmt.Sprintf("the connection to the %s instance was lost before it answered", in.Role)))
 	}
 }
 
-// untrusted names the reason alone: names and authorities inside the fleet are no matter of
-// clients.
+// untrusted names only the reason. Hosts and certificate authorities of the fleet are not
+// for clients; they are in the log.
 func untrusted(role instance.Role, why certs.Reason) *openai.Error {
 	return badGateway(fmt.Sprintf("no TLS between the proxy and the %s instance (%s); this is a configuration error of the fleet, and the proxy's log says more", role, why))
 }
@@ -117,8 +117,8 @@ func badGateway(message string) *openai.Error {
 	return &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeBadGateway, Message: message}
 }
 
-// OfStatus judges an answer whose status is not 200. Its text is not read yet.
-func (l *Leg) OfStatus(status int, header http.Header) *Failure {
+// JudgeStatus judges an answer whose status is not 200. Its body is not read yet.
+func (l *Leg) JudgeStatus(status int, header http.Header) *Failure {
 	in := l.Instance
 	theirs := Answer{Status: status, Header: header}
 	err := fmt.Errorf("%s answered %d", in.Key, status)
@@ -128,7 +128,7 @@ func (l *Leg) OfStatus(status int, header http.Header) *Failure {
 	case (status == http.StatusUnauthorized || status == http.StatusForbidden && !l.origin.Optional) && l.ownKey:
 		l.origin.Settings.Log.WithField("instance", in.Key.String()).
 			Errorf("engine refused the proxy's key with %d: check --engine-api-key", status)
-		return l.failed(EngineKey, Ours(badGateway(
+		return l.failed(EngineKey, ProxyError(badGateway(
 			"the engines refuse the proxy's key for them; this is a configuration error of the proxy (--engine-api-key)")), err)
 	case status == http.StatusNotFound && l.origin.Model != "" && in.ServesModel(l.origin.Model):
 		// The record promises the model: the instance is wrong, not the client.
@@ -140,7 +140,7 @@ func (l *Leg) OfStatus(status int, header http.Header) *Failure {
 	case status >= 500:
 		return l.failed(Status5xx, theirs, err)
 	default:
-		return l.OfAnswer(fmt.Sprintf("status %d", status))
+		return l.BadAnswer(fmt.Sprintf("status %d", status))
 	}
 }
 
@@ -148,8 +148,9 @@ func isBusy(status int) bool {
 	return status == http.StatusTooManyRequests || status == http.StatusRequestTimeout || status == http.StatusTooEarly
 }
 
-// OfBody judges a refusal anew by what it says, which is only read now.
-func (l *Leg) OfBody(f *Failure, body []byte) *Failure {
+// JudgeBody judges a refusal again when its body has been read. vLLM refuses a
+// data-parallel rank that it does not have with a 400, which only its text tells from others.
+func (l *Leg) JudgeBody(f *Failure, body []byte) *Failure {
 	if f.Class != Status4xx || f.Answer.Status != http.StatusBadRequest || l.pick == nil || l.Instance.Ranks() == 1 {
 		return f
 	}
@@ -159,19 +160,19 @@ func (l *Leg) OfBody(f *Failure, body []byte) *Failure {
 	if json.Unmarshal(body, &e) != nil || !strings.HasPrefix(e.Error.Message, fmt.Sprintf("data_parallel_rank %d is out of range", l.pick.Rank)) {
 		return f
 	}
-	return l.failed(RankMissing, Ours(Unavailable(l.Instance.Role, l.origin.Model)), fmt.Errorf("%s has no rank %d", l.Instance.Key, l.pick.Rank))
+	return l.failed(RankMissing, ProxyError(Unavailable(l.Instance.Role, l.origin.Model)), fmt.Errorf("%s has no rank %d", l.Instance.Key, l.pick.Rank))
 }
 
-// OfEvent judges an error event that came before the answer was committed. body is
-// what it says, for a client that gets no stream.
-func (l *Leg) OfEvent(code int, body []byte) *Failure {
+// JudgeEvent judges an error event that came before the answer was committed. body is
+// the error in it, as JSON.
+func (l *Leg) JudgeEvent(code int, body []byte) *Failure {
 	if !json.Valid(body) {
-		return l.OfAnswer("an error event that is no JSON")
+		return l.BadAnswer("an error event that is no JSON")
 	}
 	a := Answer{Status: code, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}
 	err := fmt.Errorf("%s sent an error event (%d)", l.Instance.Key, code)
 	if code >= 400 && code < 500 && !isBusy(code) {
-		return l.OfBody(l.failed(Status4xx, a, err), body)
+		return l.JudgeBody(l.failed(Status4xx, a, err), body)
 	}
 	if code < 400 {
 		a.Status = http.StatusInternalServerError
@@ -179,14 +180,14 @@ func (l *Leg) OfEvent(code int, body []byte) *Failure {
 	return l.failed(ErrorEvent, a, err)
 }
 
-// OfFinish judges an answer that ends before it has begun: without a token, and for a
-// reason of the engine's own.
-func (l *Leg) OfFinish(class Class) *Failure {
-	return l.failed(class, Ours(interrupted()), fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
+// JudgeFinish judges an answer that the engine ended before its first token, for a reason
+// of its own.
+func (l *Leg) JudgeFinish(class Class) *Failure {
+	return l.failed(class, ProxyError(interrupted()), fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
 }
 
-// OfAnswer judges an answer that is not what an engine sends.
-func (l *Leg) OfAnswer(what string) *Failure {
-	return l.failed(BadAnswer, Ours(badGateway(fmt.Sprintf("the %s instance sent an answer that cannot be used: %s", l.Instance.Role, what))),
+// BadAnswer judges an answer that is not what an engine sends.
+func (l *Leg) BadAnswer(what string) *Failure {
+	return l.failed(BadAnswer, ProxyError(badGateway(fmt.Sprintf("the %s instance sent an answer that cannot be used: %s", l.Instance.Role, what))),
 		fmt.Errorf("%s: %s", l.Instance.Key, what))
 }

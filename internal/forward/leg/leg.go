@@ -14,8 +14,8 @@ import (
 )
 
 // Leg is the lifetime of one request to an engine, as a context: it ends with
-// the client, by a deadline of ours, when its instance is known to be gone, or
-// when the caller is through with it. Ending it closes the connection of an
+// the client, by a deadline of the proxy, when its instance is known to be gone, or
+// when the caller has finished with it. Ending it closes the connection of an
 // unfinished answer, which is what makes vLLM abort the work.
 //
 // context.Cause gives why it ended.
@@ -25,20 +25,20 @@ type Leg struct {
 	Span            *tracing.Span // in the trace of its request; nil: none
 
 	origin *Origin
-	pick   *sched.Assignment // nil for a leg that nobody can call off
+	pick   *sched.Assignment // nil for a leg of Ask, which sched cannot call off
 	cancel context.CancelCauseFunc
-	sent   time.Time // when it began
+	began  time.Time // when it began
 	wait   Wait
-	// ownKey tells that the engine saw our key, or none because we have none.
+	// ownKey tells that a refused key is the proxy's; see authorize.
 	ownKey bool
 
 	timer   *time.Timer
 	partner atomic.Int64 // Wait.Partner, 0 once the other leg is done
 
-	mu      sync.Mutex    // guards what follows
-	current time.Duration // what the timer was last set to, without partner
-	limit   error         // what it ends the leg with
-	settled bool          // CallOff does nothing any more
+	mu         sync.Mutex    // guards what follows
+	duration   time.Duration // what the timer was last set to, without partner
+	limitCause error         // the cause with which the timer ends the leg
+	committed  bool          // CallOff does nothing any more
 }
 
 var (
@@ -54,9 +54,9 @@ func (l *Leg) Send(method, path string, h Header, body splice.Body) (*upstream.R
 	o.Trace.Inject(l.Span, h.fields)
 	l.Span.Sent(method, path)
 	r := upstream.Request{Instance: l.Instance, Method: method, Path: path, Header: h.fields, Body: body.Segments()}
-	defer o.Hold()()
+	defer o.HoldBody()()
 	if r.Body != nil && !o.Settings.Upstream.ReleasesBody(&r) {
-		o.lent.Store(true)
+		o.readAfterSend.Store(true)
 	}
 	resp, err := o.Settings.Upstream.Do(l, &r)
 	if err == nil {
@@ -73,10 +73,11 @@ func (l *Leg) Heard() {
 	}
 }
 
-// Next replaces the limit: from now on the leg ends d after the last Rearm.
-func (l *Leg) Next(d time.Duration, cause error) {
+// SetLimit replaces the limit: the leg ends with this cause d from now, or d after the
+// last Rearm.
+func (l *Leg) SetLimit(d time.Duration, cause error) {
 	l.mu.Lock()
-	l.limit = cause
+	l.limitCause = cause
 	l.mu.Unlock()
 	l.Rearm(d)
 }
@@ -85,11 +86,12 @@ func (l *Leg) Next(d time.Duration, cause error) {
 func (l *Leg) Rearm(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.current = d
+	l.duration = d
 	l.timer.Reset(d + time.Duration(l.partner.Load()))
 }
 
-// PartnerDone tells that the leg waits for nothing but its own instance any more.
+// PartnerDone takes the time of Wait.Partner away: the other leg of the pair is done, and
+// this one waits for its own instance only.
 func (l *Leg) PartnerDone() {
 	if l.partner.Swap(0) == 0 {
 		return
@@ -97,38 +99,38 @@ func (l *Leg) PartnerDone() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.Err() == nil {
-		l.timer.Reset(l.current)
+		l.timer.Reset(l.duration)
 	}
 }
 
-// Unlimited takes the limit of time off.
-func (l *Leg) Unlimited() { l.timer.Stop() }
+// ClearLimit removes the limit: time does not end the leg any more.
+func (l *Leg) ClearLimit() { l.timer.Stop() }
 
 func (l *Leg) expire() {
 	l.mu.Lock()
-	limit := l.limit
+	limit := l.limitCause
 	l.mu.Unlock()
 	l.cancel(limit)
 }
 
-// Settle tells that the answer is about to be committed: from now on the leg is
-// carried to its end whatever is heard of its instance. It gives the cause if the
-// leg has ended before, so that nothing more can come than was read.
-func (l *Leg) Settle() error {
+// Commit says that the answer is about to be committed: from now on CallOff does not
+// end the leg, whatever becomes of its instance. If the leg has ended before, Commit
+// gives the cause, and nothing more can be read of the answer.
+func (l *Leg) Commit() error {
 	l.mu.Lock()
-	l.settled = true
+	l.committed = true
 	l.mu.Unlock()
 	if l.pick != nil {
-		l.pick.Settle()
+		l.pick.EndAwait()
 	}
 	return context.Cause(l)
 }
 
-// CallOff implements sched.Leg: it ends the leg unless Settle came first.
+// CallOff implements sched.Leg: it ends the leg unless Commit came first.
 func (l *Leg) CallOff(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.settled {
+	if !l.committed {
 		l.cancel(cause)
 	}
 }
@@ -137,12 +139,13 @@ func (l *Leg) CallOff(cause error) {
 // silence of its instance was noticed.
 const handoverSlack = 2 * time.Second
 
-// Silent implements sched.Leg: the instance has given no sign of life for so long.
-// A hand-over that can be used once must not outlive its lease unread: the engine
-// would read blocks that prefill has given to others, without an error (protocol
-// rule 2.5). An engine that took the request has extended the lease itself.
+// Silent implements sched.Leg: the instance has given no sign of life for d. Its limit,
+// Wait.Silence, holds while the leg waits for its partner, too: an instance that waits
+// for KV cache gives signs of life. A hand-over that can be used once must not outlive its lease unread: the engine
+// would read blocks that prefill has given to others, without an error
+// (TestHandoverEndsWhileTheOnlyDecodeIsSilent). An engine that took the request has extended the lease itself.
 func (l *Leg) Silent(d time.Duration) {
-	waited := time.Since(l.sent)
+	waited := time.Since(l.began)
 	switch {
 	case !l.wait.KVUntil.IsZero() && d >= waited-handoverSlack && time.Now().After(l.wait.KVUntil):
 		l.CallOff(errHandoverExpired)
@@ -160,21 +163,21 @@ func (l *Leg) Connector() string {
 }
 
 // Waited is how long ago the leg began.
-func (l *Leg) Waited() time.Duration { return time.Since(l.sent) }
+func (l *Leg) Waited() time.Duration { return time.Since(l.began) }
 
 // End ends the leg, if it has not ended yet, and lets go of what it holds. More
 // calls do no harm.
 func (l *Leg) End() {
 	if l.pick != nil {
-		l.pick.Settle()
+		l.pick.EndAwait()
 	}
 	l.timer.Stop()
 	l.cancel(errDone)
 	l.Span.End()
 }
 
-// Ask sends one question beside all picks and gives its answer: nothing but its
-// limit and the client ends it. The caller ends the leg.
+// Ask sends one request to an instance that was not picked and gives its answer. Only
+// the limit and the client end the leg early. The caller ends it.
 func (o *Origin) Ask(in *instance.Instance, limit time.Duration, method, path string, h Header, body splice.Body) (*Leg, *upstream.Response, error) {
 	l := o.newLeg(Wait{Limit: limit, Cause: ErrFirstByteTimeout})
 	l.Instance = in

@@ -86,7 +86,7 @@ func TestLegDeadlineMoves(t *testing.T) {
 		l := testOrigin(t.Context()).newLeg(Wait{Limit: time.Second, Cause: ErrFirstByteTimeout})
 		defer l.End()
 		time.Sleep(900 * time.Millisecond) // of the bubble's own clock
-		l.Next(time.Second, ErrIdleTimeout)
+		l.SetLimit(time.Second, ErrIdleTimeout)
 		for range 5 {
 			time.Sleep(900 * time.Millisecond)
 			l.Rearm(time.Second)
@@ -103,8 +103,8 @@ func TestLegDeadlineMoves(t *testing.T) {
 	})
 }
 
-// While the other leg of its pair has to be done first a leg may wait longer, in
-// every limit; from then on as long as any other.
+// A leg may wait longer than its limit, and than one that SetLimit gave it, while the
+// other leg of its pair has to be done first; from then on as long as any other.
 func TestLegWaitsForItsPartner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestLegWaitsForItsPartner(t *testing.T) {
 		defer alone.End()
 		defer done.End()
 		time.Sleep(50 * time.Second) // of the bubble's own clock
-		alone.Next(2*time.Second, ErrIdleTimeout)
+		alone.SetLimit(2*time.Second, ErrIdleTimeout)
 		done.PartnerDone()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
@@ -147,15 +147,15 @@ func TestLegOfAClientThatLeft(t *testing.T) {
 	}
 }
 
-// Whoever calls waiting legs off goes through a list that is a moment old. A
-// leg that was committed meanwhile carries an answer that the client has begun
-// to read: it must not be broken.
+// Waiting legs are called off by a list that is a moment old. A leg that was
+// committed meanwhile carries an answer that the client has begun to read: it
+// must not be broken.
 func TestCommittedLegIsNotCalledOff(t *testing.T) {
 	t.Parallel()
 	waiting, committed := newTestLeg(t.Context()), newTestLeg(t.Context())
 	defer waiting.End()
 	defer committed.End()
-	_ = committed.Settle()
+	_ = committed.Commit()
 	for _, l := range []*Leg{waiting, committed} {
 		var listed sched.Leg = l
 		listed.CallOff(errCause)
@@ -168,8 +168,8 @@ func TestCommittedLegIsNotCalledOff(t *testing.T) {
 	}
 }
 
-// Only a refusal by the other side is proof that nobody is there. Running out
-// of sockets is our own trouble; running out of ports and a slow connection may be.
+// Only a refusal by the other side proves that no engine is there. Running out of
+// sockets is the proxy's own fault; running out of ports and a slow connection may be.
 func TestOnlyRefusedConnectionsEject(t *testing.T) {
 	t.Parallel()
 	dial := func(err error) error {

@@ -24,7 +24,7 @@ type Settings struct {
 	Gone func(*sched.Assignment) error
 	Log  logrus.FieldLogger
 	// EngineKey is the key for the engines, "" if there is none; ClientKeys tells
-	// that clients' keys are checked by the proxy and therefore end here.
+	// that the proxy checks clients' keys, and therefore does not pass them on.
 	EngineKey  string
 	ClientKeys bool
 }
@@ -34,31 +34,31 @@ type Origin struct {
 	Settings *Settings
 	Client   context.Context  //nolint:containedctx // the request's own: ends every leg
 	Header   http.Header      // the client's, never changed
-	ID       string           // what the client calls the request
+	ID       string           // its X-Request-Id, the client's or a new one
 	Model    string           // "" if the request names none
 	Times    *stage.Times     // where the beginnings of legs are noted; nil: nowhere
 	Trace    *tracing.Request // of the request; nil: none
-	// Optional tells that engines have the route by an option: without it vLLM
-	// answers 403 since 0.32, which is not about a key.
+	// Optional tells that engines have the route only by an option. Without it vLLM
+	// answers 403 since 0.32; such a 403 says nothing of a key.
 	Optional bool
 	// Privileged tells whether the client's X-Vllm-Priority gets through.
 	Privileged func() bool
 
-	holding atomic.Int32 // who may still read a body; see Hold
-	lent    atomic.Bool  // an upstream client may read a body after Send
+	bodyHolders   atomic.Int32 // calls of HoldBody that are not released
+	readAfterSend atomic.Bool  // an upstream client may still read a body after Send
 }
 
-// Hold keeps the bodies of the legs from being free until release is called: whoever
-// is about to send a leg on a goroutine of its own may come to it after another leg
-// has answered.
-func (o *Origin) Hold() (release func()) {
-	o.holding.Add(1)
-	return func() { o.holding.Add(-1) }
+// HoldBody keeps the memory of the legs' bodies from being used again until release is
+// called. A leg that is sent on a goroutine of its own needs it: another leg may have
+// answered before it is sent (TestConcurrentPrefillIsSentLate).
+func (o *Origin) HoldBody() (release func()) {
+	o.bodyHolders.Add(1)
+	return func() { o.bodyHolders.Add(-1) }
 }
 
 // BodyIsFree tells that nothing reads the bodies of the legs any more, provided that
 // no further leg begins.
-func (o *Origin) BodyIsFree() bool { return o.holding.Load() == 0 && !o.lent.Load() }
+func (o *Origin) BodyIsFree() bool { return o.bodyHolders.Load() == 0 && !o.readAfterSend.Load() }
 
 // Wait is how long a leg may wait for the beginning of its answer.
 type Wait struct {
@@ -69,12 +69,14 @@ type Wait struct {
 	// KVUntil is when the lease of its hand-over ends, zero if there is none, or
 	// if it can be read more than once.
 	KVUntil time.Time
-	// Partner is how much longer the leg may wait, in all its limits, while the
-	// other leg of its pair has to be done first; see Leg.PartnerDone.
+	// Partner is how much longer than Limit, and than any limit of Leg.SetLimit, the
+	// leg may wait while the other leg of its pair has to be done first; see
+	// Leg.PartnerDone. It does not extend Silence: an instance that waits for its
+	// partner still gives signs of life.
 	Partner time.Duration
 }
 
-// The causes of legs that a limit of ours has ended.
+// The causes of legs that a time limit of the proxy has ended.
 var (
 	ErrPrefillTimeout   error = timeoutError("prefill took too long")
 	ErrFirstByteTimeout error = timeoutError("no answer in time")
@@ -90,7 +92,7 @@ var ErrPartner = errors.New("the other leg of the pair failed")
 // ErrNotNotified is the cause of a prefill leg whose notifications have not come.
 var ErrNotNotified error = timeoutError("the notifications of prefill did not come")
 
-// timeoutError is the cause of a leg that one of our own deadlines ended.
+// timeoutError is the cause of a leg that a deadline of the proxy ended.
 type timeoutError string
 
 func (e timeoutError) Error() string { return string(e) }
@@ -106,9 +108,9 @@ func (timeoutError) Temporary() bool { return true }
 func (o *Origin) Begin(a *sched.Assignment, w Wait) *Leg {
 	l := o.newLeg(w)
 	l.Instance, l.pick = a.Instance, a
-	o.began(l)
-	l.Span = o.Trace.Leg(string(l.Instance.Role), l.Instance.Address, a.Connector, l.sent)
-	a.Await(l, l.sent)
+	o.noteBegin(l)
+	l.Span = o.Trace.Leg(string(l.Instance.Role), l.Instance.Address, a.Connector, l.began)
+	a.Await(l, l.began)
 	// The membership may have changed between the pick and Await.
 	if err := o.Settings.Gone(a); err != nil {
 		l.cancel(err)
@@ -116,20 +118,20 @@ func (o *Origin) Begin(a *sched.Assignment, w Wait) *Leg {
 	return l
 }
 
-// began notes when a leg has begun.
-func (o *Origin) began(l *Leg) {
+// noteBegin notes in the request's times when a leg has begun.
+func (o *Origin) noteBegin(l *Leg) {
 	switch {
 	case o.Times == nil:
 	case l.Instance.Role == instance.Prefill:
-		o.Times.BeginPrefill(l.sent)
+		o.Times.BeginPrefill(l.began)
 	default:
-		o.Times.BeginDecode(l.sent)
+		o.Times.BeginDecode(l.began)
 	}
 }
 
 // newLeg starts a leg that nothing but its wait and the client ends.
 func (o *Origin) newLeg(w Wait) *Leg {
-	l := &Leg{origin: o, sent: time.Now(), wait: w, current: w.Limit, limit: w.Cause}
+	l := &Leg{origin: o, began: time.Now(), wait: w, duration: w.Limit, limitCause: w.Cause}
 	l.Context, l.cancel = context.WithCancelCause(o.Client)
 	l.partner.Store(int64(w.Partner))
 	l.timer = time.AfterFunc(w.Limit+w.Partner, l.expire)

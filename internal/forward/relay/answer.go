@@ -23,9 +23,9 @@ import (
 // The ways a request can end, as in metrics and the access log.
 const (
 	OutcomeOK          = "ok"
-	OutcomeClientError = "client_error" // the client's own mistake, by us or by the engine
+	OutcomeClientError = "client_error" // the client's mistake, as the proxy or the engine says
 	OutcomeClientGone  = "client_gone"
-	OutcomeUnavailable = "unavailable" // nobody there to serve it
+	OutcomeUnavailable = "unavailable" // no instance could serve it
 	OutcomeUpstream    = "upstream_error"
 	OutcomeBroken      = "broken" // committed, then lost
 )
@@ -41,35 +41,35 @@ type Result struct {
 	Bytes   int64     // of the body
 	TTFT    time.Duration
 	Gap     time.Duration // between two events of a stream, on average; 0 if there was none
-	// Broken tells that the client's connection must be broken, not ended.
+	// Broken tells that the client's connection must be broken, not ended cleanly.
 	Broken bool
 }
 
-// Way tells the client in the header of its answer where its request went, as far as
-// it may know.
-type Way interface{ Header(h http.Header) }
+// Route adds to the header of an answer where the request went, as far as the client may
+// know.
+type Route interface{ Header(h http.Header) }
 
 // Answer is the answer to one client. It belongs to one goroutine.
 type Answer struct {
 	Client Client
 	Kind   openai.Kind     // of the request: the form of streams and errors
 	Ctx    context.Context //nolint:containedctx // the client's, as long as the answer
-	ID     string          // what the client calls its request
-	Times  *stage.Times    // when what was passed, and from when on the first content is counted
+	ID     string          // the request's X-Request-Id
+	Times  *stage.Times    // of the request; the first content is timed from its start
 	Idle   time.Duration   // between two reads of an engine's answer, and for a write to the client
-	Way    Way
+	Route  Route
 	Log    logrus.FieldLogger
-	// Between counts the times between the events of a stream, nil counts none.
-	Between *histogram.Histogram
+	// Gaps counts the times between the events of a stream; nil: they are not counted.
+	Gaps *histogram.Histogram
 
 	Result
 
 	writeDeadline time.Time
-	wrote         time.Time // when the last write began
+	lastWrite     time.Time // when the last write began
 }
 
-// Refuse answers an error of ours; anything that is not an *openai.Error is a
-// bug and says so.
+// Refuse answers with one of the proxy's own errors. Any other error than an *openai.Error
+// is a bug: it is answered as an internal error.
 func (a *Answer) Refuse(err error) {
 	var e *openai.Error
 	if !errors.As(err, &e) {
@@ -84,24 +84,24 @@ func (a *Answer) Refuse(err error) {
 	default:
 		a.Outcome = OutcomeUpstream
 	}
-	a.proxyHeader()
+	a.addProxyHeader()
 	a.Kind.WriteError(a.Client, e)
 }
 
-// CloseAfter ends the client's connection with this answer: the rest of what it
-// sends is not worth reading.
+// CloseAfter closes the client's connection after this answer: the rest of the request's
+// body is not read.
 func (a *Answer) CloseAfter() { a.Client.Header().Set("Connection", "close") }
 
-// Gone books a client that left.
-func (a *Answer) Gone() {
+// ClientGone notes that the client has left.
+func (a *Answer) ClientGone() {
 	a.Status, a.Outcome = StatusClientGone, OutcomeClientGone
-	a.Broken = true // whatever half-open client there is shall not read a clean end
+	a.Broken = true // a client whose connection is half open must not read a clean end
 }
 
-// Tell gives the client the answer of a failure.
-func (a *Answer) Tell(f *leg.Failure) {
+// SendFailure answers with a failure.
+func (a *Answer) SendFailure(f *leg.Failure) {
 	if f.Class == leg.ClientGone || a.Ctx.Err() != nil {
-		a.Gone()
+		a.ClientGone()
 		return
 	}
 	a.Failure = f.Class
@@ -109,11 +109,11 @@ func (a *Answer) Tell(f *leg.Failure) {
 		a.Refuse(f.Answer.Own)
 		return
 	}
-	a.Pass(f.Answer)
+	a.SendWhole(f.Answer)
 }
 
-// Pass gives the client a whole answer of an engine.
-func (a *Answer) Pass(whole leg.Answer) {
+// SendWhole answers with a whole answer of an engine.
+func (a *Answer) SendWhole(whole leg.Answer) {
 	a.Status = whole.Status
 	switch {
 	case whole.Status < 400:
@@ -129,7 +129,7 @@ func (a *Answer) Pass(whole leg.Answer) {
 	a.Bytes += int64(n)
 }
 
-// JSON answers a value of the proxy's own.
+// JSON answers with a value of the proxy's own.
 func (a *Answer) JSON(v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -139,15 +139,15 @@ func (a *Answer) JSON(v any) {
 	a.Status, a.Outcome = http.StatusOK, OutcomeOK
 	a.Client.Header().Set("Content-Type", "application/json")
 	a.Client.Header().Set("Content-Length", strconv.Itoa(len(b)))
-	a.ShowID()
+	a.SetRequestID()
 	a.Client.WriteHeader(http.StatusOK)
 	n, _ := a.Client.Write(b) // a client that left needs no error
 	a.Bytes = int64(n)
 }
 
-// begin gives the client the engine's status and header. length is the
-// Content-Length, -1 to leave it to the server.
-func (a *Answer) begin(resp *upstream.Response, length int64) {
+// sendHeader sends the engine's status and header. length is the Content-Length, -1 to
+// leave it to the server.
+func (a *Answer) sendHeader(resp *upstream.Response, length int64) {
 	a.TTFT = time.Since(a.Times.Start)
 	a.Status = resp.Status
 	a.copyHeader(resp.Header, length)
@@ -160,60 +160,61 @@ func (a *Answer) copyHeader(from http.Header, length int64) {
 	to := a.Client.Header()
 	varies := to["Vary"]
 	for name, values := range from {
-		if leg.GoesOn(name) {
+		if leg.PassesToClient(name) {
 			to[name] = values
 		}
 	}
 	if varies != nil && !slices.Equal(varies, to["Vary"]) {
-		to["Vary"] = append(varies, from["Vary"]...) // what the proxy adds is for both
+		to["Vary"] = append(varies, from["Vary"]...) // the proxy's Vary is for CORS, the engine's holds as well
 	}
 	leg.DropNamed(to, from["Connection"])
 	if length >= 0 {
 		to["Content-Length"] = []string{strconv.FormatInt(length, 10)}
 	}
-	a.proxyHeader()
+	a.addProxyHeader()
 }
 
-// ShowID tells the client what its request is called.
-func (a *Answer) ShowID() { a.Client.Header()["X-Request-Id"] = []string{a.ID} }
+// SetRequestID sets X-Request-Id in the answer.
+func (a *Answer) SetRequestID() { a.Client.Header()["X-Request-Id"] = []string{a.ID} }
 
-// proxyHeader adds what the proxy says of the request.
-func (a *Answer) proxyHeader() {
-	a.ShowID()
-	if a.Way != nil {
-		a.Way.Header(a.Client.Header())
+// addProxyHeader adds the header fields of the proxy.
+func (a *Answer) addProxyHeader() {
+	a.SetRequestID()
+	if a.Route != nil {
+		a.Route.Header(a.Client.Header())
 	}
 }
 
-// write sends and flushes bytes to the client; false means that it is gone.
+// write sends and flushes bytes to the client; false means that the client is gone.
 func (a *Answer) write(b []byte) bool {
-	if !a.put(b) {
+	if !a.writeUnflushed(b) {
 		return false
 	}
 	a.Client.Flush()
 	return true
 }
 
-// put sends bytes to the client, in the server's own time.
-func (a *Answer) put(b []byte) bool {
-	a.wrote = time.Now()
-	if a.writeDeadline.Sub(a.wrote) < a.Idle/2 {
-		// A client that stops reading must not hold an instance for ever. The
-		// deadline is moved on seldom: it costs more than the write.
-		a.writeDeadline = a.wrote.Add(a.Idle)
+// writeUnflushed writes bytes that the server sends when it likes; false means that the
+// client is gone.
+func (a *Answer) writeUnflushed(b []byte) bool {
+	a.lastWrite = time.Now()
+	if a.writeDeadline.Sub(a.lastWrite) < a.Idle/2 {
+		// A client that stops reading must not keep an instance busy for ever. The
+		// deadline is moved seldom: that costs more than the write.
+		a.writeDeadline = a.lastWrite.Add(a.Idle)
 		_ = a.Client.SetWriteDeadline(a.writeDeadline) // not supported: no deadline
 	}
 	n, err := a.Client.Write(b)
 	a.Bytes += int64(n)
 	if err != nil {
-		a.Gone()
+		a.ClientGone()
 		return false
 	}
 	return true
 }
 
-// breakOff ends a committed answer that cannot be completed: in a stream an
-// error event says so, and the connection is broken in any case.
+// breakOff ends a committed answer that cannot be completed: the connection is broken,
+// in a stream after an error event.
 func (a *Answer) breakOff(events bool, cause error) {
 	a.Log.WithError(cause).WithField("request_id", a.ID).Warn("answer lost after it was committed")
 	if events && !errors.Is(cause, errEngineEvent) {
@@ -224,7 +225,7 @@ func (a *Answer) breakOff(events bool, cause error) {
 	a.Outcome, a.Broken = OutcomeBroken, true
 }
 
-// Source is an engine's answer, and what depends on it.
+// Source is an engine's answer and how it is relayed.
 type Source struct {
 	Leg  *leg.Leg
 	Resp *upstream.Response
@@ -233,29 +234,29 @@ type Source struct {
 	Commit func()
 	// Rewriters change the answer, in this order.
 	Rewriters []connector.Rewriter
-	// GivesUp is the stop reason by which the engine says that it has given the answer
-	// up, "" if it has none.
+	// GivesUp is the stop reason by which an engine of this kind says that it has given
+	// an answer up; "" where there is none.
 	GivesUp string
 }
 
-// unfinished judges an answer or an event which may be the end of one that has not
-// begun; nil if it is none.
-func (s *Source) unfinished(kind openai.Kind, b []byte) *leg.Failure {
+// judgeEnd finds out whether an answer, or the first event with content, says that the
+// engine ended the request before any token; nil if not.
+func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 	switch {
 	case kind != openai.Completion && kind != openai.Chat:
 		return nil
 	case sse.Aborted(b):
-		return s.Leg.OfFinish(leg.Aborted)
+		return s.Leg.JudgeFinish(leg.Aborted)
 	case s.GivesUp != "" && sse.StopsBy(b, s.GivesUp):
-		return s.Leg.OfFinish(leg.GaveUp)
+		return s.Leg.JudgeFinish(leg.GaveUp)
 	}
 	return nil
 }
 
-// Relay passes an answer with status 200 on. A failure means that nothing was sent
-// to the client; nil that it has been answered, well or visibly broken.
+// Relay passes an answer with status 200 on. A failure means that nothing was sent to the
+// client; nil means that the client has been answered, completely or visibly broken.
 func (a *Answer) Relay(s Source) *leg.Failure {
-	s.Leg.Next(a.Idle, leg.ErrIdleTimeout)
+	s.Leg.SetLimit(a.Idle, leg.ErrIdleTimeout)
 	if isEventStream(s.Resp.Header) {
 		return a.stream(&s)
 	}

@@ -31,13 +31,13 @@ func TestIsMedia(t *testing.T) {
 	}
 }
 
-// way is where a request of a test went.
-type way struct{}
+// route is where a request of a test went.
+type route struct{}
 
-func (way) Header(h http.Header) { h.Set("X-PD-Policy", "p") }
+func (route) Header(h http.Header) { h.Set("X-PD-Policy", "p") }
 
-// A client gets of an engine's header nothing about the connection, none of the names
-// that are the proxy's, and one id; where its request went only if it may know.
+// A client gets nothing of an engine's header that is about the connection or that the
+// proxy sets, and one id. Where its request went it gets only if it may know.
 func TestAnswerHeader(t *testing.T) {
 	t.Parallel()
 	header := http.Header{
@@ -50,10 +50,10 @@ func TestAnswerHeader(t *testing.T) {
 		a := Answer{Client: Std(w), ID: "mine", Times: &stage.Times{Start: time.Now()}}
 		all := want
 		if traced {
-			a.Way = way{}
+			a.Route = route{}
 			all = append(slices.Clone(want), "X-Pd-Policy: p")
 		}
-		a.begin(&upstream.Response{Status: http.StatusOK, Header: header}, 7)
+		a.sendHeader(&upstream.Response{Status: http.StatusOK, Header: header}, 7)
 		var got []string
 		for name, values := range w.Result().Header {
 			for _, v := range values {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Client is the connection of one client, as far as one request needs it. The own
-// server's response writer implements it; Std makes one of any other.
+// Client is the connection of one client, as far as one request needs it. The response
+// writer of package front implements it; Std makes one of any other.
 type Client interface {
 	http.ResponseWriter
 	// Flush sends what was written.

@@ -1,6 +1,6 @@
-// Package relay carries one answer to one client: it holds it back until it is
-// committed, streams it event by event, rewrites what has to be true for the client,
-// and breaks it visibly when it cannot be completed.
+// Package relay passes one answer on to one client: it holds the answer back until it is
+// committed, streams it event by event, rewrites what must be different for the client,
+// and breaks the connection visibly when it cannot complete the answer.
 //
 //	leg's answer ──hold──▶ commit ──▶ Client
 //	                │ any failure before: a leg.Failure to the caller

@@ -5,12 +5,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 )
 
-// Hide takes out of an answer what it says about transfers inside the fleet: since
-// vLLM 0.33 also the last chunks of streams do (protocol rule R2).
-type Hide openai.Kind
+// HideHandover removes from an answer what it says about KV transfers inside the fleet.
+// Since vLLM 0.33 the last chunks of streams have it, too (its serving.py of chat and
+// completions; TestDecodeHandsOver).
+type HideHandover openai.Kind
 
 // Whole implements connector.Rewriter.
-func (k Hide) Whole(body []byte) []byte {
+func (k HideHandover) Whole(body []byte) []byte {
 	if !response.MayTellHandover(body) {
 		return body
 	}
@@ -18,7 +19,7 @@ func (k Hide) Whole(body []byte) []byte {
 }
 
 // Events implements connector.Rewriter.
-func (k Hide) Events(batch []byte) []byte {
+func (k HideHandover) Events(batch []byte) []byte {
 	if !response.MayTellHandover(batch) {
 		return batch
 	}

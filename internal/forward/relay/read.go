@@ -11,10 +11,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
-// ErrTooLarge tells that an engine's answer passes the bound of ReadAll.
+// ErrTooLarge tells that an engine's answer is larger than the limit of ReadAll.
 var ErrTooLarge = errors.New("the answer is too large")
 
-// ReadAll reads an engine's answer that is not for the client, up to limit bytes.
+// ReadAll reads an engine's whole answer into memory, up to limit bytes.
 func ReadAll(resp *upstream.Response, limit int64) ([]byte, error) {
 	if resp.Length > limit {
 		return nil, ErrTooLarge
@@ -25,7 +25,7 @@ func ReadAll(resp *upstream.Response, limit int64) ([]byte, error) {
 		if err != nil {
 			return buf[:n], err
 		}
-		return buf[:n], drained(resp.Body, buf[n:])
+		return buf[:n], readEnd(resp.Body, buf[n:])
 	}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err == nil && int64(len(b)) > limit {
@@ -37,36 +37,36 @@ func ReadAll(resp *upstream.Response, limit int64) ([]byte, error) {
 const (
 	// maxErrorBody bounds the error texts that are passed on, in bytes.
 	maxErrorBody = 1 << 20
-	// errorGrace is how long an engine may take over the text of an error that is not
-	// the last word: it is for the client that gets it if no other instance serves.
+	// errorGrace is how long an engine may take over the body of an error when another
+	// instance is tried next: the client gets that body only if all others fail, too.
 	errorGrace = time.Second
 )
 
-// noSuchRoute is how the framework under vLLM answers where it has no such route.
+// noSuchRoute is the 404 of FastAPI, on which vLLM stands, for a route that it does not have.
 func noSuchRoute() []byte { return []byte(`{"detail":"Not Found"}`) }
 
-// ReadError reads an answer whose status is not 200 and judges it. It waits for its
-// text no longer than for the next piece of any answer, which idle is.
+// ReadError reads an answer whose status is not 200 and judges it. idle is the longest
+// wait for the next bytes of any answer, and bounds the wait for this one's body.
 func ReadError(l *leg.Leg, resp *upstream.Response, idle time.Duration) *leg.Failure {
-	f := l.OfStatus(resp.Status, resp.Header)
+	f := l.JudgeStatus(resp.Status, resp.Header)
 	if f.Rule.Retry {
 		idle = min(idle, errorGrace)
 	}
-	l.Next(idle, leg.ErrIdleTimeout)
+	l.SetLimit(idle, leg.ErrIdleTimeout)
 	if f.Answer.Own != nil {
 		return f
 	}
 	body, err := ReadAll(resp, maxErrorBody)
 	if err != nil {
-		// The status alone still says what to do; its text is lost.
+		// The status alone says what to do; the body is lost.
 		body = (&openai.Error{Status: resp.Status, Type: openai.TypeBadGateway,
 			Message: "the instance's error text could not be read"}).JSON()
-		f.Answer.Header = resp.Header.Clone() // which other answers may have, too
+		f.Answer.Header = resp.Header.Clone() // the map may be shared with other answers
 		f.Answer.Header.Set("Content-Type", "application/json")
 	}
 	f.Answer.Body = body
 	if f.Class == leg.ModelMissing && bytes.Equal(body, noSuchRoute()) {
-		return leg.NewFailure(leg.Status4xx, f.Answer, f.Err) // it has the model, and not the route
+		return leg.NewFailure(leg.Status4xx, f.Answer, f.Err) // the engine has the model, but not the route
 	}
-	return l.OfBody(f, body)
+	return l.JudgeBody(f, body)
 }

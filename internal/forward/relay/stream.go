@@ -17,8 +17,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
-// doneGrace is how long the engine may take to end the connection's chunked
-// body behind the closing event; later than that it is not reused.
+// doneGrace is how long the engine may take to end the chunked body after the closing
+// event. A connection that takes longer is not used again.
 const doneGrace = time.Second
 
 func isEventStream(h http.Header) bool {
@@ -29,7 +29,7 @@ func isEventStream(h http.Header) bool {
 // parameters.
 func isMedia(contentType, media string) bool {
 	if contentType == media {
-		return true // as nearly everybody writes it
+		return true // as nearly all engines write it
 	}
 	if name, _, _ := strings.Cut(contentType, ";"); !strings.EqualFold(strings.TrimSpace(name), media) {
 		return false
@@ -42,18 +42,18 @@ func isMedia(contentType, media string) bool {
 type events struct {
 	scratch.Events
 
-	judged    int // of the buffered bytes, classified while the answer was not committed
-	seen      int // of them, searched for an event's end
-	committed bool
-	done      bool // the closing event has come
-	failed    bool // and says that the answer has failed
-	ended     bool // what is in Buf is the last of the engine's answer
+	classified int // bytes of Buf that judge has looked at, before the commit
+	searched   int // bytes of Buf in which no event ends
+	committed  bool
+	done       bool // the closing event has come
+	failed     bool // and it says that the answer has failed
+	atEnd      bool // Buf has the last bytes of the engine's answer
 
-	gaps  histogram.Local // the times between events
-	last  time.Time       // when the last ones went to the client; zero before the first
-	fresh int             // events that look has gone through and that have not been sent
-	later int             // events that have been sent behind the first ones
-	span  time.Duration   // from the first ones to the last
+	gaps        histogram.Local // the times between events
+	last        time.Time       // when the last events went to the client; zero before the first
+	unsent      int             // events that scan has seen and that have not been sent
+	laterEvents int             // events that have been sent after the first batch
+	span        time.Duration   // from the first batch to the last
 }
 
 var (
@@ -61,16 +61,16 @@ var (
 	errGaveUp      = errors.New("the engine gave the answer up in the middle")
 )
 
-// stream passes an event stream on, event by event. Until the first event with
-// content everything is held back and a failure can be retried.
+// stream passes an event stream on, event by event. Until the first event with content
+// all events are held back, and a failure can be retried.
 func (a *Answer) stream(s *Source) *leg.Failure {
 	var e events
-	e.gaps.For(a.Between)
+	e.gaps.For(a.Gaps)
 	defer e.end(a)
 	l := s.Leg
 	for {
-		if !e.Room() {
-			return a.streamEnded(&e, l.OfAnswer("an event of more than 8 MiB"))
+		if !e.MakeSpace() {
+			return a.streamEnded(&e, l.BadAnswer("an event of more than 8 MiB"))
 		}
 		if e.done {
 			l.Rearm(doneGrace)
@@ -81,29 +81,29 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 		e.N += m
 		if m > 0 {
 			l.Heard()
-			e.ended = errors.Is(err, io.EOF)
-			if f, stop := a.pass(s, &e); stop {
+			e.atEnd = errors.Is(err, io.EOF)
+			if f, stop := a.handleRead(s, &e); stop {
 				return f
 			}
 		}
 		switch {
 		case err == nil:
 		case e.done:
-			return nil // the answer was whole; how the connection ends is no matter
+			return nil // the answer is complete; how the connection ends does not matter
 		case !errors.Is(err, io.EOF):
-			return a.streamEnded(&e, l.OfError(err))
+			return a.streamEnded(&e, l.JudgeError(err))
 		case a.Kind == openai.Other && e.committed && len(bytes.TrimLeft(e.Buf[:e.N], "\r\n")) == 0:
 			a.Outcome = OutcomeOK
 			return nil
 		default:
-			return a.streamEnded(&e, l.OfAnswer("the event stream ended too early"))
+			return a.streamEnded(&e, l.BadAnswer("the event stream ended too early"))
 		}
 	}
 }
 
-// pass deals with what one read brought. stop tells that the stream is over
-// for the client or must be retried.
-func (a *Answer) pass(s *Source, e *events) (f *leg.Failure, stop bool) {
+// handleRead handles the bytes of one read. stop tells that the stream is over for the
+// client, or, with a failure, that it must be retried.
+func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	if !e.committed {
 		if f = a.judge(s, e); f != nil {
 			return f, true
@@ -111,29 +111,29 @@ func (a *Answer) pass(s *Source, e *events) (f *leg.Failure, stop bool) {
 		if !e.committed {
 			return nil, false
 		}
-		if cause := s.Leg.Settle(); cause != nil && !e.ended {
-			return s.Leg.CalledOff(cause), true
+		if cause := s.Leg.Commit(); cause != nil && !e.atEnd {
+			return s.Leg.JudgeCallOff(cause), true
 		}
 		s.Commit()
 		a.Times.Pass(stage.First)
 		s.Leg.Span.First()
-		a.begin(s.Resp, -1)
+		a.sendHeader(s.Resp, -1)
 	}
-	end := sse.EventEnd(e.Buf[:e.N], e.seen)
+	end := sse.EventEnd(e.Buf[:e.N], e.searched)
 	if end == 0 {
-		e.seen = e.N
+		e.searched = e.N
 		return nil, false
 	}
 	if s.GivesUp != "" {
-		if at := e.givenUp(end, s.GivesUp); at >= 0 {
+		if at := e.findGiveUp(end, s.GivesUp); at >= 0 {
 			if a.write(s.rewriteEvents(e.Buf[:at])) {
 				a.breakOff(true, errGaveUp)
 			}
 			return nil, true
 		}
 	}
-	if failed := e.look(a.Kind, end); failed > 0 {
-		// The engine's own error event goes out, its clean end does not.
+	if failed := e.scan(a.Kind, end); failed > 0 {
+		// The client gets the engine's own error event, but not its clean end.
 		if a.write(s.rewriteEvents(e.Buf[:failed])) {
 			a.breakOff(true, errEngineEvent)
 		}
@@ -146,46 +146,46 @@ func (a *Answer) pass(s *Source, e *events) (f *leg.Failure, stop bool) {
 		a.Outcome = OutcomeOK
 	}
 	batch := s.rewriteEvents(e.Buf[:end])
-	if e.done && e.ended {
-		a.put(batch) // the server flushes it together with the end of the body
-		e.sent(a.wrote)
+	if e.done && e.atEnd {
+		a.writeUnflushed(batch) // the server flushes it together with the end of the body
+		e.countSent(a.lastWrite)
 		return nil, true
 	}
 	if !a.write(batch) {
 		return nil, true
 	}
-	e.sent(a.wrote)
+	e.countSent(a.lastWrite)
 	e.Drop(end)
-	e.seen = e.N
+	e.searched = e.N
 	return nil, false
 }
 
-// sent counts the events that have gone out, one after the others of before, those that
-// came along with it at once. The closing event is none of them.
-func (e *events) sent(now time.Time) {
-	if e.fresh > 0 && !e.last.IsZero() {
+// countSent counts the events of a batch that was sent now: the first came a gap after the
+// batch before, the others with no gap. The closing event does not count.
+func (e *events) countSent(now time.Time) {
+	if e.unsent > 0 && !e.last.IsZero() {
 		gap := now.Sub(e.last)
-		e.later += e.fresh
+		e.laterEvents += e.unsent
 		e.span += gap
 		if e.gaps.On() {
-			e.gaps.Observe(gap, e.fresh-1)
+			e.gaps.Observe(gap, e.unsent-1)
 		}
 	}
-	e.last, e.fresh = now, 0
+	e.last, e.unsent = now, 0
 }
 
-// end lets go of the buffer, and adds what was counted.
+// end releases the buffer and reports the gaps that were counted.
 func (e *events) end(a *Answer) {
-	if e.later > 0 {
-		a.Gap = e.span / time.Duration(e.later)
+	if e.laterEvents > 0 {
+		a.Gap = e.span / time.Duration(e.laterEvents)
 	}
 	e.gaps.Flush()
 	e.Release()
 }
 
-// look goes through the events that end before end. It gives the end of the first
-// that is an error, 0 if there is none.
-func (e *events) look(kind openai.Kind, end int) (failed int) {
+// scan looks at the events that end before end. It gives the end of the first that is an
+// error, 0 if there is none.
+func (e *events) scan(kind openai.Kind, end int) (failed int) {
 	for rest := e.Buf[:end]; ; {
 		event, tail, ok := sse.NextEvent(rest)
 		if !ok {
@@ -199,15 +199,15 @@ func (e *events) look(kind openai.Kind, end int) (failed int) {
 		case sse.SignEnd:
 			e.done = true
 		case sse.SignNone:
-			e.fresh++
+			e.unsent++
 		}
 		rest = tail
 	}
 }
 
-// givenUp finds the first of the events that end before end by which the engine gives
-// the answer up, -1 if there is none.
-func (e *events) givenUp(end int, reason string) int {
+// findGiveUp gives the place of the first event before end by which the engine gives the
+// answer up, -1 if there is none.
+func (e *events) findGiveUp(end int, reason string) int {
 	for rest := e.Buf[:end]; ; {
 		event, tail, ok := sse.NextEvent(rest)
 		switch {
@@ -220,19 +220,19 @@ func (e *events) givenUp(end int, reason string) int {
 	}
 }
 
-// judge classifies the events held back, until one commits the answer.
+// judge classifies the events that are held back, until one commits the answer.
 func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 	for {
-		event, _, ok := sse.NextEvent(e.Buf[e.judged:e.N])
+		event, _, ok := sse.NextEvent(e.Buf[e.classified:e.N])
 		if !ok {
 			return nil
 		}
-		e.judged += len(event)
+		e.classified += len(event)
 		switch class, code := sse.Classify(a.Kind, event); class {
 		case sse.EventError:
-			return s.Leg.OfEvent(code, sse.ErrorOf(a.Kind, event))
+			return s.Leg.JudgeEvent(code, sse.ErrorOf(a.Kind, event))
 		case sse.EventContent, sse.EventDone:
-			if f := s.unfinished(a.Kind, event); f != nil {
+			if f := s.judgeEnd(a.Kind, event); f != nil {
 				return f
 			}
 			e.committed = true
@@ -242,14 +242,14 @@ func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 	}
 }
 
-// streamEnded decides what an early end means: before the commit a failure to
-// hide, after it a broken stream to show.
+// streamEnded handles an early end: before the commit it is a failure that can be
+// retried, after it the client gets a broken stream.
 func (a *Answer) streamEnded(e *events, f *leg.Failure) *leg.Failure {
 	if !e.committed {
 		return f
 	}
 	if a.Ctx.Err() != nil {
-		a.Gone()
+		a.ClientGone()
 		return nil
 	}
 	a.breakOff(true, f.Err)

@@ -11,49 +11,49 @@ import (
 )
 
 // Usage puts the prefill instance's numbers about its cache into the answer: a decode
-// instance counts the whole prompt as cached (protocol rule R10). It is safe for use
+// instance counts the whole prompt as cached (TestCachedTokensAreThePrefills). It is safe for use
 // by the goroutines of two legs.
 type Usage struct {
-	Kind    openai.Kind                     // of the request, and of both answers
+	Kind    openai.Kind                     // of the request and of both answers
 	prefill atomic.Pointer[response.Cached] // nil while nothing is known
-	// Coming, if not nil, is closed when the prefill instance's answer has come or
-	// will not come. A decode instance may be quicker with its own.
-	Coming <-chan struct{}
+	// PrefillDone, if not nil, is closed when the prefill instance's answer has come or
+	// will not come. A decode instance may answer before.
+	PrefillDone <-chan struct{}
 }
 
-// usageGrace is how long an answer waits for the prefill instance's numbers. Its work
-// is done when decode answers: only its last bytes can be on their way.
+// usageGrace is how long an answer waits for the prefill instance's numbers. Prefill has
+// computed all when decode answers: at most its last bytes are still on their way.
 const usageGrace = time.Second
 
 // await gives the prefill instance's numbers, nil if there are none. It waits once.
 func (u *Usage) await() *response.Cached {
-	if u.Coming == nil {
+	if u.PrefillDone == nil {
 		return u.prefill.Load()
 	}
 	late := time.NewTimer(usageGrace)
 	defer late.Stop()
 	select {
-	case <-u.Coming:
+	case <-u.PrefillDone:
 	case <-late.C:
-		u.Coming = nil // each event may have such numbers, and all would be late
+		u.PrefillDone = nil // each event may have such numbers, and each would wait
 	}
 	return u.prefill.Load()
 }
 
-// Prompt is how many tokens prefill has counted in the prompt and found in its cache; 0
-// where that is not known.
+// Prompt gives how many tokens of the prompt prefill has counted, and how many of them
+// were in its cache; 0 where that is not known.
 func (u *Usage) Prompt() (tokens, cached int) {
 	c := u.prefill.Load()
 	if c == nil {
 		return 0, 0
 	}
-	cached, _ = strconv.Atoi(c.Tokens) // null: not told
+	cached, _ = strconv.Atoi(c.Tokens) // null, where the engine does not say it, gives 0
 	return c.Prompt, cached
 }
 
-// Prefilled notes the answer of the prefill instance; nil takes it back. The answer
-// itself is not kept: the names of a long prompt's blocks are many, and a stream may
-// stay open for hours.
+// Prefilled notes the numbers of a prefill instance's answer; nil deletes them. The answer
+// itself is not kept: the block ids of a long prompt are many, and a stream may stay open
+// for hours.
 func (u *Usage) Prefilled(answer []byte) {
 	u.prefill.Store(nil)
 	if cached := response.CachedTokens(u.Kind, answer); answer != nil && cached.Tokens != "" {
@@ -81,7 +81,7 @@ func (u *Usage) Events(batch []byte) []byte {
 	return eachEvent(batch, u.Whole)
 }
 
-// eachEvent changes every event of a batch.
+// eachEvent applies change to every event of a batch.
 func eachEvent(batch []byte, change func([]byte) []byte) []byte {
 	out := make([]byte, 0, len(batch)+8)
 	for {

@@ -9,12 +9,12 @@ import (
 
 const usageEvent = "data: {\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":9}}}\n\n"
 
-// A stream that tells its usage in each event waits once for a prefill answer that
-// does not come, and has the true numbers from when it has.
+// A stream with its usage in each event waits once for a prefill answer that does not
+// come, and has the right numbers as soon as it has come.
 func TestUsageWaitsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		u := Usage{Coming: make(chan struct{})}
+		u := Usage{PrefillDone: make(chan struct{})}
 		begun := time.Now() // of the bubble's own clock, which moves while everybody waits
 		for range 5 {
 			if got := string(u.Events([]byte(usageEvent))); got != usageEvent {

@@ -11,8 +11,8 @@ import (
 // goes out: up to here a broken answer can still be retried.
 const maxHeldAnswer = 1 << 20
 
-// unknownAnswer is the room that an answer of unknown length gets at first.
-const unknownAnswer = 2 << 10
+// firstBuffer is the size of the first buffer for an answer of unknown length.
+const firstBuffer = 2 << 10
 
 // whole passes a non-streamed answer on. Nothing is sent before it has been
 // read to its end, or to maxHeldAnswer.
@@ -22,32 +22,32 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 	more := err == nil
 	if more && resp.Length == int64(n) {
 		more, err = false, io.EOF
-		_ = drained(resp.Body, buf[n:n+1]) // every announced byte is here: the answer is whole
+		_ = readEnd(resp.Body, buf[n:n+1]) // every announced byte is here: the answer is complete
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		return l.OfError(err)
+		return l.JudgeError(err)
 	}
 	if resp.Length > int64(n) && !more {
-		return l.OfAnswer("it is shorter than announced")
+		return l.BadAnswer("it is shorter than announced")
 	}
 	if !more {
-		if f := s.unfinished(a.Kind, buf[:n]); f != nil {
+		if f := s.judgeEnd(a.Kind, buf[:n]); f != nil {
 			return f
 		}
 	}
-	if cause := l.Settle(); cause != nil && more {
-		return l.CalledOff(cause)
+	if cause := l.Commit(); cause != nil && more {
+		return l.JudgeCallOff(cause)
 	}
-	s.Commit() // a client may be slow to read
+	s.Commit() // before the write, which a slow client holds up
 	head, length := buf[:n], resp.Length
 	if !more {
-		// An answer of more than maxHeldAnswer stays the engine's.
+		// An answer of more than maxHeldAnswer is not rewritten.
 		for _, r := range s.Rewriters {
 			head = r.Whole(head)
 		}
 		length = int64(len(head))
 	}
-	a.begin(resp, length)
+	a.sendHeader(resp, length)
 	if !a.write(head) {
 		return nil
 	}
@@ -69,8 +69,8 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 	return nil
 }
 
-// hold reads an answer to its end, which io.EOF tells, or as much of it as is held
-// back: n bytes of buf, which has room for another if the length was told.
+// hold reads an answer to its end, then err is io.EOF, or up to maxHeldAnswer. The answer
+// is in buf[:n]; if its length was announced, buf has room for one more byte.
 func (a *Answer) hold(s *Source) (buf []byte, n int, err error) {
 	l, resp := s.Leg, s.Resp
 	if resp.Length >= 0 {
@@ -79,7 +79,7 @@ func (a *Answer) hold(s *Source) (buf []byte, n int, err error) {
 		n, err = a.readFull(l, resp.Body, buf[:held])
 		return buf, n, err
 	}
-	buf = make([]byte, unknownAnswer)
+	buf = make([]byte, firstBuffer)
 	for {
 		var m int
 		m, err = a.readFull(l, resp.Body, buf[n:])
@@ -93,7 +93,7 @@ func (a *Answer) hold(s *Source) (buf []byte, n int, err error) {
 	}
 }
 
-// readFull fills buf; io.EOF means that the body ended before or exactly there.
+// readFull fills buf. io.EOF means that the body ended before buf was full, or just then.
 func (a *Answer) readFull(l *leg.Leg, r io.Reader, buf []byte) (int, error) {
 	n := 0
 	for n < len(buf) {
@@ -107,9 +107,9 @@ func (a *Answer) readFull(l *leg.Leg, r io.Reader, buf []byte) (int, error) {
 	return n, nil
 }
 
-// drained sees the end of a body of known length, so that its connection goes
-// back to the pool. one is room for a byte that should not come.
-func drained(r io.Reader, one []byte) error {
+// readEnd reads the end of a body of known length, so that its connection goes back to
+// the pool. one has room for a byte that should not come.
+func readEnd(r io.Reader, one []byte) error {
 	if _, err := r.Read(one); err != nil && err != io.EOF {
 		return err
 	}

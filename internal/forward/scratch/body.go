@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// Bodies of these sizes are read into memory that is used again: smaller
-	// ones cost nothing, larger ones are too rare to keep memory for.
+	// Bodies of these sizes are read into pooled memory: smaller ones cost
+	// nothing, larger ones are too rare to keep memory for.
 	minPooledBody, maxPooledBody = 1 << minPower, 1 << maxPower
 	minPower, maxPower           = 12, 23
 	// bodySteps are the sizes between one power of two and the next, so that at most
@@ -17,11 +17,11 @@ const (
 	bodySteps = 8
 )
 
-// bodyPools hold *[]byte by size class.
+// bodyPools hold *[]byte, by size class.
 var bodyPools [(maxPower-minPower)*bodySteps + 1]sync.Pool //nolint:gochecknoglobals // pools are shared by nature
 
-// bodyClass gives the class whose buffers hold n bytes, and their size; ok is
-// false for bodies whose memory is not used again.
+// bodyClass gives the size class for n bytes, and the size of its buffers; ok is false
+// for bodies whose memory is not pooled.
 func bodyClass(n int64) (class, size int, ok bool) {
 	if n < minPooledBody || n > maxPooledBody {
 		return 0, int(n), false
@@ -33,9 +33,9 @@ func bodyClass(n int64) (class, size int, ok bool) {
 	return class, 1<<power + k*step, true
 }
 
-// buffer gives room for n bytes or more; pooled is nil if it is not to be used
-// again, else for drop.
-func buffer(n int64) (buf []byte, pooled *[]byte) {
+// getBuffer gives a buffer of n bytes or more. pooled is for putBuffer, nil if the buffer
+// is not of a pool.
+func getBuffer(n int64) (buf []byte, pooled *[]byte) {
 	class, size, ok := bodyClass(n)
 	if !ok {
 		return make([]byte, n), nil
@@ -47,8 +47,8 @@ func buffer(n int64) (buf []byte, pooled *[]byte) {
 	return *pooled, pooled
 }
 
-// drop lets the next body have the buffer.
-func drop(pooled *[]byte) {
+// putBuffer puts a buffer back into its pool.
+func putBuffer(pooled *[]byte) {
 	if pooled != nil {
 		class, _, _ := bodyClass(int64(len(*pooled)))
 		bodyPools[class].Put(pooled)
@@ -57,17 +57,17 @@ func drop(pooled *[]byte) {
 
 // Body is one request body. It belongs to one goroutine.
 type Body struct {
-	of     *Bodies
+	bodies *Bodies
 	bytes  []byte
-	pooled *[]byte // where bytes lie, nil if that is not used again
-	held   int64   // bytes of it that are counted in of
+	pooled *[]byte // the pooled buffer of bytes, nil if it is not of a pool
+	held   int64   // bytes that are counted in bodies for it
 }
 
-// Read reads a body to its end, into one buffer. length is what was announced, 0 or
-// less if nothing was. With an error the Body holds what came, and is to be released
-// as well.
+// Read reads a body to its end, into one buffer. length is the announced length, 0 or
+// less if there is none. With an error the Body has what came, and must be released,
+// too.
 func (b *Bodies) Read(r io.Reader, length int64) (*Body, error) {
-	body := &Body{of: b}
+	body := &Body{bodies: b}
 	var err error
 	if length > 0 {
 		err = body.readAnnounced(r, length)
@@ -77,66 +77,67 @@ func (b *Bodies) Read(r io.Reader, length int64) (*Body, error) {
 	return body, err
 }
 
-// Bytes is the body. Nobody may change it, or read it after Release.
+// Bytes gives the body. It must not be changed, or read after Release.
 func (b *Body) Bytes() []byte { return b.bytes }
 
-// Release lets go of the bytes: an open stream must not hold its prompt. again tells
-// that nobody else reads them any more, so that the next body may have their memory.
-// More calls do no harm.
-func (b *Body) Release(again bool) {
-	if again {
-		drop(b.pooled)
+// Release frees the bytes: an open stream must not hold its prompt. reuse tells that no
+// leg reads them any more, so that the next body may have their memory. More calls do no
+// harm.
+func (b *Body) Release(reuse bool) {
+	if reuse {
+		putBuffer(b.pooled)
 	}
 	b.bytes, b.pooled = nil, nil
-	b.letGo(b.held)
+	b.uncount(b.held)
 }
 
-// roomFor gives a buffer for n bytes of the body, which is counted unless it is small.
-func (b *Body) roomFor(n int64) (buf []byte, pooled *[]byte, err error) {
+// countedBuffer gives a buffer for n bytes, and counts it unless it is small.
+func (b *Body) countedBuffer(n int64) (buf []byte, pooled *[]byte, err error) {
 	if n < minPooledBody {
 		return make([]byte, n), nil, nil
 	}
 	_, size, _ := bodyClass(n)
-	if err := b.of.take(b.held, int64(size)); err != nil {
+	if err := b.bodies.reserve(b.held, int64(size)); err != nil {
 		return nil, nil, err
 	}
-	buf, pooled = buffer(n)
+	buf, pooled = getBuffer(n)
 	b.held += int64(size)
 	return buf, pooled, nil
 }
 
-// letGo counts n bytes that are not held any more.
-func (b *Body) letGo(n int64) {
+// uncount counts n bytes that are not held any more.
+func (b *Body) uncount(n int64) {
 	if n > 0 {
 		b.held -= n
-		b.of.held.Add(-n)
+		b.bodies.held.Add(-n)
 	}
 }
 
 const (
-	// firstRoom is the size up to which a body gets all its memory before any of it
-	// has come.
-	firstRoom = 16 << 10
-	// trustByte is how many bytes of memory one that came is good for, and up to
-	// twice that for the whole: who announces much and sends little holds little.
-	trustByte = 4
+	// firstBuffer is the size up to which a body gets all its memory before any byte of
+	// it has come.
+	firstBuffer = 16 << 10
+	// growFactor is how many times as large as what has come the next buffer of a body
+	// is, up to twice that if the whole body fits in then: a client that announces
+	// much and sends little must hold little memory.
+	growFactor = 4
 )
 
 // readAnnounced reads a body of known length.
 func (b *Body) readAnnounced(r io.Reader, length int64) error {
-	room := min(length, firstRoom)
-	err := b.readFirst(r, room)
+	room := min(length, firstBuffer)
+	err := b.growAndRead(r, room)
 	for err == nil && room < length {
-		if room *= trustByte; 2*room > length {
-			room = length // a little more trust, for which it is moved once less
+		if room *= growFactor; 2*room > length {
+			room = length // a little more memory at once saves one copy
 		}
-		err = b.readFirst(r, room)
+		err = b.growAndRead(r, room)
 	}
 	if err != nil {
 		return err
 	}
-	// The server stops at the announced length; this read sees its EOF, and
-	// any other reader's surplus.
+	// The server's reader ends at the announced length: this read gets its EOF. Any
+	// other reader may have more.
 	var one [1]byte
 	if m, err := r.Read(one[:]); m != 0 || (err != nil && err != io.EOF) {
 		return errors.Join(errSurplus, err)
@@ -144,33 +145,33 @@ func (b *Body) readAnnounced(r io.Reader, length int64) error {
 	return nil
 }
 
-// readFirst reads on until the first room bytes are there, in a buffer that replaces
-// the one in which the body has lain.
-func (b *Body) readFirst(r io.Reader, room int64) error {
+// growAndRead replaces the body's buffer by one of room bytes, copies what has come, and
+// reads until it is full.
+func (b *Body) growAndRead(r io.Reader, room int64) error {
 	before := b.held
-	buf, pooled, err := b.roomFor(room)
+	buf, pooled, err := b.countedBuffer(room)
 	if err != nil {
 		return err
 	}
 	buf = buf[:room]
 	n := copy(buf, b.bytes)
-	drop(b.pooled) // no leg has seen it
+	putBuffer(b.pooled) // no leg has seen it
 	b.pooled = pooled
-	b.letGo(before)
+	b.uncount(before)
 	m, err := io.ReadFull(r, buf[n:])
 	b.bytes = buf[:n+m]
-	if err == io.EOF && n > 0 { //nolint:errorlint // one that is wrapped is a cut, not the end
+	if err == io.EOF && n > 0 { //nolint:errorlint // a wrapped EOF is a body cut short, not the end
 		err = io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// A body of unknown length is read into pieces, a small one first, and put
-// together when its length is known: one copy, where a buffer that grows takes
-// several and leaves as many sizes behind.
+// The sizes of the pieces that a body of unknown length is read into, a small one first.
+// They are put together when the length is known: one copy, where a growing buffer takes
+// several and leaves as many buffers behind.
 const (
-	firstPiece = minPooledBody
-	piece      = 64 << 10
+	firstPieceSize = minPooledBody
+	pieceSize      = 64 << 10
 )
 
 // readUnannounced reads a body of unknown length.
@@ -178,11 +179,11 @@ func (b *Body) readUnannounced(r io.Reader) error {
 	var full []*[]byte // pieces before the last
 	defer func() {
 		for _, p := range full {
-			b.letGo(int64(len(*p)))
-			drop(p) // no leg has seen it
+			b.uncount(int64(len(*p)))
+			putBuffer(p) // no leg has seen it
 		}
 	}()
-	last, pooled, err := b.roomFor(firstPiece)
+	last, pooled, err := b.countedBuffer(firstPieceSize)
 	if err != nil {
 		return err
 	}
@@ -197,14 +198,14 @@ func (b *Body) readUnannounced(r io.Reader) error {
 			full = append(full, b.pooled)
 			before += n
 			n = 0
-			if last, b.pooled, err = b.roomFor(piece); err != nil {
+			if last, b.pooled, err = b.countedBuffer(pieceSize); err != nil {
 				return err
 			}
 		case len(full) == 0 || err != io.EOF: //nolint:errorlint // the same
-			return ended(err)
+			return ignoreEOF(err)
 		default:
 			full = append(full, b.pooled)
-			b.bytes, b.pooled, err = b.roomFor(int64(before + n))
+			b.bytes, b.pooled, err = b.countedBuffer(int64(before + n))
 			if err != nil {
 				return err
 			}
@@ -218,9 +219,9 @@ func (b *Body) readUnannounced(r io.Reader) error {
 	}
 }
 
-// ended takes the end for no error. Only io.EOF itself is the end; what wraps it
-// is a body cut short.
-func ended(err error) error {
+// ignoreEOF gives nil for io.EOF. Only io.EOF itself is the end; an error that wraps it
+// is a body cut short (TestCutBodyIsNotWhole).
+func ignoreEOF(err error) error {
 	if err == io.EOF { //nolint:errorlint // see above
 		return nil
 	}

@@ -38,7 +38,7 @@ func TestBodyClasses(t *testing.T) {
 	}
 }
 
-// end lets go of a body and tells what is still held.
+// end releases a body, after which no memory may be counted.
 func end(t *testing.T, b *Bodies, body *Body) {
 	t.Helper()
 	body.Release(true)
@@ -60,18 +60,18 @@ func (w *watched) Read(p []byte) (int, error) {
 	return w.Reader.Read(p)
 }
 
-// Who announces a large body holds memory for what came of it, not for what is
-// to come.
+// A client that announces a large body holds memory by what came of it, not by what it
+// announced.
 func TestMemoryFollowsWhatCame(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ announced, came, most int }{
-		{firstRoom, 1, firstRoom},
-		{firstRoom + 1, 0, firstRoom},
-		{8 << 20, 1, firstRoom},
-		{8 << 20, firstRoom - 1, firstRoom},
-		{8 << 20, 32 << 10, 4 * firstRoom},
-		{8 << 20, 100 << 10, 16 * firstRoom},
-		{1 << 40, 100 << 10, 16 * firstRoom},
+		{firstBuffer, 1, firstBuffer},
+		{firstBuffer + 1, 0, firstBuffer},
+		{8 << 20, 1, firstBuffer},
+		{8 << 20, firstBuffer - 1, firstBuffer},
+		{8 << 20, 32 << 10, 4 * firstBuffer},
+		{8 << 20, 100 << 10, 16 * firstBuffer},
+		{1 << 40, 100 << 10, 16 * firstBuffer},
 	} {
 		t.Run(fmt.Sprintf("%d of %d bytes", c.came, c.announced), func(t *testing.T) {
 			t.Parallel()
@@ -91,25 +91,25 @@ func TestMemoryFollowsWhatCame(t *testing.T) {
 	}
 }
 
-// A body takes its own size, and the step before that while it is moved: not twice its
-// size because it is a little longer than what a step is good for.
+// A body takes its own size, and the buffer before that while it is copied: not twice its
+// size because it is a little longer than a step.
 func TestMemoryOfOneBody(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{64 * firstRoom, 64*firstRoom + 1, 64*firstRoom + 500, 96 * firstRoom} {
+	for _, n := range []int{64 * firstBuffer, 64*firstBuffer + 1, 64*firstBuffer + 500, 96 * firstBuffer} {
 		var b Bodies
 		in := &watched{Reader: bytes.NewReader(make([]byte, n)), of: &b}
 		body, err := b.Read(in, int64(n))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, size, _ := bodyClass(int64(n)); in.most > int64(size+16*firstRoom) {
+		if _, size, _ := bodyClass(int64(n)); in.most > int64(size+16*firstBuffer) {
 			t.Errorf("a body of %d bytes took %d at most, its buffer has %d", n, in.most, size)
 		}
 		end(t, &b, body)
 	}
 }
 
-// pattern gives n bytes none of which can be taken for its neighbour for long.
+// pattern gives n bytes in which a shifted piece is noticed.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -122,8 +122,8 @@ func pattern(n int) []byte {
 // is taken, it is the body that was sent, or told to be cut.
 func TestReadAnnounced(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{1, minPooledBody, firstRoom, firstRoom + 1,
-		trustByte*firstRoom - 1, trustByte * firstRoom, trustByte*firstRoom + 1, 2*trustByte*firstRoom - 1, 2*trustByte*firstRoom + 1, maxPooledBody + 1, 40 << 20} {
+	for _, n := range []int{1, minPooledBody, firstBuffer, firstBuffer + 1,
+		growFactor*firstBuffer - 1, growFactor * firstBuffer, growFactor*firstBuffer + 1, 2*growFactor*firstBuffer - 1, 2*growFactor*firstBuffer + 1, maxPooledBody + 1, 40 << 20} {
 		sent := pattern(n)
 		for name, r := range map[string]io.Reader{
 			"whole":         bytes.NewReader(sent),
@@ -137,7 +137,7 @@ func TestReadAnnounced(t *testing.T) {
 			}
 			end(t, &b, body)
 		}
-		for _, cut := range []int{0, min(firstRoom, n-1), n - 1} {
+		for _, cut := range []int{0, min(firstBuffer, n-1), n - 1} {
 			var b Bodies
 			want := io.ErrUnexpectedEOF
 			if cut == 0 {
@@ -182,8 +182,8 @@ func TestBodyThatIsStillReadIsNotUsedAgain(t *testing.T) {
 func TestReadUnannounced(t *testing.T) {
 	t.Parallel()
 	errCut := errors.New("cut")
-	for _, n := range []int{0, 1, firstPiece - 1, firstPiece, firstPiece + 1, firstPiece + piece,
-		firstPiece + piece + 1, 1 << 20, maxPooledBody + 1} {
+	for _, n := range []int{0, 1, firstPieceSize - 1, firstPieceSize, firstPieceSize + 1, firstPieceSize + pieceSize,
+		firstPieceSize + pieceSize + 1, 1 << 20, maxPooledBody + 1} {
 		want := pattern(n)
 		for name, r := range map[string]io.Reader{
 			"whole":         bytes.NewReader(want),
@@ -211,7 +211,7 @@ func TestReadUnannounced(t *testing.T) {
 func TestCutBodyIsNotWhole(t *testing.T) {
 	t.Parallel()
 	cut := fmt.Errorf("cut: %w", io.EOF)
-	for _, n := range []int{0, 10, firstPiece, 100 << 10, 1 << 20} {
+	for _, n := range []int{0, 10, firstPieceSize, 100 << 10, 1 << 20} {
 		var b Bodies
 		body, err := b.Read(io.MultiReader(strings.NewReader(strings.Repeat("x", n)), iotest.ErrReader(cut)), -1)
 		if err == nil {

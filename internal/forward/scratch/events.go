@@ -3,16 +3,16 @@ package scratch
 import "sync"
 
 const (
-	// smallBuffer is what an open stream holds: tokens come one by one, an
-	// event of vLLM's is 200 to 400 bytes, and thousands of streams may be open.
+	// smallBuffer is the buffer of a usual stream, in bytes: tokens come one by one, an
+	// event of vLLM's has 200 to 400 bytes, and thousands of streams may be open.
 	smallBuffer = 2 << 10
-	// largeBuffer is for streams that come in bursts: fewer reads and writes.
+	// largeBuffer is the buffer of a stream that comes in bursts: fewer reads and writes.
 	largeBuffer = 32 << 10
 	// MaxEvent bounds one server-sent event, in bytes.
 	MaxEvent = 8 << 20
-	// calmReads in a row that would have fitted a small buffer give the large
-	// one back.
-	calmReads = 32
+	// shrinkAfter is how many reads in a row must fit a small buffer until the large
+	// one is given back.
+	shrinkAfter = 32
 )
 
 var (
@@ -27,25 +27,25 @@ func bufferPool(size int) *sync.Pool {
 	}}
 }
 
-// Events holds what came of a stream and was not sent on yet. It is small
-// until a stream turns out to need more. The zero value is ready.
+// Events buffers what has come of a stream and was not sent on yet. The buffer is small
+// until the stream needs more. The zero value is ready.
 type Events struct {
-	Buf    []byte
-	N      int     // bytes in Buf
-	pooled *[]byte // Buf's place in its pool, nil if it has none
-	calm   int     // reads in a row that a small buffer would have held
+	Buf        []byte
+	N          int     // bytes in Buf
+	pooled     *[]byte // the pooled buffer that is Buf, nil if it is not of a pool
+	smallReads int     // reads in a row that would have fitted a small buffer
 }
 
-// Room makes sure that something can be read into Buf[N:]; false means
-// that one event has become too large.
-func (e *Events) Room() bool {
+// MakeSpace makes sure that Buf[N:] is not empty. False means that one event is larger
+// than MaxEvent.
+func (e *Events) MakeSpace() bool {
 	switch {
 	case e.pooled == nil && e.Buf == nil:
-		e.take(smallBuffers)
+		e.takeFrom(smallBuffers)
 	case e.N < len(e.Buf):
-		if len(e.Buf) > smallBuffer && e.N == 0 && e.calm >= calmReads {
+		if len(e.Buf) > smallBuffer && e.N == 0 && e.smallReads >= shrinkAfter {
 			e.Release()
-			e.take(smallBuffers)
+			e.takeFrom(smallBuffers)
 		}
 	case len(e.Buf) >= MaxEvent:
 		return false
@@ -55,15 +55,15 @@ func (e *Events) Room() bool {
 	return true
 }
 
-func (e *Events) take(pool *sync.Pool) {
+func (e *Events) takeFrom(pool *sync.Pool) {
 	e.pooled, _ = pool.Get().(*[]byte)
-	e.Buf, e.calm = *e.pooled, 0
+	e.Buf, e.smallReads = *e.pooled, 0
 }
 
 func (e *Events) grow() {
 	old := *e
 	if len(old.Buf) < largeBuffer {
-		e.take(largeBuffers)
+		e.takeFrom(largeBuffers)
 	} else {
 		e.pooled, e.Buf = nil, make([]byte, 2*len(old.Buf))
 	}
@@ -71,21 +71,21 @@ func (e *Events) grow() {
 	old.Release()
 }
 
-// Drop takes the first k bytes, which have been sent on, out of the buffer.
+// Drop removes the first k bytes, which have been sent on.
 func (e *Events) Drop(k int) {
 	if e.N >= smallBuffer {
-		e.calm = 0
+		e.smallReads = 0
 	} else {
-		e.calm++
+		e.smallReads++
 	}
 	full := e.N == len(e.Buf)
 	e.N = copy(e.Buf, e.Buf[k:e.N])
 	if full && len(e.Buf) < largeBuffer {
-		e.grow() // there is more where this came from
+		e.grow() // the engine sends more than the buffer holds
 	}
 }
 
-// Release gives the buffer back; nothing may use its bytes any more.
+// Release gives the buffer back: nothing may use its bytes any more.
 func (e *Events) Release() {
 	if e.pooled != nil {
 		if len(e.Buf) == smallBuffer {

@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// read plays one read of k bytes of value v, as stream does.
+// read stands for one read of a stream: k bytes of value v.
 func (e *Events) read(t *testing.T, v byte, k int) {
 	t.Helper()
-	if !e.Room() {
+	if !e.MakeSpace() {
 		t.Fatal("no room")
 	}
 	if k > len(e.Buf)-e.N {
@@ -40,7 +40,7 @@ func TestEventBufferFollowsTheStream(t *testing.T) {
 		t.Fatalf("the unsent bytes were lost: %q", e.Buf[:e.N])
 	}
 	e.Drop(10)
-	for range calmReads - 1 { // the drop above was one
+	for range shrinkAfter - 1 { // the drop above was one
 		e.read(t, 'c', 300)
 		size(largeBuffer, "while it calms down")
 		e.Drop(300)
@@ -49,14 +49,14 @@ func TestEventBufferFollowsTheStream(t *testing.T) {
 	size(smallBuffer, "calm again")
 }
 
-// A stream that leaves half an event in the buffer must not lose it when it calms down.
+// A stream that leaves half an event in the buffer must not lose it when its buffer shrinks.
 func TestEventBufferKeepsHalfEvents(t *testing.T) {
 	t.Parallel()
 	var e Events
 	defer func() { e.Release() }()
 	e.read(t, 'x', smallBuffer)
 	e.Drop(smallBuffer)
-	for range 2 * calmReads {
+	for range 2 * shrinkAfter {
 		e.read(t, 'y', 100)
 		e.Drop(50)
 		e.Drop(e.N - 7)
@@ -71,7 +71,7 @@ func TestEventBufferGrowsToTheLimit(t *testing.T) {
 	var e Events
 	defer func() { e.Release() }()
 	total := 0
-	for e.Room() {
+	for e.MakeSpace() {
 		for i := e.N; i < len(e.Buf); i++ {
 			e.Buf[i] = byte(i)
 		}

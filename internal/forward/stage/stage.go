@@ -1,6 +1,5 @@
-// Package stage is when one request passed the points of its way, and how long the
-// stages between them took: for metrics, for the header that tells a client, and for
-// traces.
+// Package stage notes when one request passed the points of its way, and how long the
+// stages between them took: for metrics, for the header X-PD-Timing, and for traces.
 package stage
 
 import (
@@ -8,13 +7,13 @@ import (
 	"time"
 )
 
-// Point of a request's way.
+// Point is a point of a request's way.
 type Point int
 
-// The points, in the order of a request that goes through a pair one leg after the
-// other. Of several attempts the last one counts, but for Sent.
+// The points, in the order in which a request passes them whose prefill comes before its
+// decode. Of several attempts the last one counts, except for Sent.
 const (
-	Sent      Point = iota // the first leg of all began: until then the request was read, and waited
+	Sent      Point = iota // the first leg began: until then the request was read and waited
 	Prefill                // the prefill leg began
 	Prefilled              // prefill has answered
 	Decode                 // the decode leg began
@@ -40,7 +39,7 @@ func (t *Times) PassAt(p Point, now time.Time) {
 // At is when a point was passed, from Start; 0 if it was not.
 func (t *Times) At(p Point) time.Duration { return time.Duration(t.at[p].Load()) }
 
-// BeginPrefill notes that a prefill leg has begun: whatever an earlier one did is void.
+// BeginPrefill notes that a prefill leg has begun. What an earlier one did is forgotten.
 func (t *Times) BeginPrefill(now time.Time) {
 	t.at[Prefilled].Store(0)
 	t.PassAt(Prefill, now)
@@ -65,9 +64,9 @@ func (t *Times) WithoutPrefill() {
 	t.at[Prefilled].Store(0)
 }
 
-// Stages are how long each part of a request's way took; they follow each other, and
-// together they are the way up to where they were taken. 0 is a stage that there was
-// not.
+// Stages are how long each part of a request's way took. They follow each other, and
+// their sum is the time until they were asked for. 0 is a stage that the request did not
+// have.
 type Stages struct {
 	Queue    time.Duration // until the first leg began: reading the body, waiting, picking
 	Retry    time.Duration // attempts that failed
@@ -76,9 +75,9 @@ type Stages struct {
 	Decode   time.Duration // from the first content; of a whole answer, from prefill's answer
 }
 
-// Stages gives those up to now, which is counted from Start. A stream that has no
-// content yet is in its hand-over, or in its prefill; a whole answer, whose first token
-// nobody sees, is in decode as soon as it can be.
+// Stages gives the stages up to now, which is counted from Start. A stream that has no
+// content yet is in its hand-over, or in its prefill. Of a whole answer the first token is
+// not seen: it is in decode as soon as prefill has answered.
 func (t *Times) Stages(now time.Duration, stream bool) Stages {
 	sent := t.At(Sent)
 	if sent == 0 {

@@ -1,5 +1,5 @@
 // Package estimate tells whether a prompt is answered earlier through prefill and decode
-// or by decode alone. It knows nothing but what earlier requests took.
+// or by decode alone, from what earlier requests took.
 package estimate
 
 import (
@@ -10,71 +10,72 @@ import (
 	"github.com/pdmesh/pdmesh/internal/alone"
 )
 
-// Why a request goes through prefill and decode. Those of decode alone stand in package
-// alone.
+// The reasons for prefill and decode. Those for decode alone are in package alone.
 const (
-	Learning = "learning" // too little has been seen yet
-	Faster   = "faster"   // that is quicker, or spares running streams more than it costs
+	Learning = "learning" // there are too few samples
+	Faster   = "faster"   // it is quicker, or delays running streams less
 	Full     = "decode_full"
-	Refresh  = "explore" // alone would be better, and what is known must stay fresh
-	// Nobody was asked:
-	Connector = "connector" // decode cannot do without a prefill
+	Refresh  = "explore" // decode alone would be quicker, but prefill needs new samples
+	// These two are decided without an estimate:
+	Connector = "connector" // decode cannot serve alone
 	Media     = "media"     // the request has images or sound
 )
 
 const (
-	// exploring is how many decisions for a model there are to one that goes the other
-	// way, and learningAlone the same while nothing is known of decode alone.
-	exploring     = 64
-	learningAlone = 8
-	// tooDear is how many times as long as the better way an exploration may take.
-	tooDear = 3
-	// margin by which the other way must be better before prompts of this length change
-	// to it.
+	// exploreEvery is after how many decisions for a model one goes the other way, for a
+	// new sample; learnAloneEvery the same while decode alone has too few samples.
+	exploreEvery    = 64
+	learnAloneEvery = 8
+	// maxExploreCost is how many times the cost of the better way such a decision may have.
+	maxExploreCost = 3
+	// margin is by how much the other way must be better before prompts of this length
+	// change to it.
 	margin = 0.1
-	// kept instances of a model are the most that are remembered by themselves.
-	kept = 1024
+	// maxInstances bounds the instances of a model that have lines of their own.
+	maxInstances = 1024
 )
 
-// Prefill is what there would be to do on a prefill instance, in tokens.
+// Prefill is the work of a request on a prefill instance, in tokens.
 type Prefill struct {
 	Address          string
 	Queued, Uncached float64
 }
 
-// Decode is the same of a decode instance. Nobody knows what of the prompt is in its
-// cache, so that all of it counts.
+// Decode is the work on a decode instance. What of the prompt is in its cache is not known,
+// so that all of it counts.
 type Decode struct {
 	Address        string
 	Queued, Tokens float64
 	Running        float64 // streams that wait while it computes a prompt
-	Full           bool    // no prompt may be put on it
+	Full           bool    // it must not compute the prompt
 }
 
-// Decision is a way and why.
+// Decision is one of the two ways, and why.
 type Decision struct {
 	Alone  bool
 	Reason string
-	// Stall is how many seconds all running streams together wait for a prompt alone.
+	// Stall is how many seconds all running streams together wait while decode computes
+	// the prompt.
 	Stall float64
 }
 
-// Estimator learns and decides. It is safe for concurrent use; its zero value is ready.
+// Estimator learns from requests and decides. It is safe for concurrent use; its zero value
+// is ready.
 type Estimator struct {
 	mu     sync.Mutex // guards all below; never held for more than some microseconds
 	models map[string]*model
 }
 
-// lines are what is known of one instance, or of all of a model.
+// lines are the times of one instance, or of all instances of a model.
 type lines struct {
-	prefill line // to prefill's answer, by the tokens computed and those before them
-	hand    line // from there to the first content, by the tokens of the prompt
-	alone   line // to the first content of decode alone, as prefill
+	prefill  line // to prefill's answer, by the tokens computed and those queued before
+	handover line // from prefill's answer to the first content, by the tokens of the prompt
+	alone    line // to the first content of decode alone, by the tokens of the prompt and those queued
 }
 
 type model struct {
 	lines
-	by              map[string]*lines
+	instances       map[string]*lines
 	queued, running mean // of decode instances
 	alone           [64]bool
 	decisions       uint64
@@ -87,21 +88,21 @@ func (m *mean) learn(v float64) {
 	m.value += (v - m.value) / m.n
 }
 
-// Prefilled: a prefill instance has answered.
+// Prefilled notes how long a prefill instance took to answer.
 func (e *Estimator) Prefilled(name string, p Prefill, took time.Duration) {
 	e.learn(name, p.Address, func(l *lines) { l.prefill.learn(p.Queued+p.Uncached, took.Seconds()) })
 }
 
-// Handed: decode has begun to answer so long after prefill had.
+// Handed notes how long after prefill's answer decode began to answer.
 func (e *Estimator) Handed(name string, d Decode, took time.Duration) {
-	e.learn(name, d.Address, func(l *lines) { l.hand.learn(d.Tokens, took.Seconds()) })
-	e.saw(name, d)
+	e.learn(name, d.Address, func(l *lines) { l.handover.learn(d.Tokens, took.Seconds()) })
+	e.noteDecode(name, d)
 }
 
-// Alone: decode has begun to answer without a prefill.
+// Alone notes how long decode took to begin its answer without a prefill.
 func (e *Estimator) Alone(name string, d Decode, took time.Duration) {
 	e.learn(name, d.Address, func(l *lines) { l.alone.learn(d.Queued+d.Tokens, took.Seconds()) })
-	e.saw(name, d)
+	e.noteDecode(name, d)
 }
 
 func (e *Estimator) learn(name, address string, f func(*lines)) {
@@ -109,18 +110,18 @@ func (e *Estimator) learn(name, address string, f func(*lines)) {
 	defer e.mu.Unlock()
 	m := e.model(name)
 	f(&m.lines)
-	l := m.by[address]
+	l := m.instances[address]
 	if l == nil {
-		if len(m.by) >= kept {
-			clear(m.by) // the model's own lines stay
+		if len(m.instances) >= maxInstances {
+			clear(m.instances) // the lines of the model itself stay
 		}
 		l = new(lines)
-		m.by[address] = l
+		m.instances[address] = l
 	}
 	f(l)
 }
 
-func (e *Estimator) saw(name string, d Decode) {
+func (e *Estimator) noteDecode(name string, d Decode) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	m := e.model(name)
@@ -128,21 +129,23 @@ func (e *Estimator) saw(name string, d Decode) {
 	m.running.learn(d.Running)
 }
 
-// model gives what is known of one. There are as many as instances list. The lock is held.
+// model gives what is known of a model, of which there are no more than instances list. The
+// lock is held.
 func (e *Estimator) model(name string) *model {
 	m := e.models[name]
 	if m == nil {
 		if e.models == nil {
 			e.models = map[string]*model{}
 		}
-		m = &model{by: map[string]*lines{}}
+		m = &model{instances: map[string]*lines{}}
 		e.models[name] = m
 	}
 	return m
 }
 
-// Ask decides before a decode instance is picked, by what they have had to do lately.
-func (e *Estimator) Ask(name string, p Prefill, tokens float64) Decision {
+// Decide decides before a decode instance is picked, by the average work of decode instances
+// lately.
+func (e *Estimator) Decide(name string, p Prefill, tokens float64) Decision {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	m := e.model(name)
@@ -151,7 +154,8 @@ func (e *Estimator) Ask(name string, p Prefill, tokens float64) Decision {
 	return m.decide(p, d, m.decisions)
 }
 
-// Confirm looks at a decision for decode alone again, now that the instance is known.
+// Confirm decides again after a decision for decode alone, by the decode instance that was
+// picked.
 func (e *Estimator) Confirm(name string, was Decision, p Prefill, d Decode) Decision {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -169,7 +173,7 @@ func (e *Estimator) Confirm(name string, was Decision, p Prefill, d Decode) Deci
 	return is
 }
 
-// decide is the decision of that number.
+// decide makes the decision with that number, by which some explore.
 func (m *model) decide(p Prefill, d Decode, number uint64) Decision {
 	c, ok := m.costs(p, d)
 	if !ok {
@@ -177,29 +181,29 @@ func (m *model) decide(p Prefill, d Decode, number uint64) Decision {
 	}
 	bucket := m.bucket(d)
 	cost, better := c.better(*bucket)
-	bearable := c.alone <= tooDear*c.pair
+	bearable := c.alone <= maxExploreCost*c.pair
 	switch {
-	case !c.seen: // decode is taken for as fast as prefill, which it may not be
-		if number%learningAlone == 0 && bearable {
+	case !c.aloneSeen: // decode counts as fast as prefill, which it may not be
+		if number%learnAloneEvery == 0 && bearable {
 			return Decision{Alone: true, Reason: alone.Explore}
 		}
 		return Decision{Reason: Learning}
-	case number%exploring == 0 && better && c.pair <= tooDear*c.alone:
+	case number%exploreEvery == 0 && better && c.pair <= maxExploreCost*c.alone:
 		return Decision{Reason: Refresh}
-	case number%exploring == 0 && !better && bearable:
+	case number%exploreEvery == 0 && !better && bearable:
 		return Decision{Alone: true, Reason: alone.Explore}
 	}
 	*bucket = better
 	return c.decision(cost, better)
 }
 
-// bucket is the way that prompts of about this length went last.
+// bucket tells whether prompts of about this length went to decode alone last.
 func (m *model) bucket(d Decode) *bool {
 	return &m.alone[int(math.Log2(max(d.Tokens, 1)))&63]
 }
 
-// better tells whether decode alone is better, with what it costs beside the way that
-// went last.
+// better tells whether decode alone is better, and its cost with the margin against the way
+// that was better last.
 func (c *costs) better(was bool) (cost float64, is bool) {
 	if cost = c.alone * (1 + margin); was {
 		cost = c.alone * (1 - margin)
@@ -218,15 +222,15 @@ func (c *costs) decision(cost float64, better bool) Decision {
 	}
 }
 
-// Explanation is what a decision would be, and what both ways would take in seconds, with
-// what others wait; 0 and 0 while too little is known.
+// Explanation is what a decision would be, and what both ways would cost in seconds,
+// including the wait of other streams; 0 and 0 while too little is known.
 type Explanation struct {
 	Decision
 	Pair, DecodeAlone float64
 }
 
-// Explain tells of both ways, and changes nothing. Whether a request is one of those that
-// go the other way only the count of the decisions knows.
+// Explain explains the decision for a request, and changes nothing. It does not say whether
+// the request would explore, which depends on the count of decisions.
 func (e *Estimator) Explain(name string, p Prefill, d Decode) Explanation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -238,7 +242,7 @@ func (e *Estimator) Explain(name string, p Prefill, d Decode) Explanation {
 	switch {
 	case !ok:
 		return Explanation{Decision: Decision{Reason: Learning}}
-	case !c.seen:
+	case !c.aloneSeen:
 		return Explanation{Decision{Reason: Learning}, c.pair, c.alone}
 	}
 	is := c.decision(c.better(*m.bucket(d)))
@@ -248,28 +252,28 @@ func (e *Estimator) Explain(name string, p Prefill, d Decode) Explanation {
 	return Explanation{is, c.pair, c.alone}
 }
 
-// costs are seconds of all whom a decision concerns.
+// costs are the seconds that each way costs the request and other streams.
 type costs struct {
 	pair, alone float64
-	queue       float64 // part of pair that is the queue of prefill
-	stall       float64 // part of alone that others wait
-	seen        bool    // decode alone has been seen
+	queue       float64 // the part of pair that is prefill's queue
+	stall       float64 // the part of alone that other streams wait
+	aloneSeen   bool    // there are samples of decode alone
 }
 
-// costs weighs both ways; false while too little is known. A prompt on a decode instance
-// keeps every running stream waiting: while it is computed, in one chunk or in several, a
-// step takes longer by what the chunk takes, and all steps together by the time of the
-// prompt. That is the batch times the growth of the time between its tokens, and counts
-// like a wait for a first token. Who waits behind a prompt at prefill is not counted.
+// costs estimates both ways; false while too little is known. A prompt on a decode instance
+// keeps every running stream waiting: while it is computed, in one chunk or in several,
+// each step takes longer by its chunk, and all steps together by the time of the prompt.
+// That is the batch times the growth of the time between tokens, and counts like a wait
+// for a first token. Requests that wait behind the prompt at prefill are not counted.
 func (m *model) costs(p Prefill, d Decode) (c costs, ok bool) {
-	prefill := m.pick(p.Address, func(l *lines) *line { return &l.prefill })
-	hand := m.pick(d.Address, func(l *lines) *line { return &l.hand })
-	own := m.pick(d.Address, func(l *lines) *line { return &l.alone })
+	prefill := m.lineOf(p.Address, func(l *lines) *line { return &l.prefill })
+	hand := m.lineOf(d.Address, func(l *lines) *line { return &l.handover })
+	own := m.lineOf(d.Address, func(l *lines) *line { return &l.alone })
 	if !prefill.known() || !hand.known() {
 		return c, false
 	}
-	c.seen = own.known()
-	if !c.seen {
+	c.aloneSeen = own.known()
+	if !c.aloneSeen {
 		own = &m.prefill
 	}
 	_, each := prefill.parts()
@@ -281,9 +285,9 @@ func (m *model) costs(p Prefill, d Decode) (c costs, ok bool) {
 	return c, true
 }
 
-// pick gives the line of an instance, the model's while that is not known.
-func (m *model) pick(address string, of func(*lines) *line) *line {
-	if l := m.by[address]; l != nil && of(l).known() {
+// lineOf gives the line of an instance, or the model's while that has too few samples.
+func (m *model) lineOf(address string, of func(*lines) *line) *line {
+	if l := m.instances[address]; l != nil && of(l).known() {
 		return of(l)
 	}
 	return of(&m.lines)

@@ -11,9 +11,9 @@ import (
 
 const name = "m"
 
-// taught has seen a fleet: a millisecond for each token of prefill, 20 ms for a
-// hand-over, and perToken for each that decode computes.
-func taught(perToken time.Duration) *estimate.Estimator {
+// trained has the samples of a fleet: a millisecond for each token of prefill, 20 ms for a
+// hand-over, and perToken for each token that decode computes.
+func trained(perToken time.Duration) *estimate.Estimator {
 	e := new(estimate.Estimator)
 	for i := range 32 {
 		tokens := float64(100 + 100*(i%7))
@@ -44,7 +44,7 @@ func TestDecisions(t *testing.T) {
 	} {
 		tc.p.Address, tc.d.Address = "p", "d"
 		was := estimate.Decision{Alone: true, Reason: alone.SmallUncached}
-		got := taught(tc.perToken).Confirm(name, was, tc.p, tc.d)
+		got := trained(tc.perToken).Confirm(name, was, tc.p, tc.d)
 		stall := tc.d.Running * tc.d.Tokens * tc.perToken.Seconds()
 		if !got.Alone {
 			stall = 0
@@ -58,12 +58,13 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// More before prefill never turns a request away from decode, more on decode never to it.
+// A longer queue at prefill never makes decode alone less likely, and more work on decode
+// never more likely.
 func TestMonotonic(t *testing.T) {
 	t.Parallel()
 	ask := func(p estimate.Prefill, d estimate.Decode) bool {
 		p.Address, d.Address = "p", "d"
-		return taught(time.Millisecond).Confirm(name, estimate.Decision{Alone: true}, p, d).Alone
+		return trained(time.Millisecond).Confirm(name, estimate.Decision{Alone: true}, p, d).Alone
 	}
 	for tokens := 20.0; tokens < 2000; tokens *= 3 {
 		before := false
@@ -91,12 +92,12 @@ func TestMonotonic(t *testing.T) {
 	}
 }
 
-// Nothing is known, then little, then all; and it stays fresh.
+// The estimator knows nothing first, then enough, and explores so that it stays right.
 func TestLearnsAndExplores(t *testing.T) {
 	t.Parallel()
 	e := new(estimate.Estimator)
 	p := estimate.Prefill{Address: "p", Uncached: 100}
-	if got := e.Ask(name, p, 100); got != (estimate.Decision{Reason: estimate.Learning}) {
+	if got := e.Decide(name, p, 100); got != (estimate.Decision{Reason: estimate.Learning}) {
 		t.Fatalf("knows nothing and says %+v", got)
 	}
 	for range 4 {
@@ -105,7 +106,7 @@ func TestLearnsAndExplores(t *testing.T) {
 	}
 	count := map[estimate.Decision]int{}
 	for range 64 {
-		count[e.Ask(name, p, 100)]++
+		count[e.Decide(name, p, 100)]++
 	}
 	if count[estimate.Decision{Alone: true, Reason: alone.Explore}] != 8 || len(count) != 2 {
 		t.Fatalf("without a sample of decode alone: %v", count)
@@ -115,15 +116,15 @@ func TestLearnsAndExplores(t *testing.T) {
 	}
 	clear(count)
 	for range 640 {
-		count[e.Ask(name, p, 100)]++
+		count[e.Decide(name, p, 100)]++
 	}
 	if count[estimate.Decision{Reason: estimate.Refresh}] != 10 || count[estimate.Decision{Alone: true, Reason: alone.SmallUncached}] != 630 {
 		t.Errorf("of 640 decisions: %v", count)
 	}
 }
 
-// The better decode alone should be, the more it is worth a try; and what would take far
-// too long is not tried.
+// Decode alone is explored also where it should be worse, but not where it would take far too
+// long.
 func TestExploresWhatMayBeBetter(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -137,7 +138,7 @@ func TestExploresWhatMayBeBetter(t *testing.T) {
 		}
 		tried := false
 		for range 64 {
-			tried = tried || e.Ask(name, estimate.Prefill{Address: "p", Uncached: 100}, 100).Reason == alone.Explore
+			tried = tried || e.Decide(name, estimate.Prefill{Address: "p", Uncached: 100}, 100).Reason == alone.Explore
 		}
 		if tried != tc.want {
 			t.Errorf("%v tokens wait at decode: tried %t", tc.queued, tried)
@@ -145,10 +146,10 @@ func TestExploresWhatMayBeBetter(t *testing.T) {
 	}
 }
 
-// A decision near the border does not flap with every sample.
+// A decision near the border does not change with every sample.
 func TestHysteresis(t *testing.T) {
 	t.Parallel()
-	e := taught(time.Millisecond)
+	e := trained(time.Millisecond)
 	at := func(queued float64) bool {
 		return e.Confirm(name, estimate.Decision{Alone: true}, estimate.Prefill{Address: "p", Uncached: 500, Queued: queued}, estimate.Decode{Address: "d", Tokens: 500, Running: 1}).Alone
 	}
@@ -163,10 +164,10 @@ func TestHysteresis(t *testing.T) {
 	}
 }
 
-// One odd sample is not believed; a change is.
+// One odd sample changes no decision; a real change does.
 func TestRobust(t *testing.T) {
 	t.Parallel()
-	e := taught(time.Millisecond)
+	e := trained(time.Millisecond)
 	ask := func() bool {
 		return e.Confirm(name, estimate.Decision{Alone: true}, estimate.Prefill{Address: "p", Uncached: 100}, estimate.Decode{Address: "d", Tokens: 50}).Alone
 	}

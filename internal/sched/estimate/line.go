@@ -1,23 +1,23 @@
 package estimate
 
-// line is how long something takes by how much there is to do: a straight line through
-// what was seen, of which the latest counts most. Nothing in it is below 0.
-type line struct{ n, x, y, xx, xy float64 } // n: weight of all that was seen; the rest are sums
+// line is how long something takes by how much work it is: a straight line through the
+// samples, of which the latest count most. It is nowhere below 0.
+type line struct{ n, x, y, xx, xy float64 } // n is the weight of all samples, the others are weighted sums
 
 const (
-	// fading is what the past keeps of its weight with every new sample: half is
-	// forgotten after some 45.
-	fading = 1 - 1.0/64
-	// enough samples are believed.
-	enough = 4
-	// outlier is how many times as much as expected one sample may say. What has really
-	// changed is learned all the same, with some more samples.
+	// decay is how much of its weight a sample keeps with every new one: half is left
+	// after some 45.
+	decay = 1 - 1.0/64
+	// minSamples is how many samples are needed until the line is used.
+	minSamples = 4
+	// outlier is how many times the expected time a sample may count as. A real change is
+	// learned all the same, with some more samples.
 	outlier = 4
 )
 
-func (l *line) known() bool { return l.n > enough-0.5 }
+func (l *line) known() bool { return l.n > minSamples-0.5 }
 
-// learn takes in a sample: so much work, so many seconds.
+// learn adds a sample: so much work, so many seconds.
 func (l *line) learn(work, seconds float64) {
 	if l.known() {
 		if usual := l.at(work); usual > 0 {
@@ -25,7 +25,7 @@ func (l *line) learn(work, seconds float64) {
 		}
 	}
 	for _, sum := range []*float64{&l.n, &l.x, &l.y, &l.xx, &l.xy} {
-		*sum *= fading
+		*sum *= decay
 	}
 	l.n++
 	l.x += work
@@ -34,14 +34,14 @@ func (l *line) learn(work, seconds float64) {
 	l.xy += work * seconds
 }
 
-// parts are the seconds that any work takes, and those of each unit of it.
+// parts gives the seconds that any work takes, and the seconds of each unit of work.
 func (l *line) parts() (fixed, each float64) {
 	if l.n == 0 {
 		return 0, 0
 	}
 	x, y := l.x/l.n, l.y/l.n
 	variance := l.xx/l.n - x*x
-	if variance <= 0.01*x*x { // all alike: they do not tell the parts from each other
+	if variance <= 0.01*x*x { // the samples are too alike to tell the parts from each other
 		if x == 0 {
 			return y, 0
 		}

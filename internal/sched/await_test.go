@@ -9,31 +9,32 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
+// calledOff is a leg that notes why it is called off.
 type calledOff struct{ cause error }
 
 func (c *calledOff) CallOff(cause error) { c.cause = cause }
 func (*calledOff) Silent(time.Duration)  {}
 
-// A leg is called off while it waits, and not any more when it is settled.
-func TestSettledLegsAreLeftAlone(t *testing.T) {
+// A leg is called off while it waits, and not after EndAwait.
+func TestEndAwait(t *testing.T) {
 	t.Parallel()
 	s, _ := build(nil, inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1"))
-	for _, settled := range []bool{true, false} {
+	for _, ended := range []bool{true, false} {
 		p, err := s.Pick(decode("m"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		leg := &calledOff{}
 		p.Await(leg, time.Now())
-		if settled {
-			p.Settle()
-			p.Settle()
+		if ended {
+			p.EndAwait()
+			p.EndAwait()
 		}
 		s.Legs.Abandon(p.Instance.Key, true, "it is dead")
-		if errors.Is(leg.cause, sched.ErrGone) == settled {
-			t.Errorf("settled %t: called off with %v", settled, leg.cause)
+		if errors.Is(leg.cause, sched.ErrGone) == ended {
+			t.Errorf("ended %t: called off with %v", ended, leg.cause)
 		}
-		p.Settle()
+		p.EndAwait()
 		if n := s.InFlight(p.Instance.Key); n != 1 {
 			t.Errorf("%d in flight", n)
 		}
