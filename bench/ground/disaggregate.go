@@ -118,9 +118,9 @@ func (d *Disaggregated) WriteDoc(file string) error {
 	for i := range d.Levels {
 		loads = append(loads, fmt.Sprintf("%g", d.Levels[i].Rate))
 	}
-	text := fmt.Sprintf("\n%s, %d cores, %s. The first requests of the %s part of the trace, at %s times the recorded rate, sent %g times as fast; "+
-		"%d prefill and %d decode engines, `%s`. Medians of %d runs, the ways in turn. In brackets: `auto` beside the better of the other two. "+
-		"ITL is the mean time between the tokens of an answer.\n\n%s\n",
+	text := fmt.Sprintf("\n%s, %d cores, %s. The first requests of the %s part of the trace, at %s times the recorded rate, sent %g times as fast. "+
+		"%d prefill and %d decode engines, policy `%s`. Medians of %d runs; the three settings take turns. In brackets: `auto` compared with the better of the other two. "+
+		"ITL is the mean time between the tokens of one answer.\n\n%s\n",
 		d.Machine.CPU, d.Machine.Cores, d.Version, d.Part, strings.Join(loads, ", "), d.Speed, d.Engines, d.Engines, d.Policy, d.Runs, d.Table())
 	return replaceBetween(file, beginDisaggregated, endDisaggregated, text)
 }

@@ -99,9 +99,10 @@ func replaceBetween(file, begin, end, text string) error {
 
 func (r *Report) markdown(dir string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n%s, %d cores, %s. The %s part of the trace: %d requests in %.0f s, sent %g times as fast, at %g times the recorded rate. "+
-		"%d prefill and %d decode engines, %d proxies; all prefill caches together hold %g times what the part fills. "+
-		"One cache for all would find %.1f %% of the prompt tokens. A good answer begins within %g s, with %g ms between tokens. Medians of %d runs.\n\n",
+	fmt.Fprintf(&b, "\n%s, %d cores, %s. The %s part of the trace has %d requests in %.0f s. It was sent %g times as fast, at %g times the recorded rate. "+
+		"Engines: %d prefill, %d decode. Proxies: %d. All prefill caches together hold %g times the tokens of this part. "+
+		"One shared cache of that size would hold %.1f %% of the prompt tokens when they are needed. "+
+		"Goodput counts a request whose first token comes within %g s and whose tokens are at most %g ms apart on average. Medians of %d runs.\n\n",
 		r.Machine.CPU, r.Machine.Cores, r.Version, r.Part, r.Requests, r.Seconds, r.Speed, r.Rate,
 		r.Engines, r.Engines, max(1, r.Proxies), r.Cache, 100*r.Shared, r.SLOTTFT, 1000*r.SLOITL, r.Runs)
 	b.WriteString(Table(r.Medians()))

@@ -49,14 +49,14 @@ func newCommand(env func(string) (string, bool)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "proxy [flags]",
 		Short: "One OpenAI-compatible address in front of a changing fleet of prefill and decode instances",
-		Long: `proxy takes OpenAI requests, runs the prompt on a prefill instance and the answer on
-a decode instance, and streams the answer. It finds the instances in etcd and keeps
-serving with what it knows while etcd is away.
+		Long: `proxy serves the OpenAI API. It sends each request to a prefill and a decode instance
+of vLLM, and streams the answer. It finds the instances in etcd. While etcd is away, it
+serves with the last membership that it knows.
 
-Without --etcd-endpoints it runs an etcd of its own, for one machine.
+Without --etcd-endpoints it runs its own etcd, for one machine.
 
-The command lines of the example proxies of vLLM, vllm-ascend and LMCache work as
-they are, with this program in place of "python3 x.py":
+The command lines of the example proxies of vLLM, vllm-ascend and LMCache work with
+this program in place of "python3 x.py":
   elastic_proxy, disagg_proxy_demo  --model --prefill A B --decode C D --port
         --check-interval --check-times --retry-times
   load_balance_proxy_server_example --prefiller-hosts --prefiller-ports
@@ -65,12 +65,12 @@ they are, with this program in place of "python3 x.py":
   disagg_proxy_server of LMCache    --prefiller-host A,B --prefiller-port 8100
         --decoder-host C --decoder-port 8200,8201 --decoder-init-port
         --decoder-alloc-port --num-prefillers --num-decoders --proxy-host --proxy-port`,
-		Example: `  proxy                                             everything on this machine
+		Example: `  proxy                                             a proxy with its own etcd
   proxy --etcd-endpoints 127.0.0.1:2379             a shared etcd
   proxy --prefill 127.0.0.1:8100 127.0.0.1:8101 --decode 127.0.0.1:8200
   proxy --prefiller-hosts 127.0.0.1 127.0.0.1 --prefiller-ports 8100 8101 \
         --decoder-hosts 127.0.0.1 --decoder-ports 8200
-  proxy health                                      is the one that runs here ready?`,
+  proxy health                                      is the proxy on this machine ready?`,
 		Version: version.String(),
 		Args:    cli.NoArgs,
 	}
@@ -114,13 +114,12 @@ func healthCommand(env func(string) (string, bool)) *cobra.Command {
 	var live bool
 	cmd := &cobra.Command{
 		Use:   "health",
-		Short: "exit 0 if the proxy that runs here is ready",
-		Long: `health is for container health checks (no shell is needed) and scripts: one line, exit
-0 while the proxy answers /readyz with 200 (or /livez, with --live), 1 with the reason
-otherwise, after three seconds at most. It looks where the settings say that the proxy
-listens: host, port and certificate by flag, environment or file, as for the proxy itself.
-Over TLS it shows the proxy's own certificate, which must be good for clients too where
---tls-client-ca is given.`,
+		Short: "exit 0 if the proxy on this machine is ready",
+		Long: `health is for scripts and for container health checks without a shell. It prints one
+line. The exit code is 0 while the proxy answers /readyz (or /livez, with --live) with
+200, otherwise 1 with the reason, after three seconds at most. Host, port and certificate
+come from the same flags, environment or file as for the proxy. With --tls-client-ca,
+health uses the proxy's own certificate, which must then be valid for clients too.`,
 		Example: `  proxy health
   proxy health --port 9000 --live`,
 		Args: cli.NoArgs,

@@ -24,24 +24,24 @@ import (
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
 
-It talks to etcd directly: no proxy and no agent needs to run. Only route asks a proxy.
-A proxy without --etcd-endpoints carries an etcd at 127.0.0.1:2379. pdctl looks there
-unless --etcd-endpoints or PD_ETCD_ENDPOINTS names another one.
+pdctl uses etcd directly; no proxy or agent needs to run. Only "pdctl route" asks a proxy.
+The default etcd is 127.0.0.1:2379, where a proxy without --etcd-endpoints runs its own.
+--etcd-endpoints or PD_ETCD_ENDPOINTS names another one.
 
--o wide is a table with all columns; -o json and -o yaml are for programs. --selector
-picks instances by role, model, state or label. Commands that list take it, and commands
-that change take it in place of addresses. Every command that writes has --dry-run: it
-compares with etcd, prints what would be written, and writes nothing.
+-o wide prints a table with all columns; -o json and -o yaml are for programs. --selector
+selects instances by role, model, state or label, for commands that list instances, and
+in place of addresses for commands that change them. Every command that writes has
+--dry-run: it compares with etcd, prints what would be written, and writes nothing.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage. drain --wait and wait also have 3, a proxy
-vanished before it had answered, and 4, the time has passed. doctor has 5, it has found
-something.
+Exit codes: 0 done, 1 failed, 2 wrong usage. "drain --wait" and "wait" also have 3 (a
+proxy vanished before it had answered) and 4 (the time has passed). doctor has 5 (it
+found errors or warnings).
 
-How etcd and engines are reached, and --timeout, are settings: each is a flag, a variable
-(--etcd-endpoints is PD_ETCD_ENDPOINTS, and so on) and a key of a YAML file (etcd-endpoints).
-Flags win over variables, those over the file. The file is that of --config (or
-PD_PDCTL_CONFIG), else pdmesh/pdctl.yaml in $XDG_CONFIG_HOME or ~/.config, if it is there.
-pdctl --print-config prints what is in force, and where it is from.`
+The settings for etcd and engines, and --timeout, are flags, environment variables
+(PD_ETCD_ENDPOINTS for --etcd-endpoints) and keys of a YAML file (etcd-endpoints). Flags
+win over variables, and variables over the file. --config or PD_PDCTL_CONFIG names the
+file; the default is pdmesh/pdctl.yaml in $XDG_CONFIG_HOME or ~/.config, if it exists.
+"pdctl --print-config" prints all values and their sources.`
 
 const rootExamples = `  pdctl add prefill 10.0.0.7:8100 10.0.0.8:8100
   pdctl list

@@ -66,8 +66,8 @@ const (
 // names the file, too; each program has its own, as programs share an environment.
 func Reading(variable string, file *string, show *bool) Table {
 	return About("Reading the settings",
-		Setting{Name: nameFile, Kind: Text, FlagOnly: true, Env: []string{variable}, Usage: "YAML file with settings under the names of these flags (env " + variable + ")", Into: file},
-		Setting{Name: namePrint, Kind: OnOff, Default: "off", FlagOnly: true, Usage: "print what would be used and where each value is from, secrets masked, and exit", Into: show},
+		Setting{Name: nameFile, Kind: Text, FlagOnly: true, Env: []string{variable}, Usage: "YAML file with settings; the keys are the names of these flags (env " + variable + ")", Into: file},
+		Setting{Name: namePrint, Kind: OnOff, Default: "off", FlagOnly: true, Usage: "print all values and their sources, with secrets masked, and exit", Into: show},
 	)
 }
 

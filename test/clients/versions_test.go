@@ -33,12 +33,12 @@ func linked(t *testing.T) string {
 	return version
 }
 
-// TestVersions: docs/clients.md names the clients that are tried, and no others.
+// TestVersions: docs/clients.md names the clients that are tested, and no others.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	want := []string{
-		"| openai for Go | " + linked(t) + " | itself |",
-		"| openai for JavaScript | " + lockedJS(t) + " | itself, where node is |",
+		"| openai for Go | " + linked(t) + " | the client |",
+		"| openai for JavaScript | " + lockedJS(t) + " | the client, if node is installed |",
 	}
 	for _, r := range recordings(t) {
 		want = append(want, "| "+r.tool+" | "+r.version+" | recording |")
@@ -50,7 +50,7 @@ func TestVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, ok := strings.Cut(string(raw), "| client | version | how |\n|---|---|---|\n")
+	_, table, ok := strings.Cut(string(raw), "| client | version | tested by |\n|---|---|---|\n")
 	if !ok {
 		t.Fatal("docs/clients.md has no table of clients")
 	}

@@ -45,7 +45,7 @@ func TestSettingsPage(t *testing.T) {
 		table       settings.Table
 	}{
 		{"proxy", "The flags of the example proxies are taken besides; [migrate](../migrate/README.md) has them.", new(config.Proxy).Settings()},
-		{"agent", "What is not given is looked for in the engine's command and surroundings before the default is taken; [agent.md](../agent.md#where-facts-are-from) says where.", setup.Settings()},
+		{"agent", "The agent looks for missing settings in the engine's command and environment before it uses the default ([agent.md](../agent.md#where-settings-are-found)).", setup.Settings()},
 		{"pdctl", "The file is that of `--config`, else `pdmesh/pdctl.yaml` in `$XDG_CONFIG_HOME` or `~/.config`, if it is there; `--config=` reads none. What engines are asked with is for `add` and `doctor`. All other flags are said with the command.", pdctl.Settings()},
 	} {
 		page.WriteString("\n## " + p.name + "\n\n" + p.about + "\n" + p.table.Reference(3))

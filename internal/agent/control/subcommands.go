@@ -74,8 +74,8 @@ func asking(use, short, long string, do func(ctx context.Context, cmd *cobra.Com
 
 func statusCommand() *cobra.Command {
 	var output string
-	cmd := asking("status", "show where a running agent stands",
-		"status shows the engine's state and the registration of an agent that runs here.",
+	cmd := asking("status", "show the state of a running agent",
+		"status shows the state of the engine and of its registration, for an agent on this machine.",
 		func(ctx context.Context, cmd *cobra.Command, c *agentctl.Client) error {
 			if output != "table" && output != "json" {
 				return cli.Wrongf("-o %q: %w", instance.Printable(output, 40), errOutput)
@@ -96,8 +96,8 @@ func statusCommand() *cobra.Command {
 
 func drainCommand() *cobra.Command {
 	var wait time.Duration
-	cmd := asking("drain", "make a running agent drain and end",
-		"drain does what SIGTERM does: proxies send nothing new, the agent waits until the\nengine is idle, takes the registration back and ends.",
+	cmd := asking("drain", "make a running agent drain and exit",
+		"drain does the same as SIGTERM: proxies send no new requests, the agent waits until the\nengine is idle, deregisters it and exits.",
 		func(ctx context.Context, _ *cobra.Command, c *agentctl.Client) error {
 			if wait < 0 {
 				return cli.Wrongf("--wait: must not be negative")
@@ -121,7 +121,7 @@ func drainCommand() *cobra.Command {
 
 func healthCommand() *cobra.Command {
 	return asking("health", "exit 0 if the instance is registered and its engine answers",
-		"health is for supervisors and container health checks (no shell is needed): one line,\nexit 0 while the instance serves or drains, 1 with the reason otherwise, after three\nseconds at most. An etcd that is away does not make a registered instance unhealthy.\nAn engine that still loads is not healthy yet: give the check a start period.",
+		"health is for supervisors, and for container health checks without a shell. It prints\none line. The exit code is 0 while the instance serves or drains, otherwise 1 with the\nreason, after three seconds at most. A registered instance stays healthy while etcd is\naway. An engine that still loads is not healthy: give the check a start period.",
 		func(ctx context.Context, cmd *cobra.Command, c *agentctl.Client) error {
 			r, err := c.Status(ctx)
 			if err == nil {

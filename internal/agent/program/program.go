@@ -21,52 +21,52 @@ import (
 
 const help = `agent registers one vLLM engine with the proxies, through etcd.
 
-It registers nothing before the engine has answered /health and /v1/models with
-the expected model. From then on it renews the registration, says "down" when
-the engine fails and "ready" when it is back. An etcd that is away changes
-nothing: the agent keeps trying with the same lease and never stops the engine.
+The agent registers the engine once it answers /health, and /v1/models with the
+expected model. Then it renews the lease, and writes "down" when the engine fails
+and "ready" when it is back. While etcd is away, the agent keeps trying with the
+same lease. It never stops the engine because of etcd.
 
-SIGTERM or SIGINT drains: proxies send nothing new, the agent waits until the
-engine is idle (a prefill instance also keeps finished prefills for --kv-lease)
-or --drain-timeout has passed, then takes the registration back and ends.
-A second signal skips the wait. agent drain does the same from another shell.
+SIGTERM or SIGINT drains: proxies send no new requests. The agent waits until the
+engine is idle, but not longer than --drain-timeout; a prefill engine also stays for
+--kv-lease, so that decode can fetch KV caches. Then the agent deregisters the engine
+and exits. A second signal skips the wait. "agent drain" does the same from another shell.
 
-With a command behind "--" the agent starts the engine itself, waits as long as
-it takes to load, and reads address, model, role, connector and key off the
-command. On SIGTERM it drains first, then ends the engine, and exits with 0 if the
-engine ended with 0 or of that signal, else with the engine's exit code (128+n
-after signal n). If the engine ends by itself the
-registration is taken back at once and the agent exits, too, or starts it again
-with --restart on-failure.
+With a command behind "--" the agent starts the engine, waits until it has loaded,
+and reads address, model, role, connector and key from the command. On SIGTERM it
+drains, stops the engine and exits. The exit code is 0 if the engine exited with 0 or
+because of that signal, otherwise the engine's exit code (128+n after signal n). If the
+engine exits by itself, the agent deregisters it at once and exits too. With
+--restart on-failure it starts a failed engine again.
 
-With --zmq-register it is beside no engine: vLLM engines with MoRIIOConnector ping it, and
-each is registered for as long as it pings. At its end the registrations stay until
-their leases end, for the next one to go on with.
+With --zmq-register the agent has no engine of its own. vLLM engines with
+MoRIIOConnector send pings to it, and it registers each one while its pings come. When
+this agent exits, the registrations stay until their leases expire, so that the next
+agent can take them over.
 
-What is not given is looked for in the command, in --kv-transfer-config, in
-VLLM_DISTRIBUTED_KV_ROLE, and in mooncake.json (MOONCAKE_CONFIG_PATH), which
-knows etcd. agent --print-config shows what was found, and where.
+The agent looks for missing settings in the command, in --kv-transfer-config, in
+VLLM_DISTRIBUTED_KV_ROLE, and in mooncake.json (MOONCAKE_CONFIG_PATH), which names
+etcd. "agent --print-config" shows the values and where they were found.
 
-Every setting is a flag, a variable (--etcd-endpoints is PD_ETCD_ENDPOINTS, and so on)
-and a key of the YAML file of --config (etcd-endpoints). Flags win over variables, those
-over the file, that over what is found.`
+Every setting is a flag, an environment variable (PD_ETCD_ENDPOINTS for --etcd-endpoints)
+and a key of the YAML file of --config (etcd-endpoints). Flags win over variables,
+variables over the file, and the file over what the agent finds.`
 
 const examples = `  # beside a prefill engine on this machine
   agent --role prefill --address 127.0.0.1:8100 --model Qwen/Qwen2.5-7B-Instruct
 
-  # reachable by others as 10.0.0.7:8200, asked locally; etcd has three members
+  # proxies reach the engine at 10.0.0.7:8200, the agent at 127.0.0.1; etcd has three members
   agent --role decode --address 10.0.0.7:8200 --engine http://127.0.0.1:8200 \
         --connector nixl --etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
 
   # for MoRI-IO engines, which register themselves (proxy_ip, proxy_ping_port)
   agent --zmq-register tcp://10.0.0.5:36367 --etcd-endpoints 10.0.0.1:2379
 
-  # in front of the engine: everything but etcd is in the command
+  # start the engine; the agent reads everything except etcd from the command
   agent --etcd-endpoints 10.0.0.1:2379 -- \
         vllm serve Qwen/Qwen2.5-7B-Instruct --host 10.0.0.7 --port 8100 \
         --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}'
 
-  # with Mooncake's file, which has etcd, and a restart after failures
+  # Mooncake's file names etcd; start a failed engine again
   MOONCAKE_CONFIG_PATH=mooncake.json VLLM_DISTRIBUTED_KV_ROLE=producer \
         agent --restart on-failure -- vllm serve Qwen/Qwen2.5-7B-Instruct --port 8100`
 

@@ -28,15 +28,15 @@ keys below --etcd-prefix, and turns authentication on:
   pd-agent-decode    the same for decode; an agent with --role both needs both roles
   pd-proxy           proxies
   pd-operator        people with pdctl
-  root               etcd itself; needed for a change of users
+  root               the administrator of etcd; needed to change users
 
-Authentication is about the whole etcd: every other program that uses it, such as
-Mooncake, needs a user from then on as well.
+Authentication applies to the whole etcd: every other program that uses it, such as
+Mooncake, then needs a user too.
 
-Without --apply pdctl prints the commands of etcdctl that do the same, and changes
-nothing. With --apply it makes the passwords that no --password-file gives, and prints
-them once. Existing roles and users are kept: roles get what they lack, users keep their
-passwords unless a file gives another one. Where authentication is on already, give
+Without --apply, pdctl prints etcdctl commands that do the same, and changes nothing. With
+--apply it generates the passwords that no --password-file names, and prints them once.
+It keeps existing roles and users: it adds missing permissions to roles, and changes the
+password of a user only if a file names a new one. If authentication is already on, use
 --etcd-username root.`
 
 const authExamples = `  pdctl auth init --dry-run
@@ -52,7 +52,7 @@ const (
 // Command makes the command auth.
 func Command(s *session.Session) *cobra.Command {
 	auth := &cobra.Command{
-		Use: "auth", Short: "users of etcd", Example: "  pdctl auth init --dry-run", Args: cobra.NoArgs,
+		Use: "auth", Short: "set up etcd users", Example: "  pdctl auth init --dry-run", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var dry, apply bool

@@ -14,23 +14,22 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const doctorHelp = `doctor looks at everything that can be seen from here. It prints what is wrong, why, and
-what helps, with commands to paste where there are any. It changes nothing.
+const doctorHelp = `doctor checks the fleet and prints each problem with its cause and a remedy, if possible
+as a command. It changes nothing.
 
-It looks at etcd (members, space, alarms, users, schema), at every entry of the
-membership, at what the proxies report about themselves and the fleet, at the agents of
-this machine that run as this user, at other agents that have written to etcd why they are
-not registered, and at the certificates given here. With --probe it also
-asks the engines for /health, from this machine.
+It checks etcd (members, space, alarms, users, schema), every record of the membership,
+the reports of the proxies, the agents of this machine that run as this user, the reasons
+that other agents wrote to etcd for not being registered, and the certificates given here.
+With --probe it also sends GET /health to the engines, from this machine.
 
-A proxy that seems to lag is looked at twice, some seconds apart.
+A proxy that seems to lag is checked twice, some seconds apart.
 
-Severities: error, something does not work; warning, it works, but not as it should or not
-for long; note, nothing is wrong by itself.
+Severities: error (something does not work), warning (it works, but not as intended, or not
+for long), note (no problem by itself).
 
 Exit codes:
-  0  nothing is wrong; there may be notes
-  1  it could not look: etcd does not answer, or refuses this user. A finding says why
+  0  no errors or warnings; there may be notes
+  1  it could not check: etcd does not answer, or refuses this user. A finding says why
   5  there are errors or warnings`
 
 // exitFindings is the exit code of doctor when it has found something.
@@ -46,15 +45,15 @@ type doctorOptions struct {
 func Command(s *session.Session) *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "say what is wrong, why, and what helps", Long: doctorHelp,
+		Use: "doctor", Short: "find problems, with cause and remedy", Long: doctorHelp,
 		Example: "  pdctl doctor\n  pdctl doctor --probe --timeout 3s\n  pdctl doctor -o json | jq '.findings[] | select(.severity == \"error\")'",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return examine(cmd.Context(), s, &o) },
 	}
 	fs := cmd.Flags()
-	fs.BoolVar(&o.probe, "probe", false, "ask engines for /health from here, and those that list models for them; each has --timeout, all together ten times that")
-	fs.IntVar(&o.most, "probe-most", 256, "with --probe: how many engines at most")
-	fs.BoolVar(&o.agents, "agents", true, "ask the agents of this machine, too")
+	fs.BoolVar(&o.probe, "probe", false, "send GET /health, and /v1/models where the record lists models, to the engines; each has --timeout, all together ten times that")
+	fs.IntVar(&o.most, "probe-most", 256, "with --probe: the largest number of engines")
+	fs.BoolVar(&o.agents, "agents", true, "also check the agents of this machine")
 	s.Engines.Register(fs)
 	return cmd
 }

@@ -23,16 +23,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const eventsHelp = `events prints what an engine publishes of its KV cache, as it comes, until Ctrl-C:
+const eventsHelp = `events prints the KV events that an engine publishes, until Ctrl-C:
 
   Listening for KV cache events on topic: kv-events
   Received event batch at 1789095808.8:
     - BlockStored(block_hashes=[15760518052499183552], parent_block_hash=None, ...)
 
-The subscriber of vLLM's own example prints the same. pdctl asks the engine where it
-publishes (GET /kv_event_sources, vLLM 0.31 and later); else it takes that from the
-record. With several data-parallel ranks each line names its rank. pdctl asks for missed
-batches where the engine has a replay_endpoint.
+The subscriber of vLLM's example prints the same. pdctl asks the engine where it
+publishes (GET /kv_event_sources, vLLM 0.31 and later), or reads it from the record. With
+several data-parallel ranks each line names its rank. If the engine has a
+replay_endpoint, pdctl asks for missed batches.
 
 The engine needs --kv-events-config; see docs/kv-events.md.`
 
@@ -45,7 +45,7 @@ type eventsFlags struct {
 func Command(s *session.Session) *cobra.Command {
 	f := eventsFlags{}
 	cmd := &cobra.Command{
-		Use: "events prefill|decode host:port", Short: "print what an engine publishes of its KV cache", Long: eventsHelp,
+		Use: "events prefill|decode host:port", Short: "print the KV events of an engine", Long: eventsHelp,
 		Example: "  pdctl events prefill 10.0.0.7:8100\n  pdctl events prefill 10.0.0.7:8100 --past --count 1",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -63,9 +63,9 @@ func Command(s *session.Session) *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.IntVar(&f.count, "count", 0, "end after so many batches; 0: never")
-	fs.IntVar(&f.rank, "rank", -1, "of one data-parallel rank; -1: of all")
-	fs.BoolVar(&f.past, "past", false, "begin with what the engine still has")
+	fs.IntVar(&f.count, "count", 0, "exit after this many batches; 0: never")
+	fs.IntVar(&f.rank, "rank", -1, "only this data-parallel rank; -1: all")
+	fs.BoolVar(&f.past, "past", false, "start with the batches that the engine still has")
 	return cmd
 }
 

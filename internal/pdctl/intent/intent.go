@@ -15,35 +15,33 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const drainHelp = `drain keeps all proxies from picking an instance; requests that run there go on.
+const drainHelp = `drain stops new requests to an instance; requests that run there go on.
 
-The drain is kept in etcd beside the instance's own record and wins over it: it
-stays when the engine or the agent restarts, until "pdctl undrain".
-With --for it ends by itself after that time.
+The drain is stored in etcd, separately from the instance's record, and takes precedence.
+It stays when the engine or the agent restarts, until "pdctl undrain". With --for it ends
+after that time.
 
-With --wait, drain returns when the instance is free, and its exit code says so:
+With --wait, drain returns when the instance is idle. Exit codes:
 
-  0  every proxy that was present since the drain has applied it and has nothing
-     in flight there: the node can be taken out
+  0  every proxy has applied the drain and has no requests in flight there: you can
+     stop the node
   3  a proxy vanished, or stopped answering, before it had reported that; it is named.
-     It may still hold requests: look at it, then drain again
-  4  --timeout has passed; the proxies that hold requests are named
-  1  any other failure, for example when the drain is lifted meanwhile
+     It may still have requests: check it, then drain again
+  4  --timeout has passed; the proxies with requests in flight are named
+  1  any other failure, for example the drain was undone meanwhile
 
-A prefill instance is free when decode has fetched its KV cache, or when the engine
-has dropped it. An engine in both roles has one count: drain
-"both". Progress goes to stderr. Whatever the exit code, the drain stays in force:
-"pdctl drain --wait" again goes on waiting.
+A prefill instance is idle when decode has fetched its KV caches, or when the engine
+has dropped them. For an engine in both roles, drain "both". Progress goes to stderr.
+With every exit code the drain stays in effect, and "pdctl drain --wait" can be repeated.
 
-Draining an instance that is not in etcd is an error (exit 1). --force drains it
-anyway: it is for an instance that serves without its key (view "orphan" in /status).`
+Draining an instance that is not in etcd is an error (exit 1). --force drains it anyway.
+Use it for an instance without a key that proxies still use (view "orphan" in /status).`
 
-const cordonHelp = `cordon keeps all proxies from picking an instance; requests that run there go on.
+const cordonHelp = `cordon stops new requests to an instance; requests that run there go on.
 
-To the proxies it is the same as a drain. It is for an instance that is to be left
-alone, not taken out, so no command waits for its end. "pdctl uncordon" lifts it;
-with --for it ends by itself. When an instance is both drained and cordoned, the last
-command counts.`
+For the proxies it is the same as a drain. Use it for an instance that stays in the fleet:
+no command waits until it is idle. "pdctl uncordon" undoes it; with --for it ends after
+that time. If an instance is both drained and cordoned, the last command counts.`
 
 const undrainHelp = `undrain lifts a drain: proxies use the instance again, as it registers.
 
@@ -65,8 +63,8 @@ type intentFlags struct {
 
 func (f *intentFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.wish.Reason, "reason", "", "why, for the audit trail and /status")
-	fs.DurationVar(&f.wish.For, "for", 0, "how long it holds, e.g. 2h; 0: until it is lifted")
+	fs.StringVar(&f.wish.Reason, "reason", "", "reason, for the audit log and /status")
+	fs.DurationVar(&f.wish.For, "for", 0, "how long it is in effect, e.g. 2h; 0: until it is undone")
 }
 
 func (f *intentFlags) check() error {
@@ -89,7 +87,7 @@ const waitLimit = 5 * time.Minute
 func Drain(s *session.Session) *cobra.Command {
 	var f intentFlags
 	cmd := &cobra.Command{
-		Use: "drain prefill|decode|both host:port...", Short: "have no proxy pick instances, and wait until they are free", Long: drainHelp,
+		Use: "drain prefill|decode|both host:port...", Short: "stop new requests to instances, and wait until they are idle", Long: drainHelp,
 		Example: "  pdctl drain decode 10.0.0.8:8200 --wait --timeout 5m --reason \"new disks\"\n" +
 			"  pdctl drain both 10.0.0.6:8100\n  pdctl drain decode --selector rack=3 --dry-run\n  pdctl drain prefill 10.0.0.7:8100 10.0.0.8:8100 --for 30m",
 		Args: s.NamedOrSelected(0),
@@ -114,7 +112,7 @@ func Drain(s *session.Session) *cobra.Command {
 	}
 	f.add(cmd)
 	fs := cmd.Flags()
-	fs.BoolVar(&f.wait, "wait", false, "return when every proxy has nothing in flight there")
+	fs.BoolVar(&f.wait, "wait", false, "return when no proxy has requests in flight there")
 	fs.DurationVar(&f.limit, "timeout", waitLimit, "with --wait: how long to wait; else how long to try to reach etcd")
 	fs.BoolVar(&f.wish.Force, "force", false, "drain it also if etcd does not know it")
 	return cmd
@@ -124,7 +122,7 @@ func Drain(s *session.Session) *cobra.Command {
 func Cordon(s *session.Session) *cobra.Command {
 	var f intentFlags
 	cmd := &cobra.Command{
-		Use: "cordon prefill|decode|both host:port...", Short: "have no proxy pick instances", Long: cordonHelp,
+		Use: "cordon prefill|decode|both host:port...", Short: "stop new requests to instances", Long: cordonHelp,
 		Example: "  pdctl cordon decode 10.0.0.8:8200 --reason \"being looked at\"\n  pdctl cordon prefill 10.0.0.7:8100 --for 1h",
 		Args:    s.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -170,7 +168,7 @@ func liftCommand(s *session.Session, state instance.Intent, long, examples strin
 			return lift(cmd.Context(), s, keys, state, f.wish.Reason)
 		},
 	}
-	cmd.Flags().StringVar(&f.wish.Reason, "reason", "", "why, for the audit trail")
+	cmd.Flags().StringVar(&f.wish.Reason, "reason", "", "reason, for the audit log")
 	return cmd
 }
 

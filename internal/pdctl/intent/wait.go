@@ -18,14 +18,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proof"
 )
 
-const waitHelp = `wait returns when every proxy that is present has applied a revision. From then on all
-of them pick by what etcd had at that revision.
+const waitHelp = `wait returns when every running proxy has applied a revision. From then on all of them
+use the membership of that revision, or a later one.
 
 drain, cordon, weight and the admin routes of a proxy answer with the revision of their
-change ("revision" of -o json); status shows the newest one. wait does not wait for a
-proxy that vanishes meanwhile, and names it on stderr.
+change ("revision" of -o json); status shows the newest one. If a proxy vanishes
+meanwhile, wait does not wait for it, and names it on stderr.
 
-Exit codes: 0 all have applied it, 4 --timeout has passed, the others are named.`
+Exit codes: 0 all have applied it; 4 --timeout has passed, and the others are named.`
 
 // Exit codes beside 0, 1 and 2.
 const (
@@ -54,7 +54,7 @@ func Wait(s *session.Session) *cobra.Command {
 			return waitApplied(cmd.Context(), s, revision, limit)
 		},
 	}
-	cmd.Flags().Int64Var(&revision, "revision", 0, "what every proxy is to have applied")
+	cmd.Flags().Int64Var(&revision, "revision", 0, "revision that every proxy must have applied")
 	cmd.Flags().DurationVar(&limit, "timeout", waitLimit, "how long to wait")
 	return cmd
 }

@@ -13,22 +13,22 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const weightHelp = `weight sets how much of its role's requests an instance gets.
+const weightHelp = `weight sets the share of its role's requests that an instance gets.
 
-An instance with 300 gets three times as many as one with 100, the default. With 0 it
-gets no new ones, not even as the last one of its role; requests that run there are
-finished. Every policy of the proxies goes by weights.
+An instance with 300 gets three times as many requests as one with 100, the default. With
+0 it gets no new requests, even if it is the last one of its role; requests that run there
+go on. All policies use weights.
 
-The weight is kept in etcd beside the instance's own record, wins over the one in
-it, and stays when the instance leaves and comes back. "default" lifts it; with
---for it ends by itself after that time.
+The weight is stored in etcd, separately from the instance's record, and takes precedence
+over the weight in it. It stays when the instance leaves and returns. "default" undoes it;
+with --for it ends after that time.
 A weight for an instance that is not in etcd is an error (exit 1).`
 
 // Weight makes the command weight.
 func Weight(s *session.Session) *cobra.Command {
 	var f intentFlags
 	cmd := &cobra.Command{
-		Use: "weight prefill|decode|both host:port... N|default", Short: "say how much of the requests instances get", Long: weightHelp,
+		Use: "weight prefill|decode|both host:port... N|default", Short: "set the share of requests that instances get", Long: weightHelp,
 		Example: "  pdctl weight decode 10.0.0.8:8200 300 --reason \"more memory\"\n  pdctl weight prefill 10.0.0.7:8100 10.0.0.8:8100 0 --for 1h\n  pdctl weight decode 10.0.0.8:8200 default",
 		Args:    s.NamedOrSelected(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

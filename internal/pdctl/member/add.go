@@ -22,15 +22,15 @@ const addHelp = `add writes static instances: they stay until they are removed.
 pdctl asks each address first, at /v1/models. With --model it must serve that model.
 An address that does not answer is not added. These flags change that:
 
-  --wait        an address that does not answer yet becomes a pending add in etcd,
-                and "Waiting for ..." is printed: any running proxy adds it as
-                soon as it answers. It waits without limit; --wait=10m gives up after
-                ten minutes. (Write the "=": "--wait 10m" would be an address.)
+  --wait        an address that does not answer yet becomes a pending add in etcd:
+                any running proxy adds it as soon as it answers. There is no time
+                limit; --wait=10m gives up after ten minutes. (Write the "=":
+                "--wait 10m" would be an address.)
   --wait --block
-                the same, but return only when each was added, or is no longer
-                waited for. Ctrl-C ends the blocking, not the waiting.
-  --no-verify   add it at once, without a question. Proxies probe it before they use
-                it, so nothing is sent to a machine that is not there.
+                the same, but return only when each was added or given up. Ctrl-C
+                ends the command; the adds stay pending.
+  --no-verify   add it at once, without asking it. Proxies probe it before they use
+                it, so no request goes to an address that does not answer.
 
 "both" is for an engine that serves in both roles (kv_role kv_both): it writes two
 instances in one transaction.
@@ -39,11 +39,11 @@ A decode engine with LMCache's PD backend needs its ports in the record:
 --lmcache-init-port and --lmcache-alloc-port, as in its pd_peer_init_port and
 pd_peer_alloc_port, one of each for every rank.
 
-An instance that is there already is left as it is (exit 1 if it is rejected). Adding
-an instance that was removed lifts the removal and writes a static instance in its
-place; "pdctl allow" lifts the removal for the agent that ran there. An address that
-is not well formed is wrong usage (exit 2), and nothing is added. Otherwise every
-address is tried and gets a line, and the exit code is 1 if any failed.`
+An instance that already exists is not changed (exit 1 if its record is rejected). Adding
+an instance that was removed undoes the removal and writes a static instance;
+"pdctl allow" undoes the removal for the instance's agent. With an invalid address
+nothing is added (exit 2). Otherwise every address is tried, and the exit code is 1 if
+one failed.`
 
 const addExamples = `  pdctl add prefill 10.0.0.7:8100
   pdctl add decode 10.0.0.8:8200 10.0.0.9:8200 --model Qwen/Qwen2.5-7B-Instruct

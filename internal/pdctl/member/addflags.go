@@ -32,20 +32,20 @@ type addFlags struct {
 
 func (f *addFlags) register(fs *pflag.FlagSet, engines *session.Engines) {
 	fs.SortFlags = false
-	fs.StringVar(&f.model, "model", "", "add only what serves this model (any id or root; the last path component is enough)")
-	fs.BoolVar(&f.strict, "strict-model", false, "the whole name must match")
-	fs.StringVar(&f.connector, "connector", "", "KV-transfer dialect: "+strings.Join(connector.Names(), ", ")+", or the name of vLLM's class; empty leaves it to the proxies")
-	fs.IntVar(&f.ranks, "dp-size", 0, "data-parallel ranks behind the address, each of which is picked for itself (vllm serve --data-parallel-size); 0: what proxies find")
-	fs.StringVar(&f.init, "lmcache-init-port", "", "pd_peer_init_port of a decode engine with LMCache's PD backend, one port for each rank, comma separated")
-	fs.StringVar(&f.alloc, "lmcache-alloc-port", "", "its pd_peer_alloc_port, likewise")
+	fs.StringVar(&f.model, "model", "", "add only instances that serve this model (any id or root; the last part of a path is enough)")
+	fs.BoolVar(&f.strict, "strict-model", false, "compare the whole name of the model")
+	fs.StringVar(&f.connector, "connector", "", "KV connector of the instance: "+strings.Join(connector.Names(), ", ")+", or the name of vLLM's class; empty leaves it to the proxies")
+	fs.IntVar(&f.ranks, "dp-size", 0, "number of data-parallel ranks of the engine (vllm serve --data-parallel-size); proxies choose among ranks; 0: proxies find it out")
+	fs.StringVar(&f.init, "lmcache-init-port", "", "pd_peer_init_port of a decode engine with LMCache's PD backend; one port for each rank, separated by commas")
+	fs.StringVar(&f.alloc, "lmcache-alloc-port", "", "pd_peer_alloc_port of that engine, in the same form")
 	fs.StringVar(&f.host, "lmcache-host", "", "host by which prefill engines reach these ports (default: that of the address)")
-	fs.StringVar(&f.wait, "wait", "", "leave what does not answer yet as a pending add; `--wait=10m` limits it")
+	fs.StringVar(&f.wait, "wait", "", "add an address as soon as it answers; `--wait=10m` gives up after that time")
 	fs.Lookup("wait").NoOptDefVal = forever // "--wait" alone
-	fs.BoolVar(&f.block, "block", false, "with --wait: return when added")
-	fs.BoolVar(&f.noVerify, "no-verify", false, "do not ask the instance; proxies will")
+	fs.BoolVar(&f.block, "block", false, "with --wait: return when every address is added or given up")
+	fs.BoolVar(&f.noVerify, "no-verify", false, "add without asking the instance; proxies probe it")
 	fs.BoolVar(&f.https, "https", false, "the instances speak HTTPS")
 	engines.Register(fs)
-	fs.StringVar(&f.reason, "reason", "", "why, for the audit trail")
+	fs.StringVar(&f.reason, "reason", "", "reason, for the audit log")
 	fs.BoolVar(&f.loop, "allow-loopback", false, "add a loopback address although etcd is on another machine")
 }
 

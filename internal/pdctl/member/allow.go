@@ -9,22 +9,22 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const allowHelp = `allow lifts the removal of instances, and adds nothing.
+const allowHelp = `allow undoes the removal of instances, and adds nothing.
 
-An instance that "pdctl remove" took out stays out, whatever registers at its address.
-After allow the refused agent registers again by itself, within seconds, with its
-connector, its lease and its drain. A node that registers with curl writes its key
-again. "pdctl add" lifts a removal too, but writes a static instance in its place:
-proxies then use that one, and the agent does not register.
+After "pdctl remove", an instance stays removed, whatever registers at its address. After
+"pdctl allow", its agent registers it again within seconds, with the same connector, lease
+and drain. A node that registers with curl must write its key again. "pdctl add" undoes a
+removal too, but writes a static instance: proxies then use that one, and the agent does
+not register.
 
-To give an instance that was removed and then added back to its agent, remove
-it and allow it. Allowing an instance that is not removed is an error (exit 1).`
+If an instance was removed and then added, and its agent should register it again, use
+remove and then allow. Allowing an instance that is not removed is an error (exit 1).`
 
 // Allow makes the command allow.
 func Allow(s *session.Session) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
-		Use: "allow prefill|decode host:port...", Short: "lift removals, so that agents register again", Long: allowHelp,
+		Use: "allow prefill|decode host:port...", Short: "undo removals, so that agents register again", Long: allowHelp,
 		Example: "  pdctl allow decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"disks replaced\"",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -35,7 +35,7 @@ func Allow(s *session.Session) *cobra.Command {
 			return allow(cmd.Context(), s, keys, reason)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit trail")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
 	return cmd
 }
 

@@ -11,12 +11,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const removeHelp = `remove takes instances out, pending adds included, for good.
+const removeHelp = `remove takes instances and pending adds out of the fleet permanently.
 
-Every proxy stops sending to them at once; requests that run there are finished. The
-removal is kept in etcd and wins over anything that registers at that address,
-so that a living agent does not bring the instance back. "pdctl allow" lifts it and
-lets the agent register again; "pdctl add" lifts it and adds a static instance.
+Every proxy stops sending requests to them at once; requests that run there go on. The
+removal is stored in etcd and takes precedence over registrations at that address, so a
+running agent does not bring the instance back. "pdctl allow" undoes it and lets the agent
+register again; "pdctl add" undoes it and adds a static instance.
 
 Removing an instance that is not in etcd is an error (exit 1) and changes nothing.
 --force removes it anyway: an instance that has lost its lease has no key, and proxies
@@ -51,8 +51,8 @@ func Remove(s *session.Session) *cobra.Command {
 			return remove(cmd.Context(), s, role, addresses, reason, force)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit trail")
-	cmd.Flags().BoolVar(&force, "force", false, "forbid it also if etcd does not know it")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
+	cmd.Flags().BoolVar(&force, "force", false, "remove it even if it is not in etcd")
 	return cmd
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const orderHelp = `%s is an order to every proxy about what it keeps from a former etcd.
+const orderHelp = `%s tells every proxy what to do with what it kept from a former etcd.
 
 When etcd is wiped, or another one takes its place, proxies keep the static instances
 and the overrides that the new etcd lacks, and show them in /status. "pdctl restore"
@@ -23,12 +23,12 @@ the proxies; their /status shows the result.`
 
 // Restore makes the command restore.
 func Restore(s *session.Session) *cobra.Command {
-	return orderCommand(s, "restore", "write back what a wiped etcd has lost")
+	return orderCommand(s, "restore", "have proxies write back what a wiped etcd has lost")
 }
 
 // Forget makes the command forget.
 func Forget(s *session.Session) *cobra.Command {
-	return orderCommand(s, "forget", "drop what a wiped etcd has lost")
+	return orderCommand(s, "forget", "have proxies drop what a wiped etcd has lost")
 }
 
 func orderCommand(s *session.Session, verb, short string) *cobra.Command {
@@ -54,7 +54,7 @@ func orderCommand(s *session.Session, verb, short string) *cobra.Command {
 			return order(cmd.Context(), s, verb, keys, reason)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit trail")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
 	cmd.Flags().BoolVar(&all, "all", false, "everything that proxies keep")
 	return cmd
 }

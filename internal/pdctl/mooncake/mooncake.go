@@ -42,7 +42,7 @@ const (
 // Command makes the command mooncake.
 func Command(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "mooncake", Short: "what Mooncake keeps in the same etcd", Example: "  pdctl mooncake segments", Args: cobra.NoArgs,
+		Use: "mooncake", Short: "show what Mooncake stores in the same etcd", Example: "  pdctl mooncake segments", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	dial := true

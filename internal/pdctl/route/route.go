@@ -24,12 +24,12 @@ import (
 )
 
 const routeHelp = `route asks a proxy where it would send a request with this body, and why: which instances
-could get it, why the others could not, what the policy weighs, and how much of the prompt
-should be cached. Nothing is sent to an engine, and nothing changes.
+could get it, why the others could not, the scores of the policy, and how much of the
+prompt should be cached. The proxy sends nothing to an engine and changes nothing.
 
-The body of the request is in a file or, for "-", on standard input. Each proxy chooses by
-what it has in flight and has seen: --proxy names one. Without it pdctl asks the first one
-in etcd, and names it. The proxy wants its admin key: --admin-key, or ADMIN_API_KEY.
+The body is in a file, or on standard input for "-". Every proxy chooses by its own
+requests: --proxy names the proxy. Without it pdctl asks the first one in etcd, and names
+it. The proxy needs its admin key: --admin-key, or ADMIN_API_KEY.
 
 The exit code is 1 when the request would be refused.`
 
@@ -48,11 +48,11 @@ func Command(s *session.Session) *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&o.body, "explain", "", `file with the body of the request, "-" for standard input`)
-	fs.StringVar(&o.endpoint, "endpoint", "/v1/chat/completions", "the path that it would be sent to")
-	fs.StringVar(&o.proxy, "proxy", "", "URL of the proxy, of its --admin-listen if it has one; without it the first in etcd")
-	fs.StringVar(&o.key, "admin-key", "", "the proxy's admin key; better given as ADMIN_API_KEY")
-	fs.StringVar(&o.session, "session", "", "the session of the request, if it would name one")
-	fs.StringVar(&o.sessionHeader, "session-header", "session-id", "header by which the proxy knows sessions (--client-bound-key)")
+	fs.StringVar(&o.endpoint, "endpoint", "/v1/chat/completions", "path of the request")
+	fs.StringVar(&o.proxy, "proxy", "", "URL of the proxy, or of its --admin-listen if it has one (default: the first proxy in etcd)")
+	fs.StringVar(&o.key, "admin-key", "", "admin key of the proxy; better set ADMIN_API_KEY")
+	fs.StringVar(&o.session, "session", "", "session of the request")
+	fs.StringVar(&o.sessionHeader, "session-header", "session-id", "header that names the session (the proxy's --client-bound-key)")
 	return cmd
 }
 

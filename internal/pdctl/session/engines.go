@@ -20,11 +20,11 @@ type Engines struct {
 
 func (x *Engines) settings() settings.Table {
 	return settings.About("Engines",
-		settings.Setting{Name: "engine-api-key", Kind: settings.Text, Secret: true, Env: []string{"OPENAI_API_KEY"}, Usage: "key of the engines; better given as PD_ENGINE_API_KEY or OPENAI_API_KEY", Into: &x.key},
-		settings.Setting{Name: "engine-ca", Kind: settings.Text, Usage: "for engines with HTTPS: PEM file of the authorities that have signed their certificates (default the system's)", Into: &x.Files.CA},
-		settings.Setting{Name: "engine-cert", Kind: settings.Text, Usage: "for engines with HTTPS: PEM file of the certificate that they are shown, with --engine-key", Into: &x.Files.Cert},
-		settings.Setting{Name: "engine-key", Kind: settings.Text, Usage: "PEM file of its key", Into: &x.Files.Key},
-		settings.Setting{Name: "engine-server-name", Kind: settings.Text, Usage: "name that the engines' certificates must bear (default the host of the address)", Into: &x.name},
+		settings.Setting{Name: "engine-api-key", Kind: settings.Text, Secret: true, Env: []string{"OPENAI_API_KEY"}, Usage: "API key of the engines; better set PD_ENGINE_API_KEY or OPENAI_API_KEY", Into: &x.key},
+		settings.Setting{Name: "engine-ca", Kind: settings.Text, Usage: "for engines with https: PEM file of the CAs of their certificates (default: the system's CAs)", Into: &x.Files.CA},
+		settings.Setting{Name: "engine-cert", Kind: settings.Text, Usage: "for engines with https: PEM file of the client certificate", Into: &x.Files.Cert},
+		settings.Setting{Name: "engine-key", Kind: settings.Text, Usage: "PEM file of the key of --engine-cert", Into: &x.Files.Key},
+		settings.Setting{Name: "engine-server-name", Kind: settings.Text, Usage: "name in the engines' certificates (default: the host of the address)", Into: &x.name},
 	)
 }
 

@@ -23,14 +23,14 @@ type Etcd struct {
 
 func (e *Etcd) settings() settings.Table {
 	return settings.About("etcd",
-		settings.Setting{Name: "etcd-endpoints", Kind: settings.List, Default: "127.0.0.1:2379", Usage: "host:port of each etcd member, comma separated, with https:// in front for TLS", Into: &e.Endpoints},
-		settings.Setting{Name: "etcd-prefix", Kind: settings.Text, Default: "/pd", Usage: "root of all keys", Into: &e.Prefix},
-		settings.Setting{Name: "etcd-username", Kind: settings.Text, Usage: "user of etcd", Into: &e.Username},
-		settings.Setting{Name: "etcd-password", Kind: settings.Text, Secret: true, Usage: "its password; better given as PD_ETCD_PASSWORD", Into: &e.password},
-		settings.Setting{Name: "etcd-password-file", Kind: settings.Text, Usage: "file with that password in its first line", Into: &e.passwordFile},
-		settings.Setting{Name: "etcd-ca", Kind: settings.Text, Usage: "PEM file of the authorities that have signed etcd's certificate; means TLS (default the system's)", Into: &e.TLS.Files.CA},
-		settings.Setting{Name: "etcd-cert", Kind: settings.Text, Usage: "PEM file of the certificate that etcd is shown, with --etcd-key", Into: &e.TLS.Files.Cert},
-		settings.Setting{Name: "etcd-key", Kind: settings.Text, Usage: "PEM file of its key", Into: &e.TLS.Files.Key},
+		settings.Setting{Name: "etcd-endpoints", Kind: settings.List, Default: "127.0.0.1:2379", Usage: "host:port of each etcd member, separated by commas, with https:// in front for TLS", Into: &e.Endpoints},
+		settings.Setting{Name: "etcd-prefix", Kind: settings.Text, Default: "/pd", Usage: "root of all keys in etcd", Into: &e.Prefix},
+		settings.Setting{Name: "etcd-username", Kind: settings.Text, Usage: "etcd user", Into: &e.Username},
+		settings.Setting{Name: "etcd-password", Kind: settings.Text, Secret: true, Usage: "password of that user; better set PD_ETCD_PASSWORD", Into: &e.password},
+		settings.Setting{Name: "etcd-password-file", Kind: settings.Text, Usage: "file whose first line is that password", Into: &e.passwordFile},
+		settings.Setting{Name: "etcd-ca", Kind: settings.Text, Usage: "PEM file of the CAs of etcd's certificate; turns TLS on (default: the system's CAs)", Into: &e.TLS.Files.CA},
+		settings.Setting{Name: "etcd-cert", Kind: settings.Text, Usage: "PEM file of the client certificate for etcd", Into: &e.TLS.Files.Cert},
+		settings.Setting{Name: "etcd-key", Kind: settings.Text, Usage: "PEM file of the key of --etcd-cert", Into: &e.TLS.Files.Key},
 	)
 }
 

@@ -37,7 +37,7 @@ func states() []string {
 	}
 }
 
-const selectorUsage = "only what fits key=value, where key is role, model, state, or the name of a label (label:NAME if it is one of these); may be repeated, all must fit"
+const selectorUsage = "only instances that match key=value; key is role, model, state, or the name of a label (label:NAME for a label with one of these names); if repeated, all must match"
 
 // Selects gives a command the flag.
 func (s *Session) Selects(cmd *cobra.Command) *cobra.Command {

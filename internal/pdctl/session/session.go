@@ -48,7 +48,7 @@ func (s *Session) Settings() settings.Table {
 
 func (s *Session) general() settings.Table {
 	return append(s.Etcd.settings(), settings.About("etcd",
-		settings.Setting{Name: "timeout", Kind: settings.Time, Default: "2s", Usage: "how long to try to reach etcd (at least 2s), and limit of each call to an engine", Into: &s.Timeout},
+		settings.Setting{Name: "timeout", Kind: settings.Time, Default: "2s", Usage: "how long to try to reach etcd (at least 2s), and time limit of each call to an engine", Into: &s.Timeout},
 	)...)
 }
 
@@ -116,7 +116,7 @@ func (s *Session) printSettings() error {
 
 // Writes gives a command that writes the flag --dry-run.
 func (s *Session) Writes(cmd *cobra.Command) *cobra.Command {
-	cmd.Flags().BoolVar(&s.Dry.On, "dry-run", false, "print what would be written, compared with etcd as it is, and write nothing")
+	cmd.Flags().BoolVar(&s.Dry.On, "dry-run", false, "compare with etcd, print what would be written, and write nothing")
 	return cmd
 }
 

@@ -39,33 +39,33 @@ func columns() []column {
 	return []column{
 		{"ROLE", always, "prefill or decode", func(e *listed) string { return string(e.Role) }},
 		{"ADDRESS", always, "host:port by which proxies reach it", func(e *listed) string { return instance.Printable(e.Address, 0) }},
-		{"STATE", always, "what its own record says: starting, ready, draining, down. down (slow): its engine does not answer probes, but refuses nothing; proxies use it while no other one of its role is ready", state},
-		{"VIEW", ifAny, "pending: it waits to answer. unverified: its record names no models, so each proxy asks it first, and at least one has had no good answer; REASON says which and why. rejected: its value in etcd cannot be used; REASON says why", func(e *listed) string { return string(e.View) }},
+		{"STATE", always, "state in its record: starting, ready, draining, down. down (slow): its engine does not answer probes in time; proxies use it while no other of its role is ready", state},
+		{"VIEW", ifAny, "pending: added, and does not answer yet. unverified: its record names no models, so each proxy asks it first, and at least one got no valid answer; REASON says which and why. rejected: its record in etcd is invalid; REASON says why", func(e *listed) string { return string(e.View) }},
 		{"INTENT", ifAny, "what an operator asked for: drain, cordon, removed", func(e *listed) string { return string(e.Intent) }},
-		{"KIND", always, "leased: it goes away with its lease. static: it stays until it is removed", func(e *listed) string { return output.Kind(e.in) }},
-		{"MODELS", always, "the first two names that it serves, and how many more", func(e *listed) string { return output.ShortModels(e.Models) }},
-		{"CONNECTOR", ifAny, "its KV connector, where its record names one", func(e *listed) string { return e.Connector }},
-		{"RANKS", ifAny, "its data-parallel ranks, where it has several; each is picked for itself", func(e *listed) string {
+		{"KIND", always, "leased: its key is deleted with its lease. static: it stays until it is removed", func(e *listed) string { return output.Kind(e.in) }},
+		{"MODELS", always, "the first two model names, and the number of others", func(e *listed) string { return output.ShortModels(e.Models) }},
+		{"CONNECTOR", ifAny, "KV connector, if its record names one", func(e *listed) string { return e.Connector }},
+		{"RANKS", ifAny, "number of data-parallel ranks, if it has several; proxies choose among ranks", func(e *listed) string {
 			if e.Ranks == 0 {
 				return ""
 			}
 			return strconv.Itoa(e.Ranks)
 		}},
-		{"WEIGHT", ifAny, `its part of the requests beside the others of its role, where one was given; else 100. With 0 it gets none ("pdctl weight")`, func(e *listed) string {
+		{"WEIGHT", ifAny, `its share of the requests of its role ("pdctl weight"); 100 if none is set. With 0 it gets no new requests`, func(e *listed) string {
 			if e.Weight == nil {
 				return ""
 			}
 			return output.Weight(e.Weight)
 		}},
 		{"SOURCE", always, "who wrote its record: agent, direct, admin, flags, import", func(e *listed) string { return e.Source }},
-		{"FOR", ifAny, "the proxies that use it, of those with instances on their command lines; without any: every proxy", func(e *listed) string { return strings.Join(e.Proxies, ",") }},
-		{"REVISION", always, "revision of etcd in which its record changed last", func(e *listed) string { return strconv.FormatInt(e.Revision, 10) }},
-		{"REASON", ifAny, "why it is in this view, or has this intent", func(e *listed) string { return instance.Printable(e.Reason, 200) }},
-		{"WARNING", ifAny, "it serves, but not as it should", func(e *listed) string { return e.in.Warning(e.connector) }},
+		{"FOR", ifAny, "the proxies that named it on their command lines, and alone use it; empty: every proxy", func(e *listed) string { return strings.Join(e.Proxies, ",") }},
+		{"REVISION", always, "etcd revision of the last change of its record", func(e *listed) string { return strconv.FormatInt(e.Revision, 10) }},
+		{"REASON", ifAny, "reason for its view or intent", func(e *listed) string { return instance.Printable(e.Reason, 200) }},
+		{"WARNING", ifAny, "a problem of an instance that proxies use", func(e *listed) string { return e.in.Warning(e.connector) }},
 		{"VERSION", ifAsked, "version of the engine", func(e *listed) string { return e.Version }},
-		{"ID", ifAsked, "the life of the engine", func(e *listed) string { return e.ID }},
-		{"LABELS", ifAsked, "names and values that --selector can pick by", func(e *listed) string { return output.Labels(e.in.Record.Labels) }},
-		{"HOST", ifAsked, "its network namespace", func(e *listed) string { return instance.Printable(e.in.Record.HostID, 80) }},
+		{"ID", ifAsked, "id of this start of the engine", func(e *listed) string { return e.ID }},
+		{"LABELS", ifAsked, "labels, for --selector", func(e *listed) string { return output.Labels(e.in.Record.Labels) }},
+		{"HOST", ifAsked, "id of its host and network namespace", func(e *listed) string { return instance.Printable(e.in.Record.HostID, 80) }},
 		{"LEASE", ifAsked, "the lease of its key", func(e *listed) string { return output.LeaseName(e.in.Lease) }},
 	}
 }

@@ -16,13 +16,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const getHelp = `get shows one instance exactly as it is in etcd: the value as it was written,
-revisions and lease, the pending add and the operator's intent for that address
-where there are any. Control characters are escaped. Below them stands what
-each proxy has in flight there and objects to, and the last of its history.
+const getHelp = `get shows one instance as it is in etcd: the value, its revisions and lease, and the
+pending add and the operator's intent for that address, if any. Control characters are
+escaped. It also shows what each proxy has in flight there, what each proxy reports
+about it, and the end of its history.
 
-The instance is named role/host:port, as list and watch print it, or by two
-words. The exit code is 1 when etcd has nothing about it.`
+The instance is role/host:port, as list and watch print it, or two words. The exit code
+is 1 when etcd has nothing about it.`
 
 // Get makes the command get.
 func Get(s *session.Session) *cobra.Command {

@@ -19,10 +19,10 @@ import (
 
 const historyHelp = `history shows the changes of the fleet, or of one instance, oldest first.
 
-It joins two sources by their revisions. Every change by an operator or a proxy leaves
-an audit entry for 30 days (who, what, why). etcd itself has the changes of the
-membership that it has not compacted yet: registrations, new states, ends of leases.
-These have no time and no name.`
+It combines two sources, ordered by revision. Every change by an operator or a proxy has an
+audit entry for 30 days: who, what, why. etcd has the changes of the membership that it
+has not compacted yet: registrations, states, ends of leases. These have no time and no
+author.`
 
 // History makes the command history.
 func History(s *session.Session) *cobra.Command {
@@ -51,7 +51,7 @@ func History(s *session.Session) *cobra.Command {
 			return history(cmd.Context(), s, of, limit)
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 100, "how many to show, the newest")
+	cmd.Flags().IntVar(&limit, "limit", 100, "show at most this many, the newest")
 	return cmd
 }
 

@@ -18,13 +18,13 @@ import (
 
 // listHelp has the columns as columns.go has them.
 func listHelp() string {
-	return `list shows every entry there is, usable or not.
+	return `list shows all instances, whether proxies use them or not.
 
 ` + columnsHelp(func(w when) bool { return w != ifAsked }) + `
-A column for which no entry has a value may be left out. Below the table stand the removals
-of which nothing is registered ("pdctl allow"), unless --selector is given.
+Columns without a value may be left out. Below the table are removals of instances that are
+not registered ("pdctl allow"), except with --selector.
 
--o wide has all of these columns, used or not, and:
+-o wide has all of these columns, and:
 
 ` + columnsHelp(func(w when) bool { return w == ifAsked }) + `
 -o json prints {"revision": N, "instances": [...], "removed": [...]}, each instance as

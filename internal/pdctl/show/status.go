@@ -17,25 +17,26 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const statusHelp = `status shows whether etcd is well, what is registered, and which proxies run.
+const statusHelp = `status shows the health of etcd, the registered instances, and the running proxies.
 
-IN FLIGHT is what a proxy has in flight by its load digest, and TOLD how old the digest is,
-by the proxy's clock and this one. A proxy with nothing in flight writes one digest only.
+IN FLIGHT is the number of requests in flight in the proxy's load digest. TOLD is the age
+of the digest, by the clocks of the proxy and of this machine. A proxy without requests
+writes no further digest.
 
-ALARMS of etcd matter: with NOSPACE nothing can register any more until etcd is
-compacted, defragmented and the alarm disarmed. A proxy whose APPLIED stays
-behind "membership revision" does not follow etcd.
+With the etcd alarm NOSPACE no instance can register until etcd is compacted and
+defragmented, and the alarm is disarmed. A proxy whose APPLIED stays lower than
+"membership revision" does not follow etcd.
 
-A notice is a proxy's finding about the fleet, such as a role that is there and not used,
-or a connector that hands nothing over. Its numbers may be some seconds old; the proxy's
-/status has the present ones. -o json has notices below "proxies".
+A notice is a problem of the fleet that a proxy reports, such as a role whose instances
+are not used, or a connector that hands nothing over. Its numbers can be some seconds old;
+the proxy's /status has the current ones. -o json has notices under "proxies".
 
 The exit code is 1 when etcd does not answer, or has an alarm.`
 
 // Status makes the command status.
 func Status(s *session.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "show the health of etcd and who is present", Long: statusHelp,
+		Use: "status", Short: "show the health of etcd, the instances and the proxies", Long: statusHelp,
 		Example: "  pdctl status\n  pdctl status -o json | jq .proxies",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return status(cmd.Context(), s) },

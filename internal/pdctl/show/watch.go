@@ -20,14 +20,15 @@ const watchHelp = `watch prints changes as they happen, until Ctrl-C.
 
   2026-11-21T09:00:00Z  17  ~  prefill/10.0.0.7:8100  down  state ready -> down
 
-Columns: time here, revision of etcd, "+" new, "-" gone, "~" changed, "=" there
-at the start (with --initial), instance, its state, view or intent now, what changed.
--o json prints one object a line, -o yaml one document each.
+Columns: local time, etcd revision, kind of change, instance, its present state, view or
+intent, and what changed. Kinds: "+" new, "-" gone, "~" changed, "=" present at the start
+(with --initial). -o json prints one object on each line, -o yaml one document for each.
 
-With --selector, an instance that begins to fit is new, and one that fits no more is gone.
+With --selector, an instance that begins to match is new, and one that stops matching is
+gone.
 
-It goes on when etcd restarts: while etcd is away it says so on stderr, and afterwards
-prints what has changed.`
+watch continues when etcd restarts. While etcd is away it reports that on stderr, and
+afterwards prints what has changed.`
 
 // statusPoll is how often the contact to etcd is checked.
 const statusPoll = time.Second
@@ -41,7 +42,7 @@ func Watch(s *session.Session) *cobra.Command {
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return follow(cmd.Context(), s, initial) },
 	}
-	cmd.Flags().BoolVar(&initial, "initial", false, "print what is there first")
+	cmd.Flags().BoolVar(&initial, "initial", false, "first print all instances")
 	return cmd
 }
 

@@ -10,13 +10,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const exportHelp = `export writes what operators have put into etcd, to be imported into another:
-static instances, pending adds, and overrides (removals).
+const exportHelp = `export prints what operators have stored in etcd, for an import into another etcd:
+static instances, pending adds, and overrides (drains, cordons, removals, weights).
 
-It prints JSON lines. The first says what it is, each other is one key with its
-value as it stands in etcd. Instances that agents hold by a lease are listed as
-skipped: their agents register them again at the etcd that they are given. There
-are no secrets in it.`
+It prints JSON lines. The first describes the export; every other line is one key with
+its value. Instances with a lease are listed as skipped: their agents register them again
+in the new etcd. The export has no secrets.`
 
 const exportExamples = `  pdctl export > fleet.jsonl
   pdctl export | pdctl import --etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379 -`
@@ -24,7 +23,7 @@ const exportExamples = `  pdctl export > fleet.jsonl
 // Export makes the command export.
 func Export(s *session.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "export", Short: "write what operators put into etcd", Long: exportHelp, Example: exportExamples,
+		Use: "export", Short: "write out what operators stored in etcd", Long: exportHelp, Example: exportExamples,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := s.Out.TextOnly("an export is JSON lines already"); err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const importHelp = `import writes an export of pdctl into another etcd. FILE may be - for
+const importHelp = `import writes the output of "pdctl export" into another etcd. FILE can be - for
 standard input.
 
-The whole file is checked before anything is written. Each key is written only
-where nothing is yet, in one transaction with its audit entry, so that an import
-may be repeated, and one that was interrupted goes on. A key that is there already
-and differs is left as it is, and the exit code is 1; use pdctl remove and pdctl add.
-Instances of agents are not imported: give the agents the new etcd.`
+pdctl checks the whole file before it writes anything. It writes a key only if it does
+not exist, in one transaction with its audit entry, so an import can be repeated, also
+after an interruption. An existing key with another value is not changed, and the exit
+code is 1; use "pdctl remove" and "pdctl add". Instances of agents are not imported: start
+the agents with the new etcd.`
 
 const importExamples = `  pdctl import --etcd-endpoints 10.0.0.1:2379 --dry-run fleet.jsonl
   pdctl import --etcd-endpoints 10.0.0.1:2379 fleet.jsonl`
@@ -43,8 +43,8 @@ func Import(s *session.Session) *cobra.Command {
 			return importAll(cmd.Context(), s, entries, reason, dry)
 		},
 	}
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "only tell what would be written")
-	cmd.Flags().StringVar(&reason, "reason", "moved from another etcd", "why, for the audit trail")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "print what would be written, and write nothing")
+	cmd.Flags().StringVar(&reason, "reason", "moved from another etcd", "reason, for the audit log")
 	return cmd
 }
 

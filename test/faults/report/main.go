@@ -96,7 +96,7 @@ func judge(row int, entries []entry) outcome {
 		text := e.What + ": **" + show(e.Value, e.Unit) + "**"
 		hasBar := e.Unit == "count" || e.Bar > 0
 		if hasBar {
-			text += " (bar " + show(e.Bar, e.Unit) + ")"
+			text += " (limit " + show(e.Bar, e.Unit) + ")"
 		}
 		o.measured = append(o.measured, text)
 		if hasBar && e.Value > e.Bar {
@@ -134,25 +134,23 @@ func render(w io.Writer, entries []entry, commit, machine string, now time.Time)
 	var b strings.Builder
 	b.WriteString(`# Reliability: the fault matrix
 
-This page is made by ` + "`make reliability`" + `, which injects every fault below into real
-processes on one machine: etcd members, proxies, agents and simulated engines
-are children of the tests that are killed, paused, wiped and cut off. Do not
-edit it by hand.
+` + "`make reliability`" + ` writes this page; do not edit it by hand. The tests start etcd members,
+proxies, agents and simulated engines as processes on one machine. They kill and pause them,
+wipe their data and cut their connections. [failures.md](failures.md) says what a client sees of a failure.
 
 `)
 	fmt.Fprintf(&b, "- Commit: `%s`\n- Machine: %s\n- Date: %s\n", commit, machine, now.UTC().Format("2 January 2006"))
-	b.WriteString(`- TTL 3 s, audit each 2 s where a row does not say otherwise. Outages are shorter
-  than a row's name says where that changes nothing: longer than every TTL and
-  deadline involved. ` + "`PD_FAULT_LONG=1 make reliability`" + ` takes the full lengths.
-- A row is met when its test passes, which asserts what must not happen (failed
-  requests, a pool that shrinks, a key that changes), and every measured time is
-  within its bar. Times are single runs beside other tests: good for their order,
-  not for their decimals.
+	b.WriteString(`- Lease TTL 3 s and audit every 2 s, unless a row says otherwise. Outages are short, but
+  longer than every TTL and deadline that they test. ` + "`PD_FAULT_LONG=1 make reliability`" + `
+  uses long ones.
+- A row is met when its test passes and every measured time is within its limit. The
+  test also asserts what must not happen: a failed request, an instance that is lost, a key that changes.
+- Each time is from a single run, while other tests were running. Read it as an order of magnitude.
 
 `)
 	var notMet, notRun []string
 	var table strings.Builder
-	table.WriteString("| row | fault | expected | bar | measured | verdict | test |\n|---|---|---|---|---|---|---|\n")
+	table.WriteString("| row | fault | expected | limit | measured | verdict | test |\n|---|---|---|---|---|---|---|\n")
 	for _, l := range matrix() {
 		o := judge(l.row, entries)
 		if o.failed || len(o.missed) > 0 {
