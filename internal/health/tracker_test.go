@@ -37,15 +37,15 @@ func (s *source) set(list ...*instance.Instance) {
 
 // engine answers probes as the test says.
 type engine struct {
-	mu     sync.Mutex
-	err    error
-	probes int
-	hangs  map[string]chan struct{} // by address: probes wait until it is closed
+	mu    sync.Mutex
+	err   error
+	asked int
+	hangs map[string]chan struct{} // by address: probes wait until it is closed
 }
 
 func (e *engine) Alive(ctx context.Context, in *instance.Instance) error {
 	e.mu.Lock()
-	e.probes++
+	e.asked++
 	err, hangs := e.err, e.hangs[in.Address]
 	e.mu.Unlock()
 	if hangs == nil {
@@ -89,7 +89,7 @@ func (e *engine) answer(err error) {
 func (e *engine) probes() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.probes
+	return e.asked
 }
 
 var errDead = errors.New("dead")
