@@ -1,14 +1,15 @@
 package fakevllm
 
 import (
-	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
-)
+	"strconv"
 
-import "strconv"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+)
 
 // agentBody renders the whole answer of one of the two agents' APIs.
 func (x *exchange) agentBody(j *job, ln *lane) []byte {
-	b := make([]byte, 0, 2048+len(ln.seq.text))
+	b := make([]byte, 0, 2048+len(ln.seq.Text))
 	if j.api == apiMessages {
 		return j.appendMessage(b, ln, x.life.server.opt.PromptTokensDetails)
 	}
@@ -35,7 +36,7 @@ func (j *job) appendMessage(b []byte, ln *lane, details bool) []byte {
 	b = append(b, `,"stop_reason":`...)
 	b = jsontext.AppendString(b, j.stopReason(ln))
 	b = append(b, `,"usage":`...)
-	b = j.appendMessageUsage(b, ln.seq.n, details)
+	b = j.appendMessageUsage(b, ln.seq.N, details)
 	if j.kvJSON != nil {
 		b = append(append(b, `,"kv_transfer_params":`...), j.kvJSON...)
 	}
@@ -58,14 +59,14 @@ func (j *job) appendBlock(b []byte, index int, p part) []byte {
 
 // signature is what a client sends back with what the model thought.
 func (j *job) signature(index int) string {
-	x := hashPiece(j.id[:min(len(j.id), 16)]) + uint64(index)
-	return hex16(finish64(x)) + hex16(finish64(^x))
+	x := model.HashPiece(j.id[:min(len(j.id), 16)]) + uint64(index)
+	return model.Hex16(model.Mix(x)) + model.Hex16(model.Mix(^x))
 }
 
 // stopReason is why an answer of /v1/messages ended.
 func (j *job) stopReason(ln *lane) string {
 	switch {
-	case ln.seq.finish == "length":
+	case ln.seq.Finish == "length":
 		return "max_tokens"
 	case ln.calls():
 		return "tool_use"
@@ -102,7 +103,7 @@ func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
 	b = jsontext.AppendString(b, j.id)
 	b = strconv.AppendInt(append(b, `,"created_at":`...), j.created, 10)
 	ended := status == ""
-	incomplete := ended && ln.seq.finish == "length"
+	incomplete := ended && ln.seq.Finish == "length"
 	if incomplete {
 		status = "incomplete"
 		b = append(b, `,"incomplete_details":{"reason":"max_output_tokens"}`...)
@@ -135,7 +136,7 @@ func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
 	if !ended {
 		return append(b, `null,"kv_transfer_params":null`...)
 	}
-	prompt, output := len(j.prompts[0]), ln.seq.n
+	prompt, output := len(j.prompts[0]), ln.seq.N
 	b = strconv.AppendInt(append(b, `{"input_tokens":`...), int64(prompt), 10)
 	b = strconv.AppendInt(append(b, `,"input_tokens_details":{"cached_tokens":`...), int64(j.cached), 10)
 	b = strconv.AppendInt(append(b, `,"cache_write_tokens":`...), int64(j.createdTokens(prompt)), 10)

@@ -1,8 +1,6 @@
 package fakevllm
 
-import (
-	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
-)
+import "github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 
 // named writes the named events of a stream of one of the two agents' APIs.
 type named struct {
@@ -61,7 +59,7 @@ func (x *exchange) agentStream(j *job) {
 	}
 	lanes := j.lanes(true)
 	n.ln = &lanes[0]
-	for round := 1; n.ln.seq.finish == ""; round++ {
+	for round := 1; n.ln.seq.Finish == ""; round++ {
 		if round > 1 && !x.tick(&p) {
 			x.gone()
 			return
@@ -73,8 +71,8 @@ func (x *exchange) agentStream(j *job) {
 			return
 		}
 	}
-	x.core.finished(n.ln.seq.finish)
-	x.offer(j, n.ln.seq.finish)
+	x.core.finished(n.ln.seq.Finish)
+	x.offer(j, n.ln.seq.Finish)
 	n.close()
 	n.form.ended(n)
 	j.keep(n.ln, append(j.appendResponse(nil, n.ln, ""), '}'))

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -17,10 +18,10 @@ const transcribedTokens = 12
 
 // ExpectedTranscription is what is heard in a file, a word for each token.
 func ExpectedTranscription(file []byte, prompt string) []string {
-	heard := answer(Tokenize(fmt.Sprintf("%s %d %08x", prompt, len(file), crc32.ChecksumIEEE(file))), Sampling{MaxTokens: transcribedTokens})
+	heard := model.Generate(model.Tokenize(fmt.Sprintf("%s %d %08x", prompt, len(file), crc32.ChecksumIEEE(file))), model.Sampling{MaxTokens: transcribedTokens})
 	words := make([]string, len(heard.Tokens))
 	for i, id := range heard.Tokens {
-		words[i] = string(AppendWord(nil, id))
+		words[i] = string(model.AppendWord(nil, id))
 	}
 	return words
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -298,28 +299,28 @@ func (p *params) render() error {
 	}
 	ids := make([]int, 0, size)
 	if p.tokenize == nil {
-		p.tokenize = appendTokens
+		p.tokenize = model.AppendTokens
 	}
 	if len(p.tools) > 0 && p.toolChoice != "none" {
-		ids = append(ids, tokenTools)
+		ids = append(ids, model.StartTools)
 		ids = p.tokenize(ids, string(p.raw.tools))
-		ids = append(ids, tokenEnd)
+		ids = append(ids, model.EndMessage)
 	}
 	for i, m := range p.messages {
-		ids = append(ids, tokenStart, roleToken(m.role))
+		ids = append(ids, model.StartMessage, roleToken(m.role))
 		ids = p.tokenize(ids, m.text)
 		if i < len(p.messages)-1 || !p.continueMsg {
-			ids = append(ids, tokenEnd)
+			ids = append(ids, model.EndMessage)
 		}
 	}
 	if p.addGenerate {
-		ids = append(ids, tokenStart, roleToken("assistant"))
+		ids = append(ids, model.StartMessage, roleToken("assistant"))
 	}
 	p.prompts = [][]int{ids}
 	return nil
 }
 
-func roleToken(role string) int { return pieceID(role) }
+func roleToken(role string) int { return model.PieceID(role) }
 
 // wantsCall tells that the answer must be a tool call.
 func (p *params) wantsCall() bool { return p.toolChoice == "required" || p.toolChoice == "function" }

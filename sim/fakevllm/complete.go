@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -160,7 +161,7 @@ func (x *exchange) admit(j *job) error {
 	j.tokenize = s.opt.tokenizer()
 	for i, text := range j.promptText {
 		if s.opt.FineTokens && text != "" { // else it came as ids
-			j.prompts[i] = TokenizeFine(text)
+			j.prompts[i] = model.TokenizeFine(text)
 		}
 	}
 	if j.chat {

@@ -1,13 +1,25 @@
 package fakevllm
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+)
+
+// Sampling and Answer are what a request asks of the simulated model, and what that says.
+type (
+	Sampling = model.Sampling
+	Answer   = model.Answer
+)
 
 // ExpectedCompletion is the answer of /v1/completions to a prompt of token
 // ids. It costs some nanoseconds per token and no request.
-func ExpectedCompletion(prompt []int, s Sampling) Answer { return answer(prompt, s) }
+func ExpectedCompletion(prompt []int, s Sampling) Answer { return model.Generate(prompt, s) }
 
 // ExpectedText is ExpectedCompletion for a prompt of text.
-func ExpectedText(prompt string, s Sampling) Answer { return answer(Tokenize(prompt), s) }
+func ExpectedText(prompt string, s Sampling) Answer {
+	return model.Generate(model.Tokenize(prompt), s)
+}
 
 // Message is a chat message with plain text.
 type Message struct{ Role, Content string }
@@ -15,7 +27,7 @@ type Message struct{ Role, Content string }
 // ExpectedChat is the answer of /v1/chat/completions to messages without
 // tools. To continue a partial answer see ChatPrompt.
 func ExpectedChat(messages []Message, s Sampling) Answer {
-	return answer(ChatPrompt(messages, false), s)
+	return model.Generate(ChatPrompt(messages, false), s)
 }
 
 // ChatPrompt is what the simulated chat template makes of messages: with the
@@ -71,14 +83,14 @@ func ExpectedAt(path string, body []byte, maxModelLen int) ([]Answer, error) {
 		ln := &lanes[i]
 		a := &answers[i]
 		a.PromptTokens = len(j.prompts[ln.prompt])
-		for ln.seq.finish == "" {
+		for ln.seq.Finish == "" {
 			id, _ := ln.step()
 			a.Tokens = append(a.Tokens, id)
 		}
-		a.Text, a.FinishReason, a.StopReason = string(ln.seq.text), ln.finishReason(j), ln.seq.reason
+		a.Text, a.FinishReason, a.StopReason = string(ln.seq.Text), ln.finishReason(j), ln.seq.Reason
 		switch {
 		case ln.call != nil:
-			a.ToolName, a.ToolArguments = ln.call.name, ln.call.upTo(ln.seq.n)
+			a.ToolName, a.ToolArguments = ln.call.name, ln.call.upTo(ln.seq.N)
 		case j.echo && !p.chat:
 			a.Text = j.text(ln.prompt) + a.Text
 			if j.echoOnly {

@@ -8,12 +8,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
 // lane is one of the answers that a request generates side by side.
 type lane struct {
-	seq      sequence
-	sampling Sampling
+	seq      model.Sequence
+	sampling model.Sampling
 	index    int // of the choice
 	prompt   int // which prompt
 	call     *call
@@ -43,7 +44,7 @@ func (j *job) lanes(keepText bool) []lane {
 	}
 	for i := range all {
 		// The sequence points at its lane's sampling, so the slice is final.
-		all[i].seq = newSequence(j.loaded(j.prompts[all[i].prompt]), &all[i].sampling, keepText)
+		all[i].seq = model.NewSequence(j.loaded(j.prompts[all[i].prompt]), &all[i].sampling, keepText)
 	}
 	return all
 }
@@ -53,7 +54,7 @@ func (j *job) loaded(ids []int) []int {
 	if !j.wrongKV {
 		return ids
 	}
-	return append(slices.Clone(ids), tokenEOS)
+	return append(slices.Clone(ids), model.EOS)
 }
 
 // step makes a lane's next token.
@@ -65,26 +66,26 @@ func (ln *lane) step() (id int, text bool) {
 	case ln.call != nil:
 		ids = ln.call.ids
 	default:
-		return ln.seq.step()
+		return ln.seq.Step()
 	}
 	q := &ln.seq
-	id = ids[q.n]
-	q.n++
+	id = ids[q.N]
+	q.N++
 	switch {
-	case q.n == len(ids):
-		q.finish = "stop"
-	case q.n >= ln.sampling.MaxTokens:
-		q.finish = "length"
+	case q.N == len(ids):
+		q.Finish = "stop"
+	case q.N >= ln.sampling.MaxTokens:
+		q.Finish = "length"
 	}
 	return id, false
 }
 
 // finishReason is the lane's reason as the response spells it.
 func (ln *lane) finishReason(j *job) string {
-	if ln.call != nil && ln.seq.finish == "stop" && j.toolChoice == "required" {
+	if ln.call != nil && ln.seq.Finish == "stop" && j.toolChoice == "required" {
 		return "tool_calls"
 	}
-	return ln.seq.finish
+	return ln.seq.Finish
 }
 
 func appendReason(b []byte, reason any) []byte {
@@ -109,7 +110,7 @@ func appendLogprob(b []byte, id int) []byte {
 // appendChatLogprob renders one entry of logprobs.content.
 func appendChatLogprob(b []byte, id, top int) []byte {
 	entry := func() {
-		word := AppendWord(nil, id)
+		word := model.AppendWord(nil, id)
 		b = append(b, `{"token":"`...)
 		b = jsontext.AppendText(b, word)
 		b = append(b, `","logprob":`...)
@@ -148,7 +149,7 @@ func appendTextLogprobs(b []byte, ids []int, nullFirst, offset int) []byte {
 	b = append(b, '{')
 	list("text_offset", func(_, id int) {
 		b = strconv.AppendInt(b, int64(offset), 10)
-		offset += utf8.RuneCount(AppendWord(nil, id))
+		offset += utf8.RuneCount(model.AppendWord(nil, id))
 	})
 	b = append(b, ',')
 	list("token_logprobs", func(i, id int) {
@@ -159,14 +160,14 @@ func appendTextLogprobs(b []byte, ids []int, nullFirst, offset int) []byte {
 		b = appendLogprob(b, id)
 	})
 	b = append(b, ',')
-	list("tokens", func(_, id int) { b = append(appendWordJSON(append(b, '"'), id), '"') })
+	list("tokens", func(_, id int) { b = append(model.AppendWordJSON(append(b, '"'), id), '"') })
 	b = append(b, ',')
 	list("top_logprobs", func(i, id int) {
 		if i < nullFirst {
 			b = append(b, "null"...)
 			return
 		}
-		b = append(appendWordJSON(append(b, '{', '"'), id), '"', ':')
+		b = append(model.AppendWordJSON(append(b, '{', '"'), id), '"', ':')
 		b = append(appendLogprob(b, id), '}')
 	})
 	return append(b, '}')

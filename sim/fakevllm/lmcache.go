@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -247,8 +248,8 @@ func (x *exchange) loadLMCache(j *job) *pydantic.Error {
 }
 
 func (j *job) chunkKey(ids []int) string {
-	g := NewGenerator(ids, 0)
-	return strconv.FormatUint(g.hash(), 16) + j.tags
+	g := model.NewGenerator(ids, 0)
+	return strconv.FormatUint(g.Hash(), 16) + j.tags
 }
 
 // sendChunks hands over a prompt that is computed.

@@ -1,10 +1,10 @@
 package fakevllm
 
 import (
+	"strconv"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 )
-
-import "strconv"
 
 // messagesForm is a stream of /v1/messages; the members of its events come in vLLM's
 // order.
@@ -68,6 +68,6 @@ func (f messagesForm) closed(n *named) {
 }
 
 func (f messagesForm) ended(n *named) {
-	f.event(n, "message_delta", `,"delta":{"stop_reason":"`, n.j.stopReason(n.ln), `","stop_sequence":null},"usage":`, string(n.j.appendMessageUsage(nil, n.ln.seq.n, n.x.life.server.opt.PromptTokensDetails)))
+	f.event(n, "message_delta", `,"delta":{"stop_reason":"`, n.j.stopReason(n.ln), `","stop_sequence":null},"usage":`, string(n.j.appendMessageUsage(nil, n.ln.seq.N, n.x.life.server.opt.PromptTokensDetails)))
 	f.event(n, "message_stop")
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -162,7 +163,7 @@ func (x *exchange) took(j *job, got fetched) {
 	}
 	l.count.loaded.Add(1)
 	j.cached = len(j.prompts[0]) - 1
-	if g := NewGenerator(j.prompts[0], 0); g.hash() != got.prompt {
+	if g := model.NewGenerator(j.prompts[0], 0); g.Hash() != got.prompt {
 		j.wrongKV = true
 		s.refusals.add(x.id + ": " + handover.ErrPrompt.Error() + ": the answer is wrong")
 		l.count.wrongKV.Add(1)
@@ -175,8 +176,8 @@ func (x *exchange) offer(j *job, finish string) {
 		return
 	}
 	j.offers = false
-	g := NewGenerator(j.prompts[0], 0)
-	x.life.transfers.Finish(j.mooncake.transferID, g.hash(), time.Now())
+	g := model.NewGenerator(j.prompts[0], 0)
+	x.life.transfers.Finish(j.mooncake.transferID, g.Hash(), time.Now())
 	x.life.count.made.Add(1)
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -119,7 +120,7 @@ func memberInt(members map[string][]byte, name string) int {
 func (x *exchange) startMoRIIO(j *job) *pydantic.Error {
 	l := x.life
 	s := l.server
-	rid := j.id + "-0-" + hex16(finish64(uint64(time.Now().UnixNano())))[:8] //nolint:gosec // any bits do
+	rid := j.id + "-0-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8] //nolint:gosec // any bits do
 	k := parseMoRIIO(j.kv, rid, s.opt.Mode)
 	if k.load && s.opt.Role == RolePrefill || k.produce && s.opt.Role == RoleDecode {
 		s.violation("%s engine, %s: a leg for the other role", s.opt.Role, x.id)

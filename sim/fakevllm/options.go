@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
 // Role is what the operator of an engine thinks it is for. Like vLLM the
@@ -322,7 +324,7 @@ func (o *Options) handshake() string {
 // tokenizer is what an engine makes of text.
 func (o *Options) tokenizer() func(dst []int, text string) []int {
 	if o.FineTokens {
-		return appendFine
+		return model.AppendFine
 	}
-	return appendTokens
+	return model.AppendTokens
 }

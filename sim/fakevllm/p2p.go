@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -58,8 +59,8 @@ func (x *exchange) startP2P(j *job) {
 		}
 		return
 	}
-	g := NewGenerator(j.prompts[0], 0)
-	c := handover.Claim{RequestID: from.ID, Prompt: g.hash()}
+	g := model.NewGenerator(j.prompts[0], 0)
+	c := handover.Claim{RequestID: from.ID, Prompt: g.Hash()}
 	if err := l.client.Take(x.r.Context(), from.Host+":"+strconv.Itoa(from.Port), c); err != nil {
 		s.refusals.add(x.id + ": " + err.Error())
 		l.count.refused.Add(1)
@@ -86,7 +87,7 @@ func (x *exchange) keepP2P(j *job) {
 		x.reused(to.ID, "a prefill has had it")
 		return
 	}
-	g := NewGenerator(j.prompts[0], 0)
-	x.core.ledger.Put(to.ID, handover.Handover{Prompt: g.hash()}, time.Now())
+	g := model.NewGenerator(j.prompts[0], 0)
+	x.core.ledger.Put(to.ID, handover.Handover{Prompt: g.Hash()}, time.Now())
 	l.count.made.Add(1)
 }

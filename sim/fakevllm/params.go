@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -29,7 +30,7 @@ type params struct {
 	maxTokens           *int
 	maxCompletionTokens *int
 	n                   int
-	sampling            Sampling // MaxTokens is set by admit
+	sampling            model.Sampling // MaxTokens is set by admit
 	stream              bool
 	includeUsage        bool
 	continuousUsage     bool

@@ -1,10 +1,10 @@
 package fakevllm
 
 import (
+	"net/http"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
-
-import "net/http"
 
 // Pause is what vLLM 0.33 does in the pause modes abort and wait, and while it sleeps: new
 // requests to generate get 503, streams inside a 200, and what a decode was to fetch is

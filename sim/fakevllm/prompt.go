@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -84,7 +85,7 @@ func (p *params) addText(text string) error {
 	if text == "" {
 		return pydantic.BadRequest("", nil, "The decoder prompt cannot be empty")
 	}
-	p.prompts = append(p.prompts, Tokenize(text))
+	p.prompts = append(p.prompts, model.Tokenize(text))
 	p.promptText = append(p.promptText, text)
 	return nil
 }
@@ -97,7 +98,7 @@ func (p *params) addIDs(loc string, ids []int) error {
 		if id < 0 {
 			return pydantic.Invalid("greater_than_equal", fmt.Sprintf("%s.%d", loc, i), strconv.AppendInt(nil, int64(id), 10), "Input should be greater than or equal to 0")
 		}
-		if id >= VocabSize {
+		if id >= model.VocabSize {
 			return pydantic.BadRequest("", nil, "Token id %d is out of vocabulary", id)
 		}
 	}
@@ -110,7 +111,7 @@ func (p *params) text(i int) string {
 	if i < len(p.promptText) {
 		return p.promptText[i]
 	}
-	return Detokenize(p.prompts[i])
+	return model.Detokenize(p.prompts[i])
 }
 
 // truncated applies truncate_prompt_tokens: the last tokens stay.

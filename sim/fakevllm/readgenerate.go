@@ -1,8 +1,6 @@
 package fakevllm
 
-import (
-	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
-)
+import "github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 
 // readGenerate reads a body of /inference/v1/generate.
 func readGenerate(body []byte) (*params, error) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -27,13 +28,13 @@ func (x *exchange) respond(j *job) {
 		return
 	}
 	for i := range lanes {
-		x.core.finished(lanes[i].seq.finish)
+		x.core.finished(lanes[i].seq.Finish)
 	}
 	if e := x.checkCalls(lanes); e != nil {
 		x.reject(e)
 		return
 	}
-	x.handOver(j, lanes[0].seq.finish)
+	x.handOver(j, lanes[0].seq.Finish)
 	switch j.api {
 	case apiResponses, apiMessages:
 		body := x.agentBody(j, &lanes[0])
@@ -58,7 +59,7 @@ func (x *exchange) generate(j *job, lanes []lane, p *pace) bool {
 		}
 		for i := range lanes {
 			ln := &lanes[i]
-			if ln.seq.finish != "" {
+			if ln.seq.Finish != "" {
 				continue
 			}
 			id, _ := ln.step()
@@ -66,7 +67,7 @@ func (x *exchange) generate(j *job, lanes []lane, p *pace) bool {
 			if keepIDs {
 				ln.tokens = append(ln.tokens, id)
 			}
-			if ln.seq.finish != "" {
+			if ln.seq.Finish != "" {
 				open--
 			}
 		}
@@ -81,7 +82,7 @@ func (x *exchange) checkCalls(lanes []lane) *pydantic.Error {
 		return nil
 	}
 	for i := range lanes {
-		if lanes[i].call != nil && lanes[i].seq.finish == "length" {
+		if lanes[i].call != nil && lanes[i].seq.Finish == "length" {
 			if x.api == apiMessages {
 				return &pydantic.Error{Status: http.StatusInternalServerError, Kind: "internal_error", Message: "Expecting value: line 1 column 1 (char 0)"}
 			}
@@ -128,7 +129,7 @@ func (x *exchange) send(body []byte) {
 func (x *exchange) body(j *job, lanes []lane) []byte {
 	size := 1024
 	for i := range lanes {
-		size += len(lanes[i].seq.text) + 512 + 64*len(lanes[i].tokens)
+		size += len(lanes[i].seq.Text) + 512 + 64*len(lanes[i].tokens)
 	}
 	b := append(make([]byte, 0, size), `{"id":`...)
 	b = jsontext.AppendString(b, j.id)
@@ -149,7 +150,7 @@ func (x *exchange) body(j *job, lanes []lane) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		completion += lanes[i].seq.n
+		completion += lanes[i].seq.N
 		if j.chat {
 			b = appendChatChoice(b, j, &lanes[i])
 		} else {
@@ -180,7 +181,7 @@ func appendChatChoice(b []byte, j *job, ln *lane) []byte {
 	b = append(b, `,"content":"`...)
 	if ln.call == nil {
 		b = jsontext.AppendText(b, j.echoText())
-		b = jsontext.AppendText(b, ln.seq.text)
+		b = jsontext.AppendText(b, ln.seq.Text)
 	}
 	b = append(b, `","refusal":null,"annotations":null,"audio":null,"function_call":null`...)
 	if ln.call != nil {
@@ -189,7 +190,7 @@ func appendChatChoice(b []byte, j *job, ln *lane) []byte {
 		b = append(b, `,"type":"function","function":{"name":`...)
 		b = jsontext.AppendString(b, ln.call.name)
 		b = append(b, `,"arguments":`...)
-		b = jsontext.AppendString(b, ln.call.upTo(ln.seq.n))
+		b = jsontext.AppendString(b, ln.call.upTo(ln.seq.N))
 		b = append(b, `}}]`...)
 	}
 	b = append(b, `,"reasoning":null},"logprobs":`...)
@@ -207,7 +208,7 @@ func appendChatChoice(b []byte, j *job, ln *lane) []byte {
 	}
 	b = append(b, `,"finish_reason":`...)
 	b = jsontext.AppendString(b, ln.finishReason(j))
-	b = appendReason(append(b, `,"stop_reason":`...), ln.seq.reason)
+	b = appendReason(append(b, `,"stop_reason":`...), ln.seq.Reason)
 	b = append(b, `,"token_ids":`...)
 	return append(appendMaybeInts(b, ln.tokens, j.returnTokenIDs), `,"routed_experts":null}`...)
 }
@@ -221,7 +222,7 @@ func appendTextChoice(b []byte, j *job, ln *lane) []byte {
 		b = jsontext.AppendText(b, j.text(ln.prompt))
 	}
 	if !j.echoOnly {
-		b = jsontext.AppendText(b, ln.seq.text)
+		b = jsontext.AppendText(b, ln.seq.Text)
 	}
 	b = append(b, `","logprobs":`...)
 	switch {
@@ -236,7 +237,7 @@ func appendTextChoice(b []byte, j *job, ln *lane) []byte {
 	}
 	b = append(b, `,"finish_reason":`...)
 	b = jsontext.AppendString(b, ln.finishReason(j))
-	b = appendReason(append(b, `,"stop_reason":`...), ln.seq.reason)
+	b = appendReason(append(b, `,"stop_reason":`...), ln.seq.Reason)
 	b = append(b, `,"token_ids":`...)
 	b = appendMaybeInts(b, ln.tokens, j.returnTokenIDs)
 	b = append(b, `,"prompt_logprobs":`...)
@@ -268,7 +269,7 @@ func appendPromptLogprobs(b []byte, j *job, prompt int) []byte {
 		b = append(b, `":{"logprob":`...)
 		b = appendLogprob(b, id)
 		b = append(b, `,"rank":1,"decoded_token":"`...)
-		b = append(appendWordJSON(b, id), `"}}`...)
+		b = append(model.AppendWordJSON(b, id), `"}}`...)
 	}
 	return append(b, ']')
 }

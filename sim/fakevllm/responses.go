@@ -59,9 +59,9 @@ func (j *job) keep(ln *lane, body []byte) {
 	if j.store == nil || j.api != apiResponses || !j.agent.store {
 		return
 	}
-	said := append(append([]message(nil), j.messages...), message{role: "assistant", text: string(ln.seq.text)})
+	said := append(append([]message(nil), j.messages...), message{role: "assistant", text: string(ln.seq.Text)})
 	status := "completed"
-	if ln.seq.finish == "length" {
+	if ln.seq.Finish == "length" {
 		status = "incomplete"
 	}
 	j.store.put(j.id, &response{body: bytes.Clone(body), status: status, messages: said})

@@ -1,10 +1,10 @@
 package fakevllm
 
 import (
+	"strconv"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 )
-
-import "strconv"
 
 // responsesForm is a stream of /v1/responses; the members of its events come in vLLM's
 // order.

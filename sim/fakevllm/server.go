@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
 const (
@@ -338,7 +339,7 @@ func (l *life) wait(ctx context.Context) error {
 // newUUID is a random version 4 UUID; ids need to be unique, not secret.
 func newUUID() string {
 	a, b := rand.Uint64()&^0xf000|0x4000, rand.Uint64()&^(3<<62)|1<<63
-	s, t := hex16(a), hex16(b)
+	s, t := model.Hex16(a), model.Hex16(b)
 	return s[:8] + "-" + s[8:12] + "-" + s[12:] + "-" + t[:4] + "-" + t[4:]
 }
 

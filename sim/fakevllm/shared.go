@@ -1,10 +1,10 @@
 package fakevllm
 
 import (
+	"sync"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 )
-
-import "sync"
 
 // poolEntries bounds how many prompts a shared pool remembers.
 const poolEntries = 1 << 16

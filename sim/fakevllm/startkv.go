@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -92,8 +93,8 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 func (x *exchange) load(j *job) error {
 	l := x.life
 	c := j.kvReq.claim
-	g := NewGenerator(j.prompts[0], 0)
-	c.Prompt, c.Base, c.Version = g.hash(), j.meeting(l.server.opt.Mode), l.server.opt.handshake()
+	g := model.NewGenerator(j.prompts[0], 0)
+	c.Prompt, c.Base, c.Version = g.Hash(), j.meeting(l.server.opt.Mode), l.server.opt.handshake()
 	if c.Token == "" && !l.server.opt.RewrittenParams {
 		return handover.ErrTampered
 	}
@@ -144,8 +145,8 @@ func (x *exchange) startPool(j *job) {
 	l := x.life
 	pool := l.server.opt.Shared
 	for _, ids := range j.prompts {
-		g := NewGenerator(ids, 0)
-		h := g.hash()
+		g := model.NewGenerator(ids, 0)
+		h := g.Hash()
 		if pool.has(h) {
 			j.cached += (len(ids) - 1) / cacheBlock * cacheBlock
 			continue
@@ -164,8 +165,8 @@ func (x *exchange) prefilled(j *job) {
 	case NIXL, Mooncake:
 	case Plain:
 		for _, ids := range j.prompts {
-			g := NewGenerator(ids, 0)
-			x.life.server.opt.Shared.store(g.hash())
+			g := model.NewGenerator(ids, 0)
+			x.life.server.opt.Shared.store(g.Hash())
 		}
 	}
 }
@@ -191,9 +192,9 @@ func (x *exchange) handOver(j *job, finish string) {
 	if f := x.fault; f != nil && f.Kind == FaultNoKV {
 		return
 	}
-	requestID := j.id + "-" + hex16(finish64(uint64(time.Now().UnixNano())))[:8]
-	g := NewGenerator(j.prompts[0], 0)
-	h := handover.Handover{Prompt: g.hash(), Token: newToken(), Free: x.detach()}
+	requestID := j.id + "-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8]
+	g := model.NewGenerator(j.prompts[0], 0)
+	h := handover.Handover{Prompt: g.Hash(), Token: newToken(), Free: x.detach()}
 	if x.r.Header.Get("X-Request-Id") != "" {
 		h.Base = j.meeting(l.server.opt.Mode)
 	}

@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -73,7 +74,7 @@ func (x *exchange) stream(j *job) {
 	if !x.streamTokens(j, lanes, &p, buf) {
 		return
 	}
-	x.offer(j, lanes[0].seq.finish)
+	x.offer(j, lanes[0].seq.Finish)
 	x.endStream(j, lanes, head, buf)
 }
 
@@ -88,7 +89,7 @@ func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok b
 		}
 		for i := range lanes {
 			ln := &lanes[i]
-			if ln.seq.finish != "" {
+			if ln.seq.Finish != "" {
 				continue
 			}
 			id, text := ln.step()
@@ -96,31 +97,31 @@ func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok b
 			buf = append(buf[:0], ln.head...)
 			switch {
 			case ln.call != nil:
-				buf = ln.call.appendDelta(buf, ln.seq.n)
-			case ln.seq.keep:
+				buf = ln.call.appendDelta(buf, ln.seq.N)
+			case ln.seq.Keep:
 				if round == 1 && j.echo {
 					buf = jsontext.AppendText(buf, j.text(ln.prompt))
 				}
-				buf = jsontext.AppendText(buf, ln.seq.delta())
+				buf = jsontext.AppendText(buf, ln.seq.Delta())
 			default:
 				if round == 1 && j.echo {
 					buf = jsontext.AppendText(buf, j.text(ln.prompt))
 				}
 				if text && !j.echoOnly {
-					buf = appendWordJSON(buf, id)
+					buf = model.AppendWordJSON(buf, id)
 				}
 			}
 			switch {
-			case simple && ln.seq.finish == "" && ln.call == nil && j.chat:
+			case simple && ln.seq.Finish == "" && ln.call == nil && j.chat:
 				buf = append(buf, chatTail...)
-			case simple && ln.seq.finish == "" && ln.call == nil:
+			case simple && ln.seq.Finish == "" && ln.call == nil:
 				buf = append(buf, textTail...)
 			default:
 				buf = x.appendTail(buf, j, ln, id, round == 1)
 			}
-			if ln.seq.finish != "" {
+			if ln.seq.Finish != "" {
 				open--
-				x.core.finished(ln.seq.finish)
+				x.core.finished(ln.seq.Finish)
 			}
 			if !x.write(buf) {
 				x.gone()
@@ -142,7 +143,7 @@ func (x *exchange) endStream(j *job, lanes []lane, head, buf []byte) {
 			prompt += len(ids)
 		}
 		for i := range lanes {
-			completion += lanes[i].seq.n
+			completion += lanes[i].seq.N
 		}
 		// head ends in the beginning of a choice; this event has none.
 		buf = append(buf, head[:len(head)-len(`{"index":`)]...)
@@ -245,15 +246,15 @@ func (x *exchange) appendTail(b []byte, j *job, ln *lane, id int, first bool) []
 	if first && j.echo {
 		ln.offset += utf8.RuneCountInString(j.text(ln.prompt))
 	}
-	ln.offset += utf8.RuneCount(AppendWord(nil, id))
+	ln.offset += utf8.RuneCount(model.AppendWord(nil, id))
 	b = append(b, `,"finish_reason":`...)
-	if ln.seq.finish == "" {
+	if ln.seq.Finish == "" {
 		b = append(b, "null"...)
 	} else {
 		b = jsontext.AppendString(b, ln.finishReason(j))
 	}
-	if ln.seq.finish != "" || !j.chat {
-		b = appendReason(append(b, `,"stop_reason":`...), ln.seq.reason)
+	if ln.seq.Finish != "" || !j.chat {
+		b = appendReason(append(b, `,"stop_reason":`...), ln.seq.Reason)
 	}
 	if !j.chat {
 		b = append(b, `,"prompt_token_ids":`...)
@@ -271,10 +272,10 @@ func (x *exchange) appendTail(b []byte, j *job, ln *lane, id int, first bool) []
 	}
 	b = append(b, "}]"...)
 	if j.continuousUsage {
-		b = x.appendUsage(append(b, `,"usage":`...), j, len(j.prompts[ln.prompt]), ln.seq.n, false, false)
+		b = x.appendUsage(append(b, `,"usage":`...), j, len(j.prompts[ln.prompt]), ln.seq.N, false, false)
 	}
-	if ln.seq.finish != "" && ln.index == 0 && x.life.server.opt.Bidirectional {
-		if x.handOver(j, ln.seq.finish); j.kvJSON != nil {
+	if ln.seq.Finish != "" && ln.index == 0 && x.life.server.opt.Bidirectional {
+		if x.handOver(j, ln.seq.Finish); j.kvJSON != nil {
 			b = append(append(b, `,"kv_transfer_params":`...), j.kvJSON...)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -34,7 +35,7 @@ func (x *exchange) tokenize(body []byte) {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(appendWordJSON(append(b, '"'), id), '"')
+			b = append(model.AppendWordJSON(append(b, '"'), id), '"')
 		}
 		b = append(b, ']')
 	}
@@ -99,7 +100,7 @@ func (x *exchange) detokenize(body []byte) {
 		ids, err = pydantic.Ints("tokens", tokens)
 	}
 	for i, id := range ids {
-		if err == nil && (id < 0 || id >= VocabSize) {
+		if err == nil && (id < 0 || id >= model.VocabSize) {
 			err = pydantic.BadRequest("tokens", nil, "Token id %d at %d is out of vocabulary", id, i)
 		}
 	}
@@ -112,7 +113,7 @@ func (x *exchange) detokenize(body []byte) {
 		return
 	}
 	b := append([]byte(nil), `{"prompt":`...)
-	pydantic.WriteJSON(x.w, http.StatusOK, append(jsontext.AppendString(b, Detokenize(ids)), '}'))
+	pydantic.WriteJSON(x.w, http.StatusOK, append(jsontext.AppendString(b, model.Detokenize(ids)), '}'))
 }
 
 // checkModel refuses a model that is not served; the body was validated.

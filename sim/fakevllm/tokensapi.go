@@ -24,7 +24,7 @@ func appendTokenChoice(b []byte, ln *lane, ids []int, finish string) []byte {
 	if finish == "" {
 		b = append(b, `null,"stop_reason":null`...)
 	} else {
-		b = appendReason(append(jsontext.AppendString(b, finish), `,"stop_reason":`...), ln.seq.reason)
+		b = appendReason(append(jsontext.AppendString(b, finish), `,"stop_reason":`...), ln.seq.Reason)
 	}
 	b = jsontext.AppendInts(append(b, `,"token_ids":`...), ids)
 	return append(b, `,"routed_experts":null,"sampling_mask":null,"weight_versions":null,"logprobs":null}`...)
@@ -38,7 +38,7 @@ func (x *exchange) tokensBody(j *job, lanes []lane) []byte {
 	b = append(b, `,"usage":`...)
 	completion := 0
 	for i := range lanes {
-		completion += lanes[i].seq.n
+		completion += lanes[i].seq.N
 	}
 	b = x.appendUsage(b, j, len(j.prompts[0]), completion, true, true)
 	b = append(b, `,"prompt_logprobs":null,"prompt_token_id_logprobs":null,"prompt_token_ids":`...)
@@ -52,7 +52,7 @@ func (x *exchange) tokensBody(j *job, lanes []lane) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendTokenChoice(b, &lanes[i], lanes[i].tokens, lanes[i].seq.finish)
+		b = appendTokenChoice(b, &lanes[i], lanes[i].tokens, lanes[i].seq.Finish)
 	}
 	return append(b, "]}"...)
 }
@@ -75,7 +75,7 @@ func (x *exchange) streamIDs(j *job) {
 	lanes := j.lanes(true)
 	ln := &lanes[0]
 	head := jsontext.AppendString([]byte(`data: {"request_id":`), j.id)
-	for round := 1; ln.seq.finish == ""; round++ {
+	for round := 1; ln.seq.Finish == ""; round++ {
 		if round > 1 && !x.tick(&p) {
 			x.gone()
 			return
@@ -87,7 +87,7 @@ func (x *exchange) streamIDs(j *job) {
 			b = jsontext.AppendInts(append(b, `,"prompt_token_ids":`...), j.prompts[0])
 		}
 		b = append(b, `,"output_mode":"tokens","choices":[`...)
-		b = append(appendTokenChoice(b, ln, []int{id}, ln.seq.finish), "]}\n\n"...)
+		b = append(appendTokenChoice(b, ln, []int{id}, ln.seq.Finish), "]}\n\n"...)
 		if !x.write(b) {
 			x.gone()
 			return
@@ -96,12 +96,12 @@ func (x *exchange) streamIDs(j *job) {
 			return
 		}
 	}
-	x.core.finished(ln.seq.finish)
-	x.offer(j, ln.seq.finish)
+	x.core.finished(ln.seq.Finish)
+	x.offer(j, ln.seq.Finish)
 	var b []byte
 	if j.includeUsage {
 		b = append(append(b, head...), `,"usage":`...)
-		b = x.appendUsage(b, j, len(j.prompts[0]), ln.seq.n, true, false)
+		b = x.appendUsage(b, j, len(j.prompts[0]), ln.seq.N, true, false)
 		b = append(b, `,"output_mode":"tokens","choices":[]}`+"\n\n"...)
 	}
 	if x.write(append(b, "data: [DONE]\n\n"...)) {

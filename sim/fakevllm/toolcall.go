@@ -2,7 +2,8 @@ package fakevllm
 
 import (
 	"math/bits"
-	"strconv"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
 // call is the tool call that a prompt gets when one is required: a name token,
@@ -15,8 +16,8 @@ type call struct {
 }
 
 func newCall(prompt []int, p *params, choice int) call {
-	g := NewGenerator(prompt, choice)
-	x := finish64(g.hash())
+	g := model.NewGenerator(prompt, choice)
+	x := model.Mix(g.Hash())
 	c := call{name: p.toolName}
 	if c.name == "" {
 		hi, _ := bits.Mul64(x, uint64(len(p.tools)))
@@ -34,17 +35,12 @@ func newCall(prompt []int, p *params, choice int) call {
 	take()
 	c.parts = append(c.parts, `{"text":"`)
 	for range words {
-		c.parts = append(c.parts, string(appendWordJSON(nil, take())))
+		c.parts = append(c.parts, string(model.AppendWordJSON(nil, take())))
 	}
 	take()
 	c.parts = append(c.parts, `"}`)
-	c.ids = append(c.ids, tokenEOS)
+	c.ids = append(c.ids, model.EOS)
 	return c
 }
 
-func callID(x uint64) string { return "chatcmpl-tool-" + hex16(x) + hex16(finish64(x)) }
-
-func hex16(x uint64) string {
-	s := strconv.FormatUint(x, 16)
-	return "0000000000000000"[len(s):] + s
-}
+func callID(x uint64) string { return "chatcmpl-tool-" + model.Hex16(x) + model.Hex16(model.Mix(x)) }

@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
 // Turn is an answer that the model is told to give on the two routes of coding
@@ -104,7 +106,7 @@ func newTold(t *Turn, prompt []int) *told {
 	add := func(text string) {
 		for text != "" {
 			piece := firstPiece(text)
-			o.ids = append(o.ids, pieceID(piece))
+			o.ids = append(o.ids, model.PieceID(piece))
 			o.said = append(o.said, saying{len(o.parts) - 1, piece})
 			text = text[len(piece):]
 		}
@@ -117,22 +119,22 @@ func newTold(t *Turn, prompt []int) *told {
 	}
 	begin(part{kind: kindThinking}, t.Thinking)
 	begin(part{kind: kindText}, t.Text)
-	g := NewGenerator(prompt, 0)
+	g := model.NewGenerator(prompt, 0)
 	for i, c := range t.Calls {
-		x := finish64(g.hash() + uint64(i))
+		x := model.Mix(g.Hash() + uint64(i))
 		o.parts = append(o.parts, part{kind: kindCall, id: callID(x), name: c.Name})
-		o.ids = append(o.ids, pieceID(c.Name))
+		o.ids = append(o.ids, model.PieceID(c.Name))
 		o.said = append(o.said, saying{part: len(o.parts) - 1})
 		add(string(c.Input))
 	}
-	o.ids = append(o.ids, tokenEOS)
+	o.ids = append(o.ids, model.EOS)
 	return &o
 }
 
 // firstPiece is the text of a text's first token, which ends between characters.
 func firstPiece(text string) string {
 	for i, r := range text {
-		if i > 0 && (r == ' ' || i+utf8.RuneLen(r) > maxPiece) {
+		if i > 0 && (r == ' ' || i+utf8.RuneLen(r) > model.MaxPiece) {
 			return text[:i]
 		}
 	}
@@ -155,11 +157,11 @@ func (o *told) upTo(n int) []part {
 func (ln *lane) said() []part {
 	switch {
 	case ln.told != nil:
-		return ln.told.upTo(ln.seq.n)
+		return ln.told.upTo(ln.seq.N)
 	case ln.call != nil:
-		return []part{{kind: kindCall, id: ln.call.id, name: ln.call.name, text: ln.call.upTo(ln.seq.n)}}
-	case len(ln.seq.text) > 0:
-		return []part{{kind: kindText, text: string(ln.seq.text)}}
+		return []part{{kind: kindCall, id: ln.call.id, name: ln.call.name, text: ln.call.upTo(ln.seq.N)}}
+	case len(ln.seq.Text) > 0:
+		return []part{{kind: kindText, text: string(ln.seq.Text)}}
 	}
 	return nil
 }
@@ -168,7 +170,7 @@ func (ln *lane) said() []part {
 // vLLM's parser of calls leaves it.
 func (ln *lane) parts() []part {
 	out := ln.said()
-	if last := len(out) - 1; ln.told != nil && ln.seq.finish == "length" && last >= 0 && out[last].kind == kindCall {
+	if last := len(out) - 1; ln.told != nil && ln.seq.Finish == "length" && last >= 0 && out[last].kind == kindCall {
 		cut := out[last]
 		out[last] = part{kind: kindText, text: "<tool_call>\n{\"name\": \"" + cut.name + "\", \"arguments\": " + cut.text}
 	}
@@ -177,7 +179,7 @@ func (ln *lane) parts() []part {
 
 // newest is what the newest token adds; a part without kind is nothing.
 func (ln *lane) newest() (p part, index int) {
-	switch i := ln.seq.n; {
+	switch i := ln.seq.N; {
 	case ln.told != nil:
 		if i > len(ln.told.said) {
 			return part{}, 0
@@ -191,7 +193,7 @@ func (ln *lane) newest() (p part, index int) {
 			return part{kind: kindCall, id: ln.call.id, name: ln.call.name, text: ln.call.parts[i]}, 0
 		}
 	default:
-		if text := ln.seq.delta(); len(text) > 0 {
+		if text := ln.seq.Delta(); len(text) > 0 {
 			return part{kind: kindText, text: string(text)}, 0
 		}
 	}
@@ -203,5 +205,5 @@ func (ln *lane) calls() bool {
 	if ln.told == nil {
 		return ln.call != nil
 	}
-	return ln.seq.finish == "stop" && slices.ContainsFunc(ln.told.parts, func(p part) bool { return p.kind == kindCall })
+	return ln.seq.Finish == "stop" && slices.ContainsFunc(ln.told.parts, func(p part) bool { return p.kind == kindCall })
 }

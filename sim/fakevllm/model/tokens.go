@@ -1,6 +1,9 @@
-package fakevllm
+package model
 
-import "math/bits"
+import (
+	"math/bits"
+	"strconv"
+)
 
 // VocabSize is the number of token ids of the simulated model: ids run from 0
 // to VocabSize-1, the first FirstTextToken of them are special and have no
@@ -13,17 +16,17 @@ const (
 // The special tokens of the simulated chat template. EOS ends an answer and,
 // as in real templates, a message.
 const (
-	tokenEOS   = 2
-	tokenStart = 3 // begins a message; the role's token follows
-	tokenEnd   = 4 // ends a message
-	tokenTools = 5 // begins the tools block
+	EOS          = 2
+	StartMessage = 3 // begins a message; the role's token follows
+	EndMessage   = 4 // ends a message
+	StartTools   = 5 // begins the tools block
 )
 
 const (
 	consonants = "bdfghjklmnprstvz"
 	vowels     = "aeio"
 	wordLen    = 7  // a space and three syllables
-	maxPiece   = 12 // bytes of one token besides its leading space
+	MaxPiece   = 12 // bytes of one token besides its leading space
 )
 
 // wordSuffix gives some words a tail, so that streams carry two- and four-byte
@@ -56,8 +59,8 @@ func AppendWord(dst []byte, id int) []byte {
 	return append(dst, wordSuffix(id)...)
 }
 
-// appendWordJSON is AppendWord inside a JSON string.
-func appendWordJSON(dst []byte, id int) []byte {
+// AppendWordJSON is AppendWord inside a JSON string.
+func AppendWordJSON(dst []byte, id int) []byte {
 	if id < FirstTextToken || id >= VocabSize {
 		return dst
 	}
@@ -134,8 +137,8 @@ func vowelIndex(c byte) int {
 	return -1
 }
 
-// wordID is the inverse of AppendWord; ok is false for any other text.
-func wordID(piece string) (id int, ok bool) {
+// WordID is the inverse of AppendWord; ok is false for any other text.
+func WordID(piece string) (id int, ok bool) {
 	if len(piece) < wordLen || piece[0] != ' ' {
 		return 0, false
 	}
@@ -156,34 +159,34 @@ func wordID(piece string) (id int, ok bool) {
 // up to twelve other bytes. Texts that AppendWord makes get their own id back,
 // every other piece a hash of its bytes.
 func Tokenize(text string) []int {
-	return appendTokens(make([]int, 0, len(text)/5+4), text)
+	return AppendTokens(make([]int, 0, len(text)/5+4), text)
 }
 
-func appendTokens(dst []int, text string) []int {
+func AppendTokens(dst []int, text string) []int {
 	for i := 0; i < len(text); {
 		start := i
 		if text[i] == ' ' {
 			i++
 		}
-		limit := min(len(text), i+maxPiece)
+		limit := min(len(text), i+MaxPiece)
 		for i < limit && text[i] != ' ' {
 			i++
 		}
-		dst = append(dst, pieceID(text[start:i]))
+		dst = append(dst, PieceID(text[start:i]))
 	}
 	return dst
 }
 
-func pieceID(piece string) int {
-	if id, ok := wordID(piece); ok {
+func PieceID(piece string) int {
+	if id, ok := WordID(piece); ok {
 		return id
 	}
-	hi, _ := bits.Mul64(hashPiece(piece), VocabSize-FirstTextToken)
+	hi, _ := bits.Mul64(HashPiece(piece), VocabSize-FirstTextToken)
 	return FirstTextToken + int(hi)
 }
 
-// hashPiece hashes at most 16 bytes, in words: prompts may have a megabyte.
-func hashPiece(piece string) uint64 {
+// HashPiece hashes at most 16 bytes, in words: prompts may have a megabyte.
+func HashPiece(piece string) uint64 {
 	n := len(piece)
 	var a, b uint64
 	if n >= 8 {
@@ -193,7 +196,7 @@ func hashPiece(piece string) uint64 {
 			a = a<<8 | uint64(piece[i])
 		}
 	}
-	return finish64(a*0x9e3779b97f4a7c15 ^ bits.RotateLeft64(b, 29)*0xd1342543de82ef95 ^ uint64(n)<<56)
+	return Mix(a*0x9e3779b97f4a7c15 ^ bits.RotateLeft64(b, 29)*0xd1342543de82ef95 ^ uint64(n)<<56)
 }
 
 func load64(s string) uint64 {
@@ -211,12 +214,18 @@ func Detokenize(ids []int) string {
 	return string(b)
 }
 
-// finish64 spreads the entropy of x over all bits (the finalizer of the
+// Mix spreads the entropy of x over all bits (the finalizer of the
 // splitmix generator).
-func finish64(x uint64) uint64 {
+func Mix(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9
 	x ^= x >> 27
 	x *= 0x94d049bb133111eb
 	return x ^ x>>31
+}
+
+// Hex16 is a number as 16 hexadecimal digits.
+func Hex16(x uint64) string {
+	s := strconv.FormatUint(x, 16)
+	return "0000000000000000"[len(s):] + s
 }

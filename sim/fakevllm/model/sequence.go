@@ -1,4 +1,4 @@
-package fakevllm
+package model
 
 import (
 	"math/bits"
@@ -25,7 +25,7 @@ func NewGenerator(prompt []int, choice int) Generator {
 		g.Push(id)
 	}
 	if choice > 0 {
-		g.state = finish64(g.state ^ uint64(choice)*0xd1342543de82ef95)
+		g.state = Mix(g.state ^ uint64(choice)*0xd1342543de82ef95)
 	}
 	return g
 }
@@ -39,13 +39,13 @@ func (g *Generator) Push(id int) {
 // Next proposes the token that follows and whether it would rather end here;
 // it doesn't change the sequence. A caller that must not end takes the token.
 func (g *Generator) Next() (id int, eos bool) {
-	x := finish64(g.state)
+	x := Mix(g.state)
 	hi, lo := bits.Mul64(x, VocabSize-FirstTextToken)
 	return FirstTextToken + int(hi), lo>>20%eosEvery == 0
 }
 
-// hash identifies the sequence so far.
-func (g *Generator) hash() uint64 { return finish64(g.state ^ 0x632be59bd9b4e019) }
+// Hash identifies the sequence so far.
+func (g *Generator) Hash() uint64 { return Mix(g.state ^ 0x632be59bd9b4e019) }
 
 // Sampling holds the parameters of a request that change its answer. The
 // simulated model has no randomness, so temperature and its like do not.
@@ -72,21 +72,21 @@ type Answer struct {
 	ToolArguments string
 }
 
-// sequence runs one answer token by token.
-type sequence struct {
+// Sequence runs one answer token by token.
+type Sequence struct {
 	gen    Generator
 	s      *Sampling
-	n      int    // tokens so far
-	text   []byte // whole text so far; kept only when keepText
+	N      int    // tokens so far
+	Text   []byte // whole text so far; kept only when keepText
 	sent   int    // bytes of text already handed out by delta
 	hold   int    // bytes held back while a stop string may still complete
-	keep   bool
-	reason any
-	finish string
+	Keep   bool
+	Reason any
+	Finish string
 }
 
-func newSequence(prompt []int, s *Sampling, keepText bool) sequence {
-	q := sequence{gen: NewGenerator(prompt, s.Choice), s: s, keep: keepText || len(s.Stop) > 0}
+func NewSequence(prompt []int, s *Sampling, keepText bool) Sequence {
+	q := Sequence{gen: NewGenerator(prompt, s.Choice), s: s, Keep: keepText || len(s.Stop) > 0}
 	for _, stop := range s.Stop {
 		if !s.IncludeStop {
 			q.hold = max(q.hold, len(stop)-1)
@@ -95,22 +95,22 @@ func newSequence(prompt []int, s *Sampling, keepText bool) sequence {
 	return q
 }
 
-// step makes the next token. After it, finish is non-empty when the answer is
+// Step makes the next token. After it, finish is non-empty when the answer is
 // complete, and text tells whether the token's word belongs to the text.
-func (q *sequence) step() (id int, text bool) {
+func (q *Sequence) Step() (id int, text bool) {
 	id, eos := q.gen.Next()
-	mayStop := q.n >= q.s.MinTokens
+	mayStop := q.N >= q.s.MinTokens
 	if eos && mayStop && !q.s.IgnoreEOS {
-		q.n++
-		q.finish = "stop"
-		return tokenEOS, false
+		q.N++
+		q.Finish = "stop"
+		return EOS, false
 	}
 	if len(q.s.StopTokenIDs) > 0 && contains(q.s.StopTokenIDs, id) {
 		if mayStop {
-			q.n++
-			q.finish, q.reason = "stop", id
-			if q.s.IncludeStop && q.keep {
-				q.text = AppendWord(q.text, id)
+			q.N++
+			q.Finish, q.Reason = "stop", id
+			if q.s.IncludeStop && q.Keep {
+				q.Text = AppendWord(q.Text, id)
 			}
 			return id, q.s.IncludeStop
 		}
@@ -119,51 +119,51 @@ func (q *sequence) step() (id int, text bool) {
 			id = FirstTextToken + (id+1-FirstTextToken)%(VocabSize-FirstTextToken)
 		}
 	}
-	q.n++
+	q.N++
 	q.gen.Push(id)
-	if q.keep {
-		before := len(q.text)
-		q.text = AppendWord(q.text, id)
-		if len(q.s.Stop) > 0 && q.n > q.s.MinTokens {
+	if q.Keep {
+		before := len(q.Text)
+		q.Text = AppendWord(q.Text, id)
+		if len(q.s.Stop) > 0 && q.N > q.s.MinTokens {
 			q.checkStop(before)
 		}
 	}
-	if q.finish == "" && q.n >= q.s.MaxTokens {
-		q.finish = "length"
+	if q.Finish == "" && q.N >= q.s.MaxTokens {
+		q.Finish = "length"
 	}
 	return id, true
 }
 
 // checkStop looks for the first stop string that ends in what was added after
 // offset before, and cuts the text there.
-func (q *sequence) checkStop(before int) {
+func (q *Sequence) checkStop(before int) {
 	best, which := -1, ""
 	for _, stop := range q.s.Stop {
 		from := max(0, before-len(stop)+1)
-		if i := indexFrom(q.text, stop, from); i >= 0 && (best < 0 || i < best) {
+		if i := indexFrom(q.Text, stop, from); i >= 0 && (best < 0 || i < best) {
 			best, which = i, stop
 		}
 	}
 	if best < 0 {
 		return
 	}
-	q.finish, q.reason = "stop", which
+	q.Finish, q.Reason = "stop", which
 	if q.s.IncludeStop {
 		best += len(which)
 	}
-	q.text = q.text[:best]
+	q.Text = q.Text[:best]
 }
 
-// delta is the text that became ready since the last call; only with keep.
-func (q *sequence) delta() []byte {
-	ready := len(q.text)
-	if q.finish == "" {
-		ready = runeStart(q.text, max(q.sent, ready-q.hold))
+// Delta is the text that became ready since the last call; only with keep.
+func (q *Sequence) Delta() []byte {
+	ready := len(q.Text)
+	if q.Finish == "" {
+		ready = runeStart(q.Text, max(q.sent, ready-q.hold))
 	}
 	if ready <= q.sent {
 		return nil
 	}
-	d := q.text[q.sent:ready]
+	d := q.Text[q.sent:ready]
 	q.sent = ready
 	return d
 }
@@ -190,14 +190,14 @@ func contains(ids []int, id int) bool {
 	return slices.Contains(ids, id)
 }
 
-// answer runs a sequence to its end.
-func answer(prompt []int, s Sampling) Answer {
-	q := newSequence(prompt, &s, true)
+// Generate runs a sequence to its end.
+func Generate(prompt []int, s Sampling) Answer {
+	q := NewSequence(prompt, &s, true)
 	a := Answer{PromptTokens: len(prompt), Tokens: make([]int, 0, min(s.MaxTokens, 512))}
-	for q.finish == "" {
-		id, _ := q.step()
+	for q.Finish == "" {
+		id, _ := q.Step()
 		a.Tokens = append(a.Tokens, id)
 	}
-	a.Text, a.FinishReason, a.StopReason = string(q.text), q.finish, q.reason
+	a.Text, a.FinishReason, a.StopReason = string(q.Text), q.Finish, q.Reason
 	return a
 }

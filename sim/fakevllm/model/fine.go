@@ -1,4 +1,4 @@
-package fakevllm
+package model
 
 // maxFine is the longest of the fine tokens, in bytes.
 const maxFine = 8
@@ -9,24 +9,24 @@ const maxFine = 8
 // lengths depend on the bytes, so that a number of tokens is never a number of
 // bytes. As with real vocabularies text that is added changes the last tokens only.
 func TokenizeFine(text string) []int {
-	return appendFine(make([]int, 0, len(text)/4+4), text)
+	return AppendFine(make([]int, 0, len(text)/4+4), text)
 }
 
-func appendFine(dst []int, text string) []int {
+func AppendFine(dst []int, text string) []int {
 	for i := 0; i < len(text); {
 		end := i + 1
 		for end < len(text) && text[end] != ' ' {
 			end++
 		}
-		if run := text[i:end]; len(run) <= maxPiece+1 {
-			if id, ok := wordID(run); ok {
+		if run := text[i:end]; len(run) <= MaxPiece+1 {
+			if id, ok := WordID(run); ok {
 				dst, i = append(dst, id), end
 				continue
 			}
 		}
 		for i < end {
 			n := fineLen(text[i:end])
-			dst = append(dst, pieceID(text[i:i+n]))
+			dst = append(dst, PieceID(text[i:i+n]))
 			i += n
 		}
 	}
@@ -38,5 +38,5 @@ func fineLen(run string) int {
 	if len(run) < maxFine {
 		return len(run)
 	}
-	return 1 + int(finish64(load64(run))%maxFine)
+	return 1 + int(Mix(load64(run))%maxFine)
 }
