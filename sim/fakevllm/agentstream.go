@@ -1,6 +1,9 @@
 package fakevllm
 
-import "github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+import (
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+)
 
 // named writes the named events of a stream of one of the two agents' APIs.
 type named struct {
@@ -49,7 +52,7 @@ func (x *exchange) agentStream(j *job) {
 		x.gone()
 		return
 	}
-	if n.form.began(n); !n.flush() || x.strike(AfterRole, 0) {
+	if n.form.began(n); !n.flush() || x.strike(fault.AfterRole, 0) {
 		return
 	}
 	if j.loadErr != nil {
@@ -67,7 +70,7 @@ func (x *exchange) agentStream(j *job) {
 		id, _ := n.ln.step()
 		x.generated(n.ln, id)
 		n.token()
-		if !n.flush() || x.strike(AfterTokens, round) {
+		if !n.flush() || x.strike(fault.AfterTokens, round) {
 			return
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
@@ -69,7 +70,7 @@ func (x *exchange) streamWords(path, model string, words []string) {
 	x.w.WriteHeader(http.StatusOK)
 	x.streaming = true
 	x.flush()
-	if x.strike(AfterHeaders, 0) {
+	if x.strike(fault.AfterHeaders, 0) {
 		return
 	}
 	kind, id := "transcription.chunk", "trsc-"
@@ -93,7 +94,7 @@ func (x *exchange) streamWords(path, model string, words []string) {
 			x.gone()
 			return
 		}
-		if x.strike(AfterTokens, i+1) {
+		if x.strike(fault.AfterTokens, i+1) {
 			return
 		}
 	}

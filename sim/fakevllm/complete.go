@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
@@ -66,7 +67,7 @@ func (x *exchange) complete(body []byte, chat bool) {
 
 // shutsDown tells that the engine ends the request before it has begun with it.
 func (x *exchange) shutsDown() bool {
-	return x.fault != nil && x.fault.Kind == FaultAbort && x.fault.At == AfterRole
+	return x.fault != nil && x.fault.Kind == fault.Abort && x.fault.At == fault.AfterRole
 }
 
 // run generates the answer of an admitted request.

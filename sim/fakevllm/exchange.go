@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
@@ -15,7 +16,7 @@ type exchange struct {
 	w       http.ResponseWriter
 	flusher flusher
 	r       *http.Request
-	fault   *Fault // nil for none
+	fault   *fault.Fault // nil for none
 	timer   *time.Timer
 
 	streaming bool // headers of an event stream are out
@@ -35,38 +36,38 @@ type exchange struct {
 
 // strike lets the fault happen if it is its time; ended tells that the
 // exchange is over.
-func (x *exchange) strike(at Stage, tokens int) (ended bool) {
+func (x *exchange) strike(at fault.Stage, tokens int) (ended bool) {
 	f := x.fault
-	if f == nil || f.At != at || at == AfterTokens && f.Tokens != tokens {
+	if f == nil || f.At != at || at == fault.AfterTokens && f.Tokens != tokens {
 		return false
 	}
 	switch f.Kind {
-	case FaultStatus:
+	case fault.Status:
 		x.status(f)
-	case FaultHang:
-		if at != BeforeRead && at != AfterRead {
+	case fault.Hang:
+		if at != fault.BeforeRead && at != fault.AfterRead {
 			x.flush() // before that nothing, not even a header, may go out
 		}
 		x.hang()
-	case FaultReset:
+	case fault.Reset:
 		x.drop(true)
-	case FaultClose:
+	case fault.Close:
 		x.drop(false)
-	case FaultErrorEvent:
+	case fault.ErrorEvent:
 		e := pydantic.InternalError()
 		if f.Status != 0 {
 			e = &pydantic.Error{Status: f.Status, Kind: http.StatusText(f.Status), Message: http.StatusText(f.Status)}
 		}
 		x.fail(e)
-	case FaultGarbage:
+	case fault.Garbage:
 		x.garbage()
-	case FaultDie:
+	case fault.Die:
 		x.life.server.Kill()
-	case FaultAbort:
+	case fault.Abort:
 		x.finish("abort", nil)
-	case FaultRecomputed:
+	case fault.Recomputed:
 		x.finish("stop", "recomputed")
-	case FaultSlow, FaultNoKV:
+	case fault.Slow, fault.NoKV:
 		return false // act elsewhere
 	}
 	return true
@@ -90,7 +91,7 @@ func (x *exchange) finish(finish string, stop any) {
 	pydantic.WriteJSON(x.w, http.StatusOK, append(b, `,"usage":{"prompt_tokens":1,"total_tokens":1,"completion_tokens":0},"kv_transfer_params":null}`...))
 }
 
-func (x *exchange) status(f *Fault) {
+func (x *exchange) status(f *fault.Fault) {
 	for k, v := range f.Header {
 		x.w.Header().Set(k, v)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
@@ -222,7 +223,7 @@ type pace struct {
 func (x *exchange) first(j *job) (pace, bool) {
 	o := &x.life.server.opt
 	ttft, itl := o.TTFT, o.ITL
-	if f := x.fault; f != nil && f.Kind == FaultSlow {
+	if f := x.fault; f != nil && f.Kind == fault.Slow {
 		ttft += f.TTFT
 		itl += f.ITL
 	}

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
@@ -172,7 +173,7 @@ func (x *exchange) took(j *job, got fetched) {
 
 // offer ends a prefill's part: only what ended by length can be fetched.
 func (x *exchange) offer(j *job, finish string) {
-	if !j.offers || finish != "length" || x.fault != nil && x.fault.Kind == FaultNoKV {
+	if !j.offers || finish != "length" || x.fault != nil && x.fault.Kind == fault.NoKV {
 		return
 	}
 	j.offers = false

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
@@ -80,7 +81,7 @@ func (x *exchange) startP2P(j *job) {
 func (x *exchange) keepP2P(j *job) {
 	l := x.life
 	to, _ := parseP2P(j.kv, "remote_decoder")
-	if to.ID == "" || x.fault != nil && x.fault.Kind == FaultNoKV {
+	if to.ID == "" || x.fault != nil && x.fault.Kind == fault.NoKV {
 		return
 	}
 	if x.core.ledger.Knows(to.ID) {

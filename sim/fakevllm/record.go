@@ -61,9 +61,3 @@ func (s *Server) ForgetRequests() {
 	defer s.record.mu.Unlock()
 	s.record.list, s.record.bytes = nil, 0
 }
-
-// Script adds faults behind those already scripted.
-func (s *Server) Script(faults ...Fault) error { return s.faults.add(faults) }
-
-// ClearFaults ends all scripted faults; those that happen now go on.
-func (s *Server) ClearFaults() { s.faults.clear() }

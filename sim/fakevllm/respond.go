@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
@@ -95,16 +96,16 @@ func (x *exchange) checkCalls(lanes []lane) *pydantic.Error {
 // send writes the whole body, or as much as a fault lets out.
 func (x *exchange) send(body []byte) {
 	f := x.fault
-	if f == nil || f.At == BeforeRead || f.At == AfterRead {
+	if f == nil || f.At == fault.BeforeRead || f.At == fault.AfterRead {
 		pydantic.WriteJSON(x.w, http.StatusOK, body)
 		x.completed()
 		return
 	}
-	if f.Kind == FaultErrorEvent {
+	if f.Kind == fault.ErrorEvent {
 		x.fail(pydantic.InternalError())
 		return
 	}
-	if f.ends() && x.strike(AfterRole, 0) {
+	if f.Ends() && x.strike(fault.AfterRole, 0) {
 		return
 	}
 	h := x.w.Header()
@@ -113,11 +114,11 @@ func (x *exchange) send(body []byte) {
 	x.w.WriteHeader(http.StatusOK)
 	x.streaming = true
 	x.flush()
-	if x.strike(AfterHeaders, 0) || x.strike(AfterRole, 0) {
+	if x.strike(fault.AfterHeaders, 0) || x.strike(fault.AfterRole, 0) {
 		return
 	}
 	half := len(body) / 2
-	if x.write(body[:half]) && x.strike(AfterTokens, f.Tokens) {
+	if x.write(body[:half]) && x.strike(fault.AfterTokens, f.Tokens) {
 		return
 	}
 	if x.write(body[half:]) {

@@ -78,8 +78,9 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveAdmin(w, r)
 		return
 	}
-	x := &exchange{life: l, w: w, flusher: w.(flusher), r: r, fault: s.faults.match(path, r.Header.Get(headerRank)), id: path, core: l.cores[0]}
-	x.api, _ = apiOf(path)
+	x := &exchange{life: l, w: w, flusher: w.(flusher), r: r, id: path, core: l.cores[0]}
+	api, generates := apiOf(path)
+	x.api, x.fault = api, s.faults.Match(path, r.Header.Get(headerRank), generates)
 	if x.strike(BeforeRead, 0) {
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/zmq"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
@@ -28,7 +29,7 @@ type Server struct {
 	opt     Options
 	count   counters
 	pausing atomic.Bool // see Pause
-	faults  script
+	faults  fault.Script
 	mute    atomic.Bool // no pings
 	record  record
 

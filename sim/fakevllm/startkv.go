@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
@@ -189,7 +190,7 @@ func (x *exchange) handOver(j *job, finish string) {
 	if j.kvReq.form != kvProduce && !back || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly || l.server.opt.Mode == Ascend) {
 		return
 	}
-	if f := x.fault; f != nil && f.Kind == FaultNoKV {
+	if f := x.fault; f != nil && f.Kind == fault.NoKV {
 		return
 	}
 	requestID := j.id + "-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8]

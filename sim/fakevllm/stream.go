@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
@@ -21,7 +22,7 @@ func (x *exchange) stream(j *job) {
 	x.w.WriteHeader(http.StatusOK)
 	x.streaming = true
 	x.flush()
-	if x.strike(AfterHeaders, 0) {
+	if x.strike(fault.AfterHeaders, 0) {
 		return
 	}
 	if j.api == apiResponses || j.api == apiMessages {
@@ -48,7 +49,7 @@ func (x *exchange) stream(j *job) {
 			}
 		}
 	}
-	if x.strike(AfterRole, 0) {
+	if x.strike(fault.AfterRole, 0) {
 		return
 	}
 	if j.loadErr != nil {
@@ -128,7 +129,7 @@ func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok b
 				return false
 			}
 		}
-		if x.strike(AfterTokens, round) {
+		if x.strike(fault.AfterTokens, round) {
 			return false
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
@@ -64,7 +65,7 @@ func (x *exchange) streamIDs(j *job) {
 		x.gone()
 		return
 	}
-	if x.strike(AfterRole, 0) {
+	if x.strike(fault.AfterRole, 0) {
 		return
 	}
 	if j.loadErr != nil {
@@ -92,7 +93,7 @@ func (x *exchange) streamIDs(j *job) {
 			x.gone()
 			return
 		}
-		if x.strike(AfterTokens, round) {
+		if x.strike(fault.AfterTokens, round) {
 			return
 		}
 	}
