@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
 )
 
 // core is one engine core with a KV cache and a queue of its own, of which vLLM has
@@ -29,14 +30,14 @@ type core struct {
 	stats    stats
 	running  atomic.Int64
 	waiting  atomic.Int64
-	requests atomic.Int64   // it has run, see Server.Ranks
-	cache    *kvcache.Cache // nil for one without limits
-	events   *events        // nil for one that publishes none
+	requests atomic.Int64        // it has run, see Server.Ranks
+	cache    *kvcache.Cache      // nil for one without limits
+	events   *kvevents.Publisher // nil for one that publishes none
 	turns    turns
 	prefill  atomic.Int64 // 1 while a prompt is computed
 }
 
-func newCore(o *Options, rank int, engineID string, e *events) *core {
+func newCore(o *Options, rank int, engineID string, e *kvevents.Publisher) *core {
 	c := &core{opt: o, rank: rank, engineID: engineID, ledger: handover.NewLedger(engineID, o.handshake(), o.KVLease, o.Mode == P2P, o.Mode == NIXLPush), events: e}
 	if o.MaxRunning > 0 {
 		c.slots = make(chan struct{}, o.MaxRunning)
@@ -44,7 +45,7 @@ func newCore(o *Options, rank int, engineID string, e *events) *core {
 	if o.CacheBlocks > 0 {
 		var tell func(kvcache.Event)
 		if e != nil {
-			tell = e.tell
+			tell = e.Tell
 		}
 		c.cache = kvcache.New(kvcache.Config{BlockSize: o.BlockSize, Blocks: o.CacheBlocks, Seed: rand.Uint64(), Tell: tell})
 	}

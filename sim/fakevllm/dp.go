@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -16,7 +17,7 @@ import (
 const headerRank = "X-data-parallel-rank"
 
 // addCores makes the cores of a life. vLLM tells the ids of ranks apart by their ends.
-func (l *life) addCores(e *events) {
+func (l *life) addCores(e *kvevents.Publisher) {
 	o := &l.server.opt
 	base := l.engineID
 	for rank := range o.DPSize {

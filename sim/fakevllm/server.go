@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
@@ -126,13 +127,13 @@ func (s *Server) begin(ctx context.Context) error {
 	if s.opt.StoreResponses {
 		l.responses = &responses{m: map[string]*response{}}
 	}
-	published, err := startEvents(ctx, s.opt.KVEvents, s.opt.Version, s.opt.BlockSize)
+	published, err := kvevents.Start(ctx, s.opt.KVEvents, minor(s.opt.Version), s.opt.BlockSize)
 	if err != nil {
 		return errors.Join(err, raw.Close())
 	}
 	l.addCores(published)
-	if published != nil && published.router != nil {
-		l.serving.Go(published.replay)
+	if published != nil {
+		l.serving.Go(published.Replay)
 	}
 	l.http = &http.Server{
 		Handler: l, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
@@ -322,7 +323,7 @@ func (l *life) end() {
 	l.endLMCache()
 	for _, c := range l.cores {
 		if c.events != nil {
-			c.events.close()
+			c.events.Close()
 		}
 	}
 	l.client.Close()

@@ -1,4 +1,4 @@
-package fakevllm
+package kvevents
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -17,44 +16,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 )
 
-// KVEvents is vLLM's --kv-events-config.
-type KVEvents struct {
-	Enabled        bool    `json:"enable_kv_cache_events"`
-	Publisher      string  `json:"publisher"` // "zmq" or "null"; by default zmq if enabled
-	Endpoint       string  `json:"endpoint"`  // default "tcp://*:5557"
-	ReplayEndpoint *string `json:"replay_endpoint"`
-	BufferSteps    int     `json:"buffer_steps"` // default 10000
-	HWM            int     `json:"hwm"`          // default 100000
-	MaxQueueSize   int     `json:"max_queue_size"`
-	Topic          string  `json:"topic"`
-}
-
-// filled has vLLM's defaults.
-func (k KVEvents) filled() KVEvents {
-	if k.Publisher == "" {
-		k.Publisher = "null"
-		if k.Enabled {
-			k.Publisher = "zmq"
-		}
-	}
-	if k.Endpoint == "" {
-		k.Endpoint = "tcp://*:5557"
-	}
-	if k.BufferSteps == 0 {
-		k.BufferSteps = 10_000
-	}
-	if k.HWM == 0 {
-		k.HWM = 100_000
-	}
-	if k.MaxQueueSize == 0 {
-		k.MaxQueueSize = 100_000
-	}
-	return k
-}
-
-// events publishes what is stored in and removed from the cache of one engine core.
-type events struct {
-	conf   KVEvents
+// Publisher publishes what is stored in and removed from the cache of one engine core.
+type Publisher struct {
+	conf   Config
 	arrays bool // events are arrays, as up to vLLM 0.23
 	topics bool // replays name the topic, as since 0.26
 	pub    *zmq.Publisher
@@ -66,24 +30,14 @@ type events struct {
 	buffer [][]byte // payloads of the last messages
 }
 
-// minor is the second number of a version, 0 if there is none.
-func minor(version string) int {
-	rest, _ := strings.CutPrefix(version, "0.")
-	rest, _, _ = strings.Cut(rest, ".")
-	n, err := strconv.Atoi(rest)
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
-// startEvents brings a publisher up. It binds as vLLM's does: where the endpoint has a
+// Start brings a publisher up, in the form of a version of vLLM by its minor number; nil
+// for an engine that publishes nothing. It binds as vLLM's does: where the endpoint has a
 // wildcard; otherwise it connects. Port 0 binds, too.
-func startEvents(ctx context.Context, conf *KVEvents, version string, blockSize int) (*events, error) {
+func Start(ctx context.Context, conf *Config, minor, blockSize int) (*Publisher, error) {
 	if conf == nil || !conf.Enabled || conf.filled().Publisher != "zmq" {
 		return nil, nil
 	}
-	e := &events{conf: conf.filled(), arrays: minor(version) < 24, topics: minor(version) >= 26, size: blockSize}
+	e := &Publisher{conf: conf.filled(), arrays: minor < 24, topics: minor >= 26, size: blockSize}
 	var err error
 	if binds := strings.Contains(e.conf.Endpoint, "*") || strings.Contains(e.conf.Endpoint, "::") || strings.HasSuffix(e.conf.Endpoint, ":0"); binds {
 		if e.pub, err = zmq.Publish(ctx, e.conf.Endpoint, e.conf.HWM, nil); err == nil {
@@ -114,15 +68,19 @@ func withPort(endpoint string, addr net.Addr) string {
 	return endpoint[:strings.LastIndexByte(endpoint, ':')+1] + port
 }
 
-func (e *events) close() {
+// Config is the configuration with its defaults, and the ports that were bound.
+func (e *Publisher) Config() Config { return e.conf }
+
+// Close ends it, and the replays.
+func (e *Publisher) Close() {
 	_ = e.pub.Close()
 	if e.router != nil {
 		_ = e.router.Close()
 	}
 }
 
-// tell publishes a change as a batch of its own.
-func (e *events) tell(c kvcache.Event) {
+// Tell publishes a change as a batch of its own.
+func (e *Publisher) Tell(c kvcache.Event) {
 	b := msgp.AppendArrayHeader(nil, 3)
 	b = msgp.AppendFloat64(b, float64(time.Now().UnixMicro())/1e6)
 	b = msgp.AppendArrayHeader(b, 1)
@@ -180,7 +138,7 @@ func appendExtraKeys(b []byte, c kvcache.Event) []byte {
 }
 
 // appendMap is the form since vLLM 0.24.
-func (e *events) appendMap(b []byte, c kvcache.Event) []byte {
+func (e *Publisher) appendMap(b []byte, c kvcache.Event) []byte {
 	if !c.Stored {
 		b = msgp.AppendString(msgp.AppendString(msgp.AppendMapHeader(b, 3), "type"), "BlockRemoved")
 		b = appendHashes(msgp.AppendString(b, "block_hashes"), c.Hashes)
@@ -200,7 +158,7 @@ func (e *events) appendMap(b []byte, c kvcache.Event) []byte {
 }
 
 // appendArray is the form up to 0.23.
-func (e *events) appendArray(b []byte, c kvcache.Event) []byte {
+func (e *Publisher) appendArray(b []byte, c kvcache.Event) []byte {
 	if !c.Stored {
 		b = msgp.AppendString(msgp.AppendArrayHeader(b, 3), "BlockRemoved")
 		return msgp.AppendString(appendHashes(b, c.Hashes), "GPU")
@@ -212,8 +170,11 @@ func (e *events) appendArray(b []byte, c kvcache.Event) []byte {
 	return appendExtraKeys(msgp.AppendNil(b), c)    // lora_name
 }
 
-// replay answers who has missed messages, until the router is closed.
-func (e *events) replay() {
+// Replay answers who has missed messages, until Close.
+func (e *Publisher) Replay() {
+	if e.router == nil {
+		return
+	}
 	for {
 		m, err := e.router.Receive(context.Background())
 		if err != nil {
@@ -230,7 +191,7 @@ func (e *events) replay() {
 const endOfReplay = 1<<64 - 1
 
 // answer sends what is still there from a number on, and the end.
-func (e *events) answer(m zmq.Message, from uint64) {
+func (e *Publisher) answer(m zmq.Message, from uint64) {
 	e.mu.Lock()
 	first := e.next - uint64(len(e.buffer))
 	list := e.buffer
@@ -243,7 +204,7 @@ func (e *events) answer(m zmq.Message, from uint64) {
 	_ = e.reply(m, endOfReplay, nil, nil) // it may have left
 }
 
-func (e *events) reply(m zmq.Message, seq uint64, topic, payload []byte) error {
+func (e *Publisher) reply(m zmq.Message, seq uint64, topic, payload []byte) error {
 	number := binary.BigEndian.AppendUint64(nil, seq)
 	if e.topics {
 		return m.Answer(nil, topic, number, payload)
