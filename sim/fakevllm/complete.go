@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
@@ -17,21 +18,21 @@ type job struct {
 	base     string
 	created  int64
 	model    string
-	kvReq    kvRequest
+	kvReq    kvparams.NIXLParams
 	kvJSON   []byte // of the response, nil for null
 	echoOnly bool
 	limits   []int // max_tokens per prompt
 	cached   int   // prompt tokens that needed no computing
 	details  bool  // usage tells of them
 	loadErr  error // the KV load failed and the policy is to fail
-	mooncake mooncakeRequest
-	fetching chan fetched // of a Mooncake decode that loads
-	offers   bool         // a Mooncake prefill whose blocks a decode may fetch
-	wrongKV  bool         // what was loaded is of another prompt
-	store    *responses   // nil for an engine that stores none
-	turn     *Turn        // what the model is told to say, nil where it says its own
-	spec     *disaggSpec  // of an LMCache prefill, nil if none
-	tags     string       // of the keys of LMCache's chunks
+	mooncake kvparams.MooncakeParams
+	fetching chan fetched          // of a Mooncake decode that loads
+	offers   bool                  // a Mooncake prefill whose blocks a decode may fetch
+	wrongKV  bool                  // what was loaded is of another prompt
+	store    *responses            // nil for an engine that stores none
+	turn     *Turn                 // what the model is told to say, nil where it says its own
+	spec     *kvparams.LMCacheSpec // of an LMCache prefill, nil if none
+	tags     string                // of the keys of LMCache's chunks
 	arrived  time.Time
 }
 

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -36,11 +37,11 @@ func (s *Server) inspect(j *job, r *http.Request) {
 		if j.n != 1 || len(j.prompts) != 1 {
 			report("more than one answer is asked for")
 		}
-		if s.opt.Mode.handsOver() && parseKV(j.kv, s.opt.Mode).form != kvProduce {
+		if s.opt.Mode.HandsOver() && kvparams.ParseNIXL(j.kv, s.opt.Mode).Form != kvparams.Produce {
 			report("kv_transfer_params has not the prefill form")
 		}
 		if s.opt.Mode == P2P {
-			if p2pMember(j.kv, "remote_decoder") == nil {
+			if kvparams.P2PMember(j.kv, "remote_decoder") == nil {
 				report("kv_transfer_params has no remote_decoder")
 			}
 			if r.Header.Get(headerRank) == "" {
@@ -48,12 +49,12 @@ func (s *Server) inspect(j *job, r *http.Request) {
 			}
 		}
 		if s.opt.Mode == MoRIIORead || s.opt.Mode == MoRIIOWrite {
-			if k := parseMoRIIO(j.kv, j.id, s.opt.Mode); !k.produce || strings.HasPrefix(k.transferID, "sidecar-") {
+			if k := kvparams.ParseMoRIIO(j.kv, j.id, s.opt.Mode); !k.Produce || strings.HasPrefix(k.TransferID, "sidecar-") {
 				report("kv_transfer_params has not the prefill form")
 			}
 		}
 		if s.opt.Mode == Mooncake {
-			if k := parseMooncake(j.kv); !k.produce || k.transferID == "" {
+			if k := kvparams.ParseMooncake(j.kv); !k.Produce || k.TransferID == "" {
 				report("kv_transfer_params has not the prefill form")
 			}
 			if r.Header.Get(headerRank) == "" {
@@ -61,15 +62,15 @@ func (s *Server) inspect(j *job, r *http.Request) {
 			}
 		}
 		if s.opt.Mode == LMCache {
-			if spec, tags, err := parseLMCache(j.kv); err != nil || spec == nil || tags == "" || len(spec.Init) != s.opt.Ranks || len(spec.Alloc) != s.opt.Ranks {
+			if spec, tags, err := kvparams.ParseLMCache(j.kv); err != nil || spec == nil || tags == "" || len(spec.Init) != s.opt.Ranks || len(spec.Alloc) != s.opt.Ranks {
 				report("kv_transfer_params has not the prefill form")
 			}
 		}
 	case RoleDecode:
-		if spec, _, err := parseLMCache(j.kv); s.opt.Mode == LMCache && (err != nil || spec != nil) {
+		if spec, _, err := kvparams.ParseLMCache(j.kv); s.opt.Mode == LMCache && (err != nil || spec != nil) {
 			report("kv_transfer_params has the prefill form")
 		}
-		if s.opt.Mode.handsOver() && parseKV(j.kv, s.opt.Mode).form == kvProduce {
+		if s.opt.Mode.HandsOver() && kvparams.ParseNIXL(j.kv, s.opt.Mode).Form == kvparams.Produce {
 			report("kv_transfer_params has the prefill form")
 		}
 	case RoleBoth:

@@ -3,8 +3,6 @@ package fakevllm
 import (
 	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -16,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
@@ -180,41 +179,11 @@ func (r *receiver) take(key string) (found, filled bool) {
 	return true, !slices.Contains(c.filled, false)
 }
 
-// disaggSpec is what a prefill leg says.
-type disaggSpec struct {
-	ID    string `json:"req_id"`
-	Host  string `json:"receiver_host"`
-	Init  []int  `json:"receiver_init_port"`
-	Alloc []int  `json:"receiver_alloc_port"`
-}
-
-var errSpec = errors.New("disagg_spec is not whole")
-
-// parseLMCache reads kv_transfer_params: the spec, nil if there is none, and the tags.
-func parseLMCache(raw []byte) (spec *disaggSpec, tags string, err error) {
-	if raw == nil {
-		return nil, "", nil
-	}
-	err = pydantic.ForEachMember(raw, func(key string, raw []byte) error {
-		switch {
-		case key == "disagg_spec":
-			spec = new(disaggSpec)
-			if json.Unmarshal(raw, spec) != nil || spec.ID == "" || spec.Host == "" {
-				return errSpec
-			}
-		case strings.HasPrefix(key, "lmcache.tag."):
-			tags += "@" + key + "%" + string(raw)
-		}
-		return nil
-	})
-	return spec, tags, err
-}
-
 // loadLMCache does what the connector does before the request runs. The error is that
 // of an engine which has died.
 func (x *exchange) loadLMCache(j *job) *pydantic.Error {
 	l, s := x.life, x.life.server
-	spec, tags, err := parseLMCache(j.kv)
+	spec, tags, err := kvparams.ParseLMCache(j.kv)
 	if err != nil {
 		s.badKV.add(x.id + ": " + err.Error())
 		l.count.badKV.Add(1)
@@ -286,7 +255,7 @@ func (x *exchange) sendChunks(j *job) {
 	}
 }
 
-func (l *life) sendRank(spec *disaggSpec, rank int, key string, plan NoticePlan) error {
+func (l *life) sendRank(spec *kvparams.LMCacheSpec, rank int, key string, plan NoticePlan) error {
 	ctx, cancel := context.WithTimeout(context.Background(), handover.SideDeadline)
 	defer cancel()
 	addr := net.JoinHostPort(strings.Trim(spec.Host, "[]"), strconv.Itoa(spec.Alloc[rank]))

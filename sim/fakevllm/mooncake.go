@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
@@ -30,47 +30,14 @@ import (
 //	PULL =<transfer id, query-escaped>
 //	OK <hash of the prompt that was computed> | ERR <reason>
 
-// mooncakeRequest is a parsed kv_transfer_params.
-type mooncakeRequest struct {
-	produce, load bool
-	transferID    string
-	engineID      string
-	bootstrap     string
-	missing       []string // of what a decode needs
-}
-
-// parseMooncake reads the field as the connector does: what is asked for is
-// true, names are there or not, and nothing else is looked at.
-func parseMooncake(raw []byte) mooncakeRequest {
-	var k mooncakeRequest
-	if raw == nil {
-		return k
-	}
-	members := make(map[string][]byte, 8)
-	if pydantic.ForEachMember(raw, func(key string, raw []byte) error { members[key] = raw; return nil }) != nil {
-		return k
-	}
-	k.load = pydantic.Truthy(members["do_remote_prefill"])
-	k.produce = !k.load && pydantic.Truthy(members["do_remote_decode"])
-	for name, into := range map[string]*string{
-		"remote_engine_id": &k.engineID, "remote_bootstrap_addr": &k.bootstrap, "transfer_id": &k.transferID,
-	} {
-		if json.Unmarshal(members[name], into) != nil || *into == "" {
-			k.missing = append(k.missing, name)
-		}
-	}
-	slices.Sort(k.missing)
-	return k
-}
-
 // startMooncake does what the connector does before the request runs. The error
 // is that of an engine which has died.
 func (x *exchange) startMooncake(j *job) *pydantic.Error {
 	l := x.life
 	s := l.server
-	k := parseMooncake(j.kv)
+	k := kvparams.ParseMooncake(j.kv)
 	j.mooncake = k
-	if k.load && s.opt.Role == RolePrefill || k.produce && s.opt.Role == RoleDecode {
+	if k.Load && s.opt.Role == RolePrefill || k.Produce && s.opt.Role == RoleDecode {
 		// An assertion of the connector fails and takes the engine down.
 		s.violation("%s engine, %s: a leg for the other role", s.opt.Role, x.id)
 		l.count.crashes.Add(1)
@@ -79,25 +46,25 @@ func (x *exchange) startMooncake(j *job) *pydantic.Error {
 	}
 	many := len(j.prompts) > 1 || j.n > 1
 	switch {
-	case many && k.transferID != "" && (k.load || k.produce):
+	case many && k.TransferID != "" && (k.Load || k.Produce):
 		// Each of the answers has the same id, and only one of them gets the blocks.
-		x.reused(k.transferID, "several answers share it")
-		if k.load {
+		x.reused(k.TransferID, "several answers share it")
+		if k.Load {
 			j.fetching = make(chan fetched)
 		}
-	case k.produce && k.transferID == "":
+	case k.Produce && k.TransferID == "":
 		x.warnMooncake("Missing transfer_id in kv_transfer_params from router!")
-	case k.produce:
-		if j.offers = l.transfers.Begin(k.transferID); !j.offers {
-			x.reused(k.transferID, "a prefill has had it")
+	case k.Produce:
+		if j.offers = l.transfers.Begin(k.TransferID); !j.offers {
+			x.reused(k.TransferID, "a prefill has had it")
 		}
-	case k.load && j.promptLogprobs != nil:
+	case k.Load && j.promptLogprobs != nil:
 		// The cache is not read for these; the pull only frees the prefill's blocks.
-		if len(k.missing) == 0 {
+		if len(k.Missing) == 0 {
 			l.fetches.Go(func() { _ = l.fetch(k) })
 		}
 		l.count.localPrefills.Add(int64(len(j.prompts)))
-	case k.load:
+	case k.Load:
 		x.startFetch(j)
 	case s.opt.Role != RolePrefill:
 		l.count.localPrefills.Add(int64(len(j.prompts)))
@@ -111,8 +78,8 @@ func (x *exchange) startMooncake(j *job) *pydantic.Error {
 func (x *exchange) startFetch(j *job) {
 	l, k := x.life, j.mooncake
 	j.fetching = make(chan fetched, 1)
-	if len(k.missing) > 0 {
-		x.warnMooncake("got invalid KVTransferParams: no " + strings.Join(k.missing, ", "))
+	if len(k.Missing) > 0 {
+		x.warnMooncake("got invalid KVTransferParams: no " + strings.Join(k.Missing, ", "))
 		return
 	}
 	l.fetches.Go(func() { j.fetching <- l.fetch(k) })
@@ -178,14 +145,14 @@ func (x *exchange) offer(j *job, finish string) {
 	}
 	j.offers = false
 	g := model.NewGenerator(j.prompts[0], 0)
-	x.life.transfers.Finish(j.mooncake.transferID, g.Hash(), time.Now())
+	x.life.transfers.Finish(j.mooncake.TransferID, g.Hash(), time.Now())
 	x.life.count.made.Add(1)
 }
 
 // withdraw is the end of a prefill that offers nothing.
 func (x *exchange) withdraw(j *job) {
 	if j.offers {
-		x.life.transfers.Drop(j.mooncake.transferID)
+		x.life.transfers.Drop(j.mooncake.TransferID)
 	}
 }
 
@@ -219,17 +186,17 @@ func (p *peers) set(engineID, addr string) {
 
 // fetch gets the blocks of one prefill. A prefill engine that is not there any
 // more is no failure until the time is over: ZMQ connects again and again.
-func (l *life) fetch(k mooncakeRequest) fetched {
+func (l *life) fetch(k kvparams.MooncakeParams) fetched {
 	ctx, cancel := l.transferContext()
 	defer cancel()
-	addr, ok := l.peers.get(k.engineID)
+	addr, ok := l.peers.get(k.EngineID)
 	if !ok {
 		var err error
 		if addr, err = l.lookUp(ctx, k); err != nil {
 			return fetched{err: err}
 		}
 	}
-	return fetchLine(ctx, addr, "PULL ="+url.QueryEscape(k.transferID))
+	return fetchLine(ctx, addr, "PULL ="+url.QueryEscape(k.TransferID))
 }
 
 // fetchFrom asks a prefill engine whose address is known.
@@ -286,18 +253,18 @@ func pull(ctx context.Context, addr, question string) (fetched, error) {
 }
 
 // lookUp asks the bootstrap server for an engine that this one has not heard of.
-func (l *life) lookUp(ctx context.Context, k mooncakeRequest) (addr string, err error) {
+func (l *life) lookUp(ctx context.Context, k kvparams.MooncakeParams) (addr string, err error) {
 	const attempts = 3
 	for n := 1; ; n++ {
-		err = l.query(ctx, k.bootstrap)
+		err = l.query(ctx, k.Bootstrap)
 		if _, lost := errors.AsType[*url.Error](err); n == attempts || !lost || !pause(ctx, 100*time.Millisecond) {
 			break
 		}
 	}
-	if addr, ok := l.peers.get(k.engineID); ok {
+	if addr, ok := l.peers.get(k.EngineID); ok {
 		return addr, nil
 	}
-	return "", errors.Join(fmt.Errorf("remote engine_id %s not found from bootstrap server %s", k.engineID, k.bootstrap), err)
+	return "", errors.Join(fmt.Errorf("remote engine_id %s not found from bootstrap server %s", k.EngineID, k.Bootstrap), err)
 }
 
 // pause is false when ctx ends before.

@@ -1,55 +1,24 @@
 package fakevllm
 
 import (
-	"encoding/json"
 	"strconv"
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
-
-// p2pMember is what kv_transfer_params say of one role of the P2P tier, nil if
-// nothing.
-func p2pMember(raw []byte, name string) []byte {
-	var found []byte
-	if raw != nil {
-		_ = pydantic.ForEachMember(raw, func(key string, value []byte) error { // what is no object has no members
-			if key == name && len(value) > 0 && value[0] == '{' {
-				found = value
-			}
-			return nil
-		})
-	}
-	return found
-}
-
-// p2pRole is one of the two, as the tier reads it.
-type p2pRole struct {
-	ID   string `json:"kv_request_id"`
-	Host string `json:"remote_host"`
-	Port int    `json:"remote_port"`
-}
-
-func parseP2P(raw []byte, name string) (role p2pRole, present bool) {
-	member := p2pMember(raw, name)
-	if member == nil || json.Unmarshal(member, &role) != nil {
-		return p2pRole{}, member != nil
-	}
-	return role, true
-}
 
 // startP2P fetches what a prefill has kept. An incomplete remote_prefiller is none, and
 // what comes too late is refused at once, so that nothing wrong is read.
 func (x *exchange) startP2P(j *job) {
 	l := x.life
 	s := l.server
-	if _, produces := parseP2P(j.kv, "remote_decoder"); produces {
+	if _, produces := kvparams.ParseP2P(j.kv, "remote_decoder"); produces {
 		return
 	}
-	from, present := parseP2P(j.kv, "remote_prefiller")
+	from, present := kvparams.ParseP2P(j.kv, "remote_prefiller")
 	if from.ID == "" || from.Host == "" || from.Port == 0 {
 		if present {
 			s.badKV.add(x.id + ": remote_prefiller is incomplete")
@@ -80,7 +49,7 @@ func (x *exchange) startP2P(j *job) {
 // keepP2P keeps the blocks of a prefill under its kv_request_id, however it ended.
 func (x *exchange) keepP2P(j *job) {
 	l := x.life
-	to, _ := parseP2P(j.kv, "remote_decoder")
+	to, _ := kvparams.ParseP2P(j.kv, "remote_decoder")
 	if to.ID == "" || x.fault != nil && x.fault.Kind == fault.NoKV {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -29,7 +30,7 @@ func FuzzParseParams(f *testing.F) {
 			if !json.Valid(in) {
 				t.Fatalf("%q is taken and is no JSON", in)
 			}
-			parseKV(p.kv, NIXL)
+			kvparams.ParseNIXL(p.kv, NIXL)
 			if chat {
 				_ = p.render()
 			}

@@ -165,7 +165,7 @@ func (s *Server) begin(ctx context.Context) error {
 // startChannels brings up what other engines ask this one by.
 func (s *Server) startChannels(ctx context.Context, l *life) (err error) {
 	switch {
-	case s.opt.Mode.handsOver() || s.opt.Mode == P2P:
+	case s.opt.Mode.HandsOver() || s.opt.Mode == P2P:
 		return s.startSides(ctx, l)
 	case s.opt.Mode == Mooncake && s.opt.Role != RoleDecode:
 		l.transfers = handover.NewTransfers(s.opt.TransferTimeout, l.done, func(id string) {

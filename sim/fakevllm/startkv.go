@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
@@ -36,24 +37,24 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 		return x.loadLMCache(j)
 	case NIXL, NIXLPush, Ascend:
 	}
-	j.kvReq = parseKV(j.kv, s.opt.Mode)
+	j.kvReq = kvparams.ParseNIXL(j.kv, s.opt.Mode)
 	local := s.opt.Role != RolePrefill
-	switch j.kvReq.form {
-	case kvProduce:
+	switch j.kvReq.Form {
+	case kvparams.Produce:
 		local = false
-	case kvFatal:
-		s.badKV.add(x.id + ": " + j.kvReq.why)
+	case kvparams.Fatal:
+		s.badKV.add(x.id + ": " + j.kvReq.Why)
 		l.count.badKV.Add(1)
 		l.count.crashes.Add(1)
 		return pydantic.InternalError()
-	case kvBad:
-		s.badKV.add(x.id + ": " + j.kvReq.why)
+	case kvparams.Bad:
+		s.badKV.add(x.id + ": " + j.kvReq.Why)
 		l.count.badKV.Add(1)
-		s.opt.Log.WithField("request_id", x.id).Warnf("got invalid KVTransferParams: %s", j.kvReq.why)
+		s.opt.Log.WithField("request_id", x.id).Warnf("got invalid KVTransferParams: %s", j.kvReq.Why)
 		if local {
 			l.count.recomputed.Add(1)
 		}
-	case kvLoad:
+	case kvparams.Load:
 		if len(j.prompts) > 1 || j.n > 1 || j.promptLogprobs != nil {
 			// An assertion of the connector fails for such a request and takes
 			// the whole engine down (CVE-2026-94623).
@@ -81,7 +82,7 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 		l.count.loaded.Add(1)
 		j.cached = len(j.prompts[0]) - 1
 		local = false
-	case kvAbsent:
+	case kvparams.Absent:
 	}
 	if local {
 		l.count.localPrefills.Add(int64(len(j.prompts)))
@@ -93,7 +94,7 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 // side channel.
 func (x *exchange) load(j *job) error {
 	l := x.life
-	c := j.kvReq.claim
+	c := j.kvReq.Claim
 	g := model.NewGenerator(j.prompts[0], 0)
 	c.Prompt, c.Base, c.Version = g.Hash(), j.meeting(l.server.opt.Mode), l.server.opt.handshake()
 	if c.Token == "" && !l.server.opt.RewrittenParams {
@@ -102,7 +103,7 @@ func (x *exchange) load(j *job) error {
 	if peer := l.server.opt.Shared.ledger(c.EngineID); peer != nil {
 		return peer.Take(c, time.Now())
 	}
-	addr := net.JoinHostPort(j.kvReq.host, strconv.Itoa(j.kvReq.port))
+	addr := net.JoinHostPort(j.kvReq.Host, strconv.Itoa(j.kvReq.Port))
 	return l.client.Take(x.r.Context(), addr, c)
 }
 
@@ -113,15 +114,15 @@ func (x *exchange) freeRemote(kv []byte) {
 	if l.server.opt.Mode != NIXL && l.server.opt.Mode != NIXLPush || oldRelease(l.server.opt.Version) {
 		return
 	}
-	k := parseKV(kv, l.server.opt.Mode)
-	if k.form != kvLoad {
+	k := kvparams.ParseNIXL(kv, l.server.opt.Mode)
+	if k.Form != kvparams.Load {
 		return
 	}
-	if peer := l.server.opt.Shared.ledger(k.claim.EngineID); peer != nil {
-		peer.Free(k.claim.EngineID, k.claim.RequestID)
+	if peer := l.server.opt.Shared.ledger(k.Claim.EngineID); peer != nil {
+		peer.Free(k.Claim.EngineID, k.Claim.RequestID)
 		return
 	}
-	l.client.Free(x.r.Context(), net.JoinHostPort(k.host, strconv.Itoa(k.port)), k.claim)
+	l.client.Free(x.r.Context(), net.JoinHostPort(k.Host, strconv.Itoa(k.Port)), k.Claim)
 }
 
 // oldRelease tells a version before 0.21.
@@ -179,7 +180,7 @@ func (x *exchange) handOver(j *job, finish string) {
 	if offered := j.offers; offered {
 		x.offer(j, finish)
 		if m := l.server.opt.Mode; !j.offers && (m == MoRIIORead || m == MoRIIOWrite) {
-			j.kvJSON = x.appendMoRIIO(make([]byte, 0, 768), j.mooncake.transferID, len(j.prompts[0]))
+			j.kvJSON = x.appendMoRIIO(make([]byte, 0, 768), j.mooncake.TransferID, len(j.prompts[0]))
 		}
 	}
 	if l.server.opt.Mode == P2P {
@@ -187,7 +188,7 @@ func (x *exchange) handOver(j *job, finish string) {
 		return
 	}
 	back := l.server.opt.Bidirectional && l.server.opt.Role == RoleDecode
-	if j.kvReq.form != kvProduce && !back || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly || l.server.opt.Mode == Ascend) {
+	if j.kvReq.Form != kvparams.Produce && !back || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly || l.server.opt.Mode == Ascend) {
 		return
 	}
 	if f := x.fault; f != nil && f.Kind == fault.NoKV {
@@ -195,7 +196,7 @@ func (x *exchange) handOver(j *job, finish string) {
 	}
 	requestID := j.id + "-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8]
 	g := model.NewGenerator(j.prompts[0], 0)
-	h := handover.Handover{Prompt: g.Hash(), Token: newToken(), Free: x.detach()}
+	h := handover.Handover{Prompt: g.Hash(), Token: kvparams.NewToken(), Free: x.detach()}
 	if x.r.Header.Get("X-Request-Id") != "" {
 		h.Base = j.meeting(l.server.opt.Mode)
 	}
@@ -206,5 +207,5 @@ func (x *exchange) handOver(j *job, finish string) {
 	x.core.ledger.Put(requestID, h, time.Now())
 	l.count.made.Add(1)
 	host, port := l.advertised(x.core)
-	j.kvJSON = appendHandover(make([]byte, 0, 768), l.server.opt.Mode, x.core.engineID, requestID, host, port, len(j.prompts[0]), token)
+	j.kvJSON = kvparams.AppendHandover(make([]byte, 0, 768), l.server.opt.Mode, x.core.engineID, requestID, host, port, len(j.prompts[0]), token)
 }
