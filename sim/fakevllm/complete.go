@@ -81,12 +81,12 @@ func (x *exchange) run(j *job) {
 	if x.shutsDown() {
 		j.kv = nil // it fetches nothing, and frees nothing elsewhere
 	} else if e := x.startKV(j); e != nil {
-		x.core.stats.fail.Add(1)
+		x.core.stats.Fail.Add(1)
 		x.fail(e)
 		return
 	}
 	if !x.queue(j) {
-		x.core.stats.abort.Add(1)
+		x.core.stats.Abort.Add(1)
 		x.aborted()
 		return
 	}
@@ -96,13 +96,13 @@ func (x *exchange) run(j *job) {
 		total += len(ids)
 	}
 	l.count.promptTokens.Add(int64(total))
-	x.core.stats.promptTokens.Add(int64(total))
+	x.core.stats.PromptTokens.Add(int64(total))
 	hits := j.cached
 	if x.core.cache != nil {
 		hits = x.hits
 	}
-	x.core.stats.cacheQueries.Add(int64(total))
-	x.core.stats.cacheHits.Add(int64(hits))
+	x.core.stats.CacheQueries.Add(int64(total))
+	x.core.stats.CacheHits.Add(int64(hits))
 	l.count.cacheQueries.Add(int64(total))
 	l.count.cacheHits.Add(int64(hits))
 	if j.stream {
@@ -110,7 +110,7 @@ func (x *exchange) run(j *job) {
 	} else {
 		x.respond(j)
 	}
-	x.core.stats.e2e.observe(time.Since(j.arrived))
+	x.core.stats.E2E.Observe(time.Since(j.arrived))
 }
 
 // responseID is the id of the answer: made of X-Request-Id, else of the
@@ -214,7 +214,7 @@ func (x *exchange) queue(j *job) bool {
 		}
 		return false
 	}
-	x.core.stats.queue.observe(time.Since(j.arrived))
+	x.core.stats.Queue.Observe(time.Since(j.arrived))
 	x.core.running.Add(1)
 	x.placed = true
 	return true
@@ -237,7 +237,7 @@ func (x *exchange) release() {
 // gone ends a request whose client left or whose engine died.
 func (x *exchange) gone() {
 	x.release()
-	x.core.stats.abort.Add(1)
+	x.core.stats.Abort.Add(1)
 	x.aborted()
 }
 
@@ -250,10 +250,10 @@ func (x *exchange) completed() {
 // finished counts one complete sequence.
 func (c *core) finished(reason string) {
 	if reason == "length" {
-		c.stats.length.Add(1)
+		c.stats.Length.Add(1)
 		return
 	}
-	c.stats.stop.Add(1)
+	c.stats.Stop.Add(1)
 }
 
 // cutCall is the answer to a required tool call that ended in its middle: what

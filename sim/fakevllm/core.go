@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/metrics"
 )
 
 // core is one engine core with a KV cache and a queue of its own, of which vLLM has
@@ -27,7 +28,7 @@ type core struct {
 	ledger   *handover.Ledger
 	side     *handover.SideServer // nil unless hand-overs are fetched by it
 	slots    chan struct{}        // nil without MaxRunning
-	stats    stats
+	stats    metrics.Stats
 	running  atomic.Int64
 	waiting  atomic.Int64
 	requests atomic.Int64        // it has run, see Server.Ranks

@@ -235,8 +235,8 @@ func (x *exchange) first(j *job) (pace, bool) {
 	now := time.Now()
 	if ok {
 		x.prefilled(j)
-		x.core.stats.prefill.observe(now.Sub(began))
-		x.core.stats.ttft.observe(now.Sub(j.arrived))
+		x.core.stats.Prefill.Observe(now.Sub(began))
+		x.core.stats.TTFT.Observe(now.Sub(j.arrived))
 	}
 	return pace{next: now.Add(itl + x.core.drag(x.core.running.Load())), itl: itl, last: now}, ok
 }
@@ -249,7 +249,7 @@ func (x *exchange) tick(p *pace) bool {
 	ok := x.wait(time.Until(p.next))
 	p.next = p.next.Add(p.itl + x.core.drag(x.core.running.Load()))
 	now := time.Now()
-	x.core.stats.itl.observe(now.Sub(p.last))
+	x.core.stats.ITL.Observe(now.Sub(p.last))
 	p.last = now
 	return ok
 }
@@ -257,5 +257,5 @@ func (x *exchange) tick(p *pace) bool {
 // counted adds generated tokens to the engine's counters.
 func (l *life) generated(c *core, n int) {
 	l.count.generationTokens.Add(int64(n))
-	c.stats.generationTokens.Add(int64(n))
+	c.stats.GenerationTokens.Add(int64(n))
 }

@@ -19,7 +19,7 @@ func (x *exchange) respond(j *job) {
 		return
 	}
 	if j.loadErr != nil {
-		x.core.stats.fail.Add(1)
+		x.core.stats.Fail.Add(1)
 		x.fail(pydantic.InternalError())
 		return
 	}

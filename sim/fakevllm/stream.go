@@ -55,7 +55,7 @@ func (x *exchange) stream(j *job) {
 	if j.loadErr != nil {
 		// vLLM finds the failed load out with the first result: behind the
 		// role chunk, inside the 200.
-		x.core.stats.fail.Add(1)
+		x.core.stats.Fail.Add(1)
 		x.fail(pydantic.InternalError())
 		return
 	}
