@@ -5,12 +5,13 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // agentBody renders the whole answer of one of the two agents' APIs.
 func (x *exchange) agentBody(j *job, ln *lane) []byte {
 	b := make([]byte, 0, 2048+len(ln.seq.Text))
-	if j.api == apiMessages {
+	if j.API == request.Messages {
 		return j.appendMessage(b, ln, x.life.server.opt.PromptTokensDetails)
 	}
 	return append(j.appendResponse(b, ln, ""), '}')
@@ -77,7 +78,7 @@ func (j *job) stopReason(ln *lane) string {
 // appendMessageUsage renders the usage of /v1/messages. What was read from the cache and
 // what was put into it are no part of the input, where they are told.
 func (j *job) appendMessageUsage(b []byte, output int, details bool) []byte {
-	input, created := len(j.prompts[0]), 0
+	input, created := len(j.Prompts[0]), 0
 	if details {
 		created = j.createdTokens(input)
 		input = max(0, input-j.cached-created)
@@ -118,7 +119,7 @@ func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
 	b = append(b, `,"object":"response","output":[`...)
 	if ended {
 		items := ln.parts()
-		if j.stream {
+		if j.Stream {
 			items = ln.said() // what the events said
 		}
 		for i, p := range items {
@@ -136,7 +137,7 @@ func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
 	if !ended {
 		return append(b, `null,"kv_transfer_params":null`...)
 	}
-	prompt, output := len(j.prompts[0]), ln.seq.N
+	prompt, output := len(j.Prompts[0]), ln.seq.N
 	b = strconv.AppendInt(append(b, `{"input_tokens":`...), int64(prompt), 10)
 	b = strconv.AppendInt(append(b, `,"input_tokens_details":{"cached_tokens":`...), int64(j.cached), 10)
 	b = strconv.AppendInt(append(b, `,"cache_write_tokens":`...), int64(j.createdTokens(prompt)), 10)

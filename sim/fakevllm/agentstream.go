@@ -3,6 +3,7 @@ package fakevllm
 import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // named writes the named events of a stream of one of the two agents' APIs.
@@ -41,7 +42,7 @@ func (n *named) flush() bool {
 // one event for each token that has text.
 func (x *exchange) agentStream(j *job) {
 	n := &named{x: x, j: j, form: messagesForm{}}
-	if j.api == apiResponses {
+	if j.API == request.Responses {
 		n.form = responsesForm{}
 	}
 	if n.form.accepted(n); !n.flush() {

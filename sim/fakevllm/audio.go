@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // transcribedTokens is how much is heard in any file.
@@ -29,19 +30,19 @@ func ExpectedTranscription(file []byte, prompt string) []string {
 
 // transcribe answers /v1/audio/transcriptions and /v1/audio/translations.
 func (x *exchange) transcribe(path string, body []byte) {
-	f, e := readForm(x.r, body)
+	f, e := request.ReadForm(x.r, body)
 	if e == nil {
-		e = f.check()
+		e = f.Check()
 	}
 	if e != nil {
 		x.reject(e)
 		return
 	}
 	s := x.life.server
-	if xargs := f.texts["vllm_xargs"]; strings.Contains(xargs, "transfer_params") {
+	if xargs := f.Texts["vllm_xargs"]; strings.Contains(xargs, "transfer_params") {
 		s.violation("%s engine: a form with %s", s.opt.Role, xargs)
 	}
-	name, named := f.texts["model"]
+	name, named := f.Texts["model"]
 	if named && !s.servesModel(name) {
 		x.reject(pydantic.ModelNotFound(name, s.opt.Models))
 		return
@@ -53,14 +54,14 @@ func (x *exchange) transcribe(path string, body []byte) {
 		x.gone()
 		return
 	}
-	words := ExpectedTranscription(f.files["file"], f.texts["prompt"])
-	if stream, _ := pydantic.Bool("stream", jsontext.AppendString(nil, f.texts["stream"])); stream { // it was checked
+	words := ExpectedTranscription(f.Files["file"], f.Texts["prompt"])
+	if stream, _ := pydantic.Bool("stream", jsontext.AppendString(nil, f.Texts["stream"])); stream { // it was checked
 		x.streamWords(path, name, words)
 		return
 	}
 	b := jsontext.AppendString([]byte(`{"text":`), strings.Join(words, ""))
 	b = append(b, `,"usage":{"type":"duration","seconds":`...)
-	pydantic.WriteJSON(x.w, http.StatusOK, append(strconv.AppendInt(b, int64(len(f.files["file"])/1000), 10), "}}"...))
+	pydantic.WriteJSON(x.w, http.StatusOK, append(strconv.AppendInt(b, int64(len(f.Files["file"])/1000), 10), "}}"...))
 	x.completed()
 }
 

@@ -9,11 +9,12 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // job is an admitted request.
 type job struct {
-	*params
+	*request.Request
 	id       string // chatcmpl-<base> or cmpl-<base>
 	base     string
 	created  int64
@@ -43,15 +44,15 @@ func (x *exchange) complete(body []byte, chat bool) {
 	l.count.requests.Add(1)
 	j := &job{arrived: time.Now(), details: s.opt.PromptTokensDetails}
 	j.created = j.arrived.Unix()
-	p, err := x.api.parse(body)
-	j.params, j.store = p, l.responses
+	p, err := x.api.Parse(body)
+	j.Request, j.store = p, l.responses
 	x.id = responseID(x.r, p, j, chat)
 	if err == nil {
 		err = x.admit(j)
 	}
 	if err != nil {
 		if p != nil {
-			x.freeRemote(p.kv)
+			x.freeRemote(p.KV)
 		}
 		x.reject(pydantic.AsError(err))
 		return
@@ -59,7 +60,7 @@ func (x *exchange) complete(body []byte, chat bool) {
 	if s.opt.StrictPrefill {
 		s.inspect(j, x.r)
 	}
-	if j.agent.background && j.store != nil {
+	if j.Background && j.store != nil {
 		x.background(j)
 		return
 	}
@@ -79,7 +80,7 @@ func (x *exchange) run(j *job) {
 		return
 	}
 	if x.shutsDown() {
-		j.kv = nil // it fetches nothing, and frees nothing elsewhere
+		j.KV = nil // it fetches nothing, and frees nothing elsewhere
 	} else if e := x.startKV(j); e != nil {
 		x.core.stats.Fail.Add(1)
 		x.fail(e)
@@ -92,7 +93,7 @@ func (x *exchange) run(j *job) {
 	}
 	defer x.release()
 	total := 0
-	for _, ids := range j.prompts {
+	for _, ids := range j.Prompts {
 		total += len(ids)
 	}
 	l.count.promptTokens.Add(int64(total))
@@ -105,7 +106,7 @@ func (x *exchange) run(j *job) {
 	x.core.stats.CacheHits.Add(int64(hits))
 	l.count.cacheQueries.Add(int64(total))
 	l.count.cacheHits.Add(int64(hits))
-	if j.stream {
+	if j.Stream {
 		x.stream(j)
 	} else {
 		x.respond(j)
@@ -115,24 +116,24 @@ func (x *exchange) run(j *job) {
 
 // responseID is the id of the answer: made of X-Request-Id, else of the
 // body's request_id, else random.
-func responseID(r *http.Request, p *params, j *job, chat bool) string {
+func responseID(r *http.Request, p *request.Request, j *job, chat bool) string {
 	base := r.Header.Get("X-Request-Id")
 	if base == "" && p != nil {
-		base = p.requestID
+		base = p.RequestID
 	}
 	if base == "" {
 		base = strings.ReplaceAll(newUUID(), "-", "")
 	}
 	j.base = base
 	j.id = "cmpl-" + base
-	if p != nil && p.api == apiResponses {
-		if j.id = p.requestID; j.id == "" {
+	if p != nil && p.API == request.Responses {
+		if j.id = p.RequestID; j.id == "" {
 			j.id = "resp_" + strings.ReplaceAll(newUUID(), "-", "") // the header is not looked at
 		}
 		return j.id
 	}
 	switch {
-	case p != nil && p.api == apiGenerate:
+	case p != nil && p.API == request.Generate:
 		j.id = "generate-tokens-" + base
 	case chat:
 		j.id = "chatcmpl-" + base
@@ -143,31 +144,31 @@ func responseID(r *http.Request, p *params, j *job, chat bool) string {
 // admit checks what depends on the engine: the model and the lengths.
 func (x *exchange) admit(j *job) error {
 	s := x.life.server
-	if j.stream && j.beamSearch {
+	if j.Stream && j.BeamSearch {
 		return pydantic.BadRequest("", nil, "Streaming is not currently supported with beam search")
 	}
 	if err := x.chooseRank(); err != nil {
 		return err
 	}
-	if !s.servesModel(j.params.model) {
-		return pydantic.ModelNotFound(j.params.model, s.opt.Models)
+	if !s.servesModel(j.Request.Model) {
+		return pydantic.ModelNotFound(j.Request.Model, s.opt.Models)
 	}
-	j.model = j.params.model
+	j.model = j.Request.Model
 	if j.model == "" {
 		j.model = s.opt.Models[0]
 	}
 	if err := j.admitStored(); err != nil {
 		return err
 	}
-	j.turn = turnOf(s.opt.Turns, j.params)
-	j.tokenize = s.opt.tokenizer()
-	for i, text := range j.promptText {
+	j.turn = turnOf(s.opt.Turns, j.Request)
+	j.Tokenize = s.opt.tokenizer()
+	for i, text := range j.PromptText {
 		if s.opt.FineTokens && text != "" { // else it came as ids
-			j.prompts[i] = model.TokenizeFine(text)
+			j.Prompts[i] = model.TokenizeFine(text)
 		}
 	}
-	if j.chat {
-		if err := j.render(); err != nil {
+	if j.Chat {
+		if err := j.Render(); err != nil {
 			return err
 		}
 	}
@@ -177,13 +178,13 @@ func (x *exchange) admit(j *job) error {
 // fit checks the sampling parameters, which vLLM does after it knows the
 // model, and applies the model's length to every prompt.
 func (j *job) fit(maxModelLen int) error {
-	if err := j.verify(); err != nil {
+	if err := j.Verify(); err != nil {
 		return err
 	}
-	j.truncated(maxModelLen)
-	j.limits = make([]int, len(j.prompts))
-	for i, ids := range j.prompts {
-		n, echoOnly, err := j.limit(len(ids), maxModelLen)
+	j.Truncate(maxModelLen)
+	j.limits = make([]int, len(j.Prompts))
+	for i, ids := range j.Prompts {
+		n, echoOnly, err := j.Limit(len(ids), maxModelLen)
 		if err != nil {
 			return err
 		}

@@ -167,14 +167,14 @@ func (x *exchange) schedule(j *job) bool {
 		return true
 	}
 	hits := 0
-	for i, ids := range j.prompts {
-		h := x.core.cache.TryTake(ids, j.cacheSalt)
+	for i, ids := range j.Prompts {
+		h := x.core.cache.TryTake(ids, j.CacheSalt)
 		for waited := false; h == nil && i == 0; waited = true {
 			if !x.awaitRoom() {
 				x.endTurn()
 				return false
 			}
-			if h = x.core.cache.TryTake(ids, j.cacheSalt); h != nil && !waited {
+			if h = x.core.cache.TryTake(ids, j.CacheSalt); h != nil && !waited {
 				x.core.turns.idle()
 			}
 		}
@@ -210,7 +210,7 @@ func (x *exchange) compute(j *job) bool {
 		return true
 	}
 	total := 0
-	for _, ids := range j.prompts {
+	for _, ids := range j.Prompts {
 		total += len(ids)
 	}
 	loaded := 0

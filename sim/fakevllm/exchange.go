@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // exchange is one request on its way through the engine.
@@ -24,7 +25,7 @@ type exchange struct {
 	counted   bool // the abort was counted
 	placed    bool // runs, and holds a place among MaxRunning
 	id        string
-	api       api
+	api       request.API
 
 	core  *core
 	turn  bool            // it is this request's turn to be computed
@@ -77,7 +78,7 @@ func (x *exchange) strike(at fault.Stage, tokens int) (ended bool) {
 func (x *exchange) finish(finish string, stop any) {
 	object, said := "chat.completion", `"message":{"role":"assistant","content":""}`
 	switch {
-	case x.api != apiChat:
+	case x.api != request.Chat:
 		object, said = "text_completion", `"text":""`
 	case x.streaming:
 		object, said = "chat.completion.chunk", `"delta":{"content":""}`
@@ -158,11 +159,11 @@ func (x *exchange) fail(e *pydantic.Error) {
 	case !x.streaming:
 		x.refuse(e)
 		return
-	case x.api == apiResponses:
+	case x.api == request.Responses:
 		// vLLM finds no event for what it would say, and breaks off.
 		x.drop(false)
 		return
-	case x.api == apiMessages:
+	case x.api == request.Messages:
 		e.Kind = "internal_error" // whatever it was
 		x.write(append(e.AppendMessages(append([]byte(nil), "event: error\ndata: "...)), "\n\n"...))
 		return
@@ -233,7 +234,7 @@ func (x *exchange) aborted() {
 // refuse answers with an error. What the framework says of a request that is none has
 // one shape on all routes.
 func (x *exchange) refuse(e *pydantic.Error) {
-	if x.api != apiMessages || e.Kind == "" || e.Kind == "Bad Request" {
+	if x.api != request.Messages || e.Kind == "" || e.Kind == "Bad Request" {
 		e.Write(x.w)
 		return
 	}

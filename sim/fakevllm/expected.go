@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // Sampling and Answer are what a request asks of the simulated model, and what that says.
@@ -34,13 +35,13 @@ func ExpectedChat(messages []Message, s Sampling) Answer {
 // opening of the assistant's answer, or, to continue the last message
 // (continue_final_message), without.
 func ChatPrompt(messages []Message, continueLast bool) []int {
-	p := params{addGenerate: !continueLast, continueMsg: continueLast}
+	p := request.Request{AddGenerate: !continueLast, ContinueMsg: continueLast}
 	for _, m := range messages {
-		p.messages = append(p.messages, message{role: m.Role, text: m.Content})
+		p.Messages = append(p.Messages, request.Message{Role: m.Role, Text: m.Content})
 	}
 	// Rendering fails only when asked for both.
-	_ = p.render()
-	return p.prompts[0]
+	_ = p.Render()
+	return p.Prompts[0]
 }
 
 // ExpectedAnswers is what an engine with the given context length (0 is the
@@ -49,9 +50,9 @@ func ChatPrompt(messages []Message, continueLast bool) []int {
 // engine would answer with 4xx.
 func ExpectedAnswers(chat bool, body []byte, maxModelLen int) ([]Answer, error) {
 	if chat {
-		return ExpectedAt(pathChat, body, maxModelLen)
+		return ExpectedAt(request.PathChat, body, maxModelLen)
 	}
-	return ExpectedAt(pathCompletions, body, maxModelLen)
+	return ExpectedAt(request.PathCompletions, body, maxModelLen)
 }
 
 // ExpectedAt is ExpectedAnswers for any of the generating routes.
@@ -60,17 +61,17 @@ func ExpectedAt(path string, body []byte, maxModelLen int) ([]Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, ok := apiOf(path)
+	a, ok := request.APIOf(path)
 	if !ok {
 		return nil, fmt.Errorf("%s generates nothing", path)
 	}
-	p, err := a.parse(body)
+	p, err := a.Parse(body)
 	if err != nil {
 		return nil, fmt.Errorf("the engine refuses it: %w", err)
 	}
-	j := &job{params: p}
-	if p.chat {
-		if err := p.render(); err != nil {
+	j := &job{Request: p}
+	if p.Chat {
+		if err := p.Render(); err != nil {
 			return nil, fmt.Errorf("the engine refuses it: %w", err)
 		}
 	}
@@ -82,7 +83,7 @@ func ExpectedAt(path string, body []byte, maxModelLen int) ([]Answer, error) {
 	for i := range lanes {
 		ln := &lanes[i]
 		a := &answers[i]
-		a.PromptTokens = len(j.prompts[ln.prompt])
+		a.PromptTokens = len(j.Prompts[ln.prompt])
 		for ln.seq.Finish == "" {
 			id, _ := ln.step()
 			a.Tokens = append(a.Tokens, id)
@@ -91,12 +92,12 @@ func ExpectedAt(path string, body []byte, maxModelLen int) ([]Answer, error) {
 		switch {
 		case ln.call != nil:
 			a.ToolName, a.ToolArguments = ln.call.name, ln.call.upTo(ln.seq.N)
-		case j.echo && !p.chat:
-			a.Text = j.text(ln.prompt) + a.Text
+		case j.Echo && !p.Chat:
+			a.Text = j.Text(ln.prompt) + a.Text
 			if j.echoOnly {
-				a.Text = j.text(ln.prompt)
+				a.Text = j.Text(ln.prompt)
 			}
-		case j.echo:
+		case j.Echo:
 			a.Text = j.echoText() + a.Text
 		}
 	}

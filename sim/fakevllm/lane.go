@@ -27,15 +27,15 @@ type lane struct {
 
 // lanes sets up the answers: n for each prompt, numbered as vLLM does.
 func (j *job) lanes(keepText bool) []lane {
-	all := make([]lane, 0, len(j.prompts)*j.n)
-	for p, ids := range j.prompts {
-		for i := range j.n {
-			all = append(all, lane{index: p*j.n + i, prompt: p})
+	all := make([]lane, 0, len(j.Prompts)*j.N)
+	for p, ids := range j.Prompts {
+		for i := range j.N {
+			all = append(all, lane{index: p*j.N + i, prompt: p})
 			ln := &all[len(all)-1]
-			ln.sampling = j.sampling
+			ln.sampling = j.Sampling
 			ln.sampling.MaxTokens, ln.sampling.Choice = j.limits[p], i
-			if j.chat && j.wantsCall() {
-				c := newCall(j.loaded(ids), j.params, i)
+			if j.Chat && j.WantsCall() {
+				c := newCall(j.loaded(ids), j.Request, i)
 				ln.call = &c
 			}
 			if j.turn != nil && !j.wrongKV {
@@ -45,7 +45,7 @@ func (j *job) lanes(keepText bool) []lane {
 	}
 	for i := range all {
 		// The sequence points at its lane's sampling, so the slice is final.
-		all[i].seq = model.NewSequence(j.loaded(j.prompts[all[i].prompt]), &all[i].sampling, keepText)
+		all[i].seq = model.NewSequence(j.loaded(j.Prompts[all[i].prompt]), &all[i].sampling, keepText)
 	}
 	return all
 }
@@ -83,7 +83,7 @@ func (ln *lane) step() (id int, text bool) {
 
 // finishReason is the lane's reason as the response spells it.
 func (ln *lane) finishReason(j *job) string {
-	if ln.call != nil && ln.seq.Finish == "stop" && j.toolChoice == "required" {
+	if ln.call != nil && ln.seq.Finish == "stop" && j.ToolChoice == "required" {
 		return "tool_calls"
 	}
 	return ln.seq.Finish
@@ -192,7 +192,7 @@ func (x *exchange) appendUsage(b []byte, j *job, prompt, completion int, final, 
 		b = append(b, `,"prompt_tokens_details":{"cached_tokens":`...)
 		b = strconv.AppendInt(b, int64(j.cached), 10)
 		switch {
-		case j.chat:
+		case j.Chat:
 			b = append(b, `,"created_cache_tokens":`...)
 			b = strconv.AppendInt(b, int64(j.createdTokens(prompt)), 10)
 		case full:
@@ -205,7 +205,7 @@ func (x *exchange) appendUsage(b []byte, j *job, prompt, completion int, final, 
 	case full:
 		b = append(b, `,"prompt_tokens_details":null`...)
 	}
-	if full || j.chat && !final {
+	if full || j.Chat && !final {
 		b = append(b, `,"completion_tokens_details":null`...)
 	}
 	return append(b, '}')

@@ -183,7 +183,7 @@ func (r *receiver) take(key string) (found, filled bool) {
 // of an engine which has died.
 func (x *exchange) loadLMCache(j *job) *pydantic.Error {
 	l, s := x.life, x.life.server
-	spec, tags, err := kvparams.ParseLMCache(j.kv)
+	spec, tags, err := kvparams.ParseLMCache(j.KV)
 	if err != nil {
 		s.badKV.add(x.id + ": " + err.Error())
 		l.count.badKV.Add(1)
@@ -199,7 +199,7 @@ func (x *exchange) loadLMCache(j *job) *pydantic.Error {
 	if l.receiver == nil || spec != nil {
 		return nil
 	}
-	for _, ids := range j.prompts {
+	for _, ids := range j.Prompts {
 		switch found, filled := l.receiver.take(j.chunkKey(ids)); {
 		case !found:
 			l.count.localPrefills.Add(1)
@@ -230,7 +230,7 @@ func (x *exchange) sendChunks(j *job) {
 	s.mu.Lock()
 	plan := s.notice
 	s.mu.Unlock()
-	key := j.chunkKey(j.prompts[0])
+	key := j.chunkKey(j.Prompts[0])
 	for rank := range s.opt.Ranks {
 		work := func() {
 			if err := l.sendRank(j.spec, rank, key, plan); err != nil {

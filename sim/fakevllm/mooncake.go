@@ -35,7 +35,7 @@ import (
 func (x *exchange) startMooncake(j *job) *pydantic.Error {
 	l := x.life
 	s := l.server
-	k := kvparams.ParseMooncake(j.kv)
+	k := kvparams.ParseMooncake(j.KV)
 	j.mooncake = k
 	if k.Load && s.opt.Role == RolePrefill || k.Produce && s.opt.Role == RoleDecode {
 		// An assertion of the connector fails and takes the engine down.
@@ -44,7 +44,7 @@ func (x *exchange) startMooncake(j *job) *pydantic.Error {
 		s.Kill()
 		return pydantic.InternalError()
 	}
-	many := len(j.prompts) > 1 || j.n > 1
+	many := len(j.Prompts) > 1 || j.N > 1
 	switch {
 	case many && k.TransferID != "" && (k.Load || k.Produce):
 		// Each of the answers has the same id, and only one of them gets the blocks.
@@ -58,16 +58,16 @@ func (x *exchange) startMooncake(j *job) *pydantic.Error {
 		if j.offers = l.transfers.Begin(k.TransferID); !j.offers {
 			x.reused(k.TransferID, "a prefill has had it")
 		}
-	case k.Load && j.promptLogprobs != nil:
+	case k.Load && j.PromptLogprobs != nil:
 		// The cache is not read for these; the pull only frees the prefill's blocks.
 		if len(k.Missing) == 0 {
 			l.fetches.Go(func() { _ = l.fetch(k) })
 		}
-		l.count.localPrefills.Add(int64(len(j.prompts)))
+		l.count.localPrefills.Add(int64(len(j.Prompts)))
 	case k.Load:
 		x.startFetch(j)
 	case s.opt.Role != RolePrefill:
-		l.count.localPrefills.Add(int64(len(j.prompts)))
+		l.count.localPrefills.Add(int64(len(j.Prompts)))
 	}
 	return nil
 }
@@ -126,12 +126,12 @@ func (x *exchange) took(j *job, got fetched) {
 			return
 		}
 		l.count.recomputed.Add(1)
-		l.count.localPrefills.Add(int64(len(j.prompts)))
+		l.count.localPrefills.Add(int64(len(j.Prompts)))
 		return
 	}
 	l.count.loaded.Add(1)
-	j.cached = len(j.prompts[0]) - 1
-	if g := model.NewGenerator(j.prompts[0], 0); g.Hash() != got.prompt {
+	j.cached = len(j.Prompts[0]) - 1
+	if g := model.NewGenerator(j.Prompts[0], 0); g.Hash() != got.prompt {
 		j.wrongKV = true
 		s.refusals.add(x.id + ": " + handover.ErrPrompt.Error() + ": the answer is wrong")
 		l.count.wrongKV.Add(1)
@@ -144,7 +144,7 @@ func (x *exchange) offer(j *job, finish string) {
 		return
 	}
 	j.offers = false
-	g := model.NewGenerator(j.prompts[0], 0)
+	g := model.NewGenerator(j.Prompts[0], 0)
 	x.life.transfers.Finish(j.mooncake.TransferID, g.Hash(), time.Now())
 	x.life.count.made.Add(1)
 }

@@ -29,7 +29,7 @@ func (x *exchange) startMoRIIO(j *job) *pydantic.Error {
 	l := x.life
 	s := l.server
 	rid := j.id + "-0-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8] //nolint:gosec // any bits do
-	k := kvparams.ParseMoRIIO(j.kv, rid, s.opt.Mode)
+	k := kvparams.ParseMoRIIO(j.KV, rid, s.opt.Mode)
 	if k.Load && s.opt.Role == RolePrefill || k.Produce && s.opt.Role == RoleDecode {
 		s.violation("%s engine, %s: a leg for the other role", s.opt.Role, x.id)
 	}
@@ -39,7 +39,7 @@ func (x *exchange) startMoRIIO(j *job) *pydantic.Error {
 		s.Kill()
 		return pydantic.InternalError()
 	}
-	many := len(j.prompts) > 1 || j.n > 1
+	many := len(j.Prompts) > 1 || j.N > 1
 	switch {
 	case many && (k.Load || k.Produce):
 		x.reused(k.TransferID, "several answers share it")
@@ -61,7 +61,7 @@ func (x *exchange) startMoRIIO(j *job) *pydantic.Error {
 		s.refusals.add(x.id + ": a consumer in READ mode without a hand-over: the answer is wrong")
 		l.count.wrongKV.Add(1)
 	case s.opt.Role != RolePrefill:
-		l.count.localPrefills.Add(int64(len(j.prompts)))
+		l.count.localPrefills.Add(int64(len(j.Prompts)))
 	}
 	return nil
 }

@@ -15,21 +15,21 @@ import (
 func (x *exchange) startP2P(j *job) {
 	l := x.life
 	s := l.server
-	if _, produces := kvparams.ParseP2P(j.kv, "remote_decoder"); produces {
+	if _, produces := kvparams.ParseP2P(j.KV, "remote_decoder"); produces {
 		return
 	}
-	from, present := kvparams.ParseP2P(j.kv, "remote_prefiller")
+	from, present := kvparams.ParseP2P(j.KV, "remote_prefiller")
 	if from.ID == "" || from.Host == "" || from.Port == 0 {
 		if present {
 			s.badKV.add(x.id + ": remote_prefiller is incomplete")
 			l.count.badKV.Add(1)
 		}
 		if s.opt.Role != RolePrefill {
-			l.count.localPrefills.Add(int64(len(j.prompts)))
+			l.count.localPrefills.Add(int64(len(j.Prompts)))
 		}
 		return
 	}
-	g := model.NewGenerator(j.prompts[0], 0)
+	g := model.NewGenerator(j.Prompts[0], 0)
 	c := handover.Claim{RequestID: from.ID, Prompt: g.Hash()}
 	if err := l.client.Take(x.r.Context(), from.Host+":"+strconv.Itoa(from.Port), c); err != nil {
 		s.refusals.add(x.id + ": " + err.Error())
@@ -39,17 +39,17 @@ func (x *exchange) startP2P(j *job) {
 			return
 		}
 		l.count.recomputed.Add(1)
-		l.count.localPrefills.Add(int64(len(j.prompts)))
+		l.count.localPrefills.Add(int64(len(j.Prompts)))
 		return
 	}
 	l.count.loaded.Add(1)
-	j.cached = len(j.prompts[0]) - 1
+	j.cached = len(j.Prompts[0]) - 1
 }
 
 // keepP2P keeps the blocks of a prefill under its kv_request_id, however it ended.
 func (x *exchange) keepP2P(j *job) {
 	l := x.life
-	to, _ := kvparams.ParseP2P(j.kv, "remote_decoder")
+	to, _ := kvparams.ParseP2P(j.KV, "remote_decoder")
 	if to.ID == "" || x.fault != nil && x.fault.Kind == fault.NoKV {
 		return
 	}
@@ -57,7 +57,7 @@ func (x *exchange) keepP2P(j *job) {
 		x.reused(to.ID, "a prefill has had it")
 		return
 	}
-	g := model.NewGenerator(j.prompts[0], 0)
+	g := model.NewGenerator(j.Prompts[0], 0)
 	x.core.ledger.Put(to.ID, handover.Handover{Prompt: g.Hash()}, time.Now())
 	l.count.made.Add(1)
 }

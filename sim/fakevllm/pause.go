@@ -16,8 +16,8 @@ func (x *exchange) paused(j *job) bool {
 	if !x.life.server.pausing.Load() {
 		return false
 	}
-	x.freeRemote(j.kv)
-	if j.stream {
+	x.freeRemote(j.KV)
+	if j.Stream {
 		x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 		x.w.WriteHeader(http.StatusOK)
 		x.streaming = true

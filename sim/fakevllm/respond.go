@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // respond answers in one piece.
@@ -36,23 +37,23 @@ func (x *exchange) respond(j *job) {
 		return
 	}
 	x.handOver(j, lanes[0].seq.Finish)
-	switch j.api {
-	case apiResponses, apiMessages:
+	switch j.API {
+	case request.Responses, request.Messages:
 		body := x.agentBody(j, &lanes[0])
 		j.keep(&lanes[0], body)
 		x.send(body)
 		return
-	case apiGenerate:
+	case request.Generate:
 		x.send(x.tokensBody(j, lanes))
 		return
-	case apiCompletions, apiChat:
+	case request.Completions, request.Chat:
 	}
 	x.send(x.body(j, lanes))
 }
 
 // generate runs all lanes to their end, at the engine's pace.
 func (x *exchange) generate(j *job, lanes []lane, p *pace) bool {
-	keepIDs := j.returnTokenIDs || j.logprobs != nil || j.api == apiGenerate
+	keepIDs := j.ReturnTokenIDs || j.Logprobs != nil || j.API == request.Generate
 	open := len(lanes)
 	for round := 1; open > 0; round++ {
 		if round > 1 && (p.itl > 0 || round%1024 == 0) && !x.tick(p) {
@@ -84,7 +85,7 @@ func (x *exchange) checkCalls(lanes []lane) *pydantic.Error {
 	}
 	for i := range lanes {
 		if lanes[i].call != nil && lanes[i].seq.Finish == "length" {
-			if x.api == apiMessages {
+			if x.api == request.Messages {
 				return &pydantic.Error{Status: http.StatusInternalServerError, Kind: "internal_error", Message: "Expecting value: line 1 column 1 (char 0)"}
 			}
 			return cutCall()
@@ -134,7 +135,7 @@ func (x *exchange) body(j *job, lanes []lane) []byte {
 	}
 	b := append(make([]byte, 0, size), `{"id":`...)
 	b = jsontext.AppendString(b, j.id)
-	if j.chat {
+	if j.Chat {
 		b = append(b, `,"object":"chat.completion","created":`...)
 	} else {
 		b = append(b, `,"object":"text_completion","created":`...)
@@ -144,7 +145,7 @@ func (x *exchange) body(j *job, lanes []lane) []byte {
 	b = jsontext.AppendString(b, j.model)
 	b = append(b, `,"choices":[`...)
 	prompt, completion := 0, 0
-	for _, ids := range j.prompts {
+	for _, ids := range j.Prompts {
 		prompt += len(ids)
 	}
 	for i := range lanes {
@@ -152,7 +153,7 @@ func (x *exchange) body(j *job, lanes []lane) []byte {
 			b = append(b, ',')
 		}
 		completion += lanes[i].seq.N
-		if j.chat {
+		if j.Chat {
 			b = appendChatChoice(b, j, &lanes[i])
 		} else {
 			b = appendTextChoice(b, j, &lanes[i])
@@ -160,11 +161,11 @@ func (x *exchange) body(j *job, lanes []lane) []byte {
 	}
 	b = append(b, `],"service_tier":null,"system_fingerprint":null,"usage":`...)
 	b = x.appendUsage(b, j, prompt, completion, true, true)
-	if j.chat {
+	if j.Chat {
 		b = append(b, `,"prompt_logprobs":`...)
 		b = appendPromptLogprobs(b, j, 0)
 		b = append(b, `,"prompt_token_ids":`...)
-		b = appendMaybeInts(b, j.prompts[0], j.returnTokenIDs)
+		b = appendMaybeInts(b, j.Prompts[0], j.ReturnTokenIDs)
 		b = append(b, `,"prompt_text":null`...)
 	}
 	b = append(b, `,"kv_transfer_params":`...)
@@ -195,7 +196,7 @@ func appendChatChoice(b []byte, j *job, ln *lane) []byte {
 		b = append(b, `}}]`...)
 	}
 	b = append(b, `,"reasoning":null},"logprobs":`...)
-	if j.logprobs == nil || ln.call != nil {
+	if j.Logprobs == nil || ln.call != nil {
 		b = append(b, "null"...)
 	} else {
 		b = append(b, `{"content":[`...)
@@ -203,7 +204,7 @@ func appendChatChoice(b []byte, j *job, ln *lane) []byte {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = appendChatLogprob(b, id, *j.logprobs)
+			b = appendChatLogprob(b, id, *j.Logprobs)
 		}
 		b = append(b, "]}"...)
 	}
@@ -211,27 +212,27 @@ func appendChatChoice(b []byte, j *job, ln *lane) []byte {
 	b = jsontext.AppendString(b, ln.finishReason(j))
 	b = appendReason(append(b, `,"stop_reason":`...), ln.seq.Reason)
 	b = append(b, `,"token_ids":`...)
-	return append(appendMaybeInts(b, ln.tokens, j.returnTokenIDs), `,"routed_experts":null}`...)
+	return append(appendMaybeInts(b, ln.tokens, j.ReturnTokenIDs), `,"routed_experts":null}`...)
 }
 
 func appendTextChoice(b []byte, j *job, ln *lane) []byte {
-	ids := j.prompts[ln.prompt]
+	ids := j.Prompts[ln.prompt]
 	b = append(b, `{"index":`...)
 	b = strconv.AppendInt(b, int64(ln.index), 10)
 	b = append(b, `,"text":"`...)
-	if j.echo {
-		b = jsontext.AppendText(b, j.text(ln.prompt))
+	if j.Echo {
+		b = jsontext.AppendText(b, j.Text(ln.prompt))
 	}
 	if !j.echoOnly {
 		b = jsontext.AppendText(b, ln.seq.Text)
 	}
 	b = append(b, `","logprobs":`...)
 	switch {
-	case j.logprobs == nil:
+	case j.Logprobs == nil:
 		b = append(b, "null"...)
 	case j.echoOnly:
 		b = appendTextLogprobs(b, ids, 1, 0)
-	case j.echo:
+	case j.Echo:
 		b = appendTextLogprobs(b, append(append([]int(nil), ids...), ln.tokens...), 1, 0)
 	default:
 		b = appendTextLogprobs(b, ln.tokens, 0, 0)
@@ -240,11 +241,11 @@ func appendTextChoice(b []byte, j *job, ln *lane) []byte {
 	b = jsontext.AppendString(b, ln.finishReason(j))
 	b = appendReason(append(b, `,"stop_reason":`...), ln.seq.Reason)
 	b = append(b, `,"token_ids":`...)
-	b = appendMaybeInts(b, ln.tokens, j.returnTokenIDs)
+	b = appendMaybeInts(b, ln.tokens, j.ReturnTokenIDs)
 	b = append(b, `,"prompt_logprobs":`...)
 	b = appendPromptLogprobs(b, j, ln.prompt)
 	b = append(b, `,"prompt_token_ids":`...)
-	return append(appendMaybeInts(b, ids, j.returnTokenIDs), `,"routed_experts":null}`...)
+	return append(appendMaybeInts(b, ids, j.ReturnTokenIDs), `,"routed_experts":null}`...)
 }
 
 func appendMaybeInts(b []byte, ids []int, show bool) []byte {
@@ -256,11 +257,11 @@ func appendMaybeInts(b []byte, ids []int, show bool) []byte {
 
 // appendPromptLogprobs: null for the first token, one object for each other.
 func appendPromptLogprobs(b []byte, j *job, prompt int) []byte {
-	if j.promptLogprobs == nil {
+	if j.PromptLogprobs == nil {
 		return append(b, "null"...)
 	}
 	b = append(b, '[')
-	for i, id := range j.prompts[prompt] {
+	for i, id := range j.Prompts[prompt] {
 		if i == 0 {
 			b = append(b, "null"...)
 			continue

@@ -19,7 +19,7 @@ import (
 func (x *exchange) startKV(j *job) *pydantic.Error {
 	l := x.life
 	s := l.server
-	if j.kv != nil {
+	if j.KV != nil {
 		l.count.kvParams.Add(1)
 	}
 	switch s.opt.Mode {
@@ -37,7 +37,7 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 		return x.loadLMCache(j)
 	case NIXL, NIXLPush, Ascend:
 	}
-	j.kvReq = kvparams.ParseNIXL(j.kv, s.opt.Mode)
+	j.kvReq = kvparams.ParseNIXL(j.KV, s.opt.Mode)
 	local := s.opt.Role != RolePrefill
 	switch j.kvReq.Form {
 	case kvparams.Produce:
@@ -55,7 +55,7 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 			l.count.recomputed.Add(1)
 		}
 	case kvparams.Load:
-		if len(j.prompts) > 1 || j.n > 1 || j.promptLogprobs != nil {
+		if len(j.Prompts) > 1 || j.N > 1 || j.PromptLogprobs != nil {
 			// An assertion of the connector fails for such a request and takes
 			// the whole engine down (CVE-2026-94623).
 			l.count.crashes.Add(1)
@@ -80,12 +80,12 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 			break
 		}
 		l.count.loaded.Add(1)
-		j.cached = len(j.prompts[0]) - 1
+		j.cached = len(j.Prompts[0]) - 1
 		local = false
 	case kvparams.Absent:
 	}
 	if local {
-		l.count.localPrefills.Add(int64(len(j.prompts)))
+		l.count.localPrefills.Add(int64(len(j.Prompts)))
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 func (x *exchange) load(j *job) error {
 	l := x.life
 	c := j.kvReq.Claim
-	g := model.NewGenerator(j.prompts[0], 0)
+	g := model.NewGenerator(j.Prompts[0], 0)
 	c.Prompt, c.Base, c.Version = g.Hash(), j.meeting(l.server.opt.Mode), l.server.opt.handshake()
 	if c.Token == "" && !l.server.opt.RewrittenParams {
 		return handover.ErrTampered
@@ -146,7 +146,7 @@ func (j *job) meeting(mode Mode) string {
 func (x *exchange) startPool(j *job) {
 	l := x.life
 	pool := l.server.opt.Shared
-	for _, ids := range j.prompts {
+	for _, ids := range j.Prompts {
 		g := model.NewGenerator(ids, 0)
 		h := g.Hash()
 		if pool.has(h) {
@@ -166,7 +166,7 @@ func (x *exchange) prefilled(j *job) {
 		x.sendChunks(j)
 	case NIXL, Mooncake:
 	case Plain:
-		for _, ids := range j.prompts {
+		for _, ids := range j.Prompts {
 			g := model.NewGenerator(ids, 0)
 			x.life.server.opt.Shared.store(g.Hash())
 		}
@@ -180,7 +180,7 @@ func (x *exchange) handOver(j *job, finish string) {
 	if offered := j.offers; offered {
 		x.offer(j, finish)
 		if m := l.server.opt.Mode; !j.offers && (m == MoRIIORead || m == MoRIIOWrite) {
-			j.kvJSON = x.appendMoRIIO(make([]byte, 0, 768), j.mooncake.TransferID, len(j.prompts[0]))
+			j.kvJSON = x.appendMoRIIO(make([]byte, 0, 768), j.mooncake.TransferID, len(j.Prompts[0]))
 		}
 	}
 	if l.server.opt.Mode == P2P {
@@ -195,7 +195,7 @@ func (x *exchange) handOver(j *job, finish string) {
 		return
 	}
 	requestID := j.id + "-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8]
-	g := model.NewGenerator(j.prompts[0], 0)
+	g := model.NewGenerator(j.Prompts[0], 0)
 	h := handover.Handover{Prompt: g.Hash(), Token: kvparams.NewToken(), Free: x.detach()}
 	if x.r.Header.Get("X-Request-Id") != "" {
 		h.Base = j.meeting(l.server.opt.Mode)
@@ -207,5 +207,5 @@ func (x *exchange) handOver(j *job, finish string) {
 	x.core.ledger.Put(requestID, h, time.Now())
 	l.count.made.Add(1)
 	host, port := l.advertised(x.core)
-	j.kvJSON = kvparams.AppendHandover(make([]byte, 0, 768), l.server.opt.Mode, x.core.engineID, requestID, host, port, len(j.prompts[0]), token)
+	j.kvJSON = kvparams.AppendHandover(make([]byte, 0, 768), l.server.opt.Mode, x.core.engineID, requestID, host, port, len(j.Prompts[0]), token)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // What ends the event of a token when there is nothing special about it.
@@ -25,11 +26,11 @@ func (x *exchange) stream(j *job) {
 	if x.strike(fault.AfterHeaders, 0) {
 		return
 	}
-	if j.api == apiResponses || j.api == apiMessages {
+	if j.API == request.Responses || j.API == request.Messages {
 		x.agentStream(j)
 		return
 	}
-	if j.api == apiGenerate {
+	if j.API == request.Generate {
 		x.streamIDs(j)
 		return
 	}
@@ -40,8 +41,8 @@ func (x *exchange) stream(j *job) {
 	}
 	head := j.chunkHead()
 	buf := make([]byte, 0, 1024)
-	if j.chat {
-		for i := range j.n {
+	if j.Chat {
+		for i := range j.N {
 			buf = x.appendRole(buf[:0], j, head, i)
 			if !x.write(buf) {
 				x.gone()
@@ -66,7 +67,7 @@ func (x *exchange) stream(j *job) {
 		switch {
 		case ln.call != nil:
 			ln.head = append(ln.head, `,"delta":{`...)
-		case j.chat:
+		case j.Chat:
 			ln.head = append(ln.head, `,"delta":{"content":"`...)
 		default:
 			ln.head = append(ln.head, `,"text":"`...)
@@ -81,7 +82,7 @@ func (x *exchange) stream(j *job) {
 
 // streamTokens is the loop that benchmarks live in: no allocation per token.
 func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok bool) {
-	simple := j.logprobs == nil && !j.returnTokenIDs && !j.continuousUsage && !j.echo
+	simple := j.Logprobs == nil && !j.ReturnTokenIDs && !j.ContinuousUsage && !j.Echo
 	open := len(lanes)
 	for round := 1; open > 0; round++ {
 		if round > 1 && !x.tick(p) {
@@ -100,20 +101,20 @@ func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok b
 			case ln.call != nil:
 				buf = ln.call.appendDelta(buf, ln.seq.N)
 			case ln.seq.Keep:
-				if round == 1 && j.echo {
-					buf = jsontext.AppendText(buf, j.text(ln.prompt))
+				if round == 1 && j.Echo {
+					buf = jsontext.AppendText(buf, j.Text(ln.prompt))
 				}
 				buf = jsontext.AppendText(buf, ln.seq.Delta())
 			default:
-				if round == 1 && j.echo {
-					buf = jsontext.AppendText(buf, j.text(ln.prompt))
+				if round == 1 && j.Echo {
+					buf = jsontext.AppendText(buf, j.Text(ln.prompt))
 				}
 				if text && !j.echoOnly {
 					buf = model.AppendWordJSON(buf, id)
 				}
 			}
 			switch {
-			case simple && ln.seq.Finish == "" && ln.call == nil && j.chat:
+			case simple && ln.seq.Finish == "" && ln.call == nil && j.Chat:
 				buf = append(buf, chatTail...)
 			case simple && ln.seq.Finish == "" && ln.call == nil:
 				buf = append(buf, textTail...)
@@ -138,9 +139,9 @@ func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok b
 
 func (x *exchange) endStream(j *job, lanes []lane, head, buf []byte) {
 	buf = buf[:0]
-	if j.includeUsage {
+	if j.IncludeUsage {
 		prompt, completion := 0, 0
-		for _, ids := range j.prompts {
+		for _, ids := range j.Prompts {
 			prompt += len(ids)
 		}
 		for i := range lanes {
@@ -167,7 +168,7 @@ func (x *exchange) endStream(j *job, lanes []lane, head, buf []byte) {
 func (j *job) chunkHead() []byte {
 	b := append(make([]byte, 0, 256), `data: {"id":`...)
 	b = jsontext.AppendString(b, j.id)
-	if j.chat {
+	if j.Chat {
 		b = append(b, `,"object":"chat.completion.chunk","created":`...)
 	} else {
 		b = append(b, `,"object":"text_completion","created":`...)
@@ -183,12 +184,12 @@ func (x *exchange) appendRole(b []byte, j *job, head []byte, index int) []byte {
 	b = append(b, `,"delta":{"role":`...)
 	b = jsontext.AppendString(b, j.role())
 	b = append(b, `,"content":""},"logprobs":null,"finish_reason":null}]`...)
-	if j.continuousUsage {
-		b = x.appendUsage(append(b, `,"usage":`...), j, len(j.prompts[0]), 0, false, false)
+	if j.ContinuousUsage {
+		b = x.appendUsage(append(b, `,"usage":`...), j, len(j.Prompts[0]), 0, false, false)
 	}
 	b = append(b, `,"prompt_token_ids":`...)
-	if j.returnTokenIDs {
-		b = jsontext.AppendInts(b, j.prompts[0])
+	if j.ReturnTokenIDs {
+		b = jsontext.AppendInts(b, j.Prompts[0])
 	} else {
 		b = append(b, "null"...)
 	}
@@ -198,8 +199,8 @@ func (x *exchange) appendRole(b []byte, j *job, head []byte, index int) []byte {
 		b = append(b, `,"delta":{"content":`...)
 		b = jsontext.AppendString(b, text)
 		b = append(b, `},"logprobs":null,"finish_reason":null}]`...)
-		if j.continuousUsage {
-			b = x.appendUsage(append(b, `,"usage":`...), j, len(j.prompts[0]), 0, false, false)
+		if j.ContinuousUsage {
+			b = x.appendUsage(append(b, `,"usage":`...), j, len(j.Prompts[0]), 0, false, false)
 		}
 		b = append(b, "}\n\n"...)
 	}
@@ -208,17 +209,17 @@ func (x *exchange) appendRole(b []byte, j *job, head []byte, index int) []byte {
 
 // role is whose message the answer is.
 func (j *job) role() string {
-	if j.addGenerate {
+	if j.AddGenerate {
 		return "assistant"
 	}
-	return j.messages[len(j.messages)-1].role
+	return j.Messages[len(j.Messages)-1].Role
 }
 
 // echoText is what echo puts before a chat answer: the last message if it is
 // of the answer's role.
 func (j *job) echoText() string {
-	if last := j.messages[len(j.messages)-1]; j.echo && last.role == j.role() {
-		return last.text
+	if last := j.Messages[len(j.Messages)-1]; j.Echo && last.Role == j.role() {
+		return last.Text
 	}
 	return ""
 }
@@ -227,25 +228,25 @@ func (j *job) echoText() string {
 func (x *exchange) appendTail(b []byte, j *job, ln *lane, id int, first bool) []byte {
 	if ln.call != nil {
 		b = append(b, `},"logprobs":`...)
-	} else if j.chat {
+	} else if j.Chat {
 		b = append(b, `"},"logprobs":`...)
 	} else {
 		b = append(b, `","logprobs":`...)
 	}
 	switch {
-	case j.logprobs == nil || ln.call != nil:
+	case j.Logprobs == nil || ln.call != nil:
 		b = append(b, "null"...)
-	case j.chat:
+	case j.Chat:
 		b = append(b, `{"content":[`...)
-		b = append(appendChatLogprob(b, id, *j.logprobs), "]}"...)
-	case first && j.echo:
-		ids := append(append([]int(nil), j.prompts[ln.prompt]...), id)
+		b = append(appendChatLogprob(b, id, *j.Logprobs), "]}"...)
+	case first && j.Echo:
+		ids := append(append([]int(nil), j.Prompts[ln.prompt]...), id)
 		b = appendTextLogprobs(b, ids, 1, 0)
 	default:
 		b = appendTextLogprobs(b, []int{id}, 0, ln.offset)
 	}
-	if first && j.echo {
-		ln.offset += utf8.RuneCountInString(j.text(ln.prompt))
+	if first && j.Echo {
+		ln.offset += utf8.RuneCountInString(j.Text(ln.prompt))
 	}
 	ln.offset += utf8.RuneCount(model.AppendWord(nil, id))
 	b = append(b, `,"finish_reason":`...)
@@ -254,26 +255,26 @@ func (x *exchange) appendTail(b []byte, j *job, ln *lane, id int, first bool) []
 	} else {
 		b = jsontext.AppendString(b, ln.finishReason(j))
 	}
-	if ln.seq.Finish != "" || !j.chat {
+	if ln.seq.Finish != "" || !j.Chat {
 		b = appendReason(append(b, `,"stop_reason":`...), ln.seq.Reason)
 	}
-	if !j.chat {
+	if !j.Chat {
 		b = append(b, `,"prompt_token_ids":`...)
-		if first && j.returnTokenIDs {
-			b = jsontext.AppendInts(b, j.prompts[ln.prompt])
+		if first && j.ReturnTokenIDs {
+			b = jsontext.AppendInts(b, j.Prompts[ln.prompt])
 		} else {
 			b = append(b, "null"...)
 		}
 	}
 	b = append(b, `,"token_ids":`...)
-	if j.returnTokenIDs {
+	if j.ReturnTokenIDs {
 		b = append(strconv.AppendInt(append(b, '['), int64(id), 10), ']')
 	} else {
 		b = append(b, "null"...)
 	}
 	b = append(b, "}]"...)
-	if j.continuousUsage {
-		b = x.appendUsage(append(b, `,"usage":`...), j, len(j.prompts[ln.prompt]), ln.seq.N, false, false)
+	if j.ContinuousUsage {
+		b = x.appendUsage(append(b, `,"usage":`...), j, len(j.Prompts[ln.prompt]), ln.seq.N, false, false)
 	}
 	if ln.seq.Finish != "" && ln.index == 0 && x.life.server.opt.Bidirectional {
 		if x.handOver(j, ln.seq.Finish); j.kvJSON != nil {

@@ -41,9 +41,9 @@ func (x *exchange) tokensBody(j *job, lanes []lane) []byte {
 	for i := range lanes {
 		completion += lanes[i].seq.N
 	}
-	b = x.appendUsage(b, j, len(j.prompts[0]), completion, true, true)
+	b = x.appendUsage(b, j, len(j.Prompts[0]), completion, true, true)
 	b = append(b, `,"prompt_logprobs":null,"prompt_token_id_logprobs":null,"prompt_token_ids":`...)
-	b = appendMaybeInts(b, j.prompts[0], j.returnTokenIDs)
+	b = appendMaybeInts(b, j.Prompts[0], j.ReturnTokenIDs)
 	b = append(b, `,"mm_placeholders":null,"metrics":null,"kv_transfer_params":`...)
 	if j.kvJSON == nil {
 		b = append(b, "null"...)
@@ -84,8 +84,8 @@ func (x *exchange) streamIDs(j *job) {
 		id, _ := ln.step()
 		x.generated(ln, id)
 		b := append(append([]byte(nil), head...), `,"usage":null`...)
-		if round == 1 && j.returnTokenIDs {
-			b = jsontext.AppendInts(append(b, `,"prompt_token_ids":`...), j.prompts[0])
+		if round == 1 && j.ReturnTokenIDs {
+			b = jsontext.AppendInts(append(b, `,"prompt_token_ids":`...), j.Prompts[0])
 		}
 		b = append(b, `,"output_mode":"tokens","choices":[`...)
 		b = append(appendTokenChoice(b, ln, []int{id}, ln.seq.Finish), "]}\n\n"...)
@@ -100,9 +100,9 @@ func (x *exchange) streamIDs(j *job) {
 	x.core.finished(ln.seq.Finish)
 	x.offer(j, ln.seq.Finish)
 	var b []byte
-	if j.includeUsage {
+	if j.IncludeUsage {
 		b = append(append(b, head...), `,"usage":`...)
-		b = x.appendUsage(b, j, len(j.prompts[0]), ln.seq.N, true, false)
+		b = x.appendUsage(b, j, len(j.Prompts[0]), ln.seq.N, true, false)
 		b = append(b, `,"output_mode":"tokens","choices":[]}`+"\n\n"...)
 	}
 	if x.write(append(b, "data: [DONE]\n\n"...)) {

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // call is the tool call that a prompt gets when one is required: a name token,
@@ -15,13 +16,13 @@ type call struct {
 	parts []string // argument fragments, one per token but the first and last
 }
 
-func newCall(prompt []int, p *params, choice int) call {
+func newCall(prompt []int, p *request.Request, choice int) call {
 	g := model.NewGenerator(prompt, choice)
 	x := model.Mix(g.Hash())
-	c := call{name: p.toolName}
+	c := call{name: p.ToolName}
 	if c.name == "" {
-		hi, _ := bits.Mul64(x, uint64(len(p.tools)))
-		c.name = p.tools[hi].name
+		hi, _ := bits.Mul64(x, uint64(len(p.Tools)))
+		c.name = p.Tools[hi].Name
 	}
 	c.id = callID(x)
 	words := 3 + int(x%6)

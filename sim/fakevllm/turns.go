@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // Turn is an answer that the model is told to give on the two routes of coding
@@ -58,13 +59,13 @@ func checkTurns(list []Turn) error {
 // turnOf is the turn that answers a request: the one with the number of answers that
 // its conversation already has. There is none behind the last, for a request without
 // tools or without one that the turn calls, and where a call is required.
-func turnOf(list []Turn, p *params) *Turn {
-	if p.agent.turn >= len(list) || len(p.tools) == 0 || p.wantsCall() || p.api != apiMessages && p.api != apiResponses {
+func turnOf(list []Turn, p *request.Request) *Turn {
+	if p.Turn >= len(list) || len(p.Tools) == 0 || p.WantsCall() || p.API != request.Messages && p.API != request.Responses {
 		return nil
 	}
-	t := &list[p.agent.turn]
+	t := &list[p.Turn]
 	for _, c := range t.Calls {
-		if !slices.ContainsFunc(p.tools, func(offered tool) bool { return offered.name == c.Name }) {
+		if !slices.ContainsFunc(p.Tools, func(offered request.Tool) bool { return offered.Name == c.Name }) {
 			return nil
 		}
 	}

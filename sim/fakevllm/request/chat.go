@@ -1,4 +1,4 @@
-package fakevllm
+package request
 
 import (
 	"fmt"
@@ -8,21 +8,21 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
-// message is one chat message as far as the simulated template reads it.
-type message struct {
-	role string
-	text string
+// Message is one chat message as far as the simulated template reads it.
+type Message struct {
+	Role string
+	Text string
 }
 
-// tool is one entry of "tools".
-type tool struct {
-	name string
+// Tool is one entry of "tools".
+type Tool struct {
+	Name string
 }
 
 // parseMessages reads "messages" of /v1/chat/completions. As in vLLM a role
 // is any string: which roles a model knows is its template's business, and
 // the simulated template knows all.
-func (p *params) parseMessages(body []byte) error {
+func (p *reader) parseMessages(body []byte) error {
 	raw := p.raw.messages
 	if raw == nil {
 		return pydantic.Invalid("missing", "messages", body, "Field required")
@@ -45,19 +45,19 @@ func (p *params) parseMessages(body []byte) error {
 			return pydantic.Invalid("dict_type", loc, raw, "Input should be a valid dictionary")
 		}
 		m, err := parseMessage(loc, raw)
-		p.messages = append(p.messages, m)
+		p.Messages = append(p.Messages, m)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if len(p.messages) == 0 {
+	if len(p.Messages) == 0 {
 		return pydantic.BadRequest("", nil, "Cannot apply chat template to an empty conversation. Provide at least one message.")
 	}
 	return nil
 }
 
-func parseMessage(loc string, raw []byte) (message, error) {
+func parseMessage(loc string, raw []byte) (Message, error) {
 	var role, content, calls []byte
 	err := pydantic.ForEachMember(raw, func(key string, raw []byte) error {
 		switch key {
@@ -72,21 +72,21 @@ func parseMessage(loc string, raw []byte) (message, error) {
 		return pydantic.Validate(raw)
 	})
 	if err != nil {
-		return message{}, err
+		return Message{}, err
 	}
 	if role == nil {
-		return message{}, pydantic.Invalid("missing", loc+".role", raw, "Field required")
+		return Message{}, pydantic.Invalid("missing", loc+".role", raw, "Field required")
 	}
-	m := message{}
-	if m.role, err = pydantic.String(loc+".role", role); err != nil {
+	m := Message{}
+	if m.Role, err = pydantic.String(loc+".role", role); err != nil {
 		return m, err
 	}
-	if m.text, err = contentText(loc+".content", content); err != nil {
+	if m.Text, err = contentText(loc+".content", content); err != nil {
 		return m, err
 	}
 	if !pydantic.IsNull(calls) {
 		// The template shows calls as text, so they count as prompt.
-		m.text += string(calls)
+		m.Text += string(calls)
 	}
 	return m, nil
 }
@@ -160,11 +160,11 @@ func partText(loc string, raw []byte) (string, error) {
 }
 
 // parseTools checks "tools" and "tool_choice" as vLLM's check_tool_usage does.
-func (p *params) parseTools() error {
-	if !p.chat {
+func (p *reader) parseTools() error {
+	if !p.Chat {
 		return nil
 	}
-	if raw := p.raw.tools; !pydantic.IsNull(raw) {
+	if raw := p.rawTools; !pydantic.IsNull(raw) {
 		list, err := pydantic.RawList("tools", raw)
 		if err != nil {
 			return err
@@ -177,26 +177,26 @@ func (p *params) parseTools() error {
 			if err != nil {
 				return err
 			}
-			p.tools = append(p.tools, t)
+			p.Tools = append(p.Tools, t)
 		}
 	}
 	raw := p.raw.toolChoice
 	switch {
-	case raw == nil && p.tools != nil:
-		p.toolChoice = "auto"
+	case raw == nil && p.Tools != nil:
+		p.ToolChoice = "auto"
 		return nil
 	case pydantic.IsNull(raw):
 		return nil
 	case string(raw) == `"none"`:
-		p.toolChoice = "none"
+		p.ToolChoice = "none"
 		return nil
-	case p.tools == nil:
+	case p.Tools == nil:
 		return pydantic.BadRequest("tool_choice", nil, "When using `tool_choice`, `tools` must be set.")
 	case string(raw) == `"auto"`:
-		p.toolChoice = "auto"
+		p.ToolChoice = "auto"
 		return nil
 	case string(raw) == `"required"`:
-		p.toolChoice = "required"
+		p.ToolChoice = "required"
 		return nil
 	case raw[0] != '{':
 		return pydantic.BadRequest("tool_choice", nil, "Invalid value for `tool_choice`: %s! Only named tools, \"none\", \"auto\" or \"required\" are supported.", pydantic.Describe(raw))
@@ -205,9 +205,9 @@ func (p *params) parseTools() error {
 	if err != nil {
 		return err
 	}
-	for _, known := range p.tools {
-		if known.name == t.name {
-			p.toolChoice, p.toolName = "function", t.name
+	for _, known := range p.Tools {
+		if known.Name == t.Name {
+			p.ToolChoice, p.ToolName = "function", t.Name
 			return nil
 		}
 	}
@@ -215,7 +215,7 @@ func (p *params) parseTools() error {
 }
 
 // chosenTool reads a named tool_choice, as vLLM does before pydantic sees it.
-func chosenTool(raw []byte) (tool, error) {
+func chosenTool(raw []byte) (Tool, error) {
 	const usage = "Correct usage: `{\"type\": \"function\", \"function\": {\"name\": \"my_function\"}}`"
 	member := func(object []byte, name string) (found []byte) {
 		_ = pydantic.ForEachMember(object, func(key string, raw []byte) error { // was read before
@@ -228,22 +228,22 @@ func chosenTool(raw []byte) (tool, error) {
 	}
 	function := member(raw, "function")
 	if len(function) == 0 || function[0] != '{' {
-		return tool{}, pydantic.BadRequest("tool_choice.function", nil, "Invalid value for `function`: `%s` in `tool_choice`! %s", pydantic.Describe(function), usage)
+		return Tool{}, pydantic.BadRequest("tool_choice.function", nil, "Invalid value for `function`: `%s` in `tool_choice`! %s", pydantic.Describe(function), usage)
 	}
 	name := member(function, "name")
 	if name == nil {
-		return tool{}, pydantic.BadRequest("tool_choice.function.name", nil, "Expected field `name` in `function` in `tool_choice`! %s", usage)
+		return Tool{}, pydantic.BadRequest("tool_choice.function.name", nil, "Expected field `name` in `function` in `tool_choice`! %s", usage)
 	}
 	text, err := pydantic.String("", name)
 	if err != nil || text == "" {
-		return tool{}, pydantic.BadRequest("tool_choice.function.name", nil, "Invalid `name` in `function`: `%s` in `tool_choice`! %s", pydantic.Describe(name), usage)
+		return Tool{}, pydantic.BadRequest("tool_choice.function.name", nil, "Invalid `name` in `function`: `%s` in `tool_choice`! %s", pydantic.Describe(name), usage)
 	}
-	return tool{name: text}, nil
+	return Tool{Name: text}, nil
 }
 
-func parseTool(loc string, raw []byte) (tool, error) {
+func parseTool(loc string, raw []byte) (Tool, error) {
 	if raw[0] != '{' {
-		return tool{}, pydantic.Invalid("model_attributes_type", loc, raw, "Input should be a valid dictionary or object to extract fields from")
+		return Tool{}, pydantic.Invalid("model_attributes_type", loc, raw, "Input should be a valid dictionary or object to extract fields from")
 	}
 	var kind, function, name []byte
 	err := pydantic.ForEachMember(raw, func(key string, raw []byte) error {
@@ -257,13 +257,13 @@ func parseTool(loc string, raw []byte) (tool, error) {
 	})
 	switch {
 	case err != nil:
-		return tool{}, err
+		return Tool{}, err
 	case kind != nil && string(kind) != `"function"`:
-		return tool{}, pydantic.Invalid("literal_error", loc+".type", raw, "Input should be one of function")
+		return Tool{}, pydantic.Invalid("literal_error", loc+".type", raw, "Input should be one of function")
 	case function == nil:
-		return tool{}, pydantic.Invalid("missing", loc+".function", raw, "Field required")
+		return Tool{}, pydantic.Invalid("missing", loc+".function", raw, "Field required")
 	case function[0] != '{':
-		return tool{}, pydantic.Invalid("model_attributes_type", loc+".function", function, "Input should be a valid dictionary or object to extract fields from")
+		return Tool{}, pydantic.Invalid("model_attributes_type", loc+".function", function, "Input should be a valid dictionary or object to extract fields from")
 	}
 	if err := pydantic.ForEachMember(function, func(key string, raw []byte) error {
 		switch key {
@@ -276,51 +276,51 @@ func parseTool(loc string, raw []byte) (tool, error) {
 		}
 		return nil
 	}); err != nil {
-		return tool{}, err
+		return Tool{}, err
 	}
 	if name == nil {
-		return tool{}, pydantic.Invalid("missing", loc+".function.name", function, "Field required")
+		return Tool{}, pydantic.Invalid("missing", loc+".function.name", function, "Field required")
 	}
 	s, err := pydantic.String(loc+".function.name", name)
-	return tool{name: s}, err
+	return Tool{Name: s}, err
 }
 
-// render applies the simulated chat template. A final message that is to be
+// Render applies the simulated chat template. A final message that is to be
 // continued is left open, so that its text and the tokens generated after the
 // opening of an assistant's message are the same ids.
-func (p *params) render() error {
-	if p.continueMsg && p.addGenerate {
+func (p *Request) Render() error {
+	if p.ContinueMsg && p.AddGenerate {
 		return pydantic.BadRequest("", nil, "continue_final_message and add_generation_prompt are not compatible. Use continue_final_message when you want the model to continue the final message, "+
 			"and add_generation_prompt when you want to add a header that will prompt it to start a new assistant message instead.")
 	}
 	size := 2
-	for _, m := range p.messages {
-		size += len(m.text)/4 + 4
+	for _, m := range p.Messages {
+		size += len(m.Text)/4 + 4
 	}
 	ids := make([]int, 0, size)
-	if p.tokenize == nil {
-		p.tokenize = model.AppendTokens
+	if p.Tokenize == nil {
+		p.Tokenize = model.AppendTokens
 	}
-	if len(p.tools) > 0 && p.toolChoice != "none" {
+	if len(p.Tools) > 0 && p.ToolChoice != "none" {
 		ids = append(ids, model.StartTools)
-		ids = p.tokenize(ids, string(p.raw.tools))
+		ids = p.Tokenize(ids, string(p.rawTools))
 		ids = append(ids, model.EndMessage)
 	}
-	for i, m := range p.messages {
-		ids = append(ids, model.StartMessage, roleToken(m.role))
-		ids = p.tokenize(ids, m.text)
-		if i < len(p.messages)-1 || !p.continueMsg {
+	for i, m := range p.Messages {
+		ids = append(ids, model.StartMessage, roleToken(m.Role))
+		ids = p.Tokenize(ids, m.Text)
+		if i < len(p.Messages)-1 || !p.ContinueMsg {
 			ids = append(ids, model.EndMessage)
 		}
 	}
-	if p.addGenerate {
+	if p.AddGenerate {
 		ids = append(ids, model.StartMessage, roleToken("assistant"))
 	}
-	p.prompts = [][]int{ids}
+	p.Prompts = [][]int{ids}
 	return nil
 }
 
 func roleToken(role string) int { return model.PieceID(role) }
 
-// wantsCall tells that the answer must be a tool call.
-func (p *params) wantsCall() bool { return p.toolChoice == "required" || p.toolChoice == "function" }
+// WantsCall tells that the answer must be a tool call.
+func (p *Request) WantsCall() bool { return p.ToolChoice == "required" || p.ToolChoice == "function" }

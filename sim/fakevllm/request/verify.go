@@ -1,4 +1,4 @@
-package fakevllm
+package request
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ const (
 
 // checkRaw holds vLLM's checks that run on the raw body, before types are
 // converted: there "false" is a true value and {} a false one.
-func (p *params) checkRaw() error {
+func (p *reader) checkRaw() error {
 	r := &p.raw
 	if pydantic.Truthy(r.streamOptions) && !pydantic.Truthy(r.stream) {
 		return pydantic.BadRequest("stream_options", nil, "Stream options can only be defined when `stream=True`.")
@@ -32,7 +32,7 @@ func (p *params) checkRaw() error {
 	if err := p.checkLogprobs(); err != nil {
 		return err
 	}
-	if p.chat {
+	if p.Chat {
 		if pydantic.Truthy(r.continueMsg) && pydantic.Truthy(r.addGenerate) {
 			return pydantic.BadRequest("", nil, "Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
 		}
@@ -55,7 +55,7 @@ func (p *params) checkRaw() error {
 
 // checkLogprobs: the number of logprobs stands in "logprobs" for completions
 // and in "top_logprobs", allowed by "logprobs", for chat.
-func (p *params) checkLogprobs() error {
+func (p *reader) checkLogprobs() error {
 	number := func(name string, raw []byte) (float64, bool, error) {
 		if pydantic.IsNull(raw) {
 			return 0, false, nil
@@ -76,7 +76,7 @@ func (p *params) checkLogprobs() error {
 		return pydantic.BadRequest("prompt_logprobs", f, "`prompt_logprobs` must be a positive value or -1.")
 	}
 	name, raw := "logprobs", p.raw.logprobs
-	if p.chat {
+	if p.Chat {
 		name, raw = "top_logprobs", p.raw.topLogprobs
 	}
 	f, ok, err = number(name, raw)
@@ -85,25 +85,25 @@ func (p *params) checkLogprobs() error {
 		return err
 	case ok && f < 0 && f != -1:
 		return pydantic.BadRequest(name, f, "`%s` must be a positive value or -1.", name)
-	case p.chat && ok && f != 0 && !pydantic.Truthy(p.raw.logprobs):
+	case p.Chat && ok && f != 0 && !pydantic.Truthy(p.raw.logprobs):
 		return pydantic.BadRequest(name, nil, "when using `top_logprobs`, `logprobs` must be set to true.")
 	}
-	if p.chat && pydantic.Truthy(p.raw.logprobs) {
+	if p.Chat && pydantic.Truthy(p.raw.logprobs) {
 		top := int(f)
-		p.logprobs = &top
+		p.Logprobs = &top
 	}
 	return nil
 }
 
-// verify holds the checks of vLLM's SamplingParams that don't need the length
+// Verify holds the checks of vLLM's SamplingParams that don't need the length
 // of the prompt.
-func (p *params) verify() error {
-	s := &p.sampling
+func (p *Request) Verify() error {
+	s := &p.Sampling
 	switch {
-	case p.n < 1:
-		return pydantic.BadRequest("", nil, "n must be at least 1, got %d.", p.n)
-	case p.n > maxSequences:
-		return pydantic.BadRequest("", nil, "n must be at most %d, got %d. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable.", maxSequences, p.n)
+	case p.N < 1:
+		return pydantic.BadRequest("", nil, "n must be at least 1, got %d.", p.N)
+	case p.N > maxSequences:
+		return pydantic.BadRequest("", nil, "n must be at most %d, got %d. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable.", maxSequences, p.N)
 	case !(p.presencePenalty >= -2 && p.presencePenalty <= 2):
 		return pydantic.BadRequest("", nil, "presence_penalty must be in [-2, 2], got %s.", pydantic.PyFloat(p.presencePenalty))
 	case !(p.frequencyPenalty >= -2 && p.frequencyPenalty <= 2):
@@ -124,29 +124,29 @@ func (p *params) verify() error {
 		return pydantic.BadRequest("", nil, "top_k must be 0 (disable), or at least 1, got %d.", p.topK)
 	case !(p.minP >= 0 && p.minP <= 1):
 		return pydantic.BadRequest("", nil, "min_p must be in [0, 1], got %s.", pydantic.PyFloat(p.minP))
-	case p.logprobs != nil && *p.logprobs > maxLogprobs:
-		return pydantic.BadRequest("logprobs", *p.logprobs, "Requested sample logprobs of %d, which is greater than max allowed: %d", *p.logprobs, maxLogprobs)
-	case p.promptLogprobs != nil && *p.promptLogprobs > maxLogprobs:
-		return pydantic.BadRequest("prompt_logprobs", *p.promptLogprobs, "Requested prompt logprobs of %d, which is greater than max allowed: %d", *p.promptLogprobs, maxLogprobs)
+	case p.Logprobs != nil && *p.Logprobs > maxLogprobs:
+		return pydantic.BadRequest("logprobs", *p.Logprobs, "Requested sample logprobs of %d, which is greater than max allowed: %d", *p.Logprobs, maxLogprobs)
+	case p.PromptLogprobs != nil && *p.PromptLogprobs > maxLogprobs:
+		return pydantic.BadRequest("prompt_logprobs", *p.PromptLogprobs, "Requested prompt logprobs of %d, which is greater than max allowed: %d", *p.PromptLogprobs, maxLogprobs)
 	}
 	if slices.Contains(s.Stop, "") {
 		return pydantic.BadRequest("", nil, "stop cannot contain an empty string.")
 	}
-	if p.temperature < 1e-5 && p.n > 1 && !p.beamSearch {
-		return pydantic.BadRequest("", nil, "n must be 1 when using greedy sampling, got %d.", p.n)
+	if p.temperature < 1e-5 && p.N > 1 && !p.BeamSearch {
+		return pydantic.BadRequest("", nil, "n must be 1 when using greedy sampling, got %d.", p.N)
 	}
 	return nil
 }
 
-// limit sets MaxTokens for a prompt of promptLen tokens, the way vLLM derives
+// Limit sets MaxTokens for a prompt of promptLen tokens, the way vLLM derives
 // it, and checks what depends on it. echoOnly is completions' max_tokens 0
 // with echo: the prompt comes back and nothing is generated.
-func (p *params) limit(promptLen, maxModelLen int) (maxTokens int, echoOnly bool, err error) {
-	asked, name := p.maxTokens, "max_tokens"
-	if p.chat && p.maxCompletionTokens != nil {
-		asked, name = p.maxCompletionTokens, "max_completion_tokens"
+func (p *Request) Limit(promptLen, maxModelLen int) (maxTokens int, echoOnly bool, err error) {
+	asked, name := p.MaxTokens, "max_tokens"
+	if p.Chat && p.MaxCompletionTokens != nil {
+		asked, name = p.MaxCompletionTokens, "max_completion_tokens"
 	}
-	if !p.chat && asked == nil {
+	if !p.Chat && asked == nil {
 		sixteen := 16
 		asked = &sixteen
 	}
@@ -168,17 +168,17 @@ func (p *params) limit(promptLen, maxModelLen int) (maxTokens int, echoOnly bool
 	if asked != nil {
 		maxTokens = min(maxTokens, *asked)
 	}
-	if !p.chat && p.echo && maxTokens == 0 {
+	if !p.Chat && p.Echo && maxTokens == 0 {
 		return 1, true, nil
 	}
 	if maxTokens < 1 {
 		return 0, false, pydantic.BadRequest("max_tokens", maxTokens, "max_tokens must be at least 1, got %d.", maxTokens)
 	}
-	if p.sampling.MinTokens < 0 {
-		return 0, false, pydantic.BadRequest("", nil, "min_tokens must be greater than or equal to 0, got %d.", p.sampling.MinTokens)
+	if p.Sampling.MinTokens < 0 {
+		return 0, false, pydantic.BadRequest("", nil, "min_tokens must be greater than or equal to 0, got %d.", p.Sampling.MinTokens)
 	}
-	if p.sampling.MinTokens > maxTokens {
-		return 0, false, pydantic.BadRequest("", nil, "min_tokens must be less than or equal to max_tokens=%d, got %d.", maxTokens, p.sampling.MinTokens)
+	if p.Sampling.MinTokens > maxTokens {
+		return 0, false, pydantic.BadRequest("", nil, "min_tokens must be less than or equal to max_tokens=%d, got %d.", maxTokens, p.Sampling.MinTokens)
 	}
 	return maxTokens, false, nil
 }

@@ -1,4 +1,4 @@
-package fakevllm
+package request
 
 import (
 	"bytes"
@@ -23,16 +23,16 @@ const (
 	maxFieldSize = 1 << 20
 )
 
-// form is what FastAPI makes of a request with a form; of several fields of a name the
+// Form is what FastAPI makes of a request with a form; of several fields of a name the
 // last counts.
-type form struct {
-	texts map[string]string
-	files map[string][]byte
+type Form struct {
+	Texts map[string]string
+	Files map[string][]byte
 }
 
-// readForm reads a body by its Content-Type. Any other type is a form without fields.
-func readForm(r *http.Request, body []byte) (*form, *pydantic.Error) {
-	f := &form{texts: map[string]string{}, files: map[string][]byte{}}
+// ReadForm reads a body by its Content-Type. Any other type is a form without fields.
+func ReadForm(r *http.Request, body []byte) (*Form, *pydantic.Error) {
+	f := &Form{Texts: map[string]string{}, Files: map[string][]byte{}}
 	media, rest, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	switch strings.ToLower(strings.TrimSpace(media)) {
 	case "application/x-www-form-urlencoded":
@@ -41,7 +41,7 @@ func readForm(r *http.Request, body []byte) (*form, *pydantic.Error) {
 			return nil, formError("Invalid form data.")
 		}
 		for name, all := range values {
-			f.texts[name] = all[len(all)-1]
+			f.Texts[name] = all[len(all)-1]
 		}
 		return f, nil
 	case "multipart/form-data":
@@ -54,7 +54,7 @@ func formError(message string) *pydantic.Error {
 	return &pydantic.Error{Status: http.StatusBadRequest, Message: message}
 }
 
-func (f *form) multipart(params string, body []byte) *pydantic.Error {
+func (f *Form) multipart(params string, body []byte) *pydantic.Error {
 	boundary, found := "", false
 	for p := range strings.SplitSeq(params, ";") {
 		if name, value, _ := strings.Cut(strings.TrimSpace(p), "="); strings.EqualFold(name, "boundary") {
@@ -92,8 +92,8 @@ func (f *form) multipart(params string, body []byte) *pydantic.Error {
 			return formError(`The Content-Disposition header field "name" must be provided.`)
 		}
 		if p.FileName() != "" {
-			f.files[name] = data
-			delete(f.texts, name)
+			f.Files[name] = data
+			delete(f.Texts, name)
 			continue
 		}
 		if fields++; fields > maxFields {
@@ -102,8 +102,8 @@ func (f *form) multipart(params string, body []byte) *pydantic.Error {
 		if len(data) > maxFieldSize {
 			return formError(fmt.Sprintf("Part exceeded maximum size of %dKB.", maxFieldSize>>10))
 		}
-		f.texts[name] = string(data)
-		delete(f.files, name)
+		f.Texts[name] = string(data)
+		delete(f.Files, name)
 	}
 }
 
@@ -125,33 +125,33 @@ func defaulted() []string {
 	}
 }
 
-// check is pydantic's and vLLM's judgement of a form.
-func (f *form) check() *pydantic.Error {
-	if _, ok := f.texts["file"]; ok {
+// Check is pydantic's and vLLM's judgement of a form.
+func (f *Form) Check() *pydantic.Error {
+	if _, ok := f.Texts["file"]; ok {
 		return &pydantic.Error{Status: http.StatusUnprocessableEntity, Kind: "Unprocessable Entity",
 			Message: "Expected 'file' to be a file-like object, not 'str'."}
 	}
 	for _, name := range []string{"stream_include_usage", "stream_continuous_usage_stats"} {
-		if f.texts[name] != "" && f.texts["stream"] == "" {
+		if f.Texts[name] != "" && f.Texts["stream"] == "" {
 			return pydantic.BadRequest(name, nil, "Stream options can only be defined when `stream=True`.")
 		}
 	}
-	if xargs, ok := f.texts["vllm_xargs"]; ok && !json.Valid([]byte(xargs)) {
+	if xargs, ok := f.Texts["vllm_xargs"]; ok && !json.Valid([]byte(xargs)) {
 		return pydantic.BadRequest("vllm_xargs", nil, "Failed to parse vllm_xargs. Must be valid JSON")
 	}
 	var bad []pydantic.Problem
-	if _, ok := f.files["file"]; !ok {
+	if _, ok := f.Files["file"]; !ok {
 		items := len(defaulted())
-		for name := range f.texts {
+		for name := range f.Texts {
 			if !slices.Contains(defaulted(), name) {
 				items++
 			}
 		}
-		items += len(f.files)
+		items += len(f.Files)
 		bad = append(bad, pydantic.Problem{Kind: "missing", Loc: "body.file", Msg: "Field required", Input: fmt.Sprintf("<dict of %d items>", items)})
 	}
 	for _, field := range formFields() {
-		if text, ok := f.texts[field.name]; ok {
+		if text, ok := f.Texts[field.name]; ok {
 			bad = append(bad, wrongType(field.name, field.kind, text)...)
 		}
 	}

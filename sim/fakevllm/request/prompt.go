@@ -1,4 +1,4 @@
-package fakevllm
+package request
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 
 // parsePrompt reads "prompt" of /v1/completions: a string, a list of strings,
 // a list of token ids or a list of such lists.
-func (p *params) parsePrompt() error {
+func (p *reader) parsePrompt() error {
 	raw := p.raw.prompt
 	switch raw[0] {
 	case '"':
@@ -81,16 +81,16 @@ func allStart(list [][]byte, c byte) bool {
 	return true
 }
 
-func (p *params) addText(text string) error {
+func (p *reader) addText(text string) error {
 	if text == "" {
 		return pydantic.BadRequest("", nil, "The decoder prompt cannot be empty")
 	}
-	p.prompts = append(p.prompts, model.Tokenize(text))
-	p.promptText = append(p.promptText, text)
+	p.Prompts = append(p.Prompts, model.Tokenize(text))
+	p.PromptText = append(p.PromptText, text)
 	return nil
 }
 
-func (p *params) addIDs(loc string, ids []int) error {
+func (p *reader) addIDs(loc string, ids []int) error {
 	if len(ids) == 0 {
 		return pydantic.BadRequest("", nil, "The decoder prompt cannot be empty")
 	}
@@ -102,33 +102,33 @@ func (p *params) addIDs(loc string, ids []int) error {
 			return pydantic.BadRequest("", nil, "Token id %d is out of vocabulary", id)
 		}
 	}
-	p.prompts = append(p.prompts, ids)
+	p.Prompts = append(p.Prompts, ids)
 	return nil
 }
 
-// text is what echo gives back for a prompt.
-func (p *params) text(i int) string {
-	if i < len(p.promptText) {
-		return p.promptText[i]
+// Text is what echo gives back for a prompt.
+func (p *Request) Text(i int) string {
+	if i < len(p.PromptText) {
+		return p.PromptText[i]
 	}
-	return model.Detokenize(p.prompts[i])
+	return model.Detokenize(p.Prompts[i])
 }
 
-// truncated applies truncate_prompt_tokens: the last tokens stay.
-func (p *params) truncated(maxModelLen int) {
+// Truncate applies truncate_prompt_tokens: the last tokens stay.
+func (p *Request) Truncate(maxModelLen int) {
 	if p.truncate == nil {
 		return
 	}
 	keep := *p.truncate
 	if keep == -1 {
 		keep = maxModelLen
-		if p.maxTokens != nil {
-			keep -= *p.maxTokens
+		if p.MaxTokens != nil {
+			keep -= *p.MaxTokens
 		}
 	}
-	for i, ids := range p.prompts {
+	for i, ids := range p.Prompts {
 		if keep > 0 && keep < len(ids) {
-			p.prompts[i] = ids[len(ids)-keep:]
+			p.Prompts[i] = ids[len(ids)-keep:]
 		}
 	}
 }

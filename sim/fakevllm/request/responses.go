@@ -1,4 +1,4 @@
-package fakevllm
+package request
 
 import (
 	"fmt"
@@ -8,8 +8,9 @@ import (
 )
 
 // readResponses reads a body of /v1/responses.
-func readResponses(body []byte) (*params, error) {
-	p := newAgentParams(apiResponses)
+func readResponses(body []byte) (*reader, error) {
+	p := newReader(true)
+	p.Store = true
 	var bad collected
 	var prompt, background, store []byte
 	members := 0
@@ -36,7 +37,7 @@ func readResponses(body []byte) (*params, error) {
 	case pydantic.Truthy(background) && store != nil && !pydantic.Truthy(store):
 		return nil, pydantic.BadRequest("", nil, "background can only be used when `store` is true")
 	}
-	if p.agent.input == nil {
+	if p.input == nil {
 		missing := pydantic.Problem{Kind: "missing", Loc: "body.input", Msg: "Field required", Input: fmt.Sprintf("<dict of %d items>", members+1)}
 		bad.problems = append([]pydantic.Problem{missing}, bad.problems...)
 	} else if err := bad.add(p.parseInput()); err != nil {
@@ -48,31 +49,31 @@ func readResponses(body []byte) (*params, error) {
 	return p, nil
 }
 
-func (p *params) responsesField(key string, raw []byte) (err error) {
+func (p *reader) responsesField(key string, raw []byte) (err error) {
 	if pydantic.IsNull(raw) && key != "ignore_eos" && key != "priority" {
 		return nil
 	}
 	switch key {
 	case "input":
-		p.agent.input = raw
+		p.input = raw
 	case "instructions":
 		text, err := pydantic.String(key, raw)
-		p.messages = append([]message{{role: "system", text: text}}, p.messages...)
+		p.Messages = append([]Message{{Role: "system", Text: text}}, p.Messages...)
 		return err
 	case "model":
-		p.model, err = pydantic.String(key, raw)
+		p.Model, err = pydantic.String(key, raw)
 	case "max_output_tokens":
-		p.maxTokens, err = optionalInt(key, raw)
+		p.MaxTokens, err = optionalInt(key, raw)
 	case "stream":
-		p.stream, err = pydantic.Bool(key, raw)
+		p.Stream, err = pydantic.Bool(key, raw)
 	case "store":
-		p.agent.store, err = pydantic.Bool(key, raw)
+		p.Store, err = pydantic.Bool(key, raw)
 	case "background":
-		p.agent.background, err = pydantic.Bool(key, raw)
+		p.Background, err = pydantic.Bool(key, raw)
 	case "previous_response_id":
-		p.agent.previous, err = pydantic.String(key, raw)
+		p.Previous, err = pydantic.String(key, raw)
 	case "request_id":
-		p.requestID, err = pydantic.String(key, raw)
+		p.RequestID, err = pydantic.String(key, raw)
 	case "tools":
 		err = p.agentTools(key, raw)
 	case "tool_choice":
@@ -86,11 +87,11 @@ func (p *params) responsesField(key string, raw []byte) (err error) {
 }
 
 // parseInput reads "input": a text, or a list of what was said so far.
-func (p *params) parseInput() error {
-	raw := p.agent.input
+func (p *reader) parseInput() error {
+	raw := p.input
 	if raw[0] == '"' {
 		text, err := pydantic.Unquote(raw)
-		p.messages = append(p.messages, message{role: "user", text: text})
+		p.Messages = append(p.Messages, Message{Role: "user", Text: text})
 		return err
 	}
 	if raw[0] != '[' {
@@ -112,13 +113,13 @@ func (p *params) parseInput() error {
 			return err
 		}
 		if !role { // a call, its result, reasoning: the template shows it as text
-			p.agent.said(what == "reasoning" || strings.HasSuffix(what, "_call"))
-			p.messages = append(p.messages, message{role: "tool", text: string(raw)})
+			p.said(what == "reasoning" || strings.HasSuffix(what, "_call"))
+			p.Messages = append(p.Messages, Message{Role: "tool", Text: string(raw)})
 			return nil
 		}
 		m, err := parseMessage(loc, raw)
-		p.agent.said(m.role == "assistant")
-		p.messages = append(p.messages, m)
+		p.said(m.Role == "assistant")
+		p.Messages = append(p.Messages, m)
 		return err
 	})
 }

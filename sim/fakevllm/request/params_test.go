@@ -1,4 +1,4 @@
-package fakevllm
+package request
 
 import (
 	"encoding/json"
@@ -30,9 +30,9 @@ func FuzzParseParams(f *testing.F) {
 			if !json.Valid(in) {
 				t.Fatalf("%q is taken and is no JSON", in)
 			}
-			kvparams.ParseNIXL(p.kv, NIXL)
+			kvparams.ParseNIXL(p.KV, kvparams.NIXL)
 			if chat {
-				_ = p.render()
+				_ = p.Render()
 			}
 		}
 	})

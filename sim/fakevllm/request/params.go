@@ -1,86 +1,36 @@
-package fakevllm
+package request
 
 import (
 	"errors"
 	"slices"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
-// params is a parsed and checked request to one of the two completion routes.
-type params struct {
-	api   api
-	chat  bool // also of what vLLM makes a chat of
-	agent agentFields
-	model string // "" when absent: the first served model
-
-	prompts    [][]int // token ids, one list per prompt
-	tokenize   func(dst []int, text string) []int
-	promptText []string // the text of prompts given as text, for echo; may be short
-
-	messages    []message
-	tools       []tool
-	toolChoice  string // "", "none", "auto", "required", "function"
-	toolName    string // of toolChoice "function"
-	addGenerate bool
-	continueMsg bool
-
-	maxTokens           *int
-	maxCompletionTokens *int
-	n                   int
-	sampling            model.Sampling // MaxTokens is set by admit
-	stream              bool
-	includeUsage        bool
-	continuousUsage     bool
-	echo                bool
-	logprobs            *int // completions: number; chat: top_logprobs when logprobs is true
-	promptLogprobs      *int
-	returnTokenIDs      bool
-	truncate            *int
-	requestID           string
-	cacheSalt           string
-	kv                  []byte // raw kv_transfer_params, nil when absent or null
-
-	temperature, topP, minP                              float64
-	topK                                                 int
-	presencePenalty, frequencyPenalty, repetitionPenalty float64
-	beamSearch                                           bool
-
-	// raw values of fields that vLLM looks at before types are converted
-	raw rawFields
-}
-
+// rawFields are raw values of fields that vLLM looks at before types are converted.
 type rawFields struct {
-	prompt, messages, stream, streamOptions, toolChoice, tools, suffix, embeds,
+	prompt, messages, stream, streamOptions, toolChoice, suffix, embeds,
 	logprobs, topLogprobs, promptLogprobs, responseFormat,
 	addGenerate, continueMsg []byte
 }
 
-// parseParams reads a request body, a JSON object, as strictly as vLLM does.
-func parseParams(body []byte, chat bool) (*params, error) {
-	p, err := readParams(body, chat)
-	if err != nil {
-		return nil, judge(body, err)
-	}
-	return p, nil
+// reader is a request that is being read.
+type reader struct {
+	Request
+	raw           rawFields
+	input, system []byte // of the two APIs of agents
+	answering     bool   // what was read last is part of an answer
 }
 
-// judge gives the answer to a body in which something is wrong: Python parses all of it
-// before anything is looked at.
-func judge(body []byte, err error) *pydantic.Error {
-	if e := pydantic.Explain(body); e != nil {
-		return e
-	}
-	return pydantic.AsError(err)
+func newReader(chat bool) *reader {
+	return &reader{Request: Request{Chat: chat, N: 1, AddGenerate: chat, temperature: 1, topP: 1, repetitionPenalty: 1}}
 }
 
-func readParams(body []byte, chat bool) (*params, error) {
-	p := &params{
-		chat: chat, n: 1, addGenerate: true,
-		temperature: 1, topP: 1, repetitionPenalty: 1,
-	}
+// readParams reads a body of one of the two completion routes.
+func readParams(body []byte, chat bool) (*reader, error) {
+	p := newReader(chat)
+	p.AddGenerate = true
 	// Pydantic tells of all fields that are wrong at once. What vLLM itself refuses
 	// comes before.
 	var problems []pydantic.Problem
@@ -129,18 +79,18 @@ func readParams(body []byte, chat bool) (*params, error) {
 }
 
 // field takes one top-level member. Unknown ones are allowed, as in vLLM.
-func (p *params) field(key string, raw []byte) (err error) {
+func (p *reader) field(key string, raw []byte) (err error) {
 	null := pydantic.IsNull(raw)
 	switch key {
 	case "stream":
 		p.raw.stream = raw
 	case "stream_options":
-		p.raw.streamOptions = raw
+		p.raw.streamOptions, p.HasStreamOptions = raw, !null
 	case "tool_choice":
 		p.raw.toolChoice = raw
 		return nil
 	case "tools":
-		p.raw.tools = raw
+		p.rawTools = raw
 		return nil
 	case "suffix":
 		p.raw.suffix = raw
@@ -165,70 +115,70 @@ func (p *params) field(key string, raw []byte) (err error) {
 	}
 	switch key {
 	case "model":
-		p.model, err = pydantic.String(key, raw)
+		p.Model, err = pydantic.String(key, raw)
 	case "max_tokens":
-		p.maxTokens, err = optionalInt(key, raw)
+		p.MaxTokens, err = optionalInt(key, raw)
 	case "max_completion_tokens":
-		if p.chat {
-			p.maxCompletionTokens, err = optionalInt(key, raw)
+		if p.Chat {
+			p.MaxCompletionTokens, err = optionalInt(key, raw)
 		}
 	case "n":
-		p.n, err = pydantic.Int(key, raw)
+		p.N, err = pydantic.Int(key, raw)
 	case "min_tokens":
-		p.sampling.MinTokens, err = pydantic.Int(key, raw)
+		p.Sampling.MinTokens, err = pydantic.Int(key, raw)
 	case "ignore_eos":
-		p.sampling.IgnoreEOS, err = pydantic.Bool(key, raw)
+		p.Sampling.IgnoreEOS, err = pydantic.Bool(key, raw)
 	case "include_stop_str_in_output":
-		p.sampling.IncludeStop, err = pydantic.Bool(key, raw)
+		p.Sampling.IncludeStop, err = pydantic.Bool(key, raw)
 	case "stop_token_ids":
-		p.sampling.StopTokenIDs, err = pydantic.Ints(key, raw)
+		p.Sampling.StopTokenIDs, err = pydantic.Ints(key, raw)
 	case "stop":
 		if raw[0] == '"' {
 			var s string
 			s, err = pydantic.Unquote(raw)
-			p.sampling.Stop = []string{s}
-		} else if p.sampling.Stop, err = pydantic.Strings(key, raw); err != nil {
+			p.Sampling.Stop = []string{s}
+		} else if p.Sampling.Stop, err = pydantic.Strings(key, raw); err != nil {
 			// A text or a list: pydantic says what is wrong with it as either.
 			text := pydantic.Problem{Kind: "string_type", Loc: pydantic.BodyLoc(key), Msg: "Input should be a valid string", Input: pydantic.Describe(raw)}
 			err = pydantic.Complaints(append([]pydantic.Problem{text}, pydantic.AsError(err).Problems...)...)
 		}
 	case "stream":
-		p.stream, err = pydantic.Bool(key, raw)
+		p.Stream, err = pydantic.Bool(key, raw)
 	case "stream_options":
 		err = p.streamOptions(raw)
 	case "echo":
-		p.echo, err = pydantic.Bool(key, raw)
+		p.Echo, err = pydantic.Bool(key, raw)
 	case "logprobs":
-		if p.chat {
+		if p.Chat {
 			_, err = pydantic.Bool(key, raw)
 		} else {
-			p.logprobs, err = optionalInt(key, raw)
+			p.Logprobs, err = optionalInt(key, raw)
 		}
 	case "top_logprobs":
-		if p.chat {
+		if p.Chat {
 			_, err = pydantic.Int(key, raw)
 		}
 	case "prompt_logprobs":
-		p.promptLogprobs, err = optionalInt(key, raw)
+		p.PromptLogprobs, err = optionalInt(key, raw)
 	case "truncate_prompt_tokens":
 		if p.truncate, err = optionalInt(key, raw); err == nil && *p.truncate < -1 {
 			err = pydantic.Complaints(pydantic.Problem{Kind: "greater_than_equal", Loc: pydantic.BodyLoc(key), Msg: "Input should be greater than or equal to -1",
 				Input: pydantic.Describe(raw), Ctx: "'ge': -1"})
 		}
 	case "add_generation_prompt":
-		p.addGenerate, err = pydantic.Bool(key, raw)
+		p.AddGenerate, err = pydantic.Bool(key, raw)
 	case "continue_final_message":
-		p.continueMsg, err = pydantic.Bool(key, raw)
+		p.ContinueMsg, err = pydantic.Bool(key, raw)
 	case "return_token_ids":
-		p.returnTokenIDs, err = pydantic.Bool(key, raw)
+		p.ReturnTokenIDs, err = pydantic.Bool(key, raw)
 	case "request_id":
-		p.requestID, err = pydantic.String(key, raw)
+		p.RequestID, err = pydantic.String(key, raw)
 	case "kv_transfer_params":
 		if err = pydantic.CheckObject(key, raw); err == nil {
-			p.kv = raw
+			p.KV = raw
 		}
 	case "use_beam_search":
-		p.beamSearch, err = pydantic.Bool(key, raw)
+		p.BeamSearch, err = pydantic.Bool(key, raw)
 	default:
 		err = p.samplingField(key, raw)
 	}
@@ -236,7 +186,7 @@ func (p *params) field(key string, raw []byte) (err error) {
 }
 
 // samplingField takes members that are checked but don't change the answer.
-func (p *params) samplingField(key string, raw []byte) (err error) {
+func (p *reader) samplingField(key string, raw []byte) (err error) {
 	switch key {
 	case "temperature":
 		p.temperature, err = pydantic.Float(key, raw)
@@ -275,7 +225,7 @@ func (p *params) samplingField(key string, raw []byte) (err error) {
 		err = checkXArgs(raw)
 	case "cache_salt":
 		if err = checkCacheSalt(raw); err == nil {
-			p.cacheSalt, err = pydantic.Unquote(raw)
+			p.CacheSalt, err = pydantic.Unquote(raw)
 		}
 	case "reasoning_effort":
 		err = oneOf(key, raw, "none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -285,47 +235,47 @@ func (p *params) samplingField(key string, raw []byte) (err error) {
 
 // nullField refuses null where the model has no Optional; elsewhere null is
 // the same as absent and takes back an earlier duplicate.
-func (p *params) nullField(key string) error {
+func (p *reader) nullField(key string) error {
 	switch key {
 	case "min_tokens", "ignore_eos", "use_beam_search", "length_penalty", "include_stop_str_in_output",
 		"skip_special_tokens", "spaces_between_special_tokens", "add_special_tokens", "priority", "bad_words", "request_id":
 		return nullRefused(key)
 	case "n":
-		if !p.chat {
+		if !p.Chat {
 			return nullRefused(key)
 		}
-		p.n = 1
+		p.N = 1
 	case "echo":
-		if p.chat {
+		if p.Chat {
 			return nullRefused(key)
 		}
-		p.echo = false
+		p.Echo = false
 	case "add_generation_prompt", "continue_final_message":
-		if p.chat {
+		if p.Chat {
 			return nullRefused(key)
 		}
 	case "model":
-		p.model = ""
+		p.Model = ""
 	case "max_tokens":
-		p.maxTokens = nil
+		p.MaxTokens = nil
 	case "max_completion_tokens":
-		p.maxCompletionTokens = nil
+		p.MaxCompletionTokens = nil
 	case "stop":
-		p.sampling.Stop = nil
+		p.Sampling.Stop = nil
 	case "stop_token_ids":
-		p.sampling.StopTokenIDs = nil
+		p.Sampling.StopTokenIDs = nil
 	case "stream":
-		p.stream = false
+		p.Stream = false
 	case "stream_options":
-		p.includeUsage, p.continuousUsage = false, false
+		p.IncludeUsage, p.ContinuousUsage = false, false
 	case "logprobs":
-		p.logprobs = nil
+		p.Logprobs = nil
 	case "prompt_logprobs":
-		p.promptLogprobs = nil
+		p.PromptLogprobs = nil
 	case "truncate_prompt_tokens":
 		p.truncate = nil
 	case "kv_transfer_params":
-		p.kv = nil
+		p.KV = nil
 	case "temperature":
 		p.temperature = 1
 	case "top_p":
@@ -357,24 +307,24 @@ func optionalInt(key string, raw []byte) (*int, error) {
 	return &n, nil
 }
 
-func (p *params) streamOptions(raw []byte) error {
+func (p *reader) streamOptions(raw []byte) error {
 	if raw[0] != '{' {
 		return pydantic.Invalid("model_attributes_type", "stream_options", raw, "Input should be a valid dictionary or object to extract fields from")
 	}
-	p.includeUsage, p.continuousUsage = false, false
+	p.IncludeUsage, p.ContinuousUsage = false, false
 	err := pydantic.ForEachMember(raw, func(key string, raw []byte) (err error) {
 		if pydantic.IsNull(raw) {
 			return nil
 		}
 		switch key {
 		case "include_usage":
-			p.includeUsage, err = pydantic.Bool("stream_options."+key, raw)
+			p.IncludeUsage, err = pydantic.Bool("stream_options."+key, raw)
 		case "continuous_usage_stats":
-			p.continuousUsage, err = pydantic.Bool("stream_options."+key, raw)
+			p.ContinuousUsage, err = pydantic.Bool("stream_options."+key, raw)
 		}
 		return err
 	})
-	p.continuousUsage = p.continuousUsage && p.includeUsage
+	p.ContinuousUsage = p.ContinuousUsage && p.IncludeUsage
 	return err
 }
 

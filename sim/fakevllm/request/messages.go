@@ -1,4 +1,4 @@
-package fakevllm
+package request
 
 import (
 	"fmt"
@@ -7,8 +7,8 @@ import (
 )
 
 // readMessages reads a body of /v1/messages.
-func readMessages(body []byte) (*params, error) {
-	p := newAgentParams(apiMessages)
+func readMessages(body []byte) (*reader, error) {
+	p := newReader(true)
 	var bad collected
 	there := map[string]bool{}
 	err := pydantic.ForEachMember(body, func(key string, raw []byte) error {
@@ -37,10 +37,10 @@ func readMessages(body []byte) (*params, error) {
 	return p, nil
 }
 
-func (p *params) messagesField(key string, raw []byte) (err error) {
+func (p *reader) messagesField(key string, raw []byte) (err error) {
 	switch key {
 	case "model":
-		p.model, err = pydantic.String(key, raw)
+		p.Model, err = pydantic.String(key, raw)
 		return err
 	case "messages":
 		if p.raw.messages = raw; raw[0] != '[' {
@@ -48,8 +48,8 @@ func (p *params) messagesField(key string, raw []byte) (err error) {
 		}
 		return nil
 	case "max_tokens":
-		p.maxTokens, err = optionalInt(key, raw)
-		if err == nil && *p.maxTokens <= 0 {
+		p.MaxTokens, err = optionalInt(key, raw)
+		if err == nil && *p.MaxTokens <= 0 {
 			err = pydantic.Complaints(pydantic.Problem{Kind: "value_error", Loc: pydantic.BodyLoc(key), Msg: "Value error, max_tokens must be positive", Input: pydantic.Describe(raw)})
 		}
 		return err
@@ -59,12 +59,12 @@ func (p *params) messagesField(key string, raw []byte) (err error) {
 	}
 	switch key {
 	case "system":
-		p.agent.system = raw
+		p.system = raw
 	case "stream":
-		p.stream, err = pydantic.Bool(key, raw)
+		p.Stream, err = pydantic.Bool(key, raw)
 	case "stop_sequences":
-		p.sampling.Stop, err = pydantic.Strings(key, raw)
-		p.agent.stopSequences = len(p.sampling.Stop) > 0
+		p.Sampling.Stop, err = pydantic.Strings(key, raw)
+		p.StopSequences = len(p.Sampling.Stop) > 0
 	case "tools":
 		err = p.agentTools(key, raw)
 	case "tool_choice":
@@ -76,13 +76,13 @@ func (p *params) messagesField(key string, raw []byte) (err error) {
 }
 
 // parseBlocks reads "system" and "messages" of /v1/messages.
-func (p *params) parseBlocks() error {
-	if raw := p.agent.system; raw != nil {
+func (p *reader) parseBlocks() error {
+	if raw := p.system; raw != nil {
 		text, err := blocksText("system", raw)
 		if err != nil {
 			return err
 		}
-		p.messages = append(p.messages, message{role: "system", text: text})
+		p.Messages = append(p.Messages, Message{Role: "system", Text: text})
 	}
 	return pydantic.ForEachElement(p.raw.messages, func(i int, raw []byte) error {
 		loc := fmt.Sprintf("messages.%d", i)
@@ -107,12 +107,12 @@ func (p *params) parseBlocks() error {
 		if err := oneOf(loc+".role", role, "user", "assistant", "system"); err != nil {
 			return err
 		}
-		m := message{}
-		m.role, _ = pydantic.Unquote(role)
-		p.agent.said(m.role == "assistant")
+		m := Message{}
+		m.Role, _ = pydantic.Unquote(role)
+		p.said(m.Role == "assistant")
 		var err error
-		m.text, err = blocksText(loc+".content", content)
-		p.messages = append(p.messages, m)
+		m.Text, err = blocksText(loc+".content", content)
+		p.Messages = append(p.Messages, m)
 		return err
 	})
 }

@@ -1,10 +1,10 @@
-package fakevllm
+package request
 
 import "github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 
 // readGenerate reads a body of /inference/v1/generate.
-func readGenerate(body []byte) (*params, error) {
-	p := &params{api: apiGenerate, n: 1, temperature: 1, topP: 1, repetitionPenalty: 1}
+func readGenerate(body []byte) (*reader, error) {
+	p := newReader(false)
 	var bad collected
 	var ids, sampling []byte
 	err := pydantic.ForEachMember(body, func(key string, raw []byte) error {
@@ -34,7 +34,7 @@ func readGenerate(body []byte) (*params, error) {
 		if err := bad.add(err); err != nil {
 			return nil, err
 		}
-		p.prompts, p.promptText = [][]int{list}, []string{""}
+		p.Prompts, p.PromptText = [][]int{list}, []string{""}
 	}
 	if sampling != nil {
 		if err := bad.add(p.readSampling(sampling)); err != nil {
@@ -63,7 +63,7 @@ func tokenIDs(raw []byte) ([]int, error) {
 	return ids, err
 }
 
-func (p *params) generateField(key string, raw []byte) error {
+func (p *reader) generateField(key string, raw []byte) error {
 	switch key {
 	case "model", "stream", "stream_options", "kv_transfer_params", "request_id", "return_token_ids", "priority":
 		return p.field(key, raw)
@@ -72,7 +72,7 @@ func (p *params) generateField(key string, raw []byte) error {
 }
 
 // readSampling reads sampling_params, which pydantic takes for one of two things.
-func (p *params) readSampling(raw []byte) error {
+func (p *reader) readSampling(raw []byte) error {
 	wrong := func(more ...pydantic.Problem) error {
 		first := pydantic.Problem{Kind: "is_instance_of", Loc: "body.sampling_params",
 			Msg: "Input should be an instance of SamplingParams", Input: pydantic.Describe(raw), Ctx: "'class': 'SamplingParams'"}
@@ -88,7 +88,7 @@ func (p *params) readSampling(raw []byte) error {
 			return bad.add(p.field(key, raw))
 		case "extra_args":
 			return pydantic.ForEachMember(raw, func(key string, raw []byte) error {
-				if key == "kv_transfer_params" && p.kv == nil {
+				if key == "kv_transfer_params" && p.KV == nil {
 					return bad.add(p.field(key, raw))
 				}
 				return nil
