@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
@@ -27,7 +28,7 @@ type job struct {
 	details  bool  // usage tells of them
 	loadErr  error // the KV load failed and the policy is to fail
 	mooncake kvparams.MooncakeParams
-	fetching chan fetched          // of a Mooncake decode that loads
+	fetching chan handover.Fetched // of a Mooncake decode that loads
 	offers   bool                  // a Mooncake prefill whose blocks a decode may fetch
 	wrongKV  bool                  // what was loaded is of another prompt
 	store    *responses            // nil for an engine that stores none

@@ -50,7 +50,7 @@ func (s *Server) startSides(ctx context.Context, l *life) error {
 		if c.side, err = handover.StartSide(ctx, net.JoinHostPort(host, strconv.Itoa(at)), c.ledger.Answer); err != nil {
 			return err
 		}
-		s.opt.Shared.join(c.ledger)
+		s.opt.Shared.Join(c.ledger)
 	}
 	return nil
 }

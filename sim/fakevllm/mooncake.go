@@ -1,20 +1,14 @@
 package fakevllm
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/bootstrap"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
@@ -25,10 +19,7 @@ import (
 // The legs of vLLM's MooncakeConnector know each other by transfer_id alone. The
 // decode engine finds the prefill engine through its bootstrap server, and asks
 // for the blocks over the side channel, which stands for ZMQ and Mooncake's
-// transfer engine. One line each way:
-//
-//	PULL =<transfer id, query-escaped>
-//	OK <hash of the prompt that was computed> | ERR <reason>
+// transfer engine: see handover.Fetch.
 
 // startMooncake does what the connector does before the request runs. The error
 // is that of an engine which has died.
@@ -50,7 +41,7 @@ func (x *exchange) startMooncake(j *job) *pydantic.Error {
 		// Each of the answers has the same id, and only one of them gets the blocks.
 		x.reused(k.TransferID, "several answers share it")
 		if k.Load {
-			j.fetching = make(chan fetched)
+			j.fetching = make(chan handover.Fetched)
 		}
 	case k.Produce && k.TransferID == "":
 		x.warnMooncake("Missing transfer_id in kv_transfer_params from router!")
@@ -77,7 +68,7 @@ func (x *exchange) startMooncake(j *job) *pydantic.Error {
 // not transfer, and then waits all the same, for what nobody sends.
 func (x *exchange) startFetch(j *job) {
 	l, k := x.life, j.mooncake
-	j.fetching = make(chan fetched, 1)
+	j.fetching = make(chan handover.Fetched, 1)
 	if len(k.Missing) > 0 {
 		x.warnMooncake("got invalid KVTransferParams: no " + strings.Join(k.Missing, ", "))
 		return
@@ -115,14 +106,14 @@ func (x *exchange) awaitFetch(j *job) bool {
 
 // took is the end of a load: blocks of another prompt are as good as any others
 // to the engine, and its answer is wrong.
-func (x *exchange) took(j *job, got fetched) {
+func (x *exchange) took(j *job, got handover.Fetched) {
 	l := x.life
 	s := l.server
-	if got.err != nil {
-		s.refusals.add(x.id + ": " + got.err.Error())
+	if got.Err != nil {
+		s.refusals.add(x.id + ": " + got.Err.Error())
 		l.count.refused.Add(1)
 		if s.opt.KVLoadFailurePolicy == PolicyFail {
-			j.loadErr = got.err
+			j.loadErr = got.Err
 			return
 		}
 		l.count.recomputed.Add(1)
@@ -131,7 +122,7 @@ func (x *exchange) took(j *job, got fetched) {
 	}
 	l.count.loaded.Add(1)
 	j.cached = len(j.Prompts[0]) - 1
-	if g := model.NewGenerator(j.Prompts[0], 0); g.Hash() != got.prompt {
+	if g := model.NewGenerator(j.Prompts[0], 0); g.Hash() != got.Prompt {
 		j.wrongKV = true
 		s.refusals.add(x.id + ": " + handover.ErrPrompt.Error() + ": the answer is wrong")
 		l.count.wrongKV.Add(1)
@@ -156,63 +147,23 @@ func (x *exchange) withdraw(j *job) {
 	}
 }
 
-// fetched is what came of a question for blocks.
-type fetched struct {
-	prompt uint64
-	err    error
-}
-
-// peers are the prefill engines that a decode engine has heard of.
-type peers struct {
-	mu   sync.Mutex // guards addr
-	addr map[string]string
-}
-
-func (p *peers) get(engineID string) (string, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	addr, ok := p.addr[engineID]
-	return addr, ok
-}
-
-func (p *peers) set(engineID, addr string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.addr == nil {
-		p.addr = make(map[string]string)
-	}
-	p.addr[engineID] = addr
-}
-
 // fetch gets the blocks of one prefill. A prefill engine that is not there any
 // more is no failure until the time is over: ZMQ connects again and again.
-func (l *life) fetch(k kvparams.MooncakeParams) fetched {
+func (l *life) fetch(k kvparams.MooncakeParams) handover.Fetched {
 	ctx, cancel := l.transferContext()
 	defer cancel()
-	addr, ok := l.peers.get(k.EngineID)
-	if !ok {
-		var err error
-		if addr, err = l.lookUp(ctx, k); err != nil {
-			return fetched{err: err}
-		}
+	addr, err := l.peers.Find(ctx, k.EngineID, k.Bootstrap)
+	if err != nil {
+		return handover.Fetched{Err: err}
 	}
-	return fetchLine(ctx, addr, "PULL ="+url.QueryEscape(k.TransferID))
+	return handover.Fetch(ctx, addr, "PULL ="+url.QueryEscape(k.TransferID))
 }
 
 // fetchFrom asks a prefill engine whose address is known.
-func (l *life) fetchFrom(addr, line string) fetched {
+func (l *life) fetchFrom(addr, line string) handover.Fetched {
 	ctx, cancel := l.transferContext()
 	defer cancel()
-	return fetchLine(ctx, addr, line)
-}
-
-func fetchLine(ctx context.Context, addr, line string) fetched {
-	got, err := pull(ctx, addr, line)
-	if err != nil {
-		<-ctx.Done()
-		return fetched{err: fmt.Errorf("transfer failed: %w", err)}
-	}
-	return got
+	return handover.Fetch(ctx, addr, line)
 }
 
 // transferContext ends with the time that a transfer may take, or with the life.
@@ -229,79 +180,19 @@ func (l *life) transferContext() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// pull asks once; the error is that of a connection, not of the transfer.
-func pull(ctx context.Context, addr, question string) (fetched, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return fetched{}, err
-	}
-	defer func() { _ = conn.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if _, err := fmt.Fprintln(conn, question); err != nil {
-		return fetched{}, err
-	}
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	if err != nil {
-		return fetched{}, err
-	}
-	line = strings.TrimSpace(line)
-	if hash, ok := strings.CutPrefix(line, "OK "); ok {
-		prompt, err := strconv.ParseUint(hash, 16, 64)
-		return fetched{prompt: prompt, err: err}, nil
-	}
-	return fetched{err: errors.New(strings.TrimPrefix(line, "ERR "))}, nil
-}
-
-// lookUp asks the bootstrap server for an engine that this one has not heard of.
-func (l *life) lookUp(ctx context.Context, k kvparams.MooncakeParams) (addr string, err error) {
-	const attempts = 3
-	for n := 1; ; n++ {
-		err = l.query(ctx, k.Bootstrap)
-		if _, lost := errors.AsType[*url.Error](err); n == attempts || !lost || !pause(ctx, 100*time.Millisecond) {
-			break
-		}
-	}
-	if addr, ok := l.peers.get(k.EngineID); ok {
-		return addr, nil
-	}
-	return "", errors.Join(fmt.Errorf("remote engine_id %s not found from bootstrap server %s", k.EngineID, k.Bootstrap), err)
-}
-
-// pause is false when ctx ends before.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// query learns every engine that a bootstrap server names.
-func (l *life) query(ctx context.Context, base string) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/query", nil)
-	if err != nil {
+// startProducer brings up what only a producer has: the channel by which its
+// blocks are fetched, and the bootstrap server that names it.
+func (s *Server) startProducer(ctx context.Context, l *life) (err error) {
+	if l.side, err = handover.StartSide(ctx, s.opt.SideChannelAddr, l.transfers.Answer); err != nil {
 		return err
 	}
-	tr := &http.Transport{DisableKeepAlives: true}
-	resp, err := (&http.Client{Transport: tr}).Do(req)
-	if err != nil {
+	s.mu.Lock()
+	addr := s.boot
+	s.mu.Unlock()
+	if l.boot, err = bootstrap.Start(ctx, addr, func() { l.count.bootstrapQueries.Add(1) }); err != nil {
 		return err
 	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the bootstrap server says %s", resp.Status)
-	}
-	var ranks map[string]bootstrapEntry
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&ranks); err != nil {
-		return err
-	}
-	for _, e := range ranks {
-		l.peers.set(e.EngineID, strings.TrimPrefix(e.WorkerAddr[0][0], "tcp://"))
-	}
+	host, port := l.advertised(l.cores[0])
+	l.boot.Register(l.engineID, "tcp://"+net.JoinHostPort(host, strconv.Itoa(port)))
 	return nil
 }

@@ -44,7 +44,7 @@ func (x *exchange) startMoRIIO(j *job) *pydantic.Error {
 	case many && (k.Load || k.Produce):
 		x.reused(k.TransferID, "several answers share it")
 		if k.Load {
-			j.fetching = make(chan fetched)
+			j.fetching = make(chan handover.Fetched)
 		}
 	case k.Produce:
 		j.mooncake.TransferID = k.TransferID
@@ -68,7 +68,7 @@ func (x *exchange) startMoRIIO(j *job) *pydantic.Error {
 
 func (x *exchange) fetchMoRIIO(j *job, k kvparams.MoRIIOParams) {
 	l := x.life
-	j.fetching = make(chan fetched, 1)
+	j.fetching = make(chan handover.Fetched, 1)
 	host, port := l.advertised(l.cores[0])
 	line := fmt.Sprintf("PULL =%s =%s %d %d %s", url.QueryEscape(k.TransferID),
 		url.QueryEscape(net.JoinHostPort(host, strconv.Itoa(port))), l.server.opt.TPSize, k.TP, k.Token)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
@@ -48,6 +49,12 @@ const (
 	PolicyFail      Policy = "fail"
 	PolicyRecompute Policy = "recompute"
 )
+
+// Shared is what engines of one process have in common.
+type Shared = handover.Shared
+
+// NewShared makes an empty one.
+func NewShared() *Shared { return handover.NewShared() }
 
 // RecordNone as Options.RecordLimit keeps no record of requests.
 const RecordNone = -1

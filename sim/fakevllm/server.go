@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/zmq"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/bootstrap"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
@@ -56,11 +57,11 @@ type life struct {
 	http      *http.Server
 	transfers *handover.Transfers  // of a Mooncake producer
 	side      *handover.SideServer // of a Mooncake producer and of MoRI-IO; others have one for each core
-	boot      *bootstrapServer     // nil for all but a Mooncake producer
-	receiver  *receiver            // nil for all but an LMCache decode
+	boot      *bootstrap.Server    // nil for all but a Mooncake producer
+	receiver  *handover.Receiver   // nil for all but an LMCache decode
 	pushers   []*zmq.Sender        // of an LMCache prefill, one for each rank
 	client    handover.SideClient
-	peers     peers
+	peers     bootstrap.Peers
 	moriio    moriioTransfers
 	fetches   sync.WaitGroup // loads that run, of clients that may have left
 	done      chan struct{}  // closed when this life ends
@@ -151,10 +152,10 @@ func (s *Server) begin(ctx context.Context) error {
 	}
 	s.addr = raw.Addr().String()
 	if l.boot != nil {
-		s.boot = l.boot.ln.Addr().String()
+		s.boot = l.boot.Addr()
 	}
 	if l.receiver != nil {
-		s.alloc = l.receiver.addresses()
+		s.alloc = l.receiver.Addresses()
 	}
 	s.life = l
 	s.mu.Unlock()
@@ -217,7 +218,7 @@ func (s *Server) SideChannel() int {
 // Bootstrap is the port of the bootstrap server, 0 for all but a Mooncake producer.
 func (s *Server) Bootstrap() int {
 	if boot := s.current().boot; boot != nil {
-		return boot.port()
+		return boot.Port()
 	}
 	return 0
 }
@@ -310,7 +311,7 @@ func (l *life) end() {
 	_ = l.http.Close()
 	for _, c := range l.cores {
 		if c.side != nil {
-			l.server.opt.Shared.leave(c.ledger)
+			l.server.opt.Shared.Leave(c.ledger)
 			c.side.Close()
 		}
 	}
@@ -318,7 +319,7 @@ func (l *life) end() {
 		l.side.Close()
 	}
 	if l.boot != nil {
-		l.boot.close()
+		l.boot.Close()
 	}
 	l.endLMCache()
 	for _, c := range l.cores {

@@ -100,7 +100,7 @@ func (x *exchange) load(j *job) error {
 	if c.Token == "" && !l.server.opt.RewrittenParams {
 		return handover.ErrTampered
 	}
-	if peer := l.server.opt.Shared.ledger(c.EngineID); peer != nil {
+	if peer := l.server.opt.Shared.Ledger(c.EngineID); peer != nil {
 		return peer.Take(c, time.Now())
 	}
 	addr := net.JoinHostPort(j.kvReq.Host, strconv.Itoa(j.kvReq.Port))
@@ -118,7 +118,7 @@ func (x *exchange) freeRemote(kv []byte) {
 	if k.Form != kvparams.Load {
 		return
 	}
-	if peer := l.server.opt.Shared.ledger(k.Claim.EngineID); peer != nil {
+	if peer := l.server.opt.Shared.Ledger(k.Claim.EngineID); peer != nil {
 		peer.Free(k.Claim.EngineID, k.Claim.RequestID)
 		return
 	}
@@ -149,7 +149,7 @@ func (x *exchange) startPool(j *job) {
 	for _, ids := range j.Prompts {
 		g := model.NewGenerator(ids, 0)
 		h := g.Hash()
-		if pool.has(h) {
+		if pool.Has(h) {
 			j.cached += (len(ids) - 1) / cacheBlock * cacheBlock
 			continue
 		}
@@ -168,7 +168,7 @@ func (x *exchange) prefilled(j *job) {
 	case Plain:
 		for _, ids := range j.Prompts {
 			g := model.NewGenerator(ids, 0)
-			x.life.server.opt.Shared.store(g.Hash())
+			x.life.server.opt.Shared.Store(g.Hash())
 		}
 	}
 }

@@ -1,10 +1,6 @@
-package fakevllm
+package handover
 
-import (
-	"sync"
-
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
-)
+import "sync"
 
 // poolEntries bounds how many prompts a shared pool remembers.
 const poolEntries = 1 << 16
@@ -16,15 +12,16 @@ type Shared struct {
 	pool    map[uint64]struct{}
 	order   []uint64 // the pool's prompts, oldest overwritten first
 	next    int
-	engines map[string]*handover.Ledger
+	engines map[string]*Ledger
 }
 
 // NewShared makes an empty pool.
 func NewShared() *Shared {
-	return &Shared{pool: make(map[uint64]struct{}), engines: make(map[string]*handover.Ledger)}
+	return &Shared{pool: make(map[uint64]struct{}), engines: make(map[string]*Ledger)}
 }
 
-func (s *Shared) store(prompt uint64) {
+// Store puts a prompt into the pool.
+func (s *Shared) Store(prompt uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.pool[prompt]; ok {
@@ -40,26 +37,30 @@ func (s *Shared) store(prompt uint64) {
 	s.next = (s.next + 1) % poolEntries
 }
 
-func (s *Shared) has(prompt uint64) bool {
+// Has tells whether a prompt is in the pool.
+func (s *Shared) Has(prompt uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, ok := s.pool[prompt]
 	return ok
 }
 
-func (s *Shared) join(l *handover.Ledger) {
+// Join makes hand-overs known to the engines of the process.
+func (s *Shared) Join(l *Ledger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.engines[l.EngineID] = l
 }
 
-func (s *Shared) leave(l *handover.Ledger) {
+// Leave takes them back.
+func (s *Shared) Leave(l *Ledger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.engines, l.EngineID)
 }
 
-func (s *Shared) ledger(engineID string) *handover.Ledger {
+// Ledger is that of an engine, nil for one of another process.
+func (s *Shared) Ledger(engineID string) *Ledger {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.engines[engineID]

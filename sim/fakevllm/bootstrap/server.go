@@ -1,4 +1,5 @@
-package fakevllm
+// Package bootstrap is the registry by which Mooncake engines find each other.
+package bootstrap
 
 import (
 	"context"
@@ -8,30 +9,29 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
-	"strconv"
 	"sync"
+	"time"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
-// bootstrapServer is the registry inside a Mooncake producer, where a decode
+// Server is the registry inside a Mooncake producer, where a decode
 // engine and a proxy find its engine id by rank.
 //
 //	GET /query      {"0":{"engine_id":"…","worker_addr":{"0":{"0":"tcp://…"}}}}
 //	POST /register  {"engine_id","dp_rank","tp_rank","pp_rank","addr"}
-type bootstrapServer struct {
+type Server struct {
 	ln      net.Listener
 	http    *http.Server
-	count   *counters
+	asked   func() // is told of each query
 	serving sync.WaitGroup
 
 	mu      sync.Mutex // guards workers
-	workers map[int]*bootstrapEntry
+	workers map[int]*entry
 }
 
-type bootstrapEntry struct {
+type entry struct {
 	EngineID   string                 `json:"engine_id"`
 	WorkerAddr map[int]map[int]string `json:"worker_addr"`
 }
@@ -45,12 +45,19 @@ type registration struct {
 	Addr     string `json:"addr"`
 }
 
-func startBootstrap(ctx context.Context, addr string, count *counters) (*bootstrapServer, error) {
+// The limits on requests to it.
+const (
+	maxHeaderBytes    = 64 << 10
+	readHeaderTimeout = 10 * time.Second
+)
+
+// Start brings one up. asked is told of each query.
+func Start(ctx context.Context, addr string, asked func()) (*Server, error) {
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap server on %s: %w", addr, err)
 	}
-	b := &bootstrapServer{ln: ln, count: count, workers: make(map[int]*bootstrapEntry)}
+	b := &Server{ln: ln, asked: asked, workers: make(map[int]*entry)}
 	b.http = &http.Server{
 		Handler: b, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
 		ErrorLog: stdlog.New(io.Discard, "", 0),
@@ -59,15 +66,20 @@ func startBootstrap(ctx context.Context, addr string, count *counters) (*bootstr
 	return b, nil
 }
 
-func (b *bootstrapServer) port() int { return b.ln.Addr().(*net.TCPAddr).Port }
+// Addr is host:port.
+func (b *Server) Addr() string { return b.ln.Addr().String() }
 
-func (b *bootstrapServer) close() {
+// Port is its port.
+func (b *Server) Port() int { return b.ln.Addr().(*net.TCPAddr).Port }
+
+// Close ends it.
+func (b *Server) Close() {
 	_ = b.http.Close()
 	b.serving.Wait()
 }
 
 // ServeHTTP answers as FastAPI does.
-func (b *bootstrapServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (b *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Server", "uvicorn")
 	want := map[string]string{"/query": http.MethodGet, "/register": http.MethodPost}[r.URL.Path]
 	switch {
@@ -83,8 +95,8 @@ func (b *bootstrapServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (b *bootstrapServer) query(w http.ResponseWriter) {
-	b.count.bootstrapQueries.Add(1)
+func (b *Server) query(w http.ResponseWriter) {
+	b.asked()
 	b.mu.Lock()
 	body, err := json.Marshal(b.workers)
 	b.mu.Unlock()
@@ -95,7 +107,7 @@ func (b *bootstrapServer) query(w http.ResponseWriter) {
 	pydantic.WriteJSON(w, http.StatusOK, body)
 }
 
-func (b *bootstrapServer) serveRegister(w http.ResponseWriter, r *http.Request) {
+func (b *Server) serveRegister(w http.ResponseWriter, r *http.Request) {
 	var reg registration
 	if err := json.NewDecoder(io.LimitReader(r.Body, 1<<20)).Decode(&reg); err != nil || reg.EngineID == "" || reg.Addr == "" {
 		pydantic.WriteJSON(w, http.StatusUnprocessableEntity, []byte(`{"detail":[{"type":"missing","loc":["body"],"msg":"Field required"}]}`))
@@ -108,13 +120,18 @@ func (b *bootstrapServer) serveRegister(w http.ResponseWriter, r *http.Request) 
 	pydantic.WriteJSON(w, http.StatusOK, []byte(`{"status":"ok"}`))
 }
 
+// Register notes the engine that it is a part of.
+func (b *Server) Register(engineID, addr string) {
+	b.register(registration{EngineID: engineID, Addr: addr})
+}
+
 // register notes a worker; the answer says what is wrong with it, "" for nothing.
-func (b *bootstrapServer) register(reg registration) (why string) {
+func (b *Server) register(reg registration) (why string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.workers[reg.DPRank]
 	if e == nil {
-		e = &bootstrapEntry{EngineID: reg.EngineID, WorkerAddr: make(map[int]map[int]string)}
+		e = &entry{EngineID: reg.EngineID, WorkerAddr: make(map[int]map[int]string)}
 		b.workers[reg.DPRank] = e
 	}
 	if e.EngineID != reg.EngineID {
@@ -131,21 +148,4 @@ func (b *bootstrapServer) register(reg registration) (why string) {
 	}
 	tp[reg.PPRank] = reg.Addr
 	return ""
-}
-
-// startProducer brings up what only a producer has: the channel by which its
-// blocks are fetched, and the bootstrap server that names it.
-func (s *Server) startProducer(ctx context.Context, l *life) (err error) {
-	if l.side, err = handover.StartSide(ctx, s.opt.SideChannelAddr, l.transfers.Answer); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	addr := s.boot
-	s.mu.Unlock()
-	if l.boot, err = startBootstrap(ctx, addr, l.count); err != nil {
-		return err
-	}
-	host, port := l.advertised(l.cores[0])
-	l.boot.register(registration{EngineID: l.engineID, Addr: "tcp://" + net.JoinHostPort(host, strconv.Itoa(port))})
-	return nil
 }
