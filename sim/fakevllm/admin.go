@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
 )
 
 // The routes for other processes; no vLLM has them. They are served only with
@@ -14,6 +15,16 @@ const (
 	pathFaults = "/fake/faults"
 	pathState  = "/fake/state"
 )
+
+// Request is one request as it arrived, before anything looked at it.
+type Request = record.Request
+
+// Requests lists what arrived, oldest first, as far as the record reaches.
+// The bodies are shared: don't change them.
+func (s *Server) Requests() []Request { return s.record.All() }
+
+// ForgetRequests empties the record.
+func (s *Server) ForgetRequests() { s.record.Forget() }
 
 // State is what GET /fake/state answers.
 type State struct {

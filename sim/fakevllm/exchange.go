@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/conns"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
@@ -124,7 +125,7 @@ func (x *exchange) drop(reset bool) {
 		return
 	}
 	if reset {
-		setReset(conn)
+		conns.SetReset(conn)
 	}
 	_ = conn.Close()
 }

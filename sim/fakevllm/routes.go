@@ -81,7 +81,7 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body, err := readBody(r)
-	s.record.add(r, body)
+	s.record.Add(r, body)
 	if err != nil {
 		x.aborted() // the client left in the middle of its body, or sent no HTTP
 		return

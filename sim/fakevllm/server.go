@@ -15,10 +15,12 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/bootstrap"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/conns"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
 )
 
 const (
@@ -33,7 +35,7 @@ type Server struct {
 	pausing atomic.Bool // see Pause
 	faults  fault.Script
 	mute    atomic.Bool // no pings
-	record  record
+	record  record.Record
 
 	mu     sync.Mutex // guards everything below
 	addr   string     // host:port, the same in every life
@@ -53,7 +55,7 @@ type life struct {
 	count     *counters
 	engineID  string // of rank 0
 	started   time.Time
-	ln        *listener
+	ln        *conns.Listener
 	http      *http.Server
 	transfers *handover.Transfers  // of a Mooncake producer
 	side      *handover.SideServer // of a Mooncake producer and of MoRI-IO; others have one for each core
@@ -84,7 +86,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{opt: o, addr: o.Addr, boot: o.BootstrapAddr, alloc: o.AllocAddrs}
-	s.record.limit = o.RecordLimit
+	s.record.Limit = o.RecordLimit
 	if err := s.begin(ctx); err != nil {
 		return nil, err
 	}
@@ -123,7 +125,7 @@ func (s *Server) begin(ctx context.Context) error {
 	}
 	l := &life{
 		server: s, count: &s.count, engineID: newUUID(), started: time.Now(),
-		ln: track(raw), done: make(chan struct{}), idle: make(chan struct{}),
+		ln: conns.Track(raw), done: make(chan struct{}), idle: make(chan struct{}),
 	}
 	if s.opt.StoreResponses {
 		l.responses = &responses{m: map[string]*response{}}
@@ -138,7 +140,7 @@ func (s *Server) begin(ctx context.Context) error {
 	}
 	l.http = &http.Server{
 		Handler: l, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
-		IdleTimeout: s.opt.IdleTimeout, ConnState: l.ln.state, ErrorLog: stdlog.New(io.Discard, "", 0),
+		IdleTimeout: s.opt.IdleTimeout, ConnState: l.ln.State, ErrorLog: stdlog.New(io.Discard, "", 0),
 	}
 	if err := s.startChannels(ctx, l); err != nil {
 		l.end()
@@ -266,7 +268,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // CloseIdle ends the connections that wait for a next request, as uvicorn does
 // to those idle for five seconds.
-func (s *Server) CloseIdle() { s.current().ln.closeIdle() }
+func (s *Server) CloseIdle() { s.current().ln.CloseIdle() }
 
 // enter registers a handler; false when the life is over.
 func (l *life) enter() bool {
@@ -307,7 +309,7 @@ func (l *life) end() {
 		close(l.idle)
 	}
 	l.mu.Unlock()
-	l.ln.resetAll()
+	l.ln.ResetAll()
 	_ = l.http.Close()
 	for _, c := range l.cores {
 		if c.side != nil {

@@ -1,4 +1,5 @@
-package fakevllm
+// Package record keeps the requests that came to an engine.
+package record
 
 import (
 	"net/http"
@@ -20,8 +21,9 @@ type Request struct {
 	Body   []byte // raw; nil when the client never sent it whole
 }
 
-type record struct {
-	limit int // RecordNone for none
+// Record keeps the newest requests.
+type Record struct {
+	Limit int // how many, below 0 none
 
 	mu    sync.Mutex // guards everything below
 	seq   int
@@ -29,8 +31,9 @@ type record struct {
 	list  []Request
 }
 
-func (rec *record) add(r *http.Request, body []byte) {
-	if rec.limit < 0 {
+// Add keeps a request and forgets what is too much.
+func (rec *Record) Add(r *http.Request, body []byte) {
+	if rec.Limit < 0 {
 		return
 	}
 	req := Request{Time: time.Now(), Method: r.Method, Path: r.URL.Path, Header: r.Header.Clone(), Body: body}
@@ -40,24 +43,23 @@ func (rec *record) add(r *http.Request, body []byte) {
 	req.Seq = rec.seq
 	rec.list = append(rec.list, req)
 	rec.bytes += len(body)
-	for len(rec.list) > rec.limit || rec.bytes > recordBytes && len(rec.list) > 1 {
+	for len(rec.list) > rec.Limit || rec.bytes > recordBytes && len(rec.list) > 1 {
 		rec.bytes -= len(rec.list[0].Body)
 		rec.list[0] = Request{}
 		rec.list = rec.list[1:]
 	}
 }
 
-// Requests lists what arrived, oldest first, as far as the record reaches.
-// The bodies are shared: don't change them.
-func (s *Server) Requests() []Request {
-	s.record.mu.Lock()
-	defer s.record.mu.Unlock()
-	return slices.Clone(s.record.list)
+// All lists what is kept, oldest first. The bodies are shared: don't change them.
+func (rec *Record) All() []Request {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return slices.Clone(rec.list)
 }
 
-// ForgetRequests empties the record.
-func (s *Server) ForgetRequests() {
-	s.record.mu.Lock()
-	defer s.record.mu.Unlock()
-	s.record.list, s.record.bytes = nil, 0
+// Forget empties it.
+func (rec *Record) Forget() {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.list, rec.bytes = nil, 0
 }

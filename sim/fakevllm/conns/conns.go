@@ -1,4 +1,5 @@
-package fakevllm
+// Package conns ends connections as an engine does that dies: all at once, by RST.
+package conns
 
 import (
 	"net"
@@ -6,8 +7,8 @@ import (
 	"sync"
 )
 
-// listener remembers its open connections so that all can be ended at once.
-type listener struct {
+// Listener remembers its open connections so that all can be ended at once.
+type Listener struct {
 	net.Listener
 
 	mu    sync.Mutex // guards conns and shut
@@ -17,16 +18,17 @@ type listener struct {
 
 type conn struct {
 	*net.TCPConn
-	l    *listener
+	l    *Listener
 	idle bool // guarded by l.mu
 }
 
-func track(ln net.Listener) *listener {
-	return &listener{Listener: ln, conns: make(map[*conn]struct{})}
+// Track remembers what a listener accepts, which is TCP.
+func Track(ln net.Listener) *Listener {
+	return &Listener{Listener: ln, conns: make(map[*conn]struct{})}
 }
 
 // Accept is net.Listener's.
-func (l *listener) Accept() (net.Conn, error) {
+func (l *Listener) Accept() (net.Conn, error) {
 	raw, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
@@ -35,7 +37,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.shut {
-		setReset(c)
+		SetReset(c)
 		_ = c.TCPConn.Close()
 		return nil, net.ErrClosed
 	}
@@ -51,15 +53,15 @@ func (c *conn) Close() error {
 	return c.TCPConn.Close()
 }
 
-// setReset makes the next Close send RST.
-func setReset(c net.Conn) {
+// SetReset makes the next Close of one of these connections send RST.
+func SetReset(c net.Conn) {
 	if c, ok := c.(*conn); ok {
 		_ = c.SetLinger(0)
 	}
 }
 
-// resetAll closes the listener and ends every connection by RST.
-func (l *listener) resetAll() {
+// ResetAll closes the listener and ends every connection by RST.
+func (l *Listener) ResetAll() {
 	l.mu.Lock()
 	l.shut = true
 	open := make([]*conn, 0, len(l.conns))
@@ -69,13 +71,13 @@ func (l *listener) resetAll() {
 	l.mu.Unlock()
 	_ = l.Listener.Close()
 	for _, c := range open {
-		setReset(c)
+		SetReset(c)
 		_ = c.Close()
 	}
 }
 
-// state is http.Server's ConnState hook.
-func (l *listener) state(nc net.Conn, st http.ConnState) {
+// State is http.Server's ConnState hook.
+func (l *Listener) State(nc net.Conn, st http.ConnState) {
 	c, ok := nc.(*conn)
 	if !ok {
 		return
@@ -85,8 +87,8 @@ func (l *listener) state(nc net.Conn, st http.ConnState) {
 	c.idle = st == http.StateIdle
 }
 
-// closeIdle ends idle connections by FIN.
-func (l *listener) closeIdle() {
+// CloseIdle ends idle connections by FIN.
+func (l *Listener) CloseIdle() {
 	l.mu.Lock()
 	var idle []*conn
 	for c := range l.conns {
