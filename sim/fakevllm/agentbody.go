@@ -4,21 +4,22 @@ import (
 	"strconv"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // agentBody renders the whole answer of one of the two agents' APIs.
-func (x *exchange) agentBody(j *job, ln *lane) []byte {
+func (j *reply) agentBody(ln *lane) []byte {
 	b := make([]byte, 0, 2048+len(ln.seq.Text))
 	if j.API == request.Messages {
-		return j.appendMessage(b, ln, x.life.server.opt.PromptTokensDetails)
+		return j.appendMessage(b, ln, j.details)
 	}
 	return append(j.appendResponse(b, ln, ""), '}')
 }
 
 // appendMessage renders the answer of /v1/messages, which has no nulls.
-func (j *job) appendMessage(b []byte, ln *lane, details bool) []byte {
+func (j *reply) appendMessage(b []byte, ln *lane, details bool) []byte {
 	b = append(b, `{"id":`...)
 	b = jsontext.AppendString(b, j.id)
 	b = append(b, `,"type":"message","role":"assistant","content":[`...)
@@ -45,7 +46,7 @@ func (j *job) appendMessage(b []byte, ln *lane, details bool) []byte {
 }
 
 // appendBlock renders one of the content blocks of a whole message.
-func (j *job) appendBlock(b []byte, index int, p part) []byte {
+func (j *reply) appendBlock(b []byte, index int, p part) []byte {
 	switch p.kind {
 	case kindCall:
 		b = jsontext.AppendString(append(b, `{"type":"tool_use","id":`...), p.id)
@@ -59,13 +60,13 @@ func (j *job) appendBlock(b []byte, index int, p part) []byte {
 }
 
 // signature is what a client sends back with what the model thought.
-func (j *job) signature(index int) string {
+func (j *reply) signature(index int) string {
 	x := model.HashPiece(j.id[:min(len(j.id), 16)]) + uint64(index)
 	return model.Hex16(model.Mix(x)) + model.Hex16(model.Mix(^x))
 }
 
 // stopReason is why an answer of /v1/messages ended.
-func (j *job) stopReason(ln *lane) string {
+func (j *reply) stopReason(ln *lane) string {
 	switch {
 	case ln.seq.Finish == "length":
 		return "max_tokens"
@@ -77,7 +78,7 @@ func (j *job) stopReason(ln *lane) string {
 
 // appendMessageUsage renders the usage of /v1/messages. What was read from the cache and
 // what was put into it are no part of the input, where they are told.
-func (j *job) appendMessageUsage(b []byte, output int, details bool) []byte {
+func (j *reply) appendMessageUsage(b []byte, output int, details bool) []byte {
 	input, created := len(j.Prompts[0]), 0
 	if details {
 		created = j.createdTokens(input)
@@ -93,13 +94,13 @@ func (j *job) appendMessageUsage(b []byte, output int, details bool) []byte {
 }
 
 // createdTokens is how many tokens of a prompt were put into the cache: whole blocks.
-func (j *job) createdTokens(prompt int) int {
-	return max(0, prompt/cacheBlock*cacheBlock-j.cached) / cacheBlock * cacheBlock
+func (j *reply) createdTokens(prompt int) int {
+	return max(0, prompt/kvcache.DefaultBlockSize*kvcache.DefaultBlockSize-j.cached) / kvcache.DefaultBlockSize * kvcache.DefaultBlockSize
 }
 
 // appendResponse renders a response object of /v1/responses, but for its last brace.
 // status is that of one that has not ended, "" for the answer.
-func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
+func (j *reply) appendResponse(b []byte, ln *lane, status string) []byte {
 	b = append(b, `{"id":`...)
 	b = jsontext.AppendString(b, j.id)
 	b = strconv.AppendInt(append(b, `,"created_at":`...), j.created, 10)
@@ -151,7 +152,7 @@ func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
 }
 
 // itemID is the id of an item of the output.
-func (j *job) itemID(index int, k partKind) string {
+func (j *reply) itemID(index int, k partKind) string {
 	id := map[partKind]string{kindThinking: "rs_", kindText: "msg_", kindCall: "fc_"}[k] + j.base
 	if index > 0 {
 		id += "_" + strconv.Itoa(index)
@@ -160,7 +161,7 @@ func (j *job) itemID(index int, k partKind) string {
 }
 
 // appendItem renders an item of the output; one in progress has no text yet.
-func (j *job) appendItem(b []byte, index int, p part, status string) []byte {
+func (j *reply) appendItem(b []byte, index int, p part, status string) []byte {
 	id := j.itemID(index, p.kind)
 	done := status == "completed"
 	switch p.kind {

@@ -15,24 +15,13 @@ import (
 
 // job is an admitted request.
 type job struct {
-	*request.Request
-	id       string // chatcmpl-<base> or cmpl-<base>
-	base     string
-	created  int64
-	model    string
+	reply
 	kvReq    kvparams.NIXLParams
-	kvJSON   []byte // of the response, nil for null
-	echoOnly bool
-	limits   []int // max_tokens per prompt
-	cached   int   // prompt tokens that needed no computing
-	details  bool  // usage tells of them
 	loadErr  error // the KV load failed and the policy is to fail
 	mooncake kvparams.MooncakeParams
 	fetching chan handover.Fetched // of a Mooncake decode that loads
 	offers   bool                  // a Mooncake prefill whose blocks a decode may fetch
-	wrongKV  bool                  // what was loaded is of another prompt
 	store    *responses            // nil for an engine that stores none
-	turn     *Turn                 // what the model is told to say, nil where it says its own
 	spec     *kvparams.LMCacheSpec // of an LMCache prefill, nil if none
 	tags     string                // of the keys of LMCache's chunks
 	arrived  time.Time
@@ -43,7 +32,7 @@ func (x *exchange) complete(body []byte, chat bool) {
 	l := x.life
 	s := l.server
 	l.count.requests.Add(1)
-	j := &job{arrived: time.Now(), details: s.opt.PromptTokensDetails}
+	j := &job{reply: reply{details: s.opt.PromptTokensDetails}, arrived: time.Now()}
 	j.created = j.arrived.Unix()
 	p, err := x.api.Parse(body)
 	j.Request, j.store = p, l.responses
@@ -174,24 +163,6 @@ func (x *exchange) admit(j *job) error {
 		}
 	}
 	return j.fit(s.opt.MaxModelLen)
-}
-
-// fit checks the sampling parameters, which vLLM does after it knows the
-// model, and applies the model's length to every prompt.
-func (j *job) fit(maxModelLen int) error {
-	if err := j.Verify(); err != nil {
-		return err
-	}
-	j.Truncate(maxModelLen)
-	j.limits = make([]int, len(j.Prompts))
-	for i, ids := range j.Prompts {
-		n, echoOnly, err := j.Limit(len(ids), maxModelLen)
-		if err != nil {
-			return err
-		}
-		j.limits[i], j.echoOnly = n, echoOnly
-	}
-	return nil
 }
 
 // queue waits for a free place among MaxRunning, and for the request's turn.

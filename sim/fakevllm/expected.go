@@ -69,7 +69,7 @@ func ExpectedAt(path string, body []byte, maxModelLen int) ([]Answer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the engine refuses it: %w", err)
 	}
-	j := &job{Request: p}
+	j := &reply{Request: p}
 	if p.Chat {
 		if err := p.Render(); err != nil {
 			return nil, fmt.Errorf("the engine refuses it: %w", err)
@@ -90,8 +90,8 @@ func ExpectedAt(path string, body []byte, maxModelLen int) ([]Answer, error) {
 		}
 		a.Text, a.FinishReason, a.StopReason = string(ln.seq.Text), ln.finishReason(j), ln.seq.Reason
 		switch {
-		case ln.call != nil:
-			a.ToolName, a.ToolArguments = ln.call.name, ln.call.upTo(ln.seq.N)
+		case ln.calling():
+			a.ToolName, a.ToolArguments = ln.toolCall()
 		case j.Echo && !p.Chat:
 			a.Text = j.Text(ln.prompt) + a.Text
 			if j.echoOnly {

@@ -4,10 +4,8 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"time"
 	"unicode/utf8"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
@@ -25,8 +23,26 @@ type lane struct {
 	offset   int    // characters of text so far, for text_offset
 }
 
+// fit checks the sampling parameters, which vLLM does after it knows the
+// model, and applies the model's length to every prompt.
+func (j *reply) fit(maxModelLen int) error {
+	if err := j.Verify(); err != nil {
+		return err
+	}
+	j.Truncate(maxModelLen)
+	j.limits = make([]int, len(j.Prompts))
+	for i, ids := range j.Prompts {
+		n, echoOnly, err := j.Limit(len(ids), maxModelLen)
+		if err != nil {
+			return err
+		}
+		j.limits[i], j.echoOnly = n, echoOnly
+	}
+	return nil
+}
+
 // lanes sets up the answers: n for each prompt, numbered as vLLM does.
-func (j *job) lanes(keepText bool) []lane {
+func (j *reply) lanes(keepText bool) []lane {
 	all := make([]lane, 0, len(j.Prompts)*j.N)
 	for p, ids := range j.Prompts {
 		for i := range j.N {
@@ -51,7 +67,7 @@ func (j *job) lanes(keepText bool) []lane {
 }
 
 // loaded is the prompt as the KV cache has it.
-func (j *job) loaded(ids []int) []int {
+func (j *reply) loaded(ids []int) []int {
 	if !j.wrongKV {
 		return ids
 	}
@@ -82,7 +98,7 @@ func (ln *lane) step() (id int, text bool) {
 }
 
 // finishReason is the lane's reason as the response spells it.
-func (ln *lane) finishReason(j *job) string {
+func (ln *lane) finishReason(j *reply) string {
 	if ln.call != nil && ln.seq.Finish == "stop" && j.ToolChoice == "required" {
 		return "tool_calls"
 	}
@@ -172,90 +188,4 @@ func appendTextLogprobs(b []byte, ids []int, nullFirst, offset int) []byte {
 		b = append(appendLogprob(b, id), '}')
 	})
 	return append(b, '}')
-}
-
-// cacheBlock is how many tokens a block holds by default.
-const cacheBlock = 16
-
-// appendUsage renders a usage object; details are those of options. Chats tell
-// what was put into the cache, other completions do not. full is for whole
-// answers, which have members that are null, too.
-func (x *exchange) appendUsage(b []byte, j *job, prompt, completion int, final, full bool) []byte {
-	b = append(b, `{"prompt_tokens":`...)
-	b = strconv.AppendInt(b, int64(prompt), 10)
-	b = append(b, `,"total_tokens":`...)
-	b = strconv.AppendInt(b, int64(prompt+completion), 10)
-	b = append(b, `,"completion_tokens":`...)
-	b = strconv.AppendInt(b, int64(completion), 10)
-	switch {
-	case final && x.life.server.opt.PromptTokensDetails:
-		b = append(b, `,"prompt_tokens_details":{"cached_tokens":`...)
-		b = strconv.AppendInt(b, int64(j.cached), 10)
-		switch {
-		case j.Chat:
-			b = append(b, `,"created_cache_tokens":`...)
-			b = strconv.AppendInt(b, int64(j.createdTokens(prompt)), 10)
-		case full:
-			b = append(b, `,"created_cache_tokens":null`...)
-		}
-		if full {
-			b = append(b, `,"multimodal_tokens":null`...)
-		}
-		b = append(b, '}')
-	case full:
-		b = append(b, `,"prompt_tokens_details":null`...)
-	}
-	if full || j.Chat && !final {
-		b = append(b, `,"completion_tokens_details":null`...)
-	}
-	return append(b, '}')
-}
-
-// pace is the engine's clock for one request: the first token after TTFT, the
-// others ITL apart, on a fixed schedule so that delays don't add up.
-type pace struct {
-	next time.Time
-	itl  time.Duration
-	last time.Time
-}
-
-// first waits for the first token.
-func (x *exchange) first(j *job) (pace, bool) {
-	o := &x.life.server.opt
-	ttft, itl := o.TTFT, o.ITL
-	if f := x.fault; f != nil && f.Kind == fault.Slow {
-		ttft += f.TTFT
-		itl += f.ITL
-	}
-	if j.fetching != nil && !x.awaitFetch(j) {
-		return pace{}, false
-	}
-	began := time.Now()
-	ok := x.compute(j) && x.wait(ttft)
-	now := time.Now()
-	if ok {
-		x.prefilled(j)
-		x.core.stats.Prefill.Observe(now.Sub(began))
-		x.core.stats.TTFT.Observe(now.Sub(j.arrived))
-	}
-	return pace{next: now.Add(itl + x.core.drag(x.core.running.Load())), itl: itl, last: now}, ok
-}
-
-// tick waits for the following token.
-func (x *exchange) tick(p *pace) bool {
-	if p.itl <= 0 {
-		return x.alive()
-	}
-	ok := x.wait(time.Until(p.next))
-	p.next = p.next.Add(p.itl + x.core.drag(x.core.running.Load()))
-	now := time.Now()
-	x.core.stats.ITL.Observe(now.Sub(p.last))
-	p.last = now
-	return ok
-}
-
-// counted adds generated tokens to the engine's counters.
-func (l *life) generated(c *core, n int) {
-	l.count.generationTokens.Add(int64(n))
-	c.stats.GenerationTokens.Add(int64(n))
 }

@@ -68,6 +68,6 @@ func (f messagesForm) closed(n *named) {
 }
 
 func (f messagesForm) ended(n *named) {
-	f.event(n, "message_delta", `,"delta":{"stop_reason":"`, n.j.stopReason(n.ln), `","stop_sequence":null},"usage":`, string(n.j.appendMessageUsage(nil, n.ln.seq.N, n.x.life.server.opt.PromptTokensDetails)))
+	f.event(n, "message_delta", `,"delta":{"stop_reason":"`, n.j.stopReason(n.ln), `","stop_sequence":null},"usage":`, string(n.j.appendMessageUsage(nil, n.ln.seq.N, n.j.details)))
 	f.event(n, "message_stop")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
@@ -230,7 +231,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Version = "0.24.0"
 	}
 	if o.BlockSize == 0 {
-		o.BlockSize = cacheBlock
+		o.BlockSize = kvcache.DefaultBlockSize
 	}
 	if o.ChunkTokens == 0 {
 		o.ChunkTokens = 2048

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
@@ -150,7 +151,7 @@ func (x *exchange) startPool(j *job) {
 		g := model.NewGenerator(ids, 0)
 		h := g.Hash()
 		if pool.Has(h) {
-			j.cached += (len(ids) - 1) / cacheBlock * cacheBlock
+			j.cached += (len(ids) - 1) / kvcache.DefaultBlockSize * kvcache.DefaultBlockSize
 			continue
 		}
 		if l.server.opt.Role != RolePrefill {
