@@ -1,6 +1,7 @@
 package fakevllm
 
 import (
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
@@ -8,16 +9,16 @@ import (
 // agentStream answers with named events: 200 at once, then what says nothing yet, then
 // one event for each token that has text.
 func (x *exchange) agentStream(j *job) {
-	n := newNamed(&j.reply)
+	n := answer.NewNamed(&j.Reply)
 	flush := func() bool {
-		b := n.take()
+		b := n.Take()
 		ok := len(b) == 0 || x.write(b)
 		if !ok {
 			x.gone()
 		}
 		return ok
 	}
-	if n.accept(); !flush() {
+	if n.Accept(); !flush() {
 		return
 	}
 	p, ok := x.first(j)
@@ -25,7 +26,7 @@ func (x *exchange) agentStream(j *job) {
 		x.gone()
 		return
 	}
-	if n.begin(); !flush() || x.strike(fault.AfterRole, 0) {
+	if n.Begin(); !flush() || x.strike(fault.AfterRole, 0) {
 		return
 	}
 	if j.loadErr != nil {
@@ -33,24 +34,24 @@ func (x *exchange) agentStream(j *job) {
 		x.fail(pydantic.InternalError())
 		return
 	}
-	lanes := j.lanes(true)
+	lanes := j.Lanes(true)
 	ln := &lanes[0]
-	for round := 1; ln.seq.Finish == ""; round++ {
+	for round := 1; ln.Seq.Finish == ""; round++ {
 		if round > 1 && !x.tick(&p) {
 			x.gone()
 			return
 		}
-		id, _ := ln.step()
+		id, _ := ln.Step()
 		x.generated(ln, id)
-		n.token(ln)
+		n.Token(ln)
 		if !flush() || x.strike(fault.AfterTokens, round) {
 			return
 		}
 	}
-	x.core.finished(ln.seq.Finish)
-	x.offer(j, ln.seq.Finish)
-	n.end()
-	j.keep(ln, append(j.appendResponse(nil, ln, ""), '}'))
+	x.core.finished(ln.Seq.Finish)
+	x.offer(j, ln.Seq.Finish)
+	n.End()
+	j.keep(ln, append(j.AppendResponse(nil, ln, ""), '}'))
 	if flush() {
 		x.completed()
 	}

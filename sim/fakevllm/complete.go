@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
@@ -15,7 +16,7 @@ import (
 
 // job is an admitted request.
 type job struct {
-	reply
+	answer.Reply
 	kvReq    kvparams.NIXLParams
 	loadErr  error // the KV load failed and the policy is to fail
 	mooncake kvparams.MooncakeParams
@@ -32,8 +33,8 @@ func (x *exchange) complete(body []byte, chat bool) {
 	l := x.life
 	s := l.server
 	l.count.requests.Add(1)
-	j := &job{reply: reply{details: s.opt.PromptTokensDetails}, arrived: time.Now()}
-	j.created = j.arrived.Unix()
+	j := &job{Reply: answer.Reply{Details: s.opt.PromptTokensDetails}, arrived: time.Now()}
+	j.Created = j.arrived.Unix()
 	p, err := x.api.Parse(body)
 	j.Request, j.store = p, l.responses
 	x.id = responseID(x.r, p, j, chat)
@@ -88,7 +89,7 @@ func (x *exchange) run(j *job) {
 	}
 	l.count.promptTokens.Add(int64(total))
 	x.core.stats.PromptTokens.Add(int64(total))
-	hits := j.cached
+	hits := j.Cached
 	if x.core.cache != nil {
 		hits = x.hits
 	}
@@ -114,21 +115,21 @@ func responseID(r *http.Request, p *request.Request, j *job, chat bool) string {
 	if base == "" {
 		base = strings.ReplaceAll(newUUID(), "-", "")
 	}
-	j.base = base
-	j.id = "cmpl-" + base
+	j.Base = base
+	j.ID = "cmpl-" + base
 	if p != nil && p.API == request.Responses {
-		if j.id = p.RequestID; j.id == "" {
-			j.id = "resp_" + strings.ReplaceAll(newUUID(), "-", "") // the header is not looked at
+		if j.ID = p.RequestID; j.ID == "" {
+			j.ID = "resp_" + strings.ReplaceAll(newUUID(), "-", "") // the header is not looked at
 		}
-		return j.id
+		return j.ID
 	}
 	switch {
 	case p != nil && p.API == request.Generate:
-		j.id = "generate-tokens-" + base
+		j.ID = "generate-tokens-" + base
 	case chat:
-		j.id = "chatcmpl-" + base
+		j.ID = "chatcmpl-" + base
 	}
-	return j.id
+	return j.ID
 }
 
 // admit checks what depends on the engine: the model and the lengths.
@@ -143,14 +144,14 @@ func (x *exchange) admit(j *job) error {
 	if !s.servesModel(j.Request.Model) {
 		return pydantic.ModelNotFound(j.Request.Model, s.opt.Models)
 	}
-	j.model = j.Request.Model
-	if j.model == "" {
-		j.model = s.opt.Models[0]
+	j.ServedAs = j.Request.Model
+	if j.ServedAs == "" {
+		j.ServedAs = s.opt.Models[0]
 	}
 	if err := j.admitStored(); err != nil {
 		return err
 	}
-	j.turn = turnOf(s.opt.Turns, j.Request)
+	j.Told = answer.TurnOf(s.opt.Turns, j.Request)
 	j.Tokenize = s.opt.tokenizer()
 	for i, text := range j.PromptText {
 		if s.opt.FineTokens && text != "" { // else it came as ids
@@ -162,7 +163,7 @@ func (x *exchange) admit(j *job) error {
 			return err
 		}
 	}
-	return j.fit(s.opt.MaxModelLen)
+	return j.Fit(s.opt.MaxModelLen)
 }
 
 // queue waits for a free place among MaxRunning, and for the request's turn.

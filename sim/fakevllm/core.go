@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
@@ -214,10 +215,10 @@ func (x *exchange) compute(j *job) bool {
 		total += len(ids)
 	}
 	loaded := 0
-	if j.cached > x.hits { // the connector brings the rest
-		loaded = j.cached - x.hits
+	if j.Cached > x.hits { // the connector brings the rest
+		loaded = j.Cached - x.hits
 	}
-	j.cached = max(j.cached, x.hits)
+	j.Cached = max(j.Cached, x.hits)
 	if j.loadErr != nil {
 		x.endTurn()
 		return true
@@ -228,7 +229,7 @@ func (x *exchange) compute(j *job) bool {
 			return false
 		}
 	}
-	rest := total - j.cached
+	rest := total - j.Cached
 	x.life.count.computedTokens.Add(int64(rest))
 	if rate := x.core.opt.PrefillRate; rate > 0 && rest > 1 {
 		if !x.turn && !x.await() { // a load has failed
@@ -242,7 +243,7 @@ func (x *exchange) compute(j *job) bool {
 			return false
 		}
 	}
-	if !j.wrongKV {
+	if !j.WrongKV {
 		for _, h := range x.holds {
 			h.Computed()
 		}
@@ -252,8 +253,8 @@ func (x *exchange) compute(j *job) bool {
 }
 
 // keep puts a token that was generated into the cache once another follows it.
-func (x *exchange) keep(ln *lane, id int) {
-	if len(x.holds) == 0 || ln.index != 0 {
+func (x *exchange) keep(ln *answer.Lane, id int) {
+	if len(x.holds) == 0 || ln.Index != 0 {
 		return
 	}
 	if x.kept {
@@ -263,7 +264,7 @@ func (x *exchange) keep(ln *lane, id int) {
 }
 
 // generated counts a token of a lane.
-func (x *exchange) generated(ln *lane, id int) {
+func (x *exchange) generated(ln *answer.Lane, id int) {
 	x.life.generated(x.core, 1)
 	x.keep(ln, id)
 }

@@ -23,7 +23,7 @@
 //	bootstrap  the registry of Mooncake engines            kvcache    the prefix cache
 //	kvevents   the publisher of that cache's changes       metrics    the page /metrics
 //	fault      scripted faults                             record     the requests that came
-//	conns      connections that end by RST
+//	conns      connections that end by RST                 answer     answers and streams, one file for each form
 //
 // command, the program's command line, stands above it.
 //

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/conns"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
@@ -85,7 +86,7 @@ func (x *exchange) finish(finish string, stop any) {
 		object, said = "chat.completion.chunk", `"delta":{"content":""}`
 	}
 	b := []byte(`{"id":"` + x.id + `","object":"` + object + `","choices":[{"index":0,` + said + `,"finish_reason":"` + finish + `","stop_reason":`)
-	b = append(appendReason(b, stop), "}]"...)
+	b = append(answer.AppendReason(b, stop), "}]"...)
 	if x.streaming {
 		x.write(append(append([]byte("data: "), b...), "}\n\ndata: [DONE]\n\n"...))
 		return

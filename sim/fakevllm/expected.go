@@ -3,6 +3,7 @@ package fakevllm
 import (
 	"fmt"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
@@ -69,36 +70,36 @@ func ExpectedAt(path string, body []byte, maxModelLen int) ([]Answer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the engine refuses it: %w", err)
 	}
-	j := &reply{Request: p}
+	j := &answer.Reply{Request: p}
 	if p.Chat {
 		if err := p.Render(); err != nil {
 			return nil, fmt.Errorf("the engine refuses it: %w", err)
 		}
 	}
-	if err := j.fit(o.MaxModelLen); err != nil {
+	if err := j.Fit(o.MaxModelLen); err != nil {
 		return nil, fmt.Errorf("the engine refuses it: %w", err)
 	}
-	lanes := j.lanes(true)
+	lanes := j.Lanes(true)
 	answers := make([]Answer, len(lanes))
 	for i := range lanes {
 		ln := &lanes[i]
 		a := &answers[i]
-		a.PromptTokens = len(j.Prompts[ln.prompt])
-		for ln.seq.Finish == "" {
-			id, _ := ln.step()
+		a.PromptTokens = len(j.Prompts[ln.Prompt])
+		for ln.Seq.Finish == "" {
+			id, _ := ln.Step()
 			a.Tokens = append(a.Tokens, id)
 		}
-		a.Text, a.FinishReason, a.StopReason = string(ln.seq.Text), ln.finishReason(j), ln.seq.Reason
+		a.Text, a.FinishReason, a.StopReason = string(ln.Seq.Text), ln.FinishReason(j), ln.Seq.Reason
 		switch {
-		case ln.calling():
-			a.ToolName, a.ToolArguments = ln.toolCall()
+		case ln.Calling():
+			a.ToolName, a.ToolArguments = ln.ToolCall()
 		case j.Echo && !p.Chat:
-			a.Text = j.Text(ln.prompt) + a.Text
-			if j.echoOnly {
-				a.Text = j.Text(ln.prompt)
+			a.Text = j.Text(ln.Prompt) + a.Text
+			if j.EchoOnly {
+				a.Text = j.Text(ln.Prompt)
 			}
 		case j.Echo:
-			a.Text = j.echoText() + a.Text
+			a.Text = j.EchoText() + a.Text
 		}
 	}
 	return answers, nil

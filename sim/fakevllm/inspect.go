@@ -9,7 +9,7 @@ import (
 
 // inspect records what vLLM takes but no good proxy sends.
 func (s *Server) inspect(j *job, r *http.Request) {
-	report := func(what string) { s.violation("%s engine, %s: %s", s.opt.Role, j.id, what) }
+	report := func(what string) { s.violation("%s engine, %s: %s", s.opt.Role, j.ID, what) }
 	if s.opt.Role != RoleBoth && r.Header.Get("X-Request-Id") == "" {
 		report("no X-Request-Id")
 	}
@@ -48,7 +48,7 @@ func (s *Server) inspect(j *job, r *http.Request) {
 			}
 		}
 		if s.opt.Mode == MoRIIORead || s.opt.Mode == MoRIIOWrite {
-			if k := kvparams.ParseMoRIIO(j.KV, j.id, s.opt.Mode); !k.Produce || strings.HasPrefix(k.TransferID, "sidecar-") {
+			if k := kvparams.ParseMoRIIO(j.KV, j.ID, s.opt.Mode); !k.Produce || strings.HasPrefix(k.TransferID, "sidecar-") {
 				report("kv_transfer_params has not the prefill form")
 			}
 		}

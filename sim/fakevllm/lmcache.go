@@ -111,9 +111,9 @@ func (x *exchange) loadLMCache(j *job) *pydantic.Error {
 			l.count.localPrefills.Add(1)
 		default:
 			l.count.loaded.Add(1)
-			j.cached += len(ids) - 1
+			j.Cached += len(ids) - 1
 			if !filled {
-				j.wrongKV = true
+				j.WrongKV = true
 				s.refusals.add(x.id + ": the chunks are read before they are written: the answer is wrong")
 				l.count.wrongKV.Add(1)
 			}

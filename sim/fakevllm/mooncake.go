@@ -121,9 +121,9 @@ func (x *exchange) took(j *job, got handover.Fetched) {
 		return
 	}
 	l.count.loaded.Add(1)
-	j.cached = len(j.Prompts[0]) - 1
+	j.Cached = len(j.Prompts[0]) - 1
 	if g := model.NewGenerator(j.Prompts[0], 0); g.Hash() != got.Prompt {
-		j.wrongKV = true
+		j.WrongKV = true
 		s.refusals.add(x.id + ": " + handover.ErrPrompt.Error() + ": the answer is wrong")
 		l.count.wrongKV.Add(1)
 	}

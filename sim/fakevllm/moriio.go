@@ -28,7 +28,7 @@ import (
 func (x *exchange) startMoRIIO(j *job) *pydantic.Error {
 	l := x.life
 	s := l.server
-	rid := j.id + "-0-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8] //nolint:gosec // any bits do
+	rid := j.ID + "-0-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8] //nolint:gosec // any bits do
 	k := kvparams.ParseMoRIIO(j.KV, rid, s.opt.Mode)
 	if k.Load && s.opt.Role == RolePrefill || k.Produce && s.opt.Role == RoleDecode {
 		s.violation("%s engine, %s: a leg for the other role", s.opt.Role, x.id)
@@ -57,7 +57,7 @@ func (x *exchange) startMoRIIO(j *job) *pydantic.Error {
 		x.fetchMoRIIO(j, k)
 	case s.opt.Mode == MoRIIORead && s.opt.Role == RoleDecode:
 		// It takes the prompt for loaded, whatever the request says.
-		j.wrongKV = true
+		j.WrongKV = true
 		s.refusals.add(x.id + ": a consumer in READ mode without a hand-over: the answer is wrong")
 		l.count.wrongKV.Add(1)
 	case s.opt.Role != RolePrefill:

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
@@ -156,7 +157,7 @@ type Options struct {
 	TPSize       int
 
 	// Turns are what the model answers to coding agents instead of its own: see Turn.
-	Turns []Turn
+	Turns []answer.Turn
 	// PromptTokensDetails adds prompt_tokens_details.cached_tokens to usage.
 	PromptTokensDetails bool
 	// StrictPrefill records a violation for whatever a good proxy would not
@@ -218,7 +219,7 @@ func (o Options) withDefaults() (Options, error) {
 	default:
 		return o, fmt.Errorf("%w: KV load failure policy %q: use \"fail\" or \"recompute\"", ErrOptions, o.KVLoadFailurePolicy)
 	}
-	if err := checkTurns(o.Turns); err != nil {
+	if err := answer.CheckTurns(o.Turns); err != nil {
 		return o, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	if len(o.Models) == 0 {

@@ -43,7 +43,7 @@ func (x *exchange) startP2P(j *job) {
 		return
 	}
 	l.count.loaded.Add(1)
-	j.cached = len(j.Prompts[0]) - 1
+	j.Cached = len(j.Prompts[0]) - 1
 }
 
 // keepP2P keeps the blocks of a prefill under its kv_request_id, however it ended.

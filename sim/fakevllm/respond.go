@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
@@ -21,35 +22,35 @@ func (x *exchange) respond(j *job) {
 		x.fail(pydantic.InternalError())
 		return
 	}
-	lanes := j.lanes(true)
+	lanes := j.Lanes(true)
 	if !x.generate(j, lanes, &p) {
 		x.gone()
 		return
 	}
 	for i := range lanes {
-		x.core.finished(lanes[i].seq.Finish)
+		x.core.finished(lanes[i].Seq.Finish)
 	}
 	if e := x.checkCalls(lanes); e != nil {
 		x.reject(e)
 		return
 	}
-	x.handOver(j, lanes[0].seq.Finish)
+	x.handOver(j, lanes[0].Seq.Finish)
 	switch j.API {
 	case request.Responses, request.Messages:
-		body := j.agentBody(&lanes[0])
+		body := j.AgentBody(&lanes[0])
 		j.keep(&lanes[0], body)
 		x.send(body)
 		return
 	case request.Generate:
-		x.send(j.tokensBody(lanes))
+		x.send(j.TokensBody(lanes))
 		return
 	case request.Completions, request.Chat:
 	}
-	x.send(j.body(lanes))
+	x.send(j.Body(lanes))
 }
 
 // generate runs all lanes to their end, at the engine's pace.
-func (x *exchange) generate(j *job, lanes []lane, p *pace) bool {
+func (x *exchange) generate(j *job, lanes []answer.Lane, p *pace) bool {
 	keepIDs := j.ReturnTokenIDs || j.Logprobs != nil || j.API == request.Generate
 	open := len(lanes)
 	for round := 1; open > 0; round++ {
@@ -58,15 +59,15 @@ func (x *exchange) generate(j *job, lanes []lane, p *pace) bool {
 		}
 		for i := range lanes {
 			ln := &lanes[i]
-			if ln.seq.Finish != "" {
+			if ln.Seq.Finish != "" {
 				continue
 			}
-			id, _ := ln.step()
+			id, _ := ln.Step()
 			x.generated(ln, id)
 			if keepIDs {
-				ln.tokens = append(ln.tokens, id)
+				ln.Tokens = append(ln.Tokens, id)
 			}
-			if ln.seq.Finish != "" {
+			if ln.Seq.Finish != "" {
 				open--
 			}
 		}
@@ -76,12 +77,12 @@ func (x *exchange) generate(j *job, lanes []lane, p *pace) bool {
 
 // checkCalls refuses a required call that was cut short, as vLLM does when it
 // cannot parse what there is.
-func (x *exchange) checkCalls(lanes []lane) *pydantic.Error {
+func (x *exchange) checkCalls(lanes []answer.Lane) *pydantic.Error {
 	if x.life.server.opt.AllowCutToolCalls {
 		return nil
 	}
 	for i := range lanes {
-		if lanes[i].calling() && lanes[i].seq.Finish == "length" {
+		if lanes[i].Calling() && lanes[i].Seq.Finish == "length" {
 			if x.api == request.Messages {
 				return &pydantic.Error{Status: http.StatusInternalServerError, Kind: "internal_error", Message: "Expecting value: line 1 column 1 (char 0)"}
 			}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
@@ -56,23 +57,23 @@ func (s *responses) put(id string, r *response) {
 }
 
 // keep stores an answer that has ended.
-func (j *job) keep(ln *lane, body []byte) {
+func (j *job) keep(ln *answer.Lane, body []byte) {
 	if j.store == nil || j.API != request.Responses || !j.Store {
 		return
 	}
-	said := append(append([]request.Message(nil), j.Messages...), request.Message{Role: "assistant", Text: string(ln.seq.Text)})
+	said := append(append([]request.Message(nil), j.Messages...), request.Message{Role: "assistant", Text: string(ln.Seq.Text)})
 	status := "completed"
-	if ln.seq.Finish == "length" {
+	if ln.Seq.Finish == "length" {
 		status = "incomplete"
 	}
-	j.store.put(j.id, &response{body: bytes.Clone(body), status: status, messages: said})
+	j.store.put(j.ID, &response{body: bytes.Clone(body), status: status, messages: said})
 }
 
 // background answers at once that the request is queued, and goes on with it.
 func (x *exchange) background(j *job) {
 	ctx, cancel := context.WithCancel(context.Background())
-	body := append(j.appendResponse(nil, nil, "queued"), '}')
-	j.store.put(j.id, &response{body: body, status: "queued", cancel: cancel})
+	body := append(j.AppendResponse(nil, nil, "queued"), '}')
+	j.store.put(j.ID, &response{body: body, status: "queued", cancel: cancel})
 	pydantic.WriteJSON(x.w, http.StatusOK, body)
 	x.life.count.completed.Add(1)
 	if !x.life.enter() {

@@ -66,7 +66,7 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 		if errors.Is(err, handover.ErrExpired) && s.opt.Mode == NIXL {
 			// Pull is a one-sided read: what stands in the blocks now is taken for the
 			// prompt's, and the answer is wrong.
-			j.wrongKV, err = true, nil
+			j.WrongKV, err = true, nil
 			s.refusals.add(x.id + ": " + handover.ErrExpired.Error() + ": the answer is wrong")
 			l.count.wrongKV.Add(1)
 		}
@@ -81,7 +81,7 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 			break
 		}
 		l.count.loaded.Add(1)
-		j.cached = len(j.Prompts[0]) - 1
+		j.Cached = len(j.Prompts[0]) - 1
 		local = false
 	case kvparams.Absent:
 	}
@@ -138,9 +138,9 @@ func oldRelease(version string) bool {
 // engine's own, which the kind of the route is a part of.
 func (j *job) meeting(mode Mode) string {
 	if mode == NIXLPush {
-		return j.id
+		return j.ID
 	}
-	return j.base
+	return j.Base
 }
 
 // startPool is the KV pool of plain mode: prefill stores what decode finds.
@@ -151,7 +151,7 @@ func (x *exchange) startPool(j *job) {
 		g := model.NewGenerator(ids, 0)
 		h := g.Hash()
 		if pool.Has(h) {
-			j.cached += (len(ids) - 1) / kvcache.DefaultBlockSize * kvcache.DefaultBlockSize
+			j.Cached += (len(ids) - 1) / kvcache.DefaultBlockSize * kvcache.DefaultBlockSize
 			continue
 		}
 		if l.server.opt.Role != RolePrefill {
@@ -181,7 +181,7 @@ func (x *exchange) handOver(j *job, finish string) {
 	if offered := j.offers; offered {
 		x.offer(j, finish)
 		if m := l.server.opt.Mode; !j.offers && (m == MoRIIORead || m == MoRIIOWrite) {
-			j.kvJSON = x.appendMoRIIO(make([]byte, 0, 768), j.mooncake.TransferID, len(j.Prompts[0]))
+			j.HandedOver = x.appendMoRIIO(make([]byte, 0, 768), j.mooncake.TransferID, len(j.Prompts[0]))
 		}
 	}
 	if l.server.opt.Mode == P2P {
@@ -195,7 +195,7 @@ func (x *exchange) handOver(j *job, finish string) {
 	if f := x.fault; f != nil && f.Kind == fault.NoKV {
 		return
 	}
-	requestID := j.id + "-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8]
+	requestID := j.ID + "-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8]
 	g := model.NewGenerator(j.Prompts[0], 0)
 	h := handover.Handover{Prompt: g.Hash(), Token: kvparams.NewToken(), Free: x.detach()}
 	if x.r.Header.Get("X-Request-Id") != "" {
@@ -208,5 +208,5 @@ func (x *exchange) handOver(j *job, finish string) {
 	x.core.ledger.Put(requestID, h, time.Now())
 	l.count.made.Add(1)
 	host, port := l.advertised(x.core)
-	j.kvJSON = kvparams.AppendHandover(make([]byte, 0, 768), l.server.opt.Mode, x.core.engineID, requestID, host, port, len(j.Prompts[0]), token)
+	j.HandedOver = kvparams.AppendHandover(make([]byte, 0, 768), l.server.opt.Mode, x.core.engineID, requestID, host, port, len(j.Prompts[0]), token)
 }

@@ -3,6 +3,7 @@ package fakevllm
 import (
 	"net/http"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
@@ -31,11 +32,11 @@ func (x *exchange) stream(j *job) {
 		x.gone()
 		return
 	}
-	head := j.chunkHead()
+	head := j.ChunkHead()
 	buf := make([]byte, 0, 1024)
 	if j.Chat {
 		for i := range j.N {
-			buf = j.appendRole(buf[:0], head, i)
+			buf = j.AppendRole(buf[:0], head, i)
 			if !x.write(buf) {
 				x.gone()
 				return
@@ -52,19 +53,19 @@ func (x *exchange) stream(j *job) {
 		x.fail(pydantic.InternalError())
 		return
 	}
-	lanes := j.lanes(false)
+	lanes := j.Lanes(false)
 	for i := range lanes {
-		lanes[i].begin(&j.reply, head)
+		lanes[i].Begin(&j.Reply, head)
 	}
 	if !x.streamTokens(j, lanes, &p, buf) {
 		return
 	}
-	x.offer(j, lanes[0].seq.Finish)
+	x.offer(j, lanes[0].Seq.Finish)
 	x.endStream(j, lanes, head, buf)
 }
 
 // streamTokens is the loop that benchmarks live in: no allocation per token.
-func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok bool) {
+func (x *exchange) streamTokens(j *job, lanes []answer.Lane, p *pace, buf []byte) (ok bool) {
 	open := len(lanes)
 	for round := 1; open > 0; round++ {
 		if round > 1 && !x.tick(p) {
@@ -73,18 +74,18 @@ func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok b
 		}
 		for i := range lanes {
 			ln := &lanes[i]
-			if ln.seq.Finish != "" {
+			if ln.Seq.Finish != "" {
 				continue
 			}
-			id, text := ln.step()
+			id, text := ln.Step()
 			x.generated(ln, id)
-			if ln.seq.Finish != "" && ln.index == 0 && x.life.server.opt.Bidirectional {
-				x.handOver(j, ln.seq.Finish)
+			if ln.Seq.Finish != "" && ln.Index == 0 && x.life.server.opt.Bidirectional {
+				x.handOver(j, ln.Seq.Finish)
 			}
-			buf = j.appendEvent(buf[:0], ln, id, text, round == 1)
-			if ln.seq.Finish != "" {
+			buf = j.AppendEvent(buf[:0], ln, id, text, round == 1)
+			if ln.Seq.Finish != "" {
 				open--
-				x.core.finished(ln.seq.Finish)
+				x.core.finished(ln.Seq.Finish)
 			}
 			if !x.write(buf) {
 				x.gone()
@@ -98,7 +99,7 @@ func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok b
 	return true
 }
 
-func (x *exchange) endStream(j *job, lanes []lane, head, buf []byte) {
+func (x *exchange) endStream(j *job, lanes []answer.Lane, head, buf []byte) {
 	buf = buf[:0]
 	if j.IncludeUsage {
 		prompt, completion := 0, 0
@@ -106,12 +107,12 @@ func (x *exchange) endStream(j *job, lanes []lane, head, buf []byte) {
 			prompt += len(ids)
 		}
 		for i := range lanes {
-			completion += lanes[i].seq.N
+			completion += lanes[i].Seq.N
 		}
 		// head ends in the beginning of a choice; this event has none.
 		buf = append(buf, head[:len(head)-len(`{"index":`)]...)
 		buf = append(buf, `],"usage":`...)
-		buf = j.appendUsage(buf, prompt, completion, true, false)
+		buf = j.AppendUsage(buf, prompt, completion, true, false)
 		buf = append(buf, "}\n\n"...)
 		if !x.write(buf) {
 			x.gone()

@@ -3,6 +3,7 @@ package fakevllm
 import (
 	"net/http"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
@@ -32,22 +33,22 @@ func (x *exchange) streamIDs(j *job) {
 		x.fail(pydantic.InternalError())
 		return
 	}
-	lanes := j.lanes(true)
+	lanes := j.Lanes(true)
 	ln := &lanes[0]
-	head := jsontext.AppendString([]byte(`data: {"request_id":`), j.id)
-	for round := 1; ln.seq.Finish == ""; round++ {
+	head := jsontext.AppendString([]byte(`data: {"request_id":`), j.ID)
+	for round := 1; ln.Seq.Finish == ""; round++ {
 		if round > 1 && !x.tick(&p) {
 			x.gone()
 			return
 		}
-		id, _ := ln.step()
+		id, _ := ln.Step()
 		x.generated(ln, id)
 		b := append(append([]byte(nil), head...), `,"usage":null`...)
 		if round == 1 && j.ReturnTokenIDs {
 			b = jsontext.AppendInts(append(b, `,"prompt_token_ids":`...), j.Prompts[0])
 		}
 		b = append(b, `,"output_mode":"tokens","choices":[`...)
-		b = append(appendTokenChoice(b, ln, []int{id}, ln.seq.Finish), "]}\n\n"...)
+		b = append(answer.AppendTokenChoice(b, ln, []int{id}, ln.Seq.Finish), "]}\n\n"...)
 		if !x.write(b) {
 			x.gone()
 			return
@@ -56,12 +57,12 @@ func (x *exchange) streamIDs(j *job) {
 			return
 		}
 	}
-	x.core.finished(ln.seq.Finish)
-	x.offer(j, ln.seq.Finish)
+	x.core.finished(ln.Seq.Finish)
+	x.offer(j, ln.Seq.Finish)
 	var b []byte
 	if j.IncludeUsage {
 		b = append(append(b, head...), `,"usage":`...)
-		b = j.appendUsage(b, len(j.Prompts[0]), ln.seq.N, true, false)
+		b = j.AppendUsage(b, len(j.Prompts[0]), ln.Seq.N, true, false)
 		b = append(b, `,"output_mode":"tokens","choices":[]}`+"\n\n"...)
 	}
 	if x.write(append(b, "data: [DONE]\n\n"...)) {

@@ -1,4 +1,4 @@
-package fakevllm
+package answer
 
 import (
 	"strconv"
@@ -24,8 +24,8 @@ func (messagesForm) event(n *named, name string, members ...string) {
 func (messagesForm) accepted(*named) {}
 
 func (f messagesForm) began(n *named) {
-	b := jsontext.AppendString(append([]byte(nil), `,"message":{"id":`...), n.j.id)
-	b = jsontext.AppendString(append(b, `,"type":"message","role":"assistant","content":[],"model":`...), n.j.model)
+	b := jsontext.AppendString(append([]byte(nil), `,"message":{"id":`...), n.j.ID)
+	b = jsontext.AppendString(append(b, `,"type":"message","role":"assistant","content":[],"model":`...), n.j.ServedAs)
 	b = n.j.appendMessageUsage(append(b, `,"stop_reason":null,"stop_sequence":null,"usage":`...), 0, false)
 	f.event(n, "message_start", string(append(b, '}')))
 }
@@ -68,6 +68,6 @@ func (f messagesForm) closed(n *named) {
 }
 
 func (f messagesForm) ended(n *named) {
-	f.event(n, "message_delta", `,"delta":{"stop_reason":"`, n.j.stopReason(n.ln), `","stop_sequence":null},"usage":`, string(n.j.appendMessageUsage(nil, n.ln.seq.N, n.j.details)))
+	f.event(n, "message_delta", `,"delta":{"stop_reason":"`, n.j.stopReason(n.ln), `","stop_sequence":null},"usage":`, string(n.j.appendMessageUsage(nil, n.ln.Seq.N, n.j.Details)))
 	f.event(n, "message_stop")
 }

@@ -1,4 +1,4 @@
-package fakevllm
+package answer
 
 import (
 	"strconv"
@@ -8,22 +8,22 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
-// body renders the response with all fields that vLLM dumps.
-func (j *reply) body(lanes []lane) []byte {
+// Body renders the response with all fields that vLLM dumps.
+func (j *Reply) Body(lanes []Lane) []byte {
 	size := 1024
 	for i := range lanes {
-		size += len(lanes[i].seq.Text) + 512 + 64*len(lanes[i].tokens)
+		size += len(lanes[i].Seq.Text) + 512 + 64*len(lanes[i].Tokens)
 	}
 	b := append(make([]byte, 0, size), `{"id":`...)
-	b = jsontext.AppendString(b, j.id)
+	b = jsontext.AppendString(b, j.ID)
 	if j.Chat {
 		b = append(b, `,"object":"chat.completion","created":`...)
 	} else {
 		b = append(b, `,"object":"text_completion","created":`...)
 	}
-	b = strconv.AppendInt(b, j.created, 10)
+	b = strconv.AppendInt(b, j.Created, 10)
 	b = append(b, `,"model":`...)
-	b = jsontext.AppendString(b, j.model)
+	b = jsontext.AppendString(b, j.ServedAs)
 	b = append(b, `,"choices":[`...)
 	prompt, completion := 0, 0
 	for _, ids := range j.Prompts {
@@ -33,7 +33,7 @@ func (j *reply) body(lanes []lane) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		completion += lanes[i].seq.N
+		completion += lanes[i].Seq.N
 		if j.Chat {
 			b = appendChatChoice(b, j, &lanes[i])
 		} else {
@@ -41,7 +41,7 @@ func (j *reply) body(lanes []lane) []byte {
 		}
 	}
 	b = append(b, `],"service_tier":null,"system_fingerprint":null,"usage":`...)
-	b = j.appendUsage(b, prompt, completion, true, true)
+	b = j.AppendUsage(b, prompt, completion, true, true)
 	if j.Chat {
 		b = append(b, `,"prompt_logprobs":`...)
 		b = appendPromptLogprobs(b, j, 0)
@@ -50,21 +50,21 @@ func (j *reply) body(lanes []lane) []byte {
 		b = append(b, `,"prompt_text":null`...)
 	}
 	b = append(b, `,"kv_transfer_params":`...)
-	if j.kvJSON == nil {
+	if j.HandedOver == nil {
 		b = append(b, "null"...)
 	}
-	return append(append(b, j.kvJSON...), `,"ec_transfer_params":null,"metrics":null}`...)
+	return append(append(b, j.HandedOver...), `,"ec_transfer_params":null,"metrics":null}`...)
 }
 
-func appendChatChoice(b []byte, j *reply, ln *lane) []byte {
+func appendChatChoice(b []byte, j *Reply, ln *Lane) []byte {
 	b = append(b, `{"index":`...)
-	b = strconv.AppendInt(b, int64(ln.index), 10)
+	b = strconv.AppendInt(b, int64(ln.Index), 10)
 	b = append(b, `,"message":{"role":`...)
 	b = jsontext.AppendString(b, j.role())
 	b = append(b, `,"content":"`...)
 	if ln.call == nil {
-		b = jsontext.AppendText(b, j.echoText())
-		b = jsontext.AppendText(b, ln.seq.Text)
+		b = jsontext.AppendText(b, j.EchoText())
+		b = jsontext.AppendText(b, ln.Seq.Text)
 	}
 	b = append(b, `","refusal":null,"annotations":null,"audio":null,"function_call":null`...)
 	if ln.call != nil {
@@ -73,7 +73,7 @@ func appendChatChoice(b []byte, j *reply, ln *lane) []byte {
 		b = append(b, `,"type":"function","function":{"name":`...)
 		b = jsontext.AppendString(b, ln.call.name)
 		b = append(b, `,"arguments":`...)
-		b = jsontext.AppendString(b, ln.call.upTo(ln.seq.N))
+		b = jsontext.AppendString(b, ln.call.upTo(ln.Seq.N))
 		b = append(b, `}}]`...)
 	}
 	b = append(b, `,"reasoning":null},"logprobs":`...)
@@ -81,7 +81,7 @@ func appendChatChoice(b []byte, j *reply, ln *lane) []byte {
 		b = append(b, "null"...)
 	} else {
 		b = append(b, `{"content":[`...)
-		for i, id := range ln.tokens {
+		for i, id := range ln.Tokens {
 			if i > 0 {
 				b = append(b, ',')
 			}
@@ -90,41 +90,41 @@ func appendChatChoice(b []byte, j *reply, ln *lane) []byte {
 		b = append(b, "]}"...)
 	}
 	b = append(b, `,"finish_reason":`...)
-	b = jsontext.AppendString(b, ln.finishReason(j))
-	b = appendReason(append(b, `,"stop_reason":`...), ln.seq.Reason)
+	b = jsontext.AppendString(b, ln.FinishReason(j))
+	b = AppendReason(append(b, `,"stop_reason":`...), ln.Seq.Reason)
 	b = append(b, `,"token_ids":`...)
-	return append(appendMaybeInts(b, ln.tokens, j.ReturnTokenIDs), `,"routed_experts":null}`...)
+	return append(appendMaybeInts(b, ln.Tokens, j.ReturnTokenIDs), `,"routed_experts":null}`...)
 }
 
-func appendTextChoice(b []byte, j *reply, ln *lane) []byte {
-	ids := j.Prompts[ln.prompt]
+func appendTextChoice(b []byte, j *Reply, ln *Lane) []byte {
+	ids := j.Prompts[ln.Prompt]
 	b = append(b, `{"index":`...)
-	b = strconv.AppendInt(b, int64(ln.index), 10)
+	b = strconv.AppendInt(b, int64(ln.Index), 10)
 	b = append(b, `,"text":"`...)
 	if j.Echo {
-		b = jsontext.AppendText(b, j.Text(ln.prompt))
+		b = jsontext.AppendText(b, j.Text(ln.Prompt))
 	}
-	if !j.echoOnly {
-		b = jsontext.AppendText(b, ln.seq.Text)
+	if !j.EchoOnly {
+		b = jsontext.AppendText(b, ln.Seq.Text)
 	}
 	b = append(b, `","logprobs":`...)
 	switch {
 	case j.Logprobs == nil:
 		b = append(b, "null"...)
-	case j.echoOnly:
+	case j.EchoOnly:
 		b = appendTextLogprobs(b, ids, 1, 0)
 	case j.Echo:
-		b = appendTextLogprobs(b, append(append([]int(nil), ids...), ln.tokens...), 1, 0)
+		b = appendTextLogprobs(b, append(append([]int(nil), ids...), ln.Tokens...), 1, 0)
 	default:
-		b = appendTextLogprobs(b, ln.tokens, 0, 0)
+		b = appendTextLogprobs(b, ln.Tokens, 0, 0)
 	}
 	b = append(b, `,"finish_reason":`...)
-	b = jsontext.AppendString(b, ln.finishReason(j))
-	b = appendReason(append(b, `,"stop_reason":`...), ln.seq.Reason)
+	b = jsontext.AppendString(b, ln.FinishReason(j))
+	b = AppendReason(append(b, `,"stop_reason":`...), ln.Seq.Reason)
 	b = append(b, `,"token_ids":`...)
-	b = appendMaybeInts(b, ln.tokens, j.ReturnTokenIDs)
+	b = appendMaybeInts(b, ln.Tokens, j.ReturnTokenIDs)
 	b = append(b, `,"prompt_logprobs":`...)
-	b = appendPromptLogprobs(b, j, ln.prompt)
+	b = appendPromptLogprobs(b, j, ln.Prompt)
 	b = append(b, `,"prompt_token_ids":`...)
 	return append(appendMaybeInts(b, ids, j.ReturnTokenIDs), `,"routed_experts":null}`...)
 }
@@ -137,7 +137,7 @@ func appendMaybeInts(b []byte, ids []int, show bool) []byte {
 }
 
 // appendPromptLogprobs: null for the first token, one object for each other.
-func appendPromptLogprobs(b []byte, j *reply, prompt int) []byte {
+func appendPromptLogprobs(b []byte, j *Reply, prompt int) []byte {
 	if j.PromptLogprobs == nil {
 		return append(b, "null"...)
 	}

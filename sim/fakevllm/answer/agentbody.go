@@ -1,4 +1,4 @@
-package fakevllm
+package answer
 
 import (
 	"strconv"
@@ -9,19 +9,19 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
-// agentBody renders the whole answer of one of the two agents' APIs.
-func (j *reply) agentBody(ln *lane) []byte {
-	b := make([]byte, 0, 2048+len(ln.seq.Text))
+// AgentBody renders the whole answer of one of the two agents' APIs.
+func (j *Reply) AgentBody(ln *Lane) []byte {
+	b := make([]byte, 0, 2048+len(ln.Seq.Text))
 	if j.API == request.Messages {
-		return j.appendMessage(b, ln, j.details)
+		return j.appendMessage(b, ln, j.Details)
 	}
-	return append(j.appendResponse(b, ln, ""), '}')
+	return append(j.AppendResponse(b, ln, ""), '}')
 }
 
 // appendMessage renders the answer of /v1/messages, which has no nulls.
-func (j *reply) appendMessage(b []byte, ln *lane, details bool) []byte {
+func (j *Reply) appendMessage(b []byte, ln *Lane, details bool) []byte {
 	b = append(b, `{"id":`...)
-	b = jsontext.AppendString(b, j.id)
+	b = jsontext.AppendString(b, j.ID)
 	b = append(b, `,"type":"message","role":"assistant","content":[`...)
 	parts := ln.parts()
 	if len(parts) == 0 {
@@ -34,19 +34,19 @@ func (j *reply) appendMessage(b []byte, ln *lane, details bool) []byte {
 		b = j.appendBlock(b, i, p)
 	}
 	b = append(b, `],"model":`...)
-	b = jsontext.AppendString(b, j.model)
+	b = jsontext.AppendString(b, j.ServedAs)
 	b = append(b, `,"stop_reason":`...)
 	b = jsontext.AppendString(b, j.stopReason(ln))
 	b = append(b, `,"usage":`...)
-	b = j.appendMessageUsage(b, ln.seq.N, details)
-	if j.kvJSON != nil {
-		b = append(append(b, `,"kv_transfer_params":`...), j.kvJSON...)
+	b = j.appendMessageUsage(b, ln.Seq.N, details)
+	if j.HandedOver != nil {
+		b = append(append(b, `,"kv_transfer_params":`...), j.HandedOver...)
 	}
 	return append(b, '}')
 }
 
 // appendBlock renders one of the content blocks of a whole message.
-func (j *reply) appendBlock(b []byte, index int, p part) []byte {
+func (j *Reply) appendBlock(b []byte, index int, p part) []byte {
 	switch p.kind {
 	case kindCall:
 		b = jsontext.AppendString(append(b, `{"type":"tool_use","id":`...), p.id)
@@ -60,15 +60,15 @@ func (j *reply) appendBlock(b []byte, index int, p part) []byte {
 }
 
 // signature is what a client sends back with what the model thought.
-func (j *reply) signature(index int) string {
-	x := model.HashPiece(j.id[:min(len(j.id), 16)]) + uint64(index)
+func (j *Reply) signature(index int) string {
+	x := model.HashPiece(j.ID[:min(len(j.ID), 16)]) + uint64(index)
 	return model.Hex16(model.Mix(x)) + model.Hex16(model.Mix(^x))
 }
 
 // stopReason is why an answer of /v1/messages ended.
-func (j *reply) stopReason(ln *lane) string {
+func (j *Reply) stopReason(ln *Lane) string {
 	switch {
-	case ln.seq.Finish == "length":
+	case ln.Seq.Finish == "length":
 		return "max_tokens"
 	case ln.calls():
 		return "tool_use"
@@ -78,34 +78,34 @@ func (j *reply) stopReason(ln *lane) string {
 
 // appendMessageUsage renders the usage of /v1/messages. What was read from the cache and
 // what was put into it are no part of the input, where they are told.
-func (j *reply) appendMessageUsage(b []byte, output int, details bool) []byte {
+func (j *Reply) appendMessageUsage(b []byte, output int, details bool) []byte {
 	input, created := len(j.Prompts[0]), 0
 	if details {
 		created = j.createdTokens(input)
-		input = max(0, input-j.cached-created)
+		input = max(0, input-j.Cached-created)
 	}
 	b = strconv.AppendInt(append(b, `{"input_tokens":`...), int64(input), 10)
 	b = strconv.AppendInt(append(b, `,"output_tokens":`...), int64(output), 10)
 	if details {
 		b = strconv.AppendInt(append(b, `,"cache_creation_input_tokens":`...), int64(created), 10)
-		b = strconv.AppendInt(append(b, `,"cache_read_input_tokens":`...), int64(j.cached), 10)
+		b = strconv.AppendInt(append(b, `,"cache_read_input_tokens":`...), int64(j.Cached), 10)
 	}
 	return append(b, '}')
 }
 
 // createdTokens is how many tokens of a prompt were put into the cache: whole blocks.
-func (j *reply) createdTokens(prompt int) int {
-	return max(0, prompt/kvcache.DefaultBlockSize*kvcache.DefaultBlockSize-j.cached) / kvcache.DefaultBlockSize * kvcache.DefaultBlockSize
+func (j *Reply) createdTokens(prompt int) int {
+	return max(0, prompt/kvcache.DefaultBlockSize*kvcache.DefaultBlockSize-j.Cached) / kvcache.DefaultBlockSize * kvcache.DefaultBlockSize
 }
 
-// appendResponse renders a response object of /v1/responses, but for its last brace.
+// AppendResponse renders a response object of /v1/responses, but for its last brace.
 // status is that of one that has not ended, "" for the answer.
-func (j *reply) appendResponse(b []byte, ln *lane, status string) []byte {
+func (j *Reply) AppendResponse(b []byte, ln *Lane, status string) []byte {
 	b = append(b, `{"id":`...)
-	b = jsontext.AppendString(b, j.id)
-	b = strconv.AppendInt(append(b, `,"created_at":`...), j.created, 10)
+	b = jsontext.AppendString(b, j.ID)
+	b = strconv.AppendInt(append(b, `,"created_at":`...), j.Created, 10)
 	ended := status == ""
-	incomplete := ended && ln.seq.Finish == "length"
+	incomplete := ended && ln.Seq.Finish == "length"
 	if incomplete {
 		status = "incomplete"
 		b = append(b, `,"incomplete_details":{"reason":"max_output_tokens"}`...)
@@ -116,7 +116,7 @@ func (j *reply) appendResponse(b []byte, ln *lane, status string) []byte {
 		status = "completed"
 	}
 	b = append(b, `,"metadata":null,"model":`...)
-	b = jsontext.AppendString(b, j.model)
+	b = jsontext.AppendString(b, j.ServedAs)
 	b = append(b, `,"object":"response","output":[`...)
 	if ended {
 		items := ln.parts()
@@ -138,22 +138,22 @@ func (j *reply) appendResponse(b []byte, ln *lane, status string) []byte {
 	if !ended {
 		return append(b, `null,"kv_transfer_params":null`...)
 	}
-	prompt, output := len(j.Prompts[0]), ln.seq.N
+	prompt, output := len(j.Prompts[0]), ln.Seq.N
 	b = strconv.AppendInt(append(b, `{"input_tokens":`...), int64(prompt), 10)
-	b = strconv.AppendInt(append(b, `,"input_tokens_details":{"cached_tokens":`...), int64(j.cached), 10)
+	b = strconv.AppendInt(append(b, `,"input_tokens_details":{"cached_tokens":`...), int64(j.Cached), 10)
 	b = strconv.AppendInt(append(b, `,"cache_write_tokens":`...), int64(j.createdTokens(prompt)), 10)
 	b = strconv.AppendInt(append(b, `,"input_tokens_per_turn":[],"cached_tokens_per_turn":[]},"output_tokens":`...), int64(output), 10)
 	b = append(b, `,"output_tokens_details":{"reasoning_tokens":0,"tool_output_tokens":0,"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":`...)
 	b = append(strconv.AppendInt(b, int64(prompt+output), 10), `},"kv_transfer_params":`...)
-	if j.kvJSON == nil {
+	if j.HandedOver == nil {
 		return append(b, "null"...)
 	}
-	return append(b, j.kvJSON...)
+	return append(b, j.HandedOver...)
 }
 
 // itemID is the id of an item of the output.
-func (j *reply) itemID(index int, k partKind) string {
-	id := map[partKind]string{kindThinking: "rs_", kindText: "msg_", kindCall: "fc_"}[k] + j.base
+func (j *Reply) itemID(index int, k partKind) string {
+	id := map[partKind]string{kindThinking: "rs_", kindText: "msg_", kindCall: "fc_"}[k] + j.Base
 	if index > 0 {
 		id += "_" + strconv.Itoa(index)
 	}
@@ -161,7 +161,7 @@ func (j *reply) itemID(index int, k partKind) string {
 }
 
 // appendItem renders an item of the output; one in progress has no text yet.
-func (j *reply) appendItem(b []byte, index int, p part, status string) []byte {
+func (j *Reply) appendItem(b []byte, index int, p part, status string) []byte {
 	id := j.itemID(index, p.kind)
 	done := status == "completed"
 	switch p.kind {

@@ -1,4 +1,4 @@
-package fakevllm
+package answer
 
 import (
 	"strconv"
@@ -30,7 +30,7 @@ func (responsesForm) event(n *named, name, last string, members ...string) {
 
 // response is an event that holds the whole response object.
 func (f responsesForm) response(n *named, name, status string) {
-	f.event(n, name, "", `"response":`, string(n.j.appendResponse(nil, n.ln, status)), `}`)
+	f.event(n, name, "", `"response":`, string(n.j.AppendResponse(nil, n.ln, status)), `}`)
 }
 
 func (f responsesForm) accepted(n *named) {

@@ -1,11 +1,11 @@
-package fakevllm
+package answer
 
 import "github.com/pdmesh/pdmesh/sim/fakevllm/request"
 
 // named writes the named events of a stream of one of the two agents' APIs.
 type named struct {
-	j    *reply
-	ln   *lane
+	j    *Reply
+	ln   *Lane
 	buf  []byte
 	seq  int  // sequence_number of the next event of /v1/responses
 	open part // what the deltas are of, with its text once it is whole; without kind none
@@ -23,35 +23,35 @@ type streamForm interface {
 	ended(*named)
 }
 
-// newNamed begins a stream.
-func newNamed(j *reply) *named {
+// NewNamed begins a stream.
+func NewNamed(j *Reply) *named {
 	if j.API == request.Responses {
 		return &named{j: j, form: responsesForm{}}
 	}
 	return &named{j: j, form: messagesForm{}}
 }
 
-// take gives the events that were not taken yet. They are good until the next call.
-func (n *named) take() []byte {
+// Take gives the events that were not taken yet. They are good until the next call.
+func (n *named) Take() []byte {
 	b := n.buf
 	n.buf = n.buf[:0]
 	return b
 }
 
-// accept is the beginning, before anything is computed.
-func (n *named) accept() { n.form.accepted(n) }
+// Accept is the beginning, before anything is computed.
+func (n *named) Accept() { n.form.accepted(n) }
 
-// begin is when the prompt is computed.
-func (n *named) begin() { n.form.began(n) }
+// Begin is when the prompt is computed.
+func (n *named) Begin() { n.form.began(n) }
 
-// end is behind the last token.
-func (n *named) end() {
+// End is behind the last token.
+func (n *named) End() {
 	n.close()
 	n.form.ended(n)
 }
 
-// token says what the newest token of a lane adds.
-func (n *named) token(ln *lane) {
+// Token says what the newest token of a lane adds.
+func (n *named) Token(ln *Lane) {
 	n.ln = ln
 	p, index := n.ln.newest()
 	if p.kind == kindNone {

@@ -1,4 +1,4 @@
-package fakevllm
+package answer
 
 import (
 	"math"
@@ -10,22 +10,22 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
-// lane is one of the answers that a request generates side by side.
-type lane struct {
-	seq      model.Sequence
+// Lane is one of the answers that a request generates side by side.
+type Lane struct {
+	Seq      model.Sequence
 	sampling model.Sampling
-	index    int // of the choice
-	prompt   int // which prompt
+	Index    int // of the choice
+	Prompt   int // which prompt
 	call     *call
 	told     *told  // what the model is told to say, nil where it says its own
 	head     []byte // everything of a chunk before its text
-	tokens   []int  // only when the response shows them
+	Tokens   []int  // only when the response shows them
 	offset   int    // characters of text so far, for text_offset
 }
 
-// fit checks the sampling parameters, which vLLM does after it knows the
+// Fit checks the sampling parameters, which vLLM does after it knows the
 // model, and applies the model's length to every prompt.
-func (j *reply) fit(maxModelLen int) error {
+func (j *Reply) Fit(maxModelLen int) error {
 	if err := j.Verify(); err != nil {
 		return err
 	}
@@ -36,17 +36,17 @@ func (j *reply) fit(maxModelLen int) error {
 		if err != nil {
 			return err
 		}
-		j.limits[i], j.echoOnly = n, echoOnly
+		j.limits[i], j.EchoOnly = n, echoOnly
 	}
 	return nil
 }
 
-// lanes sets up the answers: n for each prompt, numbered as vLLM does.
-func (j *reply) lanes(keepText bool) []lane {
-	all := make([]lane, 0, len(j.Prompts)*j.N)
+// Lanes sets up the answers: n for each prompt, numbered as vLLM does.
+func (j *Reply) Lanes(keepText bool) []Lane {
+	all := make([]Lane, 0, len(j.Prompts)*j.N)
 	for p, ids := range j.Prompts {
 		for i := range j.N {
-			all = append(all, lane{index: p*j.N + i, prompt: p})
+			all = append(all, Lane{Index: p*j.N + i, Prompt: p})
 			ln := &all[len(all)-1]
 			ln.sampling = j.Sampling
 			ln.sampling.MaxTokens, ln.sampling.Choice = j.limits[p], i
@@ -54,28 +54,28 @@ func (j *reply) lanes(keepText bool) []lane {
 				c := newCall(j.loaded(ids), j.Request, i)
 				ln.call = &c
 			}
-			if j.turn != nil && !j.wrongKV {
-				ln.told = newTold(j.turn, ids)
+			if j.Told != nil && !j.WrongKV {
+				ln.told = newTold(j.Told, ids)
 			}
 		}
 	}
 	for i := range all {
 		// The sequence points at its lane's sampling, so the slice is final.
-		all[i].seq = model.NewSequence(j.loaded(j.Prompts[all[i].prompt]), &all[i].sampling, keepText)
+		all[i].Seq = model.NewSequence(j.loaded(j.Prompts[all[i].Prompt]), &all[i].sampling, keepText)
 	}
 	return all
 }
 
 // loaded is the prompt as the KV cache has it.
-func (j *reply) loaded(ids []int) []int {
-	if !j.wrongKV {
+func (j *Reply) loaded(ids []int) []int {
+	if !j.WrongKV {
 		return ids
 	}
 	return append(slices.Clone(ids), model.EOS)
 }
 
-// step makes a lane's next token.
-func (ln *lane) step() (id int, text bool) {
+// Step makes a lane's next token.
+func (ln *Lane) Step() (id int, text bool) {
 	var ids []int
 	switch {
 	case ln.told != nil:
@@ -83,9 +83,9 @@ func (ln *lane) step() (id int, text bool) {
 	case ln.call != nil:
 		ids = ln.call.ids
 	default:
-		return ln.seq.Step()
+		return ln.Seq.Step()
 	}
-	q := &ln.seq
+	q := &ln.Seq
 	id = ids[q.N]
 	q.N++
 	switch {
@@ -97,15 +97,15 @@ func (ln *lane) step() (id int, text bool) {
 	return id, false
 }
 
-// finishReason is the lane's reason as the response spells it.
-func (ln *lane) finishReason(j *reply) string {
-	if ln.call != nil && ln.seq.Finish == "stop" && j.ToolChoice == "required" {
+// FinishReason is the lane's reason as the response spells it.
+func (ln *Lane) FinishReason(j *Reply) string {
+	if ln.call != nil && ln.Seq.Finish == "stop" && j.ToolChoice == "required" {
 		return "tool_calls"
 	}
-	return ln.seq.Finish
+	return ln.Seq.Finish
 }
 
-func appendReason(b []byte, reason any) []byte {
+func AppendReason(b []byte, reason any) []byte {
 	switch r := reason.(type) {
 	case int:
 		return strconv.AppendInt(b, int64(r), 10)

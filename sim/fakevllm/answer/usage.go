@@ -1,11 +1,11 @@
-package fakevllm
+package answer
 
 import "strconv"
 
-// appendUsage renders a usage object. Chats tell
+// AppendUsage renders a usage object. Chats tell
 // what was put into the cache, other completions do not. full is for whole
 // answers, which have members that are null, too.
-func (j *reply) appendUsage(b []byte, prompt, completion int, final, full bool) []byte {
+func (j *Reply) AppendUsage(b []byte, prompt, completion int, final, full bool) []byte {
 	b = append(b, `{"prompt_tokens":`...)
 	b = strconv.AppendInt(b, int64(prompt), 10)
 	b = append(b, `,"total_tokens":`...)
@@ -13,9 +13,9 @@ func (j *reply) appendUsage(b []byte, prompt, completion int, final, full bool) 
 	b = append(b, `,"completion_tokens":`...)
 	b = strconv.AppendInt(b, int64(completion), 10)
 	switch {
-	case final && j.details:
+	case final && j.Details:
 		b = append(b, `,"prompt_tokens_details":{"cached_tokens":`...)
-		b = strconv.AppendInt(b, int64(j.cached), 10)
+		b = strconv.AppendInt(b, int64(j.Cached), 10)
 		switch {
 		case j.Chat:
 			b = append(b, `,"created_cache_tokens":`...)

@@ -1,4 +1,4 @@
-package fakevllm
+package answer
 
 import (
 	"math/bits"
@@ -46,8 +46,8 @@ func newCall(prompt []int, p *request.Request, choice int) call {
 
 func callID(x uint64) string { return "chatcmpl-tool-" + model.Hex16(x) + model.Hex16(model.Mix(x)) }
 
-// calling tells that a lane's answer is a tool call that the request requires.
-func (ln *lane) calling() bool { return ln.call != nil }
+// Calling tells that a lane's answer is a tool call that the request requires.
+func (ln *Lane) Calling() bool { return ln.call != nil }
 
-// toolCall is that call as far as it was said.
-func (ln *lane) toolCall() (name, arguments string) { return ln.call.name, ln.call.upTo(ln.seq.N) }
+// ToolCall is that call as far as it was said.
+func (ln *Lane) ToolCall() (name, arguments string) { return ln.call.name, ln.call.upTo(ln.Seq.N) }
