@@ -6,7 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
-	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
 
@@ -63,7 +63,7 @@ func TestBlocksHaveNoFixedLength(t *testing.T) {
 	lengths := map[int]bool{}
 	for _, r := range workload(t, ground.Whole, 1).Requests {
 		text := r.Messages[1].Content
-		words := fakevllm.Tokenize(text)
+		words := model.Tokenize(text)
 		if n := strings.Count(text, " "); n != len(words) {
 			t.Fatalf("%d words are %d tokens", n, len(words))
 		}

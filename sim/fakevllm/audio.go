@@ -8,8 +8,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // transcribedTokens is how much is heard in any file.
@@ -17,29 +20,29 @@ const transcribedTokens = 12
 
 // ExpectedTranscription is what is heard in a file, a word for each token.
 func ExpectedTranscription(file []byte, prompt string) []string {
-	heard := answer(Tokenize(fmt.Sprintf("%s %d %08x", prompt, len(file), crc32.ChecksumIEEE(file))), Sampling{MaxTokens: transcribedTokens})
+	heard := model.Generate(model.Tokenize(fmt.Sprintf("%s %d %08x", prompt, len(file), crc32.ChecksumIEEE(file))), model.Sampling{MaxTokens: transcribedTokens})
 	words := make([]string, len(heard.Tokens))
 	for i, id := range heard.Tokens {
-		words[i] = string(AppendWord(nil, id))
+		words[i] = string(model.AppendWord(nil, id))
 	}
 	return words
 }
 
 // transcribe answers /v1/audio/transcriptions and /v1/audio/translations.
 func (x *exchange) transcribe(path string, body []byte) {
-	f, e := readForm(x.r, body)
+	f, e := request.ReadForm(x.r, body)
 	if e == nil {
-		e = f.check()
+		e = f.Check()
 	}
 	if e != nil {
 		x.reject(e)
 		return
 	}
 	s := x.life.server
-	if xargs := f.texts["vllm_xargs"]; strings.Contains(xargs, "transfer_params") {
+	if xargs := f.Texts["vllm_xargs"]; strings.Contains(xargs, "transfer_params") {
 		s.violation("%s engine: a form with %s", s.opt.Role, xargs)
 	}
-	name, named := f.texts["model"]
+	name, named := f.Texts["model"]
 	if named && !s.servesModel(name) {
 		x.reject(pydantic.ModelNotFound(name, s.opt.Models))
 		return
@@ -51,14 +54,14 @@ func (x *exchange) transcribe(path string, body []byte) {
 		x.gone()
 		return
 	}
-	words := ExpectedTranscription(f.files["file"], f.texts["prompt"])
-	if stream, _ := pydantic.Bool("stream", jsontext.AppendString(nil, f.texts["stream"])); stream { // it was checked
+	words := ExpectedTranscription(f.Files["file"], f.Texts["prompt"])
+	if stream, _ := pydantic.Bool("stream", jsontext.AppendString(nil, f.Texts["stream"])); stream { // it was checked
 		x.streamWords(path, name, words)
 		return
 	}
 	b := jsontext.AppendString([]byte(`{"text":`), strings.Join(words, ""))
 	b = append(b, `,"usage":{"type":"duration","seconds":`...)
-	pydantic.WriteJSON(x.w, http.StatusOK, append(strconv.AppendInt(b, int64(len(f.files["file"])/1000), 10), "}}"...))
+	pydantic.WriteJSON(x.w, http.StatusOK, append(strconv.AppendInt(b, int64(len(f.Files["file"])/1000), 10), "}}"...))
 	x.completed()
 }
 
@@ -68,7 +71,7 @@ func (x *exchange) streamWords(path, model string, words []string) {
 	x.w.WriteHeader(http.StatusOK)
 	x.streaming = true
 	x.flush()
-	if x.strike(AfterHeaders, 0) {
+	if x.strike(fault.AfterHeaders, 0) {
 		return
 	}
 	kind, id := "transcription.chunk", "trsc-"
@@ -92,7 +95,7 @@ func (x *exchange) streamWords(path, model string, words []string) {
 			x.gone()
 			return
 		}
-		if x.strike(AfterTokens, i+1) {
+		if x.strike(fault.AfterTokens, i+1) {
 			return
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
 func idPrompt(n int) []byte {
@@ -50,7 +51,7 @@ func BenchmarkParseText(b *testing.B) {
 
 // BenchmarkExpected is the cost of an expected token for a load generator.
 func BenchmarkExpected(b *testing.B) {
-	prompt := fakevllm.Tokenize("a prompt")
+	prompt := model.Tokenize("a prompt")
 	b.ReportAllocs()
 	for b.Loop() {
 		fakevllm.ExpectedCompletion(prompt, fakevllm.Sampling{MaxTokens: 1000, IgnoreEOS: true})

@@ -5,31 +5,26 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // job is an admitted request.
 type job struct {
-	*params
-	id       string // chatcmpl-<base> or cmpl-<base>
-	base     string
-	created  int64
-	model    string
-	kvReq    kvRequest
-	kvJSON   []byte // of the response, nil for null
-	echoOnly bool
-	limits   []int // max_tokens per prompt
-	cached   int   // prompt tokens that needed no computing
-	details  bool  // usage tells of them
+	answer.Reply
+	kvReq    kvparams.NIXLParams
 	loadErr  error // the KV load failed and the policy is to fail
-	mooncake mooncakeRequest
-	fetching chan fetched // of a Mooncake decode that loads
-	offers   bool         // a Mooncake prefill whose blocks a decode may fetch
-	wrongKV  bool         // what was loaded is of another prompt
-	store    *responses   // nil for an engine that stores none
-	turn     *Turn        // what the model is told to say, nil where it says its own
-	spec     *disaggSpec  // of an LMCache prefill, nil if none
-	tags     string       // of the keys of LMCache's chunks
+	mooncake kvparams.MooncakeParams
+	fetching chan handover.Fetched // of a Mooncake decode that loads
+	offers   bool                  // a Mooncake prefill whose blocks a decode may fetch
+	store    *responses            // nil for an engine that stores none
+	spec     *kvparams.LMCacheSpec // of an LMCache prefill, nil if none
+	tags     string                // of the keys of LMCache's chunks
 	arrived  time.Time
 }
 
@@ -38,17 +33,17 @@ func (x *exchange) complete(body []byte, chat bool) {
 	l := x.life
 	s := l.server
 	l.count.requests.Add(1)
-	j := &job{arrived: time.Now(), details: s.opt.PromptTokensDetails}
-	j.created = j.arrived.Unix()
-	p, err := x.api.parse(body)
-	j.params, j.store = p, l.responses
+	j := &job{Reply: answer.Reply{Details: s.opt.PromptTokensDetails}, arrived: time.Now()}
+	j.Created = j.arrived.Unix()
+	p, err := x.api.Parse(body)
+	j.Request, j.store = p, l.responses
 	x.id = responseID(x.r, p, j, chat)
 	if err == nil {
 		err = x.admit(j)
 	}
 	if err != nil {
 		if p != nil {
-			x.freeRemote(p.kv)
+			x.freeRemote(p.KV)
 		}
 		x.reject(pydantic.AsError(err))
 		return
@@ -56,7 +51,7 @@ func (x *exchange) complete(body []byte, chat bool) {
 	if s.opt.StrictPrefill {
 		s.inspect(j, x.r)
 	}
-	if j.agent.background && j.store != nil {
+	if j.Background && j.store != nil {
 		x.background(j)
 		return
 	}
@@ -65,7 +60,7 @@ func (x *exchange) complete(body []byte, chat bool) {
 
 // shutsDown tells that the engine ends the request before it has begun with it.
 func (x *exchange) shutsDown() bool {
-	return x.fault != nil && x.fault.Kind == FaultAbort && x.fault.At == AfterRole
+	return x.fault != nil && x.fault.Kind == fault.Abort && x.fault.At == fault.AfterRole
 }
 
 // run generates the answer of an admitted request.
@@ -76,117 +71,99 @@ func (x *exchange) run(j *job) {
 		return
 	}
 	if x.shutsDown() {
-		j.kv = nil // it fetches nothing, and frees nothing elsewhere
+		j.KV = nil // it fetches nothing, and frees nothing elsewhere
 	} else if e := x.startKV(j); e != nil {
-		x.core.stats.fail.Add(1)
+		x.core.stats.Fail.Add(1)
 		x.fail(e)
 		return
 	}
 	if !x.queue(j) {
-		x.core.stats.abort.Add(1)
+		x.core.stats.Abort.Add(1)
 		x.aborted()
 		return
 	}
 	defer x.release()
 	total := 0
-	for _, ids := range j.prompts {
+	for _, ids := range j.Prompts {
 		total += len(ids)
 	}
 	l.count.promptTokens.Add(int64(total))
-	x.core.stats.promptTokens.Add(int64(total))
-	hits := j.cached
+	x.core.stats.PromptTokens.Add(int64(total))
+	hits := j.Cached
 	if x.core.cache != nil {
 		hits = x.hits
 	}
-	x.core.stats.cacheQueries.Add(int64(total))
-	x.core.stats.cacheHits.Add(int64(hits))
+	x.core.stats.CacheQueries.Add(int64(total))
+	x.core.stats.CacheHits.Add(int64(hits))
 	l.count.cacheQueries.Add(int64(total))
 	l.count.cacheHits.Add(int64(hits))
-	if j.stream {
+	if j.Stream {
 		x.stream(j)
 	} else {
 		x.respond(j)
 	}
-	x.core.stats.e2e.observe(time.Since(j.arrived))
+	x.core.stats.E2E.Observe(time.Since(j.arrived))
 }
 
 // responseID is the id of the answer: made of X-Request-Id, else of the
 // body's request_id, else random.
-func responseID(r *http.Request, p *params, j *job, chat bool) string {
+func responseID(r *http.Request, p *request.Request, j *job, chat bool) string {
 	base := r.Header.Get("X-Request-Id")
 	if base == "" && p != nil {
-		base = p.requestID
+		base = p.RequestID
 	}
 	if base == "" {
 		base = strings.ReplaceAll(newUUID(), "-", "")
 	}
-	j.base = base
-	j.id = "cmpl-" + base
-	if p != nil && p.api == apiResponses {
-		if j.id = p.requestID; j.id == "" {
-			j.id = "resp_" + strings.ReplaceAll(newUUID(), "-", "") // the header is not looked at
+	j.Base = base
+	j.ID = "cmpl-" + base
+	if p != nil && p.API == request.Responses {
+		if j.ID = p.RequestID; j.ID == "" {
+			j.ID = "resp_" + strings.ReplaceAll(newUUID(), "-", "") // the header is not looked at
 		}
-		return j.id
+		return j.ID
 	}
 	switch {
-	case p != nil && p.api == apiGenerate:
-		j.id = "generate-tokens-" + base
+	case p != nil && p.API == request.Generate:
+		j.ID = "generate-tokens-" + base
 	case chat:
-		j.id = "chatcmpl-" + base
+		j.ID = "chatcmpl-" + base
 	}
-	return j.id
+	return j.ID
 }
 
 // admit checks what depends on the engine: the model and the lengths.
 func (x *exchange) admit(j *job) error {
 	s := x.life.server
-	if j.stream && j.beamSearch {
+	if j.Stream && j.BeamSearch {
 		return pydantic.BadRequest("", nil, "Streaming is not currently supported with beam search")
 	}
 	if err := x.chooseRank(); err != nil {
 		return err
 	}
-	if !s.servesModel(j.params.model) {
-		return pydantic.ModelNotFound(j.params.model, s.opt.Models)
+	if !s.servesModel(j.Request.Model) {
+		return pydantic.ModelNotFound(j.Request.Model, s.opt.Models)
 	}
-	j.model = j.params.model
-	if j.model == "" {
-		j.model = s.opt.Models[0]
+	j.ServedAs = j.Request.Model
+	if j.ServedAs == "" {
+		j.ServedAs = s.opt.Models[0]
 	}
 	if err := j.admitStored(); err != nil {
 		return err
 	}
-	j.turn = turnOf(s.opt.Turns, j.params)
-	j.tokenize = s.opt.tokenizer()
-	for i, text := range j.promptText {
+	j.Told = answer.TurnOf(s.opt.Turns, j.Request)
+	j.Tokenize = s.opt.tokenizer()
+	for i, text := range j.PromptText {
 		if s.opt.FineTokens && text != "" { // else it came as ids
-			j.prompts[i] = TokenizeFine(text)
+			j.Prompts[i] = model.TokenizeFine(text)
 		}
 	}
-	if j.chat {
-		if err := j.render(); err != nil {
+	if j.Chat {
+		if err := j.Render(); err != nil {
 			return err
 		}
 	}
-	return j.fit(s.opt.MaxModelLen)
-}
-
-// fit checks the sampling parameters, which vLLM does after it knows the
-// model, and applies the model's length to every prompt.
-func (j *job) fit(maxModelLen int) error {
-	if err := j.verify(); err != nil {
-		return err
-	}
-	j.truncated(maxModelLen)
-	j.limits = make([]int, len(j.prompts))
-	for i, ids := range j.prompts {
-		n, echoOnly, err := j.limit(len(ids), maxModelLen)
-		if err != nil {
-			return err
-		}
-		j.limits[i], j.echoOnly = n, echoOnly
-	}
-	return nil
+	return j.Fit(s.opt.MaxModelLen)
 }
 
 // queue waits for a free place among MaxRunning, and for the request's turn.
@@ -211,7 +188,7 @@ func (x *exchange) queue(j *job) bool {
 		}
 		return false
 	}
-	x.core.stats.queue.observe(time.Since(j.arrived))
+	x.core.stats.Queue.Observe(time.Since(j.arrived))
 	x.core.running.Add(1)
 	x.placed = true
 	return true
@@ -234,7 +211,7 @@ func (x *exchange) release() {
 // gone ends a request whose client left or whose engine died.
 func (x *exchange) gone() {
 	x.release()
-	x.core.stats.abort.Add(1)
+	x.core.stats.Abort.Add(1)
 	x.aborted()
 }
 
@@ -247,10 +224,10 @@ func (x *exchange) completed() {
 // finished counts one complete sequence.
 func (c *core) finished(reason string) {
 	if reason == "length" {
-		c.stats.length.Add(1)
+		c.stats.Length.Add(1)
 		return
 	}
-	c.stats.stop.Add(1)
+	c.stats.Stop.Add(1)
 }
 
 // cutCall is the answer to a required tool call that ended in its middle: what

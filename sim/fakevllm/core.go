@@ -6,8 +6,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/metrics"
 )
 
 // core is one engine core with a KV cache and a queue of its own, of which vLLM has
@@ -26,17 +29,17 @@ type core struct {
 	ledger   *handover.Ledger
 	side     *handover.SideServer // nil unless hand-overs are fetched by it
 	slots    chan struct{}        // nil without MaxRunning
-	stats    stats
+	stats    metrics.Stats
 	running  atomic.Int64
 	waiting  atomic.Int64
-	requests atomic.Int64   // it has run, see Server.Ranks
-	cache    *kvcache.Cache // nil for one without limits
-	events   *events        // nil for one that publishes none
+	requests atomic.Int64        // it has run, see Server.Ranks
+	cache    *kvcache.Cache      // nil for one without limits
+	events   *kvevents.Publisher // nil for one that publishes none
 	turns    turns
 	prefill  atomic.Int64 // 1 while a prompt is computed
 }
 
-func newCore(o *Options, rank int, engineID string, e *events) *core {
+func newCore(o *Options, rank int, engineID string, e *kvevents.Publisher) *core {
 	c := &core{opt: o, rank: rank, engineID: engineID, ledger: handover.NewLedger(engineID, o.handshake(), o.KVLease, o.Mode == P2P, o.Mode == NIXLPush), events: e}
 	if o.MaxRunning > 0 {
 		c.slots = make(chan struct{}, o.MaxRunning)
@@ -44,7 +47,7 @@ func newCore(o *Options, rank int, engineID string, e *events) *core {
 	if o.CacheBlocks > 0 {
 		var tell func(kvcache.Event)
 		if e != nil {
-			tell = e.tell
+			tell = e.Tell
 		}
 		c.cache = kvcache.New(kvcache.Config{BlockSize: o.BlockSize, Blocks: o.CacheBlocks, Seed: rand.Uint64(), Tell: tell})
 	}
@@ -165,14 +168,14 @@ func (x *exchange) schedule(j *job) bool {
 		return true
 	}
 	hits := 0
-	for i, ids := range j.prompts {
-		h := x.core.cache.TryTake(ids, j.cacheSalt)
+	for i, ids := range j.Prompts {
+		h := x.core.cache.TryTake(ids, j.CacheSalt)
 		for waited := false; h == nil && i == 0; waited = true {
 			if !x.awaitRoom() {
 				x.endTurn()
 				return false
 			}
-			if h = x.core.cache.TryTake(ids, j.cacheSalt); h != nil && !waited {
+			if h = x.core.cache.TryTake(ids, j.CacheSalt); h != nil && !waited {
 				x.core.turns.idle()
 			}
 		}
@@ -208,14 +211,14 @@ func (x *exchange) compute(j *job) bool {
 		return true
 	}
 	total := 0
-	for _, ids := range j.prompts {
+	for _, ids := range j.Prompts {
 		total += len(ids)
 	}
 	loaded := 0
-	if j.cached > x.hits { // the connector brings the rest
-		loaded = j.cached - x.hits
+	if j.Cached > x.hits { // the connector brings the rest
+		loaded = j.Cached - x.hits
 	}
-	j.cached = max(j.cached, x.hits)
+	j.Cached = max(j.Cached, x.hits)
 	if j.loadErr != nil {
 		x.endTurn()
 		return true
@@ -226,7 +229,7 @@ func (x *exchange) compute(j *job) bool {
 			return false
 		}
 	}
-	rest := total - j.cached
+	rest := total - j.Cached
 	x.life.count.computedTokens.Add(int64(rest))
 	if rate := x.core.opt.PrefillRate; rate > 0 && rest > 1 {
 		if !x.turn && !x.await() { // a load has failed
@@ -240,7 +243,7 @@ func (x *exchange) compute(j *job) bool {
 			return false
 		}
 	}
-	if !j.wrongKV {
+	if !j.WrongKV {
 		for _, h := range x.holds {
 			h.Computed()
 		}
@@ -250,8 +253,8 @@ func (x *exchange) compute(j *job) bool {
 }
 
 // keep puts a token that was generated into the cache once another follows it.
-func (x *exchange) keep(ln *lane, id int) {
-	if len(x.holds) == 0 || ln.index != 0 {
+func (x *exchange) keep(ln *answer.Lane, id int) {
+	if len(x.holds) == 0 || ln.Index != 0 {
 		return
 	}
 	if x.kept {
@@ -261,7 +264,7 @@ func (x *exchange) keep(ln *lane, id int) {
 }
 
 // generated counts a token of a lane.
-func (x *exchange) generated(ln *lane, id int) {
+func (x *exchange) generated(ln *answer.Lane, id int) {
 	x.life.generated(x.core, 1)
 	x.keep(ln, id)
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
 // words are n words that differ between seeds, of several lengths.
@@ -73,7 +74,7 @@ func TestPrefixCache(t *testing.T) {
 func TestAnswersAreFound(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 100, PromptTokensDetails: true, Mode: fakevllm.NIXL})
-	prompt := fakevllm.TokenizeFine(words(1, 20))
+	prompt := model.TokenizeFine(words(1, 20))
 	r := post(t, client(t), s.URL()+"/v1/completions", "", fmt.Sprintf(`{"prompt":%s,"max_tokens":40,"ignore_eos":true}`, jsonText(prompt)))
 	if r.status != 200 {
 		t.Fatal(r.body)
@@ -101,7 +102,7 @@ func TestHandoverHoldsBlocks(t *testing.T) {
 	shared := fakevllm.NewShared()
 	p := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, Role: fakevllm.RolePrefill, CacheBlocks: 10, Shared: shared})
 	d := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, Role: fakevllm.RoleDecode, CacheBlocks: 100, Shared: shared, PromptTokensDetails: true})
-	prompt := jsonText(fakevllm.TokenizeFine(words(1, 60))[:96])
+	prompt := jsonText(model.TokenizeFine(words(1, 60))[:96])
 	r := post(t, client(t), p.URL()+"/v1/completions", "", `{"prompt":`+prompt+`,"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`)
 	var got struct {
 		KV json.RawMessage `json:"kv_transfer_params"`
@@ -129,7 +130,7 @@ func TestHandoverHoldsBlocks(t *testing.T) {
 func TestOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 20_000, PrefillRate: 500, PromptTokensDetails: true, Mode: fakevllm.NIXL})
-	prompt := jsonText(fakevllm.TokenizeFine(words(1, 120))[:161])
+	prompt := jsonText(model.TokenizeFine(words(1, 120))[:161])
 	// Somebody whose prompt takes minutes is in front until all others have come.
 	longest := dialRaw(t, s)
 	longest.send(t, "/v1/completions", "", `{"prompt":[17`+strings.Repeat(",17", 300_000)+`],"max_tokens":1}`)
@@ -155,7 +156,7 @@ func TestOneAfterTheOther(t *testing.T) {
 func TestTurnOfOneThatLeft(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 100, PrefillRate: 1, Mode: fakevllm.NIXL})
-	long := jsonText(fakevllm.TokenizeFine(words(1, 150))[:200])
+	long := jsonText(model.TokenizeFine(words(1, 150))[:200])
 	first, second := dialRaw(t, s), dialRaw(t, s)
 	first.send(t, "/v1/completions", "", `{"prompt":`+long+`,"max_tokens":1}`)
 	running(t, s, 1, 0)

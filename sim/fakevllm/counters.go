@@ -71,7 +71,7 @@ func (s *Server) Counters() Counters {
 		HandoversWaiting: waiting, HandoversExpired: expired,
 		BadHandovers: c.badKV.Load(), KVParams: c.kvParams.Load(), Crashes: c.crashes.Load(),
 		WaitingForKV: c.fetching.Load(), Pulls: l.transfers.Asked(), WrongKV: c.wrongKV.Load(), ReusedTransfers: c.reused.Load(), BootstrapQueries: c.bootstrapQueries.Load(),
-		Faults: s.faults.firedCount(), Violations: c.violations.Load(),
+		Faults: s.faults.Fired(), Violations: c.violations.Load(),
 	}
 }
 

@@ -15,9 +15,17 @@
 // Mooncake engines know their legs by transfer_id; what vLLM does not tell a
 // decode makes it wait, and what is of another prompt makes its text wrong.
 //
-// Under it stand what needs no engine: kvcache (the prefix cache), handover (what waits for
-// a decode, and its side channel), pydantic (what is taken, and the words of refusals) and
-// jsontext; command is the program's command line.
+// Under it stands what needs no engine and does not import this package:
+//
+//	request    bodies are read, one file for each API      model      the simulated model
+//	pydantic   what is taken, and the words of refusals    jsontext   texts and numbers in JSON
+//	kvparams   kv_transfer_params as each connector reads  handover   what waits for a decode, and how it is asked for
+//	bootstrap  the registry of Mooncake engines            kvcache    the prefix cache
+//	kvevents   the publisher of that cache's changes       metrics    the page /metrics
+//	fault      scripted faults                             record     the requests that came
+//	conns      connections that end by RST                 answer     answers and streams, one file for each form
+//
+// command, the program's command line, stands above it.
 //
 // It shares no code with the data path of the proxy: a mistake there must not
 // hide behind the same mistake here.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -16,7 +17,7 @@ import (
 const headerRank = "X-data-parallel-rank"
 
 // addCores makes the cores of a life. vLLM tells the ids of ranks apart by their ends.
-func (l *life) addCores(e *events) {
+func (l *life) addCores(e *kvevents.Publisher) {
 	o := &l.server.opt
 	base := l.engineID
 	for rank := range o.DPSize {
@@ -49,7 +50,7 @@ func (s *Server) startSides(ctx context.Context, l *life) error {
 		if c.side, err = handover.StartSide(ctx, net.JoinHostPort(host, strconv.Itoa(at)), c.ledger.Answer); err != nil {
 			return err
 		}
-		s.opt.Shared.join(c.ledger)
+		s.opt.Shared.Join(c.ledger)
 	}
 	return nil
 }

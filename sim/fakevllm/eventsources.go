@@ -7,15 +7,28 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
+// KVEvents is vLLM's --kv-events-config.
+type KVEvents = kvevents.Config
+
+// minor is the second number of a version, 0 if there is none.
+func minor(version string) int {
+	rest, _ := strings.CutPrefix(version, "0.")
+	rest, _, _ = strings.Cut(rest, ".")
+	n, err := strconv.Atoi(rest)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 // ParseKVEvents reads the JSON of --kv-events-config.
 func ParseKVEvents(text string) (*KVEvents, error) {
-	k := new(KVEvents)
-	d := json.NewDecoder(strings.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(k); err != nil {
+	k, err := kvevents.ParseConfig(text)
+	if err != nil {
 		return nil, fmt.Errorf("%w: --kv-events-config: %w", ErrOptions, err)
 	}
 	return k, nil
@@ -25,7 +38,7 @@ func ParseKVEvents(text string) (*KVEvents, error) {
 // GET /kv_event_sources says it; nil for one that does not.
 func (s *Server) KVEventSources() *KVEvents {
 	if e := s.current().cores[0].events; e != nil {
-		conf := e.conf
+		conf := e.Config()
 		return &conf
 	}
 	return nil
@@ -36,7 +49,7 @@ func (l *life) eventSources(w http.ResponseWriter) {
 	sources := map[string]KVEvents{}
 	for rank, c := range l.cores {
 		if c.events != nil {
-			sources[strconv.Itoa(rank)] = c.events.conf
+			sources[strconv.Itoa(rank)] = c.events.Config()
 		}
 	}
 	b, err := json.Marshal(sources)

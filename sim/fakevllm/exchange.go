@@ -5,8 +5,12 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/conns"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // exchange is one request on its way through the engine.
@@ -15,7 +19,7 @@ type exchange struct {
 	w       http.ResponseWriter
 	flusher flusher
 	r       *http.Request
-	fault   *Fault // nil for none
+	fault   *fault.Fault // nil for none
 	timer   *time.Timer
 
 	streaming bool // headers of an event stream are out
@@ -23,7 +27,7 @@ type exchange struct {
 	counted   bool // the abort was counted
 	placed    bool // runs, and holds a place among MaxRunning
 	id        string
-	api       api
+	api       request.API
 
 	core  *core
 	turn  bool            // it is this request's turn to be computed
@@ -35,38 +39,38 @@ type exchange struct {
 
 // strike lets the fault happen if it is its time; ended tells that the
 // exchange is over.
-func (x *exchange) strike(at Stage, tokens int) (ended bool) {
+func (x *exchange) strike(at fault.Stage, tokens int) (ended bool) {
 	f := x.fault
-	if f == nil || f.At != at || at == AfterTokens && f.Tokens != tokens {
+	if f == nil || f.At != at || at == fault.AfterTokens && f.Tokens != tokens {
 		return false
 	}
 	switch f.Kind {
-	case FaultStatus:
+	case fault.Status:
 		x.status(f)
-	case FaultHang:
-		if at != BeforeRead && at != AfterRead {
+	case fault.Hang:
+		if at != fault.BeforeRead && at != fault.AfterRead {
 			x.flush() // before that nothing, not even a header, may go out
 		}
 		x.hang()
-	case FaultReset:
+	case fault.Reset:
 		x.drop(true)
-	case FaultClose:
+	case fault.Close:
 		x.drop(false)
-	case FaultErrorEvent:
+	case fault.ErrorEvent:
 		e := pydantic.InternalError()
 		if f.Status != 0 {
 			e = &pydantic.Error{Status: f.Status, Kind: http.StatusText(f.Status), Message: http.StatusText(f.Status)}
 		}
 		x.fail(e)
-	case FaultGarbage:
+	case fault.Garbage:
 		x.garbage()
-	case FaultDie:
+	case fault.Die:
 		x.life.server.Kill()
-	case FaultAbort:
+	case fault.Abort:
 		x.finish("abort", nil)
-	case FaultRecomputed:
+	case fault.Recomputed:
 		x.finish("stop", "recomputed")
-	case FaultSlow, FaultNoKV:
+	case fault.Slow, fault.NoKV:
 		return false // act elsewhere
 	}
 	return true
@@ -76,13 +80,13 @@ func (x *exchange) strike(at Stage, tokens int) (ended bool) {
 func (x *exchange) finish(finish string, stop any) {
 	object, said := "chat.completion", `"message":{"role":"assistant","content":""}`
 	switch {
-	case x.api != apiChat:
+	case x.api != request.Chat:
 		object, said = "text_completion", `"text":""`
 	case x.streaming:
 		object, said = "chat.completion.chunk", `"delta":{"content":""}`
 	}
 	b := []byte(`{"id":"` + x.id + `","object":"` + object + `","choices":[{"index":0,` + said + `,"finish_reason":"` + finish + `","stop_reason":`)
-	b = append(appendReason(b, stop), "}]"...)
+	b = append(answer.AppendReason(b, stop), "}]"...)
 	if x.streaming {
 		x.write(append(append([]byte("data: "), b...), "}\n\ndata: [DONE]\n\n"...))
 		return
@@ -90,7 +94,7 @@ func (x *exchange) finish(finish string, stop any) {
 	pydantic.WriteJSON(x.w, http.StatusOK, append(b, `,"usage":{"prompt_tokens":1,"total_tokens":1,"completion_tokens":0},"kv_transfer_params":null}`...))
 }
 
-func (x *exchange) status(f *Fault) {
+func (x *exchange) status(f *fault.Fault) {
 	for k, v := range f.Header {
 		x.w.Header().Set(k, v)
 	}
@@ -122,7 +126,7 @@ func (x *exchange) drop(reset bool) {
 		return
 	}
 	if reset {
-		setReset(conn)
+		conns.SetReset(conn)
 	}
 	_ = conn.Close()
 }
@@ -157,11 +161,11 @@ func (x *exchange) fail(e *pydantic.Error) {
 	case !x.streaming:
 		x.refuse(e)
 		return
-	case x.api == apiResponses:
+	case x.api == request.Responses:
 		// vLLM finds no event for what it would say, and breaks off.
 		x.drop(false)
 		return
-	case x.api == apiMessages:
+	case x.api == request.Messages:
 		e.Kind = "internal_error" // whatever it was
 		x.write(append(e.AppendMessages(append([]byte(nil), "event: error\ndata: "...)), "\n\n"...))
 		return
@@ -232,7 +236,7 @@ func (x *exchange) aborted() {
 // refuse answers with an error. What the framework says of a request that is none has
 // one shape on all routes.
 func (x *exchange) refuse(e *pydantic.Error) {
-	if x.api != apiMessages || e.Kind == "" || e.Kind == "Bad Request" {
+	if x.api != request.Messages || e.Kind == "" || e.Kind == "Bad Request" {
 		e.Write(x.w)
 		return
 	}

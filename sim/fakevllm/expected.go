@@ -1,13 +1,27 @@
 package fakevllm
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
+)
+
+// Sampling and Answer are what a request asks of the simulated model, and what that says.
+type (
+	Sampling = model.Sampling
+	Answer   = model.Answer
+)
 
 // ExpectedCompletion is the answer of /v1/completions to a prompt of token
 // ids. It costs some nanoseconds per token and no request.
-func ExpectedCompletion(prompt []int, s Sampling) Answer { return answer(prompt, s) }
+func ExpectedCompletion(prompt []int, s Sampling) Answer { return model.Generate(prompt, s) }
 
 // ExpectedText is ExpectedCompletion for a prompt of text.
-func ExpectedText(prompt string, s Sampling) Answer { return answer(Tokenize(prompt), s) }
+func ExpectedText(prompt string, s Sampling) Answer {
+	return model.Generate(model.Tokenize(prompt), s)
+}
 
 // Message is a chat message with plain text.
 type Message struct{ Role, Content string }
@@ -15,20 +29,20 @@ type Message struct{ Role, Content string }
 // ExpectedChat is the answer of /v1/chat/completions to messages without
 // tools. To continue a partial answer see ChatPrompt.
 func ExpectedChat(messages []Message, s Sampling) Answer {
-	return answer(ChatPrompt(messages, false), s)
+	return model.Generate(ChatPrompt(messages, false), s)
 }
 
 // ChatPrompt is what the simulated chat template makes of messages: with the
 // opening of the assistant's answer, or, to continue the last message
 // (continue_final_message), without.
 func ChatPrompt(messages []Message, continueLast bool) []int {
-	p := params{addGenerate: !continueLast, continueMsg: continueLast}
+	p := request.Request{AddGenerate: !continueLast, ContinueMsg: continueLast}
 	for _, m := range messages {
-		p.messages = append(p.messages, message{role: m.Role, text: m.Content})
+		p.Messages = append(p.Messages, request.Message{Role: m.Role, Text: m.Content})
 	}
 	// Rendering fails only when asked for both.
-	_ = p.render()
-	return p.prompts[0]
+	_ = p.Render()
+	return p.Prompts[0]
 }
 
 // ExpectedAnswers is what an engine with the given context length (0 is the
@@ -37,9 +51,9 @@ func ChatPrompt(messages []Message, continueLast bool) []int {
 // engine would answer with 4xx.
 func ExpectedAnswers(chat bool, body []byte, maxModelLen int) ([]Answer, error) {
 	if chat {
-		return ExpectedAt(pathChat, body, maxModelLen)
+		return ExpectedAt(request.PathChat, body, maxModelLen)
 	}
-	return ExpectedAt(pathCompletions, body, maxModelLen)
+	return ExpectedAt(request.PathCompletions, body, maxModelLen)
 }
 
 // ExpectedAt is ExpectedAnswers for any of the generating routes.
@@ -48,44 +62,44 @@ func ExpectedAt(path string, body []byte, maxModelLen int) ([]Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, ok := apiOf(path)
+	a, ok := request.APIOf(path)
 	if !ok {
 		return nil, fmt.Errorf("%s generates nothing", path)
 	}
-	p, err := a.parse(body)
+	p, err := a.Parse(body)
 	if err != nil {
 		return nil, fmt.Errorf("the engine refuses it: %w", err)
 	}
-	j := &job{params: p}
-	if p.chat {
-		if err := p.render(); err != nil {
+	j := &answer.Reply{Request: p}
+	if p.Chat {
+		if err := p.Render(); err != nil {
 			return nil, fmt.Errorf("the engine refuses it: %w", err)
 		}
 	}
-	if err := j.fit(o.MaxModelLen); err != nil {
+	if err := j.Fit(o.MaxModelLen); err != nil {
 		return nil, fmt.Errorf("the engine refuses it: %w", err)
 	}
-	lanes := j.lanes(true)
+	lanes := j.Lanes(true)
 	answers := make([]Answer, len(lanes))
 	for i := range lanes {
 		ln := &lanes[i]
 		a := &answers[i]
-		a.PromptTokens = len(j.prompts[ln.prompt])
-		for ln.seq.finish == "" {
-			id, _ := ln.step()
+		a.PromptTokens = len(j.Prompts[ln.Prompt])
+		for ln.Seq.Finish == "" {
+			id, _ := ln.Step()
 			a.Tokens = append(a.Tokens, id)
 		}
-		a.Text, a.FinishReason, a.StopReason = string(ln.seq.text), ln.finishReason(j), ln.seq.reason
+		a.Text, a.FinishReason, a.StopReason = string(ln.Seq.Text), ln.FinishReason(j), ln.Seq.Reason
 		switch {
-		case ln.call != nil:
-			a.ToolName, a.ToolArguments = ln.call.name, ln.call.upTo(ln.seq.n)
-		case j.echo && !p.chat:
-			a.Text = j.text(ln.prompt) + a.Text
-			if j.echoOnly {
-				a.Text = j.text(ln.prompt)
+		case ln.Calling():
+			a.ToolName, a.ToolArguments = ln.ToolCall()
+		case j.Echo && !p.Chat:
+			a.Text = j.Text(ln.Prompt) + a.Text
+			if j.EchoOnly {
+				a.Text = j.Text(ln.Prompt)
 			}
-		case j.echo:
-			a.Text = j.echoText() + a.Text
+		case j.Echo:
+			a.Text = j.EchoText() + a.Text
 		}
 	}
 	return answers, nil

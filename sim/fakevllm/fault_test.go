@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 )
 
 const streamed = `{"prompt":"x","max_tokens":6,"ignore_eos":true,"stream":true}`
@@ -208,7 +209,7 @@ func TestBadFaults(t *testing.T) {
 		{}, {Kind: "sulk"}, {Kind: fakevllm.FaultHang, At: "later"}, {Kind: fakevllm.FaultStatus, Status: 99},
 		{Kind: fakevllm.FaultStatus, Tokens: 2}, {Kind: fakevllm.FaultHang, Probability: 2}, {Kind: fakevllm.FaultHang, Times: -1},
 	} {
-		if err := s.Script(fakevllm.Fault{Kind: fakevllm.FaultHang}, f); !errors.Is(err, fakevllm.ErrFault) {
+		if err := s.Script(fakevllm.Fault{Kind: fakevllm.FaultHang}, f); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("%+v: %v", f, err)
 		}
 	}

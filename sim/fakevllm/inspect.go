@@ -4,43 +4,43 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 )
 
 // inspect records what vLLM takes but no good proxy sends.
 func (s *Server) inspect(j *job, r *http.Request) {
-	report := func(what string) { s.violation("%s engine, %s: %s", s.opt.Role, j.id, what) }
+	report := func(what string) { s.violation("%s engine, %s: %s", s.opt.Role, j.ID, what) }
 	if s.opt.Role != RoleBoth && r.Header.Get("X-Request-Id") == "" {
 		report("no X-Request-Id")
 	}
 	switch s.opt.Role {
 	case RolePrefill:
-		if j.stream {
+		if j.Stream {
 			report("stream is true")
 		}
-		if !pydantic.IsNull(j.raw.streamOptions) {
+		if j.HasStreamOptions {
 			report("stream_options is present")
 		}
-		if asked := j.maxTokens; asked == nil || *asked != 1 {
+		if asked := j.MaxTokens; asked == nil || *asked != 1 {
 			report("max_tokens is not 1")
 		}
-		if asked := j.maxCompletionTokens; asked != nil && *asked != 1 {
+		if asked := j.MaxCompletionTokens; asked != nil && *asked != 1 {
 			report("max_completion_tokens is not 1")
 		}
-		if j.agent.store || j.agent.background {
+		if j.Store || j.Background {
 			report("the answer is to be stored")
 		}
-		if j.agent.stopSequences {
+		if j.StopSequences {
 			report("stop_sequences are present")
 		}
-		if j.n != 1 || len(j.prompts) != 1 {
+		if j.N != 1 || len(j.Prompts) != 1 {
 			report("more than one answer is asked for")
 		}
-		if s.opt.Mode.handsOver() && parseKV(j.kv, s.opt.Mode).form != kvProduce {
+		if s.opt.Mode.HandsOver() && kvparams.ParseNIXL(j.KV, s.opt.Mode).Form != kvparams.Produce {
 			report("kv_transfer_params has not the prefill form")
 		}
 		if s.opt.Mode == P2P {
-			if p2pMember(j.kv, "remote_decoder") == nil {
+			if kvparams.P2PMember(j.KV, "remote_decoder") == nil {
 				report("kv_transfer_params has no remote_decoder")
 			}
 			if r.Header.Get(headerRank) == "" {
@@ -48,12 +48,12 @@ func (s *Server) inspect(j *job, r *http.Request) {
 			}
 		}
 		if s.opt.Mode == MoRIIORead || s.opt.Mode == MoRIIOWrite {
-			if k := parseMoRIIO(j.kv, j.id, s.opt.Mode); !k.produce || strings.HasPrefix(k.transferID, "sidecar-") {
+			if k := kvparams.ParseMoRIIO(j.KV, j.ID, s.opt.Mode); !k.Produce || strings.HasPrefix(k.TransferID, "sidecar-") {
 				report("kv_transfer_params has not the prefill form")
 			}
 		}
 		if s.opt.Mode == Mooncake {
-			if k := parseMooncake(j.kv); !k.produce || k.transferID == "" {
+			if k := kvparams.ParseMooncake(j.KV); !k.Produce || k.TransferID == "" {
 				report("kv_transfer_params has not the prefill form")
 			}
 			if r.Header.Get(headerRank) == "" {
@@ -61,20 +61,20 @@ func (s *Server) inspect(j *job, r *http.Request) {
 			}
 		}
 		if s.opt.Mode == LMCache {
-			if spec, tags, err := parseLMCache(j.kv); err != nil || spec == nil || tags == "" || len(spec.Init) != s.opt.Ranks || len(spec.Alloc) != s.opt.Ranks {
+			if spec, tags, err := kvparams.ParseLMCache(j.KV); err != nil || spec == nil || tags == "" || len(spec.Init) != s.opt.Ranks || len(spec.Alloc) != s.opt.Ranks {
 				report("kv_transfer_params has not the prefill form")
 			}
 		}
 	case RoleDecode:
-		if spec, _, err := parseLMCache(j.kv); s.opt.Mode == LMCache && (err != nil || spec != nil) {
+		if spec, _, err := kvparams.ParseLMCache(j.KV); s.opt.Mode == LMCache && (err != nil || spec != nil) {
 			report("kv_transfer_params has the prefill form")
 		}
-		if s.opt.Mode.handsOver() && parseKV(j.kv, s.opt.Mode).form == kvProduce {
+		if s.opt.Mode.HandsOver() && kvparams.ParseNIXL(j.KV, s.opt.Mode).Form == kvparams.Produce {
 			report("kv_transfer_params has the prefill form")
 		}
 	case RoleBoth:
 	}
-	if s.opt.Mode == Plain && j.kv != nil {
+	if s.opt.Mode == Plain && j.KV != nil {
 		report("kv_transfer_params in plain mode")
 	}
 }

@@ -1,34 +1,23 @@
 package fakevllm
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
-// A prefill with LMCache's PD backend writes its chunks into the buffer of a decode.
-// Each rank asks the same rank of decode for room at its alloc port, which lists the
-// chunks at once, then writes, and then notifies the proxy. Two lines to the alloc port
-// stand for the message by ZeroMQ and for the write by NIXL:
-//
-//	ALLOC =<key, query-escaped>     FILL =<key, query-escaped>
-//	OK | ERR <reason>
-//
-// The key is the prompt's hash and the tags of kv_transfer_params. A decode that comes
-// between the two reads what lay in the memory before, and answers wrong.
+// A prefill with LMCache's PD backend writes its chunks into the buffer of a decode, see
+// handover.Receiver, and then notifies the proxy.
 
 // NoticePlan is what becomes of the notifications of an LMCache prefill. The zero value
 // sends each once, before the answer.
@@ -53,11 +42,7 @@ func (s *Server) AllocPorts() []int {
 	if r == nil {
 		return nil
 	}
-	var ports []int
-	for _, rank := range r.ranks {
-		ports = append(ports, rank.Port())
-	}
-	return ports
+	return r.Ports()
 }
 
 // Unread is how many prompts lie in the buffer of an LMCache decode.
@@ -66,9 +51,7 @@ func (s *Server) Unread() int {
 	if r == nil {
 		return 0
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.chunks)
+	return r.Unread()
 }
 
 func (s *Server) startLMCache(ctx context.Context, l *life) (err error) {
@@ -76,7 +59,7 @@ func (s *Server) startLMCache(ctx context.Context, l *life) (err error) {
 		s.mu.Lock()
 		addrs := s.alloc
 		s.mu.Unlock()
-		if l.receiver, err = startReceiver(ctx, addrs); err != nil {
+		if l.receiver, err = handover.StartReceiver(ctx, addrs); err != nil {
 			return err
 		}
 	}
@@ -95,125 +78,18 @@ func (s *Server) startLMCache(ctx context.Context, l *life) (err error) {
 
 func (l *life) endLMCache() {
 	if l.receiver != nil {
-		l.receiver.close()
+		l.receiver.Close()
 	}
 	for _, p := range l.pushers {
 		p.Close()
 	}
 }
 
-// receiver is the buffer of an LMCache decode.
-type receiver struct {
-	ranks []*handover.SideServer
-
-	mu     sync.Mutex // guards chunks
-	chunks map[string]*chunk
-}
-
-// chunk is one prompt, by rank.
-type chunk struct{ listed, filled []bool }
-
-func startReceiver(ctx context.Context, addrs []string) (*receiver, error) {
-	r := &receiver{chunks: make(map[string]*chunk)}
-	for rank, addr := range addrs {
-		s, err := handover.StartSide(ctx, addr, func(line string) string { return r.answer(rank, len(addrs), line) })
-		if err != nil {
-			r.close()
-			return nil, err
-		}
-		r.ranks = append(r.ranks, s)
-	}
-	return r, nil
-}
-
-func (r *receiver) close() {
-	for _, s := range r.ranks {
-		s.Close()
-	}
-}
-
-func (r *receiver) addresses() []string {
-	var out []string
-	for _, s := range r.ranks {
-		out = append(out, s.Ln.Addr().String())
-	}
-	return out
-}
-
-func (r *receiver) answer(rank, ranks int, line string) string {
-	words := strings.Fields(line)
-	if len(words) != 2 {
-		return "ERR " + handover.ErrSideSyntax.Error()
-	}
-	key, err := url.QueryUnescape(strings.TrimPrefix(words[1], "="))
-	if err != nil {
-		return "ERR " + handover.ErrSideSyntax.Error()
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	c := r.chunks[key]
-	switch {
-	case words[0] == "ALLOC":
-		if c == nil {
-			c = &chunk{make([]bool, ranks), make([]bool, ranks)}
-			r.chunks[key] = c
-		}
-		c.listed[rank] = true
-	case words[0] == "FILL" && c != nil:
-		c.filled[rank] = true
-	case words[0] != "FILL":
-		return "ERR " + handover.ErrSideSyntax.Error()
-	}
-	return "OK"
-}
-
-// take reads a prompt and forgets it. filled is false for what is read too early.
-func (r *receiver) take(key string) (found, filled bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	c := r.chunks[key]
-	if c == nil || slices.Contains(c.listed, false) {
-		return false, false // the lookup takes what every rank has
-	}
-	delete(r.chunks, key)
-	return true, !slices.Contains(c.filled, false)
-}
-
-// disaggSpec is what a prefill leg says.
-type disaggSpec struct {
-	ID    string `json:"req_id"`
-	Host  string `json:"receiver_host"`
-	Init  []int  `json:"receiver_init_port"`
-	Alloc []int  `json:"receiver_alloc_port"`
-}
-
-var errSpec = errors.New("disagg_spec is not whole")
-
-// parseLMCache reads kv_transfer_params: the spec, nil if there is none, and the tags.
-func parseLMCache(raw []byte) (spec *disaggSpec, tags string, err error) {
-	if raw == nil {
-		return nil, "", nil
-	}
-	err = pydantic.ForEachMember(raw, func(key string, raw []byte) error {
-		switch {
-		case key == "disagg_spec":
-			spec = new(disaggSpec)
-			if json.Unmarshal(raw, spec) != nil || spec.ID == "" || spec.Host == "" {
-				return errSpec
-			}
-		case strings.HasPrefix(key, "lmcache.tag."):
-			tags += "@" + key + "%" + string(raw)
-		}
-		return nil
-	})
-	return spec, tags, err
-}
-
 // loadLMCache does what the connector does before the request runs. The error is that
 // of an engine which has died.
 func (x *exchange) loadLMCache(j *job) *pydantic.Error {
 	l, s := x.life, x.life.server
-	spec, tags, err := parseLMCache(j.kv)
+	spec, tags, err := kvparams.ParseLMCache(j.KV)
 	if err != nil {
 		s.badKV.add(x.id + ": " + err.Error())
 		l.count.badKV.Add(1)
@@ -229,15 +105,15 @@ func (x *exchange) loadLMCache(j *job) *pydantic.Error {
 	if l.receiver == nil || spec != nil {
 		return nil
 	}
-	for _, ids := range j.prompts {
-		switch found, filled := l.receiver.take(j.chunkKey(ids)); {
+	for _, ids := range j.Prompts {
+		switch found, filled := l.receiver.Take(j.chunkKey(ids)); {
 		case !found:
 			l.count.localPrefills.Add(1)
 		default:
 			l.count.loaded.Add(1)
-			j.cached += len(ids) - 1
+			j.Cached += len(ids) - 1
 			if !filled {
-				j.wrongKV = true
+				j.WrongKV = true
 				s.refusals.add(x.id + ": the chunks are read before they are written: the answer is wrong")
 				l.count.wrongKV.Add(1)
 			}
@@ -247,8 +123,8 @@ func (x *exchange) loadLMCache(j *job) *pydantic.Error {
 }
 
 func (j *job) chunkKey(ids []int) string {
-	g := NewGenerator(ids, 0)
-	return strconv.FormatUint(g.hash(), 16) + j.tags
+	g := model.NewGenerator(ids, 0)
+	return strconv.FormatUint(g.Hash(), 16) + j.tags
 }
 
 // sendChunks hands over a prompt that is computed.
@@ -260,7 +136,7 @@ func (x *exchange) sendChunks(j *job) {
 	s.mu.Lock()
 	plan := s.notice
 	s.mu.Unlock()
-	key := j.chunkKey(j.prompts[0])
+	key := j.chunkKey(j.Prompts[0])
 	for rank := range s.opt.Ranks {
 		work := func() {
 			if err := l.sendRank(j.spec, rank, key, plan); err != nil {
@@ -285,11 +161,11 @@ func (x *exchange) sendChunks(j *job) {
 	}
 }
 
-func (l *life) sendRank(spec *disaggSpec, rank int, key string, plan NoticePlan) error {
+func (l *life) sendRank(spec *kvparams.LMCacheSpec, rank int, key string, plan NoticePlan) error {
 	ctx, cancel := context.WithTimeout(context.Background(), handover.SideDeadline)
 	defer cancel()
 	addr := net.JoinHostPort(strings.Trim(spec.Host, "[]"), strconv.Itoa(spec.Alloc[rank]))
-	if err := tellSide(ctx, addr, "ALLOC ="+url.QueryEscape(key)); err != nil {
+	if err := handover.Tell(ctx, addr, "ALLOC ="+url.QueryEscape(key)); err != nil {
 		return err
 	}
 	if plan.Listed != nil {
@@ -297,7 +173,7 @@ func (l *life) sendRank(spec *disaggSpec, rank int, key string, plan NoticePlan)
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), handover.SideDeadline)
 	defer cancel()
-	if err := tellSide(ctx, addr, "FILL ="+url.QueryEscape(key)); err != nil {
+	if err := handover.Tell(ctx, addr, "FILL ="+url.QueryEscape(key)); err != nil {
 		return err
 	}
 	times := 1
@@ -314,22 +190,4 @@ func (l *life) sendRank(spec *disaggSpec, rank int, key string, plan NoticePlan)
 		}
 	}
 	return nil
-}
-
-// tellSide sends one line and takes the answer.
-func tellSide(ctx context.Context, addr, line string) error {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if _, err := fmt.Fprintln(conn, line); err != nil {
-		return err
-	}
-	answer, err := bufio.NewReader(conn).ReadString('\n')
-	if err != nil {
-		return err
-	}
-	return handover.SideError(strings.TrimSpace(answer))
 }

@@ -1,104 +1,64 @@
 package fakevllm
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/bootstrap"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // The legs of vLLM's MooncakeConnector know each other by transfer_id alone. The
 // decode engine finds the prefill engine through its bootstrap server, and asks
 // for the blocks over the side channel, which stands for ZMQ and Mooncake's
-// transfer engine. One line each way:
-//
-//	PULL =<transfer id, query-escaped>
-//	OK <hash of the prompt that was computed> | ERR <reason>
-
-// mooncakeRequest is a parsed kv_transfer_params.
-type mooncakeRequest struct {
-	produce, load bool
-	transferID    string
-	engineID      string
-	bootstrap     string
-	missing       []string // of what a decode needs
-}
-
-// parseMooncake reads the field as the connector does: what is asked for is
-// true, names are there or not, and nothing else is looked at.
-func parseMooncake(raw []byte) mooncakeRequest {
-	var k mooncakeRequest
-	if raw == nil {
-		return k
-	}
-	members := make(map[string][]byte, 8)
-	if pydantic.ForEachMember(raw, func(key string, raw []byte) error { members[key] = raw; return nil }) != nil {
-		return k
-	}
-	k.load = pydantic.Truthy(members["do_remote_prefill"])
-	k.produce = !k.load && pydantic.Truthy(members["do_remote_decode"])
-	for name, into := range map[string]*string{
-		"remote_engine_id": &k.engineID, "remote_bootstrap_addr": &k.bootstrap, "transfer_id": &k.transferID,
-	} {
-		if json.Unmarshal(members[name], into) != nil || *into == "" {
-			k.missing = append(k.missing, name)
-		}
-	}
-	slices.Sort(k.missing)
-	return k
-}
+// transfer engine: see handover.Fetch.
 
 // startMooncake does what the connector does before the request runs. The error
 // is that of an engine which has died.
 func (x *exchange) startMooncake(j *job) *pydantic.Error {
 	l := x.life
 	s := l.server
-	k := parseMooncake(j.kv)
+	k := kvparams.ParseMooncake(j.KV)
 	j.mooncake = k
-	if k.load && s.opt.Role == RolePrefill || k.produce && s.opt.Role == RoleDecode {
+	if k.Load && s.opt.Role == RolePrefill || k.Produce && s.opt.Role == RoleDecode {
 		// An assertion of the connector fails and takes the engine down.
 		s.violation("%s engine, %s: a leg for the other role", s.opt.Role, x.id)
 		l.count.crashes.Add(1)
 		s.Kill()
 		return pydantic.InternalError()
 	}
-	many := len(j.prompts) > 1 || j.n > 1
+	many := len(j.Prompts) > 1 || j.N > 1
 	switch {
-	case many && k.transferID != "" && (k.load || k.produce):
+	case many && k.TransferID != "" && (k.Load || k.Produce):
 		// Each of the answers has the same id, and only one of them gets the blocks.
-		x.reused(k.transferID, "several answers share it")
-		if k.load {
-			j.fetching = make(chan fetched)
+		x.reused(k.TransferID, "several answers share it")
+		if k.Load {
+			j.fetching = make(chan handover.Fetched)
 		}
-	case k.produce && k.transferID == "":
+	case k.Produce && k.TransferID == "":
 		x.warnMooncake("Missing transfer_id in kv_transfer_params from router!")
-	case k.produce:
-		if j.offers = l.transfers.Begin(k.transferID); !j.offers {
-			x.reused(k.transferID, "a prefill has had it")
+	case k.Produce:
+		if j.offers = l.transfers.Begin(k.TransferID); !j.offers {
+			x.reused(k.TransferID, "a prefill has had it")
 		}
-	case k.load && j.promptLogprobs != nil:
+	case k.Load && j.PromptLogprobs != nil:
 		// The cache is not read for these; the pull only frees the prefill's blocks.
-		if len(k.missing) == 0 {
+		if len(k.Missing) == 0 {
 			l.fetches.Go(func() { _ = l.fetch(k) })
 		}
-		l.count.localPrefills.Add(int64(len(j.prompts)))
-	case k.load:
+		l.count.localPrefills.Add(int64(len(j.Prompts)))
+	case k.Load:
 		x.startFetch(j)
 	case s.opt.Role != RolePrefill:
-		l.count.localPrefills.Add(int64(len(j.prompts)))
+		l.count.localPrefills.Add(int64(len(j.Prompts)))
 	}
 	return nil
 }
@@ -108,9 +68,9 @@ func (x *exchange) startMooncake(j *job) *pydantic.Error {
 // not transfer, and then waits all the same, for what nobody sends.
 func (x *exchange) startFetch(j *job) {
 	l, k := x.life, j.mooncake
-	j.fetching = make(chan fetched, 1)
-	if len(k.missing) > 0 {
-		x.warnMooncake("got invalid KVTransferParams: no " + strings.Join(k.missing, ", "))
+	j.fetching = make(chan handover.Fetched, 1)
+	if len(k.Missing) > 0 {
+		x.warnMooncake("got invalid KVTransferParams: no " + strings.Join(k.Missing, ", "))
 		return
 	}
 	l.fetches.Go(func() { j.fetching <- l.fetch(k) })
@@ -146,24 +106,24 @@ func (x *exchange) awaitFetch(j *job) bool {
 
 // took is the end of a load: blocks of another prompt are as good as any others
 // to the engine, and its answer is wrong.
-func (x *exchange) took(j *job, got fetched) {
+func (x *exchange) took(j *job, got handover.Fetched) {
 	l := x.life
 	s := l.server
-	if got.err != nil {
-		s.refusals.add(x.id + ": " + got.err.Error())
+	if got.Err != nil {
+		s.refusals.add(x.id + ": " + got.Err.Error())
 		l.count.refused.Add(1)
 		if s.opt.KVLoadFailurePolicy == PolicyFail {
-			j.loadErr = got.err
+			j.loadErr = got.Err
 			return
 		}
 		l.count.recomputed.Add(1)
-		l.count.localPrefills.Add(int64(len(j.prompts)))
+		l.count.localPrefills.Add(int64(len(j.Prompts)))
 		return
 	}
 	l.count.loaded.Add(1)
-	j.cached = len(j.prompts[0]) - 1
-	if g := NewGenerator(j.prompts[0], 0); g.hash() != got.prompt {
-		j.wrongKV = true
+	j.Cached = len(j.Prompts[0]) - 1
+	if g := model.NewGenerator(j.Prompts[0], 0); g.Hash() != got.Prompt {
+		j.WrongKV = true
 		s.refusals.add(x.id + ": " + handover.ErrPrompt.Error() + ": the answer is wrong")
 		l.count.wrongKV.Add(1)
 	}
@@ -171,79 +131,39 @@ func (x *exchange) took(j *job, got fetched) {
 
 // offer ends a prefill's part: only what ended by length can be fetched.
 func (x *exchange) offer(j *job, finish string) {
-	if !j.offers || finish != "length" || x.fault != nil && x.fault.Kind == FaultNoKV {
+	if !j.offers || finish != "length" || x.fault != nil && x.fault.Kind == fault.NoKV {
 		return
 	}
 	j.offers = false
-	g := NewGenerator(j.prompts[0], 0)
-	x.life.transfers.Finish(j.mooncake.transferID, g.hash(), time.Now())
+	g := model.NewGenerator(j.Prompts[0], 0)
+	x.life.transfers.Finish(j.mooncake.TransferID, g.Hash(), time.Now())
 	x.life.count.made.Add(1)
 }
 
 // withdraw is the end of a prefill that offers nothing.
 func (x *exchange) withdraw(j *job) {
 	if j.offers {
-		x.life.transfers.Drop(j.mooncake.transferID)
+		x.life.transfers.Drop(j.mooncake.TransferID)
 	}
-}
-
-// fetched is what came of a question for blocks.
-type fetched struct {
-	prompt uint64
-	err    error
-}
-
-// peers are the prefill engines that a decode engine has heard of.
-type peers struct {
-	mu   sync.Mutex // guards addr
-	addr map[string]string
-}
-
-func (p *peers) get(engineID string) (string, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	addr, ok := p.addr[engineID]
-	return addr, ok
-}
-
-func (p *peers) set(engineID, addr string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.addr == nil {
-		p.addr = make(map[string]string)
-	}
-	p.addr[engineID] = addr
 }
 
 // fetch gets the blocks of one prefill. A prefill engine that is not there any
 // more is no failure until the time is over: ZMQ connects again and again.
-func (l *life) fetch(k mooncakeRequest) fetched {
+func (l *life) fetch(k kvparams.MooncakeParams) handover.Fetched {
 	ctx, cancel := l.transferContext()
 	defer cancel()
-	addr, ok := l.peers.get(k.engineID)
-	if !ok {
-		var err error
-		if addr, err = l.lookUp(ctx, k); err != nil {
-			return fetched{err: err}
-		}
+	addr, err := l.peers.Find(ctx, k.EngineID, k.Bootstrap)
+	if err != nil {
+		return handover.Fetched{Err: err}
 	}
-	return fetchLine(ctx, addr, "PULL ="+url.QueryEscape(k.transferID))
+	return handover.Fetch(ctx, addr, "PULL ="+url.QueryEscape(k.TransferID))
 }
 
 // fetchFrom asks a prefill engine whose address is known.
-func (l *life) fetchFrom(addr, line string) fetched {
+func (l *life) fetchFrom(addr, line string) handover.Fetched {
 	ctx, cancel := l.transferContext()
 	defer cancel()
-	return fetchLine(ctx, addr, line)
-}
-
-func fetchLine(ctx context.Context, addr, line string) fetched {
-	got, err := pull(ctx, addr, line)
-	if err != nil {
-		<-ctx.Done()
-		return fetched{err: fmt.Errorf("transfer failed: %w", err)}
-	}
-	return got
+	return handover.Fetch(ctx, addr, line)
 }
 
 // transferContext ends with the time that a transfer may take, or with the life.
@@ -260,79 +180,19 @@ func (l *life) transferContext() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// pull asks once; the error is that of a connection, not of the transfer.
-func pull(ctx context.Context, addr, question string) (fetched, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return fetched{}, err
-	}
-	defer func() { _ = conn.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if _, err := fmt.Fprintln(conn, question); err != nil {
-		return fetched{}, err
-	}
-	line, err := bufio.NewReader(conn).ReadString('\n')
-	if err != nil {
-		return fetched{}, err
-	}
-	line = strings.TrimSpace(line)
-	if hash, ok := strings.CutPrefix(line, "OK "); ok {
-		prompt, err := strconv.ParseUint(hash, 16, 64)
-		return fetched{prompt: prompt, err: err}, nil
-	}
-	return fetched{err: errors.New(strings.TrimPrefix(line, "ERR "))}, nil
-}
-
-// lookUp asks the bootstrap server for an engine that this one has not heard of.
-func (l *life) lookUp(ctx context.Context, k mooncakeRequest) (addr string, err error) {
-	const attempts = 3
-	for n := 1; ; n++ {
-		err = l.query(ctx, k.bootstrap)
-		if _, lost := errors.AsType[*url.Error](err); n == attempts || !lost || !pause(ctx, 100*time.Millisecond) {
-			break
-		}
-	}
-	if addr, ok := l.peers.get(k.engineID); ok {
-		return addr, nil
-	}
-	return "", errors.Join(fmt.Errorf("remote engine_id %s not found from bootstrap server %s", k.engineID, k.bootstrap), err)
-}
-
-// pause is false when ctx ends before.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// query learns every engine that a bootstrap server names.
-func (l *life) query(ctx context.Context, base string) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/query", nil)
-	if err != nil {
+// startProducer brings up what only a producer has: the channel by which its
+// blocks are fetched, and the bootstrap server that names it.
+func (s *Server) startProducer(ctx context.Context, l *life) (err error) {
+	if l.side, err = handover.StartSide(ctx, s.opt.SideChannelAddr, l.transfers.Answer); err != nil {
 		return err
 	}
-	tr := &http.Transport{DisableKeepAlives: true}
-	resp, err := (&http.Client{Transport: tr}).Do(req)
-	if err != nil {
+	s.mu.Lock()
+	addr := s.boot
+	s.mu.Unlock()
+	if l.boot, err = bootstrap.Start(ctx, addr, func() { l.count.bootstrapQueries.Add(1) }); err != nil {
 		return err
 	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("the bootstrap server says %s", resp.Status)
-	}
-	var ranks map[string]bootstrapEntry
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&ranks); err != nil {
-		return err
-	}
-	for _, e := range ranks {
-		l.peers.set(e.EngineID, strings.TrimPrefix(e.WorkerAddr[0][0], "tcp://"))
-	}
+	host, port := l.advertised(l.cores[0])
+	l.boot.Register(l.engineID, "tcp://"+net.JoinHostPort(host, strconv.Itoa(port)))
 	return nil
 }

@@ -8,6 +8,12 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
 // Role is what the operator of an engine thinks it is for. Like vLLM the
@@ -22,37 +28,20 @@ const (
 )
 
 // Mode is how KV caches travel between engines.
-type Mode string
+type Mode = kvparams.Mode
 
-// The modes.
+// The modes, see package kvparams.
 const (
-	// Plain engines share a KV pool and need nothing in the request.
-	Plain Mode = "plain"
-	// NIXL engines hand over by kv_transfer_params, pull mode.
-	NIXL Mode = "nixl"
-	// NIXLPush engines hand over by kv_transfer_params, push mode: prefill finds the
-	// request of decode by its id.
-	NIXLPush Mode = "nixl_push"
-	// Ascend engines have vllm-ascend's MooncakeConnectorV1.
-	Ascend Mode = "ascend"
-	// P2P engines have an OffloadingConnector with a tier of type p2p: decode fetches
-	// by kv_request_id from the side channel of prefill.
-	P2P Mode = "p2p"
-	// Mooncake engines transfer by vLLM's own MooncakeConnector: both legs carry a
-	// transfer_id, and decode finds prefill through its bootstrap server. The role
-	// is kv_role, and a leg for the other one kills the engine.
-	Mooncake Mode = "mooncake"
-	// MoRIIORead and MoRIIOWrite engines transfer by vLLM's MoRIIOConnector in one of
-	// its modes, and register themselves by ZeroMQ.
-	MoRIIORead  Mode = "moriio_read"
-	MoRIIOWrite Mode = "moriio_write"
-	// LMCache engines hand over by LMCache's PD backend: prefill writes into the
-	// buffer of a decode that its leg names, and notifies by ZeroMQ.
-	LMCache Mode = "lmcache"
+	Plain       = kvparams.Plain
+	NIXL        = kvparams.NIXL
+	NIXLPush    = kvparams.NIXLPush
+	Ascend      = kvparams.Ascend
+	P2P         = kvparams.P2P
+	Mooncake    = kvparams.Mooncake
+	MoRIIORead  = kvparams.MoRIIORead
+	MoRIIOWrite = kvparams.MoRIIOWrite
+	LMCache     = kvparams.LMCache
 )
-
-// handsOver tells the modes whose prefill answers with kv_transfer_params.
-func (m Mode) handsOver() bool { return m == NIXL || m == NIXLPush || m == Ascend }
 
 // Policy is what a decode engine does about a KV load that failed.
 type Policy string
@@ -62,6 +51,12 @@ const (
 	PolicyFail      Policy = "fail"
 	PolicyRecompute Policy = "recompute"
 )
+
+// Shared is what engines of one process have in common.
+type Shared = handover.Shared
+
+// NewShared makes an empty one.
+func NewShared() *Shared { return handover.NewShared() }
 
 // RecordNone as Options.RecordLimit keeps no record of requests.
 const RecordNone = -1
@@ -162,7 +157,7 @@ type Options struct {
 	TPSize       int
 
 	// Turns are what the model answers to coding agents instead of its own: see Turn.
-	Turns []Turn
+	Turns []answer.Turn
 	// PromptTokensDetails adds prompt_tokens_details.cached_tokens to usage.
 	PromptTokensDetails bool
 	// StrictPrefill records a violation for whatever a good proxy would not
@@ -224,7 +219,7 @@ func (o Options) withDefaults() (Options, error) {
 	default:
 		return o, fmt.Errorf("%w: KV load failure policy %q: use \"fail\" or \"recompute\"", ErrOptions, o.KVLoadFailurePolicy)
 	}
-	if err := checkTurns(o.Turns); err != nil {
+	if err := answer.CheckTurns(o.Turns); err != nil {
 		return o, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	if len(o.Models) == 0 {
@@ -237,7 +232,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Version = "0.24.0"
 	}
 	if o.BlockSize == 0 {
-		o.BlockSize = cacheBlock
+		o.BlockSize = kvcache.DefaultBlockSize
 	}
 	if o.ChunkTokens == 0 {
 		o.ChunkTokens = 2048
@@ -273,7 +268,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.DPSize == 0 {
 		o.DPSize = 1
 	}
-	if o.DPSize < 0 || o.DPSize > 1 && (o.KVEvents != nil || o.Mode != Plain && !o.Mode.handsOver()) {
+	if o.DPSize < 0 || o.DPSize > 1 && (o.KVEvents != nil || o.Mode != Plain && !o.Mode.HandsOver()) {
 		return o, fmt.Errorf("%w: %d data-parallel ranks: more than one is for plain, nixl, nixl_push and ascend without KV events", ErrOptions, o.DPSize)
 	}
 	if o.Ranks == 0 {
@@ -322,7 +317,7 @@ func (o *Options) handshake() string {
 // tokenizer is what an engine makes of text.
 func (o *Options) tokenizer() func(dst []int, text string) []int {
 	if o.FineTokens {
-		return appendFine
+		return model.AppendFine
 	}
-	return appendTokens
+	return model.AppendTokens
 }

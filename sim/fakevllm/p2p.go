@@ -1,65 +1,36 @@
 package fakevllm
 
 import (
-	"encoding/json"
 	"strconv"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
-
-// p2pMember is what kv_transfer_params say of one role of the P2P tier, nil if
-// nothing.
-func p2pMember(raw []byte, name string) []byte {
-	var found []byte
-	if raw != nil {
-		_ = pydantic.ForEachMember(raw, func(key string, value []byte) error { // what is no object has no members
-			if key == name && len(value) > 0 && value[0] == '{' {
-				found = value
-			}
-			return nil
-		})
-	}
-	return found
-}
-
-// p2pRole is one of the two, as the tier reads it.
-type p2pRole struct {
-	ID   string `json:"kv_request_id"`
-	Host string `json:"remote_host"`
-	Port int    `json:"remote_port"`
-}
-
-func parseP2P(raw []byte, name string) (role p2pRole, present bool) {
-	member := p2pMember(raw, name)
-	if member == nil || json.Unmarshal(member, &role) != nil {
-		return p2pRole{}, member != nil
-	}
-	return role, true
-}
 
 // startP2P fetches what a prefill has kept. An incomplete remote_prefiller is none, and
 // what comes too late is refused at once, so that nothing wrong is read.
 func (x *exchange) startP2P(j *job) {
 	l := x.life
 	s := l.server
-	if _, produces := parseP2P(j.kv, "remote_decoder"); produces {
+	if _, produces := kvparams.ParseP2P(j.KV, "remote_decoder"); produces {
 		return
 	}
-	from, present := parseP2P(j.kv, "remote_prefiller")
+	from, present := kvparams.ParseP2P(j.KV, "remote_prefiller")
 	if from.ID == "" || from.Host == "" || from.Port == 0 {
 		if present {
 			s.badKV.add(x.id + ": remote_prefiller is incomplete")
 			l.count.badKV.Add(1)
 		}
 		if s.opt.Role != RolePrefill {
-			l.count.localPrefills.Add(int64(len(j.prompts)))
+			l.count.localPrefills.Add(int64(len(j.Prompts)))
 		}
 		return
 	}
-	g := NewGenerator(j.prompts[0], 0)
-	c := handover.Claim{RequestID: from.ID, Prompt: g.hash()}
+	g := model.NewGenerator(j.Prompts[0], 0)
+	c := handover.Claim{RequestID: from.ID, Prompt: g.Hash()}
 	if err := l.client.Take(x.r.Context(), from.Host+":"+strconv.Itoa(from.Port), c); err != nil {
 		s.refusals.add(x.id + ": " + err.Error())
 		l.count.refused.Add(1)
@@ -68,25 +39,25 @@ func (x *exchange) startP2P(j *job) {
 			return
 		}
 		l.count.recomputed.Add(1)
-		l.count.localPrefills.Add(int64(len(j.prompts)))
+		l.count.localPrefills.Add(int64(len(j.Prompts)))
 		return
 	}
 	l.count.loaded.Add(1)
-	j.cached = len(j.prompts[0]) - 1
+	j.Cached = len(j.Prompts[0]) - 1
 }
 
 // keepP2P keeps the blocks of a prefill under its kv_request_id, however it ended.
 func (x *exchange) keepP2P(j *job) {
 	l := x.life
-	to, _ := parseP2P(j.kv, "remote_decoder")
-	if to.ID == "" || x.fault != nil && x.fault.Kind == FaultNoKV {
+	to, _ := kvparams.ParseP2P(j.KV, "remote_decoder")
+	if to.ID == "" || x.fault != nil && x.fault.Kind == fault.NoKV {
 		return
 	}
 	if x.core.ledger.Knows(to.ID) {
 		x.reused(to.ID, "a prefill has had it")
 		return
 	}
-	g := NewGenerator(j.prompts[0], 0)
-	x.core.ledger.Put(to.ID, handover.Handover{Prompt: g.hash()}, time.Now())
+	g := model.NewGenerator(j.Prompts[0], 0)
+	x.core.ledger.Put(to.ID, handover.Handover{Prompt: g.Hash()}, time.Now())
 	l.count.made.Add(1)
 }

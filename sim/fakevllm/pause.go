@@ -1,10 +1,10 @@
 package fakevllm
 
 import (
+	"net/http"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
-
-import "net/http"
 
 // Pause is what vLLM 0.33 does in the pause modes abort and wait, and while it sleeps: new
 // requests to generate get 503, streams inside a 200, and what a decode was to fetch is
@@ -16,8 +16,8 @@ func (x *exchange) paused(j *job) bool {
 	if !x.life.server.pausing.Load() {
 		return false
 	}
-	x.freeRemote(j.kv)
-	if j.stream {
+	x.freeRemote(j.KV)
+	if j.Stream {
 		x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 		x.w.WriteHeader(http.StatusOK)
 		x.streaming = true

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // responses is what one life of an engine has stored of /v1/responses.
@@ -21,7 +23,7 @@ type responses struct {
 type response struct {
 	body     []byte
 	status   string
-	messages []message          // what was said until its end
+	messages []request.Message  // what was said until its end
 	cancel   context.CancelFunc // of one in the background
 }
 
@@ -32,16 +34,16 @@ func noResponse(id string) *pydantic.Error {
 
 // admit lets a request go on from a stored response.
 func (s *responses) admit(j *job) error {
-	if j.agent.previous == "" {
+	if j.Previous == "" {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, ok := s.m[j.agent.previous]
+	r, ok := s.m[j.Previous]
 	if !ok {
-		return noResponse(j.agent.previous)
+		return noResponse(j.Previous)
 	}
-	j.messages = append(append([]message(nil), r.messages...), j.messages...)
+	j.Messages = append(append([]request.Message(nil), r.messages...), j.Messages...)
 	return nil
 }
 
@@ -55,23 +57,23 @@ func (s *responses) put(id string, r *response) {
 }
 
 // keep stores an answer that has ended.
-func (j *job) keep(ln *lane, body []byte) {
-	if j.store == nil || j.api != apiResponses || !j.agent.store {
+func (j *job) keep(ln *answer.Lane, body []byte) {
+	if j.store == nil || j.API != request.Responses || !j.Store {
 		return
 	}
-	said := append(append([]message(nil), j.messages...), message{role: "assistant", text: string(ln.seq.text)})
+	said := append(append([]request.Message(nil), j.Messages...), request.Message{Role: "assistant", Text: string(ln.Seq.Text)})
 	status := "completed"
-	if ln.seq.finish == "length" {
+	if ln.Seq.Finish == "length" {
 		status = "incomplete"
 	}
-	j.store.put(j.id, &response{body: bytes.Clone(body), status: status, messages: said})
+	j.store.put(j.ID, &response{body: bytes.Clone(body), status: status, messages: said})
 }
 
 // background answers at once that the request is queued, and goes on with it.
 func (x *exchange) background(j *job) {
 	ctx, cancel := context.WithCancel(context.Background())
-	body := append(j.appendResponse(nil, nil, "queued"), '}')
-	j.store.put(j.id, &response{body: body, status: "queued", cancel: cancel})
+	body := append(j.AppendResponse(nil, nil, "queued"), '}')
+	j.store.put(j.ID, &response{body: body, status: "queued", cancel: cancel})
 	pydantic.WriteJSON(x.w, http.StatusOK, body)
 	x.life.count.completed.Add(1)
 	if !x.life.enter() {
@@ -80,7 +82,7 @@ func (x *exchange) background(j *job) {
 	}
 	quiet := &nowhere{header: http.Header{}}
 	behind := &exchange{life: x.life, w: quiet, flusher: quiet, r: x.r.WithContext(ctx), fault: x.fault, id: x.id, api: x.api, core: x.core}
-	j.stream = false
+	j.Stream = false
 	go func() {
 		defer x.life.leave()
 		defer cancel()
@@ -98,7 +100,7 @@ func (n *nowhere) FlushError() error           { return nil }
 
 // storedPath takes the id out of the path of a stored response.
 func storedPath(path string) (id string, cancel, ok bool) {
-	rest, ok := strings.CutPrefix(path, pathResponses+"/")
+	rest, ok := strings.CutPrefix(path, request.PathResponses+"/")
 	id, cancel = strings.CutSuffix(rest, "/cancel")
 	return id, cancel, ok && !strings.Contains(id, "/") && id != "render"
 }
@@ -142,12 +144,12 @@ func (j *job) admitStored() error {
 	switch {
 	case s != nil:
 		return s.admit(j)
-	case j.agent.background:
+	case j.Background:
 		return &pydantic.Error{Status: http.StatusBadRequest, Kind: "invalid_request_error", Param: "background",
 			Message: "This vLLM engine does not support `store=True` and therefore does not support the background mode. " +
 				"To enable these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM server."}
-	case j.agent.previous != "":
-		return noResponse(j.agent.previous)
+	case j.Previous != "":
+		return noResponse(j.Previous)
 	}
 	return nil
 }

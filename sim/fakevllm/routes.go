@@ -11,15 +11,11 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 const (
-	pathCompletions = "/v1/completions"
-	pathChat        = "/v1/chat/completions"
-	pathResponses   = "/v1/responses"
-	pathMessages    = "/v1/messages"
-	pathGenerate    = "/inference/v1/generate"
-	pathModels      = "/v1/models"
+	pathModels = "/v1/models"
 
 	pathEventSources = "/kv_event_sources"
 
@@ -44,7 +40,7 @@ func method(path string, o *Options) string {
 		if minor(o.Version) >= 31 {
 			return http.MethodGet
 		}
-	case pathCompletions, pathChat, pathResponses, pathMessages, pathGenerate, "/tokenize", "/detokenize":
+	case request.PathCompletions, request.PathChat, request.PathResponses, request.PathMessages, request.PathGenerate, "/tokenize", "/detokenize":
 		return http.MethodPost
 	case pathModels, "/health", "/ping", "/version", "/metrics", "/load":
 		return http.MethodGet
@@ -78,13 +74,14 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveAdmin(w, r)
 		return
 	}
-	x := &exchange{life: l, w: w, flusher: w.(flusher), r: r, fault: s.faults.match(path, r.Header.Get(headerRank)), id: path, core: l.cores[0]}
-	x.api, _ = apiOf(path)
+	x := &exchange{life: l, w: w, flusher: w.(flusher), r: r, id: path, core: l.cores[0]}
+	api, generates := request.APIOf(path)
+	x.api, x.fault = api, s.faults.Match(path, r.Header.Get(headerRank), generates)
 	if x.strike(BeforeRead, 0) {
 		return
 	}
 	body, err := readBody(r)
-	s.record.add(r, body)
+	s.record.Add(r, body)
 	if err != nil {
 		x.aborted() // the client left in the middle of its body, or sent no HTTP
 		return
@@ -247,8 +244,8 @@ func (x *exchange) post(path string, body []byte) {
 		x.transcribe(path, body)
 		return
 	}
-	of, generates := apiOf(path)
-	if of == apiGenerate && !x.life.server.opt.ScaleOut {
+	of, generates := request.APIOf(path)
+	if of == request.Generate && !x.life.server.opt.ScaleOut {
 		x.reject(scaleOutDisabled())
 		return
 	}
@@ -266,7 +263,7 @@ func (x *exchange) post(path string, body []byte) {
 	case "/detokenize":
 		x.detokenize(body)
 	default:
-		x.complete(body, x.api != apiCompletions && x.api != apiGenerate)
+		x.complete(body, x.api != request.Completions && x.api != request.Generate)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/openai/openai-go/v3/option"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
 var update = flag.Bool("update", false, "write golden files")
@@ -193,7 +194,7 @@ func TestTokenizeRoutes(t *testing.T) {
 	if err := json.Unmarshal([]byte(post(t, c, s.URL()+"/tokenize", "", `{"prompt":"one two","return_token_strs":true}`).body), &got); err != nil {
 		t.Fatal(err)
 	}
-	if expected := fakevllm.Tokenize("one two"); !slices.Equal(got.Tokens, expected) || got.Count != 2 || len(got.Strs) != 2 || got.Max != 1<<20 {
+	if expected := model.Tokenize("one two"); !slices.Equal(got.Tokens, expected) || got.Count != 2 || len(got.Strs) != 2 || got.Max != 1<<20 {
 		t.Errorf("got %+v, expected %v", got, expected)
 	}
 	if err := json.Unmarshal([]byte(post(t, c, s.URL()+"/tokenize", "", `{`+user+`}`).body), &got); err != nil {
@@ -202,7 +203,7 @@ func TestTokenizeRoutes(t *testing.T) {
 	if expected := fakevllm.ChatPrompt([]fakevllm.Message{{Role: "user", Content: "hi"}}, false); !slices.Equal(got.Tokens, expected) {
 		t.Errorf("got %+v, expected %v", got, expected)
 	}
-	if r := post(t, c, s.URL()+"/detokenize", "", `{"tokens":[100,101]}`); r.body != `{"prompt":"`+fakevllm.Detokenize([]int{100, 101})+`"}` {
+	if r := post(t, c, s.URL()+"/detokenize", "", `{"tokens":[100,101]}`); r.body != `{"prompt":"`+model.Detokenize([]int{100, 101})+`"}` {
 		t.Errorf("detokenized %s", r.body)
 	}
 }
@@ -288,5 +289,19 @@ func TestRecord(t *testing.T) {
 	post(t, c, none.URL()+"/v1/completions", "", `{"prompt":"x"}`)
 	if len(none.Requests()) != 0 {
 		t.Error("recorded although told not to")
+	}
+}
+
+func TestChatContinuation(t *testing.T) {
+	t.Parallel()
+	messages := []fakevllm.Message{{"system", "be brief"}, {"user", "hi <|im_end|>"}}
+	whole := fakevllm.ExpectedChat(messages, fakevllm.Sampling{MaxTokens: 50, IgnoreEOS: true})
+	for cut := range whole.Tokens {
+		head := model.Detokenize(whole.Tokens[:cut])
+		prompt := fakevllm.ChatPrompt(append(messages, fakevllm.Message{Role: "assistant", Content: head}), true)
+		rest := fakevllm.ExpectedCompletion(prompt, fakevllm.Sampling{MaxTokens: 50 - cut, IgnoreEOS: true})
+		if head+rest.Text != whole.Text {
+			t.Fatalf("cut at %d: %q + %q is not %q", cut, head, rest.Text, whole.Text)
+		}
 	}
 }

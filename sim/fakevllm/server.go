@@ -14,7 +14,13 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/zmq"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/bootstrap"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/conns"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
 )
 
 const (
@@ -27,9 +33,9 @@ type Server struct {
 	opt     Options
 	count   counters
 	pausing atomic.Bool // see Pause
-	faults  script
+	faults  fault.Script
 	mute    atomic.Bool // no pings
-	record  record
+	record  record.Record
 
 	mu     sync.Mutex // guards everything below
 	addr   string     // host:port, the same in every life
@@ -49,15 +55,15 @@ type life struct {
 	count     *counters
 	engineID  string // of rank 0
 	started   time.Time
-	ln        *listener
+	ln        *conns.Listener
 	http      *http.Server
 	transfers *handover.Transfers  // of a Mooncake producer
 	side      *handover.SideServer // of a Mooncake producer and of MoRI-IO; others have one for each core
-	boot      *bootstrapServer     // nil for all but a Mooncake producer
-	receiver  *receiver            // nil for all but an LMCache decode
+	boot      *bootstrap.Server    // nil for all but a Mooncake producer
+	receiver  *handover.Receiver   // nil for all but an LMCache decode
 	pushers   []*zmq.Sender        // of an LMCache prefill, one for each rank
 	client    handover.SideClient
-	peers     peers
+	peers     bootstrap.Peers
 	moriio    moriioTransfers
 	fetches   sync.WaitGroup // loads that run, of clients that may have left
 	done      chan struct{}  // closed when this life ends
@@ -80,7 +86,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{opt: o, addr: o.Addr, boot: o.BootstrapAddr, alloc: o.AllocAddrs}
-	s.record.limit = o.RecordLimit
+	s.record.Limit = o.RecordLimit
 	if err := s.begin(ctx); err != nil {
 		return nil, err
 	}
@@ -119,22 +125,22 @@ func (s *Server) begin(ctx context.Context) error {
 	}
 	l := &life{
 		server: s, count: &s.count, engineID: newUUID(), started: time.Now(),
-		ln: track(raw), done: make(chan struct{}), idle: make(chan struct{}),
+		ln: conns.Track(raw), done: make(chan struct{}), idle: make(chan struct{}),
 	}
 	if s.opt.StoreResponses {
 		l.responses = &responses{m: map[string]*response{}}
 	}
-	published, err := startEvents(ctx, s.opt.KVEvents, s.opt.Version, s.opt.BlockSize)
+	published, err := kvevents.Start(ctx, s.opt.KVEvents, minor(s.opt.Version), s.opt.BlockSize)
 	if err != nil {
 		return errors.Join(err, raw.Close())
 	}
 	l.addCores(published)
-	if published != nil && published.router != nil {
-		l.serving.Go(published.replay)
+	if published != nil {
+		l.serving.Go(published.Replay)
 	}
 	l.http = &http.Server{
 		Handler: l, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
-		IdleTimeout: s.opt.IdleTimeout, ConnState: l.ln.state, ErrorLog: stdlog.New(io.Discard, "", 0),
+		IdleTimeout: s.opt.IdleTimeout, ConnState: l.ln.State, ErrorLog: stdlog.New(io.Discard, "", 0),
 	}
 	if err := s.startChannels(ctx, l); err != nil {
 		l.end()
@@ -148,10 +154,10 @@ func (s *Server) begin(ctx context.Context) error {
 	}
 	s.addr = raw.Addr().String()
 	if l.boot != nil {
-		s.boot = l.boot.ln.Addr().String()
+		s.boot = l.boot.Addr()
 	}
 	if l.receiver != nil {
-		s.alloc = l.receiver.addresses()
+		s.alloc = l.receiver.Addresses()
 	}
 	s.life = l
 	s.mu.Unlock()
@@ -162,7 +168,7 @@ func (s *Server) begin(ctx context.Context) error {
 // startChannels brings up what other engines ask this one by.
 func (s *Server) startChannels(ctx context.Context, l *life) (err error) {
 	switch {
-	case s.opt.Mode.handsOver() || s.opt.Mode == P2P:
+	case s.opt.Mode.HandsOver() || s.opt.Mode == P2P:
 		return s.startSides(ctx, l)
 	case s.opt.Mode == Mooncake && s.opt.Role != RoleDecode:
 		l.transfers = handover.NewTransfers(s.opt.TransferTimeout, l.done, func(id string) {
@@ -214,7 +220,7 @@ func (s *Server) SideChannel() int {
 // Bootstrap is the port of the bootstrap server, 0 for all but a Mooncake producer.
 func (s *Server) Bootstrap() int {
 	if boot := s.current().boot; boot != nil {
-		return boot.port()
+		return boot.Port()
 	}
 	return 0
 }
@@ -262,7 +268,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // CloseIdle ends the connections that wait for a next request, as uvicorn does
 // to those idle for five seconds.
-func (s *Server) CloseIdle() { s.current().ln.closeIdle() }
+func (s *Server) CloseIdle() { s.current().ln.CloseIdle() }
 
 // enter registers a handler; false when the life is over.
 func (l *life) enter() bool {
@@ -303,11 +309,11 @@ func (l *life) end() {
 		close(l.idle)
 	}
 	l.mu.Unlock()
-	l.ln.resetAll()
+	l.ln.ResetAll()
 	_ = l.http.Close()
 	for _, c := range l.cores {
 		if c.side != nil {
-			l.server.opt.Shared.leave(c.ledger)
+			l.server.opt.Shared.Leave(c.ledger)
 			c.side.Close()
 		}
 	}
@@ -315,12 +321,12 @@ func (l *life) end() {
 		l.side.Close()
 	}
 	if l.boot != nil {
-		l.boot.close()
+		l.boot.Close()
 	}
 	l.endLMCache()
 	for _, c := range l.cores {
 		if c.events != nil {
-			c.events.close()
+			c.events.Close()
 		}
 	}
 	l.client.Close()
@@ -338,7 +344,7 @@ func (l *life) wait(ctx context.Context) error {
 // newUUID is a random version 4 UUID; ids need to be unique, not secret.
 func newUUID() string {
 	a, b := rand.Uint64()&^0xf000|0x4000, rand.Uint64()&^(3<<62)|1<<63
-	s, t := hex16(a), hex16(b)
+	s, t := model.Hex16(a), model.Hex16(b)
 	return s[:8] + "-" + s[8:12] + "-" + s[12:] + "-" + t[:4] + "-" + t[4:]
 }
 

@@ -7,7 +7,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -16,7 +20,7 @@ import (
 func (x *exchange) startKV(j *job) *pydantic.Error {
 	l := x.life
 	s := l.server
-	if j.kv != nil {
+	if j.KV != nil {
 		l.count.kvParams.Add(1)
 	}
 	switch s.opt.Mode {
@@ -34,25 +38,25 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 		return x.loadLMCache(j)
 	case NIXL, NIXLPush, Ascend:
 	}
-	j.kvReq = parseKV(j.kv, s.opt.Mode)
+	j.kvReq = kvparams.ParseNIXL(j.KV, s.opt.Mode)
 	local := s.opt.Role != RolePrefill
-	switch j.kvReq.form {
-	case kvProduce:
+	switch j.kvReq.Form {
+	case kvparams.Produce:
 		local = false
-	case kvFatal:
-		s.badKV.add(x.id + ": " + j.kvReq.why)
+	case kvparams.Fatal:
+		s.badKV.add(x.id + ": " + j.kvReq.Why)
 		l.count.badKV.Add(1)
 		l.count.crashes.Add(1)
 		return pydantic.InternalError()
-	case kvBad:
-		s.badKV.add(x.id + ": " + j.kvReq.why)
+	case kvparams.Bad:
+		s.badKV.add(x.id + ": " + j.kvReq.Why)
 		l.count.badKV.Add(1)
-		s.opt.Log.WithField("request_id", x.id).Warnf("got invalid KVTransferParams: %s", j.kvReq.why)
+		s.opt.Log.WithField("request_id", x.id).Warnf("got invalid KVTransferParams: %s", j.kvReq.Why)
 		if local {
 			l.count.recomputed.Add(1)
 		}
-	case kvLoad:
-		if len(j.prompts) > 1 || j.n > 1 || j.promptLogprobs != nil {
+	case kvparams.Load:
+		if len(j.Prompts) > 1 || j.N > 1 || j.PromptLogprobs != nil {
 			// An assertion of the connector fails for such a request and takes
 			// the whole engine down (CVE-2026-94623).
 			l.count.crashes.Add(1)
@@ -62,7 +66,7 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 		if errors.Is(err, handover.ErrExpired) && s.opt.Mode == NIXL {
 			// Pull is a one-sided read: what stands in the blocks now is taken for the
 			// prompt's, and the answer is wrong.
-			j.wrongKV, err = true, nil
+			j.WrongKV, err = true, nil
 			s.refusals.add(x.id + ": " + handover.ErrExpired.Error() + ": the answer is wrong")
 			l.count.wrongKV.Add(1)
 		}
@@ -77,12 +81,12 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 			break
 		}
 		l.count.loaded.Add(1)
-		j.cached = len(j.prompts[0]) - 1
+		j.Cached = len(j.Prompts[0]) - 1
 		local = false
-	case kvAbsent:
+	case kvparams.Absent:
 	}
 	if local {
-		l.count.localPrefills.Add(int64(len(j.prompts)))
+		l.count.localPrefills.Add(int64(len(j.Prompts)))
 	}
 	return nil
 }
@@ -91,16 +95,16 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 // side channel.
 func (x *exchange) load(j *job) error {
 	l := x.life
-	c := j.kvReq.claim
-	g := NewGenerator(j.prompts[0], 0)
-	c.Prompt, c.Base, c.Version = g.hash(), j.meeting(l.server.opt.Mode), l.server.opt.handshake()
+	c := j.kvReq.Claim
+	g := model.NewGenerator(j.Prompts[0], 0)
+	c.Prompt, c.Base, c.Version = g.Hash(), j.meeting(l.server.opt.Mode), l.server.opt.handshake()
 	if c.Token == "" && !l.server.opt.RewrittenParams {
 		return handover.ErrTampered
 	}
-	if peer := l.server.opt.Shared.ledger(c.EngineID); peer != nil {
+	if peer := l.server.opt.Shared.Ledger(c.EngineID); peer != nil {
 		return peer.Take(c, time.Now())
 	}
-	addr := net.JoinHostPort(j.kvReq.host, strconv.Itoa(j.kvReq.port))
+	addr := net.JoinHostPort(j.kvReq.Host, strconv.Itoa(j.kvReq.Port))
 	return l.client.Take(x.r.Context(), addr, c)
 }
 
@@ -111,15 +115,15 @@ func (x *exchange) freeRemote(kv []byte) {
 	if l.server.opt.Mode != NIXL && l.server.opt.Mode != NIXLPush || oldRelease(l.server.opt.Version) {
 		return
 	}
-	k := parseKV(kv, l.server.opt.Mode)
-	if k.form != kvLoad {
+	k := kvparams.ParseNIXL(kv, l.server.opt.Mode)
+	if k.Form != kvparams.Load {
 		return
 	}
-	if peer := l.server.opt.Shared.ledger(k.claim.EngineID); peer != nil {
-		peer.Free(k.claim.EngineID, k.claim.RequestID)
+	if peer := l.server.opt.Shared.Ledger(k.Claim.EngineID); peer != nil {
+		peer.Free(k.Claim.EngineID, k.Claim.RequestID)
 		return
 	}
-	l.client.Free(x.r.Context(), net.JoinHostPort(k.host, strconv.Itoa(k.port)), k.claim)
+	l.client.Free(x.r.Context(), net.JoinHostPort(k.Host, strconv.Itoa(k.Port)), k.Claim)
 }
 
 // oldRelease tells a version before 0.21.
@@ -134,20 +138,20 @@ func oldRelease(version string) bool {
 // engine's own, which the kind of the route is a part of.
 func (j *job) meeting(mode Mode) string {
 	if mode == NIXLPush {
-		return j.id
+		return j.ID
 	}
-	return j.base
+	return j.Base
 }
 
 // startPool is the KV pool of plain mode: prefill stores what decode finds.
 func (x *exchange) startPool(j *job) {
 	l := x.life
 	pool := l.server.opt.Shared
-	for _, ids := range j.prompts {
-		g := NewGenerator(ids, 0)
-		h := g.hash()
-		if pool.has(h) {
-			j.cached += (len(ids) - 1) / cacheBlock * cacheBlock
+	for _, ids := range j.Prompts {
+		g := model.NewGenerator(ids, 0)
+		h := g.Hash()
+		if pool.Has(h) {
+			j.Cached += (len(ids) - 1) / kvcache.DefaultBlockSize * kvcache.DefaultBlockSize
 			continue
 		}
 		if l.server.opt.Role != RolePrefill {
@@ -163,9 +167,9 @@ func (x *exchange) prefilled(j *job) {
 		x.sendChunks(j)
 	case NIXL, Mooncake:
 	case Plain:
-		for _, ids := range j.prompts {
-			g := NewGenerator(ids, 0)
-			x.life.server.opt.Shared.store(g.hash())
+		for _, ids := range j.Prompts {
+			g := model.NewGenerator(ids, 0)
+			x.life.server.opt.Shared.Store(g.Hash())
 		}
 	}
 }
@@ -177,7 +181,7 @@ func (x *exchange) handOver(j *job, finish string) {
 	if offered := j.offers; offered {
 		x.offer(j, finish)
 		if m := l.server.opt.Mode; !j.offers && (m == MoRIIORead || m == MoRIIOWrite) {
-			j.kvJSON = x.appendMoRIIO(make([]byte, 0, 768), j.mooncake.transferID, len(j.prompts[0]))
+			j.HandedOver = x.appendMoRIIO(make([]byte, 0, 768), j.mooncake.TransferID, len(j.Prompts[0]))
 		}
 	}
 	if l.server.opt.Mode == P2P {
@@ -185,15 +189,15 @@ func (x *exchange) handOver(j *job, finish string) {
 		return
 	}
 	back := l.server.opt.Bidirectional && l.server.opt.Role == RoleDecode
-	if j.kvReq.form != kvProduce && !back || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly || l.server.opt.Mode == Ascend) {
+	if j.kvReq.Form != kvparams.Produce && !back || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly || l.server.opt.Mode == Ascend) {
 		return
 	}
-	if f := x.fault; f != nil && f.Kind == FaultNoKV {
+	if f := x.fault; f != nil && f.Kind == fault.NoKV {
 		return
 	}
-	requestID := j.id + "-" + hex16(finish64(uint64(time.Now().UnixNano())))[:8]
-	g := NewGenerator(j.prompts[0], 0)
-	h := handover.Handover{Prompt: g.hash(), Token: newToken(), Free: x.detach()}
+	requestID := j.ID + "-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8]
+	g := model.NewGenerator(j.Prompts[0], 0)
+	h := handover.Handover{Prompt: g.Hash(), Token: kvparams.NewToken(), Free: x.detach()}
 	if x.r.Header.Get("X-Request-Id") != "" {
 		h.Base = j.meeting(l.server.opt.Mode)
 	}
@@ -204,5 +208,5 @@ func (x *exchange) handOver(j *job, finish string) {
 	x.core.ledger.Put(requestID, h, time.Now())
 	l.count.made.Add(1)
 	host, port := l.advertised(x.core)
-	j.kvJSON = appendHandover(make([]byte, 0, 768), l.server.opt.Mode, x.core.engineID, requestID, host, port, len(j.prompts[0]), token)
+	j.HandedOver = kvparams.AppendHandover(make([]byte, 0, 768), l.server.opt.Mode, x.core.engineID, requestID, host, port, len(j.Prompts[0]), token)
 }

@@ -2,16 +2,12 @@ package fakevllm
 
 import (
 	"net/http"
-	"strconv"
-	"unicode/utf8"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
-
-// What ends the event of a token when there is nothing special about it.
-const chatTail = `"},"logprobs":null,"finish_reason":null,"token_ids":null}]}` + "\n\n"
-const textTail = `","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}` + "\n\n"
 
 // stream answers with events: 200 at once, as vLLM does, before anything is
 // computed; then one event per token.
@@ -20,14 +16,14 @@ func (x *exchange) stream(j *job) {
 	x.w.WriteHeader(http.StatusOK)
 	x.streaming = true
 	x.flush()
-	if x.strike(AfterHeaders, 0) {
+	if x.strike(fault.AfterHeaders, 0) {
 		return
 	}
-	if j.api == apiResponses || j.api == apiMessages {
+	if j.API == request.Responses || j.API == request.Messages {
 		x.agentStream(j)
 		return
 	}
-	if j.api == apiGenerate {
+	if j.API == request.Generate {
 		x.streamIDs(j)
 		return
 	}
@@ -36,50 +32,40 @@ func (x *exchange) stream(j *job) {
 		x.gone()
 		return
 	}
-	head := j.chunkHead()
+	head := j.ChunkHead()
 	buf := make([]byte, 0, 1024)
-	if j.chat {
-		for i := range j.n {
-			buf = x.appendRole(buf[:0], j, head, i)
+	if j.Chat {
+		for i := range j.N {
+			buf = j.AppendRole(buf[:0], head, i)
 			if !x.write(buf) {
 				x.gone()
 				return
 			}
 		}
 	}
-	if x.strike(AfterRole, 0) {
+	if x.strike(fault.AfterRole, 0) {
 		return
 	}
 	if j.loadErr != nil {
 		// vLLM finds the failed load out with the first result: behind the
 		// role chunk, inside the 200.
-		x.core.stats.fail.Add(1)
+		x.core.stats.Fail.Add(1)
 		x.fail(pydantic.InternalError())
 		return
 	}
-	lanes := j.lanes(false)
+	lanes := j.Lanes(false)
 	for i := range lanes {
-		ln := &lanes[i]
-		ln.head = strconv.AppendInt(append(make([]byte, 0, len(head)+32), head...), int64(ln.index), 10)
-		switch {
-		case ln.call != nil:
-			ln.head = append(ln.head, `,"delta":{`...)
-		case j.chat:
-			ln.head = append(ln.head, `,"delta":{"content":"`...)
-		default:
-			ln.head = append(ln.head, `,"text":"`...)
-		}
+		lanes[i].Begin(&j.Reply, head)
 	}
 	if !x.streamTokens(j, lanes, &p, buf) {
 		return
 	}
-	x.offer(j, lanes[0].seq.finish)
+	x.offer(j, lanes[0].Seq.Finish)
 	x.endStream(j, lanes, head, buf)
 }
 
 // streamTokens is the loop that benchmarks live in: no allocation per token.
-func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok bool) {
-	simple := j.logprobs == nil && !j.returnTokenIDs && !j.continuousUsage && !j.echo
+func (x *exchange) streamTokens(j *job, lanes []answer.Lane, p *pace, buf []byte) (ok bool) {
 	open := len(lanes)
 	for round := 1; open > 0; round++ {
 		if round > 1 && !x.tick(p) {
@@ -88,66 +74,45 @@ func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok b
 		}
 		for i := range lanes {
 			ln := &lanes[i]
-			if ln.seq.finish != "" {
+			if ln.Seq.Finish != "" {
 				continue
 			}
-			id, text := ln.step()
+			id, text := ln.Step()
 			x.generated(ln, id)
-			buf = append(buf[:0], ln.head...)
-			switch {
-			case ln.call != nil:
-				buf = ln.call.appendDelta(buf, ln.seq.n)
-			case ln.seq.keep:
-				if round == 1 && j.echo {
-					buf = jsontext.AppendText(buf, j.text(ln.prompt))
-				}
-				buf = jsontext.AppendText(buf, ln.seq.delta())
-			default:
-				if round == 1 && j.echo {
-					buf = jsontext.AppendText(buf, j.text(ln.prompt))
-				}
-				if text && !j.echoOnly {
-					buf = appendWordJSON(buf, id)
-				}
+			if ln.Seq.Finish != "" && ln.Index == 0 && x.life.server.opt.Bidirectional {
+				x.handOver(j, ln.Seq.Finish)
 			}
-			switch {
-			case simple && ln.seq.finish == "" && ln.call == nil && j.chat:
-				buf = append(buf, chatTail...)
-			case simple && ln.seq.finish == "" && ln.call == nil:
-				buf = append(buf, textTail...)
-			default:
-				buf = x.appendTail(buf, j, ln, id, round == 1)
-			}
-			if ln.seq.finish != "" {
+			buf = j.AppendEvent(buf[:0], ln, id, text, round == 1)
+			if ln.Seq.Finish != "" {
 				open--
-				x.core.finished(ln.seq.finish)
+				x.core.finished(ln.Seq.Finish)
 			}
 			if !x.write(buf) {
 				x.gone()
 				return false
 			}
 		}
-		if x.strike(AfterTokens, round) {
+		if x.strike(fault.AfterTokens, round) {
 			return false
 		}
 	}
 	return true
 }
 
-func (x *exchange) endStream(j *job, lanes []lane, head, buf []byte) {
+func (x *exchange) endStream(j *job, lanes []answer.Lane, head, buf []byte) {
 	buf = buf[:0]
-	if j.includeUsage {
+	if j.IncludeUsage {
 		prompt, completion := 0, 0
-		for _, ids := range j.prompts {
+		for _, ids := range j.Prompts {
 			prompt += len(ids)
 		}
 		for i := range lanes {
-			completion += lanes[i].seq.n
+			completion += lanes[i].Seq.N
 		}
 		// head ends in the beginning of a choice; this event has none.
 		buf = append(buf, head[:len(head)-len(`{"index":`)]...)
 		buf = append(buf, `],"usage":`...)
-		buf = x.appendUsage(buf, j, prompt, completion, true, false)
+		buf = j.AppendUsage(buf, prompt, completion, true, false)
 		buf = append(buf, "}\n\n"...)
 		if !x.write(buf) {
 			x.gone()
@@ -159,141 +124,4 @@ func (x *exchange) endStream(j *job, lanes []lane, head, buf []byte) {
 		return
 	}
 	x.completed()
-}
-
-// chunkHead is what all events of a request begin with, up to the index.
-func (j *job) chunkHead() []byte {
-	b := append(make([]byte, 0, 256), `data: {"id":`...)
-	b = jsontext.AppendString(b, j.id)
-	if j.chat {
-		b = append(b, `,"object":"chat.completion.chunk","created":`...)
-	} else {
-		b = append(b, `,"object":"text_completion","created":`...)
-	}
-	b = strconv.AppendInt(b, j.created, 10)
-	b = append(b, `,"model":`...)
-	b = jsontext.AppendString(b, j.model)
-	return append(b, `,"choices":[{"index":`...)
-}
-
-func (x *exchange) appendRole(b []byte, j *job, head []byte, index int) []byte {
-	b = strconv.AppendInt(append(b, head...), int64(index), 10)
-	b = append(b, `,"delta":{"role":`...)
-	b = jsontext.AppendString(b, j.role())
-	b = append(b, `,"content":""},"logprobs":null,"finish_reason":null}]`...)
-	if j.continuousUsage {
-		b = x.appendUsage(append(b, `,"usage":`...), j, len(j.prompts[0]), 0, false, false)
-	}
-	b = append(b, `,"prompt_token_ids":`...)
-	if j.returnTokenIDs {
-		b = jsontext.AppendInts(b, j.prompts[0])
-	} else {
-		b = append(b, "null"...)
-	}
-	b = append(b, `,"prompt_text":null}`+"\n\n"...)
-	if text := j.echoText(); text != "" {
-		b = strconv.AppendInt(append(b, head...), int64(index), 10)
-		b = append(b, `,"delta":{"content":`...)
-		b = jsontext.AppendString(b, text)
-		b = append(b, `},"logprobs":null,"finish_reason":null}]`...)
-		if j.continuousUsage {
-			b = x.appendUsage(append(b, `,"usage":`...), j, len(j.prompts[0]), 0, false, false)
-		}
-		b = append(b, "}\n\n"...)
-	}
-	return b
-}
-
-// role is whose message the answer is.
-func (j *job) role() string {
-	if j.addGenerate {
-		return "assistant"
-	}
-	return j.messages[len(j.messages)-1].role
-}
-
-// echoText is what echo puts before a chat answer: the last message if it is
-// of the answer's role.
-func (j *job) echoText() string {
-	if last := j.messages[len(j.messages)-1]; j.echo && last.role == j.role() {
-		return last.text
-	}
-	return ""
-}
-
-// appendTail closes the text and renders the rest of an event in full.
-func (x *exchange) appendTail(b []byte, j *job, ln *lane, id int, first bool) []byte {
-	if ln.call != nil {
-		b = append(b, `},"logprobs":`...)
-	} else if j.chat {
-		b = append(b, `"},"logprobs":`...)
-	} else {
-		b = append(b, `","logprobs":`...)
-	}
-	switch {
-	case j.logprobs == nil || ln.call != nil:
-		b = append(b, "null"...)
-	case j.chat:
-		b = append(b, `{"content":[`...)
-		b = append(appendChatLogprob(b, id, *j.logprobs), "]}"...)
-	case first && j.echo:
-		ids := append(append([]int(nil), j.prompts[ln.prompt]...), id)
-		b = appendTextLogprobs(b, ids, 1, 0)
-	default:
-		b = appendTextLogprobs(b, []int{id}, 0, ln.offset)
-	}
-	if first && j.echo {
-		ln.offset += utf8.RuneCountInString(j.text(ln.prompt))
-	}
-	ln.offset += utf8.RuneCount(AppendWord(nil, id))
-	b = append(b, `,"finish_reason":`...)
-	if ln.seq.finish == "" {
-		b = append(b, "null"...)
-	} else {
-		b = jsontext.AppendString(b, ln.finishReason(j))
-	}
-	if ln.seq.finish != "" || !j.chat {
-		b = appendReason(append(b, `,"stop_reason":`...), ln.seq.reason)
-	}
-	if !j.chat {
-		b = append(b, `,"prompt_token_ids":`...)
-		if first && j.returnTokenIDs {
-			b = jsontext.AppendInts(b, j.prompts[ln.prompt])
-		} else {
-			b = append(b, "null"...)
-		}
-	}
-	b = append(b, `,"token_ids":`...)
-	if j.returnTokenIDs {
-		b = append(strconv.AppendInt(append(b, '['), int64(id), 10), ']')
-	} else {
-		b = append(b, "null"...)
-	}
-	b = append(b, "}]"...)
-	if j.continuousUsage {
-		b = x.appendUsage(append(b, `,"usage":`...), j, len(j.prompts[ln.prompt]), ln.seq.n, false, false)
-	}
-	if ln.seq.finish != "" && ln.index == 0 && x.life.server.opt.Bidirectional {
-		if x.handOver(j, ln.seq.finish); j.kvJSON != nil {
-			b = append(append(b, `,"kv_transfer_params":`...), j.kvJSON...)
-		}
-	}
-	return append(b, "}\n\n"...)
-}
-
-// appendDelta is the inside of "delta" for the nth token of a tool call.
-func (c *call) appendDelta(b []byte, n int) []byte {
-	switch {
-	case n == 1:
-		b = append(b, `"tool_calls":[{"id":`...)
-		b = jsontext.AppendString(b, c.id)
-		b = append(b, `,"type":"function","index":0,"function":{"name":`...)
-		b = jsontext.AppendString(b, c.name)
-		return append(b, `,"arguments":""}}]`...)
-	case n-2 < len(c.parts):
-		b = append(b, `"tool_calls":[{"index":0,"function":{"arguments":`...)
-		b = jsontext.AppendString(b, c.parts[n-2])
-		return append(b, "}}]"...)
-	}
-	return b // EOS: an empty delta
 }

@@ -5,6 +5,9 @@ import (
 	"sync"
 )
 
+// DefaultBlockSize is how many tokens a block holds by default.
+const DefaultBlockSize = 16
+
 // Config describes a cache.
 type Config struct {
 	BlockSize int // tokens

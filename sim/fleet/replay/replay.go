@@ -15,12 +15,13 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
 
 const (
-	model = "replay/simulated"
+	modelName = "replay/simulated"
 	// maxModelLen has room for the longest prompts of production traces.
 	maxModelLen = 200_000
 	// agentTTL is longer than usual: on a machine that is loaded to the brim
@@ -62,7 +63,7 @@ func replay(ctx context.Context, o options, stdout, stderr io.Writer) (err error
 		Proxies: o.proxies, Prefill: o.prefill, Decode: o.decode, AdminKey: key,
 		ProxyArgs: []string{"--access-log=off", "--connector", o.connector},
 		Node: fleet.NodeSpec{
-			Connector: o.connector, Model: model, TTFT: o.ttft, ITL: o.itl, MaxModelLen: maxModelLen, TTL: agentTTL,
+			Connector: o.connector, Model: modelName, TTFT: o.ttft, ITL: o.itl, MaxModelLen: maxModelLen, TTL: agentTTL,
 			EngineArgs: []string{"--faults", "--strict"}, // the first serves /fake/state, the second counts what a proxy should not send
 		},
 	})
@@ -109,9 +110,9 @@ func replay(ctx context.Context, o options, stdout, stderr io.Writer) (err error
 // request builds the body for an entry and the one right answer to it.
 func request(e *loadgen.Entry) ([]byte, loadgen.Expected) {
 	body := make([]byte, 0, 256+7*e.InputLength) // an id has at most six digits
-	body = append(body, `{"model":"`+model+`","prompt":[`...)
-	gen := fakevllm.NewGenerator(nil, 0)
-	e.EachToken(fakevllm.FirstTextToken, fakevllm.VocabSize, func(id int) {
+	body = append(body, `{"model":"`+modelName+`","prompt":[`...)
+	gen := model.NewGenerator(nil, 0)
+	e.EachToken(model.FirstTextToken, model.VocabSize, func(id int) {
 		body = strconv.AppendInt(body, int64(id), 10)
 		body = append(body, ',')
 		gen.Push(id)
@@ -125,7 +126,7 @@ func request(e *loadgen.Entry) ([]byte, loadgen.Expected) {
 	for range e.OutputLength {
 		id, _ := gen.Next() // ignore_eos: it never ends early
 		gen.Push(id)
-		text = fakevllm.AppendWord(text, id)
+		text = model.AppendWord(text, id)
 	}
 	return body, loadgen.Expected{Text: text, PromptTokens: e.InputLength, CompletionTokens: e.OutputLength, FinishReason: "length"}
 }

@@ -35,7 +35,7 @@ func TestRequestAndItsAnswerBelongTogether(t *testing.T) {
 		if err := json.Unmarshal(body, &fields); err != nil {
 			t.Fatal(err)
 		}
-		if len(fields.Prompt) != e.InputLength || fields.MaxTokens != e.OutputLength || !fields.IgnoreEOS || fields.Model != model {
+		if len(fields.Prompt) != e.InputLength || fields.MaxTokens != e.OutputLength || !fields.IgnoreEOS || fields.Model != modelName {
 			t.Errorf("%d + %d tokens: body has %d + %d", e.InputLength, e.OutputLength, len(fields.Prompt), fields.MaxTokens)
 		}
 		answers, err := fakevllm.ExpectedAnswers(false, body, maxModelLen)

@@ -1,0 +1,73 @@
+package answer
+
+import (
+	"strconv"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+)
+
+// messagesForm is a stream of /v1/messages; the members of its events come in vLLM's
+// order.
+type messagesForm struct{}
+
+// event writes an event whose members behind its type are given.
+func (messagesForm) event(n *named, name string, members ...string) {
+	n.buf = append(append(n.buf, "event: "...), name...)
+	n.buf = append(append(n.buf, "\ndata: {\"type\":\""...), name...)
+	n.buf = append(n.buf, '"')
+	for _, m := range members {
+		n.buf = append(n.buf, m...)
+	}
+	n.buf = append(n.buf, "}\n\n"...)
+}
+
+func (messagesForm) accepted(*named) {}
+
+func (f messagesForm) began(n *named) {
+	b := jsontext.AppendString(append([]byte(nil), `,"message":{"id":`...), n.j.ID)
+	b = jsontext.AppendString(append(b, `,"type":"message","role":"assistant","content":[],"model":`...), n.j.ServedAs)
+	b = n.j.appendMessageUsage(append(b, `,"stop_reason":null,"stop_sequence":null,"usage":`...), 0, false)
+	f.event(n, "message_start", string(append(b, '}')))
+}
+
+func (f messagesForm) opened(n *named) {
+	block := `{"type":"text","text":""}`
+	switch n.open.kind {
+	case kindThinking:
+		block = `{"type":"thinking","thinking":""}`
+	case kindCall:
+		b := jsontext.AppendString(append([]byte(nil), `{"type":"tool_use","id":`...), n.open.id)
+		b = jsontext.AppendString(append(b, `,"name":`...), n.open.name)
+		block = string(append(b, `,"input":{}}`...))
+	}
+	f.event(n, "content_block_start", `,"content_block":`, block, f.index(n))
+}
+
+func (messagesForm) index(n *named) string { return `,"index":` + strconv.Itoa(n.at) }
+
+func (f messagesForm) added(n *named, what string) {
+	kind, text := "text_delta", "text"
+	switch n.open.kind {
+	case kindThinking:
+		kind, text = "thinking_delta", "thinking"
+	case kindCall:
+		kind, text = "input_json_delta", "partial_json"
+	}
+	f.delta(n, kind, text, what)
+}
+
+func (f messagesForm) delta(n *named, kind, member, text string) {
+	f.event(n, "content_block_delta", `,"delta":{"type":"`, kind, `","`, member, `":`, string(jsontext.AppendString(nil, text)), `}`, f.index(n))
+}
+
+func (f messagesForm) closed(n *named) {
+	if n.open.kind == kindThinking {
+		f.delta(n, "signature_delta", "signature", n.j.signature(n.at))
+	}
+	f.event(n, "content_block_stop", f.index(n))
+}
+
+func (f messagesForm) ended(n *named) {
+	f.event(n, "message_delta", `,"delta":{"stop_reason":"`, n.j.stopReason(n.ln), `","stop_sequence":null},"usage":`, string(n.j.appendMessageUsage(nil, n.ln.Seq.N, n.j.Details)))
+	f.event(n, "message_stop")
+}

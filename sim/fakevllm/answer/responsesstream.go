@@ -1,0 +1,101 @@
+package answer
+
+import (
+	"strconv"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+)
+
+// responsesForm is a stream of /v1/responses; the members of its events come in vLLM's
+// order.
+type responsesForm struct{}
+
+// event writes an event of these members; sequence_number stands behind them, and in
+// front of last.
+func (responsesForm) event(n *named, name, last string, members ...string) {
+	n.buf = append(append(n.buf, "event: "...), name...)
+	n.buf = append(n.buf, "\ndata: {"...)
+	for _, m := range members {
+		n.buf = append(n.buf, m...)
+	}
+	n.buf = strconv.AppendInt(append(n.buf, `,"sequence_number":`...), int64(n.seq), 10)
+	n.buf = append(n.buf, last...)
+	n.buf = append(append(append(n.buf, `,"type":"`...), name...), '"')
+	if name == argumentsDone {
+		n.buf = jsontext.AppendString(append(n.buf, `,"name":`...), n.open.name)
+	}
+	n.buf = append(n.buf, "}\n\n"...)
+	n.seq++
+}
+
+// response is an event that holds the whole response object.
+func (f responsesForm) response(n *named, name, status string) {
+	f.event(n, name, "", `"response":`, string(n.j.AppendResponse(nil, n.ln, status)), `}`)
+}
+
+func (f responsesForm) accepted(n *named) {
+	f.response(n, "response.created", "in_progress")
+	f.response(n, "response.in_progress", "in_progress")
+}
+
+func (responsesForm) began(*named) {}
+
+// item is an event about the whole of n.open.
+func (f responsesForm) item(n *named, name, status string) {
+	f.event(n, name, "", `"item":`, string(n.j.appendItem(nil, n.at, n.open, status)), `,"output_index":`, strconv.Itoa(n.at))
+}
+
+// place says which item an event is about.
+func (responsesForm) place(n *named) (item, index string) {
+	return `"item_id":` + string(jsontext.AppendString(nil, n.j.itemID(n.at, n.open.kind))), `,"output_index":` + strconv.Itoa(n.at)
+}
+
+const (
+	firstContent  = `"content_index":0,`
+	argumentsDone = "response.function_call_arguments.done"
+)
+
+// content is an event about the content of n.open.
+func (f responsesForm) content(n *named, name, logprobs string) {
+	item, index := f.place(n)
+	f.event(n, name, "", firstContent, item, index, `,"part":`, string(appendContentPart(nil, n.open, logprobs)))
+}
+
+func (f responsesForm) opened(n *named) {
+	f.item(n, "response.output_item.added", "in_progress")
+	if n.open.kind != kindCall {
+		f.content(n, "response.content_part.added", "[]")
+	}
+}
+
+func (f responsesForm) added(n *named, what string) {
+	item, index := f.place(n)
+	delta := `"delta":` + string(jsontext.AppendString(nil, what)) + `,`
+	switch n.open.kind {
+	case kindCall:
+		f.event(n, "response.function_call_arguments.delta", "", delta, item, index)
+	case kindThinking:
+		f.event(n, "response.reasoning_text.delta", "", firstContent, delta, item, index)
+	default:
+		f.event(n, "response.output_text.delta", "", firstContent, delta, item, `,"logprobs":[]`, index)
+	}
+}
+
+func (f responsesForm) closed(n *named) {
+	item, index := f.place(n)
+	text := string(jsontext.AppendString(nil, n.open.text))
+	switch n.open.kind {
+	case kindCall:
+		f.event(n, argumentsDone, "", `"arguments":`, text, `,`, item, index)
+	case kindThinking:
+		f.event(n, "response.reasoning_text.done", `,"text":`+text, firstContent, item, index)
+	default:
+		f.event(n, "response.output_text.done", `,"text":`+text, firstContent, item, `,"logprobs":[]`, index)
+	}
+	if n.open.kind != kindCall {
+		f.content(n, "response.content_part.done", "null")
+	}
+	f.item(n, "response.output_item.done", "completed")
+}
+
+func (f responsesForm) ended(n *named) { f.response(n, "response.completed", "") }

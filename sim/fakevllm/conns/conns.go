@@ -1,0 +1,103 @@
+// Package conns ends connections as an engine does that dies: all at once, by RST.
+package conns
+
+import (
+	"net"
+	"net/http"
+	"sync"
+)
+
+// Listener remembers its open connections so that all can be ended at once.
+type Listener struct {
+	net.Listener
+
+	mu    sync.Mutex // guards conns and shut
+	conns map[*conn]struct{}
+	shut  bool
+}
+
+type conn struct {
+	*net.TCPConn
+	l    *Listener
+	idle bool // guarded by l.mu
+}
+
+// Track remembers what a listener accepts, which is TCP.
+func Track(ln net.Listener) *Listener {
+	return &Listener{Listener: ln, conns: make(map[*conn]struct{})}
+}
+
+// Accept is net.Listener's.
+func (l *Listener) Accept() (net.Conn, error) {
+	raw, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{TCPConn: raw.(*net.TCPConn), l: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.shut {
+		SetReset(c)
+		_ = c.TCPConn.Close()
+		return nil, net.ErrClosed
+	}
+	l.conns[c] = struct{}{}
+	return c, nil
+}
+
+// Close is net.Conn's.
+func (c *conn) Close() error {
+	c.l.mu.Lock()
+	delete(c.l.conns, c)
+	c.l.mu.Unlock()
+	return c.TCPConn.Close()
+}
+
+// SetReset makes the next Close of one of these connections send RST.
+func SetReset(c net.Conn) {
+	if c, ok := c.(*conn); ok {
+		_ = c.SetLinger(0)
+	}
+}
+
+// ResetAll closes the listener and ends every connection by RST.
+func (l *Listener) ResetAll() {
+	l.mu.Lock()
+	l.shut = true
+	open := make([]*conn, 0, len(l.conns))
+	for c := range l.conns {
+		open = append(open, c)
+	}
+	l.mu.Unlock()
+	_ = l.Listener.Close()
+	for _, c := range open {
+		SetReset(c)
+		_ = c.Close()
+	}
+}
+
+// State is http.Server's ConnState hook.
+func (l *Listener) State(nc net.Conn, st http.ConnState) {
+	c, ok := nc.(*conn)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.idle = st == http.StateIdle
+}
+
+// CloseIdle ends idle connections by FIN.
+func (l *Listener) CloseIdle() {
+	l.mu.Lock()
+	var idle []*conn
+	for c := range l.conns {
+		if c.idle {
+			idle = append(idle, c)
+		}
+	}
+	l.mu.Unlock()
+	for _, c := range idle {
+		_ = c.Close()
+	}
+}

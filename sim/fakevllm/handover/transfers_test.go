@@ -1,0 +1,32 @@
+package handover
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// Blocks that were freed are not given away, whether anybody has looked meanwhile
+// or not, and an id that is over is not used again.
+func TestTransferAfterItsTime(t *testing.T) {
+	t.Parallel()
+	reused := 0
+	tr := NewTransfers(time.Millisecond, nil, func(string) { reused++ })
+	if !tr.Begin("x") {
+		t.Error("a new id is not taken")
+	}
+	tr.Finish("x", 1, time.Now().Add(-time.Hour))
+	if prompt, err := tr.Pull("x"); !errors.Is(err, ErrNoPrefill) {
+		t.Errorf("got %d, %v", prompt, err)
+	}
+	if waiting, expired := tr.Counts(time.Now()); waiting != 0 || expired != 1 || reused != 0 {
+		t.Errorf("%d wait, %d have expired, %d are reused", waiting, expired, reused)
+	}
+	if tr.Begin("x") {
+		t.Error("an id that is over is taken again")
+	}
+	tr.Drop("y")
+	if len(tr.Open) > 0 {
+		t.Errorf("%d are kept", len(tr.Open))
+	}
+}

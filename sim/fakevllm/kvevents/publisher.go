@@ -1,0 +1,213 @@
+package kvevents
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/pdmesh/pdmesh/internal/zmq"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
+)
+
+// Publisher publishes what is stored in and removed from the cache of one engine core.
+type Publisher struct {
+	conf   Config
+	arrays bool // events are arrays, as up to vLLM 0.23
+	topics bool // replays name the topic, as since 0.26
+	pub    *zmq.Publisher
+	router *zmq.Listener // nil without replay
+	size   int           // tokens of a block
+
+	mu     sync.Mutex // guards everything below
+	next   uint64
+	buffer [][]byte // payloads of the last messages
+}
+
+// Start brings a publisher up, in the form of a version of vLLM by its minor number; nil
+// for an engine that publishes nothing. It binds as vLLM's does: where the endpoint has a
+// wildcard; otherwise it connects. Port 0 binds, too.
+func Start(ctx context.Context, conf *Config, minor, blockSize int) (*Publisher, error) {
+	if conf == nil || !conf.Enabled || conf.filled().Publisher != "zmq" {
+		return nil, nil
+	}
+	e := &Publisher{conf: conf.filled(), arrays: minor < 24, topics: minor >= 26, size: blockSize}
+	var err error
+	if binds := strings.Contains(e.conf.Endpoint, "*") || strings.Contains(e.conf.Endpoint, "::") || strings.HasSuffix(e.conf.Endpoint, ":0"); binds {
+		if e.pub, err = zmq.Publish(ctx, e.conf.Endpoint, e.conf.HWM, nil); err == nil {
+			e.conf.Endpoint = withPort(e.conf.Endpoint, e.pub.Addr())
+		}
+	} else {
+		e.pub, err = zmq.PublishTo(e.conf.Endpoint, e.conf.HWM)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("publish KV events: %w", err)
+	}
+	if e.conf.ReplayEndpoint != nil {
+		if e.router, err = zmq.Listen(ctx, zmq.Router, *e.conf.ReplayEndpoint, zmq.Bounds{}, nil); err != nil {
+			return nil, errors.Join(fmt.Errorf("replay KV events: %w", err), e.pub.Close())
+		}
+		at := withPort(*e.conf.ReplayEndpoint, e.router.Addr())
+		e.conf.ReplayEndpoint = &at
+	}
+	return e, nil
+}
+
+// withPort is an endpoint with the port that it was bound to.
+func withPort(endpoint string, addr net.Addr) string {
+	_, port, err := net.SplitHostPort(addr.String())
+	if err != nil {
+		return endpoint
+	}
+	return endpoint[:strings.LastIndexByte(endpoint, ':')+1] + port
+}
+
+// Config is the configuration with its defaults, and the ports that were bound.
+func (e *Publisher) Config() Config { return e.conf }
+
+// Close ends it, and the replays.
+func (e *Publisher) Close() {
+	_ = e.pub.Close()
+	if e.router != nil {
+		_ = e.router.Close()
+	}
+}
+
+// Tell publishes a change as a batch of its own.
+func (e *Publisher) Tell(c kvcache.Event) {
+	b := msgp.AppendArrayHeader(nil, 3)
+	b = msgp.AppendFloat64(b, float64(time.Now().UnixMicro())/1e6)
+	b = msgp.AppendArrayHeader(b, 1)
+	if e.arrays {
+		b = e.appendArray(b, c)
+	} else {
+		b = e.appendMap(b, c)
+	}
+	b = msgp.AppendInt(b, 0) // data_parallel_rank
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	seq := e.next
+	e.next++
+	e.buffer = append(e.buffer, b)
+	if len(e.buffer) > e.conf.BufferSteps {
+		e.buffer = e.buffer[1:]
+	}
+	e.pub.Send([]byte(e.conf.Topic), binary.BigEndian.AppendUint64(nil, seq), b)
+}
+
+func appendHashes(b []byte, hashes []uint64) []byte {
+	b = msgp.AppendArrayHeader(b, uint32(len(hashes))) //nolint:gosec // blocks of one prompt
+	for _, h := range hashes {
+		b = msgp.AppendUint64(b, h)
+	}
+	return b
+}
+
+func appendParent(b []byte, parent uint64) []byte {
+	if parent == 0 {
+		return msgp.AppendNil(b)
+	}
+	return msgp.AppendUint64(b, parent)
+}
+
+func appendTokenIDs(b []byte, ids []int) []byte {
+	b = msgp.AppendArrayHeader(b, uint32(len(ids))) //nolint:gosec // a prompt
+	for _, id := range ids {
+		b = msgp.AppendInt(b, id)
+	}
+	return b
+}
+
+// appendExtraKeys gives each block nothing, and the first of a prompt its salt.
+func appendExtraKeys(b []byte, c kvcache.Event) []byte {
+	b = msgp.AppendArrayHeader(b, uint32(len(c.Hashes))) //nolint:gosec // blocks of one prompt
+	for i := range c.Hashes {
+		if i > 0 || c.Salt == "" {
+			b = msgp.AppendNil(b)
+			continue
+		}
+		b = msgp.AppendString(msgp.AppendArrayHeader(b, 1), c.Salt)
+	}
+	return b
+}
+
+// appendMap is the form since vLLM 0.24.
+func (e *Publisher) appendMap(b []byte, c kvcache.Event) []byte {
+	if !c.Stored {
+		b = msgp.AppendString(msgp.AppendString(msgp.AppendMapHeader(b, 3), "type"), "BlockRemoved")
+		b = appendHashes(msgp.AppendString(b, "block_hashes"), c.Hashes)
+		return msgp.AppendString(msgp.AppendString(b, "medium"), "GPU")
+	}
+	b = msgp.AppendString(msgp.AppendString(msgp.AppendMapHeader(b, 11), "type"), "BlockStored")
+	b = appendHashes(msgp.AppendString(b, "block_hashes"), c.Hashes)
+	b = appendParent(msgp.AppendString(b, "parent_block_hash"), c.Parent)
+	b = appendTokenIDs(msgp.AppendString(b, "token_ids"), c.Tokens)
+	b = msgp.AppendInt(msgp.AppendString(b, "block_size"), e.size)
+	b = msgp.AppendNil(msgp.AppendString(b, "lora_id"))
+	b = msgp.AppendString(msgp.AppendString(b, "medium"), "GPU")
+	b = msgp.AppendNil(msgp.AppendString(b, "lora_name"))
+	b = appendExtraKeys(msgp.AppendString(b, "extra_keys"), c)
+	b = msgp.AppendInt(msgp.AppendString(b, "group_idx"), 0)
+	return msgp.AppendString(msgp.AppendString(b, "kv_cache_spec_kind"), "full_attention")
+}
+
+// appendArray is the form up to 0.23.
+func (e *Publisher) appendArray(b []byte, c kvcache.Event) []byte {
+	if !c.Stored {
+		b = msgp.AppendString(msgp.AppendArrayHeader(b, 3), "BlockRemoved")
+		return msgp.AppendString(appendHashes(b, c.Hashes), "GPU")
+	}
+	b = msgp.AppendString(msgp.AppendArrayHeader(b, 9), "BlockStored")
+	b = appendParent(appendHashes(b, c.Hashes), c.Parent)
+	b = msgp.AppendInt(appendTokenIDs(b, c.Tokens), e.size)
+	b = msgp.AppendString(msgp.AppendNil(b), "GPU") // lora_id, medium
+	return appendExtraKeys(msgp.AppendNil(b), c)    // lora_name
+}
+
+// Replay answers who has missed messages, until Close.
+func (e *Publisher) Replay() {
+	if e.router == nil {
+		return
+	}
+	for {
+		m, err := e.router.Receive(context.Background())
+		if err != nil {
+			return
+		}
+		if len(m.Frames) != 2 || len(m.Frames[1]) != 8 {
+			continue // vLLM logs it and answers nothing
+		}
+		e.answer(m, binary.BigEndian.Uint64(m.Frames[1]))
+	}
+}
+
+// endOfReplay stands for the number of a message after the last one.
+const endOfReplay = 1<<64 - 1
+
+// answer sends what is still there from a number on, and the end.
+func (e *Publisher) answer(m zmq.Message, from uint64) {
+	e.mu.Lock()
+	first := e.next - uint64(len(e.buffer))
+	list := e.buffer
+	e.mu.Unlock()
+	for i, payload := range list {
+		if seq := first + uint64(i); seq >= from && e.reply(m, seq, []byte(e.conf.Topic), payload) != nil { //nolint:gosec // an index
+			return // it has left
+		}
+	}
+	_ = e.reply(m, endOfReplay, nil, nil) // it may have left
+}
+
+func (e *Publisher) reply(m zmq.Message, seq uint64, topic, payload []byte) error {
+	number := binary.BigEndian.AppendUint64(nil, seq)
+	if e.topics {
+		return m.Answer(nil, topic, number, payload)
+	}
+	return m.Answer(nil, number, payload)
+}
