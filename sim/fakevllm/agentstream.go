@@ -9,7 +9,7 @@ import (
 // agentStream answers with named events: 200 at once, then what says nothing yet, then
 // one event for each token that has text.
 func (x *exchange) agentStream(j *job) {
-	n := answer.NewNamed(&j.Reply)
+	n := answer.NewNamedEvents(&j.Reply)
 	flush := func() bool {
 		b := n.Take()
 		ok := len(b) == 0 || x.write(b)

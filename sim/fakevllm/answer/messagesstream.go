@@ -11,7 +11,7 @@ import (
 type messagesForm struct{}
 
 // event writes an event whose members behind its type are given.
-func (messagesForm) event(n *named, name string, members ...string) {
+func (messagesForm) event(n *NamedEvents, name string, members ...string) {
 	n.buf = append(append(n.buf, "event: "...), name...)
 	n.buf = append(append(n.buf, "\ndata: {\"type\":\""...), name...)
 	n.buf = append(n.buf, '"')
@@ -21,16 +21,16 @@ func (messagesForm) event(n *named, name string, members ...string) {
 	n.buf = append(n.buf, "}\n\n"...)
 }
 
-func (messagesForm) accepted(*named) {}
+func (messagesForm) accepted(*NamedEvents) {}
 
-func (f messagesForm) began(n *named) {
+func (f messagesForm) began(n *NamedEvents) {
 	b := jsontext.AppendString(append([]byte(nil), `,"message":{"id":`...), n.j.ID)
 	b = jsontext.AppendString(append(b, `,"type":"message","role":"assistant","content":[],"model":`...), n.j.ServedAs)
 	b = n.j.appendMessageUsage(append(b, `,"stop_reason":null,"stop_sequence":null,"usage":`...), 0, false)
 	f.event(n, "message_start", string(append(b, '}')))
 }
 
-func (f messagesForm) opened(n *named) {
+func (f messagesForm) opened(n *NamedEvents) {
 	block := `{"type":"text","text":""}`
 	switch n.open.kind {
 	case kindThinking:
@@ -43,9 +43,9 @@ func (f messagesForm) opened(n *named) {
 	f.event(n, "content_block_start", `,"content_block":`, block, f.index(n))
 }
 
-func (messagesForm) index(n *named) string { return `,"index":` + strconv.Itoa(n.at) }
+func (messagesForm) index(n *NamedEvents) string { return `,"index":` + strconv.Itoa(n.at) }
 
-func (f messagesForm) added(n *named, what string) {
+func (f messagesForm) added(n *NamedEvents, what string) {
 	kind, text := "text_delta", "text"
 	switch n.open.kind {
 	case kindThinking:
@@ -56,18 +56,18 @@ func (f messagesForm) added(n *named, what string) {
 	f.delta(n, kind, text, what)
 }
 
-func (f messagesForm) delta(n *named, kind, member, text string) {
+func (f messagesForm) delta(n *NamedEvents, kind, member, text string) {
 	f.event(n, "content_block_delta", `,"delta":{"type":"`, kind, `","`, member, `":`, string(jsontext.AppendString(nil, text)), `}`, f.index(n))
 }
 
-func (f messagesForm) closed(n *named) {
+func (f messagesForm) closed(n *NamedEvents) {
 	if n.open.kind == kindThinking {
 		f.delta(n, "signature_delta", "signature", n.j.signature(n.at))
 	}
 	f.event(n, "content_block_stop", f.index(n))
 }
 
-func (f messagesForm) ended(n *named) {
+func (f messagesForm) ended(n *NamedEvents) {
 	f.event(n, "message_delta", `,"delta":{"stop_reason":"`, n.j.stopReason(n.ln), `","stop_sequence":null},"usage":`, string(n.j.appendMessageUsage(nil, n.ln.Seq.N, n.j.Details)))
 	f.event(n, "message_stop")
 }

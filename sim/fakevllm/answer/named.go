@@ -2,8 +2,8 @@ package answer
 
 import "github.com/pdmesh/pdmesh/sim/fakevllm/request"
 
-// named writes the named events of a stream of one of the two agents' APIs.
-type named struct {
+// NamedEvents writes the named events of a stream of one of the two agents' APIs.
+type NamedEvents struct {
 	j    *Reply
 	ln   *Lane
 	buf  []byte
@@ -15,43 +15,43 @@ type named struct {
 
 // streamForm is what the two APIs have of their own in a stream.
 type streamForm interface {
-	accepted(*named)             // before anything is computed
-	began(*named)                // the prompt is computed
-	opened(*named)               // the deltas that follow are of n.open
-	added(n *named, what string) // one more token with text
-	closed(*named)               // n.open is whole
-	ended(*named)
+	accepted(*NamedEvents)             // before anything is computed
+	began(*NamedEvents)                // the prompt is computed
+	opened(*NamedEvents)               // the deltas that follow are of n.open
+	added(n *NamedEvents, what string) // one more token with text
+	closed(*NamedEvents)               // n.open is whole
+	ended(*NamedEvents)
 }
 
-// NewNamed begins a stream.
-func NewNamed(j *Reply) *named {
+// NewNamedEvents begins a stream.
+func NewNamedEvents(j *Reply) *NamedEvents {
 	if j.API == request.Responses {
-		return &named{j: j, form: responsesForm{}}
+		return &NamedEvents{j: j, form: responsesForm{}}
 	}
-	return &named{j: j, form: messagesForm{}}
+	return &NamedEvents{j: j, form: messagesForm{}}
 }
 
 // Take gives the events that were not taken yet. They are good until the next call.
-func (n *named) Take() []byte {
+func (n *NamedEvents) Take() []byte {
 	b := n.buf
 	n.buf = n.buf[:0]
 	return b
 }
 
 // Accept is the beginning, before anything is computed.
-func (n *named) Accept() { n.form.accepted(n) }
+func (n *NamedEvents) Accept() { n.form.accepted(n) }
 
 // Begin is when the prompt is computed.
-func (n *named) Begin() { n.form.began(n) }
+func (n *NamedEvents) Begin() { n.form.began(n) }
 
 // End is behind the last token.
-func (n *named) End() {
+func (n *NamedEvents) End() {
 	n.close()
 	n.form.ended(n)
 }
 
 // Token says what the newest token of a lane adds.
-func (n *named) Token(ln *Lane) {
+func (n *NamedEvents) Token(ln *Lane) {
 	n.ln = ln
 	p, index := n.ln.newest()
 	if p.kind == kindNone {
@@ -68,7 +68,7 @@ func (n *named) Token(ln *Lane) {
 	}
 }
 
-func (n *named) close() {
+func (n *NamedEvents) close() {
 	if n.open.kind != kindNone {
 		n.open.text = n.ln.said()[n.at].text
 		n.form.closed(n)

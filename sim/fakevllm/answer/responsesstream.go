@@ -12,7 +12,7 @@ type responsesForm struct{}
 
 // event writes an event of these members; sequence_number stands behind them, and in
 // front of last.
-func (responsesForm) event(n *named, name, last string, members ...string) {
+func (responsesForm) event(n *NamedEvents, name, last string, members ...string) {
 	n.buf = append(append(n.buf, "event: "...), name...)
 	n.buf = append(n.buf, "\ndata: {"...)
 	for _, m := range members {
@@ -29,24 +29,24 @@ func (responsesForm) event(n *named, name, last string, members ...string) {
 }
 
 // response is an event that holds the whole response object.
-func (f responsesForm) response(n *named, name, status string) {
+func (f responsesForm) response(n *NamedEvents, name, status string) {
 	f.event(n, name, "", `"response":`, string(n.j.AppendResponse(nil, n.ln, status)), `}`)
 }
 
-func (f responsesForm) accepted(n *named) {
+func (f responsesForm) accepted(n *NamedEvents) {
 	f.response(n, "response.created", "in_progress")
 	f.response(n, "response.in_progress", "in_progress")
 }
 
-func (responsesForm) began(*named) {}
+func (responsesForm) began(*NamedEvents) {}
 
 // item is an event about the whole of n.open.
-func (f responsesForm) item(n *named, name, status string) {
+func (f responsesForm) item(n *NamedEvents, name, status string) {
 	f.event(n, name, "", `"item":`, string(n.j.appendItem(nil, n.at, n.open, status)), `,"output_index":`, strconv.Itoa(n.at))
 }
 
 // place says which item an event is about.
-func (responsesForm) place(n *named) (item, index string) {
+func (responsesForm) place(n *NamedEvents) (item, index string) {
 	return `"item_id":` + string(jsontext.AppendString(nil, n.j.itemID(n.at, n.open.kind))), `,"output_index":` + strconv.Itoa(n.at)
 }
 
@@ -56,19 +56,19 @@ const (
 )
 
 // content is an event about the content of n.open.
-func (f responsesForm) content(n *named, name, logprobs string) {
+func (f responsesForm) content(n *NamedEvents, name, logprobs string) {
 	item, index := f.place(n)
 	f.event(n, name, "", firstContent, item, index, `,"part":`, string(appendContentPart(nil, n.open, logprobs)))
 }
 
-func (f responsesForm) opened(n *named) {
+func (f responsesForm) opened(n *NamedEvents) {
 	f.item(n, "response.output_item.added", "in_progress")
 	if n.open.kind != kindCall {
 		f.content(n, "response.content_part.added", "[]")
 	}
 }
 
-func (f responsesForm) added(n *named, what string) {
+func (f responsesForm) added(n *NamedEvents, what string) {
 	item, index := f.place(n)
 	delta := `"delta":` + string(jsontext.AppendString(nil, what)) + `,`
 	switch n.open.kind {
@@ -81,7 +81,7 @@ func (f responsesForm) added(n *named, what string) {
 	}
 }
 
-func (f responsesForm) closed(n *named) {
+func (f responsesForm) closed(n *NamedEvents) {
 	item, index := f.place(n)
 	text := string(jsontext.AppendString(nil, n.open.text))
 	switch n.open.kind {
@@ -98,4 +98,4 @@ func (f responsesForm) closed(n *named) {
 	f.item(n, "response.output_item.done", "completed")
 }
 
-func (f responsesForm) ended(n *named) { f.response(n, "response.completed", "") }
+func (f responsesForm) ended(n *NamedEvents) { f.response(n, "response.completed", "") }
