@@ -176,7 +176,8 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 }
 
 // decided counts the reasons that proxies give which may leave prefill out. A prefill
-// that takes its time has a queue when several requests come at once.
+// that takes its time has a queue when several requests come at once: new prompts, in each
+// round, since of those that it has in its cache it makes short work. Others come again.
 func decided(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 	t.Helper()
 	const model = "decided"
@@ -185,6 +186,7 @@ func decided(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 	}
 	prefill, decode := engine(fakevllm.RolePrefill), engine(fakevllm.RoleDecode)
 	text := strings.Repeat("the sea ", 30)
+	fresh := 0
 	for _, value := range []string{"auto", "never"} {
 		proxy, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy-" + value, Args: []string{
 			"--connector", "nixl", "--disaggregate", value, "--prefill", prefill, "--decode", decode,
@@ -201,9 +203,14 @@ func decided(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 		}
 		testkit.Eventually(t, soon, func() error {
 			var all sync.WaitGroup
-			for range 8 {
+			for i := range 12 {
+				prompt := text
+				if i%3 != 0 {
+					fresh++
+					prompt = strings.Repeat(fmt.Sprintf("sea %d ", fresh), 100)
+				}
 				all.Go(func() {
-					resp, body, err := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"`+text+`","max_tokens":2,"stream":true}`)
+					resp, body, err := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"`+prompt+`","max_tokens":2,"stream":true}`)
 					if err != nil || resp.StatusCode != http.StatusOK {
 						t.Errorf("%v: %s", err, body)
 					}
