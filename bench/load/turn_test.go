@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"net"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,13 +18,7 @@ import (
 // connection's ith request (both from 0) and its right answer.
 func badly(t *testing.T, shape answer.Shape, how func(c *net.TCPConn, n, i int, right []byte) error) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var work sync.WaitGroup
-	serve := func(c *net.TCPConn, n int) {
-		defer c.Close()
+	return testkit.RawServer(t, func(n int, c net.Conn) {
 		q := answer.NewRequest(shape, false)
 		w := answer.NewWhole(answer.Chat, shape.Tokens, q.Len(), q.Sum, false)
 		r := wire.NewReader(c, 4<<10)
@@ -46,22 +39,11 @@ func badly(t *testing.T, shape answer.Shape, how func(c *net.TCPConn, n, i int, 
 			}
 			w.SetTag(tag)
 			right := fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(w.Body), w.Body)
-			if err := how(c, n, i, right); err != nil {
+			if err := how(c.(*net.TCPConn), n, i, right); err != nil {
 				return
 			}
-		}
-	}
-	work.Go(func() {
-		for n := 0; ; n++ {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			work.Go(func() { serve(c.(*net.TCPConn), n) })
 		}
 	})
-	t.Cleanup(func() { ln.Close(); work.Wait() })
-	return ln.Addr().String()
 }
 
 // TestSilentEnds: a target that ends its side without a word, and reads on, fails

@@ -1,60 +1,38 @@
 package forward_test
 
 import (
-	"bufio"
 	"context"
 	"io"
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // wireEngine is an engine that answers every POST with these bytes, and keeps the connection
 // open. left gets a value for each connection that the proxy has closed.
 func wireEngine(t *testing.T, role instance.Role, says string) (engine *instance.Instance, left <-chan struct{}) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{}, 1024)
-	var wg sync.WaitGroup
-	talk := func(c net.Conn) {
-		defer func() { _ = c.Close() }()
-		for r := bufio.NewReader(c); ; {
-			req, err := http.ReadRequest(r)
-			if err != nil {
-				break
-			}
-			_, _ = io.Copy(io.Discard, req.Body)
-			text := says
-			if req.Method != http.MethodPost { // a probe
-				text = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
-			}
-			if _, err := io.WriteString(c, text); err != nil {
-				break
-			}
+	answer := testkit.RawAnswers(func(c net.Conn, r *http.Request, _ int) bool {
+		text := says
+		if r.Method != http.MethodPost { // a probe
+			text = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 		}
-		ended <- struct{}{}
-	}
-	wg.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() { talk(c) })
-		}
+		_, err := io.WriteString(c, text)
+		return err == nil
 	})
-	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
-	return instanceAt(role, ln.Addr().String(), fakevllm.Plain), ended
+	ended := make(chan struct{}, 1024)
+	address := testkit.RawServer(t, func(n int, c net.Conn) {
+		answer(n, c)
+		ended <- struct{}{}
+	})
+	return instanceAt(role, address, fakevllm.Plain), ended
 }
 
 // postWithin is post with a time limit, for a request that may not end.

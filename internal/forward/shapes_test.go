@@ -1,7 +1,6 @@
 package forward_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // Every shape of limits and prompts that clients send survives both edits.
@@ -144,36 +144,17 @@ func TestClientLeavesBetweenTheLegs(t *testing.T) {
 // rawEngine is a decode engine that answers with these chunks of bytes.
 func rawEngine(t *testing.T, chunks []string) *instance.Instance {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
+	address := testkit.RawServer(t, testkit.RawAnswers(func(c net.Conn, _ *http.Request, _ int) bool {
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n")
+		for _, b := range chunks {
+			if _, err := fmt.Fprintf(c, "%x\r\n%s\r\n", len(b), b); err != nil {
+				return false
 			}
-			wg.Go(func() {
-				defer func() { _ = c.Close() }()
-				req, err := http.ReadRequest(bufio.NewReader(c))
-				if err != nil {
-					return
-				}
-				_, _ = io.Copy(io.Discard, req.Body)
-				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n")
-				for _, b := range chunks {
-					if _, err := fmt.Fprintf(c, "%x\r\n%s\r\n", len(b), b); err != nil {
-						return
-					}
-				}
-				_, _ = io.WriteString(c, "0\r\n\r\n")
-			})
 		}
-	})
-	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
-	return instanceAt(instance.Decode, ln.Addr().String(), fakevllm.Plain)
+		_, _ = io.WriteString(c, "0\r\n\r\n")
+		return false
+	}))
+	return instanceAt(instance.Decode, address, fakevllm.Plain)
 }
 
 // Events that arrive in pieces or together are sent whole and in order, and no write to the

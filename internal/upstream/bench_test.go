@@ -8,37 +8,21 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"sync"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // fastEngine starts an engine that costs next to nothing and allocates nothing per
 // request: it reads a whole request and sends the pieces of one answer.
 func fastEngine(b *testing.B, pieces ...[]byte) *instance.Instance {
 	b.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() { serveFast(c, pieces) })
-		}
-	})
-	b.Cleanup(func() { _ = ln.Close(); wg.Wait() })
-	return instanceAt(ln.Addr().String())
+	return instanceAt(testkit.RawServer(b, func(_ int, c net.Conn) { serveFast(c, pieces) }))
 }
 
 func serveFast(c net.Conn, pieces [][]byte) {
-	defer func() { _ = c.Close() }()
 	buf := make([]byte, 64<<10)
 	end, field := []byte("\r\n\r\n"), []byte("Content-Length: ")
 	for {

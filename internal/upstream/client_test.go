@@ -10,13 +10,13 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -25,28 +25,8 @@ func TestMain(m *testing.M) { leak.Main(m) }
 // server runs script on every connection, with its number from 0.
 func server(t *testing.T, script func(n int, c net.Conn, r *bufio.Reader)) *instance.Instance {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for n := 0; ; n++ {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer func() { _ = c.Close() }()
-				script(n, c, bufio.NewReader(c))
-			})
-		}
-	})
-	t.Cleanup(func() {
-		_ = ln.Close()
-		wg.Wait()
-	})
-	return &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: ln.Addr().String()}}
+	address := testkit.RawServer(t, func(n int, c net.Conn) { script(n, c, bufio.NewReader(c)) })
+	return &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: address}}
 }
 
 // readRequest takes one whole request off the connection.

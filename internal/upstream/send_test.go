@@ -9,11 +9,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // Requests of any number of pieces arrive as they are, whether the socket takes
@@ -81,36 +81,21 @@ func repeated(n, size int) []int {
 // body.
 func checksumServer(t *testing.T) *instance.Instance {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := ln.Accept()
+	address := testkit.RawServer(t, func(_ int, c net.Conn) {
+		for r := bufio.NewReader(c); ; {
+			req, err := http.ReadRequest(r)
 			if err != nil {
 				return
 			}
-			wg.Go(func() {
-				defer func() { _ = c.Close() }()
-				for r := bufio.NewReader(c); ; {
-					req, err := http.ReadRequest(r)
-					if err != nil {
-						return
-					}
-					sum := crc32.NewIEEE()
-					n, err := io.Copy(sum, req.Body)
-					if err != nil {
-						return
-					}
-					_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n%010d %08x", n, sum.Sum32())
-				}
-			})
+			sum := crc32.NewIEEE()
+			n, err := io.Copy(sum, req.Body)
+			if err != nil {
+				return
+			}
+			_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n%010d %08x", n, sum.Sum32())
 		}
 	})
-	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
-	return &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: ln.Addr().String()}}
+	return &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: address}}
 }
 
 // shrink makes sure that the pool has one idle connection to the instance, with

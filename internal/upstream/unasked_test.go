@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // numberingServer starts an engine that answers with the number of the request on its
@@ -17,37 +18,12 @@ import (
 // whether the engine then closes the connection.
 func numberingServer(t *testing.T, behind func(n int) (more string, end bool)) *instance.Instance {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer func() { _ = c.Close() }()
-				r := bufio.NewReader(c)
-				for n := 1; ; n++ {
-					req, err := http.ReadRequest(r)
-					if err != nil {
-						return
-					}
-					_, _ = io.Copy(io.Discard, req.Body)
-					more, end := behind(n)
-					_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n%03d%s", n, more)
-					if end {
-						return
-					}
-				}
-			})
-		}
-	})
-	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
-	return &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: ln.Addr().String()}}
+	address := testkit.RawServer(t, testkit.RawAnswers(func(c net.Conn, _ *http.Request, n int) bool {
+		more, end := behind(n)
+		_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n%03d%s", n, more)
+		return !end
+	}))
+	return &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: address}}
 }
 
 func requestNumber(t *testing.T, p *Pool, in *instance.Instance) string {

@@ -397,7 +397,7 @@ func closedPort(t *testing.T) string {
 
 func rawServer(t *testing.T, answer string) string {
 	t.Helper()
-	return testkit.RawServer(t, func(c net.Conn) {
+	return testkit.RawServer(t, func(_ int, c net.Conn) {
 		_, _ = c.Read(make([]byte, 1024))
 		_, _ = io.WriteString(c, answer)
 	})

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// RawServer listens on a port of this machine, gives each connection to talk, and its
-// own address to the caller. It writes nothing by itself, so that a test can answer with
+// RawServer listens on a port of this machine, gives each connection to talk, with its
+// number from 0, and its own address to the caller. It writes nothing by itself, so that a test can answer with
 // any bytes, cut where it likes. A connection is closed when its talk returns; the end
 // of the test closes all of them and waits for talk, which must then return.
-func RawServer(t testing.TB, talk func(c net.Conn)) (address string) {
+func RawServer(t testing.TB, talk func(n int, c net.Conn)) (address string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -38,7 +38,7 @@ func RawServer(t testing.TB, talk func(c net.Conn)) (address string) {
 		_ = c.Close()
 	}
 	wg.Go(func() {
-		for {
+		for n := 0; ; n++ {
 			c, err := ln.Accept()
 			if err != nil {
 				return
@@ -49,7 +49,7 @@ func RawServer(t testing.TB, talk func(c net.Conn)) (address string) {
 			}
 			wg.Go(func() {
 				defer end(c)
-				talk(c)
+				talk(n, c)
 			})
 		}
 	})
@@ -69,8 +69,8 @@ func RawServer(t testing.TB, talk func(c net.Conn)) (address string) {
 // RawAnswers is a talk for RawServer that reads one request after the other, with its
 // body, and has answer write to the connection. n counts the connection's requests from
 // 1. The connection ends when the client ends it, or answer returns false.
-func RawAnswers(answer func(c net.Conn, r *http.Request, n int) bool) (talk func(c net.Conn)) {
-	return func(c net.Conn) {
+func RawAnswers(answer func(c net.Conn, r *http.Request, n int) bool) (talk func(n int, c net.Conn)) {
+	return func(_ int, c net.Conn) {
 		in := bufio.NewReader(c)
 		for n := 1; ; n++ {
 			r, err := http.ReadRequest(in)

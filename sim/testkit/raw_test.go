@@ -48,7 +48,7 @@ func TestRawServerEndsWithTheTest(t *testing.T) {
 	var c net.Conn
 	ended := make(chan error, 1)
 	t.Run("a test", func(t *testing.T) {
-		address := testkit.RawServer(t, func(c net.Conn) {
+		address := testkit.RawServer(t, func(_ int, c net.Conn) {
 			_, err := io.WriteString(c, "hello")
 			if err == nil {
 				_, err = c.Read(make([]byte, 1))

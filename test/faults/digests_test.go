@@ -55,7 +55,7 @@ func TestDigestOfASuspendedProxy(t *testing.T) {
 	busy := func(d httpapi.LoadDigest, there bool) bool { return there && d.Worth == 1 && d.Instances > 0 }
 	l := harness.StartLoad(t, clients, pause, others[0].URL(), others[1].URL())
 	l.Served(20)
-	open := r.open(suspended, 4, longTokens, r.decode[1])
+	open := r.open(suspended, 4, longTokens, r.decode...)
 	seen(busy)
 
 	if err := suspended.Signal(syscall.SIGSTOP); err != nil {
@@ -84,7 +84,7 @@ func TestDigestOfASuspendedProxy(t *testing.T) {
 	}
 	open.ended()
 	seen(func(d httpapi.LoadDigest, there bool) bool { return there && d.Worth == 1 })
-	open = r.open(suspended, 4, longTokens, r.decode[1])
+	open = r.open(suspended, 4, longTokens, r.decode...)
 	seen(busy)
 	open.ended()
 	l.Finish()

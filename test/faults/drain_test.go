@@ -91,8 +91,8 @@ type streams struct {
 // longTokens is how many tokens each has: enough to last through what is done meanwhile.
 const longTokens = 4000
 
-// open begins streams, and sees the proxy have some on the instance.
-func (r *rig) open(p *fleet.Proxy, n, tokens int, on *fleet.Node) *streams {
+// open begins streams, and sees the proxy have some on one of the instances.
+func (r *rig) open(p *fleet.Proxy, n, tokens int, on ...*fleet.Node) *streams {
 	r.t.Helper()
 	s := &streams{t: r.t}
 	client := harness.NewClient(r.t, adminKey)
@@ -115,9 +115,14 @@ func (r *rig) open(p *fleet.Proxy, n, tokens int, on *fleet.Node) *streams {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if in, ok := got.entry(on.Address); !ok || in.InFlight == nil || *in.InFlight == 0 {
-		r.t.Errorf("%s has nothing in flight on %s: %+v", p.Name(), on.Address, in)
+	var of []string
+	for _, node := range on {
+		if in, ok := got.entry(node.Address); ok && in.InFlight != nil && *in.InFlight > 0 {
+			return s
+		}
+		of = append(of, node.Address)
 	}
+	r.t.Errorf("%s has nothing in flight on %v: %+v", p.Name(), of, got)
 	return s
 }
 
