@@ -1,6 +1,7 @@
 package program
 
 import (
+	"fmt"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -38,10 +39,13 @@ func TestBothRoles(t *testing.T) {
 	}
 	first := alike(instance.Ready)
 	for _, where := range [][]string{{"--socket", socket}, {"--socket", socket, "-o", "json"}} {
-		code, out, errs := ask(t, append([]string{"status"}, where...)...)
-		if code != 0 || !strings.Contains(out, "both") || !strings.Contains(out, engine.Address()) || !strings.Contains(out, "registered") {
-			t.Errorf("status: %d %s\n%s", code, errs, out)
-		}
+		testkit.Eventually(t, patience, func() error { // the agent hears of its own transaction after etcd has it
+			code, out, errs := ask(t, append([]string{"status"}, where...)...)
+			if code != 0 || !strings.Contains(out, "both") || !strings.Contains(out, engine.Address()) || !strings.Contains(out, "registered") {
+				return fmt.Errorf("status: %d %s\n%s", code, errs, out)
+			}
+			return nil
+		})
 	}
 	if code, out, errs := ask(t, "health", "--socket", socket); code != 0 || !strings.Contains(out, "both/"+engine.Address()) {
 		t.Errorf("health: %d %s %s", code, out, errs)
