@@ -289,21 +289,27 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	shared := fakevllm.NewShared()
 	var list []*instance.Instance
 	engine := func(role fakevllm.Role) *fakevllm.Server {
-		// At a port that no other process gets while the engine is killed.
-		ports, err := fleet.FreePorts(2)
+		// At ports that no other process gets while the engine is killed.
+		ports, err := fleet.FreePorts(2 + lmcacheRanks)
 		if err != nil {
 			t.Fatal(err)
 		}
+		at := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[i])) }
 		o := fakevllm.Options{
-			Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
+			Addr: at(0),
 			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
 			ScaleOut: true, StoreResponses: true, Transcription: true, TokenizerInfo: true,
 		}
-		if mode == fakevllm.P2P {
-			o.SideChannelAddr = net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[1])) // the record names it
-		}
-		if mode == fakevllm.LMCache {
+		switch mode { // what the record names
+		case fakevllm.P2P, fakevllm.MoRIIORead, fakevllm.MoRIIOWrite:
+			o.SideChannelAddr = at(1)
+		case fakevllm.Mooncake:
+			o.BootstrapAddr = at(1)
+		case fakevllm.LMCache:
 			o.Ranks, o.NotifyAddr = lmcacheRanks, r.listenForNotices()
+			for rank := range lmcacheRanks {
+				o.AllocAddrs = append(o.AllocAddrs, at(2+rank))
+			}
 		}
 		if tune.engine != nil {
 			tune.engine(&o)
