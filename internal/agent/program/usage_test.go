@@ -42,7 +42,7 @@ func TestWrongUsage(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"nothing", nil, "--role: is missing"},
+		{"nothing", []string{}, "--role: is missing"}, // not nil, for which cobra takes the test's own arguments,
 		{"unknown flag", []string{"--rol", "prefill"}, "unknown flag: --rol; did you mean --role?"},
 		{"file", []string{"--config", "/nowhere/agent.yaml"}, "--config: open /nowhere/agent.yaml"},
 		{"argument", []string{"prefill"}, `unknown command "prefill"`},
