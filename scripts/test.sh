@@ -66,7 +66,7 @@ short() {
 		other=$!
 	fi
 	if [ ${#inside[@]} -gt 0 ]; then
-		"${race[@]}" "${flags[@]}" "${inside[@]}" || code=1
+		"${race[@]}" -p $((cores + 1)) "${flags[@]}" "${inside[@]}" || code=1
 	fi
 	if [ -n "$other" ]; then
 		wait "$other" || code=1
