@@ -8,9 +8,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// records are what is held against engines. Every pick asks them; reports about engines and
+// Records are what is held against engines. Every pick asks them; reports to their Tracker and
 // what follows from reports change them.
-type records struct {
+type Records struct {
 	source    Source
 	slowStart time.Duration
 	// trouble has the keys of the records, nil if there are none, so that a request
@@ -23,7 +23,7 @@ type records struct {
 }
 
 // close keeps reports that still come from starting anything.
-func (rs *records) close() {
+func (rs *Records) close() {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	rs.closed = true
@@ -40,11 +40,11 @@ type Ejection struct {
 }
 
 // Trouble tells whether any instance has a record.
-func (rs *records) Trouble() bool { return rs.trouble.Load() != nil }
+func (rs *Records) Trouble() bool { return rs.trouble.Load() != nil }
 
 // Troubled lists the instances that have a record, in no order. The list must not be
 // changed.
-func (rs *records) Troubled() []instance.Key {
+func (rs *Records) Troubled() []instance.Key {
 	if list := rs.trouble.Load(); list != nil {
 		return *list
 	}
@@ -52,7 +52,7 @@ func (rs *records) Troubled() []instance.Key {
 }
 
 // Available tells whether the instance is not ejected.
-func (rs *records) Available(k instance.Key) bool {
+func (rs *Records) Available(k instance.Key) bool {
 	if !rs.Trouble() {
 		return true
 	}
@@ -64,7 +64,7 @@ func (rs *records) Available(k instance.Key) bool {
 
 // Unreachable tells that the instance is ejected and could not be connected to, or was
 // silent, so that it is not tried even when few others are left.
-func (rs *records) Unreachable(k instance.Key) bool {
+func (rs *Records) Unreachable(k instance.Key) bool {
 	if !rs.Trouble() {
 		return false
 	}
@@ -76,7 +76,7 @@ func (rs *records) Unreachable(k instance.Key) bool {
 
 // Share is the part of its turns that the instance should take, above 0 and at most 1. It
 // is less than 1 while the instance starts slowly after an ejection.
-func (rs *records) Share(k instance.Key) float64 {
+func (rs *Records) Share(k instance.Key) float64 {
 	if !rs.Trouble() || rs.slowStart < 0 {
 		return 1
 	}
@@ -90,7 +90,7 @@ func (rs *records) Share(k instance.Key) float64 {
 }
 
 // Ejected gives the ejection of an instance, if there is one.
-func (rs *records) Ejected(k instance.Key) (Ejection, bool) {
+func (rs *Records) Ejected(k instance.Key) (Ejection, bool) {
 	rs.mu.RLock()
 	defer rs.mu.RUnlock()
 	r := rs.byAddress[k.Address]
@@ -102,7 +102,7 @@ func (rs *records) Ejected(k instance.Key) (Ejection, bool) {
 
 // SilentFor tells how long an instance has given no sign of life since it was
 // asked for one; 0 if it is not asked, or has answered.
-func (rs *records) SilentFor(k instance.Key) time.Duration {
+func (rs *Records) SilentFor(k instance.Key) time.Duration {
 	if !rs.Trouble() {
 		return 0
 	}
@@ -117,7 +117,7 @@ func (rs *records) SilentFor(k instance.Key) time.Duration {
 
 // Silent tells that the instance is ejected because it gave no sign of life. Unlike one
 // that refuses connections it may still answer a request.
-func (rs *records) Silent(k instance.Key) bool {
+func (rs *Records) Silent(k instance.Key) bool {
 	if !rs.Trouble() {
 		return false
 	}
@@ -128,7 +128,7 @@ func (rs *records) Silent(k instance.Key) bool {
 }
 
 // find finds or makes the record of an engine; the lock is held.
-func (rs *records) find(in *instance.Instance) *record {
+func (rs *Records) find(in *instance.Instance) *record {
 	r := rs.byAddress[in.Address]
 	if r != nil && *r.incarnation(in.Role) == in.Incarnation() {
 		return r
@@ -146,7 +146,7 @@ func (rs *records) find(in *instance.Instance) *record {
 }
 
 // publish stores the keys of the records in trouble; the lock is held.
-func (rs *records) publish() {
+func (rs *Records) publish() {
 	if len(rs.byAddress) == 0 {
 		rs.trouble.Store(nil)
 		return
@@ -164,7 +164,7 @@ func (rs *records) publish() {
 }
 
 // forget deletes a record; the lock is held.
-func (rs *records) forget(k instance.Key) {
+func (rs *Records) forget(k instance.Key) {
 	if rs.byAddress[k.Address] != nil {
 		delete(rs.byAddress, k.Address)
 		rs.publish()
@@ -172,7 +172,7 @@ func (rs *records) forget(k instance.Key) {
 }
 
 // end deletes the record of an incarnation that has ended.
-func (rs *records) end(k instance.Key, r *record) {
+func (rs *Records) end(k instance.Key, r *record) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if rs.byAddress[k.Address] == r {
@@ -182,7 +182,7 @@ func (rs *records) end(k instance.Key, r *record) {
 
 // life finds the instance of a record in the snapshot, in this role if there is one: nil
 // if its incarnation has ended.
-func (rs *records) life(snap *instance.Snapshot, k instance.Key, r *record) *instance.Instance {
+func (rs *Records) life(snap *instance.Snapshot, k instance.Key, r *record) *instance.Instance {
 	rs.mu.RLock()
 	defer rs.mu.RUnlock()
 	for _, role := range []instance.Role{k.Role, k.Role.Other()} {

@@ -21,7 +21,7 @@ import (
 // Tracker takes reports about instances and does what follows from them: it ejects instances,
 // readmits them and asks silent ones for a sign of life. It is safe for concurrent use.
 type Tracker struct {
-	records // what picks ask is of them
+	Records // what picks ask
 
 	opts    Options
 	history history
@@ -32,14 +32,14 @@ type Tracker struct {
 func New(o Options) *Tracker {
 	o.setDefaults()
 	return &Tracker{
-		records: records{source: o.Source, slowStart: o.SlowStart, byAddress: map[string]*record{}},
+		Records: Records{source: o.Source, slowStart: o.SlowStart, byAddress: map[string]*record{}},
 		opts:    o, history: history{slow: map[string]slowAnswer{}}, probes: newProbes(&o),
 	}
 }
 
 // Close stops the probes and waits for them.
 func (t *Tracker) Close() {
-	t.records.close()
+	t.Records.close()
 	t.probes.close()
 }
 

@@ -163,7 +163,7 @@ func (b *builder) makeScheduler() error {
 	}
 	b.index = newKVIndex(b.cfg)
 	b.sched = sched.New(sched.Options{
-		Source: b.watcher, Health: b.tracker, Connector: engines.Dialects(b.cfg.Connector), Build: engines.Builds(b.cfg), Blocks: engines.Blocks(b.cfg.Connector), Silent: b.tracker.Suspect,
+		Source: b.watcher, Health: &b.tracker.Records, Connector: engines.Dialects(b.cfg.Connector), Build: engines.Builds(b.cfg), Blocks: engines.Blocks(b.cfg.Connector), Silent: b.tracker.Suspect,
 		PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
 		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: caches(b.index),
 		Placements: b.load.Placements,
