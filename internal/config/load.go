@@ -1,19 +1,14 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
-	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
@@ -40,15 +35,10 @@ func LoadProxy(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Proxy,
 	return p, nil
 }
 
-// complain words an error about one setting.
-func (p *Proxy) complain(name, format string, args ...any) error {
-	return p.sources.Complain(name, fmt.Errorf(format, args...))
-}
-
 // Print writes the configuration as a YAML file that --config takes. What is for the
 // proxy's own etcd is left open where there is another one.
 func (p *Proxy) Print(w io.Writer) error {
-	own := p.ownEtcdSettings()
+	own := p.OwnEtcd.settings()
 	return p.Settings().Print(w, func(s settings.Setting) (any, string) {
 		if _, ok := own.Find(s.Name); ok && !p.Embedded() && p.sources[s.Name] == "" {
 			return nil, ""
@@ -60,77 +50,31 @@ func (p *Proxy) Print(w io.Writer) error {
 	})
 }
 
-// complete brings addresses into their canonical spelling and fills what
-// follows from other settings.
-func (p *Proxy) complete(lookupEnv func(string) (string, bool)) error {
-	var errs []error
-	canonical := func(name string, list *[]string, parse func(string) (string, error)) {
-		seen := make(map[string]bool, len(*list))
-		out := (*list)[:0:0]
-		for _, item := range *list {
-			address, err := parse(item)
-			if err != nil {
-				errs = append(errs, p.complain(name, "%w", err))
-				continue
-			}
-			if !seen[address] {
-				seen[address] = true
-				out = append(out, address)
-			}
-		}
-		*list = out
-	}
-	canonical("prefill", &p.Prefill, instance.ParseAddress)
-	canonical("decode", &p.Decode, instance.ParseAddress)
-	endpoints, https, err := etcdaccess.ParseEndpoints(p.EtcdEndpoints)
-	if err != nil {
-		errs = append(errs, p.complain("etcd-endpoints", "%w", err))
-	}
-	p.EtcdEndpoints, p.EtcdHTTPS = endpoints, https
-	if p.EtcdPasswordFile != "" && p.EtcdPassword == "" {
-		if p.EtcdPassword, err = etcdaccess.ReadPassword(p.EtcdPasswordFile); err != nil {
-			errs = append(errs, p.complain("etcd-password-file", "%w", err))
-		}
-		p.sources["etcd-password"] = "file " + p.EtcdPasswordFile
-	}
-
-	p.PrefillPolicy = cmp.Or(p.PrefillPolicy, p.Policy, policy.DefaultPrefill)
-	p.DecodePolicy = cmp.Or(p.DecodePolicy, p.Policy, policy.Default)
-	p.EtcdPrefix = strings.TrimRight(p.EtcdPrefix, "/")
-	if p.Embedded() {
-		if address, err := instance.ParseAddress(p.EtcdListen); err == nil {
-			p.EtcdListen = address // if not, Validate says so
-		}
-		if p.EtcdDataDir == "" {
-			dir, err := stateDir(lookupEnv)
-			if err != nil {
-				errs = append(errs, p.complain("etcd-data-dir", "%w", err))
-			} else {
-				p.EtcdDataDir = filepath.Join(dir, "etcd-"+p.EtcdListen[strings.LastIndexByte(p.EtcdListen, ':')+1:])
-			}
-		}
-	}
-	// Nothing depends on it, so a user without a home goes without; proxies on
-	// any free port would share one directory.
-	if p.sources["state-dir"] == "" && p.Port != 0 {
-		if dir, err := stateDir(lookupEnv); err == nil {
-			p.StateDir = filepath.Join(dir, "proxy-"+strconv.Itoa(p.Port))
-		}
-	}
-	if p.InstanceAllow == nil && p.EtcdIsLoopback() {
-		p.InstanceAllow = p.defaultAllow()
-		p.noticeNames()
-	}
-	return errors.Join(errs...)
+// Listen is where a proxy listens for clients, and in which way.
+type Listen struct {
+	Host            string
+	Port            int
+	TLSCert, TLSKey string // "": plain HTTP
 }
 
-// etcdAddress is ParseAddress with errors that do not speak of instances.
-func etcdAddress(s string) (string, error) {
-	address, err := instance.ParseAddress(s)
+// LoadListen gives where the proxy listens that the same flags, environment
+// and file start, and nothing else: whoever asks a running proxy how it is need
+// not know all that the proxy was started with. The parameters are those of
+// LoadProxy.
+func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Listen, error) {
+	var p Proxy
+	v, err := p.Settings().Load(fs, lookupEnv, "")
 	if err != nil {
-		return "", fmt.Errorf("%w%s", settings.ErrValue, strings.TrimPrefix(err.Error(), instance.ErrAddress.Error()))
+		return Listen{}, err
 	}
-	return address, nil
+	p.sources = v.Sources
+	if err := v.Fill("host", "port", "tls-cert", "tls-key"); err != nil {
+		return Listen{}, err
+	}
+	if p.Port < 1 || p.Port > 65535 {
+		return Listen{}, p.sources.Complain("port", fmt.Errorf("%w: %d: say which port the running proxy has", settings.ErrValue, p.Port))
+	}
+	return Listen{Host: p.Host, Port: p.Port, TLSCert: p.TLSCert, TLSKey: p.TLSKey}, nil
 }
 
 var errNoHome = errors.New("neither XDG_STATE_HOME nor HOME says where data can be kept; give a directory")

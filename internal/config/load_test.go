@@ -65,15 +65,23 @@ func TestDefaults(t *testing.T) {
 		t.Error("without endpoints etcd must be embedded")
 	}
 	want := config.Proxy{
-		Host: "127.0.0.1", Port: 8000, Connector: "plain",
-		EtcdListen: "127.0.0.1:2379", EtcdDataDir: "/home/someone/.local/state/pdmesh/etcd-2379", EtcdPrefix: "/pd", EtcdGateway: true,
-		StateDir: "/home/someone/.local/state/pdmesh/proxy-8000", AuditInterval: 15 * time.Second, OrphanGrace: time.Minute,
-		InstanceAllow:  []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
-		AllowedMethods: settings.JSONList{"*"}, AllowedHeaders: settings.JSONList{"*"},
-		Server: "own", Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, NonStreamTimeout: time.Hour, VersionGroups: true, LMCacheNotifyTimeout: 30 * time.Second,
-		KVLeaseBudget: 20 * time.Second, MaxAttempts: 4, MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second, RetryBudget: 20, MaxBodyBytes: 32 << 20, Fallback: "decode", Disaggregate: "always",
-		PrefillPolicy: "prefix", DecodePolicy: "round_robin", CacheWeight: 10,
-		LoadDigests: true, LoadInterval: time.Second, ScrapeInterval: 5 * time.Second, WaitingRetryInterval: 2 * time.Second, ClientBoundKey: "session-id", AccessLog: true, Dashboard: true, ShutdownTimeout: 30 * time.Second, LogLevel: "info", LogFormat: "text",
+		Clients:    config.Clients{Host: "127.0.0.1", Port: 8000, Connector: "plain"},
+		Etcd:       config.Etcd{EtcdPrefix: "/pd"},
+		OwnEtcd:    config.OwnEtcd{EtcdListen: "127.0.0.1:2379", EtcdDataDir: "/home/someone/.local/state/pdmesh/etcd-2379", EtcdGateway: true},
+		Membership: config.Membership{StateDir: "/home/someone/.local/state/pdmesh/proxy-8000", AuditInterval: 15 * time.Second, OrphanGrace: time.Minute, WaitingRetryInterval: 2 * time.Second},
+		Access:     config.Access{InstanceAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}, Dashboard: true},
+		Origins:    config.Origins{AllowedMethods: settings.JSONList{"*"}, AllowedHeaders: settings.JSONList{"*"}},
+		Requests: config.Requests{
+			Server: "own", Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, NonStreamTimeout: time.Hour,
+			MaxAttempts: 4, RetryBudget: 20, Fallback: "decode", MaxBodyBytes: 32 << 20, ShutdownTimeout: 30 * time.Second,
+		},
+		HandOver: config.HandOver{KVLeaseBudget: 20 * time.Second, VersionGroups: true, LMCacheNotifyTimeout: 30 * time.Second},
+		Health:   config.Health{MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second},
+		Choice: config.Choice{
+			Disaggregate: "always", PrefillPolicy: "prefix", DecodePolicy: "round_robin", CacheWeight: 10, ClientBoundKey: "session-id",
+			LoadDigests: true, LoadInterval: time.Second, ScrapeInterval: 5 * time.Second,
+		},
+		Records: config.Records{AccessLog: true, LogLevel: "info", LogFormat: "text"},
 	}
 	if diff := cmp.Diff(want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)

@@ -187,7 +187,40 @@ func start(ctx context.Context, cfg Config, listen string) (*Server, error) {
 	return s, nil
 }
 
+// run starts the etcd and waits until clients are served.
 func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
+	ec, err := s.configure(cfg, listen)
+	if err != nil {
+		return err
+	}
+	etcd, err := embed.StartEtcd(ec)
+	if err != nil {
+		return err
+	}
+	s.etcd = etcd
+	s.endpoint = etcd.Clients[0].Addr().String()
+	timeout := time.NewTimer(startTimeout)
+	defer timeout.Stop()
+	if err := s.await(ctx, etcd.Server.ReadyNotify(), timeout); err != nil {
+		return err
+	}
+	work, end := context.WithCancel(context.WithoutCancel(ctx))
+	s.end = end
+	space := &space{server: etcd.Server, dir: cfg.DataDir, log: orSilent(cfg.Log), room: roomIn, every: lookEvery}
+	s.work.Go(func() { space.run(work) })
+	if s.secure == nil {
+		return s.gateway.connect(s.endpoint)
+	}
+	if err := s.await(ctx, s.serves, timeout); err != nil {
+		return err
+	}
+	s.endpoint = s.secure.address
+	s.secure.serve(work, s.grpc.Load(), etcd.Server.AuthStore().IsAuthEnabled, &s.work)
+	return nil
+}
+
+// configure says how etcd is to run, and opens the port for clients if that has TLS.
+func (s *Server) configure(cfg Config, listen string) (*embed.Config, error) {
 	ec := embed.NewConfig()
 	ec.Name = memberName
 	ec.Dir = cfg.DataDir
@@ -198,7 +231,7 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	if !cfg.TLS.None() {
 		var err error
 		if s.secure, err = openSecurePort(listen, cfg.TLS, orSilent(cfg.Log)); err != nil {
-			return err
+			return nil, err
 		}
 		client.Host = "127.0.0.1:0" // it wants one, and nobody gets in there
 		ec.GRPCAdditionalServerOptions = s.secure.options()
@@ -222,43 +255,21 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	ec.UserHandlers = s.gateway.handlers()
 	ec.ServiceRegister = func(g *grpc.Server) { s.grpc.Store(g); close(s.serves) }
 	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.logger(cfg.Log, cfg.Fatal))
+	return ec, nil
+}
 
-	etcd, err := embed.StartEtcd(ec)
-	if err != nil {
-		return err
-	}
-	s.etcd = etcd
-	s.endpoint = etcd.Clients[0].Addr().String()
-	timeout := time.NewTimer(startTimeout)
-	defer timeout.Stop()
+// await waits for a step of the start.
+func (s *Server) await(ctx context.Context, step <-chan struct{}, timeout *time.Timer) error {
 	select {
-	case <-etcd.Server.ReadyNotify():
-	case err := <-etcd.Err():
+	case <-step:
+		return nil
+	case err := <-s.etcd.Err():
 		return fmt.Errorf("it stopped at once: %w", err)
 	case <-timeout.C:
 		return fmt.Errorf("not ready within %s; is the disk very slow?", startTimeout)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	work, end := context.WithCancel(context.WithoutCancel(ctx))
-	s.end = end
-	space := &space{server: etcd.Server, dir: cfg.DataDir, log: orSilent(cfg.Log), room: roomIn, every: lookEvery}
-	s.work.Go(func() { space.run(work) })
-	if s.secure == nil {
-		return s.gateway.connect(s.endpoint)
-	}
-	select {
-	case <-s.serves:
-	case err := <-etcd.Err():
-		return fmt.Errorf("it stopped at once: %w", err)
-	case <-timeout.C:
-		return fmt.Errorf("not ready within %s; is the disk very slow?", startTimeout)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	s.endpoint = s.secure.address
-	s.secure.serve(work, s.grpc.Load(), etcd.Server.AuthStore().IsAuthEnabled, &s.work)
-	return nil
 }
 
 // Client is a client without a network in between. It is to be closed before the

@@ -21,24 +21,6 @@ type record struct {
 	silentSince  time.Time // since when it has been asked for a sign of life in vain; zero: it is not asked, or gave one
 }
 
-// record finds or makes the record; the lock is held.
-func (t *Tracker) record(in *instance.Instance) *record {
-	r := t.records[in.Address]
-	if r != nil && *r.incarnation(in.Role) == in.Incarnation() {
-		return r
-	}
-	if r == nil || *r.incarnation(in.Role) != "" {
-		r = &record{}
-		t.records[in.Address] = r
-		if other, ok := t.opts.Source.Snapshot().Lookup(instance.Key{Role: in.Role.Other(), Address: in.Address}); ok {
-			*r.incarnation(other.Role) = other.Incarnation()
-		}
-	}
-	*r.incarnation(in.Role) = in.Incarnation()
-	t.publishTroubled()
-	return r
-}
-
 // incarnation is that of a role.
 func (r *record) incarnation(role instance.Role) *string {
 	if role == instance.Prefill {
@@ -47,15 +29,17 @@ func (r *record) incarnation(role instance.Role) *string {
 	return &r.incarnations[1]
 }
 
-// findLife finds the instance of a record in the snapshot, in this role if there is one: nil
-// if its incarnation has ended.
-func (t *Tracker) findLife(snap *instance.Snapshot, k instance.Key, r *record) *instance.Instance {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	for _, role := range []instance.Role{k.Role, k.Role.Other()} {
-		if in, ok := snap.Lookup(instance.Key{Role: role, Address: k.Address}); ok && in.Incarnation() == *r.incarnation(role) {
-			return in
-		}
+// eject notes that the engine is out from now on. Ejections are forgotten when it has served
+// well for long enough since the last one.
+func (r *record) eject(hard bool, reason string, forgiveAfter time.Duration) {
+	r.ejected, r.hard, r.since, r.reason = true, hard, time.Now(), reason
+	if !r.readmitted.IsZero() && time.Since(r.readmitted) > forgiveAfter {
+		r.ejections = 0
 	}
-	return nil
+	r.ejections++
+}
+
+// readmit notes that the engine is in again.
+func (r *record) readmit() {
+	r.ejected, r.hard, r.strikes, r.readmitted, r.silentSince = false, false, 0, time.Now(), time.Time{}
 }

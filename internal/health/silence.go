@@ -3,7 +3,6 @@ package health
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -22,28 +21,13 @@ const (
 	// badAnswers is how many probes in a row must be refused, or answered with an error,
 	// until the instance is ejected.
 	badAnswers = 3
-	// peersAsked is how many peers at most are probed at once for one silent instance.
-	peersAsked = 3
 	// checkInterval is the time between two checks of a silent instance.
 	checkInterval = 100 * time.Millisecond
-	// peerFactor times the time of a peer's quickest answer is the least limit.
-	peerFactor = 4
 	// historyFactor times the time of the instance's own slowest answer that is
 	// remembered is the least limit, too, but no more than longestLimit.
 	historyFactor = 2
 	longestLimit  = 10 * time.Second
-	// prefillLimit is the least limit for the last prefill instance where decode
-	// instances are its peers: they can do its work, but not as fast.
-	prefillLimit = 5 * time.Second
-	// historyLasts is how long a slow answer is remembered.
-	historyLasts = 5 * time.Minute
 )
-
-// slowAnswer is a late answer: how long it took, and when it came.
-type slowAnswer struct {
-	took time.Duration
-	at   time.Time
-}
 
 // Suspect asks an instance that keeps requests waiting for a sign of life, and ejects it if
 // none comes while a peer gives one. Until that is decided further calls do nothing.
@@ -53,59 +37,32 @@ func (t *Tracker) Suspect(in *instance.Instance) {
 	if t.closed {
 		return
 	}
-	r := t.record(in)
+	r := t.find(in)
 	if r.suspected || r.ejected {
 		return
 	}
 	r.suspected, r.silentSince = true, time.Now()
-	t.work.Go(func() {
+	t.probes.work.Go(func() {
 		w := t.newWatch(in, r)
 		v, why := w.run()
 		t.conclude(w, v, why)
 	})
 }
 
-// SilentFor tells how long an instance has given no sign of life since it was
-// asked for one; 0 if it is not asked, or has answered.
-func (t *Tracker) SilentFor(k instance.Key) time.Duration {
-	if !t.Trouble() {
-		return 0
-	}
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	r := t.records[k.Address]
-	if r == nil || r.silentSince.IsZero() {
-		return 0
-	}
-	return time.Since(r.silentSince)
-}
-
-// Silent tells that the instance is ejected because it gave no sign of life. Unlike one
-// that refuses connections it may still answer a request.
-func (t *Tracker) Silent(k instance.Key) bool {
-	if !t.Trouble() {
-		return false
-	}
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	r := t.records[k.Address]
-	return r != nil && r.ejected && r.hard && !r.silentSince.IsZero()
-}
-
 // conclude acts on the verdict about a silent instance.
 func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 	in, r := w.in, w.record
 	if v == nobodyAsked {
-		t.logNotAsked(in.Key, errors.New(why))
+		t.probes.complain(in.Key, why)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r.suspected = false
-	if t.records[in.Address] != r {
+	if t.byAddress[in.Address] != r {
 		return // it left, or another incarnation is at its address
 	}
 	if v == alive {
-		t.rememberSlow(in.Key, time.Since(w.since))
+		t.history.remember(in.Address, time.Since(w.since))
 	}
 	if v != silent {
 		r.silentSince = time.Time{}
@@ -118,30 +75,6 @@ func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 	case r.strikes == 0 && r.readmitted.IsZero() && !r.ejected:
 		t.forget(in.Key)
 	}
-}
-
-// rememberSlow remembers a slow answer, so that the instance gets more time when it is
-// silent again; the lock is held.
-func (t *Tracker) rememberSlow(k instance.Key, took time.Duration) {
-	now := time.Now()
-	for address, s := range t.history {
-		if now.Sub(s.at) > historyLasts {
-			delete(t.history, address)
-		}
-	}
-	if took > checkInterval && took > t.history[k.Address].took {
-		t.history[k.Address] = slowAnswer{took, now}
-	}
-}
-
-// slowest is the time of the slowest answer that is remembered of an instance.
-func (t *Tracker) slowest(k instance.Key) time.Duration {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	if s, ok := t.history[k.Address]; ok && time.Since(s.at) <= historyLasts {
-		return s.took
-	}
-	return 0
 }
 
 type verdict int
@@ -163,26 +96,14 @@ type silenceWatch struct {
 	heard     uint64    // Options.Heard of it, when it was asked
 	probed    chan error
 	badProbes int
-	minLimit  time.Duration // the least limit, by which instances are its peers
-
-	peers        map[instance.Key]uint64 // those asked last, with Options.Heard of each at that time
-	pending      int                     // probes of peers that have not ended
-	peersAskedAt time.Time               // when peers were asked last
-	peerAnswers  chan peerAnswer
-	quickestPeer time.Duration // the time of the quickest answer in the slowest round, 0 for none
-	lastPeerSign time.Time     // when a peer gave the last sign of life
-	logged       bool          // the log says that no peer answers
-}
-
-type peerAnswer struct {
-	took time.Duration
-	err  error
+	peers     peers
+	logged    bool // the log says that no peer answers
 }
 
 func (t *Tracker) newWatch(in *instance.Instance, r *record) *silenceWatch {
 	return &silenceWatch{
 		t: t, in: in, record: r, since: r.silentSince, heard: t.opts.Heard(in.Key), probed: make(chan error, 1),
-		peers: map[instance.Key]uint64{}, peerAnswers: make(chan peerAnswer, peersAsked),
+		peers: peers{t: t, of: in, asked: map[instance.Key]uint64{}, answers: make(chan peerAnswer, peersAsked)},
 	}
 }
 
@@ -190,20 +111,20 @@ func (t *Tracker) newWatch(in *instance.Instance, r *record) *silenceWatch {
 // checkInterval what is known.
 func (w *silenceWatch) run() (verdict, string) {
 	w.probe()
-	w.askPeers(w.since)
+	w.peers.ask(w.since)
 	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
 	last := time.Now()
 	for {
 		select {
-		case <-w.t.ctx.Done():
+		case <-w.t.probes.ctx.Done():
 			return undecided, ""
 		case err := <-w.probed:
 			if v, why, done := w.answered(err); done {
 				return v, why
 			}
-		case a := <-w.peerAnswers:
-			w.peerAnswered(a, time.Now())
+		case a := <-w.peers.answers:
+			w.peers.answered(a, time.Now())
 		case now := <-tick.C:
 			// A process that was stopped or got no processor time has received
 			// nothing: that time does not count against the instance.
@@ -227,7 +148,7 @@ func (w *silenceWatch) excludeTime(by time.Duration) {
 }
 
 func (w *silenceWatch) probe() {
-	w.t.work.Go(func() { w.probed <- w.t.probe(w.in) })
+	w.t.probes.work.Go(func() { w.probed <- w.t.probes.ask(w.in) })
 }
 
 // answered handles the end of a probe of the instance itself.
@@ -235,7 +156,7 @@ func (w *silenceWatch) answered(err error) (verdict, string, bool) {
 	switch {
 	case err == nil:
 		return alive, "", true
-	case w.t.ctx.Err() != nil:
+	case w.t.probes.ctx.Err() != nil:
 		return undecided, "", true
 	case errors.Is(err, ErrNotAsked):
 		return nobodyAsked, err.Error(), true
@@ -256,18 +177,18 @@ func (w *silenceWatch) check(now time.Time) (verdict, string, bool) {
 	if w.t.opts.Heard(w.in.Key) != w.heard {
 		return alive, "", true
 	}
-	if w.t.findLife(w.t.opts.Source.Snapshot(), w.in.Key, w.record) == nil {
+	if w.t.life(w.t.opts.Source.Snapshot(), w.in.Key, w.record) == nil {
 		return undecided, "", true
 	}
-	w.hearPeers(now)
+	w.peers.hear(now)
 	silentFor, limit := now.Sub(w.since), w.limit()
-	if silentFor >= limit && w.quickestPeer > 0 && now.Sub(w.lastPeerSign) <= limit/2+2*checkInterval {
+	if silentFor >= limit && w.peers.quickest > 0 && now.Sub(w.peers.lastSign) <= limit/2+2*checkInterval {
 		return silent, fmt.Sprintf("silent: no sign of life for %s, while others answer", silentFor.Round(checkInterval)), true
 	}
 	// An early answer of a peer proves nothing later: the whole machine may have
 	// stopped since.
-	if w.pending == 0 && now.Sub(w.peersAskedAt) >= min(max(w.t.opts.SilenceLimit, silentFor)/2, longestLimit) {
-		w.askPeers(now)
+	if w.peers.pending == 0 && now.Sub(w.peers.askedAt) >= min(max(w.t.opts.SilenceLimit, silentFor)/2, longestLimit) {
+		w.peers.ask(now)
 	}
 	if silentFor > longestLimit && !w.logged {
 		w.logged = true
@@ -279,85 +200,6 @@ func (w *silenceWatch) check(now time.Time) (verdict, string, bool) {
 
 // limit is how long the instance may be silent while peers answer.
 func (w *silenceWatch) limit() time.Duration {
-	own := min(historyFactor*w.t.slowest(w.in.Key), longestLimit)
-	beside := min(peerFactor*w.quickestPeer, longestLimit)
-	return max(w.t.opts.SilenceLimit, w.minLimit, beside, own)
-}
-
-// askPeers probes some instances that could take the requests of this one.
-func (w *silenceWatch) askPeers(now time.Time) {
-	list, least := w.t.peers(w.in)
-	w.minLimit, w.peersAskedAt = least, now
-	clear(w.peers)
-	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-	for _, peer := range list[:min(len(list), peersAsked)] {
-		w.peers[peer.Key] = w.t.opts.Heard(peer.Key)
-		w.pending++
-		w.t.work.Go(func() {
-			err := w.t.probe(peer)
-			w.peerAnswers <- peerAnswer{time.Since(now), err}
-		})
-	}
-}
-
-// peerAnswered handles the end of a probe of a peer. Of peers that were asked together the
-// first answer is the quickest.
-func (w *silenceWatch) peerAnswered(a peerAnswer, now time.Time) {
-	w.pending--
-	if a.err != nil {
-		return
-	}
-	if w.lastPeerSign.Before(w.peersAskedAt) || w.quickestPeer == 0 {
-		w.quickestPeer = max(w.quickestPeer, a.took, 1)
-	}
-	w.lastPeerSign = now
-}
-
-// hearPeers counts an answer that a peer gave to a request as a sign of life.
-func (w *silenceWatch) hearPeers(now time.Time) {
-	for k, before := range w.peers {
-		if heard := w.t.opts.Heard(k); heard != before {
-			w.peers[k], w.lastPeerSign = heard, now
-			w.quickestPeer = max(w.quickestPeer, 1)
-		}
-	}
-}
-
-// peers are the instances that could take the requests of this one, and the
-// least time that it is given beside them.
-func (t *Tracker) peers(in *instance.Instance) (list []*instance.Instance, least time.Duration) {
-	snap := t.opts.Source.Snapshot()
-	of := func(role instance.Role) []*instance.Instance {
-		var out []*instance.Instance
-		for _, p := range snap.Usable(role) {
-			if p.Address != in.Address && t.Available(p.Key) {
-				out = append(out, p)
-			}
-		}
-		return out
-	}
-	if list = of(in.Role); len(list) > 0 {
-		return list, 0
-	}
-	if in.Role == instance.Prefill && t.opts.PrefillOptional {
-		return of(instance.Decode), prefillLimit
-	}
-	return nil, 0
-}
-
-// complainEvery is the least time between two log entries that an instance could not be
-// asked: the reason holds for all instances, and they are probed each second.
-const complainEvery = 10 * time.Second
-
-// logNotAsked logs now and then that instances could not be asked.
-func (t *Tracker) logNotAsked(k instance.Key, err error) {
-	t.mu.Lock()
-	recent := !t.lastComplaint.IsZero() && time.Since(t.lastComplaint) < complainEvery
-	if !recent {
-		t.lastComplaint = time.Now()
-	}
-	t.mu.Unlock()
-	if !recent {
-		t.opts.Log.WithError(err).WithField("instance", k.String()).Warn("an instance that is silent could not be asked for a sign of life")
-	}
+	own := min(historyFactor*w.t.history.slowest(w.in.Address), longestLimit)
+	return max(w.t.opts.SilenceLimit, w.peers.limit(), own)
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gin-gonic/gin"
+	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -63,23 +64,46 @@ type change struct {
 	ranks  int // data-parallel ranks of each instance, 0 if the body does not say
 }
 
+// adminRoutes are the routes by which operators change the fleet and the log level.
+type adminRoutes struct {
+	admin   Admin
+	members Members
+	level   LogLevel // nil: it cannot be changed
+	log     logrus.FieldLogger
+}
+
+// add adds them, behind what checks the key.
+func (a *adminRoutes) add(e *gin.Engine, require gin.HandlerFunc) {
+	g := e.Group("/instances", require)
+	g.POST("/add", a.addInstances)
+	g.POST("/remove", a.removeInstances)
+	for _, verb := range allVerbs() {
+		g.POST("/"+string(verb), a.intend(verb))
+	}
+	if a.level != nil {
+		g := e.Group(logLevelPath, require)
+		g.GET("", a.answerLevel)
+		g.PUT("", a.setLevel)
+	}
+}
+
 type changeAnswer struct {
 	Message string   `json:"message"`
 	Prefill []string `json:"current_prefill_instances"`
 	Decode  []string `json:"current_decode_instances"`
 }
 
-func (d *Deps) add(c *gin.Context) {
+func (a *adminRoutes) addInstances(c *gin.Context) {
 	ch, err := readChange(c.Request)
 	if err != nil {
-		d.adminError(c, err)
+		a.refuse(c, err)
 		return
 	}
 	var members, waiting []string
 	for _, k := range ch.keys {
-		outcome, err := d.Admin.Add(c.Request.Context(), k, ch.ranks)
+		outcome, err := a.admin.Add(c.Request.Context(), k, ch.ranks)
 		if err != nil {
-			d.adminError(c, withDone(err, k, append(members, waiting...)))
+			a.refuse(c, withDone(err, k, append(members, waiting...)))
 			return
 		}
 		if outcome == Waiting {
@@ -88,7 +112,7 @@ func (d *Deps) add(c *gin.Context) {
 			members = append(members, k.Address)
 		}
 	}
-	d.answerChange(c, addMessage(ch, members, waiting))
+	a.answer(c, addMessage(ch, members, waiting))
 }
 
 func addMessage(ch change, members, waiting []string) string {
@@ -108,17 +132,17 @@ func addMessage(ch change, members, waiting []string) string {
 	return strings.Join(parts, " ")
 }
 
-func (d *Deps) remove(c *gin.Context) {
+func (a *adminRoutes) removeInstances(c *gin.Context) {
 	ch, err := readChange(c.Request)
 	if err != nil {
-		d.adminError(c, err)
+		a.refuse(c, err)
 		return
 	}
 	var gone, unknown []string
 	for _, k := range ch.keys {
-		existed, err := d.Admin.Remove(c.Request.Context(), k)
+		existed, err := a.admin.Remove(c.Request.Context(), k)
 		if err != nil {
-			d.adminError(c, withDone(err, k, gone))
+			a.refuse(c, withDone(err, k, gone))
 			return
 		}
 		if existed {
@@ -135,26 +159,26 @@ func (d *Deps) remove(c *gin.Context) {
 		failAdmin(c, http.StatusNotFound, openai.TypeNotFound, asMessage,
 			fmt.Sprintf("Instances %s are not in the %s instances.", pythonList(unknown), ch.role))
 	case !ch.plural:
-		d.answerChange(c, fmt.Sprintf("Removed %s from %s_instances.", gone[0], ch.role))
+		a.answer(c, fmt.Sprintf("Removed %s from %s_instances.", gone[0], ch.role))
 	default:
 		msg := fmt.Sprintf("remove %s instances: %s.", ch.role, pythonList(gone))
 		if len(unknown) > 0 {
 			msg += fmt.Sprintf(" Instances %s are not in the %s instances.", pythonList(unknown), ch.role)
 		}
-		d.answerChange(c, msg)
+		a.answer(c, msg)
 	}
 }
 
-func (d *Deps) answerChange(c *gin.Context, message string) {
-	writeJSON(c, http.StatusOK, d.currentLists(message))
+func (a *adminRoutes) answer(c *gin.Context, message string) {
+	writeJSON(c, http.StatusOK, a.lists(message))
 }
 
-func (d *Deps) currentLists(message string) changeAnswer {
-	s := d.Members.Snapshot()
+func (a *adminRoutes) lists(message string) changeAnswer {
+	s := a.members.Snapshot()
 	return changeAnswer{Message: message, Prefill: addresses(s, instance.Prefill), Decode: addresses(s, instance.Decode)}
 }
 
-func (d *Deps) adminError(c *gin.Context, err error) {
+func (a *adminRoutes) refuse(c *gin.Context, err error) {
 	switch {
 	case errors.Is(err, ErrRefused):
 		failAdmin(c, http.StatusBadRequest, openai.TypeBadRequest, asDetail, message(err, ErrRefused))
@@ -163,7 +187,7 @@ func (d *Deps) adminError(c *gin.Context, err error) {
 			Type: openai.TypeUnavailable, Message: err.Error(), RetryAfter: retryAfter})
 		c.Abort()
 	default:
-		d.Log.WithError(err).Error("admin request failed")
+		a.log.WithError(err).Error("admin request failed")
 		fail(c, http.StatusInternalServerError, openai.TypeInternal, err.Error())
 	}
 }

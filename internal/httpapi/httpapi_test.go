@@ -116,12 +116,14 @@ func deps() httpapi.Deps {
 				return func(w forward.Client, r *http.Request) { _, _ = io.WriteString(w, "models:"+id(r)) }
 			},
 		},
-		Admin: admin{}, Members: fixed{members()}, Load: load{}, Opinion: opinion{"10.0.0.3:1": "cannot connect"},
+		Admin: admin{},
+		Fleet: httpapi.Fleet{
+			Members: fixed{members()}, Load: load{}, Opinion: opinion{"10.0.0.3:1": "cannot connect"}, Fallback: true,
+		},
 		Etcd:      func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} },
 		Notices:   func() []string { return []string{"no decode instance serves model m"} },
 		Dashboard: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "dashboard "+r.URL.Path) }),
 		Ready:     func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: "secret", Version: "v", ID: "me",
-		Fallback: true,
 	}
 }
 

@@ -93,30 +93,30 @@ type intentAnswer struct {
 }
 
 // intend gives the handler of a verb.
-func (d *Deps) intend(verb Verb) gin.HandlerFunc {
+func (a *adminRoutes) intend(verb Verb) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		raw, err := readAdminBody(c.Request)
 		if err != nil {
-			d.adminError(c, err)
+			a.refuse(c, err)
 			return
 		}
 		ch, err := parseChange(raw)
 		if err != nil {
-			d.adminError(c, err)
+			a.refuse(c, err)
 			return
 		}
 		ic, err := parseIntentChange(verb, raw)
 		if err != nil {
-			d.adminError(c, err)
+			a.refuse(c, err)
 			return
 		}
 		var done, unknown []string
 		revision := int64(0)
 		for _, k := range ch.keys {
-			result, err := d.Admin.ChangeIntent(c.Request.Context(), k, ic)
+			result, err := a.admin.ChangeIntent(c.Request.Context(), k, ic)
 			switch {
 			case err != nil:
-				d.adminError(c, withDone(err, k, done))
+				a.refuse(c, withDone(err, k, done))
 				return
 			case result.Known:
 				done = append(done, k.Address)
@@ -134,6 +134,6 @@ func (d *Deps) intend(verb Verb) gin.HandlerFunc {
 		if len(unknown) > 0 {
 			msg += fmt.Sprintf(" Instances %s are not in the %s instances.", pythonList(unknown), ch.role)
 		}
-		writeJSON(c, http.StatusOK, intentAnswer{changeAnswer: d.currentLists(msg), Revision: revision})
+		writeJSON(c, http.StatusOK, intentAnswer{changeAnswer: a.lists(msg), Revision: revision})
 	}
 }

@@ -13,34 +13,29 @@ type LogLevel interface {
 	Set(name string) error
 }
 
-// logLevelPath is the route that shows and changes the log level.
+// logLevelPath is the route that shows and changes the log level; it needs the admin key.
 const logLevelPath = "/log-level"
 
-// addLogLevelRoutes adds the routes of the log level, which need the admin key.
-func (d *Deps) addLogLevelRoutes(e *gin.Engine) {
-	if d.LogLevel == nil {
+func (a *adminRoutes) answerLevel(c *gin.Context) {
+	writeJSON(c, http.StatusOK, gin.H{"level": a.level.Name()})
+}
+
+func (a *adminRoutes) setLevel(c *gin.Context) {
+	raw, err := readAdminBody(c.Request)
+	if err != nil {
+		a.refuse(c, err)
 		return
 	}
-	answerLevel := func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"level": d.LogLevel.Name()}) }
-	g := e.Group(logLevelPath, requireAdmin(d.AdminKey))
-	g.GET("", answerLevel)
-	g.PUT("", func(c *gin.Context) {
-		raw, err := readAdminBody(c.Request)
-		if err != nil {
-			d.adminError(c, err)
-			return
-		}
-		var body struct {
-			Level string `json:"level"`
-		}
-		if err := json.Unmarshal(raw, &body); err != nil || body.Level == "" {
-			d.adminError(c, badRequest(`send {"level":"debug"}`))
-			return
-		}
-		if err := d.LogLevel.Set(body.Level); err != nil {
-			d.adminError(c, badRequest("%w", err))
-			return
-		}
-		answerLevel(c)
-	})
+	var body struct {
+		Level string `json:"level"`
+	}
+	if err := json.Unmarshal(raw, &body); err != nil || body.Level == "" {
+		a.refuse(c, badRequest(`send {"level":"debug"}`))
+		return
+	}
+	if err := a.level.Set(body.Level); err != nil {
+		a.refuse(c, badRequest("%w", err))
+		return
+	}
+	a.answerLevel(c)
 }

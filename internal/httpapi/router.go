@@ -17,23 +17,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// Members gives the current membership.
-type Members interface {
-	Snapshot() *instance.Snapshot
-}
-
-// Load tells how many requests this proxy has in flight on an instance.
-type Load interface {
-	InFlight(k instance.Key) int64
-}
-
-// Opinion is this proxy's own view of an instance: whether it may be picked, and why
-// not.
-type Opinion interface {
-	Available(k instance.Key) bool
-	Why(k instance.Key) string
-}
-
 // EtcdStatus is what /status and /readyz say about etcd.
 type EtcdStatus struct {
 	State       string   `json:"state"` // cold, listing, live, suspect, stale
@@ -78,19 +61,15 @@ type DataHandlers struct {
 
 // Deps are what the routes need.
 type Deps struct {
-	Data    DataHandlers
-	Admin   Admin
-	Members Members
-	Load    Load
+	Data  DataHandlers
+	Admin Admin
+	Fleet
 	// Prompts is what policies remember of prompts, by role; nil: nothing.
 	Prompts func() map[instance.Role]instance.ListedPrompts
-	// Details gives more of the load of an instance, nil for nothing; nil: never any.
-	Details func(instance.Key) *instance.ListedLoad
 	// Digests gives the load digests of the proxies; nil: none.
 	Digests func() []LoadDigest
 	// KVEvents tells how the engines' KV events are followed; nil: they are not.
 	KVEvents func() []KVEvents
-	Opinion  Opinion
 	Etcd     func() EtcdStatus
 	// Ready gives nil if the proxy may get traffic, else the reason why not.
 	Ready   func() error
@@ -106,13 +85,10 @@ type Deps struct {
 	AdminKey   string        // "": the admin routes refuse everybody
 	Version    string
 	ID         string // of this proxy, as in etcd
-	Connector  string // of instances whose record names none
 	// Notices gives the notices of package notice.
 	Notices func() []string
 	// Limits are this proxy's limits, as /status shows them.
 	Limits map[string]any
-	// Fallback tells that decode instances alone can serve.
-	Fallback bool
 }
 
 // NewRouter builds the routes for clients. With split, the operator's routes

@@ -2,13 +2,11 @@ package httpapi
 
 import (
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
 const retryAfter = time.Second
@@ -62,18 +60,13 @@ type LoadDigest struct {
 func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.GET("/status", d.status)
 	e.POST("/status", d.status) // the reference proxy's example sends POST
-	admin := e.Group("/instances", requireAdmin(d.AdminKey))
-	admin.POST("/add", d.add)
-	admin.POST("/remove", d.remove)
-	for _, verb := range allVerbs() {
-		admin.POST("/"+string(verb), d.intend(verb))
-	}
+	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, log: d.Log}
+	admin.add(e, requireAdmin(d.AdminKey))
 	e.POST("/route", requireAdmin(d.AdminKey), func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
 	for _, path := range fanOutRoutes() {
 		e.POST(path, requireAdminOrHide(d.AdminKey), dataRoute(d.Data.FanOut(path)))
 	}
 	e.GET("/metrics", gin.WrapH(d.Metrics))
-	d.addLogLevelRoutes(e)
 	d.addDashboardRoute(e)
 }
 
@@ -87,14 +80,6 @@ func (d *Deps) addHealthRoutes(e *gin.Engine) {
 	e.GET("/readyz", d.readyz)
 	e.GET("/version", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"version": d.Version}) })
 	e.GET("/", d.index)
-}
-
-func addresses(s *instance.Snapshot, r instance.Role) []string {
-	out := make([]string, 0, len(s.Usable(r)))
-	for _, in := range s.Usable(r) {
-		out = append(out, in.Address)
-	}
-	return out
 }
 
 func (d *Deps) status(c *gin.Context) {
@@ -121,72 +106,6 @@ func (d *Deps) status(c *gin.Context) {
 	writeJSON(c, http.StatusOK, out)
 }
 
-// List gives the entry of one instance in /status, with this proxy's load and opinion.
-func (d *Deps) List(in *instance.Instance) instance.Listing {
-	l := in.List()
-	l.Warning = in.Warning(d.Connector)
-	if in.View == instance.Pending {
-		return l
-	}
-	n := d.Load.InFlight(in.Key)
-	l.InFlight = &n
-	l.Load = d.listLoad(in.Key)
-	if in.Usable() {
-		if !d.Opinion.Available(in.Key) {
-			l.View = instance.Ejected
-		}
-		if why := d.Opinion.Why(in.Key); why != "" {
-			l.Reason = instance.Printable(why, 300)
-		}
-	}
-	return l
-}
-
-// available tells whether some instance of the role may be picked, or is only slow.
-func (d *Deps) available(s *instance.Snapshot, r instance.Role) bool {
-	for _, in := range s.Usable(r) {
-		if d.Opinion.Available(in.Key) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(s.All(), func(in *instance.Instance) bool { return in.Role == r && in.Slow() })
-}
-
-// health answers as vLLM does: an empty 200 while a request could be served.
-func (d *Deps) health(c *gin.Context) {
-	s := d.Members.Snapshot()
-	switch {
-	case !d.available(s, instance.Decode):
-		d.unavailable(c, "no decode instance is available")
-	case !d.Fallback && !d.available(s, instance.Prefill):
-		d.unavailable(c, "no prefill instance is available")
-	default:
-		c.Status(http.StatusOK)
-	}
-}
-
-func (d *Deps) unavailable(c *gin.Context, why string) {
-	openai.WriteError(c.Writer, &openai.Error{Status: http.StatusServiceUnavailable,
-		Type: openai.TypeUnavailable, Message: why, RetryAfter: retryAfter})
-}
-
-// healthcheck answers in the form of the load-balance proxy.
-func (d *Deps) healthcheck(c *gin.Context) {
-	s := d.Members.Snapshot()
-	var n int64
-	for _, in := range s.All() {
-		if in.View != instance.Pending && in.Role == instance.Decode {
-			n += d.Load.InFlight(in.Key)
-		}
-	}
-	writeJSON(c, http.StatusOK, gin.H{
-		"status":            "ok",
-		"prefill_instances": len(s.Usable(instance.Prefill)),
-		"decode_instances":  len(s.Usable(instance.Decode)),
-		"request_num":       n,
-	})
-}
-
 func (d *Deps) readyz(c *gin.Context) {
 	s := d.Members.Snapshot()
 	body := gin.H{
@@ -200,11 +119,4 @@ func (d *Deps) readyz(c *gin.Context) {
 		body["ready"], body["reason"] = false, err.Error()
 	}
 	writeJSON(c, status, body)
-}
-
-func (d *Deps) listLoad(k instance.Key) *instance.ListedLoad {
-	if d.Details == nil {
-		return nil
-	}
-	return d.Details(k)
 }

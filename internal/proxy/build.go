@@ -163,7 +163,7 @@ func (b *builder) makeScheduler() error {
 	}
 	b.index = newKVIndex(b.cfg)
 	b.sched = sched.New(sched.Options{
-		Source: b.watcher, Health: b.tracker, Connector: engines.Dialects(b.cfg.Connector), Build: engines.Builds(b.cfg), Blocks: engines.Blocks(b.cfg.Connector), Silent: b.tracker.Suspect,
+		Source: b.watcher, Health: &b.tracker.Records, Connector: engines.Dialects(b.cfg.Connector), Build: engines.Builds(b.cfg), Blocks: engines.Blocks(b.cfg.Connector), Silent: b.tracker.Suspect,
 		PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
 		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: caches(b.index),
 		Placements: b.load.Placements,
@@ -235,14 +235,17 @@ func (b *builder) registerMetrics() {
 func (b *builder) makeRoutes() {
 	deps := httpapi.Deps{
 		Data: b.dataRoutes(), Admin: b.adminRoutes(),
-		Members: b.watcher, Load: b.sched, Details: b.load.Of, Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Opinion: opinion{b.tracker}, Etcd: func() httpapi.EtcdStatus { return b.own.Status(b.watcher.Status()) },
+		Fleet: httpapi.Fleet{
+			Members: b.watcher, Load: b.sched, Details: b.load.Of, Opinion: opinion{b.tracker},
+			Connector: b.cfg.Connector, Fallback: b.cfg.Fallback == config.FallbackDecode,
+		},
+		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Etcd: func() httpapi.EtcdStatus { return b.own.Status(b.watcher.Status()) },
 		Ready: b.ready, Metrics: promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{}), Log: b.log.WithField("component", "http"), LogLevel: b.level,
 		CORS: httpapi.CORS{
 			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,
 		},
 		ClientKeys: b.keys, AdminKey: b.cfg.AdminAPIKey, Version: version.String(), ID: b.id,
-		Fallback: b.cfg.Fallback == config.FallbackDecode,
-		Limits:   limits(b.cfg), Connector: b.cfg.Connector, Notices: b.notices,
+		Limits: limits(b.cfg), Notices: b.notices,
 	}
 	if b.board = b.newBoard(deps.List, deps.Etcd, b.handler.Requests, b.address); b.board != nil {
 		deps.Dashboard = b.board

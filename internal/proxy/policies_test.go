@@ -20,7 +20,7 @@ func TestWhoReadsSessions(t *testing.T) {
 		{false, "session", "least_loaded", "x-chat"},
 		{false, "random", "session", "x-chat"},
 	} {
-		cfg := &config.Proxy{ClientBound: tc.bound, ClientBoundKey: "x-chat", PrefillPolicy: tc.prefill, DecodePolicy: tc.decode}
+		cfg := &config.Proxy{Choice: config.Choice{ClientBound: tc.bound, ClientBoundKey: "x-chat", PrefillPolicy: tc.prefill, DecodePolicy: tc.decode}}
 		if got := sessionHeader(cfg); got != tc.want {
 			t.Errorf("%+v: %q", tc, got)
 		}
@@ -29,7 +29,7 @@ func TestWhoReadsSessions(t *testing.T) {
 			t.Errorf("%+v: %v, %v", tc, kinds, err)
 		}
 	}
-	if _, err := policies(&config.Proxy{PrefillPolicy: "round_robin", DecodePolicy: "best"}); err == nil {
+	if _, err := policies(&config.Proxy{Choice: config.Choice{PrefillPolicy: "round_robin", DecodePolicy: "best"}}); err == nil {
 		t.Error("an unknown policy is taken")
 	}
 }

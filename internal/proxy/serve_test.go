@@ -31,7 +31,7 @@ func TestDoubtfulRequests(t *testing.T) {
 				log := logrus.New()
 				log.SetOutput(io.Discard)
 				p := &app{
-					cfg: &config.Proxy{Server: kind}, log: log, router: http.HandlerFunc(served),
+					cfg: &config.Proxy{Requests: config.Requests{Server: kind}}, log: log, router: http.HandlerFunc(served),
 					direct: map[string]http.HandlerFunc{"/v1/completions": served},
 				}
 				srv := p.clientServer(nil)

@@ -33,29 +33,57 @@ func MaybeMain() {
 // flushTime is how long the last lines may take.
 const flushTime = 2 * time.Second
 
+// reports tell the Host how the etcd does, a line each.
+type reports struct {
+	queue *logging.Queue
+	once  sync.Once // of fatal
+}
+
+func (r *reports) say(m message) {
+	line, err := json.Marshal(m)
+	if err == nil {
+		_, _ = r.queue.Write(append(line, '\n')) // whoever should read it is gone
+	}
+}
+
+// failed reports why there is no etcd, and gives the exit code.
+func (r *reports) failed(err error) int {
+	r.say(message{Failed: failure(err)})
+	r.queue.Flush(flushTime)
+	return 1
+}
+
+// fatal ends the process. Several goroutines may come here; the first has the reason.
+func (r *reports) fatal(why string) {
+	r.once.Do(func() {
+		os.Exit(r.failed(errors.New(why)))
+	})
+	select {}
+}
+
+// log has its lines between the reports.
+func (r *reports) log(level string) *logrus.Logger {
+	log := logrus.New()
+	log.SetOutput(r.queue)
+	log.SetFormatter(lineFormatter{})
+	if level, err := logrus.ParseLevel(level); err == nil {
+		log.SetLevel(level)
+	}
+	return log
+}
+
 // serve runs an etcd until in ends.
 func serve(in io.Reader, out io.Writer) int {
 	// The proxy drains its requests after these signals, which a terminal and
 	// systemd send to both, and needs its etcd until then.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	// A proxy that is stopped for a while reads nothing, and etcd must go on.
-	queue := logging.NewQueue(out, func(int) {})
-	say := func(m message) {
-		line, err := json.Marshal(m)
-		if err == nil {
-			_, _ = queue.Write(append(line, '\n')) // whoever should read it is gone
-		}
-	}
-	end := func(err error) int {
-		say(message{Failed: failure(err)})
-		queue.Flush(flushTime)
-		return 1
-	}
-	defer queue.Flush(flushTime)
+	r := &reports{queue: logging.NewQueue(out, func(int) {})}
+	defer r.queue.Flush(flushTime)
 	lines := bufio.NewReader(in)
 	var s settings
 	if first, err := lines.ReadBytes('\n'); err != nil || json.Unmarshal(first, &s) != nil {
-		return end(fmt.Errorf("the configuration cannot be read: %w", err))
+		return r.failed(fmt.Errorf("the configuration cannot be read: %w", err))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -63,22 +91,9 @@ func serve(in io.Reader, out io.Writer) int {
 		_, _ = io.Copy(io.Discard, lines) // any end is the end
 		cancel()
 	}()
-	log := logrus.New()
-	log.SetOutput(queue)
-	log.SetFormatter(lineFormatter{})
-	if level, err := logrus.ParseLevel(s.LogLevel); err == nil {
-		log.SetLevel(level)
-	}
-	var once sync.Once
 	server, err := embedetcd.Start(ctx, embedetcd.Config{
-		ListenClient: s.ListenClient, DataDir: s.DataDir, Prefix: s.Prefix, Gateway: s.Gateway, TLS: s.TLS, Log: log,
-		Fatal: func(why string) {
-			// Several goroutines may come here; the first has the reason.
-			once.Do(func() {
-				os.Exit(end(errors.New(why)))
-			})
-			select {}
-		},
+		ListenClient: s.ListenClient, DataDir: s.DataDir, Prefix: s.Prefix, Gateway: s.Gateway, TLS: s.TLS,
+		Log: r.log(s.LogLevel), Fatal: r.fatal,
 	})
 	switch {
 	case ctx.Err() != nil:
@@ -87,15 +102,15 @@ func serve(in io.Reader, out io.Writer) int {
 		}
 		return 0
 	case err != nil:
-		return end(err)
+		return r.failed(err)
 	}
-	say(message{Ready: &ready{Endpoint: server.Endpoint()}})
+	r.say(message{Ready: &ready{Endpoint: server.Endpoint()}})
 	select {
 	case <-ctx.Done():
 		server.Close()
 		return 0
 	case err := <-server.Err():
 		server.Close()
-		return end(err)
+		return r.failed(err)
 	}
 }

@@ -15,11 +15,21 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
+// patientConfig takes instances for Mooncake's, and waits for them longer than a slow machine
+// needs.
+func patientConfig() *config.Proxy {
+	return &config.Proxy{
+		Clients:  config.Clients{Connector: "mooncake"},
+		Requests: config.Requests{ConnectTimeout: 20 * time.Second},
+		Health:   config.Health{ProbeTimeout: 20 * time.Second},
+	}
+}
+
 // A Mooncake prefill engine whose record says nothing of its ids is asked for them, as
 // is one whose connector comes from a flag; a server that does not answer is named.
 func TestBootstrapIsAsked(t *testing.T) {
 	t.Parallel()
-	p := NewProber(&config.Proxy{Connector: "mooncake", ProbeTimeout: 20 * time.Second, ConnectTimeout: 20 * time.Second}, netguard.Policy{}, nil)
+	p := NewProber(patientConfig(), netguard.Policy{}, nil)
 	s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RolePrefill, Mode: fakevllm.Mooncake})
 	ports := map[string][]int{instance.PortBootstrap: {s.Bootstrap()}}
 	in := func(rec instance.Record) *instance.Instance {
@@ -54,7 +64,7 @@ func TestBootstrapIsAsked(t *testing.T) {
 // one whose bootstrap server this proxy cannot reach is.
 func TestAnotherLifeWaits(t *testing.T) {
 	t.Parallel()
-	p := NewProber(&config.Proxy{Connector: "mooncake", ProbeTimeout: 20 * time.Second, ConnectTimeout: 20 * time.Second}, netguard.Policy{}, nil)
+	p := NewProber(patientConfig(), netguard.Policy{}, nil)
 	s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RolePrefill, Mode: fakevllm.Mooncake})
 	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: s.Address()}, Record: instance.Record{
 		Ports: map[string][]int{instance.PortBootstrap: {s.Bootstrap()}}, EngineIDs: map[string]string{"0": s.EngineID()}}}

@@ -1,0 +1,116 @@
+package config
+
+import (
+	"cmp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/internal/settings"
+)
+
+// The values of Choice.Disaggregate.
+const (
+	// DisaggregateAlways sends every request that can through prefill and decode.
+	DisaggregateAlways = "always"
+	// DisaggregateAuto leaves it to decode alone where that is better.
+	DisaggregateAuto = "auto"
+	// DisaggregateNever leaves all to decode alone, for comparison.
+	DisaggregateNever = "never"
+)
+
+// Choice is which instance gets a request.
+type Choice struct {
+	Disaggregate string // DisaggregateAlways, DisaggregateAuto or DisaggregateNever
+
+	// Policy names what chooses among instances, for both roles; see package policy. ""
+	// leaves each its own.
+	Policy string
+	// PrefillPolicy and DecodePolicy are those of the roles. LoadProxy fills them with
+	// Policy where nothing else is said.
+	PrefillPolicy, DecodePolicy string
+	// CacheWeight is how many tokens that wait weigh as much as one in a cache.
+	CacheWeight int
+
+	// ClientBound sends requests with the same value of the header
+	// ClientBoundKey to the same instances while those can serve.
+	ClientBound    bool
+	ClientBoundKey string
+
+	// Zone is where this proxy is; instances with the same label zone are preferred.
+	Zone string
+
+	KVEvents       bool          // what engines publish of their KV caches is followed
+	LoadDigests    bool          // proxies tell each other what they have in flight
+	LoadInterval   time.Duration // the least time between two times that one tells
+	ScrapeInterval time.Duration // between two looks at an engine's metrics; 0 = none
+}
+
+// settings are about which instance gets a request.
+func (ch *Choice) settings() settings.Table {
+	return settings.About("Choice of an instance",
+		settings.Setting{Name: "disaggregate", Kind: settings.Text, Default: DisaggregateAlways, Usage: "which requests use both prefill and decode: always (all that can), auto (not those that decode alone serves better, as estimated from earlier requests) or never (for comparison)", Into: &ch.Disaggregate},
+		settings.Setting{Name: "policy", Kind: settings.Text, Usage: "how an instance is chosen, for both roles: " + strings.Join(policy.Names(), ", "), Into: &ch.Policy},
+		settings.Setting{Name: "prefill-policy", Kind: settings.Text, Usage: "policy for prefill instances (default: that of --policy, or " + policy.DefaultPrefill + ")", Into: &ch.PrefillPolicy},
+		settings.Setting{Name: "decode-policy", Kind: settings.Text, Usage: "policy for decode instances (default: that of --policy, or " + policy.Default + ")", Into: &ch.DecodePolicy},
+		settings.Setting{Name: "cache-weight", Kind: settings.Number, Default: strconv.Itoa(policy.DefaultCacheWeight), Usage: "for policies that know caches: this many tokens that wait for an instance count as much as one token that is not in its cache", Into: &ch.CacheWeight},
+		settings.Setting{Name: "client-bound", Kind: settings.OnOff, Default: "off", Env: []string{"CLIENT_BOUND"}, Usage: "send requests of one session to the same instances, with any policy; also CLIENT_BOUND", Into: &ch.ClientBound},
+		settings.Setting{Name: "client-bound-key", Kind: settings.Text, Default: "session-id", Env: []string{"CLIENT_BOUND_KEY"}, Usage: "header that names the session, for --client-bound and the policy session; also CLIENT_BOUND_KEY", Into: &ch.ClientBoundKey},
+		settings.Setting{Name: "zone", Kind: settings.Text, Usage: "zone of this proxy, which prefers instances with the same label zone; without it, decode instances in the zone of the prefill instance are preferred", Into: &ch.Zone},
+		settings.Setting{Name: "kv-events", Kind: settings.OnOff, Default: "off", Usage: "follow the KV events that engines publish (--kv-events-config); the policy " + policy.KVAware + " always does", Into: &ch.KVEvents},
+		settings.Setting{Name: "load-digests", Kind: settings.OnOff, Default: "on", Usage: "publish the load of this proxy in etcd for the other proxies, and use their load", Into: &ch.LoadDigests},
+		settings.Setting{Name: "load-interval", Kind: settings.Time, Default: "1s", Usage: "shortest time between two such digests of one proxy; each is a write to etcd", Into: &ch.LoadInterval},
+		settings.Setting{Name: "scrape-interval", Kind: settings.Time, Default: "5s", Usage: "how often the metrics of each engine are read, for KV cache use and waiting requests; 0s means never", Into: &ch.ScrapeInterval},
+	)
+}
+
+// complete gives each role its policy.
+func (ch *Choice) complete() {
+	ch.PrefillPolicy = cmp.Or(ch.PrefillPolicy, ch.Policy, policy.DefaultPrefill)
+	ch.DecodePolicy = cmp.Or(ch.DecodePolicy, ch.Policy, policy.Default)
+}
+
+func (ch *Choice) check(c *complaints) {
+	switch ch.Disaggregate {
+	case DisaggregateAlways, DisaggregateAuto, DisaggregateNever:
+	default:
+		c.bad("disaggregate", "%q is not known; use %s, %s or %s", ch.Disaggregate, DisaggregateAlways, DisaggregateAuto, DisaggregateNever)
+	}
+	ch.checkPolicies(c)
+	if !isToken(ch.ClientBoundKey) {
+		c.bad("client-bound-key", "%q is no name of a header; use letters, digits and dashes", instance.Printable(ch.ClientBoundKey, 80))
+	}
+	if ch.Zone != instance.Printable(ch.Zone, 0) || len(ch.Zone) > 128 || strings.TrimSpace(ch.Zone) != ch.Zone {
+		c.bad("zone", "%q is no name of a zone; use up to 128 bytes, without spaces around", instance.Printable(ch.Zone, 80))
+	}
+	// At most lease.RefreshLoad: the others weigh an older digest less and less, and a
+	// drain waits for the next one.
+	if d := ch.LoadInterval; d < 20*time.Millisecond || d > 3*time.Second {
+		c.bad("load-interval", "%s is out of range; use 20ms to 3s", d)
+	}
+	if d := ch.ScrapeInterval; d != 0 && (d < 100*time.Millisecond || d > time.Hour) {
+		c.bad("scrape-interval", "%s is out of range; use 100ms to 1h, or 0s for none", d)
+	}
+}
+
+func (ch *Choice) checkPolicies(c *complaints) {
+	check := func(setting, name string) {
+		if _, err := policy.Find(name); err != nil {
+			c.bad(setting, "%q: %w", instance.Printable(name, 80), err)
+		}
+	}
+	if ch.Policy != "" {
+		check("policy", ch.Policy)
+	}
+	if ch.PrefillPolicy != ch.Policy {
+		check("prefill-policy", ch.PrefillPolicy)
+	}
+	if ch.DecodePolicy != ch.Policy {
+		check("decode-policy", ch.DecodePolicy)
+	}
+	if ch.CacheWeight < 1 {
+		c.bad("cache-weight", "must be 1 or more")
+	}
+}

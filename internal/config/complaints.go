@@ -1,0 +1,86 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/http1"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/settings"
+)
+
+// complaints gather what is wrong with settings. They know where each value is from.
+type complaints struct {
+	sources settings.Sources
+	errs    []error
+}
+
+// bad complains of one setting.
+func (c *complaints) bad(name, format string, args ...any) {
+	c.errs = append(c.errs, c.sources.Complain(name, fmt.Errorf(format, args...)))
+}
+
+// err has a line for each complaint; nil if there is none.
+func (c *complaints) err() error { return errors.Join(c.errs...) }
+
+// pair demands of a certificate and its key that both are given, or neither.
+func (c *complaints) pair(certName, cert, keyName, key string) {
+	switch {
+	case cert != "" && key == "":
+		c.bad(certName, "needs its key: give --%s", keyName)
+	case cert == "" && key != "":
+		c.bad(keyName, "needs its certificate: give --%s", certName)
+	}
+}
+
+// duration refuses times that nobody means.
+func (c *complaints) duration(name string, d time.Duration) {
+	if d < time.Millisecond || d > 7*24*time.Hour {
+		c.bad(name, "%s is out of range; use 1ms to 168h", d)
+	}
+}
+
+// checkHost checks what stands before the port of a listen address; unlike an
+// instance's address it may be a wildcard.
+func checkHost(host string) error {
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if ip.IsUnspecified() {
+			return nil
+		}
+	} else if strings.Contains(host, ":") || strings.HasPrefix(host, "[") {
+		return fmt.Errorf("%q is no host; give an IP address or a name, and the port apart from it", instance.Printable(host, 80))
+	}
+	if _, err := instance.ParseAddress(net.JoinHostPort(host, "1")); err != nil {
+		return fmt.Errorf("%q is no host; give an IP address or a name", instance.Printable(host, 80))
+	}
+	return nil
+}
+
+// isToken tells whether s can be the name of a header (RFC 9110, 5.6.2).
+func isToken(s string) bool {
+	for _, c := range []byte(s) {
+		if !http1.IsToken(c) {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 200
+}
+
+func checkListen(s string) error {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return fmt.Errorf("%q: give host:port", instance.Printable(s, 80))
+	}
+	if err := checkHost(host); err != nil {
+		return err
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("%q: the port must be a number from 1 to 65535", instance.Printable(s, 80))
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package config
+
+import (
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/certs"
+	"github.com/pdmesh/pdmesh/internal/etcdaccess"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/settings"
+)
+
+// Etcd is how the fleet is found in etcd.
+type Etcd struct {
+	// EtcdEndpoints are host:port of an etcd that runs elsewhere; none means that this
+	// proxy embeds its own, and OwnEtcd says how.
+	EtcdEndpoints []string
+	EtcdUsername  string
+	EtcdPassword  string
+	// EtcdPasswordFile is where LoadProxy has EtcdPassword from; "" = from elsewhere.
+	EtcdPasswordFile string
+	EtcdHTTPS        bool // an endpoint was written with https://
+	// Files for TLS to etcd; each may be "".
+	EtcdCA, EtcdCert, EtcdKey string
+
+	EtcdPrefix string // root of all keys, no trailing slash
+}
+
+// settings are about how the fleet is found in etcd.
+func (e *Etcd) settings() settings.Table {
+	return settings.About("etcd",
+		settings.Setting{Name: "etcd-endpoints", Kind: settings.List, Spread: true, Usage: "addresses of etcd, host:port, with https:// in front for TLS; empty means that the proxy runs its own etcd", Into: &e.EtcdEndpoints},
+		settings.Setting{Name: "etcd-username", Kind: settings.Text, Usage: "etcd user; pdctl auth init creates pd-proxy", Into: &e.EtcdUsername},
+		settings.Setting{Name: "etcd-password", Kind: settings.Text, Secret: true, Usage: "password of that user; better set PD_ETCD_PASSWORD", Into: &e.EtcdPassword},
+		settings.Setting{Name: "etcd-password-file", Kind: settings.Text, Usage: "file whose first line is that password", Into: &e.EtcdPasswordFile},
+		settings.Setting{Name: "etcd-ca", Kind: settings.Text, Usage: "PEM file of the CAs of etcd's certificate; turns TLS on (default: the system's CAs)", Into: &e.EtcdCA},
+		settings.Setting{Name: "etcd-cert", Kind: settings.Text, Usage: "PEM file of the client certificate for etcd; read again when it changes, like all certificate files", Into: &e.EtcdCert},
+		settings.Setting{Name: "etcd-key", Kind: settings.Text, Usage: "PEM file of the key of --etcd-cert", Into: &e.EtcdKey},
+		settings.Setting{Name: "etcd-prefix", Kind: settings.Text, Default: "/pd", Usage: "root of all keys in etcd", Into: &e.EtcdPrefix},
+	)
+}
+
+// EtcdTLS says how etcd is reached.
+func (e *Etcd) EtcdTLS() etcdaccess.TLS {
+	return etcdaccess.TLS{On: e.EtcdHTTPS, Files: certs.Files{CA: e.EtcdCA, Cert: e.EtcdCert, Key: e.EtcdKey}}
+}
+
+// Embedded tells whether this proxy is to run its own etcd.
+func (e *Etcd) Embedded() bool { return len(e.EtcdEndpoints) == 0 }
+
+// endpointsAreLoopback tells whether only this machine reaches an etcd that runs elsewhere.
+func (e *Etcd) endpointsAreLoopback() bool {
+	for _, address := range e.EtcdEndpoints {
+		if !instance.IsLoopback(address) {
+			return false
+		}
+	}
+	return true
+}
+
+// complete reads the endpoints and the file of the password.
+func (e *Etcd) complete(c *complaints) {
+	endpoints, https, err := etcdaccess.ParseEndpoints(e.EtcdEndpoints)
+	if err != nil {
+		c.bad("etcd-endpoints", "%w", err)
+	}
+	e.EtcdEndpoints, e.EtcdHTTPS = endpoints, https
+	if e.EtcdPasswordFile != "" && e.EtcdPassword == "" {
+		if e.EtcdPassword, err = etcdaccess.ReadPassword(e.EtcdPasswordFile); err != nil {
+			c.bad("etcd-password-file", "%w", err)
+		}
+		c.sources["etcd-password"] = "file " + e.EtcdPasswordFile
+	}
+	e.EtcdPrefix = strings.TrimRight(e.EtcdPrefix, "/")
+}
+
+func (e *Etcd) check(c *complaints) {
+	if !strings.HasPrefix(e.EtcdPrefix, "/") || strings.Trim(e.EtcdPrefix, "/") == "" || len(e.EtcdPrefix) > 200 ||
+		strings.Contains(e.EtcdPrefix, "//") || e.EtcdPrefix != instance.Printable(e.EtcdPrefix, 0) {
+		c.bad("etcd-prefix", "%q is no root for our keys; use a path such as /pd", instance.Printable(e.EtcdPrefix, 80))
+	}
+	if (e.EtcdUsername == "") != (e.EtcdPassword == "") {
+		c.bad("etcd-username", "give --etcd-username and --etcd-password (or PD_ETCD_PASSWORD) together")
+	}
+	if e.EtcdPasswordFile != "" && c.sources["etcd-password"] != "file "+e.EtcdPasswordFile {
+		c.bad("etcd-password-file", "and --etcd-password: give one of the two")
+	}
+	c.pair("etcd-cert", e.EtcdCert, "etcd-key", e.EtcdKey)
+}

@@ -1,0 +1,132 @@
+package config
+
+import (
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/settings"
+	"github.com/pdmesh/pdmesh/internal/zmq"
+)
+
+// The values of Requests.Fallback.
+const (
+	// FallbackDecode sends a request to a decode instance alone while no
+	// prefill instance can be picked.
+	FallbackDecode = "decode"
+	// FallbackNone answers 503 instead.
+	FallbackNone = "none"
+)
+
+// The values of Requests.Server and Requests.Upstream.
+const (
+	// ServerOwn is the proxy's own HTTP/1.1 server for completions.
+	ServerOwn = "own"
+	// ServerStd is the standard library's server.
+	ServerStd = "std"
+	// UpstreamOwn is the proxy's own HTTP/1.1 client.
+	UpstreamOwn = "own"
+	// UpstreamStd is the standard library's.
+	UpstreamStd = "std"
+)
+
+// Requests are times, limits and tries of requests.
+type Requests struct {
+	Server                 string // HTTP server for completions: ServerOwn or ServerStd
+	Upstream               string // HTTP client for the instances: UpstreamOwn or UpstreamStd
+	ConnectTimeout         time.Duration
+	PrefillTimeout         time.Duration
+	DecodeFirstByteTimeout time.Duration
+	IdleTimeout            time.Duration // between two chunks of an answer
+	NonStreamTimeout       time.Duration // until a non-streamed answer begins
+	MaxAttempts            int           // tries for one request, the first included
+	RetryBudget            int           // percent of the requests of the last 10 s
+	Fallback               string        // FallbackDecode or FallbackNone
+	MaxBodyBytes           int64
+	MaxBodiesMemory        int64         // bytes of all request bodies together; 0 = by the memory limit
+	MaxConnections         int           // clients connected at once; 0 = by the limit on descriptors
+	ShutdownTimeout        time.Duration // for running streams at SIGTERM
+}
+
+// settings are about times, limits and tries of requests.
+func (r *Requests) settings() settings.Table {
+	return settings.About("Requests",
+		settings.Setting{Name: "server", Kind: settings.Text, Default: ServerOwn, Usage: "HTTP server for completions: own (faster; leaves uncommon requests to std) or std (Go's net/http)", Into: &r.Server},
+		settings.Setting{Name: "upstream", Kind: settings.Text, Default: UpstreamOwn, Usage: "HTTP client for the instances: own (faster; https uses std) or std (Go's net/http)", Into: &r.Upstream},
+		settings.Setting{Name: "connect-timeout", Kind: settings.Time, Default: "1s", Usage: "time limit for connecting to an instance, with up to three tries", Into: &r.ConnectTimeout},
+		settings.Setting{Name: "prefill-timeout", Kind: settings.Time, Default: "5m", Usage: "time limit for the whole answer of prefill", Into: &r.PrefillTimeout},
+		settings.Setting{Name: "decode-first-byte-timeout", Kind: settings.Time, Default: "1m", Usage: "time limit for the first byte of a decode answer", Into: &r.DecodeFirstByteTimeout},
+		settings.Setting{Name: "idle-timeout", Kind: settings.Time, Default: "2m", Usage: "longest pause between two chunks of an answer", Into: &r.IdleTimeout},
+		settings.Setting{Name: "non-stream-timeout", Kind: settings.Time, Default: "1h", Usage: "time limit for the first byte of an answer that is not streamed; engines send it when it is complete", Into: &r.NonStreamTimeout},
+		settings.Setting{Name: "max-attempts", Kind: settings.Number, Default: "4", Usage: "attempts for one request, including the first, on different instances", Into: &r.MaxAttempts},
+		settings.Setting{Name: "retry-budget", Kind: settings.Number, Default: "20", Usage: "limit for retries, in percent of the requests of the last 10s, plus a burst of 64", Into: &r.RetryBudget},
+		settings.Setting{Name: "fallback", Kind: settings.Text, Default: FallbackDecode, Usage: "without a usable prefill instance: decode (decode instances serve alone) or none (503)", Into: &r.Fallback},
+		settings.Setting{Name: "max-body-bytes", Kind: settings.Bytes, Default: "32MiB", Usage: "largest request body; larger ones get 413", Into: &r.MaxBodyBytes},
+		settings.Setting{Name: "max-bodies-memory", Kind: settings.Bytes, Default: "0", Usage: "limit for all request bodies together; beyond it requests get 503, except a single one and those under 4KiB; 0 means half of the memory limit (GOMEMLIMIT or the container's), or a quarter of the machine's memory", Into: &r.MaxBodiesMemory},
+		settings.Setting{Name: "max-connections", Kind: settings.Number, Default: "0", Usage: "limit for open connections of clients; at the limit idle connections are closed, and new ones wait while all are busy; 0 means nearly half of the limit on file descriptors", Into: &r.MaxConnections},
+		settings.Setting{Name: "shutdown-timeout", Kind: settings.Time, Default: "30s", Usage: "how long running requests may take after SIGTERM", Into: &r.ShutdownTimeout},
+	)
+}
+
+func (r *Requests) check(c *complaints) {
+	if r.Server != ServerOwn && r.Server != ServerStd {
+		c.bad("server", "%q is not known; use %s or %s", r.Server, ServerOwn, ServerStd)
+	}
+	if r.Upstream != UpstreamOwn && r.Upstream != UpstreamStd {
+		c.bad("upstream", "%q is not known; use %s or %s", r.Upstream, UpstreamOwn, UpstreamStd)
+	}
+	c.duration("connect-timeout", r.ConnectTimeout)
+	c.duration("prefill-timeout", r.PrefillTimeout)
+	c.duration("decode-first-byte-timeout", r.DecodeFirstByteTimeout)
+	c.duration("idle-timeout", r.IdleTimeout)
+	c.duration("non-stream-timeout", r.NonStreamTimeout)
+	if r.Fallback != FallbackDecode && r.Fallback != FallbackNone {
+		c.bad("fallback", "%q is not known; use %s or %s", r.Fallback, FallbackDecode, FallbackNone)
+	}
+	r.checkLimits(c)
+	c.duration("shutdown-timeout", r.ShutdownTimeout)
+}
+
+func (r *Requests) checkLimits(c *complaints) {
+	if r.MaxAttempts < 1 || r.MaxAttempts > 100 {
+		c.bad("max-attempts", "%d is out of range; use 1 (no retry) to 100", r.MaxAttempts)
+	}
+	if r.RetryBudget < 0 || r.RetryBudget > 1000 {
+		c.bad("retry-budget", "%d is out of range; use 0 (a burst only) to 1000 percent", r.RetryBudget)
+	}
+	if r.MaxBodyBytes < 1<<10 || r.MaxBodyBytes > 4<<30 {
+		c.bad("max-body-bytes", "%d is out of range; use 1KiB to 4GiB", r.MaxBodyBytes)
+	}
+	if m := r.MaxBodiesMemory; m != 0 && (m < 1<<20 || m > 1<<40) {
+		c.bad("max-bodies-memory", "%d is out of range; use 1MiB to 1TiB, or 0 for a share of the memory limit", m)
+	}
+	if r.MaxConnections < 0 {
+		c.bad("max-connections", "%d is negative; use 0 for as many as the limit on descriptors leaves room for", r.MaxConnections)
+	}
+}
+
+// HandOver is how KV caches are handed over.
+type HandOver struct {
+	KVLeaseBudget        time.Duration // how long after a prefill its KV may still be used
+	VersionGroups        bool          // pairs of one vLLM version only
+	RewriteRemoteHost    bool          // in hand-overs, by the host that was dialled
+	LMCacheNotify        string        // tcp://host:port where LMCache's prefill instances notify; "" = at their agents
+	LMCacheNotifyTimeout time.Duration // from a prefill's answer to its last notification
+}
+
+// settings are about how KV caches are handed over.
+func (h *HandOver) settings() settings.Table {
+	return settings.About("Hand-over",
+		settings.Setting{Name: "kv-lease-budget", Kind: settings.Time, Default: "20s", Usage: "how long after a prefill its KV cache may be handed over", Into: &h.KVLeaseBudget},
+		settings.Setting{Name: "version-groups", Kind: settings.OnOff, Default: "on", Usage: "pair only NIXL engines of the same vLLM version, because others refuse each other's KV cache; turn off for engines with enforce_handshake_compat false", Into: &h.VersionGroups},
+		settings.Setting{Name: "rewrite-remote-host", Kind: settings.OnOff, Default: "off", Usage: "give decode the host by which the proxy reaches prefill, instead of the host in the answer of prefill", Into: &h.RewriteRemoteHost},
+		settings.Setting{Name: "lmcache-notify", Kind: settings.Text, Usage: "tcp://host:port where this proxy receives notifications of LMCache's prefill instances, as in their pd_proxy_host and pd_proxy_port; for a single proxy, and prefill instances whose agents do not receive them", Into: &h.LMCacheNotify},
+		settings.Setting{Name: "lmcache-notify-timeout", Kind: settings.Time, Default: "30s", Usage: "how long to wait, after the answer of prefill, for LMCache's notifications of all ranks; then another pair is tried", Into: &h.LMCacheNotifyTimeout},
+	)
+}
+
+func (h *HandOver) check(c *complaints) {
+	c.duration("kv-lease-budget", h.KVLeaseBudget)
+	if _, err := zmq.ParseEndpoint(h.LMCacheNotify); h.LMCacheNotify != "" && err != nil {
+		c.bad("lmcache-notify", "%w", err)
+	}
+	c.duration("lmcache-notify-timeout", h.LMCacheNotifyTimeout)
+}

@@ -1,0 +1,47 @@
+package health
+
+import (
+	"sync"
+	"time"
+)
+
+// historyLasts is how long a slow answer is remembered.
+const historyLasts = 5 * time.Minute
+
+// history has how long engines took to answer when they were slow of late, so that they get
+// more time when they are silent again.
+type history struct {
+	mu   sync.Mutex
+	slow map[string]slowAnswer // by address
+}
+
+// slowAnswer is a late answer: how long it took, and when it came.
+type slowAnswer struct {
+	took time.Duration
+	at   time.Time
+}
+
+// remember remembers an answer if it was slow.
+func (h *history) remember(address string, took time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	for a, s := range h.slow {
+		if now.Sub(s.at) > historyLasts {
+			delete(h.slow, a)
+		}
+	}
+	if took > checkInterval && took > h.slow[address].took {
+		h.slow[address] = slowAnswer{took, now}
+	}
+}
+
+// slowest is the time of the slowest answer that is remembered of an engine.
+func (h *history) slowest(address string) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s, ok := h.slow[address]; ok && time.Since(s.at) <= historyLasts {
+		return s.took
+	}
+	return 0
+}

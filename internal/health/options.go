@@ -1,0 +1,87 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Prober asks one instance for a sign of life; nil means alive. ErrNotAsked means that the
+// probe was not sent, ErrNoAnswer that no answer came in time. Any other error is a
+// refusal, or an answer that is an error.
+type Prober interface {
+	Alive(ctx context.Context, in *instance.Instance) error
+}
+
+// ErrNotAsked is wrapped by errors of a Prober that are the proxy's own: they say nothing
+// of the instance.
+var ErrNotAsked = errors.New("not asked")
+
+// ErrNoAnswer is wrapped by errors of a Prober that got no answer in time: the instance is
+// silent, or slow.
+var ErrNoAnswer = errors.New("no answer")
+
+// Source gives the current membership.
+type Source interface {
+	Snapshot() *instance.Snapshot
+}
+
+// Options configure a Tracker; the zero values of numbers mean the defaults named.
+type Options struct {
+	Source Source
+	Prober Prober
+	Log    logrus.FieldLogger
+
+	// MaxFailures is how many strikes in a row eject an instance, default 3.
+	MaxFailures int
+	// Ejection is how long the first soft ejection lasts, default 1 s; each
+	// one that follows soon doubles it up to MaxEjection, default 30 s.
+	Ejection, MaxEjection time.Duration
+	// ProbeInterval is the pause between the probes of an ejected instance,
+	// default 250 ms at first, growing to 2 s.
+	ProbeInterval, MaxProbeInterval time.Duration
+	// ProbeTimeout bounds one probe, default 5 s.
+	ProbeTimeout time.Duration
+	// SilenceLimit is how long an instance whose requests wait may give no sign of
+	// life while others do, default 1.25 s. It grows where instances answer slowly.
+	SilenceLimit time.Duration
+	// Heard tells how many signs of life requests have had of an instance; nil: none.
+	Heard func(instance.Key) uint64
+	// PrefillOptional tells that decode instances do the work of prefill instances
+	// when there are none.
+	PrefillOptional bool
+	// SlowStart is how long a readmitted instance takes to get its full share,
+	// default 10 s; negative: at once.
+	SlowStart time.Duration
+	// OnEject is called after an ejection, on a goroutine of the Tracker. dead tells that
+	// requests that wait for the instance can get no answer any more.
+	OnEject func(k instance.Key, dead bool, reason string)
+}
+
+func (o *Options) setDefaults() {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&o.Ejection, time.Second)
+	def(&o.MaxEjection, 30*time.Second)
+	def(&o.ProbeInterval, 250*time.Millisecond)
+	def(&o.MaxProbeInterval, 2*time.Second)
+	def(&o.ProbeTimeout, 5*time.Second)
+	def(&o.SilenceLimit, 1250*time.Millisecond)
+	def(&o.SlowStart, 10*time.Second)
+	if o.MaxFailures <= 0 {
+		o.MaxFailures = 3
+	}
+	if o.Heard == nil {
+		o.Heard = func(instance.Key) uint64 { return 0 }
+	}
+	if o.OnEject == nil {
+		o.OnEject = func(instance.Key, bool, string) {}
+	}
+}

@@ -1,0 +1,104 @@
+package health
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+const (
+	// peersAsked is how many peers at most are probed at once for one silent instance.
+	peersAsked = 3
+	// peerFactor times the time of a peer's quickest answer is the least limit.
+	peerFactor = 4
+	// prefillLimit is the least limit for the last prefill instance where decode
+	// instances are its peers: they can do its work, but not as fast.
+	prefillLimit = 5 * time.Second
+)
+
+// peers are what a silenceWatch compares its instance with: others that could take the
+// requests of this one, a few of which are probed in each round.
+type peers struct {
+	t  *Tracker
+	of *instance.Instance
+
+	asked    map[instance.Key]uint64 // in the last round, with Options.Heard of each at that time
+	askedAt  time.Time               // when that was
+	least    time.Duration           // the least limit beside them
+	pending  int                     // probes that have not ended
+	answers  chan peerAnswer
+	quickest time.Duration // the time of the quickest answer in the slowest round, 0 for none
+	lastSign time.Time     // when a peer gave the last sign of life
+}
+
+type peerAnswer struct {
+	took time.Duration
+	err  error
+}
+
+// limit is how long the instance may be silent beside them.
+func (p *peers) limit() time.Duration {
+	return max(p.least, min(peerFactor*p.quickest, longestLimit))
+}
+
+// ask probes some of them.
+func (p *peers) ask(now time.Time) {
+	list, least := p.list()
+	p.least, p.askedAt = least, now
+	clear(p.asked)
+	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	for _, peer := range list[:min(len(list), peersAsked)] {
+		p.asked[peer.Key] = p.t.opts.Heard(peer.Key)
+		p.pending++
+		p.t.probes.work.Go(func() {
+			err := p.t.probes.ask(peer)
+			p.answers <- peerAnswer{time.Since(now), err}
+		})
+	}
+}
+
+// answered handles the end of a probe. Of peers that were asked together the first answer is
+// the quickest.
+func (p *peers) answered(a peerAnswer, now time.Time) {
+	p.pending--
+	if a.err != nil {
+		return
+	}
+	if p.lastSign.Before(p.askedAt) || p.quickest == 0 {
+		p.quickest = max(p.quickest, a.took, 1)
+	}
+	p.lastSign = now
+}
+
+// hear counts an answer that a peer gave to a request as a sign of life.
+func (p *peers) hear(now time.Time) {
+	for k, before := range p.asked {
+		if heard := p.t.opts.Heard(k); heard != before {
+			p.asked[k], p.lastSign = heard, now
+			p.quickest = max(p.quickest, 1)
+		}
+	}
+}
+
+// list has the instances that could take the requests of this one, and the least time that
+// it is given beside them.
+func (p *peers) list() (list []*instance.Instance, least time.Duration) {
+	snap := p.t.opts.Source.Snapshot()
+	available := func(role instance.Role) []*instance.Instance {
+		var out []*instance.Instance
+		for _, in := range snap.Usable(role) {
+			if in.Address != p.of.Address && p.t.Available(in.Key) {
+				out = append(out, in)
+			}
+		}
+		return out
+	}
+	if list = available(p.of.Role); len(list) > 0 {
+		return list, 0
+	}
+	if p.of.Role == instance.Prefill && p.t.opts.PrefillOptional {
+		return available(instance.Decode), prefillLimit
+	}
+	return nil, 0
+}

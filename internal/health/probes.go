@@ -1,0 +1,66 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// complainEvery is the least time between two log entries that an instance could not be
+// asked: the reason holds for all instances, and they are probed each second.
+const complainEvery = 10 * time.Second
+
+// probes ask instances for signs of life, until they are closed.
+type probes struct {
+	prober  Prober
+	timeout time.Duration
+	log     logrus.FieldLogger
+
+	ctx    context.Context //nolint:containedctx // the probes' own lifetime, ended by close
+	cancel context.CancelFunc
+	work   sync.WaitGroup // all goroutines of the Tracker
+
+	mu         sync.Mutex
+	complained time.Time // when complain has logged last
+}
+
+func newProbes(o *Options) *probes {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &probes{prober: o.Prober, timeout: o.ProbeTimeout, log: o.Log, ctx: ctx, cancel: cancel}
+}
+
+// close ends the probes and waits for the goroutines.
+func (p *probes) close() {
+	p.cancel()
+	p.work.Wait()
+}
+
+// ask asks an instance for a sign of life; nil means that it gave one.
+func (p *probes) ask(in *instance.Instance) error {
+	ctx, cancel := context.WithTimeout(p.ctx, p.timeout)
+	defer cancel()
+	err := p.prober.Alive(ctx, in)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, ErrNotAsked) {
+		return fmt.Errorf("%w within %s", ErrNoAnswer, p.timeout)
+	}
+	return err
+}
+
+// complain logs now and then that instances could not be asked.
+func (p *probes) complain(k instance.Key, why string) {
+	p.mu.Lock()
+	recent := !p.complained.IsZero() && time.Since(p.complained) < complainEvery
+	if !recent {
+		p.complained = time.Now()
+	}
+	p.mu.Unlock()
+	if !recent {
+		p.log.WithError(errors.New(why)).WithField("instance", k.String()).Warn("an instance that is silent could not be asked for a sign of life")
+	}
+}

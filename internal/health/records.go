@@ -1,0 +1,194 @@
+package health
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Records are what is held against engines. Every pick asks them; reports to their Tracker and
+// what follows from reports change them.
+type Records struct {
+	source    Source
+	slowStart time.Duration
+	// trouble has the keys of the records, nil if there are none, so that a request
+	// needs no lock while no instance has one. The list is replaced, never changed.
+	trouble atomic.Pointer[[]instance.Key]
+
+	mu        sync.RWMutex       // guards what follows and the fields of each record; never held across a probe
+	byAddress map[string]*record // an engine in both roles has one
+	closed    bool               // nobody is ejected any more
+}
+
+// close keeps reports that still come from starting anything.
+func (rs *Records) close() {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.closed = true
+}
+
+// Ejection says why and since when an instance is not picked.
+type Ejection struct {
+	Since  time.Time
+	Reason string
+	// Hard tells that no connection to it could be made, or that it was silent.
+	Hard bool
+	// Strikes and Ejections are those in a row.
+	Strikes, Ejections int
+}
+
+// Trouble tells whether any instance has a record.
+func (rs *Records) Trouble() bool { return rs.trouble.Load() != nil }
+
+// Troubled lists the instances that have a record, in no order. The list must not be
+// changed.
+func (rs *Records) Troubled() []instance.Key {
+	if list := rs.trouble.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// Available tells whether the instance is not ejected.
+func (rs *Records) Available(k instance.Key) bool {
+	if !rs.Trouble() {
+		return true
+	}
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	r := rs.byAddress[k.Address]
+	return r == nil || !r.ejected
+}
+
+// Unreachable tells that the instance is ejected and could not be connected to, or was
+// silent, so that it is not tried even when few others are left.
+func (rs *Records) Unreachable(k instance.Key) bool {
+	if !rs.Trouble() {
+		return false
+	}
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	r := rs.byAddress[k.Address]
+	return r != nil && r.ejected && r.hard
+}
+
+// Share is the part of its turns that the instance should take, above 0 and at most 1. It
+// is less than 1 while the instance starts slowly after an ejection.
+func (rs *Records) Share(k instance.Key) float64 {
+	if !rs.Trouble() || rs.slowStart < 0 {
+		return 1
+	}
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	r := rs.byAddress[k.Address]
+	if r == nil || r.readmitted.IsZero() {
+		return 1
+	}
+	return min(1, max(0.1, float64(time.Since(r.readmitted))/float64(rs.slowStart)))
+}
+
+// Ejected gives the ejection of an instance, if there is one.
+func (rs *Records) Ejected(k instance.Key) (Ejection, bool) {
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	r := rs.byAddress[k.Address]
+	if r == nil || !r.ejected {
+		return Ejection{}, false
+	}
+	return Ejection{Since: r.since, Reason: r.reason, Hard: r.hard, Strikes: r.strikes, Ejections: r.ejections}, true
+}
+
+// SilentFor tells how long an instance has given no sign of life since it was
+// asked for one; 0 if it is not asked, or has answered.
+func (rs *Records) SilentFor(k instance.Key) time.Duration {
+	if !rs.Trouble() {
+		return 0
+	}
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	r := rs.byAddress[k.Address]
+	if r == nil || r.silentSince.IsZero() {
+		return 0
+	}
+	return time.Since(r.silentSince)
+}
+
+// Silent tells that the instance is ejected because it gave no sign of life. Unlike one
+// that refuses connections it may still answer a request.
+func (rs *Records) Silent(k instance.Key) bool {
+	if !rs.Trouble() {
+		return false
+	}
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	r := rs.byAddress[k.Address]
+	return r != nil && r.ejected && r.hard && !r.silentSince.IsZero()
+}
+
+// find finds or makes the record of an engine; the lock is held.
+func (rs *Records) find(in *instance.Instance) *record {
+	r := rs.byAddress[in.Address]
+	if r != nil && *r.incarnation(in.Role) == in.Incarnation() {
+		return r
+	}
+	if r == nil || *r.incarnation(in.Role) != "" {
+		r = &record{}
+		rs.byAddress[in.Address] = r
+		if other, ok := rs.source.Snapshot().Lookup(instance.Key{Role: in.Role.Other(), Address: in.Address}); ok {
+			*r.incarnation(other.Role) = other.Incarnation()
+		}
+	}
+	*r.incarnation(in.Role) = in.Incarnation()
+	rs.publish()
+	return r
+}
+
+// publish stores the keys of the records in trouble; the lock is held.
+func (rs *Records) publish() {
+	if len(rs.byAddress) == 0 {
+		rs.trouble.Store(nil)
+		return
+	}
+	roles := instance.Roles()
+	list := make([]instance.Key, 0, len(roles)*len(rs.byAddress))
+	for address, r := range rs.byAddress {
+		for _, role := range roles {
+			if *r.incarnation(role) != "" {
+				list = append(list, instance.Key{Role: role, Address: address})
+			}
+		}
+	}
+	rs.trouble.Store(&list)
+}
+
+// forget deletes a record; the lock is held.
+func (rs *Records) forget(k instance.Key) {
+	if rs.byAddress[k.Address] != nil {
+		delete(rs.byAddress, k.Address)
+		rs.publish()
+	}
+}
+
+// end deletes the record of an incarnation that has ended.
+func (rs *Records) end(k instance.Key, r *record) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.byAddress[k.Address] == r {
+		rs.forget(k)
+	}
+}
+
+// life finds the instance of a record in the snapshot, in this role if there is one: nil
+// if its incarnation has ended.
+func (rs *Records) life(snap *instance.Snapshot, k instance.Key, r *record) *instance.Instance {
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	for _, role := range []instance.Role{k.Role, k.Role.Other()} {
+		if in, ok := snap.Lookup(instance.Key{Role: role, Address: k.Address}); ok && in.Incarnation() == *r.incarnation(role) {
+			return in
+		}
+	}
+	return nil
+}
