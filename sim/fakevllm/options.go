@@ -10,53 +10,10 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
-
-// Role is what the operator of an engine thinks it is for. Like vLLM the
-// engine serves any request in any role; the role changes what is counted.
-type Role string
-
-// The roles.
-const (
-	RoleBoth    Role = ""
-	RolePrefill Role = "prefill"
-	RoleDecode  Role = "decode"
-)
-
-// Mode is how KV caches travel between engines.
-type Mode = kvparams.Mode
-
-// The modes, see package kvparams.
-const (
-	Plain       = kvparams.Plain
-	NIXL        = kvparams.NIXL
-	NIXLPush    = kvparams.NIXLPush
-	Ascend      = kvparams.Ascend
-	P2P         = kvparams.P2P
-	Mooncake    = kvparams.Mooncake
-	MoRIIORead  = kvparams.MoRIIORead
-	MoRIIOWrite = kvparams.MoRIIOWrite
-	LMCache     = kvparams.LMCache
-)
-
-// Policy is what a decode engine does about a KV load that failed.
-type Policy string
-
-// The policies of vLLM's kv_load_failure_policy.
-const (
-	PolicyFail      Policy = "fail"
-	PolicyRecompute Policy = "recompute"
-)
-
-// Shared is what engines of one process have in common.
-type Shared = handover.Shared
-
-// NewShared makes an empty one.
-func NewShared() *Shared { return handover.NewShared() }
 
 // RecordNone as Options.RecordLimit keeps no record of requests.
 const RecordNone = -1
@@ -284,7 +241,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.TransferTimeout = 480 * time.Second
 	}
 	if o.PingInterval == 0 {
-		o.PingInterval = pingInterval
+		o.PingInterval = connector.PingInterval
 	}
 	if o.TPSize == 0 {
 		o.TPSize = 1
@@ -306,12 +263,15 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// handshake is the version that a peer must have, too, "" if that does not matter.
-func (o *Options) handshake() string {
-	if o.AnyVersion || o.Mode != NIXL && o.Mode != NIXLPush {
-		return ""
+// connector is what of them a connector needs.
+func (o *Options) connector() connector.Config {
+	return connector.Config{
+		Mode: o.Mode, Role: o.Role, Policy: o.KVLoadFailurePolicy, Shared: o.Shared, Log: o.Log,
+		Version: o.Version, AnyVersion: o.AnyVersion, RewrittenParams: o.RewrittenParams, OnLengthOnly: o.KVOnLengthOnly,
+		Bidirectional: o.Bidirectional, Lease: o.KVLease, TransferTimeout: o.TransferTimeout,
+		SideChannelAddr: o.SideChannelAddr, SideChannelHost: o.SideChannelHost, TPSize: o.TPSize, Ranks: o.Ranks,
+		NotifyAddr: o.NotifyAddr, PingTo: o.PingTo, PingInterval: o.PingInterval, PingOld: o.PingOld,
 	}
-	return o.Version
 }
 
 // tokenizer is what an engine makes of text.
