@@ -40,17 +40,17 @@ func (x *exchange) transcribe(path string, body []byte) {
 	}
 	s := x.life.server
 	if xargs := f.Texts["vllm_xargs"]; strings.Contains(xargs, "transfer_params") {
-		s.violation("%s engine: a form with %s", s.opt.Role, xargs)
+		s.count.Violate("%s engine: a form with %s", s.opt.Role, xargs)
 	}
 	name, named := f.Texts["model"]
-	if named && !s.servesModel(name) {
+	if named && !s.opt.serves(name) {
 		x.reject(pydantic.ModelNotFound(name, s.opt.Models))
 		return
 	}
 	if name == "" {
 		name = s.opt.Models[0]
 	}
-	if !x.wait(s.opt.TTFT) {
+	if !x.lifetime.Wait(s.opt.TTFT) {
 		x.gone()
 		return
 	}
@@ -67,10 +67,7 @@ func (x *exchange) transcribe(path string, body []byte) {
 
 // streamWords answers with an event for each word.
 func (x *exchange) streamWords(path, model string, words []string) {
-	x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-	x.w.WriteHeader(http.StatusOK)
-	x.streaming = true
-	x.flush()
+	x.beginStream()
 	if x.strike(fault.AfterHeaders, 0) {
 		return
 	}
@@ -83,7 +80,7 @@ func (x *exchange) streamWords(path, model string, words []string) {
 	head = strconv.AppendInt(head, x.life.started.Unix(), 10)
 	head = append(jsontext.AppendString(append(head, `,"model":`...), model), `,"choices":[{"delta":{"content":`...)
 	for i, word := range words {
-		if i > 0 && !x.wait(x.life.server.opt.ITL) {
+		if i > 0 && !x.lifetime.Wait(x.life.server.opt.ITL) {
 			x.gone()
 			return
 		}

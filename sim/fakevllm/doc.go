@@ -15,8 +15,17 @@
 // Mooncake engines know their legs by transfer_id; what vLLM does not tell a
 // decode makes it wait, and what is of another prompt makes its text wrong.
 //
-// Under it stands what needs no engine and does not import this package:
+// The package itself is the process around the engine: a Server has one life after the
+// other, and a life answers HTTP.
 //
+//	exchange     one request: client, what is written and how its connection ends,
+//	             and engine.Request, its place in an engine core
+//	generation   an exchange that makes an answer: answer.Reply, what is said,
+//	             and connector.Leg, whence its KV cache comes and where that goes
+//
+// Under it stands what needs no HTTP server and does not import this package:
+//
+//	engine     one core: queue, batch, cache, clock        connector  how KV caches travel, one file for each connector
 //	request    bodies are read, one file for each API      model      the simulated model
 //	pydantic   what is taken, and the words of refusals    jsontext   texts and numbers in JSON
 //	kvparams   kv_transfer_params as each connector reads  handover   what waits for a decode, and how it is asked for
@@ -24,6 +33,7 @@
 //	kvevents   the publisher of that cache's changes       metrics    the page /metrics
 //	fault      scripted faults                             record     the requests that came
 //	conns      connections that end by RST                 answer     answers and streams, one file for each form
+//	responses  what /v1/responses has stored               counters   what happened in all lives, and remarks on it
 //
 // command, the program's command line, stands above it.
 //

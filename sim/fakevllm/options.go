@@ -10,53 +10,10 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
-
-// Role is what the operator of an engine thinks it is for. Like vLLM the
-// engine serves any request in any role; the role changes what is counted.
-type Role string
-
-// The roles.
-const (
-	RoleBoth    Role = ""
-	RolePrefill Role = "prefill"
-	RoleDecode  Role = "decode"
-)
-
-// Mode is how KV caches travel between engines.
-type Mode = kvparams.Mode
-
-// The modes, see package kvparams.
-const (
-	Plain       = kvparams.Plain
-	NIXL        = kvparams.NIXL
-	NIXLPush    = kvparams.NIXLPush
-	Ascend      = kvparams.Ascend
-	P2P         = kvparams.P2P
-	Mooncake    = kvparams.Mooncake
-	MoRIIORead  = kvparams.MoRIIORead
-	MoRIIOWrite = kvparams.MoRIIOWrite
-	LMCache     = kvparams.LMCache
-)
-
-// Policy is what a decode engine does about a KV load that failed.
-type Policy string
-
-// The policies of vLLM's kv_load_failure_policy.
-const (
-	PolicyFail      Policy = "fail"
-	PolicyRecompute Policy = "recompute"
-)
-
-// Shared is what engines of one process have in common.
-type Shared = handover.Shared
-
-// NewShared makes an empty one.
-func NewShared() *Shared { return handover.NewShared() }
 
 // RecordNone as Options.RecordLimit keeps no record of requests.
 const RecordNone = -1
@@ -193,34 +150,8 @@ func (o Options) withDefaults() (Options, error) {
 	if err != nil {
 		return o, fmt.Errorf("%w: address %q: %w", ErrOptions, o.Addr, err)
 	}
-	switch o.Role {
-	case RoleBoth, RolePrefill, RoleDecode:
-	default:
-		return o, fmt.Errorf("%w: role %q: use \"prefill\", \"decode\" or \"\"", ErrOptions, o.Role)
-	}
-	switch o.Mode {
-	case "":
-		o.Mode = Plain
-	case Plain, NIXL, NIXLPush, Ascend, P2P, Mooncake, LMCache:
-	case MoRIIORead, MoRIIOWrite:
-		if o.Role == RoleBoth {
-			return o, fmt.Errorf("%w: mode %s needs a role", ErrOptions, o.Mode)
-		}
-		if o.TransferTimeout == 0 {
-			o.TransferTimeout = 120 * time.Second // recv_abort_timeout
-		}
-	default:
-		return o, fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\", \"nixl_push\", \"ascend\", \"p2p\", \"mooncake\", \"lmcache\", \"moriio_read\" or \"moriio_write\"", ErrOptions, o.Mode)
-	}
-	switch o.KVLoadFailurePolicy {
-	case "":
-		o.KVLoadFailurePolicy = PolicyFail
-	case PolicyFail, PolicyRecompute:
-	default:
-		return o, fmt.Errorf("%w: KV load failure policy %q: use \"fail\" or \"recompute\"", ErrOptions, o.KVLoadFailurePolicy)
-	}
-	if err := answer.CheckTurns(o.Turns); err != nil {
-		return o, fmt.Errorf("%w: %w", ErrOptions, err)
+	if err := o.fillKinds(); err != nil {
+		return o, err
 	}
 	if len(o.Models) == 0 {
 		o.Models = []string{"fake-model"}
@@ -231,63 +162,12 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Version == "" {
 		o.Version = "0.24.0"
 	}
-	if o.BlockSize == 0 {
-		o.BlockSize = kvcache.DefaultBlockSize
+	if err := o.fillSizes(); err != nil {
+		return o, err
 	}
-	if o.ChunkTokens == 0 {
-		o.ChunkTokens = 2048
-	}
-	if o.BlockSize < 0 || o.CacheBlocks < 0 || o.PrefillRate < 0 || o.LoadRate < 0 || o.ITLPerRequest < 0 || o.ChunkTokens < 0 {
-		return o, fmt.Errorf("%w: sizes and rates cannot be negative", ErrOptions)
-	}
-	room := o.BlockSize * o.CacheBlocks
-	if o.KVEvents != nil && o.KVEvents.Enabled && o.CacheBlocks == 0 {
-		return o, fmt.Errorf("%w: KV events of an engine without a limited KV cache", ErrOptions)
-	}
-	if o.MaxModelLen == 0 {
-		o.MaxModelLen = 1 << 20
-		if room > 0 {
-			o.MaxModelLen = min(o.MaxModelLen, room)
-		}
-	}
-	if room > 0 && room < o.MaxModelLen {
-		return o, fmt.Errorf("%w: a KV cache of %d tokens is too small for a model length of %d", ErrOptions, room, o.MaxModelLen)
-	}
-	if o.MaxModelLen < 0 || o.TTFT < 0 || o.ITL < 0 || o.KVLease < 0 || o.TransferTimeout < 0 || o.MaxRunning < 0 {
-		return o, fmt.Errorf("%w: lengths, times and limits cannot be negative", ErrOptions)
-	}
-	if o.KVLease == 0 {
-		o.KVLease = 30 * time.Second
-	}
-	if o.SideChannelAddr == "" {
-		o.SideChannelAddr = net.JoinHostPort(host, "0")
-	}
-	if o.BootstrapAddr == "" {
-		o.BootstrapAddr = net.JoinHostPort(host, "0")
-	}
-	if o.DPSize == 0 {
-		o.DPSize = 1
-	}
-	if o.DPSize < 0 || o.DPSize > 1 && (o.KVEvents != nil || o.Mode != Plain && !o.Mode.HandsOver()) {
-		return o, fmt.Errorf("%w: %d data-parallel ranks: more than one is for plain, nixl, nixl_push and ascend without KV events", ErrOptions, o.DPSize)
-	}
-	if o.Ranks == 0 {
-		o.Ranks = 1
-	}
-	if o.Ranks < 0 || o.AllocAddrs != nil && len(o.AllocAddrs) != o.Ranks {
-		return o, fmt.Errorf("%w: %d ranks and %d addresses for them", ErrOptions, o.Ranks, len(o.AllocAddrs))
-	}
-	for o.Mode == LMCache && len(o.AllocAddrs) < o.Ranks {
-		o.AllocAddrs = append(o.AllocAddrs, net.JoinHostPort(host, "0"))
-	}
-	if o.TransferTimeout == 0 {
-		o.TransferTimeout = 480 * time.Second
-	}
-	if o.PingInterval == 0 {
-		o.PingInterval = pingInterval
-	}
-	if o.TPSize == 0 {
-		o.TPSize = 1
+	o.fillTransfers(host)
+	if err := o.fillRanks(host); err != nil {
+		return o, err
 	}
 	if o.RecordLimit == 0 {
 		o.RecordLimit = 1024
@@ -306,12 +186,121 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// handshake is the version that a peer must have, too, "" if that does not matter.
-func (o *Options) handshake() string {
-	if o.AnyVersion || o.Mode != NIXL && o.Mode != NIXLPush {
-		return ""
+// fillKinds checks what is one of some words, and the turns.
+func (o *Options) fillKinds() error {
+	switch o.Role {
+	case RoleBoth, RolePrefill, RoleDecode:
+	default:
+		return fmt.Errorf("%w: role %q: use \"prefill\", \"decode\" or \"\"", ErrOptions, o.Role)
 	}
-	return o.Version
+	switch o.Mode {
+	case "":
+		o.Mode = Plain
+	case Plain, NIXL, NIXLPush, Ascend, P2P, Mooncake, LMCache:
+	case MoRIIORead, MoRIIOWrite:
+		if o.Role == RoleBoth {
+			return fmt.Errorf("%w: mode %s needs a role", ErrOptions, o.Mode)
+		}
+		if o.TransferTimeout == 0 {
+			o.TransferTimeout = 120 * time.Second // recv_abort_timeout
+		}
+	default:
+		return fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\", \"nixl_push\", \"ascend\", \"p2p\", \"mooncake\", \"lmcache\", \"moriio_read\" or \"moriio_write\"", ErrOptions, o.Mode)
+	}
+	switch o.KVLoadFailurePolicy {
+	case "":
+		o.KVLoadFailurePolicy = PolicyFail
+	case PolicyFail, PolicyRecompute:
+	default:
+		return fmt.Errorf("%w: KV load failure policy %q: use \"fail\" or \"recompute\"", ErrOptions, o.KVLoadFailurePolicy)
+	}
+	if err := answer.CheckTurns(o.Turns); err != nil {
+		return fmt.Errorf("%w: %w", ErrOptions, err)
+	}
+	return nil
+}
+
+// fillSizes checks sizes, rates and times, and that a prompt has room in the cache.
+func (o *Options) fillSizes() error {
+	if o.BlockSize == 0 {
+		o.BlockSize = kvcache.DefaultBlockSize
+	}
+	if o.ChunkTokens == 0 {
+		o.ChunkTokens = 2048
+	}
+	if o.BlockSize < 0 || o.CacheBlocks < 0 || o.PrefillRate < 0 || o.LoadRate < 0 || o.ITLPerRequest < 0 || o.ChunkTokens < 0 {
+		return fmt.Errorf("%w: sizes and rates cannot be negative", ErrOptions)
+	}
+	room := o.BlockSize * o.CacheBlocks
+	if o.KVEvents != nil && o.KVEvents.Enabled && o.CacheBlocks == 0 {
+		return fmt.Errorf("%w: KV events of an engine without a limited KV cache", ErrOptions)
+	}
+	if o.MaxModelLen == 0 {
+		o.MaxModelLen = 1 << 20
+		if room > 0 {
+			o.MaxModelLen = min(o.MaxModelLen, room)
+		}
+	}
+	if room > 0 && room < o.MaxModelLen {
+		return fmt.Errorf("%w: a KV cache of %d tokens is too small for a model length of %d", ErrOptions, room, o.MaxModelLen)
+	}
+	if o.MaxModelLen < 0 || o.TTFT < 0 || o.ITL < 0 || o.KVLease < 0 || o.TransferTimeout < 0 || o.MaxRunning < 0 {
+		return fmt.Errorf("%w: lengths, times and limits cannot be negative", ErrOptions)
+	}
+	return nil
+}
+
+// fillTransfers is for the connectors: times, and places on the engine's host.
+func (o *Options) fillTransfers(host string) {
+	if o.KVLease == 0 {
+		o.KVLease = 30 * time.Second
+	}
+	if o.SideChannelAddr == "" {
+		o.SideChannelAddr = net.JoinHostPort(host, "0")
+	}
+	if o.BootstrapAddr == "" {
+		o.BootstrapAddr = net.JoinHostPort(host, "0")
+	}
+	if o.TransferTimeout == 0 {
+		o.TransferTimeout = 480 * time.Second
+	}
+	if o.PingInterval == 0 {
+		o.PingInterval = connector.PingInterval
+	}
+	if o.TPSize == 0 {
+		o.TPSize = 1
+	}
+}
+
+// fillRanks checks how many ranks there are, and has an alloc port for each.
+func (o *Options) fillRanks(host string) error {
+	if o.DPSize == 0 {
+		o.DPSize = 1
+	}
+	if o.DPSize < 0 || o.DPSize > 1 && (o.KVEvents != nil || o.Mode != Plain && !o.Mode.HandsOver()) {
+		return fmt.Errorf("%w: %d data-parallel ranks: more than one is for plain, nixl, nixl_push and ascend without KV events", ErrOptions, o.DPSize)
+	}
+	if o.Ranks == 0 {
+		o.Ranks = 1
+	}
+	if o.Ranks < 0 || o.AllocAddrs != nil && len(o.AllocAddrs) != o.Ranks {
+		return fmt.Errorf("%w: %d ranks and %d addresses for them", ErrOptions, o.Ranks, len(o.AllocAddrs))
+	}
+	for o.Mode == LMCache && len(o.AllocAddrs) < o.Ranks {
+		o.AllocAddrs = append(o.AllocAddrs, net.JoinHostPort(host, "0"))
+	}
+	return nil
+}
+
+// connector is what of them a connector needs.
+func (o *Options) connector() connector.Config {
+	return connector.Config{
+		Mode: o.Mode, Role: o.Role, Policy: o.KVLoadFailurePolicy, Shared: o.Shared, Log: o.Log,
+		Version: o.Version, AnyVersion: o.AnyVersion, RewrittenParams: o.RewrittenParams, OnLengthOnly: o.KVOnLengthOnly,
+		Bidirectional: o.Bidirectional, Lease: o.KVLease, TransferTimeout: o.TransferTimeout,
+		SideChannelAddr: o.SideChannelAddr, SideChannelHost: o.SideChannelHost, TPSize: o.TPSize, Ranks: o.Ranks,
+		NotifyAddr: o.NotifyAddr, PingTo: o.PingTo, PingInterval: o.PingInterval, PingOld: o.PingOld,
+	}
 }
 
 // tokenizer is what an engine makes of text.

@@ -11,50 +11,47 @@ import (
 )
 
 // respond answers in one piece.
-func (x *exchange) respond(j *job) {
-	p, ok := x.first(j)
-	if !ok {
-		x.gone()
+func (g *generation) respond() {
+	if !g.first() {
+		g.gone()
 		return
 	}
-	if j.loadErr != nil {
-		x.core.stats.Fail.Add(1)
-		x.fail(pydantic.InternalError())
+	if g.loadFailed() {
 		return
 	}
-	lanes := j.Lanes(true)
-	if !x.generate(j, lanes, &p) {
-		x.gone()
+	lanes := g.Lanes(true)
+	if !g.decode(lanes) {
+		g.gone()
 		return
 	}
 	for i := range lanes {
-		x.core.finished(lanes[i].Seq.Finish)
+		g.work.Core.Finished(lanes[i].Seq.Finish)
 	}
-	if e := x.checkCalls(lanes); e != nil {
-		x.reject(e)
+	if e := g.checkCalls(lanes); e != nil {
+		g.reject(e)
 		return
 	}
-	x.handOver(j, lanes[0].Seq.Finish)
-	switch j.API {
+	g.leg.End(&g.kv, lanes[0].Seq.Finish, true)
+	switch g.API {
 	case request.Responses, request.Messages:
-		body := j.AgentBody(&lanes[0])
-		j.keep(&lanes[0], body)
-		x.send(body)
+		body := g.AgentBody(&lanes[0])
+		g.life.responses.Keep(&g.Reply, &lanes[0], body)
+		g.send(body)
 		return
 	case request.Generate:
-		x.send(j.TokensBody(lanes))
+		g.send(g.TokensBody(lanes))
 		return
 	case request.Completions, request.Chat:
 	}
-	x.send(j.Body(lanes))
+	g.send(g.Body(lanes))
 }
 
-// generate runs all lanes to their end, at the engine's pace.
-func (x *exchange) generate(j *job, lanes []answer.Lane, p *pace) bool {
-	keepIDs := j.ReturnTokenIDs || j.Logprobs != nil || j.API == request.Generate
+// decode runs all lanes to their end, at the engine's pace.
+func (g *generation) decode(lanes []answer.Lane) bool {
+	keepIDs := g.ReturnTokenIDs || g.Logprobs != nil || g.API == request.Generate
 	open := len(lanes)
 	for round := 1; open > 0; round++ {
-		if round > 1 && (p.itl > 0 || round%1024 == 0) && !x.tick(p) {
+		if round > 1 && (g.work.Paced() || round%1024 == 0) && !g.work.Tick() {
 			return false
 		}
 		for i := range lanes {
@@ -62,8 +59,7 @@ func (x *exchange) generate(j *job, lanes []answer.Lane, p *pace) bool {
 			if ln.Seq.Finish != "" {
 				continue
 			}
-			id, _ := ln.Step()
-			x.generated(ln, id)
+			id, _ := g.step(ln)
 			if keepIDs {
 				ln.Tokens = append(ln.Tokens, id)
 			}
@@ -72,18 +68,18 @@ func (x *exchange) generate(j *job, lanes []answer.Lane, p *pace) bool {
 			}
 		}
 	}
-	return x.alive()
+	return g.lifetime.Alive()
 }
 
 // checkCalls refuses a required call that was cut short, as vLLM does when it
 // cannot parse what there is.
-func (x *exchange) checkCalls(lanes []answer.Lane) *pydantic.Error {
-	if x.life.server.opt.AllowCutToolCalls {
+func (g *generation) checkCalls(lanes []answer.Lane) *pydantic.Error {
+	if g.life.server.opt.AllowCutToolCalls {
 		return nil
 	}
 	for i := range lanes {
 		if lanes[i].Calling() && lanes[i].Seq.Finish == "length" {
-			if x.api == request.Messages {
+			if g.api == request.Messages {
 				return &pydantic.Error{Status: http.StatusInternalServerError, Kind: "internal_error", Message: "Expecting value: line 1 column 1 (char 0)"}
 			}
 			return cutCall()
@@ -93,34 +89,40 @@ func (x *exchange) checkCalls(lanes []answer.Lane) *pydantic.Error {
 }
 
 // send writes the whole body, or as much as a fault lets out.
-func (x *exchange) send(body []byte) {
-	f := x.fault
+func (g *generation) send(body []byte) {
+	f := g.fault
 	if f == nil || f.At == fault.BeforeRead || f.At == fault.AfterRead {
-		pydantic.WriteJSON(x.w, http.StatusOK, body)
-		x.completed()
+		pydantic.WriteJSON(g.w, http.StatusOK, body)
+		g.completed()
 		return
 	}
 	if f.Kind == fault.ErrorEvent {
-		x.fail(pydantic.InternalError())
+		g.fail(pydantic.InternalError())
 		return
 	}
-	if f.Ends() && x.strike(fault.AfterRole, 0) {
+	if f.Ends() && g.strike(fault.AfterRole, 0) {
 		return
 	}
-	h := x.w.Header()
+	h := g.w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	x.w.WriteHeader(http.StatusOK)
-	x.streaming = true
-	x.flush()
-	if x.strike(fault.AfterHeaders, 0) || x.strike(fault.AfterRole, 0) {
+	g.w.WriteHeader(http.StatusOK)
+	g.streaming = true
+	g.flush()
+	if g.strike(fault.AfterHeaders, 0) || g.strike(fault.AfterRole, 0) {
 		return
 	}
 	half := len(body) / 2
-	if x.write(body[:half]) && x.strike(fault.AfterTokens, f.Tokens) {
+	if g.write(body[:half]) && g.strike(fault.AfterTokens, f.Tokens) {
 		return
 	}
-	if x.write(body[half:]) {
-		x.completed()
+	if g.write(body[half:]) {
+		g.completed()
 	}
+}
+
+// cutCall is the answer to a required tool call that ended in its middle: what
+// there is of it does not parse.
+func cutCall() *pydantic.Error {
+	return pydantic.BadRequest("", nil, "1 validation error for list[FunctionDefinition]: Invalid JSON: EOF while parsing a list at line 1 column 1")
 }

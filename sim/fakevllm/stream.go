@@ -1,75 +1,156 @@
 package fakevllm
 
 import (
-	"net/http"
-
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // stream answers with events: 200 at once, as vLLM does, before anything is
 // computed; then one event per token.
-func (x *exchange) stream(j *job) {
-	x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-	x.w.WriteHeader(http.StatusOK)
-	x.streaming = true
-	x.flush()
-	if x.strike(fault.AfterHeaders, 0) {
+func (g *generation) stream() {
+	g.beginStream()
+	if g.strike(fault.AfterHeaders, 0) {
 		return
 	}
-	if j.API == request.Responses || j.API == request.Messages {
-		x.agentStream(j)
+	if g.API == request.Responses || g.API == request.Messages {
+		g.agentStream()
 		return
 	}
-	if j.API == request.Generate {
-		x.streamIDs(j)
+	if g.API == request.Generate {
+		g.streamIDs()
 		return
 	}
-	p, ok := x.first(j)
-	if !ok {
-		x.gone()
+	if !g.first() {
+		g.gone()
 		return
 	}
-	head := j.ChunkHead()
+	head := g.ChunkHead()
 	buf := make([]byte, 0, 1024)
-	if j.Chat {
-		for i := range j.N {
-			buf = j.AppendRole(buf[:0], head, i)
-			if !x.write(buf) {
-				x.gone()
+	if g.Chat {
+		for i := range g.N {
+			buf = g.AppendRole(buf[:0], head, i)
+			if !g.write(buf) {
+				g.gone()
 				return
 			}
 		}
 	}
-	if x.strike(fault.AfterRole, 0) {
+	if g.strike(fault.AfterRole, 0) {
 		return
 	}
-	if j.loadErr != nil {
-		// vLLM finds the failed load out with the first result: behind the
-		// role chunk, inside the 200.
-		x.core.stats.Fail.Add(1)
-		x.fail(pydantic.InternalError())
+	// vLLM finds a failed load out with the first result: behind the
+	// role chunk, inside the 200.
+	if g.loadFailed() {
 		return
 	}
-	lanes := j.Lanes(false)
+	lanes := g.Lanes(false)
 	for i := range lanes {
-		lanes[i].Begin(&j.Reply, head)
+		lanes[i].Begin(&g.Reply, head)
 	}
-	if !x.streamTokens(j, lanes, &p, buf) {
+	if !g.streamTokens(lanes, buf) {
 		return
 	}
-	x.offer(j, lanes[0].Seq.Finish)
-	x.endStream(j, lanes, head, buf)
+	g.leg.End(&g.kv, lanes[0].Seq.Finish, false)
+	g.endStream(lanes, head, buf)
+}
+
+// agentStream answers with named events: 200 at once, then what says nothing yet, then
+// one event for each token that has text.
+func (g *generation) agentStream() {
+	n := answer.NewNamedEvents(&g.Reply)
+	flush := func() bool {
+		b := n.Take()
+		ok := len(b) == 0 || g.write(b)
+		if !ok {
+			g.gone()
+		}
+		return ok
+	}
+	if n.Accept(); !flush() {
+		return
+	}
+	if !g.first() {
+		g.gone()
+		return
+	}
+	if n.Begin(); !flush() || g.strike(fault.AfterRole, 0) || g.loadFailed() {
+		return
+	}
+	lanes := g.Lanes(true)
+	ln := &lanes[0]
+	for round := 1; ln.Seq.Finish == ""; round++ {
+		if round > 1 && !g.work.Tick() {
+			g.gone()
+			return
+		}
+		g.step(ln)
+		n.Token(ln)
+		if !flush() || g.strike(fault.AfterTokens, round) {
+			return
+		}
+	}
+	g.work.Core.Finished(ln.Seq.Finish)
+	g.leg.End(&g.kv, ln.Seq.Finish, false)
+	n.End()
+	g.life.responses.Keep(&g.Reply, ln, append(g.AppendResponse(nil, ln, ""), '}'))
+	if flush() {
+		g.completed()
+	}
+}
+
+// streamIDs answers on /inference/v1/generate, with one event for each token.
+func (g *generation) streamIDs() {
+	if !g.first() {
+		g.gone()
+		return
+	}
+	if g.strike(fault.AfterRole, 0) || g.loadFailed() {
+		return
+	}
+	lanes := g.Lanes(true)
+	ln := &lanes[0]
+	head := jsontext.AppendString([]byte(`data: {"request_id":`), g.ID)
+	for round := 1; ln.Seq.Finish == ""; round++ {
+		if round > 1 && !g.work.Tick() {
+			g.gone()
+			return
+		}
+		id, _ := g.step(ln)
+		b := append(append([]byte(nil), head...), `,"usage":null`...)
+		if round == 1 && g.ReturnTokenIDs {
+			b = jsontext.AppendInts(append(b, `,"prompt_token_ids":`...), g.Prompts[0])
+		}
+		b = append(b, `,"output_mode":"tokens","choices":[`...)
+		b = append(answer.AppendTokenChoice(b, ln, []int{id}, ln.Seq.Finish), "]}\n\n"...)
+		if !g.write(b) {
+			g.gone()
+			return
+		}
+		if g.strike(fault.AfterTokens, round) {
+			return
+		}
+	}
+	g.work.Core.Finished(ln.Seq.Finish)
+	g.leg.End(&g.kv, ln.Seq.Finish, false)
+	var b []byte
+	if g.IncludeUsage {
+		b = append(append(b, head...), `,"usage":`...)
+		b = g.AppendUsage(b, len(g.Prompts[0]), ln.Seq.N, true, false)
+		b = append(b, `,"output_mode":"tokens","choices":[]}`+"\n\n"...)
+	}
+	if g.write(append(b, "data: [DONE]\n\n"...)) {
+		g.completed()
+	}
 }
 
 // streamTokens is the loop that benchmarks live in: no allocation per token.
-func (x *exchange) streamTokens(j *job, lanes []answer.Lane, p *pace, buf []byte) (ok bool) {
+func (g *generation) streamTokens(lanes []answer.Lane, buf []byte) (ok bool) {
 	open := len(lanes)
 	for round := 1; open > 0; round++ {
-		if round > 1 && !x.tick(p) {
-			x.gone()
+		if round > 1 && !g.work.Tick() {
+			g.gone()
 			return false
 		}
 		for i := range lanes {
@@ -77,33 +158,32 @@ func (x *exchange) streamTokens(j *job, lanes []answer.Lane, p *pace, buf []byte
 			if ln.Seq.Finish != "" {
 				continue
 			}
-			id, text := ln.Step()
-			x.generated(ln, id)
-			if ln.Seq.Finish != "" && ln.Index == 0 && x.life.server.opt.Bidirectional {
-				x.handOver(j, ln.Seq.Finish)
+			id, text := g.step(ln)
+			if ln.Seq.Finish != "" && ln.Index == 0 && g.life.server.opt.Bidirectional {
+				g.leg.End(&g.kv, ln.Seq.Finish, true)
 			}
-			buf = j.AppendEvent(buf[:0], ln, id, text, round == 1)
+			buf = g.AppendEvent(buf[:0], ln, id, text, round == 1)
 			if ln.Seq.Finish != "" {
 				open--
-				x.core.finished(ln.Seq.Finish)
+				g.work.Core.Finished(ln.Seq.Finish)
 			}
-			if !x.write(buf) {
-				x.gone()
+			if !g.write(buf) {
+				g.gone()
 				return false
 			}
 		}
-		if x.strike(fault.AfterTokens, round) {
+		if g.strike(fault.AfterTokens, round) {
 			return false
 		}
 	}
 	return true
 }
 
-func (x *exchange) endStream(j *job, lanes []answer.Lane, head, buf []byte) {
+func (g *generation) endStream(lanes []answer.Lane, head, buf []byte) {
 	buf = buf[:0]
-	if j.IncludeUsage {
+	if g.IncludeUsage {
 		prompt, completion := 0, 0
-		for _, ids := range j.Prompts {
+		for _, ids := range g.Prompts {
 			prompt += len(ids)
 		}
 		for i := range lanes {
@@ -112,16 +192,16 @@ func (x *exchange) endStream(j *job, lanes []answer.Lane, head, buf []byte) {
 		// head ends in the beginning of a choice; this event has none.
 		buf = append(buf, head[:len(head)-len(`{"index":`)]...)
 		buf = append(buf, `],"usage":`...)
-		buf = j.AppendUsage(buf, prompt, completion, true, false)
+		buf = g.AppendUsage(buf, prompt, completion, true, false)
 		buf = append(buf, "}\n\n"...)
-		if !x.write(buf) {
-			x.gone()
+		if !g.write(buf) {
+			g.gone()
 			return
 		}
 	}
-	if !x.write([]byte("data: [DONE]\n\n")) {
-		x.gone()
+	if !g.write([]byte("data: [DONE]\n\n")) {
+		g.gone()
 		return
 	}
-	x.completed()
+	g.completed()
 }

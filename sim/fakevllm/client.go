@@ -1,0 +1,143 @@
+package fakevllm
+
+import (
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/conns"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
+)
+
+// client is the client's side of a request: what is written to it, and how its connection
+// ends.
+type client struct {
+	w        http.ResponseWriter
+	flusher  flusher
+	r        *http.Request
+	api      request.API
+	lifetime engine.Lifetime
+
+	streaming bool // headers of an event stream are out
+}
+
+// flusher is what net/http's ResponseWriter offers besides.
+type flusher interface{ FlushError() error }
+
+// beginStream sends the headers of an event stream.
+func (c *client) beginStream() {
+	c.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	c.w.WriteHeader(http.StatusOK)
+	c.streaming = true
+	c.flush()
+}
+
+func (c *client) flush() {
+	if c.flusher.FlushError() != nil {
+		c.lifetime.Break()
+	}
+}
+
+// write sends one or more whole events; false means that the client is gone.
+func (c *client) write(b []byte) bool {
+	if _, err := c.w.Write(b); err != nil {
+		c.lifetime.Break()
+		return false
+	}
+	c.flush()
+	return !c.lifetime.Broken()
+}
+
+// refuse answers with an error. What the framework says of a request that is none has
+// one shape on all routes.
+func (c *client) refuse(e *pydantic.Error) {
+	if c.api != request.Messages || e.Kind == "" || e.Kind == "Bad Request" {
+		e.Write(c.w)
+		return
+	}
+	pydantic.WriteJSON(c.w, e.Status, e.AppendMessages(nil))
+}
+
+// fail answers with an error, inside the stream once that has begun.
+func (c *client) fail(e *pydantic.Error) {
+	switch {
+	case !c.streaming:
+		c.refuse(e)
+		return
+	case c.api == request.Responses:
+		// vLLM finds no event for what it would say, and breaks off.
+		c.drop(false)
+		return
+	case c.api == request.Messages:
+		e.Kind = "internal_error" // whatever it was
+		c.write(append(e.AppendMessages(append([]byte(nil), "event: error\ndata: "...)), "\n\n"...))
+		return
+	}
+	b := append(make([]byte, 0, 256), "data: "...)
+	c.write(append(e.Append(b, true), "\n\ndata: [DONE]\n\n"...))
+}
+
+// finish ends a request without another token.
+func (c *client) finish(id, finish string, stop any) {
+	object, said := "chat.completion", `"message":{"role":"assistant","content":""}`
+	switch {
+	case c.api != request.Chat:
+		object, said = "text_completion", `"text":""`
+	case c.streaming:
+		object, said = "chat.completion.chunk", `"delta":{"content":""}`
+	}
+	b := []byte(`{"id":"` + id + `","object":"` + object + `","choices":[{"index":0,` + said + `,"finish_reason":"` + finish + `","stop_reason":`)
+	b = append(answer.AppendReason(b, stop), "}]"...)
+	if c.streaming {
+		c.write(append(append([]byte("data: "), b...), "}\n\ndata: [DONE]\n\n"...))
+		return
+	}
+	pydantic.WriteJSON(c.w, http.StatusOK, append(b, `,"usage":{"prompt_tokens":1,"total_tokens":1,"completion_tokens":0},"kv_transfer_params":null}`...))
+}
+
+// drop ends the connection, by RST or by FIN.
+func (c *client) drop(reset bool) {
+	conn := c.hijack()
+	if conn == nil {
+		return
+	}
+	if reset {
+		conns.SetReset(conn)
+	}
+	_ = conn.Close()
+}
+
+func (c *client) hijack() net.Conn {
+	if c.streaming {
+		c.flush()
+	}
+	conn, _, err := http.NewResponseController(c.w).Hijack()
+	if err != nil {
+		return nil // the connection is gone already
+	}
+	return conn
+}
+
+// garbage sends what is no HTTP or, inside a stream, no JSON.
+func (c *client) garbage() {
+	if c.streaming {
+		c.write([]byte("data: {\"choices\": [\xff\xfe garbage\n\n"))
+		return
+	}
+	if conn := c.hijack(); conn != nil {
+		_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+		_, _ = conn.Write([]byte("\x16\x03\x01 this is no HTTP \xff\r\n\r\n"))
+		_ = conn.Close()
+	}
+}
+
+// nowhere is the client of a request in the background.
+type nowhere struct{ header http.Header }
+
+func (n *nowhere) Header() http.Header         { return n.header }
+func (n *nowhere) Write(p []byte) (int, error) { return len(p), nil }
+func (n *nowhere) WriteHeader(int)             {}
+func (n *nowhere) FlushError() error           { return nil }

@@ -1,0 +1,169 @@
+// Package connector is how KV caches travel between engines: one file for each connector of
+// vLLM, behind one interface.
+//
+//	Begin ──▶ queue ──▶ Await ──▶ prefill ──▶ Prefilled ──▶ decode ──▶ End ──▶ Drop
+//
+// A Connector stands for as long as one life of its engine: it has the channels that other
+// engines ask by. A Leg is what it does for one request.
+package connector
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+)
+
+// HeaderRank is the header that chooses a data-parallel rank.
+const HeaderRank = "X-data-parallel-rank"
+
+// Role is what the operator of an engine thinks it is for. Like vLLM the
+// engine serves any request in any role; the role changes what is counted.
+type Role string
+
+// The roles.
+const (
+	RoleBoth    Role = ""
+	RolePrefill Role = "prefill"
+	RoleDecode  Role = "decode"
+)
+
+// Policy is what a decode engine does about a KV load that failed.
+type Policy string
+
+// The policies of vLLM's kv_load_failure_policy.
+const (
+	PolicyFail      Policy = "fail"
+	PolicyRecompute Policy = "recompute"
+)
+
+// Connector is that of one life of an engine. What is asked of a rank counts from 0.
+type Connector interface {
+	// Start brings up what other engines ask this one by.
+	Start(ctx context.Context) error
+	// Announce begins to tell others of the engine, which serves by now.
+	Announce() error
+	// Close ends what Start and Announce began. It does not wait for loads that run.
+	Close()
+
+	// Leg is what happens to one request.
+	Leg(r *Request) Leg
+	// Refuse is told of the kv_transfer_params of a request that the engine refuses.
+	Refuse(ctx context.Context, kv []byte)
+	// Inspect reports what vLLM takes but no good proxy sends.
+	Inspect(r *Request, report func(what string))
+
+	// Handovers counts what a rank keeps for decodes.
+	Handovers(rank int) Handovers
+	// EndLeases gives back the blocks of a rank that no decode fetched in time.
+	EndLeases(rank int)
+	// Port is that of a rank's side channel, 0 for none.
+	Port(rank int) int
+	// Addresses are those that the next life is to have, too.
+	Addresses() Addresses
+}
+
+// Leg is one request's way through a connector. The methods are called in this order, by one
+// goroutine; but for Drop each may be left out by a request that ends early.
+type Leg interface {
+	// Begin is when the request comes in, before it is queued. The error is the answer of
+	// an engine that has died of it.
+	Begin(r *Request) *pydantic.Error
+	// Await is before the prompts are computed: it waits until what is fetched is there, or
+	// known not to come. false means that the client left or the engine died.
+	Await(r *Request) bool
+	// Prefilled is when the prompts are computed.
+	Prefilled(r *Request)
+	// End is when the answer is generated. answered tells that it can carry
+	// kv_transfer_params, which then are r.HandedOver; a stream may call it twice.
+	End(r *Request, finish string, answered bool)
+	// Drop is when the request is over, however that came.
+	Drop(r *Request)
+}
+
+// Request is one request as its connector sees it. The connector says in it what was loaded:
+// Cached, WrongKV, Failed.
+type Request struct {
+	*answer.Reply
+	HTTP   *http.Request
+	Engine *engine.Request
+	NoKV   bool // a fault keeps the hand-over back
+	Failed bool // the KV load failed and the policy is to fail
+}
+
+// Handovers are prefills that wait for their decode, those that did so in vain, and how many
+// decodes came for blocks, of the connectors that know their legs by transfer_id.
+type Handovers struct{ Waiting, Expired, Pulls int64 }
+
+// Addresses are host:port of what has the same place in every life.
+type Addresses struct {
+	Bootstrap string   // of a Mooncake producer
+	Side      string   // of a MoRI-IO engine's side channel
+	Alloc     []string // of an LMCache decode, one for each rank
+}
+
+// Config describes a connector.
+type Config struct {
+	Mode   kvparams.Mode
+	Role   Role
+	Policy Policy
+	Shared *handover.Shared
+	Count  *counters.Counters
+	Log    logrus.FieldLogger
+
+	Version         string // of the engine
+	AnyVersion      bool
+	RewrittenParams bool
+	OnLengthOnly    bool
+	Bidirectional   bool
+	Lease           time.Duration
+	TransferTimeout time.Duration
+
+	SideChannelAddr string
+	SideChannelHost string // "" is that of the address
+	TPSize          int
+	Ranks           int
+	NotifyAddr      string
+	PingTo          string
+	PingInterval    time.Duration
+	PingOld         bool
+	Controls        *Controls
+}
+
+// Life is the life of the engine that a connector is part of.
+type Life struct {
+	EngineIDs []string // one for each rank
+	HTTP      string   // host:port that the engine serves at
+	At        Addresses
+	Done      <-chan struct{} // closed when the life ends
+	Work      *sync.WaitGroup // of what goes on when a request is over
+	Crash     func()          // ends the engine
+}
+
+// New makes the connector of a mode, which is not started yet.
+func New(conf Config, life Life) Connector {
+	b := base{Config: conf, Life: life}
+	switch conf.Mode {
+	case kvparams.NIXL, kvparams.NIXLPush, kvparams.Ascend:
+		return &nixl{ledgers: newLedgers(b)}
+	case kvparams.P2P:
+		return &p2p{ledgers: newLedgers(b)}
+	case kvparams.Mooncake:
+		return &Mooncake{transferring: transferring{base: b}}
+	case kvparams.MoRIIORead, kvparams.MoRIIOWrite:
+		return &MoRIIO{transferring: transferring{base: b}}
+	case kvparams.LMCache:
+		return &LMCache{base: b}
+	case kvparams.Plain:
+	}
+	return &plain{base: b}
+}

@@ -1,0 +1,199 @@
+package connector
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/lmcache"
+	"github.com/pdmesh/pdmesh/internal/zmq"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+)
+
+// LMCache is LMCache's PD backend: a prefill writes its chunks into the buffer of a decode, see
+// handover.Receiver, and then notifies the proxy.
+type LMCache struct {
+	base
+	receiver *handover.Receiver // nil of a prefill
+	pushers  []*zmq.Sender      // of a prefill, one for each rank
+}
+
+// Start brings up the buffer, and what notifies.
+func (c *LMCache) Start(ctx context.Context) (err error) {
+	if c.Role != RolePrefill {
+		if c.receiver, err = handover.StartReceiver(ctx, c.At.Alloc); err != nil {
+			return err
+		}
+	}
+	if c.Role == RoleDecode || c.NotifyAddr == "" {
+		return nil
+	}
+	for range c.Ranks {
+		p, err := zmq.NewSender(zmq.Push, "tcp://"+c.NotifyAddr)
+		if err != nil {
+			return err
+		}
+		c.pushers = append(c.pushers, p)
+	}
+	return nil
+}
+
+// Close ends them.
+func (c *LMCache) Close() {
+	if c.receiver != nil {
+		c.receiver.Close()
+	}
+	for _, p := range c.pushers {
+		p.Close()
+	}
+}
+
+// AllocPorts are those of a decode, one for each rank.
+func (c *LMCache) AllocPorts() []int {
+	if c.receiver == nil {
+		return nil
+	}
+	return c.receiver.Ports()
+}
+
+// Unread is how many prompts lie in the buffer of a decode.
+func (c *LMCache) Unread() int {
+	if c.receiver == nil {
+		return 0
+	}
+	return c.receiver.Unread()
+}
+
+// Addresses are those of this life, for the next one.
+func (c *LMCache) Addresses() Addresses {
+	at := c.At
+	if c.receiver != nil {
+		at.Alloc = c.receiver.Addresses()
+	}
+	return at
+}
+
+// Leg knows what the request asked for.
+func (c *LMCache) Leg(*Request) Leg { return &lmcacheLeg{c: c} }
+
+type lmcacheLeg struct {
+	quiet
+	c    *LMCache
+	spec *kvparams.LMCacheSpec // of a prefill, nil if none
+	tags string                // of the keys of the chunks
+}
+
+// Begin reads what the request asks for, and a decode's chunks.
+func (l *lmcacheLeg) Begin(r *Request) *pydantic.Error {
+	c := l.c
+	spec, tags, err := kvparams.ParseLMCache(r.KV)
+	if err != nil {
+		c.Count.BadHandover(r.ID, err.Error())
+		return pydantic.InternalError() // the scheduler finds no such key
+	}
+	l.spec, l.tags = spec, tags
+	if spec != nil && c.Role != RoleDecode && (len(spec.Init) < c.Ranks || len(spec.Alloc) < c.Ranks) {
+		c.violate(r, fmt.Sprintf("disagg_spec names %d and %d ports for %d ranks", len(spec.Init), len(spec.Alloc), c.Ranks))
+		return c.crash() // a worker finds no port for its rank, and dies
+	}
+	if c.receiver == nil || spec != nil {
+		return nil
+	}
+	for _, ids := range r.Prompts {
+		found, filled := c.receiver.Take(l.key(ids))
+		if !found {
+			c.Count.LocalPrefills.Add(1)
+			continue
+		}
+		c.Count.HandoversLoaded.Add(1)
+		r.Cached += len(ids) - 1
+		if !filled {
+			c.mislead(r, "the chunks are read before they are written")
+		}
+	}
+	return nil
+}
+
+// key is that of a prompt's chunks.
+func (l *lmcacheLeg) key(ids []int) string {
+	return strconv.FormatUint(promptHash(ids), 16) + l.tags
+}
+
+// Prefilled hands over a prompt that is computed.
+func (l *lmcacheLeg) Prefilled(r *Request) {
+	c := l.c
+	if l.spec == nil || c.Role == RoleDecode {
+		return
+	}
+	plan := c.Controls.notices()
+	id, key := r.ID, l.key(r.Prompts[0])
+	for rank := range c.Ranks {
+		work := func() {
+			if err := c.send(l.spec, rank, key, plan); err != nil {
+				c.Count.Refuse(id, err)
+				return
+			}
+			c.Count.HandoversMade.Add(1)
+		}
+		if !plan.After {
+			work()
+			continue
+		}
+		over := r.HTTP.Context().Done() // ends with the answer
+		c.Work.Go(func() {
+			select {
+			case <-over:
+				work()
+			case <-c.Done:
+			}
+		})
+	}
+}
+
+// send writes one rank's chunks and notifies the proxy of them.
+func (c *LMCache) send(spec *kvparams.LMCacheSpec, rank int, key string, plan NoticePlan) error {
+	ctx, cancel := context.WithTimeout(context.Background(), handover.SideDeadline)
+	defer cancel()
+	addr := net.JoinHostPort(strings.Trim(spec.Host, "[]"), strconv.Itoa(spec.Alloc[rank]))
+	if err := handover.Tell(ctx, addr, "ALLOC ="+url.QueryEscape(key)); err != nil {
+		return err
+	}
+	if plan.Listed != nil {
+		plan.Listed(rank)
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), handover.SideDeadline)
+	defer cancel()
+	if err := handover.Tell(ctx, addr, "FILL ="+url.QueryEscape(key)); err != nil {
+		return err
+	}
+	times := 1
+	if plan.Times != nil {
+		times = plan.Times(rank)
+	}
+	frame := lmcache.AppendNotification(spec.ID)
+	for range times {
+		if rank >= len(c.pushers) {
+			return nil
+		}
+		if err := c.pushers[rank].Send(ctx, frame); err != nil {
+			return fmt.Errorf("notify: %w", err)
+		}
+	}
+	return nil
+}
+
+// Inspect is what a proxy owes to such an engine.
+func (c *LMCache) Inspect(r *Request, report func(string)) {
+	spec, tags, err := kvparams.ParseLMCache(r.KV)
+	switch {
+	case c.Role == RolePrefill && (err != nil || spec == nil || tags == "" || len(spec.Init) != c.Ranks || len(spec.Alloc) != c.Ranks):
+		report("kv_transfer_params has not the prefill form")
+	case c.Role == RoleDecode && (err != nil || spec != nil):
+		report("kv_transfer_params has the prefill form")
+	}
+}

@@ -1,0 +1,142 @@
+package connector
+
+import (
+	"context"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/bootstrap"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+)
+
+// Mooncake is vLLM's MooncakeConnector, whose legs know each other by transfer_id alone. The
+// decode engine finds the prefill engine through its bootstrap server, and asks
+// for the blocks over the side channel, which stands for ZMQ and Mooncake's
+// transfer engine: see handover.Fetch.
+type Mooncake struct {
+	transferring
+	boot  *bootstrap.Server // nil of a decode
+	peers bootstrap.Peers
+}
+
+// Start brings up what only a producer has: the channel by which its
+// blocks are fetched, and the bootstrap server that names it.
+func (m *Mooncake) Start(ctx context.Context) (err error) {
+	if m.Role == RoleDecode {
+		return nil
+	}
+	m.keep()
+	if m.side, err = handover.StartSide(ctx, m.SideChannelAddr, m.transfers.Answer); err != nil {
+		return err
+	}
+	if m.boot, err = bootstrap.Start(ctx, m.At.Bootstrap, func() { m.Count.BootstrapQueries.Add(1) }); err != nil {
+		return err
+	}
+	host, port := m.advertised(m.side)
+	m.boot.Register(m.EngineIDs[0], "tcp://"+net.JoinHostPort(host, strconv.Itoa(port)))
+	return nil
+}
+
+// Close ends them.
+func (m *Mooncake) Close() {
+	m.closeSide()
+	if m.boot != nil {
+		m.boot.Close()
+	}
+}
+
+// Bootstrap is the port of the bootstrap server, 0 for none.
+func (m *Mooncake) Bootstrap() int {
+	if m.boot == nil {
+		return 0
+	}
+	return m.boot.Port()
+}
+
+// Addresses are those of this life, for the next one.
+func (m *Mooncake) Addresses() Addresses {
+	at := m.At
+	if m.boot != nil {
+		at.Bootstrap = m.boot.Addr()
+	}
+	return at
+}
+
+// Leg knows the transfer.
+func (m *Mooncake) Leg(*Request) Leg {
+	return &mooncakeLeg{transferLeg: transferLeg{t: &m.transferring}, m: m}
+}
+
+type mooncakeLeg struct {
+	transferLeg
+	m *Mooncake
+}
+
+// Begin begins the transfer or asks for one.
+func (l *mooncakeLeg) Begin(r *Request) *pydantic.Error {
+	m, k := l.m, kvparams.ParseMooncake(r.KV)
+	if k.Load && m.Role == RolePrefill || k.Produce && m.Role == RoleDecode {
+		// An assertion of the connector fails and takes the engine down.
+		m.violate(r, "a leg for the other role")
+		return m.crash()
+	}
+	many := len(r.Prompts) > 1 || r.N > 1
+	switch {
+	case many && k.TransferID != "" && (k.Load || k.Produce):
+		l.share(r, k.TransferID, k.Load)
+	case k.Produce && k.TransferID == "":
+		m.warn(r, "Missing transfer_id in kv_transfer_params from router!")
+	case k.Produce:
+		l.produce(r, k.TransferID)
+	case k.Load && r.PromptLogprobs != nil:
+		// The cache is not read for these; the pull only frees the prefill's blocks.
+		if len(k.Missing) == 0 {
+			m.Work.Go(func() { _ = m.pull(k) })
+		}
+		m.countLocal(r)
+	case k.Load && len(k.Missing) > 0:
+		// vLLM warns that it will not transfer, and then waits all the same, for what
+		// nobody sends.
+		m.warn(r, "got invalid KVTransferParams: no "+strings.Join(k.Missing, ", "))
+		l.fetching = make(chan handover.Fetched)
+	case k.Load:
+		l.fetch(func() handover.Fetched { return m.pull(k) })
+	case m.Role != RolePrefill:
+		m.countLocal(r)
+	}
+	return nil
+}
+
+func (m *Mooncake) warn(r *Request, why string) {
+	m.Count.BadHandover(r.ID, why)
+	m.Log.WithField("request_id", r.ID).Warn(why)
+}
+
+// pull gets the blocks of one prefill. A prefill engine that is not there any
+// more is no failure until the time is over: ZMQ connects again and again.
+func (m *Mooncake) pull(k kvparams.MooncakeParams) handover.Fetched {
+	ctx, cancel := m.context()
+	defer cancel()
+	addr, err := m.peers.Find(ctx, k.EngineID, k.Bootstrap)
+	if err != nil {
+		return handover.Fetched{Err: err}
+	}
+	return handover.Fetch(ctx, addr, "PULL ="+url.QueryEscape(k.TransferID))
+}
+
+// Inspect is what a proxy owes to such an engine.
+func (m *Mooncake) Inspect(r *Request, report func(string)) {
+	if m.Role != RolePrefill {
+		return
+	}
+	if k := kvparams.ParseMooncake(r.KV); !k.Produce || k.TransferID == "" {
+		report("kv_transfer_params has not the prefill form")
+	}
+	if r.HTTP.Header.Get(HeaderRank) == "" {
+		report("no X-data-parallel-rank")
+	}
+}

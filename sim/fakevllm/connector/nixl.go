@@ -1,0 +1,167 @@
+package connector
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+)
+
+// nixl are vLLM's NixlConnector, pull and push, and vllm-ascend's: prefill answers with
+// kv_transfer_params, and decode fetches by them.
+type nixl struct{ *ledgers }
+
+// Leg knows what the request asked for.
+func (n *nixl) Leg(*Request) Leg { return &nixlLeg{n: n} }
+
+type nixlLeg struct {
+	quiet
+	n      *nixl
+	params kvparams.NIXLParams
+}
+
+// Begin loads what the request names. An engine that would have crashed answers an error.
+func (l *nixlLeg) Begin(r *Request) *pydantic.Error {
+	n := l.n
+	l.params = kvparams.ParseNIXL(r.KV, n.Mode)
+	local := n.Role != RolePrefill
+	switch l.params.Form {
+	case kvparams.Produce:
+		local = false
+	case kvparams.Fatal:
+		n.Count.BadHandover(r.ID, l.params.Why)
+		n.Count.Crashes.Add(1)
+		return pydantic.InternalError()
+	case kvparams.Bad:
+		n.Count.BadHandover(r.ID, l.params.Why)
+		n.Log.WithField("request_id", r.ID).Warnf("got invalid KVTransferParams: %s", l.params.Why)
+		if local {
+			n.Count.Recomputed.Add(1)
+		}
+	case kvparams.Load:
+		if len(r.Prompts) > 1 || r.N > 1 || r.PromptLogprobs != nil {
+			// An assertion of the connector fails for such a request and takes
+			// the whole engine down (CVE-2026-94623).
+			n.Count.Crashes.Add(1)
+			return pydantic.InternalError()
+		}
+		if err := l.load(r); err != nil {
+			if !n.refuse(r, err) {
+				return nil
+			}
+			break
+		}
+		n.loaded(r)
+		local = false
+	case kvparams.Absent:
+	}
+	if local {
+		n.countLocal(r)
+	}
+	return nil
+}
+
+// load fetches the hand-over. Pull is a one-sided read: when the lease has ended, what stands
+// in the blocks now is taken for the prompt's, and the answer is wrong.
+func (l *nixlLeg) load(r *Request) error {
+	err := l.fetch(r)
+	if errors.Is(err, handover.ErrExpired) && l.n.Mode == kvparams.NIXL {
+		l.n.mislead(r, handover.ErrExpired.Error())
+		return nil
+	}
+	return err
+}
+
+// fetch takes it from a neighbour in this process or over the side channel.
+func (l *nixlLeg) fetch(r *Request) error {
+	n, c := l.n, l.params.Claim
+	c.Prompt, c.Base, c.Version = promptHash(r.Prompts[0]), n.meeting(r), n.handshake()
+	if c.Token == "" && !n.RewrittenParams {
+		return handover.ErrTampered
+	}
+	if peer := n.Shared.Ledger(c.EngineID); peer != nil {
+		return peer.Take(c, time.Now())
+	}
+	addr := net.JoinHostPort(l.params.Host, strconv.Itoa(l.params.Port))
+	return n.client.Take(r.HTTP.Context(), addr, c)
+}
+
+// meeting is the id by which the two legs know each other. In push mode that is the
+// engine's own, which the kind of the route is a part of.
+func (n *nixl) meeting(r *Request) string {
+	if n.Mode == kvparams.NIXLPush {
+		return r.ID
+	}
+	return r.Base
+}
+
+// End registers the finished prefill and renders what the response tells
+// about it. Only the first of several prompts gets one.
+func (l *nixlLeg) End(r *Request, finish string, answered bool) {
+	n := l.n
+	back := n.Bidirectional && n.Role == RoleDecode
+	if !answered || r.NoKV || l.params.Form != kvparams.Produce && !back || !n.handsOver(finish) {
+		return
+	}
+	requestID := r.ID + "-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8]
+	h := handover.Handover{Prompt: promptHash(r.Prompts[0]), Token: kvparams.NewToken(), Free: r.Engine.Detach()}
+	if r.HTTP.Header.Get("X-Request-Id") != "" {
+		h.Base = n.meeting(r)
+	}
+	token := h.Token
+	if n.RewrittenParams {
+		h.Token = ""
+	}
+	rank := n.of(r)
+	rank.Put(requestID, h, time.Now())
+	n.Count.HandoversMade.Add(1)
+	host, port := n.advertised(rank.side)
+	r.HandedOver = kvparams.AppendHandover(make([]byte, 0, 768), n.Mode, rank.EngineID, requestID, host, port, len(r.Prompts[0]), token)
+}
+
+// handsOver tells the ends after which a prefill's blocks are kept.
+func (n *nixl) handsOver(finish string) bool {
+	return finish == "length" || finish == "stop" && !n.OnLengthOnly && n.Mode != kvparams.Ascend
+}
+
+// Refuse has prefill free the blocks of a request that this engine refuses: since
+// vLLM 0.21 a request that only frees them runs in its place.
+func (n *nixl) Refuse(ctx context.Context, kv []byte) {
+	if n.Mode == kvparams.Ascend || oldRelease(n.Version) {
+		return
+	}
+	k := kvparams.ParseNIXL(kv, n.Mode)
+	if k.Form != kvparams.Load {
+		return
+	}
+	if peer := n.Shared.Ledger(k.Claim.EngineID); peer != nil {
+		peer.Free(k.Claim.EngineID, k.Claim.RequestID)
+		return
+	}
+	n.client.Free(ctx, net.JoinHostPort(k.Host, strconv.Itoa(k.Port)), k.Claim)
+}
+
+// oldRelease tells a version before 0.21.
+func oldRelease(version string) bool {
+	minor, ok := strings.CutPrefix(version, "0.")
+	minor, _, _ = strings.Cut(minor, ".")
+	n, err := strconv.Atoi(minor)
+	return ok && err == nil && n < 21
+}
+
+func (n *nixl) Inspect(r *Request, report func(string)) {
+	produces := kvparams.ParseNIXL(r.KV, n.Mode).Form == kvparams.Produce
+	switch {
+	case n.Role == RolePrefill && !produces:
+		report("kv_transfer_params has not the prefill form")
+	case n.Role == RoleDecode && produces:
+		report("kv_transfer_params has the prefill form")
+	}
+}

@@ -1,0 +1,119 @@
+package fault_test
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
+)
+
+// hits tells which of n requests a fault happens to.
+func hits(s *fault.Script, n int, path, rank string, generates bool) string {
+	var b strings.Builder
+	for range n {
+		if s.Match(path, rank, generates) != nil {
+			b.WriteByte('x')
+		} else {
+			b.WriteByte('-')
+		}
+	}
+	return b.String()
+}
+
+func TestMatch(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name       string
+		f          fault.Fault
+		path, rank string
+		generates  bool
+		want       string
+	}{
+		{"every route that generates", fault.Fault{}, "/v1/completions", "", true, "xxxx"},
+		{"no other route", fault.Fault{}, "/health", "", false, "----"},
+		{"one path", fault.Fault{Path: "/health"}, "/health", "", false, "xxxx"},
+		{"another path", fault.Fault{Path: "/health"}, "/ping", "", false, "----"},
+		{"a prefix", fault.Fault{Path: "/v1/*"}, "/v1/models", "", false, "xxxx"},
+		{"a rank", fault.Fault{Rank: "1"}, "/v1/completions", "1", true, "xxxx"},
+		{"another rank", fault.Fault{Rank: "1"}, "/v1/completions", "2", true, "----"},
+		{"from the third on", fault.Fault{Nth: 3}, "/v1/completions", "", true, "--xx"},
+		{"twice", fault.Fault{Times: 2}, "/v1/completions", "", true, "xx--"},
+		{"the second alone", fault.Fault{Nth: 2, Times: 1}, "/v1/completions", "", true, "-x--"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var s fault.Script
+			tt.f.Kind = fault.Reset
+			if err := s.Add([]fault.Fault{tt.f}); err != nil {
+				t.Fatal(err)
+			}
+			if got := hits(&s, 4, tt.path, tt.rank, tt.generates); got != tt.want || s.Fired() != int64(strings.Count(got, "x")) {
+				t.Errorf("%s, and %d are counted", got, s.Fired())
+			}
+		})
+	}
+}
+
+// A seed repeats a run.
+func TestSeed(t *testing.T) {
+	t.Parallel()
+	run := func(seed uint64) string {
+		var s fault.Script
+		if err := s.Add([]fault.Fault{{Kind: fault.Reset, Probability: 0.5, Seed: seed}}); err != nil {
+			t.Fatal(err)
+		}
+		return hits(&s, 100, "/v1/completions", "", true)
+	}
+	if run(1) != run(1) || run(1) == run(2) {
+		t.Error("a seed does not repeat its run, or two seeds do the same")
+	}
+}
+
+// Of faults that are added together all are taken or none.
+func TestInvalid(t *testing.T) {
+	t.Parallel()
+	for _, f := range []fault.Fault{
+		{Kind: "bogus"},
+		{Kind: fault.Reset, At: "later"},
+		{Kind: fault.Status, Status: 42},
+		{Kind: fault.Status, At: fault.AfterRole},
+		{Kind: fault.Reset, Probability: 2},
+	} {
+		var s fault.Script
+		if err := s.Add([]fault.Fault{{Kind: fault.Reset}, f}); !errors.Is(err, fault.ErrInvalid) || len(s.All()) != 0 {
+			t.Errorf("%+v: %v, %d in force", f, err, len(s.All()))
+		}
+	}
+}
+
+func TestRead(t *testing.T) {
+	t.Parallel()
+	var s fault.Script
+	for _, body := range []string{`{"kind":"slow","ttft":"250ms"}`, ` [{"kind":"reset","tokens":3},{"kind":"abort"}]`} {
+		if err := s.Read(strings.NewReader(body)); err != nil {
+			t.Fatalf("%s: %v", body, err)
+		}
+	}
+	want := []fault.Fault{
+		{Kind: fault.Slow, At: fault.AfterRead, TTFT: 250 * time.Millisecond},
+		{Kind: fault.Reset, At: fault.AfterTokens, Tokens: 3},
+		{Kind: fault.Abort, At: fault.AfterRole},
+	}
+	if got := s.All(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
+	}
+	b, err := json.Marshal(s.All())
+	var again []fault.Fault
+	if err != nil || json.Unmarshal(b, &again) != nil || !reflect.DeepEqual(again, want) {
+		t.Errorf("%s is read as %+v, %v", b, again, err)
+	}
+	for _, body := range []string{``, `{"kind":"slow","ttft":"soon"}`, `{"kind":"slow","unknown":1}`, `{"kind":"slow"} {}`} {
+		if err := s.Read(strings.NewReader(body)); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+}

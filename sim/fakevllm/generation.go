@@ -1,0 +1,264 @@
+package fakevllm
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
+)
+
+// generation is a request to one of the routes that generate: the exchange that it came in
+// on, the answer, and the leg that brings or hands over its KV cache.
+type generation struct {
+	*exchange
+	answer.Reply
+	kv  connector.Request
+	leg connector.Leg
+}
+
+// generate serves the routes that do.
+func (x *exchange) generate(body []byte) {
+	l := x.life
+	s := l.server
+	l.count.Requests.Add(1)
+	g := &generation{exchange: x, Reply: answer.Reply{Details: s.opt.PromptTokensDetails}}
+	x.work.Arrived = time.Now()
+	g.Created = x.work.Arrived.Unix()
+	p, err := x.api.Parse(body)
+	g.Request = p
+	g.identify()
+	if err == nil {
+		err = g.admit()
+	}
+	if err != nil {
+		if p != nil {
+			l.connector.Refuse(x.r.Context(), p.KV)
+		}
+		x.reject(pydantic.AsError(err))
+		return
+	}
+	g.connect()
+	if s.opt.StrictPrefill {
+		g.inspect()
+	}
+	if g.Background && l.responses != nil {
+		g.background()
+		return
+	}
+	g.run()
+}
+
+// identify names the answer: by X-Request-Id, else by the
+// body's request_id, else at random.
+func (g *generation) identify() {
+	p, x := g.Request, g.exchange
+	g.Base = x.r.Header.Get("X-Request-Id")
+	if g.Base == "" && p != nil {
+		g.Base = p.RequestID
+	}
+	if g.Base == "" {
+		g.Base = strings.ReplaceAll(newUUID(), "-", "")
+	}
+	switch {
+	case p != nil && p.API == request.Responses:
+		if g.ID = p.RequestID; g.ID == "" {
+			g.ID = "resp_" + strings.ReplaceAll(newUUID(), "-", "") // the header is not looked at
+		}
+	case p != nil && p.API == request.Generate:
+		g.ID = "generate-tokens-" + g.Base
+	case x.api != request.Completions && x.api != request.Generate:
+		g.ID = "chatcmpl-" + g.Base
+	default:
+		g.ID = "cmpl-" + g.Base
+	}
+	x.id = g.ID
+}
+
+// admit checks what depends on the engine: the rank, the model and the lengths.
+func (g *generation) admit() error {
+	o := &g.life.server.opt
+	if g.Stream && g.BeamSearch {
+		return pydantic.BadRequest("", nil, "Streaming is not currently supported with beam search")
+	}
+	core, err := g.life.chooseRank(strings.TrimSpace(g.r.Header.Get(connector.HeaderRank)))
+	if err != nil {
+		return err
+	}
+	g.work.Core = core
+	if !o.serves(g.Request.Model) {
+		return pydantic.ModelNotFound(g.Request.Model, o.Models)
+	}
+	g.ServedAs = g.Request.Model
+	if g.ServedAs == "" {
+		g.ServedAs = o.Models[0]
+	}
+	if err := g.life.responses.Admit(g.Request); err != nil {
+		return err
+	}
+	g.Told = answer.TurnOf(o.Turns, g.Request)
+	g.Tokenize = o.tokenizer()
+	for i, text := range g.PromptText {
+		if o.FineTokens && text != "" { // else it came as ids
+			g.Prompts[i] = model.TokenizeFine(text)
+		}
+	}
+	if g.Chat {
+		if err := g.Render(); err != nil {
+			return err
+		}
+	}
+	return g.Fit(o.MaxModelLen)
+}
+
+// connect gives the request to the connector, which does nothing yet.
+func (g *generation) connect() {
+	g.kv = connector.Request{Reply: &g.Reply, HTTP: g.r, Engine: &g.work, NoKV: g.fault != nil && g.fault.Kind == fault.NoKV}
+	g.leg = g.life.connector.Leg(&g.kv)
+}
+
+// background answers at once that the request is queued, and goes on with it.
+func (g *generation) background() {
+	ctx, cancel := context.WithCancel(context.Background())
+	body := append(g.AppendResponse(nil, nil, "queued"), '}')
+	g.life.responses.Queue(g.ID, body, cancel)
+	pydantic.WriteJSON(g.w, http.StatusOK, body)
+	g.life.count.Completed.Add(1)
+	if !g.life.enter() {
+		cancel()
+		return
+	}
+	quiet := &nowhere{header: http.Header{}}
+	x := g.life.newExchange(client{w: quiet, flusher: quiet, r: g.r.WithContext(ctx), api: g.api}, g.id)
+	x.fault, x.work.Core, x.work.Arrived = g.fault, g.work.Core, g.work.Arrived
+	g.exchange = x
+	g.connect()
+	g.Stream = false
+	go func() {
+		defer x.life.leave()
+		defer cancel()
+		g.run()
+	}()
+}
+
+// run makes the answer of an admitted request.
+func (g *generation) run() {
+	defer g.leg.Drop(&g.kv)
+	if g.paused() {
+		return
+	}
+	if e := g.beginLeg(); e != nil {
+		g.work.Core.Stats.Fail.Add(1)
+		g.fail(e)
+		return
+	}
+	if !g.work.Queue(g.Prompts, g.CacheSalt) {
+		g.work.Core.Stats.Abort.Add(1)
+		g.aborted()
+		return
+	}
+	defer g.work.Release()
+	g.work.CountPrompts(g.Cached)
+	if g.Stream {
+		g.stream()
+	} else {
+		g.respond()
+	}
+	g.work.Core.Stats.E2E.Observe(time.Since(g.work.Arrived))
+}
+
+// paused answers for an engine that is paused.
+func (g *generation) paused() bool {
+	if !g.life.server.pausing.Load() {
+		return false
+	}
+	g.life.connector.Refuse(g.r.Context(), g.KV)
+	if g.Stream {
+		g.beginStream()
+	}
+	g.fail(&pydantic.Error{Status: http.StatusServiceUnavailable, Kind: "ServiceUnavailableError", Message: "The engine is paused."})
+	return true
+}
+
+// beginLeg has the connector look at the request, but of an engine that shuts down before it
+// has begun with it: that one fetches nothing, and frees nothing elsewhere.
+func (g *generation) beginLeg() *pydantic.Error {
+	if f := g.fault; f != nil && f.Kind == fault.Abort && f.At == fault.AfterRole {
+		g.KV = nil
+		return nil
+	}
+	if g.KV != nil {
+		g.life.count.KVParams.Add(1)
+	}
+	return g.leg.Begin(&g.kv)
+}
+
+// first waits for the first token; false means that the client left or the engine died.
+func (g *generation) first() bool {
+	if !g.leg.Await(&g.kv) {
+		return false
+	}
+	o := &g.life.server.opt
+	ttft, itl := o.TTFT, o.ITL
+	if f := g.fault; f != nil && f.Kind == fault.Slow {
+		ttft += f.TTFT
+		itl += f.ITL
+	}
+	cached, ok := g.work.Prefill(engine.Loaded{Tokens: g.Cached, Failed: g.kv.Failed, Wrong: g.WrongKV}, ttft, itl)
+	g.Cached = cached
+	if ok {
+		g.leg.Prefilled(&g.kv)
+	}
+	return ok
+}
+
+// loadFailed answers for a request whose KV cache has not come.
+func (g *generation) loadFailed() bool {
+	if g.kv.Failed {
+		g.work.Core.Stats.Fail.Add(1)
+		g.fail(pydantic.InternalError())
+	}
+	return g.kv.Failed
+}
+
+// step makes and counts the next token of a lane.
+func (g *generation) step(ln *answer.Lane) (id int, text bool) {
+	id, text = ln.Step()
+	g.work.Generated(ln.Index, id)
+	return id, text
+}
+
+// inspect records what vLLM takes but no good proxy sends.
+func (g *generation) inspect() {
+	role := g.life.server.opt.Role
+	report := func(what string) { g.life.count.Violate("%s engine, %s: %s", role, g.ID, what) }
+	if role != RoleBoth && g.r.Header.Get("X-Request-Id") == "" {
+		report("no X-Request-Id")
+	}
+	if role == RolePrefill {
+		for _, found := range []struct {
+			bad  bool
+			what string
+		}{
+			{g.Stream, "stream is true"},
+			{g.HasStreamOptions, "stream_options is present"},
+			{g.MaxTokens == nil || *g.MaxTokens != 1, "max_tokens is not 1"},
+			{g.MaxCompletionTokens != nil && *g.MaxCompletionTokens != 1, "max_completion_tokens is not 1"},
+			{g.Store || g.Background, "the answer is to be stored"},
+			{g.StopSequences, "stop_sequences are present"},
+			{g.N != 1 || len(g.Prompts) != 1, "more than one answer is asked for"},
+		} {
+			if found.bad {
+				report(found.what)
+			}
+		}
+	}
+	g.life.connector.Inspect(&g.kv, report)
+}

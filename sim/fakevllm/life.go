@@ -1,0 +1,200 @@
+package fakevllm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	stdlog "log"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/conns"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/responses"
+)
+
+const (
+	maxHeaderBytes    = 64 << 10 // h11's limit
+	readHeaderTimeout = 10 * time.Second
+)
+
+// life is one incarnation of the engine process.
+type life struct {
+	server    *Server
+	count     *counters.Counters
+	engineID  string // of rank 0
+	started   time.Time
+	ln        *conns.Listener
+	http      *http.Server
+	connector connector.Connector
+	cores     []*engine.Core   // one for each data-parallel rank
+	responses *responses.Store // nil without StoreResponses
+	turn      atomic.Uint64    // whose rank a request gets that names none
+	serving   sync.WaitGroup   // the accept loop
+	work      sync.WaitGroup   // loads that run, of clients that may have left, and pings
+	done      chan struct{}    // closed when this life ends
+
+	mu     sync.Mutex // guards everything below
+	dead   bool
+	active int           // handlers at work
+	idle   chan struct{} // closed when dead and no handler is left
+}
+
+// begin starts a life at the engine's address.
+func (s *Server) begin(ctx context.Context) error {
+	addr, at, dpSize := s.next()
+	raw, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	l := &life{
+		server: s, count: &s.count, started: time.Now(),
+		ln: conns.Track(raw), done: make(chan struct{}), idle: make(chan struct{}),
+	}
+	if s.opt.StoreResponses {
+		l.responses = responses.New()
+	}
+	events, err := kvevents.Start(ctx, s.opt.KVEvents, minor(s.opt.Version), s.opt.BlockSize)
+	if err != nil {
+		return errors.Join(err, raw.Close())
+	}
+	l.addCores(dpSize, at, events)
+	if events != nil {
+		l.serving.Go(events.Replay)
+	}
+	l.http = &http.Server{
+		Handler: l, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout: s.opt.IdleTimeout, ConnState: l.ln.State, ErrorLog: stdlog.New(io.Discard, "", 0),
+	}
+	err = l.connector.Start(ctx)
+	if err == nil {
+		err = s.enter(l)
+	}
+	if err != nil {
+		l.end()
+		return err
+	}
+	l.serving.Go(func() { _ = l.http.Serve(l.ln) })
+	if err := l.connector.Announce(); err != nil {
+		return fmt.Errorf("%w: %w", ErrOptions, err)
+	}
+	return nil
+}
+
+// addCores makes the cores of a life and the connector they share. Data-parallel ranks are
+// cores behind one address: each has a queue, a cache, an engine id and a side channel of
+// its own. vLLM tells the ids of ranks apart by their ends.
+func (l *life) addCores(dpSize int, at connector.Addresses, events *kvevents.Publisher) {
+	o := &l.server.opt
+	ids := []string{newUUID()}
+	if dpSize > 1 {
+		base := ids[0]
+		ids = ids[:0]
+		for rank := range dpSize {
+			ids = append(ids, base+"_dp"+strconv.Itoa(rank))
+		}
+	}
+	l.engineID = ids[0]
+	conf := o.connector()
+	conf.Count, conf.Controls = l.count, &l.server.controls
+	l.connector = connector.New(conf, connector.Life{
+		EngineIDs: ids, HTTP: l.ln.Addr().String(), At: at, Done: l.done, Work: &l.work, Crash: l.server.Kill,
+	})
+	for rank, id := range ids {
+		l.cores = append(l.cores, engine.New(engine.Config{
+			Rank: rank, ID: id, MaxRunning: o.MaxRunning, BlockSize: o.BlockSize, CacheBlocks: o.CacheBlocks, Events: events,
+			PrefillRate: o.PrefillRate, LoadRate: o.LoadRate, ITLPerRequest: o.ITLPerRequest, ChunkTokens: o.ChunkTokens,
+			Count: l.count, EndLeases: func() { l.connector.EndLeases(rank) },
+		}))
+		events = nil // of the first alone
+	}
+}
+
+// chooseRank gives the core that the request names, or the next one. What is no number is
+// ignored, as by vLLM.
+func (l *life) chooseRank(named string) (*engine.Core, error) {
+	n := len(l.cores)
+	rank, err := strconv.Atoi(named)
+	switch {
+	case err != nil:
+		rank = int((l.turn.Add(1) - 1) % uint64(n)) //nolint:gosec // a handful
+	case rank < 0 || rank >= n:
+		return nil, pydantic.BadRequest("", nil, "data_parallel_rank %d is out of range [0, %d).", rank, n)
+	}
+	l.cores[rank].Choose()
+	return l.cores[rank], nil
+}
+
+// enter registers a handler; false when the life is over.
+func (l *life) enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dead {
+		return false
+	}
+	l.active++
+	return true
+}
+
+func (l *life) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.active--
+	if l.dead && l.active == 0 {
+		close(l.idle)
+	}
+}
+
+func (l *life) isDead() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dead
+}
+
+// end is the death of a life; only the first call does anything.
+func (l *life) end() {
+	l.mu.Lock()
+	if l.dead {
+		l.mu.Unlock()
+		return
+	}
+	l.dead = true
+	close(l.done)
+	if l.active == 0 {
+		close(l.idle)
+	}
+	l.mu.Unlock()
+	l.ln.ResetAll()
+	_ = l.http.Close()
+	l.connector.Close()
+	if e := l.cores[0].Events; e != nil {
+		e.Close()
+	}
+}
+
+func (l *life) wait(ctx context.Context) error {
+	select {
+	case <-l.idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// newUUID is a random version 4 UUID; ids need to be unique, not secret.
+func newUUID() string {
+	a, b := rand.Uint64()&^0xf000|0x4000, rand.Uint64()&^(3<<62)|1<<63
+	s, t := model.Hex16(a), model.Hex16(b)
+	return s[:8] + "-" + s[8:12] + "-" + s[12:] + "-" + t[:4] + "-" + t[4:]
+}

@@ -1,0 +1,123 @@
+package fakevllm
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/metrics"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+)
+
+// get serves the pages that say something of the engine.
+func (l *life) get(w http.ResponseWriter, path string) {
+	switch path {
+	case "/health", "/ping":
+		w.Header()["Content-Length"] = []string{"0"}
+		w.WriteHeader(http.StatusOK)
+	case "/load":
+		pydantic.WriteJSON(w, http.StatusOK, []byte(`{"server_load":0}`)) // it is not tracked without an option
+	case pathEventSources:
+		l.eventSources(w)
+	case "/tokenizer_info":
+		pydantic.WriteJSON(w, http.StatusOK, []byte(`{"tokenizer_class":"FakeTokenizer","max_loras":null,"truncation_side":"right"}`))
+	case "/version":
+		b := append([]byte(nil), `{"version":`...)
+		pydantic.WriteJSON(w, http.StatusOK, append(jsontext.AppendString(b, l.server.opt.Version), '}'))
+	case pathModels:
+		pydantic.WriteJSON(w, http.StatusOK, l.models())
+	case "/metrics":
+		b := l.metrics()
+		h := w.Header()
+		h.Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		h.Set("Content-Length", strconv.Itoa(len(b)))
+		_, _ = w.Write(b)
+	}
+}
+
+// models is vLLM's list: one object per served name, all of one root.
+func (l *life) models() []byte {
+	o := &l.server.opt
+	created := l.started.Unix()
+	b := append(make([]byte, 0, 512*len(o.Models)), `{"object":"list","data":[`...)
+	for i, name := range o.Models {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"id":`...)
+		b = jsontext.AppendString(b, name)
+		b = append(b, `,"object":"model","created":`...)
+		b = strconv.AppendInt(b, created, 10)
+		b = append(b, `,"owned_by":"vllm","root":`...)
+		b = jsontext.AppendString(b, o.Root)
+		b = append(b, `,"parent":null,"max_model_len":`...)
+		b = strconv.AppendInt(b, int64(o.MaxModelLen), 10)
+		b = append(b, `,"permission":[{"id":"modelperm-`...)
+		b = append(b, strings.ReplaceAll(l.engineID, "-", "")...)
+		b = append(b, `","object":"model_permission","created":`...)
+		b = strconv.AppendInt(b, created, 10)
+		b = append(b, `,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,`...)
+		b = append(b, `"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]}`...)
+	}
+	return append(b, "]}"...)
+}
+
+// metrics renders /metrics.
+func (l *life) metrics() []byte {
+	o := &l.server.opt
+	b := make([]byte, 0, 16<<10)
+	for rank, c := range l.cores {
+		m := c.Metrics(l.connector.Handovers(rank).Waiting)
+		m.Model, m.Deferred, m.NIXL = o.Models[0], l.count.WaitingForKV.Load(), o.Mode == NIXL
+		b = metrics.AppendCore(b, m)
+	}
+	return metrics.AppendStart(b, l.started)
+}
+
+// eventSources answers /kv_event_sources: one entry for each rank.
+func (l *life) eventSources(w http.ResponseWriter) {
+	sources := map[string]KVEvents{}
+	for rank, c := range l.cores {
+		if c.Events != nil {
+			sources[strconv.Itoa(rank)] = c.Events.Config()
+		}
+	}
+	b, err := json.Marshal(sources)
+	if err != nil {
+		panic(err) // numbers and texts
+	}
+	pydantic.WriteJSON(w, http.StatusOK, b)
+}
+
+// The routes for other processes; no vLLM has them. They are served only with
+// Options.Admin, need no key, and are neither recorded nor counted.
+const (
+	pathFaults = "/fake/faults"
+	pathState  = "/fake/state"
+)
+
+func (s *Server) serveAdmin(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.URL.Path == pathState && r.Method == http.MethodGet:
+		b, err := json.Marshal(s.State())
+		if err != nil {
+			pydantic.WriteJSON(w, http.StatusInternalServerError, []byte(`{"detail":"the state cannot be encoded"}`))
+			return
+		}
+		pydantic.WriteJSON(w, http.StatusOK, b)
+	case r.URL.Path == pathFaults && r.Method == http.MethodDelete:
+		s.ClearFaults()
+		w.WriteHeader(http.StatusNoContent)
+	case r.URL.Path == pathFaults && r.Method == http.MethodPost:
+		if err := s.faults.Read(r.Body); err != nil {
+			b := append([]byte(nil), `{"detail":`...)
+			pydantic.WriteJSON(w, http.StatusBadRequest, append(jsontext.AppendString(b, err.Error()), '}'))
+			return
+		}
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		pydantic.WriteJSON(w, http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
+	}
+}
