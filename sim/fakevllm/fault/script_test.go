@@ -68,7 +68,7 @@ func TestSeed(t *testing.T) {
 		}
 		return hits(&s, 100, "/v1/completions", "", true)
 	}
-	if run(1) != run(1) || run(1) == run(2) {
+	if one, again, two := run(1), run(1), run(2); one != again || one == two {
 		t.Error("a seed does not repeat its run, or two seeds do the same")
 	}
 }
