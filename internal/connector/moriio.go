@@ -154,7 +154,7 @@ func (moriioWrite) Decode(r *request.Request, p Pair, _ Handover) Leg {
 }
 
 // moriioRead is the mode READ: decode reads the blocks that prefill's answer names. The
-// proxy copies the answer to decode without reading it.
+// proxy copies its kv_transfer_params to decode without reading them.
 type moriioRead struct{ moriio }
 
 func (moriioRead) Name() string { return moriioReadName }
