@@ -18,7 +18,7 @@ import (
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "What the way through a proxy costs, side by side with the limit of the machine",
+		Short: "Measure what a request through a proxy costs, beside the limit of the machine",
 	}
 	cmd.AddCommand(runCommand(), reportCommand(), soakCommand(), floorCommand())
 	cmd.CompletionOptions.DisableDefaultCmd = true

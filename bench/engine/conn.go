@@ -99,7 +99,7 @@ func (c *conn) serve() {
 // leave sends what is left to be sent, to a client that wants no more.
 func (c *conn) leave() {
 	_ = c.nc.Flush()
-	if c.nc.Lost() {
+	if c.nc.SendFailed() {
 		c.e.aborted()
 	}
 	c.paced.readerLeft()
@@ -193,7 +193,7 @@ func (c *conn) answerStream() error {
 		return err
 	}
 	c.out = append(append(c.out[:0], c.stream.Chunk(c.event)...), endOfChunks...)
-	c.nc.Say(c.out, nil)
+	c.nc.Queue(c.out, nil)
 	return nil
 }
 
@@ -236,7 +236,7 @@ func (c *conn) reply(status int, contentType string, body []byte) {
 	b = strconv.AppendInt(b, int64(len(body)), 10)
 	b = append(b, "\r\n\r\n"...)
 	c.out = append(b, body...)
-	c.nc.Say(c.out, nil)
+	c.nc.Queue(c.out, nil)
 }
 
 func (c *conn) fail(status int, message string) {

@@ -125,7 +125,7 @@ func (l *leg) say(tag uint64, more []byte) error {
 		l.out = append(l.out, body...)
 		body = nil
 	}
-	l.nc.Say(l.out, body)
+	l.nc.Queue(l.out, body)
 	if l.r.Buffered() > 0 { // more than an answer came before, so nothing may be waited for
 		return l.nc.Flush()
 	}

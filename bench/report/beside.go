@@ -35,10 +35,10 @@ func (r *Run) besideTarget(b *strings.Builder, target, intro string) {
 
 // beside sets our proxy beside the other targets.
 func (r *Run) beside(b *strings.Builder) {
-	r.besideTarget(b, meshStd, "The same proxy with the standard library's HTTP server and client (`--server std --upstream std`): the difference is what our own ones are for.")
-	r.besideTarget(b, router, "vLLM's own router, two hops as ours.")
-	r.besideTarget(b, nginx, "A plain reverse proxy, for one hop; ours makes two.")
-	r.besideTarget(b, atFloor, "What the system calls of two hops alone take on this machine, by a process that does nothing else.")
+	r.besideTarget(b, meshStd, "The same proxy with the standard library's HTTP server and client (`--server std --upstream std`): the difference is the gain of our own server and client.")
+	r.besideTarget(b, router, "vLLM's own router. Like our proxy, it sends each request to two engines (two hops).")
+	r.besideTarget(b, nginx, "A plain reverse proxy with one hop; ours makes two.")
+	r.besideTarget(b, atFloor, "A process that makes only the system calls of two hops. It shows what these calls take on this machine.")
 	r.floorRatio(b)
 	r.floorLoss(b)
 }
@@ -78,7 +78,7 @@ func (r *Run) floorRatio(b *strings.Builder) {
 			number(median(ours)), number(median(times)), spread(times))
 	}
 	if rows.Len() > 0 {
-		b.WriteString("\nHow much of the two-hop limit they reach. The limit is what engines and generator take for both hops on a core that they share, with its caches. With small requests the target's core is the bottleneck: a target that makes the same calls as the floor reaches no more than the floor. With streams the harness is the bottleneck, and the work that the target gives the harness counts for more:\n\n")
+		b.WriteString("\nThe next table shows how much of the two-hop limit the floor and our proxy reach. The limit is the throughput of engines and generator for both hops, on the core that they share. With small requests the target's core is the bottleneck, so a target that makes the same calls as the floor reaches no more than the floor. With streams the harness is the bottleneck, so it matters more how much work a target makes for the harness.\n\n")
 		b.WriteString("| throughput / two-hop limit | the limit's time per request | floor | measured | measured / floor | spread |\n|---|---|---|---|---|---|\n")
 		b.WriteString(rows.String())
 	}
@@ -107,7 +107,7 @@ func (r *Run) floorLoss(b *strings.Builder) {
 		}
 		fmt.Fprintf(&rows, "| %s | %s %% | %s | %s µs | %s |\n", target, number(median(loss)), spread(loss), number(median(added)), spread(added))
 	}
-	b.WriteString("\nThe same small requests over 1,000 instances instead of 4. The floor has addresses that never change and takes them one after the other: its loss is what so many sockets cost in the kernel, as they are in no cache. Our proxy takes them one after the other too, and follows 50 changes a second as well:\n\n")
+	b.WriteString("\nThe next table has the same small requests with 1,000 instances instead of 4. The floor uses fixed addresses in turn. Its loss is the cost of so many sockets in the kernel, because they are not in the CPU's caches. Our proxy uses the instances in turn too, and also follows 50 changes a second.\n\n")
 	b.WriteString("| | throughput lost | spread | CPU added to a request | spread |\n|---|---|---|---|---|\n")
 	b.WriteString(rows.String())
 }

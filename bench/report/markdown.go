@@ -24,7 +24,7 @@ func (m *Measured) section(b *strings.Builder) {
 			fmt.Fprintf(b, "![%s](%s)\n\n", p.Title, p.File)
 		}
 	}
-	b.WriteString("\n### Everything that was measured\n\nMedian of the repeats, smallest and largest behind it. *Ratio* is the throughput as a share of two-hop's in the same repeat. CPU and memory are those of the target's processes alone. Times are in ms.\n")
+	b.WriteString("\n### Everything that was measured\n\nEach figure is the median of the repeats, with the smallest and the largest behind it. *Ratio* is the throughput divided by that of two-hop in the same repeat. CPU and memory are only those of the target's processes. Times are in ms.\n")
 	for _, w := range r.workloads() {
 		r.workload(b, w)
 	}
@@ -37,7 +37,7 @@ func (r *Run) setting(b *strings.Builder) {
 		pinned = "Nothing was pinned."
 	}
 	if c.Awake {
-		pinned += " Engines and generator do not sleep while they wait, so that no target pays for waking them."
+		pinned += " Engines and generator do not sleep while they wait, so no target spends CPU time to wake them."
 	}
 	fmt.Fprintf(b, "%s, commit `%s`: %s, %d cores, %s MiB, %s, %s. %s Repeats: %d of %s s each, interleaved; engine `%s`, connector `%s`", r.Started.Format("2006-01-02"), r.Commit,
 		m.CPU, m.Cores, thousands(m.Memory), m.Kernel, m.Go, pinned, c.Repeats, number(c.Seconds), c.Engine, c.Connector)
@@ -47,7 +47,7 @@ func (r *Run) setting(b *strings.Builder) {
 	if c.Rate > 0 {
 		fmt.Fprintf(b, ", an open loop of %s requests/s", number(c.Rate))
 	}
-	b.WriteString(".\n\nEverything a user would run is on: an access line per request to a file, metrics, health, retries armed, a live watch of etcd.\n")
+	b.WriteString(".\n\nThe proxy runs as a user would run it: access log to a file, metrics, health checks, retries, and a live etcd watch.\n")
 	r.idle(b)
 	r.calm(b)
 	for _, n := range r.Notes {
@@ -69,7 +69,7 @@ func (r *Run) idle(b *strings.Builder) {
 	for _, s := range r.Idle {
 		shares = append(shares, fmt.Sprintf("%.0f", 100*s.Mean/best))
 	}
-	fmt.Fprintf(b, "\nBefore the repeats, while nothing else ran, a loop that only computes reached %s %% of its best speed. Other work on this machine, or a slower clock, took the rest. They take more where memory is needed, and all of it counts as the target's CPU.\n", strings.Join(shares, ", "))
+	fmt.Fprintf(b, "\nBefore the repeats, while nothing else ran, a loop that only computes reached %s %% of its best speed. Other work on this machine, or a slower clock, took the rest. Work that needs memory loses more. All of it counts as CPU time of the target.\n", strings.Join(shares, ", "))
 }
 
 // calm tells how it was waited for a quiet machine.
@@ -85,8 +85,8 @@ func (r *Run) calm(b *strings.Builder) {
 		return
 	}
 	begun := slices.Sorted(slices.Values(c.Begun))
-	fmt.Fprintf(b, "\nBefore each part that depends on how busy the host is, a probe measured the system calls of a small request: %.1f µs at best. The run waited, %.0f s in all (%.0f s at most), until the probe took no more than %.2f times as much; once begun, everything counts. %d parts began, with a probe of %.1f µs in the median; %d of them began with a slower probe, as the patience had ended.\n",
-		c.Best, c.Waited, c.Patience, c.Tolerated, len(begun), begun[len(begun)/2], c.Anyway)
+	fmt.Fprintf(b, "\nBefore each part that depends on how busy the host is, a probe measured the system calls of a small request: %.1f µs at best. The run waited until a probe took at most %.2f times as much, %.0f s in all (%.0f s at most). Everything that was measured after that counts. %d parts were measured, with a median probe of %.1f µs; %d of them began with a slower probe, because the time for waiting had ended.\n",
+		c.Best, c.Tolerated, c.Waited, c.Patience, len(begun), begun[len(begun)/2], c.Anyway)
 }
 
 // Headline is the table of gates.

@@ -56,9 +56,9 @@ func ReadAll(dir string) (all []Measured, err error) {
 // Page is the report of all machines. Pictures are named in it by their paths below it.
 func Page(all []Measured) string {
 	var b strings.Builder
-	b.WriteString("# What the way through the proxy costs\n\n")
+	b.WriteString("# What a request through the proxy costs\n\n")
 	b.WriteString("`make bench` writes this page from the figures in `*/result.json`, one folder for each machine; `make bench-report` writes it again. Do not edit it by hand. " +
-		"[bench/README.md](../../bench/README.md) says how it is measured and how to read it. [The decisions about speed](adr/README.md) say what was built for it, and what did not pay.\n\n")
+		"[bench/README.md](../../bench/README.md) describes how it is measured, and how to read the tables. [The decisions about speed](adr/README.md) describe the optimisations, and those that did not pay.\n\n")
 	b.WriteString("| machine | date | commit | processor, kernel | repeats | gates met |\n|---|---|---|---|---|---|\n")
 	for i := range all {
 		r := all[i].Run
@@ -66,8 +66,8 @@ func Page(all []Measured) string {
 		fmt.Fprintf(&b, "| [%[1]s](#%[1]s) | %[2]s | `%[3]s` | %[4]s, %[5]d cores, %[6]s | %[7]d of %[8]s s | %[9]d of %[10]d |\n",
 			all[i].Name, r.Started.Format("2006-01-02"), r.Commit, r.Machine.CPU, r.Machine.Cores, r.Machine.Kernel, r.Config.Repeats, number(r.Config.Seconds), met, run)
 	}
-	b.WriteString("\n## The gates\n\nA gate is what our proxy takes as a multiple of what another target takes in the same repeat. There is no aim beyond the gates. " +
-		"A machine whose figures are of an earlier commit was measured with the targets and workloads of that commit; a dash is a gate that was not run there.\n\n")
+	b.WriteString("\n## The gates\n\nA gate limits a ratio: what our proxy takes, divided by what another target takes in the same repeat. There are no other goals. " +
+		"The figures of each machine were measured with the targets and workloads of the commit in the table above. A dash means that the gate was not run on this machine.\n\n")
 	compare(&b, all)
 	for i := range all {
 		all[i].section(&b)

@@ -7,10 +7,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/http1"
 )
 
-// Body hands the payload behind h to f, piece by piece and in order; a piece is
-// valid during the call. A response without a length ends with the connection;
-// a request without one has no body. A connection that ends too early is
-// io.ErrUnexpectedEOF; an error of f ends the reading and is returned.
+// Body gives the payload after h to f, piece by piece and in order. A piece is valid during
+// the call. A response without a length ends with the connection, and a request without
+// a length has no body. If the connection ends too early, the error is
+// io.ErrUnexpectedEOF. An error of f ends the reading and is returned.
 func (r *Reader) Body(h Head, f func([]byte) error) error {
 	switch {
 	case h.Chunked:
@@ -36,7 +36,7 @@ func (r *Reader) Body(h Head, f func([]byte) error) error {
 	}
 }
 
-// Full reads exactly len(dst) bytes of payload, past the buffer where it can.
+// Full reads exactly len(dst) bytes of payload. It reads what is not buffered directly into dst.
 func (r *Reader) Full(dst []byte) error {
 	n := copy(dst, r.buf[r.r:r.w])
 	r.r += n
@@ -61,7 +61,7 @@ func (r *Reader) exactly(n int64, f func([]byte) error) error {
 	return nil
 }
 
-// chunks takes the framing off in the buffer itself: a piece may be of several chunks.
+// chunks removes the framing inside the buffer, so one piece may have several chunks.
 func (r *Reader) chunks(f func([]byte) error) error {
 	var d http1.ChunkDecoder
 	for !d.Done() {

@@ -7,23 +7,24 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sock"
 )
 
-// patience is how long, at most, a Read that has sent something waits before it
-// looks whether something has come before that, of which it is not told: nothing
-// has, unless the peer talks out of turn, or has ended its side and listens on.
-const patience = time.Second
+// peekAfter is the longest time that a Read which has sent something waits before it
+// looks at the socket. The poller reports only what arrives after the sending. Data that
+// arrived before would be missed: from a peer that sends before its turn, or that has
+// closed its side and still reads.
+const peekAfter = time.Second
 
-// Conn is a connection whose ends take turns: what is said goes out with the Read
-// that waits for the other end's turn. That saves the look at a socket in which
-// nothing can be yet. It belongs to one goroutine; another one may write to Sock
-// while nothing is said, and any may Close it.
+// Conn is a connection whose ends send in turns, such as request and response. Queue only
+// keeps a message; the Read that waits for the other end sends it. That saves one look at
+// a socket that must be empty. A Conn belongs to one goroutine. Another goroutine may
+// write to Sock while nothing is queued, and any goroutine may call Close.
 type Conn struct {
-	tcp      *sock.Conn
-	patience time.Duration
+	tcp       *sock.Conn
+	peekAfter time.Duration
 
-	said [][]byte // in room, not sent yet
-	room [2][]byte
-	lost bool
-	turn turn
+	queued     [][]byte // part of pieces, not sent yet
+	pieces     [2][]byte
+	sendFailed bool
+	op         operation
 }
 
 // NewConn makes a Conn of a connection, which it then owns.
@@ -32,39 +33,39 @@ func NewConn(tcp *net.TCPConn) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Conn{tcp: quick, patience: patience}
-	c.turn.init(c)
+	c := &Conn{tcp: quick, peekAfter: peekAfter}
+	c.op.init(c)
 	return c, nil
 }
 
-// Say sends a and b, which may be empty, in one write, with the next Read, Write
-// or Flush. Until then they must not change, and no more may be said.
-func (c *Conn) Say(a, b []byte) {
-	c.room = [2][]byte{a, b}
-	c.said = c.room[:]
+// Queue keeps a and b, which may be empty, for the next Read, Write or Flush, which sends
+// both in one write. Until then they must not change, and Queue must not be called again.
+func (c *Conn) Queue(a, b []byte) {
+	c.pieces = [2][]byte{a, b}
+	c.queued = c.pieces[:]
 	if len(b) == 0 {
-		c.said = c.room[:1]
+		c.queued = c.pieces[:1]
 	}
 }
 
-// Flush sends what was said, if anything was.
+// Flush sends what is queued, if anything is.
 func (c *Conn) Flush() error {
-	if len(c.said) == 0 {
+	if len(c.queued) == 0 {
 		return nil
 	}
-	_, err := c.tcp.WriteAll(c.said)
-	c.went(err)
+	_, err := c.tcp.WriteAll(c.queued)
+	c.sent(err)
 	return err
 }
 
-// went lets go of what was said.
-func (c *Conn) went(err error) {
-	c.lost = c.lost || err != nil
-	c.room, c.said = [2][]byte{}, nil
+// sent ends the sending of the queued pieces, and drops them.
+func (c *Conn) sent(err error) {
+	c.sendFailed = c.sendFailed || err != nil
+	c.pieces, c.queued = [2][]byte{}, nil
 }
 
-// Lost tells whether something that was said could not be sent.
-func (c *Conn) Lost() bool { return c.lost }
+// SendFailed tells whether a queued message could not be sent.
+func (c *Conn) SendFailed() bool { return c.sendFailed }
 
 // Write implements io.Writer. It sends at once.
 func (c *Conn) Write(p []byte) (int, error) {
@@ -74,17 +75,17 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.tcp.Write(p)
 }
 
-// WriteEach writes what next gives, each in a write of its own, until that is
-// nothing. A piece must stay as it is until the next one is asked for.
+// WriteEach writes the pieces that next gives, each in its own write, until next gives
+// none. A piece must not change until next is called again.
 func (c *Conn) WriteEach(next func() []byte) error {
 	if err := c.Flush(); err != nil {
 		return err
 	}
-	return c.turn.writeEach(c.tcp, next)
+	return c.op.writeEach(c.tcp, next)
 }
 
-// Sock is the connection below. Nobody but Conn may read from it.
+// Sock is the underlying connection. Only Conn may read from it.
 func (c *Conn) Sock() *sock.Conn { return c.tcp }
 
-// Close ends the connection under whoever uses it.
+// Close ends the connection, also while another goroutine uses it.
 func (c *Conn) Close() error { return c.tcp.Close() }

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// never is when a test gives up that waits for what does not come.
+// never is the time limit of a test that waits for something that does not come.
 const never = 30 * time.Second
 
 // pair gives both ends of a connection, ours and the peer's.
@@ -53,8 +53,8 @@ func random(n int, seed byte) []byte {
 	return b
 }
 
-// hears answers each message, which begins with its length, with its check sum.
-func hears(peer *net.TCPConn) error {
+// answerSums answers each message with its check sum. A message begins with its length.
+func answerSums(peer *net.TCPConn) error {
 	for {
 		var size [4]byte
 		if _, err := io.ReadFull(peer, size[:]); err == io.EOF {
@@ -72,18 +72,18 @@ func hears(peer *net.TCPConn) error {
 	}
 }
 
-// TestTurns says something and hears the answer, often on one connection: pieces of
-// all sizes, more than the socket takes at once, and with a deadline that goes off
-// at any moment.
+// TestTurns sends messages and reads the answers, many on one connection: pieces of all
+// sizes, also more than the socket takes at once, and a deadline that expires at any
+// moment.
 func TestTurns(t *testing.T) {
 	t.Parallel()
-	for _, patience := range []time.Duration{patience, time.Nanosecond, 20 * time.Microsecond, 100 * time.Microsecond} {
-		t.Run(patience.String(), func(t *testing.T) {
+	for _, after := range []time.Duration{peekAfter, time.Nanosecond, 20 * time.Microsecond, 100 * time.Microsecond} {
+		t.Run(after.String(), func(t *testing.T) {
 			t.Parallel()
 			ours, peer := pair(t)
-			ours.patience = patience
+			ours.peekAfter = after
 			done := make(chan error, 1)
-			go func() { done <- hears(peer) }()
+			go func() { done <- answerSums(peer) }()
 			sizes := []int{0, 1, 200, 4 << 10, 100 << 10, 8 << 20}
 			for i := range 600 {
 				a := append(make([]byte, 4), random(sizes[i%4], byte(i))...)
@@ -93,7 +93,7 @@ func TestTurns(t *testing.T) {
 				}
 				binary.BigEndian.PutUint32(a, uint32(len(a)-4+len(b)))
 				want := crc32.ChecksumIEEE(append(bytes.Clone(a[4:]), b...))
-				ours.Say(a, b)
+				ours.Queue(a, b)
 				var got [4]byte
 				if _, err := io.ReadFull(ours, got[:]); err != nil {
 					t.Fatalf("turn %d: %v", i, err)
@@ -110,20 +110,20 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestInOrder sends what was said before anything else.
+// TestInOrder: what is queued is sent before anything else.
 func TestInOrder(t *testing.T) {
 	t.Parallel()
 	ours, peer := pair(t)
 	pieces := []string{"e", "f", ""}
-	ours.Say([]byte("a"), []byte("b"))
+	ours.Queue([]byte("a"), []byte("b"))
 	if _, err := ours.Write([]byte("c")); err != nil {
 		t.Fatal(err)
 	}
-	ours.Say([]byte("d"), nil)
+	ours.Queue([]byte("d"), nil)
 	if err := ours.WriteEach(func() []byte { p := pieces[0]; pieces = pieces[1:]; return []byte(p) }); err != nil {
 		t.Fatal(err)
 	}
-	ours.Say([]byte("g"), nil)
+	ours.Queue([]byte("g"), nil)
 	for range 2 { // the second has nothing to send
 		if err := ours.Flush(); err != nil {
 			t.Fatal(err)
@@ -133,17 +133,17 @@ func TestInOrder(t *testing.T) {
 	if got, err := io.ReadAll(peer); err != nil || string(got) != "abcdefg" {
 		t.Errorf("%q came, %v", got, err)
 	}
-	if ours.Lost() {
-		t.Error("something was lost")
+	if ours.SendFailed() {
+		t.Error("SendFailed is true")
 	}
 }
 
-// settle returns when what the peer did is there to be read, and the poller has
-// told so, to nobody.
-func settle(t *testing.T, c *Conn) {
+// waitUntilReadable returns when what the peer did can be read, and the poller has already
+// reported it while no goroutine waited for it.
+func waitUntilReadable(t *testing.T, c *Conn) {
 	t.Helper()
 	for there := false; !there; {
-		// Whoever waits here lets the poller look at all connections.
+		// This read makes the poller look at all connections.
 		a, b := pair(t)
 		if _, err := b.Write([]byte("x")); err != nil {
 			t.Fatal(err)
@@ -161,7 +161,7 @@ func settle(t *testing.T, c *Conn) {
 	}
 }
 
-// TestOutOfTurn finds what the peer did before it was its turn.
+// TestOutOfTurn: Read finds what the peer did before its turn.
 func TestOutOfTurn(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -170,18 +170,18 @@ func TestOutOfTurn(t *testing.T) {
 		want string
 		err  error
 	}{
-		{"it ended its side", func(p *net.TCPConn) error { return p.CloseWrite() }, "", io.EOF},
-		{"it talked", func(p *net.TCPConn) error { _, err := p.Write([]byte("hello")); return err }, "hello", nil},
+		{"it closed its side", func(p *net.TCPConn) error { return p.CloseWrite() }, "", io.EOF},
+		{"it sent something", func(p *net.TCPConn) error { _, err := p.Write([]byte("hello")); return err }, "hello", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			ours, peer := pair(t)
-			ours.patience = time.Millisecond
+			ours.peekAfter = time.Millisecond
 			if err := tt.do(peer); err != nil {
 				t.Fatal(err)
 			}
-			settle(t, ours)
-			ours.Say([]byte("question"), nil)
+			waitUntilReadable(t, ours)
+			ours.Queue([]byte("question"), nil)
 			p := make([]byte, 100)
 			n, err := ours.Read(p)
 			if string(p[:n]) != tt.want || !errors.Is(err, tt.err) {
@@ -194,8 +194,8 @@ func TestOutOfTurn(t *testing.T) {
 	}
 }
 
-// TestLost tells that the peer has gone before it was told something.
-func TestLost(t *testing.T) {
+// TestSendFailed: the peer is gone before the queued message is sent.
+func TestSendFailed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
@@ -203,7 +203,7 @@ func TestLost(t *testing.T) {
 	}{
 		{"Read", func(c *Conn) error { _, err := c.Read(make([]byte, 10)); return err }},
 		{"Read that looks first", func(c *Conn) error {
-			c.patience = time.Nanosecond
+			c.peekAfter = time.Nanosecond
 			_, err := c.Read(make([]byte, 10))
 			return err
 		}},
@@ -216,15 +216,15 @@ func TestLost(t *testing.T) {
 			ours, peer := pair(t)
 			_ = peer.SetLinger(0)
 			peer.Close()
-			settle(t, ours)
-			ours.Say([]byte("x"), nil)
+			waitUntilReadable(t, ours)
+			ours.Queue([]byte("x"), nil)
 			err := tt.send(ours)
 			var op *net.OpError
 			if !errors.As(err, &op) || op.Op != "write" || !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 				t.Errorf("error %v, want a broken pipe in writing", err)
 			}
-			if !ours.Lost() {
-				t.Error("it is not lost")
+			if !ours.SendFailed() {
+				t.Error("SendFailed is false")
 			}
 			if _, err := ours.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("then a read gives %v", err)
@@ -233,7 +233,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestReadErrors are those of the waiting, not of what was said.
+// TestReadErrors: these errors come from reading, after the queued message was sent.
 func TestReadErrors(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -248,23 +248,22 @@ func TestReadErrors(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			ours, peer := pair(t)
-			go func() { // when it has heard it
+			go func() { // after it has read the message
 				_, _ = io.ReadFull(peer, make([]byte, 1))
 				tt.do(ours, peer)
 			}()
-			ours.Say([]byte("x"), nil)
+			ours.Queue([]byte("x"), nil)
 			if _, err := ours.Read(make([]byte, 10)); !errors.Is(err, tt.want) {
 				t.Errorf("error %v, want %v", err, tt.want)
 			}
-			if ours.Lost() {
-				t.Error("what was said is lost")
+			if ours.SendFailed() {
+				t.Error("SendFailed is true")
 			}
 		})
 	}
 }
 
-// TestWriteEach sends pieces that are made in the same place, to a peer that is
-// slower.
+// TestWriteEach sends pieces that all use the same buffer, to a slower peer.
 func TestWriteEach(t *testing.T) {
 	t.Parallel()
 	ours, peer := pair(t)
@@ -293,7 +292,7 @@ func TestWriteEach(t *testing.T) {
 	}
 }
 
-// TestWriteEachEnds when the peer leaves while it waits for room.
+// TestWriteEachEnds when the peer leaves while the send buffer is full.
 func TestWriteEachEnds(t *testing.T) {
 	t.Parallel()
 	ours, peer := pair(t)

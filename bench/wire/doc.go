@@ -1,10 +1,9 @@
-// Package wire reads HTTP/1.1 messages off a connection without allocating:
-// just what the engine and the load generator of the benchmark need of it,
-// because both share a core and the machine's time should go to what is
-// measured. It is no general HTTP library: it knows one side it trusts and
-// one side it checks, and it refuses what it does not understand.
+// Package wire reads HTTP/1.1 messages from a connection without allocating. The engine
+// and the load generator of the benchmark use it. They share a core, so they must leave
+// the machine's time to the target. It is not a general HTTP library: it has only what
+// these two need, and refuses all other messages.
 //
 //	Head  ── first line, Content-Length or chunked, Connection, Expect
-//	Body  ── hands out the payload piece by piece, framing removed
-//	Conn  ── Say, Read: a message goes out, and what answers it is waited for
+//	Body  ── the payload piece by piece, without its framing
+//	Conn  ── Queue and Read: send a message and wait for its answer
 package wire

@@ -9,22 +9,22 @@ import (
 	"github.com/pdmesh/pdmesh/internal/http1"
 )
 
-// MaxHead bounds a message's head.
+// MaxHead is the largest head of a message.
 const MaxHead = 16 << 10
 
-// ErrFraming is wrapped by every complaint about a malformed message.
+// ErrFraming is wrapped by every error about a malformed message.
 var ErrFraming = errors.New("malformed HTTP message")
 
-// Head is what matters of a message's head.
+// Head has the parts of a message's head that the benchmark needs.
 type Head struct {
 	// Line is the first line without its end. It is valid until the next call
 	// of the Reader.
 	Line []byte
-	// Status is that of a response, 0 for a request.
+	// Status is the status of a response, 0 for a request.
 	Status int
-	// Length is the Content-Length, -1 without one.
+	// Length is the Content-Length, -1 if there is none.
 	Length int64
-	// Chunked tells that the body is in chunks.
+	// Chunked tells that the body is chunked.
 	Chunked bool
 	// Close tells that the sender ends the connection after this message.
 	Close bool
@@ -32,7 +32,7 @@ type Head struct {
 	Continue bool
 }
 
-// Reader takes messages apart. It is for one goroutine at a time.
+// Reader parses messages. One goroutine at a time may use it.
 type Reader struct {
 	src  io.Reader
 	buf  []byte
@@ -45,13 +45,13 @@ func NewReader(src io.Reader, size int) *Reader {
 	return &Reader{src: src, buf: make([]byte, size)}
 }
 
-// Reset goes on with another connection; what was buffered is dropped.
+// Reset continues with another connection and drops what is buffered.
 func (r *Reader) Reset(src io.Reader) { r.src, r.r, r.w = src, 0, 0 }
 
-// Buffered is the number of bytes read but not yet handed out.
+// Buffered is the number of bytes that were read and are not returned yet.
 func (r *Reader) Buffered() int { return r.w - r.r }
 
-// fill reads once more behind what is buffered.
+// fill reads once more, after what is buffered.
 func (r *Reader) fill() error {
 	if r.r == r.w {
 		r.r, r.w = 0, 0
@@ -78,7 +78,7 @@ func (r *Reader) fill() error {
 	return err
 }
 
-// EndOfHead ends the last line of a head and is the empty line behind it.
+// EndOfHead is the end of a head's last line, and the empty line after it.
 const EndOfHead = "\r\n\r\n"
 
 // Head reads the next message's head. io.EOF means that the connection ended
@@ -105,7 +105,7 @@ func (r *Reader) Head() (Head, error) {
 	}
 }
 
-// framing says that an error of http1 is one of framing.
+// framing wraps an error of http1 in ErrFraming.
 func framing(err error) error { return fmt.Errorf("%w: %w", ErrFraming, err) }
 
 // ParseHead reads a head without its empty line: lines that each end in CRLF,

@@ -8,14 +8,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// ascend is vllm-ascend's MooncakeConnectorV1 (protocols.md 4.5). It hands over as
-// NIXL does, with members of its own, which go to decode unread.
+// ascend is vllm-ascend's MooncakeConnectorV1 (kv_p2p/mooncake_connector.py). Its
+// hand-over works as that of NIXL. Prefill's answer has other members, which the proxy
+// copies to decode without reading them.
 type ascend struct{ nixl }
 
 func (ascend) Name() string { return "ascend" }
 
-// Unfit: nothing is handed over by a prefill whose only token ends the answer, and
-// /v1/messages cannot forbid that.
+// Unfit: prefill hands over only if it ends by length, also in vllm-ascend 0.26.0rc1.
+// A request to /v1/messages cannot ensure that.
 func (ascend) Unfit(k openai.Kind, p Pair) string {
 	if k == openai.Messages {
 		return alone.MessagesNeedLength
@@ -26,10 +27,10 @@ func (ascend) Unfit(k openai.Kind, p Pair) string {
 // ascendLease is the default of VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT.
 const ascendLease = 480 * time.Second
 
-// Terms: a decode engine that needs room ends a request with the stop reason
-// "recomputed", and expects that somebody sends it again. Since 0.26 one that refuses
-// a request frees the blocks of its prefill; whether one before 0.26 did makes no
-// difference to what is safe.
+// Terms: a decode engine that needs memory ends a request with the stop reason
+// "recomputed", and expects that the proxy sends the request again. Since 0.26.0rc1 a
+// decode engine that refuses a request makes prefill free the blocks. RefusalSpends is
+// true for older engines too: a new prefill is always safe.
 func (ascend) Terms(in *instance.Instance) Terms {
 	t := Terms{Lease: ascendLease, RefusalSpends: true, GivesUp: "recomputed"}
 	if stated := lease(in); stated > 0 {

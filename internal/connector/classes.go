@@ -2,17 +2,17 @@ package connector
 
 import "strings"
 
-// Class is what an engine's connector, by the name of its class, is to the proxy.
+// Class is a connector of an engine, by the name of its class, and what the proxy does with it.
 type Class struct {
 	Name    string
-	Dialect string // short name, "" if none fits
-	Refused string // why none fits
-	// Itself is how its engines come in without an agent beside each, "" if they do not.
+	Dialect string // short name, "" if no dialect fits
+	Refused string // why no dialect fits
+	// Itself is how its engines register themselves without agents, "" if they do not.
 	Itself string
-	// Page has more about it, from the root of the repository.
+	// Page is its page of the documentation, as a path from the root of the repository.
 	Page string
-	// Local: it moves blocks between memories of one machine, and decides nothing
-	// where it stands beside another connector.
+	// Local tells that it moves blocks only between memories of one machine. Beside another
+	// connector in a MultiConnector it does not count.
 	Local bool
 }
 
@@ -34,14 +34,14 @@ func local(name string) Class {
 
 func refused(name, why string) Class { return Class{Name: name, Refused: why, Page: pageRefused} }
 
-// Why some are refused.
+// Reasons of refused classes.
 const (
 	asksForPrefill = "decode asks the proxy for the prefill, which is not served yet"
 	encoderFirst   = "an encoder instance in front of prefill is not served yet; a request with media goes the ordinary way"
 )
 
-// Classes lists the connectors of vLLM, vllm-ascend and SGLang. Instances that share a
-// store need no word about the transfer (plain).
+// Classes lists the connectors of vLLM, vllm-ascend and SGLang. Connectors with a store
+// that instances share need no parameters (plain).
 func Classes() []Class {
 	return []Class{
 		// vLLM

@@ -1,14 +1,14 @@
-// Package connector holds the KV-transfer dialects: pure functions that say what
-// each leg of a pair carries, and in which order the legs run.
+// Package connector has the KV-transfer dialects: pure functions that give the parameters
+// of each leg of a pair, and the order of the legs.
 //
 //	Request, Pair ──Prefill──▶ leg ──▶ P ──answer──▶ Handover
 //	Request, Pair, Handover ──Decode──▶ leg ──▶ D
 //
-// They do no I/O. A dialect never re-encodes what an engine said: hand-over
-// parameters travel as the bytes that the prefill instance wrote.
+// They do no I/O. A dialect never encodes hand-over parameters again: decode gets the
+// bytes that the prefill instance wrote.
 //
-// A new dialect is one file, one line in registry.go (another one in classes.go where
-// vLLM has a class of its own for it), and its folder in testdata.
+// A new dialect is one file, one line in registry.go, a line in classes.go for each class
+// of vLLM that uses it, and a folder in testdata.
 package connector
 
 import (
@@ -18,41 +18,41 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
-// Dialect is how a pair of engines is told to hand over KV. Implementations have
-// no state and may be shared.
-type Dialect interface { //nolint:interfacebloat // what a pair has to be told, each a short answer
+// Dialect has the parameters by which a pair of engines hands over KV caches.
+// Implementations have no state and may be shared.
+type Dialect interface { //nolint:interfacebloat // each method is a short answer about a pair
 	// Name is the short name, as in --connector and in instance records.
 	Name() string
 	// Flow is the order in which the legs run.
 	Flow() Flow
-	// Lacks tells what the record of an instance lacks for this dialect, nil if
-	// nothing: an instance that lacks something is not picked.
+	// Lacks tells what the record of an instance lacks for this dialect, nil if it lacks
+	// nothing. The proxy does not pick an instance that lacks something.
 	Lacks(in *instance.Instance) error
-	// Unfit tells why a request of a kind cannot go through a pair, "" if it can. It
-	// is asked again when Pair.Decode, nil at first in a sequential flow, is chosen.
+	// Unfit tells why a request of a kind cannot go through a pair, "" if it can. In a
+	// sequential flow Pair.Decode is nil at first, and Unfit is called again when decode
+	// is chosen.
 	Unfit(k openai.Kind, p Pair) (reason string)
 	// Prefill is the leg that makes an instance compute the prompt's KV cache.
 	// Pair.Decode is nil where the flow chooses it later.
 	Prefill(r *request.Request, p Pair) Leg
-	// Handover takes from a prefill answer what the decode leg needs. The error
-	// tells that the answer is not what such an engine sends; an answer that
-	// merely offers no transfer gives the zero Handover.
+	// Handover takes from prefill's answer what the decode leg needs. If the answer offers
+	// no transfer, the result is the zero Handover. The error means that an engine of this
+	// dialect does not send such an answer.
 	Handover(answer []byte) (Handover, error)
-	// Decode is the leg that answers the client. In a sequential flow the zero
-	// Handover makes the decode instance compute the prompt itself; in a
-	// concurrent one there is no other, as all stands in the pair.
+	// Decode is the leg that answers the client. In a sequential flow, the zero Handover
+	// makes the decode instance compute the prompt itself. In a concurrent flow, Handover
+	// is always zero, because the pair has all parameters.
 	Decode(r *request.Request, p Pair, h Handover) Leg
-	// SharesPool tells that KV lies in a pool found by content: any decode
-	// instance may use it, any number of times. Otherwise a hand-over is good
-	// for one decode instance that takes it.
+	// SharesPool tells that engines share a pool and find KV caches there by content: any
+	// decode instance may read one, any number of times. Otherwise one decode instance
+	// can read a hand-over once.
 	SharesPool() bool
-	// Terms are what a flow must know of an instance.
+	// Terms are what a flow must know about an instance.
 	Terms(in *instance.Instance) Terms
-	// NeedsPrefill tells that a decode instance which is sent a request without a
-	// hand-over answers it with the wrong text: it is never sent one.
+	// NeedsPrefill tells that a decode instance answers a request without a hand-over with
+	// the wrong text. The proxy never sends it such a request.
 	NeedsPrefill() bool
-	// Rewriter changes the decode instance's answer on its way to the client;
-	// nil: it goes through as it came.
+	// Rewriter changes the decode instance's answer for the client; nil changes nothing.
 	Rewriter(h Handover) Rewriter
 }
 
@@ -63,14 +63,14 @@ type Flow uint8
 const (
 	// Sequential: prefill, then decode with what prefill has handed over.
 	Sequential Flow = iota
-	// Concurrent: both at once. When one fails the other is aborted, and another
-	// pair is tried.
+	// Concurrent: both at the same time. When one fails, the proxy aborts the other and
+	// tries another pair.
 	Concurrent
-	// DecodeFirst: decode, which asks the proxy for the prefill.
+	// DecodeFirst: decode first, which then asks the proxy for the prefill.
 	DecodeFirst
-	// Notified: prefill, then decode when every rank of prefill has said that the KV
-	// is there. Each attempt has a pair of its own: the KV goes to one decode instance,
-	// which is chosen before prefill begins.
+	// Notified: prefill, then decode when every rank of prefill has notified that decode
+	// has the KV cache. Each attempt has its own pair: the KV cache goes to one decode
+	// instance, which is chosen before prefill begins.
 	Notified
 )
 
@@ -88,46 +88,44 @@ type Pair struct {
 	ID string
 	// Key is a random text of 32 hexadecimal digits that no other attempt has.
 	Key string
-	// TokenIDs has prefill tell the tokens of the prompt.
+	// TokenIDs asks prefill for the tokens of the prompt.
 	TokenIDs bool
 }
 
-// Leg is what one engine is sent.
+// Leg is what the proxy sends to one engine.
 type Leg struct {
 	Body splice.Body
-	// Header are fields of this leg alone. A client's own of the same name does
-	// not get through.
+	// Header are fields of this leg alone. They replace fields of the client with the same
+	// name.
 	Header []Field
-	// ID is the X-Request-Id where the dialect needs one of its own; "" means
-	// Pair.ID.
+	// ID is the X-Request-Id, if the dialect needs its own; "" means Pair.ID.
 	ID string
-	// Path is where the engine wants it; "" means the path of the client's request.
+	// Path is the path of the leg; "" means the path of the client's request.
 	Path string
-	// Awaits are, on the prefill leg of the flow Notified, the notifications before
-	// which decode must not begin.
+	// Awaits are the notifications of a prefill leg, in the flow Notified. Decode must not
+	// begin before them.
 	Awaits Notices
 }
 
-// Notices are the notifications that one prefill gives.
+// Notices are the notifications that one prefill sends.
 type Notices struct {
-	ID    string // what they say they are about
-	Ranks int    // how many senders give one each
+	ID    string // the request id in each of them
+	Ranks int    // number of ranks; each sends one
 }
 
 // Field is one header field.
 type Field struct{ Name, Value string }
 
-// Handover is what one prefill gives to one decode; the zero value is "nothing".
+// Handover is what one prefill gives to one decode. The zero value is no hand-over.
 type Handover struct {
-	// Params is the raw JSON of kv_transfer_params; nobody may change it.
+	// Params is the raw JSON of kv_transfer_params. Callers must not change it.
 	Params []byte
 }
 
 // Empty tells that the prefill offered no transfer.
 func (h Handover) Empty() bool { return len(h.Params) == 0 }
 
-// Rewriter changes an answer on its way to the client. It may give back the bytes
-// it got.
+// Rewriter changes an answer for the client. It may return the same bytes.
 type Rewriter interface {
 	// Whole changes an answer that is no stream.
 	Whole(body []byte) []byte

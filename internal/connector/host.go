@@ -7,9 +7,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// WithHost gives hand-over parameters with the host of an instance in remote_host, for
-// engines that know themselves by an address which others cannot reach (localhost,
-// 0.0.0.0). All other bytes stay, and so do parameters without that member.
+// WithHost replaces remote_host in hand-over parameters by the host of an instance. It is
+// for engines that name an address which other machines cannot reach (localhost, 0.0.0.0).
+// All other bytes stay, and parameters without remote_host stay as they are.
 func WithHost(params []byte, in *instance.Instance) []byte {
 	host, _, err := net.SplitHostPort(in.Address)
 	if err != nil {

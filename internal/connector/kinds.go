@@ -10,16 +10,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// release is one of vLLM's, without its last number.
+// release is a release of vLLM, without its last number.
 type release struct{ major, minor int }
 
 func (r release) before(o release) bool {
 	return r.major < o.major || r.major == o.major && r.minor < o.minor
 }
 
-// releaseOf reads an engine's version. ok is false for one that says nothing: none,
-// or the 0.1.dev of a build that does not know its release. Such an engine is taken
-// for a new one.
+// releaseOf reads an engine's version. ok is false if the version does not name a release:
+// it is empty, or the 0.1.dev of a build that does not know its release. The caller then
+// treats the engine as a new one.
 func releaseOf(in *instance.Instance) (r release, ok bool) {
 	version := strings.TrimPrefix(in.Record.Version, "v")
 	if strings.HasPrefix(version, "0.1.dev") {
@@ -36,8 +36,8 @@ func releaseOf(in *instance.Instance) (r release, ok bool) {
 	return r, errMajor == nil && errMinor == nil
 }
 
-// older tells whether an instance is known to be older than a release; one that is
-// not chosen yet is not.
+// older tells whether an instance is known to be older than a release. It is false for
+// nil, an instance that is not chosen yet.
 func older(in *instance.Instance, than release) bool {
 	if in == nil {
 		return false
@@ -46,8 +46,9 @@ func older(in *instance.Instance, than release) bool {
 	return ok && r.before(than)
 }
 
-// tooOld is the reason of a pair in which an engine does not know kv_transfer_params
-// on the route: /v1/responses and /v1/messages have them since vLLM 0.19.
+// tooOld is the reason why a pair cannot serve a route, because one of its engines does
+// not know kv_transfer_params there: /v1/responses and /v1/messages have them since vLLM
+// 0.19.
 func tooOld(k openai.Kind, p Pair) string {
 	first := release{0, 19}
 	if (k == openai.Responses || k == openai.Messages) && (older(p.Prefill, first) || older(p.Decode, first)) {
@@ -56,9 +57,9 @@ func tooOld(k openai.Kind, p Pair) string {
 	return ""
 }
 
-// decodeEdit begins the leg of a decode instance. An answer on /v1/responses may be
-// stored there: its id, which vLLM takes from the request, tells where (see
-// openai.HolderOf).
+// decodeEdit begins the leg of a decode instance. The instance may store an answer on
+// /v1/responses. vLLM takes the id of the answer from the request, so the id that is set
+// here names the instance (see openai.HolderOf).
 func decodeEdit(r *request.Request, p Pair) *request.Edit {
 	e := r.NewEdit()
 	if r.Kind == openai.Responses && p.Decode != nil && r.MayBeStored() {
@@ -67,13 +68,18 @@ func decodeEdit(r *request.Request, p Pair) *request.Edit {
 	return e
 }
 
-// prefillEdit is what every dialect does to the prefill leg (protocol rules R1
-// and R1b): one token, not streamed, and finished by length, since several
-// engines hand nothing over when the single token ends the answer. The token
-// itself is thrown away. /v1/messages has no field that keeps its token from being
-// the last: Unfit says where that does not matter. /inference/v1/generate has its
-// limits in sampling_params, where Edit finds them. A prefill that is asked for the tokens
-// of the prompt tells them in an answer that no client sees.
+// prefillEdit makes the changes that the prefill leg needs in every dialect: one token,
+// no stream, and an end by length. Several connectors hand nothing over if prefill ends
+// otherwise: vLLM's Mooncake and MoRI-IO connectors (also in 0.33), NIXL before vLLM 0.21,
+// and vllm-ascend's connector (also in 0.26.0rc1). Stop conditions come before the length
+// in vLLM. Hence min_tokens is 1, which forbids stop tokens at the first token, ignore_eos
+// is set, and stop and stop_token_ids are deleted. The proxy drops the token.
+//
+// vLLM answers 400 if min_tokens is greater than max_tokens, and to stream_options without
+// stream. /v1/messages has no field that prevents an end by a stop token; Unfit says for
+// which dialects that matters. /inference/v1/generate has these fields in sampling_params,
+// where Edit finds them. With return_token_ids, prefill's answer has the tokens of the
+// prompt; no client sees that answer.
 func prefillEdit(e *request.Edit, p Pair) {
 	e.Set(request.FieldStream, "false")
 	if p.TokenIDs {

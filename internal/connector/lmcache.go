@@ -13,13 +13,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// lmcache is LMCacheConnectorV1 with LMCache's PD backend (protocols.md 5): prefill
-// pushes its chunks into the buffer of a decode instance that its leg names, and each
-// of its tensor-parallel ranks says so over ZeroMQ. Decode finds the chunks by what
-// they hold: keys are made of the prompt's tokens, and of tags that both legs carry.
+// lmcache is LMCacheConnectorV1 with LMCache's PD backend (LMCache's pd_backend.py).
+// The prefill leg names a decode instance. Prefill pushes its chunks into the buffer of
+// that instance, and each of its tensor-parallel ranks then sends a notification over
+// ZeroMQ. Decode finds the chunks by keys, which are made of the prompt's tokens and of
+// tags that both legs carry.
 //
-// Decode computes the last token of the prompt itself, and so the first of the answer:
-// nothing of prefill's answer is used.
+// Decode itself computes the last token of the prompt, and so the first token of the
+// answer. The proxy uses nothing of prefill's answer.
 type lmcache struct{}
 
 func (lmcache) Name() string                      { return "lmcache" }
@@ -30,8 +31,8 @@ func (lmcache) NeedsPrefill() bool                { return false }
 func (lmcache) Terms(*instance.Instance) Terms    { return Terms{} }
 func (lmcache) Rewriter(Handover) Rewriter        { return nil }
 
-// Lacks: prefill must be told the two ports of each rank of decode. An engine whose
-// kv_role is for the other leg does not send, or does not look.
+// Lacks: the prefill leg has to name the two ports of each rank of decode. An engine
+// with the kv_role of the other leg does not send chunks, or does not look for them.
 func (lmcache) Lacks(in *instance.Instance) error {
 	ports := in.Record.Ports
 	init, alloc := ports[instance.PortLMCacheInit], ports[instance.PortLMCacheAlloc]
@@ -48,8 +49,8 @@ func (lmcache) Lacks(in *instance.Instance) error {
 	return nil
 }
 
-// Unfit: rank r of prefill sends to rank r of decode. Keys do not depend on how the
-// single token of prefill ends, so that every kind of request can be handed over.
+// Unfit: rank r of prefill sends to rank r of decode. Keys do not depend on how prefill's
+// single token ends, so every kind of request can be handed over.
 func (lmcache) Unfit(k openai.Kind, p Pair) string {
 	if why := tooOld(k, p); why != "" || p.Decode == nil {
 		return why
@@ -60,9 +61,9 @@ func (lmcache) Unfit(k openai.Kind, p Pair) string {
 	return ""
 }
 
-// Prefill names the receiver of each rank. The tag keeps the chunks of this attempt
-// apart: a receiver lists a chunk before it has arrived, and forgets it when it has
-// been read, so that an attempt must not find what another one has announced.
+// Prefill names the receiver of each rank. The tag separates the chunks of this attempt
+// from others: a receiver lists a chunk before it has arrived, and forgets it when it has
+// been read, so an attempt must not find chunks of another attempt.
 func (lmcache) Prefill(r *request.Request, p Pair) Leg {
 	e := r.NewEdit()
 	prefillEdit(e, p)
@@ -78,15 +79,15 @@ func (lmcache) Decode(r *request.Request, p Pair, _ Handover) Leg {
 	return Leg{Body: e.Body()}
 }
 
-// tag is a part of the key of each chunk (LMCache's CacheEngineKey takes what begins
-// with "lmcache.tag." from kv_transfer_params).
+// tag becomes a part of each chunk's key: LMCache's CacheEngineKey takes the members of
+// kv_transfer_params that begin with "lmcache.tag.".
 func tag(p Pair) string { return `"lmcache.tag.pdmesh":` + quote(p.Key) }
 
-// receivers is how many ranks of a decode instance get chunks.
+// receivers is the number of ranks of a decode instance that get chunks.
 func receivers(in *instance.Instance) int { return len(in.Record.Ports[instance.PortLMCacheInit]) }
 
-// receiverHost is where prefill reaches the ports: the record's own, or the host of
-// the instance. LMCache puts a port behind it, so that IPv6 needs its brackets.
+// receiverHost is the host at which prefill reaches the ports: that of the record, else
+// that of the instance's address. LMCache appends a port, so IPv6 needs brackets.
 func receiverHost(in *instance.Instance) string {
 	host := in.Record.ReceiverHost
 	if host == "" {

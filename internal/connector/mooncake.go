@@ -12,9 +12,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// mooncake is vLLM's own MooncakeConnector (protocols.md 3.1): both legs run at
-// once and carry the same transfer_id. Decode finds prefill through the bootstrap
-// server of its record; the answer of prefill says nothing about the transfer.
+// mooncake is vLLM's own MooncakeConnector (vLLM's kv_connector/v1/mooncake). Both legs
+// run at the same time and carry the same transfer_id. Decode finds prefill by the
+// bootstrap server in prefill's record. Prefill's answer has nothing about the transfer.
 type mooncake struct{}
 
 func (mooncake) Name() string                      { return "mooncake" }
@@ -24,7 +24,7 @@ func (mooncake) SharesPool() bool                  { return false }
 func (mooncake) Rewriter(Handover) Rewriter        { return nil }
 func (mooncake) NeedsPrefill() bool                { return false }
 
-// Terms: the engine ids are others after each start.
+// Terms: an engine has new engine ids after each start.
 func (mooncake) Terms(in *instance.Instance) Terms {
 	t := Terms{Blocks: in.Record.BlockSize}
 	if in.Role == instance.Prefill {
@@ -33,9 +33,9 @@ func (mooncake) Terms(in *instance.Instance) Terms {
 	return t
 }
 
-// Lacks: a leg to an engine of the other role would end it, and without the id of a
-// rank a decode instance waits for what nobody sends. A record without any ids lacks
-// nothing: the server of Terms is asked for them.
+// Lacks: a leg with the wrong role crashes the engine (it asserts its kv_role). Without
+// the engine id of a rank, decode would wait for blocks that no engine sends. A record
+// without any ids lacks nothing, because the proxy asks the server in Terms for them.
 func (mooncake) Lacks(in *instance.Instance) error {
 	switch kv := in.Record.KVRole; {
 	case in.Role == instance.Prefill && kv == "kv_consumer", in.Role == instance.Decode && kv == "kv_producer":
@@ -56,8 +56,8 @@ func (mooncake) Lacks(in *instance.Instance) error {
 	return nil
 }
 
-// Unfit: a prefill whose only token ends the answer hands nothing over, and decode
-// would wait for it for minutes (PR#46008); /v1/messages cannot forbid that.
+// Unfit: prefill hands over only if it ends by length; otherwise decode would wait for
+// minutes (vLLM's PR#46008). A request to /v1/messages cannot ensure that.
 func (mooncake) Unfit(k openai.Kind, p Pair) string {
 	if k == openai.Messages {
 		return alone.MessagesNeedLength
@@ -99,7 +99,7 @@ func bootstrapAddress(in *instance.Instance) string {
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// quote gives a string as JSON: an engine's id may hold anything.
+// quote gives a string as JSON, because an engine id may contain any character.
 func quote(s string) string {
 	b, err := json.Marshal(s)
 	if err != nil { // a string always has a JSON form

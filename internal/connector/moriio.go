@@ -13,9 +13,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// MoRIIO is the connector in the records of engines with vLLM's MoRIIOConnector
-// (protocols.md 6). Their transfer mode says which dialect it is, and so that two of
-// different modes are no pair.
+// MoRIIO is the connector in the records of engines with vLLM's MoRIIOConnector (vLLM's
+// kv_connector/v1/moriio). The transfer mode in the record determines the dialect, so
+// engines of different modes are no pair.
 const MoRIIO = "moriio"
 
 // The names of its dialects.
@@ -24,7 +24,7 @@ const (
 	moriioWriteName = "moriio_write"
 )
 
-// errTransferMode tells of a record of MoRIIO that leaves its dialect open.
+// errTransferMode is the error for a record of MoRIIO without a valid transfer mode.
 var errTransferMode = errors.New("its record names no transfer mode: READ or WRITE")
 
 // moriioDialect is the dialect of a transfer mode.
@@ -42,23 +42,22 @@ func moriioDialect(mode string) (string, error) {
 const moriioLease = 60 * time.Second
 
 // moriio is what both modes have in common. Engines find each other by their ZMQ
-// addresses, which are in the ids of the legs, where every release looks, and in
-// kv_transfer_params, where the later ones look for a request whose id is its own
-// (/v1/responses). The sizes must be true: engines count what they wait for by them.
+// addresses. Every release looks for them in the ids of the legs. Later releases also look
+// in kv_transfer_params, which /v1/responses needs, because there the id is not that of
+// the header. The sizes must be true: engines compute from them what they wait for.
 type moriio struct{}
 
 func (moriio) SharesPool() bool { return false }
 
-// Terms: prefill gives the blocks that nobody claims to others after defer_timeout.
-// Terms: engines compute where blocks of the other lie by the size of their own.
+// Terms: after defer_timeout, prefill uses blocks that decode has not claimed for other
+// requests. An engine computes the addresses of the other's blocks from its own block size.
 func (moriio) Terms(in *instance.Instance) Terms {
 	return Terms{Lease: moriioLease, Blocks: in.Record.BlockSize}
 }
 
 func (moriio) Rewriter(Handover) Rewriter { return nil }
 
-// Lacks: without a transfer_id, which came with 0.18, the legs of later engines do not
-// find each other.
+// Lacks: engines before 0.18 have no transfer_id, which the legs need to find each other.
 func (moriio) Lacks(in *instance.Instance) error {
 	if older(in, release{0, 18}) {
 		return fmt.Errorf("its vLLM %s is older than 0.18, whose MoRI-IO knows no transfer_id", instance.Printable(in.Record.Version, 32))
@@ -69,9 +68,9 @@ func (moriio) Lacks(in *instance.Instance) error {
 	return tooManyRanks(in)
 }
 
-// Unfit: only a prefill that ends by length hands over, which /v1/messages cannot ask
-// for. The id of /v1/responses is not that of the header, and that engines look into
-// kv_transfer_params for the addresses is known of 0.32.
+// Unfit: prefill hands over only if it ends by length, and a request to /v1/messages
+// cannot ensure that. On /v1/responses the id is not that of the header. Only of 0.32 and
+// later it is known that engines then read the addresses from kv_transfer_params.
 func (moriio) Unfit(k openai.Kind, p Pair) string {
 	first := release{0, 32}
 	switch {
@@ -83,23 +82,23 @@ func (moriio) Unfit(k openai.Kind, p Pair) string {
 	return ""
 }
 
-// moriioID is the X-Request-Id that names both engines. The client's own id is not
-// in it: engines would take what looks like an address there for one.
+// moriioID is the X-Request-Id that names both engines. It does not contain the client's
+// own id, because engines would use any text in it that looks like an address.
 func moriioID(p Pair) string {
 	return "___prefill_addr_" + p.Prefill.Record.ZMQAddress + "___decode_addr_" + p.Decode.Record.ZMQAddress + "_" + p.Key
 }
 
 func moriioTransfer(p Pair) string { return `"transfer_id":"tx-` + p.Key + `"` }
 
-// moriioPrefill asks a prefill for a transfer; peer is what it is told of decode. The
-// two fields that are null have to be there.
+// moriioPrefill asks prefill for a transfer; peer describes decode. Engines require the
+// two fields that are null.
 func moriioPrefill(p Pair, peer string) string {
 	return `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,` +
 		peer + moriioTransfer(p) + `}`
 }
 
-// moriioPeer is what a leg is told of the other one's engine. A size that is not known
-// is 0, which engines take for their own.
+// moriioPeer describes the engine of the other leg. A size that is not known is 0: the
+// engine then uses its own size.
 func moriioPeer(in *instance.Instance) string {
 	z, err := ParseZMQAddress(in.Record.ZMQAddress)
 	if err != nil { // Lacks keeps such an instance from being picked
@@ -110,7 +109,7 @@ func moriioPeer(in *instance.Instance) string {
 		`,"remote_tp_size":` + strconv.Itoa(max(0, in.Record.TPSize)) + `,`
 }
 
-// pinned is the header of a leg to one of several ranks.
+// pinned is the header of a leg to one rank of an engine with several.
 func pinned(in *instance.Instance, rank int) []Field {
 	if in == nil || in.Record.DPSize <= 1 {
 		return nil
@@ -118,8 +117,8 @@ func pinned(in *instance.Instance, rank int) []Field {
 	return []Field{{headerRank, strconv.Itoa(rank)}}
 }
 
-// moriioRank tells decode at which rank of prefill its blocks are awaited. A decode of
-// another rank than that must be told that it is the one who speaks up.
+// moriioRank tells decode the rank of prefill that waits for its blocks. If decode has
+// another rank, is_request_leader tells it to contact prefill itself.
 func moriioRank(p Pair) string {
 	switch rank := `,"remote_dp_rank":` + strconv.Itoa(p.PrefillRank); {
 	case p.Prefill.Record.DPSize <= 1 && p.Decode.Record.DPSize <= 1:
@@ -131,8 +130,8 @@ func moriioRank(p Pair) string {
 	}
 }
 
-// moriioWrite: decode tells prefill its blocks, prefill writes into them. Both run at
-// once, and decode waits for a prefill that fails.
+// moriioWrite is the mode WRITE: decode tells prefill its blocks, and prefill writes into
+// them. Both run at the same time. Decode does not notice that prefill has failed.
 type moriioWrite struct{ moriio }
 
 func (moriioWrite) Name() string                      { return moriioWriteName }
@@ -154,15 +153,15 @@ func (moriioWrite) Decode(r *request.Request, p Pair, _ Handover) Leg {
 	return Leg{Body: e.Body(), ID: moriioID(p), Header: pinned(p.Decode, p.DecodeRank)}
 }
 
-// moriioRead: decode reads from the blocks that prefill's answer names, which goes to
-// decode unread.
+// moriioRead is the mode READ: decode reads the blocks that prefill's answer names. The
+// proxy copies its kv_transfer_params to decode without reading them.
 type moriioRead struct{ moriio }
 
 func (moriioRead) Name() string { return moriioReadName }
 func (moriioRead) Flow() Flow   { return Sequential }
 
-// NeedsPrefill: a consumer in READ mode takes all tokens of a prompt but the last for
-// loaded, whatever the request says (vLLM 0.32, get_num_new_matched_tokens).
+// NeedsPrefill: a decode engine in READ mode assumes that all tokens of a prompt but the
+// last are loaded, whatever the request says (vLLM 0.32, get_num_new_matched_tokens).
 func (moriioRead) NeedsPrefill() bool { return true }
 
 func (moriioRead) Prefill(r *request.Request, p Pair) Leg {

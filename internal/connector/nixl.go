@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// nixl is vLLM's NixlConnector in pull mode: the prefill answer carries
-// kv_transfer_params, which go to the decode instance unread (protocols.md 2).
+// nixl is vLLM's NixlConnector in pull mode (vLLM's kv_connector/v1/nixl). Prefill's
+// answer has kv_transfer_params, which the proxy copies to decode without reading them.
 type nixl struct{}
 
 // nixlPrefill asks the prefill instance to keep the blocks for a remote
@@ -28,8 +28,8 @@ func (nixl) SharesPool() bool               { return false }
 func (nixl) Rewriter(Handover) Rewriter     { return nil }
 func (nixl) NeedsPrefill() bool             { return false }
 
-// Unfit: before vLLM 0.21 nothing is handed over by a prefill whose only token ends
-// the answer, and /v1/messages cannot forbid that.
+// Unfit: before vLLM 0.21, prefill hands over only if it ends by length. A request to
+// /v1/messages cannot ensure that.
 func (nixl) Unfit(k openai.Kind, p Pair) string {
 	why := tooOld(k, p)
 	if why == "" && k == openai.Messages && older(p.Prefill, release{0, 21}) {
@@ -64,12 +64,13 @@ func (nixl) Decode(r *request.Request, p Pair, h Handover) Leg {
 	return Leg{Body: e.Body()}
 }
 
-// The leases of NIXL's blocks: VLLM_NIXL_ABORT_REQUEST_TIMEOUT before vLLM 0.22.
+// nixlOldLease is the default of VLLM_NIXL_ABORT_REQUEST_TIMEOUT, before vLLM 0.22.
 const nixlOldLease = 480 * time.Second
 
-// Terms: engines compare a hash over their versions, and a pair of two builds fails
-// every request. Since vLLM 0.21 a decode engine that refuses a request frees the
-// blocks of its prefill (protocols.md 2.5).
+// Terms: engines compare a hash over their versions (vLLM's kv_connector/v1/nixl/metadata.py),
+// so every request through a pair of two versions fails. Since vLLM 0.21, a decode engine
+// that refuses a request makes prefill free the blocks (_with_kv_transfer_rejection_cleanup
+// in entrypoints/generate/base/serving.py).
 func (nixl) Terms(in *instance.Instance) Terms {
 	t := Terms{Build: in.Record.Version, Lease: lease(in), RefusalSpends: !older(in, release{0, 21})}
 	if t.Lease == 0 && older(in, release{0, 22}) {

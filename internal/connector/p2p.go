@@ -12,16 +12,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// p2p is vLLM's OffloadingConnector with a tier of type p2p (protocols.md 13.1):
-// decode fetches from the side channel of prefill what is kept there under
-// kv_request_id. The prefill answer says nothing about it.
+// p2p is vLLM's OffloadingConnector with a tier of type p2p (vLLM's
+// v1/kv_offload/tiering/p2p). Prefill keeps blocks under kv_request_id, and decode fetches
+// them from prefill's side channel. Prefill's answer has nothing about them.
 type p2p struct{}
 
-// p2pLease is the default of unbound_store_timeout_s. A fetch that comes later is
-// refused, so nothing wrong is read.
+// p2pLease is the default of unbound_store_timeout_s. Prefill refuses a later fetch, so
+// decode never reads wrong blocks.
 const p2pLease = 60 * time.Second
 
-// p2pKept stands for what prefill keeps: the answer does not show it.
+// p2pKept stands for the blocks that prefill keeps, which its answer does not name.
 const p2pKept = `{}`
 
 func (p2p) Name() string               { return "p2p" }
@@ -30,10 +30,10 @@ func (p2p) SharesPool() bool           { return false }
 func (p2p) NeedsPrefill() bool         { return false }
 func (p2p) Rewriter(Handover) Rewriter { return nil }
 
-// Unfit: what ends the prefill does not matter.
+// Unfit: prefill hands over however it ends.
 func (p2p) Unfit(k openai.Kind, p Pair) string { return tooOld(k, p) }
 
-// Lacks: decode is told the side channel of prefill by the proxy alone.
+// Lacks: decode learns the side channel of prefill only from the proxy.
 func (p2p) Lacks(in *instance.Instance) error {
 	switch {
 	case in.Role == instance.Decode:
@@ -82,9 +82,9 @@ func (p2p) Decode(r *request.Request, p Pair, h Handover) Leg {
 
 func p2pID(p Pair) string { return "kv-" + p.Key }
 
-// sideChannel is where a rank of prefill is fetched from: at the port of its record plus
-// the rank. An IPv6 address is in brackets, as the engine puts host and port together
-// as they are.
+// sideChannel is the address from which decode fetches the blocks of a rank of prefill:
+// the port in the record plus the rank. An IPv6 address is in brackets, because the
+// engine joins host and port as they are.
 func sideChannel(in *instance.Instance, rank int) (host string, port int) {
 	host, _, err := net.SplitHostPort(in.Address)
 	ports := in.Record.Ports[instance.PortP2P]

@@ -6,8 +6,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// plain is for engines that share a KV pool: nothing about the transfer is said
-// in HTTP (protocols.md 1).
+// plain is for engines that share a KV pool. Their requests have no parameters of a
+// transfer.
 type plain struct{}
 
 func (plain) Name() string                      { return Default }
@@ -19,7 +19,7 @@ func (plain) SharesPool() bool                  { return true }
 func (plain) Rewriter(Handover) Rewriter        { return nil }
 func (plain) NeedsPrefill() bool                { return false }
 
-// Unfit: the pool has what was computed, however the request came and ended.
+// Unfit: the pool has the KV cache of a prefill on any route, however it ends.
 func (plain) Unfit(openai.Kind, Pair) string { return "" }
 
 func (plain) Prefill(r *request.Request, p Pair) Leg {

@@ -11,8 +11,8 @@ import (
 // ErrUnknown is wrapped by the errors of Canonical and New.
 var ErrUnknown = errors.New("unknown connector")
 
-// registry lists every dialect. There is no second list; which classes of engines
-// speak each of them stands in OfClass.
+// registry lists every dialect. There is no second list. Classes says which classes of
+// engines use each dialect.
 func registry() []Dialect {
 	return []Dialect{plain{}, nixl{}, nixlPush{}, mooncake{}, ascend{}, p2p{}, moriioRead{}, moriioWrite{}, lmcache{}}
 }
@@ -29,9 +29,9 @@ func Names() []string {
 	return names
 }
 
-// Canonical gives the short name of a connector as it may stand in a record:
-// a short name or the class name of the engine's connector, in any case. The empty
-// name is empty. MoRIIO is one such name, whose dialect the rest of the record names.
+// Canonical gives the short name of a connector in a record, which has a short name or
+// the class name of the engine's connector, in any case. The empty name stays empty. For
+// MoRIIO, the transfer mode in the record determines the dialect.
 func Canonical(name string) (string, error) {
 	if name == "" {
 		return "", nil
@@ -69,8 +69,8 @@ func New(name string) (Dialect, error) {
 	return nil, fmt.Errorf("%w %q", ErrUnknown, name)
 }
 
-// OfRecord gives the dialect that an instance is spoken to in; def is the connector of
-// records that name none.
+// OfRecord gives the dialect for an instance; def is the connector of records that name
+// none.
 func OfRecord(rec *instance.Record, def string) (Dialect, error) {
 	name := rec.Connector
 	if name == "" {

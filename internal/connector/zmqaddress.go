@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// ZMQAddress is where a MoRI-IO engine listens for its peers.
+// ZMQAddress is the address at which a MoRI-IO engine listens for its peers.
 type ZMQAddress struct {
 	Host              string // an address or a name; IPv6 without brackets
 	Handshake, Notify int    // of data-parallel rank 0 and tensor-parallel rank 0
@@ -18,11 +18,11 @@ type ZMQAddress struct {
 // ErrZMQAddress is wrapped by the errors of ParseZMQAddress.
 var ErrZMQAddress = errors.New("zmq_address is not host:IP,handshake:PORT,notify:PORT")
 
-// maxHost bounds a host, so that the ids made of two stay short.
+// maxHost limits a host, so that an id with two hosts stays short.
 const maxHost = 253
 
-// ParseZMQAddress reads an address as engines do, and takes nothing that would make
-// another one of the id that it becomes a part of.
+// ParseZMQAddress reads an address as engines do. The address becomes a part of an id, so
+// it refuses an address that would make engines read that id differently.
 func ParseZMQAddress(s string) (ZMQAddress, error) {
 	var z ZMQAddress
 	parts := strings.Split(s, ",")

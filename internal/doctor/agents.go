@@ -76,22 +76,22 @@ func (p *Picture) agents(say func(Finding)) {
 		f := Finding{
 			Severity: Warning, Subject: c.subject(),
 			What: fmt.Sprintf("its agent %s is %s, and its registration %s", c.where(), c.phase, instance.Printable(string(c.registration), 40)),
-			Why:  cmp.Or(c.refusal, c.reason, "it does not say"),
+			Why:  cmp.Or(c.refusal, c.reason, "the agent gives no reason"),
 		}
 		switch {
 		case wrongModel.MatchString(c.reason), c.registration == lease.Conflict, c.registration == lease.Registered:
 			continue
 		case c.registration == lease.Overridden:
-			f.Severity, f.Cure = Note, "allow it again if it is to serve"
+			f.Severity, f.Cure = Note, "allow it again if it should serve"
 			f.Commands = []string{p.pdctl("allow", string(c.role), c.address)}
 		case c.registration == lease.StaticPresent:
-			f.Severity, f.Cure = Note, "remove the static record if the agent is to register the instance"
+			f.Severity, f.Cure = Note, "remove the static record if the agent should register the instance"
 			f.Commands = []string{p.pdctl("remove", string(c.role), c.address), p.pdctl("allow", string(c.role), c.address)}
 		case strings.Contains(f.Why, "denies this user"), strings.Contains(f.Why, "does not accept this user"):
-			f.Cure = fmt.Sprintf("give the agent the user of its role by --etcd-username %s, with its --etcd-password-file; root of etcd sets up users and their rights with the command", userOf(c.role))
+			f.Cure = fmt.Sprintf("give the agent the user of its role with --etcd-username %s and --etcd-password-file; root of etcd sets up users and their rights with this command", userOf(c.role))
 			f.Commands = []string{p.pdctl("auth", "init", "--dry-run")}
 		default:
-			f.Cure = "see to the reason: the engine has to answer /health and /v1/models, and etcd the agent"
+			f.Cure = "remove the cause: the engine must answer /health and /v1/models, and etcd must answer the agent"
 			c.cured(&f, "status")
 		}
 		say(f)
@@ -106,6 +106,6 @@ func userOf(role instance.Role) string {
 	case instance.Decode:
 		return schema.RoleAgentDecode
 	default:
-		return fmt.Sprintf("one that has the roles %s and %s", schema.RoleAgentPrefill, schema.RoleAgentDecode)
+		return fmt.Sprintf("a user with the roles %s and %s", schema.RoleAgentPrefill, schema.RoleAgentDecode)
 	}
 }

@@ -16,7 +16,7 @@ func (p *Picture) etcd(say func(Finding)) {
 	if p.Refused != nil && !p.Refused.Auth {
 		say(Finding{
 			Severity: Error, Subject: "etcd", What: "etcd does not answer", Why: p.Refused.Text,
-			Cure: "start etcd, or a proxy, which embeds one, or name the right one by --etcd-endpoints; proxies go on with what they know meanwhile",
+			Cure: "start etcd, or a proxy with its own etcd, or give the right address with --etcd-endpoints; meanwhile proxies use the last membership that they know",
 		})
 		return
 	}
@@ -24,7 +24,7 @@ func (p *Picture) etcd(say func(Finding)) {
 		if e.Error != "" {
 			say(Finding{
 				Severity: Error, Subject: "etcd " + e.Address, What: "a member of etcd does not answer", Why: e.Error,
-				Cure:     "start it, or take it off the list of endpoints if it is gone for good; look at its log",
+				Cure:     "start it, or remove it from the list of endpoints if it will not return; its log may have the cause",
 				Commands: []string{p.etcdctl("endpoint", "health", "--cluster")},
 			})
 			continue
@@ -39,14 +39,14 @@ func (p *Picture) etcd(say func(Finding)) {
 		}
 		for _, text := range e.Problems {
 			if !strings.Contains(text, "NOSPACE") && !strings.Contains(text, "no leader") { // told of elsewhere
-				say(Finding{Severity: Warning, Subject: "etcd " + e.Address, What: "a member of etcd says that it is not well", Why: text, Cure: "look at its log"})
+				say(Finding{Severity: Warning, Subject: "etcd " + e.Address, What: "a member of etcd reports a problem", Why: text, Cure: "look at its log"})
 			}
 		}
 		if e.Quota > 0 && float64(e.Size) > nearQuota*float64(e.Quota) && len(p.Alarms) == 0 {
 			say(Finding{
 				Severity: Warning, Subject: "etcd " + e.Address,
 				What:     fmt.Sprintf("its database has %d of the %d bytes of its quota", e.Size, e.Quota),
-				Why:      "the history is not compacted, or others keep much in this etcd; when it is full nothing can register any more",
+				Why:      "the history is not compacted, or other programs store much in this etcd; when the quota is reached, no instance can register",
 				Cure:     "compact and defragment it, or give it a larger --quota-backend-bytes",
 				Commands: p.makeRoom(),
 			})
@@ -70,12 +70,12 @@ func (p *Picture) alarms(say func(Finding)) {
 		f := Finding{Severity: Error, Subject: "etcd member " + a.Member, What: "etcd has the alarm " + a.Name}
 		switch a.Name {
 		case "NOSPACE":
-			f.Why = "its database has reached its quota: nothing can register, renew its lease or be changed any more"
+			f.Why = "its database has reached its quota: no instance can register or renew its lease, and no change is possible"
 			f.Cure = "compact its history, defragment it, then disarm the alarm; if its keys themselves fill it, delete what is not needed first or give it a larger --quota-backend-bytes"
 			f.Commands = append(p.makeRoom(), p.etcdctl("alarm", "disarm"))
 		case "CORRUPT":
 			f.Why = "this member's data differ from the others'"
-			f.Cure = "take the member out, throw its data away, and add it anew; a single one: restore a snapshot, or start empty and have the agents register again"
+			f.Cure = "remove the member, delete its data, and add it again. If it is the only member, restore a snapshot, or start it empty; agents then register again"
 			f.Commands = []string{p.etcdctl("member", "list", "-w", "table")}
 		default:
 			f.Why, f.Cure = "etcd has raised it", "see etcd's documentation of this alarm"
@@ -106,10 +106,10 @@ func (p *Picture) schema(say func(Finding)) {
 		return
 	case errors.Is(p.SchemaErr, schema.ErrNewer):
 		f.What = "the keys in etcd are of a newer version than this program knows"
-		f.Cure = "upgrade pdctl, and every proxy and agent that is not yet of the newer release: those of this one read, and write nothing; " +
+		f.Cure = "upgrade pdctl, and every proxy and agent to the newer release: those of this release read these keys, and write none; " +
 			"or keep this fleet below another --etcd-prefix"
 	default:
-		f.What = "the prefix is somebody else's"
+		f.What = "another program uses this prefix"
 		f.Cure = "use another --etcd-prefix for this fleet"
 	}
 	f.Why = p.SchemaErr.Error()
@@ -120,8 +120,8 @@ func (p *Picture) schema(say func(Finding)) {
 func (p *Picture) couldNotSee(say func(Finding)) {
 	for _, u := range p.Unseen {
 		say(Finding{
-			Severity: Note, Subject: u.What, What: "could not be looked at", Why: u.Why,
-			Cure: "ask as a user who may: root of etcd sees alarms, the operator all below " + p.Root,
+			Severity: Note, Subject: u.What, What: "could not be checked", Why: u.Why,
+			Cure: "use an etcd user with the right: root sees alarms, the operator sees all keys below " + p.Root,
 		})
 	}
 }

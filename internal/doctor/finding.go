@@ -45,9 +45,9 @@ func Checks() []Check {
 	return []Check{
 		{"etcd", "each endpoint answers, there is a leader, the database is below its quota", (*Picture).etcd},
 		{"space", "etcd's alarms: NOSPACE, CORRUPT", (*Picture).alarms},
-		{"auth", "etcd takes this user, and lets it read the keys of the fleet", (*Picture).auth},
+		{"auth", "etcd accepts this user, and lets it read the keys of the fleet", (*Picture).auth},
 		{"schema", "the keys are of a version that this program knows", (*Picture).schema},
-		{"certificate", "certificates that have expired or do so within a week: proxies' and the files given here", (*Picture).certificates},
+		{"certificate", "certificates that have expired, or expire within a week: those of proxies, and the files given here", (*Picture).certificates},
 		{"proxy", "each proxy follows the membership and renews its presence", (*Picture).proxies},
 		{"rejected", "values in etcd that cannot be used", (*Picture).rejected},
 		{"conflict", "one address or engine that is registered twice", (*Picture).conflicts},
@@ -55,9 +55,9 @@ func Checks() []Check {
 		{"engine", "engines that are down, that proxies cannot verify, or that do not answer from here (--probe)", (*Picture).engines},
 		{"ports", "side channels of two engines on one port of one machine", (*Picture).ports},
 		{"pair", "connectors, transfer modes and builds that leave an instance without a partner", (*Picture).pairs},
-		{"agent", "agents that are not registered: those of this machine, and others that can write so to etcd", (*Picture).agents},
+		{"agent", "agents that are not registered: those of this machine, and others that wrote their reason to etcd", (*Picture).agents},
 		{"notice", "other notices of the proxies", (*Picture).notices},
-		{"unseen", "what could not be looked at", (*Picture).couldNotSee},
+		{"unseen", "what could not be checked", (*Picture).couldNotSee},
 	}
 }
 

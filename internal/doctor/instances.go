@@ -56,22 +56,22 @@ func (p *Picture) rejected(say func(Finding)) {
 			if err == nil || in.Intent == instance.Removed {
 				continue
 			}
-			f.What, f.Why = "its record is rejected by every proxy: nobody can speak to it", err.Error()
+			f.What, f.Why = "its record is rejected by every proxy", err.Error()
 		}
 		show := p.pdctl("get", in.Key.String())
 		if _, err := instance.ParseAddress(in.Address); err != nil {
 			f.What = "its key is not that of an instance: no proxy uses it"
-			f.Cure = "remove it, and have who writes it name the engine by host:port"
+			f.Cure = "remove it; the program that writes it must name the engine by host:port"
 			// Behind "--" whatever somebody has written is a word and no flag.
 			f.Commands = []string{shell(slices.Concat([]string{"pdctl"}, p.Reach.Pdctl, []string{"remove", string(in.Role), "--", in.Address})...)}
 			say(f)
 			continue
 		}
 		if in.Static() {
-			f.Cure = "write it anew: take the entry out and add the instance again, which asks the engine for its facts"
+			f.Cure = "remove the instance and add it again; pdctl add asks the engine for the facts"
 			f.Commands = []string{show, p.pdctl("remove", string(in.Role), in.Address), p.pdctl("add", string(in.Role), in.Address)}
 		} else {
-			f.Cure = "who holds its lease has written it: correct or upgrade the agent, or what else registers this instance, and restart it"
+			f.Cure = "the agent, or another program with its lease, has written it: correct or upgrade that program, and restart it"
 			f.Commands = []string{show}
 		}
 		if strings.Contains(f.Why, "connector") {
@@ -88,7 +88,7 @@ func (p *Picture) models(say func(Finding)) {
 	found := func(subject, why string) Finding {
 		return Finding{
 			Severity: Error, Subject: subject, What: "it serves the wrong model, and gets no requests", Why: why,
-			Cure: "start the engine with the wanted model (vllm serve MODEL, or --served-model-name), or correct --model of the agent or the proxies",
+			Cure: "start the engine with the right model (vllm serve MODEL, or --served-model-name), or correct --model of the agent or the proxies",
 		}
 	}
 	tell := func(subject, why string, commands ...string) {
@@ -147,24 +147,24 @@ func (p *Picture) engines(say func(Finding)) {
 		probe, asked := p.Probes[in.Key]
 		switch {
 		case in.Record.State == instance.Down && !in.Static():
-			what := "its engine is dead, and its agent lives"
-			why := "the agent renews the lease and says down: the engine refuses, or answers with an error"
+			what := "its engine is dead, and its agent is alive"
+			why := "the agent renews the lease and reports down: the engine refuses probes, or answers with an error"
 			if in.Record.Cause == instance.CauseSlow {
-				what, why = "its engine does not answer, and its agent lives", "the agent renews the lease and says down (slow): the engine leaves probes unanswered, and is busy or hangs"
+				what, why = "its engine does not answer, and its agent is alive", "the agent renews the lease and reports down (slow): the engine does not answer probes, because it is busy or hangs"
 			}
 			say(Finding{
 				Severity: Error, Subject: in.Key.String(), What: what, Why: why,
-				Cure: fmt.Sprintf("restart the engine on %s, after a look at its log; the agent registers it again by itself, with no restart of its own", host), Commands: look,
+				Cure: fmt.Sprintf("restart the engine on %s, after you have read its log; the agent registers it again by itself, without a restart", host), Commands: look,
 			})
 		case in.Record.State == instance.Down:
 			say(Finding{
-				Severity: Error, Subject: in.Key.String(), What: "its static record says down", Why: "nobody watches a static record: it says so until somebody writes another",
-				Cure: "write it anew when the engine runs", Commands: []string{p.pdctl("remove", string(in.Role), in.Address), p.pdctl("add", string(in.Role), in.Address)},
+				Severity: Error, Subject: in.Key.String(), What: "its static record says down", Why: "no agent updates a static record: it stays down until somebody writes another record",
+				Cure: "write the record again when the engine runs", Commands: []string{p.pdctl("remove", string(in.Role), in.Address), p.pdctl("add", string(in.Role), in.Address)},
 			})
 		case asked && probe != nil:
 			say(Finding{
 				Severity: Error, Subject: in.Key.String(), What: "it does not answer /health from here", Why: probe.Error(),
-				Cure:     fmt.Sprintf("see whether the engine runs on %s and a firewall lets this machine through; if it is gone for good, remove it", host),
+				Cure:     fmt.Sprintf("check that the engine runs on %s, and that a firewall lets this machine through; if the engine will not return, remove the instance", host),
 				Commands: append(look, p.pdctl("remove", string(in.Role), in.Address)),
 			})
 		default:
@@ -188,7 +188,7 @@ func (p *Picture) unverified(in *instance.Instance, look []string, say func(Find
 	}
 	f := Finding{
 		Severity: Error, Subject: in.Key.String(), What: fmt.Sprintf("%d of %d proxies cannot use it", len(by), len(p.Proxies)), Why: some(by) + ": " + reason,
-		Cure: "see whether the engine runs, and whether the machines of these proxies reach its address", Commands: look,
+		Cure: "check that the engine runs, and that the machines of these proxies can reach its address", Commands: look,
 	}
 	if len(by) < len(p.Proxies) {
 		f.Severity = Warning

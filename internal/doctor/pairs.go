@@ -87,7 +87,7 @@ func (p *Picture) lonely(role instance.Role, g group, them []group) Finding {
 			g.dialect, g.blocks, them[at].blocks, keys(them[at].members))
 		f.Cure = "start both engines with the same --block-size"
 	case at >= 0:
-		f.Why = fmt.Sprintf("they are two builds: connector %s pairs engines of one vLLM build alone, and these are %s and %s (%s)",
+		f.Why = fmt.Sprintf("they are two builds: connector %s pairs only engines of one vLLM build, and these are %s and %s (%s)",
 			g.dialect, g.build, them[at].build, keys(them[at].members))
 		f.Cure = fmt.Sprintf("run the same vLLM build in both roles: upgrade one side, %s %s or %s %s; during an upgrade keep one pair of each build",
 			role, g.build, role.Other(), them[at].build)
@@ -102,7 +102,7 @@ func (p *Picture) lonely(role instance.Role, g group, them []group) Finding {
 		}
 		slices.Sort(names)
 		f.Why = fmt.Sprintf("%s speaks %s, %s %s", role, g.dialect, role.Other(), some(slices.Compact(names)))
-		f.Cure = "start both engines with the same connector (--kv-transfer-config), or give the one that is meant by --connector of agent or pdctl add"
+		f.Cure = "start both engines with the same connector (--kv-transfer-config), or set the right one with --connector of agent or pdctl add"
 	}
 	return f
 }

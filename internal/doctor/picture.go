@@ -75,5 +75,5 @@ type Proxy struct {
 	Watched time.Duration
 }
 
-// Unseen is something that could not be looked at.
+// Unseen is something that could not be checked.
 type Unseen struct{ What, Why string }

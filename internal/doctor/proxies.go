@@ -15,8 +15,8 @@ func (x *Proxy) name() string { return "proxy " + cmp.Or(x.Address, x.ID) }
 func (p *Picture) proxies(say func(Finding)) {
 	if p.Snapshot != nil && len(p.Proxies) == 0 && len(p.Unseen) == 0 {
 		say(Finding{
-			Severity: Note, Subject: "proxies", What: "no proxy is present",
-			Why: "none runs with this etcd and prefix, or none can write to it", Cure: "start one with the same --etcd-endpoints and --etcd-prefix",
+			Severity: Note, Subject: "proxies", What: "no proxy is registered in etcd",
+			Why: "no proxy runs with this etcd and prefix, or none can write to this etcd", Cure: "start one with the same --etcd-endpoints and --etcd-prefix",
 		})
 	}
 	for i := range p.Proxies {
@@ -28,29 +28,29 @@ func (p *Picture) proxies(say func(Finding)) {
 		switch {
 		case x.V == 0 && x.Address == "" && x.Applied == 0:
 			say(Finding{
-				Severity: Warning, Subject: x.name(), What: "its presence cannot be read", Why: "the value at " + p.Root + "proxies/ is not one of a proxy",
-				Cure: "delete the key if no proxy of that id runs", Commands: []string{p.etcdctl("get", p.Root+"proxies/"+x.ID)},
+				Severity: Warning, Subject: x.name(), What: "its presence cannot be read", Why: "the value of its key below " + p.Root + "proxies/ is not that of a proxy",
+				Cure: "delete the key if no proxy with that id runs", Commands: []string{p.etcdctl("get", p.Root+"proxies/"+x.ID)},
 			})
 		case x.Behind > 0:
 			say(Finding{
 				Severity: Error, Subject: x.name(),
 				What: fmt.Sprintf("it is stale: it has applied revision %d of the membership and not %d, also %s later", x.Applied, x.Behind, x.Watched.Round(100*time.Millisecond)),
-				Why:  "it has lost etcd, is suspended, or hangs: it still sends to what has left, and not to what has come",
-				Cure: "see whether its machine reaches etcd and its process runs (not stopped); if its /status does not come up to the revision, restart this proxy",
+				Why:  "it has lost etcd, is suspended, or hangs: it sends requests to instances that have left, and none to new ones",
+				Cure: "check that its machine reaches etcd, and that its process runs (not stopped); if its /status does not reach the revision, restart this proxy",
 				Commands: append(look,
 					p.pdctl("wait", "--revision", fmt.Sprint(x.Behind), "--timeout", "30s")),
 			})
 		case x.Silent:
 			say(Finding{
 				Severity: Warning, Subject: x.name(),
-				What: fmt.Sprintf("it is stale: its load digest tells of requests in flight and was not renewed in %s", x.Watched.Round(100*time.Millisecond)),
+				What: fmt.Sprintf("it is stale: its load digest has requests in flight and was not renewed in %s", x.Watched.Round(100*time.Millisecond)),
 				Why:  "a proxy with requests in flight writes it every few seconds: this one is suspended, hangs, or has lost etcd",
-				Cure: "see whether its process runs (not stopped) and reaches etcd; else restart this proxy, of which the others no longer know the load", Commands: look,
+				Cure: "check that its process runs (not stopped) and reaches etcd; otherwise restart this proxy, because the others no longer know its load", Commands: look,
 			})
 		case x.Load != nil && x.Load.Ignored != "":
 			say(Finding{
 				Severity: Warning, Subject: x.name(), What: "its load digest is not usable", Why: x.Load.Ignored,
-				Cure: "run the same release of all proxies", Commands: []string{p.pdctl("status")},
+				Cure: "use the same release for all proxies", Commands: []string{p.pdctl("status")},
 			})
 		}
 	}
@@ -74,18 +74,18 @@ func (p *Picture) certificates(say func(Finding)) {
 			if s.Use != certs.UseEtcd {
 				files = "--engine-cert and --engine-key"
 			}
-			p.certificate("this pdctl", text, "have the certificate issued anew, and give its files by "+files, say)
+			p.certificate("this pdctl", text, "get a new certificate, and give its files with "+files, say)
 		}
 	}
 }
 
 func (p *Picture) certificate(subject, text, cure string, say func(Finding)) {
-	f := Finding{Severity: Error, Subject: subject, What: text, Why: "nobody has renewed it: peers refuse an expired certificate", Cure: cure + " (docs/tls.md)"}
+	f := Finding{Severity: Error, Subject: subject, What: text, Why: "it was not renewed, and peers refuse an expired certificate", Cure: cure + " (docs/tls.md)"}
 	switch {
 	case strings.Contains(text, " expires at "):
-		f.Severity, f.Why = Warning, "it ends within a week: from then on peers refuse it"
+		f.Severity, f.Why = Warning, "it expires within a week; then peers refuse it"
 	case strings.Contains(text, "cannot be used"):
-		f.Why = "the files do not fit each other, or cannot be read"
+		f.Why = "the files do not match each other, or cannot be read"
 	}
 	f.Commands = []string{"openssl x509 -noout -subject -enddate -in cert.pem"}
 	say(f)
@@ -108,7 +108,7 @@ func (p *Picture) notices(say func(Finding)) {
 	for _, text := range texts {
 		slices.Sort(by[text])
 		say(Finding{
-			Severity: Warning, Subject: "fleet", What: text, Why: "said by " + some(by[text]),
+			Severity: Warning, Subject: "fleet", What: text, Why: "reported by " + some(by[text]),
 			Cure: "see the present numbers and each instance's reason", Commands: []string{p.pdctl("list"), p.pdctl("status")},
 		})
 	}

@@ -22,8 +22,8 @@ func (p *Picture) conflicts(say func(Finding)) {
 		f := Finding{
 			Severity: Error, Subject: c.subject(), What: "two agents claim this address: the one " + c.where() + " is not registered",
 			Why: c.refusal,
-			Cure: "stop one of the two agents, or give one of the two engines another --address: that by which proxies reach it; " +
-				"the first command names who holds the key",
+			Cure: "stop one of the two agents, or give one of the two engines another --address: the one by which proxies reach it; " +
+				"the first command shows which agent has the key",
 		}
 		for _, one := range (instance.Key{Role: c.role, Address: c.address}).Each() {
 			f.Commands = append(f.Commands, p.pdctl("get", one.String()))
@@ -61,7 +61,7 @@ func (p *Picture) oneEngine(at string, list []*instance.Instance, say func(Findi
 			}
 			say(Finding{
 				Severity: Error, Subject: string(role) + "/" + at, What: fmt.Sprintf("one engine is registered %d times: %s", len(same), keys(same)),
-				Why:      "two agents, or an agent and a static record, name one address in two ways: the engine gets as many shares of the requests",
+				Why:      "two agents, or an agent and a static record, write one address in two ways: the engine gets a share of the requests for each",
 				Cure:     "stop one of the two agents, or remove the static record; give the engine one --address",
 				Commands: append(commands, removals...),
 			})
@@ -74,7 +74,7 @@ func (p *Picture) oneEngine(at string, list []*instance.Instance, say func(Findi
 	f := Finding{
 		Severity: Warning, Subject: at, What: "it is registered as prefill and as decode, and its records do not say that one engine is both",
 		Why:      "two agents have registered one address, or one was started with the wrong --role",
-		Cure:     "stop one of the two agents; for an engine that is to be in both roles run one agent with --role both",
+		Cure:     "stop one of the two agents; for an engine in both roles, run one agent with --role both",
 		Commands: []string{p.pdctl("get", ps[0].Key.String()), p.pdctl("get", ds[0].Key.String())},
 	}
 	if a, b := ps[0].Record, ds[0].Record; a.HostID != "" && b.HostID != "" && a.HostID != b.HostID {
@@ -141,7 +141,7 @@ func (p *Picture) ports(say func(Finding)) {
 		say(Finding{
 			Severity: Error, Subject: list[1].in.Key.String(),
 			What:     fmt.Sprintf("port %d is the side channel of %d engines on one machine: %s", at.port, len(list), some(who)),
-			Why:      "only one of them can listen there: hand-overs of the other reach the wrong engine, or nobody",
+			Why:      "only one of them can listen there: hand-overs of the other reach the wrong engine, or none",
 			Cure:     cureOfPort(list[1].name),
 			Commands: commands[:min(len(commands), 4)],
 		})
@@ -157,5 +157,5 @@ func cureOfPort(name string) string {
 		instance.PortLMCacheInit:  "pd_peer_init_port in LMCache's configuration",
 		instance.PortLMCacheAlloc: "pd_peer_alloc_port in LMCache's configuration",
 	}[name]
-	return strings.TrimSuffix("give each engine a port of its own by "+cmp.Or(by, "its settings of "+name)+", and restart the later one", " ")
+	return strings.TrimSuffix("give each engine its own port with "+cmp.Or(by, "its settings of "+name)+", and restart the later one", " ")
 }

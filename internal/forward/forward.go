@@ -160,8 +160,8 @@ func (h *Handler) Form(endpoint, alone string) HandlerFunc {
 	return h.serve(endpoint, openai.Other, func(c *call) { c.passThroughForm(alone) })
 }
 
-// Question is Passthrough for an endpoint whose requests have no body.
-func (h *Handler) Question(endpoint string) HandlerFunc {
+// PassthroughGet is Passthrough for a route of GET, whose requests have no body.
+func (h *Handler) PassthroughGet(endpoint string) HandlerFunc {
 	return h.serve(endpoint, openai.Other, (*call).passThroughNoBody)
 }
 

@@ -382,7 +382,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	r.handler = h
 	deps := httpapi.Deps{
 		Data: httpapi.DataHandlers{
-			Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.Question, Stored: h.Stored, Requests: h.Requests,
+			Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.PassthroughGet, Stored: h.Stored, Requests: h.Requests,
 			FanOut: func(endpoint string) forward.HandlerFunc { return h.FanOut(endpoint, r.members.Snapshot) },
 			Models: func(id func(*http.Request) string) forward.HandlerFunc { return h.Models(r.members.Snapshot, id) },
 		},

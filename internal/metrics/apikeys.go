@@ -13,10 +13,10 @@ type APIKeys struct{ Ring *apikeys.Ring }
 func (k APIKeys) Register(reg prometheus.Registerer) {
 	reg.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "pd_api_keys", Help: "Keys of clients that are in force; 0 lets everybody in, unless there is a file.",
+			Name: "pd_api_keys", Help: "API keys of clients in force. 0 means that clients need no key, unless there is a file of keys.",
 		}, func() float64 { return float64(k.Ring.Len()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "pd_api_keys_file_rejected", Help: "1 while the changed file of keys cannot be used and the former keys are in force.",
+			Name: "pd_api_keys_file_rejected", Help: "1 while the changed file of keys cannot be used and the former keys stay in force.",
 		}, func() float64 {
 			if k.Ring.Problem() != "" {
 				return 1

@@ -14,11 +14,11 @@ func (b Bodies) Register(reg prometheus.Registerer) {
 	reg.MustRegister(bodies{
 		b: b,
 		held: prometheus.NewDesc("pd_request_bodies_bytes",
-			"Memory of the request bodies that are being read or may still be sent.", nil, nil),
+			"Memory of the request bodies that the proxy reads or may still send.", nil, nil),
 		limit: prometheus.NewDesc("pd_request_bodies_limit_bytes",
-			"The most there may be of that (--max-bodies-memory).", nil, nil),
+			"Limit for this memory (--max-bodies-memory).", nil, nil),
 		refused: prometheus.NewDesc("pd_request_bodies_refused_total",
-			"Requests that got 503 since their body found no room.", nil, nil),
+			"Requests that got 503 because this memory was full.", nil, nil),
 	})
 }
 

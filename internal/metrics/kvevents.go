@@ -21,11 +21,11 @@ func (k KVEvents) Register(reg prometheus.Registerer) {
 	}
 	reg.MustRegister(kvEvents{
 		k:        k,
-		followed: desc("followed", "1 while what an instance publishes of its KV cache is followed, else 0."),
-		blocks:   desc("blocks", "Blocks that an instance has in its cache, by its events."),
-		batches:  desc("batches_total", "Batches of KV events received, past ones included."),
-		lag:      desc("lag_seconds", "How old the last batch was when it was applied, by both clocks."),
-		trouble:  desc("trouble_total", "What went wrong: gap, replay, reset, bad, orphan, full.", "what"),
+		followed: desc("followed", "1 while the proxy follows the KV events of a rank, else 0."),
+		blocks:   desc("blocks", "Blocks in the KV cache of a rank, according to its events."),
+		batches:  desc("batches_total", "Batches of KV events received, including replayed ones."),
+		lag:      desc("lag_seconds", "Age of the last batch when the proxy applied it, by the clocks of engine and proxy."),
+		trouble:  desc("trouble_total", "Problems with KV events: gap, replay, reset, bad, orphan, full.", "what"),
 	})
 }
 

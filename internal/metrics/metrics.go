@@ -41,13 +41,13 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pd_requests_total", Help: "Requests that have ended, by endpoint, outcome and status.",
 		}, []string{"endpoint", "outcome", "code"}),
-		duration: newLatency("pd_request_duration_seconds", "From the request's arrival to its end.", requests(), "endpoint"),
+		duration: newLatency("pd_request_duration_seconds", "Time from a request's arrival to its end.", requests(), "endpoint"),
 		firstToken: newLatency("pd_time_to_first_token_seconds",
-			"From a request's arrival to the first content of its stream; way is pair or alone.", firstTokens(), "endpoint", "way"),
+			"Time from a request's arrival to the first content of its stream; way is pair, or alone (without prefill).", firstTokens(), "endpoint", "way"),
 		between: newLatency("pd_inter_token_seconds",
-			"Between two events of a stream, when they were sent to the client.", betweenTokens(), "endpoint"),
+			"Time between two events of a stream, as sent to the client.", betweenTokens(), "endpoint"),
 		stages: newLatency("pd_stage_seconds",
-			"Parts of a request's way, which follow each other: queue, retry, prefill, handover, decode; by the role that it was then with.",
+			"Time of each stage of a request, one after the other: queue, retry, prefill, handover, decode; role is that of the instance that then has the request.",
 			stages(), "endpoint", "stage", "role"),
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pd_forward_retries_total", Help: "Failed legs that were tried again on another instance.",
@@ -56,24 +56,24 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 			Name: "pd_forward_decode_alone_total", Help: "Requests that a decode instance served without a prefill, by reason.",
 		}, []string{"reason"}),
 		decided: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pd_disaggregate_total", Help: "Decisions whether a request goes through prefill and decode, and why.",
+			Name: "pd_disaggregate_total", Help: "Decisions of --disaggregate for requests, pair or alone, by reason.",
 		}, []string{"decision", "reason"}),
 		stalls: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "pd_disaggregate_stall_seconds_total", Help: "Seconds that running streams, all together, waited for prompts that decode computed alone by such a decision, as estimated.",
+			Name: "pd_disaggregate_stall_seconds_total", Help: "Estimated time, in seconds of all running streams together, that they waited while decode computed prompts alone by such a decision.",
 		}),
 		missing: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "pd_forward_handover_missing_total", Help: "Prefill answers without the hand-over that their connector needs.",
 		}),
 		spent: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pd_forward_handovers_spent_total",
-			Help: "Hand-overs whose decode leg failed: the blocks in prefill stay pinned until their lease ends.",
+			Help: "Hand-overs whose decode leg failed; prefill keeps their blocks until the lease ends.",
 		}, []string{"class"}),
 	}
 	m.media = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "pd_forward_media_total", Help: "Requests with images, video or sound, which prefill encodes itself.",
 	})
 	m.asked = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "pd_forward_asked_total", Help: "Requests with an invalid body, by what came of asking an engine what is wrong with it.",
+		Name: "pd_forward_asked_total", Help: "Requests with an invalid body that the proxy sent to an engine for its error message, by outcome.",
 	}, []string{"outcome"})
 	m.known.Store(&map[kind]*series{})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{

@@ -19,10 +19,10 @@ func (t TLS) Register(reg prometheus.Registerer) {
 	}
 	reg.MustRegister(secured{
 		t:       t,
-		expiry:  desc("certificate_expiry_timestamp_seconds", "When the certificate in force ends: for listener, engines, etcd or etcd_listener.", "use"),
-		stale:   desc("files_rejected", "1 while changed certificate files cannot be used and the old ones are in force.", "use"),
-		reloads: desc("reloads_total", "Times that changed certificate files were taken.", "use"),
-		refused: desc("handshakes_failed_total", "Handshakes of clients that failed.", "reason"),
+		expiry:  desc("certificate_expiry_timestamp_seconds", "When the certificate in force expires; use is listener, engines, etcd or etcd_listener.", "use"),
+		stale:   desc("files_rejected", "1 while changed certificate files cannot be used and the former certificate stays in force.", "use"),
+		reloads: desc("reloads_total", "Times that changed certificate files were loaded.", "use"),
+		refused: desc("handshakes_failed_total", "TLS handshakes of clients that failed, by reason.", "reason"),
 	})
 }
 

@@ -116,8 +116,9 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// mustNotSplit is the rule of the safe path (protocol rule R3) on decoded
-// values, for those that need no lax reading.
+// mustNotSplit says why a request must not go through prefill and decode (see readBypass
+// in package request). It looks at decoded values, and only at those that need no lax
+// reading.
 func mustNotSplit(members []rawMember, kind openai.Kind) string {
 	switch kind {
 	case openai.Responses:

@@ -39,8 +39,8 @@ func container(name string) bool {
 	return name == "sampling_params" || name == "extra_args" || name == "vllm_xargs"
 }
 
-// prefillChanges are those of protocol rules R1 and R1b, the same for all
-// connectors.
+// prefillChanges are the changes of the prefill leg that are the same for all connectors
+// (see prefillEdit in package connector).
 func prefillChanges(kind openai.Kind) map[string]change {
 	switch kind {
 	case openai.Responses:

@@ -29,9 +29,9 @@ func TestAddListRemove(t *testing.T) {
 
 	r.want(0, "No instances below /pd/. Add one with: pdctl add prefill host:port\n", "list")
 	r.want(0, "prefill/"+p+": added, serves org/m\n", "add", "prefill", p, "--model", "m", "--connector", "nixl")
-	r.want(0, "prefill/"+p+": is there already; left as it is\n", "add", "prefill", p)
+	r.want(0, "prefill/"+p+": already exists; not changed\n", "add", "prefill", p)
 	errs := r.want(1, "decode/"+d+": added, serves org/m\n"+
-		"decode/"+dead+": failed: GET http://"+dead+"/v1/models: connection refused: is vLLM running at "+dead+"?; start it, or use --wait to have it added when it answers\n",
+		"decode/"+dead+": failed: GET http://"+dead+"/v1/models: connection refused: is vLLM running at "+dead+"?; start it, or use --wait to add it when it answers\n",
 		"add", "decode", d, dead)
 	if !strings.Contains(errs, "1 of 2 failed") {
 		t.Errorf("stderr %q", errs)
@@ -130,19 +130,19 @@ func TestAddWhatIsThere(t *testing.T) {
 	p := startEngine(t, "m")
 	r.put("/pd/prefill/"+p, "{broken")
 	_, out, _ := r.run("add", "prefill", p)
-	if !strings.Contains(out, "failed: is there already, but rejected: broken JSON") || !strings.Contains(out, "pdctl remove") {
+	if !strings.Contains(out, "failed: already exists, but is rejected: broken JSON") || !strings.Contains(out, "pdctl remove") {
 		t.Errorf("%s", out)
 	}
 	r.put("/pd/decode/"+p, `{"models":["m"],"state":"down"}`)
-	r.want(0, "decode/"+p+": is there already (down); left as it is\n", "add", "decode", p)
-	r.want(0, "decode/"+p+": is there already (down); left as it is\n", "add", "decode", p, "--wait", "--reason=x")
+	r.want(0, "decode/"+p+": already exists (down); not changed\n", "add", "decode", p)
+	r.want(0, "decode/"+p+": already exists (down); not changed\n", "add", "decode", p, "--wait", "--reason=x")
 }
 
 func TestAddNoVerify(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	dead := testkit.FreePort(t)
-	r.want(0, "decode/"+dead+": added unverified; proxies use it when it answers them\n", "add", "decode", dead, "--no-verify")
+	r.want(0, "decode/"+dead+": added without verification; proxies use it when it answers\n", "add", "decode", dead, "--no-verify")
 	got := r.listings()
 	if len(got.Instances) != 1 || got.Instances[0].View != instance.Unverified || !got.Instances[0].Static {
 		t.Errorf("%+v", got)
@@ -155,7 +155,7 @@ func TestAddWait(t *testing.T) {
 	dead := testkit.FreePort(t)
 	errs := r.want(0, "Waiting for decode/"+dead+": GET http://"+dead+"/v1/models: connection refused: is vLLM running at "+dead+"?\n",
 		"add", "decode", dead, "--wait", "--model", "m")
-	if !strings.Contains(errs, "no proxy is running") {
+	if !strings.Contains(errs, "no proxy uses this etcd now") {
 		t.Errorf("stderr %q", errs)
 	}
 	got := r.listings()
@@ -227,7 +227,7 @@ func TestAddWaitBlock(t *testing.T) {
 		t.Fatal(errs)
 	}
 	testkit.Eventually(t, time.Minute, func() error {
-		return out.has("prefill/" + gone + ": failed: no longer waited for")
+		return out.has("prefill/" + gone + ": failed: the pending add has ended")
 	})
 	if code := stop(false); code != 1 {
 		t.Errorf("exit %d\n%s", code, out)

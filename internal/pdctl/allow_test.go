@@ -16,7 +16,7 @@ func TestAllow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const k = "10.0.0.1:8200"
-	r.want(1, "decode/"+k+": failed: it is not removed; nothing was done\n", "allow", "decode", k)
+	r.want(1, "decode/"+k+": failed: it is not removed; nothing changed\n", "allow", "decode", k)
 	r.put("/pd/decode/"+k, `{"v":1,"state":"ready","models":["m"]}`)
 	r.want(0, "decode/"+k+": removed\n", "remove", "decode", k, "--reason", "new \x1b[31mdisks")
 
@@ -41,7 +41,7 @@ func TestAllow(t *testing.T) {
 	if got := r.listings(); len(got.Removed) != 0 || len(got.Instances) != 1 || got.Instances[0].Intent != instance.Removed {
 		t.Errorf("%+v", got)
 	}
-	r.want(0, "decode/"+k+": allowed; used again as soon as it registers\n", "allow", "decode", k, "--reason", "done")
+	r.want(0, "decode/"+k+": allowed; proxies use it again when it registers\n", "allow", "decode", k, "--reason", "done")
 	if got := r.listings(); len(got.Removed) != 0 || len(got.Instances) != 1 || got.Instances[0].Intent != "" {
 		t.Errorf("%+v", got)
 	}

@@ -313,7 +313,7 @@ func TestAuthInitAgain(t *testing.T) {
 	}
 	as := []string{"--etcd-username", "root", "--etcd-password-file", file}
 	code, out, errs = r.run(append(as, "auth", "init", "--apply", "--password-file", "pd-operator="+file)...)
-	if code != 0 || strings.Contains(out, ": password ") || !strings.Contains(out, "pd-proxy: was there and keeps its password") {
+	if code != 0 || strings.Contains(out, ": password ") || !strings.Contains(out, "pd-proxy: existed, and keeps its password") {
 		t.Errorf("again: %d %s%s", code, out, errs)
 	}
 	if code, out, errs := r.run("list", "--etcd-username", "pd-operator", "--etcd-password-file", file); code != 0 {

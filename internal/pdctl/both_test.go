@@ -19,7 +19,7 @@ func TestAddBoth(t *testing.T) {
 	if _, out, _ := r.run("get", "prefill", e); !strings.Contains(out, "kv_both") {
 		t.Errorf("the record says\n%s", out)
 	}
-	r.want(0, strings.ReplaceAll(added, "added, serves org/m", "is there already; left as it is"), "add", "both", e)
+	r.want(0, strings.ReplaceAll(added, "added, serves org/m", "already exists; not changed"), "add", "both", e)
 	r.want(0, "prefill/"+e+": removed\n", "remove", "prefill", e)
 	r.want(0, added, "add", "both", e) // what was missing is added
 	r.want(0, strings.ReplaceAll(added, "added, serves org/m", "removed"), "remove", "both", e)

@@ -151,8 +151,8 @@ func TestDoctorRejectedValue(t *testing.T) {
 	r.put("/pd/decode/--force", ``)
 	got := r.examined(5)
 	at := " --etcd-endpoints " + r.etcd.Endpoint()
-	finds(t, got, "rejected", "prefill/10.0.0.1:1", "use starting, ready, draining or down", "add the instance again", "pdctl remove prefill 10.0.0.1:1"+at, "pdctl add prefill 10.0.0.1:1"+at)
-	f := finds(t, got, "rejected", "decode/10.0.0.2:1", "broken JSON", "correct or upgrade the agent", "pdctl get decode/10.0.0.2:1")
+	finds(t, got, "rejected", "prefill/10.0.0.1:1", "use starting, ready, draining or down", "remove the instance and add it again", "pdctl remove prefill 10.0.0.1:1"+at, "pdctl add prefill 10.0.0.1:1"+at)
+	f := finds(t, got, "rejected", "decode/10.0.0.2:1", "broken JSON", "correct or upgrade that program", "pdctl get decode/10.0.0.2:1")
 	if strings.Contains(strings.Join(f.Commands, " "), "remove") {
 		t.Errorf("a leased entry is to be removed: %q", f.Commands)
 	}
@@ -267,7 +267,7 @@ func TestDoctorPairs(t *testing.T) {
 	}{
 		{
 			"two builds", `{"models":["m"],"connector":"nixl","version":"0.32.0"}`, `{"models":["m"],"connector":"nixl","version":"0.33.0"}`,
-			[]string{"one vLLM build alone, and these are 0.32.0 and 0.33.0", "run the same vLLM build in both roles", "pdctl list"},
+			[]string{"only engines of one vLLM build, and these are 0.32.0 and 0.33.0", "run the same vLLM build in both roles", "pdctl list"},
 		},
 		{
 			"blocks", `{"models":["m"],"connector":"p2p","ports":{"p2p":[7777]},"block_size":16}`, `{"models":["m"],"connector":"p2p","block_size":32}`,
@@ -329,7 +329,7 @@ func TestDoctorWrongModel(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &d); err != nil {
 		t.Fatalf("%v\n%s%s", err, out, errs)
 	}
-	const cure = "start the engine with the wanted model"
+	const cure = "start the engine with the right model"
 	finds(t, d.Findings, "model", "decode/"+elsewhere, "serves llama, not qwen", cure, "pdctl get decode/"+elsewhere)
 	finds(t, d.Findings, "model", "decode/10.0.0.9:8200", "agent on this machine", cure, "agent status --role decode --address 10.0.0.9:8200")
 	finds(t, d.Findings, "model", "prefill/"+engine, "serves mistral, not qwen", cure)
@@ -348,7 +348,7 @@ func TestDoctorDeadEngines(t *testing.T) {
 	r.put("/pd/decode/"+quiet, "")
 	r.put("/pd/proxies/p1", `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{"decode/`+quiet+`":"no answer yet: connection refused"}}`)
 	got := r.examined(5)
-	finds(t, got, "engine", "decode/10.0.0.8:8200", "its engine is dead, and its agent lives", "restart the engine on 10.0.0.8", "with no restart of its own", "curl -i http://10.0.0.8:8200/health")
+	finds(t, got, "engine", "decode/10.0.0.8:8200", "its engine is dead, and its agent is alive", "restart the engine on 10.0.0.8", "the agent registers it again by itself, without a restart", "curl -i http://10.0.0.8:8200/health")
 	finds(t, got, "engine", "decode/10.0.0.7:8200", "down (slow)", "restart the engine on 10.0.0.7")
 	finds(t, got, "engine", "decode/"+quiet, "1 of 1 proxies cannot use it", "connection refused", "reach its address")
 	for _, f := range got {
@@ -402,14 +402,14 @@ func TestDoctorCertificates(t *testing.T) {
 	r.put("/pd/proxies/p1", `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{},"notices":["the certificate for clients has expired at 2026-01-01T00:00:00Z","4 prefill instances are unused"]}`)
 	got := r.examined(5)
 	finds(t, got, "certificate", "proxy 10.0.0.1:8000", "has expired at", "write new files over the old ones", "without a restart", "openssl x509")
-	finds(t, got, "notice", "fleet", "4 prefill instances are unused", "said by 10.0.0.1:8000", "pdctl list")
+	finds(t, got, "notice", "fleet", "4 prefill instances are unused", "reported by 10.0.0.1:8000", "pdctl list")
 
 	ca := testkit.NewAuthority(t, "ca")
 	cert, key := ca.Issue("server", testkit.Certificate{CN: "etcd", Hosts: []string{"127.0.0.1"}})
 	e := testkit.StartEtcdTLS(t, cert, key, ca.CA)
 	old, oldKey := ca.Issue("old", testkit.Certificate{CN: "operator", From: -2 * time.Hour, Until: -time.Hour})
 	code, out, errs := execute(t.Context(), nil, "doctor", "--agents=false", "--etcd-endpoints", "https://"+e.Endpoint(), "--etcd-ca", ca.CA, "--etcd-cert", old, "--etcd-key", oldKey, "--timeout", "2s")
-	if code != 1 || !strings.Contains(out, "this pdctl: the certificate for etcd has expired at") || !strings.Contains(out, "have the certificate issued anew") {
+	if code != 1 || !strings.Contains(out, "this pdctl: the certificate for etcd has expired at") || !strings.Contains(out, "get a new certificate") {
 		t.Errorf("exit %d\n%s%s", code, out, errs)
 	}
 }
@@ -423,7 +423,7 @@ func TestDoctorOneSideChannelPortTwice(t *testing.T) {
 	r.leased("/pd/decode/10.0.0.7:8200", fmt.Sprintf(record, "h", 5601, 5602))
 	r.leased("/pd/decode/10.0.0.8:8200", fmt.Sprintf(record, "other", 5600, 5601))
 	got := r.examined(5)
-	finds(t, got, "ports", "decode/10.0.0.7:8200", "port 5601", "prefill/10.0.0.7:8100 (nixl_side_channel)", "a port of its own by VLLM_NIXL_SIDE_CHANNEL_PORT", "pdctl get decode/10.0.0.7:8200")
+	finds(t, got, "ports", "decode/10.0.0.7:8200", "port 5601", "prefill/10.0.0.7:8100 (nixl_side_channel)", "its own port with VLLM_NIXL_SIDE_CHANNEL_PORT", "pdctl get decode/10.0.0.7:8200")
 	for _, f := range got {
 		if strings.Contains(f.What, "10.0.0.8") {
 			t.Errorf("another machine: %+v", f)

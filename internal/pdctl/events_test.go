@@ -178,7 +178,7 @@ func TestEventsThatAreNone(t *testing.T) {
 	}{
 		{1, "publishes no KV events", []string{"prefill", address}},
 		{1, "no instance decode/" + address, []string{"decode", address}},
-		{1, "has no rank 3 that publishes; those that do: [0]", []string{"prefill", other, "--rank", "3"}},
+		{1, "publishes no events of rank 3; ranks that it publishes: [0]", []string{"prefill", other, "--rank", "3"}},
 		{1, "has no wildcard: its publisher connects there", []string{"prefill", other, "--rank", "3"}},
 		{2, "unknown role", []string{"both", address}},
 		{2, "--count -1", []string{"prefill", address, "--count=-1"}},

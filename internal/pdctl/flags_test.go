@@ -202,13 +202,13 @@ func TestSelector(t *testing.T) {
 	if _, keys, _ := r.run("__complete", "drain", "decode", "-l", ""); !strings.Contains(keys, "rack=\n") || !strings.Contains(keys, "label:role=\n") || !strings.Contains(keys, "state=\n") {
 		t.Errorf("%s", keys)
 	}
-	r.want(0, "No instance fits.\n", "list", "--selector", "rack=5")
+	r.want(0, "No instance matches.\n", "list", "--selector", "rack=5")
 	r.want(0, "both/10.0.0.6:8100: drained\n", "drain", "both", "--selector", "rack=4")
 	r.want(1, "", "cordon", "both", "--selector", "rack=3")
 	r.want(0, "decode/10.0.0.8:8200: cordoned\ndecode/10.0.0.9:8200: cordoned\n", "cordon", "decode", "--selector", "rack=3")
-	r.want(0, "decode/10.0.0.8:8200: uncordoned; used again as it registers\n", "uncordon", "decode", "--selector", "state=cordon", "--selector", "zone=a")
+	r.want(0, "decode/10.0.0.8:8200: uncordoned; proxies use it again as it registers\n", "uncordon", "decode", "--selector", "state=cordon", "--selector", "zone=a")
 	r.want(0, "prefill/10.0.0.6:8100: removed\ndecode/10.0.0.6:8100: removed\n", "remove", "both", "--selector", "state=drain")
-	if errs := r.want(1, "", "drain", "prefill", "--selector", "rack=9"); !strings.Contains(errs, "no prefill instance fits --selector rack=9") {
+	if errs := r.want(1, "", "drain", "prefill", "--selector", "rack=9"); !strings.Contains(errs, "no prefill instance matches --selector rack=9") {
 		t.Errorf("%q", errs)
 	}
 	_, wide, _ := r.run("list", "-o", "wide", "-l", "zone=a")

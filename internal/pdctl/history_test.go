@@ -11,7 +11,7 @@ func TestHistory(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const x, y = "10.0.0.1:8200", "10.0.0.2:8200"
-	r.want(0, "Nothing is known.\n", "history")
+	r.want(0, "There is no history.\n", "history")
 	for _, a := range []string{x, y} {
 		r.put("/pd/decode/"+a, `{"v":1,"state":"ready","models":["m"]}`)
 	}
@@ -19,7 +19,7 @@ func TestHistory(t *testing.T) {
 	r.want(0, "decode/"+x+": drained for 1h0m0s\n", "drain", "decode", x, "--for", "1h", "--reason", "new \x1b[2Jdisks")
 	r.put("/pd/decode/"+x, `{"v":1,"state":"down","cause":"slow","models":["m"]}`)
 	r.want(0, "decode/"+y+": weight 20\n", "weight", "decode", y, "20")
-	r.want(0, "decode/"+x+": undrained; used again as it registers\n", "undrain", "decode", x)
+	r.want(0, "decode/"+x+": undrained; proxies use it again as it registers\n", "undrain", "decode", x)
 	if _, err := r.cli.Delete(t.Context(), "/pd/decode/"+y); err != nil {
 		t.Fatal(err)
 	}

@@ -38,14 +38,14 @@ func TestDrainAndCordon(t *testing.T) {
 	}
 	r.want(0, "decode/"+x+": cordoned for 1h0m0s; it was drained before\n", "cordon", "decode", x, "--for", "1h")
 	intents(instance.Cordon, instance.Drain)
-	r.want(0, "decode/"+x+": uncordoned; used again as it registers\n", "uncordon", "decode", x)
-	r.want(0, "decode/"+x+": there is no cordon; left as it is\n", "uncordon", "decode", x)
-	r.want(0, "decode/"+y+": undrained; used again as it registers\n", "undrain", "decode", y)
+	r.want(0, "decode/"+x+": uncordoned; proxies use it again as it registers\n", "uncordon", "decode", x)
+	r.want(0, "decode/"+x+": there is no cordon; nothing changed\n", "uncordon", "decode", x)
+	r.want(0, "decode/"+y+": undrained; proxies use it again as it registers\n", "undrain", "decode", y)
 	intents("", "")
 	r.want(1, "decode/10.0.0.9:1: failed: there is no such instance; see pdctl list\n", "undrain", "decode", "10.0.0.9:1")
 	// An orphan has no key, and serves.
 	r.want(0, "decode/10.0.0.9:1: drained\n", "drain", "decode", "10.0.0.9:1", "--force")
-	r.want(0, "decode/10.0.0.9:1: undrained; used again as it registers\n", "undrain", "decode", "10.0.0.9:1")
+	r.want(0, "decode/10.0.0.9:1: undrained; proxies use it again as it registers\n", "undrain", "decode", "10.0.0.9:1")
 	// With its time a weight ends, too.
 	r.want(0, "decode/"+x+": weight 20 for 1m0s\n", "weight", "decode", x, "20", "--for", "1m")
 	r.want(1, "decode/"+x+": failed: not done: decode/"+x+" has a weight of 20 beside its record, which would end together with it; lift the weight first, or leave out the time\n",
@@ -74,13 +74,13 @@ func TestDrainWait(t *testing.T) {
 	const x = "10.0.0.1:8200"
 	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
 	drain := []string{"drain", "decode", x, "--wait", "--timeout", "60s"}
-	free := "decode/" + x + ": free: no proxy has anything in flight there\n"
-	if errs := r.want(0, "decode/"+x+": drained\n"+free, drain...); !strings.Contains(errs, "no proxy is present") {
+	free := "decode/" + x + ": free: no proxy has requests in flight there\n"
+	if errs := r.want(0, "decode/"+x+": drained\n"+free, drain...); !strings.Contains(errs, "no proxy uses this etcd") {
 		t.Errorf("%q", errs)
 	}
 	revision := r.revision("/pd/override/decode/" + x)
 
-	// All free; the digest of one that went is not missed when it had proven it.
+	// All free; the digest of one that went is not missed when it had reported that it is free.
 	r.say("a", revision, `"decode/other:1":{"in_flight":3}`)
 	r.want(0, "decode/"+x+": drained already\n"+free, drain...)
 
@@ -104,7 +104,7 @@ func TestDrainWait(t *testing.T) {
 	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
 	r.gone("b")
-	if code := stop(false); code != 3 || out.has("proxy b:8000 (b) vanished before it had proven") != nil {
+	if code := stop(false); code != 3 || out.has("proxy b:8000 (b) vanished before it had reported") != nil {
 		t.Errorf("exit %d: %s", code, out)
 	}
 
@@ -112,7 +112,7 @@ func TestDrainWait(t *testing.T) {
 	r.say("b", revision-1, "")
 	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
-	r.want(0, "decode/"+x+": undrained; used again as it registers\n", "undrain", "decode", x)
+	r.want(0, "decode/"+x+": undrained; proxies use it again as it registers\n", "undrain", "decode", x)
 	if code := stop(false); code != 1 {
 		t.Errorf("exit %d: %s", code, out)
 	}
@@ -135,7 +135,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 		testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
 	}
 	r.etcd.Stop()
-	if code := endLate(false); code != 4 || late.has("is at 1; etcd does not answer. The drain stays in force") != nil {
+	if code := endLate(false); code != 4 || late.has("is at 1; etcd does not answer. The drain stays in effect") != nil {
 		t.Errorf("exit %d: %s", code, late)
 	}
 	testkit.Eventually(t, time.Minute, func() error { return waits.has("etcd does not answer, waiting on") })
@@ -157,8 +157,8 @@ func TestDrainWaitEndsWithItsDrain(t *testing.T) {
 	const x, y = "10.0.0.1:8200", "10.0.0.2:8200"
 	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
 	r.put("/pd/decode/"+y, `{"v":1,"state":"ready","models":["m"]}`)
-	if errs := r.want(0, "both/"+x+": drained\nboth/"+x+": free: no proxy has anything in flight there\n", "drain", "both", x, "--wait"); errs == "" {
-		t.Error("it is not said that nobody was asked")
+	if errs := r.want(0, "both/"+x+": drained\nboth/"+x+": free: no proxy has requests in flight there\n", "drain", "both", x, "--wait"); errs == "" {
+		t.Error("stderr does not say that pdctl waited for no proxy")
 	}
 	r.say("b", 1, "")
 	out, stop := r.background("drain", "decode", x, y, "--wait", "--for", "3s")

@@ -183,9 +183,9 @@ func TestImportLeavesWhatIsThere(t *testing.T) {
 		t.Errorf("exit %d: %s", code, errs)
 	}
 	for _, want := range []string{
-		"record prefill/10.0.0.1:8100: left out", "record prefill/10.0.0.2:8100: left out",
-		"record prefill/10.0.0.3:8100: something else is there", "pdctl get prefill/10.0.0.3:8100",
-		"pending decode/127.0.0.1:1: left out",
+		"record prefill/10.0.0.1:8100: skipped: the new etcd already has", "record prefill/10.0.0.2:8100: skipped: the new etcd already has",
+		"record prefill/10.0.0.3:8100: another value exists", "pdctl get prefill/10.0.0.3:8100",
+		"pending decode/127.0.0.1:1: skipped: the new etcd already has",
 	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("%q is not in\n%s", want, said)

@@ -40,10 +40,10 @@ func TestGet(t *testing.T) {
 		}
 	}
 	r.put("/pd/decode/10.0.0.7:8100", "")
-	if _, out, _ := r.run("get", "decode/10.0.0.7:8100"); !strings.Contains(out, "(empty: a bare registration)") || !strings.Contains(out, "none (static)") {
+	if _, out, _ := r.run("get", "decode/10.0.0.7:8100"); !strings.Contains(out, "(empty: a registration without a record)") || !strings.Contains(out, "none (static)") {
 		t.Errorf("bare:\n%s", out)
 	}
-	if errs := r.want(1, "", "get", "decode/10.0.0.9:1"); !strings.Contains(errs, "nothing of decode/10.0.0.9:1 is in etcd below /pd/") {
+	if errs := r.want(1, "", "get", "decode/10.0.0.9:1"); !strings.Contains(errs, "etcd has nothing about decode/10.0.0.9:1 below /pd/") {
 		t.Errorf("stderr %q", errs)
 	}
 }
@@ -60,7 +60,7 @@ func TestGetShowsWhatIsAround(t *testing.T) {
 		t.Fatal(errs)
 	}
 	code, out, errs := r.run("get", "decode", "10.0.0.8:8200")
-	for _, want := range []string{"\noverride\n", "10.0.0.1:8000        9  3          -     no answer yet: \\u001b[2J\n", "10.0.0.2:8000        9  -          -     -\n", "registered", "new disks"} {
+	for _, want := range []string{"\noverride\n", "10.0.0.1:8000        9  3          -           no answer yet: \\u001b[2J\n", "10.0.0.2:8000        9  -          -           -\n", "registered", "new disks"} {
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("exit %d, %q is not in\n%s%s", code, want, out, errs)
 		}
@@ -112,7 +112,7 @@ func TestListSaysWhatTheProxiesSay(t *testing.T) {
 		view      instance.View
 		reason    string
 	}{
-		{"no proxy", nil, instance.Unverified, "no proxy runs that could ask it"},
+		{"no proxy", nil, instance.Unverified, "no proxy is running that could ask it"},
 		{"an old proxy", []string{`{"applied":99,"address":"a:1"}`}, instance.Unverified, "each proxy asks it: see /status"},
 		{"verified by all", []string{`{"applied":99,"unverified":{}}`, `{"applied":99,"unverified":{"decode/10.0.0.2:1":"x"}}`}, "", ""},
 		{"one is behind", []string{`{"applied":1,"unverified":{}}`, `{"applied":99,"unverified":{}}`}, instance.Unverified, "each proxy asks it: see /status (verified by 1 of 2 proxies)"},

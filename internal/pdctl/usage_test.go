@@ -21,7 +21,7 @@ func TestUnreachableEtcd(t *testing.T) {
 			if code != 1 || out != "" {
 				t.Errorf("exit %d, output %q", code, out)
 			}
-			for _, want := range []string{"asked: " + port, "--etcd-endpoints", "Start etcd", "connection refused"} {
+			for _, want := range []string{"Tried: " + port, "--etcd-endpoints", "Start etcd", "connection refused"} {
 				if !strings.Contains(errs, want) {
 					t.Errorf("%q is not in %q", want, errs)
 				}
@@ -74,7 +74,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"add", "prefill", "h:1", "--model", "m", "--no-verify"}, "cannot be checked"},
 		{[]string{"add", "prefill", "h:1", "--connector", "teleport", "--no-verify"}, `--connector: unknown connector "teleport": known are plain, nixl`},
 		{[]string{"add", "prefill", "h:1", "--block"}, "--block needs --wait"},
-		{[]string{"add", "prefill", "h:1", "--wait", "--strict-model"}, "--strict-model cannot wait"},
+		{[]string{"add", "prefill", "h:1", "--wait", "--strict-model"}, "--strict-model and --wait exclude each other"},
 		{[]string{"add", "prefill", "127.0.0.1:1", "--etcd-endpoints", "10.0.0.1:2379"}, "is a loopback address"},
 		{[]string{"remove", "prefill"}, "requires at least 2 arg"},
 		{[]string{"remove", "all", "h:1"}, `use "prefill", "decode" or "both"`},

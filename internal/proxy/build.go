@@ -259,7 +259,7 @@ func (b *builder) makeRoutes() {
 func (b *builder) dataRoutes() httpapi.DataHandlers {
 	h := b.handler
 	return httpapi.DataHandlers{
-		Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.Question, Stored: h.Stored, Explain: h.Explain, Requests: h.Requests,
+		Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.PassthroughGet, Stored: h.Stored, Explain: h.Explain, Requests: h.Requests,
 		FanOut: func(endpoint string) forward.HandlerFunc { return h.FanOut(endpoint, b.watcher.Snapshot) },
 		Models: func(id func(*http.Request) string) forward.HandlerFunc {
 			return h.Models(b.watcher.Snapshot, id)

@@ -69,7 +69,7 @@ func TestCures(t *testing.T) {
 			if err := node.Engine.Kill(); err != nil {
 				w.t.Fatal(err)
 			}
-			f := w.finds("engine", decode, "its engine is dead, and its agent lives", "restart the engine on 127.0.0.1", "with no restart of its own")
+			f := w.finds("engine", decode, "its engine is dead, and its agent is alive", "restart the engine on 127.0.0.1", "the agent registers it again by itself, without a restart")
 			if code, _ := w.types(f.Commands[0]); code != 7 {
 				w.t.Errorf("%s: exit %d, want 7: it refuses", f.Commands[0], code)
 			}
@@ -126,7 +126,7 @@ func TestCures(t *testing.T) {
 			if code, out := w.types("pdctl weight decode " + node.Address + " 100"); code != 0 {
 				w.t.Errorf("%s", out)
 			}
-			f := w.finds("proxy", "proxy "+p.Address, "it is stale: it has applied revision", "see whether its machine reaches etcd and its process runs (not stopped)", "pdctl wait --revision")
+			f := w.finds("proxy", "proxy "+p.Address, "it is stale: it has applied revision", "check that its machine reaches etcd, and that its process runs (not stopped)", "pdctl wait --revision")
 			if err := p.Signal(syscall.SIGCONT); err != nil {
 				w.t.Fatal(err)
 			}

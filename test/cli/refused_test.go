@@ -151,7 +151,7 @@ func TestRefusedAgents(t *testing.T) {
 	w.agent("wrong", nil, "--role", "decode", "--address", other.Address())
 	w.finds("conflict", "decode/"+decode, "the one on "+host+" is not registered", `another host holds this key (host id "d1"`, "pdctl get decode/"+decode, "(on "+host+": agent drain --role decode --address "+decode+")")
 	w.finds("agent", "decode/"+gone, "its agent on "+host+" is probing, and its registration idle", "refused", "(on "+host+": agent status --role decode --address "+gone+")")
-	w.finds("model", "decode/"+other.Address(), "serves llama, not "+modelName, "start the engine with the wanted model")
+	w.finds("model", "decode/"+other.Address(), "serves llama, not "+modelName, "start the engine with the right model")
 
 	if err := taker.Stop(t.Context()); err != nil {
 		t.Error(err)

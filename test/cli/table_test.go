@@ -60,7 +60,7 @@ var examples = map[string]example{
 	"pdctl weight decode 10.0.0.8:8200 300":                                      {want: []string{"decode/10.0.0.8:8200: weight 300"}},
 	"pdctl weight prefill 10.0.0.7:8100 10.0.0.8:8100 0 --for 1h":                {want: []string{"prefill/10.0.0.7:8100: weight 0 for 1h0m0s", "prefill/10.0.0.8:8100: weight 0 for 1h0m0s"}},
 	"pdctl weight both 10.0.0.6:8100 50 --for 30m":                               {want: []string{"both/10.0.0.6:8100: weight 50 for 30m0s"}},
-	"pdctl weight decode 10.0.0.8:8200 default":                                  {before: []string{"pdctl weight decode 10.0.0.8:8200 300"}, want: []string{"decode/10.0.0.8:8200: its own weight is in force"}},
+	"pdctl weight decode 10.0.0.8:8200 default":                                  {before: []string{"pdctl weight decode 10.0.0.8:8200 300"}, want: []string{"decode/10.0.0.8:8200: its own weight applies"}},
 	"pdctl wait --revision 4711":                                                 {want: []string{"applied by 1 proxy"}},
 	"pdctl wait --revision 4711 --timeout 30s":                                   {want: []string{"applied by 1 proxy"}},
 	"pdctl wait --revision $(pdctl status -o json | jq .revision)":               {want: []string{"applied by 1 proxy"}},
@@ -69,7 +69,7 @@ var examples = map[string]example{
 	"pdctl list": {want: []string{"prefill  10.0.0.7:8100", "decode   10.0.0.8:8200", "leased", modelName}},
 	"pdctl list -o wide --selector state=ready --selector rack=3": {want: []string{"decode  10.0.0.8:8200", "decode  10.0.0.9:8200", "LABELS", "rack=3", "0.32.0"}},
 	"pdctl drain decode --selector rack=3 --dry-run": {
-		want: []string{"decode/10.0.0.8:8200: would be: drained", "Dry run: nothing is written.", "at revision 4711", "if      /pd/override/decode/10.0.0.9:8200 is not there", "put     /pd/override/decode/10.0.0.9:8200"},
+		want: []string{"decode/10.0.0.8:8200: would be: drained", "Dry run: nothing is written.", "at revision 4711", "if      /pd/override/decode/10.0.0.9:8200 does not exist", "put     /pd/override/decode/10.0.0.9:8200"},
 	},
 	`pdctl drain decode --selector rack=3 --reason "the rack's power" -o yaml`: {want: []string{"results:", "  - role: decode", "    address: 10.0.0.8:8200", "    outcome: drained"}},
 	"pdctl list decode": {want: []string{"decode  10.0.0.8:8200", "decode  10.0.0.6:8100"}},
@@ -122,7 +122,7 @@ var examples = map[string]example{
 
 	"pdctl auth init --dry-run": {want: []string{"# Nothing is changed.", "etcdctl role add pd-proxy", "etcdctl auth enable"}},
 	"pdctl auth init --apply --password-file pd-proxy=proxy.pass --password-file root=root.pass": {
-		alone: true, want: []string{"pd-proxy: its password is that of its file", "pd-operator: password ", "authentication is on"},
+		alone: true, want: []string{"pd-proxy: created with the password of its file", "pd-operator: password ", "authentication is on"},
 	},
 	"pdctl --etcd-endpoints https://10.0.0.1:2379 --etcd-ca ca.pem auth init --apply": {
 		set: (*stage).secure, want: []string{"root: password ", "authentication is on"},

@@ -22,9 +22,9 @@ var (
 func TestCommandLinePage(t *testing.T) {
 	t.Parallel()
 	var page strings.Builder
-	page.WriteString("# Command lines\n\nThis page is what `--help` prints. `make reference` writes it from the programs, and a test holds it to them. Do not edit\n" +
-		"it by hand. [cli.md](../cli.md) shows how `pdctl` is used, [agent.md](../agent.md) the agent.\n\n" +
-		"Every flag of `pdctl` that is about etcd stands once, with `pdctl` itself. Every command takes it.\n")
+	page.WriteString("# Command lines\n\nThis page has the output of `--help`. `make reference` writes it from the programs, and a test compares it with them. Do not edit\n" +
+		"it by hand. [cli.md](../cli.md) describes how to use `pdctl`, and [agent.md](../agent.md) the agent.\n\n" +
+		"The flags of `pdctl` for etcd are listed only once, with `pdctl` itself. Every command accepts them.\n")
 	for _, program := range []string{"proxy", "agent", "pdctl"} {
 		describe(t, &page, program)
 	}

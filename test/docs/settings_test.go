@@ -14,24 +14,24 @@ import (
 
 const settingsPage = `# Settings
 
-This page is made from the tables of the programs. ` + "`make reference`" + ` writes it, and a test holds it to them. Do not edit it by hand.
+` + "`make reference`" + ` writes this page from the tables of the programs, and a test compares it with them. Do not edit it by hand.
 
-Each setting has one name. The flag ` + "`--etcd-prefix`" + ` is the variable ` + "`PD_ETCD_PREFIX`" + ` and, in the YAML file of ` + "`--config`" + `, the
-key ` + "`etcd-prefix`" + `. A flag wins over a variable, that over the file, that over the default. A variable that is set but empty counts
-as not set. A key that no setting has is an error, which names the one that was probably meant.
+Each setting has one name. The flag ` + "`--etcd-prefix`" + ` is also the variable ` + "`PD_ETCD_PREFIX`" + `, and the key ` + "`etcd-prefix`" + ` in the YAML
+file of ` + "`--config`" + `. Flags win over variables, variables over the file, and the file over the default. An empty variable
+counts as not set. An unknown key is an error; the message names the most similar setting.
 
-` + "`--print-config`" + ` prints what is in force, and behind each value where it is from. What it prints is a file that ` + "`--config`" + ` takes.
-Secrets are masked and commented out: they are not in that file.
+` + "`--print-config`" + ` prints all values, each with its source. ` + "`--config`" + ` can read the output as a file.
+Secrets are masked and commented out.
 
-| takes | is written |
+| takes | written as |
 |---|---|
-| string | as it is |
+| string | the text itself |
 | number | ` + "`4`" + ` |
 | size | ` + "`33554432`, `512KiB`, `64MiB`" + ` |
 | duration | ` + "`500ms`, `30s`, `5m`" + `, or a number of seconds |
 | on\|off | ` + "`on`, `off`" + `, also ` + "`true`, `yes`, `1` and `false`, `no`, `0`" + `; the flag alone is ` + "`on`" + ` |
 | list | ` + "`a,b`" + `, the flag repeated, or a list in the file |
-| item | the same, but a flag's value is one item, which may have commas |
+| item | like a list, but the value of a flag is one item, which may contain commas |
 | json list | ` + "`[\"a\",\"b\"]`" + ` or ` + "`a,b`" + `, or a list in the file |
 `
 
@@ -44,9 +44,9 @@ func TestSettingsPage(t *testing.T) {
 		name, about string
 		table       settings.Table
 	}{
-		{"proxy", "The flags of the example proxies are taken besides; [migrate](../migrate/README.md) has them.", new(config.Proxy).Settings()},
+		{"proxy", "The proxy also accepts the flags of the example proxies; [migrate](../migrate/README.md) lists them.", new(config.Proxy).Settings()},
 		{"agent", "The agent looks for missing settings in the engine's command and environment before it uses the default ([agent.md](../agent.md#where-settings-are-found)).", setup.Settings()},
-		{"pdctl", "The file is that of `--config`, else `pdmesh/pdctl.yaml` in `$XDG_CONFIG_HOME` or `~/.config`, if it is there; `--config=` reads none. What engines are asked with is for `add` and `doctor`. All other flags are said with the command.", pdctl.Settings()},
+		{"pdctl", "`--config` names the file. The default is `pdmesh/pdctl.yaml` in `$XDG_CONFIG_HOME` or `~/.config`, if it exists; `--config=` reads no file. The settings for engines are for `add` and `doctor`. All other flags belong to one command; [cli.md](cli.md) has them.", pdctl.Settings()},
 	} {
 		page.WriteString("\n## " + p.name + "\n\n" + p.about + "\n" + p.table.Reference(3))
 	}

@@ -39,16 +39,16 @@ func newDescs() descs {
 	}
 	return descs{
 		info:          d("info", "Always 1; the instance and the agent's version are in the labels.", "role", "instance", "version"),
-		phase:         d("phase", "1 for the phase that the agent is in, 0 for the others.", "phase"),
-		registration:  d("registration_phase", "1 for the phase that the registration in etcd is in, 0 for the others.", "phase"),
-		engineUp:      d("engine_up", "1 while the engine answers as it should."),
+		phase:         d("phase", "1 for the present phase of the agent, 0 for the others.", "phase"),
+		registration:  d("registration_phase", "1 for the present phase of the registration in etcd, 0 for the others.", "phase"),
+		engineUp:      d("engine_up", "1 while the engine answers its probes correctly, else 0."),
 		renewals:      d("lease_renewals_total", "Renewals of the lease that etcd confirmed."),
 		failures:      d("lease_renewal_failures_total", "Renewals that etcd did not confirm in time; the same lease is tried again."),
-		lost:          d("leases_lost_total", "Leases that etcd said to be gone while the agent lived."),
-		registrations: d("registrations_total", "Times the key was written under a new lease."),
-		conflicts:     d("registration_conflicts_total", "Times the key was found to be held by another agent."),
-		starts:        d("engine_starts_total", "Times the agent has started the engine; absent where somebody else does."),
-		age:           d("lease_last_renewal_age_seconds", "Since etcd last confirmed the lease; absent before it ever did."),
+		lost:          d("leases_lost_total", "Leases that had ended in etcd while the agent was running."),
+		registrations: d("registrations_total", "Times that the key was written under a new lease."),
+		conflicts:     d("registration_conflicts_total", "Times that another agent had the key."),
+		starts:        d("engine_starts_total", "Times that the agent has started the engine; absent if the agent does not start it."),
+		age:           d("lease_last_renewal_age_seconds", "Time since etcd last confirmed the lease; absent before the first time."),
 	}
 }
 

@@ -31,12 +31,12 @@ func (b Bridge) Register(reg prometheus.Registerer) {
 	}
 	reg.MustRegister(collector{
 		bridge:    b,
-		instances: d("instances", "Engines that are registered by their pings."),
+		instances: d("instances", "Engines that are registered because they send pings."),
 		counters: [4]*prometheus.Desc{
-			d("pings_total", "Pings of engines that were followed."),
-			d("refused_total", "Messages that were not followed: no ping, or of an engine that is not taken."),
-			d("registrations_total", "Registrations that a ping began."),
-			d("lost_total", "Registrations that ended, because the pings did or the engine came back with other addresses."),
+			d("pings_total", "Pings of engines that the bridge accepted."),
+			d("refused_total", "Messages that the bridge refused: no ping, or from an engine that it does not register."),
+			d("registrations_total", "Registrations that began with a ping."),
+			d("lost_total", "Registrations that ended because the pings ended, or because the engine returned with other addresses."),
 		},
 	})
 }

@@ -16,9 +16,10 @@ type Request struct {
 	IncludeUsage bool
 	// MaxTokens is the effective limit, 0 if the client named none.
 	MaxTokens int64
-	// CutReason says why a prefill that is cut after one token may be refused though
-	// the request is right, "" if it may not: alone.ForcedTool, as half a call cannot be
-	// parsed (protocol rule R1c), or alone.ThinkingBudget, which is more than one token.
+	// CutReason says why an engine may refuse the prefill leg, which is cut after one
+	// token, although the request is valid; "" if it may not. It is alone.ForcedTool (vLLM
+	// before 0.33 may answer 400 to half of a tool call), or alone.ThinkingBudget (the
+	// budget is more than one token).
 	CutReason string
 	// KeepPriority lets the client's own "priority" through to the engines.
 	KeepPriority bool

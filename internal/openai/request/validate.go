@@ -147,9 +147,9 @@ func readToolChoice(r *Request) {
 	}
 }
 
-// readBypass finds the requests that P/D cannot carry safely: engines return
-// the hand-over of the first prompt only, and decode engines have crashed on
-// the rest (protocol rule R3, CVE-2026-94623).
+// readBypass finds the requests that prefill and decode cannot split safely. vLLM's
+// answer to several prompts has only the hand-over of the first prompt, and decode engines
+// that got a hand-over have crashed on such requests (CVE-2026-94623).
 func readBypass(r *Request) error {
 	n, hasN, err := r.integer(FieldN)
 	if err != nil {

@@ -88,11 +88,11 @@ func promptNames(k openai.Kind) []string {
 	return []string{"prompt_tokens"}
 }
 
-// SetCachedTokens gives the answer, or the data of an event, with the numbers
-// about the prefix cache replaced where they stand. A decode instance counts the
-// whole prompt as cached and nothing as put into the cache, since it was computed
-// elsewhere: the prefill instance's numbers are the true ones (protocol rule
-// R10). Without anything to replace the same bytes come back.
+// SetCachedTokens replaces the numbers about the prefix cache in an answer, or in the data
+// of an event. A decode instance did not compute the prompt, so vLLM counts the whole
+// prompt as cached there, and nothing as put into the cache. The numbers of the prefill
+// instance are the true ones. (llm-d's sidecar, vllm-ascend's proxy and vllm-router
+// replace them too.) If there is nothing to replace, the result is the same bytes.
 func SetCachedTokens(k openai.Kind, answer []byte, c Cached) []byte {
 	if k == openai.Messages {
 		return setMessageUsage(answer, c)

@@ -6,9 +6,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// Aborted tells an answer, or an event, of /v1/completions or /v1/chat/completions
-// that ends without a token: its choices have the finish reason "abort" and say nothing
-// (protocol rule R11). An engine that shuts down sends it with status 200.
+// Aborted tells whether an answer, or an event, of /v1/completions or /v1/chat/completions
+// ends without a token: its choices have the finish reason "abort" and no content. vLLM
+// answers so, with status 200, to a request that arrives while it drains before it exits.
 func Aborted(b []byte) bool {
 	if !bytes.Contains(b, []byte(`"abort"`)) {
 		return false
@@ -25,7 +25,7 @@ func Aborted(b []byte) bool {
 	return ended > 0 && !said
 }
 
-// StopsBy tells whether a choice of an answer, or of an event, has the stop reason.
+// StopsBy tells whether a choice of an answer, or of an event, has the given stop reason.
 func StopsBy(b []byte, reason string) bool {
 	quoted := `"` + reason + `"`
 	if !bytes.Contains(b, []byte(quoted)) {

@@ -34,7 +34,7 @@ Authentication applies to the whole etcd: every other program that uses it, such
 Mooncake, then needs a user too.
 
 Without --apply, pdctl prints etcdctl commands that do the same, and changes nothing. With
---apply it generates the passwords that no --password-file names, and prints them once.
+--apply it generates each password that no --password-file has, and prints it once.
 It keeps existing roles and users: it adds missing permissions to roles, and changes the
 password of a user only if a file names a new one. If authentication is already on, use
 --etcd-username root.`
@@ -82,8 +82,8 @@ func Command(s *session.Session) *cobra.Command {
 		}),
 	}
 	fs := init.Flags()
-	fs.BoolVar(&dry, "dry-run", false, "print the commands and change nothing (what happens without --apply)")
-	fs.BoolVar(&apply, "apply", false, "do it")
+	fs.BoolVar(&dry, "dry-run", false, "print the commands and change nothing; the default without --apply")
+	fs.BoolVar(&apply, "apply", false, "make the changes")
 	fs.StringArrayVar(&files, "password-file", nil, "USER=FILE: the password of a user, in the first line of a file; may be repeated")
 	auth.AddCommand(init)
 	return auth
@@ -145,7 +145,7 @@ func printAuth(s *session.Session, u *users) {
 // repeated.
 func applyAuth(ctx context.Context, s *session.Session, u *users) error {
 	if !s.Etcd.TLS.Used() && !s.Etcd.Local() {
-		return cli.Wrongf("passwords would cross the network in clear: give https:// endpoints and --etcd-ca, or run this on etcd's own machine")
+		return cli.Wrongf("passwords would go over the network unencrypted: give https:// endpoints and --etcd-ca, or run this on etcd's own machine")
 	}
 	conn, err := s.Connect(ctx)
 	if err != nil {
@@ -217,13 +217,13 @@ func (x *authSteps) user(name string) error {
 		if _, err := x.cli.UserChangePassword(x.ctx, name, password); err != nil {
 			return err
 		}
-		x.say("%s: was there; its password is that of its file now", name)
+		x.say("%s: existed; its password is now that of its file", name)
 	case errors.Is(err, rpctypes.ErrUserAlreadyExist):
-		x.say("%s: was there and keeps its password", name)
+		x.say("%s: existed, and keeps its password", name)
 	case err != nil:
 		return err
 	case given:
-		x.say("%s: its password is that of its file", name)
+		x.say("%s: created with the password of its file", name)
 	default:
 		x.say("%s: password %s", name, password)
 	}

@@ -149,12 +149,12 @@ func condition(c *pb.Compare) string {
 	switch c.Target {
 	case pb.Compare_CREATE:
 		if c.GetCreateRevision() == 0 && c.Result == pb.Compare_EQUAL {
-			return key + " is not there"
+			return key + " does not exist"
 		}
 		return fmt.Sprintf("%s: created at revision %s %d", key, sign(c), c.GetCreateRevision())
 	case pb.Compare_MOD:
 		if c.Result == pb.Compare_EQUAL {
-			return fmt.Sprintf("%s is as at revision %d", key, c.GetModRevision())
+			return fmt.Sprintf("%s has not changed since revision %d", key, c.GetModRevision())
 		}
 		return fmt.Sprintf("%s: revision %s %d", key, sign(c), c.GetModRevision())
 	case pb.Compare_LEASE:

@@ -75,7 +75,7 @@ func follow(ctx context.Context, s *session.Session, k instance.Key, f eventsFla
 		return err
 	}
 	if _, ok := publishers[f.rank]; f.rank >= 0 && !ok {
-		return fmt.Errorf("%s has no rank %d that publishes; those that do: %v", k, f.rank, slices.Sorted(maps.Keys(publishers)))
+		return fmt.Errorf("%s publishes no events of rank %d; ranks that it publishes: %v", k, f.rank, slices.Sorted(maps.Keys(publishers)))
 	}
 	if f.rank >= 0 {
 		publishers = map[int]kvevents.Publisher{f.rank: publishers[f.rank]}
@@ -120,9 +120,9 @@ func findPublishers(ctx context.Context, s *session.Session, k instance.Key) (ma
 	case len(publishers) > 0:
 		return publishers, nil
 	case err != nil:
-		return nil, fmt.Errorf("%s does not say where it publishes KV events, nor does its record: %w", k, err)
+		return nil, fmt.Errorf("cannot find out where %s publishes KV events: its record does not say, and asking it failed: %w", k, err)
 	}
-	return nil, fmt.Errorf("%s publishes no KV events, as far as it and its record say: start the engine with --kv-events-config (docs/kv-events.md)", k)
+	return nil, fmt.Errorf("%s publishes no KV events, according to the engine and its record: start the engine with --kv-events-config (docs/kv-events.md)", k)
 }
 
 // record reads the instance that stands at a key.
@@ -170,7 +170,7 @@ func (t *eventsPrinter) tail(p kvevents.Publisher, of string) *kvevents.Tail {
 			t.say(out("Missed %d messages (last: %d, current: %d)%s\n", missed, last, current, of))
 		},
 		Backwards: func(last, current uint64) {
-			t.say(out("The engine has begun anew (last: %d, current: %d)%s\n", last, current, of))
+			t.say(out("The engine has started again (last: %d, current: %d)%s\n", last, current, of))
 		},
 		Batch: func(_ uint64, payload []byte) { t.batch(payload, of) },
 		Lost: func(err error, again time.Duration) {

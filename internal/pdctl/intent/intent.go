@@ -46,12 +46,12 @@ that time. If an instance is both drained and cordoned, the last command counts.
 const undrainHelp = `undrain lifts a drain: proxies use the instance again, as it registers.
 
 It does not lift a cordon or a removal; that is an error (exit 1). An instance that is not
-drained is left as it is.`
+drained is not changed.`
 
 const uncordonHelp = `uncordon lifts a cordon: proxies use the instance again, as it registers.
 
 It does not lift a drain or a removal; that is an error (exit 1). An instance that is not
-cordoned is left as it is.`
+cordoned is not changed.`
 
 // intentFlags are those of drain, cordon and weight.
 type intentFlags struct {
@@ -208,7 +208,7 @@ func intend(ctx context.Context, s *session.Session, keys []instance.Key, state 
 	waited := awaitFree(ctx, s, conn, revision, drained, f.limit)
 	for i := range results {
 		if waited == nil && results[i].Outcome != "failed" {
-			results[i].Outcome, results[i].Text = "free", "free: no proxy has anything in flight there"
+			results[i].Outcome, results[i].Text = "free", "free: no proxy has requests in flight there"
 			s.Line(results[i])
 		}
 	}
@@ -227,8 +227,8 @@ func lift(ctx context.Context, s *session.Session, keys []instance.Key, state in
 	results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
 		return conn.Store.Intents.Lift(ctx, k, state, reason)
 	}, func(r *session.Result, done store.IntentResult) {
-		if r.Outcome, r.Text = "already", fmt.Sprintf("there is no %s; left as it is", state); done.Changed {
-			r.Outcome, r.Text = "un"+string(state)+"ed", "un"+string(state)+"ed; used again as it registers"
+		if r.Outcome, r.Text = "already", fmt.Sprintf("there is no %s; nothing changed", state); done.Changed {
+			r.Outcome, r.Text = "un"+string(state)+"ed", "un"+string(state)+"ed; proxies use it again as it registers"
 		}
 	})
 	return s.Finish(results)

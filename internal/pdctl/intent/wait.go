@@ -80,7 +80,7 @@ func waitApplied(ctx context.Context, s *session.Session, revision int64, limit 
 		return err
 	}
 	if len(state.Vanished) > 0 {
-		fmt.Fprintf(s.Out.Stderr, "Note: not waited for, having vanished meanwhile: %s\n", strings.Join(state.Vanished, ", "))
+		fmt.Fprintf(s.Out.Stderr, "Note: pdctl did not wait for these proxies, which vanished meanwhile: %s\n", strings.Join(state.Vanished, ", "))
 	}
 	if s.Out.Structured() {
 		return s.Out.Write(map[string]any{"revision": revision, "proxies": state.Done})
@@ -115,23 +115,23 @@ func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revi
 		if len(state.Vanished) > 1 {
 			it = "they"
 		}
-		vanished = fmt.Sprintf("%s %s before %s had proven that nothing is in flight there, and may still hold requests", strings.Join(state.Vanished, ", "), verb, it)
+		vanished = fmt.Sprintf("%s %s before %s had reported that no requests are in flight there, and may still have requests", strings.Join(state.Vanished, ", "), verb, it)
 	}
 	switch {
 	case errors.Is(err, errTimeout):
-		text := fmt.Sprintf("after %s not free: %s", limit, strings.Join(state.Open, "; "))
+		text := fmt.Sprintf("not idle after %s: %s", limit, strings.Join(state.Open, "; "))
 		if vanished != "" {
 			text += "; " + vanished
 		}
-		return cli.Exit(fmt.Errorf("%s. The drain stays in force", text), exitTimeout)
+		return cli.Exit(fmt.Errorf("%s. The drain stays in effect", text), exitTimeout)
 	case errors.Is(err, errInterrupted):
-		return fmt.Errorf("%w. The drain stays in force", err)
+		return fmt.Errorf("%w. The drain stays in effect", err)
 	case err != nil:
 		return err
 	case vanished != "":
-		return cli.Exit(fmt.Errorf("%s. The drain stays in force", vanished), exitVanished)
+		return cli.Exit(fmt.Errorf("%s. The drain stays in effect", vanished), exitVanished)
 	case state.Done == 0:
-		fmt.Fprintln(s.Out.Stderr, "Note: no proxy is present at this etcd, so nobody was asked.")
+		fmt.Fprintln(s.Out.Stderr, "Note: no proxy uses this etcd, so pdctl waited for none.")
 	}
 	return nil
 }

@@ -40,11 +40,11 @@ func Weight(s *session.Session) *cobra.Command {
 			if args[last] != "default" {
 				n, err := strconv.Atoi(args[last])
 				if err != nil || n < 0 {
-					return cli.Wrongf("%q is no weight: give a whole number from 0 up, or \"default\", behind the addresses", instance.Printable(args[last], 80))
+					return cli.Wrongf("%q is not a weight: after the addresses, give a whole number of 0 or more, or \"default\"", instance.Printable(args[last], 80))
 				}
 				weight = &n
 			} else if f.wish.For > 0 {
-				return cli.Wrongf("--for goes with a weight, not with default")
+				return cli.Wrongf("--for needs a weight, and cannot be used with default")
 			}
 			keys, err := s.ChosenKeys(cmd.Context(), args[:last])
 			if err != nil {
@@ -69,7 +69,7 @@ func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int,
 	}, func(r *session.Result, _ store.IntentResult) {
 		switch {
 		case n == nil:
-			r.Outcome, r.Text = "lifted", "its own weight is in force"
+			r.Outcome, r.Text = "lifted", "its own weight applies"
 		case wish.For > 0:
 			r.Outcome, r.Text = "weighted", fmt.Sprintf("weight %d for %s", *n, wish.For)
 		default:

@@ -179,7 +179,7 @@ func (a *adder) one(ctx context.Context, k instance.Key) session.Result {
 	}
 	r.Outcome, r.Text = "added", "added, serves "+output.ShortModels(r.Models)
 	if f.noVerify {
-		r.Text = "added unverified; proxies use it when it answers them"
+		r.Text = "added without verification; proxies use it when it answers"
 	}
 	return r
 }
@@ -197,13 +197,13 @@ func advice(err error) string {
 	if !mayComeUp(err) {
 		return ""
 	}
-	return "; start it, or use --wait to have it added when it answers"
+	return "; start it, or use --wait to add it when it answers"
 }
 
 // already tells that an entry was there. One that cannot be used is a failure: an
 // operator who adds wants an instance that serves.
 func (a *adder) already(ctx context.Context, r session.Result) session.Result {
-	r.Outcome, r.Text = "already", "is there already; left as it is"
+	r.Outcome, r.Text = "already", "already exists; not changed"
 	snap, err := a.conn.Store.Reader.Snapshot(ctx)
 	if err != nil {
 		return r
@@ -212,9 +212,9 @@ func (a *adder) already(ctx context.Context, r session.Result) session.Result {
 	switch {
 	case !ok:
 	case in.View == instance.Rejected:
-		return r.Failed("is there already, but rejected: %s; take it out with pdctl remove, then add it", instance.Printable(in.Reason, 300))
+		return r.Failed("already exists, but is rejected: %s; remove it with pdctl remove, then add it", instance.Printable(in.Reason, 300))
 	case output.Effective(in) != string(instance.Ready):
-		r.Text = "is there already (" + output.Effective(in) + "); left as it is"
+		r.Text = "already exists (" + output.Effective(in) + "); not changed"
 	}
 	return r
 }

@@ -57,9 +57,9 @@ func (f *addFlags) check(s *session.Session, keys []instance.Key) error {
 	case f.noVerify && f.model != "":
 		return cli.Wrongf("--model cannot be checked with --no-verify")
 	case f.strict && f.wait != "":
-		return cli.Wrongf("--strict-model cannot wait: the proxy that adds it later compares as usual")
+		return cli.Wrongf("--strict-model and --wait exclude each other: the proxy that adds the instance later compares names as usual")
 	case f.block && s.Dry.On:
-		return cli.Wrongf("--dry-run and --block exclude each other: nothing is added that could be waited for")
+		return cli.Wrongf("--dry-run and --block exclude each other: a dry run adds nothing to wait for")
 	case f.block && f.wait == "":
 		return cli.Wrongf("--block needs --wait")
 	}
@@ -82,7 +82,7 @@ func (f *addFlags) check(s *session.Session, keys []instance.Key) error {
 	}
 	for _, k := range keys {
 		if instance.IsLoopback(k.Address) && !s.Etcd.Local() && !f.loop {
-			return cli.Wrongf("%s is a loopback address, but etcd is on another machine, whose proxies would look for it on their own: give the address others reach it by, or --allow-loopback", k.Address)
+			return cli.Wrongf("%s is a loopback address, but etcd is on another machine, and proxies there would connect to themselves: give an address that other machines can reach, or --allow-loopback", k.Address)
 		}
 	}
 	return nil
@@ -104,7 +104,7 @@ func (f *addFlags) readPorts(dialect string, role instance.Role) error {
 			return cli.Wrongf("--%s: %w", flag.name, err)
 		}
 		if list == nil {
-			return cli.Wrongf("--%s is missing: give the ports of LMCache's pd_peer_init_port and pd_peer_alloc_port, one of each for every rank; without them no prefill instance can send", flag.name)
+			return cli.Wrongf("--%s is missing: give the ports of LMCache's pd_peer_init_port and pd_peer_alloc_port, one of each for every rank; without them no prefill instance can send its KV cache", flag.name)
 		}
 		lists[i] = list
 	}

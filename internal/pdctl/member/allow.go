@@ -53,9 +53,9 @@ func allow(ctx context.Context, s *session.Session, keys []instance.Key, reason 
 		case err != nil:
 			r = r.Failed("%w", err)
 		case !removed:
-			r = r.Failed("it is not removed; nothing was done")
+			r = r.Failed("it is not removed; nothing changed")
 		default:
-			r.Outcome, r.Text = "allowed", "allowed; used again as soon as it registers"
+			r.Outcome, r.Text = "allowed", "allowed; proxies use it again when it registers"
 		}
 		results = append(results, r)
 		s.Line(r)

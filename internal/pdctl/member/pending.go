@@ -40,7 +40,7 @@ func (a *adder) pending(ctx context.Context, k instance.Key, rec instance.Record
 // warnWithoutProxy says so when no proxy is there that could add what waits.
 func (a *adder) warnWithoutProxy(ctx context.Context) {
 	if proxies, err := a.conn.Store.Reader.Proxies(ctx); err == nil && len(proxies) == 0 {
-		fmt.Fprintln(a.Out.Stderr, "Note: no proxy is running at this etcd; the first one that starts will add what is waiting.")
+		fmt.Fprintln(a.Out.Stderr, "Note: no proxy uses this etcd now; the first proxy that starts will process the pending adds.")
 	}
 }
 
@@ -52,7 +52,7 @@ func (a *adder) block(ctx context.Context, waiting map[instance.Key]bool) (map[i
 	for len(waiting) > 0 {
 		select {
 		case <-ctx.Done():
-			return nil, errors.New("interrupted; the pending adds stay (pdctl remove takes them back)")
+			return nil, errors.New("interrupted; the pending adds stay (pdctl remove deletes them)")
 		case <-tick.C:
 		}
 		snap, err := a.conn.Store.Reader.Snapshot(ctx)
@@ -77,7 +77,7 @@ func (a *adder) block(ctx context.Context, waiting map[instance.Key]bool) (map[i
 			case pending[k]:
 				continue
 			default:
-				r = r.Failed("no longer waited for: its time was up, or somebody removed it")
+				r = r.Failed("the pending add has ended: its time is over, or somebody removed it")
 			}
 			settled[k] = r
 			delete(waiting, k)

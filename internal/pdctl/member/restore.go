@@ -11,24 +11,24 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const orderHelp = `%s tells every proxy what to do with what it kept from a former etcd.
+const orderHelp = `%s tells every proxy what to do with the keys that it kept from a former etcd.
 
 When etcd is wiped, or another one takes its place, proxies keep the static instances
 and the overrides that the new etcd lacks, and show them in /status. "pdctl restore"
-has the proxies write these to the new etcd, where it has nothing of its own.
-"pdctl forget" has the proxies drop them.
+makes the proxies write these to the new etcd, unless it has a value of its own.
+"pdctl forget" makes the proxies drop them.
 
 It works on the instances given, or on everything with --all. pdctl does not wait for
 the proxies; their /status shows the result.`
 
 // Restore makes the command restore.
 func Restore(s *session.Session) *cobra.Command {
-	return orderCommand(s, "restore", "have proxies write back what a wiped etcd has lost")
+	return orderCommand(s, "restore", "make proxies write back what a wiped etcd has lost")
 }
 
 // Forget makes the command forget.
 func Forget(s *session.Session) *cobra.Command {
-	return orderCommand(s, "forget", "have proxies drop what a wiped etcd has lost")
+	return orderCommand(s, "forget", "make proxies drop what a wiped etcd has lost")
 }
 
 func orderCommand(s *session.Session, verb, short string) *cobra.Command {

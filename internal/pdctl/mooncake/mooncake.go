@@ -21,17 +21,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const segmentsHelp = `segments lists the entries of Mooncake's transfer engines in the same etcd, beside the
-instances on the same host. It reads mooncake/ram/ and mooncake/rpc_meta/,
-also below a metadata cluster's id, and changes nothing: pdctl writes below its own
-prefix alone.
+const segmentsHelp = `segments lists the entries of Mooncake's transfer engines in the same etcd, with the
+instances on the same host. It reads mooncake/ram/ and mooncake/rpc_meta/, also below the
+id of a metadata cluster. It changes nothing: pdctl writes only below its own prefix.
 
-Mooncake's keys have no lease, so the keys of an engine that died stay. A segment is marked:
+Mooncake's keys have no lease, so the keys of an engine that died stay. STALE can have:
   nobody listens           its rpc port refuses, or does not answer within --timeout
-  no instance on the host  none of ours has that host; it may be a store's own client
-  no rpc_meta              others cannot find it
+  no instance on the host  pdmesh has no instance there; it may be a client of a store
+  no rpc_meta              other transfer engines cannot find it
 
-With users in etcd it needs a user that may read mooncake/: none of our roles may.`
+If etcd has users, segments needs a user that may read mooncake/. The roles of "pdctl auth
+init" may not.`
 
 const (
 	mooncakeRoot = "mooncake/"

@@ -64,7 +64,7 @@ func explain(ctx context.Context, s *session.Session, stdin io.Reader, o *routeO
 		o.key, _ = s.LookupEnv("ADMIN_API_KEY")
 	}
 	if o.key == "" {
-		return cli.Wrongf("the proxy wants its admin key: give --admin-key or ADMIN_API_KEY")
+		return cli.Wrongf("the proxy needs its admin key: give --admin-key or ADMIN_API_KEY")
 	}
 	var body []byte
 	var err error
@@ -180,7 +180,7 @@ func printPlan(s *session.Session, p *plan.Plan) error {
 	if p.Reason != "" {
 		way += " (" + name(p.Reason) + ")"
 	}
-	fmt.Fprintf(s.Out.Stdout, "way       %s\nmodel     %s\nprompt    %d bytes, some %d tokens\nrevision  %d\n", way, name(p.Model), p.Bytes, p.Tokens, p.Revision)
+	fmt.Fprintf(s.Out.Stdout, "way       %s\nmodel     %s\nprompt    %d bytes, about %d tokens\nrevision  %d\n", way, name(p.Model), p.Bytes, p.Tokens, p.Revision)
 	if d := p.Disaggregate; d != nil {
 		fmt.Fprintf(s.Out.Stdout, "decided   %s, %s: pair takes %.3f s, alone %.3f s, of which others wait %.3f s\n", name(d.Decision), name(d.Reason), d.Pair, d.Alone, d.Stall)
 	}

@@ -84,7 +84,7 @@ func (s *Session) Hint(err error) error {
 	if !errors.Is(err, etcd.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return fmt.Errorf("%w\nStart etcd (or a proxy, which embeds one), or name it by --etcd-endpoints host:port (PD_ETCD_ENDPOINTS); asked: %s",
+	return fmt.Errorf("%w\nStart etcd (or a proxy with its own etcd), or give its address with --etcd-endpoints host:port (PD_ETCD_ENDPOINTS). Tried: %s",
 		err, instance.Printable(strings.Join(s.Etcd.Endpoints, ", "), 300))
 }
 

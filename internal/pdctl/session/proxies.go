@@ -43,7 +43,7 @@ func seenByProxies(in *instance.Instance, proxies []lease.ProxyPresence) *instan
 	}
 	switch {
 	case len(proxies) == 0:
-		out.Reason = "no proxy runs that could ask it"
+		out.Reason = "no proxy is running that could ask it"
 	case verified == len(proxies):
 		out.View, out.Verified, out.Reason = "", true, ""
 	case len(reasons) > 0:

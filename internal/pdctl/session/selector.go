@@ -160,7 +160,7 @@ func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key
 		}
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("no %s instance fits --selector %s; see pdctl list", role, instance.Printable(strings.Join(s.Selectors, " "), 200))
+		return nil, fmt.Errorf("no %s instance matches --selector %s; see pdctl list", role, instance.Printable(strings.Join(s.Selectors, " "), 200))
 	}
 	return keys, nil
 }

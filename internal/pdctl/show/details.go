@@ -64,7 +64,7 @@ func details(ctx context.Context, s *session.Session, conn *session.Conn, k inst
 func printDetails(s *session.Session, views []proxyView, events []event, notes []string) error {
 	if len(views) > 0 {
 		fmt.Fprintln(s.Out.Stdout)
-		t := output.NewTable("PROXY", "APPLIED", "IN FLIGHT", "TOLD", "OBJECTS")
+		t := output.NewTable("PROXY", "APPLIED", "IN FLIGHT", "DIGEST AGE", "UNVERIFIED")
 		for _, v := range views {
 			inFlight := "-"
 			if v.InFlight != nil {

@@ -72,7 +72,7 @@ func get(ctx context.Context, s *session.Session, k instance.Key) error {
 		return s.Hint(err)
 	}
 	if len(keys) == 0 {
-		return fmt.Errorf("nothing of %s is in etcd below %s; see pdctl list", k, conn.Layout.Root())
+		return fmt.Errorf("etcd has nothing about %s below %s; see pdctl list", k, conn.Layout.Root())
 	}
 	out := make([]rawJSON, 0, len(keys))
 	for i := range keys {
@@ -125,7 +125,7 @@ func printKeys(s *session.Session, keys []rawJSON) {
 		}
 		value := r.Value
 		if value == "" {
-			value = "(empty: a bare registration)"
+			value = "(empty: a registration without a record)"
 			if r.Kind != "record" {
 				value = "(empty)"
 			}

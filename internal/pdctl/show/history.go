@@ -32,7 +32,7 @@ func History(s *session.Session) *cobra.Command {
 		Example: "  pdctl history\n  pdctl history decode 10.0.0.8:8200 --limit 20\n  pdctl history -o json | jq '.events[] | select(.what == \"drain\")'",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 0 && len(args) != 2 {
-				return fmt.Errorf("name no instance, or one as role and host:port")
+				return fmt.Errorf("give no instance, or one instance as role and host:port")
 			}
 			return nil
 		},
@@ -87,14 +87,14 @@ func history(ctx context.Context, s *session.Session, of *instance.Key, limit in
 		return s.Out.Write(map[string]any{"events": events, "remembered_since": since})
 	}
 	if len(events) == 0 {
-		fmt.Fprintln(s.Out.Stdout, "Nothing is known.")
+		fmt.Fprintln(s.Out.Stdout, "There is no history.")
 		return nil
 	}
 	if err := printEvents(s, events); err != nil {
 		return err
 	}
 	if since > 1 {
-		fmt.Fprintf(s.Out.Stdout, "\nOf registrations etcd remembers what was since revision %d.\n", since)
+		fmt.Fprintf(s.Out.Stdout, "\netcd has registrations only since revision %d.\n", since)
 	}
 	return nil
 }

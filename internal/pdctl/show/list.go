@@ -101,7 +101,7 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role) error 
 		return s.Out.Write(out)
 	}
 	if len(snap.All()) == 0 && len(sel) > 0 {
-		if err := s.Out.Println("No instance fits."); err != nil {
+		if err := s.Out.Println("No instance matches."); err != nil {
 			return err
 		}
 	} else if len(snap.All()) == 0 {

@@ -19,9 +19,9 @@ import (
 
 const statusHelp = `status shows the health of etcd, the registered instances, and the running proxies.
 
-IN FLIGHT is the number of requests in flight in the proxy's load digest. TOLD is the age
-of the digest, by the clocks of the proxy and of this machine. A proxy without requests
-writes no further digest.
+IN FLIGHT is the number of requests in flight in the proxy's load digest. DIGEST AGE is
+measured by the clocks of the proxy and of this machine. A proxy without requests writes
+no further digest.
 
 With the etcd alarm NOSPACE no instance can register until etcd is compacted and
 defragmented, and the alarm is disarmed. A proxy whose APPLIED stays lower than
@@ -265,9 +265,9 @@ func printCounts(s *session.Session, counts map[string]map[string]int) error {
 
 func printProxies(s *session.Session, proxies []proxyReport) error {
 	if len(proxies) == 0 {
-		return s.Out.Println("No proxy is present.")
+		return s.Out.Println("No proxy is registered in etcd.")
 	}
-	t := output.NewTable("PROXY", "ADDRESS", "VERSION", "APPLIED", "IN FLIGHT", "TOLD")
+	t := output.NewTable("PROXY", "ADDRESS", "VERSION", "APPLIED", "IN FLIGHT", "DIGEST AGE")
 	for _, p := range proxies {
 		inFlight := any("-")
 		if p.Load != nil && p.Load.Ignored == "" {

@@ -123,7 +123,7 @@ func readLine(text []byte) (store.Carried, error) {
 		return c, nil
 	}
 	if line.Value == nil {
-		return store.Carried{}, errors.New("it has no value, and no word why it was skipped")
+		return store.Carried{}, errors.New("it has no value, and no reason why it was skipped")
 	}
 	c.Value = []byte(*line.Value)
 	if err := c.Check(); err != nil {

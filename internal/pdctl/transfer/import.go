@@ -105,7 +105,7 @@ func importAll(ctx context.Context, s *session.Session, entries []store.Carried,
 			return err
 		}
 	} else if len(results) == 0 {
-		fmt.Fprintln(s.Out.Stdout, "The export holds nothing to import.")
+		fmt.Fprintln(s.Out.Stdout, "The export has nothing to import.")
 	}
 	if failed > 0 {
 		return fmt.Errorf("%d of %d were not imported", failed, len(results))
@@ -122,11 +122,11 @@ func (r importResult) text(c store.Carried, dry bool) string {
 		}
 		return "written"
 	case string(store.MoveSame):
-		return "is there already"
+		return "already exists"
 	case string(store.MoveDiffers):
-		return "something else is there, which was left as it is; see pdctl get " + string(r.Role) + "/" + r.Address
+		return "another value exists, and was not changed; see pdctl get " + string(r.Role) + "/" + r.Address
 	case string(store.MovePointless):
-		return "left out: the new etcd has the instance, or its removal, already"
+		return "skipped: the new etcd already has the instance, or its removal"
 	case "skipped":
 		return "skipped: " + instance.Printable(c.Skip, 200)
 	default:

@@ -4,11 +4,11 @@ package wire
 
 import "github.com/pdmesh/pdmesh/internal/sock"
 
-type turn struct{}
+type operation struct{}
 
-func (*turn) init(*Conn) {}
+func (*operation) init(*Conn) {}
 
-func (*turn) writeEach(tcp *sock.Conn, next func() []byte) error {
+func (*operation) writeEach(tcp *sock.Conn, next func() []byte) error {
 	for p := next(); len(p) > 0; p = next() {
 		if _, err := tcp.Write(p); err != nil {
 			return err
@@ -17,7 +17,7 @@ func (*turn) writeEach(tcp *sock.Conn, next func() []byte) error {
 	return nil
 }
 
-// Read implements io.Reader. It sends what was said first, whose error is its own.
+// Read implements io.Reader. It sends what is queued first, and returns the error of that.
 func (c *Conn) Read(p []byte) (int, error) {
 	if err := c.Flush(); err != nil {
 		return 0, err
