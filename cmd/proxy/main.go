@@ -78,34 +78,37 @@ this program in place of "python3 x.py":
 	cmd.AddCommand(healthCommand(env))
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetVersionTemplate("pdmesh proxy {{.Version}}\n")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := config.LoadProxy(cmd.Flags(), env)
-		if err != nil {
-			return cli.Wrong(err)
-		}
-		if cfg.PrintConfig {
-			for _, notice := range cfg.Notices {
-				fmt.Fprintf(cmd.ErrOrStderr(), "proxy: %s\n", notice)
-			}
-			return cfg.Print(cmd.OutOrStdout())
-		}
-		var log *logrus.Logger
-		out := logging.NewQueue(cmd.ErrOrStderr(), func(lines int) { logging.Lost(log, lines) })
-		defer out.Flush(logging.FlushLimit)
-		log, err = logging.New(out, cfg.LogLevel, cfg.LogFormat)
-		if err != nil {
-			return cli.Wrong(err)
-		}
-		for _, notice := range cfg.Notices {
-			log.Warn(notice)
-		}
-		err = proxy.Serve(cmd.Context(), &cfg, log, cmd.OutOrStdout())
-		if errors.Is(err, process.ErrDamaged) {
-			return cli.Exit(err, exitDamaged)
-		}
-		return err
-	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return serve(cmd, env) }
 	return cmd
+}
+
+// serve reads the settings and runs the proxy, or only prints them.
+func serve(cmd *cobra.Command, env func(string) (string, bool)) error {
+	cfg, err := config.LoadProxy(cmd.Flags(), env)
+	if err != nil {
+		return cli.Wrong(err)
+	}
+	if cfg.PrintConfig {
+		for _, notice := range cfg.Notices {
+			fmt.Fprintf(cmd.ErrOrStderr(), "proxy: %s\n", notice)
+		}
+		return cfg.Print(cmd.OutOrStdout())
+	}
+	var log *logrus.Logger
+	out := logging.NewQueue(cmd.ErrOrStderr(), func(lines int) { logging.Lost(log, lines) })
+	defer out.Flush(logging.FlushLimit)
+	log, err = logging.New(out, cfg.LogLevel, cfg.LogFormat)
+	if err != nil {
+		return cli.Wrong(err)
+	}
+	for _, notice := range cfg.Notices {
+		log.Warn(notice)
+	}
+	err = proxy.Serve(cmd.Context(), &cfg, log, cmd.OutOrStdout())
+	if errors.Is(err, process.ErrDamaged) {
+		return cli.Exit(err, exitDamaged)
+	}
+	return err
 }
 
 // healthCommand asks a running proxy how it is. It takes the proxy's own

@@ -37,57 +37,25 @@ type Engine interface {
 	Load(ctx context.Context) (vllm.Stats, error)
 }
 
-// Registrar keeps the record in etcd as it was last set. Set does not wait for
-// etcd; Settle does, until the last Set has arrived, or is not to be written now, and
-// gives false if ctx ends before. Revoke ends the registration and is bounded in time.
-type Registrar interface {
-	Set(rec instance.Record)
-	Settle(ctx context.Context) bool
-	Revoke(ctx context.Context) error
-}
-
-// Limits of what an agent waits for.
-const (
-	// idleAfter is how many idle readings in a row end a drain: a request that a
-	// proxy sent just before it saw "draining" shows up in the second.
-	idleAfter = 2
-
-	firstBackoff = 500 * time.Millisecond
-	drainPoll    = 500 * time.Millisecond
-
-	// settleLimit is how long the last word before a revoke may take to arrive.
-	settleLimit = time.Second
-	// goodbyeLimit is how long an engine does not count as drained because etcd has
-	// not heard of it. An election takes it a second or two.
-	goodbyeLimit = 5 * time.Second
-)
+// firstBackoff is the first pause between two probes of an engine that has not answered
+// yet; each one is twice as long as the one before.
+const firstBackoff = 500 * time.Millisecond
 
 // MaxBackoff is the longest pause between two probes of an engine that has not
 // answered yet.
 const MaxBackoff = 5 * time.Second
 
-// Status is a copy of where the agent stands.
-type Status struct {
-	Phase      Phase
-	Beat       time.Time       // when Run last took a turn; zero before the first
-	Registered bool            // etcd holds the record, as far as is known
-	Record     instance.Record // last one set; zero before the first
-	Reason     string          // why the engine is not serving; "" when it is
-}
-
 // Agent is one engine's agent. Make it with New, call Run once.
 type Agent struct {
 	engine    Engine
-	registrar Registrar
 	o         Options
 	hurry     chan struct{}
 	hurryOnce sync.Once
 	ticks     func(time.Duration) (<-chan time.Time, func())
 
 	// The following belong to Run's goroutine.
-	rec        instance.Record
-	set        bool // rec has been given to the registrar
-	up         bool // rec says ready
+	said       registration
+	up         bool // the record says ready
 	tally      tally
 	backoff    time.Duration
 	life       life
@@ -96,21 +64,22 @@ type Agent struct {
 	lastModels int    // how many models the engine listed
 	ranks      ranks
 
-	mu     sync.Mutex // guards status
-	status Status
+	standing standing // read by any goroutine
 }
 
 // New makes an agent; nothing happens before Run.
 func New(engine Engine, registrar Registrar, o Options) *Agent {
 	o.fill()
-	return &Agent{
-		engine: engine, registrar: registrar, o: o,
-		hurry:  make(chan struct{}),
-		ticks:  newTicks,
-		life:   life{host: o.Base.HostID, key: o.Key},
-		tally:  tally{period: max(o.ProbeTimeout, o.ProbeInterval), slowAfter: o.SlowAfter},
-		status: Status{Phase: Probing},
+	a := &Agent{
+		engine: engine, o: o,
+		hurry:    make(chan struct{}),
+		ticks:    newTicks,
+		life:     life{host: o.Base.HostID, key: o.Key},
+		tally:    tally{period: max(o.ProbeTimeout, o.ProbeInterval), slowAfter: o.SlowAfter},
+		standing: standing{status: Status{Phase: Probing}},
 	}
+	a.said = registration{key: o.Key, registrar: registrar, standing: &a.standing}
+	return a
 }
 
 // Run lives the whole life. It returns when ctx has ended and the drain that
@@ -119,11 +88,11 @@ func New(engine Engine, registrar Registrar, o Options) *Agent {
 func (a *Agent) Run(ctx context.Context) error {
 	a.serve(ctx)
 	end := a.drain
-	if a.exited() {
+	if closed(a.o.Exited) {
 		end = a.withdraw
 	}
 	err := end(context.WithoutCancel(ctx))
-	a.update(func(s *Status) { s.Phase = Gone; s.Registered = false })
+	a.standing.update(func(s *Status) { s.Phase = Gone; s.Registered = false })
 	return err
 }
 
@@ -132,32 +101,10 @@ func (a *Agent) Hurry() { a.hurryOnce.Do(func() { close(a.hurry) }) }
 
 // Registered tells the agent whether etcd holds its record. It may be called
 // from any goroutine.
-func (a *Agent) Registered(ok bool) {
-	a.update(func(s *Status) {
-		s.Registered = ok
-		switch {
-		case ok && s.Phase == Registering && s.Record.State != instance.Starting:
-			s.Phase = Serving
-		case !ok && s.Phase == Serving:
-			s.Phase = Registering
-		}
-	})
-}
+func (a *Agent) Registered(ok bool) { a.standing.registered(ok) }
 
 // Status may be called from any goroutine.
-func (a *Agent) Status() Status {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s := a.status
-	s.Record = clone(s.Record)
-	return s
-}
-
-func (a *Agent) update(f func(*Status)) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	f(&a.status)
-}
+func (a *Agent) Status() Status { return a.standing.read() }
 
 // serve probes until ctx ends, or the engine's process has: that ends a probe that
 // hangs, too. The next probe is due one delay after the start of the last, so that a
@@ -174,25 +121,13 @@ func (a *Agent) serve(ctx context.Context) {
 		case <-timer.C:
 		}
 		start := time.Now()
-		a.beat()
+		a.standing.beat()
 		facts, err := a.probe(ctx)
-		if ctx.Err() != nil || a.exited() {
+		if ctx.Err() != nil || closed(a.o.Exited) {
 			return // an interrupted probe says nothing about the engine
 		}
 		delay := a.judge(facts, err)
 		timer.Reset(max(0, delay-time.Since(start)))
-	}
-}
-
-func (a *Agent) beat() { a.update(func(s *Status) { s.Beat = time.Now() }) }
-
-// exited tells whether the engine's process is known to be gone.
-func (a *Agent) exited() bool {
-	select {
-	case <-a.o.Exited:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -201,7 +136,7 @@ func (a *Agent) exited() bool {
 func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 	ticks, end := a.ticks(a.o.ProbeTimeout / fairTicks)
 	defer end()
-	pctx, stop := allow(ctx, a.o.ProbeTimeout, ticks, a.beat)
+	pctx, stop := allow(ctx, a.o.ProbeTimeout, ticks, a.standing.beat)
 	defer stop()
 	facts, err := a.engine.Probe(pctx)
 	switch {
@@ -239,7 +174,7 @@ func (a *Agent) judge(facts instance.Facts, err error) time.Duration {
 	case err == nil:
 		a.good(facts)
 		return a.o.ProbeInterval
-	case !a.set: // probing
+	case !a.said.set: // probing
 		a.showReason(err, "not registered: ")
 		if a.backoff == 0 {
 			a.backoff = firstBackoff
@@ -261,14 +196,14 @@ func (a *Agent) judge(facts instance.Facts, err error) time.Duration {
 }
 
 func (a *Agent) good(facts instance.Facts) {
-	if sure := a.tally.good(); a.set && !a.up && !sure {
+	if sure := a.tally.good(); a.said.set && !a.up && !sure {
 		return
 	}
 	fresh := a.life.seen(facts.StartedAt)
 	rec := a.record(facts)
 	log := a.o.Log.WithFields(logrus.Fields{"incarnation": rec.ID, "models": printable(rec.Models)})
 	switch {
-	case !a.set:
+	case !a.said.set:
 		log.Info("engine answers: registering")
 	case !a.up:
 		log.Info("engine answers again: ready")
@@ -277,10 +212,10 @@ func (a *Agent) good(facts instance.Facts) {
 	}
 	if a.ranks.err != nil {
 		a.showStarting()
-	} else if a.rec.State == instance.Starting {
+	} else if a.said.rec.State == instance.Starting {
 		log.WithField("engine_ids", rec.EngineIDs).Info("bootstrap server answers: ready")
 	}
-	remark(log, a.rec, rec)
+	remark(log, a.said.rec, rec)
 	if n := len(facts.Models); len(rec.Models) < n && n != a.lastModels {
 		log.Warnf("the record has room for %d of the engine's %d models", len(rec.Models), n)
 	}
@@ -288,14 +223,14 @@ func (a *Agent) good(facts instance.Facts) {
 	if a.ranks.err == nil {
 		a.lastShown = ""
 	}
-	a.put(rec)
+	a.said.put(rec)
 }
 
 func (a *Agent) bad(err error) {
 	cause, down := a.tally.bad(err)
 	dead := down && cause == "" // for certain
 	switch {
-	case !a.up && !(dead && a.rec.Cause != ""):
+	case !a.up && !(dead && a.said.rec.Cause != ""):
 		a.showReason(err, "engine stays down: ")
 		return
 	case !down && cause == "":
@@ -310,39 +245,13 @@ func (a *Agent) bad(err error) {
 		a.showReason(err, "engine is slow: ")
 	}
 	a.up = false
-	rec := clone(a.rec)
-	rec.State, rec.Cause = instance.Down, cause
-	a.put(rec)
-}
-
-// put hands a record to the registrar if it says anything new.
-func (a *Agent) put(rec instance.Record) {
-	changed := !a.set || !equal(a.rec, rec)
-	a.rec, a.set = rec, true
-	a.update(func(s *Status) {
-		s.Record = rec
-		switch {
-		case rec.State == instance.Draining:
-			s.Phase = Draining
-		case rec.State == instance.Down:
-			s.Phase = Down
-		case rec.State == instance.Starting:
-			s.Phase = Registering // the reason is there already
-		case s.Registered:
-			s.Phase, s.Reason = Serving, ""
-		default:
-			s.Phase, s.Reason = Registering, ""
-		}
-	})
-	if changed {
-		a.registrar.Set(clone(rec))
-	}
+	a.said.putState(instance.Down, cause)
 }
 
 // showReason logs why the engine does not serve, once per reason.
 func (a *Agent) showReason(err error, prefix string) {
 	text := err.Error()
-	a.update(func(s *Status) { s.Reason = text })
+	a.standing.update(func(s *Status) { s.Reason = text })
 	if text == a.lastShown {
 		a.o.Log.Debug(prefix + text)
 		return

@@ -24,8 +24,8 @@ func (a *Agent) record(facts instance.Facts) instance.Record {
 	rec.Models = fitModels(facts.Models)
 	rec.MaxModelLen = facts.MaxModelLen
 	rec.Version = facts.Version
-	if rec.Version == "" && a.rec.ID == rec.ID {
-		rec.Version = a.rec.Version // one missed /version is no news
+	if rec.Version == "" && a.said.rec.ID == rec.ID {
+		rec.Version = a.said.rec.Version // one missed /version is no news
 	}
 	rec.DPSize, rec.Transfer = a.shown(rec, facts)
 	if rec.Connector == "" && rec.Transfer == instance.TransferNIXL {
@@ -43,18 +43,18 @@ const nixl = "nixl"
 // shown is what the engine's /metrics say about its ranks and its transfer. What they
 // do not say now they may have said before.
 func (a *Agent) shown(rec instance.Record, facts instance.Facts) (ranks int, transfer string) {
-	same := a.rec.ID == rec.ID
+	same := a.said.rec.ID == rec.ID
 	switch ranks = rec.DPSize; {
 	case facts.DPSize > 1, facts.DPSize == 1 && ranks > 1:
 		ranks = facts.DPSize
 	case facts.DPSize == 0 && same:
-		ranks = a.rec.DPSize
+		ranks = a.said.rec.DPSize
 	}
 	if transfer = rec.Transfer; transfer == "" {
 		transfer = facts.Transfer
 	}
 	if transfer == "" && same {
-		transfer = a.rec.Transfer
+		transfer = a.said.rec.Transfer
 	}
 	return ranks, transfer
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -42,26 +43,33 @@ func (c *claimant) cured(f *Finding, verb string) {
 	f.Cure += fmt.Sprintf(" (on %s: %s)", c.host, command)
 }
 
+// Agents are those that could be heard.
+type Agents struct {
+	Here []agentctl.Report // of this machine
+	// Afar are those that say in etcd that they are refused, this machine's too.
+	Afar []lease.RefusedAgent
+}
+
 // claimants are those of this machine, as they say themselves, and those of others.
-func (p *Picture) claimants() (out []claimant) {
+func (a *Agents) claimants() (out []claimant) {
 	here := map[string]bool{}
-	for _, r := range p.Agents {
+	for _, r := range a.Here {
 		here[r.ID] = true
 		out = append(out, claimant{
 			role: r.Role, address: r.Address, phase: r.Phase, reason: r.Reason,
 			registration: lease.Phase(r.Registration.Phase), refusal: r.Registration.Reason,
 		})
 	}
-	for i := range p.Afar {
-		if a := &p.Afar[i]; !here[a.ID] {
+	for i := range a.Afar {
+		if one := &a.Afar[i]; !here[one.ID] {
 			c := claimant{
-				role: a.Role, address: a.Address, phase: instance.Printable(a.Phase, 40), registration: a.Registration,
-				host: cmp.Or(instance.Printable(a.Host, 80), "another machine"),
+				role: one.Role, address: one.Address, phase: instance.Printable(one.Phase, 40), registration: one.Registration,
+				host: cmp.Or(instance.Printable(one.Host, 80), "another machine"),
 			}
-			if a.Registration == lease.Idle {
-				c.reason = a.Reason
+			if one.Registration == lease.Idle {
+				c.reason = one.Reason
 			} else {
-				c.refusal = a.Reason
+				c.refusal = one.Reason
 			}
 			out = append(out, c)
 		}
@@ -69,10 +77,10 @@ func (p *Picture) claimants() (out []claimant) {
 	return out
 }
 
-// agents tells of those that are not registered; conflicts and wrong models have checks of
+// unregistered tells of those that are not registered; conflicts and wrong models have checks of
 // their own.
-func (p *Picture) agents(say func(Finding)) {
-	for _, c := range p.claimants() {
+func (a *Agents) unregistered(r *report) {
+	for _, c := range a.claimants() {
 		f := Finding{
 			Severity: Warning, Subject: c.subject(),
 			What: fmt.Sprintf("its agent %s is %s, and its registration %s", c.where(), c.phase, instance.Printable(string(c.registration), 40)),
@@ -83,18 +91,18 @@ func (p *Picture) agents(say func(Finding)) {
 			continue
 		case c.registration == lease.Overridden:
 			f.Severity, f.Cure = Note, "allow it again if it should serve"
-			f.Commands = []string{p.pdctl("allow", string(c.role), c.address)}
+			f.Commands = []string{r.pdctl("allow", string(c.role), c.address)}
 		case c.registration == lease.StaticPresent:
 			f.Severity, f.Cure = Note, "remove the static record if the agent should register the instance"
-			f.Commands = []string{p.pdctl("remove", string(c.role), c.address), p.pdctl("allow", string(c.role), c.address)}
+			f.Commands = []string{r.pdctl("remove", string(c.role), c.address), r.pdctl("allow", string(c.role), c.address)}
 		case strings.Contains(f.Why, "denies this user"), strings.Contains(f.Why, "does not accept this user"):
 			f.Cure = fmt.Sprintf("give the agent the user of its role with --etcd-username %s and --etcd-password-file; root of etcd sets up users and their rights with this command", userOf(c.role))
-			f.Commands = []string{p.pdctl("auth", "init", "--dry-run")}
+			f.Commands = []string{r.pdctl("auth", "init", "--dry-run")}
 		default:
 			f.Cure = "remove the cause: the engine must answer /health and /v1/models, and etcd must answer the agent"
 			c.cured(&f, "status")
 		}
-		say(f)
+		r.say(f)
 	}
 }
 
@@ -107,5 +115,25 @@ func userOf(role instance.Role) string {
 		return schema.RoleAgentDecode
 	default:
 		return fmt.Sprintf("a user with the roles %s and %s", schema.RoleAgentPrefill, schema.RoleAgentDecode)
+	}
+}
+
+// conflicts tells of agents that came second to an address, and say so.
+func (a *Agents) conflicts(r *report) {
+	for _, c := range a.claimants() {
+		if c.registration != lease.Conflict {
+			continue
+		}
+		f := Finding{
+			Severity: Error, Subject: c.subject(), What: "two agents claim this address: the one " + c.where() + " is not registered",
+			Why: c.refusal,
+			Cure: "stop one of the two agents, or give one of the two engines another --address: the one by which proxies reach it; " +
+				"the first command shows which agent has the key",
+		}
+		for _, one := range (instance.Key{Role: c.role, Address: c.address}).Each() {
+			f.Commands = append(f.Commands, r.pdctl("get", one.String()))
+		}
+		c.cured(&f, "drain")
+		r.say(f)
 	}
 }

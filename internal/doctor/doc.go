@@ -2,7 +2,9 @@
 //
 //	Picture ── checks ──▶ []Finding, the gravest first
 //
-// A check is a small function over what somebody else has gathered: it asks nobody and
-// has no clock of its own. What a check needs and could not be had stands in the picture
-// as unseen, and is said, so that silence means health.
+// A picture has four parts: etcd, the members, the proxies, the agents. A check is a small
+// method of the part that it looks at, or of the picture if it looks at several. It asks
+// nobody and has no clock of its own: somebody else has gathered the picture. What a check
+// needs and could not be had stands in the picture as unseen, and is said, so that silence
+// means health.
 package doctor

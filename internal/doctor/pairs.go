@@ -29,9 +29,9 @@ type group struct {
 }
 
 // groups are those of a role that requests could go to.
-func (p *Picture) groups(role instance.Role) (out []group) {
-	for _, in := range p.members() {
-		d, err := p.dialect(in)
+func (m *Members) groups(role instance.Role, byDefault string) (out []group) {
+	for _, in := range m.all() {
+		d, err := dialect(in, byDefault)
 		if in.Role != role || err != nil || in.View == instance.Rejected || in.Intent != "" ||
 			in.Record.State == instance.Down || in.Record.State == instance.Draining {
 			continue
@@ -47,9 +47,10 @@ func (p *Picture) groups(role instance.Role) (out []group) {
 	return out
 }
 
-// pairs tells of instances that have no partner.
-func (p *Picture) pairs(say func(Finding)) {
-	prefill, decode := p.groups(instance.Prefill), p.groups(instance.Decode)
+// pairs tells of instances that have no partner. byDefault is the connector of records that
+// name none.
+func (m *Members) pairs(byDefault string, r *report) {
+	prefill, decode := m.groups(instance.Prefill, byDefault), m.groups(instance.Decode, byDefault)
 	if len(prefill) == 0 || len(decode) == 0 {
 		return // of a role that is missing the proxies tell
 	}
@@ -63,21 +64,21 @@ func (p *Picture) pairs(say func(Finding)) {
 	}{{instance.Prefill, prefill, decode}, {instance.Decode, decode, prefill}} {
 		for _, g := range side.own {
 			if !slices.ContainsFunc(side.them, func(o group) bool { return g.goes(o.half) }) {
-				f := p.lonely(side.role, g, side.them)
+				f := lonely(side.role, g, side.them, r)
 				if !some {
 					f.Severity = Error
 				}
-				say(f)
+				r.say(f)
 			}
 		}
 	}
 }
 
 // lonely words that a group of one role has no partner among the other.
-func (p *Picture) lonely(role instance.Role, g group, them []group) Finding {
+func lonely(role instance.Role, g group, them []group, r *report) Finding {
 	first := g.members[0]
 	f := Finding{
-		Severity: Warning, Subject: first.Key.String(), Commands: []string{p.pdctl("list")},
+		Severity: Warning, Subject: first.Key.String(), Commands: []string{r.pdctl("list")},
 		What: fmt.Sprintf("no %s instance can be paired with %s", role.Other(), keys(g.members)),
 	}
 	at := slices.IndexFunc(them, func(o group) bool { return o.dialect == g.dialect })

@@ -1,79 +1,102 @@
 package doctor
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/certs"
-	"github.com/pdmesh/pdmesh/internal/discovery/lease"
-	"github.com/pdmesh/pdmesh/internal/discovery/store"
-	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // Picture is what was gathered of a fleet. What could not be had is zero, and stands in
 // Unseen.
 type Picture struct {
-	Now       time.Time
-	Reach     Reach
-	Refused   *Refused // nil: etcd has answered
-	Endpoints []Endpoint
-	Alarms    []Alarm
-	SchemaErr error // of etcd.CheckSchema
-	Root      string
-	// Snapshot is the membership, as the records say. It is nil where that is not known.
-	Snapshot *instance.Snapshot
-	Removals []store.Removal
-	Proxies  []Proxy
-	// Probes are the answers of engines that were asked from here; nil: well.
-	Probes map[instance.Key]error
-	// Models are what those serve that were asked for it.
-	Models map[instance.Key]instance.Facts
-	// Agents are those of this machine.
-	Agents []agentctl.Report
-	// Afar are those that say in etcd that they are refused, this machine's too.
-	Afar []lease.RefusedAgent
+	Now     time.Time
+	Reach   Reach
+	Etcd    Etcd
+	Members Members
+	Proxies Proxies
+	Agents  Agents
 	// Certificates are those of the files that were given here.
 	Certificates []certs.Status
 	Unseen       []Unseen
 }
 
-// Reach is what commands need to reach the same etcd.
-type Reach struct{ Pdctl, Etcdctl []string }
-
-// Refused is why etcd could not be asked.
-type Refused struct {
-	Auth bool // it does not take this user, or denies it our keys
-	Text string
-}
-
-// Endpoint is one member of etcd as it says of itself.
-type Endpoint struct {
-	Address  string
-	Error    string // it does not answer
-	Size     int64  // bytes of its database
-	Quota    int64  // 0: it does not say
-	Leader   bool   // it knows one
-	Problems []string
-}
-
-// Alarm is one of etcd.
-type Alarm struct {
-	Name   string
-	Member string
-}
-
-// Proxy is one proxy: what it says, and how it stood at a second look.
-type Proxy struct {
-	lease.ProxyPresence
-	Load *lease.ProxyLoad // nil: it tells nothing of its load
-	// Behind is the revision that it had not applied at either look, 0 for none.
-	Behind int64
-	// Silent tells that it has something in flight and did not renew its digest between
-	// the looks.
-	Silent bool
-	// Watched is the time between the looks.
-	Watched time.Duration
-}
-
 // Unseen is something that could not be checked.
 type Unseen struct{ What, Why string }
+
+// Check is one line of the table.
+type Check struct {
+	Name  string
+	Looks string // what at, for people
+	find  func(*Picture, *report)
+}
+
+// Checks lists them in the order in which equally grave findings are shown.
+func Checks() []Check {
+	return []Check{
+		{"etcd", "each endpoint answers, there is a leader, the database is below its quota", func(p *Picture, r *report) { p.Etcd.members(r) }},
+		{"space", "etcd's alarms: NOSPACE, CORRUPT", func(p *Picture, r *report) { p.Etcd.alarms(r) }},
+		{"auth", "etcd accepts this user, and lets it read the keys of the fleet", func(p *Picture, r *report) { p.Etcd.auth(r) }},
+		{"schema", "the keys are of a version that this program knows", func(p *Picture, r *report) { p.Etcd.schema(r) }},
+		{"certificate", "certificates that have expired, or expire within a week: those of proxies, and the files given here", (*Picture).certificates},
+		{"proxy", "each proxy follows the membership and renews its presence", (*Picture).proxies},
+		{"rejected", "values in etcd that cannot be used", func(p *Picture, r *report) { p.Members.rejected(p.Proxies.connector(), r) }},
+		{"conflict", "one address or engine that is registered twice", (*Picture).conflicts},
+		{"model", "engines that serve another model than they should", (*Picture).models},
+		{"engine", "engines that are down, that proxies cannot verify, or that do not answer from here (--probe)", func(p *Picture, r *report) { p.Members.engines(p.Proxies, r) }},
+		{"ports", "side channels of two engines on one port of one machine", func(p *Picture, r *report) { p.Members.ports(r) }},
+		{"pair", "connectors, transfer modes and builds that leave an instance without a partner", func(p *Picture, r *report) { p.Members.pairs(p.Proxies.connector(), r) }},
+		{"agent", "agents that are not registered: those of this machine, and others that wrote their reason to etcd", func(p *Picture, r *report) { p.Agents.unregistered(r) }},
+		{"notice", "other notices of the proxies", func(p *Picture, r *report) { p.Proxies.notices(r) }},
+		{"unseen", "what could not be checked", (*Picture).couldNotSee},
+	}
+}
+
+// Examine gives what all checks find, the gravest first; none if nothing is wrong.
+func (p *Picture) Examine() []Finding {
+	r := report{Reach: p.Reach, findings: []Finding{}}
+	for _, c := range Checks() {
+		r.check = c.Name
+		c.find(p, &r)
+	}
+	slices.SortStableFunc(r.findings, func(a, b Finding) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
+	return r.findings
+}
+
+func (p *Picture) certificates(r *report) {
+	p.Proxies.certificates(r)
+	ofFiles(p.Certificates, p.Now, r)
+}
+
+func (p *Picture) proxies(r *report) {
+	if p.Members.Snapshot != nil && len(p.Proxies) == 0 && len(p.Unseen) == 0 {
+		r.say(Finding{
+			Severity: Note, Subject: "proxies", What: "no proxy is registered in etcd",
+			Why: "no proxy runs with this etcd and prefix, or none can write to this etcd", Cure: "start one with the same --etcd-endpoints and --etcd-prefix",
+		})
+	}
+	p.Proxies.behind(p.Etcd.Root, r)
+}
+
+// conflicts tells of two that stand for one address: of the agent that came second and
+// says so, and of what stands in etcd under two keys.
+func (p *Picture) conflicts(r *report) {
+	p.Agents.conflicts(r)
+	p.Members.twice(r)
+}
+
+func (p *Picture) models(r *report) {
+	p.Proxies.wrongModels(p.Members.all(), r)
+	p.Agents.wrongModels(r)
+	p.Members.wrongModels(r)
+}
+
+func (p *Picture) couldNotSee(r *report) {
+	for _, u := range p.Unseen {
+		r.say(Finding{
+			Severity: Note, Subject: u.What, What: "could not be checked", Why: u.Why,
+			Cure: "use an etcd user with the right: root sees alarms, the operator sees all keys below " + p.Etcd.Root,
+		})
+	}
+}

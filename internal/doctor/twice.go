@@ -8,43 +8,25 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// conflicts tells of two that stand for one address: of the agent that came second and
-// says so, and of what stands in etcd under two keys.
-func (p *Picture) conflicts(say func(Finding)) {
-	for _, c := range p.claimants() {
-		if c.registration != lease.Conflict {
-			continue
-		}
-		f := Finding{
-			Severity: Error, Subject: c.subject(), What: "two agents claim this address: the one " + c.where() + " is not registered",
-			Why: c.refusal,
-			Cure: "stop one of the two agents, or give one of the two engines another --address: the one by which proxies reach it; " +
-				"the first command shows which agent has the key",
-		}
-		for _, one := range (instance.Key{Role: c.role, Address: c.address}).Each() {
-			f.Commands = append(f.Commands, p.pdctl("get", one.String()))
-		}
-		c.cured(&f, "drain")
-		say(f)
-	}
+// twice tells of engines that stand in etcd under two keys.
+func (m *Members) twice(r *report) {
 	engines := map[string][]*instance.Instance{}
-	for _, in := range p.members() {
+	for _, in := range m.all() {
 		if in.View != instance.Rejected {
 			at := cmp.Or(in.Record.Address, in.Address)
 			engines[at] = append(engines[at], in)
 		}
 	}
 	for _, at := range slices.Sorted(maps.Keys(engines)) {
-		p.oneEngine(at, engines[at], say)
+		oneEngine(at, engines[at], r)
 	}
 }
 
 // oneEngine tells of several keys with one engine.
-func (p *Picture) oneEngine(at string, list []*instance.Instance, say func(Finding)) {
+func oneEngine(at string, list []*instance.Instance, r *report) {
 	byRole := map[instance.Role][]*instance.Instance{}
 	for _, in := range list {
 		byRole[in.Role] = append(byRole[in.Role], in)
@@ -53,13 +35,13 @@ func (p *Picture) oneEngine(at string, list []*instance.Instance, say func(Findi
 		if same := byRole[role]; len(same) > 1 {
 			var commands, removals []string
 			for _, in := range same[:min(len(same), 4)] {
-				commands = append(commands, p.pdctl("get", in.Key.String()))
+				commands = append(commands, r.pdctl("get", in.Key.String()))
 				// The record at the address itself stays: another that names it may be wrong.
 				if in.Static() && in.Address != at {
-					removals = append(removals, p.pdctl("remove", string(role), in.Address))
+					removals = append(removals, r.pdctl("remove", string(role), in.Address))
 				}
 			}
-			say(Finding{
+			r.say(Finding{
 				Severity: Error, Subject: string(role) + "/" + at, What: fmt.Sprintf("one engine is registered %d times: %s", len(same), keys(same)),
 				Why:      "two agents, or an agent and a static record, write one address in two ways: the engine gets a share of the requests for each",
 				Cure:     "stop one of the two agents, or remove the static record; give the engine one --address",
@@ -75,13 +57,13 @@ func (p *Picture) oneEngine(at string, list []*instance.Instance, say func(Findi
 		Severity: Warning, Subject: at, What: "it is registered as prefill and as decode, and its records do not say that one engine is both",
 		Why:      "two agents have registered one address, or one was started with the wrong --role",
 		Cure:     "stop one of the two agents; for an engine in both roles, run one agent with --role both",
-		Commands: []string{p.pdctl("get", ps[0].Key.String()), p.pdctl("get", ds[0].Key.String())},
+		Commands: []string{r.pdctl("get", ps[0].Key.String()), r.pdctl("get", ds[0].Key.String())},
 	}
 	if a, b := ps[0].Record, ds[0].Record; a.HostID != "" && b.HostID != "" && a.HostID != b.HostID {
 		f.Severity, f.Why = Error, "two agents on different machines have registered one address, so one of them registers an engine that is not its own"
 		f.Cure = "stop one of the two agents, or give it the --address of its own engine"
 	}
-	say(f)
+	r.say(f)
 }
 
 // fine tells that a record may share its address with the other role.
@@ -103,13 +85,13 @@ type side struct {
 
 // ports tells of ports for peers that two engines of one machine have both: the later one
 // cannot listen, and what is meant for it reaches the other, or never ends.
-func (p *Picture) ports(say func(Finding)) {
+func (m *Members) ports(r *report) {
 	type use struct {
 		in   *instance.Instance
 		name string
 	}
 	used := map[side][]use{}
-	for _, in := range p.members() {
+	for _, in := range m.all() {
 		if in.View == instance.Rejected || in.Record.State == instance.Down {
 			continue
 		}
@@ -136,9 +118,9 @@ func (p *Picture) ports(say func(Finding)) {
 		var who, commands []string
 		for _, u := range list {
 			who = append(who, u.in.Key.String()+" ("+u.name+")")
-			commands = append(commands, p.pdctl("get", u.in.Key.String()))
+			commands = append(commands, r.pdctl("get", u.in.Key.String()))
 		}
-		say(Finding{
+		r.say(Finding{
 			Severity: Error, Subject: list[1].in.Key.String(),
 			What:     fmt.Sprintf("port %d is the side channel of %d engines on one machine: %s", at.port, len(list), some(who)),
 			Why:      "only one of them can listen there: hand-overs of the other reach the wrong engine, or none",

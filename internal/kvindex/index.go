@@ -27,7 +27,7 @@ const DefaultMaxBlocks = 1 << 20
 // target are applied one batch after the other.
 type Index struct {
 	maxBlocks int
-	shards    [shards]shard
+	blocks    blocks
 	targets   atomic.Pointer[map[Target]*target] // replaced, never changed
 
 	mu   sync.Mutex // of what follows, and held while targets is replaced
@@ -42,9 +42,7 @@ func New(maxBlocks int) *Index {
 		maxBlocks = DefaultMaxBlocks
 	}
 	x := &Index{maxBlocks: maxBlocks}
-	for i := range x.shards {
-		x.shards[i].blocks = make(map[Key]holders)
-	}
+	x.blocks.init()
 	x.targets.Store(new(map[Target]*target))
 	return x
 }
@@ -72,7 +70,7 @@ func (x *Index) target(t Target) *target {
 		s = x.next
 		x.next++
 	}
-	made := &target{slot: s, blocks: make(map[kvevents.Hash]entry)}
+	made := &target{slot: s, blocks: make(map[kvevents.Hash]entry), most: x.maxBlocks, all: &x.blocks}
 	x.replace(func(all map[Target]*target) { all[t] = made })
 	return made
 }
@@ -99,7 +97,7 @@ func (x *Index) Apply(t Target, b *kvevents.Batch) {
 		return
 	}
 	for i := range b.Events {
-		x.event(known, &b.Events[i])
+		known.event(&b.Events[i])
 	}
 	known.publish()
 }
@@ -109,7 +107,7 @@ func (x *Index) Reset(t Target) {
 	if known := x.lookup(t); known != nil {
 		known.mu.Lock()
 		defer known.mu.Unlock()
-		x.clear(known)
+		known.clear()
 		known.publish()
 	}
 }
@@ -134,7 +132,7 @@ func (x *Index) Drop(t Target) {
 	x.mu.Unlock()
 
 	known.mu.Lock()
-	x.clear(known)
+	known.clear()
 	known.dropped = true
 	known.mu.Unlock()
 
@@ -219,21 +217,10 @@ func (x *Index) longest(keys []Key, targets []Target, out []int) {
 		if alive == 0 {
 			return
 		}
-		left := x.keep(k, &slots, alive)
+		left := x.blocks.keep(k, &slots, alive)
 		for gone := alive &^ left; gone != 0; gone &= gone - 1 {
 			out[bits.TrailingZeros64(gone)] = depth
 		}
 		alive = left
 	}
-}
-
-// among gives those of the alive ones that hold the block.
-func (h *holders) among(slots *[64]slot, alive uint64) uint64 {
-	var left uint64
-	for rest := alive; rest != 0; rest &= rest - 1 {
-		if i := bits.TrailingZeros64(rest); h.has(slots[i]) {
-			left |= 1 << i
-		}
-	}
-	return left
 }

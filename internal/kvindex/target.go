@@ -7,7 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvevents"
 )
 
-// target is what is known of one rank's cache.
+// target is what is known of one rank's cache. It applies the rank's events to its own
+// blocks, and notes in those of the index which of them count.
 type target struct {
 	slot slot
 	live atomic.Bool
@@ -23,6 +24,8 @@ type target struct {
 	groups  uint16 // that have full attention
 	have    int    // blocks in all of the groups
 	blocks  map[kvevents.Hash]entry
+	most    int     // that blocks may have
+	all     *blocks // of the index
 }
 
 // entry is a block by the engine's name.
@@ -38,9 +41,9 @@ func (t *target) publish() { t.counted.Store(int64(t.have)) }
 const maxGroups = 16
 
 // event applies one event. The caller holds the target's lock.
-func (x *Index) event(t *target, e *kvevents.Event) {
+func (t *target) event(e *kvevents.Event) {
 	if e.Kind == kvevents.Cleared {
-		x.clear(t)
+		t.clear()
 		return
 	}
 	if e.Remote || !onGPU(e.Medium) {
@@ -49,12 +52,12 @@ func (x *Index) event(t *target, e *kvevents.Event) {
 	switch e.Kind {
 	case kvevents.Stored:
 		if group, ok := fullAttention(e); ok {
-			x.stored(t, e, group)
+			t.stored(e, group)
 		}
 	case kvevents.Removed:
 		group := groupOf(e)
 		for _, h := range e.Hashes {
-			x.removed(t, h, group)
+			t.removed(h, group)
 		}
 	}
 }
@@ -90,12 +93,12 @@ func fullAttention(e *kvevents.Event) (uint16, bool) {
 	return 0, false
 }
 
-func (x *Index) stored(t *target, e *kvevents.Event, group uint16) {
+func (t *target) stored(e *kvevents.Event, group uint16) {
 	if len(e.Tokens) == 0 || e.BlockSize <= 0 {
 		return // names without tokens say nothing
 	}
 	if t.groups&group == 0 {
-		x.widen(t, group)
+		t.widen(group)
 	}
 	parent := root(string(e.LoRA))
 	if len(e.LoRA) == 0 && e.LoRAID > 0 {
@@ -119,7 +122,7 @@ func (x *Index) stored(t *target, e *kvevents.Event, group uint16) {
 			extra = extras(e.Extra[i], e.LoRA)
 		}
 		parent = block(parent, e.Tokens[i*e.BlockSize:(i+1)*e.BlockSize], extra)
-		if !x.put(t, h, parent, group) {
+		if !t.put(h, parent, group) {
 			t.full.Add(uint64(len(e.Hashes) - i)) //nolint:gosec // i is below the length
 			t.lacks.Store(true)
 			return
@@ -128,20 +131,20 @@ func (x *Index) stored(t *target, e *kvevents.Event, group uint16) {
 }
 
 // put notes that a group has a block. It tells whether there was room.
-func (x *Index) put(t *target, h kvevents.Hash, k Key, group uint16) bool {
+func (t *target) put(h kvevents.Hash, k Key, group uint16) bool {
 	was, ok := t.blocks[h]
 	switch {
 	case ok && was.key != k: // another block by the same name: the old one is gone
-		x.forget(t, was)
+		t.forget(was)
 		was = entry{}
-	case !ok && len(t.blocks) >= x.maxBlocks:
+	case !ok && len(t.blocks) >= t.most:
 		return false
 	}
 	is := entry{key: k, groups: was.groups | group}
 	t.blocks[h] = is
 	if !t.counts(was) && t.counts(is) {
 		t.have++
-		x.add(k, t.slot)
+		t.all.add(k, t.slot)
 	}
 	return true
 }
@@ -150,19 +153,19 @@ func (x *Index) put(t *target, h kvevents.Hash, k Key, group uint16) bool {
 func (t *target) counts(e entry) bool { return e.groups != 0 && e.groups&t.groups == t.groups }
 
 // forget takes a block out of what requests see.
-func (x *Index) forget(t *target, e entry) {
+func (t *target) forget(e entry) {
 	if t.counts(e) {
 		t.have--
-		x.remove(e.key, t.slot)
+		t.all.remove(e.key, t.slot)
 	}
 }
 
-func (x *Index) removed(t *target, h kvevents.Hash, group uint16) {
+func (t *target) removed(h kvevents.Hash, group uint16) {
 	was, ok := t.blocks[h]
 	if !ok || was.groups&group == 0 {
 		return
 	}
-	x.forget(t, was)
+	t.forget(was)
 	if was.groups &^= group; was.groups == 0 {
 		delete(t.blocks, h)
 	} else {
@@ -171,17 +174,17 @@ func (x *Index) removed(t *target, h kvevents.Hash, group uint16) {
 }
 
 // widen adds a group that was not known: what was there before lacks it.
-func (x *Index) widen(t *target, group uint16) {
+func (t *target) widen(group uint16) {
 	for _, e := range t.blocks {
-		x.forget(t, e)
+		t.forget(e)
 	}
 	t.groups |= group
 }
 
 // clear forgets all blocks.
-func (x *Index) clear(t *target) {
+func (t *target) clear() {
 	for _, e := range t.blocks {
-		x.forget(t, e)
+		t.forget(e)
 	}
 	t.blocks = make(map[kvevents.Hash]entry)
 	t.have = 0

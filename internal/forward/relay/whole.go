@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"io"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 )
@@ -18,7 +19,7 @@ const firstBuffer = 2 << 10
 // read to its end, or to maxHeldAnswer.
 func (a *Answer) whole(s *Source) *leg.Failure {
 	l, resp := s.Leg, s.Resp
-	buf, n, err := a.hold(s)
+	buf, n, err := s.hold(a.Idle)
 	more := err == nil
 	if more && resp.Length == int64(n) {
 		more, err = false, io.EOF
@@ -70,19 +71,20 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 }
 
 // hold reads an answer to its end, then err is io.EOF, or up to maxHeldAnswer. The answer
-// is in buf[:n]; if its length was announced, buf has room for one more byte.
-func (a *Answer) hold(s *Source) (buf []byte, n int, err error) {
-	l, resp := s.Leg, s.Resp
+// is in buf[:n]; if its length was announced, buf has room for one more byte. idle bounds
+// each read.
+func (s *Source) hold(idle time.Duration) (buf []byte, n int, err error) {
+	resp := s.Resp
 	if resp.Length >= 0 {
 		held := int(min(resp.Length, maxHeldAnswer))
 		buf = make([]byte, held+1)
-		n, err = a.readFull(l, resp.Body, buf[:held])
+		n, err = s.readFull(idle, buf[:held])
 		return buf, n, err
 	}
 	buf = make([]byte, firstBuffer)
 	for {
 		var m int
-		m, err = a.readFull(l, resp.Body, buf[n:])
+		m, err = s.readFull(idle, buf[n:])
 		n += m
 		if err != nil || n == maxHeldAnswer {
 			return buf, n, err
@@ -94,11 +96,11 @@ func (a *Answer) hold(s *Source) (buf []byte, n int, err error) {
 }
 
 // readFull fills buf. io.EOF means that the body ended before buf was full, or just then.
-func (a *Answer) readFull(l *leg.Leg, r io.Reader, buf []byte) (int, error) {
+func (s *Source) readFull(idle time.Duration, buf []byte) (int, error) {
 	n := 0
 	for n < len(buf) {
-		l.Rearm(a.Idle)
-		m, err := r.Read(buf[n:])
+		s.Leg.Rearm(idle)
+		m, err := s.Resp.Body.Read(buf[n:])
 		n += m
 		if err != nil {
 			return n, err

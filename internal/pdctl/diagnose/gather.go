@@ -41,7 +41,7 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 	if err != nil {
 		return nil, err
 	}
-	p := &doctor.Picture{Now: time.Now(), Root: layout.Root(), Reach: reach(s)}
+	p := &doctor.Picture{Now: time.Now(), Reach: reach(s), Etcd: doctor.Etcd{Root: layout.Root()}}
 	source, err := s.Etcd.TLS.Open(nil)
 	if err != nil {
 		return nil, cli.Wrong(err)
@@ -57,7 +57,7 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 		p.Certificates = append(p.Certificates, engines.Status())
 	}
 	if o.agents {
-		p.Agents = localAgents(ctx, s)
+		p.Agents.Here = localAgents(ctx, s)
 	}
 	conn, err := s.Connect(ctx)
 	if cli.IsWrong(err) {
@@ -65,18 +65,19 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 	}
 	if err == nil {
 		defer conn.Close()
-		p.Snapshot, p.Removals, err = conn.Store.Reader.List(ctx)
+		p.Members.Snapshot, _, err = conn.Store.Reader.List(ctx)
 		err = s.Hint(err)
 	}
 	if err != nil {
-		p.Refused = &doctor.Refused{Auth: session.RefusedUser(err), Text: err.Error()}
+		p.Etcd.Refused = &doctor.Refused{Auth: session.RefusedUser(err), Text: err.Error()}
 		return p, err
 	}
+	p.Etcd.Revision = p.Members.Snapshot.Revision
 	gatherEtcd(ctx, s, conn, p)
 	if err := gatherProxies(ctx, conn, p); err != nil {
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: "proxies", Why: err.Error()})
 	}
-	if p.Afar, err = conn.Store.Reader.RefusedAgents(ctx); err != nil {
+	if p.Agents.Afar, err = conn.Store.Reader.RefusedAgents(ctx); err != nil {
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: "agents that are refused", Why: err.Error()})
 		err = nil
 	}
@@ -132,7 +133,7 @@ func gatherEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *
 		} else {
 			r.Size, r.Quota, r.Leader, r.Problems = st.DbSize, st.DbSizeQuota, st.Leader != 0, st.Errors
 		}
-		p.Endpoints = append(p.Endpoints, r)
+		p.Etcd.Endpoints = append(p.Etcd.Endpoints, r)
 	}
 	cctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -141,7 +142,7 @@ func gatherEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: "etcd's alarms", Why: err.Error()})
 	} else {
 		for _, al := range alarms.Alarms {
-			p.Alarms = append(p.Alarms, doctor.Alarm{Name: al.Alarm.String(), Member: fmt.Sprintf("%x", al.MemberID)})
+			p.Etcd.Alarms = append(p.Etcd.Alarms, doctor.Alarm{Name: al.Alarm.String(), Member: fmt.Sprintf("%x", al.MemberID)})
 		}
 	}
 	schema, err := conn.Client.Get(cctx, conn.Layout.Schema())
@@ -149,7 +150,7 @@ func gatherEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: conn.Layout.Schema(), Why: err.Error()})
 		return
 	}
-	p.SchemaErr = etcd.CheckSchema(conn.Layout, schema.Kvs)
+	p.Etcd.SchemaErr = etcd.CheckSchema(conn.Layout, schema.Kvs)
 }
 
 // gatherProxies looks at them, and once more at those that seem to lag.
@@ -228,7 +229,7 @@ func gatherEngines(ctx context.Context, s *session.Session, o *doctorOptions, p 
 	defer cancel()
 	var asked []*instance.Instance
 	seen := map[string]bool{}
-	for _, in := range p.Snapshot.All() {
+	for _, in := range p.Members.Snapshot.All() {
 		if in.View != instance.Rejected && in.View != instance.Pending && in.Intent != instance.Removed && !seen[in.Address] {
 			seen[in.Address] = true
 			asked = append(asked, in)
@@ -238,7 +239,7 @@ func gatherEngines(ctx context.Context, s *session.Session, o *doctorOptions, p 
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: "engines", Why: fmt.Sprintf("%d of %d were not asked: see --probe-most", n, len(asked))})
 		asked = asked[:o.most]
 	}
-	p.Probes, p.Models = map[instance.Key]error{}, map[instance.Key]instance.Facts{}
+	p.Members.Probes, p.Members.Models = map[instance.Key]error{}, map[instance.Key]instance.Facts{}
 	var mu sync.Mutex // guards what was found
 	var g errgroup.Group
 	g.SetLimit(probesAtOnce)
@@ -256,9 +257,9 @@ func gatherEngines(ctx context.Context, s *session.Session, o *doctorOptions, p 
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			p.Probes[in.Key] = err
+			p.Members.Probes[in.Key] = err
 			if known {
-				p.Models[in.Key] = facts
+				p.Members.Models[in.Key] = facts
 			}
 			return nil
 		})

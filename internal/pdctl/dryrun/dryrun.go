@@ -46,8 +46,16 @@ type Write struct {
 // errDry refuses a call that writes in a way that cannot be predicted.
 var errDry = errors.New("--dry-run: this would write in a way that cannot be shown")
 
-// Intercept is the gRPC interceptor of the client: every call passes it.
-func (d *Run) Intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+// Interceptor is the one of the client, nil where nothing is kept from etcd.
+func (d *Run) Interceptor() grpc.UnaryClientInterceptor {
+	if !d.On {
+		return nil
+	}
+	return d.intercept
+}
+
+// intercept gets every call of the client.
+func (d *Run) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	switch req := req.(type) {
 	case *pb.TxnRequest:
 		return d.txn(req, reply.(*pb.TxnResponse), func(in *pb.TxnRequest, out *pb.TxnResponse) error { //nolint:forcetypeassert // etcd's own pairs

@@ -90,7 +90,7 @@ func Drain(s *session.Session) *cobra.Command {
 		Use: "drain prefill|decode|both host:port...", Short: "stop new requests to instances, and wait until they are idle", Long: drainHelp,
 		Example: "  pdctl drain decode 10.0.0.8:8200 --wait --timeout 5m --reason \"new disks\"\n" +
 			"  pdctl drain both 10.0.0.6:8100\n  pdctl drain decode --selector rack=3 --dry-run\n  pdctl drain prefill 10.0.0.7:8100 10.0.0.8:8100 --for 30m",
-		Args: s.NamedOrSelected(0),
+		Args: s.Selectors.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch given := cmd.Flags().Changed("timeout"); {
 			case given && f.limit <= 0:
@@ -124,7 +124,7 @@ func Cordon(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cordon prefill|decode|both host:port...", Short: "stop new requests to instances", Long: cordonHelp,
 		Example: "  pdctl cordon decode 10.0.0.8:8200 --reason \"being looked at\"\n  pdctl cordon prefill 10.0.0.7:8100 --for 1h",
-		Args:    s.NamedOrSelected(0),
+		Args:    s.Selectors.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keys, err := s.ChosenKeys(cmd.Context(), args)
 			if err != nil {
@@ -156,7 +156,7 @@ func liftCommand(s *session.Session, state instance.Intent, long, examples strin
 	name := "un" + string(state)
 	cmd := &cobra.Command{
 		Use: name + " prefill|decode|both host:port...", Short: "lift a " + string(state), Long: long, Example: examples,
-		Args: s.NamedOrSelected(0),
+		Args: s.Selectors.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keys, err := s.ChosenKeys(cmd.Context(), args)
 			if err != nil {

@@ -9,7 +9,6 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
@@ -41,7 +40,7 @@ func (s *Session) dial() (*Conn, error) {
 	}
 	client, err := etcd.Dial(etcd.Config{
 		Endpoints: s.Etcd.Endpoints, Username: s.Etcd.Username, Password: s.Etcd.password, DialTimeout: s.Timeout,
-		TLS: etcdaccess.ConfigOf(source), Intercept: s.interceptor(),
+		TLS: etcdaccess.ConfigOf(source), Intercept: s.Dry.Interceptor(),
 	})
 	if errors.Is(err, etcd.ErrEndpoint) {
 		return nil, cli.Wrong(err)
@@ -50,14 +49,6 @@ func (s *Session) dial() (*Conn, error) {
 		return nil, s.Hint(err)
 	}
 	return &Conn{Client: client, Layout: layout, Store: store.New(client, layout, actor())}, nil
-}
-
-// interceptor keeps everything from etcd that writes, with --dry-run.
-func (s *Session) interceptor() grpc.UnaryClientInterceptor {
-	if !s.Dry.On {
-		return nil
-	}
-	return s.Dry.Intercept
 }
 
 // Connect connects and sees etcd answer: without that every later error would be about a

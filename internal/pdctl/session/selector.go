@@ -37,19 +37,22 @@ func states() []string {
 	}
 }
 
+// Selectors are what --selector says, as it was given.
+type Selectors []string
+
 const selectorUsage = "only instances that match key=value; key is role, model, state, or the name of a label (label:NAME for a label with one of these names); if repeated, all must match"
 
 // Selects gives a command the flag.
 func (s *Session) Selects(cmd *cobra.Command) *cobra.Command {
-	cmd.Flags().StringArrayVarP(&s.Selectors, "selector", "l", nil, selectorUsage)
+	cmd.Flags().StringArrayVarP((*[]string)(&s.Selectors), "selector", "l", nil, selectorUsage)
 	_ = cmd.RegisterFlagCompletionFunc("selector", s.completeSelector) // the flag is there
 	return cmd
 }
 
-// ParseSelector reads --selector.
-func (s *Session) ParseSelector() (Selector, error) {
+// Parse reads them.
+func (l *Selectors) Parse() (Selector, error) {
 	var out Selector
-	for _, text := range s.Selectors {
+	for _, text := range *l {
 		key, value, ok := strings.Cut(text, "=")
 		if !ok || key == "" || key == labelPrefix {
 			return nil, cli.Wrongf("--selector %q: write key=value, e.g. state=down or a label such as rack=3", instance.Printable(text, 80))
@@ -71,6 +74,17 @@ func (s *Session) ParseSelector() (Selector, error) {
 		out = append(out, term{key, value})
 	}
 	return out, nil
+}
+
+// NamedOrSelected checks the number of arguments, once the flags are read: a role and
+// addresses, or a role and --selector, and behind them as many as more says.
+func (l *Selectors) NamedOrSelected(more int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(*l) > 0 {
+			return cobra.ExactArgs(1+more)(cmd, args)
+		}
+		return cobra.MinimumNArgs(2+more)(cmd, args)
+	}
 }
 
 // fits tells whether an instance has all that is asked for.
@@ -105,17 +119,6 @@ func (l Selector) Filter(snap *instance.Snapshot) *instance.Snapshot {
 	return instance.NewSnapshot(snap.Revision, keep)
 }
 
-// NamedOrSelected checks the number of arguments: a role and addresses, or a role and
-// --selector, and behind them as many as more says.
-func (s *Session) NamedOrSelected(more int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(s.Selectors) > 0 {
-			return cobra.ExactArgs(1+more)(cmd, args)
-		}
-		return cobra.MinimumNArgs(2+more)(cmd, args)
-	}
-}
-
 // ChosenKeys are the instances that a command changes: those named, or those that fit the
 // selector. For the role "both", both entries of an engine have to fit.
 func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key, error) {
@@ -123,7 +126,7 @@ func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key
 	if err != nil {
 		return nil, cli.Wrong(err)
 	}
-	sel, err := s.ParseSelector()
+	sel, err := s.Selectors.Parse()
 	if err != nil {
 		return nil, err
 	}

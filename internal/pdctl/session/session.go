@@ -27,7 +27,7 @@ type Session struct {
 	LookupEnv settings.Lookup
 	Engines   Engines // how engines are asked, by commands that do
 	Timeout   time.Duration
-	Selectors []string   // --selector
+	Selectors Selectors
 	Dry       dryrun.Run // --dry-run, of commands that write, and what it has kept from etcd
 
 	said   *settings.Values

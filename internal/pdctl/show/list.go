@@ -69,7 +69,7 @@ type Removal struct {
 }
 
 func list(ctx context.Context, s *session.Session, roles []instance.Role) error {
-	sel, err := s.ParseSelector()
+	sel, err := s.Selectors.Parse()
 	if err != nil {
 		return err
 	}

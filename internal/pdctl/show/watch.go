@@ -49,7 +49,7 @@ func Watch(s *session.Session) *cobra.Command {
 // follow needs etcd to answer at the start, so that a wrong address is noticed. From then
 // on only ctx ends it.
 func follow(ctx context.Context, s *session.Session, initial bool) error {
-	sel, err := s.ParseSelector()
+	sel, err := s.Selectors.Parse()
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,8 @@
 package kvindex
 
 import (
+	"math/bits"
 	"slices"
-	"sync"
 )
 
 // slot is the number of a target while the index knows it.
@@ -74,49 +74,13 @@ func (h *holders) remove(s slot) bool {
 	return h.n == 0
 }
 
-// shards spread the blocks over locks, so that requests and events seldom meet.
-const shards = 64
-
-type shard struct {
-	mu     sync.RWMutex
-	blocks map[Key]holders
-	_      [32]byte // a lock has a cache line for itself
-}
-
-func (x *Index) shard(k Key) *shard { return &x.shards[uint64(k)>>58] }
-
-func (x *Index) add(k Key, s slot) {
-	sh := x.shard(k)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	h := sh.blocks[k]
-	h.add(s)
-	sh.blocks[k] = h
-}
-
-func (x *Index) remove(k Key, s slot) {
-	sh := x.shard(k)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	h, ok := sh.blocks[k]
-	if !ok {
-		return
+// among gives those of the alive ones that hold the block.
+func (h *holders) among(slots *[64]slot, alive uint64) uint64 {
+	var left uint64
+	for rest := alive; rest != 0; rest &= rest - 1 {
+		if i := bits.TrailingZeros64(rest); h.has(slots[i]) {
+			left |= 1 << i
+		}
 	}
-	if h.remove(s) {
-		delete(sh.blocks, k)
-	} else {
-		sh.blocks[k] = h
-	}
-}
-
-// keep leaves of the alive ones those that have the block.
-func (x *Index) keep(k Key, slots *[64]slot, alive uint64) uint64 {
-	sh := x.shard(k)
-	sh.mu.RLock()
-	defer sh.mu.RUnlock()
-	h, ok := sh.blocks[k]
-	if !ok {
-		return 0
-	}
-	return h.among(slots, alive)
+	return left
 }

@@ -1,0 +1,115 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Members are the instances of the fleet.
+type Members struct {
+	// Snapshot is the membership, as the records say. It is nil where that is not known.
+	Snapshot *instance.Snapshot
+	// Probes are the answers of engines that were asked from here; nil: well.
+	Probes map[instance.Key]error
+	// Models are what those serve that were asked for it.
+	Models map[instance.Key]instance.Facts
+}
+
+// all are the entries of the snapshot, pending adds left out.
+func (m *Members) all() (out []*instance.Instance) {
+	if m.Snapshot == nil {
+		return nil
+	}
+	for _, in := range m.Snapshot.All() {
+		if in.View != instance.Pending {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// dialect is how an instance is spoken to, and why nobody does. byDefault is the connector
+// of records that name none.
+func dialect(in *instance.Instance, byDefault string) (connector.Dialect, error) {
+	d, err := connector.OfRecord(&in.Record, byDefault)
+	if err == nil && in.Record.State != instance.Starting {
+		err = d.Lacks(in)
+	}
+	return d, err
+}
+
+func (m *Members) rejected(byDefault string, r *report) {
+	for _, in := range m.all() {
+		f := Finding{Severity: Error, Subject: in.Key.String(), What: "its value in etcd is rejected: no proxy uses it", Why: in.Reason}
+		if in.View != instance.Rejected {
+			_, err := dialect(in, byDefault)
+			if err == nil || in.Intent == instance.Removed {
+				continue
+			}
+			f.What, f.Why = "its record is rejected by every proxy", err.Error()
+		}
+		show := r.pdctl("get", in.Key.String())
+		if _, err := instance.ParseAddress(in.Address); err != nil {
+			f.What = "its key is not that of an instance: no proxy uses it"
+			f.Cure = "remove it; the program that writes it must name the engine by host:port"
+			// Behind "--" whatever somebody has written is a word and no flag.
+			f.Commands = []string{shell(slices.Concat([]string{"pdctl"}, r.Reach.Pdctl, []string{"remove", string(in.Role), "--", in.Address})...)}
+			r.say(f)
+			continue
+		}
+		if in.Static() {
+			f.Cure = "remove the instance and add it again; pdctl add asks the engine for the facts"
+			f.Commands = []string{show, r.pdctl("remove", string(in.Role), in.Address), r.pdctl("add", string(in.Role), in.Address)}
+		} else {
+			f.Cure = "the agent, or another program with its lease, has written it: correct or upgrade that program, and restart it"
+			f.Commands = []string{show}
+		}
+		if strings.Contains(f.Why, "connector") {
+			f.Cure += fmt.Sprintf("; --connector is one of %s", strings.Join(connector.Names(), ", "))
+		}
+		r.say(f)
+	}
+}
+
+// engines tells of those that get no requests. proxies say which ones they cannot use.
+func (m *Members) engines(proxies Proxies, r *report) {
+	for _, in := range m.all() {
+		if in.View == instance.Rejected || in.Intent == instance.Removed {
+			continue
+		}
+		host, _, _ := net.SplitHostPort(in.Address)
+		look := []string{shell("curl", "-i", cmp.Or(in.Record.Scheme, "http")+"://"+in.Address+"/health"), r.pdctl("history", string(in.Role), in.Address)}
+		probe, asked := m.Probes[in.Key]
+		switch {
+		case in.Record.State == instance.Down && !in.Static():
+			what := "its engine is dead, and its agent is alive"
+			why := "the agent renews the lease and reports down: the engine refuses probes, or answers with an error"
+			if in.Record.Cause == instance.CauseSlow {
+				what, why = "its engine does not answer, and its agent is alive", "the agent renews the lease and reports down (slow): the engine does not answer probes, because it is busy or hangs"
+			}
+			r.say(Finding{
+				Severity: Error, Subject: in.Key.String(), What: what, Why: why,
+				Cure: fmt.Sprintf("restart the engine on %s, after you have read its log; the agent registers it again by itself, without a restart", host), Commands: look,
+			})
+		case in.Record.State == instance.Down:
+			r.say(Finding{
+				Severity: Error, Subject: in.Key.String(), What: "its static record says down", Why: "no agent updates a static record: it stays down until somebody writes another record",
+				Cure: "write the record again when the engine runs", Commands: []string{r.pdctl("remove", string(in.Role), in.Address), r.pdctl("add", string(in.Role), in.Address)},
+			})
+		case asked && probe != nil:
+			r.say(Finding{
+				Severity: Error, Subject: in.Key.String(), What: "it does not answer /health from here", Why: probe.Error(),
+				Cure:     fmt.Sprintf("check that the engine runs on %s, and that a firewall lets this machine through; if the engine will not return, remove the instance", host),
+				Commands: append(look, r.pdctl("remove", string(in.Role), in.Address)),
+			})
+		default:
+			proxies.unverified(in, look, r)
+		}
+	}
+}
