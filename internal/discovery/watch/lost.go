@@ -208,21 +208,26 @@ type leaseQuestion struct {
 	alive bool // the answer
 }
 
-// askLease asks etcd and tells the owner.
-func (w *Watcher) askLease(ctx context.Context, q leaseQuestion) {
-	q.alive = w.leaseLives(ctx, clientv3.LeaseID(q.lease))
-	w.tell(ctx, message{lease: &q})
+// leases asks etcd about leases, a bounded number of questions at a time.
+type leases struct {
+	cli   *clientv3.Client
+	slots chan struct{}
 }
 
-func (w *Watcher) leaseLives(ctx context.Context, id clientv3.LeaseID) bool {
+func newLeases(cli *clientv3.Client) leases {
+	return leases{cli: cli, slots: make(chan struct{}, maxLeaseQuestions)}
+}
+
+// live tells whether etcd knows the lease; false also if etcd does not answer in time.
+func (l *leases) live(ctx context.Context, id clientv3.LeaseID) bool {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	select {
 	case <-ctx.Done():
 		return false
-	case w.leaseSlots <- struct{}{}:
+	case l.slots <- struct{}{}:
 	}
-	defer func() { <-w.leaseSlots }()
-	resp, err := w.cli.TimeToLive(ctx, id)
+	defer func() { <-l.slots }()
+	resp, err := l.cli.TimeToLive(ctx, id)
 	return err == nil && resp.TTL > 0 // etcd says -1 of a lease that it does not know
 }

@@ -118,11 +118,14 @@ func (w *Watcher) own(ctx context.Context) {
 	}
 }
 
-// inquire sends off what is to be asked about leases, and keeps the clock of
+// sendQuestions sends off the questions about leases, and keeps the clock of
 // the orphans running while there are any.
 func (o *owner) sendQuestions(ctx context.Context) {
 	for _, q := range o.unanswered() {
-		o.asking.Go(func() { o.w.askLease(ctx, q) })
+		o.asking.Go(func() {
+			q.alive = o.w.leases.live(ctx, clientv3.LeaseID(q.lease))
+			o.w.tell(ctx, message{lease: &q})
+		})
 	}
 	if entries := o.writeBacks; len(entries) > 0 {
 		o.asking.Go(func() { o.w.writeBackAll(ctx, entries) })

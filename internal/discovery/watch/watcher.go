@@ -175,7 +175,7 @@ type Watcher struct {
 	saver *disk.Saver
 	last  *image // what was not saved when the owner ended; read after that
 
-	leaseSlots chan struct{} // bounds the questions about leases
+	leases leases
 
 	mu     sync.Mutex // guards status
 	status Status
@@ -210,14 +210,14 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 	}
 	w := &Watcher{
 		cli: cli, o: o, log: etcd.LogOrDiscard(o.Log),
-		ready:      make(chan struct{}),
-		relist:     make(chan string, 1),
-		inbox:      make(chan message),
-		verdicts:   make(chan verdict),
-		progress:   make(chan struct{}, 1),
-		doubt:      make(chan struct{}, 1),
-		leaseSlots: make(chan struct{}, maxLeaseQuestions),
-		status:     Status{State: Cold, WatchEnds: map[string]int64{}},
+		ready:    make(chan struct{}),
+		relist:   make(chan string, 1),
+		inbox:    make(chan message),
+		verdicts: make(chan verdict),
+		progress: make(chan struct{}, 1),
+		doubt:    make(chan struct{}, 1),
+		leases:   newLeases(cli),
+		status:   Status{State: Cold, WatchEnds: map[string]int64{}},
 	}
 	w.saver = w.newSaver()
 	w.suspension.after, w.suspension.found = o.SuspendedAfter, w.resumed

@@ -156,7 +156,7 @@ func (c *sequential) decodeWith(d *sched.Assignment) (*leg.Failure, time.Duratio
 		c.pick.EndAwait()
 		c.committed(d, c.pick)
 	})
-	return f, l.Waited()
+	return f, time.Since(l.Began)
 }
 
 // watchPrefill calls a decode leg off when the prefill instance whose blocks it is to read

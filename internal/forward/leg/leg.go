@@ -23,11 +23,11 @@ type Leg struct {
 	context.Context //nolint:containedctx // a leg is one
 	Instance        *instance.Instance
 	Span            *tracing.Span // in the trace of its request; nil: none
+	Began           time.Time
 
 	origin *Origin
 	pick   *sched.Assignment // nil for a leg of Ask, which sched cannot call off
 	cancel context.CancelCauseFunc
-	began  time.Time // when it began
 	wait   Wait
 	// ownKey tells that a refused key is the proxy's; see authorize.
 	ownKey bool
@@ -145,7 +145,7 @@ const handoverSlack = 2 * time.Second
 // would read blocks that prefill has given to others, without an error
 // (TestHandoverEndsWhileTheOnlyDecodeIsSilent). An engine that took the request has extended the lease itself.
 func (l *Leg) Silent(d time.Duration) {
-	waited := time.Since(l.began)
+	waited := time.Since(l.Began)
 	switch {
 	case !l.wait.KVUntil.IsZero() && d >= waited-handoverSlack && time.Now().After(l.wait.KVUntil):
 		l.CallOff(errHandoverExpired)
@@ -161,9 +161,6 @@ func (l *Leg) Connector() string {
 	}
 	return l.pick.Connector
 }
-
-// Waited is how long ago the leg began.
-func (l *Leg) Waited() time.Duration { return time.Since(l.began) }
 
 // End ends the leg, if it has not ended yet, and lets go of what it holds. More
 // calls do no harm.

@@ -109,8 +109,8 @@ func (o *Origin) Begin(a *sched.Assignment, w Wait) *Leg {
 	l := o.newLeg(w)
 	l.Instance, l.pick = a.Instance, a
 	o.noteBegin(l)
-	l.Span = o.Trace.Leg(string(l.Instance.Role), l.Instance.Address, a.Connector, l.began)
-	a.Await(l, l.began)
+	l.Span = o.Trace.Leg(string(l.Instance.Role), l.Instance.Address, a.Connector, l.Began)
+	a.Await(l, l.Began)
 	// The membership may have changed between the pick and Await.
 	if err := o.Settings.Gone(a); err != nil {
 		l.cancel(err)
@@ -123,15 +123,15 @@ func (o *Origin) noteBegin(l *Leg) {
 	switch {
 	case o.Times == nil:
 	case l.Instance.Role == instance.Prefill:
-		o.Times.BeginPrefill(l.began)
+		o.Times.BeginPrefill(l.Began)
 	default:
-		o.Times.BeginDecode(l.began)
+		o.Times.BeginDecode(l.Began)
 	}
 }
 
 // newLeg starts a leg that nothing but its wait and the client ends.
 func (o *Origin) newLeg(w Wait) *Leg {
-	l := &Leg{origin: o, began: time.Now(), wait: w, duration: w.Limit, limitCause: w.Cause}
+	l := &Leg{origin: o, Began: time.Now(), wait: w, duration: w.Limit, limitCause: w.Cause}
 	l.Context, l.cancel = context.WithCancelCause(o.Client)
 	l.partner.Store(int64(w.Partner))
 	l.timer = time.AfterFunc(w.Limit+w.Partner, l.expire)
