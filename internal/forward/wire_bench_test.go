@@ -20,7 +20,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // loggingRecorder writes lines of the access log, as the proxy does.
@@ -117,19 +116,42 @@ func wired(b *testing.B, prefill, decode []string) string {
 	return ln.Addr().String()
 }
 
-// listening starts so many engines that answer every request with the same bytes.
+// listening starts so many engines that answer every request with the same bytes. It is not
+// testkit.RawServer, which allocates for each connection: with many engines that would count.
 func listening(b *testing.B, answer []byte, engines int) []string {
 	b.Helper()
+	var work sync.WaitGroup
+	var all []net.Listener
 	var addresses []string
 	for range engines {
-		addresses = append(addresses, testkit.RawServer(b, func(_ int, c net.Conn) {
-			for buf := make([]byte, 80<<10); messageEnds(c, buf); {
-				if _, err := c.Write(answer); err != nil {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		all, addresses = append(all, ln), append(addresses, ln.Addr().String())
+		work.Go(func() {
+			for {
+				c, err := ln.Accept()
+				if err != nil {
 					return
 				}
+				work.Go(func() {
+					defer func() { _ = c.Close() }()
+					for buf := make([]byte, 80<<10); messageEnds(c, buf); {
+						if _, err := c.Write(answer); err != nil {
+							return
+						}
+					}
+				})
 			}
-		}))
+		})
 	}
+	b.Cleanup(func() {
+		for _, ln := range all {
+			_ = ln.Close()
+		}
+		work.Wait()
+	})
 	return addresses
 }
 
