@@ -137,14 +137,18 @@ type Head struct {
 	Header http.Header
 }
 
-// span is a part of a text, as two offsets.
-type span struct{ from, to int }
+// span is a part of a text, as two offsets. A head is far shorter than 2 GiB.
+type span struct{ from, to int32 }
+
+func newSpan(from, to int) span { return span{int32(from), int32(to)} } //nolint:gosec // both are within a head
 
 // parseFields reads the fields of a head and does not change them. http10 tells that the
 // message is HTTP/1.0. digits is the place of Content-Length's digits in fields.
 func parseFields(fields []byte, http10 bool) (h Head, digits span, err error) {
 	h.Length = -1
-	var textBuf [1 << 10]byte // on the stack, and large enough for most heads
+	// On the stack, and large enough for most heads. The stack of a goroutine that serves a
+	// connection is 8 KiB; if these were larger it would be doubled for as long as the connection lasts.
+	var textBuf [640]byte
 	var spanBuf [2 * 16]span
 	text, spans := append(textBuf[:0], fields...), spanBuf[:0] // a name and its value, in turn
 	lines := 0
@@ -162,13 +166,13 @@ func parseFields(fields []byte, http10 bool) (h Head, digits span, err error) {
 		for from < len(text) && isBlank(text[from]) {
 			from++
 		}
-		v := span{from, from + len(value)}
+		v := newSpan(from, from+len(value))
 		switch string(name) {
 		case "Content-Length":
 			digits = v
 		case "Transfer-Encoding":
 		default:
-			spans = append(spans, span{at, at + len(name)}, v)
+			spans = append(spans, newSpan(at, at+len(name)), v)
 		}
 	}
 	if lines > maxFields {

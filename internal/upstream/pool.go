@@ -164,7 +164,7 @@ func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error)
 	h.mu.Lock()
 	generation := h.generation // read before the dial: a new incarnation meanwhile must not get this connection
 	h.mu.Unlock()
-	nc, err := p.dialer.DialContext(ctx, "tcp", address)
+	nc, err := p.dialAside(ctx, address)
 	if err != nil {
 		return nil, err
 	}
@@ -180,6 +180,20 @@ func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error)
 	}
 	c.host, c.generation = h, generation
 	return c, nil
+}
+
+// dialAside dials on a goroutine of its own. A dial needs 3 KiB of stack. On the goroutine of the
+// request, which serves its client's connection for as long as that lasts, they double the
+// stack to 16 KiB: a fifth of what an idle stream takes.
+func (p *Pool) dialAside(ctx context.Context, address string) (net.Conn, error) {
+	var dialled struct {
+		sync.WaitGroup
+		conn net.Conn
+		err  error
+	}
+	dialled.Go(func() { dialled.conn, dialled.err = p.dialer.DialContext(ctx, "tcp", address) })
+	dialled.Wait()
+	return dialled.conn, dialled.err
 }
 
 // errTryAnother is the failure of a try that has sent nothing, since its connection
