@@ -25,7 +25,9 @@ cores=$(nproc 2>/dev/null || echo 2)
 # for what go test would vet, and nobody reads the debugger's tables of a hundred programs.
 flags=(-vet=off '-ldflags=-s -w' -shuffle=on -timeout "${TEST_TIMEOUT:-8m}" -parallel $((3 * cores)) "${flags[@]}")
 
-race=(env CGO_ENABLED=1 "$GO" test -race)
+# A program with the race detector waits a second before it ends, in case another goroutine
+# races just then. A hundred packages, and programs that tests start, need less.
+race=(env CGO_ENABLED=1 "GORACE=${GORACE:-atexit_sleep_ms=50}" "$GO" test -race)
 plain=(env CGO_ENABLED=0 "$GO" test)
 # The race detector needs cgo, and cgo a C compiler that finds its headers.
 if ! printf '#include <stdlib.h>\nint main(void){return 0;}\n' | "$($GO env CC)" -x c -o /dev/null - 2>/dev/null; then
