@@ -155,6 +155,14 @@ func TestFault12_WipedUnheard(t *testing.T) {
 	if a, b := identity(t, old), identity(t, wiped); a != b {
 		t.Fatalf("the two stores are told apart by their identities %v and %v", a, b)
 	}
+	// Just behind an audit: one that is under way would be cut, and its error counted.
+	audits := w.Status().Audits
+	testkit.Eventually(t, soon, func() error {
+		if n := w.Status().Audits; n == audits {
+			return fmt.Errorf("%d audits, and no new one", n)
+		}
+		return nil
+	})
 	was := w.Status() // on a busy machine audits may have doubted the watch before
 	link.Redirect(after.Endpoint())
 	began := time.Now()
