@@ -119,6 +119,12 @@ func TestFollow(t *testing.T) {
 		m.set(in)
 		f, x := follow(t, &m, netguard.New(nil))
 		want(t, x, in, ids, 3)
+		testkit.Eventually(t, 20*time.Second, func() error { // a replay, over another connection, may be over before
+			if n := s.KVEventSubscribers(); n != 1 {
+				return fmt.Errorf("%d subscribers", n)
+			}
+			return nil
+		})
 		more := append(slices.Clip(ids), 33, 34, 35, 36)
 		complete(t, s, more)
 		want(t, x, in, more, 4)

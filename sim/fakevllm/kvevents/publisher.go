@@ -79,6 +79,9 @@ func (e *Publisher) Close() {
 	}
 }
 
+// Subscribers is how many take the events.
+func (e *Publisher) Subscribers() int { return e.pub.Subscribers() }
+
 // Tell publishes a change as a batch of its own.
 func (e *Publisher) Tell(c kvcache.Event) {
 	b := msgp.AppendArrayHeader(nil, 3)
