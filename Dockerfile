@@ -15,7 +15,7 @@ FROM gcr.io/distroless/static-debian12:nonroot
 COPY --from=build /out/proxy /out/agent /out/pdctl /out/fakevllm /usr/local/bin/
 # Where a proxy without --etcd-endpoints keeps its etcd's data.
 COPY --from=build --chown=nonroot:nonroot /out/state /var/lib/pdmesh
-ENV XDG_STATE_HOME=/var/lib PD_HOST=0.0.0.0
+ENV XDG_STATE_HOME=/var/lib PD_HOST=0.0.0.0 PD_SHUTDOWN_DELAY=5s
 EXPOSE 8000
 USER nonroot
 CMD ["proxy"]

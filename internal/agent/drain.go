@@ -23,10 +23,14 @@ func (a *Agent) drain(ctx context.Context) error {
 		return nil
 	}
 	a.said.putState(instance.Draining, "")
-	start := time.Now()
-	a.o.Log.WithField("limit", a.o.DrainTimeout).Info("draining: waiting for the engine to be idle")
-	idle := idleWait{engine: a.engine, o: &a.o, load: &a.load, hurry: a.hurry}
-	limited, stop := idle.limited(ctx)
+	start, limit := time.Now(), a.o.DrainTimeout
+	idle := idleWait{engine: a.engine, o: &a.o, load: &a.load, hurry: a.hurry, earliest: start}
+	if a.o.ShutdownDelay != nil {
+		delay := a.o.ShutdownDelay()
+		idle.earliest, limit = start.Add(delay), limit+delay
+	}
+	a.o.Log.WithField("limit", limit).Info("draining: waiting for the engine to be idle")
+	limited, stop := idle.limited(ctx, limit)
 	heard := a.said.settle(limited, goodbyeLimit)
 	why := idle.wait(limited)
 	stop()

@@ -21,6 +21,16 @@ func TestDrain(t *testing.T) {
 		want  string
 	}{
 		{name: "idle at once", first: idleStats(), want: "1.5s revoke"},
+		{name: "idle during the delay", first: idleStats(), o: Options{ShutdownDelay: func() time.Duration { return 5 * time.Second }}, want: "6s revoke"},
+		{
+			name: "the limit begins after the delay", first: busy,
+			o: Options{ShutdownDelay: func() time.Duration { return 5 * time.Second }, DrainTimeout: 20 * time.Second}, want: "26s revoke",
+		},
+		{
+			name: "told not to wait during the delay", first: idleStats(), o: Options{ShutdownDelay: func() time.Duration { return time.Minute }},
+			then: func(r *rig) { r.after(2*time.Second, nil); r.Hurry() },
+			want: "3s revoke",
+		},
 		{
 			name: "waits for running requests", first: busy,
 			then: func(r *rig) { r.after(9*time.Second, func(e *fakeEngine) { e.stats = idleStats() }) },

@@ -42,14 +42,16 @@ type idleWait struct {
 	load   *loadWatch
 	hurry  <-chan struct{} // closed when the wait is to be skipped
 
+	earliest time.Time // an idle engine does not end the wait before
+
 	idle, refused int    // readings of one kind in a row
 	shown         string // what was last said to be left
 }
 
-// limited ends when the limit of a drain has passed, the agent is told not to wait, or
-// the engine's process is gone.
-func (w *idleWait) limited(ctx context.Context) (limited context.Context, stop func()) {
-	limited, cancel := context.WithTimeout(ctx, w.o.DrainTimeout)
+// limited returns a context that ends when the limit of a drain has passed, the agent is
+// told not to wait, or the engine's process has exited.
+func (w *idleWait) limited(ctx context.Context, limit time.Duration) (limited context.Context, stop func()) {
+	limited, cancel := context.WithTimeout(ctx, limit)
 	return limited, endsWith(limited, cancel, w.hurry, w.o.Exited) // a hurry also ends a reading that hangs
 }
 
@@ -101,7 +103,7 @@ func (w *idleWait) read(ctx context.Context) string {
 		busy = w.busy(stats, now)
 	}
 	if busy == "" {
-		if w.idle++; w.idle >= idleAfter {
+		if w.idle++; w.idle >= idleAfter && !now.Before(w.earliest) {
 			return "the engine is idle"
 		}
 		return ""

@@ -24,6 +24,9 @@ type Options struct {
 	// row or more, before it is "down" for being slow. Default 15 s.
 	SlowAfter    time.Duration
 	DrainTimeout time.Duration // default 120 s
+	// ShutdownDelay returns how long a drain lasts at least, so that all proxies learn of
+	// it; DrainTimeout begins after it. It is called when the drain begins. nil means 0.
+	ShutdownDelay func() time.Duration
 	// KVLease is how long an instance that prefills pins the blocks of a finished
 	// prefill for decode to pull; a drain waits it out. Default 30 s, negative none.
 	KVLease time.Duration

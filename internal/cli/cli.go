@@ -28,12 +28,41 @@ const (
 // Program is what Main runs.
 type Program func(ctx context.Context, args []string, stdout, stderr io.Writer) int
 
-// Main runs a program whose context SIGINT and SIGTERM end, and exits with its code.
+// Main runs a program and exits with its code. SIGINT and SIGTERM end the program's
+// context.
 func Main(run Program) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	sigs := make(chan os.Signal, 2)
+	signal.Notify(sigs, os.Interrupt, syscall.SIGTERM)
+	ctx, stop := withSignals(context.Background(), sigs)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
+}
+
+// hurryKey is the key of the channel that Hurry returns.
+type hurryKey struct{}
+
+// withSignals returns a context that the first of sigs ends. stop ends it, too.
+func withSignals(parent context.Context, sigs <-chan os.Signal) (ctx context.Context, stop func()) {
+	hurry := make(chan struct{})
+	ctx, stop = context.WithCancel(context.WithValue(parent, hurryKey{}, hurry))
+	go func() { // ends with the process
+		if first := <-sigs; first != os.Interrupt {
+			stop()
+			<-sigs
+		}
+		close(hurry)
+		stop()
+	}()
+	return ctx, stop
+}
+
+// Hurry returns a channel that is closed at SIGINT, and at the second SIGTERM: the program
+// of this context should then end without waiting for its clients to notice. It is nil if
+// ctx is not from Main.
+func Hurry(ctx context.Context) <-chan struct{} {
+	c, _ := ctx.Value(hurryKey{}).(chan struct{})
+	return c
 }
 
 // usageError is what the person at the command line can mend.

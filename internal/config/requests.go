@@ -38,7 +38,8 @@ type Requests struct {
 	MaxBodyBytes           int64
 	MaxBodiesMemory        int64         // bytes of all request bodies together; 0 = by the memory limit
 	MaxConnections         int           // clients connected at once; 0 = by the limit on descriptors
-	ShutdownTimeout        time.Duration // for running streams at SIGTERM
+	ShutdownDelay          time.Duration // between SIGTERM and the end of accepting; 0 = none
+	ShutdownTimeout        time.Duration // for running requests after that
 }
 
 // settings are about times, limits and tries of requests.
@@ -56,7 +57,8 @@ func (r *Requests) settings() settings.Table {
 		settings.Setting{Name: "max-body-bytes", Kind: settings.Bytes, Default: "32MiB", Usage: "largest request body; larger ones get 413", Into: &r.MaxBodyBytes},
 		settings.Setting{Name: "max-bodies-memory", Kind: settings.Bytes, Default: "0", Usage: "limit for all request bodies together; beyond it requests get 503, except a single one and those under 4KiB; 0 means half of the memory limit (GOMEMLIMIT or the container's), or a quarter of the machine's memory", Into: &r.MaxBodiesMemory},
 		settings.Setting{Name: "max-connections", Kind: settings.Number, Default: "0", Usage: "limit for open connections of clients; beyond it requests get 503 and the connection ends, except health checks and admin routes; 0 means nearly half of the limit on file descriptors", Into: &r.MaxConnections},
-		settings.Setting{Name: "shutdown-timeout", Kind: settings.Time, Default: "30s", Usage: "how long running requests may take after SIGTERM", Into: &r.ShutdownTimeout},
+		settings.Setting{Name: "shutdown-delay", Kind: settings.Time, Default: "0s", Usage: "after SIGTERM: how long to go on serving while /readyz answers 503, so that load balancers notice; at most 1h; SIGINT or a second signal skips it", Into: &r.ShutdownDelay},
+		settings.Setting{Name: "shutdown-timeout", Kind: settings.Time, Default: "30s", Usage: "how long running requests may take once no new ones are accepted (after SIGTERM and --shutdown-delay)", Into: &r.ShutdownTimeout},
 	)
 }
 
@@ -73,6 +75,9 @@ func (r *Requests) check(c *complaints) {
 		c.bad("fallback", "%q is not known; use %s or %s", r.Fallback, FallbackDecode, FallbackNone)
 	}
 	r.checkLimits(c)
+	if r.ShutdownDelay < 0 || r.ShutdownDelay > time.Hour {
+		c.bad("shutdown-delay", "%s is out of range; use 0s to 1h", r.ShutdownDelay)
+	}
 	c.duration("shutdown-timeout", r.ShutdownTimeout)
 }
 

@@ -72,6 +72,7 @@ type app struct {
 	started  chan struct{} // closed by awaitFirstAnswers
 
 	router, adminRouter http.Handler
+	requests            func() int64 // being answered now
 }
 
 // builder holds what the steps of build hand to each other.
@@ -249,6 +250,7 @@ func (b *builder) makeRoutes() {
 	if b.board = b.newBoard(deps.List, deps.Etcd, b.handler.Requests, b.address); b.board != nil {
 		deps.Dashboard = b.board
 	}
+	b.requests = b.handler.Requests
 	b.router = httpapi.NewRouter(deps, b.cfg.AdminListen != "")
 	b.adminRouter = httpapi.NewAdminRouter(deps)
 }

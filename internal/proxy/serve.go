@@ -11,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -23,8 +24,8 @@ import (
 )
 
 // Serve runs the proxy until ctx ends. What it opens first it closes last, so the proxy
-// stops in this order: it takes no new requests, finishes the running ones, lets go of the
-// membership, then of etcd.
+// stops in this order: after --shutdown-delay it accepts no new requests, finishes the
+// running ones, ends its presence, then closes etcd.
 func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io.Writer) error {
 	certificates, err := secure.Open(cfg, log)
 	if err != nil {
@@ -49,6 +50,11 @@ func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		defer func() { _ = bridge.Close() }() // where it did not run; Run closes it, too
 	}
 	own, err = etcd.Open(ctx, cfg, certificates, log)
+	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Cause(ctx))) {
+		log.Info("stopped while etcd was starting")
+		own.Close()
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -87,8 +93,11 @@ func (p *app) run(ctx context.Context, ln *listeners, bridge *zmqregister.Bridge
 	case err = <-failed:
 	}
 	p.stopping.Store(true)
+	if err == nil {
+		err = p.delayShutdown(cli.Hurry(ctx), failed)
+	}
 	p.board.Close()
-	return errors.Join(err, shutdown(ctx, p.cfg.ShutdownTimeout, p.log, servers))
+	return errors.Join(err, p.shutdown(ctx, servers))
 }
 
 // startBackground starts all that is not a server. It outlives ctx, because the requests
@@ -98,7 +107,7 @@ func (p *app) startBackground(ctx context.Context, work *sync.WaitGroup, bridge 
 	p.background(bg, work)
 	p.secure.Watch(bg, work)
 	work.Go(func() {
-		systemd.Proxy{Ready: p.ready, Sane: p.sane, ShutdownTimeout: p.cfg.ShutdownTimeout, Log: p.log}.Tell(bg, ctx.Done())
+		systemd.Proxy{Ready: p.ready, Sane: p.sane, ShutdownTimeout: p.cfg.ShutdownDelay + p.cfg.ShutdownTimeout, Log: p.log}.Tell(bg, ctx.Done())
 	})
 	if bridge != nil {
 		countPings(p.registry, bridge)

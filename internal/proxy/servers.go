@@ -44,25 +44,81 @@ func (p *app) startServers(work *sync.WaitGroup, ln *listeners) ([]*http.Server,
 
 // limited returns a server of at most n connections, and the listener that it serves.
 func (p *app) limited(h http.Handler, ln net.Listener, n int) (*http.Server, net.Listener) {
-	limit, s := connlimit.New(n, p.log), newServer(h, p.log)
+	limit, s := connlimit.New(n, p.log), newServer(p.closeWhenStopping(h), p.log)
 	limit.Apply(s, httpapi.ExemptFromLimit, httpapi.RefuseAtLimit)
 	return s, p.secure.Listen(limit.Listen(ln), p.log)
 }
 
-// shutdown stops accepting, waits for the running requests, and cuts what is
-// left when the time is over.
-func shutdown(ctx context.Context, limit time.Duration, log logrus.FieldLogger, servers []*http.Server) error {
-	log.WithField("limit", limit).Info("stopping: no new requests, finishing the running ones")
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+// delayShutdown waits for --shutdown-delay, in which the proxy serves requests while
+// /readyz says that it is stopping. hurry ends the wait, and so does a server that fails,
+// whose error is returned.
+func (p *app) delayShutdown(hurry <-chan struct{}, failed <-chan error) error {
+	if p.cfg.ShutdownDelay <= 0 {
+		return nil
+	}
+	p.log.WithField("delay", p.cfg.ShutdownDelay).Info("stopping: not ready, still serving")
+	timer := time.NewTimer(p.cfg.ShutdownDelay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-hurry:
+	case err := <-failed:
+		return err
+	}
+	return nil
+}
+
+// closeWhenStopping announces the end of the connection in answers while the proxy is
+// stopping, so that clients do not reuse connections that are about to be closed.
+func (p *app) closeWhenStopping(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p.stopping.Load() {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+const (
+	// cutLimit is how long requests that are cut may take to end, so that they are
+	// logged and counted.
+	cutLimit = 2 * time.Second
+	cutPoll  = 10 * time.Millisecond
+)
+
+// shutdown stops accepting, waits for the running requests, and cuts those that are
+// left after --shutdown-timeout.
+func (p *app) shutdown(ctx context.Context, servers []*http.Server) error {
+	p.log.WithField("limit", p.cfg.ShutdownTimeout).Info("stopping: no new requests, finishing the running ones")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.ShutdownTimeout)
 	defer cancel()
 	var errs []error
+	cut := false
 	for _, s := range servers {
 		if err := s.Shutdown(ctx); err != nil {
-			log.Warn("requests were still running at the end of --shutdown-timeout and are cut")
+			cut = true
 			errs = append(errs, s.Close())
 		}
 	}
+	if cut {
+		p.log.WithField("requests", p.requests()).Warn("requests were still running at the end of --shutdown-timeout and are cut")
+		p.awaitCut()
+	}
 	return errors.Join(errs...)
+}
+
+// awaitCut waits until no request is running, or for cutLimit.
+func (p *app) awaitCut() {
+	tick, limit := time.NewTicker(cutPoll), time.NewTimer(cutLimit)
+	defer tick.Stop()
+	defer limit.Stop()
+	for p.requests() > 0 {
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			return
+		}
+	}
 }
 
 // adminConnections is the connection limit of --admin-listen.

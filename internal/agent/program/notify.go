@@ -91,7 +91,7 @@ const stopMargin = 20 * time.Second
 
 // stopTime is how long an orderly end may take.
 func (n *notifier) stopTime() time.Duration {
-	d := n.c.DrainTimeout + stopMargin
+	d := n.c.ShutdownDelay + n.c.DrainTimeout + stopMargin
 	if n.c.Command != nil {
 		d += n.c.StopTimeout
 	}

@@ -28,8 +28,9 @@ same lease. It never stops the engine because of etcd.
 
 SIGTERM or SIGINT drains: proxies send no new requests. The agent waits until the
 engine is idle, but not longer than --drain-timeout; a prefill engine also stays for
---kv-lease, so that decode can fetch KV caches. Then the agent deregisters the engine
-and exits. A second signal skips the wait. "agent drain" does the same from another shell.
+--kv-lease, so that decode can fetch KV caches. With --shutdown-delay, SIGTERM drains
+at least that long, so that all proxies notice. Then the agent deregisters the engine and
+exits. A second signal skips the wait. "agent drain" does the same from another shell.
 
 With a command behind "--" the agent starts the engine, waits until it has loaded,
 and reads address, model, role, connector and key from the command. On SIGTERM it

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -119,7 +120,8 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.Engine}, reg, agent.Options{
 		Key: s.Key, Model: s.Model, StrictModel: s.StrictModel, Base: s.Record(),
 		EngineIDs: s.engineIDs(), ProbeInterval: s.ProbeInterval, ProbeTimeout: s.ProbeTimeout, SlowAfter: s.SlowAfter, DrainTimeout: s.DrainTimeout, KVLease: s.KVLease,
-		Exited: exited, Log: log.WithField(logging.FieldComponent, "agent"),
+		ShutdownDelay: s.shutdownDelay,
+		Exited:        exited, Log: log.WithField(logging.FieldComponent, "agent"),
 	})
 
 	s.ctl.Life.Store(&control.Parts{Agent: ag, Registrar: reg})
@@ -145,6 +147,14 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	}
 	log.Info("gone")
 	return nil
+}
+
+// shutdownDelay returns --shutdown-delay, or 0 if the drain was ordered by SIGINT.
+func (s *service) shutdownDelay() time.Duration {
+	if syscall.Signal(s.orders.sig.Load()) == syscall.SIGINT {
+		return 0
+	}
+	return s.ShutdownDelay
 }
 
 // engineIDs is how the agent asks a Mooncake prefill engine, nil for all others.

@@ -2,6 +2,7 @@ package program
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -72,6 +73,40 @@ func TestSecondSignalSkipsTheWait(t *testing.T) {
 		t.Error("the key outlives the agent")
 	}
 	p.log.awaits(t, "drained: told not to wait")
+}
+
+// SIGTERM keeps an idle engine registered as draining for --shutdown-delay; SIGINT does not.
+func TestShutdownDelay(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	for _, tc := range []struct {
+		signals []syscall.Signal
+		ends    string
+	}{
+		{[]syscall.Signal{syscall.SIGINT}, "drained: the engine is idle"},
+		{[]syscall.Signal{syscall.SIGTERM, syscall.SIGTERM}, "drained: told not to wait"},
+	} {
+		t.Run(fmt.Sprint(tc.signals), func(t *testing.T) {
+			t.Parallel()
+			engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
+			k := key("decode", engine.Address())
+			p := startProcess(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--shutdown-delay", "1h"))
+			awaitState(t, cli, k, instance.Ready)
+			for i, s := range tc.signals {
+				if err := p.Process.Signal(s); err != nil {
+					t.Fatal(err)
+				}
+				if i+1 < len(tc.signals) {
+					awaitState(t, cli, k, instance.Draining)
+				}
+			}
+			if err := p.Wait(); err != nil {
+				t.Error(err)
+			}
+			p.log.awaits(t, tc.ends)
+		})
+	}
 }
 
 func TestKilledAgentAndItsSuccessor(t *testing.T) {

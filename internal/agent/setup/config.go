@@ -54,6 +54,7 @@ type Config struct {
 	ProbeTimeout  time.Duration
 	SlowAfter     time.Duration
 	DrainTimeout  time.Duration
+	ShutdownDelay time.Duration
 	KVLease       time.Duration
 	Socket        string // "": the default one; socketOff: none
 	LogLevel      string
@@ -346,6 +347,7 @@ func (r *reader) checkTimes(c *Config) {
 		{"probe-timeout", c.ProbeTimeout, 50 * time.Millisecond, time.Minute},
 		{"slow-after", c.SlowAfter, time.Millisecond, time.Hour},
 		{"drain-timeout", c.DrainTimeout, time.Millisecond, 24 * time.Hour},
+		{"shutdown-delay", c.ShutdownDelay, 0, time.Hour},
 		{"kv-lease", c.KVLease, 0, time.Hour},
 		{"restart-delay", c.RestartDelay, time.Millisecond, time.Hour},
 		{"restart-delay-max", c.RestartDelayMax, c.RestartDelay, 24 * time.Hour},

@@ -96,7 +96,8 @@ func lifeSettings(_ *reader, c *Config) settings.Table {
 		settings.Setting{Name: "probe-interval", Kind: settings.Time, Default: agent.DefaultProbeInterval.String(), Usage: "time between two probes of the engine", Into: &c.ProbeInterval},
 		settings.Setting{Name: "probe-timeout", Kind: settings.Time, Default: agent.DefaultProbeTimeout.String(), Usage: "time limit of one probe, in time that this agent gets the CPU; after three failed probes in a row the instance is down", Into: &c.ProbeTimeout},
 		settings.Setting{Name: "slow-after", Kind: settings.Time, Default: agent.DefaultSlowAfter.String(), Usage: "how long probes (at least three in a row) must get no answer until the instance is down because it is slow; proxies still use it while no other of its role is ready", Into: &c.SlowAfter},
-		settings.Setting{Name: "drain-timeout", Kind: settings.Time, Default: agent.DefaultDrainTimeout.String(), Usage: "after SIGTERM: how long to wait until the engine is idle", Into: &c.DrainTimeout},
+		settings.Setting{Name: "drain-timeout", Kind: settings.Time, Default: agent.DefaultDrainTimeout.String(), Usage: "after SIGTERM and --shutdown-delay: how long to wait until the engine is idle", Into: &c.DrainTimeout},
+		settings.Setting{Name: "shutdown-delay", Kind: settings.Time, Default: "0s", Usage: "after SIGTERM: how long an idle engine stays registered as draining at least, so that all proxies notice; at most 1h; SIGINT or a second signal skips it", Into: &c.ShutdownDelay},
 		settings.Setting{Name: "kv-lease", Kind: settings.Time, Default: agent.DefaultKVLease.String(), Usage: "after SIGTERM, for prefill: how long the engine stays so that decode can fetch KV caches of finished prefills; 0 means not at all", Into: &c.KVLease},
 	)
 }

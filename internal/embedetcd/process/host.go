@@ -188,7 +188,8 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 		return c, nil
 	case <-c.done:
 	case <-ctx.Done():
-		c.close(0)
+		// Not killed at once: etcd could not start over the files that a start leaves half done.
+		c.close(stopLimit)
 		return nil, fmt.Errorf("start the proxy's own etcd: %w", context.Cause(ctx))
 	}
 	if trace := c.trace(); trace != "" {

@@ -61,8 +61,11 @@ func Open(ctx context.Context, cfg *config.Proxy, certificates *secure.Certifica
 	return h, nil
 }
 
-// Close ends the connection, and our own server.
+// Close closes the connection and stops the embedded server. h may be nil.
 func (h *Handle) Close() {
+	if h == nil {
+		return
+	}
 	if h.Client != nil {
 		_ = h.Client.Close() // nothing is in flight any more
 	}

@@ -1,0 +1,194 @@
+package e2e_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// peer is one connection of a client.
+type peer struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func dialPeer(t *testing.T, address string) *peer {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(soon))
+	return &peer{c, bufio.NewReader(c)}
+}
+
+// send sends a request, and reads the head of its answer.
+func (p *peer) send(method, path, body string) (*http.Response, error) {
+	if _, err := fmt.Fprintf(p, "%s %s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", method, path, len(body), body); err != nil {
+		return nil, err
+	}
+	return http.ReadResponse(p.in, nil)
+}
+
+// get returns the status of an answer without a body of interest, and whether the
+// connection ends with it.
+func (p *peer) get(method, path, body string) (status int, closes bool, err error) {
+	resp, err := p.send(method, path, body)
+	if err != nil {
+		return 0, false, err
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, resp.Close, errors.Join(err, resp.Body.Close())
+}
+
+// awaitServing waits until a proxy serves the model of the package.
+func awaitServing(t *testing.T, address string) {
+	t.Helper()
+	testkit.Eventually(t, soon, func() error {
+		status, _, err := dialPeer(t, address).get(http.MethodGet, "/readyz", "")
+		if err != nil || status != http.StatusOK {
+			return fmt.Errorf("%d, %w", status, err)
+		}
+		return nil
+	})
+}
+
+// awaitEnd waits until a process has ended, and returns its log.
+func awaitEnd(t *testing.T, p *fleet.Process) string {
+	t.Helper()
+	select {
+	case <-p.Done():
+	case <-time.After(soon):
+		t.Fatalf("it does not end:\n%s", p.LogTail(20))
+	}
+	if err := p.Err(); err != nil {
+		t.Errorf("%v\n%s", err, p.LogTail(20))
+	}
+	log, err := os.ReadFile(p.LogFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, "level=error") || strings.Contains(line, "use of closed network connection") {
+			t.Errorf("logged at the stop: %s", line)
+		}
+	}
+	return string(log)
+}
+
+const oneToken = `{"model":"` + model + `","prompt":"a","max_tokens":1}`
+
+// After SIGTERM the proxy serves for --shutdown-delay: /readyz answers 503, new and idle
+// connections are served, and each answer ends its connection. A second signal skips the
+// delay.
+func TestShutdownDelay(t *testing.T) {
+	t.Parallel()
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}})
+	address, p := startBareProxy(t, func(string) []string {
+		return []string{"--decode", engine.Address(), "--shutdown-delay", "1h"}
+	})
+	awaitServing(t, address)
+	var idle []*peer
+	for range 4 {
+		c := dialPeer(t, address)
+		if status, closes, err := c.get(http.MethodPost, "/v1/completions", oneToken); status != http.StatusOK || closes || err != nil {
+			t.Fatalf("before the signal: %d, closes %t, %v", status, closes, err)
+		}
+		idle = append(idle, c)
+	}
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, soon, func() error {
+		if status, _, err := dialPeer(t, address).get(http.MethodGet, "/readyz", ""); status != http.StatusServiceUnavailable {
+			return fmt.Errorf("/readyz: %d, %w", status, err)
+		}
+		return nil
+	})
+	for i, c := range append(idle, dialPeer(t, address)) {
+		if status, closes, err := c.get(http.MethodPost, "/v1/completions", oneToken); status != http.StatusOK || !closes || err != nil {
+			t.Errorf("connection %d: %d, closes %t, %v", i, status, closes, err)
+		}
+	}
+	if status, _, err := dialPeer(t, address).get(http.MethodGet, "/livez", ""); status != http.StatusOK {
+		t.Errorf("/livez: %d, %v", status, err)
+	}
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	awaitEnd(t, p)
+}
+
+// SIGINT stops the proxy without the delay.
+func TestInterruptSkipsShutdownDelay(t *testing.T) {
+	t.Parallel()
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}})
+	address, p := startBareProxy(t, func(string) []string {
+		return []string{"--decode", engine.Address(), "--shutdown-delay", "1h"}
+	})
+	awaitServing(t, address)
+	if err := p.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	awaitEnd(t, p)
+}
+
+// SIGTERM while the embedded etcd starts is an orderly stop, and the etcd starts again
+// over the same files.
+func TestStopWhileEtcdStarts(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	start := func() (string, *fleet.Process) {
+		return startBareProxy(t, func(string) []string { return []string{"--etcd-data-dir", data} })
+	}
+	for range 3 {
+		_, p := start() // it listens before it starts etcd
+		if err := p.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		awaitEnd(t, p)
+	}
+	address, _ := start()
+	awaitServing(t, address)
+}
+
+// Requests that are cut at the end of --shutdown-timeout are in the access log.
+func TestCutRequestsAreLogged(t *testing.T) {
+	t.Parallel()
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, ITL: time.Hour})
+	address, p := startBareProxy(t, func(string) []string {
+		return []string{"--decode", engine.Address(), "--shutdown-timeout", "100ms"}
+	})
+	awaitServing(t, address)
+	const streams = 64
+	for range streams {
+		resp, err := dialPeer(t, address).send(http.MethodPost, "/v1/completions", `{"model":"`+model+`","prompt":"a","max_tokens":9,"stream":true}`)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%v, %v", resp, err)
+		}
+		defer resp.Body.Close()
+		if _, err := resp.Body.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	log := awaitEnd(t, p)
+	if n := strings.Count(log, "path=/v1/completions"); n != streams {
+		t.Errorf("%d lines for %d requests:\n%s", n, streams, log)
+	}
+}
