@@ -17,6 +17,7 @@
 package forward
 
 import (
+	"context"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -50,13 +51,15 @@ type Recorder interface {
 
 // Options configure a Handler. Zero durations and counts get the defaults named.
 type Options struct {
-	Picker        flow.Picker
-	Health        flow.Health
-	Upstream      upstream.Client
-	Notifications flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
-	Recorder      Recorder
-	Log           logrus.FieldLogger
-	Tracer        *tracing.Tracer // nil: off
+	Picker flow.Picker
+	// AwaitMembership blocks until instances may be picked, or ctx ends. nil means always.
+	AwaitMembership func(ctx context.Context)
+	Health          flow.Health
+	Upstream        upstream.Client
+	Notifications   flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
+	Recorder        Recorder
+	Log             logrus.FieldLogger
+	Tracer          *tracing.Tracer // nil: off
 	// EventGaps gives the histogram of the times between the events of an endpoint's
 	// streams; nil: there is none.
 	EventGaps func(endpoint string) *histogram.Histogram
@@ -121,7 +124,7 @@ func New(o Options) (*Handler, error) {
 			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
 		},
 		flow: flow.Settings{
-			Picker: o.Picker, Health: o.Health, Notifications: o.Notifications, Recorder: o.Recorder, Log: o.Log,
+			Picker: o.Picker, AwaitMembership: o.AwaitMembership, Health: o.Health, Notifications: o.Notifications, Recorder: o.Recorder, Log: o.Log,
 			Fallback: o.Fallback, Disaggregate: o.Disaggregate, MaxAttempts: o.MaxAttempts,
 			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost, Notified: o.Notified,
 		},

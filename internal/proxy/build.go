@@ -70,6 +70,7 @@ type app struct {
 	stopping atomic.Bool
 	level    *logging.Level
 	started  chan struct{} // closed by awaitFirstAnswers
+	serving  atomic.Bool   // started is closed
 
 	router, adminRouter http.Handler
 	requests            func() int64 // being answered now
@@ -196,7 +197,7 @@ func (b *builder) makeForwarder() error {
 	b.counters = metrics.New(b.registry, version.String())
 	options := forward.Options{
 		Notifications: b.heard.asker, Notified: b.cfg.LMCacheNotifyTimeout,
-		Picker: freshPicker{b.sched, b.watcher, b.started, new(atomic.Bool)}, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
+		Picker: b.sched, AwaitMembership: b.awaitMembership, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
 		EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders,
 		Fallback: b.cfg.Fallback == config.FallbackDecode, SessionHeader: sessionHeader(b.cfg), Disaggregate: disaggregate(b.cfg),

@@ -2,12 +2,9 @@ package proxy
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
 // firstAnswersLimit is how long the first requests wait for instances that answer.
@@ -43,7 +40,7 @@ func (p *app) awaitFirstAnswers(ctx context.Context) {
 	}
 }
 
-// everyRoleUsable tells whether each role that has instances has one that can be used.
+// everyRoleUsable reports whether each role that has instances has one that can be used.
 // Instances of the command line count before they have been written to etcd.
 func everyRoleUsable(snap *instance.Snapshot, flags []instance.Key) bool {
 	known, usable := map[instance.Role]bool{}, map[instance.Role]bool{}
@@ -66,22 +63,17 @@ func everyRoleUsable(snap *instance.Snapshot, flags []instance.Key) bool {
 	return true
 }
 
-// freshPicker picks over a membership that has been read, and that was read after the
-// last suspension of this process.
-type freshPicker struct {
-	*sched.Scheduler
-	watcher *watch.Watcher
-	started <-chan struct{}
-	ready   *atomic.Bool // started is closed
-}
-
-// Pick implements forward.Picker. It waits a second at most, and firstAnswersLimit at
-// the start of the process, which is why no context reaches it.
-func (p freshPicker) Pick(r sched.Request) (*sched.Assignment, error) {
-	if !p.ready.Load() { // cheaper than to receive from a closed channel, which takes its lock
-		<-p.started
-		p.ready.Store(true)
+// awaitMembership blocks until the membership has been read, and read again after the
+// last suspension of this process, for firstAnswersLimit or a second at most. It returns
+// when ctx ends.
+func (p *app) awaitMembership(ctx context.Context) {
+	if !p.serving.Load() { // faster than receiving from a closed channel, which takes its lock
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.started:
+			p.serving.Store(true)
+		}
 	}
-	p.watcher.Fresh(context.Background(), time.Now())
-	return p.Scheduler.Pick(r)
+	p.watcher.Fresh(ctx, time.Now())
 }

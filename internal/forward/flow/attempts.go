@@ -102,7 +102,7 @@ func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, alone
 	r := t.wanted
 	r.Role, r.Partner, r.Alone = role, partner, alone
 	r.Tried, r.TriedRanks = *t.tried.of(role), *t.triedRanks.of(role)
-	a, err := t.s.Picker.Pick(r)
+	a, err := t.choose(r)
 	switch {
 	case span == nil:
 	case err != nil:
@@ -111,6 +111,16 @@ func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, alone
 		span.Picked(nil, a.Address(), a.Policy)
 	}
 	return a, err
+}
+
+// choose waits for the membership and picks an instance.
+func (t *attempts) choose(r sched.Request) (*sched.Assignment, error) {
+	if t.s.AwaitMembership != nil {
+		if t.s.AwaitMembership(t.ctx); t.ctx.Err() != nil {
+			return nil, t.ctx.Err()
+		}
+	}
+	return t.s.Picker.Pick(r)
 }
 
 // skip leaves an instance out of further picks.

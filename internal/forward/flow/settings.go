@@ -76,12 +76,14 @@ type Recorder interface {
 
 // Settings are the same for all requests.
 type Settings struct {
-	Picker        Picker
-	Health        Health
-	Notifications Notifications // nil: none can be received
-	Recorder      Recorder
-	Budget        *budget.Budget
-	Log           logrus.FieldLogger
+	Picker Picker
+	// AwaitMembership blocks until instances may be picked, or ctx ends. nil means always.
+	AwaitMembership func(ctx context.Context)
+	Health          Health
+	Notifications   Notifications // nil: none can be received
+	Recorder        Recorder
+	Budget          *budget.Budget
+	Log             logrus.FieldLogger
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
 	Fallback bool

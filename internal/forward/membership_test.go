@@ -1,0 +1,39 @@
+package forward_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+)
+
+// A request that waits for the membership ends when its client leaves.
+func TestClientLeavesBeforeThePick(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/v1/completions", "/tokenize"} {
+		waiting := make(chan struct{})
+		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
+			o.AwaitMembership = func(ctx context.Context) {
+				close(waiting)
+				<-ctx.Done()
+			}
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan answer, 1)
+		go func() { done <- r.postCtx(ctx, path, `{"model":"m","prompt":"a","max_tokens":3}`) }()
+		<-waiting
+		cancel()
+		<-done
+		if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Attempts != 0 {
+			t.Errorf("%s: %+v", path, e)
+		}
+		for _, s := range append(r.P, r.D...) {
+			if q := s.Requests(); len(q) != 0 {
+				t.Errorf("%s: an engine got %d requests", path, len(q))
+			}
+		}
+	}
+}
