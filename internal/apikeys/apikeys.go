@@ -218,20 +218,41 @@ func (r *Ring) Find(key string) (found Key, ok bool) {
 	return Key{}, false
 }
 
-// Of gives what is known of the key that a request shows; nothing without one.
+// Of returns the key that a request shows; the zero Key without one.
 func (r *Ring) Of(req *http.Request) Key {
 	if r == nil || r.files == nil {
 		return Key{} // none has a name or rights
 	}
-	key, ok := Bearer(req)
-	if !ok {
-		return Key{}
-	}
-	found, _ := r.Find(key)
+	found, _, _ := r.Check(req)
 	return found
 }
 
-// Bearer gives the token of an Authorization header; the scheme's case does not matter,
+// Check returns the key that a request shows. sent reports whether it shows any, ok whether
+// that is one of the ring's. A key is sent as a bearer token; Anthropic's clients may send
+// it as x-api-key.
+func (r *Ring) Check(req *http.Request) (found Key, sent, ok bool) {
+	key, sent := Bearer(req)
+	if sent {
+		if found, ok = r.Find(key); ok {
+			return found, true, true
+		}
+	}
+	if key := req.Header.Get("X-Api-Key"); key != "" && IsAnthropic(req) {
+		found, ok = r.Find(key)
+		return found, true, ok
+	}
+	return Key{}, sent, false
+}
+
+// IsAnthropic reports whether a request is one of Anthropic's API: by its path, or by the
+// header that its clients send.
+func IsAnthropic(req *http.Request) bool {
+	const messages = "/v1/messages"
+	rest, ok := strings.CutPrefix(req.URL.Path, messages)
+	return ok && (rest == "" || rest[0] == '/') || req.Header.Get("Anthropic-Version") != ""
+}
+
+// Bearer returns the token of an Authorization header; the scheme's case does not matter,
 // as at vLLM.
 func Bearer(req *http.Request) (string, bool) {
 	scheme, token, ok := strings.Cut(req.Header.Get("Authorization"), " ")

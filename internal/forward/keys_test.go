@@ -26,9 +26,9 @@ func TestKeyForTheEngines(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.EngineKey, o.ClientKeys = "engines", tc.checked })
-			var header []string
+			header := []string{"X-Api-Key", "mine", "X_api_key", "mine"}
 			if tc.sent != "" {
-				header = []string{"Authorization", tc.sent}
+				header = append(header, "Authorization", tc.sent)
 			}
 			if a := r.post("/v1/chat/completions", chatBody(false, ""), header...); a.status != http.StatusOK {
 				t.Fatalf("%d: %s", a.status, a.body)
@@ -37,6 +37,9 @@ func TestKeyForTheEngines(t *testing.T) {
 				for _, q := range posted(s) {
 					if got := q.Header.Get("Authorization"); got != tc.want {
 						t.Errorf("%s got %q, want %q", s.Address(), got, tc.want)
+					}
+					if q.Header["X-Api-Key"] != nil || q.Header["X_api_key"] != nil {
+						t.Errorf("%s got the client's x-api-key: %v", s.Address(), q.Header)
 					}
 				}
 			}

@@ -339,6 +339,47 @@ func TestClientKeys(t *testing.T) {
 	}
 }
 
+// Anthropic's clients may send their key as x-api-key. It is accepted on their API only,
+// and never on the routes of operators.
+func TestAnthropicKey(t *testing.T) {
+	t.Parallel()
+	d := deps()
+	d.ClientKeys = apikeys.Of("k1", "k2")
+	s := serve(t, d, false)
+	const version, bearer = "Anthropic-Version", "Authorization"
+	for _, tc := range []struct {
+		method, path string
+		key          string
+		more         []string
+		code         int
+	}{
+		{"POST", "/v1/messages", "k1", nil, 200},
+		{"POST", "/v1/messages/count_tokens", "k2", nil, 200},
+		{"POST", "/v1/messages", "k1", []string{bearer, "Bearer any-word"}, 200},
+		{"POST", "/v1/messages", "no", []string{bearer, "Bearer k1"}, 200},
+		{"GET", "/v1/models", "k1", []string{version, "2023-06-01"}, 200},
+		{"POST", "/v1/messages", "no", nil, 401},
+		{"POST", "/v1/messages", "", nil, 401},
+		{"POST", "/v1/messages", "secret", nil, 401}, // the admin key
+		{"POST", "/v1/messages", "no", []string{bearer, "Bearer no"}, 401},
+		{"GET", "/v1/models", "k1", nil, 401},
+		{"POST", "/v1/completions", "k1", nil, 401},
+		{"POST", "/v1/messagesx", "k1", nil, 404},
+		{"POST", "/instances/add", "k1", []string{version, "2023-06-01"}, 403},
+		{"POST", "/instances/remove", "k1", []string{version, "2023-06-01"}, 403},
+		{"POST", "/route", "k1", []string{version, "2023-06-01"}, 403},
+		{"POST", "/reset_prefix_cache", "k1", []string{version, "2023-06-01"}, 403},
+	} {
+		code, _, body := call(t, tc.method, s.URL+tc.path, "{}", append([]string{"X-Api-Key", tc.key, "Content-Type", "application/json"}, tc.more...)...)
+		if code != tc.code {
+			t.Errorf("%s %s with %q, %v: %d %s, want %d", tc.method, tc.path, tc.key, tc.more, code, body, tc.code)
+		}
+		if tc.key == "" && !strings.Contains(body, "x-api-key") {
+			t.Errorf("%s does not name the header", body)
+		}
+	}
+}
+
 func TestAdminKey(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)

@@ -48,14 +48,17 @@ func checkClientKey(ring *apikeys.Ring, r *http.Request) *openai.Error {
 	if ring == nil {
 		return nil
 	}
-	key, ok := apikeys.Bearer(r)
-	if !ok {
-		return &openai.Error{Status: http.StatusUnauthorized, Type: openai.TypeAuth, Message: "no API key: send it as Authorization: Bearer KEY"}
+	_, sent, ok := ring.Check(r)
+	message := "wrong API key"
+	switch {
+	case ok:
+		return nil
+	case !sent && apikeys.IsAnthropic(r):
+		message = "no API key: send it as x-api-key or as Authorization: Bearer KEY"
+	case !sent:
+		message = "no API key: send it as Authorization: Bearer KEY"
 	}
-	if _, held := ring.Find(key); !held {
-		return &openai.Error{Status: http.StatusUnauthorized, Type: openai.TypeAuth, Message: "wrong API key"}
-	}
-	return nil
+	return &openai.Error{Status: http.StatusUnauthorized, Type: openai.TypeAuth, Message: message}
 }
 
 // requireAdmin lets requests with the admin key pass.
