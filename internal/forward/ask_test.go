@@ -260,18 +260,6 @@ func TestSteeringFieldsAreNeverAskedAbout(t *testing.T) {
 	r.checkEngines()
 }
 
-// A compressed body is not sent to an engine: the proxy cannot read what is in it.
-func TestEncodedBodiesAreNotAskedAbout(t *testing.T) {
-	t.Parallel()
-	r := start(t, fakevllm.Plain, 0, 1, nil)
-	if a := r.post("/v1/completions", "no gzip", "Content-Encoding", "gzip"); a.status != http.StatusBadRequest {
-		t.Fatalf("%d: %s", a.status, a.body)
-	}
-	if got := r.rec.askOutcomes(); got != flow.AskWithheld || len(posted(r.D[0])) != 0 {
-		t.Errorf("asked: %q", got)
-	}
-}
-
 func TestNobodyToAsk(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 0, 0, nil)

@@ -183,6 +183,10 @@ func (c *call) readJSON() bool {
 // readBody reads the whole request body. False means that it could not, and has answered.
 func (c *call) readBody() bool {
 	limit, length := c.h.opts.MaxBody, c.r.ContentLength
+	if err := openai.CheckEncoding(c.r.Header); err != nil {
+		c.answer.Refuse(err)
+		return false
+	}
 	switch {
 	case length > limit:
 		c.answer.CloseAfter()

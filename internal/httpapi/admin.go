@@ -74,7 +74,7 @@ type adminRoutes struct {
 
 // add adds them, behind what checks the key.
 func (a *adminRoutes) add(e *gin.Engine, require gin.HandlerFunc) {
-	g := e.Group("/instances", require)
+	g := e.Group("/instances", require, refuseEncoded)
 	g.POST("/add", a.addInstances)
 	g.POST("/remove", a.removeInstances)
 	for _, verb := range allVerbs() {
@@ -83,7 +83,7 @@ func (a *adminRoutes) add(e *gin.Engine, require gin.HandlerFunc) {
 	if a.level != nil {
 		g := e.Group(logLevelPath, require)
 		g.GET("", a.answerLevel)
-		g.PUT("", a.setLevel)
+		g.PUT("", refuseEncoded, a.setLevel)
 	}
 }
 

@@ -1,11 +1,13 @@
 package httpapi_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -336,6 +338,73 @@ func TestClientKeys(t *testing.T) {
 	}
 	if code, _, _ := call(t, http.MethodGet, s.URL+"/health", ""); code != 200 {
 		t.Errorf("/health wants a key: %d", code)
+	}
+}
+
+// Load balancers check with HEAD.
+func TestHead(t *testing.T) {
+	t.Parallel()
+	d := deps()
+	d.Dashboard = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "page") })
+	for _, split := range []bool{false, true} {
+		s := serve(t, d, split)
+		for _, path := range []string{"/", "/health", "/ping", "/healthcheck", "/livez", "/readyz", "/version"} {
+			want, _, _ := call(t, http.MethodGet, s.URL+path, "")
+			if code, _, body := call(t, http.MethodHead, s.URL+path, ""); code != want || body != "" {
+				t.Errorf("HEAD %s: %d %q, GET: %d", path, code, body, want)
+			}
+		}
+	}
+	page := serve(t, d, false)
+	if code, h, _ := call(t, http.MethodHead, page.URL+"/", "", "Accept", "text/html"); code != http.StatusOK || h.Get("Vary") != "Accept" {
+		t.Errorf("HEAD / of a browser: %d %v", code, h)
+	}
+}
+
+// Requests with an encoded body are refused on the routes of operators, too.
+func TestEncodedBodies(t *testing.T) {
+	t.Parallel()
+	s := serve(t, deps(), false)
+	for _, path := range []string{"/instances/add", "/instances/drain", "/route"} {
+		for coding, want := range map[string]int{"br": http.StatusUnsupportedMediaType, "identity": 0} {
+			code, _, body := call(t, http.MethodPost, s.URL+path, `{"type":"prefill","instance":"new:1"}`,
+				"Content-Encoding", coding, "Content-Type", "application/json", "X-Api-Key", "secret")
+			if want != 0 && (code != want || !strings.Contains(body, "br")) || want == 0 && code == http.StatusUnsupportedMediaType {
+				t.Errorf("%s %s: %d %s", path, coding, code, body)
+			}
+		}
+	}
+}
+
+// A client that sends its whole request before it reads sees the answer of a route that
+// reads no body.
+func TestAnswerBeforeTheBody(t *testing.T) {
+	t.Parallel()
+	d := deps()
+	d.ClientKeys = apikeys.Of("k")
+	s := serve(t, d, false)
+	for path, want := range map[string]int{"/v1/completions": http.StatusUnauthorized, "/no/route": http.StatusNotFound, "/instances/add": http.StatusUnauthorized} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(s.URL, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		const size = 20 << 20
+		if _, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n", path, size); err != nil {
+			t.Fatal(err)
+		}
+		for piece, sent := make([]byte, 64<<10), 0; sent < size; sent += len(piece) {
+			if _, err := c.Write(piece); err != nil {
+				t.Fatalf("%s: after %d bytes: %v", path, sent, err)
+			}
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); resp.StatusCode != want || err != nil {
+			t.Errorf("%s: %s, %v", path, resp.Status, err)
+		}
 	}
 }
 

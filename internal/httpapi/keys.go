@@ -61,6 +61,15 @@ func checkClientKey(ring *apikeys.Ring, r *http.Request) *openai.Error {
 	return &openai.Error{Status: http.StatusUnauthorized, Type: openai.TypeAuth, Message: message}
 }
 
+// refuseEncoded refuses requests with an encoded body, on routes for operators. The data
+// path does so itself, and logs it.
+func refuseEncoded(c *gin.Context) {
+	if e := openai.CheckEncoding(c.Request.Header); e != nil {
+		openai.WriteError(c.Writer, e)
+		c.Abort()
+	}
+}
+
 // requireAdmin lets requests with the admin key pass.
 func requireAdmin(adminKey string) gin.HandlerFunc {
 	return func(c *gin.Context) {

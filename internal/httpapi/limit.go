@@ -26,4 +26,5 @@ func RefuseAtLimit(w http.ResponseWriter, r *http.Request) {
 		Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, RetryAfter: retryAfter,
 		Message: "the proxy has reached its limit for open connections (--max-connections)",
 	})
+	linger(w, r)
 }

@@ -146,7 +146,7 @@ func newGin(log logrus.FieldLogger) *gin.Engine {
 	e.RedirectFixedPath = false
 	// Addresses in X-Forwarded-For are whatever the client wrote.
 	_ = e.SetTrustedProxies(nil) // nil cannot fail
-	e.Use(recovery(log), refuseProbes)
+	e.Use(recovery(log), lingerAfterRefusal, refuseProbes)
 	// These are the texts of FastAPI, under vLLM.
 	e.NoRoute(func(c *gin.Context) { fail(c, http.StatusNotFound, "", "Not Found") })
 	e.NoMethod(func(c *gin.Context) {

@@ -62,7 +62,7 @@ func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.POST("/status", d.status) // the reference proxy's example sends POST
 	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, log: d.Log}
 	admin.add(e, requireAdmin(d.AdminKey))
-	e.POST("/route", requireAdmin(d.AdminKey), func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
+	e.POST("/route", requireAdmin(d.AdminKey), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
 	for _, path := range fanOutRoutes() {
 		e.POST(path, requireAdminOrHide(d.AdminKey), dataRoute(d.Data.FanOut(path)))
 	}
@@ -71,15 +71,17 @@ func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 }
 
 func (d *Deps) addHealthRoutes(e *gin.Engine) {
-	e.GET("/health", d.health)
-	e.GET("/ping", d.health) // as vLLM has it, for SageMaker
+	for path, h := range map[string]gin.HandlerFunc{
+		"/health": d.health, "/ping": d.health, // as vLLM has it, for SageMaker
+		"/healthcheck": d.healthcheck, "/readyz": d.readyz, "/": d.index,
+		"/livez":   func(c *gin.Context) { c.String(http.StatusOK, "ok\n") },
+		"/version": func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"version": d.Version}) },
+	} {
+		e.GET(path, h)
+		e.HEAD(path, h) // for load balancers
+	}
 	e.POST("/ping", d.health)
 	e.GET("/load", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"server_load": d.Data.Requests()}) })
-	e.GET("/healthcheck", d.healthcheck)
-	e.GET("/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
-	e.GET("/readyz", d.readyz)
-	e.GET("/version", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"version": d.Version}) })
-	e.GET("/", d.index)
 }
 
 func (d *Deps) status(c *gin.Context) {

@@ -3,8 +3,10 @@ package openai
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -16,6 +18,7 @@ const (
 	TypePermission     = "PermissionDeniedError"
 	TypeNotFound       = "NotFoundError"
 	TypeMethod         = "MethodNotAllowedError"
+	TypeUnsupported    = "Unsupported Media Type"
 	TypeTooLarge       = "RequestEntityTooLargeError"
 	TypeConflict       = "ConflictError"
 	TypeInternal       = "InternalServerError"
@@ -68,6 +71,18 @@ func marshal(v any) []byte {
 		return []byte(`{"error":{"message":"internal error","type":"InternalServerError","param":null,"code":500}}`)
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+// CheckEncoding returns the error for a request whose body is encoded, nil if it is not.
+// vLLM reads no encoded body either.
+func CheckEncoding(h http.Header) *Error {
+	for _, coding := range h["Content-Encoding"] {
+		if !strings.EqualFold(coding, "identity") {
+			return &Error{Status: http.StatusUnsupportedMediaType, Type: TypeUnsupported, Final: true,
+				Message: fmt.Sprintf("Unsupported Media Type: Content-Encoding %.64q is not supported, send the body uncompressed", coding)}
+		}
+	}
+	return nil
 }
 
 // WriteError answers a request whose answer has not begun, on a route that no Kind

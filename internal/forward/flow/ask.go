@@ -76,7 +76,7 @@ func (r *Request) Invalid(err error) {
 // ask sends an invalid body to one engine. It gives the engine's refusal, nil if there is
 // none, and the outcome.
 func (r *Request) ask() (*leg.Failure, string) {
-	if !request.MayAsk(r.Body.Bytes()) || len(r.Origin.Header["Content-Encoding"]) > 0 {
+	if !request.MayAsk(r.Body.Bytes()) {
 		return nil, AskWithheld
 	}
 	if !r.Settings.questions.begin() {

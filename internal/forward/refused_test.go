@@ -1,0 +1,75 @@
+package forward_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+)
+
+// A request with an encoded body gets 415 with the name of the encoding, and reaches no
+// engine. "identity" is none.
+func TestEncodedBodies(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 0, 1, nil)
+	for path, want := range map[string]string{
+		"/v1/completions": `{"error":{"message":"Unsupported Media Type: Content-Encoding \"gzip\" is not supported, send the body uncompressed","type":"Unsupported Media Type","param":null,"code":415}}`,
+		"/tokenize":       `{"error":{"message":"Unsupported Media Type: Content-Encoding \"gzip\" is not supported, send the body uncompressed","type":"Unsupported Media Type","param":null,"code":415}}`,
+		"/v1/messages":    `{"type":"error","error":{"type":"Unsupported Media Type","message":"Unsupported Media Type: Content-Encoding \"gzip\" is not supported, send the body uncompressed"}}`,
+	} {
+		a := r.post(path, "\x1f\x8b", "Content-Encoding", "gzip")
+		if e := r.entry(); a.status != http.StatusUnsupportedMediaType || string(a.body) != want || e.Status != a.status {
+			t.Errorf("%s: %d %s, logged as %d", path, a.status, a.body, e.Status)
+		}
+	}
+	if got := r.rec.askOutcomes(); got != "" || len(posted(r.D[0])) != 0 {
+		t.Errorf("asked: %q", got)
+	}
+	if a := r.post("/v1/completions", `{"model":"m","prompt":"a","max_tokens":1}`, "Content-Encoding", "identity"); a.status != http.StatusOK {
+		t.Errorf("identity: %d %s", a.status, a.body)
+	}
+}
+
+// A client that sends its whole request before it reads sees why it was refused.
+func TestAnswerToAnOversizedBody(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 0, 1, func(o *forward.Options) { o.MaxBody = 1000 })
+	const size = 40 << 20
+	for name, framing := range map[string]string{
+		"of known length": fmt.Sprintf("Content-Length: %d\r\n\r\n", size),
+		"in chunks":       fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", size),
+	} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(waitLimit))
+		if _, err := io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"+framing); err != nil {
+			t.Fatal(err)
+		}
+		for piece, sent := make([]byte, 64<<10), 0; sent < size; sent += len(piece) {
+			if _, err := c.Write(piece); err != nil {
+				t.Fatalf("%s: after %d bytes: %v", name, sent, err)
+			}
+		}
+		if name == "in chunks" {
+			_, _ = io.WriteString(c, "\r\n0\r\n\r\n")
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if resp.StatusCode != http.StatusRequestEntityTooLarge || err != nil || !resp.Close || !strings.Contains(string(body), "--max-body-bytes") {
+			t.Errorf("%s: %s %s, closes %t, %v", name, resp.Status, body, resp.Close, err)
+		}
+	}
+}

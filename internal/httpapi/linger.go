@@ -1,0 +1,46 @@
+package httpapi
+
+import (
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+)
+
+// Bounds of linger.
+const (
+	lingerTotal = 10 * time.Second
+	lingerPiece = 1 << 20         // bytes
+	lingerPause = 2 * time.Second // for one piece
+	lingerMax   = 256             // pieces
+)
+
+// linger sends the answer to a refused request, and then drops the rest of the request's
+// body for a bounded time. If the connection were closed with bytes unread, it would be
+// reset, and a client that sends its whole request before it reads would not see the
+// answer (RFC 9112, 9.6).
+func linger(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength == 0 {
+		return
+	}
+	control := http.NewResponseController(w)
+	end := time.Now().Add(lingerTotal)
+	for piece := 0; piece < lingerMax && time.Now().Before(end); piece++ {
+		_ = control.SetReadDeadline(time.Now().Add(lingerPause)) // not supported: no deadline
+		if piece == 0 {
+			_ = control.Flush() // net/http reads a part of the body before
+		}
+		if _, err := io.CopyN(io.Discard, r.Body, lingerPiece); err != nil {
+			return
+		}
+	}
+}
+
+// lingerAfterRefusal is the middleware that calls linger.
+func lingerAfterRefusal(c *gin.Context) {
+	c.Next()
+	if c.Writer.Status() >= http.StatusBadRequest {
+		linger(c.Writer, c.Request)
+	}
+}
