@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/collector"
 )
 
 const tlsPatience = time.Minute
@@ -244,6 +245,32 @@ func TestCertificatesRolledUnderLoad(t *testing.T) {
 			if code := run(t.Context(), []string{"health", "--port", p.port, "--tls-cert", cert, "--tls-key", key}, env, &out, &out); code != 0 {
 				t.Errorf("health: %d %s", code, &out)
 			}
+		})
+	}
+}
+
+// A request over TLS is traced as https, one without as http.
+func TestTracesOfTLS(t *testing.T) {
+	t.Parallel()
+	a := testkit.NewAuthority(t, "fleet")
+	cert, key := a.Issue("proxy", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
+	etcd, engine := testkit.StartEtcd(t), fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}})
+	for scheme, args := range map[string][]string{"http": nil, "https": {"--tls-cert", cert, "--tls-key", key}} {
+		spans := collector.Start(t)
+		p := runProxy(t, append(args, "--etcd-endpoints", etcd.Endpoint(), "--etcd-prefix", "/"+scheme, "--decode", engine.Address(),
+			"--otlp-endpoint", spans.URL, "--trace-sample", "1")...)
+		if code, text, err := p.complete(tlsClient(t, a, "")); code != http.StatusOK {
+			t.Fatalf("%d %s %v", code, text, err)
+		}
+		testkit.Eventually(t, tlsPatience, func() error {
+			for _, s := range spans.Spans() {
+				if got := s.Attribute("url.scheme"); got == scheme {
+					return nil
+				} else if got != "" {
+					t.Fatalf("a request over %s is traced as %s", scheme, got)
+				}
+			}
+			return errors.New("no span of a request")
 		})
 	}
 }

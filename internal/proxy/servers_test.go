@@ -1,0 +1,47 @@
+package proxy
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// What net/http reports goes to the log at level debug, not to standard error.
+func TestServerLog(t *testing.T) {
+	t.Parallel()
+	var out testkit.Buffer
+	log := logrus.New()
+	log.SetOutput(&out)
+	log.SetLevel(logrus.DebugLevel)
+	s := newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		w.WriteHeader(http.StatusOK)
+		if _, err := io.WriteString(w, r.Proto); err != nil {
+			t.Error(err)
+		}
+	}), log)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ln) }()
+	defer func() { _ = s.Close(); <-ended }()
+	resp, err := testkit.Ask(t.Context(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, http.MethodGet, "http://"+ln.Addr().String(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "HTTP/1.1" {
+		t.Errorf("%s, %v", b, err)
+	}
+	if text := out.String(); !strings.Contains(text, "level=debug") || !strings.Contains(text, "superfluous") || !strings.Contains(text, "component=http") {
+		t.Errorf("logged: %q", text)
+	}
+}
