@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/sock"
 )
 
 // listeners are the sockets of the proxy's servers.
@@ -38,6 +39,22 @@ func openListeners(cfg *config.Proxy) (*listeners, error) {
 		}
 	}
 	return ln, nil
+}
+
+// quickListener accepts TCP connections whose reads and writes are those of package sock.
+// Streams make a write for each event, and with the system calls of package net they take
+// a quarter more CPU.
+type quickListener struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l quickListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if tcp, ok := c.(*net.TCPConn); ok && err == nil {
+		if quick, err := sock.New(tcp); err == nil {
+			return quick, nil
+		}
+	}
+	return c, err
 }
 
 // close frees the addresses. A server that was shut down has closed its own already.

@@ -46,7 +46,7 @@ func (p *app) startServers(work *sync.WaitGroup, ln *listeners) ([]*http.Server,
 func (p *app) limited(h http.Handler, ln net.Listener, n int) (*http.Server, net.Listener) {
 	limit, s := connlimit.New(n, p.log), newServer(p.closeWhenStopping(h), p.log)
 	limit.Apply(s, httpapi.ExemptFromLimit, httpapi.RefuseAtLimit)
-	return s, p.secure.Listen(limit.Listen(ln), p.log)
+	return s, p.secure.Listen(limit.Listen(quickListener{ln}), p.log)
 }
 
 // delayShutdown waits for --shutdown-delay, in which the proxy serves requests while

@@ -1,5 +1,5 @@
 // Package sock reads and writes TCP connections with less CPU than package net. Package
-// upstream uses it for engines.
+// upstream uses it for engines, and the proxy's listeners for clients.
 //
 //	Conn ── Read, Write, WriteAll ──▶ one system call each, of which Go's scheduler
 //	                                  is not told (Linux)
