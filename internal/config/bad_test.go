@@ -35,6 +35,8 @@ func TestBadValues(t *testing.T) {
 		{"origin empty", `--allowed-origins ["*",""]`, []string{"--allowed-origins:", "empty"}},
 		{"header of two lines", `--allowed-headers ["a\r\nb"]`, []string{"--allowed-headers:", "no name"}},
 		{"upstream", "--upstream grpc", []string{"--upstream:", "own or std"}},
+		{"shutdown delay negative", "--shutdown-delay=-1s", []string{"--shutdown-delay:", "0s to 1h"}},
+		{"shutdown delay too long", "--shutdown-delay 61m", []string{"--shutdown-delay:", "0s to 1h"}},
 		{"disaggregate", "--disaggregate maybe", []string{"--disaggregate:", "always, auto or never"}},
 		{"fallback", "--fallback maybe", []string{"--fallback:", "decode or none"}},
 		{"policy", "--policy best", []string{"--policy: \"best\": no such policy; use round_robin, random, least_loaded"}},

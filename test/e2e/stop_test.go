@@ -58,7 +58,9 @@ func (p *peer) get(method, path, body string) (status int, closes bool, err erro
 func awaitServing(t *testing.T, address string) {
 	t.Helper()
 	testkit.Eventually(t, soon, func() error {
-		status, _, err := dialPeer(t, address).get(http.MethodGet, "/readyz", "")
+		c := dialPeer(t, address)
+		defer c.Close()
+		status, _, err := c.get(http.MethodGet, "/readyz", "")
 		if err != nil || status != http.StatusOK {
 			return fmt.Errorf("%d, %w", status, err)
 		}

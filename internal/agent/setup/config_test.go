@@ -101,6 +101,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"probe interval", nil, append(good[:6:6], "--probe-interval", "1ms"), []string{"--probe-interval: 1ms: from 50ms"}},
 		{"kv lease", nil, append(good[:6:6], "--kv-lease", "-1s"), []string{"--kv-lease: -1s: from 0s"}},
 		{"drain timeout", nil, append(good[:6:6], "--drain-timeout", "0s"), []string{"--drain-timeout: 0s: from 1ms"}},
+		{"shutdown delay", nil, append(good[:6:6], "--shutdown-delay", "61m"), []string{"--shutdown-delay: 1h1m0s: from 0s to 1h"}},
 		{"engine", nil, append(good[:6:6], "--engine", "127.0.0.1:8100"), []string{"--engine: invalid engine URL", "write http://host:port"}},
 		{"engine with credentials", nil, append(good[:6:6], "--engine", "http://u:topsecret@h:1"), []string{"--engine-api-key"}},
 		{"no endpoints", nil, append(good[:4:4], "--etcd-endpoints", ","), []string{"--etcd-endpoints: bad value: an item of the list is empty"}},

@@ -1,0 +1,35 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+)
+
+// At the connection limit health checks and the routes of operators are served, and all
+// others are refused in the form of their API.
+func TestConnectionLimit(t *testing.T) {
+	t.Parallel()
+	for path, exempt := range map[string]bool{
+		"/health": true, "/ping": true, "/livez": true, "/readyz": true, "/healthcheck": true, "/version": true, "/": true, "/metrics": true,
+		"/status": true, "/instances/add": true, "/instances/drain": true, "/route": true, "/log-level": true, "/v1/load_lora_adapter": true,
+		"/v1/completions": false, "/v1/models": false, "/dashboard/events": false, "/instances/unknown": false, "/health/x": false,
+	} {
+		if got := httpapi.ExemptFromLimit(httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)); got != exempt {
+			t.Errorf("%s: exempt %t", path, got)
+		}
+	}
+	const message = "the proxy has reached its limit for open connections (--max-connections)"
+	for path, want := range map[string]string{
+		"/v1/chat/completions": `{"error":{"message":"` + message + `","type":"ServiceUnavailableError","param":null,"code":503}}`,
+		"/v1/messages":         `{"type":"error","error":{"type":"ServiceUnavailableError","message":"` + message + `"}}`,
+	} {
+		w := httptest.NewRecorder()
+		httpapi.RefuseAtLimit(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil))
+		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" || w.Body.String() != want {
+			t.Errorf("%s: %d %v %s", path, w.Code, w.Header(), w.Body)
+		}
+	}
+}
