@@ -168,7 +168,7 @@ func (b *builder) makeScheduler() error {
 		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: caches(b.index),
 		Placements: b.load.Placements,
 	})
-	b.load.Scheduler = b.sched
+	b.load.Scheduler, b.load.Observe = b.sched, b.tracker.Observe
 	return nil
 }
 
