@@ -27,6 +27,7 @@ const (
 
 	// A prefill should have been.
 	NoHandover    = "no_handover"
+	LeaseEnded    = "lease_ended"
 	NoPrefill     = "no_prefill"
 	PrefillFailed = "prefill_failed"
 
@@ -66,6 +67,7 @@ func Reasons() []Reason {
 		{RanksDiffer, "prefill and decode have not as many ranks"},
 		{NotHeard, "prefill's notifications go to nobody who can be asked"},
 		{NoHandover, "prefill has handed nothing over"},
+		{LeaseEnded, "decode's queue is longer than the KV lease"},
 		{NoPrefill, "no prefill instance could be used"},
 		{PrefillFailed, "every prefill instance has failed"},
 		{VersionMismatch, "no prefill and decode instance are of one vLLM release"},

@@ -55,6 +55,7 @@ type Options struct {
 	Upstream      upstream.Client
 	Notifications flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
 	Recorder      Recorder
+	Progress      leg.Progress // of the engines; nil: it cannot be observed
 	Log           logrus.FieldLogger
 	Tracer        *tracing.Tracer // nil: off
 	// EventGaps gives the histogram of the times between the events of an endpoint's
@@ -93,6 +94,8 @@ type Options struct {
 	Prefill     time.Duration // for a whole prefill, default 300 s
 	FirstByte   time.Duration // until decode answers, default 60 s
 	Idle        time.Duration // between two reads of an answer, default 120 s
+	Busy        time.Duration // in place of the three limits above while an engine makes progress, default 30 min
+	Connect     time.Duration // limit of Upstream for a connection, for error messages
 	NonStream   time.Duration // for a non-streamed answer to begin, default 1 h
 	KVBudget    time.Duration // how long a hand-over may wait whose lease is not known, default 20 s
 	// RewriteHost puts the host by which prefill was reached into what it hands over.
@@ -117,7 +120,7 @@ func New(o Options) (*Handler, error) {
 		opts:   o,
 		bodies: scratch.NewBodies(o.MaxBodies),
 		legs: leg.Settings{
-			Upstream: o.Upstream, Gone: o.Picker.Gone, Log: o.Log,
+			Upstream: o.Upstream, Gone: o.Picker.Gone, Progress: o.Progress, Busy: o.Busy, Connect: o.Connect, Log: o.Log,
 			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
 		},
 		flow: flow.Settings{
@@ -197,6 +200,7 @@ func (o *Options) setDefaults() {
 	def(&o.Prefill, 300*time.Second)
 	def(&o.FirstByte, time.Minute)
 	def(&o.Idle, 2*time.Minute)
+	def(&o.Busy, 30*time.Minute)
 	def(&o.KVBudget, 20*time.Second)
 	def(&o.Notified, 30*time.Second)
 	def(&o.NonStream, time.Hour)

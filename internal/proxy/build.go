@@ -203,6 +203,7 @@ func (b *builder) makeForwarder() error {
 		MaxBody: b.cfg.MaxBodyBytes, MaxBodies: memory.Bodies(b.cfg), MaxAttempts: b.cfg.MaxAttempts,
 		RetryRatio: retryRatio(b.cfg.RetryBudget),
 		Prefill:    b.cfg.PrefillTimeout, FirstByte: b.cfg.DecodeFirstByteTimeout,
+		Busy: b.cfg.BusyTimeout, Connect: b.cfg.ConnectTimeout, Progress: b.tracker.Progress,
 		Idle: b.cfg.IdleTimeout, KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost, NonStream: b.cfg.NonStreamTimeout,
 	}
 	allow(b.keys, b.cfg.AdminAPIKey, &options)
@@ -285,7 +286,7 @@ func limits(cfg *config.Proxy) map[string]any {
 		"connect_timeout": cfg.ConnectTimeout.String(), "prefill_timeout": cfg.PrefillTimeout.String(),
 		"decode_first_byte_timeout": cfg.DecodeFirstByteTimeout.String(), "non_stream_timeout": cfg.NonStreamTimeout.String(),
 		"max_body_bytes": cfg.MaxBodyBytes, "max_bodies_memory": memory.Bodies(cfg),
-		"idle_timeout": cfg.IdleTimeout.String(), "kv_lease_budget": cfg.KVLeaseBudget.String(),
+		"idle_timeout": cfg.IdleTimeout.String(), "busy_timeout": cfg.BusyTimeout.String(), "kv_lease_budget": cfg.KVLeaseBudget.String(),
 		"max_connections": maxConnections(cfg), "load_digests": cfg.LoadDigests, "scrape_interval": cfg.ScrapeInterval.String(),
 		"prefill_policy": cfg.PrefillPolicy, "decode_policy": cfg.DecodePolicy, "client_bound": cfg.ClientBound, "zone": cfg.Zone,
 	}

@@ -65,7 +65,7 @@ func (c notified) run(p *sched.Assignment, dialect connector.Dialect) (done bool
 // sendKV has prefill compute the prompt and send its KV cache, and waits until it has
 // arrived. A failure is of prefill, or of decode, which was gone before its leg began.
 func (c notified) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect connector.Dialect) (ofPrefill, ofDecode *leg.Failure) {
-	l := c.Origin.Begin(p, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout})
+	l := c.Origin.Begin(p, c.prefillWait())
 	defer l.End()
 	watch := c.watchDecode(d, l)
 	defer watch.end()
@@ -73,7 +73,7 @@ func (c notified) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect co
 	heard := c.awaitNotifications(l, out.Awaits)
 	answer, f := c.prefillOn(l, pair.ID, out)
 	if f == nil {
-		l.SetLimit(c.s.Notified, leg.ErrNotNotified)
+		l.SetLimit(leg.NotifyLimit(c.s.Notified))
 		watch.awaitFrom(time.Now())
 	} else {
 		l.End()
@@ -143,6 +143,9 @@ func (w *decodeWatch) CallOff(cause error) {
 	w.mu.Unlock()
 	w.prefill.CallOff(leg.ErrPartner)
 }
+
+// Overtaken implements sched.Leg.
+func (w *decodeWatch) Overtaken(int) {}
 
 // Silent implements sched.Leg: prefill has its own limit.
 func (w *decodeWatch) Silent(time.Duration) {}

@@ -107,7 +107,8 @@ func (s *Settings) needsPrefill(a *sched.Assignment) bool {
 	return d != nil && d.NeedsPrefill()
 }
 
-// LoadDialects fills in the dialects. It fails for a dialect whose flow does not exist.
+// LoadDialects prepares the settings for requests. It fails for a dialect whose flow does not
+// exist.
 func (s *Settings) LoadDialects() error {
 	s.dialects = map[string]connector.Dialect{}
 	for _, name := range connector.Names() {
@@ -127,11 +128,11 @@ func (s *Settings) LoadDialects() error {
 
 // handoverBudget is how long a hand-over may wait for decode: two thirds of its lease, since
 // decode needs some time to extend that, or KVBudget where the lease is not known.
-func (s *Settings) handoverBudget(lease time.Duration) time.Duration {
+func (s *Settings) handoverBudget(lease time.Duration) leg.Limit {
 	if lease > 0 {
-		return lease / 3 * 2
+		return leg.Limit{After: lease / 3 * 2, Class: leg.HandoverExpired, Setting: "two thirds of the KV lease of the prefill instance"}
 	}
-	return s.KVBudget
+	return leg.Limit{After: s.KVBudget, Class: leg.HandoverExpired, Setting: "--kv-lease-budget"}
 }
 
 // heldUntil is until when a prefill instance holds the KV cache that it has just computed.
