@@ -29,6 +29,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/histogram"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/tracing"
 	"github.com/pdmesh/pdmesh/internal/upstream"
@@ -185,6 +186,10 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 		c.finish()
 	}
 }
+
+// Unnotified returns the prefill instances that are bypassed because their notifications do
+// not arrive, with the addresses at which they are expected.
+func (h *Handler) Unnotified() map[instance.Key]string { return h.flow.Unnotified() }
 
 // BodyMemory tells how many bytes of request bodies are held, how many may be (0: no
 // bound), and how many requests were refused for that bound.

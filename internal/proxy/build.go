@@ -71,6 +71,7 @@ type app struct {
 	level    *logging.Level
 	started  chan struct{} // closed by awaitFirstAnswers
 
+	handler             *forward.Handler
 	router, adminRouter http.Handler
 	direct              map[string]http.HandlerFunc // routes that need no router
 }
@@ -86,7 +87,6 @@ type builder struct {
 	prober   engines.Prober
 	index    *kvindex.Index // nil: no policy asks for it
 	counters *metrics.Metrics
-	handler  *forward.Handler
 }
 
 // build wires the parts. Each step needs what the steps before it have made; nothing runs
