@@ -24,9 +24,11 @@ const (
 	ResponsesOwnID     = "responses_own_id"
 	RanksDiffer        = "ranks_differ"
 	NotHeard           = "not_heard"
+	NotNotified        = "not_notified"
 
 	// A prefill should have been.
 	NoHandover    = "no_handover"
+	LeaseEnded    = "lease_ended"
 	NoPrefill     = "no_prefill"
 	PrefillFailed = "prefill_failed"
 
@@ -65,7 +67,9 @@ func Reasons() []Reason {
 		{ResponsesOwnID, "the legs of these engines would not know each other on /v1/responses"},
 		{RanksDiffer, "prefill and decode have not as many ranks"},
 		{NotHeard, "prefill's notifications go to nobody who can be asked"},
+		{NotNotified, "prefill's notifications do not arrive"},
 		{NoHandover, "prefill has handed nothing over"},
+		{LeaseEnded, "decode's queue is longer than the KV lease"},
 		{NoPrefill, "no prefill instance could be used"},
 		{PrefillFailed, "every prefill instance has failed"},
 		{VersionMismatch, "no prefill and decode instance are of one vLLM release"},

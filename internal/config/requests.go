@@ -31,6 +31,7 @@ type Requests struct {
 	PrefillTimeout         time.Duration
 	DecodeFirstByteTimeout time.Duration
 	IdleTimeout            time.Duration // between two chunks of an answer
+	BusyTimeout            time.Duration // in place of the three before, while the engine makes progress
 	NonStreamTimeout       time.Duration // until a non-streamed answer begins
 	MaxAttempts            int           // tries for one request, the first included
 	RetryBudget            int           // percent of the requests of the last 10 s
@@ -50,6 +51,7 @@ func (r *Requests) settings() settings.Table {
 		settings.Setting{Name: "prefill-timeout", Kind: settings.Time, Default: "5m", Usage: "time limit for the whole answer of prefill", Into: &r.PrefillTimeout},
 		settings.Setting{Name: "decode-first-byte-timeout", Kind: settings.Time, Default: "1m", Usage: "time limit for the first byte of a decode answer", Into: &r.DecodeFirstByteTimeout},
 		settings.Setting{Name: "idle-timeout", Kind: settings.Time, Default: "2m", Usage: "longest pause between two chunks of an answer", Into: &r.IdleTimeout},
+		settings.Setting{Name: "busy-timeout", Kind: settings.Time, Default: "30m", Usage: "limit that replaces the three before, while the metrics of the engine show that it makes progress; a shorter one has no effect", Into: &r.BusyTimeout},
 		settings.Setting{Name: "non-stream-timeout", Kind: settings.Time, Default: "1h", Usage: "time limit for the first byte of an answer that is not streamed; engines send it when it is complete", Into: &r.NonStreamTimeout},
 		settings.Setting{Name: "max-attempts", Kind: settings.Number, Default: "4", Usage: "attempts for one request, including the first, on different instances", Into: &r.MaxAttempts},
 		settings.Setting{Name: "retry-budget", Kind: settings.Number, Default: "20", Usage: "limit for retries, in percent of the requests of the last 10s, plus a burst of 64", Into: &r.RetryBudget},
@@ -70,6 +72,7 @@ func (r *Requests) check(c *complaints) {
 	c.duration("prefill-timeout", r.PrefillTimeout)
 	c.duration("decode-first-byte-timeout", r.DecodeFirstByteTimeout)
 	c.duration("idle-timeout", r.IdleTimeout)
+	c.duration("busy-timeout", r.BusyTimeout)
 	c.duration("non-stream-timeout", r.NonStreamTimeout)
 	if r.Fallback != FallbackDecode && r.Fallback != FallbackNone {
 		c.bad("fallback", "%q is not known; use %s or %s", r.Fallback, FallbackDecode, FallbackNone)

@@ -153,6 +153,9 @@ type Terms struct {
 	// Lease is how long prefill keeps a hand-over until decode reads it; 0 if that is not
 	// known.
 	Lease time.Duration
+	// Renews reports that a decode engine which runs keeps the KV cache readable: it renews
+	// the lease of the requests in its queue, or prefill refuses a read that comes too late.
+	Renews bool
 	// RefusalSpends tells that an instance which refuses a decode leg (4xx, 503) may make
 	// prefill free the blocks.
 	RefusalSpends bool

@@ -161,13 +161,13 @@ func TestTerms(t *testing.T) {
 		want             connector.Terms
 	}{
 		{"plain", "0.32.0", 0, connector.Terms{}}, {"mooncake", "0.32.0", 0, connector.Terms{}},
-		{"nixl", "", 0, connector.Terms{RefusalSpends: true}},
+		{"nixl", "", 0, connector.Terms{RefusalSpends: true, Renews: true}},
 		{"nixl", "0.20.2", 0, connector.Terms{Build: "0.20.2", Lease: 480 * time.Second}},
 		{"nixl", "0.21.0", 0, connector.Terms{Build: "0.21.0", Lease: 480 * time.Second, RefusalSpends: true}},
-		{"nixl", "0.32.0", 0, connector.Terms{Build: "0.32.0", RefusalSpends: true}},
-		{"nixl", "0.32.0", 90, connector.Terms{Build: "0.32.0", Lease: 90 * time.Second, RefusalSpends: true}},
-		{"nixl_push", "0.32.0", 0, connector.Terms{Build: "0.32.0", RefusalSpends: true}},
-		{"p2p", "0.32.0", 0, connector.Terms{Lease: time.Minute, RefusalSpends: true}},
+		{"nixl", "0.22.0", 0, connector.Terms{Build: "0.22.0", RefusalSpends: true, Renews: true}},
+		{"nixl", "0.32.0", 90, connector.Terms{Build: "0.32.0", Lease: 90 * time.Second, RefusalSpends: true, Renews: true}},
+		{"nixl_push", "0.32.0", 0, connector.Terms{Build: "0.32.0", RefusalSpends: true, Renews: true}},
+		{"p2p", "0.32.0", 0, connector.Terms{Lease: time.Minute, RefusalSpends: true, Renews: true}},
 		{"ascend", "0.26.0", 0, connector.Terms{Lease: 480 * time.Second, RefusalSpends: true, GivesUp: "recomputed"}},
 	} {
 		c, err := connector.New(tc.dialect)

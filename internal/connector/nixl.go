@@ -71,9 +71,10 @@ const nixlOldLease = 480 * time.Second
 // Terms: engines compare a hash over their versions (vLLM's kv_connector/v1/nixl/metadata.py),
 // so every request through a pair of two versions fails. Since vLLM 0.21, a decode engine
 // that refuses a request makes prefill free the blocks (_with_kv_transfer_rejection_cleanup
-// in entrypoints/generate/base/serving.py).
+// in entrypoints/generate/base/serving.py). Since 0.22 a decode engine renews the lease of each
+// request that it has admitted, every sixth of the lease, by two thirds of it.
 func (nixl) Terms(in *instance.Instance) Terms {
-	t := Terms{Build: in.Record.Version, Lease: lease(in), RefusalSpends: !older(in, release{0, 21})}
+	t := Terms{Build: in.Record.Version, Lease: lease(in), RefusalSpends: !older(in, release{0, 21}), Renews: !older(in, release{0, 22})}
 	if t.Lease == 0 && older(in, release{0, 22}) {
 		t.Lease = nixlOldLease
 	}

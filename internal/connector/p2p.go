@@ -44,8 +44,9 @@ func (p2p) Lacks(in *instance.Instance) error {
 	return tooManyRanks(in)
 }
 
+// Terms: prefill refuses a fetch that comes after the lease.
 func (p2p) Terms(in *instance.Instance) Terms {
-	t := Terms{Lease: p2pLease, RefusalSpends: true, Blocks: in.Record.BlockSize}
+	t := Terms{Lease: p2pLease, RefusalSpends: true, Renews: true, Blocks: in.Record.BlockSize}
 	if stated := lease(in); stated > 0 {
 		t.Lease = stated
 	}

@@ -87,7 +87,7 @@ func (x Proxies) notices(r *report) {
 	by := map[string][]string{}
 	for i := range x {
 		for _, text := range x[i].Notices {
-			if isCertificate(text) {
+			if isCertificate(text) || unnotified.MatchString(text) {
 				continue
 			}
 			if by[text] == nil {

@@ -138,6 +138,7 @@ func cureOfPort(name string) string {
 		instance.PortP2P:          "VLLM_P2P_SIDE_CHANNEL_PORT and --p2p-port",
 		instance.PortLMCacheInit:  "pd_peer_init_port in LMCache's configuration",
 		instance.PortLMCacheAlloc: "pd_peer_alloc_port in LMCache's configuration",
+		instance.PortLMCachePull:  "pd_proxy_port in LMCache's configuration, which is --lmcache-notify of the agent",
 	}[name]
 	return strings.TrimSuffix("give each engine its own port with "+cmp.Or(by, "its settings of "+name)+", and restart the later one", " ")
 }

@@ -2,7 +2,9 @@ package forward
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -219,9 +221,17 @@ func (c *call) readBody() bool {
 	default:
 		c.answer.CloseAfter()
 		c.answer.Refuse(&openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest,
-			Message: "the request body could not be read: " + err.Error()})
+			Message: "the request body could not be read: " + c.bodyError(err).Error()})
 	}
 	return false
+}
+
+// bodyError returns an error of reading the request's body, for the client.
+func (c *call) bodyError(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("it did not arrive within %g s (a fixed limit)", c.h.opts.BodyTimeout.Seconds())
+	}
+	return err
 }
 
 // noRoom answers a request for whose body there is no memory.

@@ -30,6 +30,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/histogram"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/tracing"
 	"github.com/pdmesh/pdmesh/internal/upstream"
@@ -58,6 +59,7 @@ type Options struct {
 	Upstream        upstream.Client
 	Notifications   flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
 	Recorder        Recorder
+	Progress        leg.Progress // of the engines; nil: it cannot be observed
 	Log             logrus.FieldLogger
 	Tracer          *tracing.Tracer // nil: off
 	// EventGaps gives the histogram of the times between the events of an endpoint's
@@ -96,6 +98,8 @@ type Options struct {
 	Prefill     time.Duration // for a whole prefill, default 300 s
 	FirstByte   time.Duration // until decode answers, default 60 s
 	Idle        time.Duration // between two reads of an answer, default 120 s
+	Busy        time.Duration // in place of the three limits above while an engine makes progress, default 30 min
+	Connect     time.Duration // limit of Upstream for a connection, for error messages
 	NonStream   time.Duration // for a non-streamed answer to begin, default 1 h
 	KVBudget    time.Duration // how long a hand-over may wait whose lease is not known, default 20 s
 	// RewriteHost puts the host by which prefill was reached into what it hands over.
@@ -120,7 +124,7 @@ func New(o Options) (*Handler, error) {
 		opts:   o,
 		bodies: scratch.NewBodies(o.MaxBodies),
 		legs: leg.Settings{
-			Upstream: o.Upstream, Gone: o.Picker.Gone, Log: o.Log,
+			Upstream: o.Upstream, Gone: o.Picker.Gone, Progress: o.Progress, Busy: o.Busy, Connect: o.Connect, Log: o.Log,
 			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
 		},
 		flow: flow.Settings{
@@ -186,6 +190,10 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 	}
 }
 
+// Unnotified returns the prefill instances that are bypassed because their notifications do
+// not arrive, with the addresses at which they are expected.
+func (h *Handler) Unnotified() map[instance.Key]string { return h.flow.Unnotified() }
+
 // BodyMemory tells how many bytes of request bodies are held, how many may be (0: no
 // bound), and how many requests were refused for that bound.
 func (h *Handler) BodyMemory() (held, limit, refused int64) { return h.bodies.Memory() }
@@ -200,6 +208,7 @@ func (o *Options) setDefaults() {
 	def(&o.Prefill, 300*time.Second)
 	def(&o.FirstByte, time.Minute)
 	def(&o.Idle, 2*time.Minute)
+	def(&o.Busy, 30*time.Minute)
 	def(&o.KVBudget, 20*time.Second)
 	def(&o.Notified, 30*time.Second)
 	def(&o.NonStream, time.Hour)

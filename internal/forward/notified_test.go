@@ -11,8 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -20,6 +24,7 @@ import (
 type countedNotifications struct {
 	inner interface {
 		CannotHear(in *instance.Instance) error
+		Address(in *instance.Instance) string
 		Await(ctx context.Context, in *instance.Instance, id string, ranks int) error
 	}
 	over atomic.Int64
@@ -27,6 +32,8 @@ type countedNotifications struct {
 }
 
 func (c *countedNotifications) CannotHear(in *instance.Instance) error { return c.inner.CannotHear(in) }
+
+func (c *countedNotifications) Address(in *instance.Instance) string { return c.inner.Address(in) }
 
 func (c *countedNotifications) Await(ctx context.Context, in *instance.Instance, id string, ranks int) error {
 	if c.fail != nil {
@@ -118,20 +125,113 @@ func TestNotificationLost(t *testing.T) {
 	}
 }
 
-// With a single pair an attempt without notifications is tried again there. If none ever
-// comes decode serves alone, with the reason.
+// With a single pair an attempt without notifications is not tried again there: a request spends
+// one such wait at most. Decode serves it, with the reason. After three such requests no request
+// waits any more, the log has a warning, and the instance is listed with the address at which
+// its notifications are expected. A new incarnation is tried at once, and is used again.
 func TestNotificationsNeverCome(t *testing.T) {
 	t.Parallel()
-	w := startNotified(t, 1, 1, 1, func(o *forward.Options) { o.Notified = 50 * time.Millisecond; o.RetryRatio = -1 })
+	log, lines := logtest.NewNullLogger()
+	w := startNotified(t, 1, 1, 1, func(o *forward.Options) {
+		o.Notified, o.RetryRatio, o.Log = 50*time.Millisecond, -1, log
+		o.Notifications.(*lmcache.Asker).OwnAddress = "tcp://10.0.0.1:8500"
+	})
+	serve := func(prefill bool) {
+		t.Helper()
+		got := w.begin(t.Context(), chatBody(true, ""))
+		if prefill {
+			w.leg(instance.Prefill).reply(ok)
+		}
+		d := w.leg(instance.Decode)
+		if d.tag != "" || strings.Contains(string(d.body), "kv_transfer_params") {
+			t.Errorf("decode-only: %s", d.body)
+		}
+		d.reply(streams)
+		if e := w.checkServed(got); e.Alone != "not_notified" || (e.Attempts == 1) != prefill {
+			t.Errorf("%+v", e)
+		}
+	}
+	for range 3 {
+		if list := w.rig.handler.Unnotified(); len(list) > 0 {
+			t.Errorf("bypassed too early: %v", list)
+		}
+		serve(true)
+	}
+	const expected = "tcp://10.0.0.1:8500 of the proxy (--lmcache-notify)"
+	if list := w.rig.handler.Unnotified(); len(list) != 1 || list[w.P[0].Key] != expected {
+		t.Errorf("bypassed: %v", list)
+	}
+	for range 5 {
+		serve(false)
+	}
+	warnings := 0
+	for _, e := range lines.AllEntries() {
+		if e.Data["expected_at"] == expected && e.Data["instance"] == w.P[0].Key.String() && e.Level == logrus.WarnLevel {
+			warnings++
+		}
+	}
+	if warnings != 2 { // the first failure, and the bypass
+		t.Errorf("%d warnings of %d lines", warnings, len(lines.AllEntries()))
+	}
+	again := *w.P[0]
+	again.Record.ID += "-restarted"
+	w.P[0] = &again
+	w.join()
+	w.roundTrip()
+	if list := w.rig.handler.Unnotified(); len(list) > 0 {
+		t.Errorf("bypassed after a restart: %v", list)
+	}
+}
+
+// An instance that is bypassed leaves the requests to one whose notifications arrive.
+func TestNotificationsOfAnotherPrefill(t *testing.T) {
+	t.Parallel()
+	w := startNotified(t, 2, 1, 1, func(o *forward.Options) { o.Notified, o.RetryRatio = time.Second, -1 })
+	silent := ""
+	for i := 0; i < 64 && len(w.rig.handler.Unnotified()) == 0; i++ {
+		got := w.begin(t.Context(), chatBody(true, ""))
+		l := await(t, "a leg", w.legs)
+		for l.role == instance.Prefill {
+			if silent == "" {
+				silent = l.address
+			}
+			if l.address != silent {
+				w.notify(0, l.spec.ID)
+			}
+			l.reply(ok)
+			l = await(t, "a leg", w.legs)
+		}
+		l.reply(streams)
+		w.checkServed(got)
+	}
+	if list := w.rig.handler.Unnotified(); len(list) != 1 || list[instance.Key{Role: instance.Prefill, Address: silent}] == "" {
+		t.Fatalf("bypassed: %v, silent is %s", list, silent)
+	}
+	for range 4 {
+		got := w.begin(t.Context(), chatBody(true, ""))
+		p := w.leg(instance.Prefill)
+		if p.address == silent {
+			t.Error("sent to the silent instance")
+		}
+		w.notify(0, p.spec.ID)
+		p.reply(ok)
+		w.leg(instance.Decode).reply(streams)
+		if e := w.checkServed(got); e.Alone != "" || e.Attempts != 0 {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
+// Three prefill instances, of which none notifies: a request makes two attempts, of which the
+// second does not wait long.
+func TestNotificationsOfNoPrefill(t *testing.T) {
+	t.Parallel()
+	w := startNotified(t, 3, 1, 1, func(o *forward.Options) { o.Notified, o.RetryRatio = 50*time.Millisecond, -1 })
 	got := w.begin(t.Context(), chatBody(true, ""))
 	w.leg(instance.Prefill).reply(ok)
 	w.leg(instance.Prefill).reply(ok)
-	d := w.leg(instance.Decode)
-	if d.tag != "" || strings.Contains(string(d.body), "kv_transfer_params") {
-		t.Errorf("alone: %s", d.body)
-	}
-	d.reply(streams)
-	if e := w.checkServed(got); e.Alone != "prefill_failed" || e.Attempts != 2 {
+	w.leg(instance.Decode).reply(streams)
+	if e := w.checkServed(got); e.Alone != "not_notified" || e.Attempts != 2 {
 		t.Errorf("%+v", e)
 	}
 }

@@ -26,6 +26,7 @@ type Tracker struct {
 	opts    Options
 	history history
 	probes  *probes
+	cores   cores
 }
 
 // New builds a Tracker; Close ends its probes.
@@ -34,6 +35,7 @@ func New(o Options) *Tracker {
 	return &Tracker{
 		Records: Records{source: o.Source, slowStart: o.SlowStart, byAddress: map[string]*record{}},
 		opts:    o, history: history{slow: map[string]slowAnswer{}}, probes: newProbes(&o),
+		cores: cores{byAddress: map[string]*core{}},
 	}
 }
 

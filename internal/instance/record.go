@@ -49,6 +49,9 @@ const (
 	// PortLMCacheNotify is where the agent of a prefill instance tells proxies of
 	// LMCache's notifications, over HTTP.
 	PortLMCacheNotify = "lmcache_notify"
+	// PortLMCachePull is where the agent of a prefill instance receives these notifications,
+	// over ZeroMQ.
+	PortLMCachePull = "lmcache_pull"
 )
 
 // Record is the JSON value of an instance's key. Unknown fields are ignored.

@@ -63,8 +63,9 @@ var (
 // Asker waits for notifications, at the agents that have them.
 type Asker struct {
 	// Own is the inbox of this proxy, for prefill instances without an agent that
-	// receives. Nil: there is none.
-	Own *Inbox
+	// receives; nil if there is none. OwnAddress is where its socket is bound.
+	Own        *Inbox
+	OwnAddress string
 	// HTTP is how agents are asked.
 	HTTP *http.Client
 }
@@ -75,6 +76,19 @@ func (a *Asker) CannotHear(in *instance.Instance) error {
 		return ErrNowhere
 	}
 	return nil
+}
+
+// Address is where an instance should send its notifications, for people.
+func (a *Asker) Address(in *instance.Instance) string {
+	ports := in.Record.Ports
+	host, _, _ := net.SplitHostPort(in.Address)
+	switch {
+	case len(ports[instance.PortLMCacheNotify]) == 0:
+		return a.OwnAddress + " of the proxy (--lmcache-notify)"
+	case len(ports[instance.PortLMCachePull]) == 0:
+		return "the agent on " + host + " (--lmcache-notify)"
+	}
+	return fmt.Sprintf("port %d of the agent on %s (--lmcache-notify)", ports[instance.PortLMCachePull][0], host)
 }
 
 // Await returns when so many ranks of a prefill instance have notified for an id. The

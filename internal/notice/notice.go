@@ -33,6 +33,9 @@ type View struct {
 	Blocks func(*instance.Instance) int
 	// Deaf says, by address, why the KV events of an instance cannot be followed.
 	Deaf map[string]string
+	// Unnotified has the prefill instances that are bypassed because their notifications do
+	// not arrive, with the addresses at which they are expected.
+	Unnotified map[instance.Key]string
 }
 
 // Words are the notices, the gravest first; none if all is as it should be.
@@ -58,6 +61,10 @@ func (v View) Words() []string {
 	}
 	for _, address := range slices.Sorted(maps.Keys(v.Deaf)) {
 		say("nothing is heard of the KV cache of %s: %s", address, v.Deaf[address])
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(v.Unnotified), func(a, b instance.Key) int { return cmp.Compare(a.Address, b.Address) }) {
+		// doctor reads this text (its file notifications.go).
+		say("prefill %s is bypassed: its LMCache notifications do not arrive; they are expected at %s", k.Address, v.Unnotified[k])
 	}
 	counted, lost := v.Counts.read()
 	if v.pairs(prefill, decode) {

@@ -133,6 +133,20 @@ func TestDoctorNOSPACE(t *testing.T) {
 	}
 }
 
+// A prefill instance whose notifications do not arrive is a finding with the address at which
+// they are expected and a remedy.
+func TestDoctorNotifications(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/proxies/p1", `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{},"notices":["prefill 10.0.0.7:8100 is bypassed: its LMCache notifications do not arrive; they are expected at port 8500 of the agent on 10.0.0.7 (--lmcache-notify)"]}`)
+	list := r.examined(5)
+	f := finds(t, list, "notification", "prefill/10.0.0.7:8100", "requests bypass it", "expected at port 8500 of the agent on 10.0.0.7 (--lmcache-notify)",
+		"reported by 10.0.0.1:8000", "pd_proxy_host and pd_proxy_port", "get prefill/10.0.0.7:8100")
+	if len(list) != 1 || f.Severity != doctor.Warning {
+		t.Errorf("%+v", list)
+	}
+}
+
 func TestDoctorNewerSchema(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -72,6 +72,7 @@ type app struct {
 	started  chan struct{} // closed by awaitFirstAnswers
 	serving  atomic.Bool   // started is closed
 
+	handler             *forward.Handler
 	router, adminRouter http.Handler
 	requests            func() int64 // being answered now
 }
@@ -87,7 +88,6 @@ type builder struct {
 	prober   engines.Prober
 	index    *kvindex.Index // nil: no policy asks for it
 	counters *metrics.Metrics
-	handler  *forward.Handler
 }
 
 // build wires the parts. Each step needs what the steps before it have made; nothing runs
@@ -169,7 +169,7 @@ func (b *builder) makeScheduler() error {
 		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: caches(b.index),
 		Placements: b.load.Placements,
 	})
-	b.load.Scheduler = b.sched
+	b.load.Scheduler, b.load.Observe = b.sched, b.tracker.Observe
 	return nil
 }
 
@@ -204,6 +204,7 @@ func (b *builder) makeForwarder() error {
 		MaxBody: b.cfg.MaxBodyBytes, MaxBodies: memory.Bodies(b.cfg), MaxAttempts: b.cfg.MaxAttempts,
 		RetryRatio: retryRatio(b.cfg.RetryBudget),
 		Prefill:    b.cfg.PrefillTimeout, FirstByte: b.cfg.DecodeFirstByteTimeout,
+		Busy: b.cfg.BusyTimeout, Connect: b.cfg.ConnectTimeout, Progress: b.tracker.Progress,
 		Idle: b.cfg.IdleTimeout, KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost, NonStream: b.cfg.NonStreamTimeout,
 	}
 	allow(b.keys, b.cfg.AdminAPIKey, &options)
@@ -286,7 +287,7 @@ func limits(cfg *config.Proxy) map[string]any {
 		"connect_timeout": cfg.ConnectTimeout.String(), "prefill_timeout": cfg.PrefillTimeout.String(),
 		"decode_first_byte_timeout": cfg.DecodeFirstByteTimeout.String(), "non_stream_timeout": cfg.NonStreamTimeout.String(),
 		"max_body_bytes": cfg.MaxBodyBytes, "max_bodies_memory": memory.Bodies(cfg),
-		"idle_timeout": cfg.IdleTimeout.String(), "kv_lease_budget": cfg.KVLeaseBudget.String(),
+		"idle_timeout": cfg.IdleTimeout.String(), "busy_timeout": cfg.BusyTimeout.String(), "kv_lease_budget": cfg.KVLeaseBudget.String(),
 		"max_connections": maxConnections(cfg), "load_digests": cfg.LoadDigests, "scrape_interval": cfg.ScrapeInterval.String(),
 		"prefill_policy": cfg.PrefillPolicy, "decode_policy": cfg.DecodePolicy, "client_bound": cfg.ClientBound, "zone": cfg.Zone,
 	}

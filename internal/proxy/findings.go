@@ -33,7 +33,7 @@ func unverified(snap *instance.Snapshot) map[string]string {
 func (p *app) notices() []string {
 	return slices.Concat(p.secure.Findings(), p.keyFindings(), notice.View{
 		Snapshot: p.watcher.Snapshot(), Available: p.tracker.Available, Connector: engines.Dialects(p.cfg.Connector), Counts: p.noticed,
-		Deaf: p.unfollowed(), Blocks: engines.Blocks(p.cfg.Connector),
+		Deaf: p.unfollowed(), Blocks: engines.Blocks(p.cfg.Connector), Unnotified: p.handler.Unnotified(),
 	}.Words())
 }
 

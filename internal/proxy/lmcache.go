@@ -37,6 +37,7 @@ func openLMCacheNotices(ctx context.Context, cfg *config.Proxy, log logrus.Field
 	if err != nil {
 		return nil, err
 	}
+	n.asker.OwnAddress = "tcp://" + n.receiver.Addr().String()
 	log.Infof("LMCache's notifications are taken at tcp://%s: that is right for a single proxy; with several, the agents must take them", n.receiver.Addr())
 	return n, nil
 }

@@ -13,6 +13,7 @@ import (
 type calledOff struct{ cause error }
 
 func (c *calledOff) CallOff(cause error) { c.cause = cause }
+func (*calledOff) Overtaken(int)         {}
 func (*calledOff) Silent(time.Duration)  {}
 
 // A leg is called off while it waits, and not after EndAwait.

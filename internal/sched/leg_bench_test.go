@@ -12,6 +12,7 @@ import (
 type idleLeg struct{}
 
 func (idleLeg) CallOff(error)        {}
+func (idleLeg) Overtaken(int)        {}
 func (idleLeg) Silent(time.Duration) {}
 
 // BenchmarkLeg is what the scheduler does for one leg, with few instances and with many. The

@@ -310,7 +310,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	a.Instance, a.Rank, a.Connector, a.Build, a.Blocks = chosen.Instance, chosen.Rank, own.pairKey.connector, own.pairKey.build, own.pairKey.blocks
 	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached
 	a.counter, a.load, a.bytes, a.ratio, a.pins = own.counter, chosen.Load, bytes, ratio, &s.Loads.pins
-	a.wanted = wanted{model: r.Model, tried: r.Tried, alone: r.Alone}
+	a.wanted = wanted{model: r.Model, tried: r.Tried, alone: r.Alone, length: r.Length}
 	if r.Measure {
 		a.Queued = a.load.Waiting.Load() + int64(a.load.Others.Waiting.Load())
 		a.Running = a.load.InFlight.Load() + int64(a.load.Others.InFlight.Load())

@@ -113,6 +113,8 @@ func (l *waitingLeg) CallOff(cause error) {
 	l.cause = cause
 }
 
+func (*waitingLeg) Overtaken(int) {}
+
 func (l *waitingLeg) Silent(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,11 +25,32 @@ type waiting struct {
 	first *Assignment
 }
 
-// wait is the place of an assignment in the chain.
+// wait is the node of an assignment in the chain, which is ordered by the calls of Await, the
+// latest first.
 type wait struct {
-	leg        Leg // nil: the assignment is not in the chain
-	since      time.Time
+	leg      Leg // nil: the assignment is not in the chain
+	since    time.Time
+	answered bool // see Answered
+	// overtaken is the number of legs that began later and were answered earlier, and
+	// expected the longest time that one of them took, scaled to the size of this request.
+	overtaken  int
+	expected   time.Duration
 	prev, next *Assignment
+}
+
+const (
+	// overtakenBy is the number of legs that must overtake a leg before it counts as stuck.
+	overtakenBy = 20
+	// A leg that is overtaken is not stuck before overtakenFactor times the longest time
+	// that one of these legs took, and not before overtakenAfter: on a busy instance, 20
+	// short requests overtake one with images, or with a grammar to compile, in no time.
+	overtakenFactor = 4
+	overtakenAfter  = 5 * time.Second
+)
+
+// stuck reports whether the leg is one that others have overtaken for too long.
+func (w *wait) stuck(now time.Time) bool {
+	return !w.answered && w.overtaken >= overtakenBy && now.Sub(w.since) >= max(overtakenAfter, overtakenFactor*w.expected)
 }
 
 // waiter is a copy of one leg that waits.
@@ -47,6 +68,7 @@ type wanted struct {
 	partner pairKey // of the other instance of the pair, zero for none
 	tried   []instance.Key
 	alone   bool
+	length  int // of the request's body, in bytes
 }
 
 // Leg is a request to an instance that can be ended.
@@ -54,25 +76,30 @@ type Leg interface {
 	// CallOff ends the leg unless its answer has been committed meanwhile. It must
 	// not block; more calls do no harm.
 	CallOff(cause error)
+	// Overtaken is called, again and again, once at least n legs that began later have
+	// been answered and the leg has waited far longer than they did. The leg decides
+	// whether it ends. It must not block.
+	Overtaken(n int)
 	// Silent is called from time to time with how long the instance has given no sign of
 	// life; the leg decides how long it waits. It must not block.
 	Silent(d time.Duration)
 }
 
-// Await says that a leg waits for the instance, since then. Until EndAwait the leg is
-// called off, with a cause that wraps ErrGone, when the instance turns out to be gone.
+// Await adds the leg to those that wait for the instance, since then. Until EndAwait the leg
+// is called off, with a cause that wraps ErrGone, when the instance turns out to be gone. A
+// second call replaces the leg and the time, and the leg counts as one that has just begun.
 func (a *Assignment) Await(l Leg, since time.Time) {
 	w := &a.counter.waiting
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if a.wait.leg == nil {
-		a.wait.next = w.first
-		if w.first != nil {
-			w.first.wait.prev = a
-		}
-		w.first = a
+	if a.wait.leg != nil {
+		w.remove(a)
 	}
-	a.wait.leg, a.wait.since = l, since
+	a.wait = wait{leg: l, since: since, next: w.first}
+	if w.first != nil {
+		w.first.wait.prev = a
+	}
+	w.first = a
 }
 
 // EndAwait ends Await: the leg is over, or its answer is committed and must not be called
@@ -81,9 +108,46 @@ func (a *Assignment) EndAwait() {
 	w := &a.counter.waiting
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if a.wait.leg == nil {
+	if a.wait.leg != nil {
+		w.remove(a)
+	}
+}
+
+// Answered notes that the first content of the answer has arrived. The leg has overtaken all
+// legs of its role and rank that began earlier and still wait for theirs; in an engine's queue,
+// which is first come, first served, there are few of them.
+func (a *Assignment) Answered() {
+	w := &a.counter.waiting
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if a.wait.leg == nil || a.wait.answered {
 		return
 	}
+	a.wait.answered = true
+	if a.wait.next == nil {
+		return
+	}
+	took := time.Since(a.wait.since)
+	for b := a.wait.next; b != nil; b = b.wait.next {
+		if b.Instance.Role != a.Instance.Role || b.Rank != a.Rank || b.wait.answered || b.wait.since.After(a.wait.since) {
+			continue
+		}
+		b.wait.overtaken++
+		b.wait.expected = max(b.wait.expected, scaled(took, a.wanted.length, b.wanted.length))
+	}
+}
+
+// scaled returns the time that a request of length to takes if one of length from takes d: in
+// proportion, but never less than d.
+func scaled(d time.Duration, from, to int) time.Duration {
+	if from <= 0 || to <= from {
+		return d
+	}
+	return time.Duration(float64(d) * float64(to) / float64(from))
+}
+
+// remove takes an assignment out of the chain; w.mu is held.
+func (w *waiting) remove(a *Assignment) {
 	if a.wait.prev != nil {
 		a.wait.prev.wait.next = a.wait.next
 	} else {
@@ -93,6 +157,18 @@ func (a *Assignment) EndAwait() {
 		a.wait.next.wait.prev = a.wait.prev
 	}
 	a.wait = wait{}
+}
+
+// stuck returns the legs that others have overtaken for too long; nearly always there is none.
+func (w *waiting) stuck(now time.Time) (legs []Leg) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for a := w.first; a != nil; a = a.wait.next {
+		if a.wait.stuck(now) {
+			legs = append(legs, a.wait.leg)
+		}
+	}
+	return legs
 }
 
 // list copies the legs, so that nothing is called under the lock.
@@ -190,8 +266,8 @@ func (g *Legs) cancelLegs(c *counter) {
 	}
 }
 
-// findSilent finds the instances that keep legs waiting without any sign of life. A leg
-// that waits for one which is ejected, or slow by its record, is called off as soon as
+// findSilent finds the legs that others have overtaken for too long, and the instances that
+// keep legs waiting without any sign of life. A leg that waits for one which is ejected, or slow by its record, is called off as soon as
 // another instance can take it over.
 func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 	waitFor := g.loads.counters.busy()
@@ -202,6 +278,9 @@ func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 	}
 	maps.DeleteFunc(seen, func(_ *counter, l observation) bool { return !l.seen.Equal(now) })
 	for _, c := range waitFor {
+		for _, stuck := range c.waiting.stuck(now) {
+			stuck.Overtaken(overtakenBy)
+		}
 		l := seen[c]
 		if heard := c.heard.Load(); heard != l.heard {
 			l.heard, l.since = heard, now

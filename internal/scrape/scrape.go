@@ -1,8 +1,8 @@
-// Package scrape asks the engines themselves how they are loaded: what their
-// metrics say of requests and KV cache. It is cheap and of no consequence: an
-// engine that does not answer is chosen by what the proxies know of it.
+// Package scrape reads the metrics of engines: load, KV cache, and the samples that show
+// whether an engine's core makes progress. If an engine does not answer, its load is what
+// the proxies count themselves.
 //
-//	Source.Snapshot ──one after the other, over an interval──▶ Asker.Load ──▶ Sink.Engine
+//	Source.Snapshot ──one after the other, over an interval──▶ Asker.Load ──▶ Options.Sink, Options.Observe
 package scrape
 
 import (
@@ -34,10 +34,12 @@ type Asker interface {
 
 // Options configure a Scraper; all must be set.
 type Options struct {
-	Members  func() *instance.Snapshot
-	Asker    Asker
-	Sink     func(k instance.Key, e *policy.Engine) // nil: nothing is known of it any more
-	Interval time.Duration                          // between two questions to one engine
+	Members func() *instance.Snapshot
+	Asker   Asker
+	Sink    func(k instance.Key, e *policy.Engine) // nil: nothing is known of it any more
+	// Observe receives every reading; nil if there is none, or none any more.
+	Observe  func(k instance.Key, ranks []vllm.RankLoad)
+	Interval time.Duration // between two readings of one engine
 }
 
 // Scraper asks all engines in turn.
@@ -71,7 +73,7 @@ func (s *Scraper) Run(ctx context.Context) {
 			case room <- struct{}{}:
 			}
 			open.Go(func() {
-				s.ask(ctx, in)
+				s.Read(ctx, in)
 				<-room
 			})
 		}
@@ -106,21 +108,25 @@ func until(ctx context.Context, at time.Time) bool {
 	}
 }
 
-func (s *Scraper) ask(ctx context.Context, in *instance.Instance) {
+// Read reads the metrics of an engine once, in addition to the readings of Run.
+func (s *Scraper) Read(ctx context.Context, in *instance.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ranks, err := s.o.Asker.Load(ctx, in)
-	if err != nil || len(ranks) == 0 {
-		return
+	if err != nil {
+		return // the last reading stays in use until it is stale
 	}
 	now := time.Now()
 	s.mu.Lock()
 	s.known[in.Key] = now
 	s.mu.Unlock()
-	s.o.Sink(in.Key, engine(now, in, ranks))
+	s.o.Observe(in.Key, ranks)
+	if len(ranks) > 0 {
+		s.o.Sink(in.Key, engine(now, in, ranks))
+	}
 }
 
-// forget drops what was said too long ago.
+// forget drops readings of engines that have left, and those that are stale.
 func (s *Scraper) forget() {
 	snap := s.o.Members()
 	s.mu.Lock()
@@ -129,6 +135,7 @@ func (s *Scraper) forget() {
 		if _, member := snap.Lookup(k); !member || time.Since(at) >= stale*s.o.Interval+timeout {
 			delete(s.known, k)
 			s.o.Sink(k, nil)
+			s.o.Observe(k, nil)
 		}
 	}
 }

@@ -25,6 +25,7 @@ type engines struct {
 	takes            time.Duration
 	earliest, latest time.Time
 	first            int // rank of the group
+	observed         map[instance.Key][]vllm.RankLoad
 }
 
 func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error) {
@@ -59,6 +60,15 @@ func (e *engines) sink(k instance.Key, is *policy.Engine) {
 	e.known[k] = is
 }
 
+func (e *engines) observe(k instance.Key, ranks []vllm.RankLoad) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.observed == nil {
+		e.observed = map[instance.Key][]vllm.RankLoad{}
+	}
+	e.observed[k] = ranks
+}
+
 func fleet(n int) *instance.Snapshot {
 	var all []*instance.Instance
 	for i := range n {
@@ -86,7 +96,7 @@ func TestScrape(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				return members
-			}, Asker: e, Sink: e.sink, Interval: 10 * time.Second}).Run(ctx)
+			}, Asker: e, Sink: e.sink, Observe: e.observe, Interval: 10 * time.Second}).Run(ctx)
 		}()
 		time.Sleep(10*time.Second - time.Millisecond)
 		synctest.Wait()
@@ -104,6 +114,9 @@ func TestScrape(t *testing.T) {
 		if want := (policy.Rank{Capacity: 2400, Usage: 0.75, Running: 4, Waiting: 6, Starved: 1, Fetching: 2}); got == nil || got.All != want || len(got.Ranks) != 2 || got.Ranks[1].Rank != 1 || got.Ranks[1].Capacity != 800 {
 			t.Errorf("known of it: %+v", got)
 		}
+		if got := e.observed[one]; len(got) != 2 || got[1].Running != 3 {
+			t.Errorf("observed: %+v", got)
+		}
 		for _, in := range members.All() {
 			e.silent[in.Address] = true
 		}
@@ -113,6 +126,9 @@ func TestScrape(t *testing.T) {
 		e.mu.Lock()
 		if e.known[one] != nil {
 			t.Error("what a silent engine said a minute ago is believed")
+		}
+		if e.observed[one] != nil {
+			t.Error("the core of a silent engine counts as observable")
 		}
 		if e.most > 8 {
 			t.Errorf("%d questions at once", e.most)
@@ -150,7 +166,7 @@ func TestScrapeSecondServerOfAGroup(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Interval: 10 * time.Second}).Run(ctx)
+			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Interval: 10 * time.Second}).Run(ctx)
 		}()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()

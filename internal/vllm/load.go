@@ -15,27 +15,40 @@ import (
 // maxRanks is how many data-parallel ranks of one server are read.
 const maxRanks = 256
 
-// RankLoad is what one data-parallel rank of a server says of its load.
+// RankLoad is the load of one data-parallel rank of a server, as its metrics show it.
 type RankLoad struct {
 	Rank    int     // label engine
-	Blocks  int64   // of the KV cache, 0 if not told
-	Block   int64   // tokens of one
-	Usage   float64 // part of the blocks in use, from 0 to 1
+	Blocks  int64   // of the KV cache; 0 if unknown
+	Block   int64   // tokens in one block
+	Usage   float64 // share of the blocks in use, from 0 to 1
 	Running float64
 	Waiting float64
-	// Starved are those of Waiting for which the KV cache has no room; 0 also where the
-	// engine, being older than 0.20, does not say.
+	// Starved is the part of Waiting for which the KV cache has no free blocks; 0 from engines
+	// before 0.20, which do not report it.
 	Starved float64
-	// Deferred are those of Waiting that wait for something else, such as a KV cache from
-	// elsewhere; 0 where the engine does not say.
+	// Deferred is the part of Waiting that waits for something else, such as a KV cache from
+	// another instance; 0 if the engine does not report it.
 	Deferred float64
-	// Fetching are requests of a decode instance whose KV cache is being fetched or has
-	// yet to be.
+	// Fetching is the number of requests of a decode instance whose KV cache is being fetched
+	// or is still to be fetched.
 	Fetching float64
+	// PromptTokens and GeneratedTokens are counters since the start of the process.
+	PromptTokens, GeneratedTokens float64
+	// Core reports whether Usage, Running, Waiting, PromptTokens and GeneratedTokens were all in
+	// the answer. The engine core sends them with every step, so that a core that computes
+	// changes one of them (vllm/v1/core/sched/scheduler.py, make_stats). With
+	// --disable-log-stats they are absent.
+	Core bool
 }
 
-// Load asks GET /metrics for the load of each rank, in the order of the ranks. The
-// path needs no key. None: the server does not say.
+// SameCore reports whether none of the samples of Core differs between two readings of a rank.
+func (r *RankLoad) SameCore(o *RankLoad) bool {
+	return r.Rank == o.Rank && r.Running == o.Running && r.Waiting == o.Waiting && r.Usage == o.Usage &&
+		r.PromptTokens == o.PromptTokens && r.GeneratedTokens == o.GeneratedTokens
+}
+
+// Load reads the load of each rank from GET /metrics, ordered by rank. The path needs no key.
+// It returns no ranks if the server reports none.
 func (c *Client) Load(ctx context.Context, base string) ([]RankLoad, error) {
 	var ranks []RankLoad
 	err := c.get(ctx, base, "/metrics", false, func(r io.Reader) error {
@@ -49,18 +62,18 @@ func (c *Client) Load(ctx context.Context, base string) ([]RankLoad, error) {
 	return ranks, nil
 }
 
-// parseLoad reads the few lines that are needed, one by one.
+// parseLoad parses the Prometheus text format line by line and skips lines of other metrics.
 func parseLoad(r io.Reader, limit int64) ([]RankLoad, error) {
 	lr := &io.LimitedReader{R: r, N: limit + 1}
 	br := bufio.NewReaderSize(lr, 16<<10)
-	var ranks []RankLoad
+	var p loadParser
 	for {
 		part, err := br.ReadSlice('\n')
 		whole := !errors.Is(err, bufio.ErrBufferFull)
 		if whole && aboutLoad(part) {
-			ranks = addLoad(ranks, string(part))
+			p.add(string(part))
 		}
-		for errors.Is(err, bufio.ErrBufferFull) { // no line of ours is that long
+		for errors.Is(err, bufio.ErrBufferFull) { // none of the lines needed is that long
 			_, err = br.ReadSlice('\n')
 		}
 		if errors.Is(err, io.EOF) {
@@ -73,36 +86,66 @@ func parseLoad(r io.Reader, limit int64) ([]RankLoad, error) {
 	if lr.N <= 0 {
 		return nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
 	}
-	return ranks, nil
+	for i, seen := range p.seen {
+		p.ranks[i].Core = seen == coreSamples
+	}
+	return p.ranks, nil
 }
 
-// aboutLoad tells early that a line is none of ours.
+// aboutLoad reports whether a line may be a sample that loadParser needs.
 func aboutLoad(line []byte) bool {
-	return bytes.HasPrefix(line, []byte("vllm:num_requests_")) || bytes.HasPrefix(line, []byte("vllm:kv_cache_usage_")) ||
-		bytes.HasPrefix(line, []byte("vllm:cache_config_")) || bytes.HasPrefix(line, []byte("vllm:gpu_cache_usage_"))
+	rest, ours := bytes.CutPrefix(line, []byte("vllm:"))
+	if !ours {
+		return false
+	}
+	for _, name := range [...]string{"num_requests_", "kv_cache_usage_", "cache_config_", "gpu_cache_usage_", "prompt_tokens_total", "generation_tokens_total"} {
+		if len(rest) >= len(name) && string(rest[:len(name)]) == name {
+			return true
+		}
+	}
+	return false
 }
 
-// addLoad adds what a line says to its rank.
-func addLoad(ranks []RankLoad, line string) []RankLoad {
+// The samples of RankLoad.Core, as bits.
+const (
+	seenRunning = 1 << iota
+	seenWaiting
+	seenUsage
+	seenPrompt
+	seenGenerated
+	coreSamples = 1<<iota - 1
+)
+
+// loadParser collects the samples of each rank.
+type loadParser struct {
+	ranks []RankLoad
+	seen  []uint8 // samples of Core, by the index in ranks
+}
+
+// add adds the sample of a line to its rank.
+func (p *loadParser) add(line string) {
 	name, value, ok := sample(line)
 	if !ok || value < 0 {
-		return ranks
+		return
 	}
 	labels := line[len(name):]
 	number, _ := strconv.Atoi(label(labels, "engine")) // none: the only one
-	at, known := slices.BinarySearchFunc(ranks, number, func(r RankLoad, n int) int { return r.Rank - n })
+	at, known := slices.BinarySearchFunc(p.ranks, number, func(r RankLoad, n int) int { return r.Rank - n })
 	if !known {
-		if number < 0 || number > 1<<20 || len(ranks) == maxRanks {
-			return ranks
+		if number < 0 || number > 1<<20 || len(p.ranks) == maxRanks {
+			return
 		}
-		ranks = slices.Insert(ranks, at, RankLoad{Rank: number})
+		p.ranks = slices.Insert(p.ranks, at, RankLoad{Rank: number})
+		p.seen = slices.Insert(p.seen, at, 0)
 	}
-	is := &ranks[at]
+	is := &p.ranks[at]
 	switch name {
 	case "vllm:num_requests_running":
 		is.Running += value
+		p.seen[at] |= seenRunning
 	case "vllm:num_requests_waiting":
 		is.Waiting += value
+		p.seen[at] |= seenWaiting
 	case "vllm:num_requests_waiting_by_reason":
 		switch label(labels, "reason") {
 		case "capacity":
@@ -116,15 +159,21 @@ func addLoad(ranks []RankLoad, line string) []RankLoad {
 		}
 	case "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc": // the latter before 0.10; a release shows both
 		is.Usage = min(max(is.Usage, value), 1)
+		p.seen[at] |= seenUsage
+	case "vllm:prompt_tokens_total":
+		is.PromptTokens += value
+		p.seen[at] |= seenPrompt
+	case "vllm:generation_tokens_total":
+		is.GeneratedTokens += value
+		p.seen[at] |= seenGenerated
 	case "vllm:cache_config_info":
-		// "None" before the engine has measured what it has room for.
+		// "None" before the engine has measured its KV cache.
 		is.Blocks, _ = strconv.ParseInt(label(labels, "num_gpu_blocks"), 10, 32)
 		is.Block, _ = strconv.ParseInt(label(labels, "block_size"), 10, 32)
 		if is.Blocks < 0 || is.Block < 0 {
 			is.Blocks, is.Block = 0, 0
 		}
 	}
-	return ranks
 }
 
 // label gives the value of a label of a line as it is written; those that are looked

@@ -28,10 +28,15 @@ vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
 vllm:kv_cache_usage_perc{engine="1",model_name="m"} 1.5
 vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="1000",num_gpu_blocks_override="None"} 1.0
 vllm:cache_config_info{block_size="32",engine="1",num_gpu_blocks="None"} 1.0
+vllm:prompt_tokens_total{engine="0",model_name="m"} 70.0
+vllm:generation_tokens_total{engine="0",model_name="m"} 80.0
+vllm:prompt_tokens_created{engine="0",model_name="m"} 1.7e9
+vllm:generation_tokens_total{engine="1",model_name="m"} 90.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 0.0
 vllm:request_success_total{engine="2",finished_reason="stop"} 9.0
 `, []RankLoad{
-			{Rank: 0, Blocks: 1000, Block: 16, Usage: 0.25, Running: 2, Fetching: 3},
-			{Rank: 1, Block: 32, Usage: 1, Running: 3, Waiting: 5, Starved: 4, Deferred: 1},
+			{Rank: 0, Blocks: 1000, Block: 16, Usage: 0.25, Running: 2, Fetching: 3, PromptTokens: 70, GeneratedTokens: 80, Core: true},
+			{Rank: 1, Block: 32, Usage: 1, Running: 3, Waiting: 5, Starved: 4, Deferred: 1, GeneratedTokens: 90},
 		}},
 		{"an old engine without ranks", "vllm:num_requests_running 1\nvllm:gpu_cache_usage_perc{model_name=\"m\"} 0.5\n", []RankLoad{{Running: 1, Usage: 0.5}}},
 		{"no line end, and a line longer than any buffer",

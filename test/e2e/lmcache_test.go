@@ -1,7 +1,14 @@
 package e2e_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -77,4 +84,70 @@ func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 	if len(prefill.Refusals) > 0 {
 		t.Errorf("prefill refused: %q", prefill.Refusals)
 	}
+}
+
+// A prefill engine whose LMCache configuration has another port than its agent: each request
+// spends one wait, and after three of them none does. The proxy and pdctl doctor name the
+// instance, the port of its agent and the remedy.
+func TestLMCacheNotificationsGoElsewhere(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{
+		Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey,
+		Args: []string{"--connector", "nixl", "--lmcache-notify-timeout", "500ms"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports, err := fleet.FreePorts(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefill, err := f.StartNode(t.Context(), fleet.NodeSpec{
+		Name: "prefill", Role: instance.Prefill, Connector: "lmcache", Model: model, Etcd: []string{etcd}, LMCachePort: ports[0],
+		EngineArgs: []string{"--strict", "--notify", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[1]))},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.StartNode(t.Context(), fleet.NodeSpec{
+		Name: "decode", Role: instance.Decode, Connector: "lmcache", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.WaitFor(t.Context(), 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	c := newClient(t, adminKey)
+	send := func() http.Header {
+		t.Helper()
+		r := complete(t.Context(), c, p.URL(), "tell me of the sea", 5)
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		return r.Header
+	}
+	for i := range 6 {
+		attempts := map[bool]string{true: "2", false: "1"}[i < 3] // the first: prefill, without success
+		if h := send(); h.Get("X-Pd-Alone") != "not_notified" || h.Get("X-Pd-Attempts") != attempts {
+			t.Errorf("request %d: %v", i, h)
+		}
+	}
+	agent := fmt.Sprintf("port %d of the agent on 127.0.0.1 (--lmcache-notify)", ports[0])
+	testkit.Eventually(t, soon, func() error {
+		if text := string(get(t, p.URL()+"/status")); !strings.Contains(text, agent) {
+			return errors.New(text)
+		}
+		doctor, cancel := context.WithTimeout(t.Context(), soon)
+		defer cancel()
+		out, _ := exec.CommandContext(doctor, filepath.Join(binDir, "pdctl"), "doctor", "--agents=false", "--etcd-endpoints", etcd).CombinedOutput() // it exits with 5
+		text := string(out)
+		for _, want := range []string{"prefill/" + prefill.Address, agent, "pd_proxy_host and pd_proxy_port"} {
+			if !strings.Contains(text, want) {
+				return fmt.Errorf("%s: doctor says %s", want, text)
+			}
+		}
+		return nil
+	})
 }

@@ -39,7 +39,8 @@ func relayNotices(ctx context.Context, c *setup.Config, log logrus.FieldLogger) 
 	if c.Facts.Ports == nil {
 		c.Facts.Ports = map[string][]int{}
 	}
-	c.Facts.Ports[instance.PortLMCacheNotify] = []int{ln.Addr().(*net.TCPAddr).Port} //nolint:forcetypeassert // a TCP listener's
+	c.Facts.Ports[instance.PortLMCacheNotify] = []int{ln.Addr().(*net.TCPAddr).Port}     //nolint:forcetypeassert // a TCP listener's
+	c.Facts.Ports[instance.PortLMCachePull] = []int{receiver.Addr().(*net.TCPAddr).Port} //nolint:forcetypeassert // a TCP listener's
 	log.Infof("LMCache's notifications are taken at tcp://%s, and proxies ask at %s", receiver.Addr(), ln.Addr())
 	return func() { _ = s.Close(); <-done; receiver.Close() }, nil
 }

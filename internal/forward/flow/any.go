@@ -25,9 +25,9 @@ type Passthrough struct {
 func (r *Request) PassThrough(p Passthrough) {
 	r.begin(sched.Request{})
 	r.Route.Alone = p.Alone
-	w := leg.Wait{Limit: r.Settings.NonStream, Cause: leg.ErrFirstByteTimeout, Silence: r.Settings.FirstByte}
+	w := leg.Wait{Limit: leg.NonStreamLimit(r.Settings.NonStream), Silence: leg.FirstByteLimit(r.Settings.FirstByte)}
 	if p.Stream {
-		w.Limit = r.Settings.FirstByte
+		w.Limit = w.Silence
 	}
 	for done := false; !done; {
 		a, err := r.attempts.pickAny()

@@ -28,6 +28,9 @@ type attempts struct {
 	// failed counts the legs that failed; counted those of them that count against
 	// MaxAttempts.
 	failed, counted int
+	// overtaken reports that a leg was given up because others had overtaken it. It may be the
+	// request that is slow: no further leg is given up for that.
+	overtaken bool
 	// suspects failed this request. They get a strike when another instance serves it.
 	suspects []suspect
 }
@@ -164,12 +167,13 @@ func (t *attempts) mayTryAgain() bool {
 	return t.counted > 0 && (t.lastFailure == nil || !t.lastFailure.Class.TimedOut())
 }
 
-// note counts a failed leg and blames its instance. It tells whether another attempt is
+// note counts a failed leg and blames its instance. It reports whether another attempt is
 // allowed; if not, f.Answer is for the client.
 func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	in := a.Instance
 	t.lastFailure = f
 	t.failed++
+	t.overtaken = t.overtaken || f.Class == leg.Overtaken
 	if f.Class != leg.HandoverExpired { // the hand-over is at fault, not the instance
 		t.skipFailed(a, f.Class)
 	}

@@ -24,9 +24,10 @@ import (
 // completion is a request that goes through prefill and decode.
 type completion struct {
 	legs
-	req   *request.Request // nil once no further leg can come
-	pairs pairing
-	media bool // it has images, video or sound: the bytes of the body say nothing of its tokens
+	req        *request.Request // nil once no further leg can come
+	pairs      pairing
+	unnotified withoutNotice
+	media      bool // it has images, video or sound: the bytes of the body say nothing of its tokens
 }
 
 // Complete answers a completion.

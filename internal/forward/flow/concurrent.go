@@ -33,7 +33,7 @@ func (c concurrent) run(p *sched.Assignment, dialect connector.Dialect) (done bo
 	out := dialect.Decode(c.req, pair, connector.Handover{})
 
 	w := c.decodeWait()
-	w.Partner = c.s.Prefill
+	w.Partner = true
 	l := c.Origin.Begin(d, w)
 	defer l.End()
 	other := c.beginPartner(p, l, pair.ID, dialect.Prefill(c.req, pair))
@@ -79,7 +79,7 @@ type partner struct {
 // read from it.
 func (c concurrent) beginPartner(p *sched.Assignment, decode *leg.Leg, id string, out connector.Leg) *partner {
 	other := &partner{
-		leg:  c.Origin.Begin(p, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout}),
+		leg:  c.Origin.Begin(p, c.prefillWait()),
 		done: make(chan struct{}),
 	}
 	context.AfterFunc(other.leg, func() { decode.CallOff(leg.ErrPartner) })

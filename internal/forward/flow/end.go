@@ -20,12 +20,18 @@ func (c *completion) withoutPrefill(err error) {
 		c.runAlone(alone.SameInstance) // the decode instance is a prefill instance, too: this is no fallback
 	case fallback && c.pairs.mismatch != "":
 		c.runAlone(c.pairs.mismatch)
+	case fallback && len(c.unnotified.keys) > 0 && (c.attempts.lastFailure == nil || c.attempts.lastFailure.Class == leg.NotNotified):
+		c.runAlone(alone.NotNotified)
 	case fallback && c.attempts.lastFailure == nil && mismatchReason(err) != "":
 		c.runAlone(mismatchReason(err))
 	case fallback && c.attempts.lastFailure != nil:
 		c.runAlone(alone.PrefillFailed)
 	case fallback:
 		c.runAlone(alone.NoPrefill)
+	case !c.s.Fallback && len(c.unnotified.keys) > 0 && c.attempts.lastFailure == nil:
+		e := leg.Unavailable(instance.Prefill, c.Origin.Model)
+		e.Message += ": " + alone.Words(alone.NotNotified)
+		c.Answer.Refuse(e)
 	default:
 		c.answerUnserved(err, instance.Prefill, func(*leg.Failure) bool { return true })
 	}
@@ -66,7 +72,11 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 		c.runAlone(c.cutReason)
 	case f.Rule.Retry && f.Answer.Status >= 500 && c.s.Fallback:
 		// No further attempt at prefill is allowed; decode alone can still serve.
-		c.runAlone(alone.PrefillFailed)
+		reason := alone.PrefillFailed
+		if f.Class == leg.NotNotified {
+			reason = alone.NotNotified
+		}
+		c.runAlone(reason)
 	default:
 		c.Answer.SendFailure(f)
 	}

@@ -3,7 +3,6 @@ package flow
 import (
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
@@ -27,9 +26,7 @@ type legs struct {
 	stream    bool
 	cutReason string // why an engine may refuse a prefill of one token, see request.Request
 	usage     relay.Usage
-	// silentWait is how long decode legs have waited for a silent instance until their
-	// hand-over expired, and they were sent again.
-	silentWait time.Duration
+	expired   int // decode legs that ended with HandoverExpired
 }
 
 // newPair makes the pair of a new attempt, with an id and a key of its own.
@@ -44,7 +41,7 @@ func (c *legs) newPair(p, d *sched.Assignment) connector.Pair {
 	return pair
 }
 
-// prefillOn sends the prefill leg and reads its answer.
+// prefillOn sends the prefill leg and reads the answer.
 func (c *legs) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byte, f *leg.Failure) {
 	resp, err := l.Send(http.MethodPost, c.path(&out), c.engineHeader(id, &out), out.Body)
 	if err != nil {
@@ -67,6 +64,7 @@ func (c *legs) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byt
 	case (c.kind == openai.Completion || c.kind == openai.Chat) && sse.Aborted(answer):
 		return nil, l.JudgeFinish(leg.Aborted)
 	}
+	l.Answered()
 	return answer, nil
 }
 
@@ -83,17 +81,20 @@ func (c *legs) refusesCut(f *leg.Failure) bool {
 	return false
 }
 
+// prefillWait is how long a prefill leg may take to answer.
+func (c *legs) prefillWait() leg.Wait {
+	return leg.Wait{Limit: leg.PrefillLimit(c.s.Prefill), Streamed: true, Patient: c.attempts.overtaken}
+}
+
 // decodeWait is how long a decode leg may take to answer.
 func (c *legs) decodeWait() leg.Wait {
-	w := leg.Wait{Limit: c.s.FirstByte, Cause: leg.ErrFirstByteTimeout}
+	first := leg.FirstByteLimit(c.s.FirstByte)
+	w := leg.Wait{Limit: first, Silence: first, Streamed: c.stream, Patient: c.attempts.overtaken}
 	if !c.stream {
 		// vLLM sends the header of a non-streamed answer when the answer is
 		// whole: generation time, which no first-byte limit may cut.
-		w.Limit = c.s.NonStream
+		w.Limit = leg.NonStreamLimit(c.s.NonStream)
 	}
-	// A leg whose hand-over expired while the instance was silent is sent again
-	// with a new one; for the client it is the same wait.
-	w.Limit, w.Silence = max(w.Limit-c.silentWait, 1), max(c.s.FirstByte-c.silentWait, 1)
 	return w
 }
 

@@ -3,6 +3,7 @@ package flow
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,10 +24,22 @@ type notified struct{ *completion }
 // goes to one decode instance, so that a failure of either leg needs a new pair. done tells that the
 // request has been answered; if not, another pair is due.
 func (c notified) run(p *sched.Assignment, dialect connector.Dialect) (done bool) {
-	if c.s.Notifications == nil || c.s.Notifications.CannotHear(p.Instance) != nil {
+	switch {
+	case c.s.Notifications == nil || c.s.Notifications.CannotHear(p.Instance) != nil:
 		p.Done()
 		c.runAlone(alone.NotHeard)
 		return true
+	case c.unnotified.failures >= maxNotifyFailures && c.s.Fallback:
+		p.Done()
+		c.runAlone(alone.NotNotified)
+		return true
+	case slices.Contains(c.unnotified.keys, p.Instance.Key):
+		c.attempts.skip(p.Instance)
+		return false
+	case c.s.unnotified.bypassed(p.Instance):
+		c.unnotified.keys = append(c.unnotified.keys, p.Instance.Key)
+		c.attempts.skip(p.Instance)
+		return false
 	}
 	d, err := c.attempts.pick(instance.Decode, p)
 	if err != nil {
@@ -65,7 +78,7 @@ func (c notified) run(p *sched.Assignment, dialect connector.Dialect) (done bool
 // sendKV has prefill compute the prompt and send its KV cache, and waits until it has
 // arrived. A failure is of prefill, or of decode, which was gone before its leg began.
 func (c notified) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect connector.Dialect) (ofPrefill, ofDecode *leg.Failure) {
-	l := c.Origin.Begin(p, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout})
+	l := c.Origin.Begin(p, c.prefillWait())
 	defer l.End()
 	watch := c.watchDecode(d, l)
 	defer watch.end()
@@ -73,7 +86,7 @@ func (c notified) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect co
 	heard := c.awaitNotifications(l, out.Awaits)
 	answer, f := c.prefillOn(l, pair.ID, out)
 	if f == nil {
-		l.SetLimit(c.s.Notified, leg.ErrNotNotified)
+		l.SetLimit(leg.NotifyLimit(c.notifyWait()))
 		watch.awaitFrom(time.Now())
 	} else {
 		l.End()
@@ -83,6 +96,7 @@ func (c notified) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect co
 	case !all:
 		f = l.JudgeCallOff(context.Cause(l))
 	default:
+		c.s.unnotified.arrived(p.Instance)
 		c.prefilled(p, answer)
 		c.attempts.served(p.Instance)
 		return nil, nil
@@ -90,7 +104,28 @@ func (c notified) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect co
 	if gone := watch.gone(); gone != nil && f.Class != leg.ClientGone {
 		return nil, leg.NewFailure(leg.Gone, leg.ProxyError(leg.Unavailable(instance.Decode, c.Origin.Model)), gone)
 	}
+	if f.Class == leg.NotNotified {
+		c.unnotified.failures++
+		c.unnotified.keys = append(c.unnotified.keys, p.Instance.Key)
+		c.s.unnotified.failed(p.Instance, c.s.Notifications.Address(p.Instance), f.Err)
+	}
 	return f, nil
+}
+
+// withoutNotice is what a request has found out about prefill instances whose notifications do
+// not arrive.
+type withoutNotice struct {
+	keys     []instance.Key // not tried again
+	failures int            // attempts whose notifications did not arrive
+}
+
+// notifyWait is how long the request may still wait for notifications. It spends one whole
+// wait at most.
+func (c notified) notifyWait() time.Duration {
+	if c.unnotified.failures == 0 {
+		return c.s.Notified
+	}
+	return min(c.s.Notified, secondNotifyWait)
 }
 
 // awaitNotifications begins to wait for the notifications of a prefill leg, before it is
@@ -143,6 +178,9 @@ func (w *decodeWatch) CallOff(cause error) {
 	w.mu.Unlock()
 	w.prefill.CallOff(leg.ErrPartner)
 }
+
+// Overtaken implements sched.Leg.
+func (w *decodeWatch) Overtaken(int) {}
 
 // Silent implements sched.Leg: prefill has its own limit.
 func (w *decodeWatch) Silent(time.Duration) {}

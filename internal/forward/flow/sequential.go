@@ -18,9 +18,14 @@ type sequential struct {
 	dialect   connector.Dialect
 	pair      connector.Pair
 	handover  connector.Handover
-	decodeBy  time.Time // until when decode may begin to read the hand-over
+	budget    leg.Limit // time from prefill's answer until decode must have read the KV cache
+	decodeBy  time.Time // when budget ends
 	heldUntil time.Time // when prefill frees the KV cache
 }
+
+// maxExpired is how many decode legs of a request may end with HandoverExpired before the
+// request becomes decode-only.
+const maxExpired = 3
 
 func newSequential(c *completion, p *sched.Assignment, d connector.Dialect) *sequential {
 	return &sequential{completion: c, pick: p, dialect: d, pair: c.newPair(p, nil)}
@@ -50,13 +55,14 @@ func (c *sequential) run() (done bool) {
 
 // prefill has the instance compute the prompt, and takes the hand-over.
 func (c *sequential) prefill() *leg.Failure {
-	l := c.Origin.Begin(c.pick, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout})
+	l := c.Origin.Begin(c.pick, c.prefillWait())
 	defer l.End()
 	answer, f := c.prefillOn(l, c.pair.ID, c.dialect.Prefill(c.req, c.pair))
 	if f != nil {
 		return f
 	}
-	c.decodeBy, c.heldUntil = time.Now().Add(c.s.handoverBudget(c.dialect.Terms(c.pick.Instance).Lease)), c.s.heldUntil(c.pick, c.dialect)
+	c.budget, c.heldUntil = c.s.handoverBudget(c.dialect.Terms(c.pick.Instance).Lease), c.s.heldUntil(c.pick, c.dialect)
+	c.decodeBy = time.Now().Add(c.budget.After)
 	var err error
 	if c.handover, err = c.dialect.Handover(answer); err != nil {
 		return l.BadAnswer(err.Error())
@@ -96,7 +102,7 @@ func (c *sequential) decode() (done bool) {
 			c.refuseAlone()
 			return true
 		}
-		f, waited := c.decodeWith(d)
+		f := c.decodeWith(d)
 		if f == nil {
 			return true
 		}
@@ -109,9 +115,15 @@ func (c *sequential) decode() (done bool) {
 			c.s.Recorder.HandoverSpent(f.Class)
 		}
 		if f.Class == leg.HandoverExpired {
-			c.silentWait += waited
+			c.expired++
 		}
 		if c.decodeFailed(d, f) {
+			return true
+		}
+		if f.Class == leg.HandoverExpired && c.expired >= maxExpired && c.s.Fallback && !c.dialect.NeedsPrefill() {
+			// Decode's queue is longer than the lease: without a KV transfer the request can
+			// wait there.
+			c.runAlone(alone.LeaseEnded)
 			return true
 		}
 		if c.dialect.SharesPool() {
@@ -127,8 +139,8 @@ func (c *sequential) decode() (done bool) {
 	}
 }
 
-// decodeWith runs one decode leg, and tells how long it took. It ends the pick.
-func (c *sequential) decodeWith(d *sched.Assignment) (*leg.Failure, time.Duration) {
+// decodeWith runs one decode leg. It ends the pick.
+func (c *sequential) decodeWith(d *sched.Assignment) *leg.Failure {
 	defer d.Done()
 	c.Route.notePick(d)
 	c.pair.Decode, c.pair.DecodeRank = d.Instance, d.Rank
@@ -144,7 +156,7 @@ func (c *sequential) decodeWith(d *sched.Assignment) (*leg.Failure, time.Duratio
 	}
 	w := c.decodeWait()
 	if !handover.Empty() && c.singleUse() {
-		w.KVUntil = c.decodeBy
+		w.KVUntil, w.KVLimit, w.KVRenews = c.decodeBy, c.budget, c.dialect.Terms(d.Instance).Renews
 	}
 	l := c.Origin.Begin(d, w)
 	defer l.End()
@@ -152,11 +164,10 @@ func (c *sequential) decodeWith(d *sched.Assignment) (*leg.Failure, time.Duratio
 		c.watchPrefill(l)
 		defer c.pick.EndAwait()
 	}
-	f := c.decodeOn(l, c.pair.ID, c.dialect.Decode(c.req, c.pair, handover), c.dialect.Rewriter(handover), func() {
+	return c.decodeOn(l, c.pair.ID, c.dialect.Decode(c.req, c.pair, handover), c.dialect.Rewriter(handover), func() {
 		c.pick.EndAwait()
 		c.committed(d, c.pick)
 	})
-	return f, time.Since(l.Began)
 }
 
 // watchPrefill calls a decode leg off when the prefill instance whose blocks it is to read
@@ -185,6 +196,9 @@ func (g *prefillWatch) CallOff(error) {
 		g.decode.CallOff(leg.ErrPartner)
 	}
 }
+
+// Overtaken implements sched.Leg.
+func (*prefillWatch) Overtaken(int) {}
 
 // Silent implements sched.Leg.
 func (*prefillWatch) Silent(time.Duration) {}

@@ -48,6 +48,8 @@ type Health interface {
 type Notifications interface {
 	// CannotHear tells why notifications of an instance cannot be received, nil if they can.
 	CannotHear(in *instance.Instance) error
+	// Address is where an instance should send its notifications, for people.
+	Address(in *instance.Instance) string
 	// Await returns when so many ranks of an instance have notified that the KV cache of
 	// the attempt with this id has arrived. It may be called before or after they have;
 	// once it has returned nil the notifications are forgotten.
@@ -99,9 +101,14 @@ type Settings struct {
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to the last of its notifications
 
-	dialects  map[string]connector.Dialect
-	questions questions
+	dialects   map[string]connector.Dialect
+	questions  questions
+	unnotified unnotified
 }
+
+// Unnotified returns the prefill instances that are bypassed because their notifications do
+// not arrive, with the addresses at which they are expected.
+func (s *Settings) Unnotified() map[instance.Key]string { return s.unnotified.list(s.Picker.Members()) }
 
 // needsPrefill tells that a decode instance may not be sent a request alone.
 func (s *Settings) needsPrefill(a *sched.Assignment) bool {
@@ -109,9 +116,11 @@ func (s *Settings) needsPrefill(a *sched.Assignment) bool {
 	return d != nil && d.NeedsPrefill()
 }
 
-// LoadDialects fills in the dialects. It fails for a dialect whose flow does not exist.
+// LoadDialects prepares the settings for requests. It fails for a dialect whose flow does not
+// exist.
 func (s *Settings) LoadDialects() error {
 	s.dialects = map[string]connector.Dialect{}
+	s.unnotified.log = s.Log
 	for _, name := range connector.Names() {
 		d, err := connector.New(name)
 		if err != nil {
@@ -129,11 +138,11 @@ func (s *Settings) LoadDialects() error {
 
 // handoverBudget is how long a hand-over may wait for decode: two thirds of its lease, since
 // decode needs some time to extend that, or KVBudget where the lease is not known.
-func (s *Settings) handoverBudget(lease time.Duration) time.Duration {
+func (s *Settings) handoverBudget(lease time.Duration) leg.Limit {
 	if lease > 0 {
-		return lease / 3 * 2
+		return leg.Limit{After: lease / 3 * 2, Class: leg.HandoverExpired, Setting: "two thirds of the KV lease of the prefill instance"}
 	}
-	return s.KVBudget
+	return leg.Limit{After: s.KVBudget, Class: leg.HandoverExpired, Setting: "--kv-lease-budget"}
 }
 
 // heldUntil is until when a prefill instance holds the KV cache that it has just computed.

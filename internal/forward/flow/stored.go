@@ -22,7 +22,7 @@ var errNeedsPrefill = errors.New("the instance answers nothing right without a p
 // target is the path with its query.
 func (r *Request) Stored(id, method, target string) {
 	r.begin(sched.Request{})
-	w := leg.Wait{Limit: r.Settings.NonStream, Cause: leg.ErrFirstByteTimeout, Silence: r.Settings.FirstByte}
+	w := leg.Wait{Limit: leg.NonStreamLimit(r.Settings.NonStream), Silence: leg.FirstByteLimit(r.Settings.FirstByte)}
 	r.askHolders(id, func(a *sched.Assignment) *leg.Failure {
 		l := r.Origin.Begin(a, w)
 		defer l.End()

@@ -33,10 +33,11 @@ const (
 	HandoverExpired  Class = "handover_expired"
 	PartnerFailed    Class = "partner_failed"
 	NotNotified      Class = "not_notified"
+	Overtaken        Class = "overtaken"
 	ClientGone       Class = "client_gone"
 )
 
-// TimedOut tells that one of the proxy's time limits for an answer has passed.
+// TimedOut reports whether one of the proxy's time limits for an answer has passed.
 func (c Class) TimedOut() bool {
 	return c == PrefillTimeout || c == FirstByteTimeout || c == IdleTimeout
 }
@@ -94,9 +95,9 @@ func Rules() []Rule {
 		{Untrusted, "TLS was refused, by the engine or by the proxy: a certificate that has expired, for another name, of an unknown authority, or none; the log says which", true, false, true, BlameStrike, "502"},
 		{Lost, "sent, and the connection ended before any byte of an answer", true, false, false, BlameStrike, "502"},
 		{BrokeOff, "the answer began and broke off before it was committed", true, false, false, BlameStrike, "502"},
-		{PrefillTimeout, "no prefill answer within --prefill-timeout", true, false, false, BlameStrike, "504"},
-		{FirstByteTimeout, "no byte of an answer in time", true, false, false, BlameStrike, "504"},
-		{IdleTimeout, "the answer stalled for --idle-timeout before it was committed", true, false, false, BlameStrike, "504"},
+		{PrefillTimeout, "no prefill answer for --prefill-timeout, or for --busy-timeout while the engine makes progress", true, false, false, BlameStrike, "504"},
+		{FirstByteTimeout, "no byte of an answer for --decode-first-byte-timeout (--non-stream-timeout if it is not streamed), or for --busy-timeout while the engine makes progress", true, false, false, BlameStrike, "504"},
+		{IdleTimeout, "no further byte of an answer for --idle-timeout, or for --busy-timeout while the engine makes progress, before it was committed", true, false, false, BlameStrike, "504"},
 		{Gone, "the instance left, turned down, was ejected, or restarted while the leg waited", true, true, false, BlameNobody, "503, Retry-After"},
 		{Busy, "429, 408 or 425", true, false, true, BlameNobody, "the engine's answer"},
 		{Unavailable503, "503: not taken", true, false, true, BlameStrike, "the engine's answer"},
@@ -110,9 +111,10 @@ func Rules() []Rule {
 		{Aborted, "a finish by `abort` without a token: the engine is shutting down", true, false, true, BlameStrike, "503, Retry-After"},
 		{GaveUp, "a stop reason by which the engine says that it has given the answer up, before it was committed (vllm-ascend's `recomputed`)", true, false, false, BlameNobody, "503, Retry-After"},
 		{OurEdit, "400 to a prefill with a forced tool call or a thinking budget, which our cut at one token causes; on `/v1/messages` and `/v1/responses` also 500", false, true, false, BlameNobody, "nothing: decode serves alone"},
-		{HandoverExpired, "--kv-lease-budget passed between the legs, or while the decode instance was silent", true, true, false, BlameNobody, "nothing: a new prefill"},
+		{HandoverExpired, "--kv-lease-budget, or two thirds of the instance's KV lease, passed before the first content, and nothing shows that decode read the KV cache or renewed the lease", true, false, false, BlameNobody, "504"},
 		{PartnerFailed, "the other leg of the pair failed, or its instance is gone: that counts", true, true, false, BlameNobody, "the other leg's"},
-		{NotNotified, "prefill has answered, and not all of its ranks have said in --lmcache-notify-timeout that decode has its KV, or nobody can hear them", true, false, false, BlameStrike, "504"},
+		{NotNotified, "prefill has answered, but its ranks have not all notified the proxy within --lmcache-notify-timeout that decode has the KV cache, or the notifications cannot be received", true, false, false, BlameNobody, "504"},
+		{Overtaken, "20 requests that began later on the instance were answered earlier, while this one waited for its first content far longer than they did", true, false, false, BlameNobody, "504"},
 		{ClientGone, "the client left", false, true, false, BlameNobody, "nobody is there; 499 in metrics"},
 	}
 }

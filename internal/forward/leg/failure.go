@@ -85,7 +85,7 @@ func NeedsPrefill(reason string) *openai.Error {
 
 // BudgetSpent is the 503 of a request whose retry is above the bound of the whole proxy.
 func BudgetSpent() *openai.Error {
-	return unavailable("too many requests are being retried at the moment; try again")
+	return unavailable("too many requests are being retried at the moment (--retry-budget); try again")
 }
 
 // interrupted is the 503 of a request that an engine gave up before it answered.

@@ -20,7 +20,7 @@ func (l *Leg) JudgeError(err error) *Failure {
 		return l.failed(ClientGone, Answer{}, err)
 	}
 	class := classOf(err)
-	f := l.failed(class, clientAnswer(l.Instance, class, l.origin.Model), err)
+	f := l.failed(class, l.clientAnswer(class, err), err)
 	if e, ok := errors.AsType[*upstream.Error](err); ok {
 		if refused := e.Untrusted(); class == Untrusted {
 			l.origin.Settings.Log.WithField("instance", l.Instance.Key.String()).Errorf("no TLS with an engine: %s", refused.Text)
@@ -50,18 +50,15 @@ func classOf(err error) Class {
 	switch {
 	case errors.Is(err, sched.ErrGone):
 		return Gone
-	case errors.Is(err, errHandoverExpired):
-		return HandoverExpired
 	case errors.Is(err, ErrPartner):
 		return PartnerFailed
 	case errors.Is(err, ErrNotNotified):
 		return NotNotified
-	case errors.Is(err, ErrPrefillTimeout):
-		return PrefillTimeout
-	case errors.Is(err, ErrFirstByteTimeout):
-		return FirstByteTimeout
-	case errors.Is(err, ErrIdleTimeout):
-		return IdleTimeout
+	case errors.Is(err, errOvertaken):
+		return Overtaken
+	}
+	if over, ok := errors.AsType[*LimitError](err); ok {
+		return over.Limit.Class
 	}
 	var e *upstream.Error
 	if !errors.As(err, &e) {
@@ -89,22 +86,47 @@ func classOf(err error) Class {
 	return Lost
 }
 
-// clientAnswer is what the client gets if no further attempt is made.
-func clientAnswer(in *instance.Instance, class Class, model string) Answer {
+// clientAnswer is what the client gets if no further attempt is made. If a limit of the proxy
+// has ended the leg, the client gets its name and its setting.
+func (l *Leg) clientAnswer(class Class, err error) Answer {
+	role := l.Instance.Role
 	switch class {
-	case NotConnected, ConnectTimeout, NoConnection, Gone, PartnerFailed:
-		return ProxyError(Unavailable(in.Role, model))
+	case NotConnected, NoConnection, Gone, PartnerFailed:
+		return ProxyError(Unavailable(role, l.origin.Model))
+	case ConnectTimeout:
+		e := Unavailable(role, l.origin.Model)
+		e.Message += ": " + (&LimitError{Limit{After: l.origin.Settings.Connect, Class: class, Setting: "--connect-timeout"}}).Error()
+		return ProxyError(e)
 	case NoSocket:
 		return ProxyError(noSocket())
-	case NotNotified:
-		return ProxyError(&openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeGatewayTimeout,
-			Message: "the prefill instance did not say in time that its KV cache has arrived"})
-	case PrefillTimeout, FirstByteTimeout, IdleTimeout:
-		return ProxyError(&openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeGatewayTimeout,
-			Message: fmt.Sprintf("the %s instance did not answer in time", in.Role)})
+	case NotNotified, PrefillTimeout, FirstByteTimeout, IdleTimeout, HandoverExpired, Overtaken:
+		return ProxyError(timedOut(role, err))
 	default:
-		return ProxyError(badGateway(fmt.Sprintf("the connection to the %s instance was lost before it answered", in.Role)))
+		return ProxyError(badGateway(fmt.Sprintf("the connection to the %s instance was lost before it answered", role)))
 	}
+}
+
+// timedOut is the 504 for a leg that was given up because of err.
+func timedOut(role instance.Role, err error) *openai.Error {
+	why := ErrNotNotified // that they cannot be received, for a reason that is in the log
+	if over, ok := errors.AsType[*LimitError](err); ok {
+		why = over
+	} else if errors.Is(err, errOvertaken) {
+		why = errOvertaken
+	}
+	return &openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeGatewayTimeout,
+		Message: fmt.Sprintf("the %s instance did not answer in time: %s", role, why)}
+}
+
+// LostError is the error for the client of an answer that ended, because of err, after it was
+// committed.
+func LostError(err error) *openai.Error {
+	if over, ok := errors.AsType[*LimitError](err); ok {
+		e := timedOut(instance.Decode, over)
+		e.Message = "the decode instance stopped in the middle of the answer: " + over.Error()
+		return e
+	}
+	return badGateway("the decode instance was lost in the middle of the answer")
 }
 
 // untrusted names only the reason. Hosts and certificate authorities of the fleet are not

@@ -2,8 +2,8 @@ package leg
 
 import (
 	"context"
+	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -14,11 +14,10 @@ import (
 )
 
 // Leg is the lifetime of one request to an engine, as a context: it ends with
-// the client, by a deadline of the proxy, when its instance is known to be gone, or
+// the client, by a limit of the proxy, when its instance is known to be gone, or
 // when the caller has finished with it. Ending it closes the connection of an
-// unfinished answer, which is what makes vLLM abort the work.
-//
-// context.Cause gives why it ended.
+// unfinished answer, which is what makes vLLM abort the work. context.Cause returns why it
+// ended.
 type Leg struct {
 	context.Context //nolint:containedctx // a leg is one
 	Instance        *instance.Instance
@@ -32,13 +31,16 @@ type Leg struct {
 	// ownKey tells that a refused key is the proxy's; see authorize.
 	ownKey bool
 
-	timer   *time.Timer
-	partner atomic.Int64 // Wait.Partner, 0 once the other leg is done
+	timer *time.Timer // of limit
+	lease *time.Timer // of Wait.KVUntil; nil without it
 
-	mu         sync.Mutex    // guards what follows
-	duration   time.Duration // what the timer was last set to, without partner
-	limitCause error         // the cause with which the timer ends the leg
-	committed  bool          // CallOff does nothing any more
+	mu     sync.Mutex // guards what follows
+	limit  Limit
+	silent time.Duration // time without a byte of the answer, when timer was last set
+	armed  time.Duration // what timer was last set to
+	// waitsForPartner is Wait.Partner until the other leg is done: timer does nothing.
+	waitsForPartner bool
+	committed       bool // CallOff does nothing any more
 }
 
 var (
@@ -46,7 +48,7 @@ var (
 	_ sched.Leg       = (*Leg)(nil)
 )
 
-// Send sends the leg's request and gives the answer once its header is there. It is
+// Send sends the leg's request and returns the answer once its header has arrived. It is
 // called once.
 func (l *Leg) Send(method, path string, h Header, body splice.Body) (*upstream.Response, error) {
 	o := l.origin
@@ -66,64 +68,44 @@ func (l *Leg) Send(method, path string, h Header, body splice.Body) (*upstream.R
 	return resp, err
 }
 
-// Heard notes a sign of life of the instance: bytes of its answer.
+// Heard notes that bytes of the instance's answer have arrived.
 func (l *Leg) Heard() {
 	if l.pick != nil {
 		l.pick.Heard()
 	}
 }
 
-// SetLimit replaces the limit: the leg ends with this cause d from now, or d after the
-// last Rearm.
-func (l *Leg) SetLimit(d time.Duration, cause error) {
-	l.mu.Lock()
-	l.limitCause = cause
-	l.mu.Unlock()
-	l.Rearm(d)
-}
-
-// Rearm moves the deadline to d from now.
-func (l *Leg) Rearm(d time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.duration = d
-	l.timer.Reset(d + time.Duration(l.partner.Load()))
-}
-
-// PartnerDone takes the time of Wait.Partner away: the other leg of the pair is done, and
-// this one waits for its own instance only.
-func (l *Leg) PartnerDone() {
-	if l.partner.Swap(0) == 0 {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.Err() == nil {
-		l.timer.Reset(l.duration)
+// Answered notes that the first content of the answer has arrived.
+func (l *Leg) Answered() {
+	if l.pick != nil {
+		l.pick.Answered()
 	}
 }
 
-// ClearLimit removes the limit: time does not end the leg any more.
-func (l *Leg) ClearLimit() { l.timer.Stop() }
-
-func (l *Leg) expire() {
-	l.mu.Lock()
-	limit := l.limitCause
-	l.mu.Unlock()
-	l.cancel(limit)
-}
-
-// Commit says that the answer is about to be committed: from now on CallOff does not
+// Commit notes that the answer is about to be committed: from now on CallOff does not
 // end the leg, whatever becomes of its instance. If the leg has ended before, Commit
-// gives the cause, and nothing more can be read of the answer.
+// returns the cause, and nothing more can be read of the answer.
 func (l *Leg) Commit() error {
 	l.mu.Lock()
 	l.committed = true
+	if l.waitsForPartner {
+		l.waitsForPartner = false
+		l.arm(l.limit.After)
+	}
 	l.mu.Unlock()
+	l.Answered()
+	l.stopWaiting()
+	return context.Cause(l)
+}
+
+// stopWaiting ends what watches over a leg before its answer is committed.
+func (l *Leg) stopWaiting() {
+	if l.lease != nil {
+		l.lease.Stop()
+	}
 	if l.pick != nil {
 		l.pick.EndAwait()
 	}
-	return context.Cause(l)
 }
 
 // CallOff implements sched.Leg: it ends the leg unless Commit came first.
@@ -139,18 +121,28 @@ func (l *Leg) CallOff(cause error) {
 // silence of its instance was noticed.
 const handoverSlack = 2 * time.Second
 
-// Silent implements sched.Leg: the instance has given no sign of life for d. Its limit,
-// Wait.Silence, holds while the leg waits for its partner, too: an instance that waits
-// for KV cache gives signs of life. A hand-over that can be used once must not outlive its lease unread: the engine
-// would read blocks that prefill has given to others, without an error
-// (TestHandoverEndsWhileTheOnlyDecodeIsSilent). An engine that took the request has extended the lease itself.
+// Silent implements sched.Leg: the instance has answered neither legs nor probes for d. Its
+// limit, Wait.Silence, also holds while the leg waits for its partner: an instance that waits
+// for a KV cache answers probes. A KV cache that can be read once must not be read after its
+// lease has ended; see leaseEnded.
 func (l *Leg) Silent(d time.Duration) {
 	waited := time.Since(l.Began)
 	switch {
 	case !l.wait.KVUntil.IsZero() && d >= waited-handoverSlack && time.Now().After(l.wait.KVUntil):
-		l.CallOff(errHandoverExpired)
-	case l.wait.Silence > 0 && min(d, waited) >= l.wait.Silence:
-		l.CallOff(ErrFirstByteTimeout)
+		l.CallOff(&LimitError{l.wait.KVLimit})
+	case l.wait.Silence.After > 0 && min(d, waited) >= l.wait.Silence.After:
+		l.CallOff(&LimitError{l.wait.Silence})
+	}
+}
+
+// Overtaken implements sched.Leg. A leg whose first content cannot be seen is never stuck: n
+// short answers may overtake a long one. Nor is one that waits for its partner.
+func (l *Leg) Overtaken(n int) {
+	l.mu.Lock()
+	stuck := l.wait.Streamed && !l.wait.Patient && !l.waitsForPartner
+	l.mu.Unlock()
+	if stuck {
+		l.CallOff(fmt.Errorf("%w: %d requests that began later there have been answered", errOvertaken, n))
 	}
 }
 
@@ -162,22 +154,22 @@ func (l *Leg) Connector() string {
 	return l.pick.Connector
 }
 
-// End ends the leg, if it has not ended yet, and lets go of what it holds. More
-// calls do no harm.
+// End ends the leg, if it has not ended yet, and releases what it holds. More calls do no
+// harm.
 func (l *Leg) End() {
-	if l.pick != nil {
-		l.pick.EndAwait()
-	}
+	l.mu.Lock()
+	l.committed = true
+	l.mu.Unlock()
+	l.stopWaiting()
 	l.timer.Stop()
 	l.cancel(errDone)
 	l.Span.End()
 }
 
-// Ask sends one request to an instance that was not picked and gives its answer. Only
+// Ask sends one request to an instance that was not picked and returns its answer. Only
 // the limit and the client end the leg early. The caller ends it.
 func (o *Origin) Ask(in *instance.Instance, limit time.Duration, method, path string, h Header, body splice.Body) (*Leg, *upstream.Response, error) {
-	l := o.newLeg(Wait{Limit: limit, Cause: ErrFirstByteTimeout})
-	l.Instance = in
+	l := o.newLeg(in, nil, Wait{Limit: Limit{After: limit, Class: FirstByteTimeout, Setting: "a fixed limit", Firm: true}})
 	resp, err := l.Send(method, path, h, body)
 	return l, resp, err
 }

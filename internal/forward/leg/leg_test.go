@@ -29,9 +29,7 @@ func testOrigin(client context.Context) *Origin {
 }
 
 func newTestLeg(client context.Context) *Leg {
-	l := testOrigin(client).newLeg(Wait{Limit: time.Hour, Cause: ErrPrefillTimeout})
-	l.Instance = &instance.Instance{}
-	return l
+	return testOrigin(client).newLeg(&instance.Instance{}, nil, Wait{Limit: PrefillLimit(time.Hour)})
 }
 
 func testLeg(t *testing.T) *Leg {
@@ -83,10 +81,10 @@ func TestLegIsAContext(t *testing.T) {
 func TestLegDeadlineMoves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := testOrigin(t.Context()).newLeg(Wait{Limit: time.Second, Cause: ErrFirstByteTimeout})
+		l := testOrigin(t.Context()).newLeg(&instance.Instance{}, nil, Wait{Limit: FirstByteLimit(time.Second)})
 		defer l.End()
 		time.Sleep(900 * time.Millisecond) // of the bubble's own clock
-		l.SetLimit(time.Second, ErrIdleTimeout)
+		l.SetLimit(IdleLimit(time.Second))
 		for range 5 {
 			time.Sleep(900 * time.Millisecond)
 			l.Rearm(time.Second)
@@ -97,40 +95,50 @@ func TestLegDeadlineMoves(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if !errors.Is(context.Cause(l), ErrIdleTimeout) {
-			t.Errorf("ended with %v", context.Cause(l))
+		if got := endedBy(l); got != "no further byte of the answer for 1 s (--idle-timeout)" {
+			t.Errorf("ended by %q", got)
 		}
 	})
 }
 
-// A leg may wait longer than its limit, and than one that SetLimit gave it, while the
-// other leg of its pair has to be done first; from then on as long as any other.
+// endedBy returns the error of the limit that has ended a leg, "" if none has.
+func endedBy(l *Leg) string {
+	if e, ok := errors.AsType[*LimitError](context.Cause(l)); ok {
+		return e.Error()
+	}
+	return ""
+}
+
+// No limit ends a leg while the other leg of its pair has to be done first; from then on, or
+// from the commit on, it waits as long as any other.
 func TestLegWaitsForItsPartner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		begin := func() *Leg {
-			return testOrigin(t.Context()).newLeg(Wait{Limit: time.Second, Cause: ErrFirstByteTimeout, Partner: time.Minute})
+			return testOrigin(t.Context()).newLeg(&instance.Instance{}, nil, Wait{Limit: FirstByteLimit(time.Second), Partner: true})
 		}
-		alone, done := begin(), begin()
-		defer alone.End()
+		waits, done, committed := begin(), begin(), begin()
+		defer waits.End()
 		defer done.End()
-		time.Sleep(50 * time.Second) // of the bubble's own clock
-		alone.SetLimit(2*time.Second, ErrIdleTimeout)
+		defer committed.End()
+		time.Sleep(50 * time.Minute) // of the bubble's own clock
+		waits.SetLimit(IdleLimit(2 * time.Second))
+		time.Sleep(50 * time.Minute)
+		synctest.Wait()
+		if waits.Err() != nil || done.Err() != nil || committed.Err() != nil {
+			t.Errorf("ended while the partner had time: %v, %v, %v", waits.Err(), done.Err(), committed.Err())
+		}
 		done.PartnerDone()
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if !errors.Is(context.Cause(done), ErrFirstByteTimeout) {
-			t.Errorf("the partner was done for twice the limit: %v", context.Cause(done))
+		_ = committed.Commit()
+		time.Sleep(900 * time.Millisecond)
+		if done.Err() != nil || committed.Err() != nil {
+			t.Errorf("ended before the limit: %v, %v", done.Err(), committed.Err())
 		}
-		time.Sleep(59 * time.Second)
+		time.Sleep(200 * time.Millisecond)
 		synctest.Wait()
-		if alone.Err() != nil {
-			t.Errorf("ended while its partner had time: %v", alone.Err())
-		}
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if !errors.Is(context.Cause(alone), ErrIdleTimeout) {
-			t.Errorf("ended with %v", context.Cause(alone))
+		const want = "no byte of an answer for 1 s (--decode-first-byte-timeout)"
+		if endedBy(done) != want || endedBy(committed) != want || waits.Err() != nil {
+			t.Errorf("ended by %q, %q, %v", endedBy(done), endedBy(committed), waits.Err())
 		}
 	})
 }

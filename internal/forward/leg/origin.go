@@ -22,7 +22,12 @@ type Settings struct {
 	// Gone tells why nothing more can come from the instance of a pick, nil if
 	// something can.
 	Gone func(*sched.Assignment) error
-	Log  logrus.FieldLogger
+	// Progress extends the limits of legs whose engines are busy with other work; nil: none
+	// is.
+	Progress Progress
+	Busy     time.Duration // longest silence of a leg whose engine makes progress
+	Connect  time.Duration // limit of Upstream for a connection
+	Log      logrus.FieldLogger
 	// EngineKey is the key for the engines, "" if there is none; ClientKeys tells
 	// that the proxy checks clients' keys, and therefore does not pass them on.
 	EngineKey  string
@@ -60,54 +65,45 @@ func (o *Origin) HoldBody() (release func()) {
 // no further leg begins.
 func (o *Origin) BodyIsFree() bool { return o.bodyHolders.Load() == 0 && !o.readAfterSend.Load() }
 
-// Wait is how long a leg may wait for the beginning of its answer.
+// Wait is how long a leg may wait for its answer.
 type Wait struct {
-	Limit time.Duration
-	Cause error // what it ends with then
-	// Silence is the limit while the instance gives no sign of life; 0 for none.
-	Silence time.Duration
-	// KVUntil is when the lease of its hand-over ends, zero if there is none, or
-	// if it can be read more than once.
-	KVUntil time.Time
-	// Partner is how much longer than Limit, and than any limit of Leg.SetLimit, the
-	// leg may wait while the other leg of its pair has to be done first; see
-	// Leg.PartnerDone. It does not extend Silence: an instance that waits for its
-	// partner still gives signs of life.
-	Partner time.Duration
+	Limit Limit // until the answer begins; see Leg.SetLimit for the limits after that
+	// Silence is the limit while the instance answers neither legs nor probes; the zero
+	// value is none.
+	Silence Limit
+	// Streamed reports that the first content of the answer can be seen when it arrives: the
+	// answer is a stream, or of prefill, whose answer is one token.
+	Streamed bool
+	// Patient keeps the leg from being ended because others have overtaken it.
+	Patient bool
+	// KVUntil is when the lease of the KV cache to be read ends, zero if there is none, or if it can
+	// be read more than once. KVLimit is the limit that it comes from. KVRenews reports that
+	// the engine renews the lease while it makes progress.
+	KVUntil  time.Time
+	KVLimit  Limit
+	KVRenews bool
+	// Partner reports that the other leg of the pair has to be done first: until
+	// Leg.PartnerDone, neither Limit nor a limit of Leg.SetLimit ends the leg. The other leg
+	// has limits itself, and Silence holds all the same.
+	Partner bool
 }
 
-// The causes of legs that a time limit of the proxy has ended.
 var (
-	ErrPrefillTimeout   error = timeoutError("prefill took too long")
-	ErrFirstByteTimeout error = timeoutError("no answer in time")
-	ErrIdleTimeout      error = timeoutError("the answer stalled")
-	errHandoverExpired        = errors.New("the lease of the hand-over ended while the instance was silent")
-	errDone                   = errors.New("leg ended")
+	errDone      = errors.New("leg ended")
+	errOvertaken = errors.New("the request is stuck in its instance")
 )
 
 // ErrPartner is the cause of a leg that was ended because the other leg of its
 // pair has failed.
 var ErrPartner = errors.New("the other leg of the pair failed")
 
-// ErrNotNotified is the cause of a prefill leg whose notifications have not come.
-var ErrNotNotified error = timeoutError("the notifications of prefill did not come")
-
-// timeoutError is the cause of a leg that a deadline of the proxy ended.
-type timeoutError string
-
-func (e timeoutError) Error() string { return string(e) }
-
-// Timeout marks it as net.Error does.
-func (timeoutError) Timeout() bool { return true }
-
-// Temporary completes net.Error.
-func (timeoutError) Temporary() bool { return true }
+// ErrNotNotified is the cause of a prefill leg whose notifications cannot be received.
+var ErrNotNotified = errors.New("the notifications of prefill did not come")
 
 // Begin starts a leg on a picked instance. It ends when its wait is over, when the
-// client leaves, or as soon as its instance is found gone, with sched.ErrGone.
+// client leaves, or as soon as its instance turns out to be gone, with sched.ErrGone.
 func (o *Origin) Begin(a *sched.Assignment, w Wait) *Leg {
-	l := o.newLeg(w)
-	l.Instance, l.pick = a.Instance, a
+	l := o.newLeg(a.Instance, a, w)
 	o.noteBegin(l)
 	l.Span = o.Trace.Leg(string(l.Instance.Role), l.Instance.Address, a.Connector, l.Began)
 	a.Await(l, l.Began)
@@ -130,10 +126,17 @@ func (o *Origin) noteBegin(l *Leg) {
 }
 
 // newLeg starts a leg that nothing but its wait and the client ends.
-func (o *Origin) newLeg(w Wait) *Leg {
-	l := &Leg{origin: o, Began: time.Now(), wait: w, duration: w.Limit, limitCause: w.Cause}
+func (o *Origin) newLeg(in *instance.Instance, pick *sched.Assignment, w Wait) *Leg {
+	l := &Leg{
+		Instance: in, pick: pick, origin: o, Began: time.Now(), wait: w,
+		limit: w.Limit, armed: w.Limit.After, waitsForPartner: w.Partner,
+	}
 	l.Context, l.cancel = context.WithCancelCause(o.Client)
-	l.partner.Store(int64(w.Partner))
-	l.timer = time.AfterFunc(w.Limit+w.Partner, l.expire)
+	l.mu.Lock() // a timer may fire at once
+	defer l.mu.Unlock()
+	l.timer = time.AfterFunc(w.Limit.After, l.expire)
+	if !w.KVUntil.IsZero() {
+		l.lease = time.AfterFunc(w.KVUntil.Sub(l.Began), l.leaseEnded)
+	}
 	return l
 }

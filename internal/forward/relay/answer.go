@@ -218,9 +218,7 @@ func (a *Answer) writeUnflushed(b []byte) bool {
 func (a *Answer) breakOff(events bool, cause error) {
 	a.Log.WithError(cause).WithField("request_id", a.ID).Warn("answer lost after it was committed")
 	if events && !errors.Is(cause, errEngineEvent) {
-		e := openai.Error{Status: http.StatusBadGateway, Type: openai.TypeBadGateway,
-			Message: "the decode instance was lost in the middle of the answer"}
-		a.write(a.Kind.ErrorEvent(&e))
+		a.write(a.Kind.ErrorEvent(leg.LostError(cause)))
 	}
 	a.Outcome, a.Broken = OutcomeBroken, true
 }
@@ -256,7 +254,7 @@ func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 // Relay passes an answer with status 200 on. A failure means that nothing was sent to the
 // client; nil means that the client has been answered, completely or visibly broken.
 func (a *Answer) Relay(s Source) *leg.Failure {
-	s.Leg.SetLimit(a.Idle, leg.ErrIdleTimeout)
+	s.Leg.SetLimit(leg.IdleLimit(a.Idle))
 	if isEventStream(s.Resp.Header) {
 		return a.stream(&s)
 	}

@@ -52,7 +52,7 @@ func ReadError(l *leg.Leg, resp *upstream.Response, idle time.Duration) *leg.Fai
 	if f.Rule.Retry {
 		idle = min(idle, errorGrace)
 	}
-	l.SetLimit(idle, leg.ErrIdleTimeout)
+	l.SetLimit(leg.GraceLimit(idle))
 	if f.Answer.Own != nil {
 		return f
 	}

@@ -73,7 +73,7 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 			return a.streamEnded(&e, l.BadAnswer("an event of more than 8 MiB"))
 		}
 		if e.done {
-			l.Rearm(doneGrace)
+			l.SetLimit(leg.GraceLimit(doneGrace))
 		} else {
 			l.Rearm(a.Idle)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/prefix"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/scrape"
+	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
 // Loads joins the scheduler's counts, the engines' own figures and the digests of other
@@ -32,6 +33,8 @@ type Loads struct {
 	Log            logrus.FieldLogger
 	Prober         scrape.Asker
 	ScrapeInterval time.Duration // 0: engines are not asked
+	// Observe receives the readings of engines' metrics; see health.Tracker.Observe.
+	Observe func(k instance.Key, ranks []vllm.RankLoad)
 }
 
 // Scrape asks the engines for their load until ctx ends, unless that is off.
@@ -40,7 +43,7 @@ func (l *Loads) Scrape(ctx context.Context) {
 		return
 	}
 	scrape.New(scrape.Options{
-		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: l.Scheduler.Loads.SetEngine, Interval: l.ScrapeInterval,
+		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: l.Scheduler.Loads.SetEngine, Observe: l.Observe, Interval: l.ScrapeInterval,
 	}).Run(ctx)
 }
 

@@ -1,0 +1,246 @@
+package forward_test
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+)
+
+// busy sets all limits of a leg to a time that is far shorter than the pauses of the engines.
+// All engines make progress, if observable.
+func busy(observable bool) func(*forward.Options) {
+	return func(o *forward.Options) {
+		const short = 100 * time.Millisecond
+		o.Prefill, o.FirstByte, o.Idle, o.NonStream, o.Busy = short, short, short, short, waitLimit
+		o.Progress = func(instance.Key) (time.Time, bool) { return time.Now(), observable }
+	}
+}
+
+// A request that waits in an engine's queue, or whose stream pauses, for longer than its limits
+// is served once, by one prefill and one decode leg, while the engine makes progress.
+func TestBusyEngineIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		role  instance.Role
+		fault fakevllm.Fault
+	}{
+		{"prefill queue", instance.Prefill, fakevllm.Fault{TTFT: 700 * time.Millisecond}},
+		{"decode queue", instance.Decode, fakevllm.Fault{TTFT: 700 * time.Millisecond}},
+		{"pauses of the stream", instance.Decode, fakevllm.Fault{ITL: 250 * time.Millisecond}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
+				r := start(t, mode, 1, 1, busy(true))
+				engine := r.D[0]
+				if c.role == instance.Prefill {
+					engine = r.P[0]
+				}
+				slow := c.fault
+				slow.Kind = fakevllm.FaultSlow
+				script(t, engine, slow)
+				r.checkServed(q)
+				if e := r.entry(); e.Outcome != forward.OutcomeOK || e.Attempts != 0 || e.Alone != "" {
+					t.Errorf("entry %+v", e)
+				}
+				if p, d := legs(r.P), legs(r.D); p != 1 || d != 1 {
+					t.Errorf("%d prefill legs, %d decode legs", p, d)
+				}
+				r.checkEngines()
+			})
+		})
+	}
+}
+
+// Where progress cannot be observed the limits hold, and the client reads which limit has ended
+// its request and the setting of that limit.
+func TestLimitErrorsNameTheSetting(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		role   instance.Role
+		fault  fakevllm.Fault
+		stream bool
+		tune   func(*forward.Options)
+		class  leg.Class
+		says   string
+	}{
+		{"prefill", instance.Prefill, fakevllm.Fault{}, true, nil, leg.PrefillTimeout, "the prefill instance did not answer in time: no prefill answer for 0.1 s (--prefill-timeout)"},
+		{"first byte", instance.Decode, fakevllm.Fault{}, true, nil, leg.FirstByteTimeout, "the decode instance did not answer in time: no byte of an answer for 0.1 s (--decode-first-byte-timeout)"},
+		{"whole answer", instance.Decode, fakevllm.Fault{}, false, nil, leg.FirstByteTimeout, "no byte of an answer for 0.1 s (--non-stream-timeout)"},
+		{"idle", instance.Decode, fakevllm.Fault{At: fakevllm.AfterHeaders}, true, nil, leg.IdleTimeout, "no further byte of the answer for 0.1 s (--idle-timeout)"},
+		{"busy", instance.Decode, fakevllm.Fault{At: fakevllm.AfterHeaders}, true, func(o *forward.Options) {
+			busy(true)(o)
+			o.Busy = 300 * time.Millisecond
+		}, leg.IdleTimeout, "no further byte of the answer for 0.3 s (--busy-timeout)"},
+		{"lease", instance.Decode, fakevllm.Fault{At: fakevllm.AfterHeaders}, true, func(o *forward.Options) {
+			busy(true)(o)
+			o.Progress = func(instance.Key) (time.Time, bool) { return time.Time{}.Add(1), true }
+			o.Idle, o.KVBudget = waitLimit, 200*time.Millisecond
+		}, leg.HandoverExpired, "no content, and no proof that the KV cache was read, for 0.2 s (--kv-lease-budget)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
+				busy(false)(o)
+				if c.tune != nil {
+					c.tune(o)
+				}
+				o.Fallback, o.RetryRatio, o.MaxAttempts = false, -1, 2
+			})
+			c.fault.Kind = fakevllm.FaultHang
+			engine := r.D[0]
+			if c.role == instance.Prefill {
+				engine = r.P[0]
+			}
+			script(t, engine, c.fault)
+			q := scenario{chatPath, c.stream}
+			r.checkRefused(q, r.postScenario(q), http.StatusGatewayTimeout, c.says)
+			if e := r.entry(); e.Failure != c.class {
+				t.Errorf("entry %+v", e)
+			}
+		})
+	}
+}
+
+// A stream that stalls after the commit ends with an error event that names the limit.
+func TestStalledStreamNamesTheLimit(t *testing.T) {
+	t.Parallel()
+	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
+		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.Idle = 500 * time.Millisecond })
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterTokens, Tokens: 2})
+		a := r.postScenario(q)
+		r.checkBroken(q, a)
+		if !strings.Contains(string(a.body), "no further byte of the answer for 0.5 s (--idle-timeout)") {
+			t.Errorf("stream %s", a.body)
+		}
+	})
+}
+
+// When the KV lease has ended three times before decode read the KV cache, the request is
+// decode-only: decode's queue is longer than the lease.
+func TestQueueLongerThanTheLease(t *testing.T) {
+	t.Parallel()
+	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
+		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
+			o.KVBudget = 300 * time.Millisecond
+			o.Progress = func(instance.Key) (time.Time, bool) { return time.Time{}.Add(1), true }
+		})
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders, Times: 3})
+		r.checkServed(q)
+		if e := r.entry(); e.Alone != "lease_ended" || e.Attempts != 3 || r.rec.retried() != strings.TrimSpace(strings.Repeat("decode/handover_expired ", 3)) {
+			t.Errorf("entry %+v, retried %s", e, r.rec.retried())
+		}
+		if p, d := legs(r.P), legs(r.D); p != 3 || d != 4 {
+			t.Errorf("%d prefill legs, %d decode legs", p, d)
+		}
+	})
+}
+
+// A leg that is stuck in an engine which serves others is sent to another instance, long before
+// any limit: 20 later ones have overtaken it.
+func TestOvertakenLegGoesElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		role instance.Role
+		at   fakevllm.Stage
+	}{
+		{"prefill", instance.Prefill, fakevllm.AfterRead},
+		{"decode", instance.Decode, fakevllm.AfterHeaders},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 2, 2, func(o *forward.Options) {
+				o.Progress = func(instance.Key) (time.Time, bool) { return time.Now(), true }
+			})
+			engines := r.D
+			if c.role == instance.Prefill {
+				engines = r.P
+			}
+			for _, s := range engines { // the first leg of the role, wherever it goes
+				script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, At: c.at, Times: 1})
+			}
+			q := scenario{chatPath, true}
+			stuck := make(chan answer, 2)
+			for range 2 {
+				go func() { stuck <- r.postScenario(q) }()
+			}
+			eventually(t, "both are stuck", func() bool { return legs(engines) == 2 })
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() {
+					for range 24 {
+						r.checkWhole(q, r.postScenario(q))
+					}
+				})
+			}
+			all.Wait()
+			for range 2 {
+				r.checkWhole(q, <-stuck)
+			}
+			if got := r.rec.retried(); !strings.Contains(got, string(c.role)+"/overtaken") || strings.Contains(got, "timeout") {
+				t.Errorf("retried %s", got)
+			}
+			r.noneTroubled()
+			r.checkEngines()
+		})
+	}
+}
+
+// Limits that no leg has reached are named as well: those of a connection, of the request's
+// body, and of retries.
+func TestOtherLimitsAreNamed(t *testing.T) {
+	t.Parallel()
+	q := scenario{chatPath, true}
+	t.Run("connection", func(t *testing.T) {
+		t.Parallel()
+		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
+			c := &lateConnect{Client: o.Upstream}
+			c.left.Store(100)
+			o.Upstream, o.Connect = c, time.Second
+		})
+		r.checkRefused(q, r.postScenario(q), http.StatusServiceUnavailable, "no connection for 1 s (--connect-timeout)")
+	})
+	t.Run("body", func(t *testing.T) {
+		t.Parallel()
+		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.BodyTimeout = 100 * time.Millisecond })
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(r.URL, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		_, err = io.WriteString(conn, "POST "+chatPath+" HTTP/1.1\r\nHost: p\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		r.checkRefused(q, answer{resp.StatusCode, resp.Header, body, err}, http.StatusBadRequest, "it did not arrive within 0.1 s (a fixed limit)")
+	})
+	t.Run("retries", func(t *testing.T) {
+		t.Parallel()
+		r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.RetryRatio, o.RetryBurst = 1e-9, 1 })
+		for _, s := range r.D {
+			script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
+		}
+		eventually(t, "the budget is spent", func() bool {
+			return strings.Contains(string(r.postScenario(q).body), "too many requests are being retried at the moment (--retry-budget)")
+		})
+	})
+}

@@ -1,0 +1,9 @@
+package flow
+
+import (
+	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }

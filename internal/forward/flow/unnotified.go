@@ -1,0 +1,153 @@
+package flow
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+const (
+	// bypassAfter is how many attempts in a row must miss the notifications of a prefill
+	// instance until it is bypassed.
+	bypassAfter = 3
+	// firstTrial is the time from the last of them to the first trial request. It doubles with
+	// each trial that fails, up to longestTrial.
+	firstTrial   = time.Minute
+	longestTrial = 10 * time.Minute
+	// unnotifiedLogEvery is the least time between two log entries about one instance.
+	unnotifiedLogEvery = time.Minute
+	// secondNotifyWait bounds how long a request waits for notifications after a first wait has
+	// failed: a working instance sends them about when it answers.
+	secondNotifyWait = time.Second
+	// maxNotifyFailures is how many attempts of one request may miss their notifications.
+	maxNotifyFailures = 2
+)
+
+// unnotified tracks the prefill instances whose notifications do not arrive. Requests bypass
+// them, but for a trial request from time to time; a new incarnation is tried at once. It is safe
+// for concurrent use; while all notifications arrive a request reads one atomic.
+type unnotified struct {
+	log logrus.FieldLogger
+
+	missing atomic.Int32 // size of byKey
+	mu      sync.Mutex   // guards byKey
+	byKey   map[instance.Key]*missed
+}
+
+// missed is what is known of one instance whose last notifications did not arrive.
+type missed struct {
+	incarnation string
+	address     string // where they are expected
+	failures    int    // in a row
+	pause       time.Duration
+	trial       time.Time // of the next trial request
+	trying      bool      // a trial request is under way, or was not finished
+	logged      time.Time
+}
+
+// find returns the entry of an instance, nil if there is none; u.mu is held.
+func (u *unnotified) find(in *instance.Instance) *missed {
+	m := u.byKey[in.Key]
+	if m != nil && m.incarnation != in.Incarnation() {
+		u.forget(in.Key)
+		return nil
+	}
+	return m
+}
+
+// forget deletes an entry; u.mu is held.
+func (u *unnotified) forget(k instance.Key) {
+	delete(u.byKey, k)
+	u.missing.Store(int32(len(u.byKey))) //nolint:gosec // a number of instances
+}
+
+// bypassed reports whether an instance must not get a request. If it returns false for an
+// instance that is bypassed, the request is its trial.
+func (u *unnotified) bypassed(in *instance.Instance) bool {
+	if u.missing.Load() == 0 {
+		return false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	m := u.find(in)
+	if m == nil || m.failures < bypassAfter {
+		return false
+	}
+	now := time.Now()
+	if now.Before(m.trial) {
+		return true
+	}
+	m.trial, m.trying = now.Add(m.pause), true
+	return false
+}
+
+// arrived notes that all notifications of an instance have arrived.
+func (u *unnotified) arrived(in *instance.Instance) {
+	if u.missing.Load() == 0 {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if m := u.find(in); m != nil {
+		u.forget(in.Key)
+		if m.failures >= bypassAfter {
+			u.log.WithField("instance", in.Key.String()).Info("notifications of a prefill instance arrive again: it is used again")
+		}
+	}
+}
+
+// failed notes that notifications of an instance, which were expected at an address, did not
+// arrive.
+func (u *unnotified) failed(in *instance.Instance, address string, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	m := u.find(in)
+	if m == nil {
+		if u.byKey == nil {
+			u.byKey = map[instance.Key]*missed{}
+		}
+		m = &missed{incarnation: in.Incarnation(), pause: firstTrial}
+		u.byKey[in.Key] = m
+		u.missing.Store(int32(len(u.byKey))) //nolint:gosec // a number of instances
+	}
+	now := time.Now()
+	m.address = address
+	m.failures++
+	if m.trying {
+		m.trying, m.pause = false, min(2*m.pause, longestTrial)
+		m.trial = now.Add(m.pause)
+	} else if m.failures == bypassAfter {
+		m.trial = now.Add(m.pause)
+	}
+	if now.Sub(m.logged) < unnotifiedLogEvery && m.failures != bypassAfter {
+		return
+	}
+	m.logged = now
+	u.log.WithError(err).WithFields(logrus.Fields{
+		"instance": in.Key.String(), "expected_at": address, "failures": m.failures, "bypassed": m.failures >= bypassAfter,
+	}).Warn("notifications of a prefill instance do not arrive: check pd_proxy_host and pd_proxy_port of its LMCache configuration")
+}
+
+// list returns the addresses at which the notifications of bypassed instances are expected, by
+// instance. Instances that have left the membership are forgotten.
+func (u *unnotified) list(members *instance.Snapshot) map[instance.Key]string {
+	if u.missing.Load() == 0 {
+		return nil
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	out := map[instance.Key]string{}
+	for k, m := range u.byKey {
+		switch in, ok := members.Lookup(k); {
+		case !ok || in.Incarnation() != m.incarnation:
+			u.forget(k)
+		case m.failures >= bypassAfter:
+			out[k] = m.address
+		}
+	}
+	return out
+}

@@ -1,0 +1,91 @@
+package flow
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// An instance whose notifications did not arrive three times in a row is bypassed, but for a
+// trial request after 1 min, 2 min, 4 min and so on, up to 10 min. The warnings about it are at
+// least a minute apart. One trial that succeeds ends it all.
+func TestUnnotified_Trials(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log, lines := logtest.NewNullLogger()
+		u := &unnotified{log: log}
+		in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "p:1"}, Record: instance.Record{ID: "first"}}
+		members := instance.NewSnapshot(1, []*instance.Instance{in})
+		fail := func() { u.failed(in, "tcp://agent:8500", errors.New("no notification")) }
+		for range 2 {
+			fail()
+			if u.bypassed(in) || len(u.list(members)) > 0 {
+				t.Fatal("bypassed too early")
+			}
+		}
+		u.arrived(in) // in a row: the count begins again
+		for range bypassAfter {
+			fail()
+		}
+		fail() // of a request that had begun before
+		if list := u.list(members); list[in.Key] != "tcp://agent:8500" {
+			t.Errorf("listed: %v", list)
+		}
+		warned := len(lines.AllEntries())
+		for _, pause := range []time.Duration{1, 2, 4, 8, 10, 10} {
+			time.Sleep(pause*time.Minute - time.Second)
+			if !u.bypassed(in) {
+				t.Fatalf("tried before %d minutes", pause)
+			}
+			time.Sleep(time.Second)
+			if u.bypassed(in) {
+				t.Fatalf("not tried after %d minutes", pause)
+			}
+			for range 3 {
+				if !u.bypassed(in) {
+					t.Fatal("two trials at once")
+				}
+			}
+			fail()
+		}
+		if n := len(lines.AllEntries()) - warned; n != 6 {
+			t.Errorf("%d warnings of 6 trials", n)
+		}
+		time.Sleep(longestTrial)
+		if u.bypassed(in) {
+			t.Fatal("not tried")
+		}
+		u.arrived(in)
+		if u.bypassed(in) || len(u.list(members)) > 0 || lines.LastEntry().Level != logrus.InfoLevel {
+			t.Errorf("after a trial that succeeded: %v, %v", u.list(members), lines.LastEntry())
+		}
+	})
+}
+
+// A new incarnation is tried at once, and an instance that has left is forgotten.
+func TestUnnotified_Incarnations(t *testing.T) {
+	t.Parallel()
+	log, _ := logtest.NewNullLogger()
+	u := &unnotified{log: log}
+	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "p:1"}, Record: instance.Record{ID: "first"}}
+	for range bypassAfter {
+		u.failed(in, "", errors.New("no notification"))
+	}
+	again := *in
+	again.Record.ID = "second"
+	if !u.bypassed(in) || u.bypassed(&again) || u.missing.Load() != 0 {
+		t.Errorf("%d entries after a restart", u.missing.Load())
+	}
+	for range bypassAfter {
+		u.failed(&again, "", errors.New("no notification"))
+	}
+	if list := u.list(instance.NewSnapshot(2, nil)); len(list) > 0 || u.missing.Load() != 0 {
+		t.Errorf("listed: %v", list)
+	}
+}

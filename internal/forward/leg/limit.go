@@ -1,0 +1,195 @@
+package leg
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Limit is a time limit of the proxy for the next bytes of an answer.
+type Limit struct {
+	After   time.Duration
+	Class   Class  // of the failure when the time is over
+	Setting string // where the time is set, for people
+	// Firm limits do not move while the engine makes progress with other work.
+	Firm bool
+}
+
+// PrefillLimit is the limit for the whole answer of a prefill instance.
+func PrefillLimit(d time.Duration) Limit {
+	return Limit{After: d, Class: PrefillTimeout, Setting: "--prefill-timeout"}
+}
+
+// FirstByteLimit is the limit for the header of a stream.
+func FirstByteLimit(d time.Duration) Limit {
+	return Limit{After: d, Class: FirstByteTimeout, Setting: "--decode-first-byte-timeout"}
+}
+
+// NonStreamLimit is the limit for the header of an answer that is not streamed. An engine
+// sends it when it has generated the whole answer.
+func NonStreamLimit(d time.Duration) Limit {
+	return Limit{After: d, Class: FirstByteTimeout, Setting: "--non-stream-timeout"}
+}
+
+// IdleLimit is the limit between two reads of an answer.
+func IdleLimit(d time.Duration) Limit {
+	return Limit{After: d, Class: IdleTimeout, Setting: "--idle-timeout"}
+}
+
+// GraceLimit is the limit for bytes that nothing depends on any more: the text of an error,
+// or the end of a connection after the last event.
+func GraceLimit(d time.Duration) Limit {
+	l := IdleLimit(d)
+	l.Firm = true
+	return l
+}
+
+// NotifyLimit is the limit from a prefill's answer to the last of its notifications.
+func NotifyLimit(d time.Duration) Limit {
+	return Limit{After: d, Class: NotNotified, Setting: "--lmcache-notify-timeout", Firm: true}
+}
+
+// LimitError is the cause of a leg that a time limit of the proxy has ended.
+type LimitError struct{ Limit Limit }
+
+// Error names the limit and its setting.
+func (e *LimitError) Error() string {
+	what := map[Class]string{
+		ConnectTimeout:   "no connection",
+		PrefillTimeout:   "no prefill answer",
+		FirstByteTimeout: "no byte of an answer",
+		IdleTimeout:      "no further byte of the answer",
+		NotNotified:      "no notification from every rank of prefill",
+		HandoverExpired:  "no content, and no proof that the KV cache was read,",
+	}[e.Limit.Class]
+	return fmt.Sprintf("%s for %s (%s)", what, seconds(e.Limit.After), e.Limit.Setting)
+}
+
+// Timeout implements net.Error.
+func (*LimitError) Timeout() bool { return true }
+
+// Temporary implements net.Error.
+func (*LimitError) Temporary() bool { return true }
+
+// seconds formats a limit.
+func seconds(d time.Duration) string {
+	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " s"
+}
+
+// Progress reports when the engine of an instance last made progress, with any request, and
+// whether that can be observed. It must not block.
+type Progress func(k instance.Key) (last time.Time, observable bool)
+
+// progress is Settings.Progress for the leg's instance.
+func (l *Leg) progress() (last time.Time, observable bool) {
+	if l.origin.Settings.Progress == nil {
+		return time.Time{}, false
+	}
+	return l.origin.Settings.Progress(l.Instance.Key)
+}
+
+// SetLimit replaces the limit. It runs from now on.
+func (l *Leg) SetLimit(limit Limit) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.limit = limit
+	l.arm(limit.After)
+}
+
+// Rearm has the limit run from now on, for d.
+func (l *Leg) Rearm(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.limit.After = d
+	l.arm(d)
+}
+
+// arm starts the timer of a new silence; l.mu is held.
+func (l *Leg) arm(d time.Duration) {
+	l.silent, l.armed = 0, d
+	if !l.waitsForPartner {
+		l.timer.Reset(d)
+	}
+}
+
+// PartnerDone ends Wait.Partner: the other leg of the pair is done, and this one waits for its
+// own instance only.
+func (l *Leg) PartnerDone() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.waitsForPartner {
+		return
+	}
+	l.waitsForPartner = false
+	if l.Err() == nil {
+		l.arm(l.limit.After)
+		if l.pick != nil && !l.committed {
+			l.pick.Await(l, time.Now()) // what overtook it meanwhile did not have to wait
+		}
+	}
+}
+
+// ClearLimit removes the limit: time does not end the leg any more.
+func (l *Leg) ClearLimit() { l.timer.Stop() }
+
+// expire ends the leg, unless its engine makes progress: then the leg waits on in the engine's
+// queue, or for a batch that others fill. l.timer calls it.
+func (l *Leg) expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.waitsForPartner || l.Err() != nil {
+		return // PartnerDone starts the timer
+	}
+	l.silent += l.armed
+	limit := l.limit
+	last, observable := l.progress()
+	if limit.Firm || !observable {
+		l.cancel(&LimitError{limit})
+		return
+	}
+	longest := Limit{After: l.origin.Settings.Busy, Class: limit.Class, Setting: "--busy-timeout"}
+	if longest.After <= limit.After {
+		longest = limit
+	}
+	stalled := max(time.Since(last), 0)
+	switch {
+	case l.silent >= longest.After:
+		l.cancel(&LimitError{longest})
+	case stalled >= limit.After:
+		l.cancel(&LimitError{limit})
+	default:
+		l.armed = min(limit.After-stalled, longest.After-l.silent)
+		l.timer.Reset(l.armed)
+	}
+}
+
+// leaseEnded ends the leg if its KV cache must not be read any more: the engine would read
+// blocks that prefill has given to other requests, without an error
+// (TestHandoverEndsWhileTheOnlyDecodeIsSilent). The first content proves that the blocks were
+// read, and progress of the engine's core that it has renewed the lease. Where neither can be
+// observed, Silent decides. l.lease calls it.
+func (l *Leg) leaseEnded() {
+	now, until := time.Now(), l.wait.KVUntil
+	last, observable := l.progress()
+	progressed := last.After(l.Began)
+	switch {
+	case !observable && (l.wait.KVRenews || !l.wait.Streamed), progressed && !l.wait.Streamed:
+		return
+	case progressed && l.wait.KVRenews:
+		// Between two renewals, and after the last one, the lease has at least this left.
+		if renewed := last.Add(l.wait.KVLimit.After / 2); renewed.After(until) {
+			until = renewed
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.committed || l.Err() != nil:
+	case now.Before(until):
+		l.lease.Reset(until.Sub(now))
+	default:
+		l.cancel(&LimitError{l.wait.KVLimit})
+	}
+}

@@ -1,0 +1,170 @@
+package leg
+
+import (
+	"cmp"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+const (
+	busyTimeout = 30 * time.Minute
+	always      = busyTimeout + time.Hour // longer than any leg here lives
+)
+
+// observed begins a leg whose engine makes progress all the time until then, counted from the
+// beginning of the leg.
+func observed(t *testing.T, until time.Duration, observable bool, w Wait) *Leg {
+	t.Helper()
+	o, begun := testOrigin(t.Context()), time.Now()
+	o.Settings.Busy = busyTimeout
+	o.Settings.Progress = func(instance.Key) (time.Time, bool) {
+		if !observable {
+			return time.Time{}, false
+		}
+		if end := begun.Add(until); time.Now().After(end) {
+			return end, true
+		}
+		return time.Now(), true
+	}
+	l := o.newLeg(&instance.Instance{}, nil, w)
+	t.Cleanup(l.End)
+	return l
+}
+
+// lifetime returns how long a leg lives, in the time of a synctest bubble.
+func lifetime(l *Leg) time.Duration {
+	<-l.Done()
+	return time.Since(l.Began)
+}
+
+// While an engine makes progress, a silent leg lives up to --busy-timeout; from the end of the
+// progress on, and where progress cannot be observed, as long as its limit says. The error
+// names the limit.
+func TestLimit_Progress(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		limit  Limit
+		until  time.Duration // end of the engine's progress
+		hidden bool          // it cannot be observed
+		lives  time.Duration
+		error  string
+	}{
+		{"idle, busy engine", IdleLimit(2 * time.Minute), always, false, busyTimeout, "no further byte of the answer for 1800 s (--busy-timeout)"},
+		{"idle, engine stalls", IdleLimit(2 * time.Minute), 100 * time.Second, false, 220 * time.Second, "no further byte of the answer for 120 s (--idle-timeout)"},
+		{"idle, idle engine", IdleLimit(2 * time.Minute), 0, false, 2 * time.Minute, "no further byte of the answer for 120 s (--idle-timeout)"},
+		{"idle, unobserved", IdleLimit(2 * time.Minute), always, true, 2 * time.Minute, "no further byte of the answer for 120 s (--idle-timeout)"},
+		{"first byte, busy engine", FirstByteLimit(time.Minute), always, false, busyTimeout, "no byte of an answer for 1800 s (--busy-timeout)"},
+		{"first byte, unobserved", FirstByteLimit(time.Minute), always, true, time.Minute, "no byte of an answer for 60 s (--decode-first-byte-timeout)"},
+		{"prefill, busy engine", PrefillLimit(5 * time.Minute), always, false, busyTimeout, "no prefill answer for 1800 s (--busy-timeout)"},
+		{"prefill, unobserved", PrefillLimit(5 * time.Minute), always, true, 5 * time.Minute, "no prefill answer for 300 s (--prefill-timeout)"},
+		{"not streamed, busy engine", NonStreamLimit(time.Hour), always, false, time.Hour, "no byte of an answer for 3600 s (--non-stream-timeout)"},
+		{"notifications", NotifyLimit(30 * time.Second), always, false, 30 * time.Second, "no notification from every rank of prefill for 30 s (--lmcache-notify-timeout)"},
+		{"end of a connection", GraceLimit(1500 * time.Millisecond), always, false, 1500 * time.Millisecond, "no further byte of the answer for 1.5 s (--idle-timeout)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l := observed(t, c.until, !c.hidden, Wait{Limit: c.limit})
+				if lives := lifetime(l); lives != c.lives || endedBy(l) != c.error {
+					t.Errorf("ended after %s by %q, want %s, %q", lives, endedBy(l), c.lives, c.error)
+				}
+			})
+		})
+	}
+}
+
+// Each byte begins a new silence.
+func TestLimit_BytesBeginANewSilence(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := observed(t, 100*time.Hour, true, Wait{Limit: FirstByteLimit(time.Minute)})
+		time.Sleep(busyTimeout - time.Second)
+		l.SetLimit(IdleLimit(2 * time.Minute))
+		for range 3 {
+			time.Sleep(busyTimeout - time.Second)
+			l.Rearm(2 * time.Minute)
+		}
+		if lives := lifetime(l); lives != 4*(busyTimeout-time.Second)+busyTimeout {
+			t.Errorf("ended after %s", lives)
+		}
+	})
+}
+
+// The KV lease has precedence over every other limit, until the answer is committed:
+// a leg that cannot have read it, or whose engine has not renewed it, ends.
+func TestLimit_Lease(t *testing.T) {
+	t.Parallel()
+	const lease, waits = 20 * time.Second, 150 * time.Second
+	for _, c := range []struct {
+		name      string
+		renews    bool
+		whole     bool          // the answer is not streamed
+		until     time.Duration // end of the engine's progress
+		hidden    bool
+		committed bool
+		lives     time.Duration // 0: longer than it waits
+	}{
+		{name: "queue of a busy engine", renews: true, until: always},
+		{name: "engine stalls", renews: true, until: 60 * time.Second, lives: 70 * time.Second},
+		{name: "engine stalls at once", renews: true, until: 0, lives: lease},
+		{name: "engine stalls, not streamed", renews: true, whole: true, until: 0, lives: lease},
+		{name: "progress, not streamed", renews: true, whole: true, until: always},
+		{name: "progress without renewal", until: always, lives: lease},
+		{name: "progress without renewal, not streamed", whole: true, until: always},
+		{name: "progress cannot be observed", renews: true, hidden: true},
+		{name: "neither renewal nor observation", hidden: true, lives: lease},
+		{name: "committed", until: 0, committed: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l := observed(t, c.until, !c.hidden, Wait{
+					Limit: FirstByteLimit(waits), Streamed: !c.whole, KVUntil: time.Now().Add(lease), KVRenews: c.renews,
+					KVLimit: Limit{After: lease, Class: HandoverExpired, Setting: "--kv-lease-budget"},
+				})
+				if c.committed {
+					_ = l.Commit()
+				}
+				time.Sleep(cmp.Or(c.lives, waits) - time.Second)
+				if l.Err() != nil {
+					t.Fatalf("ended by %q", endedBy(l))
+				}
+				if c.lives == 0 {
+					return
+				}
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if got := endedBy(l); got != "no content, and no proof that the KV cache was read, for 20 s (--kv-lease-budget)" {
+					t.Errorf("ended by %q", got)
+				}
+			})
+		})
+	}
+}
+
+// A leg that others have overtaken ends, unless its first content cannot be seen, it waits for
+// its partner, or the request has ended a leg for that before.
+func TestLeg_Overtaken(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		wait  Wait
+		stuck bool
+	}{
+		"stream":       {Wait{Streamed: true}, true},
+		"whole answer": {Wait{}, false},
+		"partner":      {Wait{Streamed: true, Partner: true}, false},
+		"second time":  {Wait{Streamed: true, Patient: true}, false},
+	} {
+		c.wait.Limit = FirstByteLimit(time.Hour)
+		l := testOrigin(t.Context()).newLeg(&instance.Instance{}, nil, c.wait)
+		l.Overtaken(20)
+		if (l.Err() != nil) != c.stuck {
+			t.Errorf("%s: ended %v", name, l.Err())
+		}
+		l.End()
+	}
+}

@@ -1,0 +1,76 @@
+package health
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+// cores holds the progress of engine cores, by the address of the engine: an engine in both
+// roles has one core. An API server answers /health, /v1/models and /metrics whatever its
+// core does, so only the core's own samples and bytes of answers show that it computes.
+type cores struct {
+	mu        sync.Mutex
+	byAddress map[string]*core
+}
+
+// core is the last reading of the metrics of an engine.
+type core struct {
+	ranks []vllm.RankLoad
+	heard uint64    // Options.Heard at the last reading or call of Progress
+	last  time.Time // when progress was observed last
+}
+
+// Observe takes a reading of an engine's metrics. No ranks, or ranks without the samples of
+// their core (vllm.RankLoad.Core), mean that the progress of the engine cannot be observed:
+// its metrics cannot be read, or it runs with --disable-log-stats.
+func (t *Tracker) Observe(k instance.Key, ranks []vllm.RankLoad) {
+	heard, now := t.opts.Heard(k), time.Now()
+	t.cores.mu.Lock()
+	defer t.cores.mu.Unlock()
+	if len(ranks) == 0 || slices.ContainsFunc(ranks, func(r vllm.RankLoad) bool { return !r.Core }) {
+		delete(t.cores.byAddress, k.Address)
+		return
+	}
+	c := t.cores.byAddress[k.Address]
+	if c == nil {
+		c = &core{last: now, heard: heard}
+		t.cores.byAddress[k.Address] = c
+	}
+	c.hear(heard, now)
+	if !slices.EqualFunc(c.ranks, ranks, func(a, b vllm.RankLoad) bool { return a.SameCore(&b) }) {
+		c.last = now
+	}
+	c.ranks = ranks
+}
+
+// Progress returns when progress of an engine's core was observed last, and whether it can be
+// observed. Progress is a byte of an answer on any leg of this proxy, in either role, or a
+// change of a sample that the core itself reports: running, waiting, KV cache usage, prompt
+// tokens, generated tokens. The first reading counts as progress. If progress cannot be
+// observed, last is zero.
+//
+// A byte is dated by the next reading or the next call, so last may be late by the interval
+// between readings: --scrape-interval, or 1 s while a leg has waited for a byte for a second.
+// With several data-parallel ranks, progress of one rank is progress of the engine.
+func (t *Tracker) Progress(k instance.Key) (last time.Time, observable bool) {
+	heard, now := t.opts.Heard(k), time.Now()
+	t.cores.mu.Lock()
+	defer t.cores.mu.Unlock()
+	c := t.cores.byAddress[k.Address]
+	if c == nil {
+		return time.Time{}, false
+	}
+	c.hear(heard, now)
+	return c.last, true
+}
+
+// hear dates bytes of answers that have arrived since the last call.
+func (c *core) hear(heard uint64, now time.Time) {
+	if c.heard != heard {
+		c.heard, c.last = heard, now
+	}
+}

@@ -1,0 +1,150 @@
+package sched_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// stuckLeg is a leg that notes whether it is overtaken.
+type stuckLeg struct {
+	mu sync.Mutex
+	by int
+}
+
+func (*stuckLeg) CallOff(error)        {}
+func (*stuckLeg) Silent(time.Duration) {}
+
+func (l *stuckLeg) Overtaken(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.by = n
+}
+
+func (l *stuckLeg) stuck() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.by > 0
+}
+
+// A leg is overtaken by 20 legs of its instance that begin later and are answered earlier, once
+// it has waited far longer than they did, in proportion to the sizes of the requests.
+func TestLegs_Overtaken(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name     string
+		others   int
+		took     time.Duration // by each of the others
+		length   int           // of the body of the leg, those of the others being 1,000
+		other    sched.Request // of the others
+		earlier  bool          // the others have begun earlier
+		after    time.Duration // stuck so long after its beginning; 0: never
+		answered bool          // the leg has been answered itself, and still waits
+	}{
+		{name: "20 later ones", others: 20, took: 100 * time.Millisecond, after: 5 * time.Second},
+		{name: "19 later ones", others: 19, took: 100 * time.Millisecond},
+		{name: "20 earlier ones", others: 20, took: 100 * time.Millisecond, earlier: true},
+		{name: "slow ones", others: 20, took: 10 * time.Second, after: 40 * time.Second},
+		{name: "a long prompt", others: 20, took: 500 * time.Millisecond, length: 30_000, after: 60 * time.Second},
+		{name: "prefills of the same engine", others: 20, took: 100 * time.Millisecond, other: sched.Request{Role: instance.Prefill, Model: "m", Alone: true}},
+		{name: "another rank", others: 20, took: 100 * time.Millisecond, other: sched.Request{Role: instance.Decode, Model: "m", Ranked: true, Rank: 1}},
+		{name: "answered", others: 20, took: 100 * time.Millisecond, answered: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				two := func(in *instance.Instance) { in.Record.DPSize = 2 }
+				s, _ := build(nil, inst(instance.Decode, "a:1", two), inst(instance.Prefill, "a:1", two))
+				ctx, stop := context.WithCancel(t.Context())
+				var running sync.WaitGroup
+				running.Go(func() { s.Legs.Run(ctx) })
+				begin := func(r sched.Request, l sched.Leg) *sched.Assignment {
+					a, err := s.Pick(r)
+					if err != nil {
+						t.Fatal(err)
+					}
+					a.Await(l, time.Now())
+					return a
+				}
+				slow := &stuckLeg{}
+				slowRequest := sched.Request{Role: instance.Decode, Model: "m", Ranked: true, Length: max(c.length, 1000)}
+				other := c.other
+				if other.Role == "" {
+					other = slowRequest
+				}
+				other.Length = 1000
+				var one *sched.Assignment
+				var others []*sched.Assignment
+				if !c.earlier {
+					one = begin(slowRequest, slow)
+				}
+				for range c.others {
+					others = append(others, begin(other, &stuckLeg{}))
+				}
+				if c.earlier {
+					one = begin(slowRequest, slow)
+				}
+				begun := time.Now()
+				time.Sleep(c.took)
+				if c.answered {
+					one.Answered()
+				}
+				for _, a := range others {
+					a.Answered()
+					a.EndAwait()
+				}
+				const tick = time.Second / 5
+				if c.after > 0 {
+					time.Sleep(time.Until(begun.Add(c.after - tick)))
+					if slow.stuck() {
+						t.Errorf("overtaken before %s", c.after)
+					}
+					time.Sleep(2 * tick)
+				} else {
+					time.Sleep(time.Hour)
+				}
+				if slow.stuck() != (c.after > 0) {
+					t.Errorf("stuck: %t", slow.stuck())
+				}
+				stop()
+				running.Wait()
+				for _, a := range append(others, one) {
+					a.EndAwait()
+					a.Done()
+				}
+			})
+		})
+	}
+}
+
+// A second call of Await begins a new wait.
+func TestAssignment_AwaitAgain(t *testing.T) {
+	t.Parallel()
+	s, _ := build(nil, inst(instance.Decode, "a:1"))
+	var list []*sched.Assignment
+	for range 3 {
+		a, err := s.Pick(decode("m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Await(&calledOff{}, time.Now())
+		list = append(list, a)
+	}
+	again := &calledOff{}
+	list[1].Await(again, time.Now())
+	list[0].EndAwait()
+	list[2].EndAwait()
+	s.Legs.Abandon(list[1].Instance.Key, true, "it is dead")
+	if again.cause == nil {
+		t.Error("the second leg was not called off")
+	}
+	for _, a := range list {
+		a.EndAwait()
+		a.Done()
+	}
+}

@@ -1,0 +1,70 @@
+package e2e_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// Requests that wait in a decode engine's queue for longer than every limit of a leg, and than
+// the budget of their hand-over, are served once: its metrics show that it makes progress.
+func TestQueuedRequestsAreServedOnce(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{
+		Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey,
+		Args: []string{
+			"--connector", "nixl", "--scrape-interval", "100ms",
+			"--decode-first-byte-timeout", "2s", "--idle-timeout", "2s", "--prefill-timeout", "2s", "--kv-lease-budget", "3s",
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := map[instance.Role]*fleet.Node{}
+	for role, args := range map[instance.Role][]string{instance.Prefill: nil, instance.Decode: {"--max-num-seqs", "1", "--itl", "100ms"}} {
+		nodes[role], err = f.StartNode(t.Context(), fleet.NodeSpec{
+			Name: string(role), Role: role, Connector: "nixl", Model: model, Etcd: []string{etcd},
+			EngineArgs: append(args, "--strict", "--faults"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.WaitFor(t.Context(), 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	const requests = 4 // of about 3 s each, one after the other
+	c := newClient(t, adminKey)
+	var work sync.WaitGroup
+	for i := range requests {
+		work.Go(func() {
+			r := complete(t.Context(), c, p.URL(), fmt.Sprint("request ", i), 30)
+			if alone := r.Header.Get("X-Pd-Alone"); r.Err != nil || alone != "" || r.Header.Get("X-Pd-Attempts") != "1" {
+				t.Errorf("%v, decode-only %q, attempts %s", r.Err, alone, r.Header.Get("X-Pd-Attempts"))
+			}
+		})
+	}
+	work.Wait()
+	for role, n := range nodes {
+		var s fakevllm.State
+		if err := n.Get(t.Context(), "/fake/state", &s); err != nil {
+			t.Fatal(err)
+		}
+		if s.Counters.Requests != requests || s.Counters.LocalPrefills != 0 && role == instance.Decode || s.Counters.WrongKV != 0 {
+			t.Errorf("%s: %+v", role, s.Counters)
+		}
+	}
+	for line := range strings.Lines(string(get(t, p.URL()+"/metrics"))) {
+		if strings.HasPrefix(line, "pd_forward_retries_total") && !strings.HasSuffix(line, " 0\n") {
+			t.Errorf("a leg was tried again: %s", line)
+		}
+	}
+}
