@@ -93,8 +93,10 @@ type Options struct {
 	Prefill     time.Duration // for a whole prefill, default 300 s
 	FirstByte   time.Duration // until decode answers, default 60 s
 	Idle        time.Duration // between two reads of an answer, default 120 s
-	NonStream   time.Duration // for a non-streamed answer to begin, default 1 h
-	KVBudget    time.Duration // how long a hand-over may wait whose lease is not known, default 20 s
+	// KeepAlive is how long a stream may send nothing until the proxy sends a comment or a ping; 0: never.
+	KeepAlive time.Duration
+	NonStream time.Duration // for a non-streamed answer to begin, default 1 h
+	KVBudget  time.Duration // how long a hand-over may wait whose lease is not known, default 20 s
 	// RewriteHost puts the host by which prefill was reached into what it hands over.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to its last notification, default 30 s
@@ -178,6 +180,7 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 		h.requests.Add(1)
 		defer h.requests.Add(-1)
 		c := h.newCall(client, r, endpoint, kind, between)
+		defer c.answer.StopKeepAlive() // also when answer panics
 		answer(c)
 		c.finish()
 	}

@@ -35,6 +35,7 @@ type scriptedClient struct {
 	cuts    []byte
 	end     error // the error after the answer; io.EOF for a clean end
 	joined  bool  // the end comes together with the last bytes
+	large   bool  // the cuts are in units of 4 KiB
 }
 
 func (s *scriptedClient) Do(_ context.Context, r *upstream.Request) (*upstream.Response, error) {
@@ -63,7 +64,11 @@ func (b *scriptedBody) Read(p []byte) (int, error) {
 	}
 	n := len(b.rest)
 	if len(b.cuts) > 0 {
-		n = min(n, int(b.cuts[b.turn%len(b.cuts)])+1)
+		cut := int(b.cuts[b.turn%len(b.cuts)]) + 1
+		if b.large {
+			cut <<= 12
+		}
+		n = min(n, cut)
 		b.turn++
 	}
 	n = copy(p, b.rest[:n])
@@ -133,7 +138,9 @@ func relayOnce(t *testing.T, s *scriptedClient, path string) (got clientView) {
 		body = `{"model":"m","messages":[],"max_tokens":9,"stream":true}`
 	case openai.Generate:
 		body = `{"model":"m","token_ids":[1],"sampling_params":{},"stream":true}`
-	case openai.Completion, openai.Chat, openai.Other:
+	case openai.Chat:
+		body = chatBody(true, "")
+	case openai.Completion, openai.Other:
 	}
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")

@@ -203,7 +203,7 @@ func (b *builder) makeForwarder() error {
 		MaxBody: b.cfg.MaxBodyBytes, MaxBodies: memory.Bodies(b.cfg), MaxAttempts: b.cfg.MaxAttempts,
 		RetryRatio: retryRatio(b.cfg.RetryBudget),
 		Prefill:    b.cfg.PrefillTimeout, FirstByte: b.cfg.DecodeFirstByteTimeout,
-		Idle: b.cfg.IdleTimeout, KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost, NonStream: b.cfg.NonStreamTimeout,
+		Idle: b.cfg.IdleTimeout, KeepAlive: b.cfg.SSEKeepAliveInterval, KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost, NonStream: b.cfg.NonStreamTimeout,
 	}
 	allow(b.keys, b.cfg.AdminAPIKey, &options)
 	var err error

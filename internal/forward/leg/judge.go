@@ -81,8 +81,14 @@ func classOf(err error) Class {
 		}
 		return NoConnection
 	case upstream.StageHeaders:
+		if e.TooLarge() {
+			return TooLarge
+		}
 		return BadAnswer
 	case upstream.StageBody:
+		if e.TooLarge() {
+			return TooLarge
+		}
 		return BrokeOff
 	case upstream.StageStale, upstream.StageSent:
 	}
@@ -99,6 +105,8 @@ func clientAnswer(in *instance.Instance, class Class, model string) Answer {
 	case NotNotified:
 		return ProxyError(&openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeGatewayTimeout,
 			Message: "the prefill instance did not say in time that its KV cache has arrived"})
+	case TooLarge:
+		return ProxyError(tooLarge(in.Role, "its head or its trailer"))
 	case PrefillTimeout, FirstByteTimeout, IdleTimeout:
 		return ProxyError(&openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeGatewayTimeout,
 			Message: fmt.Sprintf("the %s instance did not answer in time", in.Role)})
@@ -180,8 +188,22 @@ func (l *Leg) JudgeEvent(code int, body []byte) *Failure {
 	return l.failed(ErrorEvent, a, err)
 }
 
-// JudgeFinish judges an answer that the engine ended before its first token, for a reason
-// of its own.
+// TooLarge judges an answer of which some part, named by what, is larger than the proxy accepts.
+func (l *Leg) TooLarge(what string) *Failure {
+	return l.failed(TooLarge, ProxyError(tooLarge(l.Instance.Role, what)), fmt.Errorf("%s: too large: %s", l.Instance.Key, what))
+}
+
+func tooLarge(role instance.Role, what string) *openai.Error {
+	return badGateway(fmt.Sprintf("the %s instance sent an answer that is too large: %s", role, what))
+}
+
+// NoMemory judges an answer that does not fit into the memory for bodies while other requests hold some of it.
+func (l *Leg) NoMemory() *Failure {
+	return l.failed(TooLarge, ProxyError(unavailable("this proxy has no memory left for the answer (--max-bodies-memory); try again")),
+		fmt.Errorf("%s: no memory for its answer", l.Instance.Key))
+}
+
+// JudgeFinish judges an answer that the engine ended for a reason of its own.
 func (l *Leg) JudgeFinish(class Class) *Failure {
 	return l.failed(class, ProxyError(interrupted()), fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
 }
