@@ -10,8 +10,8 @@
 // retries of the whole proxy. This package puts them together, and reports at the end how
 // the request ended.
 //
-// Nothing reaches the client before the answer is committed: the first event with content,
-// or a whole non-streamed answer. Until then a failure can be retried, and the client does
+// Nothing of an answer reaches the client before it is committed: the first event with content,
+// or a whole non-streamed answer. Only keep-alives may precede it (Options.KeepAlive). Until then a failure can be retried, and the client does
 // not see it. Afterwards a failure is an error event and a broken connection, never a
 // clean end.
 package forward
