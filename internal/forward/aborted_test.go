@@ -17,7 +17,7 @@ const completionsPath = "/v1/completions"
 
 // An engine that shuts down ends its requests with the finish reason "abort". After the commit the
 // answer is lost, in the form of each API.
-func TestAbortAfterCommit(t *testing.T) {
+func TestAbort_AfterCommit(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{completionsPath, chatPath, messagesPath, generatePath} {
 		t.Run(path, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestAbortAfterCommit(t *testing.T) {
 
 // On /v1/responses only some engines report an abort: those with Harmony's parser, by the status
 // "cancelled" of the response (vLLM 0.32, entrypoints/openai/responses/serving.py).
-func TestAbortAfterCommitOnResponses(t *testing.T) {
+func TestAbort_AfterCommitOnResponses(t *testing.T) {
 	t.Parallel()
 	const begin = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"object\":\"response\",\"status\":\"in_progress\"}}\n\n"
 	const text = "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"x\"}\n\n"
@@ -63,7 +63,7 @@ func TestAbortAfterCommitOnResponses(t *testing.T) {
 
 // An abort before anything went out is retried, with or without tokens, in every API. A hand-over
 // may be used again only if the engine shows that it has computed nothing.
-func TestAbortBeforeCommit(t *testing.T) {
+func TestAbort_BeforeCommit(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		path     string
@@ -106,7 +106,7 @@ func TestAbortBeforeCommit(t *testing.T) {
 }
 
 // vLLM before 0.32 sends no finish reason at all on /inference/v1/generate when it aborts.
-func TestGenerateEndsWithoutFinishReason(t *testing.T) {
+func TestAbort_NoFinishReason(t *testing.T) {
 	t.Parallel()
 	const token = "data: {\"request_id\":\"a\",\"choices\":[{\"index\":0,\"finish_reason\":null,\"token_ids\":[7]}]}\n\n"
 	const last = "data: {\"request_id\":\"a\",\"choices\":[{\"index\":0,\"finish_reason\":\"length\",\"token_ids\":[7]}]}\n\n"

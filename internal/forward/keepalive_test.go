@@ -15,8 +15,11 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -107,7 +110,7 @@ func keptFleet(t *testing.T, tune func(*forward.Options)) (*rig, *gate) {
 
 // During prefill the client gets status, header and comments. A failure behind that is retried, and the
 // answer is that of an engine, behind a comment with what is in the header otherwise.
-func TestKeepAliveDuringPrefill(t *testing.T) {
+func TestKeepAlive_DuringPrefill(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 		r, g := keptFleet(t, nil)
@@ -138,7 +141,7 @@ func TestKeepAliveDuringPrefill(t *testing.T) {
 
 // An error behind an early header is an event in the shape of its API, without a clean end. The log knows
 // the status and the reasons.
-func TestKeepAliveThenAnError(t *testing.T) {
+func TestKeepAlive_ThenError(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 		r, g := keptFleet(t, func(o *forward.Options) { o.MaxAttempts = 2 })
@@ -161,7 +164,7 @@ func TestKeepAliveThenAnError(t *testing.T) {
 }
 
 // A client that leaves while it gets keep-alives is noticed, and nothing remains of its request.
-func TestKeepAliveClientLeaves(t *testing.T) {
+func TestKeepAlive_ClientLeaves(t *testing.T) {
 	t.Parallel()
 	r, _ := keptFleet(t, nil)
 	ctx, leave := context.WithCancel(t.Context())
@@ -184,7 +187,7 @@ func TestKeepAliveClientLeaves(t *testing.T) {
 }
 
 // An answer that is not streamed, and one without the setting, gets its status from the engine.
-func TestKeepAliveIsForStreamsOnly(t *testing.T) {
+func TestKeepAlive_NotStreamed(t *testing.T) {
 	t.Parallel()
 	r, g := keptFleet(t, nil)
 	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 400})
@@ -231,7 +234,7 @@ func startStepped(t *testing.T) *steppedEngine {
 
 // An engine's own comments and pings pass before the first content, as comments, and the stream that
 // follows is the engine's. While it pauses the client gets comments, or pings on /v1/messages.
-func TestKeepAliveOfTheEngine(t *testing.T) {
+func TestKeepAlive_FromEngine(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{chatPath, messagesPath} {
 		t.Run(path, func(t *testing.T) {
@@ -266,7 +269,7 @@ func TestKeepAliveOfTheEngine(t *testing.T) {
 }
 
 // A stream that pauses behind its first content is kept alive.
-func TestKeepAliveInAPause(t *testing.T) {
+func TestKeepAlive_InPause(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.KeepAlive = often })
 	e := startStepped(t)
@@ -287,7 +290,7 @@ func TestKeepAliveInAPause(t *testing.T) {
 }
 
 // Many streams with a timer that fires all the time: no event is cut, and none is lost.
-func TestKeepAliveCutsNoEvent(t *testing.T) {
+func TestKeepAlive_EventBoundaries(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.KeepAlive = time.Microsecond })
 	want := r.post(chatPath, chatBody(false, `,"n":1`)).text(t)
@@ -311,4 +314,67 @@ func TestKeepAliveCutsNoEvent(t *testing.T) {
 		}
 	}
 	r.checkEngines()
+}
+
+// heldPicker picks nothing until it is released, as a proxy that has just started.
+type heldPicker struct {
+	flow.Picker
+
+	released chan struct{}
+}
+
+func (p heldPicker) Pick(r sched.Request) (*sched.Assignment, error) {
+	<-p.released
+	return p.Picker.Pick(r)
+}
+
+// While no instance can be picked the client gets comments. An error of the proxy itself is an event then,
+// and its Retry-After a comment.
+func TestKeepAlive_DuringPick(t *testing.T) {
+	t.Parallel()
+	for _, served := range []bool{true, false} {
+		released := make(chan struct{})
+		r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.KeepAlive, o.Picker = often, heldPicker{o.Picker, released} })
+		if !served {
+			r.members.set()
+		}
+		q := scenario{chatPath, true}
+		resp, in := r.openStream(q)
+		readUntil(t, in, ": keep-alive\n\n")
+		close(released)
+		rest, err := io.ReadAll(in)
+		a := answer{status: resp.StatusCode, header: resp.Header, body: rest, err: err}
+		e := r.entry()
+		if served {
+			a.body = withoutKeepAlives(openai.Chat, rest)
+			r.checkWhole(q, a)
+			continue
+		}
+		r.checkBroken(q, a)
+		if !strings.Contains(string(rest), ": Retry-After: 1\n") || e.Late != http.StatusServiceUnavailable || e.Outcome != forward.OutcomeUnavailable {
+			t.Errorf("entry %+v: %s", e, rest)
+		}
+	}
+}
+
+// An engine that answers a stream with something else is at fault once the header of a stream is out.
+func TestKeepAlive_NoStream(t *testing.T) {
+	t.Parallel()
+	r, g := keptFleet(t, nil)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		_, _ = io.Copy(io.Discard, q.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`)
+	}))
+	t.Cleanup(s.Close)
+	r.members.set(instanceAt(instance.Prefill, g.address, fakevllm.Plain), instanceAt(instance.Decode, s.Listener.Addr().String(), fakevllm.Plain))
+	q := scenario{chatPath, true}
+	resp, in := r.openStream(q)
+	readUntil(t, in, ": keep-alive\n\n")
+	close(g.open)
+	rest, err := io.ReadAll(in)
+	r.checkBroken(q, answer{status: resp.StatusCode, header: resp.Header, body: rest, err: err})
+	if e := r.entry(); e.Failure != leg.BadAnswer || e.Late != http.StatusBadGateway {
+		t.Errorf("entry %+v", e)
+	}
 }

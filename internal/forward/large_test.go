@@ -21,7 +21,7 @@ import (
 
 // An answer with log probabilities may have many megabytes. The client gets nothing of its
 // hand-over, prefill's cached tokens, and no aborted answer, whatever its size.
-func TestLargeAnswerIsEdited(t *testing.T) {
+func TestLargeAnswer_Edited(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{engine: func(o *fakevllm.Options) {
 		o.Bidirectional, o.MaxModelLen = o.Role == fakevllm.RoleDecode, 1<<16
@@ -84,7 +84,7 @@ func largeAnswer(kind openai.Kind, size int) string {
 
 // All APIs, with and without an announced length, in answers just below and far above what was
 // once passed on unread.
-func TestLargeAnswerOfEachAPI(t *testing.T) {
+func TestLargeAnswer_EachAPI(t *testing.T) {
 	t.Parallel()
 	for _, kind := range openai.Generating() {
 		for _, size := range []int{100, 1<<20 - 500, 5 << 20} {
@@ -117,7 +117,7 @@ func TestLargeAnswerOfEachAPI(t *testing.T) {
 
 // An answer that does not fit into the memory for bodies is an error that no other instance would
 // mend, and no answer is passed on unread.
-func TestAnswerWithoutMemory(t *testing.T) {
+func TestLargeAnswer_NoMemory(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 2, 2, tuning{
 		engine:  func(o *fakevllm.Options) { o.MaxModelLen = 1 << 16 },
@@ -143,7 +143,7 @@ func preamble(n, size int) string {
 }
 
 // The bound is for one event, not for all events before the first content.
-func TestManyEventsBeforeTheFirstContent(t *testing.T) {
+func TestPreamble_Beyond8MiB(t *testing.T) {
 	t.Parallel()
 	const end = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"
 	for _, n := range []int{3, 9, 20} {
@@ -159,7 +159,7 @@ func TestManyEventsBeforeTheFirstContent(t *testing.T) {
 }
 
 // A cause that every instance would repeat is not tried on another one.
-func TestCausesThatRepeatAreNotRetried(t *testing.T) {
+func TestTooLarge_NotRetried(t *testing.T) {
 	t.Parallel()
 	event := "data: {\"choices\":[{\"delta\":{\"content\":\"" + strings.Repeat("a", 9<<20) + "\"}}]}\n\n"
 	for name, engine := range map[string]http.HandlerFunc{
@@ -198,5 +198,41 @@ func TestCausesThatRepeatAreNotRetried(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// After the commit an event that is too large breaks the answer off. The client is told why, and gets
+// no address of the fleet.
+func TestTooLarge_AfterCommit(t *testing.T) {
+	t.Parallel()
+	const token = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n"
+	got := relayOnce(t, &scriptedClient{
+		prefill: []byte(`{"choices":[]}`), header: http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}},
+		answer: []byte(token + preamble(1, 9<<20)), cuts: []byte{255}, length: -1, end: io.EOF, large: true,
+	}, chatPath)
+	if !got.broken || !strings.HasPrefix(string(got.body), token+"data: {\"error\":") || !bytes.Contains(got.body, []byte("more at once than this proxy holds")) || bytes.Contains(got.body, []byte("10.0.0.")) {
+		t.Errorf("broken %v: %.500s", got.broken, got.body)
+	}
+}
+
+// A prefill whose answer is too large is not tried again. Decode serves alone.
+func TestTooLarge_Prefill(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 2, 1, nil)
+	var asked atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		if q.Method == http.MethodPost { // no probe
+			asked.Add(1)
+		}
+		_, _ = io.Copy(io.Discard, q.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"x":"`+strings.Repeat("x", 17<<20)+`"}`)
+	}))
+	t.Cleanup(s.Close)
+	address := s.Listener.Addr().String()
+	r.members.set(instanceAt("prefill", address, fakevllm.NIXL), instanceOf("decode", r.D[0], fakevllm.NIXL))
+	r.checkServed(scenario{chatPath, true})
+	if e := r.entry(); e.Alone != "prefill_failed" || e.Attempts != 1 || asked.Load() != 1 {
+		t.Errorf("asked %d times, entry %+v", asked.Load(), e)
 	}
 }

@@ -260,7 +260,7 @@ func (a *Answer) breakOff(events bool, class leg.Class, cause error) {
 		e := openai.Error{Status: http.StatusBadGateway, Type: openai.TypeBadGateway,
 			Message: "the decode instance was lost in the middle of the answer"}
 		if class == leg.TooLarge {
-			e.Message = "the answer was broken off in the middle: " + cause.Error()
+			e.Message = "the answer was broken off in the middle: the decode instance sent more at once than this proxy holds" // cause names the instance
 		}
 		a.write(a.Kind.ErrorEvent(&e))
 	}

@@ -31,7 +31,7 @@ func eventStream() *upstream.Response {
 }
 
 // A stream that is silent gets a comment after each interval, and none while it sends something.
-func TestKeepAliveInterval(t *testing.T) {
+func TestKeepAlive_Interval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, w := kept(openai.Chat)
@@ -72,7 +72,7 @@ func TestKeepAliveInterval(t *testing.T) {
 
 // On /v1/messages a comment precedes message_start, and a ping follows it, also if the header went out with
 // the comment.
-func TestKeepAliveOfMessages(t *testing.T) {
+func TestKeepAlive_Messages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, w := kept(openai.Messages)
@@ -95,7 +95,7 @@ func TestKeepAliveOfMessages(t *testing.T) {
 
 // Errors behind an early header are events in the shape of the API, and the end is not clean. Without a
 // keep-alive they are answers with a status.
-func TestErrorBehindAnEarlyHeader(t *testing.T) {
+func TestKeepAlive_ErrorEvent(t *testing.T) {
 	t.Parallel()
 	own := leg.ProxyError(&openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Message: "none", RetryAfter: 1500 * time.Millisecond})
 	theirs := func(body string) leg.Answer { return leg.Answer{Status: http.StatusBadRequest, Body: []byte(body)} }
