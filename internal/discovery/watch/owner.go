@@ -159,6 +159,7 @@ func (o *owner) handle(m message) {
 		})
 	case m.listError != nil:
 		o.listFails++
+		o.doubt = time.Now()
 		o.w.note(func(s *Status) { s.ListErrors++; s.LastError = m.listError.Error() })
 	case m.checked != nil:
 		o.checked(*m.checked)
@@ -179,6 +180,12 @@ func (o *owner) handle(m message) {
 
 // load replaces what etcd holds by a list.
 func (o *owner) load(l *etcd.Listing) {
+	if l.Asked > o.fresh { // it was requested because this process was suspended
+		o.doubt = time.Now()
+		for _, e := range o.table.absent {
+			e.absent = e.absent.onResume(o.doubt)
+		}
+	}
 	why := o.otherStore(l)
 	o.foreign = why != ""
 	o.heavy = make(map[instance.Role]bool, 2)
@@ -187,7 +194,7 @@ func (o *owner) load(l *etcd.Listing) {
 	}
 	if o.foreign {
 		o.w.log.WithField("revision", l.Revision).Warn("etcd is another store than before: " + why +
-			"; what an operator put into the former one stays in force, and instances that answer are served")
+			"; static instances and overrides of the former one stay active, and instances that answer are used")
 		o.w.note(func(s *Status) { s.Epochs++ })
 		for _, e := range o.table.absent {
 			e.absent = e.absent.onStoreReplaced()

@@ -77,13 +77,13 @@ func (o *owner) announce() {
 	close(o.w.ready)
 }
 
-// logOrphans says when instances begin and end to be served without a lease.
+// logOrphans logs when the first instance is used without a lease, and when none is left.
 func (o *owner) logOrphans(n int) {
 	switch {
 	case o.orphans == 0 && n > 0:
-		o.w.log.WithField("instances", n).Warn("instances have lost their leases: served while they answer")
+		o.w.log.WithField("instances", n).Warn("leases ended without a deregistration: instances stay in use while they answer")
 	case o.orphans > 0 && n == 0:
-		o.w.log.Info("no instance without its lease is left")
+		o.w.log.Info("every instance has a lease again, or was dropped")
 	}
 	o.orphans = n
 }

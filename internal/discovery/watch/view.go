@@ -188,7 +188,7 @@ func recordInstance(e *entry, c surroundings, v verify.Facts) *instance.Instance
 		}
 		v.Apply(in, c.answer, say)
 		if e.absent != nil {
-			e.absent.show(in, say)
+			e.absent.show(in, e.pickable(), say)
 		}
 	}
 	if c.clash {
@@ -242,7 +242,7 @@ func applyOverride(in *instance.Instance, e *entry, say func(string, ...any)) {
 		return
 	}
 	if e.absent != nil && e.absent.kind == kept {
-		defer say("%s", "of that, "+e.absent.reason())
+		defer say("%s", "of that, "+e.absent.reason(true))
 	}
 	text := string(o.State)
 	if o.By != "" {
