@@ -24,6 +24,7 @@ import (
 // background starts what works beside requests. It ends with ctx.
 func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("watcher", p.watcher.Run(ctx)) })
+	work.Go(func() { p.etcd.Follow(ctx) })
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Legs.Run(ctx) })
 	work.Go(func() { p.load.Scrape(ctx) })
