@@ -156,12 +156,7 @@ func (c *Cluster) Replace(old *EtcdProcess, host string) *EtcdProcess {
 	defer cancel()
 	cli := c.Client(c.t)
 	peer := quietPorts(c.t, 1)[0]
-	m := newMember(c.t, memberConfig{Name: "m" + peer, Peer: peer, Joins: true}, nil)
-	_, port, err := net.SplitHostPort(m.cfg.Listen)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	m.cfg.Listen = net.JoinHostPort(host, port)
+	m := newMember(c.t, memberConfig{Name: "m" + peer, Peer: peer, Joins: true}, []ProcessOption{WithHost(host)})
 	// A cluster refuses a change of its members until all of them have been connected for a
 	// while.
 	Eventually(c.t, startTimeout, func() error {

@@ -126,6 +126,9 @@ func (m *Members) update(ctx context.Context) {
 		return
 	case err != nil:
 		m.log.WithError(err).Debug("etcd does not list its members")
+		if len(m.foreign) > 0 && !m.stillServed(ctx) {
+			m.foreign = nil // the other cluster is what is left
+		}
 		m.apply(ctx)
 		return
 	case m.cluster != 0 && resp.Header.GetClusterId() != m.cluster && m.stillServed(ctx):
