@@ -1,6 +1,7 @@
 package embedetcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,6 +75,10 @@ type Config struct {
 	// Fatal is called when etcd cannot go on, with the reason, and must not
 	// return: etcd ends the process otherwise.
 	Fatal func(why string)
+
+	// Of tests: bytes of the database, 0 for quotaBytes; and whether they check the space.
+	quota       int64
+	manualSpace bool
 }
 
 // Server is a running etcd.
@@ -206,8 +211,10 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	}
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.end = end
-	space := &space{server: etcd.Server, dir: cfg.DataDir, log: orSilent(cfg.Log), room: roomIn, every: lookEvery}
-	s.work.Go(func() { space.run(work) })
+	space := &space{server: etcd.Server, dir: cfg.DataDir, quota: ec.QuotaBackendBytes, log: orSilent(cfg.Log), room: roomIn, every: lookEvery}
+	if !cfg.manualSpace {
+		s.work.Go(func() { space.run(work) })
+	}
 	if s.secure == nil {
 		return s.gateway.connect(s.endpoint)
 	}
@@ -241,7 +248,7 @@ func (s *Server) configure(cfg Config, listen string) (*embed.Config, error) {
 	ec.InitialCluster = ec.InitialClusterFromName(memberName)
 	ec.AutoCompactionMode = embed.CompactorModePeriodic
 	ec.AutoCompactionRetention = compaction // off by default, and then the disk fills up
-	ec.QuotaBackendBytes = quotaBytes
+	ec.QuotaBackendBytes = cmp.Or(cfg.quota, quotaBytes)
 	ec.UnsafeNoFsync = cfg.Unsynced
 	if cfg.Unsynced {
 		ec.BackendBatchInterval = unsyncedBatch

@@ -126,6 +126,7 @@ func (b *builder) makeMembership() {
 		ProbeTimeout: b.cfg.ProbeTimeout,
 		OrphanGrace:  b.cfg.OrphanGrace, StateDir: b.cfg.StateDir, Check: engines.Usable(b.cfg.Connector), Learns: engines.Learns(b.cfg.Connector),
 		Prepare: func(s *instance.Snapshot) { b.sched.Prepare(s) },
+		Local:   static.Records(b.cfg, static.Name(b.cfg, b.address)),
 	})
 	b.noticed = notice.NewCounts(b.watcher.Snapshot)
 }

@@ -42,6 +42,9 @@ const (
 	kept
 	// loaded: known from the disk, and etcd has not been read since.
 	loaded
+	// unwritten: an instance of Options.Local, which etcd does not hold yet. It is used like a
+	// static one.
+	unwritten
 )
 
 // The kinds are the states of a small machine. Each event below returns the next state, or
@@ -235,6 +238,8 @@ func (a *absence) reason(pickable bool) string {
 		return "its lease was lost: used while it answers"
 	case a.kind == kept:
 		return "etcd was replaced by a store without it: active until it is restored or forgotten"
+	case a.kind == unwritten:
+		return "on the command line; etcd does not hold it yet"
 	case a.kind == loaded && a.proven:
 		return "known from disk, and it answers; etcd has not been read yet"
 	case a.kind == loaded:
@@ -267,7 +272,7 @@ func (a *absence) show(in *instance.Instance, pickable bool, say func(string, ..
 type census struct {
 	present int // etcd holds them
 	absent  int // asking or orphaned
-	other   int // kept or loaded
+	other   int // kept, loaded or unwritten
 }
 
 // massLoss reports whether so much of a role went that it looks like an accident: more than

@@ -24,6 +24,7 @@ type contact struct {
 	reached   int64      // up to which the watch has delivered everything, for all we know
 	suspicion *suspicion // of the last audit
 	restored  bool       // something is known from the disk
+	local     bool       // instances of Options.Local are in use
 	listed    bool       // a list was applied
 	following bool       // the watch stands
 	failures  int        // checks failed in a row
@@ -80,11 +81,14 @@ func (c *contact) answered(before, revision int64, cluster, member uint64) {
 // silence counts the questions to etcd in a row that got no answer.
 func (c *contact) silence() int { return max(c.failures, c.listFails) }
 
-// state derives the state from what is known and says so when it changes.
+// readable reports whether there is a membership to publish.
+func (c *contact) readable() bool { return c.listed || c.restored || c.local }
+
+// state derives the state from what is known and logs its changes.
 func (c *contact) state() {
 	now := Live
 	switch {
-	case !c.listed && !c.restored:
+	case !c.readable():
 		now = Cold
 	case c.silence() >= staleAfter:
 		now = Stale

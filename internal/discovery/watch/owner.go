@@ -159,6 +159,10 @@ func (o *owner) handle(m message) {
 		})
 	case m.listError != nil:
 		o.listFails++
+		if !o.listed {
+			o.addLocal()
+			o.announce()
+		}
 		o.doubt = time.Now()
 		o.w.note(func(s *Status) { s.ListErrors++; s.LastError = m.listError.Error() })
 	case m.checked != nil:
@@ -215,9 +219,36 @@ func (o *owner) load(l *etcd.Listing) {
 	o.listFails, o.failures = 0, 0
 	o.table.dirty = true
 	o.fresh = l.Asked
+	o.addLocal()
 	o.noteContact()
 	o.dropEnded()
 	o.w.note(func(s *Status) { s.Lists++ })
+}
+
+// addLocal adds, once, the instances of Options.Local that are not known.
+func (o *owner) addLocal() {
+	local := o.w.o.Local
+	o.w.o.Local = nil // of this goroutine
+	for k, rec := range local {
+		if o.table.find(schema.KindInstance, k) != nil || o.removed(k) {
+			continue
+		}
+		err := schema.FillRecord(k, &rec)
+		var value []byte
+		if err == nil {
+			value, err = schema.EncodeRecord(rec)
+		}
+		if err != nil {
+			o.w.log.WithField("instance", k.String()).WithError(err).Warn("instance of the command line is not usable")
+			continue
+		}
+		e := decodeEntry(schema.Name{Kind: schema.KindInstance, Role: k.Role, Address: k.Address}, &mvccpb.KeyValue{Value: value}, nil)
+		e.absent = &absence{kind: unwritten, proven: true}
+		o.table.add(e)
+		o.table.sort()
+		o.table.touchAll()
+		o.local, o.table.dirty = true, true
+	}
 }
 
 // apply applies one response of the watch, which holds whole revisions.
@@ -303,7 +334,7 @@ func (o *owner) onVerdict(v verdict) {
 		return // it is gone
 	}
 	old := o.facts.Instances[v.key]
-	if e.absent != nil {
+	if e.absent != nil && e.absent.kind != unwritten {
 		if e.incarnation() == v.answer.Incarnation {
 			o.learn(e, v.answer)
 			if e.absent.probed() {

@@ -19,7 +19,7 @@ const coalesceCap = 200 * time.Millisecond
 // ten times the cost of a publication has passed, so that a flood of changes
 // costs a tenth of one core and not all of it.
 func (o *owner) schedule(ctx context.Context) {
-	if !o.table.dirty || !(o.listed || o.restored) {
+	if !o.table.dirty || !o.readable() {
 		return
 	}
 	if o.w.suspension.gate.Load() != nil {
@@ -36,7 +36,7 @@ func (o *owner) schedule(ctx context.Context) {
 
 // publish makes and stores the snapshot of the table.
 func (o *owner) publish(ctx context.Context) {
-	if !o.table.dirty || !(o.listed || o.restored) {
+	if !o.table.dirty || !o.readable() {
 		return
 	}
 	o.timer.Stop()
@@ -70,7 +70,7 @@ func (o *owner) publish(ctx context.Context) {
 // announce closes Ready once there is something to be ready with. What was
 // published holds it already, but for what is not proven.
 func (o *owner) announce() {
-	if o.announced || o.table.dirty || !(o.listed || (o.restored && o.readyFromDisk())) {
+	if o.announced || o.table.dirty || !(o.listed || (o.readable() && o.readyFromDisk())) {
 		return
 	}
 	o.announced = true
