@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/accesslog"
 	"github.com/pdmesh/pdmesh/internal/admin"
 	"github.com/pdmesh/pdmesh/internal/apikeys"
+	"github.com/pdmesh/pdmesh/internal/catalog"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/dashboard"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
@@ -58,6 +59,7 @@ type app struct {
 	kv       *kvfollow.Follower // nil: off
 	tracker  *health.Tracker
 	sched    *sched.Scheduler
+	models   *catalog.Catalog
 	upstream upstream.Client
 	tracer   *tracing.Tracer // nil: off
 	registry *prometheus.Registry
@@ -169,6 +171,10 @@ func (b *builder) makeScheduler() error {
 		Placements: b.load.Placements,
 	})
 	b.load.Scheduler = b.sched
+	b.models = catalog.New(catalog.Options{
+		Members: b.watcher.Snapshot, Read: b.prober.Models, Observe: b.watcher.ObserveModels, Serves: b.sched.Serves, Available: b.tracker.Available,
+		Timeout: b.cfg.ProbeTimeout,
+	})
 	return nil
 }
 
@@ -195,7 +201,7 @@ func (b *builder) makeForwarder() error {
 	b.registry = prometheus.NewRegistry()
 	b.counters = metrics.New(b.registry, version.String())
 	options := forward.Options{
-		Notifications: b.heard.asker, Notified: b.cfg.LMCacheNotifyTimeout,
+		Models: b.models, Notifications: b.heard.asker, Notified: b.cfg.LMCacheNotifyTimeout,
 		Picker: freshPicker{b.sched, b.watcher, b.started, new(atomic.Bool)}, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
 		EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders,

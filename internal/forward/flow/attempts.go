@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -103,6 +104,10 @@ func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, alone
 	r.Role, r.Partner, r.Alone = role, partner, alone
 	r.Tried, r.TriedRanks = *t.tried.of(role), *t.triedRanks.of(role)
 	a, err := t.s.Picker.Pick(r)
+	if errors.Is(err, sched.ErrUnknownModel) || errors.Is(err, sched.ErrModelAbsent) {
+		t.s.Models.Find(t.ctx, r.Model)
+		a, err = t.s.Picker.Pick(r) // also if it was not found: the other role may serve it
+	}
 	switch {
 	case span == nil:
 	case err != nil:
@@ -163,7 +168,17 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	if f.Class != leg.HandoverExpired { // the hand-over is at fault, not the instance
 		t.skipFailed(a, f.Class)
 	}
-	switch f.Rule.Blame {
+	blame := f.Rule.Blame
+	if f.Class == leg.ModelMissing {
+		switch t.s.Models.Confirm(t.ctx, in, t.wanted.Model) {
+		case catalog.Broken:
+		case catalog.Unloaded:
+			blame, f.Rule.Free = leg.BlameNobody, true // it is not picked for this model any more
+		case catalog.Unclear:
+			blame = leg.BlameNobody
+		}
+	}
+	switch blame {
 	case leg.BlameEject:
 		t.s.Health.Eject(in, "cannot connect: "+f.Err.Error())
 	case leg.BlameStrike:
