@@ -16,7 +16,7 @@ func TestMembershipTellsOfEtcd(t *testing.T) {
 	metrics.Membership{
 		Snapshot:  func() *instance.Snapshot { return instance.NewSnapshot(7, nil) },
 		InFlight:  func(func(instance.Key, int64)) {},
-		Available: func(instance.Key) bool { return true },
+		View: func(instance.Key) instance.View { return "" },
 		Picks: func(f func(instance.Role, string, uint64)) {
 			f(instance.Prefill, "session", 9)
 			f(instance.Prefill, "round_robin", 0)

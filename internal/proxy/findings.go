@@ -32,7 +32,7 @@ func unverified(snap *instance.Snapshot) map[string]string {
 // notices are what is not as it should be, in words, as /status shows it.
 func (p *app) notices() []string {
 	return slices.Concat(p.secure.Findings(), p.keyFindings(), notice.View{
-		Snapshot: p.watcher.Snapshot(), Available: p.tracker.Available, Connector: engines.Dialects(p.cfg.Connector), Counts: p.noticed,
+		Snapshot: p.watcher.Snapshot(), Available: p.tracker.Available, View: p.tracker.View, Why: opinion{p.tracker}.Why, Connector: engines.Dialects(p.cfg.Connector), Counts: p.noticed,
 		Deaf: p.unfollowed(), Blocks: engines.Blocks(p.cfg.Connector),
 	}.Words())
 }

@@ -39,6 +39,8 @@ type Options struct {
 	Sink    func(k instance.Key, e *policy.Engine) // nil: nothing is known of it any more
 	// Observe receives every reading; nil if there is none, or none any more.
 	Observe  func(k instance.Key, ranks []vllm.RankLoad)
+	// Check is called after each reading of Run, for what metrics do not show.
+	Check    func(ctx context.Context, in *instance.Instance)
 	Interval time.Duration // between two readings of one engine
 }
 
@@ -74,6 +76,7 @@ func (s *Scraper) Run(ctx context.Context) {
 			}
 			open.Go(func() {
 				s.Read(ctx, in)
+				s.o.Check(ctx, in)
 				<-room
 			})
 		}
