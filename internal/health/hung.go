@@ -148,6 +148,7 @@ func (w *progressWatch) check(now time.Time) bool {
 		return false
 	}
 	if w.tryOwn(now) {
+		t.pauses.remember(w.in.Address, frozen)
 		return true
 	}
 	w.tryPeers(now)

@@ -47,8 +47,8 @@ func (t *Tracker) Suspect(in *instance.Instance) {
 		return
 	}
 	r.suspected, r.silentSince = true, time.Now()
+	w := t.newWatch(in, r)
 	t.probes.work.Go(func() {
-		w := t.newWatch(in, r)
 		v, why := w.run()
 		t.conclude(w, v, why)
 	})

@@ -237,6 +237,9 @@ func (g *generation) step(ln *answer.Lane) (id int, text bool) {
 
 // inspect records what vLLM takes but no good proxy sends.
 func (g *generation) inspect() {
+	if strings.HasPrefix(g.r.Header.Get("X-Request-Id"), "pd-trial-") {
+		return // the proxy's own, which hands nothing over
+	}
 	role := g.life.server.opt.Role
 	report := func(what string) { g.life.count.Violate("%s engine, %s: %s", role, g.ID, what) }
 	if role != RoleBoth && g.r.Header.Get("X-Request-Id") == "" {
