@@ -194,10 +194,10 @@ func (w *progressWatch) tryOwn(now time.Time) (answered bool) {
 
 // renew returns the last trial of an instance, or another one when its result is old.
 func (w *progressWatch) renew(last *trial, in *instance.Instance, now time.Time) *trial {
-	if last != nil && (!last.ended() || now.Sub(last.began) < w.t.opts.ProbeTimeout) {
+	if last != nil && (!last.ended() || now.Sub(last.began) < trialInterval) {
 		return last
 	}
-	return w.t.try(in, max(w.t.opts.ProbeTimeout, 2*hungLimit))
+	return w.t.try(in, 2*hungLimit)
 }
 
 // tryPeers sends the same trial to some instances that could take the requests of this one.
@@ -207,7 +207,7 @@ func (w *progressWatch) tryPeers(now time.Time) {
 			w.heard[k], w.heardAt = heard, now
 		}
 	}
-	if w.peersAt.IsZero() || now.Sub(w.peersAt) >= w.t.opts.ProbeTimeout {
+	if w.peersAt.IsZero() || now.Sub(w.peersAt) >= trialInterval {
 		w.peersAt = now
 		clear(w.peers)
 		list, _ := (&peers{t: w.t, of: w.in}).list()

@@ -39,7 +39,7 @@ func (rc *recovery) run() {
 		}
 		// The trial lasts as long as the ejection, so that an engine that resumes answers it
 		// without waiting for the next one.
-		tr := t.try(in, max(t.opts.ProbeTimeout, rc.ejectionTime()))
+		tr := t.try(in, max(trialInterval, rc.ejectionTime()))
 		if _, ok = rc.wait(2*t.opts.MaxEjection, tr.done); !ok {
 			tr.cancel()
 			return
@@ -49,7 +49,7 @@ func (rc *recovery) run() {
 			rc.readmit()
 			return
 		case !ofNow || tr == last: // no result of this attempt
-			next = max(t.opts.ProbeInterval, t.opts.ProbeTimeout-time.Since(tr.began))
+			next = max(t.opts.ProbeInterval, trialInterval-time.Since(tr.began))
 			continue
 		}
 		last = tr

@@ -15,6 +15,9 @@ import (
 // an answer is no evidence about the engine's core.
 var ErrRefused = errors.New("trial refused")
 
+// trialInterval is the least time between the beginnings of two trials of one engine.
+const trialInterval = 5 * time.Second
+
 // The results of trials, for metrics.
 const (
 	TrialOK        = "ok"
@@ -61,14 +64,14 @@ func (tr *trial) passed() bool { return tr.ended() && tr.err == nil }
 // refused reports whether the trial was refused; see ErrRefused.
 func (tr *trial) refused() bool { return tr.ended() && errors.Is(tr.err, ErrRefused) }
 
-// try returns the trial of an engine that is under way or began less than ProbeTimeout ago, or
+// try returns the trial of an engine that is under way or began less than trialInterval ago, or
 // starts one, which fails after limit.
 func (t *Tracker) try(in *instance.Instance, limit time.Duration) *trial {
 	t.trials.mu.Lock()
 	defer t.trials.mu.Unlock()
 	now := time.Now()
 	maps.DeleteFunc(t.trials.byAddress, func(_ string, tr *trial) bool {
-		return tr.ended() && now.Sub(tr.began) >= t.opts.ProbeTimeout
+		return tr.ended() && now.Sub(tr.began) >= trialInterval
 	})
 	if tr := t.trials.byAddress[in.Address]; tr != nil {
 		return tr

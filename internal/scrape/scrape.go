@@ -38,7 +38,7 @@ type Options struct {
 	Asker   Asker
 	Sink    func(k instance.Key, e *policy.Engine) // nil: nothing is known of it any more
 	// Observe receives every reading; nil if there is none, or none any more.
-	Observe  func(k instance.Key, ranks []vllm.RankLoad)
+	Observe func(k instance.Key, ranks []vllm.RankLoad)
 	// Check is called after each reading of Run, for what metrics do not show.
 	Check    func(ctx context.Context, in *instance.Instance)
 	Interval time.Duration // between two readings of one engine
