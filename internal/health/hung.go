@@ -43,7 +43,7 @@ const (
 	leastPrefillRate = 10
 	// longestPause bounds a pause that is remembered: a longer one was a hang, and the
 	// instance gets no more time when it happens again.
-	longestPause = 15 * time.Second
+	longestPause = 10 * time.Second
 )
 
 // progressWatch follows an instance whose legs wait until its core makes progress, or it is

@@ -17,7 +17,7 @@ var ErrNoRoute = errors.New("no such route")
 
 // CheckSuspended asks an engine whether it sleeps or is paused. While it is, it is not picked,
 // and asked again every MaxProbeInterval. An engine without the routes is asked once in each
-// incarnation.
+// incarnation. vLLM's API server asks the core, so a hung core does not answer: no evidence.
 func (t *Tracker) CheckSuspended(ctx context.Context, in *instance.Instance) {
 	if t.opts.Suspended == nil || t.cores.withoutRoutes(in) {
 		return

@@ -69,7 +69,7 @@ func admittedOneByOne(s *Scheduler, ix *index, list *candidates, r *Request) (al
 // and the whole list where it may.
 func TestAdmitted(t *testing.T) {
 	t.Parallel()
-	rng := rand.New(rand.NewPCG(5, 8))
+	rng, asleep := rand.New(rand.NewPCG(5, 8)), rand.New(rand.NewPCG(5, 9))
 	seen := map[string]int{}
 	for round := range 1500 {
 		var all []*instance.Instance
@@ -99,7 +99,7 @@ func TestAdmitted(t *testing.T) {
 			if rng.IntN(6) == 0 {
 				k.Address = "gone" + k.Address
 			}
-			sick[k] = struct{ out, hard, suspended bool }{rng.IntN(4) > 0, rng.IntN(2) == 0, rng.IntN(6) == 0}
+			sick[k] = struct{ out, hard, suspended bool }{rng.IntN(4) > 0, rng.IntN(2) == 0, asleep.IntN(6) == 0}
 		}
 		s := New(Options{
 			Source: &fixed{instance.NewSnapshot(1, all)}, Health: sick,

@@ -76,7 +76,7 @@ func (s *Scraper) Run(ctx context.Context) {
 			}
 			open.Go(func() {
 				s.Read(ctx, in)
-				s.o.Check(ctx, in)
+				s.check(ctx, in)
 				<-room
 			})
 		}
@@ -109,6 +109,13 @@ func until(ctx context.Context, at time.Time) bool {
 	case <-timer.C:
 		return true
 	}
+}
+
+// check bounds Options.Check: an engine that hangs must not delay the readings of others.
+func (s *Scraper) check(ctx context.Context, in *instance.Instance) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	s.o.Check(ctx, in)
 }
 
 // Read reads the metrics of an engine once, in addition to the readings of Run.

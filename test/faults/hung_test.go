@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -101,6 +103,78 @@ func TestFault03_SuspendedEngine(t *testing.T) {
 	if p.saw(n.Address, instance.Ejected) {
 		t.Error("a suspended engine was ejected")
 	}
+}
+
+// Long work is no hang: a prompt of a minute alone on a prefill instance, requests that wait
+// for minutes in an engine's queue, a core that stops for some seconds as for a grammar, and
+// engines that report nothing of their cores. No instance is ejected, and all requests are
+// served.
+func TestFault03_LongWorkIsNotHung(t *testing.T) {
+	longform.Test(t)
+	row(t, 3)
+	for name, c := range map[string]struct {
+		engines  []string
+		requests int
+		prompt   int // words
+		tokens   int
+		pause    bool // of a decode instance, 4 s
+	}{
+		"a prompt of a minute": {engines: []string{"--prefill-rate", "200"}, requests: 1, prompt: 12_000, tokens: 4},
+		"150 s in a queue":     {engines: []string{"--max-num-seqs", "1", "--itl", "100ms"}, requests: 10, prompt: 10, tokens: 400},
+		"a grammar":            {engines: []string{"--itl", "50ms"}, requests: 8, prompt: 10, tokens: 200, pause: true},
+		"--disable-log-stats":  {engines: []string{"--disable-log-stats", "--itl", "50ms"}, requests: 4, prompt: 10, tokens: 200, pause: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			etcd := testkit.StartEtcdProcess(t)
+			r := build(t, plan{
+				etcd: []string{etcd.Endpoint()}, ttl: longer, engineArgs: c.engines,
+				proxyArgs: []string{"--prefill-timeout", "10m", "--decode-first-byte-timeout", "10m"},
+			})
+			p := r.startPool()
+			var wg sync.WaitGroup
+			for i := range c.requests {
+				wg.Go(func() {
+					if err := streamAll(t.Context(), r.url(), fmt.Sprintf("request %d%s", i, strings.Repeat(" word", c.prompt)), c.tokens); err != nil {
+						t.Errorf("request %d: %v", i, err)
+					}
+				})
+			}
+			if c.pause {
+				wait(t, 2*time.Second)
+				post(t, r.decode[0], "/fake/core", coreHung)
+				wait(t, 4*time.Second)
+				post(t, r.decode[0], "/fake/core", coreRuns)
+			}
+			wg.Wait()
+			p.end()
+			for _, n := range r.nodes() {
+				if p.saw(n.Address, instance.Ejected) {
+					t.Errorf("%s was ejected", n.Address)
+				}
+			}
+		})
+	}
+}
+
+// streamAll sends a request without a time limit of its own, and reads its stream to the end.
+func streamAll(ctx context.Context, url, prompt string, tokens int) error {
+	body := fmt.Appendf(nil, `{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true,"stream":true}`, harness.Model, prompt, tokens)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && (resp.StatusCode != http.StatusOK || !bytes.HasSuffix(text, []byte("data: [DONE]\n\n"))) {
+		err = fmt.Errorf("%s: %.200s", resp.Status, text)
+	}
+	return err
 }
 
 // metricsOf reads the metrics of a proxy.
