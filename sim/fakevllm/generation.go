@@ -159,6 +159,9 @@ func (g *generation) run() {
 		g.fail(e)
 		return
 	}
+	if g.Stream && g.work.Core.Held() {
+		g.beginStream() // the API server does so before the core has seen the request
+	}
 	if !g.work.Queue(g.Prompts, g.CacheSalt) {
 		g.work.Core.Stats.Abort.Add(1)
 		g.aborted()
