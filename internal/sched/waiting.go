@@ -208,7 +208,7 @@ func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 		}
 		in := c.waiting.waitingSinceBefore(now.Add(-g.opts.SilentAfter))
 		if in == nil && c.entry(instance.Prefill).Load() == nil {
-			in = c.entry(instance.Decode).Load() // its legs in flight are committed streams
+			in = c.entry(instance.Decode).Load() // committed streams wait for bytes, too
 		}
 		ask := in != nil && now.Sub(l.since) >= g.opts.SilentAfter
 		if ask && now.Sub(l.asked) >= g.opts.SilentAfter && g.opts.Silent != nil {
