@@ -98,6 +98,9 @@ type Instance struct {
 	// proxy's own probe found them.
 	Verified bool
 
+	// Learned reports that the models are those of a probe: the record names none.
+	Learned bool
+
 	// As in the etcd key-value. Lease 0 means static.
 	Lease          int64
 	CreateRevision int64

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 )
@@ -148,7 +149,7 @@ func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key
 	}
 	fit := map[instance.Key]bool{}
 	var order []string
-	for _, in := range sel.Filter(SeenByProxies(snap, proxies)).All() {
+	for _, in := range sel.Filter(lease.Seen(snap, proxies)).All() {
 		if !fit[in.Key] {
 			order = append(order, in.Address)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
@@ -86,7 +87,7 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role) error 
 	if err != nil {
 		return s.Hint(err)
 	}
-	snap = sel.Filter(only(session.SeenByProxies(snap, proxies), roles))
+	snap = sel.Filter(only(lease.Seen(snap, proxies), roles))
 	removed := []Removal{}
 	if len(sel) == 0 {
 		removed = removedOf(removals, roles)

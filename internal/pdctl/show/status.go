@@ -140,7 +140,7 @@ func status(ctx context.Context, s *session.Session) error {
 		rep.Notes = append(rep.Notes, "load digests: "+instance.Printable(err.Error(), 200))
 	}
 	told := loadReports(loads)
-	rep.Counts = counts(session.SeenByProxies(snap, proxies))
+	rep.Counts = counts(lease.Seen(snap, proxies))
 	for _, p := range proxies {
 		rep.Proxies = append(rep.Proxies, proxyReport{
 			ID: instance.Printable(p.ID, 64), Address: instance.Printable(p.Address, 100),
