@@ -51,6 +51,9 @@ func (i *Instance) Status() string {
 	return string(i.Record.State)
 }
 
+// NothingServed ends the sentence in which a proxy reports that it can serve no request.
+const NothingServed = ": nothing is served"
+
 // CanServe reports whether a proxy with this opinion sends requests to the instance. For a
 // slow instance, or one that is ejected and still accepts connections, this means only
 // while no better one is left.

@@ -39,23 +39,16 @@ type View struct {
 	Deaf map[string]string
 }
 
-// nothingServed ends the sentence of NotServing. pdctl recognizes by it the notices of
-// proxies that do not publish the sentence itself.
-const nothingServed = "nothing is served"
-
-// IsNotServing reports whether a notice is a sentence of NotServing.
-func IsNotServing(text string) bool { return strings.HasSuffix(text, ": "+nothingServed) }
-
 // NotServing returns why this proxy can serve no request at all, in a sentence, or "" if it
 // can serve some: a decode instance can be used, and without a fallback also a prefill
 // instance that can be paired with it.
 func (v View) NotServing() string {
 	decode := v.usable(instance.Decode)
 	if len(decode) == 0 && v.Snapshot.Revision == 0 {
-		return "the membership has not been read yet: " + nothingServed
+		return "the membership has not been read yet" + instance.NothingServed
 	}
 	if len(decode) == 0 {
-		return v.unusable(instance.Decode, nothingServed)
+		return v.unusable(instance.Decode, instance.NothingServed)
 	}
 	if v.Fallback {
 		return ""
@@ -63,9 +56,9 @@ func (v View) NotServing() string {
 	prefill := v.usable(instance.Prefill)
 	switch {
 	case len(prefill) == 0:
-		return v.unusable(instance.Prefill, nothingServed)
+		return v.unusable(instance.Prefill, instance.NothingServed)
 	case !v.canPair(prefill, decode):
-		return "no prefill instance can be paired with a decode instance, and --fallback is none: " + nothingServed
+		return "no prefill instance can be paired with a decode instance, and --fallback is none" + instance.NothingServed
 	}
 	return ""
 }
@@ -119,7 +112,7 @@ func (v View) Words() []string {
 		say("%s", text)
 	}
 	if len(prefill) == 0 && v.Fallback && v.registered(instance.Prefill) {
-		say("%s", v.unusable(instance.Prefill, "decode computes every prompt"))
+		say("%s", v.unusable(instance.Prefill, ": decode computes every prompt"))
 	}
 	if len(prefill) > 0 && len(decode) > 0 {
 		v.unpaired(prefill, decode, say)
@@ -185,9 +178,9 @@ func (v View) unusable(role instance.Role, consequence string) string {
 		}
 	}
 	if n == 0 {
-		return fmt.Sprintf("no %s instance is registered: %s", role, consequence)
+		return fmt.Sprintf("no %s instance is registered%s", role, consequence)
 	}
-	return fmt.Sprintf("%s registered, but none can be used (%s): %s", instances(n, role), listed(states, func(name string) string { return name }), consequence)
+	return fmt.Sprintf("%s registered, but none can be used (%s)%s", instances(n, role), listed(states, func(name string) string { return name }), consequence)
 }
 
 // status returns the word for why an instance cannot be used.

@@ -169,7 +169,7 @@ func TestNotServing(t *testing.T) {
 				Opinion:   func(k instance.Key) instance.Opinion { return tc.out[k.Address] },
 				Connector: func(i *instance.Instance) string { return i.Record.Connector },
 			}
-			if got := v.NotServing(); got != tc.noPair || (got != "") != notice.IsNotServing(got) {
+			if got := v.NotServing(); got != tc.noPair || (got != "") != strings.HasSuffix(got, instance.NothingServed) {
 				t.Errorf("without a fallback: %q, want %q", got, tc.noPair)
 			}
 			v.Fallback = true

@@ -43,7 +43,7 @@ func TestAddListRemove(t *testing.T) {
 	}
 	first := got.Instances[0]
 	want := instance.Listing{
-		Role: instance.Prefill, Address: p, State: instance.Ready, Static: true, ID: first.ID,
+		Role: instance.Prefill, Address: p, Status: "ready", State: instance.Ready, Static: true, ID: first.ID,
 		Models: []string{"org/m"}, Connector: "nixl", Source: "admin", Version: "0.12.0", Revision: first.Revision,
 	}
 	if d := cmp.Diff(want, first); d != "" {
@@ -163,7 +163,7 @@ func TestAddWait(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	_, out, _ := r.run("get", "decode/"+dead)
-	if !strings.HasPrefix(out, "pending\n  key       /pd/pending/decode/"+dead+"\n") || !strings.Contains(out, `"model":"m"`) {
+	if !strings.HasPrefix(out, "state     pending\nreason    waits for the instance to answer\n\npending\n  key       /pd/pending/decode/"+dead+"\n") || !strings.Contains(out, `"model":"m"`) {
 		t.Errorf("get:\n%s", out)
 	}
 	// A pending add with a limit has a lease; another wait replaces the first.

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -210,6 +211,10 @@ func ReadProxies(l schema.Layout, kvs []*mvccpb.KeyValue) []ProxyPresence {
 		for k, r := range p.Instances {
 			r.View = instance.View(instance.Printable(string(r.View), 32))
 			p.Instances[k] = r
+		}
+		if i := slices.IndexFunc(p.Notices, isNotServing); i >= 0 { // also of releases without NotServing
+			p.NotServing = cmp.Or(p.NotServing, instance.Printable(p.Notices[i], 500))
+			p.Notices = slices.DeleteFunc(p.Notices, isNotServing)
 		}
 		p.Notices = p.Notices[:min(len(p.Notices), 16)]
 		for i, text := range p.Notices {

@@ -98,7 +98,11 @@ func TestPresenceSaysFindings(t *testing.T) {
 	unverified := map[string]string{}
 	p := lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: l, ID: "p1", TTL: time.Hour, Interval: 10 * time.Millisecond, Connector: "nixl",
-		Report: func() lease.Report { mu.Lock(); defer mu.Unlock(); return lease.Report{Unverified: maps.Clone(unverified)} },
+		Report: func() lease.Report {
+			mu.Lock()
+			defer mu.Unlock()
+			return lease.Report{Unverified: maps.Clone(unverified)}
+		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

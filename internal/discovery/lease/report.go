@@ -26,7 +26,8 @@ type Report struct {
 	LeftOut int `json:"instances_left_out,omitempty"`
 	// NotServing is why the proxy can serve no request, "" if it can.
 	NotServing string `json:"not_serving,omitempty"`
-	// Notices are problems of the fleet, in sentences.
+	// Notices are problems of the fleet, in sentences. That of NotServing is one of them as
+	// written, and is not as read.
 	Notices []string `json:"notices,omitempty"`
 }
 
@@ -114,6 +115,9 @@ func (r Report) settled(published *Report) Report {
 	}
 	return r
 }
+
+// isNotServing reports whether a notice says that the proxy serves nothing.
+func isNotServing(text string) bool { return strings.HasSuffix(text, instance.NothingServed) }
 
 // alike reports whether two reports differ in numbers at most.
 func (r *Report) alike(o *Report) bool {
@@ -234,6 +238,16 @@ func passedOverBy(in *instance.Instance, proxies []ProxyPresence) (by objections
 func (p *ProxyPresence) about(in *instance.Instance) (InstanceReport, bool) {
 	r, ok := p.Instances[in.Key.String()]
 	return r, ok && p.Applied >= in.ModRevision
+}
+
+// Opinion returns why a proxy does not use an instance, and what it finds wrong with one that
+// it uses, both printable. Both are "" if it reports nothing about the instance.
+func (p *ProxyPresence) Opinion(k instance.Key) (view instance.View, reason string) {
+	if why, no := p.Unverified[k.String()]; no {
+		return instance.Unverified, instance.Printable(why, 300)
+	}
+	r := p.Instances[k.String()]
+	return r.View, instance.Printable(r.Reason, 300)
 }
 
 // learn completes the record of an instance with the models and the version that a proxy

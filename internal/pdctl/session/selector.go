@@ -11,7 +11,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 )
 
 // Selector picks instances by what is known of them: all of its terms must fit.
@@ -33,7 +32,7 @@ const (
 func states() []string {
 	return []string{
 		string(instance.Starting), string(instance.Ready), string(instance.Draining), string(instance.Down),
-		string(instance.Pending), string(instance.Unverified), string(instance.Rejected),
+		string(instance.Pending), string(instance.Unverified), string(instance.Ejected), string(instance.Rejected),
 		string(instance.Drain), string(instance.Cordon), string(instance.Removed),
 	}
 }
@@ -98,7 +97,7 @@ func (t term) fits(in *instance.Instance) bool {
 	case byRole:
 		return string(in.Role) == t.value
 	case byState:
-		return output.Effective(in) == t.value
+		return in.Status() == t.value
 	case byModel: // the last part of a name is enough, as for --model
 		return (&instance.Facts{Models: in.Record.Models}).Serves(t.value, false)
 	}

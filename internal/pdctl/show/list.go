@@ -95,9 +95,7 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role) error 
 	if s.Out.Structured() {
 		out := listing{Revision: snap.Revision, Instances: []instance.Listing{}, Removed: removed}
 		for _, in := range snap.All() {
-			l := in.List()
-			l.Warning = in.Warning(session.DefaultConnector(proxies))
-			out.Instances = append(out.Instances, l)
+			out.Instances = append(out.Instances, in.Listed(session.DefaultConnector(proxies)))
 		}
 		return s.Out.Write(out)
 	}
