@@ -111,7 +111,7 @@ func (v View) Words() []string {
 	if text := v.NotServing(); text != "" {
 		say("%s", text)
 	}
-	if len(prefill) == 0 && v.Fallback && v.registered(instance.Prefill) {
+	if len(prefill) == 0 && len(decode) > 0 && v.Fallback && v.registered(instance.Prefill) {
 		say("%s", v.unusable(instance.Prefill, ": decode computes every prompt"))
 	}
 	if len(prefill) > 0 && len(decode) > 0 {

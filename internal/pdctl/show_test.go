@@ -189,8 +189,8 @@ func TestNothingIsServed(t *testing.T) {
 	t.Parallel()
 	const sentence = "1 decode instance is registered, but none can be used (1 ejected): nothing is served"
 	for name, proxy := range map[string]string{
-		"this release":    `{"v":1,"applied":99,"address":"a:1","unverified":{},"instances":{},"not_serving":"` + sentence + `","notices":["` + sentence + `"]}`,
-		"an older proxy":  `{"v":1,"applied":99,"address":"a:1","unverified":{},"notices":["` + sentence + `"]}`,
+		"this release":        `{"v":1,"applied":99,"address":"a:1","unverified":{},"instances":{},"not_serving":"` + sentence + `","notices":["` + sentence + `"]}`,
+		"an older proxy":      `{"v":1,"applied":99,"address":"a:1","unverified":{},"notices":["` + sentence + `"]}`,
 		"with another notice": `{"v":1,"applied":99,"address":"a:1","unverified":{},"notices":["` + sentence + `","another notice"]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
