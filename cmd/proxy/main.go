@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy"
 	"github.com/pdmesh/pdmesh/internal/proxy/memory"
 	"github.com/pdmesh/pdmesh/internal/proxy/selfcheck"
+	"github.com/pdmesh/pdmesh/internal/settings"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
@@ -34,7 +35,7 @@ func main() {
 	}
 	logging.OutliveReader()
 	cli.Main(func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-		return run(ctx, args, os.LookupEnv, stdout, stderr)
+		return run(cli.WithVariables(ctx, os.Environ()), args, settings.LookupEnv, stdout, stderr)
 	})
 }
 

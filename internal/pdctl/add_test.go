@@ -54,7 +54,7 @@ func TestAddListRemove(t *testing.T) {
 		t.Errorf("list decode:\n%s", table)
 	}
 
-	r.want(0, "prefill/"+p+": removed\n", "remove", "prefill", p, "--reason", "test")
+	r.want(0, removed("prefill", p), "remove", "prefill", p, "--reason", "test")
 	r.want(1, "prefill/"+p+": failed: there is no such instance; see pdctl list\n", "remove", "prefill", p)
 	if got := r.listings(); len(got.Instances) != 1 {
 		t.Errorf("after removal: %+v", got)
@@ -172,7 +172,7 @@ func TestAddWait(t *testing.T) {
 	if !strings.Contains(out, `"granted_ttl": 600`) {
 		t.Errorf("get:\n%s", out)
 	}
-	r.want(0, "decode/"+dead+": removed\n", "remove", "decode", dead)
+	r.want(0, removed("decode", dead), "remove", "decode", dead)
 	if n := pendings(r); n != 0 {
 		t.Errorf("%d pending after removal", n)
 	}
