@@ -79,7 +79,7 @@ func (d *Deps) addHealthRoutes(e *gin.Engine) {
 	e.GET("/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
 	e.GET("/readyz", d.readyz)
 	e.GET("/version", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"version": d.Version}) })
-	e.GET("/", d.index)
+	e.GET("/", func(c *gin.Context) { d.index(c, e.Routes()) })
 }
 
 func (d *Deps) status(c *gin.Context) {
