@@ -19,6 +19,9 @@ func (r *Registrar) followOverride(ctx context.Context, k instance.Key) {
 	for tries := 0; ctx.Err() == nil; {
 		start := time.Now()
 		err := r.watchOverride(ctx, k)
+		if ctx.Err() != nil {
+			return
+		}
 		if tries++; time.Since(start) > etcd.GoodTime {
 			tries = 0
 		}
