@@ -41,6 +41,8 @@ func TestBadValues(t *testing.T) {
 		{"policy", "--policy best", []string{"--policy: \"best\": no such policy; use round_robin, random, least_loaded"}},
 		{"policies of the roles", "--prefill-policy p2c --decode-policy lru", []string{"--prefill-policy: \"p2c\"", "--decode-policy: \"lru\"", "power_of_two"}},
 		{"policy of both, once", "--policy=a --decode-policy=b", []string{"--policy: \"a\"", "--decode-policy: \"b\""}},
+		{"index memory tiny", "--index-memory 1000", []string{"--index-memory: 1000 is out of range; use 1MiB to 1TiB"}},
+		{"index memory huge", "--index-memory 2048GiB", []string{"--index-memory:", "1MiB to 1TiB"}},
 		{"cache weight", "--cache-weight 0", []string{"--cache-weight: must be 1 or more"}},
 		{"collector without a scheme", "--otlp-endpoint 127.0.0.1:4318", []string{"--otlp-endpoint:", "http://127.0.0.1:4318"}},
 		{"collector by another scheme", "--otlp-endpoint grpc://127.0.0.1:4317", []string{"--otlp-endpoint:", "http://"}},

@@ -81,7 +81,7 @@ func usable(s *fakevllm.Server, id string) *instance.Instance {
 
 func follow(t *testing.T, m *members, guard netguard.Policy) (*kvfollow.Follower, *kvindex.Index) {
 	t.Helper()
-	x := kvindex.New(0)
+	x := kvindex.New(nil)
 	dialer := &net.Dialer{Control: guard.Control}
 	f := kvfollow.New(kvfollow.Options{
 		Index: x, Membership: m.snap.Load, Dial: dialer.DialContext, AskAgain: 10 * time.Millisecond,
@@ -230,7 +230,7 @@ func TestSecondServerOfAGroup(t *testing.T) {
 	in.Record.DPSize = 2
 	var m members
 	m.set(in)
-	x := kvindex.New(0)
+	x := kvindex.New(nil)
 	run(t, kvfollow.New(kvfollow.Options{Index: x, Membership: m.snap.Load, Ask: answers(by), Dial: new(net.Dialer).DialContext}))
 	testkit.Eventually(t, 20*time.Second, func() error {
 		first, second := x.Stats(kvindex.Target{Address: in.Address}), x.Stats(kvindex.Target{Address: in.Address, Rank: 1})
@@ -252,7 +252,7 @@ func TestFollower_DepartedEngineHangs(t *testing.T) {
 	first, second := usable(a, "one"), usable(b, "one")
 	m.set(first)
 	f := kvfollow.New(kvfollow.Options{
-		Index: kvindex.New(0), Membership: m.snap.Load, Ask: kvfollow.Sources(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}),
+		Index: kvindex.New(nil), Membership: m.snap.Load, Ask: kvfollow.Sources(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}),
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			if "tcp://"+address == hung {
 				dials <- struct{}{}

@@ -25,6 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvfollow"
 	"github.com/pdmesh/pdmesh/internal/kvindex"
@@ -84,7 +85,8 @@ type builder struct {
 	heard    *lmcacheNotices
 	guard    netguard.Policy
 	prober   engines.Prober
-	index    *kvindex.Index // nil: no policy asks for it
+	memory   *indexmem.Budget // of policies and of index
+	index    *kvindex.Index   // nil: no policy asks for it
 	counters *metrics.Metrics
 	handler  *forward.Handler
 }
@@ -161,12 +163,13 @@ func (b *builder) makeScheduler() error {
 	if err != nil {
 		return err
 	}
-	b.index = newKVIndex(b.cfg)
+	b.memory = indexmem.New(b.cfg.IndexMemory)
+	b.index = newKVIndex(b.cfg, b.memory)
 	b.sched = sched.New(sched.Options{
 		Source: b.watcher, Health: &b.tracker.Records, Connector: engines.Dialects(b.cfg.Connector), Build: engines.Builds(b.cfg), Blocks: engines.Blocks(b.cfg.Connector), Silent: b.tracker.Suspect,
 		PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
 		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: caches(b.index),
-		Placements: b.load.Placements,
+		Placements: b.load.Placements, Memory: b.memory,
 	})
 	b.load.Scheduler = b.sched
 	return nil
@@ -222,12 +225,12 @@ func (b *builder) registerMetrics() {
 		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks, Both: b.sched.Tally.Both, Elsewhere: b.sched.Tally.Elsewhere, Hits: b.sched.Loads.Hits, Available: b.tracker.Available,
 		Etcd: func() metrics.Etcd { return b.own.Metrics(b.watcher.Status()) },
 	}.Register(b.registry)
-	metrics.Load{Each: b.sched.Loads.Totals, EachRank: b.load.EachRank, Remembered: b.load.Remembered, Digests: b.load.Metrics}.Register(b.registry)
+	metrics.Load{Each: b.sched.Loads.Totals, EachRank: b.load.EachRank, Remembered: b.load.Remembered, Digests: b.load.Metrics, Memory: b.memory}.Register(b.registry)
 	b.secure.Metrics().Register(b.registry)
 	metrics.APIKeys{Ring: b.keys}.Register(b.registry)
 	metrics.Bodies{Memory: b.handler.BodyMemory}.Register(b.registry)
 	if b.kv != nil {
-		metrics.KVEvents{Status: b.kv.Status}.Register(b.registry)
+		metrics.KVEvents{Status: b.kv.Status, Queue: b.kv.Queue}.Register(b.registry)
 	}
 }
 

@@ -220,6 +220,7 @@ func (ri *roleIndex) apply(e *edits, about []string, known map[string]int) *role
 		if known[m] > 0 {
 			next.byModel[m] = ri.newList()
 		} else {
+			next.byModel[m].close()
 			delete(next.byModel, m)
 		}
 	}
@@ -247,6 +248,19 @@ func (ri *roleIndex) apply(e *edits, about []string, known map[string]int) *role
 		}
 	}
 	return next
+}
+
+// close drops what the policies of a list remember: no index will have it any more. A pick
+// that still uses an older index goes on without.
+func (c *candidates) close() {
+	if c == nil {
+		return
+	}
+	for i := range c.policies {
+		if m := c.policies[i].memory; m.Close != nil {
+			m.Close()
+		}
+	}
 }
 
 // equals tells that two lists share their items. Lists with equal items may not share them.

@@ -2,8 +2,10 @@ package sched_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -78,5 +80,43 @@ func TestZoneIsAmongThoseOfTheModel(t *testing.T) {
 	s.Loads.SetOthers(map[string]sched.Counts{"a:1": {InFlight: 10}, "a:2": {InFlight: 6}, "a:3": {InFlight: 6}})
 	if a, err := s.Pick(decode("a")); err != nil || a.Instance.Address != "a:1" {
 		t.Errorf("%v, %v: those of b, which are idle, were counted", a, err)
+	}
+}
+
+// The memory of the policies of a model is free when no instance lists the model any more.
+func TestMemoryOfModelsThatLeave(t *testing.T) {
+	t.Parallel()
+	kind, err := policy.Find(policy.DefaultPrefill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory := indexmem.New(0)
+	src := &source{}
+	src.set(inst(instance.Prefill, "a:1", serving("base", "adapter")))
+	s := sched.New(sched.Options{
+		Source: src, Health: sick{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		Policies: map[instance.Role]policy.Kind{instance.Prefill: kind}, Memory: memory,
+	})
+	pick := func(model string) {
+		t.Helper()
+		a, err := s.Pick(sched.Request{Role: instance.Prefill, Model: model, Prompt: []byte(strings.Repeat(model, 1000)), Alone: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Done()
+	}
+	pick("base")
+	base := memory.Used(indexmem.Prompts)
+	pick("adapter")
+	if used := memory.Used(indexmem.Prompts); base == 0 || used <= base {
+		t.Errorf("%d bytes, then %d", base, used)
+	}
+	src.set(inst(instance.Prefill, "a:1", serving("base")))
+	pick("base")
+	if used := memory.Used(indexmem.Prompts); used != base {
+		t.Errorf("%d bytes without the adapter, %d before it", used, base)
+	}
+	if r, ok := s.Remembered(instance.Prefill); !ok || int64(r.Memory) != base {
+		t.Errorf("%+v", r)
 	}
 }
