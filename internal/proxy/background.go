@@ -41,9 +41,6 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.writeStart(ctx) })
 	work.Go(func() { p.flags.Watch(ctx, p.log) })
 	work.Go(func() { p.keys.Watch(ctx) })
-	if p.access != nil {
-		work.Go(func() { p.access.Run(ctx) })
-	}
 	if p.board != nil {
 		work.Go(func() { p.board.Run(ctx) })
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/accesslog"
 	"github.com/pdmesh/pdmesh/internal/admin"
 	"github.com/pdmesh/pdmesh/internal/apikeys"
 	"github.com/pdmesh/pdmesh/internal/config"
@@ -66,8 +65,8 @@ type app struct {
 	keys     *apikeys.Ring // nil: clients need none
 	flags    *static.Instances
 	noticed  *notice.Counts
-	access   *accesslog.Log   // nil: off
-	board    *dashboard.Board // nil: off
+	access   *forward.AccessLog // nil: off
+	board    *dashboard.Board   // nil: off
 	stopping atomic.Bool
 	level    *logging.Level
 	started  chan struct{} // closed by awaitFirstAnswers

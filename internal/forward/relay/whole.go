@@ -47,6 +47,7 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 			head = r.Whole(head)
 		}
 		length = int64(len(head))
+		a.noteWhole(head)
 	}
 	a.sendHeader(resp, length)
 	if !a.write(head) {
