@@ -49,6 +49,8 @@ func TestBadValues(t *testing.T) {
 		{"traces in per cent", "--trace-sample 5", []string{"--trace-sample:", "from 0 to 1"}},
 		{"traces in words", "--trace-sample all", []string{"--trace-sample:", "from 0 to 1"}},
 		{"traces, no number", "--trace-sample NaN", []string{"--trace-sample:", "from 0 to 1"}},
+		{"models in metrics", "--metrics-models 10001", []string{"--metrics-models: 10001 is out of range; use 0 to 10000"}},
+		{"models in metrics, negative", "--metrics-models=-1", []string{"--metrics-models:", "0 to 10000"}},
 		{"log level", "--log-level loud", []string{"--log-level:", "error, warn, info"}},
 		{"log format", "--log-format xml", []string{"--log-format:", "text or json"}},
 		{"digests that are old before the next", "--load-interval 4s", []string{"--load-interval:", "20ms to 3s"}},

@@ -61,6 +61,7 @@ type app struct {
 	upstream upstream.Client
 	tracer   *tracing.Tracer // nil: off
 	registry *prometheus.Registry
+	counters *metrics.Metrics
 	secure   *secure.Certificates
 	keys     *apikeys.Ring // nil: clients need none
 	flags    *static.Instances
@@ -78,16 +79,15 @@ type app struct {
 // builder holds what the steps of build hand to each other.
 type builder struct {
 	*app
-	own      *etcd.Handle
-	layout   schema.Layout
-	address  string // the proxy's own
-	heard    *lmcacheNotices
-	guard    netguard.Policy
-	prober   engines.Prober
-	memory   *indexmem.Budget // of policies and of index
-	index    *kvindex.Index   // nil: no policy asks for it
-	counters *metrics.Metrics
-	handler  *forward.Handler
+	own     *etcd.Handle
+	layout  schema.Layout
+	address string // the proxy's own
+	heard   *lmcacheNotices
+	guard   netguard.Policy
+	prober  engines.Prober
+	memory  *indexmem.Budget // of policies and of index
+	index   *kvindex.Index   // nil: no policy asks for it
+	handler *forward.Handler
 }
 
 // build wires the parts. Each step needs what the steps before it have made; nothing runs
@@ -195,7 +195,7 @@ func (b *builder) openConnections() error {
 // makeForwarder makes the handler of the requests that engines answer, and its counters.
 func (b *builder) makeForwarder() error {
 	b.registry = prometheus.NewRegistry()
-	b.counters = metrics.New(b.registry, version.String())
+	b.counters = metrics.New(b.registry, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
 	options := forward.Options{
 		Notifications: b.heard.asker, Notified: b.cfg.LMCacheNotifyTimeout,
 		Picker: freshPicker{b.sched, b.watcher, b.started, new(atomic.Bool)}, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
