@@ -163,15 +163,15 @@ func (b *Budget) evict(k Kind, bytes int64) {
 // members. The caller holds mu.
 func (b *Budget) sweep(k Kind) bool {
 	now := b.Now()
-	oldest, any := now, false
+	oldest, some := now, false
 	for _, e := range b.members[k] {
 		if tick, ok := e.Oldest(); ok {
-			any = true
+			some = true
 			if Before(tick, oldest) {
 				oldest = tick
 			}
 		}
 	}
 	b.next, b.until = 0, oldest+(now-oldest)/share
-	return any
+	return some
 }

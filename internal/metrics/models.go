@@ -40,8 +40,8 @@ type models struct {
 // modelSeries are the series of one model.
 type modelSeries struct {
 	label                 string
-	used                  atomic.Bool // it has a request
-	listed                bool        // an instance has listed it; guarded by models.mu
+	used                  atomic.Bool                   // it has a request
+	listed                bool                          // an instance has listed it; guarded by models.mu
 	requests              map[string]prometheus.Counter // by outcome
 	input, cached, output prometheus.Counter
 	firstToken, perOut    *histogram.Histogram
