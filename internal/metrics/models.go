@@ -98,6 +98,8 @@ func (m *models) done(e *forward.Entry) {
 	}
 	if c := s.requests[e.Outcome]; c != nil {
 		c.Inc()
+	} else {
+		m.requests.WithLabelValues(s.label, e.Outcome).Inc()
 	}
 	s.input.Add(float64(e.Input))
 	s.cached.Add(float64(e.Cached))

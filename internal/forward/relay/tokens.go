@@ -42,13 +42,14 @@ func (a *Answer) noteWhole(answer []byte) {
 	}
 }
 
-// Prompted adds what the prefill instance has reported, where the answer itself reports
-// nothing.
+// Prompted adds what the prefill instance has reported; 0 if it has reported nothing. A decode
+// instance counts the whole prompt as cached.
 func (a *Answer) Prompted(input, cached int) {
+	if input == 0 {
+		return
+	}
+	a.Tokens.Cached = cached
 	if a.Tokens.Input == 0 {
 		a.Tokens.Input = input
-	}
-	if a.Tokens.Cached == 0 {
-		a.Tokens.Cached = cached
 	}
 }
