@@ -17,19 +17,23 @@ type Tokens struct {
 }
 
 // MayReport is a fast test whether an event, or several, may report something: every event
-// of a stream passes it. Engines write a null until they have a reason.
+// of a stream passes it. Engines write a null until they have a reason. It looks for
+// underscores, of which an event has a few, and quotes would be many.
 func MayReport(b []byte) bool {
-	if bytes.Contains(b, []byte(`"usage":`)) {
-		return true
-	}
-	const name = `_reason":`
+	const tokens, reason = `tokens":`, `reason":`
 	for {
-		i := bytes.Index(b, []byte(name))
-		if i < 0 {
+		i := bytes.IndexByte(b, '_')
+		if i < 0 || len(b)-i <= len(reason) {
 			return false
 		}
-		if b = bytes.TrimLeft(b[i+len(name):], " "); len(b) > 0 && b[0] == '"' {
+		b = b[i+1:]
+		switch string(b[:len(reason)]) {
+		case tokens:
 			return true
+		case reason:
+			if value := bytes.TrimLeft(b[len(reason):], " "); len(value) > 0 && value[0] == '"' {
+				return true
+			}
 		}
 	}
 }
