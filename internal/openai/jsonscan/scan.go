@@ -1,10 +1,6 @@
 package jsonscan
 
-import (
-	"fmt"
-
-	"github.com/pdmesh/pdmesh/internal/openai/strscan"
-)
+import "fmt"
 
 // MaxDepth bounds nesting; vLLM's own parser gives up near 1000 levels.
 const MaxDepth = 512
@@ -135,10 +131,10 @@ func Digits(b []byte, i int) int {
 
 // str checks the string whose opening quote is at i.
 func (s *Scanner) str(i int) (int, error) {
-	if n := strscan.Short(s.Text[i+1:]); n >= 0 {
+	if n := shortText(s.Text[i+1:]); n >= 0 {
 		return i + n + 2, nil
 	}
-	n, ascii := strscan.Text(s.Text[i+1:])
+	n, ascii := text(s.Text[i+1:])
 	end := i + 1 + n
 	if ascii && end < len(s.Text) && s.Text[end] == '"' {
 		return end + 1, nil

@@ -10,12 +10,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
-	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
 
 // badJSON is the answer to a body that could not be read.
 func badJSON(body []byte, err error) *openai.Error {
-	if !utf8scan.Valid(body) {
+	if !utf8.Valid(body) {
 		return &openai.Error{Status: http.StatusBadRequest, Message: "There was an error parsing the body", Final: true}
 	}
 	var e *jsonscan.Error

@@ -2,11 +2,11 @@ package request
 
 import (
 	"errors"
+	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
-	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
 
 // maxTopLevel bounds the fields of a request, so that a hostile body cannot
@@ -75,7 +75,7 @@ func (r *Scanned) scan() error {
 	if end = s.Space(end); end != len(r.Body) {
 		return badJSON(r.Body, jsonscan.ErrorAt(end, jsonscan.ExtraData))
 	}
-	if !utf8scan.Valid(r.Body[s.High:s.HighEnd]) {
+	if !utf8.Valid(r.Body[s.High:s.HighEnd]) {
 		return badJSON(r.Body, errNotUTF8)
 	}
 	return nil
@@ -91,7 +91,7 @@ func (r *Scanned) noObject(s *jsonscan.Scanner) error {
 	switch end = s.Space(end); {
 	case end != len(r.Body):
 		return badJSON(r.Body, jsonscan.ErrorAt(end, jsonscan.ExtraData))
-	case !utf8scan.Valid(r.Body):
+	case !utf8.Valid(r.Body):
 		return badJSON(r.Body, errNotUTF8)
 	case jsonscan.IsNull(raw):
 		return pydantic.Invalid("", "None", pydantic.ErrMissing) // as if there were no body

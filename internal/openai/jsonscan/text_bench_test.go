@@ -1,4 +1,4 @@
-package strscan
+package jsonscan
 
 import (
 	"strings"
@@ -30,23 +30,15 @@ func texts() []struct{ name, text string } {
 
 func BenchmarkText(b *testing.B) {
 	for _, tc := range texts() {
-		text := []byte(tc.text + `"}],"temperature":0,"max_tokens":1}`)
+		body := []byte(tc.text + `"}],"temperature":0,"max_tokens":1}`)
 		want := len(tc.text)
-		for _, side := range []struct {
-			name string
-			f    func([]byte) int
-		}{
-			{"words", func(b []byte) int { n, _ := words(b, 0, len(b)); return n }},
-			{"text", func(b []byte) int { n, _ := Text(b); return n }},
-		} {
-			b.Run(tc.name+"/"+side.name, func(b *testing.B) {
-				b.SetBytes(int64(want))
-				for b.Loop() {
-					if n := side.f(text); n != want {
-						b.Fatal(n)
-					}
+		b.Run(tc.name, func(b *testing.B) {
+			b.SetBytes(int64(want))
+			for b.Loop() {
+				if n, _ := text(body); n != want {
+					b.Fatal(n)
 				}
-			})
-		}
+			}
+		})
 	}
 }

@@ -1,4 +1,4 @@
-package strscan
+package jsonscan
 
 import (
 	"bytes"
@@ -8,13 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
-
-// plain is Text byte by byte.
+// plain is text byte by byte.
 func plain(b []byte) (n int, ascii bool) {
 	ascii = true
 	for n < len(b) {
@@ -39,33 +36,19 @@ func plain(b []byte) (n int, ascii bool) {
 	return n, ascii
 }
 
-// check holds Text and its parts against plain.
+// check compares text and shortText with plain.
 func check(t *testing.T, b []byte) {
 	t.Helper()
 	want, wantASCII := plain(b)
-	if n, ascii := Text(b); n != want || ascii != wantASCII {
-		t.Fatalf("Text(%q) = %d, %v; want %d, %v", b, n, ascii, want, wantASCII)
+	if n, ascii := text(b); n != want || ascii != wantASCII {
+		t.Fatalf("text(%q) = %d, %v; want %d, %v", b, n, ascii, want, wantASCII)
 	}
-	if n := Short(b); n >= 0 && (n != want || !wantASCII || b[n] != '"') || n < 0 && len(b) >= 8 && want < 8 && wantASCII && b[want] == '"' && bytes.IndexByte(b[:want], '\\') < 0 {
-		t.Fatalf("Short(%q) = %d, want %d", b, n, want)
-	}
-	if n, high := words(b, 0, len(b)); n != want || (high&highBits == 0) != wantASCII {
-		t.Fatalf("words(%q) = %d, %#x; want %d, %v", b, n, high, want, wantASCII)
-	}
-	done, high := blocks(b)
-	if done > want || (wide() && done+64+5 < want) {
-		t.Fatalf("blocks(%q) = %d, text ends at %d", b, done, want)
-	}
-	n, ascii := plain(b[:done])
-	if n != done {
-		t.Fatalf("blocks(%q) = %d, which is within an escape", b, done)
-	}
-	if (high == 0) != ascii {
-		t.Fatalf("blocks(%q) = %d with high bits %#x", b, done, high)
+	if n := shortText(b); n >= 0 && (n != want || !wantASCII || b[n] != '"') || n < 0 && len(b) >= 8 && want < 8 && wantASCII && b[want] == '"' && bytes.IndexByte(b[:want], '\\') < 0 {
+		t.Fatalf("shortText(%q) = %d, want %d", b, n, want)
 	}
 }
 
-// special must find the first byte that needs a look, whatever stands around it.
+// special must find the first byte that needs a closer look, whatever its neighbours are.
 func TestSpecial(t *testing.T) {
 	t.Parallel()
 	check := func(w [8]byte) {
@@ -99,8 +82,8 @@ func TestSpecial(t *testing.T) {
 	}
 }
 
-// Every length, at every place beside the width of a register, with every kind of byte at every
-// place. What must come out is known without plain.
+// Every length, with every kind of byte at every position and alignment. The expected
+// result does not depend on plain.
 func TestEveryByteAtEveryPlace(t *testing.T) {
 	t.Parallel()
 	line := bytes.Repeat([]byte("p"), 64+200)
@@ -117,7 +100,7 @@ func TestEveryByteAtEveryPlace(t *testing.T) {
 					case c != ' ' && c != 0x7f:
 						want = at
 					}
-					if got, ascii := Text(b); got != want || ascii != wantASCII {
+					if got, ascii := text(b); got != want || ascii != wantASCII {
 						t.Fatalf("%#x at %d of %d, %d bytes off: %d, %v", c, at, n, start, got, ascii)
 					}
 				}
@@ -140,7 +123,7 @@ func TestAllBytes(t *testing.T) {
 	}
 }
 
-// Escapes of all kinds, good ones and bad ones, at every place of the blocks.
+// Escapes of all kinds, good ones and bad ones, at every position.
 func TestEscapes(t *testing.T) {
 	t.Parallel()
 	for _, e := range []string{
@@ -164,7 +147,7 @@ func TestEscapes(t *testing.T) {
 	}
 }
 
-// Texts of what is hard for blocks, in all mixtures.
+// Random mixtures of text, escapes and invalid escapes.
 func TestRandom(t *testing.T) {
 	t.Parallel()
 	parts := []string{`\`, `"`, `\"`, `\\`, `\n`, `\u12aF`, `\u`, "u", "12", "f", "g", "x", "é", "\xff", "\x01", "plain text that is of some length, "}
@@ -183,26 +166,7 @@ func TestRandom(t *testing.T) {
 	}
 }
 
-// A call of the assembly takes a piece at most: the next one goes on where an
-// escape was cut.
-func TestPieces(t *testing.T) {
-	t.Parallel()
-	const piece = 1 << 20
-	b := bytes.Repeat([]byte("p"), first+piece+100)
-	for _, e := range []string{`\n`, `\u00e9`, `\u00e`, `"`, "é"} {
-		for before := range 7 {
-			at := b[first+piece-before:] // Text calls blocks behind the first bytes
-			copy(at, e)
-			want, wantASCII := plain(b)
-			if n, ascii := Text(b); n != want || ascii != wantASCII {
-				t.Fatalf("%q %d bytes before a new piece: %d, %v; want %d, %v", e, before, n, ascii, want, wantASCII)
-			}
-			copy(at, "pppppp")
-		}
-	}
-}
-
-// FuzzText holds the fast ways against a loop over the bytes.
+// FuzzText compares text with a loop over the bytes.
 func FuzzText(f *testing.F) {
 	for _, s := range []string{
 		"", "model", `a\n`, `\u00e9"`, `\u12`, strings.Repeat("p", 63) + `\n` + strings.Repeat("p", 63) + `\u12ab` + strings.Repeat("p", 63),
@@ -212,8 +176,8 @@ func FuzzText(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		check(t, b)
-		// The beginnings of texts are short: the same further back, at other places.
-		check(t, append(bytes.Repeat([]byte("p"), first+len(b)%64), b...))
-		check(t, append(bytes.Repeat([]byte(`\\`), first), b...))
+		// The same at other alignments.
+		check(t, append(bytes.Repeat([]byte("p"), 64+len(b)%64), b...))
+		check(t, append(bytes.Repeat([]byte(`\\`), 64), b...))
 	})
 }
