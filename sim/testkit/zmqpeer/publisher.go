@@ -1,55 +1,60 @@
-package zmq
+package zmqpeer
 
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/zmq"
 )
+
+var errSubscription = errors.New("invalid subscription")
 
 // maxTopics is how many topics one peer may subscribe to.
 const maxTopics = 256
 
-// Publisher is a PUB, for the simulator and for tests. Like libzmq's it never waits
-// for anybody: what a subscriber does not take is lost to it once its queue is full.
+// Publisher is a PUB socket. Like libzmq's it never blocks: it drops the messages for a
+// subscriber whose queue is full.
 type Publisher struct {
-	socket bound // of one that is bound
-	queue  int   // messages that may wait for one subscriber
+	socket *zmq.Socket // nil if it connects
+	queue  int         // messages that may wait for one subscriber
 
-	stop      context.CancelFunc // of one that connects
+	stop      context.CancelFunc // nil if it is bound
 	connected sync.WaitGroup
 
 	mu   sync.Mutex
 	subs map[*subscriber]struct{}
 }
 
-// publisherBounds are what a SUB may send: its topics, one by one.
-func publisherBounds() Bounds { return Bounds{Bytes: 4 << 10, Frames: 1} }
+// publisherBounds limits what a SUB may send: its topics, one by one.
+func publisherBounds() zmq.Bounds { return zmq.Bounds{Bytes: 4 << 10, Frames: 1} }
 
-// Publish binds a Publisher to an endpoint. queue is how many messages may wait for
-// one subscriber.
+// Publish binds a Publisher to an endpoint. queue is the number of messages that may wait
+// for one subscriber.
 func Publish(ctx context.Context, endpoint string, queue int, trouble func(remote string, err error)) (*Publisher, error) {
 	p := &Publisher{queue: queue, subs: make(map[*subscriber]struct{})}
-	if err := p.socket.bind(ctx, Pub, endpoint, publisherBounds(), trouble, p.attend); err != nil {
+	var err error
+	if p.socket, err = zmq.Bind(ctx, zmq.Pub, endpoint, publisherBounds(), trouble, func(_ <-chan struct{}, peer *zmq.Conn) error { return p.attend(peer) }); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// PublishTo makes a Publisher that connects to a SUB which is bound, and anew when the
-// connection has ended, until Close.
+// PublishTo returns a Publisher that connects to a bound SUB, and reconnects until Close.
 func PublishTo(endpoint string, queue int) (*Publisher, error) {
-	if _, err := ParseEndpoint(endpoint); err != nil {
+	if _, err := zmq.ParseEndpoint(endpoint); err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Publisher{queue: queue, stop: stop, subs: make(map[*subscriber]struct{})}
 	p.connected.Go(func() {
 		for ctx.Err() == nil {
-			if peer, err := Dial(ctx, Pub, endpoint, publisherBounds(), nil); err == nil {
-				end := context.AfterFunc(ctx, func() { _ = peer.Close() }) // it is given up
-				_ = p.attend(peer)                                         // another follows
+			if peer, err := zmq.Dial(ctx, zmq.Pub, endpoint, publisherBounds(), nil); err == nil {
+				end := context.AfterFunc(ctx, func() { _ = peer.Close() }) // the Publisher is closed
+				_ = p.attend(peer)                                         // reconnect
 				end()
 			}
 			again := time.NewTimer(connectPause)
@@ -63,10 +68,10 @@ func PublishTo(endpoint string, queue int) (*Publisher, error) {
 	return p, nil
 }
 
-// Addr is where a bound Publisher is.
+// Addr returns the address of a bound Publisher.
 func (p *Publisher) Addr() net.Addr { return p.socket.Addr() }
 
-// Close ends the Publisher. It returns when nothing of it runs any more.
+// Close closes the Publisher and waits for its goroutines.
 func (p *Publisher) Close() error {
 	if p.stop == nil {
 		return p.socket.Close()
@@ -76,7 +81,7 @@ func (p *Publisher) Close() error {
 	return nil
 }
 
-// Subscribers is how many peers have subscribed to something.
+// Subscribers returns the number of peers with a subscription.
 func (p *Publisher) Subscribers() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,8 +94,8 @@ func (p *Publisher) Subscribers() int {
 	return n
 }
 
-// Send publishes a message, whose first frame begins with its topic. The frames must
-// not be changed any more.
+// Send publishes a message, whose first frame begins with its topic. The caller must not
+// change the frames afterwards.
 func (p *Publisher) Send(frames ...[]byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,17 +134,17 @@ func (s *subscriber) subscribed() bool {
 	return len(s.topics) > 0
 }
 
-// change takes a subscription or its end.
+// change adds or removes a subscription.
 func (s *subscriber) change(message []byte) error {
 	if len(message) == 0 || message[0] > 1 {
-		return errFrame
+		return errSubscription
 	}
 	topic := string(message[1:])
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if message[0] == 1 {
 		if s.topics[topic]++; len(s.topics) > maxTopics {
-			return ErrTooLarge
+			return zmq.ErrTooLarge
 		}
 	} else if s.topics[topic]--; s.topics[topic] <= 0 {
 		delete(s.topics, topic)
@@ -147,9 +152,9 @@ func (s *subscriber) change(message []byte) error {
 	return nil
 }
 
-// attend takes a peer's subscriptions until it leaves, while another
-// goroutine sends it what it wants.
-func (p *Publisher) attend(peer *Conn) error {
+// attend reads a peer's subscriptions until it disconnects, while another goroutine sends
+// it the messages of its topics.
+func (p *Publisher) attend(peer *zmq.Conn) error {
 	s := &subscriber{queue: make(chan [][]byte, p.queue), topics: make(map[string]int)}
 	p.mu.Lock()
 	p.subs[s] = struct{}{}
@@ -174,7 +179,7 @@ func (p *Publisher) attend(peer *Conn) error {
 		delete(p.subs, s)
 		p.mu.Unlock()
 		close(left)
-		_ = peer.Close() // a send may hang in it
+		_ = peer.Close() // unblocks a pending send
 		sending.Wait()
 	}()
 	for {
@@ -188,5 +193,5 @@ func (p *Publisher) attend(peer *Conn) error {
 	}
 }
 
-// connectPause is between two tries to reach a SUB that is bound.
+// connectPause is the pause between two attempts to connect.
 const connectPause = 100 * time.Millisecond
