@@ -10,7 +10,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
@@ -74,7 +73,7 @@ func (c *call) models(members *instance.Snapshot, id string) {
 	case len(answered) == 0:
 		c.answer.SendFailure(last)
 	case id != "" && len(list.Data) == 0:
-		c.answer.Refuse(pydantic.UnknownModel(id, c.h.opts.Picker.Models()))
+		c.answer.Refuse(openai.UnknownModel(id, c.h.opts.Picker.Models()))
 	case id != "":
 		c.answer.JSON(list.Data[0])
 	default:

@@ -5,10 +5,9 @@ import "fmt"
 // MaxDepth bounds nesting; vLLM's own parser gives up near 1000 levels.
 const MaxDepth = 512
 
-// Error is every error of the scanner, in the words of Python's parser, which
-// vLLM passes on.
+// Error is the error of every text that is not JSON.
 type Error struct {
-	At   int // in bytes
+	At   int // position in bytes
 	What string
 }
 
@@ -16,18 +15,18 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("invalid JSON: %s at byte %d", e.What, e.At)
 }
 
-// The words of Python's parser.
+// What can be wrong with a text.
 const (
-	wantValue     = "Expecting value"
-	wantName      = "Expecting property name enclosed in double quotes"
-	wantColon     = "Expecting ':' delimiter"
-	wantComma     = "Expecting ',' delimiter"
-	ExtraData     = "Extra data"
-	openString    = "Unterminated string starting at"
-	badControl    = "Invalid control character at"
-	badEscape     = `Invalid \escape`
-	badHexEscape  = `Invalid \uXXXX escape`
-	NestedTooDeep = "nested too deeply" // ours: Python takes more levels
+	wantValue     = "expected a value"
+	wantName      = "expected a name in double quotes"
+	wantColon     = "expected a colon"
+	wantComma     = "expected a comma"
+	ExtraData     = "extra data"
+	openString    = "unterminated string"
+	badControl    = "control character in a string"
+	badEscape     = "invalid escape"
+	badHexEscape  = `invalid \u escape`
+	NestedTooDeep = "nested too deeply" // Python accepts more levels
 )
 
 func ErrorAt(pos int, what string) error { return &Error{pos, what} }
