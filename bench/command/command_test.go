@@ -76,7 +76,7 @@ func TestRun(t *testing.T) {
 	if len(seen) != 20 || len(r.Idle) != 1 {
 		t.Errorf("cells %v, idle %v", seen, r.Idle)
 	}
-	for name, want := range map[string]string{"performance/README.md": "#### Beside floor", "README.md": "pdmesh over net/http", "performance/here/cpu-small.svg": "pdmesh"} {
+	for name, want := range map[string]string{"performance/README.md": "#### Beside floor", "README.md": "pdmesh, `--upstream std`", "performance/here/cpu-small.svg": "pdmesh"} {
 		text, err := os.ReadFile(file(name))
 		if err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s lacks %q (%v)", name, want, err)

@@ -35,7 +35,7 @@ func (r *Run) besideTarget(b *strings.Builder, target, intro string) {
 
 // beside sets our proxy beside the other targets.
 func (r *Run) beside(b *strings.Builder) {
-	r.besideTarget(b, meshStd, "The same proxy with the standard library's HTTP server and client (`--server std --upstream std`): the difference is the gain of our own server and client.")
+	r.besideTarget(b, meshStd, "The same proxy with the standard library's HTTP client for engines (`--upstream std`): the difference is the gain of our own client.")
 	r.besideTarget(b, router, "vLLM's own router. Like our proxy, it sends each request to two engines (two hops).")
 	r.besideTarget(b, nginx, "A plain reverse proxy with one hop; ours makes two.")
 	r.besideTarget(b, atFloor, "A process that makes only the system calls of two hops. It shows what these calls take on this machine.")

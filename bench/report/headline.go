@@ -29,7 +29,7 @@ func (m *Measured) Renew(text string) (string, bool) {
 // summary is what matters most of ours, with the same of others.
 func (r *Run) summary() string {
 	columns := []struct{ target, title string }{
-		{mesh, "pdmesh"}, {meshStd, "pdmesh over net/http"}, {router, "vllm-router"}, {nginx, "nginx, one hop"},
+		{mesh, "pdmesh"}, {meshStd, "pdmesh, `--upstream std`"}, {router, "vllm-router"}, {nginx, "nginx, one hop"},
 	}
 	var b, rule strings.Builder
 	b.WriteString("| |")

@@ -63,8 +63,8 @@ func Known() []Spec {
 		{Name: "vllm-router", Kind: Router, Program: "vllm-router"},
 		{Name: "floor", Kind: Floor},
 		{Name: "pdmesh", Kind: Mesh},
-		// What our own server and client save is seen beside the standard library's.
-		{Name: "pdmesh-std", Kind: Mesh, Flags: []string{"--server", "std", "--upstream", "std"}},
+		// The difference to pdmesh is the gain of our own upstream client.
+		{Name: "pdmesh-std", Kind: Mesh, Flags: []string{"--upstream", "std"}},
 		// What traces cost: beside pdmesh, with a collector that takes all and does nothing.
 		{Name: "pdmesh-traced", Kind: Mesh, Extra: true, Flags: []string{"--otlp-endpoint", "{collector}", "--trace-sample", "0.01"}},
 	}

@@ -46,7 +46,7 @@ func TestMeshCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "/bin/proxy --host 127.0.0.1 --port 80 --connector nixl --state-dir /lab/state-80 --etcd-endpoints 127.0.0.1:1 --etcd-prefix /p --server std --upstream std"
+	want := "/bin/proxy --host 127.0.0.1 --port 80 --connector nixl --state-dir /lab/state-80 --etcd-endpoints 127.0.0.1:1 --etcd-prefix /p --upstream std"
 	if got := strings.Join(argv, " "); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

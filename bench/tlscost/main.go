@@ -38,7 +38,7 @@ const body = `{"model":"m","prompt":"` + "tell me of the sea, and of the ships t
 // target is a proxy that is measured.
 type target struct {
 	name     string
-	kind     string // of --server and --upstream
+	kind     string // of --upstream
 	tls      bool
 	url      string
 	cmd      *exec.Cmd
@@ -134,7 +134,7 @@ func (t *target) start(ctx context.Context, program, state, certs string, engine
 		_ = ln.Close()
 	}
 	args := []string{
-		"--server", t.kind, "--upstream", t.kind, "--port", ports[0], "--etcd-listen", "127.0.0.1:" + ports[1], "--etcd-data-dir", state + "-etcd",
+		"--upstream", t.kind, "--port", ports[0], "--etcd-listen", "127.0.0.1:" + ports[1], "--etcd-data-dir", state + "-etcd",
 		"--state-dir", state, "--prefill", engines[0], "--decode", engines[1],
 	}
 	transport := &http.Transport{MaxIdleConnsPerHost: conns, TLSClientConfig: &tls.Config{RootCAs: pool}}

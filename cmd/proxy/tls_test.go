@@ -141,7 +141,7 @@ func (p *inProcess) get(hc *http.Client, path string) (string, error) {
 // rolled while requests flow: none fails, and new connections see the new ones.
 func TestCertificatesRolledUnderLoad(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{config.ServerOwn, config.ServerStd} {
+	for _, kind := range []string{config.UpstreamOwn, config.UpstreamStd} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			a := testkit.NewAuthority(t, "fleet")
@@ -163,7 +163,7 @@ func TestCertificatesRolledUnderLoad(t *testing.T) {
 			endpoint, cli := secureEtcd(t, a)
 			put(t, cli, "/pd/prefill/"+prefill, "https://"+prefill)
 			put(t, cli, "/pd/decode/"+decode, "https://"+decode)
-			p := runProxy(t, "--server", kind, "--upstream", kind, "--etcd-endpoints", endpoint,
+			p := runProxy(t, "--upstream", kind, "--etcd-endpoints", endpoint,
 				"--etcd-ca", a.CA, "--etcd-cert", etcdCert, "--etcd-key", etcdKey,
 				"--engine-ca", a.CA, "--engine-cert", engineCert, "--engine-key", engineKey,
 				"--tls-cert", cert, "--tls-key", key, "--tls-client-ca", a.CA)

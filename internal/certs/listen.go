@@ -107,6 +107,13 @@ func (c *serverConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
+// ConnectionState returns the state after the handshake. net/http sets Request.TLS from
+// it before it reads.
+func (c *serverConn) ConnectionState() tls.ConnectionState {
+	c.once.Do(c.shake)
+	return c.Conn.ConnectionState()
+}
+
 // plainAnswer is for a client that speaks plain HTTP here.
 const plainAnswer = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" +
 	`{"error":{"message":"this port speaks HTTPS: use https:// in place of http://","type":"BadRequestError","param":null,"code":400}}` + "\n"

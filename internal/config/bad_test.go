@@ -28,7 +28,6 @@ func TestBadValues(t *testing.T) {
 		{"host empty", "--host=", []string{"--host:"}},
 		{"host odd IPv4", "--host 127.1", []string{"--host:"}},
 		{"connector", "--connector teleport", []string{"--connector:", "known are plain, nixl"}},
-		{"server", "--server nginx", []string{"--server:", "own or std"}},
 		{"origin with a slash", `--allowed-origins ["https://a.example/"]`, []string{"--allowed-origins:", "without a path"}},
 		{"origin without a scheme", "--allowed-origins a.example", []string{"--allowed-origins:", "https://host"}},
 		{"origins that are no list", `--allowed-origins ["*"`, []string{"--allowed-origins:", `["*"]`}},

@@ -16,12 +16,8 @@ const (
 	FallbackNone = "none"
 )
 
-// The values of Requests.Server and Requests.Upstream.
+// The values of Requests.Upstream.
 const (
-	// ServerOwn is the proxy's own HTTP/1.1 server for completions.
-	ServerOwn = "own"
-	// ServerStd is the standard library's server.
-	ServerStd = "std"
 	// UpstreamOwn is the proxy's own HTTP/1.1 client.
 	UpstreamOwn = "own"
 	// UpstreamStd is the standard library's.
@@ -30,7 +26,6 @@ const (
 
 // Requests are times, limits and tries of requests.
 type Requests struct {
-	Server                 string // HTTP server for completions: ServerOwn or ServerStd
 	Upstream               string // HTTP client for the instances: UpstreamOwn or UpstreamStd
 	ConnectTimeout         time.Duration
 	PrefillTimeout         time.Duration
@@ -49,7 +44,6 @@ type Requests struct {
 // settings are about times, limits and tries of requests.
 func (r *Requests) settings() settings.Table {
 	return settings.About("Requests",
-		settings.Setting{Name: "server", Kind: settings.Text, Default: ServerOwn, Usage: "HTTP server for completions: own (faster; leaves uncommon requests to std) or std (Go's net/http)", Into: &r.Server},
 		settings.Setting{Name: "upstream", Kind: settings.Text, Default: UpstreamOwn, Usage: "HTTP client for the instances: own (faster; https uses std) or std (Go's net/http)", Into: &r.Upstream},
 		settings.Setting{Name: "connect-timeout", Kind: settings.Time, Default: "1s", Usage: "time limit for connecting to an instance, with up to three tries", Into: &r.ConnectTimeout},
 		settings.Setting{Name: "prefill-timeout", Kind: settings.Time, Default: "5m", Usage: "time limit for the whole answer of prefill", Into: &r.PrefillTimeout},
@@ -61,15 +55,12 @@ func (r *Requests) settings() settings.Table {
 		settings.Setting{Name: "fallback", Kind: settings.Text, Default: FallbackDecode, Usage: "without a usable prefill instance: decode (decode instances serve alone) or none (503)", Into: &r.Fallback},
 		settings.Setting{Name: "max-body-bytes", Kind: settings.Bytes, Default: "32MiB", Usage: "largest request body; larger ones get 413", Into: &r.MaxBodyBytes},
 		settings.Setting{Name: "max-bodies-memory", Kind: settings.Bytes, Default: "0", Usage: "limit for all request bodies together; beyond it requests get 503, except a single one and those under 4KiB; 0 means half of the memory limit (GOMEMLIMIT or the container's), or a quarter of the machine's memory", Into: &r.MaxBodiesMemory},
-		settings.Setting{Name: "max-connections", Kind: settings.Number, Default: "0", Usage: "limit for open connections of clients; at the limit idle connections are closed, and new ones wait while all are busy; 0 means nearly half of the limit on file descriptors", Into: &r.MaxConnections},
+		settings.Setting{Name: "max-connections", Kind: settings.Number, Default: "0", Usage: "limit for open connections of clients; beyond it requests get 503 and the connection ends, except health checks and admin routes; 0 means nearly half of the limit on file descriptors", Into: &r.MaxConnections},
 		settings.Setting{Name: "shutdown-timeout", Kind: settings.Time, Default: "30s", Usage: "how long running requests may take after SIGTERM", Into: &r.ShutdownTimeout},
 	)
 }
 
 func (r *Requests) check(c *complaints) {
-	if r.Server != ServerOwn && r.Server != ServerStd {
-		c.bad("server", "%q is not known; use %s or %s", r.Server, ServerOwn, ServerStd)
-	}
 	if r.Upstream != UpstreamOwn && r.Upstream != UpstreamStd {
 		c.bad("upstream", "%q is not known; use %s or %s", r.Upstream, UpstreamOwn, UpstreamStd)
 	}
@@ -99,7 +90,7 @@ func (r *Requests) checkLimits(c *complaints) {
 		c.bad("max-bodies-memory", "%d is out of range; use 1MiB to 1TiB, or 0 for a share of the memory limit", m)
 	}
 	if r.MaxConnections < 0 {
-		c.bad("max-connections", "%d is negative; use 0 for as many as the limit on descriptors leaves room for", r.MaxConnections)
+		c.bad("max-connections", "%d is negative; use 0 for nearly half of the limit on file descriptors", r.MaxConnections)
 	}
 }
 

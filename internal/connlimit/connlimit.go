@@ -1,239 +1,167 @@
-// Package connlimit bounds how many connections of clients are open, so that
-// descriptors are left for the engines, etcd and files. A client that comes when
-// all are taken gets the place of one that is connected and asks for nothing; if
-// all others are being served it waits to be accepted.
+// Package connlimit bounds the open connections of HTTP clients, so that file
+// descriptors remain for engines, etcd and files.
 //
-// A server tells a Limit of its connections, and how to close idle ones.
+// A connection beyond the limit is accepted, too: the first request on it is refused,
+// unless it is exempt, and the connection ends with the answer. Connections within the
+// limit are never closed for new ones.
 package connlimit
 
 import (
-	"cmp"
+	"context"
 	"net"
 	"net/http"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
 )
 
 const (
-	// Spare is how long a connection is spared on which nothing has come yet: its
-	// client is about to send.
-	Spare = time.Second
-	// batch is how many idle connections are closed at once at most: to find them
-	// costs more than to close them.
-	batch = 16
-	// lookAgain is after how long idle ones are looked for again while somebody
-	// waits.
-	lookAgain = 100 * time.Millisecond
-	// sayAgain is the least time between two lines in the log.
-	sayAgain = time.Minute
+	// maxExcess bounds the connections beyond the limit. Further ones wait in the
+	// kernel until one of them has been answered.
+	maxExcess = 64
+	// firstRequest is how long a connection beyond the limit may take for its first
+	// request, including the TLS handshake.
+	firstRequest = 2 * time.Second
+	// logInterval is the shortest time between two log lines about the limit.
+	logInterval = time.Minute
 )
 
-// Limit bounds the connections of several servers together. A nil Limit bounds
-// nothing. It is safe for concurrent use.
+// Limit bounds the connections of one server. A nil Limit bounds nothing. It is safe
+// for concurrent use.
 type Limit struct {
-	most  int64
-	log   logrus.FieldLogger
-	open  atomic.Int64
-	freed chan struct{} // capacity one
+	limit, maxExcess int
+	log              logrus.FieldLogger
 
 	mu     sync.Mutex // guards all below
-	closed []func(n int) int
-	said   time.Time
+	freed  sync.Cond  // signals that a connection has ended, or that the listener was closed
+	open   int
+	excess map[net.Conn]*excess // those of the open connections that are beyond the limit
+	closed bool
+	logged time.Time
 }
 
-// New makes a Limit of most connections; 0 bounds nothing.
-func New(most int, log logrus.FieldLogger) *Limit {
-	if most <= 0 {
+// excess is a connection that was beyond the limit when it was accepted.
+type excess struct {
+	conn    net.Conn
+	timeout *time.Timer // closes the connection if it sends no request
+}
+
+// New returns a Limit of n connections. n <= 0 means no limit.
+func New(n int, log logrus.FieldLogger) *Limit {
+	if n <= 0 {
 		return nil
 	}
-	return &Limit{most: int64(most), log: log, freed: make(chan struct{}, 1)}
+	l := &Limit{limit: n, maxExcess: min(maxExcess, n/8+4), log: log, excess: map[net.Conn]*excess{}}
+	l.freed.L = &l.mu
+	return l
 }
 
-// Opened is called when a server has taken a connection.
-func (l *Limit) Opened() {
-	if l != nil {
-		l.open.Add(1)
-	}
-}
-
-// Closed is called when a connection has ended.
-func (l *Limit) Closed() {
-	if l == nil {
-		return
-	}
-	l.open.Add(-1)
-	select {
-	case l.freed <- struct{}{}:
-	default:
-	}
-}
-
-// WhenFull names a function that closes up to n idle connections and tells how
-// many it has closed.
-func (l *Limit) WhenFull(closeIdle func(n int) int) {
-	if l == nil {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = append(l.closed, closeIdle)
-}
-
-// Listen gives a listener that hands out connections within the limit.
+// Listen returns a listener that accepts connections of ln until the limit and its
+// excess are reached, and then waits for a connection to end.
 func (l *Limit) Listen(ln net.Listener) net.Listener {
 	if l == nil {
 		return ln
 	}
-	return &listener{Listener: ln, limit: l, done: make(chan struct{})}
+	return &listener{Listener: ln, limit: l}
 }
 
-// listener waits for room after it has accepted: until somebody comes nobody has
-// to go.
 type listener struct {
 	net.Listener
 	limit *Limit
-	once  sync.Once
-	done  chan struct{}
 }
 
 // Accept implements net.Listener.
-func (l *listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+func (ln *listener) Accept() (net.Conn, error) {
+	l := ln.limit
+	l.mu.Lock()
+	for l.open >= l.limit+l.maxExcess && !l.closed {
+		l.freed.Wait()
 	}
-	if !l.limit.await(l.done) {
-		_ = c.Close()
-		return nil, net.ErrClosed
-	}
-	return c, nil
+	l.mu.Unlock()
+	return ln.Listener.Accept()
 }
 
 // Close implements net.Listener.
-func (l *listener) Close() error {
-	l.once.Do(func() { close(l.done) })
-	return l.Listener.Close()
-}
-
-// await waits until there is room; false means that done was closed before.
-func (l *Limit) await(done <-chan struct{}) bool {
-	if l.open.Load() < l.most {
-		return true
-	}
-	tick := time.NewTicker(lookAgain)
-	defer tick.Stop()
-	for first := true; l.open.Load() >= l.most; first = false {
-		n := l.makeRoom()
-		if first {
-			l.say(n)
-		}
-		select {
-		case <-l.freed:
-		case <-tick.C:
-		case <-done:
-			return false
-		}
-	}
-	return true
-}
-
-// makeRoom closes idle connections.
-func (l *Limit) makeRoom() (n int) {
+func (ln *listener) Close() error {
+	l := ln.limit
 	l.mu.Lock()
-	closers := slices.Clone(l.closed)
+	l.closed = true
+	l.freed.Broadcast()
 	l.mu.Unlock()
-	want := int(min(batch, l.most/8+1))
-	for _, closeIdle := range closers {
-		if n < want {
-			n += closeIdle(want - n)
-		}
-	}
-	return n
+	return ln.Listener.Close()
 }
 
-// say logs that the limit is reached, not too often.
-func (l *Limit) say(idle int) {
-	l.mu.Lock()
-	late := time.Since(l.said) >= sayAgain
-	if late {
-		l.said = time.Now()
-	}
-	l.mu.Unlock()
-	if !late {
-		return
-	}
-	log := l.log.WithField("connections", l.most)
-	if idle > 0 {
-		log.Warn("as many clients are connected as descriptors or --max-connections allow: idle connections are closed for new ones")
-	} else {
-		log.Warn("as many clients are connected as descriptors or --max-connections allow, and all are being served: new ones wait")
-	}
-}
+// contextKey is the key of an *excess in the context of its requests.
+type contextKey struct{}
 
-// Watch makes a server of the standard library tell the limit of its
-// connections. It is called before the server serves.
-func (l *Limit) Watch(s *http.Server) {
+// Apply makes s count its connections and refuse requests on those beyond the limit,
+// except requests for which exempt returns true. It must be called before s serves.
+func (l *Limit) Apply(s *http.Server, exempt func(r *http.Request) bool, refuse http.HandlerFunc) {
 	if l == nil {
 		return
 	}
-	w := &idle{limit: l, since: make(map[net.Conn]waiting)}
-	s.ConnState = w.state
-	l.WhenFull(w.close)
-}
-
-// idle holds the connections of a server that wait for a request.
-type idle struct {
-	limit *Limit
-	mu    sync.Mutex // guards since
-	since map[net.Conn]waiting
-}
-
-type waiting struct {
-	since time.Time
-	fresh bool // nothing has come yet
-}
-
-func (w *idle) state(c net.Conn, s http.ConnState) {
-	w.mu.Lock()
-	switch s {
-	case http.StateNew, http.StateIdle:
-		w.since[c] = waiting{time.Now(), s == http.StateNew}
-	default:
-		delete(w.since, c)
+	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if e := l.opened(c); e != nil {
+			return context.WithValue(ctx, contextKey{}, e)
+		}
+		return ctx
 	}
-	w.mu.Unlock()
-	switch s {
-	case http.StateNew:
-		w.limit.Opened()
-	case http.StateClosed, http.StateHijacked:
-		w.limit.Closed()
-	}
-}
-
-// close closes those that have waited longest. It does not wait for their ends: over TLS
-// each may take five seconds, if its client does not read.
-func (w *idle) close(n int) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	type one struct {
-		conn  net.Conn
-		since time.Time
-	}
-	var all []one
-	for c, at := range w.since {
-		if !at.fresh || time.Since(at.since) >= Spare {
-			all = append(all, one{c, at.since})
+	s.ConnState = func(c net.Conn, state http.ConnState) {
+		if state == http.StateClosed || state == http.StateHijacked {
+			l.ended(c)
 		}
 	}
-	slices.SortFunc(all, func(a, b one) int { return cmp.Compare(a.since.Sub(b.since), 0) })
-	all = all[:min(n, len(all))]
-	for _, o := range all {
-		delete(w.since, o.conn)            // so that nobody closes it twice
-		go func() { _ = o.conn.Close() }() // its client may have done so just now
+	next := s.Handler
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if e, ok := r.Context().Value(contextKey{}).(*excess); ok && !l.admit(e) {
+			w.Header().Set("Connection", "close")
+			if !exempt(r) {
+				refuse(w, r)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// opened counts a connection that was accepted. It returns nil if the connection is
+// within the limit.
+func (l *Limit) opened(c net.Conn) *excess {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open++
+	if l.open-len(l.excess) <= l.limit {
+		return nil
 	}
-	return len(all)
+	if now := time.Now(); now.Sub(l.logged) >= logInterval {
+		l.logged = now
+		l.log.WithField("connections", l.limit).Warn("connection limit reached: requests on further connections are answered with 503")
+	}
+	e := &excess{conn: c, timeout: time.AfterFunc(firstRequest, func() { _ = c.Close() })}
+	l.excess[c] = e
+	return e
+}
+
+// admit reports whether a connection with a request is within the limit by now.
+func (l *Limit) admit(e *excess) bool {
+	e.timeout.Stop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.excess[e.conn] != nil && l.open-len(l.excess) < l.limit {
+		delete(l.excess, e.conn)
+	}
+	return l.excess[e.conn] == nil
+}
+
+// ended forgets a connection.
+func (l *Limit) ended(c net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open--
+	if e := l.excess[c]; e != nil {
+		e.timeout.Stop()
+		delete(l.excess, c)
+	}
+	l.freed.Signal()
 }

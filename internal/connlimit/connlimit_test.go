@@ -2,6 +2,7 @@ package connlimit_test
 
 import (
 	"bufio"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -13,8 +14,9 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/connlimit"
-	"github.com/pdmesh/pdmesh/internal/front"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -22,21 +24,23 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 const patience = time.Minute
 
-// site is one of the two servers under a limit. Its answers wait for hold where
-// the path is /slow.
+// site is a server with a limit. Requests for /slow are answered once hold is closed,
+// and /health is exempt.
 type site struct {
 	t       *testing.T
 	address string
 	hold    chan struct{}
+	config  *tls.Config // nil: no TLS
 }
 
-func open(t *testing.T, own bool, most int) *site {
+// open starts a server of at most n connections.
+func open(t *testing.T, secure bool, n int) *site {
 	t.Helper()
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	limit := connlimit.New(most, log)
+	limit := connlimit.New(n, log)
 	s := &site{t: t, hold: make(chan struct{})}
-	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
 			select {
 			case <-s.hold:
@@ -45,26 +49,29 @@ func open(t *testing.T, own bool, most int) *site {
 			}
 		}
 		_, _ = io.WriteString(w, "well")
+	})}
+	limit.Apply(server, func(r *http.Request) bool { return r.URL.Path == "/health" }, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
 	})
-	std := &http.Server{Handler: handler, ReadHeaderTimeout: patience}
-	limit.Watch(std)
-	var server interface {
-		Serve(net.Listener) error
-		Close() error
-	} = std
-	if own {
-		server = front.New(front.Options{
-			Routes: map[string]http.HandlerFunc{"/": handler, "/slow": handler}, Rest: std, Limit: limit, Log: log,
-		})
-	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.address = ln.Addr().String()
+	ln = limit.Listen(ln)
+	if secure {
+		a := testkit.NewAuthority(t, "fleet")
+		cert, key := a.Issue("proxy", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
+		source, err := certs.Open(certs.Options{Files: certs.Files{Cert: cert, Key: key}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.config = &tls.Config{RootCAs: a.Pool()}
+		ln = source.Listen(ln, log)
+	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := server.Serve(limit.Listen(ln)); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			t.Error(err)
 		}
 	})
@@ -77,222 +84,140 @@ func open(t *testing.T, own bool, most int) *site {
 	return s
 }
 
-func (s *site) dial() net.Conn {
+// client is one connection of a client.
+type client struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func (s *site) dial() *client {
 	s.t.Helper()
 	c, err := net.Dial("tcp", s.address)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { c.Close() })
-	return c
+	if s.config != nil {
+		config := s.config.Clone()
+		config.ServerName = "127.0.0.1"
+		c = tls.Client(c, config)
+	}
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return &client{c, bufio.NewReader(c)}
 }
 
-func post(c net.Conn, path string) error {
+func (c *client) send(path string) error {
 	_, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", path)
 	return err
 }
 
-func answered(c net.Conn) error {
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		return err
-	}
-	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+// answer reads an answer. closed reports whether the server closed the connection after it.
+func (c *client) answer() (status int, closed bool, err error) {
+	resp, err := http.ReadResponse(c.in, nil)
 	if err != nil {
-		return err
+		return 0, false, err
 	}
 	defer resp.Body.Close()
-	if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "well" {
-		return fmt.Errorf("%q, %w", body, err)
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return 0, false, err
 	}
-	return nil
+	if !resp.Close {
+		return resp.StatusCode, false, nil
+	}
+	if _, err := c.in.ReadByte(); !errors.Is(err, io.EOF) {
+		return 0, false, fmt.Errorf("announced the end of the connection, then %w", err)
+	}
+	return resp.StatusCode, true, nil
 }
 
-func both(t *testing.T, f func(t *testing.T, own bool)) {
-	for _, own := range []bool{true, false} {
-		t.Run(fmt.Sprintf("own %t", own), func(t *testing.T) {
+// expect sends a request and checks the answer to it.
+func (s *site) expect(c *client, path string, want int, wantClosed bool) {
+	s.t.Helper()
+	if err := c.send(path); err != nil {
+		s.t.Fatal(err)
+	}
+	if status, closed, err := c.answer(); status != want || closed != wantClosed || err != nil {
+		s.t.Fatalf("%s: %d, closed %t, %v; want %d, %t", path, status, closed, err, want, wantClosed)
+	}
+}
+
+func both(t *testing.T, f func(t *testing.T, secure bool)) {
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("TLS %t", secure), func(t *testing.T) {
 			t.Parallel()
-			f(t, own)
+			f(t, secure)
 		})
 	}
 }
 
-// However many clients connect and say nothing, one that asks is answered.
-func TestSilentClientsGiveWay(t *testing.T) {
+// At the limit a request gets 503, an exempt one its answer, and both connections end.
+// Idle and busy connections within the limit stay.
+func TestRefusedAtTheLimit(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, own bool) {
-		s := open(t, own, 8)
-		for range 40 {
-			s.dial()
-		}
-		c := s.dial()
-		if err := errors.Join(post(c, "/"), answered(c)); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// Of clients between two requests some give way to a new one, and those in a
-// request never do.
-func TestIdleClientsGiveWay(t *testing.T) {
-	t.Parallel()
-	both(t, func(t *testing.T, own bool) {
-		s := open(t, own, 4)
-		busy := s.dial()
-		if err := post(busy, "/slow"); err != nil {
+	both(t, func(t *testing.T, secure bool) {
+		s := open(t, secure, 2)
+		idle, busy := s.dial(), s.dial()
+		s.expect(idle, "/", http.StatusOK, false)
+		if err := busy.send("/slow"); err != nil {
 			t.Fatal(err)
 		}
-		for range 20 {
-			c := s.dial()
-			if err := errors.Join(post(c, "/"), answered(c)); err != nil {
-				t.Fatal(err)
-			}
+		for range 10 { // more than fit beyond the limit at once
+			s.expect(s.dial(), "/", http.StatusServiceUnavailable, true)
+			s.expect(s.dial(), "/health", http.StatusOK, true)
 		}
+		s.expect(idle, "/", http.StatusOK, false)
 		close(s.hold)
-		if err := answered(busy); err != nil {
-			t.Errorf("the client that was being served: %v", err)
+		if status, _, err := busy.answer(); status != http.StatusOK || err != nil {
+			t.Errorf("the request that was running: %d, %v", status, err)
 		}
 	})
 }
 
-// Where all are being served the next one waits, and has its turn.
-func TestNextWaits(t *testing.T) {
+// A connection that was accepted beyond the limit is served once another one has ended.
+func TestServedWhenAnotherEnds(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, own bool) {
-		s := open(t, own, 2)
-		var all []net.Conn
-		for range 5 {
-			c := s.dial()
-			if err := post(c, "/slow"); err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, c)
-		}
-		close(s.hold)
-		for i, c := range all {
-			if err := answered(c); err != nil {
-				t.Errorf("client %d: %v", i, err)
-			}
-		}
-	})
-}
-
-// A client that left gives its place back.
-func TestPlacesComeBack(t *testing.T) {
-	t.Parallel()
-	both(t, func(t *testing.T, own bool) {
-		s := open(t, own, 2)
-		for range 20 {
-			c := s.dial()
-			if err := errors.Join(post(c, "/slow"), c.Close()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		c := s.dial()
-		if err := errors.Join(post(c, "/"), answered(c)); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// Nobody is sent away while there is room.
-func TestNobodyGoesBefore(t *testing.T) {
-	t.Parallel()
-	both(t, func(t *testing.T, own bool) {
-		s := open(t, own, 3)
+	both(t, func(t *testing.T, secure bool) {
+		s := open(t, secure, 1)
 		first := s.dial()
-		if err := errors.Join(post(first, "/"), answered(first)); err != nil {
-			t.Fatal(err)
+		s.expect(first, "/", http.StatusOK, false)
+		s.expect(s.dial(), "/", http.StatusServiceUnavailable, true)
+		first.Close()
+		testkit.Eventually(t, patience, func() error {
+			c := s.dial()
+			if err := c.send("/"); err != nil {
+				return err
+			}
+			if status, closed, err := c.answer(); status != http.StatusOK || closed || err != nil {
+				return fmt.Errorf("%d, closed %t, %w", status, closed, err)
+			}
+			s.expect(c, "/", http.StatusOK, false)
+			return nil
+		})
+	})
+}
+
+// Clients that connect beyond the limit and send nothing are disconnected, so that
+// health checks get through.
+func TestSilentClientsBeyondTheLimit(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, secure bool) {
+		s := open(t, secure, 1)
+		s.expect(s.dial(), "/", http.StatusOK, false)
+		for range 6 {
+			c, err := net.Dial("tcp", s.address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
 		}
-		second := s.dial()
-		if err := errors.Join(post(second, "/"), answered(second), post(first, "/"), answered(first)); err != nil {
-			t.Error(err)
-		}
-		third, fourth := s.dial(), s.dial()
-		if err := errors.Join(post(third, "/slow"), post(fourth, "/"), answered(fourth)); err != nil {
-			t.Error(err)
-		}
+		s.expect(s.dial(), "/health", http.StatusOK, true)
 	})
 }
 
 func TestNoLimit(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, own bool) {
-		s := open(t, own, 0)
-		var all []net.Conn
-		for range 30 {
-			all = append(all, s.dial())
-		}
-		for _, c := range all {
-			if err := errors.Join(post(c, "/"), answered(c)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
-}
-
-// stuck is a connection whose end takes its time, as over TLS that of a client that reads
-// nothing.
-type stuck struct {
-	net.Conn
-	ends  chan struct{} // closed when its end has begun
-	ended chan struct{}
-}
-
-func (s *stuck) Close() error {
-	close(s.ends)
-	<-s.ended
-	return s.Conn.Close()
-}
-
-// While a client gives way the others are served.
-func TestNobodyWaitsForWhoGivesWay(t *testing.T) {
-	t.Parallel()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	limit, server := connlimit.New(1, log), &http.Server{ReadHeaderTimeout: patience}
-	limit.Watch(server)
-	ours, theirs := net.Pipe()
-	defer theirs.Close()
-	slow := &stuck{Conn: ours, ends: make(chan struct{}), ended: make(chan struct{})}
-	defer close(slow.ended)
-	server.ConnState(slow, http.StateNew)
-	server.ConnState(slow, http.StateIdle)
-	next, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer next.Close()
-	served := make(chan error, 1)
-	go func() {
-		c, err := limit.Listen(ln).Accept()
-		if err == nil {
-			err = c.Close()
-		}
-		served <- err
-	}()
-	<-slow.ends
-	other, _ := net.Pipe()
-	passed := make(chan struct{})
-	go func() {
-		server.ConnState(other, http.StateActive)
-		server.ConnState(slow, http.StateClosed)
-		close(passed)
-	}()
-	for range 2 {
-		select {
-		case <-passed:
-			passed = nil
-		case err := <-served:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-time.After(10 * time.Second):
-			t.Fatal("all wait for the one that goes")
-		}
+	s := open(t, false, 0)
+	for range 30 {
+		s.expect(s.dial(), "/", http.StatusOK, false)
 	}
 }

@@ -23,7 +23,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/front"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -401,36 +400,24 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	return r
 }
 
-// serve starts the server under test. It goes with the upstream client under test: both are
-// the proxy's own, or both the standard library's.
+// serve starts the proxy's HTTP server.
 func (r *rig) serve(deps httpapi.Deps) (url string) {
 	r.t.Helper()
-	counted := func(h http.HandlerFunc) http.HandlerFunc {
-		return func(w http.ResponseWriter, q *http.Request) {
-			context.AfterFunc(q.Context(), func() { r.gone.Add(1) })
-			h(w, q)
-		}
-	}
-	rest := &http.Server{Handler: counted(httpapi.NewRouter(deps, true).ServeHTTP), ReadHeaderTimeout: time.Minute}
+	router := httpapi.NewRouter(deps, true)
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		context.AfterFunc(q.Context(), func() { r.gone.Add(1) })
+		router.ServeHTTP(w, q)
+	})}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	serve, shutdown := rest.Serve, rest.Shutdown
-	if os.Getenv("PD_TEST_UPSTREAM") != upstream.KindStd {
-		routes := httpapi.Direct(deps)
-		for path, h := range routes {
-			routes[path] = counted(h)
-		}
-		own := front.New(front.Options{Routes: routes, Rest: rest, Log: deps.Log})
-		serve, shutdown = own.Serve, own.Shutdown
-	}
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ln) }()
+	go func() { ended <- s.Serve(ln) }()
 	r.stop = func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := shutdown(ctx); err != nil {
+		if err := s.Shutdown(ctx); err != nil {
 			r.t.Errorf("the server did not stop: %v", err)
 		}
 		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {

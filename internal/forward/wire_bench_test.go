@@ -13,7 +13,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/accesslog"
 	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/front"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -103,8 +102,11 @@ func wired(b *testing.B, prefill, decode []string) string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	direct := httpapi.Direct(httpapi.Deps{Log: quiet(), Data: httpapi.DataHandlers{Generate: h.Completion}})
-	s := front.New(front.Options{Routes: direct, Rest: &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Minute}, Log: quiet()})
+	deps := httpapi.Deps{Log: quiet(), Data: httpapi.DataHandlers{
+		Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.PassthroughGet, Stored: h.Stored,
+		Models: func(id func(*http.Request) string) forward.HandlerFunc { return h.Models(m.Snapshot, id) },
+	}}
+	s := &http.Server{Handler: httpapi.NewRouter(deps, true), ReadHeaderTimeout: time.Minute}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)

@@ -1,7 +1,5 @@
 package http1
 
-import "strconv"
-
 const (
 	// maxSizeDigits bounds the hexadecimal digits of a chunk's size.
 	maxSizeDigits = 16
@@ -104,7 +102,7 @@ func (d *ChunkDecoder) step(c byte) error {
 }
 
 func (d *ChunkDecoder) size(c byte) error {
-	digit := HexDigit(c)
+	digit := hexDigit(c)
 	switch {
 	case digit >= 0:
 	case d.state == atSize:
@@ -186,8 +184,8 @@ func (d *ChunkDecoder) trailer(c byte) error {
 	return nil
 }
 
-// HexDigit gives the value of a hexadecimal digit, -1 for any other byte.
-func HexDigit(c byte) int64 {
+// hexDigit returns the value of a hexadecimal digit, -1 for any other byte.
+func hexDigit(c byte) int64 {
 	switch {
 	case '0' <= c && c <= '9':
 		return int64(c - '0')
@@ -197,14 +195,4 @@ func HexDigit(c byte) int64 {
 		return int64(c-'A') + 10
 	}
 	return -1
-}
-
-// LastChunk ends a chunked body.
-const LastChunk = "0\r\n\r\n"
-
-// AppendChunkSize writes the line before a chunk of n bytes. n is not 0. The caller
-// writes the data and CR LF behind it.
-func AppendChunkSize(b []byte, n int) []byte {
-	b = strconv.AppendUint(b, uint64(n), 16)
-	return append(b, "\r\n"...)
 }

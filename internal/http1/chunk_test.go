@@ -2,6 +2,7 @@ package http1
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -67,17 +68,17 @@ func TestChunksRefused(t *testing.T) {
 	}
 }
 
-// Written chunks can be read, and the bytes behind them are left.
+// The bytes after the last chunk are left.
 func TestChunksWritten(t *testing.T) {
 	t.Parallel()
 	var wire []byte
 	var want strings.Builder
 	for _, n := range []int{1, 15, 16, 4096, 70_000} {
 		data := strings.Repeat("x", n)
-		wire = append(append(AppendChunkSize(wire, n), data...), "\r\n"...)
+		wire = fmt.Appendf(wire, "%x\r\n%s\r\n", n, data)
 		want.WriteString(data)
 	}
-	wire = append(wire, LastChunk+"GET"...)
+	wire = append(wire, "0\r\n\r\nGET"...)
 	for _, cut := range []int{1, 5, 600, 1 << 20} {
 		if body, rest, err := decode(string(wire), cut); err != nil || body != want.String() || rest != len("GET") {
 			t.Errorf("by %d: %d bytes of %d, %d are left, %v", cut, len(body), want.Len(), rest, err)
@@ -89,7 +90,7 @@ func TestChunksWritten(t *testing.T) {
 func TestChunksIntoLittleRoom(t *testing.T) {
 	t.Parallel()
 	var d ChunkDecoder
-	src := []byte("3\r\nabc\r\n2\r\nde\r\n" + LastChunk)
+	src := []byte("3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
 	var got []byte
 	for !d.Done() {
 		var dst [2]byte

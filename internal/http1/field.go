@@ -26,8 +26,8 @@ func IsToken(b byte) bool {
 // isValue reports the bytes that a field's value may hold (RFC 9110, 5.5).
 func isValue(b byte) bool { return b >= ' ' && b != 0x7f || b == '\t' }
 
-// Trim takes the blanks off both ends of a value.
-func Trim(value []byte) []byte {
+// trim takes the blanks off both ends of a value.
+func trim(value []byte) []byte {
 	for len(value) > 0 && isBlank(value[0]) {
 		value = value[1:]
 	}
@@ -129,5 +129,5 @@ func NextField(fields []byte) (name, value, rest []byte, err error) {
 			return nil, nil, nil, ErrValue
 		}
 	}
-	return name, Trim(value), rest, nil
+	return name, trim(value), rest, nil
 }

@@ -123,7 +123,7 @@ func (f *Framing) addConnection(value []byte) {
 	for len(value) > 0 {
 		var option []byte
 		option, value, _ = bytes.Cut(value, []byte(","))
-		option = Trim(option)
+		option = trim(option)
 		f.Close = f.Close || EqualFold(option, "close")
 		f.KeepAlive = f.KeepAlive || EqualFold(option, "keep-alive")
 	}

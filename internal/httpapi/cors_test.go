@@ -108,8 +108,8 @@ func TestCORSIsNotForOperators(t *testing.T) {
 	}
 }
 
-// The handlers of Direct set CORS headers too: of streams, refusals and panics.
-func TestCORSOfTheOwnServer(t *testing.T) {
+// Streams, refusals and errors after a panic have CORS headers.
+func TestCORSOfEveryAnswer(t *testing.T) {
 	t.Parallel()
 	d := deps()
 	d.CORS = httpapi.CORS{Origins: []string{"https://a.example"}, Methods: []string{"*"}, Headers: []string{"*"}}
@@ -120,7 +120,7 @@ func TestCORSOfTheOwnServer(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader("{}"))
 		r.Header.Set("Origin", "https://a.example")
 		r.Header.Set("Authorization", "Bearer "+key)
-		httpapi.Direct(d)["/v1/completions"](w, r)
+		httpapi.NewRouter(d, true).ServeHTTP(w, r)
 		return w.Result().Header
 	}
 	stream := func(c forward.Client, _ *http.Request) {

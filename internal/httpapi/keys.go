@@ -42,7 +42,7 @@ func requireClient(ring *apikeys.Ring) gin.HandlerFunc {
 	}
 }
 
-// checkClientKey gives the reason why a request may not pass, nil if it may. Without a
+// checkClientKey returns the reason why a request may not pass, nil if it may. Without a
 // ring every request may.
 func checkClientKey(ring *apikeys.Ring, r *http.Request) *openai.Error {
 	if ring == nil {

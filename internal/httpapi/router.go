@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/apikeys"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
@@ -124,6 +125,11 @@ func NewRouter(d Deps, split bool) http.Handler {
 	return e
 }
 
+// dataRoute adapts a handler of the data path to gin.
+func dataRoute(h forward.HandlerFunc) gin.HandlerFunc {
+	return func(c *gin.Context) { h(relay.Std(c.Writer), c.Request) }
+}
+
 // NewAdminRouter builds the routes of --admin-listen.
 func NewAdminRouter(d Deps) http.Handler {
 	e := newGin(d.Log)
@@ -181,36 +187,26 @@ func fail(c *gin.Context, status int, kind, message string) {
 	c.Abort()
 }
 
-// recovery calls handlePanic for a panic in a handler.
+// recovery answers 500 for a panic in a handler, or breaks the connection if the answer
+// has begun. It passes http.ErrAbortHandler on, which breaks the connection; gin's own
+// recovery would end a broken stream as if it were complete
+// (TestAbortReachesTheClient).
 func recovery(log logrus.FieldLogger) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		defer func() {
-			if p := recover(); p != nil {
-				handlePanic(log, p, c.Writer)
-				c.Abort()
+			p := recover()
+			if p == nil {
+				return
 			}
+			if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(http.ErrAbortHandler)
+			}
+			log.WithField("panic", fmt.Sprint(p)).Errorf("handler failed\n%s", debug.Stack())
+			if c.Writer.Written() {
+				panic(http.ErrAbortHandler)
+			}
+			fail(c, http.StatusInternalServerError, openai.TypeInternal, "internal error of the proxy")
 		}()
 		c.Next()
 	}
-}
-
-// startedWriter is a response that knows whether it has begun.
-type startedWriter interface {
-	http.ResponseWriter
-	Written() bool
-}
-
-// handlePanic answers 500 for a panic in a handler, or breaks an answer that has begun.
-// It lets http.ErrAbortHandler pass, which breaks the client's connection; gin's own
-// recovery would end a broken stream as if it were complete
-// (TestAbortReachesTheClient).
-func handlePanic(log logrus.FieldLogger, p any, w startedWriter) {
-	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-		panic(http.ErrAbortHandler)
-	}
-	log.WithField("panic", fmt.Sprint(p)).Errorf("handler failed\n%s", debug.Stack())
-	if w.Written() {
-		panic(http.ErrAbortHandler)
-	}
-	openai.WriteError(w, &openai.Error{Status: http.StatusInternalServerError, Type: openai.TypeInternal, Message: "internal error of the proxy"})
 }

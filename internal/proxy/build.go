@@ -72,7 +72,6 @@ type app struct {
 	started  chan struct{} // closed by awaitFirstAnswers
 
 	router, adminRouter http.Handler
-	direct              map[string]http.HandlerFunc // routes that need no router
 }
 
 // builder holds what the steps of build hand to each other.
@@ -251,7 +250,6 @@ func (b *builder) makeRoutes() {
 		deps.Dashboard = b.board
 	}
 	b.router = httpapi.NewRouter(deps, b.cfg.AdminListen != "")
-	b.direct = httpapi.Direct(deps)
 	b.adminRouter = httpapi.NewAdminRouter(deps)
 }
 

@@ -3,9 +3,11 @@ package proxy
 import (
 	"context"
 	"errors"
+	stdlog "log"
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,16 +15,15 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/connlimit"
-	"github.com/pdmesh/pdmesh/internal/framing"
-	"github.com/pdmesh/pdmesh/internal/front"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
 )
 
-// startServers starts a server at each listener. The channel has the error of one that
-// ended by itself.
-func (p *app) startServers(work *sync.WaitGroup, ln *listeners) ([]server, <-chan error) {
-	var servers []server
+// startServers starts a server on each listener. The channel receives the error of a
+// server that ends by itself.
+func (p *app) startServers(work *sync.WaitGroup, ln *listeners) ([]*http.Server, <-chan error) {
+	var servers []*http.Server
 	failed := make(chan error, 3)
-	start := func(s server, l net.Listener) {
+	start := func(s *http.Server, l net.Listener) {
 		servers = append(servers, s)
 		work.Go(func() {
 			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -30,23 +31,27 @@ func (p *app) startServers(work *sync.WaitGroup, ln *listeners) ([]server, <-cha
 			}
 		})
 	}
-	clients := connlimit.New(maxConnections(p.cfg), p.log)
-	start(p.clientServer(clients), p.secure.Listen(clients.Listen(ln.clients), p.log))
+	start(p.limited(p.router, ln.clients, maxConnections(p.cfg)))
 	if ln.admin != nil {
-		// Operators have places of their own: they get in while clients have taken all of theirs.
-		operators, s := connlimit.New(adminConnections, p.log), newServer(p.adminRouter)
-		operators.Watch(s.Server)
-		start(s, p.secure.Listen(operators.Listen(ln.admin), p.log))
+		// A limit of its own, so that operators get in when clients use all connections.
+		start(p.limited(p.adminRouter, ln.admin, adminConnections))
 	}
 	if ln.pprof != nil {
-		start(newServer(profiles()), ln.pprof)
+		start(newServer(profiles(), p.log), ln.pprof)
 	}
 	return servers, failed
 }
 
+// limited returns a server of at most n connections, and the listener that it serves.
+func (p *app) limited(h http.Handler, ln net.Listener, n int) (*http.Server, net.Listener) {
+	limit, s := connlimit.New(n, p.log), newServer(h, p.log)
+	limit.Apply(s, httpapi.ExemptFromLimit, httpapi.RefuseAtLimit)
+	return s, p.secure.Listen(limit.Listen(ln), p.log)
+}
+
 // shutdown stops accepting, waits for the running requests, and cuts what is
 // left when the time is over.
-func shutdown(ctx context.Context, limit time.Duration, log logrus.FieldLogger, servers []server) error {
+func shutdown(ctx context.Context, limit time.Duration, log logrus.FieldLogger, servers []*http.Server) error {
 	log.WithField("limit", limit).Info("stopping: no new requests, finishing the running ones")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
@@ -60,10 +65,10 @@ func shutdown(ctx context.Context, limit time.Duration, log logrus.FieldLogger, 
 	return errors.Join(errs...)
 }
 
-// adminConnections is how many connections --admin-listen takes at once.
+// adminConnections is the connection limit of --admin-listen.
 const adminConnections = 64
 
-// maxConnections is how many clients may be connected.
+// maxConnections returns the connection limit of clients; 0 means no limit.
 func maxConnections(cfg *config.Proxy) int {
 	if cfg.MaxConnections > 0 {
 		return cfg.MaxConnections
@@ -71,40 +76,27 @@ func maxConnections(cfg *config.Proxy) int {
 	return connlimit.ByDescriptors()
 }
 
-// server is what http.Server and front.Server have in common.
-type server interface {
-	Serve(l net.Listener) error
-	Shutdown(ctx context.Context) error
-	Close() error
-}
-
-// clientServer is the server at the clients' address. limit counts its connections.
-func (p *app) clientServer(limit *connlimit.Limit) server {
-	std := newServer(p.router)
-	limit.Watch(std.Server)
-	if p.cfg.Server == config.ServerStd {
-		return std
-	}
-	return front.New(front.Options{
-		Routes: p.direct, Rest: std.Server, IdleTimeout: std.IdleTimeout, Limit: limit, Log: p.log.WithField("component", "http"),
-	})
-}
-
-// stdServer is the standard library's server. framing refuses ambiguous requests before it.
-type stdServer struct{ *http.Server }
-
-// Serve implements server.
-func (s stdServer) Serve(l net.Listener) error { return s.Server.Serve(framing.Listener(l)) }
-
-func newServer(h http.Handler) stdServer {
-	return stdServer{&http.Server{
+func newServer(h http.Handler, log logrus.FieldLogger) *http.Server {
+	s := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		// net/http would print broken connections of clients here.
-		ErrorLog: nil,
-	}}
+		// nil would print to stderr.
+		ErrorLog:  stdlog.New(debugLog{log.WithField("component", "http")}, "", 0),
+		Protocols: new(http.Protocols),
+	}
+	s.Protocols.SetHTTP1(true) // no HTTP/2
+	return s
+}
+
+// debugLog logs each line written to it at level debug.
+type debugLog struct{ logrus.FieldLogger }
+
+// Write implements io.Writer.
+func (l debugLog) Write(line []byte) (int, error) {
+	l.Debug(strings.TrimSpace(string(line)))
+	return len(line), nil
 }
 
 // profiles serves Go's own profiles, for --pprof-listen. They have a listener of their

@@ -1,5 +1,5 @@
-// Package sock reads and writes TCP connections at less cost than package net. front
-// uses it for clients and upstream for engines.
+// Package sock reads and writes TCP connections with less CPU than package net. Package
+// upstream uses it for engines.
 //
 //	Conn ── Read, Write, WriteAll ──▶ one system call each, of which Go's scheduler
 //	                                  is not told (Linux)

@@ -51,8 +51,8 @@ var table = []row{
 	{page: "docs/architecture.md", first: "cmd/proxy", why: picture},
 	{page: "docs/architecture.md", first: "list  ", why: picture},
 	{page: "docs/architecture.md", first: "snapshot", why: picture},
-	{page: "docs/architecture.md", first: "front, net/http", why: picture},
-	{page: "docs/architecture.md", first: "front.Server / net/http", why: picture},
+	{page: "docs/architecture.md", first: "net/http ─▶ httpapi", why: picture},
+	{page: "docs/architecture.md", first: "net/http.Server", why: picture},
 	{page: "docs/architecture.md", first: "etcd event", why: picture},
 
 	{page: "docs/cli.md", first: "pdctl drain", by: "test/cli: TestEveryExample"},

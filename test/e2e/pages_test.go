@@ -20,7 +20,7 @@ func TestPageAndRecording(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			address := bareProxy(t, func(string) []string {
-				return []string{"--decode", engine.Address(), "--server", kind, "--upstream", kind, "--api-key", "k", "--allowed-origins", `["https://a.example"]`}
+				return []string{"--decode", engine.Address(), "--upstream", kind, "--api-key", "k", "--allowed-origins", `["https://a.example"]`}
 			})
 			send := func(method, path, contentType, body string, header ...string) (*http.Response, string) {
 				req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, strings.NewReader(body))

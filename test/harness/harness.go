@@ -77,12 +77,12 @@ func Build(dir string) error {
 
 // NewFleet makes a fleet whose processes are gone at the end of the test; when
 // the test failed their last lines are shown. PD_TEST_UPSTREAM names the HTTP
-// client and server of its proxies.
+// client of its proxies.
 func NewFleet(t testing.TB, bin string) *fleet.Fleet {
 	t.Helper()
 	o := fleet.Options{BinDir: bin, Dir: t.TempDir(), ReadyTimeout: 60 * time.Second}
 	if kind := os.Getenv("PD_TEST_UPSTREAM"); kind != "" {
-		o.ProxyEnv = []string{"PD_UPSTREAM=" + kind, "PD_SERVER=" + kind}
+		o.ProxyEnv = []string{"PD_UPSTREAM=" + kind}
 	}
 	f, err := fleet.New(o)
 	if err != nil {

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Client is the connection of one client, as far as one request needs it. The response
-// writer of package front implements it; Std makes one of any other.
+// Client is the connection of one client, as far as one request needs it.
 type Client interface {
 	http.ResponseWriter
 	// Flush sends what was written.
@@ -18,7 +17,7 @@ type Client interface {
 	SetWriteDeadline(t time.Time) error
 }
 
-// Std makes a Client of a response writer of net/http.
+// Std returns a Client that writes to a response writer of net/http.
 func Std(w http.ResponseWriter) Client {
 	return &stdClient{ResponseWriter: w, control: http.NewResponseController(w)}
 }

@@ -1,0 +1,29 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// ExemptFromLimit reports whether a request is served although the limit for open
+// connections is reached: health checks, and the routes of operators except the
+// dashboard's event stream, which would hold its connection.
+func ExemptFromLimit(r *http.Request) bool {
+	switch path := r.URL.Path; path {
+	case "/", "/health", "/ping", "/version":
+		return true
+	case DashboardEvents:
+		return false
+	default:
+		return isOperatorRoute(path)
+	}
+}
+
+// RefuseAtLimit answers a request on a connection beyond the limit.
+func RefuseAtLimit(w http.ResponseWriter, r *http.Request) {
+	openai.KindOf(r.URL.Path).WriteError(w, &openai.Error{
+		Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, RetryAfter: retryAfter,
+		Message: "the proxy has reached its limit for open connections (--max-connections)",
+	})
+}
