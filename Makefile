@@ -237,6 +237,13 @@ fmt-check: ## fail if something is not formatted
 vet: ## go vet
 	$(GO) vet ./...
 
+# The limit only goes down.
+PROSE_LIMIT := 4500
+
+.PHONY: prose
+prose: ## fail if comments, messages or pages have more phrases to replace than the limit (CONTRIBUTING.md); scripts/prose.sh -v lists them
+	@LIMIT=$(PROSE_LIMIT) scripts/prose.sh
+
 .PHONY: lint
 lint: ## golangci-lint at a pinned version (compiles it the first time)
 	$(LINT) run --allow-parallel-runners ./...
