@@ -54,7 +54,7 @@ func (w lastWord) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
 
 // beside tells etcd's warnings that are beside the point here: about load on a
 // shared port that one machine's fleet does not make, about the tokens of users, which
-// etcd itself makes up and nobody else has to believe, and about the version of its own
+// etcd itself makes up and no one else has to believe, and about the version of its own
 // files, which it looks for before it has written them when the machine is busy.
 func beside(message string) bool {
 	for _, known := range []string{
@@ -68,8 +68,8 @@ func beside(message string) bool {
 	return false
 }
 
-// refused tells that a line is about a request which the client expects to be refused:
-// whoever writes an audit entry asks for the lease of the day, which mostly exists.
+// refused reports whether a line is about a request which the client expects to be refused:
+// whatever writes an audit entry asks for the lease of the day, which mostly exists.
 func refused(message string, fields []zapcore.Field) bool {
 	if message != "failed to apply request" {
 		return false

@@ -1,5 +1,5 @@
 // Package histogram counts durations by bounds, in few instructions and without a
-// lock, and tells what has been counted. It exists beside client_golang's histograms
+// lock, and reports what has been counted. It exists beside client_golang's histograms
 // for what is counted once for each token: a stream counts for itself (Local) and adds
 // what it has now and then.
 package histogram
@@ -72,7 +72,7 @@ func (c *Counts) Total() (n uint64) {
 	return n
 }
 
-// Since gives what was counted after earlier counts of the same histograms.
+// Since returns what was counted after earlier counts of the same histograms.
 func (c *Counts) Since(earlier *Counts) Counts {
 	d := *c
 	for i := range d.N {
@@ -117,7 +117,7 @@ type Local struct {
 // For makes the counts go to h. Without a histogram Observe must not be called.
 func (l *Local) For(h *Histogram) { l.to = h }
 
-// On tells whether there is a histogram to count for.
+// On reports whether there is a histogram to count for.
 func (l *Local) On() bool { return l.to != nil }
 
 // Observe counts d, and zero for each of the others that came along with it.
