@@ -87,12 +87,12 @@ test-browser: ## the dashboard in a headless Chromium, with axe-core; fails wher
 .PHONY: screenshots
 screenshots: ## the pictures of docs/dashboard.md, after five minutes of load; [AFTER=5m]
 	@mkdir -p docs/dashboard
-	PD_TEST_SCREENSHOTS=$(CURDIR)/docs/dashboard PD_TEST_SCREENSHOTS_AFTER=$(AFTER) REQUIRE_BROWSER=1 $(GO) test -count=1 -timeout 20m -run TestScreenshots $(TESTFLAGS) ./test/browser
+	PD_SCREENSHOTS=$(CURDIR)/docs/dashboard PD_SCREENSHOTS_AFTER=$(AFTER) REQUIRE_BROWSER=1 $(GO) test -count=1 -timeout 20m -run TestScreenshots $(TESTFLAGS) ./test/browser
 
-# PYTHON names a python3 of 3.11 to 3.13, PD_TEST_LAB_DIR where vLLM is installed.
+# PYTHON names a python3 of 3.11 to 3.13, PD_LAB_DIR where vLLM is installed.
 .PHONY: test-real
 test-real: ## our programs before real vLLM and NIXL (docs/real.md); installs 3.3 GB the first time; SHORT=1 for ten requests and one kill
-	@PD_TEST_REAL=$(if $(call on,$(SHORT)),short,1) $(GO) test -count=1 -timeout 60m -v $(TESTFLAGS) ./test/real
+	@PD_REAL=$(if $(call on,$(SHORT)),short,1) $(GO) test -count=1 -timeout 60m -v $(TESTFLAGS) ./test/real
 
 .PHONY: cover
 cover: ## test coverage into coverage.out
@@ -102,10 +102,10 @@ cover: ## test coverage into coverage.out
 FAULT_REPORT ?= $(CURDIR)/dist/faults.json
 
 .PHONY: reliability
-reliability: ## inject every fault and write docs/reliability.md; PD_TEST_FAULT_LONG=1 for outages of full length
+reliability: ## inject every fault and write docs/reliability.md; PD_FAULT_LONG=1 for outages of full length
 	@mkdir -p $(dir $(FAULT_REPORT)) docs && rm -f $(FAULT_REPORT)
-	-PD_TEST_LONG=1 PD_TEST_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 30m -run TestFault ./test/faults
-	-PD_TEST_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 10m -run - -bench . -benchtime 1x ./test/faults
+	-PD_LONG=1 PD_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 30m -run TestFault ./test/faults
+	-PD_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 10m -run - -bench . -benchtime 1x ./test/faults
 	$(GO) run ./test/faults/report -in $(FAULT_REPORT) -commit "$(COMMIT)" > docs/reliability.md.new
 	mv docs/reliability.md.new docs/reliability.md
 	@sed -n '/^## Not met/,/^## All rows/p' docs/reliability.md
@@ -115,17 +115,11 @@ ROUNDS ?= 100
 
 .PHONY: drain-rounds
 drain-rounds: ## drain --wait, restart, undrain, over four decode instances under load: [ROUNDS=100]
-	PD_TEST_LONG=1 PD_TEST_DRAIN_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v -run 'TestDrainRounds$$' ./test/faults
-
-HUNG ?= 5m
-
-.PHONY: hung-check
-hung-check: ## 2 of 4 decode instances hang in turn under load, then all four are slow: [HUNG=5m]
-	PD_TEST_LONG=1 PD_TEST_HUNG_CHECK=$(HUNG) $(GO) test -count=1 -timeout 30m -v -run 'TestHungCheck$$' ./test/faults
+	PD_LONG=1 PD_DRAIN_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v -run 'TestDrainRounds$$' ./test/faults
 
 .PHONY: idle-check
 idle-check: ## five idle proxies write nothing to etcd for five minutes
-	PD_TEST_LONG=1 PD_TEST_FAULT_LONG=1 $(GO) test -count=1 -timeout 20m -v -run 'TestIdleProxiesWriteNothing$$' ./test/faults
+	PD_LONG=1 PD_FAULT_LONG=1 $(GO) test -count=1 -timeout 20m -v -run 'TestIdleProxiesWriteNothing$$' ./test/faults
 
 .PHONY: demo
 demo: build ## a whole fleet on this machine, a tour of it; ONCE=1 ends after the tour, CONNECTOR=mooncake is another KV transfer
@@ -157,6 +151,7 @@ bench-policies: bench-build ## what a request costs with each policy, beside rou
 PATIENCE   ?= 20m
 QUIET      ?= 0
 BENCH_DIR    ?= docs/performance
+BENCH_README ?= README.md
 # The folder of this machine in BENCH_DIR, if its processor's name shall not be it.
 MACHINE      ?=
 
@@ -165,8 +160,9 @@ bench-build: build
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/bench ./cmd/bench
 
 .PHONY: bench
-bench: bench-build ## what a request costs, beside the limit of the machine, into docs/performance: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s] [PATIENCE=20m] [MACHINE=name]
+bench: bench-build $(if $(WORKLOADS)$(TARGETS),,flames) ## what a request costs, beside the limit of the machine, into docs/performance: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s] [PATIENCE=20m] [MACHINE=name]
 	@$(BIN)/bench run --bin $(BIN) --patience $(PATIENCE) --quiet $(QUIET) --into $(BENCH_DIR) $(if $(MACHINE),--machine $(MACHINE)) \
+		$(if $(WORKLOADS)$(TARGETS),,--readme $(BENCH_README)) \
 		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
 		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)
 
@@ -199,12 +195,21 @@ fleet-disaggregate: fleet-build ## --disaggregate auto, always and never at thre
 
 .PHONY: fleet-real
 fleet-real: ## chats before real vLLM (docs/real.md), into docs/scheduling.md
-	@mkdir -p $(basename $(FLEET_DOC)) && PD_TEST_REAL=1 PD_TEST_REAL_DOC="$(abspath $(FLEET_DOC))" $(GO) test -count=1 -timeout 30m -v -ldflags '$(LDFLAGS)' -run 'TestChats$$' ./test/real
+	@mkdir -p $(basename $(FLEET_DOC)) && PD_REAL=1 PD_REAL_DOC="$(abspath $(FLEET_DOC))" $(GO) test -count=1 -timeout 30m -v -ldflags '$(LDFLAGS)' -run 'TestChats$$' ./test/real
 
 .PHONY: fleet-model
 fleet-model: ## the same for our policies without HTTP and clock, in seconds: TRACE=file [TARGETS=session] [PART=first] [RATE=1]
 	@test -n "$(TRACE)" || { echo "say which trace: make fleet-model TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@$(GO) run ./cmd/fleetbench model --trace "$(TRACE)" $(if $(filter command line,$(origin PART)),--part $(PART)) $(if $(TARGETS),--targets "$(TARGETS)") $(if $(RATE),--rate $(RATE)) $(FLEETFLAGS)
+
+# Where the time goes, in runs of their own: to look costs some per cent.
+FLAMES := dist/bench/flames
+
+.PHONY: flames
+flames: bench-build ## flame graphs of the proxy into docs/performance
+	@rm -rf $(FLAMES) && $(BIN)/bench run --bin $(BIN) --profile --workloads small,stream,prompt64k,prompt1m --targets pdmesh \
+		--repeats 1 --into $(FLAMES) $(if $(MACHINE),--machine $(MACHINE))
+	@for dir in $(FLAMES)/*/; do to=$(BENCH_DIR)/$$(basename "$$dir"); mkdir -p "$$to" && cp "$$dir"flame-*.svg "$$to"/; done
 
 .PHONY: soak
 soak: bench-build ## half of the peak rate for long, with aborts and churn; fails if anything grows: [DURATION=30m]
@@ -216,7 +221,7 @@ bench-tls: build ## what TLS with clients costs the proxy, for a small request o
 
 .PHONY: bench-report
 bench-report: bench-build ## the report again, from the figures of the last make bench on each machine
-	@$(BIN)/bench report $(BENCH_DIR)
+	@$(BIN)/bench report $(BENCH_DIR) --readme $(BENCH_README)
 
 .PHONY: reference
 reference: ## docs/reference/cli.md and settings.md again, from the programs and their tables
@@ -233,13 +238,6 @@ fmt-check: ## fail if something is not formatted
 .PHONY: vet
 vet: ## go vet
 	$(GO) vet ./...
-
-# The limit only goes down.
-PROSE_LIMIT := 3300
-
-.PHONY: prose
-prose: ## fail if comments, messages or pages have more phrases to replace than the limit (CONTRIBUTING.md); scripts/prose.sh -v lists them
-	@LIMIT=$(PROSE_LIMIT) scripts/prose.sh
 
 .PHONY: lint
 lint: ## golangci-lint at a pinned version (compiles it the first time)

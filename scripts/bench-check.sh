@@ -20,12 +20,12 @@ slower=${TIME:-1.5}
 # request the more there are.
 benchmarks='
 internal/openai Parse|Events
-internal/openai/jsonscan Text/(20_bytes|64KiB_(prose|code|Chinese))$
+internal/openai/strscan Text/(20_bytes|64KiB_(prose|code|Chinese))$/text
 internal/sched Pick|Prepare/1000$
 internal/forward Request
 internal/forward Wire 2000x
 internal/upstream (Small|Stream64|Body64KiB|Body1MiB)/own
-internal/forward AccessLog
+internal/accesslog Write
 internal/metrics Done
 internal/discovery/watch Build/instances=1000$|Change/.*/1000$
 '

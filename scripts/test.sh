@@ -83,7 +83,7 @@ long_forms() {
 	while read -r package tests; do
 		[ -n "$(among "$package")" ] || continue
 		echo "long form: $package $tests"
-		PD_TEST_LONG=1 "${race[@]}" -run "$tests" "${flags[@]}" "$package" </dev/null || code=1
+		PD_LONG=1 "${race[@]}" -run "$tests" "${flags[@]}" "$package" </dev/null || code=1
 	done < <(scripts/long-tests.sh | grep -E "$1")
 	return $code
 }
@@ -112,6 +112,9 @@ long() {
 	# The long forms are of what lies above the connections.
 	cmd=(env PD_TEST_UPSTREAM=std "${race[@]}")
 	again "over net/http" ./internal/forward || code=1
+	# As processors without our assembly do it.
+	cmd=(env PD_LONG=1 "${race[@]}" -tags purego)
+	again "without assembly" ./internal/openai ./internal/openai/jsonscan ./internal/openai/request ./internal/openai/strscan ./internal/openai/utf8scan || code=1
 	# The race detector knows package syscall's calls only, so that under it connections are
 	# read and written by those in place of ours.
 	cmd=("${plain[@]}")

@@ -24,11 +24,11 @@ type Head struct {
 	Status int
 	// Length is the Content-Length, -1 if there is none.
 	Length int64
-	// Chunked reports whether the body is chunked.
+	// Chunked tells that the body is chunked.
 	Chunked bool
-	// Close reports whether the sender ends the connection after this message.
+	// Close tells that the sender ends the connection after this message.
 	Close bool
-	// Continue reports whether a request waits for "100 Continue".
+	// Continue tells that a request waits for "100 Continue".
 	Continue bool
 }
 

@@ -28,7 +28,7 @@ const (
 	Restarting Phase = "restarting"
 )
 
-// Engine is the one engine this agent is next to.
+// Engine is the one engine this agent stands beside.
 type Engine interface {
 	// Probe asks whether the engine is alive and what it serves. An error that
 	// is vllm.ErrRefused means that nobody listens.
@@ -217,7 +217,7 @@ func (a *Agent) good(facts instance.Facts) {
 	}
 	remark(log, a.said.rec, rec)
 	if n := len(facts.Models); len(rec.Models) < n && n != a.lastModels {
-		log.Infof("the record has space for %d of the engine's %d models: proxies read the others from the engine", len(rec.Models), n)
+		log.Warnf("the record has room for %d of the engine's %d models", len(rec.Models), n)
 	}
 	a.up, a.lastModels = true, len(facts.Models)
 	if a.ranks.err == nil {

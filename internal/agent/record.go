@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 
@@ -19,8 +20,8 @@ func (a *Agent) record(facts instance.Facts) instance.Record {
 	}
 	rec.ID = a.life.id
 	rec.State = instance.Ready
-	rec.Source = instance.SourceAgent
-	rec.Models, rec.ModelsTruncated = slices.Clone(facts.Models), facts.ModelsTruncated
+	rec.Source = "agent"
+	rec.Models = fitModels(facts.Models)
 	rec.MaxModelLen = facts.MaxModelLen
 	rec.Version = facts.Version
 	if rec.Version == "" && a.said.rec.ID == rec.ID {
@@ -33,7 +34,6 @@ func (a *Agent) record(facts instance.Facts) instance.Record {
 	a.ranks.show(&rec)
 	started := a.life.since
 	rec.StartedAt = &started
-	rec.FitModels()
 	return rec
 }
 
@@ -59,7 +59,7 @@ func (a *Agent) shown(rec instance.Record, facts instance.Facts) (ranks int, tra
 	return ranks, transfer
 }
 
-// remark returns what the operator who started the engine should know of its record, when it is new.
+// remark says what whoever started the engine should know of its record, when it is new.
 func remark(log logrus.FieldLogger, was, is instance.Record) {
 	warning := func(rec instance.Record) string { return (&instance.Instance{Record: rec}).Warning("") }
 	if text := warning(is); text != "" && text != warning(was) {
@@ -68,6 +68,22 @@ func remark(log logrus.FieldLogger, was, is instance.Record) {
 	if is.DPSize > 1 && is.DPSize != was.DPSize {
 		log.Infof("%d data-parallel ranks answer behind this address: one instance, and the proxy chooses the rank", is.DPSize)
 	}
+}
+
+// maxModelBytes leaves room for the rest of the record in its 16 KiB.
+const maxModelBytes = 12 << 10
+
+// fitModels keeps the models that fit into a record, in their order: with very
+// many adapters a registration that names most of them beats none.
+func fitModels(models []string) []string {
+	size := 0
+	for i, m := range models {
+		quoted, err := json.Marshal(m) // escapes count
+		if size += len(quoted) + 1; err != nil || size > maxModelBytes {
+			return slices.Clone(models[:i])
+		}
+	}
+	return slices.Clone(models)
 }
 
 func clone(rec instance.Record) instance.Record {

@@ -82,7 +82,7 @@ func Wrong(err error) error {
 // Wrongf makes an error of usage.
 func Wrongf(format string, args ...any) error { return Wrong(fmt.Errorf(format, args...)) }
 
-// IsWrong reports whether an error is one of usage.
+// IsWrong tells whether an error is one of usage.
 func IsWrong(err error) bool {
 	_, ok := errors.AsType[*usageError](err)
 	return ok
@@ -98,7 +98,7 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// Exit attaches an exit code to an error.
+// Exit gives an error an exit code of its own.
 func Exit(err error, code int) error { return &exitError{err, code} }
 
 // failure is what a command's own function gave and did not mark as usage.
@@ -115,7 +115,7 @@ func NoArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// Run runs a program's command, with all its subcommands, and returns the exit code.
+// Run runs a program's command, with all its subcommands, and gives the exit code.
 // Whatever a RunE gives is a failure, unless Wrong marks it; whatever else is wrong is
 // wrong usage, for which the message ends with where help is.
 func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr io.Writer) int {
@@ -161,25 +161,10 @@ func suggest(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// variables is the key of the error about environment variables in a context.
-type variables struct{}
-
-// WithVariables returns a context in which no command runs if the environment has variables
-// PD_... that no program knows. environ is as os.Environ returns it.
-func WithVariables(ctx context.Context, environ []string) context.Context {
-	if err := settings.CheckVariables(environ); err != nil {
-		return context.WithValue(ctx, variables{}, err)
-	}
-	return ctx
-}
-
 // separate makes failures of what the functions of a command and its subcommands give.
 func separate(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
-			if err, _ := cmd.Context().Value(variables{}).(error); err != nil {
-				return Wrong(err)
-			}
 			if err := run(cmd, args); err != nil {
 				return &failure{err}
 			}

@@ -13,7 +13,6 @@ import (
 type Row struct {
 	Role      instance.Role   `json:"role"`
 	Address   string          `json:"address"`
-	Status    string          `json:"status"` // instance.Status
 	State     instance.State  `json:"state"`
 	Cause     string          `json:"cause,omitempty"`
 	View      instance.View   `json:"view,omitempty"`
@@ -30,11 +29,11 @@ type Row struct {
 	Revision  int64           `json:"revision"`
 	Static    bool            `json:"static"`
 	// Since is from when on this proxy knows the entry's lease, or a static entry;
-	// AtLeast reports whether it was there when the proxy began.
+	// AtLeast tells that it was there when the proxy began.
 	Since   int64 `json:"since"`
 	AtLeast bool  `json:"at_least,omitempty"`
 	Started int64 `json:"started,omitempty"` // when its engine began, by its own clock
-	// Usable reports whether new requests may be sent to it.
+	// Usable tells that new requests may be sent to it.
 	Usable bool `json:"usable"`
 }
 
@@ -69,7 +68,7 @@ type Etcd struct {
 	Kept        int      `json:"kept,omitempty"`
 }
 
-// reading reports whether the membership is being read, the first time or again.
+// reading tells that the membership is being read, the first time or anew.
 func (e *Etcd) reading() bool { return e.State == "cold" || e.State == "listing" }
 
 // Self is what the page is told once of the proxy it comes from.
@@ -78,7 +77,7 @@ type Self struct {
 	Address  string `json:"address"`
 	Version  string `json:"version"`
 	Fallback bool   `json:"fallback"` // decode can serve without prefill
-	// Admin reports whether there is an admin key, Actions which admin routes there are.
+	// Admin tells that there is an admin key, Actions which admin routes there are.
 	Admin   bool     `json:"admin"`
 	Actions []string `json:"actions"`
 }
@@ -93,11 +92,11 @@ type tenure struct {
 // row makes a Row of what /status lists.
 func row(in *instance.Instance, l *instance.Listing, f Facts, since tenure) Row {
 	r := Row{
-		Role: l.Role, Address: l.Address, Status: l.Status, State: l.State, Cause: l.Cause, View: l.View, Intent: l.Intent, Reason: l.Reason,
+		Role: l.Role, Address: l.Address, State: l.State, Cause: l.Cause, View: l.View, Intent: l.Intent, Reason: l.Reason,
 		Warning: l.Warning, Models: l.Models, Connector: f.Connector, Group: f.Group, Version: l.Version,
 		Weight: in.Weight(), ID: l.ID, Source: l.Source, Revision: l.Revision, Static: l.Static,
 		Since: since.since.UnixMilli(), AtLeast: since.atLeast,
-		Usable: in.Usable() && (l.View == "" || l.View == instance.Orphan),
+		Usable: in.Usable() && l.View != instance.Ejected,
 	}
 	if at := in.Record.StartedAt; at != nil {
 		r.Started = at.UnixMilli()
@@ -151,7 +150,7 @@ type frame struct {
 	parts       map[string]json.RawMessage
 }
 
-// name assigns every entry of a frame a unique name: an address can represent a
+// name gives every entry of a frame a name of its own: an address can stand for a
 // membership and a pending add, or for several values that cannot be read.
 func (f *frame) name(in *instance.Instance) string {
 	name := in.String()
@@ -164,7 +163,7 @@ func (f *frame) name(in *instance.Instance) string {
 	return name
 }
 
-// changed returns what differs between two frames; null represents what is gone.
+// changed gives what differs between two frames; null stands for what is gone.
 func changed(was, is map[string]json.RawMessage) map[string]json.RawMessage {
 	var out map[string]json.RawMessage
 	put := func(name string, v json.RawMessage) {

@@ -32,7 +32,7 @@ type Finding struct {
 	Commands []string `json:"commands,omitempty"`
 }
 
-// Wrong reports whether some finding is more than a note.
+// Wrong tells that some finding is more than a note.
 func Wrong(list []Finding) bool {
 	return slices.ContainsFunc(list, func(f Finding) bool { return f.Severity != Note })
 }
@@ -44,12 +44,11 @@ type report struct {
 	findings []Finding
 }
 
-// say adds a finding of the running check. Each part becomes one line: error messages may
-// have several.
+// say takes in what the check has found.
 func (r *report) say(f Finding) {
 	f.Check = r.check
 	for _, text := range []*string{&f.Subject, &f.What, &f.Why, &f.Cure} {
-		*text = instance.Printable(strings.ReplaceAll(strings.TrimSpace(*text), "\n", "; "), maxText)
+		*text = instance.Printable(*text, maxText)
 	}
 	r.findings = append(r.findings, f)
 }

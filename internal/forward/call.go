@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/form"
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
 	"github.com/pdmesh/pdmesh/internal/tracing"
@@ -45,7 +46,7 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 		Privileged: func() bool { return h.opts.Privileged(r) },
 	}
 	c.origin.Trace = h.opts.Tracer.Begin(r, endpoint, c.times.Start)
-	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Times: &c.times, Idle: h.opts.Idle, Log: h.opts.Log, Memory: h.bodies, Gaps: between}
+	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Times: &c.times, Idle: h.opts.Idle, Log: h.opts.Log, Gaps: between}
 	c.flow = flow.Request{Settings: &h.flow, Origin: &c.origin, Answer: &c.answer, Endpoint: endpoint}
 	c.flow.Route.Traced = h.opts.TraceAll || asksTrace(r.Header) && h.opts.Trace(r)
 	c.flow.Route.Times = &c.times
@@ -69,9 +70,9 @@ func asksTrace(h http.Header) bool {
 	return len(v) > 0 && v[0] == "1"
 }
 
-// finish reports the request, once, and breaks the client's connection if the answer is not complete.
+// finish reports the request, once, and breaks the client's connection where the answer
+// is not complete.
 func (c *call) finish() {
-	c.answer.StopKeepAlive()
 	if c.flow.Body != nil {
 		c.flow.DropBody()
 	}
@@ -80,9 +81,8 @@ func (c *call) finish() {
 		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.h.opts.KeyName(c.r), Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
 		Model: c.origin.Model, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
 		Prefill: route.Prefill, Decode: route.Decode, Alone: route.Alone, Elsewhere: route.Elsewhere(), Attempts: route.Failed,
-		Failure: result.Failure, Late: result.Late, KeepAlives: c.answer.KeepAlives(), Revision: route.Revision,
+		Failure: result.Failure, Revision: route.Revision,
 		BytesIn: c.bytesIn, BytesOut: result.Bytes,
-		Input: result.Tokens.Input, Cached: result.Tokens.Cached, Output: result.Tokens.Output, Finish: result.Tokens.Finish, TraceID: c.origin.Trace.ID(c.r.Header),
 		Start: c.times.Start, TTFT: result.TTFT, Duration: took, FirstToken: c.times.At(stage.First), Gap: result.Gap, Stages: c.times.Stages(took, c.stream),
 	})
 	if c.origin.Trace.Chosen() {
@@ -111,9 +111,6 @@ func (c *call) completion(kind openai.Kind) {
 	}
 	req, err := request.Parse(kind, c.flow.Body.Bytes())
 	if c.parsed(req, err) {
-		if req.Stream {
-			c.answer.StartKeepAlive(c.h.opts.KeepAlive)
-		}
 		c.flow.Complete(req)
 	}
 }
@@ -179,7 +176,7 @@ func (c *call) parsed(req *request.Request, err error) bool {
 // it could not, and has answered.
 func (c *call) readJSON() bool {
 	if !isJSON(c.r.Header) {
-		c.answer.Refuse(openai.NotJSON())
+		c.answer.Refuse(pydantic.NotJSON())
 		return false
 	}
 	return c.readBody()
@@ -208,20 +205,18 @@ func (c *call) readBody() bool {
 		in = http.MaxBytesReader(client, in, limit)
 	}
 	body, err := c.h.bodies.Read(in, length)
+	_ = client.SetReadDeadline(time.Time{})
 	c.flow.Body, c.bytesIn = body, int64(len(body.Bytes()))
 	if err == nil {
-		_ = client.SetReadDeadline(time.Time{})
 		return true
 	}
-	// The deadline remains: net/http reads the rest of the body when it closes it.
 	var over *http.MaxBytesError
 	switch {
 	case errors.Is(err, scratch.ErrNoRoom):
 		c.noRoom()
 	case errors.As(err, &over):
 		c.answer.Refuse(tooLarge(limit))
-	// net/http ends the context of a request whose body it can't read, whatever the reason.
-	case c.r.Context().Err() != nil && !errors.Is(err, os.ErrDeadlineExceeded):
+	case c.r.Context().Err() != nil:
 		c.answer.ClientGone()
 	default:
 		c.answer.CloseAfter()

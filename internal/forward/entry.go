@@ -46,22 +46,12 @@ type Entry struct {
 	Elsewhere string
 	Attempts  int   // failed legs, also those that were retried
 	Failure   Class // of the leg whose failure the client was told of
-	// Late is the status of an error that was sent as an event, because a keep-alive had sent the header
-	// before; 0 of any other request. Status is then what the client got.
-	Late       int
-	KeepAlives int // comments and pings that the proxy sent on its own
-	Revision   int64
-	BytesIn    int64
-	BytesOut   int64
-	Start      time.Time
-	TTFT       time.Duration // 0 if nothing was committed
-	Duration   time.Duration
-	// Input, Cached and Output are the tokens of the prompt, those of them that were in the
-	// cache of the instance that computed it, and those of the answer; see relay.Tokens. 0 if
-	// the engine does not report them.
-	Input, Cached, Output int
-	Finish                string // finish reason, as the engine reports it; "" if it does not
-	TraceID               string // of the trace that the request is part of; "" if there is none
+	Revision  int64
+	BytesIn   int64
+	BytesOut  int64
+	Start     time.Time
+	TTFT      time.Duration // 0 if nothing was committed
+	Duration  time.Duration
 	// FirstToken is when the first content of a stream went out, 0 of anything else.
 	FirstToken time.Duration
 	// Gap is the time between two events of a stream, on average; 0 of anything else.

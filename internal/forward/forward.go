@@ -10,8 +10,8 @@
 // retries of the whole proxy. This package puts them together, and reports at the end how
 // the request ended.
 //
-// Nothing of an answer reaches the client before it is committed: the first event with content,
-// or a whole non-streamed answer. Only keep-alives may precede it (Options.KeepAlive). Until then a failure can be retried, and the client does
+// Nothing reaches the client before the answer is committed: the first event with content,
+// or a whole non-streamed answer. Until then a failure can be retried, and the client does
 // not see it. Afterwards a failure is an error event and a broken connection, never a
 // clean end.
 package forward
@@ -24,7 +24,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward/budget"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
@@ -59,13 +58,11 @@ type Options struct {
 	Health          flow.Health
 	Upstream        upstream.Client
 	Notifications   flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
-	// Models reads the lists of models again that engines serve; nil: it is not done.
-	Models   *catalog.Catalog
-	Recorder Recorder
-	Progress leg.Progress // of the engines; nil: it cannot be observed
-	Log      logrus.FieldLogger
-	Tracer   *tracing.Tracer // nil: off
-	// EventGaps returns the histogram of the times between the events of an endpoint's
+	Recorder        Recorder
+	Progress        leg.Progress // of the engines; nil: it cannot be observed
+	Log             logrus.FieldLogger
+	Tracer          *tracing.Tracer // nil: off
+	// EventGaps gives the histogram of the times between the events of an endpoint's
 	// streams; nil: there is none.
 	EventGaps func(endpoint string) *histogram.Histogram
 
@@ -73,13 +70,13 @@ type Options struct {
 	// checks clients' keys, and therefore does not pass them on.
 	EngineKey  string
 	ClientKeys bool
-	// Trace reports whether this client may see how its request was routed, if it asks for
+	// Trace tells whether this client may see how its request was routed, if it asks for
 	// that. TraceAll shows it to all clients, also if they do not ask.
 	Trace    func(*http.Request) bool
 	TraceAll bool
-	// Privileged reports whether this client may give its requests a priority.
+	// Privileged tells whether this client may give its requests a priority.
 	Privileged func(*http.Request) bool
-	// Ranked reports whether this client may say which data-parallel rank it wants.
+	// Ranked tells whether this client may say which data-parallel rank it wants.
 	Ranked func(*http.Request) bool
 	// KeyName names the client's key for the log, "" for none; nil: none has a name.
 	KeyName func(*http.Request) string
@@ -103,10 +100,8 @@ type Options struct {
 	Idle        time.Duration // between two reads of an answer, default 120 s
 	Busy        time.Duration // in place of the three limits above while an engine makes progress, default 30 min
 	Connect     time.Duration // limit of Upstream for a connection, for error messages
-	// KeepAlive is how long a stream may send nothing until the proxy sends a comment or a ping; 0: never.
-	KeepAlive time.Duration
-	NonStream time.Duration // for a non-streamed answer to begin, default 1 h
-	KVBudget  time.Duration // how long a hand-over may wait whose lease is not known, default 20 s
+	NonStream   time.Duration // for a non-streamed answer to begin, default 1 h
+	KVBudget    time.Duration // how long a hand-over may wait whose lease is not known, default 20 s
 	// RewriteHost puts the host by which prefill was reached into what it hands over.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to its last notification, default 30 s
@@ -133,7 +128,7 @@ func New(o Options) (*Handler, error) {
 			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
 		},
 		flow: flow.Settings{
-			Picker: o.Picker, AwaitMembership: o.AwaitMembership, Health: o.Health, Notifications: o.Notifications, Models: o.Models, Recorder: o.Recorder, Log: o.Log,
+			Picker: o.Picker, AwaitMembership: o.AwaitMembership, Health: o.Health, Notifications: o.Notifications, Recorder: o.Recorder, Log: o.Log,
 			Fallback: o.Fallback, Disaggregate: o.Disaggregate, MaxAttempts: o.MaxAttempts,
 			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost, Notified: o.Notified,
 		},
@@ -177,7 +172,7 @@ func (h *Handler) PassthroughGet(endpoint string) HandlerFunc {
 	return h.serve(endpoint, openai.Other, (*call).passThroughNoBody)
 }
 
-// Requests reports how many requests are being answered now.
+// Requests tells how many requests are being answered now.
 func (h *Handler) Requests() int64 { return h.requests.Load() }
 
 // serve makes a call of each request, and ends it.
@@ -190,7 +185,6 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 		h.requests.Add(1)
 		defer h.requests.Add(-1)
 		c := h.newCall(client, r, endpoint, kind, between)
-		defer c.answer.StopKeepAlive() // also when answer panics
 		answer(c)
 		c.finish()
 	}
@@ -200,7 +194,7 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 // not arrive, with the addresses at which they are expected.
 func (h *Handler) Unnotified() map[instance.Key]string { return h.flow.Unnotified() }
 
-// BodyMemory reports how many bytes of request bodies are held, how many may be (0: no
+// BodyMemory tells how many bytes of request bodies are held, how many may be (0: no
 // bound), and how many requests were refused for that bound.
 func (h *Handler) BodyMemory() (held, limit, refused int64) { return h.bodies.Memory() }
 

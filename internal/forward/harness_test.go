@@ -55,8 +55,6 @@ type rig struct {
 	rec     *recorder
 	deps    httpapi.Deps // of the router
 	members members
-	// observing is held while a list of models is put into members.
-	observing sync.Mutex
 	// inbox and receiver get the notifications of LMCache's engines; nil for others.
 	inbox    *lmcache.Inbox
 	receiver *lmcache.Receiver
@@ -160,7 +158,7 @@ func (r *recorder) Asked(outcome string) {
 	r.asked = append(r.asked, outcome)
 }
 
-// askOutcomes returns the outcomes of invalid requests since the last call.
+// askOutcomes gives the outcomes of invalid requests since the last call.
 func (r *recorder) askOutcomes() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

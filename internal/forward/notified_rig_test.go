@@ -15,13 +15,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 // lmcacheRanks is the tensor-parallel size of a rig's LMCache engines.
 const lmcacheRanks = 2
 
-// listenForNotices binds the socket that the rig's engines notify, and returns its address.
+// listenForNotices binds the socket that the rig's engines notify, and gives its address.
 func (r *rig) listenForNotices() string {
 	r.t.Helper()
 	if r.receiver == nil {
@@ -55,7 +54,7 @@ type notifiedRig struct {
 	t     *testing.T
 	rig   *rig
 	legs  chan *notifiedLeg
-	ranks []*zmqpeer.Sender // of the one process that represents all prefill engines
+	ranks []*zmq.Sender // of the one process that stands for all prefill engines
 	P, D  []*instance.Instance
 }
 
@@ -117,9 +116,9 @@ func startNotified(t *testing.T, prefills, decodes, ranks int, tune func(*forwar
 	return w
 }
 
-func push(t *testing.T, to *lmcache.Receiver) *zmqpeer.Sender {
+func push(t *testing.T, to *lmcache.Receiver) *zmq.Sender {
 	t.Helper()
-	s, err := zmqpeer.NewSender(zmq.Push, "tcp://"+to.Addr().String())
+	s, err := zmq.NewSender(zmq.Push, "tcp://"+to.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

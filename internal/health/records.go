@@ -29,19 +29,17 @@ func (rs *Records) close() {
 	rs.closed = true
 }
 
-// Ejection is why and since when an instance is not picked.
+// Ejection says why and since when an instance is not picked.
 type Ejection struct {
-	Since time.Time
-	// Reason begins with "hung:" for an instance whose core makes no progress.
+	Since  time.Time
 	Reason string
-	// Hard reports that no connection to it could be made, that it was silent or hung, or that
-	// it has failed a trial.
+	// Hard tells that no connection to it could be made, or that it was silent.
 	Hard bool
-	// Strikes and Ejections are those in a row; each failed trial counts as an ejection.
+	// Strikes and Ejections are those in a row.
 	Strikes, Ejections int
 }
 
-// Trouble reports whether any instance has a record.
+// Trouble tells whether any instance has a record.
 func (rs *Records) Trouble() bool { return rs.trouble.Load() != nil }
 
 // Troubled lists the instances that have a record, in no order. The list must not be
@@ -53,7 +51,7 @@ func (rs *Records) Troubled() []instance.Key {
 	return nil
 }
 
-// Available reports whether the instance is neither ejected nor suspended.
+// Available tells whether the instance is not ejected.
 func (rs *Records) Available(k instance.Key) bool {
 	if !rs.Trouble() {
 		return true
@@ -61,30 +59,11 @@ func (rs *Records) Available(k instance.Key) bool {
 	rs.mu.RLock()
 	defer rs.mu.RUnlock()
 	r := rs.byAddress[k.Address]
-	return r == nil || !r.ejected && r.suspended == ""
+	return r == nil || !r.ejected
 }
 
-// View returns this proxy's view of an instance: instance.Ejected, instance.Sleeping,
-// instance.Paused, or "" for an instance that may be picked.
-func (rs *Records) View(k instance.Key) instance.View {
-	if !rs.Trouble() {
-		return ""
-	}
-	rs.mu.RLock()
-	defer rs.mu.RUnlock()
-	switch r := rs.byAddress[k.Address]; {
-	case r == nil:
-		return ""
-	case r.suspended != "":
-		return r.suspended
-	case r.ejected:
-		return instance.Ejected
-	}
-	return ""
-}
-
-// Unreachable reports whether the instance is ejected and could not be connected to, was
-// silent or hung, or has failed a trial, so that it is not tried even when few others are left.
+// Unreachable tells that the instance is ejected and could not be connected to, or was
+// silent, so that it is not tried even when few others are left.
 func (rs *Records) Unreachable(k instance.Key) bool {
 	if !rs.Trouble() {
 		return false
@@ -95,27 +74,22 @@ func (rs *Records) Unreachable(k instance.Key) bool {
 	return r != nil && r.ejected && r.hard
 }
 
-// Share returns the part of its turns that the instance should take. It is less than 1 while
-// the instance starts slowly after an ejection, and 0 while its engine is suspended.
+// Share is the part of its turns that the instance should take, above 0 and at most 1. It
+// is less than 1 while the instance starts slowly after an ejection.
 func (rs *Records) Share(k instance.Key) float64 {
-	if !rs.Trouble() {
+	if !rs.Trouble() || rs.slowStart < 0 {
 		return 1
 	}
 	rs.mu.RLock()
 	defer rs.mu.RUnlock()
 	r := rs.byAddress[k.Address]
-	switch {
-	case r == nil:
-		return 1
-	case r.suspended != "":
-		return 0
-	case r.readmitted.IsZero() || rs.slowStart < 0:
+	if r == nil || r.readmitted.IsZero() {
 		return 1
 	}
 	return min(1, max(0.1, float64(time.Since(r.readmitted))/float64(rs.slowStart)))
 }
 
-// Ejected returns the ejection of an instance, if there is one.
+// Ejected gives the ejection of an instance, if there is one.
 func (rs *Records) Ejected(k instance.Key) (Ejection, bool) {
 	rs.mu.RLock()
 	defer rs.mu.RUnlock()
@@ -126,7 +100,7 @@ func (rs *Records) Ejected(k instance.Key) (Ejection, bool) {
 	return Ejection{Since: r.since, Reason: r.reason, Hard: r.hard, Strikes: r.strikes, Ejections: r.ejections}, true
 }
 
-// SilentFor reports how long an instance has given no sign of life since it was
+// SilentFor tells how long an instance has given no sign of life since it was
 // asked for one; 0 if it is not asked, or has answered.
 func (rs *Records) SilentFor(k instance.Key) time.Duration {
 	if !rs.Trouble() {
@@ -141,7 +115,7 @@ func (rs *Records) SilentFor(k instance.Key) time.Duration {
 	return time.Since(r.silentSince)
 }
 
-// Silent reports whether the instance is ejected because it gave no sign of life. Unlike one
+// Silent tells that the instance is ejected because it gave no sign of life. Unlike one
 // that refuses connections it may still answer a request.
 func (rs *Records) Silent(k instance.Key) bool {
 	if !rs.Trouble() {

@@ -12,7 +12,7 @@ import (
 // DashboardEvents is the path of the dashboard's events.
 const DashboardEvents = "/dashboard/events"
 
-// AdminActions returns the last part of each route below /instances.
+// AdminActions gives the last part of each route below /instances.
 func AdminActions() []string {
 	all := []string{"add", "remove"}
 	for _, verb := range allVerbs() {
@@ -29,9 +29,9 @@ func (d *Deps) addDashboardRoute(e *gin.Engine) {
 	}
 }
 
-// index answers browsers with the dashboard, and all other clients with the version and the
-// main routes of this listener.
-func (d *Deps) index(c *gin.Context, served gin.RoutesInfo) {
+// index answers browsers with the dashboard, and all other clients with the version and
+// the main routes.
+func (d *Deps) index(c *gin.Context) {
 	if d.Dashboard != nil {
 		c.Writer.Header().Add("Vary", "Accept")
 		if wantsPage(c.Request.Header.Values("Accept")) {
@@ -44,13 +44,10 @@ func (d *Deps) index(c *gin.Context, served gin.RoutesInfo) {
 		routes = append(routes, "POST /instances/"+action)
 	}
 	routes = append(routes, "POST /route", "GET /health", "GET /readyz", "GET /livez", "GET /version", "GET /metrics")
-	routes = slices.DeleteFunc(routes, func(route string) bool {
-		return !slices.ContainsFunc(served, func(r gin.RouteInfo) bool { return r.Method+" "+r.Path == route })
-	})
 	writeJSON(c, http.StatusOK, gin.H{"name": "pdmesh", "version": d.Version, "routes": routes})
 }
 
-// wantsPage reports whether Accept names HTML, and prefers it to JSON or ranks both the
+// wantsPage tells whether Accept names HTML, and prefers it to JSON or ranks both the
 // same. Browsers name it first. curl and libraries send */*, and get JSON.
 func wantsPage(accept []string) bool {
 	page, data := 0.0, 0.0
@@ -67,7 +64,7 @@ func wantsPage(accept []string) bool {
 	return page > 0 && page >= data
 }
 
-// quality returns the q among the parameters of a media range, 1 if there is none
+// quality gives the q among the parameters of a media range, 1 if there is none
 // (RFC 9110, 12.4.2).
 func quality(params string) float64 {
 	for p := range strings.SplitSeq(params, ";") {

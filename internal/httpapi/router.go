@@ -22,9 +22,7 @@ import (
 type EtcdStatus struct {
 	State       string   `json:"state"` // cold, listing, live, suspect, stale
 	Embedded    bool     `json:"embedded"`
-	Endpoints   []string `json:"endpoints"`              // as configured
-	Members     []string `json:"members,omitempty"`      // endpoints of members in use besides those
-	Departed    []string `json:"departed,omitempty"`     // configured endpoints that are no longer members
+	Endpoints   []string `json:"endpoints"`
 	Ended       string   `json:"ended,omitempty"`        // why the proxy's own etcd does not run
 	Ends        int64    `json:"ends,omitempty"`         // how often the proxy's own etcd has ended by itself
 	LastContact string   `json:"last_contact,omitempty"` // RFC 3339
@@ -33,7 +31,7 @@ type EtcdStatus struct {
 	Epochs  int64    `json:"epochs,omitempty"`  // how often etcd turned out to be another store
 	Orphans int      `json:"orphans,omitempty"` // instances that are used although their lease has ended
 	Held    int      `json:"held,omitempty"`    // orphans whose keys went together with most of their role
-	Kept    []string `json:"kept,omitempty"`    // keys that are active although etcd lacks them
+	Kept    []string `json:"kept,omitempty"`    // keys that are in force although etcd lacks them
 }
 
 // DataHandlers build the handlers of the data path, which package forward has.
@@ -45,7 +43,7 @@ type DataHandlers struct {
 	// endpoints that generate none.
 	Passthrough func(endpoint, alone string) forward.HandlerFunc
 	// Stored builds the handler of an endpoint about one stored response; its second
-	// argument returns the response's id.
+	// argument gives the response's id.
 	Stored func(endpoint string, id func(*http.Request) string) forward.HandlerFunc
 	// Form is Passthrough for requests that are forms with a file in them.
 	Form func(endpoint, alone string) forward.HandlerFunc
@@ -58,7 +56,7 @@ type DataHandlers struct {
 	Models func(id func(*http.Request) string) forward.HandlerFunc
 	// Explain answers with the instances that a request would go to, and sends nothing.
 	Explain http.HandlerFunc
-	// Requests reports how many requests are being answered.
+	// Requests tells how many requests are being answered.
 	Requests func() int64
 }
 
@@ -69,12 +67,12 @@ type Deps struct {
 	Fleet
 	// Prompts is what policies remember of prompts, by role; nil: nothing.
 	Prompts func() map[instance.Role]instance.ListedPrompts
-	// Digests returns the load digests of the proxies; nil: none.
+	// Digests gives the load digests of the proxies; nil: none.
 	Digests func() []LoadDigest
-	// KVEvents reports how the engines' KV events are followed; nil: they are not.
+	// KVEvents tells how the engines' KV events are followed; nil: they are not.
 	KVEvents func() []KVEvents
 	Etcd     func() EtcdStatus
-	// Ready returns nil if the proxy may get traffic, else the reason why not.
+	// Ready gives nil if the proxy may get traffic, else the reason why not.
 	Ready   func() error
 	Metrics http.Handler
 	// Dashboard answers browsers at / with a page, and its events at DashboardEvents;
@@ -88,7 +86,7 @@ type Deps struct {
 	AdminKey   string        // "": the admin routes refuse everybody
 	Version    string
 	ID         string // of this proxy, as in etcd
-	// Notices returns the notices of package notice.
+	// Notices gives the notices of package notice.
 	Notices func() []string
 	// Limits are this proxy's limits, as /status shows them.
 	Limits map[string]any

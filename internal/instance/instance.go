@@ -57,10 +57,6 @@ const (
 	Orphan View = "orphan"
 	// Ejected: this proxy found it unreachable or failing.
 	Ejected View = "ejected"
-	// Sleeping and Paused: its engine reports that it was put to sleep or paused, and runs no
-	// requests until it is woken up or resumed.
-	Sleeping View = "sleeping"
-	Paused   View = "paused"
 	// Rejected: its value in etcd cannot be used and no earlier good value is known.
 	Rejected View = "rejected"
 	// Elsewhere: it belongs to the fleet of another proxy, see Record.Proxies.
@@ -88,7 +84,7 @@ type Key struct {
 
 func (k Key) String() string { return string(k.Role) + "/" + k.Address }
 
-// Instance is one entry of a Snapshot. It is immutable once published: whatever
+// Instance is one entry of a Snapshot. It is immutable once published: whoever
 // wants to change one copies it first.
 type Instance struct {
 	Key
@@ -96,18 +92,11 @@ type Instance struct {
 	// Record is the last good value. For a bare registration it is filled from
 	// the key and, once verified, from the proxy's own probe.
 	Record Record
-	// Bare reports whether the value in etcd was empty or plain text.
+	// Bare tells that the value in etcd was empty or plain text.
 	Bare bool
-	// Verified reports whether the models are known: the record lists them, or this
+	// Verified tells that the models are known: the record lists them, or this
 	// proxy's own probe found them.
 	Verified bool
-
-	// ModelsRead is set if Record.Models is what this proxy has read from the engine since
-	// the record was written.
-	ModelsRead bool
-
-	// Learned reports that the models are those of a probe: the record names none.
-	Learned bool
 
 	// As in the etcd key-value. Lease 0 means static.
 	Lease          int64
@@ -122,7 +111,7 @@ type Instance struct {
 	Reason string
 }
 
-// Static reports whether nothing but an operator ends this membership: its record
+// Static tells that nothing but an operator ends this membership: its record
 // has no lease.
 func (i *Instance) Static() bool { return i.Lease == 0 }
 
@@ -135,16 +124,8 @@ func (i *Instance) Incarnation() string {
 	return "rev-" + strconv.FormatInt(i.CreateRevision, 10)
 }
 
-const (
-	// DefaultWeight is the weight of an instance that has none of its own.
-	DefaultWeight = 100
-	// MaxWeight is the largest weight that an operator can set. A record may have a larger
-	// one, which is used as it is.
-	MaxWeight = 10000
-)
-
-// ValidWeight reports whether an operator can set a weight.
-func ValidWeight(n int) bool { return n >= 0 && n <= MaxWeight }
+// DefaultWeight is the weight of an instance that has none of its own.
+const DefaultWeight = 100
 
 // Weight is what part of the picks of its role the instance should get, in
 // proportion to the weights of the others; with 0 it is not picked.
@@ -168,24 +149,24 @@ func (i *Instance) Ranks() int {
 	return 1
 }
 
-// Usable reports whether the scheduler may pick it at all, this proxy's passing
+// Usable tells whether the scheduler may pick it at all, this proxy's passing
 // health opinion aside.
 func (i *Instance) Usable() bool { return i.Record.State == Ready && i.wanted() }
 
-// wanted reports whether nothing but the state of its engine speaks against picking it.
+// wanted tells that nothing but the state of its engine speaks against picking it.
 func (i *Instance) wanted() bool {
 	return i.Verified && i.Intent == "" && (i.View == "" || i.View == Orphan) && i.Weight() > 0
 }
 
-// Slow reports whether the instance would be usable, but its agent says down because its
+// Slow tells that the instance would be usable, but its agent says down because its
 // engine left probes unanswered. It may only be busy: it is picked while no other
 // instance of its role is usable.
 func (i *Instance) Slow() bool {
 	return i.Record.State == Down && i.Record.Cause == CauseSlow && i.wanted()
 }
 
-// ServesModel reports whether the instance lists the model. It is true for the empty
-// model, since vLLM accepts requests without one.
+// ServesModel tells whether the instance lists the model. The empty model is
+// served by everyone, as vLLM takes a request without one.
 func (i *Instance) ServesModel(model string) bool {
 	if model == "" {
 		return true
@@ -195,14 +176,12 @@ func (i *Instance) ServesModel(model string) bool {
 
 // Facts is what a probe of an engine finds out.
 type Facts struct {
-	Models []string // every id of /v1/models once, in its order
-	// ModelsTruncated is set if /v1/models was longer than what was read of it.
-	ModelsTruncated bool
-	Roots           []string // the "root" of each model, same order; may hold ""
-	MaxModelLen     int      // of the first model, 0 if not told
-	Version         string   // of /version, "" if not told
-	DPSize          int      // data-parallel ranks behind the address, 0 if not told
-	Transfer        string   // how it hands over: TransferNIXL, or "" if it does not show
+	Models      []string // every id of /v1/models, in its order
+	Roots       []string // the "root" of each model, same order; may hold ""
+	MaxModelLen int      // of the first model, 0 if not told
+	Version     string   // of /version, "" if not told
+	DPSize      int      // data-parallel ranks behind the address, 0 if not told
+	Transfer    string   // how it hands over: TransferNIXL, or "" if it does not show
 	// StartedAt is process_start_time_seconds of /metrics, zero if not told.
 	StartedAt time.Time
 	// EngineIDs are those of a Mooncake prefill engine by rank, nil if nobody asked its

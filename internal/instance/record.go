@@ -14,7 +14,7 @@ const MaxRecordBytes = 16 << 10
 const RecordVersion = 1
 
 // ProbeHeader is in every question by which a program of this project finds out
-// whether an engine is at an address. Engines ignore it; a proxy answers 508
+// whether an engine stands at an address. Engines ignore it; a proxy answers 508
 // (Loop Detected) to it, since it is none.
 const ProbeHeader = "X-Pd-Probe"
 
@@ -57,21 +57,18 @@ const (
 // Record is the JSON value of an instance's key. Unknown fields are ignored.
 // It never holds credentials: every reader of etcd sees it.
 type Record struct {
-	V       int      `json:"v,omitempty"`
-	ID      string   `json:"id,omitempty"` // incarnation, see Instance.Incarnation
-	Role    Role     `json:"role,omitempty"`
-	Address string   `json:"address,omitempty"`
-	Scheme  string   `json:"scheme,omitempty"` // "http" (default) or "https"
-	Models  []string `json:"models,omitempty"`
-	// ModelsTruncated is set if the engine serves more models than the record has space for;
-	// absent means that the list is complete, or that its writer did not know. See FitModels.
-	ModelsTruncated bool              `json:"models_truncated,omitempty"`
-	Connector       string            `json:"connector,omitempty"` // "" = the proxy's default
-	KVRole          string            `json:"kv_role,omitempty"`   // kv_producer, kv_consumer, kv_both
-	EngineIDs       map[string]string `json:"engine_ids,omitempty"`
-	Ports           map[string][]int  `json:"ports,omitempty"`
-	ReceiverHost    string            `json:"receiver_host,omitempty"` // host of the lmcache ports, "" = that of Address
-	ZMQAddress      string            `json:"zmq_address,omitempty"`
+	V            int               `json:"v,omitempty"`
+	ID           string            `json:"id,omitempty"` // incarnation, see Instance.Incarnation
+	Role         Role              `json:"role,omitempty"`
+	Address      string            `json:"address,omitempty"`
+	Scheme       string            `json:"scheme,omitempty"` // "http" (default) or "https"
+	Models       []string          `json:"models,omitempty"`
+	Connector    string            `json:"connector,omitempty"` // "" = the proxy's default
+	KVRole       string            `json:"kv_role,omitempty"`   // kv_producer, kv_consumer, kv_both
+	EngineIDs    map[string]string `json:"engine_ids,omitempty"`
+	Ports        map[string][]int  `json:"ports,omitempty"`
+	ReceiverHost string            `json:"receiver_host,omitempty"` // host of the lmcache ports, "" = that of Address
+	ZMQAddress   string            `json:"zmq_address,omitempty"`
 	// KVEvents is where each data-parallel rank publishes what is in its KV cache.
 	KVEvents     map[string]KVEvents `json:"kv_events,omitempty"`
 	TransferMode string              `json:"transfer_mode,omitempty"`
@@ -91,27 +88,27 @@ type Record struct {
 	HostID       string              `json:"host_id,omitempty"`    // tells network namespaces apart
 	Agent        string              `json:"agent,omitempty"`
 	Labels       map[string]string   `json:"labels,omitempty"`
-	// Proxies are those that the instance belongs to, because it is on their
+	// Proxies are those that the instance belongs to, because it stands on their
 	// command lines or was added through one of them; none means every proxy.
 	Proxies []string `json:"proxies,omitempty"`
 }
 
 // KVEvents is where one rank publishes, as vLLM's --kv-events-config has it: a wildcard
-// represents the instance's host.
+// stands for the instance's host.
 type KVEvents struct {
 	Endpoint       string `json:"endpoint"`
 	ReplayEndpoint string `json:"replay_endpoint,omitempty"`
 	Topic          string `json:"topic,omitempty"`
 }
 
-// For reports whether a record is for a proxy. The proxy's name is host:port of its
+// For tells whether a record is for a proxy. The proxy's name is host:port of its
 // listener, with the machine's name and a slash before it where others may be on
 // other machines; entries without a machine are from before it moved there.
 func (r *Record) For(proxy string) bool {
 	return len(r.Proxies) == 0 || slices.ContainsFunc(r.Proxies, func(p string) bool { return SameProxy(p, proxy) })
 }
 
-// SameProxy reports whether an entry of Record.Proxies means a proxy.
+// SameProxy tells whether an entry of Record.Proxies means a proxy.
 func SameProxy(entry, proxy string) bool {
 	return entry == proxy || !strings.Contains(entry, "/") && strings.HasSuffix(proxy, "/"+entry)
 }

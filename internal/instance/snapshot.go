@@ -73,13 +73,13 @@ func (s *Snapshot) Usable(r Role) []*Instance {
 // Lookup finds a membership; pending adds are not found by it.
 func (s *Snapshot) Lookup(k Key) (*Instance, bool) { return s.find(k, false) }
 
-// Waiting reports whether an add of the instance waits for it to answer.
+// Waiting tells whether an add of the instance waits for it to answer.
 func (s *Snapshot) Waiting(k Key) bool {
 	_, ok := s.find(k, true)
 	return ok
 }
 
-// find returns the pending add or the membership of a key, which may have both.
+// find gives the pending add or the membership of a key, which may have both.
 func (s *Snapshot) find(k Key, pending bool) (*Instance, bool) {
 	at, _ := slices.BinarySearchFunc(s.all, k, func(in *Instance, k Key) int { return compareKeys(in.Key, k) })
 	for _, in := range s.all[at:] {
@@ -103,31 +103,25 @@ func (s *Snapshot) Supersede() { s.once.Do(func() { close(s.changed) }) }
 // Listing is how an instance is shown to people and scripts: by the proxy's
 // /status and by pdctl, field for field the same.
 type Listing struct {
-	Role    Role     `json:"role"`
-	Address string   `json:"address"`
-	Status  string   `json:"status"`          // Instance.Status; one word for State, View and Intent
-	State   State    `json:"state"`           // of the record
-	Cause   string   `json:"cause,omitempty"` // of State: slow
-	View    View     `json:"view,omitempty"`
-	Intent  Intent   `json:"intent,omitempty"`
-	Reason  string   `json:"reason,omitempty"`
-	Warning string   `json:"warning,omitempty"` // it serves, but not as it should
-	Static  bool     `json:"static"`
-	ID      string   `json:"id,omitempty"`
-	Models  []string `json:"models"`
-	// ModelsTruncated is set if the engine serves more models than are listed.
-	ModelsTruncated bool   `json:"models_truncated,omitempty"`
-	Connector       string `json:"connector,omitempty"`
-	// DefaultConnector is the connector that proxies use because the record names none.
-	DefaultConnector string `json:"default_connector,omitempty"`
-
-	Weight   *int     `json:"weight,omitempty"`  // none: DefaultWeight
-	Ranks    int      `json:"dp_size,omitempty"` // data-parallel ranks, where there are several
-	Source   string   `json:"source,omitempty"`
-	Proxies  []string `json:"proxies,omitempty"` // whose it is; none: every proxy's
-	Version  string   `json:"version,omitempty"`
-	Revision int64    `json:"revision"` // mod_revision of its key
-	InFlight *int64   `json:"in_flight,omitempty"`
+	Role      Role     `json:"role"`
+	Address   string   `json:"address"`
+	State     State    `json:"state"`
+	Cause     string   `json:"cause,omitempty"` // of State: slow
+	View      View     `json:"view,omitempty"`
+	Intent    Intent   `json:"intent,omitempty"`
+	Reason    string   `json:"reason,omitempty"`
+	Warning   string   `json:"warning,omitempty"` // it serves, but not as it should
+	Static    bool     `json:"static"`
+	ID        string   `json:"id,omitempty"`
+	Models    []string `json:"models"`
+	Connector string   `json:"connector,omitempty"`
+	Weight    *int     `json:"weight,omitempty"`  // none: DefaultWeight
+	Ranks     int      `json:"dp_size,omitempty"` // data-parallel ranks, where there are several
+	Source    string   `json:"source,omitempty"`
+	Proxies   []string `json:"proxies,omitempty"` // whose it is; none: every proxy's
+	Version   string   `json:"version,omitempty"`
+	Revision  int64    `json:"revision"` // mod_revision of its key
+	InFlight  *int64   `json:"in_flight,omitempty"`
 	// Load is more of what is known of its load; none where nothing is.
 	Load *ListedLoad `json:"load,omitempty"`
 }
@@ -169,22 +163,11 @@ type ListedEngine struct {
 	Starved  float64 `json:"waiting_for_kv_cache"`
 	Fetching float64 `json:"fetching_kv_cache"`
 	Ranks    int     `json:"ranks"`
-	// Full reports whether it is passed over while another has room.
+	// Full tells that it is passed over while another has room.
 	Full bool `json:"full,omitempty"`
 }
 
-// Listed returns List with what depends on connector, the connector of instances whose
-// record names none; "" if it is not known.
-func (i *Instance) Listed(connector string) Listing {
-	l := i.List()
-	l.Warning = i.Warning(connector)
-	if l.Connector == "" {
-		l.DefaultConnector = Printable(connector, 64)
-	}
-	return l
-}
-
-// List returns the entry of an instance with all strings from etcd made printable.
+// List renders one entry; strings that came from etcd are made printable.
 func (i *Instance) List() Listing {
 	models := make([]string, 0, len(i.Record.Models))
 	for _, m := range i.Record.Models {
@@ -200,9 +183,9 @@ func (i *Instance) List() Listing {
 	}
 	return Listing{
 		Ranks:   ranks,
-		Proxies: proxies, Role: i.Role, Address: i.Address, Status: i.Status(), State: i.Record.State, Cause: Printable(i.Record.Cause, 32), View: i.View,
+		Proxies: proxies, Role: i.Role, Address: i.Address, State: i.Record.State, Cause: Printable(i.Record.Cause, 32), View: i.View,
 		Intent: i.Intent, Reason: i.Reason, Static: i.Static(),
-		ID: Printable(i.Incarnation(), 128), Models: models, ModelsTruncated: i.Record.ModelsTruncated,
+		ID: Printable(i.Incarnation(), 128), Models: models,
 		Connector: Printable(i.Record.Connector, 64), Weight: i.Record.Weight, Source: Printable(i.Record.Source, 32),
 		Version: Printable(i.Record.Version, 64), Revision: i.ModRevision,
 	}

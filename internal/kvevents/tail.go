@@ -3,7 +3,6 @@ package kvevents
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
@@ -20,7 +19,7 @@ type Tail struct {
 	Batch     func(sequence uint64, payload []byte) // the payload is the function's
 	Missed    func(missed, last, current uint64)    // before those of them that can be had
 	Lost      func(err error, again time.Duration)  // it connects again after a while; 0: it goes on
-	Backwards func(last, current uint64)            // the engine has begun again
+	Backwards func(last, current uint64)            // the engine has begun anew
 
 	last uint64 // counts from 1
 }
@@ -52,25 +51,18 @@ func (t *Tail) listen(ctx context.Context) error {
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
 	defer func() { _ = conn.Close() }()                         // it may be closed
-	if err := errors.Join(conn.Subscribe(t.Publisher.Topic), conn.Ping()); err != nil {
+	if err := conn.Subscribe(t.Publisher.Topic); err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
 	t.Ready()
 	replayed := uint64(0) // up to which sequence, over this connection
-	begins := t.Past && t.last == 0
-	if begins {
+	if t.Past && t.last == 0 {
 		replayed = t.past(ctx, 1)
 	}
 	for {
 		frames, err := conn.Receive()
 		if err != nil {
 			return err
-		}
-		if len(frames) == 0 { // the publisher has read the subscription; see Source.follow
-			if begins {
-				replayed = max(replayed, t.past(ctx, t.last+1))
-			}
-			continue
 		}
 		m, ok := read(frames)
 		switch {
@@ -96,7 +88,7 @@ func (t *Tail) give(m message) {
 	t.Batch(m.sequence-1, m.payload)
 }
 
-// past returns what the publisher still has from a sequence on, and tells up to which. What
+// past gives what the publisher still has from a sequence on, and tells up to which. What
 // cannot be had does not end what comes.
 func (t *Tail) past(ctx context.Context, from uint64) (to uint64) {
 	if t.Publisher.Replay == "" {

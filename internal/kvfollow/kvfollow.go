@@ -3,7 +3,7 @@
 // belongs to an engine that has left or begun a new life.
 //
 // Where a rank publishes is what the engine itself says (GET /kv_event_sources, since
-// vLLM 0.31), else what its record says. A wildcard represents the instance's host. The
+// vLLM 0.31), else what its record says. A wildcard stands for the instance's host. The
 // dialer decides what may be connected to at all: an engine must not be able to send
 // the proxy elsewhere.
 package kvfollow
@@ -24,7 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/zmq"
 )
 
-// Membership returns the present snapshot.
+// Membership gives the present snapshot.
 type Membership func() *instance.Snapshot
 
 // Options are what a Follower needs.
@@ -43,19 +43,15 @@ type Options struct {
 type Follower struct {
 	o Options
 
-	queue *kvevents.Memory // of all sources
-	work  sync.WaitGroup   // of members
-
 	mu      sync.Mutex
-	members map[string]*member       // by address
-	ending  map[string]chan struct{} // done of the last former member of an address, until it is closed
+	members map[string]*member // by address
 }
 
-// member is one incarnation of one engine.
+// member is one life of one engine.
 type member struct {
 	in   *instance.Instance
 	stop context.CancelFunc
-	done chan struct{} // closed when nothing of it runs any more
+	done chan struct{}
 
 	mu      sync.Mutex
 	sources map[int]*kvevents.Source // by rank
@@ -68,23 +64,15 @@ func New(o Options) *Follower {
 	if o.AskAgain == 0 {
 		o.AskAgain = 30 * time.Second
 	}
-	return &Follower{
-		o: o, queue: kvevents.NewMemory(kvevents.QueueLimit),
-		members: make(map[string]*member), ending: make(map[string]chan struct{}),
-	}
+	return &Follower{o: o, members: make(map[string]*member)}
 }
-
-// Queue returns the bytes of the events that wait to be applied, their limit, and the
-// number of messages that were dropped because of it.
-func (f *Follower) Queue() (used, limit int64, dropped uint64) { return f.queue.Stats() }
 
 // Run follows the membership until the context ends.
 func (f *Follower) Run(ctx context.Context) {
-	defer f.work.Wait()
-	defer f.update(ctx, nil)
+	defer f.leave(ctx, nil)
 	for {
 		snap := f.o.Membership()
-		f.update(ctx, snap)
+		f.leave(ctx, snap)
 		select {
 		case <-ctx.Done():
 			return
@@ -93,15 +81,14 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// update stops following the engines that a snapshot lacks, and starts following those that
-// are new in it. A nil snapshot has none. update waits for no engine: a new incarnation
-// itself waits until the former one has ended, since both have the same targets.
-func (f *Follower) update(ctx context.Context, snap *instance.Snapshot) {
+// leave ends what a snapshot does not have any more, and begins what is new in it. A
+// nil snapshot ends everything.
+func (f *Follower) leave(ctx context.Context, snap *instance.Snapshot) {
 	want := map[string]*instance.Instance{}
 	if snap != nil {
 		for _, role := range instance.Roles() {
 			for _, in := range snap.Usable(role) {
-				want[in.Address] = in // an engine can be there in both roles
+				want[in.Address] = in // the same engine may be there in both roles
 			}
 		}
 	}
@@ -110,37 +97,25 @@ func (f *Follower) update(ctx context.Context, snap *instance.Snapshot) {
 	for address, m := range f.members {
 		if is := want[address]; is == nil || is.Incarnation() != m.in.Incarnation() {
 			m.stop()
+			<-m.done
 			delete(f.members, address)
-			f.ending[address] = m.done
-		}
-	}
-	for address, done := range f.ending {
-		select {
-		case <-done:
-			delete(f.ending, address)
-		default:
 		}
 	}
 	for address, in := range want {
-		if f.members[address] != nil {
-			continue
+		if f.members[address] == nil {
+			life, stop := context.WithCancel(ctx)
+			m := &member{in: in, stop: stop, done: make(chan struct{})}
+			f.members[address] = m
+			go func() {
+				defer close(m.done)
+				f.follow(life, m)
+			}()
 		}
-		life, stop := context.WithCancel(ctx)
-		m := &member{in: in, stop: stop, done: make(chan struct{})}
-		f.members[address] = m
-		former := f.ending[address]
-		f.work.Go(func() {
-			defer close(m.done)
-			if former != nil {
-				<-former
-			}
-			f.follow(life, m)
-		})
 	}
 }
 
-// follow serves one incarnation of an engine: it asks where the engine publishes until that
-// is known, and follows each rank until the context ends.
+// follow serves one life of an engine: asks where it publishes until that is known,
+// and follows each rank.
 func (f *Follower) follow(ctx context.Context, m *member) {
 	publishers := f.find(ctx, m)
 	var work sync.WaitGroup
@@ -148,7 +123,7 @@ func (f *Follower) follow(ctx context.Context, m *member) {
 	m.sources = make(map[int]*kvevents.Source, len(publishers))
 	for rank, p := range publishers {
 		target := kvindex.Target{Address: m.in.Address, Rank: rank}
-		s := kvevents.NewSource(p, f.o.Dial, handler{f.o.Index, target}, f.queue)
+		s := kvevents.NewSource(p, f.o.Dial, handler{f.o.Index, target})
 		m.sources[rank] = s
 		work.Go(func() {
 			defer f.o.Index.Drop(target)
@@ -159,7 +134,7 @@ func (f *Follower) follow(ctx context.Context, m *member) {
 	work.Wait()
 }
 
-// find returns where the ranks publish. There are none when the context has ended.
+// find gives where the ranks publish. There are none when the context has ended.
 func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publisher {
 	for {
 		publishers, hints, err := Find(ctx, f.o.Ask, m.in)
@@ -188,7 +163,7 @@ func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publish
 	}
 }
 
-// Find returns where each rank of an instance publishes, by the numbers that requests name:
+// Find gives where each rank of an instance publishes, by the numbers that requests name:
 // what the engine says, else what its record says. hints tell of ranks why nobody may be
 // found there.
 func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error), in *instance.Instance) (publishers map[int]kvevents.Publisher, hints map[int]string, err error) {
@@ -204,7 +179,7 @@ func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (ma
 	return publishers, instance.LocalRanks(in, hints), err
 }
 
-// connecting returns what is to be said of ranks whose endpoint, as the engine says it, is
+// connecting gives what is to be said of ranks whose endpoint, as the engine says it, is
 // none that a proxy can connect to: its publisher connects to one without a wildcard,
 // unless the system has chosen its port.
 func connecting(publishers map[int]kvevents.Publisher) map[int]string {

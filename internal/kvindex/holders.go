@@ -18,14 +18,6 @@ type holders struct {
 	n    uint8 // of few
 }
 
-// size is what a set of many takes besides its place in the map.
-func (h *holders) size() int {
-	if h.many == nil {
-		return 0
-	}
-	return 24 + 8*cap(*h.many)
-}
-
 func (h *holders) has(s slot) bool {
 	if h.many != nil {
 		word := int(s / 64)
@@ -59,7 +51,7 @@ func (h *holders) set(s slot) {
 	(*h.many)[s/64] |= 1 << (s % 64)
 }
 
-// remove reports whether nobody is left.
+// remove tells whether nobody is left.
 func (h *holders) remove(s slot) bool {
 	if h.many != nil {
 		if word := int(s / 64); word < len(*h.many) {
@@ -82,7 +74,7 @@ func (h *holders) remove(s slot) bool {
 	return h.n == 0
 }
 
-// among returns those of the alive ones that hold the block.
+// among gives those of the alive ones that hold the block.
 func (h *holders) among(slots *[64]slot, alive uint64) uint64 {
 	var left uint64
 	for rest := alive; rest != 0; rest &= rest - 1 {

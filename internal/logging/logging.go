@@ -32,9 +32,6 @@ const (
 	FieldStatus    = "status"     // HTTP status
 )
 
-// TextTime is the format of times in the text format.
-const TextTime = "2006-01-02T15:04:05.000Z07:00"
-
 // The values New takes for format.
 const (
 	FormatText = "text"
@@ -54,7 +51,7 @@ func Levels() []string { return []string{"error", "warn", "info", "debug", "trac
 // info; "warning" is taken too), format is "text" (the default for "") or
 // "json". The text form is never coloured, so that what is shown on a terminal
 // and what lands in a file are the same bytes. The logger may be used by
-// several goroutines, and so may its Out by a caller that writes other lines; w
+// several goroutines, and so may its Out by whoever writes lines of his own; w
 // sees one write at a time.
 func New(w io.Writer, level, format string) (*logrus.Logger, error) {
 	log := logrus.New()
@@ -69,7 +66,7 @@ func New(w io.Writer, level, format string) (*logrus.Logger, error) {
 		log.SetFormatter(&logrus.TextFormatter{
 			DisableColors:   true,
 			FullTimestamp:   true,
-			TimestampFormat: TextTime,
+			TimestampFormat: "2006-01-02T15:04:05.000Z07:00",
 		})
 	case FormatJSON:
 		log.SetFormatter(&logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano})

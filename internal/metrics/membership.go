@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,14 +19,14 @@ type Membership struct {
 	// Elsewhere calls back for each role and reason with how many picks went elsewhere
 	// than their session or their zone would have it.
 	Elsewhere func(func(role instance.Role, reason string, n uint64))
-	// Both calls back for each role and reason with how often an engine that is in
+	// Both calls back for each role and reason with how often an engine that stands in
 	// both roles was picked.
 	Both func(func(role instance.Role, reason string, n uint64))
 	// Hits calls back for every prefill instance with what prefill found in its cache.
 	Hits func(func(instance.Key, sched.Hits))
-	// View returns this proxy's view of an instance, "" for one that may be picked.
-	View func(instance.Key) instance.View
-	// Etcd reports how well the membership is being followed.
+	// Available tells this proxy's own opinion of an instance.
+	Available func(instance.Key) bool
+	// Etcd tells how well the membership is being followed.
 	Etcd func() Etcd
 }
 
@@ -40,7 +39,7 @@ type Etcd struct {
 	Orphans, Held, Kept                                      int
 	// Saved is when what is on disk was true; zero without any.
 	Saved time.Time
-	// Own reports whether the proxy runs its own etcd, OwnRuns that it does so right
+	// Own tells that the proxy runs its own etcd, OwnRuns that it does so right
 	// now, OwnEnds how many times it has ended by itself.
 	Own, OwnRuns bool
 	OwnEnds      int64
@@ -66,7 +65,7 @@ func newDescs() descs {
 		live: prometheus.NewDesc("pd_membership_live",
 			"1 while the proxy follows etcd, 0 while it uses the last known membership.", nil, nil),
 		instances: prometheus.NewDesc("pd_membership_instances",
-			"Instances by role and view; view is serving, down, not_ready, weight_0, or what /status shows.", []string{"role", "view"}, nil),
+			"Instances by role and view; view is serving, not_ready, weight_0, or what /status shows.", []string{"role", "view"}, nil),
 		inFlight: prometheus.NewDesc("pd_instance_in_flight",
 			"Legs that this proxy has open on an instance; an engine in both roles has all of its legs with each role.", []string{"role", "instance"}, nil),
 		picks: prometheus.NewDesc("pd_picks_total",
@@ -127,7 +126,7 @@ func (f fleet) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// collectEtcd returns what is known of the way to etcd.
+// collectEtcd gives what is known of the way to etcd.
 func (f fleet) collectEtcd(ch chan<- prometheus.Metric, e Etcd) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
@@ -210,16 +209,16 @@ func (f fleet) Collect(ch chan<- prometheus.Metric) {
 
 func (f fleet) view(in *instance.Instance) string {
 	switch {
+	case in.Usable() && !f.m.Available(in.Key):
+		return string(instance.Ejected)
 	case in.Usable():
-		return cmp.Or(string(f.m.View(in.Key)), "serving")
+		return "serving"
 	case in.View != "":
 		return string(in.View)
 	case in.Intent != "":
 		return string(in.Intent)
 	case in.Weight() == 0:
 		return "weight_0"
-	case in.Record.State == instance.Down:
-		return string(instance.Down)
 	default:
 		return "not_ready"
 	}

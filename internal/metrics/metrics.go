@@ -11,14 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/forward/flow"
-	"github.com/pdmesh/pdmesh/internal/forward/leg"
-	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
 // Metrics counts requests. It is safe for concurrent use.
@@ -32,13 +27,6 @@ type Metrics struct {
 	spent    *prometheus.CounterVec
 	media    prometheus.Counter
 	asked    *prometheus.CounterVec
-	kept     prometheus.Counter
-	late     *prometheus.CounterVec
-	trials   *prometheus.CounterVec
-	vanished *prometheus.CounterVec
-
-	models    *models
-	instances *instances
 
 	duration, firstToken, between, stages *latency
 
@@ -47,17 +35,9 @@ type Metrics struct {
 	learn sync.Mutex             // one addition to known at a time
 }
 
-// Options configure Metrics.
-type Options struct {
-	Version string
-	Models  int // labels for models, besides "other"
-}
-
-// New registers the counters, and those of the process and of the Go runtime. Counters whose
-// labels are known are there from the start, at zero, so that their first increase is seen.
-func New(reg prometheus.Registerer, o Options) *Metrics {
+// New registers the counters, and the process' and runtime's own.
+func New(reg prometheus.Registerer, version string) *Metrics {
 	m := &Metrics{
-		models: newModels(o.Models), instances: newInstances(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pd_requests_total", Help: "Requests that have ended, by endpoint, outcome and status.",
 		}, []string{"endpoint", "outcome", "code"}),
@@ -95,68 +75,15 @@ func New(reg prometheus.Registerer, o Options) *Metrics {
 	m.asked = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "pd_forward_asked_total", Help: "Requests with an invalid body that the proxy sent to an engine for its error message, by outcome.",
 	}, []string{"outcome"})
-	m.kept = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "pd_forward_keep_alives_total", Help: "SSE comments and pings that the proxy sent to clients of silent streams (--sse-keep-alive-interval).",
-	})
-	m.late = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "pd_forward_late_errors_total", Help: "Errors sent as an event, because a keep-alive had sent the status 200 before, by the status that they would have had.",
-	}, []string{"code"})
-	m.trials = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "pd_trial_requests_total", Help: "Requests of one token that the proxy sent to instances suspected or ejected for making no progress, and to their peers, by result: ok, failed, refused (4xx), cancelled.",
-	}, []string{"result"})
-	for _, result := range health.TrialResults() {
-		m.trials.WithLabelValues(result)
-	}
 	m.known.Store(&map[kind]*series{})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "pd_build_info", Help: "Always 1; the version is in the label.",
-		ConstLabels: prometheus.Labels{"version": o.Version},
+		ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
-	m.vanished = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "pd_membership_vanished_total", Help: "Registered instances that left the membership without a drain, by role.",
-	}, []string{"role"})
-	m.atZero()
-	reg.MustRegister(append(m.models.collectors(), m.instances.firstToken, m.instances.perOut, m.vanished)...)
-	reg.MustRegister(m.requests, m.duration, m.firstToken, m.between, m.stages, m.retries, m.alone, m.decided, m.stalls, m.missing, m.spent, m.media, m.asked, m.trials, m.kept, m.late, info,
+	reg.MustRegister(m.requests, m.duration, m.firstToken, m.between, m.stages, m.retries, m.alone, m.decided, m.stalls, m.missing, m.spent, m.media, m.asked, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
-}
-
-// Trial counts a trial request by its result, one of health.TrialResults.
-func (m *Metrics) Trial(result string) { m.trials.WithLabelValues(result).Inc() }
-
-// atZero creates the series of counters whose labels are known.
-func (m *Metrics) atZero() {
-	for _, k := range openai.Generating() {
-		for _, o := range outcomes() {
-			m.requests.WithLabelValues(k.Path(), o.name, o.code)
-		}
-	}
-	for _, rule := range leg.Rules() {
-		m.spent.WithLabelValues(string(rule.Class))
-		for _, role := range instance.Roles() {
-			m.retries.WithLabelValues(string(role), string(rule.Class))
-		}
-	}
-	for _, reason := range alone.Reasons() {
-		m.alone.WithLabelValues(reason.Name)
-	}
-	for _, outcome := range flow.AskOutcomes() {
-		m.asked.WithLabelValues(outcome)
-	}
-	for _, role := range instance.Roles() {
-		m.vanished.WithLabelValues(string(role))
-	}
-}
-
-// Changed follows one change of the membership to the snapshot now; see instance.Changes.
-func (m *Metrics) Changed(now *instance.Snapshot, was, is *instance.Instance) {
-	if left(was, now) {
-		m.vanished.WithLabelValues(string(was.Role)).Inc()
-	}
-	m.models.changed(now, is)
-	m.instances.changed(now, was)
 }
 
 // kind of request, by which requests are counted.
@@ -175,7 +102,7 @@ type series struct {
 	queue, retry, prefill, handover, decode *histogram.Histogram
 }
 
-// of returns the counters of a kind. There are few kinds, and a new one is rare:
+// of gives the counters of a kind. There are few kinds, and a new one is rare:
 // the map is replaced as a whole, so that looking one up takes no lock and
 // allocates nothing.
 func (m *Metrics) of(k kind) *series {
@@ -221,19 +148,11 @@ func (m *Metrics) Done(e *forward.Entry) {
 	s := m.of(kind{e.Endpoint, e.Outcome, e.Status, e.Prefill == ""})
 	s.requests.Inc()
 	s.duration.Observe(e.Duration)
-	m.models.done(e)
-	m.instances.done(e)
 	if e.TTFT > 0 && (e.Prefill != "" || e.Alone != "") {
 		s.passed(e)
 	}
 	if e.Alone != "" {
 		m.alone.WithLabelValues(e.Alone).Inc()
-	}
-	if e.KeepAlives > 0 {
-		m.kept.Add(float64(e.KeepAlives))
-	}
-	if e.Late > 0 {
-		m.late.WithLabelValues(strconv.Itoa(e.Late)).Inc()
 	}
 }
 

@@ -2,10 +2,6 @@ package prefix
 
 import "slices"
 
-// heardBytes is about what a prompt of another proxy takes: its use, its Placed, and its
-// places under each of its borders.
-const heardBytes = 250
-
 // heard are the prompts that targets hold by what other proxies say, by each of the
 // borders that were told.
 type heard map[Key][]*use
@@ -20,10 +16,10 @@ func (h heard) remove(u *use) {
 	}
 }
 
-// find returns the prompt that ends with a border, as target t holds it.
+// find gives the prompt that ends with a border, as target t holds it.
 func (h heard) find(t int, last Key) *use {
 	for _, u := range h[last] {
-		if int(u.target) == t && u.heard.Keys[tail-1] == last {
+		if u.target == t && u.heard.Keys[tail-1] == last {
 			return u
 		}
 	}
@@ -35,19 +31,17 @@ func (x *Index) Hear(t int, p *Placed, capacity int) {
 	is := x.targets[t]
 	if u := x.heard.find(t, p.Keys[tail-1]); u != nil {
 		is.unlink(u)
-		is.link(u, x.memory.Now())
+		is.link(u)
 		return
 	}
 	own := *p
-	u := &use{heard: &own, target: int32(t)} //nolint:gosec // the number of a target
+	u := &use{heard: &own, target: t}
 	for _, key := range own.Keys {
 		x.heard[key] = append(x.heard[key], u)
 	}
-	is.link(u, x.memory.Now())
+	is.link(u)
 	x.count(t, len(own.Keys), int(own.Bytes))
-	x.bytes += heardBytes
 	x.bound(t, capacity)
-	x.report()
 }
 
 // unhear forgets what was heard of a prompt that is noted for a target now.

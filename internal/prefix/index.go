@@ -3,28 +3,23 @@ package prefix
 import (
 	"math"
 	"slices"
-	"unsafe"
-
-	"github.com/pdmesh/pdmesh/internal/indexmem"
 )
 
 // Index knows up to which border each target has computed the prompts that it was given.
-// A target is an instance, or one of its ranks. An Index forgets what a target itself cannot
-// hold, least recently used parts first, as engines do, and of one prompt its end before its
-// beginning. Evict does the same if the memory of all indexes is used up.
+// A target is an instance, or one of its ranks. It is bounded by what each of them can
+// hold: what was not asked for the longest time is forgotten first, as engines do, and of
+// one prompt its end before its beginning.
 //
 // Prompts are a tree, in which a node is a text between two places at which prompts part:
-// a prompt takes a few steps in it, however long it is. NewIndex creates an Index. It is not
-// safe for concurrent use.
+// a prompt takes a few steps in it, however long it is. An index is not safe for
+// concurrent use.
 type Index struct {
-	root     branches
-	heard    heard
-	targets  []*target // nil: a number that is free
-	borders  int       // of all targets
-	memory   *indexmem.Budget
-	bytes    int      // of memory that nodes and heard prompts take
-	reported int      // of them, to memory
-	steps    []passed // of walk
+	root    branches
+	heard   heard
+	targets []*target // nil: a place that is free
+	borders int       // of all targets
+	most    int
+	steps   []passed // of walk
 }
 
 // branches are the nodes that follow a place, by their first border.
@@ -33,11 +28,10 @@ type branches map[Key]*node
 // node is a text between two places.
 type node struct {
 	keys   []Key // its borders, at least one
-	depth  int32 // number of borders before them
-	bytes  int32 // of memory, as counted in Index.bytes
+	depth  int   // how many borders stand before them
 	parent *node // nil for those of the root
 	next   branches
-	// forked reports whether prompts have parted after it, even if one of them is forgotten.
+	// forked tells that prompts have parted behind it, even if one of them is forgotten.
 	forked bool
 	// holders have every target that knows the node, in the order of their numbers. A
 	// target that knows one knows all of its parent.
@@ -47,7 +41,7 @@ type node struct {
 	firstUse    use
 }
 
-// holder says how many of a node's borders a target knows, and where it is in the
+// holder says how many of a node's borders a target knows, and where it stands in the
 // order of what the target has used.
 type holder struct {
 	target  int
@@ -62,75 +56,13 @@ type passed struct {
 	same int
 }
 
-// Sizes of what a node takes besides its own memory. They are estimates for Go's maps.
-const (
-	slotBytes   = 32  // its place among the branches of its parent
-	branchBytes = 190 // its own branches, if it has any
-)
+// BorderBytes is about what one border takes with prompts of some KiB. Those of long
+// prompts take a third of it.
+const BorderBytes = 35
 
-// NewIndex returns an Index that reports its memory to a Budget.
-func NewIndex(memory *indexmem.Budget) *Index {
-	return &Index{root: branches{}, heard: heard{}, memory: memory}
-}
-
-// size estimates the memory of a node in bytes.
-func (n *node) size() int {
-	bytes := int(unsafe.Sizeof(*n)) + slotBytes + cap(n.keys)*int(unsafe.Sizeof(Key(0)))
-	if n.next != nil {
-		bytes += branchBytes
-	}
-	if len(n.holders) > 0 && &n.holders[0] != &n.firstHolder[0] {
-		bytes += cap(n.holders)*int(unsafe.Sizeof(holder{})) + (len(n.holders)-1)*int(unsafe.Sizeof(use{}))
-	}
-	return bytes
-}
-
-// resized counts the memory of a node after a change.
-func (x *Index) resized(n *node) {
-	bytes := n.size()
-	x.bytes += bytes - int(n.bytes)
-	n.bytes = int32(bytes) //nolint:gosec // of one node
-}
-
-// report tells the budget of the memory of the index.
-func (x *Index) report() {
-	if grown := x.bytes - x.reported; grown != 0 {
-		x.memory.Add(indexmem.Prompts, int64(grown))
-		x.reported = x.bytes
-	}
-}
-
-// Oldest returns the tick in which the least recently used part was used.
-func (x *Index) Oldest() (tick uint32, ok bool) {
-	if x.borders == 0 {
-		return 0, false
-	}
-	for _, is := range x.targets {
-		if is != nil && is.oldest != nil && (!ok || indexmem.Before(is.oldest.at, tick)) {
-			tick, ok = is.oldest.at, true
-		}
-	}
-	return tick, ok
-}
-
-// Evict forgets parts that were last used up to a tick, until it has freed so many bytes of
-// memory. It returns the number of bytes freed.
-func (x *Index) Evict(until uint32, bytes int64) (freed int64) {
-	if x.borders == 0 {
-		return 0
-	}
-	before := x.bytes
-	for _, is := range x.targets {
-		for is != nil && is.oldest != nil && indexmem.Before(is.oldest.at, until) && int64(before-x.bytes) < bytes {
-			x.forget(is.oldest, math.MaxInt)
-		}
-	}
-	x.report()
-	return int64(before - x.bytes)
-}
-
-// Memory is the estimated memory of the index in bytes.
-func (x *Index) Memory() int { return x.bytes }
+// NewIndex makes one that holds at most so many borders, of all targets together. Each
+// takes some BorderBytes.
+func NewIndex(most int) *Index { return &Index{root: branches{}, heard: heard{}, most: most} }
 
 // Borders is how many borders are known, counted once for each target.
 func (x *Index) Borders() int { return x.borders }
@@ -141,7 +73,7 @@ func (x *Index) Held(t int) int { return x.targets[t].borders }
 // Bytes is how much text the target is known to hold.
 func (x *Index) Bytes(t int) int { return x.targets[t].bytes }
 
-// Add makes room for a target, which knows nothing yet, and returns its number.
+// Add makes room for a target, which knows nothing yet, and gives its number.
 func (x *Index) Add() int {
 	fresh := &target{}
 	for t, is := range x.targets {
@@ -165,7 +97,6 @@ func (x *Index) Clear(t int) {
 	for is := x.targets[t]; is.oldest != nil; {
 		x.forget(is.oldest, math.MaxInt)
 	}
-	x.report()
 }
 
 // Look finds for every target how many borders of a prompt it knows, one after the other
@@ -179,10 +110,10 @@ func (x *Index) Look(c *Chain, longest []int) (own int) {
 	for _, p := range x.walk(c) {
 		n := p.node
 		for i := range n.holders {
-			longest[n.holders[i].target] = int(n.depth) + min(n.holders[i].borders, p.same)
+			longest[n.holders[i].target] = n.depth + min(n.holders[i].borders, p.same)
 		}
 		if n.forked && p.same == len(n.keys) {
-			own = int(n.depth) + p.same
+			own = n.depth + p.same
 		}
 	}
 	return own
@@ -199,10 +130,9 @@ func (x *Index) Note(t int, c *Chain, capacity int) {
 		x.hold(t, p.node, p.same)
 	}
 	x.bound(t, capacity)
-	x.report()
 }
 
-// walk returns the nodes that a prompt goes through, from the root. They are overwritten by
+// walk gives the nodes that a prompt goes through, from the root. They are overwritten by
 // the next call.
 func (x *Index) walk(c *Chain) []passed {
 	x.steps = x.steps[:0]
@@ -233,7 +163,7 @@ func (x *Index) grow(c *Chain, steps []passed) []passed {
 		if within = last.same < len(last.node.keys); within {
 			last.node = x.split(last.node, last.same)
 		}
-		n, at = last.node, int(last.node.depth)+last.same
+		n, at = last.node, last.node.depth+last.same
 	}
 	rest := c.keys[at:]
 	switch {
@@ -242,24 +172,19 @@ func (x *Index) grow(c *Chain, steps []passed) []passed {
 	case n == nil:
 	case !within && len(n.next) == 0 && !n.forked:
 		n.keys = append(n.keys, rest...)
-		x.resized(n)
 		steps[len(steps)-1].same += len(rest)
 		return steps
 	default:
 		n.forked = true
 	}
-	fresh := &node{keys: append([]Key(nil), rest...), depth: int32(at), parent: n} //nolint:gosec // a number of borders
+	fresh := &node{keys: append([]Key(nil), rest...), depth: at, parent: n}
 	fresh.holders = fresh.firstHolder[:0]
 	x.behind(n)[rest[0]] = fresh
-	x.resized(fresh)
-	if n != nil {
-		x.resized(n)
-	}
 	x.steps = append(steps, passed{fresh, len(rest)})
 	return x.steps
 }
 
-// behind returns the nodes that follow one, or the root for nil.
+// behind gives the nodes that follow one, or the root for nil.
 func (x *Index) behind(n *node) branches {
 	switch {
 	case n == nil:
@@ -270,11 +195,11 @@ func (x *Index) behind(n *node) branches {
 	return n.next
 }
 
-// split makes two of a node and returns the first, with so many borders.
+// split makes two of a node and gives the first, with so many borders.
 func (x *Index) split(n *node, at int) *node {
-	first := &node{keys: slices.Clone(n.keys[:at]), depth: n.depth, parent: n.parent, next: branches{n.keys[at]: n}}
+	first := &node{keys: n.keys[:at:at], depth: n.depth, parent: n.parent, next: branches{n.keys[at]: n}}
 	x.behind(n.parent)[n.keys[0]] = first
-	n.keys, n.depth, n.parent = slices.Clone(n.keys[at:]), n.depth+int32(at), first //nolint:gosec // a number of borders
+	n.keys, n.depth, n.parent = n.keys[at:], n.depth+at, first
 	all := n.holders
 	n.holders = nil
 	for _, h := range all {
@@ -283,18 +208,14 @@ func (x *Index) split(n *node, at int) *node {
 			first.holders = append(first.holders, h)
 			continue
 		}
-		upper := &use{node: first, target: int32(h.target)} //nolint:gosec // the number of a target
+		upper := &use{node: first, target: h.target}
 		x.targets[h.target].linkBehind(upper, h.use)
 		first.holders = append(first.holders, holder{h.target, at, upper})
 		h.borders -= at
 		n.holders = append(n.holders, h)
 	}
-	x.resized(first)
-	if len(n.holders) > 0 {
-		x.resized(n)
-	} else {
+	if len(n.holders) == 0 {
 		delete(first.next, n.keys[0])
-		x.bytes -= int(n.bytes)
 	}
 	return first
 }
@@ -310,21 +231,18 @@ func (x *Index) hold(t int, n *node, borders int) {
 		if u.node != nil {
 			u = &use{}
 		}
-		u.node, u.target = n, int32(t) //nolint:gosec // the number of a target
+		u.node, u.target = n, t
 		n.holders = slices.Insert(n.holders, i, holder{target: t, use: u})
 	}
 	h := &n.holders[i]
-	is.link(h.use, x.memory.Now())
+	is.link(h.use)
 	if h.borders < borders {
-		x.count(t, borders-h.borders, end(int(n.depth)+borders)-end(int(n.depth)+h.borders))
+		x.count(t, borders-h.borders, end(n.depth+borders)-end(n.depth+h.borders))
 		h.borders = borders
-	}
-	if !ok {
-		x.resized(n)
 	}
 }
 
-// holder returns the place of a target among the holders, or the one where it belongs.
+// holder gives the place of a target among the holders, or the one where it belongs.
 func (n *node) holder(t int) (at int, ok bool) {
 	return slices.BinarySearchFunc(n.holders, t, func(h holder, t int) int { return h.target - t })
 }
@@ -337,11 +255,21 @@ func (x *Index) count(t, borders, bytes int) {
 	x.borders += borders
 }
 
-// bound forgets what a target with a capacity in bytes of text cannot hold; 0 means that
-// its capacity is not known.
+// bound forgets what a target of a capacity, 0 for one without a bound, has no room for,
+// and what there are too many of in all.
 func (x *Index) bound(t, capacity int) {
 	for is := x.targets[t]; capacity > 0 && is.bytes > capacity && is.oldest != nil; {
 		x.forget(is.oldest, bordersIn(is.oldest, is.bytes-capacity))
+	}
+	for x.borders > x.most {
+		// The target that knows most forgets.
+		largest := -1
+		for t, is := range x.targets {
+			if is != nil && (largest < 0 || is.borders > x.targets[largest].borders) {
+				largest = t
+			}
+		}
+		x.forget(x.targets[largest].oldest, x.borders-x.most)
 	}
 }
 
@@ -350,11 +278,11 @@ func bordersIn(u *use, bytes int) int {
 	if u.node == nil {
 		return math.MaxInt // what was heard goes as a whole
 	}
-	at, _ := u.node.holder(int(u.target))
-	held, depth := u.node.holders[at].borders, int(u.node.depth)
-	last := end(depth + held)
+	at, _ := u.node.holder(u.target)
+	held := u.node.holders[at].borders
+	last := end(u.node.depth + held)
 	for n := 1; n < held; n++ {
-		if last-end(depth+held-n) >= bytes {
+		if last-end(u.node.depth+held-n) >= bytes {
 			return n
 		}
 	}
@@ -363,33 +291,30 @@ func bordersIn(u *use, bytes int) int {
 
 // forget forgets so many borders at the end of what was used, or all of it.
 func (x *Index) forget(u *use, borders int) {
-	t, n := int(u.target), u.node
-	is := x.targets[t]
+	is, n := x.targets[u.target], u.node
 	if n == nil {
 		x.heard.remove(u)
 		is.unlink(u)
-		x.count(t, -len(u.heard.Keys), -int(u.heard.Bytes))
-		x.bytes -= heardBytes
+		x.count(u.target, -len(u.heard.Keys), -int(u.heard.Bytes))
 		return
 	}
-	at, _ := n.holder(t)
+	at, _ := n.holder(u.target)
 	h := &n.holders[at]
 	borders = min(borders, h.borders)
-	depth := int(n.depth)
-	x.count(t, -borders, end(depth+h.borders-borders)-end(depth+h.borders))
-	if h.borders -= borders; h.borders == 0 {
-		is.unlink(u)
-		if n.holders = slices.Delete(n.holders, at, at+1); len(n.holders) == 0 {
-			delete(x.behind(n.parent), n.keys[0])
-			x.bytes -= int(n.bytes)
-			return
-		}
+	x.count(u.target, -borders, end(n.depth+h.borders-borders)-end(n.depth+h.borders))
+	if h.borders -= borders; h.borders > 0 {
+		n.trim()
+		return
+	}
+	is.unlink(u)
+	if n.holders = slices.Delete(n.holders, at, at+1); len(n.holders) == 0 {
+		delete(x.behind(n.parent), n.keys[0])
+		return
 	}
 	n.trim()
-	x.resized(n)
 }
 
-// trim drops borders at the end that nobody knows, but for the first: it reports where a
+// trim drops borders at the end that nobody knows, but for the first: it tells where a
 // prompt goes on that has parted from the others there.
 func (n *node) trim() {
 	if len(n.next) > 0 {
@@ -401,8 +326,5 @@ func (n *node) trim() {
 	}
 	if known < len(n.keys) {
 		n.keys, n.forked = n.keys[:known+1], false
-		if known+1 < cap(n.keys)/2 {
-			n.keys = slices.Clone(n.keys)
-		}
 	}
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/version"
@@ -22,12 +24,9 @@ import (
 // background starts what works beside requests. It ends with ctx.
 func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("watcher", p.watcher.Run(ctx)) })
-	work.Go(func() { p.etcd.Follow(ctx) })
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Legs.Run(ctx) })
-	work.Go(func() { p.models.Run(ctx) })
 	work.Go(func() { p.load.Scrape(ctx) })
-	work.Go(func() { p.tracker.ProbeStatic(ctx) })
 	work.Go(func() { p.load.FollowOthers(ctx) })
 	if p.load.Others != nil {
 		work.Go(func() { p.logEnd("watch of the load digests", p.load.Others.Run(ctx)) })
@@ -35,26 +34,28 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	if p.kv != nil {
 		work.Go(func() { p.kv.Run(ctx) })
 	}
-	work.Go(func() { p.followMembership(ctx) })
+	work.Go(func() { p.forgetOldLives(ctx) })
 	work.Go(func() { p.logWarnings(ctx) })
 	work.Go(func() { followSignals(ctx, p.level) })
 	work.Go(func() { p.awaitFirstAnswers(ctx) })
 	work.Go(func() { p.writeStart(ctx) })
 	work.Go(func() { p.flags.Watch(ctx, p.log) })
 	work.Go(func() { p.keys.Watch(ctx) })
+	if p.access != nil {
+		work.Go(func() { p.access.Run(ctx) })
+	}
 	if p.board != nil {
 		work.Go(func() { p.board.Run(ctx) })
 	}
 }
 
-// followMembership drops pooled connections to engines that have a new incarnation at the same
-// address, and lets the metrics follow the membership.
-func (p *app) followMembership(ctx context.Context) {
+// forgetOldLives drops pooled connections to engines that have started a new
+// life at the same address.
+func (p *app) forgetOldLives(ctx context.Context) {
 	var last *instance.Snapshot
 	for {
 		snap := p.watcher.Snapshot()
 		instance.Changes(last, snap, func(was, is *instance.Instance) {
-			p.counters.Changed(snap, was, is)
 			if was != nil && is != nil && was.View != instance.Pending && was.Incarnation() != is.Incarnation() {
 				p.upstream.Forget(is.Address)
 			}
@@ -76,9 +77,8 @@ func (p *app) logEnd(what string, err error) {
 }
 
 // writeStart writes the schema and the instances of the command line to etcd, as soon as
-// etcd accepts them. Until then this proxy uses them all the same (watch.Options.Local).
+// etcd takes them.
 func (p *app) writeStart(ctx context.Context) {
-	failures := 0
 	b := backoff.NewExponentialBackOff()
 	b.MaxInterval = 3 * time.Second
 	for {
@@ -92,11 +92,7 @@ func (p *app) writeStart(ctx context.Context) {
 				return
 			}
 		}
-		if failures++; failures == warnWrites && len(p.flags.Keys) > 0 {
-			p.log.WithError(err).Warn("instances of the command line are used, but not yet in etcd: it accepts no writes")
-		} else {
-			p.log.WithError(err).Debug("etcd does not accept writes yet")
-		}
+		p.log.WithError(err).Debug("etcd does not take writes yet")
 		timer := time.NewTimer(b.NextBackOff())
 		select {
 		case <-ctx.Done():
@@ -107,11 +103,7 @@ func (p *app) writeStart(ctx context.Context) {
 	}
 }
 
-// warnWrites is the number of failed writes at the start after which a warning is logged.
-const warnWrites = 3
-
-// ready returns nil once the proxy has started and until it stops, otherwise the reason why
-// not. systemd waits for it; /readyz also needs an instance that can serve.
+// ready is nil when /readyz says 200, else the reason why it does not.
 func (p *app) ready() error {
 	if p.stopping.Load() {
 		return errors.New("the proxy is stopping")
@@ -128,11 +120,29 @@ func (p *app) ready() error {
 	return p.flags.Ready()
 }
 
+// opinion tells the routes why the tracker keeps an instance out.
+type opinion struct{ *health.Tracker }
+
+// Why implements httpapi.Opinion.
+func (o opinion) Why(k instance.Key) string {
+	if e, ok := o.Ejected(k); ok {
+		return e.Reason
+	}
+	if d := o.SilentFor(k); d >= tellSilence {
+		return fmt.Sprintf("no sign of life for %s, and nobody else could take its requests: they wait within their own limits", d.Round(time.Second))
+	}
+	return ""
+}
+
+// tellSilence is how long an instance that may be picked is silent before /status says so.
+const tellSilence = 3 * time.Second
+
 func newPresence(cli *clientv3.Client, l schema.Layout, p *app, address string) *lease.Presence {
 	return lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: l, ID: p.id, Address: address, Version: version.String(), Log: p.log.WithField("component", "presence"),
 		Applied: func() int64 { return p.watcher.Status().Applied }, Connector: p.cfg.Connector,
-		Report: p.report, Load: p.load.Source(), LoadInterval: p.cfg.LoadInterval,
+		Unverified: func() map[string]string { return unverified(p.watcher.Snapshot()) },
+		Notices:    p.notices, Load: p.load.Source(), LoadInterval: p.cfg.LoadInterval,
 	})
 }
 

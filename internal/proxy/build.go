@@ -12,9 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/accesslog"
 	"github.com/pdmesh/pdmesh/internal/admin"
 	"github.com/pdmesh/pdmesh/internal/apikeys"
-	"github.com/pdmesh/pdmesh/internal/catalog"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/dashboard"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
@@ -25,7 +25,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
-	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvfollow"
 	"github.com/pdmesh/pdmesh/internal/kvindex"
@@ -52,7 +51,6 @@ type app struct {
 	cfg      *config.Proxy
 	log      *logrus.Logger
 	id       string
-	etcd     *etcd.Handle
 	store    *store.Store
 	watcher  *watch.Watcher
 	presence *lease.Presence
@@ -60,17 +58,15 @@ type app struct {
 	kv       *kvfollow.Follower // nil: off
 	tracker  *health.Tracker
 	sched    *sched.Scheduler
-	models   *catalog.Catalog
 	upstream upstream.Client
 	tracer   *tracing.Tracer // nil: off
 	registry *prometheus.Registry
-	counters *metrics.Metrics
 	secure   *secure.Certificates
 	keys     *apikeys.Ring // nil: clients need none
 	flags    *static.Instances
 	noticed  *notice.Counts
-	access   *forward.AccessLog // nil: off
-	board    *dashboard.Board   // nil: off
+	access   *accesslog.Log   // nil: off
+	board    *dashboard.Board // nil: off
 	stopping atomic.Bool
 	level    *logging.Level
 	started  chan struct{} // closed by awaitFirstAnswers
@@ -84,13 +80,14 @@ type app struct {
 // builder holds what the steps of build hand to each other.
 type builder struct {
 	*app
-	layout  schema.Layout
-	address string // the proxy's own
-	heard   *lmcacheNotices
-	guard   netguard.Policy
-	prober  engines.Prober
-	memory  *indexmem.Budget // of policies and of index
-	index   *kvindex.Index   // nil: no policy asks for it
+	own      *etcd.Handle
+	layout   schema.Layout
+	address  string // the proxy's own
+	heard    *lmcacheNotices
+	guard    netguard.Policy
+	prober   engines.Prober
+	index    *kvindex.Index // nil: no policy asks for it
+	counters *metrics.Metrics
 }
 
 // build wires the parts. Each step needs what the steps before it have made; nothing runs
@@ -102,8 +99,8 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	}
 	guard := netguard.New(cfg.InstanceAllow)
 	b := &builder{
-		app:    &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), started: make(chan struct{})},
-		layout: layout, address: address, heard: heard, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
+		app: &app{cfg: cfg, log: log, secure: certificates, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), started: make(chan struct{})},
+		own: own, layout: layout, address: address, heard: heard, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
 	}
 	b.makeMembership()
 	b.makeLoad()
@@ -122,15 +119,14 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 // makeMembership makes what follows etcd and what writes to it.
 func (b *builder) makeMembership() {
 	actor := "proxy " + b.id
-	b.store = store.New(b.etcd.Client, b.layout, actor)
-	b.watcher = watch.New(b.etcd.Client, watch.Options{
+	b.store = store.New(b.own.Client, b.layout, actor)
+	b.watcher = watch.New(b.own.Client, watch.Options{
 		Layout: b.layout, Prober: b.prober, Model: b.cfg.Model, Proxy: static.Name(b.cfg, b.address), Writer: b.store.Watch,
 		Log:             b.log.WithField("component", "watcher"),
 		WaitingInterval: b.cfg.WaitingRetryInterval, AuditInterval: b.cfg.AuditInterval,
 		ProbeTimeout: b.cfg.ProbeTimeout,
 		OrphanGrace:  b.cfg.OrphanGrace, StateDir: b.cfg.StateDir, Check: engines.Usable(b.cfg.Connector), Learns: engines.Learns(b.cfg.Connector),
 		Prepare: func(s *instance.Snapshot) { b.sched.Prepare(s) },
-		Local:   static.Records(b.cfg, static.Name(b.cfg, b.address)),
 	})
 	b.noticed = notice.NewCounts(b.watcher.Snapshot)
 }
@@ -140,13 +136,13 @@ func (b *builder) makeMembership() {
 func (b *builder) makeLoad() {
 	var others *lease.Loads
 	if b.cfg.LoadDigests {
-		others = lease.NewLoads(b.etcd.Client, b.layout, b.log.WithField("component", "load"))
+		others = lease.NewLoads(b.own.Client, b.layout, b.log.WithField("component", "load"))
 	}
 	b.load = &loads.Loads{
 		ID: b.id, Watcher: b.watcher, Others: others, Prober: b.prober, ScrapeInterval: b.cfg.ScrapeInterval,
 		Placements: new(prefix.Placements), Log: b.log.WithField("component", "load"),
 	}
-	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address)
+	b.presence = newPresence(b.own.Client, b.layout, b.app, b.address)
 }
 
 // makeHealth makes this proxy's opinion of instances.
@@ -157,8 +153,6 @@ func (b *builder) makeHealth() {
 		SilenceLimit: b.cfg.SilenceLimit, ProbeTimeout: b.cfg.ProbeTimeout, PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
 		Heard:   func(k instance.Key) uint64 { return b.sched.Loads.Heard(k) },
 		OnEject: func(k instance.Key, dead bool, why string) { b.sched.Legs.Abandon(k, dead, why) },
-		Read:    b.load.Read, Trial: b.prober.Trial, Suspended: b.prober.Suspended, WaitingTokens: b.load.WaitingTokens,
-		OnTrial: func(result string) { b.counters.Trial(result) },
 	})
 }
 
@@ -168,19 +162,14 @@ func (b *builder) makeScheduler() error {
 	if err != nil {
 		return err
 	}
-	b.memory = indexmem.New(b.cfg.IndexMemory)
-	b.index = newKVIndex(b.cfg, b.memory)
+	b.index = newKVIndex(b.cfg)
 	b.sched = sched.New(sched.Options{
 		Source: b.watcher, Health: &b.tracker.Records, Connector: engines.Dialects(b.cfg.Connector), Build: engines.Builds(b.cfg), Blocks: engines.Blocks(b.cfg.Connector), Silent: b.tracker.Suspect,
 		PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
 		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: caches(b.index),
-		Placements: b.load.Placements, Memory: b.memory,
+		Placements: b.load.Placements,
 	})
-	b.load.Use(b.sched, b.tracker)
-	b.models = catalog.New(catalog.Options{
-		Members: b.watcher.Snapshot, Read: b.prober.Models, Observe: b.watcher.ObserveModels, Serves: b.sched.Serves, Available: b.tracker.Available,
-		Timeout: b.cfg.ProbeTimeout,
-	})
+	b.load.Scheduler, b.load.Observe = b.sched, b.tracker.Observe
 	return nil
 }
 
@@ -205,9 +194,9 @@ func (b *builder) openConnections() error {
 // makeForwarder makes the handler of the requests that engines answer, and its counters.
 func (b *builder) makeForwarder() error {
 	b.registry = prometheus.NewRegistry()
-	b.counters = metrics.New(b.registry, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
+	b.counters = metrics.New(b.registry, version.String())
 	options := forward.Options{
-		Models: b.models, Notifications: b.heard.asker, Notified: b.cfg.LMCacheNotifyTimeout,
+		Notifications: b.heard.asker, Notified: b.cfg.LMCacheNotifyTimeout,
 		Picker: b.sched, AwaitMembership: b.awaitMembership, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
 		EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders,
@@ -216,7 +205,7 @@ func (b *builder) makeForwarder() error {
 		RetryRatio: retryRatio(b.cfg.RetryBudget),
 		Prefill:    b.cfg.PrefillTimeout, FirstByte: b.cfg.DecodeFirstByteTimeout,
 		Busy: b.cfg.BusyTimeout, Connect: b.cfg.ConnectTimeout, Progress: b.tracker.Progress,
-		Idle: b.cfg.IdleTimeout, KeepAlive: b.cfg.SSEKeepAliveInterval, KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost, NonStream: b.cfg.NonStreamTimeout,
+		Idle: b.cfg.IdleTimeout, KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost, NonStream: b.cfg.NonStreamTimeout,
 	}
 	allow(b.keys, b.cfg.AdminAPIKey, &options)
 	var err error
@@ -232,15 +221,15 @@ func (b *builder) makeCacheFollower() {
 // registerMetrics shows what the parts count at /metrics.
 func (b *builder) registerMetrics() {
 	metrics.Membership{
-		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks, Both: b.sched.Tally.Both, Elsewhere: b.sched.Tally.Elsewhere, Hits: b.sched.Loads.Hits, View: b.tracker.View,
-		Etcd: func() metrics.Etcd { return b.etcd.Metrics(b.watcher.Status()) },
+		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks, Both: b.sched.Tally.Both, Elsewhere: b.sched.Tally.Elsewhere, Hits: b.sched.Loads.Hits, Available: b.tracker.Available,
+		Etcd: func() metrics.Etcd { return b.own.Metrics(b.watcher.Status()) },
 	}.Register(b.registry)
-	metrics.Load{Each: b.sched.Loads.Totals, EachRank: b.load.EachRank, Remembered: b.load.Remembered, Digests: b.load.Metrics, Memory: b.memory}.Register(b.registry)
+	metrics.Load{Each: b.sched.Loads.Totals, EachRank: b.load.EachRank, Remembered: b.load.Remembered, Digests: b.load.Metrics}.Register(b.registry)
 	b.secure.Metrics().Register(b.registry)
 	metrics.APIKeys{Ring: b.keys}.Register(b.registry)
 	metrics.Bodies{Memory: b.handler.BodyMemory}.Register(b.registry)
 	if b.kv != nil {
-		metrics.KVEvents{Status: b.kv.Status, Queue: b.kv.Queue}.Register(b.registry)
+		metrics.KVEvents{Status: b.kv.Status}.Register(b.registry)
 	}
 }
 
@@ -249,10 +238,10 @@ func (b *builder) makeRoutes() {
 	deps := httpapi.Deps{
 		Data: b.dataRoutes(), Admin: b.adminRoutes(),
 		Fleet: httpapi.Fleet{
-			Members: b.watcher, Load: b.sched, Details: b.load.Of, Opinion: b.opinion, NotServing: b.notServing,
-			Connector: b.cfg.Connector,
+			Members: b.watcher, Load: b.sched, Details: b.load.Of, Opinion: opinion{b.tracker},
+			Connector: b.cfg.Connector, Fallback: b.cfg.Fallback == config.FallbackDecode,
 		},
-		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
+		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Etcd: func() httpapi.EtcdStatus { return b.own.Status(b.watcher.Status()) },
 		Ready: b.ready, Metrics: promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{}), Log: b.log.WithField("component", "http"), LogLevel: b.level,
 		CORS: httpapi.CORS{
 			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,

@@ -122,7 +122,7 @@ func (x *indexer) withOtherRoles(changes []change, counters []*counter) ([]chang
 	return changes, counters
 }
 
-// listed reports whether an instance is a candidate: usable, or slow, which is the last
+// listed tells that an instance is a candidate: usable, or slow, which is the last
 // resort of its role.
 func listed(in *instance.Instance) bool { return in != nil && (in.Usable() || in.Slow()) }
 
@@ -133,30 +133,28 @@ func roleOf(c change) instance.Role {
 	return c.was.Role
 }
 
-// countModels counts how often instances list each model, usable or not: a model whose
+// countModels counts the entries that list each model, usable or not: a model whose
 // instances are all down, draining or cordoned is known all the same, since "not now" is
-// another answer to a client than "unknown". It returns the models that may have become
-// known or unknown.
-func (x *indexer) countModels(changes []change) map[string]bool {
-	about := map[string]bool{}
+// another answer to a client than "unknown". It gives the models of the changes.
+func (x *indexer) countModels(changes []change) []string {
+	var about []string
 	count := func(in *instance.Instance, by int) {
 		if in == nil {
 			return
 		}
-		for _, m := range in.Record.Models {
-			n := x.models[m] + by
-			if x.models[m] = n; n == 0 {
+		for i, m := range in.Record.Models {
+			if slices.Contains(in.Record.Models[:i], m) {
+				continue
+			}
+			if x.models[m] += by; x.models[m] == 0 {
 				delete(x.models, m)
 			}
-			if n == 0 || n == by {
-				about[m] = true
+			if len(about) == 0 || about[len(about)-1] != m {
+				about = append(about, m)
 			}
 		}
 	}
 	for _, c := range changes {
-		if c.was != nil && c.is != nil && slices.Equal(c.was.Record.Models, c.is.Record.Models) {
-			continue
-		}
 		count(c.was, -1)
 		count(c.is, 1)
 	}
@@ -175,23 +173,19 @@ func (e *edits) add(was *instance.Instance, here edit) {
 	if e.byModel == nil {
 		e.byModel = map[string][]edit{}
 	}
-	for _, m := range models {
-		e.addTo(m, here)
+	for i, m := range models {
+		if !slices.Contains(models[:i], m) {
+			e.byModel[m] = append(e.byModel[m], here)
+		}
 	}
-	if was == nil || slices.Equal(was.Record.Models, models) {
+	if was == nil {
 		return
 	}
-	for _, m := range was.Record.Models { // removed from the lists of models that it no longer serves
-		e.addTo(m, edit{address: here.address})
-	}
-}
-
-// addTo adds an edit to those of a model, unless it has one of the same address: that of the
-// instance's present models comes first.
-func (e *edits) addTo(model string, here edit) {
-	list := e.byModel[model]
-	if n := len(list); n == 0 || list[n-1].address != here.address {
-		e.byModel[model] = append(list, here)
+	here = edit{address: here.address} // it is removed from the lists of models that it does not serve any more
+	for i, m := range was.Record.Models {
+		if !slices.Contains(models, m) && !slices.Contains(was.Record.Models[:i], m) {
+			e.byModel[m] = append(e.byModel[m], here)
+		}
 	}
 }
 
@@ -209,9 +203,10 @@ func (x *indexer) newRoleIndex(role instance.Role) *roleIndex {
 	return &roleIndex{all: newList(), newList: newList}
 }
 
-// apply returns the index of the role after edits. about are models that may have become
-// known or unknown, known is the number of entries that list a model.
-func (ri *roleIndex) apply(e *edits, about map[string]bool, known map[string]int) *roleIndex {
+// apply gives the index of the role after edits. about are models that may have become
+// known or unknown, known is how many entries list a model.
+func (ri *roleIndex) apply(e *edits, about []string, known map[string]int) *roleIndex {
+	about = slices.DeleteFunc(slices.Clone(about), func(m string) bool { return (known[m] > 0) == (ri.byModel[m] != nil) })
 	if len(e.all) == 0 && len(about) == 0 {
 		return ri
 	}
@@ -221,13 +216,11 @@ func (ri *roleIndex) apply(e *edits, about map[string]bool, known map[string]int
 	if next.byModel == nil {
 		next.byModel = map[string]*candidates{}
 	}
-	for m := range about {
-		switch {
-		case known[m] == 0:
-			next.byModel[m].close()
-			delete(next.byModel, m)
-		case next.byModel[m] == nil:
+	for _, m := range about {
+		if known[m] > 0 {
 			next.byModel[m] = ri.newList()
+		} else {
+			delete(next.byModel, m)
 		}
 	}
 	if len(e.all) == 0 {
@@ -250,44 +243,23 @@ func (ri *roleIndex) apply(e *edits, about map[string]bool, known map[string]int
 			// Mostly there is only one model: its list is the list of all.
 			next.byModel[m] = list.withItems(next.all.items, next.all.facts)
 		default:
-			if list = list.apply(es, nil); list.sameInstances(next.all) {
-				list = list.withItems(next.all.items, next.all.facts) // shared: there may be thousands of adapters
-			}
-			next.byModel[m] = list
+			next.byModel[m] = list.apply(es, nil)
 		}
 	}
 	return next
 }
 
-// close drops what the policies of a list remember: no index will have it any more. A pick
-// that still uses an older index goes on without.
-func (c *candidates) close() {
-	if c == nil {
-		return
-	}
-	for i := range c.policies {
-		if m := c.policies[i].memory; m.Close != nil {
-			m.Close()
-		}
-	}
-}
-
-// equals reports whether two lists share their items. Lists with equal items may not share them.
+// equals tells that two lists share their items. Lists with equal items may not share them.
 func (c *candidates) equals(o *candidates) bool {
 	return len(c.items) == len(o.items) && (len(c.items) == 0 || &c.items[0] == &o.items[0])
 }
 
-// sameInstances reports whether two lists have equal items.
-func (c *candidates) sameInstances(o *candidates) bool {
-	return slices.EqualFunc(c.items, o.items, func(a, b policy.Candidate) bool { return a.Instance == b.Instance && a.Rank == b.Rank })
-}
-
-// sameEdits reports whether the edits of a model's list are those of the list of all models.
+// sameEdits tells that the edits of a model's list are those of the list of all models.
 func sameEdits(model, all []edit) bool {
 	return slices.EqualFunc(model, all, func(a, b edit) bool { return a.address == b.address && a.first.Instance == b.first.Instance })
 }
 
-// apply returns the list after edits. keys, if not nil, is kept up to date with the list.
+// apply gives the list after edits. keys, if not nil, is kept up to date with the list.
 func (c *candidates) apply(es []edit, keys map[pairKey]int) *candidates {
 	most := len(c.items) + len(es)
 	for i := range es {

@@ -74,7 +74,7 @@ type rankLoad struct {
 
 const cacheLine = 64
 
-// ranks returns the loads of all ranks of an instance but the first, which is that of its
+// ranks gives the loads of all ranks of an instance but the first, which is that of its
 // counter.
 func (c *counters) ranks(address string, n int) []*policy.Load {
 	if n <= 1 {
@@ -159,7 +159,7 @@ func (c *counters) busy() []*counter {
 	return out
 }
 
-// update assigns every instance a counter. It returns that of each change, nil for a pending
+// update gives every instance a counter. It returns that of each change, nil for a pending
 // instance and for one that went.
 func (c *counters) update(changes []change) []*counter {
 	out := make([]*counter, len(changes))
@@ -200,8 +200,7 @@ func (c *counters) update(changes []change) []*counter {
 
 // dropIdle drops the counters of engines that are gone and idle. A counter is not dropped
 // as soon as its engine goes: until the snapshot without it is published, picks may still
-// need it. A pick from an even older index notices that the counter has no entry (see
-// stillPickable). The lock is held.
+// need it. The lock is held.
 func (c *counters) dropIdle() {
 	c.leaving = slices.DeleteFunc(c.leaving, func(address string) bool {
 		switch e := c.m[address]; {

@@ -31,31 +31,6 @@ type indexer struct {
 type index struct {
 	snapshot        *instance.Snapshot
 	prefill, decode *roleIndex
-
-	modelsOnce sync.Once
-	modelNames []string // see models
-}
-
-// models returns the names of all models of the snapshot. They are collected when the first
-// request asks for them: there may be thousands on each of many instances.
-func (ix *index) models() []string {
-	ix.modelsOnce.Do(func() {
-		seen := map[string]bool{}
-		var last []string
-		for _, in := range ix.snapshot.All() {
-			if slices.Equal(in.Record.Models, last) {
-				continue
-			}
-			last = in.Record.Models
-			for _, m := range last {
-				if !seen[m] {
-					seen[m] = true
-					ix.modelNames = append(ix.modelNames, m)
-				}
-			}
-		}
-	})
-	return ix.modelNames
 }
 
 func (ix *index) role(r instance.Role) *roleIndex {
@@ -71,7 +46,7 @@ type roleIndex struct {
 	byModel map[string]*candidates
 	// pairKeys counts the instances with each pairKey.
 	pairKeys map[pairKey]int
-	// alike reports whether all instances have the same pairKey, which is only.
+	// alike tells that all instances have the same pairKey, which is only.
 	alike bool
 	only  pairKey
 
@@ -85,7 +60,7 @@ type pairKey struct {
 	blocks    int    // must be the partner's; 0 fits all
 }
 
-// canPair reports whether instances with these keys can serve a request together.
+// canPair tells whether instances with these keys can serve a request together.
 func canPair(prefill, decode pairKey) bool {
 	return mismatch(prefill, decode) == nil
 }
@@ -104,7 +79,7 @@ func mismatch(a, b pairKey) error {
 	}
 }
 
-// canPair reports whether an instance of the wanted role can be paired with the partner.
+// canPair tells whether an instance of the wanted role can be paired with the partner.
 func (r *Request) canPair(own, partner pairKey) bool {
 	if r.Role == instance.Prefill {
 		return canPair(own, partner)
@@ -112,8 +87,8 @@ func (r *Request) canPair(own, partner pairKey) bool {
 	return canPair(partner, own)
 }
 
-// canPairWith reports whether a decode instance of the index can be paired with a prefill
-// instance. itself reports whether one of those that could is the same engine, which does not
+// canPairWith tells whether a decode instance of the index can be paired with a prefill
+// instance. itself tells that one of those that could is the same engine, which does not
 // count.
 func (ri *roleIndex) canPairWith(prefill pairKey, itself bool) bool {
 	if ri.alike && !itself {
@@ -169,14 +144,13 @@ func (x *indexer) newList(role instance.Role) *candidates {
 		memory := new(policy.Memory)
 		o := policy.Options{
 			Rand: x.opts.Rand, Start: x.opts.Start, CacheWeight: x.opts.CacheWeight, Caches: x.opts.Caches, Memory: memory, Placements: x.opts.Placements,
-			Budget: x.opts.Memory,
 		}
 		c.policies = append(c.policies, listPolicy{l, l.New(o), memory})
 	}
 	return c
 }
 
-// withItems returns the list with other items and the same policies: after a change of the
+// withItems gives the list with other items and the same policies: after a change of the
 // membership they continue with the next turn, not with the first instance.
 func (c *candidates) withItems(items []policy.Candidate, own []facts) *candidates {
 	next := &candidates{items: items, facts: own, whole: policy.All(items), policies: c.policies}
@@ -200,7 +174,7 @@ func place(items []policy.Candidate, address string) (at int, found bool) {
 	return slices.BinarySearchFunc(items, address, func(c policy.Candidate, a string) int { return strings.Compare(c.Instance.Address, a) })
 }
 
-// current returns the index of the current snapshot, or, while that is built, the one before.
+// current gives the index of the current snapshot, or, while that is built, the one before.
 func (x *indexer) current() *index {
 	snap := x.opts.Source.Snapshot()
 	old := x.inUse.Load()
@@ -228,7 +202,7 @@ func (x *indexer) newest() *index {
 	return x.rebuild()
 }
 
-// rebuild returns the index of the current snapshot. The lock is held.
+// rebuild gives the index of the current snapshot. The lock is held.
 func (x *indexer) rebuild() *index {
 	snap, old := x.opts.Source.Snapshot(), x.inUse.Load()
 	if old != nil && old.snapshot == snap {

@@ -23,9 +23,7 @@ type Total struct {
 	InFlight, Waiting, Held int64 // as in policy.Load
 	// Others is what the other proxies have in flight there.
 	Others float64
-	// OthersWaiting are the tokens of the other proxies' prompts that wait there.
-	OthersWaiting float64
-	Engine        *policy.Engine // its last report; nil: there is none, or it is too old
+	Engine *policy.Engine // its last report; nil: there is none, or it is too old
 }
 
 // Counts is what other proxies have on an instance.
@@ -44,7 +42,7 @@ type hits struct{ asked, expected, found atomic.Int64 }
 // Each calls f for every instance that is present or has something in flight.
 func (l *Loads) Each(f func(k instance.Key, inFlight int64)) { l.counters.each(f) }
 
-// Heard reports how many signs of life legs have had of an engine, in both roles.
+// Heard tells how many signs of life legs have had of an engine, in both roles.
 func (l *Loads) Heard(k instance.Key) uint64 {
 	if c, ok := l.counters.find(k.Address); ok {
 		return c.heard.Load()
@@ -52,13 +50,13 @@ func (l *Loads) Heard(k instance.Key) uint64 {
 	return 0
 }
 
-// InFlight reports how many legs this proxy has in flight on an instance, on all its ranks
+// InFlight tells how many legs this proxy has in flight on an instance, on all its ranks
 // together. An engine in both roles has one count.
 func (l *Loads) InFlight(k instance.Key) int64 {
 	return l.counters.inFlight(k.Address)
 }
 
-// RanksInFlight reports how many legs this proxy has in flight on each rank of an instance
+// RanksInFlight tells how many legs this proxy has in flight on each rank of an instance
 // with several ranks; nil for any other.
 func (l *Loads) RanksInFlight(in *instance.Instance) []int64 {
 	if in.Ranks() == 1 {
@@ -102,7 +100,7 @@ func (l *Loads) Full() []instance.Key {
 	return nil
 }
 
-// Total returns the load of an instance; false if it is not known.
+// Total gives the load of an instance; false if it is not known.
 func (l *Loads) Total(k instance.Key) (Total, bool) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
@@ -129,7 +127,7 @@ func (l *Loads) Totals(f func(k instance.Key, t Total)) {
 
 // SetOthers notes what all other proxies together have in flight, by address; nothing for
 // an address that is not in it. It must be called about once a second, also when nothing
-// has changed: it computes again what policies compare (policy.Load.Weigh).
+// has changed: it computes anew what policies compare (policy.Load.Weigh).
 func (l *Loads) SetOthers(of map[string]Counts) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
@@ -161,7 +159,7 @@ func (l *Loads) Hits(f func(k instance.Key, h Hits)) {
 	}
 }
 
-// setEngine notes a report, and reports whether a rank of the engine is full.
+// setEngine notes a report, and tells whether a rank of the engine is full.
 func (c *counters) setEngine(address string, report *policy.Engine) (full bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,11 +188,10 @@ func (c *counters) setEngine(address string, report *policy.Engine) (full bool) 
 }
 
 func (e *engine) total() Total {
-	t := Total{InFlight: e.load.InFlight.Load(), Others: e.load.Others.InFlight.Load(), OthersWaiting: e.load.Others.Waiting.Load(), Waiting: e.load.Waiting.Load(), Held: e.load.Held.Load(), Engine: e.report}
+	t := Total{InFlight: e.load.InFlight.Load(), Others: e.load.Others.InFlight.Load(), Waiting: e.load.Waiting.Load(), Held: e.load.Held.Load(), Engine: e.report}
 	for _, l := range e.otherRanks {
 		t.InFlight += l.InFlight.Load()
 		t.Others += l.Others.InFlight.Load()
-		t.OthersWaiting += l.Others.Waiting.Load()
 		t.Waiting += l.Waiting.Load()
 		t.Held += l.Held.Load()
 	}

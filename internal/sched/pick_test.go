@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// changingSource returns one snapshot at the first call, and the other from then on: the
+// changingSource gives one snapshot at the first call, and the other from then on: the
 // membership changes during a pick.
 type changingSource struct{ looks []*instance.Snapshot }
 
@@ -49,53 +49,6 @@ func TestPickAgainWhenDrainedMeanwhile(t *testing.T) {
 		}
 		if n := s.InFlight(drained.Key); tc.want != "d:1" && n != 0 {
 			t.Errorf("%s: %d in flight on the drained one", tc.name, n)
-		}
-	}
-}
-
-// hookedHealth runs a function once, when a pick asks for it: after it has loaded its index,
-// and before it is counted.
-type hookedHealth struct {
-	sick
-	once func()
-}
-
-func (h *hookedHealth) Troubled() []instance.Key {
-	if f := h.once; f != nil {
-		h.once = nil
-		f()
-	}
-	return h.sick.Troubled()
-}
-
-// A pick that was suspended while its instance left and returned is counted where a drain
-// proof looks: the counter of the index that it has loaded may have been dropped.
-func TestPick_CountedAfterInstanceReturned(t *testing.T) {
-	t.Parallel()
-	for _, ranks := range []int{1, 2} {
-		health := &hookedHealth{}
-		in := func() *instance.Instance {
-			return inst(instance.Decode, "d:1", func(in *instance.Instance) { in.Record.DPSize = ranks })
-		}
-		s, src := build(health, in())
-		publish := func(list ...*instance.Instance) {
-			s.Prepare(instance.NewSnapshot(src.rev+1, list))
-			src.set(list...)
-		}
-		health.once = func() {
-			publish()
-			publish(in())
-		}
-		a, err := s.Pick(decode("m"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := s.InFlight(a.Instance.Key); n != 1 {
-			t.Errorf("%d ranks: %d in flight, want 1", ranks, n)
-		}
-		a.Done()
-		if n := s.InFlight(a.Instance.Key); n != 0 {
-			t.Errorf("%d ranks: %d in flight after the end", ranks, n)
 		}
 	}
 }

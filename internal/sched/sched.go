@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/prefix"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -26,9 +25,6 @@ var (
 	ErrUnknownModel = errors.New("no instance serves this model")
 	// ErrNone: the role has no instance left that may be tried.
 	ErrNone = errors.New("no instance available")
-	// ErrModelAbsent: no instance of the role that can be used now lists the model, or, for
-	// prefill, no decode instance that could be the partner, although others do.
-	ErrModelAbsent = fmt.Errorf("%w: none that can be used serves this model", ErrNone)
 	// ErrVersions: those that are left are of another build than their partners. This
 	// error and all below wrap ErrNone.
 	ErrVersions = fmt.Errorf("%w: those that are left run another vLLM version than their partners", ErrNone)
@@ -45,7 +41,7 @@ var (
 // PolicyTaken is the Policy of an Assignment that no policy has chosen.
 const PolicyTaken = "taken"
 
-// Source returns the current membership.
+// Source gives the current membership.
 type Source interface {
 	Snapshot() *instance.Snapshot
 }
@@ -55,16 +51,14 @@ type Health interface {
 	// Troubled lists the instances with strikes or an ejection; of others nothing is
 	// asked. The list does not change any more. It may have keys that are no members.
 	Troubled() []instance.Key
-	// Available reports whether an instance is neither ejected nor suspended.
+	// Available tells that an instance is not ejected.
 	Available(k instance.Key) bool
-	// Unreachable reports whether it is ejected because no connection to it could be made, it
-	// makes no progress, or it fails trials.
+	// Unreachable tells that it is ejected because no connection to it could be made.
 	Unreachable(k instance.Key) bool
-	// SilentFor reports how long it has given no sign of life, 0 if it does. An
+	// SilentFor tells how long it has given no sign of life, 0 if it gives some. An
 	// instance that is silent and unreachable may still answer.
 	SilentFor(k instance.Key) time.Duration
-	// Share returns the part of its turns that it should take, at most 1. It is 0 for an
-	// instance whose engine is suspended, which is not picked at all.
+	// Share is the part of its turns that it should take, above 0 and at most 1.
 	Share(k instance.Key) float64
 }
 
@@ -86,7 +80,7 @@ type Options struct {
 	// SilentAfter is how long an instance may keep a leg waiting, and give no other
 	// sign of life, before it is called silent. Default 1 s.
 	SilentAfter time.Duration
-	// PrefillOptional reports whether decode instances do the work of prefill instances when
+	// PrefillOptional tells that decode instances do the work of prefill instances when
 	// there are none: then no request waits for a silent or slow prefill instance.
 	PrefillOptional bool
 	// Policies choose among the instances that may be picked, one for each role.
@@ -101,13 +95,11 @@ type Options struct {
 	// Start is the turn that policies begin with: a different one in each proxy, so that
 	// several proxies do not pick the same instances at the same time.
 	Start uint64
-	// CacheWeight, Caches, Placements and Memory (Budget there) are for policies; see
-	// policy.Options.
+	// CacheWeight, Caches and Placements are for policies; see policy.Options.
 	CacheWeight float64
 	Caches      policy.Caches
 	Placements  *prefix.Placements
-	Memory      *indexmem.Budget
-	// Rand returns numbers from 0 up to 1; default math/rand.
+	// Rand gives numbers from 0 up to 1; default math/rand.
 	Rand func() float64
 }
 
@@ -142,9 +134,6 @@ func New(o Options) *Scheduler {
 	if o.Rand == nil {
 		o.Rand = rand.Float64
 	}
-	if o.Memory == nil {
-		o.Memory = indexmem.New(0)
-	}
 	loads, tally := &Loads{}, &Tally{chains: map[instance.Role][]chainPolicy{}}
 	for _, role := range instance.Roles() {
 		for _, k := range policy.Chain(o.Policies[role], !o.NoBinding) {
@@ -165,9 +154,9 @@ func New(o Options) *Scheduler {
 // Pick chooses an instance. It takes no lock and does no I/O unless the
 // membership changed since the last pick, or its policy needs a lock.
 //
-// A pick is counted before the membership is read again. So once an instance has left the
-// membership, and nothing is in flight there, nothing will be. pdctl drain --wait depends on
-// it: the process may be suspended between any two lines of this.
+// A pick is counted before the membership is looked at again. So once an instance has
+// left the membership, and nothing is in flight there, nothing will be. pdctl drain --wait
+// depends on it: the process may be suspended between any two lines of this.
 func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	for ix := s.index.current(); ; ix = s.index.newest() {
 		a, err := s.pick(ix, r)
@@ -178,29 +167,20 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	}
 }
 
-// stillPickable reports whether the newest membership allows the pick, too, and whether the
-// pick was counted on a counter that is in use. If the instance has left and returned since
-// ix was built, its former counter may have been dropped, and drain proofs would not find
-// the pick there. A counter loses its entry before it can be dropped, and one with something
-// in flight is not dropped: so an entry that is there after the pick was counted proves it.
+// stillPickable tells that the newest membership allows the pick, too.
 func (s *Scheduler) stillPickable(ix *index, a *Assignment) bool {
 	snap := s.opts.Source.Snapshot()
 	if snap == ix.snapshot {
 		return true
 	}
 	in, ok := snap.Lookup(a.Instance.Key)
-	return ok && (in.Usable() || in.Slow()) && a.counter.entry(a.Instance.Role).Load() != nil
+	return ok && (in.Usable() || in.Slow())
 }
 
 func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 	list, known := ix.candidates(r.Role, r.Model)
 	if !known {
 		return nil, ErrUnknownModel
-	}
-	if r.Role == instance.Prefill && r.Model != "" && !r.Alone && r.Partner == nil {
-		if decodes := ix.decode.byModel[r.Model]; decodes != nil && len(decodes.items) == 0 && len(ix.decode.all.items) > 0 {
-			return nil, ErrModelAbsent // no decode instance could use the prefill
-		}
 	}
 	among, l := s.filter.admitted(ix, list, &r)
 	among, l, elsewhere := s.filter.preferZone(list, among, &r, l)
@@ -221,43 +201,14 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 		if err := ix.noPairReason(list, &r); err != nil {
 			return nil, err
 		}
-		if len(list.items) == 0 && list != ix.role(r.Role).all {
-			return nil, ErrModelAbsent
-		}
 		return nil, ErrNone
 	}
 }
 
-// Serves reports whether an instance that can be used now serves the model: a decode instance,
-// or a prefill instance if there is no decode instance.
-func (s *Scheduler) Serves(model string) bool {
-	ix := s.index.current()
-	role := instance.Decode
-	if len(ix.decode.all.items) == 0 {
-		role = instance.Prefill
-	}
-	list, known := ix.candidates(role, model)
-	return known && len(list.items) > 0
-}
-
-// Take returns an assignment of a given instance, for a request that no other instance can
-// answer. Pick might not return that instance. Of several ranks it is the one with the least
+// Take gives an assignment of a given instance, for a request that no other instance can
+// answer. Pick might not give that instance. Of several ranks it is the one with the least
 // in flight.
 func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
-	for {
-		a, err := s.take(in)
-		if err != nil {
-			return nil, err
-		}
-		// The counter may have been dropped before the pick was counted on it.
-		if c, ok := s.Loads.counters.find(in.Address); ok && c == a.counter {
-			return a, nil
-		}
-		a.Done()
-	}
-}
-
-func (s *Scheduler) take(in *instance.Instance) (*Assignment, error) {
 	revision := s.index.current().snapshot.Revision
 	c, ok := s.Loads.counters.find(in.Address)
 	if !ok {
@@ -285,7 +236,7 @@ func (s *Scheduler) Gone(a *Assignment) error { return s.Legs.Gone(a) }
 // InFlight is Loads.InFlight.
 func (s *Scheduler) InFlight(k instance.Key) int64 { return s.Loads.InFlight(k) }
 
-// Members returns the current membership.
+// Members gives the current membership.
 func (s *Scheduler) Members() *instance.Snapshot { return s.opts.Source.Snapshot() }
 
 // features is what policies see of a request.
@@ -327,7 +278,7 @@ func (c *candidates) choose(among policy.Candidates, r policy.Request) (by choic
 	return by // the last of the policies always chooses
 }
 
-// assign assigns the request one of the candidates among, which are not empty.
+// assign gives the request one of the candidates among, which are not empty.
 func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewhere, r *Request) *Assignment {
 	f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
 	f.Tokens = ratio.tokens(bytes)
@@ -379,6 +330,18 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	return a
 }
 
-// Models returns the names of all models that instances list, usable or not, in the order
-// of the instances. The caller must not change the slice.
-func (s *Scheduler) Models() []string { return s.index.current().models() }
+// Models lists the names of all models that instances list, usable or not, in the order
+// of the instances.
+func (s *Scheduler) Models() []string {
+	var names []string
+	seen := map[string]bool{}
+	for _, in := range s.opts.Source.Snapshot().All() {
+		for _, m := range in.Record.Models {
+			if !seen[m] {
+				seen[m] = true
+				names = append(names, m)
+			}
+		}
+	}
+	return names
+}

@@ -182,7 +182,7 @@ func (w *waiting) list() []waiter {
 	return out
 }
 
-// waitingSinceBefore returns the instance of a leg that began to wait before then, nil if
+// waitingSinceBefore gives the instance of a leg that began to wait before then, nil if
 // none did.
 func (w *waiting) waitingSinceBefore(then time.Time) *instance.Instance {
 	w.mu.Lock()
@@ -267,7 +267,7 @@ func (g *Legs) cancelLegs(c *counter) {
 }
 
 // findSilent finds the legs that others have overtaken for too long, and the instances that
-// keep legs waiting without a byte of an answer. A leg that waits for one which is ejected, or slow by its record, is cancelled as soon as
+// keep legs waiting without any sign of life. A leg that waits for one which is ejected, or slow by its record, is called off as soon as
 // another instance can take it over.
 func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 	waitFor := g.loads.counters.busy()
@@ -286,9 +286,6 @@ func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 			l.heard, l.since = heard, now
 		}
 		in := c.waiting.waitingSinceBefore(now.Add(-g.opts.SilentAfter))
-		if in == nil && c.entry(instance.Prefill).Load() == nil {
-			in = c.entry(instance.Decode).Load() // committed streams wait for bytes, too
-		}
 		ask := in != nil && now.Sub(l.since) >= g.opts.SilentAfter
 		if ask && now.Sub(l.asked) >= g.opts.SilentAfter && g.opts.Silent != nil {
 			l.asked = now
@@ -329,7 +326,7 @@ func (g *Legs) Abandon(k instance.Key, dead bool, why string) {
 	}
 }
 
-// hasAlternative reports whether another instance could take a leg over now. For a prefill
+// hasAlternative tells whether another instance could take a leg over now. For a prefill
 // leg that may be a decode instance which computes the prompt itself.
 func (g *Legs) hasAlternative(in *instance.Instance, w wanted) bool {
 	ix := g.index.current()
@@ -344,7 +341,7 @@ func (g *Legs) hasAlternative(in *instance.Instance, w wanted) bool {
 		g.hasOther(ix, in, &Request{Role: instance.Decode, Model: w.model})
 }
 
-// hasOther reports whether another instance may be picked that is neither slow nor ejected.
+// hasOther tells whether another instance may be picked that is neither slow nor ejected.
 func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	list, known := ix.candidates(r.Role, r.Model)
 	if !known {
@@ -359,7 +356,7 @@ func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	return false
 }
 
-// Gone reports why nothing more can come from the instance of a pick: it left, was removed,
+// Gone tells why nothing more can come from the instance of a pick: it left, was removed,
 // turned down, or another incarnation is at its address; nil if something can. Draining
 // and cordoned instances finish what they have.
 func (g *Legs) Gone(a *Assignment) error {
@@ -372,7 +369,7 @@ func (g *Legs) Gone(a *Assignment) error {
 	return g.gone(snap, a.Instance, a.wanted)
 }
 
-// gone reports why a leg should not wait for an instance any longer, nil if it should. A slow
+// gone tells why a leg should not wait for an instance any longer, nil if it should. A slow
 // instance, whose engine did not answer its agent's probes, is waited for while no other
 // can take the leg over.
 func (g *Legs) gone(snap *instance.Snapshot, in *instance.Instance, w wanted) error {

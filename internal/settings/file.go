@@ -78,7 +78,7 @@ func (t Table) readFile(path string) (map[string]any, error) {
 	return out, nil
 }
 
-// nodeValue returns a string, a []string, or nil for null.
+// nodeValue gives a string, a []string, or nil for null.
 func nodeValue(node *yaml.Node) (any, bool) {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
@@ -102,7 +102,7 @@ func nodeValue(node *yaml.Node) (any, bool) {
 	return nil, false
 }
 
-// known reports whether a file may have a key.
+// known tells whether a file may have a key.
 func (t Table) known(name string) bool {
 	s, ok := t.Find(name)
 	return ok && !s.FlagOnly
@@ -122,14 +122,10 @@ func (t Table) suggestion(name string) string {
 	return "; the names are those of the flags, see --help"
 }
 
-// Closest returns the name that was probably meant: the same words with other separators
+// Closest finds the name that was probably meant: the same words with other separators
 // or case, or one to two letters off. "" if there is none.
 func Closest(names []string, typed string) string {
-	return closest(names, strings.NewReplacer("_", "-", ".", "-").Replace(strings.ToLower(typed)))
-}
-
-// closest returns the name with the smallest distance, "" if none is within two letters.
-func closest(names []string, plain string) string {
+	plain := strings.NewReplacer("_", "-", ".", "-").Replace(strings.ToLower(typed))
 	best, bestDistance := "", 3
 	for _, name := range names {
 		if d := distance(plain, name); d < bestDistance && d < len(name) {

@@ -31,7 +31,7 @@ const (
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
-	// choose reports whether a request without a parent is traced; nil leaves it to the SDK,
+	// choose tells whether a request without a parent is traced; nil leaves it to the SDK,
 	// which is dear where nearly none are.
 	choose func() bool
 }
@@ -60,25 +60,8 @@ type Request struct {
 	// choose for themselves. Nearly all are such, and hold nothing else.
 	of     *chosen
 	parent [1]string
-	// strays reports whether the client's tracestate, which came without a trace, ends here.
+	// strays tells that the client's tracestate, which came without a trace, ends here.
 	strays bool
-}
-
-// ID returns the id of the trace that a request with this header belongs to, in hexadecimal:
-// that of the proxy, or of the client's traceparent if the proxy does not trace the request.
-// It is "" if there is none. It may be called on nil.
-func (r *Request) ID(h http.Header) string {
-	if r.Chosen() {
-		return r.of.span.SpanContext().TraceID().String()
-	}
-	if len(h[traceparent]) == 0 {
-		return ""
-	}
-	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.HeaderCarrier(h))
-	if c := trace.SpanContextFromContext(ctx); c.IsValid() {
-		return c.TraceID().String()
-	}
-	return ""
 }
 
 // chosen is a request that is traced.
@@ -90,7 +73,7 @@ type chosen struct {
 	secure              bool
 }
 
-// Begin starts the trace of a request. It returns nil if there is nothing to do: tracing
+// Begin starts the trace of a request. It gives nil if there is nothing to do: tracing
 // is off, or the client has said that its trace is not wanted, which reaches the engines
 // in its own header.
 func (t *Tracer) Begin(r *http.Request, route string, start time.Time) *Request {
@@ -181,7 +164,7 @@ func written(s string) string {
 	return instance.Printable(s, maxWritten)
 }
 
-// Chosen reports whether there are spans to be made, and an end to be told.
+// Chosen tells that there are spans to be made, and an end to be told.
 func (r *Request) Chosen() bool { return r != nil && r.of != nil }
 
 // Outcome is what became of a request.
@@ -259,7 +242,7 @@ func (r *Request) Pick(role string) *Span {
 	return r.of.start("pick "+role, append(make([]attribute.KeyValue, 0, 3), attribute.String("pd.role", role)))
 }
 
-// Picked ends the choice. err reports whether there was none.
+// Picked ends the choice. err tells that there was none.
 func (s *Span) Picked(err error, address, policy string) {
 	if s == nil {
 		return
@@ -286,7 +269,7 @@ func (r *Request) Leg(role, address, connector string, start time.Time) *Span {
 }
 
 // Inject tells an engine in the header of its leg which span its own belong to. Without
-// a trace the client's own header is there. s is the leg's, or nil.
+// a trace the client's own header stands there. s is the leg's, or nil.
 func (r *Request) Inject(s *Span, h http.Header) {
 	switch {
 	case r == nil:
@@ -301,7 +284,7 @@ func (r *Request) Inject(s *Span, h http.Header) {
 			of = s.span.SpanContext()
 		}
 		h[traceparent] = []string{header(of)}
-		if of.TraceState().Len() == 0 { // else it is there as it came
+		if of.TraceState().Len() == 0 { // else it stands there as it came
 			delete(h, tracestate)
 		}
 	}

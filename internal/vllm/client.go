@@ -22,10 +22,9 @@ import (
 // body, of a caller who has set no deadline.
 const DefaultTimeout = 2 * time.Second
 
-// Bounds of the bodies that are read, in bytes. A longer one is an error, except for
-// /v1/models, whose rest is left unread: a list that is too long is no fault of the engine.
+// Bounds of the bodies that are read. A longer one is an error, never a cut value.
 const (
-	maxModelsBytes  = 16 << 20
+	maxModelsBytes  = 1 << 20
 	maxMetricsBytes = 8 << 20
 	maxSmallBytes   = 64 << 10
 )
@@ -44,7 +43,7 @@ type Client struct {
 }
 
 // SecureTransport is for the HTTP client of those who ask engines over TLS: config gives the
-// configuration of a new connection, nil means the system's authorities.
+// configuration of a new connection, nil stands for the system's authorities.
 func SecureTransport(config func() *tls.Config) *http.Transport {
 	t := freshTransport()
 	t.DialTLSContext = certs.DialTLS(dial, config, maxDial)
@@ -105,19 +104,41 @@ func (c *Client) Version(ctx context.Context, base string) (string, error) {
 	return v.Version, nil
 }
 
-// Models reads GET /v1/models and fills Models, Roots, MaxModelLen and ModelsTruncated. The
-// path needs the key when the engine was started with one.
+// Models asks GET /v1/models and fills Models, Roots and MaxModelLen. The path
+// needs the key when the engine was started with one.
 func (c *Client) Models(ctx context.Context, base string) (instance.Facts, error) {
-	var facts instance.Facts
-	err := c.get(ctx, base, "/v1/models", true, func(r io.Reader) (err error) {
-		facts, err = readModels(r)
-		return err
-	})
-	if err == nil && len(facts.Models) == 0 {
-		err = callError(base, "/v1/models", ErrNoModels)
+	var list struct {
+		Data []struct {
+			ID          string          `json:"id"`
+			Root        *string         `json:"root"`
+			MaxModelLen json.RawMessage `json:"max_model_len"`
+		} `json:"data"`
 	}
-	if err != nil {
+	if err := c.getJSON(ctx, base, "/v1/models", true, maxModelsBytes, &list); err != nil {
 		return instance.Facts{}, err
+	}
+	var facts instance.Facts
+	for _, m := range list.Data {
+		if m.ID == "" {
+			continue
+		}
+		root := ""
+		if m.Root != nil {
+			root = *m.Root
+		}
+		if len(facts.Models) == 0 {
+			// Read leniently: other servers send null or a float here, and the
+			// length is a nicety, not a reason to refuse the engine.
+			var n float64
+			if json.Unmarshal(m.MaxModelLen, &n) == nil && n > 0 && n < 1<<31 {
+				facts.MaxModelLen = int(n)
+			}
+		}
+		facts.Models = append(facts.Models, m.ID)
+		facts.Roots = append(facts.Roots, root)
+	}
+	if len(facts.Models) == 0 {
+		return instance.Facts{}, callError(base, "/v1/models", ErrNoModels)
 	}
 	return facts, nil
 }
@@ -228,7 +249,7 @@ func (c *Client) client() *http.Client {
 	return &hc
 }
 
-// CheckBase reports whether base is a usable engine URL: http or https, a host,
+// CheckBase tells whether base is a usable engine URL: http or https, a host,
 // no query, no credentials.
 func CheckBase(base string) error {
 	_, err := endpoint(base, "")

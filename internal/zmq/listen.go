@@ -69,7 +69,7 @@ func (m Message) Answer(frames ...[]byte) error { return m.peer.Send(frames...) 
 
 // Listener is a bound socket that receives. Its methods may be called at once.
 type Listener struct {
-	*Socket
+	bound
 	messages chan Message
 }
 
@@ -80,22 +80,14 @@ func Listen(ctx context.Context, kind Kind, endpoint string, b Bounds, trouble f
 	if kind != Router && kind != Pull && kind != Sub {
 		return nil, fmt.Errorf("a %s is not bound to receive", kind)
 	}
-	messages := make(chan Message)
-	s, err := Bind(ctx, kind, endpoint, b, trouble, func(closing <-chan struct{}, peer *Conn) error {
-		if kind == Sub {
-			if err := peer.Subscribe(""); err != nil {
-				return err
-			}
-		}
-		return receive(peer, messages, closing)
-	})
-	if err != nil {
+	s := &Listener{messages: make(chan Message)}
+	if err := s.bind(ctx, kind, endpoint, b, trouble, s.receive); err != nil {
 		return nil, err
 	}
-	return &Listener{Socket: s, messages: messages}, nil
+	return s, nil
 }
 
-// Receive returns the next message of any peer. The error is ctx's, or net.ErrClosed
+// Receive gives the next message of any peer. The error is ctx's, or net.ErrClosed
 // after Close. Peers whose messages nobody receives wait.
 func (s *Listener) Receive(ctx context.Context) (Message, error) {
 	select {
@@ -108,16 +100,21 @@ func (s *Listener) Receive(ctx context.Context) (Message, error) {
 	}
 }
 
-// receive passes on a peer's messages until it disconnects or the socket is closed.
-func receive(peer *Conn, messages chan<- Message, closing <-chan struct{}) error {
+// receive passes on a peer's messages until it leaves.
+func (s *Listener) receive(peer *Conn) error {
+	if s.kind == Sub {
+		if err := peer.Subscribe(""); err != nil {
+			return err
+		}
+	}
 	for {
 		frames, err := peer.Receive()
 		if err != nil {
 			return err
 		}
 		select {
-		case messages <- Message{Identity: peer.identity, Remote: peer.Remote(), Frames: frames, peer: peer}:
-		case <-closing:
+		case s.messages <- Message{Identity: peer.identity, Remote: peer.Remote(), Frames: frames, peer: peer}:
+		case <-s.closing:
 			return nil
 		}
 	}

@@ -28,7 +28,7 @@ func (l *life) newExchange(c client, id string) *exchange {
 	return x
 }
 
-// strike lets the fault happen if it is its time; ended reports whether the
+// strike lets the fault happen if it is its time; ended tells that the
 // exchange is over.
 func (x *exchange) strike(at fault.Stage, tokens int) (ended bool) {
 	f := x.fault
@@ -58,9 +58,9 @@ func (x *exchange) strike(at fault.Stage, tokens int) (ended bool) {
 	case fault.Die:
 		x.life.server.Kill()
 	case fault.Abort:
-		x.finish(x.id, abort, nil, tokens == 0)
+		x.finish(x.id, "abort", nil)
 	case fault.Recomputed:
-		x.finish(x.id, "stop", "recomputed", tokens == 0)
+		x.finish(x.id, "stop", "recomputed")
 	case fault.Slow, fault.NoKV:
 		return false // act elsewhere
 	}

@@ -93,7 +93,7 @@ func (g *generation) admit() error {
 		return err
 	}
 	g.work.Core = core
-	if !g.life.serves(g.Request.Model) {
+	if !o.serves(g.Request.Model) {
 		return pydantic.ModelNotFound(g.Request.Model, o.Models)
 	}
 	g.ServedAs = g.Request.Model
@@ -118,7 +118,7 @@ func (g *generation) admit() error {
 	return g.Fit(o.MaxModelLen)
 }
 
-// connect passes the request to the connector, which does nothing yet.
+// connect gives the request to the connector, which does nothing yet.
 func (g *generation) connect() {
 	g.kv = connector.Request{Reply: &g.Reply, HTTP: g.r, Engine: &g.work, NoKV: g.fault != nil && g.fault.Kind == fault.NoKV}
 	g.leg = g.life.connector.Leg(&g.kv)
@@ -159,9 +159,6 @@ func (g *generation) run() {
 		g.fail(e)
 		return
 	}
-	if g.Stream && g.work.Core.Held() {
-		g.beginStream() // the API server does so before the core has seen the request
-	}
 	if !g.work.Queue(g.Prompts, g.CacheSalt) {
 		g.work.Core.Stats.Abort.Add(1)
 		g.aborted()
@@ -193,7 +190,7 @@ func (g *generation) paused() bool {
 // beginLeg has the connector look at the request, but of an engine that shuts down before it
 // has begun with it: that one fetches nothing, and frees nothing elsewhere.
 func (g *generation) beginLeg() *pydantic.Error {
-	if g.aborts(fault.AfterRole, 0) {
+	if f := g.fault; f != nil && f.Kind == fault.Abort && f.At == fault.AfterRole {
 		g.KV = nil
 		return nil
 	}
@@ -201,12 +198,6 @@ func (g *generation) beginLeg() *pydantic.Error {
 		g.life.count.KVParams.Add(1)
 	}
 	return g.leg.Begin(&g.kv)
-}
-
-// aborts reports whether the engine aborts the request at this stage, after tokens tokens.
-func (g *generation) aborts(at fault.Stage, tokens int) bool {
-	f := g.fault
-	return f != nil && f.Kind == fault.Abort && f.At == at && (at != fault.AfterTokens || f.Tokens == tokens)
 }
 
 // first waits for the first token; false means that the client left or the engine died.
@@ -246,9 +237,6 @@ func (g *generation) step(ln *answer.Lane) (id int, text bool) {
 
 // inspect records what vLLM takes but no good proxy sends.
 func (g *generation) inspect() {
-	if strings.HasPrefix(g.r.Header.Get("X-Request-Id"), "pd-trial-") {
-		return // the proxy's own, which hands nothing over
-	}
 	role := g.life.server.opt.Role
 	report := func(what string) { g.life.count.Violate("%s engine, %s: %s", role, g.ID, what) }
 	if role != RoleBoth && g.r.Header.Get("X-Request-Id") == "" {

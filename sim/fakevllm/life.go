@@ -40,12 +40,10 @@ type life struct {
 	connector connector.Connector
 	cores     []*engine.Core   // one for each data-parallel rank
 	responses *responses.Store // nil without StoreResponses
-	adapters  adapters
-	frozen    atomic.Pointer[[]byte] // the metrics of cores that are held; nil: they run
-	turn      atomic.Uint64          // whose rank a request gets that names none
-	serving   sync.WaitGroup         // the accept loop
-	work      sync.WaitGroup         // loads that run, of clients that may have left, and pings
-	done      chan struct{}          // closed when this life ends
+	turn      atomic.Uint64    // whose rank a request gets that names none
+	serving   sync.WaitGroup   // the accept loop
+	work      sync.WaitGroup   // loads that run, of clients that may have left, and pings
+	done      chan struct{}    // closed when this life ends
 
 	mu     sync.Mutex // guards everything below
 	dead   bool
@@ -62,8 +60,7 @@ func (s *Server) begin(ctx context.Context) error {
 	}
 	l := &life{
 		server: s, count: &s.count, started: time.Now(),
-		adapters: adapters{list: startAdapters(&s.opt)},
-		ln:       conns.Track(raw), done: make(chan struct{}), idle: make(chan struct{}),
+		ln: conns.Track(raw), done: make(chan struct{}), idle: make(chan struct{}),
 	}
 	if s.opt.StoreResponses {
 		l.responses = responses.New()
@@ -124,7 +121,7 @@ func (l *life) addCores(dpSize int, at connector.Addresses, events *kvevents.Pub
 	}
 }
 
-// chooseRank returns the core that the request names, or the next one. What is no number is
+// chooseRank gives the core that the request names, or the next one. What is no number is
 // ignored, as by vLLM.
 func (l *life) chooseRank(named string) (*engine.Core, error) {
 	n := len(l.cores)
@@ -137,20 +134,6 @@ func (l *life) chooseRank(named string) (*engine.Core, error) {
 	}
 	l.cores[rank].Choose()
 	return l.cores[rank], nil
-}
-
-// hold stops all cores, or lets them run. The metrics of a stopped core stay what they were,
-// since the API server shows what the core sent with its last step.
-func (l *life) hold(on bool) {
-	for _, c := range l.cores {
-		c.Hold(on)
-	}
-	if !on {
-		l.frozen.Store(nil)
-		return
-	}
-	page := l.coreMetrics()
-	l.frozen.CompareAndSwap(nil, &page)
 }
 
 // enter registers a handler; false when the life is over.

@@ -21,18 +21,14 @@ const RecordNone = -1
 // Options describes one engine. The zero value is a plain engine on a free
 // port of 127.0.0.1 that serves the model "fake-model" without delays.
 type Options struct {
-	Addr   string // listen address, default "127.0.0.1:0"
-	Role   Role
-	Mode   Mode     // default Plain
-	Models []string // served names, default "fake-model"
-	Root   string   // "root" in /v1/models, default the first name
-	// Adapters are the LoRA adapters of --lora-modules, NAME or NAME=PATH. RuntimeLoRA is
-	// VLLM_ALLOW_RUNTIME_LORA_UPDATING: there are the routes that load and unload adapters.
-	Adapters    []string
-	RuntimeLoRA bool
-	APIKey      string // required on /v1 when set
-	Version     string // of /version, default "0.24.0"
-	MaxModelLen int    // default 1<<20 tokens
+	Addr        string // listen address, default "127.0.0.1:0"
+	Role        Role
+	Mode        Mode     // default Plain
+	Models      []string // served names, default "fake-model"
+	Root        string   // "root" in /v1/models, default the first name
+	APIKey      string   // required on /v1 when set
+	Version     string   // of /version, default "0.24.0"
+	MaxModelLen int      // default 1<<20 tokens
 
 	// Transcription is a model that also hears: it has the audio routes.
 	Transcription bool
@@ -129,17 +125,13 @@ type Options struct {
 	AllowCutToolCalls bool
 	// ScaleOut is vLLM's --enable-scale-out: there is /inference/v1/generate.
 	ScaleOut bool
-	// DevMode is vLLM's VLLM_SERVER_DEV_MODE=1: there are /is_sleeping and, since 0.23, /is_paused.
-	DevMode bool
-	// DisableLogStats is vLLM's --disable-log-stats: its metrics have no samples of the core.
-	DisableLogStats bool
 	// StoreResponses is vLLM's VLLM_ENABLE_RESPONSES_API_STORE: what /v1/responses
 	// answers is stored until this life of the engine ends.
 	StoreResponses bool
 	// RecordLimit bounds the record of requests, default 1024; RecordNone
 	// keeps none. Bodies are bounded by 64 MiB together as well.
 	RecordLimit int
-	// Admin serves /fake/faults, /fake/core and /fake/state.
+	// Admin serves /fake/faults and /fake/state.
 	Admin bool
 	// IdleTimeout closes idle connections, default 5 s as uvicorn does.
 	IdleTimeout time.Duration

@@ -3,6 +3,7 @@ package fakevllm
 import (
 	"crypto/subtle"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
@@ -15,9 +16,6 @@ const (
 	pathModels = "/v1/models"
 
 	pathEventSources = "/kv_event_sources"
-
-	pathSleeping = "/is_sleeping"
-	pathPaused   = "/is_paused"
 
 	pathTranscriptions = "/v1/audio/transcriptions"
 	pathTranslations   = "/v1/audio/translations"
@@ -42,15 +40,7 @@ func method(path string, o *Options) string {
 		return http.MethodPost
 	case pathModels, "/health", "/ping", "/version", "/metrics", "/load":
 		return http.MethodGet
-	case pathLoadAdapter, pathUnloadAdapter:
-		if o.RuntimeLoRA {
-			return http.MethodPost
-		}
-	case pathSleeping, pathPaused:
-		if o.DevMode && (path == pathSleeping || minor(o.Version) >= 23) {
-			return http.MethodGet
-		}
-	case pathFaults, pathState, pathCore:
+	case pathFaults, pathState:
 		if o.Admin {
 			return "admin"
 		}
@@ -137,6 +127,11 @@ func guarded(path string) bool {
 	return false
 }
 
+// serves tells whether a model is served: none at all means the first one, as in vLLM.
+func (o *Options) serves(name string) bool {
+	return name == "" || slices.Contains(o.Models, name)
+}
+
 // scaleOutDisabled is vLLM's answer on /inference/v1/generate, which takes token ids and gives
 // token ids, without --enable-scale-out, since 0.32.
 func scaleOutDisabled() *pydantic.Error {
@@ -167,8 +162,6 @@ func (x *exchange) post(path string, body []byte) {
 		x.tokenize(body)
 	case "/detokenize":
 		x.detokenize(body)
-	case pathLoadAdapter, pathUnloadAdapter:
-		x.changeAdapters(path, body)
 	default:
 		x.generate(body)
 	}

@@ -80,7 +80,6 @@ type memberConfig struct {
 	Name    string
 	Peer    string // host:port for the other members
 	Cluster string // name=url of every member
-	Joins   bool   // it was added to a cluster that exists
 	// QuotaBytes makes writes fail once the data are that large; 0 is etcd's default.
 	QuotaBytes int64
 	// TokenTTL is how many seconds a login lasts; 0 is etcd's default of 300.
@@ -103,9 +102,6 @@ func runEtcd(m memberConfig) (*embed.Etcd, error) {
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.InitialCluster = cmp.Or(m.Cluster, cfg.InitialClusterFromName(cfg.Name))
-	if m.Joins {
-		cfg.ClusterState = embed.ClusterStateFlagExisting
-	}
 	cfg.QuotaBackendBytes = m.QuotaBytes
 	if m.TokenTTL > 0 {
 		cfg.AuthTokenTTL = m.TokenTTL
@@ -132,8 +128,8 @@ func runEtcd(m memberConfig) (*embed.Etcd, error) {
 }
 
 // listenAndStart starts an etcd. An address that is in use is tried again for a
-// while: who is started again may find its own, which a process that is being
-// forked next to it holds a copy of until its exec.
+// while: who is started anew may find its own, which a process that is being
+// forked beside it holds a copy of until its exec.
 func listenAndStart(cfg *embed.Config) (*embed.Etcd, error) {
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
@@ -213,7 +209,7 @@ func clientConfig(endpoints ...string) clientv3.Config {
 	}
 }
 
-// FreePort returns a TCP address on the loopback that nobody listens on now, and
+// FreePort gives a TCP address on the loopback that nobody listens on now, and
 // that nobody is given before a test listens there itself.
 func FreePort(t testing.TB) string {
 	t.Helper()

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -64,7 +63,7 @@ type EtcdProcess struct {
 	cfg  memberConfig
 	cmd  *exec.Cmd
 	free func() // gives back the thread that the member hangs on
-	// ended is closed by whatever waits for a program of envOutside.
+	// ended is closed by whoever waits for a program of envOutside.
 	ended chan struct{}
 }
 
@@ -74,16 +73,6 @@ type ProcessOption func(*memberConfig)
 // WithQuota lets the member's data grow to that many bytes and no further.
 func WithQuota(bytes int64) ProcessOption {
 	return func(c *memberConfig) { c.QuotaBytes = bytes }
-}
-
-// WithHost makes the member serve clients at an address of this machine other than loopback, and
-// advertise it.
-func WithHost(host string) ProcessOption {
-	return func(c *memberConfig) {
-		if _, port, err := net.SplitHostPort(c.Listen); err == nil {
-			c.Listen = net.JoinHostPort(host, port)
-		}
-	}
 }
 
 // WithTokenTTL makes logins of users last that many seconds, once
@@ -243,7 +232,7 @@ func (p *EtcdProcess) Pause() {
 	Eventually(p.t, 30*time.Second, func() error { return stopped(p.cmd.Process.Pid) })
 }
 
-// stopped reports whether all threads of a process are stopped, where the system
+// stopped tells whether all threads of a process are stopped, where the system
 // shows it: the signal reaches one after the other.
 func stopped(pid int) error {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
@@ -255,7 +244,7 @@ func stopped(pid int) error {
 		if err != nil {
 			continue // this thread has ended
 		}
-		// The state follows the name, which is in brackets and may hold some.
+		// The state stands behind the name, which is in brackets and may hold some.
 		if state := text[bytes.LastIndexByte(text, ')')+1:]; !bytes.HasPrefix(state, []byte(" T")) {
 			return fmt.Errorf("%s: %.3s", task, state)
 		}

@@ -30,7 +30,7 @@ func missing(t *testing.T, format string, args ...any) {
 
 func chromium(t *testing.T) string {
 	t.Helper()
-	for _, name := range []string{os.Getenv("PD_TEST_CHROMIUM"), "chromium", "chromium-browser", "google-chrome"} {
+	for _, name := range []string{os.Getenv("PD_CHROMIUM"), "chromium", "chromium-browser", "google-chrome"} {
 		if name == "" {
 			continue
 		}
@@ -150,7 +150,7 @@ func (p *tab) until(expression string) {
 	}
 }
 
-// value returns that of an expression of JavaScript, or of the promise that it is.
+// value gives that of an expression of JavaScript, or of the promise that it is.
 func value[T any](p *tab, expression string) T {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)

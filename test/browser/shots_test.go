@@ -79,20 +79,28 @@ func traffic(t *testing.T, model string, clients int, urls ...string) {
 }
 
 // TestScreenshots takes the pictures of docs/dashboard.md, into the folder that
-// PD_TEST_SCREENSHOTS names, for which make screenshots is there.
+// PD_SCREENSHOTS names, for which make screenshots is there.
 func TestScreenshots(t *testing.T) {
-	dir := os.Getenv("PD_TEST_SCREENSHOTS")
+	dir := os.Getenv("PD_SCREENSHOTS")
 	if dir == "" {
-		t.Skip("PD_TEST_SCREENSHOTS names no folder (make screenshots)")
+		t.Skip("PD_SCREENSHOTS names no folder (make screenshots)")
 	}
 	warm := 5 * time.Minute // until the lines are whole
-	if text := os.Getenv("PD_TEST_SCREENSHOTS_AFTER"); text != "" {
+	if text := os.Getenv("PD_SCREENSHOTS_AFTER"); text != "" {
 		var err error
 		if warm, err = time.ParseDuration(text); err != nil {
 			t.Fatal(err)
 		}
 	}
-	fourInstances(t, dir, warm)
+	t.Run("four", func(t *testing.T) { fourInstances(t, dir, warm) })
+	t.Run("many", func(t *testing.T) {
+		r := newRig(t, 1, "--scrape-interval=20s")
+		p := manyInstances(t, r)
+		p.until(`(state.history.total.served || []).length > 6`)
+		p.do(chromedp.Click(chromedp.CSS(`th[data-by=load] button`)))
+		p.do(chromedp.EmulateViewport(1280, 820))
+		p.shoot(dir, "500")
+	})
 }
 
 func fourInstances(t *testing.T, dir string, warm time.Duration) {
@@ -118,6 +126,8 @@ func fourInstances(t *testing.T, dir string, warm time.Duration) {
 	light.shoot(dir, "light")
 	dark.do(chromedp.EmulateViewport(1280, 860))
 	value[any](dark, fmt.Sprintf(`(%s).querySelector('.name').click()`, row("decode", ranks.Address)))
+	busy(dark)
+	dark.shoot(dir, "dark")
 	value[any](narrow, `document.getElementById('fleet').scrollIntoView()`)
 	busy(narrow)
 	narrow.shoot(dir, "narrow")
@@ -127,4 +137,9 @@ func fourInstances(t *testing.T, dir string, warm time.Duration) {
 	dark.until(`document.getElementById('act-dialog').open`)
 	dark.do(chromedp.EmulateViewport(1100, 820))
 	dark.shoot(dir, "drain")
+
+	r.etcd.Kill()
+	light.until(`document.getElementById('alarm').textContent.includes('etcd does not answer')`)
+	busy(light)
+	light.shoot(dir, "etcd-down")
 }

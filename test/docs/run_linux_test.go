@@ -20,7 +20,7 @@ import (
 var binDir string
 
 // asInit is set in the child that makes a network for the shell it becomes.
-const asInit = "PD_TEST_DOCS_INIT"
+const asInit = "PD_DOCS_INIT"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asInit) != "" {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(harness.Main(m, &binDir))
 }
 
-// becomeShell adds to the loopback device of this network namespace the addresses that the
+// becomeShell gives the loopback device of this network namespace the addresses that the
 // pages have, then is a shell that reads world.sh.
 func becomeShell() error {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM, 0)

@@ -41,7 +41,7 @@ func proxies(t *testing.T, f *fleet.Fleet, etcd string, n int) []*fleet.Proxy {
 	return out
 }
 
-// node starts an engine; with etcd endpoints also an agent next to it.
+// node starts an engine; with etcd endpoints also an agent beside it.
 func node(t *testing.T, f *fleet.Fleet, name string, role instance.Role, port int, etcd ...string) *fleet.Node {
 	t.Helper()
 	return nodeFor(t, f, 5*time.Second, name, role, port, etcd...)
@@ -285,11 +285,11 @@ func TestNodeDiesUnderLoad(t *testing.T) {
 	})
 }
 
-// outage is how long etcd is away in TestEtcdAway; PD_TEST_E2E_OUTAGE=60s for the
+// outage is how long etcd is away in TestEtcdAway; PD_E2E_OUTAGE=60s for the
 // long form.
 func outage(t *testing.T) time.Duration {
 	t.Helper()
-	s := os.Getenv("PD_TEST_E2E_OUTAGE")
+	s := os.Getenv("PD_E2E_OUTAGE")
 	if s == "" {
 		return awayTTL + 2*time.Second // longer than the leases' TTL
 	}
@@ -301,7 +301,7 @@ func outage(t *testing.T) time.Duration {
 }
 
 // awayTTL is that of the leases in TestEtcdAway. After the restart they have it
-// again, and the agents, which by then try to connect every three seconds, must
+// anew, and the agents, which by then try to connect every three seconds, must
 // be in time for it on a slow machine too.
 const awayTTL = 10 * time.Second
 
@@ -362,7 +362,7 @@ func TestEtcdAway(t *testing.T) {
 	}
 }
 
-// keys returns lease, create revision and version of every instance's key.
+// keys gives lease, create revision and version of every instance's key.
 func keys(t *testing.T, etcd string, n int) map[string][3]int64 {
 	t.Helper()
 	snap, err := st(t, etcd).Reader.Snapshot(t.Context())

@@ -35,7 +35,7 @@ func (r *rig) does(args ...string) string {
 	return out
 }
 
-// restart ends a node as a supervisor does, agent first, and starts it again at the same
+// restart ends a node as a supervisor does, agent first, and starts it anew at the same
 // address.
 func (r *rig) restart(n *fleet.Node) *fleet.Node {
 	r.t.Helper()
@@ -233,10 +233,10 @@ func TestDrainTimesOut(t *testing.T) {
 	r.does("drain", "decode", r.decode[0].Address, "--wait", "--timeout", "1m")
 }
 
-// rounds is how many times a node is taken out and put back: PD_TEST_DRAIN_ROUNDS, or a few.
+// rounds is how many times a node is taken out and put back: PD_DRAIN_ROUNDS, or a few.
 func rounds(t testing.TB) int {
 	t.Helper()
-	n, err := strconv.Atoi(os.Getenv("PD_TEST_DRAIN_ROUNDS"))
+	n, err := strconv.Atoi(os.Getenv("PD_DRAIN_ROUNDS"))
 	if err != nil {
 		return 8
 	}
@@ -281,10 +281,6 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	etcd := testkit.StartEtcdProcess(t)
 	cli := dial(t, etcd.Endpoint())
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 5, ttl: longer})
-	// Each proxy publishes once that it has ejected this one, and probes it all the time.
-	if _, err := cli.Put(t.Context(), layout(t).Instance(instance.Key{Role: instance.Decode, Address: testkit.FreePort(t)}), `{"models":["m"]}`); err != nil {
-		t.Fatal(err)
-	}
 	revision := func() int64 {
 		t.Helper()
 		resp, err := cli.Get(t.Context(), layout(t).Schema())

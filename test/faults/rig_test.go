@@ -45,8 +45,6 @@ type rig struct {
 	proxies []*fleet.Proxy
 	prefill []*fleet.Node
 	decode  []*fleet.Node
-
-	engineArgs []string
 }
 
 // plan says what a rig consists of; zero counts mean one proxy and two
@@ -58,7 +56,6 @@ type plan struct {
 	prefill, decode int
 	proxyArgs       []string
 	agentArgs       []string
-	engineArgs      []string
 	ttl             time.Duration
 }
 
@@ -81,7 +78,7 @@ func build(t *testing.T, p plan) *rig {
 	if p.ttl == 0 {
 		p.ttl = ttl
 	}
-	r := &rig{t: t, f: newFleet(t), etcd: p.etcd, agents: p.agents, engineArgs: p.engineArgs}
+	r := &rig{t: t, f: newFleet(t), etcd: p.etcd, agents: p.agents}
 	for i := range max(p.proxies, 1) {
 		r.proxies = append(r.proxies, r.proxy(fmt.Sprintf("proxy-%d", i+1), p.proxyArgs...))
 	}
@@ -115,7 +112,7 @@ func (r *rig) node(role instance.Role, n int, ttl time.Duration, args ...string)
 	r.t.Helper()
 	node, err := r.f.StartNode(r.t.Context(), fleet.NodeSpec{
 		Name: fmt.Sprintf("%s-%d", role, n), Role: role, Connector: "nixl", Model: harness.Model, ITL: time.Millisecond,
-		Etcd: r.agents, TTL: ttl, EngineArgs: append([]string{"--faults"}, r.engineArgs...),
+		Etcd: r.agents, TTL: ttl, EngineArgs: []string{"--faults"},
 		AgentArgs: append([]string{"--allow-short-ttl", "--kv-lease", "0s", "--probe-interval", "200ms"}, args...),
 	})
 	if err != nil {
@@ -163,11 +160,7 @@ type status struct {
 		Ended     string `json:"ended"`
 		Ends      int64  `json:"ends"`
 		Orphans   int    `json:"orphans"`
-
-		Members  []string `json:"members"`
-		Departed []string `json:"departed"`
 	} `json:"etcd"`
-	Notices []string `json:"notices"`
 }
 
 func fetchStatus(ctx context.Context, p *fleet.Proxy) (status, error) {
@@ -280,7 +273,7 @@ func (p *pool) never(n int) {
 	}
 }
 
-// saw reports whether an instance was in a view at some look.
+// saw tells whether an instance was in a view at some look.
 func (p *pool) saw(address string, v instance.View) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

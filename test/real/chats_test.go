@@ -19,7 +19,7 @@ import (
 )
 
 // envDoc names a document into which the figures of TestChats are written.
-const envDoc = "PD_TEST_REAL_DOC"
+const envDoc = "PD_REAL_DOC"
 
 // publishes is how vLLM's example of KV events (kv_events.sh) has its engine publish them:
 // it names no endpoint.
@@ -109,7 +109,7 @@ func (r *rig) blocks(e *engine, c *chat) (names []string, tokens int) {
 	return names, len(said.Tokens)
 }
 
-// chats leads chats side by side through a proxy with a policy, and returns what the
+// chats leads chats side by side through a proxy with a policy, and gives what the
 // engines found of what they had computed.
 func (r *rig) chats(t *testing.T, policy string, prefill []*engine) ground.ChatsRow {
 	t.Helper()

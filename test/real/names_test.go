@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvindex"
 	"github.com/pdmesh/pdmesh/internal/prefix"
 )
@@ -92,7 +91,7 @@ func TestPredictedBlocks(t *testing.T) {
 		}
 	}
 	for _, size := range []int{16, blockSize} {
-		names := prefix.NewNames(indexmem.New(0))
+		names := prefix.NewNames(1 << 20)
 		said, all, some, wrong := 0, 0, 0, 0
 		for i, body := range bodies {
 			var chain prefix.Chain

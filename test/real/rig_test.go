@@ -39,8 +39,6 @@ type rig struct {
 	http  *http.Client
 	more  []string // arguments that every engine of this rig has besides
 	env   []string // and variables
-	// adminKey is the admin key of the proxy that start starts, "" for none.
-	adminKey string
 	// class is the connector of the engines, and dialect our word for it.
 	class, dialect string
 }
@@ -66,7 +64,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// tail returns the last lines of a file.
+// tail gives the last lines of a file.
 func tail(path string, lines int) string {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -99,7 +97,7 @@ func command(port int) []string {
 
 // environment of an engine that is started by way of the zygote.
 func environment(more ...string) []string {
-	return slices.Concat(lab.env, []string{"PD_TEST_LAB_ZYGOTE=" + lab.socket, "VLLM_ENABLE_RESPONSES_API_STORE=1"}, more)
+	return slices.Concat(lab.env, []string{"PD_LAB_ZYGOTE=" + lab.socket, "VLLM_ENABLE_RESPONSES_API_STORE=1"}, more)
 }
 
 // transfer is the argument with which an engine hands over with NIXL.
@@ -149,15 +147,12 @@ func (r *rig) beside(e *engine) {
 	}
 }
 
-// adminKey is the key of proxies that are asked for a trace.
-const adminKey = "real-admin-key"
-
 // start starts a proxy with its own etcd, and engines with NIXL and an agent
 // each: one prefill, some decode. It waits until the proxy serves them.
 func (r *rig) start(decodes int) (list []*engine) {
 	r.t.Helper()
 	var err error
-	if r.proxy, err = r.fleet.StartProxy(r.t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: r.adminKey}); err != nil {
+	if r.proxy, err = r.fleet.StartProxy(r.t.Context(), fleet.ProxySpec{Name: "proxy"}); err != nil {
 		r.t.Fatal(err)
 	}
 	list = make([]*engine, 1+decodes)
@@ -230,7 +225,7 @@ func (r *rig) metric(e *engine, name, labels string) (sum float64) {
 	return sum
 }
 
-// ask sends a completion to the proxy and returns what came back.
+// ask sends a completion to the proxy and gives what came back.
 func (r *rig) ask(prompt string, tokens int) (status int, body []byte, err error) {
 	raw, err := json.Marshal(map[string]any{"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true})
 	if err != nil {
@@ -274,7 +269,7 @@ func (r *rig) text(prompt string, tokens int) string {
 	return a.Choices[0].Text
 }
 
-// promptTokens asks for a token and returns the length of the prompt in tokens.
+// promptTokens asks for a token and gives the length of the prompt in tokens.
 func (r *rig) promptTokens(prompt string) int {
 	r.t.Helper()
 	status, body, err := r.ask(prompt, 1)
@@ -385,8 +380,8 @@ func numberIn(path, name string) (int, error) {
 	return 0, fmt.Errorf("no %s in %s", name, path)
 }
 
-// calm returns the lowest priority to threads that never sleep. NIXL has one in
-// each engine, which looks for work and takes a whole core. PD_TEST_REAL_SPIN=1 leaves
+// calm gives the lowest priority to threads that never sleep. NIXL has one in
+// each engine, which looks for work and takes a whole core. PD_REAL_SPIN=1 leaves
 // them as they are: then everything else has what they leave of the machine.
 func calm(p *fleet.Process) error {
 	list, err := members(p)
@@ -397,7 +392,7 @@ func calm(p *fleet.Process) error {
 }
 
 func calmAll(list []int) error {
-	if os.Getenv("PD_TEST_REAL_SPIN") == "1" {
+	if os.Getenv("PD_REAL_SPIN") == "1" {
 		return nil
 	}
 	for _, pid := range list {

@@ -33,7 +33,6 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 		return 1, err
 	}
 	defer func() { _ = cli.Close() }()
-	defer followMembers(ctx, cli, s.TTL, s.log)()
 	b, err := zmqregister.Listen(ctx, zmqregister.Options{
 		Endpoint: s.ZMQRegister, Client: guarded(vllm.New(s.EngineAPIKey)),
 		Registrar: func(o lease.RegistrarOptions) *lease.Registrar {
@@ -79,7 +78,7 @@ func (s *service) showBridge(ctx context.Context, b *zmqregister.Bridge) (stop f
 	return func() { cancel(); <-done }, nil
 }
 
-// guarded queries no address that no engine has: any program that reaches the port sends them.
+// guarded asks no address that no engine has: these are from whoever reaches the port.
 func guarded(c *vllm.Client) *vllm.Client {
 	d := net.Dialer{Timeout: time.Minute, Control: netguard.New(nil).Control}
 	c.HTTP = &http.Client{Transport: &http.Transport{

@@ -96,7 +96,7 @@ func TestEngineDiesAndComesBack(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
 	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{Addr: testkit.FreePort(t)}) // no one else is given it while it is dead
+	engine := fakevllm.StartTest(t, fakevllm.Options{Addr: testkit.FreePort(t)}) // nobody else is given it while it is dead
 	k := key("prefill", engine.Address())
 	_, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", engine.Address()))
 	first, was := awaitState(t, cli, k, instance.Ready)
@@ -179,9 +179,7 @@ func TestEtcdRestartKeepsLeaseAndKey(t *testing.T) {
 	etcd := testkit.StartEtcd(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{})
 	k := key("decode", engine.Address())
-	// A TTL above the seconds for which an etcd that stops waits for open watches, with its leases
-	// running (embed.Etcd.Close).
-	startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--ttl", "15s"))
+	startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--ttl", "6s"))
 	before, _ := awaitState(t, etcd.Client(t), k, instance.Ready)
 	etcd.Restart()
 	cli := etcd.Client(t)

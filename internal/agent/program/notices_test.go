@@ -11,10 +11,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fleet"
-	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
-// The agent takes a notification and returns it to the proxy that asks.
+// The agent takes a notification and gives it to the proxy that asks.
 func TestLMCacheBridge(t *testing.T) {
 	t.Parallel()
 	ports, err := fleet.FreePorts(1)
@@ -27,7 +26,7 @@ func TestLMCacheBridge(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	s, err := zmqpeer.NewSender(zmq.Push, c.Notices.Endpoint)
+	s, err := zmq.NewSender(zmq.Push, c.Notices.Endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,10 +3,10 @@ package program
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
@@ -16,47 +16,50 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sdnotify"
 )
 
-// notifier reports the agent's state to systemd. READY means that the agent runs,
-// not that the engine has loaded or that etcd answers: a unit that waited for
-// these would be killed by systemd's start timeout, and the engine with it.
+// notifier tells systemd how the agent is. READY means that the agent does its
+// work, not that the engine has loaded or that etcd answers: a unit that waited
+// for these would be killed by systemd's start timeout, and the engine with it.
 type notifier struct {
+	sd  *sdnotify.Notifier
 	c   setup.Config
 	ctl *control.Control
 	log logrus.FieldLogger
 }
 
 func newNotifier(c setup.Config, ctl *control.Control, log logrus.FieldLogger) *notifier {
-	return &notifier{c: c, ctl: ctl, log: log.WithField(logging.FieldComponent, "systemd")}
+	n := &notifier{c: c, ctl: ctl, log: log.WithField(logging.FieldComponent, "systemd")}
+	var err error
+	if n.sd, err = sdnotify.New(os.LookupEnv, os.Getpid()); err != nil {
+		n.log.WithError(err).Warn("systemd will hear less of this agent")
+	}
+	return n
 }
 
 func (n *notifier) send(states ...string) {
-	if err := sdnotify.Send(states...); err != nil {
-		n.log.WithError(err).Debug("cannot notify systemd")
+	if err := n.sd.Send(states...); err != nil {
+		n.log.WithError(err).Debug("systemd was not told")
 	}
 }
 
-func (n *notifier) ready() { n.send(daemon.SdNotifyReady) }
+func (n *notifier) ready() { n.send(sdnotify.Ready) }
 
-// statusPoll is the interval between updates of the text in systemctl status.
+// statusPoll is how often what systemctl status shows is brought up to date.
 const statusPoll = time.Second
 
-// start runs the notifications in the background until stop is called. The agent begins
-// to drain when ctx ends.
+// start does what is due in the background; stop ends it and waits. The end of
+// ctx is when the agent begins to drain.
 func (n *notifier) start(ctx context.Context) (stop func()) {
-	if !sdnotify.Enabled() {
+	if !n.sd.Enabled() {
 		return func() {}
 	}
 	bg, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var work sync.WaitGroup
 	work.Go(func() {
-		err := sdnotify.Watch(bg, n.sane, func(err error) {
+		n.sd.Watch(bg, n.sane, func(err error) {
 			if err != nil {
-				n.log.WithError(err).Error("agent is stuck: no more watchdog pings")
+				n.log.WithError(err).Error("the agent is stuck; its watchdog is not fed")
 			}
 		})
-		if err != nil {
-			n.log.WithError(err).Warn("no watchdog")
-		}
 	})
 	work.Go(func() { n.status(bg, ctx.Done()) })
 	return func() { cancel(); work.Wait() }
@@ -77,16 +80,16 @@ func (n *notifier) status(ctx context.Context, stopping <-chan struct{}) {
 			return
 		case <-stopping:
 			stopping = nil
-			n.send(daemon.SdNotifyStopping, sdnotify.ExtendTimeout(n.stopTime()))
+			n.send(sdnotify.Stopping, sdnotify.ExtendTimeout(n.stopTime()))
 		case <-tick.C:
 		}
 	}
 }
 
-// stopMargin is added to the two waits of an orderly stop.
+// stopMargin is for what an orderly end takes beside its two waits.
 const stopMargin = 20 * time.Second
 
-// stopTime returns the time limit of an orderly stop.
+// stopTime is how long an orderly end may take.
 func (n *notifier) stopTime() time.Duration {
 	d := n.c.ShutdownDelay + n.c.DrainTimeout + stopMargin
 	if n.c.Command != nil {
@@ -95,8 +98,8 @@ func (n *notifier) stopTime() time.Duration {
 	return d
 }
 
-// sane returns an error if the agent's loop is stuck. A drain has limits of its own, and
-// there is no loop between two starts of an engine.
+// sane tells whether the agent's loop still turns. A drain has limits of its
+// own, and between two lives of an engine there is no loop.
 func (n *notifier) sane(context.Context) error {
 	p := n.ctl.Life.Load()
 	if p == nil {

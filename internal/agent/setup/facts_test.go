@@ -126,7 +126,7 @@ func TestFactsInTheRecord(t *testing.T) {
 	}
 }
 
-// vLLM assigns each data-parallel rank its own engine id.
+// vLLM gives each data-parallel rank an engine id of its own.
 func TestEngineIDsOfRanks(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

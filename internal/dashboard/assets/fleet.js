@@ -8,7 +8,7 @@ const columns = [
   ['first', 'First token', (n) => latest(lineOf(n, 0)) ?? -1],
   ['between', 'Between tokens', (n) => latest(lineOf(n, 1)) ?? -1],
   ['cache', 'Cache', (n) => loadOf(n).hit ?? (loadOf(n).engine ? loadOf(n).engine.usage : -1)],
-  ['age', 'Age', (n) => -state.rows.get(n).since],
+  ['lease', 'Lease', (n) => -state.rows.get(n).since],
   ['act', '', null],
 ];
 
@@ -18,14 +18,22 @@ const keyOf = (row) => row.role + '/' + row.address;
 const noLines = [[], []];
 const lineOf = (name, i) => (state.history.of.get(keyOf(state.rows.get(name))) || noLines)[i];
 
-// The status of an instance (instance.Status in Go) for people, and how good it is.
+// What an instance is, in a word, and how good that is.
 function condition(row) {
-  const texts = { pending: 'awaited', drain: row.state === 'down' ? 'drain, down' : 'draining', cordon: 'cordoned' };
-  const kinds = { ready: 'good', rejected: 'bad', ejected: 'bad', down: 'bad', removed: '', elsewhere: '' };
   const label = (text, kind) => ({ text, kind });
-  if (row.status === 'down' && row.cause === 'slow') return label('slow', 'warn');
-  if (row.status === 'ready' && row.weight === 0) return label('weight 0', 'warn');
-  return label(texts[row.status] || row.status || 'unknown', kinds[row.status] ?? 'warn');
+  if (row.view === 'pending') return label('awaited', 'warn');
+  if (row.view === 'rejected') return label('rejected', 'bad');
+  if (row.intent === 'removed') return label('removed', '');
+  if (row.intent === 'drain') return label(row.state === 'down' ? 'drain, down' : 'draining', 'warn');
+  if (row.intent === 'cordon') return label('cordoned', 'warn');
+  if (row.view === 'ejected') return label('ejected', 'bad');
+  if (row.view === 'elsewhere') return label('elsewhere', '');
+  if (row.state === 'down') return label(row.cause === 'slow' ? 'slow' : 'down', row.cause === 'slow' ? 'warn' : 'bad');
+  if (row.view === 'unverified') return label('unverified', 'warn');
+  if (row.state !== 'ready') return label(row.state || 'unknown', 'warn');
+  if (row.weight === 0) return label('weight 0', 'warn');
+  if (row.view === 'orphan') return label('orphan', 'warn');
+  return label('ready', 'good');
 }
 
 const fleet = { tables: new Map(), lines: new Map(), sort: ['who', 1], order: '' };
@@ -125,7 +133,7 @@ function newLine(name) {
   const line = {
     name, near: false, more: null, open: el('button', { type: 'button', class: 'name', 'aria-expanded': 'false', onclick: () => toggleDetails(line) }),
     about: el('div', { class: 'sub' }), badge: el('span', { class: 'badge' }), why: el('div', { class: 'sub' }),
-    n: el('b'), flying: el('span'), waits: el('span', { title: 'Tokens of prompts that wait to be computed' }), meter: el('i'), first: spark(), between: spark(), hits: el('div'), usage: el('div', { class: 'sub' }), age: el('span'),
+    n: el('b'), flying: el('span'), waits: el('span', { title: 'Tokens of prompts that wait to be computed' }), meter: el('i'), first: spark(), between: spark(), hits: el('div'), usage: el('div', { class: 'sub' }), lease: el('span'),
     manage: el('button', { type: 'button', class: 'quiet', onclick: () => manage(name) }, 'Manage'),
   };
   line.usage.style.padding = '0';
@@ -137,7 +145,7 @@ function newLine(name) {
     cell('first', 'First token', line.first.box),
     cell('between', 'Between tokens', line.between.box),
     cell('cache', 'Cache', line.hits, line.usage),
-    cell('age', 'Age', line.age),
+    cell('lease', 'Lease', line.lease),
     cell('act', null, line.manage));
   line.tr.dataset.name = name;
   fleet.lines.set(name, line);
@@ -175,8 +183,8 @@ function writeRow(line) {
 
 function writeAge(line) {
   const row = state.rows.get(line.name);
-  setText(line.age, (row.at_least ? '> ' : '') + age(now() - row.since));
-  line.age.title = (row.static ? 'Static, no lease; known' : 'Under this lease') + ' since ' + moment(row.since) + (row.at_least ? ' or longer' : '');
+  setText(line.lease, (row.at_least ? '> ' : '') + age(now() - row.since));
+  line.lease.title = (row.static ? 'Static, no lease; known' : 'Under this lease') + ' since ' + moment(row.since) + (row.at_least ? ' or longer' : '');
 }
 
 function writeLoad(line) {
@@ -213,7 +221,7 @@ function renderFleet(change) {
     if (change.whole || !scale || change.loads.has(name)) writeLoad(line);
     if (change.point && line.near) drawLine(line);
   }
-  const moves = fleet.sort[0] === 'who' || fleet.sort[0] === 'age' ? change.rows.size > 0 : true;
+  const moves = fleet.sort[0] === 'who' || fleet.sort[0] === 'lease' ? change.rows.size > 0 : true;
   if (change.members || moves) arrange();
   writeNotes();
 }

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// member simulates a connection to a member.
+// member stands for a connection to one.
 type member struct {
 	balancer.SubConn
 	address string

@@ -28,7 +28,6 @@ type Registrar struct {
 	log    logrus.FieldLogger
 	keeper *leaseKeeper
 	wanted chan struct{} // a new record is wanted; capacity one
-	look   chan struct{} // an override may have changed; capacity one
 
 	// Of the goroutine that holds the key.
 	held  bool            // the key was ours once
@@ -54,7 +53,6 @@ func NewRegistrar(cli *clientv3.Client, o RegistrarOptions) *Registrar {
 		cli: cli, o: o, log: etcd.LogOrDiscard(o.Log).WithField("instance", o.Key.String()),
 		keeper: newLeaseKeeper(cli, o.TTL),
 		wanted: make(chan struct{}, 1),
-		look:   make(chan struct{}, 1),
 		mine:   make(map[string]bool),
 		status: Status{Phase: Idle},
 	}
@@ -69,14 +67,14 @@ func (r *Registrar) Set(rec instance.Record) {
 	etcd.Signal(r.wanted)
 }
 
-// Arrived reports whether what was Set last has been in etcd as it is.
+// Arrived tells that what was Set last has been in etcd as it is.
 func (r *Registrar) Arrived() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.rec != nil && r.rec == r.arrived
 }
 
-// Status returns a copy of the current state.
+// Status gives a copy of the current state.
 func (r *Registrar) Status() Status {
 	k := r.keeper.state()
 	r.mu.Lock()
@@ -105,9 +103,6 @@ func (r *Registrar) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { r.keeper.run(ctx); return nil })
 	g.Go(func() error { r.hold(ctx); return nil })
-	for _, k := range r.o.Key.Each() {
-		g.Go(func() error { r.followOverride(ctx, k); return nil })
-	}
 	return g.Wait()
 }
 
@@ -135,8 +130,7 @@ func (r *Registrar) Revoke(ctx context.Context) error {
 	return nil
 }
 
-// hold keeps the key as it is wanted: it looks when a record is set, when an override changes,
-// when the lease changes, and at least once in a TTL.
+// hold makes the key what is wanted, again and again.
 func (r *Registrar) hold(ctx context.Context) {
 	next := time.NewTimer(time.Hour)
 	next.Stop()
@@ -146,7 +140,6 @@ func (r *Registrar) hold(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-r.wanted:
-		case <-r.look:
 		case <-next.C:
 		case <-r.keeper.changed:
 			if r.leaseChanged(next) {
@@ -159,7 +152,7 @@ func (r *Registrar) hold(ctx context.Context) {
 	}
 }
 
-// leaseChanged hears from the keeper. It reports whether there is nothing to do
+// leaseChanged hears from the keeper. It tells whether there is nothing to do
 // right now.
 func (r *Registrar) leaseChanged(next *time.Timer) bool {
 	k := r.keeper.state()
@@ -190,7 +183,7 @@ const (
 	attemptCap   = 3 * time.Second
 )
 
-// attempt looks at the key and does what is due. It returns the time until the
+// attempt looks at the key and does what is due. It gives the time until the
 // next attempt; again is false while there is nothing to register.
 func (r *Registrar) attempt(ctx context.Context) (wait time.Duration, again bool) {
 	r.mu.Lock()

@@ -15,7 +15,7 @@ type Facts struct {
 	// Model must be served by every instance; "" accepts any. It is compared as
 	// design says: any id or root, the last path component is enough.
 	Model string
-	// Probing reports whether the builder of the snapshot will probe instances whose
+	// Probing tells that the builder of the snapshot will probe instances whose
 	// record does not list the model. Without it such an instance is rejected
 	// at once, since its root names, which could match, stay unknown.
 	Probing bool
@@ -30,8 +30,6 @@ type Facts struct {
 	Learns func(instance.Key, instance.Record) bool
 	// Instances holds the answers, by membership.
 	Instances map[instance.Key]*Answer
-	// Models holds the lists of models that were read later, by membership.
-	Models map[instance.Key]*Models
 	// Pending says why a pending add is still pending.
 	Pending map[instance.Key]Wait
 }
@@ -42,23 +40,6 @@ type Wait struct {
 	Reason      string // printable
 }
 
-// Models is the list of models that this process has read from an engine, apart from the probe
-// that verified it. It is immutable.
-type Models struct {
-	// Incarnation and ModRevision are those of the instance when the read began.
-	Incarnation string
-	ModRevision int64
-	Names       []string
-	Truncated   bool // see instance.Facts.ModelsTruncated
-}
-
-// replaces reports whether the list is newer than that of the record. An agent keeps its record
-// up to date, so that the record counts again once it has been rewritten.
-func (m *Models) replaces(in *instance.Instance) bool {
-	return m != nil && m.Incarnation == in.Incarnation() &&
-		(m.ModRevision == in.ModRevision || !in.Maintained() || in.Record.ModelsTruncated)
-}
-
 // Answer is the outcome of asking one instance. It is immutable.
 type Answer struct {
 	// Incarnation is the life of the engine that was asked; the answer counts
@@ -66,21 +47,16 @@ type Answer struct {
 	Incarnation string
 	// Facts is what it answered; nil if it did not.
 	Facts *instance.Facts
-	// Mismatch reports whether it answered and serves another model.
+	// Mismatch tells that it answered and serves another model.
 	Mismatch bool
-	// Silent reports whether it did not answer in time; it may be slow.
-	Silent bool
 	// Reason says in words what is missing, printable; "" when nothing is.
 	Reason string
 }
 
-// NotVerified is the reason of an instance that has not been probed yet.
-const NotVerified = "not verified yet: waits for an answer to /v1/models"
-
-// OK reports whether the instance answered and serves the right model.
+// OK tells that the instance answered and serves the right model.
 func (a *Answer) OK() bool { return a != nil && a.Facts != nil && !a.Mismatch }
 
-// Elsewhere reports whether a record belongs to the fleet of other proxies.
+// Elsewhere tells that a record belongs to the fleet of other proxies.
 func (f *Facts) Elsewhere(rec *instance.Record) bool {
 	return f.Proxy != "" && !rec.For(f.Proxy)
 }
@@ -93,21 +69,13 @@ func (f *Facts) Refuses(k instance.Key, rec instance.Record) error {
 	return f.Check(k, rec)
 }
 
-// MustLearn reports whether the engine has to say its engine ids; see Learns.
+// MustLearn tells that the engine has to say its engine ids; see Learns.
 func (f *Facts) MustLearn(k instance.Key, rec instance.Record) bool {
 	return f.Learns != nil && f.Learns(k, rec)
 }
 
-// Apply decides whether the models of an instance are known and the right ones, and fills in
-// those that were read last.
+// Apply decides whether the models of an instance are known and the right ones.
 func (f *Facts) Apply(in *instance.Instance, answer *Answer, say func(string, ...any)) {
-	f.judge(in, answer, say)
-	if m := f.Models[in.Key]; in.Verified && m.replaces(in) {
-		in.Record.Models, in.Record.ModelsTruncated, in.ModelsRead = m.Names, m.Truncated, true
-	}
-}
-
-func (f *Facts) judge(in *instance.Instance, answer *Answer, say func(string, ...any)) {
 	if answer != nil && answer.Incarnation != in.Incarnation() {
 		answer = nil
 	}
@@ -120,7 +88,7 @@ func (f *Facts) judge(in *instance.Instance, answer *Answer, say func(string, ..
 	case answer.OK():
 		in.Verified = true
 		if !listed {
-			in.Record, in.Learned = WithFacts(in.Record, *answer.Facts), true
+			in.Record = WithFacts(in.Record, *answer.Facts)
 		}
 		if learns {
 			in.Record = withEngineIDs(in.Record, answer.Facts.EngineIDs)
@@ -143,7 +111,7 @@ func (f *Facts) judge(in *instance.Instance, answer *Answer, say func(string, ..
 		} else if learns {
 			say("not verified yet: waits for an answer to /v1/models and of its bootstrap server")
 		} else {
-			say(NotVerified)
+			say("not verified yet: waits for an answer to /v1/models")
 		}
 	}
 }
@@ -151,7 +119,7 @@ func (f *Facts) judge(in *instance.Instance, answer *Answer, say func(string, ..
 // WithFacts completes a record with what its engine answered. What the record says
 // itself stays.
 func WithFacts(rec instance.Record, f instance.Facts) instance.Record {
-	rec.Models, rec.ModelsTruncated = f.Models, f.ModelsTruncated
+	rec.Models = f.Models
 	if rec.MaxModelLen == 0 {
 		rec.MaxModelLen = f.MaxModelLen
 	}

@@ -26,7 +26,6 @@ type message struct {
 	checked   *checked
 	audited   *audited
 	lease     *leaseQuestion
-	models    *readModels
 	save      chan<- *image // takes one answer; nil for nothing new
 }
 
@@ -61,7 +60,6 @@ func newOwner(w *Watcher) *owner {
 	facts := &verify.Facts{
 		Model: w.o.Model, Proxy: w.o.Proxy, Probing: w.o.Prober != nil, Check: w.o.Check, Learns: w.o.Learns,
 		Instances: make(map[instance.Key]*verify.Answer),
-		Models:    make(map[instance.Key]*verify.Models),
 		Pending:   make(map[instance.Key]verify.Wait),
 	}
 	table := newTable(w.o.Layout)
@@ -161,11 +159,6 @@ func (o *owner) handle(m message) {
 		})
 	case m.listError != nil:
 		o.listFails++
-		if !o.listed {
-			o.addLocal()
-			o.announce()
-		}
-		o.doubt = time.Now()
 		o.w.note(func(s *Status) { s.ListErrors++; s.LastError = m.listError.Error() })
 	case m.checked != nil:
 		o.checked(*m.checked)
@@ -180,21 +173,12 @@ func (o *owner) handle(m message) {
 		o.unsaved = false
 	case m.lease != nil:
 		o.leaseKnown(*m.lease)
-	case m.models != nil:
-		o.observeModels(m.models)
-		return // it says nothing about etcd
 	}
 	o.state()
 }
 
 // load replaces what etcd holds by a list.
 func (o *owner) load(l *etcd.Listing) {
-	if l.Asked > o.fresh { // it was requested because this process was suspended
-		o.doubt = time.Now()
-		for _, e := range o.table.absent {
-			e.absent = e.absent.onResume(o.doubt)
-		}
-	}
 	why := o.otherStore(l)
 	o.foreign = why != ""
 	o.heavy = make(map[instance.Role]bool, 2)
@@ -203,7 +187,7 @@ func (o *owner) load(l *etcd.Listing) {
 	}
 	if o.foreign {
 		o.w.log.WithField("revision", l.Revision).Warn("etcd is another store than before: " + why +
-			"; static instances and overrides of the former one stay active, and instances that answer are used")
+			"; what an operator put into the former one stays in force, and instances that answer are served")
 		o.w.note(func(s *Status) { s.Epochs++ })
 		for _, e := range o.table.absent {
 			e.absent = e.absent.onStoreReplaced()
@@ -224,36 +208,9 @@ func (o *owner) load(l *etcd.Listing) {
 	o.listFails, o.failures = 0, 0
 	o.table.dirty = true
 	o.fresh = l.Asked
-	o.addLocal()
 	o.noteContact()
 	o.dropEnded()
 	o.w.note(func(s *Status) { s.Lists++ })
-}
-
-// addLocal adds, once, the instances of Options.Local that are not known.
-func (o *owner) addLocal() {
-	local := o.w.o.Local
-	o.w.o.Local = nil // of this goroutine
-	for k, rec := range local {
-		if o.table.find(schema.KindInstance, k) != nil || o.removed(k) {
-			continue
-		}
-		err := schema.FillRecord(k, &rec)
-		var value []byte
-		if err == nil {
-			value, err = schema.EncodeRecord(rec)
-		}
-		if err != nil {
-			o.w.log.WithField("instance", k.String()).WithError(err).Warn("instance of the command line is not usable")
-			continue
-		}
-		e := decodeEntry(schema.Name{Kind: schema.KindInstance, Role: k.Role, Address: k.Address}, &mvccpb.KeyValue{Value: value}, nil)
-		e.absent = &absence{kind: unwritten, proven: true}
-		o.table.add(e)
-		o.table.sort()
-		o.table.touchAll()
-		o.local, o.table.dirty = true, true
-	}
 }
 
 // apply applies one response of the watch, which holds whole revisions.
@@ -282,7 +239,7 @@ func (o *owner) apply(resp *clientv3.WatchResponse) {
 	o.w.note(func(s *Status) { s.Events += n; s.Applied = o.table.applied })
 }
 
-// applyEvent applies one event and reports whether the table has changed.
+// applyEvent applies one event and tells whether the table has changed.
 func (o *owner) applyEvent(ev *clientv3.Event) bool {
 	t, kv := o.table, ev.Kv
 	if string(kv.Key) == t.layout.Schema() {
@@ -339,7 +296,7 @@ func (o *owner) onVerdict(v verdict) {
 		return // it is gone
 	}
 	old := o.facts.Instances[v.key]
-	if e.absent != nil && e.absent.kind != unwritten {
+	if e.absent != nil {
 		if e.incarnation() == v.answer.Incarnation {
 			o.learn(e, v.answer)
 			if e.absent.probed() {

@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
 // Probes of instances whose models are not known, and of those that wait to be added.
@@ -46,8 +44,7 @@ type targetKey struct {
 	pending bool
 }
 
-// verdict is the outcome of one probe. At most one of wait and answer is set; none if the
-// probe says nothing about the instance.
+// verdict is what came of asking. wait or answer is set.
 type verdict struct {
 	key    instance.Key
 	answer *verify.Answer
@@ -182,7 +179,7 @@ func (a *probeScheduler) probeLoop(ctx, run context.Context, t target) {
 	}
 }
 
-// once makes one probe. slow reports whether the next one may come later than usual.
+// once asks once. slow tells that there is no hurry to ask again.
 func (a *probeScheduler) once(ctx, run context.Context, t target) (v verdict, slow bool) {
 	v.key = t.in.Key
 	if t.drop {
@@ -191,19 +188,9 @@ func (a *probeScheduler) once(ctx, run context.Context, t target) (v verdict, sl
 		}
 		return v, true
 	}
-	suspensions := a.w.suspension.asked.Load()
 	pctx, cancel := context.WithTimeout(ctx, a.w.o.ProbeTimeout)
 	facts, err := a.w.o.Prober.Probe(pctx, t.in)
-	silent := errors.Is(err, vllm.ErrTimeout) || err != nil && pctx.Err() != nil
 	cancel()
-	if err != nil && t.sign {
-		// A deadline that passed while this process was suspended says nothing, nor does a
-		// probe that was never sent.
-		a.w.suspension.noticeGap(time.Now())
-		if errors.Is(err, vllm.ErrNotAsked) || suspensions != a.w.suspension.asked.Load() {
-			return v, false
-		}
-	}
 	var reason string
 	mismatch := false
 	switch {
@@ -216,7 +203,7 @@ func (a *probeScheduler) once(ctx, run context.Context, t target) (v verdict, sl
 		reason = verify.WrongModel(facts.Models, t.model)
 	}
 	if !t.pending {
-		v.answer = &verify.Answer{Incarnation: t.in.Incarnation(), Mismatch: mismatch, Silent: silent, Reason: reason}
+		v.answer = &verify.Answer{Incarnation: t.in.Incarnation(), Mismatch: mismatch, Reason: reason}
 		if err == nil && len(facts.Models) > 0 {
 			v.answer.Facts = &facts
 		}
@@ -281,7 +268,7 @@ func (a *probeScheduler) targets() []target {
 	return ts
 }
 
-// target reports whether the instance of an entry is to be probed, and how.
+// target tells whether the instance of an entry is to be probed, and how.
 func (a *probeScheduler) target(e *entry) (target, bool) {
 	switch {
 	case e.in == nil, !e.good, e.shadowed, e.in.View == instance.Elsewhere:
@@ -313,7 +300,6 @@ func (a *probeScheduler) forgetAnswer(k targetKey) {
 		delete(a.facts.Pending, k.key)
 	} else {
 		delete(a.facts.Instances, k.key)
-		delete(a.facts.Models, k.key)
 	}
 }
 
@@ -321,11 +307,6 @@ func (a *probeScheduler) forgetAnswers() {
 	for k := range a.facts.Instances {
 		if a.table.find(schema.KindInstance, k) == nil {
 			delete(a.facts.Instances, k)
-		}
-	}
-	for k := range a.facts.Models {
-		if a.table.find(schema.KindInstance, k) == nil {
-			delete(a.facts.Models, k)
 		}
 	}
 	for k := range a.facts.Pending {

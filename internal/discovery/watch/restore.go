@@ -53,8 +53,8 @@ func (w *Watcher) newSaver() *disk.Saver {
 	})
 }
 
-// readyFromDisk reports whether what is known without etcd has been probed, or has had its
-// time.
+// readyFromDisk tells that what is known from the disk has been asked, or has
+// had its time.
 func (o *owner) readyFromDisk() bool {
 	if o.silence() > 0 || time.Since(o.began) >= loadPatience {
 		return true
@@ -75,7 +75,7 @@ type image struct {
 	absent map[*entry]string // those that have something in disk.Entry.Absent
 }
 
-// onDisk returns the image for the file, nil for none.
+// onDisk gives the image for the file, nil for none.
 func (m *image) onDisk() *disk.Image {
 	if m == nil {
 		return nil
@@ -98,9 +98,9 @@ func (m *image) onDisk() *disk.Image {
 	return out
 }
 
-// saved reports whether the disk holds such entries. A pending add is in etcd only, an
-// unwritten instance on the command line, and of what cannot be read there is nothing to keep.
-func (e *entry) saved() bool { return e.good && e.Kind != schema.KindPending && e.mod > 0 }
+// saved tells that the disk holds such entries. A pending add is etcd's alone, and
+// of what cannot be read there is nothing to keep.
+func (e *entry) saved() bool { return e.good && e.Kind != schema.KindPending }
 
 // imageOf takes the image of the present state. That is done on the goroutine
 // of the owner, so it copies pointers only.
@@ -165,7 +165,7 @@ func (o *owner) restoreState(s *disk.State) {
 	if id, err := strconv.ParseUint(s.Cluster, 16, 64); err == nil {
 		o.cluster = id
 	}
-	o.w.seen.Store(0) // the list itself reports whether the store is the same
+	o.w.seen.Store(0) // the list itself tells whether the store is the same
 	o.loadedAt = s.SavedAt
 	o.restored, o.table.dirty = len(o.table.order) > 0, true
 	o.dropEnded()

@@ -27,13 +27,13 @@ type table struct {
 	// What has happened since the last view, so that the next one costs what has
 	// changed and not what there is.
 	draft   instance.Draft       // the last view
-	renewed bool                 // all of order is to be shown again
-	stale   []*entry             // what is to be shown again, once each; some may be out of the table again
+	renewed bool                 // all of order is to be shown anew
+	stale   []*entry             // what is to be shown anew, once each; some may be out of the table again
 	dropped []*instance.Instance // shown in the last view, of entries that are out of the table
 	changes changes              // since it was last taken
 	durable durable              // since it was last taken
 
-	// dirty reports whether a view would show something else than the last publication.
+	// dirty tells that a view would show something else than the last publication.
 	dirty bool
 
 	bad map[schema.Name]*entry // those that cannot be used as they are
@@ -86,7 +86,7 @@ func (c *counts) add(e *entry, by int) {
 	switch {
 	case e.absent == nil:
 		r.present += by
-	case e.absent.kind == loaded || e.absent.kind == kept || e.absent.kind == unwritten:
+	case e.absent.kind == loaded || e.absent.kind == kept:
 		r.other += by
 	default:
 		r.absent += by
@@ -106,16 +106,13 @@ func newTable(l schema.Layout) *table {
 type entry struct {
 	schema.Name
 	Key                          instance.Key // canonical address, or the printable one if it is bad
-	create, mod, version, leased int64        // all 0 of an unwritten one
-	// life names the incarnation of an instance whose record does not: mostly create. An
-	// unwritten instance keeps its life when it is written.
-	life int64
+	create, mod, version, leased int64
 
-	// aliased reports whether the address is good but not spelled in the canonical
+	// aliased tells that the address is good but not spelled in the canonical
 	// way, as in localhost:8100.
 	Aliased bool
 	// problem says why the current value, or the key itself, cannot be used;
-	// good reports whether the decoded fields hold a value, maybe an older one.
+	// good tells that the decoded fields hold a value, maybe an older one.
 	problem string
 	good    bool
 	value   []byte // from which the decoded fields are
@@ -147,14 +144,11 @@ func (e *entry) compare(o *entry) int {
 }
 
 // decodeEntry reads one key. prev is what the table held at the key: a value
-// that cannot be used leaves the last good one active, as long as the key was
+// that cannot be used leaves the last good one in force, as long as the key was
 // not deleted in between.
 func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	e := &entry{
-		Name: n, create: kv.CreateRevision, mod: kv.ModRevision, version: kv.Version, leased: kv.Lease, life: kv.CreateRevision,
-	}
-	if prev != nil && (prev.create == e.create || prev.mod == 0) {
-		e.life = prev.life
+		Name: n, create: kv.CreateRevision, mod: kv.ModRevision, version: kv.Version, leased: kv.Lease,
 	}
 	address, err := instance.ParseAddress(n.Address)
 	if err != nil {
@@ -194,21 +188,21 @@ func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	return e
 }
 
-// KeyOf returns the membership that a key of etcd means, however that is spelled. aliased tells
+// KeyOf gives the membership that a key of etcd means, however that is spelled. aliased tells
 // that the address is good but not spelled in the canonical way.
 func KeyOf(n schema.Name, kv *mvccpb.KeyValue) (k instance.Key, aliased bool) {
 	e := decodeEntry(n, kv, nil)
 	return e.Key, e.Aliased
 }
 
-// same reports whether an entry is at exactly this version of its key.
+// same tells that an entry is at exactly this version of its key.
 func (e *entry) same(kv *mvccpb.KeyValue) bool {
 	return e.mod == kv.ModRevision && e.create == kv.CreateRevision && e.version == kv.Version && e.leased == kv.Lease
 }
 
 // sameKey is same for a key that was asked for without its value: etcd 3.7
 // answers that from its index of keys, which knows nothing of leases. A key gets
-// another lease by a put only, which changes its revision.
+// another lease by a put only, which gives it another revision.
 func (e *entry) sameKey(kv *mvccpb.KeyValue) bool {
 	return e.mod == kv.ModRevision && e.create == kv.CreateRevision && e.version == kv.Version &&
 		(kv.Lease == 0 || e.leased == kv.Lease)
@@ -275,7 +269,7 @@ func (t *table) add(e *entry) {
 }
 
 // put applies one PUT. A revision that the table has already is not applied
-// again, so replays are harmless. It reports whether anything changed.
+// again, so replays are harmless. It tells whether anything changed.
 func (t *table) put(kv *mvccpb.KeyValue) bool {
 	n := t.layout.Parse(string(kv.Key))
 	prev := t.entries[n]
@@ -306,7 +300,7 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	return true
 }
 
-// knows reports whether an entry is as new as a revision of its key, or newer.
+// knows tells that an entry is as new as a revision of its key, or newer.
 func (e *entry) knows(revision int64) bool {
 	switch {
 	case e == nil:
@@ -319,7 +313,7 @@ func (e *entry) knows(revision int64) bool {
 }
 
 // remove applies one DELETE, whose kv carries the key and the revision of the
-// deletion. It reports whether anything changed.
+// deletion. It tells whether anything changed.
 func (t *table) remove(kv *mvccpb.KeyValue) bool {
 	n := t.layout.Parse(string(kv.Key))
 	e, ok := t.entries[n]
@@ -377,7 +371,7 @@ func (e *entry) describe() string {
 	return fmt.Sprintf("the value at revision %d cannot be used (%s); the last good value stays in force", e.mod, e.problem)
 }
 
-// find returns the entry that represents a membership: that of the canonical key,
+// find gives the entry that stands for a membership: that of the canonical key,
 // or one that is spelled in another way.
 func (t *table) find(kind schema.Kind, k instance.Key) *entry {
 	if e, ok := t.entries[schema.Name{Kind: kind, Role: k.Role, Address: k.Address}]; ok || t.aliased == 0 {

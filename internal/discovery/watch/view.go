@@ -23,7 +23,7 @@ func Build(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instan
 				continue
 			}
 			n := schema.Name{Kind: schema.KindInstance, Role: in.Role, Address: in.Address}
-			t.entries[n] = &entry{Name: n, Key: in.Key, create: in.CreateRevision, life: in.CreateRevision, mod: in.ModRevision, good: true, rec: in.Record, bare: in.Bare}
+			t.entries[n] = &entry{Name: n, Key: in.Key, create: in.CreateRevision, good: true, rec: in.Record, bare: in.Bare}
 		}
 	}
 	t.load(kvs, revision)
@@ -39,7 +39,7 @@ type surroundings struct {
 	shadowed bool
 }
 
-// snapshot returns the instances at the table's revision. Those that nothing has
+// snapshot gives the instances at the table's revision. Those that nothing has
 // changed since the last snapshot are shared with it. All snapshots of a table are
 // made with the same Model and Probing, and a change of the facts is noted by
 // touch.
@@ -80,10 +80,10 @@ func (t *table) snapshot(v verify.Facts) *instance.Snapshot {
 	return t.draft.Snapshot(t.revision)
 }
 
-// fewStale is how many entries are shown again one by one in any case.
+// fewStale is how many entries are shown anew one by one in any case.
 const fewStale = 16
 
-// finder finds the entry that represents a name, spelled in whatever way.
+// finder finds the entry that stands for a name, spelled in whatever way.
 func (t *table) finder() func(schema.Name) *entry {
 	alias := t.aliases()
 	return func(n schema.Name) *entry {
@@ -94,7 +94,7 @@ func (t *table) finder() func(schema.Name) *entry {
 	}
 }
 
-// show makes the instance of an entry again.
+// show makes the instance of an entry anew.
 func (t *table) show(e *entry, v verify.Facts, find func(schema.Name) *entry) {
 	var c surroundings
 	if e.Aliased {
@@ -135,7 +135,7 @@ func (t *table) aliases() map[schema.Name]*entry {
 	return alias
 }
 
-// clashes reports whether an address stands under both roles although its records
+// clashes tells that an address stands under both roles although its records
 // do not say that one engine serves both. It is a warning only: a wrong guess
 // must not take capacity away.
 func clashes(e *entry, find func(schema.Name) *entry) bool {
@@ -157,7 +157,7 @@ func (e *entry) incarnation() string { return e.instance().Incarnation() }
 func (e *entry) instance() *instance.Instance {
 	return &instance.Instance{
 		Key: e.Key, Record: e.rec, Bare: e.bare,
-		Lease: e.leased, CreateRevision: e.life, ModRevision: e.mod, Version: e.version,
+		Lease: e.leased, CreateRevision: e.create, ModRevision: e.mod, Version: e.version,
 	}
 }
 
@@ -188,7 +188,7 @@ func recordInstance(e *entry, c surroundings, v verify.Facts) *instance.Instance
 		}
 		v.Apply(in, c.answer, say)
 		if e.absent != nil {
-			e.absent.show(in, e.pickable(), say)
+			e.absent.show(in, say)
 		}
 	}
 	if c.clash {
@@ -242,7 +242,7 @@ func applyOverride(in *instance.Instance, e *entry, say func(string, ...any)) {
 		return
 	}
 	if e.absent != nil && e.absent.kind == kept {
-		defer say("%s", "of that, "+e.absent.reason(true))
+		defer say("%s", "of that, "+e.absent.reason())
 	}
 	text := string(o.State)
 	if o.By != "" {

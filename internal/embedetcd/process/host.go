@@ -49,7 +49,7 @@ type State struct {
 	Ended string
 	// Ends counts the times that it ended by itself.
 	Ends int64
-	// Joined reports whether another proxy's etcd has taken its place: this process has
+	// Joined tells that another proxy's etcd has taken its place: this process has
 	// none of its own any more.
 	Joined bool
 }
@@ -67,26 +67,19 @@ type Host struct {
 	state State
 }
 
-// Start runs an etcd and returns when it serves. Its errors are those of embedetcd.Start, and
-// ErrDamaged. If there is no space on the disk, it returns without an error, and the etcd is
-// started as soon as there is: the proxy can serve what it knows without it.
+// Start runs an etcd and returns when it serves. Its errors are those of
+// embedetcd.Start, and ErrDamaged.
 func Start(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Pause <= 0 {
 		cfg.Pause = time.Second
 	}
 	h := &Host{cfg: cfg, log: cfg.Log.WithField("component", "etcd"), done: make(chan struct{})}
 	c, err := h.launch(ctx)
-	switch {
-	case errors.Is(err, errNoSpace) && !strings.HasSuffix(cfg.ListenClient, ":0"):
-		h.endpoint = cfg.ListenClient
-		h.note(func(s *State) { s.Ended = err.Error() })
-		h.log.WithError(err).Error("embedded etcd does not start: serving what is known without it, and trying again")
-	case err != nil:
+	if err != nil {
 		return nil, err
-	default:
-		h.endpoint = c.endpoint
-		h.cfg.ListenClient = c.endpoint // also when it was any free port
 	}
+	h.endpoint = c.endpoint
+	h.cfg.ListenClient = c.endpoint // also when it was any free port
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	h.stop = stop
 	go h.supervise(run, c)
@@ -96,7 +89,7 @@ func Start(ctx context.Context, cfg Config) (*Host, error) {
 // Endpoint is the host:port for clients; it stays the same.
 func (h *Host) Endpoint() string { return h.endpoint }
 
-// State reports how the etcd does.
+// State tells how the etcd does.
 func (h *Host) State() State {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -115,28 +108,25 @@ func (h *Host) Close() {
 	<-h.done
 }
 
-// supervise starts the etcd again whenever it has ended, until ctx ends. c is nil if it has not
-// run yet.
+// supervise starts the etcd again whenever it has ended, until ctx ends.
 func (h *Host) supervise(ctx context.Context, c *child) {
 	defer close(h.done)
 	pause := h.cfg.Pause
 	for {
-		if c != nil {
-			began := time.Now()
-			select {
-			case <-ctx.Done():
-				c.close(stopLimit)
-				return
-			case <-c.done:
-			}
-			if time.Since(began) >= calm {
-				pause = h.cfg.Pause
-			}
-			h.note(func(s *State) { s.Ended = c.reason(); s.Ends++ })
-			h.log.WithField("reason", c.reason()).Error("the proxy's own etcd has ended; requests go on with what is known, and it is started again")
-			if trace := c.trace(); trace != "" {
-				h.log.Debug("stderr of etcd: " + trace)
-			}
+		began := time.Now()
+		select {
+		case <-ctx.Done():
+			c.close(stopLimit)
+			return
+		case <-c.done:
+		}
+		if time.Since(began) >= calm {
+			pause = h.cfg.Pause
+		}
+		h.note(func(s *State) { s.Ended = c.reason(); s.Ends++ })
+		h.log.WithField("reason", c.reason()).Error("the proxy's own etcd has ended; requests go on with what is known, and it is started again")
+		if trace := c.trace(); trace != "" {
+			h.log.Debug("its last words: " + trace)
 		}
 		if c = h.again(ctx, &pause); c == nil {
 			return
@@ -146,7 +136,7 @@ func (h *Host) supervise(ctx context.Context, c *child) {
 	}
 }
 
-// again starts the etcd until it serves. It returns nil when ctx ends, or when
+// again starts the etcd until it serves. It gives nil when ctx ends, or when
 // another one serves in its place.
 func (h *Host) again(ctx context.Context, pause *time.Duration) *child {
 	last := ""
@@ -215,17 +205,7 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 	if hadFiles && !external(why) {
 		return nil, damaged(h.cfg.DataDir, why)
 	}
-	if noSpace(why) {
-		return nil, fmt.Errorf("start the proxy's own etcd with its data in %s: %s (%w)", h.cfg.DataDir, why, errNoSpace)
-	}
 	return nil, fmt.Errorf("start the proxy's own etcd with its data in %s: %s", h.cfg.DataDir, why)
-}
-
-// errNoSpace is wrapped by the error of a start that fails for want of disk space.
-var errNoSpace = errors.New("the disk is full")
-
-func noSpace(why string) bool {
-	return strings.Contains(why, "no space left on device") || strings.Contains(why, "disk quota exceeded")
 }
 
 func damaged(dir, why string) error {
@@ -234,10 +214,10 @@ func damaged(dir, why string) error {
 		ErrDamaged, dir, why)
 }
 
-// look reports whether an etcd has worked in a directory, and which of its files is missing
-// that it needs: etcd itself would wait for that file for ever.
+// look tells whether an etcd has worked in a directory, and what it cannot do
+// without: etcd itself would wait for that for ever.
 func look(dir string) (hadFiles bool, missing string) {
-	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil || embedetcd.Unfinished(dir) {
+	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil {
 		return false, ""
 	}
 	db, err := os.Stat(filepath.Join(dir, "member", "snap", "db"))
@@ -250,7 +230,7 @@ func look(dir string) (hadFiles bool, missing string) {
 	return true, ""
 }
 
-// external reports of an end that the files have no part in.
+// external tells of an end that the files have no part in.
 func external(why string) bool {
 	for _, cause := range []string{
 		"no space left on device", "disk quota exceeded", "too many open files", "cannot allocate memory", "permission denied",

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -124,12 +123,7 @@ func (t *attempts) choose(r sched.Request) (*sched.Assignment, error) {
 			return nil, t.ctx.Err()
 		}
 	}
-	a, err := t.s.Picker.Pick(r)
-	if errors.Is(err, sched.ErrUnknownModel) || errors.Is(err, sched.ErrModelAbsent) {
-		t.s.Models.Find(t.ctx, r.Model)
-		a, err = t.s.Picker.Pick(r) // also if it was not found: the other role may serve it
-	}
-	return a, err
+	return t.s.Picker.Pick(r)
 }
 
 // skip leaves an instance out of further picks.
@@ -162,7 +156,7 @@ func (t *attempts) skipFailed(a *sched.Assignment, class leg.Class) {
 	}
 }
 
-// mayTryAgain reports whether instances that failed may be tried once more. They may not if
+// mayTryAgain tells whether instances that failed may be tried once more. They may not if
 // all failures were refused connections, and not after a time limit: a request that has
 // waited to its limit does not wait for the same instances again. A connection that timed
 // out is no refusal, and an instance that is gone may be back in another life.
@@ -183,17 +177,7 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	if f.Class != leg.HandoverExpired { // the hand-over is at fault, not the instance
 		t.skipFailed(a, f.Class)
 	}
-	blame := f.Rule.Blame
-	if f.Class == leg.ModelMissing {
-		switch t.s.Models.Confirm(t.ctx, in, t.wanted.Model) {
-		case catalog.Broken:
-		case catalog.Unloaded:
-			blame, f.Rule.Free = leg.BlameNobody, true // it is not picked for this model any more
-		case catalog.Unclear:
-			blame = leg.BlameNobody
-		}
-	}
-	switch blame {
+	switch f.Rule.Blame {
 	case leg.BlameEject:
 		t.s.Health.Eject(in, "cannot connect: "+f.Err.Error())
 	case leg.BlameStrike:
@@ -217,7 +201,7 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	return true
 }
 
-// served tells health that an instance has served, and returns the suspects of its role a
+// served tells health that an instance has served, and gives the suspects of its role a
 // strike: another instance has served what they failed.
 func (t *attempts) served(in *instance.Instance) {
 	t.s.Health.Success(in)
@@ -227,7 +211,7 @@ func (t *attempts) served(in *instance.Instance) {
 			rest = append(rest, s)
 			continue
 		}
-		t.s.Health.Strike(s.in, string(s.class), s.class.TimedOut())
+		t.s.Health.Strike(s.in, string(s.class))
 	}
 	t.suspects = rest
 }

@@ -43,7 +43,6 @@ func (r *Request) Complete(req *request.Request) {
 		Request: r, s: r.Settings, kind: req.Kind, stream: req.Stream, cutReason: req.CutReason, usage: relay.Usage{Kind: req.Kind},
 	}}
 	c.run()
-	c.Answer.Prompted(c.usage.Prompt())
 }
 
 // run tries pairs until one has answered, each in the flow of its dialect.
@@ -61,7 +60,7 @@ func (c *completion) run() {
 	}
 }
 
-// attempt tries one pair. done reports whether the request has been answered; if not, another
+// attempt tries one pair. done tells that the request has been answered; if not, another
 // pair is due.
 func (c *completion) attempt() (done bool) {
 	c.Route.Alone = "" // an earlier attempt may have set it
@@ -96,7 +95,7 @@ func (c *completion) attempt() (done bool) {
 	}
 }
 
-// unfit reports why prefill must not hand over to decode, "" if it may; see
+// unfit tells why prefill must not hand over to decode, "" if it may; see
 // connector.Dialect. No engine hands over to itself: with NIXL it would shake hands with
 // its own id, with other connectors send to itself.
 func (c *completion) unfit(d connector.Dialect, p connector.Pair) string {

@@ -61,7 +61,7 @@ func (c *completion) withoutDecode(err error) {
 	c.answerUnserved(err, instance.Decode, func(f *leg.Failure) bool { return f.Rule.Retry })
 }
 
-// prefillFailed handles a failed prefill leg. done reports whether the request has been
+// prefillFailed handles a failed prefill leg. done tells that the request has been
 // answered; if not, another instance may be tried.
 func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bool) {
 	if c.note(p, f) {
@@ -70,7 +70,7 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 	switch {
 	case f.Class == leg.OurEdit:
 		c.runAlone(c.cutReason)
-	case (f.Rule.Retry || f.Class == leg.TooLarge) && f.Answer.Status >= 500 && c.s.Fallback:
+	case f.Rule.Retry && f.Answer.Status >= 500 && c.s.Fallback:
 		// No further attempt at prefill is allowed; decode alone can still serve.
 		reason := alone.PrefillFailed
 		if f.Class == leg.NotNotified {
@@ -110,7 +110,7 @@ func (g *pairing) noPartner(p *sched.Assignment, err error) (forKey bool) {
 	return g.mismatch != ""
 }
 
-// unpairable reports whether an instance with the same key has found no partner.
+// unpairable tells whether an instance with the same key has found no partner.
 func (g *pairing) unpairable(p *sched.Assignment) bool {
 	return slices.Contains(g.unpaired, pairKeyOf(p))
 }

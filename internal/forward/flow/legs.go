@@ -58,17 +58,17 @@ func (c *legs) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byt
 	answer, err = relay.ReadAll(resp, maxPrefillAnswer)
 	switch {
 	case errors.Is(err, relay.ErrTooLarge):
-		return nil, l.TooLarge("more than 16 MiB of a prefill")
+		return nil, l.BadAnswer(err.Error())
 	case err != nil:
 		return nil, l.JudgeError(err)
-	case sse.Aborted(c.kind, answer):
+	case (c.kind == openai.Completion || c.kind == openai.Chat) && sse.Aborted(answer):
 		return nil, l.JudgeFinish(leg.Aborted)
 	}
 	l.Answered()
 	return answer, nil
 }
 
-// refusesCut reports whether an engine may have failed because the proxy has cut prefill's
+// refusesCut tells whether an engine may have failed because the proxy has cut prefill's
 // answer after one token: half a tool call cannot be parsed (TestForcedToolCall). Messages
 // and Responses answer 500 then, the other APIs 400.
 func (c *legs) refusesCut(f *leg.Failure) bool {

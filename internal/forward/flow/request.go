@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
@@ -35,10 +36,10 @@ type Request struct {
 
 // Route is where a request went.
 type Route struct {
-	// Traced reports whether the client may see all of the route, not only Alone.
+	// Traced tells that the client may see all of the route, not only Alone.
 	Traced bool
 	// Times are those of the request, for the header X-PD-Timing; nil: it is left out.
-	// Stream reports whether the answer is one.
+	// Stream tells that the answer is one.
 	Times  *stage.Times
 	Stream bool
 
@@ -203,5 +204,5 @@ func (r *Request) answerUnserved(err error, role instance.Role, tell func(*leg.F
 }
 
 func (r *Request) unknownModel(model string) *openai.Error {
-	return openai.UnknownModel(model, r.Settings.Picker.Models())
+	return pydantic.UnknownModel(model, r.Settings.Picker.Models())
 }

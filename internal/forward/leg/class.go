@@ -26,7 +26,6 @@ const (
 	ModelMissing     Class = "model_missing"
 	RankMissing      Class = "rank_missing"
 	BadAnswer        Class = "bad_answer"
-	TooLarge         Class = "too_large"
 	ErrorEvent       Class = "error_event"
 	Aborted          Class = "aborted"
 	GaveUp           Class = "gave_up"
@@ -43,7 +42,7 @@ func (c Class) TimedOut() bool {
 	return c == PrefillTimeout || c == FirstByteTimeout || c == IdleTimeout
 }
 
-// OfInstance reports whether a failure concerns the whole instance, not only the
+// OfInstance tells that a failure concerns the whole instance, not only the
 // data-parallel rank that the leg was sent to.
 func (c Class) OfInstance() bool {
 	switch c {
@@ -61,7 +60,7 @@ const (
 	BlameNobody Blame = iota
 	// BlameEject takes the instance out at once; one probe that it answers brings it back.
 	BlameEject
-	// BlameStrike adds a strike to the instance, but only when another instance then
+	// BlameStrike gives the instance a strike, but only when another instance then
 	// serves the same request: a request that fails everywhere is itself to blame.
 	BlameStrike
 	// BlameConfig writes an alarm to the log: the proxy's settings are wrong, no instance is at fault.
@@ -78,7 +77,7 @@ type Rule struct {
 	What  string // what happened, for people
 	Retry bool   // on another instance; on the same one only if there is no other
 	Free  bool   // does not count against --max-attempts or the retry budget
-	// SameKV reports whether the instance cannot have used the hand-over, so that another
+	// SameKV tells that the instance cannot have used the hand-over, so that another
 	// decode instance may have it while its lease runs. The exception are an engine's
 	// own 4xx and 503 where a refusal frees the blocks (connector.Terms).
 	SameKV bool
@@ -105,12 +104,11 @@ func Rules() []Rule {
 		{Status5xx, "any other 5xx", true, false, false, BlameStrike, "the engine's answer"},
 		{Status4xx, "400, 413, 422 and the rest of 4xx", false, false, false, BlameNobody, "the engine's answer"},
 		{EngineKey, "401 or 403 for the proxy's own key", false, false, false, BlameConfig, "502"},
-		{ModelMissing, "404 for a model that the instance lists: its list is read again, and it is blamed only if it goes on listing the model for 2 s", true, false, true, BlameStrike, "the engine's answer"},
+		{ModelMissing, "404 for a model that the record lists", true, false, true, BlameStrike, "the engine's answer"},
 		{RankMissing, "400 for a data-parallel rank that the record lists and the engine does not have: it has started with fewer", true, true, false, BlameNobody, "503, Retry-After"},
 		{BadAnswer, "no HTTP, a cut stream, JSON that is none, or a status no engine sends", true, false, false, BlameStrike, "502"},
-		{TooLarge, "the answer has a head of more than 64 KiB, an event of more than 8 MiB, or does not fit into --max-bodies-memory: another instance would send the same", false, false, false, BlameNobody, "502; 503 with Retry-After if other bodies hold the memory"},
 		{ErrorEvent, "an error event before the answer was committed (a failed KV load among them)", true, false, false, BlameStrike, "the event's status and error"},
-		{Aborted, "a finish by `abort` before the answer was committed: the engine is shutting down; if it has sent tokens, or its API does not show that it has not, the hand-over is spent", true, false, true, BlameStrike, "503, Retry-After"},
+		{Aborted, "a finish by `abort` without a token: the engine is shutting down", true, false, true, BlameStrike, "503, Retry-After"},
 		{GaveUp, "a stop reason by which the engine says that it has given the answer up, before it was committed (vllm-ascend's `recomputed`)", true, false, false, BlameNobody, "503, Retry-After"},
 		{OurEdit, "400 to a prefill with a forced tool call or a thinking budget, which our cut at one token causes; on `/v1/messages` and `/v1/responses` also 500", false, true, false, BlameNobody, "nothing: decode serves alone"},
 		{HandoverExpired, "--kv-lease-budget, or two thirds of the instance's KV lease, passed before the first content, and nothing shows that decode read the KV cache or renewed the lease", true, false, false, BlameNobody, "504"},

@@ -3,8 +3,6 @@ package leg
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -30,7 +28,7 @@ type Leg struct {
 	pick   *sched.Assignment // nil for a leg of Ask, which sched cannot call off
 	cancel context.CancelCauseFunc
 	wait   Wait
-	// ownKey reports whether a refused key is the proxy's; see authorize.
+	// ownKey tells that a refused key is the proxy's; see authorize.
 	ownKey bool
 
 	timer *time.Timer // of limit
@@ -65,16 +63,12 @@ func (l *Leg) Send(method, path string, h Header, body splice.Body) (*upstream.R
 	resp, err := o.Settings.Upstream.Do(l, &r)
 	if err == nil {
 		l.Span.Answered(resp.Status)
-		// The API server sends the header of a stream before the engine's core has seen the
-		// request, and answers invalid requests itself.
-		if resp.Status == http.StatusOK && !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
-			l.Heard()
-		}
+		l.Heard()
 	}
 	return resp, err
 }
 
-// Heard notes progress of the engine's core: bytes of an answer that it has computed.
+// Heard notes that bytes of the instance's answer have arrived.
 func (l *Leg) Heard() {
 	if l.pick != nil {
 		l.pick.Heard()

@@ -25,7 +25,7 @@ func isEventStream(h http.Header) bool {
 	return isMedia(h.Get("Content-Type"), "text/event-stream")
 }
 
-// isMedia reports whether a Content-Type names that media type, with whatever
+// isMedia tells whether a Content-Type names that media type, with whatever
 // parameters.
 func isMedia(contentType, media string) bool {
 	if contentType == media {
@@ -45,7 +45,6 @@ type events struct {
 	classified int // bytes of Buf that judge has looked at, before the commit
 	searched   int // bytes of Buf in which no event ends
 	committed  bool
-	finished   bool // a choice has a finish reason; only /inference/v1/generate needs it
 	done       bool // the closing event has come
 	failed     bool // and it says that the answer has failed
 	atEnd      bool // Buf has the last bytes of the engine's answer
@@ -53,8 +52,6 @@ type events struct {
 	gaps        histogram.Local // the times between events
 	last        time.Time       // when the last events went to the client; zero before the first
 	unsent      int             // events that scan has seen and that have not been sent
-	passed      int             // events that scan has seen, without the closing one
-	preamble    int             // those of them before the first content
 	laterEvents int             // events that have been sent after the first batch
 	span        time.Duration   // from the first batch to the last
 }
@@ -62,19 +59,18 @@ type events struct {
 var (
 	errEngineEvent = errors.New("the engine reported an error in the stream")
 	errGaveUp      = errors.New("the engine gave the answer up in the middle")
-	errAborted     = errors.New("the engine aborted the request in the middle of the answer")
 )
 
 // stream passes an event stream on, event by event. Until the first event with content
 // all events are held back, and a failure can be retried.
 func (a *Answer) stream(s *Source) *leg.Failure {
-	e := events{Events: scratch.Events{Memory: a.Memory}}
+	var e events
 	e.gaps.For(a.Gaps)
 	defer e.end(a)
 	l := s.Leg
 	for {
-		if err := e.MakeSpace(e.classified); err != nil {
-			return a.streamEnded(&e, a.judgeSize(l, err))
+		if !e.MakeSpace() {
+			return a.streamEnded(&e, l.BadAnswer("an event of more than 8 MiB"))
 		}
 		if e.done {
 			l.SetLimit(leg.GraceLimit(doneGrace))
@@ -84,9 +80,7 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 		m, err := s.Resp.Body.Read(e.Buf[e.N:])
 		e.N += m
 		if m > 0 {
-			if e.committed && e.Buf[e.N-m] != ':' { // comments are the API server's, to keep the connection open
-				l.Heard()
-			}
+			l.Heard()
 			e.atEnd = errors.Is(err, io.EOF)
 			if f, stop := a.handleRead(s, &e); stop {
 				return f
@@ -107,16 +101,7 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 	}
 }
 
-// judgeSize judges an answer of which more is to be held than may be.
-func (a *Answer) judgeSize(l *leg.Leg, err error) *leg.Failure {
-	if errors.Is(err, scratch.ErrNoRoom) {
-		a.Memory.Refuse()
-		return l.NoMemory()
-	}
-	return l.TooLarge(err.Error())
-}
-
-// handleRead handles the bytes of one read. stop reports that the stream is over for the
+// handleRead handles the bytes of one read. stop tells that the stream is over for the
 // client, or, with a failure, that it must be retried.
 func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	if !e.committed {
@@ -129,9 +114,7 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		if cause := s.Leg.Commit(); cause != nil && !e.atEnd {
 			return s.Leg.JudgeCallOff(cause), true
 		}
-		e.classified = 0 // from now on, no whole event stays in Buf
 		s.Commit()
-		s.Leg.Heard()
 		a.Times.Pass(stage.First)
 		s.Leg.Span.First()
 		a.sendHeader(s.Resp, -1)
@@ -141,10 +124,18 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		e.searched = e.N
 		return nil, false
 	}
-	if good, class, cause := e.scan(a.Kind, end, s.GivesUp); cause != nil {
+	if s.GivesUp != "" {
+		if at := e.findGiveUp(end, s.GivesUp); at >= 0 {
+			if a.write(s.rewriteEvents(e.Buf[:at])) {
+				a.breakOff(true, errGaveUp)
+			}
+			return nil, true
+		}
+	}
+	if failed := e.scan(a.Kind, end); failed > 0 {
 		// The client gets the engine's own error event, but not its clean end.
-		if good == 0 || a.write(s.rewriteEvents(e.Buf[:good])) {
-			a.breakOff(true, class, cause)
+		if a.write(s.rewriteEvents(e.Buf[:failed])) {
+			a.breakOff(true, errEngineEvent)
 		}
 		return nil, true
 	}
@@ -155,10 +146,6 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		a.Outcome = OutcomeOK
 	}
 	batch := s.rewriteEvents(e.Buf[:end])
-	a.noteEvents(batch)
-	if e.done {
-		a.StopKeepAlive() // nothing follows the closing event
-	}
 	if e.done && e.atEnd {
 		a.writeUnflushed(batch) // the server flushes it together with the end of the body
 		e.countSent(a.lastWrite)
@@ -192,54 +179,45 @@ func (e *events) end(a *Answer) {
 	if e.laterEvents > 0 {
 		a.Gap = e.span / time.Duration(e.laterEvents)
 	}
-	if a.Tokens.Output == 0 && a.Kind != openai.Other {
-		a.Tokens.Output = max(0, e.passed-e.preamble)
-	}
 	e.gaps.Flush()
 	e.Release()
 }
 
-// scan reads the events that end before end. If one of them breaks the answer off, it returns the class and
-// the cause of that, and how many bytes the client may still have: those before the event, and an
-// engine's error event itself. givesUp is Source.GivesUp.
-func (e *events) scan(kind openai.Kind, end int, givesUp string) (good int, class leg.Class, cause error) {
+// scan looks at the events that end before end. It gives the end of the first that is an
+// error, 0 if there is none.
+func (e *events) scan(kind openai.Kind, end int) (failed int) {
 	for rest := e.Buf[:end]; ; {
 		event, tail, ok := sse.NextEvent(rest)
 		if !ok {
-			return 0, "", nil
+			return 0
 		}
-		if givesUp != "" && sse.StopsBy(event, givesUp) {
-			return end - len(rest), leg.GaveUp, errGaveUp
-		}
-		sign := sse.SignOf(kind, event)
-		if kind == openai.Generate {
-			sign = e.signOfGenerate(sign, event)
-		}
-		switch sign {
+		switch sse.SignOf(kind, event) {
 		case sse.SignError:
-			return end - len(tail), leg.ErrorEvent, errEngineEvent
-		case sse.SignAborted:
-			return end - len(rest), leg.Aborted, errAborted
+			return end - len(tail)
 		case sse.SignFailedEnd:
 			e.done, e.failed = true, true
 		case sse.SignEnd:
 			e.done = true
 		case sse.SignNone:
 			e.unsent++
-			e.passed++
 		}
 		rest = tail
 	}
 }
 
-// signOfGenerate finds the end of a stream of /inference/v1/generate that no choice has finished: vLLM before
-// 0.32 leaves a finish reason out that comes without tokens, as that of an abort does.
-func (e *events) signOfGenerate(sign sse.Sign, event []byte) sse.Sign {
-	e.finished = e.finished || sse.Finished(event)
-	if sign == sse.SignEnd && !e.done && !e.finished {
-		return sse.SignAborted
+// findGiveUp gives the place of the first event before end by which the engine gives the
+// answer up, -1 if there is none.
+func (e *events) findGiveUp(end int, reason string) int {
+	for rest := e.Buf[:end]; ; {
+		event, tail, ok := sse.NextEvent(rest)
+		switch {
+		case !ok:
+			return -1
+		case sse.StopsBy(event, reason):
+			return end - len(rest)
+		}
+		rest = tail
 	}
-	return sign
 }
 
 // judge classifies the events that are held back, until one commits the answer.
@@ -249,29 +227,17 @@ func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 		if !ok {
 			return nil
 		}
-		if a.keep.interval > 0 && sse.KeepsAlive(a.Kind, event) {
-			a.passKeepAlive(event)
-			e.Cut(e.classified, len(event))
-			continue
-		}
 		e.classified += len(event)
 		switch class, code := sse.Classify(a.Kind, event); class {
 		case sse.EventError:
 			return s.Leg.JudgeEvent(code, sse.ErrorOf(a.Kind, event))
-		case sse.EventDone:
-			if a.Kind != openai.Other {
-				return s.Leg.JudgeFinish(leg.Aborted) // nothing was generated: vLLM leaves the chunk of an abort out
-			}
-			e.committed = true
-			return nil
-		case sse.EventContent:
+		case sse.EventContent, sse.EventDone:
 			if f := s.judgeEnd(a.Kind, event); f != nil {
 				return f
 			}
 			e.committed = true
 			return nil
 		case sse.EventPreamble:
-			e.preamble++
 		}
 	}
 }
@@ -286,7 +252,7 @@ func (a *Answer) streamEnded(e *events, f *leg.Failure) *leg.Failure {
 		a.ClientGone()
 		return nil
 	}
-	a.breakOff(true, f.Class, f.Err)
+	a.breakOff(true, f.Err)
 	return nil
 }
 

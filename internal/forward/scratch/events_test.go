@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// read represents one read of a stream: k bytes of value v.
+// read stands for one read of a stream: k bytes of value v.
 func (e *Events) read(t *testing.T, v byte, k int) {
 	t.Helper()
-	if e.MakeSpace(0) != nil {
+	if !e.MakeSpace() {
 		t.Fatal("no room")
 	}
 	if k > len(e.Buf)-e.N {
@@ -71,7 +71,7 @@ func TestEventBufferGrowsToTheLimit(t *testing.T) {
 	var e Events
 	defer func() { e.Release() }()
 	total := 0
-	for e.MakeSpace(0) == nil {
+	for e.MakeSpace() {
 		for i := e.N; i < len(e.Buf); i++ {
 			e.Buf[i] = byte(i)
 		}

@@ -1,13 +1,18 @@
 package jsonscan
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/pdmesh/pdmesh/internal/openai/strscan"
+)
 
 // MaxDepth bounds nesting; vLLM's own parser gives up near 1000 levels.
 const MaxDepth = 512
 
-// Error is the error of every text that is not JSON.
+// Error is every error of the scanner, in the words of Python's parser, which
+// vLLM passes on.
 type Error struct {
-	At   int // position in bytes
+	At   int // in bytes
 	What string
 }
 
@@ -15,18 +20,18 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("invalid JSON: %s at byte %d", e.What, e.At)
 }
 
-// What can be wrong with a text.
+// The words of Python's parser.
 const (
-	wantValue     = "expected a value"
-	wantName      = "expected a name in double quotes"
-	wantColon     = "expected a colon"
-	wantComma     = "expected a comma"
-	ExtraData     = "extra data"
-	openString    = "unterminated string"
-	badControl    = "control character in a string"
-	badEscape     = "invalid escape"
-	badHexEscape  = `invalid \u escape`
-	NestedTooDeep = "nested too deeply" // Python accepts more levels
+	wantValue     = "Expecting value"
+	wantName      = "Expecting property name enclosed in double quotes"
+	wantColon     = "Expecting ':' delimiter"
+	wantComma     = "Expecting ',' delimiter"
+	ExtraData     = "Extra data"
+	openString    = "Unterminated string starting at"
+	badControl    = "Invalid control character at"
+	badEscape     = `Invalid \escape`
+	badHexEscape  = `Invalid \uXXXX escape`
+	NestedTooDeep = "nested too deeply" // ours: Python takes more levels
 )
 
 func ErrorAt(pos int, what string) error { return &Error{pos, what} }
@@ -38,7 +43,7 @@ type Scanner struct {
 	// Text[High:HighEnd] has all bytes above 0x7f that str has met. They are UTF-8
 	// if this is, since it is cut at quotes.
 	High, HighEnd int
-	// Several reports whether the array whose end was met last has more than one
+	// Several tells that the array whose end was met last has more than one
 	// element, unless the first is a number.
 	Several bool
 }
@@ -130,10 +135,10 @@ func Digits(b []byte, i int) int {
 
 // str checks the string whose opening quote is at i.
 func (s *Scanner) str(i int) (int, error) {
-	if n := shortText(s.Text[i+1:]); n >= 0 {
+	if n := strscan.Short(s.Text[i+1:]); n >= 0 {
 		return i + n + 2, nil
 	}
-	n, ascii := text(s.Text[i+1:])
+	n, ascii := strscan.Text(s.Text[i+1:])
 	end := i + 1 + n
 	if ascii && end < len(s.Text) && s.Text[end] == '"' {
 		return end + 1, nil

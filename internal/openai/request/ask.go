@@ -2,7 +2,8 @@ package request
 
 import (
 	"bytes"
-	"unicode/utf8"
+
+	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
 
 // maxAsked bounds the invalid bodies that an engine is asked about.
@@ -10,7 +11,7 @@ const maxAsked = 64 << 10
 
 // steering are the bytes that a body must not hold that an engine is asked about: the
 // names of the fields that are taken out of clients' requests, of the objects in which
-// they hide, and of what is in them. What has no name of its own there begins with
+// they hide, and of what stands in them. What has no name of its own there begins with
 // one of these.
 func steering() [][]byte {
 	return [][]byte{
@@ -21,14 +22,14 @@ func steering() [][]byte {
 	}
 }
 
-// MayAsk reports whether an engine may be asked what is wrong with a body that is invalid
+// MayAsk tells whether an engine may be asked what is wrong with a body that is invalid
 // here. The body would be sent as it is, and Python takes more for JSON than this
 // package: NaN, UTF-16, UTF-32. What an engine may read in it must therefore be plain
 // from its bytes: it is UTF-8, where no name can be spelt in another way than by its
 // bytes or by \u, and none of those occurs in it. Whether they are part of a name or of
 // a text cannot be told in a body that cannot be read.
 func MayAsk(body []byte) bool {
-	if len(body) > maxAsked || bytes.IndexByte(body, 0) >= 0 || !utf8.Valid(body) || bytes.Contains(body, []byte(`\u`)) {
+	if len(body) > maxAsked || bytes.IndexByte(body, 0) >= 0 || !utf8scan.Valid(body) || bytes.Contains(body, []byte(`\u`)) {
 		return false
 	}
 	for _, name := range steering() {

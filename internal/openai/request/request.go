@@ -3,6 +3,7 @@ package request
 import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 )
 
 // Request is a completion request, parsed once.
@@ -11,7 +12,7 @@ type Request struct {
 
 	Model  string // "" if absent or null
 	Stream bool
-	// IncludeUsage reports whether the client asked for the closing usage chunk.
+	// IncludeUsage tells that the client asked for the closing usage chunk.
 	IncludeUsage bool
 	// MaxTokens is the effective limit, 0 if the client named none.
 	MaxTokens int64
@@ -51,12 +52,12 @@ func ParseOther(body []byte) (*Request, error) {
 		r.Model = string(jsonscan.Unquote(raw))
 	}
 	if raw := r.Raw(FieldStream); raw != nil {
-		r.Stream, _ = jsonscan.LaxBool(raw) // the engine judges it
+		r.Stream, _ = pydantic.Bool(raw) // the engine judges it
 	}
 	return r, nil
 }
 
-// Prompt returns what the model is asked, as sent: the prompt, or the messages; nil if
+// Prompt gives what the model is asked, as sent: the prompt, or the messages; nil if
 // there is neither.
 func (r *Request) Prompt() []byte {
 	switch r.Kind {

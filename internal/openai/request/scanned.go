@@ -2,10 +2,11 @@ package request
 
 import (
 	"errors"
-	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
+	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
 
 // maxTopLevel bounds the fields of a request, so that a hostile body cannot
@@ -14,14 +15,14 @@ const maxTopLevel = 4096
 
 // maxContainers bounds the objects in which control fields are looked for: each
 // of them is read once more. A request with more is refused, since whatever
-// is in an object that nobody looked into would reach the engine.
+// stands in an object that nobody looked into would reach the engine.
 const maxContainers = 64
 
 // occurrence is one place in the body where a field of interest stands.
 type occurrence struct {
 	field    Field
-	object   uint16 // which object it is in; 0 is the request itself
-	index    int    // how many members precede it in that object
+	object   uint16 // which object it stands in; 0 is the request itself
+	index    int    // how many members stand before it in that object
 	key, end int    // from the key's quote to the end of the value
 	val      int
 	prevEnd  int // end of the member before, -1 for the first
@@ -61,7 +62,7 @@ func (r *Scanned) scan() error {
 	s := jsonscan.Scanner{Text: r.Body}
 	r.body.open = s.Space(0)
 	if len(r.Body) == 0 {
-		return openai.BadRequest("", "the request body is empty")
+		return pydantic.Invalid("", "None", pydantic.ErrMissing)
 	}
 	if r.body.open >= len(r.Body) || r.Body[r.body.open] != '{' {
 		return r.noObject(&s)
@@ -74,13 +75,13 @@ func (r *Scanned) scan() error {
 	if end = s.Space(end); end != len(r.Body) {
 		return badJSON(r.Body, jsonscan.ErrorAt(end, jsonscan.ExtraData))
 	}
-	if !utf8.Valid(r.Body[s.High:s.HighEnd]) {
+	if !utf8scan.Valid(r.Body[s.High:s.HighEnd]) {
 		return badJSON(r.Body, errNotUTF8)
 	}
 	return nil
 }
 
-// noObject returns the error of a body that does not begin with an object.
+// noObject is the error of a body that does not begin an object.
 func (r *Scanned) noObject(s *jsonscan.Scanner) error {
 	end, err := s.Value(r.body.open, 0)
 	if err != nil {
@@ -90,12 +91,12 @@ func (r *Scanned) noObject(s *jsonscan.Scanner) error {
 	switch end = s.Space(end); {
 	case end != len(r.Body):
 		return badJSON(r.Body, jsonscan.ErrorAt(end, jsonscan.ExtraData))
-	case !utf8.Valid(r.Body):
+	case !utf8scan.Valid(r.Body):
 		return badJSON(r.Body, errNotUTF8)
 	case jsonscan.IsNull(raw):
-		return openai.BadRequest("", "the request body is empty")
+		return pydantic.Invalid("", "None", pydantic.ErrMissing) // as if there were no body
 	}
-	return openai.BadRequest("", "the request body must be a JSON object")
+	return pydantic.Invalid("", pydantic.Shown(raw), pydantic.ErrNoObject)
 }
 
 // scanObject notes the fields of interest of one object: of the request all of
@@ -153,7 +154,7 @@ func (r *Scanned) scanObject(s *jsonscan.Scanner, at int, object uint16, depth i
 	return end, err
 }
 
-// counts reports whether a field is read, and edited, where it is in an object.
+// counts tells whether a field is read, and edited, where it stands in an object.
 func (r *Scanned) counts(f Field, object uint16) bool { return object == r.home(f) }
 
 // home is the object in which a field stands.
@@ -178,7 +179,7 @@ func (r *Scanned) beginSampling(open int) {
 	}
 }
 
-// Raw returns the value of a top-level field as sent, nil if absent. Of
+// Raw gives the value of a top-level field as sent, nil if absent. Of
 // duplicate keys the last counts, as in vLLM.
 func (r *Scanned) Raw(f Field) []byte {
 	if r.last[f] == 0 {

@@ -3,9 +3,10 @@ package request
 import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 )
 
-// MayBeStored reports whether the answer may be asked for later by an id that the client
+// MayBeStored tells whether the answer may be asked for later by an id that the client
 // did not choose.
 func (r *Request) MayBeStored() bool {
 	if r.Kind != openai.Responses || r.Raw(FieldRequestID) != nil {
@@ -15,7 +16,7 @@ func (r *Request) MayBeStored() bool {
 	if store == nil || jsonscan.IsNull(store) {
 		return true
 	}
-	on, _ := jsonscan.LaxBool(store) // was read before
+	on, _ := pydantic.Bool(store) // was read before
 	return on
 }
 

@@ -1,13 +1,17 @@
 package request
 
 import (
+	"fmt"
+	"strconv"
+
 	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 )
 
-// validate reads the fields that the proxy needs from the scanned body, and returns an
-// error for values that vLLM refuses, so that no prefill is spent on them.
+// validate takes out of the scanned body what the proxy must know and refuses what
+// vLLM would refuse, so that no prefill is spent on it.
 func validate(r *Request) error {
 	switch r.Kind {
 	case openai.Responses:
@@ -37,17 +41,18 @@ func validate(r *Request) error {
 		return err // which no engine sees
 	}
 	if r.Kind == openai.Chat && r.Raw(FieldMessages) == nil {
-		return r.missing(FieldMessages)
+		// An engine would tell how many fields there are, those that we add among them.
+		return pydantic.Invalid("messages", pydantic.Shown(r.Body[r.body.open:]), pydantic.ErrMissing)
 	}
 	readToolChoice(r)
 	return readBypass(r)
 }
 
-// readCommon reads the fields of all kinds of requests.
+// readCommon reads what requests of all kinds have.
 func readCommon(r *Request) error {
 	if raw := r.Raw(FieldModel); raw != nil && !jsonscan.IsNull(raw) {
 		if raw[0] != '"' {
-			return r.wrong(FieldModel, errString)
+			return r.wrong(FieldModel, pydantic.ErrStringType)
 		}
 		r.Model = string(jsonscan.Unquote(raw))
 	}
@@ -61,19 +66,19 @@ func readStreamOptions(r *Request) error {
 	if raw == nil || jsonscan.IsNull(raw) {
 		return nil
 	}
-	if jsonscan.Truthy(raw) && !jsonscan.Truthy(r.Raw(FieldStream)) {
-		return invalid("stream_options", "requires stream=true")
+	if pydantic.Truthy(raw) && !pydantic.Truthy(r.Raw(FieldStream)) {
+		return pydantic.BadRequest("stream_options", "", "Stream options can only be defined when `stream=True`.")
 	}
 	if raw[0] != '{' {
-		return r.wrong(FieldStreamOptions, errObject)
+		return r.wrong(FieldStreamOptions, pydantic.ErrNoObject)
 	}
 	s := jsonscan.Scanner{Text: raw}
 	var bad error
 	_, _ = s.Members(0, 0, func(m jsonscan.Member) error { // scanned before: cannot fail
 		if string(jsonscan.Unquote(raw[m.Key:m.KeyEnd])) == "include_usage" {
-			v, err := jsonscan.LaxBool(raw[m.Value:m.End])
-			if r.IncludeUsage, bad = v && r.Stream, nil; err != nil {
-				bad = invalid("stream_options.include_usage", err.Error())
+			v, why := pydantic.Bool(raw[m.Value:m.End])
+			if r.IncludeUsage, bad = v && r.Stream, nil; why != nil {
+				bad = pydantic.Invalid("stream_options.include_usage", pydantic.Shown(raw[m.Value:m.End]), why)
 			}
 		}
 		return nil
@@ -96,15 +101,22 @@ func readLimits(r *Request) error {
 			maxTokens, hasMax = v, true
 		}
 	}
-	minTokens, _, err := r.integer(FieldMinTokens)
+	minTokens, hasMin, err := r.integer(FieldMinTokens)
 	if err != nil {
 		return err
 	}
 	if hasMax && maxTokens == 0 && echoOnly(r) {
-		return nil // the request is not split, so the engine checks the rest
+		return nil // and the request is not split, so the engine judges the rest
 	}
-	if err := checkLimits(maxTokens, hasMax, minTokens); err != nil {
-		return err
+	if hasMax && maxTokens < 1 {
+		return pydantic.BadRequest("max_tokens", strconv.FormatInt(maxTokens, 10), fmt.Sprintf("max_tokens must be at least 1, got %d.", maxTokens))
+	}
+	if hasMin && minTokens < 0 {
+		return pydantic.BadRequest("", "", fmt.Sprintf("min_tokens must be greater than or equal to 0, got %d.", minTokens))
+	}
+	if hasMin && hasMax && minTokens > maxTokens {
+		return pydantic.BadRequest("", "", fmt.Sprintf(
+			"min_tokens must be less than or equal to max_tokens=%d, got %d.", maxTokens, minTokens))
 	}
 	if hasMax {
 		r.MaxTokens = maxTokens
@@ -112,19 +124,19 @@ func readLimits(r *Request) error {
 	return nil
 }
 
-// echoOnly reports whether the client may request no token at all: for /v1/completions
-// with echo, vLLM then returns the prompt with its logprobs.
+// echoOnly tells whether the client may ask for no token at all: of
+// /v1/completions with echo vLLM then answers the prompt, with its logprobs.
 func echoOnly(r *Request) bool {
-	echo, err := r.boolean(FieldEcho) // readBypass reports a wrong type
+	echo, err := r.boolean(FieldEcho) // a wrong type is told of by readBypass
 	return err == nil && echo && r.Kind == openai.Completion
 }
 
 func readStop(r *Request) error {
 	if raw := r.Raw(FieldStop); raw != nil && !jsonscan.IsNull(raw) && raw[0] != '"' && raw[0] != '[' {
-		return r.wrong(FieldStop, errStop)
+		return r.wrong(FieldStop, pydantic.ErrStringType, pydantic.ErrListType)
 	}
 	if raw := r.Raw(FieldStopTokenIDs); raw != nil && !jsonscan.IsNull(raw) && raw[0] != '[' {
-		return r.wrong(FieldStopTokenIDs, errList)
+		return r.wrong(FieldStopTokenIDs, pydantic.ErrListType)
 	}
 	return nil
 }
@@ -170,7 +182,7 @@ func readBypass(r *Request) error {
 	return nil
 }
 
-// severalPrompts reports whether "prompt" is a list of more than one prompt. A
+// severalPrompts tells whether "prompt" is a list of more than one prompt. A
 // list of token ids is one prompt.
 func severalPrompts(r *Request) bool {
 	raw := r.Raw(FieldPrompt)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 )
 
 // EventEnd finds the end of the last whole server-sent event in b: the
@@ -48,7 +49,7 @@ func NextEvent(b []byte) (event, rest []byte, ok bool) {
 	return nil, b, false
 }
 
-// EventData returns the payload of an event of one data line, nil if it has
+// EventData gives the payload of an event of one data line, nil if it has
 // none (a comment) or several.
 func EventData(event []byte) []byte {
 	var data []byte
@@ -155,7 +156,7 @@ func errorCode(obj []byte) int {
 	s := jsonscan.Scanner{Text: obj}
 	_, _ = s.Members(0, 0, func(m jsonscan.Member) error {
 		if string(jsonscan.Unquote(obj[m.Key:m.KeyEnd])) == "code" {
-			code, _, _ = jsonscan.LaxInt(obj[m.Value:m.End])
+			code, _, _ = pydantic.Int(obj[m.Value:m.End])
 		}
 		return nil
 	})
@@ -165,7 +166,7 @@ func errorCode(obj []byte) int {
 	return int(code)
 }
 
-// hasContent reports whether any choice says something.
+// hasContent tells whether any choice says something.
 func hasContent(choices []byte) bool {
 	found := false
 	jsonscan.EachObject(choices, func(choice []byte) {

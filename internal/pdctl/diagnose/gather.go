@@ -47,14 +47,14 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 		return nil, cli.Wrong(err)
 	}
 	if source != nil {
-		p.Certificates = append(p.Certificates, doctor.Certificate{Status: source.Status(), File: s.Etcd.TLS.Files.Cert})
+		p.Certificates = append(p.Certificates, source.Status())
 	}
 	if !s.Engines.Files.None() {
 		engines, err := certs.Open(certs.Options{Use: certs.UseEngines, Files: s.Engines.Files})
 		if err != nil {
 			return nil, cli.Wrongf("certificates for engines: %w", err)
 		}
-		p.Certificates = append(p.Certificates, doctor.Certificate{Status: engines.Status(), File: s.Engines.Files.Cert})
+		p.Certificates = append(p.Certificates, engines.Status())
 	}
 	if o.agents {
 		p.Agents.Here = localAgents(ctx, s)
@@ -69,7 +69,7 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 		err = s.Hint(err)
 	}
 	if err != nil {
-		p.Etcd.Refused = &doctor.Refused{Auth: session.RefusedUser(err), Text: session.WithoutHint(err)}
+		p.Etcd.Refused = &doctor.Refused{Auth: session.RefusedUser(err), Text: err.Error()}
 		return p, err
 	}
 	p.Etcd.Revision = p.Members.Snapshot.Revision
@@ -197,7 +197,7 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 	}
 }
 
-// pause waits, and reports whether ctx goes on.
+// pause waits, and tells whether ctx goes on.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -209,12 +209,12 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// sameDigest reports whether a proxy has written no other digest in between.
+// sameDigest tells whether a proxy has written no other digest in between.
 func sameDigest(a, b *lease.ProxyLoad) bool {
 	return a != nil && b != nil && a.At != nil && b.At != nil && a.At.Equal(*b.At)
 }
 
-// isStale reports whether a digest should have been renewed by now.
+// isStale tells whether a digest should have been renewed by now.
 func isStale(l *lease.ProxyLoad) bool {
 	return l.Ignored == "" && len(l.Load) > 0 && time.Since(*l.At) > staleAfter
 }

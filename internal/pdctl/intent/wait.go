@@ -16,7 +16,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 	"github.com/pdmesh/pdmesh/internal/proof"
-	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 const waitHelp = `wait returns when every running proxy has applied a revision. From then on all of them
@@ -56,7 +55,7 @@ func Wait(s *session.Session) *cobra.Command {
 		},
 	}
 	cmd.Flags().Int64Var(&revision, "revision", 0, "revision that every proxy must have applied")
-	settings.DurationVar(cmd.Flags(), &limit, "timeout", waitLimit, "how long to wait")
+	cmd.Flags().DurationVar(&limit, "timeout", waitLimit, "how long to wait")
 	return cmd
 }
 
@@ -195,7 +194,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 	}
 }
 
-// drainEnded is an error if a drain that is waited for is no longer active.
+// drainEnded is an error if a drain that is waited for is no longer in force.
 func drainEnded(t store.Reports, keys []instance.Key) error {
 	for _, k := range keys {
 		if t.Intents[k].Intent == "" {

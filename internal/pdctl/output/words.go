@@ -10,6 +10,20 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
+// Effective is the one word for the present state of an entry: what an operator or a proxy
+// says of it comes before what its record says.
+func Effective(in *instance.Instance) string {
+	switch {
+	case in.View == instance.Pending, in.View == instance.Rejected:
+		return string(in.View)
+	case in.Intent != "":
+		return string(in.Intent)
+	case in.View == instance.Unverified:
+		return string(in.View)
+	}
+	return string(in.Record.State)
+}
+
 // Kind is leased, static or pending.
 func Kind(in *instance.Instance) string {
 	switch {
@@ -42,7 +56,7 @@ func ByteSize(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", v, "KMGT"[unit-1])
 }
 
-// Weight is the weight that is active.
+// Weight is the weight that is in force.
 func Weight(w *int) string {
 	if w == nil {
 		return "100"

@@ -28,7 +28,7 @@ func (x *Engines) settings() settings.Table {
 	)
 }
 
-// Register adds the flags to a command that queries engines.
+// Register gives a command that asks engines the flags.
 func (x *Engines) Register(fs *pflag.FlagSet) { x.settings().Register(fs) }
 
 // Client asks engines so.

@@ -3,7 +3,6 @@ package policy
 import (
 	"sync"
 
-	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvindex"
 	"github.com/pdmesh/pdmesh/internal/prefix"
 )
@@ -13,7 +12,7 @@ import (
 type Caches interface {
 	// BlockSize is how many tokens a block of the target has, 0 while that is not known.
 	BlockSize(t kvindex.Target) int
-	// Complete reports whether what Longest does not find in a target is not there.
+	// Complete tells that what Longest does not find in a target is not there.
 	Complete(t kvindex.Target) bool
 	// Longest finds for each target how many of a prompt's first blocks it holds, or
 	// kvindex.Unknown.
@@ -26,21 +25,23 @@ type Caches interface {
 func newKVAware(o Options) Policy {
 	p := newPrefixCache(&o)
 	if o.Caches != nil {
-		p.exact = &exact{caches: o.Caches, memory: p.memory, names: prefix.NewNames(p.memory)}
+		p.exact = &exact{caches: o.Caches, names: prefix.NewNames(namesOfAModel)}
 	}
 	return p
 }
+
+// namesOfAModel bounds the names of blocks that are remembered for one model, to 32 MiB:
+// 64 million tokens in blocks of 16.
+const namesOfAModel = 1 << 22
 
 // exact knows what engines hold of prompts whose tokens are known. The lock of its policy
 // guards it.
 type exact struct {
 	caches Caches
-	memory *indexmem.Budget
 	names  *prefix.Names
-	// trusted reports whether blocks were found under our names. Until then nothing is
+	// trusted tells that blocks were found under our names. Until then nothing is
 	// believed: engines may name more than the tokens, such as an adapter.
 	trusted bool
-	closed  bool // nothing is learned any more
 
 	asked   int        // whose block size was asked for last, while nobody tells any
 	list    *Candidate // the first of the list that all is of
@@ -123,12 +124,11 @@ func (e *exact) fit() {
 		}
 	}
 	if size > 0 {
-		e.size = size
-		e.names.Clear()
+		e.size, e.names = size, prefix.NewNames(namesOfAModel)
 	}
 }
 
-// correct returns how many tokens the i-th candidate holds, of whom so many are expected.
+// correct gives how many tokens the i-th candidate holds, of whom so many are expected.
 // What lies behind the blocks that are known can only be expected.
 func (e *exact) correct(i, expected int) int {
 	if e.known == 0 {
@@ -155,16 +155,15 @@ type Lesson struct {
 	tokens int // in a block
 }
 
-// Wanted reports whether the tokens are wanted.
+// Wanted tells that the tokens are wanted.
 func (l *Lesson) Wanted() bool { return l.exact != nil }
 
 // Learn takes the tokens in.
 func (l *Lesson) Learn(tokens []uint32) {
 	names := kvindex.Chain(nil, tokens, l.tokens, "", "")
-	defer l.exact.memory.Enforce()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.tokens == l.exact.size && !l.exact.closed {
+	if l.tokens == l.exact.size {
 		l.exact.names.Learn(l.chain, names, l.tokens, len(tokens))
 	}
 }

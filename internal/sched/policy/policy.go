@@ -8,7 +8,6 @@ package policy
 import (
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/prefix"
 )
@@ -18,7 +17,7 @@ import (
 // policy may keep state. It must be safe for concurrent use, must not block, and
 // takes its chances from Options.Rand.
 type Policy interface {
-	// Choose returns the place of the chosen candidate, from 0 up to c.Len(), which is
+	// Choose gives the place of the chosen candidate, from 0 up to c.Len(), which is
 	// at least 1. -1 means that nothing in the request says which one: then the
 	// default policy chooses. cached is how many tokens of the prompt the cache of the
 	// chosen one should hold, 0 where the policy does not know. A choice that is
@@ -28,7 +27,7 @@ type Policy interface {
 
 // Options are what policies are made with.
 type Options struct {
-	// Rand returns numbers from 0 up to 1.
+	// Rand gives numbers from 0 up to 1.
 	Rand func() float64
 	// Start is the turn that a policy which takes turns begins with.
 	Start uint64
@@ -39,33 +38,26 @@ type Options struct {
 	CacheWeight float64
 	// Caches is what engines say of their KV caches; nil: nothing.
 	Caches Caches
-	// Memory is set by a policy that remembers prompts; nil if it is not needed.
+	// Memory is where a policy that remembers prompts says how much that is; nil: nobody
+	// asks.
 	Memory *Memory
-	// Budget bounds the memory of policies that remember prompts; nil: one of the policy
-	// alone, with the default limit.
-	Budget *indexmem.Budget
 	// Placements are where policies find what other proxies have sent where, and leave what they
 	// have; nil: nobody tells.
 	Placements *prefix.Placements
 }
 
-// Memory is what a policy remembers of prompts. Its functions are safe for concurrent use.
-// They are nil if the policy remembers nothing.
+// Memory tells how much a policy remembers. Its functions are safe for concurrent use, and
+// nil of a policy that remembers nothing.
 type Memory struct {
-	// All returns what it remembers altogether, also of candidates that have just left.
+	// All is what it remembers altogether, of candidates that have just left, too.
 	All func() Remembered
-	// Of returns what it remembers of one candidate, by its Hash.
+	// Of is what it remembers of one, by its Hash.
 	Of func(hash uint64) Remembered
-	// Close forgets everything, for good: its list is not used any more.
-	Close func()
 }
 
-// Remembered is what a policy knows of prompts that were computed.
-type Remembered struct {
-	Entries int // parts of prompts
-	Text    int // their bytes
-	Memory  int // bytes of memory that they take; 0 for a single candidate, since candidates share it
-}
+// Remembered is what is known of prompts that were computed: in how many parts, and how
+// many bytes of text they are.
+type Remembered struct{ Entries, Text int }
 
 func (o *Options) now() time.Time {
 	if o.Now == nil {
@@ -86,7 +78,7 @@ type Request struct {
 	// Prompt is the prompt or the messages as the client sent them. It must not be
 	// kept: it is memory of the request.
 	Prompt []byte
-	// Head is what precedes the prompt in what the model reads, as the client sent
+	// Head is what stands before the prompt in what the model reads, as the client sent
 	// it: tools, instructions, the salt of the cache. It must not be kept either.
 	Head   [][]byte
 	Tokens int // of the head and the prompt, by an estimate
@@ -116,7 +108,7 @@ type Candidate struct {
 	Hash uint64
 }
 
-// NewCandidate returns the candidate of a rank of an instance whose weight is above 0.
+// NewCandidate gives the candidate of a rank of an instance whose weight is above 0.
 func NewCandidate(in *instance.Instance, rank int, load *Load) Candidate {
 	return Candidate{Instance: in, Rank: rank, Weight: float64(in.Weight()), Load: load, Hash: mix(hashText(in.Address) + uint64(rank))}
 }

@@ -31,7 +31,7 @@ func NewNamedEvents(j *Reply) *NamedEvents {
 	return &NamedEvents{j: j, form: messagesForm{}}
 }
 
-// Take returns the events that were not taken yet. They are good until the next call.
+// Take gives the events that were not taken yet. They are good until the next call.
 func (n *NamedEvents) Take() []byte {
 	b := n.buf
 	n.buf = n.buf[:0]
@@ -43,9 +43,6 @@ func (n *NamedEvents) Accept() { n.form.accepted(n) }
 
 // Begin is when the prompt is computed.
 func (n *NamedEvents) Begin() { n.form.began(n) }
-
-// Abort notes that a lane ends before its first token.
-func (n *NamedEvents) Abort(ln *Lane) { n.ln = ln }
 
 // End is behind the last token.
 func (n *NamedEvents) End() {

@@ -13,7 +13,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
-	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 // LMCache is LMCache's PD backend: a prefill writes its chunks into the buffer of a decode, see
@@ -21,7 +20,7 @@ import (
 type LMCache struct {
 	base
 	receiver *handover.Receiver // nil of a prefill
-	pushers  []*zmqpeer.Sender  // of a prefill, one for each rank
+	pushers  []*zmq.Sender      // of a prefill, one for each rank
 }
 
 // Start brings up the buffer, and what notifies.
@@ -35,7 +34,7 @@ func (c *LMCache) Start(ctx context.Context) (err error) {
 		return nil
 	}
 	for range c.Ranks {
-		p, err := zmqpeer.NewSender(zmq.Push, "tcp://"+c.NotifyAddr)
+		p, err := zmq.NewSender(zmq.Push, "tcp://"+c.NotifyAddr)
 		if err != nil {
 			return err
 		}

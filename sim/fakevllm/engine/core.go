@@ -26,7 +26,7 @@ type Config struct {
 	ChunkTokens           int
 
 	Count *counters.Counters
-	// EndLeases releases the blocks of hand-overs whose time is over.
+	// EndLeases gives back the blocks of hand-overs whose time is over.
 	EndLeases func()
 }
 
@@ -42,7 +42,6 @@ type Core struct {
 	cache    *kvcache.Cache // nil for one without limits
 	turns    turns
 	prefill  atomic.Int64 // 1 while a prompt is computed
-	hold     hold
 }
 
 // New makes an idle one.
@@ -94,7 +93,7 @@ func (c *Core) Metrics(handovers int64) *metrics.Core {
 	}
 }
 
-// queues reports whether requests of this core wait for their turn.
+// queues tells that requests of this core wait for their turn.
 func (c *Core) queues() bool { return c.cache != nil || c.PrefillRate > 0 }
 
 // drag is what a decode step takes beyond the time between tokens: the other

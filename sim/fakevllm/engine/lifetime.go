@@ -12,13 +12,13 @@ type Lifetime struct {
 	timer  *time.Timer
 }
 
-// Break reports whether a write to the client has failed.
+// Break tells that a write to the client has failed.
 func (l *Lifetime) Break() { l.broken = true }
 
-// Broken reports whether one has.
+// Broken tells whether one has.
 func (l *Lifetime) Broken() bool { return l.broken }
 
-// Alive reports whether it goes on.
+// Alive tells whether it goes on.
 func (l *Lifetime) Alive() bool {
 	select {
 	case <-l.Client:
@@ -30,7 +30,7 @@ func (l *Lifetime) Alive() bool {
 	}
 }
 
-// Dead reports whether the engine has died.
+// Dead tells that the engine has died.
 func (l *Lifetime) Dead() bool {
 	select {
 	case <-l.Engine:

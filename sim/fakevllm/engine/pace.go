@@ -11,11 +11,11 @@ type pace struct {
 }
 
 // Prefill computes what was neither found nor loaded, and waits for the first token; the
-// others are to come itl apart. It reports how many tokens needed no computing.
+// others are to come itl apart. It tells how many tokens needed no computing.
 func (r *Request) Prefill(l Loaded, ttft, itl time.Duration) (cached int, ok bool) {
 	c, began := r.Core, time.Now()
 	cached, ok = r.compute(l)
-	ok = ok && r.Life.Wait(ttft) && r.step()
+	ok = ok && r.Life.Wait(ttft)
 	now := time.Now()
 	if ok {
 		c.Stats.Prefill.Observe(now.Sub(began))
@@ -25,16 +25,16 @@ func (r *Request) Prefill(l Loaded, ttft, itl time.Duration) (cached int, ok boo
 	return cached, ok
 }
 
-// Paced reports whether time passes between tokens.
+// Paced tells that time passes between tokens.
 func (r *Request) Paced() bool { return r.pace.itl > 0 }
 
 // Tick waits for the following token; false means that the client left or the engine died.
 func (r *Request) Tick() bool {
 	p := &r.pace
 	if p.itl <= 0 {
-		return r.Life.Alive() && r.step()
+		return r.Life.Alive()
 	}
-	ok := r.Life.Wait(time.Until(p.next)) && r.step()
+	ok := r.Life.Wait(time.Until(p.next))
 	p.next = p.next.Add(p.itl + r.Core.drag())
 	now := time.Now()
 	r.Core.Stats.ITL.Observe(now.Sub(p.last))

@@ -35,9 +35,6 @@ type Loaded struct {
 // the client left or the engine died. Prompts of one salt find each other's blocks.
 func (r *Request) Queue(prompts [][]int, salt string) bool {
 	c := r.Core
-	if !r.step() {
-		return false
-	}
 	r.prompts = prompts
 	for _, ids := range prompts {
 		r.tokens += len(ids)
@@ -55,9 +52,7 @@ func (r *Request) Queue(prompts [][]int, salt string) bool {
 			return false
 		}
 	}
-	if !r.schedule(salt) || !r.step() {
-		r.endTurn()
-		r.Detach()()
+	if !r.schedule(salt) {
 		if c.slots != nil {
 			<-c.slots
 		}
@@ -97,7 +92,7 @@ func (r *Request) Generated(index, id int) {
 	r.last, r.kept = id, true
 }
 
-// Release releases the slot and the part of the cache that is held, once.
+// Release gives the place and what is held of the cache back, once.
 func (r *Request) Release() {
 	r.endTurn()
 	r.Detach()()

@@ -14,7 +14,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
-	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 // Publisher publishes what is stored in and removed from the cache of one engine core.
@@ -22,7 +21,7 @@ type Publisher struct {
 	conf   Config
 	arrays bool // events are arrays, as up to vLLM 0.23
 	topics bool // replays name the topic, as since 0.26
-	pub    *zmqpeer.Publisher
+	pub    *zmq.Publisher
 	router *zmq.Listener // nil without replay
 	size   int           // tokens of a block
 
@@ -41,11 +40,11 @@ func Start(ctx context.Context, conf *Config, minor, blockSize int) (*Publisher,
 	e := &Publisher{conf: conf.filled(), arrays: minor < 24, topics: minor >= 26, size: blockSize}
 	var err error
 	if binds := strings.Contains(e.conf.Endpoint, "*") || strings.Contains(e.conf.Endpoint, "::") || strings.HasSuffix(e.conf.Endpoint, ":0"); binds {
-		if e.pub, err = zmqpeer.Publish(ctx, e.conf.Endpoint, e.conf.HWM, nil); err == nil {
+		if e.pub, err = zmq.Publish(ctx, e.conf.Endpoint, e.conf.HWM, nil); err == nil {
 			e.conf.Endpoint = withPort(e.conf.Endpoint, e.pub.Addr())
 		}
 	} else {
-		e.pub, err = zmqpeer.PublishTo(e.conf.Endpoint, e.conf.HWM)
+		e.pub, err = zmq.PublishTo(e.conf.Endpoint, e.conf.HWM)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("publish KV events: %w", err)
@@ -79,6 +78,9 @@ func (e *Publisher) Close() {
 		_ = e.router.Close()
 	}
 }
+
+// Subscribers is how many take the events.
+func (e *Publisher) Subscribers() int { return e.pub.Subscribers() }
 
 // Tell publishes a change as a batch of its own.
 func (e *Publisher) Tell(c kvcache.Event) {
@@ -125,7 +127,7 @@ func appendTokenIDs(b []byte, ids []int) []byte {
 	return b
 }
 
-// appendExtraKeys appends nothing for each block, and the salt for the first of a prompt.
+// appendExtraKeys gives each block nothing, and the first of a prompt its salt.
 func appendExtraKeys(b []byte, c kvcache.Event) []byte {
 	b = msgp.AppendArrayHeader(b, uint32(len(c.Hashes))) //nolint:gosec // blocks of one prompt
 	for i := range c.Hashes {
@@ -188,7 +190,7 @@ func (e *Publisher) Replay() {
 	}
 }
 
-// endOfReplay is the number of a message after the last one.
+// endOfReplay stands for the number of a message after the last one.
 const endOfReplay = 1<<64 - 1
 
 // answer sends what is still there from a number on, and the end.
