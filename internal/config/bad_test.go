@@ -102,6 +102,9 @@ func TestBadValues(t *testing.T) {
 		{"prefix relative", "--etcd-prefix pd", []string{"--etcd-prefix:", "/pd"}},
 		{"prefix double slash", "--etcd-prefix /pd//x", []string{"--etcd-prefix:"}},
 		{"duration word", "--idle-timeout soon", []string{"--idle-timeout:", "30s"}},
+		{"keep-alive short", "--sse-keep-alive-interval 50ms", []string{"--sse-keep-alive-interval:", "100ms to 1h"}},
+		{"keep-alive long", "--sse-keep-alive-interval 2h", []string{"--sse-keep-alive-interval:", "100ms to 1h"}},
+		{"keep-alive negative", "--sse-keep-alive-interval -1s", []string{"--sse-keep-alive-interval:", "100ms to 1h"}},
 		{"duration zero", "--idle-timeout 0", []string{"--idle-timeout:", "1ms"}},
 		{"duration negative", "--prefill-timeout=-5s", []string{"--prefill-timeout:", "1ms"}},
 		{"duration huge", "--connect-timeout 1e300", []string{"--connect-timeout:"}},
@@ -139,7 +142,7 @@ func TestGoodValues(t *testing.T) {
 	for _, args := range []string{
 		"--port 0", "--host 0.0.0.0", "--host ::", "--host ::1", "--host localhost", "--host my-host.example",
 		"--admin-listen 0.0.0.0:9000", "--etcd-prefix /pd/", "--etcd-prefix /team/a", "--log-level warning", "--log-format JSON",
-		"--idle-timeout 2.5", "--max-body-bytes 8mb", "--fallback none", "--upstream std", "--connector nixl", "--max-attempts 1",
+		"--idle-timeout 2.5", "--sse-keep-alive-interval 0", "--sse-keep-alive-interval 15", "--max-body-bytes 8mb", "--fallback none", "--upstream std", "--connector nixl", "--max-attempts 1",
 		"--policy random", "--prefill-policy session --decode-policy power_of_two",
 		"--etcd-endpoints http://127.0.0.1:2379/", "--etcd-listen [::1]:2379", "--pprof-listen 127.0.0.1:6060",
 		"--etcd-username u --etcd-password p", "--etcd-listen-cert c --etcd-listen-key k --etcd-ca ca",

@@ -32,12 +32,13 @@ type Requests struct {
 	DecodeFirstByteTimeout time.Duration
 	IdleTimeout            time.Duration // between two chunks of an answer
 	BusyTimeout            time.Duration // in place of the three before, while the engine makes progress
+	SSEKeepAliveInterval   time.Duration // between two signs of life in a stream that is silent; 0 = none
 	NonStreamTimeout       time.Duration // until a non-streamed answer begins
 	MaxAttempts            int           // tries for one request, the first included
 	RetryBudget            int           // percent of the requests of the last 10 s
 	Fallback               string        // FallbackDecode or FallbackNone
 	MaxBodyBytes           int64
-	MaxBodiesMemory        int64         // bytes of all request bodies together; 0 = by the memory limit
+	MaxBodiesMemory        int64         // bytes of all request bodies and large answers together; 0 = by the memory limit
 	MaxConnections         int           // clients connected at once; 0 = by the limit on descriptors
 	ShutdownDelay          time.Duration // between SIGTERM and the end of accepting; 0 = none
 	ShutdownTimeout        time.Duration // for running requests after that
@@ -52,12 +53,13 @@ func (r *Requests) settings() settings.Table {
 		settings.Setting{Name: "decode-first-byte-timeout", Kind: settings.Time, Default: "1m", Usage: "time limit for the first byte of a decode answer", Into: &r.DecodeFirstByteTimeout},
 		settings.Setting{Name: "idle-timeout", Kind: settings.Time, Default: "2m", Usage: "longest pause between two chunks of an answer", Into: &r.IdleTimeout},
 		settings.Setting{Name: "busy-timeout", Kind: settings.Time, Default: "30m", Usage: "limit that replaces the three before, while the metrics of the engine show that it makes progress; a shorter one has no effect", Into: &r.BusyTimeout},
+		settings.Setting{Name: "sse-keep-alive-interval", Kind: settings.Time, Default: "0", Usage: "send an SSE comment to the client of a stream when nothing has been sent for so long, also before the first token; after it, errors are events instead of a status; 0 means off, otherwise 100ms to 1h", Into: &r.SSEKeepAliveInterval},
 		settings.Setting{Name: "non-stream-timeout", Kind: settings.Time, Default: "1h", Usage: "time limit for the first byte of an answer that is not streamed; engines send it when it is complete", Into: &r.NonStreamTimeout},
 		settings.Setting{Name: "max-attempts", Kind: settings.Number, Default: "4", Usage: "attempts for one request, including the first, on different instances", Into: &r.MaxAttempts},
 		settings.Setting{Name: "retry-budget", Kind: settings.Number, Default: "20", Usage: "limit for retries, in percent of the requests of the last 10s, plus a burst of 64", Into: &r.RetryBudget},
 		settings.Setting{Name: "fallback", Kind: settings.Text, Default: FallbackDecode, Usage: "without a usable prefill instance: decode (decode instances serve alone) or none (503)", Into: &r.Fallback},
 		settings.Setting{Name: "max-body-bytes", Kind: settings.Bytes, Default: "32MiB", Usage: "largest request body; larger ones get 413", Into: &r.MaxBodyBytes},
-		settings.Setting{Name: "max-bodies-memory", Kind: settings.Bytes, Default: "0", Usage: "limit for all request bodies together; beyond it requests get 503, except a single one and those under 4KiB; 0 means half of the memory limit (GOMEMLIMIT or the container's), or a quarter of the machine's memory", Into: &r.MaxBodiesMemory},
+		settings.Setting{Name: "max-bodies-memory", Kind: settings.Bytes, Default: "0", Usage: "limit for all request bodies together, and for answers that are held back, as far as each is over 1MiB; beyond it requests get 503, except a single body and those under 4KiB; 0 means half of the memory limit (GOMEMLIMIT or the container's), or a quarter of the machine's memory", Into: &r.MaxBodiesMemory},
 		settings.Setting{Name: "max-connections", Kind: settings.Number, Default: "0", Usage: "limit for open connections of clients; beyond it requests get 503 and the connection ends, except health checks and admin routes; 0 means nearly half of the limit on file descriptors", Into: &r.MaxConnections},
 		settings.Setting{Name: "shutdown-delay", Kind: settings.Time, Default: "0s", Usage: "after SIGTERM: how long to go on serving while /readyz answers 503, so that load balancers notice; at most 1h; SIGINT or a second signal skips it", Into: &r.ShutdownDelay},
 		settings.Setting{Name: "shutdown-timeout", Kind: settings.Time, Default: "30s", Usage: "how long running requests may take once no new ones are accepted (after SIGTERM and --shutdown-delay)", Into: &r.ShutdownTimeout},
@@ -74,6 +76,9 @@ func (r *Requests) check(c *complaints) {
 	c.duration("idle-timeout", r.IdleTimeout)
 	c.duration("busy-timeout", r.BusyTimeout)
 	c.duration("non-stream-timeout", r.NonStreamTimeout)
+	if d := r.SSEKeepAliveInterval; d != 0 && (d < 100*time.Millisecond || d > time.Hour) {
+		c.bad("sse-keep-alive-interval", "%s is out of range; use 100ms to 1h, or 0 for none", d)
+	}
 	if r.Fallback != FallbackDecode && r.Fallback != FallbackNone {
 		c.bad("fallback", "%q is not known; use %s or %s", r.Fallback, FallbackDecode, FallbackNone)
 	}

@@ -46,7 +46,7 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 		Privileged: func() bool { return h.opts.Privileged(r) },
 	}
 	c.origin.Trace = h.opts.Tracer.Begin(r, endpoint, c.times.Start)
-	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Times: &c.times, Idle: h.opts.Idle, Log: h.opts.Log, Gaps: between}
+	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Times: &c.times, Idle: h.opts.Idle, Log: h.opts.Log, Memory: h.bodies, Gaps: between}
 	c.flow = flow.Request{Settings: &h.flow, Origin: &c.origin, Answer: &c.answer, Endpoint: endpoint}
 	c.flow.Route.Traced = h.opts.TraceAll || asksTrace(r.Header) && h.opts.Trace(r)
 	c.flow.Route.Times = &c.times
@@ -70,9 +70,9 @@ func asksTrace(h http.Header) bool {
 	return len(v) > 0 && v[0] == "1"
 }
 
-// finish reports the request, once, and breaks the client's connection where the answer
-// is not complete.
+// finish reports the request, once, and breaks the client's connection if the answer is not complete.
 func (c *call) finish() {
+	c.answer.StopKeepAlive()
 	if c.flow.Body != nil {
 		c.flow.DropBody()
 	}
@@ -81,7 +81,7 @@ func (c *call) finish() {
 		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.h.opts.KeyName(c.r), Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
 		Model: c.origin.Model, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
 		Prefill: route.Prefill, Decode: route.Decode, Alone: route.Alone, Elsewhere: route.Elsewhere(), Attempts: route.Failed,
-		Failure: result.Failure, Revision: route.Revision,
+		Failure: result.Failure, Late: result.Late, KeepAlives: c.answer.KeepAlives(), Revision: route.Revision,
 		BytesIn: c.bytesIn, BytesOut: result.Bytes,
 		Start: c.times.Start, TTFT: result.TTFT, Duration: took, FirstToken: c.times.At(stage.First), Gap: result.Gap, Stages: c.times.Stages(took, c.stream),
 	})
@@ -111,6 +111,9 @@ func (c *call) completion(kind openai.Kind) {
 	}
 	req, err := request.Parse(kind, c.flow.Body.Bytes())
 	if c.parsed(req, err) {
+		if req.Stream {
+			c.answer.StartKeepAlive(c.h.opts.KeepAlive)
+		}
 		c.flow.Complete(req)
 	}
 }

@@ -46,12 +46,16 @@ type Entry struct {
 	Elsewhere string
 	Attempts  int   // failed legs, also those that were retried
 	Failure   Class // of the leg whose failure the client was told of
-	Revision  int64
-	BytesIn   int64
-	BytesOut  int64
-	Start     time.Time
-	TTFT      time.Duration // 0 if nothing was committed
-	Duration  time.Duration
+	// Late is the status of an error that was sent as an event, because a keep-alive had sent the header
+	// before; 0 of any other request. Status is then what the client got.
+	Late       int
+	KeepAlives int // comments and pings that the proxy sent on its own
+	Revision   int64
+	BytesIn    int64
+	BytesOut   int64
+	Start      time.Time
+	TTFT       time.Duration // 0 if nothing was committed
+	Duration   time.Duration
 	// FirstToken is when the first content of a stream went out, 0 of anything else.
 	FirstToken time.Duration
 	// Gap is the time between two events of a stream, on average; 0 of anything else.

@@ -10,8 +10,8 @@
 // retries of the whole proxy. This package puts them together, and reports at the end how
 // the request ended.
 //
-// Nothing reaches the client before the answer is committed: the first event with content,
-// or a whole non-streamed answer. Until then a failure can be retried, and the client does
+// Nothing of an answer reaches the client before it is committed: the first event with content,
+// or a whole non-streamed answer. Only keep-alives may precede it (Options.KeepAlive). Until then a failure can be retried, and the client does
 // not see it. Afterwards a failure is an error event and a broken connection, never a
 // clean end.
 package forward
@@ -100,8 +100,10 @@ type Options struct {
 	Idle        time.Duration // between two reads of an answer, default 120 s
 	Busy        time.Duration // in place of the three limits above while an engine makes progress, default 30 min
 	Connect     time.Duration // limit of Upstream for a connection, for error messages
-	NonStream   time.Duration // for a non-streamed answer to begin, default 1 h
-	KVBudget    time.Duration // how long a hand-over may wait whose lease is not known, default 20 s
+	// KeepAlive is how long a stream may send nothing until the proxy sends a comment or a ping; 0: never.
+	KeepAlive time.Duration
+	NonStream time.Duration // for a non-streamed answer to begin, default 1 h
+	KVBudget  time.Duration // how long a hand-over may wait whose lease is not known, default 20 s
 	// RewriteHost puts the host by which prefill was reached into what it hands over.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to its last notification, default 30 s
@@ -185,6 +187,7 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 		h.requests.Add(1)
 		defer h.requests.Add(-1)
 		c := h.newCall(client, r, endpoint, kind, between)
+		defer c.answer.StopKeepAlive() // also when answer panics
 		answer(c)
 		c.finish()
 	}

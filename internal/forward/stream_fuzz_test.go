@@ -35,6 +35,7 @@ type scriptedClient struct {
 	cuts    []byte
 	end     error // the error after the answer; io.EOF for a clean end
 	joined  bool  // the end comes together with the last bytes
+	large   bool  // the cuts are in units of 4 KiB
 }
 
 func (s *scriptedClient) Do(_ context.Context, r *upstream.Request) (*upstream.Response, error) {
@@ -63,7 +64,11 @@ func (b *scriptedBody) Read(p []byte) (int, error) {
 	}
 	n := len(b.rest)
 	if len(b.cuts) > 0 {
-		n = min(n, int(b.cuts[b.turn%len(b.cuts)])+1)
+		cut := int(b.cuts[b.turn%len(b.cuts)]) + 1
+		if b.large {
+			cut <<= 12
+		}
+		n = min(n, cut)
 		b.turn++
 	}
 	n = copy(p, b.rest[:n])
@@ -107,7 +112,13 @@ type clientView struct {
 }
 
 // relayOnce sends one request through the handler.
-func relayOnce(t *testing.T, s *scriptedClient, path string) (got clientView) {
+func relayOnce(t *testing.T, s *scriptedClient, path string) clientView {
+	t.Helper()
+	return relayKeptAlive(t, s, path, 0)
+}
+
+// relayKeptAlive is relayOnce with an interval of keep-alives.
+func relayKeptAlive(t *testing.T, s *scriptedClient, path string, interval time.Duration) (got clientView) {
 	t.Helper()
 	var fleet members
 	fleet.set(instanceAt(instance.Prefill, "10.0.0.1:1", "plain"), instanceAt(instance.Decode, "10.0.0.2:1", "plain"))
@@ -115,7 +126,7 @@ func relayOnce(t *testing.T, s *scriptedClient, path string) (got clientView) {
 		Source: &fleet, Health: healthy{}, Connector: func(i *instance.Instance) string { return i.Record.Connector },
 	})
 	h, err := forward.New(forward.Options{
-		Picker: picker, Health: healthy{}, Upstream: s, Recorder: healthy{}, Log: quiet(), MaxAttempts: 1,
+		Picker: picker, Health: healthy{}, Upstream: s, Recorder: healthy{}, Log: quiet(), MaxAttempts: 1, KeepAlive: interval,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +144,9 @@ func relayOnce(t *testing.T, s *scriptedClient, path string) (got clientView) {
 		body = `{"model":"m","messages":[],"max_tokens":9,"stream":true}`
 	case openai.Generate:
 		body = `{"model":"m","token_ids":[1],"sampling_params":{},"stream":true}`
-	case openai.Completion, openai.Chat, openai.Other:
+	case openai.Chat:
+		body = chatBody(true, "")
+	case openai.Completion, openai.Other:
 	}
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")
@@ -179,19 +192,51 @@ func texts(stream []byte) (out []string) {
 	return out
 }
 
+// withoutKeepAlives is a stream without comments, and without the pings of /v1/messages.
+func withoutKeepAlives(kind openai.Kind, stream []byte) []byte {
+	events, rest := rawEvents(stream)
+	var out []byte
+	for _, e := range events {
+		if !sse.KeepsAlive(kind, e) {
+			out = append(out, e...)
+		}
+	}
+	return append(out, rest...)
+}
+
+// textsOf is the same for events that texts has cut.
+func textsOf(kind openai.Kind, texts []string) (out []string) {
+	for _, e := range texts {
+		if !sse.KeepsAlive(kind, []byte(e+"\n\n")) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
 // wantStream is what a client must get of a stream: nothing before the first event with
 // content, then whole events only, and a clean end only after the closing event, or after
 // any event where the API has no closing event.
 func wantStream(s *scriptedClient, kind openai.Kind, cached string) (out []string, committed, broken bool) {
 	events, rest := rawEvents(s.answer)
-	done := false
+	done, finished := false, false
 	for _, e := range events {
 		if !committed {
 			class, _ := sse.Classify(kind, e)
 			if class == sse.EventError {
 				return nil, false, false
 			}
+			if aborted := class == sse.EventDone && kind != openai.Other || class == sse.EventContent && sse.Aborted(kind, e); aborted {
+				return nil, false, false
+			}
 			committed = class != sse.EventPreamble
+		}
+		sign := sse.SignOf(kind, e)
+		if finished = finished || sse.Finished(e); kind == openai.Generate && sign == sse.SignEnd && !finished && !done {
+			sign = sse.SignAborted
+		}
+		if committed && sign == sse.SignAborted {
+			return out, true, true
 		}
 		text := e
 		if cached != "" && response.HasCachedTokens(openai.Chat, e) {
@@ -200,7 +245,7 @@ func wantStream(s *scriptedClient, kind openai.Kind, cached string) (out []strin
 		if trimmed := strings.Trim(string(text), "\r\n"); trimmed != "" {
 			out = append(out, trimmed)
 		}
-		switch sign := sse.SignOf(kind, e); {
+		switch {
 		case !committed || sign == sse.SignNone:
 		case sign == sse.SignError:
 			return out, true, true
@@ -254,9 +299,25 @@ func FuzzRelay(f *testing.F) {
 			f.Add([]byte(s), []byte{byte(i), 60, byte(3 * i)}, how, false)
 		}
 	}
-	paths := []string{openai.Completion.Path(), "/v1/embeddings", openai.Responses.Path(), openai.Messages.Path()}
+	const (
+		unfinished = "data: {\"choices\":[{\"index\":0,\"finish_reason\":null,\"token_ids\":[1]}]}\n\n"
+		aborted    = "data: {\"choices\":[{\"index\":0,\"finish_reason\":\"abort\",\"token_ids\":[]}]}\n\n"
+		finished   = "data: {\"choices\":[{\"index\":0,\"finish_reason\":\"stop\",\"token_ids\":[1]}]}\n\n"
+		noReason   = "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":null}}\n\n"
+		cancelled  = "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"status\":\"cancelled\"}}\n\n"
+	)
+	for i, s := range []string{
+		unfinished + done, unfinished + finished + done, unfinished + aborted + done, aborted + done, done, role + done, ": c\n\n" + unfinished + ": c\n\n" + finished + done,
+		named("message_start", "ping", "content_block_delta", "ping") + noReason + named("message_stop"), named("message_start") + noReason + named("message_stop"),
+		named("response.created", "response.output_text.delta") + cancelled, named("response.created") + cancelled, ": c\n\n" + fault,
+	} {
+		for _, how := range []byte{0, 1, 2, 8, 16, 17, 32, 34} {
+			f.Add([]byte(s), []byte{byte(3 * i), 200}, how, i%2 == 0)
+		}
+	}
+	paths := []string{openai.Completion.Path(), "/v1/embeddings", openai.Responses.Path(), openai.Messages.Path(), openai.Generate.Path(), "/v1/rerank"}
 	f.Fuzz(func(t *testing.T, answer, cuts []byte, how byte, counted bool) {
-		path := paths[how&1|how>>3&2]
+		path := paths[int(how&1|how>>3&6)%len(paths)]
 		kind := openai.KindOf(path)
 		s := &scriptedClient{
 			prefill: []byte(`{"choices":[]}`), header: http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}},
@@ -270,8 +331,22 @@ func FuzzRelay(f *testing.F) {
 			s.end, s.joined = &upstream.Error{Stage: upstream.StageBody, Err: io.ErrUnexpectedEOF, MaybeTaken: true}, false
 		}
 		want, committed, broken := wantStream(s, kind, cached)
-		for _, s.cuts = range [][]byte{nil, cuts} {
-			got := relayOnce(t, s, path)
+		for i, interval := range []time.Duration{0, 0, time.Nanosecond} {
+			if s.cuts = cuts; i == 0 {
+				s.cuts = nil
+			}
+			got := relayKeptAlive(t, s, path, interval)
+			want := want
+			if interval > 0 {
+				got.body, want = withoutKeepAlives(kind, got.body), textsOf(kind, want)
+			}
+			if interval > 0 && !committed && got.status == http.StatusOK {
+				// The header had been sent before the failure.
+				if have := texts(got.body); !got.broken || len(have) != 1 || !json.Valid(sse.EventData([]byte(have[0]))) || sse.SignOf(kind, []byte(have[0]+"\n\n")) != sse.SignError {
+					t.Fatalf("%q in reads of %v: broken %v, %q; nothing was committed", answer, s.cuts, got.broken, got.body)
+				}
+				continue
+			}
 			if !committed {
 				if got.status < 400 || got.broken || !json.Valid(got.body) {
 					t.Fatalf("%q in reads of %v: %d %q, broken %v; nothing was committed", answer, s.cuts, got.status, got.body, got.broken)
@@ -285,7 +360,7 @@ func FuzzRelay(f *testing.F) {
 					t.Fatalf("%q in reads of %v ends with %q", answer, s.cuts, have[len(have)-1])
 				}
 				have = have[:len(have)-1]
-			} else if broken && sse.SignOf(kind, []byte(want[len(want)-1])) != sse.SignError {
+			} else if broken && (len(want) == 0 || sse.SignOf(kind, []byte(want[len(want)-1])) != sse.SignError) {
 				t.Fatalf("%q in reads of %v is broken and does not say so: %q", answer, s.cuts, got.body)
 			}
 			if got.status != http.StatusOK || got.broken != broken || !slices.Equal(have, want) {
@@ -307,8 +382,22 @@ func FuzzWhole(f *testing.F) {
 		f.Add([]byte(s), []byte{1}, byte(1), int8(3), true)
 		f.Add([]byte(s), []byte{1}, byte(1), int8(-1), true)
 	}
+	for _, s := range []string{
+		`{"kv_transfer_params":{"a":1},"choices":[{"text":"x","finish_reason":"stop"}],"usage":{"prompt_tokens_details":{"cached_tokens":9}}}`,
+		`{"choices":[{"text":"x","finish_reason":"abort"}]}`, `{"choices":[{"text":"x"}],"choices":[{"finish_reason":"abort"}],"ec_transfer_params":[1]}`, `{"large":1,"large":2}`,
+	} {
+		for _, how := range []byte{0, 8, 10, 12} {
+			f.Add([]byte(s), []byte{200, 3}, how, int8(0), true)
+		}
+	}
+	large := `{"large":"` + strings.Repeat("l", 1<<20+1<<18) + `",`
 	f.Fuzz(func(t *testing.T, answer, cuts []byte, how byte, off int8, counted bool) {
+		enlarged := how&8 != 0 && len(answer) > 1 && answer[0] == '{' && answer[1] == '"'
+		if enlarged {
+			answer = append([]byte(large), answer[1:]...)
+		}
 		s := &scriptedClient{
+			large:   enlarged,
 			prefill: []byte(`{"choices":[]}`), header: http.Header{"Content-Type": {"application/json"}},
 			answer: answer, length: -1, end: io.EOF, joined: how&1 != 0,
 		}
@@ -327,16 +416,19 @@ func FuzzWhole(f *testing.F) {
 		if response.MayTellHandover(want) {
 			want = response.HideHandover(openai.Completion, want)
 		}
-		lost := s.length > int64(len(answer)) || s.length < 0 && !errors.Is(s.end, io.EOF)
+		lost := s.length > int64(len(answer)) || s.length < 0 && !errors.Is(s.end, io.EOF) || sse.Aborted(openai.Completion, answer)
 		for _, s.cuts = range [][]byte{nil, cuts} {
+			if enlarged && len(s.cuts) > 0 && slices.Min(s.cuts) < 2 {
+				continue // it would take long
+			}
 			got := relayOnce(t, s, openai.Completion.Path())
 			switch {
 			case got.broken:
 				t.Fatalf("%q in reads of %v is broken; nothing was committed", answer, s.cuts)
 			case lost && (got.status < 500 || !json.Valid(got.body)):
-				t.Fatalf("%q in reads of %v was lost: %d %q", answer, s.cuts, got.status, got.body)
+				t.Fatalf("%.500q in reads of %v was lost: %d %.500q", answer, s.cuts, got.status, got.body)
 			case !lost && (got.status != http.StatusOK || !bytes.Equal(got.body, want) || got.length != strconv.Itoa(len(want))):
-				t.Fatalf("%q in reads of %v: %d, length %s, %q", answer, s.cuts, got.status, got.length, got.body)
+				t.Fatalf("%.500q in reads of %v: %d, length %s, %.500q", answer, s.cuts, got.status, got.length, got.body)
 			}
 		}
 	})

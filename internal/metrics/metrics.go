@@ -27,6 +27,8 @@ type Metrics struct {
 	spent    *prometheus.CounterVec
 	media    prometheus.Counter
 	asked    *prometheus.CounterVec
+	kept     prometheus.Counter
+	late     *prometheus.CounterVec
 
 	duration, firstToken, between, stages *latency
 
@@ -75,13 +77,19 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 	m.asked = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "pd_forward_asked_total", Help: "Requests with an invalid body that the proxy sent to an engine for its error message, by outcome.",
 	}, []string{"outcome"})
+	m.kept = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "pd_forward_keep_alives_total", Help: "SSE comments and pings that the proxy sent to clients of silent streams (--sse-keep-alive-interval).",
+	})
+	m.late = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "pd_forward_late_errors_total", Help: "Errors sent as an event, because a keep-alive had sent the status 200 before, by the status that they would have had.",
+	}, []string{"code"})
 	m.known.Store(&map[kind]*series{})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "pd_build_info", Help: "Always 1; the version is in the label.",
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
-	reg.MustRegister(m.requests, m.duration, m.firstToken, m.between, m.stages, m.retries, m.alone, m.decided, m.stalls, m.missing, m.spent, m.media, m.asked, info,
+	reg.MustRegister(m.requests, m.duration, m.firstToken, m.between, m.stages, m.retries, m.alone, m.decided, m.stalls, m.missing, m.spent, m.media, m.asked, m.kept, m.late, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -153,6 +161,12 @@ func (m *Metrics) Done(e *forward.Entry) {
 	}
 	if e.Alone != "" {
 		m.alone.WithLabelValues(e.Alone).Inc()
+	}
+	if e.KeepAlives > 0 {
+		m.kept.Add(float64(e.KeepAlives))
+	}
+	if e.Late > 0 {
+		m.late.WithLabelValues(strconv.Itoa(e.Late)).Inc()
 	}
 }
 

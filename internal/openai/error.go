@@ -50,7 +50,12 @@ type errorBody struct {
 	Code    int     `json:"code"`
 }
 
-// JSON gives the body of the error.
+// RetryAfterSeconds is RetryAfter as the header has it.
+func (e *Error) RetryAfterSeconds() string {
+	return strconv.Itoa(int((e.RetryAfter + time.Second - 1) / time.Second))
+}
+
+// JSON returns the body of the error.
 func (e *Error) JSON() []byte {
 	if e.Type == "" {
 		return marshal(map[string]string{"detail": e.Message})
@@ -94,7 +99,7 @@ func (k Kind) WriteError(w http.ResponseWriter, e *Error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	if e.RetryAfter > 0 {
-		h.Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
+		h.Set("Retry-After", e.RetryAfterSeconds())
 	}
 	b := k.ErrorJSON(e)
 	h.Set("Content-Length", strconv.Itoa(len(b)))

@@ -190,6 +190,7 @@ func FuzzEvents(f *testing.F) {
 	for _, cuts := range []string{"\x01", "\x03", "\x02\x09", "\xff"} {
 		f.Add([]byte("data: a\n\ndata: b\r\n\r\n: c\n\ndata: [DONE]\n\n"), []byte(cuts))
 		f.Add([]byte("\n\n\n\r\n\r\n\r\n"), []byte(cuts))
+		f.Add([]byte("data: {\"choices\":[{\"finish_reason\":\"abort\"},{\"finish_reason\":null}]}\n\n: k\r\n: l\n\ndata: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n"), []byte(cuts))
 		f.Add([]byte("event: x\ndata: {\"error\":{}}\n\ndata: a\n\n\nrest"), []byte(cuts))
 	}
 	f.Fuzz(func(t *testing.T, stream, cuts []byte) {
@@ -233,7 +234,57 @@ func FuzzEvents(f *testing.F) {
 		if want := eventsOf(stream); !slices.Equal(got, want) {
 			t.Fatalf("%q in reads of %v: events %q, want %q", stream, cuts, got, want)
 		}
+		for _, e := range got {
+			checkMeaning(t, e+"\n\n")
+		}
 	})
+}
+
+// checkMeaning compares what is read of one event with what the standard library reads of it.
+func checkMeaning(t *testing.T, event string) {
+	t.Helper()
+	comment := true
+	for line := range strings.Lines(event) {
+		line = strings.TrimRight(line, "\r\n")
+		comment = comment && (line == "" || line[0] == ':')
+	}
+	if got := sse.KeepsAlive(openai.Chat, []byte(event)); got != comment && strings.Trim(event, "\r\n") != "" {
+		t.Fatalf("%q is a comment: %v, want %v", event, got, comment)
+	}
+	data, isData := strings.CutPrefix(event, "data: ")
+	if data = strings.TrimSpace(data); !isData || strings.ContainsAny(data, "\r\n") || !plainJSON(data) {
+		return
+	}
+	var v struct {
+		Choices []struct {
+			Finish json.RawMessage `json:"finish_reason"`
+		} `json:"choices"`
+	}
+	if json.Unmarshal([]byte(data), &v) != nil {
+		return
+	}
+	aborted, finished := false, false
+	for _, c := range v.Choices {
+		aborted = aborted || string(c.Finish) == `"abort"`
+		finished = finished || c.Finish != nil && string(c.Finish) != "null"
+	}
+	if got := sse.Aborted(openai.Generate, []byte(event)); got != aborted {
+		t.Fatalf("%q is aborted: %v, want %v", event, got, aborted)
+	}
+	if got := sse.Finished([]byte(event)); got != finished {
+		t.Fatalf("%q has a finish reason: %v, want %v", event, got, finished)
+	}
+	if got := sse.SignOf(openai.Chat, []byte(event)); aborted != (got == sse.SignAborted) {
+		t.Fatalf("%q: sign %v, aborted %v", event, got, aborted)
+	}
+}
+
+// plainJSON reports whether a text is JSON without what the standard library reads in another way: names
+// that differ in case only, or have escapes, and members that are there twice.
+func plainJSON(text string) bool {
+	special := func(r rune) bool { return r >= utf8.RuneSelf || r == '\\' || r >= 'A' && r <= 'Z' }
+	return json.Valid([]byte(text)) && text[0] == '{' && strings.IndexFunc(text, special) < 0 && strings.Count(text, `"choices"`) <= 1 &&
+		strings.Count(text, "{")+strings.Count(text, "[") < jsonscan.MaxDepth
 }
 
 // FuzzAnswer holds what is read of an engine's answer, and what is put into it,

@@ -1,5 +1,10 @@
 package openai
 
+import (
+	"bytes"
+	"encoding/json"
+)
+
 // ErrorEvent is an error of ours as an event of a stream of this kind.
 func (k Kind) ErrorEvent(e *Error) []byte {
 	var event []byte
@@ -15,6 +20,42 @@ func (k Kind) ErrorEvent(e *Error) []byte {
 		event = append(event, e.JSON()...)
 	}
 	return append(event, "\n\n"...)
+}
+
+// ErrorEventOf is the body of an engine's error as an event of a stream of this kind.
+func (k Kind) ErrorEventOf(status int, body []byte) []byte {
+	var said struct {
+		Type    string          `json:"type"`
+		Message string          `json:"message"` // vLLM before 0.10 sent the error flat
+		Detail  json.RawMessage `json:"detail"`  // of FastAPI
+		Error   json.RawMessage `json:"error"`
+	}
+	e := Error{Status: status, Type: TypeInternal, Message: string(bytes.ToValidUTF8(body, nil))}
+	if json.Unmarshal(body, &said) != nil {
+		return k.ErrorEvent(&e)
+	}
+	var line bytes.Buffer
+	if len(said.Error) > 0 && said.Error[0] == '{' && k != Responses && (k != Messages || said.Type == "error") && json.Compact(&line, body) == nil {
+		if k == Messages {
+			return append(append([]byte("event: error\ndata: "), line.Bytes()...), "\n\n"...)
+		}
+		return append(append([]byte("data: "), line.Bytes()...), "\n\n"...)
+	}
+	var inner struct{ Type, Message string }
+	switch {
+	case len(said.Error) > 0 && json.Unmarshal(said.Error, &inner) == nil && inner.Message != "":
+		e.Message = inner.Message
+		if inner.Type != "" {
+			e.Type = inner.Type
+		}
+	case said.Message != "":
+		e.Message = said.Message
+	case len(said.Detail) > 0:
+		if e.Message = string(said.Detail); json.Unmarshal(said.Detail, &inner.Message) == nil {
+			e.Message = inner.Message
+		}
+	}
+	return k.ErrorEvent(&e)
 }
 
 // responsesError is the data of an error event of /v1/responses.

@@ -205,7 +205,7 @@ func (b *builder) makeForwarder() error {
 		RetryRatio: retryRatio(b.cfg.RetryBudget),
 		Prefill:    b.cfg.PrefillTimeout, FirstByte: b.cfg.DecodeFirstByteTimeout,
 		Busy: b.cfg.BusyTimeout, Connect: b.cfg.ConnectTimeout, Progress: b.tracker.Progress,
-		Idle: b.cfg.IdleTimeout, KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost, NonStream: b.cfg.NonStreamTimeout,
+		Idle: b.cfg.IdleTimeout, KeepAlive: b.cfg.SSEKeepAliveInterval, KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost, NonStream: b.cfg.NonStreamTimeout,
 	}
 	allow(b.keys, b.cfg.AdminAPIKey, &options)
 	var err error

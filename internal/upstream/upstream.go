@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/certs"
+	"github.com/pdmesh/pdmesh/internal/http1"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/internal/sock"
@@ -171,6 +172,13 @@ func (e *Error) Untrusted() *certs.Error {
 // Exhausted tells that this process or machine has nothing left to make a connection
 // of, to any engine; see sock.Exhausted.
 func (e *Error) Exhausted() bool { return e.Stage == StageNotConnected && sock.Exhausted(e.Err) }
+
+// TooLarge reports whether the head or the trailer of the answer is larger than this client reads. Other
+// engines would send the same.
+func (e *Error) TooLarge() bool {
+	return errors.Is(e.Err, errHeadTooLarge) || errors.Is(e.Err, http1.ErrManyFields) || errors.Is(e.Err, http1.ErrLargeTrailer) ||
+		e.Stage == StageHeaders && strings.Contains(e.Err.Error(), "server response headers exceeded") // net/http has no value for it
+}
 
 // Timeout tells that a deadline, not the peer, ended the exchange.
 func (e *Error) Timeout() bool {

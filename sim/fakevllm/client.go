@@ -80,8 +80,14 @@ func (c *client) fail(e *pydantic.Error) {
 	c.write(append(e.Append(b, true), "\n\ndata: [DONE]\n\n"...))
 }
 
-// finish ends a request without another token.
-func (c *client) finish(id, finish string, stop any) {
+// finish ends a request of /v1/completions or /v1/chat/completions without another token.
+// A stream of /v1/completions that has no token yet gets no chunk (vLLM 0.32,
+// entrypoints/openai/completion/serving.py: "Chunked prefill case, don't return empty chunks").
+func (c *client) finish(id, finish string, stop any, first bool) {
+	if c.streaming && c.api == request.Completions && first {
+		c.write([]byte("data: [DONE]\n\n"))
+		return
+	}
 	object, said := "chat.completion", `"message":{"role":"assistant","content":""}`
 	switch {
 	case c.api != request.Chat:

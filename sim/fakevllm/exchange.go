@@ -58,9 +58,9 @@ func (x *exchange) strike(at fault.Stage, tokens int) (ended bool) {
 	case fault.Die:
 		x.life.server.Kill()
 	case fault.Abort:
-		x.finish(x.id, "abort", nil)
+		x.finish(x.id, abort, nil, tokens == 0)
 	case fault.Recomputed:
-		x.finish(x.id, "stop", "recomputed")
+		x.finish(x.id, "stop", "recomputed", tokens == 0)
 	case fault.Slow, fault.NoKV:
 		return false // act elsewhere
 	}

@@ -190,7 +190,7 @@ func (g *generation) paused() bool {
 // beginLeg has the connector look at the request, but of an engine that shuts down before it
 // has begun with it: that one fetches nothing, and frees nothing elsewhere.
 func (g *generation) beginLeg() *pydantic.Error {
-	if f := g.fault; f != nil && f.Kind == fault.Abort && f.At == fault.AfterRole {
+	if g.aborts(fault.AfterRole, 0) {
 		g.KV = nil
 		return nil
 	}
@@ -198,6 +198,12 @@ func (g *generation) beginLeg() *pydantic.Error {
 		g.life.count.KVParams.Add(1)
 	}
 	return g.leg.Begin(&g.kv)
+}
+
+// aborts reports whether the engine aborts the request at this stage, after tokens tokens.
+func (g *generation) aborts(at fault.Stage, tokens int) bool {
+	f := g.fault
+	return f != nil && f.Kind == fault.Abort && f.At == at && (at != fault.AfterTokens || f.Tokens == tokens)
 }
 
 // first waits for the first token; false means that the client left or the engine died.

@@ -10,6 +10,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
+// abort is the finish reason of a request that the engine gave up.
+const abort = "abort"
+
 // respond answers in one piece.
 func (g *generation) respond() {
 	if !g.first() {
@@ -20,9 +23,19 @@ func (g *generation) respond() {
 		return
 	}
 	lanes := g.Lanes(true)
+	if g.aborts(fault.AfterRole, 0) && g.API != request.Completions && g.API != request.Chat {
+		for i := range lanes {
+			lanes[i].Seq.Finish = abort
+		}
+	}
 	if !g.decode(lanes) {
 		g.gone()
 		return
+	}
+	if f := g.fault; f != nil && f.Kind == fault.Abort && f.At == fault.AfterTokens {
+		for i := range lanes {
+			lanes[i].Seq.Finish = abort
+		}
 	}
 	for i := range lanes {
 		g.work.Core.Finished(lanes[i].Seq.Finish)
@@ -50,6 +63,11 @@ func (g *generation) respond() {
 func (g *generation) decode(lanes []answer.Lane) bool {
 	keepIDs := g.ReturnTokenIDs || g.Logprobs != nil || g.API == request.Generate
 	open := len(lanes)
+	for i := range lanes {
+		if lanes[i].Seq.Finish != "" {
+			open--
+		}
+	}
 	for round := 1; open > 0; round++ {
 		if round > 1 && (g.work.Paced() || round%1024 == 0) && !g.work.Tick() {
 			return false
@@ -91,7 +109,8 @@ func (g *generation) checkCalls(lanes []answer.Lane) *pydantic.Error {
 // send writes the whole body, or as much as a fault lets out.
 func (g *generation) send(body []byte) {
 	f := g.fault
-	if f == nil || f.At == fault.BeforeRead || f.At == fault.AfterRead {
+	aborted := f != nil && f.Kind == fault.Abort && (f.At == fault.AfterTokens || g.API != request.Completions && g.API != request.Chat)
+	if f == nil || f.At == fault.BeforeRead || f.At == fault.AfterRead || aborted {
 		pydantic.WriteJSON(g.w, http.StatusOK, body)
 		g.completed()
 		return

@@ -75,11 +75,17 @@ func (g *generation) agentStream() {
 		g.gone()
 		return
 	}
-	if n.Begin(); !flush() || g.strike(fault.AfterRole, 0) || g.loadFailed() {
+	if n.Begin(); !flush() {
 		return
 	}
 	lanes := g.Lanes(true)
 	ln := &lanes[0]
+	if g.aborts(fault.AfterRole, 0) {
+		ln.Seq.Finish = abort
+		n.Abort(ln)
+	} else if g.strike(fault.AfterRole, 0) || g.loadFailed() {
+		return
+	}
 	for round := 1; ln.Seq.Finish == ""; round++ {
 		if round > 1 && !g.work.Tick() {
 			g.gone()
@@ -87,7 +93,12 @@ func (g *generation) agentStream() {
 		}
 		g.step(ln)
 		n.Token(ln)
-		if !flush() || g.strike(fault.AfterTokens, round) {
+		if !flush() {
+			return
+		}
+		if g.aborts(fault.AfterTokens, round) {
+			ln.Seq.Finish = abort
+		} else if g.strike(fault.AfterTokens, round) {
 			return
 		}
 	}
@@ -106,12 +117,16 @@ func (g *generation) streamIDs() {
 		g.gone()
 		return
 	}
-	if g.strike(fault.AfterRole, 0) || g.loadFailed() {
-		return
-	}
 	lanes := g.Lanes(true)
 	ln := &lanes[0]
 	head := jsontext.AppendString([]byte(`data: {"request_id":`), g.ID)
+	if g.aborts(fault.AfterRole, 0) {
+		g.abortIDs(ln, head)
+		return
+	}
+	if g.strike(fault.AfterRole, 0) || g.loadFailed() {
+		return
+	}
 	for round := 1; ln.Seq.Finish == ""; round++ {
 		if round > 1 && !g.work.Tick() {
 			g.gone()
@@ -126,6 +141,10 @@ func (g *generation) streamIDs() {
 		b = append(answer.AppendTokenChoice(b, ln, []int{id}, ln.Seq.Finish), "]}\n\n"...)
 		if !g.write(b) {
 			g.gone()
+			return
+		}
+		if g.aborts(fault.AfterTokens, round) {
+			g.abortIDs(ln, head)
 			return
 		}
 		if g.strike(fault.AfterTokens, round) {
@@ -143,6 +162,14 @@ func (g *generation) streamIDs() {
 	if g.write(append(b, "data: [DONE]\n\n"...)) {
 		g.completed()
 	}
+}
+
+// abortIDs ends a stream of /inference/v1/generate with the finish reason abort, in a chunk without
+// tokens. vLLM before 0.32 leaves that chunk out.
+func (g *generation) abortIDs(ln *answer.Lane, head []byte) {
+	b := append(append([]byte(nil), head...), `,"usage":null,"output_mode":"tokens","choices":[`...)
+	b = append(answer.AppendTokenChoice(b, ln, nil, abort), "]}\n\ndata: [DONE]\n\n"...)
+	g.write(b)
 }
 
 // streamTokens is the loop that benchmarks live in: no allocation per token.

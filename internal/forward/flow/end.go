@@ -70,7 +70,7 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 	switch {
 	case f.Class == leg.OurEdit:
 		c.runAlone(c.cutReason)
-	case f.Rule.Retry && f.Answer.Status >= 500 && c.s.Fallback:
+	case (f.Rule.Retry || f.Class == leg.TooLarge) && f.Answer.Status >= 500 && c.s.Fallback:
 		// No further attempt at prefill is allowed; decode alone can still serve.
 		reason := alone.PrefillFailed
 		if f.Class == leg.NotNotified {

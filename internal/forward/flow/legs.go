@@ -58,10 +58,10 @@ func (c *legs) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byt
 	answer, err = relay.ReadAll(resp, maxPrefillAnswer)
 	switch {
 	case errors.Is(err, relay.ErrTooLarge):
-		return nil, l.BadAnswer(err.Error())
+		return nil, l.TooLarge("more than 16 MiB of a prefill")
 	case err != nil:
 		return nil, l.JudgeError(err)
-	case (c.kind == openai.Completion || c.kind == openai.Chat) && sse.Aborted(answer):
+	case sse.Aborted(c.kind, answer):
 		return nil, l.JudgeFinish(leg.Aborted)
 	}
 	l.Answered()

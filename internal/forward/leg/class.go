@@ -26,6 +26,7 @@ const (
 	ModelMissing     Class = "model_missing"
 	RankMissing      Class = "rank_missing"
 	BadAnswer        Class = "bad_answer"
+	TooLarge         Class = "too_large"
 	ErrorEvent       Class = "error_event"
 	Aborted          Class = "aborted"
 	GaveUp           Class = "gave_up"
@@ -107,8 +108,9 @@ func Rules() []Rule {
 		{ModelMissing, "404 for a model that the record lists", true, false, true, BlameStrike, "the engine's answer"},
 		{RankMissing, "400 for a data-parallel rank that the record lists and the engine does not have: it has started with fewer", true, true, false, BlameNobody, "503, Retry-After"},
 		{BadAnswer, "no HTTP, a cut stream, JSON that is none, or a status no engine sends", true, false, false, BlameStrike, "502"},
+		{TooLarge, "the answer has a head of more than 64 KiB, an event of more than 8 MiB, or does not fit into --max-bodies-memory: another instance would send the same", false, false, false, BlameNobody, "502; 503 with Retry-After if other bodies hold the memory"},
 		{ErrorEvent, "an error event before the answer was committed (a failed KV load among them)", true, false, false, BlameStrike, "the event's status and error"},
-		{Aborted, "a finish by `abort` without a token: the engine is shutting down", true, false, true, BlameStrike, "503, Retry-After"},
+		{Aborted, "a finish by `abort` before the answer was committed: the engine is shutting down; if it has sent tokens, or its API does not show that it has not, the hand-over is spent", true, false, true, BlameStrike, "503, Retry-After"},
 		{GaveUp, "a stop reason by which the engine says that it has given the answer up, before it was committed (vllm-ascend's `recomputed`)", true, false, false, BlameNobody, "503, Retry-After"},
 		{OurEdit, "400 to a prefill with a forced tool call or a thinking budget, which our cut at one token causes; on `/v1/messages` and `/v1/responses` also 500", false, true, false, BlameNobody, "nothing: decode serves alone"},
 		{HandoverExpired, "--kv-lease-budget, or two thirds of the instance's KV lease, passed before the first content, and nothing shows that decode read the KV cache or renewed the lease", true, false, false, BlameNobody, "504"},

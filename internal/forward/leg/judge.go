@@ -78,8 +78,14 @@ func classOf(err error) Class {
 		}
 		return NoConnection
 	case upstream.StageHeaders:
+		if e.TooLarge() {
+			return TooLarge
+		}
 		return BadAnswer
 	case upstream.StageBody:
+		if e.TooLarge() {
+			return TooLarge
+		}
 		return BrokeOff
 	case upstream.StageStale, upstream.StageSent:
 	}
@@ -101,6 +107,8 @@ func (l *Leg) clientAnswer(class Class, err error) Answer {
 		return ProxyError(noSocket())
 	case NotNotified, PrefillTimeout, FirstByteTimeout, IdleTimeout, HandoverExpired, Overtaken:
 		return ProxyError(timedOut(role, err))
+	case TooLarge:
+		return ProxyError(tooLarge(role, "its head or its trailer"))
 	default:
 		return ProxyError(badGateway(fmt.Sprintf("the connection to the %s instance was lost before it answered", role)))
 	}
@@ -202,8 +210,22 @@ func (l *Leg) JudgeEvent(code int, body []byte) *Failure {
 	return l.failed(ErrorEvent, a, err)
 }
 
-// JudgeFinish judges an answer that the engine ended before its first token, for a reason
-// of its own.
+// TooLarge judges an answer of which some part, named by what, is larger than the proxy accepts.
+func (l *Leg) TooLarge(what string) *Failure {
+	return l.failed(TooLarge, ProxyError(tooLarge(l.Instance.Role, what)), fmt.Errorf("%s: too large: %s", l.Instance.Key, what))
+}
+
+func tooLarge(role instance.Role, what string) *openai.Error {
+	return badGateway(fmt.Sprintf("the %s instance sent an answer that is too large: %s", role, what))
+}
+
+// NoMemory judges an answer that does not fit into the memory for bodies while other requests hold some of it.
+func (l *Leg) NoMemory() *Failure {
+	return l.failed(TooLarge, ProxyError(unavailable("this proxy has no memory left for the answer (--max-bodies-memory); try again")),
+		fmt.Errorf("%s: no memory for its answer", l.Instance.Key))
+}
+
+// JudgeFinish judges an answer that the engine ended for a reason of its own.
 func (l *Leg) JudgeFinish(class Class) *Failure {
 	return l.failed(class, ProxyError(interrupted()), fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
 }

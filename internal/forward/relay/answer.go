@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -41,8 +42,11 @@ type Result struct {
 	Bytes   int64     // of the body
 	TTFT    time.Duration
 	Gap     time.Duration // between two events of a stream, on average; 0 if there was none
-	// Broken tells that the client's connection must be broken, not ended cleanly.
+	// Broken reports that the client's connection must be broken, not ended cleanly.
 	Broken bool
+	// Late is the status that the answer would have had if a keep-alive had not sent the header before; 0 if
+	// the client got it in the status line.
+	Late int
 }
 
 // Route adds to the header of an answer where the request went, as far as the client may
@@ -59,13 +63,15 @@ type Answer struct {
 	Idle   time.Duration   // between two reads of an engine's answer, and for a write to the client
 	Route  Route
 	Log    logrus.FieldLogger
+	Memory *scratch.Bodies // bounds the memory of what is held back; nil: no bound
 	// Gaps counts the times between the events of a stream; nil: they are not counted.
 	Gaps *histogram.Histogram
 
 	Result
 
-	writeDeadline time.Time
-	lastWrite     time.Time // when the last write began
+	keep          keepAlive
+	writeDeadline time.Time // keep guards it
+	lastWrite     time.Time // when the last write of the answer began
 }
 
 // Refuse answers with one of the proxy's own errors. Any other error than an *openai.Error
@@ -75,6 +81,7 @@ func (a *Answer) Refuse(err error) {
 	if !errors.As(err, &e) {
 		e = &openai.Error{Status: http.StatusInternalServerError, Type: openai.TypeInternal, Message: err.Error()}
 	}
+	a.StopKeepAlive()
 	a.Status = e.Status
 	switch {
 	case e.Status < 500:
@@ -83,6 +90,14 @@ func (a *Answer) Refuse(err error) {
 		a.Outcome = OutcomeUnavailable
 	default:
 		a.Outcome = OutcomeUpstream
+	}
+	if a.keep.begun {
+		var more []string
+		if e.RetryAfter > 0 {
+			more = []string{"Retry-After", e.RetryAfterSeconds()}
+		}
+		a.failInStream(e.Status, a.Kind.ErrorEvent(e), more...)
+		return
 	}
 	a.addProxyHeader()
 	a.Kind.WriteError(a.Client, e)
@@ -114,6 +129,7 @@ func (a *Answer) SendFailure(f *leg.Failure) {
 
 // SendWhole answers with a whole answer of an engine.
 func (a *Answer) SendWhole(whole leg.Answer) {
+	a.StopKeepAlive()
 	a.Status = whole.Status
 	switch {
 	case whole.Status < 400:
@@ -122,6 +138,10 @@ func (a *Answer) SendWhole(whole leg.Answer) {
 		a.Outcome = OutcomeClientError
 	default:
 		a.Outcome = OutcomeUpstream
+	}
+	if a.keep.begun {
+		a.failInStream(whole.Status, a.Kind.ErrorEventOf(whole.Status, whole.Body))
+		return
 	}
 	a.copyHeader(whole.Header, int64(len(whole.Body)))
 	a.Client.WriteHeader(whole.Status)
@@ -145,11 +165,20 @@ func (a *Answer) JSON(v any) {
 	a.Bytes = int64(n)
 }
 
-// sendHeader sends the engine's status and header. length is the Content-Length, -1 to
-// leave it to the server.
+// sendHeader sends the engine's status and header, or what of them belongs into a stream whose header is
+// out. length is the Content-Length, -1 to leave it to the server.
 func (a *Answer) sendHeader(resp *upstream.Response, length int64) {
 	a.TTFT = time.Since(a.Times.Start)
 	a.Status = resp.Status
+	a.keep.lock()
+	defer a.keep.unlock()
+	if a.keep.begun {
+		if why := a.reasons(); why != nil {
+			a.writeLocked(why) // a client that left is noticed by the next write
+		}
+		return
+	}
+	a.keep.header = true
 	a.copyHeader(resp.Header, length)
 	a.Client.WriteHeader(resp.Status)
 }
@@ -185,40 +214,54 @@ func (a *Answer) addProxyHeader() {
 	}
 }
 
-// write sends and flushes bytes to the client; false means that the client is gone.
-func (a *Answer) write(b []byte) bool {
-	if !a.writeUnflushed(b) {
-		return false
+// write sends and flushes bytes to the client; it reports false if the client is gone.
+func (a *Answer) write(b []byte) bool { return a.send(b, true) }
+
+// writeUnflushed writes bytes that the server sends when it likes; it reports false if the client is
+// gone.
+func (a *Answer) writeUnflushed(b []byte) bool { return a.send(b, false) }
+
+func (a *Answer) send(b []byte, flush bool) bool {
+	a.keep.lock()
+	at, ok := a.writeLocked(b)
+	a.keep.relayed = true
+	if ok && flush {
+		a.Client.Flush()
 	}
-	a.Client.Flush()
-	return true
+	a.keep.unlock()
+	if a.lastWrite = at; !ok {
+		a.ClientGone()
+	}
+	return ok
 }
 
-// writeUnflushed writes bytes that the server sends when it likes; false means that the
-// client is gone.
-func (a *Answer) writeUnflushed(b []byte) bool {
-	a.lastWrite = time.Now()
-	if a.writeDeadline.Sub(a.lastWrite) < a.Idle/2 {
-		// A client that stops reading must not keep an instance busy for ever. The
-		// deadline is moved seldom: that costs more than the write.
-		a.writeDeadline = a.lastWrite.Add(a.Idle)
+// writeLocked writes to the client, and returns when it began. Its caller holds the lock of keep.
+func (a *Answer) writeLocked(b []byte) (at time.Time, ok bool) {
+	at = time.Now()
+	a.keep.last = at
+	if a.writeDeadline.Sub(at) < a.Idle/2 {
+		// A client that stops reading must not keep an instance busy for ever. The deadline is moved
+		// seldom: that takes longer than the write.
+		a.writeDeadline = at.Add(a.Idle)
 		_ = a.Client.SetWriteDeadline(a.writeDeadline) // not supported: no deadline
 	}
 	n, err := a.Client.Write(b)
 	a.Bytes += int64(n)
-	if err != nil {
-		a.ClientGone()
-		return false
-	}
-	return true
+	return at, err == nil
 }
 
-// breakOff ends a committed answer that cannot be completed: the connection is broken,
-// in a stream after an error event.
-func (a *Answer) breakOff(events bool, cause error) {
+// breakOff ends a committed answer that cannot be completed: the connection is broken, in a stream after
+// an error event. class is the kind of failure.
+func (a *Answer) breakOff(events bool, class leg.Class, cause error) {
+	a.StopKeepAlive()
+	a.Failure = class
 	a.Log.WithError(cause).WithField("request_id", a.ID).Warn("answer lost after it was committed")
 	if events && !errors.Is(cause, errEngineEvent) {
-		a.write(a.Kind.ErrorEvent(leg.LostError(cause)))
+		e := leg.LostError(cause)
+		if class == leg.TooLarge {
+			e.Message = "the answer was broken off in the middle: the decode instance sent more at once than this proxy holds" // cause names the instance
+		}
+		a.write(a.Kind.ErrorEvent(e))
 	}
 	a.Outcome, a.Broken = OutcomeBroken, true
 }
@@ -237,14 +280,14 @@ type Source struct {
 	GivesUp string
 }
 
-// judgeEnd finds out whether an answer, or the first event with content, says that the
-// engine ended the request before any token; nil if not.
+// judgeEnd reports that an answer, or an event that would commit it, says that the engine gave the request
+// up; nil if it does not.
 func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 	switch {
-	case kind != openai.Completion && kind != openai.Chat:
-		return nil
-	case sse.Aborted(b):
-		return s.Leg.JudgeFinish(leg.Aborted)
+	case sse.Aborted(kind, b):
+		f := s.Leg.JudgeFinish(leg.Aborted)
+		f.Taken = f.Taken || sse.Generated(kind, b)
+		return f
 	case s.GivesUp != "" && sse.StopsBy(b, s.GivesUp):
 		return s.Leg.JudgeFinish(leg.GaveUp)
 	}

@@ -6,5 +6,8 @@
 //	                │ any failure before: a leg.Failure to the caller
 //	                └ after: an error event and a broken connection
 //
+// While nothing is to be sent, keep-alives keep the client's connection open; they may send the header of a
+// stream before the commit.
+//
 // It knows neither instances nor the order of legs.
 package relay

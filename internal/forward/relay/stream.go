@@ -45,6 +45,7 @@ type events struct {
 	classified int // bytes of Buf that judge has looked at, before the commit
 	searched   int // bytes of Buf in which no event ends
 	committed  bool
+	finished   bool // a choice has a finish reason; only /inference/v1/generate needs it
 	done       bool // the closing event has come
 	failed     bool // and it says that the answer has failed
 	atEnd      bool // Buf has the last bytes of the engine's answer
@@ -59,18 +60,19 @@ type events struct {
 var (
 	errEngineEvent = errors.New("the engine reported an error in the stream")
 	errGaveUp      = errors.New("the engine gave the answer up in the middle")
+	errAborted     = errors.New("the engine aborted the request in the middle of the answer")
 )
 
 // stream passes an event stream on, event by event. Until the first event with content
 // all events are held back, and a failure can be retried.
 func (a *Answer) stream(s *Source) *leg.Failure {
-	var e events
+	e := events{Events: scratch.Events{Memory: a.Memory}}
 	e.gaps.For(a.Gaps)
 	defer e.end(a)
 	l := s.Leg
 	for {
-		if !e.MakeSpace() {
-			return a.streamEnded(&e, l.BadAnswer("an event of more than 8 MiB"))
+		if err := e.MakeSpace(e.classified); err != nil {
+			return a.streamEnded(&e, a.judgeSize(l, err))
 		}
 		if e.done {
 			l.SetLimit(leg.GraceLimit(doneGrace))
@@ -101,7 +103,16 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 	}
 }
 
-// handleRead handles the bytes of one read. stop tells that the stream is over for the
+// judgeSize judges an answer of which more is to be held than may be.
+func (a *Answer) judgeSize(l *leg.Leg, err error) *leg.Failure {
+	if errors.Is(err, scratch.ErrNoRoom) {
+		a.Memory.Refuse()
+		return l.NoMemory()
+	}
+	return l.TooLarge(err.Error())
+}
+
+// handleRead handles the bytes of one read. stop reports that the stream is over for the
 // client, or, with a failure, that it must be retried.
 func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	if !e.committed {
@@ -114,6 +125,7 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		if cause := s.Leg.Commit(); cause != nil && !e.atEnd {
 			return s.Leg.JudgeCallOff(cause), true
 		}
+		e.classified = 0 // from now on, no whole event stays in Buf
 		s.Commit()
 		a.Times.Pass(stage.First)
 		s.Leg.Span.First()
@@ -124,18 +136,10 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		e.searched = e.N
 		return nil, false
 	}
-	if s.GivesUp != "" {
-		if at := e.findGiveUp(end, s.GivesUp); at >= 0 {
-			if a.write(s.rewriteEvents(e.Buf[:at])) {
-				a.breakOff(true, errGaveUp)
-			}
-			return nil, true
-		}
-	}
-	if failed := e.scan(a.Kind, end); failed > 0 {
+	if good, class, cause := e.scan(a.Kind, end, s.GivesUp); cause != nil {
 		// The client gets the engine's own error event, but not its clean end.
-		if a.write(s.rewriteEvents(e.Buf[:failed])) {
-			a.breakOff(true, errEngineEvent)
+		if good == 0 || a.write(s.rewriteEvents(e.Buf[:good])) {
+			a.breakOff(true, class, cause)
 		}
 		return nil, true
 	}
@@ -146,6 +150,9 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		a.Outcome = OutcomeOK
 	}
 	batch := s.rewriteEvents(e.Buf[:end])
+	if e.done {
+		a.StopKeepAlive() // nothing follows the closing event
+	}
 	if e.done && e.atEnd {
 		a.writeUnflushed(batch) // the server flushes it together with the end of the body
 		e.countSent(a.lastWrite)
@@ -183,17 +190,27 @@ func (e *events) end(a *Answer) {
 	e.Release()
 }
 
-// scan looks at the events that end before end. It gives the end of the first that is an
-// error, 0 if there is none.
-func (e *events) scan(kind openai.Kind, end int) (failed int) {
+// scan reads the events that end before end. If one of them breaks the answer off, it returns the class and
+// the cause of that, and how many bytes the client may still have: those before the event, and an
+// engine's error event itself. givesUp is Source.GivesUp.
+func (e *events) scan(kind openai.Kind, end int, givesUp string) (good int, class leg.Class, cause error) {
 	for rest := e.Buf[:end]; ; {
 		event, tail, ok := sse.NextEvent(rest)
 		if !ok {
-			return 0
+			return 0, "", nil
 		}
-		switch sse.SignOf(kind, event) {
+		if givesUp != "" && sse.StopsBy(event, givesUp) {
+			return end - len(rest), leg.GaveUp, errGaveUp
+		}
+		sign := sse.SignOf(kind, event)
+		if kind == openai.Generate {
+			sign = e.signOfGenerate(sign, event)
+		}
+		switch sign {
 		case sse.SignError:
-			return end - len(tail)
+			return end - len(tail), leg.ErrorEvent, errEngineEvent
+		case sse.SignAborted:
+			return end - len(rest), leg.Aborted, errAborted
 		case sse.SignFailedEnd:
 			e.done, e.failed = true, true
 		case sse.SignEnd:
@@ -205,19 +222,14 @@ func (e *events) scan(kind openai.Kind, end int) (failed int) {
 	}
 }
 
-// findGiveUp gives the place of the first event before end by which the engine gives the
-// answer up, -1 if there is none.
-func (e *events) findGiveUp(end int, reason string) int {
-	for rest := e.Buf[:end]; ; {
-		event, tail, ok := sse.NextEvent(rest)
-		switch {
-		case !ok:
-			return -1
-		case sse.StopsBy(event, reason):
-			return end - len(rest)
-		}
-		rest = tail
+// signOfGenerate finds the end of a stream of /inference/v1/generate that no choice has finished: vLLM before
+// 0.32 leaves a finish reason out that comes without tokens, as that of an abort does.
+func (e *events) signOfGenerate(sign sse.Sign, event []byte) sse.Sign {
+	e.finished = e.finished || sse.Finished(event)
+	if sign == sse.SignEnd && !e.done && !e.finished {
+		return sse.SignAborted
 	}
+	return sign
 }
 
 // judge classifies the events that are held back, until one commits the answer.
@@ -227,11 +239,22 @@ func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 		if !ok {
 			return nil
 		}
+		if a.keep.interval > 0 && sse.KeepsAlive(a.Kind, event) {
+			a.passKeepAlive(event)
+			e.Cut(e.classified, len(event))
+			continue
+		}
 		e.classified += len(event)
 		switch class, code := sse.Classify(a.Kind, event); class {
 		case sse.EventError:
 			return s.Leg.JudgeEvent(code, sse.ErrorOf(a.Kind, event))
-		case sse.EventContent, sse.EventDone:
+		case sse.EventDone:
+			if a.Kind != openai.Other {
+				return s.Leg.JudgeFinish(leg.Aborted) // nothing was generated: vLLM leaves the chunk of an abort out
+			}
+			e.committed = true
+			return nil
+		case sse.EventContent:
 			if f := s.judgeEnd(a.Kind, event); f != nil {
 				return f
 			}
@@ -252,7 +275,7 @@ func (a *Answer) streamEnded(e *events, f *leg.Failure) *leg.Failure {
 		a.ClientGone()
 		return nil
 	}
-	a.breakOff(true, f.Err)
+	a.breakOff(true, f.Class, f.Err)
 	return nil
 }
 

@@ -2,30 +2,48 @@ package relay
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/scratch"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// maxHeldAnswer is how much of a non-streamed answer is read before the status
-// goes out: up to here a broken answer can still be retried.
-const maxHeldAnswer = 1 << 20
+const (
+	// freeAnswer is the part of an answer that is held back in any case, in bytes. More of it counts as memory of
+	// bodies. An answer that needs no edit is held up to here, and passed on from then.
+	freeAnswer = 1 << 20
+	// maxAnswer bounds an answer that is held back where no bound for all bodies does, in bytes.
+	maxAnswer = 1 << 30
+	// firstBuffer is the size of the first buffer for an answer of unknown length.
+	firstBuffer = 2 << 10
+	// maxWrite is how much of an answer is written under one deadline, in bytes.
+	maxWrite = 256 << 10
+	// largeMember is the size from which a member is left out of what the rewriters see, in bytes.
+	largeMember = 16 << 10
+)
 
-// firstBuffer is the size of the first buffer for an answer of unknown length.
-const firstBuffer = 2 << 10
-
-// whole passes a non-streamed answer on. Nothing is sent before it has been
-// read to its end, or to maxHeldAnswer.
+// whole passes an answer on that is no stream. Nothing is sent before it has been read to its end, so
+// that it can be judged and edited; without rewriters, to its end or to freeAnswer.
 func (a *Answer) whole(s *Source) *leg.Failure {
 	l, resp := s.Leg, s.Resp
-	buf, n, err := s.hold(a.Idle)
+	h := held{memory: a.Memory}
+	defer h.release()
+	err := h.read(s, a.Idle)
+	buf, n := h.buf, h.n
 	more := err == nil
 	if more && resp.Length == int64(n) {
 		more, err = false, io.EOF
 		_ = readEnd(resp.Body, buf[n:n+1]) // every announced byte is here: the answer is complete
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
+	switch {
+	case err == nil, errors.Is(err, io.EOF):
+	case errors.Is(err, scratch.ErrNoRoom):
+		return a.judgeMemory(l, &h, resp.Length)
+	default:
 		return l.JudgeError(err)
 	}
 	if resp.Length > int64(n) && !more {
@@ -39,17 +57,20 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 	if cause := l.Commit(); cause != nil && more {
 		return l.JudgeCallOff(cause)
 	}
+	if !a.beginsWhole() {
+		return l.BadAnswer("it is no event stream")
+	}
 	s.Commit() // before the write, which a slow client holds up
-	head, length := buf[:n], resp.Length
+	parts, length := [][]byte{buf[:n]}, resp.Length
 	if !more {
-		// An answer of more than maxHeldAnswer is not rewritten.
-		for _, r := range s.Rewriters {
-			head = r.Whole(head)
+		parts = s.edit(buf[:n])
+		length = 0
+		for _, p := range parts {
+			length += int64(len(p))
 		}
-		length = int64(len(head))
 	}
 	a.sendHeader(resp, length)
-	if !a.write(head) {
+	if !a.writeParts(parts) {
 		return nil
 	}
 	for more {
@@ -60,7 +81,11 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
-				a.breakOff(false, err)
+				if f := l.JudgeError(err); f.Class != leg.ClientGone {
+					a.breakOff(false, f.Class, err)
+				} else {
+					a.ClientGone()
+				}
 				return nil
 			}
 			more = false
@@ -70,43 +95,181 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 	return nil
 }
 
-// hold reads an answer to its end, then err is io.EOF, or up to maxHeldAnswer. The answer
-// is in buf[:n]; if its length was announced, buf has room for one more byte. idle bounds
-// each read.
-func (s *Source) hold(idle time.Duration) (buf []byte, n int, err error) {
-	resp := s.Resp
-	if resp.Length >= 0 {
-		held := int(min(resp.Length, maxHeldAnswer))
-		buf = make([]byte, held+1)
-		n, err = s.readFull(idle, buf[:held])
-		return buf, n, err
+// judgeMemory judges an answer for which there is no memory. If it would not fit into all of it, a
+// later try does not help.
+func (a *Answer) judgeMemory(l *leg.Leg, h *held, length int64) *leg.Failure {
+	limit := int64(0)
+	if a.Memory != nil {
+		a.Memory.Refuse()
+		_, limit, _ = a.Memory.Memory()
 	}
-	buf = make([]byte, firstBuffer)
-	for {
-		var m int
-		m, err = s.readFull(idle, buf[n:])
-		n += m
-		if err != nil || n == maxHeldAnswer {
-			return buf, n, err
+	switch need := max(length, int64(h.n)); {
+	case limit > 0 && need > limit:
+		return l.TooLarge(fmt.Sprintf("more than %d bytes (--max-bodies-memory)", limit))
+	case need >= maxAnswer:
+		return l.TooLarge("more than 1 GiB")
+	}
+	return l.NoMemory()
+}
+
+// writeParts writes an answer in pieces, each under a deadline of its own, and flushes it.
+func (a *Answer) writeParts(parts [][]byte) bool {
+	for _, p := range parts {
+		for len(p) > maxWrite {
+			if !a.writeUnflushed(p[:maxWrite]) {
+				return false
+			}
+			p = p[maxWrite:]
 		}
-		bigger := make([]byte, min(4*len(buf), maxHeldAnswer))
-		copy(bigger, buf)
-		buf = bigger
+		if !a.writeUnflushed(p) {
+			return false
+		}
+	}
+	a.Client.Flush()
+	return true
+}
+
+// edit applies the rewriters to a whole answer, which it returns in parts. They see it without its large
+// members, such as choices with log probabilities: what they change is never in there, and the bytes of an answer
+// of many megabytes are neither copied nor searched again and again.
+func (s *Source) edit(body []byte) [][]byte {
+	large := s.largeMembers(body)
+	if len(large) == 0 {
+		for _, r := range s.Rewriters {
+			body = r.Whole(body)
+		}
+		return [][]byte{body}
+	}
+	rest, at := make([]byte, 0, largeMember), 0
+	for _, m := range large {
+		rest = append(append(rest, body[at:m.Value]...), leftOut...)
+		at = m.End
+	}
+	rest = append(rest, body[at:]...)
+	for _, r := range s.Rewriters {
+		rest = r.Whole(rest)
+	}
+	parts, at := make([][]byte, 0, 2*len(large)+1), 0
+	eachMember(rest, func(m jsonscan.Member) {
+		if len(large) == 0 || string(rest[m.Value:m.End]) != leftOut || string(rest[m.Key:m.KeyEnd]) != string(body[large[0].Key:large[0].KeyEnd]) {
+			return
+		}
+		parts = append(parts, rest[at:m.Value], body[large[0].Value:large[0].End])
+		at, large = m.End, large[1:]
+	})
+	return append(parts, rest[at:])
+}
+
+// leftOut is in the place of a large member.
+const leftOut = `"(left out)"`
+
+// largeMembers lists the large members of an answer that no rewriter changes.
+func (s *Source) largeMembers(body []byte) (large []jsonscan.Member) {
+	if len(body) < largeMember || len(s.Rewriters) == 0 {
+		return nil
+	}
+	edited := []string{"usage", "kv_transfer_params", "ec_transfer_params"}
+	if !eachMember(body, func(m jsonscan.Member) {
+		if m.End-m.Value >= largeMember && !slices.Contains(edited, string(jsonscan.Unquote(body[m.Key:m.KeyEnd]))) {
+			large = append(large, m)
+		}
+	}) {
+		return nil
+	}
+	return large
+}
+
+// eachMember calls f for each member of the object that b is. It reports false if b is no object.
+func eachMember(b []byte, f func(jsonscan.Member)) bool {
+	s := jsonscan.Scanner{Text: b}
+	open := s.Space(0)
+	if open >= len(b) || b[open] != '{' {
+		return false
+	}
+	_, err := s.Members(open, 0, func(m jsonscan.Member) error {
+		f(m)
+		return nil
+	})
+	return err == nil
+}
+
+// held is an answer that is read before any of it is sent. The zero value is empty.
+type held struct {
+	memory   *scratch.Bodies // nil: no bound
+	buf      []byte          // has room for one more byte if the length of the answer was announced
+	n        int             // bytes of the answer in buf
+	reserved int64           // bytes of buf that are counted in memory
+}
+
+// read reads the answer to its end, then the error is io.EOF, or as much as may be held. idle bounds each read.
+func (h *held) read(s *Source, idle time.Duration) error {
+	resp, most := s.Resp, maxAnswer
+	if len(s.Rewriters) == 0 {
+		most = freeAnswer
+	}
+	if resp.Length >= 0 {
+		size := min(resp.Length, int64(most))
+		if resp.Length > maxAnswer && most == maxAnswer {
+			return scratch.ErrNoRoom
+		}
+		if err := h.grow(int(size) + 1); err != nil {
+			return err
+		}
+		return h.fill(s, idle, int(size))
+	}
+	for size := firstBuffer; ; {
+		if err := h.grow(size); err != nil {
+			return err
+		}
+		if err := h.fill(s, idle, size); err != nil || size == most && most == freeAnswer {
+			return err
+		}
+		if size == most {
+			return scratch.ErrNoRoom
+		}
+		if size = 4 * size; size > freeAnswer {
+			size = max(size/2, freeAnswer)
+		}
+		size = min(size, most)
 	}
 }
 
-// readFull fills buf. io.EOF means that the body ended before buf was full, or just then.
-func (s *Source) readFull(idle time.Duration, buf []byte) (int, error) {
-	n := 0
-	for n < len(buf) {
+// grow makes buf size bytes long.
+func (h *held) grow(size int) error {
+	reserved := h.reserved
+	if size > freeAnswer+1 && h.memory != nil {
+		if err := h.memory.Reserve(int64(size)); err != nil {
+			return err
+		}
+		h.reserved = int64(size)
+	}
+	bigger := make([]byte, size)
+	copy(bigger, h.buf[:h.n])
+	h.buf = bigger
+	if reserved > 0 {
+		h.memory.Free(reserved)
+	}
+	return nil
+}
+
+// fill reads until buf has size bytes. io.EOF means that the answer ended before, or just then.
+func (h *held) fill(s *Source, idle time.Duration, size int) error {
+	for h.n < size {
 		s.Leg.Rearm(idle)
-		m, err := s.Resp.Body.Read(buf[n:])
-		n += m
+		m, err := s.Resp.Body.Read(h.buf[h.n:size])
+		h.n += m
 		if err != nil {
-			return n, err
+			return err
 		}
 	}
-	return n, nil
+	return nil
+}
+
+func (h *held) release() {
+	if h.reserved > 0 {
+		h.memory.Free(h.reserved)
+	}
+	h.buf, h.reserved = nil, 0
 }
 
 // readEnd reads the end of a body of known length, so that its connection goes back to

@@ -36,6 +36,13 @@ func (b *Bodies) Memory() (held, limit, refused int64) {
 	return b.held.Load(), b.limit, b.refused.Load()
 }
 
+// Reserve counts n bytes of an answer that is held back. Unlike a request body, an answer gets no
+// memory beyond the bound: its size is known to no client. The caller gives them back with Free.
+func (b *Bodies) Reserve(n int64) error { return b.reserve(-1, n) }
+
+// Free gives n bytes of Reserve back.
+func (b *Bodies) Free(n int64) { b.held.Add(-n) }
+
 // reserve counts n more bytes for a body that has mine already.
 func (b *Bodies) reserve(mine, n int64) error {
 	for {

@@ -1,6 +1,9 @@
 package scratch
 
-import "sync"
+import (
+	"errors"
+	"sync"
+)
 
 const (
 	// smallBuffer is the buffer of a usual stream, in bytes: tokens come one by one, an
@@ -8,12 +11,16 @@ const (
 	smallBuffer = 2 << 10
 	// largeBuffer is the buffer of a stream that comes in bursts: fewer reads and writes.
 	largeBuffer = 32 << 10
-	// MaxEvent bounds one server-sent event, in bytes.
+	// MaxEvent bounds one server-sent event, in bytes. It is also the size of the largest buffer
+	// that is not counted as memory of bodies.
 	MaxEvent = 8 << 20
 	// shrinkAfter is how many reads in a row must fit a small buffer until the large
 	// one is given back.
 	shrinkAfter = 32
 )
+
+// ErrEventTooLarge is the error of an event of more than MaxEvent bytes.
+var ErrEventTooLarge = errors.New("an event of more than 8 MiB")
 
 var (
 	smallBuffers = bufferPool(smallBuffer) //nolint:gochecknoglobals // a pool is shared by nature
@@ -30,46 +37,61 @@ func bufferPool(size int) *sync.Pool {
 // Events buffers what has come of a stream and was not sent on yet. The buffer is small
 // until the stream needs more. The zero value is ready.
 type Events struct {
-	Buf        []byte
-	N          int     // bytes in Buf
+	Buf    []byte
+	N      int     // bytes in Buf
+	Memory *Bodies // counts buffers of more than MaxEvent bytes; nil: they are not counted
+
 	pooled     *[]byte // the pooled buffer that is Buf, nil if it is not of a pool
+	reserved   int64   // bytes of Buf that are counted in Memory
 	smallReads int     // reads in a row that would have fitted a small buffer
 }
 
-// MakeSpace makes sure that Buf[N:] is not empty. False means that one event is larger
-// than MaxEvent.
-func (e *Events) MakeSpace() bool {
+// MakeSpace makes sure that Buf[N:] is not empty. whole is the number of bytes at the front of Buf that
+// are whole events. The error is ErrEventTooLarge if the event behind them is larger than MaxEvent, and
+// ErrNoRoom if there is no memory for all of them.
+func (e *Events) MakeSpace(whole int) error {
 	switch {
 	case e.pooled == nil && e.Buf == nil:
 		e.takeFrom(smallBuffers)
+	case e.N-whole >= MaxEvent:
+		return ErrEventTooLarge
 	case e.N < len(e.Buf):
 		if len(e.Buf) > smallBuffer && e.N == 0 && e.smallReads >= shrinkAfter {
 			e.Release()
 			e.takeFrom(smallBuffers)
 		}
-	case len(e.Buf) >= MaxEvent:
-		return false
 	default:
-		e.grow()
+		return e.grow()
 	}
-	return true
+	return nil
 }
 
 func (e *Events) takeFrom(pool *sync.Pool) {
 	e.pooled, _ = pool.Get().(*[]byte)
-	e.Buf, e.smallReads = *e.pooled, 0
+	e.Buf, e.smallReads, e.reserved = *e.pooled, 0, 0
 }
 
-func (e *Events) grow() {
+func (e *Events) grow() error {
 	old := *e
 	if len(old.Buf) < largeBuffer {
 		e.takeFrom(largeBuffers)
 	} else {
-		e.pooled, e.Buf = nil, make([]byte, 2*len(old.Buf))
+		size := 2 * len(old.Buf)
+		if size > MaxEvent && e.Memory != nil {
+			if err := e.Memory.Reserve(int64(size)); err != nil {
+				return err
+			}
+			e.reserved = int64(size)
+		}
+		e.pooled, e.Buf = nil, make([]byte, size)
 	}
 	copy(e.Buf, old.Buf[:old.N])
 	old.Release()
+	return nil
 }
+
+// Cut removes n bytes at a position.
+func (e *Events) Cut(at, n int) { e.N = at + copy(e.Buf[at:], e.Buf[at+n:e.N]) }
 
 // Drop removes the first k bytes, which have been sent on.
 func (e *Events) Drop(k int) {
@@ -81,7 +103,7 @@ func (e *Events) Drop(k int) {
 	full := e.N == len(e.Buf)
 	e.N = copy(e.Buf, e.Buf[k:e.N])
 	if full && len(e.Buf) < largeBuffer {
-		e.grow() // the engine sends more than the buffer holds
+		_ = e.grow() // the engine sends more than the buffer holds; a large buffer needs no memory of bodies
 	}
 }
 
@@ -94,5 +116,8 @@ func (e *Events) Release() {
 			largeBuffers.Put(e.pooled)
 		}
 	}
-	e.Buf, e.pooled = nil, nil
+	if e.reserved > 0 {
+		e.Memory.Free(e.reserved)
+	}
+	e.Buf, e.pooled, e.reserved = nil, nil, 0
 }

@@ -8,7 +8,7 @@ import (
 // read stands for one read of a stream: k bytes of value v.
 func (e *Events) read(t *testing.T, v byte, k int) {
 	t.Helper()
-	if !e.MakeSpace() {
+	if e.MakeSpace(0) != nil {
 		t.Fatal("no room")
 	}
 	if k > len(e.Buf)-e.N {
@@ -71,7 +71,7 @@ func TestEventBufferGrowsToTheLimit(t *testing.T) {
 	var e Events
 	defer func() { e.Release() }()
 	total := 0
-	for e.MakeSpace() {
+	for e.MakeSpace(0) == nil {
 		for i := e.N; i < len(e.Buf); i++ {
 			e.Buf[i] = byte(i)
 		}

@@ -3,62 +3,159 @@ package sse
 import (
 	"bytes"
 
+	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// Aborted tells whether an answer, or an event, of /v1/completions or /v1/chat/completions
-// ends without a token: its choices have the finish reason "abort" and no content. vLLM
-// answers so, with status 200, to a request that arrives while it drains before it exits.
-func Aborted(b []byte) bool {
+// Aborted reports whether an answer, or an event, of this kind says that the engine gave the request up: it
+// shuts down, or was paused. vLLM 0.32 reports it with status 200 and
+//
+//	completions, chat, generate  the finish reason "abort" in a choice
+//	messages                     no stop reason: null in the event message_delta, absent from a whole answer
+//	responses                    the status "cancelled", or an end without any output token
+//
+// On /v1/responses an engine without Harmony's parser reports an abort behind its first token as
+// "completed", which nothing tells from a whole answer.
+func Aborted(k openai.Kind, b []byte) bool {
+	open := bytes.IndexByte(b, '{') // behind "data: " in an event
+	if open < 0 {
+		return false
+	}
+	switch k {
+	case openai.Completion, openai.Chat, openai.Generate:
+		return abortedChoices(b, open)
+	case openai.Messages:
+		return abortedMessage(b, open)
+	case openai.Responses:
+		return abortedResponse(b, open)
+	case openai.Other:
+	}
+	return false
+}
+
+func abortedChoices(b []byte, open int) bool {
 	if !bytes.Contains(b, []byte(`"abort"`)) {
 		return false
 	}
-	ended, said := 0, false
-	eachChoice(b, func(choice []byte) {
-		if m, ok := jsonscan.Find(choice, 0, "finish_reason"); ok && string(choice[m.Value:m.End]) == `"abort"` {
-			ended++
-		} else {
-			said = true
-		}
-		said = said || choiceSays(choice)
+	aborted := false
+	eachChoice(b, open, func(choice []byte) {
+		aborted = aborted || string(member(choice, 0, "finish_reason")) == `"abort"`
 	})
-	return ended > 0 && !said
+	return aborted
 }
 
-// StopsBy tells whether a choice of an answer, or of an event, has the given stop reason.
+func abortedMessage(b []byte, open int) bool {
+	switch string(member(b, open, "type")) {
+	case `"message_delta"`:
+		m, ok := jsonscan.Find(b, open, "delta")
+		return ok && string(member(b, m.Value, "stop_reason")) == "null"
+	case `"message"`:
+		reason := member(b, open, "stop_reason")
+		return reason == nil || jsonscan.IsNull(reason)
+	}
+	return false
+}
+
+// abortedResponse handles an answer, or a closing event, which has the answer in it.
+func abortedResponse(b []byte, open int) bool {
+	if m, ok := jsonscan.Find(b, open, "response"); ok {
+		open = m.Value
+	}
+	switch string(member(b, open, "status")) {
+	case `"cancelled"`:
+		return true
+	case `"completed"`, `"incomplete"`:
+		m, ok := jsonscan.Find(b, open, "usage")
+		return ok && string(member(b, m.Value, "output_tokens")) == "0"
+	}
+	return false
+}
+
+// member returns the value of a member of the object at open, nil if there is none.
+func member(b []byte, open int, name string) []byte {
+	m, ok := jsonscan.Find(b, open, name)
+	if !ok {
+		return nil
+	}
+	return b[m.Value:m.End]
+}
+
+// Generated reports whether an answer that was aborted, or an event, has tokens, or may have some: only
+// choices show that there are none.
+func Generated(k openai.Kind, b []byte) bool {
+	if k == openai.Messages || k == openai.Responses {
+		return true
+	}
+	open, said := bytes.IndexByte(b, '{'), false
+	if open >= 0 {
+		eachChoice(b, open, func(choice []byte) { said = said || choiceSays(choice) })
+	}
+	return said
+}
+
+// Finished reports whether a choice of an event has a finish reason.
+func Finished(event []byte) bool {
+	open := bytes.IndexByte(event, '{')
+	if open < 0 || !bytes.Contains(event, []byte(`"finish_reason"`)) {
+		return false
+	}
+	finished := false
+	eachChoice(event, open, func(choice []byte) {
+		reason := member(choice, 0, "finish_reason")
+		finished = finished || reason != nil && !jsonscan.IsNull(reason)
+	})
+	return finished
+}
+
+// StopsBy reports whether a choice of an answer, or of an event, has the given stop reason.
 func StopsBy(b []byte, reason string) bool {
-	quoted := `"` + reason + `"`
-	if !bytes.Contains(b, []byte(quoted)) {
+	quoted, open := `"`+reason+`"`, bytes.IndexByte(b, '{')
+	if open < 0 || !bytes.Contains(b, []byte(quoted)) {
 		return false
 	}
 	found := false
-	eachChoice(b, func(choice []byte) {
-		m, ok := jsonscan.Find(choice, 0, "stop_reason")
-		found = found || ok && string(choice[m.Value:m.End]) == quoted
+	eachChoice(b, open, func(choice []byte) {
+		found = found || string(member(choice, 0, "stop_reason")) == quoted
 	})
 	return found
 }
 
-// eachChoice calls f for each of the choices, which begin at their brace.
-func eachChoice(b []byte, f func(choice []byte)) {
-	open := bytes.IndexByte(b, '{') // behind "data: " in an event
-	if open < 0 {
-		return
-	}
+// eachChoice calls f for each of the choices of the object at open. They begin at their brace.
+func eachChoice(b []byte, open int, f func(choice []byte)) {
 	if m, ok := jsonscan.Find(b, open, "choices"); ok {
 		jsonscan.EachObject(b[m.Value:m.End], f)
 	}
 }
 
-// choiceSays tells whether a choice has text, content or a call.
+// choiceSays reports whether a choice has text, tokens, content or a call.
 func choiceSays(choice []byte) bool {
-	if m, ok := jsonscan.Find(choice, 0, "text"); ok && says(choice[m.Value:m.End]) {
-		return true
+	for _, name := range [...]string{"text", "token_ids"} {
+		if v := member(choice, 0, name); v != nil && says(v) {
+			return true
+		}
 	}
 	for _, name := range [...]string{"delta", "message"} {
-		if m, ok := jsonscan.Find(choice, 0, name); ok && deltaSays(choice[m.Value:m.End]) {
+		if v := member(choice, 0, name); v != nil && deltaSays(v) {
 			return true
 		}
 	}
 	return false
+}
+
+// KeepsAlive reports whether an event only keeps the connection alive: a comment, or a ping of
+// /v1/messages.
+func KeepsAlive(k openai.Kind, event []byte) bool {
+	comment := false
+	for rest := event; len(rest) > 0; {
+		line, tail, _ := bytes.Cut(rest, []byte{'\n'})
+		rest, line = tail, bytes.TrimSuffix(line, []byte{'\r'})
+		switch {
+		case len(line) == 0:
+		case line[0] == ':':
+			comment = true
+		default:
+			return k == openai.Messages && string(eventName(event)) == "ping"
+		}
+	}
+	return comment
 }

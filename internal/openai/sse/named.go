@@ -85,14 +85,25 @@ const (
 	SignEnd            // the closing event
 	SignFailedEnd      // the closing event of an answer that failed
 	SignError          // an error, behind which nothing closes the answer
+	SignAborted        // the engine gave the request up
 )
 
-// SignOf is a cheap test, since every event passes it.
+// SignOf returns what an event says about the end of its stream. Every event passes it, so that it does
+// as little as it can.
 func SignOf(k openai.Kind, event []byte) Sign {
 	switch k {
 	case openai.Responses, openai.Messages:
 		switch string(eventName(event)) {
-		case "response.completed", "response.incomplete", "message_stop":
+		case "message_delta":
+			if Aborted(k, event) {
+				return SignAborted
+			}
+		case "response.completed", "response.incomplete":
+			if Aborted(k, event) {
+				return SignAborted
+			}
+			return SignEnd
+		case "message_stop":
 			return SignEnd
 		case "response.failed":
 			return SignFailedEnd
@@ -102,6 +113,9 @@ func SignOf(k openai.Kind, event []byte) Sign {
 	case openai.Completion, openai.Chat, openai.Generate, openai.Other:
 		if IsDone(event) {
 			return SignEnd
+		}
+		if Aborted(k, event) {
+			return SignAborted
 		}
 	}
 	if LooksLikeError(event) {

@@ -35,8 +35,9 @@ func (j *Reply) appendMessage(b []byte, ln *Lane, details bool) []byte {
 	}
 	b = append(b, `],"model":`...)
 	b = jsontext.AppendString(b, j.ServedAs)
-	b = append(b, `,"stop_reason":`...)
-	b = jsontext.AppendString(b, j.stopReason(ln))
+	if reason := j.stopReason(ln); reason != "" {
+		b = jsontext.AppendString(append(b, `,"stop_reason":`...), reason)
+	}
 	b = append(b, `,"usage":`...)
 	b = j.appendMessageUsage(b, ln.Seq.N, details)
 	if j.HandedOver != nil {
@@ -65,9 +66,12 @@ func (j *Reply) signature(index int) string {
 	return model.Hex16(model.Mix(x)) + model.Hex16(model.Mix(^x))
 }
 
-// stopReason is why an answer of /v1/messages ended.
+// stopReason is why an answer of /v1/messages ended, "" if the engine gave it up (vLLM 0.32,
+// entrypoints/anthropic/serving.py, _to_anthropic_stop_reason).
 func (j *Reply) stopReason(ln *Lane) string {
 	switch {
+	case ln.Seq.Finish == "abort":
+		return ""
 	case ln.Seq.Finish == "length":
 		return "max_tokens"
 	case ln.calls():

@@ -68,6 +68,10 @@ func (f messagesForm) closed(n *NamedEvents) {
 }
 
 func (f messagesForm) ended(n *NamedEvents) {
-	f.event(n, "message_delta", `,"delta":{"stop_reason":"`, n.j.stopReason(n.ln), `","stop_sequence":null},"usage":`, string(n.j.appendMessageUsage(nil, n.ln.Seq.N, n.j.Details)))
+	stop := "null"
+	if reason := n.j.stopReason(n.ln); reason != "" {
+		stop = strconv.Quote(reason)
+	}
+	f.event(n, "message_delta", `,"delta":{"stop_reason":`, stop, `,"stop_sequence":null},"usage":`, string(n.j.appendMessageUsage(nil, n.ln.Seq.N, n.j.Details)))
 	f.event(n, "message_stop")
 }

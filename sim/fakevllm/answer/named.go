@@ -44,6 +44,9 @@ func (n *NamedEvents) Accept() { n.form.accepted(n) }
 // Begin is when the prompt is computed.
 func (n *NamedEvents) Begin() { n.form.began(n) }
 
+// Abort notes that a lane ends before its first token.
+func (n *NamedEvents) Abort(ln *Lane) { n.ln = ln }
+
 // End is behind the last token.
 func (n *NamedEvents) End() {
 	n.close()

@@ -22,8 +22,8 @@ const (
 	Garbage    Kind = "garbage"     // bytes that are no HTTP, or mid-stream no JSON
 	NoKV       Kind = "no_kv"       // leave kv_transfer_params out of the response
 	Die        Kind = "die"         // Server.Kill
-	Abort      Kind = "abort"       // end with finish_reason abort, as an engine that shuts down; on the two completion routes
-	Recomputed Kind = "recomputed"  // end with stop_reason recomputed, as a decode of vllm-ascend that needs room; likewise
+	Abort      Kind = "abort"       // end with finish_reason abort, as an engine that shuts down; each route reports it in its own form
+	Recomputed Kind = "recomputed"  // end with stop_reason recomputed, as a decode of vllm-ascend that needs room; on the two completion routes
 )
 
 // Stage is when a fault happens.

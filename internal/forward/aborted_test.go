@@ -1,0 +1,123 @@
+package forward_test
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+)
+
+const completionsPath = "/v1/completions"
+
+// An engine that shuts down ends its requests with the finish reason "abort". After the commit the
+// answer is lost, in the form of each API.
+func TestAbort_AfterCommit(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{completionsPath, chatPath, messagesPath, generatePath} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 2, nil)
+			script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultAbort, At: fakevllm.AfterTokens, Tokens: 2, Times: 1})
+			q := scenario{path, true}
+			body := `{"model":"m","prompt":"tell me of the sea","max_tokens":12,"stream":true}`
+			if path != completionsPath {
+				body = q.body("")
+			}
+			a := r.post(path, body)
+			if path == completionsPath {
+				q.path = chatPath // errors and ends of the same form
+			}
+			r.checkBroken(q, a)
+			if bytes.Contains(a.body, []byte("abort")) || bytes.Contains(a.body, []byte(`"stop_reason":null,"stop_sequence":null},"usage"`)) {
+				t.Errorf("the engine's end goes out: %s", a.body)
+			}
+			if e := r.entry(); e.Outcome != forward.OutcomeBroken || e.Failure != leg.Aborted || e.Attempts != 0 {
+				t.Errorf("entry %+v", e)
+			}
+			r.checkEngines()
+		})
+	}
+}
+
+// On /v1/responses only some engines report an abort: those with Harmony's parser, by the status
+// "cancelled" of the response (vLLM 0.32, entrypoints/openai/responses/serving.py).
+func TestAbort_AfterCommitOnResponses(t *testing.T) {
+	t.Parallel()
+	const begin = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"object\":\"response\",\"status\":\"in_progress\"}}\n\n"
+	const text = "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"x\"}\n\n"
+	const end = "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"object\":\"response\",\"status\":\"cancelled\",\"usage\":{\"output_tokens\":1}}}\n\n"
+	got := relayOnce(t, &scriptedClient{
+		prefill: []byte(`{"object":"response"}`), header: http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}},
+		answer: []byte(begin + text + end), length: -1, end: io.EOF,
+	}, responsesPath)
+	if !got.broken || !strings.HasPrefix(string(got.body), begin+text+"event: error\n") || bytes.Contains(got.body, []byte("cancelled")) {
+		t.Errorf("broken %v: %s", got.broken, got.body)
+	}
+}
+
+// An abort before anything went out is retried, with or without tokens, in every API. A hand-over
+// may be used again only if the engine shows that it has computed nothing.
+func TestAbort_BeforeCommit(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		path     string
+		stream   bool
+		fault    fakevllm.Fault
+		prefills int64
+	}{
+		{completionsPath, true, fakevllm.Fault{}, 1}, {completionsPath, false, fakevllm.Fault{}, 1},
+		{completionsPath, false, fakevllm.Fault{At: fakevllm.AfterTokens, Tokens: 2}, 2},
+		{chatPath, true, fakevllm.Fault{}, 1}, {chatPath, false, fakevllm.Fault{At: fakevllm.AfterTokens, Tokens: 2}, 2},
+		{messagesPath, true, fakevllm.Fault{}, 2}, {messagesPath, false, fakevllm.Fault{}, 2},
+		{messagesPath, false, fakevllm.Fault{At: fakevllm.AfterTokens, Tokens: 2}, 2},
+		{generatePath, true, fakevllm.Fault{}, 1}, {generatePath, false, fakevllm.Fault{At: fakevllm.AfterTokens, Tokens: 2}, 2},
+		{responsesPath, true, fakevllm.Fault{}, 2}, {responsesPath, false, fakevllm.Fault{}, 2},
+	} {
+		q := scenario{tc.path, tc.stream}
+		t.Run(q.String()+string(tc.fault.At), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 2, nil)
+			tc.fault.Kind, tc.fault.Times = fakevllm.FaultAbort, 1
+			script(t, r.D[0], tc.fault)
+			if tc.path == completionsPath {
+				body := `{"model":"m","prompt":"tell me of the sea","max_tokens":12,"stream":false}`
+				if tc.stream {
+					body = strings.Replace(body, "false", "true", 1)
+				}
+				r.checkComplete(r.post(tc.path, body), false, body)
+			} else {
+				r.checkServed(q)
+			}
+			if e := r.entry(); e.Outcome != forward.OutcomeOK || e.Attempts != 1 || r.rec.retried() != "decode/aborted" {
+				t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
+			}
+			if n := legs(r.P); n != tc.prefills {
+				t.Errorf("%d prefills, want %d", n, tc.prefills)
+			}
+			r.checkEngines()
+		})
+	}
+}
+
+// vLLM before 0.32 sends no finish reason at all on /inference/v1/generate when it aborts.
+func TestAbort_NoFinishReason(t *testing.T) {
+	t.Parallel()
+	const token = "data: {\"request_id\":\"a\",\"choices\":[{\"index\":0,\"finish_reason\":null,\"token_ids\":[7]}]}\n\n"
+	const last = "data: {\"request_id\":\"a\",\"choices\":[{\"index\":0,\"finish_reason\":\"length\",\"token_ids\":[7]}]}\n\n"
+	const done = "data: [DONE]\n\n"
+	for answer, lost := range map[string]bool{token + done: true, token + last + done: false, last + done: false} {
+		got := relayOnce(t, &scriptedClient{
+			prefill: []byte(`{"choices":[]}`), header: http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}},
+			answer: []byte(answer), length: -1, end: io.EOF,
+		}, openai.Generate.Path())
+		if got.status != http.StatusOK || got.broken != lost || bytes.Contains(got.body, []byte("[DONE]")) == lost {
+			t.Errorf("%q: broken %v: %s", answer, got.broken, got.body)
+		}
+	}
+}

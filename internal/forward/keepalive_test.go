@@ -1,0 +1,380 @@
+package forward_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+)
+
+// often is an interval of keep-alives that no test has to wait for.
+const often = 5 * time.Millisecond
+
+// gate is an engine behind a reverse proxy that holds requests until it is opened.
+type gate struct {
+	address string
+	open    chan struct{}
+}
+
+// gated puts a gate before an engine.
+func gated(t *testing.T, s *fakevllm.Server) *gate {
+	t.Helper()
+	target, err := url.Parse("http://" + s.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{open: make(chan struct{})}
+	to := httputil.NewSingleHostReverseProxy(target)
+	to.FlushInterval = -1
+	to.ErrorLog = nil
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			body, err := io.ReadAll(r.Body) // or net/http would not notice that the client leaves
+			if err != nil {
+				return
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			select {
+			case <-g.open:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		to.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	g.address = server.Listener.Addr().String()
+	return g
+}
+
+// openStream sends a request and returns the answer once its header has come.
+func (r *rig) openStream(q scenario, header ...string) (*http.Response, *bufio.Reader) {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.URL+q.path, strings.NewReader(q.body("")))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp, bufio.NewReader(resp.Body)
+}
+
+// readUntil reads events until one has the text, and returns them all.
+func readUntil(t *testing.T, in *bufio.Reader, text string) string {
+	t.Helper()
+	var all strings.Builder
+	for !strings.Contains(all.String(), text) || !strings.HasSuffix(all.String(), "\n\n") {
+		line, err := in.ReadString('\n')
+		if all.WriteString(line); err != nil {
+			t.Fatalf("%v behind %q", err, all.String())
+		}
+	}
+	return all.String()
+}
+
+// keptFleet is a rig with keep-alives whose prefill is behind a gate.
+func keptFleet(t *testing.T, tune func(*forward.Options)) (*rig, *gate) {
+	t.Helper()
+	r := start(t, fakevllm.Plain, 1, 2, func(o *forward.Options) {
+		if o.KeepAlive = often; tune != nil {
+			tune(o)
+		}
+	})
+	g := gated(t, r.P[0])
+	r.members.set(instanceAt(instance.Prefill, g.address, fakevllm.Plain), instanceOf(instance.Decode, r.D[0], fakevllm.Plain), instanceOf(instance.Decode, r.D[1], fakevllm.Plain))
+	return r, g
+}
+
+// During prefill the client gets status, header and comments. A failure behind that is retried, and the
+// answer is that of an engine, behind a comment with what is in the header otherwise.
+func TestKeepAlive_DuringPrefill(t *testing.T) {
+	t.Parallel()
+	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
+		r, g := keptFleet(t, nil)
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
+		resp, in := r.openStream(q, "X-PD-Trace", "1")
+		if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" || resp.Header.Get("X-Request-Id") == "" {
+			t.Fatalf("%d %v", resp.StatusCode, resp.Header)
+		}
+		if got := readUntil(t, in, ": keep-alive\n\n: keep-alive\n\n: keep-alive\n\n"); strings.Trim(got, ": kep-aliv\n") != "" {
+			t.Errorf("before anything is generated: %q", got)
+		}
+		close(g.open)
+		rest, err := io.ReadAll(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(rest), ": X-Pd-Attempts: 2\n") || !strings.Contains(string(rest), ": X-Pd-Prefill: "+g.address+"\n") {
+			t.Errorf("no reasons: %s", rest)
+		}
+		r.checkWhole(q, answer{status: resp.StatusCode, header: resp.Header, body: withoutKeepAlives(openai.KindOf(q.path), rest)})
+		e := r.entry()
+		if e.Outcome != forward.OutcomeOK || e.Attempts != 1 || e.KeepAlives < 3 || e.Late != 0 || e.Status != http.StatusOK || r.rec.retried() != "decode/status_5xx" {
+			t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
+		}
+		r.checkEngines()
+	})
+}
+
+// An error behind an early header is an event in the shape of its API, without a clean end. The log knows
+// the status and the reasons.
+func TestKeepAlive_ThenError(t *testing.T) {
+	t.Parallel()
+	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
+		r, g := keptFleet(t, func(o *forward.Options) { o.MaxAttempts = 2 })
+		for _, s := range r.D {
+			script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
+		}
+		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
+		resp, in := r.openStream(q)
+		readUntil(t, in, ": keep-alive\n\n")
+		close(g.open)
+		rest, err := io.ReadAll(in)
+		r.checkBroken(q, answer{status: resp.StatusCode, header: resp.Header, body: rest, err: err})
+		if !strings.Contains(string(rest), ": X-Pd-Alone: prefill_failed\n") {
+			t.Errorf("no reason: %s", rest)
+		}
+		if e := r.entry(); e.Status != http.StatusOK || e.Late != http.StatusInternalServerError || e.Outcome != forward.OutcomeUpstream || e.Alone != "prefill_failed" || e.Failure == "" {
+			t.Errorf("entry %+v", e)
+		}
+	})
+}
+
+// A client that leaves while it gets keep-alives is noticed, and nothing remains of its request.
+func TestKeepAlive_ClientLeaves(t *testing.T) {
+	t.Parallel()
+	r, _ := keptFleet(t, nil)
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+chatPath, strings.NewReader(chatBody(true, "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	readUntil(t, bufio.NewReader(resp.Body), ": keep-alive\n\n")
+	leave()
+	_ = resp.Body.Close()
+	if e := r.entry(); e.Outcome != forward.OutcomeClientGone || e.Failure != "" {
+		t.Errorf("entry %+v", e)
+	}
+	r.checkEngines()
+}
+
+// An answer that is not streamed, and one without the setting, gets its status from the engine.
+func TestKeepAlive_NotStreamed(t *testing.T) {
+	t.Parallel()
+	r, g := keptFleet(t, nil)
+	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 400})
+	time.AfterFunc(10*often, func() { close(g.open) }) // longer than the interval, whatever else happens
+	r.checkRefused(scenario{chatPath, false}, r.post(chatPath, chatBody(false, "")), http.StatusBadRequest, "")
+	if e := r.entry(); e.KeepAlives != 0 || e.Late != 0 {
+		t.Errorf("entry %+v", e)
+	}
+}
+
+// steppedEngine is a decode engine that sends one part of its answer after another.
+type steppedEngine struct {
+	address string
+	parts   chan string
+}
+
+func startStepped(t *testing.T) *steppedEngine {
+	t.Helper()
+	e := &steppedEngine{parts: make(chan string)}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+		_ = http.NewResponseController(w).Flush()
+		for {
+			select {
+			case part, more := <-e.parts:
+				if !more {
+					return
+				}
+				_, _ = io.WriteString(w, part)
+				_ = http.NewResponseController(w).Flush()
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}))
+	t.Cleanup(s.Close)
+	e.address = s.Listener.Addr().String()
+	return e
+}
+
+// An engine's own comments and pings pass before the first content, as comments, and the stream that
+// follows is the engine's. While it pauses the client gets comments, or pings on /v1/messages.
+func TestKeepAlive_FromEngine(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{chatPath, messagesPath} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.KeepAlive = time.Hour })
+			e := startStepped(t)
+			r.members.set(instanceOf(instance.Prefill, r.P[0], fakevllm.Plain), instanceAt(instance.Decode, e.address, fakevllm.Plain))
+			own, passed := ": of the engine\n\n", ": of the engine\n\n"
+			begin, content := "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n", "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n"
+			end := "data: [DONE]\n\n"
+			if path == messagesPath {
+				own, passed = "event: ping\ndata: {\"type\":\"ping\"}\n\n", ": keep-alive\n\n"
+				begin, content = "event: message_start\ndata: {\"type\":\"message_start\"}\n\n", "event: content_block_delta\ndata: {\"type\":\"content_block_delta\"}\n\n"
+				end = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
+			}
+			go func() { e.parts <- begin + own }()
+			_, in := r.openStream(scenario{path, true})
+			got := readUntil(t, in, passed)
+			e.parts <- own
+			got += readUntil(t, in, passed)
+			e.parts <- content + own + end
+			close(e.parts)
+			rest, err := io.ReadAll(in)
+			if got += string(rest); err != nil || got != passed+passed+begin+content+own+end {
+				t.Errorf("%v: %q", err, got)
+			}
+			if entry := r.entry(); entry.Outcome != forward.OutcomeOK || entry.KeepAlives != 0 {
+				t.Errorf("entry %+v", entry)
+			}
+		})
+	}
+}
+
+// A stream that pauses behind its first content is kept alive.
+func TestKeepAlive_InPause(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.KeepAlive = often })
+	e := startStepped(t)
+	r.members.set(instanceOf(instance.Prefill, r.P[0], fakevllm.Plain), instanceAt(instance.Decode, e.address, fakevllm.Plain))
+	const start, delta = "event: message_start\ndata: {\"type\":\"message_start\"}\n\n", "event: content_block_delta\ndata: {\"type\":\"content_block_delta\"}\n\n"
+	const ping, end = "event: ping\ndata: {\"type\":\"ping\"}\n\n", "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
+	go func() { e.parts <- start + delta }()
+	_, in := r.openStream(scenario{messagesPath, true})
+	if got := readUntil(t, in, ping+ping); strings.Index(got, "event: message_start") > strings.Index(got, ping) {
+		t.Errorf("a ping precedes message_start: %q", got)
+	}
+	e.parts <- delta + end
+	close(e.parts)
+	rest, err := io.ReadAll(in)
+	if kept := string(withoutKeepAlives(openai.Messages, rest)); err != nil || kept != delta+end || !strings.HasSuffix(string(rest), end) {
+		t.Errorf("%v: %q", err, rest)
+	}
+}
+
+// Many streams with a timer that fires all the time: no event is cut, and none is lost.
+func TestKeepAlive_EventBoundaries(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.KeepAlive = time.Microsecond })
+	want := r.post(chatPath, chatBody(false, `,"n":1`)).text(t)
+	done := make(chan error)
+	const clients = 8
+	for range clients {
+		go func() {
+			for range 4 {
+				a := r.post(chatPath, chatBody(true, ""))
+				if got := a.text(t); a.err != nil || got != want {
+					done <- fmt.Errorf("%w: %q, want %q", a.err, got, want)
+					return
+				}
+			}
+			done <- nil
+		}()
+	}
+	for range clients {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	r.checkEngines()
+}
+
+// heldPicker picks nothing until it is released, as a proxy that has just started.
+type heldPicker struct {
+	flow.Picker
+
+	released chan struct{}
+}
+
+func (p heldPicker) Pick(r sched.Request) (*sched.Assignment, error) {
+	<-p.released
+	return p.Picker.Pick(r)
+}
+
+// While no instance can be picked the client gets comments. An error of the proxy itself is an event then,
+// and its Retry-After a comment.
+func TestKeepAlive_DuringPick(t *testing.T) {
+	t.Parallel()
+	for _, served := range []bool{true, false} {
+		released := make(chan struct{})
+		r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.KeepAlive, o.Picker = often, heldPicker{o.Picker, released} })
+		if !served {
+			r.members.set()
+		}
+		q := scenario{chatPath, true}
+		resp, in := r.openStream(q)
+		readUntil(t, in, ": keep-alive\n\n")
+		close(released)
+		rest, err := io.ReadAll(in)
+		a := answer{status: resp.StatusCode, header: resp.Header, body: rest, err: err}
+		e := r.entry()
+		if served {
+			a.body = withoutKeepAlives(openai.Chat, rest)
+			r.checkWhole(q, a)
+			continue
+		}
+		r.checkBroken(q, a)
+		if !strings.Contains(string(rest), ": Retry-After: 1\n") || e.Late != http.StatusServiceUnavailable || e.Outcome != forward.OutcomeUnavailable {
+			t.Errorf("entry %+v: %s", e, rest)
+		}
+	}
+}
+
+// An engine that answers a stream with something else is at fault once the header of a stream is out.
+func TestKeepAlive_NoStream(t *testing.T) {
+	t.Parallel()
+	r, g := keptFleet(t, nil)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		_, _ = io.Copy(io.Discard, q.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`)
+	}))
+	t.Cleanup(s.Close)
+	r.members.set(instanceAt(instance.Prefill, g.address, fakevllm.Plain), instanceAt(instance.Decode, s.Listener.Addr().String(), fakevllm.Plain))
+	q := scenario{chatPath, true}
+	resp, in := r.openStream(q)
+	readUntil(t, in, ": keep-alive\n\n")
+	close(g.open)
+	rest, err := io.ReadAll(in)
+	r.checkBroken(q, answer{status: resp.StatusCode, header: resp.Header, body: rest, err: err})
+	if e := r.entry(); e.Failure != leg.BadAnswer || e.Late != http.StatusBadGateway {
+		t.Errorf("entry %+v", e)
+	}
+}
