@@ -28,7 +28,7 @@ type Etcd struct {
 // settings are about how the fleet is found in etcd.
 func (e *Etcd) settings() settings.Table {
 	return settings.About("etcd",
-		settings.Setting{Name: "etcd-endpoints", Kind: settings.List, Spread: true, Usage: "addresses of etcd, host:port, with https:// in front for TLS; empty means that the proxy runs its own etcd", Into: &e.EtcdEndpoints},
+		settings.Setting{Name: "etcd-endpoints", Kind: settings.List, Spread: true, Usage: "addresses of etcd, host:port, with https:// in front for TLS; its other members are found and used, too; empty means that the proxy runs its own etcd", Into: &e.EtcdEndpoints},
 		settings.Setting{Name: "etcd-username", Kind: settings.Text, Usage: "etcd user; pdctl auth init creates pd-proxy", Into: &e.EtcdUsername},
 		settings.Setting{Name: "etcd-password", Kind: settings.Text, Secret: true, Usage: "password of that user; better set PD_ETCD_PASSWORD", Into: &e.EtcdPassword},
 		settings.Setting{Name: "etcd-password-file", Kind: settings.Text, Usage: "file whose first line is that password", Into: &e.EtcdPasswordFile},

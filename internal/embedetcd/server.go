@@ -1,13 +1,16 @@
 package embedetcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"net/url"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -74,6 +77,10 @@ type Config struct {
 	// Fatal is called when etcd cannot go on, with the reason, and must not
 	// return: etcd ends the process otherwise.
 	Fatal func(why string)
+
+	// Of tests: bytes of the database, 0 for quotaBytes; and whether they check the space.
+	quota       int64
+	manualSpace bool
 }
 
 // Server is a running etcd.
@@ -179,6 +186,10 @@ func start(ctx context.Context, cfg Config, listen string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := markFirstStart(cfg.DataDir); err != nil {
+		_ = lock.Close() // the first error is the one to report
+		return nil, err
+	}
 	s := &Server{lock: lock, quiet: &atomic.Bool{}, serves: make(chan struct{})}
 	if err := s.run(ctx, cfg, listen); err != nil {
 		s.Close()
@@ -204,10 +215,13 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	if err := s.await(ctx, etcd.Server.ReadyNotify(), timeout); err != nil {
 		return err
 	}
+	_ = os.Remove(filepath.Join(cfg.DataDir, firstStart)) // mostly there is none
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.end = end
-	space := &space{server: etcd.Server, dir: cfg.DataDir, log: orSilent(cfg.Log), room: roomIn, every: lookEvery}
-	s.work.Go(func() { space.run(work) })
+	space := &space{server: etcd.Server, dir: cfg.DataDir, quota: ec.QuotaBackendBytes, log: orSilent(cfg.Log), room: roomIn, every: lookEvery}
+	if !cfg.manualSpace {
+		s.work.Go(func() { space.run(work) })
+	}
 	if s.secure == nil {
 		return s.gateway.connect(s.endpoint)
 	}
@@ -241,7 +255,7 @@ func (s *Server) configure(cfg Config, listen string) (*embed.Config, error) {
 	ec.InitialCluster = ec.InitialClusterFromName(memberName)
 	ec.AutoCompactionMode = embed.CompactorModePeriodic
 	ec.AutoCompactionRetention = compaction // off by default, and then the disk fills up
-	ec.QuotaBackendBytes = quotaBytes
+	ec.QuotaBackendBytes = cmp.Or(cfg.quota, quotaBytes)
 	ec.UnsafeNoFsync = cfg.Unsynced
 	if cfg.Unsynced {
 		ec.BackendBatchInterval = unsyncedBatch
@@ -308,6 +322,36 @@ func (s *Server) Close() {
 			_ = s.lock.Close() // nothing was written; closing gives the lock back
 		}
 	})
+}
+
+// firstStart is an empty file in the data directory from the first start until etcd serves.
+const firstStart = "first-start"
+
+// Unfinished reports whether the first start in a data directory was cut off, for example by a
+// full disk. Etcd would not start over such files, and they hold no data: etcd stores nothing
+// before its log exists.
+func Unfinished(dir string) bool {
+	_, mark := os.Stat(filepath.Join(dir, firstStart))
+	_, wal := os.Stat(filepath.Join(dir, "member", "wal"))
+	return mark == nil && errors.Is(wal, fs.ErrNotExist)
+}
+
+// markFirstStart removes the files of a first start that was cut off, and marks the start in a
+// directory without any.
+func markFirstStart(dir string) error {
+	member := filepath.Join(dir, "member")
+	if Unfinished(dir) {
+		if err := os.RemoveAll(member); err != nil {
+			return fmt.Errorf("remove the files of a start that was cut off: %w", err)
+		}
+	}
+	if _, err := os.Stat(member); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := os.WriteFile(filepath.Join(dir, firstStart), nil, 0o600); err != nil {
+		return fmt.Errorf("write to the etcd data directory: %w", err)
+	}
+	return nil
 }
 
 // lockDir makes the data directory and takes it for this process. Without this

@@ -10,35 +10,38 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 )
 
-// A full disk ends an etcd: it must write to answer. Before that, while there is
-// still room for what it does by itself, it is told to take no new values: it has
-// an alarm for that, which says so to whoever writes, and leaves leases, deletions
-// and reads alone.
+// A full disk ends an etcd: it must write to answer. Before that, while there is still space
+// for what it writes by itself, its NOSPACE alarm is raised: then it refuses new values with an
+// error that says so, and still renews leases, deletes and reads. Etcd raises the same alarm
+// when its database reaches the quota. It never ends the alarm by itself, not even after a
+// restart with an empty disk; this does.
 const (
-	// reserve is how much room must be left: etcd's log grows by 64 MB at once, and
+	// reserve is the space that must be left: etcd's log grows by 64 MB at once, and
 	// its database by as much as is written.
 	reserve = 96 << 20
-	// lookEvery is how often is looked.
+	// lookEvery is the time from one check of the space to the next.
 	lookEvery = 5 * time.Second
+	// compactLimit bounds one compaction.
+	compactLimit = 30 * time.Second
 )
 
-// space keeps an etcd from filling the disk.
+// space keeps an etcd from filling the disk, and ends its NOSPACE alarm when there is space.
 type space struct {
 	server *etcdserver.EtcdServer
 	dir    string
+	quota  int64
 	log    logrus.FieldLogger
 	room   func(dir string) (free, all uint64, err error)
 	every  time.Duration
-	short  bool
+	told   int64 // revision at which the log last reported that the quota is used up
 }
 
-// run looks until ctx ends.
+// run checks the space until ctx ends.
 func (s *space) run(ctx context.Context) {
 	tick := time.NewTicker(s.every)
 	defer tick.Stop()
-	s.lift(ctx) // of an earlier life
 	for {
-		s.look(ctx)
+		s.check(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -47,35 +50,50 @@ func (s *space) run(ctx context.Context) {
 	}
 }
 
-// look compares the room that is left with the reserve.
-func (s *space) look(ctx context.Context) {
+// check raises the alarm if the space left is less than the reserve, and ends it once there is
+// a quarter more than that and the database is smaller than its quota.
+func (s *space) check(ctx context.Context) {
 	free, all, err := s.room(s.dir)
 	if err != nil {
-		return // it cannot be known; etcd says when a write fails
+		return // unknown; etcd reports it when a write fails
 	}
 	need := min(uint64(reserve), all/10)
-	switch {
-	case !s.short && free < need:
+	isShort := func(a *pb.AlarmMember) bool { return a.GetAlarm() == pb.AlarmType_NOSPACE }
+	switch alarmed := slices.ContainsFunc(s.server.Alarms(), isShort); {
+	case !alarmed && free < need:
 		if s.alarm(ctx, pb.AlarmRequest_ACTIVATE) {
-			s.short = true
-			s.log.Errorf("only %d MiB are left for %s: etcd takes nothing new, so nobody can register, until there is more room", free>>20, s.dir)
+			s.log.Errorf("only %d MiB are left for %s: etcd accepts no new keys, and no instance can register, until there is more space", free>>20, s.dir)
 		}
-	case s.short && free >= need+need/4:
-		s.lift(ctx)
+	case alarmed && free >= need+need/4 && s.shrink(ctx, free-need):
+		if s.alarm(ctx, pb.AlarmRequest_DEACTIVATE) {
+			s.log.Warnf("%d MiB are left for %s: history compacted, NOSPACE alarm of etcd ended, it accepts writes again", free>>20, s.dir)
+		}
 	}
 }
 
-// lift ends the alarm unless etcd has a reason of its own: its quota.
-func (s *space) lift(ctx context.Context) {
-	free, all, err := s.room(s.dir)
-	if err != nil || free < min(uint64(reserve), all/10) || s.server.Backend().Size() >= quotaBytes*9/10 {
-		return
+// shrink makes the database smaller, and reports whether it is well below its quota. It
+// discards the history, and defragments if that returns a tenth of the database; defragmenting
+// writes a copy, for which there must be space.
+func (s *space) shrink(ctx context.Context, free uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, compactLimit)
+	defer cancel()
+	revision := s.server.KV().Rev()
+	// An error means that this revision is compacted already, or that etcd will be asked again.
+	_, _ = s.server.Compact(ctx, &pb.CompactionRequest{Revision: revision, Physical: true})
+	db := s.server.Backend()
+	if used := db.SizeInUse(); used < db.Size()*9/10 && uint64(used) < free {
+		if err := db.Defrag(); err != nil {
+			s.log.WithError(err).Error("defragment etcd")
+		}
 	}
-	isShort := func(a *pb.AlarmMember) bool { return a.GetAlarm() == pb.AlarmType_NOSPACE }
-	if slices.ContainsFunc(s.server.Alarms(), isShort) && s.alarm(ctx, pb.AlarmRequest_DEACTIVATE) {
-		s.short = false
-		s.log.Warnf("%d MiB are left for %s: etcd takes everything again", free>>20, s.dir)
+	if db.Size() < s.quota*9/10 {
+		return true
 	}
+	if s.told != revision {
+		s.told = revision
+		s.log.Errorf("the keys in etcd fill its quota of %d MiB: it accepts no new keys until some are deleted", s.quota>>20)
+	}
+	return false
 }
 
 func (s *space) alarm(ctx context.Context, action pb.AlarmRequest_AlarmAction) bool {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -35,7 +36,7 @@ func TestDiskShort(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(&out)
 	watch := &space{
-		server: s.etcd.Server, dir: cfg.DataDir, log: log, every: time.Millisecond,
+		server: s.etcd.Server, dir: cfg.DataDir, quota: quotaBytes, log: log, every: time.Millisecond,
 		room: func(string) (uint64, uint64, error) { return free.Load(), 10 << 30, nil },
 	}
 	free.Store(20 << 20)
@@ -79,7 +80,7 @@ func TestDiskShort(t *testing.T) {
 	})
 	stop()
 	<-done
-	if text := out.String(); !strings.Contains(text, "only 20 MiB are left for "+cfg.DataDir) || !strings.Contains(text, "takes everything again") {
+	if text := out.String(); !strings.Contains(text, "only 20 MiB are left for "+cfg.DataDir) || !strings.Contains(text, "accepts writes again") {
 		t.Errorf("log: %s", text)
 	}
 	_ = cli.Close() // its context has ended with the server
@@ -92,4 +93,89 @@ func TestDiskShort(t *testing.T) {
 	cli = s.Client()
 	defer cli.Close()
 	await(func() error { _, err := cli.Put(t.Context(), "/k", "v"); return err })
+}
+
+// The alarm that an earlier process has left ends as soon as there is space, also if there was
+// none at first.
+func TestSpace_AlarmOfEarlierProcess(t *testing.T) {
+	t.Parallel()
+	cfg := Config{ListenClient: "127.0.0.1:0", DataDir: t.TempDir(), Unsynced: true, manualSpace: true}
+	s, err := Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	cli := s.Client()
+	defer cli.Close()
+	const all, need = 10 << 30, reserve
+	free := uint64(need + need/8) // enough not to raise the alarm, too little to end it
+	watch := &space{
+		server: s.etcd.Server, dir: cfg.DataDir, quota: quotaBytes, log: orSilent(nil),
+		room: func(string) (uint64, uint64, error) { return free, all, nil },
+	}
+	if !watch.alarm(t.Context(), pb.AlarmRequest_ACTIVATE) {
+		t.Fatal("no alarm")
+	}
+	watch.check(t.Context())
+	if _, err := cli.Put(t.Context(), "/k", "v"); !errors.Is(err, rpctypes.ErrNoSpace) {
+		t.Errorf("a put with little space: %v", err)
+	}
+	free = need + need/4
+	watch.check(t.Context())
+	if _, err := cli.Put(t.Context(), "/k", "v"); err != nil {
+		t.Errorf("a put with space: %v", err)
+	}
+}
+
+// A database that has reached its quota by its history is compacted and defragmented, and the
+// alarm that etcd has raised ends. One that its keys fill keeps the alarm until some are
+// deleted.
+func TestSpace_QuotaReached(t *testing.T) {
+	t.Parallel()
+	cfg := Config{ListenClient: "127.0.0.1:0", DataDir: t.TempDir(), Unsynced: true, quota: 4 << 20, manualSpace: true}
+	s, err := Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	cli := s.Client()
+	defer cli.Close()
+	var out bytes.Buffer
+	log := logrus.New()
+	log.SetOutput(&out)
+	watch := &space{
+		server: s.etcd.Server, dir: cfg.DataDir, quota: cfg.quota, log: log,
+		room: func(string) (uint64, uint64, error) { return 5 << 30, 10 << 30, nil },
+	}
+	value := strings.Repeat("x", 256<<10)
+	fill := func(key func(i int) string) {
+		t.Helper()
+		var err error
+		for i := 0; err == nil && i < 1000; i++ {
+			_, err = cli.Put(t.Context(), key(i), value)
+		}
+		if !errors.Is(err, rpctypes.ErrNoSpace) {
+			t.Fatalf("the quota was not reached: %v", err)
+		}
+	}
+	fill(func(int) string { return "/one" })
+	watch.check(t.Context())
+	if _, err := cli.Put(t.Context(), "/k", "v"); err != nil {
+		t.Fatalf("a put after the history has gone: %v", err)
+	}
+	fill(func(i int) string { return fmt.Sprint("/many/", i) })
+	watch.check(t.Context())
+	if _, err := cli.Put(t.Context(), "/k", "v"); !errors.Is(err, rpctypes.ErrNoSpace) {
+		t.Errorf("a put with keys that fill the quota: %v", err)
+	}
+	if text := out.String(); !strings.Contains(text, "accepts writes again") || !strings.Contains(text, "until some are deleted") {
+		t.Errorf("log: %s", text)
+	}
+	if _, err := cli.Delete(t.Context(), "/many/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	watch.check(t.Context())
+	if _, err := cli.Put(t.Context(), "/k", "v"); err != nil {
+		t.Errorf("a put after the keys were deleted: %v", err)
+	}
 }

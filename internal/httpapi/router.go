@@ -22,7 +22,9 @@ import (
 type EtcdStatus struct {
 	State       string   `json:"state"` // cold, listing, live, suspect, stale
 	Embedded    bool     `json:"embedded"`
-	Endpoints   []string `json:"endpoints"`
+	Endpoints   []string `json:"endpoints"`              // as configured
+	Members     []string `json:"members,omitempty"`      // endpoints of members in use besides those
+	Departed    []string `json:"departed,omitempty"`     // configured endpoints that are no longer members
 	Ended       string   `json:"ended,omitempty"`        // why the proxy's own etcd does not run
 	Ends        int64    `json:"ends,omitempty"`         // how often the proxy's own etcd has ended by itself
 	LastContact string   `json:"last_contact,omitempty"` // RFC 3339

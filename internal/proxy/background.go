@@ -24,6 +24,7 @@ import (
 // background starts what works beside requests. It ends with ctx.
 func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("watcher", p.watcher.Run(ctx)) })
+	work.Go(func() { p.etcd.Follow(ctx) })
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Legs.Run(ctx) })
 	work.Go(func() { p.load.Scrape(ctx) })
@@ -77,8 +78,9 @@ func (p *app) logEnd(what string, err error) {
 }
 
 // writeStart writes the schema and the instances of the command line to etcd, as soon as
-// etcd takes them.
+// etcd accepts them. Until then this proxy uses them all the same (watch.Options.Local).
 func (p *app) writeStart(ctx context.Context) {
+	failures := 0
 	b := backoff.NewExponentialBackOff()
 	b.MaxInterval = 3 * time.Second
 	for {
@@ -92,7 +94,11 @@ func (p *app) writeStart(ctx context.Context) {
 				return
 			}
 		}
-		p.log.WithError(err).Debug("etcd does not take writes yet")
+		if failures++; failures == warnWrites && len(p.flags.Keys) > 0 {
+			p.log.WithError(err).Warn("instances of the command line are used, but not yet in etcd: it accepts no writes")
+		} else {
+			p.log.WithError(err).Debug("etcd does not accept writes yet")
+		}
 		timer := time.NewTimer(b.NextBackOff())
 		select {
 		case <-ctx.Done():
@@ -103,7 +109,10 @@ func (p *app) writeStart(ctx context.Context) {
 	}
 }
 
-// ready is nil when /readyz says 200, else the reason why it does not.
+// warnWrites is the number of failed writes at the start after which a warning is logged.
+const warnWrites = 3
+
+// ready returns nil if /readyz answers 200, otherwise the reason why it does not.
 func (p *app) ready() error {
 	if p.stopping.Load() {
 		return errors.New("the proxy is stopping")

@@ -51,6 +51,7 @@ type app struct {
 	cfg      *config.Proxy
 	log      *logrus.Logger
 	id       string
+	etcd     *etcd.Handle
 	store    *store.Store
 	watcher  *watch.Watcher
 	presence *lease.Presence
@@ -80,7 +81,6 @@ type app struct {
 // builder holds what the steps of build hand to each other.
 type builder struct {
 	*app
-	own      *etcd.Handle
 	layout   schema.Layout
 	address  string // the proxy's own
 	heard    *lmcacheNotices
@@ -99,8 +99,8 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	}
 	guard := netguard.New(cfg.InstanceAllow)
 	b := &builder{
-		app: &app{cfg: cfg, log: log, secure: certificates, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), started: make(chan struct{})},
-		own: own, layout: layout, address: address, heard: heard, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
+		app:    &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), started: make(chan struct{})},
+		layout: layout, address: address, heard: heard, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
 	}
 	b.makeMembership()
 	b.makeLoad()
@@ -119,14 +119,15 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 // makeMembership makes what follows etcd and what writes to it.
 func (b *builder) makeMembership() {
 	actor := "proxy " + b.id
-	b.store = store.New(b.own.Client, b.layout, actor)
-	b.watcher = watch.New(b.own.Client, watch.Options{
+	b.store = store.New(b.etcd.Client, b.layout, actor)
+	b.watcher = watch.New(b.etcd.Client, watch.Options{
 		Layout: b.layout, Prober: b.prober, Model: b.cfg.Model, Proxy: static.Name(b.cfg, b.address), Writer: b.store.Watch,
 		Log:             b.log.WithField("component", "watcher"),
 		WaitingInterval: b.cfg.WaitingRetryInterval, AuditInterval: b.cfg.AuditInterval,
 		ProbeTimeout: b.cfg.ProbeTimeout,
 		OrphanGrace:  b.cfg.OrphanGrace, StateDir: b.cfg.StateDir, Check: engines.Usable(b.cfg.Connector), Learns: engines.Learns(b.cfg.Connector),
 		Prepare: func(s *instance.Snapshot) { b.sched.Prepare(s) },
+		Local:   static.Records(b.cfg, static.Name(b.cfg, b.address)),
 	})
 	b.noticed = notice.NewCounts(b.watcher.Snapshot)
 }
@@ -136,13 +137,13 @@ func (b *builder) makeMembership() {
 func (b *builder) makeLoad() {
 	var others *lease.Loads
 	if b.cfg.LoadDigests {
-		others = lease.NewLoads(b.own.Client, b.layout, b.log.WithField("component", "load"))
+		others = lease.NewLoads(b.etcd.Client, b.layout, b.log.WithField("component", "load"))
 	}
 	b.load = &loads.Loads{
 		ID: b.id, Watcher: b.watcher, Others: others, Prober: b.prober, ScrapeInterval: b.cfg.ScrapeInterval,
 		Placements: new(prefix.Placements), Log: b.log.WithField("component", "load"),
 	}
-	b.presence = newPresence(b.own.Client, b.layout, b.app, b.address)
+	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address)
 }
 
 // makeHealth makes this proxy's opinion of instances.
@@ -222,7 +223,7 @@ func (b *builder) makeCacheFollower() {
 func (b *builder) registerMetrics() {
 	metrics.Membership{
 		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks, Both: b.sched.Tally.Both, Elsewhere: b.sched.Tally.Elsewhere, Hits: b.sched.Loads.Hits, Available: b.tracker.Available,
-		Etcd: func() metrics.Etcd { return b.own.Metrics(b.watcher.Status()) },
+		Etcd: func() metrics.Etcd { return b.etcd.Metrics(b.watcher.Status()) },
 	}.Register(b.registry)
 	metrics.Load{Each: b.sched.Loads.Totals, EachRank: b.load.EachRank, Remembered: b.load.Remembered, Digests: b.load.Metrics}.Register(b.registry)
 	b.secure.Metrics().Register(b.registry)
@@ -241,7 +242,7 @@ func (b *builder) makeRoutes() {
 			Members: b.watcher, Load: b.sched, Details: b.load.Of, Opinion: opinion{b.tracker},
 			Connector: b.cfg.Connector, Fallback: b.cfg.Fallback == config.FallbackDecode,
 		},
-		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Etcd: func() httpapi.EtcdStatus { return b.own.Status(b.watcher.Status()) },
+		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
 		Ready: b.ready, Metrics: promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{}), Log: b.log.WithField("component", "http"), LogLevel: b.level,
 		CORS: httpapi.CORS{
 			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,

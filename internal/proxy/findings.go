@@ -29,9 +29,9 @@ func unverified(snap *instance.Snapshot) map[string]string {
 	return out
 }
 
-// notices are what is not as it should be, in words, as /status shows it.
+// notices returns what an operator has to look at, as /status shows it.
 func (p *app) notices() []string {
-	return slices.Concat(p.secure.Findings(), p.keyFindings(), notice.View{
+	return slices.Concat(p.secure.Findings(), p.etcd.Findings(), p.keyFindings(), notice.View{
 		Snapshot: p.watcher.Snapshot(), Available: p.tracker.Available, Connector: engines.Dialects(p.cfg.Connector), Counts: p.noticed,
 		Deaf: p.unfollowed(), Blocks: engines.Blocks(p.cfg.Connector), Unnotified: p.handler.Unnotified(),
 	}.Words())

@@ -200,7 +200,8 @@ func (c *counters) update(changes []change) []*counter {
 
 // dropIdle drops the counters of engines that are gone and idle. A counter is not dropped
 // as soon as its engine goes: until the snapshot without it is published, picks may still
-// need it. The lock is held.
+// need it. A pick from an even older index notices that the counter has no entry (see
+// stillPickable). The lock is held.
 func (c *counters) dropIdle() {
 	c.leaving = slices.DeleteFunc(c.leaving, func(address string) bool {
 		switch e := c.m[address]; {

@@ -53,6 +53,53 @@ func TestPickAgainWhenDrainedMeanwhile(t *testing.T) {
 	}
 }
 
+// hookedHealth runs a function once, when a pick asks for it: after it has loaded its index,
+// and before it is counted.
+type hookedHealth struct {
+	sick
+	once func()
+}
+
+func (h *hookedHealth) Troubled() []instance.Key {
+	if f := h.once; f != nil {
+		h.once = nil
+		f()
+	}
+	return h.sick.Troubled()
+}
+
+// A pick that was suspended while its instance left and returned is counted where a drain
+// proof looks: the counter of the index that it has loaded may have been dropped.
+func TestPick_CountedAfterInstanceReturned(t *testing.T) {
+	t.Parallel()
+	for _, ranks := range []int{1, 2} {
+		health := &hookedHealth{}
+		in := func() *instance.Instance {
+			return inst(instance.Decode, "d:1", func(in *instance.Instance) { in.Record.DPSize = ranks })
+		}
+		s, src := build(health, in())
+		publish := func(list ...*instance.Instance) {
+			s.Prepare(instance.NewSnapshot(src.rev+1, list))
+			src.set(list...)
+		}
+		health.once = func() {
+			publish()
+			publish(in())
+		}
+		a, err := s.Pick(decode("m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := s.InFlight(a.Instance.Key); n != 1 {
+			t.Errorf("%d ranks: %d in flight, want 1", ranks, n)
+		}
+		a.Done()
+		if n := s.InFlight(a.Instance.Key); n != 0 {
+			t.Errorf("%d ranks: %d in flight after the end", ranks, n)
+		}
+	}
+}
+
 // A prefill instance is pinned by a KV cache that was not fetched until its lease ends, and
 // not by one that was fetched.
 func TestPinned(t *testing.T) {

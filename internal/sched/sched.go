@@ -154,9 +154,9 @@ func New(o Options) *Scheduler {
 // Pick chooses an instance. It takes no lock and does no I/O unless the
 // membership changed since the last pick, or its policy needs a lock.
 //
-// A pick is counted before the membership is looked at again. So once an instance has
-// left the membership, and nothing is in flight there, nothing will be. pdctl drain --wait
-// depends on it: the process may be suspended between any two lines of this.
+// A pick is counted before the membership is read again. So once an instance has left the
+// membership, and nothing is in flight there, nothing will be. pdctl drain --wait depends on
+// it: the process may be suspended between any two lines of this.
 func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	for ix := s.index.current(); ; ix = s.index.newest() {
 		a, err := s.pick(ix, r)
@@ -167,14 +167,18 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	}
 }
 
-// stillPickable tells that the newest membership allows the pick, too.
+// stillPickable reports whether the newest membership allows the pick, too, and whether the
+// pick was counted on a counter that is in use. If the instance has left and returned since
+// ix was built, its former counter may have been dropped, and drain proofs would not find
+// the pick there. A counter loses its entry before it can be dropped, and one with something
+// in flight is not dropped: so an entry that is there after the pick was counted proves it.
 func (s *Scheduler) stillPickable(ix *index, a *Assignment) bool {
 	snap := s.opts.Source.Snapshot()
 	if snap == ix.snapshot {
 		return true
 	}
 	in, ok := snap.Lookup(a.Instance.Key)
-	return ok && (in.Usable() || in.Slow())
+	return ok && (in.Usable() || in.Slow()) && a.counter.entry(a.Instance.Role).Load() != nil
 }
 
 func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
@@ -205,10 +209,24 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 	}
 }
 
-// Take gives an assignment of a given instance, for a request that no other instance can
-// answer. Pick might not give that instance. Of several ranks it is the one with the least
+// Take returns an assignment of a given instance, for a request that no other instance can
+// answer. Pick might not return that instance. Of several ranks it is the one with the least
 // in flight.
 func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
+	for {
+		a, err := s.take(in)
+		if err != nil {
+			return nil, err
+		}
+		// The counter may have been dropped before the pick was counted on it.
+		if c, ok := s.Loads.counters.find(in.Address); ok && c == a.counter {
+			return a, nil
+		}
+		a.Done()
+	}
+}
+
+func (s *Scheduler) take(in *instance.Instance) (*Assignment, error) {
 	revision := s.index.current().snapshot.Revision
 	c, ok := s.Loads.counters.find(in.Address)
 	if !ok {

@@ -145,6 +145,61 @@ func (c *Cluster) Follower() *EtcdProcess {
 	return nil
 }
 
+// Replace adds a member that serves clients at a free port of host, and removes and kills old:
+// so an operator replaces a machine. It returns when the new member serves.
+func (c *Cluster) Replace(old *EtcdProcess, host string) *EtcdProcess {
+	c.t.Helper()
+	if outside() != "" {
+		c.t.Skip("members are replaced with the etcd of the test binary only")
+	}
+	ctx, cancel := context.WithTimeout(c.t.Context(), startTimeout)
+	defer cancel()
+	cli := c.Client(c.t)
+	peer := quietPorts(c.t, 1)[0]
+	m := newMember(c.t, memberConfig{Name: "m" + peer, Peer: peer, Joins: true}, []ProcessOption{WithHost(host)})
+	// A cluster refuses a change of its members until all of them have been connected for a
+	// while.
+	Eventually(c.t, startTimeout, func() error {
+		_, err := cli.MemberAdd(ctx, []string{"http://" + peer})
+		return err
+	})
+	all := []string{m.cfg.Name + "=http://" + peer}
+	for _, one := range c.Members {
+		all = append(all, one.cfg.Name+"=http://"+one.cfg.Peer)
+	}
+	m.cfg.Cluster = strings.Join(all, ",")
+	m.start()
+	s, err := memberStatus(c.t, old)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	Eventually(c.t, startTimeout, func() error {
+		_, err := cli.MemberRemove(ctx, s.Header.MemberId)
+		return err
+	})
+	old.Kill()
+	c.Members = append(c.Others(old), m)
+	c.Leader()
+	return m
+}
+
+// OutsideAddress returns an address of this machine that is not loopback, and skips the test if
+// there is none.
+func OutsideAddress(t testing.TB) string {
+	t.Helper()
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() && !n.IP.IsLinkLocalUnicast() {
+			return n.IP.String()
+		}
+	}
+	t.Skip("this machine has loopback addresses only")
+	return ""
+}
+
 // Others lists the members besides one.
 func (c *Cluster) Others(m *EtcdProcess) []*EtcdProcess {
 	var out []*EtcdProcess

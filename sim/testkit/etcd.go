@@ -80,6 +80,7 @@ type memberConfig struct {
 	Name    string
 	Peer    string // host:port for the other members
 	Cluster string // name=url of every member
+	Joins   bool   // it was added to a cluster that exists
 	// QuotaBytes makes writes fail once the data are that large; 0 is etcd's default.
 	QuotaBytes int64
 	// TokenTTL is how many seconds a login lasts; 0 is etcd's default of 300.
@@ -102,6 +103,9 @@ func runEtcd(m memberConfig) (*embed.Etcd, error) {
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.InitialCluster = cmp.Or(m.Cluster, cfg.InitialClusterFromName(cfg.Name))
+	if m.Joins {
+		cfg.ClusterState = embed.ClusterStateFlagExisting
+	}
 	cfg.QuotaBackendBytes = m.QuotaBytes
 	if m.TokenTTL > 0 {
 		cfg.AuthTokenTTL = m.TokenTTL

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -73,6 +74,16 @@ type ProcessOption func(*memberConfig)
 // WithQuota lets the member's data grow to that many bytes and no further.
 func WithQuota(bytes int64) ProcessOption {
 	return func(c *memberConfig) { c.QuotaBytes = bytes }
+}
+
+// WithHost makes the member serve clients at an address of this machine other than loopback, and
+// advertise it.
+func WithHost(host string) ProcessOption {
+	return func(c *memberConfig) {
+		if _, port, err := net.SplitHostPort(c.Listen); err == nil {
+			c.Listen = net.JoinHostPort(host, port)
+		}
+	}
 }
 
 // WithTokenTTL makes logins of users last that many seconds, once

@@ -160,7 +160,11 @@ type status struct {
 		Ended     string `json:"ended"`
 		Ends      int64  `json:"ends"`
 		Orphans   int    `json:"orphans"`
+
+		Members  []string `json:"members"`
+		Departed []string `json:"departed"`
 	} `json:"etcd"`
+	Notices []string `json:"notices"`
 }
 
 func fetchStatus(ctx context.Context, p *fleet.Proxy) (status, error) {

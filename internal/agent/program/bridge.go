@@ -33,6 +33,7 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 		return 1, err
 	}
 	defer func() { _ = cli.Close() }()
+	defer followMembers(ctx, cli, s.TTL, s.log)()
 	b, err := zmqregister.Listen(ctx, zmqregister.Options{
 		Endpoint: s.ZMQRegister, Client: guarded(vllm.New(s.EngineAPIKey)),
 		Registrar: func(o lease.RegistrarOptions) *lease.Registrar {

@@ -92,6 +92,7 @@ func serve(ctx context.Context, s service) (code int, err error) {
 		return 1, err
 	}
 	defer func() { _ = s.cli.Close() }()
+	defer followMembers(ctx, s.cli, s.TTL, log)()
 	defer s.tellAfar(ctx)()
 	s.notify = newNotifier(s.Config, ctl, log)
 	stopNotifying := s.notify.start(ctx)
@@ -205,4 +206,17 @@ func dial(c setup.Config, own certificates, log logrus.FieldLogger) (*clientv3.C
 		TLS: etcdaccess.ConfigOf(own.etcd),
 		Log: log.WithField(logging.FieldComponent, "etcd"),
 	})
+}
+
+// followMembers keeps the endpoints of a client up to date with the members of its cluster.
+// An agent has no state directory: after a restart it knows the configured endpoints only. stop
+// waits.
+func followMembers(ctx context.Context, cli *clientv3.Client, ttl time.Duration, log logrus.FieldLogger) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		etcd.NewMembers(etcd.MembersOptions{Client: cli, Interval: 2 * ttl, Log: log.WithField(logging.FieldComponent, "etcd")}).Run(ctx)
+	}()
+	return func() { cancel(); <-done }
 }

@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 )
 
 // Format is that of the files that are written, and of those that are read.
@@ -111,17 +113,47 @@ func Read(dir, root string, limit time.Duration) (*State, error) {
 	return &s, nil
 }
 
-// Write replaces the file, so that at any time either the old or the new
-// one is there, whole.
-func Write(dir string, m *Image) (err error) {
+// Write replaces the file.
+func Write(dir string, m *Image) error {
 	raw, err := m.File()
 	if err != nil {
 		return err
 	}
+	return replace(dir, fileName, raw)
+}
+
+const (
+	membersName = "etcd-members.json"
+	maxMembers  = 1 << 20
+)
+
+// ReadMembers reads the file of WriteMembers.
+func ReadMembers(dir string) (m etcd.SavedMembers, err error) {
+	f, err := os.Open(filepath.Join(dir, membersName))
+	if err != nil {
+		return m, err
+	}
+	defer f.Close()
+	err = json.NewDecoder(io.LimitReader(f, maxMembers)).Decode(&m)
+	return m, err
+}
+
+// WriteMembers writes the members of etcd to a file of their own: they are needed while etcd
+// cannot be reached at its configured endpoints.
+func WriteMembers(dir string, m etcd.SavedMembers) error {
+	raw, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return replace(dir, membersName, append(raw, '\n'))
+}
+
+// replace replaces a file, so that at any time either the old or the new one is there, whole.
+func replace(dir, name string, raw []byte) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, fileName+".*") // with mode 0600
+	f, err := os.CreateTemp(dir, name+".*") // with mode 0600
 	if err != nil {
 		return err
 	}
@@ -136,7 +168,7 @@ func Write(dir string, m *Image) (err error) {
 	if err = f.Sync(); err != nil {
 		return err
 	}
-	if err = os.Rename(f.Name(), Path(dir)); err != nil {
+	if err = os.Rename(f.Name(), filepath.Join(dir, name)); err != nil {
 		return err
 	}
 	if cerr := f.Close(); cerr != nil {

@@ -47,8 +47,10 @@ type Answer struct {
 	Incarnation string
 	// Facts is what it answered; nil if it did not.
 	Facts *instance.Facts
-	// Mismatch tells that it answered and serves another model.
+	// Mismatch reports whether it answered and serves another model.
 	Mismatch bool
+	// Silent reports whether it did not answer in time; it may be slow.
+	Silent bool
 	// Reason says in words what is missing, printable; "" when nothing is.
 	Reason string
 }

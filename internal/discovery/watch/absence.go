@@ -7,53 +7,60 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// An absence is how an entry stays in force although etcd does not hold its
-// key. Etcd loses keys whose engines are well: a paused etcd that wakes up
-// revokes every lease at once, and a wiped one forgets all. So the end of a key
-// is a hint, and for most kinds of loss the instance itself has the last word.
+// An absence describes an entry that stays in use although etcd does not hold its key. Etcd
+// loses keys whose engines are well: an etcd that was paused revokes every lease when it
+// continues, and a wiped one has no keys. So the end of a key is a hint, and for most kinds
+// of loss the probes of the instance decide.
 type absence struct {
 	kind absenceKind
-	// gone is the revision of the deletion; 0 when it is not of the history that
-	// the watch follows now.
+	// gone is the revision of the deletion; 0 if it is not a revision of the store that the
+	// watch follows now.
 	gone  int64
 	since time.Time // by the monotonic clock
-	// proven tells that it was usable when it went, or has answered since.
-	// What is not proven is not picked.
+	// proven reports whether the instance was usable when its key went, or has answered
+	// since. An instance that is not proven is not picked.
 	proven bool
-	failed int // probes that failed in a row
-	// held tells that it went together with so many others of its role that
-	// even a living lease does not count as proof of intent.
+	// failed and silent count the probes in a row that were refused or answered wrongly,
+	// and those without an answer.
+	failed, silent int
+	answered       time.Time // last answered probe; zero if there was none since the key went
+	// held reports whether the key went together with so many others of its role that even
+	// a living lease does not count as proof of intent.
 	held bool
 }
 
 type absenceKind int
 
 const (
-	// asking: the key was deleted, and etcd is being asked for its lease. The
-	// instance is shown as before, for the moment that takes.
+	// asking: the key was deleted, and etcd is being asked for its lease. Until the answer
+	// the instance is shown as before.
 	asking absenceKind = iota + 1
-	// orphaned: the lease was lost; it serves while it answers.
+	// orphaned: the lease was lost; the instance is used while it answers.
 	orphaned
-	// kept: a store that took the place of the former one does not have it. It
-	// stays in force until an operator says otherwise.
+	// kept: a store that replaced the former one does not have the key. The entry stays
+	// active until an operator restores or forgets it.
 	kept
 	// loaded: known from the disk, and etcd has not been read since.
 	loaded
+	// unwritten: an instance of Options.Local, which etcd does not hold yet. It is used like a
+	// static one.
+	unwritten
 )
 
-// The kinds are the states of a small machine. Each event below gives the next state, or
-// says that the entry goes; nothing else changes an absence:
+// The kinds are the states of a small machine. Each event below returns the next state, or
+// drops the entry; nothing else changes an absence:
 //
-//	key gone          → asking, orphaned or kept, or it goes   (onKeyGone)
-//	etcd on its lease → orphaned, or it goes                   (onLeaseAnswer)
+//	key gone          → asking, orphaned or kept, or dropped   (onKeyGone)
+//	etcd on its lease → orphaned, or dropped                   (onLeaseAnswer)
 //	another store     → asking becomes orphaned                (onStoreReplaced)
 //	a probe ends      → proven or not                          (onProbe)
-//	time passes       → it goes                                (ends)
-//	key in a list     → no absence any more
+//	time passes       → dropped                                (ends)
+//	suspension ends   → probes and grace count again from 0    (onResume)
+//	key in a list     → the absence ends
 //
 // The functions are pure: their callers look up what they need to know.
 
-// orphanFailures is how many probes in a row must fail until an orphan counts
+// orphanFailures is the number of probes in a row that must fail until an orphan counts
 // as dead.
 const orphanFailures = 2
 
@@ -63,16 +70,24 @@ type loss struct {
 	at       time.Time
 	probing  bool // instances are probed
 	replaced bool // not deleted: another store took over
-	removed  bool // an operator's removal of the instance stands
-	serving  bool // it could be picked until now
+	removed  bool // an operator's removal exists
+	// unused reports whether this proxy would not have used the instance: it was rejected,
+	// belongs to another fleet, or is known from the disk only.
+	unused   bool
+	verified bool // the instance has answered, or its record is complete
+	// doubtful reports whether this process was suspended, or etcd did not answer, a short
+	// time ago: a lease may have ended although the agent still holds on to it.
+	doubtful bool
 }
 
-// onKeyGone decides about an entry whose key is gone; nil: it goes.
+// onKeyGone decides about an entry whose key is gone; nil drops it.
 //
-// What an operator wrote goes at once, unless it was not deleted but another store took
-// over; what was to end by itself goes also then. What an agent holds goes at once if it
-// was leaving or of no use. Else its lease is asked for, since leases also end when
-// nothing is wrong with their instances.
+// A key without a lease is dropped, unless it was not deleted but another store took over;
+// an override with a lease is dropped then, too. A key with a lease is dropped if its agent
+// had announced the end: it writes draining, or down without a cause, before it revokes its
+// lease. In any other state, and in a doubtful moment, etcd is asked for the lease, since
+// leases also end when nothing is wrong with their instances. Which state it was does not
+// matter: an engine that was slow, or was starting, is as alive as before.
 func (e *entry) onKeyGone(l loss) *absence {
 	a := &absence{gone: l.gone, since: l.at, proven: true}
 	if e.absent != nil { // loaded from the disk
@@ -83,30 +98,44 @@ func (e *entry) onKeyGone(l loss) *absence {
 	}
 	switch {
 	case !l.probing, !e.good, e.Kind == schema.KindPending:
-		return nil // without probes it cannot be known whether it still serves
+		return nil // without probes it is unknown whether it still serves
 	case e.Kind == schema.KindOverride && e.leased != 0:
-		return nil // kept, an intent for a time would have no end
+		return nil // kept, a temporary override would have no end
 	case e.Kind == schema.KindOverride, e.leased == 0:
 		if !l.replaced || (e.Kind == schema.KindInstance && l.removed) {
 			return nil
 		}
 		if e.absent != nil && e.Kind == schema.KindInstance && e.rec.Source == schema.SourceFlags {
-			return nil // of a former life of this process, whose flags count no more
+			return nil // of an earlier process, whose flags are no longer valid
 		}
 		a.kind = kept
-	case e.rec.State != instance.Ready, l.removed, !l.serving:
+		return a
+	case l.removed, l.unused:
+		return nil
+	case e.announcesEnd() && !l.doubtful:
 		return nil
 	case l.replaced, !a.proven:
 		a.kind = orphaned
 	default:
 		a.kind = asking
 	}
+	a.proven = a.proven && l.verified
 	return a
 }
 
-// onLeaseAnswer takes what etcd says of the lease. A living lease means that the key was
-// deleted on purpose, so the entry goes (nil), unless so much went with it that it looks
-// like an accident.
+// announcesEnd reports whether the record says that its lease will be revoked.
+func (e *entry) announcesEnd() bool {
+	return e.rec.State == instance.Draining || e.rec.State == instance.Down && e.rec.Cause != instance.CauseSlow
+}
+
+// pickable reports whether a record in this state may be picked, perhaps as a last resort.
+func (e *entry) pickable() bool {
+	return e.rec.State == instance.Ready || e.rec.State == instance.Down && e.rec.Cause == instance.CauseSlow
+}
+
+// onLeaseAnswer applies etcd's answer about the lease. A living lease means that the key was
+// deleted on purpose, so the entry is dropped (nil), unless so many keys went with it that
+// it looks like an accident.
 func (a absence) onLeaseAnswer(alive, massLoss bool) *absence {
 	if alive && !massLoss {
 		return nil
@@ -115,8 +144,8 @@ func (a absence) onLeaseAnswer(alive, massLoss bool) *absence {
 	return &a
 }
 
-// onStoreReplaced: the revision of the deletion says nothing in the new store, nor does
-// the new store know the lease.
+// onStoreReplaced clears what only the former store knew: the revision of the deletion, and
+// the lease.
 func (a absence) onStoreReplaced() *absence {
 	a.gone = 0
 	if a.kind == asking {
@@ -125,14 +154,39 @@ func (a absence) onStoreReplaced() *absence {
 	return &a
 }
 
-// onProbe takes the outcome of a probe.
-func (a absence) onProbe(answered bool) *absence {
-	if answered {
-		a.failed, a.proven = 0, true
-		return &a
+// onResume restarts the counts after a suspension of this process: the time that has passed
+// and the probes that were under way say nothing about the instance.
+func (a absence) onResume(now time.Time) *absence {
+	a.failed, a.silent, a.since = 0, 0, now
+	if !a.answered.IsZero() {
+		a.answered = now
 	}
-	a.failed++
-	if a.failed >= orphanFailures {
+	return &a
+}
+
+// outcome is the result of one probe of an absent instance.
+type outcome int
+
+const (
+	answered outcome = iota
+	refused          // no connection, an error, or another model
+	unanswered
+)
+
+// onProbe applies the outcome of a probe. Silence counts against an instance only if another
+// one of its role answers (alternative): otherwise the machine may be slow, and to stop
+// picking the last instance would not help any request.
+func (a absence) onProbe(is outcome, alternative bool, now time.Time) *absence {
+	switch is {
+	case answered:
+		a.failed, a.silent, a.proven, a.answered = 0, 0, true, now
+		return &a
+	case refused:
+		a.failed++
+	case unanswered:
+		a.silent++
+	}
+	if a.failed >= orphanFailures || a.silent >= orphanFailures && alternative {
 		a.proven = false
 	}
 	return &a
@@ -140,16 +194,19 @@ func (a absence) onProbe(answered bool) *absence {
 
 // surrounding is what an absent instance is judged by besides its own absence.
 type surrounding struct {
-	removed  bool // an operator's removal stands
-	followed bool // etcd is being followed, so that its word counts
-	quorum   bool // most of its role is registered
-	age      time.Duration
-	grace    time.Duration
+	removed     bool // an operator's removal exists
+	followed    bool // etcd is being followed, so that its answers count
+	quorum      bool // most of its role is registered
+	alternative bool // another instance of its role answers
+	pickable    bool // its record allows picks
+	now         time.Time
+	grace       time.Duration
 }
 
-// ends says why an absent instance goes now; "" if it stays. While etcd is not being
-// followed none goes for good: one that fails is only not picked.
+// ends returns why an absent instance is dropped now; "" if it stays. While etcd is not being
+// followed none is dropped: one that fails is only not picked.
 func (a *absence) ends(s surrounding) string {
+	grace := s.now.Sub(a.since) >= s.grace
 	switch {
 	case s.removed:
 		return "removed by an operator"
@@ -157,24 +214,32 @@ func (a *absence) ends(s surrounding) string {
 		return ""
 	case a.failed >= orphanFailures:
 		return "its key is gone from etcd, and it does not answer"
-	case s.age >= s.grace && s.quorum:
+	case a.silent >= orphanFailures && (s.alternative || grace && s.now.Sub(a.answered) >= s.grace):
+		return "its key is gone from etcd, and it does not answer"
+	case grace && !s.pickable:
+		return "its key is gone from etcd and has not come back"
+	case grace && s.quorum:
 		return "its key is gone from etcd and has not come back, as most others have"
 	default:
 		return ""
 	}
 }
 
-// reason is what people are shown.
-func (a *absence) reason() string {
+// reason returns the text for /status and pdctl.
+func (a *absence) reason(pickable bool) string {
 	switch {
 	case a.kind == orphaned && !a.proven:
-		return "its key is gone from etcd, and it does not answer"
+		return "its key is gone from etcd: not used until it answers"
+	case a.kind == orphaned && !pickable:
+		return "its lease was lost: kept until its agent registers it again"
 	case a.kind == orphaned && a.held:
-		return "its key went together with most of its role: held, and served while it answers"
+		return "its key went together with most of its role: held, and used while it answers"
 	case a.kind == orphaned:
-		return "its lease was lost: served while it answers"
+		return "its lease was lost: used while it answers"
 	case a.kind == kept:
-		return "etcd was replaced by a store without it: in force until it is restored or forgotten"
+		return "etcd was replaced by a store without it: active until it is restored or forgotten"
+	case a.kind == unwritten:
+		return "on the command line; etcd does not hold it yet"
 	case a.kind == loaded && a.proven:
 		return "known from disk, and it answers; etcd has not been read yet"
 	case a.kind == loaded:
@@ -184,11 +249,11 @@ func (a *absence) reason() string {
 	}
 }
 
-// probed tells that the instance is asked for a sign of life.
+// probed reports whether the instance is probed.
 func (a *absence) probed() bool { return a.kind == orphaned || (!a.proven && a.kind != asking) }
 
-// show adds what absence means to an instance that is fine otherwise.
-func (a *absence) show(in *instance.Instance, say func(string, ...any)) {
+// show adds the view and the reason of an absence to an instance that is fine otherwise.
+func (a *absence) show(in *instance.Instance, pickable bool, say func(string, ...any)) {
 	if a.kind == asking {
 		return
 	}
@@ -200,22 +265,22 @@ func (a *absence) show(in *instance.Instance, say func(string, ...any)) {
 			in.View = instance.Orphan
 		}
 	}
-	say("%s", a.reason())
+	say("%s", a.reason(pickable))
 }
 
 // census counts the records of one role.
 type census struct {
 	present int // etcd holds them
 	absent  int // asking or orphaned
-	other   int // kept or loaded
+	other   int // kept, loaded or unwritten
 }
 
-// massLoss tells that so much of a role went that it looks like an accident:
-// more than a third of it, and at least two.
+// massLoss reports whether so much of a role went that it looks like an accident: more than
+// a third of it, and at least two.
 func (c census) massLoss() bool {
 	return c.absent >= 2 && 3*c.absent > c.present+c.absent+c.other
 }
 
-// quorum tells that most of a role is registered, so that those who have not
-// come back after their grace are not missed.
+// quorum reports whether most of a role is registered, so that instances which have not come
+// back after their grace are not missed.
 func (c census) quorum() bool { return 3*c.present >= 2*(c.present+c.absent+c.other) }

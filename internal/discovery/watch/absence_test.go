@@ -19,6 +19,9 @@ func TestAbsenceBegins(t *testing.T) {
 		}
 		return e
 	}
+	state := func(is instance.State, cause string) *entry {
+		return record(func(e *entry) { e.rec.State, e.rec.Cause = is, cause })
+	}
 	leased := record(nil)
 	static := record(func(e *entry) { e.leased = 0 })
 	override := record(func(e *entry) { e.Kind, e.leased = schema.KindOverride, 0 })
@@ -28,15 +31,22 @@ func TestAbsenceBegins(t *testing.T) {
 		l    loss
 		want absenceKind
 	}{
-		"a lease may have ended":             {leased, loss{serving: true}, asking},
-		"another store has no leases":        {leased, loss{serving: true, replaced: true}, orphaned},
-		"from the disk, not proven":          {unproven, loss{serving: true}, orphaned},
-		"it was of no use":                   {leased, loss{}, goes},
-		"it was leaving":                     {record(func(e *entry) { e.rec.State = instance.Draining }), loss{serving: true}, goes},
-		"an operator removed it":             {leased, loss{serving: true, removed: true}, goes},
-		"its value is bad":                   {record(func(e *entry) { e.good = false }), loss{serving: true}, goes},
+		"a lease may have ended":             {leased, loss{}, asking},
+		"another store has no leases":        {leased, loss{replaced: true}, orphaned},
+		"from the disk, not proven":          {unproven, loss{}, orphaned},
+		"from the disk, and etcd is trusted": {unproven, loss{unused: true}, goes},
+		"rejected":                           {leased, loss{unused: true}, goes},
+		"slow":                               {state(instance.Down, instance.CauseSlow), loss{}, asking},
+		"starting":                           {state(instance.Starting, ""), loss{}, asking},
+		"draining":                           {state(instance.Draining, ""), loss{}, goes},
+		"draining, after a stall":            {state(instance.Draining, ""), loss{doubtful: true}, asking},
+		"down":                               {state(instance.Down, ""), loss{}, goes},
+		"down, after a stall":                {state(instance.Down, ""), loss{doubtful: true}, asking},
+		"removed, after a stall":             {leased, loss{removed: true, doubtful: true}, goes},
+		"an operator removed it":             {leased, loss{removed: true}, goes},
+		"its value is bad":                   {record(func(e *entry) { e.good = false }), loss{}, goes},
 		"a pending add":                      {record(func(e *entry) { e.Kind = schema.KindPending }), loss{replaced: true}, goes},
-		"a static record is deleted":         {static, loss{serving: true}, goes},
+		"a static record is deleted":         {static, loss{}, goes},
 		"a static record, another store":     {static, loss{replaced: true}, kept},
 		"the same, but removed":              {static, loss{replaced: true, removed: true}, goes},
 		"of a former life's command line":    {record(func(e *entry) { e.leased, e.rec.Source, e.absent = 0, schema.SourceFlags, &absence{kind: loaded} }), loss{replaced: true}, goes},
@@ -46,7 +56,7 @@ func TestAbsenceBegins(t *testing.T) {
 		"an override for a time, same store": {record(func(e *entry) { e.Kind = schema.KindOverride }), loss{}, goes},
 		"an override for a time, another":    {record(func(e *entry) { e.Kind = schema.KindOverride }), loss{replaced: true}, goes},
 	} {
-		tc.l.probing, tc.l.gone = true, 9
+		tc.l.probing, tc.l.gone, tc.l.verified = true, 9, true
 		a := tc.e.onKeyGone(tc.l)
 		switch {
 		case a == nil && tc.want != goes, a != nil && a.kind != tc.want:
@@ -55,6 +65,10 @@ func TestAbsenceBegins(t *testing.T) {
 			t.Errorf("%s: gone at %d", name, a.gone)
 		case a != nil && a.proven != (tc.e.absent == nil):
 			t.Errorf("%s: proven %t", name, a.proven)
+		}
+		tc.l.verified = false
+		if a := tc.e.onKeyGone(tc.l); a != nil && a.kind != kept && a.proven {
+			t.Errorf("%s: proven although it was not verified", name)
 		}
 		tc.l.probing = false
 		if a := tc.e.onKeyGone(tc.l); a != nil {
@@ -85,40 +99,56 @@ func TestAbsenceGoesOn(t *testing.T) {
 			t.Errorf("kind %d in another store: %+v", kind, got)
 		}
 	}
-	a := &absence{kind: orphaned, proven: true}
-	for i, step := range []struct{ answered, proven bool }{
-		{false, true}, {false, false}, {false, false}, {true, true}, {false, true}, {true, true}, {false, true}, {false, false},
+	a, now := &absence{kind: orphaned, proven: true}, time.Now()
+	for i, step := range []struct {
+		is          outcome
+		alternative bool
+		proven      bool
+	}{
+		{refused, false, true}, {refused, false, false}, {refused, false, false}, {answered, false, true},
+		{refused, true, true}, {answered, true, true}, {refused, true, true}, {refused, true, false}, {answered, true, true},
+		{unanswered, false, true}, {unanswered, false, true}, {unanswered, true, false}, {answered, true, true},
+		{unanswered, true, true}, {refused, true, true}, {refused, false, false},
 	} {
-		if a = a.onProbe(step.answered); a.proven != step.proven {
+		if a = a.onProbe(step.is, step.alternative, now); a.proven != step.proven {
 			t.Errorf("probe %d: %+v", i, a)
 		}
 	}
+	a.answered = now.Add(-time.Hour)
+	if b := a.onResume(now); b.failed != 0 || b.silent != 0 || !b.since.Equal(now) || !b.answered.Equal(now) || b.proven != a.proven {
+		t.Errorf("after a suspension: %+v", b)
+	}
 }
 
-// When an absent instance goes: of the kinds an orphan alone, and only while etcd is followed.
+// When an absent instance is dropped: of the kinds only an orphan, and only while etcd is followed.
 func TestAbsenceEnds(t *testing.T) {
 	t.Parallel()
-	late := surrounding{followed: true, quorum: true, age: time.Minute, grace: time.Minute}
+	now := time.Now()
 	for _, kind := range []absenceKind{asking, orphaned, kept, loaded} {
 		for name, tc := range map[string]struct {
-			failed int
-			change func(*surrounding)
-			goes   bool // of an orphan
-			all    bool // of every kind
+			failed, silent int
+			change         func(*surrounding)
+			age            time.Duration // of the absence; the grace is a minute
+			goes           bool          // of an orphan
+			all            bool          // of every kind
 		}{
-			"removed":           {change: func(s *surrounding) { *s = surrounding{removed: true} }, goes: true, all: true},
-			"grace is over":     {goes: true},
-			"grace is not":      {change: func(s *surrounding) { s.age-- }},
-			"no quorum":         {change: func(s *surrounding) { s.quorum = false }},
-			"it fails":          {failed: orphanFailures, change: func(s *surrounding) { s.quorum = false }, goes: true},
-			"it fails once":     {failed: orphanFailures - 1, change: func(s *surrounding) { s.quorum = false }},
-			"etcd is not there": {failed: orphanFailures, change: func(s *surrounding) { s.followed = false }},
+			"removed":                   {change: func(s *surrounding) { *s = surrounding{removed: true} }, goes: true, all: true},
+			"grace is over":             {age: time.Minute, goes: true},
+			"grace is not over":         {age: time.Minute - 1},
+			"no quorum":                 {age: time.Minute, change: func(s *surrounding) { s.quorum = false }},
+			"no quorum, of no use":      {age: time.Minute, change: func(s *surrounding) { s.quorum, s.pickable = false, false }, goes: true},
+			"it fails":                  {failed: orphanFailures, change: func(s *surrounding) { s.quorum, s.alternative = false, false }, goes: true},
+			"it fails once":             {failed: orphanFailures - 1},
+			"it is silent":              {silent: orphanFailures, goes: true},
+			"it is silent, as all are":  {silent: orphanFailures, change: func(s *surrounding) { s.quorum, s.alternative = false, false }},
+			"it is silent for a minute": {silent: orphanFailures, age: time.Minute, change: func(s *surrounding) { s.quorum, s.alternative = false, false }, goes: true},
+			"etcd is not there":         {failed: orphanFailures, silent: orphanFailures, age: time.Hour, change: func(s *surrounding) { s.followed = false }},
 		} {
-			s := late
+			s := surrounding{followed: true, quorum: true, alternative: true, pickable: true, now: now, grace: time.Minute}
 			if tc.change != nil {
 				tc.change(&s)
 			}
-			why := (&absence{kind: kind, failed: tc.failed}).ends(s)
+			why := (&absence{kind: kind, failed: tc.failed, silent: tc.silent, since: now.Add(-tc.age)}).ends(s)
 			if want := tc.all || tc.goes && kind == orphaned; (why != "") != want {
 				t.Errorf("kind %d, %s: %q", kind, name, why)
 			}

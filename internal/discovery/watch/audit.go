@@ -115,6 +115,7 @@ const stillFor = 2 * time.Second
 func (c *contact) audited(a *audited) {
 	if a.err != nil {
 		c.failures++
+		c.doubt = time.Now()
 		c.w.note(func(s *Status) { s.AuditErrors++; s.LastError = a.err.Error() })
 		return
 	}

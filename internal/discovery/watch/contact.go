@@ -13,7 +13,7 @@ import (
 )
 
 // contact is what is known of etcd: whether it answers, and whether it is the same as
-// before.
+// before. The goroutine of the owner uses it.
 type contact struct {
 	w     *Watcher
 	table *table
@@ -24,10 +24,12 @@ type contact struct {
 	reached   int64      // up to which the watch has delivered everything, for all we know
 	suspicion *suspicion // of the last audit
 	restored  bool       // something is known from the disk
+	local     bool       // instances of Options.Local are in use
 	listed    bool       // a list was applied
 	following bool       // the watch stands
 	failures  int        // checks failed in a row
 	listFails int        // lists failed in a row
+	doubt     time.Time  // last time that etcd did not answer or this process was suspended
 }
 
 // noteRevision notes a revision that the store has reached.
@@ -42,6 +44,7 @@ func (c *contact) noteContact() {
 func (c *contact) checked(got checked) {
 	if got.err != nil {
 		c.failures++
+		c.doubt = time.Now()
 		c.w.note(func(s *Status) { s.CheckErrors++; s.LastError = got.err.Error() })
 		return
 	}
@@ -78,11 +81,14 @@ func (c *contact) answered(before, revision int64, cluster, member uint64) {
 // silence counts the questions to etcd in a row that got no answer.
 func (c *contact) silence() int { return max(c.failures, c.listFails) }
 
-// state derives the state from what is known and says so when it changes.
+// readable reports whether there is a membership to publish.
+func (c *contact) readable() bool { return c.listed || c.restored || c.local }
+
+// state derives the state from what is known and logs its changes.
 func (c *contact) state() {
 	now := Live
 	switch {
-	case !c.listed && !c.restored:
+	case !c.readable():
 		now = Cold
 	case c.silence() >= staleAfter:
 		now = Stale
@@ -185,9 +191,21 @@ func (c *contact) missing(l *etcd.Listing) map[instance.Role]missing {
 	return out
 }
 
-// live tells that the membership is being followed, without which nothing is
-// taken out on etcd's word.
-func (c *contact) live() bool { return c.listed && c.following && c.silence() < suspectAfter }
+// live reports whether the membership is being followed; otherwise nothing is dropped on
+// etcd's answers. It is not while a suspension of this process has not been made up for by
+// a list.
+func (c *contact) live() bool {
+	return c.listed && c.following && c.silence() < suspectAfter && c.w.suspension.gate.Load() == nil
+}
+
+// doubtful reports whether leases may have ended a moment ago although their agents live: this
+// process did not run, or etcd did not answer. After a stall of the whole machine it takes
+// until etcd has ended the leases, and the watch has delivered it.
+func (c *contact) doubtful() bool {
+	now := time.Now()
+	c.w.suspension.noticeGap(now)
+	return c.w.suspension.gate.Load() != nil || c.silence() > 0 || !c.doubt.IsZero() && now.Sub(c.doubt) < schema.DefaultTTL
+}
 
 const (
 	// suspectAfter and staleAfter are how many questions in a row must fail

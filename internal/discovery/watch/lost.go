@@ -24,18 +24,18 @@ type lost struct {
 	writeBacks []Kept                 // to be written back
 }
 
-// removed tells that an operator's removal stands, in etcd or kept from before.
+// removed reports whether an operator's removal exists, in etcd or kept from before.
 func (l *lost) removed(k instance.Key) bool {
 	e := l.table.find(schema.KindOverride, k)
 	return e != nil && e.good && e.override.State == instance.Removed
 }
 
-// onKeyGone decides about an entry whose key is gone since a revision, and has its lease asked
-// for where that is what decides.
+// onKeyGone decides about an entry whose key is gone since a revision, and asks etcd for its
+// lease if the lease decides.
 func (l *lost) onKeyGone(e *entry, gone int64) *absence {
 	a := e.onKeyGone(loss{
 		gone: gone, at: time.Now(), probing: l.w.o.Prober != nil, replaced: l.foreign,
-		removed: l.removed(e.Key), serving: l.serving(e),
+		removed: l.removed(e.Key), unused: l.unused(e), verified: e.in != nil && e.in.Verified, doubtful: l.doubtful(),
 	})
 	if a != nil && a.kind == asking {
 		l.questions = append(l.questions, leaseQuestion{name: e.Name, gone: a.gone, lease: e.leased})
@@ -43,14 +43,14 @@ func (l *lost) onKeyGone(e *entry, gone int64) *absence {
 	return a
 }
 
-// serving tells that an instance could be picked until now. One that is known
-// from the disk only, and has not answered, counts if so much is missing that
-// the list is doubtful.
-func (l *lost) serving(e *entry) bool {
+// unused reports whether this proxy has no use for an instance. One that is known from the
+// disk only, and has not answered, is used if so many keys are missing that the list is
+// doubtful.
+func (l *lost) unused(e *entry) bool {
 	if e.absent != nil && !e.absent.proven {
-		return l.foreign || l.heavy[e.Role]
+		return !l.foreign && !l.heavy[e.Role]
 	}
-	return e.in != nil && e.in.Verified && e.in.View != instance.Rejected
+	return e.in != nil && (e.in.View == instance.Rejected || e.in.View == instance.Elsewhere)
 }
 
 // unanswered takes the questions about leases, answers those that the table
@@ -118,14 +118,16 @@ func (l *lost) clearRemovals(revision int64) {
 	}
 }
 
-// dropEnded looks at everything that etcd does not hold: removals act at once,
-// orphans that fail their probes go, and those whose grace is over go if most
-// of their role is registered. While etcd is not being followed none goes for
-// good: one that fails is only not picked.
+// dropEnded drops the entries that etcd does not hold and whose time is over: removals act
+// at once, orphans that fail their probes are dropped, and those whose grace is over if most
+// of their role is registered. While etcd is not being followed none is dropped: one that
+// fails is only not picked. If this process was suspended, etcd is not being followed until
+// it has read the membership again.
 func (l *lost) dropEnded() {
 	if len(l.table.absent) == 0 {
 		return
 	}
+	l.w.suspension.noticeGap(time.Now())
 	var gone []*entry
 	for _, e := range l.table.absent {
 		if why := l.verdict(e); why != "" {
@@ -139,22 +141,42 @@ func (l *lost) dropEnded() {
 	}
 }
 
-// verdict says why an absent entry goes now; "" if it stays.
+// verdict returns why an absent entry is dropped now; "" if it stays.
 func (l *lost) verdict(e *entry) string {
 	if e.Kind != schema.KindInstance {
 		return ""
 	}
 	return e.absent.ends(surrounding{
-		removed: l.removed(e.Key), followed: l.live(), quorum: l.table.census[e.Role].quorum(),
-		age: time.Since(e.absent.since), grace: l.w.o.OrphanGrace,
+		removed: l.removed(e.Key), followed: l.live(), quorum: l.table.census[e.Role].quorum(), alternative: l.alternative(e),
+		pickable: e.pickable(), now: time.Now(), grace: l.w.o.OrphanGrace,
 	})
 }
 
-// onAbsentProbe takes a probe's outcome for an entry that etcd does not hold.
+// alternative reports whether another instance of an entry's role answers: a registered one
+// that is ready, or an orphan by its last probe.
+func (l *lost) alternative(e *entry) bool {
+	if e.absent.silent < orphanFailures-1 {
+		return true // the answer makes no difference yet
+	}
+	return slices.ContainsFunc(l.table.order, func(o *entry) bool {
+		if o == e || o.Kind != schema.KindInstance || o.Role != e.Role || o.in == nil || !o.in.Usable() {
+			return false
+		}
+		return o.absent == nil || !o.absent.answered.IsZero() && o.absent.silent+o.absent.failed == 0
+	})
+}
+
+// onAbsentProbe applies the outcome of a probe to an entry that etcd does not hold.
 func (l *lost) onAbsentProbe(e *entry, v *verify.Answer) {
-	answered := v.OK() && l.sameEngine(e, v)
-	a := e.absent.onProbe(answered)
-	if answered && len(e.rec.Models) == 0 && !l.facts.Instances[e.Key].OK() {
+	is := refused
+	switch {
+	case v.OK() && l.sameEngine(e, v):
+		is = answered
+	case v.Silent:
+		is = unanswered
+	}
+	a := e.absent.onProbe(is, l.alternative(e), time.Now())
+	if is == answered && len(e.rec.Models) == 0 && !l.facts.Instances[e.Key].OK() {
 		l.facts.Instances[e.Key] = v
 		l.table.touch(e.Key)
 		l.table.dirty = true
@@ -170,8 +192,8 @@ func (l *lost) onAbsentProbe(e *entry, v *verify.Answer) {
 	}
 }
 
-// sameEngine tells that the engine serves something of what the record says;
-// another one may have taken the address.
+// sameEngine reports whether the engine serves one of the models of the record; another
+// engine may have taken the address.
 func (l *lost) sameEngine(e *entry, v *verify.Answer) bool {
 	return len(e.rec.Models) == 0 || slices.ContainsFunc(e.rec.Models, func(m string) bool { return slices.Contains(v.Facts.Models, m) })
 }

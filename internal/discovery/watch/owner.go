@@ -159,6 +159,11 @@ func (o *owner) handle(m message) {
 		})
 	case m.listError != nil:
 		o.listFails++
+		if !o.listed {
+			o.addLocal()
+			o.announce()
+		}
+		o.doubt = time.Now()
 		o.w.note(func(s *Status) { s.ListErrors++; s.LastError = m.listError.Error() })
 	case m.checked != nil:
 		o.checked(*m.checked)
@@ -179,6 +184,12 @@ func (o *owner) handle(m message) {
 
 // load replaces what etcd holds by a list.
 func (o *owner) load(l *etcd.Listing) {
+	if l.Asked > o.fresh { // it was requested because this process was suspended
+		o.doubt = time.Now()
+		for _, e := range o.table.absent {
+			e.absent = e.absent.onResume(o.doubt)
+		}
+	}
 	why := o.otherStore(l)
 	o.foreign = why != ""
 	o.heavy = make(map[instance.Role]bool, 2)
@@ -187,7 +198,7 @@ func (o *owner) load(l *etcd.Listing) {
 	}
 	if o.foreign {
 		o.w.log.WithField("revision", l.Revision).Warn("etcd is another store than before: " + why +
-			"; what an operator put into the former one stays in force, and instances that answer are served")
+			"; static instances and overrides of the former one stay active, and instances that answer are used")
 		o.w.note(func(s *Status) { s.Epochs++ })
 		for _, e := range o.table.absent {
 			e.absent = e.absent.onStoreReplaced()
@@ -208,9 +219,36 @@ func (o *owner) load(l *etcd.Listing) {
 	o.listFails, o.failures = 0, 0
 	o.table.dirty = true
 	o.fresh = l.Asked
+	o.addLocal()
 	o.noteContact()
 	o.dropEnded()
 	o.w.note(func(s *Status) { s.Lists++ })
+}
+
+// addLocal adds, once, the instances of Options.Local that are not known.
+func (o *owner) addLocal() {
+	local := o.w.o.Local
+	o.w.o.Local = nil // of this goroutine
+	for k, rec := range local {
+		if o.table.find(schema.KindInstance, k) != nil || o.removed(k) {
+			continue
+		}
+		err := schema.FillRecord(k, &rec)
+		var value []byte
+		if err == nil {
+			value, err = schema.EncodeRecord(rec)
+		}
+		if err != nil {
+			o.w.log.WithField("instance", k.String()).WithError(err).Warn("instance of the command line is not usable")
+			continue
+		}
+		e := decodeEntry(schema.Name{Kind: schema.KindInstance, Role: k.Role, Address: k.Address}, &mvccpb.KeyValue{Value: value}, nil)
+		e.absent = &absence{kind: unwritten, proven: true}
+		o.table.add(e)
+		o.table.sort()
+		o.table.touchAll()
+		o.local, o.table.dirty = true, true
+	}
 }
 
 // apply applies one response of the watch, which holds whole revisions.
@@ -296,7 +334,7 @@ func (o *owner) onVerdict(v verdict) {
 		return // it is gone
 	}
 	old := o.facts.Instances[v.key]
-	if e.absent != nil {
+	if e.absent != nil && e.absent.kind != unwritten {
 		if e.incarnation() == v.answer.Incarnation {
 			o.learn(e, v.answer)
 			if e.absent.probed() {

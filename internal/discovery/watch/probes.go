@@ -2,6 +2,7 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
 // Probes of instances whose models are not known, and of those that wait to be added.
@@ -44,7 +46,8 @@ type targetKey struct {
 	pending bool
 }
 
-// verdict is what came of asking. wait or answer is set.
+// verdict is the outcome of one probe. At most one of wait and answer is set; none if the
+// probe says nothing about the instance.
 type verdict struct {
 	key    instance.Key
 	answer *verify.Answer
@@ -179,7 +182,7 @@ func (a *probeScheduler) probeLoop(ctx, run context.Context, t target) {
 	}
 }
 
-// once asks once. slow tells that there is no hurry to ask again.
+// once makes one probe. slow reports whether the next one may come later than usual.
 func (a *probeScheduler) once(ctx, run context.Context, t target) (v verdict, slow bool) {
 	v.key = t.in.Key
 	if t.drop {
@@ -188,9 +191,19 @@ func (a *probeScheduler) once(ctx, run context.Context, t target) (v verdict, sl
 		}
 		return v, true
 	}
+	suspensions := a.w.suspension.asked.Load()
 	pctx, cancel := context.WithTimeout(ctx, a.w.o.ProbeTimeout)
 	facts, err := a.w.o.Prober.Probe(pctx, t.in)
+	silent := errors.Is(err, vllm.ErrTimeout) || err != nil && pctx.Err() != nil
 	cancel()
+	if err != nil && t.sign {
+		// A deadline that passed while this process was suspended says nothing, nor does a
+		// probe that was never sent.
+		a.w.suspension.noticeGap(time.Now())
+		if errors.Is(err, vllm.ErrNotAsked) || suspensions != a.w.suspension.asked.Load() {
+			return v, false
+		}
+	}
 	var reason string
 	mismatch := false
 	switch {
@@ -203,7 +216,7 @@ func (a *probeScheduler) once(ctx, run context.Context, t target) (v verdict, sl
 		reason = verify.WrongModel(facts.Models, t.model)
 	}
 	if !t.pending {
-		v.answer = &verify.Answer{Incarnation: t.in.Incarnation(), Mismatch: mismatch, Reason: reason}
+		v.answer = &verify.Answer{Incarnation: t.in.Incarnation(), Mismatch: mismatch, Silent: silent, Reason: reason}
 		if err == nil && len(facts.Models) > 0 {
 			v.answer.Facts = &facts
 		}

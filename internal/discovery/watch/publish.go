@@ -19,7 +19,7 @@ const coalesceCap = 200 * time.Millisecond
 // ten times the cost of a publication has passed, so that a flood of changes
 // costs a tenth of one core and not all of it.
 func (o *owner) schedule(ctx context.Context) {
-	if !o.table.dirty || !(o.listed || o.restored) {
+	if !o.table.dirty || !o.readable() {
 		return
 	}
 	if o.w.suspension.gate.Load() != nil {
@@ -36,7 +36,7 @@ func (o *owner) schedule(ctx context.Context) {
 
 // publish makes and stores the snapshot of the table.
 func (o *owner) publish(ctx context.Context) {
-	if !o.table.dirty || !(o.listed || o.restored) {
+	if !o.table.dirty || !o.readable() {
 		return
 	}
 	o.timer.Stop()
@@ -70,20 +70,20 @@ func (o *owner) publish(ctx context.Context) {
 // announce closes Ready once there is something to be ready with. What was
 // published holds it already, but for what is not proven.
 func (o *owner) announce() {
-	if o.announced || o.table.dirty || !(o.listed || (o.restored && o.readyFromDisk())) {
+	if o.announced || o.table.dirty || !(o.listed || (o.readable() && o.readyFromDisk())) {
 		return
 	}
 	o.announced = true
 	close(o.w.ready)
 }
 
-// logOrphans says when instances begin and end to be served without a lease.
+// logOrphans logs when the first instance is used without a lease, and when none is left.
 func (o *owner) logOrphans(n int) {
 	switch {
 	case o.orphans == 0 && n > 0:
-		o.w.log.WithField("instances", n).Warn("instances have lost their leases: served while they answer")
+		o.w.log.WithField("instances", n).Warn("leases ended without a deregistration: instances stay in use while they answer")
 	case o.orphans > 0 && n == 0:
-		o.w.log.Info("no instance without its lease is left")
+		o.w.log.Info("every instance has a lease again, or was dropped")
 	}
 	o.orphans = n
 }

@@ -53,8 +53,8 @@ func (w *Watcher) newSaver() *disk.Saver {
 	})
 }
 
-// readyFromDisk tells that what is known from the disk has been asked, or has
-// had its time.
+// readyFromDisk reports whether what is known without etcd has been probed, or has had its
+// time.
 func (o *owner) readyFromDisk() bool {
 	if o.silence() > 0 || time.Since(o.began) >= loadPatience {
 		return true
@@ -98,9 +98,9 @@ func (m *image) onDisk() *disk.Image {
 	return out
 }
 
-// saved tells that the disk holds such entries. A pending add is etcd's alone, and
-// of what cannot be read there is nothing to keep.
-func (e *entry) saved() bool { return e.good && e.Kind != schema.KindPending }
+// saved reports whether the disk holds such entries. A pending add is in etcd only, an
+// unwritten instance on the command line, and of what cannot be read there is nothing to keep.
+func (e *entry) saved() bool { return e.good && e.Kind != schema.KindPending && e.mod > 0 }
 
 // imageOf takes the image of the present state. That is done on the goroutine
 // of the owner, so it copies pointers only.

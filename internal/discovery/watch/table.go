@@ -86,7 +86,7 @@ func (c *counts) add(e *entry, by int) {
 	switch {
 	case e.absent == nil:
 		r.present += by
-	case e.absent.kind == loaded || e.absent.kind == kept:
+	case e.absent.kind == loaded || e.absent.kind == kept || e.absent.kind == unwritten:
 		r.other += by
 	default:
 		r.absent += by
@@ -106,7 +106,10 @@ func newTable(l schema.Layout) *table {
 type entry struct {
 	schema.Name
 	Key                          instance.Key // canonical address, or the printable one if it is bad
-	create, mod, version, leased int64
+	create, mod, version, leased int64        // all 0 of an unwritten one
+	// life names the incarnation of an instance whose record does not: mostly create. An
+	// unwritten instance keeps its life when it is written.
+	life int64
 
 	// aliased tells that the address is good but not spelled in the canonical
 	// way, as in localhost:8100.
@@ -148,7 +151,10 @@ func (e *entry) compare(o *entry) int {
 // not deleted in between.
 func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	e := &entry{
-		Name: n, create: kv.CreateRevision, mod: kv.ModRevision, version: kv.Version, leased: kv.Lease,
+		Name: n, create: kv.CreateRevision, mod: kv.ModRevision, version: kv.Version, leased: kv.Lease, life: kv.CreateRevision,
+	}
+	if prev != nil && (prev.create == e.create || prev.mod == 0) {
+		e.life = prev.life
 	}
 	address, err := instance.ParseAddress(n.Address)
 	if err != nil {

@@ -23,7 +23,7 @@ func Build(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instan
 				continue
 			}
 			n := schema.Name{Kind: schema.KindInstance, Role: in.Role, Address: in.Address}
-			t.entries[n] = &entry{Name: n, Key: in.Key, create: in.CreateRevision, good: true, rec: in.Record, bare: in.Bare}
+			t.entries[n] = &entry{Name: n, Key: in.Key, create: in.CreateRevision, life: in.CreateRevision, mod: in.ModRevision, good: true, rec: in.Record, bare: in.Bare}
 		}
 	}
 	t.load(kvs, revision)
@@ -157,7 +157,7 @@ func (e *entry) incarnation() string { return e.instance().Incarnation() }
 func (e *entry) instance() *instance.Instance {
 	return &instance.Instance{
 		Key: e.Key, Record: e.rec, Bare: e.bare,
-		Lease: e.leased, CreateRevision: e.create, ModRevision: e.mod, Version: e.version,
+		Lease: e.leased, CreateRevision: e.life, ModRevision: e.mod, Version: e.version,
 	}
 }
 
@@ -188,7 +188,7 @@ func recordInstance(e *entry, c surroundings, v verify.Facts) *instance.Instance
 		}
 		v.Apply(in, c.answer, say)
 		if e.absent != nil {
-			e.absent.show(in, say)
+			e.absent.show(in, e.pickable(), say)
 		}
 	}
 	if c.clash {
@@ -242,7 +242,7 @@ func applyOverride(in *instance.Instance, e *entry, say func(string, ...any)) {
 		return
 	}
 	if e.absent != nil && e.absent.kind == kept {
-		defer say("%s", "of that, "+e.absent.reason())
+		defer say("%s", "of that, "+e.absent.reason(true))
 	}
 	text := string(o.State)
 	if o.By != "" {

@@ -101,6 +101,11 @@ type Options struct {
 	StateAge time.Duration
 	// ProbeTimeout bounds one probe, default 3 s.
 	ProbeTimeout time.Duration
+	// Local are instances that are used although etcd does not hold them, those of the command
+	// line: while it takes no writes, or does not answer at all. They are added after the first
+	// attempt to read the membership, so that an operator's removal is known. Once they are in
+	// etcd, only the key there counts.
+	Local map[instance.Key]instance.Record
 	// Writer writes what the Watcher decides; nil: it only reads, so that no pending
 	// add is promoted and nothing is written back.
 	Writer Writer

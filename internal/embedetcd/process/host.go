@@ -67,19 +67,26 @@ type Host struct {
 	state State
 }
 
-// Start runs an etcd and returns when it serves. Its errors are those of
-// embedetcd.Start, and ErrDamaged.
+// Start runs an etcd and returns when it serves. Its errors are those of embedetcd.Start, and
+// ErrDamaged. If there is no space on the disk, it returns without an error, and the etcd is
+// started as soon as there is: the proxy can serve what it knows without it.
 func Start(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Pause <= 0 {
 		cfg.Pause = time.Second
 	}
 	h := &Host{cfg: cfg, log: cfg.Log.WithField("component", "etcd"), done: make(chan struct{})}
 	c, err := h.launch(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, errNoSpace) && !strings.HasSuffix(cfg.ListenClient, ":0"):
+		h.endpoint = cfg.ListenClient
+		h.note(func(s *State) { s.Ended = err.Error() })
+		h.log.WithError(err).Error("embedded etcd does not start: serving what is known without it, and trying again")
+	case err != nil:
 		return nil, err
+	default:
+		h.endpoint = c.endpoint
+		h.cfg.ListenClient = c.endpoint // also when it was any free port
 	}
-	h.endpoint = c.endpoint
-	h.cfg.ListenClient = c.endpoint // also when it was any free port
 	run, stop := context.WithCancel(context.WithoutCancel(ctx))
 	h.stop = stop
 	go h.supervise(run, c)
@@ -108,25 +115,28 @@ func (h *Host) Close() {
 	<-h.done
 }
 
-// supervise starts the etcd again whenever it has ended, until ctx ends.
+// supervise starts the etcd again whenever it has ended, until ctx ends. c is nil if it has not
+// run yet.
 func (h *Host) supervise(ctx context.Context, c *child) {
 	defer close(h.done)
 	pause := h.cfg.Pause
 	for {
-		began := time.Now()
-		select {
-		case <-ctx.Done():
-			c.close(stopLimit)
-			return
-		case <-c.done:
-		}
-		if time.Since(began) >= calm {
-			pause = h.cfg.Pause
-		}
-		h.note(func(s *State) { s.Ended = c.reason(); s.Ends++ })
-		h.log.WithField("reason", c.reason()).Error("the proxy's own etcd has ended; requests go on with what is known, and it is started again")
-		if trace := c.trace(); trace != "" {
-			h.log.Debug("its last words: " + trace)
+		if c != nil {
+			began := time.Now()
+			select {
+			case <-ctx.Done():
+				c.close(stopLimit)
+				return
+			case <-c.done:
+			}
+			if time.Since(began) >= calm {
+				pause = h.cfg.Pause
+			}
+			h.note(func(s *State) { s.Ended = c.reason(); s.Ends++ })
+			h.log.WithField("reason", c.reason()).Error("the proxy's own etcd has ended; requests go on with what is known, and it is started again")
+			if trace := c.trace(); trace != "" {
+				h.log.Debug("stderr of etcd: " + trace)
+			}
 		}
 		if c = h.again(ctx, &pause); c == nil {
 			return
@@ -205,7 +215,17 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 	if hadFiles && !external(why) {
 		return nil, damaged(h.cfg.DataDir, why)
 	}
+	if noSpace(why) {
+		return nil, fmt.Errorf("start the proxy's own etcd with its data in %s: %s (%w)", h.cfg.DataDir, why, errNoSpace)
+	}
 	return nil, fmt.Errorf("start the proxy's own etcd with its data in %s: %s", h.cfg.DataDir, why)
+}
+
+// errNoSpace is wrapped by the error of a start that fails for want of disk space.
+var errNoSpace = errors.New("the disk is full")
+
+func noSpace(why string) bool {
+	return strings.Contains(why, "no space left on device") || strings.Contains(why, "disk quota exceeded")
 }
 
 func damaged(dir, why string) error {
@@ -214,10 +234,10 @@ func damaged(dir, why string) error {
 		ErrDamaged, dir, why)
 }
 
-// look tells whether an etcd has worked in a directory, and what it cannot do
-// without: etcd itself would wait for that for ever.
+// look reports whether an etcd has worked in a directory, and which of its files is missing
+// that it needs: etcd itself would wait for that file for ever.
 func look(dir string) (hadFiles bool, missing string) {
-	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil || embedetcd.Unfinished(dir) {
 		return false, ""
 	}
 	db, err := os.Stat(filepath.Join(dir, "member", "snap", "db"))

@@ -1,4 +1,4 @@
-// Package etcd opens the etcd that a proxy uses, and says how it is.
+// Package etcd opens the etcd that a proxy uses, and reports its state.
 package etcd
 
 import (
@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
@@ -23,15 +24,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/secure"
 )
 
-// Handle is the etcd in use: our own, another proxy's, or a cluster.
+// Handle is the etcd in use: the embedded one, another proxy's, or a cluster.
 type Handle struct {
 	Client    *clientv3.Client
 	endpoints []string
-	server    *process.Host // nil when it is somebody else's
+	server    *process.Host // nil if it is not the embedded one
+	members   *etcd.Members // nil if it is embedded in a proxy
 	log       logrus.FieldLogger
 }
 
-// Open starts the proxy's own etcd, where there is to be one, and connects.
+// Open starts the embedded etcd, if the proxy is to have one, and connects.
 func Open(ctx context.Context, cfg *config.Proxy, certificates *secure.Certificates, log *logrus.Logger) (*Handle, error) {
 	h := &Handle{endpoints: cfg.EtcdEndpoints, log: log.WithField("component", "etcd")}
 	if cfg.Embedded() {
@@ -58,7 +60,30 @@ func Open(ctx context.Context, cfg *config.Proxy, certificates *secure.Certifica
 		return nil, fmt.Errorf("etcd at %s: %w", strings.Join(h.endpoints, ","), err)
 	}
 	h.Client = client
+	if !cfg.Embedded() {
+		o := etcd.MembersOptions{Client: client, Interval: 2 * cfg.AuditInterval, Log: h.log}
+		if dir := cfg.StateDir; dir != "" {
+			o.Load = func() (etcd.SavedMembers, error) { return disk.ReadMembers(dir) }
+			o.Save = func(m etcd.SavedMembers) error { return disk.WriteMembers(dir, m) }
+		}
+		h.members = etcd.NewMembers(o)
+	}
 	return h, nil
+}
+
+// Follow keeps the endpoints up to date with the members of the cluster until ctx ends.
+func (h *Handle) Follow(ctx context.Context) {
+	if h.members != nil {
+		h.members.Run(ctx)
+	}
+}
+
+// Findings returns what an operator has to change, for /status.
+func (h *Handle) Findings() (texts []string) {
+	for _, endpoint := range h.members.Status().Departed {
+		texts = append(texts, fmt.Sprintf("the configured etcd endpoint %s is no longer a member of the cluster: update --etcd-endpoints", endpoint))
+	}
+	return texts
 }
 
 // Close closes the connection and stops the embedded server. h may be nil.
@@ -76,7 +101,7 @@ func (h *Handle) Close() {
 
 func (h *Handle) embedded() bool { return h.server != nil && !h.server.State().Joined }
 
-// Describe says which one it is.
+// Describe names it for the log.
 func (h *Handle) Describe() string {
 	s := strings.Join(h.endpoints, ",")
 	if h.embedded() {
@@ -85,9 +110,11 @@ func (h *Handle) Describe() string {
 	return s
 }
 
-// Status is what /status shows. w is the state of the watch.
+// Status returns what /status shows. w is the state of the watch.
 func (h *Handle) Status(w watch.Status) httpapi.EtcdStatus {
+	members := h.members.Status()
 	s := httpapi.EtcdStatus{
+		Members: members.Added, Departed: members.Departed,
 		State: string(w.State), Embedded: h.embedded(), Endpoints: h.endpoints, LastError: w.LastError,
 		Orphans: w.Orphans, Held: w.Held, Kept: w.Kept, Epochs: w.Epochs,
 	}
@@ -101,7 +128,7 @@ func (h *Handle) Status(w watch.Status) httpapi.EtcdStatus {
 	return s
 }
 
-// Metrics is what /metrics shows.
+// Metrics returns what /metrics shows.
 func (h *Handle) Metrics(w watch.Status) metrics.Etcd {
 	e := metrics.Etcd{
 		State: string(w.State), Audits: w.Audits, AuditErrors: w.AuditErrors, Drift: w.Drift, Epochs: w.Epochs,

@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -51,23 +52,33 @@ type Instances struct {
 // flagGrace is how long readiness waits for the instances of the command line.
 const flagGrace = 5 * time.Second
 
-// New reads them off a configuration; proxy is the Name of this one.
+// New returns the instances of a configuration; proxy is the Name of this one.
 func New(cfg *config.Proxy, proxy string, w *watch.Watcher) *Instances {
-	f := &Instances{proxy: proxy, records: map[instance.Key]instance.Record{}, watcher: w, since: time.Now()}
-	add := func(role instance.Role, list []string) {
-		for _, a := range list {
-			k := instance.Key{Role: role, Address: a}
-			rec := instance.Record{Source: "flags", Connector: cfg.Connector}
-			if role == instance.Decode {
-				rec.Ports = cfg.DecodePorts[a]
-			}
-			f.records[k] = rec
-			f.Keys = append(f.Keys, k)
+	f := &Instances{proxy: proxy, records: Records(cfg, proxy), watcher: w, since: time.Now()}
+	for _, of := range []struct {
+		role instance.Role
+		list []string
+	}{{instance.Prefill, cfg.Prefill}, {instance.Decode, cfg.Decode}} {
+		for _, a := range of.list {
+			f.Keys = append(f.Keys, instance.Key{Role: of.role, Address: a})
 		}
 	}
-	add(instance.Prefill, cfg.Prefill)
-	add(instance.Decode, cfg.Decode)
 	return f
+}
+
+// Records returns the records of the instances of a configuration.
+func Records(cfg *config.Proxy, proxy string) map[instance.Key]instance.Record {
+	records := make(map[instance.Key]instance.Record, len(cfg.Prefill)+len(cfg.Decode))
+	rec := instance.Record{Source: schema.SourceFlags, Connector: cfg.Connector, Proxies: []string{proxy}}
+	for _, a := range cfg.Prefill {
+		records[instance.Key{Role: instance.Prefill, Address: a}] = rec
+	}
+	for _, a := range cfg.Decode {
+		decode := rec
+		decode.Ports = cfg.DecodePorts[a]
+		records[instance.Key{Role: instance.Decode, Address: a}] = decode
+	}
+	return records
 }
 
 // Ready is nil once the instances have answered, or flagGrace is over.

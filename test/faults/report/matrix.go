@@ -51,6 +51,9 @@ func matrix() []line {
 		{30, "", "key deleted by hand, agent lives", "dropped at once; the agent finds it and registers again", "no orphan"},
 		{31, "", "proxy suspended past its TTL, resumed", "the proxy lists all keys before its next pick", "0 picks of what was drained meanwhile"},
 		{32, "", "engines that register by ZeroMQ stop pinging, or the process that registers them is killed", "out of etcd, and back when pings come again", "DELETE within TTL + 1 s"},
+		{33, "", "whole machine suspended past the TTL: proxy, etcd, agents, engines", "all leases expire; the only instance of a role is used throughout, in whatever state", "0 failed requests, 0 cut streams"},
+		{34, "", "members of etcd replaced one by one at other addresses", "proxies and agents follow; leases stay; a restarted proxy finds the members in its state directory", "0 leases lost, 0 failed requests"},
+		{35, "", "proxy with instances on its command line starts while etcd is full, or away", "it serves them; they are in etcd once it accepts writes", "0 failed requests"},
 		{101, "S1", "10,000 registrations, 10 watchers in one process", "all converge", "within 2 s of the last acknowledgement"},
 		{102, "S2", "put into a fleet of 1000, 5 watchers", "published by the slowest", "p99 within 10 ms"},
 	}

@@ -1,0 +1,347 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/netguard"
+)
+
+// MembersOptions configure Members. Client has to be set.
+type MembersOptions struct {
+	Client *clientv3.Client
+	// Interval is the mean time between two reads of the member list, default 30 s.
+	Interval time.Duration
+	// Load returns what Save has written in an earlier process; nil: nothing is saved.
+	Load func() (SavedMembers, error)
+	Save func(SavedMembers) error
+	Log  logrus.FieldLogger // nil: silent
+}
+
+// SavedMembers are the members of a cluster, for the start of a process.
+type SavedMembers struct {
+	Configured []string `json:"configured"` // endpoints for which the rest is valid
+	Cluster    uint64   `json:"cluster,string"`
+	Members    []string `json:"members"` // host:port
+}
+
+// MembersStatus is a copy of the state of Members.
+type MembersStatus struct {
+	// Added are the endpoints of members in use besides the configured ones.
+	Added []string
+	// Departed are the configured endpoints that no member of the cluster serves any more.
+	Departed []string
+}
+
+// Members keeps the endpoints of a client up to date while the members of its etcd cluster are
+// replaced at other addresses. The configured endpoints always stay, unless another cluster
+// serves there; members are added to them. The client library's own Sync replaces the list by
+// whatever the members advertise, which may be loopback, unreachable, or another host's.
+type Members struct {
+	o          MembersOptions
+	log        logrus.FieldLogger
+	configured []string
+
+	// Of the goroutine of Run.
+	cluster uint64            // 0: not known
+	known   map[string]uint64 // candidates for endpoints, with the id of the member; 0 in those of a file
+	foreign map[string]bool   // configured endpoints where another cluster serves
+	checks  int
+	saved   SavedMembers
+
+	mu     sync.Mutex // guards status
+	status MembersStatus
+}
+
+// NewMembers returns Members for the present endpoints of a client.
+func NewMembers(o MembersOptions) *Members {
+	if o.Interval <= 0 {
+		o.Interval = 30 * time.Second
+	}
+	return &Members{o: o, log: LogOrDiscard(o.Log), configured: slices.Clone(o.Client.Endpoints())}
+}
+
+// Status returns a copy of the current state. It is safe for concurrent use, also on nil.
+func (m *Members) Status() MembersStatus {
+	if m == nil {
+		return MembersStatus{}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return MembersStatus{Added: slices.Clone(m.status.Added), Departed: slices.Clone(m.status.Departed)}
+}
+
+// Run reads the member list until ctx ends.
+func (m *Members) Run(ctx context.Context) {
+	m.load()
+	for {
+		m.update(ctx)
+		if !Pause(ctx, Jitter(m.o.Interval)) {
+			return
+		}
+	}
+}
+
+// load reads what an earlier process has saved for the same configured endpoints.
+func (m *Members) load() {
+	if m.o.Load == nil {
+		return
+	}
+	s, err := m.o.Load()
+	if err != nil {
+		m.log.WithError(err).Debug("no saved list of etcd members")
+		return
+	}
+	if !slices.Equal(s.Configured, m.configured) || s.Cluster == 0 {
+		return
+	}
+	m.saved, m.cluster, m.known = s, s.Cluster, make(map[string]uint64, len(s.Members))
+	for _, address := range s.Members {
+		if slices.Contains(m.configured, address) || !usableMember(address) {
+			continue
+		}
+		m.known[address] = 0
+	}
+}
+
+// update reads the member list once and applies it. Without an answer it tries the members
+// that are known and not used yet: they may be all that is left.
+func (m *Members) update(ctx context.Context) {
+	cctx, cancel := context.WithTimeout(ctx, CallTimeout)
+	resp, err := m.o.Client.MemberList(cctx)
+	cancel()
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil:
+		m.log.WithError(err).Debug("etcd does not list its members")
+		if len(m.foreign) > 0 && !m.stillServed(ctx) {
+			m.foreign = nil // the other cluster is what is left
+		}
+		m.apply(ctx)
+		return
+	case m.cluster != 0 && resp.Header.GetClusterId() != m.cluster && m.stillServed(ctx):
+		m.apply(ctx)
+		return
+	}
+	cluster, members := resp.Header.GetClusterId(), m.candidates(ctx, resp.Members)
+	changed := cluster != m.cluster
+	m.cluster, m.known = cluster, members
+	if changed {
+		m.foreign = nil
+		m.setAdded(nil) // they were members of another cluster
+	}
+	if m.checks%checkEvery == 0 || changed {
+		m.checkConfigured(ctx, resp.Members)
+	}
+	m.checks++
+	m.apply(ctx)
+}
+
+// checkEvery is the number of reads of the member list from one check of the configured
+// endpoints to the next.
+const checkEvery = 4
+
+// candidates returns the members that may be used as additional endpoints, with their ids. A
+// learner serves no linearizable reads, and a member that was never started has no URL.
+func (m *Members) candidates(ctx context.Context, list []*pb.Member) map[string]uint64 {
+	out := make(map[string]uint64, len(list))
+	for _, one := range list {
+		if one.GetIsLearner() {
+			continue
+		}
+		for _, u := range one.GetClientURLs() {
+			address, ok := memberAddress(u, overTLS(m.o.Client))
+			if ok && !slices.Contains(m.configured, address) && usableMember(address) && resolvesAbroad(ctx, address) {
+				out[address] = one.GetID()
+			}
+		}
+	}
+	return out
+}
+
+// memberAddress returns the host:port of a client URL, if it is to be reached in the same way
+// as the configured endpoints: over TLS or not.
+func memberAddress(text string, secure bool) (string, bool) {
+	u, err := url.Parse(text)
+	if err != nil || u.Port() == "" || u.Hostname() == "" || (u.Scheme == "https") != secure || u.Scheme != "http" && u.Scheme != "https" {
+		return "", false
+	}
+	return net.JoinHostPort(u.Hostname(), u.Port()), true
+}
+
+// usableMember reports whether the address of a member may mean the same on every host: it is
+// not loopback, which is what etcd advertises by default, nor a wildcard, link-local or a
+// cloud's metadata service.
+func usableMember(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		name := strings.TrimSuffix(strings.ToLower(host), ".")
+		return name != "localhost" && !strings.HasSuffix(name, ".localhost")
+	}
+	return !ip.Unmap().IsLoopback() && netguard.New(nil).Check(ip) == nil
+}
+
+// resolvesAbroad reports whether the name in an address is none of this host, as that of
+// usableMember. A name that cannot be resolved is of no use now.
+func resolvesAbroad(ctx context.Context, address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
+	defer cancel()
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	return err == nil && !slices.ContainsFunc(ips, func(ip netip.Addr) bool { return !usableMember(net.JoinHostPort(ip.String(), port)) })
+}
+
+// memberTimeout bounds a question to one member.
+const memberTimeout = 2 * time.Second
+
+// errAnotherCluster is why an endpoint is not used.
+var errAnotherCluster = errors.New("another etcd cluster serves there")
+
+// identify asks the member at an endpoint for its id. The connection is made as any other of
+// the client: over TLS, its certificate must be for the host of the endpoint.
+func (m *Members) identify(ctx context.Context, endpoint string) (member uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
+	defer cancel()
+	s, err := m.o.Client.Status(ctx, endpoint)
+	if err != nil {
+		return 0, err
+	}
+	if s.Header.GetClusterId() != m.cluster {
+		return 0, errAnotherCluster
+	}
+	return s.Header.GetMemberId(), nil
+}
+
+// stillServed reports whether the known cluster answers at any endpoint, although another one
+// has answered the client. Then the endpoints of the other one are left out.
+func (m *Members) stillServed(ctx context.Context) bool {
+	served := false
+	foreign := map[string]bool{}
+	for _, endpoint := range slices.Concat(m.configured, m.Status().Added) {
+		_, err := m.identify(ctx, endpoint)
+		served = served || err == nil
+		foreign[endpoint] = errors.Is(err, errAnotherCluster)
+	}
+	if served {
+		m.setForeign(foreign)
+	}
+	return served
+}
+
+// checkConfigured finds the configured endpoints that no member serves any more. One that is
+// not in the member list may be a name or a load balancer of a member.
+func (m *Members) checkConfigured(ctx context.Context, list []*pb.Member) {
+	listed := map[string]bool{}
+	ids := map[uint64]bool{}
+	for _, one := range list {
+		ids[one.GetID()] = true
+		for _, u := range one.GetClientURLs() {
+			if address, ok := memberAddress(u, overTLS(m.o.Client)); ok {
+				listed[address] = true
+			}
+		}
+	}
+	foreign := map[string]bool{}
+	var departed []string
+	for _, endpoint := range m.configured {
+		if listed[endpoint] {
+			continue
+		}
+		id, err := m.identify(ctx, endpoint)
+		foreign[endpoint] = errors.Is(err, errAnotherCluster)
+		if err != nil || !ids[id] {
+			departed = append(departed, endpoint)
+		}
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	m.setForeign(foreign)
+	m.mu.Lock()
+	was := m.status.Departed
+	m.status.Departed = departed
+	m.mu.Unlock()
+	for _, endpoint := range departed {
+		if !slices.Contains(was, endpoint) {
+			m.log.WithField("endpoint", endpoint).Warn("configured etcd endpoint is no longer a member of the cluster: update --etcd-endpoints")
+		}
+	}
+}
+
+// setForeign notes where another cluster serves.
+func (m *Members) setForeign(foreign map[string]bool) {
+	for _, endpoint := range m.configured {
+		if foreign[endpoint] && !m.foreign[endpoint] {
+			m.log.WithField("endpoint", endpoint).Warn("configured etcd endpoint serves another cluster: not used")
+		}
+	}
+	m.foreign = foreign
+}
+
+// apply makes the endpoints of the client the configured ones and the known members that have
+// proved to be of the cluster. Those in use stay without another check.
+func (m *Members) apply(ctx context.Context) {
+	var added []string
+	used := m.Status().Added
+	for address, want := range m.known {
+		if slices.Contains(used, address) && !m.foreign[address] {
+			added = append(added, address)
+			continue
+		}
+		id, err := m.identify(ctx, address)
+		if err == nil && (want == 0 || id == want) {
+			added = append(added, address)
+		} else {
+			m.log.WithField("endpoint", address).WithError(err).Debug("a listed etcd member is not used")
+		}
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	slices.Sort(added)
+	m.setAdded(added)
+}
+
+// setAdded gives the client its endpoints, and saves them.
+func (m *Members) setAdded(added []string) {
+	endpoints := slices.DeleteFunc(slices.Clone(m.configured), func(e string) bool { return m.foreign[e] && len(added) > 0 })
+	endpoints = append(endpoints, added...)
+	if !slices.Equal(endpoints, m.o.Client.Endpoints()) {
+		m.o.Client.SetEndpoints(endpoints...)
+		m.log.WithField("endpoints", strings.Join(endpoints, ",")).Info("etcd endpoints changed")
+	}
+	m.mu.Lock()
+	m.status.Added = added
+	m.mu.Unlock()
+	now := SavedMembers{Configured: m.configured, Cluster: m.cluster, Members: added}
+	if m.o.Save == nil || len(added) == 0 && len(m.saved.Members) == 0 || now.Cluster == m.saved.Cluster && slices.Equal(now.Members, m.saved.Members) {
+		return
+	}
+	if err := m.o.Save(now); err != nil {
+		m.log.WithError(err).Warn("save etcd members: trying again when they change")
+		return
+	}
+	m.saved = now
+}

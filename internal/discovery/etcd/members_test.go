@@ -1,0 +1,174 @@
+package etcd_test
+
+import (
+	"crypto/tls"
+	"net"
+	"slices"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/disk"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+func TestMembers_AddressesNeverUsed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		url    string
+		secure bool
+		want   string
+	}{
+		{"http://10.0.0.1:2379", false, "10.0.0.1:2379"},
+		{"https://10.0.0.1:2379", true, "10.0.0.1:2379"},
+		{"https://etcd-1.example.com:2379", true, "etcd-1.example.com:2379"},
+		{"http://[2001:db8::1]:2379", false, "[2001:db8::1]:2379"},
+		{"http://10.0.0.1:2379", true, ""},
+		{"https://10.0.0.1:2379", false, ""},
+		{"http://localhost:2379", false, ""},
+		{"http://LOCALHOST.:2379", false, ""},
+		{"http://etcd.localhost:2379", false, ""},
+		{"http://127.0.0.1:2379", false, ""},
+		{"http://127.1.2.3:2379", false, ""},
+		{"http://[::1]:2379", false, ""},
+		{"http://[::ffff:127.0.0.1]:2379", false, ""},
+		{"http://0.0.0.0:2379", false, ""},
+		{"http://[::]:2379", false, ""},
+		{"http://169.254.169.254:80", false, ""},
+		{"http://10.0.0.1", false, ""},
+		{"http://:2379", false, ""},
+		{"unix://10.0.0.1:2379", false, ""},
+		{"10.0.0.1:2379", false, ""},
+		{"%", false, ""},
+	} {
+		if got := etcd.MemberAddress(c.url, c.secure); got != c.want {
+			t.Errorf("%s, TLS %t: %q, want %q", c.url, c.secure, got, c.want)
+		}
+	}
+}
+
+// clusterOf returns the id of the cluster that serves at an endpoint.
+func clusterOf(t *testing.T, endpoint string) uint64 {
+	t.Helper()
+	resp, err := testkit.Client(t, endpoint).Get(t.Context(), "/any")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.Header.ClusterId
+}
+
+// newMembers makes Members that save in dir.
+func newMembers(t *testing.T, dir, configured string) (*etcd.Members, func() []string) {
+	t.Helper()
+	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{configured}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cli.Close() })
+	m := etcd.NewMembers(etcd.MembersOptions{
+		Client: cli,
+		Load:   func() (etcd.SavedMembers, error) { return disk.ReadMembers(dir) },
+		Save:   func(s etcd.SavedMembers) error { return disk.WriteMembers(dir, s) },
+	})
+	m.Start()
+	return m, cli.Endpoints
+}
+
+// Members that were saved are used while no configured endpoint answers, if the cluster is
+// the same and the configuration too.
+func TestMembers_Saved(t *testing.T) {
+	t.Parallel()
+	host := testkit.OutsideAddress(t)
+	server := testkit.StartEtcdProcess(t, testkit.WithHost(host))
+	dead, other := testkit.FreePort(t), testkit.FreePort(t)
+	id := clusterOf(t, server.Endpoint())
+	for _, c := range []struct {
+		name  string
+		saved etcd.SavedMembers
+		want  []string
+	}{
+		{"the same", etcd.SavedMembers{Configured: []string{dead}, Cluster: id, Members: []string{server.Endpoint()}}, []string{dead, server.Endpoint()}},
+		{"another cluster", etcd.SavedMembers{Configured: []string{dead}, Cluster: id + 1, Members: []string{server.Endpoint()}}, []string{dead}},
+		{"another configuration", etcd.SavedMembers{Configured: []string{other}, Cluster: id, Members: []string{server.Endpoint()}}, []string{dead}},
+		{"loopback", etcd.SavedMembers{Configured: []string{dead}, Cluster: id, Members: []string{"localhost:1"}}, []string{dead}},
+	} {
+		dir := t.TempDir()
+		if err := disk.WriteMembers(dir, c.saved); err != nil {
+			t.Fatal(err)
+		}
+		m, endpoints := newMembers(t, dir, dead)
+		m.Update(t.Context())
+		if got := endpoints(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: endpoints %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// Another cluster at a configured address is not used while the known one answers, and is used
+// once that one is gone.
+func TestMembers_AnotherCluster(t *testing.T) {
+	t.Parallel()
+	host := testkit.OutsideAddress(t)
+	ours, theirs := testkit.StartEtcdProcess(t, testkit.WithHost(host)), testkit.StartCluster(t, 1).Members[0]
+	configured, dir := theirs.Endpoint(), t.TempDir()
+	theirs.Kill()
+	if err := disk.WriteMembers(dir, etcd.SavedMembers{Configured: []string{configured}, Cluster: clusterOf(t, ours.Endpoint()), Members: []string{ours.Endpoint()}}); err != nil {
+		t.Fatal(err)
+	}
+	m, endpoints := newMembers(t, dir, configured)
+	m.Update(t.Context())
+	if got := endpoints(); !slices.Equal(got, []string{configured, ours.Endpoint()}) {
+		t.Fatalf("endpoints %q", got)
+	}
+	theirs.Restart()
+	for range 5 { // either answers the first of them
+		m.Update(t.Context())
+	}
+	if got := endpoints(); !slices.Equal(got, []string{ours.Endpoint()}) {
+		t.Errorf("endpoints %q with another cluster at %s", got, configured)
+	}
+	if got := m.Status().Departed; !slices.Equal(got, []string{configured}) {
+		t.Errorf("departed: %q", got)
+	}
+	ours.Kill()
+	for range 2 {
+		m.Update(t.Context())
+	}
+	if got := endpoints(); !slices.Equal(got, []string{configured}) {
+		t.Errorf("endpoints %q after the known cluster has ended", got)
+	}
+	if s, err := disk.ReadMembers(dir); err != nil || len(s.Members) > 0 || s.Cluster != clusterOf(t, configured) {
+		t.Errorf("saved: %+v, %v", s, err)
+	}
+}
+
+// A member is used over TLS only if its certificate is for the host of its address.
+func TestMembers_TLSName(t *testing.T) {
+	t.Parallel()
+	ca := testkit.NewAuthority(t, "ca")
+	cert, key := ca.Issue("etcd", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
+	server := testkit.StartEtcdTLS(t, cert, key, "")
+	_, port, err := net.SplitHostPort(server.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := func() *tls.Config { return &tls.Config{RootCAs: ca.Pool()} }
+	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{testkit.FreePort(t)}, TLS: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cli.Close() })
+	direct, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, TLS: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = direct.Close() })
+	resp, err := direct.Get(t.Context(), "/any")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := etcd.NewMembers(etcd.MembersOptions{Client: cli})
+	m.Try(t.Context(), resp.Header.ClusterId, server.Endpoint(), net.JoinHostPort("localhost", port))
+	if got := m.Status().Added; !slices.Equal(got, []string{server.Endpoint()}) {
+		t.Errorf("added: %q", got)
+	}
+}

@@ -1,0 +1,180 @@
+package watch_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
+)
+
+// alwaysPickable fails the test if an instance of a snapshot is absent, or can no longer be
+// picked, at any time until the test ends.
+func alwaysPickable(t testing.TB, w *watch.Watcher, keys ...instance.Key) {
+	t.Helper()
+	quit := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			s := w.Snapshot()
+			for _, k := range keys {
+				if in, ok := s.Lookup(k); !ok || !in.Usable() && !in.Slow() {
+					t.Errorf("%s cannot be picked at revision %d: %+v", k, s.Revision, in)
+					return
+				}
+			}
+			select {
+			case <-s.Changed():
+			case <-quit:
+				return
+			}
+		}
+	})
+	t.Cleanup(func() { close(quit); wg.Wait() })
+}
+
+// The end of a lease removes no instance, whatever its record said: the agent did not write
+// that the instance leaves.
+func TestLostLease_KeepsEveryState(t *testing.T) {
+	t.Parallel()
+	r := newOrphanRig(t, 3, nil)
+	for _, c := range []struct{ name, value string }{
+		{"slow", `{"id":"A","models":["m"],"state":"down","cause":"slow"}`},
+		{"starting", `{"id":"A","models":["m"],"state":"starting"}`},
+		{"unverified", ""},
+	} {
+		k := members.Decode("10.0.1.1:8100")
+		id := members.Lease(t, r.cli, 600)
+		rev := members.Put(t, r.cli, r.l.Instance(k), c.value, clientv3.WithLease(id))
+		before := members.WaitFor(t, r.w, k, members.AtRevision(rev))
+		if c.name == "slow" && !before.Slow() || c.name == "unverified" && before.View != instance.Unverified {
+			t.Fatalf("%s: %+v", c.name, before)
+		}
+		members.Revoke(t, r.cli, id)
+		// Its reason changes once the watcher has processed the deletion and etcd's answer
+		// about the lease.
+		testkit.Eventually(t, members.Soon, func() error {
+			in, ok := r.w.Snapshot().Lookup(k)
+			switch {
+			case !ok:
+				t.Fatalf("%s: dropped", c.name)
+			case in.Reason == before.Reason:
+				return fmt.Errorf("%s: not processed yet: %+v", c.name, in)
+			case in.Record.State != before.Record.State || in.Usable() != before.Usable() || in.Slow() != before.Slow():
+				t.Fatalf("%s: was %+v, is %+v", c.name, before, in)
+			}
+			return nil
+		})
+		// An unverified one is used once it answers.
+		r.prober.Answer(k.Address, "m")
+		if c.name == "unverified" {
+			members.WaitFor(t, r.w, k, orphan)
+		}
+		members.Put(t, r.cli, r.l.Override(k), `{"v":1,"state":"removed"}`)
+		members.WaitFor(t, r.w, k, nil)
+		members.Del(t, r.cli, r.l.Override(k))
+		r.prober.Mu.Lock()
+		delete(r.prober.Facts, k.Address)
+		r.prober.Mu.Unlock()
+	}
+}
+
+// silentProber answers no probe of some addresses until they are released.
+type silentProber struct {
+	*members.Prober
+	mu     sync.Mutex // guards all below
+	silent map[string]bool
+	misses map[string]int
+}
+
+func (p *silentProber) Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error) {
+	p.mu.Lock()
+	silent := p.silent[in.Address]
+	p.mu.Unlock()
+	if !silent {
+		return p.Prober.Probe(ctx, in)
+	}
+	p.mu.Lock()
+	p.misses[in.Address]++
+	p.mu.Unlock()
+	return instance.Facts{}, fmt.Errorf("%w within a second", vllm.ErrTimeout)
+}
+
+func (p *silentProber) set(address string, silent bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.silent[address] = silent
+}
+
+func (p *silentProber) missed(address string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.misses[address]
+}
+
+// An instance without its lease that takes connections and does not answer stays in use
+// while no other of its role answers: after a stall of the machine engines are slow.
+func TestOrphan_SilentIsKeptWithoutAlternative(t *testing.T) {
+	t.Parallel()
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	p := &silentProber{Prober: members.NewProber(), silent: map[string]bool{}, misses: map[string]int{}}
+	a, b := members.Decode("10.0.0.1:8200"), members.Decode("10.0.0.2:8200")
+	ids := map[instance.Key]clientv3.LeaseID{}
+	for _, k := range []instance.Key{a, b} {
+		p.Answer(k.Address, "m")
+		ids[k] = members.Leased(t, cli, l, k)
+	}
+	o := members.Probing(t, p, "")
+	o.OrphanGrace = time.Hour
+	w := members.Watch(t, cli, o)
+	for _, k := range []instance.Key{a, b} {
+		members.WaitFor(t, w, k, members.Usable)
+		p.set(k.Address, true)
+	}
+	members.WaitState(t, w, watch.Live)
+	alwaysPickable(t, w, a)
+	for _, id := range ids {
+		members.Revoke(t, cli, id)
+	}
+	missed := func(k instance.Key, n int) {
+		t.Helper()
+		testkit.Eventually(t, members.Soon, func() error {
+			if got := p.missed(k.Address); got < n {
+				return fmt.Errorf("%d probes of %s", got, k)
+			}
+			return nil
+		})
+	}
+	missed(a, 6)
+	missed(b, 6)
+	for _, k := range []instance.Key{a, b} {
+		members.WaitFor(t, w, k, orphan)
+	}
+	// Once one of them answers, the other one's silence counts.
+	p.set(a.Address, false)
+	members.WaitFor(t, w, b, nil)
+	p.set(a.Address, true)
+	missed(a, p.missed(a.Address)+6)
+	members.WaitFor(t, w, a, orphan)
+}
+
+// A refused connection counts at once, also of the last instance of its role.
+func TestOrphan_RefusedIsDroppedWithoutAlternative(t *testing.T) {
+	t.Parallel()
+	r := newOrphanRig(t, 1, nil)
+	k := r.keys[0]
+	members.Revoke(t, r.cli, r.ids[k])
+	members.WaitFor(t, r.w, k, orphan)
+	r.prober.Mu.Lock()
+	delete(r.prober.Facts, k.Address)
+	r.prober.Mu.Unlock()
+	members.WaitFor(t, r.w, k, nil)
+}

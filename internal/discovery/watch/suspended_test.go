@@ -1,0 +1,88 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// suspends is a Prober whose process is suspended during each probe, which fails afterwards.
+type suspends struct{ w *Watcher }
+
+func (p suspends) Probe(context.Context, *instance.Instance) (instance.Facts, error) {
+	if p.w != nil {
+		p.w.SuspendFor(time.Hour)
+	}
+	return instance.Facts{}, errors.New("connection refused")
+}
+
+// A process that was suspended drops nothing on what it knew before: neither does the grace
+// count that has passed meanwhile, nor do the probes that were under way.
+func TestSuspended_DropsNothingBeforeTheList(t *testing.T) {
+	t.Parallel()
+	r := newLeaseRig(t)
+	r.w.suspension.pulse.beat(time.Now())
+	r.tell(r.gone(30, "A"), r.gone(30, "B"))
+	for _, q := range r.unanswered() {
+		r.leaseKnown(q)
+	}
+	name := r.table.layout.Parse(leaseRigKeys["A"])
+	e := r.table.entries[name]
+	if e == nil || e.absent == nil || e.absent.kind != orphaned {
+		t.Fatalf("%+v", e)
+	}
+	// The machine stands still for two hours. Most of the role is registered, as far as is
+	// known, and the grace of one hour is over.
+	e.absent.since = time.Now().Add(-2 * time.Hour)
+	e.absent.failed = orphanFailures - 1
+	r.w.SuspendFor(2 * time.Hour)
+	r.dropEnded()
+	if r.table.entries[name] != e || r.live() {
+		t.Fatal("dropped before the membership was read again")
+	}
+	var kvs []*mvccpb.KeyValue
+	for _, o := range r.table.order {
+		if o.absent == nil {
+			kv := leaseKV(r.table.layout.Instance(o.Key), o.leased, o.mod)
+			kvs = append(kvs, kv)
+		}
+	}
+	r.handle(message{listing: &etcd.Listing{KVs: kvs, Revision: 31, Cluster: 1, Schema: 1, Asked: r.w.suspension.asked.Load()}})
+	r.publish(t.Context())
+	if r.table.entries[name] != e || e.absent.failed != 0 || !r.live() {
+		t.Fatalf("after the list: %+v, live %t", e.absent, r.live())
+	}
+	e.absent.since = time.Now().Add(-2 * time.Hour)
+	r.dropEnded()
+	if r.table.entries[name] != nil {
+		t.Error("kept although its grace is over")
+	}
+}
+
+func TestSuspended_ProbeUnderWayDoesNotCount(t *testing.T) {
+	t.Parallel()
+	l, err := schema.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := New(nil, Options{Layout: l})
+	p := &suspends{w: w}
+	w.o.Prober = p
+	w.suspension.pulse.beat(time.Now())
+	ask := newProbeScheduler(w, newTable(l), nil)
+	in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}}
+	if v, _ := ask.once(t.Context(), t.Context(), target{in: in, sign: true}); v.answer != nil {
+		t.Errorf("it counts: %+v", v.answer)
+	}
+	p.w = nil // runs from now on
+	if v, _ := ask.once(t.Context(), t.Context(), target{in: in, sign: true}); v.answer == nil || v.answer.OK() {
+		t.Errorf("it does not count: %+v", v.answer)
+	}
+}

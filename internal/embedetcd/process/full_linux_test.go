@@ -1,0 +1,40 @@
+package process_test
+
+import (
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// An etcd that finds its disk full at the start of the proxy is started once there is space; the
+// proxy goes on meanwhile.
+func TestStart_DiskFull(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("mount needs a privilege: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	cfg, out := config(t, dir)
+	cfg.ListenClient = testkit.FreePort(t)
+	h := start(t, cfg)
+	if s := h.State(); !strings.Contains(s.Ended, "no space left on device") {
+		t.Errorf("state: %+v", s)
+	}
+	if h.Endpoint() != cfg.ListenClient {
+		t.Errorf("endpoint %s, want %s", h.Endpoint(), cfg.ListenClient)
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=300m"); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, soon, runs(h))
+	if _, err := testkit.Client(t, h.Endpoint()).Put(t.Context(), "/k", "v"); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(out.String(), "trying again") || !strings.Contains(out.String(), "serves again") {
+		t.Errorf("log: %s", out.String())
+	}
+}

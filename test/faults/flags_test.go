@@ -1,0 +1,96 @@
+package faults_test
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// engines starts an engine of each role without an agent.
+func (r *rig) engines() {
+	r.t.Helper()
+	for _, role := range instance.Roles() {
+		n, err := r.f.StartNode(r.t.Context(), fleet.NodeSpec{Name: string(role) + "-flags", Role: role, Connector: "nixl", Model: "e2e/simulated"})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if role == instance.Prefill {
+			r.prefill = append(r.prefill, n)
+		} else {
+			r.decode = append(r.decode, n)
+		}
+	}
+}
+
+// Instances of the command line are served although etcd accepts no writes, and stay in use
+// when it does again.
+func TestFault35_CommandLineWithoutSpace(t *testing.T) {
+	row(t, 35)
+	etcd := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
+	cli := etcd.Client(t)
+	testkit.FillUp(t, cli)
+	r := &rig{t: t, f: newFleet(t), etcd: []string{etcd.Endpoint()}}
+	r.engines()
+	r.proxies = append(r.proxies, r.proxy("proxy-1", "--audit-interval", "1s", "--prefill", r.prefill[0].Address, "--decode", r.decode[0].Address))
+	r.full()
+	l, p := r.load(), r.startPool()
+	if n := len(keys(t, cli)); n > 0 {
+		t.Fatalf("%d keys in an etcd without space", n)
+	}
+	testkit.MakeRoom(t, cli)
+	testkit.Eventually(t, soon, func() error {
+		want := []string{keyOf(t, r.decode[0]), keyOf(t, r.prefill[0])}
+		if got := slices.Sorted(maps.Keys(keys(t, cli))); !slices.Equal(got, want) {
+			return fmt.Errorf("keys %q, want %q", got, want)
+		}
+		return nil
+	})
+	r.shows(func(s status) error {
+		for _, n := range r.nodes() {
+			if in, ok := s.entry(n.Address); !ok || in.Revision == 0 || in.Reason != "" {
+				return fmt.Errorf("%+v", in)
+			}
+		}
+		return nil
+	})
+	l.Served(20)
+	l.Finish()
+	p.never(1)
+	// From now on the keys count: what an operator removes is not used any more.
+	succeeds(t, "pdctl", "remove", "decode", r.decode[0].Address, "--etcd-endpoints", etcd.Endpoint())
+	r.shows(func(s status) error {
+		if in, ok := s.entry(r.decode[0].Address); ok && in.Intent != instance.Removed {
+			return fmt.Errorf("%+v", in)
+		}
+		return nil
+	})
+}
+
+// The same while no etcd answers at all, and it appears later.
+func TestFault35_CommandLineWithoutEtcd(t *testing.T) {
+	row(t, 35)
+	etcd := testkit.StartEtcdProcess(t)
+	etcd.Kill()
+	r := &rig{t: t, f: newFleet(t), etcd: []string{etcd.Endpoint()}}
+	r.engines()
+	r.proxies = append(r.proxies, r.proxy("proxy-1", "--audit-interval", "1s", "--state-dir", "", "--prefill", r.prefill[0].Address, "--decode", r.decode[0].Address))
+	r.full()
+	l, p := r.load(), r.startPool()
+	etcd.Restart()
+	cli := etcd.Client(t)
+	testkit.Eventually(t, soon, func() error {
+		if n := len(keys(t, cli)); n != 2 {
+			return fmt.Errorf("%d keys", n)
+		}
+		return nil
+	})
+	r.shows(etcdIs("live"))
+	l.Served(20)
+	l.Finish()
+	p.never(1)
+}

@@ -1,0 +1,105 @@
+package faults_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// awaitLog waits until a process has logged a line with all of the texts.
+func awaitLog(t testing.TB, p *fleet.Process, texts ...string) {
+	t.Helper()
+	testkit.Eventually(t, soon, func() error {
+		raw, err := os.ReadFile(p.LogFile())
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(raw)) {
+			if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s has not logged %q; its log:\n%s", p.Name(), texts, p.LogTail(5))
+	})
+}
+
+// The members of etcd are replaced one by one at other addresses, until none is left of those
+// that proxies and agents were configured with. All follow, no lease is lost, a new instance is
+// seen, and a proxy that is started again finds the members by its state directory.
+func TestFault34_MembersReplaced(t *testing.T) {
+	row(t, 34)
+	host := testkit.OutsideAddress(t)
+	c := testkit.StartCluster(t, 3)
+	state := stateDir(t)
+	r := build(t, plan{etcd: c.Endpoints(), prefill: 1, decode: 1, ttl: 2 * ttl, proxyArgs: []string{"--audit-interval", "1s", "--state-dir", state}})
+	configured := slices.Sorted(slices.Values(c.Endpoints()))
+	before := keys(t, c.Client(t))
+	l, p := r.load(), r.startPool()
+	for _, m := range slices.Clone(c.Members) {
+		fresh := c.Replace(m, host)
+		r.shows(func(s status) error {
+			if !slices.Contains(s.Etcd.Members, fresh.Endpoint()) || !slices.Contains(s.Etcd.Departed, m.Endpoint()) || s.Etcd.State != "live" {
+				return fmt.Errorf("%s replaced by %s: %+v", m.Endpoint(), fresh.Endpoint(), s.Etcd)
+			}
+			return nil
+		})
+		for _, n := range r.nodes() {
+			awaitLog(t, n.Agent, "etcd endpoints changed", fresh.Endpoint())
+		}
+	}
+	for _, n := range r.nodes() {
+		r.agentSays(n, registrationIs(lease.Registered))
+	}
+	cli := c.Client(t)
+	for k, a := range keys(t, cli) {
+		if b := before[k]; a.Lease != b.Lease || a.Create != b.Create {
+			t.Errorf("%s: before %+v, after %+v", k, b, a)
+		}
+	}
+	// A new instance, at an etcd that nobody was configured with.
+	fresh := decodeAt(7)
+	put(t, cli, layout(t).Instance(fresh), `{"v":1,"models":["other/model"],"state":"draining"}`)
+	sees := func(s status) error {
+		if _, ok := s.entry(fresh.Address); !ok {
+			return fmt.Errorf("%s is not known; etcd is %+v", fresh.Address, s.Etcd)
+		}
+		return nil
+	}
+	r.shows(sees)
+	r.shows(func(s status) error {
+		if departed := slices.Sorted(slices.Values(s.Etcd.Departed)); !slices.Equal(departed, configured) {
+			return fmt.Errorf("departed: %q", departed)
+		}
+		if !slices.ContainsFunc(s.Notices, func(n string) bool {
+			return strings.Contains(n, configured[0]) && strings.Contains(n, "--etcd-endpoints")
+		}) {
+			return fmt.Errorf("notices: %q", s.Notices)
+		}
+		return nil
+	})
+	// pdctl doctor has it from the proxy.
+	out, _ := command(t, "pdctl", "doctor", "--etcd-endpoints", strings.Join(c.Endpoints(), ","))
+	if !strings.Contains(out, configured[0]+" is no longer a member") {
+		t.Errorf("pdctl doctor:\n%s", out)
+	}
+	l.Served(20)
+	l.Finish()
+	p.never(1)
+	// Another process, with the same configuration and state directory.
+	if err := r.proxies[0].Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.proxies = append(r.proxies[:0], r.proxy("proxy-again", "--audit-interval", "1s", "--state-dir", state))
+	r.shows(sees)
+	r.shows(etcdIs("live"))
+	r.agents = c.Endpoints()
+	r.decode = append(r.decode, r.node(instance.Decode, 2, longer, "--allow-loopback"))
+	r.full()
+}

@@ -1,0 +1,168 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// listings follows an instance in the status of the first proxy.
+type listings struct {
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu     sync.Mutex // guards absent
+	absent error      // first status without the instance
+}
+
+// followListing polls the status of the first proxy until stopped.
+func (r *rig) followListing(n *fleet.Node) *listings {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context()))
+	l := &listings{stop: cancel}
+	l.wg.Go(func() {
+		tick := time.NewTicker(10 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			s, err := fetchStatus(ctx, r.proxies[0])
+			if err != nil {
+				continue
+			}
+			if _, ok := s.entry(n.Address); !ok {
+				l.mu.Lock()
+				if l.absent == nil {
+					l.absent = fmt.Errorf("%s is not in the status at revision %d", n.Address, s.Revision)
+				}
+				l.mu.Unlock()
+			}
+		}
+	})
+	r.t.Cleanup(l.end)
+	return l
+}
+
+func (l *listings) end() { l.stop(); l.wg.Wait() }
+
+// The whole machine stands still for longer than the leases live: proxy, etcd, agents and
+// engines. When it continues, etcd ends all leases. No request fails, no stream is cut, and the
+// only instance of each role is used throughout, whatever its agent reported before.
+func TestFault33_MachineStalls(t *testing.T) {
+	row(t, 33)
+	for _, c := range []struct {
+		name string
+		slow bool // the agent of the decode instance reports it as slow before the stall
+	}{{"all ready", false}, {"decode reported as slow", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fleet.ProxySpec{})
+			r.prefill = append(r.prefill, r.node(instance.Prefill, 1, ttl))
+			r.decode = append(r.decode, r.node(instance.Decode, 1, ttl, "--probe-timeout", "500ms"))
+			r.full()
+			proxy, decode := r.proxies[0], r.decode[0]
+			cli := dial(t, r.etcd...)
+			before := keys(t, cli)
+			l, listed := r.load(), r.followListing(decode)
+			pids := []int{decode.Engine.PID()}
+			if c.slow {
+				signal(t, syscall.SIGSTOP, pids...)
+				r.shows(func(s status) error {
+					if in, ok := s.entry(decode.Address); !ok || in.State != instance.Down || in.Cause != instance.CauseSlow {
+						return fmt.Errorf("%s is %+v", decode.Address, in)
+					}
+					return nil
+				})
+				before = keys(t, cli)
+			}
+			pids = append(pids, proxy.PID(), ownEtcd(t, proxy), decode.Agent.PID(), r.prefill[0].Agent.PID(), r.prefill[0].Engine.PID())
+			signal(t, syscall.SIGSTOP, pids...)
+			wait(t, 3*ttl)
+			signal(t, syscall.SIGCONT, pids...)
+			testkit.Eventually(t, soon, func() error {
+				for k, a := range keys(t, cli) {
+					if b := before[k]; a.Lease == 0 || a.Lease == b.Lease {
+						return fmt.Errorf("%s: before %+v, after %+v", k, b, a)
+					}
+				}
+				return nil
+			})
+			r.shows(func(s status) error {
+				if s.Etcd.State != "live" || len(s.PrefillNodes) != 1 || len(s.DecodeNodes) != 1 || s.Etcd.Orphans != 0 {
+					return fmt.Errorf("%+v", s)
+				}
+				return nil
+			})
+			l.Served(20)
+			l.Finish()
+			if n := l.Broken(); n > 0 {
+				t.Errorf("%d streams were cut", n)
+			}
+			listed.end()
+			if listed.absent != nil {
+				t.Error(listed.absent)
+			}
+		})
+	}
+}
+
+// The same while the only decode instance is being drained: the requests that wait on it are
+// answered by it.
+func TestFault33_MachineStallsDuringDrain(t *testing.T) {
+	row(t, 33)
+	r := start(t, fleet.ProxySpec{})
+	r.prefill = append(r.prefill, r.node(instance.Prefill, 1, ttl))
+	r.decode = append(r.decode, r.node(instance.Decode, 1, ttl))
+	r.full()
+	proxy, decode := r.proxies[0], r.decode[0]
+	// A request waits on the decode engine, which stands still.
+	signal(t, syscall.SIGSTOP, decode.Engine.PID())
+	answer := make(chan error, 1)
+	go func() {
+		code, body, err := request(t, "POST", proxy.URL()+"/v1/completions", `{"prompt":"anybody there?","max_tokens":4}`)
+		if err == nil && code != 200 {
+			err = fmt.Errorf("%d %s", code, body)
+		}
+		answer <- err
+	}()
+	r.shows(func(s status) error {
+		if in, ok := s.entry(decode.Address); !ok || in.InFlight == nil || *in.InFlight == 0 {
+			return fmt.Errorf("%+v", in)
+		}
+		return nil
+	})
+	if err := decode.Agent.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	r.shows(func(s status) error {
+		if in, ok := s.entry(decode.Address); !ok || in.State != instance.Draining {
+			return fmt.Errorf("%+v", in)
+		}
+		return nil
+	})
+	cli := dial(t, r.etcd...)
+	before := keys(t, cli)
+	pids := []int{proxy.PID(), ownEtcd(t, proxy), decode.Agent.PID(), r.prefill[0].Agent.PID(), r.prefill[0].Engine.PID()}
+	signal(t, syscall.SIGSTOP, pids...)
+	wait(t, 3*ttl)
+	signal(t, syscall.SIGCONT, pids...)        // the decode engine comes last
+	testkit.Eventually(t, soon, func() error { // its agent registers it again
+		if a, b := keys(t, cli)[keyOf(t, decode)], before[keyOf(t, decode)]; a.Lease == 0 || a.Lease == b.Lease {
+			return fmt.Errorf("before %+v, after %+v", b, a)
+		}
+		return nil
+	})
+	signal(t, syscall.SIGCONT, decode.Engine.PID())
+	if err := <-answer; err != nil {
+		t.Error(err)
+	}
+}
