@@ -217,7 +217,7 @@ func (a *Agent) good(facts instance.Facts) {
 	}
 	remark(log, a.said.rec, rec)
 	if n := len(facts.Models); len(rec.Models) < n && n != a.lastModels {
-		log.Warnf("the record has room for %d of the engine's %d models", len(rec.Models), n)
+		log.Infof("the record has space for %d of the engine's %d models: proxies read the others from the engine", len(rec.Models), n)
 	}
 	a.up, a.lastModels = true, len(facts.Models)
 	if a.ranks.err == nil {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -387,22 +386,4 @@ func TestWrongModelWhileServingIsDownAtOnce(t *testing.T) {
 		_ = r.end()
 		wantLog(t, r.reg.lines(), "0s ready org/m", "2s down org/m", "6s ready m", "7s draining m", "7s settle", "7s revoke")
 	})
-}
-
-func TestRecordStaysWithinItsBound(t *testing.T) {
-	t.Parallel()
-	var models []string
-	for i := range 1000 {
-		models = append(models, fmt.Sprintf("adapter-<%04d>", i))
-	}
-	got := fitModels(models)
-	if len(got) == 0 || len(got) == len(models) || !slices.Equal(got, models[:len(got)]) {
-		t.Errorf("kept %d of %d", len(got), len(models))
-	}
-	if value, err := json.Marshal(got); err != nil || len(value) > maxModelBytes+2 {
-		t.Errorf("%d bytes, %v", len(value), err) // '<' and '>' take six bytes each in JSON
-	}
-	if got := fitModels([]string{strings.Repeat("x", maxModelBytes)}); len(got) != 0 {
-		t.Error("kept a model that does not fit")
-	}
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 
@@ -20,8 +19,8 @@ func (a *Agent) record(facts instance.Facts) instance.Record {
 	}
 	rec.ID = a.life.id
 	rec.State = instance.Ready
-	rec.Source = "agent"
-	rec.Models = fitModels(facts.Models)
+	rec.Source = instance.SourceAgent
+	rec.Models, rec.ModelsTruncated = slices.Clone(facts.Models), facts.ModelsTruncated
 	rec.MaxModelLen = facts.MaxModelLen
 	rec.Version = facts.Version
 	if rec.Version == "" && a.said.rec.ID == rec.ID {
@@ -34,6 +33,7 @@ func (a *Agent) record(facts instance.Facts) instance.Record {
 	a.ranks.show(&rec)
 	started := a.life.since
 	rec.StartedAt = &started
+	rec.FitModels()
 	return rec
 }
 
@@ -68,22 +68,6 @@ func remark(log logrus.FieldLogger, was, is instance.Record) {
 	if is.DPSize > 1 && is.DPSize != was.DPSize {
 		log.Infof("%d data-parallel ranks answer behind this address: one instance, and the proxy chooses the rank", is.DPSize)
 	}
-}
-
-// maxModelBytes leaves room for the rest of the record in its 16 KiB.
-const maxModelBytes = 12 << 10
-
-// fitModels keeps the models that fit into a record, in their order: with very
-// many adapters a registration that names most of them beats none.
-func fitModels(models []string) []string {
-	size := 0
-	for i, m := range models {
-		quoted, err := json.Marshal(m) // escapes count
-		if size += len(quoted) + 1; err != nil || size > maxModelBytes {
-			return slices.Clone(models[:i])
-		}
-	}
-	return slices.Clone(models)
 }
 
 func clone(rec instance.Record) instance.Record {

@@ -2,12 +2,11 @@ package doctor
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"regexp"
 	"slices"
-	"strings"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -46,7 +45,8 @@ func (a *Agents) wrongModels(r *report) {
 	}
 }
 
-// wrongModels are those of the engines that were asked from here.
+// wrongModels reports the engines that were asked from here and serve other models than their
+// records list.
 func (m *Members) wrongModels(r *report) {
 	for _, k := range slices.SortedFunc(maps.Keys(m.Models), compareKeys) {
 		facts := m.Models[k]
@@ -54,22 +54,26 @@ func (m *Members) wrongModels(r *report) {
 			if in.Key != k {
 				continue
 			}
-			if want := missing(in.Record.Models, facts); want != "" {
-				why := fmt.Sprintf("asked from here it serves %s, not %s", strings.Join(facts.Models, ", "), want)
-				r.say(ofWrongModel(k.String(), why, r.pdctl("get", k.String())))
+			if want := missing(in, facts); want != "" {
+				r.say(ofWrongModel(k.String(), "asked from here it "+verify.WrongModel(facts.Models, want), r.pdctl("get", k.String())))
 			}
 		}
 	}
 }
 
-// missing is a model that the record lists and the engine does not serve.
-func missing(models []string, facts instance.Facts) string {
-	for _, m := range models {
-		if !facts.Serves(m, false) {
-			return m
+// missing returns a model that the record lists and the engine does not serve, "" if there is none.
+// Unless an agent maintains the record, LoRA adapters may have been unloaded since it was
+// written: one model that the engine serves is enough.
+func missing(in *instance.Instance, facts instance.Facts) (model string) {
+	for _, m := range in.Record.Models {
+		switch served := facts.Serves(m, false); {
+		case served && !in.Maintained():
+			return ""
+		case !served && model == "":
+			model = m
 		}
 	}
-	return ""
+	return model
 }
 
 func compareKeys(a, b instance.Key) int { return cmp.Compare(a.String(), b.String()) }

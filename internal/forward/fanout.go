@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -26,7 +27,8 @@ const (
 
 // FanOut serves an endpoint whose requests go to all usable instances. If all succeed the
 // client gets the answer of the first, else an error that names those that failed. The
-// client's key is the admin key, and is not passed on.
+// client's key is the admin key, and is not passed on. When the answer to a request that loads
+// or unloads a LoRA adapter is sent, this proxy knows the new lists of models.
 func (h *Handler) FanOut(endpoint string, members func() *instance.Snapshot) HandlerFunc {
 	return h.serve(endpoint, openai.Other, func(c *call) { c.fanOut(members()) })
 }
@@ -63,6 +65,12 @@ func (c *call) fanOut(members *instance.Snapshot) {
 		})
 	}
 	asking.Wait()
+	if strings.HasSuffix(c.endpoint, "_lora_adapter") {
+		// Also after a failure, and for a client that has left: some engines have changed.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), probeTimeout)
+		c.h.opts.Models.Refresh(ctx, list)
+		cancel()
+	}
 	var failed []string
 	for i, t := range all {
 		if t.failure != "" {

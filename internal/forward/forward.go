@@ -24,6 +24,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward/budget"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
@@ -58,10 +59,12 @@ type Options struct {
 	Health          flow.Health
 	Upstream        upstream.Client
 	Notifications   flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
-	Recorder        Recorder
-	Progress        leg.Progress // of the engines; nil: it cannot be observed
-	Log             logrus.FieldLogger
-	Tracer          *tracing.Tracer // nil: off
+	// Models reads the lists of models again that engines serve; nil: it is not done.
+	Models   *catalog.Catalog
+	Recorder Recorder
+	Progress leg.Progress // of the engines; nil: it cannot be observed
+	Log      logrus.FieldLogger
+	Tracer   *tracing.Tracer // nil: off
 	// EventGaps gives the histogram of the times between the events of an endpoint's
 	// streams; nil: there is none.
 	EventGaps func(endpoint string) *histogram.Histogram
@@ -130,7 +133,7 @@ func New(o Options) (*Handler, error) {
 			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
 		},
 		flow: flow.Settings{
-			Picker: o.Picker, AwaitMembership: o.AwaitMembership, Health: o.Health, Notifications: o.Notifications, Recorder: o.Recorder, Log: o.Log,
+			Picker: o.Picker, AwaitMembership: o.AwaitMembership, Health: o.Health, Notifications: o.Notifications, Models: o.Models, Recorder: o.Recorder, Log: o.Log,
 			Fallback: o.Fallback, Disaggregate: o.Disaggregate, MaxAttempts: o.MaxAttempts,
 			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost, Notified: o.Notified,
 		},

@@ -55,6 +55,8 @@ type rig struct {
 	rec     *recorder
 	deps    httpapi.Deps // of the router
 	members members
+	// observing is held while a list of models is put into members.
+	observing sync.Mutex
 	// inbox and receiver get the notifications of LMCache's engines; nil for others.
 	inbox    *lmcache.Inbox
 	receiver *lmcache.Receiver

@@ -3,6 +3,7 @@ package forward
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,18 +15,28 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
-// maxModelsAnswer bounds one engine's list of models.
-const maxModelsAnswer = 1 << 20
+// maxModelsAnswer bounds one engine's list of models in bytes. An adapter takes about 500.
+const maxModelsAnswer = 16 << 20
+
+// maxUnlike bounds the instances that are asked although the records of others, which have
+// answered, list the same models.
+const maxUnlike = 16
 
 // probeTimeout bounds a question that an engine answers from memory.
 const probeTimeout = 5 * time.Second
 
 // Models serves GET /v1/models and /v1/models/{id}: the models of all usable
 // instances, each object exactly as its engine wrote it, since clients read
-// vLLM's own fields in it ("root", "max_model_len"). id gives the wanted
+// vLLM's own fields in it ("root", "max_model_len"). id returns the wanted
 // model, "" for the list.
 func (h *Handler) Models(members func() *instance.Snapshot, id func(*http.Request) string) HandlerFunc {
-	return h.serve("/v1/models", openai.Other, func(c *call) { c.models(members(), id(c.r)) })
+	return h.serve("/v1/models", openai.Other, func(c *call) {
+		name := id(c.r)
+		if !c.models(members(), name, true) {
+			c.h.opts.Models.Find(c.r.Context(), name)
+			c.models(members(), name, false)
+		}
+	})
 }
 
 type modelList struct {
@@ -33,17 +44,19 @@ type modelList struct {
 	Data   []json.RawMessage `json:"data"`
 }
 
-func (c *call) models(members *instance.Snapshot, id string) {
+// models answers with the list, or with the model id. It returns false, and has not answered, if
+// no instance lists id and the lists may be read again.
+func (c *call) models(members *instance.Snapshot, id string, again bool) (answered bool) {
 	list := modelList{Object: "list", Data: []json.RawMessage{}}
 	seen := map[string]bool{}
-	asked := 0
+	asked, outdated := 0, false
 	var last *leg.Failure
-	// Instances whose records list the same models give the same answer: one of
-	// them is asked, the next only if it fails.
-	answered := map[string]bool{}
+	// Instances that are known to serve the same models have the same answer: one of them is
+	// asked, the next only if it fails, or if its answer shows that the known list is outdated.
+	left := map[string]int{}
 	for _, in := range c.instancesToAsk(members) {
 		kind := strings.Join(in.Record.Models, "\x00")
-		if answered[kind] {
+		if n, ok := left[kind]; ok && n == 0 {
 			continue
 		}
 		asked++
@@ -51,28 +64,32 @@ func (c *call) models(members *instance.Snapshot, id string) {
 		if f != nil {
 			if last = f; !f.Rule.Retry {
 				c.answer.SendFailure(f)
-				return
+				return true
 			}
 			continue
 		}
-		answered[kind] = true
-		for _, m := range data {
-			var name struct{ ID string }
-			if json.Unmarshal(m, &name) == nil && name.ID != "" && !seen[name.ID] {
-				seen[name.ID] = true
-				if id == "" || id == name.ID {
-					list.Data = append(list.Data, m)
-				}
-			}
+		names := list.add(data, seen, id)
+		switch n, ok := left[kind]; {
+		case sameModels(names, in.Record.Models):
+			left[kind] = 0
+		case !ok:
+			left[kind], outdated = maxUnlike, true
+		default:
+			left[kind] = n - 1
 		}
+	}
+	if outdated {
+		c.h.opts.Models.Kick()
 	}
 	switch {
 	case asked == 0 && members.Revision == 0:
 		c.answer.Refuse(leg.MembershipUnread())
 	case asked == 0:
 		c.answer.Refuse(leg.Unavailable(instance.Decode, ""))
-	case len(answered) == 0:
+	case len(left) == 0:
 		c.answer.SendFailure(last)
+	case id != "" && len(list.Data) == 0 && again:
+		return false
 	case id != "" && len(list.Data) == 0:
 		c.answer.Refuse(pydantic.UnknownModel(id, c.h.opts.Picker.Models()))
 	case id != "":
@@ -80,6 +97,38 @@ func (c *call) models(members *instance.Snapshot, id string) {
 	default:
 		c.answer.JSON(list)
 	}
+	return true
+}
+
+// add adds the models of an engine that are new, or only the model id unless that is "". It
+// returns the names of all.
+func (l *modelList) add(data []json.RawMessage, seen map[string]bool, id string) (names []string) {
+	for _, m := range data {
+		var name struct{ ID string }
+		if json.Unmarshal(m, &name) != nil || name.ID == "" {
+			continue
+		}
+		names = append(names, name.ID)
+		if seen[name.ID] {
+			continue
+		}
+		seen[name.ID] = true
+		if id == "" || id == name.ID {
+			l.Data = append(l.Data, m)
+		}
+	}
+	return names
+}
+
+// sameModels reports whether two lists have the same models, in any order.
+func sameModels(a, b []string) bool {
+	if slices.Equal(a, b) {
+		return true
+	}
+	a, b = slices.Clone(a), slices.Clone(b)
+	slices.Sort(a)
+	slices.Sort(b)
+	return slices.Equal(slices.Compact(a), slices.Compact(b))
 }
 
 // instancesToAsk lists the usable instances, decode first, and those that are ejected last:

@@ -98,6 +98,10 @@ type Instance struct {
 	// proxy's own probe found them.
 	Verified bool
 
+	// ModelsRead is set if Record.Models is what this proxy has read from the engine since
+	// the record was written.
+	ModelsRead bool
+
 	// As in the etcd key-value. Lease 0 means static.
 	Lease          int64
 	CreateRevision int64
@@ -165,8 +169,8 @@ func (i *Instance) Slow() bool {
 	return i.Record.State == Down && i.Record.Cause == CauseSlow && i.wanted()
 }
 
-// ServesModel tells whether the instance lists the model. The empty model is
-// served by everyone, as vLLM takes a request without one.
+// ServesModel reports whether the instance lists the model. It is true for the empty
+// model, since vLLM accepts requests without one.
 func (i *Instance) ServesModel(model string) bool {
 	if model == "" {
 		return true
@@ -176,12 +180,14 @@ func (i *Instance) ServesModel(model string) bool {
 
 // Facts is what a probe of an engine finds out.
 type Facts struct {
-	Models      []string // every id of /v1/models, in its order
-	Roots       []string // the "root" of each model, same order; may hold ""
-	MaxModelLen int      // of the first model, 0 if not told
-	Version     string   // of /version, "" if not told
-	DPSize      int      // data-parallel ranks behind the address, 0 if not told
-	Transfer    string   // how it hands over: TransferNIXL, or "" if it does not show
+	Models []string // every id of /v1/models once, in its order
+	// ModelsTruncated is set if /v1/models was longer than what was read of it.
+	ModelsTruncated bool
+	Roots           []string // the "root" of each model, same order; may hold ""
+	MaxModelLen     int      // of the first model, 0 if not told
+	Version         string   // of /version, "" if not told
+	DPSize          int      // data-parallel ranks behind the address, 0 if not told
+	Transfer        string   // how it hands over: TransferNIXL, or "" if it does not show
 	// StartedAt is process_start_time_seconds of /metrics, zero if not told.
 	StartedAt time.Time
 	// EngineIDs are those of a Mooncake prefill engine by rank, nil if nobody asked its

@@ -57,18 +57,21 @@ const (
 // Record is the JSON value of an instance's key. Unknown fields are ignored.
 // It never holds credentials: every reader of etcd sees it.
 type Record struct {
-	V            int               `json:"v,omitempty"`
-	ID           string            `json:"id,omitempty"` // incarnation, see Instance.Incarnation
-	Role         Role              `json:"role,omitempty"`
-	Address      string            `json:"address,omitempty"`
-	Scheme       string            `json:"scheme,omitempty"` // "http" (default) or "https"
-	Models       []string          `json:"models,omitempty"`
-	Connector    string            `json:"connector,omitempty"` // "" = the proxy's default
-	KVRole       string            `json:"kv_role,omitempty"`   // kv_producer, kv_consumer, kv_both
-	EngineIDs    map[string]string `json:"engine_ids,omitempty"`
-	Ports        map[string][]int  `json:"ports,omitempty"`
-	ReceiverHost string            `json:"receiver_host,omitempty"` // host of the lmcache ports, "" = that of Address
-	ZMQAddress   string            `json:"zmq_address,omitempty"`
+	V       int      `json:"v,omitempty"`
+	ID      string   `json:"id,omitempty"` // incarnation, see Instance.Incarnation
+	Role    Role     `json:"role,omitempty"`
+	Address string   `json:"address,omitempty"`
+	Scheme  string   `json:"scheme,omitempty"` // "http" (default) or "https"
+	Models  []string `json:"models,omitempty"`
+	// ModelsTruncated is set if the engine serves more models than the record has space for;
+	// absent means that the list is complete, or that its writer did not know. See FitModels.
+	ModelsTruncated bool              `json:"models_truncated,omitempty"`
+	Connector       string            `json:"connector,omitempty"` // "" = the proxy's default
+	KVRole          string            `json:"kv_role,omitempty"`   // kv_producer, kv_consumer, kv_both
+	EngineIDs       map[string]string `json:"engine_ids,omitempty"`
+	Ports           map[string][]int  `json:"ports,omitempty"`
+	ReceiverHost    string            `json:"receiver_host,omitempty"` // host of the lmcache ports, "" = that of Address
+	ZMQAddress      string            `json:"zmq_address,omitempty"`
 	// KVEvents is where each data-parallel rank publishes what is in its KV cache.
 	KVEvents     map[string]KVEvents `json:"kv_events,omitempty"`
 	TransferMode string              `json:"transfer_mode,omitempty"`

@@ -103,25 +103,27 @@ func (s *Snapshot) Supersede() { s.once.Do(func() { close(s.changed) }) }
 // Listing is how an instance is shown to people and scripts: by the proxy's
 // /status and by pdctl, field for field the same.
 type Listing struct {
-	Role      Role     `json:"role"`
-	Address   string   `json:"address"`
-	State     State    `json:"state"`
-	Cause     string   `json:"cause,omitempty"` // of State: slow
-	View      View     `json:"view,omitempty"`
-	Intent    Intent   `json:"intent,omitempty"`
-	Reason    string   `json:"reason,omitempty"`
-	Warning   string   `json:"warning,omitempty"` // it serves, but not as it should
-	Static    bool     `json:"static"`
-	ID        string   `json:"id,omitempty"`
-	Models    []string `json:"models"`
-	Connector string   `json:"connector,omitempty"`
-	Weight    *int     `json:"weight,omitempty"`  // none: DefaultWeight
-	Ranks     int      `json:"dp_size,omitempty"` // data-parallel ranks, where there are several
-	Source    string   `json:"source,omitempty"`
-	Proxies   []string `json:"proxies,omitempty"` // whose it is; none: every proxy's
-	Version   string   `json:"version,omitempty"`
-	Revision  int64    `json:"revision"` // mod_revision of its key
-	InFlight  *int64   `json:"in_flight,omitempty"`
+	Role    Role     `json:"role"`
+	Address string   `json:"address"`
+	State   State    `json:"state"`
+	Cause   string   `json:"cause,omitempty"` // of State: slow
+	View    View     `json:"view,omitempty"`
+	Intent  Intent   `json:"intent,omitempty"`
+	Reason  string   `json:"reason,omitempty"`
+	Warning string   `json:"warning,omitempty"` // it serves, but not as it should
+	Static  bool     `json:"static"`
+	ID      string   `json:"id,omitempty"`
+	Models  []string `json:"models"`
+	// ModelsTruncated is set if the engine serves more models than are listed.
+	ModelsTruncated bool     `json:"models_truncated,omitempty"`
+	Connector       string   `json:"connector,omitempty"`
+	Weight          *int     `json:"weight,omitempty"`  // none: DefaultWeight
+	Ranks           int      `json:"dp_size,omitempty"` // data-parallel ranks, where there are several
+	Source          string   `json:"source,omitempty"`
+	Proxies         []string `json:"proxies,omitempty"` // whose it is; none: every proxy's
+	Version         string   `json:"version,omitempty"`
+	Revision        int64    `json:"revision"` // mod_revision of its key
+	InFlight        *int64   `json:"in_flight,omitempty"`
 	// Load is more of what is known of its load; none where nothing is.
 	Load *ListedLoad `json:"load,omitempty"`
 }
@@ -185,7 +187,7 @@ func (i *Instance) List() Listing {
 		Ranks:   ranks,
 		Proxies: proxies, Role: i.Role, Address: i.Address, State: i.Record.State, Cause: Printable(i.Record.Cause, 32), View: i.View,
 		Intent: i.Intent, Reason: i.Reason, Static: i.Static(),
-		ID: Printable(i.Incarnation(), 128), Models: models,
+		ID: Printable(i.Incarnation(), 128), Models: models, ModelsTruncated: i.Record.ModelsTruncated,
 		Connector: Printable(i.Record.Connector, 64), Weight: i.Record.Weight, Source: Printable(i.Record.Source, 32),
 		Version: Printable(i.Record.Version, 64), Revision: i.ModRevision,
 	}

@@ -27,6 +27,7 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.etcd.Follow(ctx) })
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Legs.Run(ctx) })
+	work.Go(func() { p.models.Run(ctx) })
 	work.Go(func() { p.load.Scrape(ctx) })
 	work.Go(func() { p.load.FollowOthers(ctx) })
 	if p.load.Others != nil {

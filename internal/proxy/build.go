@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/accesslog"
 	"github.com/pdmesh/pdmesh/internal/admin"
 	"github.com/pdmesh/pdmesh/internal/apikeys"
+	"github.com/pdmesh/pdmesh/internal/catalog"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/dashboard"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
@@ -59,6 +60,7 @@ type app struct {
 	kv       *kvfollow.Follower // nil: off
 	tracker  *health.Tracker
 	sched    *sched.Scheduler
+	models   *catalog.Catalog
 	upstream upstream.Client
 	tracer   *tracing.Tracer // nil: off
 	registry *prometheus.Registry
@@ -171,6 +173,10 @@ func (b *builder) makeScheduler() error {
 		Placements: b.load.Placements,
 	})
 	b.load.Scheduler, b.load.Observe = b.sched, b.tracker.Observe
+	b.models = catalog.New(catalog.Options{
+		Members: b.watcher.Snapshot, Read: b.prober.Models, Observe: b.watcher.ObserveModels, Serves: b.sched.Serves, Available: b.tracker.Available,
+		Timeout: b.cfg.ProbeTimeout,
+	})
 	return nil
 }
 
@@ -197,7 +203,7 @@ func (b *builder) makeForwarder() error {
 	b.registry = prometheus.NewRegistry()
 	b.counters = metrics.New(b.registry, version.String())
 	options := forward.Options{
-		Notifications: b.heard.asker, Notified: b.cfg.LMCacheNotifyTimeout,
+		Models: b.models, Notifications: b.heard.asker, Notified: b.cfg.LMCacheNotifyTimeout,
 		Picker: b.sched, AwaitMembership: b.awaitMembership, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
 		EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders,

@@ -133,28 +133,30 @@ func roleOf(c change) instance.Role {
 	return c.was.Role
 }
 
-// countModels counts the entries that list each model, usable or not: a model whose
+// countModels counts how often instances list each model, usable or not: a model whose
 // instances are all down, draining or cordoned is known all the same, since "not now" is
-// another answer to a client than "unknown". It gives the models of the changes.
-func (x *indexer) countModels(changes []change) []string {
-	var about []string
+// another answer to a client than "unknown". It returns the models that may have become
+// known or unknown.
+func (x *indexer) countModels(changes []change) map[string]bool {
+	about := map[string]bool{}
 	count := func(in *instance.Instance, by int) {
 		if in == nil {
 			return
 		}
-		for i, m := range in.Record.Models {
-			if slices.Contains(in.Record.Models[:i], m) {
-				continue
-			}
-			if x.models[m] += by; x.models[m] == 0 {
+		for _, m := range in.Record.Models {
+			n := x.models[m] + by
+			if x.models[m] = n; n == 0 {
 				delete(x.models, m)
 			}
-			if len(about) == 0 || about[len(about)-1] != m {
-				about = append(about, m)
+			if n == 0 || n == by {
+				about[m] = true
 			}
 		}
 	}
 	for _, c := range changes {
+		if c.was != nil && c.is != nil && slices.Equal(c.was.Record.Models, c.is.Record.Models) {
+			continue
+		}
 		count(c.was, -1)
 		count(c.is, 1)
 	}
@@ -173,19 +175,23 @@ func (e *edits) add(was *instance.Instance, here edit) {
 	if e.byModel == nil {
 		e.byModel = map[string][]edit{}
 	}
-	for i, m := range models {
-		if !slices.Contains(models[:i], m) {
-			e.byModel[m] = append(e.byModel[m], here)
-		}
+	for _, m := range models {
+		e.addTo(m, here)
 	}
-	if was == nil {
+	if was == nil || slices.Equal(was.Record.Models, models) {
 		return
 	}
-	here = edit{address: here.address} // it is removed from the lists of models that it does not serve any more
-	for i, m := range was.Record.Models {
-		if !slices.Contains(models, m) && !slices.Contains(was.Record.Models[:i], m) {
-			e.byModel[m] = append(e.byModel[m], here)
-		}
+	for _, m := range was.Record.Models { // removed from the lists of models that it no longer serves
+		e.addTo(m, edit{address: here.address})
+	}
+}
+
+// addTo adds an edit to those of a model, unless it has one of the same address: that of the
+// instance's present models comes first.
+func (e *edits) addTo(model string, here edit) {
+	list := e.byModel[model]
+	if n := len(list); n == 0 || list[n-1].address != here.address {
+		e.byModel[model] = append(list, here)
 	}
 }
 
@@ -203,10 +209,9 @@ func (x *indexer) newRoleIndex(role instance.Role) *roleIndex {
 	return &roleIndex{all: newList(), newList: newList}
 }
 
-// apply gives the index of the role after edits. about are models that may have become
-// known or unknown, known is how many entries list a model.
-func (ri *roleIndex) apply(e *edits, about []string, known map[string]int) *roleIndex {
-	about = slices.DeleteFunc(slices.Clone(about), func(m string) bool { return (known[m] > 0) == (ri.byModel[m] != nil) })
+// apply returns the index of the role after edits. about are models that may have become
+// known or unknown, known is the number of entries that list a model.
+func (ri *roleIndex) apply(e *edits, about map[string]bool, known map[string]int) *roleIndex {
 	if len(e.all) == 0 && len(about) == 0 {
 		return ri
 	}
@@ -216,11 +221,12 @@ func (ri *roleIndex) apply(e *edits, about []string, known map[string]int) *role
 	if next.byModel == nil {
 		next.byModel = map[string]*candidates{}
 	}
-	for _, m := range about {
-		if known[m] > 0 {
-			next.byModel[m] = ri.newList()
-		} else {
+	for m := range about {
+		switch {
+		case known[m] == 0:
 			delete(next.byModel, m)
+		case next.byModel[m] == nil:
+			next.byModel[m] = ri.newList()
 		}
 	}
 	if len(e.all) == 0 {
@@ -243,7 +249,10 @@ func (ri *roleIndex) apply(e *edits, about []string, known map[string]int) *role
 			// Mostly there is only one model: its list is the list of all.
 			next.byModel[m] = list.withItems(next.all.items, next.all.facts)
 		default:
-			next.byModel[m] = list.apply(es, nil)
+			if list = list.apply(es, nil); list.sameInstances(next.all) {
+				list = list.withItems(next.all.items, next.all.facts) // shared: there may be thousands of adapters
+			}
+			next.byModel[m] = list
 		}
 	}
 	return next
@@ -252,6 +261,11 @@ func (ri *roleIndex) apply(e *edits, about []string, known map[string]int) *role
 // equals tells that two lists share their items. Lists with equal items may not share them.
 func (c *candidates) equals(o *candidates) bool {
 	return len(c.items) == len(o.items) && (len(c.items) == 0 || &c.items[0] == &o.items[0])
+}
+
+// sameInstances reports whether two lists have equal items.
+func (c *candidates) sameInstances(o *candidates) bool {
+	return slices.EqualFunc(c.items, o.items, func(a, b policy.Candidate) bool { return a.Instance == b.Instance && a.Rank == b.Rank })
 }
 
 // sameEdits tells that the edits of a model's list are those of the list of all models.

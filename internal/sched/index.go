@@ -31,6 +31,31 @@ type indexer struct {
 type index struct {
 	snapshot        *instance.Snapshot
 	prefill, decode *roleIndex
+
+	modelsOnce sync.Once
+	modelNames []string // see models
+}
+
+// models returns the names of all models of the snapshot. They are collected when the first
+// request asks for them: there may be thousands on each of many instances.
+func (ix *index) models() []string {
+	ix.modelsOnce.Do(func() {
+		seen := map[string]bool{}
+		var last []string
+		for _, in := range ix.snapshot.All() {
+			if slices.Equal(in.Record.Models, last) {
+				continue
+			}
+			last = in.Record.Models
+			for _, m := range last {
+				if !seen[m] {
+					seen[m] = true
+					ix.modelNames = append(ix.modelNames, m)
+				}
+			}
+		}
+	})
+	return ix.modelNames
 }
 
 func (ix *index) role(r instance.Role) *roleIndex {

@@ -1,7 +1,9 @@
 package sched_test
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -78,5 +80,71 @@ func TestZoneIsAmongThoseOfTheModel(t *testing.T) {
 	s.Loads.SetOthers(map[string]sched.Counts{"a:1": {InFlight: 10}, "a:2": {InFlight: 6}, "a:3": {InFlight: 6}})
 	if a, err := s.Pick(decode("a")); err != nil || a.Instance.Address != "a:1" {
 		t.Errorf("%v, %v: those of b, which are idle, were counted", a, err)
+	}
+}
+
+// A model that instances of one role only list is known. No request for it gets a prefill that
+// no decode instance could use.
+func TestModelOfOneRole(t *testing.T) {
+	t.Parallel()
+	prefill := func(model string) sched.Request {
+		return sched.Request{Role: instance.Prefill, Model: model}
+	}
+	s, src := build(nil, inst(instance.Prefill, "p:1", serving("m", "p", "m")), inst(instance.Decode, "d:1", serving("m", "d")))
+	for name, tc := range map[string]struct {
+		request sched.Request
+		want    error
+	}{
+		"prefill of both": {prefill("m"), nil}, "decode of both": {decode("m"), nil}, "decode of decode": {decode("d"), nil},
+		"prefill of decode": {prefill("d"), sched.ErrModelAbsent}, "prefill of prefill": {prefill("p"), sched.ErrModelAbsent}, "decode of prefill": {decode("p"), sched.ErrModelAbsent},
+		"prefill of none": {prefill("x"), sched.ErrUnknownModel}, "decode of none": {decode("x"), sched.ErrUnknownModel},
+	} {
+		if a, err := s.Pick(tc.request); !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
+			t.Errorf("%s: %v, want %v", name, err, tc.want)
+		} else if a != nil {
+			a.Done()
+		}
+	}
+	for model, want := range map[string]bool{"m": true, "d": true, "p": false, "x": false} {
+		if s.Serves(model) != want {
+			t.Errorf("Serves(%s) is %v", model, !want)
+		}
+	}
+	if got := s.Models(); !slices.Equal(got, []string{"m", "p", "d"}) {
+		t.Errorf("models %q", got)
+	}
+	src.set(inst(instance.Prefill, "p:1", serving("m", "late")), inst(instance.Decode, "d:1", serving("late", "m")))
+	if got := s.Models(); !s.Serves("late") || s.Serves("d") || !slices.Equal(got, []string{"m", "late"}) {
+		t.Errorf("models %q", got)
+	}
+	if _, err := s.Pick(decode("p")); !errors.Is(err, sched.ErrUnknownModel) {
+		t.Errorf("a model that is gone: %v", err)
+	}
+}
+
+// With thousands of adapters on many instances a change of one instance is quick, and the lists
+// of adapters that all instances serve share their memory.
+func BenchmarkManyModels(b *testing.B) {
+	const instances, models = 200, 2500
+	names := make([]string, models)
+	for i := range names {
+		names[i] = fmt.Sprintf("adapter-%d", i)
+	}
+	list := make([]*instance.Instance, instances)
+	for i := range list {
+		list[i] = inst(instance.Decode, fmt.Sprintf("10.0.%d.%d:8000", i/250, i%250), serving(names...))
+	}
+	s, src := build(nil, list...)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		next := *list[i%instances]
+		if i%2 == 0 {
+			next.Record.Models = append([]string{"base"}, names...)
+		}
+		list[i%instances] = &next
+		src.set(list...)
+		if _, err := s.Pick(sched.Request{Role: instance.Decode, Model: names[models-1]}); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -25,6 +25,9 @@ var (
 	ErrUnknownModel = errors.New("no instance serves this model")
 	// ErrNone: the role has no instance left that may be tried.
 	ErrNone = errors.New("no instance available")
+	// ErrModelAbsent: no instance of the role that can be used now lists the model, or, for
+	// prefill, no decode instance that could be the partner, although others do.
+	ErrModelAbsent = fmt.Errorf("%w: none that can be used serves this model", ErrNone)
 	// ErrVersions: those that are left are of another build than their partners. This
 	// error and all below wrap ErrNone.
 	ErrVersions = fmt.Errorf("%w: those that are left run another vLLM version than their partners", ErrNone)
@@ -186,6 +189,11 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 	if !known {
 		return nil, ErrUnknownModel
 	}
+	if r.Role == instance.Prefill && r.Model != "" && !r.Alone && r.Partner == nil {
+		if decodes := ix.decode.byModel[r.Model]; decodes != nil && len(decodes.items) == 0 && len(ix.decode.all.items) > 0 {
+			return nil, ErrModelAbsent // a prefill would be in vain
+		}
+	}
 	among, l := s.filter.admitted(ix, list, &r)
 	among, l, elsewhere := s.filter.preferZone(list, among, &r, l)
 	var a *Assignment
@@ -205,8 +213,23 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 		if err := ix.noPairReason(list, &r); err != nil {
 			return nil, err
 		}
+		if len(list.items) == 0 && list != ix.role(r.Role).all {
+			return nil, ErrModelAbsent
+		}
 		return nil, ErrNone
 	}
+}
+
+// Serves reports whether an instance that can be used now serves the model: a decode instance,
+// or a prefill instance if there is no decode instance.
+func (s *Scheduler) Serves(model string) bool {
+	ix := s.index.current()
+	role := instance.Decode
+	if len(ix.decode.all.items) == 0 {
+		role = instance.Prefill
+	}
+	list, known := ix.candidates(role, model)
+	return known && len(list.items) > 0
 }
 
 // Take returns an assignment of a given instance, for a request that no other instance can
@@ -348,18 +371,6 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	return a
 }
 
-// Models lists the names of all models that instances list, usable or not, in the order
-// of the instances.
-func (s *Scheduler) Models() []string {
-	var names []string
-	seen := map[string]bool{}
-	for _, in := range s.opts.Source.Snapshot().All() {
-		for _, m := range in.Record.Models {
-			if !seen[m] {
-				seen[m] = true
-				names = append(names, m)
-			}
-		}
-	}
-	return names
-}
+// Models returns the names of all models that instances list, usable or not, in the order
+// of the instances. The caller must not change the slice.
+func (s *Scheduler) Models() []string { return s.index.current().models() }

@@ -22,9 +22,10 @@ import (
 // body, of a caller who has set no deadline.
 const DefaultTimeout = 2 * time.Second
 
-// Bounds of the bodies that are read. A longer one is an error, never a cut value.
+// Bounds of the bodies that are read, in bytes. A longer one is an error, except for
+// /v1/models, whose rest is left unread: a list that is too long is no fault of the engine.
 const (
-	maxModelsBytes  = 1 << 20
+	maxModelsBytes  = 16 << 20
 	maxMetricsBytes = 8 << 20
 	maxSmallBytes   = 64 << 10
 )
@@ -104,41 +105,19 @@ func (c *Client) Version(ctx context.Context, base string) (string, error) {
 	return v.Version, nil
 }
 
-// Models asks GET /v1/models and fills Models, Roots and MaxModelLen. The path
-// needs the key when the engine was started with one.
+// Models reads GET /v1/models and fills Models, Roots, MaxModelLen and ModelsTruncated. The
+// path needs the key when the engine was started with one.
 func (c *Client) Models(ctx context.Context, base string) (instance.Facts, error) {
-	var list struct {
-		Data []struct {
-			ID          string          `json:"id"`
-			Root        *string         `json:"root"`
-			MaxModelLen json.RawMessage `json:"max_model_len"`
-		} `json:"data"`
-	}
-	if err := c.getJSON(ctx, base, "/v1/models", true, maxModelsBytes, &list); err != nil {
-		return instance.Facts{}, err
-	}
 	var facts instance.Facts
-	for _, m := range list.Data {
-		if m.ID == "" {
-			continue
-		}
-		root := ""
-		if m.Root != nil {
-			root = *m.Root
-		}
-		if len(facts.Models) == 0 {
-			// Read leniently: other servers send null or a float here, and the
-			// length is a nicety, not a reason to refuse the engine.
-			var n float64
-			if json.Unmarshal(m.MaxModelLen, &n) == nil && n > 0 && n < 1<<31 {
-				facts.MaxModelLen = int(n)
-			}
-		}
-		facts.Models = append(facts.Models, m.ID)
-		facts.Roots = append(facts.Roots, root)
+	err := c.get(ctx, base, "/v1/models", true, func(r io.Reader) (err error) {
+		facts, err = readModels(r)
+		return err
+	})
+	if err == nil && len(facts.Models) == 0 {
+		err = callError(base, "/v1/models", ErrNoModels)
 	}
-	if len(facts.Models) == 0 {
-		return instance.Facts{}, callError(base, "/v1/models", ErrNoModels)
+	if err != nil {
+		return instance.Facts{}, err
 	}
 	return facts, nil
 }

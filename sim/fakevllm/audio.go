@@ -43,7 +43,7 @@ func (x *exchange) transcribe(path string, body []byte) {
 		s.count.Violate("%s engine: a form with %s", s.opt.Role, xargs)
 	}
 	name, named := f.Texts["model"]
-	if named && !s.opt.serves(name) {
+	if named && !x.life.serves(name) {
 		x.reject(pydantic.ModelNotFound(name, s.opt.Models))
 		return
 	}

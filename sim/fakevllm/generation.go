@@ -93,7 +93,7 @@ func (g *generation) admit() error {
 		return err
 	}
 	g.work.Core = core
-	if !o.serves(g.Request.Model) {
+	if !g.life.serves(g.Request.Model) {
 		return pydantic.ModelNotFound(g.Request.Model, o.Models)
 	}
 	g.ServedAs = g.Request.Model

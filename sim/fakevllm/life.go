@@ -40,10 +40,11 @@ type life struct {
 	connector connector.Connector
 	cores     []*engine.Core   // one for each data-parallel rank
 	responses *responses.Store // nil without StoreResponses
-	turn      atomic.Uint64    // whose rank a request gets that names none
-	serving   sync.WaitGroup   // the accept loop
-	work      sync.WaitGroup   // loads that run, of clients that may have left, and pings
-	done      chan struct{}    // closed when this life ends
+	adapters  adapters
+	turn      atomic.Uint64  // whose rank a request gets that names none
+	serving   sync.WaitGroup // the accept loop
+	work      sync.WaitGroup // loads that run, of clients that may have left, and pings
+	done      chan struct{}  // closed when this life ends
 
 	mu     sync.Mutex // guards everything below
 	dead   bool
@@ -60,7 +61,8 @@ func (s *Server) begin(ctx context.Context) error {
 	}
 	l := &life{
 		server: s, count: &s.count, started: time.Now(),
-		ln: conns.Track(raw), done: make(chan struct{}), idle: make(chan struct{}),
+		adapters: adapters{list: startAdapters(&s.opt)},
+		ln:       conns.Track(raw), done: make(chan struct{}), idle: make(chan struct{}),
 	}
 	if s.opt.StoreResponses {
 		l.responses = responses.New()

@@ -21,14 +21,18 @@ const RecordNone = -1
 // Options describes one engine. The zero value is a plain engine on a free
 // port of 127.0.0.1 that serves the model "fake-model" without delays.
 type Options struct {
-	Addr        string // listen address, default "127.0.0.1:0"
-	Role        Role
-	Mode        Mode     // default Plain
-	Models      []string // served names, default "fake-model"
-	Root        string   // "root" in /v1/models, default the first name
-	APIKey      string   // required on /v1 when set
-	Version     string   // of /version, default "0.24.0"
-	MaxModelLen int      // default 1<<20 tokens
+	Addr   string // listen address, default "127.0.0.1:0"
+	Role   Role
+	Mode   Mode     // default Plain
+	Models []string // served names, default "fake-model"
+	Root   string   // "root" in /v1/models, default the first name
+	// Adapters are the LoRA adapters of --lora-modules, NAME or NAME=PATH. RuntimeLoRA is
+	// VLLM_ALLOW_RUNTIME_LORA_UPDATING: there are the routes that load and unload adapters.
+	Adapters    []string
+	RuntimeLoRA bool
+	APIKey      string // required on /v1 when set
+	Version     string // of /version, default "0.24.0"
+	MaxModelLen int    // default 1<<20 tokens
 
 	// Transcription is a model that also hears: it has the audio routes.
 	Transcription bool

@@ -37,31 +37,47 @@ func (l *life) get(w http.ResponseWriter, path string) {
 	}
 }
 
-// models is vLLM's list: one object per served name, all of one root.
+// models returns vLLM's list: one object per served name, all of one root, and one per LoRA
+// adapter, whose root is its path.
 func (l *life) models() []byte {
 	o := &l.server.opt
-	created := l.started.Unix()
-	b := append(make([]byte, 0, 512*len(o.Models)), `{"object":"list","data":[`...)
+	loaded := l.adapters.snapshot()
+	b := append(make([]byte, 0, 512*(len(o.Models)+len(loaded))), `{"object":"list","data":[`...)
+	length := strconv.Itoa(o.MaxModelLen)
 	for i, name := range o.Models {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, `{"id":`...)
-		b = jsontext.AppendString(b, name)
-		b = append(b, `,"object":"model","created":`...)
-		b = strconv.AppendInt(b, created, 10)
-		b = append(b, `,"owned_by":"vllm","root":`...)
-		b = jsontext.AppendString(b, o.Root)
-		b = append(b, `,"parent":null,"max_model_len":`...)
-		b = strconv.AppendInt(b, int64(o.MaxModelLen), 10)
-		b = append(b, `,"permission":[{"id":"modelperm-`...)
-		b = append(b, strings.ReplaceAll(l.engineID, "-", "")...)
-		b = append(b, `","object":"model_permission","created":`...)
-		b = strconv.AppendInt(b, created, 10)
-		b = append(b, `,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,`...)
-		b = append(b, `"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]}`...)
+		b = l.appendCard(b, name, o.Root, "", length)
+	}
+	for _, one := range loaded {
+		b = l.appendCard(append(b, ','), one.name, one.path, o.Models[0], "null")
 	}
 	return append(b, "]}"...)
+}
+
+// appendCard appends one object of the list; parent is "" for a base model.
+func (l *life) appendCard(b []byte, name, root, parent, length string) []byte {
+	created := l.started.Unix()
+	b = append(b, `{"id":`...)
+	b = jsontext.AppendString(b, name)
+	b = append(b, `,"object":"model","created":`...)
+	b = strconv.AppendInt(b, created, 10)
+	b = append(b, `,"owned_by":"vllm","root":`...)
+	b = jsontext.AppendString(b, root)
+	b = append(b, `,"parent":`...)
+	if parent == "" {
+		b = append(b, "null"...)
+	} else {
+		b = jsontext.AppendString(b, parent)
+	}
+	b = append(append(b, `,"max_model_len":`...), length...)
+	b = append(b, `,"permission":[{"id":"modelperm-`...)
+	b = append(b, strings.ReplaceAll(l.engineID, "-", "")...)
+	b = append(b, `","object":"model_permission","created":`...)
+	b = strconv.AppendInt(b, created, 10)
+	b = append(b, `,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,`...)
+	return append(b, `"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]}`...)
 }
 
 // metrics renders /metrics.

@@ -3,7 +3,6 @@ package fakevllm
 import (
 	"crypto/subtle"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
@@ -40,6 +39,10 @@ func method(path string, o *Options) string {
 		return http.MethodPost
 	case pathModels, "/health", "/ping", "/version", "/metrics", "/load":
 		return http.MethodGet
+	case pathLoadAdapter, pathUnloadAdapter:
+		if o.RuntimeLoRA {
+			return http.MethodPost
+		}
 	case pathFaults, pathState:
 		if o.Admin {
 			return "admin"
@@ -127,11 +130,6 @@ func guarded(path string) bool {
 	return false
 }
 
-// serves tells whether a model is served: none at all means the first one, as in vLLM.
-func (o *Options) serves(name string) bool {
-	return name == "" || slices.Contains(o.Models, name)
-}
-
 // scaleOutDisabled is vLLM's answer on /inference/v1/generate, which takes token ids and gives
 // token ids, without --enable-scale-out, since 0.32.
 func scaleOutDisabled() *pydantic.Error {
@@ -162,6 +160,8 @@ func (x *exchange) post(path string, body []byte) {
 		x.tokenize(body)
 	case "/detokenize":
 		x.detokenize(body)
+	case pathLoadAdapter, pathUnloadAdapter:
+		x.changeAdapters(path, body)
 	default:
 		x.generate(body)
 	}

@@ -70,7 +70,7 @@ func (x *exchange) checkModel(body []byte) *pydantic.Error {
 	if err != nil {
 		return pydantic.AsError(err)
 	}
-	if !x.life.server.opt.serves(name) {
+	if !x.life.serves(name) {
 		return pydantic.ModelNotFound(name, x.life.server.opt.Models)
 	}
 	return nil

@@ -36,9 +36,9 @@ func ReasonOf(err error) string {
 // ErrTooLarge is wrapped when a value would be larger than the layout allows.
 var ErrTooLarge = errors.New("value too large")
 
-// EncodeRecord gives the JSON value of an instance's key, at most 16 KiB. A
-// record without a version gets the current one. What DecodeRecord would
-// reject is refused here already, with a *RejectedError.
+// EncodeRecord returns the JSON value of an instance's key, at most MaxRecordBytes. Models that
+// do not fit are left out, see instance.Record.FitModels. A record without a version gets the
+// current one. It refuses what DecodeRecord would reject, with a *RejectedError.
 func EncodeRecord(rec instance.Record) ([]byte, error) {
 	if rec.V == 0 {
 		rec.V = instance.RecordVersion
@@ -46,6 +46,7 @@ func EncodeRecord(rec instance.Record) ([]byte, error) {
 	if err := checkRecord(&rec); err != nil {
 		return nil, fmt.Errorf("encode record: %w", err)
 	}
+	rec.FitModels()
 	return Encode(rec)
 }
 

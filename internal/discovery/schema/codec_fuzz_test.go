@@ -69,6 +69,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q was read but cannot be written: %v", value, err)
 		}
+		rec.FitModels()
 		again, bare, err := schema.DecodeRecord(k, out)
 		if err != nil || bare {
 			t.Fatalf("%q does not read again: %v", out, err)

@@ -2,6 +2,8 @@ package schema_test
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -144,5 +146,36 @@ func TestNewLayout(t *testing.T) {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// Models that do not fit into a record are left out, and the record says so.
+func TestEncodeRecord_FitsModels(t *testing.T) {
+	t.Parallel()
+	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:8000"}
+	for _, n := range []int{1, 200, 401, 2500} {
+		rec := instance.Record{Labels: map[string]string{"a<b": strings.Repeat("x", 5000)}}
+		for i := range n {
+			rec.Models = append(rec.Models, fmt.Sprintf("tenant \"%d\" <%s>", i, strings.Repeat("é", 20)))
+		}
+		all := len(rec.Models)
+		raw, err := schema.EncodeRecord(rec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _, err := schema.DecodeRecord(k, raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got.Models, rec.Models[:len(got.Models)]) || got.ModelsTruncated != (len(got.Models) < all) || len(rec.Models) != all {
+			t.Errorf("%d models: %d are left, truncated %v", n, len(got.Models), got.ModelsTruncated)
+		}
+		if spare := instance.MaxRecordBytes - len(raw); got.ModelsTruncated && (spare < 0 || spare > 200) {
+			t.Errorf("%d models: %d bytes are left", n, spare)
+		}
+	}
+	raw, err := schema.EncodeRecord(instance.Record{Models: []string{strings.Repeat("x", 20000)}})
+	if err != nil || strings.Contains(string(raw), "models\"") || !strings.Contains(string(raw), `"models_truncated":true`) {
+		t.Errorf("one name that is too long: %s %v", raw, err)
 	}
 }

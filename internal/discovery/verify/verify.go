@@ -30,6 +30,8 @@ type Facts struct {
 	Learns func(instance.Key, instance.Record) bool
 	// Instances holds the answers, by membership.
 	Instances map[instance.Key]*Answer
+	// Models holds the lists of models that were read later, by membership.
+	Models map[instance.Key]*Models
 	// Pending says why a pending add is still pending.
 	Pending map[instance.Key]Wait
 }
@@ -38,6 +40,23 @@ type Facts struct {
 type Wait struct {
 	ModRevision int64
 	Reason      string // printable
+}
+
+// Models is the list of models that this process has read from an engine, apart from the probe
+// that verified it. It is immutable.
+type Models struct {
+	// Incarnation and ModRevision are those of the instance when the read began.
+	Incarnation string
+	ModRevision int64
+	Names       []string
+	Truncated   bool // see instance.Facts.ModelsTruncated
+}
+
+// replaces reports whether the list is newer than that of the record. An agent keeps its record
+// up to date, so that the record counts again once it has been rewritten.
+func (m *Models) replaces(in *instance.Instance) bool {
+	return m != nil && m.Incarnation == in.Incarnation() &&
+		(m.ModRevision == in.ModRevision || !in.Maintained() || in.Record.ModelsTruncated)
 }
 
 // Answer is the outcome of asking one instance. It is immutable.
@@ -76,8 +95,16 @@ func (f *Facts) MustLearn(k instance.Key, rec instance.Record) bool {
 	return f.Learns != nil && f.Learns(k, rec)
 }
 
-// Apply decides whether the models of an instance are known and the right ones.
+// Apply decides whether the models of an instance are known and the right ones, and fills in
+// those that were read last.
 func (f *Facts) Apply(in *instance.Instance, answer *Answer, say func(string, ...any)) {
+	f.judge(in, answer, say)
+	if m := f.Models[in.Key]; in.Verified && m.replaces(in) {
+		in.Record.Models, in.Record.ModelsTruncated, in.ModelsRead = m.Names, m.Truncated, true
+	}
+}
+
+func (f *Facts) judge(in *instance.Instance, answer *Answer, say func(string, ...any)) {
 	if answer != nil && answer.Incarnation != in.Incarnation() {
 		answer = nil
 	}
@@ -121,7 +148,7 @@ func (f *Facts) Apply(in *instance.Instance, answer *Answer, say func(string, ..
 // WithFacts completes a record with what its engine answered. What the record says
 // itself stays.
 func WithFacts(rec instance.Record, f instance.Facts) instance.Record {
-	rec.Models = f.Models
+	rec.Models, rec.ModelsTruncated = f.Models, f.ModelsTruncated
 	if rec.MaxModelLen == 0 {
 		rec.MaxModelLen = f.MaxModelLen
 	}

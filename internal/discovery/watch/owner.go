@@ -26,6 +26,7 @@ type message struct {
 	checked   *checked
 	audited   *audited
 	lease     *leaseQuestion
+	models    *readModels
 	save      chan<- *image // takes one answer; nil for nothing new
 }
 
@@ -60,6 +61,7 @@ func newOwner(w *Watcher) *owner {
 	facts := &verify.Facts{
 		Model: w.o.Model, Proxy: w.o.Proxy, Probing: w.o.Prober != nil, Check: w.o.Check, Learns: w.o.Learns,
 		Instances: make(map[instance.Key]*verify.Answer),
+		Models:    make(map[instance.Key]*verify.Models),
 		Pending:   make(map[instance.Key]verify.Wait),
 	}
 	table := newTable(w.o.Layout)
@@ -178,6 +180,9 @@ func (o *owner) handle(m message) {
 		o.unsaved = false
 	case m.lease != nil:
 		o.leaseKnown(*m.lease)
+	case m.models != nil:
+		o.observeModels(m.models)
+		return // it says nothing about etcd
 	}
 	o.state()
 }

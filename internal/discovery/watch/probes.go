@@ -313,6 +313,7 @@ func (a *probeScheduler) forgetAnswer(k targetKey) {
 		delete(a.facts.Pending, k.key)
 	} else {
 		delete(a.facts.Instances, k.key)
+		delete(a.facts.Models, k.key)
 	}
 }
 
@@ -320,6 +321,11 @@ func (a *probeScheduler) forgetAnswers() {
 	for k := range a.facts.Instances {
 		if a.table.find(schema.KindInstance, k) == nil {
 			delete(a.facts.Instances, k)
+		}
+	}
+	for k := range a.facts.Models {
+		if a.table.find(schema.KindInstance, k) == nil {
+			delete(a.facts.Models, k)
 		}
 	}
 	for k := range a.facts.Pending {

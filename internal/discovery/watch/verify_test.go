@@ -2,6 +2,7 @@ package watch_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -214,4 +215,50 @@ func TestCheckRefusesRecords(t *testing.T) {
 	if n := prober.Count(k.Address); n != 0 {
 		t.Errorf("it was asked %d times", n)
 	}
+}
+
+// A list of models that was read later is in the next snapshot, and nothing is published for
+// a list that is known.
+func TestObserveModels(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	w := members.Watch(t, cli, members.Probing(t, members.NewProber(), "base"))
+	members.WaitReady(t, w)
+	k := members.Decode("127.0.0.1:8200")
+	members.Put(t, cli, l.Instance(k), `{"models":["base"]}`)
+	in := members.WaitFor(t, w, k, members.Usable)
+	lists := func(want ...string) func(*instance.Instance) error {
+		return func(in *instance.Instance) error {
+			if !slices.Equal(in.Record.Models, want) {
+				return fmt.Errorf("models %q", in.Record.Models)
+			}
+			return nil
+		}
+	}
+	w.ObserveModels(t.Context(), in, instance.Facts{Models: []string{"base", "late"}})
+	in = members.WaitFor(t, w, k, lists("base", "late"))
+	if !in.Usable() || !in.ModelsRead {
+		t.Errorf("%+v", in)
+	}
+	before := w.Snapshot()
+	w.ObserveModels(t.Context(), in, instance.Facts{Models: []string{"base", "late"}})
+	w.ObserveModels(t.Context(), &instance.Instance{Key: members.Decode("127.0.0.1:9")}, instance.Facts{Models: []string{"x"}})
+	members.Put(t, cli, l.Instance(k), `{"models":["base"],"weight":7}`)
+	in = members.WaitFor(t, w, k, func(in *instance.Instance) error {
+		if in.Weight() != 7 {
+			return fmt.Errorf("weight %d", in.Weight())
+		}
+		return nil
+	})
+	if after := w.Snapshot(); after.Revision != before.Revision+1 || !in.ServesModel("late") {
+		t.Errorf("revision %d after %d: %+v", after.Revision, before.Revision, in)
+	}
+	w.ObserveModels(t.Context(), in, instance.Facts{Models: []string{"base"}})
+	members.WaitFor(t, w, k, lists("base"))
+	if _, err := cli.Delete(t.Context(), l.Instance(k)); err != nil {
+		t.Fatal(err)
+	}
+	members.Put(t, cli, l.Instance(k), `{"models":["base"]}`)
+	members.WaitFor(t, w, k, lists("base"))
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -123,7 +124,12 @@ func (t *attempts) choose(r sched.Request) (*sched.Assignment, error) {
 			return nil, t.ctx.Err()
 		}
 	}
-	return t.s.Picker.Pick(r)
+	a, err := t.s.Picker.Pick(r)
+	if errors.Is(err, sched.ErrUnknownModel) || errors.Is(err, sched.ErrModelAbsent) {
+		t.s.Models.Find(t.ctx, r.Model)
+		a, err = t.s.Picker.Pick(r) // also if it was not found: the other role may serve it
+	}
+	return a, err
 }
 
 // skip leaves an instance out of further picks.
@@ -177,7 +183,17 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	if f.Class != leg.HandoverExpired { // the hand-over is at fault, not the instance
 		t.skipFailed(a, f.Class)
 	}
-	switch f.Rule.Blame {
+	blame := f.Rule.Blame
+	if f.Class == leg.ModelMissing {
+		switch t.s.Models.Confirm(t.ctx, in, t.wanted.Model) {
+		case catalog.Broken:
+		case catalog.Unloaded:
+			blame, f.Rule.Free = leg.BlameNobody, true // it is not picked for this model any more
+		case catalog.Unclear:
+			blame = leg.BlameNobody
+		}
+	}
+	switch blame {
 	case leg.BlameEject:
 		t.s.Health.Eject(in, "cannot connect: "+f.Err.Error())
 	case leg.BlameStrike:

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/catalog"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/budget"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
@@ -83,9 +84,11 @@ type Settings struct {
 	AwaitMembership func(ctx context.Context)
 	Health          Health
 	Notifications   Notifications // nil: none can be received
-	Recorder        Recorder
-	Budget          *budget.Budget
-	Log             logrus.FieldLogger
+	// Models reads the lists of models again that engines serve; nil: it is not done.
+	Models   *catalog.Catalog
+	Recorder Recorder
+	Budget   *budget.Budget
+	Log      logrus.FieldLogger
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
 	Fallback bool

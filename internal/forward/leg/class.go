@@ -105,7 +105,7 @@ func Rules() []Rule {
 		{Status5xx, "any other 5xx", true, false, false, BlameStrike, "the engine's answer"},
 		{Status4xx, "400, 413, 422 and the rest of 4xx", false, false, false, BlameNobody, "the engine's answer"},
 		{EngineKey, "401 or 403 for the proxy's own key", false, false, false, BlameConfig, "502"},
-		{ModelMissing, "404 for a model that the record lists", true, false, true, BlameStrike, "the engine's answer"},
+		{ModelMissing, "404 for a model that the instance lists: its list is read again, and it is blamed only if it goes on listing the model for 2 s", true, false, true, BlameStrike, "the engine's answer"},
 		{RankMissing, "400 for a data-parallel rank that the record lists and the engine does not have: it has started with fewer", true, true, false, BlameNobody, "503, Retry-After"},
 		{BadAnswer, "no HTTP, a cut stream, JSON that is none, or a status no engine sends", true, false, false, BlameStrike, "502"},
 		{TooLarge, "the answer has a head of more than 64 KiB, an event of more than 8 MiB, or does not fit into --max-bodies-memory: another instance would send the same", false, false, false, BlameNobody, "502; 503 with Retry-After if other bodies hold the memory"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -82,9 +83,16 @@ func NotJSON() *openai.Error {
 	return Errors("", "Unsupported Media Type: Only 'application/json' is allowed")
 }
 
-// UnknownModel is the answer to a request for a model that nobody serves; served are
+// maxAliases bounds the names that an error lists. vLLM lists its base models only; a fleet may
+// have thousands of LoRA adapters.
+const maxAliases = 100
+
+// UnknownModel is the answer to a request for a model that no instance serves; served are
 // the names that would do.
 func UnknownModel(model string, served []string) *openai.Error {
+	if n := len(served); n > maxAliases {
+		served = append(slices.Clone(served[:maxAliases]), fmt.Sprintf("and %d more", n-maxAliases))
+	}
 	return &openai.Error{Status: http.StatusNotFound, Type: openai.TypeNotFound, Param: "model",
 		Message: fmt.Sprintf("The model `%s` does not exist. Valid aliases: %s.", model, strings.Join(served, ", "))}
 }

@@ -56,6 +56,11 @@ func (p Prober) Probe(ctx context.Context, in *instance.Instance) (instance.Fact
 	return facts, err
 }
 
+// Models reads the list of models of an instance's engine.
+func (p Prober) Models(ctx context.Context, in *instance.Instance) (instance.Facts, error) {
+	return p.Client.Models(ctx, vllm.BaseURL(in))
+}
+
 // bootstrapOf is the server that tells the engine ids of an instance, "" for none. def
 // is the connector of records that name none.
 func bootstrapOf(in *instance.Instance, def string) string {

@@ -50,6 +50,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.DurationVar(&f.opt.PingInterval, "ping-interval", 0, "time between two such registrations (default 3s)")
 	fl.BoolVar(&f.opt.PingOld, "ping-old", false, "register in the form of vLLM up to 0.19")
 	fl.StringSliceVar(&f.models, "model", []string{"fake-model"}, "served model names")
+	fl.StringSliceVar(&f.opt.Adapters, "lora-modules", nil, "names of LoRA adapters, NAME or NAME=PATH")
+	fl.BoolVar(&f.opt.RuntimeLoRA, "runtime-lora", false, "have the routes that load and unload LoRA adapters (VLLM_ALLOW_RUNTIME_LORA_UPDATING=1)")
 	fl.StringVar(&f.opt.APIKey, "api-key", os.Getenv("VLLM_API_KEY"), "key that /v1 requires (VLLM_API_KEY)")
 	fl.DurationVar(&f.opt.TTFT, "ttft", 0, "time to the first token")
 	fl.DurationVar(&f.opt.ITL, "itl", 0, "time between tokens")

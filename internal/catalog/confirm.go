@@ -1,0 +1,130 @@
+package catalog
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Verdict says why an engine has answered 404 for a model that it is known to serve.
+type Verdict uint8
+
+// The verdicts.
+const (
+	// Unclear: the engine could not be read, or the model may have been unloaded and loaded
+	// again meanwhile.
+	Unclear Verdict = iota
+	// Unloaded: the engine does not list the model any more.
+	Unloaded
+	// Broken: the engine has listed the model, and answered 404, for brokenAfter.
+	Broken
+)
+
+// confirm is a read of one engine that requests wait for, and the last verdict.
+type confirm struct {
+	done   chan struct{} // closed when the read has ended
+	began  time.Time
+	read   read              // written before done
+	listed map[string]series // by model; guarded by Catalog.mu
+}
+
+// series is the time in which an engine has listed a model and answered 404 for it, each time
+// within brokenAfter of the last.
+type series struct{ first, last time.Time }
+
+// Confirm reads the engine of an instance that has answered 404 for a model that it is known to
+// serve. Requests share a read that begins after their own answer, so that a burst of them costs
+// few reads. If the model is gone the other engines are read as well.
+func (c *Catalog) Confirm(ctx context.Context, in *instance.Instance, model string) Verdict {
+	if c == nil {
+		return Broken
+	}
+	since := time.Now()
+	for {
+		r := c.confirmation(in, since)
+		if r == nil {
+			return Unclear
+		}
+		select {
+		case <-ctx.Done():
+			return Unclear
+		case <-r.done:
+		}
+		if !r.began.Before(since) {
+			return c.verdict(r, model)
+		}
+	}
+}
+
+// confirmation returns the read of an engine that runs, or begins one; nil after the end of Run.
+func (c *Catalog) confirmation(in *instance.Instance, since time.Time) *confirm {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := c.confirms[in.Address]
+	if last != nil {
+		select {
+		case <-last.done:
+			if !last.began.Before(since) {
+				return last
+			}
+		default:
+			return last
+		}
+	}
+	if c.ended {
+		return nil
+	}
+	next := &confirm{done: make(chan struct{}), began: time.Now(), listed: map[string]series{}}
+	if last != nil {
+		next.listed = last.listed
+	}
+	if len(c.confirms) >= maxNames {
+		clear(c.confirms) // reads that run go on for those that wait for them
+	}
+	c.confirms[in.Address] = next
+	c.work.Go(func() {
+		defer close(next.done)
+		snap := c.o.Members()
+		var e engine
+		for _, role := range instance.Roles() {
+			if one, ok := snap.Lookup(instance.Key{Role: role, Address: in.Address}); ok {
+				e = append(e, one)
+			}
+		}
+		if len(e) == 0 {
+			e = engine{in} // it has just left
+		}
+		next.read = c.read(c.life, e)
+		c.awaitPublished(c.life, []read{next.read})
+	})
+	return next
+}
+
+// verdict judges by a read that has ended.
+func (c *Catalog) verdict(r *confirm, model string) Verdict {
+	if r.read.err != nil {
+		return Unclear
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(r.listed, func(_ string, s series) bool { return r.began.Sub(s.last) > brokenAfter })
+	if !slices.Contains(r.read.facts.Models, model) {
+		delete(r.listed, model)
+		c.nextRound()
+		return Unloaded
+	}
+	s, before := r.listed[model]
+	if !before {
+		s.first = r.began
+	}
+	s.last = r.began
+	r.listed[strings.Clone(model)] = s
+	if s.last.Sub(s.first) < brokenAfter {
+		return Unclear
+	}
+	return Broken
+}

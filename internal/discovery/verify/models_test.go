@@ -1,0 +1,41 @@
+package verify_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// A list that was read replaces that of the record, until an agent has written the record
+// again or the engine has restarted.
+func TestModelsReplaceTheRecord(t *testing.T) {
+	t.Parallel()
+	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:8000"}
+	read := []string{"base", "late"}
+	for name, tc := range map[string]struct {
+		change func(*instance.Instance)
+		models []string
+	}{
+		"static":                     {func(*instance.Instance) {}, read},
+		"static, written again":      {func(in *instance.Instance) { in.ModRevision++ }, read},
+		"leased by curl, again":      {func(in *instance.Instance) { in.Lease = 1; in.ModRevision++ }, read},
+		"bare":                       {func(in *instance.Instance) { in.Bare = true }, read},
+		"of an agent":                {func(in *instance.Instance) { in.Lease, in.Record.Source = 1, "agent" }, read},
+		"of an agent, written again": {func(in *instance.Instance) { in.Lease, in.Record.Source = 1, "agent"; in.ModRevision++ }, []string{"base"}},
+		"truncated, written again": {func(in *instance.Instance) {
+			in.Lease, in.Record.Source, in.Record.ModelsTruncated = 1, "agent", true
+			in.ModRevision++
+		}, read},
+		"restarted": {func(in *instance.Instance) { in.Record.ID = "2" }, []string{"base"}},
+	} {
+		in := &instance.Instance{Key: k, ModRevision: 4, Record: instance.Record{ID: "1", State: instance.Ready, Models: []string{"base"}}}
+		f := verify.Facts{Probing: true, Models: map[instance.Key]*verify.Models{k: {Incarnation: "1", ModRevision: 4, Names: read}}}
+		tc.change(in)
+		f.Apply(in, nil, func(string, ...any) {})
+		if !in.Verified || !slices.Equal(in.Record.Models, tc.models) || in.ModelsRead != (len(tc.models) == 2) || in.Record.ModelsTruncated && in.ModelsRead {
+			t.Errorf("%s: %+v", name, in)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package forward_test
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/catalog"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+)
+
+// startWithModels is start with engines that load adapters, and a catalog that reads them.
+func startWithModels(t *testing.T, prefills, decodes int) *rig {
+	t.Helper()
+	var r *rig
+	var picker *sched.Scheduler
+	c := catalog.New(catalog.Options{
+		Members: func() *instance.Snapshot { return r.members.Snapshot() },
+		Read: func(ctx context.Context, in *instance.Instance) (instance.Facts, error) {
+			return vllm.New("").Models(ctx, vllm.BaseURL(in))
+		},
+		Observe: func(_ context.Context, in *instance.Instance, facts instance.Facts) {
+			r.observe(in.Key, facts.Models...)
+		},
+		Serves:  func(model string) bool { return picker.Serves(model) },
+		Timeout: waitLimit,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-done })
+	r = startTuned(t, fakevllm.NIXL, prefills, decodes, tuning{
+		engine:  func(o *fakevllm.Options) { o.RuntimeLoRA = true },
+		forward: func(o *forward.Options) { o.Models = c; picker, _ = o.Picker.(*sched.Scheduler) },
+	})
+	go func() {
+		defer close(done)
+		c.Run(ctx)
+	}()
+	return r
+}
+
+// observe puts a list of models into the membership.
+func (r *rig) observe(k instance.Key, models ...string) {
+	r.observing.Lock()
+	defer r.observing.Unlock()
+	all := slices.Clone(r.members.Snapshot().All())
+	for i, in := range all {
+		if in.Key == k {
+			next := *in
+			next.Record.Models, next.ModelsRead = models, true
+			all[i] = &next
+		}
+	}
+	r.members.set(all...)
+}
+
+// change loads or unloads an adapter at one engine.
+func change(t *testing.T, s *fakevllm.Server, what, name string) {
+	t.Helper()
+	body := `{"lora_name":` + strconv.Quote(name) + `,"lora_path":"."}`
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/"+what+"_lora_adapter", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s %s: %s", what, name, resp.Status)
+	}
+}
+
+// Engines that have unloaded a model answer 404 for it. The others serve, no engine is
+// blamed, and when none is left the client gets the 404.
+func TestUnloadedModelBlamesNobody(t *testing.T) {
+	t.Parallel()
+	r := startWithModels(t, 2, 6)
+	body := strings.Replace(chatBody(false, ""), `"m"`, `"late"`, 1)
+	for _, s := range slices.Concat(r.P, r.D) {
+		change(t, s, "load", "late")
+	}
+	if a := r.post("/v1/chat/completions", body); a.status != http.StatusOK || r.entry().Alone != "" {
+		t.Fatalf("the first request: %d %s", a.status, a.body)
+	}
+	for _, s := range slices.Concat(r.P[:1], r.D[:5]) { // more than the attempts of a request
+		change(t, s, "unload", "late")
+	}
+	for range 12 {
+		if a := r.post("/v1/chat/completions", body); a.status != http.StatusOK {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		if e := r.entry(); e.Decode != r.D[5].Address() {
+			t.Errorf("served by %+v", e)
+		}
+	}
+	change(t, r.P[1], "unload", "late")
+	a := r.post("/v1/chat/completions", body)
+	if e := r.entry(); a.status != http.StatusOK || e.Alone == "" {
+		t.Errorf("without prefill: %d %+v", a.status, e)
+	}
+	change(t, r.D[5], "unload", "late")
+	if a := r.post("/v1/chat/completions", body); a.status != http.StatusNotFound || !strings.Contains(string(a.body), "The model `late` does not exist.") {
+		t.Errorf("unloaded everywhere: %d %s", a.status, a.body)
+	}
+	r.entry()
+	for _, in := range r.members.Snapshot().All() {
+		if !r.tracker.Available(in.Key) {
+			t.Errorf("%s is ejected", in.Key)
+		}
+	}
+	if bad := r.tracker.Troubled(); len(bad) > 0 {
+		t.Errorf("blamed: %v", bad)
+	}
+	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK {
+		t.Errorf("the base model: %d %s", a.status, a.body)
+	}
+	r.entry()
+}
+
+// A model that only prefill instances serve is not served; one that only decode instances
+// serve is, without prefill.
+func TestModelOfOneRole(t *testing.T) {
+	t.Parallel()
+	r := startWithModels(t, 1, 1)
+	change(t, r.P[0], "load", "half")
+	body := strings.Replace(chatBody(false, ""), `"m"`, `"half"`, 1)
+	a := r.post("/v1/chat/completions", body)
+	if r.entry(); a.status != http.StatusServiceUnavailable {
+		t.Errorf("only prefill: %d %s", a.status, a.body)
+	}
+	if n := r.P[0].Counters().Requests; n != 0 {
+		t.Errorf("%d prefills in vain", n)
+	}
+	change(t, r.P[0], "unload", "half")
+	change(t, r.D[0], "load", "other")
+	a = r.post("/v1/chat/completions", strings.Replace(body, `"half"`, `"other"`, 1))
+	if e := r.entry(); a.status != http.StatusOK || e.Alone != "no_prefill" {
+		t.Errorf("only decode: %d %+v %s", a.status, e, a.body)
+	}
+}
