@@ -117,6 +117,12 @@ ROUNDS ?= 100
 drain-rounds: ## drain --wait, restart, undrain, over four decode instances under load: [ROUNDS=100]
 	PD_LONG=1 PD_DRAIN_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v -run 'TestDrainRounds$$' ./test/faults
 
+HUNG ?= 5m
+
+.PHONY: hung-check
+hung-check: ## 2 of 4 decode instances hang in turn under load, then all four are slow: [HUNG=5m]
+	PD_LONG=1 PD_HUNG_CHECK=$(HUNG) $(GO) test -count=1 -timeout 30m -v -run 'TestHungCheck$$' ./test/faults
+
 .PHONY: idle-check
 idle-check: ## five idle proxies write nothing to etcd for five minutes
 	PD_LONG=1 PD_FAULT_LONG=1 $(GO) test -count=1 -timeout 20m -v -run 'TestIdleProxiesWriteNothing$$' ./test/faults

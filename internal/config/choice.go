@@ -62,7 +62,7 @@ func (ch *Choice) settings() settings.Table {
 		settings.Setting{Name: "kv-events", Kind: settings.OnOff, Default: "off", Usage: "follow the KV events that engines publish (--kv-events-config); the policy " + policy.KVAware + " always does", Into: &ch.KVEvents},
 		settings.Setting{Name: "load-digests", Kind: settings.OnOff, Default: "on", Usage: "publish the load of this proxy in etcd for the other proxies, and use their load", Into: &ch.LoadDigests},
 		settings.Setting{Name: "load-interval", Kind: settings.Time, Default: "1s", Usage: "shortest time between two such digests of one proxy; each is a write to etcd", Into: &ch.LoadInterval},
-		settings.Setting{Name: "scrape-interval", Kind: settings.Time, Default: "5s", Usage: "how often the metrics of each engine are read, for KV cache use and waiting requests; 0s means never", Into: &ch.ScrapeInterval},
+		settings.Setting{Name: "scrape-interval", Kind: settings.Time, Default: "5s", Usage: "how often the metrics of each engine are read, for KV cache use, waiting requests and progress; 0s means never, and that hung cores are not detected", Into: &ch.ScrapeInterval},
 	)
 }
 

@@ -63,7 +63,7 @@ type Health struct {
 func (h *Health) settings() settings.Table {
 	return settings.About("Health of instances",
 		settings.Setting{Name: "max-failures", Kind: settings.Number, Default: "3", Usage: "number of failures in a row that eject an instance; only requests count that another instance then served", Into: &h.MaxFailures},
-		settings.Setting{Name: "ejection-time", Kind: settings.Time, Default: "1s", Usage: "length of the first such ejection; it doubles up to 30s, and ends with a successful probe", Into: &h.EjectionTime},
+		settings.Setting{Name: "ejection-time", Kind: settings.Time, Default: "1s", Usage: "length of the first such ejection; it doubles up to 30s, and ends with a successful probe, after request timeouts with a successful trial request", Into: &h.EjectionTime},
 		settings.Setting{Name: "slow-start", Kind: settings.Time, Default: "10s", Usage: "time until an instance that returned gets its full share of requests", Into: &h.SlowStart},
 		settings.Setting{Name: "silence-limit", Kind: settings.Time, Default: "1.25s", Usage: "how long an instance with waiting requests may send nothing, while others of its role do, before it is avoided; grows up to 10s if engines answer slowly", Into: &h.SilenceLimit},
 		settings.Setting{Name: "probe-timeout", Kind: settings.Time, Default: "5s", Usage: "time limit of one probe of an instance", Into: &h.ProbeTimeout},

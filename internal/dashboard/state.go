@@ -96,7 +96,7 @@ func row(in *instance.Instance, l *instance.Listing, f Facts, since tenure) Row 
 		Warning: l.Warning, Models: l.Models, Connector: f.Connector, Group: f.Group, Version: l.Version,
 		Weight: in.Weight(), ID: l.ID, Source: l.Source, Revision: l.Revision, Static: l.Static,
 		Since: since.since.UnixMilli(), AtLeast: since.atLeast,
-		Usable: in.Usable() && l.View != instance.Ejected,
+		Usable: in.Usable() && (l.View == "" || l.View == instance.Orphan),
 	}
 	if at := in.Record.StartedAt; at != nil {
 		r.Started = at.UnixMilli()

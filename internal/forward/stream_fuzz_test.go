@@ -87,21 +87,21 @@ func (*scriptedClient) ReleasesBody(*upstream.Request) bool { return true }
 // healthy is the health and the recorder of a fleet without trouble.
 type healthy struct{}
 
-func (healthy) Troubled() []instance.Key             { return nil }
-func (healthy) Available(instance.Key) bool          { return true }
-func (healthy) Unreachable(instance.Key) bool        { return false }
-func (healthy) SilentFor(instance.Key) time.Duration { return 0 }
-func (healthy) Share(instance.Key) float64           { return 1 }
-func (healthy) Eject(*instance.Instance, string)     {}
-func (healthy) Strike(*instance.Instance, string)    {}
-func (healthy) Success(*instance.Instance)           {}
-func (healthy) Done(*forward.Entry)                  {}
-func (healthy) Retried(instance.Role, forward.Class) {}
-func (healthy) Handed(*instance.Instance, bool)      {}
-func (healthy) Disaggregated(bool, string, float64)  {}
-func (healthy) HandoverSpent(forward.Class)          {}
-func (healthy) Media()                               {}
-func (healthy) Asked(string)                         {}
+func (healthy) Troubled() []instance.Key                { return nil }
+func (healthy) Available(instance.Key) bool             { return true }
+func (healthy) Unreachable(instance.Key) bool           { return false }
+func (healthy) SilentFor(instance.Key) time.Duration    { return 0 }
+func (healthy) Share(instance.Key) float64              { return 1 }
+func (healthy) Eject(*instance.Instance, string)        {}
+func (healthy) Strike(*instance.Instance, string, bool) {}
+func (healthy) Success(*instance.Instance)              {}
+func (healthy) Done(*forward.Entry)                     {}
+func (healthy) Retried(instance.Role, forward.Class)    {}
+func (healthy) Handed(*instance.Instance, bool)         {}
+func (healthy) Disaggregated(bool, string, float64)     {}
+func (healthy) HandoverSpent(forward.Class)             {}
+func (healthy) Media()                                  {}
+func (healthy) Asked(string)                            {}
 
 // clientView is what a client got.
 type clientView struct {

@@ -8,11 +8,12 @@ import (
 // historyLasts is how long a slow answer is remembered.
 const historyLasts = 5 * time.Minute
 
-// history has how long engines took to answer when they were slow of late, so that they get
-// more time when they are silent again.
+// history holds the slowest recent answer of engines that were slow lately, so that they get
+// more time when they are slow again.
 type history struct {
-	mu   sync.Mutex
-	slow map[string]slowAnswer // by address
+	limit time.Duration // answers that took longer count as this long
+	mu    sync.Mutex
+	slow  map[string]slowAnswer // by address
 }
 
 // slowAnswer is a late answer: how long it took, and when it came.
@@ -31,6 +32,7 @@ func (h *history) remember(address string, took time.Duration) {
 			delete(h.slow, a)
 		}
 	}
+	took = min(took, h.limit)
 	if took > checkInterval && took > h.slow[address].took {
 		h.slow[address] = slowAnswer{took, now}
 	}

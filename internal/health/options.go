@@ -38,8 +38,9 @@ type Options struct {
 
 	// MaxFailures is how many strikes in a row eject an instance, default 3.
 	MaxFailures int
-	// Ejection is how long the first soft ejection lasts, default 1 s; each
-	// one that follows soon doubles it up to MaxEjection, default 30 s.
+	// Ejection is how long the first soft ejection lasts, and the first ejection that only a
+	// trial ends; default 1 s. Each further one soon after, and each failed trial, doubles it up
+	// to MaxEjection, default 30 s.
 	Ejection, MaxEjection time.Duration
 	// ProbeInterval is the pause between the probes of an ejected instance,
 	// default 250 ms at first, growing to 2 s.
@@ -49,8 +50,23 @@ type Options struct {
 	// SilenceLimit is how long an instance whose requests wait may give no sign of
 	// life while others do, default 1.25 s. It grows where instances answer slowly.
 	SilenceLimit time.Duration
-	// Heard tells how many signs of life requests have had of an instance; nil: none.
+	// Heard returns the number of reads in which legs received bytes of answers from an engine,
+	// in both roles; nil: always 0.
 	Heard func(instance.Key) uint64
+	// Read reads the metrics of an engine and calls Observe; nil: hung cores are not detected.
+	Read func(context.Context, *instance.Instance)
+	// Trial sends a request of one token without transfer params to an engine, to each of its
+	// data-parallel ranks. Its errors may wrap ErrRefused and ErrNoAnswer. nil: hung cores are
+	// not detected, and probes alone readmit instances.
+	Trial func(context.Context, *instance.Instance) error
+	// OnTrial is called with the result of each trial, one of TrialResults. It must not block.
+	OnTrial func(result string)
+	// Suspended returns instance.Sleeping or instance.Paused for an engine that is, else "". Its
+	// errors may wrap ErrNoRoute. nil: engines are never asked.
+	Suspended func(context.Context, *instance.Instance) (instance.View, error)
+	// WaitingTokens returns how many prompt tokens an instance has to compute for the legs of
+	// all proxies; nil: 0.
+	WaitingTokens func(instance.Key) int64
 	// PrefillOptional tells that decode instances do the work of prefill instances
 	// when there are none.
 	PrefillOptional bool
@@ -80,6 +96,12 @@ func (o *Options) setDefaults() {
 	}
 	if o.Heard == nil {
 		o.Heard = func(instance.Key) uint64 { return 0 }
+	}
+	if o.OnTrial == nil {
+		o.OnTrial = func(string) {}
+	}
+	if o.WaitingTokens == nil {
+		o.WaitingTokens = func(instance.Key) int64 { return 0 }
 	}
 	if o.OnEject == nil {
 		o.OnEject = func(instance.Key, bool, string) {}

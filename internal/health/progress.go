@@ -1,6 +1,7 @@
 package health
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -15,6 +16,8 @@ import (
 type cores struct {
 	mu        sync.Mutex
 	byAddress map[string]*core
+	watched   map[string]bool   // there is a progressWatch
+	noRoutes  map[string]string // incarnations of engines without the routes of CheckSuspended
 }
 
 // core is the last reading of the metrics of an engine.
@@ -22,6 +25,7 @@ type core struct {
 	ranks []vllm.RankLoad
 	heard uint64    // Options.Heard at the last reading or call of Progress
 	last  time.Time // when progress was observed last
+	read  time.Time // when the last reading came
 }
 
 // Observe takes a reading of an engine's metrics. No ranks, or ranks without the samples of
@@ -44,7 +48,7 @@ func (t *Tracker) Observe(k instance.Key, ranks []vllm.RankLoad) {
 	if !slices.EqualFunc(c.ranks, ranks, func(a, b vllm.RankLoad) bool { return a.SameCore(&b) }) {
 		c.last = now
 	}
-	c.ranks = ranks
+	c.ranks, c.read = ranks, now
 }
 
 // Progress returns when progress of an engine's core was observed last, and whether it can be
@@ -73,4 +77,75 @@ func (c *core) hear(heard uint64, now time.Time) {
 	if c.heard != heard {
 		c.heard, c.last = heard, now
 	}
+}
+
+// watch notes that a progressWatch of an engine begins, and reports whether there was none.
+func (cs *cores) watch(address string) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.watched[address] {
+		return false
+	}
+	cs.watched[address] = true
+	return true
+}
+
+func (cs *cores) unwatch(address string) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	delete(cs.watched, address)
+}
+
+// readAt returns when the metrics of an engine were read last; zero if they were not.
+func (cs *cores) readAt(address string) time.Time {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if c := cs.byAddress[address]; c != nil {
+		return c.read
+	}
+	return time.Time{}
+}
+
+// prefillRate returns how many prompt tokens an engine has computed per second of prefill since
+// it started, 0 if that is unknown.
+func (cs *cores) prefillRate(address string) float64 {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	c := cs.byAddress[address]
+	if c == nil {
+		return 0
+	}
+	tokens, seconds := 0.0, 0.0
+	for i := range c.ranks {
+		tokens += c.ranks[i].ComputedTokens()
+		seconds += c.ranks[i].PrefillSeconds
+	}
+	if seconds <= 0 {
+		return 0
+	}
+	return max(0, tokens/seconds)
+}
+
+// withoutRoutes reports whether an engine has answered that it lacks the routes of
+// CheckSuspended.
+func (cs *cores) withoutRoutes(in *instance.Instance) bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	id, known := cs.noRoutes[in.Address]
+	return known && id == in.Incarnation()
+}
+
+// noteNoRoutes notes that an engine lacks the routes, and drops notes of engines that have left.
+func (cs *cores) noteNoRoutes(in *instance.Instance, snap *instance.Snapshot) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	maps.DeleteFunc(cs.noRoutes, func(address, _ string) bool {
+		for _, role := range instance.Roles() {
+			if _, member := snap.Lookup(instance.Key{Role: role, Address: address}); member {
+				return false
+			}
+		}
+		return true
+	})
+	cs.noRoutes[in.Address] = in.Incarnation()
 }

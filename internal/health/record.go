@@ -6,8 +6,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// record is the strikes and the ejection of one engine, in both roles together. An engine
-// that serves well has none.
+// record holds the strikes and the ejection of one engine, in both roles together. An engine
+// without failures has none.
 type record struct {
 	incarnations [2]string // by role; "" for a role that it does not have
 	strikes      int
@@ -15,10 +15,12 @@ type record struct {
 	hard         bool
 	since        time.Time
 	reason       string
-	ejections    int       // in a row, each soon after the one before
-	readmitted   time.Time // when it was readmitted last; zero: never
-	suspected    bool      // a silenceWatch is under way
-	silentSince  time.Time // since when it has been asked for a sign of life in vain; zero: it is not asked, or gave one
+	ejections    int           // in a row, each soon after the one before, with failed trials
+	readmitted   time.Time     // when it was readmitted last; zero: never
+	suspected    bool          // a silenceWatch is under way
+	silentSince  time.Time     // since when it has not answered probes, or made no progress; zero: it has
+	trial        bool          // it is readmitted only after a successful trial
+	suspended    instance.View // instance.Sleeping or instance.Paused; "" for neither
 }
 
 // incarnation is that of a role.
@@ -41,5 +43,5 @@ func (r *record) eject(hard bool, reason string, forgiveAfter time.Duration) {
 
 // readmit notes that the engine is in again.
 func (r *record) readmit() {
-	r.ejected, r.hard, r.strikes, r.readmitted, r.silentSince = false, false, 0, time.Now(), time.Time{}
+	r.ejected, r.hard, r.strikes, r.readmitted, r.silentSince, r.trial = false, false, 0, time.Now(), time.Time{}, false
 }

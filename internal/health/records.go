@@ -29,13 +29,15 @@ func (rs *Records) close() {
 	rs.closed = true
 }
 
-// Ejection says why and since when an instance is not picked.
+// Ejection is why and since when an instance is not picked.
 type Ejection struct {
-	Since  time.Time
+	Since time.Time
+	// Reason begins with "hung:" for an instance whose core makes no progress.
 	Reason string
-	// Hard tells that no connection to it could be made, or that it was silent.
+	// Hard reports that no connection to it could be made, that it was silent or hung, or that
+	// it has failed a trial.
 	Hard bool
-	// Strikes and Ejections are those in a row.
+	// Strikes and Ejections are those in a row; each failed trial counts as an ejection.
 	Strikes, Ejections int
 }
 
@@ -51,7 +53,7 @@ func (rs *Records) Troubled() []instance.Key {
 	return nil
 }
 
-// Available tells whether the instance is not ejected.
+// Available reports whether the instance is neither ejected nor suspended.
 func (rs *Records) Available(k instance.Key) bool {
 	if !rs.Trouble() {
 		return true
@@ -59,11 +61,30 @@ func (rs *Records) Available(k instance.Key) bool {
 	rs.mu.RLock()
 	defer rs.mu.RUnlock()
 	r := rs.byAddress[k.Address]
-	return r == nil || !r.ejected
+	return r == nil || !r.ejected && r.suspended == ""
 }
 
-// Unreachable tells that the instance is ejected and could not be connected to, or was
-// silent, so that it is not tried even when few others are left.
+// View returns this proxy's view of an instance: instance.Ejected, instance.Sleeping,
+// instance.Paused, or "" for an instance that may be picked.
+func (rs *Records) View(k instance.Key) instance.View {
+	if !rs.Trouble() {
+		return ""
+	}
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	switch r := rs.byAddress[k.Address]; {
+	case r == nil:
+		return ""
+	case r.suspended != "":
+		return r.suspended
+	case r.ejected:
+		return instance.Ejected
+	}
+	return ""
+}
+
+// Unreachable reports whether the instance is ejected and could not be connected to, was
+// silent or hung, or has failed a trial, so that it is not tried even when few others are left.
 func (rs *Records) Unreachable(k instance.Key) bool {
 	if !rs.Trouble() {
 		return false
@@ -74,16 +95,21 @@ func (rs *Records) Unreachable(k instance.Key) bool {
 	return r != nil && r.ejected && r.hard
 }
 
-// Share is the part of its turns that the instance should take, above 0 and at most 1. It
-// is less than 1 while the instance starts slowly after an ejection.
+// Share returns the part of its turns that the instance should take. It is less than 1 while
+// the instance starts slowly after an ejection, and 0 while its engine is suspended.
 func (rs *Records) Share(k instance.Key) float64 {
-	if !rs.Trouble() || rs.slowStart < 0 {
+	if !rs.Trouble() {
 		return 1
 	}
 	rs.mu.RLock()
 	defer rs.mu.RUnlock()
 	r := rs.byAddress[k.Address]
-	if r == nil || r.readmitted.IsZero() {
+	switch {
+	case r == nil:
+		return 1
+	case r.suspended != "":
+		return 0
+	case r.readmitted.IsZero() || rs.slowStart < 0:
 		return 1
 	}
 	return min(1, max(0.1, float64(time.Since(r.readmitted))/float64(rs.slowStart)))

@@ -16,39 +16,106 @@ type recovery struct {
 	record *record
 }
 
-// run waits and probes until the engine answers, and readmits it.
+// run waits and probes until the engine answers, and readmits it. Where the record asks for a
+// trial, the engine has to answer that, too.
 func (rc *recovery) run() {
-	pause := rc.t.opts.ProbeInterval
-	timer := time.NewTimer(max(rc.ejectionTime(), pause))
-	defer timer.Stop()
+	t, pause := rc.t, rc.t.opts.ProbeInterval
+	next := max(rc.ejectionTime(), pause)
+	var last *trial
 	for {
-		snap := rc.t.opts.Source.Snapshot()
-		now := rc.t.life(snap, rc.key, rc.record)
-		if now == nil {
-			rc.t.end(rc.key, rc.record)
+		in, ok := rc.wait(next, nil)
+		if !ok {
 			return
 		}
-		select {
-		case <-rc.t.probes.ctx.Done():
-			return
-		case <-snap.Changed():
+		began := time.Now()
+		switch {
+		case t.probes.ask(in) != nil:
+			pause = min(2*pause, t.opts.MaxProbeInterval)
+			next = pause/2 + rand.N(pause/2+1)
 			continue
-		case <-timer.C:
-		}
-		if rc.t.probes.ask(now) == nil {
+		case !rc.needsTrial():
 			rc.readmit()
 			return
 		}
-		pause = min(2*pause, rc.t.opts.MaxProbeInterval)
-		timer.Reset(pause/2 + rand.N(pause/2+1))
+		// The trial lasts as long as the ejection, so that an engine that resumes answers it
+		// without waiting for the next one.
+		tr := t.try(in, max(trialInterval, rc.ejectionTime()))
+		if _, ok = rc.wait(2*t.opts.MaxEjection, tr.done); !ok {
+			tr.cancel()
+			return
+		}
+		switch ofNow := !tr.began.Add(tr.took).Before(rc.since()); {
+		case ofNow && (tr.passed() || tr.refused()): // refused: no trial can be made at all
+			rc.readmit()
+			return
+		case !ofNow || tr == last: // no result of this attempt
+			next = max(t.opts.ProbeInterval, trialInterval-time.Since(tr.began))
+			continue
+		}
+		last = tr
+		rc.failTrial(tr)
+		next = max(t.opts.ProbeInterval, rc.ejectionTime()-time.Since(began))
 	}
 }
 
-// ejectionTime is the least time that the ejection lasts.
+// wait waits for d, or until done is closed. It returns the instance, or false if its
+// incarnation has ended, or the Tracker is being closed.
+func (rc *recovery) wait(d time.Duration, done <-chan struct{}) (*instance.Instance, bool) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for over := false; ; {
+		snap := rc.t.opts.Source.Snapshot()
+		in := rc.t.life(snap, rc.key, rc.record)
+		if in == nil {
+			rc.t.end(rc.key, rc.record)
+			return nil, false
+		}
+		if over {
+			return in, true
+		}
+		select {
+		case <-rc.t.probes.ctx.Done():
+			return nil, false
+		case <-snap.Changed():
+		case <-timer.C:
+			over = true
+		case <-done:
+			over = true
+		}
+	}
+}
+
+// since returns when the engine was ejected.
+func (rc *recovery) since() time.Time {
+	rc.t.mu.RLock()
+	defer rc.t.mu.RUnlock()
+	return rc.record.since
+}
+
+// needsTrial reports whether only a successful trial readmits the engine.
+func (rc *recovery) needsTrial() bool {
+	rc.t.mu.RLock()
+	defer rc.t.mu.RUnlock()
+	return rc.record.trial
+}
+
+// failTrial notes a failed trial: the engine is not picked any more while another one can be
+// reached, and its ejection time doubles.
+func (rc *recovery) failTrial(tr *trial) {
+	rc.t.mu.Lock()
+	defer rc.t.mu.Unlock()
+	r := rc.record
+	r.hard = true
+	r.ejections++
+	rc.t.opts.Log.WithFields(logrus.Fields{"instance": rc.key.String(), "failed": r.ejections, "after": tr.took.Round(time.Millisecond)}).
+		WithError(tr.err).Warn("ejected instance failed a trial request")
+}
+
+// ejectionTime returns the least time that the ejection lasts.
 func (rc *recovery) ejectionTime() time.Duration {
 	rc.t.mu.RLock()
 	defer rc.t.mu.RUnlock()
-	if rc.record.hard {
+	if rc.record.hard && !rc.record.trial {
 		return 0
 	}
 	d := rc.t.opts.Ejection << min(rc.record.ejections-1, 20)
@@ -62,8 +129,12 @@ func (rc *recovery) readmit() {
 	rc.t.mu.Lock()
 	defer rc.t.mu.Unlock()
 	r := rc.record
-	if !r.silentSince.IsZero() {
-		rc.t.history.remember(rc.key.Address, min(time.Since(r.silentSince), longestLimit))
+	switch silent := time.Since(r.silentSince); {
+	case r.silentSince.IsZero():
+	case !r.trial:
+		rc.t.history.remember(rc.key.Address, silent)
+	case silent <= longestPause:
+		rc.t.pauses.remember(rc.key.Address, silent)
 	}
 	r.readmit()
 	rc.t.opts.Log.WithFields(logrus.Fields{"instance": rc.key.String(), "out": time.Since(r.since).Round(time.Millisecond)}).

@@ -29,9 +29,14 @@ const (
 	longestLimit  = 10 * time.Second
 )
 
-// Suspect asks an instance that keeps requests waiting for a sign of life, and ejects it if
-// none comes while a peer gives one. Until that is decided further calls do nothing.
+// Suspect checks an instance that keeps requests waiting without a byte of an answer. It
+// probes its API server, and ejects the instance if no answer comes while a peer answers; and it
+// watches the progress of its core. While a check is under way further calls do nothing.
 func (t *Tracker) Suspect(in *instance.Instance) {
+	if !t.Available(in.Key) {
+		return
+	}
+	t.watchProgress(in)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -42,8 +47,8 @@ func (t *Tracker) Suspect(in *instance.Instance) {
 		return
 	}
 	r.suspected, r.silentSince = true, time.Now()
+	w := t.newWatch(in, r)
 	t.probes.work.Go(func() {
-		w := t.newWatch(in, r)
 		v, why := w.run()
 		t.conclude(w, v, why)
 	})
@@ -64,7 +69,7 @@ func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 	if v == alive {
 		t.history.remember(in.Address, time.Since(w.since))
 	}
-	if v != silent {
+	if v != silent && !r.ejected {
 		r.silentSince = time.Time{}
 	}
 	switch {
@@ -72,7 +77,7 @@ func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 		if !t.closed && (!r.ejected || !r.hard) {
 			t.eject(in, r, true, v == failing, why)
 		}
-	case r.strikes == 0 && r.readmitted.IsZero() && !r.ejected:
+	case r.strikes == 0 && r.readmitted.IsZero() && !r.ejected && r.suspended == "":
 		t.forget(in.Key)
 	}
 }

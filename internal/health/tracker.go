@@ -1,13 +1,16 @@
-// Package health is this proxy's own opinion of instances, from its requests and its probes.
-// It is never written to etcd: one proxy's broken route must not take an instance from
-// the others.
+// Package health is this proxy's own view of instances, from its requests, its probes and the
+// engines' metrics. It is never written to etcd: a network problem of one proxy must not remove
+// an instance from the others.
 //
-//	requests: cannot connect ─────────────▶ out (hard) ──probe──▶ slow start ─▶ in
-//	          fails where others serve ─▶ strikes ─▶ out (soft) ──time, probe──┘
-//	silence:  no sign of life, while others give one ─▶ out (hard)
+//	requests: cannot connect ─────────────▶ ejected (hard) ──probe──▶ slow start ─▶ available
+//	          fails where others serve ─▶ strikes ─▶ ejected (soft) ──time, probe──┘
+//	          strikes for a time limit ─▶ ejected (soft) ──time, probe, trial──────┤
+//	silence:  no answer to probes, while peers answer ─▶ ejected (hard) ──probe────┤
+//	hung:     no progress, while peers answer trials ─▶ ejected (hard) ──trial─────┘
 //
-// Picks read the records, and reports to the Tracker change them. An engine that is out has a
-// recovery, one that is suspected of silence a silenceWatch; both ask it by probes.
+// Picks read the records, and reports to the Tracker change them. An ejected engine has a
+// recovery. One that keeps legs waiting has a silenceWatch, which probes its API server, and a
+// progressWatch, which compares the progress of its core with its peers.
 package health
 
 import (
@@ -18,13 +21,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Tracker takes reports about instances and does what follows from them: it ejects instances,
-// readmits them and asks silent ones for a sign of life. It is safe for concurrent use.
+// Tracker takes reports about instances, ejects and readmits them, and probes those that keep
+// requests waiting. It is safe for concurrent use.
 type Tracker struct {
-	Records // what picks ask
-
+	Records // what picks read
 	opts    Options
-	history history
+	history history // slow answers to probes
+	pauses  history // pauses of engine cores
+	trials  trials
 	probes  *probes
 	cores   cores
 }
@@ -34,8 +38,10 @@ func New(o Options) *Tracker {
 	o.setDefaults()
 	return &Tracker{
 		Records: Records{source: o.Source, slowStart: o.SlowStart, byAddress: map[string]*record{}},
-		opts:    o, history: history{slow: map[string]slowAnswer{}}, probes: newProbes(&o),
-		cores: cores{byAddress: map[string]*core{}},
+		opts:    o, history: history{slow: map[string]slowAnswer{}, limit: longestLimit}, probes: newProbes(&o),
+		pauses: history{slow: map[string]slowAnswer{}, limit: longestPause},
+		trials: trials{byAddress: map[string]*trial{}},
+		cores:  cores{byAddress: map[string]*core{}, watched: map[string]bool{}, noRoutes: map[string]string{}},
 	}
 }
 
@@ -56,8 +62,8 @@ func (t *Tracker) Success(in *instance.Instance) {
 	if r == nil || r.ejected {
 		return
 	}
-	r.strikes = 0
-	if !r.suspected && (r.readmitted.IsZero() || time.Since(r.readmitted) > t.forgiveAfter()) {
+	r.strikes, r.trial = 0, false
+	if !r.suspected && r.suspended == "" && (r.readmitted.IsZero() || time.Since(r.readmitted) > t.forgiveAfter()) {
 		t.forget(in.Key)
 	}
 }
@@ -66,18 +72,23 @@ func (t *Tracker) Success(in *instance.Instance) {
 func (t *Tracker) forgiveAfter() time.Duration { return max(t.opts.SlowStart, 2*t.opts.MaxEjection) }
 
 // Strike counts a failure of an instance on a request that another one served. Enough of
-// them in a row eject it; while it starts slowly after an ejection a single one does.
-func (t *Tracker) Strike(in *instance.Instance, reason string) {
+// them in a row eject it; while it starts slowly after an ejection a single one does. timedOut
+// reports that a time limit ended the request: after an ejection by such a failure only a
+// successful trial readmits the instance, since its API server may answer probes while its
+// core hangs.
+func (t *Tracker) Strike(in *instance.Instance, reason string, timedOut bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return
 	}
 	r := t.find(in)
-	if r.ejected {
+	if r.ejected || r.suspended != "" {
 		return
 	}
+	t.probes.work.Go(func() { t.CheckSuspended(t.probes.ctx, in) })
 	r.strikes++
+	r.trial = (r.trial || timedOut) && t.opts.Trial != nil
 	probation := !r.readmitted.IsZero() && time.Since(r.readmitted) < t.opts.SlowStart
 	if r.strikes < t.opts.MaxFailures && !probation {
 		return
@@ -99,8 +110,7 @@ func (t *Tracker) Eject(in *instance.Instance, reason string) {
 	t.eject(in, r, true, true, reason)
 }
 
-// eject takes an instance out and starts its recovery; the lock is held. dead is that of
-// OnEject.
+// eject ejects an instance and starts its recovery; the lock is held. dead is that of OnEject.
 func (t *Tracker) eject(in *instance.Instance, r *record, hard, dead bool, reason string) {
 	already := r.ejected
 	r.eject(hard, reason, t.forgiveAfter())

@@ -173,7 +173,7 @@ func TestTroubledByName(t *testing.T) {
 			return got
 		}
 		told()
-		tr.Strike(in, "5xx")
+		tr.Strike(in, "5xx", false)
 		first := told(in.Key)
 		tr.Eject(&other, "refused")
 		tr.Eject(&other, "refused again")
@@ -192,8 +192,8 @@ func TestTroubledByName(t *testing.T) {
 func TestStrikesInARow(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, _ *source, _ *engine, in *instance.Instance) {
-		tr.Strike(in, "5xx")
-		tr.Strike(in, "5xx")
+		tr.Strike(in, "5xx", false)
+		tr.Strike(in, "5xx", false)
 		tr.Success(in) // not in a row
 		if tr.Trouble() {
 			t.Fatal("a success did not clear the strikes")
@@ -202,7 +202,7 @@ func TestStrikesInARow(t *testing.T) {
 			if !tr.Available(in.Key) {
 				t.Fatal("ejected too early")
 			}
-			tr.Strike(in, "5xx")
+			tr.Strike(in, "5xx", false)
 		}
 		if tr.Available(in.Key) || tr.Unreachable(in.Key) {
 			t.Fatal("three strikes eject, softly")
@@ -219,7 +219,7 @@ func TestStrikesInARow(t *testing.T) {
 			} else {
 				last = out
 			}
-			tr.Strike(in, "5xx")
+			tr.Strike(in, "5xx", false)
 			if tr.Available(in.Key) {
 				t.Fatal("one strike on probation ejects")
 			}
@@ -294,7 +294,7 @@ func TestSuspectThatCannotBeAsked(t *testing.T) {
 			t.Errorf("told %d times in 20 s:\n%s", n, &out)
 		}
 		// The strikes that it has stay.
-		tr.Strike(in, "x")
+		tr.Strike(in, "x", false)
 		tr.Suspect(in)
 		synctest.Wait()
 		if !tr.Trouble() || !tr.Available(in.Key) {
@@ -324,7 +324,7 @@ func TestClosedTrackerDoesNothing(t *testing.T) {
 	run(t, nil, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
 		tr.Close()
 		tr.Eject(in, "x")
-		tr.Strike(in, "x")
+		tr.Strike(in, "x", false)
 		tr.Suspect(in)
 		if tr.Trouble() || eng.probes() != 0 {
 			t.Fatal("it went on after Close")

@@ -24,6 +24,8 @@ type Load interface {
 // not.
 type Opinion interface {
 	Available(k instance.Key) bool
+	// View returns the view of an instance, "" for one that may be picked.
+	View(k instance.Key) instance.View
 	Why(k instance.Key) string
 }
 
@@ -59,8 +61,8 @@ func (f *Fleet) List(in *instance.Instance) instance.Listing {
 	l.InFlight = &n
 	l.Load = f.listLoad(in.Key)
 	if in.Usable() {
-		if !f.Opinion.Available(in.Key) {
-			l.View = instance.Ejected
+		if v := f.Opinion.View(in.Key); v != "" {
+			l.View = v
 		}
 		if why := f.Opinion.Why(in.Key); why != "" {
 			l.Reason = instance.Printable(why, 300)

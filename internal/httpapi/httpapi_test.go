@@ -38,6 +38,12 @@ type opinion map[string]string
 
 func (o opinion) Available(k instance.Key) bool { return o[k.Address] == "" }
 func (o opinion) Why(k instance.Key) string     { return o[k.Address] }
+func (o opinion) View(k instance.Key) instance.View {
+	if o.Available(k) {
+		return ""
+	}
+	return instance.Ejected
+}
 
 // admin answers by address: the host's name says how.
 type admin struct{}

@@ -57,6 +57,10 @@ const (
 	Orphan View = "orphan"
 	// Ejected: this proxy found it unreachable or failing.
 	Ejected View = "ejected"
+	// Sleeping and Paused: its engine reports that it was put to sleep or paused, and runs no
+	// requests until it is woken up or resumed.
+	Sleeping View = "sleeping"
+	Paused   View = "paused"
 	// Rejected: its value in etcd cannot be used and no earlier good value is known.
 	Rejected View = "rejected"
 	// Elsewhere: it belongs to the fleet of another proxy, see Record.Proxies.

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -24,8 +25,8 @@ type Membership struct {
 	Both func(func(role instance.Role, reason string, n uint64))
 	// Hits calls back for every prefill instance with what prefill found in its cache.
 	Hits func(func(instance.Key, sched.Hits))
-	// Available tells this proxy's own opinion of an instance.
-	Available func(instance.Key) bool
+	// View returns this proxy's view of an instance, "" for one that may be picked.
+	View func(instance.Key) instance.View
 	// Etcd tells how well the membership is being followed.
 	Etcd func() Etcd
 }
@@ -209,10 +210,8 @@ func (f fleet) Collect(ch chan<- prometheus.Metric) {
 
 func (f fleet) view(in *instance.Instance) string {
 	switch {
-	case in.Usable() && !f.m.Available(in.Key):
-		return string(instance.Ejected)
 	case in.Usable():
-		return "serving"
+		return cmp.Or(string(f.m.View(in.Key)), "serving")
 	case in.View != "":
 		return string(in.View)
 	case in.Intent != "":

@@ -14,9 +14,9 @@ func TestMembershipTellsOfEtcd(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
 	metrics.Membership{
-		Snapshot:  func() *instance.Snapshot { return instance.NewSnapshot(7, nil) },
-		InFlight:  func(func(instance.Key, int64)) {},
-		Available: func(instance.Key) bool { return true },
+		Snapshot: func() *instance.Snapshot { return instance.NewSnapshot(7, nil) },
+		InFlight: func(func(instance.Key, int64)) {},
+		View:     func(instance.Key) instance.View { return "" },
 		Picks: func(f func(instance.Role, string, uint64)) {
 			f(instance.Prefill, "session", 9)
 			f(instance.Prefill, "round_robin", 0)

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -29,6 +30,7 @@ type Metrics struct {
 	asked    *prometheus.CounterVec
 	kept     prometheus.Counter
 	late     *prometheus.CounterVec
+	trials   *prometheus.CounterVec
 
 	duration, firstToken, between, stages *latency
 
@@ -83,16 +85,25 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 	m.late = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "pd_forward_late_errors_total", Help: "Errors sent as an event, because a keep-alive had sent the status 200 before, by the status that they would have had.",
 	}, []string{"code"})
+	m.trials = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "pd_trial_requests_total", Help: "Requests of one token that the proxy sent to instances suspected or ejected for making no progress, and to their peers, by result: ok, failed, refused (4xx), cancelled.",
+	}, []string{"result"})
+	for _, result := range health.TrialResults() {
+		m.trials.WithLabelValues(result)
+	}
 	m.known.Store(&map[kind]*series{})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "pd_build_info", Help: "Always 1; the version is in the label.",
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
-	reg.MustRegister(m.requests, m.duration, m.firstToken, m.between, m.stages, m.retries, m.alone, m.decided, m.stalls, m.missing, m.spent, m.media, m.asked, m.kept, m.late, info,
+	reg.MustRegister(m.requests, m.duration, m.firstToken, m.between, m.stages, m.retries, m.alone, m.decided, m.stalls, m.missing, m.spent, m.media, m.asked, m.trials, m.kept, m.late, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
+
+// Trial counts a trial request by its result, one of health.TrialResults.
+func (m *Metrics) Trial(result string) { m.trials.WithLabelValues(result).Inc() }
 
 // kind of request, by which requests are counted.
 type kind struct {

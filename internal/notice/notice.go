@@ -23,8 +23,12 @@ const (
 // View is what notices are made of.
 type View struct {
 	Snapshot *instance.Snapshot
-	// Available is this proxy's opinion of an instance.
+	// Available reports whether an instance may be picked.
 	Available func(instance.Key) bool
+	// View returns this proxy's view of an instance that is not available, and Why the reason;
+	// nil: instance.Ejected, for no reason.
+	View func(instance.Key) instance.View
+	Why  func(instance.Key) string
 	// Connector resolves the dialect of an instance, "" for one that is not known.
 	Connector func(*instance.Instance) string
 	Counts    *Counts
@@ -54,6 +58,7 @@ func (v View) Words() []string {
 		v.blocks(prefill, decode, say)
 		v.models(prefill, decode, say)
 	}
+	v.hung(say)
 	for _, in := range prefill {
 		if text := in.Warning(v.Connector(in)); text != "" {
 			say("prefill %s: %s", in.Address, text)
@@ -104,7 +109,7 @@ func (v View) unusable(role instance.Role, usable []*instance.Instance, then str
 	states, n := map[string]int64{}, 0
 	for _, in := range v.Snapshot.All() {
 		if in.Role == role && in.View != instance.Elsewhere {
-			states[state(in)]++
+			states[v.state(in)]++
 			n++
 		}
 	}
@@ -113,9 +118,26 @@ func (v View) unusable(role instance.Role, usable []*instance.Instance, then str
 	}
 }
 
-// state is the word for why an instance cannot be used.
-func state(in *instance.Instance) string {
+// hung reports instances whose engine core makes no progress: their API servers answer, so
+// nothing else shows it.
+func (v View) hung(say func(string, ...any)) {
+	if v.Why == nil {
+		return
+	}
+	for _, role := range instance.Roles() {
+		for _, in := range v.Snapshot.Usable(role) {
+			if why := v.Why(in.Key); !v.Available(in.Key) && strings.HasPrefix(why, "hung:") {
+				say("%s %s is ejected: %s. It returns when a trial request succeeds; if none does, restart its engine", role, in.Address, why)
+			}
+		}
+	}
+}
+
+// state returns the word for why an instance cannot be used.
+func (v View) state(in *instance.Instance) string {
 	switch {
+	case in.Usable() && v.View != nil:
+		return string(v.View(in.Key))
 	case in.Usable():
 		return string(instance.Ejected)
 	case in.View != "" && in.View != instance.Orphan:

@@ -29,11 +29,12 @@ func in(role instance.Role, address string, change ...func(*instance.Instance)) 
 type fleet struct {
 	snapshot *instance.Snapshot
 	out      map[string]bool // ejected addresses
+	hung     map[string]bool // those of them that hang
 	counts   *notice.Counts
 }
 
 func newFleet(list ...*instance.Instance) *fleet {
-	f := &fleet{snapshot: instance.NewSnapshot(1, list), out: map[string]bool{}}
+	f := &fleet{snapshot: instance.NewSnapshot(1, list), out: map[string]bool{}, hung: map[string]bool{}}
 	f.counts = notice.NewCounts(func() *instance.Snapshot { return f.snapshot })
 	return f
 }
@@ -42,6 +43,12 @@ func (f *fleet) words() string {
 	return strings.Join(notice.View{
 		Snapshot: f.snapshot, Counts: f.counts,
 		Available: func(k instance.Key) bool { return !f.out[k.Address] },
+		Why: func(k instance.Key) string {
+			if f.hung[k.Address] {
+				return "hung: no request made progress for 6s"
+			}
+			return "cannot connect"
+		},
 		Connector: func(i *instance.Instance) string { return i.Record.Connector },
 		Blocks: func(i *instance.Instance) int {
 			if i.Record.Connector == "p2p" {
@@ -115,6 +122,17 @@ func TestWordsOfTheMembership(t *testing.T) {
 				t.Errorf("%q\nwant %q", got, tc.want)
 			}
 		})
+	}
+}
+
+// An instance whose API server answers and whose core hangs is named.
+func TestView_NamesHungInstances(t *testing.T) {
+	t.Parallel()
+	f := newFleet(in(instance.Prefill, "a:1"), in(instance.Prefill, "a:2"), in(instance.Decode, "b:1"), in(instance.Decode, "b:2"))
+	f.out["a:1"], f.out["b:2"], f.hung["b:2"] = true, true, true
+	const want = "decode b:2 is ejected: hung: no request made progress for 6s. It returns when a trial request succeeds; if none does, restart its engine"
+	if got := f.words(); got != want {
+		t.Errorf("%q\nwant %q", got, want)
 	}
 }
 

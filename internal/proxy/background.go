@@ -135,6 +135,12 @@ type opinion struct{ *health.Tracker }
 
 // Why implements httpapi.Opinion.
 func (o opinion) Why(k instance.Key) string {
+	switch o.View(k) {
+	case instance.Sleeping:
+		return "the engine sleeps: it gets no requests until POST /wake_up"
+	case instance.Paused:
+		return "the engine is paused: it gets no requests until POST /resume"
+	}
 	if e, ok := o.Ejected(k); ok {
 		return e.Reason
 	}

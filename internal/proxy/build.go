@@ -156,6 +156,8 @@ func (b *builder) makeHealth() {
 		SilenceLimit: b.cfg.SilenceLimit, ProbeTimeout: b.cfg.ProbeTimeout, PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
 		Heard:   func(k instance.Key) uint64 { return b.sched.Loads.Heard(k) },
 		OnEject: func(k instance.Key, dead bool, why string) { b.sched.Legs.Abandon(k, dead, why) },
+		Read:    b.load.Read, Trial: b.prober.Trial, Suspended: b.prober.Suspended, WaitingTokens: b.load.WaitingTokens,
+		OnTrial: func(result string) { b.counters.Trial(result) },
 	})
 }
 
@@ -172,7 +174,7 @@ func (b *builder) makeScheduler() error {
 		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: caches(b.index),
 		Placements: b.load.Placements,
 	})
-	b.load.Scheduler, b.load.Observe = b.sched, b.tracker.Observe
+	b.load.Use(b.sched, b.tracker)
 	b.models = catalog.New(catalog.Options{
 		Members: b.watcher.Snapshot, Read: b.prober.Models, Observe: b.watcher.ObserveModels, Serves: b.sched.Serves, Available: b.tracker.Available,
 		Timeout: b.cfg.ProbeTimeout,
@@ -228,7 +230,7 @@ func (b *builder) makeCacheFollower() {
 // registerMetrics shows what the parts count at /metrics.
 func (b *builder) registerMetrics() {
 	metrics.Membership{
-		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks, Both: b.sched.Tally.Both, Elsewhere: b.sched.Tally.Elsewhere, Hits: b.sched.Loads.Hits, Available: b.tracker.Available,
+		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks, Both: b.sched.Tally.Both, Elsewhere: b.sched.Tally.Elsewhere, Hits: b.sched.Loads.Hits, View: b.tracker.View,
 		Etcd: func() metrics.Etcd { return b.etcd.Metrics(b.watcher.Status()) },
 	}.Register(b.registry)
 	metrics.Load{Each: b.sched.Loads.Totals, EachRank: b.load.EachRank, Remembered: b.load.Remembered, Digests: b.load.Metrics}.Register(b.registry)

@@ -32,7 +32,7 @@ func unverified(snap *instance.Snapshot) map[string]string {
 // notices returns what an operator has to look at, as /status shows it.
 func (p *app) notices() []string {
 	return slices.Concat(p.secure.Findings(), p.etcd.Findings(), p.keyFindings(), notice.View{
-		Snapshot: p.watcher.Snapshot(), Available: p.tracker.Available, Connector: engines.Dialects(p.cfg.Connector), Counts: p.noticed,
+		Snapshot: p.watcher.Snapshot(), Available: p.tracker.Available, View: p.tracker.View, Why: opinion{p.tracker}.Why, Connector: engines.Dialects(p.cfg.Connector), Counts: p.noticed,
 		Deaf: p.unfollowed(), Blocks: engines.Blocks(p.cfg.Connector), Unnotified: p.handler.Unnotified(),
 	}.Words())
 }

@@ -135,7 +135,7 @@ func (a *Assignment) Full() bool {
 // pairKey is that of the instance.
 func (a *Assignment) pairKey() pairKey { return pairKey{a.Connector, a.Build, a.Blocks} }
 
-// Heard notes a sign of life of the instance: bytes of an answer.
+// Heard notes progress of the engine's core: bytes of an answer that it has computed.
 func (a *Assignment) Heard() { a.counter.heard.Add(1) }
 
 // Done counts the pick back. Only the first call counts.

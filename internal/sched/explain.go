@@ -11,14 +11,15 @@ import (
 
 // Why a candidate may not be picked, beside what its record and view say.
 const (
-	OutModel    = "model"       // it serves other models
-	OutUnspoken = "connector"   // the proxy does not speak its connector
-	OutEjected  = "ejected"     // in health's opinion
-	OutSilent   = "unreachable" // in health's opinion, no connection to it can be made
-	OutSlow     = "slow"        // its agent gets no answer from it
-	OutFull     = "full"        // its KV cache has no room
-	OutTried    = "tried"       // by this request
-	OutZone     = "zone"        // it is not in the preferred zone
+	OutModel     = "model"       // it serves other models
+	OutUnspoken  = "connector"   // the proxy does not speak its connector
+	OutEjected   = "ejected"     // in health's opinion
+	OutSilent    = "unreachable" // in health's opinion, it cannot be connected to, hangs, or fails trials
+	OutSuspended = "suspended"   // its engine sleeps or is paused
+	OutSlow      = "slow"        // its agent gets no answer from it
+	OutFull      = "full"        // its KV cache has no room
+	OutTried     = "tried"       // by this request
+	OutZone      = "zone"        // it is not in the preferred zone
 )
 
 // Explained is what a pick would do, and why.
@@ -190,6 +191,8 @@ func (s *Scheduler) outReason(ix *index, list *candidates, at int, r *Request) s
 		}
 	case r.Partner != nil && r.Partner.Instance != nil && r.Partner.Instance.Address == k.Address:
 		return alone.SameInstance
+	case s.opts.Health.Share(k) == 0:
+		return OutSuspended
 	case s.opts.Health.Unreachable(k):
 		return OutSilent
 	case !s.opts.Health.Available(k):

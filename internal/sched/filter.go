@@ -21,6 +21,7 @@ const (
 	unreachable           // ejected without a connection, or slow by its record
 	siblingTried          // the request has tried another rank of its instance
 	unfit                 // the request has tried it, or it does not fit its partner
+	suspended             // its engine sleeps or is paused: it is never picked
 	standings
 )
 
@@ -65,7 +66,7 @@ func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy
 		}
 		weight := list.items[i].Weight
 		if is == starting {
-			weight *= f.opts.Health.Share(list.items[i].Instance.Key)
+			weight *= max(f.opts.Health.Share(list.items[i].Instance.Key), 0.01) // it may have been suspended since
 		}
 		among.Add(i, weight)
 	}
@@ -147,6 +148,8 @@ func (r *Request) partnerPlace(list *candidates) int {
 // opinion is the standing of an instance by health alone.
 func (f *filter) opinion(k instance.Key) standing {
 	switch {
+	case f.opts.Health.Share(k) == 0:
+		return suspended
 	case f.opts.Health.Unreachable(k):
 		return unreachable
 	case !f.opts.Health.Available(k):

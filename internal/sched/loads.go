@@ -23,7 +23,9 @@ type Total struct {
 	InFlight, Waiting, Held int64 // as in policy.Load
 	// Others is what the other proxies have in flight there.
 	Others float64
-	Engine *policy.Engine // its last report; nil: there is none, or it is too old
+	// OthersWaiting are the tokens of the other proxies' prompts that wait there.
+	OthersWaiting float64
+	Engine        *policy.Engine // its last report; nil: there is none, or it is too old
 }
 
 // Counts is what other proxies have on an instance.
@@ -188,10 +190,11 @@ func (c *counters) setEngine(address string, report *policy.Engine) (full bool) 
 }
 
 func (e *engine) total() Total {
-	t := Total{InFlight: e.load.InFlight.Load(), Others: e.load.Others.InFlight.Load(), Waiting: e.load.Waiting.Load(), Held: e.load.Held.Load(), Engine: e.report}
+	t := Total{InFlight: e.load.InFlight.Load(), Others: e.load.Others.InFlight.Load(), OthersWaiting: e.load.Others.Waiting.Load(), Waiting: e.load.Waiting.Load(), Held: e.load.Held.Load(), Engine: e.report}
 	for _, l := range e.otherRanks {
 		t.InFlight += l.InFlight.Load()
 		t.Others += l.Others.InFlight.Load()
+		t.OthersWaiting += l.Others.Waiting.Load()
 		t.Waiting += l.Waiting.Load()
 		t.Held += l.Held.Load()
 	}

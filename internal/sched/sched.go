@@ -54,14 +54,16 @@ type Health interface {
 	// Troubled lists the instances with strikes or an ejection; of others nothing is
 	// asked. The list does not change any more. It may have keys that are no members.
 	Troubled() []instance.Key
-	// Available tells that an instance is not ejected.
+	// Available reports whether an instance is neither ejected nor suspended.
 	Available(k instance.Key) bool
-	// Unreachable tells that it is ejected because no connection to it could be made.
+	// Unreachable reports whether it is ejected because no connection to it could be made, it
+	// makes no progress, or it fails trials.
 	Unreachable(k instance.Key) bool
 	// SilentFor tells how long it has given no sign of life, 0 if it gives some. An
 	// instance that is silent and unreachable may still answer.
 	SilentFor(k instance.Key) time.Duration
-	// Share is the part of its turns that it should take, above 0 and at most 1.
+	// Share returns the part of its turns that it should take, at most 1. It is 0 for an
+	// instance whose engine is suspended, which is not picked at all.
 	Share(k instance.Key) float64
 }
 

@@ -244,3 +244,34 @@ func TestLegsOnASlowInstance(t *testing.T) {
 		t.Errorf("down for another reason: %v", err)
 	}
 }
+
+// A decode instance owes bytes to every leg in flight, also to committed streams, which do not
+// wait for it any more. A prefill instance may have answered: decode has yet to take its KV
+// cache.
+func TestLegs_CommittedStreamsAreSilent(t *testing.T) {
+	t.Parallel()
+	for role, want := range map[instance.Role]bool{instance.Decode: true, instance.Prefill: false} {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := inst(instance.Decode, "a:1"), inst(instance.Prefill, "b:1")
+			src := &source{}
+			src.set(a, b)
+			var asked atomic.Int64
+			s := sched.New(sched.Options{Source: src, Health: sick{}, Silent: func(*instance.Instance) { asked.Add(1) },
+				Connector: func(in *instance.Instance) string { return in.Record.Connector }})
+			ctx, stop := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() { s.Legs.Run(ctx) })
+			p, err := s.Pick(sched.Request{Role: role, Model: "m"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Second)
+			if got := asked.Load() > 0; got != want {
+				t.Errorf("%s: asked %d times", role, asked.Load())
+			}
+			p.Done()
+			stop()
+			wg.Wait()
+		})
+	}
+}

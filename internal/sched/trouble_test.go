@@ -11,7 +11,7 @@ import (
 )
 
 // opinions is a health with these instances in trouble.
-type opinions map[instance.Key]struct{ out, hard bool }
+type opinions map[instance.Key]struct{ out, hard, suspended bool }
 
 func (w opinions) Troubled() []instance.Key {
 	var keys []instance.Key
@@ -20,10 +20,15 @@ func (w opinions) Troubled() []instance.Key {
 	}
 	return keys
 }
-func (w opinions) Available(k instance.Key) bool      { return !w[k].out }
+func (w opinions) Available(k instance.Key) bool      { return !w[k].out && !w[k].suspended }
 func (w opinions) Unreachable(k instance.Key) bool    { return w[k].out && w[k].hard }
 func (opinions) SilentFor(instance.Key) time.Duration { return 0 }
-func (w opinions) Share(instance.Key) float64         { return 1 }
+func (w opinions) Share(k instance.Key) float64 {
+	if w[k].suspended {
+		return 0
+	}
+	return 1
+}
 
 // admittedOneByOne is a simple model of admitted: it asks health about each candidate.
 func admittedOneByOne(s *Scheduler, ix *index, list *candidates, r *Request) (all []int) {
@@ -38,7 +43,7 @@ func admittedOneByOne(s *Scheduler, ix *index, list *candidates, r *Request) (al
 		if r.Partner == nil && r.Role == instance.Prefill && !r.Alone {
 			fit = slices.ContainsFunc(ix.decode.all.facts, func(d facts) bool { return d.pairKey == list.facts[i].pairKey })
 		}
-		if !fit {
+		if !fit || health.Share(k) == 0 {
 			continue
 		}
 		all = append(all, i)
@@ -64,7 +69,7 @@ func admittedOneByOne(s *Scheduler, ix *index, list *candidates, r *Request) (al
 // and the whole list where it may.
 func TestAdmitted(t *testing.T) {
 	t.Parallel()
-	rng := rand.New(rand.NewPCG(5, 8))
+	rng, asleep := rand.New(rand.NewPCG(5, 8)), rand.New(rand.NewPCG(5, 9))
 	seen := map[string]int{}
 	for round := range 1500 {
 		var all []*instance.Instance
@@ -94,7 +99,7 @@ func TestAdmitted(t *testing.T) {
 			if rng.IntN(6) == 0 {
 				k.Address = "gone" + k.Address
 			}
-			sick[k] = struct{ out, hard bool }{rng.IntN(4) > 0, rng.IntN(2) == 0}
+			sick[k] = struct{ out, hard, suspended bool }{rng.IntN(4) > 0, rng.IntN(2) == 0, asleep.IntN(6) == 0}
 		}
 		s := New(Options{
 			Source: &fixed{instance.NewSnapshot(1, all)}, Health: sick,

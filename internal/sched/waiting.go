@@ -267,7 +267,7 @@ func (g *Legs) cancelLegs(c *counter) {
 }
 
 // findSilent finds the legs that others have overtaken for too long, and the instances that
-// keep legs waiting without any sign of life. A leg that waits for one which is ejected, or slow by its record, is called off as soon as
+// keep legs waiting without a byte of an answer. A leg that waits for one which is ejected, or slow by its record, is cancelled as soon as
 // another instance can take it over.
 func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 	waitFor := g.loads.counters.busy()
@@ -286,6 +286,9 @@ func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 			l.heard, l.since = heard, now
 		}
 		in := c.waiting.waitingSinceBefore(now.Add(-g.opts.SilentAfter))
+		if in == nil && c.entry(instance.Prefill).Load() == nil {
+			in = c.entry(instance.Decode).Load() // committed streams wait for bytes, too
+		}
 		ask := in != nil && now.Sub(l.since) >= g.opts.SilentAfter
 		if ask && now.Sub(l.asked) >= g.opts.SilentAfter && g.opts.Silent != nil {
 			l.asked = now

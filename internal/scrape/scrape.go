@@ -38,7 +38,9 @@ type Options struct {
 	Asker   Asker
 	Sink    func(k instance.Key, e *policy.Engine) // nil: nothing is known of it any more
 	// Observe receives every reading; nil if there is none, or none any more.
-	Observe  func(k instance.Key, ranks []vllm.RankLoad)
+	Observe func(k instance.Key, ranks []vllm.RankLoad)
+	// Check is called after each reading of Run, for what metrics do not show.
+	Check    func(ctx context.Context, in *instance.Instance)
 	Interval time.Duration // between two readings of one engine
 }
 
@@ -74,6 +76,7 @@ func (s *Scraper) Run(ctx context.Context) {
 			}
 			open.Go(func() {
 				s.Read(ctx, in)
+				s.check(ctx, in)
 				<-room
 			})
 		}
@@ -106,6 +109,13 @@ func until(ctx context.Context, at time.Time) bool {
 	case <-timer.C:
 		return true
 	}
+}
+
+// check bounds Options.Check: an engine that hangs must not delay the readings of others.
+func (s *Scraper) check(ctx context.Context, in *instance.Instance) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	s.o.Check(ctx, in)
 }
 
 // Read reads the metrics of an engine once, in addition to the readings of Run.

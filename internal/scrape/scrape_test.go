@@ -26,6 +26,7 @@ type engines struct {
 	earliest, latest time.Time
 	first            int // rank of the group
 	observed         map[instance.Key][]vllm.RankLoad
+	checked          map[string]int
 }
 
 func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error) {
@@ -58,6 +59,15 @@ func (e *engines) sink(k instance.Key, is *policy.Engine) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.known[k] = is
+}
+
+func (e *engines) check(_ context.Context, in *instance.Instance) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.checked == nil {
+		e.checked = map[string]int{}
+	}
+	e.checked[in.Address]++
 }
 
 func (e *engines) observe(k instance.Key, ranks []vllm.RankLoad) {
@@ -96,7 +106,7 @@ func TestScrape(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				return members
-			}, Asker: e, Sink: e.sink, Observe: e.observe, Interval: 10 * time.Second}).Run(ctx)
+			}, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, Interval: 10 * time.Second}).Run(ctx)
 		}()
 		time.Sleep(10*time.Second - time.Millisecond)
 		synctest.Wait()
@@ -104,6 +114,9 @@ func TestScrape(t *testing.T) {
 		for _, in := range members.All() {
 			if e.asked[in.Address] != 1 {
 				t.Errorf("%s was asked %d times in one interval", in.Address, e.asked[in.Address])
+			}
+			if e.checked[in.Address] != 1 {
+				t.Errorf("%s was checked %d times in one interval", in.Address, e.checked[in.Address])
 			}
 		}
 		if d := e.latest.Sub(e.earliest); d < 8*time.Second {
@@ -166,7 +179,7 @@ func TestScrapeSecondServerOfAGroup(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Interval: 10 * time.Second}).Run(ctx)
+			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, Interval: 10 * time.Second}).Run(ctx)
 		}()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()

@@ -34,6 +34,9 @@ type RankLoad struct {
 	Fetching float64
 	// PromptTokens and GeneratedTokens are counters since the start of the process.
 	PromptTokens, GeneratedTokens float64
+	// CacheQueries and CacheHits are the tokens looked up and found in prefix caches, and
+	// PrefillSeconds is the time that requests spent in prefill, since the start of the process.
+	CacheQueries, CacheHits, PrefillSeconds float64
 	// Core reports whether Usage, Running, Waiting, PromptTokens and GeneratedTokens were all in
 	// the answer. The engine core sends them with every step, so that a core that computes
 	// changes one of them (vllm/v1/core/sched/scheduler.py, make_stats). With
@@ -45,6 +48,15 @@ type RankLoad struct {
 func (r *RankLoad) SameCore(o *RankLoad) bool {
 	return r.Rank == o.Rank && r.Running == o.Running && r.Waiting == o.Waiting && r.Usage == o.Usage &&
 		r.PromptTokens == o.PromptTokens && r.GeneratedTokens == o.GeneratedTokens
+}
+
+// ComputedTokens returns how many prompt tokens the rank has computed itself since the start of
+// the process: all but those found in a cache. An engine without a prefix cache looks up none.
+func (r *RankLoad) ComputedTokens() float64 {
+	if r.CacheQueries > 0 {
+		return max(0, r.CacheQueries-r.CacheHits)
+	}
+	return r.PromptTokens
 }
 
 // Load reads the load of each rank from GET /metrics, ordered by rank. The path needs no key.
@@ -98,7 +110,8 @@ func aboutLoad(line []byte) bool {
 	if !ours {
 		return false
 	}
-	for _, name := range [...]string{"num_requests_", "kv_cache_usage_", "cache_config_", "gpu_cache_usage_", "prompt_tokens_total", "generation_tokens_total"} {
+	for _, name := range [...]string{"num_requests_", "kv_cache_usage_", "cache_config_", "gpu_cache_usage_", "prompt_tokens_total", "generation_tokens_total",
+		"prefix_cache_", "external_prefix_cache_", "request_prefill_time_seconds_sum"} {
 		if len(rest) >= len(name) && string(rest[:len(name)]) == name {
 			return true
 		}
@@ -166,6 +179,12 @@ func (p *loadParser) add(line string) {
 	case "vllm:generation_tokens_total":
 		is.GeneratedTokens += value
 		p.seen[at] |= seenGenerated
+	case "vllm:prefix_cache_queries_total":
+		is.CacheQueries += value
+	case "vllm:prefix_cache_hits_total", "vllm:external_prefix_cache_hits_total":
+		is.CacheHits += value
+	case "vllm:request_prefill_time_seconds_sum":
+		is.PrefillSeconds += value
 	case "vllm:cache_config_info":
 		// "None" before the engine has measured its KV cache.
 		is.Blocks, _ = strconv.ParseInt(label(labels, "num_gpu_blocks"), 10, 32)

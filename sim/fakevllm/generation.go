@@ -159,6 +159,9 @@ func (g *generation) run() {
 		g.fail(e)
 		return
 	}
+	if g.Stream && g.work.Core.Held() {
+		g.beginStream() // the API server does so before the core has seen the request
+	}
 	if !g.work.Queue(g.Prompts, g.CacheSalt) {
 		g.work.Core.Stats.Abort.Add(1)
 		g.aborted()
@@ -243,6 +246,9 @@ func (g *generation) step(ln *answer.Lane) (id int, text bool) {
 
 // inspect records what vLLM takes but no good proxy sends.
 func (g *generation) inspect() {
+	if strings.HasPrefix(g.r.Header.Get("X-Request-Id"), "pd-trial-") {
+		return // the proxy's own, which hands nothing over
+	}
 	role := g.life.server.opt.Role
 	report := func(what string) { g.life.count.Violate("%s engine, %s: %s", role, g.ID, what) }
 	if role != RoleBoth && g.r.Header.Get("X-Request-Id") == "" {

@@ -41,10 +41,11 @@ type life struct {
 	cores     []*engine.Core   // one for each data-parallel rank
 	responses *responses.Store // nil without StoreResponses
 	adapters  adapters
-	turn      atomic.Uint64  // whose rank a request gets that names none
-	serving   sync.WaitGroup // the accept loop
-	work      sync.WaitGroup // loads that run, of clients that may have left, and pings
-	done      chan struct{}  // closed when this life ends
+	frozen    atomic.Pointer[[]byte] // the metrics of cores that are held; nil: they run
+	turn      atomic.Uint64          // whose rank a request gets that names none
+	serving   sync.WaitGroup         // the accept loop
+	work      sync.WaitGroup         // loads that run, of clients that may have left, and pings
+	done      chan struct{}          // closed when this life ends
 
 	mu     sync.Mutex // guards everything below
 	dead   bool
@@ -136,6 +137,20 @@ func (l *life) chooseRank(named string) (*engine.Core, error) {
 	}
 	l.cores[rank].Choose()
 	return l.cores[rank], nil
+}
+
+// hold stops all cores, or lets them run. The metrics of a stopped core stay what they were,
+// since the API server shows what the core sent with its last step.
+func (l *life) hold(on bool) {
+	for _, c := range l.cores {
+		c.Hold(on)
+	}
+	if !on {
+		l.frozen.Store(nil)
+		return
+	}
+	page := l.coreMetrics()
+	l.frozen.CompareAndSwap(nil, &page)
 }
 
 // enter registers a handler; false when the life is over.

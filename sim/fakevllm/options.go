@@ -129,13 +129,17 @@ type Options struct {
 	AllowCutToolCalls bool
 	// ScaleOut is vLLM's --enable-scale-out: there is /inference/v1/generate.
 	ScaleOut bool
+	// DevMode is vLLM's VLLM_SERVER_DEV_MODE=1: there are /is_sleeping and, since 0.23, /is_paused.
+	DevMode bool
+	// DisableLogStats is vLLM's --disable-log-stats: its metrics have no samples of the core.
+	DisableLogStats bool
 	// StoreResponses is vLLM's VLLM_ENABLE_RESPONSES_API_STORE: what /v1/responses
 	// answers is stored until this life of the engine ends.
 	StoreResponses bool
 	// RecordLimit bounds the record of requests, default 1024; RecordNone
 	// keeps none. Bodies are bounded by 64 MiB together as well.
 	RecordLimit int
-	// Admin serves /fake/faults and /fake/state.
+	// Admin serves /fake/faults, /fake/core and /fake/state.
 	Admin bool
 	// IdleTimeout closes idle connections, default 5 s as uvicorn does.
 	IdleTimeout time.Duration

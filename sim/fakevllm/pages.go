@@ -2,6 +2,8 @@ package fakevllm
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -19,6 +21,12 @@ func (l *life) get(w http.ResponseWriter, path string) {
 		w.WriteHeader(http.StatusOK)
 	case "/load":
 		pydantic.WriteJSON(w, http.StatusOK, []byte(`{"server_load":0}`)) // it is not tracked without an option
+	case pathSleeping:
+		is := l.server.core()
+		pydantic.WriteJSON(w, http.StatusOK, fmt.Appendf(nil, `{"is_sleeping":%t}`, is.Sleeping))
+	case pathPaused:
+		is := l.server.core()
+		pydantic.WriteJSON(w, http.StatusOK, fmt.Appendf(nil, `{"is_paused":%t}`, is.Paused || is.Sleeping || l.server.pausing.Load()))
 	case pathEventSources:
 		l.eventSources(w)
 	case "/tokenizer_info":
@@ -82,6 +90,19 @@ func (l *life) appendCard(b []byte, name, root, parent, length string) []byte {
 
 // metrics renders /metrics.
 func (l *life) metrics() []byte {
+	var b []byte
+	switch frozen := l.frozen.Load(); {
+	case l.server.opt.DisableLogStats:
+	case frozen != nil:
+		b = append(b, *frozen...)
+	default:
+		b = l.coreMetrics()
+	}
+	return metrics.AppendStart(b, l.started)
+}
+
+// coreMetrics renders what the cores report.
+func (l *life) coreMetrics() []byte {
 	o := &l.server.opt
 	b := make([]byte, 0, 16<<10)
 	for rank, c := range l.cores {
@@ -89,7 +110,7 @@ func (l *life) metrics() []byte {
 		m.Model, m.Deferred, m.NIXL = o.Models[0], l.count.WaitingForKV.Load(), o.Mode == NIXL
 		b = metrics.AppendCore(b, m)
 	}
-	return metrics.AppendStart(b, l.started)
+	return b
 }
 
 // eventSources answers /kv_event_sources: one entry for each rank.
@@ -112,6 +133,7 @@ func (l *life) eventSources(w http.ResponseWriter) {
 const (
 	pathFaults = "/fake/faults"
 	pathState  = "/fake/state"
+	pathCore   = "/fake/core" // POST a CoreState
 )
 
 func (s *Server) serveAdmin(w http.ResponseWriter, r *http.Request) {
@@ -123,6 +145,14 @@ func (s *Server) serveAdmin(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		pydantic.WriteJSON(w, http.StatusOK, b)
+	case r.URL.Path == pathCore && r.Method == http.MethodPost:
+		var is CoreState
+		if err := json.NewDecoder(io.LimitReader(r.Body, 1<<10)).Decode(&is); err != nil {
+			pydantic.WriteJSON(w, http.StatusBadRequest, []byte(`{"detail":"not the state of a core"}`))
+			return
+		}
+		s.SetCore(is)
+		w.WriteHeader(http.StatusNoContent)
 	case r.URL.Path == pathFaults && r.Method == http.MethodDelete:
 		s.ClearFaults()
 		w.WriteHeader(http.StatusNoContent)

@@ -16,6 +16,9 @@ const (
 
 	pathEventSources = "/kv_event_sources"
 
+	pathSleeping = "/is_sleeping"
+	pathPaused   = "/is_paused"
+
 	pathTranscriptions = "/v1/audio/transcriptions"
 	pathTranslations   = "/v1/audio/translations"
 )
@@ -43,7 +46,11 @@ func method(path string, o *Options) string {
 		if o.RuntimeLoRA {
 			return http.MethodPost
 		}
-	case pathFaults, pathState:
+	case pathSleeping, pathPaused:
+		if o.DevMode && (path == pathSleeping || minor(o.Version) >= 23) {
+			return http.MethodGet
+		}
+	case pathFaults, pathState, pathCore:
 		if o.Admin {
 			return "admin"
 		}

@@ -21,7 +21,8 @@ type Server struct {
 
 	opt     Options
 	count   counters.Counters
-	pausing atomic.Bool // see Pause
+	pausing atomic.Bool               // see Pause
+	state   atomic.Pointer[CoreState] // see SetCore
 	faults  fault.Script
 	record  record.Record
 }
@@ -94,6 +95,33 @@ func (s *Server) ClearFaults() { s.faults.Clear() }
 // requests to generate get 503, streams inside a 200, and what a decode was to fetch is
 // freed at its prefill. /health says 200 all the same.
 func (s *Server) Pause(on bool) { s.pausing.Store(on) }
+
+// CoreState is what an engine core does besides its requests. Its zero value runs.
+type CoreState struct {
+	// Hung is a core that hangs while the API server answers (vllm#39863): the samples of its
+	// metrics stay what they were, requests are accepted and make no progress, and streams get
+	// their 200 but no event of the core.
+	Hung bool `json:"hung"`
+	// Paused is pause mode keep, and Sleeping is a sleeping engine that queues requests, as vLLM
+	// before 0.33 does. The core stops as if it were hung. With Options.DevMode GET /is_paused
+	// and /is_sleeping report it.
+	Paused   bool `json:"paused"`
+	Sleeping bool `json:"sleeping"`
+}
+
+// SetCore changes the state of all cores of the present life.
+func (s *Server) SetCore(is CoreState) {
+	s.state.Store(&is)
+	s.current().hold(is != CoreState{})
+}
+
+// core is the present state.
+func (s *Server) core() CoreState {
+	if is := s.state.Load(); is != nil {
+		return *is
+	}
+	return CoreState{}
+}
 
 // Requests lists what arrived, oldest first, as far as the record reaches.
 // The bodies are shared: don't change them.

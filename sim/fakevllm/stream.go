@@ -10,7 +10,9 @@ import (
 // stream answers with events: 200 at once, as vLLM does, before anything is
 // computed; then one event per token.
 func (g *generation) stream() {
-	g.beginStream()
+	if !g.streaming {
+		g.beginStream()
+	}
 	if g.strike(fault.AfterHeaders, 0) {
 		return
 	}

@@ -45,6 +45,8 @@ type rig struct {
 	proxies []*fleet.Proxy
 	prefill []*fleet.Node
 	decode  []*fleet.Node
+
+	engineArgs []string
 }
 
 // plan says what a rig consists of; zero counts mean one proxy and two
@@ -56,6 +58,7 @@ type plan struct {
 	prefill, decode int
 	proxyArgs       []string
 	agentArgs       []string
+	engineArgs      []string
 	ttl             time.Duration
 }
 
@@ -78,7 +81,7 @@ func build(t *testing.T, p plan) *rig {
 	if p.ttl == 0 {
 		p.ttl = ttl
 	}
-	r := &rig{t: t, f: newFleet(t), etcd: p.etcd, agents: p.agents}
+	r := &rig{t: t, f: newFleet(t), etcd: p.etcd, agents: p.agents, engineArgs: p.engineArgs}
 	for i := range max(p.proxies, 1) {
 		r.proxies = append(r.proxies, r.proxy(fmt.Sprintf("proxy-%d", i+1), p.proxyArgs...))
 	}
@@ -112,7 +115,7 @@ func (r *rig) node(role instance.Role, n int, ttl time.Duration, args ...string)
 	r.t.Helper()
 	node, err := r.f.StartNode(r.t.Context(), fleet.NodeSpec{
 		Name: fmt.Sprintf("%s-%d", role, n), Role: role, Connector: "nixl", Model: harness.Model, ITL: time.Millisecond,
-		Etcd: r.agents, TTL: ttl, EngineArgs: []string{"--faults"},
+		Etcd: r.agents, TTL: ttl, EngineArgs: append([]string{"--faults"}, r.engineArgs...),
 		AgentArgs: append([]string{"--allow-short-ttl", "--kv-lease", "0s", "--probe-interval", "200ms"}, args...),
 	})
 	if err != nil {

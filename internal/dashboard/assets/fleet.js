@@ -27,6 +27,7 @@ function condition(row) {
   if (row.intent === 'drain') return label(row.state === 'down' ? 'drain, down' : 'draining', 'warn');
   if (row.intent === 'cordon') return label('cordoned', 'warn');
   if (row.view === 'ejected') return label('ejected', 'bad');
+  if (row.view === 'sleeping' || row.view === 'paused') return label(row.view, 'warn');
   if (row.view === 'elsewhere') return label('elsewhere', '');
   if (row.state === 'down') return label(row.cause === 'slow' ? 'slow' : 'down', row.cause === 'slow' ? 'warn' : 'bad');
   if (row.view === 'unverified') return label('unverified', 'warn');

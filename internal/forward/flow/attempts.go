@@ -227,7 +227,7 @@ func (t *attempts) served(in *instance.Instance) {
 			rest = append(rest, s)
 			continue
 		}
-		t.s.Health.Strike(s.in, string(s.class))
+		t.s.Health.Strike(s.in, string(s.class), s.class.TimedOut())
 	}
 	t.suspects = rest
 }

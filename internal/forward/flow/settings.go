@@ -35,8 +35,9 @@ type Picker interface {
 type Health interface {
 	// Eject takes out an instance that refuses connections.
 	Eject(in *instance.Instance, reason string)
-	// Strike counts that it failed a request which another instance then served.
-	Strike(in *instance.Instance, reason string)
+	// Strike counts that it failed a request which another instance then served. timedOut
+	// reports that one of the proxy's time limits ended the leg.
+	Strike(in *instance.Instance, reason string, timedOut bool)
 	// Success counts that it served. It is called for every leg, so it must cost
 	// nothing while no instance is in trouble.
 	Success(in *instance.Instance)

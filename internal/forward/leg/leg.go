@@ -3,6 +3,8 @@ package leg
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -63,12 +65,16 @@ func (l *Leg) Send(method, path string, h Header, body splice.Body) (*upstream.R
 	resp, err := o.Settings.Upstream.Do(l, &r)
 	if err == nil {
 		l.Span.Answered(resp.Status)
-		l.Heard()
+		// The API server sends the header of a stream before the engine's core has seen the
+		// request, and answers invalid requests itself.
+		if resp.Status == http.StatusOK && !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+			l.Heard()
+		}
 	}
 	return resp, err
 }
 
-// Heard notes that bytes of the instance's answer have arrived.
+// Heard notes progress of the engine's core: bytes of an answer that it has computed.
 func (l *Leg) Heard() {
 	if l.pick != nil {
 		l.pick.Heard()

@@ -82,7 +82,9 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 		m, err := s.Resp.Body.Read(e.Buf[e.N:])
 		e.N += m
 		if m > 0 {
-			l.Heard()
+			if e.committed && e.Buf[e.N-m] != ':' { // comments are the API server's, to keep the connection open
+				l.Heard()
+			}
 			e.atEnd = errors.Is(err, io.EOF)
 			if f, stop := a.handleRead(s, &e); stop {
 				return f
@@ -127,6 +129,7 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		}
 		e.classified = 0 // from now on, no whole event stays in Buf
 		s.Commit()
+		s.Leg.Heard()
 		a.Times.Pass(stage.First)
 		s.Leg.Span.First()
 		a.sendHeader(s.Resp, -1)

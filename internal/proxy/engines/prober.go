@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
+
+	"github.com/oklog/ulid/v2"
 
 	"github.com/pdmesh/pdmesh/internal/bootstrap"
 	"github.com/pdmesh/pdmesh/internal/config"
@@ -132,4 +135,53 @@ func Usable(def string) func(instance.Key, instance.Record) error {
 // Load implements scrape.Asker.
 func (p Prober) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error) {
 	return p.Client.Load(ctx, vllm.BaseURL(in))
+}
+
+// Trial sends a request of one token to each data-parallel rank of an engine, and returns nil
+// once all have answered. It implements health.Options.Trial.
+func (p Prober) Trial(ctx context.Context, in *instance.Instance) error {
+	model := ""
+	if len(in.Record.Models) > 0 {
+		model = in.Record.Models[0]
+	}
+	id, n := "pd-trial-"+ulid.Make().String(), in.Ranks()
+	if n == 1 {
+		return trialError(p.Client.Trial(ctx, vllm.BaseURL(in), model, id, -1))
+	}
+	results := make(chan error, n)
+	for rank := range n {
+		go func() {
+			results <- p.Client.Trial(ctx, vllm.BaseURL(in), model, id+"-"+strconv.Itoa(rank), rank)
+		}()
+	}
+	var errs []error
+	for range n {
+		errs = append(errs, <-results)
+	}
+	return trialError(errors.Join(errs...))
+}
+
+// trialError classifies the error of a trial.
+func trialError(err error) error {
+	var status *vllm.StatusError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, vllm.ErrTimeout):
+		return fmt.Errorf("%w: %w", health.ErrNoAnswer, err)
+	case errors.As(err, &status) && status.Code >= 400 && status.Code < 500 &&
+		status.Code != http.StatusRequestTimeout && status.Code != http.StatusTooEarly && status.Code != http.StatusTooManyRequests:
+		return fmt.Errorf("%w: %w", health.ErrRefused, err)
+	}
+	return err
+}
+
+// Suspended implements health.Options.Suspended.
+func (p Prober) Suspended(ctx context.Context, in *instance.Instance) (instance.View, error) {
+	state, err := p.Client.Suspended(ctx, vllm.BaseURL(in))
+	var status *vllm.StatusError
+	if errors.As(err, &status) && status.Code >= 400 && status.Code < 500 {
+		return "", fmt.Errorf("%w: %w", health.ErrNoRoute, err)
+	}
+	return state, err
 }

@@ -1,6 +1,7 @@
 package engines
 
 import (
+	"context"
 	"errors"
 	"net"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -94,4 +96,82 @@ func TestAnotherLifeWaits(t *testing.T) {
 	alive(nil)
 	in.Record.Connector = "nixl"
 	alive(nil)
+}
+
+// A trial is one token on each data-parallel rank, with the key for the engines and without
+// transfer params. Its error tells what the answer proves.
+func TestProber_Trial(t *testing.T) {
+	t.Parallel()
+	cfg := patientConfig()
+	cfg.EngineAPIKey = "engines"
+	p := NewProber(cfg, netguard.Policy{}, nil)
+	at := func(s *fakevllm.Server) *instance.Instance {
+		rec := instance.Record{Models: []string{"fake-model"}, DPSize: len(s.Ranks())}
+		return &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: s.Address()}, Record: rec}
+	}
+	for name, o := range map[string]fakevllm.Options{
+		"decode":    {Role: fakevllm.RoleDecode, Mode: fakevllm.NIXL, APIKey: "engines", StrictPrefill: true},
+		"prefill":   {Role: fakevllm.RolePrefill, Mode: fakevllm.NIXL, APIKey: "engines", StrictPrefill: true},
+		"two ranks": {Role: fakevllm.RoleDecode, Mode: fakevllm.NIXL, APIKey: "engines", DPSize: 2},
+	} {
+		s := fakevllm.StartTest(t, o)
+		if err := p.Trial(t.Context(), at(s)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		n := s.Counters()
+		if ranks := int64(len(s.Ranks())); n.Requests != ranks || n.GenerationTokens != ranks || n.KVParams != 0 {
+			t.Errorf("%s: %+v", name, n)
+		}
+		for _, r := range s.Ranks() {
+			if r.Requests != 1 {
+				t.Errorf("%s: a rank has got %d trials", name, r.Requests)
+			}
+		}
+		s.Pause(true)
+		if err := p.Trial(t.Context(), at(s)); err == nil || errors.Is(err, health.ErrRefused) {
+			t.Errorf("%s, paused: %v", name, err)
+		}
+		s.Pause(false)
+		s.SetCore(fakevllm.CoreState{Hung: true})
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if err := p.Trial(ctx, at(s)); !errors.Is(err, health.ErrNoAnswer) {
+			t.Errorf("%s, hung: %v", name, err)
+		}
+		cancel()
+		s.SetCore(fakevllm.CoreState{})
+	}
+	locked := fakevllm.StartTest(t, fakevllm.Options{APIKey: "another"})
+	if err := p.Trial(t.Context(), at(locked)); !errors.Is(err, health.ErrRefused) {
+		t.Errorf("a key that the engine refuses: %v", err)
+	}
+	locked.Kill()
+	if err := p.Trial(t.Context(), at(locked)); err == nil || errors.Is(err, health.ErrRefused) {
+		t.Errorf("an engine that is gone: %v", err)
+	}
+}
+
+// An engine reports that it sleeps or is paused with VLLM_SERVER_DEV_MODE=1 only.
+func TestProber_Suspended(t *testing.T) {
+	t.Parallel()
+	p := NewProber(patientConfig(), netguard.Policy{}, nil)
+	for _, version := range []string{"0.22.0", "0.33.0"} {
+		s := fakevllm.StartTest(t, fakevllm.Options{DevMode: true, Version: version})
+		in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: s.Address()}}
+		for is, want := range map[fakevllm.CoreState]instance.View{
+			{}: "", {Sleeping: true}: instance.Sleeping, {Paused: true}: instance.Paused, {Hung: true}: "",
+		} {
+			if version == "0.22.0" && is.Paused {
+				want = "" // it has no /is_paused
+			}
+			s.SetCore(is)
+			if got, err := p.Suspended(t.Context(), in); err != nil || got != want {
+				t.Errorf("%s, %+v: %q, %v", version, is, got, err)
+			}
+		}
+		s.SetCore(fakevllm.CoreState{})
+	}
+	s := fakevllm.StartTest(t, fakevllm.Options{})
+	if _, err := p.Suspended(t.Context(), &instance.Instance{Key: instance.Key{Address: s.Address()}}); !errors.Is(err, health.ErrNoRoute) {
+		t.Errorf("without the routes: %v", err)
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/metrics"
@@ -19,7 +20,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/prefix"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/scrape"
-	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
 // Loads joins the scheduler's counts, the engines' own figures and the digests of other
@@ -33,18 +33,32 @@ type Loads struct {
 	Log            logrus.FieldLogger
 	Prober         scrape.Asker
 	ScrapeInterval time.Duration // 0: engines are not asked
-	// Observe receives the readings of engines' metrics; see health.Tracker.Observe.
-	Observe func(k instance.Key, ranks []vllm.RankLoad)
+
+	scraper *scrape.Scraper
 }
 
 // Scrape asks the engines for their load until ctx ends, unless that is off.
 func (l *Loads) Scrape(ctx context.Context) {
-	if l.ScrapeInterval == 0 {
-		return
+	if l.ScrapeInterval > 0 {
+		l.scraper.Run(ctx)
 	}
-	scrape.New(scrape.Options{
-		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: l.Scheduler.Loads.SetEngine, Observe: l.Observe, Interval: l.ScrapeInterval,
-	}).Run(ctx)
+}
+
+// Read reads the metrics of one engine. It implements health.Options.Read.
+func (l *Loads) Read(ctx context.Context, in *instance.Instance) { l.scraper.Read(ctx, in) }
+
+// WaitingTokens implements health.Options.WaitingTokens.
+func (l *Loads) WaitingTokens(k instance.Key) int64 {
+	t, _ := l.Scheduler.Loads.Total(k)
+	return t.Waiting + int64(t.OthersWaiting)
+}
+
+// Use sets the scheduler and the tracker. It is called once, before all other methods.
+func (l *Loads) Use(s *sched.Scheduler, t *health.Tracker) {
+	l.Scheduler = s
+	l.scraper = scrape.New(scrape.Options{
+		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: s.Loads.SetEngine, Observe: t.Observe, Check: t.CheckSuspended, Interval: l.ScrapeInterval,
+	})
 }
 
 // Of is the load of an instance as /status shows it, beside its legs.

@@ -42,6 +42,7 @@ type Core struct {
 	cache    *kvcache.Cache // nil for one without limits
 	turns    turns
 	prefill  atomic.Int64 // 1 while a prompt is computed
+	hold     hold
 }
 
 // New makes an idle one.

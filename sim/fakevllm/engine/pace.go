@@ -15,7 +15,7 @@ type pace struct {
 func (r *Request) Prefill(l Loaded, ttft, itl time.Duration) (cached int, ok bool) {
 	c, began := r.Core, time.Now()
 	cached, ok = r.compute(l)
-	ok = ok && r.Life.Wait(ttft)
+	ok = ok && r.Life.Wait(ttft) && r.step()
 	now := time.Now()
 	if ok {
 		c.Stats.Prefill.Observe(now.Sub(began))
@@ -32,9 +32,9 @@ func (r *Request) Paced() bool { return r.pace.itl > 0 }
 func (r *Request) Tick() bool {
 	p := &r.pace
 	if p.itl <= 0 {
-		return r.Life.Alive()
+		return r.Life.Alive() && r.step()
 	}
-	ok := r.Life.Wait(time.Until(p.next))
+	ok := r.Life.Wait(time.Until(p.next)) && r.step()
 	p.next = p.next.Add(p.itl + r.Core.drag())
 	now := time.Now()
 	r.Core.Stats.ITL.Observe(now.Sub(p.last))

@@ -35,6 +35,9 @@ type Loaded struct {
 // the client left or the engine died. Prompts of one salt find each other's blocks.
 func (r *Request) Queue(prompts [][]int, salt string) bool {
 	c := r.Core
+	if !r.step() {
+		return false
+	}
 	r.prompts = prompts
 	for _, ids := range prompts {
 		r.tokens += len(ids)
@@ -52,7 +55,9 @@ func (r *Request) Queue(prompts [][]int, salt string) bool {
 			return false
 		}
 	}
-	if !r.schedule(salt) {
+	if !r.schedule(salt) || !r.step() {
+		r.endTurn()
+		r.Detach()()
 		if c.slots != nil {
 			<-c.slots
 		}

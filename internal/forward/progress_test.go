@@ -1,0 +1,73 @@
+package forward_test
+
+import (
+	"context"
+	"io"
+	"sync"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+)
+
+// readingClient is an upstream client that reports when a decode leg waits for more bytes.
+type readingClient struct {
+	upstream.Client
+	once    sync.Once
+	waiting chan struct{} // closed when the header of a stream, and what follows at once, was read
+}
+
+func (c *readingClient) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {
+	resp, err := c.Client.Do(ctx, r)
+	if err == nil && r.Instance.Role == instance.Decode {
+		resp.Body = &readingBody{resp.Body, c}
+	}
+	return resp, err
+}
+
+type readingBody struct {
+	io.ReadCloser
+	c *readingClient
+}
+
+func (b *readingBody) Read(p []byte) (int, error) {
+	b.c.once.Do(func() { close(b.c.waiting) })
+	return b.ReadCloser.Read(p)
+}
+
+// The API server of an engine sends the header of a stream, and the first events of some APIs,
+// whatever its core does: they are no progress. Content is, and so is a whole answer.
+func TestHeaderOfAStreamIsNoProgress(t *testing.T) {
+	t.Parallel()
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
+		c := &readingClient{waiting: make(chan struct{})}
+		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
+			c.Client = o.Upstream
+			o.Upstream = c
+		})
+		k := key(instance.Decode, r.D[0])
+		if q.stream {
+			r.D[0].SetCore(fakevllm.CoreState{Hung: true})
+		}
+		done := make(chan answer, 1)
+		go func() { done <- r.postScenario(q) }()
+		if q.stream {
+			select {
+			case <-c.waiting:
+			case a := <-done:
+				t.Fatalf("answered by a core that hangs: %+v", a)
+			}
+			if n := r.sched.Loads.Heard(k); n != 0 {
+				t.Errorf("a core that hangs has made progress %d times", n)
+			}
+			r.D[0].SetCore(fakevllm.CoreState{})
+		}
+		r.checkWhole(q, <-done)
+		if n := r.sched.Loads.Heard(k); n == 0 {
+			t.Error("an answer is no progress")
+		}
+		r.checkEngines()
+	})
+}

@@ -1,0 +1,456 @@
+package health_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+// coreFleet is the cores of some engines, whose API servers always answer.
+type coreFleet struct {
+	tr *health.Tracker
+
+	mu        sync.Mutex
+	held      map[string]chan struct{} // cores that hang, until the channel is closed
+	step      map[string]float64       // tokens generated
+	unseen    map[string]bool          // engines with --disable-log-stats
+	takes     map[string]time.Duration // time that a trial takes
+	refuses   map[string]bool          // trials
+	suspended map[string]instance.View
+	noRoutes  map[string]bool
+	trials    map[string][]time.Time
+	results   map[string]int
+	asked     int // CheckSuspended
+	tokens    int64
+	rate      float64
+	heard     map[string]uint64
+	changing  map[string]bool // cores that make progress
+}
+
+func newCores() *coreFleet {
+	return &coreFleet{
+		held: map[string]chan struct{}{}, step: map[string]float64{}, unseen: map[string]bool{}, takes: map[string]time.Duration{},
+		refuses: map[string]bool{}, suspended: map[string]instance.View{}, noRoutes: map[string]bool{}, trials: map[string][]time.Time{},
+		results: map[string]int{}, heard: map[string]uint64{}, changing: map[string]bool{},
+	}
+}
+
+func (c *coreFleet) use(o *health.Options) {
+	o.Read, o.Trial, o.Suspended = c.read, c.trial, c.state
+	o.OnTrial = func(result string) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.results[result]++
+	}
+	o.WaitingTokens = func(instance.Key) int64 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.tokens
+	}
+	o.Heard = func(k instance.Key) uint64 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.heard[k.Address]
+	}
+}
+
+func (c *coreFleet) read(_ context.Context, in *instance.Instance) {
+	c.mu.Lock()
+	if c.changing[in.Address] {
+		c.step[in.Address]++
+	}
+	ranks := reading(func(r *vllm.RankLoad) {
+		r.GeneratedTokens = c.step[in.Address]
+		r.CacheQueries, r.PrefillSeconds = 1000*c.rate, 1000
+	})
+	if c.unseen[in.Address] {
+		ranks = nil
+	}
+	c.mu.Unlock()
+	c.tr.Observe(in.Key, ranks)
+}
+
+func (c *coreFleet) trial(ctx context.Context, in *instance.Instance) error {
+	c.mu.Lock()
+	c.trials[in.Address] = append(c.trials[in.Address], time.Now())
+	held, takes, refuses := c.held[in.Address], c.takes[in.Address], c.refuses[in.Address]
+	c.mu.Unlock()
+	if refuses {
+		return fmt.Errorf("%w: 401", health.ErrRefused)
+	}
+	timer := time.NewTimer(takes)
+	defer timer.Stop()
+	var done <-chan struct{}
+	if held != nil {
+		done, timer = held, time.NewTimer(time.Hour)
+	}
+	select {
+	case <-ctx.Done():
+		return health.ErrNoAnswer
+	case <-done:
+	case <-timer.C:
+	}
+	return nil
+}
+
+func (c *coreFleet) state(_ context.Context, in *instance.Instance) (instance.View, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked++
+	if c.noRoutes[in.Address] {
+		return "", health.ErrNoRoute
+	}
+	return c.suspended[in.Address], nil
+}
+
+// hang stops cores until resume is called.
+func (c *coreFleet) hang(addresses ...string) (resume func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ch := make(chan struct{})
+	for _, a := range addresses {
+		c.held[a] = ch
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, a := range addresses {
+			delete(c.held, a)
+			c.step[a]++
+		}
+		close(ch)
+	}
+}
+
+func (c *coreFleet) set(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
+// runCores runs a test with a Tracker of some instances in virtual time.
+func runCores(t *testing.T, change func(*health.Options), all []*instance.Instance, f func(*health.Tracker, *coreFleet)) {
+	t.Helper()
+	c := newCores()
+	run(t, func(o *health.Options) {
+		c.use(o)
+		if change != nil {
+			change(o)
+		}
+	}, func(tr *health.Tracker, src *source, _ *engine, _ *instance.Instance) {
+		c.tr = tr
+		src.set(slices.Clone(all)...)
+		for _, in := range all {
+			c.read(t.Context(), in)
+		}
+		f(tr, c)
+	})
+}
+
+// wait reports an instance as one that keeps legs waiting, every second as sched does, until it
+// is ejected or the time is over, and returns how long that took.
+func waitEjected(tr *health.Tracker, in *instance.Instance, limit time.Duration) (ejected bool, after time.Duration) {
+	begun := time.Now()
+	for time.Since(begun) < limit {
+		tr.Suspect(in)
+		for range 10 {
+			time.Sleep(100 * time.Millisecond)
+			if tr.View(in.Key) == instance.Ejected {
+				return true, time.Since(begun)
+			}
+		}
+	}
+	return false, limit
+}
+
+func pair(role instance.Role) (a, b *instance.Instance) {
+	return instanceAt(role, "d:1"), instanceAt(role, "d:2")
+}
+
+// A core that makes no progress is ejected while a peer answers a trial, and returns with a
+// trial of its own, slowly.
+func TestTracker_HungCore(t *testing.T) {
+	t.Parallel()
+	for _, role := range instance.Roles() {
+		var dead atomic.Int64
+		in, peer := pair(role)
+		runCores(t, func(o *health.Options) {
+			o.OnEject = func(_ instance.Key, d bool, _ string) {
+				if d {
+					dead.Add(1)
+				}
+			}
+		}, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
+			resume := c.hang("d:1")
+			ejected, after := waitEjected(tr, in, time.Minute)
+			if e, _ := tr.Ejected(in.Key); !ejected || after > 7*time.Second || !strings.HasPrefix(e.Reason, "hung: ") || !strings.Contains(e.Reason, "d:2") {
+				t.Fatalf("%s: ejected %t after %s: %+v", role, ejected, after, e)
+			}
+			if !tr.Unreachable(in.Key) || !tr.Silent(in.Key) || tr.SilentFor(in.Key) < 5*time.Second {
+				t.Errorf("%s: not held against it: %s", role, tr.SilentFor(in.Key))
+			}
+			time.Sleep(time.Minute) // its API server answers probes
+			if tr.Available(in.Key) {
+				t.Fatal("readmitted without a trial")
+			}
+			resume()
+			for begun := time.Now(); !tr.Available(in.Key); time.Sleep(100 * time.Millisecond) {
+				if time.Since(begun) > 30*time.Second {
+					t.Fatal("not readmitted after a successful trial")
+				}
+			}
+			if s := tr.Share(in.Key); s > 0.2 {
+				t.Errorf("share %v right after", s)
+			}
+			if dead.Load() != 0 {
+				t.Error("a hung instance may still answer, and its legs were ended without an alternative")
+			}
+		})
+	}
+}
+
+// Nothing is ejected that is slow, or that cannot be compared.
+func TestTracker_SlowIsNotHung(t *testing.T) {
+	t.Parallel()
+	in, peer := pair(instance.Decode)
+	both := []*instance.Instance{in, peer}
+	for name, tc := range map[string]struct {
+		all    []*instance.Instance
+		change func(*coreFleet)
+		keep   func(*coreFleet) // called every second
+	}{
+		"the last instance of its role": {all: both[:1]},
+		"all cores hang":                {all: both, change: func(c *coreFleet) { c.hang("d:2") }},
+		"peers answer trials as slowly": {all: both, change: func(c *coreFleet) { c.takes["d:2"] = 20 * time.Second }},
+		"--disable-log-stats": {all: both, change: func(c *coreFleet) {
+			c.unseen["d:1"] = true
+		}},
+		"a long prompt at its own rate":                {all: both, change: func(c *coreFleet) { c.tokens, c.rate = 60_000, 1000 }},
+		"a prompt of an engine that has computed none": {all: both, change: func(c *coreFleet) { c.tokens = 600 }},
+		"requests wait in its queue":                   {all: both, change: func(c *coreFleet) { c.changing["d:1"] = true }},
+		"its core answers trials while its requests wait for their KV cache": {all: both, change: func(c *coreFleet) {
+			delete(c.held, "d:1")
+		}},
+		"it refuses trials, and peers have no requests": {all: both, change: func(c *coreFleet) { c.refuses["d:1"] = true }},
+		"bytes of another leg":                          {all: both, keep: func(c *coreFleet) { c.heard["d:1"]++ }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runCores(t, nil, tc.all, func(tr *health.Tracker, c *coreFleet) {
+				c.hang("d:1")
+				if tc.change != nil {
+					tc.change(c)
+				}
+				for _, one := range tc.all {
+					c.read(t.Context(), one)
+				}
+				for range 60 {
+					if ejected, after := waitEjected(tr, in, time.Second); ejected {
+						e, _ := tr.Ejected(in.Key)
+						t.Fatalf("ejected after %s: %+v", after, e)
+					}
+					if tc.keep != nil {
+						c.set(func() { tc.keep(c) })
+					}
+				}
+			})
+		})
+	}
+}
+
+// An engine with a long prompt is ejected in the end, when it takes several times as long as
+// its own past says.
+func TestTracker_HungWithAPrompt(t *testing.T) {
+	t.Parallel()
+	in, peer := pair(instance.Prefill)
+	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
+		c.set(func() { c.tokens, c.rate = 10_000, 2000 })
+		c.read(t.Context(), in)
+		c.hang("d:1")
+		if ejected, after := waitEjected(tr, in, time.Minute); !ejected || after < 20*time.Second {
+			t.Errorf("ejected %t after %s; 5 s are expected for its prompts", ejected, after)
+		}
+	})
+}
+
+// A pause that ends by itself, such as the compilation of a grammar, ejects nothing, and gives
+// the instance more time in the next one.
+func TestTracker_PauseOfACore(t *testing.T) {
+	t.Parallel()
+	in, peer := pair(instance.Decode)
+	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
+		for _, pause := range []time.Duration{4 * time.Second, 7 * time.Second, 12 * time.Second} {
+			resume := c.hang("d:1")
+			if ejected, after := waitEjected(tr, in, pause); ejected {
+				t.Fatalf("pause of %s: ejected after %s", pause, after)
+			}
+			resume()
+			c.set(func() { c.changing["d:1"] = true })
+			waitEjected(tr, in, 5*time.Second)
+			c.set(func() { c.changing["d:1"] = false })
+		}
+	})
+}
+
+// A hang is no pause: an instance that hangs again is ejected as soon as at first.
+func TestTracker_HangsAgain(t *testing.T) {
+	t.Parallel()
+	in, peer := pair(instance.Decode)
+	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
+		for range 4 {
+			resume := c.hang("d:1")
+			if ejected, after := waitEjected(tr, in, time.Minute); !ejected || after > 7*time.Second {
+				t.Fatalf("ejected %t after %s", ejected, after)
+			}
+			time.Sleep(40 * time.Second)
+			resume()
+			for !tr.Available(in.Key) {
+				time.Sleep(100 * time.Millisecond)
+			}
+			time.Sleep(20 * time.Second)
+		}
+	})
+}
+
+// Where trials are refused, only bytes that peers answer are compared, after a longer time.
+func TestTracker_HungWithoutTrials(t *testing.T) {
+	t.Parallel()
+	in, peer := pair(instance.Decode)
+	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
+		c.set(func() { c.refuses["d:1"], c.refuses["d:2"] = true, true })
+		c.hang("d:1")
+		begun := time.Now()
+		for tr.Available(in.Key) && time.Since(begun) < time.Minute {
+			c.set(func() { c.heard["d:2"]++ })
+			waitEjected(tr, in, time.Second)
+		}
+		if d := time.Since(begun); d < 14*time.Second || d > 20*time.Second {
+			t.Errorf("ejected after %s", d)
+		}
+	})
+}
+
+// Trials go on until one succeeds, at most one in an interval, which doubles.
+func TestTracker_FailedTrialsDoubleTheEjection(t *testing.T) {
+	t.Parallel()
+	in, peer := pair(instance.Decode)
+	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
+		c.hang("d:1")
+		waitEjected(tr, in, time.Minute)
+		time.Sleep(5 * time.Minute)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		list := c.trials["d:1"]
+		if len(list) < 12 || len(list) > 30 {
+			t.Errorf("%d trials in 5 minutes", len(list))
+		}
+		for i := 1; i < len(list); i++ {
+			if d := list[i].Sub(list[i-1]); d < 5*time.Second || d > 40*time.Second {
+				t.Errorf("trial %d came %s after the one before", i, d)
+			}
+		}
+		if last := list[len(list)-1].Sub(list[len(list)-2]); last < 15*time.Second {
+			t.Errorf("the last trial came %s after the one before", last)
+		}
+		if c.results[health.TrialFailed] < 10 {
+			t.Errorf("results %v", c.results)
+		}
+	})
+}
+
+// After ejections for a time limit a probe is not enough, whatever the API server says; after
+// other ejections it is.
+func TestTracker_TimeoutsNeedATrial(t *testing.T) {
+	t.Parallel()
+	for _, timedOut := range []bool{true, false} {
+		in, peer := pair(instance.Decode)
+		runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
+			resume := c.hang("d:1")
+			for range 3 {
+				tr.Strike(in, "first_byte_timeout", timedOut)
+			}
+			if tr.Unreachable(in.Key) || tr.Available(in.Key) {
+				t.Fatal("not ejected, or not as at first")
+			}
+			time.Sleep(20 * time.Second)
+			if tr.Available(in.Key) == timedOut {
+				t.Errorf("timed out %t: available %t", timedOut, tr.Available(in.Key))
+			}
+			// It has failed a trial: it is left out of the rule for many ejections.
+			if tr.Unreachable(in.Key) != timedOut {
+				t.Errorf("timed out %t: unreachable %t", timedOut, tr.Unreachable(in.Key))
+			}
+			resume()
+			time.Sleep(30 * time.Second)
+			if !tr.Available(in.Key) {
+				t.Error("not readmitted")
+			}
+		})
+	}
+}
+
+// A trial that is refused proves nothing: the probe readmits, as without trials.
+func TestTracker_RefusedTrialReadmits(t *testing.T) {
+	t.Parallel()
+	in, peer := pair(instance.Decode)
+	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
+		c.set(func() { c.refuses["d:1"] = true })
+		for range 3 {
+			tr.Strike(in, "first_byte_timeout", true)
+		}
+		time.Sleep(2 * time.Second)
+		if !tr.Available(in.Key) {
+			t.Error("not readmitted")
+		}
+	})
+}
+
+// A sleeping or paused engine is not picked, is not ejected, and returns when it has resumed.
+// An engine without the routes is asked once.
+func TestTracker_SuspendedEngine(t *testing.T) {
+	t.Parallel()
+	for _, state := range []instance.View{instance.Sleeping, instance.Paused} {
+		in, peer := pair(instance.Decode)
+		runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
+			c.set(func() { c.noRoutes["d:2"] = true })
+			tr.CheckSuspended(t.Context(), in)
+			if v := tr.View(in.Key); v != "" {
+				t.Fatalf("view %q", v)
+			}
+			c.set(func() { c.suspended["d:1"] = state })
+			c.hang("d:1")
+			waitEjected(tr, in, 20*time.Second) // found while its legs wait
+			if v := tr.View(in.Key); v != state || tr.Available(in.Key) || tr.Share(in.Key) != 0 {
+				t.Fatalf("view %q, available %t, share %v", v, tr.Available(in.Key), tr.Share(in.Key))
+			}
+			tr.Success(in)
+			for range 5 {
+				tr.Strike(in, "status_503", false)
+			}
+			if v := tr.View(in.Key); v != state {
+				t.Errorf("view %q after failures", v)
+			}
+			c.set(func() { c.suspended["d:1"] = "" })
+			time.Sleep(3 * time.Second)
+			if v := tr.View(in.Key); v != "" || tr.Share(in.Key) == 0 {
+				t.Errorf("view %q after it has resumed", v)
+			}
+			before := c.asked
+			for range 10 {
+				tr.CheckSuspended(t.Context(), peer)
+			}
+			if c.asked != before+1 {
+				t.Errorf("an engine without the routes was asked %d times", c.asked-before)
+			}
+		})
+	}
+}

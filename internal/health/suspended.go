@@ -1,0 +1,80 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ErrNoRoute is wrapped by errors of Options.Suspended when the engine does not report whether
+// it is suspended: vLLM has those routes with VLLM_SERVER_DEV_MODE=1 only, and without them no
+// request can suspend it.
+var ErrNoRoute = errors.New("no such route")
+
+// CheckSuspended asks an engine whether it sleeps or is paused. While it is, it is not picked,
+// and asked again every MaxProbeInterval. An engine without the routes is asked once in each
+// incarnation. vLLM's API server asks the core, so a hung core does not answer: no evidence.
+func (t *Tracker) CheckSuspended(ctx context.Context, in *instance.Instance) {
+	if t.opts.Suspended == nil || t.cores.withoutRoutes(in) {
+		return
+	}
+	state, err := t.opts.Suspended(ctx, in)
+	switch {
+	case errors.Is(err, ErrNoRoute):
+		t.cores.noteNoRoutes(in, t.opts.Source.Snapshot())
+	case err != nil:
+		return // it stays what it was
+	}
+	t.setSuspended(in, state)
+}
+
+// setSuspended notes the state of an engine, "" for none.
+func (t *Tracker) setSuspended(in *instance.Instance, state instance.View) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.byAddress[in.Address]
+	if t.closed || state == "" && (r == nil || r.suspended == "") || r != nil && r.suspended == state {
+		return
+	}
+	r = t.find(in)
+	was := r.suspended
+	r.suspended = state
+	log := t.opts.Log.WithFields(logrus.Fields{"instance": in.Key.String(), "state": string(state)})
+	switch {
+	case state == "":
+		r.readmitted = time.Now()
+		log.Info("engine resumed")
+		return
+	case was == "":
+		t.probes.work.Go(func() { t.awaitResumed(in, r) })
+	}
+	log.Warn("engine suspended: not picked until it resumes")
+	t.probes.work.Go(func() { t.opts.OnEject(in.Key, false, "the engine is "+string(state)) })
+}
+
+// awaitResumed asks a suspended engine until it has resumed, or left.
+func (t *Tracker) awaitResumed(in *instance.Instance, r *record) {
+	tick := time.NewTicker(t.opts.MaxProbeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-t.probes.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if t.life(t.opts.Source.Snapshot(), in.Key, r) == nil {
+			t.end(in.Key, r)
+			return
+		}
+		ctx, cancel := context.WithTimeout(t.probes.ctx, t.opts.ProbeTimeout)
+		t.CheckSuspended(ctx, in)
+		cancel()
+		if t.View(in.Key) != instance.Sleeping && t.View(in.Key) != instance.Paused {
+			return
+		}
+	}
+}

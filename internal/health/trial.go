@@ -1,0 +1,100 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ErrRefused is wrapped by errors of Options.Trial when the API server refused the trial
+// itself (4xx: a key that the proxy does not have, a model that does not complete text). Such
+// an answer is no evidence about the engine's core.
+var ErrRefused = errors.New("trial refused")
+
+// trialInterval is the least time between the beginnings of two trials of one engine.
+const trialInterval = 5 * time.Second
+
+// The results of trials, for metrics.
+const (
+	TrialOK        = "ok"
+	TrialFailed    = "failed"    // an error, or no answer in time
+	TrialRefused   = "refused"   // see ErrRefused
+	TrialCancelled = "cancelled" // it was not needed any more
+)
+
+// TrialResults lists the results of trials.
+func TrialResults() []string {
+	return []string{TrialOK, TrialFailed, TrialRefused, TrialCancelled}
+}
+
+// trials holds the last trial of each engine. It keeps to one trial of an engine at a time,
+// and one in an interval, whichever part of the Tracker needs its result.
+type trials struct {
+	mu        sync.Mutex
+	byAddress map[string]*trial
+}
+
+// trial is one request of the proxy to an engine. The fields after done may be read when done
+// is closed.
+type trial struct {
+	began  time.Time
+	cancel context.CancelFunc
+	done   chan struct{}
+	took   time.Duration
+	err    error
+}
+
+// ended reports whether the trial has a result.
+func (tr *trial) ended() bool {
+	select {
+	case <-tr.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// passed reports whether the engine has answered the trial.
+func (tr *trial) passed() bool { return tr.ended() && tr.err == nil }
+
+// refused reports whether the trial was refused; see ErrRefused.
+func (tr *trial) refused() bool { return tr.ended() && errors.Is(tr.err, ErrRefused) }
+
+// try returns the trial of an engine that is under way or began less than trialInterval ago, or
+// starts one, which fails after limit.
+func (t *Tracker) try(in *instance.Instance, limit time.Duration) *trial {
+	t.trials.mu.Lock()
+	defer t.trials.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(t.trials.byAddress, func(_ string, tr *trial) bool {
+		return tr.ended() && now.Sub(tr.began) >= trialInterval
+	})
+	if tr := t.trials.byAddress[in.Address]; tr != nil {
+		return tr
+	}
+	ctx, cancel := context.WithTimeout(t.probes.ctx, limit)
+	tr := &trial{began: now, cancel: cancel, done: make(chan struct{})}
+	t.trials.byAddress[in.Address] = tr
+	t.probes.work.Go(func() {
+		defer cancel()
+		tr.err = t.opts.Trial(ctx, in)
+		tr.took = time.Since(tr.began)
+		result := TrialOK
+		switch {
+		case tr.err == nil:
+		case errors.Is(tr.err, ErrRefused):
+			result = TrialRefused
+		case errors.Is(ctx.Err(), context.Canceled):
+			result = TrialCancelled
+		default:
+			result = TrialFailed
+		}
+		close(tr.done)
+		t.opts.OnTrial(result)
+	})
+	return tr
+}
