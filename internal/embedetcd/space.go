@@ -27,13 +27,13 @@ const (
 
 // space keeps an etcd from filling the disk, and ends its NOSPACE alarm when there is space.
 type space struct {
-	server *etcdserver.EtcdServer
-	dir    string
-	quota  int64
-	log    logrus.FieldLogger
-	room   func(dir string) (free, all uint64, err error)
-	every  time.Duration
-	told   int64 // revision at which the log last reported that the quota is used up
+	server   *etcdserver.EtcdServer
+	dir      string
+	quota    int64
+	log      logrus.FieldLogger
+	room     func(dir string) (free, all uint64, err error)
+	every    time.Duration
+	reported int64 // revision at which the log last reported that the quota is used up
 }
 
 // run checks the space until ctx ends.
@@ -89,8 +89,8 @@ func (s *space) shrink(ctx context.Context, free uint64) bool {
 	if db.Size() < s.quota*9/10 {
 		return true
 	}
-	if s.told != revision {
-		s.told = revision
+	if s.reported != revision {
+		s.reported = revision
 		s.log.Errorf("the keys in etcd fill its quota of %d MiB: it accepts no new keys until some are deleted", s.quota>>20)
 	}
 	return false
