@@ -8,10 +8,11 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 func main() {
 	cli.Main(func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-		return pdctl.Run(ctx, args, stdout, stderr, os.LookupEnv)
+		return pdctl.Run(cli.WithVariables(ctx, os.Environ()), args, stdout, stderr, settings.LookupEnv)
 	})
 }

@@ -67,8 +67,8 @@ func ask(t *testing.T, env map[string]string, args ...string) (code int, out, er
 	return code, o.String(), e.String()
 }
 
-// READY comes when /readyz says 200 and not before, the watchdog is fed, and a
-// stop is announced; health says the same to a container.
+// READY comes when the proxy has read the membership and not before, the watchdog is fed, and
+// a stop is announced. health also needs an instance that can serve.
 func TestSystemdAndHealth(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
@@ -94,7 +94,7 @@ func TestSystemdAndHealth(t *testing.T) {
 	}
 	etcd.Restart()
 	sd.Await(t, "READY=1", 1)
-	if code, out, errs := ask(t, nil, "health", "--port", port); code != 0 || out != "ready, 0 prefill and 0 decode instances\n" {
+	if code, out, errs := ask(t, nil, "health", "--port", port); code != 1 || out != "" || !strings.Contains(errs, "not ready: no decode instance is registered: nothing is served") {
 		t.Errorf("health: %d %q %q", code, out, errs)
 	}
 	from := sd.Count("WATCHDOG=1")
@@ -201,7 +201,7 @@ func TestLogThatNobodyReads(t *testing.T) {
 				return resp.StatusCode, resp.Body.Close()
 			}
 			testkit.Eventually(t, time.Minute, func() error {
-				if code, err := get("/readyz"); err != nil || code != http.StatusOK {
+				if code, err := get("/livez"); err != nil || code != http.StatusOK {
 					return fmt.Errorf("%d, %w", code, err)
 				}
 				return nil

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy"
 	"github.com/pdmesh/pdmesh/internal/proxy/memory"
 	"github.com/pdmesh/pdmesh/internal/proxy/selfcheck"
+	"github.com/pdmesh/pdmesh/internal/settings"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
@@ -34,7 +35,7 @@ func main() {
 	}
 	logging.OutliveReader()
 	cli.Main(func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-		return run(ctx, args, os.LookupEnv, stdout, stderr)
+		return run(cli.WithVariables(ctx, os.Environ()), args, settings.LookupEnv, stdout, stderr)
 	})
 }
 
@@ -120,8 +121,9 @@ func healthCommand(env func(string) (string, bool)) *cobra.Command {
 		Short: "exit 0 if the proxy on this machine is ready",
 		Long: `health is for scripts and for container health checks without a shell. It prints one
 line. The exit code is 0 while the proxy answers /readyz (or /livez, with --live) with
-200, otherwise 1 with the reason, after three seconds at most. Host, port and certificate
-come from the same flags, environment or file as for the proxy. With --tls-client-ca,
+200, otherwise 1 with the reason, after three seconds at most. /readyz fails while no request
+can be served; for a check that restarts the proxy use --live. Host, port and certificate come
+from the same flags, environment or file as for the proxy. With --tls-client-ca,
 health uses the proxy's own certificate, which must then be valid for clients too.`,
 		Example: `  proxy health
   proxy health --port 9000 --live`,

@@ -161,10 +161,25 @@ func suggest(cmd *cobra.Command, err error) error {
 	return err
 }
 
+// variables is the key of the error about environment variables in a context.
+type variables struct{}
+
+// WithVariables returns a context in which no command runs if the environment has variables
+// PD_... that no program knows. environ is as os.Environ returns it.
+func WithVariables(ctx context.Context, environ []string) context.Context {
+	if err := settings.CheckVariables(environ); err != nil {
+		return context.WithValue(ctx, variables{}, err)
+	}
+	return ctx
+}
+
 // separate makes failures of what the functions of a command and its subcommands give.
 func separate(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if err, _ := cmd.Context().Value(variables{}).(error); err != nil {
+				return Wrong(err)
+			}
 			if err := run(cmd, args); err != nil {
 				return &failure{err}
 			}

@@ -13,6 +13,7 @@ import (
 type Row struct {
 	Role      instance.Role   `json:"role"`
 	Address   string          `json:"address"`
+	Status    string          `json:"status"` // instance.Status
 	State     instance.State  `json:"state"`
 	Cause     string          `json:"cause,omitempty"`
 	View      instance.View   `json:"view,omitempty"`
@@ -92,7 +93,7 @@ type tenure struct {
 // row makes a Row of what /status lists.
 func row(in *instance.Instance, l *instance.Listing, f Facts, since tenure) Row {
 	r := Row{
-		Role: l.Role, Address: l.Address, State: l.State, Cause: l.Cause, View: l.View, Intent: l.Intent, Reason: l.Reason,
+		Role: l.Role, Address: l.Address, Status: l.Status, State: l.State, Cause: l.Cause, View: l.View, Intent: l.Intent, Reason: l.Reason,
 		Warning: l.Warning, Models: l.Models, Connector: f.Connector, Group: f.Group, Version: l.Version,
 		Weight: in.Weight(), ID: l.ID, Source: l.Source, Revision: l.Revision, Static: l.Static,
 		Since: since.since.UnixMilli(), AtLeast: since.atLeast,

@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -54,11 +55,16 @@ func (e *Etcd) members(r *report) {
 	}
 	for _, m := range e.Endpoints {
 		if m.Error != "" {
-			r.say(Finding{
+			f := Finding{
 				Severity: Error, Subject: "etcd " + m.Address, What: "a member of etcd does not answer", Why: m.Error,
 				Cure:     "start it, or remove it from the list of endpoints if it will not return; its log may have the cause",
 				Commands: []string{r.etcdctl("endpoint", "health", "--cluster")},
-			})
+			}
+			if e.hasLeader() {
+				f.Severity = Warning
+				f.What += "; the others work"
+			}
+			r.say(f)
 			continue
 		}
 		if !m.Leader {
@@ -86,7 +92,13 @@ func (e *Etcd) members(r *report) {
 	}
 }
 
-// makeRoom are the commands that give space back.
+// hasLeader reports whether a member that answers knows a leader: most members then work
+// together.
+func (e *Etcd) hasLeader() bool {
+	return slices.ContainsFunc(e.Endpoints, func(m Endpoint) bool { return m.Error == "" && m.Leader })
+}
+
+// makeRoom returns the commands that give space back.
 func (e *Etcd) makeRoom(r *report) []string {
 	if e.Revision == 0 {
 		return nil
@@ -122,10 +134,10 @@ func (e *Etcd) auth(r *report) {
 	}
 	r.say(Finding{
 		Severity: Error, Subject: "etcd", What: "etcd refuses this user", Why: e.Refused.Text,
-		Cure: "give the operator's user, with its password in PD_ETCD_PASSWORD or --etcd-password-file; " +
-			"root of etcd sets up users and their rights with the second command",
+		Cure: "set PD_ETCD_PASSWORD to the password of the operator's user and run the first command; " +
+			"root of etcd sets up users and their rights as the second command shows",
 		Commands: []string{
-			r.pdctl("status", "--etcd-username", schema.RoleOperator, "--etcd-password-file", "operator.password"),
+			r.pdctl("status", "--etcd-username", schema.RoleOperator),
 			r.pdctl("auth", "init", "--dry-run"),
 		},
 	})

@@ -44,11 +44,12 @@ type report struct {
 	findings []Finding
 }
 
-// say takes in what the check has found.
+// say adds a finding of the running check. Each part becomes one line: error messages may
+// have several.
 func (r *report) say(f Finding) {
 	f.Check = r.check
 	for _, text := range []*string{&f.Subject, &f.What, &f.Why, &f.Cure} {
-		*text = instance.Printable(*text, maxText)
+		*text = instance.Printable(strings.ReplaceAll(strings.TrimSpace(*text), "\n", "; "), maxText)
 	}
 	r.findings = append(r.findings, f)
 }

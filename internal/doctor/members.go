@@ -77,7 +77,7 @@ func (m *Members) rejected(byDefault string, r *report) {
 	}
 }
 
-// engines tells of those that get no requests. proxies say which ones they cannot use.
+// engines reports those that get no requests. proxies report which ones they cannot use.
 func (m *Members) engines(proxies Proxies, r *report) {
 	for _, in := range m.all() {
 		if in.View == instance.Rejected || in.Intent == instance.Removed {
@@ -109,7 +109,7 @@ func (m *Members) engines(proxies Proxies, r *report) {
 				Commands: append(look, r.pdctl("remove", string(in.Role), in.Address)),
 			})
 		default:
-			proxies.unverified(in, look, r)
+			proxies.unused(in, look, r)
 		}
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"time"
-
-	"github.com/pdmesh/pdmesh/internal/certs"
 )
 
 // Picture is what was gathered of a fleet. What could not be had is zero, and stands in
@@ -18,7 +16,7 @@ type Picture struct {
 	Proxies Proxies
 	Agents  Agents
 	// Certificates are those of the files that were given here.
-	Certificates []certs.Status
+	Certificates []Certificate
 	Unseen       []Unseen
 }
 
@@ -41,10 +39,11 @@ func Checks() []Check {
 		{"schema", "the keys are of a version that this program knows", func(p *Picture, r *report) { p.Etcd.schema(r) }},
 		{"certificate", "certificates that have expired, or expire within a week: those of proxies, and the files given here", (*Picture).certificates},
 		{"proxy", "each proxy follows the membership and renews its presence", (*Picture).proxies},
+		{"serving", "each proxy has instances that can serve requests", func(p *Picture, r *report) { p.Proxies.notServing(r) }},
 		{"rejected", "values in etcd that cannot be used", func(p *Picture, r *report) { p.Members.rejected(p.Proxies.connector(), r) }},
 		{"conflict", "one address or engine that is registered twice", (*Picture).conflicts},
 		{"model", "engines that serve another model than they should", (*Picture).models},
-		{"engine", "engines that are down, that proxies cannot verify, or that do not answer from here (--probe)", func(p *Picture, r *report) { p.Members.engines(p.Proxies, r) }},
+		{"engine", "engines that are down, that proxies cannot verify or have ejected, or that do not answer from here (--probe)", func(p *Picture, r *report) { p.Members.engines(p.Proxies, r) }},
 		{"ports", "side channels of two engines on one port of one machine", func(p *Picture, r *report) { p.Members.ports(r) }},
 		{"pair", "connectors, transfer modes and builds that leave an instance without a partner", func(p *Picture, r *report) { p.Members.pairs(p.Proxies.connector(), r) }},
 		{"agent", "agents that are not registered: those of this machine, and others that wrote their reason to etcd", func(p *Picture, r *report) { p.Agents.unregistered(r) }},

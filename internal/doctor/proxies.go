@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -42,15 +43,32 @@ func (x Proxies) connector() string {
 	return cmp.Or(x[0].Connector, connector.Default)
 }
 
-// behind tells of those that do not follow the membership, or whose keys below root cannot be
+// notServing reports the proxies that can serve no request.
+func (x Proxies) notServing(r *report) {
+	by := map[string][]string{}
+	for i := range x {
+		if text := x[i].NotServing; text != "" {
+			by[text] = append(by[text], cmp.Or(x[i].Address, x[i].ID))
+		}
+	}
+	for _, text := range slices.Sorted(maps.Keys(by)) {
+		subject := "fleet"
+		if len(by[text]) < len(x) {
+			subject = "proxy " + some(by[text])
+		}
+		r.say(Finding{
+			Severity: Error, Subject: subject, What: text, Why: "reported by " + some(by[text]) + "; /readyz there answers 503",
+			Cure: "start engines, or bring back those that the list shows with the reason why they are not used", Commands: []string{r.pdctl("list")},
+		})
+	}
+}
+
+// behind reports those that do not follow the membership, or whose keys below root cannot be
 // read.
 func (x Proxies) behind(root string, r *report) {
 	for i := range x {
 		one := &x[i]
-		look := []string{}
-		if one.Address != "" {
-			look = append(look, shell("curl", "-s", "http://"+one.Address+"/status"))
-		}
+		look := []string{r.pdctl("status")} // its APPLIED and DIGEST AGE
 		switch {
 		case one.V == 0 && one.Address == "" && one.Applied == 0:
 			r.say(Finding{
@@ -62,7 +80,7 @@ func (x Proxies) behind(root string, r *report) {
 				Severity: Error, Subject: one.name(),
 				What: fmt.Sprintf("it is stale: it has applied revision %d of the membership and not %d, also %s later", one.Applied, one.Behind, one.Watched.Round(100*time.Millisecond)),
 				Why:  "it has lost etcd, is suspended, or hangs: it sends requests to instances that have left, and none to new ones",
-				Cure: "check that its machine reaches etcd, and that its process runs (not stopped); if its /status does not reach the revision, restart this proxy",
+				Cure: "check that its machine reaches etcd, and that its process runs (not stopped); if its APPLIED does not reach the revision, restart this proxy",
 				Commands: append(look,
 					r.pdctl("wait", "--revision", fmt.Sprint(one.Behind), "--timeout", "30s")),
 			})
@@ -100,27 +118,31 @@ func (x Proxies) notices(r *report) {
 		slices.Sort(by[text])
 		r.say(Finding{
 			Severity: Warning, Subject: "fleet", What: text, Why: "reported by " + some(by[text]),
-			Cure: "see the present numbers and each instance's reason", Commands: []string{r.pdctl("list"), r.pdctl("status")},
+			Cure: "see each instance's state and reason, and the notices as they are now", Commands: []string{r.pdctl("list"), r.pdctl("status")},
 		})
 	}
 }
 
-// unverified tells of what proxies say of an instance that they have to ask themselves.
-func (x Proxies) unverified(in *instance.Instance, look []string, r *report) {
+// unused reports an instance that proxies do not use, because it has not answered them or is
+// ejected.
+func (x Proxies) unused(in *instance.Instance, look []string, r *report) {
 	var by []string
+	var view instance.View
 	reason := ""
 	for i := range x {
 		one := &x[i]
-		if why, no := one.Unverified[in.Key.String()]; no && !wrongModel.MatchString(why) && one.Applied >= in.ModRevision {
-			by, reason = append(by, one.name()), why
+		is, why := one.Opinion(in.Key)
+		if is != "" && !wrongModel.MatchString(why) && one.Applied >= in.ModRevision {
+			by, view, reason = append(by, one.name()), is, why
 		}
 	}
 	if len(by) == 0 {
 		return
 	}
 	f := Finding{
-		Severity: Error, Subject: in.Key.String(), What: fmt.Sprintf("%d of %d proxies cannot use it", len(by), len(x)), Why: some(by) + ": " + reason,
-		Cure: "check that the engine runs, and that the machines of these proxies can reach its address", Commands: look,
+		Severity: Error, Subject: in.Key.String(), What: fmt.Sprintf("%d of %d proxies cannot use it: %s", len(by), len(x), view), Why: some(by) + ": " + reason,
+		Cure:     "check that the engine runs, and that the machines of these proxies can reach its address; proxies use it again when it answers",
+		Commands: slices.Concat([]string{r.pdctl("get", in.Key.String())}, look),
 	}
 	if len(by) < len(x) {
 		f.Severity = Warning

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -15,10 +14,6 @@ import (
 )
 
 const adminKey = "operator"
-
-type why struct{ *health.Tracker }
-
-func (why) Why(instance.Key) string { return "" }
 
 type idle struct{}
 
@@ -28,7 +23,8 @@ func (idle) InFlight(instance.Key) int64 { return 0 }
 func (r *rig) router(t *testing.T) (url string) {
 	t.Helper()
 	d := r.deps
-	d.AdminKey, d.Members, d.Load, d.Opinion, d.Fallback = adminKey, &r.members, idle{}, why{r.tracker}, true
+	d.AdminKey, d.Members, d.Load, d.Opinion = adminKey, &r.members, idle{}, func(instance.Key) instance.Opinion { return instance.Opinion{} }
+	d.NotServing = func() string { return "" }
 	d.Etcd = func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} }
 	d.Ready = func() error { return nil }
 	d.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the proxy's metrics") })

@@ -29,9 +29,9 @@ func (d *Deps) addDashboardRoute(e *gin.Engine) {
 	}
 }
 
-// index answers browsers with the dashboard, and all other clients with the version and
-// the main routes.
-func (d *Deps) index(c *gin.Context) {
+// index answers browsers with the dashboard, and all other clients with the version and the
+// main routes of this listener.
+func (d *Deps) index(c *gin.Context, served gin.RoutesInfo) {
 	if d.Dashboard != nil {
 		c.Writer.Header().Add("Vary", "Accept")
 		if wantsPage(c.Request.Header.Values("Accept")) {
@@ -44,6 +44,9 @@ func (d *Deps) index(c *gin.Context) {
 		routes = append(routes, "POST /instances/"+action)
 	}
 	routes = append(routes, "POST /route", "GET /health", "GET /readyz", "GET /livez", "GET /version", "GET /metrics")
+	routes = slices.DeleteFunc(routes, func(route string) bool {
+		return !slices.ContainsFunc(served, func(r gin.RouteInfo) bool { return r.Method+" "+r.Path == route })
+	})
 	writeJSON(c, http.StatusOK, gin.H{"name": "pdmesh", "version": d.Version, "routes": routes})
 }
 

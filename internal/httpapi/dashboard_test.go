@@ -1,8 +1,10 @@
 package httpapi_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,5 +82,38 @@ func TestNoOtherPageReadsTheDashboard(t *testing.T) {
 	_, header, _ := call(t, http.MethodGet, s.URL+httpapi.DashboardEvents, "", "Origin", "https://evil.example")
 	if got := header.Get("Access-Control-Allow-Origin"); got != "" {
 		t.Errorf("it is allowed to %s", got)
+	}
+}
+
+// GET / lists only routes that its listener serves.
+func TestIndexListsServedRoutes(t *testing.T) {
+	t.Parallel()
+	d := deps()
+	d.Dashboard = nil
+	operators := httptest.NewServer(httpapi.NewAdminRouter(d))
+	t.Cleanup(operators.Close)
+	for name, tc := range map[string]struct {
+		url     string
+		has     string
+		without string
+	}{
+		"one listener": {serve(t, d, false).URL, "POST /instances/add", ""},
+		"clients":      {serve(t, d, true).URL, "POST /v1/completions", "GET /status"},
+		"operators":    {operators.URL, "GET /status", "POST /v1/completions"},
+	} {
+		_, _, body := call(t, http.MethodGet, tc.url+"/", "")
+		var index struct{ Routes []string }
+		if err := json.Unmarshal([]byte(body), &index); err != nil || !slices.Contains(index.Routes, tc.has) || slices.Contains(index.Routes, tc.without) {
+			t.Errorf("%s: %v %s", name, err, body)
+		}
+		for _, route := range index.Routes {
+			method, path, _ := strings.Cut(route, " ")
+			if path == "/v1/chat/completions" {
+				continue // its handler in this test panics
+			}
+			if code, _, body := call(t, method, tc.url+path, "{}"); code == http.StatusNotFound || code == http.StatusMethodNotAllowed {
+				t.Errorf("%s: %s: %d %s", name, route, code, body)
+			}
+		}
 	}
 }

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"net/http"
-	"slices"
 
 	"github.com/gin-gonic/gin"
 
@@ -20,25 +19,17 @@ type Load interface {
 	InFlight(k instance.Key) int64
 }
 
-// Opinion is this proxy's own view of an instance: whether it may be picked, and why
-// not.
-type Opinion interface {
-	Available(k instance.Key) bool
-	// View returns the view of an instance, "" for one that may be picked.
-	View(k instance.Key) instance.View
-	Why(k instance.Key) string
-}
-
 // Fleet is how this proxy sees the instances.
 type Fleet struct {
 	Members Members
 	Load    Load
-	Opinion Opinion
-	// Details gives more of the load of an instance, nil for nothing; nil: never any.
+	Opinion func(instance.Key) instance.Opinion
+	// NotServing returns why no request can be served, "" if requests can be; see
+	// notice.View.
+	NotServing func() string
+	// Details returns more of the load of an instance, or nil. The func may be nil.
 	Details   func(instance.Key) *instance.ListedLoad
 	Connector string // of instances whose record names none
-	// Fallback tells that decode instances alone can serve.
-	Fallback bool
 }
 
 // addresses has those of the instances of a role that are used.
@@ -50,48 +41,35 @@ func addresses(s *instance.Snapshot, r instance.Role) []string {
 	return out
 }
 
-// List gives the entry of one instance in /status, with this proxy's load and opinion.
+// List returns the entry of one instance in /status, with this proxy's load and opinion.
 func (f *Fleet) List(in *instance.Instance) instance.Listing {
-	l := in.List()
-	l.Warning = in.Warning(f.Connector)
 	if in.View == instance.Pending {
-		return l
+		return in.Listed(f.Connector)
 	}
+	l := in.Seen(f.Opinion(in.Key)).Listed(f.Connector)
 	n := f.Load.InFlight(in.Key)
 	l.InFlight = &n
 	l.Load = f.listLoad(in.Key)
-	if in.Usable() {
-		if v := f.Opinion.View(in.Key); v != "" {
-			l.View = v
-		}
-		if why := f.Opinion.Why(in.Key); why != "" {
-			l.Reason = instance.Printable(why, 300)
-		}
-	}
 	return l
 }
 
-// available tells whether some instance of the role may be picked, or is only slow.
-func (f *Fleet) available(s *instance.Snapshot, r instance.Role) bool {
-	for _, in := range s.Usable(r) {
-		if f.Opinion.Available(in.Key) {
-			return true
+// count returns the number of instances of a role that requests can be sent to.
+func (f *Fleet) count(s *instance.Snapshot, r instance.Role) (n int) {
+	for _, in := range s.All() {
+		if in.Role == r && in.CanServe(f.Opinion(in.Key)) {
+			n++
 		}
 	}
-	return slices.ContainsFunc(s.All(), func(in *instance.Instance) bool { return in.Role == r && in.Slow() })
+	return n
 }
 
 // health answers as vLLM does: an empty 200 while a request could be served.
 func (f *Fleet) health(c *gin.Context) {
-	s := f.Members.Snapshot()
-	switch {
-	case !f.available(s, instance.Decode):
-		unavailable(c, "no decode instance is available")
-	case !f.Fallback && !f.available(s, instance.Prefill):
-		unavailable(c, "no prefill instance is available")
-	default:
-		c.Status(http.StatusOK)
+	if why := f.NotServing(); why != "" {
+		unavailable(c, why)
+		return
 	}
+	c.Status(http.StatusOK)
 }
 
 func unavailable(c *gin.Context, why string) {

@@ -36,13 +36,11 @@ func (load) InFlight(instance.Key) int64 { return 3 }
 
 type opinion map[string]string
 
-func (o opinion) Available(k instance.Key) bool { return o[k.Address] == "" }
-func (o opinion) Why(k instance.Key) string     { return o[k.Address] }
-func (o opinion) View(k instance.Key) instance.View {
-	if o.Available(k) {
-		return ""
+func (o opinion) of(k instance.Key) instance.Opinion {
+	if o[k.Address] == "" {
+		return instance.Opinion{}
 	}
-	return instance.Ejected
+	return instance.Opinion{View: instance.Ejected, Reason: o[k.Address]}
 }
 
 // admin answers by address: the host's name says how.
@@ -126,7 +124,7 @@ func deps() httpapi.Deps {
 		},
 		Admin: admin{},
 		Fleet: httpapi.Fleet{
-			Members: fixed{members()}, Load: load{}, Opinion: opinion{"10.0.0.3:1": "cannot connect"}, Fallback: true,
+			Members: fixed{members()}, Load: load{}, Opinion: opinion{"10.0.0.3:1": "cannot connect"}.of, NotServing: func() string { return "" },
 		},
 		Etcd:      func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} },
 		Notices:   func() []string { return []string{"no decode instance serves model m"} },
@@ -293,38 +291,35 @@ func TestProbesAreRefused(t *testing.T) {
 	}
 }
 
-func TestHealthFollowsTheRoles(t *testing.T) {
+// /health and /readyz fail when nothing can be served, with the reason; /readyz also before
+// the proxy has started.
+func TestHealthAndReadyz(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		name     string
-		sick     opinion
-		fallback bool
-		code     int
+		name          string
+		notStarted    error
+		notServing    string
+		health, ready int
+		says          string // /readyz
 	}{
-		{"all well", opinion{}, false, 200},
-		{"no decode", opinion{"10.0.0.2:1": "x", "10.0.0.3:1": "x"}, true, 503},
-		{"no prefill, fallback", opinion{"10.0.0.1:1": "x"}, true, 200},
-		{"no prefill, none", opinion{"10.0.0.1:1": "x"}, false, 503},
+		{"all well", nil, "", 200, 200, `"decode_instances":1,`},
+		{"nothing is served", nil, "no decode instance is registered: nothing is served", 503, 503, `"reason":"no decode instance is registered: nothing is served"`},
+		{"not started", errors.New("no list yet"), "", 200, 503, `"reason":"no list yet"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			d := deps()
-			d.Opinion, d.Fallback = tc.sick, tc.fallback
-			code, h, body := call(t, http.MethodGet, serve(t, d, false).URL+"/health", "")
-			if code != tc.code || (code == 200) != (body == "") || (code == 503) != (h.Get("Retry-After") != "") {
-				t.Fatalf("%d %v %q", code, h, body)
+			d.Ready, d.NotServing = func() error { return tc.notStarted }, func() string { return tc.notServing }
+			url := serve(t, d, false).URL
+			code, h, body := call(t, http.MethodGet, url+"/health", "")
+			if code != tc.health || (code == 200) != (body == "") || (code == 503) != (h.Get("Retry-After") != "") || !strings.Contains(body, tc.notServing) {
+				t.Errorf("/health: %d %v %q", code, h, body)
+			}
+			code, _, body = call(t, http.MethodGet, url+"/readyz", "")
+			if code != tc.ready || !strings.Contains(body, tc.says) || strings.Contains(body, `"ready":true`) != (code == 200) || strings.Contains(body, `"started":true`) != (tc.notStarted == nil) {
+				t.Errorf("/readyz: %d %s", code, body)
 			}
 		})
-	}
-}
-
-func TestReadyz(t *testing.T) {
-	t.Parallel()
-	d := deps()
-	d.Ready = func() error { return errors.New("no list yet") }
-	code, _, body := call(t, http.MethodGet, serve(t, d, false).URL+"/readyz", "")
-	if code != 503 || !strings.Contains(body, "no list yet") {
-		t.Fatalf("%d %s", code, body)
 	}
 }
 

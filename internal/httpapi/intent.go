@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 // Verb is what an operator does to an instance, and the last part of its route.
@@ -62,10 +63,10 @@ func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 		return ic, badRequest(`"reason" is longer than %d bytes`, maxReason)
 	}
 	if body.For != "" {
-		d, err := time.ParseDuration(body.For)
+		d, err := settings.Duration(body.For)
 		switch {
 		case err != nil || d <= 0:
-			return ic, badRequest(`"for" is %q: give a duration such as "10m"`, instance.Printable(body.For, 40))
+			return ic, badRequest(`"for" is %q: give a duration such as "10m", or a number of seconds`, instance.Printable(body.For, 40))
 		case verb == Undrain || verb == Uncordon:
 			return ic, badRequest(`"for" goes with drain, cordon and weight`)
 		}
@@ -78,10 +79,10 @@ func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 	case verb != SetWeight:
 		return ic, nil
 	case len(weight) == 0:
-		return ic, badRequest(`"weight" is missing: give a whole number from 0 up, or null for the instance's own`)
+		return ic, badRequest(`"weight" is missing: give a whole number from 0 to %d, or null for the instance's own`, instance.MaxWeight)
 	}
-	if err := json.Unmarshal(weight, &ic.Weight); err != nil || ic.Weight != nil && *ic.Weight < 0 {
-		return ic, badRequest(`"weight" is %s: give a whole number from 0 up, or null for the instance's own`, instance.Printable(string(weight), 40))
+	if err := json.Unmarshal(weight, &ic.Weight); err != nil || ic.Weight != nil && !instance.ValidWeight(*ic.Weight) {
+		return ic, badRequest(`"weight" is %s: give a whole number from 0 to %d, or null for the instance's own`, instance.Printable(string(weight), 40), instance.MaxWeight)
 	}
 	return ic, nil
 }

@@ -73,7 +73,7 @@ func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 func (d *Deps) addHealthRoutes(e *gin.Engine) {
 	for path, h := range map[string]gin.HandlerFunc{
 		"/health": d.health, "/ping": d.health, // as vLLM has it, for SageMaker
-		"/healthcheck": d.healthcheck, "/readyz": d.readyz, "/": d.index,
+		"/healthcheck": d.healthcheck, "/readyz": d.readyz, "/": func(c *gin.Context) { d.index(c, e.Routes()) },
 		"/livez":   func(c *gin.Context) { c.String(http.StatusOK, "ok\n") },
 		"/version": func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"version": d.Version}) },
 	} {
@@ -108,17 +108,24 @@ func (d *Deps) status(c *gin.Context) {
 	writeJSON(c, http.StatusOK, out)
 }
 
+// readyz answers whether a load balancer should send requests here. "started" reports the
+// part of it that holds without any instance: the membership has been read.
 func (d *Deps) readyz(c *gin.Context) {
 	s := d.Members.Snapshot()
 	body := gin.H{
-		"ready": true, "revision": s.Revision, "etcd": d.Etcd(),
-		"prefill_instances": len(s.Usable(instance.Prefill)),
-		"decode_instances":  len(s.Usable(instance.Decode)),
+		"ready": true, "started": true, "revision": s.Revision, "etcd": d.Etcd(),
+		"prefill_instances": d.count(s, instance.Prefill),
+		"decode_instances":  d.count(s, instance.Decode),
 	}
-	status := http.StatusOK
+	status, reason := http.StatusOK, ""
 	if err := d.Ready(); err != nil {
+		body["started"], reason = false, err.Error()
+	} else {
+		reason = d.NotServing()
+	}
+	if reason != "" {
 		status = http.StatusServiceUnavailable
-		body["ready"], body["reason"] = false, err.Error()
+		body["ready"], body["reason"] = false, reason
 	}
 	writeJSON(c, status, body)
 }

@@ -106,6 +106,9 @@ type Instance struct {
 	// the record was written.
 	ModelsRead bool
 
+	// Learned reports that the models are those of a probe: the record names none.
+	Learned bool
+
 	// As in the etcd key-value. Lease 0 means static.
 	Lease          int64
 	CreateRevision int64
@@ -132,8 +135,16 @@ func (i *Instance) Incarnation() string {
 	return "rev-" + strconv.FormatInt(i.CreateRevision, 10)
 }
 
-// DefaultWeight is the weight of an instance that has none of its own.
-const DefaultWeight = 100
+const (
+	// DefaultWeight is the weight of an instance that has none of its own.
+	DefaultWeight = 100
+	// MaxWeight is the largest weight that an operator can set. A record may have a larger
+	// one, which is used as it is.
+	MaxWeight = 10000
+)
+
+// ValidWeight reports whether an operator can set a weight.
+func ValidWeight(n int) bool { return n >= 0 && n <= MaxWeight }
 
 // Weight is what part of the picks of its role the instance should get, in
 // proportion to the weights of the others; with 0 it is not picked.

@@ -105,7 +105,8 @@ func (s *Snapshot) Supersede() { s.once.Do(func() { close(s.changed) }) }
 type Listing struct {
 	Role    Role     `json:"role"`
 	Address string   `json:"address"`
-	State   State    `json:"state"`
+	Status  string   `json:"status"`          // Instance.Status; one word for State, View and Intent
+	State   State    `json:"state"`           // of the record
 	Cause   string   `json:"cause,omitempty"` // of State: slow
 	View    View     `json:"view,omitempty"`
 	Intent  Intent   `json:"intent,omitempty"`
@@ -115,15 +116,18 @@ type Listing struct {
 	ID      string   `json:"id,omitempty"`
 	Models  []string `json:"models"`
 	// ModelsTruncated is set if the engine serves more models than are listed.
-	ModelsTruncated bool     `json:"models_truncated,omitempty"`
-	Connector       string   `json:"connector,omitempty"`
-	Weight          *int     `json:"weight,omitempty"`  // none: DefaultWeight
-	Ranks           int      `json:"dp_size,omitempty"` // data-parallel ranks, where there are several
-	Source          string   `json:"source,omitempty"`
-	Proxies         []string `json:"proxies,omitempty"` // whose it is; none: every proxy's
-	Version         string   `json:"version,omitempty"`
-	Revision        int64    `json:"revision"` // mod_revision of its key
-	InFlight        *int64   `json:"in_flight,omitempty"`
+	ModelsTruncated bool   `json:"models_truncated,omitempty"`
+	Connector       string `json:"connector,omitempty"`
+	// DefaultConnector is the connector that proxies use because the record names none.
+	DefaultConnector string `json:"default_connector,omitempty"`
+
+	Weight   *int     `json:"weight,omitempty"`  // none: DefaultWeight
+	Ranks    int      `json:"dp_size,omitempty"` // data-parallel ranks, where there are several
+	Source   string   `json:"source,omitempty"`
+	Proxies  []string `json:"proxies,omitempty"` // whose it is; none: every proxy's
+	Version  string   `json:"version,omitempty"`
+	Revision int64    `json:"revision"` // mod_revision of its key
+	InFlight *int64   `json:"in_flight,omitempty"`
 	// Load is more of what is known of its load; none where nothing is.
 	Load *ListedLoad `json:"load,omitempty"`
 }
@@ -169,7 +173,18 @@ type ListedEngine struct {
 	Full bool `json:"full,omitempty"`
 }
 
-// List renders one entry; strings that came from etcd are made printable.
+// Listed returns List with what depends on connector, the connector of instances whose
+// record names none; "" if it is not known.
+func (i *Instance) Listed(connector string) Listing {
+	l := i.List()
+	l.Warning = i.Warning(connector)
+	if l.Connector == "" {
+		l.DefaultConnector = Printable(connector, 64)
+	}
+	return l
+}
+
+// List returns the entry of an instance with all strings from etcd made printable.
 func (i *Instance) List() Listing {
 	models := make([]string, 0, len(i.Record.Models))
 	for _, m := range i.Record.Models {
@@ -185,7 +200,7 @@ func (i *Instance) List() Listing {
 	}
 	return Listing{
 		Ranks:   ranks,
-		Proxies: proxies, Role: i.Role, Address: i.Address, State: i.Record.State, Cause: Printable(i.Record.Cause, 32), View: i.View,
+		Proxies: proxies, Role: i.Role, Address: i.Address, Status: i.Status(), State: i.Record.State, Cause: Printable(i.Record.Cause, 32), View: i.View,
 		Intent: i.Intent, Reason: i.Reason, Static: i.Static(),
 		ID: Printable(i.Incarnation(), 128), Models: models, ModelsTruncated: i.Record.ModelsTruncated,
 		Connector: Printable(i.Record.Connector, 64), Weight: i.Record.Weight, Source: Printable(i.Record.Source, 32),

@@ -23,18 +23,18 @@ const (
 // View is what notices are made of.
 type View struct {
 	Snapshot *instance.Snapshot
-	// Available reports whether an instance may be picked.
-	Available func(instance.Key) bool
-	// View returns this proxy's view of an instance that is not available, and Why the reason;
-	// nil: instance.Ejected, for no reason.
-	View func(instance.Key) instance.View
-	Why  func(instance.Key) string
+	// Opinion is this proxy's opinion of an instance.
+	Opinion func(instance.Key) instance.Opinion
+	// Fallback reports whether decode instances serve requests without a prefill instance.
+	Fallback bool
 	// Connector resolves the dialect of an instance, "" for one that is not known.
 	Connector func(*instance.Instance) string
 	Counts    *Counts
 	// Blocks is the size of KV blocks that a partner of an instance must have, too, 0 where
 	// its connector copes with another; nil: all do.
 	Blocks func(*instance.Instance) int
+	// Build is the build that a partner of an instance must have, too, "" for any; nil: any.
+	Build func(*instance.Instance) string
 	// Deaf says, by address, why the KV events of an instance cannot be followed.
 	Deaf map[string]string
 	// Unnotified has the prefill instances that are bypassed because their notifications do
@@ -42,7 +42,67 @@ type View struct {
 	Unnotified map[instance.Key]string
 }
 
-// Words are the notices, the gravest first; none if all is as it should be.
+// NotServing returns why this proxy can serve no request at all, in a sentence, or "" if it
+// can serve some: a decode instance can be used, and without a fallback also a prefill
+// instance that can be paired with it.
+func (v View) NotServing() string {
+	decode := v.usable(instance.Decode)
+	if len(decode) == 0 && v.Snapshot.Revision == 0 {
+		return "the membership has not been read yet" + instance.NothingServed
+	}
+	if len(decode) == 0 {
+		return v.unusable(instance.Decode, instance.NothingServed)
+	}
+	if v.Fallback {
+		return ""
+	}
+	prefill := v.usable(instance.Prefill)
+	switch {
+	case len(prefill) == 0:
+		return v.unusable(instance.Prefill, instance.NothingServed)
+	case !v.canPair(prefill, decode):
+		return "no prefill instance can be paired with a decode instance, and --fallback is none" + instance.NothingServed
+	}
+	return ""
+}
+
+// pairKey is the part of an instance that decides which others it can be paired with.
+type pairKey struct {
+	connector, build string
+	blocks           int
+}
+
+func (v View) pairKeys(list []*instance.Instance) map[pairKey]bool {
+	out := map[pairKey]bool{}
+	for _, in := range list {
+		k := pairKey{connector: v.Connector(in)}
+		if v.Build != nil {
+			k.build = v.Build(in)
+		}
+		if v.Blocks != nil {
+			k.blocks = v.Blocks(in)
+		}
+		out[k] = true
+	}
+	return out
+}
+
+// canPair reports whether some of the prefill instances can be paired with some of the
+// decode instances, by the rules of package sched.
+func (v View) canPair(prefill, decode []*instance.Instance) bool {
+	ds := v.pairKeys(decode)
+	for p := range v.pairKeys(prefill) {
+		for d := range ds {
+			if p.connector == d.connector && (p.build == d.build || p.build == "" || d.build == "") &&
+				(p.blocks == d.blocks || p.blocks == 0 || d.blocks == 0) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Words returns the notices, most severe first; none if nothing is wrong.
 func (v View) Words() []string {
 	var out []string
 	say := func(format string, args ...any) {
@@ -51,8 +111,12 @@ func (v View) Words() []string {
 		}
 	}
 	prefill, decode := v.usable(instance.Prefill), v.usable(instance.Decode)
-	v.unusable(instance.Decode, decode, "nothing is served", say)
-	v.unusable(instance.Prefill, prefill, "decode computes every prompt", say)
+	if text := v.NotServing(); text != "" {
+		say("%s", text)
+	}
+	if len(prefill) == 0 && len(decode) > 0 && v.Fallback && v.registered(instance.Prefill) {
+		say("%s", v.unusable(instance.Prefill, ": decode computes every prompt"))
+	}
 	if len(prefill) > 0 && len(decode) > 0 {
 		v.unpaired(prefill, decode, say)
 		v.blocks(prefill, decode, say)
@@ -85,69 +149,68 @@ func (v View) Words() []string {
 	return out
 }
 
-// usable are the instances of a role that can be picked: slow ones only where there is
-// no other.
-func (v View) usable(role instance.Role) (list []*instance.Instance) {
-	for _, in := range v.Snapshot.Usable(role) {
-		if v.Available(in.Key) {
-			list = append(list, in)
-		}
-	}
-	if len(list) > 0 {
-		return list
-	}
+// usable returns the instances of a role that requests can be sent to: slow ones only if
+// there is no other.
+func (v View) usable(role instance.Role) []*instance.Instance {
+	var list, slow []*instance.Instance
 	for _, in := range v.Snapshot.All() {
-		if in.Role == role && in.Slow() {
+		switch {
+		case in.Role != role || !in.CanServe(v.Opinion(in.Key)):
+		case in.Slow():
+			slow = append(slow, in)
+		default:
 			list = append(list, in)
 		}
+	}
+	if len(list) == 0 {
+		return slow
 	}
 	return list
 }
 
-// unusable tells of a role of which instances are there and none can be used.
-func (v View) unusable(role instance.Role, usable []*instance.Instance, then string, say func(string, ...any)) {
+// registered reports whether this proxy has instances of a role.
+func (v View) registered(role instance.Role) bool {
+	return slices.ContainsFunc(v.Snapshot.All(), func(in *instance.Instance) bool {
+		return in.Role == role && in.View != instance.Elsewhere
+	})
+}
+
+// unusable returns the sentence that no instance of a role can be used, with their states
+// and with the consequence.
+func (v View) unusable(role instance.Role, consequence string) string {
 	states, n := map[string]int64{}, 0
 	for _, in := range v.Snapshot.All() {
 		if in.Role == role && in.View != instance.Elsewhere {
-			states[v.state(in)]++
+			states[v.status(in)]++
 			n++
 		}
 	}
-	if n > 0 && len(usable) == 0 {
-		say("%s there, but none can be used (%s): %s", instances(n, role), listed(states, func(name string) string { return name }), then)
+	if n == 0 {
+		return fmt.Sprintf("no %s instance is registered%s", role, consequence)
 	}
+	return fmt.Sprintf("%s registered, but none can be used (%s)%s", instances(n, role), listed(states, func(name string) string { return name }), consequence)
 }
 
 // hung reports instances whose engine core makes no progress: their API servers answer, so
 // nothing else shows it.
 func (v View) hung(say func(string, ...any)) {
-	if v.Why == nil {
-		return
-	}
 	for _, role := range instance.Roles() {
 		for _, in := range v.Snapshot.Usable(role) {
-			if why := v.Why(in.Key); !v.Available(in.Key) && strings.HasPrefix(why, "hung:") {
-				say("%s %s is ejected: %s. It returns when a trial request succeeds; if none does, restart its engine", role, in.Address, why)
+			if o := v.Opinion(in.Key); o.View == instance.Ejected && strings.HasPrefix(o.Reason, "hung:") {
+				say("%s %s is ejected: %s. It returns when a trial request succeeds; if none does, restart its engine", role, in.Address, o.Reason)
 			}
 		}
 	}
 }
 
-// state returns the word for why an instance cannot be used.
-func (v View) state(in *instance.Instance) string {
-	switch {
-	case in.Usable() && v.View != nil:
-		return string(v.View(in.Key))
-	case in.Usable():
-		return string(instance.Ejected)
-	case in.View != "" && in.View != instance.Orphan:
-		return string(in.View)
-	case in.Intent != "":
-		return string(in.Intent)
-	case in.Record.State == instance.Ready:
-		return "of weight 0"
+// status returns the word for why an instance cannot be used.
+func (v View) status(in *instance.Instance) string {
+	switch s := in.Seen(v.Opinion(in.Key)).Status(); s {
+	case string(instance.Ready), string(instance.Orphan):
+		return "of weight 0" // nothing else is left
+	default:
+		return s
 	}
-	return string(in.Record.State)
 }
 
 // unpaired tells of dialects that only one of the roles speaks.

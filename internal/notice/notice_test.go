@@ -42,13 +42,7 @@ func newFleet(list ...*instance.Instance) *fleet {
 func (f *fleet) words() string {
 	return strings.Join(notice.View{
 		Snapshot: f.snapshot, Counts: f.counts,
-		Available: func(k instance.Key) bool { return !f.out[k.Address] },
-		Why: func(k instance.Key) string {
-			if f.hung[k.Address] {
-				return "hung: no request made progress for 6s"
-			}
-			return "cannot connect"
-		},
+		Opinion: f.opinion, Fallback: true,
 		Connector: func(i *instance.Instance) string { return i.Record.Connector },
 		Blocks: func(i *instance.Instance) int {
 			if i.Record.Connector == "p2p" {
@@ -57,6 +51,17 @@ func (f *fleet) words() string {
 			return 0
 		},
 	}.Words(), "\n")
+}
+
+// opinion is the proxy's: an ejected instance accepts no connections.
+func (f *fleet) opinion(k instance.Key) instance.Opinion {
+	if f.hung[k.Address] {
+		return instance.Opinion{View: instance.Ejected, Reason: "hung: no request made progress for 6s"}
+	}
+	if f.out[k.Address] {
+		return instance.Opinion{View: instance.Ejected, Reason: "connection refused"}
+	}
+	return instance.Opinion{}
 }
 
 func connector(name string) func(*instance.Instance) {
@@ -82,7 +87,7 @@ func TestWordsOfTheMembership(t *testing.T) {
 		out  []string
 		want string
 	}{
-		{name: "nobody"},
+		{name: "an empty fleet", want: "no decode instance is registered: nothing is served"},
 		{name: "all is well", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1")}},
 		{name: "decode alone is a choice", list: []*instance.Instance{in(d, "b:1")}},
 		{name: "one of two is out", list: []*instance.Instance{in(p, "a:1"), in(p, "a:2"), in(d, "b:1")}, out: []string{"a:1"}},
@@ -93,11 +98,11 @@ func TestWordsOfTheMembership(t *testing.T) {
 				in(p, "a:1", state(instance.Draining)), in(p, "a:2"), in(p, "a:3"), in(p, "a:4", func(i *instance.Instance) { i.Record.Weight = &none }), in(d, "b:1"),
 			},
 			out:  []string{"a:2", "a:3"},
-			want: "4 prefill instances are there, but none can be used (2 ejected, 1 draining, 1 of weight 0): decode computes every prompt",
+			want: "4 prefill instances are registered, but none can be used (2 ejected, 1 draining, 1 of weight 0): decode computes every prompt",
 		},
 		{
 			name: "no decode is usable", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1", func(i *instance.Instance) { i.Intent = instance.Cordon })},
-			want: "1 decode instance is there, but none can be used (1 cordon): nothing is served",
+			want: "1 decode instance is registered, but none can be used (1 cordon): nothing is served",
 		},
 		{
 			name: "no pair", list: []*instance.Instance{in(p, "a:1"), in(p, "a:2"), in(d, "b:1", connector("mooncake"))},
@@ -133,6 +138,63 @@ func TestView_NamesHungInstances(t *testing.T) {
 	const want = "decode b:2 is ejected: hung: no request made progress for 6s. It returns when a trial request succeeds; if none does, restart its engine"
 	if got := f.words(); got != want {
 		t.Errorf("%q\nwant %q", got, want)
+	}
+}
+
+// A proxy serves nothing if no decode instance can be used, or without a fallback no pair.
+func TestNotServing(t *testing.T) {
+	t.Parallel()
+	const p, d = instance.Prefill, instance.Decode
+	slow := func(i *instance.Instance) { i.Record.State, i.Record.Cause = instance.Down, instance.CauseSlow }
+	dead := instance.Opinion{View: instance.Ejected, Reason: "connection refused"}
+	failing := instance.Opinion{View: instance.Ejected, Reason: "3 failures", Reachable: true}
+	for _, tc := range []struct {
+		name    string
+		list    []*instance.Instance
+		out     map[string]instance.Opinion
+		noPair  string // without a fallback
+		nothing string // with one
+	}{
+		{name: "a pair", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1")}},
+		{name: "one engine in both roles", list: []*instance.Instance{in(p, "a:1"), in(d, "a:1")}},
+		{name: "failing ones are tried", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1")}, out: map[string]instance.Opinion{"b:1": failing}},
+		{name: "slow ones serve", list: []*instance.Instance{in(p, "a:1", slow), in(d, "b:1", slow)}},
+		{
+			name: "dead decode", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1")}, out: map[string]instance.Opinion{"b:1": dead},
+			noPair:  "1 decode instance is registered, but none can be used (1 ejected): nothing is served",
+			nothing: "1 decode instance is registered, but none can be used (1 ejected): nothing is served",
+		},
+		{
+			name: "dead prefill", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1")}, out: map[string]instance.Opinion{"a:1": dead},
+			noPair: "1 prefill instance is registered, but none can be used (1 ejected): nothing is served",
+		},
+		{
+			name: "decode only", list: []*instance.Instance{in(d, "b:1")},
+			noPair: "no prefill instance is registered: nothing is served",
+		},
+		{
+			name: "no pair", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1", connector("mooncake"))},
+			noPair: "no prefill instance can be paired with a decode instance, and --fallback is none: nothing is served",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			v := notice.View{
+				Snapshot:  instance.NewSnapshot(1, tc.list),
+				Opinion:   func(k instance.Key) instance.Opinion { return tc.out[k.Address] },
+				Connector: func(i *instance.Instance) string { return i.Record.Connector },
+			}
+			if got := v.NotServing(); got != tc.noPair || (got != "") != strings.HasSuffix(got, instance.NothingServed) {
+				t.Errorf("without a fallback: %q, want %q", got, tc.noPair)
+			}
+			v.Fallback = true
+			if got := v.NotServing(); got != tc.nothing {
+				t.Errorf("with a fallback: %q, want %q", got, tc.nothing)
+			}
+		})
+	}
+	if got := (notice.View{Snapshot: instance.NewSnapshot(0, nil)}).NotServing(); !strings.Contains(got, "has not been read yet") {
+		t.Errorf("before the first list: %q", got)
 	}
 }
 

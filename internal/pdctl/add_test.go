@@ -43,7 +43,7 @@ func TestAddListRemove(t *testing.T) {
 	}
 	first := got.Instances[0]
 	want := instance.Listing{
-		Role: instance.Prefill, Address: p, State: instance.Ready, Static: true, ID: first.ID,
+		Role: instance.Prefill, Address: p, Status: "ready", State: instance.Ready, Static: true, ID: first.ID,
 		Models: []string{"org/m"}, Connector: "nixl", Source: "admin", Version: "0.12.0", Revision: first.Revision,
 	}
 	if d := cmp.Diff(want, first); d != "" {
@@ -54,7 +54,7 @@ func TestAddListRemove(t *testing.T) {
 		t.Errorf("list decode:\n%s", table)
 	}
 
-	r.want(0, "prefill/"+p+": removed\n", "remove", "prefill", p, "--reason", "test")
+	r.want(0, removed("prefill", p), "remove", "prefill", p, "--reason", "test")
 	r.want(1, "prefill/"+p+": failed: there is no such instance; see pdctl list\n", "remove", "prefill", p)
 	if got := r.listings(); len(got.Instances) != 1 {
 		t.Errorf("after removal: %+v", got)
@@ -163,7 +163,7 @@ func TestAddWait(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	_, out, _ := r.run("get", "decode/"+dead)
-	if !strings.HasPrefix(out, "pending\n  key       /pd/pending/decode/"+dead+"\n") || !strings.Contains(out, `"model":"m"`) {
+	if !strings.HasPrefix(out, "state     pending\nreason    waits for the instance to answer\n\npending\n  key       /pd/pending/decode/"+dead+"\n") || !strings.Contains(out, `"model":"m"`) {
 		t.Errorf("get:\n%s", out)
 	}
 	// A pending add with a limit has a lease; another wait replaces the first.
@@ -172,7 +172,7 @@ func TestAddWait(t *testing.T) {
 	if !strings.Contains(out, `"granted_ttl": 600`) {
 		t.Errorf("get:\n%s", out)
 	}
-	r.want(0, "decode/"+dead+": removed\n", "remove", "decode", dead)
+	r.want(0, removed("decode", dead), "remove", "decode", dead)
 	if n := pendings(r); n != 0 {
 		t.Errorf("%d pending after removal", n)
 	}

@@ -18,7 +18,7 @@ func TestAllow(t *testing.T) {
 	const k = "10.0.0.1:8200"
 	r.want(1, "decode/"+k+": failed: it is not removed; nothing changed\n", "allow", "decode", k)
 	r.put("/pd/decode/"+k, `{"v":1,"state":"ready","models":["m"]}`)
-	r.want(0, "decode/"+k+": removed\n", "remove", "decode", k, "--reason", "new \x1b[31mdisks")
+	r.want(0, removed("decode", k), "remove", "decode", k, "--reason", "new \x1b[31mdisks")
 
 	_, out, _ := r.run("list")
 	if want := "removed: decode/" + k + " by "; !strings.Contains(out, want) || !strings.Contains(out, "disks\n") || strings.Contains(out, "\x1b") {

@@ -20,9 +20,9 @@ func TestAddBoth(t *testing.T) {
 		t.Errorf("the record says\n%s", out)
 	}
 	r.want(0, strings.ReplaceAll(added, "added, serves org/m", "already exists; not changed"), "add", "both", e)
-	r.want(0, "prefill/"+e+": removed\n", "remove", "prefill", e)
+	r.want(0, removed("prefill", e), "remove", "prefill", e)
 	r.want(0, added, "add", "both", e) // what was missing is added
-	r.want(0, strings.ReplaceAll(added, "added, serves org/m", "removed"), "remove", "both", e)
+	r.want(0, removed("prefill", e)+removed("decode", e), "remove", "both", e)
 	if got := r.listings(); len(got.Instances) != 0 {
 		t.Errorf("after removal: %+v", got)
 	}

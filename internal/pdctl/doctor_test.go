@@ -3,20 +3,25 @@ package pdctl_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -24,6 +29,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/doctor"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
@@ -44,7 +50,51 @@ func (r *rig) examined(code int, args ...string) []doctor.Finding {
 	if err := json.Unmarshal([]byte(out), &d); err != nil {
 		r.t.Fatalf("%v\n%s%s", err, out, errs)
 	}
+	executable(r.t, d.Findings)
 	return d.Findings
+}
+
+// executable checks that each command of a finding is one that a shell can run as it is:
+// programs and their flags exist, and files that it names do, too.
+func executable(t *testing.T, list []doctor.Finding) {
+	t.Helper()
+	for _, f := range list {
+		for _, line := range f.Commands {
+			out, err := exec.CommandContext(t.Context(), "sh", "-c", `for w in `+line+`; do printf '%s\n' "$w"; done`).Output()
+			words := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+			if err == nil {
+				err = parses(words)
+			}
+			if err != nil {
+				t.Errorf("%s %s: %s: %v", f.Check, f.Subject, line, err)
+			}
+		}
+	}
+}
+
+// parses reads a command line as its program does.
+func parses(words []string) error {
+	switch program, args := words[0], words[1:]; program {
+	case "pdctl":
+		return pdctl.Parse(args)
+	case "agent":
+		root := &cobra.Command{}
+		root.AddCommand(control.Commands()...)
+		cmd, rest, err := root.Find(args)
+		if err == nil {
+			err = cmd.ParseFlags(rest)
+		}
+		if err == nil && !cmd.HasParent() {
+			err = errors.New("no command")
+		}
+		return err
+	case "openssl":
+		_, err := os.Stat(args[slices.Index(args, "-in")+1])
+		return err
+	case "curl", "etcdctl":
+		return nil
+	}
+	return fmt.Errorf("unknown program")
 }
 
 // finds checks that one finding is of a check, about a subject, and that its cure and
@@ -221,6 +271,7 @@ func TestDoctorTwoAgentsOnOneAddress(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &d); err != nil || code != 5 {
 		t.Fatalf("exit %d, %v\n%s%s", code, err, out, errs)
 	}
+	executable(t, d.Findings)
 	finds(t, d.Findings, "conflict", "decode/10.0.0.8:8200", "another host holds this key", "agent-one", "stop one of the two agents", "pdctl get decode/10.0.0.8:8200", "agent drain --role decode --address 10.0.0.8:8200")
 }
 
@@ -343,6 +394,7 @@ func TestDoctorWrongModel(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &d); err != nil {
 		t.Fatalf("%v\n%s%s", err, out, errs)
 	}
+	executable(t, d.Findings)
 	const cure = "start the engine with the right model"
 	finds(t, d.Findings, "model", "decode/"+elsewhere, "serves llama, not qwen", cure, "pdctl get decode/"+elsewhere)
 	finds(t, d.Findings, "model", "decode/10.0.0.9:8200", "agent on this machine", cure, "agent status --role decode --address 10.0.0.9:8200")
@@ -388,12 +440,39 @@ func TestDoctorStaleProxy(t *testing.T) {
 	r.put("/pd/proxies/idle", strings.ReplaceAll(well, "10.0.0.1", "10.0.0.3"))
 	r.put("/pd/load/idle", `{"v":1,"applied":9,"load":{},"at":"2020-01-01T00:00:00Z"}`)
 	got := r.examined(5)
-	finds(t, got, "proxy", "proxy 10.0.0.1:8000", "it is stale", "applied revision 1 ", "restart this proxy", "curl -s http://10.0.0.1:8000/status", "pdctl wait --revision 2 --timeout 30s")
+	finds(t, got, "proxy", "proxy 10.0.0.1:8000", "it is stale", "applied revision 1 ", "restart this proxy", "pdctl status", "pdctl wait --revision 2 --timeout 30s")
 	finds(t, got, "proxy", "proxy 10.0.0.2:8000", "was not renewed", "not stopped", "restart this proxy")
 	for _, f := range got {
 		if strings.Contains(f.Subject, "10.0.0.3") {
 			t.Errorf("a proxy with nothing in flight says so once: %+v", f)
 		}
+	}
+}
+
+// An ejected instance is found, with a command that shows why. One etcd member of several that
+// is down is a warning.
+func TestDoctorEjectedAndMemberDown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/10.0.0.8:8200", `{"models":["m"]}`)
+	r.put("/pd/decode/10.0.0.9:8200", `{"models":["m"]}`)
+	const dead = `{"view":"ejected","reason":"connection refused"}`
+	r.put("/pd/proxies/p1", `{"v":1,"applied":99,"address":"10.0.0.1:8000","unverified":{},"instances":{"decode/10.0.0.8:8200":`+dead+`,"decode/10.0.0.9:8200":`+dead+`}}`)
+	r.put("/pd/proxies/p2", `{"v":1,"applied":99,"address":"10.0.0.2:8000","unverified":{},"instances":{"decode/10.0.0.8:8200":`+dead+`}}`)
+	away := testkit.FreePort(t)
+	got := r.examined(5, "--etcd-endpoints", r.etcd.Endpoint()+","+away, "--timeout", "2s")
+	f := finds(t, got, "engine", "decode/10.0.0.8:8200", "2 of 2 proxies cannot use it: ejected", "connection refused", "pdctl get decode/10.0.0.8:8200")
+	if f.Severity != doctor.Error {
+		t.Errorf("severity %s", f.Severity)
+	}
+	if f := finds(t, got, "engine", "decode/10.0.0.9:8200", "1 of 2 proxies cannot use it: ejected"); f.Severity != doctor.Warning {
+		t.Errorf("severity %s", f.Severity)
+	}
+	if f := finds(t, got, "etcd", "etcd "+away, "a member of etcd does not answer; the others work"); f.Severity != doctor.Warning {
+		t.Errorf("severity %s", f.Severity)
+	}
+	if _, out, _ := r.run("get", "decode/10.0.0.8:8200"); !strings.Contains(out, "ejected") || !strings.Contains(out, "connection refused") {
+		t.Errorf("the command shows\n%s", out)
 	}
 }
 
@@ -415,7 +494,7 @@ func TestDoctorCertificates(t *testing.T) {
 	r := newRig(t)
 	r.put("/pd/proxies/p1", `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{},"notices":["the certificate for clients has expired at 2026-01-01T00:00:00Z","4 prefill instances are unused"]}`)
 	got := r.examined(5)
-	finds(t, got, "certificate", "proxy 10.0.0.1:8000", "has expired at", "write new files over the old ones", "without a restart", "openssl x509")
+	finds(t, got, "certificate", "proxy 10.0.0.1:8000", "has expired at", "write new files over the old ones", "without a restart")
 	finds(t, got, "notice", "fleet", "4 prefill instances are unused", "reported by 10.0.0.1:8000", "pdctl list")
 
 	ca := testkit.NewAuthority(t, "ca")
@@ -423,7 +502,7 @@ func TestDoctorCertificates(t *testing.T) {
 	e := testkit.StartEtcdTLS(t, cert, key, ca.CA)
 	old, oldKey := ca.Issue("old", testkit.Certificate{CN: "operator", From: -2 * time.Hour, Until: -time.Hour})
 	code, out, errs := execute(t.Context(), nil, "doctor", "--agents=false", "--etcd-endpoints", "https://"+e.Endpoint(), "--etcd-ca", ca.CA, "--etcd-cert", old, "--etcd-key", oldKey, "--timeout", "2s")
-	if code != 1 || !strings.Contains(out, "this pdctl: the certificate for etcd has expired at") || !strings.Contains(out, "get a new certificate") {
+	if code != 1 || !strings.Contains(out, "this pdctl: the certificate for etcd has expired at") || !strings.Contains(out, "get a new certificate") || !strings.Contains(out, "openssl x509 -noout -subject -enddate -in "+old) {
 		t.Errorf("exit %d\n%s%s", code, out, errs)
 	}
 }
@@ -448,7 +527,7 @@ func TestDoctorOneSideChannelPortTwice(t *testing.T) {
 func TestDoctorCannotLook(t *testing.T) {
 	t.Parallel()
 	code, out, errs := execute(t.Context(), map[string]string{"PD_ETCD_ENDPOINTS": testkit.FreePort(t)}, "doctor", "--agents=false", "--timeout", "500ms")
-	if code != 1 || !strings.Contains(out, "etcd does not answer") || !strings.Contains(errs, "connection refused") {
+	if code != 1 || !strings.Contains(out, "etcd does not answer") || strings.Contains(out, `\n`) || !strings.Contains(errs, "connection refused") {
 		t.Errorf("exit %d\n%s%s", code, out, errs)
 	}
 	r := newRig(t)

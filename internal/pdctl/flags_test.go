@@ -140,7 +140,15 @@ func TestDryRunOfWhatWaits(t *testing.T) {
 	for line, want := range map[string]string{
 		"drain decode 10.0.0.8:8200 --wait --dry-run":       "--dry-run and --wait exclude each other",
 		"add decode 10.0.0.8:8200 --wait --block --dry-run": "--dry-run and --block exclude each other",
-		"drain decode --selector rack --dry-run":            "write key=value",
+		"drain decode --selector rack>3 --dry-run":          "write key=value",
+		"drain decode --selector rack=3, --dry-run":         "write key=value",
+		"drain decode --selector rack=(3 --dry-run":         "write key=value",
+		"drain decode --selector !state --dry-run":          "every instance has a state",
+		"weight decode 10.0.0.8:8200 -5":                    "invalid weight -5: must be between 0 and 10000",
+		"weight decode 10.0.0.8:8200 100000":                "invalid weight 100000: must be between 0 and 10000",
+		"weight decode 10.0.0.8:8200 many":                  "\"many\" is not a weight",
+		"weight decode 10.0.0.8:8200 300 -x":                "unknown shorthand flag: 'x'",
+		"drain decode 10.0.0.8:8200 --for soon":             "or a number of seconds",
 		"drain decode --selector state=asleep":              "use one of starting, ready",
 		"drain decode --selector role=both":                 `"prefill" or "decode"`,
 		"drain decode 10.0.0.8:8200 --selector rack=3":      "accepts 1 arg(s), received 2",
@@ -167,17 +175,26 @@ func TestSelector(t *testing.T) {
 	r.leased("/pd/prefill/10.0.0.6:8100", `{"models":["org/m"],"labels":{"rack":"4","role":"x"},"kv_role":"kv_both"}`)
 	r.leased("/pd/decode/10.0.0.6:8100", `{"models":["org/m"],"labels":{"rack":"4"},"kv_role":"kv_both"}`)
 	for line, want := range map[string]string{
-		"rack=3":              "decode/10.0.0.8:8200 decode/10.0.0.9:8200",
-		"rack=3 zone=a":       "decode/10.0.0.8:8200",
-		"state=down":          "decode/10.0.0.9:8200",
-		"role=prefill":        "prefill/10.0.0.6:8100",
-		"label:role=x":        "prefill/10.0.0.6:8100",
-		"model=m role=decode": "decode/10.0.0.6:8100 decode/10.0.0.8:8200",
-		"model=org/n":         "decode/10.0.0.9:8200",
-		"rack=5":              "",
+		"rack=3":                         "decode/10.0.0.8:8200 decode/10.0.0.9:8200",
+		"rack=3 zone=a":                  "decode/10.0.0.8:8200",
+		"state=down":                     "decode/10.0.0.9:8200",
+		"role=prefill":                   "prefill/10.0.0.6:8100",
+		"label:role=x":                   "prefill/10.0.0.6:8100",
+		"model=m role=decode":            "decode/10.0.0.6:8100 decode/10.0.0.8:8200",
+		"model=org/n":                    "decode/10.0.0.9:8200",
+		"rack=5":                         "",
+		"rack=3,zone=a":                  "decode/10.0.0.8:8200",
+		"rack==3,zone!=a":                "decode/10.0.0.9:8200",
+		"rack!=3":                        "prefill/10.0.0.6:8100 decode/10.0.0.6:8100",
+		"rack+in+(3,+5)":                 "decode/10.0.0.8:8200 decode/10.0.0.9:8200",
+		"rack+notin+(3,4)":               "",
+		"zone":                           "decode/10.0.0.8:8200",
+		"!zone,role=decode":              "decode/10.0.0.6:8100 decode/10.0.0.9:8200",
+		"state+in+(ready,down),model!=m": "decode/10.0.0.9:8200",
 	} {
 		args := []string{"list", "-o", "json"}
 		for term := range strings.FieldsSeq(line) {
+			term = strings.ReplaceAll(term, "+", " ")
 			args = append(args, "-l", term)
 		}
 		_, out, errs := r.run(args...)
@@ -202,12 +219,26 @@ func TestSelector(t *testing.T) {
 	if _, keys, _ := r.run("__complete", "drain", "decode", "-l", ""); !strings.Contains(keys, "rack=\n") || !strings.Contains(keys, "label:role=\n") || !strings.Contains(keys, "state=\n") {
 		t.Errorf("%s", keys)
 	}
-	r.want(0, "No instance matches.\n", "list", "--selector", "rack=5")
+	if errs := r.want(1, "", "list", "--selector", "rack=5"); !strings.Contains(errs, "no instance matches --selector rack=5") {
+		t.Errorf("%q", errs)
+	}
+	if errs := r.want(1, "", "list", "--selector", "rack=3,4"); !strings.Contains(errs, "no instance has a label 4: for several values write rack in (3,4)") {
+		t.Errorf("%q", errs)
+	}
+	if errs := r.want(1, "both/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both\n", "drain", "both", "10.0.0.8:8200"); !strings.Contains(errs, "1 of 1 failed") {
+		t.Errorf("%q", errs)
+	}
+	r.want(1, "prefill/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both\n"+
+		"decode/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both\n", "remove", "both", "10.0.0.8:8200")
+	if got := r.listings().Instances; len(got) != 4 || got[3].Intent != "" {
+		t.Errorf("%+v", got)
+	}
 	r.want(0, "both/10.0.0.6:8100: drained\n", "drain", "both", "--selector", "rack=4")
 	r.want(1, "", "cordon", "both", "--selector", "rack=3")
 	r.want(0, "decode/10.0.0.8:8200: cordoned\ndecode/10.0.0.9:8200: cordoned\n", "cordon", "decode", "--selector", "rack=3")
 	r.want(0, "decode/10.0.0.8:8200: uncordoned; proxies use it again as it registers\n", "uncordon", "decode", "--selector", "state=cordon", "--selector", "zone=a")
-	r.want(0, "prefill/10.0.0.6:8100: removed\ndecode/10.0.0.6:8100: removed\n", "remove", "both", "--selector", "state=drain")
+	r.want(0, removed("prefill", "10.0.0.6:8100")+removed("decode", "10.0.0.6:8100"), "remove", "both", "--selector", "state=drain")
+	r.want(0, "decode/10.0.0.8:8200: weight 300 for 1m30s\n", "weight", "decode", "10.0.0.8:8200", "300", "--for", "90")
 	if errs := r.want(1, "", "drain", "prefill", "--selector", "rack=9"); !strings.Contains(errs, "no prefill instance matches --selector rack=9") {
 		t.Errorf("%q", errs)
 	}

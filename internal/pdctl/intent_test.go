@@ -149,14 +149,15 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 	}
 }
 
-// Of an engine in both roles there may be one only; each instance that is waited for has
-// its own drain.
+// An engine in both roles is waited for as one; each instance that is waited for has its own
+// drain.
 func TestDrainWaitEndsWithItsDrain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const x, y = "10.0.0.1:8200", "10.0.0.2:8200"
 	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
 	r.put("/pd/decode/"+y, `{"v":1,"state":"ready","models":["m"]}`)
+	r.put("/pd/prefill/"+x, `{"v":1,"state":"ready","models":["m"]}`)
 	if errs := r.want(0, "both/"+x+": drained\nboth/"+x+": free: no proxy has requests in flight there\n", "drain", "both", x, "--wait"); errs == "" {
 		t.Error("stderr does not say that pdctl waited for no proxy")
 	}

@@ -90,6 +90,11 @@ func (r *rig) listings() (out struct {
 	return out
 }
 
+// removed is the line that remove prints for an instance.
+func removed(role, address string) string {
+	return fmt.Sprintf("%s/%s: removed; an agent there is refused until: pdctl allow %[1]s %[2]s\n", role, address)
+}
+
 // startEngine answers as vLLM's side endpoints do; it gives its host:port.
 func startEngine(t *testing.T, model string) string {
 	t.Helper()

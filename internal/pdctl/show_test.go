@@ -11,6 +11,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/doctor"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
@@ -60,7 +61,8 @@ func TestGetShowsWhatIsAround(t *testing.T) {
 		t.Fatal(errs)
 	}
 	code, out, errs := r.run("get", "decode", "10.0.0.8:8200")
-	for _, want := range []string{"\noverride\n", "10.0.0.1:8000        9  3          -           no answer yet: \\u001b[2J\n", "10.0.0.2:8000        9  -          -           -\n", "registered", "new disks"} {
+	for _, want := range []string{"\noverride\n", "10.0.0.1:8000        9  3          -           unverified  no answer yet: \\u001b[2J\n", "10.0.0.2:8000        9  -          -           -           -\n",
+		"state     drain\nreason    10.0.0.1:8000: no answer yet: \\u001b[2J (verified by 1 of 2 proxies); drain by ", "registered", "new disks"} {
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("exit %d, %q is not in\n%s%s", code, want, out, errs)
 		}
@@ -122,6 +124,86 @@ func TestListSaysWhatTheProxiesSay(t *testing.T) {
 			t.Parallel()
 			if got := bare(t, tc.presences...); got.View != tc.view || got.Reason != tc.reason {
 				t.Errorf("view %q, reason %q", got.View, got.Reason)
+			}
+		})
+	}
+}
+
+// pdctl shows the proxies' views and what they have found, next to the operator's intent.
+func TestListShowsWhatProxiesReport(t *testing.T) {
+	t.Parallel()
+	const key = "decode/10.0.0.1:1"
+	proxy := func(address, report string) string {
+		return `{"applied":99,"address":"` + address + `","connector":"nixl","unverified":{},"instances":{` + report + `}}`
+	}
+	const dead = `"` + key + `":{"view":"ejected","reason":"connection refused\u001b[2J"}`
+	for _, tc := range []struct {
+		name, record, override string
+		presences              []string
+		status, reason         string
+		models                 string
+	}{
+		{"nothing", `{"models":["m"]}`, "", []string{proxy("a:1", ""), proxy("b:1", "")}, "ready", "", "m"},
+		{"ejected by all", `{"models":["m"]}`, "", []string{proxy("a:1", dead), proxy("b:1", dead)}, "ejected", `a:1: connection refused\u001b[2J; b:1: connection refused\u001b[2J`, "m"},
+		{"ejected by one", `{"models":["m"]}`, "", []string{proxy("a:1", ""), proxy("b:1", dead)}, "ejected", `b:1: connection refused\u001b[2J (ejected by 1 of 2 proxies)`, "m"},
+		{"an older proxy", `{"models":["m"]}`, "", []string{`{"applied":99,"address":"a:1","unverified":{}}`}, "ready", "", "m"},
+		{"a proxy that is behind", `{"models":["m"]}`, "", []string{strings.ReplaceAll(proxy("a:1", dead), "99", "1")}, "ready", "", "m"},
+		{"silent", `{"models":["m"]}`, "", []string{proxy("a:1", `"`+key+`":{"reason":"no sign of life for 5s"}`)}, "ready", "a:1: no sign of life for 5s", "m"},
+		{"ejected and cordoned", `{"models":["m"]}`, `{"state":"cordon","by":"me","reason":"new disks"}`, []string{proxy("a:1", dead)}, "cordon", `a:1: connection refused\u001b[2J; cordon by me: new disks`, "m"},
+		{"by curl", "", `{"state":"cordon","by":"me","reason":"new disks"}`, []string{proxy("a:1", `"`+key+`":{"models":["org/m","lora"],"version":"0.12.0"}`)}, "cordon", "cordon by me: new disks", "org/m,lora"},
+		{"down", `{"models":["m"],"state":"down"}`, "", []string{proxy("a:1", dead)}, "down", "", "m"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.put("/pd/"+key, tc.record)
+			if tc.override != "" {
+				r.put("/pd/override/"+key, tc.override)
+			}
+			for i, p := range tc.presences {
+				r.put(fmt.Sprintf("/pd/proxies/p%d", i), p)
+			}
+			got := r.listings().Instances[0]
+			if got.Status != tc.status || got.Reason != tc.reason || strings.Join(got.Models, ",") != tc.models {
+				t.Errorf("status %q, reason %q, models %q", got.Status, got.Reason, got.Models)
+			}
+			if tc.name == "by curl" && (got.Version != "0.12.0" || got.DefaultConnector != "nixl") {
+				t.Errorf("version %q, connector %q", got.Version, got.DefaultConnector)
+			}
+			if _, out, _ := r.run("list", "--selector", "state="+tc.status); !strings.Contains(out, "decode  10.0.0.1:1  "+tc.status+" ") || strings.Contains(out, "\x1b") {
+				t.Errorf("list:\n%s", out)
+			}
+			if _, out, _ := r.run("get", key); !strings.HasPrefix(out, "state     "+tc.status+"\n") || !strings.Contains(out, tc.reason) {
+				t.Errorf("get:\n%s", out)
+			}
+			if _, out, _ := r.run("status"); !strings.Contains(out, "  1 "+tc.status+"\n") {
+				t.Errorf("status:\n%s", out)
+			}
+		})
+	}
+}
+
+// A proxy that serves nothing is an error, also if it is of an older release, which reports
+// that as a notice.
+func TestNothingIsServed(t *testing.T) {
+	t.Parallel()
+	const sentence = "1 decode instance is registered, but none can be used (1 ejected): nothing is served"
+	for name, proxy := range map[string]string{
+		"this release":        `{"v":1,"applied":99,"address":"a:1","unverified":{},"instances":{},"not_serving":"` + sentence + `","notices":["` + sentence + `"]}`,
+		"an older proxy":      `{"v":1,"applied":99,"address":"a:1","unverified":{},"notices":["` + sentence + `"]}`,
+		"with another notice": `{"v":1,"applied":99,"address":"a:1","unverified":{},"notices":["` + sentence + `","another notice"]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.put("/pd/proxies/p1", proxy)
+			code, out, errs := r.run("status")
+			if code != 1 || !strings.Contains(out, "\nerror (a:1): "+sentence+"\n") || strings.Count(out, sentence) != 1 || !strings.Contains(errs, "nothing is served by 1 of 1 proxies") {
+				t.Errorf("status: exit %d\n%s%s", code, out, errs)
+			}
+			f := finds(t, r.examined(5), "serving", "fleet", sentence, "pdctl list")
+			if f.Severity != doctor.Error {
+				t.Errorf("severity %s", f.Severity)
 			}
 		})
 	}

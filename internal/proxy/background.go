@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 	"sync"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
-	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/version"
@@ -29,6 +27,7 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.sched.Legs.Run(ctx) })
 	work.Go(func() { p.models.Run(ctx) })
 	work.Go(func() { p.load.Scrape(ctx) })
+	work.Go(func() { p.tracker.ProbeStatic(ctx) })
 	work.Go(func() { p.load.FollowOthers(ctx) })
 	if p.load.Others != nil {
 		work.Go(func() { p.logEnd("watch of the load digests", p.load.Others.Run(ctx)) })
@@ -113,7 +112,8 @@ func (p *app) writeStart(ctx context.Context) {
 // warnWrites is the number of failed writes at the start after which a warning is logged.
 const warnWrites = 3
 
-// ready returns nil if /readyz answers 200, otherwise the reason why it does not.
+// ready returns nil once the proxy has started and until it stops, otherwise the reason why
+// not. systemd waits for it; /readyz also needs an instance that can serve.
 func (p *app) ready() error {
 	if p.stopping.Load() {
 		return errors.New("the proxy is stopping")
@@ -130,35 +130,11 @@ func (p *app) ready() error {
 	return p.flags.Ready()
 }
 
-// opinion tells the routes why the tracker keeps an instance out.
-type opinion struct{ *health.Tracker }
-
-// Why implements httpapi.Opinion.
-func (o opinion) Why(k instance.Key) string {
-	switch o.View(k) {
-	case instance.Sleeping:
-		return "the engine sleeps: it gets no requests until POST /wake_up"
-	case instance.Paused:
-		return "the engine is paused: it gets no requests until POST /resume"
-	}
-	if e, ok := o.Ejected(k); ok {
-		return e.Reason
-	}
-	if d := o.SilentFor(k); d >= tellSilence {
-		return fmt.Sprintf("no sign of life for %s, and nobody else could take its requests: they wait within their own limits", d.Round(time.Second))
-	}
-	return ""
-}
-
-// tellSilence is how long an instance that may be picked is silent before /status says so.
-const tellSilence = 3 * time.Second
-
 func newPresence(cli *clientv3.Client, l schema.Layout, p *app, address string) *lease.Presence {
 	return lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: l, ID: p.id, Address: address, Version: version.String(), Log: p.log.WithField("component", "presence"),
 		Applied: func() int64 { return p.watcher.Status().Applied }, Connector: p.cfg.Connector,
-		Unverified: func() map[string]string { return unverified(p.watcher.Snapshot()) },
-		Notices:    p.notices, Load: p.load.Source(), LoadInterval: p.cfg.LoadInterval,
+		Report: p.report, Load: p.load.Source(), LoadInterval: p.cfg.LoadInterval,
 	})
 }
 

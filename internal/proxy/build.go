@@ -247,8 +247,8 @@ func (b *builder) makeRoutes() {
 	deps := httpapi.Deps{
 		Data: b.dataRoutes(), Admin: b.adminRoutes(),
 		Fleet: httpapi.Fleet{
-			Members: b.watcher, Load: b.sched, Details: b.load.Of, Opinion: opinion{b.tracker},
-			Connector: b.cfg.Connector, Fallback: b.cfg.Fallback == config.FallbackDecode,
+			Members: b.watcher, Load: b.sched, Details: b.load.Of, Opinion: b.opinion, NotServing: b.notServing,
+			Connector: b.cfg.Connector,
 		},
 		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
 		Ready: b.ready, Metrics: promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{}), Log: b.log.WithField("component", "http"), LogLevel: b.level,

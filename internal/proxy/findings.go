@@ -2,8 +2,12 @@ package proxy
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"time"
 
+	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/notice"
@@ -13,8 +17,8 @@ import (
 // maxUnverified bounds the instances in a presence. With more of them it has none.
 const maxUnverified = 64
 
-// unverified are the instances that did not answer to this proxy, with the reason. They
-// are part of its presence in etcd, because only this proxy knows it.
+// unverified returns the instances that did not answer this proxy, each with the reason. They
+// are part of its presence in etcd, because only this proxy knows them.
 func unverified(snap *instance.Snapshot) map[string]string {
 	out := make(map[string]string)
 	for _, in := range snap.All() {
@@ -29,12 +33,59 @@ func unverified(snap *instance.Snapshot) map[string]string {
 	return out
 }
 
-// notices returns what an operator has to look at, as /status shows it.
+// opinion returns what this proxy knows of an instance beyond its record. It is the only
+// place that reads the state of package health for display, /readyz and pdctl.
+func (p *app) opinion(k instance.Key) instance.Opinion {
+	if !p.tracker.Trouble() {
+		return instance.Opinion{}
+	}
+	switch v := p.tracker.View(k); v {
+	case instance.Sleeping:
+		return instance.Opinion{View: v, Reason: "the engine sleeps: it gets no requests until POST /wake_up"}
+	case instance.Paused:
+		return instance.Opinion{View: v, Reason: "the engine is paused: it gets no requests until POST /resume"}
+	}
+	if e, ok := p.tracker.Ejected(k); ok {
+		return instance.Opinion{View: instance.Ejected, Reason: instance.Printable(e.Reason, maxReason), Reachable: !p.tracker.Unreachable(k)}
+	}
+	if d := p.tracker.SilentFor(k); d >= minSilence {
+		return instance.Opinion{Reason: fmt.Sprintf("no sign of life for %s, and no other instance can take its requests: they wait within their own limits", d.Round(time.Second))}
+	}
+	return instance.Opinion{}
+}
+
+const (
+	// minSilence is how long an instance that may be picked is silent before that is shown.
+	minSilence = 3 * time.Second
+	maxReason  = 300 // bytes
+)
+
+// view returns what the readiness of this proxy follows from.
+func (p *app) view() notice.View {
+	return notice.View{
+		Snapshot: p.watcher.Snapshot(), Opinion: p.opinion, Fallback: p.cfg.Fallback == config.FallbackDecode,
+		Connector: engines.Dialects(p.cfg.Connector), Build: engines.Builds(p.cfg), Blocks: engines.Blocks(p.cfg.Connector),
+	}
+}
+
+// notices returns the problems that /status shows, in sentences.
 func (p *app) notices() []string {
-	return slices.Concat(p.secure.Findings(), p.etcd.Findings(), p.keyFindings(), notice.View{
-		Snapshot: p.watcher.Snapshot(), Available: p.tracker.Available, View: p.tracker.View, Why: opinion{p.tracker}.Why, Connector: engines.Dialects(p.cfg.Connector), Counts: p.noticed,
-		Deaf: p.unfollowed(), Blocks: engines.Blocks(p.cfg.Connector), Unnotified: p.handler.Unnotified(),
-	}.Words())
+	v := p.view()
+	v.Counts, v.Deaf, v.Unnotified = p.noticed, p.unfollowed(), p.handler.Unnotified()
+	return slices.Concat(p.secure.Findings(), p.etcd.Findings(), p.keyFindings(), v.Words())
+}
+
+// notServing returns why no request can be served, "" if some can be.
+func (p *app) notServing() string { return p.view().NotServing() }
+
+// report returns what this proxy publishes about the fleet.
+func (p *app) report() lease.Report {
+	snap := p.watcher.Snapshot()
+	instances, leftOut := lease.NewInstanceReports(snap, p.opinion)
+	return lease.Report{
+		Unverified: unverified(snap), Instances: instances, LeftOut: leftOut,
+		NotServing: p.notServing(), Notices: p.notices(),
+	}
 }
 
 // logWarnings logs once in each life of an instance what is not as it should be.

@@ -122,10 +122,14 @@ func (t Table) suggestion(name string) string {
 	return "; the names are those of the flags, see --help"
 }
 
-// Closest finds the name that was probably meant: the same words with other separators
+// Closest returns the name that was probably meant: the same words with other separators
 // or case, or one to two letters off. "" if there is none.
 func Closest(names []string, typed string) string {
-	plain := strings.NewReplacer("_", "-", ".", "-").Replace(strings.ToLower(typed))
+	return closest(names, strings.NewReplacer("_", "-", ".", "-").Replace(strings.ToLower(typed)))
+}
+
+// closest returns the name with the smallest distance, "" if none is within two letters.
+func closest(names []string, plain string) string {
 	best, bestDistance := "", 3
 	for _, name := range names {
 		if d := distance(plain, name); d < bestDistance && d < len(name) {

@@ -20,6 +20,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 // ErrValue is wrapped by what is said of a value that cannot be read.
@@ -69,3 +71,27 @@ func Duration(s string) (time.Duration, error) {
 	}
 	return time.Duration(sec * float64(time.Second)), nil
 }
+
+// duration is the value of a flag of DurationVar.
+type duration time.Duration
+
+// DurationVar adds a flag that is no setting and takes what Duration takes.
+func DurationVar(fs *pflag.FlagSet, p *time.Duration, name string, value time.Duration, usage string) {
+	*p = value
+	fs.Var((*duration)(p), name, usage)
+}
+
+// String implements pflag.Value.
+func (d *duration) String() string { return time.Duration(*d).String() }
+
+// Set implements pflag.Value.
+func (d *duration) Set(s string) error {
+	v, err := Duration(s)
+	if err == nil {
+		*d = duration(v)
+	}
+	return err
+}
+
+// Type implements pflag.Value.
+func (d *duration) Type() string { return string(Time) }

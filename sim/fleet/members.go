@@ -42,7 +42,7 @@ type Proxy struct {
 // URL is the base of the proxy's routes.
 func (p *Proxy) URL() string { return "http://" + p.Address }
 
-// StartProxy starts a proxy and waits for its /readyz.
+// StartProxy starts a proxy and waits until it has read the membership.
 func (f *Fleet) StartProxy(ctx context.Context, s ProxySpec) (*Proxy, error) {
 	ports, err := FreePorts(2)
 	if err != nil {
@@ -72,12 +72,26 @@ func (f *Fleet) StartProxy(ctx context.Context, s ProxySpec) (*Proxy, error) {
 	p.Spec = s
 	p.Process, err = f.Start(ctx, Spec{
 		Name: s.Name, Program: "proxy", Args: append(args, s.Args...), Env: env, Stage: stage,
-		Ready: func(ctx context.Context) error { return f.get(ctx, p.URL()+"/readyz", nil) },
+		Ready: func(ctx context.Context) error { return f.started(ctx, p.URL()+"/readyz") },
 	})
 	if err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// started returns nil once /readyz reports that a proxy has started. While the fleet cannot
+// serve it answers 503 all the same.
+func (f *Fleet) started(ctx context.Context, url string) error {
+	status, raw, err := f.read(ctx, url)
+	if err != nil || status == http.StatusOK {
+		return err
+	}
+	var body struct{ Started bool }
+	if err := json.Unmarshal(raw, &body); err != nil || !body.Started {
+		return fmt.Errorf("GET %s: %d: %s", url, status, instance.Printable(string(raw), 300))
+	}
+	return nil
 }
 
 // Status is the part of a proxy's /status that a fleet needs.
@@ -260,27 +274,35 @@ func (n *Node) Kill() error {
 
 // get fetches a small answer; anything but 200 is an error. into may be nil.
 func (f *Fleet) get(ctx context.Context, url string, into any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
+	status, raw, err := f.read(ctx, url)
+	switch {
+	case err != nil:
 		return err
-	}
-	res, err := f.http.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(res.Body, 8<<20))
-	if err != nil {
-		return fmt.Errorf("GET %s: %w", url, err)
-	}
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s: %s", url, res.Status, instance.Printable(string(raw), 300))
-	}
-	if into == nil {
+	case status != http.StatusOK:
+		return fmt.Errorf("GET %s: %d: %s", url, status, instance.Printable(string(raw), 300))
+	case into == nil:
 		return nil
 	}
 	if err := json.Unmarshal(raw, into); err != nil {
 		return fmt.Errorf("GET %s: %w", url, err)
 	}
 	return nil
+}
+
+// read returns the status and the body of a page.
+func (f *Fleet) read(ctx context.Context, url string) (status int, raw []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	res, err := f.http.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer res.Body.Close()
+	raw, err = io.ReadAll(io.LimitReader(res.Body, 8<<20))
+	if err != nil {
+		return 0, nil, fmt.Errorf("GET %s: %w", url, err)
+	}
+	return res.StatusCode, raw, nil
 }

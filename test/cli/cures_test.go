@@ -237,7 +237,7 @@ func (w *ward) expired() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.paste(w.finds("certificate", fmt.Sprintf("proxy 127.0.0.1:%d", ports[0]), "has expired at", "write new files over the old ones on that machine", "openssl x509"))
+	w.paste(w.finds("certificate", fmt.Sprintf("proxy 127.0.0.1:%d", ports[0]), "has expired at", "write new files over the old ones on that machine"))
 	fresh, freshKey := ca.Issue("fresh", testkit.Certificate{CN: "proxy", Hosts: []string{"127.0.0.1"}, Until: 90 * 24 * time.Hour})
 	give(freshKey, key)
 	give(fresh, cert)

@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,7 +19,8 @@ const settingsPage = `# Settings
 
 Each setting has one name. The flag ` + "`--etcd-prefix`" + ` is also the variable ` + "`PD_ETCD_PREFIX`" + `, and the key ` + "`etcd-prefix`" + ` in the YAML
 file of ` + "`--config`" + `. Flags win over variables, variables over the file, and the file over the default. An empty variable
-counts as not set. An unknown key is an error; the message names the most similar setting.
+counts as not set. An unknown key, or a variable ` + "`PD_...`" + ` that none of the programs has, is an error; the message names the most
+similar one. Variables that Kubernetes or Docker set for a service, such as ` + "`PD_PROXY_PORT=tcp://10.0.0.1:8000`" + `, do not count.
 
 ` + "`--print-config`" + ` prints all values, each with its source. ` + "`--config`" + ` can read the output as a file.
 Secrets are masked and commented out.
@@ -40,6 +42,7 @@ func TestSettingsPage(t *testing.T) {
 	t.Parallel()
 	var page strings.Builder
 	page.WriteString(settingsPage)
+	var variables []string
 	for _, p := range []struct {
 		name, about string
 		table       settings.Table
@@ -49,6 +52,9 @@ func TestSettingsPage(t *testing.T) {
 		{"pdctl", "`--config` names the file. The default is `pdmesh/pdctl.yaml` in `$XDG_CONFIG_HOME` or `~/.config`, if it exists; `--config=` reads no file. The settings for engines are for `add` and `doctor`. All other flags belong to one command; [cli.md](cli.md) has them.", pdctl.Settings()},
 	} {
 		page.WriteString("\n## " + p.name + "\n\n" + p.about + "\n" + p.table.Reference(3))
+		variables = append(variables, p.table.Variables()...)
 	}
+	slices.Sort(variables)
+	testkit.Golden(t, filepath.Join(root, "internal", "settings", "variables.txt"), []byte(strings.Join(slices.Compact(variables), "\n")+"\n"))
 	testkit.Golden(t, filepath.Join(root, "docs", "reference", "settings.md"), []byte(page.String()))
 }

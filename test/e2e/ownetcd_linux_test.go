@@ -128,7 +128,10 @@ func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 			"--etcd-listen", etcd, "--etcd-listen-cert", cert, "--etcd-listen-key", key, "--etcd-data-dir", filepath.Join(dir, "etcd"), "--state-dir", filepath.Join(dir, "state"),
 			"--etcd-ca", a.CA, "--etcd-username", schema.RoleProxy, "--etcd-password-file", word(schema.RoleProxy))
 		testkit.Eventually(t, time.Minute, func() error {
-			_, err := here.run("curl", "-sSf", "http://"+here.address+":8000/readyz")
+			out, err := here.run("curl", "-sS", "http://"+here.address+":8000/readyz")
+			if err == nil && !strings.Contains(out, `"started":true`) {
+				err = errors.New(out)
+			}
 			return err
 		})
 		return p

@@ -281,6 +281,10 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	etcd := testkit.StartEtcdProcess(t)
 	cli := dial(t, etcd.Endpoint())
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 5, ttl: longer})
+	// Each proxy publishes once that it has ejected this one, and probes it all the time.
+	if _, err := cli.Put(t.Context(), layout(t).Instance(instance.Key{Role: instance.Decode, Address: testkit.FreePort(t)}), `{"models":["m"]}`); err != nil {
+		t.Fatal(err)
+	}
 	revision := func() int64 {
 		t.Helper()
 		resp, err := cli.Get(t.Context(), layout(t).Schema())

@@ -170,9 +170,9 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 	}
 	r.etcd, r.agents = []string{etcd}, []string{etcd}
 	testkit.Eventually(t, soon, func() error {
-		c, err := code(t, "GET", "http://"+address+"/readyz", "")
-		if err == nil && c != 200 {
-			err = fmt.Errorf("%d", c)
+		c, body, err := request(t, "GET", "http://"+address+"/readyz", "")
+		if err == nil && !strings.Contains(body, `"started":true`) {
+			err = fmt.Errorf("%d %s", c, body)
 		}
 		return err
 	})

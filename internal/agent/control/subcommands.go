@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 // target says which agent is meant.
@@ -115,7 +116,7 @@ func drainCommand() *cobra.Command {
 			}
 			return nil
 		})
-	cmd.Flags().DurationVar(&wait, "wait", 0, "wait that long for the agent's end; 0 returns at once")
+	settings.DurationVar(cmd.Flags(), &wait, "wait", 0, "wait that long for the agent's end; 0 returns at once")
 	return cmd
 }
 

@@ -179,7 +179,9 @@ func TestEtcdRestartKeepsLeaseAndKey(t *testing.T) {
 	etcd := testkit.StartEtcd(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{})
 	k := key("decode", engine.Address())
-	startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--ttl", "6s"))
+	// A TTL above the seconds for which an etcd that stops waits for open watches, with its leases
+	// running (embed.Etcd.Close).
+	startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--ttl", "15s"))
 	before, _ := awaitState(t, etcd.Client(t), k, instance.Ready)
 	etcd.Restart()
 	cli := etcd.Client(t)

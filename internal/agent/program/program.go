@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 const help = `agent registers one vLLM engine with the proxies, through etcd.
@@ -74,7 +75,7 @@ const examples = `  # beside a prefill engine on this machine
 // Main runs the agent in a process of its own and gives its exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
 	logging.OutliveReader()
-	return program{whole: true}.run(context.Background(), args, stdout, stderr)
+	return program{whole: true}.run(cli.WithVariables(context.Background(), os.Environ()), args, stdout, stderr)
 }
 
 // program is what Main runs. whole says that this process runs nothing else, so
@@ -96,7 +97,7 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 			if len(behind) > 0 {
 				command = behind
 			}
-			c, err := setup.Load(cmd.Flags(), os.LookupEnv, command)
+			c, err := setup.Load(cmd.Flags(), settings.LookupEnv, command)
 			if err != nil {
 				return cli.Wrong(setup.Retype(err, args))
 			}

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// What leaves the role open is answered with the line to type.
+// A missing role or address is answered with lines that work. If anything else is wrong, too, no
+// line is suggested.
 func TestMissingRoleShowsTheLineToType(t *testing.T) {
 	t.Parallel()
 	both := `{"kv_connector":"NixlConnector","kv_role":"kv_both"}`
@@ -22,7 +23,10 @@ func TestMissingRoleShowsTheLineToType(t *testing.T) {
 			"\n  agent --role prefill --etcd-endpoints 10.0.0.9:2379 -- vllm serve org/m --host 10.0.0.7 --api-key '********' --kv-transfer-config '" + both + "'\nor\n  agent --role decode --etcd-endpoints 10.0.0.9:2379 -- vllm",
 		},
 		{"beside one", []string{"--address", "10.0.0.7:8100", "--label", "who=it's me"}, "\n  agent --role prefill --address 10.0.0.7:8100 --label 'who=it'\\''s me'\nor\n"},
-		{"with another mistake", []string{"--address", "10.0.0.7", "--engine-api-key=geheim"}, "\n  agent --role prefill --address 10.0.0.7 '--engine-api-key=********'\n"},
+		{"nothing", []string{}, "For an engine at 127.0.0.1:8100 that is\n  agent --role prefill --address 127.0.0.1:8100\nor\n  agent --role decode --address 127.0.0.1:8100\nor\n  agent --role both --address 127.0.0.1:8100\n"},
+		{"no address", []string{"--role", "decode"}, "that is\n  agent --address 127.0.0.1:8100 --role decode\nSee"},
+		{"etcd elsewhere", []string{"--etcd-endpoints", "10.0.0.9:2379", "--role", "decode"}, "that is\n  agent --address 10.0.0.7:8100 --etcd-endpoints 10.0.0.9:2379 --role decode\nSee"},
+		{"with another mistake", []string{"--address", "10.0.0.7", "--engine-api-key=geheim"}, "--address: "},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -30,6 +34,25 @@ func TestMissingRoleShowsTheLineToType(t *testing.T) {
 			code := program{}.run(t.Context(), tc.args, &out, &errs)
 			if code != 2 || !strings.Contains(errs.String(), tc.want) || strings.Contains(errs.String(), "geheim") {
 				t.Errorf("exit %d\n%s\nlacks\n%s", code, &errs, tc.want)
+			}
+			suggested := 0
+			for line := range strings.Lines(errs.String()) {
+				command, ok := strings.CutPrefix(line, "  agent ")
+				if !ok {
+					continue
+				}
+				suggested++
+				words, err := exec.CommandContext(t.Context(), "sh", "-c", "for w in --print-config "+strings.TrimSpace(command)+"; do printf '%s\\n' \"$w\"; done").Output()
+				if err != nil {
+					t.Fatal(err)
+				}
+				var out, errs bytes.Buffer
+				if code := (program{}).run(t.Context(), strings.Split(strings.TrimSuffix(string(words), "\n"), "\n"), &out, &errs); code != 0 {
+					t.Errorf("%s: exit %d\n%s", line, code, &errs)
+				}
+			}
+			if (suggested == 0) != (tc.name == "with another mistake") {
+				t.Errorf("%d lines suggested\n%s", suggested, &errs)
 			}
 		})
 	}

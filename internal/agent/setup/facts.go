@@ -180,7 +180,7 @@ func (f *facts) kvRole(role instance.Role, connector string) string {
 func (f *facts) findAddress(role instance.Role, etcdIsLocal bool) (fact, error) {
 	switch {
 	case !f.wrapped:
-		return fact{}, errors.New("is missing: give the host:port by which proxies reach the engine")
+		return fact{}, &noAddressError{etcdIsLocal}
 	case f.command.Port == 0:
 		return fact{}, errors.New("is missing, and the command does not show the engine's port: give the host:port by which proxies reach the engine")
 	}

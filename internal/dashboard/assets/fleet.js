@@ -18,23 +18,14 @@ const keyOf = (row) => row.role + '/' + row.address;
 const noLines = [[], []];
 const lineOf = (name, i) => (state.history.of.get(keyOf(state.rows.get(name))) || noLines)[i];
 
-// What an instance is, in a word, and how good that is.
+// The status of an instance (instance.Status in Go) for people, and how good it is.
 function condition(row) {
+  const texts = { pending: 'awaited', drain: row.state === 'down' ? 'drain, down' : 'draining', cordon: 'cordoned' };
+  const kinds = { ready: 'good', rejected: 'bad', ejected: 'bad', down: 'bad', removed: '', elsewhere: '' };
   const label = (text, kind) => ({ text, kind });
-  if (row.view === 'pending') return label('awaited', 'warn');
-  if (row.view === 'rejected') return label('rejected', 'bad');
-  if (row.intent === 'removed') return label('removed', '');
-  if (row.intent === 'drain') return label(row.state === 'down' ? 'drain, down' : 'draining', 'warn');
-  if (row.intent === 'cordon') return label('cordoned', 'warn');
-  if (row.view === 'ejected') return label('ejected', 'bad');
-  if (row.view === 'sleeping' || row.view === 'paused') return label(row.view, 'warn');
-  if (row.view === 'elsewhere') return label('elsewhere', '');
-  if (row.state === 'down') return label(row.cause === 'slow' ? 'slow' : 'down', row.cause === 'slow' ? 'warn' : 'bad');
-  if (row.view === 'unverified') return label('unverified', 'warn');
-  if (row.state !== 'ready') return label(row.state || 'unknown', 'warn');
-  if (row.weight === 0) return label('weight 0', 'warn');
-  if (row.view === 'orphan') return label('orphan', 'warn');
-  return label('ready', 'good');
+  if (row.status === 'down' && row.cause === 'slow') return label('slow', 'warn');
+  if (row.status === 'ready' && row.weight === 0) return label('weight 0', 'warn');
+  return label(texts[row.status] || row.status || 'unknown', kinds[row.status] ?? 'warn');
 }
 
 const fleet = { tables: new Map(), lines: new Map(), sort: ['who', 1], order: '' };

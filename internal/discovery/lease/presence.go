@@ -1,11 +1,11 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -35,13 +35,7 @@ type ProxyPresence struct {
 
 	// Connector is the dialect of instances whose record names none.
 	Connector string `json:"connector,omitempty"`
-	// Unverified are the instances that this proxy has to ask before it uses them and
-	// that have not answered it well, role/address, each with the reason. Nil: it does
-	// not say, being of an older version or having too many.
-	Unverified map[string]string `json:"unverified"`
-	// Notices are what the proxy says in words of the fleet: a role that is not used, a
-	// connector that hands nothing over.
-	Notices []string `json:"notices,omitempty"`
+	Report
 
 	Revision int64 `json:"-"` // mod_revision of the key
 }
@@ -54,10 +48,10 @@ type PresenceOptions struct {
 	Version string
 	// Applied gives the watcher's Status().Applied; nil: always 0.
 	Applied func() int64
-	// Connector and Unverified are as in ProxyPresence; nil says nothing.
-	Connector  string
-	Unverified func() map[string]string
-	Notices    func() []string // the same
+	// Connector is as in ProxyPresence.
+	Connector string
+	// Report returns what the proxy publishes about the fleet; nil: nothing.
+	Report func() Report
 	// Load, if it is not nil, is written for the other proxies, in a key of its own under
 	// the same lease.
 	Load *LoadSource
@@ -91,11 +85,8 @@ func NewPresence(cli *clientv3.Client, o PresenceOptions) *Presence {
 	if o.LoadInterval <= 0 {
 		o.LoadInterval = o.Interval
 	}
-	if o.Unverified == nil {
-		o.Unverified = func() map[string]string { return nil }
-	}
-	if o.Notices == nil {
-		o.Notices = func() []string { return nil }
+	if o.Report == nil {
+		o.Report = func() Report { return Report{} }
 	}
 	if o.Applied == nil {
 		o.Applied = func() int64 { return 0 }
@@ -121,30 +112,29 @@ func (p *Presence) Run(ctx context.Context) error {
 	return err
 }
 
-// hold writes the key when what it says has changed, when its lease is
-// another, and once each TTL in case somebody deleted it.
+// hold writes the key when its content or its lease has changed, and once each TTL in case
+// it was deleted.
 func (p *Presence) hold(ctx context.Context) {
 	started := time.Now().UTC()
 	tick := time.NewTicker(p.o.Interval)
 	defer tick.Stop()
 	var written int64
-	var known map[string]string
-	var published []string
+	var published Report
 	var under clientv3.LeaseID
 	var at time.Time
 	failed := false
 	for {
 		applied, id := p.o.Applied(), p.keeper.state().id // first: it must not promise more
-		unverified, notices := p.o.Unverified(), p.o.Notices()
-		if id == 0 || id != under || applied != written || !maps.Equal(unverified, known) || !alike(notices, published) || time.Since(at) > p.o.TTL {
-			lease, err := p.write(ctx, applied, unverified, notices, started, !failed)
+		report := p.o.Report().settled(&published)
+		if id == 0 || id != under || applied != written || !report.alike(&published) || time.Since(at) > p.o.TTL {
+			lease, err := p.write(ctx, applied, report, started, !failed)
 			switch {
 			case ctx.Err() != nil:
 				return
 			case err != nil && !failed:
 				p.log.WithField("error", err).Warn("cannot write this proxy's presence; trying on")
 			case err == nil:
-				written, known, published, under, at = applied, unverified, notices, lease, time.Now()
+				written, published, under, at = applied, report, lease, time.Now()
 			}
 			failed = err != nil
 		}
@@ -156,8 +146,8 @@ func (p *Presence) hold(ctx context.Context) {
 	}
 }
 
-// alike compares notices without their numbers, which grow with every request: those
-// that are written are as old as the TTL at most.
+// alike compares notices without their numbers, which grow with every request: the published
+// ones are at most as old as the TTL.
 func alike(a, b []string) bool {
 	return slices.EqualFunc(a, b, func(x, y string) bool { return numberless(x) == numberless(y) })
 }
@@ -171,7 +161,7 @@ func numberless(s string) string {
 	}, s)
 }
 
-// put writes a key unless it is there already just so: an idle fleet does not make etcd's
+// put writes a key unless it has this value already: an idle fleet does not make etcd's
 // revision grow.
 func (p *Presence) put(ctx context.Context, key, value string, id clientv3.LeaseID) error {
 	_, err := p.cli.Txn(ctx).
@@ -180,10 +170,10 @@ func (p *Presence) put(ctx context.Context, key, value string, id clientv3.Lease
 	return err
 }
 
-func (p *Presence) write(ctx context.Context, applied int64, unverified map[string]string, notices []string, started time.Time, look bool) (clientv3.LeaseID, error) {
+func (p *Presence) write(ctx context.Context, applied int64, report Report, started time.Time, look bool) (clientv3.LeaseID, error) {
 	value, err := schema.Encode(ProxyPresence{
 		V: 1, ID: p.o.ID, Address: p.o.Address, Version: p.o.Version, Applied: applied, StartedAt: &started,
-		Connector: p.o.Connector, Unverified: unverified, Notices: notices,
+		Connector: p.o.Connector, Report: report,
 	})
 	if err != nil {
 		return 0, err
@@ -205,6 +195,8 @@ func (p *Presence) write(ctx context.Context, applied int64, unverified map[stri
 	return id, nil
 }
 
+// ReadProxies reads the values of the keys of proxies. A value that cannot be read yields the
+// id alone.
 func ReadProxies(l schema.Layout, kvs []*mvccpb.KeyValue) []ProxyPresence {
 	out := make([]ProxyPresence, 0, len(kvs))
 	for _, kv := range kvs {
@@ -215,6 +207,15 @@ func ReadProxies(l schema.Layout, kvs []*mvccpb.KeyValue) []ProxyPresence {
 		p.ID = instance.Printable(strings.TrimPrefix(string(kv.Key), l.Proxy("")), 128)
 		p.Address, p.Version = instance.Printable(p.Address, 300), instance.Printable(p.Version, 64)
 		p.Connector = instance.Printable(p.Connector, 64)
+		p.NotServing = instance.Printable(p.NotServing, 500)
+		for k, r := range p.Instances {
+			r.View = instance.View(instance.Printable(string(r.View), 32))
+			p.Instances[k] = r
+		}
+		if i := slices.IndexFunc(p.Notices, isNotServing); i >= 0 { // also of releases without NotServing
+			p.NotServing = cmp.Or(p.NotServing, instance.Printable(p.Notices[i], 500))
+			p.Notices = slices.DeleteFunc(p.Notices, isNotServing)
+		}
 		p.Notices = p.Notices[:min(len(p.Notices), 16)]
 		for i, text := range p.Notices {
 			p.Notices[i] = instance.Printable(text, 500)

@@ -98,7 +98,11 @@ func TestPresenceSaysFindings(t *testing.T) {
 	unverified := map[string]string{}
 	p := lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: l, ID: "p1", TTL: time.Hour, Interval: 10 * time.Millisecond, Connector: "nixl",
-		Unverified: func() map[string]string { mu.Lock(); defer mu.Unlock(); return maps.Clone(unverified) },
+		Report: func() lease.Report {
+			mu.Lock()
+			defer mu.Unlock()
+			return lease.Report{Unverified: maps.Clone(unverified)}
+		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -137,7 +141,14 @@ func TestPresenceSaysNotices(t *testing.T) {
 	name.Store("a")
 	p := lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: l, ID: "p1", TTL: time.Hour, Interval: 5 * time.Millisecond,
-		Notices: func() []string { return []string{fmt.Sprintf("%s: %d requests", name.Load(), asked.Add(1))} },
+		Report: func() lease.Report {
+			n := asked.Add(1)
+			return lease.Report{
+				Notices:    []string{fmt.Sprintf("%s: %d requests", name.Load(), n)},
+				Instances:  map[string]lease.InstanceReport{"decode/10.0.0.7:1": {Reason: fmt.Sprintf("no sign of life for %ds", n)}},
+				NotServing: fmt.Sprintf("%d decode instances are registered, but none can be used: nothing is served", n),
+			}
+		},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -28,6 +28,7 @@ type Registrar struct {
 	log    logrus.FieldLogger
 	keeper *leaseKeeper
 	wanted chan struct{} // a new record is wanted; capacity one
+	look   chan struct{} // an override may have changed; capacity one
 
 	// Of the goroutine that holds the key.
 	held  bool            // the key was ours once
@@ -53,6 +54,7 @@ func NewRegistrar(cli *clientv3.Client, o RegistrarOptions) *Registrar {
 		cli: cli, o: o, log: etcd.LogOrDiscard(o.Log).WithField("instance", o.Key.String()),
 		keeper: newLeaseKeeper(cli, o.TTL),
 		wanted: make(chan struct{}, 1),
+		look:   make(chan struct{}, 1),
 		mine:   make(map[string]bool),
 		status: Status{Phase: Idle},
 	}
@@ -103,6 +105,9 @@ func (r *Registrar) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { r.keeper.run(ctx); return nil })
 	g.Go(func() error { r.hold(ctx); return nil })
+	for _, k := range r.o.Key.Each() {
+		g.Go(func() error { r.followOverride(ctx, k); return nil })
+	}
 	return g.Wait()
 }
 
@@ -130,7 +135,8 @@ func (r *Registrar) Revoke(ctx context.Context) error {
 	return nil
 }
 
-// hold makes the key what is wanted, again and again.
+// hold keeps the key as it is wanted: it looks when a record is set, when an override changes,
+// when the lease changes, and at least once in a TTL.
 func (r *Registrar) hold(ctx context.Context) {
 	next := time.NewTimer(time.Hour)
 	next.Stop()
@@ -140,6 +146,7 @@ func (r *Registrar) hold(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-r.wanted:
+		case <-r.look:
 		case <-next.C:
 		case <-r.keeper.changed:
 			if r.leaseChanged(next) {

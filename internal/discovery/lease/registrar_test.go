@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -81,6 +82,37 @@ func TestRegistrarOwnership(t *testing.T) {
 			if before != nil && (before.ModRevision != after.ModRevision || before.Lease != after.Lease || string(before.Value) != string(after.Value)) {
 				t.Fatalf("the key was touched: before %+v, after %+v", before, after)
 			}
+		})
+	}
+}
+
+// An agent learns of its removal, and of its end, by a watch: with this TTL it would look at
+// its key in an hour.
+func TestRegistrarFollowsRemoval(t *testing.T) {
+	t.Parallel()
+	for _, k := range []instance.Key{members.Decode("10.0.0.1:8200"), {Role: instance.Both, Address: "10.0.0.2:8200"}} {
+		t.Run(string(k.Role), func(t *testing.T) {
+			t.Parallel()
+			cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+			o := members.RegistrarOptions(t, k)
+			o.TTL = 5 * time.Hour
+			r := members.Register(t, cli, o)
+			r.Set(instance.Record{ID: "A", Models: []string{"m"}})
+			members.WaitPhase(t, r, lease.Registered)
+			s := store.New(cli, l, "ann")
+			if existed, err := s.Instances.Remove(t.Context(), k, "new disks"); err != nil || !existed {
+				t.Fatalf("%v, %v", existed, err)
+			}
+			members.WaitPhase(t, r, lease.Overridden)
+			if why := r.Status().Err; !strings.Contains(why, "pdctl allow") {
+				t.Errorf("reason %q", why)
+			}
+			for _, one := range k.Each() {
+				if removed, err := s.Instances.Allow(t.Context(), one, ""); err != nil || !removed {
+					t.Fatalf("%v, %v", removed, err)
+				}
+			}
+			members.WaitPhase(t, r, lease.Registered)
 		})
 	}
 }

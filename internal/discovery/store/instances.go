@@ -198,7 +198,8 @@ func pendingValue(k instance.Key, p schema.PendingAdd) ([]byte, error) {
 // its return until somebody adds it again. It wins over an agent: that finds
 // the removal and stays away. If nothing is known of the instance, nothing is
 // written and existed is false. A key that spells the address in another way
-// goes too. A key of role instance.Both means both memberships, in one transaction.
+// goes too. A key of role instance.Both means both memberships, in one transaction, of which
+// etcd must have either both or neither.
 func (s *Instances) Remove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
 	return s.remove(ctx, k, reason, false)
 }
@@ -215,14 +216,24 @@ func (s *Instances) ForceRemove(ctx context.Context, k instance.Key, reason stri
 }
 
 func (s *Instances) remove(ctx context.Context, k instance.Key, reason string, force bool) (existed bool, err error) {
-	held := map[instance.Key]bool{}
+	held, first := map[instance.Key]bool{}, k.Each()[0]
 	err = s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
+		if k == first { // another try
+			clear(held)
+		}
 		aliases, err := s.spellings(ctx, k)
 		if err != nil {
 			return plan{}, err
 		}
 		f.Aliases = aliases
 		held[k] = f.Record != nil || f.Pending != nil || len(f.Aliases) > 0
+		if other, decided := held[instance.Key{Role: k.Role.Other(), Address: k.Address}]; decided && !force && other != held[k] {
+			role := k.Role
+			if other {
+				role = k.Role.Other()
+			}
+			return plan{}, oneRole(k.Address, role)
+		}
 		if !held[k] && (!force || f.Removed()) {
 			return plan{}, nil
 		}

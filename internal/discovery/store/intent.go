@@ -58,7 +58,8 @@ func (i *IntentResult) add(f *etcd.Found, was instance.Intent) {
 
 // Intend drains or cordons an instance, so that no proxy picks it any more: state is
 // instance.Drain or instance.Cordon. A weight that was set stays. Of two intents the last
-// counts. A key of role instance.Both means both memberships, those that etcd knows.
+// counts. A key of role instance.Both means both memberships, of which etcd must know either
+// both or neither.
 func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Intent, w IntentOptions) (IntentResult, error) {
 	if state != instance.Drain && state != instance.Cordon {
 		return IntentResult{}, fmt.Errorf("%w: %s is neither drain nor cordon", ErrIntent, state)
@@ -126,6 +127,9 @@ func standing(state instance.Intent) string {
 // SetWeight sets the weight by which every proxy picks an instance, whatever its record
 // says; nil ends that. What else is wanted of the instance stays.
 func (s *Intents) SetWeight(ctx context.Context, k instance.Key, weight *int, w IntentOptions) (IntentResult, error) {
+	if weight != nil && !instance.ValidWeight(*weight) {
+		return IntentResult{}, fmt.Errorf("%w: invalid weight %d: must be between 0 and %d", ErrIntent, *weight, instance.MaxWeight)
+	}
 	if weight == nil {
 		w.For = 0
 	}
@@ -152,6 +156,11 @@ func (s *Intents) SetWeight(ctx context.Context, k instance.Key, weight *int, w 
 	})
 }
 
+// oneRole returns the error of a change in both roles of an engine that has one.
+func oneRole(address string, role instance.Role) error {
+	return fmt.Errorf("%w: %s is registered as %s only: name that role instead of %s", ErrIntent, address, role, instance.Both)
+}
+
 // override plans to write an override, for a time or until it is lifted.
 func (s *Intents) override(k instance.Key, o schema.Override, limit time.Duration, what string) (plan, error) {
 	o.V = 1
@@ -171,13 +180,22 @@ func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, d
 	}
 	var done IntentResult
 	var first instance.Key
+	var roles []instance.Role // that etcd knows, of role instance.Both
+	both := k.Role == instance.Both && !w.Force
 	revision, err := s.changeAt(ctx, k, w.Reason, func(k instance.Key, f *etcd.Found) (plan, error) {
 		if first == (instance.Key{}) || k == first { // another try
-			first, done = k, IntentResult{}
+			first, done, roles = k, IntentResult{}, nil
 		}
 		o, unread := f.Wanted()
 		done.add(f, o.State)
-		if f.Record == nil && f.Pending == nil && f.Override == nil && !w.Force {
+		known := f.Record != nil || f.Pending != nil || f.Override != nil
+		if known {
+			roles = append(roles, k.Role)
+		}
+		if both && k != first && len(roles) == 1 {
+			return plan{}, oneRole(k.Address, roles[0])
+		}
+		if !known && !w.Force {
 			return plan{}, nil
 		}
 		return decide(k, f, o, unread)

@@ -3,6 +3,7 @@ package store_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -123,18 +124,28 @@ func TestIntend(t *testing.T) {
 	}
 }
 
-// An engine in both roles is drained in one transaction, with what etcd has of it.
+// An engine in both roles is drained in one transaction. One that has a single role is refused
+// with its name, unless forced.
 func TestIntendBoth(t *testing.T) {
 	t.Parallel()
 	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	both := instance.Key{Role: instance.Both, Address: "127.0.0.1:8200"}
 	members.Put(t, cli, l.Instance(both.Each()[1]), members.Ready)
-	if done, err := s.Intents.Intend(t.Context(), both, instance.Drain, store.IntentOptions{}); err != nil || !done.Known || !done.Changed {
+	if done, err := s.Intents.Intend(t.Context(), both, instance.Drain, store.IntentOptions{}); !errors.Is(err, store.ErrIntent) || !strings.Contains(err.Error(), "registered as decode only") || done.Changed {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	if raw, err := s.Reader.Get(t.Context(), both.Each()[0]); err != nil || len(raw) != 0 {
-		t.Errorf("the role that it does not have: %+v, %v", raw, err)
+	weight := instance.MaxWeight + 1
+	if done, err := s.Intents.SetWeight(t.Context(), both.Each()[1], &weight, store.IntentOptions{}); !errors.Is(err, store.ErrIntent) || done.Changed {
+		t.Errorf("%+v, %v", done, err)
+	}
+	if _, err := s.Instances.Remove(t.Context(), both, ""); !errors.Is(err, store.ErrIntent) {
+		t.Errorf("remove: %v", err)
+	}
+	for i, want := range []int{0, 1} { // nothing was written
+		if raw, err := s.Reader.Get(t.Context(), both.Each()[i]); err != nil || len(raw) != want {
+			t.Errorf("%s: %+v, %v", both.Each()[i], raw, err)
+		}
 	}
 	members.Put(t, cli, l.Instance(both.Each()[0]), members.Ready)
 	done, err := s.Intents.Intend(t.Context(), both, instance.Cordon, store.IntentOptions{For: time.Minute})

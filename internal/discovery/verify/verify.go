@@ -74,6 +74,9 @@ type Answer struct {
 	Reason string
 }
 
+// NotVerified is the reason of an instance that has not been probed yet.
+const NotVerified = "not verified yet: waits for an answer to /v1/models"
+
 // OK tells that the instance answered and serves the right model.
 func (a *Answer) OK() bool { return a != nil && a.Facts != nil && !a.Mismatch }
 
@@ -117,7 +120,7 @@ func (f *Facts) judge(in *instance.Instance, answer *Answer, say func(string, ..
 	case answer.OK():
 		in.Verified = true
 		if !listed {
-			in.Record = WithFacts(in.Record, *answer.Facts)
+			in.Record, in.Learned = WithFacts(in.Record, *answer.Facts), true
 		}
 		if learns {
 			in.Record = withEngineIDs(in.Record, answer.Facts.EngineIDs)
@@ -140,7 +143,7 @@ func (f *Facts) judge(in *instance.Instance, answer *Answer, say func(string, ..
 		} else if learns {
 			say("not verified yet: waits for an answer to /v1/models and of its bootstrap server")
 		} else {
-			say("not verified yet: waits for an answer to /v1/models")
+			say(NotVerified)
 		}
 	}
 }

@@ -47,14 +47,14 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 		return nil, cli.Wrong(err)
 	}
 	if source != nil {
-		p.Certificates = append(p.Certificates, source.Status())
+		p.Certificates = append(p.Certificates, doctor.Certificate{Status: source.Status(), File: s.Etcd.TLS.Files.Cert})
 	}
 	if !s.Engines.Files.None() {
 		engines, err := certs.Open(certs.Options{Use: certs.UseEngines, Files: s.Engines.Files})
 		if err != nil {
 			return nil, cli.Wrongf("certificates for engines: %w", err)
 		}
-		p.Certificates = append(p.Certificates, engines.Status())
+		p.Certificates = append(p.Certificates, doctor.Certificate{Status: engines.Status(), File: s.Engines.Files.Cert})
 	}
 	if o.agents {
 		p.Agents.Here = localAgents(ctx, s)
@@ -69,7 +69,7 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 		err = s.Hint(err)
 	}
 	if err != nil {
-		p.Etcd.Refused = &doctor.Refused{Auth: session.RefusedUser(err), Text: err.Error()}
+		p.Etcd.Refused = &doctor.Refused{Auth: session.RefusedUser(err), Text: session.WithoutHint(err)}
 		return p, err
 	}
 	p.Etcd.Revision = p.Members.Snapshot.Revision

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 const drainHelp = `drain stops new requests to an instance; requests that run there go on.
@@ -64,7 +65,7 @@ type intentFlags struct {
 func (f *intentFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.wish.Reason, "reason", "", "reason, for the audit log and /status")
-	fs.DurationVar(&f.wish.For, "for", 0, "how long it is in effect, e.g. 2h; 0: until it is undone")
+	settings.DurationVar(fs, &f.wish.For, "for", 0, "how long it is in effect, e.g. 2h; 0: until it is undone")
 }
 
 func (f *intentFlags) check() error {
@@ -113,7 +114,7 @@ func Drain(s *session.Session) *cobra.Command {
 	f.add(cmd)
 	fs := cmd.Flags()
 	fs.BoolVar(&f.wait, "wait", false, "return when no proxy has requests in flight there")
-	fs.DurationVar(&f.limit, "timeout", waitLimit, "with --wait: how long to wait; else how long to try to reach etcd")
+	settings.DurationVar(fs, &f.limit, "timeout", waitLimit, "with --wait: how long to wait; else how long to try to reach etcd")
 	fs.BoolVar(&f.wish.Force, "force", false, "drain it also if etcd does not know it")
 	return cmd
 }

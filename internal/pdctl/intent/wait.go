@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 	"github.com/pdmesh/pdmesh/internal/proof"
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 const waitHelp = `wait returns when every running proxy has applied a revision. From then on all of them
@@ -55,7 +56,7 @@ func Wait(s *session.Session) *cobra.Command {
 		},
 	}
 	cmd.Flags().Int64Var(&revision, "revision", 0, "revision that every proxy must have applied")
-	cmd.Flags().DurationVar(&limit, "timeout", waitLimit, "how long to wait")
+	settings.DurationVar(cmd.Flags(), &limit, "timeout", waitLimit, "how long to wait")
 	return cmd
 }
 

@@ -2,10 +2,13 @@ package intent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -15,9 +18,9 @@ import (
 
 const weightHelp = `weight sets the share of its role's requests that an instance gets.
 
-An instance with 300 gets three times as many requests as one with 100, the default. With
-0 it gets no new requests, even if it is the last one of its role; requests that run there
-go on. All policies use weights.
+A weight is a whole number from 0 to 10000. An instance with 300 gets three times as many
+requests as one with 100, the default. With 0 it gets no new requests, even if it is the
+last one of its role; requests that run there go on. All policies use weights.
 
 The weight is stored in etcd, separately from the instance's record, and takes precedence
 over the weight in it. It stays when the instance leaves and returns. "default" undoes it;
@@ -39,8 +42,11 @@ func Weight(s *session.Session) *cobra.Command {
 			var weight *int
 			if args[last] != "default" {
 				n, err := strconv.Atoi(args[last])
-				if err != nil || n < 0 {
-					return cli.Wrongf("%q is not a weight: after the addresses, give a whole number of 0 or more, or \"default\"", instance.Printable(args[last], 80))
+				if err != nil {
+					return notWeight(args[last])
+				}
+				if !instance.ValidWeight(n) {
+					return invalidWeight(args[last])
 				}
 				weight = &n
 			} else if f.wish.For > 0 {
@@ -54,7 +60,24 @@ func Weight(s *session.Session) *cobra.Command {
 		},
 	}
 	f.add(cmd)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) {
+			if n := unknown.GetSpecifiedShortnames(); n != "" && strings.Trim(n, "0123456789") == "" {
+				return invalidWeight("-" + n) // pflag takes it for a flag
+			}
+		}
+		return cmd.Root().FlagErrorFunc()(cmd, err)
+	})
 	return cmd
+}
+
+func notWeight(text string) error {
+	return cli.Wrongf("%q is not a weight: after the addresses, give a whole number from 0 to %d, or \"default\"", instance.Printable(text, 80), instance.MaxWeight)
+}
+
+func invalidWeight(text string) error {
+	return cli.Wrongf("invalid weight %s: must be between 0 and %d", instance.Printable(text, 80), instance.MaxWeight)
 }
 
 // weigh sets a weight. nil lifts the one that was set.

@@ -213,8 +213,8 @@ func (a *adder) already(ctx context.Context, r session.Result) session.Result {
 	case !ok:
 	case in.View == instance.Rejected:
 		return r.Failed("already exists, but is rejected: %s; remove it with pdctl remove, then add it", instance.Printable(in.Reason, 300))
-	case output.Effective(in) != string(instance.Ready):
-		r.Text = "already exists (" + output.Effective(in) + "); not changed"
+	case in.Status() != string(instance.Ready):
+		r.Text = "already exists (" + in.Status() + "); not changed"
 	}
 	return r
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 // forever is --wait without a value.
@@ -74,7 +75,7 @@ func (f *addFlags) check(s *session.Session, keys []instance.Key) error {
 		return err
 	}
 	if f.wait != "" && f.wait != forever {
-		d, err := time.ParseDuration(f.wait)
+		d, err := settings.Duration(f.wait)
 		if err != nil || d < time.Second {
 			return cli.Wrongf("--wait=%s: write a duration of at least a second, e.g. --wait=10m", instance.Printable(f.wait, 40))
 		}

@@ -3,6 +3,7 @@ package member
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -15,15 +16,15 @@ const removeHelp = `remove takes instances and pending adds out of the fleet per
 
 Every proxy stops sending requests to them at once; requests that run there go on. The
 removal is stored in etcd and takes precedence over registrations at that address, so a
-running agent does not bring the instance back. "pdctl allow" undoes it and lets the agent
-register again; "pdctl add" undoes it and adds a static instance.
+running agent is refused: "agent health" fails within a second, with the reason. "pdctl allow"
+undoes it and lets the agent register again; "pdctl add" undoes it and adds a static instance.
 
 Removing an instance that is not in etcd is an error (exit 1) and changes nothing.
 --force removes it anyway: an instance that has lost its lease has no key, and proxies
 use it while it answers (view "orphan" in their /status). An entry whose address is not
 well formed is removed by the address that list shows.
 
-"both" removes an engine from either role, in one transaction.`
+"both" removes an engine from both roles, in one transaction. It must have both.`
 
 // Remove makes the command remove.
 func Remove(s *session.Session) *cobra.Command {
@@ -84,8 +85,12 @@ func remove(ctx context.Context, s *session.Session, role instance.Role, address
 		default:
 			r.Outcome, r.Text = "removed", "removed"
 		}
+		_, malformed := instance.ParseAddress(k.Address)
 		for _, one := range k.Each() {
 			r.Role = one.Role
+			if r.Outcome == "removed" && malformed == nil {
+				r.Text = fmt.Sprintf("removed; an agent there is refused until: pdctl allow %s %s", one.Role, one.Address)
+			}
 			results = append(results, r)
 			s.Line(r)
 		}

@@ -10,20 +10,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Effective is the one word for the present state of an entry: what an operator or a proxy
-// says of it comes before what its record says.
-func Effective(in *instance.Instance) string {
-	switch {
-	case in.View == instance.Pending, in.View == instance.Rejected:
-		return string(in.View)
-	case in.Intent != "":
-		return string(in.Intent)
-	case in.View == instance.Unverified:
-		return string(in.View)
-	}
-	return string(in.Record.State)
-}
-
 // Kind is leased, static or pending.
 func Kind(in *instance.Instance) string {
 	switch {

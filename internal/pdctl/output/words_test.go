@@ -3,33 +3,14 @@ package output_test
 import (
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-func TestEffectiveAndSizes(t *testing.T) {
+func TestByteSize(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		f    func(*instance.Instance)
-		want string
-	}{
-		{nil, "ready"},
-		{func(in *instance.Instance) { in.Record.State = instance.Down }, "down"},
-		{func(in *instance.Instance) { in.View = instance.Unverified }, "unverified"},
-		{func(in *instance.Instance) { in.View, in.Intent = instance.Unverified, instance.Cordon }, "cordon"},
-		{func(in *instance.Instance) { in.View, in.Intent = instance.Pending, instance.Cordon }, "pending"},
-	} {
-		in := &instance.Instance{Record: instance.Record{State: instance.Ready}}
-		if tc.f != nil {
-			tc.f(in)
-		}
-		if got := output.Effective(in); got != tc.want {
-			t.Errorf("%q, want %q", got, tc.want)
-		}
-	}
 	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1 << 10: "1.0 KiB", 25 << 20: "25.0 MiB", 3 << 40: "3.0 TiB", 1 << 60: "1048576.0 TiB"} {
 		if got := output.ByteSize(n); got != want {
 			t.Errorf("%d: %q, want %q", n, got, want)

@@ -70,13 +70,20 @@ func (s *Session) Connect(ctx context.Context) (*Conn, error) {
 	}
 }
 
-// Hint adds what pdctl's user can do about an etcd that is not there.
+const hint = "\nStart etcd (or a proxy with its own etcd), or give its address with --etcd-endpoints host:port (PD_ETCD_ENDPOINTS). Tried: "
+
+// WithoutHint returns the message of an error without what Hint has added.
+func WithoutHint(err error) string {
+	text, _, _ := strings.Cut(err.Error(), hint)
+	return text
+}
+
+// Hint adds to an error how to reach an etcd that does not answer.
 func (s *Session) Hint(err error) error {
 	if !errors.Is(err, etcd.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return fmt.Errorf("%w\nStart etcd (or a proxy with its own etcd), or give its address with --etcd-endpoints host:port (PD_ETCD_ENDPOINTS). Tried: %s",
-		err, instance.Printable(strings.Join(s.Etcd.Endpoints, ", "), 300))
+	return fmt.Errorf("%w%s%s", err, hint, instance.Printable(strings.Join(s.Etcd.Endpoints, ", "), 300))
 }
 
 // RefusedUser tells that etcd answers, but not this user.

@@ -2,22 +2,29 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 )
 
-// Selector picks instances by what is known of them: all of its terms must fit.
+// A Selector selects instances by what is known of them: all of its terms must match.
 type Selector []term
 
-// term is key=value. key is byRole, byModel or byState, else the name of a label.
-type term struct{ key, value string }
+// term is one requirement, in kubectl's notation: key=value, key!=value, key in (a,b),
+// key notin (a,b), key or !key. key is byRole, byModel or byState, else the name of a label.
+type term struct {
+	key    string
+	not    bool     // !=, notin, !key: an instance without the label matches, too
+	values []string // one of them has to be the value; nil: the label has to exist
+}
 
 // The keys that are not names of labels. A label that has such a name is written label:NAME.
 const (
@@ -28,19 +35,20 @@ const (
 	labelPrefix = "label:"
 )
 
-// states are the values of state=: those of records, of views and of intents.
+// states returns the values of state=: those of records, of views and of intents.
 func states() []string {
 	return []string{
 		string(instance.Starting), string(instance.Ready), string(instance.Draining), string(instance.Down),
-		string(instance.Pending), string(instance.Unverified), string(instance.Rejected),
+		string(instance.Pending), string(instance.Unverified), string(instance.Ejected), string(instance.Rejected),
 		string(instance.Drain), string(instance.Cordon), string(instance.Removed),
 	}
 }
 
-// Selectors are what --selector says, as it was given.
+// Selectors are the values of --selector, as they were given.
 type Selectors []string
 
-const selectorUsage = "only instances that match key=value; key is role, model, state, or the name of a label (label:NAME for a label with one of these names); if repeated, all must match"
+const selectorUsage = "only instances that match, in kubectl's notation: key=value, key!=value, key in (a,b), key notin (a,b), key, !key, separated by commas; " +
+	"key is role, model, state, or the name of a label (label:NAME for a label with one of these names); if repeated, all must match"
 
 // Selects gives a command the flag.
 func (s *Session) Selects(cmd *cobra.Command) *cobra.Command {
@@ -49,31 +57,94 @@ func (s *Session) Selects(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
+// The forms of a term. k8s.io/apimachinery/pkg/labels reads the same notation, but refuses
+// values with a slash, which names of models have, and keys with a colon.
+var (
+	termEqual  = regexp.MustCompile(`^([^\s=!<>(),]+)\s*(==|=|!=)\s*([^\s=!<>(),]*)$`)
+	termSet    = regexp.MustCompile(`^([^\s=!<>(),]+)\s+(in|notin)\s*\(([^=!<>()]*)\)$`)
+	termExists = regexp.MustCompile(`^(!?)\s*([^\s=!<>(),]+)$`)
+)
+
 // Parse reads them.
 func (l *Selectors) Parse() (Selector, error) {
 	var out Selector
 	for _, text := range *l {
-		key, value, ok := strings.Cut(text, "=")
-		if !ok || key == "" || key == labelPrefix {
-			return nil, cli.Wrongf("--selector %q: write key=value, e.g. state=down or a label such as rack=3", instance.Printable(text, 80))
+		for _, part := range splitTerms(text) {
+			t, err := parseTerm(strings.TrimSpace(part))
+			if err != nil {
+				return nil, cli.Wrongf("--selector %q: %w", instance.Printable(text, 80), err)
+			}
+			out = append(out, t)
 		}
-		switch key {
+	}
+	return out, nil
+}
+
+// splitTerms splits at the commas outside of parentheses.
+func splitTerms(text string) (parts []string) {
+	depth, start := 0, 0
+	for i, c := range text {
+		switch c {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		case ',':
+			if depth == 0 {
+				parts = append(parts, text[start:i])
+				start = i + 1
+			}
+		}
+	}
+	return append(parts, text[start:])
+}
+
+func parseTerm(text string) (t term, err error) {
+	if m := termEqual.FindStringSubmatch(text); m != nil {
+		t = term{key: m[1], not: m[2] == "!=", values: []string{m[3]}}
+	} else if m := termSet.FindStringSubmatch(text); m != nil {
+		t = term{key: m[1], not: m[2] == "notin"}
+		for value := range strings.SplitSeq(m[3], ",") {
+			t.values = append(t.values, strings.TrimSpace(value))
+		}
+	} else if m := termExists.FindStringSubmatch(text); m != nil {
+		t = term{key: m[2], not: m[1] != ""}
+	} else {
+		return t, errTerm
+	}
+	if t.key == labelPrefix {
+		return t, errTerm
+	}
+	return t, t.check()
+}
+
+var errTerm = errors.New("write key=value, key!=value, key in (a,b), key notin (a,b), key or !key, e.g. state=down or rack in (3,4)")
+
+// check refuses values that no instance can have.
+func (t *term) check() error {
+	switch t.key {
+	case byRole, byState, byModel:
+		if t.values == nil {
+			return fmt.Errorf("every instance has a %s: write %[1]s=value", t.key)
+		}
+	}
+	for _, value := range t.values {
+		switch t.key {
 		case byRole:
 			if _, err := instance.ParseRole(value); err != nil {
-				return nil, cli.Wrongf("--selector %s: %w", key, err)
+				return fmt.Errorf("%s: %w", t.key, err)
 			}
 		case byState:
 			if !slices.Contains(states(), value) {
-				return nil, cli.Wrongf("--selector state=%q: use one of %s", instance.Printable(value, 40), strings.Join(states(), ", "))
+				return fmt.Errorf("state=%q: use one of %s", instance.Printable(value, 40), strings.Join(states(), ", "))
 			}
 		case byModel:
 			if value == "" {
-				return nil, cli.Wrongf("--selector model=: name a model")
+				return errors.New("model=: name a model")
 			}
 		}
-		out = append(out, term{key, value})
 	}
-	return out, nil
+	return nil
 }
 
 // NamedOrSelected checks the number of arguments, once the flags are read: a role and
@@ -87,40 +158,66 @@ func (l *Selectors) NamedOrSelected(more int) cobra.PositionalArgs {
 	}
 }
 
-// fits tells whether an instance has all that is asked for.
-func (l Selector) fits(in *instance.Instance) bool {
-	return !slices.ContainsFunc(l, func(t term) bool { return !t.fits(in) })
+// matches reports whether an instance meets all requirements.
+func (l Selector) matches(in *instance.Instance) bool {
+	return !slices.ContainsFunc(l, func(t term) bool { return !t.matches(in) })
 }
 
-func (t term) fits(in *instance.Instance) bool {
+func (t *term) matches(in *instance.Instance) bool {
+	if t.values == nil {
+		_, ok := in.Record.Labels[t.label()]
+		return ok != t.not
+	}
+	return slices.ContainsFunc(t.values, func(value string) bool { return t.has(in, value) }) != t.not
+}
+
+// has reports whether an instance has a value.
+func (t *term) has(in *instance.Instance, value string) bool {
 	switch t.key {
 	case byRole:
-		return string(in.Role) == t.value
+		return string(in.Role) == value
 	case byState:
-		return output.Effective(in) == t.value
+		return in.Status() == value
 	case byModel: // the last part of a name is enough, as for --model
-		return (&instance.Facts{Models: in.Record.Models}).Serves(t.value, false)
+		return (&instance.Facts{Models: in.Record.Models}).Serves(value, false)
 	}
-	value, ok := in.Record.Labels[strings.TrimPrefix(t.key, labelPrefix)]
-	return ok && value == t.value
+	is, ok := in.Record.Labels[t.label()]
+	return ok && is == value
 }
 
-// Filter keeps the instances that fit.
+func (t *term) label() string { return strings.TrimPrefix(t.key, labelPrefix) }
+
+// NoMatch returns the error that no instance of what, such as "decode ", matches. In
+// "rack=1,2" the 2 is the name of a label, as for kubectl: if no instance has that label, the
+// error says how to select several values.
+func (l *Selectors) NoMatch(what string, snap *instance.Snapshot) error {
+	hint := ""
+	sel, err := l.Parse()
+	for i := 1; err == nil && i < len(sel); i++ {
+		t, before := &sel[i], &sel[i-1]
+		if t.values == nil && !t.not && len(before.values) == 1 && !slices.ContainsFunc(snap.All(), t.matches) {
+			hint = fmt.Sprintf("; no instance has a label %s: for several values write %s in (%s,%s)", t.key, before.key, before.values[0], t.key)
+		}
+	}
+	return fmt.Errorf("no %sinstance matches --selector %s%s; see pdctl list", what, instance.Printable(strings.Join(*l, " "), 200), instance.Printable(hint, 200))
+}
+
+// Filter keeps the instances that match.
 func (l Selector) Filter(snap *instance.Snapshot) *instance.Snapshot {
 	if len(l) == 0 {
 		return snap
 	}
 	var keep []*instance.Instance
 	for _, in := range snap.All() {
-		if l.fits(in) {
+		if l.matches(in) {
 			keep = append(keep, in)
 		}
 	}
 	return instance.NewSnapshot(snap.Revision, keep)
 }
 
-// ChosenKeys are the instances that a command changes: those named, or those that fit the
-// selector. For the role "both", both entries of an engine have to fit.
+// ChosenKeys returns the instances that a command changes: those named, or those that match
+// the selector. For the role "both", both entries of an engine have to match.
 func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key, error) {
 	role, err := instance.ParseRoles(args[0])
 	if err != nil {
@@ -148,7 +245,7 @@ func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key
 	}
 	fit := map[instance.Key]bool{}
 	var order []string
-	for _, in := range sel.Filter(SeenByProxies(snap, proxies)).All() {
+	for _, in := range sel.Filter(lease.Seen(snap, proxies)).All() {
 		if !fit[in.Key] {
 			order = append(order, in.Address)
 		}
@@ -163,7 +260,7 @@ func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key
 		}
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("no %s instance matches --selector %s; see pdctl list", role, instance.Printable(strings.Join(s.Selectors, " "), 200))
+		return nil, s.Selectors.NoMatch(string(role)+" ", snap)
 	}
 	return keys, nil
 }

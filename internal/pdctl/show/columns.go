@@ -31,7 +31,6 @@ type column struct {
 type listed struct {
 	in *instance.Instance
 	instance.Listing
-	connector string // of the proxies, for instances that name none
 }
 
 // columns are those of the table, from left to right. A new one is a line here.
@@ -39,12 +38,12 @@ func columns() []column {
 	return []column{
 		{"ROLE", always, "prefill or decode", func(e *listed) string { return string(e.Role) }},
 		{"ADDRESS", always, "host:port by which proxies reach it", func(e *listed) string { return instance.Printable(e.Address, 0) }},
-		{"STATE", always, "state in its record: starting, ready, draining, down. down (slow): its engine does not answer probes in time; proxies use it while no other of its role is ready", state},
-		{"VIEW", ifAny, "pending: added, and does not answer yet. unverified: its record names no models, so each proxy asks it first, and at least one got no valid answer; REASON says which and why. rejected: its record in etcd is invalid; REASON says why", func(e *listed) string { return string(e.View) }},
-		{"INTENT", ifAny, "what an operator asked for: drain, cordon, removed", func(e *listed) string { return string(e.Intent) }},
+		{"STATE", always, "its state in one word, as --selector state= has it: an operator's intent (drain, cordon, removed), otherwise the proxies' view, otherwise the state in its record (starting, ready, draining, down). down (slow): its engine does not answer probes in time; proxies use it while no other of its role is ready", state},
+		{"VIEW", ifAny, "the proxies' view where STATE is an intent. pending: added, and does not answer yet. unverified: its record names no models, so each proxy asks it first, and at least one got no valid answer. ejected: at least one proxy does not use it, because it does not answer or fails. rejected: its record in etcd is invalid. REASON names the proxies and the cause", func(e *listed) string { return unless(e.Status, string(e.View)) }},
+		{"RECORD", ifAny, "the state in its record, where it is not ready and not STATE", record},
 		{"KIND", always, "leased: its key is deleted with its lease. static: it stays until it is removed", func(e *listed) string { return output.Kind(e.in) }},
 		{"MODELS", always, "the first two model names, and the number of others", func(e *listed) string { return output.ShortModels(e.Models) }},
-		{"CONNECTOR", ifAny, "KV connector, if its record names one", func(e *listed) string { return e.Connector }},
+		{"CONNECTOR", ifAny, "KV connector. (default): its record names none, and this is the --connector of the proxies", connector},
 		{"RANKS", ifAny, "number of data-parallel ranks, if it has several; proxies choose among ranks", func(e *listed) string {
 			if e.Ranks == 0 {
 				return ""
@@ -61,7 +60,7 @@ func columns() []column {
 		{"FOR", ifAny, "the proxies that named it on their command lines; only they use it. Empty: every proxy", func(e *listed) string { return strings.Join(e.Proxies, ",") }},
 		{"REVISION", always, "etcd revision of the last change of its record", func(e *listed) string { return strconv.FormatInt(e.Revision, 10) }},
 		{"REASON", ifAny, "reason for its view or intent", func(e *listed) string { return instance.Printable(e.Reason, 200) }},
-		{"WARNING", ifAny, "a problem of an instance that proxies use", func(e *listed) string { return e.in.Warning(e.connector) }},
+		{"WARNING", ifAny, "a problem of an instance that proxies use", func(e *listed) string { return e.Warning }},
 		{"VERSION", ifAsked, "version of the engine", func(e *listed) string { return e.Version }},
 		{"ID", ifAsked, "id of this start of the engine", func(e *listed) string { return e.ID }},
 		{"LABELS", ifAsked, "labels, for --selector", func(e *listed) string { return output.Labels(e.in.Record.Labels) }},
@@ -71,13 +70,36 @@ func columns() []column {
 }
 
 func state(e *listed) string {
+	if e.Status == string(e.State) && e.Cause != "" {
+		return fmt.Sprintf("%s (%s)", e.Status, e.Cause)
+	}
+	return e.Status
+}
+
+// record returns the state in the record if STATE hides a state that matters.
+func record(e *listed) string {
 	switch {
-	case e.in.View == instance.Pending: // what its record will say
+	case e.State == instance.Ready, e.View == instance.Pending, e.View == instance.Rejected:
 		return ""
-	case e.Cause != "":
+	case e.Cause != "" && e.Status != string(e.State):
 		return fmt.Sprintf("%s (%s)", e.State, e.Cause)
 	}
-	return string(e.State)
+	return unless(e.Status, string(e.State))
+}
+
+// unless returns the text, or "" if it is the same as shown.
+func unless(shown, text string) string {
+	if text == shown {
+		return ""
+	}
+	return text
+}
+
+func connector(e *listed) string {
+	if e.Connector == "" && e.DefaultConnector != "" {
+		return e.DefaultConnector + " (default)"
+	}
+	return e.Connector
 }
 
 // columnsHelp is what --help says of the columns.

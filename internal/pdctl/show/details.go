@@ -14,14 +14,18 @@ import (
 // mostEvents bounds the history of an instance that get shows.
 const mostEvents = 10
 
-// proxyView is what one proxy says of an instance.
+// proxyView is what one proxy reports about an instance.
 type proxyView struct {
-	ID         string `json:"id"`
-	Address    string `json:"address,omitempty"`
-	Applied    int64  `json:"applied"`
-	Unverified string `json:"unverified,omitempty"` // why it has not verified the instance
-	InFlight   *int64 `json:"in_flight,omitempty"`  // none: it does not tell
-	Told       string `json:"told,omitempty"`       // how long ago, by its clock and this one
+	ID      string `json:"id"`
+	Address string `json:"address,omitempty"`
+	Applied int64  `json:"applied"`
+	// View is why it does not use the instance, such as unverified or ejected.
+	View   instance.View `json:"view,omitempty"`
+	Reason string        `json:"reason,omitempty"`
+	// Unverified is why it has not verified the instance.
+	Unverified string `json:"unverified,omitempty"`
+	InFlight   *int64 `json:"in_flight,omitempty"` // none: it does not tell
+	Told       string `json:"told,omitempty"`      // how long ago, by its clock and this one
 }
 
 // details reads what is known of an instance beside its keys. Something that this user of
@@ -40,7 +44,11 @@ func details(ctx context.Context, s *session.Session, conn *session.Conn, k inst
 		note("load digests", err)
 	}
 	for _, p := range proxies {
-		v := proxyView{ID: p.ID, Address: p.Address, Applied: p.Applied, Unverified: instance.Printable(p.Unverified[k.String()], 200)}
+		v := proxyView{ID: p.ID, Address: p.Address, Applied: p.Applied}
+		v.View, v.Reason = p.Opinion(k)
+		if v.View == instance.Unverified {
+			v.Unverified = v.Reason
+		}
 		for _, l := range loads {
 			if l.ID == p.ID && l.Ignored == "" {
 				if c, known := l.Load[k.String()]; known || l.LeftOut == 0 {
@@ -64,13 +72,13 @@ func details(ctx context.Context, s *session.Session, conn *session.Conn, k inst
 func printDetails(s *session.Session, views []proxyView, events []event, notes []string) error {
 	if len(views) > 0 {
 		fmt.Fprintln(s.Out.Stdout)
-		t := output.NewTable("PROXY", "APPLIED", "IN FLIGHT", "DIGEST AGE", "UNVERIFIED")
+		t := output.NewTable("PROXY", "APPLIED", "IN FLIGHT", "DIGEST AGE", "VIEW", "REASON")
 		for _, v := range views {
 			inFlight := "-"
 			if v.InFlight != nil {
 				inFlight = fmt.Sprint(*v.InFlight)
 			}
-			t.AppendRow([]any{cmp.Or(v.Address, v.ID), v.Applied, inFlight, cmp.Or(v.Told, "-"), cmp.Or(v.Unverified, "-")})
+			t.AppendRow([]any{cmp.Or(v.Address, v.ID), v.Applied, inFlight, cmp.Or(v.Told, "-"), cmp.Or(string(v.View), "-"), cmp.Or(v.Reason, "-")})
 		}
 		if err := output.Render(s.Out.Stdout, t); err != nil {
 			return err

@@ -115,10 +115,21 @@ func TestListTable(t *testing.T) {
 		}),
 		entry("b:\u202e1", 4, func(in *instance.Instance) { in.View, in.Reason = instance.Rejected, "broken" }),
 	})
-	want = "ROLE    ADDRESS    STATE  VIEW      KIND    MODELS           CONNECTOR  SOURCE  REVISION  REASON\n" +
-		`decode  a:1        ready  -         static  m,n\u001b[2J +2  nixl       -       3         -` + "\n" +
-		`decode  b:\u202e1  ready  rejected  leased  m                -          -       4         broken`
-	if d := cmp.Diff(want, listTable(full, "", false).Render()); d != "" {
+	want = "ROLE    ADDRESS    STATE     KIND    MODELS           CONNECTOR        SOURCE  REVISION  REASON\n" +
+		`decode  a:1        ready     static  m,n\u001b[2J +2  nixl             -       3         -` + "\n" +
+		`decode  b:\u202e1  rejected  leased  m                plain (default)  -       4         broken`
+	if d := cmp.Diff(want, listTable(full, "plain", false).Render()); d != "" {
+		t.Error(d)
+	}
+	// An intent hides neither what proxies see nor what the record says.
+	hidden := instance.NewSnapshot(9, []*instance.Instance{
+		entry("a:1", 3, func(in *instance.Instance) { in.Intent, in.Record.State = instance.Drain, instance.Down }),
+		entry("b:1", 4, func(in *instance.Instance) { in.Intent, in.View = instance.Cordon, instance.Ejected }),
+	})
+	want = "ROLE    ADDRESS  STATE   VIEW     RECORD  KIND    MODELS  SOURCE  REVISION\n" +
+		"decode  a:1      drain   -        down    leased  m       -       3\n" +
+		"decode  b:1      cordon  ejected  -       leased  m       -       4"
+	if d := cmp.Diff(want, listTable(hidden, "", false).Render()); d != "" {
 		t.Error(d)
 	}
 	owned := instance.NewSnapshot(9, []*instance.Instance{

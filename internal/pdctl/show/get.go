@@ -3,12 +3,14 @@ package show
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -16,10 +18,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const getHelp = `get shows one instance as it is in etcd: the value, its revisions and lease, and the
-pending add and the operator's intent for that address, if any. Control characters are
-escaped. It also shows what each proxy has in flight there, what each proxy reports
-about it, and the end of its history.
+const getHelp = `get shows one instance: its state and the reason as pdctl list shows them, then its keys in
+etcd (the value, its revisions and lease, and the pending add and the operator's intent for
+that address, if any). Control characters are escaped. It also shows what each proxy has in
+flight there, what each proxy reports about it, and the end of its history.
 
 The instance is role/host:port, as list and watch print it, or two words. The exit code
 is 1 when etcd has nothing about it.`
@@ -78,19 +80,51 @@ func get(ctx context.Context, s *session.Session, k instance.Key) error {
 	for i := range keys {
 		out = append(out, printable(&keys[i], conn.Layout, k))
 	}
+	shown, err := look(ctx, conn, k)
+	if err != nil {
+		return s.Hint(err)
+	}
 	views, events, notes := details(ctx, s, conn, k)
 	if s.Out.Structured() {
-		all := map[string]any{"role": k.Role, "address": k.Address, "keys": out, "proxies": views, "history": events}
+		all := map[string]any{"instance": shown, "role": k.Role, "address": k.Address, "keys": out, "proxies": views, "history": events}
 		if len(notes) > 0 {
 			all["notes"] = notes
 		}
 		return s.Out.Write(all)
 	}
+	if shown != nil {
+		fmt.Fprintf(s.Out.Stdout, "state     %s\n", state(&listed{Listing: *shown}))
+		if shown.Reason != "" {
+			fmt.Fprintf(s.Out.Stdout, "reason    %s\n", instance.Printable(shown.Reason, 1000))
+		}
+		fmt.Fprintln(s.Out.Stdout)
+	}
 	printKeys(s, out)
 	return printDetails(s, views, events, notes)
 }
 
-// printable is a key without control characters.
+// look returns the entry of an instance in pdctl list, the membership before a pending add;
+// nil if it has only an intent.
+func look(ctx context.Context, conn *session.Conn, k instance.Key) (*instance.Listing, error) {
+	snap, err := conn.Store.Reader.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	proxies, _ := conn.Store.Reader.Proxies(ctx) // details notes the error
+	seen := lease.Seen(snap, proxies)
+	in, ok := seen.Lookup(k)
+	if !ok { // a pending add, or nothing
+		i := slices.IndexFunc(seen.All(), func(in *instance.Instance) bool { return in.Key == k })
+		if i < 0 {
+			return nil, nil
+		}
+		in = seen.All()[i]
+	}
+	l := in.Listed(session.DefaultConnector(proxies))
+	return &l, nil
+}
+
+// printable returns a key without control characters.
 func printable(raw *store.RawKey, layout schema.Layout, k instance.Key) rawJSON {
 	r := rawJSON{
 		Kind: "record", Key: instance.Printable(raw.Key, 0), Value: output.EscapeValue(raw.Value),

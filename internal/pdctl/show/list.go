@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
@@ -22,7 +23,8 @@ func listHelp() string {
 
 ` + columnsHelp(func(w when) bool { return w != ifAsked }) + `
 Columns without a value may be left out. Below the table are removals of instances that are
-not registered ("pdctl allow"), except with --selector.
+not registered ("pdctl allow"), except with --selector. A selector that no instance matches is
+an error (exit 1).
 
 -o wide has all of these columns, and:
 
@@ -86,7 +88,8 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role) error 
 	if err != nil {
 		return s.Hint(err)
 	}
-	snap = sel.Filter(only(session.SeenByProxies(snap, proxies), roles))
+	all := lease.Seen(snap, proxies)
+	snap = sel.Filter(only(all, roles))
 	removed := []Removal{}
 	if len(sel) == 0 {
 		removed = removedOf(removals, roles)
@@ -94,17 +97,19 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role) error 
 	if s.Out.Structured() {
 		out := listing{Revision: snap.Revision, Instances: []instance.Listing{}, Removed: removed}
 		for _, in := range snap.All() {
-			l := in.List()
-			l.Warning = in.Warning(session.DefaultConnector(proxies))
-			out.Instances = append(out.Instances, l)
+			out.Instances = append(out.Instances, in.Listed(session.DefaultConnector(proxies)))
 		}
-		return s.Out.Write(out)
-	}
-	if len(snap.All()) == 0 && len(sel) > 0 {
-		if err := s.Out.Println("No instance matches."); err != nil {
+		if err := s.Out.Write(out); err != nil {
 			return err
 		}
-	} else if len(snap.All()) == 0 {
+	}
+	switch {
+	case len(snap.All()) == 0 && len(sel) > 0:
+		return s.Selectors.NoMatch("", all)
+	case s.Out.Structured():
+		return nil
+	}
+	if len(snap.All()) == 0 {
 		if _, err := fmt.Fprintf(s.Out.Stdout, "No instances below %s. Add one with: pdctl add prefill host:port\n", conn.Layout.Root()); err != nil {
 			return err
 		}

@@ -27,11 +27,15 @@ With the etcd alarm NOSPACE no instance can register until etcd is compacted and
 defragmented, and the alarm is disarmed. A proxy whose APPLIED stays lower than
 "membership revision" does not follow etcd.
 
-A notice is a problem of the fleet that a proxy reports, such as a role whose instances
-are not used, or a connector that hands nothing over. Its numbers can be some seconds old;
-the proxy's /status has the current ones. -o json has notices under "proxies".
+STATES counts the states that pdctl list shows.
 
-The exit code is 1 when etcd does not answer, or has an alarm.`
+An error is a proxy that cannot serve any request. A notice is another problem of the fleet
+that a proxy reports, such as a role whose instances are not used, or a connector that hands
+nothing over. Its numbers can be some seconds old; the proxy's /status has the current ones.
+-o json has both under "proxies".
+
+The exit code is 1 when etcd does not answer, or has an alarm, or when a proxy reports that
+nothing is served.`
 
 // Status makes the command status.
 func Status(s *session.Session) *cobra.Command {
@@ -70,7 +74,9 @@ type proxyReport struct {
 	Applied int64  `json:"applied"`
 	// Load is what it tells the other proxies of its load; none: it does not.
 	Load *loadReport `json:"load,omitempty"`
-	// Notices are what the proxy says of the fleet in words.
+	// NotServing is why the proxy can serve no request, "" if it can.
+	NotServing string `json:"not_serving,omitempty"`
+	// Notices are the other problems that the proxy reports.
 	Notices []string `json:"notices,omitempty"`
 }
 
@@ -140,12 +146,12 @@ func status(ctx context.Context, s *session.Session) error {
 		rep.Notes = append(rep.Notes, "load digests: "+instance.Printable(err.Error(), 200))
 	}
 	told := loadReports(loads)
-	rep.Counts = counts(session.SeenByProxies(snap, proxies))
+	rep.Counts = counts(lease.Seen(snap, proxies))
 	for _, p := range proxies {
 		rep.Proxies = append(rep.Proxies, proxyReport{
 			ID: instance.Printable(p.ID, 64), Address: instance.Printable(p.Address, 100),
 			Version: instance.Printable(p.Version, 40), Applied: p.Applied,
-			Notices: p.Notices, Load: told[p.ID],
+			NotServing: p.NotServing, Notices: p.Notices, Load: told[p.ID],
 		})
 	}
 	if s.Out.Structured() {
@@ -153,10 +159,24 @@ func status(ctx context.Context, s *session.Session) error {
 	} else {
 		err = printStatus(s, rep)
 	}
-	if err == nil && len(rep.Alarms) > 0 {
+	switch n := unserving(rep.Proxies); {
+	case err != nil:
+	case len(rep.Alarms) > 0:
 		err = fmt.Errorf("etcd has an alarm: %s", strings.Join(rep.Alarms, ", "))
+	case n > 0:
+		err = fmt.Errorf("nothing is served by %d of %d proxies", n, len(rep.Proxies))
 	}
 	return err
+}
+
+// unserving returns the number of proxies that can serve no request.
+func unserving(proxies []proxyReport) (n int) {
+	for i := range proxies {
+		if proxies[i].NotServing != "" {
+			n++
+		}
+	}
+	return n
 }
 
 func askEndpoints(ctx context.Context, s *session.Session, conn *session.Conn) []endpointReport {
@@ -192,14 +212,14 @@ func askAlarms(ctx context.Context, s *session.Session, conn *session.Conn) ([]s
 	return out, nil
 }
 
-// counts counts the entries of each role by their effective state.
+// counts counts the entries of each role by instance.Status.
 func counts(snap *instance.Snapshot) map[string]map[string]int {
 	out := make(map[string]map[string]int)
 	for _, role := range instance.Roles() {
 		out[string(role)] = make(map[string]int)
 	}
 	for _, in := range snap.All() {
-		out[string(in.Role)][output.Effective(in)]++
+		out[string(in.Role)][in.Status()]++
 	}
 	return out
 }
@@ -221,7 +241,13 @@ func printStatus(s *session.Session, rep statusReport) error {
 	if err := printProxies(s, rep.Proxies); err != nil {
 		return err
 	}
-	printNotices(s, rep.Proxies)
+	printNotices(s, "error", rep.Proxies, func(p *proxyReport) []string {
+		if p.NotServing == "" {
+			return nil
+		}
+		return []string{p.NotServing}
+	})
+	printNotices(s, "notice", rep.Proxies, func(p *proxyReport) []string { return p.Notices })
 	for _, n := range rep.Notes {
 		fmt.Fprintln(s.Out.Stdout, "note: "+n)
 	}
@@ -278,13 +304,13 @@ func printProxies(s *session.Session, proxies []proxyReport) error {
 	return output.Render(s.Out.Stdout, t)
 }
 
-// printNotices prints what proxies say of the fleet: each sentence once, with the proxies
-// that say it.
-func printNotices(s *session.Session, proxies []proxyReport) {
+// printNotices prints the sentences of each proxy once, with the proxies that report them.
+func printNotices(s *session.Session, kind string, proxies []proxyReport, of func(*proxyReport) []string) {
 	var texts []string
 	by := map[string][]string{}
-	for _, p := range proxies {
-		for _, text := range p.Notices {
+	for i := range proxies {
+		p := &proxies[i]
+		for _, text := range of(p) {
 			if by[text] == nil {
 				texts = append(texts, text)
 			}
@@ -299,6 +325,6 @@ func printNotices(s *session.Session, proxies []proxyReport) {
 		if len(by[text]) == len(proxies) && len(proxies) > 1 {
 			who = "every proxy"
 		}
-		fmt.Fprintf(s.Out.Stdout, "notice (%s): %s\n", who, text)
+		fmt.Fprintf(s.Out.Stdout, "%s (%s): %s\n", kind, who, text)
 	}
 }

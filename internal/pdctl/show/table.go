@@ -12,7 +12,7 @@ import (
 func listTable(snap *instance.Snapshot, connector string, wide bool) table.Writer {
 	var entries []*listed
 	for _, in := range snap.All() {
-		entries = append(entries, &listed{in, in.List(), connector})
+		entries = append(entries, &listed{in, in.Listed(connector)})
 	}
 	var header table.Row
 	rows := make([]table.Row, len(entries))

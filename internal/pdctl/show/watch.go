@@ -139,7 +139,7 @@ func printChange(s *session.Session, c change) error {
 	if c.kind != "~" {
 		what = strings.TrimSpace(output.Kind(c.in) + " " + output.ShortModels(c.in.List().Models))
 	}
-	state := output.Effective(c.in)
+	state := c.in.Status()
 	if c.kind == "-" {
 		state = "gone"
 	}

@@ -1,0 +1,268 @@
+package lease
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// A Report is what a proxy publishes about the fleet with its presence: facts that only this
+// proxy knows, and that pdctl cannot read from records.
+type Report struct {
+	// Unverified has the instances that have not given this proxy a valid answer, by
+	// role/address, each with the reason. Nil: the proxy does not report them, because it
+	// is of an older release or there are too many.
+	Unverified map[string]string `json:"unverified"`
+	// Instances has what this proxy knows of verified instances beyond their records, by
+	// role/address; those without an entry are as their records say. Nil: the proxy is of
+	// an older release, which does not report this.
+	Instances map[string]InstanceReport `json:"instances"`
+	// LeftOut is the number of entries that Instances has no space for.
+	LeftOut int `json:"instances_left_out,omitempty"`
+	// NotServing is why the proxy can serve no request, "" if it can.
+	NotServing string `json:"not_serving,omitempty"`
+	// Notices are problems of the fleet, in sentences. That of NotServing is one of them as
+	// written, and is not as read.
+	Notices []string `json:"notices,omitempty"`
+}
+
+// An InstanceReport is what one proxy knows of one instance beyond its record.
+type InstanceReport struct {
+	View   instance.View `json:"view,omitempty"` // such as ejected; "" if the proxy uses it
+	Reason string        `json:"reason,omitempty"`
+	// Models and Version are those of an instance whose record names none. The list may be
+	// cut; ModelsLeftOut is the number of names that are missing.
+	Models        []string `json:"models,omitempty"`
+	ModelsLeftOut int      `json:"models_left_out,omitempty"`
+	Version       string   `json:"version,omitempty"`
+}
+
+const (
+	maxReport       = 48 << 10 // bytes of Instances, about
+	maxReportReason = 200      // bytes
+	maxReportModels = 32       // names of one instance
+	maxReportName   = 128      // bytes of a model's name or a version
+	maxSeenReasons  = 3        // reasons of proxies that are shown for one instance
+)
+
+// NewInstanceReports returns the entries of a report about a snapshot, and the number of
+// those that there is no space for. Instances that the proxy does not use come first.
+func NewInstanceReports(snap *instance.Snapshot, opinion func(instance.Key) instance.Opinion) (out map[string]InstanceReport, leftOut int) {
+	out = map[string]InstanceReport{}
+	space := maxReport
+	add := func(k instance.Key, r InstanceReport) {
+		size := len(k.Address) + len(r.View) + len(r.Reason) + len(r.Version) + 100 // with names and quotes
+		for _, m := range r.Models {
+			size += len(m) + 3
+		}
+		if space -= size; space < 0 {
+			leftOut++
+			return
+		}
+		out[k.String()] = r
+	}
+	var learned []*instance.Instance
+	for _, in := range snap.All() {
+		if in.View == instance.Pending || !in.Verified {
+			continue
+		}
+		switch o := opinion(in.Key); {
+		case o.View != "" || o.Reason != "":
+			r := learnedReport(in)
+			r.View, r.Reason = o.View, instance.Printable(o.Reason, maxReportReason)
+			add(in.Key, r)
+		case in.Learned:
+			learned = append(learned, in)
+		}
+	}
+	for _, in := range learned {
+		add(in.Key, learnedReport(in))
+	}
+	return out, leftOut
+}
+
+func learnedReport(in *instance.Instance) (r InstanceReport) {
+	if !in.Learned {
+		return r
+	}
+	r.Version = instance.Printable(in.Record.Version, maxReportName)
+	for _, m := range in.Record.Models[:min(len(in.Record.Models), maxReportModels)] {
+		r.Models = append(r.Models, instance.Printable(m, maxReportName))
+	}
+	r.ModelsLeftOut = len(in.Record.Models) - len(r.Models)
+	return r
+}
+
+// alike reports whether two entries differ in numbers at most.
+func (r InstanceReport) alike(o InstanceReport) bool {
+	return r.View == o.View && numberless(r.Reason) == numberless(o.Reason) && r.Version == o.Version &&
+		r.ModelsLeftOut == o.ModelsLeftOut && slices.Equal(r.Models, o.Models)
+}
+
+// settled returns r with those entries of Instances replaced that differ from the published
+// ones in numbers only, such as the seconds that an instance has been silent: an idle fleet
+// writes nothing to etcd.
+func (r Report) settled(published *Report) Report {
+	for k, is := range r.Instances {
+		if was, ok := published.Instances[k]; ok && is.alike(was) {
+			r.Instances[k] = was
+		}
+	}
+	return r
+}
+
+// isNotServing reports whether a notice says that the proxy serves nothing.
+func isNotServing(text string) bool { return strings.HasSuffix(text, instance.NothingServed) }
+
+// alike reports whether two reports differ in numbers at most.
+func (r *Report) alike(o *Report) bool {
+	return maps.Equal(r.Unverified, o.Unverified) && alike(r.Notices, o.Notices) && numberless(r.NotServing) == numberless(o.NotServing) &&
+		r.LeftOut == o.LeftOut && maps.EqualFunc(r.Instances, o.Instances, InstanceReport.alike)
+}
+
+// Seen returns a snapshot of the records in etcd as the proxies see the instances: with their
+// views, and with the models and versions that they have found. An instance counts as passed
+// over if at least one proxy passes it over; the reason names the proxies.
+func Seen(snap *instance.Snapshot, proxies []ProxyPresence) *instance.Snapshot {
+	all := make([]*instance.Instance, 0, len(snap.All()))
+	for _, in := range snap.All() {
+		if in.View != instance.Pending && in.View != instance.Rejected {
+			in = seenBy(in, proxies)
+		}
+		all = append(all, in)
+	}
+	return instance.NewSnapshot(snap.Revision, all)
+}
+
+// seenBy returns one instance as the proxies see it.
+func seenBy(in *instance.Instance, proxies []ProxyPresence) *instance.Instance {
+	out := *in
+	if in.View == instance.Unverified {
+		out.Reason = strings.TrimPrefix(strings.TrimPrefix(in.Reason, verify.NotVerified), "; ")
+		o := unverifiedBy(in, proxies)
+		out.Verified = o.View == ""
+		out.View = o.View
+		out.Reason = joinReasons(o.Reason, out.Reason)
+	}
+	learn(&out, proxies)
+	return out.Seen(passedOverBy(in, proxies).opinion(len(proxies)))
+}
+
+// unverifiedBy returns what the proxies found of an instance whose record names no models:
+// each has to probe it. The zero value means that it has answered all of them.
+func unverifiedBy(in *instance.Instance, proxies []ProxyPresence) instance.Opinion {
+	verified := 0
+	var by objections
+	for i := range proxies {
+		p := &proxies[i]
+		if p.Unverified == nil || p.Applied < in.ModRevision { // older release, or behind
+			continue
+		}
+		if reason, no := p.Unverified[in.Key.String()]; no {
+			by = append(by, objection{p.Address, instance.Unverified, reason})
+		} else {
+			verified++
+		}
+	}
+	o := instance.Opinion{View: instance.Unverified, Reason: by.reasons()}
+	switch {
+	case len(proxies) == 0:
+		o.Reason = "no proxy is running that could ask it"
+	case verified == len(proxies):
+		return instance.Opinion{}
+	case len(by) == 0:
+		o.Reason = "each proxy asks it: see /status"
+	}
+	if verified > 0 {
+		o.Reason += fmt.Sprintf(" (verified by %d of %d proxies)", verified, len(proxies))
+	}
+	return o
+}
+
+// objection is why one proxy does not use an instance, or what it finds wrong.
+type objection struct {
+	proxy  string
+	view   instance.View
+	reason string
+}
+
+type objections []objection
+
+// reasons returns the reasons with the addresses of the proxies that give them.
+func (by objections) reasons() string {
+	var parts []string
+	for i, o := range by {
+		if i == maxSeenReasons {
+			parts = append(parts, fmt.Sprintf("and %d more", len(by)-i))
+			break
+		}
+		parts = append(parts, instance.Printable(o.proxy+": "+o.reason, 300))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// opinion joins the objections of some of n proxies to one opinion.
+func (by objections) opinion(n int) (o instance.Opinion) {
+	passing := 0
+	for _, one := range by {
+		if one.view != "" {
+			o.View = cmp.Or(o.View, one.view)
+			passing++
+		}
+	}
+	o.Reason = by.reasons()
+	if passing > 0 && passing < n {
+		o.Reason += fmt.Sprintf(" (%s by %d of %d proxies)", o.View, passing, n)
+	}
+	return o
+}
+
+// passedOverBy returns the proxies that object to an instance, by what they publish.
+func passedOverBy(in *instance.Instance, proxies []ProxyPresence) (by objections) {
+	for i := range proxies {
+		p := &proxies[i]
+		if r, ok := p.about(in); ok && (r.View != "" || r.Reason != "") {
+			by = append(by, objection{p.Address, r.View, r.Reason})
+		}
+	}
+	return by
+}
+
+// about returns what a proxy publishes of an instance, unless it has not seen the present
+// record yet.
+func (p *ProxyPresence) about(in *instance.Instance) (InstanceReport, bool) {
+	r, ok := p.Instances[in.Key.String()]
+	return r, ok && p.Applied >= in.ModRevision
+}
+
+// Opinion returns why a proxy does not use an instance, and what it finds wrong with one that
+// it uses, both printable. Both are "" if it reports nothing about the instance.
+func (p *ProxyPresence) Opinion(k instance.Key) (view instance.View, reason string) {
+	if why, no := p.Unverified[k.String()]; no {
+		return instance.Unverified, instance.Printable(why, 300)
+	}
+	r := p.Instances[k.String()]
+	return r.View, instance.Printable(r.Reason, 300)
+}
+
+// learn completes the record of an instance with the models and the version that a proxy
+// has found.
+func learn(in *instance.Instance, proxies []ProxyPresence) {
+	for i := range proxies {
+		r, ok := proxies[i].about(in)
+		if !ok || len(in.Record.Models) > 0 {
+			continue
+		}
+		in.Record.Models, in.Learned = r.Models, len(r.Models) > 0
+		in.Record.Version = cmp.Or(in.Record.Version, r.Version)
+	}
+}
+
+func joinReasons(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "; ")
+}

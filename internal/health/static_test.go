@@ -1,0 +1,63 @@
+package health_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// A dead instance without an agent is ejected although no request went there, and readmitted
+// when it answers again. One with an agent is left to its agent.
+func TestProbeStatic(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		change func(*instance.Instance)
+		probed bool
+	}{
+		{"pdctl add", func(in *instance.Instance) { in.Record.Source = "admin" }, true},
+		{"curl, with a lease", func(in *instance.Instance) { in.Lease = 7 }, true},
+		{"cordoned", func(in *instance.Instance) { in.Intent = instance.Cordon }, true},
+		{"agent", func(in *instance.Instance) { in.Lease, in.Record.Source = 7, "agent" }, false},
+		{"removed", func(in *instance.Instance) { in.Intent = instance.Removed }, false},
+		{"unverified", func(in *instance.Instance) { in.Verified, in.View = false, instance.Unverified }, false},
+		{"down", func(in *instance.Instance) { in.Record.State = instance.Down }, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			run(t, nil, func(tr *health.Tracker, src *source, eng *engine, in *instance.Instance) {
+				tc.change(in)
+				src.set(in)
+				ctx, cancel := context.WithCancel(context.Background())
+				done := make(chan struct{})
+				go func() { defer close(done); tr.ProbeStatic(ctx) }()
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				if tr.Trouble() {
+					t.Error("something is held against an instance that answers")
+				}
+				if n := eng.probes(); (n > 0) != tc.probed {
+					t.Errorf("%d probes", n)
+				}
+				eng.answer(errDead)
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				if e, ok := tr.Ejected(in.Key); ok != tc.probed || ok && (!e.Hard || e.Reason != "no sign of life: dead") {
+					t.Errorf("ejected: %v, %+v", ok, e)
+				}
+				eng.answer(nil)
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				if !tr.Available(in.Key) {
+					t.Error("it answers, and is still ejected")
+				}
+				cancel()
+				<-done
+			})
+		})
+	}
+}

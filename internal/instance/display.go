@@ -1,0 +1,62 @@
+package instance
+
+// An Opinion is what one proxy knows about an instance beyond its record and the
+// operator's intent. The zero value means that the proxy has no objection.
+type Opinion struct {
+	// View is why the proxy passes the instance over, such as Ejected; "" if it does not.
+	View View
+	// Reason explains View, or without a view what is wrong although the instance is
+	// picked; printable.
+	Reason string
+	// Reachable reports, with a View, that the instance accepts connections: it is still
+	// picked while most of its role is passed over.
+	Reachable bool
+}
+
+// Seen returns the instance as a proxy with this opinion sees it: i itself if the opinion
+// adds nothing, otherwise a changed copy. An opinion about an instance that its record or
+// another view already keeps out of use is left out, except for its reason.
+func (i *Instance) Seen(o Opinion) *Instance {
+	if o.View == "" && o.Reason == "" || i.Record.State != Ready || !i.Verified || i.View != "" && i.View != Orphan {
+		return i
+	}
+	c := *i
+	if o.View != "" {
+		c.View = o.View
+	}
+	switch {
+	case c.Reason == "":
+		c.Reason = o.Reason
+	case o.Reason != "":
+		c.Reason = o.Reason + "; " + c.Reason
+	}
+	return &c
+}
+
+// Status returns the state of an instance in one word, for every place that shows one:
+// pdctl, /status and the dashboard. The operator's intent takes precedence over the
+// proxies' view, and the view over the record. An instance without a record worth showing
+// (pending, rejected) has no intent to show. Apply Seen first.
+func (i *Instance) Status() string {
+	switch {
+	case i.View == Pending, i.View == Rejected:
+		return string(i.View)
+	case i.Intent != "":
+		return string(i.Intent)
+	case i.View != "" && i.View != Orphan:
+		return string(i.View)
+	case i.Record.State == Ready && i.View == Orphan:
+		return string(Orphan)
+	}
+	return string(i.Record.State)
+}
+
+// NothingServed ends the sentence in which a proxy reports that it can serve no request.
+const NothingServed = ": nothing is served"
+
+// CanServe reports whether a proxy with this opinion sends requests to the instance. For a
+// slow instance, or one that is ejected and still accepts connections, this means only
+// while no better one is left.
+func (i *Instance) CanServe(o Opinion) bool {
+	return i.Usable() && (o.View == "" || o.Reachable) || i.Slow()
+}

@@ -1,0 +1,65 @@
+package instance_test
+
+import (
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// One word and one reason come from record, view, intent and opinion, in a fixed order.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	dead := instance.Opinion{View: instance.Ejected, Reason: "connection refused"}
+	failing := instance.Opinion{View: instance.Ejected, Reason: "3 failures", Reachable: true}
+	zero := 0
+	for _, tc := range []struct {
+		name    string
+		change  func(*instance.Instance)
+		opinion instance.Opinion
+		status  string
+		reason  string
+		serves  bool
+	}{
+		{name: "ready", status: "ready", serves: true},
+		{name: "dead", opinion: dead, status: "ejected", reason: "connection refused"},
+		{name: "failing", opinion: failing, status: "ejected", reason: "3 failures", serves: true},
+		{name: "silent", opinion: instance.Opinion{Reason: "no sign of life for 5s"}, status: "ready", reason: "no sign of life for 5s", serves: true},
+		{name: "down", change: func(in *instance.Instance) { in.Record.State = instance.Down }, opinion: dead, status: "down"},
+		{name: "slow", change: func(in *instance.Instance) {
+			in.Record.State, in.Record.Cause = instance.Down, instance.CauseSlow
+		}, opinion: dead, status: "down", serves: true},
+		{name: "orphan", change: func(in *instance.Instance) { in.View, in.Reason = instance.Orphan, "its lease ended" }, status: "orphan", reason: "its lease ended", serves: true},
+		{name: "dead orphan", change: func(in *instance.Instance) { in.View, in.Reason = instance.Orphan, "its lease ended" }, opinion: dead, status: "ejected", reason: "connection refused; its lease ended"},
+		{name: "cordoned", change: func(in *instance.Instance) { in.Intent, in.Reason = instance.Cordon, "cordon by me" }, opinion: dead, status: "cordon", reason: "connection refused; cordon by me"},
+		{name: "unverified", change: func(in *instance.Instance) {
+			in.View, in.Verified, in.Reason = instance.Unverified, false, "no answer yet"
+		}, opinion: dead, status: "unverified", reason: "no answer yet"},
+		{name: "unverified and cordoned", change: func(in *instance.Instance) {
+			in.View, in.Verified, in.Intent = instance.Unverified, false, instance.Cordon
+		}, status: "cordon"},
+		{name: "pending and cordoned", change: func(in *instance.Instance) {
+			in.View, in.Verified, in.Intent = instance.Pending, false, instance.Cordon
+		}, status: "pending"},
+		{name: "rejected", change: func(in *instance.Instance) { in.View, in.Verified = instance.Rejected, false }, status: "rejected"},
+		{name: "weight 0", change: func(in *instance.Instance) { in.Record.Weight = &zero }, status: "ready"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			in := &instance.Instance{Verified: true, Record: instance.Record{State: instance.Ready, Models: []string{"m"}}}
+			if tc.change != nil {
+				tc.change(in)
+			}
+			before := *in
+			seen := in.Seen(tc.opinion)
+			if seen.Status() != tc.status || seen.Reason != tc.reason || seen.List().Status != tc.status {
+				t.Errorf("%q (%s), want %q (%s)", seen.Status(), seen.Reason, tc.status, tc.reason)
+			}
+			if got := in.CanServe(tc.opinion); got != tc.serves {
+				t.Errorf("it serves: %v", got)
+			}
+			if in.View != before.View || in.Reason != before.Reason {
+				t.Error("the instance itself has changed")
+			}
+		})
+	}
+}

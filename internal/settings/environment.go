@@ -1,0 +1,88 @@
+package settings
+
+import (
+	_ "embed" // variables.txt
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// variables has the environment variables of all our programs, one a line, as programs share
+// an environment. "make reference" writes the file.
+//
+//go:embed variables.txt
+var variables string
+
+const (
+	prefix = "PD_"
+	// testPrefix begins variables of pdmesh's own tests.
+	testPrefix = "PD_TEST_"
+)
+
+// ErrUnknownVariable is wrapped by the error about a variable PD_... that no setting has.
+var ErrUnknownVariable = errors.New("unknown environment variable")
+
+// CheckVariables returns an error with a line for each variable PD_... that no program has.
+// environ is as os.Environ returns it. Variables that Kubernetes and Docker inject for a
+// service whose name begins with "pd" do not count.
+func CheckVariables(environ []string) error {
+	var errs []error
+	known := strings.Fields(variables)
+	slices.Sort(environ)
+	for _, e := range environ {
+		name, value, _ := strings.Cut(e, "=")
+		if !strings.HasPrefix(name, prefix) || strings.HasPrefix(name, testPrefix) || value == "" ||
+			slices.Contains(known, name) || isServiceVariable(name, value) {
+			continue
+		}
+		hint := ""
+		if best := closest(known, variableName(name)); best != "" {
+			hint = "; did you mean " + best + "?"
+		}
+		errs = append(errs, fmt.Errorf("%w %s%s", ErrUnknownVariable, instance.Printable(name, 80), hint))
+	}
+	return errors.Join(errs...)
+}
+
+// LookupEnv is os.LookupEnv without the variables of services, which can have the name of a
+// setting: PD_PORT=tcp://10.0.0.1:80 is that of a service "pd" in Kubernetes.
+func LookupEnv(name string) (string, bool) {
+	value, ok := os.LookupEnv(name)
+	if isServiceVariable(name, value) {
+		return "", false
+	}
+	return value, ok
+}
+
+var (
+	// serviceVariable matches names that are those of service variables whatever their value,
+	// servicePort those that are with an address as their value
+	// (kubernetes.io/docs/concepts/services-networking/service, "Environment variables").
+	serviceVariable = regexp.MustCompile(`_SERVICE_HOST$|_SERVICE_PORT(_[A-Z0-9_]+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?$`)
+	servicePort     = regexp.MustCompile(`^(tcp|udp|sctp)://`)
+)
+
+// isServiceVariable reports whether Kubernetes or Docker has set a variable for a service.
+func isServiceVariable(name, value string) bool {
+	return serviceVariable.MatchString(name) || strings.HasSuffix(name, "_PORT") && servicePort.MatchString(value)
+}
+
+// variableName writes a name as that of a variable.
+func variableName(s string) string { return strings.ReplaceAll(strings.ToUpper(s), "-", "_") }
+
+// Variables returns the environment variables of the settings.
+func (t Table) Variables() (names []string) {
+	for _, s := range t {
+		for _, v := range s.variables() {
+			if strings.HasPrefix(v, prefix) {
+				names = append(names, v)
+			}
+		}
+	}
+	return names
+}
