@@ -25,7 +25,7 @@ internal/sched Pick|Prepare/1000$
 internal/forward Request
 internal/forward Wire 2000x
 internal/upstream (Small|Stream64|Body64KiB|Body1MiB)/own
-internal/accesslog Write
+internal/forward AccessLog
 internal/metrics Done
 internal/discovery/watch Build/instances=1000$|Change/.*/1000$
 '

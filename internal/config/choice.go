@@ -33,6 +33,7 @@ type Choice struct {
 	PrefillPolicy, DecodePolicy string
 	// CacheWeight is how many tokens that wait weigh as much as one in a cache.
 	CacheWeight int
+	IndexMemory int64 // bytes of the indexes of prompts and KV blocks together
 
 	// ClientBound sends requests with the same value of the header
 	// ClientBoundKey to the same instances while those can serve.
@@ -56,6 +57,7 @@ func (ch *Choice) settings() settings.Table {
 		settings.Setting{Name: "prefill-policy", Kind: settings.Text, Usage: "policy for prefill instances (default: that of --policy, or " + policy.DefaultPrefill + ")", Into: &ch.PrefillPolicy},
 		settings.Setting{Name: "decode-policy", Kind: settings.Text, Usage: "policy for decode instances (default: that of --policy, or " + policy.Default + ")", Into: &ch.DecodePolicy},
 		settings.Setting{Name: "cache-weight", Kind: settings.Number, Default: strconv.Itoa(policy.DefaultCacheWeight), Usage: "for policies that know caches: this many tokens that wait for an instance count as much as one token that is not in its cache", Into: &ch.CacheWeight},
+		settings.Setting{Name: "index-memory", Kind: settings.Bytes, Default: "512MiB", Usage: "limit for the memory of the indexes of prompts (all roles and models) and of KV blocks together; each kind is sure of half, and the least recently used prompts are evicted; 1MiB to 1TiB", Into: &ch.IndexMemory},
 		settings.Setting{Name: "client-bound", Kind: settings.OnOff, Default: "off", Env: []string{"CLIENT_BOUND"}, Usage: "send requests of one session to the same instances, with any policy; also CLIENT_BOUND", Into: &ch.ClientBound},
 		settings.Setting{Name: "client-bound-key", Kind: settings.Text, Default: "session-id", Env: []string{"CLIENT_BOUND_KEY"}, Usage: "header that names the session, for --client-bound and the policy session; also CLIENT_BOUND_KEY", Into: &ch.ClientBoundKey},
 		settings.Setting{Name: "zone", Kind: settings.Text, Usage: "zone of this proxy, which prefers instances with the same label zone; without it, decode instances in the zone of the prefill instance are preferred", Into: &ch.Zone},
@@ -112,5 +114,8 @@ func (ch *Choice) checkPolicies(c *complaints) {
 	}
 	if ch.CacheWeight < 1 {
 		c.bad("cache-weight", "must be 1 or more")
+	}
+	if m := ch.IndexMemory; m < 1<<20 || m > 1<<40 {
+		c.bad("index-memory", "%d is out of range; use 1MiB to 1TiB", m)
 	}
 }

@@ -6,33 +6,101 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	"go.uber.org/zap"
 )
 
-// What is no trouble is not told; all else is, also when it begins the same.
-func TestLinesOfEtcd(t *testing.T) {
-	t.Parallel()
+// logged returns a logger for etcd, and what it has written since the last call.
+func logged(level logrus.Level) (s *Server, l *zap.Logger, lines func() string) {
 	var out bytes.Buffer
 	log := logrus.New()
 	log.SetOutput(&out)
-	s := &Server{quiet: new(atomic.Bool)}
-	l := s.logger(log, nil)
-	l.Warn("failed to apply request", zap.Error(errors.New("lease already exists")))
-	l.Warn("Failed to detect schema version", zap.Error(errors.New("missing term information")))
-	if out.Len() > 0 {
-		t.Errorf("told: %s", out.String())
+	log.SetLevel(level)
+	s = &Server{quiet: new(atomic.Bool)}
+	return s, s.logger(log, nil), func() string {
+		defer out.Reset()
+		return out.String()
 	}
-	l.Warn("failed to apply request", zap.Error(errors.New("no space")))
-	l.Warn("slow fdatasync")
-	if got := out.String(); !strings.Contains(got, "no space") || !strings.Contains(got, "slow fdatasync") {
-		t.Errorf("not told: %q", got)
+}
+
+// TestLog_Warnings: warnings of etcd that matter are messages with fields; none has the text of
+// a request or a number without a unit.
+func TestLog_Warnings(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		warning string
+		fields  []zap.Field
+		want    string // "" for a line of level debug
+	}{
+		{"slow fdatasync", []zap.Field{zap.Duration("took", 2714159265), zap.Duration("expected-duration", time.Second)},
+			`msg="etcd is slow: fdatasync took 2.7 s, expected 1 s" expected=1s took=2.714159265s`},
+		{"apply request took too long", []zap.Field{
+			zap.Duration("took", 250*time.Millisecond), zap.Duration("expected-duration", 100*time.Millisecond), zap.String("prefix", "read-only range "),
+			zap.String("request", `key:"/pd/prefill/" range_end:"/pd/prefill0" `), zap.String("response", "range_response_count:2 size:700"),
+		}, `msg="etcd is slow: a request took 250 ms, expected 100 ms" expected=100ms took=250ms`},
+		{"leader failed to send out heartbeat on time; took too long, leader is overloaded likely from slow disk", []zap.Field{
+			zap.String("to", "8e9e05c52164694d"), zap.Duration("heartbeat-interval", 100*time.Millisecond), zap.Duration("exceeded-duration", 1500*time.Millisecond),
+		}, `msg="etcd is slow: its heartbeat was 1.5 s late" late=1.5s`},
+		{"waiting for ReadIndex response took too long, retrying", []zap.Field{zap.Uint64("sent-request-id", 7), zap.Duration("retry-timeout", 500*time.Millisecond)},
+			`msg="etcd is slow: a read has waited for 500 ms" waited=500ms`},
+		{"message exceeded backend quota; raising alarm", []zap.Field{zap.Int64("quota-size-bytes", 1<<30), zap.String("quota-size", "1.1 GB")},
+			`msg="etcd is full: it refuses writes until there is space again" limit="1.1 GB"`},
+		{"failed to apply request", []zap.Field{zap.Duration("took", 12345), zap.String("request", `header:<ID:1 > put:<key:"k" value_size:9 >`), zap.Error(errors.New("no space"))},
+			`msg="etcd refused a request" error="no space"`},
+		{"failed to apply request", []zap.Field{zap.String("request", "lease_grant:<>"), zap.Error(errors.New("lease already exists"))}, ""},
+		{"Failed to detect schema version", []zap.Field{zap.Error(errors.New("missing term information"))}, ""},
+		{"simple token is not cryptographically signed", nil, ""},
+	} {
+		_, l, lines := logged(logrus.InfoLevel)
+		l.Warn(tc.warning, tc.fields...)
+		switch got := lines(); {
+		case tc.want == "" && got != "":
+			t.Errorf("%s: %s", tc.warning, got)
+		case !strings.Contains(got, tc.want) || tc.want != "" && !strings.Contains(got, "level=warning"):
+			t.Errorf("%s: %s, want %s", tc.warning, got, tc.want)
+		}
+		if tc.want != "" {
+			continue
+		}
+		_, l, lines = logged(logrus.DebugLevel)
+		l.Warn(tc.warning, tc.fields...)
+		if got := lines(); !strings.Contains(got, "level=debug") || !strings.Contains(got, tc.warning) {
+			t.Errorf("%s: at level debug %q", tc.warning, got)
+		}
 	}
-	out.Reset()
+}
+
+// TestLog_Errors: errors are written as warnings of the proxy, with durations as a person reads them.
+func TestLog_Errors(t *testing.T) {
+	t.Parallel()
+	s, l, lines := logged(logrus.InfoLevel)
+	l.Error("failed to purge", zap.Duration("took", 1500*time.Millisecond), zap.Error(errors.New("no space")))
+	if got := lines(); !strings.Contains(got, "level=warning") || !strings.Contains(got, "took=1.5s") || !strings.Contains(got, "no space") {
+		t.Errorf("%q", got)
+	}
 	s.quiet.Store(true)
+	l.Error("failed to purge")
 	l.Warn("slow fdatasync")
-	if out.Len() > 0 {
-		t.Errorf("told after the end: %s", out.String())
+	if got := lines(); got != "" {
+		t.Errorf("after the end: %s", got)
 	}
+}
+
+// TestLog_Repeated: a slow disk gives a line every ten seconds, not one for each request.
+func TestLog_Repeated(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, l, lines := logged(logrus.InfoLevel)
+		for range 100 {
+			l.Warn("slow fdatasync", zap.Duration("took", 2*time.Second), zap.Duration("expected-duration", time.Second))
+			time.Sleep(time.Second)
+		}
+		got := lines()
+		if n := strings.Count(got, "\n"); n != 10 || strings.Count(got, "repeated=9") != 9 {
+			t.Errorf("%d lines: %s", n, got)
+		}
+	})
 }

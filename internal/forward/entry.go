@@ -56,6 +56,12 @@ type Entry struct {
 	Start      time.Time
 	TTFT       time.Duration // 0 if nothing was committed
 	Duration   time.Duration
+	// Input, Cached and Output are the tokens of the prompt, those of them that were in the
+	// cache of the instance that computed it, and those of the answer; see relay.Tokens. 0 if
+	// the engine does not report them.
+	Input, Cached, Output int
+	Finish                string // finish reason, as the engine reports it; "" if it does not
+	TraceID               string // of the trace that the request is part of; "" if there is none
 	// FirstToken is when the first content of a stream went out, 0 of anything else.
 	FirstToken time.Duration
 	// Gap is the time between two events of a stream, on average; 0 of anything else.

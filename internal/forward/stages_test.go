@@ -106,7 +106,7 @@ func BenchmarkTokens(b *testing.B) {
 		stream = append(stream, token(i))
 	}
 	stream = append(stream, closing)
-	between := metrics.New(prometheus.NewRegistry(), "test").Between
+	between := metrics.New(prometheus.NewRegistry(), metrics.Options{Version: "test", Models: 100}).Between
 	for name, count := range map[string]func(string) *histogram.Histogram{"not_counted": nil, "counted": between} {
 		b.Run(name, func(b *testing.B) {
 			h := handlerOf(b, &canned{prefill: []byte(plainAnswer), stream: stream}, func(o *forward.Options) { o.EventGaps = count })

@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/accesslog"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -24,7 +24,7 @@ import (
 // loggingRecorder writes lines of the access log, as the proxy does.
 type loggingRecorder struct {
 	noRecorder
-	log *accesslog.Log
+	log *forward.AccessLog
 }
 
 func (l loggingRecorder) Done(e *forward.Entry) { l.log.Write(e) }
@@ -94,7 +94,9 @@ func wired(b *testing.B, prefill, decode []string) string {
 	b.Cleanup(tracker.Close)
 	client := upstream.NewPool(upstream.Options{})
 	b.Cleanup(client.Close)
-	lines := accesslog.New(accesslog.Options{Out: discarding{}, Log: quiet()})
+	queue := logging.NewQueue(discarding{}, nil)
+	b.Cleanup(func() { queue.Flush(time.Minute) })
+	lines := forward.NewAccessLog(queue, logging.FormatText)
 	h, err := forward.New(forward.Options{
 		Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
 		Health: tracker, Upstream: client, Recorder: loggingRecorder{log: lines}, Log: quiet(),
@@ -113,7 +115,6 @@ func wired(b *testing.B, prefill, decode []string) string {
 	}
 	var work sync.WaitGroup
 	work.Go(func() { _ = s.Serve(ln) })
-	work.Go(func() { lines.Run(b.Context()) })
 	b.Cleanup(func() { _ = s.Close(); work.Wait() })
 	return ln.Addr().String()
 }

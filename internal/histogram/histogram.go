@@ -1,7 +1,6 @@
-// Package histogram counts durations by bounds, in few instructions and without a
-// lock, and tells what has been counted. It exists beside client_golang's histograms
-// for what is counted once for each token: a stream counts for itself (Local) and adds
-// what it has now and then.
+// Package histogram counts durations by bounds, in few instructions and without a lock. It
+// exists besides client_golang's histograms for what is counted once for each token: a
+// stream counts for itself (Local) and adds its counts now and then.
 package histogram
 
 import (
@@ -50,7 +49,6 @@ func (h *Histogram) Observe(d time.Duration) {
 // Read adds what has been counted so far to c, which may hold others' counts of the
 // same bounds.
 func (h *Histogram) Read(c *Counts) {
-	c.Bounds = h.bounds
 	for i := range c.N {
 		c.N[i] += h.n[i].Load()
 	}
@@ -59,9 +57,8 @@ func (h *Histogram) Read(c *Counts) {
 
 // Counts are what a histogram has counted up to one moment.
 type Counts struct {
-	Bounds Bounds
-	N      [Most + 1]uint64 // of each bucket alone
-	Sum    time.Duration
+	N   [Most + 1]uint64 // of each bucket, without the lower ones
+	Sum time.Duration
 }
 
 // Total is how many durations were counted.
@@ -70,35 +67,6 @@ func (c *Counts) Total() (n uint64) {
 		n += k
 	}
 	return n
-}
-
-// Since gives what was counted after earlier counts of the same histograms.
-func (c *Counts) Since(earlier *Counts) Counts {
-	d := *c
-	for i := range d.N {
-		d.N[i] -= min(d.N[i], earlier.N[i])
-	}
-	d.Sum -= earlier.Sum
-	return d
-}
-
-// Quantile estimates the duration that the share q of all does not exceed, as
-// Prometheus' histogram_quantile does: even within a bucket, and the last bound for
-// what is beyond it. It is 0 where nothing was counted.
-func (c *Counts) Quantile(q float64) time.Duration {
-	rank, below := q*float64(c.Total()), 0.0
-	if rank == 0 {
-		return 0
-	}
-	var from time.Duration
-	for i, end := range c.Bounds {
-		if n := float64(c.N[i]); below+n >= rank {
-			return from + time.Duration(float64(end-from)*(rank-below)/n)
-		}
-		below += float64(c.N[i])
-		from = end
-	}
-	return from
 }
 
 // every is after how many durations a Local adds what it has: a stream of hours is

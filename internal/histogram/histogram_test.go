@@ -71,31 +71,6 @@ func TestLocalAddsOnTheWay(t *testing.T) {
 	}
 }
 
-func TestQuantile(t *testing.T) {
-	t.Parallel()
-	h := histogram.New(bounds())
-	var before, c histogram.Counts
-	if c.Quantile(.5) != 0 {
-		t.Error("a quantile of nothing")
-	}
-	h.Observe(time.Hour)
-	h.Read(&before)
-	for range 50 {
-		h.Observe(5 * ms)
-		h.Observe(50 * ms)
-	}
-	h.Read(&c)
-	d := c.Since(&before)
-	for q, want := range map[float64]time.Duration{.25: 5500 * time.Microsecond, .5: 10 * ms, .75: 55 * ms, 1: 100 * ms} {
-		if got := d.Quantile(q); got != want {
-			t.Errorf("%v is %v, want %v", q, got, want)
-		}
-	}
-	if got := c.Quantile(1); got != 100*ms {
-		t.Errorf("beyond the last bound: %v", got)
-	}
-}
-
 // What a token costs.
 func BenchmarkLocal(b *testing.B) {
 	var l histogram.Local

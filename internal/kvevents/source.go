@@ -56,20 +56,18 @@ type Status struct {
 func bounds() zmq.Bounds { return zmq.Bounds{Bytes: 64 << 20, Frames: 8} }
 
 const (
-	// waiting is how many messages may wait while others are applied or replayed.
-	// What comes then is read and dropped, which shows as a gap later.
-	waiting = 4096
 	// replayTimeout is how long a replay may take. Engines answer between batches.
 	replayTimeout = 30 * time.Second
 	pauseFirst    = 100 * time.Millisecond
 	pauseMost     = 5 * time.Second
 )
 
-// Source follows one publisher.
+// Source follows one publisher. NewSource creates it; Run may be called once.
 type Source struct {
 	publisher Publisher
 	dial      zmq.DialFunc
 	handler   Handler
+	memory    *Memory
 
 	batch Batch
 	// last is the sequence of the last batch applied, and live of the last that was
@@ -80,9 +78,11 @@ type Source struct {
 	status Status
 }
 
-// NewSource makes a Source that has not begun. A nil dial connects to any address.
-func NewSource(p Publisher, dial zmq.DialFunc, h Handler) *Source {
-	return &Source{publisher: p, dial: dial, handler: h, status: Status{State: Lost}}
+// NewSource returns a Source that does not follow yet. A nil dial connects to any address.
+// memory limits the messages that wait while others are applied; a message above the
+// limit is dropped, and the next one that is applied fills the gap by a replay.
+func NewSource(p Publisher, dial zmq.DialFunc, h Handler, memory *Memory) *Source {
+	return &Source{publisher: p, dial: dial, handler: h, memory: memory, status: Status{State: Lost}}
 }
 
 // Status tells how it goes.
@@ -116,70 +116,53 @@ func (s *Source) Run(ctx context.Context) {
 	}
 }
 
-// message is one batch, unread.
+// message is one batch, not decoded.
 type message struct {
 	sequence uint64 // from 1
 	payload  []byte
+	catchUp  bool // no batch: ask the publisher for what was published since the last one
 }
 
 var errFrames = errors.New("not a message of KV events")
 
-// follow serves one connection, and calls follows when what was missed is known: a
-// publisher whose replay cannot be had is asked less and less often. Whatever was known
-// before is void: an engine that was started anew counts from 0 again, and may have got
-// further than the former one.
+// follow serves one connection. It calls follows after the first replay, so that the
+// pauses grow while a publisher's replay fails. What was applied before is dropped: an
+// engine that was restarted counts from 0 again, and its count may be higher than the last
+// one.
+//
+// The subscription and the replay use two connections, so that a batch can be published
+// after the replay and before the subscription has arrived. The publisher answers a PING
+// only once it has read the subscription; then what was published meanwhile is replayed.
 func (s *Source) follow(ctx context.Context, follows func()) error {
 	conn, err := zmq.Dial(ctx, zmq.Sub, s.publisher.Endpoint, bounds(), s.dial)
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
-	defer func() { _ = conn.Close() }()                         // it may be closed
-	if err := conn.Subscribe(s.publisher.Topic); err != nil {
+	if err := errors.Join(conn.Subscribe(s.publisher.Topic), conn.Ping()); err != nil {
+		_ = conn.Close() // it is broken
 		return fmt.Errorf("subscribe: %w", err)
 	}
-	messages := make(chan message, waiting)
-	ended := make(chan error, 1)
-	go func() { // it reads whatever else is going on, so that the publisher drops nothing
-		defer close(messages)
-		for {
-			frames, err := conn.Receive()
-			if err != nil {
-				ended <- err
-				return
-			}
-			m, ok := read(frames)
-			if !ok {
-				ended <- errFrames
-				return
-			}
-			select {
-			case messages <- m:
-			default:
-			}
-		}
+	q := newQueue(s.memory)
+	go q.fill(conn) // it reads during replays too, so that the publisher drops nothing
+	defer func() {
+		_ = conn.Close() // the reader ends with it
+		q.wait()
 	}()
 	s.live = 0
 	if err := s.rebuild(ctx); err != nil {
-		_ = conn.Close() // the reader ends with it
-		for range messages {
-			continue
-		}
 		return err
 	}
 	follows()
-	for m := range messages {
+	for {
+		m, err := q.next()
 		if err != nil {
-			continue // what has come meanwhile: the next connection begins anew
+			return fmt.Errorf("the publisher's connection ended: %w", err)
 		}
-		if err = s.take(ctx, m); err != nil {
-			_ = conn.Close() // the reader ends with it
+		if err := s.take(ctx, m); err != nil {
+			return err
 		}
 	}
-	if err != nil {
-		return err
-	}
-	return fmt.Errorf("the publisher's connection ended: %w", <-ended)
 }
 
 // read takes a message apart: topic, sequence, payload.
@@ -192,6 +175,9 @@ func read(frames [][]byte) (message, bool) {
 
 // take applies a message that was published, after those before it.
 func (s *Source) take(ctx context.Context, m message) error {
+	if m.catchUp {
+		return s.catchUp(ctx)
+	}
 	backwards := m.sequence <= s.live
 	s.live = m.sequence
 	switch {
@@ -215,6 +201,17 @@ func (s *Source) take(ctx context.Context, m message) error {
 	}
 	s.apply(m)
 	return nil
+}
+
+// catchUp applies what was published since the last batch applied.
+func (s *Source) catchUp(ctx context.Context) error {
+	if s.publisher.Replay == "" {
+		return nil
+	}
+	if whole, err := s.replay(ctx, s.last+1); whole || err != nil {
+		return err
+	}
+	return s.rebuild(ctx)
 }
 
 // fill gets what comes before a message. What is still missing then makes all that is

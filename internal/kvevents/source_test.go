@@ -1,6 +1,7 @@
 package kvevents_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -140,12 +141,32 @@ func start(t *testing.T, p *publisher, replay bool) (*kvevents.Source, *log) {
 
 func startBy(t *testing.T, p *publisher, replay bool, dial zmq.DialFunc) (*kvevents.Source, *log) {
 	t.Helper()
+	l := new(log)
+	s := runTo(t, p, replay, dial, kvevents.NewMemory(kvevents.QueueLimit), l)
+	subscribed(t, p, s, replay)
+	return s, l
+}
+
+// subscribed waits until the publisher has read the subscription, and has replayed what it
+// published until then.
+func subscribed(t *testing.T, p *publisher, s *kvevents.Source, replay bool) {
+	t.Helper()
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if st := s.Status(); p.pub.Subscribers() == 0 || replay && (st.Replays < 2 || st.State == kvevents.Replaying) {
+			return fmt.Errorf("not subscribed: %+v", st)
+		}
+		return nil
+	})
+}
+
+// runTo starts a Source, which ends with the test.
+func runTo(t *testing.T, p *publisher, replay bool, dial zmq.DialFunc, memory *kvevents.Memory, h kvevents.Handler) *kvevents.Source {
+	t.Helper()
 	at := kvevents.Publisher{Endpoint: tcp(p.pub.Addr()), Topic: "kv"}
 	if replay {
 		at.Replay = tcp(p.router.Addr())
 	}
-	l := new(log)
-	s := kvevents.NewSource(at, dial, l)
+	s := kvevents.NewSource(at, dial, h, memory)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -156,13 +177,7 @@ func startBy(t *testing.T, p *publisher, replay bool, dial zmq.DialFunc) (*kveve
 		cancel()
 		<-done
 	})
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if p.pub.Subscribers() == 0 {
-			return fmt.Errorf("not subscribed: %+v", s.Status())
-		}
-		return nil
-	})
-	return s, l
+	return s
 }
 
 // TestSource: what was before the connection is replayed, gaps are filled, what is gone
@@ -182,7 +197,7 @@ func TestSource(t *testing.T) {
 		p.batch(t, false)
 		p.batch(t, true) // 4 and 5 were missed
 		l.want(t, true, "[0 1 2 3 4 5 6]")
-		if st := s.Status(); st.Gaps != 1 || st.Replays != 2 || st.Resets != 1 || st.Sequence != 6 || st.Batches != 7 || st.State != kvevents.Following {
+		if st := s.Status(); st.Gaps != 1 || st.Replays != 3 || st.Resets != 1 || st.Sequence != 6 || st.Batches != 7 || st.State != kvevents.Following {
 			t.Errorf("%+v", st)
 		}
 		p.batch(t, false)
@@ -262,10 +277,10 @@ func TestReplayThatCannotBeHad(t *testing.T) {
 	})
 	close(refuse)
 	var got []string
-	for range 5 {
+	for range 6 {
 		got = append(got, <-dialed)
 	}
-	if want := []string{"publisher", "replay", "replay", "publisher", "replay"}; !slices.Equal(got, want) {
+	if want := []string{"publisher", "replay", "replay", "replay", "publisher", "replay"}; !slices.Equal(got, want) {
 		t.Errorf("connected to %v, want %v", got, want)
 	}
 	broken.Store(false)
@@ -301,5 +316,147 @@ func TestSourceWithoutReplay(t *testing.T) {
 	l.want(t, true, "[0]")
 	if st := s.Status(); st.Gaps != 1 || st.Resets != 3 || st.State != kvevents.Following {
 		t.Errorf("%+v", st)
+	}
+}
+
+// gated is a connection whose writes wait, in order, until it is opened. Handshakes pass.
+type gated struct {
+	net.Conn
+
+	mu   sync.Mutex
+	held []byte
+	shut bool // a subscription was written, and open was not called
+}
+
+func (g *gated) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.shut = g.shut || bytes.Contains(p, []byte("\x01kv")); g.shut {
+		g.held = append(g.held, p...)
+		return len(p), nil
+	}
+	return g.Conn.Write(p)
+}
+
+func (g *gated) open() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = false
+	_, err := g.Conn.Write(g.held)
+	return err
+}
+
+// slowly dials the publisher by a gated connection, which gate receives.
+func slowly(p *publisher, gate chan<- *gated) zmq.DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		if err != nil || "tcp://"+address != tcp(p.pub.Addr()) {
+			return c, err
+		}
+		g := &gated{Conn: c}
+		gate <- g
+		return g, nil
+	}
+}
+
+// TestSource_SubscriptionAfterReplay: a batch published after the replay and before the
+// subscription has arrived is applied without another batch.
+func TestSource_SubscriptionAfterReplay(t *testing.T) {
+	t.Parallel()
+	p := publish(t, 3, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+	p.batch(t, false)
+	gate := make(chan *gated, 1)
+	l := new(log)
+	s := runTo(t, p, true, slowly(p, gate), kvevents.NewMemory(kvevents.QueueLimit), l)
+	l.want(t, true, "[0]")
+	p.batch(t, true) // no subscriber yet
+	if err := (<-gate).open(); err != nil {
+		t.Fatal(err)
+	}
+	l.want(t, true, "[0 1]")
+	if st := s.Status(); st.Gaps != 0 || st.Resets != 1 || st.State != kvevents.Following {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestTail_SubscriptionAfterReplay is the same for a Tail.
+func TestTail_SubscriptionAfterReplay(t *testing.T) {
+	t.Parallel()
+	p := publish(t, 3, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+	p.batch(t, false)
+	gate, got := make(chan *gated, 1), make(chan uint64, 10)
+	tail := &kvevents.Tail{
+		Publisher: kvevents.Publisher{Endpoint: tcp(p.pub.Addr()), Replay: tcp(p.router.Addr()), Topic: "kv"}, Dial: slowly(p, gate), Past: true,
+		Ready: func() {}, Batch: func(n uint64, _ []byte) { got <- n },
+		Missed:    func(_, last, current uint64) { t.Errorf("missed batches between %d and %d", last, current) },
+		Lost:      func(error, time.Duration) {},
+		Backwards: func(last, current uint64) { t.Errorf("backwards from %d to %d", last, current) },
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tail.Run(ctx)
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	if n := <-got; n != 0 {
+		t.Errorf("batch %d", n)
+	}
+	p.batch(t, true) // no subscriber yet
+	if err := (<-gate).open(); err != nil {
+		t.Fatal(err)
+	}
+	if n := <-got; n != 1 {
+		t.Errorf("batch %d", n)
+	}
+}
+
+// busy is a handler that applies a batch when it is told to.
+type busy struct {
+	*log
+	apply chan struct{}
+}
+
+func (b busy) Apply(is *kvevents.Batch) {
+	<-b.apply
+	b.log.Apply(is)
+}
+
+// TestSource_QueueMemory: messages wait up to a limit of bytes that sources share. What is
+// dropped is counted, and replayed even if no other batch follows.
+func TestSource_QueueMemory(t *testing.T) {
+	t.Parallel()
+	const limit = 4 << 10
+	memory := kvevents.NewMemory(limit)
+	p := publish(t, 3, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+	h := busy{new(log), make(chan struct{})}
+	s := runTo(t, p, true, nil, memory, h)
+	subscribed(t, p, s, true)
+	const batches = 200
+	var want []int
+	for i := range batches {
+		want = append(want, i)
+		p.batch(t, true)
+	}
+	testkit.Eventually(t, 20*time.Second, func() error {
+		used, most, dropped := memory.Stats()
+		if used > limit || most != limit {
+			t.Fatalf("%d bytes of %d", used, most)
+		}
+		if used < limit/2-200 || dropped == 0 {
+			return fmt.Errorf("%d bytes wait, %d messages dropped", used, dropped)
+		}
+		return nil
+	})
+	close(h.apply)
+	h.want(t, true, fmt.Sprint(want))
+	if st := s.Status(); st.Resets != 1 {
+		t.Errorf("%+v", st)
+	}
+	if used, _, _ := memory.Stats(); used != 0 {
+		t.Errorf("%d bytes wait", used)
 	}
 }

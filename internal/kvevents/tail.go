@@ -3,6 +3,7 @@ package kvevents
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -51,18 +52,25 @@ func (t *Tail) listen(ctx context.Context) error {
 	}
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
 	defer func() { _ = conn.Close() }()                         // it may be closed
-	if err := conn.Subscribe(t.Publisher.Topic); err != nil {
+	if err := errors.Join(conn.Subscribe(t.Publisher.Topic), conn.Ping()); err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
 	t.Ready()
 	replayed := uint64(0) // up to which sequence, over this connection
-	if t.Past && t.last == 0 {
+	begins := t.Past && t.last == 0
+	if begins {
 		replayed = t.past(ctx, 1)
 	}
 	for {
 		frames, err := conn.Receive()
 		if err != nil {
 			return err
+		}
+		if len(frames) == 0 { // the publisher has read the subscription; see Source.follow
+			if begins {
+				replayed = max(replayed, t.past(ctx, t.last+1))
+			}
+			continue
 		}
 		m, ok := read(frames)
 		switch {

@@ -43,15 +43,19 @@ type Options struct {
 type Follower struct {
 	o Options
 
+	queue *kvevents.Memory // of all sources
+	work  sync.WaitGroup   // of members
+
 	mu      sync.Mutex
-	members map[string]*member // by address
+	members map[string]*member       // by address
+	ending  map[string]chan struct{} // done of the last former member of an address, until it is closed
 }
 
-// member is one life of one engine.
+// member is one incarnation of one engine.
 type member struct {
 	in   *instance.Instance
 	stop context.CancelFunc
-	done chan struct{}
+	done chan struct{} // closed when nothing of it runs any more
 
 	mu      sync.Mutex
 	sources map[int]*kvevents.Source // by rank
@@ -64,15 +68,23 @@ func New(o Options) *Follower {
 	if o.AskAgain == 0 {
 		o.AskAgain = 30 * time.Second
 	}
-	return &Follower{o: o, members: make(map[string]*member)}
+	return &Follower{
+		o: o, queue: kvevents.NewMemory(kvevents.QueueLimit),
+		members: make(map[string]*member), ending: make(map[string]chan struct{}),
+	}
 }
+
+// Queue returns the bytes of the events that wait to be applied, their limit, and the
+// number of messages that were dropped because of it.
+func (f *Follower) Queue() (used, limit int64, dropped uint64) { return f.queue.Stats() }
 
 // Run follows the membership until the context ends.
 func (f *Follower) Run(ctx context.Context) {
-	defer f.leave(ctx, nil)
+	defer f.work.Wait()
+	defer f.update(ctx, nil)
 	for {
 		snap := f.o.Membership()
-		f.leave(ctx, snap)
+		f.update(ctx, snap)
 		select {
 		case <-ctx.Done():
 			return
@@ -81,14 +93,15 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// leave ends what a snapshot does not have any more, and begins what is new in it. A
-// nil snapshot ends everything.
-func (f *Follower) leave(ctx context.Context, snap *instance.Snapshot) {
+// update stops following the engines that a snapshot lacks, and starts following those that
+// are new in it. A nil snapshot has none. update waits for no engine: a new incarnation
+// itself waits until the former one has ended, since both have the same targets.
+func (f *Follower) update(ctx context.Context, snap *instance.Snapshot) {
 	want := map[string]*instance.Instance{}
 	if snap != nil {
 		for _, role := range instance.Roles() {
 			for _, in := range snap.Usable(role) {
-				want[in.Address] = in // the same engine may be there in both roles
+				want[in.Address] = in // an engine can be there in both roles
 			}
 		}
 	}
@@ -97,25 +110,37 @@ func (f *Follower) leave(ctx context.Context, snap *instance.Snapshot) {
 	for address, m := range f.members {
 		if is := want[address]; is == nil || is.Incarnation() != m.in.Incarnation() {
 			m.stop()
-			<-m.done
 			delete(f.members, address)
+			f.ending[address] = m.done
+		}
+	}
+	for address, done := range f.ending {
+		select {
+		case <-done:
+			delete(f.ending, address)
+		default:
 		}
 	}
 	for address, in := range want {
-		if f.members[address] == nil {
-			life, stop := context.WithCancel(ctx)
-			m := &member{in: in, stop: stop, done: make(chan struct{})}
-			f.members[address] = m
-			go func() {
-				defer close(m.done)
-				f.follow(life, m)
-			}()
+		if f.members[address] != nil {
+			continue
 		}
+		life, stop := context.WithCancel(ctx)
+		m := &member{in: in, stop: stop, done: make(chan struct{})}
+		f.members[address] = m
+		former := f.ending[address]
+		f.work.Go(func() {
+			defer close(m.done)
+			if former != nil {
+				<-former
+			}
+			f.follow(life, m)
+		})
 	}
 }
 
-// follow serves one life of an engine: asks where it publishes until that is known,
-// and follows each rank.
+// follow serves one incarnation of an engine: it asks where the engine publishes until that
+// is known, and follows each rank until the context ends.
 func (f *Follower) follow(ctx context.Context, m *member) {
 	publishers := f.find(ctx, m)
 	var work sync.WaitGroup
@@ -123,7 +148,7 @@ func (f *Follower) follow(ctx context.Context, m *member) {
 	m.sources = make(map[int]*kvevents.Source, len(publishers))
 	for rank, p := range publishers {
 		target := kvindex.Target{Address: m.in.Address, Rank: rank}
-		s := kvevents.NewSource(p, f.o.Dial, handler{f.o.Index, target})
+		s := kvevents.NewSource(p, f.o.Dial, handler{f.o.Index, target}, f.queue)
 		m.sources[rank] = s
 		work.Go(func() {
 			defer f.o.Index.Drop(target)

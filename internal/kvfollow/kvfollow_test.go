@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -80,7 +81,7 @@ func usable(s *fakevllm.Server, id string) *instance.Instance {
 
 func follow(t *testing.T, m *members, guard netguard.Policy) (*kvfollow.Follower, *kvindex.Index) {
 	t.Helper()
-	x := kvindex.New(0)
+	x := kvindex.New(nil)
 	dialer := &net.Dialer{Control: guard.Control}
 	f := kvfollow.New(kvfollow.Options{
 		Index: x, Membership: m.snap.Load, Dial: dialer.DialContext, AskAgain: 10 * time.Millisecond,
@@ -119,12 +120,6 @@ func TestFollow(t *testing.T) {
 		m.set(in)
 		f, x := follow(t, &m, netguard.New(nil))
 		want(t, x, in, ids, 3)
-		testkit.Eventually(t, 20*time.Second, func() error { // a replay, over another connection, may be over before
-			if n := s.KVEventSubscribers(); n != 1 {
-				return fmt.Errorf("%d subscribers", n)
-			}
-			return nil
-		})
 		more := append(slices.Clip(ids), 33, 34, 35, 36)
 		complete(t, s, more)
 		want(t, x, in, more, 4)
@@ -235,7 +230,7 @@ func TestSecondServerOfAGroup(t *testing.T) {
 	in.Record.DPSize = 2
 	var m members
 	m.set(in)
-	x := kvindex.New(0)
+	x := kvindex.New(nil)
 	run(t, kvfollow.New(kvfollow.Options{Index: x, Membership: m.snap.Load, Ask: answers(by), Dial: new(net.Dialer).DialContext}))
 	testkit.Eventually(t, 20*time.Second, func() error {
 		first, second := x.Stats(kvindex.Target{Address: in.Address}), x.Stats(kvindex.Target{Address: in.Address, Rank: 1})
@@ -244,4 +239,61 @@ func TestSecondServerOfAGroup(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestFollower_DepartedEngineHangs: while the connection to an engine that has left does not
+// end, the others are followed and Status answers. Its next incarnation waits for it.
+func TestFollower_DepartedEngineHangs(t *testing.T) {
+	t.Parallel()
+	a, b := engine(t, "0.33.0"), engine(t, "0.33.0")
+	hung := "tcp://" + strings.TrimPrefix(a.KVEventSources().Endpoint, "tcp://")
+	dials, end := make(chan struct{}, 10), make(chan struct{})
+	var m members
+	first, second := usable(a, "one"), usable(b, "one")
+	m.set(first)
+	f := kvfollow.New(kvfollow.Options{
+		Index: kvindex.New(nil), Membership: m.snap.Load, Ask: kvfollow.Sources(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}),
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if "tcp://"+address == hung {
+				dials <- struct{}{}
+				<-end // whatever ctx says
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		},
+	})
+	run(t, f)
+	release := sync.OnceFunc(func() { close(end) })
+	t.Cleanup(release) // before the end of the follower
+	<-dials
+	m.set(second)
+	followed := func(in *instance.Instance) {
+		t.Helper()
+		testkit.Eventually(t, 20*time.Second, func() error {
+			st := make(chan []kvfollow.Status, 1)
+			go func() { st <- f.Status() }()
+			select {
+			case is := <-st:
+				if len(is) != 1 || is[0].Address != in.Address || !is[0].Index.Live {
+					return fmt.Errorf("%+v", is)
+				}
+				return nil
+			case <-time.After(5 * time.Second):
+				return errors.New("Status does not return")
+			}
+		})
+	}
+	followed(second)
+	again := usable(a, "two")
+	m.set(again)
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if st := f.Status(); len(st) != 1 || st[0].Address != again.Address || st[0].State != kvevents.Lost {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
+	if len(dials) > 0 {
+		t.Error("the next incarnation was dialled while the former one hung")
+	}
+	release()
+	followed(again)
 }

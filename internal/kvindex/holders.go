@@ -18,6 +18,14 @@ type holders struct {
 	n    uint8 // of few
 }
 
+// size is what a set of many takes besides its place in the map.
+func (h *holders) size() int {
+	if h.many == nil {
+		return 0
+	}
+	return 24 + 8*cap(*h.many)
+}
+
 func (h *holders) has(s slot) bool {
 	if h.many != nil {
 		word := int(s / 64)

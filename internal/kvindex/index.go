@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvevents"
 )
 
@@ -19,32 +20,69 @@ type Target struct {
 // Unknown is what Longest says of a target whose cache nobody follows.
 const Unknown = -1
 
-// DefaultMaxBlocks is how many blocks of one target the index holds: some 110 MiB for
-// it, and 16 million tokens in blocks of 16.
-const DefaultMaxBlocks = 1 << 20
-
-// Index knows which blocks are where. Its methods may be called at once; events of one
-// target are applied one batch after the other.
+// Index knows which blocks are where. Its memory is bounded by a Budget: when that is used
+// up, a target that has its share of the blocks or more gets no further ones, so that the
+// beginnings of prompts that it has stay complete; for one that has less, blocks of the
+// largest targets are evicted. New creates an Index. It is safe for concurrent use; events
+// of one target are applied one batch after the other.
 type Index struct {
-	maxBlocks int
-	blocks    blocks
-	targets   atomic.Pointer[map[Target]*target] // replaced, never changed
+	memory  *indexmem.Budget
+	blocks  blocks
+	targets atomic.Pointer[map[Target]*target] // replaced, never changed
 
-	mu   sync.Mutex // of what follows, and held while targets is replaced
+	mu   sync.Mutex // guards what follows; held while targets is replaced
 	free []slot
 	next slot
 }
 
-// New makes an empty index that holds at most so many blocks of each target; 0 means
-// DefaultMaxBlocks.
-func New(maxBlocks int) *Index {
-	if maxBlocks <= 0 {
-		maxBlocks = DefaultMaxBlocks
+// New returns an empty index that reports its memory to a Budget; nil: one of its own, with
+// the default limit.
+func New(memory *indexmem.Budget) *Index {
+	if memory == nil {
+		memory = indexmem.New(0)
 	}
-	x := &Index{maxBlocks: maxBlocks}
-	x.blocks.init()
+	x := &Index{memory: memory}
+	x.blocks.init(memory)
 	x.targets.Store(new(map[Target]*target))
+	memory.Register(indexmem.Blocks, x)
 	return x
+}
+
+// Oldest implements indexmem.Evictor. Blocks have no order of use: engines report what they
+// store and remove, not what they use.
+func (x *Index) Oldest() (tick uint32, ok bool) { return 0, x.memory.Used(indexmem.Blocks) > 0 }
+
+// Evict implements indexmem.Evictor. The largest targets lose blocks until they have equally
+// many, whatever their ticks.
+func (x *Index) Evict(_ uint32, bytes int64) {
+	all := slices.Collect(maps.Values(*x.targets.Load()))
+	slices.SortFunc(all, func(a, b *target) int { return int(b.held.Load() - a.held.Load()) })
+	need, sum := (bytes+entryBytes-1)/entryBytes, int64(0)
+	for i, t := range all {
+		sum += t.held.Load()
+		next := int64(0)
+		if i+1 < len(all) {
+			next = all[i+1].held.Load()
+		}
+		// The first i+1 targets, cut to the size of the next one, free enough.
+		if n := int64(i + 1); sum-n*next >= need || i+1 == len(all) {
+			level := max(0, (sum-need)/n)
+			for _, t := range all[:i+1] {
+				t.shrink(int(level))
+			}
+			return
+		}
+	}
+}
+
+// share is how many blocks each target may have if all have equally many.
+func (x *Index) share() int {
+	all := *x.targets.Load()
+	sum := int64(0)
+	for _, t := range all {
+		sum += t.held.Load()
+	}
+	return int(sum) / max(1, len(all))
 }
 
 func (x *Index) lookup(t Target) *target { return (*x.targets.Load())[t] }
@@ -70,7 +108,7 @@ func (x *Index) target(t Target) *target {
 		s = x.next
 		x.next++
 	}
-	made := &target{slot: s, blocks: make(map[kvevents.Hash]entry), most: x.maxBlocks, all: &x.blocks}
+	made := &target{slot: s, blocks: make(map[kvevents.Hash]entry), index: x}
 	x.replace(func(all map[Target]*target) { all[t] = made })
 	return made
 }
@@ -91,6 +129,7 @@ func (x *Index) Apply(t Target, b *kvevents.Batch) {
 	if known == nil {
 		return
 	}
+	defer x.memory.Enforce()
 	known.mu.Lock()
 	defer known.mu.Unlock()
 	if known.dropped {
@@ -163,7 +202,7 @@ type Stats struct {
 	BlockSize int
 	Live      bool
 	Orphans   uint64 // blocks left out because what they hang on was not known
-	Full      uint64 // blocks left out because there were too many
+	Full      uint64 // blocks left out or evicted because the memory was used up
 }
 
 // Stats gives what is known of a target; the zero Stats where nothing is.

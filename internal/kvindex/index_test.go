@@ -10,6 +10,7 @@ import (
 
 	"github.com/tinylib/msgp/msgp"
 
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvindex"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
@@ -196,7 +197,7 @@ func TestReference(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		x := kvindex.New(0)
+		x := kvindex.New(nil)
 		var engines []*engine
 		var targets []kvindex.Target
 		for i := range 70 { // more than one word of targets
@@ -234,7 +235,7 @@ func TestReference(t *testing.T) {
 // watches; at the end the index is right.
 func TestAtOnce(t *testing.T) {
 	t.Parallel()
-	x := kvindex.New(0)
+	x := kvindex.New(nil)
 	var engines []*engine
 	var targets []kvindex.Target
 	for i := range 8 {
@@ -282,29 +283,83 @@ func TestAtOnce(t *testing.T) {
 	}
 }
 
-// TestBounds: a target holds no more blocks than it may, and says what it left out.
-func TestBounds(t *testing.T) {
+// TestIndex_Memory: all targets together keep the limit. The first one gets no blocks above
+// it, and keeps the beginning of its prompt; the second gets its share, at the expense of the
+// first.
+func TestIndex_Memory(t *testing.T) {
 	t.Parallel()
-	x := kvindex.New(3)
-	e := &engine{target: kvindex.Target{Address: "a"}, groups: 1}
-	p := prompt{tokens: make([]uint32, 5*size)}
-	x.SetLive(e.target, true)
-	x.Apply(e.target, &kvevents.Batch{Events: []kvevents.Event{e.event(t, p, 0, 5, 0)}})
-	out := []int{0}
-	x.Longest(p.keys(), []kvindex.Target{e.target}, out)
-	if s := x.Stats(e.target); out[0] != 3 || s.Blocks != 3 || s.Full != 2 || s.BlockSize != size {
-		t.Errorf("%d, %+v", out[0], s)
+	const limit, blocks = 256 << 10, 5000
+	memory := indexmem.New(limit)
+	x := kvindex.New(memory)
+	first, second := kvindex.Target{Address: "a"}, kvindex.Target{Address: "b"}
+	tokens := make([]uint32, blocks)
+	for i := range tokens {
+		tokens[i] = uint32(i) //nolint:gosec // small
 	}
-	if len(x.Targets()) != 1 {
-		t.Errorf("%v", x.Targets())
+	// whole checks that the blocks of a target are the beginning of the prompt.
+	whole := func(t *testing.T, of kvindex.Target) int {
+		t.Helper()
+		out := []int{0}
+		x.Longest(kvindex.Chain(nil, tokens, 1, "", ""), []kvindex.Target{of}, out)
+		if s := x.Stats(of); out[0] != s.Blocks || s.Full == 0 || x.Complete(of) {
+			t.Errorf("%d blocks in a row, %+v", out[0], s)
+		}
+		if used := memory.Used(indexmem.Blocks); used > limit {
+			t.Fatalf("%d bytes of %d", used, limit)
+		}
+		return out[0]
 	}
+	fill(x, first, blocks)
+	all := whole(t, first)
+	if all < 2000 {
+		t.Errorf("%d blocks", all)
+	}
+	fill(x, second, blocks)
+	if a, b := whole(t, first), whole(t, second); a < all/2 || b < all/2 || memory.Evicted(indexmem.Blocks) == 0 {
+		t.Errorf("%d and %d blocks, %d before", a, b, all)
+	}
+	x.Drop(first)
+	x.Drop(second)
+	if used := memory.Used(indexmem.Blocks); used != 0 || len(x.Targets()) != 0 {
+		t.Errorf("%d bytes are left", used)
+	}
+}
+
+// TestIndex_LendsMemory: prompts may use what blocks leave, and lose what blocks need up to
+// their half.
+func TestIndex_LendsMemory(t *testing.T) {
+	t.Parallel()
+	const limit = 1 << 20
+	memory := indexmem.New(limit)
+	x := kvindex.New(memory)
+	prompts := &loan{memory: memory}
+	memory.Register(indexmem.Prompts, prompts)
+	memory.Add(indexmem.Prompts, 2*limit)
+	memory.Enforce()
+	if used := memory.Used(indexmem.Prompts); used > limit || used < limit*9/10 {
+		t.Errorf("prompts have %d bytes of %d", used, limit)
+	}
+	fill(x, kvindex.Target{Address: "a"}, 20_000)
+	a, b := memory.Used(indexmem.Prompts), memory.Used(indexmem.Blocks)
+	if a+b > limit || a < limit*9/20 || b < limit*9/20 {
+		t.Errorf("prompts have %d bytes and blocks %d, of %d", a, b, limit)
+	}
+}
+
+// loan is an index of prompts that has nothing but memory.
+type loan struct{ memory *indexmem.Budget }
+
+func (l *loan) Oldest() (tick uint32, ok bool) { return 0, l.memory.Used(indexmem.Prompts) > 0 }
+
+func (l *loan) Evict(_ uint32, bytes int64) {
+	l.memory.Add(indexmem.Prompts, -min(bytes, l.memory.Used(indexmem.Prompts)))
 }
 
 // TestImages: a block that depends on something else than tokens is not that of the
 // same tokens alone.
 func TestImages(t *testing.T) {
 	t.Parallel()
-	x := kvindex.New(0)
+	x := kvindex.New(nil)
 	e := &engine{target: kvindex.Target{Address: "a"}, groups: 1}
 	p := prompt{tokens: make([]uint32, 3*size)}
 	ev := e.event(t, p, 0, 3, 0)
@@ -335,7 +390,7 @@ func TestNoAllocations(t *testing.T) {
 
 // filled has targets that all hold one prompt of so many blocks.
 func filled(n, blocks int) (*kvindex.Index, []kvindex.Target, []uint32) {
-	x := kvindex.New(0)
+	x := kvindex.New(nil)
 	tokens := make([]uint32, blocks*16)
 	for i := range tokens {
 		tokens[i] = uint32(i) //nolint:gosec // small
@@ -352,6 +407,21 @@ func filled(n, blocks int) (*kvindex.Index, []kvindex.Target, []uint32) {
 		x.Apply(t, &kvevents.Batch{Events: []kvevents.Event{e}})
 	}
 	return x, targets, tokens
+}
+
+// fill stores blocks of one token in a target, in batches of 100 that hang on each other.
+func fill(x *kvindex.Index, t kvindex.Target, blocks int) {
+	x.SetLive(t, true)
+	for from := 0; from < blocks; from += 100 {
+		e := kvevents.Event{Kind: kvevents.Stored, BlockSize: 1, Group: kvevents.Unsaid, LoRAID: kvevents.Unsaid, HasParent: from > 0}
+		if from > 0 {
+			e.Parent = kvevents.Hash(from - 1)
+		}
+		for i := from; i < from+100; i++ {
+			e.Tokens, e.Hashes = append(e.Tokens, uint32(i)), append(e.Hashes, kvevents.Hash(i)) //nolint:gosec // small
+		}
+		x.Apply(t, &kvevents.Batch{Events: []kvevents.Event{e}})
+	}
 }
 
 // BenchmarkLongest: a prompt of 128 blocks that all targets have, which is the most

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvevents"
 )
 
@@ -15,6 +16,7 @@ type target struct {
 
 	blockSize atomic.Int32
 	counted   atomic.Int64
+	held      atomic.Int64 // entries of blocks
 	orphans   atomic.Uint64
 	full      atomic.Uint64
 	lacks     atomic.Bool // blocks were left out since the last clear
@@ -24,15 +26,19 @@ type target struct {
 	groups  uint16 // that have full attention
 	have    int    // blocks in all of the groups
 	blocks  map[kvevents.Hash]entry
-	most    int     // that blocks may have
-	all     *blocks // of the index
+	peak    int // most entries of blocks since the map was made
+	index   *Index
 }
 
 // entry is a block by the engine's name.
 type entry struct {
 	key    Key
+	depth  uint32 // number of blocks before it, at most maxDepth
 	groups uint16 // that have it
 }
+
+// maxDepth bounds what an engine can make of a depth.
+const maxDepth = 1 << 20
 
 // publish makes the count readable without the lock. The caller holds mu.
 func (t *target) publish() { t.counted.Store(int64(t.have)) }
@@ -100,7 +106,7 @@ func (t *target) stored(e *kvevents.Event, group uint16) {
 	if t.groups&group == 0 {
 		t.widen(group)
 	}
-	parent := root(string(e.LoRA))
+	parent, depth := root(string(e.LoRA)), uint32(0)
 	if len(e.LoRA) == 0 && e.LoRAID > 0 {
 		parent = Key(mix(uint64(e.LoRAID), secrets[0])) // without a name no request matches it
 	}
@@ -111,7 +117,7 @@ func (t *target) stored(e *kvevents.Event, group uint16) {
 			t.lacks.Store(true)
 			return
 		}
-		parent = on.key
+		parent, depth = on.key, min(on.depth+1, maxDepth)
 	}
 	if int(t.blockSize.Load()) < e.BlockSize { // a partial block has a smaller one
 		t.blockSize.Store(int32(e.BlockSize)) //nolint:gosec // the reader bounds it
@@ -122,29 +128,33 @@ func (t *target) stored(e *kvevents.Event, group uint16) {
 			extra = extras(e.Extra[i], e.LoRA)
 		}
 		parent = block(parent, e.Tokens[i*e.BlockSize:(i+1)*e.BlockSize], extra)
-		if !t.put(h, parent, group) {
+		if !t.put(h, entry{key: parent, depth: depth, groups: group}) {
 			t.full.Add(uint64(len(e.Hashes) - i)) //nolint:gosec // i is below the length
 			t.lacks.Store(true)
 			return
 		}
+		depth = min(depth+1, maxDepth)
 	}
 }
 
-// put notes that a group has a block. It tells whether there was room.
-func (t *target) put(h kvevents.Hash, k Key, group uint16) bool {
+// put notes that a group has a block. It reports false if there is no memory for it and the
+// target has its share of the blocks.
+func (t *target) put(h kvevents.Hash, is entry) bool {
 	was, ok := t.blocks[h]
 	switch {
-	case ok && was.key != k: // another block by the same name: the old one is gone
+	case ok && was.key != is.key: // another block by the same name: the old one is gone
 		t.forget(was)
 		was = entry{}
-	case !ok && len(t.blocks) >= t.most:
+	case !ok && t.index.memory.Full(indexmem.Blocks, entryBytes+sharedBytes) && len(t.blocks) >= t.index.share():
 		return false
+	case !ok:
+		t.resize(1)
 	}
-	is := entry{key: k, groups: was.groups | group}
+	is.groups |= was.groups
 	t.blocks[h] = is
 	if !t.counts(was) && t.counts(is) {
 		t.have++
-		t.all.add(k, t.slot)
+		t.index.blocks.add(is.key, t.slot)
 	}
 	return true
 }
@@ -156,7 +166,7 @@ func (t *target) counts(e entry) bool { return e.groups != 0 && e.groups&t.group
 func (t *target) forget(e entry) {
 	if t.counts(e) {
 		t.have--
-		t.all.remove(e.key, t.slot)
+		t.index.blocks.remove(e.key, t.slot)
 	}
 }
 
@@ -167,10 +177,62 @@ func (t *target) removed(h kvevents.Hash, group uint16) {
 	}
 	t.forget(was)
 	if was.groups &^= group; was.groups == 0 {
-		delete(t.blocks, h)
+		t.drop(h)
 	} else {
 		t.blocks[h] = was
 	}
+}
+
+// resize counts entries of blocks.
+func (t *target) resize(by int) {
+	t.held.Add(int64(by))
+	t.peak = max(t.peak, int(t.held.Load()))
+	t.index.memory.Add(indexmem.Blocks, int64(by)*entryBytes)
+}
+
+// drop removes the entry of a block that requests do not see any more.
+func (t *target) drop(h kvevents.Hash) {
+	delete(t.blocks, h)
+	t.resize(-1)
+	t.blocks, t.peak = compact(t.blocks, t.peak)
+}
+
+// shrink evicts blocks until there are at most so many. The deepest ones go first, so that
+// what is left are beginnings of prompts.
+func (t *target) shrink(to int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	excess := len(t.blocks) - to
+	if excess <= 0 {
+		return
+	}
+	var at []int // number of blocks at each depth
+	for _, e := range t.blocks {
+		for int(e.depth) >= len(at) {
+			at = append(at, 0)
+		}
+		at[e.depth]++
+	}
+	depth := len(at) - 1
+	some := excess // of this depth, and all deeper ones
+	for ; at[depth] < some; depth-- {
+		some -= at[depth]
+	}
+	for h, e := range t.blocks {
+		switch d := int(e.depth); {
+		case d < depth || d == depth && some == 0:
+			continue
+		case d == depth:
+			some--
+		}
+		t.forget(e)
+		delete(t.blocks, h)
+		t.resize(-1)
+	}
+	t.full.Add(uint64(excess)) //nolint:gosec // positive
+	t.lacks.Store(true)
+	t.blocks, t.peak = compact(t.blocks, t.peak)
+	t.publish()
 }
 
 // widen adds a group that was not known: what was there before lacks it.
@@ -186,7 +248,8 @@ func (t *target) clear() {
 	for _, e := range t.blocks {
 		t.forget(e)
 	}
-	t.blocks = make(map[kvevents.Hash]entry)
+	t.resize(-len(t.blocks))
+	t.blocks, t.peak = make(map[kvevents.Hash]entry), 0
 	t.have = 0
 	t.lacks.Store(false)
 }

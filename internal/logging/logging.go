@@ -32,6 +32,9 @@ const (
 	FieldStatus    = "status"     // HTTP status
 )
 
+// TextTime is the format of times in the text format.
+const TextTime = "2006-01-02T15:04:05.000Z07:00"
+
 // The values New takes for format.
 const (
 	FormatText = "text"
@@ -66,7 +69,7 @@ func New(w io.Writer, level, format string) (*logrus.Logger, error) {
 		log.SetFormatter(&logrus.TextFormatter{
 			DisableColors:   true,
 			FullTimestamp:   true,
-			TimestampFormat: "2006-01-02T15:04:05.000Z07:00",
+			TimestampFormat: TextTime,
 		})
 	case FormatJSON:
 		log.SetFormatter(&logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano})

@@ -12,13 +12,19 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// maxQueued is how much may wait for an output that takes nothing, in bytes.
-const maxQueued = 4 << 20
+const (
+	// maxQueued bounds the bytes that wait for an output that takes nothing.
+	maxQueued = 4 << 20
+	// gather is how long lines are gathered after a write, for one write of all of them. A
+	// busy proxy has an access line every few microseconds, and a write each would take
+	// longer than the encoding of the line.
+	gather = 10 * time.Millisecond
+)
 
-// Queue is an output that nobody waits for. The reader of a program's log may stall, as
-// a terminal does after Ctrl-S or a container's log driver that is full; who logs may
-// hold locks that every request needs. What does not fit any more is dropped and
-// counted. It is safe for concurrent use; make it with NewQueue.
+// Queue is an output that never blocks its writers. The reader of a program's log may stall,
+// as a terminal does after Ctrl-S or a container's log driver that is full, while a writer
+// holds locks that every request needs. Lines that do not fit any more are dropped and
+// counted. NewQueue creates a Queue. It is safe for concurrent use.
 type Queue struct {
 	w    io.Writer
 	lost func(lines int)
@@ -27,14 +33,17 @@ type Queue struct {
 	buf     []byte
 	dropped int           // lines since the last write that went through
 	idle    chan struct{} // closed when all is written; nil while nothing is being written
+	hurry   chan struct{} // has a value when someone waits for idle
 }
 
-// NewQueue makes a queue in front of w. lost, if not nil, hears how many lines were
-// dropped, once there is room again.
-func NewQueue(w io.Writer, lost func(lines int)) *Queue { return &Queue{w: w, lost: lost} }
+// NewQueue returns a queue in front of w. lost, if not nil, is called with the number of
+// lines that were dropped, once w takes lines again.
+func NewQueue(w io.Writer, lost func(lines int)) *Queue {
+	return &Queue{w: w, lost: lost, hurry: make(chan struct{}, 1)}
+}
 
-// Write takes whole lines and never waits. It gives no error: who logs could do nothing
-// about it.
+// Write takes whole lines and never blocks. It returns no error, because a writer of logs
+// could do nothing about it.
 func (q *Queue) Write(p []byte) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -50,11 +59,14 @@ func (q *Queue) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// write writes until nothing is left.
+// write writes until nothing has come for a while.
 func (q *Queue) write(idle chan struct{}) {
 	defer close(idle)
 	var out []byte
-	for {
+	for first := true; ; first = false {
+		if !first {
+			q.wait()
+		}
 		q.mu.Lock()
 		if len(q.buf) == 0 {
 			q.idle = nil
@@ -77,7 +89,17 @@ func (q *Queue) write(idle chan struct{}) {
 	}
 }
 
-// Flush waits until all is written, for so long at most, and tells whether it is.
+// wait waits for further lines.
+func (q *Queue) wait() {
+	timer := time.NewTimer(gather)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-q.hurry:
+	}
+}
+
+// Flush blocks until all is written, for at most limit, and reports whether it is.
 func (q *Queue) Flush(limit time.Duration) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -87,6 +109,10 @@ func (q *Queue) Flush(limit time.Duration) bool {
 		q.mu.Unlock()
 		if idle == nil {
 			return true
+		}
+		select {
+		case q.hurry <- struct{}{}:
+		default:
 		}
 		select {
 		case <-idle:
@@ -101,7 +127,7 @@ const FlushLimit = time.Second
 
 // Lost logs that lines were dropped.
 func Lost(log logrus.FieldLogger, lines int) {
-	log.WithField("lines", lines).Warn("log lines were lost: nobody took them")
+	log.WithField("lines", lines).Warn("log lines dropped: output too slow")
 }
 
 // OutliveReader lets a program live on when the reader of its output ends: Go ends a

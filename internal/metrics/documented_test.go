@@ -41,7 +41,7 @@ func TestEveryFamilyIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := &listing{Registry: prometheus.NewRegistry()}
-	metrics.New(l, "test")
+	metrics.New(l, metrics.Options{Version: "test", Models: 100})
 	metrics.Membership{}.Register(l)
 	metrics.Load{}.Register(l)
 	metrics.Bodies{}.Register(l)

@@ -23,7 +23,7 @@ func TestKVEvents(t *testing.T) {
 			},
 			{Address: "b:1", Status: kvevents.Status{State: kvevents.Lost}},
 		}
-	}}.Register(reg)
+	}, Queue: func() (int64, int64, uint64) { return 10, 11, 12 }}.Register(reg)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -44,12 +44,13 @@ func TestKVEvents(t *testing.T) {
 		"pd_kv_events_batches_total a:1 1 ": 7, "pd_kv_events_lag_seconds a:1 1 ": 0.5,
 		"pd_kv_events_trouble_total a:1 1 gap": 3, "pd_kv_events_trouble_total a:1 1 replay": 4, "pd_kv_events_trouble_total a:1 1 reset": 8,
 		"pd_kv_events_trouble_total a:1 1 bad": 9, "pd_kv_events_trouble_total a:1 1 orphan": 2, "pd_kv_events_trouble_total a:1 1 full": 6,
+		"pd_kv_events_queue_bytes   ": 10, "pd_kv_events_queue_limit_bytes   ": 11, "pd_kv_events_queue_dropped_total   ": 12,
 	} {
 		if n, ok := got[name]; !ok || n != want {
 			t.Errorf("%s is %v, want %v", name, n, want)
 		}
 	}
-	if len(got) != 20 {
+	if len(got) != 23 {
 		t.Errorf("%d values: %v", len(got), got)
 	}
 }

@@ -31,6 +31,16 @@ func betweenTokens() histogram.Bounds {
 	return seconds(.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 }
 
+// Series by instance are many: they have fewer bounds.
+
+func fewFirstTokens() histogram.Bounds {
+	return seconds(.05, .1, .25, .5, 1, 2.5, 5, 10, 20, 40, 160)
+}
+
+func fewBetweenTokens() histogram.Bounds {
+	return seconds(.005, .01, .025, .05, .1, .2, .5, 1, 5)
+}
+
 func requests() histogram.Bounds {
 	return seconds(.01, .05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 }
@@ -72,13 +82,18 @@ func (l *latency) of(values [3]string) *histogram.Histogram {
 	return h
 }
 
-// all is what the whole family has counted.
-func (l *latency) all() histogram.Counts {
-	c := histogram.Counts{Bounds: l.bounds}
-	for _, h := range *l.known.Load() {
-		h.Read(&c)
+// lookup returns the histogram with these values of its labels, nil if there is none.
+func (l *latency) lookup(values [3]string) *histogram.Histogram { return (*l.known.Load())[values] }
+
+// drop removes the series with these values of its labels.
+func (l *latency) drop(values [3]string) {
+	l.learn.Lock()
+	defer l.learn.Unlock()
+	if _, ok := (*l.known.Load())[values]; ok {
+		next := maps.Clone(*l.known.Load())
+		delete(next, values)
+		l.known.Store(&next)
 	}
-	return c
 }
 
 // Describe implements prometheus.Collector.
@@ -97,13 +112,6 @@ func (l *latency) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstHistogram(l.desc, c.Total(), c.Sum.Seconds(), buckets, values[:l.width]...)
 	}
 }
-
-// FirstTokens is what pd_time_to_first_token_seconds has counted on all routes; what
-// was counted in a span of time is the difference of two (histogram.Counts.Since).
-func (m *Metrics) FirstTokens() histogram.Counts { return m.firstToken.all() }
-
-// BetweenTokens is the same of pd_inter_token_seconds.
-func (m *Metrics) BetweenTokens() histogram.Counts { return m.between.all() }
 
 // Between gives what counts the times between the events of an endpoint's streams.
 func (m *Metrics) Between(endpoint string) *histogram.Histogram {

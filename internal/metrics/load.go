@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/prefix"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -21,8 +21,10 @@ type Load struct {
 	// Remembered is what policies remember of prompts, by role; none where they remember
 	// nothing.
 	Remembered func() map[instance.Role]policy.Remembered
-	// Digests tells how many proxies' digests there are.
+	// Digests returns the number of digests of other proxies.
 	Digests func() Digests
+	// Memory is that of all indexes.
+	Memory *indexmem.Budget
 }
 
 // Digests counts the load digests of the other proxies.
@@ -47,19 +49,22 @@ func (l Load) Register(reg prometheus.Registerer) {
 		rank:     desc("rank_in_flight", "Legs that this proxy has open on a data-parallel rank, for instances with several ranks.", "rank"),
 		queue:    desc("rank_waiting_tokens", "Tokens of this proxy's prompts that a data-parallel rank has not computed yet.", "rank"),
 		entries:  prometheus.NewDesc("pd_prefix_index_entries", "Parts of prompts that policies remember as computed, counted once for each rank.", []string{"role"}, nil),
-		bytes:    prometheus.NewDesc("pd_prefix_index_bytes", "Estimated memory of these parts.", []string{"role"}, nil),
+		bytes:    prometheus.NewDesc("pd_prefix_index_bytes", "Estimated memory of these parts and of the names of blocks in them.", []string{"role"}, nil),
+		used:     prometheus.NewDesc("pd_index_memory_bytes", "Estimated memory of the indexes: prompts (of all roles and models), kv_blocks.", []string{"index"}, nil),
+		limit:    prometheus.NewDesc("pd_index_memory_limit_bytes", "Limit for this memory (--index-memory).", nil, nil),
+		evicted:  prometheus.NewDesc("pd_index_memory_evicted_bytes_total", "Bytes that were evicted from an index because this memory was used up.", []string{"index"}, nil),
 	})
 }
 
 type load struct {
 	l                                                              Load
 	digests, others, waiting, held, capacity, usage, requests, age *prometheus.Desc
-	rank, queue, entries, bytes                                    *prometheus.Desc
+	rank, queue, entries, bytes, used, limit, evicted              *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (c load) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.digests, c.others, c.waiting, c.held, c.capacity, c.usage, c.requests, c.age, c.rank, c.queue, c.entries, c.bytes} {
+	for _, d := range []*prometheus.Desc{c.digests, c.others, c.waiting, c.held, c.capacity, c.usage, c.requests, c.age, c.rank, c.queue, c.entries, c.bytes, c.used, c.limit, c.evicted} {
 		ch <- d
 	}
 }
@@ -70,9 +75,14 @@ func (c load) Collect(ch chan<- prometheus.Metric) {
 	for state, n := range map[string]int{"used": d.Used, "old": d.Old, "ignored": d.Ignored} {
 		ch <- prometheus.MustNewConstMetric(c.digests, prometheus.GaugeValue, float64(n), state)
 	}
+	for _, k := range indexmem.Kinds() {
+		ch <- prometheus.MustNewConstMetric(c.used, prometheus.GaugeValue, float64(c.l.Memory.Used(k)), k.String())
+		ch <- prometheus.MustNewConstMetric(c.evicted, prometheus.CounterValue, float64(c.l.Memory.Evicted(k)), k.String())
+	}
+	ch <- prometheus.MustNewConstMetric(c.limit, prometheus.GaugeValue, float64(c.l.Memory.Limit()))
 	for role, r := range c.l.Remembered() {
 		ch <- prometheus.MustNewConstMetric(c.entries, prometheus.GaugeValue, float64(r.Entries), string(role))
-		ch <- prometheus.MustNewConstMetric(c.bytes, prometheus.GaugeValue, float64(r.Entries*prefix.BorderBytes), string(role))
+		ch <- prometheus.MustNewConstMetric(c.bytes, prometheus.GaugeValue, float64(r.Memory), string(role))
 	}
 	c.l.EachRank(func(k instance.Key, rank int, l sched.RankLoad) {
 		labels := []string{string(k.Role), k.Address, strconv.Itoa(rank)}

@@ -66,7 +66,7 @@ func newDescs() descs {
 		live: prometheus.NewDesc("pd_membership_live",
 			"1 while the proxy follows etcd, 0 while it uses the last known membership.", nil, nil),
 		instances: prometheus.NewDesc("pd_membership_instances",
-			"Instances by role and view; view is serving, not_ready, weight_0, or what /status shows.", []string{"role", "view"}, nil),
+			"Instances by role and view; view is serving, down, not_ready, weight_0, or what /status shows.", []string{"role", "view"}, nil),
 		inFlight: prometheus.NewDesc("pd_instance_in_flight",
 			"Legs that this proxy has open on an instance; an engine in both roles has all of its legs with each role.", []string{"role", "instance"}, nil),
 		picks: prometheus.NewDesc("pd_picks_total",
@@ -218,6 +218,8 @@ func (f fleet) view(in *instance.Instance) string {
 		return string(in.Intent)
 	case in.Weight() == 0:
 		return "weight_0"
+	case in.Record.State == instance.Down:
+		return string(instance.Down)
 	default:
 		return "not_ready"
 	}

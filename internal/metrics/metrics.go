@@ -11,10 +11,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
 // Metrics counts requests. It is safe for concurrent use.
@@ -31,6 +35,10 @@ type Metrics struct {
 	kept     prometheus.Counter
 	late     *prometheus.CounterVec
 	trials   *prometheus.CounterVec
+	vanished *prometheus.CounterVec
+
+	models    *models
+	instances *instances
 
 	duration, firstToken, between, stages *latency
 
@@ -39,9 +47,17 @@ type Metrics struct {
 	learn sync.Mutex             // one addition to known at a time
 }
 
-// New registers the counters, and the process' and runtime's own.
-func New(reg prometheus.Registerer, version string) *Metrics {
+// Options configure Metrics.
+type Options struct {
+	Version string
+	Models  int // labels for models, besides "other"
+}
+
+// New registers the counters, and those of the process and of the Go runtime. Counters whose
+// labels are known are there from the start, at zero, so that their first increase is seen.
+func New(reg prometheus.Registerer, o Options) *Metrics {
 	m := &Metrics{
+		models: newModels(o.Models), instances: newInstances(),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pd_requests_total", Help: "Requests that have ended, by endpoint, outcome and status.",
 		}, []string{"endpoint", "outcome", "code"}),
@@ -94,9 +110,14 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 	m.known.Store(&map[kind]*series{})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "pd_build_info", Help: "Always 1; the version is in the label.",
-		ConstLabels: prometheus.Labels{"version": version},
+		ConstLabels: prometheus.Labels{"version": o.Version},
 	})
 	info.Set(1)
+	m.vanished = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "pd_membership_vanished_total", Help: "Registered instances that left the membership without a drain, by role.",
+	}, []string{"role"})
+	m.atZero()
+	reg.MustRegister(append(m.models.collectors(), m.instances.firstToken, m.instances.perOut, m.vanished)...)
 	reg.MustRegister(m.requests, m.duration, m.firstToken, m.between, m.stages, m.retries, m.alone, m.decided, m.stalls, m.missing, m.spent, m.media, m.asked, m.trials, m.kept, m.late, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -104,6 +125,39 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 
 // Trial counts a trial request by its result, one of health.TrialResults.
 func (m *Metrics) Trial(result string) { m.trials.WithLabelValues(result).Inc() }
+
+// atZero creates the series of counters whose labels are known.
+func (m *Metrics) atZero() {
+	for _, k := range openai.Generating() {
+		for _, o := range outcomes() {
+			m.requests.WithLabelValues(k.Path(), o.name, o.code)
+		}
+	}
+	for _, rule := range leg.Rules() {
+		m.spent.WithLabelValues(string(rule.Class))
+		for _, role := range instance.Roles() {
+			m.retries.WithLabelValues(string(role), string(rule.Class))
+		}
+	}
+	for _, reason := range alone.Reasons() {
+		m.alone.WithLabelValues(reason.Name)
+	}
+	for _, outcome := range flow.AskOutcomes() {
+		m.asked.WithLabelValues(outcome)
+	}
+	for _, role := range instance.Roles() {
+		m.vanished.WithLabelValues(string(role))
+	}
+}
+
+// Changed follows one change of the membership to the snapshot now; see instance.Changes.
+func (m *Metrics) Changed(now *instance.Snapshot, was, is *instance.Instance) {
+	if left(was, now) {
+		m.vanished.WithLabelValues(string(was.Role)).Inc()
+	}
+	m.models.changed(now, is)
+	m.instances.changed(now, was)
+}
 
 // kind of request, by which requests are counted.
 type kind struct {
@@ -167,6 +221,8 @@ func (m *Metrics) Done(e *forward.Entry) {
 	s := m.of(kind{e.Endpoint, e.Outcome, e.Status, e.Prefill == ""})
 	s.requests.Inc()
 	s.duration.Observe(e.Duration)
+	m.models.done(e)
+	m.instances.done(e)
 	if e.TTFT > 0 && (e.Prefill != "" || e.Alone != "") {
 		s.passed(e)
 	}

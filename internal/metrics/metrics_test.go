@@ -16,7 +16,7 @@ import (
 func TestRequestsAreCountedByKind(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
-	m := metrics.New(reg, "test")
+	m := metrics.New(reg, metrics.Options{Version: "test", Models: 100})
 	var clients sync.WaitGroup
 	for range 8 {
 		clients.Go(func() {
@@ -59,7 +59,7 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
-	m := metrics.New(reg, "test")
+	m := metrics.New(reg, metrics.Options{Version: "test", Models: 100})
 	times := stage.Stages{Queue: 1, Prefill: time.Second, Handover: time.Second, Decode: time.Second}
 	lost := forward.Entry{Endpoint: "/lost", Outcome: forward.OutcomeOK, Status: 200, Prefill: "p:1", Decode: "d:1", Alone: "no_handover", TTFT: 2 * time.Second, FirstToken: 2 * time.Second, Stages: times}
 	alone := lost
@@ -101,7 +101,7 @@ func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
 
 // Counting must not cost memory: it is done for every request.
 func BenchmarkDone(b *testing.B) {
-	m := metrics.New(prometheus.NewRegistry(), "test")
+	m := metrics.New(prometheus.NewRegistry(), metrics.Options{Version: "test", Models: 100})
 	e := &forward.Entry{Endpoint: "/v1/completions", Outcome: forward.OutcomeOK, Status: 200, Duration: time.Second, TTFT: time.Millisecond}
 	b.ReportAllocs()
 	for b.Loop() {

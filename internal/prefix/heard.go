@@ -2,6 +2,10 @@ package prefix
 
 import "slices"
 
+// heardBytes is about what a prompt of another proxy takes: its use, its Placed, and its
+// places under each of its borders.
+const heardBytes = 250
+
 // heard are the prompts that targets hold by what other proxies say, by each of the
 // borders that were told.
 type heard map[Key][]*use
@@ -19,7 +23,7 @@ func (h heard) remove(u *use) {
 // find gives the prompt that ends with a border, as target t holds it.
 func (h heard) find(t int, last Key) *use {
 	for _, u := range h[last] {
-		if u.target == t && u.heard.Keys[tail-1] == last {
+		if int(u.target) == t && u.heard.Keys[tail-1] == last {
 			return u
 		}
 	}
@@ -31,17 +35,19 @@ func (x *Index) Hear(t int, p *Placed, capacity int) {
 	is := x.targets[t]
 	if u := x.heard.find(t, p.Keys[tail-1]); u != nil {
 		is.unlink(u)
-		is.link(u)
+		is.link(u, x.memory.Now())
 		return
 	}
 	own := *p
-	u := &use{heard: &own, target: t}
+	u := &use{heard: &own, target: int32(t)} //nolint:gosec // the number of a target
 	for _, key := range own.Keys {
 		x.heard[key] = append(x.heard[key], u)
 	}
-	is.link(u)
+	is.link(u, x.memory.Now())
 	x.count(t, len(own.Keys), int(own.Bytes))
+	x.bytes += heardBytes
 	x.bound(t, capacity)
+	x.report()
 }
 
 // unhear forgets what was heard of a prompt that is noted for a target now.

@@ -3,23 +3,28 @@ package prefix
 import (
 	"math"
 	"slices"
+	"unsafe"
+
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 )
 
 // Index knows up to which border each target has computed the prompts that it was given.
-// A target is an instance, or one of its ranks. It is bounded by what each of them can
-// hold: what was not asked for the longest time is forgotten first, as engines do, and of
-// one prompt its end before its beginning.
+// A target is an instance, or one of its ranks. An Index forgets what a target itself cannot
+// hold, least recently used parts first, as engines do, and of one prompt its end before its
+// beginning. Evict does the same if the memory of all indexes is used up.
 //
 // Prompts are a tree, in which a node is a text between two places at which prompts part:
-// a prompt takes a few steps in it, however long it is. An index is not safe for
-// concurrent use.
+// a prompt takes a few steps in it, however long it is. NewIndex creates an Index. It is not
+// safe for concurrent use.
 type Index struct {
-	root    branches
-	heard   heard
-	targets []*target // nil: a place that is free
-	borders int       // of all targets
-	most    int
-	steps   []passed // of walk
+	root     branches
+	heard    heard
+	targets  []*target // nil: a number that is free
+	borders  int       // of all targets
+	memory   *indexmem.Budget
+	bytes    int      // of memory that nodes and heard prompts take
+	reported int      // of them, to memory
+	steps    []passed // of walk
 }
 
 // branches are the nodes that follow a place, by their first border.
@@ -28,10 +33,11 @@ type branches map[Key]*node
 // node is a text between two places.
 type node struct {
 	keys   []Key // its borders, at least one
-	depth  int   // how many borders stand before them
+	depth  int32 // number of borders before them
+	bytes  int32 // of memory, as counted in Index.bytes
 	parent *node // nil for those of the root
 	next   branches
-	// forked tells that prompts have parted behind it, even if one of them is forgotten.
+	// forked reports whether prompts have parted after it, even if one of them is forgotten.
 	forked bool
 	// holders have every target that knows the node, in the order of their numbers. A
 	// target that knows one knows all of its parent.
@@ -56,13 +62,75 @@ type passed struct {
 	same int
 }
 
-// BorderBytes is about what one border takes with prompts of some KiB. Those of long
-// prompts take a third of it.
-const BorderBytes = 35
+// Sizes of what a node takes besides its own memory. They are estimates for Go's maps.
+const (
+	slotBytes   = 32  // its place among the branches of its parent
+	branchBytes = 190 // its own branches, if it has any
+)
 
-// NewIndex makes one that holds at most so many borders, of all targets together. Each
-// takes some BorderBytes.
-func NewIndex(most int) *Index { return &Index{root: branches{}, heard: heard{}, most: most} }
+// NewIndex returns an Index that reports its memory to a Budget.
+func NewIndex(memory *indexmem.Budget) *Index {
+	return &Index{root: branches{}, heard: heard{}, memory: memory}
+}
+
+// size estimates the memory of a node in bytes.
+func (n *node) size() int {
+	bytes := int(unsafe.Sizeof(*n)) + slotBytes + cap(n.keys)*int(unsafe.Sizeof(Key(0)))
+	if n.next != nil {
+		bytes += branchBytes
+	}
+	if len(n.holders) > 0 && &n.holders[0] != &n.firstHolder[0] {
+		bytes += cap(n.holders)*int(unsafe.Sizeof(holder{})) + (len(n.holders)-1)*int(unsafe.Sizeof(use{}))
+	}
+	return bytes
+}
+
+// resized counts the memory of a node after a change.
+func (x *Index) resized(n *node) {
+	bytes := n.size()
+	x.bytes += bytes - int(n.bytes)
+	n.bytes = int32(bytes) //nolint:gosec // of one node
+}
+
+// report tells the budget of the memory of the index.
+func (x *Index) report() {
+	if grown := x.bytes - x.reported; grown != 0 {
+		x.memory.Add(indexmem.Prompts, int64(grown))
+		x.reported = x.bytes
+	}
+}
+
+// Oldest returns the tick in which the least recently used part was used.
+func (x *Index) Oldest() (tick uint32, ok bool) {
+	if x.borders == 0 {
+		return 0, false
+	}
+	for _, is := range x.targets {
+		if is != nil && is.oldest != nil && (!ok || indexmem.Before(is.oldest.at, tick)) {
+			tick, ok = is.oldest.at, true
+		}
+	}
+	return tick, ok
+}
+
+// Evict forgets parts that were last used up to a tick, until it has freed so many bytes of
+// memory. It returns the number of bytes freed.
+func (x *Index) Evict(until uint32, bytes int64) (freed int64) {
+	if x.borders == 0 {
+		return 0
+	}
+	before := x.bytes
+	for _, is := range x.targets {
+		for is != nil && is.oldest != nil && indexmem.Before(is.oldest.at, until) && int64(before-x.bytes) < bytes {
+			x.forget(is.oldest, math.MaxInt)
+		}
+	}
+	x.report()
+	return int64(before - x.bytes)
+}
+
+// Memory is the estimated memory of the index in bytes.
+func (x *Index) Memory() int { return x.bytes }
 
 // Borders is how many borders are known, counted once for each target.
 func (x *Index) Borders() int { return x.borders }
@@ -97,6 +165,7 @@ func (x *Index) Clear(t int) {
 	for is := x.targets[t]; is.oldest != nil; {
 		x.forget(is.oldest, math.MaxInt)
 	}
+	x.report()
 }
 
 // Look finds for every target how many borders of a prompt it knows, one after the other
@@ -110,10 +179,10 @@ func (x *Index) Look(c *Chain, longest []int) (own int) {
 	for _, p := range x.walk(c) {
 		n := p.node
 		for i := range n.holders {
-			longest[n.holders[i].target] = n.depth + min(n.holders[i].borders, p.same)
+			longest[n.holders[i].target] = int(n.depth) + min(n.holders[i].borders, p.same)
 		}
 		if n.forked && p.same == len(n.keys) {
-			own = n.depth + p.same
+			own = int(n.depth) + p.same
 		}
 	}
 	return own
@@ -130,6 +199,7 @@ func (x *Index) Note(t int, c *Chain, capacity int) {
 		x.hold(t, p.node, p.same)
 	}
 	x.bound(t, capacity)
+	x.report()
 }
 
 // walk gives the nodes that a prompt goes through, from the root. They are overwritten by
@@ -163,7 +233,7 @@ func (x *Index) grow(c *Chain, steps []passed) []passed {
 		if within = last.same < len(last.node.keys); within {
 			last.node = x.split(last.node, last.same)
 		}
-		n, at = last.node, last.node.depth+last.same
+		n, at = last.node, int(last.node.depth)+last.same
 	}
 	rest := c.keys[at:]
 	switch {
@@ -172,14 +242,19 @@ func (x *Index) grow(c *Chain, steps []passed) []passed {
 	case n == nil:
 	case !within && len(n.next) == 0 && !n.forked:
 		n.keys = append(n.keys, rest...)
+		x.resized(n)
 		steps[len(steps)-1].same += len(rest)
 		return steps
 	default:
 		n.forked = true
 	}
-	fresh := &node{keys: append([]Key(nil), rest...), depth: at, parent: n}
+	fresh := &node{keys: append([]Key(nil), rest...), depth: int32(at), parent: n} //nolint:gosec // a number of borders
 	fresh.holders = fresh.firstHolder[:0]
 	x.behind(n)[rest[0]] = fresh
+	x.resized(fresh)
+	if n != nil {
+		x.resized(n)
+	}
 	x.steps = append(steps, passed{fresh, len(rest)})
 	return x.steps
 }
@@ -197,9 +272,9 @@ func (x *Index) behind(n *node) branches {
 
 // split makes two of a node and gives the first, with so many borders.
 func (x *Index) split(n *node, at int) *node {
-	first := &node{keys: n.keys[:at:at], depth: n.depth, parent: n.parent, next: branches{n.keys[at]: n}}
+	first := &node{keys: slices.Clone(n.keys[:at]), depth: n.depth, parent: n.parent, next: branches{n.keys[at]: n}}
 	x.behind(n.parent)[n.keys[0]] = first
-	n.keys, n.depth, n.parent = n.keys[at:], n.depth+at, first
+	n.keys, n.depth, n.parent = slices.Clone(n.keys[at:]), n.depth+int32(at), first //nolint:gosec // a number of borders
 	all := n.holders
 	n.holders = nil
 	for _, h := range all {
@@ -208,14 +283,18 @@ func (x *Index) split(n *node, at int) *node {
 			first.holders = append(first.holders, h)
 			continue
 		}
-		upper := &use{node: first, target: h.target}
+		upper := &use{node: first, target: int32(h.target)} //nolint:gosec // the number of a target
 		x.targets[h.target].linkBehind(upper, h.use)
 		first.holders = append(first.holders, holder{h.target, at, upper})
 		h.borders -= at
 		n.holders = append(n.holders, h)
 	}
-	if len(n.holders) == 0 {
+	x.resized(first)
+	if len(n.holders) > 0 {
+		x.resized(n)
+	} else {
 		delete(first.next, n.keys[0])
+		x.bytes -= int(n.bytes)
 	}
 	return first
 }
@@ -231,14 +310,17 @@ func (x *Index) hold(t int, n *node, borders int) {
 		if u.node != nil {
 			u = &use{}
 		}
-		u.node, u.target = n, t
+		u.node, u.target = n, int32(t) //nolint:gosec // the number of a target
 		n.holders = slices.Insert(n.holders, i, holder{target: t, use: u})
 	}
 	h := &n.holders[i]
-	is.link(h.use)
+	is.link(h.use, x.memory.Now())
 	if h.borders < borders {
-		x.count(t, borders-h.borders, end(n.depth+borders)-end(n.depth+h.borders))
+		x.count(t, borders-h.borders, end(int(n.depth)+borders)-end(int(n.depth)+h.borders))
 		h.borders = borders
+	}
+	if !ok {
+		x.resized(n)
 	}
 }
 
@@ -255,21 +337,11 @@ func (x *Index) count(t, borders, bytes int) {
 	x.borders += borders
 }
 
-// bound forgets what a target of a capacity, 0 for one without a bound, has no room for,
-// and what there are too many of in all.
+// bound forgets what a target with a capacity in bytes of text cannot hold; 0 means that
+// its capacity is not known.
 func (x *Index) bound(t, capacity int) {
 	for is := x.targets[t]; capacity > 0 && is.bytes > capacity && is.oldest != nil; {
 		x.forget(is.oldest, bordersIn(is.oldest, is.bytes-capacity))
-	}
-	for x.borders > x.most {
-		// The target that knows most forgets.
-		largest := -1
-		for t, is := range x.targets {
-			if is != nil && (largest < 0 || is.borders > x.targets[largest].borders) {
-				largest = t
-			}
-		}
-		x.forget(x.targets[largest].oldest, x.borders-x.most)
 	}
 }
 
@@ -278,11 +350,11 @@ func bordersIn(u *use, bytes int) int {
 	if u.node == nil {
 		return math.MaxInt // what was heard goes as a whole
 	}
-	at, _ := u.node.holder(u.target)
-	held := u.node.holders[at].borders
-	last := end(u.node.depth + held)
+	at, _ := u.node.holder(int(u.target))
+	held, depth := u.node.holders[at].borders, int(u.node.depth)
+	last := end(depth + held)
 	for n := 1; n < held; n++ {
-		if last-end(u.node.depth+held-n) >= bytes {
+		if last-end(depth+held-n) >= bytes {
 			return n
 		}
 	}
@@ -291,27 +363,30 @@ func bordersIn(u *use, bytes int) int {
 
 // forget forgets so many borders at the end of what was used, or all of it.
 func (x *Index) forget(u *use, borders int) {
-	is, n := x.targets[u.target], u.node
+	t, n := int(u.target), u.node
+	is := x.targets[t]
 	if n == nil {
 		x.heard.remove(u)
 		is.unlink(u)
-		x.count(u.target, -len(u.heard.Keys), -int(u.heard.Bytes))
+		x.count(t, -len(u.heard.Keys), -int(u.heard.Bytes))
+		x.bytes -= heardBytes
 		return
 	}
-	at, _ := n.holder(u.target)
+	at, _ := n.holder(t)
 	h := &n.holders[at]
 	borders = min(borders, h.borders)
-	x.count(u.target, -borders, end(n.depth+h.borders-borders)-end(n.depth+h.borders))
-	if h.borders -= borders; h.borders > 0 {
-		n.trim()
-		return
-	}
-	is.unlink(u)
-	if n.holders = slices.Delete(n.holders, at, at+1); len(n.holders) == 0 {
-		delete(x.behind(n.parent), n.keys[0])
-		return
+	depth := int(n.depth)
+	x.count(t, -borders, end(depth+h.borders-borders)-end(depth+h.borders))
+	if h.borders -= borders; h.borders == 0 {
+		is.unlink(u)
+		if n.holders = slices.Delete(n.holders, at, at+1); len(n.holders) == 0 {
+			delete(x.behind(n.parent), n.keys[0])
+			x.bytes -= int(n.bytes)
+			return
+		}
 	}
 	n.trim()
+	x.resized(n)
 }
 
 // trim drops borders at the end that nobody knows, but for the first: it tells where a
@@ -326,5 +401,8 @@ func (n *node) trim() {
 	}
 	if known < len(n.keys) {
 		n.keys, n.forked = n.keys[:known+1], false
+		if known+1 < cap(n.keys)/2 {
+			n.keys = slices.Clone(n.keys)
+		}
 	}
 }

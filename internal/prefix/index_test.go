@@ -5,8 +5,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 )
 
 // chain gives the borders of a text that is added in parts.
@@ -127,7 +130,7 @@ func TestIndexAgainstAModel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		x := NewIndex(1 << 20)
+		x := NewIndex(indexmem.New(0))
 		m := &model{after: map[Key]Key{}, forked: map[Key]bool{}}
 		for range 3 + int(seed%2)*130 { // with more than one word of them, too
 			if x.Add() != len(m.held) {
@@ -177,26 +180,83 @@ func TestIndexAgainstAModel(t *testing.T) {
 			borders += len(m.held[i])
 			x.Clear(i)
 		}
-		if x.Borders() != 0 || len(x.root) != 0 {
-			t.Errorf("%d borders and %d nodes are left of %d", x.Borders(), len(x.root), borders)
+		if x.Borders() != 0 || len(x.root) != 0 || x.bytes != 0 || x.memory.Used(indexmem.Prompts) != 0 {
+			t.Errorf("%d borders and %d nodes are left of %d, %d bytes", x.Borders(), len(x.root), borders, x.bytes)
 		}
 	}
 }
 
-// With the memory used up, whoever knows most forgets.
-func TestIndexIsBounded(t *testing.T) {
+// TestIndex_Evict: what was used least recently is evicted, of a prompt its end first, until
+// enough memory is free.
+func TestIndex_Evict(t *testing.T) {
 	t.Parallel()
-	x := NewIndex(50)
+	memory := indexmem.New(0)
+	x := NewIndex(memory)
 	a, b := x.Add(), x.Add()
-	small := chain("m", text(1, 256*5))
-	x.Note(b, small, 0)
-	for i := range 30 {
-		x.Note(a, chain("m", text(10+i, 256*7)), 0)
+	prompts := make([]*Chain, 30)
+	for i := range prompts {
+		prompts[i] = chain("m", text(10+i, 256*20))
+		x.Note([]int{a, b}[i%2], prompts[i], 0)
+		memory.Add(indexmem.Prompts, 4<<10) // the next tick
+		memory.Add(indexmem.Prompts, -4<<10)
+	}
+	x.Note(a, prompts[0], 0) // used again
+	all := x.Memory()
+	if got := memory.Used(indexmem.Prompts); got != int64(all) {
+		t.Errorf("%d bytes reported of %d", got, all)
+	}
+	each := int64(all) / 30
+	for range 10 {
+		tick, ok := x.Oldest()
+		if freed := x.Evict(tick, each); !ok || freed < each || freed > 2*each {
+			t.Fatalf("freed %d bytes of a prompt of %d", freed, each)
+		}
+	}
+	if memory.Used(indexmem.Prompts) != int64(x.Memory()) || x.Memory() > all-10*int(each) {
+		t.Errorf("%d bytes are left, %d reported", x.Memory(), memory.Used(indexmem.Prompts))
 	}
 	longest := make([]int, 2)
-	x.Look(small, longest)
-	if x.Borders() != 50 || longest[b] != 5 || x.Bytes(b) != 5*256 || x.Bytes(a) != 45*256 {
-		t.Errorf("%d borders, %v, %d and %d bytes", x.Borders(), longest, x.Bytes(a), x.Bytes(b))
+	for i, c := range prompts {
+		x.Look(c, longest)
+		if known := longest[a]+longest[b] > 0; known != (i == 0 || i > 10) {
+			t.Errorf("prompt %d is known: %t", i, known)
+		}
+	}
+}
+
+// TestIndex_Memory: the estimate is near to what the index takes, whatever prompts look like.
+func TestIndex_Memory(t *testing.T) { // not in parallel: it reads the heap
+	heap := func() int {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	long := make([]string, 20)
+	for i := range long {
+		long[i] = text(i, 100_000)
+	}
+	for name, prompt := range map[string]func(i int) (target int, c *Chain){
+		"short":       func(i int) (int, *Chain) { return i % 8, chain("m", text(i, 300)) },
+		"chats":       func(i int) (int, *Chain) { return i % 8, chain("m", text(i%200, 300*(1+i/200))) },
+		"long":        func(i int) (int, *Chain) { return i % 8, chain("m", long[i%len(long)]) },
+		"one system":  func(i int) (int, *Chain) { return i % 8, chain("m", text(1, 2000), text(i, 2000)) },
+		"all targets": func(i int) (int, *Chain) { return i % 8, chain("m", text(i/8, 2000)) },
+	} {
+		x := NewIndex(indexmem.New(0))
+		for range 8 {
+			x.Add()
+		}
+		before := heap()
+		for i := range 1500 {
+			target, c := prompt(i)
+			x.Note(target, c, 0)
+		}
+		took := heap() - before
+		if part := float64(x.Memory()) / float64(took); part < .7 || part > 1.5 {
+			t.Errorf("%s: %d bytes by the estimate, %d in truth (%.2f)", name, x.Memory(), took, part)
+		}
+		runtime.KeepAlive(x)
 	}
 }
 
@@ -204,7 +264,7 @@ func BenchmarkIndex(b *testing.B) {
 	for _, size := range []int{2 << 10, 128 << 10, 400 << 10} {
 		for _, fresh := range []bool{false, true} {
 			b.Run(fmt.Sprintf("%dKiB,fresh=%v", size>>10, fresh), func(b *testing.B) {
-				x := NewIndex(1 << 19)
+				x := NewIndex(indexmem.New(0))
 				for range 64 {
 					x.Add()
 				}

@@ -4,7 +4,9 @@ import (
 	"container/list"
 	"slices"
 	"sort"
+	"unsafe"
 
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvindex"
 )
 
@@ -18,8 +20,17 @@ import (
 type Names struct {
 	at     map[Key]place
 	oldest *list.List // of *told; the front was used last
-	size   int        // names, of all that is told
-	most   int
+	memory *indexmem.Budget
+	bytes  int64 // of memory
+}
+
+// Memory is the estimated memory of all prompts in bytes.
+func (n *Names) Memory() int { return int(n.bytes) }
+
+// resize counts memory, and reports it.
+func (n *Names) resize(by int64) {
+	n.bytes += by
+	n.memory.Add(indexmem.Prompts, by)
 }
 
 // told are the blocks of one prompt.
@@ -28,6 +39,13 @@ type told struct {
 	density float64 // tokens in a byte of the prompt
 	borders []Key   // that have a place in it
 	element *list.Element
+	used    uint32 // tick of the last use, see indexmem
+}
+
+// size estimates the memory of a prompt and its places in bytes.
+func (is *told) size() int64 {
+	const place = 40 // in the map
+	return int64(unsafe.Sizeof(*is)+unsafe.Sizeof(list.Element{})) + int64(cap(is.names))*8 + int64(cap(is.borders))*8 + int64(len(is.borders))*place
 }
 
 // place is where the blocks of the text up to a border are found.
@@ -36,9 +54,42 @@ type place struct {
 	blocks int // that are known to belong to the text
 }
 
-// NewNames makes one that holds at most so many names, of 8 bytes each.
-func NewNames(most int) *Names {
-	return &Names{at: map[Key]place{}, oldest: list.New(), most: most}
+// NewNames returns a Names that reports its memory to a Budget.
+func NewNames(memory *indexmem.Budget) *Names {
+	return &Names{at: map[Key]place{}, oldest: list.New(), memory: memory}
+}
+
+// Oldest returns the tick in which the least recently used prompt was used.
+func (n *Names) Oldest() (tick uint32, ok bool) {
+	if last := n.last(); last != nil {
+		return last.used, true
+	}
+	return 0, false
+}
+
+// last is the least recently used prompt, nil if there is none.
+func (n *Names) last() *told {
+	if e := n.oldest.Back(); e != nil {
+		last, _ := e.Value.(*told)
+		return last
+	}
+	return nil
+}
+
+// Evict forgets prompts that were last used up to a tick, until it has freed so many bytes
+// of memory.
+func (n *Names) Evict(until uint32, bytes int64) {
+	for last := n.last(); last != nil && bytes > 0 && indexmem.Before(last.used, until); last = n.last() {
+		bytes -= last.size()
+		n.forget(last)
+	}
+}
+
+// Clear forgets all prompts.
+func (n *Names) Clear() {
+	for last := n.last(); last != nil; last = n.last() {
+		n.forget(last)
+	}
 }
 
 // Find gives the names of the blocks that a prompt begins with, as far as they are known,
@@ -50,6 +101,7 @@ func (n *Names) Find(c *Chain) (names []kvindex.Key, bytes int) {
 		return nil, 0
 	}
 	n.oldest.MoveToFront(is.of.element)
+	is.of.used = n.memory.Now()
 	return is.of.names[:is.blocks], bytes
 }
 
@@ -91,9 +143,8 @@ func (n *Names) Learn(c *Chain, names []kvindex.Key, blockSize, tokens int) {
 		}
 		border--
 	}
-	own := &told{names: names, density: float64(tokens) / float64(max(c.total, 1))}
+	own := &told{names: names, density: float64(tokens) / float64(max(c.total, 1)), used: n.memory.Now()}
 	own.element = n.oldest.PushFront(own)
-	n.size += len(names)
 	common := 0
 	if border >= 0 {
 		is := n.at[c.keys[border]]
@@ -108,9 +159,7 @@ func (n *Names) Learn(c *Chain, names []kvindex.Key, blockSize, tokens int) {
 		n.at[key] = place{own, common}
 		own.borders = append(own.borders, key)
 	}
-	for n.size > n.most {
-		n.forget()
-	}
+	n.resize(own.size())
 }
 
 // blocksIn is how many blocks so many bytes may reach into: a token has at least one.
@@ -121,13 +170,12 @@ func inCommon[K Key | kvindex.Key](a, b []K) int {
 	return sort.Search(min(len(a), len(b)), func(i int) bool { return a[i] != b[i] })
 }
 
-// forget forgets the prompt that was of use the longest time ago.
-func (n *Names) forget() {
-	last, _ := n.oldest.Back().Value.(*told)
-	n.oldest.Remove(last.element)
-	n.size -= len(last.names)
-	for _, key := range last.borders {
-		if n.at[key].of == last {
+// forget forgets a prompt.
+func (n *Names) forget(is *told) {
+	n.oldest.Remove(is.element)
+	n.resize(-is.size())
+	for _, key := range is.borders {
+		if n.at[key].of == is {
 			delete(n.at, key)
 		}
 	}

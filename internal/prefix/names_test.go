@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvindex"
 )
 
@@ -40,7 +41,8 @@ func TestNamesAreNeverWrong(t *testing.T) {
 	found := 0
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 2))
-		n := NewNames(2000)
+		memory := indexmem.New(0)
+		n := NewNames(memory)
 		var texts []string
 		for range 60 {
 			s := ""
@@ -60,8 +62,8 @@ func TestNamesAreNeverWrong(t *testing.T) {
 			if rng.IntN(2) == 0 {
 				n.Learn(c, names, blockSize, len(names)*blockSize)
 			}
-			if n.size > n.most {
-				t.Fatalf("%d names, at most %d", n.size, n.most)
+			if rng.IntN(10) == 0 {
+				n.Evict(memory.Now(), int64(rng.IntN(3000)))
 			}
 		}
 	}
@@ -73,7 +75,7 @@ func TestNamesAreNeverWrong(t *testing.T) {
 // A chat's third turn is known up to where the second has confirmed the first.
 func TestNamesOfAChat(t *testing.T) {
 	t.Parallel()
-	n := NewNames(1 << 20)
+	n := NewNames(indexmem.New(0))
 	turn := func(bytes int) (found int) {
 		s := text(7, 9000)[:bytes]
 		c := chain("m", s)
@@ -87,14 +89,25 @@ func TestNamesOfAChat(t *testing.T) {
 	}
 }
 
-func TestNamesForgets(t *testing.T) {
+// TestNames_Evict: what was used least recently is evicted, and nothing is left of it.
+func TestNames_Evict(t *testing.T) {
 	t.Parallel()
-	n := NewNames(100)
+	memory := indexmem.New(0)
+	n := NewNames(memory)
 	for i := range 50 {
 		s := text(i, 3000)
 		n.Learn(chain("m", s), kvindex.Chain(nil, tokens(s), 16, "", ""), 16, len(s))
 	}
-	if n.size > 100 || n.oldest.Len() > 5 || len(n.at) > 60 {
-		t.Errorf("%d names of %d prompts at %d borders", n.size, n.oldest.Len(), len(n.at))
+	all := memory.Used(indexmem.Prompts)
+	n.Evict(memory.Now(), all*9/10)
+	if left := memory.Used(indexmem.Prompts); left > all/10 || left == 0 || n.oldest.Len() > 5 || len(n.at) > 60 {
+		t.Errorf("%d of %d bytes, %d prompts at %d borders", left, all, n.oldest.Len(), len(n.at))
+	}
+	n.Clear()
+	if memory.Used(indexmem.Prompts) != 0 || n.oldest.Len() != 0 || len(n.at) != 0 {
+		t.Errorf("%d bytes, %d prompts at %d borders are left", memory.Used(indexmem.Prompts), n.oldest.Len(), len(n.at))
+	}
+	if _, ok := n.Oldest(); ok {
+		t.Error("there is an oldest one")
 	}
 }

@@ -8,17 +8,19 @@ type target struct {
 	bytes          int // of text
 }
 
-// use is a part of the tree that a target holds, or a prompt that it holds by what another
-// proxy says.
+// use is a part of the tree that a target holds, or a prompt that it holds according to
+// another proxy.
 type use struct {
 	newer, older *use
-	target       int
+	target       int32
+	at           uint32  // tick of the last use, see indexmem
 	node         *node   // nil for what was heard
 	heard        *Placed // nil for what this proxy has noted
 }
 
-// link makes a use the newest.
-func (is *target) link(u *use) {
+// link makes a use the newest, of the tick now.
+func (is *target) link(u *use, now uint32) {
+	u.at = now
 	u.newer, u.older = nil, is.newest
 	if is.newest != nil {
 		is.newest.newer = u
@@ -30,7 +32,7 @@ func (is *target) link(u *use) {
 
 // linkBehind makes a use the next newer one of another.
 func (is *target) linkBehind(u, older *use) {
-	u.older, u.newer = older, older.newer
+	u.older, u.newer, u.at = older, older.newer, older.at
 	older.newer = u
 	if u.newer != nil {
 		u.newer.older = u

@@ -35,28 +35,26 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	if p.kv != nil {
 		work.Go(func() { p.kv.Run(ctx) })
 	}
-	work.Go(func() { p.forgetOldLives(ctx) })
+	work.Go(func() { p.followMembership(ctx) })
 	work.Go(func() { p.logWarnings(ctx) })
 	work.Go(func() { followSignals(ctx, p.level) })
 	work.Go(func() { p.awaitFirstAnswers(ctx) })
 	work.Go(func() { p.writeStart(ctx) })
 	work.Go(func() { p.flags.Watch(ctx, p.log) })
 	work.Go(func() { p.keys.Watch(ctx) })
-	if p.access != nil {
-		work.Go(func() { p.access.Run(ctx) })
-	}
 	if p.board != nil {
 		work.Go(func() { p.board.Run(ctx) })
 	}
 }
 
-// forgetOldLives drops pooled connections to engines that have started a new
-// life at the same address.
-func (p *app) forgetOldLives(ctx context.Context) {
+// followMembership drops pooled connections to engines that have a new incarnation at the same
+// address, and lets the metrics follow the membership.
+func (p *app) followMembership(ctx context.Context) {
 	var last *instance.Snapshot
 	for {
 		snap := p.watcher.Snapshot()
 		instance.Changes(last, snap, func(was, is *instance.Instance) {
+			p.counters.Changed(snap, was, is)
 			if was != nil && is != nil && was.View != instance.Pending && was.Incarnation() != is.Incarnation() {
 				p.upstream.Forget(is.Address)
 			}

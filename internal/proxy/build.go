@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/accesslog"
 	"github.com/pdmesh/pdmesh/internal/admin"
 	"github.com/pdmesh/pdmesh/internal/apikeys"
 	"github.com/pdmesh/pdmesh/internal/catalog"
@@ -26,6 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvfollow"
 	"github.com/pdmesh/pdmesh/internal/kvindex"
@@ -64,12 +64,13 @@ type app struct {
 	upstream upstream.Client
 	tracer   *tracing.Tracer // nil: off
 	registry *prometheus.Registry
+	counters *metrics.Metrics
 	secure   *secure.Certificates
 	keys     *apikeys.Ring // nil: clients need none
 	flags    *static.Instances
 	noticed  *notice.Counts
-	access   *accesslog.Log   // nil: off
-	board    *dashboard.Board // nil: off
+	access   *forward.AccessLog // nil: off
+	board    *dashboard.Board   // nil: off
 	stopping atomic.Bool
 	level    *logging.Level
 	started  chan struct{} // closed by awaitFirstAnswers
@@ -88,7 +89,8 @@ type builder struct {
 	heard    *lmcacheNotices
 	guard    netguard.Policy
 	prober   engines.Prober
-	index    *kvindex.Index // nil: no policy asks for it
+	memory   *indexmem.Budget // of policies and of index
+	index    *kvindex.Index   // nil: no policy asks for it
 	counters *metrics.Metrics
 }
 
@@ -167,12 +169,13 @@ func (b *builder) makeScheduler() error {
 	if err != nil {
 		return err
 	}
-	b.index = newKVIndex(b.cfg)
+	b.memory = indexmem.New(b.cfg.IndexMemory)
+	b.index = newKVIndex(b.cfg, b.memory)
 	b.sched = sched.New(sched.Options{
 		Source: b.watcher, Health: &b.tracker.Records, Connector: engines.Dialects(b.cfg.Connector), Build: engines.Builds(b.cfg), Blocks: engines.Blocks(b.cfg.Connector), Silent: b.tracker.Suspect,
 		PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
 		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: caches(b.index),
-		Placements: b.load.Placements,
+		Placements: b.load.Placements, Memory: b.memory,
 	})
 	b.load.Use(b.sched, b.tracker)
 	b.models = catalog.New(catalog.Options{
@@ -203,7 +206,7 @@ func (b *builder) openConnections() error {
 // makeForwarder makes the handler of the requests that engines answer, and its counters.
 func (b *builder) makeForwarder() error {
 	b.registry = prometheus.NewRegistry()
-	b.counters = metrics.New(b.registry, version.String())
+	b.counters = metrics.New(b.registry, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
 	options := forward.Options{
 		Models: b.models, Notifications: b.heard.asker, Notified: b.cfg.LMCacheNotifyTimeout,
 		Picker: b.sched, AwaitMembership: b.awaitMembership, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
@@ -233,12 +236,12 @@ func (b *builder) registerMetrics() {
 		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks, Both: b.sched.Tally.Both, Elsewhere: b.sched.Tally.Elsewhere, Hits: b.sched.Loads.Hits, View: b.tracker.View,
 		Etcd: func() metrics.Etcd { return b.etcd.Metrics(b.watcher.Status()) },
 	}.Register(b.registry)
-	metrics.Load{Each: b.sched.Loads.Totals, EachRank: b.load.EachRank, Remembered: b.load.Remembered, Digests: b.load.Metrics}.Register(b.registry)
+	metrics.Load{Each: b.sched.Loads.Totals, EachRank: b.load.EachRank, Remembered: b.load.Remembered, Digests: b.load.Metrics, Memory: b.memory}.Register(b.registry)
 	b.secure.Metrics().Register(b.registry)
 	metrics.APIKeys{Ring: b.keys}.Register(b.registry)
 	metrics.Bodies{Memory: b.handler.BodyMemory}.Register(b.registry)
 	if b.kv != nil {
-		metrics.KVEvents{Status: b.kv.Status}.Register(b.registry)
+		metrics.KVEvents{Status: b.kv.Status, Queue: b.kv.Queue}.Register(b.registry)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvfollow"
 	"github.com/pdmesh/pdmesh/internal/kvindex"
@@ -16,11 +17,11 @@ import (
 
 // newKVIndex makes the index of what engines hold. It is nil without --kv-events if no
 // policy uses it.
-func newKVIndex(cfg *config.Proxy) *kvindex.Index {
+func newKVIndex(cfg *config.Proxy, memory *indexmem.Budget) *kvindex.Index {
 	if !cfg.KVEvents && cfg.PrefillPolicy != policy.KVAware && cfg.DecodePolicy != policy.KVAware {
 		return nil
 	}
-	return kvindex.New(0)
+	return kvindex.New(memory)
 }
 
 // caches is the index as policies see it.

@@ -1,16 +1,12 @@
 package proxy
 
 import (
-	"strings"
-
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/accesslog"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/dashboard"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/metrics"
 	"github.com/pdmesh/pdmesh/internal/notice"
 )
@@ -19,18 +15,17 @@ import (
 type recorder struct {
 	*metrics.Metrics
 	noticed *notice.Counts
-	access  *accesslog.Log          // nil: off
+	access  *forward.AccessLog      // nil: off
 	board   func() *dashboard.Board // nil: off
 }
 
-// newAccessLog is nil with --access-log off, and if the log has no lines of level info.
-func newAccessLog(cfg *config.Proxy, log *logrus.Logger) *accesslog.Log {
+// newAccessLog returns nil with --access-log off, and if the log has no lines of level info. Its
+// lines go to the output of the log: logging.Queue, which never blocks.
+func newAccessLog(cfg *config.Proxy, log *logrus.Logger) *forward.AccessLog {
 	if !cfg.AccessLog || !log.IsLevelEnabled(logrus.InfoLevel) {
 		return nil
 	}
-	return accesslog.New(accesslog.Options{
-		Out: log.Out, JSON: strings.EqualFold(cfg.LogFormat, logging.FormatJSON), Log: log.WithField("component", "accesslog"),
-	})
+	return forward.NewAccessLog(log.Out, cfg.LogFormat)
 }
 
 // Done implements forward.Recorder.

@@ -224,6 +224,7 @@ func (ri *roleIndex) apply(e *edits, about map[string]bool, known map[string]int
 	for m := range about {
 		switch {
 		case known[m] == 0:
+			next.byModel[m].close()
 			delete(next.byModel, m)
 		case next.byModel[m] == nil:
 			next.byModel[m] = ri.newList()
@@ -256,6 +257,19 @@ func (ri *roleIndex) apply(e *edits, about map[string]bool, known map[string]int
 		}
 	}
 	return next
+}
+
+// close drops what the policies of a list remember: no index will have it any more. A pick
+// that still uses an older index goes on without.
+func (c *candidates) close() {
+	if c == nil {
+		return
+	}
+	for i := range c.policies {
+		if m := c.policies[i].memory; m.Close != nil {
+			m.Close()
+		}
+	}
 }
 
 // equals tells that two lists share their items. Lists with equal items may not share them.

@@ -169,6 +169,7 @@ func (x *indexer) newList(role instance.Role) *candidates {
 		memory := new(policy.Memory)
 		o := policy.Options{
 			Rand: x.opts.Rand, Start: x.opts.Start, CacheWeight: x.opts.CacheWeight, Caches: x.opts.Caches, Memory: memory, Placements: x.opts.Placements,
+			Budget: x.opts.Memory,
 		}
 		c.policies = append(c.policies, listPolicy{l, l.New(o), memory})
 	}

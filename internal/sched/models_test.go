@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -146,5 +148,43 @@ func BenchmarkManyModels(b *testing.B) {
 		if _, err := s.Pick(sched.Request{Role: instance.Decode, Model: names[models-1]}); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// The memory of the policies of a model is free when no instance lists the model any more.
+func TestMemoryOfModelsThatLeave(t *testing.T) {
+	t.Parallel()
+	kind, err := policy.Find(policy.DefaultPrefill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory := indexmem.New(0)
+	src := &source{}
+	src.set(inst(instance.Prefill, "a:1", serving("base", "adapter")))
+	s := sched.New(sched.Options{
+		Source: src, Health: sick{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		Policies: map[instance.Role]policy.Kind{instance.Prefill: kind}, Memory: memory,
+	})
+	pick := func(model string) {
+		t.Helper()
+		a, err := s.Pick(sched.Request{Role: instance.Prefill, Model: model, Prompt: []byte(strings.Repeat(model, 1000)), Alone: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Done()
+	}
+	pick("base")
+	base := memory.Used(indexmem.Prompts)
+	pick("adapter")
+	if used := memory.Used(indexmem.Prompts); base == 0 || used <= base {
+		t.Errorf("%d bytes, then %d", base, used)
+	}
+	src.set(inst(instance.Prefill, "a:1", serving("base")))
+	pick("base")
+	if used := memory.Used(indexmem.Prompts); used != base {
+		t.Errorf("%d bytes without the adapter, %d before it", used, base)
+	}
+	if r, ok := s.Remembered(instance.Prefill); !ok || int64(r.Memory) != base {
+		t.Errorf("%+v", r)
 	}
 }

@@ -53,6 +53,7 @@ func (s *Scheduler) Remembered(role instance.Role) (sum policy.Remembered, ok bo
 			r := m.All()
 			sum.Entries += r.Entries
 			sum.Text += r.Text
+			sum.Memory += r.Memory
 			ok = true
 		}
 	})

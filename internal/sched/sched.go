@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/prefix"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -100,10 +101,12 @@ type Options struct {
 	// Start is the turn that policies begin with: a different one in each proxy, so that
 	// several proxies do not pick the same instances at the same time.
 	Start uint64
-	// CacheWeight, Caches and Placements are for policies; see policy.Options.
+	// CacheWeight, Caches, Placements and Memory (Budget there) are for policies; see
+	// policy.Options.
 	CacheWeight float64
 	Caches      policy.Caches
 	Placements  *prefix.Placements
+	Memory      *indexmem.Budget
 	// Rand gives numbers from 0 up to 1; default math/rand.
 	Rand func() float64
 }
@@ -138,6 +141,9 @@ func New(o Options) *Scheduler {
 	}
 	if o.Rand == nil {
 		o.Rand = rand.Float64
+	}
+	if o.Memory == nil {
+		o.Memory = indexmem.New(0)
 	}
 	loads, tally := &Loads{}, &Tally{chains: map[instance.Role][]chainPolicy{}}
 	for _, role := range instance.Roles() {

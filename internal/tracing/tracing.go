@@ -64,6 +64,23 @@ type Request struct {
 	strays bool
 }
 
+// ID returns the id of the trace that a request with this header belongs to, in hexadecimal:
+// that of the proxy, or of the client's traceparent if the proxy does not trace the request.
+// It is "" if there is none. It may be called on nil.
+func (r *Request) ID(h http.Header) string {
+	if r.Chosen() {
+		return r.of.span.SpanContext().TraceID().String()
+	}
+	if len(h[traceparent]) == 0 {
+		return ""
+	}
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.HeaderCarrier(h))
+	if c := trace.SpanContextFromContext(ctx); c.IsValid() {
+		return c.TraceID().String()
+	}
+	return ""
+}
+
 // chosen is a request that is traced.
 type chosen struct {
 	tracer              trace.Tracer

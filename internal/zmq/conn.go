@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zeromq/zmq4"
@@ -42,6 +43,8 @@ type Conn struct {
 	read     *bufio.Reader
 	bounds   Bounds
 	identity []byte // what the peer calls itself, often nothing
+
+	pinged atomic.Bool // a PONG is awaited
 
 	mu  sync.Mutex // of out, and held while it is written
 	out []byte
@@ -106,6 +109,17 @@ func open(c net.Conn, kind Kind, b Bounds, server bool) (_ *Conn, err error) {
 // Subscribe asks a PUB for the messages whose first frame begins with the topic.
 func (c *Conn) Subscribe(topic string) error { return c.Send(append([]byte{1}, topic...)) }
 
+// Ping asks the peer for a PONG (ZMTP 3.1, section "Heartbeating"), for which Receive
+// returns no frames. The peer reads commands in order: when the PONG arrives, it knows all
+// subscriptions sent before the PING. libzmq answers since 4.2.
+func (c *Conn) Ping() error {
+	c.pinged.Store(true)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.out = appendFrame(c.out[:0], flagCommand, []byte("\x04"+zmq4.CmdPing+"\x00\x00")) // a TTL of 0: none
+	return c.write()
+}
+
 // Remote is ip:port of the peer.
 func (c *Conn) Remote() string { return c.conn.RemoteAddr().String() }
 
@@ -157,9 +171,10 @@ func appendFrame(to []byte, flags byte, body []byte) []byte {
 	return append(to, body...)
 }
 
-// Receive gives the next message. It answers heartbeats by the way. Any error ends the
-// connection's use: io.EOF when the peer has left (or another where a heartbeat was to be answered),
-// net.ErrClosed after Close, ErrTooLarge for a message above the bounds.
+// Receive returns the next message, or no frames for the answer to a Ping. It answers the
+// peer's heartbeats. Any error ends the connection's use: io.EOF when the peer has left (or
+// another error if a heartbeat could not be answered), net.ErrClosed after Close,
+// ErrTooLarge for a message above the bounds.
 func (c *Conn) Receive() ([][]byte, error) {
 	var frames [][]byte
 	left := c.bounds.Bytes
@@ -169,7 +184,8 @@ func (c *Conn) Receive() ([][]byte, error) {
 		case err != nil:
 			return nil, err
 		case flags&flagCommand != 0:
-			if command, err := c.command(flags, body); command != nil || err != nil {
+			command, answered, err := c.command(flags, body)
+			if command != nil || answered || err != nil {
 				return command, err
 			}
 			continue
@@ -215,26 +231,29 @@ func (c *Conn) frame(limit int) (flags byte, body []byte, err error) {
 
 func receiveError(err error) error { return fmt.Errorf("receive: %w", err) }
 
-// command answers a heartbeat with what it carries, and gives a subscription in the
-// form that peers of ZMTP 3.0 send it. All others are of no interest.
-func (c *Conn) command(flags byte, body []byte) (subscription [][]byte, err error) {
+// command answers a PING with the context that it carries, and returns a subscription in
+// the form in which peers of ZMTP 3.0 send it. answered reports the PONG to a Ping. Other
+// commands are ignored.
+func (c *Conn) command(flags byte, body []byte) (subscription [][]byte, answered bool, err error) {
 	if flags&flagMore != 0 || len(body) == 0 || int(body[0]) > len(body)-1 {
-		return nil, fmt.Errorf("%w: a command", errFrame)
+		return nil, false, fmt.Errorf("%w: a command", errFrame)
 	}
 	name, rest := string(body[1:1+body[0]]), body[1+body[0]:]
 	switch name {
 	case zmq4.CmdPing:
 		if len(rest) < 2 { // how long the peer waits
-			return nil, fmt.Errorf("%w: PING", errFrame)
+			return nil, false, fmt.Errorf("%w: PING", errFrame)
 		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.out = appendFrame(c.out[:0], flagCommand, append([]byte("\x04"+zmq4.CmdPong), rest[2:]...))
-		return nil, c.write()
+		return nil, false, c.write()
+	case zmq4.CmdPong:
+		return nil, c.pinged.Swap(false), nil
 	case zmq4.CmdSubscribe:
-		return [][]byte{append([]byte{1}, rest...)}, nil
+		return [][]byte{append([]byte{1}, rest...)}, false, nil
 	case zmq4.CmdCancel:
-		return [][]byte{append([]byte{0}, rest...)}, nil
+		return [][]byte{append([]byte{0}, rest...)}, false, nil
 	}
-	return nil, nil
+	return nil, false, nil
 }

@@ -142,15 +142,6 @@ func (s *lives) KVEventSources() *KVEvents {
 	return nil
 }
 
-// KVEventSubscribers is how many take the events of the present life. One that has just
-// connected misses what is published before its subscription has arrived.
-func (s *lives) KVEventSubscribers() int {
-	if e := s.current().cores[0].Events; e != nil {
-		return e.Subscribers()
-	}
-	return 0
-}
-
 // Rank is one data-parallel rank in the present life.
 type Rank struct {
 	EngineID    string `json:"engine_id"`

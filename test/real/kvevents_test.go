@@ -105,7 +105,7 @@ func TestKVEventsOfVLLM(t *testing.T) {
 		Key: instance.Key{Role: instance.Prefill, Address: e.address}, Verified: true,
 		Record: instance.Record{Address: e.address, Scheme: "http", State: instance.Ready},
 	}}))
-	x := kvindex.New(0)
+	x := kvindex.New(nil)
 	f := kvfollow.New(kvfollow.Options{Index: x, Membership: snap.Load, Ask: kvfollow.Sources(r.http), Dial: new(net.Dialer).DialContext})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

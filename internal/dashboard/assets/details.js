@@ -24,7 +24,7 @@ function details(row, load) {
   say('Pairs with', row.group ? 'its own version group, ' + row.group : '');
   say('vLLM', row.version);
   say('Weight', String(row.weight));
-  say(row.static ? 'Static' : 'Lease', `known since ${moment(row.since)}${row.at_least ? ' or longer' : ''}`);
+  say('Registered', `${row.static ? 'without a lease' : 'under its lease'} since ${moment(row.since)}${row.at_least ? ' or longer' : ''}`);
   say('Engine began', row.started ? moment(row.started) : '');
   say('Written by', row.source);
   say('Revision', String(row.revision));

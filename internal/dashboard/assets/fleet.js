@@ -8,7 +8,7 @@ const columns = [
   ['first', 'First token', (n) => latest(lineOf(n, 0)) ?? -1],
   ['between', 'Between tokens', (n) => latest(lineOf(n, 1)) ?? -1],
   ['cache', 'Cache', (n) => loadOf(n).hit ?? (loadOf(n).engine ? loadOf(n).engine.usage : -1)],
-  ['lease', 'Lease', (n) => -state.rows.get(n).since],
+  ['age', 'Age', (n) => -state.rows.get(n).since],
   ['act', '', null],
 ];
 
@@ -125,7 +125,7 @@ function newLine(name) {
   const line = {
     name, near: false, more: null, open: el('button', { type: 'button', class: 'name', 'aria-expanded': 'false', onclick: () => toggleDetails(line) }),
     about: el('div', { class: 'sub' }), badge: el('span', { class: 'badge' }), why: el('div', { class: 'sub' }),
-    n: el('b'), flying: el('span'), waits: el('span', { title: 'Tokens of prompts that wait to be computed' }), meter: el('i'), first: spark(), between: spark(), hits: el('div'), usage: el('div', { class: 'sub' }), lease: el('span'),
+    n: el('b'), flying: el('span'), waits: el('span', { title: 'Tokens of prompts that wait to be computed' }), meter: el('i'), first: spark(), between: spark(), hits: el('div'), usage: el('div', { class: 'sub' }), age: el('span'),
     manage: el('button', { type: 'button', class: 'quiet', onclick: () => manage(name) }, 'Manage'),
   };
   line.usage.style.padding = '0';
@@ -137,7 +137,7 @@ function newLine(name) {
     cell('first', 'First token', line.first.box),
     cell('between', 'Between tokens', line.between.box),
     cell('cache', 'Cache', line.hits, line.usage),
-    cell('lease', 'Lease', line.lease),
+    cell('age', 'Age', line.age),
     cell('act', null, line.manage));
   line.tr.dataset.name = name;
   fleet.lines.set(name, line);
@@ -175,8 +175,8 @@ function writeRow(line) {
 
 function writeAge(line) {
   const row = state.rows.get(line.name);
-  setText(line.lease, (row.at_least ? '> ' : '') + age(now() - row.since));
-  line.lease.title = (row.static ? 'Static, no lease; known' : 'Under this lease') + ' since ' + moment(row.since) + (row.at_least ? ' or longer' : '');
+  setText(line.age, (row.at_least ? '> ' : '') + age(now() - row.since));
+  line.age.title = (row.static ? 'Static, no lease; known' : 'Under this lease') + ' since ' + moment(row.since) + (row.at_least ? ' or longer' : '');
 }
 
 function writeLoad(line) {
@@ -213,7 +213,7 @@ function renderFleet(change) {
     if (change.whole || !scale || change.loads.has(name)) writeLoad(line);
     if (change.point && line.near) drawLine(line);
   }
-  const moves = fleet.sort[0] === 'who' || fleet.sort[0] === 'lease' ? change.rows.size > 0 : true;
+  const moves = fleet.sort[0] === 'who' || fleet.sort[0] === 'age' ? change.rows.size > 0 : true;
   if (change.members || moves) arrange();
   writeNotes();
 }

@@ -5,7 +5,7 @@ const tiles = [
   { id: 'flight', title: 'In flight', colour: 'accent', lines: ['in_flight'], unit: '' },
   { id: 'first', title: 'First token', colour: 'prefill', lines: ['first50', 'first95'], unit: 'ms' },
   { id: 'between', title: 'Between tokens', colour: 'decode', lines: ['between50', 'between95'], unit: 'ms' },
-  { id: 'failed', title: 'Failed per second', colour: 'bad', lines: ['failed'], unit: '' },
+  { id: 'failed', title: 'Failed', colour: 'bad', lines: ['failed'], unit: '' },
 ];
 
 function buildTiles() {
@@ -39,8 +39,10 @@ function renderTiles(change) {
   setText(flight.value, count(state.parts.requests || 0));
   const alone = last('alone');
   setText(rate.more, alone ? `${number.format(alone)} by decode alone` : '');
-  const lost = highest(lines.failed || []) > 0;
-  setText(failed.more, lost ? 'in the last five minutes' : 'none in five minutes');
+  const lost = Math.round((lines.failed || []).reduce((sum, v) => sum + (v || 0), 0) * state.history.step);
+  setText(failed.value, last('failed') === null ? '–' : count(lost));
+  setText(failed.small, last('failed') ? ` ${number.format(last('failed'))} per second now` : '');
+  setText(failed.more, 'in the last five minutes');
   setClass(failed.more, lost ? 'more bad' : 'more');
   setClass(failed.box, lost ? 'tile c-bad' : 'tile c-soft');
   setText(rate.small, last('refused') ? ` +${number.format(last('refused'))} refused` : '');

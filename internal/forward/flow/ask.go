@@ -26,6 +26,11 @@ const (
 	AskWithheld = "withheld" // it was not sent: see request.MayAsk
 )
 
+// AskOutcomes lists these outcomes.
+func AskOutcomes() []string {
+	return []string{AskRefused, AskAccepted, AskFailed, AskNobody, AskBusy, AskWithheld}
+}
+
 const (
 	// askTimeout bounds a question. An engine that refuses the request does so at once,
 	// and one that accepts it works on it for no longer than this.

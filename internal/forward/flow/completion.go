@@ -43,6 +43,7 @@ func (r *Request) Complete(req *request.Request) {
 		Request: r, s: r.Settings, kind: req.Kind, stream: req.Stream, cutReason: req.CutReason, usage: relay.Usage{Kind: req.Kind},
 	}}
 	c.run()
+	c.Answer.Prompted(c.usage.Prompt())
 }
 
 // run tries pairs until one has answered, each in the flow of its dialect.

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
@@ -42,6 +43,9 @@ type Result struct {
 	Bytes   int64     // of the body
 	TTFT    time.Duration
 	Gap     time.Duration // between two events of a stream, on average; 0 if there was none
+	// Tokens is what prefill and the answer report. Of a stream without a usage, Output is the
+	// number of its events from the first content on.
+	Tokens response.Tokens
 	// Broken reports that the client's connection must be broken, not ended cleanly.
 	Broken bool
 	// Late is the status that the answer would have had if a keep-alive had not sent the header before; 0 if

@@ -53,6 +53,8 @@ type events struct {
 	gaps        histogram.Local // the times between events
 	last        time.Time       // when the last events went to the client; zero before the first
 	unsent      int             // events that scan has seen and that have not been sent
+	passed      int             // events that scan has seen, without the closing one
+	preamble    int             // those of them before the first content
 	laterEvents int             // events that have been sent after the first batch
 	span        time.Duration   // from the first batch to the last
 }
@@ -153,6 +155,7 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		a.Outcome = OutcomeOK
 	}
 	batch := s.rewriteEvents(e.Buf[:end])
+	a.noteEvents(batch)
 	if e.done {
 		a.StopKeepAlive() // nothing follows the closing event
 	}
@@ -189,6 +192,9 @@ func (e *events) end(a *Answer) {
 	if e.laterEvents > 0 {
 		a.Gap = e.span / time.Duration(e.laterEvents)
 	}
+	if a.Tokens.Output == 0 && a.Kind != openai.Other {
+		a.Tokens.Output = max(0, e.passed-e.preamble)
+	}
 	e.gaps.Flush()
 	e.Release()
 }
@@ -220,6 +226,7 @@ func (e *events) scan(kind openai.Kind, end int, givesUp string) (good int, clas
 			e.done = true
 		case sse.SignNone:
 			e.unsent++
+			e.passed++
 		}
 		rest = tail
 	}
@@ -264,6 +271,7 @@ func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 			e.committed = true
 			return nil
 		case sse.EventPreamble:
+			e.preamble++
 		}
 	}
 }

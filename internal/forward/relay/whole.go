@@ -63,6 +63,7 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 	s.Commit() // before the write, which a slow client holds up
 	parts, length := [][]byte{buf[:n]}, resp.Length
 	if !more {
+		a.noteWhole(buf[:n])
 		parts = s.edit(buf[:n])
 		length = 0
 		for _, p := range parts {

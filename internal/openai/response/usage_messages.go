@@ -43,10 +43,18 @@ func setMessageUsage(answer []byte, c Cached) []byte {
 // count reads a member of the object at open that is digits.
 func count(b []byte, open int, name string) (n int64, ok bool) {
 	m, ok := jsonscan.Find(b, open, name)
-	if !ok || jsonscan.Digits(b[m.Value:m.End], 0) != m.End-m.Value {
+	if !ok {
 		return 0, false
 	}
-	n, err := strconv.ParseInt(string(b[m.Value:m.End]), 10, 64)
+	return number(b[m.Value:m.End])
+}
+
+// number reads a value that is digits.
+func number(value []byte) (n int64, ok bool) {
+	if jsonscan.Digits(value, 0) != len(value) {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(string(value), 10, 64)
 	return n, err == nil
 }
 

@@ -3,6 +3,7 @@ package policy
 import (
 	"sync"
 
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvindex"
 	"github.com/pdmesh/pdmesh/internal/prefix"
 )
@@ -25,23 +26,21 @@ type Caches interface {
 func newKVAware(o Options) Policy {
 	p := newPrefixCache(&o)
 	if o.Caches != nil {
-		p.exact = &exact{caches: o.Caches, names: prefix.NewNames(namesOfAModel)}
+		p.exact = &exact{caches: o.Caches, memory: p.memory, names: prefix.NewNames(p.memory)}
 	}
 	return p
 }
-
-// namesOfAModel bounds the names of blocks that are remembered for one model, to 32 MiB:
-// 64 million tokens in blocks of 16.
-const namesOfAModel = 1 << 22
 
 // exact knows what engines hold of prompts whose tokens are known. The lock of its policy
 // guards it.
 type exact struct {
 	caches Caches
+	memory *indexmem.Budget
 	names  *prefix.Names
 	// trusted tells that blocks were found under our names. Until then nothing is
 	// believed: engines may name more than the tokens, such as an adapter.
 	trusted bool
+	closed  bool // nothing is learned any more
 
 	asked   int        // whose block size was asked for last, while nobody tells any
 	list    *Candidate // the first of the list that all is of
@@ -124,7 +123,8 @@ func (e *exact) fit() {
 		}
 	}
 	if size > 0 {
-		e.size, e.names = size, prefix.NewNames(namesOfAModel)
+		e.size = size
+		e.names.Clear()
 	}
 }
 
@@ -161,9 +161,10 @@ func (l *Lesson) Wanted() bool { return l.exact != nil }
 // Learn takes the tokens in.
 func (l *Lesson) Learn(tokens []uint32) {
 	names := kvindex.Chain(nil, tokens, l.tokens, "", "")
+	defer l.exact.memory.Enforce()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.tokens == l.exact.size {
+	if l.tokens == l.exact.size && !l.exact.closed {
 		l.exact.names.Learn(l.chain, names, l.tokens, len(tokens))
 	}
 }

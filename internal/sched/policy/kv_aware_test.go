@@ -53,7 +53,7 @@ func name(text []byte) kvevents.Hash { return kvevents.Hash(hashText(string(text
 
 func follow(t *testing.T, list []Candidate) (*kvindex.Index, []engine) {
 	t.Helper()
-	x := kvindex.New(0)
+	x := kvindex.New(nil)
 	engines := make([]engine, len(list))
 	for i := range list {
 		engines[i] = engine{x, kvindex.Target{Address: list[i].Instance.Address}}

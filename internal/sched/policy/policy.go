@@ -8,6 +8,7 @@ package policy
 import (
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/prefix"
 )
@@ -38,26 +39,33 @@ type Options struct {
 	CacheWeight float64
 	// Caches is what engines say of their KV caches; nil: nothing.
 	Caches Caches
-	// Memory is where a policy that remembers prompts says how much that is; nil: nobody
-	// asks.
+	// Memory is set by a policy that remembers prompts; nil if it is not needed.
 	Memory *Memory
+	// Budget bounds the memory of policies that remember prompts; nil: one of the policy
+	// alone, with the default limit.
+	Budget *indexmem.Budget
 	// Placements are where policies find what other proxies have sent where, and leave what they
 	// have; nil: nobody tells.
 	Placements *prefix.Placements
 }
 
-// Memory tells how much a policy remembers. Its functions are safe for concurrent use, and
-// nil of a policy that remembers nothing.
+// Memory is what a policy remembers of prompts. Its functions are safe for concurrent use.
+// They are nil if the policy remembers nothing.
 type Memory struct {
-	// All is what it remembers altogether, of candidates that have just left, too.
+	// All returns what it remembers altogether, also of candidates that have just left.
 	All func() Remembered
-	// Of is what it remembers of one, by its Hash.
+	// Of returns what it remembers of one candidate, by its Hash.
 	Of func(hash uint64) Remembered
+	// Close forgets everything, for good: its list is not used any more.
+	Close func()
 }
 
-// Remembered is what is known of prompts that were computed: in how many parts, and how
-// many bytes of text they are.
-type Remembered struct{ Entries, Text int }
+// Remembered is what a policy knows of prompts that were computed.
+type Remembered struct {
+	Entries int // parts of prompts
+	Text    int // their bytes
+	Memory  int // bytes of memory that they take; 0 for a single candidate, since candidates share it
+}
 
 func (o *Options) now() time.Time {
 	if o.Now == nil {

@@ -4,22 +4,25 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/prefix"
 )
 
-// prefixCache sends a prompt to where most of it has been computed before, as far as the
-// requests of this proxy tell, unless so much waits there that another one would be done
-// earlier. It needs nothing of the engines.
+// prefixCache sends a prompt to the instance that has computed most of it before, according
+// to the requests of this proxy, unless so much waits there that another instance would be
+// done earlier. It needs nothing of the engines.
 //
-// Among instances that would be done at about the same time the text decides: several
-// proxies agree about it without a word. Beside that they tell each other of the prompts
-// that they have placed, so that a chat's next turn finds its cache whichever of them gets
-// it.
+// Ties within the slack are broken by a hash of the prompt, so that independent proxies make
+// the same choice. In addition proxies publish the prompts that they have placed, so that
+// the next turn of a chat finds its cache through any proxy.
 type prefixCache struct {
 	now    func() time.Time
 	chains sync.Pool // of *prefix.Chain
 
+	memory *indexmem.Budget
+
 	mu      sync.Mutex // guards all below; never held for more than some microseconds
+	closed  bool       // nothing is remembered any more
 	index   *prefix.Index
 	targets targets
 	balance balance
@@ -33,26 +36,69 @@ type prefixCache struct {
 	capacity []int
 }
 
-// prefixEntries bounds what is remembered for one model, to some 20 MiB.
-const prefixEntries = 1 << 19
-
 func newPrefix(o Options) Policy { return newPrefixCache(&o) }
 
 func newPrefixCache(o *Options) *prefixCache {
-	p := &prefixCache{now: o.now, index: prefix.NewIndex(prefixEntries), balance: newBalance(o), placements: o.Placements}
+	budget := o.Budget
+	if budget == nil {
+		budget = indexmem.New(0)
+	}
+	p := &prefixCache{now: o.now, memory: budget, index: prefix.NewIndex(budget), balance: newBalance(o), placements: o.Placements}
+	budget.Register(indexmem.Prompts, p)
 	p.targets.index = p.index
 	p.chains.New = func() any { return new(prefix.Chain) }
 	if o.Memory != nil {
-		*o.Memory = Memory{All: p.remembered, Of: p.rememberedOf}
+		*o.Memory = Memory{All: p.remembered, Of: p.rememberedOf, Close: p.close}
 	}
 	return p
 }
 
-// remembered is all that is in the index.
+// Oldest implements indexmem.Evictor.
+func (p *prefixCache) Oldest() (tick uint32, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	tick, ok = p.index.Oldest()
+	if p.exact != nil {
+		if named, some := p.exact.names.Oldest(); some && (!ok || indexmem.Before(named, tick)) {
+			return named, true
+		}
+	}
+	return tick, ok
+}
+
+// Evict implements indexmem.Evictor.
+func (p *prefixCache) Evict(until uint32, bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	bytes -= p.index.Evict(until, bytes)
+	if p.exact != nil && bytes > 0 {
+		p.exact.names.Evict(until, bytes)
+	}
+}
+
+// close forgets everything, and remembers nothing from then on.
+func (p *prefixCache) close() {
+	p.mu.Lock()
+	p.closed = true
+	for _, n := range p.targets.of {
+		p.index.Clear(n.number)
+	}
+	if p.exact != nil {
+		p.exact.closed = true
+		p.exact.names.Clear()
+	}
+	p.mu.Unlock()
+	p.memory.Unregister(indexmem.Prompts, p)
+}
+
+// remembered is everything in the index, and its memory with that of the names of blocks.
 func (p *prefixCache) remembered() Remembered {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := Remembered{Entries: p.index.Borders()}
+	r := Remembered{Entries: p.index.Borders(), Memory: p.index.Memory()}
+	if p.exact != nil {
+		r.Memory += p.exact.names.Memory()
+	}
 	for _, n := range p.targets.of {
 		r.Text += p.index.Bytes(n.number)
 	}
@@ -71,6 +117,12 @@ func (p *prefixCache) rememberedOf(hash uint64) Remembered {
 
 // Choose implements Policy.
 func (p *prefixCache) Choose(c Candidates, r Request) (at, cached int) {
+	at, cached = p.choose(c, r)
+	p.memory.Enforce()
+	return at, cached
+}
+
+func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 	chain, _ := p.chains.Get().(*prefix.Chain)
 	chain.Start(r.Model)
 	for _, h := range r.Head {
@@ -146,7 +198,9 @@ func (p *prefixCache) note(number int, is *placement) {
 	p.balance.gave(number, is.tokens)
 	p.capacity = grownTo(p.capacity, number)
 	p.capacity[number] = is.capacity
-	p.index.Note(number, is.chain, is.capacity)
+	if !p.closed {
+		p.index.Note(number, is.chain, is.capacity)
+	}
 	if !is.told {
 		return
 	}
@@ -161,7 +215,7 @@ func (p *prefixCache) hear(model string) {
 	news, p.heard = p.placements.Since(p.heard, prefix.ModelHash(model))
 	for i := range news {
 		is := p.targets.of[news[i].Target]
-		if is == nil {
+		if is == nil || p.closed {
 			continue // this proxy does not know it yet, or not any more
 		}
 		p.capacity = grownTo(p.capacity, is.number)
@@ -175,6 +229,7 @@ func (p *prefixCache) noteLater(t *Tentative, place placement) {
 	place.chain = place.chain.Clone()
 	seen := p.exact != nil && p.exact.seen
 	t.note = func() {
+		defer p.memory.Enforce()
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		is := p.targets.of[place.hash]

@@ -79,9 +79,6 @@ func (e *Publisher) Close() {
 	}
 }
 
-// Subscribers is how many take the events.
-func (e *Publisher) Subscribers() int { return e.pub.Subscribers() }
-
 // Tell publishes a change as a batch of its own.
 func (e *Publisher) Tell(c kvcache.Event) {
 	b := msgp.AppendArrayHeader(nil, 3)

@@ -1,0 +1,55 @@
+package relay
+
+import (
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/internal/openai/sse"
+)
+
+// noteEvents keeps what events on their way to the client report of tokens and of the finish
+// reason. Nearly all of them report nothing, and cost a search.
+func (a *Answer) noteEvents(batch []byte) {
+	if a.Kind == openai.Other || !response.MayReport(batch) {
+		return
+	}
+	for {
+		event, rest, ok := sse.NextEvent(batch)
+		if !ok {
+			return
+		}
+		if response.MayReport(event) {
+			a.noteWhole(sse.EventData(event))
+		}
+		batch = rest
+	}
+}
+
+// noteWhole does the same for a whole answer, or for the data of an event. What a later event
+// reports replaces what an earlier one has.
+func (a *Answer) noteWhole(answer []byte) {
+	if a.Kind == openai.Other {
+		return
+	}
+	t := response.TokensOf(a.Kind, answer)
+	if t.Input > 0 {
+		a.Tokens.Input, a.Tokens.Cached = t.Input, t.Cached
+	}
+	if t.Output > 0 {
+		a.Tokens.Output = t.Output
+	}
+	if t.Finish != "" {
+		a.Tokens.Finish = t.Finish
+	}
+}
+
+// Prompted adds what the prefill instance has reported; 0 if it has reported nothing. A decode
+// instance counts the whole prompt as cached.
+func (a *Answer) Prompted(input, cached int) {
+	if input == 0 {
+		return
+	}
+	a.Tokens.Cached = cached
+	if a.Tokens.Input == 0 {
+		a.Tokens.Input = input
+	}
+}

@@ -1,0 +1,53 @@
+package relay
+
+import (
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/response"
+)
+
+// TestAnswer_Tokens: later events replace what earlier ones report, prefill knows what was
+// cached, and events that report nothing cost no allocation.
+func TestAnswer_Tokens(t *testing.T) {
+	t.Parallel()
+	const token = `data: {"choices":[{"index":0,"text":"a","finish_reason":null,"stop_reason":null}]}` + "\n\n"
+	a := Answer{Kind: openai.Completion}
+	a.noteEvents([]byte(token + token))
+	a.noteEvents([]byte(token + `data: {"choices":[{"text":"","finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":1}}` + "\n\n"))
+	a.noteEvents([]byte(`data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":9}}}` + "\n\ndata: [DONE]\n\n"))
+	if want := (response.Tokens{Input: 9, Cached: 9, Output: 3, Finish: "stop"}); a.Tokens != want {
+		t.Errorf("%+v, want %+v", a.Tokens, want)
+	}
+	a.Prompted(0, 0) // no prefill
+	if a.Tokens.Cached != 9 {
+		t.Errorf("%+v", a.Tokens)
+	}
+	a.Prompted(8, 0)
+	if a.Tokens.Input != 9 || a.Tokens.Cached != 0 {
+		t.Errorf("%+v", a.Tokens)
+	}
+	other := Answer{Kind: openai.Other}
+	other.noteEvents([]byte(token))
+	other.noteWhole([]byte(`{"usage":{"prompt_tokens":9}}`))
+	if (other.Tokens != response.Tokens{}) {
+		t.Errorf("%+v of an answer of another kind", other.Tokens)
+	}
+}
+
+func TestAnswer_TokensAllocateNothing(t *testing.T) { //nolint:paralleltest // it counts allocations
+	a := Answer{Kind: openai.Chat}
+	batch := []byte(`data: {"choices":[{"index":0,"delta":{"content":"a_reason\":"},"finish_reason":null}]}` + "\n\n")
+	if n := testing.AllocsPerRun(100, func() { a.noteEvents(batch) }); n != 0 {
+		t.Errorf("%v allocations for an event", n)
+	}
+}
+
+func BenchmarkNoteEvents(b *testing.B) {
+	a := Answer{Kind: openai.Chat}
+	batch := []byte(`data: {"id":"chatcmpl-8f3c7c0a5d0b4c2f9d6e","object":"chat.completion.chunk","created":1764163200,"model":"meta-llama/Llama-3.3-70B-Instruct","choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null,"token_ids":null}]}` + "\n\n")
+	b.ReportAllocs()
+	for b.Loop() {
+		a.noteEvents(batch)
+	}
+}

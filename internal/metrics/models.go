@@ -1,0 +1,301 @@
+package metrics
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/histogram"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+const (
+	// otherModels is the label of all models without one of their own.
+	otherModels = "other"
+	// maxModelLabel bounds a label in bytes.
+	maxModelLabel = 200
+)
+
+// models counts requests by model. There are at most max labels besides otherModels, for models
+// that instances list or have served. A model loses its label to another one when instances
+// have listed it and list it no more, or when it has no requests and the other one has.
+type models struct {
+	max                int
+	requests, tokens   *prometheus.CounterVec
+	firstToken, perOut *latency
+	other              *modelSeries
+
+	known    atomic.Pointer[map[string]*modelSeries] // by the name in requests
+	mu       sync.Mutex                              // one change of known at a time; guards what follows
+	snapshot *instance.Snapshot
+	full     *instance.Snapshot // with it no label could be freed
+}
+
+// modelSeries are the series of one model.
+type modelSeries struct {
+	label                 string
+	used                  atomic.Bool                   // it has a request
+	listed                bool                          // an instance has listed it; guarded by models.mu
+	requests              map[string]prometheus.Counter // by outcome
+	input, cached, output prometheus.Counter
+	firstToken, perOut    *histogram.Histogram
+}
+
+func newModels(most int) *models {
+	m := &models{
+		max: most,
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pd_model_requests_total", Help: "Requests that have ended, by model and outcome.",
+		}, []string{"model", "outcome"}),
+		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pd_model_tokens_total", Help: "Tokens of requests, by model: input, cached (of the input, in the cache of the instance that computed it), output.",
+		}, []string{"model", "what"}),
+		firstToken: newLatency("pd_model_time_to_first_token_seconds", "Time from a request's arrival to the first content of its stream, by model.", firstTokens(), "model"),
+		perOut:     newLatency("pd_model_time_per_output_token_seconds", "Mean time between the tokens of a stream after the first, one observation for each stream, by model.", betweenTokens(), "model"),
+	}
+	m.known.Store(&map[string]*modelSeries{})
+	m.other = m.series(otherModels)
+	return m
+}
+
+func (m *models) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.tokens, m.firstToken, m.perOut}
+}
+
+// series returns the series of a label, all of them at zero if they are new.
+func (m *models) series(label string) *modelSeries {
+	s := &modelSeries{
+		label: label, requests: map[string]prometheus.Counter{},
+		input: m.tokens.WithLabelValues(label, "input"), cached: m.tokens.WithLabelValues(label, "cached"), output: m.tokens.WithLabelValues(label, "output"),
+		firstToken: m.firstToken.of([3]string{label}), perOut: m.perOut.of([3]string{label}),
+	}
+	for _, o := range outcomes() {
+		s.requests[o.name] = m.requests.WithLabelValues(label, o.name)
+	}
+	return s
+}
+
+// done counts a finished request.
+func (m *models) done(e *forward.Entry) {
+	if e.Model == "" && openai.KindOf(e.Endpoint) == openai.Other {
+		return
+	}
+	s := (*m.known.Load())[e.Model]
+	if s == nil {
+		// What clients write gets no label: a model must have been served.
+		if s = m.other; e.Outcome == forward.OutcomeOK && e.Model != "" {
+			s = m.admit(e.Model, true)
+		}
+	}
+	if !s.used.Load() {
+		s.used.Store(true)
+	}
+	if c := s.requests[e.Outcome]; c != nil {
+		c.Inc()
+	} else {
+		m.requests.WithLabelValues(s.label, e.Outcome).Inc()
+	}
+	s.input.Add(float64(e.Input))
+	s.cached.Add(float64(e.Cached))
+	s.output.Add(float64(e.Output))
+	if e.FirstToken > 0 {
+		s.firstToken.Observe(e.FirstToken)
+	}
+	if e.Gap > 0 {
+		s.perOut.Observe(e.Gap)
+	}
+}
+
+// admit returns the series of a model, which gets a label of its own if one is free. used
+// reports that it has a request.
+func (m *models) admit(model string, used bool) *modelSeries {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known := *m.known.Load()
+	if s := known[model]; s != nil {
+		return s
+	}
+	label := instance.Printable(model, maxModelLabel)
+	if label == otherModels || len(known) >= m.max && !m.free(used) {
+		return m.other
+	}
+	known = maps.Clone(*m.known.Load())
+	var s *modelSeries
+	for _, is := range known {
+		if is.label == label { // names that are cut look the same
+			s = is
+		}
+	}
+	if s == nil {
+		s = m.series(label)
+	}
+	s.listed = s.listed || !used
+	known[model] = s
+	m.known.Store(&known)
+	return s
+}
+
+// free takes labels from models that instances have listed and list no more; if there are none
+// and the label is for a model with requests, from one without. It reports whether it has
+// freed any. The caller holds mu.
+func (m *models) free(used bool) bool {
+	if m.max == 0 || m.snapshot == nil || m.full == m.snapshot {
+		return false
+	}
+	listed := map[string]bool{}
+	for _, in := range m.snapshot.All() {
+		for _, model := range in.Record.Models {
+			listed[model] = true
+		}
+	}
+	known := maps.Clone(*m.known.Load())
+	before := len(known)
+	maps.DeleteFunc(known, func(model string, s *modelSeries) bool { return s.listed && !listed[model] })
+	if len(known) == before && used {
+		for model, s := range known {
+			if !s.used.Load() {
+				delete(known, model)
+				break
+			}
+		}
+	}
+	if len(known) == before {
+		if used {
+			m.full = m.snapshot
+		}
+		return false
+	}
+	kept := map[string]bool{}
+	for _, s := range known {
+		kept[s.label] = true
+	}
+	for _, s := range *m.known.Load() {
+		if !kept[s.label] {
+			m.requests.DeletePartialMatch(prometheus.Labels{"model": s.label})
+			m.tokens.DeletePartialMatch(prometheus.Labels{"model": s.label})
+			m.firstToken.drop([3]string{s.label})
+			m.perOut.drop([3]string{s.label})
+		}
+	}
+	m.known.Store(&known)
+	return true
+}
+
+// changed follows the membership: models that an instance begins to list have series at zero.
+func (m *models) changed(now *instance.Snapshot, is *instance.Instance) {
+	m.mu.Lock()
+	m.snapshot = now
+	m.mu.Unlock()
+	if is == nil {
+		return
+	}
+	for _, model := range is.Record.Models {
+		if (*m.known.Load())[model] == nil && len(*m.known.Load()) <= m.max {
+			m.admit(model, false)
+		}
+	}
+}
+
+// instances are the times of requests by instance. An instance that has left the membership
+// has no series.
+type instances struct {
+	firstToken, perOut *latency
+	snapshot           atomic.Pointer[instance.Snapshot]
+}
+
+func newInstances() *instances {
+	return &instances{
+		firstToken: newLatency("pd_instance_time_to_first_token_seconds",
+			"Time from a request's arrival to the first content of its stream, by the instance that computed the prompt.", fewFirstTokens(), "role", "instance"),
+		perOut: newLatency("pd_instance_time_per_output_token_seconds",
+			"Mean time between the tokens of a stream after the first, one observation for each stream, by decode instance.", fewBetweenTokens(), "role", "instance"),
+	}
+}
+
+// done counts a finished request.
+func (i *instances) done(e *forward.Entry) {
+	if e.FirstToken > 0 {
+		role, address := instance.Prefill, e.Prefill
+		if address == "" {
+			role, address = instance.Decode, e.Decode
+		}
+		i.observe(i.firstToken, role, address, e)
+	}
+	if e.Gap > 0 {
+		i.observe(i.perOut, instance.Decode, e.Decode, e)
+	}
+}
+
+func (i *instances) observe(l *latency, role instance.Role, target string, e *forward.Entry) {
+	address := addressOf(target)
+	if address == "" {
+		return
+	}
+	h := l.lookup([3]string{string(role), address})
+	if h == nil {
+		snapshot := i.snapshot.Load()
+		if snapshot == nil {
+			return
+		}
+		if _, ok := snapshot.Lookup(instance.Key{Role: role, Address: address}); !ok {
+			return // it has left
+		}
+		h = l.of([3]string{string(role), address})
+	}
+	if l == i.firstToken {
+		h.Observe(e.FirstToken)
+	} else {
+		h.Observe(e.Gap)
+	}
+}
+
+// changed follows the membership.
+func (i *instances) changed(now *instance.Snapshot, was *instance.Instance) {
+	i.snapshot.Store(now)
+	if was == nil {
+		return
+	}
+	if _, ok := now.Lookup(was.Key); !ok {
+		labels := [3]string{string(was.Role), was.Address}
+		i.firstToken.drop(labels)
+		i.perOut.drop(labels)
+	}
+}
+
+// addressOf is the instance of a target, which may be one of its ranks: address#rank.
+func addressOf(target string) string {
+	address, _, _ := strings.Cut(target, "#")
+	return address
+}
+
+// outcome is a way in which requests end, with the status that it usually has.
+type outcome struct {
+	name string
+	code string
+}
+
+func outcomes() []outcome {
+	return []outcome{
+		{forward.OutcomeOK, "200"}, {forward.OutcomeClientError, "400"}, {forward.OutcomeClientGone, "499"},
+		{forward.OutcomeUnavailable, "503"}, {forward.OutcomeUpstream, "502"}, {forward.OutcomeBroken, "200"},
+	}
+}
+
+// left reports that an instance has gone without a drain: it was ready or down, and nothing
+// but its lease had it in the membership.
+func left(was *instance.Instance, now *instance.Snapshot) bool {
+	if was == nil || was.Static() || was.View == instance.Pending || was.View == instance.Rejected || was.Intent != "" {
+		return false
+	}
+	if !slices.Contains([]instance.State{instance.Ready, instance.Down}, was.Record.State) {
+		return false
+	}
+	_, ok := now.Lookup(was.Key)
+	return !ok
+}

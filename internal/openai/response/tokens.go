@@ -1,0 +1,111 @@
+package response
+
+import (
+	"bytes"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+)
+
+// Tokens is what an answer, or the data of an event, reports of its request. A number is 0,
+// and Finish "", if it is not reported.
+type Tokens struct {
+	Input  int // of the prompt
+	Cached int // of them, in the cache of the instance that computed the prompt
+	Output int
+	Finish string // finish reason of the first choice, as the API names it
+}
+
+// MayReport is a fast test whether an event, or several, may report something: every event
+// of a stream passes it. Engines write a null until they have a reason. It looks for
+// underscores, of which an event has a few, and quotes would be many.
+func MayReport(b []byte) bool {
+	const tokens, reason = `tokens":`, `reason":`
+	for {
+		i := bytes.IndexByte(b, '_')
+		if i < 0 || len(b)-i <= len(reason) {
+			return false
+		}
+		b = b[i+1:]
+		switch string(b[:len(reason)]) {
+		case tokens:
+			return true
+		case reason:
+			if value := bytes.TrimLeft(b[len(reason):], " "); len(value) > 0 && value[0] == '"' {
+				return true
+			}
+		}
+	}
+}
+
+// TokensOf finds what an answer, or one event, reports.
+func TokensOf(k openai.Kind, b []byte) (t Tokens) {
+	open := bytes.IndexByte(b, '{') // after "data: " in an event
+	if open < 0 {
+		return t
+	}
+	t.Finish = finish(k, b, open)
+	usage, ok := usageIn(k, b, open)
+	if !ok {
+		return t
+	}
+	t.Input = promptTokens(k, b, usage)
+	output := "completion_tokens"
+	if k == openai.Responses || k == openai.Messages {
+		output = "output_tokens"
+	}
+	if n, ok := count(b, usage, output); ok {
+		t.Output = bounded(n)
+	}
+	names := namesOf(k)
+	if m, ok := names.find(b, usage, names.tokens); ok {
+		if n, ok := number(b[m.Value:m.End]); ok {
+			t.Cached = bounded(n)
+		}
+	}
+	return t
+}
+
+// bounded returns a number of tokens, which no prompt of an engine exceeds.
+func bounded(n int64) int { return int(min(n, 1<<31-1)) }
+
+// finish finds the finish reason: of /v1/responses it is the status, or the reason why the
+// response is incomplete.
+func finish(k openai.Kind, b []byte, open int) string {
+	switch k {
+	case openai.Responses:
+		if m, ok := jsonscan.Find(b, open, "response"); ok && b[m.Value] == '{' {
+			open = m.Value
+		}
+		if m, ok := jsonscan.Find(b, open, "incomplete_details"); ok && b[m.Value] == '{' {
+			return member(b, m.Value, "reason")
+		}
+		return member(b, open, "status")
+	case openai.Messages:
+		if m, ok := jsonscan.Find(b, open, "delta"); ok && b[m.Value] == '{' {
+			open = m.Value
+		}
+		return member(b, open, "stop_reason")
+	case openai.Completion, openai.Chat, openai.Generate, openai.Other:
+	}
+	m, ok := jsonscan.Find(b, open, "choices")
+	if !ok {
+		return ""
+	}
+	reason := ""
+	jsonscan.EachObject(b[m.Value:m.End], func(choice []byte) {
+		if reason == "" {
+			reason = member(choice, 0, "finish_reason")
+		}
+	})
+	return reason
+}
+
+// member returns the text of a member of the object at open; "" if it is none.
+func member(b []byte, open int, name string) string {
+	m, ok := jsonscan.Find(b, open, name)
+	if !ok || b[m.Value] != '"' {
+		return ""
+	}
+	return string(jsonscan.Unquote(b[m.Value:m.End]))
+}

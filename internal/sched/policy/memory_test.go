@@ -1,0 +1,79 @@
+package policy
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/indexmem"
+	"github.com/pdmesh/pdmesh/internal/kvindex"
+)
+
+// TestPrefix_MemoryOfAllModels: the policies of all models together keep one limit. What was
+// not used for the longest time goes first, whichever model it is of; a policy that is closed
+// gives its memory back.
+func TestPrefix_MemoryOfAllModels(t *testing.T) {
+	t.Parallel()
+	const limit, models = 400 << 10, 50
+	budget := indexmem.New(limit)
+	list := fleet(1, 1, 1)
+	policies, memories := make([]Policy, models), make([]Memory, models)
+	for i := range policies {
+		policies[i] = newKVAware(Options{Budget: budget, Memory: &memories[i], Caches: kvindex.New(budget)})
+	}
+	ask := func(model, n int) (cached int) {
+		t.Helper()
+		r := asking(prompt(1000*model+n, 3000))
+		r.Model = fmt.Sprint(model)
+		_, cached = policies[model].Choose(All(list), r)
+		if used := budget.Used(indexmem.Prompts); used > limit {
+			t.Fatalf("%d bytes of %d", used, limit)
+		}
+		return cached
+	}
+	for n := range 100 {
+		for model := range models {
+			ask(model, n)
+			ask(0, 0) // a prompt that comes again and again
+		}
+	}
+	if ask(0, 0) == 0 {
+		t.Error("the prompt in use was evicted")
+	}
+	first, last := 0, 0
+	for model := 1; model < models; model++ {
+		if ask(model, 99) > 0 {
+			last++
+		}
+		if ask(model, 0) > 0 {
+			first++
+		}
+	}
+	if first > 0 || last < models-1 {
+		t.Errorf("the first prompt of %d models is known, and the last one of %d", first, last)
+	}
+	if budget.Evicted(indexmem.Prompts) == 0 {
+		t.Error("no eviction is counted")
+	}
+	sum := 0
+	for i := range memories {
+		sum += memories[i].All().Memory
+	}
+	if used := budget.Used(indexmem.Prompts); int64(sum) != used || used < limit/2 {
+		t.Errorf("%d bytes, the policies have %d", used, sum)
+	}
+	// One model may use what the others do not need.
+	for i := range memories[1:] {
+		memories[1+i].Close()
+	}
+	for n := range 2000 {
+		ask(0, 100+n)
+	}
+	if used := budget.Used(indexmem.Prompts); used < limit*9/10 || int64(memories[0].All().Memory) != used {
+		t.Errorf("one model has %d bytes of %d", used, limit)
+	}
+	ask(1, 0)
+	memories[0].Close()
+	if used := budget.Used(indexmem.Prompts); used != 0 {
+		t.Errorf("%d bytes after all are closed", used)
+	}
+}

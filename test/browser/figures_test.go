@@ -1,0 +1,64 @@
+package browser_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// TestFigures: the tile of failures has the number of five minutes, also when none has failed
+// since; ages are called so; and connector and reason are shown whole where there is room.
+func TestFigures(t *testing.T) {
+	r := newRig(t, 1)
+	const reason = "the node is being moved to another rack until Thursday"
+	put := func(key, value string) {
+		t.Helper()
+		if _, err := r.etcd.Client(t).Put(t.Context(), "/pd/"+key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("decode/127.0.0.1:9", `{"v":1,"models":["meta-llama/Llama-3.3-70B-Instruct"],"version":"0.33.0","connector":"nixl","state":"ready"}`)
+	put("override/decode/127.0.0.1:9", `{"v":1,"state":"drain","reason":"`+reason+`"}`)
+	p := open(t, r.url(), desktop())
+	p.shows("decode", "127.0.0.1:9", "draining")
+	const failed = `Array.from(document.querySelectorAll('.tile')).find((t) => t.querySelector('h3').textContent === 'Failed')`
+	p.until(failed + `?.querySelector('.big span').textContent === '0'`)
+	const requests = 3
+	for range requests {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.url()+"/v1/completions", strings.NewReader(`{"model":"meta-llama/Llama-3.3-70B-Instruct","prompt":"x"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body) // its status counts
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusServiceUnavailable {
+			t.Fatal(resp.Status)
+		}
+	}
+	p.until(fmt.Sprintf(`%s.querySelector('.big span').textContent === '%d'`, failed, requests))
+	// A later point has no failure any more: the small text goes, the number stays.
+	p.until(fmt.Sprintf(`%s.querySelector('small').textContent === '' && %s.querySelector('.big span').textContent === '%d' && %s.classList.contains('c-bad')`, failed, failed, requests, failed))
+	if got := value[string](p, failed+`.querySelector('.more').textContent`); got != "in the last five minutes" {
+		t.Errorf("the tile says %q", got)
+	}
+	if heads := value[string](p, `document.querySelector('thead').textContent`); strings.Contains(heads, "Lease") || !strings.Contains(heads, "Age") {
+		t.Errorf("columns %q", heads)
+	}
+	tr := row(string(instance.Decode), "127.0.0.1:9")
+	for _, cell := range []string{".who .sub", ".state .sub"} {
+		cut := value[bool](p, fmt.Sprintf(`(() => { const e = (%s).querySelector(%q); return e.scrollWidth > e.clientWidth || e.scrollHeight > e.clientHeight })()`, tr, cell))
+		text := value[string](p, fmt.Sprintf(`(%s).querySelector(%q).textContent`, tr, cell))
+		if cut || !strings.Contains(text, "nixl") && !strings.Contains(text, reason) {
+			t.Errorf("%s is cut (%t): %q", cell, cut, text)
+		}
+	}
+}
