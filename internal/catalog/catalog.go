@@ -69,8 +69,7 @@ type Options struct {
 	Timeout   time.Duration // of one read; default 3 s
 }
 
-// Catalog reads lists of models. It is safe for concurrent use. A nil Catalog reads nothing: what
-// the membership says is final.
+// Catalog reads lists of models. It is safe for concurrent use. A nil Catalog reads nothing.
 type Catalog struct {
 	o     Options
 	life  context.Context //nolint:containedctx // ends with Run, for reads that several requests wait for

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// fleet is a membership and the engines behind it.
+// fleet is a membership with its engines.
 type fleet struct {
 	snapshot atomic.Pointer[instance.Snapshot]
 
@@ -369,7 +369,7 @@ func TestConfirm(t *testing.T) {
 	})
 }
 
-// Without a catalog what the membership says is final.
+// A nil catalog reads nothing.
 func TestNil(t *testing.T) {
 	t.Parallel()
 	var c *catalog.Catalog

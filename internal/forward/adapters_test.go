@@ -82,7 +82,7 @@ func change(t *testing.T, s *fakevllm.Server, what, name string) {
 
 // Engines that have unloaded a model answer 404 for it. The others serve, no engine is
 // blamed, and when none is left the client gets the 404.
-func TestUnloadedModelBlamesNobody(t *testing.T) {
+func TestUnloadedModel_NoInstanceIsBlamed(t *testing.T) {
 	t.Parallel()
 	r := startWithModels(t, 2, 6)
 	body := strings.Replace(chatBody(false, ""), `"m"`, `"late"`, 1)
@@ -139,7 +139,7 @@ func TestModelOfOneRole(t *testing.T) {
 		t.Errorf("only prefill: %d %s", a.status, a.body)
 	}
 	if n := r.P[0].Counters().Requests; n != 0 {
-		t.Errorf("%d prefills in vain", n)
+		t.Errorf("%d prefills that no decode instance could use", n)
 	}
 	change(t, r.P[0], "unload", "half")
 	change(t, r.D[0], "load", "other")

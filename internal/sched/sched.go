@@ -199,7 +199,7 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 	}
 	if r.Role == instance.Prefill && r.Model != "" && !r.Alone && r.Partner == nil {
 		if decodes := ix.decode.byModel[r.Model]; decodes != nil && len(decodes.items) == 0 && len(ix.decode.all.items) > 0 {
-			return nil, ErrModelAbsent // a prefill would be in vain
+			return nil, ErrModelAbsent // no decode instance could use the prefill
 		}
 	}
 	among, l := s.filter.admitted(ix, list, &r)

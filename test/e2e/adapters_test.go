@@ -200,7 +200,7 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 		t.Errorf("the proxy lists %q", names)
 	}
 
-	// Some engines lose it behind the proxy's back: the others serve, and nothing is ejected.
+	// It is unloaded at some engines directly: the others serve, and nothing is ejected.
 	for _, how := range []string{"flags", "agent"} {
 		for _, role := range instance.Roles() {
 			r.unload(nodeURL(pairs[how][role]), "everywhere")

@@ -26,9 +26,9 @@ type aloneCase struct {
 	prefill, decode    string // versions of the engines, "0.32.0" if empty
 	// What their records say beside models and version; those of nothing are bare.
 	prefillRecord, decodeRecord string
-	fault                       fakevllm.Fault
-	withoutPrefill, refused     bool // refused: the simulated engine answers another status than 200
-	both                        bool // one engine in both roles
+	fault, decodeFault          fakevllm.Fault // of prefill, of decode
+	withoutPrefill, refused     bool           // refused: the simulated engine answers another status than 200
+	both                        bool           // one engine in both roles
 }
 
 func aloneCases() []aloneCase {
@@ -65,6 +65,9 @@ func aloneCases() []aloneCase {
 		{reason: alone.ResponsesOwnID, path: responses, body: input, prefillRecord: push, decodeRecord: push},
 		{reason: alone.RanksDiffer, path: chats, body: chat, prefillRecord: `"connector":"lmcache","tp_size":2,"ports":{"lmcache_notify":[1]}`, decodeRecord: receiver},
 		{reason: alone.NotHeard, path: chats, body: chat, prefillRecord: `"connector":"lmcache"`, decodeRecord: receiver},
+		{reason: alone.NotNotified, path: chats, body: chat, prefillRecord: `"connector":"lmcache","ports":{"lmcache_notify":[1]}`, decodeRecord: receiver}, // no agent listens there
+		{reason: alone.LeaseEnded, path: chats, body: chat + `,"stream":true`, prefill: "0.21.0", decode: "0.21.0", prefillRecord: `"connector":"nixl","kv_lease":1`,
+			decodeFault: fakevllm.Fault{Kind: fakevllm.FaultHang, Path: chats, At: fakevllm.AfterHeaders, Times: 3}},
 		{reason: alone.NoHandover, path: completions, body: `"prompt":"a","max_tokens":2`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
 		{reason: alone.NoHandover, path: messages, body: chat + `,"stream":true`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
 		{reason: alone.NoHandover, path: responses, body: input, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
@@ -130,7 +133,12 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 			engine(instance.Both, models[i], "", "")
 			continue
 		}
-		engine(instance.Decode, models[i], c.decode, c.decodeRecord)
+		d := engine(instance.Decode, models[i], c.decode, c.decodeRecord)
+		if c.decodeFault.Kind != "" {
+			if err := d.Script(c.decodeFault); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if c.withoutPrefill {
 			continue
 		}

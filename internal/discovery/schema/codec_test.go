@@ -149,7 +149,7 @@ func TestNewLayout(t *testing.T) {
 	}
 }
 
-// Models that do not fit into a record are left out, and the record says so.
+// Models that do not fit into a record are left out, and models_truncated is set.
 func TestEncodeRecord_FitsModels(t *testing.T) {
 	t.Parallel()
 	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:8000"}
