@@ -52,6 +52,7 @@ func (a *AccessLog) Write(e *Entry) {
 	l.text(logging.FieldModel, shown(e.Model))
 	l.b = strconv.AppendBool(l.name("stream"), e.Stream)
 	l.number(logging.FieldStatus, int64(e.Status))
+	l.positive("late_status", e.Late)
 	l.text("outcome", e.Outcome)
 	l.some("finish_reason", shown(e.Finish))
 	l.some("prefill", e.Prefill)

@@ -150,7 +150,7 @@ func TestBodyMemoryIsGivenBackAtTheCommit(t *testing.T) {
 	t.Parallel()
 	const event = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n" +
 		"30\r\ndata: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}    \n\n\r\n"
-	// More than is held back of an answer that is no stream.
+	// More than is held back of an answer that is no stream and needs no edit.
 	part := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\n\r\n" +
 		`{"choices":[{"index":0,"text":"` + strings.Repeat("a", 1<<20+1<<10)
 	for _, tc := range []struct {
@@ -158,7 +158,7 @@ func TestBodyMemoryIsGivenBackAtTheCommit(t *testing.T) {
 		stream       bool
 	}{
 		{"/v1/completions", event, true},
-		{"/v1/completions", part, false},
+		{"/v1/embeddings", part, false},
 		{"/v1/embeddings", event, true},
 	} {
 		t.Run(fmt.Sprintf("%s/stream=%v", tc.path, tc.stream), func(t *testing.T) {

@@ -14,11 +14,11 @@ func (b Bodies) Register(reg prometheus.Registerer) {
 	reg.MustRegister(bodies{
 		b: b,
 		held: prometheus.NewDesc("pd_request_bodies_bytes",
-			"Memory of the request bodies that the proxy reads or may still send.", nil, nil),
+			"Memory of the request bodies that the proxy reads or may still send, and of large answers that it holds back.", nil, nil),
 		limit: prometheus.NewDesc("pd_request_bodies_limit_bytes",
 			"Limit for this memory (--max-bodies-memory).", nil, nil),
 		refused: prometheus.NewDesc("pd_request_bodies_refused_total",
-			"Requests that got 503 because this memory was full.", nil, nil),
+			"Requests that were refused, or lost their answer, because this memory was full.", nil, nil),
 	})
 }
 
