@@ -1,0 +1,50 @@
+package lease_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
+)
+
+// A report has the views of this proxy first, then what it has learned from engines, and is
+// bounded in size.
+func TestInstanceReports(t *testing.T) {
+	t.Parallel()
+	verified := func(i int, learned bool) *instance.Instance {
+		return &instance.Instance{
+			Key: members.Decode(fmt.Sprintf("10.0.%d.%d:8200", i/200, i%200)), Verified: true, Learned: learned,
+			Record: instance.Record{State: instance.Ready, Models: []string{"org/model", "lora"}, Version: "0.12.0"},
+		}
+	}
+	dead := verified(1999, true)
+	opinion := func(k instance.Key) instance.Opinion {
+		if k == dead.Key {
+			return instance.Opinion{View: instance.Ejected, Reason: strings.Repeat("x", 1000)}
+		}
+		return instance.Opinion{}
+	}
+	out, left := lease.NewInstanceReports(instance.NewSnapshot(1, []*instance.Instance{verified(0, false), verified(1, true), dead}), opinion)
+	if len(out) != 2 || left != 0 {
+		t.Fatalf("%d left out of %+v", left, out)
+	}
+	if r := out[verified(1, true).String()]; r.View != "" || r.Version != "0.12.0" || strings.Join(r.Models, ",") != "org/model,lora" {
+		t.Errorf("%+v", r)
+	}
+	if r := out[dead.String()]; r.View != instance.Ejected || len(r.Reason) > 250 || len(r.Models) != 2 {
+		t.Errorf("%+v", r)
+	}
+	var many []*instance.Instance
+	for i := range 2000 {
+		many = append(many, verified(i, true))
+	}
+	out, left = lease.NewInstanceReports(instance.NewSnapshot(1, many), opinion)
+	raw, err := json.Marshal(out)
+	if err != nil || len(raw) > 64<<10 || len(out)+left != 2000 || out[dead.String()].View != instance.Ejected {
+		t.Errorf("%d bytes, %d entries, %d left out, %v", len(raw), len(out), left, err)
+	}
+}
