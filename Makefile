@@ -157,7 +157,6 @@ bench-policies: bench-build ## what a request costs with each policy, beside rou
 PATIENCE   ?= 20m
 QUIET      ?= 0
 BENCH_DIR    ?= docs/performance
-BENCH_README ?= README.md
 # The folder of this machine in BENCH_DIR, if its processor's name shall not be it.
 MACHINE      ?=
 
@@ -168,7 +167,6 @@ bench-build: build
 .PHONY: bench
 bench: bench-build $(if $(WORKLOADS)$(TARGETS),,flames) ## what a request costs, beside the limit of the machine, into docs/performance: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s] [PATIENCE=20m] [MACHINE=name]
 	@$(BIN)/bench run --bin $(BIN) --patience $(PATIENCE) --quiet $(QUIET) --into $(BENCH_DIR) $(if $(MACHINE),--machine $(MACHINE)) \
-		$(if $(WORKLOADS)$(TARGETS),,--readme $(BENCH_README)) \
 		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
 		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)
 
@@ -227,7 +225,7 @@ bench-tls: build ## what TLS with clients costs the proxy, for a small request o
 
 .PHONY: bench-report
 bench-report: bench-build ## the report again, from the figures of the last make bench on each machine
-	@$(BIN)/bench report $(BENCH_DIR) --readme $(BENCH_README)
+	@$(BIN)/bench report $(BENCH_DIR)
 
 .PHONY: reference
 reference: ## docs/reference/cli.md and settings.md again, from the programs and their tables
@@ -244,6 +242,13 @@ fmt-check: ## fail if something is not formatted
 .PHONY: vet
 vet: ## go vet
 	$(GO) vet ./...
+
+# The limit only goes down.
+PROSE_LIMIT := 4500
+
+.PHONY: prose
+prose: ## fail if comments, messages or pages have more phrases to replace than the limit (CONTRIBUTING.md); scripts/prose.sh -v lists them
+	@LIMIT=$(PROSE_LIMIT) scripts/prose.sh
 
 .PHONY: lint
 lint: ## golangci-lint at a pinned version (compiles it the first time)

@@ -20,7 +20,7 @@ slower=${TIME:-1.5}
 # request the more there are.
 benchmarks='
 internal/openai Parse|Events
-internal/openai/strscan Text/(20_bytes|64KiB_(prose|code|Chinese))$/text
+internal/openai/jsonscan Text/(20_bytes|64KiB_(prose|code|Chinese))$
 internal/sched Pick|Prepare/1000$
 internal/forward Request
 internal/forward Wire 2000x

@@ -87,7 +87,7 @@ func engine(t *testing.T) (address string, healthy *atomic.Bool) {
 
 var errAbsent = errors.New("the key is not there")
 
-// lookup gives the lease of a key whose value is as expected.
+// lookup returns the lease of a key whose value is as expected.
 func lookup(ctx context.Context, cli *clientv3.Client, key, value string) (clientv3.LeaseID, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -112,9 +112,6 @@ long() {
 	# The long forms are of what lies above the connections.
 	cmd=(env PD_TEST_UPSTREAM=std "${race[@]}")
 	again "over net/http" ./internal/forward || code=1
-	# As processors without our assembly do it.
-	cmd=(env PD_LONG=1 "${race[@]}" -tags purego)
-	again "without assembly" ./internal/openai ./internal/openai/jsonscan ./internal/openai/request ./internal/openai/strscan ./internal/openai/utf8scan || code=1
 	# The race detector knows package syscall's calls only, so that under it connections are
 	# read and written by those in place of ours.
 	cmd=("${plain[@]}")

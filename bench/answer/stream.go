@@ -125,7 +125,7 @@ func (s *Stream) Events() int {
 	return n
 }
 
-// IsToken tells whether event i brings a token.
+// IsToken reports whether event i brings a token.
 func (s *Stream) IsToken(i int) bool { return i >= 1 && i <= s.tokens }
 
 // Event is event i. It is valid until the next call.

@@ -87,7 +87,7 @@ func (g *Guard) run() {
 	}
 }
 
-// look tells whether a poller has events.
+// look reports whether a poller has events.
 func (g *Guard) look() (bool, error) {
 	var now unix.Timespec
 	n, _, e := syscall.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(g.pollers))), uintptr(len(g.pollers)),

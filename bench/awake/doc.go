@@ -3,7 +3,7 @@
 //	everything waits ──▶ Go asks the kernel to wake it ──▶ the core halts
 //	                └─ with Keep ─▶ it looks again and again, and takes what has come
 //
-// For whoever sends something to a process that sleeps on another core pays for
+// For whatever sends something to a process that sleeps on another core pays for
 // waking it, and over loopback that is the sender's processor time: an interrupt to
 // the other core, which on a virtual machine takes the host's help. Between real
 // machines nobody pays that for another. In a benchmark the target is the sender,

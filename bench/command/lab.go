@@ -47,7 +47,7 @@ func (f *labFlags) check() error {
 	return nil
 }
 
-// cores tells what to pin targets and ourselves to; empty for nothing.
+// cores reports what to pin targets and ourselves to; empty for nothing.
 func (f *labFlags) cores() (targets, harness string, err error) {
 	switch f.pin {
 	case "off":

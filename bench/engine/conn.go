@@ -127,7 +127,7 @@ func (c *conn) read(h wire.Head) error {
 	return c.r.Full(c.body)
 }
 
-// apiOf tells which API a request is of that begins with that line.
+// apiOf reports which API a request is of that begins with that line.
 func apiOf(line []byte) (api answer.API, generates bool) {
 	switch {
 	case bytes.HasPrefix(line, []byte("POST /v1/c")): // completions or chat/completions

@@ -81,7 +81,7 @@ func (p *pacer) run() {
 		a, wait := p.next(now)
 		switch {
 		case a != nil && burst == maxBurst:
-			// Step back for whoever reads: on one core the tokens would
+			// Step back for whatever reads: on one core the tokens would
 			// otherwise bunch in the sockets.
 			wait = 20 * time.Microsecond
 			p.putBack(a)

@@ -117,7 +117,7 @@ func (c *call) text(value []byte) error {
 	return nil
 }
 
-// find gives the value behind a quoted key, with what follows it.
+// find returns the value behind a quoted key, with what follows it.
 func find(object []byte, key string) []byte {
 	i := bytes.Index(object, []byte(key))
 	if i < 0 {
@@ -137,7 +137,7 @@ func skipSpace(b []byte, i int) int {
 	return i
 }
 
-// skipValue gives the offset behind the value at i.
+// skipValue returns the offset behind the value at i.
 func skipValue(b []byte, i int) (int, error) {
 	depth := 0
 	for i < len(b) {
@@ -170,7 +170,7 @@ func skipValue(b []byte, i int) (int, error) {
 	return 0, fmt.Errorf("%w: it ends within a value", errBody)
 }
 
-// skipString gives the offset behind the string that opens at i.
+// skipString returns the offset behind the string that opens at i.
 func skipString(b []byte, i int) (int, error) {
 	i++
 	for {

@@ -30,7 +30,7 @@ type client struct {
 const (
 	// room is for a leg's head and a hand-over, less what the client's head takes.
 	room = 1 << 10
-	// spare lets a read find less than it asked for, which tells that it was all.
+	// spare lets a read find less than it asked for, which reports whether it was all.
 	spare = 1 << 10
 	// firstBuffer holds a small request.
 	firstBuffer = room + 4<<10
@@ -39,7 +39,7 @@ const (
 // oneToken ends the body of a first leg.
 const oneToken = answer.MaxTokens + "1}"
 
-// well is what whoever starts us asks for.
+// well is what whatever starts us asks for.
 const well = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 func newClient(f *Floor, fd int) *client {

@@ -88,7 +88,7 @@ func start(t *testing.T, prefill, decode []string) *process {
 	return p
 }
 
-// surprise waits for its end and gives what it says.
+// surprise waits for its end and returns what it says.
 func (p *process) surprise(t *testing.T) string {
 	t.Helper()
 	var exit *exec.ExitError

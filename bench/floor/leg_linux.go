@@ -40,7 +40,7 @@ func newPool(addrs []string, prefill bool) (p pool, err error) {
 	return p, nil
 }
 
-// take gives a connection to the instance whose turn it is.
+// take returns a connection to the instance whose turn it is.
 func (p *pool) take(f *Floor) (*leg, error) {
 	in := &p.instances[p.next]
 	if p.next++; p.next == len(p.instances) {
@@ -202,7 +202,7 @@ func (l *leg) head(p []byte) (all []byte, h wire.Head, body int, err error) {
 	return p, h, i + len(wire.EndOfHead), nil
 }
 
-// ends tells whether the answer ends with p.
+// ends reports whether the answer ends with p.
 func (l *leg) ends(p []byte) (bool, error) {
 	if l.chunked {
 		n := copy(l.end[:], l.end[min(len(p), len(l.end)):])

@@ -103,7 +103,7 @@ func parse(r io.Reader) (map[string]*figures, error) {
 	return out, lines.Err()
 }
 
-// compare prints a table and gives 1 if anything got worse.
+// compare prints a table and returns 1 if anything got worse.
 func compare(base, now map[string]*figures, slower float64, w io.Writer) int {
 	worse := 0
 	fmt.Fprintf(w, "%-48s %22s %22s %24s\n", "benchmark", "allocs/op", "B/op", "ns/op (fastest)")
@@ -161,7 +161,7 @@ func median(v []float64) float64 {
 	return s[len(s)/2]
 }
 
-// rose tells that the newer figures are above what the base's allow.
+// rose reports whether the newer figures are above what the base's allow.
 func rose(base, now []float64, allowed func(float64) float64) bool {
 	return median(now) > allowed(median(base)) && least(now) > allowed(least(base))
 }

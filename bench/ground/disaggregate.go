@@ -71,7 +71,7 @@ func (l *Level) worse(f figure) (float64, bool) {
 	return own/better - 1, true
 }
 
-// Table is the figures as Markdown. What stands in brackets is auto beside the better of
+// Table is the figures as Markdown. What is in brackets is auto beside the better of
 // the other two.
 func (d *Disaggregated) Table() string {
 	var b strings.Builder

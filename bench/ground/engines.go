@@ -24,7 +24,7 @@ func startEngines(ctx context.Context, n int, mode fakevllm.Mode, speed float64,
 			PrefillRate: e.PrefillRate / Shrink * speed, LoadRate: e.LoadRate / Shrink * speed,
 			ITL: scaled(e.ITL, speed), ITLPerRequest: scaled(e.ITLPerRequest, speed),
 			ChunkTokens: max(1, e.ChunkTokens/Shrink), PromptTokensDetails: true, FineTokens: true,
-			// One that tells where it publishes what is in its cache.
+			// One that reports where it publishes what is in its cache.
 			Version:         "0.33.0",
 			KVEvents:        &fakevllm.KVEvents{Enabled: true, Endpoint: anyPort, ReplayEndpoint: &anyPort},
 			RewrittenParams: true, // other routers decode them and encode them again
@@ -72,7 +72,7 @@ func addresses(list []*fakevllm.Server) []string {
 	return out
 }
 
-// caches adds up what prefill engines were asked for and found, and tells what each
+// caches adds up what prefill engines were asked for and found, and reports what each
 // has computed.
 func (e *engines) caches() (queries, hits int64, computed []int64) {
 	for _, s := range e.prefill {

@@ -169,7 +169,7 @@ func (o oracle) Choose(c policy.Candidates, _ policy.Request) (at, cached int) {
 	return at, cached
 }
 
-// compute queues a prompt at an engine, and tells when its first token is there. What
+// compute queues a prompt at an engine, and reports when its first token is there. What
 // is found in the cache is what was there when it was queued and what those before
 // it in the queue will have left.
 func (m *model) compute(now time.Duration, at int, ids []int, believed int, load *policy.Load) time.Duration {

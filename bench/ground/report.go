@@ -69,7 +69,7 @@ const (
 // ErrMarks is a document without a place for the figures.
 var ErrMarks = errors.New("the document has no marks around a generated part")
 
-// WriteDoc writes the figures into a document, and the plots beside it.
+// WriteDoc writes the figures into a document, and the plots next to it.
 func (r *Report) WriteDoc(file string) error {
 	dir := strings.TrimSuffix(file, ".md")
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // documents are for everybody

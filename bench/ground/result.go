@@ -10,7 +10,7 @@ type Result struct {
 	Target   string `json:"target"`
 	Requests int    `json:"requests"`
 	Failures int    `json:"failures"`
-	// Void tells why the figures mean nothing, "" if they do.
+	// Void reports why the figures mean nothing, "" if they do.
 	Void string `json:"void,omitempty"`
 
 	TTFT50 float64 `json:"ttft_p50_s"` // in the time of the trace

@@ -2,7 +2,7 @@ package ground
 
 import "time"
 
-// Shrink is how many tokens of the trace one token of ours stands for: a replay
+// Shrink is how many tokens of the trace one token of ours represents: a replay
 // costs the machine less, and prompts keep their proportions. A block of the trace
 // has 512 tokens, so one of ours has 32.
 const Shrink = 16

@@ -11,7 +11,7 @@ type Caches struct {
 // blockSize is vLLM's default of 16 tokens.
 const blockSize = 16
 
-// NewCaches gives each of n engines a part of what the whole workload would fill:
+// NewCaches assigns each of n engines a part of what the whole workload would fill:
 // with size 1 that is 1/n.
 func NewCaches(w *Workload, n int, size float64) Caches {
 	distinct := 0

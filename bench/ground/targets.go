@@ -23,7 +23,7 @@ type Router struct {
 // Programs are those of the peers.
 type Programs struct{ VLLMRouter, SMG string }
 
-// Find gives the router of a name, which is that of one of our policies, or
+// Find returns the router of a name, which is that of one of our policies, or
 // vllm-router:POLICY, or smg:POLICY. more goes to our proxy in addition.
 func Find(name string, p Programs, more []string) (Router, error) {
 	peer, chosen, ok := strings.Cut(name, ":")

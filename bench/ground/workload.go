@@ -64,7 +64,7 @@ func NewWorkload(entries []loadgen.Entry, part Part, rate float64, limit int) (*
 	return w, nil
 }
 
-// spread gives the entries' times in milliseconds. The trace has them in steps of
+// spread returns the entries' times in milliseconds. The trace has them in steps of
 // three seconds; what came in one step is spread over it evenly.
 func spread(entries []loadgen.Entry) []float64 {
 	const step = 3000

@@ -165,12 +165,12 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Swap counts in other counters from now on, which need not be new, and gives the
+// Swap counts in other counters from now on, which need not be new, and returns the
 // former ones. A request counts where it ends. Whoever is in the middle of
 // counting may still change the former ones once.
 func (g *Generator) Swap(to *Tally) *Tally { return g.tally.Swap(to) }
 
-// Tally gives the current counters.
+// Tally returns the current counters.
 func (g *Generator) Tally() *Tally { return g.tally.Load() }
 
 // Open is the number of answers under way whose first token has come.
@@ -193,7 +193,7 @@ func (g *Generator) Vanish() {
 }
 
 // Stop sends nothing more, lets what is under way end for at most grace, cuts
-// the rest, and waits until everything is gone. It tells how many requests were
+// the rest, and waits until everything is gone. It reports how many requests were
 // cut.
 func (g *Generator) Stop(grace time.Duration) int {
 	g.ending.Store(true)

@@ -29,7 +29,7 @@ func startEngine(t *testing.T, itl time.Duration) (*engine.Engine, []string) {
 	return e, e.Addresses()
 }
 
-// until runs a load until n answers came, and gives all counters.
+// until runs a load until n answers came, and returns all counters.
 func until(t *testing.T, p load.Plan, n uint64) *load.Tally {
 	t.Helper()
 	g, err := load.Start(t.Context(), p)

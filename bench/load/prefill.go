@@ -61,7 +61,7 @@ func (g *Generator) cutPrefills() {
 	}
 }
 
-// keepingCheck checks a prefill's answer, and gives the hand-over in it.
+// keepingCheck checks a prefill's answer, and returns the hand-over in it.
 type keepingCheck struct {
 	*answer.WholeCheck
 	lenient bool   // the strict simulator's answers are read, not compared

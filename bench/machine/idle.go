@@ -14,9 +14,9 @@ type Speed struct {
 }
 
 // Idle looks for a while at what a core gives when nothing else of ours runs. What
-// Mean is below Best is what somebody else took, mostly other guests of the same
+// Mean is below Best is what another party took, mostly other guests of the same
 // host: an operating system that is one itself sees little of that, and counts it
-// as the time of whoever was running.
+// as the time of whatever was running.
 func Idle(d time.Duration) Speed {
 	const slice = 10 * time.Millisecond
 	var rates []float64

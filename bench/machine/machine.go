@@ -29,7 +29,7 @@ type Facts struct {
 	Files int `json:"files"`
 }
 
-// Describe tells what it can.
+// Describe reports what it can.
 func Describe() Facts {
 	f := Facts{CPU: runtime.GOARCH, Cores: runtime.NumCPU(), Kernel: runtime.GOOS, Go: runtime.Version()}
 	f.fill()

@@ -113,7 +113,7 @@ func Times() (busy, all float64, err error) {
 	return busy, all, nil
 }
 
-// ResetPeak lets Usage.Peak begin anew.
+// ResetPeak lets Usage.Peak begin again.
 func ResetPeak(pids []int) error {
 	for _, pid := range pids {
 		if err := os.WriteFile(proc(pid, "clear_refs"), []byte("5"), 0); err != nil {
@@ -156,7 +156,7 @@ func descriptors(pid int) (files, sockets int) {
 }
 
 // RaiseFiles raises the limit of open descriptors of this process, and of the
-// children that it starts, as far as it may, and gives it.
+// children that it starts, as far as it may, and returns it.
 func RaiseFiles() int {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {

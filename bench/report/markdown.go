@@ -56,7 +56,7 @@ func (r *Run) setting(b *strings.Builder) {
 	b.WriteString("\n")
 }
 
-// idle tells how quiet the machine was.
+// idle reports how quiet the machine was.
 func (r *Run) idle(b *strings.Builder) {
 	var best float64
 	for _, s := range r.Idle {
@@ -72,7 +72,7 @@ func (r *Run) idle(b *strings.Builder) {
 	fmt.Fprintf(b, "\nBefore the repeats, while nothing else ran, a loop that only computes reached %s %% of its best speed. Other work on this machine, or a slower clock, took the rest. Work that needs memory loses more. All of it counts as CPU time of the target.\n", strings.Join(shares, ", "))
 }
 
-// calm tells how it was waited for a quiet machine.
+// calm reports how it was waited for a quiet machine.
 func (r *Run) calm(b *strings.Builder) {
 	c := r.Calm
 	if c == nil {

@@ -58,7 +58,7 @@ func Page(all []Measured) string {
 	var b strings.Builder
 	b.WriteString("# What a request through the proxy costs\n\n")
 	b.WriteString("`make bench` writes this page from the figures in `*/result.json`, one folder for each machine; `make bench-report` writes it again. Do not edit it by hand. " +
-		"[bench/README.md](../../bench/README.md) describes how it is measured, and how to read the tables. [The decisions about speed](adr/README.md) describe the optimisations, and those that did not pay.\n\n")
+		"[bench/README.md](../../bench/README.md) describes how it is measured, and how to read the tables. [ADR 17](../adr/0017-keep-only-speed-that-pays-at-a-real-token-rate.md) describes the optimisations, and those that did not pay.\n\n")
 	b.WriteString("| machine | date | commit | processor, kernel | repeats | gates met |\n|---|---|---|---|---|---|\n")
 	for i := range all {
 		r := all[i].Run

@@ -27,7 +27,7 @@ type Run struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// Calm tells how it was waited for moments in which the machine was quiet, by what
+// Calm reports how it was waited for moments in which the machine was quiet, by what
 // a small request took of the floor, in µs of CPU.
 type Calm struct {
 	// Patience and Waited are seconds: what could be waited in all, and what was.
@@ -53,7 +53,7 @@ type Config struct {
 	Engine    string   `json:"engine"`
 	Connector string   `json:"connector"`
 	Pinned    bool     `json:"pinned"`
-	// Awake tells that engines and generator did not sleep while they waited.
+	// Awake reports whether engines and generator did not sleep while they waited.
 	Awake      bool     `json:"awake"`
 	ProxyFlags []string `json:"proxy_flags,omitempty"`
 	Rate       float64  `json:"rate,omitempty"`

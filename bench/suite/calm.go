@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/target"
 )
 
-// What else runs on the same host makes memory and system calls dearer for minutes
+// What else runs on the same host makes memory and system calls slower for minutes
 // at a time, for everybody alike, and no program sees it coming. So a cell begins
 // when a probe finds the machine about as good as it has been: the floor, which is
 // none of the targets' doing, under the smallest workload. So does each round of
@@ -97,7 +97,7 @@ func (c *calm) wait(ctx context.Context) {
 	}
 }
 
-// sensitive tells whether a step has figures that are judged and depend on how fast
+// sensitive reports whether a step has figures that are judged and depend on how fast
 // the machine is at the moment.
 func (s *step) sensitive() bool {
 	for _, p := range s.pairs {

@@ -49,7 +49,7 @@ const (
 // group is cells that take turns, or a single one.
 type group []*cell
 
-// run does everything and gives the figures. A cell that fails leaves the others alone.
+// run does everything and returns the figures. A cell that fails leaves the others alone.
 func (cells group) run(ctx context.Context) (out []report.Cell) {
 	cells.measure(ctx)
 	for _, c := range cells {

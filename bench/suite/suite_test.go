@@ -65,7 +65,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A target that is not there, or does not answer, leaves those beside it alone.
+// A target that is not there, or does not answer, leaves those next to it alone.
 func TestBesideOneThatFails(t *testing.T) {
 	t.Parallel()
 	workloads, err := suite.Choose([]string{"small"})

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// collect gives the URL of a collector of traces, which takes all and does nothing with
+// collect returns the URL of a collector of traces, which takes all and does nothing with
 // it: what it costs is the harness' and no target's.
 func (l *Lab) collect() (string, error) {
 	if l.collector != nil {

@@ -52,7 +52,7 @@ func (l *Lab) StartEtcd(ctx context.Context) (_ *Etcd, err error) {
 func (e *Etcd) Close() {
 	_ = e.client.Close() // all it says is that its context has ended
 	e.server.Close()
-	_ = e.log.Close() // for whoever looks into the directory while it is there
+	_ = e.log.Close() // for whatever looks into the directory while it is there
 }
 
 // callTimeout bounds one call to etcd.

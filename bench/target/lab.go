@@ -105,7 +105,7 @@ func (r *Running) Stop() {
 	}
 }
 
-// Alive tells whether it still runs.
+// Alive reports whether it still runs.
 func (r *Running) Alive() bool {
 	select {
 	case <-r.process.Done():

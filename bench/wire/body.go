@@ -7,7 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/http1"
 )
 
-// Body gives the payload after h to f, piece by piece and in order. A piece is valid during
+// Body passes the payload after h to f, piece by piece and in order. A piece is valid during
 // the call. A response without a length ends with the connection, and a request without
 // a length has no body. If the connection ends too early, the error is
 // io.ErrUnexpectedEOF. An error of f ends the reading and is returned.

@@ -24,11 +24,11 @@ type Head struct {
 	Status int
 	// Length is the Content-Length, -1 if there is none.
 	Length int64
-	// Chunked tells that the body is chunked.
+	// Chunked reports whether the body is chunked.
 	Chunked bool
-	// Close tells that the sender ends the connection after this message.
+	// Close reports whether the sender ends the connection after this message.
 	Close bool
-	// Continue tells that a request waits for "100 Continue".
+	// Continue reports whether a request waits for "100 Continue".
 	Continue bool
 }
 

@@ -1,4 +1,4 @@
-// Command agent stands beside one vLLM engine, or in front of it, and keeps its
+// Command agent is next to one vLLM engine, or in front of it, and keeps its
 // registration in etcd true.
 package main
 

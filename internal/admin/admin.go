@@ -23,7 +23,7 @@ type Prober interface {
 	Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error)
 }
 
-// Members gives the membership as this proxy follows it.
+// Members returns the membership as this proxy follows it.
 type Members interface {
 	Snapshot() *instance.Snapshot
 }
@@ -121,7 +121,7 @@ func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.O
 	return httpapi.Added, nil
 }
 
-// member tells that an instance stands in all roles that a key means.
+// member reports whether an instance is in all roles that a key means.
 func member(snap *instance.Snapshot, k instance.Key) bool {
 	for _, one := range k.Each() {
 		in, ok := snap.Lookup(one)
@@ -254,7 +254,7 @@ func (s *Service) probe(ctx context.Context, k instance.Key) (instance.Facts, er
 	return s.o.Prober.Probe(ctx, in)
 }
 
-// await gives the watch a moment to show what has been written, so that the
+// await waits a moment for the watch to show what has been written, so that the
 // answer lists the membership with the change in it.
 func (s *Service) await(ctx context.Context, shown func(*instance.Snapshot) bool) {
 	timer := time.NewTimer(seenTimeout)

@@ -1,4 +1,4 @@
-// Package agent is the life of the process that stands beside one vLLM engine
+// Package agent is the life of the process that is next to one vLLM engine
 // and keeps its registration true.
 //
 //	probing ──► registering ──► serving ⇄ down ──► draining ──► gone

@@ -25,7 +25,7 @@ func newTicks(every time.Duration) (ticks <-chan time.Time, stop func()) {
 	return t.C, t.Stop
 }
 
-// allow gives a context that ends when this process has run for limit. On a machine
+// allow returns a context that ends when this process has run for limit. On a machine
 // whose processors are all taken an answer waits in the kernel until the agent gets
 // its turn, and a plain deadline would often be found to have passed first. So ticks,
 // which come each fairTicks-th part of the limit, are counted: those that nobody was

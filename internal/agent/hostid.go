@@ -16,7 +16,7 @@ import (
 //
 // It is a hash, so that the machine id (which is confidential by its own
 // manual) does not leave the machine. root is the file system of the machine,
-// os.DirFS("/") in a program; readlink is os.Readlink or stands for it.
+// os.DirFS("/") in a program; readlink is os.Readlink or a replacement for it.
 func HostID(root fs.FS, readlink func(string) (string, error)) (string, error) {
 	machine := ""
 	// The boot id is the fallback of images that ship without a machine id: it

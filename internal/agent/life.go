@@ -26,7 +26,7 @@ type life struct {
 // refused notes that nobody listened.
 func (l *life) refused() { l.ended = true }
 
-// seen notes a good probe and tells whether it belongs to a new life.
+// seen notes a good probe and reports whether it belongs to a new life.
 func (l *life) seen(started time.Time) bool {
 	if !l.isNew(started) {
 		if l.started.IsZero() && !started.IsZero() {
@@ -47,7 +47,7 @@ func (l *life) seen(started time.Time) bool {
 	return true
 }
 
-// isNew tells whether a good probe belongs to a life that was not seen yet.
+// isNew reports whether a good probe belongs to a life that was not seen yet.
 func (l *life) isNew(started time.Time) bool {
 	moved := !started.IsZero() && !l.started.IsZero() && !started.Equal(l.started)
 	return l.id == "" || l.ended || moved

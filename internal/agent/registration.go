@@ -44,7 +44,7 @@ func (r *registration) putState(state instance.State, cause string) {
 	r.put(rec)
 }
 
-// settle waits for the last word to arrive, and tells whether it has.
+// settle waits for the last word to arrive, and reports whether it has.
 func (r *registration) settle(ctx context.Context, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

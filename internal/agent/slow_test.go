@@ -135,7 +135,7 @@ func (e *hangingEngine) Probe(ctx context.Context) (instance.Facts, error) {
 }
 
 // A probe has its limit of the time that this process runs. A clock whose ticks do not
-// come stands for a process that gets no processor: it judges nobody.
+// come simulates a process without CPU time: it judges no instance.
 func TestAProbeHasItsFairChance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ticks := make(chan time.Time)

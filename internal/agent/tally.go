@@ -16,21 +16,21 @@ const (
 
 // tally counts the probes since the last one of another kind.
 type tally struct {
-	period    time.Duration // that one probe without an answer stands for
+	period    time.Duration // that one probe without an answer represents
 	slowAfter time.Duration
 
 	goods, fails, silent int
 	quiet                time.Duration // of the silent ones
 }
 
-// good notes a good probe and tells whether the engine is surely up.
+// good notes a good probe and reports whether the engine is surely up.
 func (t *tally) good() bool {
 	t.fails, t.silent, t.quiet = 0, 0, 0
 	t.goods++
 	return t.goods >= upAfter
 }
 
-// bad notes a probe that was not good and tells whether the engine is surely down,
+// bad notes a probe that was not good and reports whether the engine is surely down,
 // and the cause. No answer of any kind for a while is less than an answer that is a
 // refusal or an error: the engine may be busy.
 func (t *tally) bad(err error) (cause string, down bool) {

@@ -54,7 +54,7 @@ func (c *Client) Status(ctx context.Context) (Report, error) {
 	return r, nil
 }
 
-// Metrics gives the agent's metrics as Prometheus text.
+// Metrics returns the agent's metrics as Prometheus text.
 func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
 	return c.do(ctx, http.MethodGet, "/metrics")
 }

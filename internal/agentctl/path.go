@@ -33,7 +33,7 @@ func dirs(getenv func(string) string) []string {
 	return append(out, "/run/pd-agent", filepath.Join(os.TempDir(), "pd-agent-"+strconv.Itoa(os.Getuid())))
 }
 
-// in gives the path of an instance's socket. An address too long for a path is
+// in returns the path of an instance's socket. An address too long for a path is
 // replaced by its digest.
 func in(dir string, k instance.Key) string {
 	name := string(k.Role) + "-" + strings.NewReplacer("[", "", "]", "").Replace(k.Address)
@@ -46,7 +46,7 @@ func in(dir string, k instance.Key) string {
 }
 
 // DefaultPath is where an agent of k makes its socket. It creates the directory,
-// for its user alone; one that is somebody else's or open to others is not used.
+// for its user alone; one that is another party's or open to others is not used.
 func DefaultPath(k instance.Key, getenv func(string) string) (string, error) {
 	var errs []error
 	for _, dir := range dirs(getenv) {
@@ -67,7 +67,7 @@ func DefaultPath(k instance.Key, getenv func(string) string) (string, error) {
 	return "", fmt.Errorf("%w: %w; name a path with --socket", ErrDir, errors.Join(errs...))
 }
 
-// private checks that a directory is ours and nobody else's.
+// private checks that a directory is ours and no one else's.
 func private(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil {
@@ -80,7 +80,7 @@ func private(dir string) error {
 	return nil
 }
 
-// Find gives the socket to talk to: that of k, or with a zero k the only one
+// Find returns the socket to talk to: that of k, or with a zero k the only one
 // there is.
 func Find(k instance.Key, getenv func(string) string) (string, error) {
 	var found []string
@@ -112,7 +112,7 @@ func Find(k instance.Key, getenv func(string) string) (string, error) {
 	return found[0], nil
 }
 
-// All gives the sockets of every agent of this user that answers on this machine.
+// All returns the sockets of every agent of this user that answers on this machine.
 func All(getenv func(string) string) []string {
 	var found []string
 	for _, dir := range dirs(getenv) {

@@ -83,7 +83,7 @@ func TestDefaultPath(t *testing.T) {
 	}
 }
 
-// A container that was killed and starts anew with another address finds the
+// A container that was killed and starts again with another address finds the
 // old socket; its health check must find the living one.
 func TestFindPassesOverTheDead(t *testing.T) {
 	t.Parallel()

@@ -72,7 +72,7 @@ var ErrNotServing = errors.New("not serving")
 
 // Health is nil while the instance is registered and its engine answers, or
 // while it drains. An etcd that is away changes nothing for an instance that
-// was registered: whoever restarts containers by this must not act on etcd's
+// was registered: whatever restarts containers by this must not act on etcd's
 // troubles.
 func (r Report) Health() error {
 	switch r.Phase {

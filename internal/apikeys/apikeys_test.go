@@ -21,7 +21,7 @@ func showing(key string) *http.Request {
 	return &http.Request{Header: http.Header{"Authorization": {"Bearer " + key}}}
 }
 
-// A new file is in force at once, one that cannot be used changes nothing, and keys of
+// A new file is active at once, one that cannot be used changes nothing, and keys of
 // --api-key have no rights.
 func TestFile(t *testing.T) {
 	t.Parallel()
@@ -70,7 +70,7 @@ func TestFile(t *testing.T) {
 }
 
 // Whoever is still writing the file takes no key away: at each moment of it those that
-// were read before are in force.
+// were read before are active.
 func TestFileThatIsBeingWritten(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys")

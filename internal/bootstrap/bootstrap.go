@@ -49,8 +49,8 @@ type entry struct {
 	WorkerAddr map[string]map[string]string `json:"worker_addr"`
 }
 
-// Query asks the server at address, host:port, and gives the engine ids by
-// data-parallel rank, as they stand in Record.EngineIDs. c makes the call, so that
+// Query asks the server at address, host:port, and returns the engine ids by
+// data-parallel rank, as they are in Record.EngineIDs. c makes the call, so that
 // its dialer decides which addresses may be reached; nil means a connection of its
 // own. Redirects are not followed.
 func Query(ctx context.Context, c *http.Client, address string) (map[string]string, error) {

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// serve answers GET /query and gives host:port.
+// serve answers GET /query and returns host:port.
 func serve(t *testing.T, status int, body string) string {
 	t.Helper()
 	mux := http.NewServeMux()

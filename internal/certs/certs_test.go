@@ -201,7 +201,7 @@ func TestWithoutTLS(t *testing.T) {
 	}
 }
 
-// New files are in force for new connections; those that stand go on. Files that cannot
+// New files are active for new connections; those that stand go on. Files that cannot
 // be used change nothing, and are told of until they can.
 func TestReload(t *testing.T) {
 	t.Parallel()
@@ -259,7 +259,7 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// Whoever is still writing a file puts nothing in force: half of the authorities would
+// Whoever is still writing a file puts nothing active: half of the authorities would
 // refuse the clients of the others.
 func TestFilesThatAreBeingWritten(t *testing.T) {
 	t.Parallel()

@@ -10,9 +10,9 @@ import (
 // DialFunc is the shape of net.Dialer.DialContext.
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// DialTLS gives a function that dials and shakes hands within limit. config is asked for
-// each connection, so that new files are in force with the next; nil, or a nil
-// answer, stands for the system's authorities.
+// DialTLS returns a function that dials and shakes hands within limit. config is asked for
+// each connection, so that new files are active with the next; nil, or a nil
+// answer, represents the system's authorities.
 func DialTLS(dial DialFunc, config func() *tls.Config, limit time.Duration) DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		nc, err := dial(ctx, network, address)
@@ -74,7 +74,7 @@ func (c *clientConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Speaks tells whether the other side of a fresh connection answers a handshake; whose
+// Speaks reports whether the other side of a fresh connection answers a handshake; whose
 // certificate it shows is not looked at. Nothing else is sent, and nothing of it is used.
 func Speaks(ctx context.Context, nc net.Conn) bool {
 	err := tls.Client(nc, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}}).HandshakeContext(ctx)

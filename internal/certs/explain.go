@@ -16,7 +16,7 @@ type Reason string
 // The reasons.
 const (
 	Expired          Reason = "expired"           // or not valid yet
-	WrongName        Reason = "wrong_name"        // the certificate is somebody else's
+	WrongName        Reason = "wrong_name"        // the certificate is another party's
 	UnknownAuthority Reason = "unknown_authority" // none that is trusted has signed it
 	BadCertificate   Reason = "bad_certificate"   // refused for another reason
 	NoCertificate    Reason = "no_certificate"    // one is asked for, and none was shown
@@ -30,7 +30,7 @@ func Reasons() []Reason {
 	return []Reason{Expired, WrongName, UnknownAuthority, BadCertificate, NoCertificate, NoTLS, Protocol, Closed}
 }
 
-// Refused tells why a handshake failed at this side or, by an alert, at the other. ok is
+// Refused reports why a handshake failed at this side or, by an alert, at the other. ok is
 // false for an error that is not about TLS. what is said of a certificate is about that
 // of the other side; "ours" is the one that we show.
 func Refused(err error) (reason Reason, text string, ok bool) {

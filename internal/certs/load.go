@@ -11,7 +11,7 @@ import (
 // Files names what is read. Cert and Key go together.
 type Files struct{ Cert, Key, CA string }
 
-// None tells that no file is named.
+// None reports whether no file is named.
 func (f Files) None() bool { return f == Files{} }
 
 // maxFile bounds a file: a larger one is no certificate.
@@ -57,7 +57,7 @@ func (f Files) parse(cert, key, ca []byte, protocol string) (*material, error) {
 	return m, nil
 }
 
-// over tells why a certificate is not valid at a time, "" if it is.
+// over reports why a certificate is not valid at a time, "" if it is.
 func over(leaf *x509.Certificate, now time.Time) string {
 	switch {
 	case leaf == nil:

@@ -92,7 +92,7 @@ func (s *Source) refused(why error) {
 // Client is the configuration for a connection that is made now. Nobody changes it.
 func (s *Source) Client() *tls.Config { return s.files.Now().client }
 
-// Server is the configuration of a listener; each handshake gets what is in force then.
+// Server is the configuration of a listener; each handshake gets what is active then.
 func (s *Source) Server() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -109,11 +109,11 @@ func (s *Source) Look() { s.files.Look() }
 // Status is how a source is.
 type Status struct {
 	Use      string
-	NotAfter time.Time // of the certificate in force; zero without one
+	NotAfter time.Time // of the certificate active; zero without one
 	reread.Status
 }
 
-// Status tells how the source is.
+// Status reports how the source is.
 func (s *Source) Status() Status {
 	st := Status{Use: s.opts.Use, Status: s.files.Status()}
 	if leaf := s.files.Now().leaf; leaf != nil {

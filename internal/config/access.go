@@ -139,7 +139,7 @@ func (o *Origins) settings() settings.Table {
 	)
 }
 
-// check looks at what would never match an origin, or could not stand in a header.
+// check looks at what would never match an origin, or could not are in a header.
 func (o *Origins) check(c *complaints) {
 	for _, origin := range o.AllowedOrigins {
 		u, err := url.Parse(origin)

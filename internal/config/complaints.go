@@ -45,7 +45,7 @@ func (c *complaints) duration(name string, d time.Duration) {
 	}
 }
 
-// checkHost checks what stands before the port of a listen address; unlike an
+// checkHost checks what precedes the port of a listen address; unlike an
 // instance's address it may be a wildcard.
 func checkHost(host string) error {
 	if ip, err := netip.ParseAddr(host); err == nil {
@@ -61,7 +61,7 @@ func checkHost(host string) error {
 	return nil
 }
 
-// isToken tells whether s can be the name of a header (RFC 9110, 5.6.2).
+// isToken reports whether s can be the name of a header (RFC 9110, 5.6.2).
 func isToken(s string) bool {
 	for _, c := range []byte(s) {
 		if !http1.IsToken(c) {

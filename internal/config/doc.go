@@ -11,5 +11,5 @@
 // The command lines of the example proxies of vLLM, vllm-ascend and LMCache are
 // taken as they are (reference.go, reference_lists.go): their flags say what
 // our settings are, under their own names, and exist nowhere but on the command
-// line. docs/migrate has a page for each, docs/adr/0006 says why it is so.
+// line. docs/migrate has a page for each, docs/adr/0011 has the reasons.
 package config

@@ -138,7 +138,7 @@ func pairs(hosts, ports []string, count int, lmcache bool) (out []string, ok boo
 	return out, true
 }
 
-// FuzzLists gives the lists of hosts and ports of the reference proxies, by
+// FuzzLists passes the lists of hosts and ports of the reference proxies, by
 // comma and by space, and holds the instances against what the scripts make of
 // them.
 func FuzzLists(f *testing.F) {

@@ -13,7 +13,7 @@ import (
 )
 
 // LoadProxy builds the configuration of a proxy. fs must hold the flags of
-// RegisterProxyFlags and be parsed; lookupEnv is os.LookupEnv or stands for
+// RegisterProxyFlags and be parsed; lookupEnv is os.LookupEnv or replaces
 // it. An environment variable that is set but empty counts as not set. The
 // error lists everything that is wrong, a line each.
 func LoadProxy(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Proxy, error) {
@@ -57,8 +57,8 @@ type Listen struct {
 	TLSCert, TLSKey string // "": plain HTTP
 }
 
-// LoadListen gives where the proxy listens that the same flags, environment
-// and file start, and nothing else: whoever asks a running proxy how it is need
+// LoadListen returns where the proxy listens that the same flags, environment
+// and file start, and nothing else: whatever asks a running proxy how it is need
 // not know all that the proxy was started with. The parameters are those of
 // LoadProxy.
 func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Listen, error) {

@@ -29,7 +29,7 @@ type Proxy struct {
 	ConfigFile  string
 	PrintConfig bool
 
-	// Notices are what whoever started the proxy should know about the command
+	// Notices are what whatever started the proxy should know about the command
 	// line: flags that have no effect, defaults that a reference proxy's form
 	// brought along. They are warnings, a sentence each.
 	Notices []string
@@ -109,7 +109,7 @@ func (p *Proxy) Validate() error {
 	return c.err()
 }
 
-// EtcdIsLoopback tells whether only this machine reaches etcd.
+// EtcdIsLoopback reports whether only this machine reaches etcd.
 func (p *Proxy) EtcdIsLoopback() bool {
 	if p.Embedded() {
 		return instance.IsLoopback(p.EtcdListen)

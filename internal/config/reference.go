@@ -27,14 +27,14 @@ const (
 
 // referenceFlag is a flag that only a reference proxy's command line has. It is
 // a flag and nothing else: the environment, a file and --print-config know the
-// settings that it stands for.
+// settings that it represents.
 type referenceFlag struct {
 	settings.Setting
 	form form
-	// instead is the setting of ours that the flag stands for; "" if there is
+	// instead is the setting of ours that the flag represents; "" if there is
 	// no single one.
 	instead string
-	// lists tells that the flag is about which instances there are: the rest of
+	// lists reports whether the flag is about which instances there are: the rest of
 	// the list is then filled from the defaults of that proxy.
 	lists bool
 	// idle says why the flag is read and has no effect.
@@ -132,13 +132,13 @@ func (r *reference) notice(format string, args ...any) {
 	r.p.Notices = append(r.p.Notices, fmt.Sprintf(format, args...))
 }
 
-// changed tells whether a flag, of ours or of a reference proxy, was given.
+// changed reports whether a flag, of ours or of a reference proxy, was given.
 func (r *reference) changed(name string) bool { return r.fs.Lookup(name).Changed }
 
 // raw is a flag's value as typed.
 func (r *reference) raw(name string) string { return r.fs.Lookup(name).Value.String() }
 
-// lists tells that the command line names instances in that form.
+// lists reports whether the command line names instances in that form.
 func (r *reference) lists(f form) bool {
 	return slices.ContainsFunc(r.given, func(g referenceFlag) bool { return g.form == f && g.lists })
 }
@@ -174,7 +174,7 @@ func (r *reference) mixed() {
 	}
 }
 
-// values reads the flags that stand for one of our settings, and those without
+// values reads the flags that represent one of our settings, and those without
 // effect.
 func (r *reference) values() {
 	for _, g := range r.given {

@@ -45,7 +45,7 @@ func (r *reference) balance() {
 	}
 }
 
-// lmcache reads LMCache's lists: a single host or port stands for all, and a
+// lmcache reads LMCache's lists: a single host or port represents all, and a
 // number makes consecutive ports out of one host and one port.
 func (r *reference) lmcache() {
 	for _, s := range []side{
@@ -144,7 +144,7 @@ func (r *reference) lmcachePorts(addresses []string, consecutive bool) {
 	r.p.DecodePorts = ports
 }
 
-// read gives the hosts and ports of one role, with the script's defaults for
+// read returns the hosts and ports of one role, with the script's defaults for
 // what is not given.
 func (r *reference) read(s side) (hosts []string, ports []int, ok bool) {
 	hosts, ok = []string{defaultHost}, true
@@ -247,7 +247,7 @@ func zip(hosts []string, ports []int) []hostPort {
 	return out
 }
 
-// put makes the instances those of one of our lists and gives their addresses
+// put makes the instances those of one of our lists and returns their addresses
 // in order; empty after a complaint.
 func (r *reference) put(s side, pairs []hostPort) []string {
 	flag := s.hosts

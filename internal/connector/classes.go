@@ -11,7 +11,7 @@ type Class struct {
 	Itself string
 	// Page is its page of the documentation, as a path from the root of the repository.
 	Page string
-	// Local tells that it moves blocks only between memories of one machine. Beside another
+	// Local reports whether it moves blocks only between memories of one machine. Beside another
 	// connector in a MultiConnector it does not count.
 	Local bool
 }

@@ -36,7 +36,7 @@ func releaseOf(in *instance.Instance) (r release, ok bool) {
 	return r, errMajor == nil && errMinor == nil
 }
 
-// older tells whether an instance is known to be older than a release. It is false for
+// older reports whether an instance is known to be older than a release. It is false for
 // nil, an instance that is not chosen yet.
 func older(in *instance.Instance, than release) bool {
 	if in == nil {

@@ -99,7 +99,7 @@ func receiverHost(in *instance.Instance) string {
 	return host
 }
 
-// list gives ports as JSON.
+// list returns ports as JSON.
 func list(ports []int) string {
 	b := []byte{'['}
 	for i, port := range ports {

@@ -99,7 +99,7 @@ func bootstrapAddress(in *instance.Instance) string {
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// quote gives a string as JSON, because an engine id may contain any character.
+// quote returns a string as JSON, because an engine id may contain any character.
 func quote(s string) string {
 	b, err := json.Marshal(s)
 	if err != nil { // a string always has a JSON form

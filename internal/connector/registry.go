@@ -29,7 +29,7 @@ func Names() []string {
 	return names
 }
 
-// Canonical gives the short name of a connector in a record, which has a short name or
+// Canonical returns the short name of a connector in a record, which has a short name or
 // the class name of the engine's connector, in any case. The empty name stays empty. For
 // MoRIIO, the transfer mode in the record determines the dialect.
 func Canonical(name string) (string, error) {
@@ -52,7 +52,7 @@ func Canonical(name string) (string, error) {
 	return "", fmt.Errorf("%w %q: known are %s", ErrUnknown, name, strings.Join(Names(), ", "))
 }
 
-// New gives the dialect of that name; the empty name means Default.
+// New returns the dialect of that name; the empty name means Default.
 func New(name string) (Dialect, error) {
 	if name == "" {
 		name = Default
@@ -69,7 +69,7 @@ func New(name string) (Dialect, error) {
 	return nil, fmt.Errorf("%w %q", ErrUnknown, name)
 }
 
-// OfRecord gives the dialect for an instance; def is the connector of records that name
+// OfRecord returns the dialect for an instance; def is the connector of records that name
 // none.
 func OfRecord(rec *instance.Record, def string) (Dialect, error) {
 	name := rec.Connector

@@ -18,12 +18,12 @@ import (
 type Options struct {
 	Self    Self
 	Members func() *instance.Snapshot
-	// List gives an entry as /status lists it.
+	// List returns an entry as /status lists it.
 	List  func(*instance.Instance) instance.Listing
 	Facts func(*instance.Instance) Facts
 	Hits  func(func(instance.Key, Hits))
 	Etcd  func() Etcd
-	// Requests tells how many requests are being answered.
+	// Requests reports how many requests are being answered.
 	Requests func() int64
 	// Findings say in words what is not as it should be.
 	Findings func() []string
@@ -153,7 +153,7 @@ func (b *Board) tick(ctx context.Context, now time.Time) {
 	b.show(ctx, now)
 }
 
-// look notes it when etcd stops or begins to answer. That the membership is read anew is
+// look notes it when etcd stops or begins to answer. That the membership is read again is
 // no news: it is, every few minutes.
 func (b *Board) look(now time.Time) {
 	is := b.o.Etcd()
@@ -168,7 +168,7 @@ func (b *Board) look(now time.Time) {
 	b.etcd = is.State
 }
 
-// greet gives a new viewer the whole state. It collects only if nobody has looked before:
+// greet sends a new viewer the whole state. It collects only if nobody has looked before:
 // what was collected for the others is a second old at most.
 func (b *Board) greet(ctx context.Context, now time.Time) {
 	if b.told.frame == nil {
@@ -196,7 +196,7 @@ func (b *Board) show(ctx context.Context, now time.Time) {
 	b.told = told{frame: is, at: now, feed: b.feed.n, rounds: b.history.rounds}
 }
 
-// whole gives the snapshot event of what the viewers know.
+// whole returns the snapshot event of what the viewers know.
 func (b *Board) whole() []byte {
 	if b.told.whole == nil {
 		t := &b.told

@@ -318,7 +318,7 @@ func TestEtcdAndProxies(t *testing.T) {
 	})
 }
 
-// Reading the membership anew is routine; only an etcd that does not answer is news.
+// Reading the membership again is routine; only an etcd that does not answer is news.
 func TestEtcdInTheFeed(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {

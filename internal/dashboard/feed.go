@@ -42,7 +42,7 @@ func (f *feed) add(c Change, at time.Time) {
 	f.all = append(f.all, c)
 }
 
-// since gives the changes behind the nth.
+// since returns the changes behind the nth.
 func (f *feed) since(n int64) []Change {
 	for i, c := range f.all {
 		if c.N > n {
@@ -52,7 +52,7 @@ func (f *feed) since(n int64) []Change {
 	return nil
 }
 
-// until gives the changes up to the nth.
+// until returns the changes up to the nth.
 func (f *feed) until(n int64) []Change {
 	if rest := f.since(n); len(rest) < len(f.all) {
 		return f.all[:len(f.all)-len(rest)]
@@ -60,7 +60,7 @@ func (f *feed) until(n int64) []Change {
 	return nil
 }
 
-// follow tells how one snapshot became the next. What is there at first is told as a
+// follow reports how one snapshot became the next. What is there at first is told as a
 // number.
 func (f *feed) follow(was, is *instance.Snapshot, at time.Time) {
 	if was.Revision == 0 && len(was.All()) == 0 {
@@ -76,7 +76,7 @@ func (f *feed) follow(was, is *instance.Snapshot, at time.Time) {
 	})
 }
 
-// changes tells in words how an entry became another; nil stands for none.
+// changes tells in words how an entry became another; nil represents none.
 func changes(was, is *instance.Instance) []Change {
 	tell := func(in *instance.Instance, kind, format string, args ...any) Change {
 		return Change{Role: in.Role, Who: in.Address, Kind: kind, Text: fmt.Sprintf(format, args...)}

@@ -45,7 +45,7 @@ func newHistory(r *requests) *history {
 	return h
 }
 
-// keep has lines for the members of a snapshot and for nobody else.
+// keep has lines for the members of a snapshot and for no one else.
 func (h *history) keep(s *instance.Snapshot) {
 	there := make(map[instance.Key]*timed, len(s.All()))
 	for _, in := range s.All() {
@@ -90,7 +90,7 @@ func (h *history) point(inFlight int64, hits map[instance.Key]Hits) {
 	}
 }
 
-// hit notes the counts of an instance's cache; they begin anew with its counters.
+// hit notes the counts of an instance's cache; they begin again with its counters.
 func (l *line) hit(is Hits) {
 	if l.known && is.Asked >= l.hits.Asked {
 		l.asked.add(float32(is.Asked - l.hits.Asked))
@@ -116,7 +116,7 @@ func quantiles(was *counted, is *latency, median, high *ring) {
 	}
 }
 
-// lines gives every line of all requests under its name on the page.
+// lines returns every line of all requests under its name on the page.
 func (t *totals) lines() map[string]*ring {
 	return map[string]*ring{
 		"served": &t.served, "refused": &t.refused, "failed": &t.failed, "alone": &t.lonely, "in_flight": &t.inFlight,

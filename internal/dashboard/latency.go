@@ -16,7 +16,7 @@ const (
 // latency counts durations. Requests add to it without waiting for anybody.
 type latency [buckets]atomic.Uint32
 
-// add counts one; 0 stands for none.
+// add counts one; 0 represents none.
 func (l *latency) add(d time.Duration) {
 	if d > 0 {
 		l[bucket(d)].Add(1)
@@ -44,7 +44,7 @@ func lower(i int) time.Duration {
 // counted are the counts of a latency at one moment.
 type counted [buckets]uint32
 
-// since moves the counts to the present and gives what has come in between.
+// since moves the counts to the present and returns what has come in between.
 func (c *counted) since(l *latency) (out counted, n uint32) {
 	for i := range l {
 		is := l[i].Load()

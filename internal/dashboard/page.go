@@ -53,7 +53,7 @@ func newPage() *page {
 			"connect-src 'self'",
 			"img-src data:", // its own icon
 			"base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
-			// No text can become HTML or script, whoever wrote it.
+			// No text can become HTML or script, whatever wrote it.
 			"require-trusted-types-for 'script'", "trusted-types 'none'",
 		}, "; "),
 	}

@@ -37,7 +37,7 @@ func TestPage(t *testing.T) {
 	if strings.Contains(policy, "unsafe") {
 		t.Errorf("the policy has something unsafe: %s", policy)
 	}
-	// The digests are those of what stands in the page.
+	// The digests are those of what is in the page.
 	for _, tag := range []string{"script", "style"} {
 		m := regexp.MustCompile(`(?s)<`+tag+`>(.*?)</`+tag+`>`).FindAllSubmatch(w.Body.Bytes(), -1)
 		if len(m) != 1 {
@@ -55,7 +55,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// Nothing comes from elsewhere, and nothing makes HTML of text or runs what stands in an
+// Nothing comes from elsewhere, and nothing makes HTML of text or runs what is in an
 // attribute.
 func TestPageHasNothingUnsafe(t *testing.T) {
 	t.Parallel()

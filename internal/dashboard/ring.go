@@ -8,7 +8,7 @@ import (
 const (
 	// points is how many points a line has, and step the seconds between two of them.
 	points, step = 60, 5
-	// none stands for a point at which there was nothing to measure.
+	// none represents a point at which there was nothing to measure.
 	none float32 = -1
 )
 
@@ -40,7 +40,7 @@ func (r *ring) add(v float32) {
 	r.n = min(r.n+1, points)
 }
 
-// line gives the points, the oldest first; nil where there was never one to show.
+// line returns the points, the oldest first; nil where there was never one to show.
 func (r *ring) line() []value {
 	out, some := make([]value, 0, r.n), false
 	for i := range r.n {

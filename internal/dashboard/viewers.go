@@ -9,7 +9,7 @@ const (
 	// maxViewers is how many may look at once.
 	maxViewers = 32
 	// behind is how many events a viewer may lag behind before it is sent away. It comes
-	// back by itself and gets everything anew.
+	// back by itself and gets everything again.
 	behind = 8
 )
 
@@ -62,14 +62,14 @@ func (v *viewers) leave(one *viewer) {
 	}
 }
 
-// none tells that nobody looks.
+// none reports whether nobody looks.
 func (v *viewers) none() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return len(v.all)+len(v.new) == 0
 }
 
-// welcome gives the new ones the event that makes makes; from then on they get the
+// welcome sends the new ones the event that makes returns; from then on they get the
 // others.
 func (v *viewers) welcome(makes func() []byte) {
 	v.mu.Lock()
@@ -88,7 +88,7 @@ func (v *viewers) welcome(makes func() []byte) {
 	}
 }
 
-// send gives an event to all who have got a snapshot. Who is too slow is sent away.
+// send sends an event to all viewers that have a snapshot. Who is too slow is sent away.
 func (v *viewers) send(e []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -77,7 +77,7 @@ func (a *Agents) claimants() (out []claimant) {
 	return out
 }
 
-// unregistered tells of those that are not registered; conflicts and wrong models have checks of
+// unregistered reports of those that are not registered; conflicts and wrong models have checks of
 // their own.
 func (a *Agents) unregistered(r *report) {
 	for _, c := range a.claimants() {
@@ -118,7 +118,7 @@ func userOf(role instance.Role) string {
 	}
 }
 
-// conflicts tells of agents that came second to an address, and say so.
+// conflicts reports of agents that came second to an address, and say so.
 func (a *Agents) conflicts(r *report) {
 	for _, c := range a.claimants() {
 		if c.registration != lease.Conflict {

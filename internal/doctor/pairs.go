@@ -15,7 +15,7 @@ type half struct {
 	blocks         int
 }
 
-// goes tells whether two are a pair: an empty build goes with any, and blocks of a size
+// goes reports whether two are a pair: an empty build goes with any, and blocks of a size
 // that nobody states.
 func (h half) goes(o half) bool {
 	return h.dialect == o.dialect && (h.build == o.build || h.build == "" || o.build == "") &&
@@ -47,7 +47,7 @@ func (m *Members) groups(role instance.Role, byDefault string) (out []group) {
 	return out
 }
 
-// pairs tells of instances that have no partner. byDefault is the connector of records that
+// pairs reports of instances that have no partner. byDefault is the connector of records that
 // name none.
 func (m *Members) pairs(byDefault string, r *report) {
 	prefill, decode := m.groups(instance.Prefill, byDefault), m.groups(instance.Decode, byDefault)

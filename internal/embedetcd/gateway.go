@@ -26,7 +26,7 @@ const maxBody = 4 << 20
 // gateway translates JSON requests into etcd's gRPC API, which it calls over
 // the client port like anybody else. etcd's own gateway does the same, but it
 // sits on the client port without a check of who asks and no way to put one
-// before it; so that one is off and this one stands in its place.
+// before it; so that one is off and this one is in its place.
 type gateway struct {
 	on   bool
 	mux  atomic.Pointer[runtime.ServeMux] // nil until the etcd serves
@@ -97,7 +97,7 @@ func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
 	mux.ServeHTTP(w, r)
 }
 
-// offered tells what a node needs that registers with curl. Members, users,
+// offered reports what a node needs that registers with curl. Members, users,
 // compaction and snapshots are an operator's, who has etcdctl.
 func offered(path string) bool {
 	switch path {
@@ -122,7 +122,7 @@ func (g *gateway) close() {
 // a browser on this machine can send requests to a loopback address. It cannot
 // hide its Origin header on a POST of another site, cannot send JSON without
 // being asked first (and nothing here answers that question), and a name that
-// an attacker's DNS points to 127.0.0.1 stands in the Host header.
+// an attacker's DNS points to 127.0.0.1 is in the Host header.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -144,7 +144,7 @@ func guard(next http.Handler) http.Handler {
 	})
 }
 
-// loopbackHost tells whether a Host header names the loopback by number or as
+// loopbackHost reports whether a Host header names the loopback by number or as
 // localhost, with or without a port.
 func loopbackHost(host string) bool {
 	name := host
@@ -168,7 +168,7 @@ func isMedia(types []string, want string) bool {
 	return err == nil && media == want
 }
 
-// fromCurl tells that curl or wget sends a body for which nobody gave a content
+// fromCurl reports whether curl or wget sends a body for which nobody gave a content
 // type: they call it a form. A page can send forms as well, and a browser so old
 // that it hides where the page is from would get past the checks above. But no
 // page sets the User-Agent of a request that needs no permission first, so the

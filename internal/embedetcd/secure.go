@@ -62,7 +62,7 @@ func most() int {
 	return enough
 }
 
-// serve answers until the server stops. hasUsers tells whether authentication is on.
+// serve answers until the server stops. hasUsers reports whether authentication is on.
 func (p *securePort) serve(ctx context.Context, g *grpc.Server, hasUsers func() bool, work *sync.WaitGroup) {
 	p.hasUsers = hasUsers
 	work.Go(func() { p.source.Watch(ctx) })
@@ -116,7 +116,7 @@ func (p *securePort) check(ctx context.Context) error {
 	return status.Error(codes.FailedPrecondition, "this etcd has no users yet and serves its own machine only; set them up there: "+p.cure())
 }
 
-// sameMachine tells of a connection from this machine: it comes from the loopback, or
+// sameMachine reports of a connection from this machine: it comes from the loopback, or
 // from the very address that it leads to.
 func sameMachine(from, to net.Addr) bool {
 	client, err := netip.ParseAddrPort(from.String())

@@ -94,7 +94,7 @@ func TestServesTLS(t *testing.T) {
 	}
 }
 
-// A certificate and an authority that are rolled are in force for the next connection,
+// A certificate and an authority that are rolled are active for the next connection,
 // and one that stands goes on.
 func TestTLSIsRolled(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,7 @@ package embedetcd
 
 import "golang.org/x/sys/unix"
 
-// roomIn tells how much of a disk is left for this user, and how large it is.
+// roomIn reports how much of a disk is left for this user, and how large it is.
 func roomIn(dir string) (free, all uint64, err error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {

@@ -21,7 +21,7 @@ var ErrEndpoint = errors.New("invalid etcd endpoint")
 // ErrMixed is given for endpoints of which only some are to be reached over TLS.
 var ErrMixed = errors.New("endpoints with http:// and with https:// in one list: all members of a cluster are reached in one way")
 
-// ParseEndpoints gives the addresses of endpoints that are written as host:port,
+// ParseEndpoints returns the addresses of endpoints that are written as host:port,
 // http://host:port or https://host:port, each once, and whether https:// was written.
 func ParseEndpoints(list []string) (addresses []string, secure bool, err error) {
 	var errs []error
@@ -61,7 +61,7 @@ func ParseEndpoints(list []string) (addresses []string, secure bool, err error) 
 	return addresses, secure, errors.Join(errs...)
 }
 
-// Written gives endpoints as ParseEndpoints takes them.
+// Written returns endpoints as ParseEndpoints takes them.
 func Written(addresses []string, secure bool) []string {
 	if !secure {
 		return addresses
@@ -79,7 +79,7 @@ type TLS struct {
 	Files certs.Files
 }
 
-// Used tells whether etcd is reached over TLS.
+// Used reports whether etcd is reached over TLS.
 func (t TLS) Used() bool { return t.On || !t.Files.None() }
 
 // Open reads the files; nil, nil where etcd is reached without TLS.

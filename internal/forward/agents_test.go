@@ -402,7 +402,7 @@ func (r *rig) pairMooncake() {
 	r.members.set(p, instanceAt(instance.Decode, r.D[0].Address(), fakevllm.Mooncake))
 }
 
-// versions gives the records of the engines versions.
+// versions sets versions in the records of the engines.
 func (r *rig) versions(prefill, decode string) {
 	p, d := instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), instanceAt(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
 	p.Record.Version, d.Record.Version = prefill, decode

@@ -85,7 +85,7 @@ func TestSickInstanceIsEjectedAndReturns(t *testing.T) {
 	}
 }
 
-// waitingLeg starts a request whose first leg in the role hangs, and gives the
+// waitingLeg starts a request whose first leg in the role hangs, and returns the
 // instance it hangs on and the channel of its answer.
 func waitingLeg(t *testing.T, r *rig, role instance.Role, q scenario) (*fakevllm.Server, <-chan answer) {
 	t.Helper()

@@ -17,7 +17,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/form"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
 	"github.com/pdmesh/pdmesh/internal/tracing"
@@ -180,7 +179,7 @@ func (c *call) parsed(req *request.Request, err error) bool {
 // it could not, and has answered.
 func (c *call) readJSON() bool {
 	if !isJSON(c.r.Header) {
-		c.answer.Refuse(pydantic.NotJSON())
+		c.answer.Refuse(openai.NotJSON())
 		return false
 	}
 	return c.readBody()

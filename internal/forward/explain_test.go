@@ -69,7 +69,7 @@ func TestExplainIsWhatIsDone(t *testing.T) {
 	}
 }
 
-// Explain gives the way of every kind of request, with the reason that it is served with.
+// Explain shows the way of every kind of request, with the reason that it is served with.
 func TestExplainWays(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -91,7 +91,7 @@ func TestOnlyMixedPairs(t *testing.T) {
 	}
 }
 
-// mixConnectors gives the decode instance another connector.
+// mixConnectors sets another connector for the decode instance.
 func mixConnectors(r *rig) {
 	r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), instanceAt(instance.Decode, r.D[0].Address(), fakevllm.Ascend))
 }

@@ -40,7 +40,7 @@ func manyRequests(t *testing.T) int {
 }
 
 // abandon sends a streaming request and leaves after some bytes of the
-// answer, or before any if after is 0. It tells whether it saw an event.
+// answer, or before any if after is 0. It reports whether it saw an event.
 func abandon(t *testing.T, c *http.Client, url string, q scenario, id string, after int, within time.Duration) (saw bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
@@ -276,7 +276,7 @@ func TestReturningInstanceStartsSlowly(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := func() int64 { return total(r.P, func(c fakevllm.Counters) int64 { return c.Requests }) }
-	// share gives the instance's share of the next n prefills: enough that chance does
+	// share returns the instance's share of the next n prefills: enough that chance does
 	// not matter, however long the machine takes.
 	share := func(n int64) float64 {
 		t.Helper()

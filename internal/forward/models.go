@@ -11,7 +11,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
@@ -91,7 +90,7 @@ func (c *call) models(members *instance.Snapshot, id string, again bool) (answer
 	case id != "" && len(list.Data) == 0 && again:
 		return false
 	case id != "" && len(list.Data) == 0:
-		c.answer.Refuse(pydantic.UnknownModel(id, c.h.opts.Picker.Models()))
+		c.answer.Refuse(openai.UnknownModel(id, c.h.opts.Picker.Models()))
 	case id != "":
 		c.answer.JSON(list.Data[0])
 	default:

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 // lmcacheRanks is the tensor-parallel size of a rig's LMCache engines.
@@ -54,7 +55,7 @@ type notifiedRig struct {
 	t     *testing.T
 	rig   *rig
 	legs  chan *notifiedLeg
-	ranks []*zmq.Sender // of the one process that stands for all prefill engines
+	ranks []*zmqpeer.Sender // of the one process that stands for all prefill engines
 	P, D  []*instance.Instance
 }
 
@@ -116,9 +117,9 @@ func startNotified(t *testing.T, prefills, decodes, ranks int, tune func(*forwar
 	return w
 }
 
-func push(t *testing.T, to *lmcache.Receiver) *zmq.Sender {
+func push(t *testing.T, to *lmcache.Receiver) *zmqpeer.Sender {
 	t.Helper()
-	s, err := zmq.NewSender(zmq.Push, "tcp://"+to.Addr().String())
+	s, err := zmqpeer.NewSender(zmq.Push, "tcp://"+to.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

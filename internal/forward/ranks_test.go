@@ -124,7 +124,7 @@ func (r *rig) checkTurn(chat, turn int) answer {
 	return a
 }
 
-// checkEnginesAndClose is checkEngines, and tells that no connection is kept for what comes after.
+// checkEnginesAndClose is checkEngines, and reports whether no connection is kept for what comes after.
 func (r *rig) checkEnginesAndClose() {
 	r.t.Helper()
 	r.checkEngines()

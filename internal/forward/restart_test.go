@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// restart restarts a prefill engine at its address. told tells that the membership learns of
+// restart restarts a prefill engine at its address. told reports whether the membership learns of
 // it, as by its agent.
 func (r *rig) restart(s *fakevllm.Server, told bool) {
 	s.Kill()

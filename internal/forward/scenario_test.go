@@ -109,7 +109,7 @@ func eachSequentialChat(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q
 	}
 }
 
-// ends tells whether a stream is complete.
+// ends reports whether a stream is complete.
 func (q scenario) ends(stream string) bool {
 	last := stream[max(strings.LastIndex(stream, "event: "), 0):]
 	switch q.path {

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// pairOf sends a chat request and gives the pair that served it.
+// pairOf sends a chat request and returns the pair that served it.
 func pairOf(r *rig, header ...string) string {
 	r.t.Helper()
 	a := r.post("/v1/chat/completions", chatBody(true, ""), append(header, "X-PD-Trace", "1")...)

@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// stored makes a response and gives its id.
+// stored makes a response and returns its id.
 func (r *rig) stored(more string) string {
 	r.t.Helper()
 	a := r.post(responsesPath, agentBody(responsesPath, false, more))

@@ -32,7 +32,7 @@ func traced(t *testing.T, mode fakevllm.Mode, share float64) (*rig, *collector.C
 	return r, c, tracer
 }
 
-// sentTo gives the one request that an engine got for the path.
+// sentTo returns the one request that an engine got for the path.
 func sentTo(t *testing.T, s *fakevllm.Server, path string) http.Header {
 	t.Helper()
 	var found []http.Header

@@ -25,7 +25,7 @@ type peers struct {
 
 	asked    map[instance.Key]uint64 // in the last round, with Options.Heard of each at that time
 	askedAt  time.Time               // when that was
-	least    time.Duration           // the least limit beside them
+	least    time.Duration           // the least limit next to them
 	pending  int                     // probes that have not ended
 	answers  chan peerAnswer
 	quickest time.Duration // the time of the quickest answer in the slowest round, 0 for none
@@ -37,7 +37,7 @@ type peerAnswer struct {
 	err  error
 }
 
-// limit is how long the instance may be silent beside them.
+// limit is how long the instance may be silent next to them.
 func (p *peers) limit() time.Duration {
 	return max(p.least, min(peerFactor*p.quickest, longestLimit))
 }
@@ -82,7 +82,7 @@ func (p *peers) hear(now time.Time) {
 }
 
 // list has the instances that could take the requests of this one, and the least time that
-// it is given beside them.
+// it is given next to them.
 func (p *peers) list() (list []*instance.Instance, least time.Duration) {
 	snap := p.t.opts.Source.Snapshot()
 	available := func(role instance.Role) []*instance.Instance {

@@ -60,7 +60,7 @@ func TestNobodyIsEjectedWhileNobodyAnswers(t *testing.T) {
 	}
 }
 
-// silentTime tells how long an instance is silent before it is ejected.
+// silentTime reports how long an instance is silent before it is ejected.
 func silentTime(t *testing.T, tr *health.Tracker, in *instance.Instance) time.Duration {
 	t.Helper()
 	begun := time.Now()

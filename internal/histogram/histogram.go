@@ -85,7 +85,7 @@ type Local struct {
 // For makes the counts go to h. Without a histogram Observe must not be called.
 func (l *Local) For(h *Histogram) { l.to = h }
 
-// On tells whether there is a histogram to count for.
+// On reports whether there is a histogram to count for.
 func (l *Local) On() bool { return l.to != nil }
 
 // Observe counts d, and zero for each of the others that came along with it.

@@ -17,7 +17,7 @@ type Buffer struct {
 	r, w int     // (*b)[r:w] is not taken yet
 }
 
-// Bytes gives the bytes that were read and not taken yet.
+// Bytes returns the bytes that were read and not taken yet.
 func (b *Buffer) Bytes() []byte {
 	if b.b == nil {
 		return nil
@@ -25,8 +25,8 @@ func (b *Buffer) Bytes() []byte {
 	return (*b.b)[b.r:b.w]
 }
 
-// Free gives space for the next read, at least one byte. It is valid until the next
-// call of the Buffer. Add tells how much of it was filled.
+// Free returns space for the next read, at least one byte. It is valid until the next
+// call of the Buffer. Add reports how much of it was filled.
 func (b *Buffer) Free() []byte {
 	switch {
 	case b.b == nil:
@@ -44,7 +44,7 @@ func (b *Buffer) Free() []byte {
 	return (*b.b)[b.w:]
 }
 
-// Add tells that n bytes were read into the space that Free gave. A Buffer that is
+// Add reports whether n bytes were read into the space that Free gave. A Buffer that is
 // empty after that returns its memory.
 func (b *Buffer) Add(n int) {
 	b.w += n

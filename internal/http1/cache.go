@@ -13,8 +13,8 @@ type HeadCache struct {
 	head   Head
 }
 
-// Parse reads the fields of a head and does not change them. http10 tells that the
-// message is HTTP/1.0. repeated tells that the Header is that of the last call.
+// Parse reads the fields of a head and does not change them. http10 reports whether the
+// message is HTTP/1.0. repeated reports whether the Header is that of the last call.
 func (c *HeadCache) Parse(fields []byte, http10 bool) (h Head, repeated bool, err error) {
 	if length, same := c.match(fields); same && http10 == c.http10 {
 		h = c.head
@@ -30,7 +30,7 @@ func (c *HeadCache) Parse(fields []byte, http10 bool) (h Head, repeated bool, er
 	return h, false, err
 }
 
-// match tells whether fields are the remembered ones, and gives their Content-Length.
+// match reports whether fields are the remembered ones, and returns their Content-Length.
 func (c *HeadCache) match(fields []byte) (length int64, same bool) {
 	before, behind := c.fields[:c.digits.from], c.fields[c.digits.to:]
 	digits := len(fields) - len(before) - len(behind)

@@ -19,7 +19,7 @@ func parsed(t *testing.T, c *HeadCache, fields string) Head {
 	return h
 }
 
-// same tells whether two heads have one Header.
+// same reports whether two heads have one Header.
 func same(a, b Head) bool {
 	return reflect.ValueOf(a.Header).Pointer() == reflect.ValueOf(b.Header).Pointer()
 }

@@ -59,7 +59,7 @@ func newCORS(o CORS) *cors {
 
 func (c *cors) allows(origin string) bool { return c.anyOrigin || slices.Contains(c.origins, origin) }
 
-// disabled tells that no origin is allowed.
+// disabled reports whether no origin is allowed.
 func (c *cors) disabled() bool { return len(c.origins) == 0 }
 
 // setHeaders sets the CORS headers of an answer whose head is not sent yet.

@@ -12,7 +12,7 @@ import (
 // DashboardEvents is the path of the dashboard's events.
 const DashboardEvents = "/dashboard/events"
 
-// AdminActions gives the last part of each route below /instances.
+// AdminActions returns the last part of each route below /instances.
 func AdminActions() []string {
 	all := []string{"add", "remove"}
 	for _, verb := range allVerbs() {
@@ -50,7 +50,7 @@ func (d *Deps) index(c *gin.Context, served gin.RoutesInfo) {
 	writeJSON(c, http.StatusOK, gin.H{"name": "pdmesh", "version": d.Version, "routes": routes})
 }
 
-// wantsPage tells whether Accept names HTML, and prefers it to JSON or ranks both the
+// wantsPage reports whether Accept names HTML, and prefers it to JSON or ranks both the
 // same. Browsers name it first. curl and libraries send */*, and get JSON.
 func wantsPage(accept []string) bool {
 	page, data := 0.0, 0.0
@@ -67,7 +67,7 @@ func wantsPage(accept []string) bool {
 	return page > 0 && page >= data
 }
 
-// quality gives the q among the parameters of a media range, 1 if there is none
+// quality returns the q among the parameters of a media range, 1 if there is none
 // (RFC 9110, 12.4.2).
 func quality(params string) float64 {
 	for p := range strings.SplitSeq(params, ";") {

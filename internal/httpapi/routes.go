@@ -13,7 +13,7 @@ import (
 // docs/routes.md has a verdict on every route of vLLM. TestTableIsTheCode compares it
 // with this file.
 
-// fanOutRoutes gives the routes of vLLM whose requests go to all instances. They need
+// fanOutRoutes returns the routes of vLLM whose requests go to all instances. They need
 // the admin key.
 func fanOutRoutes() []string {
 	return []string{"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache", "/start_profile", "/stop_profile"}
@@ -30,7 +30,7 @@ func (d *Deps) addStoredRoutes(client *gin.RouterGroup) {
 	client.POST("/v1/responses/:id/cancel", dataRoute(cancel))
 }
 
-// passedRoutes gives the routes of vLLM that one instance answers alone, with the
+// passedRoutes returns the routes of vLLM that one instance answers alone, with the
 // reason why a generated answer has no prefill there, "" if none is generated. A decode
 // instance is preferred. An engine whose model or options lack the route answers 404
 // or 403 itself.
@@ -52,12 +52,12 @@ func passedRoutes() map[string]string {
 	return routes
 }
 
-// passedFormRoutes gives the passed routes whose requests are forms with a file.
+// passedFormRoutes returns the passed routes whose requests are forms with a file.
 func passedFormRoutes() map[string]string {
 	return map[string]string{"/v1/audio/transcriptions": alone.Route, "/v1/audio/translations": alone.Route}
 }
 
-// passedGetRoutes gives the passed routes of GET.
+// passedGetRoutes returns the passed routes of GET.
 func passedGetRoutes() []string { return []string{"/tokenizer_info"} }
 
 // isOperatorRoute reports the routes that are for operators and their tools.

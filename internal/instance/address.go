@@ -12,7 +12,7 @@ import (
 // ErrAddress is wrapped by every error of ParseAddress.
 var ErrAddress = errors.New("invalid instance address")
 
-// ParseAddress checks an instance address and gives its canonical spelling,
+// ParseAddress checks an instance address and returns its canonical spelling,
 // which is also the last part of its key in etcd: host:port, IPv6 as
 // [addr]:port, host names in lower case, "localhost" as 127.0.0.1. Wildcard
 // addresses, zones and URLs are refused with a hint.
@@ -94,7 +94,7 @@ func checkHostname(host string) error {
 	return nil
 }
 
-// IsLoopback tells whether a canonical address is a loopback IP literal.
+// IsLoopback reports whether a canonical address is a loopback IP literal.
 func IsLoopback(address string) bool {
 	ap, err := netip.ParseAddrPort(address)
 	return err == nil && ap.Addr().IsLoopback()

@@ -2,7 +2,7 @@ package instance
 
 import "fmt"
 
-// Both is how flags and admin routes name an engine that stands in either role. No
+// Both is how flags and admin routes name an engine that is in either role. No
 // membership has it: there are two, with one address.
 const Both Role = "both"
 
@@ -25,7 +25,7 @@ func (r Role) Other() Role {
 	return Prefill
 }
 
-// Each gives the memberships that a key means: two for Both, in display order, else
+// Each returns the memberships that a key means: two for Both, in display order, else
 // itself.
 func (k Key) Each() []Key {
 	if k.Role != Both {

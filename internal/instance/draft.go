@@ -69,7 +69,7 @@ func usableAt(in *Instance, i int) *Instance {
 	return in
 }
 
-// Snapshot gives the draft as it is now.
+// Snapshot returns the draft as it is now.
 func (d *Draft) Snapshot(revision int64) *Snapshot {
 	s := &Snapshot{Revision: revision, all: d.all.publish(), changed: make(chan struct{})}
 	for i := range d.usable {
@@ -78,7 +78,7 @@ func (d *Draft) Snapshot(revision int64) *Snapshot {
 	return s
 }
 
-// publish gives the items out; their capacity is cut, so that nobody appends
+// publish returns the items; their capacity is cut, so that no caller appends
 // to what others read.
 func (l *list) publish() []*Instance {
 	l.out = true
@@ -125,7 +125,7 @@ func (l *list) find(in *Instance) (int, bool) {
 	return 0, false
 }
 
-// fits tells that an entry can take a place without disturbing the order.
+// fits reports whether an entry can take a place without disturbing the order.
 func (l *list) fits(at int, in *Instance) bool {
 	return (at == 0 || compare(l.items[at-1], in) < 0) &&
 		(at == len(l.items)-1 || compare(in, l.items[at+1]) < 0)

@@ -22,7 +22,7 @@ func somebody(rng *rand.Rand) *instance.Instance {
 	return in
 }
 
-// same tells that two snapshots hold the same entries in the same order.
+// same reports whether two snapshots hold the same entries in the same order.
 func same(a, b *instance.Snapshot) bool {
 	return slices.Equal(a.All(), b.All()) && slices.Equal(a.Usable(instance.Prefill), b.Usable(instance.Prefill)) &&
 		slices.Equal(a.Usable(instance.Decode), b.Usable(instance.Decode)) && a.Usable("both") == nil

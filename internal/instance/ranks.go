@@ -10,7 +10,7 @@ import (
 // load balancing), engines tell of themselves by their number in the group, and a request
 // names them by that among those of the server, from 0.
 
-// LocalRanks gives what an instance tells of its ranks by the numbers that requests name.
+// LocalRanks returns what an instance tells of its ranks by the numbers that requests name.
 // What does not tell of just these ranks stays as it is.
 func LocalRanks[V any](in *Instance, by map[int]V) map[int]V {
 	if _, ok := by[0]; ok || len(by) != in.Ranks() {

@@ -2,7 +2,7 @@ package instance
 
 import "strings"
 
-// Serves tells whether an engine with these facts serves the wanted model: any
+// Serves reports whether an engine with these facts serves the wanted model: any
 // id or root of /v1/models equals it. Unless strict, the last path component is
 // enough, so that /models/Qwen2.5-7B and Qwen/Qwen2.5-7B name the same. An empty
 // want matches everything.

@@ -75,7 +75,7 @@ func (b *Batch) readEvents(p []byte) error {
 	})
 }
 
-// whole tells that a stored event's parts fit each other.
+// whole reports whether a stored event's parts fit each other.
 func (e *Event) whole() bool {
 	return e.BlockSize >= 0 && (len(e.Tokens) == 0 || len(e.Tokens) == e.BlockSize*len(e.Hashes)) &&
 		(len(e.Extra) == 0 || len(e.Extra) == len(e.Hashes))

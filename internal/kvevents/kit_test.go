@@ -11,7 +11,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 )
 
-// recorded gives the messages of a file in testdata, which real vLLM sent: per message
+// recorded returns the messages of a file in testdata, which real vLLM sent: per message
 // the number of frames, then the length and bytes of each.
 func recorded(t testing.TB, name string) [][][]byte {
 	t.Helper()

@@ -12,7 +12,7 @@ import (
 )
 
 // Text is what vLLM's own example of a subscriber prints of a message: a line with the
-// time, and a line for each event. of stands behind the time, "" for nothing. Events
+// time, and a line for each event. of follows the time, "" for nothing. Events
 // have all members that were sent, by the names that vLLM gives them.
 func Text(payload []byte, of string) (string, error) {
 	ts, events, err := halves(payload)
@@ -69,7 +69,7 @@ func float(p []byte) (float64, error) {
 	return float64(n), err
 }
 
-// members are the names of what stands in an event that is an array, behind its type.
+// members are the names of what is in an event that is an array, behind its type.
 func members(kind string) []string {
 	return map[string][]string{
 		"BlockStored":  {"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window"},

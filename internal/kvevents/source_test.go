@@ -16,11 +16,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvevents"
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 // publisher is an engine's two sockets and what it keeps for replay.
 type publisher struct {
-	pub    *zmq.Publisher
+	pub    *zmqpeer.Publisher
 	router *zmq.Listener
 	frames int // of a replay's answer, without the empty one
 
@@ -33,7 +34,7 @@ func publish(t *testing.T, frames int, endpoint, replay string) *publisher {
 	t.Helper()
 	p := &publisher{frames: frames, kept: map[uint64][]byte{}}
 	var err error
-	if p.pub, err = zmq.Publish(t.Context(), endpoint, 1000, nil); err != nil {
+	if p.pub, err = zmqpeer.Publish(t.Context(), endpoint, 1000, nil); err != nil {
 		t.Fatal(err)
 	}
 	if p.router, err = zmq.Listen(t.Context(), zmq.Router, replay, zmq.Bounds{}, nil); err != nil {

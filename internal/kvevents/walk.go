@@ -61,7 +61,7 @@ func eachMember(p []byte, f func(key, value []byte) error) error {
 	return nil
 }
 
-// skip gives what comes after one value. The library's own takes any depth.
+// skip returns what comes after one value. The library's own takes any depth.
 func skip(p []byte, depth int) ([]byte, error) {
 	if len(p) == 0 {
 		return nil, errShort

@@ -19,7 +19,7 @@ const maxRanks = 256
 // maxAnswer is how much of an answer is read.
 const maxAnswer = 256 << 10
 
-// Sources gives a function for Options.Ask that asks over a client. An engine before
+// Sources returns a function for Options.Ask that asks over a client. An engine before
 // vLLM 0.31, which does not know the question, has no sources, and so has one that
 // publishes nothing.
 func Sources(client *http.Client) func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error) {
@@ -62,7 +62,7 @@ func parse(body []byte) (map[int]kvevents.Publisher, error) {
 	return publishers(found), nil
 }
 
-// FromRecord gives what an instance's record says.
+// FromRecord returns what an instance's record says.
 func FromRecord(in *instance.Instance) map[int]kvevents.Publisher {
 	return publishers(in.Record.KVEvents)
 }

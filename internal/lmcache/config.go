@@ -88,7 +88,7 @@ func ParseConfig(raw []byte) (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// text gives a value of the file as it would stand on a command line.
+// text returns a value of the file as it would stand on a command line.
 func text(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -103,7 +103,7 @@ func text(v any) string {
 	return fmt.Sprint(v)
 }
 
-// errPort tells of text that is no port.
+// errPort reports of text that is no port.
 var errPort = errors.New("no port from 1 to 65535")
 
 // Ports reads ports with commas between them; none from empty text.

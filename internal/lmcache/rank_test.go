@@ -5,17 +5,18 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/zmq"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 // rank is a tensor-parallel rank of a prefill engine, with its connection.
 type rank struct {
 	t *testing.T
-	s *zmq.Sender
+	s *zmqpeer.Sender
 }
 
 func newRank(t *testing.T, to *lmcache.Receiver) *rank {
 	t.Helper()
-	s, err := zmq.NewSender(zmq.Push, "tcp://"+to.Addr().String())
+	s, err := zmqpeer.NewSender(zmq.Push, "tcp://"+to.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func (l *Level) set(to logrus.Level) {
 	}
 }
 
-// nameOf gives the name that New takes.
+// nameOf returns the name that New takes.
 func nameOf(level logrus.Level) string {
 	if level == logrus.WarnLevel {
 		return "warn" // logrus says warning

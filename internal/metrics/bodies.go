@@ -4,7 +4,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Bodies is what the gauges of request bodies are read from, at scrape time.
 type Bodies struct {
-	// Memory gives the bytes that are held, the most that may be, and how many requests
+	// Memory returns the bytes that are held, the most that may be, and how many requests
 	// were refused for want of room.
 	Memory func() (held, limit, refused int64)
 }

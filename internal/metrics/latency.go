@@ -65,7 +65,7 @@ func newLatency(name, help string, bounds histogram.Bounds, labels ...string) *l
 	return l
 }
 
-// of gives the histogram with these values of its labels, the rest of which is "".
+// of returns the histogram with these values of its labels, the rest of which is "".
 func (l *latency) of(values [3]string) *histogram.Histogram {
 	if h, ok := (*l.known.Load())[values]; ok {
 		return h
@@ -113,7 +113,7 @@ func (l *latency) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Between gives what counts the times between the events of an endpoint's streams.
+// Between returns what counts the times between the events of an endpoint's streams.
 func (m *Metrics) Between(endpoint string) *histogram.Histogram {
 	return m.between.of([3]string{endpoint})
 }

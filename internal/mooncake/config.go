@@ -187,7 +187,7 @@ func (c *Config) metadata(backend string) error {
 	return nil
 }
 
-// Etcd gives host:port of each etcd member. If the metadata server is none the
+// Etcd returns host:port of each etcd member. If the metadata server is none the
 // error wraps ErrNotEtcd and says what it is.
 func (c *Config) Etcd() ([]string, error) {
 	switch c.Backend {

@@ -1,5 +1,5 @@
 // Package netguard decides which addresses the proxy may connect to on the
-// word of etcd: whoever can write an instance would otherwise receive prompts
+// word of etcd: whatever can write an instance would otherwise receive prompts
 // or reach services beside the fleet. It is asked at dial, after the name has
 // been resolved, so that a name cannot point somewhere else later.
 package netguard
@@ -58,7 +58,7 @@ func isMetadata(ip netip.Addr) bool {
 	return ip.IsLinkLocalUnicast()
 }
 
-// embedded gives the IPv4 addresses that an IPv6 address may stand for on its way
+// embedded returns the IPv4 addresses that an IPv6 address may represent on its way
 // through a translator. Where the length of a translator's prefix is not known, all
 // that it may mean are given.
 func embedded(ip netip.Addr) []netip.Addr {

@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// blocks tells of roles whose KV caches have blocks of different sizes, as far as records
+// blocks reports of roles whose KV caches have blocks of different sizes, as far as records
 // say: some connectors then have no pair, of a pool decode finds nothing, and what others
 // make of it their engines say.
 func (v View) blocks(prefill, decode []*instance.Instance, say func(string, ...any)) {
@@ -30,7 +30,7 @@ func (v View) blocks(prefill, decode []*instance.Instance, say func(string, ...a
 	}
 }
 
-// sameOnly tells that instances of a dialect with such blocks go with the same ones only.
+// sameOnly reports whether instances of a dialect with such blocks go with the same ones only.
 func (v View) sameOnly(list []*instance.Instance, name string, size int) bool {
 	return v.Blocks != nil && slices.ContainsFunc(list, func(in *instance.Instance) bool {
 		return v.Connector(in) == name && in.Record.BlockSize == size && v.Blocks(in) != 0

@@ -88,7 +88,7 @@ func (c *Counts) forget() {
 	})
 }
 
-// read gives copies of what is counted.
+// read returns copies of what is counted.
 func (c *Counts) read() (alone map[string]int64, lost map[instance.Key]int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

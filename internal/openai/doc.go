@@ -17,6 +17,5 @@
 // splicing: unchanged bytes are shared between all legs, never copied, so unknown fields,
 // large integers and odd spacing reach the engine as sent.
 //
-// Most of a body is the text of strings; package strscan finds where it ends, and package
-// utf8scan sees to it that it is UTF-8.
+// Most of a body is the text of strings, which package jsonscan reads a word at a time.
 package openai

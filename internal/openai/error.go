@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// The types of errors, as vLLM names them where it has a name.
+// The types of errors; the names are vLLM's where it has one.
 const (
 	TypeBadRequest     = "BadRequestError"
 	TypeInvalid        = "Bad Request" // of what pydantic refuses
@@ -36,12 +37,36 @@ type Error struct {
 	Param      string // "" is sent as null
 	Message    string
 	RetryAfter time.Duration // sent as Retry-After where positive, in whole seconds
-	// Final tells of an invalid request that no engine is to be asked about it: vLLM
-	// may see nothing wrong, or its answer is known.
+	// Final reports that no engine is asked about the invalid request, because vLLM may
+	// accept it, or because its answer is known.
 	Final bool
 }
 
 func (e *Error) Error() string { return e.Message }
+
+// BadRequest returns the error of an invalid request; param names the field, "" for the body.
+func BadRequest(param, message string) *Error {
+	return &Error{Status: http.StatusBadRequest, Type: TypeBadRequest, Param: param, Message: message}
+}
+
+// NotJSON returns vLLM's answer to a request whose Content-Type is not JSON.
+func NotJSON() *Error {
+	return &Error{Status: http.StatusBadRequest, Type: TypeInvalid, Message: "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"}
+}
+
+// maxAliases bounds the names that an error lists. vLLM lists its base models only; a fleet may
+// have thousands of LoRA adapters.
+const maxAliases = 100
+
+// UnknownModel returns vLLM's answer to a request for a model that no instance serves;
+// served are the models that are available.
+func UnknownModel(model string, served []string) *Error {
+	if n := len(served); n > maxAliases {
+		served = append(slices.Clone(served[:maxAliases]), fmt.Sprintf("and %d more", n-maxAliases))
+	}
+	return &Error{Status: http.StatusNotFound, Type: TypeNotFound, Param: "model",
+		Message: fmt.Sprintf("The model `%s` does not exist. Valid aliases: %s.", model, strings.Join(served, ", "))}
+}
 
 type errorBody struct {
 	Message string  `json:"message"`

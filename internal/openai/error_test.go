@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
@@ -36,12 +35,12 @@ func TestErrorsOfEachKind(t *testing.T) {
 		}
 	}
 	w := httptest.NewRecorder()
-	openai.Messages.WriteError(w, pydantic.NotJSON())
+	openai.Messages.WriteError(w, openai.NotJSON())
 	if got := w.Body.String(); got != answerTo(t, "/v1/messages text/plain") {
 		t.Errorf("of another Content-Type: %s", got)
 	}
 	w = httptest.NewRecorder()
-	openai.Messages.WriteError(w, pydantic.UnknownModel("other", []string{"tiny"}))
+	openai.Messages.WriteError(w, openai.UnknownModel("other", []string{"tiny"}))
 	if got := w.Body.String(); got != answerTo(t, "/v1/messages other model") {
 		t.Errorf("of an unknown model: %s", got)
 	}

@@ -68,7 +68,7 @@ func prefillChanges(kind openai.Kind) map[string]change {
 // none, where they are not what prefill has handed over.
 type legParams struct{ Prefill, Decode json.RawMessage }
 
-// paramsOf reads what stands in the golden data of each connector.
+// paramsOf reads what is in the golden data of each connector.
 func paramsOf(f *testing.F) map[string]legParams {
 	f.Helper()
 	all := map[string]legParams{}
@@ -192,7 +192,7 @@ func spaceless(value []byte) string {
 
 // checkLeg fails unless a leg is the body with exactly these changes: every
 // other member has the bytes the client sent, in their order, and fields that
-// are added stand in front.
+// are added are in front.
 func checkLeg(t *testing.T, what string, body []byte, leg splice.Body, changes map[string]change) {
 	t.Helper()
 	got := leg.Bytes()
@@ -202,7 +202,7 @@ func checkLeg(t *testing.T, what string, body []byte, leg splice.Body, changes m
 	checkObject(t, what, body, got, changes, false)
 }
 
-// checkObject is checkLeg for an object, which may stand inside the leg.
+// checkObject is checkLeg for an object, which may are inside the leg.
 func checkObject(t *testing.T, what string, body, got []byte, changes map[string]change, nested bool) {
 	t.Helper()
 	members, ok := rawMembers(got)
@@ -290,7 +290,7 @@ func FuzzLegs(f *testing.F) {
 				h = connector.Handover{}
 			}
 			changes = map[string]change{}
-			own := params[name].Decode != nil // what decode is told stands in the pair
+			own := params[name].Decode != nil // what decode is told is in the pair
 			if !h.Empty() && !own {
 				said, _ := rawMembers(answer)
 				if !bytes.Equal(h.Params, lastOf(said, "kv_transfer_params")) {

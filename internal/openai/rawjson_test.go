@@ -43,7 +43,7 @@ func rawMembers(object []byte) (members []rawMember, ok bool) {
 	return members, true
 }
 
-// lastOf gives the value that counts for a name, as vLLM has it: of duplicates
+// lastOf returns the value that counts for a name, as vLLM has it: of duplicates
 // the last.
 func lastOf(members []rawMember, name string) []byte {
 	var value []byte

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
 )
@@ -32,9 +31,9 @@ func otherwise(name string) string {
 	return ""
 }
 
-// What is refused here is what vLLM refuses, in its words, and what vLLM takes is not
-// refused. What only an engine can judge passes.
-func TestRefusalsAreThoseOfVLLM(t *testing.T) {
+// The proxy refuses only requests that vLLM refuses, with the same status. What only an
+// engine can check passes. The text of a refusal is the engine's (TestAsk in package forward).
+func TestRefusalsMatchVLLM(t *testing.T) {
 	t.Parallel()
 	refused := 0
 	for _, c := range refusals.All(t) {
@@ -50,7 +49,7 @@ func TestRefusalsAreThoseOfVLLM(t *testing.T) {
 			t.Errorf("%s: %v", c.Name, err)
 		case c.Status == 200:
 			t.Errorf("%s: vLLM takes it, refused with %s", c.Name, e.JSON())
-		case e.Status != c.Status || string(e.JSON()) != c.Answer:
+		case e.Status != c.Status:
 			t.Errorf("%s: %s\ngot  %d %s\nwant %d %s", c.Name, c.Body(), e.Status, e.JSON(), c.Status, c.Answer)
 		default:
 			refused++
@@ -59,10 +58,10 @@ func TestRefusalsAreThoseOfVLLM(t *testing.T) {
 	if refused < 100 {
 		t.Errorf("only %d of the recorded requests were refused", refused)
 	}
-	if e := pydantic.NotJSON(); string(e.JSON()) != answerTo(t, "text") {
+	if e := openai.NotJSON(); string(e.JSON()) != answerTo(t, "text") {
 		t.Errorf("of another Content-Type: %s", e.JSON())
 	}
-	if e := pydantic.UnknownModel("other", []string{refusals.Model}); string(e.JSON()) != answerTo(t, "model other") {
+	if e := openai.UnknownModel("other", []string{refusals.Model}); string(e.JSON()) != answerTo(t, "model other") {
 		t.Errorf("of an unknown model: %s", e.JSON())
 	}
 }

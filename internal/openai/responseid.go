@@ -6,7 +6,7 @@ import (
 )
 
 // A response on /v1/responses is stored in the instance that made it. The proxy keeps
-// no list of them: the id that it gives to a response names its instance, for every
+// no list of them: the id that it assigns to a response names its instance, for every
 // proxy and after a restart.
 const responsePrefix = "resp_"
 
@@ -20,13 +20,13 @@ const (
 // is a random text of 32 hexadecimal digits.
 func ResponseID(key, address string) string { return responsePrefix + key + holder(address) }
 
-// HolderOf tells whether an id is one that ResponseID made for this address.
+// HolderOf reports whether an id is one that ResponseID made for this address.
 func HolderOf(id, address string) bool {
 	made, ok := madeHere(id)
 	return ok && made == holder(address)
 }
 
-// MadeHere tells whether an id has the form of ResponseID.
+// MadeHere reports whether an id has the form of ResponseID.
 func MadeHere(id string) bool {
 	_, ok := madeHere(id)
 	return ok

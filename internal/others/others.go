@@ -1,6 +1,6 @@
 // Package others adds up what the other proxies say that they have in flight.
 //
-// A digest is worth less the older it is: one that tells of anything is written anew
+// A digest is worth less the older it is: one that tells of anything is written again
 // every lease.RefreshLoad, so an old one is of a proxy that hangs or was stopped, or
 // has not come because etcd cannot be reached.
 package others
@@ -37,15 +37,15 @@ func Worth(age time.Duration) float64 {
 	return worth
 }
 
-// Any tells whether another proxy chooses among the same instances. The digest of one
-// that has nothing in flight is not written anew, and counts until its lease ends.
+// Any reports whether another proxy chooses among the same instances. The digest of one
+// that has nothing in flight is not written again, and counts until its lease ends.
 func Any(all []*lease.ProxyLoad, own string, now time.Time) bool {
 	return slices.ContainsFunc(all, func(p *lease.ProxyLoad) bool {
 		return p.ID != own && p.Ignored == "" && (len(p.Load) == 0 || Worth(now.Sub(p.Heard)) > 0)
 	})
 }
 
-// Sum adds up all digests but this proxy's own, by address. An engine that stands in
+// Sum adds up all digests but this proxy's own, by address. An engine that is in
 // both roles is told of in either, with one count.
 func Sum(all []*lease.ProxyLoad, own string, now time.Time) map[string]sched.Counts {
 	sums := map[string]sched.Counts{}
@@ -76,7 +76,7 @@ type Seen struct {
 	last map[string]*lease.ProxyLoad
 }
 
-// News gives the digests of other proxies that can be used and were not given before. One
+// News returns the digests of other proxies that can be used and were not given before. One
 // that was written and overwritten between two calls is missed.
 func (s *Seen) News(all []*lease.ProxyLoad, own string) []*lease.ProxyLoad {
 	var news []*lease.ProxyLoad

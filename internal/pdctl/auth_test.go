@@ -285,7 +285,7 @@ func TestAuthInitInterrupted(t *testing.T) {
 }
 
 // Without --apply nothing is changed, and what is printed are commands; applied again it
-// keeps what is there, and gives a user the password of a file.
+// keeps what is there, and sets a user's password from a file.
 func TestAuthInitAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

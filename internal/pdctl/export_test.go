@@ -25,7 +25,7 @@ func Parse(args []string) error {
 	return cmd.ValidateArgs(cmd.Flags().Args())
 }
 
-// AllExamples gives the text of every command's examples.
+// AllExamples returns the text of every command's examples.
 func AllExamples() map[string]string {
 	out := map[string]string{}
 	root := root(session.New(io.Discard, io.Discard, nil))

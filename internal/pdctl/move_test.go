@@ -12,7 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// raw is what stands in etcd below a prefix, by key.
+// raw is what is in etcd below a prefix, by key.
 func (r *rig) raw(prefix string) map[string]string {
 	r.t.Helper()
 	resp, err := r.cli.Get(r.t.Context(), prefix, clientv3.WithPrefix())

@@ -65,7 +65,7 @@ func TestSettingsFile(t *testing.T) {
 	}
 }
 
-// What --print-config prints is a file that gives the same.
+// The output of --print-config is a file with the same settings.
 func TestPrintedSettingsAreTaken(t *testing.T) {
 	t.Parallel()
 	args := []string{"--print-config", "--etcd-endpoints=https://10.0.0.1:1,https://10.0.0.2:1", "--etcd-prefix=/a", "--etcd-ca=a: #b", "--timeout=1.5"}

@@ -1,6 +1,6 @@
 // Package prefix remembers which prompts instances have computed, by their text alone.
 //
-// A prompt is cut at borders, and the hash of all that stands before a border is what is
+// A prompt is cut at borders, and the hash of all that precedes a border is what is
 // remembered. Where the borders are depends on the position only, so that two prompts
 // have as many hashes in common as they have text in common.
 package prefix
@@ -11,14 +11,14 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Key stands for all text up to a border.
+// Key represents all text up to a border.
 type Key uint64
 
 // Chain are the borders of one prompt. It may be used again.
 type Chain struct {
 	keys  []Key
 	total int
-	so    Key    // stands for the text up to the last border
+	so    Key    // represents the text up to the last border
 	part  []byte // text behind it that came in more than one piece
 	next  int    // border
 }
@@ -27,7 +27,7 @@ const (
 	// shortest is the distance of borders at the beginning. A prompt shorter than that
 	// is nobody's in particular.
 	shortest = 256
-	// fineness is the part of what stands before a border that the distance to the next
+	// fineness is the part of what precedes a border that the distance to the next
 	// may have: long prompts have few more borders than short ones, and what is known
 	// of a prompt is right to a thirty-second part.
 	fineness = 32
@@ -44,7 +44,7 @@ func step(at int) int {
 	return 1 << (bits.Len(uint(at)) - 1) / fineness
 }
 
-// end is how many bytes stand before so many borders.
+// end is how many bytes precede so many borders.
 func end(borders int) int {
 	if borders <= even {
 		return shortest * borders
@@ -84,7 +84,7 @@ func (c *Chain) Add(text []byte) {
 	}
 }
 
-// behind gives what stands for a text and for what follows it. One part after the other
+// behind returns the key of a text and of what follows it. One part after the other
 // is hashed: that is twice as fast as one hash of all, asked at each border.
 func behind(before Key, text []byte) Key {
 	const odd = 0x9e3779b97f4a7c15 // of the golden ratio: all bits of both take part
@@ -98,10 +98,10 @@ func (c *Chain) Len() int { return len(c.keys) }
 // Total is how many bytes there are, those behind the last border too.
 func (c *Chain) Total() int { return c.total }
 
-// End is how many bytes stand before so many borders.
+// End is how many bytes precede so many borders.
 func (c *Chain) End(borders int) int { return end(borders) }
 
-// Key stands for the text up to the i-th border, from 0; behind the last one for the
+// Key represents the text up to the i-th border, from 0; behind the last one for the
 // whole text.
 func (c *Chain) Key(i int) Key {
 	switch {
@@ -114,7 +114,7 @@ func (c *Chain) Key(i int) Key {
 	}
 }
 
-// Clone gives the same chain, for keeping.
+// Clone returns the same chain, for keeping.
 func (c *Chain) Clone() *Chain {
 	is := *c
 	is.keys, is.part = append([]Key(nil), c.keys...), append([]byte(nil), c.part...)

@@ -36,7 +36,7 @@ const (
 	mostPlaced = 4096
 )
 
-// ModelHash is what stands for a model in Placed.
+// ModelHash is the hash of a model in Placed.
 func ModelHash(model string) uint32 { return uint32(xxhash.Sum64String(model)) } //nolint:gosec // the lower half
 
 // Placements is where the policies of one proxy leave what they have placed, for the others,
@@ -53,7 +53,7 @@ type Placements struct {
 // SetOthers says whether there are other proxies, of which to hear and to whom to tell.
 func (b *Placements) SetOthers(there bool) { b.others.Store(there) }
 
-// Others tells whether there are other proxies. A nil board has none.
+// Others reports whether there are other proxies. A nil board has none.
 func (b *Placements) Others() bool { return b != nil && b.others.Load() }
 
 // Tell leaves a prompt for the others, if there are any. Of too many the first ones are
@@ -69,14 +69,14 @@ func (b *Placements) Tell(p Placed) {
 	}
 }
 
-// Waiting tells whether there is anything to tell.
+// Waiting reports whether there is anything to tell.
 func (b *Placements) Waiting() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.out) > 0
 }
 
-// Take gives what the others should hear, in at most so many bytes, and forgets it.
+// Take returns what the others should hear, in at most so many bytes, and forgets it.
 // Prompts with most to compute come first.
 func (b *Placements) Take(most int) []byte {
 	b.mu.Lock()
@@ -136,7 +136,7 @@ func (b *Placements) Read(raw []byte) error {
 	return nil
 }
 
-// Since gives what was heard of a model after the first so many, as far as it is kept,
+// Since returns what was heard of a model after the first so many, as far as it is kept,
 // and how many that are now.
 func (b *Placements) Since(seen uint64, model uint32) (news []Placed, now uint64) {
 	if b.heardUpTo.Load() == seen {

@@ -1,4 +1,4 @@
-// Package proof tells when all proxies have applied a change and have nothing in flight
+// Package proof reports when all proxies have applied a change and have nothing in flight
 // on the instances that it took out, by what they say of themselves in etcd.
 //
 // A proxy counts a request before it looks once more at the membership, and says which
@@ -44,11 +44,11 @@ func New(revision int64, keys []instance.Key) *Proof {
 	return &Proof{revision: revision, keys: keys, m: map[string]*proxy{}}
 }
 
-// Same tells whether the membership is the same at two revisions, so that whoever has
+// Same reports whether the membership is the same at two revisions, so that whatever has
 // applied the one has applied the other.
 type Same func(a, b int64) bool
 
-// See takes in what the proxies say now. Where an intent was written anew it may have been
+// See takes in what the proxies say now. Where an intent was written again it may have been
 // lifted in between, so that those that are there have to prove it again.
 func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 	anew := false
@@ -123,7 +123,7 @@ type State struct {
 	Away int
 }
 
-// State tells how far the proof is.
+// State reports how far the proof is.
 func (p *Proof) State(now time.Time) State {
 	var s State
 	ids := make([]*proxy, 0, len(p.m))
@@ -147,7 +147,7 @@ func (p *Proof) State(now time.Time) State {
 	return s
 }
 
-// Over tells that waiting on changes nothing.
+// Over reports whether waiting on changes nothing.
 func (s State) Over() bool { return len(s.Open) == 0 && s.Away == 0 }
 
 // name is how a person finds the proxy.

@@ -66,7 +66,7 @@ func TestProof(t *testing.T) {
 }
 
 // Where a drain is lifted and comes again between two looks, what was proven of the first
-// says nothing about the second: it is proven anew by all that are there.
+// says nothing about the second: it is proven again by all that are there.
 func TestProofOfTheNewestIntent(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

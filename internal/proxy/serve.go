@@ -107,7 +107,7 @@ func (p *app) startBackground(ctx context.Context, work *sync.WaitGroup, bridge 
 	p.background(bg, work)
 	p.secure.Watch(bg, work)
 	work.Go(func() {
-		systemd.Proxy{Ready: p.ready, Sane: p.sane, ShutdownTimeout: p.cfg.ShutdownDelay + p.cfg.ShutdownTimeout, Log: p.log}.Tell(bg, ctx.Done())
+		systemd.Proxy{Ready: p.ready, Sane: p.sane, ShutdownTimeout: p.cfg.ShutdownDelay + p.cfg.ShutdownTimeout, Log: p.log}.Notify(bg, ctx.Done())
 	})
 	if bridge != nil {
 		countPings(p.registry, bridge)

@@ -1,5 +1,5 @@
-// Package reread keeps what a program makes of files, and makes it anew when they change.
-// Files that cannot be used, or that somebody is still writing, leave the former in force.
+// Package reread keeps what a program makes of files, and makes it again when they change.
+// Files that cannot be used, or that somebody is still writing, leave the former active.
 package reread
 
 import (
@@ -23,12 +23,12 @@ var ErrLarge = errors.New("too large")
 
 // Options configure Files.
 type Options[T any] struct {
-	Paths []string // "" stands for no file: it holds nothing
+	Paths []string // "" means no file: its contents are empty
 	Most  int64    // bytes that one may hold
-	// Make makes what is in force of what the files hold, in the order of Paths. was is in
+	// Make makes what is active of what the files hold, in the order of Paths. was is in
 	// force until then, nil at first.
 	Make func(held [][]byte, was *T) (*T, error)
-	// Taken is told of what is in force because files have changed, and Refused why they
+	// Taken is told of what is active because files have changed, and Refused why they
 	// cannot be used, once for each reason. nil: nobody is told.
 	Taken   func(*T)
 	Refused func(why error)
@@ -42,13 +42,13 @@ type Files[T any] struct {
 	status atomic.Pointer[Status]
 
 	looks sync.Mutex // one at a time; guards what follows
-	taken [][]byte   // what is in force
+	taken [][]byte   // what is active
 	found [][]byte   // what the look before found, if it is not that
 }
 
 // Status is how files are.
 type Status struct {
-	Problem string // why the files as they are now are not in force; "" if they are
+	Problem string // why the files as they are now are not active; "" if they are
 	Reloads int64  // times that changed files were taken
 }
 
@@ -69,10 +69,10 @@ func Open[T any](o Options[T]) (*Files[T], error) {
 	return f, nil
 }
 
-// Now is what is in force. Nobody changes it.
+// Now is what is active. Nobody changes it.
 func (f *Files[T]) Now() *T { return f.now.Load() }
 
-// Status tells how the files are.
+// Status reports how the files are.
 func (f *Files[T]) Status() Status { return *f.status.Load() }
 
 // Watch looks at the files from time to time until ctx ends.

@@ -94,7 +94,7 @@ func TestLooks(t *testing.T) {
 	}
 }
 
-// A file that does not answer, as one on a share that has gone, holds up nobody else.
+// A file that does not answer, as one on a share that has gone, holds up no one else.
 func TestSilentFile(t *testing.T) {
 	t.Parallel()
 	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")

@@ -17,7 +17,7 @@ const (
 // bothPicks counts the picks, in one role, of engines in both.
 type bothPicks struct{ chosen, only atomic.Uint64 }
 
-// counterFor gives the counter for the pick of such an engine among these candidates.
+// counterFor returns the counter for the pick of such an engine among these candidates.
 func (b *bothPicks) counterFor(list *candidates, among policy.Candidates) *atomic.Uint64 {
 	if hasOneRole(list, among) {
 		return &b.chosen
@@ -25,7 +25,7 @@ func (b *bothPicks) counterFor(list *candidates, among policy.Candidates) *atomi
 	return &b.only
 }
 
-// hasOneRole tells that an instance of one role only is among those that may be picked.
+// hasOneRole reports whether an instance of one role only is among those that may be picked.
 func hasOneRole(list *candidates, among policy.Candidates) bool {
 	if list.both == len(list.items) || among.Len() == len(list.items) {
 		return list.both < len(list.items)

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// elsewhereCounts gives how many picks of a role went elsewhere, by reason.
+// elsewhereCounts returns how many picks of a role went elsewhere, by reason.
 func elsewhereCounts(s *sched.Scheduler, of instance.Role) map[string]uint64 {
 	got := map[string]uint64{}
 	s.Tally.Elsewhere(func(role instance.Role, reason string, n uint64) {

@@ -43,7 +43,7 @@ func randomInstance(rng *rand.Rand, k instance.Key, pending bool) *instance.Inst
 	return in
 }
 
-// describe gives an index as text, without the turns of its policies.
+// describe returns an index as text, without the turns of its policies.
 func describe(ix *index) []string {
 	var out []string
 	list := func(what string, c *candidates) {

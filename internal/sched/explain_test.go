@@ -24,7 +24,7 @@ func counted(s *sched.Scheduler) (out []string) {
 	return out
 }
 
-// Explain gives what is picked next, with every policy, and is counted nowhere.
+// Explain returns what is picked next, with every policy, and is counted nowhere.
 func TestExplainIsThePick(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {

@@ -30,7 +30,7 @@ func (p *pins) add(address string, until, now time.Time) {
 	}
 }
 
-// Unfetched tells that a prefill instance holds the KV cache of this pick until then, because
+// Unfetched reports whether a prefill instance holds the KV cache of this pick until then, because
 // decode has not fetched it. After Done it does nothing: decode has fetched it then.
 func (a *Assignment) Unfetched(until time.Time) {
 	if a.pins != nil && !a.done.Load() {
@@ -38,7 +38,7 @@ func (a *Assignment) Unfetched(until time.Time) {
 	}
 }
 
-// Pinned tells whether a prefill instance holds KV caches that were never fetched.
+// Pinned reports whether a prefill instance holds KV caches that were never fetched.
 func (l *Loads) Pinned(k instance.Key, now time.Time) bool {
 	if k.Role != instance.Prefill {
 		return false

@@ -61,7 +61,7 @@ func eachPolicy(t *testing.T, f func(t *testing.T, name string)) {
 // prompts counts the prompts of share, so that each is new: no instance has it in its cache.
 var prompts atomic.Uint64
 
-// share picks for n sessions, with 64 picks in flight at a time, and gives the share of each
+// share picks for n sessions, with 64 picks in flight at a time, and returns the share of each
 // address in percent. again, if not nil, tells that the request of a pick must be picked
 // for again.
 func share(t *testing.T, s *sched.Scheduler, n int, again func(*sched.Assignment) bool) map[string]float64 {
@@ -128,7 +128,7 @@ func TestWeights(t *testing.T) {
 		if _, picked := got["n:1"]; picked {
 			t.Errorf("with weight 0: %v", got)
 		}
-		// Another weight is in force with the next snapshot.
+		// Another weight is active with the next snapshot.
 		src.set(inst(instance.Decode, "h:1"), light, none)
 		checkShares(t, share(t, s, 10_000, nil), tolerance(name), map[string]float64{"h:1": 50, "l:1": 50})
 		src.set(none)

@@ -152,7 +152,7 @@ func TestRoundRobinGoesOnAcrossSnapshots(t *testing.T) {
 	}
 }
 
-// decodes gives n decode instances.
+// decodes returns n decode instances.
 func decodes(n int) (out []*instance.Instance) {
 	for i := range n {
 		out = append(out, inst(instance.Decode, fmt.Sprintf("d:%04d", i)))
@@ -160,7 +160,7 @@ func decodes(n int) (out []*instance.Instance) {
 	return out
 }
 
-// In the end all instances are used, however often the list is made anew.
+// In the end all instances are used, however often the list is made again.
 func TestTurnsGoOnWhileTheFleetChanges(t *testing.T) {
 	t.Parallel()
 	const n = 200

@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// sessions picks once for each of n sessions and gives the instances.
+// sessions picks once for each of n sessions and returns the instances.
 func sessions(t *testing.T, s *sched.Scheduler, n int, tried ...instance.Key) []instance.Key {
 	t.Helper()
 	out := make([]instance.Key, n)

@@ -42,7 +42,7 @@ func (e elsewhere) String() string {
 // elsewhereCounts counts them.
 type elsewhereCounts [zoneNone + 1]atomic.Uint64
 
-// counterFor gives the counter of a reason; nil for notElsewhere.
+// counterFor returns the counter of a reason; nil for notElsewhere.
 func (c *elsewhereCounts) counterFor(e elsewhere) *atomic.Uint64 {
 	if e == notElsewhere {
 		return nil
@@ -72,8 +72,8 @@ func (f *filter) preferredZone(r *Request) string {
 	return f.opts.Zone
 }
 
-// preferZone gives the candidates of a request that are in the preferred zone. If there are
-// none, or if they have far more to do than the others, it gives the others. It costs
+// preferZone returns the candidates of a request that are in the preferred zone. If there are
+// none, or if they have far more to do than the others, it returns the others. It costs
 // nothing while no instance of the list has a zone.
 func (f *filter) preferZone(list *candidates, among policy.Candidates, r *Request, l *scratch) (policy.Candidates, *scratch, elsewhere) {
 	if list.zones == 0 || among.Len() == 0 {

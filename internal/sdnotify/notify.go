@@ -1,100 +1,38 @@
+// Package sdnotify reports the state of a service to systemd with go-systemd's daemon
+// package (sd_notify(3)). Without $NOTIFY_SOCKET every function does nothing.
 package sdnotify
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
+	"os"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// The states that systemd knows; join several with a newline.
-const (
-	Ready    = "READY=1"
-	Stopping = "STOPPING=1"
-	watchdog = "WATCHDOG=1"
-)
-
-// The variables of the protocol. A child must not inherit them, or it speaks in
-// its parent's name.
+// The variables of the protocol. A child process must not inherit them, because it would
+// report as its parent.
 const (
 	EnvSocket       = "NOTIFY_SOCKET"
 	EnvWatchdogUsec = "WATCHDOG_USEC"
 	EnvWatchdogPID  = "WATCHDOG_PID"
 )
 
-// ErrSocket means that $NOTIFY_SOCKET cannot be used.
-var ErrSocket = errors.New("NOTIFY_SOCKET")
+// Enabled reports whether systemd waits for notifications.
+func Enabled() bool { return os.Getenv(EnvSocket) != "" }
 
-// sendTimeout bounds one datagram: systemd may be busy, and we do not wait for it
-// for long. The time also passes while this process gets no processor, and a
-// READY=1 that is not sent costs the whole start.
-const sendTimeout = 5 * time.Second
-
-// Notifier sends to one socket. The zero value and nil send nothing. It is safe
-// for concurrent use.
-type Notifier struct {
-	addr     *net.UnixAddr
-	interval time.Duration // of the watchdog's pings; 0 = none is wanted
-}
-
-// New reads the environment; lookupEnv is os.LookupEnv or stands for it, pid is
-// this process. Without $NOTIFY_SOCKET it gives a Notifier that does nothing.
-// An error means that the variables are there and make no sense; the Notifier
-// that comes with it does what is left.
-func New(lookupEnv func(string) (string, bool), pid int) (*Notifier, error) {
-	n := &Notifier{}
-	path, _ := lookupEnv(EnvSocket)
-	switch {
-	case path == "":
-		return n, nil
-	case path[0] == '@': // an abstract name; the kernel's spelling begins with NUL
-		n.addr = &net.UnixAddr{Name: path, Net: "unixgram"}
-	case path[0] == '/':
-		n.addr = &net.UnixAddr{Name: path, Net: "unixgram"}
-	default:
-		return n, fmt.Errorf("%w: %q is neither a path nor an abstract name", ErrSocket, path)
-	}
-	usec, _ := lookupEnv(EnvWatchdogUsec)
-	if usec == "" {
-		return n, nil
-	}
-	if owner, _ := lookupEnv(EnvWatchdogPID); owner != "" && owner != strconv.Itoa(pid) {
-		return n, nil // meant for another process
-	}
-	v, err := strconv.ParseInt(usec, 10, 64)
-	if err != nil || v <= 0 || v > int64(100*365*24*time.Hour/time.Microsecond) {
-		return n, fmt.Errorf("%w: WATCHDOG_USEC %q is no number of microseconds", ErrSocket, usec)
-	}
-	n.interval = max(time.Duration(v)*time.Microsecond/2, time.Millisecond)
-	return n, nil
-}
-
-// Enabled tells whether there is anybody to notify.
-func (n *Notifier) Enabled() bool { return n != nil && n.addr != nil }
-
-// Send tells systemd one or more states. It does not wait longer than a second.
-func (n *Notifier) Send(states ...string) error {
-	if !n.Enabled() {
-		return nil
-	}
-	conn, err := net.DialUnix("unixgram", nil, n.addr)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrSocket, err)
-	}
-	defer func() { _ = conn.Close() }()
-	if err := conn.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
-		return fmt.Errorf("%w: %w", ErrSocket, err)
-	}
-	if _, err := conn.Write([]byte(strings.Join(states, "\n"))); err != nil {
-		return fmt.Errorf("%w: %w", ErrSocket, err)
+// Send sends one or more states to systemd, such as daemon.SdNotifyReady.
+func Send(states ...string) error {
+	if _, err := daemon.SdNotify(false, strings.Join(states, "\n")); err != nil {
+		return fmt.Errorf("notify systemd: %w", err)
 	}
 	return nil
 }
 
-// Status is the state that shows a line of text in systemctl status.
+// Status returns the state that shows a line of text in systemctl status.
 func Status(text string) string {
 	return "STATUS=" + strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -104,40 +42,45 @@ func Status(text string) string {
 	}, text)
 }
 
-// ExtendTimeout is the state that asks for that much time to start or to stop.
+// ExtendTimeout returns the state that requests d more time to start or to stop.
 func ExtendTimeout(d time.Duration) string {
 	return "EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(d.Microseconds(), 10)
 }
 
-// Watch feeds the watchdog until ctx ends, if systemd wants one. Before each
-// ping sane is asked, with a deadline of the ping's interval; while it says an
-// error, or does not answer, no ping is sent. report hears of every change from
-// sane to not and back, nil for back. sane is asked one call at a time; Watch
-// returns when the last one has, so sane must heed its ctx.
-func (n *Notifier) Watch(ctx context.Context, sane func(context.Context) error, report func(error)) {
-	if !n.Enabled() || n.interval == 0 {
-		return
+// Watch feeds systemd's watchdog at half of its interval until ctx ends. Before each ping
+// it calls sane with a deadline of that interval, and sends no ping while sane fails or
+// does not return. It calls report with each change from sane to not sane, and with nil
+// for each change back. It returns at once if systemd has no watchdog for this process,
+// with an error if the variables are invalid.
+func Watch(ctx context.Context, sane func(context.Context) error, report func(error)) error {
+	interval, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		return fmt.Errorf("watchdog of systemd: %w", err)
 	}
-	tick := time.NewTicker(n.interval)
+	if !Enabled() || interval == 0 {
+		return nil
+	}
+	interval = max(interval/2, time.Millisecond)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
-	well := true
+	healthy := true
 	for {
-		cctx, cancel := context.WithTimeout(ctx, n.interval)
-		err := sane(cctx)
+		checkCtx, cancel := context.WithTimeout(ctx, interval)
+		err := sane(checkCtx)
 		cancel()
 		if err == nil && ctx.Err() == nil {
-			err = n.Send(watchdog)
+			err = Send(daemon.SdNotifyWatchdog)
 		}
 		if ctx.Err() != nil {
-			return
+			return nil
 		}
-		if (err == nil) != well {
-			well = err == nil
+		if (err == nil) != healthy {
+			healthy = err == nil
 			report(err)
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-tick.C:
 		}
 	}

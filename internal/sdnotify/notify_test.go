@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/sdnotify"
@@ -20,98 +19,67 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-func env(kv ...string) func(string) (string, bool) {
-	return func(name string) (string, bool) {
-		for i := 0; i < len(kv); i += 2 {
-			if kv[i] == name {
-				return kv[i+1], true
-			}
-		}
-		return "", false
-	}
+// setenv sets the variables of the protocol; an empty value is an unset variable.
+func setenv(t *testing.T, socket, usec string) {
+	t.Helper()
+	t.Setenv(sdnotify.EnvSocket, socket)
+	t.Setenv(sdnotify.EnvWatchdogUsec, usec)
+	t.Setenv(sdnotify.EnvWatchdogPID, "")
 }
 
 func TestSend(t *testing.T) {
-	t.Parallel()
-	for _, path := range []string{filepath.Join(t.TempDir(), "n"), "@pdmesh-test-" + strconv.FormatInt(time.Now().UnixNano(), 36)} {
-		s := testkit.StartSystemdAt(t, path)
-		n, err := sdnotify.New(env(sdnotify.EnvSocket, path), 1)
-		if err != nil || !n.Enabled() {
-			t.Fatal(err)
-		}
-		if err := n.Send(sdnotify.Ready, sdnotify.Status("two\nlines\x1b")); err != nil {
-			t.Fatal(err)
-		}
-		if err := n.Send(sdnotify.Stopping, sdnotify.ExtendTimeout(90*time.Second)); err != nil {
-			t.Fatal(err)
-		}
-		want := []string{"READY=1\nSTATUS=two lines ", "STOPPING=1\nEXTEND_TIMEOUT_USEC=90000000"}
-		testkit.Eventually(t, time.Minute, func() error {
-			if d := cmp.Diff(want, s.Messages()); d != "" {
-				return errors.New(d)
-			}
-			return nil
-		})
+	s := testkit.StartSystemd(t)
+	setenv(t, s.Path, "")
+	if !sdnotify.Enabled() {
+		t.Fatal("not enabled")
 	}
+	if err := sdnotify.Send(daemon.SdNotifyReady, sdnotify.Status("two\nlines\x1b")); err != nil {
+		t.Fatal(err)
+	}
+	if err := sdnotify.Send(daemon.SdNotifyStopping, sdnotify.ExtendTimeout(90*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"READY=1\nSTATUS=two lines ", "STOPPING=1\nEXTEND_TIMEOUT_USEC=90000000"}
+	testkit.Eventually(t, time.Minute, func() error {
+		if d := cmp.Diff(want, s.Messages()); d != "" {
+			return errors.New(d)
+		}
+		return nil
+	})
 }
 
 func TestWithoutSystemd(t *testing.T) {
-	t.Parallel()
-	var none *sdnotify.Notifier
-	for _, n := range []*sdnotify.Notifier{none, {}} {
-		if err := n.Send(sdnotify.Ready); err != nil || n.Enabled() {
-			t.Error(err)
-		}
-		n.Watch(t.Context(), func(context.Context) error { t.Error("asked"); return nil }, func(error) {})
+	sane := func(context.Context) error { t.Error("sane was called"); return nil }
+	setenv(t, "", "")
+	if err := sdnotify.Send(daemon.SdNotifyReady); err != nil || sdnotify.Enabled() {
+		t.Error(err)
 	}
-}
-
-func TestBadEnvironment(t *testing.T) {
-	t.Parallel()
-	for name, tc := range map[string]struct {
-		env  []string
-		says string // "" for no error
-	}{
-		"nothing":               {nil, ""},
-		"relative path":         {[]string{"NOTIFY_SOCKET", "run/n"}, "neither a path"},
-		"watchdog is no number": {[]string{"NOTIFY_SOCKET", "/n", "WATCHDOG_USEC", "10s"}, "no number of microseconds"},
-		"watchdog is negative":  {[]string{"NOTIFY_SOCKET", "/n", "WATCHDOG_USEC", "-1"}, "no number of microseconds"},
-		"watchdog of another":   {[]string{"NOTIFY_SOCKET", "/n", "WATCHDOG_USEC", "x", "WATCHDOG_PID", "99"}, ""},
-	} {
-		n, err := sdnotify.New(env(tc.env...), 1)
-		if n == nil || (err == nil) != (tc.says == "") || (err != nil && (!strings.Contains(err.Error(), tc.says) || !errors.Is(err, sdnotify.ErrSocket))) {
-			t.Errorf("%s: %v", name, err)
-		}
+	if err := sdnotify.Watch(t.Context(), sane, func(error) {}); err != nil {
+		t.Error(err)
 	}
-	n, err := sdnotify.New(env(sdnotify.EnvSocket, filepath.Join(t.TempDir(), "nobody")), 1)
-	if err != nil {
-		t.Fatal(err)
+	setenv(t, filepath.Join(t.TempDir(), "missing"), "10s")
+	if err := sdnotify.Send(daemon.SdNotifyReady); err == nil {
+		t.Error("no error without a listener")
 	}
-	if err := n.Send(sdnotify.Ready); !errors.Is(err, sdnotify.ErrSocket) {
-		t.Errorf("nobody listens: %v", err)
+	if err := sdnotify.Watch(t.Context(), sane, func(error) {}); err == nil {
+		t.Error("no error for an invalid WATCHDOG_USEC")
 	}
 }
 
 func TestWatch(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "n")
-	s := testkit.StartSystemdAt(t, path)
-	n, err := sdnotify.New(env(sdnotify.EnvSocket, path, sdnotify.EnvWatchdogUsec, "20000", sdnotify.EnvWatchdogPID, "7"), 7)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ill atomic.Bool
-	var asked atomic.Int64
+	s := testkit.StartSystemd(t)
+	setenv(t, s.Path, "20000")
+	var hangs atomic.Bool
+	var calls atomic.Int64
 	var mu sync.Mutex
 	var reports []string
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
+	done := make(chan error)
 	go func() {
-		defer close(done)
-		n.Watch(ctx, func(ctx context.Context) error {
-			asked.Add(1)
-			if ill.Load() {
-				<-ctx.Done() // hangs
+		done <- sdnotify.Watch(ctx, func(ctx context.Context) error {
+			calls.Add(1)
+			if hangs.Load() {
+				<-ctx.Done()
 				return ctx.Err()
 			}
 			return nil
@@ -119,9 +87,9 @@ func TestWatch(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
-				reports = append(reports, "well")
+				reports = append(reports, "sane")
 			} else {
-				reports = append(reports, "ill")
+				reports = append(reports, "hung")
 			}
 		})
 	}()
@@ -138,37 +106,38 @@ func TestWatch(t *testing.T) {
 	}
 	pings := func(more int) {
 		t.Helper()
-		from := s.Count("WATCHDOG=1")
+		from := s.Count(daemon.SdNotifyWatchdog)
 		testkit.Eventually(t, time.Minute, func() error {
-			if s.Count("WATCHDOG=1") < from+more {
+			if s.Count(daemon.SdNotifyWatchdog) < from+more {
 				return errors.New("no ping")
 			}
 			return nil
 		})
 	}
 	pings(3)
-	ill.Store(true)
-	await("ill")
-	// While ill it is asked again and again, and nothing is sent. The first
-	// rounds let what was sent before arrive.
+	hangs.Store(true)
+	await("hung")
+	// Watch keeps calling sane and sends nothing. The first rounds let earlier pings arrive.
 	rounds := func() {
-		from := asked.Load()
+		from := calls.Load()
 		testkit.Eventually(t, time.Minute, func() error {
-			if asked.Load() < from+5 {
-				return errors.New("not asked")
+			if calls.Load() < from+5 {
+				return errors.New("sane was not called")
 			}
 			return nil
 		})
 	}
 	rounds()
-	silent := s.Count("WATCHDOG=1")
+	before := s.Count(daemon.SdNotifyWatchdog)
 	rounds()
-	if got := s.Count("WATCHDOG=1"); got != silent {
-		t.Errorf("%d pings while ill", got-silent)
+	if got := s.Count(daemon.SdNotifyWatchdog); got != before {
+		t.Errorf("%d pings while sane hangs", got-before)
 	}
-	ill.Store(false)
-	await("ill", "well")
+	hangs.Store(false)
+	await("hung", "sane")
 	pings(2)
 	cancel()
-	<-done
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }

@@ -40,7 +40,7 @@ type Values struct {
 }
 
 // Load reads the settings of a table. Its flags must be in flags, as far as the command has
-// them, and be parsed; lookup is os.LookupEnv or stands for it. An environment variable that
+// them, and be parsed; lookup is os.LookupEnv or replaces it. An environment variable that
 // is set but empty counts as not set. The file is that of --config, or else one of the user's
 // own that need not exist; "" for none.
 func (t Table) Load(flags *pflag.FlagSet, lookup Lookup, own string) (*Values, error) {
@@ -150,10 +150,10 @@ func (v *Values) Fill(names ...string) error {
 	return errors.Join(errs...)
 }
 
-// FromFlag tells that a setting is from the command line.
+// FromFlag reports whether a setting is from the command line.
 func (v *Values) FromFlag(name string) bool { return v.typed[name] }
 
-// Given tells that a setting is no default.
+// Given reports whether a setting is no default.
 func (v *Values) Given(name string) bool { return v.Sources[name] != "" }
 
 // Text is a setting as it was written, or its default.

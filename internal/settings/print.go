@@ -13,10 +13,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// masked stands for a secret in what is printed; its length says nothing.
+// masked represents a secret in what is printed; its length says nothing.
 const masked = "********"
 
-// Printed is what is in force of one setting: its value, nil for one that means nothing
+// Printed is what is active of one setting: its value, nil for one that means nothing
 // here, and where that is from, "" for a default.
 type Printed func(s Setting) (value any, from string)
 

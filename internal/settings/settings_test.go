@@ -124,7 +124,7 @@ func TestOwnFile(t *testing.T) {
 	}
 }
 
-// What is printed is a file that gives the same, but for secrets.
+// The printed file has the same settings, except secrets.
 func TestPrint(t *testing.T) {
 	t.Parallel()
 	var f, again fields

@@ -71,7 +71,7 @@ func Reading(variable string, file *string, show *bool) Table {
 	)
 }
 
-// Find gives the setting of a name.
+// Find returns the setting of a name.
 func (t Table) Find(name string) (Setting, bool) {
 	for _, s := range t {
 		if s.Name == name {
@@ -101,7 +101,7 @@ func (s Setting) variables() []string {
 	return append([]string{Variable(s.Name)}, s.Env...)
 }
 
-// several tells that there may be more than one value.
+// several reports whether there may be more than one value.
 func (s Setting) several() bool { return s.Kind == List || s.Kind == Items }
 
 // split takes apart what one flag, variable or default says of a list.

@@ -16,7 +16,7 @@ const maxRawCall = 96 << 10
 // gives 0 bytes without an error.
 func Recv(fd uintptr, p []byte) (int, error) { return recv(fd, p, 0) }
 
-// Peek gives what Recv would, and leaves it to be read.
+// Peek returns what Recv would, and leaves it to be read.
 func Peek(fd uintptr, p []byte) (int, error) { return recv(fd, p, syscall.MSG_PEEK) }
 
 func recv(fd uintptr, p []byte, flags uintptr) (int, error) {

@@ -18,7 +18,7 @@ func Recv(fd uintptr, p []byte) (int, error) {
 	}
 }
 
-// Peek gives what Recv would, and leaves it to be read.
+// Peek returns what Recv would, and leaves it to be read.
 func Peek(fd uintptr, p []byte) (int, error) {
 	for {
 		n, _, err := syscall.Recvfrom(int(fd), p, syscall.MSG_PEEK)

@@ -9,7 +9,7 @@ import (
 )
 
 // Conn is a TCP connection. One goroutine may read and another write. All methods of
-// net.TCPConn may be called beside them, except its Read and Write.
+// net.TCPConn may be called next to them, except its Read and Write.
 type Conn struct {
 	*net.TCPConn
 
@@ -77,7 +77,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.written, err
 }
 
-// WriteAll writes pieces one after the other, with few system calls, and gives the
+// WriteAll writes pieces one after the other, with few system calls, and returns the
 // rest that an error has left. It changes the slices, but never the bytes.
 func (c *Conn) WriteAll(pieces [][]byte) (rest [][]byte, err error) {
 	c.pending, c.written, c.writeErr = pieces, 0, nil

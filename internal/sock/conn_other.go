@@ -26,7 +26,7 @@ func New(tcp *net.TCPConn) (*Conn, error) {
 // Raw is for callers with system calls of their own.
 func (c *Conn) Raw() syscall.RawConn { return c.raw }
 
-// WriteAll writes pieces one after the other, and gives the rest that an error has
+// WriteAll writes pieces one after the other, and returns the rest that an error has
 // left. It changes the slices, but never the bytes.
 func (c *Conn) WriteAll(pieces [][]byte) (rest [][]byte, err error) {
 	v := net.Buffers(pieces)

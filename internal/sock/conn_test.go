@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// pair gives both ends of a connection, ours and the peer's.
+// pair returns both ends of a connection, ours and the peer's.
 func pair(t testing.TB) (*sock.Conn, *net.TCPConn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -11,5 +11,5 @@
 // elsewhere while the call blocks. A call on a non-blocking socket does not block,
 // and to tell the scheduler costs something: on a machine with pauses, the first call
 // after a pause wakes the runtime's monitor thread, which then runs every 20 µs for a
-// millisecond (ADR 18).
+// millisecond (ADR 17).
 package sock

@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
 )
 
-// openTo gives a tracer of every request that sends to a collector.
+// openTo returns a tracer of every request that sends to a collector.
 func openTo(t *testing.T, url string) *Tracer {
 	t.Helper()
 	log, all := logrus.New(), 1.

@@ -33,7 +33,7 @@ type Options struct {
 	Log      logrus.FieldLogger
 }
 
-// Open gives a tracer that sends to the collector, nil if nobody named one.
+// Open returns a tracer that sends to the collector, nil if nobody named one.
 func Open(ctx context.Context, o Options) (*Tracer, error) {
 	named := cmp.Or(o.Endpoint, os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
 	if named == "" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {

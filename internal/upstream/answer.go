@@ -64,7 +64,7 @@ func (a *answer) start(method string, h *head, sentAll bool) error {
 	return nil
 }
 
-// Read gives the bytes that are there. The last ones come together with io.EOF.
+// Read returns the bytes that are there. The last ones come together with io.EOF.
 func (a *answer) Read(p []byte) (int, error) {
 	if a.ended != nil {
 		return 0, a.ended
@@ -170,7 +170,7 @@ func (a *answer) Close() error {
 	return nil
 }
 
-// release gives the connection back to the pool. When ctx has ended, its function
+// release returns the connection to the pool. When ctx has ended, its function
 // may still be about to close the connection, so it is not used again
 // (TestEndedContextCostsTheConnection).
 func (a *answer) release(reusable bool) {

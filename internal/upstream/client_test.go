@@ -46,7 +46,7 @@ func reset(c net.Conn) {
 
 const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-// opener gives a client of the kind under test.
+// opener returns a client of the kind under test.
 type opener func(t *testing.T, o upstream.Options) client
 
 type client interface {

@@ -20,7 +20,7 @@ const (
 )
 
 // Dialer makes connections with TCP_NODELAY (Go's default), to allowed addresses
-// only. While the first dial is unanswered, it starts others beside it.
+// only. While the first dial is unanswered, it starts others next to it.
 type Dialer struct {
 	net     net.Dialer
 	timeout time.Duration // for all tries together
@@ -86,7 +86,7 @@ func (a *attempt) retry() {
 	}
 }
 
-// result gives the outcome of all tries, when the first one has ended.
+// result returns the outcome of all tries, when the first one has ended.
 func (a *attempt) result(nc net.Conn, err error) (net.Conn, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

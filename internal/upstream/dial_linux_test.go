@@ -83,7 +83,7 @@ func (l *lossy) lose(from int) {
 	}
 }
 
-// connecting gives the ports of the sockets that wait for the engine's SYN-ACK.
+// connecting returns the ports of the sockets that wait for the engine's SYN-ACK.
 func (l *lossy) connecting() (ports []int) {
 	l.t.Helper()
 	table, err := os.ReadFile("/proc/thread-self/net/tcp")

@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// cutReader gives its bytes in pieces of a few sizes, as a network does.
+// cutReader returns its bytes in pieces of a few sizes, as a network does.
 type cutReader struct {
 	rest []byte
 	size int

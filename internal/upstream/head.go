@@ -26,7 +26,7 @@ type head struct {
 	http10 bool
 }
 
-// persistent tells whether the peer keeps the connection (RFC 9112, 9.3).
+// persistent reports whether the peer keeps the connection (RFC 9112, 9.3).
 func (h *head) persistent() bool { return !h.Close && (!h.http10 || h.KeepAlive) }
 
 // readHead reads one head, interim or not.

@@ -91,7 +91,7 @@ func (h *host) removeActive() {
 	h.mu.Unlock()
 }
 
-// popIdle gives the connection that was used last, or nil if none is young enough at
+// popIdle returns the connection that was used last, or nil if none is young enough at
 // that time. The exchange must check that the peer has neither closed it nor sent
 // anything since: bytes that nobody asked for would become the next client's answer
 // (TestUnaskedAnswerBeforeTheNextRequest).

@@ -35,12 +35,12 @@ func startCounting(t *testing.T, name string, start func(*httptest.Server)) *cou
 	return s
 }
 
-// incarnation gives an instance at the server's address.
+// incarnation returns an instance at the server's address.
 func (s *countingServer) incarnation(id string) *instance.Instance {
 	return &instance.Instance{Key: s.Key, Record: instance.Record{ID: id}}
 }
 
-// ask sends a request and gives the answer.
+// ask sends a request and returns the answer.
 func ask(t *testing.T, p *Pool, in *instance.Instance) string {
 	t.Helper()
 	resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/", Header: http.Header{}})

@@ -117,7 +117,7 @@ func isAlphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// isPlainPath reports the bytes that stand for themselves in a path.
+// isPlainPath reports whether a byte needs no escape in a path.
 func isPlainPath(c byte) bool {
 	return isAlphanumeric(c) || c == '/' || c == '_' || c == '-' || c == '.' || c == '~'
 }

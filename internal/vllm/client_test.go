@@ -59,7 +59,7 @@ func says(status int, body string) http.HandlerFunc {
 	}
 }
 
-// An engine tells that it hands over by NIXL; an agent beside it is not needed for that.
+// An engine reports whether it hands over by NIXL; an agent next to it is not needed for that.
 func TestFactsOfNIXL(t *testing.T) {
 	t.Parallel()
 	base := engine(t, map[string]http.HandlerFunc{

@@ -1,7 +1,7 @@
 // Package vllm asks one engine's side endpoints: /health, /v1/models, /version
 // and /metrics. It never sends a prompt.
 //
-// An engine is code of somebody else on a network: every call has a deadline,
+// An engine is code of another party on a network: every call has a deadline,
 // every body a bound, redirects are refused, and each error says in words a
 // person can act on what is wrong with the engine.
 //

@@ -27,15 +27,15 @@ type Stats struct {
 	StartedAt time.Time
 	// Ranks is how many data-parallel ranks answer behind the address, 0 if not told.
 	Ranks int
-	// NIXL tells that the engine hands over by NIXL: its metrics are there from the
+	// NIXL reports whether the engine hands over by NIXL: its metrics are there from the
 	// start of such an engine, also where NIXL is a part of a MultiConnector.
 	NIXL bool
-	// Complete tells that both Running and Waiting were in the answer. Without
+	// Complete reports whether both Running and Waiting were in the answer. Without
 	// it a zero means "unknown", not "idle".
 	Complete bool
 }
 
-// Idle tells that the engine surely has nothing to do.
+// Idle reports whether the engine surely has nothing to do.
 func (s Stats) Idle() bool { return s.Complete && s.Running == 0 && s.Waiting == 0 }
 
 // Stats asks GET /metrics. The path needs no key.
@@ -113,7 +113,7 @@ func parseStats(r io.Reader, limit int64) (Stats, error) {
 	return s, nil
 }
 
-// readLine gives the next line, or only its beginning when it is longer than
+// readLine returns the next line, or only its beginning when it is longer than
 // the reader's buffer: the names we look for are short.
 func readLine(br *bufio.Reader) (string, error) {
 	part, err := br.ReadSlice('\n')

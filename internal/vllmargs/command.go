@@ -84,7 +84,7 @@ func (c *Command) environment(argv []string) []string {
 }
 
 // apiServer finds vLLM's API server in a command line that may begin with
-// something else (python3 -m, numactl, nice) and gives what follows it.
+// something else (python3 -m, numactl, nice) and returns what follows it.
 func apiServer(argv []string) (rest []string, ok bool) {
 	for i, a := range argv {
 		switch {

@@ -29,7 +29,7 @@ func (t *Transfer) class() connector.Class {
 	return c
 }
 
-// Dialect gives the dialect of a proxy that fits the connector, "" when there is
+// Dialect returns the dialect of a proxy that fits the connector, "" when there is
 // none. An error wraps ErrConnector and says what to do.
 func (t *Transfer) Dialect() (string, error) {
 	switch t.Connector {
@@ -74,7 +74,7 @@ func (t *Transfer) multi() (string, error) {
 	return dialect, nil
 }
 
-// NIXL tells whether the engine hands over by NIXL, also as a part of a
+// NIXL reports whether the engine hands over by NIXL, also as a part of a
 // MultiConnector. Such an engine listens on a side channel.
 func (t *Transfer) NIXL() bool {
 	switch strings.ToLower(t.Connector) {
@@ -89,7 +89,7 @@ func (t *Transfer) NIXL() bool {
 	return false
 }
 
-// LMCache tells whether LMCache's in-process connector is a part of the engine's. With
+// LMCache reports whether LMCache's in-process connector is a part of the engine's. With
 // LMCache's PD backend it hands over by itself.
 func (t *Transfer) LMCache() bool {
 	if strings.EqualFold(t.Connector, "LMCacheConnectorV1") {
@@ -103,7 +103,7 @@ func (t *Transfer) LMCache() bool {
 	return false
 }
 
-// Mooncake gives the part that is vLLM's MooncakeConnector, also within a
+// Mooncake returns the part that is vLLM's MooncakeConnector, also within a
 // MultiConnector; nil if there is none. A producer of it has a bootstrap server.
 func (t *Transfer) Mooncake() *Transfer {
 	if c := t.class(); c.Dialect == dialectMooncake {
@@ -117,7 +117,7 @@ func (t *Transfer) Mooncake() *Transfer {
 	return nil
 }
 
-// Offloading gives the part whose blocks other engines fetch from a P2P tier, also
+// Offloading returns the part whose blocks other engines fetch from a P2P tier, also
 // within a MultiConnector; nil if there is none.
 func (t *Transfer) Offloading() *P2PTier {
 	if t.Tier != nil {

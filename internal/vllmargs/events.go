@@ -82,13 +82,13 @@ func (c *Command) events(f flags) error {
 	return nil
 }
 
-// Binds tells whether vLLM's publisher listens at an endpoint: it connects to one of TCP
+// Binds reports whether vLLM's publisher listens at an endpoint: it connects to one of TCP
 // that has no wildcard, and nobody can then connect to it.
 func Binds(endpoint string) bool {
 	return strings.Contains(endpoint, "*") || strings.Contains(endpoint, "::") || Inside(endpoint)
 }
 
-// Inside tells that an endpoint cannot be reached from another machine.
+// Inside reports whether an endpoint cannot be reached from another machine.
 func Inside(endpoint string) bool {
 	return strings.HasPrefix(endpoint, "ipc://") || strings.HasPrefix(endpoint, "inproc://")
 }
@@ -141,7 +141,7 @@ func (e *Events) Sources(host string, ranks Ranks) map[string]instance.KVEvents 
 	return out
 }
 
-// Told gives a command line in which the endpoints are those of e. The rest of what is
+// Told returns a command line in which the endpoints are those of e. The rest of what is
 // configured stays as it was written.
 func (e *Events) Told(argv []string) ([]string, error) {
 	out := slices.Clone(argv)

@@ -66,7 +66,7 @@ type tierJSON struct {
 	Timeout number  `json:"unbound_store_timeout_s"`
 }
 
-// number is a whole number from 0 up, or 0 for whatever else stands there: vLLM
+// number is a whole number from 0 up, or 0 for whatever else is there: vLLM
 // takes numbers in quotes, too, and says itself what it does not take.
 type number int
 
@@ -82,7 +82,7 @@ func (n *number) UnmarshalJSON(b []byte) error {
 // tieringSpec is the offloading spec that has tiers.
 const tieringSpec = "TieringOffloadingSpec"
 
-// tier gives the tier of type p2p, nil if there is none.
+// tier returns the tier of type p2p, nil if there is none.
 func (raw *transferJSON) tier() *P2PTier {
 	if text(raw.Extra.Spec) != tieringSpec {
 		return nil
@@ -156,7 +156,7 @@ const (
 	kvBoth     = "kv_both"
 )
 
-// Role gives the instance's role; ok is false for kv_both and for none, which
+// Role returns the instance's role; ok is false for kv_both and for none, which
 // leave it open.
 func (t *Transfer) Role() (role instance.Role, ok bool) {
 	return roleOf(t.KVRole)

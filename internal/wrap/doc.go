@@ -1,4 +1,4 @@
-// Package wrap runs one child process on behalf of a program that stands in
+// Package wrap runs one child process on behalf of a program that is in
 // front of it: the engine behind "agent ... -- vllm serve ...".
 //
 // The child gets a process group of its own, so that a Ctrl-C on the terminal

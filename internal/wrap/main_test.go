@@ -123,7 +123,7 @@ func silent() logrus.FieldLogger {
 
 type buffer struct{ testkit.Buffer }
 
-// awaits waits for a line that begins so and gives its second word as a number, if it is one.
+// awaits waits for a line that begins so and returns its second word as a number, if it is one.
 func (b *buffer) awaits(t *testing.T, begins string) int {
 	t.Helper()
 	n := 0
@@ -156,7 +156,7 @@ func start(t *testing.T, what string, o wrap.Options) (*wrap.Process, *buffer) {
 	return p, out
 }
 
-// alive tells whether a process runs; a zombie does not.
+// alive reports whether a process runs; a zombie does not.
 func alive(pid int) bool {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -59,7 +59,7 @@ type Exit struct {
 	At     time.Time
 }
 
-// OK tells whether the process ended by itself and says that all is well.
+// OK reports whether the process ended by itself and says that all is well.
 func (e Exit) OK() bool { return e.Code == 0 && e.Signal == 0 && e.Err == nil }
 
 // Status is the exit code as shells give it: 128+n after signal n.
@@ -109,7 +109,7 @@ func Start(o Options) (*Process, error) {
 		return nil, fmt.Errorf("%w: %w", ErrStart, err)
 	}
 	p.pid, p.since = cmd.Process.Pid, time.Now()
-	go func() { // ends with the child and its group; whoever has started it waits for Done
+	go func() { // ends with the child and its group; whatever has started it waits for Done
 		defer close(p.done)
 		err := cmd.Wait()
 		free()
@@ -167,7 +167,7 @@ func (p *Process) Exited() <-chan struct{} { return p.exited }
 // SIGKILL for some time.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Exit tells how the child ended; zero before Exited.
+// Exit reports how the child ended; zero before Exited.
 func (p *Process) Exit() Exit {
 	select {
 	case <-p.exited:

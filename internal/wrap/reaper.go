@@ -46,7 +46,7 @@ func (r *Reaper) Run(ctx context.Context) {
 	}
 }
 
-// collect takes one dead orphan. It tells whether there may be more.
+// collect takes one dead orphan. It reports whether there may be more.
 func (r *Reaper) collect() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 // ErrEndpoint is wrapped by the errors of ParseEndpoint.
 var ErrEndpoint = errors.New("bad ZeroMQ endpoint")
 
-// ParseEndpoint gives host:port of tcp://host:port. The host may be *, which is
-// every address of the machine and gives an empty host, and an IPv6 address stands
+// ParseEndpoint returns host:port of tcp://host:port. The host may be *, which is
+// every address of the machine and means an empty host, and an IPv6 address stands
 // in brackets. Port 0 is left to the listener.
 func ParseEndpoint(endpoint string) (address string, err error) {
 	rest, ok := strings.CutPrefix(endpoint, "tcp://")

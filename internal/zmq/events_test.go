@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 const events = "testdata/events.py"
@@ -64,7 +65,7 @@ func TestSubscribe(t *testing.T) {
 	t.Run("bound", func(t *testing.T) {
 		t.Parallel()
 		l, trouble := listen(t, zmq.Sub, loopback, zmq.Bounds{Bytes: large})
-		pub, err := zmq.PublishTo(endpointOf(l), count)
+		pub, err := zmqpeer.PublishTo(endpointOf(l), count)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +91,7 @@ func TestPublish(t *testing.T) {
 	t.Parallel()
 	python := testkit.PythonWithZMQ(t)
 	const count = 100
-	pub, err := zmq.Publish(t.Context(), loopback, 2*count, nil)
+	pub, err := zmqpeer.Publish(t.Context(), loopback, 2*count, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +128,7 @@ func TestPublish(t *testing.T) {
 // do not.
 func TestPublisherWaitsForNobody(t *testing.T) {
 	t.Parallel()
-	pub, err := zmq.Publish(t.Context(), loopback, 4, nil)
+	pub, err := zmqpeer.Publish(t.Context(), loopback, 4, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +227,7 @@ func TestDialEnds(t *testing.T) {
 	if _, err := zmq.Dial(t.Context(), zmq.Router, loopback, zmq.Bounds{}, nil); err == nil {
 		t.Error("a ROUTER connected")
 	}
-	pub, err := zmq.Publish(t.Context(), loopback, 4, nil)
+	pub, err := zmqpeer.Publish(t.Context(), loopback, 4, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

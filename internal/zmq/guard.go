@@ -15,7 +15,7 @@ const greetingSize = 64
 
 // guard is a connection that reads along and ends what is above the bounds before
 // anybody makes room for it: the library allocates what a frame's header says. It
-// stands before the library while that shakes hands.
+// precedes the library while that shakes hands.
 type guard struct {
 	net.Conn
 	from      io.Reader
@@ -34,7 +34,7 @@ func newGuard(c net.Conn, from io.Reader, b Bounds) *guard {
 	return &guard{Conn: c, from: from, maxBytes: b.Bytes, maxFrames: b.Frames, greeting: greetingSize}
 }
 
-// Read gives what there is to read, or ErrTooLarge in place of the header that
+// Read returns what there is to read, or ErrTooLarge in place of the header that
 // announces too much.
 func (g *guard) Read(p []byte) (int, error) {
 	n, err := g.from.Read(p)

@@ -69,7 +69,7 @@ func (m Message) Answer(frames ...[]byte) error { return m.peer.Send(frames...) 
 
 // Listener is a bound socket that receives. Its methods may be called at once.
 type Listener struct {
-	bound
+	*Socket
 	messages chan Message
 }
 
@@ -80,11 +80,19 @@ func Listen(ctx context.Context, kind Kind, endpoint string, b Bounds, trouble f
 	if kind != Router && kind != Pull && kind != Sub {
 		return nil, fmt.Errorf("a %s is not bound to receive", kind)
 	}
-	s := &Listener{messages: make(chan Message)}
-	if err := s.bind(ctx, kind, endpoint, b, trouble, s.receive); err != nil {
+	messages := make(chan Message)
+	s, err := Bind(ctx, kind, endpoint, b, trouble, func(closing <-chan struct{}, peer *Conn) error {
+		if kind == Sub {
+			if err := peer.Subscribe(""); err != nil {
+				return err
+			}
+		}
+		return receive(peer, messages, closing)
+	})
+	if err != nil {
 		return nil, err
 	}
-	return s, nil
+	return &Listener{Socket: s, messages: messages}, nil
 }
 
 // Receive gives the next message of any peer. The error is ctx's, or net.ErrClosed
@@ -100,21 +108,16 @@ func (s *Listener) Receive(ctx context.Context) (Message, error) {
 	}
 }
 
-// receive passes on a peer's messages until it leaves.
-func (s *Listener) receive(peer *Conn) error {
-	if s.kind == Sub {
-		if err := peer.Subscribe(""); err != nil {
-			return err
-		}
-	}
+// receive passes on a peer's messages until it disconnects or the socket is closed.
+func receive(peer *Conn, messages chan<- Message, closing <-chan struct{}) error {
 	for {
 		frames, err := peer.Receive()
 		if err != nil {
 			return err
 		}
 		select {
-		case s.messages <- Message{Identity: peer.identity, Remote: peer.Remote(), Frames: frames, peer: peer}:
-		case <-s.closing:
+		case messages <- Message{Identity: peer.identity, Remote: peer.Remote(), Frames: frames, peer: peer}:
+		case <-closing:
 			return nil
 		}
 	}

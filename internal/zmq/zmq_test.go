@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -55,9 +56,9 @@ func heard(t *testing.T, trouble <-chan error) error {
 
 func endpointOf(l *zmq.Listener) string { return "tcp://" + l.Addr().String() }
 
-func sender(t *testing.T, kind zmq.Kind, l *zmq.Listener) *zmq.Sender {
+func sender(t *testing.T, kind zmq.Kind, l *zmq.Listener) *zmqpeer.Sender {
 	t.Helper()
-	s, err := zmq.NewSender(kind, endpointOf(l))
+	s, err := zmqpeer.NewSender(kind, endpointOf(l))
 	if err != nil {
 		t.Fatal(err)
 	}

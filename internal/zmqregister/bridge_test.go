@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/zmqregister"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 const (
@@ -160,7 +161,7 @@ func TestTheEngineIsAskedFirst(t *testing.T) {
 	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
 	d := engine(t, b, fakevllm.Options{Role: fakevllm.RoleDecode})
 	absent := instance.Key{Role: instance.Prefill, Address: testkit.FreePort(t)}
-	to, err := zmq.NewSender(zmq.Dealer, endpointOf(b))
+	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(b))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +229,7 @@ func TestNobodysKeyIsTaken(t *testing.T) {
 	first := waitReady(t, cli, k)
 	// The same machine, another bridge, the same engine.
 	other, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
-	to, err := zmq.NewSender(zmq.Dealer, endpointOf(other))
+	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(other))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +263,7 @@ func TestMalformedPingsEndNothing(t *testing.T) {
 	t.Parallel()
 	cli := testkit.StartEtcd(t).Client(t)
 	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
-	to, err := zmq.NewSender(zmq.Dealer, endpointOf(b))
+	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(b))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ type member struct {
 	log    logrus.FieldLogger
 }
 
-// end takes the instance out; run's end follows. It tells whether that is new.
+// end takes the instance out; run's end follows. It reports whether that is new.
 func (m *member) end(why string) bool {
 	if m.ended {
 		return false

@@ -20,7 +20,7 @@ type Ports struct {
 	Taken map[string]int
 	// Published leaves published ports as they are.
 	Published bool
-	// Next gives a port that nobody has.
+	// Next returns a port that nobody has.
 	Next func() (int, error)
 }
 

@@ -49,7 +49,7 @@ func TestAgentsRoutesSayWhatAChatSays(t *testing.T) {
 	}
 }
 
-// holds tells whether a value stands anywhere in another.
+// holds reports whether a value stands anywhere in another.
 func holds(v, want any) bool {
 	switch v := v.(type) {
 	case map[string]any:

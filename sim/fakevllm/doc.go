@@ -7,7 +7,7 @@
 //	                    └──────────────┘
 //
 // The answer is a pure function of the prompt and of all tokens so far, so
-// that whoever relays, retries or continues a generation can be checked
+// that whatever relays, retries or continues a generation can be checked
 // against Expected… without a second request. KV hand-overs are single-use,
 // leased and bound to prompt and request, in one process or between several.
 // Faults are scripted, aborts counted, and every request recorded as it came.

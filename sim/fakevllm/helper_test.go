@@ -153,7 +153,7 @@ func events(t *testing.T, body string) []chunk {
 	return list
 }
 
-// text joins the pieces of one choice and gives its last finish reason.
+// text joins the pieces of one choice and returns its last finish reason.
 func text(list []chunk, index int) (s, finish string) {
 	for _, c := range list {
 		for _, choice := range c.Choices {

@@ -11,7 +11,7 @@ import (
 
 const prefillForm = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 
-// prefill runs the prefill leg and gives the hand-over's raw bytes.
+// prefill runs the prefill leg and returns the hand-over's raw bytes.
 func prefill(t *testing.T, s *fakevllm.Server, id, ask string) string {
 	t.Helper()
 	r := decode(t, post(t, client(t), s.URL()+"/v1/chat/completions", id,
@@ -23,7 +23,7 @@ func prefill(t *testing.T, s *fakevllm.Server, id, ask string) string {
 }
 
 // pair starts a prefill and a decode engine that know nothing of each other
-// but what stands in the requests, as in two processes.
+// but what is in the requests, as in two processes.
 func pair(t *testing.T, p, d fakevllm.Options) (*fakevllm.Server, *fakevllm.Server) {
 	t.Helper()
 	for _, o := range []*fakevllm.Options{&p, &d} {
@@ -108,7 +108,7 @@ func TestRefusedHandover(t *testing.T) {
 			return kv
 		}},
 		{name: "dead engine", reason: "fetch the hand-over", spoil: func(_ *testing.T, p *fakevllm.Server, kv string) string {
-			p.Kill() // somebody else may be given its port
+			p.Kill() // another party may be given its port
 			return strings.Replace(kv, fmt.Sprintf(`"remote_port":%d`, p.SideChannel()), `"remote_port":1`, 1)
 		}},
 		{name: "integer through a float", reason: "came back changed", spoil: func(t *testing.T, _ *fakevllm.Server, kv string) string {

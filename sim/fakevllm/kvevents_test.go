@@ -116,7 +116,7 @@ func TestKVEvents(t *testing.T) {
 		}
 	}
 
-	tokens(t, s, []int{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32}, "") // without the salt: all anew
+	tokens(t, s, []int{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32}, "") // without the salt: all again
 	tokens(t, s, []int{40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56}, "")
 	list = replayed(t, *source.ReplayEndpoint, 1)
 	var removed, stored int

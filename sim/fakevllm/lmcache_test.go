@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// sendLMCache posts a completion of one prompt and gives its text.
+// sendLMCache posts a completion of one prompt and returns its text.
 func sendLMCache(t *testing.T, s *Server, params string, tokens int) (status int, body string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/completions", strings.NewReader(

@@ -221,7 +221,7 @@ func TestMooncakeLoadFailures(t *testing.T) {
 			return kv
 		}, "not found from bootstrap server"},
 		{"no bootstrap server", fakevllm.Options{}, func(_ *testing.T, _ *http.Client, p *fakevllm.Server) string {
-			// Not that of an engine that was killed: somebody else may be given its port.
+			// Not that of an engine that was killed: another party may be given its port.
 			return strings.Replace(consuming(p, "x"), bootstrapURL(p), "http://127.0.0.1:1", 1)
 		}, "connection refused"},
 		{"a slash too many", fakevllm.Options{}, func(_ *testing.T, _ *http.Client, p *fakevllm.Server) string {

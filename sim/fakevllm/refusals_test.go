@@ -11,7 +11,7 @@ import (
 )
 
 // notSimulated are the recorded requests that the simulator answers otherwise, and why;
-// sameStatus tells that only the text is another.
+// sameStatus reports whether only the text is another.
 func notSimulated(c *refusals.Case) (why string, sameStatus bool) {
 	switch {
 	case strings.Contains(c.Text, "99999999999999999999") || strings.Contains(c.Text, "9223372036854775808"):

@@ -37,7 +37,7 @@ func TestChildrenDieWithTheParent(t *testing.T) {
 	})
 }
 
-// alive tells whether a process runs; a zombie that nobody has waited for does
+// alive reports whether a process runs; a zombie that nobody has waited for does
 // not.
 func alive(pid int) error {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

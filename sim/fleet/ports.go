@@ -49,7 +49,7 @@ func FreePorts(n int) ([]int, error) {
 	return ports, turn.pass()
 }
 
-// free tells whether a port can be bound. No process is forked meanwhile: until
+// free reports whether a port can be bound. No process is forked meanwhile: until
 // its exec it would hold a copy of the socket, and the port's owner, who comes a
 // moment later, would find it taken.
 func free(port int) bool {
@@ -102,7 +102,7 @@ func takeTurn() (*turn, error) {
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
 	said := make([]byte, 16)
-	n, _ := f.ReadAt(said, 0) // an empty file ends early, and a bad one is begun anew
+	n, _ := f.ReadAt(said, 0) // an empty file ends early, and a bad one is begun again
 	next, err := strconv.Atoi(strings.TrimSpace(string(said[:n])))
 	if err != nil || next < 0 || next >= lastPort-firstPort {
 		next = rand.IntN(lastPort - firstPort)

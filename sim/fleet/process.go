@@ -62,7 +62,7 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Done is closed once the process has ended and all its output was written.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err tells how the process ended: nil while it runs and for exit code 0.
+// Err reports how the process ended: nil while it runs and for exit code 0.
 func (p *Process) Err() error {
 	select {
 	case <-p.done:
@@ -72,7 +72,7 @@ func (p *Process) Err() error {
 	}
 }
 
-// LogTail gives the last lines of the process' output.
+// LogTail returns the last lines of the process' output.
 func (p *Process) LogTail(lines int) string { return tail(p.log, lines) }
 
 // LogFile is where the process' output goes.

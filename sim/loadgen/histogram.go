@@ -67,7 +67,7 @@ func (h *Histogram) Mean() time.Duration {
 	return time.Duration(h.sum.Load() / n)
 }
 
-// Quantile gives a duration that q (0 to 1) of all are not longer than, at most
+// Quantile returns a duration that q (0 to 1) of all are not longer than, at most
 // 1.6 % above the exact one; 0 without any duration.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	n := h.n.Load()

@@ -29,7 +29,7 @@ func (c *cursor) space() {
 	}
 }
 
-// peek gives the next byte that is no space, 0 at the end.
+// peek returns the next byte that is no space, 0 at the end.
 func (c *cursor) peek() byte {
 	c.space()
 	if c.i < len(c.b) {
@@ -125,7 +125,7 @@ func (c *cursor) text(dst []byte) ([]byte, error) {
 	return dst, errJSON
 }
 
-// escape appends what the escape at the cursor stands for.
+// escape appends what the escape at the cursor represents.
 func (c *cursor) escape(dst []byte) ([]byte, error) {
 	if c.i+1 >= len(c.b) {
 		return dst, errJSON

@@ -10,7 +10,7 @@ import (
 // ones before.
 type Schedule struct {
 	Requests int
-	// At tells when request i is due, from the start; it must not go back.
+	// At reports when request i is due, from the start; it must not go back.
 	At func(i int) time.Duration
 	// MaxInFlight bounds the requests that run at once; what is due beyond that
 	// waits and counts as lag. 0 means no bound.
@@ -26,7 +26,7 @@ type Lag struct {
 }
 
 // OpenLoop runs a schedule to its end or to the end of ctx, waits for all
-// requests it has begun, and tells how late they were sent.
+// requests it has begun, and reports how late they were sent.
 func OpenLoop(ctx context.Context, s Schedule) Lag {
 	var lag Lag
 	var running sync.WaitGroup

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Ask sends a request with a JSON body, or none for "", and gives the answer, whose body
+// Ask sends a request with a JSON body, or none for "", and returns the answer, whose body
 // the caller closes.
 func Ask(ctx context.Context, client *http.Client, method, url, body string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))

@@ -62,7 +62,7 @@ func MakeRoom(t testing.TB, cli *clientv3.Client) {
 }
 
 // EnableAuth turns authentication on: root, and one user who may read and write
-// below prefix. It gives a client of root.
+// below prefix. It returns a client of root.
 func EnableAuth(t testing.TB, cli *clientv3.Client, user, password, prefix string) *clientv3.Client {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 6*callTimeout) // etcd hashes passwords, slowly by intent

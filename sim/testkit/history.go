@@ -80,7 +80,7 @@ func (h *History) Of(key string) []Event {
 	return out
 }
 
-// Deleted gives the first deletion of a key.
+// Deleted returns the first deletion of a key.
 func (h *History) Deleted(key string) (Event, bool) {
 	for _, e := range h.Of(key) {
 		if e.Deleted {

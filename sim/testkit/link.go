@@ -36,7 +36,7 @@ type Link struct {
 	conns  map[net.Conn]end
 }
 
-// end tells what a connection of the link is connected to.
+// end reports what a connection of the link is connected to.
 type end int
 
 const (

@@ -24,7 +24,7 @@ const envOutside = "PD_TEST_ETCD"
 func outside() string { return os.Getenv(envOutside) }
 
 // outsideCommand makes the command of one member. Its addresses are fixed
-// before it starts, since the program does not tell which ports it took.
+// before it starts, since the program does not report which ports it took.
 func outsideCommand(t testing.TB, cfg *memberConfig) *exec.Cmd {
 	t.Helper()
 	name, peer := "test", FreePort(t)

@@ -75,7 +75,7 @@ func (a *Authority) sign(template, parent *x509.Certificate) (*ecdsa.PrivateKey,
 
 func (a *Authority) write(path, kind string, der []byte) {
 	a.t.Helper()
-	// Put in place whole, as whoever rolls certificates does.
+	// Put in place whole, as whatever rolls certificates does.
 	next := path + ".next"
 	if err := os.WriteFile(next, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
 		a.t.Fatal(err)

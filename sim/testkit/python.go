@@ -13,7 +13,7 @@ import (
 // first one in the path, or Debian's, that can import zmq.
 const envPython = "PD_TEST_PYTHON"
 
-// PythonWithZMQ gives a Python that has pyzmq, which brings libzmq. Without one the
+// PythonWithZMQ returns a Python that has pyzmq, which brings libzmq. Without one the
 // test is left out, or fails where REQUIRE_ZMQ is set, as in .ci/run.
 func PythonWithZMQ(t testing.TB) string {
 	t.Helper()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// ShellCalls gives the arguments of every call of a program in the code blocks of
+// ShellCalls returns the arguments of every call of a program in the code blocks of
 // Markdown pages, as a shell reads them.
 func ShellCalls(t *testing.T, pattern, program string) (calls [][]string) {
 	t.Helper()

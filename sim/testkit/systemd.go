@@ -52,14 +52,14 @@ func StartSystemdAt(t testing.TB, path string) *Systemd {
 	return s
 }
 
-// Messages gives what has come so far, each as it was sent.
+// Messages returns what has come so far, each as it was sent.
 func (s *Systemd) Messages() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.got)
 }
 
-// Count tells how many lines of messages begin so.
+// Count reports how many lines of messages begin so.
 func (s *Systemd) Count(what string) int {
 	n := 0
 	for _, m := range s.Messages() {

@@ -223,7 +223,7 @@ func TestPortsAreNotTheSystems(t *testing.T) {
 	}
 }
 
-// Whoever starts an etcd anew gets it though its address is taken for a moment.
+// Whoever starts an etcd again gets it though its address is taken for a moment.
 func TestEtcdWaitsForItsAddress(t *testing.T) {
 	t.Parallel()
 	e := testkit.StartEtcd(t)

@@ -9,7 +9,7 @@ import (
 )
 
 // TLSFront takes TLS connections by a configuration and hands what comes on them to a
-// server without TLS, and back. It gives its address.
+// server without TLS, and back. It returns its address.
 func TLSFront(t testing.TB, config *tls.Config, target string) string {
 	t.Helper()
 	ln, err := tls.Listen("tcp", "127.0.0.1:0", config)

@@ -33,7 +33,7 @@ type Filler struct {
 // NewFiller knows nothing yet.
 func NewFiller() *Filler { return &Filler{known: map[string]string{}, used: map[string]bool{}} }
 
-// Know gives a text a filler.
+// Know assigns a text its filler.
 func (f *Filler) Know(text, filler string) {
 	f.known[text], f.used[filler] = filler, true
 }
@@ -46,7 +46,7 @@ func (f *Filler) Text(text string) string {
 	}
 	for try := 0; ; try++ {
 		filler := random(text)
-		// One that stands for another text would make two names one. Of few letters there
+		// A filler that replaces another text would make two names one. Of few letters there
 		// are few fillers.
 		if !f.used[filler] || filler == text || try == 100 {
 			f.Know(text, filler)

@@ -175,7 +175,7 @@ func Events(stream []byte) []string {
 	return strings.Split(text, "\n\n")
 }
 
-// Steady is an event without what is made anew for each answer: ids, signatures and
+// Steady is an event without what is made again for each answer: ids, signatures and
 // times become "".
 func Steady(event string) (string, error) {
 	name, data, ok := strings.Cut(event, "\ndata: ")
@@ -190,7 +190,7 @@ func Steady(event string) (string, error) {
 	return name + "\ndata: " + string(out), err
 }
 
-// anew tells whether a member is made anew for each answer.
+// again reports whether a member is made again for each answer.
 func anew(name string) bool {
 	return slices.Contains([]string{"id", "item_id", "call_id", "signature", "created_at"}, name)
 }

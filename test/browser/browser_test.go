@@ -150,7 +150,7 @@ func (p *tab) until(expression string) {
 	}
 }
 
-// value gives that of an expression of JavaScript, or of the promise that it is.
+// value returns that of an expression of JavaScript, or of the promise that it is.
 func value[T any](p *tab, expression string) T {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)

@@ -58,7 +58,7 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// violations runs axe-core over the page and gives what is serious.
+// violations runs axe-core over the page and returns what is serious.
 func (p *tab) violations(axe string) []string {
 	p.Helper()
 	value[any](p, axe+"; null")

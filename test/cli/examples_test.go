@@ -20,7 +20,7 @@ type example struct {
 	// before is what has to be so. Its lines are typed with the same addresses.
 	before []string
 	set    func(s *stage)
-	// alone gives it an etcd of its own.
+	// alone starts a separate etcd for it.
 	alone bool
 	code  int
 	want  []string // words of the output, addresses as in the example

@@ -35,7 +35,7 @@ func newWard(t *testing.T, etcd string) *ward {
 	return &ward{t: t, f: harness.NewFleet(t, binDir), s: s, etcd: etcd, cli: testkit.Client(t, etcd)}
 }
 
-// types runs one line and gives its exit code and output.
+// types runs one line and returns its exit code and output.
 func (w *ward) types(line string) (int, string) {
 	w.t.Helper()
 	c := w.s.begin(line, w.etcd)

@@ -29,7 +29,7 @@ const (
 	patience  = 60 * time.Second
 )
 
-// stage is the fleet of the examples, each of whose addresses stands for one of it.
+// stage is the fleet of the examples, with an instance for each of their addresses.
 type stage struct {
 	t     *testing.T
 	cli   *clientv3.Client
@@ -169,7 +169,7 @@ func (s *stage) revision() int64 {
 	return resp.Header.Revision
 }
 
-// here puts what stands there into a line in place of an example's addresses.
+// here puts what is there into a line in place of an example's addresses.
 func (s *stage) here(line string) string {
 	var pairs []string
 	for example, real := range s.book {

@@ -308,7 +308,7 @@ func (r *rig) ask(t *testing.T, c openai.Client, s *sent) {
 	}
 }
 
-// TestGoClientKeys: with keys of its own for clients the proxy lets nobody else
+// TestGoClientKeys: with keys of its own for clients the proxy lets no one else
 // in, and the engines get theirs.
 func TestGoClientKeys(t *testing.T) {
 	t.Parallel()

@@ -23,7 +23,7 @@ import (
 //	| apart                    the tool writes what follows by itself
 //	? what the tool requires of the answer
 //
-// {host} stands for the server's host:port, {sp} for a blank at a line's end.
+// {host} is the server's host:port, {sp} for a blank at a line's end.
 type recording struct {
 	tool, version, client string
 	exchanges             []exchange

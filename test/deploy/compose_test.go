@@ -207,7 +207,7 @@ func variable(s types.ServiceConfig, name string) string {
 	return ""
 }
 
-// checkAgent compares an agent with the engine that it stands beside.
+// checkAgent compares an agent with the engine that it is next to.
 func checkAgent(t *testing.T, p *types.Project, name, endpoints string) {
 	t.Helper()
 	s := p.Services[name]

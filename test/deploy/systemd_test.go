@@ -47,7 +47,7 @@ func TestSystemdVerifies(t *testing.T) {
 		}
 		t.Skip("there is no systemd-analyze (REQUIRE_SYSTEMD=1 makes that a failure)")
 	}
-	yes, err := exec.LookPath("true") // stands for a program that is installed
+	yes, err := exec.LookPath("true") // in place of an installed program
 	if err != nil {
 		t.Fatal(err)
 	}

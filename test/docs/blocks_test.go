@@ -113,7 +113,7 @@ func TestEveryBlockHasARow(t *testing.T) {
 	}
 }
 
-// exists tells whether a file, or a package's tests, have a line: "file: text".
+// exists reports whether a file, or a package's tests, have a line: "file: text".
 func exists(t *testing.T, by string) bool {
 	t.Helper()
 	where, what, _ := strings.Cut(by, ": ")

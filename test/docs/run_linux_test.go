@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(harness.Main(m, &binDir))
 }
 
-// becomeShell gives the loopback device of this network namespace the addresses that the
+// becomeShell adds to the loopback device of this network namespace the addresses that the
 // pages have, then is a shell that reads world.sh.
 func becomeShell() error {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM, 0)

@@ -73,14 +73,14 @@ func TestFirstRequestsWait(t *testing.T) {
 }
 
 // bareProxy starts a proxy with an etcd of its own and instances on its command line, of
-// which args makes the flags, and gives its address as soon as it takes connections.
+// which args makes the flags, and returns its address as soon as it takes connections.
 func bareProxy(t *testing.T, args func(address string) []string) string {
 	t.Helper()
 	address, _ := startBareProxy(t, args)
 	return address
 }
 
-// startBareProxy gives the process as well.
+// startBareProxy returns the process as well.
 func startBareProxy(t *testing.T, args func(address string) []string) (string, *fleet.Process) {
 	t.Helper()
 	ports, err := fleet.FreePorts(2)

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// A fleet whose engines all stand in both roles: pairs are of two of them, one that is left
+// A fleet whose engines all are in both roles: pairs are of two of them, one that is left
 // serves alone, and one that goes under load costs nobody anything.
 func TestFleetOfBoth(t *testing.T) {
 	t.Parallel()

@@ -41,7 +41,7 @@ func proxies(t *testing.T, f *fleet.Fleet, etcd string, n int) []*fleet.Proxy {
 	return out
 }
 
-// node starts an engine; with etcd endpoints also an agent beside it.
+// node starts an engine; with etcd endpoints also an agent next to it.
 func node(t *testing.T, f *fleet.Fleet, name string, role instance.Role, port int, etcd ...string) *fleet.Node {
 	t.Helper()
 	return nodeFor(t, f, 5*time.Second, name, role, port, etcd...)
@@ -301,7 +301,7 @@ func outage(t *testing.T) time.Duration {
 }
 
 // awayTTL is that of the leases in TestEtcdAway. After the restart they have it
-// anew, and the agents, which by then try to connect every three seconds, must
+// again, and the agents, which by then try to connect every three seconds, must
 // be in time for it on a slow machine too.
 const awayTTL = 10 * time.Second
 
@@ -362,7 +362,7 @@ func TestEtcdAway(t *testing.T) {
 	}
 }
 
-// keys gives lease, create revision and version of every instance's key.
+// keys returns lease, create revision and version of every instance's key.
 func keys(t *testing.T, etcd string, n int) map[string][3]int64 {
 	t.Helper()
 	snap, err := st(t, etcd).Reader.Snapshot(t.Context())

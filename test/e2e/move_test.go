@@ -26,7 +26,7 @@ import (
 )
 
 // house is a fleet on the etcd that its first proxy carries: two instances of
-// each role with agents, a static decode instance, and a removal in force.
+// each role with agents, a static decode instance, and a removal active.
 type house struct {
 	t       *testing.T
 	f       *fleet.Fleet

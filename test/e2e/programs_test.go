@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// runProgram runs a program to its end and gives what it said.
+// runProgram runs a program to its end and returns what it said.
 func runProgram(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -42,7 +42,7 @@ func runToFailure(t *testing.T, name string, args ...string) (string, int) {
 	return string(out), exit.ExitCode()
 }
 
-// The demo checks its own steps; here we check that it tells what it promised.
+// The demo checks its own steps; here we check that it reports what it promised.
 func TestDemoTour(t *testing.T) {
 	t.Parallel()
 	for _, connector := range []string{"nixl", "mooncake", "p2p"} { // a sequential flow, a concurrent one, and one that is told by the record

@@ -42,7 +42,7 @@ func gatewayPut(ctx context.Context, endpoint, key, value string) error {
 }
 
 // A node needs no agent: a script with curl, or a single put of an empty value,
-// is enough. The proxy probes such nodes itself. A broken value beside them is
+// is enough. The proxy probes such nodes itself. A broken value next to them is
 // shown with its reason and changes nothing.
 func TestNodesThatRegisterThemselves(t *testing.T) {
 	t.Parallel()

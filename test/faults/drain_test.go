@@ -35,7 +35,7 @@ func (r *rig) does(args ...string) string {
 	return out
 }
 
-// restart ends a node as a supervisor does, agent first, and starts it anew at the same
+// restart ends a node as a supervisor does, agent first, and starts it again at the same
 // address.
 func (r *rig) restart(n *fleet.Node) *fleet.Node {
 	r.t.Helper()

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// An agent that registers anew does not undo a drain.
+// An agent that registers again does not undo a drain.
 func TestFault22_DrainThenRegister(t *testing.T) {
 	row(t, 22)
 	etcd := testkit.StartEtcdProcess(t)

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 // soon bounds what a test waits for; nothing is asserted on it.
 const soon = 60 * time.Second
 
-// long tells whether outages shall be as long as in the matrix.
+// long reports whether outages shall be as long as in the matrix.
 func long() bool { return os.Getenv("PD_FAULT_LONG") != "" }
 
 // outage picks the length of an outage.

@@ -249,7 +249,7 @@ func (x *ticker) restart() {
 	x.longest, x.last = 0, time.Now()
 }
 
-// settle stops the writer, checks that its last number arrived, and gives the
+// settle stops the writer, checks that its last number arrived, and returns the
 // longest time without a new snapshot.
 func (x *ticker) settle() time.Duration {
 	x.t.Helper()

@@ -16,7 +16,7 @@ import (
 )
 
 // follows waits until every proxy serves a static instance that is written now,
-// and takes it back. It tells how long that took.
+// and takes it back. It reports how long that took.
 func (r *rig) follows(n int) time.Duration {
 	r.t.Helper()
 	cli := dial(r.t, r.agents...)
@@ -109,7 +109,7 @@ func TestFault09_EtcdPaused(t *testing.T) {
 func TestFault10_EtcdKilled(t *testing.T) {
 	row(t, 10)
 	etcd := testkit.StartEtcdProcess(t)
-	// After the restart a lease has its TTL anew, and the agents, which by then
+	// After the restart a lease has its TTL again, and the agents, which by then
 	// try to connect every three seconds, must be in time for it.
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, ttl: longer, proxyArgs: []string{"--audit-interval", "2s"}})
 	before := keys(t, etcd.Client(t))

@@ -48,7 +48,7 @@ type latencies struct {
 }
 
 // pickUntil picks two instances each millisecond, as a thousand requests a
-// second do, until done says so, and gives how long a pick took.
+// second do, until done says so, and returns how long a pick took.
 func (p *picker) pickUntil(b *testing.B, done func() bool) latencies {
 	b.Helper()
 	var took []time.Duration

@@ -31,7 +31,7 @@ func fleetSize() int {
 	return 1000
 }
 
-// registerMany writes n leased records, half of them prefill, and gives the
+// registerMany writes n leased records, half of them prefill, and returns the
 // time of the last acknowledgement.
 func registerMany(t testing.TB, cli *clientv3.Client, n int, ttl int64) (leases []clientv3.LeaseID, last time.Time) {
 	t.Helper()
@@ -188,7 +188,7 @@ func TestFault17_ManyExpiries(t *testing.T) {
 	expire(t, fleetSize())
 }
 
-// putToSnapshot writes into a fleet of some size and tells how long it took
+// putToSnapshot writes into a fleet of some size and reports how long it took
 // until the slowest of several watchers had published each change.
 func putToSnapshot(t testing.TB, size, watchers, puts int) (p50, p99 time.Duration) {
 	t.Helper()

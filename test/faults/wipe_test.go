@@ -59,7 +59,7 @@ func TestFault11_Wiped(t *testing.T) {
 	}
 }
 
-// As above, and nobody has registered anew when the new store is first read: the
+// As above, and nobody has registered again when the new store is first read: the
 // list is empty, and valid, and must not be believed.
 func TestFault11_WipedAndEmpty(t *testing.T) {
 	row(t, 11)
@@ -126,7 +126,7 @@ func TestFault12_WipedAndPast(t *testing.T) {
 
 // As above, and contact is never lost: behind the address of etcd there is, from
 // one moment to the next, a store of the same identity that was wiped, has all
-// instances registered anew and has passed the old revision. The watch resumes
+// instances registered again and has passed the old revision. The watch resumes
 // and is silent, every question is answered, no revision goes backwards: only
 // the audit's comparison of the keys can tell.
 func TestFault12_WipedUnheard(t *testing.T) {
@@ -201,7 +201,7 @@ func identity(t testing.TB, cli *clientv3.Client) [2]uint64 {
 	return [2]uint64{resp.Header.ClusterId, resp.Header.MemberId}
 }
 
-// A wipe with statics, an override and a removal in force: they stay so until
+// A wipe with statics, an override and a removal active: they stay so until
 // an operator decides, and what was removed never comes back.
 func TestFault29_WipedWithIntent(t *testing.T) {
 	longform.Test(t)
@@ -250,7 +250,7 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 		}
 		return nil
 	})
-	// The agents of the removed and the drained one have registered anew by now,
+	// The agents of the removed and the drained one have registered again by now,
 	// or do so soon: it changes nothing.
 	for range 3 {
 		wait(t, ttl/2)

@@ -109,7 +109,7 @@ func (l *Load) again(err error, more bool) bool {
 	return true
 }
 
-// stream sends a streaming request and tells whether it is to be sent again. An
+// stream sends a streaming request and reports whether it is to be sent again. An
 // answer that is cut after its first text was committed: it may break, visibly.
 func (l *Load) stream(url, prompt string, more bool) (again bool) {
 	r := completeOf(context.WithoutCancel(l.t.Context()), l.client, l.model, url, prompt, LoadTokens)
@@ -170,7 +170,7 @@ func (l *Load) fail(format string, args ...any) {
 	l.failures = append(l.failures, fmt.Sprintf(format, args...))
 }
 
-// wait pauses and tells whether to go on.
+// wait pauses and reports whether to go on.
 func wait(ctx context.Context, d time.Duration) bool {
 	if d > 0 {
 		timer := time.NewTimer(d)

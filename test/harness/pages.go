@@ -39,7 +39,7 @@ func send(t testing.TB, req *http.Request) []byte {
 	return b
 }
 
-// Add calls a proxy's /instances/add and gives its message.
+// Add calls a proxy's /instances/add and returns its message.
 func Add(t testing.TB, url, key, role, address string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/instances/add",

@@ -78,7 +78,7 @@ func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
 	b.await([]string{"8100", "8101"}, []string{"8200", "8201"})
 	a.await([]string{"8100", "8101", "8102", "8103"}, []string{"8200", "8201"})
 
-	// A shorter command line of one takes out its own and nobody else's.
+	// A shorter command line of one takes out its own and no one else's.
 	b.stop(q)
 	q = b.start(strings.Replace(elasticStart, "localhost:8200 localhost:8201", "localhost:8200", 1), "ADMIN_API_KEY="+adminKey)
 	b.await([]string{"8100", "8101"}, []string{"8200"})
@@ -111,7 +111,7 @@ func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
 	logHas(t, p, a.text("prefill/127.0.0.1:8100 of the command line"))
 	b.awaitPrefill(t, []string{"8100", "8101"})
 
-	// One of each: all that there is, for whoever has no command line.
+	// One of each: all that there is, for whatever has no command line.
 	shown := 0
 	for _, in := range b.status().Instances {
 		if in.View == instance.Elsewhere {

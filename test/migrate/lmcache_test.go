@@ -54,7 +54,7 @@ func saysAtStart(t *testing.T, p *fleet.Process, says ...string) {
 	})
 }
 
-// One port stands for two hosts, and two ports for two others. The hosts are
+// One port is for two hosts, and two ports are for two others. The hosts are
 // addresses of the loopback here, so that all of them, and the proxy, can have
 // the port 8000 of the document.
 func TestLMCacheSeveralHosts(t *testing.T) {

@@ -22,7 +22,7 @@ const demoStart = `python3 examples/online_serving/disaggregated_serving/disagg_
        --port 8000`
 
 // vLLM's demo has its keys from the environment: one for the engines, one for
-// whoever changes the fleet.
+// whatever changes the fleet.
 func TestDisaggProxyDemo(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, fakevllm.Plain, "8000")
@@ -51,8 +51,8 @@ func TestDisaggProxyDemo(t *testing.T) {
 	s.strict(true)
 }
 
-// The curl lines of vLLM's kv_events.sh, which stand in the same document. They
-// speak to one engine; whoever gives its port to the proxy gets the same.
+// The curl lines of vLLM's kv_events.sh, which are in the same document. They
+// speak to one engine; whatever gives its port to the proxy gets the same.
 const (
 	eventsWait = `curl -s localhost:${port}/v1/completions`
 	eventsAsk  = `curl -X POST -s http://localhost:8100/v1/completions \

@@ -8,7 +8,7 @@ import (
 )
 
 // hold finds a free port and keeps it with a socket that is bound and does not
-// listen: tests that run beside this one look elsewhere, and whoever connects
+// listen: tests that run beside this one look elsewhere, and whatever connects
 // is refused as if nothing were there.
 func (s *site) hold() string {
 	s.t.Helper()

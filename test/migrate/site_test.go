@@ -34,7 +34,7 @@ const adminKey = "YOUR_ADMIN_API_KEY"
 const soon = 60 * time.Second
 
 // site is a machine on which a document's commands are tried: each port the
-// document writes stands for a free one.
+// document writes is replaced by a free one.
 type site struct {
 	t       *testing.T
 	fleet   *fleet.Fleet
@@ -46,7 +46,7 @@ type site struct {
 	shared  *fakevllm.Shared
 	engines map[string]*fakevllm.Server // by the document's port
 	listen  string                      // the document's port of the proxy
-	held    map[string]int              // real ports that nobody else shall take, and the sockets that hold them
+	held    map[string]int              // real ports that no one else shall take, and the sockets that hold them
 	starts  int
 }
 
@@ -67,7 +67,7 @@ func newSite(t *testing.T, mode fakevllm.Mode, listen string) *site {
 	return s
 }
 
-// reserve gives the document's ports real ones on which nothing listens.
+// reserve maps the document's ports to real ones on which nothing listens.
 func (s *site) reserve(ports ...string) {
 	s.t.Helper()
 	for _, p := range ports {
@@ -101,7 +101,7 @@ func (s *site) engine(role fakevllm.Role, port string) fakevllm.Options {
 }
 
 // upConsecutive starts n engines on consecutive ports, the first of which
-// stands for the document's.
+// in place of the document's.
 func (s *site) upConsecutive(role fakevllm.Role, port string, n int) []string {
 	s.t.Helper()
 	first, err := strconv.Atoi(port)
@@ -154,7 +154,7 @@ func (s *site) text(document string) string {
 	})
 }
 
-// args gives what stands behind the name of the script in a command.
+// args returns what follows the name of the script in a command.
 func (s *site) args(command string) []string {
 	s.t.Helper()
 	all := words(s.t, s.text(command), s.vars)
@@ -333,7 +333,7 @@ func (s *site) strict(decoded bool) {
 	}
 }
 
-// served gives how many requests an engine had.
+// served returns how many requests an engine had.
 func (s *site) served(ports ...string) (n int64) {
 	for _, p := range ports {
 		n += s.engines[p].Counters().Requests

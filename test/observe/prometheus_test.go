@@ -57,7 +57,7 @@ func (p *prometheus) get(path string, q url.Values, into any) {
 	}
 }
 
-// count gives how many series a query has.
+// count returns how many series a query has.
 func (p *prometheus) count(expr string) int {
 	p.t.Helper()
 	var data struct{ Result []json.RawMessage }

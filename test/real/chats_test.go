@@ -109,7 +109,7 @@ func (r *rig) blocks(e *engine, c *chat) (names []string, tokens int) {
 	return names, len(said.Tokens)
 }
 
-// chats leads chats side by side through a proxy with a policy, and gives what the
+// chats leads chats side by side through a proxy with a policy, and returns what the
 // engines found of what they had computed.
 func (r *rig) chats(t *testing.T, policy string, prefill []*engine) ground.ChatsRow {
 	t.Helper()

@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
-// python runs a program of the lab in its environment and gives what it printed.
+// python runs a program of the lab in its environment and returns what it printed.
 func (r *rig) python(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -19,7 +19,7 @@ import (
 var fenced = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
 // TestFirstHour runs the blocks of README.md that are marked as shell, which are those of
-// its first hour, word for word, with the vllm command as it is installed. What this machine needs besides stands in the
+// its first hour, word for word, with the vllm command as it is installed. What this machine needs besides is in the
 // environment.
 func TestFirstHour(t *testing.T) {
 	if short() {

@@ -19,7 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// follows tells how the proxy follows what engines publish, by address.
+// follows reports how the proxy follows what engines publish, by address.
 func (r *rig) follows() (map[string]httpapi.KVEvents, error) {
 	var st httpapi.Status
 	if err := r.get(r.t.Context(), r.proxy.URL()+"/status", &st); err != nil {
@@ -71,7 +71,7 @@ func (r *rig) holds(e *engine, blocks int) {
 	})
 }
 
-// pdctl runs pdctl and gives what it prints.
+// pdctl runs pdctl and returns what it prints.
 func (r *rig) pdctl(args ...string) string {
 	r.t.Helper()
 	args = append(args, "--etcd-endpoints", strings.Join(r.proxy.Etcd, ","))
@@ -85,7 +85,7 @@ func (r *rig) pdctl(args ...string) string {
 	return string(out)
 }
 
-// explains sends the two requests of vLLM's example to an engine, and gives how many
+// explains sends the two requests of vLLM's example to an engine, and returns how many
 // blocks it has then filled.
 func (r *rig) explains(e *engine) (blocks int) {
 	r.t.Helper()
@@ -185,7 +185,7 @@ func TestEventsThroughAgents(t *testing.T) {
 		say("%s: pdctl prints %d batches as vLLM's own types do", e.name, batches)
 	}
 
-	// kill -9: what is known of it goes with it, and comes anew; the other one's stays.
+	// kill -9: what is known of it goes with it, and comes again; the other one's stays.
 	before, err := r.follows()
 	if err != nil {
 		t.Fatal(err)

@@ -110,7 +110,7 @@ func zygote(name, socket string, env ...string) fleet.Spec {
 	}
 }
 
-// runInstall runs install.py, which says what a machine lacks, and gives the folder.
+// runInstall runs install.py, which says what a machine lacks, and returns the folder.
 func runInstall(args ...string) (dir string, err error) {
 	python := os.Getenv("PYTHON")
 	if python == "" {
@@ -157,5 +157,5 @@ func absolute(path string) string {
 
 func since(began time.Time) time.Duration { return time.Since(began).Round(time.Second) }
 
-// say tells how far the tests are, which take minutes.
+// say reports how far the tests are, which take minutes.
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "real: "+format+"\n", args...) }

@@ -66,7 +66,7 @@ func TestMooncake(t *testing.T) {
 		t.Errorf("the segment that serves is not in etcd: %q", theirs)
 	}
 	say("keys of Mooncake while a segment serves: %q", theirs)
-	// An instance comes and goes beside it: theirs stay.
+	// An instance comes and goes next to it: theirs stay.
 	if err := node.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func (r *rig) segment(t *testing.T, args ...string) *segment {
 	return s
 }
 
-// line waits for a line of output that begins with a word, and gives its rest.
+// line waits for a line of output that begins with a word, and returns its rest.
 func (s *segment) line(word string) string {
 	s.t.Helper()
 	for s.out.Scan() {

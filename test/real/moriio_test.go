@@ -44,7 +44,7 @@ const moriioHandover = `{"do_remote_prefill":true,"do_remote_decode":false,"remo
 	`"remote_host":"10.0.0.1","remote_handshake_port":6301,"remote_notify_port":61005,"remote_dp_rank":0,"remote_dp_rank_override":true,` +
 	`"remote_dp_size":1,"remote_dp_size_local":1,"tp_size":8,"transfer_id":"tx-00112233445566778899aabbccddeeff"}`
 
-// TestMoRIIOParsing gives our legs to vLLM's own code, which needs no GPU for that, and
+// TestMoRIIOParsing passes our legs to vLLM's own code, which needs no GPU for that, and
 // has its own heartbeat register at us.
 func TestMoRIIOParsing(t *testing.T) {
 	p := connector.Pair{

@@ -64,7 +64,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// tail gives the last lines of a file.
+// tail returns the last lines of a file.
 func tail(path string, lines int) string {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -225,7 +225,7 @@ func (r *rig) metric(e *engine, name, labels string) (sum float64) {
 	return sum
 }
 
-// ask sends a completion to the proxy and gives what came back.
+// ask sends a completion to the proxy and returns what came back.
 func (r *rig) ask(prompt string, tokens int) (status int, body []byte, err error) {
 	raw, err := json.Marshal(map[string]any{"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true})
 	if err != nil {
@@ -269,7 +269,7 @@ func (r *rig) text(prompt string, tokens int) string {
 	return a.Choices[0].Text
 }
 
-// promptTokens asks for a token and gives the length of the prompt in tokens.
+// promptTokens asks for a token and returns the length of the prompt in tokens.
 func (r *rig) promptTokens(prompt string) int {
 	r.t.Helper()
 	status, body, err := r.ask(prompt, 1)
@@ -380,7 +380,7 @@ func numberIn(path, name string) (int, error) {
 	return 0, fmt.Errorf("no %s in %s", name, path)
 }
 
-// calm gives the lowest priority to threads that never sleep. NIXL has one in
+// calm returns the lowest priority to threads that never sleep. NIXL has one in
 // each engine, which looks for work and takes a whole core. PD_REAL_SPIN=1 leaves
 // them as they are: then everything else has what they leave of the machine.
 func calm(p *fleet.Process) error {

@@ -15,7 +15,7 @@ import (
 // What the tests of every day stand on is asked of the installed vLLM once more: its
 // routes, what it says to forms, and what its middleware says to browsers.
 
-// askLab runs a program of the lab in its environment and gives what it printed.
+// askLab runs a program of the lab in its environment and returns what it printed.
 func askLab(t *testing.T, program string, input []byte) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

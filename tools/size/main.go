@@ -1,4 +1,4 @@
-// Command size tells how large a commit of the module above is: lines of product
+// Command size reports how large a commit of the module above is: lines of product
 // code, of tests and of the rest, and the largest type, package and function of the
 // product. Lines are counted by scc at the version of this module's go.mod, so that
 // figures of two commits can be compared; it is started with this module's directory as
@@ -79,7 +79,7 @@ func size(w io.Writer, repository, commit string) (err error) {
 	return nil
 }
 
-// run runs a program and gives its output.
+// run runs a program and returns its output.
 func run(stdin []byte, name string, args ...string) ([]byte, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Stdin = bytes.NewReader(stdin)
@@ -126,7 +126,7 @@ const (
 	rest    = "the rest"
 )
 
-// kindOf tells what a file belongs to. Simulators, what tests and measurements are made
+// kindOf reports what a file belongs to. Simulators, what tests and measurements are made
 // of, and programs that only show something are no product.
 func kindOf(location string) string {
 	parts := strings.Split(filepath.ToSlash(location), "/")

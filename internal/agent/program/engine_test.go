@@ -178,7 +178,7 @@ func isEngine(pid int) bool {
 	return err == nil && strings.Contains(string(env), envEngine+"=")
 }
 
-// code waits for the agent's end and gives its exit code.
+// code waits for the agent's end and returns its exit code.
 func (w *wrapped) code(t *testing.T) int {
 	t.Helper()
 	select {

@@ -56,7 +56,7 @@ func fast(etcd, role, address string, more ...string) []string {
 	}, more...)
 }
 
-// startAgent runs an agent in this process; stop asks it to drain and gives its exit code.
+// startAgent runs an agent in this process; stop asks it to drain and returns its exit code.
 func startAgent(t *testing.T, args []string) (log *lockedBuffer, stop func() int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

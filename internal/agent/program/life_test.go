@@ -96,7 +96,7 @@ func TestEngineDiesAndComesBack(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
 	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{Addr: testkit.FreePort(t)}) // nobody else is given it while it is dead
+	engine := fakevllm.StartTest(t, fakevllm.Options{Addr: testkit.FreePort(t)}) // no one else is given it while it is dead
 	k := key("prefill", engine.Address())
 	_, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", engine.Address()))
 	first, was := awaitState(t, cli, k, instance.Ready)

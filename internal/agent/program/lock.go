@@ -25,7 +25,7 @@ const lockPoll = 500 * time.Millisecond
 // lock makes this the only agent of its instance in this network namespace:
 // two agents beside one engine would name the same incarnation, and each would
 // take the key back from the other. While another one runs, for example the
-// predecessor that still drains, it waits. It gives nil when ctx ends first.
+// predecessor that still drains, it waits. It returns nil when ctx ends first.
 //
 // The lock is a listening socket with an abstract name, which exists in one
 // network namespace (as an address does) and goes with its process, however

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 // The agent takes a notification and gives it to the proxy that asks.
@@ -26,7 +27,7 @@ func TestLMCacheBridge(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	s, err := zmq.NewSender(zmq.Push, c.Notices.Endpoint)
+	s, err := zmqpeer.NewSender(zmq.Push, c.Notices.Endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}

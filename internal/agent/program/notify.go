@@ -3,10 +3,10 @@ package program
 import (
 	"context"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
@@ -16,50 +16,47 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sdnotify"
 )
 
-// notifier tells systemd how the agent is. READY means that the agent does its
-// work, not that the engine has loaded or that etcd answers: a unit that waited
-// for these would be killed by systemd's start timeout, and the engine with it.
+// notifier reports the agent's state to systemd. READY means that the agent runs,
+// not that the engine has loaded or that etcd answers: a unit that waited for
+// these would be killed by systemd's start timeout, and the engine with it.
 type notifier struct {
-	sd  *sdnotify.Notifier
 	c   setup.Config
 	ctl *control.Control
 	log logrus.FieldLogger
 }
 
 func newNotifier(c setup.Config, ctl *control.Control, log logrus.FieldLogger) *notifier {
-	n := &notifier{c: c, ctl: ctl, log: log.WithField(logging.FieldComponent, "systemd")}
-	var err error
-	if n.sd, err = sdnotify.New(os.LookupEnv, os.Getpid()); err != nil {
-		n.log.WithError(err).Warn("systemd will hear less of this agent")
-	}
-	return n
+	return &notifier{c: c, ctl: ctl, log: log.WithField(logging.FieldComponent, "systemd")}
 }
 
 func (n *notifier) send(states ...string) {
-	if err := n.sd.Send(states...); err != nil {
-		n.log.WithError(err).Debug("systemd was not told")
+	if err := sdnotify.Send(states...); err != nil {
+		n.log.WithError(err).Debug("cannot notify systemd")
 	}
 }
 
-func (n *notifier) ready() { n.send(sdnotify.Ready) }
+func (n *notifier) ready() { n.send(daemon.SdNotifyReady) }
 
-// statusPoll is how often what systemctl status shows is brought up to date.
+// statusPoll is the interval between updates of the text in systemctl status.
 const statusPoll = time.Second
 
-// start does what is due in the background; stop ends it and waits. The end of
-// ctx is when the agent begins to drain.
+// start runs the notifications in the background until stop is called. The agent begins
+// to drain when ctx ends.
 func (n *notifier) start(ctx context.Context) (stop func()) {
-	if !n.sd.Enabled() {
+	if !sdnotify.Enabled() {
 		return func() {}
 	}
 	bg, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var work sync.WaitGroup
 	work.Go(func() {
-		n.sd.Watch(bg, n.sane, func(err error) {
+		err := sdnotify.Watch(bg, n.sane, func(err error) {
 			if err != nil {
-				n.log.WithError(err).Error("the agent is stuck; its watchdog is not fed")
+				n.log.WithError(err).Error("agent is stuck: no more watchdog pings")
 			}
 		})
+		if err != nil {
+			n.log.WithError(err).Warn("no watchdog")
+		}
 	})
 	work.Go(func() { n.status(bg, ctx.Done()) })
 	return func() { cancel(); work.Wait() }
@@ -80,16 +77,16 @@ func (n *notifier) status(ctx context.Context, stopping <-chan struct{}) {
 			return
 		case <-stopping:
 			stopping = nil
-			n.send(sdnotify.Stopping, sdnotify.ExtendTimeout(n.stopTime()))
+			n.send(daemon.SdNotifyStopping, sdnotify.ExtendTimeout(n.stopTime()))
 		case <-tick.C:
 		}
 	}
 }
 
-// stopMargin is for what an orderly end takes beside its two waits.
+// stopMargin is added to the two waits of an orderly stop.
 const stopMargin = 20 * time.Second
 
-// stopTime is how long an orderly end may take.
+// stopTime returns the time limit of an orderly stop.
 func (n *notifier) stopTime() time.Duration {
 	d := n.c.ShutdownDelay + n.c.DrainTimeout + stopMargin
 	if n.c.Command != nil {
@@ -98,8 +95,8 @@ func (n *notifier) stopTime() time.Duration {
 	return d
 }
 
-// sane tells whether the agent's loop still turns. A drain has limits of its
-// own, and between two lives of an engine there is no loop.
+// sane returns an error if the agent's loop is stuck. A drain has limits of its own, and
+// there is no loop between two starts of an engine.
 func (n *notifier) sane(context.Context) error {
 	p := n.ctl.Life.Load()
 	if p == nil {

@@ -44,7 +44,7 @@ func (s *service) reap(ctx context.Context) (stop func()) {
 }
 
 // supervise starts the engine, lives with it, and starts it again if that is
-// wanted. It gives the exit code of the engine's last life.
+// wanted. It returns the exit code of the engine's last life.
 func (s *service) supervise(ctx context.Context) (code int, err error) {
 	log := s.log.WithField(logging.FieldComponent, "engine")
 	if s.Side.Chosen {
@@ -160,7 +160,7 @@ func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
 }
 
 // awaitStart waits until the life is over, or until it is known that the engine
-// does not come up in the time it has; then it gives true.
+// does not come up in the time it has; then it returns true.
 func (s *service) awaitStart(ctx context.Context, proc *wrap.Process) (slow bool) {
 	var deadline <-chan time.Time
 	if s.StartTimeout > 0 {

@@ -313,7 +313,7 @@ func TestWrapStopWhileLoading(t *testing.T) {
 }
 
 // The agent is killed: by default the engine serves on, and no second one is
-// started over it; an agent beside it registers it again.
+// started over it; an agent next to it registers it again.
 func TestWrapAgentKilled(t *testing.T) {
 	t.Parallel()
 	w := wrapEngine(t, "serve", "--ttl", "60s")

@@ -126,7 +126,7 @@ func TestFactsInTheRecord(t *testing.T) {
 	}
 }
 
-// vLLM gives each data-parallel rank an engine id of its own.
+// vLLM assigns each data-parallel rank its own engine id.
 func TestEngineIDsOfRanks(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

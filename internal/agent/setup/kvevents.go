@@ -75,7 +75,7 @@ func (f *facts) place(e *kvEvents, c *Config) {
 	e.Command = told
 }
 
-// heard tells that somebody may subscribe where the publisher connects to: on another
+// heard reports whether somebody may subscribe where the publisher connects to: on another
 // machine, or on this one, where somebody listens who is no engine of another agent.
 func (e *kvEvents) heard() bool {
 	host, port := vllmargs.EndpointHost(e.Endpoint), vllmargs.EndpointPort(e.Endpoint)
@@ -94,7 +94,7 @@ func (e *kvEvents) heard() bool {
 	return false
 }
 
-// bindable tells that a host is this machine, and that nobody listens at the port.
+// bindable reports whether a host is this machine, and that nobody listens at the port.
 func bindable(host string, port int) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second) // a name may have to be looked up
 	defer cancel()
@@ -153,7 +153,7 @@ func (e *kvEvents) claim(port int) bool {
 	return true
 }
 
-// Release gives back what was claimed.
+// Release releases what was claimed.
 func (e *kvEvents) Release() {
 	if e.claimed != nil {
 		_ = e.claimed.Close()

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// lmcachePage gives the configuration files and the agent's commands of the page.
+// lmcachePage returns the configuration files and the agent's commands of the page.
 func lmcachePage(t *testing.T) (dir string, commands []string) {
 	t.Helper()
 	raw, err := os.ReadFile("../../../docs/connectors/lmcache.md")

@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
 )
 
-// Print writes what is in force as a file that --config takes, and behind each setting that
+// Print writes what is active as a file that --config takes, and behind each setting that
 // is no default where it is from. What else was found follows in comments.
 func (c *Config) Print(w io.Writer) error {
 	effective := map[string]any{

@@ -67,7 +67,7 @@ func TestSideChannel(t *testing.T) {
 	}
 }
 
-// busy tells that somebody else on this machine has what the test wants.
+// busy reports whether another party on this machine has what the test wants.
 func busy(s sideChannel) bool { return s.Free(context.Background()) != nil }
 
 // Ports that are used are not chosen, nor a range in which one is.

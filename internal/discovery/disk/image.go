@@ -12,7 +12,7 @@ import (
 // process that serves requests. So its lines are put together by hand: through
 // reflection ten thousand of them take tens of milliseconds.
 
-// File gives the whole of the file.
+// File returns the whole of the file.
 func (m *Image) File() ([]byte, error) {
 	size := 512 + m.Size
 	const sum = 2 * sha256.Size
@@ -84,7 +84,7 @@ func (e *Entry) appendLine(b []byte) ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// plain tells that JSON quotes a text as it is.
+// plain reports whether JSON quotes a text as it is.
 func plain(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {

@@ -24,7 +24,7 @@ type SaverOptions struct {
 	Dir string
 	// Age is how old the file may be when it is read.
 	Age time.Duration
-	// Take gives what is to be written, nil for nothing. It returns false when ctx has ended.
+	// Take returns what is to be written, nil for nothing. It returns false when ctx has ended.
 	Take func(ctx context.Context) (*Image, bool)
 	// Saved and Failed are called after each write.
 	Saved  func(at time.Time)
@@ -109,7 +109,7 @@ func (s *Saver) putOff(ctx context.Context, d time.Duration) bool {
 	return true
 }
 
-// write writes the file and tells whether that failed, which is logged when it begins only.
+// write writes the file and reports whether that failed, which is logged when it begins only.
 func (s *Saver) write(m *Image, failed bool) bool {
 	if err := Write(s.o.Dir, m); err != nil {
 		if !failed {

@@ -53,7 +53,7 @@ var ErrUnreachable = errors.New("etcd does not answer")
 type Config struct {
 	Endpoints          []string // host:port or http(s)://host:port
 	Username, Password string
-	// TLS gives the configuration for a connection that is made now; nil: plain TCP.
+	// TLS returns the configuration for a connection that is made now; nil: plain TCP.
 	TLS func() *tls.Config
 	Log logrus.FieldLogger // gets the client library's own lines at debug level; nil drops them
 	// DialTimeout bounds a single login, default 3 s.
@@ -156,7 +156,7 @@ func checkEndpoint(e string) error {
 }
 
 // Ping asks etcd for the schema key with a linearizable read, so that an
-// answer means that etcd works, not only that something listens. It gives the
+// answer means that etcd works, not only that something listens. It returns the
 // store's revision. The error names the endpoints and what was tried.
 func Ping(ctx context.Context, cli *clientv3.Client, l schema.Layout) (revision int64, err error) {
 	cctx, cancel := context.WithTimeout(ctx, pingTimeout)

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// CheckSchema tells whether this code may write below the layout's root, given
+// CheckSchema reports whether this code may write below the layout's root, given
 // the schema key as found; none is fine. See CheckSchemaValue.
 func CheckSchema(l schema.Layout, kvs []*mvccpb.KeyValue) error {
 	if len(kvs) == 0 {
@@ -25,7 +25,7 @@ type Found struct {
 	Aliases                           []*mvccpb.KeyValue
 }
 
-// Removed tells that an operator's removal stands.
+// Removed reports whether an operator's removal stands.
 func (f *Found) Removed() bool {
 	if f.Override == nil {
 		return false
@@ -69,7 +69,7 @@ func LookAll(ctx context.Context, cli *clientv3.Client, l schema.Layout, keys []
 	return all, nil
 }
 
-// CheckFound tells whether this code may write, by the schema key as found.
+// CheckFound reports whether this code may write, by the schema key as found.
 func CheckFound(l schema.Layout, f *Found) error {
 	if f.Schema == nil {
 		return nil

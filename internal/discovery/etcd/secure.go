@@ -95,8 +95,8 @@ func (l *lastRefusal) clear() {
 
 type refusalKey struct{}
 
-// refusal tells why TLS with etcd last failed, "" if it did not. It is found by the
-// client's context, since whoever words an error has the client alone.
+// refusal reports why TLS with etcd last failed, "" if it did not. It is found by the
+// client's context, since whatever words an error has the client alone.
 func refusal(cli *clientv3.Client) string {
 	l, _ := cli.Ctx().Value(refusalKey{}).(*lastRefusal)
 	if l == nil {
@@ -107,7 +107,7 @@ func refusal(cli *clientv3.Client) string {
 	return l.text
 }
 
-// overTLS tells that a client uses TLS.
+// overTLS reports whether a client uses TLS.
 func overTLS(cli *clientv3.Client) bool {
 	l, _ := cli.Ctx().Value(refusalKey{}).(*lastRefusal)
 	return l != nil && l.tls

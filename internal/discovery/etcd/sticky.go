@@ -89,7 +89,7 @@ func (f *memberChoice) Build(info base.PickerBuildInfo) balancer.Picker {
 	return p
 }
 
-// choose gives the preferred member, or prefers the one of those connected
+// choose returns the preferred member, or prefers the one of those connected
 // that has not been silent for longest.
 func (f *memberChoice) choose(order []string) string {
 	f.mu.Lock()
@@ -127,7 +127,7 @@ func (p *stickyPicker) Pick(balancer.PickInfo) (balancer.PickResult, error) {
 	}}, nil
 }
 
-// unanswered tells that the end of a call speaks against the member it went to:
+// unanswered reports whether the end of a call speaks against the member it went to:
 // silence, a broken connection, or no leader in its sight. What it refuses is
 // an answer.
 func unanswered(err error, waited time.Duration) bool {

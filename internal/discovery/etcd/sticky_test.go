@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// member stands for a connection to one.
+// member simulates a connection to a member.
 type member struct {
 	balancer.SubConn
 	address string

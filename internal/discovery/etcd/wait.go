@@ -13,7 +13,7 @@ func Seconds(d time.Duration) int64 {
 	return max(1, int64((d+time.Second-1)/time.Second))
 }
 
-// Pause waits and tells whether the context still runs.
+// Pause waits and reports whether the context still runs.
 func Pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -51,6 +51,6 @@ func LogOrDiscard(log logrus.FieldLogger) logrus.FieldLogger {
 const (
 	BackoffBase = 100 * time.Millisecond
 	BackoffCap  = 3 * time.Second
-	// GoodTime is how long a watch must stand for the back-off to start over.
+	// GoodTime is how long a watch must last for the backoff to start over.
 	GoodTime = 30 * time.Second
 )

@@ -89,7 +89,7 @@ func (r *Registrar) judge(c *claim, id string) (phase Phase, why string) {
 	}
 }
 
-// outcome is what the claims together come to. One that somebody else holds refuses the
+// outcome is what the claims together come to. One that another party holds refuses the
 // registration as a whole. One that an operator has removed does not: the others stand,
 // and why says what is missing. revision is that of the keys that are there.
 func outcome(claims []claim) (phase Phase, why string, revision int64) {
@@ -134,14 +134,14 @@ func (r *Registrar) due(claims []claim, phase Phase) []*claim {
 	return due
 }
 
-// holds tells that the key hangs on the lease that we hold now.
+// holds reports whether the key hangs on the lease that we hold now.
 func (r *Registrar) holds(f *etcd.Found) bool {
 	id := r.keeper.state().id
 	return id != 0 && f.Record.Lease == int64(id)
 }
 
 // write puts what is due under our lease, in one transaction and only if nothing that
-// was decided upon has changed since it was read. It gives the revision, 0 if something
+// was decided upon has changed since it was read. It returns the revision, 0 if something
 // has.
 func (r *Registrar) write(ctx context.Context, claims []claim, due []*claim) (revision int64, err error) {
 	id, err := r.keeper.lease(ctx)

@@ -55,7 +55,7 @@ func (k *leaseKeeper) state() leaseState {
 	return leaseState{k.id, k.renewed, k.trouble, k.lost, k.renewals, k.failures}
 }
 
-// lease gives the current lease, granting one if there is none.
+// lease returns the current lease, granting one if there is none.
 func (k *leaseKeeper) lease(ctx context.Context) (clientv3.LeaseID, error) {
 	if id := k.state().id; id != 0 {
 		return id, nil

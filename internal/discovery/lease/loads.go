@@ -46,7 +46,7 @@ func NewLoads(cli *clientv3.Client, l schema.Layout, log logrus.FieldLogger) *Lo
 	return &Loads{cli: cli, layout: l, log: etcd.LogOrDiscard(log), m: map[string]*ProxyLoad{}, changed: make(chan struct{})}
 }
 
-// All gives what is known, in the order of the ids.
+// All returns what is known, in the order of the ids.
 func (w *Loads) All() []*ProxyLoad {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,7 +58,7 @@ func (w *Loads) All() []*ProxyLoad {
 	return out
 }
 
-// Changed gives a channel that is closed when what All gives is another.
+// Changed returns a channel that is closed when the result of All changes.
 func (w *Loads) Changed() <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()

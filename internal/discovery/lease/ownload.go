@@ -17,13 +17,13 @@ import (
 type LoadSource struct {
 	// Applied is the mod_revision up to which picks know the membership.
 	Applied func() int64
-	// InFlight gives what is in flight, and what has just left.
+	// InFlight returns what is in flight, and what has just left.
 	InFlight func() []schema.LoadEntry
 	// Changed is closed when the membership changes.
 	Changed func() <-chan struct{}
-	// Untold tells whether there are prompts that the others should hear of.
+	// Untold reports whether there are prompts that the others should hear of.
 	Untold func() bool
-	// Prompts gives these, in at most so many bytes, and forgets them.
+	// Prompts returns these, in at most so many bytes, and forgets them.
 	Prompts func(most int) []byte
 }
 
@@ -49,7 +49,7 @@ type loadState struct {
 	applied settled
 }
 
-// settled gives revisions when every pick that knew less is counted: a pick takes a
+// settled returns revisions when every pick that knew less is counted: a pick takes a
 // moment from its look at the membership to its count.
 type settled struct {
 	now, next int64

@@ -17,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// RefusedAgent is an agent whose instance is not registered, and why. It stands in etcd
+// RefusedAgent is an agent whose instance is not registered, and why. It is in etcd
 // under a lease of its own for as long as that is so, for those to see who are on other
 // machines. It says nothing about membership.
 type RefusedAgent struct {

@@ -69,14 +69,14 @@ func (r *Registrar) Set(rec instance.Record) {
 	etcd.Signal(r.wanted)
 }
 
-// Arrived tells that what was Set last has been in etcd as it is.
+// Arrived reports whether what was Set last has been in etcd as it is.
 func (r *Registrar) Arrived() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.rec != nil && r.rec == r.arrived
 }
 
-// Status gives a copy of the current state.
+// Status returns a copy of the current state.
 func (r *Registrar) Status() Status {
 	k := r.keeper.state()
 	r.mu.Lock()
@@ -159,7 +159,7 @@ func (r *Registrar) hold(ctx context.Context) {
 	}
 }
 
-// leaseChanged hears from the keeper. It tells whether there is nothing to do
+// leaseChanged hears from the keeper. It reports whether there is nothing to do
 // right now.
 func (r *Registrar) leaseChanged(next *time.Timer) bool {
 	k := r.keeper.state()
@@ -190,7 +190,7 @@ const (
 	attemptCap   = 3 * time.Second
 )
 
-// attempt looks at the key and does what is due. It gives the time until the
+// attempt looks at the key and does what is due. It returns the time until the
 // next attempt; again is false while there is nothing to register.
 func (r *Registrar) attempt(ctx context.Context) (wait time.Duration, again bool) {
 	r.mu.Lock()

@@ -19,7 +19,7 @@ const (
 	Registering   Phase = "registering"    // no lease or no key yet, or lost
 	Registered    Phase = "registered"     // the key is ours under a living lease
 	Unknown       Phase = "unknown"        // was registered; etcd does not answer, the lease may still live
-	Conflict      Phase = "conflict"       // somebody else holds the key; it is left as it is
+	Conflict      Phase = "conflict"       // another party holds the key; it is left as it is
 	Overridden    Phase = "overridden"     // an operator removed the instance; waits until that is lifted
 	StaticPresent Phase = "static-present" // an operator's static record stands; it is left as it is
 )
@@ -43,7 +43,7 @@ type Status struct {
 type RegistrarOptions struct {
 	Layout schema.Layout
 	// Key is what is registered. Of role instance.Both it means two keys, under one
-	// lease and written together: both, or none while somebody else holds one of them.
+	// lease and written together: both, or none while another party holds one of them.
 	// One that an operator has removed stays away without the other.
 	Key instance.Key
 	// TTL of the lease, default 15 s; etcd grants at least 2 s. It is renewed

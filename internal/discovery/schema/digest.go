@@ -18,14 +18,14 @@ import (
 type Digest struct {
 	V int `json:"v"`
 	// Applied is a mod_revision under the keys of the membership: all that was picked
-	// without knowing of it stands in Load, or has ended.
+	// without knowing of it is in Load, or has ended.
 	Applied int64 `json:"applied"`
 	// Load has the instances on which something is in flight, by role/address.
 	Load map[string]LoadCount `json:"load"`
 	// LeftOut is how many there was no room for: those with least in flight.
 	LeftOut int `json:"left_out,omitempty"`
 	// LeavingLeftOut is how many of these somebody waits for. While there are any, what
-	// does not stand in Load may be in flight all the same.
+	// does not are in Load may be in flight all the same.
 	LeavingLeftOut int `json:"leaving_left_out,omitempty"`
 	// Prompts are those that went to prefill instances since the digest before, as
 	// prefix.Placements makes them: what the caches of these hold by now.
@@ -46,7 +46,7 @@ type LoadCount struct {
 type LoadEntry struct {
 	Key instance.Key
 	LoadCount
-	// Leaving tells that the instance gets nothing new: somebody waits for its end.
+	// Leaving reports whether the instance gets nothing new: somebody waits for its end.
 	Leaving bool
 }
 
@@ -152,7 +152,7 @@ func (d *Digest) Differs(before *Digest) bool {
 	return false
 }
 
-// Equal tells that two digests say the same.
+// Equal reports whether two digests say the same.
 func (d *Digest) Equal(before *Digest) bool {
 	if before == nil || d.Applied != before.Applied || d.LeftOut != before.LeftOut || d.LeavingLeftOut != before.LeavingLeftOut || len(d.Load) != len(before.Load) {
 		return false

@@ -87,10 +87,10 @@ func (l Layout) Overrides() string { return l.root + segOverride }
 // Proxy is the key of a proxy's presence.
 func (l Layout) Proxy(id string) string { return l.root + segProxies + id }
 
-// Load is the key under which a proxy tells what it has in flight.
+// Load is the key under which a proxy reports what it has in flight.
 func (l Layout) Load(id string) string { return l.root + segLoad + id }
 
-// Agent is the key under which an agent tells that its instance is not registered.
+// Agent is the key under which an agent reports whether its instance is not registered.
 func (l Layout) Agent(id string) string { return l.root + segAgents + id }
 
 // Audit is the key of one audit entry.
@@ -100,7 +100,7 @@ func (l Layout) Audit(id string) string { return l.root + segAudit + id }
 func (l Layout) Schema() string { return l.root + KeySchema }
 
 // Kept is the key through which an operator tells the proxies what to do with
-// what they keep in force although etcd has lost it.
+// what they keep active although etcd has lost it.
 func (l Layout) Kept() string { return l.root + keyKept }
 
 // The watch is one range, so that all events come in one order and whole
@@ -111,7 +111,7 @@ func (l Layout) Kept() string { return l.root + keyKept }
 func (l Layout) WatchStart() string { return l.root + string(instance.Decode) + "/" }
 func (l Layout) WatchEnd() string   { return l.root + string(instance.Prefill) + "0" } // '0' follows '/'
 
-// Kind tells what a key is about.
+// Kind reports what a key is about.
 type Kind int
 
 const (
@@ -182,9 +182,9 @@ func (l Layout) Parse(key string) Name {
 	}
 }
 
-// Owns tells whether a key below the root is in a place that this layout uses,
+// Owns reports whether a key below the root is in a place that this layout uses,
 // now or for what reads along: a program that finds another key there has found
-// somebody else's data.
+// another party's data.
 func (l Layout) Owns(key string) bool {
 	rest, ok := strings.CutPrefix(key, l.root)
 	if !ok {

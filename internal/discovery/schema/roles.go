@@ -27,7 +27,7 @@ const (
 // EtcdRoles lists who may do what, by who writes what of the layout.
 //
 // An agent writes the instances of its role alone, and reads what decides about them. Any
-// may tell that it is refused, also one with the user of the other role, which is why. The
+// may report that it is refused, also one with the user of the other role, which is why. The
 // schema is there before it, from "pdctl auth init" or a proxy. A proxy and an operator see
 // all. Only proxies write presences and load digests: they are the proof that an
 // instance is drained.

@@ -22,11 +22,11 @@ var (
 	// ErrNewer means that a newer program has changed the layout; this
 	// one reads it as well as it can and writes nothing.
 	ErrNewer = errors.New("the keys in etcd are of a newer version")
-	// ErrForeign means that the prefix is somebody else's.
+	// ErrForeign means that the prefix is another party's.
 	ErrForeign = errors.New("the keys in etcd are not ours")
 )
 
-// CheckVersion tells whether this code may write below the layout's root, given the
+// CheckVersion reports whether this code may write below the layout's root, given the
 // value of the schema key: nil for the same major version, else ErrSchemaNewer or
 // ErrSchemaForeign in an error that says what to do.
 func CheckVersion(l Layout, value []byte) error {

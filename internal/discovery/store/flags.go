@@ -39,7 +39,7 @@ type FlagsOutcome struct {
 // wanted no more deleted. What other proxies have on their command lines stays
 // theirs; an instance that several name belongs to all of them. Records of any other
 // source are left alone, but that the proxy may use them, and flags never lift a
-// removal. It goes on after an instance that cannot be changed and gives the first
+// removal. It goes on after an instance that cannot be changed and returns the first
 // error.
 func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instance.Key]instance.Record) (FlagsOutcome, error) {
 	var outcome FlagsOutcome
@@ -99,7 +99,7 @@ func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instan
 	return outcome, err
 }
 
-// fromFlags gives a record that is static and came from a command line.
+// fromFlags returns a record that is static and came from a command line.
 func fromFlags(kv *mvccpb.KeyValue, k instance.Key) (instance.Record, bool) {
 	rec, _, err := schema.DecodeRecord(k, kv.Value)
 	return rec, err == nil && kv.Lease == 0 && rec.Source == schema.SourceFlags
@@ -163,14 +163,14 @@ func (s *Instances) syncOne(ctx context.Context, proxy string, k instance.Key, w
 	return result, err
 }
 
-// without gives the names that do not mean a proxy.
+// without returns the names that do not mean a proxy.
 func without(names []string, proxies ...string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(n string) bool {
 		return slices.ContainsFunc(proxies, func(p string) bool { return instance.SameProxy(n, p) })
 	})
 }
 
-// named gives the names with more of them.
+// named returns the names with more of them.
 func named(names []string, more ...string) []string {
 	out := slices.Clone(names)
 	for _, m := range more {

@@ -135,7 +135,7 @@ func TestAddForSomeProxies(t *testing.T) {
 	add(store.AlreadyThere, one)
 	add(store.Added, two)
 	f.are(k, one, two)
-	f.sync(two, k) // it stands on the command line now, and was added too
+	f.sync(two, k) // it is on the command line now, and was added too
 	f.sync(two, members.Decode("127.0.0.1:9"))
 	f.are(k, one, two)
 	if left, err := f.store.Instances.Leave(t.Context(), k, []string{one}, ""); err != nil || !left {
@@ -150,7 +150,7 @@ func TestAddForSomeProxies(t *testing.T) {
 	f.are(k)
 	f.sync(two, members.Decode("127.0.0.1:9"))
 	f.are(k)
-	// An agent's is every proxy's, whatever stands on command lines.
+	// An agent's is every proxy's, whatever is on command lines.
 	agent := members.Decode("127.0.0.1:4")
 	members.Put(t, f.cli, f.l.Instance(agent), `{"v":1}`, clientv3.WithLease(members.Lease(t, f.cli, 100)))
 	f.sync(two, agent)

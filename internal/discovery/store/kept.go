@@ -15,14 +15,14 @@ import (
 // Kept tells the proxies what becomes of what they keep of a former store.
 type Kept struct{ *writer }
 
-// Restore tells every proxy to write back to etcd what it keeps in force of a
+// Restore tells every proxy to write back to etcd what it keeps active of a
 // former store: static records and overrides, of the instances given or of all.
 // What the present store has meanwhile is left alone. It does not wait for them.
 func (s *Kept) Restore(ctx context.Context, keys []instance.Key, reason string) error {
 	return s.order(ctx, schema.OrderRestore, keys, reason)
 }
 
-// Forget tells every proxy to let go of what it keeps in force of a former
+// Forget tells every proxy to let go of what it keeps active of a former
 // store, of the instances given or of all. It does not wait for them.
 func (s *Kept) Forget(ctx context.Context, keys []instance.Key, reason string) error {
 	return s.order(ctx, schema.OrderForget, keys, reason)
@@ -62,5 +62,5 @@ func (s *Kept) order(ctx context.Context, do string, keys []instance.Key, reason
 	return nil
 }
 
-// orderTTL is how long an order stands for proxies that are away now.
+// orderTTL is how long an order is kept for proxies that are away now.
 const orderTTL = 24 * time.Hour

@@ -53,7 +53,7 @@ func (r *Reader) List(ctx context.Context) (*instance.Snapshot, []Removal, error
 }
 
 // Removal is an operator's word that an instance stays out. By and Reason are as
-// they stand in etcd.
+// they are in etcd.
 type Removal struct {
 	Key        instance.Key
 	By, Reason string

@@ -69,7 +69,7 @@ func (r *Reader) Reports(ctx context.Context, keys []instance.Key) (Reports, err
 	return t, nil
 }
 
-// SameMembership tells whether the keys of the membership were the same at two revisions: a
+// SameMembership reports whether the keys of the membership were the same at two revisions: a
 // proxy that has applied one has then applied the other. It is false also where etcd has
 // compacted one of them away.
 func (r *Reader) SameMembership(ctx context.Context, a, b int64) (bool, error) {

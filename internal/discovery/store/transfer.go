@@ -19,7 +19,7 @@ import (
 // Transfer carries what an operator has put into one etcd to another.
 type Transfer struct{ *writer }
 
-// MoveKind says what kind of key a Carried stands for.
+// MoveKind says what kind of key a Carried represents.
 type MoveKind string
 
 // The kinds of keys that are carried from one etcd to another.
@@ -39,7 +39,7 @@ type Carried struct {
 	Skip string
 }
 
-// MoveOutcome tells what an import did with one key.
+// MoveOutcome reports what an import did with one key.
 type MoveOutcome string
 
 // The outcomes of an import.
@@ -117,7 +117,7 @@ func carried(n schema.Name, kv *mvccpb.KeyValue) Carried {
 	return c
 }
 
-// Check tells whether the entry may be written: a canonical key, and a value
+// Check reports whether the entry may be written: a canonical key, and a value
 // that a reader would take.
 func (c *Carried) Check() error {
 	if err := checkKey(c.Key); err != nil {
@@ -153,7 +153,7 @@ func (t *Transfer) left(ctx context.Context, id clientv3.LeaseID) (time.Duration
 
 // Import writes one entry, in a transaction with its audit entry, where there
 // is nothing at its key; what is there stays. It does not bring back what was
-// removed here. With dry it only tells what it would do. It may be repeated.
+// removed here. With dry it only reports what it would do. It may be repeated.
 func (t *Transfer) Import(ctx context.Context, c Carried, reason string, dry bool) (MoveOutcome, error) {
 	if err := c.Check(); err != nil {
 		return "", err

@@ -91,7 +91,7 @@ func (w *writer) changeEach(ctx context.Context, k instance.Key, why string, dec
 
 // changeAt reads what is known of the memberships that k means, lets decide make a plan
 // of each and applies the plans, in one transaction, if nothing of what was read has
-// changed; else it starts over. It gives the revision of the transaction, 0 if there was
+// changed; else it starts over. It returns the revision of the transaction, 0 if there was
 // nothing to write.
 func (w *writer) changeAt(ctx context.Context, k instance.Key, why string, decide func(instance.Key, *etcd.Found) (plan, error)) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
@@ -132,7 +132,7 @@ func (w *writer) changeAt(ctx context.Context, k instance.Key, why string, decid
 	return 0, fmt.Errorf("change %s: %w; try again", k, ErrBusy)
 }
 
-// apply makes the one transaction of a change. It gives its revision, 0 if it was not
+// apply makes the one transaction of a change. It returns its revision, 0 if it was not
 // applied, and the leases that it granted in vain.
 func (w *writer) apply(ctx context.Context, k instance.Key, why string, all []*etcd.Found, p plan) (revision int64, unused []clientv3.LeaseID, err error) {
 	ops := p.ops

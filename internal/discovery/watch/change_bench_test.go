@@ -37,7 +37,7 @@ func (o *owner) benchEvent(kind mvccpb.Event_EventType, kv *mvccpb.KeyValue) {
 }
 
 // One change from the watch's response to the published snapshot: an instance
-// is registered anew, or it goes with its lease alive (which takes two
+// is registered again, or it goes with its lease alive (which takes two
 // publications) and comes back.
 func BenchmarkChange(b *testing.B) {
 	for _, n := range []int{1000, 10000} {

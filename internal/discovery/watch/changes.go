@@ -14,7 +14,7 @@ type changes struct {
 	keys []targetKey
 }
 
-// touch notes that whatever is shown of an address is to be made anew: its
+// touch notes that whatever is shown of an address is to be made again: its
 // record, its pending add, and those of the other role.
 func (t *table) touch(k instance.Key) {
 	if t.aliased > 0 { // rare: there is no index of other spellings
@@ -62,7 +62,7 @@ func (t *table) noteChange(e *entry) {
 	}
 }
 
-// durable tells whether the file has to be written soon.
+// durable reports whether the file has to be written soon.
 type durable struct{ dirty bool }
 
 // changed notes that an entry changes, which is saved soon unless it is a leased instance.
@@ -80,7 +80,7 @@ func (d *durable) cameOrWent(e *entry) {
 	}
 }
 
-// take tells whether something has come or gone since it was last called, or
+// take reports whether something has come or gone since it was last called, or
 // more than leased instances has changed.
 func (d *durable) take() bool {
 	was := d.dirty
@@ -88,7 +88,7 @@ func (d *durable) take() bool {
 	return was
 }
 
-// takeChanges gives what was noted since it was last called.
+// takeChanges returns what was noted since it was last called.
 func (t *table) takeChanges() changes {
 	n := t.changes
 	t.changes = changes{}

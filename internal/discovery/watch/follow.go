@@ -41,7 +41,7 @@ type watchEnd struct {
 	err    error
 }
 
-// creation tells that a watch stands, and which member of etcd serves it.
+// creation reports whether a watch stands, and which member of etcd serves it.
 type creation struct{ member uint64 }
 
 // follow lists, watches from the next revision, and does so again at any end

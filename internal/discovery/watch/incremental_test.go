@@ -89,7 +89,7 @@ func (s *simulated) step(names []string) {
 	key := names[s.rng.IntN(len(names))]
 	now := s.keys[key]
 	switch n := s.rng.IntN(20); {
-	case n < 8: // written, by the same holder or anew
+	case n < 8: // written, by the same holder or again
 		s.rev++
 		kv := &mvccpb.KeyValue{
 			Key: []byte(key), Value: []byte(simulatedValues[s.rng.IntN(len(simulatedValues))]),

@@ -113,7 +113,7 @@ func TestWatchLeavesASilentMember(t *testing.T) {
 	members.WaitReady(t, w)
 	members.WaitState(t, w, watch.Live)
 	link.Freeze()
-	// The questions of somebody else who uses this client move it to another
+	// The questions of another party who uses this client move it to another
 	// member; the watch stays where it is.
 	testkit.Eventually(t, members.Soon, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)

@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// Fault matrix, row 31: whoever picks after a suspension sees what was drained
+// Fault matrix, row 31: whatever picks after a suspension sees what was drained
 // meanwhile, although the watch has not told it yet.
 func TestFreshAfterSuspension(t *testing.T) {
 	t.Parallel()

@@ -18,7 +18,7 @@ import (
 // follows changes one by one, and pdctl, which lists, must see the same fleet,
 // and every instance that is not used must say why.
 //
-// A history is lines: "+path value" puts, "-path" deletes, "!" lists anew.
+// A history is lines: "+path value" puts, "-path" deletes, "!" lists again.
 func FuzzMembership(f *testing.F) {
 	for _, s := range []string{
 		"+prefill/10.0.0.1:1 {\"models\":[\"m\"]}\n+override/prefill/10.0.0.1:1 {\"state\":\"drain\"}\n-override/prefill/10.0.0.1:1",
@@ -73,7 +73,7 @@ func FuzzMembership(f *testing.F) {
 			}
 		}
 		// Whoever lists now has no last good value to fall back on, and is given
-		// that of the proxy, which is what a proxy that lists anew has.
+		// that of the proxy, which is what a proxy that lists again has.
 		before := instance.NewSnapshot(rev, followed.snapshot(facts).All())
 		listed := Build(layout, keyValues(live), rev, before, facts)
 		if got, want := shown(before.All()), shown(listed.All()); !slices.Equal(got, want) && !fallsBack(before) {
@@ -82,7 +82,7 @@ func FuzzMembership(f *testing.F) {
 	})
 }
 
-// fallsBack tells that a last good value is in force, which a reader that has
+// fallsBack reports whether a last good value is active, which a reader that has
 // not seen it cannot know.
 func fallsBack(s *instance.Snapshot) bool {
 	return slices.ContainsFunc(s.All(), func(in *instance.Instance) bool { return strings.Contains(in.Reason, "last good value") })

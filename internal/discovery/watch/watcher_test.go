@@ -298,7 +298,7 @@ func TestWatcherOverrides(t *testing.T) {
 	members.WaitFor(t, w, k, nil)
 	members.Put(t, cli, l.Instance(k), `{"id":"B","models":["m"]}`)
 	members.WaitFor(t, w, k, intent(instance.Drain, "new disk"))
-	// A broken one leaves the last good one in force.
+	// A broken one leaves the last good one active.
 	members.Put(t, cli, l.Override(k), `{"v":1,`)
 	members.WaitFor(t, w, k, intent(instance.Drain, "last good value"))
 	members.Put(t, cli, l.Override(k), `{"v":1,"weight":7}`)
@@ -323,7 +323,7 @@ func TestWatcherOverrides(t *testing.T) {
 	members.WaitFor(t, w, k, intent(instance.Removed, "removed"))
 }
 
-// Whoever has seen a snapshot finds its status, and whoever has seen a status
+// Whoever has seen a snapshot finds its status, and whatever has seen a status
 // its snapshot.
 func TestStatusGoesWithTheSnapshot(t *testing.T) {
 	t.Parallel()

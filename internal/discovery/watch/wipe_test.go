@@ -16,7 +16,7 @@ import (
 )
 
 // Fault matrix, rows 11 and 12: a wiped store, which has passed the old
-// revision or not, while statics, a removal and a lease are in force.
+// revision or not, while statics, a removal and a lease are active.
 func TestWipedStore(t *testing.T) {
 	t.Parallel()
 	for _, past := range []bool{false, true} {
@@ -128,7 +128,7 @@ func TestWipedStore(t *testing.T) {
 }
 
 // An intent for a time is gone together with its store: kept, it would have no end, and
-// restored, it would stand in the new one for ever.
+// restored, it would are in the new one for ever.
 func TestIntentForATimeIsNotKept(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)
@@ -219,7 +219,7 @@ func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 	if err != nil || len(log) != 2 || log[1].What != "forget" || log[1].Address != a.Address || log[1].Why != "gone with the rack" {
 		t.Fatalf("%+v, %v", log, err)
 	}
-	// Nothing stands in the store that would do more than was asked.
+	// Nothing is in the store that would do more than was asked.
 	if s, err := store.Reader.Snapshot(t.Context()); err != nil || len(s.All()) != 0 {
 		t.Fatalf("%v, %v", s.All(), err)
 	}

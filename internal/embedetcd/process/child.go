@@ -42,11 +42,11 @@ type reports struct {
 func (r *reports) say(m message) {
 	line, err := json.Marshal(m)
 	if err == nil {
-		_, _ = r.queue.Write(append(line, '\n')) // whoever should read it is gone
+		_, _ = r.queue.Write(append(line, '\n')) // whatever should read it is gone
 	}
 }
 
-// failed reports why there is no etcd, and gives the exit code.
+// failed reports why there is no etcd, and returns the exit code.
 func (r *reports) failed(err error) int {
 	r.say(message{Failed: failure(err)})
 	r.queue.Flush(flushTime)

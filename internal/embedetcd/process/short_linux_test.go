@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// limit sets a limit of the etcd's process and gives the one before.
+// limit sets a limit of the etcd's process and returns the one before.
 func limit(t *testing.T, dir string, what int, n uint64) (was unix.Rlimit) {
 	t.Helper()
 	id := pid(t, dir)

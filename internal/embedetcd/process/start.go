@@ -33,7 +33,7 @@ func start(s settings, log *logrus.Entry) (*child, error) {
 	}
 	c := &child{log: log, ready: make(chan struct{}), done: make(chan struct{})}
 	c.cmd = exec.Command(itself())
-	// For whoever looks at the list of processes.
+	// For whatever looks at the list of processes.
 	c.cmd.Args = []string{os.Args[0], "embedded-etcd", s.DataDir}
 	c.cmd.Env = environment()
 	c.cmd.Stdout = &splitter{take: c.hear}

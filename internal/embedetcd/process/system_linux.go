@@ -18,7 +18,7 @@ func itself() string {
 // attributes let the kernel end the etcd with its proxy, however that ends.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
 
-// raisePriority gives this thread, and what it starts, a larger share of a busy
+// raisePriority gets this thread, and what it starts, a larger share of a busy
 // processor, where that is allowed: etcd needs little, and leases end if it gets
 // nothing for seconds.
 func raisePriority() {

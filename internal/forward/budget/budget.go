@@ -59,7 +59,7 @@ func (b *Budget) Take(inFlight int64) bool {
 	return true
 }
 
-// advance clears the seconds that have passed since the last call, and gives the index of
+// advance clears the seconds that have passed since the last call, and returns the index of
 // the newest one. Requests may come a little late, with the time at which they began.
 func (b *Budget) advance(now time.Time) int64 {
 	s := now.Unix()

@@ -31,7 +31,7 @@ func (c *completion) pickPrefill() (*sched.Assignment, error) {
 }
 
 // tryAlone serves the request by decode alone where that is quicker than with this prefill
-// instance, and tells whether it has. After a failure it never does: then the pair that
+// instance, and reports whether it has. After a failure it never does: then the pair that
 // may answer is tried.
 func (c *completion) tryAlone(p *sched.Assignment, dialect connector.Dialect) (served bool) {
 	s := c.s.Disaggregate
@@ -53,7 +53,7 @@ func (c *completion) tryAlone(p *sched.Assignment, dialect connector.Dialect) (s
 	return true
 }
 
-// decide tells whether decode alone is quicker. It also gives the pick of a decode instance
+// decide reports whether decode alone is quicker. It also gives the pick of a decode instance
 // that it has made for that, nil if it needed none.
 func (s *Disaggregate) decide(c *completion, p *sched.Assignment, dialect connector.Dialect) (why estimate.Decision, d *sched.Assignment) {
 	switch {

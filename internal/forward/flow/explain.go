@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
-// Explain tells where a request with this session would go.
+// Explain reports where a request with this session would go.
 func (s *Settings) Explain(req *request.Request, session string) *plan.Plan {
 	var room [4][]byte
 	head, prompt := req.Reading(room[:])
@@ -61,7 +61,7 @@ func (s *Settings) Explain(req *request.Request, session string) *plan.Plan {
 	return p
 }
 
-// unfitPair tells why prefill would not hand over to decode, "" if it would.
+// unfitPair reports why prefill would not hand over to decode, "" if it would.
 func (s *Settings) unfitPair(d connector.Dialect, k openai.Kind, p, to *sched.Assignment) string {
 	if p.Instance.Address == to.Instance.Address {
 		return alone.SameInstance
@@ -69,7 +69,7 @@ func (s *Settings) unfitPair(d connector.Dialect, k openai.Kind, p, to *sched.As
 	return d.Unfit(k, connector.Pair{Prefill: p.Instance, PrefillRank: p.Rank, Decode: to.Instance, DecodeRank: to.Rank})
 }
 
-// explainDecision puts into the plan what Disaggregate would decide, and tells whether that
+// explainDecision puts into the plan what Disaggregate would decide, and reports whether that
 // is decode alone.
 func (s *Settings) explainDecision(p *plan.Plan, wanted sched.Request, a *sched.Assignment, d connector.Dialect, media bool) bool {
 	var is estimate.Explanation

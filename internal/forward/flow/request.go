@@ -13,7 +13,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
@@ -204,5 +203,5 @@ func (r *Request) answerUnserved(err error, role instance.Role, tell func(*leg.F
 }
 
 func (r *Request) unknownModel(model string) *openai.Error {
-	return pydantic.UnknownModel(model, r.Settings.Picker.Models())
+	return openai.UnknownModel(model, r.Settings.Picker.Models())
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 )
 
-// hopByHop tells that a header is about one connection only (RFC 9110, 7.6.1), or is
-// set anew for the next connection.
+// hopByHop reports whether a header is about one connection only (RFC 9110, 7.6.1), or is
+// set again for the next connection.
 func hopByHop(name string) bool {
 	switch name {
 	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
@@ -19,7 +19,7 @@ func hopByHop(name string) bool {
 	return false
 }
 
-// private tells that a client must not get a header through to an engine: it is the
+// private reports whether a client must not get a header through to an engine: it is the
 // proxy's own, may hold the admin key, or steers routing inside the fleet.
 func private(name string) bool {
 	switch name {
@@ -31,7 +31,7 @@ func private(name string) bool {
 	return strings.HasPrefix(name, "X-Pd-") || strings.HasPrefix(name, "X-Prefiller-") || strings.HasPrefix(name, "X-Data-Parallel-")
 }
 
-// notForEngines tells that a client's header does not go to the engines. A header spelt
+// notForEngines reports whether a client's header does not go to the engines. A header spelt
 // with _ counts as the one with -: servers behind Python's gateway interfaces may take
 // the one for the other.
 func notForEngines(name string) bool {
@@ -98,7 +98,7 @@ func DropNamed(h http.Header, connection []string) {
 
 // authorize decides which key the engine sees. A client's key is removed if the proxy
 // checks keys, and else passed on. Where none is left the engine gets the proxy's key for
-// engines. ownKey tells that the proxy's key was due, also if the proxy has none: then
+// engines. ownKey reports whether the proxy's key was due, also if the proxy has none: then
 // the client is not to blame for a refusal.
 func (o *Origin) authorize(out http.Header) (ownKey bool) {
 	if o.Settings.ClientKeys {
@@ -113,7 +113,7 @@ func (o *Origin) authorize(out http.Header) (ownKey bool) {
 	return true
 }
 
-// hasKey tells whether there is a key in an Authorization header. Clients
+// hasKey reports whether there is a key in an Authorization header. Clients
 // whose key is not set send the bare word "Bearer".
 func hasKey(values []string) bool {
 	for _, v := range values {
@@ -125,7 +125,7 @@ func hasKey(values []string) bool {
 	return false
 }
 
-// PassesToClient tells whether an engine's header goes to the client: it is not about the
+// PassesToClient reports whether an engine's header goes to the client: it is not about the
 // connection, nor one that the proxy sets itself.
 func PassesToClient(name string) bool {
 	return !hopByHop(name) && name != "X-Request-Id" && name != "Date" && !strings.HasPrefix(name, "X-Pd-") &&

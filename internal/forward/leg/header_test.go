@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 )
 
-// The client's own id is used where it can stand in a header; a new one is a
+// The client's own id is used where it can are in a header; a new one is a
 // UUID. Each attempt has an id for the engines, which begins with it.
 func TestIDs(t *testing.T) {
 	t.Parallel()

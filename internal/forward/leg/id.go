@@ -9,8 +9,8 @@ import (
 // maxID bounds a client's X-Request-Id, in bytes.
 const maxID = 200
 
-// RequestID gives the client's own X-Request-Id, or a new one if it sent none that
-// can stand in a header and a log line.
+// RequestID returns the client's own X-Request-Id, or a new one if it sent none that
+// can are in a header and a log line.
 func RequestID(h http.Header) string {
 	values := h["X-Request-Id"]
 	if len(values) == 0 || values[0] == "" || len(values[0]) > maxID {

@@ -25,7 +25,7 @@ type Usage struct {
 // computed all when decode answers: at most its last bytes are still on their way.
 const usageGrace = time.Second
 
-// await gives the prefill instance's numbers, nil if there are none. It waits once.
+// await returns the prefill instance's numbers, nil if there are none. It waits once.
 func (u *Usage) await() *response.Cached {
 	if u.PrefillDone == nil {
 		return u.prefill.Load()
@@ -40,7 +40,7 @@ func (u *Usage) await() *response.Cached {
 	return u.prefill.Load()
 }
 
-// Prompt gives how many tokens of the prompt prefill has counted, and how many of them
+// Prompt returns how many tokens of the prompt prefill has counted, and how many of them
 // were in its cache; 0 where that is not known.
 func (u *Usage) Prompt() (tokens, cached int) {
 	c := u.prefill.Load()

@@ -20,7 +20,7 @@ const (
 // bodyPools hold *[]byte, by size class.
 var bodyPools [(maxPower-minPower)*bodySteps + 1]sync.Pool //nolint:gochecknoglobals // pools are shared by nature
 
-// bodyClass gives the size class for n bytes, and the size of its buffers; ok is false
+// bodyClass returns the size class for n bytes, and the size of its buffers; ok is false
 // for bodies whose memory is not pooled.
 func bodyClass(n int64) (class, size int, ok bool) {
 	if n < minPooledBody || n > maxPooledBody {
@@ -33,7 +33,7 @@ func bodyClass(n int64) (class, size int, ok bool) {
 	return class, 1<<power + k*step, true
 }
 
-// getBuffer gives a buffer of n bytes or more. pooled is for putBuffer, nil if the buffer
+// getBuffer returns a buffer of n bytes or more. pooled is for putBuffer, nil if the buffer
 // is not of a pool.
 func getBuffer(n int64) (buf []byte, pooled *[]byte) {
 	class, size, ok := bodyClass(n)
@@ -77,10 +77,10 @@ func (b *Bodies) Read(r io.Reader, length int64) (*Body, error) {
 	return body, err
 }
 
-// Bytes gives the body. It must not be changed, or read after Release.
+// Bytes returns the body. It must not be changed, or read after Release.
 func (b *Body) Bytes() []byte { return b.bytes }
 
-// Release frees the bytes: an open stream must not hold its prompt. reuse tells that no
+// Release frees the bytes: an open stream must not hold its prompt. reuse reports whether no
 // leg reads them any more, so that the next body may have their memory. More calls do no
 // harm.
 func (b *Body) Release(reuse bool) {
@@ -91,7 +91,7 @@ func (b *Body) Release(reuse bool) {
 	b.uncount(b.held)
 }
 
-// countedBuffer gives a buffer for n bytes, and counts it unless it is small.
+// countedBuffer returns a buffer for n bytes, and counts it unless it is small.
 func (b *Body) countedBuffer(n int64) (buf []byte, pooled *[]byte, err error) {
 	if n < minPooledBody {
 		return make([]byte, n), nil, nil
@@ -219,7 +219,7 @@ func (b *Body) readUnannounced(r io.Reader) error {
 	}
 }
 
-// ignoreEOF gives nil for io.EOF. Only io.EOF itself is the end; an error that wraps it
+// ignoreEOF returns nil for io.EOF. Only io.EOF itself is the end; an error that wraps it
 // is a body cut short (TestCutBodyIsNotWhole).
 func ignoreEOF(err error) error {
 	if err == io.EOF { //nolint:errorlint // see above

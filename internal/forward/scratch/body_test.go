@@ -109,7 +109,7 @@ func TestMemoryOfOneBody(t *testing.T) {
 	}
 }
 
-// pattern gives n bytes in which a shifted piece is noticed.
+// pattern returns n bytes in which a shifted piece is noticed.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

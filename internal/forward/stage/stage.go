@@ -75,7 +75,7 @@ type Stages struct {
 	Decode   time.Duration // from the first content; of a whole answer, from prefill's answer
 }
 
-// Stages gives the stages up to now, which is counted from Start. A stream that has no
+// Stages returns the stages up to now, which is counted from Start. A stream that has no
 // content yet is in its hand-over, or in its prefill. Of a whole answer the first token is
 // not seen: it is in decode as soon as prefill has answered.
 func (t *Times) Stages(now time.Duration, stream bool) Stages {

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
@@ -76,7 +76,7 @@ func readForm(plain bool, params map[string]string, body []byte) (*Form, *openai
 		case p.name == "model": // of several the last counts
 			f.Model = string(p.data)
 		case p.name == "stream":
-			f.Stream, _ = pydantic.Bool([]byte(strconv.Quote(string(p.data)))) // the engine judges it
+			f.Stream, _ = jsonscan.LaxBool([]byte(strconv.Quote(string(p.data)))) // the engine judges it
 		}
 	}
 }
@@ -105,7 +105,7 @@ func invalidForm() *openai.Error { return formError("Invalid multipart data.") }
 
 // noFile is what vLLM says without a file; it counts the fields of its defaults.
 func noFile() *openai.Error {
-	return pydantic.Invalid(fieldFile, "<dict of 13 items>", pydantic.ErrMissing)
+	return openai.BadRequest(fieldFile, "missing required field: "+fieldFile)
 }
 
 // harmless refuses parameters in which a control field stands: engines would follow it,
@@ -115,10 +115,10 @@ func harmless(xargs []byte) *openai.Error {
 	object := append(append([]byte(before), xargs...), behind...)
 	r, err := request.ParseOther(object)
 	if err != nil || bytes.HasPrefix(bytes.TrimSpace(xargs), []byte{'"'}) {
-		return pydantic.BadRequest("vllm_xargs", "", "Failed to parse vllm_xargs. Must be valid JSON")
+		return openai.BadRequest("vllm_xargs", "invalid vllm_xargs: must be a JSON object")
 	}
 	if e := r.NewEdit(); e.Body().Len() != int64(len(object)) {
-		return pydantic.BadRequest("vllm_xargs", "", "vllm_xargs must not steer transfers")
+		return openai.BadRequest("vllm_xargs", "invalid vllm_xargs: must not hold transfer parameters")
 	}
 	return nil
 }

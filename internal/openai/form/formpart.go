@@ -25,7 +25,7 @@ type partReader struct {
 	cut       bool   // the body has ended within a part
 }
 
-// begin goes to the first part. Empty lines may stand before it, nothing else.
+// begin goes to the first part. Empty lines may precede it, nothing else.
 func (r *partReader) begin() *openai.Error {
 	for bytes.HasPrefix(r.body[r.at:], r.delimiter[:2]) {
 		r.at += 2
@@ -40,7 +40,7 @@ func (r *partReader) begin() *openai.Error {
 	return nil
 }
 
-// next gives the next part, nil at the end of the form. What follows the end is not
+// next returns the next part, nil at the end of the form. What follows the end is not
 // looked at, as by vLLM.
 func (r *partReader) next() (*part, *openai.Error) {
 	rest := r.body[r.at:]

@@ -41,7 +41,7 @@ func EachObject(array []byte, f func([]byte)) {
 }
 
 // TopLevel finds the value of a top-level field in a JSON object, as the bytes
-// that stand there, nil if absent or null. Of duplicate keys the last counts.
+// that are there, nil if absent or null. Of duplicate keys the last counts.
 // It is for answers of engines: the error says what is wrong with them.
 func TopLevel(object []byte, name string) ([]byte, error) {
 	s := Scanner{Text: object}
@@ -68,7 +68,7 @@ func TopLevel(object []byte, name string) ([]byte, error) {
 	return raw, nil
 }
 
-// Replaced gives b with b[start:end] replaced; b itself is not changed.
+// Replaced returns b with b[start:end] replaced; b itself is not changed.
 func Replaced(b []byte, start, end int, by []byte) []byte {
 	out := make([]byte, 0, len(b)-(end-start)+len(by))
 	out = append(out, b[:start]...)
@@ -76,7 +76,7 @@ func Replaced(b []byte, start, end int, by []byte) []byte {
 	return append(out, b[end:]...)
 }
 
-// Replace gives a JSON object with another value for a member that it has; without
+// Replace returns a JSON object with another value for a member that it has; without
 // that member it stays as it is. b itself is not changed.
 func Replace(b []byte, name, value string) []byte {
 	open := bytes.IndexByte(b, '{')

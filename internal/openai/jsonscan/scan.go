@@ -1,18 +1,13 @@
 package jsonscan
 
-import (
-	"fmt"
-
-	"github.com/pdmesh/pdmesh/internal/openai/strscan"
-)
+import "fmt"
 
 // MaxDepth bounds nesting; vLLM's own parser gives up near 1000 levels.
 const MaxDepth = 512
 
-// Error is every error of the scanner, in the words of Python's parser, which
-// vLLM passes on.
+// Error is the error of every text that is not JSON.
 type Error struct {
-	At   int // in bytes
+	At   int // position in bytes
 	What string
 }
 
@@ -20,18 +15,18 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("invalid JSON: %s at byte %d", e.What, e.At)
 }
 
-// The words of Python's parser.
+// What can be wrong with a text.
 const (
-	wantValue     = "Expecting value"
-	wantName      = "Expecting property name enclosed in double quotes"
-	wantColon     = "Expecting ':' delimiter"
-	wantComma     = "Expecting ',' delimiter"
-	ExtraData     = "Extra data"
-	openString    = "Unterminated string starting at"
-	badControl    = "Invalid control character at"
-	badEscape     = `Invalid \escape`
-	badHexEscape  = `Invalid \uXXXX escape`
-	NestedTooDeep = "nested too deeply" // ours: Python takes more levels
+	wantValue     = "expected a value"
+	wantName      = "expected a name in double quotes"
+	wantColon     = "expected a colon"
+	wantComma     = "expected a comma"
+	ExtraData     = "extra data"
+	openString    = "unterminated string"
+	badControl    = "control character in a string"
+	badEscape     = "invalid escape"
+	badHexEscape  = `invalid \u escape`
+	NestedTooDeep = "nested too deeply" // Python accepts more levels
 )
 
 func ErrorAt(pos int, what string) error { return &Error{pos, what} }
@@ -135,10 +130,10 @@ func Digits(b []byte, i int) int {
 
 // str checks the string whose opening quote is at i.
 func (s *Scanner) str(i int) (int, error) {
-	if n := strscan.Short(s.Text[i+1:]); n >= 0 {
+	if n := shortText(s.Text[i+1:]); n >= 0 {
 		return i + n + 2, nil
 	}
-	n, ascii := strscan.Text(s.Text[i+1:])
+	n, ascii := text(s.Text[i+1:])
 	end := i + 1 + n
 	if ascii && end < len(s.Text) && s.Text[end] == '"' {
 		return end + 1, nil

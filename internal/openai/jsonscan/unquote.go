@@ -2,7 +2,7 @@ package jsonscan
 
 import "unicode/utf8"
 
-// Unquote gives the text of a string token that the scanner accepted. The
+// Unquote returns the text of a string token that the scanner accepted. The
 // result shares the token's bytes unless it holds an escape.
 func Unquote(tok []byte) []byte {
 	tok = tok[1 : len(tok)-1]

@@ -52,21 +52,21 @@ func TestResponsesAndMessagesAreRefused(t *testing.T) {
 		kind       openai.Kind
 		body, says string
 	}{
-		{openai.Responses, `{"input":"x","stream":"x"}`, "body.stream"},
-		{openai.Responses, `{"input":"x","store":"x"}`, "body.store"},
-		{openai.Responses, `{"input":"x","background":[]}`, "body.background"},
-		{openai.Responses, `{"input":"x","ignore_eos":null}`, "body.ignore_eos"},
-		{openai.Responses, `{"input":"x","stop":5}`, "body.stop"},
-		{openai.Responses, `{"input":"x","max_output_tokens":2.5}`, "body.max_output_tokens"},
-		{openai.Responses, `{"input":"x","max_output_tokens":0}`, "max_tokens must be at least 1, got 0."},
-		{openai.Responses, `{"input":"x","priority":null}`, "body.priority"},
-		{openai.Responses, `{"model":"m"}`, "<dict of 2 items>"},
-		{openai.Messages, turn + `}`, "body.max_tokens"},
-		{openai.Messages, turn + `,"max_tokens":null}`, "Input should be a valid integer"},
-		{openai.Messages, turn + `,"max_tokens":0}`, "max_tokens must be positive"},
-		{openai.Messages, turn + `,"max_tokens":1,"stop_sequences":"x"}`, "body.stop_sequences"},
-		{openai.Messages, turn + `,"max_tokens":1,"stream":"x"}`, "body.stream"},
-		{openai.Messages, turn + `,"max_tokens":1,"model":null}`, "body.model"},
+		{openai.Responses, `{"input":"x","stream":"x"}`, "invalid stream"},
+		{openai.Responses, `{"input":"x","store":"x"}`, "invalid store"},
+		{openai.Responses, `{"input":"x","background":[]}`, "invalid background"},
+		{openai.Responses, `{"input":"x","ignore_eos":null}`, "invalid ignore_eos"},
+		{openai.Responses, `{"input":"x","stop":5}`, "invalid stop"},
+		{openai.Responses, `{"input":"x","max_output_tokens":2.5}`, "invalid max_output_tokens"},
+		{openai.Responses, `{"input":"x","max_output_tokens":0}`, "invalid max_tokens: must be at least 1, got 0"},
+		{openai.Responses, `{"input":"x","priority":null}`, "invalid priority"},
+		{openai.Responses, `{"model":"m"}`, "missing required fields: input"},
+		{openai.Messages, turn + `}`, "missing required fields: max_tokens"},
+		{openai.Messages, turn + `,"max_tokens":null}`, "invalid max_tokens: must not be null"},
+		{openai.Messages, turn + `,"max_tokens":0}`, "invalid max_tokens: must be at least 1, got 0"},
+		{openai.Messages, turn + `,"max_tokens":1,"stop_sequences":"x"}`, "invalid stop_sequences"},
+		{openai.Messages, turn + `,"max_tokens":1,"stream":"x"}`, "invalid stream"},
+		{openai.Messages, turn + `,"max_tokens":1,"model":null}`, "invalid model"},
 	} {
 		_, err := request.Parse(tc.kind, []byte(tc.body))
 		var e *openai.Error

@@ -2,8 +2,7 @@ package request
 
 import (
 	"bytes"
-
-	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
+	"unicode/utf8"
 )
 
 // maxAsked bounds the invalid bodies that an engine is asked about.
@@ -29,7 +28,7 @@ func steering() [][]byte {
 // bytes or by \u, and none of those occurs in it. Whether they are part of a name or of
 // a text cannot be told in a body that cannot be read.
 func MayAsk(body []byte) bool {
-	if len(body) > maxAsked || bytes.IndexByte(body, 0) >= 0 || !utf8scan.Valid(body) || bytes.Contains(body, []byte(`\u`)) {
+	if len(body) > maxAsked || bytes.IndexByte(body, 0) >= 0 || !utf8.Valid(body) || bytes.Contains(body, []byte(`\u`)) {
 		return false
 	}
 	for _, name := range steering() {

@@ -4,18 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
-	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
 
-// badJSON is the answer to a body that could not be read.
+// badJSON returns the error of a body that could not be read.
 func badJSON(body []byte, err error) *openai.Error {
-	if !utf8scan.Valid(body) {
+	if !utf8.Valid(body) {
 		return &openai.Error{Status: http.StatusBadRequest, Message: "There was an error parsing the body", Final: true}
 	}
 	var e *jsonscan.Error
@@ -29,12 +26,10 @@ func badJSON(body []byte, err error) *openai.Error {
 	case e.What == jsonscan.NestedTooDeep:
 		return ownLimit(fmt.Sprintf("more than %d levels of lists and objects in the request", jsonscan.MaxDepth))
 	}
-	loc := "body." + strconv.Itoa(utf8.RuneCount(body[:e.At])) // Python counts characters
-	return pydantic.Errors(loc, fmt.Sprintf("{'type': 'json_invalid', 'loc': '%s', 'msg': 'JSON decode error', 'input': '<dict of 0 items>', 'ctx': {'error': %s}}",
-		loc, pydantic.PyQuote(e.What)))
+	return openai.BadRequest("", "the request body is "+err.Error())
 }
 
-// ownLimit refuses what vLLM would take.
+// ownLimit returns the error of a request that vLLM would accept.
 func ownLimit(message string) *openai.Error {
 	return &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest, Message: message, Final: true}
 }

@@ -21,7 +21,7 @@ type Edit struct {
 // usualSets is how many fields a leg sets at most, but for rare ones.
 const usualSets = 8
 
-// setting gives a field a value.
+// setting is a field and its new value.
 type setting struct {
 	field Field
 	value string
@@ -51,7 +51,7 @@ func (r *Request) NewEdit() *Edit {
 // Kind is that of the request.
 func (e *Edit) Kind() openai.Kind { return e.r.Kind }
 
-// Set gives the field this JSON value, adding the field if it is absent.
+// Set sets the field to this JSON value, adding the field if it is absent.
 func (e *Edit) Set(f Field, rawJSON string) { e.give(f, set, rawJSON) }
 
 func (e *Edit) give(f Field, a action, rawJSON string) {
@@ -82,13 +82,13 @@ func (e *Edit) SetBytes(f Field, rawJSON []byte) {
 	e.Set(f, unsafe.String(unsafe.SliceData(rawJSON), len(rawJSON)))
 }
 
-// Replace gives the field this JSON value where the client sent one.
+// Replace sets the field to this JSON value where the client sent one.
 func (e *Edit) Replace(f Field, rawJSON string) { e.give(f, replace, rawJSON) }
 
 // Delete takes the field out.
 func (e *Edit) Delete(f Field) { e.action[f] = remove }
 
-// readOnly gives a string's bytes without a copy: segments are never changed.
+// readOnly returns a string's bytes without a copy: segments are never changed.
 func readOnly(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
 // maxUsualSplices is how many places of a request are changed without more memory.
@@ -115,7 +115,7 @@ func (e *Edit) Body() splice.Body {
 	return splice.Assemble(r.Body, splices)
 }
 
-// removes tells whether a member is taken out. A control field is set by taking the
+// removes reports whether a member is taken out. A control field is set by taking the
 // client's out, wherever that stands, and adding ours.
 func (e *Edit) removes(o *occurrence) bool {
 	a := e.action[o.field]
@@ -150,13 +150,13 @@ func (e *Edit) removals() []splice.Splice {
 	return out
 }
 
-// adds tells whether a field is set that the client did not send, or whose
-// place is ours to choose, and stands in the object with this number.
+// adds reports whether a field is set that the client did not send, or whose
+// place is ours to choose, and is in the object with this number.
 func (e *Edit) adds(f Field, id uint16) bool {
 	return e.action[f] == set && (e.r.last[f] == 0 || f.steers()) && e.r.counts(f, id)
 }
 
-// add gives one object of the request the fields that it lacks, in front of all others.
+// add inserts the fields that an object of the request lacks, before all others.
 func (e *Edit) add(splices []splice.Splice, id uint16, in object) []splice.Splice {
 	n := 0
 	for _, s := range e.sets {
@@ -184,7 +184,7 @@ func (e *Edit) add(splices []splice.Splice, id uint16, in object) []splice.Splic
 	return append(splices, splice.Splice{Start: in.open + 1, End: in.open + 1, Text: b})
 }
 
-// survives tells whether any of an object's members stays.
+// survives reports whether any of an object's members stays.
 func (e *Edit) survives(id uint16, members int) bool {
 	for i := range e.r.occ {
 		if o := &e.r.occ[i]; o.object == id && e.removes(o) {

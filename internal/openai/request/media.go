@@ -5,7 +5,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// Media tells whether the messages hold parts that are no text: images, video, sound,
+// Media reports whether the messages hold parts that are no text: images, video, sound,
 // files, or their embeddings.
 func (r *Request) Media() bool {
 	if r.Kind == openai.Completion || r.Kind == openai.Other {
@@ -41,7 +41,7 @@ func (r *Request) Media() bool {
 	return found
 }
 
-// mediaIn tells whether an array that begins there holds such a part.
+// mediaIn reports whether an array that begins there holds such a part.
 func mediaIn(array []byte) bool {
 	found := false
 	jsonscan.EachObject(array, func(part []byte) {

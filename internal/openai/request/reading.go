@@ -7,7 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// Reading gives what the model reads, as sent and in the order of reading, for whoever
+// Reading returns what the model reads, as sent and in the order of reading, for a caller that
 // compares prompts: the salt of the cache, what a chat's template puts before the
 // messages, and what was asked. The last of it is prompt, all before it head. room is
 // memory for head. What moves from turn to turn though no model sees it is left out:
@@ -31,7 +31,7 @@ const (
 	cacheName = `_control":{`
 )
 
-// unmarked adds to pieces all of raw but its marks and what stands behind the last, which
+// unmarked adds to pieces all of raw but its marks and what follows the last, which
 // is rest.
 func (r *Request) unmarked(pieces [][]byte, raw []byte) (all [][]byte, rest []byte) {
 	if r.Kind != openai.Messages {

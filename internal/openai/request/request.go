@@ -3,7 +3,6 @@ package request
 import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 )
 
 // Request is a completion request, parsed once.
@@ -52,7 +51,7 @@ func ParseOther(body []byte) (*Request, error) {
 		r.Model = string(jsonscan.Unquote(raw))
 	}
 	if raw := r.Raw(FieldStream); raw != nil {
-		r.Stream, _ = pydantic.Bool(raw) // the engine judges it
+		r.Stream, _ = jsonscan.LaxBool(raw) // the engine judges it
 	}
 	return r, nil
 }

@@ -2,11 +2,10 @@ package request
 
 import (
 	"errors"
+	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
-	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
 
 // maxTopLevel bounds the fields of a request, so that a hostile body cannot
@@ -62,7 +61,7 @@ func (r *Scanned) scan() error {
 	s := jsonscan.Scanner{Text: r.Body}
 	r.body.open = s.Space(0)
 	if len(r.Body) == 0 {
-		return pydantic.Invalid("", "None", pydantic.ErrMissing)
+		return openai.BadRequest("", "the request body is empty")
 	}
 	if r.body.open >= len(r.Body) || r.Body[r.body.open] != '{' {
 		return r.noObject(&s)
@@ -75,13 +74,13 @@ func (r *Scanned) scan() error {
 	if end = s.Space(end); end != len(r.Body) {
 		return badJSON(r.Body, jsonscan.ErrorAt(end, jsonscan.ExtraData))
 	}
-	if !utf8scan.Valid(r.Body[s.High:s.HighEnd]) {
+	if !utf8.Valid(r.Body[s.High:s.HighEnd]) {
 		return badJSON(r.Body, errNotUTF8)
 	}
 	return nil
 }
 
-// noObject is the error of a body that does not begin an object.
+// noObject returns the error of a body that does not begin with an object.
 func (r *Scanned) noObject(s *jsonscan.Scanner) error {
 	end, err := s.Value(r.body.open, 0)
 	if err != nil {
@@ -91,12 +90,12 @@ func (r *Scanned) noObject(s *jsonscan.Scanner) error {
 	switch end = s.Space(end); {
 	case end != len(r.Body):
 		return badJSON(r.Body, jsonscan.ErrorAt(end, jsonscan.ExtraData))
-	case !utf8scan.Valid(r.Body):
+	case !utf8.Valid(r.Body):
 		return badJSON(r.Body, errNotUTF8)
 	case jsonscan.IsNull(raw):
-		return pydantic.Invalid("", "None", pydantic.ErrMissing) // as if there were no body
+		return openai.BadRequest("", "the request body is empty")
 	}
-	return pydantic.Invalid("", pydantic.Shown(raw), pydantic.ErrNoObject)
+	return openai.BadRequest("", "the request body must be a JSON object")
 }
 
 // scanObject notes the fields of interest of one object: of the request all of

@@ -3,7 +3,6 @@ package request
 import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 )
 
 // MayBeStored tells whether the answer may be asked for later by an id that the client
@@ -16,7 +15,7 @@ func (r *Request) MayBeStored() bool {
 	if store == nil || jsonscan.IsNull(store) {
 		return true
 	}
-	on, _ := pydantic.Bool(store) // was read before
+	on, _ := jsonscan.LaxBool(store) // was read before
 	return on
 }
 

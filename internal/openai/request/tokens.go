@@ -4,7 +4,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// TokensTell tells that the KV cache of a request without media follows from the tokens of
+// TokensTell reports whether the KV cache of a request without media follows from the tokens of
 // its prompt alone, which it does not with a salt, and that an engine tells them when it
 // is asked, which it does on two of the routes.
 func (r *Request) TokensTell() bool {

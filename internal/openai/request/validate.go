@@ -1,17 +1,13 @@
 package request
 
 import (
-	"fmt"
-	"strconv"
-
 	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 )
 
-// validate takes out of the scanned body what the proxy must know and refuses what
-// vLLM would refuse, so that no prefill is spent on it.
+// validate reads the fields that the proxy needs from the scanned body, and returns an
+// error for values that vLLM refuses, so that no prefill is spent on them.
 func validate(r *Request) error {
 	switch r.Kind {
 	case openai.Responses:
@@ -41,18 +37,17 @@ func validate(r *Request) error {
 		return err // which no engine sees
 	}
 	if r.Kind == openai.Chat && r.Raw(FieldMessages) == nil {
-		// An engine would tell how many fields there are, those that we add among them.
-		return pydantic.Invalid("messages", pydantic.Shown(r.Body[r.body.open:]), pydantic.ErrMissing)
+		return r.missing(FieldMessages)
 	}
 	readToolChoice(r)
 	return readBypass(r)
 }
 
-// readCommon reads what requests of all kinds have.
+// readCommon reads the fields of all kinds of requests.
 func readCommon(r *Request) error {
 	if raw := r.Raw(FieldModel); raw != nil && !jsonscan.IsNull(raw) {
 		if raw[0] != '"' {
-			return r.wrong(FieldModel, pydantic.ErrStringType)
+			return r.wrong(FieldModel, errString)
 		}
 		r.Model = string(jsonscan.Unquote(raw))
 	}
@@ -66,19 +61,19 @@ func readStreamOptions(r *Request) error {
 	if raw == nil || jsonscan.IsNull(raw) {
 		return nil
 	}
-	if pydantic.Truthy(raw) && !pydantic.Truthy(r.Raw(FieldStream)) {
-		return pydantic.BadRequest("stream_options", "", "Stream options can only be defined when `stream=True`.")
+	if jsonscan.Truthy(raw) && !jsonscan.Truthy(r.Raw(FieldStream)) {
+		return invalid("stream_options", "requires stream=true")
 	}
 	if raw[0] != '{' {
-		return r.wrong(FieldStreamOptions, pydantic.ErrNoObject)
+		return r.wrong(FieldStreamOptions, errObject)
 	}
 	s := jsonscan.Scanner{Text: raw}
 	var bad error
 	_, _ = s.Members(0, 0, func(m jsonscan.Member) error { // scanned before: cannot fail
 		if string(jsonscan.Unquote(raw[m.Key:m.KeyEnd])) == "include_usage" {
-			v, why := pydantic.Bool(raw[m.Value:m.End])
-			if r.IncludeUsage, bad = v && r.Stream, nil; why != nil {
-				bad = pydantic.Invalid("stream_options.include_usage", pydantic.Shown(raw[m.Value:m.End]), why)
+			v, err := jsonscan.LaxBool(raw[m.Value:m.End])
+			if r.IncludeUsage, bad = v && r.Stream, nil; err != nil {
+				bad = invalid("stream_options.include_usage", err.Error())
 			}
 		}
 		return nil
@@ -101,22 +96,15 @@ func readLimits(r *Request) error {
 			maxTokens, hasMax = v, true
 		}
 	}
-	minTokens, hasMin, err := r.integer(FieldMinTokens)
+	minTokens, _, err := r.integer(FieldMinTokens)
 	if err != nil {
 		return err
 	}
 	if hasMax && maxTokens == 0 && echoOnly(r) {
-		return nil // and the request is not split, so the engine judges the rest
+		return nil // the request is not split, so the engine checks the rest
 	}
-	if hasMax && maxTokens < 1 {
-		return pydantic.BadRequest("max_tokens", strconv.FormatInt(maxTokens, 10), fmt.Sprintf("max_tokens must be at least 1, got %d.", maxTokens))
-	}
-	if hasMin && minTokens < 0 {
-		return pydantic.BadRequest("", "", fmt.Sprintf("min_tokens must be greater than or equal to 0, got %d.", minTokens))
-	}
-	if hasMin && hasMax && minTokens > maxTokens {
-		return pydantic.BadRequest("", "", fmt.Sprintf(
-			"min_tokens must be less than or equal to max_tokens=%d, got %d.", maxTokens, minTokens))
+	if err := checkLimits(maxTokens, hasMax, minTokens); err != nil {
+		return err
 	}
 	if hasMax {
 		r.MaxTokens = maxTokens
@@ -124,19 +112,19 @@ func readLimits(r *Request) error {
 	return nil
 }
 
-// echoOnly tells whether the client may ask for no token at all: of
-// /v1/completions with echo vLLM then answers the prompt, with its logprobs.
+// echoOnly reports whether the client may request no token at all: for /v1/completions
+// with echo, vLLM then returns the prompt with its logprobs.
 func echoOnly(r *Request) bool {
-	echo, err := r.boolean(FieldEcho) // a wrong type is told of by readBypass
+	echo, err := r.boolean(FieldEcho) // readBypass reports a wrong type
 	return err == nil && echo && r.Kind == openai.Completion
 }
 
 func readStop(r *Request) error {
 	if raw := r.Raw(FieldStop); raw != nil && !jsonscan.IsNull(raw) && raw[0] != '"' && raw[0] != '[' {
-		return r.wrong(FieldStop, pydantic.ErrStringType, pydantic.ErrListType)
+		return r.wrong(FieldStop, errStop)
 	}
 	if raw := r.Raw(FieldStopTokenIDs); raw != nil && !jsonscan.IsNull(raw) && raw[0] != '[' {
-		return r.wrong(FieldStopTokenIDs, pydantic.ErrListType)
+		return r.wrong(FieldStopTokenIDs, errList)
 	}
 	return nil
 }
@@ -182,7 +170,7 @@ func readBypass(r *Request) error {
 	return nil
 }
 
-// severalPrompts tells whether "prompt" is a list of more than one prompt. A
+// severalPrompts reports whether "prompt" is a list of more than one prompt. A
 // list of token ids is one prompt.
 func severalPrompts(r *Request) bool {
 	raw := r.Raw(FieldPrompt)

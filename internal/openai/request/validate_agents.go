@@ -1,21 +1,17 @@
 package request
 
 import (
-	"fmt"
-	"strconv"
-
 	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 )
 
-// The two APIs of coding agents have fields of their own. As everywhere, judged here
-// is only what the edit of the prefill leg would hide from vLLM.
+// The two APIs of coding agents have other fields. As everywhere, only values that the
+// edit of the prefill leg would hide from vLLM are checked here.
 
 // readResponses is validate for /v1/responses.
 func readResponses(r *Request) error {
 	if raw := r.Raw(FieldPrompt); raw != nil && !jsonscan.IsNull(raw) {
-		return pydantic.BadRequest("prompt", "", "prompt template is not supported") // before all types
+		return invalid("prompt", "prompt templates are not supported")
 	}
 	if err := readCommon(r); err != nil {
 		return err
@@ -26,37 +22,36 @@ func readResponses(r *Request) error {
 		}
 	}
 	limit, limited, err := r.integer(FieldMaxOutputTokens)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case limited && limit < 1:
-		return pydantic.BadRequest("max_tokens", strconv.FormatInt(limit, 10), fmt.Sprintf("max_tokens must be at least 1, got %d.", limit))
+	}
+	if err := checkLimits(limit, limited, 0); err != nil {
+		return err
 	}
 	r.MaxTokens = limit
 	if raw := r.Raw(FieldStop); raw != nil && !jsonscan.IsNull(raw) && raw[0] != '"' && raw[0] != '[' {
-		return r.wrong(FieldStop, pydantic.ErrStringType, pydantic.ErrListType)
+		return r.wrong(FieldStop, errStop)
 	}
 	if _, _, err := r.integer(FieldPriority); err != nil {
 		return err
 	}
-	if r.Raw(FieldInput) == nil {
-		// vLLM has put a field into the object before it counts.
-		return pydantic.Invalid("input", fmt.Sprintf("<dict of %d items>", pydantic.CountMembers(r.Body[r.body.open:])+1), pydantic.ErrMissing)
+	if err := r.missing(FieldInput); err != nil {
+		return err
 	}
 	readToolChoice(r)
 	readStored(r)
 	return nil
 }
 
-// readStored finds the requests that one instance alone can serve: one that goes on
-// from a response needs the instance that has stored it, and one that runs in the
-// background is stored where it runs.
+// readStored finds the requests that only one instance can serve: one that continues a
+// response needs the instance that has stored it, and one in the background is stored
+// where it runs.
 func readStored(r *Request) {
-	if raw := r.Raw(FieldPreviousResponseID); pydantic.Truthy(raw) {
+	if raw := r.Raw(FieldPreviousResponseID); jsonscan.Truthy(raw) {
 		r.Bypass = alone.StoredResponse
 	}
-	if raw := r.Raw(FieldBackground); pydantic.Truthy(raw) {
-		if on, _ := pydantic.Bool(raw); on {
+	if raw := r.Raw(FieldBackground); jsonscan.Truthy(raw) {
+		if on, _ := jsonscan.LaxBool(raw); on {
 			r.Bypass = alone.Background
 		}
 	}
@@ -68,7 +63,7 @@ func readMessages(r *Request) error {
 		return err
 	}
 	if raw := r.Raw(FieldModel); jsonscan.IsNull(raw) {
-		return r.wrong(FieldModel, pydantic.ErrStringType)
+		return r.wrong(FieldModel, errString)
 	}
 	if err := readCommon(r); err != nil {
 		return err
@@ -78,13 +73,14 @@ func readMessages(r *Request) error {
 	case err != nil:
 		return err
 	case !limited:
-		return r.wrong(FieldMaxTokens, pydantic.ErrIntType)
-	case limit < 1:
-		return r.wrong(FieldMaxTokens, pydantic.ErrNotPositive)
+		return r.wrong(FieldMaxTokens, errNull)
+	}
+	if err := checkLimits(limit, true, 0); err != nil {
+		return err
 	}
 	r.MaxTokens = limit
 	if raw := r.Raw(FieldStopSequences); raw != nil && !jsonscan.IsNull(raw) && raw[0] != '[' {
-		return r.wrong(FieldStopSequences, pydantic.ErrListType)
+		return r.wrong(FieldStopSequences, errList)
 	}
 	raw := r.Raw(FieldThinking)
 	switch {
@@ -96,8 +92,8 @@ func readMessages(r *Request) error {
 	return nil
 }
 
-// forcedByType tells whether tool_choice of /v1/messages forces a call: its type is
-// then "any" or "tool".
+// forcedByType reports whether tool_choice of /v1/messages forces a call: its type is then
+// "any" or "tool".
 func forcedByType(r *Request) bool {
 	raw := r.Raw(FieldToolChoice)
 	if len(raw) == 0 || raw[0] != '{' {

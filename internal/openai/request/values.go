@@ -1,75 +1,91 @@
 package request
 
 import (
+	"errors"
+	"fmt"
+	"strings"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 )
 
-// wrong is the error of a value that vLLM would refuse.
-func (r *Scanned) wrong(f Field, why ...*pydantic.Complaint) *openai.Error {
+var (
+	errString = errors.New("must be a string")
+	errList   = errors.New("must be a list")
+	errObject = errors.New("must be an object")
+	errStop   = errors.New("must be a string or a list")
+	errNull   = errors.New("must not be null")
+)
+
+// invalid returns the error of a value that vLLM refuses. A client gets it only where no
+// engine can be asked for its own text.
+func invalid(param, message string) *openai.Error {
+	return openai.BadRequest(param, "invalid "+param+": "+message)
+}
+
+// wrong returns the error of the field f.
+func (r *Scanned) wrong(f Field, why error) *openai.Error {
+	param := f.String()
 	if r.home(f) != 0 {
-		return r.wrongSampling(f, why)
+		param = "sampling_params." + param
 	}
-	return pydantic.Invalid(f.String(), pydantic.Shown(r.Raw(f)), why...)
+	return invalid(param, why.Error())
 }
 
-// wrongSampling is the error of a value inside sampling_params.
-func (r *Scanned) wrongSampling(f Field, why []*pydantic.Complaint) *openai.Error {
-	texts := []string{noSampling(pydantic.Shown(r.Body[r.sampling.open:]))}
-	for _, c := range why {
-		texts = append(texts, c.About(samplingLoc+"."+f.String(), pydantic.Shown(r.Raw(f))))
-	}
-	return pydantic.Errors(samplingLoc, texts...)
-}
-
-// boolean reads a field that is true or false; one that is absent is false.
+// boolean reads a boolean field; an absent field is false.
 func (r *Scanned) boolean(f Field) (bool, error) {
 	raw := r.Raw(f)
 	if raw == nil {
 		return false, nil
 	}
 	if jsonscan.IsNull(raw) && f == FieldIgnoreEOS {
-		return false, r.wrong(f, pydantic.ErrBoolType)
+		return false, r.wrong(f, errNull)
 	}
-	v, why := pydantic.Bool(raw)
-	if why != nil {
-		return false, r.wrong(f, why)
+	v, err := jsonscan.LaxBool(raw)
+	if err != nil {
+		return false, r.wrong(f, err)
 	}
 	return v, nil
 }
 
-// integer reads a field that is a whole number; ok is false for one that is absent or null.
+// integer reads an integer field; ok is false if it is absent or null.
 func (r *Scanned) integer(f Field) (v int64, ok bool, err error) {
 	raw := r.Raw(f)
 	if raw == nil {
 		return 0, false, nil
 	}
 	if jsonscan.IsNull(raw) && (f == FieldMinTokens || f == FieldPriority) {
-		return 0, false, r.wrong(f, pydantic.ErrIntType)
+		return 0, false, r.wrong(f, errNull)
 	}
-	v, ok, why := pydantic.Int(raw)
-	if why != nil {
-		return 0, false, r.wrong(f, why)
+	if v, ok, err = jsonscan.LaxInt(raw); err != nil {
+		return 0, false, r.wrong(f, err)
 	}
 	return v, ok, nil
 }
 
-// missing tells of all the fields that are required and not there.
+// missing returns an error that names the required fields that are absent.
 func (r *Scanned) missing(required ...Field) error {
-	var texts []string
-	var first string
+	var names []string
 	for _, f := range required {
-		if r.Raw(f) != nil {
-			continue
+		if r.Raw(f) == nil {
+			names = append(names, f.String())
 		}
-		if first == "" {
-			first = "body." + f.String()
-		}
-		texts = append(texts, pydantic.ErrMissing.About("body."+f.String(), pydantic.Shown(r.Body[r.body.open:])))
 	}
-	if texts == nil {
+	if names == nil {
 		return nil
 	}
-	return pydantic.Errors(first, texts...)
+	return openai.BadRequest(names[0], "missing required fields: "+strings.Join(names, ", "))
+}
+
+// checkLimits checks the limits of generated tokens as vLLM does.
+func checkLimits(maxTokens int64, hasMax bool, minTokens int64) error {
+	switch {
+	case hasMax && maxTokens < 1:
+		return invalid("max_tokens", fmt.Sprintf("must be at least 1, got %d", maxTokens))
+	case minTokens < 0:
+		return invalid("min_tokens", fmt.Sprintf("must not be negative, got %d", minTokens))
+	case hasMax && minTokens > maxTokens:
+		return invalid("min_tokens", fmt.Sprintf("must not be greater than max_tokens (%d), got %d", maxTokens, minTokens))
+	}
+	return nil
 }

@@ -25,7 +25,7 @@ func MayTellHandover(b []byte) bool {
 	}
 }
 
-// HideHandover gives an answer, or one event, without what it says about transfers
+// HideHandover returns an answer, or one event, without what it says about transfers
 // inside the fleet, addresses of engines among it. Where an engine alone would say
 // null, null is left; /v1/messages has no nulls.
 func HideHandover(k openai.Kind, answer []byte) []byte {

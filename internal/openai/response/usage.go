@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// Cached is what an answer's usage tells about the prefix cache, as it stands there.
+// Cached is what an answer's usage tells about the prefix cache, as it is there.
 // The zero value means that there is no usage.
 type Cached struct {
 	// Tokens is how many tokens of the prompt came from the cache: digits or null.
@@ -20,7 +20,7 @@ type Cached struct {
 }
 
 // cacheNames are what an API calls the numbers of Cached, and the member of usage that
-// holds them; "" if they stand in usage itself.
+// holds them; "" if they are in usage itself.
 type cacheNames struct{ details, tokens, created string }
 
 func namesOf(k openai.Kind) cacheNames {

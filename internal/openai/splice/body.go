@@ -26,7 +26,7 @@ func (b *Body) add(seg []byte) {
 // Len is the content length in bytes.
 func (b Body) Len() int64 { return b.size }
 
-// Segments gives the slices in order, for a vectored write; they must not be changed.
+// Segments returns the slices in order, for a vectored write; they must not be changed.
 func (b Body) Segments() [][]byte { return b.segments }
 
 // Bytes joins the segments; for tests and small bodies.
@@ -38,7 +38,7 @@ type Splice struct {
 	Text       []byte
 }
 
-// Assemble gives the body with the splices, which are in order and apart.
+// Assemble returns the body with the splices, which are in order and apart.
 func Assemble(body []byte, splices []Splice) Body {
 	out := Body{segments: make([][]byte, 0, 2*len(splices)+1)}
 	at := 0

@@ -1,3 +1,3 @@
-// Package sse cuts a stream into its events and tells what each means for the request that
+// Package sse cuts a stream into its events and reports what each means for the request that
 // it answers.
 package sse

@@ -4,7 +4,6 @@ import (
 	"bytes"
 
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
-	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 )
 
 // EventEnd finds the end of the last whole server-sent event in b: the
@@ -156,7 +155,7 @@ func errorCode(obj []byte) int {
 	s := jsonscan.Scanner{Text: obj}
 	_, _ = s.Members(0, 0, func(m jsonscan.Member) error {
 		if string(jsonscan.Unquote(obj[m.Key:m.KeyEnd])) == "code" {
-			code, _, _ = pydantic.Int(obj[m.Value:m.End])
+			code, _, _ = jsonscan.LaxInt(obj[m.Value:m.End])
 		}
 		return nil
 	})

@@ -1,4 +1,4 @@
-// Package dryrun is --dry-run: a client of etcd that writes nothing and tells what it would
+// Package dryrun is --dry-run: a client of etcd that writes nothing and reports what it would
 // have written.
 package dryrun
 

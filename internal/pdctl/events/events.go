@@ -125,7 +125,7 @@ func findPublishers(ctx context.Context, s *session.Session, k instance.Key) (ma
 	return nil, fmt.Errorf("%s publishes no KV events, according to the engine and its record: start the engine with --kv-events-config (docs/kv-events.md)", k)
 }
 
-// record reads the instance that stands at a key.
+// record reads the instance that is at a key.
 func record(ctx context.Context, conn *session.Conn, k instance.Key) (*instance.Instance, error) {
 	keys, err := conn.Store.Reader.Get(ctx, k)
 	if err != nil {

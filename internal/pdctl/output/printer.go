@@ -40,10 +40,10 @@ func (p *Printer) Check() error {
 	return nil
 }
 
-// Structured tells whether the output is for programs: JSON or YAML.
+// Structured reports whether the output is for programs: JSON or YAML.
 func (p *Printer) Structured() bool { return p.Format == JSON || p.Format == YAML }
 
-// Wide tells whether a table has all columns.
+// Wide reports whether a table has all columns.
 func (p *Printer) Wide() bool { return p.Format == Wide }
 
 // Write prints one value for programs, in the form that was asked for.
@@ -111,7 +111,7 @@ func (p *Printer) TextOnly(what string) error {
 	return nil
 }
 
-// Complete gives a shell the forms.
+// Complete offers the forms to a shell.
 func Complete(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return forms(), cobra.ShellCompDirectiveNoFileComp
 }

@@ -28,7 +28,7 @@ func (x *Engines) settings() settings.Table {
 	)
 }
 
-// Register gives a command that asks engines the flags.
+// Register adds the flags to a command that queries engines.
 func (x *Engines) Register(fs *pflag.FlagSet) { x.settings().Register(fs) }
 
 // Client asks engines so.

@@ -78,7 +78,7 @@ func (e *Etcd) Layout() (schema.Layout, error) {
 	return l, cli.Wrong(err)
 }
 
-// Local tells whether every endpoint is on this machine's loopback.
+// Local reports whether every endpoint is on this machine's loopback.
 func (e *Etcd) Local() bool {
 	for _, address := range e.Endpoints {
 		if !instance.IsLoopback(address) {

@@ -60,7 +60,7 @@ func (s *Session) reading() settings.Table {
 	return settings.Reading(envConfig, &s.file, &s.prints)
 }
 
-// Register gives the root command the flags that all commands have.
+// Register adds the flags of all commands to the root command.
 func (s *Session) Register(fs *pflag.FlagSet) {
 	append(s.general(), s.reading()...).Register(fs)
 	fs.StringVarP(&s.Out.Format, "output", "o", output.Table, "table, wide (table with more columns), json or yaml")
@@ -104,7 +104,7 @@ func (s *Session) settle(cmd *cobra.Command) (err error) {
 	return s.Etcd.settle(s.said.Sources)
 }
 
-// printSettings writes what is in force as a file that --config takes.
+// printSettings writes what is active as a file that --config takes.
 func (s *Session) printSettings() error {
 	return s.Settings().Print(s.Out.Stdout, func(one settings.Setting) (any, string) {
 		if one.Name == "etcd-endpoints" {
@@ -114,7 +114,7 @@ func (s *Session) printSettings() error {
 	})
 }
 
-// Writes gives a command that writes the flag --dry-run.
+// Writes adds the flag --dry-run to a command that writes.
 func (s *Session) Writes(cmd *cobra.Command) *cobra.Command {
 	cmd.Flags().BoolVar(&s.Dry.On, "dry-run", false, "compare with etcd, print what would be written, and write nothing")
 	return cmd

@@ -18,7 +18,7 @@ type change struct {
 	what     []string           // for "~": what differs, printable
 }
 
-// entryID identifies an entry: the pending add of an address stands beside a
+// entryID identifies an entry: the pending add of an address is next to a
 // membership of the same address.
 type entryID struct {
 	key     instance.Key

@@ -68,7 +68,7 @@ type event struct {
 	Weight   *int          `json:"weight,omitempty"`
 }
 
-// about tells whether it happened to this instance. nil is any instance.
+// about reports whether it happened to this instance. nil is any instance.
 func (h *event) about(k *instance.Key) bool {
 	return k == nil || h.Address == k.Address && (h.Role == k.Role || h.Role == instance.Both)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/config"
 )
 
-// The collector's settings are the process', so this test has no others beside it.
+// The collector's settings are the process', so this test has no others next to it.
 func TestTune(t *testing.T) {
 	percent, limit := debug.SetGCPercent(100), debug.SetMemoryLimit(math.MaxInt64)
 	t.Cleanup(func() { debug.SetGCPercent(percent); debug.SetMemoryLimit(limit) })
@@ -56,7 +56,7 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// The memory limit is the process', so this test has no others beside it.
+// The memory limit is the process', so this test has no others next to it.
 func TestBodiesMemory(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })

@@ -54,7 +54,7 @@ func client(at config.Listen) (hc *http.Client, scheme string, err error) {
 	return &http.Client{Transport: t}, "https", nil
 }
 
-// Ask gives what a proxy that listens at an address answers to a path, in a line for
+// Ask returns what a proxy that listens at an address answers to a path, in a line for
 // people; an error says why it is not well.
 func Ask(ctx context.Context, at config.Listen, path string) (string, error) {
 	address := localAddress(at.Host, at.Port)

@@ -1,23 +1,23 @@
-// Package systemd tells systemd how a proxy is.
+// Package systemd reports a proxy's state to systemd.
 package systemd
 
 import (
 	"context"
-	"os"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/sdnotify"
 )
 
-// readyPoll is how often a proxy that is not ready yet is looked at.
+// readyPoll is the interval between checks of a proxy that is not ready yet.
 const readyPoll = 200 * time.Millisecond
 
-// stopMargin is for what an orderly end takes beside --shutdown-timeout.
+// stopMargin is added to --shutdown-timeout.
 const stopMargin = 15 * time.Second
 
-// Proxy is what systemd hears of.
+// Proxy is the proxy that is reported. All fields must be set.
 type Proxy struct {
 	Ready           func() error // as /readyz
 	Sane            func(ctx context.Context) error
@@ -25,30 +25,29 @@ type Proxy struct {
 	Log             logrus.FieldLogger
 }
 
-// Tell says READY when /readyz would say 200, feeds the watchdog while
-// the proxy is sane, and says STOPPING when stopping ends. It returns with ctx.
-func (p Proxy) Tell(ctx context.Context, stopping <-chan struct{}) {
+// Notify sends READY once /readyz would answer 200, feeds the watchdog while the proxy is
+// sane, and sends STOPPING when stopping is closed. It returns when ctx ends.
+func (p Proxy) Notify(ctx context.Context, stopping <-chan struct{}) {
 	log := p.Log.WithField("component", "systemd")
-	sd, err := sdnotify.New(os.LookupEnv, os.Getpid())
-	if err != nil {
-		log.WithError(err).Warn("systemd will hear less of this proxy")
-	}
-	if !sd.Enabled() {
+	if !sdnotify.Enabled() {
 		return
 	}
 	fed := make(chan struct{})
 	go func() {
 		defer close(fed)
-		sd.Watch(ctx, p.Sane, func(err error) {
+		err := sdnotify.Watch(ctx, p.Sane, func(err error) {
 			if err != nil {
-				log.WithError(err).Error("the proxy is stuck; its watchdog is not fed")
+				log.WithError(err).Error("proxy is stuck: no more watchdog pings")
 			}
 		})
+		if err != nil {
+			log.WithError(err).Warn("no watchdog")
+		}
 	}()
 	defer func() { <-fed }()
 	send := func(states ...string) {
-		if err := sd.Send(states...); err != nil {
-			log.WithError(err).Debug("systemd was not told")
+		if err := sdnotify.Send(states...); err != nil {
+			log.WithError(err).Debug("cannot notify systemd")
 		}
 	}
 	tick := time.NewTicker(readyPoll)
@@ -58,7 +57,7 @@ func (p Proxy) Tell(ctx context.Context, stopping <-chan struct{}) {
 		if !ready {
 			if err := p.Ready(); err == nil {
 				ready = true
-				send(sdnotify.Ready, sdnotify.Status("ready"))
+				send(daemon.SdNotifyReady, sdnotify.Status("ready"))
 			} else if text := "waiting: " + err.Error(); text != waiting {
 				waiting = text
 				send(sdnotify.Status(text))
@@ -69,7 +68,7 @@ func (p Proxy) Tell(ctx context.Context, stopping <-chan struct{}) {
 			return
 		case <-stopping:
 			ready, stopping = true, nil
-			send(sdnotify.Stopping, sdnotify.Status("finishing running requests"), sdnotify.ExtendTimeout(p.ShutdownTimeout+stopMargin))
+			send(daemon.SdNotifyStopping, sdnotify.Status("finishing running requests"), sdnotify.ExtendTimeout(p.ShutdownTimeout+stopMargin))
 		case <-tick.C:
 		}
 	}

@@ -1,4 +1,4 @@
-// Package estimate tells whether a prompt is answered earlier through prefill and decode
+// Package estimate reports whether a prompt is answered earlier through prefill and decode
 // or by decode alone, from what earlier requests took.
 package estimate
 
@@ -129,7 +129,7 @@ func (e *Estimator) noteDecode(name string, d Decode) {
 	m.running.learn(d.Running)
 }
 
-// model gives what is known of a model, of which there are no more than instances list. The
+// model returns what is known of a model, of which there are no more than instances list. The
 // lock is held.
 func (e *Estimator) model(name string) *model {
 	m := e.models[name]
@@ -197,12 +197,12 @@ func (m *model) decide(p Prefill, d Decode, number uint64) Decision {
 	return c.decision(cost, better)
 }
 
-// bucket tells whether prompts of about this length went to decode alone last.
+// bucket reports whether prompts of about this length went to decode alone last.
 func (m *model) bucket(d Decode) *bool {
 	return &m.alone[int(math.Log2(max(d.Tokens, 1)))&63]
 }
 
-// better tells whether decode alone is better, and its cost with the margin against the way
+// better reports whether decode alone is better, and its cost with the margin against the way
 // that was better last.
 func (c *costs) better(was bool) (cost float64, is bool) {
 	if cost = c.alone * (1 + margin); was {
@@ -285,7 +285,7 @@ func (m *model) costs(p Prefill, d Decode) (c costs, ok bool) {
 	return c, true
 }
 
-// lineOf gives the line of an instance, or the model's while that has too few samples.
+// lineOf returns the line of an instance, or the model's while that has too few samples.
 func (m *model) lineOf(address string, of func(*lines) *line) *line {
 	if l := m.instances[address]; l != nil && of(l).known() {
 		return of(l)

@@ -34,7 +34,7 @@ func (l *line) learn(work, seconds float64) {
 	l.xy += work * seconds
 }
 
-// parts gives the seconds that any work takes, and the seconds of each unit of work.
+// parts returns the seconds that any work takes, and the seconds of each unit of work.
 func (l *line) parts() (fixed, each float64) {
 	if l.n == 0 {
 		return 0, 0

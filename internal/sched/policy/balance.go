@@ -79,7 +79,7 @@ func (b *balance) add(number, cached int) {
 	b.costs = append(b.costs, cost{number: number, cached: cached})
 }
 
-// choose gives the candidate that costs least for a prompt of so many tokens. Among those
+// choose returns the candidate that costs least for a prompt of so many tokens. Among those
 // that cost about as much the key decides, the same way in every proxy. others tells that
 // there may be other proxies, whose load is one more line of the processor's caches for
 // each candidate.

@@ -17,7 +17,7 @@ type Choice struct {
 	weight float64
 }
 
-// All gives all of a list.
+// All returns all of a list.
 func All(list []Candidate) Candidates {
 	c := Candidates{list: list}
 	for i := range list {
@@ -27,7 +27,7 @@ func All(list []Candidate) Candidates {
 	return c
 }
 
-// Some gives those of a list that are added. narrowed tells that the request itself
+// Some returns those of a list that are added. narrowed reports whether the request itself
 // leaves some out, because it has tried them or they do not fit its partner. room,
 // which is not nil, is memory for them; it is used as long as the candidates are.
 func Some(list []Candidate, room []Choice, narrowed bool) Candidates {
@@ -50,7 +50,7 @@ func (c *Candidates) Len() int {
 	return len(c.list)
 }
 
-// Index gives the place of the i-th in the list that the candidates are of.
+// Index returns the place of the i-th in the list that the candidates are of.
 func (c *Candidates) Index(i int) int {
 	if c.some != nil {
 		return c.some[i].at
@@ -58,7 +58,7 @@ func (c *Candidates) Index(i int) int {
 	return i
 }
 
-// At gives the i-th.
+// At returns the i-th.
 func (c *Candidates) At(i int) *Candidate { return &c.list[c.Index(i)] }
 
 // Weight is what the i-th should have now, in proportion to the others: less than
@@ -80,14 +80,14 @@ func (c *Candidates) legs(i int) float64 {
 	return c.At(i).Load.Legs() * instance.DefaultWeight / c.Weight(i)
 }
 
-// Even tells that all have the same weight.
+// Even reports whether all have the same weight.
 func (c *Candidates) Even() bool { return !c.uneven }
 
-// Narrowed tells that the request itself leaves some out. Other requests then
+// Narrowed reports whether the request itself leaves some out. Other requests then
 // choose among others: turns that are counted for all of them prefer some.
 func (c *Candidates) Narrowed() bool { return c.narrowed }
 
-// Share gives the candidate at a point from 0 up to 1 of all weights laid end to
+// Share returns the candidate at a point from 0 up to 1 of all weights laid end to
 // end, and the point where its own weight begins.
 func (c *Candidates) Share(point float64) (i int, begins float64) {
 	n := c.Len()
@@ -134,7 +134,7 @@ func (c *Candidates) Limit() float64 {
 	return most * sum / weights
 }
 
-// Overloaded tells that so many requests on so many instances, whose weights together are
+// Overloaded reports whether so many requests on so many instances, whose weights together are
 // as given, are above the bound.
 func Overloaded(requests float64, instances int, weights, limit float64) bool {
 	return requests > float64(few*instances) && requests > limit*weights

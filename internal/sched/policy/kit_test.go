@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// fleet gives candidates with these weights.
+// fleet returns candidates with these weights.
 func fleet(weights ...int) []Candidate {
 	list := make([]Candidate, len(weights))
 	for i, w := range weights {
@@ -30,7 +30,7 @@ func some(list []Candidate, narrowed bool, at ...int) Candidates {
 	return c
 }
 
-// seeded gives options with chances that are the same in every run.
+// seeded returns options with chances that are the same in every run.
 func seeded() Options { return Options{Rand: rand.New(rand.NewPCG(3, 4)).Float64} }
 
 // held are the candidates that were chosen last, each with a leg in flight.

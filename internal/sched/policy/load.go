@@ -8,7 +8,7 @@ import (
 )
 
 // Load is what one rank of an instance has to do, or the whole of an instance whose ranks
-// are no targets of their own. All that a leg counts is its own: whoever adds
+// are no targets of their own. All that a leg counts is its own: whatever adds
 // takes the same away again, by Begin and End. A policy that looks at every candidate
 // should read no more than the first four: they share one line of the processor's caches.
 type Load struct {
@@ -69,7 +69,7 @@ type Rank struct {
 	Fetching float64
 }
 
-// Rank gives what one rank says, nil where it says nothing.
+// Rank returns what one rank says, nil where it says nothing.
 func (e *Engine) Rank(number int) *Engine {
 	if e == nil {
 		return nil
@@ -86,7 +86,7 @@ func (e *Engine) Rank(number int) *Engine {
 // for engines that do not say so themselves.
 const full = 0.95
 
-// Full tells that the KV cache of every rank has no room for one more prompt: requests
+// Full reports whether the KV cache of every rank has no room for one more prompt: requests
 // wait for that, or, as old engines do not say what theirs wait for, they wait and
 // hardly anything is free.
 func (e *Engine) Full() bool {
@@ -105,7 +105,7 @@ func (e *Engine) Full() bool {
 // precision of 24 bits, as there is no room for more.
 type Float struct{ bits atomic.Uint32 }
 
-// Load gives it.
+// Load returns it.
 func (f *Float) Load() float64 { return float64(math.Float32frombits(f.bits.Load())) }
 
 // Store sets it.
@@ -142,7 +142,7 @@ func (l *Load) End(tokens int) {
 // tokens that they hold, and what is known from elsewhere.
 func (l *Load) Legs() float64 { return float64(l.sum.Load()) * (1.0 / leg) }
 
-// Weigh takes in anew what the other proxies and the engine say: the others' legs and
+// Weigh takes in again what the other proxies and the engine say: the others' legs and
 // the tokens that they hold, weighed as this proxy's own; one leg for each request that
 // waits in the engine for its turn, since those behind it wait for it as well, and one for
 // each that waits for its KV cache to come; and when more than half of the KV cache

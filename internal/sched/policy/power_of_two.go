@@ -4,7 +4,7 @@ package policy
 // proportion to the weights, and takes the one that holds less in proportion to its
 // weight. Of two drawn by chance the first would sometimes be one that has just had a
 // request, and every candidate waits longer at times: with a thousand of them that costs a
-// tenth of a small request, in connections that are opened anew or are in no cache of the
+// tenth of a small request, in connections that are opened again or are in no cache of the
 // processor any more.
 type powerOfTwo struct {
 	turns

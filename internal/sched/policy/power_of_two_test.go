@@ -30,7 +30,7 @@ func TestPowerOfTwoDrawsTwo(t *testing.T) {
 	for _, weights := range [][]int{{2, 2, 2}, {1, 2, 5}} {
 		c := All(fleet(weights...))
 		for first := range weights {
-			hold(c.At(first), 1) // whoever is drawn beside it wins
+			hold(c.At(first), 1) // whatever is drawn next to it wins
 			start := uint64(0)
 			for inTurn(c, start) != first {
 				start++
@@ -54,7 +54,7 @@ func TestPowerOfTwoDrawsTwo(t *testing.T) {
 	}
 }
 
-// inTurn gives the candidate whose turn it is.
+// inTurn returns the candidate whose turn it is.
 func inTurn(c Candidates, n uint64) int {
 	at, _ := newRoundRobin(Options{Start: n}).Choose(c, Request{})
 	return at

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/prefix"
 )
 
-// prompt gives a text that no other number gives, of so many bytes.
+// prompt returns a text of n bytes that is unique to a number.
 func prompt(n, size int) []byte {
 	rng := rand.New(rand.NewPCG(uint64(n), 9))
 	b := make([]byte, size)
@@ -157,7 +157,7 @@ func TestPrefixAgrees(t *testing.T) {
 	}
 }
 
-// Tools and the salt of the cache stand before the messages.
+// Tools and the salt of the cache precede the messages.
 func TestPrefixReadsTheHead(t *testing.T) {
 	t.Parallel()
 	p, list := newPrefix(Options{}), fleet(1, 1)

@@ -31,7 +31,7 @@ type Kind struct {
 	// Score is what a leg with a body of so many bytes adds to Load.Scores of its role
 	// while it is in flight; nil where nobody looks at these.
 	Score func(role instance.Role, length int) int64
-	// Draws tells that it goes by chance: asked twice about a request, it may answer
+	// Draws reports whether it goes by chance: asked twice about a request, it may answer
 	// differently.
 	Draws bool
 }
@@ -50,7 +50,7 @@ func kinds() []Kind {
 	}
 }
 
-// Chain gives the policies that choose for a role, in the order in which they are
+// Chain returns the policies that choose for a role, in the order in which they are
 // asked: with bind that of sessions, then its own, then the default.
 func Chain(own Kind, bind bool) []Kind {
 	var chain []Kind
@@ -69,7 +69,7 @@ func Chain(own Kind, bind bool) []Kind {
 // ErrUnknown is wrapped by the error of Find.
 var ErrUnknown = errors.New("no such policy")
 
-// Find gives the policy of a name.
+// Find returns the policy of a name.
 func Find(name string) (Kind, error) {
 	for _, k := range kinds() {
 		if k.Name == name {

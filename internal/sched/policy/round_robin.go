@@ -2,7 +2,7 @@ package policy
 
 import "sync/atomic"
 
-// roundRobin gives every candidate its turn, one after the other.
+// roundRobin picks every candidate in its turn, one after the other.
 type roundRobin struct{ turns }
 
 func newRoundRobin(o Options) Policy {
@@ -19,7 +19,7 @@ func (p *roundRobin) Choose(c Candidates, r Request) (at, cached int) {
 }
 
 // turns tells whose turn it is. Where weights differ, and for requests that leave some
-// out, it gives turns in proportion to the weights, spread as evenly as turns can be.
+// out, turns are in proportion to the weights, spread as evenly as turns can be.
 type turns struct {
 	next   atomic.Uint64
 	spread atomic.Uint64
@@ -31,7 +31,7 @@ func (t *turns) begin(o *Options) {
 	t.spread.Store(o.Start)
 }
 
-// take gives the candidate whose turn it is, and the point where its own weight begins
+// take returns the candidate whose turn it is, and the point where its own weight begins
 // when all are laid end to end from 0 to 1. The turn is taken.
 func (t *turns) take(c *Candidates, r *Request) (at int, begins float64) {
 	if c.Even() && !c.Narrowed() {
@@ -42,7 +42,7 @@ func (t *turns) take(c *Candidates, r *Request) (at int, begins float64) {
 	return c.Share(golden(next(&t.spread, r)))
 }
 
-// next gives the next turn, and takes it.
+// next returns the next turn, and takes it.
 func next(of *atomic.Uint64, r *Request) uint64 {
 	if r.Tentative == nil {
 		return of.Add(1) - 1
@@ -51,7 +51,7 @@ func next(of *atomic.Uint64, r *Request) uint64 {
 	return of.Load()
 }
 
-// golden gives the n-th of a sequence of points from 0 up to 1 (multiples of the
+// golden returns the n-th of a sequence of points from 0 up to 1 (multiples of the
 // golden ratio, without their whole part). However few of them are taken, and
 // whichever every so many, each part of the range gets its share of them, and
 // nearly at even distances.

@@ -2,7 +2,7 @@ package policy
 
 import "math"
 
-// session gives a session the candidate that scores best for it (weighted
+// session picks for a session the candidate that scores best for it (weighted
 // rendezvous hashing). Nothing is remembered, so every proxy gives the same answer
 // over the same membership, and when an instance comes or goes only the sessions
 // that it wins or had move. One that starts slowly has its sessions at once.

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// bound gives whom each of n sessions is bound to, by place in the list.
+// bound returns whom each of n sessions is bound to, by place in the list.
 func bound(c Candidates, n int) []int {
 	of := make([]int, n)
 	for i := range of {

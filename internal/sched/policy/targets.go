@@ -29,7 +29,7 @@ type numbered struct {
 // that was out for a moment has its cache still.
 const remembered = 10 * time.Minute
 
-// numbers gives the number of every candidate of the list that c is of. changed tells
+// numbers returns the number of every candidate of the list that c is of. changed tells
 // that it is another list than last time.
 func (t *targets) numbers(c *Candidates, now time.Time) (of []int, changed bool) {
 	if t.list == &c.list[0] && len(t.ready) == len(c.list) {

@@ -7,7 +7,7 @@ import "math/rand/v2"
 // nothing. Its zero value is ready for one choice.
 type Tentative struct{ note func() }
 
-// Confirm tells that the leg goes to whom the policy has chosen. Only the first call
+// Confirm reports whether the leg goes to whom the policy has chosen. Only the first call
 // counts.
 func (t *Tentative) Confirm() {
 	if t.note != nil {
@@ -57,5 +57,5 @@ func (e *Explanation) Score(c *Candidates, i int, name string, value float64) {
 	e.scores[at] = append(e.scores[at], Score{name, value})
 }
 
-// Of gives the scores of the candidate at a place of the list.
+// Of returns the scores of the candidate at a place of the list.
 func (e *Explanation) Of(at int) []Score { return e.scores[at] }

@@ -10,7 +10,7 @@ import (
 // tokenWeighted takes the candidate with the least score in proportion to its weight,
 // among several of those one by chance, in proportion to the weights. The score is that
 // of vllm-ascend's load-balance proxy: it follows from the bytes of the bodies of the
-// requests that the candidate has, which stand for their tokens.
+// requests that the candidate has, in place of their tokens.
 type tokenWeighted struct{ rand func() float64 }
 
 func newTokenWeighted(o Options) Policy { return tokenWeighted{o.Rand} }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// asInFile stands for the grace of each service.
+// asInFile means the grace period of each service in the file.
 const asInFile time.Duration = -1
 
 // down ends what runs, those first that others are needed by: an agent signs off
@@ -53,7 +53,7 @@ func (a *app) down(ctx context.Context, grace time.Duration, volumes bool) error
 	return a.write(s)
 }
 
-// end ends processes together and tells how many had to be killed.
+// end ends processes together and reports how many had to be killed.
 func (a *app) end(ctx context.Context, list []*started, grace time.Duration) (killed int, err error) {
 	begin := time.Now()
 	if grace != 0 {

@@ -113,7 +113,7 @@ func end(p *started) error {
 	return err
 }
 
-// A process id that somebody else has by now is not touched.
+// A process id that another party has by now is not touched.
 func TestDownEndsOnlyWhatUpStarted(t *testing.T) {
 	t.Parallel()
 	other := exec.Command("sleep", "600")

@@ -112,7 +112,7 @@ func (s *state) find(name string) *started {
 	return nil
 }
 
-// alive tells that the very process that was started still runs.
+// alive reports whether the very process that was started still runs.
 func (p *started) alive() bool {
 	born, running := birth(p.PID)
 	return running && born == p.Born

@@ -10,7 +10,7 @@ import (
 // order.
 type responsesForm struct{}
 
-// event writes an event of these members; sequence_number stands behind them, and in
+// event writes an event of these members; sequence_number follows them, and in
 // front of last.
 func (responsesForm) event(n *NamedEvents, name, last string, members ...string) {
 	n.buf = append(append(n.buf, "event: "...), name...)

@@ -46,7 +46,7 @@ func newCall(prompt []int, p *request.Request, choice int) call {
 
 func callID(x uint64) string { return "chatcmpl-tool-" + model.Hex16(x) + model.Hex16(model.Mix(x)) }
 
-// Calling tells that a lane's answer is a tool call that the request requires.
+// Calling reports whether a lane's answer is a tool call that the request requires.
 func (ln *Lane) Calling() bool { return ln.call != nil }
 
 // ToolCall is that call as far as it was said.

@@ -201,7 +201,7 @@ func (ln *Lane) newest() (p part, index int) {
 	return part{}, 0
 }
 
-// calls tells whether the answer of a lane holds a tool call that is whole.
+// calls reports whether the answer of a lane holds a tool call that is whole.
 func (ln *Lane) calls() bool {
 	if ln.told == nil {
 		return ln.call != nil

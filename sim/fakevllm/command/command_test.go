@@ -18,7 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
-// TestMain lets the test binary stand in for the program.
+// TestMain lets the test binary are in for the program.
 func TestMain(m *testing.M) {
 	if os.Getenv("FAKEVLLM_TEST_MAIN") == "1" {
 		cli.Main(Run)
@@ -68,7 +68,7 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// start runs the program as a process and gives what it prints when ready.
+// start runs the program as a process and returns what it prints when ready.
 func start(t *testing.T, args ...string) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...) //nolint:gosec // ourselves

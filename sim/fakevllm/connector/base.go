@@ -40,7 +40,7 @@ func promptHash(ids []int) uint64 {
 	return g.Hash()
 }
 
-// refuse notes a load that has failed; recompute tells that the prompt is computed here.
+// refuse notes a load that has failed; recompute reports whether the prompt is computed here.
 func (b *base) refuse(r *Request, err error) (recompute bool) {
 	b.Count.Refuse(r.ID, err)
 	if b.Policy == PolicyFail {

@@ -3,7 +3,7 @@
 //
 //	Begin ──▶ queue ──▶ Await ──▶ prefill ──▶ Prefilled ──▶ decode ──▶ End ──▶ Drop
 //
-// A Connector stands for as long as one life of its engine: it has the channels that other
+// A Connector lasts as long as one incarnation of its engine: it has the channels that other
 // engines ask by. A Leg is what it does for one request.
 package connector
 
@@ -64,7 +64,7 @@ type Connector interface {
 
 	// Handovers counts what a rank keeps for decodes.
 	Handovers(rank int) Handovers
-	// EndLeases gives back the blocks of a rank that no decode fetched in time.
+	// EndLeases releases the blocks of a rank that no decode fetched in time.
 	EndLeases(rank int)
 	// Port is that of a rank's side channel, 0 for none.
 	Port(rank int) int
@@ -83,7 +83,7 @@ type Leg interface {
 	Await(r *Request) bool
 	// Prefilled is when the prompts are computed.
 	Prefilled(r *Request)
-	// End is when the answer is generated. answered tells that it can carry
+	// End is when the answer is generated. answered reports whether it can carry
 	// kv_transfer_params, which then are r.HandedOver; a stream may call it twice.
 	End(r *Request, finish string, answered bool)
 	// Drop is when the request is over, however that came.

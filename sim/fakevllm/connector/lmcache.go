@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 // LMCache is LMCache's PD backend: a prefill writes its chunks into the buffer of a decode, see
@@ -20,7 +21,7 @@ import (
 type LMCache struct {
 	base
 	receiver *handover.Receiver // nil of a prefill
-	pushers  []*zmq.Sender      // of a prefill, one for each rank
+	pushers  []*zmqpeer.Sender  // of a prefill, one for each rank
 }
 
 // Start brings up the buffer, and what notifies.
@@ -34,7 +35,7 @@ func (c *LMCache) Start(ctx context.Context) (err error) {
 		return nil
 	}
 	for range c.Ranks {
-		p, err := zmq.NewSender(zmq.Push, "tcp://"+c.NotifyAddr)
+		p, err := zmqpeer.NewSender(zmq.Push, "tcp://"+c.NotifyAddr)
 		if err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ import (
 
 // Mooncake is vLLM's MooncakeConnector, whose legs know each other by transfer_id alone. The
 // decode engine finds the prefill engine through its bootstrap server, and asks
-// for the blocks over the side channel, which stands for ZMQ and Mooncake's
+// for the blocks over the side channel, in place of ZMQ and Mooncake's
 // transfer engine: see handover.Fetch.
 type Mooncake struct {
 	transferring

@@ -60,7 +60,7 @@ func (m *MoRIIO) answer(line string) string {
 		return "ERR " + handover.ErrSideSyntax.Error()
 	}
 	if m.Mode == kvparams.MoRIIORead && !m.transfers.Holds(id, time.Now()) {
-		// A one-sided read: what stands in the blocks now is taken for the prompt's.
+		// A one-sided read: what is in the blocks now is taken for the prompt's.
 		return "OK 0"
 	}
 	prompt, err := m.transfers.Pull(id)

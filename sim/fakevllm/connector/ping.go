@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 // PingInterval is that of vLLM's MoRI-IO engines.
@@ -18,7 +19,7 @@ func (m *MoRIIO) Announce() error {
 	if m.PingTo == "" {
 		return nil
 	}
-	to, err := zmq.NewSender(zmq.Dealer, m.PingTo)
+	to, err := zmqpeer.NewSender(zmq.Dealer, m.PingTo)
 	if err != nil {
 		return err
 	}
@@ -27,7 +28,7 @@ func (m *MoRIIO) Announce() error {
 }
 
 // ping tells a proxy of the engine for as long as this life lasts.
-func (m *MoRIIO) ping(to *zmq.Sender) {
+func (m *MoRIIO) ping(to *zmqpeer.Sender) {
 	defer to.Close()
 	tick := time.NewTicker(m.PingInterval)
 	defer tick.Stop()

@@ -8,7 +8,7 @@ import (
 
 // Counters stand beside the lives: a restart does not reset them. The zero value is ready.
 //
-// What is counted with a remark is written down before, so that whoever sees the number
+// What is counted with a remark is written down before, so that whatever sees the number
 // finds what it counts.
 type Counters struct {
 	Remarks

@@ -12,13 +12,13 @@ type Lifetime struct {
 	timer  *time.Timer
 }
 
-// Break tells that a write to the client has failed.
+// Break reports whether a write to the client has failed.
 func (l *Lifetime) Break() { l.broken = true }
 
-// Broken tells whether one has.
+// Broken reports whether one has.
 func (l *Lifetime) Broken() bool { return l.broken }
 
-// Alive tells whether it goes on.
+// Alive reports whether it goes on.
 func (l *Lifetime) Alive() bool {
 	select {
 	case <-l.Client:
@@ -30,7 +30,7 @@ func (l *Lifetime) Alive() bool {
 	}
 }
 
-// Dead tells that the engine has died.
+// Dead reports whether the engine has died.
 func (l *Lifetime) Dead() bool {
 	select {
 	case <-l.Engine:

@@ -15,7 +15,7 @@ type turns struct {
 	ended time.Time
 }
 
-// join gives the channel that is closed when the caller's turn has come, nil when
+// join returns the channel that is closed when the caller's turn has come, nil when
 // that is now.
 func (t *turns) join() chan struct{} {
 	t.mu.Lock()
@@ -47,7 +47,7 @@ func (t *turns) leave(turn chan struct{}) {
 	t.line = t.line[1:]
 }
 
-// work adds to the time of the present turn and tells when it will have passed.
+// work adds to the time of the present turn and reports when it will have passed.
 func (t *turns) work(d time.Duration) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()

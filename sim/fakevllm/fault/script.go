@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Script is the list of faults in force. Its zero value is empty.
+// Script is the list of faults active. Its zero value is empty.
 type Script struct {
 	mu    sync.Mutex // guards list
 	list  []*scripted
@@ -19,7 +19,7 @@ type scripted struct {
 	rnd        *rand.Rand
 }
 
-// Add puts faults behind those in force, all or none.
+// Add puts faults behind those active, all or none.
 func (s *Script) Add(faults []Fault) error {
 	checked := make([]*scripted, 0, len(faults))
 	for _, f := range faults {
@@ -83,7 +83,7 @@ func (f *Fault) matches(path, rank string, generates bool) bool {
 	return path == f.Path
 }
 
-// All lists those in force.
+// All lists those active.
 func (s *Script) All() []Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()

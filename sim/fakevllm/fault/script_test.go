@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
 )
 
-// hits tells which of n requests a fault happens to.
+// hits reports which of n requests a fault happens to.
 func hits(s *fault.Script, n int, path, rank string, generates bool) string {
 	var b strings.Builder
 	for range n {

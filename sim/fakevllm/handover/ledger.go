@@ -38,7 +38,7 @@ type Claim struct {
 // Ledger keeps one incarnation's hand-overs.
 type Ledger struct {
 	EngineID string
-	anyone   bool   // whoever asks may name any engine, as over P2P
+	anyone   bool   // whatever asks may name any engine, as over P2P
 	bound    bool   // the request must be the one of the prefill, as with push
 	version  string // "" of an engine that does not mind
 	lease    time.Duration
@@ -65,7 +65,7 @@ func (l *Ledger) Put(requestID string, h Handover, now time.Time) {
 	l.waiting[requestID] = h
 }
 
-// Take gives a hand-over away, once.
+// Take returns a hand-over and removes it.
 func (l *Ledger) Take(c Claim, now time.Time) error {
 	switch {
 	case !l.anyone && c.EngineID != l.EngineID:
@@ -99,7 +99,7 @@ func (l *Ledger) Take(c Claim, now time.Time) error {
 	return nil
 }
 
-// Free gives a hand-over up that nobody will read.
+// Free drops a hand-over that no engine will read.
 func (l *Ledger) Free(engineID, requestID string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,7 +143,7 @@ func (l *Ledger) expire(now time.Time) {
 	}
 }
 
-// Counts tells how many hand-overs wait and how many were never fetched.
+// Counts reports how many hand-overs wait and how many were never fetched.
 func (l *Ledger) Counts(now time.Time) (waiting, expired int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,7 +151,7 @@ func (l *Ledger) Counts(now time.Time) (waiting, expired int64) {
 	return int64(len(l.waiting)), l.expired
 }
 
-// Knows tells whether an id was used before.
+// Knows reports whether an id was used before.
 func (l *Ledger) Knows(requestID string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 //
 // Each rank asks the same rank of decode for room at its alloc port, which lists the
 // chunks at once, then writes, and then notifies the proxy. Two lines to the alloc port
-// stand for the message by ZeroMQ and for the write by NIXL:
+// in place of the message by ZeroMQ and the write by NIXL:
 //
 //	ALLOC =<key, query-escaped>     FILL =<key, query-escaped>
 //	OK | ERR <reason>

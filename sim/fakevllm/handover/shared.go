@@ -37,7 +37,7 @@ func (s *Shared) Store(prompt uint64) {
 	s.next = (s.next + 1) % poolEntries
 }
 
-// Has tells whether a prompt is in the pool.
+// Has reports whether a prompt is in the pool.
 func (s *Shared) Has(prompt uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// The side channel stands for NIXL's: a decode engine of another process asks
+// The side channel simulates NIXL's: a decode engine of another process asks
 // the prefill engine for a hand-over. One line each way over TCP:
 //
 //	TAKE <engine id> <request id> <base> <token> <version> <prompt hash>

@@ -158,7 +158,7 @@ func (t *Transfers) expire(now time.Time) {
 	}
 }
 
-// Counts tells how many prefills wait for their decode and how many were never
+// Counts reports how many prefills wait for their decode and how many were never
 // fetched.
 func (t *Transfers) Counts(now time.Time) (waiting, expired int64) {
 	t.mu.Lock()
@@ -174,7 +174,7 @@ func (t *Transfers) Counts(now time.Time) (waiting, expired int64) {
 	return waiting, t.expired
 }
 
-// Holds tells that the blocks of an id wait for their decode.
+// Holds reports whether the blocks of an id wait for their decode.
 func (t *Transfers) Holds(id string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -100,7 +100,7 @@ func (c *Cache) blocksOf(tokens int) int { return (tokens + c.conf.BlockSize - 1
 // Room has an element after blocks were given back.
 func (c *Cache) Room() <-chan struct{} { return c.room }
 
-// Peek tells how many tokens of a prompt would be found now.
+// Peek reports how many tokens of a prompt would be found now.
 func (c *Cache) Peek(ids []int, salt string) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +124,7 @@ func (c *Cache) lookup(list []int, ids []int, salt string) (found []int, last ui
 }
 
 // TryTake holds the blocks of a prompt, those that are found and new ones for the
-// rest. It gives nil where there is no room now.
+// rest. It returns nil where there is no room now.
 func (c *Cache) TryTake(ids []int, salt string) *Hold {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,7 +244,7 @@ func (h *Hold) Append(ids ...int) {
 	h.register()
 }
 
-// Free gives the blocks back. What is in them can be found until they are needed
+// Free releases the blocks. What is in them can be found until they are needed
 // for something else.
 func (h *Hold) Free() {
 	c := h.cache

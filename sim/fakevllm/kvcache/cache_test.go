@@ -149,7 +149,7 @@ func TestAnswersAreKept(t *testing.T) {
 	}
 }
 
-// TestEvents: whoever follows the events knows what can be found.
+// TestEvents: whatever follows the events knows what can be found.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	known := map[uint64][]int{} // by hash

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 // Publisher publishes what is stored in and removed from the cache of one engine core.
@@ -21,7 +22,7 @@ type Publisher struct {
 	conf   Config
 	arrays bool // events are arrays, as up to vLLM 0.23
 	topics bool // replays name the topic, as since 0.26
-	pub    *zmq.Publisher
+	pub    *zmqpeer.Publisher
 	router *zmq.Listener // nil without replay
 	size   int           // tokens of a block
 
@@ -40,11 +41,11 @@ func Start(ctx context.Context, conf *Config, minor, blockSize int) (*Publisher,
 	e := &Publisher{conf: conf.filled(), arrays: minor < 24, topics: minor >= 26, size: blockSize}
 	var err error
 	if binds := strings.Contains(e.conf.Endpoint, "*") || strings.Contains(e.conf.Endpoint, "::") || strings.HasSuffix(e.conf.Endpoint, ":0"); binds {
-		if e.pub, err = zmq.Publish(ctx, e.conf.Endpoint, e.conf.HWM, nil); err == nil {
+		if e.pub, err = zmqpeer.Publish(ctx, e.conf.Endpoint, e.conf.HWM, nil); err == nil {
 			e.conf.Endpoint = withPort(e.conf.Endpoint, e.pub.Addr())
 		}
 	} else {
-		e.pub, err = zmq.PublishTo(e.conf.Endpoint, e.conf.HWM)
+		e.pub, err = zmqpeer.PublishTo(e.conf.Endpoint, e.conf.HWM)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("publish KV events: %w", err)

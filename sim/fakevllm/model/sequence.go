@@ -96,7 +96,7 @@ func NewSequence(prompt []int, s *Sampling, keepText bool) Sequence {
 }
 
 // Step makes the next token. After it, finish is non-empty when the answer is
-// complete, and text tells whether the token's word belongs to the text.
+// complete, and text reports whether the token's word belongs to the text.
 func (q *Sequence) Step() (id int, text bool) {
 	id, eos := q.gen.Next()
 	mayStop := q.N >= q.s.MinTokens

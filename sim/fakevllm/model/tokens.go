@@ -29,7 +29,7 @@ const (
 	MaxPiece   = 12 // bytes of one token besides its leading space
 )
 
-// wordSuffix gives some words a tail, so that streams carry two- and four-byte
+// wordSuffix appends a tail to some words, so that streams carry two- and four-byte
 // runes and characters that JSON escapes: a relay that cuts runes, trims, or
 // re-encodes is found out by comparing texts.
 func wordSuffix(id int) string {

@@ -26,7 +26,7 @@ type Error struct {
 func (e *Error) Error() string { return e.Message }
 
 // BadRequest is what vLLM's own validation raises; the parameter and the value
-// stand behind the sentence as its VLLMValidationError prints them.
+// follow the sentence as its VLLMValidationError prints them.
 func BadRequest(param string, value any, format string, args ...any) *Error {
 	msg := fmt.Sprintf(format, args...)
 	switch {
@@ -111,7 +111,7 @@ func ModelNotFound(model string, served []string) *Error {
 	}
 }
 
-// AsError gives every error of parsing its answer.
+// AsError returns every error of parsing its answer.
 func AsError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e

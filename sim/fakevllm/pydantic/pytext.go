@@ -137,7 +137,7 @@ type pyError struct {
 	at  int
 }
 
-// Explain gives the complaint about a text that is no JSON, nil if it is.
+// Explain returns the complaint about a text that is no JSON, nil if it is.
 func Explain(text []byte) *Error {
 	p := pyJSON{text}
 	i, err := p.value(p.space(0))

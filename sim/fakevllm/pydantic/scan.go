@@ -14,7 +14,7 @@ var errJSON = errors.New("JSON decode error")
 // ForEachMember calls fn for each member of a JSON object in order, with the
 // raw bytes of its value. It finds where values end but leaves it to fn to
 // validate them; everything else about the object is checked. Duplicates are
-// passed on: whoever assigns in order keeps the last, as Python's json does.
+// passed on: whatever assigns in order keeps the last, as Python's json does.
 func ForEachMember(body []byte, fn func(key string, raw []byte) error) error {
 	i := SkipSpace(body, 0)
 	if i >= len(body) || body[i] != '{' {

@@ -29,7 +29,7 @@ func (c *collected) add(err error) error {
 	return err
 }
 
-// agentTools reads "tools", whose names stand in the objects themselves.
+// agentTools reads "tools", whose names are in the objects themselves.
 func (p *reader) agentTools(key string, raw []byte) error {
 	list, err := pydantic.RawList(key, raw)
 	if err != nil {

@@ -71,7 +71,7 @@ func parseParams(body []byte, chat bool) (*reader, error) {
 	return p, nil
 }
 
-// judge gives the answer to a body in which something is wrong: Python parses all of it
+// judge returns the answer to a body in which something is wrong: Python parses all of it
 // before anything is looked at.
 func judge(body []byte, err error) *pydantic.Error {
 	if e := pydantic.Explain(body); e != nil {

@@ -39,7 +39,7 @@ func looksLikeJSON(r *http.Request) bool {
 	return media == "application/json" || strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json")
 }
 
-// ReadJSON gives the text of a body that is a JSON object.
+// ReadJSON returns the text of a body that is a JSON object.
 func ReadJSON(r *http.Request, body []byte) ([]byte, *pydantic.Error) {
 	if len(body) > 0 && looksLikeJSON(r) {
 		text, ok := pydantic.Decode(body)

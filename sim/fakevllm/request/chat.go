@@ -322,5 +322,5 @@ func (p *Request) Render() error {
 
 func roleToken(role string) int { return model.PieceID(role) }
 
-// WantsCall tells that the answer must be a tool call.
+// WantsCall reports whether the answer must be a tool call.
 func (p *Request) WantsCall() bool { return p.ToolChoice == "required" || p.ToolChoice == "function" }

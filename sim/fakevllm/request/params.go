@@ -31,7 +31,7 @@ func newReader(chat bool) *reader {
 func readParams(body []byte, chat bool) (*reader, error) {
 	p := newReader(chat)
 	p.AddGenerate = true
-	// Pydantic tells of all fields that are wrong at once. What vLLM itself refuses
+	// Pydantic reports of all fields that are wrong at once. What vLLM itself refuses
 	// comes before.
 	var problems []pydantic.Problem
 	collect := func(err error) error {

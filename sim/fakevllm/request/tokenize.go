@@ -5,7 +5,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
-// Tokenize reads a body of /tokenize and gives the tokens, and whether their text is asked for.
+// Tokenize reads a body of /tokenize and returns the tokens, and whether their text is asked for.
 func Tokenize(body []byte, tokenizer func(dst []int, text string) []int) (ids []int, strs bool, err error) {
 	if ids, strs, err = tokenize(body, tokenizer); err != nil {
 		return nil, false, judge(body, err)

@@ -53,7 +53,7 @@ func (p *reader) checkRaw() error {
 	return nil
 }
 
-// checkLogprobs: the number of logprobs stands in "logprobs" for completions
+// checkLogprobs: the number of logprobs is in "logprobs" for completions
 // and in "top_logprobs", allowed by "logprobs", for chat.
 func (p *reader) checkLogprobs() error {
 	number := func(name string, raw []byte) (float64, bool, error) {

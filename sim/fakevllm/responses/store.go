@@ -91,7 +91,7 @@ func (s *Store) Get(id string) ([]byte, *pydantic.Error) {
 	return s.read(id, func(*response) *pydantic.Error { return nil })
 }
 
-// Cancel ends one in the background, and gives its body.
+// Cancel ends one in the background, and returns its body.
 func (s *Store) Cancel(id string) ([]byte, *pydantic.Error) {
 	return s.read(id, func(r *response) *pydantic.Error {
 		if r.status != "queued" && r.status != "in_progress" {

@@ -45,7 +45,7 @@ func (t *tour) chat(ctx context.Context, question string, tokens int, show func(
 
 const unknown = "unknown"
 
-// name gives the node of a role that served an answer.
+// name returns the node of a role that served an answer.
 func (t *tour) name(role instance.Role, r loadgen.Result) string {
 	header := "X-PD-Decode"
 	if role == instance.Prefill {

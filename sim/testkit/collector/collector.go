@@ -32,7 +32,7 @@ func (s Span) ID() string { return hex.EncodeToString(s.SpanId) }
 // Parent is its parent's.
 func (s Span) Parent() string { return hex.EncodeToString(s.ParentSpanId) }
 
-// Attribute gives the text of an attribute, "" if it has none of that name.
+// Attribute returns the text of an attribute, "" if it has none of that name.
 func (s Span) Attribute(name string) string { return attribute(s.Attributes, name) }
 
 func attribute(list []*commonpb.KeyValue, name string) string {

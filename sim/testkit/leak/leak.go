@@ -27,7 +27,7 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Find gives an error that names the goroutines beside the caller's which do
+// Find returns an error that names the goroutines beside the caller's which do
 // not end within some seconds, nil if there are none.
 func Find() error { return find(looks) }
 

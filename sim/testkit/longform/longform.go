@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Run tells whether the long form is asked for.
+// Run reports whether the long form is asked for.
 func Run() bool { v := os.Getenv("PD_LONG"); return v != "" && v != "0" }
 
 // Test skips a test that is not part of the short form. It says so.
@@ -18,7 +18,7 @@ func Test(t testing.TB) {
 	}
 }
 
-// Count gives a number of rounds, seeds or requests: few for the short form, all for
+// Count returns a number of rounds, seeds or requests: few for the short form, all for
 // the long one.
 func Count(few, all int) int {
 	if Run() {

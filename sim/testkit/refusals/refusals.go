@@ -1,5 +1,5 @@
 // Package refusals has what a real vLLM answered to wrong requests, and to some that
-// look wrong and are not. It was recorded by record.py, beside it, from vLLM 0.32.0 that
+// look wrong and are not. It was recorded by record.py, next to it, from vLLM 0.32.0 that
 // served one model as "tiny" with --max-model-len 2048.
 package refusals
 
@@ -46,7 +46,7 @@ const Model = "tiny"
 // MaxModelLen is its --max-model-len.
 const MaxModelLen = 2048
 
-// All gives every case.
+// All returns every case.
 func All(t *testing.T) []Case {
 	t.Helper()
 	var list []Case

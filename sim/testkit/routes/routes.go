@@ -10,7 +10,7 @@ import (
 )
 
 // Route is a method and a path, as in "POST /v1/completions"; parts of the path that
-// vary are {}. ANY stands for all methods.
+// vary are {}. ANY represents all methods.
 type Route string
 
 // Of makes a Route, whatever names parameters have: {id}, :id, *id.
@@ -20,10 +20,10 @@ func Of(method, path string) Route {
 
 var parameter = regexp.MustCompile(`\{[^}]*\}|[:*][a-z_]+`)
 
-// Method gives the method.
+// Method returns the method.
 func (r Route) Method() string { method, _, _ := strings.Cut(string(r), " "); return method }
 
-// Path gives the path with something in place of each parameter.
+// Path returns the path with something in place of each parameter.
 func (r Route) Path() string {
 	_, path, _ := strings.Cut(string(r), " ")
 	return strings.NewReplacer("{}", "x", "*", "x").Replace(path)
@@ -47,7 +47,7 @@ type Row struct {
 	Note     string // of a refused route the reason
 }
 
-// List reads a list of routes; it gives what turns each on.
+// List reads a list of routes; it returns what turns each on.
 func List(file string) (map[Route]string, error) {
 	raw, err := os.ReadFile(file) //nolint:gosec // a test's own
 	if err != nil {

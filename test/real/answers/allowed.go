@@ -13,7 +13,7 @@ import (
 
 // Rule allows differences.
 type Rule struct {
-	// Cases and Paths name requests and places; a * stands for anything.
+	// Cases and Paths name requests and places; a * matches anything.
 	Cases []string `yaml:"cases"`
 	Paths []string `yaml:"paths"`
 	// Reason is what a reader needs to agree.
@@ -44,7 +44,7 @@ func ReadAllowed(r io.Reader) (*Allowed, error) {
 	return &a, nil
 }
 
-// Judge gives the differences of a case that no rule allows, and tells whether any
+// Judge returns the differences of a case that no rule allows, and reports whether any
 // was allowed by a rule that is not about all cases.
 func (a *Allowed) Judge(name string, list []Difference) (forbidden []Difference, special bool) {
 	for _, d := range list {
@@ -68,7 +68,7 @@ func (a *Allowed) allows(name, path string) (ok, everywhere bool) {
 	return ok, everywhere
 }
 
-// Unused gives the rules that nothing has needed and that should have been.
+// Unused returns the rules that nothing has needed and that should have been.
 func (a *Allowed) Unused() (out []string) {
 	for _, rule := range a.rules {
 		if !rule.used && !rule.Seldom {

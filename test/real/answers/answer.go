@@ -44,7 +44,7 @@ func body(contentType string, raw []byte) any {
 	return steady(v)
 }
 
-// steady replaces what is made anew for each answer by its form.
+// steady replaces what is made again for each answer by its form.
 func steady(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
