@@ -84,14 +84,13 @@ type app struct {
 // builder holds what the steps of build hand to each other.
 type builder struct {
 	*app
-	layout   schema.Layout
-	address  string // the proxy's own
-	heard    *lmcacheNotices
-	guard    netguard.Policy
-	prober   engines.Prober
-	memory   *indexmem.Budget // of policies and of index
-	index    *kvindex.Index   // nil: no policy asks for it
-	counters *metrics.Metrics
+	layout  schema.Layout
+	address string // the proxy's own
+	heard   *lmcacheNotices
+	guard   netguard.Policy
+	prober  engines.Prober
+	memory  *indexmem.Budget // of policies and of index
+	index   *kvindex.Index   // nil: no policy asks for it
 }
 
 // build wires the parts. Each step needs what the steps before it have made; nothing runs
