@@ -1,0 +1,238 @@
+package real_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+const (
+	// hang is how long an engine core is stopped.
+	hang = time.Minute
+	// queued is the least time that the last request of TestQueue waits for its first token,
+	// longer than any limit for silence without progress.
+	queued = 150 * time.Second
+)
+
+// completion is an answer, and how the proxy came by it.
+type completion struct {
+	text, decode, attempts string
+	first                  time.Duration // until the first text of a stream
+	err                    error
+}
+
+// stream sends a streamed completion to a server.
+func (r *rig) stream(url, prompt string, tokens int) (c completion) {
+	raw, err := json.Marshal(map[string]any{"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true, "stream": true})
+	if err != nil {
+		return completion{err: err}
+	}
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, url+"/v1/completions", strings.NewReader(string(raw)))
+	if err != nil {
+		return completion{err: err}
+	}
+	req.Header = http.Header{"Content-Type": {"application/json"}, "X-Pd-Trace": {"1"}}
+	began := time.Now()
+	resp, err := r.http.Do(req)
+	if err != nil {
+		return completion{err: err}
+	}
+	defer resp.Body.Close()
+	c.decode, c.attempts = resp.Header.Get("X-Pd-Decode"), resp.Header.Get("X-Pd-Attempts")
+	events := bufio.NewScanner(resp.Body)
+	events.Buffer(nil, 1<<20)
+	for events.Scan() {
+		data, ok := strings.CutPrefix(events.Text(), "data: ")
+		if !ok || data == "[DONE]" {
+			continue
+		}
+		var chunk struct {
+			Choices []struct{ Text string }
+			Error   json.RawMessage
+		}
+		if err := json.Unmarshal([]byte(data), &chunk); err != nil || chunk.Error != nil || len(chunk.Choices) != 1 {
+			return completion{err: fmt.Errorf("status %d, event %q: %w", resp.StatusCode, data, err)}
+		}
+		if c.text == "" && chunk.Choices[0].Text != "" {
+			c.first = time.Since(began)
+		}
+		c.text += chunk.Choices[0].Text
+	}
+	c.err = events.Err()
+	return c
+}
+
+// TestHungCore stops the core of one of two decode engines for a minute; its API server goes
+// on. The proxy ejects the engine and answers from the other one. Streams that had begun on it
+// go on when the core does. All texts are those of one vLLM.
+func TestHungCore(t *testing.T) {
+	if short() {
+		t.Skip("not part of the short form")
+	}
+	r := newRig(t)
+	alone, err := r.launch("alone", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompts, want := make([]string, 8), map[string]string{}
+	for i := range prompts {
+		prompts[i] = long(fmt.Sprintf("Hang %d:", i))
+		tokens := 24
+		if i < 4 {
+			tokens = 600 // these run when the core is stopped
+		}
+		c := r.stream(alone.url(), prompts[i], tokens)
+		if c.err != nil {
+			t.Fatal(c.err)
+		}
+		want[prompts[i]] = c.text
+	}
+	if err := alone.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	engines := r.start(2)
+	victim := engines[1]
+	worker, err := worker(victim.Process)
+	if err != nil {
+		t.Fatal(err)
+	}
+	core, err := number(worker, "status", "PPid:")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	running := make(chan completion, 4)
+	for i := range 4 {
+		go func() {
+			c := r.stream(r.proxy.URL(), prompts[i], 600)
+			if c.err == nil && c.text != want[prompts[i]] {
+				c.err = fmt.Errorf("%q, want %q", c.text, want[prompts[i]])
+			}
+			running <- c
+		}()
+	}
+	testkit.Eventually(t, patience, func() error {
+		if n := r.metric(victim, "vllm:num_requests_running", ""); n < 1 {
+			return fmt.Errorf("%v requests run on the engine", n)
+		}
+		return nil
+	})
+	if err := syscall.Kill(core, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	stopped := time.Now()
+	defer func() { _ = syscall.Kill(core, syscall.SIGCONT) }() // if the test fails before
+
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	answers, slowest := 0, time.Duration(0)
+	for i := 4; i < len(prompts); i++ {
+		group.Go(func() {
+			for time.Since(stopped) < hang {
+				sent := time.Now()
+				c := r.stream(r.proxy.URL(), prompts[i], 24)
+				if c.err != nil || c.text != want[prompts[i]] {
+					t.Errorf("while the core is stopped: %q, %v, want %q", c.text, c.err, want[prompts[i]])
+				}
+				mu.Lock()
+				answers, slowest = answers+1, max(slowest, time.Since(sent))
+				mu.Unlock()
+			}
+		})
+	}
+	testkit.Eventually(t, hang, func() error { return r.viewIs(victim, instance.Ejected, "hung:") })
+	say("the core of %s is stopped: ejected after %v", victim.address, time.Since(stopped).Round(100*time.Millisecond))
+	group.Wait()
+	say("%d answers while it was stopped, all right, the slowest after %v", answers, slowest.Round(time.Millisecond))
+	if err := syscall.Kill(core, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	resumed := time.Now()
+	paused := 0
+	for range 4 {
+		c := <-running
+		if c.err != nil {
+			t.Errorf("a stream that had begun: %v", c.err)
+		}
+		if c.decode == victim.address {
+			paused++
+		}
+	}
+	if paused == 0 {
+		t.Error("no stream was interrupted")
+	}
+	testkit.Eventually(t, patience, func() error { return r.viewIs(victim, "", "") })
+	say("%d streams went on; readmitted %v after the core", paused, time.Since(resumed).Round(100*time.Millisecond))
+	served := map[string]int{}
+	for round := 0; served[victim.address] < 4; round++ {
+		c := r.stream(r.proxy.URL(), prompts[4+round%4], 24)
+		if c.err != nil || c.text != want[prompts[4+round%4]] {
+			t.Fatalf("afterwards: %q, %v, want %q", c.text, c.err, want[prompts[4+round%4]])
+		}
+		served[c.decode]++
+	}
+}
+
+// viewIs returns nil if the proxy has this view of a decode instance, for a reason that begins so.
+func (r *rig) viewIs(e *engine, view instance.View, reason string) error {
+	var status struct{ Instances []instance.Listing }
+	if err := r.get(r.t.Context(), r.proxy.URL()+"/status", &status); err != nil {
+		return err
+	}
+	for _, l := range status.Instances {
+		if l.Address == e.address && l.Role == instance.Decode {
+			if l.View == view && strings.HasPrefix(l.Reason, reason) {
+				return nil
+			}
+			return fmt.Errorf("view %q, reason %q", l.View, l.Reason)
+		}
+	}
+	return fmt.Errorf("%s is not listed", e.address)
+}
+
+// TestQueue sends so many streams to engines that run one request at a time that the last one
+// waits for minutes. No request is given up, or computed twice.
+func TestQueue(t *testing.T) {
+	if short() {
+		t.Skip("not part of the short form")
+	}
+	r := newRig(t)
+	r.more = []string{"--max-num-seqs", "1"}
+	engines := r.start(1)
+	const tokens = 1800
+	began := time.Now()
+	if c := r.stream(r.proxy.URL(), "One:", tokens); c.err != nil {
+		t.Fatal(c.err)
+	}
+	n := int(queued/time.Since(began)) + 2
+	say("a stream takes %v: %d at once", since(began), n)
+	before := r.metric(engines[0], "vllm:request_success_total", "")
+	results := make(chan completion, n)
+	for i := range n {
+		go func() { results <- r.stream(r.proxy.URL(), fmt.Sprintf("Number %d:", i), tokens) }()
+	}
+	last := time.Duration(0)
+	for range n {
+		c := <-results
+		if c.err != nil || c.attempts != "1" {
+			t.Errorf("%v, %s attempts, first text after %v", c.err, c.attempts, c.first)
+		}
+		last = max(last, c.first)
+	}
+	if last < queued {
+		t.Errorf("the last one waited only %v", last)
+	}
+	if prefills := r.metric(engines[0], "vllm:request_success_total", "") - before; prefills != float64(n) {
+		t.Errorf("%v prefills for %d requests", prefills, n)
+	}
+	say("%d streams complete, each in one attempt, the last after %v in the queue", n, last.Round(time.Second))
+}
