@@ -165,7 +165,7 @@ bench-build: build
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/bench ./cmd/bench
 
 .PHONY: bench
-bench: bench-build $(if $(WORKLOADS)$(TARGETS),,flames) ## what a request costs, beside the limit of the machine, into docs/performance: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s] [PATIENCE=20m] [MACHINE=name]
+bench: bench-build ## what a request costs, beside the limit of the machine, into docs/performance: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s] [PATIENCE=20m] [MACHINE=name]
 	@$(BIN)/bench run --bin $(BIN) --patience $(PATIENCE) --quiet $(QUIET) --into $(BENCH_DIR) $(if $(MACHINE),--machine $(MACHINE)) \
 		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
 		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)
@@ -205,15 +205,6 @@ fleet-real: ## chats before real vLLM (docs/real.md), into docs/scheduling.md
 fleet-model: ## the same for our policies without HTTP and clock, in seconds: TRACE=file [TARGETS=session] [PART=first] [RATE=1]
 	@test -n "$(TRACE)" || { echo "say which trace: make fleet-model TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@$(GO) run ./cmd/fleetbench model --trace "$(TRACE)" $(if $(filter command line,$(origin PART)),--part $(PART)) $(if $(TARGETS),--targets "$(TARGETS)") $(if $(RATE),--rate $(RATE)) $(FLEETFLAGS)
-
-# Where the time goes, in runs of their own: to look costs some per cent.
-FLAMES := dist/bench/flames
-
-.PHONY: flames
-flames: bench-build ## flame graphs of the proxy into docs/performance
-	@rm -rf $(FLAMES) && $(BIN)/bench run --bin $(BIN) --profile --workloads small,stream,prompt64k,prompt1m --targets pdmesh \
-		--repeats 1 --into $(FLAMES) $(if $(MACHINE),--machine $(MACHINE))
-	@for dir in $(FLAMES)/*/; do to=$(BENCH_DIR)/$$(basename "$$dir"); mkdir -p "$$to" && cp "$$dir"flame-*.svg "$$to"/; done
 
 .PHONY: soak
 soak: bench-build ## half of the peak rate for long, with aborts and churn; fails if anything grows: [DURATION=30m]

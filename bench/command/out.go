@@ -92,7 +92,7 @@ func draw(dir string, m *report.Measured) error {
 		}
 		m.Plots = append(m.Plots, report.Plot{File: m.Name + "/" + d.File, Title: d.Title})
 	}
-	// What flame graphs and the soak left there belongs to the report too.
+	// The plots of the soak belong to the report too.
 	more := func(pattern, title string) {
 		files, err := filepath.Glob(filepath.Join(dir, m.Name, pattern))
 		if err != nil {
@@ -103,7 +103,6 @@ func draw(dir string, m *report.Measured) error {
 			m.Plots = append(m.Plots, report.Plot{File: m.Name + "/" + filepath.Base(file), Title: title + " " + name})
 		}
 	}
-	more("flame-*.svg", "Where the proxy's processor time goes:")
 	more("soak-*.svg", soakTitle(filepath.Join(dir, m.Name, "soak.json")))
 	return nil
 }

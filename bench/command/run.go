@@ -35,8 +35,6 @@ type runFlags struct {
 	sleep              bool
 	patience           time.Duration
 	quiet              float64
-	profile            bool
-	pprofURL           string
 	jsonOut            string
 	against            string
 }
@@ -61,8 +59,6 @@ func runCommand() *cobra.Command {
 	fs.BoolVar(&f.sleep, "sleep", false, "let engines and generator sleep while they wait; who sends them something then pays for waking them")
 	fs.DurationVar(&f.patience, "patience", 0, "how long to wait in all for the machine to be quiet before what depends on it")
 	fs.Float64Var(&f.quiet, "quiet", 0, "µs of CPU that the probe of --patience shows on this machine when it is quiet (default the best it has seen in this run)")
-	fs.BoolVar(&f.profile, "profile", false, "fetch CPU profiles from our proxy and draw flame graphs (slows it a little)")
-	fs.StringVar(&f.pprofURL, "pprof-url", "/debug/pprof/profile", "path of the CPU profile on our proxy's --pprof-listen")
 	fs.StringVar(&f.jsonOut, "json", "dist/bench/result.json", "where the figures go without --into")
 	fs.StringVar(&f.against, "against", "", "a target; the CPU of a request with each is told beside that with this one")
 	f.labFlags.register(fs)
@@ -116,9 +112,6 @@ func (f *runFlags) run(cmd *cobra.Command) (err error) {
 	o := suite.Options{
 		Workloads: workloads, Targets: specs, Repeats: f.repeats, Window: f.duration, Warmup: f.warmup, Idle: idle, Awake: run.Config.Awake, Patience: f.patience, Quiet: f.quiet,
 		Engine: f.engine, Connector: f.connector, Rate: f.rate, Seed: f.seed, Files: files, Progress: cmd.OutOrStdout(),
-	}
-	if f.profile {
-		o.ProfilePath, o.Profile = f.pprofURL, f.flame
 	}
 	// Before anything is measured: that the figures have no place is known at once.
 	if err := os.MkdirAll(filepath.Dir(f.figures()), 0o755); err != nil {

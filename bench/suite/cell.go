@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"time"
 
@@ -73,7 +71,7 @@ func (cells group) measure(ctx context.Context) {
 		c.err = c.begin()
 	}
 	parts, warmup := 1, cells[0].o.Warmup
-	if len(cells) > 1 && cells[0].o.ProfilePath == "" {
+	if len(cells) > 1 {
 		parts = max(1, int(cells[0].o.Window/partLength))
 	}
 	for round := range parts {
@@ -146,7 +144,7 @@ func (c *cell) close() {
 func (c *cell) start(ctx context.Context) (stop func(), err error) {
 	site := target.Site{
 		Prefill: c.engines.prefill, Decode: c.engines.decode, Connector: c.o.Connector,
-		Prefix: fmt.Sprintf("/bench-%d", c.number), Admin: c.o.ProfilePath != "",
+		Prefix: fmt.Sprintf("/bench-%d", c.number),
 	}
 	stop = func() {}
 	if c.spec.Kind == target.Mesh {
@@ -324,11 +322,6 @@ const emptyWait = 20 * time.Second
 
 // window measures for a while.
 func (c *cell) window(ctx context.Context, g *load.Generator, length time.Duration) error {
-	var profile chan error
-	if c.o.ProfilePath != "" && c.spec.Kind == target.Mesh {
-		profile = make(chan error, 1)
-		go func() { profile <- c.profile(ctx) }()
-	}
 	cpu, err := machine.CPU(c.pids)
 	if err != nil && c.pids != nil {
 		return err
@@ -354,11 +347,6 @@ func (c *cell) window(ctx context.Context, g *load.Generator, length time.Durati
 		c.out.CPU += u.CPU - cpu
 		c.out.RSSPeak = u.Peak
 	}
-	if profile != nil {
-		if err := <-profile; err != nil {
-			c.out.Problems = append(c.out.Problems, "profile: "+err.Error())
-		}
-	}
 	return nil
 }
 
@@ -371,28 +359,4 @@ func (c *cell) vanish(ctx context.Context, g *load.Generator) {
 	s := c.engines.stats()
 	c.out.NotAborted = s.Active
 	c.out.Aborted = s.LastAbort.Sub(start).Seconds()
-}
-
-// profile fetches a CPU profile of our proxy for the time of the window.
-func (c *cell) profile(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, c.o.Window+30*time.Second)
-	defer cancel()
-	url := fmt.Sprintf("http://%s%s?seconds=%d", c.running.Admin, c.o.ProfilePath, max(1, int(c.o.Window.Seconds())))
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(res.Body, 64<<20))
-	if err != nil {
-		return err
-	}
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers with status %d", url, res.StatusCode)
-	}
-	return c.o.Profile(c.w.Name, data)
 }

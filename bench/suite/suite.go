@@ -37,10 +37,6 @@ type Options struct {
 	Seed uint64
 	// Files is the limit of descriptors of a process.
 	Files int
-	// ProfilePath on our proxy's side address gives a CPU profile; Profile gets
-	// each one.
-	ProfilePath string
-	Profile     func(workload string, data []byte) error
 	// Progress gets a line per cell.
 	Progress io.Writer
 }

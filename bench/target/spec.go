@@ -130,8 +130,6 @@ type Site struct {
 	Prefill, Decode []string
 	Connector       string
 	Etcd, Prefix    string
-	// Admin gives our proxy a listener for profiles.
-	Admin bool
 }
 
 // ErrAbsent is wrapped when a target's program is not installed.
@@ -150,10 +148,6 @@ func (l *Lab) Start(ctx context.Context, s Spec, site Site) (*Running, error) {
 	case Mesh:
 		if argv, err = l.meshCommand(s, site, ports[0]); err != nil {
 			return nil, err
-		}
-		if site.Admin {
-			admin = fmt.Sprintf("127.0.0.1:%d", ports[1])
-			argv = append(argv, "--pprof-listen", admin)
 		}
 		ready = "/readyz"
 	case Router:
