@@ -92,15 +92,7 @@ func TestScreenshots(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Run("four", func(t *testing.T) { fourInstances(t, dir, warm) })
-	t.Run("many", func(t *testing.T) {
-		r := newRig(t, 1, "--scrape-interval=20s")
-		p := manyInstances(t, r)
-		p.until(`(state.history.total.served || []).length > 6`)
-		p.do(chromedp.Click(chromedp.CSS(`th[data-by=load] button`)))
-		p.do(chromedp.EmulateViewport(1280, 820))
-		p.shoot(dir, "500")
-	})
+	fourInstances(t, dir, warm)
 }
 
 func fourInstances(t *testing.T, dir string, warm time.Duration) {
@@ -126,8 +118,6 @@ func fourInstances(t *testing.T, dir string, warm time.Duration) {
 	light.shoot(dir, "light")
 	dark.do(chromedp.EmulateViewport(1280, 860))
 	value[any](dark, fmt.Sprintf(`(%s).querySelector('.name').click()`, row("decode", ranks.Address)))
-	busy(dark)
-	dark.shoot(dir, "dark")
 	value[any](narrow, `document.getElementById('fleet').scrollIntoView()`)
 	busy(narrow)
 	narrow.shoot(dir, "narrow")
@@ -137,9 +127,4 @@ func fourInstances(t *testing.T, dir string, warm time.Duration) {
 	dark.until(`document.getElementById('act-dialog').open`)
 	dark.do(chromedp.EmulateViewport(1100, 820))
 	dark.shoot(dir, "drain")
-
-	r.etcd.Kill()
-	light.until(`document.getElementById('alarm').textContent.includes('etcd does not answer')`)
-	busy(light)
-	light.shoot(dir, "etcd-down")
 }
