@@ -91,7 +91,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// The report says what came of a soak whose files lie beside it.
+// The report says what came of a soak whose files lie next to it.
 func TestSoakTitle(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "soak.json")

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// shortWorkloads are those whose CPU per request stands beside other targets'.
+// shortWorkloads are those whose CPU per request is next to other targets'.
 var shortWorkloads = []struct{ name, text string }{ //nolint:gochecknoglobals // a table
 	{"small", "128 B, 1 token"},
 	{"stream", "64-token stream"},
@@ -55,7 +55,7 @@ func each(a, b []float64, f func(a, b float64) float64) []float64 {
 func quotient(a, b float64) float64   { return a / b }
 func difference(a, b float64) float64 { return a - b }
 
-// floorRatio tells how much of the two-hop limit the floor reaches, since that limit
+// floorRatio reports how much of the two-hop limit the floor reaches, since that limit
 // depends on how quick the harness is on this machine.
 func (r *Run) floorRatio(b *strings.Builder) {
 	var rows strings.Builder
@@ -84,7 +84,7 @@ func (r *Run) floorRatio(b *strings.Builder) {
 	}
 }
 
-// floorLoss tells what many instances cost the floor, for which nothing but the
+// floorLoss reports what many instances cost the floor, for which nothing but the
 // kernel's sockets differs, and what they cost our proxy.
 func (r *Run) floorLoss(b *strings.Builder) {
 	var rows strings.Builder

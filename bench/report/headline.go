@@ -91,7 +91,7 @@ func (r *Run) gates() (met, run int, missed []Row) {
 	return met, run, missed
 }
 
-// standing tells how many gates are met, and names those that are not.
+// standing reports how many gates are met, and names those that are not.
 func (r *Run) standing() string {
 	met, run, rows := r.gates()
 	var missed []string

@@ -91,7 +91,7 @@ func TestBesideNginx(t *testing.T) {
 	}
 }
 
-// Where the floor ran, ours is set beside it, and its loss with many instances
+// Where the floor ran, ours is set next to it, and its loss with many instances
 // beside ours.
 func TestBesideFloor(t *testing.T) {
 	t.Parallel()

@@ -34,7 +34,7 @@ func TestParseSpec(t *testing.T) {
 	}
 }
 
-// What our proxy is told in addition stands behind what every target of its kind is told.
+// What our proxy is told in addition follows what every target of its kind is told.
 func TestMeshCommand(t *testing.T) {
 	t.Parallel()
 	l := &Lab{dir: "/lab", o: Options{BinDir: "/bin"}}

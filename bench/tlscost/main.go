@@ -1,4 +1,4 @@
-// Command tlscost tells what TLS with clients costs the proxy: its processor time for one
+// Command tlscost reports what TLS with clients costs the proxy: its processor time for one
 // small request on a kept connection, over TLS and over plain TCP, with the standard
 // library's server and client and with our own. All proxies are up at once and take turns.
 package main
@@ -191,7 +191,7 @@ func (t *target) ask(ctx context.Context) error {
 	return err
 }
 
-// round sends the requests and gives the processor time for one.
+// round sends the requests and returns the processor time for one.
 func (t *target) round(ctx context.Context, requests, conns int) (float64, error) {
 	before, err := t.used()
 	if err != nil {

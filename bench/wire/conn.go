@@ -64,7 +64,7 @@ func (c *Conn) sent(err error) {
 	c.pieces, c.queued = [2][]byte{}, nil
 }
 
-// SendFailed tells whether a queued message could not be sent.
+// SendFailed reports whether a queued message could not be sent.
 func (c *Conn) SendFailed() bool { return c.sendFailed }
 
 // Write implements io.Writer. It sends at once.

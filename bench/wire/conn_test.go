@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 // never is the time limit of a test that waits for something that does not come.
 const never = 30 * time.Second
 
-// pair gives both ends of a connection, ours and the peer's.
+// pair returns both ends of a connection, ours and the peer's.
 func pair(t *testing.T) (*Conn, *net.TCPConn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -23,7 +23,7 @@ type operation struct {
 	n                 int
 	readErr, writeErr error
 
-	// deadlineSet tells that a read deadline is set. It serves many Reads and expires
+	// deadlineSet reports whether a read deadline is set. It serves many Reads and expires
 	// during one of them, because a deadline for each Read would cost as much as the
 	// look that it saves.
 	deadlineSet bool

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
-// startProxy runs a proxy in a process of its own; stop sends SIGTERM and gives its error.
+// startProxy runs a proxy in a process of its own; stop sends SIGTERM and returns its error.
 func startProxy(t *testing.T, env []string, args ...string) (stop func() error) {
 	t.Helper()
 	self, err := os.Executable()

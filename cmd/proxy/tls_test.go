@@ -117,7 +117,7 @@ func tlsClient(t *testing.T, a *testkit.Authority, name string) *http.Client {
 
 const tlsPrompt = `{"model":"m","prompt":"tell me","max_tokens":4,"temperature":0}`
 
-// complete gives the answer to one completion.
+// complete returns the answer to one completion.
 func (p *inProcess) complete(hc *http.Client) (int, string, error) {
 	resp, err := testkit.Ask(context.Background(), hc, http.MethodPost, p.url+"/v1/completions", tlsPrompt)
 	if err != nil {
@@ -355,7 +355,7 @@ func TestEnginesRefusedByTLS(t *testing.T) {
 			prefill, decode := engines(t, c)
 			etcd := testkit.StartEtcd(t)
 			cli := etcd.Client(t)
-			// One of which somebody else says that it is ready, one that the proxy asks itself.
+			// One of which another party says that it is ready, one that the proxy asks itself.
 			record := func(address string) string {
 				return fmt.Sprintf(`{"v":1,"id":"1","address":%q,"scheme":"https","models":["m"],"state":"ready","source":"agent"}`, address)
 			}

@@ -28,7 +28,7 @@ const (
 	Restarting Phase = "restarting"
 )
 
-// Engine is the one engine this agent stands beside.
+// Engine is the one engine this agent is next to.
 type Engine interface {
 	// Probe asks whether the engine is alive and what it serves. An error that
 	// is vllm.ErrRefused means that nobody listens.

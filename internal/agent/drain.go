@@ -72,7 +72,7 @@ func endsWith(ctx context.Context, cancel func(), one, other <-chan struct{}) (s
 	return func() { cancel(); <-watching }
 }
 
-// closed tells whether a channel on which nothing is sent is closed.
+// closed reports whether a channel on which nothing is sent is closed.
 func closed(c <-chan struct{}) bool {
 	select {
 	case <-c:

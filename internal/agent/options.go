@@ -11,7 +11,7 @@ import (
 
 // Options of an Agent. Key and Log are required; zero durations take the defaults.
 type Options struct {
-	// Key of the instance, of role instance.Both for an engine that stands in either.
+	// Key of the instance, of role instance.Both for an engine that is in either.
 	Key         instance.Key
 	Model       string // expected model; "" accepts any
 	StrictModel bool   // the last path component is not enough
@@ -35,7 +35,7 @@ type Options struct {
 	// instance is "starting" as long: without them no decode can fetch from it. Nil
 	// for all other engines.
 	EngineIDs func(ctx context.Context) (map[string]string, error)
-	// Exited is closed when the engine's process is known to be gone, by whoever
+	// Exited is closed when the engine's process is known to be gone, by whatever
 	// has started it; nil when nobody has. The agent then says "down", takes the
 	// registration back at once and ends: the next life has an agent of its own.
 	Exited <-chan struct{}

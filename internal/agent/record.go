@@ -59,7 +59,7 @@ func (a *Agent) shown(rec instance.Record, facts instance.Facts) (ranks int, tra
 	return ranks, transfer
 }
 
-// remark says what whoever started the engine should know of its record, when it is new.
+// remark returns what the operator who started the engine should know of its record, when it is new.
 func remark(log logrus.FieldLogger, was, is instance.Record) {
 	warning := func(rec instance.Record) string { return (&instance.Instance{Record: rec}).Warning("") }
 	if text := warning(is); text != "" && text != warning(was) {

@@ -1,5 +1,5 @@
 // Package alone names the reasons for which one decode instance serves a request without
-// a prefill. Whoever decides that uses a name of these: it stands in the metric, in the
+// a prefill. Whoever decides that uses a name of these: it is in the metric, in the
 // access log and in the header X-PD-Alone.
 package alone
 
@@ -83,7 +83,7 @@ func Reasons() []Reason {
 	}
 }
 
-// Chosen tells of a reason that nothing is wrong with: prefill could have served.
+// Chosen reports of a reason that nothing is wrong with: prefill could have served.
 func Chosen(name string) bool {
 	switch name {
 	case SmallUncached, PrefillQueue, Explore, Never:

@@ -29,7 +29,7 @@ const (
 	Trace                       // X-PD-Trace is answered
 )
 
-// Has tells whether a right is among them.
+// Has reports whether a right is among them.
 func (r Rights) Has(one Rights) bool { return r&one != 0 }
 
 var words = map[string]Rights{"priority": Priority, "rank": Rank, "trace": Trace} //nolint:gochecknoglobals // a table
@@ -178,7 +178,7 @@ func (r *Ring) Watch(ctx context.Context) {
 // Look reads the file once; see reread.
 func (r *Ring) Look() { r.files.Look() }
 
-// Problem tells why the file as it is now is not in force; "" if it is.
+// Problem reports why the file as it is now is not active; "" if it is.
 func (r *Ring) Problem() string {
 	if r == nil || r.files == nil {
 		return ""
@@ -186,7 +186,7 @@ func (r *Ring) Problem() string {
 	return r.files.Status().Problem
 }
 
-// now are the keys in force.
+// now are the keys active.
 func (r *Ring) now() table {
 	if r.files == nil {
 		return *r.fixed

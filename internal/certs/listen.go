@@ -21,7 +21,7 @@ const (
 )
 
 // Listener speaks TLS on the connections of another one. Its connections shake hands
-// when they are first read or written, so that a slow client holds up nobody else.
+// when they are first read or written, so that a slow client holds up no one else.
 type Listener struct {
 	net.Listener
 	config *tls.Config
@@ -46,7 +46,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return &serverConn{Conn: tls.Server(nc, l.config), listener: l}, nil
 }
 
-// RefusedCounts tells how many handshakes failed, by reason.
+// RefusedCounts reports how many handshakes failed, by reason.
 func (l *Listener) RefusedCounts() map[Reason]int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -82,7 +82,7 @@ func Wrong(err error) error {
 // Wrongf makes an error of usage.
 func Wrongf(format string, args ...any) error { return Wrong(fmt.Errorf(format, args...)) }
 
-// IsWrong tells whether an error is one of usage.
+// IsWrong reports whether an error is one of usage.
 func IsWrong(err error) bool {
 	_, ok := errors.AsType[*usageError](err)
 	return ok
@@ -98,7 +98,7 @@ type exitError struct {
 func (e *exitError) Error() string { return e.err.Error() }
 func (e *exitError) Unwrap() error { return e.err }
 
-// Exit gives an error an exit code of its own.
+// Exit attaches an exit code to an error.
 func Exit(err error, code int) error { return &exitError{err, code} }
 
 // failure is what a command's own function gave and did not mark as usage.
@@ -115,7 +115,7 @@ func NoArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// Run runs a program's command, with all its subcommands, and gives the exit code.
+// Run runs a program's command, with all its subcommands, and returns the exit code.
 // Whatever a RunE gives is a failure, unless Wrong marks it; whatever else is wrong is
 // wrong usage, for which the message ends with where help is.
 func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr io.Writer) int {

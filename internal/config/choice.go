@@ -68,7 +68,7 @@ func (ch *Choice) settings() settings.Table {
 	)
 }
 
-// complete gives each role its policy.
+// complete sets the policy of each role.
 func (ch *Choice) complete() {
 	ch.PrefillPolicy = cmp.Or(ch.PrefillPolicy, ch.Policy, policy.DefaultPrefill)
 	ch.DecodePolicy = cmp.Or(ch.DecodePolicy, ch.Policy, policy.Default)

@@ -44,10 +44,10 @@ func (e *Etcd) EtcdTLS() etcdaccess.TLS {
 	return etcdaccess.TLS{On: e.EtcdHTTPS, Files: certs.Files{CA: e.EtcdCA, Cert: e.EtcdCert, Key: e.EtcdKey}}
 }
 
-// Embedded tells whether this proxy is to run its own etcd.
+// Embedded reports whether this proxy is to run its own etcd.
 func (e *Etcd) Embedded() bool { return len(e.EtcdEndpoints) == 0 }
 
-// endpointsAreLoopback tells whether only this machine reaches an etcd that runs elsewhere.
+// endpointsAreLoopback reports whether only this machine reaches an etcd that runs elsewhere.
 func (e *Etcd) endpointsAreLoopback() bool {
 	for _, address := range e.EtcdEndpoints {
 		if !instance.IsLoopback(address) {

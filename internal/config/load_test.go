@@ -202,7 +202,7 @@ func TestStateDirectory(t *testing.T) {
 		args []string
 	}{
 		{"/var/state/pdmesh/proxy-8123", []string{"--port", "8123"}},
-		{"", []string{"--port", "0"}}, // whoever starts next would find somebody else's
+		{"", []string{"--port", "0"}}, // whatever starts next would find another party's
 		{"/here", []string{"--port", "0", "--state-dir", "/here"}},
 		{"", []string{"--state-dir", ""}},
 	} {

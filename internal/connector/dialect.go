@@ -27,10 +27,10 @@ type Dialect interface { //nolint:interfacebloat // each method is a short answe
 	Name() string
 	// Flow is the order in which the legs run.
 	Flow() Flow
-	// Lacks tells what the record of an instance lacks for this dialect, nil if it lacks
+	// Lacks reports what the record of an instance lacks for this dialect, nil if it lacks
 	// nothing. The proxy does not pick an instance that lacks something.
 	Lacks(in *instance.Instance) error
-	// Unfit tells why a request of a kind cannot go through a pair, "" if it can. In a
+	// Unfit reports why a request of a kind cannot go through a pair, "" if it can. In a
 	// sequential flow Pair.Decode is nil at first, and Unfit is called again when decode
 	// is chosen.
 	Unfit(k openai.Kind, p Pair) (reason string)
@@ -45,13 +45,13 @@ type Dialect interface { //nolint:interfacebloat // each method is a short answe
 	// makes the decode instance compute the prompt itself. In a concurrent flow, Handover
 	// is always zero, because the pair has all parameters.
 	Decode(r *request.Request, p Pair, h Handover) Leg
-	// SharesPool tells that engines share a pool and find KV caches there by content: any
+	// SharesPool reports whether engines share a pool and find KV caches there by content: any
 	// decode instance may read one, any number of times. Otherwise one decode instance
 	// can read a hand-over once.
 	SharesPool() bool
 	// Terms are what a flow must know about an instance.
 	Terms(in *instance.Instance) Terms
-	// NeedsPrefill tells that a decode instance answers a request without a hand-over with
+	// NeedsPrefill reports whether a decode instance answers a request without a hand-over with
 	// the wrong text. The proxy never sends it such a request.
 	NeedsPrefill() bool
 	// Rewriter changes the decode instance's answer for the client; nil changes nothing.
@@ -124,7 +124,7 @@ type Handover struct {
 	Params []byte
 }
 
-// Empty tells that the prefill offered no transfer.
+// Empty reports whether the prefill offered no transfer.
 func (h Handover) Empty() bool { return len(h.Params) == 0 }
 
 // Rewriter changes an answer for the client. It may return the same bytes.
@@ -156,7 +156,7 @@ type Terms struct {
 	// Renews reports that a decode engine which runs keeps the KV cache readable: it renews
 	// the lease of the requests in its queue, or prefill refuses a read that comes too late.
 	Renews bool
-	// RefusalSpends tells that an instance which refuses a decode leg (4xx, 503) may make
+	// RefusalSpends reports whether an instance which refuses a decode leg (4xx, 503) may make
 	// prefill free the blocks.
 	RefusalSpends bool
 	// GivesUp is the stop_reason with which decode gives up an answer, "" if there is none.

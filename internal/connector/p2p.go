@@ -21,7 +21,7 @@ type p2p struct{}
 // decode never reads wrong blocks.
 const p2pLease = 60 * time.Second
 
-// p2pKept stands for the blocks that prefill keeps, which its answer does not name.
+// p2pKept is the reference to the blocks that prefill keeps, which its answer does not name.
 const p2pKept = `{}`
 
 func (p2p) Name() string               { return "p2p" }

@@ -30,11 +30,11 @@ type Row struct {
 	Revision  int64           `json:"revision"`
 	Static    bool            `json:"static"`
 	// Since is from when on this proxy knows the entry's lease, or a static entry;
-	// AtLeast tells that it was there when the proxy began.
+	// AtLeast reports whether it was there when the proxy began.
 	Since   int64 `json:"since"`
 	AtLeast bool  `json:"at_least,omitempty"`
 	Started int64 `json:"started,omitempty"` // when its engine began, by its own clock
-	// Usable tells that new requests may be sent to it.
+	// Usable reports whether new requests may be sent to it.
 	Usable bool `json:"usable"`
 }
 
@@ -69,7 +69,7 @@ type Etcd struct {
 	Kept        int      `json:"kept,omitempty"`
 }
 
-// reading tells that the membership is being read, the first time or anew.
+// reading reports whether the membership is being read, the first time or again.
 func (e *Etcd) reading() bool { return e.State == "cold" || e.State == "listing" }
 
 // Self is what the page is told once of the proxy it comes from.
@@ -78,7 +78,7 @@ type Self struct {
 	Address  string `json:"address"`
 	Version  string `json:"version"`
 	Fallback bool   `json:"fallback"` // decode can serve without prefill
-	// Admin tells that there is an admin key, Actions which admin routes there are.
+	// Admin reports whether there is an admin key, Actions which admin routes there are.
 	Admin   bool     `json:"admin"`
 	Actions []string `json:"actions"`
 }
@@ -151,7 +151,7 @@ type frame struct {
 	parts       map[string]json.RawMessage
 }
 
-// name gives every entry of a frame a name of its own: an address can stand for a
+// name assigns every entry of a frame a unique name: an address can represent a
 // membership and a pending add, or for several values that cannot be read.
 func (f *frame) name(in *instance.Instance) string {
 	name := in.String()
@@ -164,7 +164,7 @@ func (f *frame) name(in *instance.Instance) string {
 	return name
 }
 
-// changed gives what differs between two frames; null stands for what is gone.
+// changed returns what differs between two frames; null represents what is gone.
 func changed(was, is map[string]json.RawMessage) map[string]json.RawMessage {
 	var out map[string]json.RawMessage
 	put := func(name string, v json.RawMessage) {

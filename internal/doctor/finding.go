@@ -32,7 +32,7 @@ type Finding struct {
 	Commands []string `json:"commands,omitempty"`
 }
 
-// Wrong tells that some finding is more than a note.
+// Wrong reports whether some finding is more than a note.
 func Wrong(list []Finding) bool {
 	return slices.ContainsFunc(list, func(f Finding) bool { return f.Severity != Note })
 }

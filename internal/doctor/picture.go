@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Picture is what was gathered of a fleet. What could not be had is zero, and stands in
+// Picture is what was gathered of a fleet. What could not be had is zero, and is in
 // Unseen.
 type Picture struct {
 	Now     time.Time
@@ -53,7 +53,7 @@ func Checks() []Check {
 	}
 }
 
-// Examine gives what all checks find, the gravest first; none if nothing is wrong.
+// Examine returns what all checks find, the gravest first; none if nothing is wrong.
 func (p *Picture) Examine() []Finding {
 	r := report{Reach: p.Reach, findings: []Finding{}}
 	for _, c := range Checks() {
@@ -79,8 +79,8 @@ func (p *Picture) proxies(r *report) {
 	p.Proxies.behind(p.Etcd.Root, r)
 }
 
-// conflicts tells of two that stand for one address: of the agent that came second and
-// says so, and of what stands in etcd under two keys.
+// conflicts finds two agents with one address: of the agent that came second and
+// says so, and of what is in etcd under two keys.
 func (p *Picture) conflicts(r *report) {
 	p.Agents.conflicts(r)
 	p.Members.twice(r)

@@ -21,7 +21,7 @@ type Proxy struct {
 	Load *lease.ProxyLoad // nil: it tells nothing of its load
 	// Behind is the revision that it had not applied at either look, 0 for none.
 	Behind int64
-	// Silent tells that it has something in flight and did not renew its digest between
+	// Silent reports whether it has something in flight and did not renew its digest between
 	// the looks.
 	Silent bool
 	// Watched is the time between the looks.

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// twice tells of engines that stand in etcd under two keys.
+// twice finds engines that are in etcd under two keys.
 func (m *Members) twice(r *report) {
 	engines := map[string][]*instance.Instance{}
 	for _, in := range m.all() {
@@ -25,7 +25,7 @@ func (m *Members) twice(r *report) {
 	}
 }
 
-// oneEngine tells of several keys with one engine.
+// oneEngine finds several keys with one engine.
 func oneEngine(at string, list []*instance.Instance, r *report) {
 	byRole := map[instance.Role][]*instance.Instance{}
 	for _, in := range list {
@@ -66,7 +66,7 @@ func oneEngine(at string, list []*instance.Instance, r *report) {
 	r.say(f)
 }
 
-// fine tells that a record may share its address with the other role.
+// fine reports whether a record may share its address with the other role.
 func fine(in *instance.Instance) bool { return in.Static() || in.Record.KVRole == "kv_both" }
 
 func keys(list []*instance.Instance) string {
@@ -83,7 +83,7 @@ type side struct {
 	port int
 }
 
-// ports tells of ports for peers that two engines of one machine have both: the later one
+// ports finds ports for peers that two engines of one machine share: the later one
 // cannot listen, and what is meant for it reaches the other, or never ends.
 func (m *Members) ports(r *report) {
 	type use struct {

@@ -22,7 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
 )
 
-// argued tells why the proxy answers a recorded request differently from an engine, "" if
+// argued reports why the proxy answers a recorded request differently from an engine, "" if
 // it does not; docs/api.md has these requests as a table.
 func argued(c *refusals.Case) string {
 	switch c.Name {

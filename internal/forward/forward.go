@@ -65,7 +65,7 @@ type Options struct {
 	Progress leg.Progress // of the engines; nil: it cannot be observed
 	Log      logrus.FieldLogger
 	Tracer   *tracing.Tracer // nil: off
-	// EventGaps gives the histogram of the times between the events of an endpoint's
+	// EventGaps returns the histogram of the times between the events of an endpoint's
 	// streams; nil: there is none.
 	EventGaps func(endpoint string) *histogram.Histogram
 
@@ -73,13 +73,13 @@ type Options struct {
 	// checks clients' keys, and therefore does not pass them on.
 	EngineKey  string
 	ClientKeys bool
-	// Trace tells whether this client may see how its request was routed, if it asks for
+	// Trace reports whether this client may see how its request was routed, if it asks for
 	// that. TraceAll shows it to all clients, also if they do not ask.
 	Trace    func(*http.Request) bool
 	TraceAll bool
-	// Privileged tells whether this client may give its requests a priority.
+	// Privileged reports whether this client may give its requests a priority.
 	Privileged func(*http.Request) bool
-	// Ranked tells whether this client may say which data-parallel rank it wants.
+	// Ranked reports whether this client may say which data-parallel rank it wants.
 	Ranked func(*http.Request) bool
 	// KeyName names the client's key for the log, "" for none; nil: none has a name.
 	KeyName func(*http.Request) string
@@ -177,7 +177,7 @@ func (h *Handler) PassthroughGet(endpoint string) HandlerFunc {
 	return h.serve(endpoint, openai.Other, (*call).passThroughNoBody)
 }
 
-// Requests tells how many requests are being answered now.
+// Requests reports how many requests are being answered now.
 func (h *Handler) Requests() int64 { return h.requests.Load() }
 
 // serve makes a call of each request, and ends it.
@@ -200,7 +200,7 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 // not arrive, with the addresses at which they are expected.
 func (h *Handler) Unnotified() map[instance.Key]string { return h.flow.Unnotified() }
 
-// BodyMemory tells how many bytes of request bodies are held, how many may be (0: no
+// BodyMemory reports how many bytes of request bodies are held, how many may be (0: no
 // bound), and how many requests were refused for that bound.
 func (h *Handler) BodyMemory() (held, limit, refused int64) { return h.bodies.Memory() }
 

@@ -160,7 +160,7 @@ func (r *recorder) Asked(outcome string) {
 	r.asked = append(r.asked, outcome)
 }
 
-// askOutcomes gives the outcomes of invalid requests since the last call.
+// askOutcomes returns the outcomes of invalid requests since the last call.
 func (r *recorder) askOutcomes() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 // lmcacheRanks is the tensor-parallel size of a rig's LMCache engines.
 const lmcacheRanks = 2
 
-// listenForNotices binds the socket that the rig's engines notify, and gives its address.
+// listenForNotices binds the socket that the rig's engines notify, and returns its address.
 func (r *rig) listenForNotices() string {
 	r.t.Helper()
 	if r.receiver == nil {
@@ -55,7 +55,7 @@ type notifiedRig struct {
 	t     *testing.T
 	rig   *rig
 	legs  chan *notifiedLeg
-	ranks []*zmqpeer.Sender // of the one process that stands for all prefill engines
+	ranks []*zmqpeer.Sender // of the one process that represents all prefill engines
 	P, D  []*instance.Instance
 }
 

@@ -299,7 +299,7 @@ func TestNotifiedPrefillFails(t *testing.T) {
 }
 
 // When decode fails after it was sent its KV cache, prefill has to send that to another
-// decode instance anew.
+// decode instance again.
 func TestNotifiedDecodeFails(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(http.ResponseWriter){"500": fails(500), "503": fails(503), "429": fails(429), "broken": breaks} {

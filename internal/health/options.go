@@ -25,7 +25,7 @@ var ErrNotAsked = errors.New("not asked")
 // silent, or slow.
 var ErrNoAnswer = errors.New("no answer")
 
-// Source gives the current membership.
+// Source returns the current membership.
 type Source interface {
 	Snapshot() *instance.Snapshot
 }
@@ -67,7 +67,7 @@ type Options struct {
 	// WaitingTokens returns how many prompt tokens an instance has to compute for the legs of
 	// all proxies; nil: 0.
 	WaitingTokens func(instance.Key) int64
-	// PrefillOptional tells that decode instances do the work of prefill instances
+	// PrefillOptional reports whether decode instances do the work of prefill instances
 	// when there are none.
 	PrefillOptional bool
 	// SlowStart is how long a readmitted instance takes to get its full share,

@@ -41,7 +41,7 @@ type Ejection struct {
 	Strikes, Ejections int
 }
 
-// Trouble tells whether any instance has a record.
+// Trouble reports whether any instance has a record.
 func (rs *Records) Trouble() bool { return rs.trouble.Load() != nil }
 
 // Troubled lists the instances that have a record, in no order. The list must not be
@@ -115,7 +115,7 @@ func (rs *Records) Share(k instance.Key) float64 {
 	return min(1, max(0.1, float64(time.Since(r.readmitted))/float64(rs.slowStart)))
 }
 
-// Ejected gives the ejection of an instance, if there is one.
+// Ejected returns the ejection of an instance, if there is one.
 func (rs *Records) Ejected(k instance.Key) (Ejection, bool) {
 	rs.mu.RLock()
 	defer rs.mu.RUnlock()
@@ -126,7 +126,7 @@ func (rs *Records) Ejected(k instance.Key) (Ejection, bool) {
 	return Ejection{Since: r.since, Reason: r.reason, Hard: r.hard, Strikes: r.strikes, Ejections: r.ejections}, true
 }
 
-// SilentFor tells how long an instance has given no sign of life since it was
+// SilentFor reports how long an instance has given no sign of life since it was
 // asked for one; 0 if it is not asked, or has answered.
 func (rs *Records) SilentFor(k instance.Key) time.Duration {
 	if !rs.Trouble() {
@@ -141,7 +141,7 @@ func (rs *Records) SilentFor(k instance.Key) time.Duration {
 	return time.Since(r.silentSince)
 }
 
-// Silent tells that the instance is ejected because it gave no sign of life. Unlike one
+// Silent reports whether the instance is ejected because it gave no sign of life. Unlike one
 // that refuses connections it may still answer a request.
 func (rs *Records) Silent(k instance.Key) bool {
 	if !rs.Trouble() {

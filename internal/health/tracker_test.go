@@ -101,7 +101,7 @@ func inst(id string) *instance.Instance {
 	}
 }
 
-// run gives a Tracker in virtual time.
+// run returns a Tracker in virtual time.
 func run(t *testing.T, change func(*health.Options), f func(*health.Tracker, *source, *engine, *instance.Instance)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -40,7 +40,7 @@ type ChunkDecoder struct {
 	extensionSum int   // bytes of all extensions
 }
 
-// Done tells that the body is complete.
+// Done reports whether the body is complete.
 func (d *ChunkDecoder) Done() bool { return d.state == atEnd }
 
 // Decode moves the data in src to dst, until dst is full or the body ends. n bytes

@@ -9,7 +9,7 @@ import (
 // maxFields bounds the fields of a head.
 const maxFields = 255
 
-// HeadLen gives the length of the head at the beginning of data, with the empty line at
+// HeadLen returns the length of the head at the beginning of data, with the empty line at
 // its end, and 0 if the head is not complete. seen is the length of the data at an
 // earlier call, which are not searched again.
 func HeadLen(data []byte, seen int) (int, error) {
@@ -39,7 +39,7 @@ func SplitHead(head []byte) (start, fields []byte) {
 	return head[:nl-1], head[nl+1 : len(head)-2]
 }
 
-// ParseStatusLine reads the start line of an answer. http10 tells that its version is
+// ParseStatusLine reads the start line of an answer. http10 reports whether its version is
 // HTTP/1.0, not 1.1.
 func ParseStatusLine(line []byte) (status int, http10 bool, err error) {
 	const version = len("HTTP/1.x")
@@ -75,7 +75,7 @@ type Framing struct {
 	KeepAlive bool // "Connection: keep-alive"
 }
 
-// Add reads one field. Length must be -1 before the first. http10 tells that the
+// Add reads one field. Length must be -1 before the first. http10 reports whether the
 // message is HTTP/1.0, which has no chunks.
 func (f *Framing) Add(name, value []byte, http10 bool) error {
 	switch len(name) {
@@ -142,7 +142,7 @@ type span struct{ from, to int32 }
 
 func newSpan(from, to int) span { return span{int32(from), int32(to)} } //nolint:gosec // both are within a head
 
-// parseFields reads the fields of a head and does not change them. http10 tells that the
+// parseFields reads the fields of a head and does not change them. http10 reports whether the
 // message is HTTP/1.0. digits is the place of Content-Length's digits in fields.
 func parseFields(fields []byte, http10 bool) (h Head, digits span, err error) {
 	h.Length = -1

@@ -34,14 +34,14 @@ var ErrRefused = errors.New("refused")
 // ErrUnavailable marks a change that etcd cannot take now. The answer is 503.
 var ErrUnavailable = errors.New("etcd is not available")
 
-// Admin changes the membership in etcd. A key of role instance.Both stands for two
+// Admin changes the membership in etcd. A key of role instance.Both represents two
 // memberships, which change together. Errors wrap ErrRefused or ErrUnavailable; all
 // others are answered with 500.
 type Admin interface {
 	// Add returns when this proxy's own snapshot shows the change. ranks is the number
 	// of data-parallel ranks of the instance, 0 if the request does not say.
 	Add(ctx context.Context, k instance.Key, ranks int) (Outcome, error)
-	// Remove tells whether the instance was a member or was waited for.
+	// Remove reports whether the instance was a member or was waited for.
 	Remove(ctx context.Context, k instance.Key) (bool, error)
 	// ChangeIntent changes what operators want of an instance. It returns as Add does.
 	ChangeIntent(ctx context.Context, k instance.Key, change IntentChange) (IntentResult, error)
@@ -58,7 +58,7 @@ const maxPerRequest = 256
 type change struct {
 	role instance.Role
 	keys []instance.Key
-	// plural tells that "instances" was sent, the form of the load-balance proxy. The
+	// plural reports whether "instances" was sent, the form of the load-balance proxy. The
 	// answer then has that proxy's texts.
 	plural bool
 	ranks  int // data-parallel ranks of each instance, 0 if the body does not say

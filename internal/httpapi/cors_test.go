@@ -45,7 +45,7 @@ func recordedAnswers(t *testing.T) []recordedAnswer {
 	return list
 }
 
-// corsHeaders gives the headers of an answer that are about other origins.
+// corsHeaders returns the headers of an answer that are about other origins.
 func corsHeaders(h http.Header) map[string]string {
 	out := map[string]string{}
 	for name, values := range h {

@@ -9,12 +9,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// Members gives the current membership.
+// Members returns the current membership.
 type Members interface {
 	Snapshot() *instance.Snapshot
 }
 
-// Load tells how many requests this proxy has in flight on an instance.
+// Load reports how many requests this proxy has in flight on an instance.
 type Load interface {
 	InFlight(k instance.Key) int64
 }

@@ -32,7 +32,7 @@ func allVerbs() []Verb { return []Verb{Drain, Undrain, Cordon, Uncordon, SetWeig
 type IntentChange struct {
 	Verb   Verb
 	Weight *int          // for SetWeight; nil: the instance's own again
-	For    time.Duration // how long the change is in force; 0: until it is lifted
+	For    time.Duration // how long the change is active; 0: until it is lifted
 	Reason string
 }
 
@@ -93,7 +93,7 @@ type intentAnswer struct {
 	Revision int64 `json:"revision"`
 }
 
-// intend gives the handler of a verb.
+// intend returns the handler of a verb.
 func (a *adminRoutes) intend(verb Verb) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		raw, err := readAdminBody(c.Request)

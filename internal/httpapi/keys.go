@@ -109,7 +109,7 @@ func adminKeyOf(r *http.Request) (string, bool) {
 	return apikeys.Bearer(r)
 }
 
-// HoldsAdminKey gives a function that tells whether a request has the admin key. If
+// HoldsAdminKey returns a function that reports whether a request has the admin key. If
 // none is configured, no request has it.
 func HoldsAdminKey(adminKey string) func(*http.Request) bool {
 	if adminKey == "" {

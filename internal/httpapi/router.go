@@ -33,7 +33,7 @@ type EtcdStatus struct {
 	Epochs  int64    `json:"epochs,omitempty"`  // how often etcd turned out to be another store
 	Orphans int      `json:"orphans,omitempty"` // instances that are used although their lease has ended
 	Held    int      `json:"held,omitempty"`    // orphans whose keys went together with most of their role
-	Kept    []string `json:"kept,omitempty"`    // keys that are in force although etcd lacks them
+	Kept    []string `json:"kept,omitempty"`    // keys that are active although etcd lacks them
 }
 
 // DataHandlers build the handlers of the data path, which package forward has.
@@ -45,7 +45,7 @@ type DataHandlers struct {
 	// endpoints that generate none.
 	Passthrough func(endpoint, alone string) forward.HandlerFunc
 	// Stored builds the handler of an endpoint about one stored response; its second
-	// argument gives the response's id.
+	// argument returns the response's id.
 	Stored func(endpoint string, id func(*http.Request) string) forward.HandlerFunc
 	// Form is Passthrough for requests that are forms with a file in them.
 	Form func(endpoint, alone string) forward.HandlerFunc
@@ -58,7 +58,7 @@ type DataHandlers struct {
 	Models func(id func(*http.Request) string) forward.HandlerFunc
 	// Explain answers with the instances that a request would go to, and sends nothing.
 	Explain http.HandlerFunc
-	// Requests tells how many requests are being answered.
+	// Requests reports how many requests are being answered.
 	Requests func() int64
 }
 
@@ -69,12 +69,12 @@ type Deps struct {
 	Fleet
 	// Prompts is what policies remember of prompts, by role; nil: nothing.
 	Prompts func() map[instance.Role]instance.ListedPrompts
-	// Digests gives the load digests of the proxies; nil: none.
+	// Digests returns the load digests of the proxies; nil: none.
 	Digests func() []LoadDigest
-	// KVEvents tells how the engines' KV events are followed; nil: they are not.
+	// KVEvents reports how the engines' KV events are followed; nil: they are not.
 	KVEvents func() []KVEvents
 	Etcd     func() EtcdStatus
-	// Ready gives nil if the proxy may get traffic, else the reason why not.
+	// Ready returns nil if the proxy may get traffic, else the reason why not.
 	Ready   func() error
 	Metrics http.Handler
 	// Dashboard answers browsers at / with a page, and its events at DashboardEvents;
@@ -88,7 +88,7 @@ type Deps struct {
 	AdminKey   string        // "": the admin routes refuse everybody
 	Version    string
 	ID         string // of this proxy, as in etcd
-	// Notices gives the notices of package notice.
+	// Notices returns the notices of package notice.
 	Notices func() []string
 	// Limits are this proxy's limits, as /status shows them.
 	Limits map[string]any

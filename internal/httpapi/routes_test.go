@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/routes"
 )
 
-// registered gives the routes of a router.
+// registered returns the routes of a router.
 func registered(t *testing.T, h http.Handler) map[routes.Route]bool {
 	t.Helper()
 	e, ok := h.(*gin.Engine)

@@ -33,7 +33,7 @@ type Status struct {
 	KVEvents []KVEvents `json:"kv_events,omitempty"`
 }
 
-// KVEvents tells how the events of one data-parallel rank are followed.
+// KVEvents reports how the events of one data-parallel rank are followed.
 type KVEvents struct {
 	Instance   string  `json:"instance"`
 	Rank       int     `json:"rank"`

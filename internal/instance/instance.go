@@ -88,7 +88,7 @@ type Key struct {
 
 func (k Key) String() string { return string(k.Role) + "/" + k.Address }
 
-// Instance is one entry of a Snapshot. It is immutable once published: whoever
+// Instance is one entry of a Snapshot. It is immutable once published: whatever
 // wants to change one copies it first.
 type Instance struct {
 	Key
@@ -96,9 +96,9 @@ type Instance struct {
 	// Record is the last good value. For a bare registration it is filled from
 	// the key and, once verified, from the proxy's own probe.
 	Record Record
-	// Bare tells that the value in etcd was empty or plain text.
+	// Bare reports whether the value in etcd was empty or plain text.
 	Bare bool
-	// Verified tells that the models are known: the record lists them, or this
+	// Verified reports whether the models are known: the record lists them, or this
 	// proxy's own probe found them.
 	Verified bool
 
@@ -122,7 +122,7 @@ type Instance struct {
 	Reason string
 }
 
-// Static tells that nothing but an operator ends this membership: its record
+// Static reports whether nothing but an operator ends this membership: its record
 // has no lease.
 func (i *Instance) Static() bool { return i.Lease == 0 }
 
@@ -168,16 +168,16 @@ func (i *Instance) Ranks() int {
 	return 1
 }
 
-// Usable tells whether the scheduler may pick it at all, this proxy's passing
+// Usable reports whether the scheduler may pick it at all, this proxy's passing
 // health opinion aside.
 func (i *Instance) Usable() bool { return i.Record.State == Ready && i.wanted() }
 
-// wanted tells that nothing but the state of its engine speaks against picking it.
+// wanted reports whether nothing but the state of its engine speaks against picking it.
 func (i *Instance) wanted() bool {
 	return i.Verified && i.Intent == "" && (i.View == "" || i.View == Orphan) && i.Weight() > 0
 }
 
-// Slow tells that the instance would be usable, but its agent says down because its
+// Slow reports whether the instance would be usable, but its agent says down because its
 // engine left probes unanswered. It may only be busy: it is picked while no other
 // instance of its role is usable.
 func (i *Instance) Slow() bool {

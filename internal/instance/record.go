@@ -14,7 +14,7 @@ const MaxRecordBytes = 16 << 10
 const RecordVersion = 1
 
 // ProbeHeader is in every question by which a program of this project finds out
-// whether an engine stands at an address. Engines ignore it; a proxy answers 508
+// whether an engine is at an address. Engines ignore it; a proxy answers 508
 // (Loop Detected) to it, since it is none.
 const ProbeHeader = "X-Pd-Probe"
 
@@ -91,27 +91,27 @@ type Record struct {
 	HostID       string              `json:"host_id,omitempty"`    // tells network namespaces apart
 	Agent        string              `json:"agent,omitempty"`
 	Labels       map[string]string   `json:"labels,omitempty"`
-	// Proxies are those that the instance belongs to, because it stands on their
+	// Proxies are those that the instance belongs to, because it is on their
 	// command lines or was added through one of them; none means every proxy.
 	Proxies []string `json:"proxies,omitempty"`
 }
 
 // KVEvents is where one rank publishes, as vLLM's --kv-events-config has it: a wildcard
-// stands for the instance's host.
+// represents the instance's host.
 type KVEvents struct {
 	Endpoint       string `json:"endpoint"`
 	ReplayEndpoint string `json:"replay_endpoint,omitempty"`
 	Topic          string `json:"topic,omitempty"`
 }
 
-// For tells whether a record is for a proxy. The proxy's name is host:port of its
+// For reports whether a record is for a proxy. The proxy's name is host:port of its
 // listener, with the machine's name and a slash before it where others may be on
 // other machines; entries without a machine are from before it moved there.
 func (r *Record) For(proxy string) bool {
 	return len(r.Proxies) == 0 || slices.ContainsFunc(r.Proxies, func(p string) bool { return SameProxy(p, proxy) })
 }
 
-// SameProxy tells whether an entry of Record.Proxies means a proxy.
+// SameProxy reports whether an entry of Record.Proxies means a proxy.
 func SameProxy(entry, proxy string) bool {
 	return entry == proxy || !strings.Contains(entry, "/") && strings.HasSuffix(proxy, "/"+entry)
 }

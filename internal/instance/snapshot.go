@@ -73,13 +73,13 @@ func (s *Snapshot) Usable(r Role) []*Instance {
 // Lookup finds a membership; pending adds are not found by it.
 func (s *Snapshot) Lookup(k Key) (*Instance, bool) { return s.find(k, false) }
 
-// Waiting tells whether an add of the instance waits for it to answer.
+// Waiting reports whether an add of the instance waits for it to answer.
 func (s *Snapshot) Waiting(k Key) bool {
 	_, ok := s.find(k, true)
 	return ok
 }
 
-// find gives the pending add or the membership of a key, which may have both.
+// find returns the pending add or the membership of a key, which may have both.
 func (s *Snapshot) find(k Key, pending bool) (*Instance, bool) {
 	at, _ := slices.BinarySearchFunc(s.all, k, func(in *Instance, k Key) int { return compareKeys(in.Key, k) })
 	for _, in := range s.all[at:] {
@@ -169,7 +169,7 @@ type ListedEngine struct {
 	Starved  float64 `json:"waiting_for_kv_cache"`
 	Fetching float64 `json:"fetching_kv_cache"`
 	Ranks    int     `json:"ranks"`
-	// Full tells that it is passed over while another has room.
+	// Full reports whether it is passed over while another has room.
 	Full bool `json:"full,omitempty"`
 }
 

@@ -85,7 +85,7 @@ func NewSource(p Publisher, dial zmq.DialFunc, h Handler, memory *Memory) *Sourc
 	return &Source{publisher: p, dial: dial, handler: h, memory: memory, status: Status{State: Lost}}
 }
 
-// Status tells how it goes.
+// Status reports how it goes.
 func (s *Source) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +181,7 @@ func (s *Source) take(ctx context.Context, m message) error {
 	backwards := m.sequence <= s.live
 	s.live = m.sequence
 	switch {
-	case backwards: // the engine was started anew behind the same connection
+	case backwards: // the engine was started again behind the same connection
 		if err := s.rebuild(ctx); err != nil {
 			return err
 		}

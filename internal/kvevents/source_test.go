@@ -182,7 +182,7 @@ func runTo(t *testing.T, p *publisher, replay bool, dial zmq.DialFunc, memory *k
 }
 
 // TestSource: what was before the connection is replayed, gaps are filled, what is gone
-// or counts anew leads to a new beginning; with answers of both forms.
+// or counts again leads to a new beginning; with answers of both forms.
 func TestSource(t *testing.T) {
 	t.Parallel()
 	for _, frames := range []int{2, 3} {
@@ -212,7 +212,7 @@ func TestSource(t *testing.T) {
 		p.mu.Lock()
 		p.next, p.kept = 0, map[uint64][]byte{}
 		p.mu.Unlock()
-		p.batch(t, true) // the engine counts anew
+		p.batch(t, true) // the engine counts again
 		l.want(t, true, "[0]")
 
 		endpoint, replay := tcp(p.pub.Addr()), tcp(p.router.Addr())
@@ -313,7 +313,7 @@ func TestSourceWithoutReplay(t *testing.T) {
 	p.mu.Lock()
 	p.next = 0
 	p.mu.Unlock()
-	p.batch(t, true) // the engine counts anew
+	p.batch(t, true) // the engine counts again
 	l.want(t, true, "[0]")
 	if st := s.Status(); st.Gaps != 1 || st.Resets != 3 || st.State != kvevents.Following {
 		t.Errorf("%+v", st)

@@ -20,7 +20,7 @@ type Tail struct {
 	Batch     func(sequence uint64, payload []byte) // the payload is the function's
 	Missed    func(missed, last, current uint64)    // before those of them that can be had
 	Lost      func(err error, again time.Duration)  // it connects again after a while; 0: it goes on
-	Backwards func(last, current uint64)            // the engine has begun anew
+	Backwards func(last, current uint64)            // the engine has begun again
 
 	last uint64 // counts from 1
 }
@@ -96,7 +96,7 @@ func (t *Tail) give(m message) {
 	t.Batch(m.sequence-1, m.payload)
 }
 
-// past gives what the publisher still has from a sequence on, and tells up to which. What
+// past returns what the publisher still has from a sequence on, and tells up to which. What
 // cannot be had does not end what comes.
 func (t *Tail) past(ctx context.Context, from uint64) (to uint64) {
 	if t.Publisher.Replay == "" {

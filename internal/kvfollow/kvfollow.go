@@ -3,7 +3,7 @@
 // belongs to an engine that has left or begun a new life.
 //
 // Where a rank publishes is what the engine itself says (GET /kv_event_sources, since
-// vLLM 0.31), else what its record says. A wildcard stands for the instance's host. The
+// vLLM 0.31), else what its record says. A wildcard represents the instance's host. The
 // dialer decides what may be connected to at all: an engine must not be able to send
 // the proxy elsewhere.
 package kvfollow
@@ -24,7 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/zmq"
 )
 
-// Membership gives the present snapshot.
+// Membership returns the present snapshot.
 type Membership func() *instance.Snapshot
 
 // Options are what a Follower needs.
@@ -159,7 +159,7 @@ func (f *Follower) follow(ctx context.Context, m *member) {
 	work.Wait()
 }
 
-// find gives where the ranks publish. There are none when the context has ended.
+// find returns where the ranks publish. There are none when the context has ended.
 func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publisher {
 	for {
 		publishers, hints, err := Find(ctx, f.o.Ask, m.in)
@@ -188,7 +188,7 @@ func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publish
 	}
 }
 
-// Find gives where each rank of an instance publishes, by the numbers that requests name:
+// Find returns where each rank of an instance publishes, by the numbers that requests name:
 // what the engine says, else what its record says. hints tell of ranks why nobody may be
 // found there.
 func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error), in *instance.Instance) (publishers map[int]kvevents.Publisher, hints map[int]string, err error) {
@@ -204,7 +204,7 @@ func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (ma
 	return publishers, instance.LocalRanks(in, hints), err
 }
 
-// connecting gives what is to be said of ranks whose endpoint, as the engine says it, is
+// connecting returns what is to be said of ranks whose endpoint, as the engine says it, is
 // none that a proxy can connect to: its publisher connects to one without a wildcard,
 // unless the system has chosen its port.
 func connecting(publishers map[int]kvevents.Publisher) map[int]string {

@@ -104,7 +104,7 @@ func want(t *testing.T, x *kvindex.Index, in *instance.Instance, ids []uint32, n
 }
 
 // TestFollow: engines of both encodings are followed from what they say or their record
-// says; a new life begins anew, and who leaves is forgotten.
+// says; a new life begins again, and who leaves is forgotten.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	ids := []uint32{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32}

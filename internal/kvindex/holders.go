@@ -59,7 +59,7 @@ func (h *holders) set(s slot) {
 	(*h.many)[s/64] |= 1 << (s % 64)
 }
 
-// remove tells whether nobody is left.
+// remove reports whether nobody is left.
 func (h *holders) remove(s slot) bool {
 	if h.many != nil {
 		if word := int(s / 64); word < len(*h.many) {
@@ -82,7 +82,7 @@ func (h *holders) remove(s slot) bool {
 	return h.n == 0
 }
 
-// among gives those of the alive ones that hold the block.
+// among returns those of the alive ones that hold the block.
 func (h *holders) among(slots *[64]slot, alive uint64) uint64 {
 	var left uint64
 	for rest := alive; rest != 0; rest &= rest - 1 {

@@ -87,7 +87,7 @@ func (x *Index) share() int {
 
 func (x *Index) lookup(t Target) *target { return (*x.targets.Load())[t] }
 
-// target gives what is known of a target, which is made if need be. There is none
+// target returns what is known of a target, which is made if need be. There is none
 // where 65,536 targets are known already.
 func (x *Index) target(t Target) *target {
 	if known := x.lookup(t); known != nil {
@@ -188,7 +188,7 @@ func (x *Index) BlockSize(t Target) int {
 	return 0
 }
 
-// Complete tells that no block of a target was left out: what Longest does not find there
+// Complete reports whether no block of a target was left out: what Longest does not find there
 // is not there. Of an engine that had more to tell than its replay keeps, blocks are
 // missing, and all that hang on them.
 func (x *Index) Complete(t Target) bool {
@@ -205,7 +205,7 @@ type Stats struct {
 	Full      uint64 // blocks left out or evicted because the memory was used up
 }
 
-// Stats gives what is known of a target; the zero Stats where nothing is.
+// Stats returns what is known of a target; the zero Stats where nothing is.
 func (x *Index) Stats(t Target) Stats {
 	known := x.lookup(t)
 	if known == nil {

@@ -86,7 +86,7 @@ func groupOf(e *kvevents.Event) uint16 {
 	return 1 << e.Group
 }
 
-// fullAttention gives the bit of the event's group if its layers look at whole
+// fullAttention returns the bit of the event's group if its layers look at whole
 // prompts. Engines that do not say how layers look have one group, or it is the first.
 func fullAttention(e *kvevents.Event) (uint16, bool) {
 	group := groupOf(e)
@@ -159,7 +159,7 @@ func (t *target) put(h kvevents.Hash, is entry) bool {
 	return true
 }
 
-// counts tells that all groups have a block.
+// counts reports whether all groups have a block.
 func (t *target) counts(e entry) bool { return e.groups != 0 && e.groups&t.groups == t.groups }
 
 // forget takes a block out of what requests see.

@@ -56,7 +56,7 @@ const notified = "notified"
 var (
 	// ErrNowhere: nobody receives the notifications of a prefill instance.
 	ErrNowhere = errors.New("its record names no lmcache_notify port, and this proxy receives no notifications (--lmcache-notify)")
-	// ErrLost: whoever receives the notifications has gone, or does not know what was asked.
+	// ErrLost: the receiver of the notifications has ended, or does not know what was asked.
 	ErrLost = errors.New("LMCache's notifications cannot be heard")
 )
 
@@ -70,7 +70,7 @@ type Asker struct {
 	HTTP *http.Client
 }
 
-// CannotHear tells why the notifications of an instance cannot be waited for, nil if they can.
+// CannotHear reports why the notifications of an instance cannot be waited for, nil if they can.
 func (a *Asker) CannotHear(in *instance.Instance) error {
 	if a.Own == nil && len(in.Record.Ports[instance.PortLMCacheNotify]) == 0 {
 		return ErrNowhere

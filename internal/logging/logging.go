@@ -54,7 +54,7 @@ func Levels() []string { return []string{"error", "warn", "info", "debug", "trac
 // info; "warning" is taken too), format is "text" (the default for "") or
 // "json". The text form is never coloured, so that what is shown on a terminal
 // and what lands in a file are the same bytes. The logger may be used by
-// several goroutines, and so may its Out by whoever writes lines of his own; w
+// several goroutines, and so may its Out by a caller that writes other lines; w
 // sees one write at a time.
 func New(w io.Writer, level, format string) (*logrus.Logger, error) {
 	log := logrus.New()

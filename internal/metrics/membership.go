@@ -20,14 +20,14 @@ type Membership struct {
 	// Elsewhere calls back for each role and reason with how many picks went elsewhere
 	// than their session or their zone would have it.
 	Elsewhere func(func(role instance.Role, reason string, n uint64))
-	// Both calls back for each role and reason with how often an engine that stands in
+	// Both calls back for each role and reason with how often an engine that is in
 	// both roles was picked.
 	Both func(func(role instance.Role, reason string, n uint64))
 	// Hits calls back for every prefill instance with what prefill found in its cache.
 	Hits func(func(instance.Key, sched.Hits))
 	// View returns this proxy's view of an instance, "" for one that may be picked.
 	View func(instance.Key) instance.View
-	// Etcd tells how well the membership is being followed.
+	// Etcd reports how well the membership is being followed.
 	Etcd func() Etcd
 }
 
@@ -40,7 +40,7 @@ type Etcd struct {
 	Orphans, Held, Kept                                      int
 	// Saved is when what is on disk was true; zero without any.
 	Saved time.Time
-	// Own tells that the proxy runs its own etcd, OwnRuns that it does so right
+	// Own reports whether the proxy runs its own etcd, OwnRuns that it does so right
 	// now, OwnEnds how many times it has ended by itself.
 	Own, OwnRuns bool
 	OwnEnds      int64
@@ -127,7 +127,7 @@ func (f fleet) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// collectEtcd gives what is known of the way to etcd.
+// collectEtcd returns what is known of the way to etcd.
 func (f fleet) collectEtcd(ch chan<- prometheus.Metric, e Etcd) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)

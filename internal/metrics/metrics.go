@@ -175,7 +175,7 @@ type series struct {
 	queue, retry, prefill, handover, decode *histogram.Histogram
 }
 
-// of gives the counters of a kind. There are few kinds, and a new one is rare:
+// of returns the counters of a kind. There are few kinds, and a new one is rare:
 // the map is replaced as a whole, so that looking one up takes no lock and
 // allocates nothing.
 func (m *Metrics) of(k kind) *series {

@@ -213,7 +213,7 @@ func (v View) status(in *instance.Instance) string {
 	}
 }
 
-// unpaired tells of dialects that only one of the roles speaks.
+// unpaired reports of dialects that only one of the roles speaks.
 func (v View) unpaired(prefill, decode []*instance.Instance, say func(string, ...any)) {
 	ps, ds := v.dialects(prefill), v.dialects(decode)
 	for _, name := range slices.Sorted(maps.Keys(ps)) {
@@ -232,13 +232,13 @@ func (v View) dialects(list []*instance.Instance) map[string]int64 {
 	return out
 }
 
-// pairs tells whether some prefill instance goes with some decode instance.
+// pairs reports whether some prefill instance goes with some decode instance.
 func (v View) pairs(prefill, decode []*instance.Instance) bool {
 	ds := v.dialects(decode)
 	return slices.ContainsFunc(prefill, func(in *instance.Instance) bool { return ds[v.Connector(in)] > 0 })
 }
 
-// models tells of models that only one of the roles serves.
+// models reports of models that only one of the roles serves.
 func (v View) models(prefill, decode []*instance.Instance, say func(string, ...any)) {
 	ps, ds := served(prefill), served(decode)
 	only := func(a, b map[string]int64) (names []string) {
@@ -267,7 +267,7 @@ func served(list []*instance.Instance) map[string]int64 {
 	return out
 }
 
-// unused tells of prefill instances that could have been used, and were of no use.
+// unused reports of prefill instances that could have been used, and were of no use.
 func unused(ready int, counted map[string]int64, say func(string, ...any)) {
 	total := int64(0)
 	for _, n := range counted {

@@ -43,7 +43,7 @@ func TestAddLMCacheDecode(t *testing.T) {
 	}
 }
 
-// The ranks of an engine without an agent stand in its record, and in the list.
+// The ranks of an engine without an agent are in its record, and in the list.
 func TestAddRanks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -275,7 +275,7 @@ func TestDoctorTwoAgentsOnOneAddress(t *testing.T) {
 	finds(t, d.Findings, "conflict", "decode/10.0.0.8:8200", "another host holds this key", "agent-one", "stop one of the two agents", "pdctl get decode/10.0.0.8:8200", "agent drain --role decode --address 10.0.0.8:8200")
 }
 
-// agentSocket answers as an agent of this machine; it gives the environment in which it
+// agentSocket answers as an agent of this machine; it returns the environment in which it
 // is found.
 func agentSocket(t *testing.T, name string, report func() agentctl.Report) map[string]string {
 	t.Helper()
@@ -296,7 +296,7 @@ func agentSocket(t *testing.T, name string, report func() agentctl.Report) map[s
 	return map[string]string{"XDG_RUNTIME_DIR": run}
 }
 
-// What stands in etcd of two agents is seen from everywhere.
+// What is in etcd of two agents is seen from everywhere.
 func TestDoctorOneEngineTwice(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -95,7 +95,7 @@ func removed(role, address string) string {
 	return fmt.Sprintf("%s/%s: removed; an agent there is refused until: pdctl allow %[1]s %[2]s\n", role, address)
 }
 
-// startEngine answers as vLLM's side endpoints do; it gives its host:port.
+// startEngine answers as vLLM's side endpoints do; it returns its host:port.
 func startEngine(t *testing.T, model string) string {
 	t.Helper()
 	mux := http.NewServeMux()

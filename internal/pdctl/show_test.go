@@ -348,7 +348,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// What proxies tell of their load stands beside them; one may tell nothing, or what
+// What proxies tell of their load is next to them; one may tell nothing, or what
 // this program cannot read.
 func TestStatusOfLoad(t *testing.T) {
 	t.Parallel()

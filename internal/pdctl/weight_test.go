@@ -42,7 +42,7 @@ func TestWeight(t *testing.T) {
 		t.Errorf("get shows %q", out)
 	}
 
-	// What else an operator wants stands beside it.
+	// What else an operator wants is next to it.
 	r.want(0, removed("decode", k), "remove", "decode", k, "--reason", "disks")
 	r.want(0, "decode/"+k+": weight 20\n", "weight", "decode", k, "20")
 	if removed := r.listings().Removed; len(removed) != 1 || removed[0].Reason != "disks" {

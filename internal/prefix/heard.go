@@ -20,7 +20,7 @@ func (h heard) remove(u *use) {
 	}
 }
 
-// find gives the prompt that ends with a border, as target t holds it.
+// find returns the prompt that ends with a border, as target t holds it.
 func (h heard) find(t int, last Key) *use {
 	for _, u := range h[last] {
 		if int(u.target) == t && u.heard.Keys[tail-1] == last {

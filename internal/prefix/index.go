@@ -47,7 +47,7 @@ type node struct {
 	firstUse    use
 }
 
-// holder says how many of a node's borders a target knows, and where it stands in the
+// holder says how many of a node's borders a target knows, and where it is in the
 // order of what the target has used.
 type holder struct {
 	target  int
@@ -141,7 +141,7 @@ func (x *Index) Held(t int) int { return x.targets[t].borders }
 // Bytes is how much text the target is known to hold.
 func (x *Index) Bytes(t int) int { return x.targets[t].bytes }
 
-// Add makes room for a target, which knows nothing yet, and gives its number.
+// Add makes room for a target, which knows nothing yet, and returns its number.
 func (x *Index) Add() int {
 	fresh := &target{}
 	for t, is := range x.targets {
@@ -202,7 +202,7 @@ func (x *Index) Note(t int, c *Chain, capacity int) {
 	x.report()
 }
 
-// walk gives the nodes that a prompt goes through, from the root. They are overwritten by
+// walk returns the nodes that a prompt goes through, from the root. They are overwritten by
 // the next call.
 func (x *Index) walk(c *Chain) []passed {
 	x.steps = x.steps[:0]
@@ -259,7 +259,7 @@ func (x *Index) grow(c *Chain, steps []passed) []passed {
 	return x.steps
 }
 
-// behind gives the nodes that follow one, or the root for nil.
+// behind returns the nodes that follow one, or the root for nil.
 func (x *Index) behind(n *node) branches {
 	switch {
 	case n == nil:
@@ -270,7 +270,7 @@ func (x *Index) behind(n *node) branches {
 	return n.next
 }
 
-// split makes two of a node and gives the first, with so many borders.
+// split makes two of a node and returns the first, with so many borders.
 func (x *Index) split(n *node, at int) *node {
 	first := &node{keys: slices.Clone(n.keys[:at]), depth: n.depth, parent: n.parent, next: branches{n.keys[at]: n}}
 	x.behind(n.parent)[n.keys[0]] = first
@@ -324,7 +324,7 @@ func (x *Index) hold(t int, n *node, borders int) {
 	}
 }
 
-// holder gives the place of a target among the holders, or the one where it belongs.
+// holder returns the place of a target among the holders, or the one where it belongs.
 func (n *node) holder(t int) (at int, ok bool) {
 	return slices.BinarySearchFunc(n.holders, t, func(h holder, t int) int { return h.target - t })
 }
@@ -389,7 +389,7 @@ func (x *Index) forget(u *use, borders int) {
 	x.resized(n)
 }
 
-// trim drops borders at the end that nobody knows, but for the first: it tells where a
+// trim drops borders at the end that nobody knows, but for the first: it reports where a
 // prompt goes on that has parted from the others there.
 func (n *node) trim() {
 	if len(n.next) > 0 {

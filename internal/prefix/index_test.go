@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/indexmem"
 )
 
-// chain gives the borders of a text that is added in parts.
+// chain returns the borders of a text that is added in parts.
 func chain(model string, parts ...string) *Chain {
 	var c Chain
 	c.Start(model)

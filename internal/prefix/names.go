@@ -11,7 +11,7 @@ import (
 )
 
 // Names remembers the names of the KV blocks that texts begin with, from prompts whose
-// tokens an engine has told. A text is tokenized the same way wherever it stands at the
+// tokens an engine has told. A text is tokenized the same way wherever it is at the
 // beginning of a prompt, but for its last tokens, which depend on what follows: so the
 // blocks of a text count as known when two prompts have that text in common, and go on
 // differently, and both begin with these blocks.
@@ -92,7 +92,7 @@ func (n *Names) Clear() {
 	}
 }
 
-// Find gives the names of the blocks that a prompt begins with, as far as they are known,
+// Find returns the names of the blocks that a prompt begins with, as far as they are known,
 // and how many of its bytes that takes at most. They are not changed any more. What is
 // found is of use, and forgotten later.
 func (n *Names) Find(c *Chain) (names []kvindex.Key, bytes int) {
@@ -165,7 +165,7 @@ func (n *Names) Learn(c *Chain, names []kvindex.Key, blockSize, tokens int) {
 // blocksIn is how many blocks so many bytes may reach into: a token has at least one.
 func blocksIn(bytes, blockSize int) int { return (bytes + blockSize - 1) / blockSize }
 
-// inCommon is how many keys two prompts begin with. A key stands for all before it, too.
+// inCommon is how many keys two prompts begin with. A key represents all before it, too.
 func inCommon[K Key | kvindex.Key](a, b []K) int {
 	return sort.Search(min(len(a), len(b)), func(i int) bool { return a[i] != b[i] })
 }

@@ -21,7 +21,7 @@ type Request struct {
 	// Partner is the other half of the pair, nil if it is not chosen yet or
 	// there is none; its dialect must be the same.
 	Partner *Assignment
-	// Alone tells that a prefill instance needs no decode instance to go with it.
+	// Alone reports whether a prefill instance needs no decode instance to go with it.
 	Alone bool
 	// Session is what the client calls its session, "" for none; see
 	// Options.NoBinding.
@@ -36,9 +36,9 @@ type Request struct {
 	// no such rank it may get any.
 	Ranked bool
 	Rank   int
-	// Prompt is the prompt or the messages, as they stand in the body. It is not kept.
+	// Prompt is the prompt or the messages, as they are in the body. It is not kept.
 	Prompt []byte
-	// Head is what the model reads before the prompt, as it stands in the body: tools,
+	// Head is what the model reads before the prompt, as it is in the body: tools,
 	// instructions, the salt of the cache. It is not kept.
 	Head [][]byte
 	// TokensTell says that the KV cache of the prompt follows from its tokens alone, and
@@ -50,7 +50,7 @@ type Request struct {
 	Priority int
 	// Measure asks for Queued and Running of the assignment.
 	Measure bool
-	// Tentative tells that the leg may not be sent to the instance that is picked; if it
+	// Tentative reports whether the leg may not be sent to the instance that is picked; if it
 	// is, Assignment.Confirm must be called. Until then policies and tallies know nothing
 	// of the pick; it counts as in flight at once.
 	Tentative bool
@@ -109,7 +109,7 @@ func AddressOf(in *instance.Instance, rank int) string {
 	return in.Address + "#" + strconv.Itoa(rank)
 }
 
-// Confirm tells that the leg of a tentative pick is sent to the picked instance.
+// Confirm reports whether the leg of a tentative pick is sent to the picked instance.
 func (a *Assignment) Confirm() {
 	a.tentative.Confirm()
 	for i, n := range a.counts {
@@ -120,7 +120,7 @@ func (a *Assignment) Confirm() {
 	}
 }
 
-// Full tells that the instance should not compute a prompt which another instance can
+// Full reports whether the instance should not compute a prompt which another instance can
 // compute: by the last report of its engine requests are queued there or its KV cache has
 // no room, or the prompts of all legs there fill it. Requests that wait for their KV cache
 // to arrive are not queued; engines that do not tell them apart are full more often.
@@ -149,7 +149,7 @@ func (a *Assignment) Done() {
 	}
 }
 
-// Computed tells that the instance has computed the prompt, which therefore does not wait
+// Computed reports whether the instance has computed the prompt, which therefore does not wait
 // there any more. tokens is the length of the prompt, 0 if it is not known. Only the first
 // call counts.
 func (a *Assignment) Computed(tokens int) {

@@ -122,7 +122,7 @@ func (x *indexer) withOtherRoles(changes []change, counters []*counter) ([]chang
 	return changes, counters
 }
 
-// listed tells that an instance is a candidate: usable, or slow, which is the last
+// listed reports whether an instance is a candidate: usable, or slow, which is the last
 // resort of its role.
 func listed(in *instance.Instance) bool { return in != nil && (in.Usable() || in.Slow()) }
 
@@ -272,7 +272,7 @@ func (c *candidates) close() {
 	}
 }
 
-// equals tells that two lists share their items. Lists with equal items may not share them.
+// equals reports whether two lists share their items. Lists with equal items may not share them.
 func (c *candidates) equals(o *candidates) bool {
 	return len(c.items) == len(o.items) && (len(c.items) == 0 || &c.items[0] == &o.items[0])
 }
@@ -282,12 +282,12 @@ func (c *candidates) sameInstances(o *candidates) bool {
 	return slices.EqualFunc(c.items, o.items, func(a, b policy.Candidate) bool { return a.Instance == b.Instance && a.Rank == b.Rank })
 }
 
-// sameEdits tells that the edits of a model's list are those of the list of all models.
+// sameEdits reports whether the edits of a model's list are those of the list of all models.
 func sameEdits(model, all []edit) bool {
 	return slices.EqualFunc(model, all, func(a, b edit) bool { return a.address == b.address && a.first.Instance == b.first.Instance })
 }
 
-// apply gives the list after edits. keys, if not nil, is kept up to date with the list.
+// apply returns the list after edits. keys, if not nil, is kept up to date with the list.
 func (c *candidates) apply(es []edit, keys map[pairKey]int) *candidates {
 	most := len(c.items) + len(es)
 	for i := range es {

@@ -74,7 +74,7 @@ type rankLoad struct {
 
 const cacheLine = 64
 
-// ranks gives the loads of all ranks of an instance but the first, which is that of its
+// ranks returns the loads of all ranks of an instance but the first, which is that of its
 // counter.
 func (c *counters) ranks(address string, n int) []*policy.Load {
 	if n <= 1 {
@@ -159,7 +159,7 @@ func (c *counters) busy() []*counter {
 	return out
 }
 
-// update gives every instance a counter. It returns that of each change, nil for a pending
+// update assigns every instance a counter. It returns that of each change, nil for a pending
 // instance and for one that went.
 func (c *counters) update(changes []change) []*counter {
 	out := make([]*counter, len(changes))

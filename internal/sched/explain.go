@@ -54,7 +54,7 @@ type CandidateLoad struct {
 	Others                  float64 // legs of other proxies
 }
 
-// Explain tells what Pick would do. It changes nothing: no turn is taken, and nothing is
+// Explain reports what Pick would do. It changes nothing: no turn is taken, and nothing is
 // counted or remembered.
 func (s *Scheduler) Explain(r Request) *Explained {
 	ix := s.index.current()

@@ -39,7 +39,7 @@ type scratch struct {
 	zoneChoices []policy.Choice // see preferZone
 }
 
-// admitted gives the candidates of a list that a request may get now. Mostly that is the
+// admitted returns the candidates of a list that a request may get now. Mostly that is the
 // whole list, as it is. If l is not nil, it has their memory, and goes back to scratches
 // when a policy has chosen.
 func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy.Candidates, l *scratch) {
@@ -184,7 +184,7 @@ func admission(n *[standings]int) standing {
 	}
 }
 
-// lastResort tells whether an instance may be picked when none can be reached. All may be,
+// lastResort reports whether an instance may be picked when none can be reached. All may be,
 // also a silent one, which may still answer. But where a decode instance can serve alone,
 // no request waits for a silent or slow prefill instance.
 func (f *filter) lastResort(list *candidates, i int, r *Request) bool {
@@ -192,7 +192,7 @@ func (f *filter) lastResort(list *candidates, i int, r *Request) bool {
 	return !optional || !list.facts[i].slow && f.opts.Health.SilentFor(list.items[i].Instance.Key) == 0
 }
 
-// fits tells whether the request may get a candidate: it was not tried before, and can be
+// fits reports whether the request may get a candidate: it was not tried before, and can be
 // paired with the partner, or with an instance that can become the partner.
 func (c *candidates) fits(i int, ix *index, r *Request) bool {
 	own := c.facts[i].pairKey
@@ -209,32 +209,32 @@ func (c *candidates) fits(i int, ix *index, r *Request) bool {
 	}
 }
 
-// single tells that one decode instance at most serves a model.
+// single reports whether one decode instance at most serves a model.
 func (ix *index) single(model string) bool {
 	list, _ := ix.candidates(instance.Decode, model)
 	n := len(list.items)
 	return n == 0 || list.items[0].Instance == list.items[n-1].Instance
 }
 
-// tried tells that the request has tried a candidate.
+// tried reports whether the request has tried a candidate.
 func (c *candidates) tried(i int, r *Request) bool {
 	k := c.items[i].Instance.Key
 	return slices.Contains(r.Tried, k) || len(r.TriedRanks) > 0 && slices.Contains(r.TriedRanks, Target{k, c.items[i].Rank})
 }
 
-// otherRank tells that a candidate is another rank than the one that the request must get,
+// otherRank reports whether a candidate is another rank than the one that the request must get,
 // of an instance that has that one.
 func (c *candidates) otherRank(i int, r *Request) bool {
 	return c.items[i].Rank != r.Rank && c.items[i].Instance.Ranks() > r.Rank
 }
 
-// siblingTried tells that the request has tried another rank of a candidate's instance.
+// siblingTried reports whether the request has tried another rank of a candidate's instance.
 func (c *candidates) siblingTried(i int, r *Request) bool {
 	k := c.items[i].Instance.Key
 	return slices.ContainsFunc(r.TriedRanks, func(t Target) bool { return t.Key == k })
 }
 
-// allFit tells that every candidate of the role fits the request, where that is known
+// allFit reports whether every candidate of the role fits the request, where that is known
 // without looking at each: none was tried, and all have the same pairKey.
 func (ix *index) allFit(list *candidates, r *Request) bool {
 	ri := ix.role(r.Role)
@@ -250,7 +250,7 @@ func (ix *index) allFit(list *candidates, r *Request) bool {
 	}
 }
 
-// noPairReason tells why no candidate of a list can be paired, for a request that gets none:
+// noPairReason reports why no candidate of a list can be paired, for a request that gets none:
 // nil if that is not the reason.
 func (ix *index) noPairReason(list *candidates, r *Request) error {
 	if r.Partner == nil && (r.Role != instance.Prefill || r.Alone) {

@@ -71,7 +71,7 @@ type roleIndex struct {
 	byModel map[string]*candidates
 	// pairKeys counts the instances with each pairKey.
 	pairKeys map[pairKey]int
-	// alike tells that all instances have the same pairKey, which is only.
+	// alike reports whether all instances have the same pairKey, which is only.
 	alike bool
 	only  pairKey
 
@@ -85,7 +85,7 @@ type pairKey struct {
 	blocks    int    // must be the partner's; 0 fits all
 }
 
-// canPair tells whether instances with these keys can serve a request together.
+// canPair reports whether instances with these keys can serve a request together.
 func canPair(prefill, decode pairKey) bool {
 	return mismatch(prefill, decode) == nil
 }
@@ -104,7 +104,7 @@ func mismatch(a, b pairKey) error {
 	}
 }
 
-// canPair tells whether an instance of the wanted role can be paired with the partner.
+// canPair reports whether an instance of the wanted role can be paired with the partner.
 func (r *Request) canPair(own, partner pairKey) bool {
 	if r.Role == instance.Prefill {
 		return canPair(own, partner)
@@ -112,8 +112,8 @@ func (r *Request) canPair(own, partner pairKey) bool {
 	return canPair(partner, own)
 }
 
-// canPairWith tells whether a decode instance of the index can be paired with a prefill
-// instance. itself tells that one of those that could is the same engine, which does not
+// canPairWith reports whether a decode instance of the index can be paired with a prefill
+// instance. itself reports whether one of those that could is the same engine, which does not
 // count.
 func (ri *roleIndex) canPairWith(prefill pairKey, itself bool) bool {
 	if ri.alike && !itself {
@@ -176,7 +176,7 @@ func (x *indexer) newList(role instance.Role) *candidates {
 	return c
 }
 
-// withItems gives the list with other items and the same policies: after a change of the
+// withItems returns the list with other items and the same policies: after a change of the
 // membership they continue with the next turn, not with the first instance.
 func (c *candidates) withItems(items []policy.Candidate, own []facts) *candidates {
 	next := &candidates{items: items, facts: own, whole: policy.All(items), policies: c.policies}
@@ -200,7 +200,7 @@ func place(items []policy.Candidate, address string) (at int, found bool) {
 	return slices.BinarySearchFunc(items, address, func(c policy.Candidate, a string) int { return strings.Compare(c.Instance.Address, a) })
 }
 
-// current gives the index of the current snapshot, or, while that is built, the one before.
+// current returns the index of the current snapshot, or, while that is built, the one before.
 func (x *indexer) current() *index {
 	snap := x.opts.Source.Snapshot()
 	old := x.inUse.Load()
@@ -228,7 +228,7 @@ func (x *indexer) newest() *index {
 	return x.rebuild()
 }
 
-// rebuild gives the index of the current snapshot. The lock is held.
+// rebuild returns the index of the current snapshot. The lock is held.
 func (x *indexer) rebuild() *index {
 	snap, old := x.opts.Source.Snapshot(), x.inUse.Load()
 	if old != nil && old.snapshot == snap {

@@ -44,7 +44,7 @@ type hits struct{ asked, expected, found atomic.Int64 }
 // Each calls f for every instance that is present or has something in flight.
 func (l *Loads) Each(f func(k instance.Key, inFlight int64)) { l.counters.each(f) }
 
-// Heard tells how many signs of life legs have had of an engine, in both roles.
+// Heard reports how many signs of life legs have had of an engine, in both roles.
 func (l *Loads) Heard(k instance.Key) uint64 {
 	if c, ok := l.counters.find(k.Address); ok {
 		return c.heard.Load()
@@ -52,13 +52,13 @@ func (l *Loads) Heard(k instance.Key) uint64 {
 	return 0
 }
 
-// InFlight tells how many legs this proxy has in flight on an instance, on all its ranks
+// InFlight reports how many legs this proxy has in flight on an instance, on all its ranks
 // together. An engine in both roles has one count.
 func (l *Loads) InFlight(k instance.Key) int64 {
 	return l.counters.inFlight(k.Address)
 }
 
-// RanksInFlight tells how many legs this proxy has in flight on each rank of an instance
+// RanksInFlight reports how many legs this proxy has in flight on each rank of an instance
 // with several ranks; nil for any other.
 func (l *Loads) RanksInFlight(in *instance.Instance) []int64 {
 	if in.Ranks() == 1 {
@@ -102,7 +102,7 @@ func (l *Loads) Full() []instance.Key {
 	return nil
 }
 
-// Total gives the load of an instance; false if it is not known.
+// Total returns the load of an instance; false if it is not known.
 func (l *Loads) Total(k instance.Key) (Total, bool) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
@@ -129,7 +129,7 @@ func (l *Loads) Totals(f func(k instance.Key, t Total)) {
 
 // SetOthers notes what all other proxies together have in flight, by address; nothing for
 // an address that is not in it. It must be called about once a second, also when nothing
-// has changed: it computes anew what policies compare (policy.Load.Weigh).
+// has changed: it computes again what policies compare (policy.Load.Weigh).
 func (l *Loads) SetOthers(of map[string]Counts) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
@@ -161,7 +161,7 @@ func (l *Loads) Hits(f func(k instance.Key, h Hits)) {
 	}
 }
 
-// setEngine notes a report, and tells whether a rank of the engine is full.
+// setEngine notes a report, and reports whether a rank of the engine is full.
 func (c *counters) setEngine(address string, report *policy.Engine) (full bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

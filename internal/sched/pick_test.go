@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// changingSource gives one snapshot at the first call, and the other from then on: the
+// changingSource returns one snapshot at the first call, and the other from then on: the
 // membership changes during a pick.
 type changingSource struct{ looks []*instance.Snapshot }
 

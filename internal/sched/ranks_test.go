@@ -16,7 +16,7 @@ func ranks(n int) func(*instance.Instance) {
 	return func(in *instance.Instance) { in.Record.DPSize = n }
 }
 
-// pickCounts picks n times, with 64 picks in flight at a time, and gives how many each rank
+// pickCounts picks n times, with 64 picks in flight at a time, and returns how many each rank
 // got.
 func pickCounts(t *testing.T, s *sched.Scheduler, n int, r sched.Request) map[string]int {
 	t.Helper()
@@ -232,7 +232,7 @@ func TestWantedRank(t *testing.T) {
 	}
 }
 
-// Ranks gives what policies remember of each rank, and the load of each.
+// Ranks returns what policies remember of each rank, and the load of each.
 func TestRanksAreTold(t *testing.T) {
 	t.Parallel()
 	in := inst(instance.Prefill, "a:1", ranks(3))

@@ -13,7 +13,7 @@ type RankLoad struct {
 	Prompts policy.Remembered
 }
 
-// Ranks gives the load of each rank of an instance, in their order; none if the instance is
+// Ranks returns the load of each rank of an instance, in their order; none if the instance is
 // not known. An engine in both roles has one load, but remembered prompts of each role.
 func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
 	var out []RankLoad

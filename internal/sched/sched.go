@@ -45,7 +45,7 @@ var (
 // PolicyTaken is the Policy of an Assignment that no policy has chosen.
 const PolicyTaken = "taken"
 
-// Source gives the current membership.
+// Source returns the current membership.
 type Source interface {
 	Snapshot() *instance.Snapshot
 }
@@ -60,7 +60,7 @@ type Health interface {
 	// Unreachable reports whether it is ejected because no connection to it could be made, it
 	// makes no progress, or it fails trials.
 	Unreachable(k instance.Key) bool
-	// SilentFor tells how long it has given no sign of life, 0 if it gives some. An
+	// SilentFor reports how long it has given no sign of life, 0 if it does. An
 	// instance that is silent and unreachable may still answer.
 	SilentFor(k instance.Key) time.Duration
 	// Share returns the part of its turns that it should take, at most 1. It is 0 for an
@@ -86,7 +86,7 @@ type Options struct {
 	// SilentAfter is how long an instance may keep a leg waiting, and give no other
 	// sign of life, before it is called silent. Default 1 s.
 	SilentAfter time.Duration
-	// PrefillOptional tells that decode instances do the work of prefill instances when
+	// PrefillOptional reports whether decode instances do the work of prefill instances when
 	// there are none: then no request waits for a silent or slow prefill instance.
 	PrefillOptional bool
 	// Policies choose among the instances that may be picked, one for each role.
@@ -107,7 +107,7 @@ type Options struct {
 	Caches      policy.Caches
 	Placements  *prefix.Placements
 	Memory      *indexmem.Budget
-	// Rand gives numbers from 0 up to 1; default math/rand.
+	// Rand returns numbers from 0 up to 1; default math/rand.
 	Rand func() float64
 }
 
@@ -285,7 +285,7 @@ func (s *Scheduler) Gone(a *Assignment) error { return s.Legs.Gone(a) }
 // InFlight is Loads.InFlight.
 func (s *Scheduler) InFlight(k instance.Key) int64 { return s.Loads.InFlight(k) }
 
-// Members gives the current membership.
+// Members returns the current membership.
 func (s *Scheduler) Members() *instance.Snapshot { return s.opts.Source.Snapshot() }
 
 // features is what policies see of a request.
@@ -327,7 +327,7 @@ func (c *candidates) choose(among policy.Candidates, r policy.Request) (by choic
 	return by // the last of the policies always chooses
 }
 
-// assign gives the request one of the candidates among, which are not empty.
+// assign assigns the request one of the candidates among, which are not empty.
 func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewhere, r *Request) *Assignment {
 	f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
 	f.Tokens = ratio.tokens(bytes)

@@ -178,7 +178,7 @@ func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
 	})
 }
 
-// An instance that gives signs of life is not asked for one.
+// An instance that shows signs of life is not asked for one.
 func TestHeardIsNotSilent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

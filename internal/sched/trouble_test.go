@@ -65,7 +65,7 @@ func admittedOneByOne(s *Scheduler, ix *index, list *candidates, r *Request) (al
 	}
 }
 
-// admitted gives the same candidates as admittedOneByOne, for every request and every trouble,
+// admitted returns the same candidates as admittedOneByOne, for every request and every trouble,
 // and the whole list where it may.
 func TestAdmitted(t *testing.T) {
 	t.Parallel()

@@ -182,7 +182,7 @@ func (w *waiting) list() []waiter {
 	return out
 }
 
-// waitingSinceBefore gives the instance of a leg that began to wait before then, nil if
+// waitingSinceBefore returns the instance of a leg that began to wait before then, nil if
 // none did.
 func (w *waiting) waitingSinceBefore(then time.Time) *instance.Instance {
 	w.mu.Lock()
@@ -329,7 +329,7 @@ func (g *Legs) Abandon(k instance.Key, dead bool, why string) {
 	}
 }
 
-// hasAlternative tells whether another instance could take a leg over now. For a prefill
+// hasAlternative reports whether another instance could take a leg over now. For a prefill
 // leg that may be a decode instance which computes the prompt itself.
 func (g *Legs) hasAlternative(in *instance.Instance, w wanted) bool {
 	ix := g.index.current()
@@ -344,7 +344,7 @@ func (g *Legs) hasAlternative(in *instance.Instance, w wanted) bool {
 		g.hasOther(ix, in, &Request{Role: instance.Decode, Model: w.model})
 }
 
-// hasOther tells whether another instance may be picked that is neither slow nor ejected.
+// hasOther reports whether another instance may be picked that is neither slow nor ejected.
 func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	list, known := ix.candidates(r.Role, r.Model)
 	if !known {
@@ -359,7 +359,7 @@ func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	return false
 }
 
-// Gone tells why nothing more can come from the instance of a pick: it left, was removed,
+// Gone reports why nothing more can come from the instance of a pick: it left, was removed,
 // turned down, or another incarnation is at its address; nil if something can. Draining
 // and cordoned instances finish what they have.
 func (g *Legs) Gone(a *Assignment) error {
@@ -372,7 +372,7 @@ func (g *Legs) Gone(a *Assignment) error {
 	return g.gone(snap, a.Instance, a.wanted)
 }
 
-// gone tells why a leg should not wait for an instance any longer, nil if it should. A slow
+// gone reports why a leg should not wait for an instance any longer, nil if it should. A slow
 // instance, whose engine did not answer its agent's probes, is waited for while no other
 // can take the leg over.
 func (g *Legs) gone(snap *instance.Snapshot, in *instance.Instance, w wanted) error {

@@ -78,7 +78,7 @@ func (t Table) readFile(path string) (map[string]any, error) {
 	return out, nil
 }
 
-// nodeValue gives a string, a []string, or nil for null.
+// nodeValue returns a string, a []string, or nil for null.
 func nodeValue(node *yaml.Node) (any, bool) {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
@@ -102,7 +102,7 @@ func nodeValue(node *yaml.Node) (any, bool) {
 	return nil, false
 }
 
-// known tells whether a file may have a key.
+// known reports whether a file may have a key.
 func (t Table) known(name string) bool {
 	s, ok := t.Find(name)
 	return ok && !s.FlagOnly

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Exhausted tells that a connection could not be made because this process or machine
+// Exhausted reports whether a connection could not be made because this process or machine
 // has no descriptor or no memory for it. Such an error says nothing about the peer.
 func Exhausted(err error) bool {
 	for _, e := range [...]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
@@ -18,7 +18,7 @@ func Exhausted(err error) bool {
 	return false
 }
 
-// OpError gives the error of a system call the form that it has in package net.
+// OpError wraps the error of a system call as package net does.
 func (c *Conn) OpError(what string, err error) error {
 	return &net.OpError{Op: what, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(what, err)}
 }

@@ -31,7 +31,7 @@ const (
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
-	// choose tells whether a request without a parent is traced; nil leaves it to the SDK,
+	// choose reports whether a request without a parent is traced; nil leaves it to the SDK,
 	// which is dear where nearly none are.
 	choose func() bool
 }
@@ -60,7 +60,7 @@ type Request struct {
 	// choose for themselves. Nearly all are such, and hold nothing else.
 	of     *chosen
 	parent [1]string
-	// strays tells that the client's tracestate, which came without a trace, ends here.
+	// strays reports whether the client's tracestate, which came without a trace, ends here.
 	strays bool
 }
 
@@ -90,7 +90,7 @@ type chosen struct {
 	secure              bool
 }
 
-// Begin starts the trace of a request. It gives nil if there is nothing to do: tracing
+// Begin starts the trace of a request. It returns nil if there is nothing to do: tracing
 // is off, or the client has said that its trace is not wanted, which reaches the engines
 // in its own header.
 func (t *Tracer) Begin(r *http.Request, route string, start time.Time) *Request {
@@ -181,7 +181,7 @@ func written(s string) string {
 	return instance.Printable(s, maxWritten)
 }
 
-// Chosen tells that there are spans to be made, and an end to be told.
+// Chosen reports whether there are spans to be made, and an end to be told.
 func (r *Request) Chosen() bool { return r != nil && r.of != nil }
 
 // Outcome is what became of a request.
@@ -259,7 +259,7 @@ func (r *Request) Pick(role string) *Span {
 	return r.of.start("pick "+role, append(make([]attribute.KeyValue, 0, 3), attribute.String("pd.role", role)))
 }
 
-// Picked ends the choice. err tells that there was none.
+// Picked ends the choice. err reports whether there was none.
 func (s *Span) Picked(err error, address, policy string) {
 	if s == nil {
 		return
@@ -286,7 +286,7 @@ func (r *Request) Leg(role, address, connector string, start time.Time) *Span {
 }
 
 // Inject tells an engine in the header of its leg which span its own belong to. Without
-// a trace the client's own header stands there. s is the leg's, or nil.
+// a trace the client's own header is there. s is the leg's, or nil.
 func (r *Request) Inject(s *Span, h http.Header) {
 	switch {
 	case r == nil:
@@ -301,7 +301,7 @@ func (r *Request) Inject(s *Span, h http.Header) {
 			of = s.span.SpanContext()
 		}
 		h[traceparent] = []string{header(of)}
-		if of.TraceState().Len() == 0 { // else it stands there as it came
+		if of.TraceState().Len() == 0 { // else it is there as it came
 			delete(h, tracestate)
 		}
 	}

@@ -139,7 +139,7 @@ func (c *conn) releaseRequest() {
 var errNotIdle = errors.New("not idle any more")
 
 // exchange sends the request and reads the answer's head, interim ones skipped.
-// sentAll tells that all of the request was sent.
+// sentAll reports whether all of the request was sent.
 func (c *conn) exchange(watchEarlyReply bool, h *head) (sentAll bool, err error) {
 	c.answered = false
 	more, early := true, false
@@ -199,7 +199,7 @@ func (c *conn) close() {
 	c.abort()
 }
 
-// read gives buffered bytes, or reads from the connection into p directly.
+// read returns buffered bytes, or reads from the connection into p directly.
 func (c *conn) read(p []byte) (int, error) {
 	if b := c.buf.Bytes(); len(b) > 0 {
 		n := copy(p, b)

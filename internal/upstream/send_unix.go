@@ -23,7 +23,7 @@ type sendState struct {
 
 // sendAndRead checks that a reused connection is still idle, sends the request and
 // reads the first bytes of the answer. If the socket does not take all of the request,
-// it returns at once: more tells that the rest must still be sent.
+// it returns at once: more reports whether the rest must still be sent.
 func (c *conn) sendAndRead() (more bool, sendErr, readErr error) {
 	c.sending = sendState{}
 	for _, piece := range c.rest {

@@ -21,11 +21,11 @@ import (
 
 // Client sends requests to instances. It is safe for concurrent use.
 type Client interface {
-	// Do sends one request and gives the answer once its header is there; the
+	// Do sends one request and returns the answer once its header is there; the
 	// caller closes the body. Redirects are never followed. A failure is an
 	// *Error; when ctx ended, its Err is the context's cause.
 	Do(ctx context.Context, r *Request) (*Response, error)
-	// ReleasesBody tells whether the request's body is read no more once Do has
+	// ReleasesBody reports whether the request's body is read no more once Do has
 	// returned, with an error or without one.
 	ReleasesBody(r *Request) bool
 	// Forget drops the idle connections to an address: another process may
@@ -59,7 +59,7 @@ type Options struct {
 	// uvicorn's --timeout-keep-alive, 5 s by default. Default 4 s.
 	IdleTimeout time.Duration
 	Guard       netguard.Policy
-	// TLS gives the configuration for a new connection to an instance with scheme
+	// TLS returns the configuration for a new connection to an instance with scheme
 	// https. nil trusts the system's authorities and expects the address's name.
 	TLS func() *tls.Config
 }
@@ -100,11 +100,11 @@ type Response struct {
 // the engine has the request and may have worked on it.
 const idleCloseWindow = 500 * time.Millisecond
 
-// closedWhileIdle tells whether a reused connection that ends now may have been
+// closedWhileIdle reports whether a reused connection that ends now may have been
 // closed by the engine as idle, while the request was on its way.
 func closedWhileIdle(started time.Time) bool { return time.Since(started) < idleCloseWindow }
 
-// Stage tells how far a request had come when it failed.
+// Stage reports how far a request had come when it failed.
 type Stage uint8
 
 // The stages, in order.
@@ -143,7 +143,7 @@ type Error struct {
 	Stage   Stage
 	Address string
 	Err     error
-	// MaybeTaken tells that a try may have reached the engine, which then may have
+	// MaybeTaken reports whether a try may have reached the engine, which then may have
 	// begun to work on the request.
 	MaybeTaken bool
 }
@@ -154,7 +154,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Refused tells that nothing listens at the address, or that the network has no way
+// Refused reports whether nothing listens at the address, or that the network has no way
 // to it. That proves that the instance is away; a timeout would not.
 func (e *Error) Refused() bool {
 	return e.Stage == StageNotConnected &&
@@ -162,14 +162,14 @@ func (e *Error) Refused() bool {
 			errors.Is(e.Err, syscall.ENETUNREACH))
 }
 
-// Untrusted gives why either side refused the TLS handshake, nil if neither did. An
+// Untrusted returns why either side refused the TLS handshake, nil if neither did. An
 // engine that refuses it has taken nothing.
 func (e *Error) Untrusted() *certs.Error {
 	refused, _ := errors.AsType[*certs.Error](e.Err)
 	return refused
 }
 
-// Exhausted tells that this process or machine has nothing left to make a connection
+// Exhausted reports whether this process or machine has nothing left to make a connection
 // of, to any engine; see sock.Exhausted.
 func (e *Error) Exhausted() bool { return e.Stage == StageNotConnected && sock.Exhausted(e.Err) }
 
@@ -180,7 +180,7 @@ func (e *Error) TooLarge() bool {
 		e.Stage == StageHeaders && strings.Contains(e.Err.Error(), "server response headers exceeded") // net/http has no value for it
 }
 
-// Timeout tells that a deadline, not the peer, ended the exchange.
+// Timeout reports whether a deadline, not the peer, ended the exchange.
 func (e *Error) Timeout() bool {
 	var n net.Error
 	return errors.As(e.Err, &n) && n.Timeout()

@@ -44,7 +44,7 @@ type Client struct {
 }
 
 // SecureTransport is for the HTTP client of those who ask engines over TLS: config gives the
-// configuration of a new connection, nil stands for the system's authorities.
+// configuration of a new connection, nil means the system's authorities.
 func SecureTransport(config func() *tls.Config) *http.Transport {
 	t := freshTransport()
 	t.DialTLSContext = certs.DialTLS(dial, config, maxDial)
@@ -228,7 +228,7 @@ func (c *Client) client() *http.Client {
 	return &hc
 }
 
-// CheckBase tells whether base is a usable engine URL: http or https, a host,
+// CheckBase reports whether base is a usable engine URL: http or https, a host,
 // no query, no credentials.
 func CheckBase(base string) error {
 	_, err := endpoint(base, "")

@@ -36,7 +36,7 @@ var (
 	ErrTooLarge = errors.New("answer too large")
 	// ErrNotVLLM: an answer, but not what vLLM says there.
 	ErrNotVLLM = errors.New("not an answer of vLLM")
-	// ErrProxy: a proxy of this project stands there. It never becomes an engine.
+	// ErrProxy: a proxy of this project is there. It never becomes an engine.
 	ErrProxy = errors.New("is a pdmesh proxy")
 	// ErrNoModels: /v1/models lists nothing.
 	ErrNoModels = errors.New("the engine lists no model")

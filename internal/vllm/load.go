@@ -195,7 +195,7 @@ func (p *loadParser) add(line string) {
 	}
 }
 
-// label gives the value of a label of a line as it is written; those that are looked
+// label returns the value of a label of a line as it is written; those that are looked
 // for have nothing that is escaped. It is "" for one that is not there.
 func label(labels, name string) string {
 	if labels == "" || labels[0] != '{' {

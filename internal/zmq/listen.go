@@ -95,7 +95,7 @@ func Listen(ctx context.Context, kind Kind, endpoint string, b Bounds, trouble f
 	return &Listener{Socket: s, messages: messages}, nil
 }
 
-// Receive gives the next message of any peer. The error is ctx's, or net.ErrClosed
+// Receive returns the next message of any peer. The error is ctx's, or net.ErrClosed
 // after Close. Peers whose messages nobody receives wait.
 func (s *Listener) Receive(ctx context.Context) (Message, error) {
 	select {

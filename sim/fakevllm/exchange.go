@@ -28,7 +28,7 @@ func (l *life) newExchange(c client, id string) *exchange {
 	return x
 }
 
-// strike lets the fault happen if it is its time; ended tells that the
+// strike lets the fault happen if it is its time; ended reports whether the
 // exchange is over.
 func (x *exchange) strike(at fault.Stage, tokens int) (ended bool) {
 	f := x.fault

@@ -118,7 +118,7 @@ func (g *generation) admit() error {
 	return g.Fit(o.MaxModelLen)
 }
 
-// connect gives the request to the connector, which does nothing yet.
+// connect passes the request to the connector, which does nothing yet.
 func (g *generation) connect() {
 	g.kv = connector.Request{Reply: &g.Reply, HTTP: g.r, Engine: &g.work, NoKV: g.fault != nil && g.fault.Kind == fault.NoKV}
 	g.leg = g.life.connector.Leg(&g.kv)

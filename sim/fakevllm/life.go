@@ -124,7 +124,7 @@ func (l *life) addCores(dpSize int, at connector.Addresses, events *kvevents.Pub
 	}
 }
 
-// chooseRank gives the core that the request names, or the next one. What is no number is
+// chooseRank returns the core that the request names, or the next one. What is no number is
 // ignored, as by vLLM.
 func (l *life) chooseRank(named string) (*engine.Core, error) {
 	n := len(l.cores)

@@ -127,7 +127,7 @@ func (p *Proxy) WaitFor(ctx context.Context, prefill, decode int) error {
 	return nil
 }
 
-// NodeSpec describes a simulated engine and the agent beside it.
+// NodeSpec describes a simulated engine and the agent next to it.
 type NodeSpec struct {
 	Name      string // of the engine; the agent is called <Name>-agent
 	Role      instance.Role

@@ -105,7 +105,7 @@ func (c *Cluster) Client(t testing.TB) *clientv3.Client {
 	return Client(t, c.Endpoints()...)
 }
 
-// Leader waits until the members that answer agree on a leader, and gives it.
+// Leader waits until the members that answer agree on a leader, and returns it.
 func (c *Cluster) Leader() *EtcdProcess {
 	c.t.Helper()
 	var leader *EtcdProcess
@@ -132,7 +132,7 @@ func (c *Cluster) Leader() *EtcdProcess {
 	return leader
 }
 
-// Follower gives a member that is not the leader.
+// Follower returns a member that is not the leader.
 func (c *Cluster) Follower() *EtcdProcess {
 	c.t.Helper()
 	leader := c.Leader()

@@ -132,8 +132,8 @@ func runEtcd(m memberConfig) (*embed.Etcd, error) {
 }
 
 // listenAndStart starts an etcd. An address that is in use is tried again for a
-// while: who is started anew may find its own, which a process that is being
-// forked beside it holds a copy of until its exec.
+// while: who is started again may find its own, which a process that is being
+// forked next to it holds a copy of until its exec.
 func listenAndStart(cfg *embed.Config) (*embed.Etcd, error) {
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
@@ -213,7 +213,7 @@ func clientConfig(endpoints ...string) clientv3.Config {
 	}
 }
 
-// FreePort gives a TCP address on the loopback that nobody listens on now, and
+// FreePort returns a TCP address on the loopback that nobody listens on now, and
 // that nobody is given before a test listens there itself.
 func FreePort(t testing.TB) string {
 	t.Helper()

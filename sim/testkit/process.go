@@ -64,7 +64,7 @@ type EtcdProcess struct {
 	cfg  memberConfig
 	cmd  *exec.Cmd
 	free func() // gives back the thread that the member hangs on
-	// ended is closed by whoever waits for a program of envOutside.
+	// ended is closed by whatever waits for a program of envOutside.
 	ended chan struct{}
 }
 
@@ -243,7 +243,7 @@ func (p *EtcdProcess) Pause() {
 	Eventually(p.t, 30*time.Second, func() error { return stopped(p.cmd.Process.Pid) })
 }
 
-// stopped tells whether all threads of a process are stopped, where the system
+// stopped reports whether all threads of a process are stopped, where the system
 // shows it: the signal reaches one after the other.
 func stopped(pid int) error {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
@@ -255,7 +255,7 @@ func stopped(pid int) error {
 		if err != nil {
 			continue // this thread has ended
 		}
-		// The state stands behind the name, which is in brackets and may hold some.
+		// The state follows the name, which is in brackets and may hold some.
 		if state := text[bytes.LastIndexByte(text, ')')+1:]; !bytes.HasPrefix(state, []byte(" T")) {
 			return fmt.Errorf("%s: %.3s", task, state)
 		}

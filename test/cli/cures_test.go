@@ -50,7 +50,7 @@ func TestCures(t *testing.T) {
 	}
 	decode := "decode/" + node.Address
 	w.clean()
-	// again starts the engine of the node anew, on its port.
+	// again starts the engine of the node again, on its port.
 	again := func(version string) {
 		t.Helper()
 		s := node.Spec

@@ -62,7 +62,7 @@ func newMachine(t *testing.T, address string) *machine {
 	return &machine{t: t, address: address, pid: strconv.Itoa(keeper.Process.Pid)}
 }
 
-// on gives the arguments of nsenter.
+// on returns the arguments of nsenter.
 func (m *machine) on(command ...string) []string {
 	return append([]string{"-t", m.pid, "--net", "--"}, command...)
 }
@@ -176,7 +176,7 @@ func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 	there.must(pdctl(append(operator, "drain", "prefill", here.address+":8100", "--wait", "--timeout", "1m")...)...)
 	there.must(pdctl(append(operator, "undrain", "prefill", here.address+":8100")...)...)
 
-	// The users stand in etcd: they are there at once when it comes back.
+	// The users are in etcd: they are there at once when it comes back.
 	if err := proxy.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}

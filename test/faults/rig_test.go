@@ -280,7 +280,7 @@ func (p *pool) never(n int) {
 	}
 }
 
-// saw tells whether an instance was in a view at some look.
+// saw reports whether an instance was in a view at some look.
 func (p *pool) saw(address string, v instance.View) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 const Model = "e2e/simulated"
 
 // Main builds the programs, runs the tests of a package with their directory,
-// looks for goroutines left behind, and gives the exit code. PD_TEST_BIN names a
+// looks for goroutines left behind, and returns the exit code. PD_TEST_BIN names a
 // directory that has the programs already: make test builds them once for all packages.
 // The package must be two directories below the module's root. In a child process that
 // is to be an etcd member it is that and does not return.

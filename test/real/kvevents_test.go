@@ -29,7 +29,7 @@ func (c cached) model() string {
 	return model
 }
 
-// answer sends the prompt and gives how many of its tokens the engine found in its
+// answer sends the prompt and returns how many of its tokens the engine found in its
 // cache.
 func (c cached) answer(r *rig, e *engine) int {
 	r.t.Helper()
@@ -155,7 +155,7 @@ func TestKVEventsOfVLLM(t *testing.T) {
 	}
 }
 
-// settled tells that the publisher is followed without trouble.
+// settled reports whether the publisher is followed without trouble.
 func settled(f *kvfollow.Follower) error {
 	if st := f.Status(); len(st) != 1 || st[0].State != kvevents.Following || st[0].Bad > 0 || st[0].Index.Orphans > 0 {
 		return fmt.Errorf("%+v", st)

@@ -86,7 +86,7 @@ func (r *recipe) config() v1.Config {
 	}
 }
 
-// write makes the archive: an OCI image layout, and beside it the list that
+// write makes the archive: an OCI image layout, and next to it the list that
 // docker save makes, for engines that read no layouts.
 func (r *recipe) write() (err error) {
 	img, err := r.image()

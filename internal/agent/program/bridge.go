@@ -79,7 +79,7 @@ func (s *service) showBridge(ctx context.Context, b *zmqregister.Bridge) (stop f
 	return func() { cancel(); <-done }, nil
 }
 
-// guarded asks no address that no engine has: these are from whoever reaches the port.
+// guarded queries no address that no engine has: any program that reaches the port sends them.
 func guarded(c *vllm.Client) *vllm.Client {
 	d := net.Dialer{Timeout: time.Minute, Control: netguard.New(nil).Control}
 	c.HTTP = &http.Client{Transport: &http.Transport{

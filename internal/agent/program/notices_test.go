@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
-// The agent takes a notification and gives it to the proxy that asks.
+// The agent takes a notification and returns it to the proxy that asks.
 func TestLMCacheBridge(t *testing.T) {
 	t.Parallel()
 	ports, err := fleet.FreePorts(1)

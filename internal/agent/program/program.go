@@ -72,7 +72,7 @@ const examples = `  # beside a prefill engine on this machine
   MOONCAKE_CONFIG_PATH=mooncake.json VLLM_DISTRIBUTED_KV_ROLE=producer \
         agent --restart on-failure -- vllm serve Qwen/Qwen2.5-7B-Instruct --port 8100`
 
-// Main runs the agent in a process of its own and gives its exit code.
+// Main runs the agent in a process of its own and returns its exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
 	logging.OutliveReader()
 	return program{whole: true}.run(cli.WithVariables(context.Background(), os.Environ()), args, stdout, stderr)

@@ -71,7 +71,7 @@ type Config struct {
 	Notices   NoticeConfig
 	Bootstrap string // host:port of a Mooncake prefill engine's bootstrap server; "" for none
 
-	Command         []string // of the engine; nil when somebody else starts it
+	Command         []string // of the engine; nil when another party starts it
 	Restart         bool     // after a failure
 	RestartDelay    time.Duration
 	RestartDelayMax time.Duration
@@ -90,7 +90,7 @@ const (
 )
 
 // Load reads flags over the environment (PD_<NAME>) over the file over what is found
-// about the engine (see facts) over defaults. command is what stands behind "--". Its
+// about the engine (see facts) over defaults. command is what follows "--". Its
 // error lists everything that is wrong, a line each.
 func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []string) (Config, error) {
 	c := Config{Command: command}

@@ -324,7 +324,7 @@ func (m *Members) apply(ctx context.Context) {
 	m.setAdded(added)
 }
 
-// setAdded gives the client its endpoints, and saves them.
+// setAdded sets the endpoints of the client, and saves them.
 func (m *Members) setAdded(added []string) {
 	endpoints := slices.DeleteFunc(slices.Clone(m.configured), func(e string) bool { return m.foreign[e] && len(added) > 0 })
 	endpoints = append(endpoints, added...)

@@ -46,7 +46,7 @@ type PresenceOptions struct {
 	ID      string
 	Address string
 	Version string
-	// Applied gives the watcher's Status().Applied; nil: always 0.
+	// Applied returns the watcher's Status().Applied; nil: always 0.
 	Applied func() int64
 	// Connector is as in ProxyPresence.
 	Connector string

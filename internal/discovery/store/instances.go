@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// AddOutcome tells what an add did.
+// AddOutcome reports what an add did.
 type AddOutcome string
 
 // The outcomes of adds.
@@ -33,7 +33,7 @@ type Instances struct{ *writer }
 // the instance is there already, static or leased, its record is left alone, but
 // that a static one which belongs to other proxies (Record.Proxies) becomes that of
 // rec's too. In all cases a removal is lifted and a pending add of it ends. A key of role
-// instance.Both means both memberships, in one transaction; Added then tells that one of
+// instance.Both means both memberships, in one transaction; Added then reports whether one of
 // them was not there.
 func (s *Instances) Add(ctx context.Context, k instance.Key, rec instance.Record, reason string) (AddOutcome, error) {
 	if err := checkKeys(k); err != nil {
@@ -117,7 +117,7 @@ func staticValue(k instance.Key, rec instance.Record, source string) ([]byte, er
 	return schema.EncodeRecord(rec)
 }
 
-// liftRemoval gives the operations that end a removal; the weight of the override stays.
+// liftRemoval returns the operations that end a removal; the weight of the override stays.
 func (s *Instances) liftRemoval(k instance.Key, f *etcd.Found) []clientv3.Op {
 	if !f.Removed() {
 		return nil
@@ -206,7 +206,7 @@ func (s *Instances) Remove(ctx context.Context, k instance.Key, reason string) (
 
 // ForceRemove is Remove that writes the removal also of what etcd does not
 // hold: an orphan has lost its key and serves all the same, and so does what a
-// proxy keeps of a former store. existed tells whether etcd held anything. The
+// proxy keeps of a former store. existed reports whether etcd held anything. The
 // key must be well formed.
 func (s *Instances) ForceRemove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
 	if err := checkKeys(k); err != nil {
@@ -263,8 +263,8 @@ func (s *Instances) remove(ctx context.Context, k instance.Key, reason string, f
 }
 
 // Allow ends a removal and does nothing else. An agent that the removal turned away may
-// then register again. A record that stands there is left alone; there may be one that was
-// written although the removal stood. removed tells whether there was a removal. The key
+// then register again. A record that is there is left alone; there may be one that was
+// written although the removal stood. removed reports whether there was a removal. The key
 // must be well formed.
 func (s *Instances) Allow(ctx context.Context, k instance.Key, reason string) (removed bool, err error) {
 	if err := checkKey(k); err != nil {

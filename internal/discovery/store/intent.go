@@ -35,9 +35,9 @@ type IntentOptions struct {
 // IntentResult is the outcome of a change of an intent, for several memberships that of all
 // together.
 type IntentResult struct {
-	// Known tells that etcd holds anything of the instance. If not, nothing was written.
+	// Known reports whether etcd holds anything of the instance. If not, nothing was written.
 	Known bool
-	// Changed tells that something was written. If not, all was so already.
+	// Changed reports whether something was written. If not, all was so already.
 	Changed bool
 	// Was is what was wanted before, "" for nothing.
 	Was instance.Intent

@@ -69,7 +69,7 @@ func TestIntend(t *testing.T) {
 	if o, raw := override(); o.State != instance.Cordon || raw.GrantedTTL != time.Minute {
 		t.Errorf("%+v with a lease of %s", o, raw.GrantedTTL)
 	}
-	// What has a lease ends whole: a weight cannot stand beside it.
+	// What has a lease ends whole: a weight cannot remain.
 	weight := 50
 	if _, err := s.Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{}); !errors.Is(err, store.ErrIntent) {
 		t.Errorf("a weight beside what is for a time: %v", err)

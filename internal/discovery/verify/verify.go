@@ -15,7 +15,7 @@ type Facts struct {
 	// Model must be served by every instance; "" accepts any. It is compared as
 	// design says: any id or root, the last path component is enough.
 	Model string
-	// Probing tells that the builder of the snapshot will probe instances whose
+	// Probing reports whether the builder of the snapshot will probe instances whose
 	// record does not list the model. Without it such an instance is rejected
 	// at once, since its root names, which could match, stay unknown.
 	Probing bool
@@ -77,10 +77,10 @@ type Answer struct {
 // NotVerified is the reason of an instance that has not been probed yet.
 const NotVerified = "not verified yet: waits for an answer to /v1/models"
 
-// OK tells that the instance answered and serves the right model.
+// OK reports whether the instance answered and serves the right model.
 func (a *Answer) OK() bool { return a != nil && a.Facts != nil && !a.Mismatch }
 
-// Elsewhere tells that a record belongs to the fleet of other proxies.
+// Elsewhere reports whether a record belongs to the fleet of other proxies.
 func (f *Facts) Elsewhere(rec *instance.Record) bool {
 	return f.Proxy != "" && !rec.For(f.Proxy)
 }
@@ -93,7 +93,7 @@ func (f *Facts) Refuses(k instance.Key, rec instance.Record) error {
 	return f.Check(k, rec)
 }
 
-// MustLearn tells that the engine has to say its engine ids; see Learns.
+// MustLearn reports whether the engine has to say its engine ids; see Learns.
 func (f *Facts) MustLearn(k instance.Key, rec instance.Record) bool {
 	return f.Learns != nil && f.Learns(k, rec)
 }

@@ -53,7 +53,7 @@ func (w *Watcher) audit(ctx context.Context) {
 
 const (
 	// doubtPause is the time from an audit that found something to the next. A
-	// watch that can tell how far it is has done so by then, and one that hangs
+	// watch that can report how far it is has done so by then, and one that hangs
 	// has been still for long enough at the second.
 	doubtPause = 1200 * time.Millisecond
 	// earlyAudits is how many audits in a row may come early: a membership that
@@ -62,7 +62,7 @@ const (
 )
 
 // pauseOrDoubt waits until the next audit is due: d, or less if the last one
-// has left a doubt and mayDoubt. It tells whether that was so.
+// has left a doubt and mayDoubt. It reports whether that was so.
 func (w *Watcher) pauseOrDoubt(ctx context.Context, d time.Duration, mayDoubt bool) (early bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -158,7 +158,7 @@ func (c *contact) audited(a *audited) {
 	etcd.Signal(c.w.progress) // if the watch has delivered everything, it says so
 }
 
-// behind tells that the table holds a key as it was before revision mod. One
+// behind reports whether the table holds a key as it was before revision mod. One
 // that it does not hold says nothing: it may have come and gone.
 func (c *contact) behind(n schema.Name, mod int64) bool {
 	e := c.table.entries[n]

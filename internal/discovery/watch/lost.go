@@ -54,7 +54,7 @@ func (l *lost) unused(e *entry) bool {
 }
 
 // unanswered takes the questions about leases, answers those that the table
-// can, and gives the others. etcd ends a lease together with all its keys, in
+// can, and returns the others. etcd ends a lease together with all its keys, in
 // one revision, so a lease under which it still holds a key lives. That is true
 // of a table of whole revisions, as after a response of etcd and not within.
 func (l *lost) unanswered() []leaseQuestion {
@@ -240,7 +240,7 @@ func newLeases(cli *clientv3.Client) leases {
 	return leases{cli: cli, slots: make(chan struct{}, maxLeaseQuestions)}
 }
 
-// live tells whether etcd knows the lease; false also if etcd does not answer in time.
+// live reports whether etcd knows the lease; false also if etcd does not answer in time.
 func (l *leases) live(ctx context.Context, id clientv3.LeaseID) bool {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()

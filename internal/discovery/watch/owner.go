@@ -282,7 +282,7 @@ func (o *owner) apply(resp *clientv3.WatchResponse) {
 	o.w.note(func(s *Status) { s.Events += n; s.Applied = o.table.applied })
 }
 
-// applyEvent applies one event and tells whether the table has changed.
+// applyEvent applies one event and reports whether the table has changed.
 func (o *owner) applyEvent(ev *clientv3.Event) bool {
 	t, kv := o.table, ev.Kv
 	if string(kv.Key) == t.layout.Schema() {

@@ -281,7 +281,7 @@ func (a *probeScheduler) targets() []target {
 	return ts
 }
 
-// target tells whether the instance of an entry is to be probed, and how.
+// target reports whether the instance of an entry is to be probed, and how.
 func (a *probeScheduler) target(e *entry) (target, bool) {
 	switch {
 	case e.in == nil, !e.good, e.shadowed, e.in.View == instance.Elsewhere:

@@ -75,7 +75,7 @@ type image struct {
 	absent map[*entry]string // those that have something in disk.Entry.Absent
 }
 
-// onDisk gives the image for the file, nil for none.
+// onDisk returns the image for the file, nil for none.
 func (m *image) onDisk() *disk.Image {
 	if m == nil {
 		return nil
@@ -165,7 +165,7 @@ func (o *owner) restoreState(s *disk.State) {
 	if id, err := strconv.ParseUint(s.Cluster, 16, 64); err == nil {
 		o.cluster = id
 	}
-	o.w.seen.Store(0) // the list itself tells whether the store is the same
+	o.w.seen.Store(0) // the list itself reports whether the store is the same
 	o.loadedAt = s.SavedAt
 	o.restored, o.table.dirty = len(o.table.order) > 0, true
 	o.dropEnded()

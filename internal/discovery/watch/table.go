@@ -27,13 +27,13 @@ type table struct {
 	// What has happened since the last view, so that the next one costs what has
 	// changed and not what there is.
 	draft   instance.Draft       // the last view
-	renewed bool                 // all of order is to be shown anew
-	stale   []*entry             // what is to be shown anew, once each; some may be out of the table again
+	renewed bool                 // all of order is to be shown again
+	stale   []*entry             // what is to be shown again, once each; some may be out of the table again
 	dropped []*instance.Instance // shown in the last view, of entries that are out of the table
 	changes changes              // since it was last taken
 	durable durable              // since it was last taken
 
-	// dirty tells that a view would show something else than the last publication.
+	// dirty reports whether a view would show something else than the last publication.
 	dirty bool
 
 	bad map[schema.Name]*entry // those that cannot be used as they are
@@ -111,11 +111,11 @@ type entry struct {
 	// unwritten instance keeps its life when it is written.
 	life int64
 
-	// aliased tells that the address is good but not spelled in the canonical
+	// aliased reports whether the address is good but not spelled in the canonical
 	// way, as in localhost:8100.
 	Aliased bool
 	// problem says why the current value, or the key itself, cannot be used;
-	// good tells that the decoded fields hold a value, maybe an older one.
+	// good reports whether the decoded fields hold a value, maybe an older one.
 	problem string
 	good    bool
 	value   []byte // from which the decoded fields are
@@ -147,7 +147,7 @@ func (e *entry) compare(o *entry) int {
 }
 
 // decodeEntry reads one key. prev is what the table held at the key: a value
-// that cannot be used leaves the last good one in force, as long as the key was
+// that cannot be used leaves the last good one active, as long as the key was
 // not deleted in between.
 func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	e := &entry{
@@ -194,21 +194,21 @@ func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	return e
 }
 
-// KeyOf gives the membership that a key of etcd means, however that is spelled. aliased tells
+// KeyOf returns the membership that a key of etcd means, however that is spelled. aliased tells
 // that the address is good but not spelled in the canonical way.
 func KeyOf(n schema.Name, kv *mvccpb.KeyValue) (k instance.Key, aliased bool) {
 	e := decodeEntry(n, kv, nil)
 	return e.Key, e.Aliased
 }
 
-// same tells that an entry is at exactly this version of its key.
+// same reports whether an entry is at exactly this version of its key.
 func (e *entry) same(kv *mvccpb.KeyValue) bool {
 	return e.mod == kv.ModRevision && e.create == kv.CreateRevision && e.version == kv.Version && e.leased == kv.Lease
 }
 
 // sameKey is same for a key that was asked for without its value: etcd 3.7
 // answers that from its index of keys, which knows nothing of leases. A key gets
-// another lease by a put only, which gives it another revision.
+// another lease by a put only, which changes its revision.
 func (e *entry) sameKey(kv *mvccpb.KeyValue) bool {
 	return e.mod == kv.ModRevision && e.create == kv.CreateRevision && e.version == kv.Version &&
 		(kv.Lease == 0 || e.leased == kv.Lease)
@@ -275,7 +275,7 @@ func (t *table) add(e *entry) {
 }
 
 // put applies one PUT. A revision that the table has already is not applied
-// again, so replays are harmless. It tells whether anything changed.
+// again, so replays are harmless. It reports whether anything changed.
 func (t *table) put(kv *mvccpb.KeyValue) bool {
 	n := t.layout.Parse(string(kv.Key))
 	prev := t.entries[n]
@@ -306,7 +306,7 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	return true
 }
 
-// knows tells that an entry is as new as a revision of its key, or newer.
+// knows reports whether an entry is as new as a revision of its key, or newer.
 func (e *entry) knows(revision int64) bool {
 	switch {
 	case e == nil:
@@ -319,7 +319,7 @@ func (e *entry) knows(revision int64) bool {
 }
 
 // remove applies one DELETE, whose kv carries the key and the revision of the
-// deletion. It tells whether anything changed.
+// deletion. It reports whether anything changed.
 func (t *table) remove(kv *mvccpb.KeyValue) bool {
 	n := t.layout.Parse(string(kv.Key))
 	e, ok := t.entries[n]
@@ -377,7 +377,7 @@ func (e *entry) describe() string {
 	return fmt.Sprintf("the value at revision %d cannot be used (%s); the last good value stays in force", e.mod, e.problem)
 }
 
-// find gives the entry that stands for a membership: that of the canonical key,
+// find returns the entry that represents a membership: that of the canonical key,
 // or one that is spelled in another way.
 func (t *table) find(kind schema.Kind, k instance.Key) *entry {
 	if e, ok := t.entries[schema.Name{Kind: kind, Role: k.Role, Address: k.Address}]; ok || t.aliased == 0 {

@@ -39,7 +39,7 @@ type surroundings struct {
 	shadowed bool
 }
 
-// snapshot gives the instances at the table's revision. Those that nothing has
+// snapshot returns the instances at the table's revision. Those that nothing has
 // changed since the last snapshot are shared with it. All snapshots of a table are
 // made with the same Model and Probing, and a change of the facts is noted by
 // touch.
@@ -80,10 +80,10 @@ func (t *table) snapshot(v verify.Facts) *instance.Snapshot {
 	return t.draft.Snapshot(t.revision)
 }
 
-// fewStale is how many entries are shown anew one by one in any case.
+// fewStale is how many entries are shown again one by one in any case.
 const fewStale = 16
 
-// finder finds the entry that stands for a name, spelled in whatever way.
+// finder finds the entry that represents a name, spelled in whatever way.
 func (t *table) finder() func(schema.Name) *entry {
 	alias := t.aliases()
 	return func(n schema.Name) *entry {
@@ -94,7 +94,7 @@ func (t *table) finder() func(schema.Name) *entry {
 	}
 }
 
-// show makes the instance of an entry anew.
+// show makes the instance of an entry again.
 func (t *table) show(e *entry, v verify.Facts, find func(schema.Name) *entry) {
 	var c surroundings
 	if e.Aliased {
@@ -135,7 +135,7 @@ func (t *table) aliases() map[schema.Name]*entry {
 	return alias
 }
 
-// clashes tells that an address stands under both roles although its records
+// clashes reports whether an address stands under both roles although its records
 // do not say that one engine serves both. It is a warning only: a wrong guess
 // must not take capacity away.
 func clashes(e *entry, find func(schema.Name) *entry) bool {

@@ -2,7 +2,7 @@
 //
 // A Watcher follows with one list and one ordered watch. One goroutine owns the table; each
 // snapshot is made of the one before, as the table notes what a change touches. What etcd
-// has lost, and what it cannot have lost on purpose, stays in force.
+// has lost, and what it cannot have lost on purpose, stays active.
 package watch
 
 import (
@@ -148,14 +148,14 @@ type Status struct {
 	Epochs      int64            // times the store turned out to be another one or an older one
 	Promotions  int64            // pending adds that this process promoted
 	Rejected    int              // entries that cannot be used now
-	Orphans     int              // instances in force whose lease is lost
+	Orphans     int              // instances active whose lease is lost
 	Held        int              // those of them that went with most of their role
 	Loaded      bool             // it began with what was on disk
 	Suspensions int64            // times that this process was found to have been suspended
 	Saved       time.Time        // when what is on disk was true, by the local clock
 	Saves       int64            // times that it was written
 	SaveErrors  int64            // times that it could not be written
-	Kept        []string         // keys, without the root, that are in force although a new store lacks them
+	Kept        []string         // keys, without the root, that are active although a new store lacks them
 }
 
 // Watcher follows the membership in etcd and publishes it as immutable
@@ -250,7 +250,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	return err
 }
 
-// Snapshot gives the newest snapshot. It is never nil and has revision 0
+// Snapshot returns the newest snapshot. It is never nil and has revision 0
 // before the first list.
 func (w *Watcher) Snapshot() *instance.Snapshot { return w.snapshot.Load() }
 
@@ -258,7 +258,7 @@ func (w *Watcher) Snapshot() *instance.Snapshot { return w.snapshot.Load() }
 // has been loaded and its instances have been asked.
 func (w *Watcher) Ready() <-chan struct{} { return w.ready }
 
-// Status gives a copy of the current state.
+// Status returns a copy of the current state.
 func (w *Watcher) Status() Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -49,7 +49,7 @@ type State struct {
 	Ended string
 	// Ends counts the times that it ended by itself.
 	Ends int64
-	// Joined tells that another proxy's etcd has taken its place: this process has
+	// Joined reports whether another proxy's etcd has taken its place: this process has
 	// none of its own any more.
 	Joined bool
 }
@@ -96,7 +96,7 @@ func Start(ctx context.Context, cfg Config) (*Host, error) {
 // Endpoint is the host:port for clients; it stays the same.
 func (h *Host) Endpoint() string { return h.endpoint }
 
-// State tells how the etcd does.
+// State reports how the etcd does.
 func (h *Host) State() State {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -146,7 +146,7 @@ func (h *Host) supervise(ctx context.Context, c *child) {
 	}
 }
 
-// again starts the etcd until it serves. It gives nil when ctx ends, or when
+// again starts the etcd until it serves. It returns nil when ctx ends, or when
 // another one serves in its place.
 func (h *Host) again(ctx context.Context, pause *time.Duration) *child {
 	last := ""
@@ -250,7 +250,7 @@ func look(dir string) (hadFiles bool, missing string) {
 	return true, ""
 }
 
-// external tells of an end that the files have no part in.
+// external reports of an end that the files have no part in.
 func external(why string) bool {
 	for _, cause := range []string{
 		"no space left on device", "disk quota exceeded", "too many open files", "cannot allocate memory", "permission denied",

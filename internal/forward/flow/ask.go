@@ -78,7 +78,7 @@ func (r *Request) Invalid(err error) {
 	}
 }
 
-// ask sends an invalid body to one engine. It gives the engine's refusal, nil if there is
+// ask sends an invalid body to one engine. It returns the engine's refusal, nil if there is
 // none, and the outcome.
 func (r *Request) ask() (*leg.Failure, string) {
 	if !request.MayAsk(r.Body.Bytes()) {
@@ -126,7 +126,7 @@ func (r *Request) ask() (*leg.Failure, string) {
 	return leg.NewFailure(leg.Status4xx, refused, fmt.Errorf("%s refused an invalid request with %d", a.Instance.Key, resp.Status)), AskRefused
 }
 
-// refusal tells that an engine means the body by this status. Statuses about keys, a model
+// refusal reports whether an engine means the body by this status. Statuses about keys, a model
 // or its load say nothing of the body.
 func refusal(status int) bool {
 	switch status {

@@ -61,7 +61,7 @@ func (c *completion) run() {
 	}
 }
 
-// attempt tries one pair. done tells that the request has been answered; if not, another
+// attempt tries one pair. done reports whether the request has been answered; if not, another
 // pair is due.
 func (c *completion) attempt() (done bool) {
 	c.Route.Alone = "" // an earlier attempt may have set it
@@ -96,7 +96,7 @@ func (c *completion) attempt() (done bool) {
 	}
 }
 
-// unfit tells why prefill must not hand over to decode, "" if it may; see
+// unfit reports why prefill must not hand over to decode, "" if it may; see
 // connector.Dialect. No engine hands over to itself: with NIXL it would shake hands with
 // its own id, with other connectors send to itself.
 func (c *completion) unfit(d connector.Dialect, p connector.Pair) string {

@@ -14,7 +14,7 @@ import (
 type concurrent struct{ *completion }
 
 // run runs both legs of a pair at once. When one fails the other is aborted: an
-// engine would wait for minutes for a partner that does not come. done tells that the
+// engine would wait for minutes for a partner that does not come. done reports whether the
 // request has been answered; if not, another pair is due.
 func (c concurrent) run(p *sched.Assignment, dialect connector.Dialect) (done bool) {
 	d, err := c.attempts.pick(instance.Decode, p)
@@ -101,7 +101,7 @@ func (c concurrent) beginPartner(p *sched.Assignment, decode *leg.Leg, id string
 	return other
 }
 
-// causeOf gives prefill's failure if that is why the decode leg failed, nil if not.
+// causeOf returns prefill's failure if that is why the decode leg failed, nil if not.
 func (o *partner) causeOf(decode *leg.Failure) *leg.Failure {
 	switch {
 	case decode == nil || decode.Class == leg.ClientGone:

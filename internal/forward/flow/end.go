@@ -61,7 +61,7 @@ func (c *completion) withoutDecode(err error) {
 	c.answerUnserved(err, instance.Decode, func(f *leg.Failure) bool { return f.Rule.Retry })
 }
 
-// prefillFailed handles a failed prefill leg. done tells that the request has been
+// prefillFailed handles a failed prefill leg. done reports whether the request has been
 // answered; if not, another instance may be tried.
 func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bool) {
 	if c.note(p, f) {
@@ -110,7 +110,7 @@ func (g *pairing) noPartner(p *sched.Assignment, err error) (forKey bool) {
 	return g.mismatch != ""
 }
 
-// unpairable tells whether an instance with the same key has found no partner.
+// unpairable reports whether an instance with the same key has found no partner.
 func (g *pairing) unpairable(p *sched.Assignment) bool {
 	return slices.Contains(g.unpaired, pairKeyOf(p))
 }

@@ -68,7 +68,7 @@ func (c *legs) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byt
 	return answer, nil
 }
 
-// refusesCut tells whether an engine may have failed because the proxy has cut prefill's
+// refusesCut reports whether an engine may have failed because the proxy has cut prefill's
 // answer after one token: half a tool call cannot be parsed (TestForcedToolCall). Messages
 // and Responses answer 500 then, the other APIs 400.
 func (c *legs) refusesCut(f *leg.Failure) bool {

@@ -21,7 +21,7 @@ type notified struct{ *completion }
 // run runs prefill, waits until each of its ranks has notified that decode has the KV
 // cache, and runs decode. Before the last notification decode must not begin: it would
 // read memory that is not filled yet, without an error (TestNotificationLost). The KV cache
-// goes to one decode instance, so that a failure of either leg needs a new pair. done tells that the
+// goes to one decode instance, so that a failure of either leg needs a new pair. done reports whether the
 // request has been answered; if not, another pair is due.
 func (c notified) run(p *sched.Assignment, dialect connector.Dialect) (done bool) {
 	switch {
@@ -190,7 +190,7 @@ func (w *decodeWatch) Silent(time.Duration) {}
 // say so.
 func (w *decodeWatch) awaitFrom(since time.Time) { w.pick.Await(w, since) }
 
-// gone tells why the instance is gone, nil if it is not.
+// gone reports why the instance is gone, nil if it is not.
 func (w *decodeWatch) gone() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -35,10 +35,10 @@ type Request struct {
 
 // Route is where a request went.
 type Route struct {
-	// Traced tells that the client may see all of the route, not only Alone.
+	// Traced reports whether the client may see all of the route, not only Alone.
 	Traced bool
 	// Times are those of the request, for the header X-PD-Timing; nil: it is left out.
-	// Stream tells that the answer is one.
+	// Stream reports whether the answer is one.
 	Times  *stage.Times
 	Stream bool
 

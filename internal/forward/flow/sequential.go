@@ -31,15 +31,15 @@ func newSequential(c *completion, p *sched.Assignment, d connector.Dialect) *seq
 	return &sequential{completion: c, pick: p, dialect: d, pair: c.newPair(p, nil)}
 }
 
-// nothingHandedOver tells that prefill's answer had no hand-over: decode computes the
+// nothingHandedOver reports whether prefill's answer had no hand-over: decode computes the
 // prompt again.
 func (c *sequential) nothingHandedOver() bool { return !c.dialect.SharesPool() && c.handover.Empty() }
 
-// singleUse tells that a single decode instance may read the hand-over, and only while
+// singleUse reports whether a single decode instance may read the hand-over, and only while
 // prefill holds the blocks for it.
 func (c *sequential) singleUse() bool { return !c.dialect.SharesPool() && !c.handover.Empty() }
 
-// run runs prefill, then decode with what prefill has handed over. done tells that the
+// run runs prefill, then decode with what prefill has handed over. done reports whether the
 // request has been answered; if not, a new prefill is due.
 func (c *sequential) run() (done bool) {
 	if f := c.prefill(); f != nil {
@@ -203,7 +203,7 @@ func (*prefillWatch) Overtaken(int) {}
 // Silent implements sched.Leg.
 func (*prefillWatch) Silent(time.Duration) {}
 
-// unusable tells why a hand-over must not be used any more, "" if it may be: its lease is
+// unusable reports why a hand-over must not be used any more, "" if it may be: its lease is
 // about to end, which is not checked for the first decode, or the instance that made it is
 // gone.
 func (c *sequential) unusable(again bool) leg.Class {

@@ -18,12 +18,12 @@ import (
 // Picker chooses instances; see sched.Scheduler.
 type Picker interface {
 	Pick(r sched.Request) (*sched.Assignment, error)
-	// Explain tells what Pick would do, and changes nothing.
+	// Explain reports what Pick would do, and changes nothing.
 	Explain(r sched.Request) *sched.Explained
-	// Take gives an assignment of one instance.
+	// Take returns an assignment of one instance.
 	Take(in *instance.Instance) (*sched.Assignment, error)
 	Members() *instance.Snapshot
-	// Gone tells why nothing more can come from the instance of a pick, nil if
+	// Gone reports why nothing more can come from the instance of a pick, nil if
 	// something can.
 	Gone(a *sched.Assignment) error
 	InFlight(k instance.Key) int64
@@ -41,14 +41,14 @@ type Health interface {
 	// Success counts that it served. It is called for every leg, so it must cost
 	// nothing while no instance is in trouble.
 	Success(in *instance.Instance)
-	// Available tells whether it is not ejected.
+	// Available reports whether it is not ejected.
 	Available(k instance.Key) bool
 }
 
 // Notifications receives what prefill instances send beside their answers, for the flow
 // notified. It is safe for concurrent use.
 type Notifications interface {
-	// CannotHear tells why notifications of an instance cannot be received, nil if they can.
+	// CannotHear reports why notifications of an instance cannot be received, nil if they can.
 	CannotHear(in *instance.Instance) error
 	// Address is where an instance should send its notifications, for people.
 	Address(in *instance.Instance) string
@@ -63,7 +63,7 @@ type Recorder interface {
 	// Retried counts a leg of this role that failed in this way and is tried again.
 	Retried(role instance.Role, class leg.Class)
 	// Handed counts an answer of a prefill instance whose connector hands over in it;
-	// something tells whether there was a hand-over.
+	// something reports whether there was a hand-over.
 	Handed(in *instance.Instance, something bool)
 	// HandoverSpent counts a decode leg that failed in this way after it may have taken
 	// a hand-over that can be used once. Prefill holds its blocks until their lease ends.
@@ -114,7 +114,7 @@ type Settings struct {
 // not arrive, with the addresses at which they are expected.
 func (s *Settings) Unnotified() map[instance.Key]string { return s.unnotified.list(s.Picker.Members()) }
 
-// needsPrefill tells that a decode instance may not be sent a request alone.
+// needsPrefill reports whether a decode instance may not be sent a request alone.
 func (s *Settings) needsPrefill(a *sched.Assignment) bool {
 	d := s.dialects[a.Connector]
 	return d != nil && d.NeedsPrefill()

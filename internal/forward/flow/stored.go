@@ -92,7 +92,7 @@ func (r *Request) askHolders(id string, ask func(*sched.Assignment) *leg.Failure
 	}
 }
 
-// askHolder asks one instance. done tells that the client has been answered.
+// askHolder asks one instance. done reports whether the client has been answered.
 func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *leg.Failure) (f *leg.Failure, done bool) {
 	a, err := r.Settings.Picker.Take(in)
 	if err != nil {
@@ -114,7 +114,7 @@ func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *
 	return f, false
 }
 
-// pauseBeforeRetry waits before instances that failed are asked again. It gives false if the
+// pauseBeforeRetry waits before instances that failed are asked again. It returns false if the
 // client has left.
 func (r *Request) pauseBeforeRetry() bool {
 	wait := time.NewTimer(secondRoundWait/2 + rand.N(secondRoundWait))
@@ -145,7 +145,7 @@ func (r *Request) mayHold(id string) []*instance.Instance {
 	return append(list, out...)
 }
 
-// mayStore tells whether an instance with this view can have stored a response. One that
+// mayStore reports whether an instance with this view can have stored a response. One that
 // this proxy has not verified yet may have done so for another proxy.
 func mayStore(v instance.View) bool {
 	switch v {

@@ -43,7 +43,7 @@ func (c Class) TimedOut() bool {
 	return c == PrefillTimeout || c == FirstByteTimeout || c == IdleTimeout
 }
 
-// OfInstance tells that a failure concerns the whole instance, not only the
+// OfInstance reports whether a failure concerns the whole instance, not only the
 // data-parallel rank that the leg was sent to.
 func (c Class) OfInstance() bool {
 	switch c {
@@ -61,7 +61,7 @@ const (
 	BlameNobody Blame = iota
 	// BlameEject takes the instance out at once; one probe that it answers brings it back.
 	BlameEject
-	// BlameStrike gives the instance a strike, but only when another instance then
+	// BlameStrike adds a strike to the instance, but only when another instance then
 	// serves the same request: a request that fails everywhere is itself to blame.
 	BlameStrike
 	// BlameConfig writes an alarm to the log: the proxy's settings are wrong, no instance is at fault.
@@ -78,7 +78,7 @@ type Rule struct {
 	What  string // what happened, for people
 	Retry bool   // on another instance; on the same one only if there is no other
 	Free  bool   // does not count against --max-attempts or the retry budget
-	// SameKV tells that the instance cannot have used the hand-over, so that another
+	// SameKV reports whether the instance cannot have used the hand-over, so that another
 	// decode instance may have it while its lease runs. The exception are an engine's
 	// own 4xx and 503 where a refusal frees the blocks (connector.Terms).
 	SameKV bool

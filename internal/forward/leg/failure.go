@@ -16,7 +16,7 @@ import (
 type Failure struct {
 	Class Class
 	Rule  Rule
-	// Taken tells that the instance may have begun to work, so that a hand-over
+	// Taken reports whether the instance may have begun to work, so that a hand-over
 	// that can be used once counts as spent.
 	Taken bool
 	// Answer is what the client gets if no further attempt is made.
@@ -30,7 +30,7 @@ func NewFailure(class Class, a Answer, err error) *Failure {
 	return &Failure{Class: class, Rule: r, Taken: !r.SameKV, Answer: a, Err: err}
 }
 
-// Refused tells that the engine itself turned the request away.
+// Refused reports whether the engine itself turned the request away.
 func (f *Failure) Refused() bool { return f.Answer.Own == nil && f.Answer.Status >= 400 }
 
 // Answer is a whole answer as it goes to the client: an engine's, or an error of the proxy.

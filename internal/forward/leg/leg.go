@@ -30,7 +30,7 @@ type Leg struct {
 	pick   *sched.Assignment // nil for a leg of Ask, which sched cannot call off
 	cancel context.CancelCauseFunc
 	wait   Wait
-	// ownKey tells that a refused key is the proxy's; see authorize.
+	// ownKey reports whether a refused key is the proxy's; see authorize.
 	ownKey bool
 
 	timer *time.Timer // of limit

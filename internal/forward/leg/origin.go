@@ -19,7 +19,7 @@ import (
 // Settings are the same for the legs of all requests.
 type Settings struct {
 	Upstream upstream.Client
-	// Gone tells why nothing more can come from the instance of a pick, nil if
+	// Gone reports why nothing more can come from the instance of a pick, nil if
 	// something can.
 	Gone func(*sched.Assignment) error
 	// Progress extends the limits of legs whose engines are busy with other work; nil: none
@@ -43,10 +43,10 @@ type Origin struct {
 	Model    string           // "" if the request names none
 	Times    *stage.Times     // where the beginnings of legs are noted; nil: nowhere
 	Trace    *tracing.Request // of the request; nil: none
-	// Optional tells that engines have the route only by an option. Without it vLLM
+	// Optional reports whether engines have the route only by an option. Without it vLLM
 	// answers 403 since 0.32; such a 403 says nothing of a key.
 	Optional bool
-	// Privileged tells whether the client's X-Vllm-Priority gets through.
+	// Privileged reports whether the client's X-Vllm-Priority gets through.
 	Privileged func() bool
 
 	bodyHolders   atomic.Int32 // calls of HoldBody that are not released
@@ -61,7 +61,7 @@ func (o *Origin) HoldBody() (release func()) {
 	return func() { o.bodyHolders.Add(-1) }
 }
 
-// BodyIsFree tells that nothing reads the bodies of the legs any more, provided that
+// BodyIsFree reports whether nothing reads the bodies of the legs any more, provided that
 // no further leg begins.
 func (o *Origin) BodyIsFree() bool { return o.bodyHolders.Load() == 0 && !o.readAfterSend.Load() }
 

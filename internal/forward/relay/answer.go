@@ -187,7 +187,7 @@ func (a *Answer) sendHeader(resp *upstream.Response, length int64) {
 	a.Client.WriteHeader(resp.Status)
 }
 
-// copyHeader gives the client the engine's header. length is the Content-Length, -1 to
+// copyHeader copies the engine's header to the client. length is the Content-Length, -1 to
 // leave it to the server.
 func (a *Answer) copyHeader(from http.Header, length int64) {
 	to := a.Client.Header()

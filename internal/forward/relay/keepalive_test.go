@@ -17,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
-// kept is an Answer whose client a recorder stands for.
+// kept is an Answer whose client is a recorder.
 func kept(kind openai.Kind) (*Answer, *httptest.ResponseRecorder) {
 	w := httptest.NewRecorder()
 	return &Answer{

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
-// ErrTooLarge tells that an engine's answer is larger than the limit of ReadAll.
+// ErrTooLarge reports whether an engine's answer is larger than the limit of ReadAll.
 var ErrTooLarge = errors.New("the answer is too large")
 
 // ReadAll reads an engine's whole answer into memory, up to limit bytes.

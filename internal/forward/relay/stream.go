@@ -25,7 +25,7 @@ func isEventStream(h http.Header) bool {
 	return isMedia(h.Get("Content-Type"), "text/event-stream")
 }
 
-// isMedia tells whether a Content-Type names that media type, with whatever
+// isMedia reports whether a Content-Type names that media type, with whatever
 // parameters.
 func isMedia(contentType, media string) bool {
 	if contentType == media {

@@ -18,10 +18,10 @@ type Bodies struct {
 // NewBodies bounds the memory of all bodies together; limit is in bytes, 0 for none.
 func NewBodies(limit int64) *Bodies { return &Bodies{limit: limit} }
 
-// ErrNoRoom tells that with this body all bodies together would exceed their bound.
+// ErrNoRoom reports whether with this body all bodies together would exceed their bound.
 var ErrNoRoom = errors.New("too many request bodies at once")
 
-// Fits tells whether a body of n bytes would be taken now.
+// Fits reports whether a body of n bytes would be taken now.
 func (b *Bodies) Fits(n int64) bool {
 	all := b.held.Load()
 	return n <= firstBuffer || b.limit <= 0 || all == 0 || all+n <= b.limit
@@ -30,7 +30,7 @@ func (b *Bodies) Fits(n int64) bool {
 // Refuse counts a request that was refused for the bound.
 func (b *Bodies) Refuse() { b.refused.Add(1) }
 
-// Memory tells how many bytes of request bodies are held, how many may be (0: no bound),
+// Memory reports how many bytes of request bodies are held, how many may be (0: no bound),
 // and how many requests were refused for that bound.
 func (b *Bodies) Memory() (held, limit, refused int64) {
 	return b.held.Load(), b.limit, b.refused.Load()
@@ -40,7 +40,7 @@ func (b *Bodies) Memory() (held, limit, refused int64) {
 // memory beyond the bound: its size is known to no client. The caller gives them back with Free.
 func (b *Bodies) Reserve(n int64) error { return b.reserve(-1, n) }
 
-// Free gives n bytes of Reserve back.
+// Free releases n bytes of Reserve.
 func (b *Bodies) Free(n int64) { b.held.Add(-n) }
 
 // reserve counts n more bytes for a body that has mine already.

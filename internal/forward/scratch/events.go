@@ -107,7 +107,7 @@ func (e *Events) Drop(k int) {
 	}
 }
 
-// Release gives the buffer back: nothing may use its bytes any more.
+// Release releases the buffer: nothing may use its bytes any more.
 func (e *Events) Release() {
 	if e.pooled != nil {
 		if len(e.Buf) == smallBuffer {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// read stands for one read of a stream: k bytes of value v.
+// read represents one read of a stream: k bytes of value v.
 func (e *Events) read(t *testing.T, v byte, k int) {
 	t.Helper()
 	if e.MakeSpace(0) != nil {

@@ -81,7 +81,7 @@ func readForm(plain bool, params map[string]string, body []byte) (*Form, *openai
 	}
 }
 
-// boundaryOf gives what divides the parts.
+// boundaryOf returns what divides the parts.
 func boundaryOf(plain bool, params map[string]string) (string, *openai.Error) {
 	boundary, has := params["boundary"]
 	switch charset := params["charset"]; {

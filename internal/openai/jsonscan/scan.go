@@ -38,7 +38,7 @@ type Scanner struct {
 	// Text[High:HighEnd] has all bytes above 0x7f that str has met. They are UTF-8
 	// if this is, since it is cut at quotes.
 	High, HighEnd int
-	// Several tells that the array whose end was met last has more than one
+	// Several reports whether the array whose end was met last has more than one
 	// element, unless the first is a number.
 	Several bool
 }

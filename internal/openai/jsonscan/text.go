@@ -11,7 +11,7 @@ const (
 )
 
 // text returns the length of the longest prefix of b that is text inside a JSON string
-// (RFC 8259): characters that stand for themselves and complete, valid escapes. What
+// (RFC 8259): literal characters and complete, valid escapes. What
 // follows is the closing quote, a control character, a backslash that begins no valid
 // escape, or the end of b. ascii reports whether all n bytes are below 0x80; text does
 // not check the others for UTF-8.
@@ -74,7 +74,7 @@ func shortText(b []byte) int {
 	return n
 }
 
-// special marks the bytes of w that do not stand for themselves in a string: quotes,
+// special marks the bytes of w that are not literal in a string: quotes,
 // backslashes and control characters. The high bit of the lowest such byte is exact;
 // bits above it may be false positives.
 //

@@ -10,7 +10,7 @@ const maxAsked = 64 << 10
 
 // steering are the bytes that a body must not hold that an engine is asked about: the
 // names of the fields that are taken out of clients' requests, of the objects in which
-// they hide, and of what stands in them. What has no name of its own there begins with
+// they hide, and of what is in them. What has no name of its own there begins with
 // one of these.
 func steering() [][]byte {
 	return [][]byte{
@@ -21,7 +21,7 @@ func steering() [][]byte {
 	}
 }
 
-// MayAsk tells whether an engine may be asked what is wrong with a body that is invalid
+// MayAsk reports whether an engine may be asked what is wrong with a body that is invalid
 // here. The body would be sent as it is, and Python takes more for JSON than this
 // package: NaN, UTF-16, UTF-32. What an engine may read in it must therefore be plain
 // from its bytes: it is UTF-8, where no name can be spelt in another way than by its

@@ -11,7 +11,7 @@ type Request struct {
 
 	Model  string // "" if absent or null
 	Stream bool
-	// IncludeUsage tells that the client asked for the closing usage chunk.
+	// IncludeUsage reports whether the client asked for the closing usage chunk.
 	IncludeUsage bool
 	// MaxTokens is the effective limit, 0 if the client named none.
 	MaxTokens int64
@@ -56,7 +56,7 @@ func ParseOther(body []byte) (*Request, error) {
 	return r, nil
 }
 
-// Prompt gives what the model is asked, as sent: the prompt, or the messages; nil if
+// Prompt returns what the model is asked, as sent: the prompt, or the messages; nil if
 // there is neither.
 func (r *Request) Prompt() []byte {
 	switch r.Kind {

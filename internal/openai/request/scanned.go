@@ -14,14 +14,14 @@ const maxTopLevel = 4096
 
 // maxContainers bounds the objects in which control fields are looked for: each
 // of them is read once more. A request with more is refused, since whatever
-// stands in an object that nobody looked into would reach the engine.
+// is in an object that nobody looked into would reach the engine.
 const maxContainers = 64
 
 // occurrence is one place in the body where a field of interest stands.
 type occurrence struct {
 	field    Field
-	object   uint16 // which object it stands in; 0 is the request itself
-	index    int    // how many members stand before it in that object
+	object   uint16 // which object it is in; 0 is the request itself
+	index    int    // how many members precede it in that object
 	key, end int    // from the key's quote to the end of the value
 	val      int
 	prevEnd  int // end of the member before, -1 for the first
@@ -153,7 +153,7 @@ func (r *Scanned) scanObject(s *jsonscan.Scanner, at int, object uint16, depth i
 	return end, err
 }
 
-// counts tells whether a field is read, and edited, where it stands in an object.
+// counts reports whether a field is read, and edited, where it is in an object.
 func (r *Scanned) counts(f Field, object uint16) bool { return object == r.home(f) }
 
 // home is the object in which a field stands.
@@ -178,7 +178,7 @@ func (r *Scanned) beginSampling(open int) {
 	}
 }
 
-// Raw gives the value of a top-level field as sent, nil if absent. Of
+// Raw returns the value of a top-level field as sent, nil if absent. Of
 // duplicate keys the last counts, as in vLLM.
 func (r *Scanned) Raw(f Field) []byte {
 	if r.last[f] == 0 {

@@ -5,7 +5,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// MayBeStored tells whether the answer may be asked for later by an id that the client
+// MayBeStored reports whether the answer may be asked for later by an id that the client
 // did not choose.
 func (r *Request) MayBeStored() bool {
 	if r.Kind != openai.Responses || r.Raw(FieldRequestID) != nil {

@@ -48,7 +48,7 @@ func NextEvent(b []byte) (event, rest []byte, ok bool) {
 	return nil, b, false
 }
 
-// EventData gives the payload of an event of one data line, nil if it has
+// EventData returns the payload of an event of one data line, nil if it has
 // none (a comment) or several.
 func EventData(event []byte) []byte {
 	var data []byte
@@ -165,7 +165,7 @@ func errorCode(obj []byte) int {
 	return int(code)
 }
 
-// hasContent tells whether any choice says something.
+// hasContent reports whether any choice says something.
 func hasContent(choices []byte) bool {
 	found := false
 	jsonscan.EachObject(choices, func(choice []byte) {

@@ -197,7 +197,7 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 	}
 }
 
-// pause waits, and tells whether ctx goes on.
+// pause waits, and reports whether ctx goes on.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -209,12 +209,12 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// sameDigest tells whether a proxy has written no other digest in between.
+// sameDigest reports whether a proxy has written no other digest in between.
 func sameDigest(a, b *lease.ProxyLoad) bool {
 	return a != nil && b != nil && a.At != nil && b.At != nil && a.At.Equal(*b.At)
 }
 
-// isStale tells whether a digest should have been renewed by now.
+// isStale reports whether a digest should have been renewed by now.
 func isStale(l *lease.ProxyLoad) bool {
 	return l.Ignored == "" && len(l.Load) > 0 && time.Since(*l.At) > staleAfter
 }

@@ -195,7 +195,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 	}
 }
 
-// drainEnded is an error if a drain that is waited for is no longer in force.
+// drainEnded is an error if a drain that is waited for is no longer active.
 func drainEnded(t store.Reports, keys []instance.Key) error {
 	for _, k := range keys {
 		if t.Intents[k].Intent == "" {

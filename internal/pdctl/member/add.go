@@ -184,7 +184,7 @@ func (a *adder) one(ctx context.Context, k instance.Key) session.Result {
 	return r
 }
 
-// mayComeUp tells whether waiting can help: an engine that is not there or not ready may
+// mayComeUp reports whether waiting can help: an engine that is not there or not ready may
 // come up; a wrong API key stays wrong, and a proxy does not become an engine.
 func mayComeUp(err error) bool {
 	if status, ok := errors.AsType[*vllm.StatusError](err); ok {
@@ -200,7 +200,7 @@ func advice(err error) string {
 	return "; start it, or use --wait to add it when it answers"
 }
 
-// already tells that an entry was there. One that cannot be used is a failure: an
+// already reports whether an entry was there. One that cannot be used is a failure: an
 // operator who adds wants an instance that serves.
 func (a *adder) already(ctx context.Context, r session.Result) session.Result {
 	r.Outcome, r.Text = "already", "already exists; not changed"

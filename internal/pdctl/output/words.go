@@ -42,7 +42,7 @@ func ByteSize(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", v, "KMGT"[unit-1])
 }
 
-// Weight is the weight that is in force.
+// Weight is the weight that is active.
 func Weight(w *int) string {
 	if w == nil {
 		return "100"

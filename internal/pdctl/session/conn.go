@@ -86,7 +86,7 @@ func (s *Session) Hint(err error) error {
 	return fmt.Errorf("%w%s%s", err, hint, instance.Printable(strings.Join(s.Etcd.Endpoints, ", "), 300))
 }
 
-// RefusedUser tells that etcd answers, but not this user.
+// RefusedUser reports whether etcd answers, but not this user.
 func RefusedUser(err error) bool {
 	for _, is := range []error{rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed, rpctypes.ErrInvalidAuthToken, rpctypes.ErrPermissionDenied} {
 		if errors.Is(err, is) {

@@ -99,7 +99,7 @@ func TestAnotherLifeWaits(t *testing.T) {
 }
 
 // A trial is one token on each data-parallel rank, with the key for the engines and without
-// transfer params. Its error tells what the answer proves.
+// transfer params. Its error reports what the answer proves.
 func TestProber_Trial(t *testing.T) {
 	t.Parallel()
 	cfg := patientConfig()

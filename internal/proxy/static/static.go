@@ -155,7 +155,7 @@ func (f *Instances) Watch(ctx context.Context, log logrus.FieldLogger) {
 	}
 }
 
-// Store keeps in etcd what stands on the command line of a proxy; see store.Instances.
+// Store keeps in etcd what is on the command line of a proxy; see store.Instances.
 type Store interface {
 	SyncFlags(ctx context.Context, proxy string, want map[instance.Key]instance.Record) (store.FlagsOutcome, error)
 }

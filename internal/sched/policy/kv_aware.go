@@ -13,7 +13,7 @@ import (
 type Caches interface {
 	// BlockSize is how many tokens a block of the target has, 0 while that is not known.
 	BlockSize(t kvindex.Target) int
-	// Complete tells that what Longest does not find in a target is not there.
+	// Complete reports whether what Longest does not find in a target is not there.
 	Complete(t kvindex.Target) bool
 	// Longest finds for each target how many of a prompt's first blocks it holds, or
 	// kvindex.Unknown.
@@ -37,7 +37,7 @@ type exact struct {
 	caches Caches
 	memory *indexmem.Budget
 	names  *prefix.Names
-	// trusted tells that blocks were found under our names. Until then nothing is
+	// trusted reports whether blocks were found under our names. Until then nothing is
 	// believed: engines may name more than the tokens, such as an adapter.
 	trusted bool
 	closed  bool // nothing is learned any more
@@ -128,7 +128,7 @@ func (e *exact) fit() {
 	}
 }
 
-// correct gives how many tokens the i-th candidate holds, of whom so many are expected.
+// correct returns how many tokens the i-th candidate holds, of whom so many are expected.
 // What lies behind the blocks that are known can only be expected.
 func (e *exact) correct(i, expected int) int {
 	if e.known == 0 {
@@ -155,7 +155,7 @@ type Lesson struct {
 	tokens int // in a block
 }
 
-// Wanted tells that the tokens are wanted.
+// Wanted reports whether the tokens are wanted.
 func (l *Lesson) Wanted() bool { return l.exact != nil }
 
 // Learn takes the tokens in.

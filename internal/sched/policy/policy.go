@@ -18,7 +18,7 @@ import (
 // policy may keep state. It must be safe for concurrent use, must not block, and
 // takes its chances from Options.Rand.
 type Policy interface {
-	// Choose gives the place of the chosen candidate, from 0 up to c.Len(), which is
+	// Choose returns the place of the chosen candidate, from 0 up to c.Len(), which is
 	// at least 1. -1 means that nothing in the request says which one: then the
 	// default policy chooses. cached is how many tokens of the prompt the cache of the
 	// chosen one should hold, 0 where the policy does not know. A choice that is
@@ -28,7 +28,7 @@ type Policy interface {
 
 // Options are what policies are made with.
 type Options struct {
-	// Rand gives numbers from 0 up to 1.
+	// Rand returns numbers from 0 up to 1.
 	Rand func() float64
 	// Start is the turn that a policy which takes turns begins with.
 	Start uint64
@@ -86,7 +86,7 @@ type Request struct {
 	// Prompt is the prompt or the messages as the client sent them. It must not be
 	// kept: it is memory of the request.
 	Prompt []byte
-	// Head is what stands before the prompt in what the model reads, as the client sent
+	// Head is what precedes the prompt in what the model reads, as the client sent
 	// it: tools, instructions, the salt of the cache. It must not be kept either.
 	Head   [][]byte
 	Tokens int // of the head and the prompt, by an estimate
@@ -116,7 +116,7 @@ type Candidate struct {
 	Hash uint64
 }
 
-// NewCandidate gives the candidate of a rank of an instance whose weight is above 0.
+// NewCandidate returns the candidate of a rank of an instance whose weight is above 0.
 func NewCandidate(in *instance.Instance, rank int, load *Load) Candidate {
 	return Candidate{Instance: in, Rank: rank, Weight: float64(in.Weight()), Load: load, Hash: mix(hashText(in.Address) + uint64(rank))}
 }

@@ -244,7 +244,7 @@ func (p *prefixCache) noteLater(t *Tentative, place placement) {
 	}
 }
 
-// grown gives a slice of this length, the same one if it is long enough.
+// grown returns a slice of this length, the same one if it is long enough.
 func grown(s []int, n int) []int {
 	if cap(s) < n {
 		return make([]int, n+n/2)[:n]
@@ -252,7 +252,7 @@ func grown(s []int, n int) []int {
 	return s[:n]
 }
 
-// grownTo gives a slice with a place at this index, the same one if it has it.
+// grownTo returns a slice with a place at this index, the same one if it has it.
 func grownTo(s []int, at int) []int {
 	for len(s) <= at {
 		s = append(s, 0)

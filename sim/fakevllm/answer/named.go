@@ -31,7 +31,7 @@ func NewNamedEvents(j *Reply) *NamedEvents {
 	return &NamedEvents{j: j, form: messagesForm{}}
 }
 
-// Take gives the events that were not taken yet. They are good until the next call.
+// Take returns the events that were not taken yet. They are good until the next call.
 func (n *NamedEvents) Take() []byte {
 	b := n.buf
 	n.buf = n.buf[:0]

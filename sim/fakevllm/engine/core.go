@@ -26,7 +26,7 @@ type Config struct {
 	ChunkTokens           int
 
 	Count *counters.Counters
-	// EndLeases gives back the blocks of hand-overs whose time is over.
+	// EndLeases releases the blocks of hand-overs whose time is over.
 	EndLeases func()
 }
 
@@ -94,7 +94,7 @@ func (c *Core) Metrics(handovers int64) *metrics.Core {
 	}
 }
 
-// queues tells that requests of this core wait for their turn.
+// queues reports whether requests of this core wait for their turn.
 func (c *Core) queues() bool { return c.cache != nil || c.PrefillRate > 0 }
 
 // drag is what a decode step takes beyond the time between tokens: the other

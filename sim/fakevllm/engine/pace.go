@@ -11,7 +11,7 @@ type pace struct {
 }
 
 // Prefill computes what was neither found nor loaded, and waits for the first token; the
-// others are to come itl apart. It tells how many tokens needed no computing.
+// others are to come itl apart. It reports how many tokens needed no computing.
 func (r *Request) Prefill(l Loaded, ttft, itl time.Duration) (cached int, ok bool) {
 	c, began := r.Core, time.Now()
 	cached, ok = r.compute(l)
@@ -25,7 +25,7 @@ func (r *Request) Prefill(l Loaded, ttft, itl time.Duration) (cached int, ok boo
 	return cached, ok
 }
 
-// Paced tells that time passes between tokens.
+// Paced reports whether time passes between tokens.
 func (r *Request) Paced() bool { return r.pace.itl > 0 }
 
 // Tick waits for the following token; false means that the client left or the engine died.

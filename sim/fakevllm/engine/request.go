@@ -97,7 +97,7 @@ func (r *Request) Generated(index, id int) {
 	r.last, r.kept = id, true
 }
 
-// Release gives the place and what is held of the cache back, once.
+// Release releases the slot and the part of the cache that is held, once.
 func (r *Request) Release() {
 	r.endTurn()
 	r.Detach()()

@@ -125,7 +125,7 @@ func appendTokenIDs(b []byte, ids []int) []byte {
 	return b
 }
 
-// appendExtraKeys gives each block nothing, and the first of a prompt its salt.
+// appendExtraKeys appends nothing for each block, and the salt for the first of a prompt.
 func appendExtraKeys(b []byte, c kvcache.Event) []byte {
 	b = msgp.AppendArrayHeader(b, uint32(len(c.Hashes))) //nolint:gosec // blocks of one prompt
 	for i := range c.Hashes {
@@ -188,7 +188,7 @@ func (e *Publisher) Replay() {
 	}
 }
 
-// endOfReplay stands for the number of a message after the last one.
+// endOfReplay is the number of a message after the last one.
 const endOfReplay = 1<<64 - 1
 
 // answer sends what is still there from a number on, and the end.
