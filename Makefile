@@ -87,12 +87,12 @@ test-browser: ## the dashboard in a headless Chromium, with axe-core; fails wher
 .PHONY: screenshots
 screenshots: ## the pictures of docs/dashboard.md, after five minutes of load; [AFTER=5m]
 	@mkdir -p docs/dashboard
-	PD_SCREENSHOTS=$(CURDIR)/docs/dashboard PD_SCREENSHOTS_AFTER=$(AFTER) REQUIRE_BROWSER=1 $(GO) test -count=1 -timeout 20m -run TestScreenshots $(TESTFLAGS) ./test/browser
+	PD_TEST_SCREENSHOTS=$(CURDIR)/docs/dashboard PD_TEST_SCREENSHOTS_AFTER=$(AFTER) REQUIRE_BROWSER=1 $(GO) test -count=1 -timeout 20m -run TestScreenshots $(TESTFLAGS) ./test/browser
 
-# PYTHON names a python3 of 3.11 to 3.13, PD_LAB_DIR where vLLM is installed.
+# PYTHON names a python3 of 3.11 to 3.13, PD_TEST_LAB_DIR where vLLM is installed.
 .PHONY: test-real
 test-real: ## our programs before real vLLM and NIXL (docs/real.md); installs 3.3 GB the first time; SHORT=1 for ten requests and one kill
-	@PD_REAL=$(if $(call on,$(SHORT)),short,1) $(GO) test -count=1 -timeout 60m -v $(TESTFLAGS) ./test/real
+	@PD_TEST_REAL=$(if $(call on,$(SHORT)),short,1) $(GO) test -count=1 -timeout 60m -v $(TESTFLAGS) ./test/real
 
 .PHONY: cover
 cover: ## test coverage into coverage.out
@@ -102,10 +102,10 @@ cover: ## test coverage into coverage.out
 FAULT_REPORT ?= $(CURDIR)/dist/faults.json
 
 .PHONY: reliability
-reliability: ## inject every fault and write docs/reliability.md; PD_FAULT_LONG=1 for outages of full length
+reliability: ## inject every fault and write docs/reliability.md; PD_TEST_FAULT_LONG=1 for outages of full length
 	@mkdir -p $(dir $(FAULT_REPORT)) docs && rm -f $(FAULT_REPORT)
-	-PD_LONG=1 PD_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 30m -run TestFault ./test/faults
-	-PD_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 10m -run - -bench . -benchtime 1x ./test/faults
+	-PD_TEST_LONG=1 PD_TEST_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 30m -run TestFault ./test/faults
+	-PD_TEST_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 10m -run - -bench . -benchtime 1x ./test/faults
 	$(GO) run ./test/faults/report -in $(FAULT_REPORT) -commit "$(COMMIT)" > docs/reliability.md.new
 	mv docs/reliability.md.new docs/reliability.md
 	@sed -n '/^## Not met/,/^## All rows/p' docs/reliability.md
@@ -115,17 +115,17 @@ ROUNDS ?= 100
 
 .PHONY: drain-rounds
 drain-rounds: ## drain --wait, restart, undrain, over four decode instances under load: [ROUNDS=100]
-	PD_LONG=1 PD_DRAIN_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v -run 'TestDrainRounds$$' ./test/faults
+	PD_TEST_LONG=1 PD_TEST_DRAIN_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v -run 'TestDrainRounds$$' ./test/faults
 
 HUNG ?= 5m
 
 .PHONY: hung-check
 hung-check: ## 2 of 4 decode instances hang in turn under load, then all four are slow: [HUNG=5m]
-	PD_LONG=1 PD_HUNG_CHECK=$(HUNG) $(GO) test -count=1 -timeout 30m -v -run 'TestHungCheck$$' ./test/faults
+	PD_TEST_LONG=1 PD_TEST_HUNG_CHECK=$(HUNG) $(GO) test -count=1 -timeout 30m -v -run 'TestHungCheck$$' ./test/faults
 
 .PHONY: idle-check
 idle-check: ## five idle proxies write nothing to etcd for five minutes
-	PD_LONG=1 PD_FAULT_LONG=1 $(GO) test -count=1 -timeout 20m -v -run 'TestIdleProxiesWriteNothing$$' ./test/faults
+	PD_TEST_LONG=1 PD_TEST_FAULT_LONG=1 $(GO) test -count=1 -timeout 20m -v -run 'TestIdleProxiesWriteNothing$$' ./test/faults
 
 .PHONY: demo
 demo: build ## a whole fleet on this machine, a tour of it; ONCE=1 ends after the tour, CONNECTOR=mooncake is another KV transfer
@@ -199,7 +199,7 @@ fleet-disaggregate: fleet-build ## --disaggregate auto, always and never at thre
 
 .PHONY: fleet-real
 fleet-real: ## chats before real vLLM (docs/real.md), into docs/scheduling.md
-	@mkdir -p $(basename $(FLEET_DOC)) && PD_REAL=1 PD_REAL_DOC="$(abspath $(FLEET_DOC))" $(GO) test -count=1 -timeout 30m -v -ldflags '$(LDFLAGS)' -run 'TestChats$$' ./test/real
+	@mkdir -p $(basename $(FLEET_DOC)) && PD_TEST_REAL=1 PD_TEST_REAL_DOC="$(abspath $(FLEET_DOC))" $(GO) test -count=1 -timeout 30m -v -ldflags '$(LDFLAGS)' -run 'TestChats$$' ./test/real
 
 .PHONY: fleet-model
 fleet-model: ## the same for our policies without HTTP and clock, in seconds: TRACE=file [TARGETS=session] [PART=first] [RATE=1]

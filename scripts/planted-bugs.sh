@@ -22,7 +22,7 @@ for patch in scripts/planted-bugs/*.patch; do
 		exit 2
 	fi
 	# shellcheck disable=SC2086 # the arguments of go test, several of them
-	if (cd "$tree/copy" && PD_LONG=1 go test -count=1 -failfast -timeout 10m $tests) >"$tree/log" 2>&1; then
+	if (cd "$tree/copy" && PD_TEST_LONG=1 go test -count=1 -failfast -timeout 10m $tests) >"$tree/log" 2>&1; then
 		echo "   NOT NOTICED by go test $tests"
 		missed=$((missed + 1))
 	elif ! grep -E '^ *--- FAIL' "$tree/log" | sed 's/^ */   noticed by /; s/--- FAIL: //'; then

@@ -83,7 +83,7 @@ long_forms() {
 	while read -r package tests; do
 		[ -n "$(among "$package")" ] || continue
 		echo "long form: $package $tests"
-		PD_LONG=1 "${race[@]}" -run "$tests" "${flags[@]}" "$package" </dev/null || code=1
+		PD_TEST_LONG=1 "${race[@]}" -run "$tests" "${flags[@]}" "$package" </dev/null || code=1
 	done < <(scripts/long-tests.sh | grep -E "$1")
 	return $code
 }

@@ -30,7 +30,7 @@ func missing(t *testing.T, format string, args ...any) {
 
 func chromium(t *testing.T) string {
 	t.Helper()
-	for _, name := range []string{os.Getenv("PD_CHROMIUM"), "chromium", "chromium-browser", "google-chrome"} {
+	for _, name := range []string{os.Getenv("PD_TEST_CHROMIUM"), "chromium", "chromium-browser", "google-chrome"} {
 		if name == "" {
 			continue
 		}

@@ -79,14 +79,14 @@ func traffic(t *testing.T, model string, clients int, urls ...string) {
 }
 
 // TestScreenshots takes the pictures of docs/dashboard.md, into the folder that
-// PD_SCREENSHOTS names, for which make screenshots is there.
+// PD_TEST_SCREENSHOTS names, for which make screenshots is there.
 func TestScreenshots(t *testing.T) {
-	dir := os.Getenv("PD_SCREENSHOTS")
+	dir := os.Getenv("PD_TEST_SCREENSHOTS")
 	if dir == "" {
-		t.Skip("PD_SCREENSHOTS names no folder (make screenshots)")
+		t.Skip("PD_TEST_SCREENSHOTS names no folder (make screenshots)")
 	}
 	warm := 5 * time.Minute // until the lines are whole
-	if text := os.Getenv("PD_SCREENSHOTS_AFTER"); text != "" {
+	if text := os.Getenv("PD_TEST_SCREENSHOTS_AFTER"); text != "" {
 		var err error
 		if warm, err = time.ParseDuration(text); err != nil {
 			t.Fatal(err)

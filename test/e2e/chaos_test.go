@@ -16,10 +16,10 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// chaosTime is how long TestChaos goes on; PD_E2E_CHAOS=60s for the long form.
+// chaosTime is how long TestChaos goes on; PD_TEST_E2E_CHAOS=60s for the long form.
 func chaosTime(t *testing.T) time.Duration {
 	t.Helper()
-	s := os.Getenv("PD_E2E_CHAOS")
+	s := os.Getenv("PD_TEST_E2E_CHAOS")
 	if s == "" {
 		return 12 * time.Second
 	}

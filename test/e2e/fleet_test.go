@@ -285,11 +285,11 @@ func TestNodeDiesUnderLoad(t *testing.T) {
 	})
 }
 
-// outage is how long etcd is away in TestEtcdAway; PD_E2E_OUTAGE=60s for the
+// outage is how long etcd is away in TestEtcdAway; PD_TEST_E2E_OUTAGE=60s for the
 // long form.
 func outage(t *testing.T) time.Duration {
 	t.Helper()
-	s := os.Getenv("PD_E2E_OUTAGE")
+	s := os.Getenv("PD_TEST_E2E_OUTAGE")
 	if s == "" {
 		return awayTTL + 2*time.Second // longer than the leases' TTL
 	}

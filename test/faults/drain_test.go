@@ -233,10 +233,10 @@ func TestDrainTimesOut(t *testing.T) {
 	r.does("drain", "decode", r.decode[0].Address, "--wait", "--timeout", "1m")
 }
 
-// rounds is how many times a node is taken out and put back: PD_DRAIN_ROUNDS, or a few.
+// rounds is how many times a node is taken out and put back: PD_TEST_DRAIN_ROUNDS, or a few.
 func rounds(t testing.TB) int {
 	t.Helper()
-	n, err := strconv.Atoi(os.Getenv("PD_DRAIN_ROUNDS"))
+	n, err := strconv.Atoi(os.Getenv("PD_TEST_DRAIN_ROUNDS"))
 	if err != nil {
 		return 8
 	}

@@ -249,12 +249,12 @@ func (s *sent) slower(limit time.Duration) (n int) {
 
 // TestHungCheck is make hung-check: 2 of 4 decode instances hang in turn under load, and then
 // all four are slow. It prints what it measures, and fails only for lost requests and for
-// ejections of a slow fleet: times depend on the machine. PD_HUNG_CHECK is the length of the
+// ejections of a slow fleet: times depend on the machine. PD_TEST_HUNG_CHECK is the length of the
 // load.
 func TestHungCheck(t *testing.T) {
-	d, err := time.ParseDuration(os.Getenv("PD_HUNG_CHECK"))
+	d, err := time.ParseDuration(os.Getenv("PD_TEST_HUNG_CHECK"))
 	if err != nil {
-		t.Skip("make hung-check runs it (PD_HUNG_CHECK=5m)")
+		t.Skip("make hung-check runs it (PD_TEST_HUNG_CHECK=5m)")
 	}
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 2, decode: 4, ttl: longer, engineArgs: []string{"--itl", "10ms"}})

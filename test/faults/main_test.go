@@ -3,7 +3,7 @@
 // about, never how long it took; where the matrix has a time as its bar the
 // test measures it and hands it to the report.
 //
-// PD_FAULT_LONG=1 makes outages as long as the matrix has them; PD_FAULT_REPORT
+// PD_TEST_FAULT_LONG=1 makes outages as long as the matrix has them; PD_TEST_FAULT_REPORT
 // names a file to which every test appends what it measured.
 package faults_test
 
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 const soon = 60 * time.Second
 
 // long reports whether outages shall be as long as in the matrix.
-func long() bool { return os.Getenv("PD_FAULT_LONG") != "" }
+func long() bool { return os.Getenv("PD_TEST_FAULT_LONG") != "" }
 
 // outage picks the length of an outage.
 func outage(short, full time.Duration) time.Duration {

@@ -57,7 +57,7 @@ func counted(t testing.TB, n int, what string, value, bar int64) {
 
 func write(t testing.TB, e entry) {
 	t.Helper()
-	path := os.Getenv("PD_FAULT_REPORT")
+	path := os.Getenv("PD_TEST_FAULT_REPORT")
 	if path == "" {
 		return
 	}

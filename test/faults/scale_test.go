@@ -25,7 +25,7 @@ import (
 // fleetSize is how many instances the large rows take: as many as the matrix
 // says where the figures are wanted, fewer where only the behaviour is.
 func fleetSize() int {
-	if long() || os.Getenv("PD_FAULT_REPORT") != "" {
+	if long() || os.Getenv("PD_TEST_FAULT_REPORT") != "" {
 		return 10000
 	}
 	return 1000

@@ -239,7 +239,7 @@ func TestFault30_DeletedByHand(t *testing.T) {
 	row(t, 30)
 	etcd := testkit.StartEtcdProcess(t)
 	lease := longer
-	if os.Getenv("PD_FAULT_REPORT") != "" { // the figure is that of a short one
+	if os.Getenv("PD_TEST_FAULT_REPORT") != "" { // the figure is that of a short one
 		lease = ttl
 	}
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: lease})

@@ -19,7 +19,7 @@ import (
 )
 
 // envDoc names a document into which the figures of TestChats are written.
-const envDoc = "PD_REAL_DOC"
+const envDoc = "PD_TEST_REAL_DOC"
 
 // publishes is how vLLM's example of KV events (kv_events.sh) has its engine publish them:
 // it names no endpoint.

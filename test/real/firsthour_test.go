@@ -58,7 +58,7 @@ func TestFirstHour(t *testing.T) {
 		"HOME=" + home, "PATH=" + vllmDir() + string(os.PathListSeparator) + os.Getenv("PATH"),
 		"MODEL=" + filepath.Join(lab.dir, "model"),
 		"VLLM_CPU_KVCACHE_SPACE=1", // GiB; else each engine takes most of the memory
-		"PD_LAB_ZYGOTE=" + lab.socket,
+		"PD_TEST_LAB_ZYGOTE=" + lab.socket,
 	}, append(goEnvironment(t), lab.env...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) } // the agents end their engines
@@ -92,7 +92,7 @@ func TestFirstHour(t *testing.T) {
 // vllmDir is where the vllm command of the page is from: the installed one, or,
 // when somebody works at the page and cannot wait, the one of the zygote.
 func vllmDir() string {
-	if os.Getenv("PD_REAL_FIRST_HOUR") == "zygote" {
+	if os.Getenv("PD_TEST_REAL_FIRST_HOUR") == "zygote" {
 		return absolute("lab/bin")
 	}
 	return filepath.Join(lab.dir, "venv", "bin")

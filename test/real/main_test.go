@@ -22,7 +22,7 @@ import (
 )
 
 // envReal asks for these tests: 1 for all of them, short for a few.
-const envReal = "PD_REAL"
+const envReal = "PD_TEST_REAL"
 
 // What all tests of the package share; TestMain sets it.
 var (

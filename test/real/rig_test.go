@@ -97,7 +97,7 @@ func command(port int) []string {
 
 // environment of an engine that is started by way of the zygote.
 func environment(more ...string) []string {
-	return slices.Concat(lab.env, []string{"PD_LAB_ZYGOTE=" + lab.socket, "VLLM_ENABLE_RESPONSES_API_STORE=1"}, more)
+	return slices.Concat(lab.env, []string{"PD_TEST_LAB_ZYGOTE=" + lab.socket, "VLLM_ENABLE_RESPONSES_API_STORE=1"}, more)
 }
 
 // transfer is the argument with which an engine hands over with NIXL.
@@ -381,7 +381,7 @@ func numberIn(path, name string) (int, error) {
 }
 
 // calm returns the lowest priority to threads that never sleep. NIXL has one in
-// each engine, which looks for work and takes a whole core. PD_REAL_SPIN=1 leaves
+// each engine, which looks for work and takes a whole core. PD_TEST_REAL_SPIN=1 leaves
 // them as they are: then everything else has what they leave of the machine.
 func calm(p *fleet.Process) error {
 	list, err := members(p)
@@ -392,7 +392,7 @@ func calm(p *fleet.Process) error {
 }
 
 func calmAll(list []int) error {
-	if os.Getenv("PD_REAL_SPIN") == "1" {
+	if os.Getenv("PD_TEST_REAL_SPIN") == "1" {
 		return nil
 	}
 	for _, pid := range list {

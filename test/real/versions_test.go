@@ -30,7 +30,7 @@ func TestTwoVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.env = []string{"PD_LAB_ZYGOTE=" + socket, "PYTHONPATH=" + dir}
+	r.env = []string{"PD_TEST_LAB_ZYGOTE=" + socket, "PYTHONPATH=" + dir}
 	prefill, err := r.launch("prefill", instance.Prefill)
 	if err != nil {
 		t.Fatal(err)

@@ -1,5 +1,5 @@
 // Package longform tells tests how much they may do: make test is for a person who waits,
-// make test-long does all of it. PD_LONG=1 asks for the long form.
+// make test-long does all of it. PD_TEST_LONG=1 asks for the long form.
 package longform
 
 import (
@@ -8,13 +8,13 @@ import (
 )
 
 // Run reports whether the long form is asked for.
-func Run() bool { v := os.Getenv("PD_LONG"); return v != "" && v != "0" }
+func Run() bool { v := os.Getenv("PD_TEST_LONG"); return v != "" && v != "0" }
 
 // Test skips a test that is not part of the short form. It says so.
 func Test(t testing.TB) {
 	t.Helper()
 	if !Run() {
-		t.Skip("a long test: make test-long runs it (PD_LONG=1)")
+		t.Skip("a long test: make test-long runs it (PD_TEST_LONG=1)")
 	}
 }
 

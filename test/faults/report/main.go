@@ -32,7 +32,7 @@ type entry struct {
 func itoa(n int) string { return strconv.Itoa(n) }
 
 func main() {
-	in := flag.String("in", "", "file that PD_FAULT_REPORT named")
+	in := flag.String("in", "", "file that PD_TEST_FAULT_REPORT named")
 	commit := flag.String("commit", "unknown", "commit that was tested")
 	flag.Parse()
 	if err := run(*in, *commit, machine(), time.Now(), os.Stdout); err != nil {
@@ -141,7 +141,7 @@ wipe their data and cut their connections. [failures.md](failures.md) says what 
 `)
 	fmt.Fprintf(&b, "- Commit: `%s`\n- Machine: %s\n- Date: %s\n", commit, machine, now.UTC().Format("2 January 2006"))
 	b.WriteString(`- Lease TTL 3 s and audit every 2 s, unless a row says otherwise. Outages are short, but
-  longer than every TTL and deadline that they test. ` + "`PD_FAULT_LONG=1 make reliability`" + `
+  longer than every TTL and deadline that they test. ` + "`PD_TEST_FAULT_LONG=1 make reliability`" + `
   uses long ones.
 - A row is met when its test passes and every measured time is within its limit. The
   test also asserts what must not happen: a failed request, an instance that is lost, a key that changes.

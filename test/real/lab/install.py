@@ -5,7 +5,7 @@ usage: python3 install.py          installs if needed, prints the folder
        python3 install.py --older  installs an older vLLM beside it if needed, prints its folder: with that in
                                    PYTHONPATH the same Python imports the older one
 
-The folder is PD_LAB_DIR, or pdmesh/lab/<versions> below XDG_CACHE_HOME or
+The folder is PD_TEST_LAB_DIR, or pdmesh/lab/<versions> below XDG_CACHE_HOME or
 ~/.cache. It is named after the versions and what else it is made of, so that a
 second run finds it and one with other versions makes another. It holds venv/,
 model/ and adapter/, and may be removed at any time.
@@ -37,7 +37,7 @@ def versions():
 
 def folder():
     """Where the lab lives. Whatever the environment is made of is in the name."""
-    if given := os.environ.get("PD_LAB_DIR"):
+    if given := os.environ.get("PD_TEST_LAB_DIR"):
         root = pathlib.Path(given)
     else:
         root = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "pdmesh" / "lab"
@@ -65,7 +65,7 @@ def lacking(where):
         import venv       # noqa: F401
     except ImportError:
         out.append("python3 cannot make virtual environments: install python3-venv")
-    if os.environ.get("PD_REAL") != "short" and not ctypes.util.find_library("ibverbs"):
+    if os.environ.get("PD_TEST_REAL") != "short" and not ctypes.util.find_library("ibverbs"):
         out.append("there is no libibverbs, which Mooncake's transfer engine loads: install libibverbs1")
     for tool, package in (("gcc", "gcc and libc6-dev"), ("nm", "binutils"), ("readelf", "binutils")):
         if not shutil.which(tool):
@@ -79,7 +79,7 @@ def lacking(where):
             parent = parent.parent
         free = shutil.disk_usage(parent).free
         if free < DISK_GB << 30:
-            out.append(f"{free / 2**30:.1f} GiB are free below {parent}, {DISK_GB} are needed (PD_LAB_DIR names another folder)")
+            out.append(f"{free / 2**30:.1f} GiB are free below {parent}, {DISK_GB} are needed (PD_TEST_LAB_DIR names another folder)")
     return out
 
 
