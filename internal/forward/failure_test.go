@@ -97,15 +97,16 @@ func TestDecodeRefusesConnections(t *testing.T) {
 		for range 4 {
 			r.checkServed(q)
 		}
-		prefills, retried := int64(4), "decode/not_connected"
+		most := int64(4)
 		if mode == fakevllm.LMCache {
-			prefills, retried = 5, "decode/gone" // prefill could not send to it, and it is silent
+			most = 5 // prefill sends to it as long as nothing else has noticed
 		}
-		if n := legs(r.P); n != prefills {
-			t.Errorf("%d prefills for 4 requests, want %d: the same KV is good for the other instance, unless it was sent to the first", n, prefills)
+		if n := legs(r.P); n < 4 || n > most {
+			t.Errorf("%d prefills for 4 requests, want at most %d: the same KV is good for the other instance, unless it was sent to the first", n, most)
 		}
-		// Only the first request may have tried the dead instance.
-		if got := r.rec.retried(); got != retried {
+		// Only the first request may have tried the dead instance. A silent leg's probe can
+		// notice before the leg itself does.
+		if got := r.rec.retried(); got != "decode/gone" && (got != "decode/not_connected" || mode == fakevllm.LMCache) {
 			t.Errorf("retried %q", got)
 		}
 		if err := r.D[0].Restart(t.Context()); err != nil {

@@ -26,9 +26,9 @@ func (l *Leg) JudgeError(err error) *Failure {
 			l.origin.Settings.Log.WithField("instance", l.Instance.Key.String()).Errorf("no TLS with an engine: %s", refused.Text)
 			f.Answer = ProxyError(untrusted(l.Instance.Role, refused.Reason))
 		}
-		// Refused now, but an earlier try on a pooled connection may have
-		// reached it.
-		f.Taken = f.Taken || e.MaybeTaken
+		// Without a connection nothing was sent, whatever ended the leg. An earlier try on a
+		// pooled connection may have reached it.
+		f.Taken = f.Taken && e.Stage != upstream.StageNotConnected || e.MaybeTaken
 	}
 	return f
 }
