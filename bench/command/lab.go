@@ -67,7 +67,7 @@ func (f *labFlags) cores() (targets, harness string, err error) {
 }
 
 // pinnedMark tells the program that it has pinned itself.
-const pinnedMark = "PD_BENCH_PINNED"
+const pinnedMark = "PD_TEST_BENCH_PINNED"
 
 // pinSelf starts this program again, pinned to the harness' core, in place of
 // itself; then it returns nil without doing anything.

@@ -20,7 +20,7 @@ import (
 var binDir string
 
 // asInit is set in the child that makes a network for the shell it becomes.
-const asInit = "PD_DOCS_INIT"
+const asInit = "PD_TEST_DOCS_INIT"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asInit) != "" {

@@ -18,12 +18,11 @@ func TestAdapters(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
 	}
-	const key = "real-admin-key"
 	r := newRig(t)
 	r.env = []string{"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"}
 	r.more = []string{"--max-loras", "2", "--max-cpu-loras", "4"}
 	var err error
-	r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: key, Args: []string{"--connector", r.dialect}})
+	r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: adminKey, Args: []string{"--connector", r.dialect}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +43,7 @@ func TestAdapters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Header = http.Header{"Content-Type": {"application/json"}, "X-Api-Key": {key}, "X-Pd-Trace": {"1"}}
+		req.Header = http.Header{"Content-Type": {"application/json"}, "X-Api-Key": {adminKey}, "X-Pd-Trace": {"1"}}
 		resp, err := r.http.Do(req)
 		if err != nil {
 			t.Fatal(err)

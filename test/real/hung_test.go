@@ -40,7 +40,7 @@ func (r *rig) stream(url, prompt string, tokens int) (c completion) {
 	if err != nil {
 		return completion{err: err}
 	}
-	req.Header = http.Header{"Content-Type": {"application/json"}, "X-Pd-Trace": {"1"}}
+	req.Header = http.Header{"Content-Type": {"application/json"}, "X-Api-Key": {adminKey}, "X-Pd-Trace": {"1"}}
 	began := time.Now()
 	resp, err := r.http.Do(req)
 	if err != nil {
@@ -99,6 +99,7 @@ func TestHungCore(t *testing.T) {
 	if err := alone.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	r.adminKey = adminKey
 	engines := r.start(2)
 	victim := engines[1]
 	worker, err := worker(victim.Process)
@@ -221,6 +222,7 @@ func TestQueue(t *testing.T) {
 	}
 	r := newRig(t)
 	r.more = []string{"--max-num-seqs", "1"}
+	r.adminKey = adminKey
 	engines := r.start(1)
 	const tokens = 1800
 	began := time.Now()

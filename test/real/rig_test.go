@@ -39,6 +39,8 @@ type rig struct {
 	http  *http.Client
 	more  []string // arguments that every engine of this rig has besides
 	env   []string // and variables
+	// adminKey is the admin key of the proxy that start starts, "" for none.
+	adminKey string
 	// class is the connector of the engines, and dialect our word for it.
 	class, dialect string
 }
@@ -147,12 +149,15 @@ func (r *rig) beside(e *engine) {
 	}
 }
 
+// adminKey is the key of proxies that are asked for a trace.
+const adminKey = "real-admin-key"
+
 // start starts a proxy with its own etcd, and engines with NIXL and an agent
 // each: one prefill, some decode. It waits until the proxy serves them.
 func (r *rig) start(decodes int) (list []*engine) {
 	r.t.Helper()
 	var err error
-	if r.proxy, err = r.fleet.StartProxy(r.t.Context(), fleet.ProxySpec{Name: "proxy"}); err != nil {
+	if r.proxy, err = r.fleet.StartProxy(r.t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: r.adminKey}); err != nil {
 		r.t.Fatal(err)
 	}
 	list = make([]*engine, 1+decodes)
