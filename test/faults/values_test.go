@@ -185,6 +185,9 @@ func TestFault20_Auth(t *testing.T) {
 		measured(t, 20, fault.name+": mended to following again", time.Since(mended), 5*time.Second)
 		awaitPhase(t, r, lease.Registered)
 	}
+	if s := w.Status(); s.WatchEnds["canceled"] != 0 {
+		t.Errorf("watch ends without a known reason: %v", s.WatchEnds)
+	}
 }
 
 // Two agents for one address on two hosts: the second stays away and says so.

@@ -3,10 +3,26 @@ package etcd
 import (
 	"context"
 	"math/rand/v2"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 )
+
+var watches atomic.Int64
+
+// WatchContext returns the context for one call of clientv3.Watch, which must end with it. The
+// watch requires a leader, so that a member cut off from the others ends it, and has a gRPC
+// stream of its own. clientv3 shares a stream among watches with equal metadata, and etcd checks
+// each of them with the token that the stream began with: once that has expired (by default
+// after five minutes), etcd refuses new watches for as long as another one keeps the stream open.
+func WatchContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	return metadata.AppendToOutgoingContext(ctx, "pdmesh-watch", strconv.FormatInt(watches.Add(1), 10)), cancel
+}
 
 // Seconds rounds a TTL up to whole seconds, at least one.
 func Seconds(d time.Duration) int64 {

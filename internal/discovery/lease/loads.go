@@ -115,7 +115,7 @@ func (w *Loads) follow(ctx context.Context) error {
 		}
 	}
 	w.mu.Unlock()
-	wctx, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	wctx, stop := etcd.WatchContext(ctx)
 	defer stop()
 	// No watch is trusted for ever: one that is silent may hang.
 	again := time.NewTimer(etcd.Jitter(time.Minute))

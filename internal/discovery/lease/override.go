@@ -33,7 +33,7 @@ func (r *Registrar) followOverride(ctx context.Context, k instance.Key) {
 // watchOverride watches the key of an override until that fails. The start of the watch is
 // signalled, too: what has changed before it would be missed.
 func (r *Registrar) watchOverride(ctx context.Context, k instance.Key) error {
-	ctx, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	ctx, stop := etcd.WatchContext(ctx)
 	defer stop()
 	for resp := range r.cli.Watch(ctx, r.o.Layout.Override(k), clientv3.WithCreatedNotify()) {
 		if err := resp.Err(); err != nil {

@@ -61,7 +61,7 @@ func (e *compactedError) Error() string { return rpctypes.ErrCompacted.Error() }
 
 // pastFrom reads the changes from a revision up to now.
 func (r *Reader) pastFrom(ctx context.Context, since, now int64) ([]Past, error) {
-	wctx, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	wctx, stop := etcd.WatchContext(ctx)
 	defer stop()
 	events := r.cli.Watch(wctx, r.layout.WatchStart(), clientv3.WithRange(r.layout.WatchEnd()), clientv3.WithRev(since))
 	silence := time.NewTimer(etcd.CallTimeout)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
@@ -108,12 +110,10 @@ func (w *Watcher) backOff(ctx context.Context, tries *int) bool {
 	return etcd.Pause(ctx, rand.N(limit))
 }
 
-// watch follows every change from revision on until the watch ends. It asks
-// for a leader, so that a member cut off from the others says so, and gives
-// the creation of the watch a deadline of its own, since a stream can be opened
-// on a hung member.
+// watch follows every change from revision on until the watch ends. The creation of the
+// watch has a deadline of its own, since a stream can be opened on a hung member.
 func (w *Watcher) watch(ctx context.Context, revision int64, creations *etcd.Patience) watchEnd {
-	wctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	wctx, cancel := etcd.WatchContext(ctx)
 	defer cancel()
 	start, limit := time.Now(), creations.Limit()
 	deadline := time.AfterFunc(limit, cancel)
@@ -164,8 +164,8 @@ func (w *Watcher) watch(ctx context.Context, revision int64, creations *etcd.Pat
 	}
 }
 
-// classify names the end of a watch. Whatever is not known is an end all the
-// same, never "nothing there".
+// classify names the end of a watch. An unknown cause is an end as well: it never means that
+// there is no key.
 func classify(err error) watchEnd {
 	end := watchEnd{reason: endCanceled, err: err}
 	switch {
@@ -173,9 +173,19 @@ func classify(err error) watchEnd {
 		end.reason = endCompacted
 	case errors.Is(err, rpctypes.ErrNoLeader):
 		end.reason = endNoLeader
-	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrInvalidAuthToken),
-		errors.Is(err, rpctypes.ErrUserEmpty), status.Code(err) == codes.PermissionDenied, status.Code(err) == codes.Unauthenticated:
+	case status.Code(err) == codes.PermissionDenied, status.Code(err) == codes.Unauthenticated,
+		slices.ContainsFunc(authErrors, func(e error) bool { return isReason(err, e) }):
 		end.reason = endAuth
 	}
 	return end
+}
+
+// authErrors are the errors of etcd about the token or the rights of a client.
+var authErrors = []error{rpctypes.ErrPermissionDenied, rpctypes.ErrInvalidAuthToken, rpctypes.ErrUserEmpty, rpctypes.ErrAuthOldRevision}
+
+// isReason reports whether err is e, or the cancellation of a watch because of e: etcd sends the
+// reason as text (WatchResponse.cancel_reason), and clientv3 does not recognise it if it begins
+// with a code of gRPC.
+func isReason(err, e error) bool {
+	return errors.Is(err, e) || strings.HasSuffix(err.Error(), e.Error())
 }
