@@ -12,14 +12,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 	"unicode/utf16"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
-	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
 )
@@ -385,7 +383,7 @@ func TestAnEngineThatIsAwayIsNotBlamed(t *testing.T) {
 	}
 	defer func() { _ = conn.Close() }()
 	// On a slow machine the question takes a while: that alone must not bring a probe.
-	r := startTuned(t, fakevllm.Plain, 0, 0, tuning{sched: func(o *sched.Options) { o.SilentAfter = time.Hour }})
+	r := startTuned(t, fakevllm.Plain, 0, 0, tuning{sched: noProbes})
 	r.members.set(instanceAt(instance.Decode, conn.LocalAddr().String(), fakevllm.Plain))
 	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.askOutcomes() != flow.AskFailed {
 		t.Errorf("%d: %s", a.status, a.body)

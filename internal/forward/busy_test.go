@@ -43,7 +43,7 @@ func TestBusyEngineIsWaitedFor(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
-				r := start(t, mode, 1, 1, busy(true))
+				r := startTuned(t, mode, 1, 1, tuning{forward: busy(true), sched: noProbes})
 				engine := r.D[0]
 				if c.role == instance.Prefill {
 					engine = r.P[0]
@@ -68,6 +68,7 @@ func TestBusyEngineIsWaitedFor(t *testing.T) {
 // its request and the setting of that limit.
 func TestLimitErrorsNameTheSetting(t *testing.T) {
 	t.Parallel()
+	const short = 100 * time.Millisecond
 	for _, c := range []struct {
 		name   string
 		role   instance.Role
@@ -77,29 +78,30 @@ func TestLimitErrorsNameTheSetting(t *testing.T) {
 		class  leg.Class
 		says   string
 	}{
-		{"prefill", instance.Prefill, fakevllm.Fault{}, true, nil, leg.PrefillTimeout, "the prefill instance did not answer in time: no prefill answer for 0.1 s (--prefill-timeout)"},
-		{"first byte", instance.Decode, fakevllm.Fault{}, true, nil, leg.FirstByteTimeout, "the decode instance did not answer in time: no byte of an answer for 0.1 s (--decode-first-byte-timeout)"},
-		{"whole answer", instance.Decode, fakevllm.Fault{}, false, nil, leg.FirstByteTimeout, "no byte of an answer for 0.1 s (--non-stream-timeout)"},
-		{"idle", instance.Decode, fakevllm.Fault{At: fakevllm.AfterHeaders}, true, nil, leg.IdleTimeout, "no further byte of the answer for 0.1 s (--idle-timeout)"},
+		{"prefill", instance.Prefill, fakevllm.Fault{}, true, func(o *forward.Options) { o.Prefill = short },
+			leg.PrefillTimeout, "the prefill instance did not answer in time: no prefill answer for 0.1 s (--prefill-timeout)"},
+		{"first byte", instance.Decode, fakevllm.Fault{}, true, func(o *forward.Options) { o.FirstByte = short },
+			leg.FirstByteTimeout, "the decode instance did not answer in time: no byte of an answer for 0.1 s (--decode-first-byte-timeout)"},
+		{"whole answer", instance.Decode, fakevllm.Fault{}, false, func(o *forward.Options) { o.NonStream = short },
+			leg.FirstByteTimeout, "no byte of an answer for 0.1 s (--non-stream-timeout)"},
+		{"idle", instance.Decode, fakevllm.Fault{At: fakevllm.AfterHeaders}, true, func(o *forward.Options) { o.Idle = short },
+			leg.IdleTimeout, "no further byte of the answer for 0.1 s (--idle-timeout)"},
 		{"busy", instance.Decode, fakevllm.Fault{At: fakevllm.AfterHeaders}, true, func(o *forward.Options) {
 			busy(true)(o)
-			o.Busy = 300 * time.Millisecond
+			o.Prefill, o.FirstByte, o.Busy = waitLimit, waitLimit, 3*short
 		}, leg.IdleTimeout, "no further byte of the answer for 0.3 s (--busy-timeout)"},
 		{"lease", instance.Decode, fakevllm.Fault{At: fakevllm.AfterHeaders}, true, func(o *forward.Options) {
-			busy(true)(o)
 			o.Progress = func(instance.Key) (time.Time, bool) { return time.Time{}.Add(1), true }
-			o.Idle, o.KVBudget = waitLimit, 200*time.Millisecond
+			o.KVBudget = 2 * short
 		}, leg.HandoverExpired, "no content, and no proof that the KV cache was read, for 0.2 s (--kv-lease-budget)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
-				busy(false)(o)
-				if c.tune != nil {
-					c.tune(o)
-				}
+			r := startTuned(t, fakevllm.NIXL, 1, 1, tuning{sched: noProbes, forward: func(o *forward.Options) {
+				o.Progress = func(instance.Key) (time.Time, bool) { return time.Time{}, false }
+				c.tune(o)
 				o.Fallback, o.RetryRatio, o.MaxAttempts = false, -1, 2
-			})
+			}})
 			c.fault.Kind = fakevllm.FaultHang
 			engine := r.D[0]
 			if c.role == instance.Prefill {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -593,8 +592,7 @@ func testConcurrentDecodeWaitsForPrefill(t *testing.T, dialect string) {
 	const limit = time.Second
 	m := startConcurrentTuned(t, dialect, 1, 1, tuning{
 		forward: func(o *forward.Options) { o.FirstByte, o.Idle = limit, limit },
-		// Its instance may be silent as long: on a slow machine a probe takes long.
-		sched: func(o *sched.Options) { o.SilentAfter = waitLimit },
+		sched:   noProbes,
 	})
 	got := m.begin(t.Context(), chatBody(true, ""))
 	p, d := m.pair()

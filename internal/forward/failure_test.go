@@ -292,8 +292,17 @@ func TestLossAfterCommit(t *testing.T) {
 			t.Parallel()
 			eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 				r := start(t, fakevllm.NIXL, 1, 2, nil)
-				script(t, r.D[0], fakevllm.Fault{Kind: kind, Times: 1, At: fakevllm.AfterTokens, Tokens: 3})
-				r.checkBroken(q, r.postScenario(q))
+				fault := fakevllm.Fault{Kind: kind, Times: 1, At: fakevllm.AfterTokens, Tokens: 3}
+				if kind == fakevllm.FaultDie {
+					fault.Kind = fakevllm.FaultHang // killed below, once the answer is committed
+				}
+				script(t, r.D[0], fault)
+				resp, stream := r.openStream(q)
+				if kind == fakevllm.FaultDie {
+					r.D[0].Kill()
+				}
+				body, err := io.ReadAll(stream)
+				r.checkBroken(q, answer{resp.StatusCode, resp.Header, body, err})
 				if e := r.entry(); e.Outcome != forward.OutcomeBroken {
 					t.Fatalf("entry %+v", e)
 				}

@@ -283,6 +283,10 @@ type tuning struct {
 	sched   func(*sched.Options)
 }
 
+// noProbes keeps the proxy from probing the instance of a slow leg. On a slow machine the probe
+// may last longer than a limit of the test, and then it ends the leg.
+func noProbes(o *sched.Options) { o.SilentAfter = waitLimit }
+
 // startTuned is start with other options of any part.
 func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tuning) *rig {
 	t.Helper()

@@ -3,8 +3,10 @@ package faults_test
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"maps"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -150,9 +152,10 @@ func TestOwnEtcdEnds(t *testing.T) {
 	}
 }
 
-// Three hundred clients connect and say nothing, where a process may open 256
-// files. The proxy serves others, its etcd works, and both outlive etcd's purge of
-// old files, which it cannot do without a descriptor and which comes every 30 s.
+// Three hundred clients connect and send nothing, where a process may open 256 files. The proxy
+// serves the clients that were connected before and refuses new ones with 503, health routes
+// answer, and the embedded etcd works. Both survive etcd's purge of old files, which needs a
+// descriptor and runs every 30 s.
 func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
@@ -178,10 +181,17 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 	})
 	r.node(instance.Prefill, 1, longer)
 	r.node(instance.Decode, 1, longer)
+	connected := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}, Timeout: 20 * time.Second}
+	defer connected.CloseIdleConnections()
 	served := func() error {
-		c, body, err := request(t, "POST", "http://"+address+"/v1/completions", `{"prompt":"anybody there?","max_tokens":4}`)
-		if err == nil && c != 200 {
-			err = fmt.Errorf("%d %s; its log:\n%s", c, body, proxy.LogTail(5))
+		resp, err := connected.Post("http://"+address+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"hello","max_tokens":4}`))
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err == nil && resp.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%d %s; its log:\n%s", resp.StatusCode, body, proxy.LogTail(5))
 		}
 		return err
 	}
@@ -205,10 +215,20 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 			}
 		}()
 	}
+	testkit.Eventually(t, soon, func() error {
+		c, body, err := request(t, http.MethodPost, "http://"+address+"/v1/completions", `{"prompt":"hello","max_tokens":4}`)
+		if err == nil && (c != http.StatusServiceUnavailable || !strings.Contains(body, "--max-connections")) {
+			err = fmt.Errorf("not at the limit: %d %s", c, body)
+		}
+		return err
+	})
 	began := time.Now()
 	for time.Since(began) < 40*time.Second {
 		if err := served(); err != nil {
 			t.Fatal(err)
+		}
+		if c, body := page(t, "http://"+address+"/health"); c != http.StatusOK {
+			t.Fatalf("/health: %d %s", c, body)
 		}
 		put(t, dial(t, etcd), layout(t).Instance(decodeAt(9)), `{"v":1,"state":"draining"}`)
 		wait(t, 200*time.Millisecond)
