@@ -18,8 +18,8 @@ import (
 const (
 	// hang is how long an engine core is stopped.
 	hang = time.Minute
-	// queued is the least time that the last request of TestQueue waits for its first token,
-	// longer than any limit for silence without progress.
+	// queued is the least time that the last request of TestQueue waits for its first token, and
+	// that the stream of TestPause pauses. It is longer than any limit for silence without progress.
 	queued = 150 * time.Second
 )
 
@@ -27,6 +27,7 @@ const (
 type completion struct {
 	text, decode, attempts string
 	first                  time.Duration // until the first text of a stream
+	pause                  time.Duration // longest time between two texts
 	err                    error
 }
 
@@ -50,6 +51,7 @@ func (r *rig) stream(url, prompt string, tokens int) (c completion) {
 	c.decode, c.attempts = resp.Header.Get("X-Pd-Decode"), resp.Header.Get("X-Pd-Attempts")
 	events := bufio.NewScanner(resp.Body)
 	events.Buffer(nil, 1<<20)
+	var last time.Duration
 	for events.Scan() {
 		data, ok := strings.CutPrefix(events.Text(), "data: ")
 		if !ok || data == "[DONE]" {
@@ -62,8 +64,13 @@ func (r *rig) stream(url, prompt string, tokens int) (c completion) {
 		if err := json.Unmarshal([]byte(data), &chunk); err != nil || chunk.Error != nil || len(chunk.Choices) != 1 {
 			return completion{err: fmt.Errorf("status %d, event %q: %w", resp.StatusCode, data, err)}
 		}
-		if c.text == "" && chunk.Choices[0].Text != "" {
-			c.first = time.Since(began)
+		if now := time.Since(began); chunk.Choices[0].Text != "" {
+			if c.text == "" {
+				c.first = now
+			} else {
+				c.pause = max(c.pause, now-last)
+			}
+			last = now
 		}
 		c.text += chunk.Choices[0].Text
 	}
@@ -251,4 +258,38 @@ func TestQueue(t *testing.T) {
 		t.Errorf("%v prefills for %d requests", prefills, n)
 	}
 	say("%d streams complete, each in one attempt, the last after %v in the queue", n, last.Round(time.Second))
+}
+
+// TestPause has a stream that pauses for minutes after its first text, while the engine generates:
+// with --stream-interval the engine sends the rest at the end. The stream is not cut, and its
+// text is what the decode instance generates without the proxy.
+func TestPause(t *testing.T) {
+	if short() {
+		t.Skip("not part of the short form")
+	}
+	r := newRig(t)
+	r.more = append([]string{"--stream-interval", "1000000"}, agentLength...)
+	r.more = append(r.more, "--served-model-name", model)
+	r.adminKey = adminKey
+	decode := r.start(1)[1]
+	tokens := 4000
+	began := time.Now()
+	if c := r.stream(r.proxy.URL(), "One:", tokens); c.err != nil {
+		t.Fatal(c.err)
+	}
+	say("%d tokens take %v", tokens, since(began))
+	tokens = min(60000, int(float64(tokens)*1.2*float64(queued)/float64(time.Since(began))))
+	direct := make(chan completion, 1)
+	go func() { direct <- r.stream(decode.url(), "Two:", tokens) }()
+	c, want := r.stream(r.proxy.URL(), "Two:", tokens), <-direct
+	if c.err != nil || want.err != nil || c.attempts != "1" {
+		t.Fatalf("%v, %v, %s attempts", c.err, want.err, c.attempts)
+	}
+	if c.text != want.text {
+		t.Errorf("%d bytes of text differ from the %d of the instance alone", len(c.text), len(want.text))
+	}
+	if c.pause < queued {
+		t.Errorf("the stream paused only %v", c.pause)
+	}
+	say("a stream of %d tokens paused %v and is complete", tokens, c.pause.Round(time.Second))
 }
