@@ -89,7 +89,6 @@ var table = []row{
 
 	{page: "docs/deploy.md", first: "bin/proxy --connector nixl", world: "engines", then: ready2},
 	{page: "docs/deploy.md", first: "proxy --host 0.0.0.0 --etcd-endpoints", world: "etcd and engines", then: ready1},
-	{page: "docs/deploy.md", first: "agent --etcd-endpoints", world: "etcd", then: ready1},
 	{page: "docs/deploy.md", first: "scripts/register-node.sh", world: "fleet without agents", then: ready1},
 	{page: "docs/deploy.md", first: "proxy --prefill 127.0.0.1:8100 127.0.0.1:8101", world: "engines", then: `instances 3`},
 	{page: "docs/deploy.md", first: "pdctl add decode", world: inFleet},
