@@ -45,7 +45,7 @@ for archive in "$files"/*_linux_*.tar.gz; do
 	step "archive for linux/$arch"
 	tar -C "$work" -xzf "$archive"
 	top=$work/$(basename "$archive" .tar.gz)
-	for program in proxy agent pdctl fakevllm demo replay fleet etcd; do
+	for program in proxy agent pdctl fakevllm demo replay etcd; do
 		static "$top/bin/$program" "$arch"
 		grep -q '"bomFormat": "CycloneDX"' "$top/sbom/$program.cdx.json" || fail "no SBOM of $program"
 		[ "$arch" = "$here" ] || continue
@@ -59,15 +59,15 @@ for archive in "$files"/*_linux_*.tar.gz; do
 	grep -q 'go.etcd.io/etcd/server' "$top/sbom/proxy.cdx.json" || fail "the SBOM of the proxy does not know its etcd"
 	# The commands of README.md name these.
 	for name in README.md CHANGELOG.md LICENSE THIRD_PARTY_LICENSES docker-compose.yml docs/deploy.md deploy/systemd/pdmesh-proxy.service \
-		'deploy/systemd/pdmesh-agent@.service' scripts/fleet scripts/register-node.sh; do
+		'deploy/systemd/pdmesh-agent@.service' scripts/register-node.sh; do
 		[ -s "$top/$name" ] || fail "the archive has no $name"
 	done
 	if [ "$arch" = "$here" ]; then
-		step "the demonstration and the fleet, from the archive"
-		"$top/bin/demo" --once >"$work/demo.log" 2>&1 || fail "bin/demo --once: $(cat "$work/demo.log")"
-		"$top/scripts/fleet" up --dir "$work/fleet" --free-ports >"$work/fleet.log" 2>&1 || fail "scripts/fleet up: $(cat "$work/fleet.log")"
-		"$top/scripts/fleet" status --dir "$work/fleet" >"$work/fleet.log" 2>&1 || fail "scripts/fleet status: $(cat "$work/fleet.log")"
-		"$top/scripts/fleet" down --dir "$work/fleet" --grace 10s --volumes >"$work/fleet.log" 2>&1 || fail "scripts/fleet down: $(cat "$work/fleet.log")"
+		step "demo from the archive"
+		for fleet in "" "--proxies=2 --etcd=3"; do
+			# shellcheck disable=SC2086 # a list of flags
+			"$top/bin/demo" --once $fleet >"$work/demo.log" 2>&1 || fail "bin/demo --once $fleet: $(cat "$work/demo.log")"
+		done
 	fi
 done
 

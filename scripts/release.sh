@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 
 readonly NFPM=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
 readonly CYCLONEDX=github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
-readonly PROGRAMS=(proxy agent pdctl fakevllm demo replay fleet etcd)
+readonly PROGRAMS=(proxy agent pdctl fakevllm demo replay etcd)
 
 arches=${RELEASE_ARCHES-amd64 arm64}
 darwin=${RELEASE_DARWIN-amd64 arm64}
@@ -110,7 +110,7 @@ unit() {
 # it, so that what README.md prints works there too.
 documents() {
 	git ls-files -z -- README.md CHANGELOG.md LICENSE docker-compose.yml docs deploy/systemd deploy/prometheus deploy/grafana \
-		scripts/fleet scripts/register-node.sh | xargs -0 cp --parents -t "$1"
+		scripts/register-node.sh | xargs -0 cp --parents -t "$1"
 	cp "$work/THIRD_PARTY_LICENSES" "$1/"
 }
 
