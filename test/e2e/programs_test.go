@@ -184,7 +184,7 @@ func TestReplayOfASmallTrace(t *testing.T) {
 	}
 	out := runProgram(t, "replay", "--trace", path, "--speed", "4", "--limit", "38")
 	for _, want := range []string{
-		"38 sent of 38: 38 right, 0 wrong, 0 failed",
+		"38 sent of 38: 38 correct, 0 wrong, 0 failed",
 		"741 generated", // 1 + 2 + ... + 38
 		"time to first token", "between tokens", "end to end",
 		"prefill-1", "decode-2", " %",
