@@ -1,5 +1,5 @@
-// Package deploy_test checks the files that other programs read, where these
-// programs may not be at hand: docker-compose.yml and the Dockerfile.
+// Package deploy_test checks files for programs that may not be installed here:
+// docker-compose.yml, the Dockerfile and the systemd units.
 package deploy_test
 
 import (
@@ -37,7 +37,7 @@ func read(t *testing.T, name string) []byte {
 	return raw
 }
 
-// flag is the value of a flag in a command line of the --name=value form.
+// flag returns the value of the argument --name=value, or an empty string.
 func flag(command []string, name string) string {
 	for _, arg := range command {
 		if v, ok := strings.CutPrefix(arg, "--"+name+"="); ok {
@@ -54,7 +54,8 @@ func program(s composeService) string {
 	return s.Command[0]
 }
 
-// TestComposeServices checks what holds for every service.
+// Every service is restarted, publishes ports on loopback only, and is confined;
+// programs of ours and etcd have a health check.
 func TestComposeServices(t *testing.T) {
 	t.Parallel()
 	p := whole(t)
@@ -82,16 +83,15 @@ func TestComposeServices(t *testing.T) {
 			}
 		}
 		if program(s) == "agent" && s.StopGracePeriod <= 2*time.Minute {
-			t.Errorf("%s is killed before its drain of two minutes is over: %v", name, s.StopGracePeriod)
+			t.Errorf("%s: stop_grace_period %v is shorter than its drain of two minutes", name, s.StopGracePeriod)
 		}
 	}
 }
 
-// image is the one of the Dockerfile.
+// image is the image that the Dockerfile builds.
 const image = "pdmesh:latest"
 
-// TestComposeFleet checks what must agree between the services that run without
-// a profile.
+// The settings of the services without a profile agree with each other.
 func TestComposeFleet(t *testing.T) {
 	t.Parallel()
 	p := whole(t)
@@ -108,17 +108,17 @@ func TestComposeFleet(t *testing.T) {
 		case "proxy":
 			kinds["proxy"]++
 			if got := flag(s.Command, "etcd-endpoints"); got != endpoints || s.Environment["PD_ETCD_ENDPOINTS"] != endpoints {
-				t.Errorf("%s is at %s", name, got)
+				t.Errorf("%s uses etcd at %s, want %s", name, got, endpoints)
 			}
 			if !slices.Equal(s.Volumes, []string{name + ":" + flag(s.Command, "state-dir")}) {
-				t.Errorf("%s keeps its state in %s, and its volume is %v", name, flag(s.Command, "state-dir"), s.Volumes)
+				t.Errorf("%s has its state in %s, and the volume %v", name, flag(s.Command, "state-dir"), s.Volumes)
 			}
 			allow, subnet := flag(s.Command, "instance-allow"), p.Networks["fleet"].IPAM.Config[0].Subnet
 			if allow != subnet {
-				t.Errorf("%s allows instances in %s, but the network is %s", name, allow, subnet)
+				t.Errorf("%s allows instances in %s, want the network %s", name, allow, subnet)
 			}
 			if len(s.Ports) != 1 || !strings.HasSuffix(s.Ports[0], ":"+s.Environment["PD_PORT"]) {
-				t.Errorf("%s publishes %v and listens at %s", name, s.Ports, s.Environment["PD_PORT"])
+				t.Errorf("%s publishes %v and listens on port %s", name, s.Ports, s.Environment["PD_PORT"])
 			}
 		case "etcd":
 			kinds["etcd"]++
@@ -147,13 +147,13 @@ func TestComposeFleet(t *testing.T) {
 	}
 }
 
-// checkAgent compares an agent with the engine that it is next to.
+// checkAgent compares the settings of an agent with those of its engine.
 func checkAgent(t *testing.T, p *composeProject, name, endpoints string) {
 	t.Helper()
 	s := p.Services[name]
 	engineName, ok := strings.CutPrefix(s.NetworkMode, "service:")
 	if !ok {
-		t.Errorf("%s is not beside an engine", name)
+		t.Errorf("%s does not share the network of an engine", name)
 		return
 	}
 	engine := p.Services[engineName]
@@ -166,7 +166,7 @@ func checkAgent(t *testing.T, p *composeProject, name, endpoints string) {
 		{s.Environment["PD_ETCD_ENDPOINTS"], endpoints},
 	} {
 		if same.agent == "" || same.agent != same.engine {
-			t.Errorf("%s says %q, its engine %q", name, same.agent, same.engine)
+			t.Errorf("%s has %q, its engine %q", name, same.agent, same.engine)
 		}
 	}
 }
@@ -223,14 +223,15 @@ func help(t *testing.T, bin, program string) string {
 	return string(out)
 }
 
-// TestDockerfileBuildsWhatComposeRuns keeps image and fleet together.
+// The Dockerfile builds the programs of the compose file, without cgo and for a
+// user other than root.
 func TestDockerfileBuildsWhatComposeRuns(t *testing.T) {
 	t.Parallel()
 	raw := string(read(t, "Dockerfile"))
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(read(t, "go.mod"))
 	for _, want := range []string{
 		fmt.Sprintf("golang:%s ", version[1]),
-		// Cross-compiled on the machine that builds, static, and not as root.
+		// Cross-compiled on the build platform, static, not run as root.
 		"--platform=$BUILDPLATFORM", "GOARCH=$TARGETARCH", "CGO_ENABLED=0", ":nonroot", "USER nonroot",
 	} {
 		if !strings.Contains(raw, want) {
