@@ -1,5 +1,5 @@
-# All programs of pdmesh in one image without a shell. The proxy is what runs
-# unless another program is named: docker run pdmesh agent --role prefill ...
+# All programs of pdmesh in one image without a shell. It runs the proxy unless another
+# program is given: docker run pdmesh agent --role prefill ...
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
@@ -13,7 +13,7 @@ RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
 
 FROM gcr.io/distroless/static-debian12:nonroot
 COPY --from=build /out/proxy /out/agent /out/pdctl /out/fakevllm /usr/local/bin/
-# Where a proxy without --etcd-endpoints keeps its etcd's data.
+# Data of the embedded etcd of a proxy without --etcd-endpoints.
 COPY --from=build --chown=nonroot:nonroot /out/state /var/lib/pdmesh
 ENV XDG_STATE_HOME=/var/lib PD_HOST=0.0.0.0 PD_SHUTDOWN_DELAY=5s
 EXPOSE 8000

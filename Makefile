@@ -1,14 +1,14 @@
-# Everything a person or a build machine runs. `make help` lists it.
+# `make help` lists the targets.
 
 GO          ?= go
-# Everywhere but for the race detector, so that packages are compiled once.
+# The race detector sets it to 1; with one value elsewhere, packages are compiled once.
 export CGO_ENABLED ?= 0
 BIN         := bin
-PROGRAMS    := proxy agent pdctl fakevllm demo replay fleet etcd
+PROGRAMS    := proxy agent pdctl fakevllm demo replay etcd
 COMMIT      ?= $(shell git describe --always --dirty --exclude="*" 2>/dev/null)
 LDFLAGS     := -s -w -X github.com/pdmesh/pdmesh/internal/version.commit=$(COMMIT)
 
-# Handed to go test as they are, e.g. TESTFLAGS='-run TestWatcher -count=5'.
+# Passed to go test unchanged, e.g. TESTFLAGS='-run TestWatcher -count=5'.
 TESTFLAGS    ?=
 TEST_TIMEOUT ?= 8m
 PACKAGES     ?= ./...
@@ -23,11 +23,18 @@ on = $(filter 1 on true yes,$(1))
 .DEFAULT_GOAL := help
 
 .PHONY: help
-help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+help:
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Start here
+
+.PHONY: demo
+demo: build ## run a fleet on this machine, and a tour of it: [PROXIES=2] [ETCD=3] [KEEP=1] [ONCE=1] [CONNECTOR=mooncake]
+	@$(BIN)/demo $(if $(PROXIES),--proxies "$(PROXIES)") $(if $(ETCD),--etcd "$(ETCD)") $(if $(call on,$(KEEP)),--keep) \
+		$(if $(call on,$(ONCE)),--once) $(if $(CONNECTOR),--connector "$(CONNECTOR)")
 
 .PHONY: build
-build: ## static programs into bin/
+build: ## build static programs into bin/
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
 
@@ -39,65 +46,153 @@ test test-long: export REQUIRE_RACE := $(REQUIRE_RACE)
 test test-long: export GO := $(GO)
 
 .PHONY: test
-test: ## all tests, the long ones in a short form, with the race detector where a C compiler exists
+test: ## run all tests, long ones in a short form; with the race detector if there is a C compiler: [PACKAGES=./internal/sched]
 	@scripts/test.sh
 
+.PHONY: lint
+lint: ## run golangci-lint at a pinned version, which is compiled the first time
+	$(LINT) run --allow-parallel-runners ./...
+
+.PHONY: check
+check: fmt-check tidy-check vet build test ## run what must pass before a commit
+
+##@ Tests
+
 .PHONY: test-long
-test-long: ## what make test leaves out: long forms, the data path over net/http and without the race detector
+test-long: ## run what make test omits: long forms, and the data path over net/http and without the race detector
 	@scripts/test.sh long
 
 .PHONY: race
-race: ## as test, but fails where the race detector cannot run
+race: ## run make test, and fail if the race detector is not available
 	@$(MAKE) --no-print-directory test REQUIRE_RACE=1
 
-# An etcd 3.4: a given one, or what scripts/get-etcd34.sh has fetched, or the
-# machine's own if it is that old.
+# etcd 3.4: the given one, the one that scripts/get-etcd34.sh fetched, or the
+# installed one if it is of that version.
 ETCD34 = $(firstword $(PD_TEST_ETCD) $(wildcard $(CURDIR)/dist/etcd34/usr/bin/etcd) \
 	$(if $(shell /usr/bin/etcd --version 2>/dev/null | grep '^etcd Version: 3\.4\.'),/usr/bin/etcd))
 
 .PHONY: test-etcd34
-test-etcd34: ## discovery over Debian's etcd 3.4 (see scripts/get-etcd34.sh); REQUIRE_ETCD34=1 makes its absence a failure
+test-etcd34: ## test discovery with etcd 3.4 (scripts/get-etcd34.sh fetches it); REQUIRE_ETCD34=1 fails without it
 	@set -e; if [ -n "$(ETCD34)" ]; then \
-		echo "go test over $(ETCD34)"; \
+		echo "go test with $(ETCD34)"; \
 		PD_TEST_ETCD="$(ETCD34)" PD_TEST_ETCD_VERSION=3.4. $(GO) test -count=1 -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./internal/discovery/... ./sim/testkit; \
 	elif [ -n "$(call on,$(REQUIRE_ETCD34))" ]; then \
-		echo "REQUIRE_ETCD34 is set, but there is no etcd 3.4: run scripts/get-etcd34.sh, or name one with PD_TEST_ETCD" >&2; \
+		echo "REQUIRE_ETCD34 is set, but there is no etcd 3.4: run scripts/get-etcd34.sh, or set PD_TEST_ETCD to its path" >&2; \
 		exit 1; \
 	else \
-		echo "NOTE: no etcd 3.4, so discovery is not tested over it (scripts/get-etcd34.sh fetches one)"; \
+		echo "NOTE: no etcd 3.4, so discovery is not tested with it (scripts/get-etcd34.sh fetches it)"; \
 	fi
 
-# Said at the end, without the lines about which test runs when.
+# The output is printed at the end, without the lines about the order of the tests.
 .PHONY: test-clients
-test-clients: ## official clients and recorded tools against a fleet, with their versions; REQUIRE_NODE=1 makes a missing JavaScript client a failure
+test-clients: ## test official clients and recorded tools, and print their versions; REQUIRE_NODE=1 fails without the JavaScript client
 	@out=$$($(GO) test -count=1 -timeout $(TEST_TIMEOUT) -v $(TESTFLAGS) ./test/clients 2>&1) && code=0 || code=$$?; \
 		printf '%s\n' "$$out" | grep -v '^ *==='; exit $$code
 
 .PHONY: test-observe
-test-observe: ## alert rules and board with a real Prometheus (scripts/get-prometheus.sh); REQUIRE_PROMETHEUS=1 makes its absence a failure
+test-observe: ## test alert rules and board with Prometheus (scripts/get-prometheus.sh); REQUIRE_PROMETHEUS=1 fails without it
 	$(GO) test -count=1 -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./test/observe
 
-# Debian's chromium, npm for axe-core.
+# Requires Debian's chromium, and npm for axe-core.
 .PHONY: test-browser
-test-browser: ## the dashboard in a headless Chromium, with axe-core; fails where one of them is missing
+test-browser: ## test the dashboard in headless Chromium with axe-core; fails without them
 	cd test/browser/axe && npm ci --no-progress
 	REQUIRE_BROWSER=1 $(GO) test -count=1 -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./test/browser
 
-# The pictures look as meant with Debian's fonts-inter and fonts-jetbrains-mono.
-.PHONY: screenshots
-screenshots: ## the pictures of docs/dashboard.md, after five minutes of load; [AFTER=5m]
-	@mkdir -p docs/dashboard
-	PD_TEST_SCREENSHOTS=$(CURDIR)/docs/dashboard PD_TEST_SCREENSHOTS_AFTER=$(AFTER) REQUIRE_BROWSER=1 $(GO) test -count=1 -timeout 20m -run TestScreenshots $(TESTFLAGS) ./test/browser
-
-# PYTHON names a python3 of 3.11 to 3.13, PD_TEST_LAB_DIR where vLLM is installed.
+# PYTHON is a python3 from 3.11 to 3.13; PD_TEST_LAB_DIR is where vLLM is installed.
 .PHONY: test-real
-test-real: ## our programs before real vLLM and NIXL (docs/real.md); installs 3.3 GB the first time; SHORT=1 for ten requests and one kill
+test-real: ## test with vLLM and NIXL (docs/real.md), 3.3 GB to install the first time; SHORT=1 sends ten requests and kills once
 	@PD_TEST_REAL=$(if $(call on,$(SHORT)),short,1) $(GO) test -count=1 -timeout 60m -v $(TESTFLAGS) ./test/real
 
 .PHONY: cover
-cover: ## test coverage into coverage.out
+cover: ## write the test coverage to coverage.out
 	$(GO) test -timeout $(TEST_TIMEOUT) -coverpkg=./internal/... -coverprofile=coverage.out $(TESTFLAGS) $(PACKAGES)
 	$(GO) tool cover -func=coverage.out | tail -1
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target: [FUZZTIME=5m] [FUZZ=FuzzRelay]
+	@FUZZTIME="$(FUZZTIME)" FUZZ="$(FUZZ)" GUIDED="$(GUIDED)" scripts/fuzz.sh
+
+##@ Checks and generated files
+
+.PHONY: fmt
+fmt: ## format the sources
+	gofmt -w .
+
+.PHONY: fmt-check
+fmt-check: ## fail if a source is not formatted
+	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted (make fmt):"; echo "$$out"; exit 1; fi
+
+.PHONY: vet
+vet: ## run go vet
+	$(GO) vet ./...
+
+.PHONY: tidy-check
+tidy-check: ## fail if go.mod or go.sum is out of date, or a module is modified
+	$(GO) mod verify
+	$(GO) mod tidy -diff
+
+# The limit only goes down.
+PROSE_LIMIT := 3300
+
+.PHONY: prose
+prose: ## fail if comments, messages or pages have more phrases to replace than the limit (CONTRIBUTING.md); scripts/prose.sh -v lists them
+	@LIMIT=$(PROSE_LIMIT) scripts/prose.sh
+
+.PHONY: tools-check
+tools-check: ## vet and test the module tools/, which make vet and make test do not cover
+	$(GO) -C tools mod tidy -diff
+	$(GO) -C tools vet ./...
+	$(GO) -C tools test $(TESTFLAGS) ./...
+
+# Fails without a connection to the database.
+VULN_DB ?= https://vuln.go.dev
+
+.PHONY: vulncheck
+vulncheck: ## run govulncheck at a pinned version with the database at VULN_DB
+	@VULN_DB="$(VULN_DB)" VULN_VERSION="$(VULN_VERSION)" scripts/vulncheck.sh
+
+.PHONY: reference
+reference: ## write docs/reference/cli.md and settings.md from the programs and their tables
+	$(GO) test -count=1 -run 'Test(CommandLine|Settings)Page$$' ./test/docs -update
+
+# The fonts of the pictures are Debian's fonts-inter and fonts-jetbrains-mono.
+.PHONY: screenshots
+screenshots: ## write the pictures of docs/dashboard.md, after five minutes of load: [AFTER=5m]
+	@mkdir -p docs/dashboard
+	PD_TEST_SCREENSHOTS=$(CURDIR)/docs/dashboard PD_TEST_SCREENSHOTS_AFTER=$(AFTER) REQUIRE_BROWSER=1 $(GO) test -count=1 -timeout 20m -run TestScreenshots $(TESTFLAGS) ./test/browser
+
+.PHONY: size
+size: ## count the lines of product and tests, and list the largest type, package and function: [AT=commit]
+	@$(GO) -C tools run ./size .. $(AT)
+
+.PHONY: clean
+clean: ## remove build output
+	rm -rf $(BIN) dist coverage.out
+
+##@ Containers and releases
+
+.PHONY: image
+image: ## build the container image pdmesh:latest
+	docker build --build-arg COMMIT=$(COMMIT) -t pdmesh:latest .
+
+.PHONY: up
+up: ## start the fleet of docker-compose.yml in the background
+	docker compose up --build -d
+
+.PHONY: down
+down: ## stop the fleet of docker-compose.yml and remove its data
+	docker compose down -v
+
+.PHONY: release
+release: ## write archives, Debian packages, images, SBOMs and checksums to dist/release (RELEASING.md): [VERSION=v0.1.0] [RELEASE_ARCHES="amd64 arm64"]
+	@scripts/release.sh $(VERSION)
+
+.PHONY: release-check
+release-check: ## install and run the files of make release, also on a clean Debian; requires root and debootstrap
+	@scripts/check-release.sh
+
+##@ Fault injection
 
 FAULT_REPORT ?= $(CURDIR)/dist/faults.json
 
@@ -110,54 +205,41 @@ reliability: ## inject every fault and write docs/reliability.md; PD_TEST_FAULT_
 	mv docs/reliability.md.new docs/reliability.md
 	@sed -n '/^## Not met/,/^## All rows/p' docs/reliability.md
 
-# Nodes are taken out, restarted and put back under load; 100 rounds take five minutes.
+# 100 rounds take five minutes.
 ROUNDS ?= 100
 
 .PHONY: drain-rounds
-drain-rounds: ## drain --wait, restart, undrain, over four decode instances under load: [ROUNDS=100]
+drain-rounds: ## drain --wait, restart and undrain four decode instances in turn under load: [ROUNDS=100]
 	PD_TEST_LONG=1 PD_TEST_DRAIN_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v -run 'TestDrainRounds$$' ./test/faults
 
 HUNG ?= 5m
 
 .PHONY: hung-check
-hung-check: ## 2 of 4 decode instances hang in turn under load, then all four are slow: [HUNG=5m]
+hung-check: ## hang 2 of 4 decode instances in turn under load, then slow down all four: [HUNG=5m]
 	PD_TEST_LONG=1 PD_TEST_HUNG_CHECK=$(HUNG) $(GO) test -count=1 -timeout 30m -v -run 'TestHungCheck$$' ./test/faults
 
 .PHONY: idle-check
-idle-check: ## five idle proxies write nothing to etcd for five minutes
+idle-check: ## check that five idle proxies write nothing to etcd for five minutes
 	PD_TEST_LONG=1 PD_TEST_FAULT_LONG=1 $(GO) test -count=1 -timeout 20m -v -run 'TestIdleProxiesWriteNothing$$' ./test/faults
 
-.PHONY: demo
-demo: build ## a whole fleet on this machine, a tour of it; ONCE=1 ends after the tour, CONNECTOR=mooncake is another KV transfer
-	@$(BIN)/demo $(if $(call on,$(ONCE)),--once) $(if $(CONNECTOR),--connector $(CONNECTOR))
+##@ Benchmarks
 
 .PHONY: replay
-replay: build ## send a recorded trace: TRACE=file [LIMIT=500] [SPEED=20]
-	@test -n "$(TRACE)" || { echo "say which trace: make replay TRACE=conversation_trace.jsonl [LIMIT=500] [SPEED=20]" >&2; exit 2; }
+replay: build ## send a recorded trace through a fleet: TRACE=file [LIMIT=500] [SPEED=20]
+	@test -n "$(TRACE)" || { echo "TRACE is missing: make replay TRACE=conversation_trace.jsonl [LIMIT=500] [SPEED=20]" >&2; exit 2; }
 	@$(BIN)/replay --trace "$(TRACE)" $(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(REPLAYFLAGS)
 
 .PHONY: bench-check
-bench-check: ## fail if the hot path got dearer than at the merge base; BASE=commit for another one
+bench-check: ## fail if the hot path is slower than at the merge base: [BASE=commit]
 	@scripts/bench-check.sh $(BASE)
 
-# CPU of a request with each policy beside round_robin: TARGETS=round_robin,prefix
-# WORKLOADS=pick1000 REPEATS=3 DURATION=10s
-PICK_WORKLOADS := pick1000,pick64-2k,pick64-32k,pick64-100k
-PICK_TARGETS   := round_robin,least_loaded,power_of_two,token_weighted,prefix,kv_aware
-
-.PHONY: bench-policies
-bench-policies: bench-build ## what a request costs with each policy, beside round_robin, among 1,000 and 64 instances: [WORKLOADS=pick1000] [TARGETS=round_robin,prefix] [REPEATS=3] [DURATION=10s]
-	@$(BIN)/bench run --bin $(BIN) --into dist/bench/policies --against round_robin --patience $(PATIENCE) --quiet $(QUIET) \
-		--workloads $(or $(WORKLOADS),$(PICK_WORKLOADS)) --targets $(or $(TARGETS),$(PICK_TARGETS)) --repeats $(or $(REPEATS),3) --duration $(or $(DURATION),10s) $(BENCHFLAGS)
-
-# What to measure: WORKLOADS=small,stream TARGETS=two-hop,pdmesh REPEATS=3
-# DURATION=5s; BENCHFLAGS goes to the program (bin/bench run --help).
-# PATIENCE is how long it may wait in all for a quiet machine, QUIET what the probe
-# shows then (µs), if an earlier run has told.
+# PATIENCE bounds the total wait for an idle machine. QUIET is the reading of the
+# probe on the idle machine, in µs, if an earlier run has printed it; 0 measures it.
+# BENCHFLAGS is passed to the program (bin/bench run --help).
 PATIENCE   ?= 20m
 QUIET      ?= 0
 BENCH_DIR    ?= docs/performance
-# The folder of this machine in BENCH_DIR, if its processor's name shall not be it.
+# The folder of this machine in BENCH_DIR; the default is the name of its processor.
 MACHINE      ?=
 
 .PHONY: bench-build
@@ -165,15 +247,34 @@ bench-build: build
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/bench ./cmd/bench
 
 .PHONY: bench
-bench: bench-build ## what a request costs, beside the limit of the machine, into docs/performance: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s] [PATIENCE=20m] [MACHINE=name]
+bench: bench-build ## measure the proxy against other proxies, into docs/performance: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s] [PATIENCE=20m] [MACHINE=name]
 	@$(BIN)/bench run --bin $(BIN) --patience $(PATIENCE) --quiet $(QUIET) --into $(BENCH_DIR) $(if $(MACHINE),--machine $(MACHINE)) \
 		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
 		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)
 
-# TARGETS=prefix,vllm-router:cache_aware PART=first SPEED=20 RATE=1 RUNS=3 PROXIES=4
-# DISAGGREGATE=auto CACHE=1; FLEETFLAGS goes to the program (bin/fleetbench run --help).
-# vllm-router and smg are those of the path; where they are not installed the report
-# says so.
+.PHONY: bench-report
+bench-report: bench-build ## write the report of make bench again, from its stored figures
+	@$(BIN)/bench report $(BENCH_DIR)
+
+PICK_WORKLOADS := pick1000,pick64-2k,pick64-32k,pick64-100k
+PICK_TARGETS   := round_robin,least_loaded,power_of_two,token_weighted,prefix,kv_aware
+
+.PHONY: bench-policies
+bench-policies: bench-build ## measure the CPU time of a request with each policy, among 1,000 and 64 instances: [WORKLOADS=pick1000] [TARGETS=round_robin,prefix] [REPEATS=3] [DURATION=10s]
+	@$(BIN)/bench run --bin $(BIN) --into dist/bench/policies --against round_robin --patience $(PATIENCE) --quiet $(QUIET) \
+		--workloads $(or $(WORKLOADS),$(PICK_WORKLOADS)) --targets $(or $(TARGETS),$(PICK_TARGETS)) --repeats $(or $(REPEATS),3) --duration $(or $(DURATION),10s) $(BENCHFLAGS)
+
+.PHONY: bench-tls
+bench-tls: build ## measure the CPU time that TLS with clients adds to a small request on a kept connection
+	$(GO) run ./bench/tlscost --proxy $(BIN)/proxy
+
+.PHONY: soak
+soak: bench-build ## send half of the peak rate, with aborts and churn, and fail if a resource grows: [DURATION=30m]
+	@$(BIN)/bench soak --bin $(BIN) $(if $(MACHINE),--out $(BENCH_DIR)/$(MACHINE)) $(if $(DURATION),--duration $(DURATION)) $(SOAKFLAGS)
+
+# Further settings are CACHE=1, and FLEETFLAGS, which is passed to the program
+# (bin/fleetbench run --help). vllm-router and smg are found in PATH; the report
+# names those that are not installed.
 FLEET_JSON    ?= docs/scheduling/result.json
 FLEET_DOC     ?= docs/scheduling.md
 FLEET_TARGETS ?= round_robin,least_loaded,power_of_two,session,prefix,kv_aware,vllm-router:round_robin,vllm-router:cache_aware,smg:round_robin,smg:cache_aware
@@ -184,117 +285,24 @@ fleet-build: build
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/fleetbench ./cmd/fleetbench
 
 .PHONY: fleet-bench
-fleet-bench: fleet-build ## scheduling policies before engines with finite caches, into docs/scheduling.md: TRACE=file [TARGETS=session,smg:cache_aware] [PART=second] [SPEED=20] [RATE=1] [RUNS=3] [PROXIES=1] [DISAGGREGATE=auto]
-	@test -n "$(TRACE)" || { echo "say which trace: make fleet-bench TRACE=conversation_trace.jsonl" >&2; exit 2; }
+fleet-bench: fleet-build ## compare scheduling policies with finite caches, into docs/scheduling.md: TRACE=file [TARGETS=session,smg:cache_aware] [PART=second] [SPEED=20] [RATE=1] [RUNS=3] [PROXIES=1] [DISAGGREGATE=auto]
+	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-bench TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@mkdir -p $(basename $(FLEET_DOC)) && $(BIN)/fleetbench run --bin $(BIN) --trace "$(TRACE)" --part $(PART) --targets "$(or $(TARGETS),$(FLEET_TARGETS))" \
 		--json $(FLEET_JSON) --doc $(FLEET_DOC) $(if $(SPEED),--speed $(SPEED)) $(if $(RATE),--rate $(RATE)) $(if $(RUNS),--runs $(RUNS)) \
 		$(if $(PROXIES),--proxies $(PROXIES)) $(if $(CACHE),--cache $(CACHE)) $(if $(DISAGGREGATE),--proxy-flags=--disaggregate=$(DISAGGREGATE)) $(FLEETFLAGS)
 
 .PHONY: fleet-disaggregate
-fleet-disaggregate: fleet-build ## --disaggregate auto, always and never at three loads, some 15 minutes, into docs/scheduling.md: TRACE=file [RATES=0.5,1,1.5] [RUNS=3] [LIMIT=1000] [SPEED=12] [TARGETS=prefix] [PART=second]
-	@test -n "$(TRACE)" || { echo "say which trace: make fleet-disaggregate TRACE=conversation_trace.jsonl" >&2; exit 2; }
+fleet-disaggregate: fleet-build ## compare --disaggregate auto, always and never at three loads, into docs/scheduling.md (15 minutes): TRACE=file [RATES=0.5,1,1.5] [RUNS=3] [LIMIT=1000] [SPEED=12] [TARGETS=prefix] [PART=second]
+	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-disaggregate TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@mkdir -p $(basename $(FLEET_DOC)) && $(BIN)/fleetbench disaggregate --bin $(BIN) --trace "$(TRACE)" --part $(PART) \
 		--json $(basename $(FLEET_DOC))/disaggregate.json --doc $(FLEET_DOC) $(if $(TARGETS),--targets "$(TARGETS)") $(if $(RATES),--rates $(RATES)) \
 		$(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(if $(RUNS),--runs $(RUNS)) $(FLEETFLAGS)
 
-.PHONY: fleet-real
-fleet-real: ## chats before real vLLM (docs/real.md), into docs/scheduling.md
-	@mkdir -p $(basename $(FLEET_DOC)) && PD_TEST_REAL=1 PD_TEST_REAL_DOC="$(abspath $(FLEET_DOC))" $(GO) test -count=1 -timeout 30m -v -ldflags '$(LDFLAGS)' -run 'TestChats$$' ./test/real
-
 .PHONY: fleet-model
-fleet-model: ## the same for our policies without HTTP and clock, in seconds: TRACE=file [TARGETS=session] [PART=first] [RATE=1]
-	@test -n "$(TRACE)" || { echo "say which trace: make fleet-model TRACE=conversation_trace.jsonl" >&2; exit 2; }
+fleet-model: ## simulate fleet-bench for our policies without HTTP and clock, in seconds: TRACE=file [TARGETS=session] [PART=first] [RATE=1]
+	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-model TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@$(GO) run ./cmd/fleetbench model --trace "$(TRACE)" $(if $(filter command line,$(origin PART)),--part $(PART)) $(if $(TARGETS),--targets "$(TARGETS)") $(if $(RATE),--rate $(RATE)) $(FLEETFLAGS)
 
-.PHONY: soak
-soak: bench-build ## half of the peak rate for long, with aborts and churn; fails if anything grows: [DURATION=30m]
-	@$(BIN)/bench soak --bin $(BIN) $(if $(MACHINE),--out $(BENCH_DIR)/$(MACHINE)) $(if $(DURATION),--duration $(DURATION)) $(SOAKFLAGS)
-
-.PHONY: bench-tls
-bench-tls: build ## what TLS with clients costs the proxy, for a small request on a kept connection
-	$(GO) run ./bench/tlscost --proxy $(BIN)/proxy
-
-.PHONY: bench-report
-bench-report: bench-build ## the report again, from the figures of the last make bench on each machine
-	@$(BIN)/bench report $(BENCH_DIR)
-
-.PHONY: reference
-reference: ## docs/reference/cli.md and settings.md again, from the programs and their tables
-	$(GO) test -count=1 -run 'Test(CommandLine|Settings)Page$$' ./test/docs -update
-
-.PHONY: fmt
-fmt: ## format the sources
-	gofmt -w .
-
-.PHONY: fmt-check
-fmt-check: ## fail if something is not formatted
-	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted (make fmt):"; echo "$$out"; exit 1; fi
-
-.PHONY: vet
-vet: ## go vet
-	$(GO) vet ./...
-
-# The limit only goes down.
-PROSE_LIMIT := 3300
-
-.PHONY: prose
-prose: ## fail if comments, messages or pages have more phrases to replace than the limit (CONTRIBUTING.md); scripts/prose.sh -v lists them
-	@LIMIT=$(PROSE_LIMIT) scripts/prose.sh
-
-.PHONY: lint
-lint: ## golangci-lint at a pinned version (compiles it the first time)
-	$(LINT) run --allow-parallel-runners ./...
-
-.PHONY: fuzz
-fuzz: ## every fuzz target: [FUZZTIME=5m] [FUZZ=FuzzRelay]
-	@FUZZTIME="$(FUZZTIME)" FUZZ="$(FUZZ)" GUIDED="$(GUIDED)" scripts/fuzz.sh
-
-# Known vulnerabilities are looked up in https://vuln.go.dev: without a network
-# that reaches it this fails, and says so.
-VULN_DB ?= https://vuln.go.dev
-
-.PHONY: vulncheck
-vulncheck: ## govulncheck at a pinned version; needs the database at VULN_DB
-	@VULN_DB="$(VULN_DB)" VULN_VERSION="$(VULN_VERSION)" scripts/vulncheck.sh
-
-.PHONY: tidy-check
-tidy-check: ## fail if go.mod or go.sum are out of date or modified
-	$(GO) mod verify
-	$(GO) mod tidy -diff
-
-.PHONY: check
-check: fmt-check tidy-check vet build test ## what must pass before a commit; make test-long before a merge
-
-.PHONY: release
-release: ## archives, Debian packages, images, SBOMs, checksums into dist/release (RELEASING.md): [VERSION=v0.1.0] [RELEASE_ARCHES="amd64 arm64"]
-	@scripts/release.sh $(VERSION)
-
-.PHONY: release-check
-release-check: ## install and use what make release has made, on a clean Debian too; root and debootstrap are needed
-	@scripts/check-release.sh
-
-.PHONY: size
-size: ## lines of product, tests and the rest, and the largest type, package and function: [AT=commit]
-	@$(GO) -C tools run ./size .. $(AT)
-
-.PHONY: tools-check
-tools-check: ## the programs that make a release or count lines: a module of their own, which test and vet pass by
-	$(GO) -C tools mod tidy -diff
-	$(GO) -C tools vet ./...
-	$(GO) -C tools test $(TESTFLAGS) ./...
-
-.PHONY: image
-image: ## container image pdmesh:latest
-	docker build --build-arg COMMIT=$(COMMIT) -t pdmesh:latest .
-
-.PHONY: up
-up: ## the compose fleet, in the background
-	docker compose up --build -d
-
-.PHONY: down
-down: ## stop the compose fleet and drop its data
-	docker compose down -v
-
-.PHONY: clean
-clean: ## remove what was built
-	rm -rf $(BIN) dist coverage.out
+.PHONY: fleet-real
+fleet-real: ## run chats with vLLM (docs/real.md), into docs/scheduling.md
+	@mkdir -p $(basename $(FLEET_DOC)) && PD_TEST_REAL=1 PD_TEST_REAL_DOC="$(abspath $(FLEET_DOC))" $(GO) test -count=1 -timeout 30m -v -ldflags '$(LDFLAGS)' -run 'TestChats$$' ./test/real

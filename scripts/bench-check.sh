@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Does the change make the hot path dearer? Runs the micro-benchmarks of this
-# tree and of the commit it is based on, in turns on this machine, and compares
-# them with bench/gate.
+# Fails if the hot path is slower than in the base commit. Runs the micro-benchmarks
+# of this tree and of the base alternately on this machine, and compares them with
+# bench/gate.
 #
 #   scripts/bench-check.sh [BASE]
 #
-# BASE is a commit; without it the merge base with the main branch, or on the
-# main branch itself the commit before. COUNT (default 5) is how often each
-# benchmark runs, and twice as often if anything seems worse; TIME how much
-# slower is too slow (default 1.5; 0: not judged).
+# BASE is a commit; the default is the merge base with the main branch, or on the
+# main branch the previous commit. COUNT (default 5) is the number of runs of each
+# benchmark, doubled if a result seems worse. TIME is the factor of the time from
+# which a benchmark fails (default 1.5; 0 disables it).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 count=${COUNT:-5}
 slower=${TIME:-1.5}
 
-# A package's folder, which of its benchmarks, and for how long each runs (100ms):
-# those that use many instances open connections on the way, fewer for each
-# request the more there are.
+# Folder of the package, pattern of its benchmarks, and time of each (default 100ms).
+# Benchmarks with many instances open connections while they run; the more requests
+# they send, the less these count for each.
 benchmarks='
 internal/openai Parse|Events
 internal/openai/jsonscan Text/(20_bytes|64KiB_(prose|code|Chinese))$
@@ -40,7 +40,7 @@ base_of() {
 		fi
 	done
 	if ! git diff --quiet HEAD; then
-		echo "$head" # what is not committed yet is compared with what is
+		echo "$head" # uncommitted changes are compared with HEAD
 		return
 	fi
 	git rev-parse HEAD~1
@@ -85,10 +85,10 @@ measure() {
 }
 judge() { go run ./bench/gate -time "$slower" "$dir/base.txt" "$dir/new.txt"; }
 
-# What got worse by chance hardly does so in twice as many repeats.
+# A chance result is unlikely to persist with twice as many runs.
 measure
 judge || {
-	echo "once more, to be sure"
+	echo "worse; running the benchmarks again to confirm"
 	measure
 	judge
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Holds the board in deploy/grafana to the types that Grafana publishes for dashboards,
-# by the TypeScript compiler. Needs npm and its registry.
+# Checks the board in deploy/grafana against the types that Grafana publishes for
+# dashboards, with the TypeScript compiler. Requires npm and its registry.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,4 +14,4 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 npm install --silent --no-audit --no-fund --ignore-scripts --legacy-peer-deps @grafana/schema@13.2.3 typescript@5.9.3
 npx tsc --noEmit --strict --skipLibCheck --module esnext --moduleResolution bundler --target es2022 board.ts
-echo "the board fits the types of @grafana/schema 13.2.3"
+echo "the board matches the types of @grafana/schema 13.2.3"

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Installs a Debian package on a clean Debian that runs systemd, and uses it there:
+# Installs and tests a Debian package on a clean Debian with systemd:
 #
 #   scripts/check-deb.sh dist/release/pdmesh_..._amd64.deb
 #
-# The Debian is debootstrap's, from where this machine's apt has its packages, and
-# stays in dist/clean-root.tar. It boots in namespaces of its own: its network has
-# nothing but loopback, and all of it ends with this script. Root is needed.
+# debootstrap creates the Debian from the package source of this machine's apt; it is kept
+# in dist/clean-root.tar. It boots in new namespaces, with only loopback as its network,
+# and ends with this script. Requires root.
 set -euo pipefail
 
 fail() { printf 'check-deb: %s\n' "$*" >&2; exit 1; }
 step() { printf '   %(%T)T %s\n' -1 "$*"; }
 
-# boot ROOT: becomes process 1 of the Debian below ROOT.
+# boot ROOT: becomes process 1 of the Debian in ROOT.
 boot() {
 	mount --make-rprivate /
 	mount --bind "$1" "$1"
@@ -41,12 +41,12 @@ if [ "${1:-}" = --boot ]; then
 	boot "$2"
 fi
 
-[ $# = 1 ] || fail "say which package: $0 FILE.deb"
+[ $# = 1 ] || fail "usage: $0 FILE.deb"
 deb=$(realpath "$1")
 cd "$(dirname "$0")/.."
-[ "$(id -u)" = 0 ] || fail "root is needed, to install a package and to make namespaces"
+[ "$(id -u)" = 0 ] || fail "requires root, to install a package and to create namespaces"
 for program in debootstrap unshare nsenter curl; do
-	command -v "$program" >/dev/null || fail "there is no $program: install Debian's packages debootstrap, util-linux and curl"
+	command -v "$program" >/dev/null || fail "$program is not installed: install Debian's packages debootstrap, util-linux and curl"
 done
 
 mkdir -p dist
@@ -63,7 +63,7 @@ finish() {
 trap finish EXIT
 
 if [ -f dist/clean-root.tar ]; then
-	step "a clean Debian, from dist/clean-root.tar"
+	step "unpack a clean Debian from dist/clean-root.tar"
 	tar -C "$root" -xpf dist/clean-root.tar
 else
 	# shellcheck source=/dev/null
@@ -71,8 +71,8 @@ else
 	# shellcheck disable=SC2016 # apt's variables
 	uri=$(apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(IDENTIFIER) $(REPO_URI)' |
 		awk -v release="$release" '$1 == release && $2 == "main" && $3 == "Packages" {print $4; exit}')
-	[ -n "$uri" ] || fail "apt knows no packages of $release: apt-get update"
-	step "a clean Debian ($release), by debootstrap"
+	[ -n "$uri" ] || fail "apt has no package list of $release: run apt-get update"
+	step "create a clean Debian ($release) with debootstrap"
 	debootstrap --variant=minbase --include=systemd,systemd-sysv "$release" "$root" "$uri" >dist/debootstrap.log 2>&1 ||
 		fail "debootstrap: $(tail -5 dist/debootstrap.log)"
 	rm -rf "$root"/var/cache/apt/archives/*.deb
@@ -81,24 +81,24 @@ else
 fi
 cp "$deb" "$root/root/pdmesh.deb"
 
-step "installed, removed and purged where systemd is absent"
+step "install, remove and purge without systemd"
 mv "$root/bin/systemctl" "$root/bin/systemctl.away"
 chroot "$root" dpkg --install /root/pdmesh.deb >/dev/null
 chroot "$root" getent passwd pdmesh >/dev/null || fail "there is no user pdmesh"
 chroot "$root" dpkg --remove pdmesh >/dev/null
-[ ! -e "$root/usr/bin/pdctl" ] || fail "pdctl is still there after the removal"
-[ -e "$root/etc/pdmesh/proxy.env" ] || fail "a removal took the settings"
+[ ! -e "$root/usr/bin/pdctl" ] || fail "the removal left pdctl"
+[ -e "$root/etc/pdmesh/proxy.env" ] || fail "the removal deleted the settings"
 chroot "$root" dpkg --purge pdmesh >/dev/null
-[ ! -e "$root/etc/pdmesh" ] || fail "a purge left /etc/pdmesh"
+[ ! -e "$root/etc/pdmesh" ] || fail "the purge left /etc/pdmesh"
 mv "$root/bin/systemctl.away" "$root/bin/systemctl"
 
-step "systemd starts"
+step "boot systemd"
 unshare --net --mount --pid --uts --ipc --cgroup --fork --kill-child "$0" --boot "$root" >"$root.log" 2>&1 &
 outer=$!
 on() { nsenter -t "$init" --mount --net --pid --uts --ipc --cgroup --root --wd -- "$@"; }
 state=
 for _ in $(seq 300); do
-	kill -0 "$outer" 2>/dev/null || fail "it ended: $(cat "$root.log")"
+	kill -0 "$outer" 2>/dev/null || fail "process 1 ended: $(cat "$root.log")"
 	init=$(cat "/proc/$outer/task/$outer/children")
 	init=${init%% *}
 	if [ "$(readlink "/proc/${init:-none}/exe")" = "$(realpath -m /usr/lib/systemd/systemd)" ]; then
@@ -108,36 +108,35 @@ for _ in $(seq 300); do
 	sleep 0.2
 done
 rm -f "$root.log"
-case $state in running | degraded) ;; *) fail "systemd did not come up: ${state:-no answer}" ;; esac
+case $state in running | degraded) ;; *) fail "systemd did not start: ${state:-no answer}" ;; esac
 nsenter -t "$init" --net ip link set lo up
 
 step "dpkg --install"
 on dpkg --install /root/pdmesh.deb >/dev/null
-on systemctl is-enabled --quiet pdmesh-proxy && fail "the installation has enabled the proxy"
-[ "$(on systemctl show -P ActiveState pdmesh-proxy)" = inactive ] || fail "the installation has started the proxy"
+on systemctl is-enabled --quiet pdmesh-proxy && fail "the installation enabled the proxy"
+[ "$(on systemctl show -P ActiveState pdmesh-proxy)" = inactive ] || fail "the installation started the proxy"
 
 step "systemd-analyze verify"
 for unit in pdmesh-proxy.service pdmesh-agent@prefill.service; do
-	said=$(on systemd-analyze verify --man=no "$unit" 2>&1) || fail "$unit: $said"
-	[ -z "$said" ] || fail "$unit: $said"
-	said=$(on systemd-analyze security --no-pager --threshold=20 "$unit" 2>&1) || fail "$unit is too exposed: $said"
+	output=$(on systemd-analyze verify --man=no "$unit" 2>&1) || fail "$unit: $output"
+	[ -z "$output" ] || fail "$unit: $output"
+	output=$(on systemd-analyze security --no-pager --threshold=20 "$unit" 2>&1) || fail "$unit is too exposed: $output"
 done
 
-step "the demonstration"
-said=$(on pdmesh-demo --once 2>&1) || fail "pdmesh-demo --once: $said"
+step "run the demo"
+output=$(on pdmesh-demo --once 2>&1) || fail "pdmesh-demo --once: $output"
 
-step "proxy and agents start as the packaged units say"
+step "start proxy and agents from the packaged units"
 engine() { # engine ROLE PORT
 	on systemd-run --quiet --unit "engine-$1" --property DynamicUser=yes \
 		/usr/lib/pdmesh/fakevllm --role "$1" --port "$2" --model demo/simulated
 }
-# Finished prefills are kept half a minute for their decode instances, so
-# that a prefill agent takes as long to stop. Here a second is enough.
+# A prefill agent stops only after the KV lease of its last prefill, 30 s by default.
 echo 'PD_KV_LEASE=1s' >>"$root/etc/pdmesh/agent-prefill.env"
 engine prefill 8100
 engine decode 8200
 services=(pdmesh-proxy.service pdmesh-agent@prefill.service pdmesh-agent@decode.service)
-for service in "${services[@]}"; do # returns when the service has said that it is ready
+for service in "${services[@]}"; do # returns when the service has notified systemd
 	on systemctl start "$service" || fail "$service: $(on journalctl --no-pager -u "$service")"
 	pid=$(on systemctl show -P MainPID "$service")
 	user=$(on stat -c %U "/proc/$pid")
@@ -149,28 +148,28 @@ done
 on pdmesh-proxy health
 on pdctl list
 
-step "a request"
+step "send a request"
 body='{"model":"demo/simulated","max_tokens":8,"messages":[{"role":"user","content":"hello"}]}'
 answer=$(nsenter -t "$init" --net curl -sS --fail-with-body --max-time 60 -H 'Content-Type: application/json' \
 	-d "$body" http://127.0.0.1:8000/v1/chat/completions) || fail "no answer: $answer"
-grep -q '"finish_reason"' <<<"$answer" || fail "no whole answer: $answer"
+grep -q '"finish_reason"' <<<"$answer" || fail "incomplete answer: $answer"
 
-step "an upgrade keeps settings and lets services run"
+step "upgrade: settings are kept, services keep running"
 echo '# of the operator' >>"$root/etc/pdmesh/proxy.env"
 before=$(on systemctl show -P MainPID pdmesh-proxy)
-said=$(on dpkg --install /root/pdmesh.deb)
-grep -q 'until you restart them:.*pdmesh-proxy' <<<"$said" || fail "the upgrade does not say what still runs: $said"
-grep -q '# of the operator' "$root/etc/pdmesh/proxy.env" || fail "the upgrade has lost a setting"
-[ "$(on systemctl show -P MainPID pdmesh-proxy)" = "$before" ] || fail "the upgrade has restarted the proxy"
+output=$(on dpkg --install /root/pdmesh.deb)
+grep -q 'until you restart them:.*pdmesh-proxy' <<<"$output" || fail "the upgrade does not list the running services: $output"
+grep -q '# of the operator' "$root/etc/pdmesh/proxy.env" || fail "the upgrade lost a setting"
+[ "$(on systemctl show -P MainPID pdmesh-proxy)" = "$before" ] || fail "the upgrade restarted the proxy"
 
-step "services end as they should"
+step "stop the services, remove and purge the package"
 on systemctl stop pdmesh-agent@decode.service
-on pdctl list decode -o json | grep -q '127.0.0.1:8200' && fail "the agent has left its instance behind"
+on pdctl list decode -o json | grep -q '127.0.0.1:8200' && fail "the agent did not deregister its instance"
 on systemctl enable --quiet pdmesh-proxy.service pdmesh-agent@prefill.service
 on dpkg --remove pdmesh >/dev/null # stops the others
 for service in "${services[@]}"; do
 	[ "$(on systemctl show -P ActiveState "$service")" = inactive ] || fail "$service still runs: $(on systemctl status --no-pager "$service")"
-	on journalctl --no-pager -u "$service" | grep -E 'Failed with result|code=killed|timed out' && fail "$service did not end well"
+	on journalctl --no-pager -u "$service" | grep -E 'Failed with result|code=killed|timed out' && fail "$service did not stop cleanly"
 done
 left=$(find "$root/etc/systemd/system" -name 'pdmesh*')
 [ -z "$left" ] || fail "the removal left $left"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs the programs of the commit that is checked out with go install from their
-# module path, as a user would once its tag is published, into an empty GOPATH:
+# Installs the programs of the checked-out commit with go install from their module
+# path into an empty GOPATH, as a user does once the tag is published:
 #
 #   scripts/check-go-install.sh [VERSION]
 #
-# A directory stands in for the module proxy that would serve the tag. All other
-# modules come from this machine's cache, or from where go has them.
+# A directory replaces the module proxy that would serve the tag. All other modules
+# come from the module cache of this machine, or from GOPROXY.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,20 +17,20 @@ module=$(go list -m)
 mkdir -p dist
 work=$(mktemp -d "$PWD/dist/go-install.XXXXXX")
 finish() {
-	chmod -R u+w "$work" # go makes what it downloads read-only
+	chmod -R u+w "$work" # go makes downloaded files read-only
 	rm -rf "$work"
 }
 trap finish EXIT
 
-# A clone of its own, since this may be a linked work tree, which modproxy's library
-# does not take for a repository.
+# A clone, because the library of modproxy does not accept a linked work tree as a
+# repository.
 git clone --quiet --shared --no-checkout "$PWD" "$work/clone"
 go -C tools run ./modproxy "$work/clone" "$version" "$work/proxy"
 served=file://$work/proxy,file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)
 
-# Outside of any module, with nothing but what a user has. The modules' sums were
-# compared with go.sum when they came into the cache. Without cgo, since that
-# compiles no more than make release has compiled already.
+# Runs outside of any module. The sums of the modules were compared with go.sum when
+# they were downloaded into the cache. Without cgo, the packages that make release
+# compiled are reused.
 mkdir "$work/empty"
 cd "$work/empty"
 env GOPATH="$work/gopath" GOMODCACHE= GOBIN= GOFLAGS=-trimpath GOWORK=off CGO_ENABLED=0 \
@@ -39,11 +39,11 @@ env GOPATH="$work/gopath" GOMODCACHE= GOBIN= GOFLAGS=-trimpath GOWORK=off CGO_EN
 cd - >/dev/null
 for dir in cmd/*/; do
 	program=$(basename "$dir")
-	[ -x "$work/gopath/bin/$program" ] || fail "go install has made no $program"
-	said=$("$work/gopath/bin/$program" --version)
-	case $program:$said in
-	*" ${version#v}" | *" $stated ("*) printf '   %s\n' "$said" ;;
-	etcd:*) ;; # says etcd's version
-	*) fail "$program --version says: $said" ;;
+	[ -x "$work/gopath/bin/$program" ] || fail "go install did not install $program"
+	printed=$("$work/gopath/bin/$program" --version)
+	case $program:$printed in
+	*" ${version#v}" | *" $stated ("*) printf '   %s\n' "$printed" ;;
+	etcd:*) ;; # prints the version of etcd
+	*) fail "$program --version printed: $printed" ;;
 	esac
 done

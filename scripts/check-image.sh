@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs an unpacked container image: the proxy as the image says, in namespaces of
-# its own with a read-only file system, as docker-compose.yml has it.
+# Runs the command of an unpacked container image, the proxy, in new namespaces with a
+# read-only file system, as docker-compose.yml does.
 #
-#   scripts/check-image.sh DIR FILE      with what "image unpack" printed in FILE
+#   scripts/check-image.sh DIR FILE      FILE has the output of "image unpack"
 set -euo pipefail
 
 fail() { printf 'check-image: %s\n' "$*" >&2; exit 1; }
@@ -19,15 +19,15 @@ if [ "${1:-}" = --inside ]; then
 	mount -t tmpfs -o "mode=755,uid=${user%:*},gid=${user#*:}" tmpfs "$root/var/lib/pdmesh"
 	mapfile -t environment < <(sed -n 's/^env //p' "$facts")
 	mapfile -t command < <(sed -n 's/^cmd //p' "$facts")
-	# There is no env in the image: what chroot starts inherits ours.
+	# The image has no env, so the environment is inherited through chroot.
 	within() { env -i "${environment[@]}" "$(command -v chroot)" --userspec="$user" "$root" "$@"; }
 	within "/usr/local/bin/${command[0]}" "${command[@]:1}" &
 	proxy=$!
 	ready=
 	for _ in $(seq 300); do
 		kill -0 "$proxy" 2>/dev/null || fail "${command[*]} has ended"
-		if said=$(within /usr/local/bin/proxy health 2>/dev/null); then
-			ready=$said
+		if output=$(within /usr/local/bin/proxy health 2>/dev/null); then
+			ready=$output
 			break
 		fi
 		sleep 0.2

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Runs every fuzz target, each for FUZZTIME (default 5m; 1000x is a number of executions),
-# and fails behind the last one if any found something. Targets are those that their
-# package's test program lists, so a new one needs no entry anywhere.
+# Runs every fuzz target for FUZZTIME (default 5m; 1000x is a number of executions), and
+# fails at the end if one of them found a failure. The targets are those that the test
+# programs list, so a new one needs no entry here.
 #
 #   FUZZ=regexp     only targets whose name matches, e.g. FUZZ=FuzzRelay
 #   PARALLEL=n      workers of a target, default 1
-#   JOBS=n          packages at a time, default as many as there are processors
-#   GUIDED=0        without the counters that tell what is new: everything below a package
-#                   would have to be compiled for them, which a brief run does not pay back
+#   JOBS=n          concurrent packages, default the number of processors
+#   GUIDED=0        without coverage counters, for which all dependencies of a package
+#                   would have to be compiled; this does not pay for a short run
 #
-# What is found becomes a file in the package's testdata/fuzz, which a plain
-# `go test` runs from then on: commit it together with the fix.
+# A failing input becomes a file in testdata/fuzz of the package, which `go test` runs
+# from then on: commit it with the fix.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export FUZZTIME=${FUZZTIME:-5m} FUZZ=${FUZZ:-^Fuzz} PARALLEL=${PARALLEL:-1} GUIDED=${GUIDED:-1}
 
-# one FOLDER runs the targets of a package. Its program is built once for all of them.
+# one FOLDER runs the targets of a package, with one build of its test program.
 one() {
 	local folder=$1 program cache targets target start status execs new result counters=()
 	[ "$GUIDED" = 0 ] || counters=(-fuzz '^Fuzz')
@@ -30,8 +30,8 @@ one() {
 	for target in $targets; do
 		[[ $target =~ $FUZZ ]] || continue
 		start=$SECONDS
-		# A short minimize time: without it half of the run goes into making
-		# interesting inputs smaller.
+		# A short minimize time: with the default, minimizing inputs takes half of the
+		# run.
 		"$program" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$FUZZTIME" -test.fuzzminimizetime 1s \
 			-test.fuzzcachedir "$cache" -test.parallel "$PARALLEL" >"$dir/log" 2>&1 && status=0 || status=$?
 		execs=$(sed -n 's/.* execs: \([0-9]*\) .*/\1/p' "$dir/log" | tail -1)
@@ -50,14 +50,14 @@ fi
 packages=$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -r -n1 dirname | sort -u)
 [ -n "$packages" ] || { echo "no fuzz targets" >&2; exit 1; }
 
-said=$(mktemp)
-trap 'rm -f "$said"' EXIT
+results=$(mktemp)
+trap 'rm -f "$results"' EXIT
 printf '%-24s %-24s %12s %10s %8s  %s\n' package target executions new seconds result
 status=0
-xargs -n1 -P "${JOBS:-$(nproc 2>/dev/null || echo 2)}" "$0" --package <<<"$packages" | tee "$said" || status=1
+xargs -n1 -P "${JOBS:-$(nproc 2>/dev/null || echo 2)}" "$0" --package <<<"$packages" | tee "$results" || status=1
 
-ran=$(grep -cE ' (ok|FOUND)$' "$said" || true)
-found=$(grep -cE ' FOUND$' "$said" || true)
+ran=$(grep -cE ' (ok|FOUND)$' "$results" || true)
+found=$(grep -cE ' FOUND$' "$results" || true)
 if [ "$status" -ne 0 ]; then
 	echo "not all targets could be run" >&2
 	exit 1
@@ -67,7 +67,7 @@ if [ "$ran" -eq 0 ]; then
 	exit 1
 fi
 if [ "$found" -gt 0 ]; then
-	echo "$found of $ran targets found something; see testdata/fuzz in their packages" >&2
+	echo "$found of $ran targets found failures; see testdata/fuzz in their packages" >&2
 	exit 1
 fi
-echo "$ran targets, nothing found"
+echo "$ran targets, no failures"

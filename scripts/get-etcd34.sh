@@ -1,7 +1,7 @@
 #!/bin/sh
-# Puts Debian's etcd 3.4 into a directory, for tests: dist/etcd34 unless another
-# is given. The package is unpacked, not installed: its installation would start
-# a service that holds port 2379 and comes back with every boot.
+# Unpacks the etcd 3.4 of Debian for tests into a directory, by default dist/etcd34. The
+# package is not installed, because its installation starts a service on port 2379 and
+# enables it.
 set -eu
 
 dir=${1:-dist/etcd34}
@@ -16,6 +16,6 @@ dpkg-deb -x etcd-server_*.deb .
 rm -f etcd-server_*.deb
 usr/bin/etcd --version | head -1
 usr/bin/etcd --version | grep -q '^etcd Version: 3\.4\.' || {
-	echo "$0: this release's etcd-server is not 3.4" >&2
+	echo "$0: the package etcd-server of this Debian release is not version 3.4" >&2
 	exit 1
 }

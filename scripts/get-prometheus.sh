@@ -1,7 +1,7 @@
 #!/bin/sh
-# Puts Debian's Prometheus and promtool into a directory, for tests: dist/prometheus
-# unless another is given. The package is unpacked, not installed: its installation
-# would start a service that holds port 9090 and comes back with every boot.
+# Unpacks Debian's Prometheus and promtool for tests into a directory, by default
+# dist/prometheus. The package is not installed, because its installation starts a service
+# on port 9090 and enables it.
 set -eu
 
 dir=${1:-dist/prometheus}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Prints the tests that the short form cuts or skips, found by their use of package
-# testkit/longform: a line for each package, with a regular expression of their names.
-# Where the package is used outside of a test function every test of it may be meant.
+# Prints the tests that the short form shortens or skips, which use package
+# testkit/longform: a line for each package, with a regular expression of their names. If
+# longform is used outside of a test function, the expression matches every test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Do the tests notice? Plants one bug after the other into a copy of the tree
-# and expects the tests to fail. Each patch in scripts/planted-bugs is one bug;
-# its first line names it, its line "tests:" says which tests are to be asked.
+# Applies one bug after the other to a copy of the tree, and fails if the tests pass with
+# one of them. Each patch in scripts/planted-bugs is one bug: its first line names it, its
+# line "tests:" has the arguments of go test.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,21 +18,21 @@ for patch in scripts/planted-bugs/*.patch; do
 	patch --quiet --strip=1 --forward --fuzz=0 --directory="$tree/copy" <"$patch"
 	printf '== %s\n' "$name"
 	if ! (cd "$tree/copy" && go build ./internal/... ./sim/...); then
-		echo "the patch makes no program that compiles" >&2
+		echo "the tree does not compile with the patch" >&2
 		exit 2
 	fi
-	# shellcheck disable=SC2086 # the arguments of go test, several of them
+	# shellcheck disable=SC2086 # several arguments of go test
 	if (cd "$tree/copy" && PD_TEST_LONG=1 go test -count=1 -failfast -timeout 10m $tests) >"$tree/log" 2>&1; then
-		echo "   NOT NOTICED by go test $tests"
+		echo "   NOT DETECTED by go test $tests"
 		missed=$((missed + 1))
-	elif ! grep -E '^ *--- FAIL' "$tree/log" | sed 's/^ */   noticed by /; s/--- FAIL: //'; then
+	elif ! grep -E '^ *--- FAIL' "$tree/log" | sed 's/^ */   detected by /; s/--- FAIL: //'; then
 		cat "$tree/log" >&2
-		echo "the tests did not fail, they did not run" >&2
+		echo "the tests did not run" >&2
 		exit 2
 	fi
 done
 if [ "$missed" -gt 0 ]; then
-	echo "$missed planted bugs were not noticed" >&2
+	echo "$missed planted bugs were not detected" >&2
 	exit 1
 fi
-echo "every planted bug was noticed"
+echo "every planted bug was detected"

@@ -1,4 +1,4 @@
-// Package scripts_test runs the shell scripts of this directory for real.
+// Package scripts_test runs the shell scripts of this directory.
 package scripts_test
 
 import (
@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// script is a running register-node.sh.
+// script is a running register-node.sh, and its output.
 type script struct {
 	cmd *exec.Cmd
 	out *testkit.Buffer
@@ -39,7 +39,7 @@ func needCurl(t *testing.T) {
 	}
 }
 
-// register starts the script with a lease of 3 s.
+// register starts the script with a lease of 3 s; it is killed at the end of the test.
 func register(t *testing.T, args ...string) *script {
 	t.Helper()
 	needCurl(t)
@@ -52,18 +52,18 @@ func register(t *testing.T, args ...string) *script {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // with its children
-		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) // gone already, mostly
-		_ = s.cmd.Wait()                                      // the exit code is of no interest here
+		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) // it has usually ended
+		_ = s.cmd.Wait()                                      // the exit code does not matter here
 		if t.Failed() {
-			t.Logf("the script said:\n%s", s.out)
+			t.Logf("output of the script:\n%s", s.out)
 		}
 	})
 	return s
 }
 
-// startEtcd starts an etcd whose JSON gateway works: the gateway calls the
-// address etcd was told to listen on, which must not have port 0 then. After a
-// restart it has the port it got.
+// startEtcd starts an etcd with a working JSON gateway. The gateway connects to the
+// configured listen address, which must not have port 0; a restart sets it to the
+// assigned port.
 func startEtcd(t *testing.T) *testkit.Etcd {
 	t.Helper()
 	etcd := testkit.StartEtcd(t)
@@ -71,7 +71,7 @@ func startEtcd(t *testing.T) *testkit.Etcd {
 	return etcd
 }
 
-// engine is an engine's /health, which can be turned off.
+// engine serves the /health of an engine, which fails while healthy is false.
 func engine(t *testing.T) (address string, healthy *atomic.Bool) {
 	t.Helper()
 	healthy = new(atomic.Bool)
@@ -85,9 +85,9 @@ func engine(t *testing.T) (address string, healthy *atomic.Bool) {
 	return strings.TrimPrefix(srv.URL, "http://"), healthy
 }
 
-var errAbsent = errors.New("the key is not there")
+var errAbsent = errors.New("the key does not exist")
 
-// lookup returns the lease of a key whose value is as expected.
+// lookup returns the lease of a key, or an error if its value is not the given one.
 func lookup(ctx context.Context, cli *clientv3.Client, key, value string) (clientv3.LeaseID, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -126,15 +126,14 @@ func TestRegisterNode(t *testing.T) {
 		t.Helper()
 		testkit.Eventually(t, time.Minute, func() error {
 			if _, err := lookup(t.Context(), cli, key, address); !errors.Is(err, errAbsent) {
-				return fmt.Errorf("%s, but the key is there (%w)", why, err)
+				return fmt.Errorf("%s, but the key exists (%w)", why, err)
 			}
 			return nil
 		})
 	}
 
 	first := present()
-	// The lease is renewed: its end is put off although the script only ever
-	// put the key once.
+	// The lease is renewed, and the key is put only once.
 	testkit.Eventually(t, time.Minute, func() error {
 		res, err := cli.Get(t.Context(), key)
 		if err != nil {
@@ -159,38 +158,38 @@ func TestRegisterNode(t *testing.T) {
 		t.Error("the key came back under the same lease")
 	}
 	healthy.Store(false)
-	absent("the engine is sick")
+	absent("the engine is unhealthy")
 	healthy.Store(true)
 	present()
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	absent("the script was told to stop")
+	absent("the script received SIGTERM")
 }
 
-func TestRegisterNodeLeavesOthersAlone(t *testing.T) {
+func TestRegisterNode_KeepsTheKeyOfAnother(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t)
 	cli := etcd.Client(t)
 	address, _ := engine(t)
-	if _, err := cli.Put(t.Context(), "/pd/decode/"+address, "somebody else's"); err != nil {
+	if _, err := cli.Put(t.Context(), "/pd/decode/"+address, "of another owner"); err != nil {
 		t.Fatal(err)
 	}
 	s := register(t, "decode", address, "http://"+etcd.Endpoint())
 	testkit.Eventually(t, time.Minute, func() error {
 		if !strings.Contains(s.out.String(), "registered already") {
-			return errors.New("it does not say that the key is taken")
+			return errors.New("the script does not report that the key exists")
 		}
 		return nil
 	})
-	if _, err := lookup(t.Context(), cli, "/pd/decode/"+address, "somebody else's"); err != nil {
-		t.Errorf("the other's key: %v", err)
+	if _, err := lookup(t.Context(), cli, "/pd/decode/"+address, "of another owner"); err != nil {
+		t.Errorf("the key of the other owner: %v", err)
 	}
 	leases, err := cli.Leases(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(leases.Leases) > 1 { // at most the one of a try that is going on
+	if len(leases.Leases) > 1 { // at most that of a running attempt
 		t.Errorf("%d leases are left behind", len(leases.Leases))
 	}
 }

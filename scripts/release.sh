@@ -1,28 +1,29 @@
 #!/usr/bin/env bash
-# Makes the files of a release in dist/release: archives of static programs, Debian
-# packages, container images, lists of what is in them, checksums. See RELEASING.md.
+# Writes the files of a release to dist/release: archives of static programs, Debian
+# packages, container images, SBOMs and checksums. See RELEASING.md.
 #
-#   scripts/release.sh             of this commit, named after it unless it is tagged
-#   scripts/release.sh v0.1.0      of a release: the tree is clean and says that version
+#   scripts/release.sh             for this commit; named after it unless it is tagged
+#   scripts/release.sh v0.1.0      for a release; fails unless the tree is clean and
+#                                  internal/version has that version
 #
-# RELEASE_ARCHES="amd64 arm64" are the processors for Linux, RELEASE_DARWIN="amd64
-# arm64" those for which there is a pdctl for macOS.
+# RELEASE_ARCHES="amd64 arm64" are the architectures for Linux, RELEASE_DARWIN="amd64
+# arm64" those of pdctl for macOS.
 #
-# The same commit and the same Go make the same files: no file has another time than
-# the commit's, or an owner.
+# The build is reproducible: the same commit and the same Go version produce the same
+# files. All file times are that of the commit, and all owners are 0.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly NFPM=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
 readonly CYCLONEDX=github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
-readonly PROGRAMS=(proxy agent pdctl fakevllm demo replay fleet etcd)
+readonly PROGRAMS=(proxy agent pdctl fakevllm demo replay etcd)
 
 arches=${RELEASE_ARCHES-amd64 arm64}
 darwin=${RELEASE_DARWIN-amd64 arm64}
 out=$PWD/dist/release
 work=$PWD/dist/release-work
 
-# What a machine may have set for its own builds.
+# Override build settings of this machine.
 export GOFLAGS='' GOEXPERIMENT='' GOAMD64=v1 GOARM64=v8.0
 
 fail() { printf 'release: %s\n' "$*" >&2; exit 1; }
@@ -35,8 +36,8 @@ SOURCE_DATE_EPOCH=$(git show -s --format=%ct HEAD)
 export SOURCE_DATE_EPOCH
 asked=${1:-}
 if [ -n "$asked" ]; then
-	[ "$asked" = "v$stated" ] || fail "asked for $asked, but internal/version says $stated: use v$stated, or change it there first"
-	[ -z "$(git status --porcelain)" ] || fail "the tree has changes: commit them, or leave VERSION out"
+	[ "$asked" = "v$stated" ] || fail "VERSION is $asked, but internal/version has $stated: use v$stated, or change it there first"
+	[ -z "$(git status --porcelain)" ] || fail "the tree has uncommitted changes: commit them, or omit VERSION"
 	version=$stated
 elif [ "$(git describe --exact-match --match "v$stated" 2>/dev/null)" = "v$stated" ] && [ -z "$(git status --porcelain)" ]; then
 	version=$stated
@@ -58,32 +59,32 @@ build() {
 		-o "$dir/" "${@/#/./cmd/}"
 }
 
-# pack NAME: what lies in $work/NAME becomes NAME.tar.gz.
+# pack NAME: packs $work/NAME into NAME.tar.gz.
 pack() {
 	tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" \
 		--mode='u+rw,go=rX' --format=gnu -cf - "$1" | gzip -n >"$out/$1.tar.gz"
 }
 
-# licences FILE: the licences of Go and of every module in the programs, word for
-# word, as they ask for.
+# licences FILE: writes the full licence texts of Go and of every linked module, which
+# the licences require.
 licences() {
 	{
-		printf 'The licences of what is linked into the programs.\n\n==== Go\n\n'
+		printf 'Licences of Go and of the modules that are linked into the programs.\n\n==== Go\n\n'
 		cat "$(go env GOROOT)/LICENSE"
 		local path number dir files
 		GOOS=linux CGO_ENABLED=0 go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' \
 			"${PROGRAMS[@]/#/./cmd/}" | sort -u | while read -r path number dir; do
 			mapfile -t files < <(find "$dir" -maxdepth 1 -type f \( -iname 'licen[sc]e*' -o -iname 'copying*' -o -iname 'notice*' \) | sort)
-			[ ${#files[@]} -gt 0 ] || fail "$path $number has no licence"
+			[ ${#files[@]} -gt 0 ] || fail "$path $number has no licence file"
 			printf '\n==== %s %s\n\n' "$path" "$number"
 			cat "${files[@]}"
 		done
 	} >"$1"
 }
 
-# sbom BIN DIR PROGRAM...: what each program was made of, read off the program. The
-# modules are here already, and ours is in no registry: nothing is asked for. Of the
-# three that run on every node the licences are named too, which takes longer.
+# sbom BIN DIR PROGRAM...: writes the SBOM of each program, from its build information.
+# It needs no network, because all modules are in the cache. SBOMs of the three programs
+# of production nodes also list licences, which takes longer.
 sbom() {
 	local bin=$1 dir=$2 program
 	local -a more
@@ -98,23 +99,23 @@ sbom() {
 	done
 }
 
-# unit FILE: a unit as the Debian package has it, with its names, and with a user
-# that stays, so that a key's file can be made readable for it.
+# unit FILE: prints a unit for the Debian package, with its program names, and with a
+# permanent user, who can be given access to key files.
 unit() {
 	sed -e 's#^ExecStart=/usr/local/bin/#ExecStart=/usr/bin/pdmesh-#' \
 		-e 's/^DynamicUser=yes$/User=pdmesh\nGroup=pdmesh/' \
 		-e 's/^# agent health/# pdmesh-agent health/' "deploy/systemd/$1"
 }
 
-# documents DIR: what is read and run beside the programs, where the repository has
-# it, so that what README.md prints works there too.
+# documents DIR: copies documentation, units and scripts, with the paths of the
+# repository, so that the commands of README.md work in the archive.
 documents() {
 	git ls-files -z -- README.md CHANGELOG.md LICENSE docker-compose.yml docs deploy/systemd deploy/prometheus deploy/grafana \
-		scripts/fleet scripts/register-node.sh | xargs -0 cp --parents -t "$1"
+		scripts/register-node.sh | xargs -0 cp --parents -t "$1"
 	cp "$work/THIRD_PARTY_LICENSES" "$1/"
 }
 
-# tool PACKAGE@VERSION: compiled for this machine, whatever is released.
+# tool PACKAGE@VERSION: installs a tool for this machine.
 tool() { GOBIN=$work/tools CGO_ENABLED=0 go install -trimpath "$1"; }
 
 step "release $version: tools"

@@ -1,19 +1,18 @@
 #!/usr/bin/env bash
 # Runs the tests, for make test and make test-long.
 #
-#   scripts/test.sh         all tests, those that last in their short form
-#   scripts/test.sh long    what that leaves out: the long forms, the data path over the
-#                           standard library's HTTP, scanners without assembly, and what
-#                           the race detector keeps from being seen
+#   scripts/test.sh         all tests, long ones in their short form
+#   scripts/test.sh long    what that omits: the long forms, the data path over net/http,
+#                           and the packages whose socket code the race detector replaces
 #
-# Tests of whole programs wait far more than they compute, so that they run beside the
-# others. The programs are built once, without the race detector, which make test therefore
-# does not ask of what only starts them; make test-long does.
+# Tests of whole programs mostly wait, so they run concurrently with the others. The
+# programs are built once, without the race detector. Tests that only start them therefore
+# use it in the long form only.
 #
-#   PACKAGES       what is tested, default ./...
-#   TESTFLAGS      given to go test, e.g. '-run TestWatcher -count=5'
+#   PACKAGES       packages to test, default ./...
+#   TESTFLAGS      passed to go test, e.g. '-run TestWatcher -count=5'
 #   TEST_TIMEOUT   of one package, default 8m
-#   REQUIRE_RACE   1 makes a missing race detector a failure
+#   REQUIRE_RACE   1 fails if the race detector is not available
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,22 +20,22 @@ GO=${GO:-go}
 read -ra packages <<<"${PACKAGES:-./...}"
 read -ra flags <<<"${TESTFLAGS:-}"
 cores=$(nproc 2>/dev/null || echo 2)
-# More at once than processors: most tests wait for something most of the time. make vet is
-# for what go test would vet, and nobody reads the debugger's tables of a hundred programs.
+# More concurrent tests than processors, because most tests mostly wait. make vet covers
+# what go test would vet, and test programs need no debug information.
 flags=(-vet=off '-ldflags=-s -w' -shuffle=on -timeout "${TEST_TIMEOUT:-8m}" -parallel $((3 * cores)) "${flags[@]}")
 
-# A program with the race detector waits a second before it ends, in case another goroutine
-# races just then. A hundred packages, and programs that tests start, need less.
+# A program with the race detector sleeps before it exits, 1 s by default, to report races
+# of other goroutines. With a hundred packages that adds up.
 race=(env CGO_ENABLED=1 "GORACE=${GORACE:-atexit_sleep_ms=50}" "$GO" test -race)
 plain=(env CGO_ENABLED=0 "$GO" test)
 # The race detector needs cgo, and cgo a C compiler that finds its headers.
 if ! printf '#include <stdlib.h>\nint main(void){return 0;}\n' | "$($GO env CC)" -x c -o /dev/null - 2>/dev/null; then
 	case ${REQUIRE_RACE:-} in 1 | on | true | yes)
-		echo "REQUIRE_RACE is set, but there is no C compiler that works (tried: $($GO env CC)); install gcc and the C library's headers" >&2
+		echo "REQUIRE_RACE is set, but there is no working C compiler (tried: $($GO env CC)); install gcc and the headers of the C library" >&2
 		exit 1
 		;;
 	esac
-	echo "NOTE: no C compiler that works, so the tests run WITHOUT the race detector (install gcc and the C library's headers for it)"
+	echo "NOTE: no working C compiler, so the tests run WITHOUT the race detector (install gcc and the headers of the C library)"
 	race=("${plain[@]}")
 fi
 
@@ -44,11 +43,11 @@ dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
 module=$($GO list -m)
-# among prints those of the given packages that are to be tested, in the given order.
+# among prints the given packages that are in PACKAGES, in the given order.
 $GO list "${packages[@]}" | sed "s|^$module|.|" >"$dir/all"
 among() { printf '%s\n' "$@" | grep -xF -f "$dir/all" || true; }
 
-# These test programs that run in processes of their own. The slow ones come first.
+# Tests of whole programs, the slow ones first.
 mapfile -t whole < <(among ./test/faults ./test/e2e ./test/browser ./test/migrate
 	grep -E '^\./(test/|scripts$|bench/command$)' "$dir/all" | grep -vxE '\./test/(faults|e2e|browser|migrate)' || true)
 mapfile -t inside < <(among ./internal/forward
@@ -76,8 +75,8 @@ short() {
 	return $code
 }
 
-# long_forms runs the long form of what the short one cuts or skips, in the packages
-# whose names match.
+# long_forms runs the long form of the tests that the short form shortens or skips, in the
+# packages whose names match.
 long_forms() {
 	local package tests code=0
 	while read -r package tests; do
@@ -88,7 +87,7 @@ long_forms() {
 	return $code
 }
 
-# again runs the command cmd over those of its packages that are to be tested.
+# again runs the command cmd for its packages that are in PACKAGES.
 again() {
 	local what=$1 list
 	shift
@@ -109,11 +108,11 @@ long() {
 	} &
 	other=$!
 	long_forms '^\./internal/' || code=1
-	# The long forms are of what lies above the connections.
+	# Not in the long form, which does not concern connections.
 	cmd=(env PD_TEST_UPSTREAM=std "${race[@]}")
 	again "over net/http" ./internal/forward || code=1
-	# The race detector knows package syscall's calls only, so that under it connections are
-	# read and written by those in place of ours.
+	# The race detector supports only the calls of package syscall, which therefore replace
+	# those of package sock in a build with it.
 	cmd=("${plain[@]}")
 	again "without the race detector" ./internal/sock ./internal/upstream ./internal/forward \
 		./bench/wire ./bench/engine ./bench/load || code=1

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Looks up known vulnerabilities in what the programs use, in the database at
-# VULN_DB. A database out of reach is a failure that says so, never a pass.
+# Checks the dependencies of the programs for known vulnerabilities, with the database at
+# VULN_DB. Fails if the database is unreachable.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 db=${VULN_DB:-https://vuln.go.dev}
-version=${VULN_VERSION:?say which version of govulncheck, as make vulncheck does}
+version=${VULN_VERSION:?set it to the version of govulncheck, as make vulncheck does}
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
@@ -13,6 +13,6 @@ if go run "golang.org/x/vuln/cmd/govulncheck@$version" -db "$db" ./... 2>&1 | te
 	exit 0
 fi
 if grep -qE 'fetching vulnerabilities|dial tcp|no such host|HTTP GET' "$log"; then
-	echo "NOT CHECKED: the vulnerability database $db is out of reach from here; name a reachable copy with VULN_DB (https:// or file://)" >&2
+	echo "NOT CHECKED: the vulnerability database $db is unreachable; set VULN_DB to a reachable copy (https:// or file://)" >&2
 fi
 exit 1

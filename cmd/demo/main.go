@@ -1,6 +1,5 @@
-// Command demo shows the whole of pdmesh on one machine, without a GPU: it
-// starts a fleet, asks it something, breaks a part of it, and shows that it
-// goes on.
+// Command demo starts a fleet on one machine, without a GPU, sends requests,
+// kills a part of the fleet, and shows that requests still succeed.
 package main
 
 import (

@@ -1,7 +1,6 @@
-// Command etcd is the etcd server of the library that the proxy embeds, with its
-// own command line. scripts/fleet runs the members of a cluster with it, by the
-// arguments that docker-compose.yml has for etcd's own image, so that no other
-// program needs to be installed.
+// Command etcd is the etcd server, built from the library that the proxy embeds,
+// with the command line of etcd. The demo runs the members of a cluster with it,
+// so that no other program needs to be installed.
 package main
 
 import (

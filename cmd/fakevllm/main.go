@@ -1,4 +1,4 @@
-// Command fakevllm serves the GPU-free engine of package fakevllm.
+// Command fakevllm runs a simulated vLLM engine, which needs no GPU.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command replay sends a recorded trace through a whole fleet on this machine
-// and checks every answer to the last byte.
+// Command replay sends a recorded trace through a fleet on this machine and
+// compares every byte of every answer with the expected one.
 package main
 
 import (

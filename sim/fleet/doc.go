@@ -1,14 +1,14 @@
-// Package fleet runs a whole topology as plain child processes: proxies (the
-// first with its own embedded etcd), simulated engines, an agent beside each.
-// The demo, the replay and the end-to-end tests use it; nothing that serves
-// requests does.
+// Package fleet runs a whole topology as plain child processes: an etcd of
+// several members or one embedded in the first proxy, proxies, simulated engines,
+// and an agent for each engine. The demo, the replay and the end-to-end tests use
+// it; the product does not.
 //
 //	Fleet ── Process   one child: log file, Kill, Stop, Done
+//	      ├─ Member    a Process that is a member of an etcd cluster
 //	      ├─ Proxy     a Process with its addresses and its /status
 //	      └─ Node      an engine and its agent
 //
-// Everything lives in one directory and listens on free loopback ports.
-// Readiness is asked for over HTTP, never assumed after a pause. Children die
-// with the parent: in order through Close, or by the kernel where it is Linux
-// and the parent was killed.
+// All processes keep their files in one directory and listen on free loopback
+// ports. Readiness is probed over HTTP, never assumed after a pause. Close stops
+// the children in order; on Linux the kernel kills them if the parent was killed.
 package fleet

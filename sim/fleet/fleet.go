@@ -13,26 +13,27 @@ import (
 	"time"
 )
 
-// Options of a fleet; BinDir is required.
+// Options configures a Fleet; BinDir is required.
 type Options struct {
-	// BinDir holds the programs proxy, agent and fakevllm.
+	// BinDir is the directory of the programs proxy, agent, fakevllm and, for
+	// StartEtcd, etcd.
 	BinDir string
-	// Dir gets logs/ and the data of etcd. Empty means a temporary directory
+	// Dir receives logs/ and the data of etcd. Empty means a temporary directory
 	// that Close removes.
 	Dir string
-	// Output gets every line of every child behind its name; nil leaves the
-	// lines in the log files only.
+	// Output receives every line of every child, prefixed with its name; nil
+	// means the log files only.
 	Output io.Writer
 	// ReadyTimeout bounds each wait for readiness; 0 means 30 s.
 	ReadyTimeout time.Duration
-	// StopTimeout is how long Close lets a child take after SIGTERM before it
-	// is killed; 0 means 5 s.
+	// StopTimeout is the time between SIGTERM and SIGKILL in Close; 0 means 5 s.
 	StopTimeout time.Duration
-	// ProxyEnv are settings of every proxy, NAME=value.
+	// ProxyEnv holds environment variables of every proxy, NAME=value.
 	ProxyEnv []string
 }
 
-// Fleet owns child processes and a directory.
+// Fleet owns child processes and a directory. New creates it. Its methods are
+// safe for concurrent use.
 type Fleet struct {
 	o      Options
 	dir    string
@@ -40,16 +41,16 @@ type Fleet struct {
 	http   *http.Client
 	start  *starter
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	members  []*Process
 	closed   bool
-	starting sync.WaitGroup // starts that were let in before closed was set
+	starting sync.WaitGroup // starts admitted before closed was set
 }
 
-// ErrClosed is the error of a start after Close.
+// ErrClosed is returned by a start after Close.
 var ErrClosed = errors.New("fleet is closed")
 
-// New prepares a fleet; nothing runs yet. The caller must call Close.
+// New creates a fleet without processes. The caller must call Close or Abandon.
 func New(o Options) (*Fleet, error) {
 	bin, err := filepath.Abs(o.BinDir)
 	if err != nil {
@@ -75,7 +76,7 @@ func New(o Options) (*Fleet, error) {
 	}
 	f := &Fleet{
 		o: o, dir: dir, start: newStarter(),
-		// Probes only: each answer is small, connections are not kept.
+		// For probes only: answers are small, and connections are not reused.
 		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 	if o.Output != nil {
@@ -84,10 +85,10 @@ func New(o Options) (*Fleet, error) {
 	return f, nil
 }
 
-// Dir is where logs and data are.
+// Dir returns the directory of logs and data.
 func (f *Fleet) Dir() string { return f.dir }
 
-// add starts the command of p and makes it a member.
+// add starts the command of p and records it as a member.
 func (f *Fleet) add(p *Process) error {
 	f.mu.Lock()
 	if f.closed {
@@ -107,10 +108,11 @@ func (f *Fleet) add(p *Process) error {
 	return nil
 }
 
-// environment is what every child inherits. Settings of the user's own shell
-// (PD_..., ADMIN_API_KEY, proxies for HTTP) must not change the fleet.
+// environment returns the environment of every child. Variables of the caller
+// such as PD_..., ADMIN_API_KEY or HTTP_PROXY are left out, so that they do not
+// change the fleet.
 func (f *Fleet) environment() []string {
-	env := []string{"HOME=" + f.dir, "XDG_RUNTIME_DIR=" + f.dir} // the latter for the agents' sockets
+	env := []string{"HOME=" + f.dir, "XDG_RUNTIME_DIR=" + f.dir} // for the sockets of the agents
 	for _, name := range []string{"PATH", "TMPDIR", "GOMAXPROCS", "GORACE", "GOCOVERDIR", "GODEBUG"} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)
@@ -119,7 +121,7 @@ func (f *Fleet) environment() []string {
 	return env
 }
 
-// Running lists the members that have not ended, in the order of their start.
+// Running returns the members that have not ended, in the order of their start.
 func (f *Fleet) Running() []*Process {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,10 +135,10 @@ func (f *Fleet) Running() []*Process {
 	})
 }
 
-// Close stops every member, stage after stage from the highest down, all of a
-// stage at once, and removes the directory if it was a temporary one. The error
-// tells which members had to be killed; nothing runs afterwards in any case. A
-// second Close does nothing.
+// Close stops every member in stages, the highest first and the members of one
+// stage at once, and removes the directory if it is temporary. The error names
+// the members that had to be killed; no member runs afterwards. A second Close
+// does nothing.
 func (f *Fleet) Close() error {
 	f.mu.Lock()
 	if f.closed {
@@ -178,7 +180,7 @@ func (f *Fleet) stopStage(members []*Process, stage int) error {
 	return errors.Join(errs...)
 }
 
-// Abandon is Close in a hurry: every member is killed at once.
+// Abandon kills every member at once, and closes the fleet.
 func (f *Fleet) Abandon() error {
 	var errs []error
 	for _, p := range slices.Backward(f.Running()) {

@@ -20,7 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
-// childEnv makes this test binary act as a child; see child.
+// childEnv is the variable that makes this test binary act as a child; see child.
 const childEnv = "FLEET_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	leak.Main(m)
 }
 
-// child is what the started processes do.
+// child runs a started process and returns its exit code.
 func child(mode string) int {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
@@ -39,7 +39,7 @@ func child(mode string) int {
 		fmt.Println("about to fail")
 		fmt.Fprint(os.Stderr, "no newline at the end")
 		return 3
-	case "serve": // says hello, then waits for SIGTERM and notes its end in a file
+	case "serve": // prints hello, then waits for SIGTERM and records its end in a file
 		fmt.Println("hello")
 		fmt.Println("PD_PORT=" + os.Getenv("PD_PORT"))
 		<-term
@@ -53,11 +53,11 @@ func child(mode string) int {
 			f.Close()
 		}
 		return 0
-	case "stubborn": // does not care about SIGTERM
+	case "stubborn": // ignores SIGTERM
 		fmt.Println("hello")
 		for range term {
 		}
-	case "parent": // starts a child of its own, prints its pid, and waits to be killed
+	case "parent": // starts a child, prints its pid, and waits to be killed
 		f, err := fleet.New(fleet.Options{BinDir: ".", Dir: arg})
 		if err != nil {
 			return 1
@@ -91,7 +91,7 @@ func spec(name, mode string) fleet.Spec {
 	return fleet.Spec{Name: name, Program: os.Args[0], Env: []string{childEnv + "=" + mode, "GORACE=atexit_sleep_ms=0"}}
 }
 
-// saidHello is ready once the child's log has its first line.
+// saidHello returns a Ready that waits for the first line in the log of a child.
 func saidHello(f *fleet.Fleet, name string) func(context.Context) error {
 	return func(context.Context) error {
 		raw, err := os.ReadFile(filepath.Join(f.Dir(), "logs", name+".log"))
@@ -99,18 +99,18 @@ func saidHello(f *fleet.Fleet, name string) func(context.Context) error {
 			return err
 		}
 		if !bytes.HasPrefix(raw, []byte("hello\n")) {
-			return errors.New("it has not said hello")
+			return errors.New("no hello in the log")
 		}
 		return nil
 	}
 }
 
-// Whoever asks at the same time, in this process or in another, gets other ports.
+// Concurrent callers, in this process or in others, get different ports.
 func TestFreePorts(t *testing.T) {
 	t.Parallel()
-	const askers, each = 40, 20
-	got := make(chan []int, askers)
-	for range askers {
+	const callers, each = 40, 20
+	got := make(chan []int, callers)
+	for range callers {
 		go func() {
 			ports, err := fleet.FreePorts(each)
 			if err != nil {
@@ -120,7 +120,7 @@ func TestFreePorts(t *testing.T) {
 		}()
 	}
 	seen := make(map[int]bool)
-	for range askers {
+	for range callers {
 		for _, port := range <-got {
 			if seen[port] {
 				t.Errorf("port %d twice", port)
@@ -128,10 +128,10 @@ func TestFreePorts(t *testing.T) {
 			seen[port] = true
 		}
 	}
-	if len(seen) != askers*each {
-		t.Errorf("%d different ports, want %d", len(seen), askers*each)
+	if len(seen) != callers*each {
+		t.Errorf("%d different ports, want %d", len(seen), callers*each)
 	}
-	// Others of this machine may have taken a few without asking here.
+	// Other programs may have taken a few of them.
 	taken := 0
 	for port := range seen {
 		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
@@ -147,7 +147,7 @@ func TestFreePorts(t *testing.T) {
 }
 
 func TestOutputAndEnvironment(t *testing.T) {
-	t.Setenv("PD_PORT", "1234") // the user's settings must not reach the children
+	t.Setenv("PD_PORT", "1234") // variables of the caller must not reach the children
 	var out testkit.Buffer
 	f := newFleet(t, fleet.Options{Output: &out})
 	s := spec("one", "serve")
@@ -196,7 +196,7 @@ func TestNeverReady(t *testing.T) {
 	s.Ready = func(context.Context) error { return errors.New("the answer was 503") }
 	_, err := f.Start(t.Context(), s)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the answer was 503") {
-		t.Errorf("error %v: want a deadline and the last answer", err)
+		t.Errorf("error %v: want a deadline and the last error", err)
 	}
 	if len(f.Running()) != 0 {
 		t.Error("the process that did not become ready still runs")
@@ -235,7 +235,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-func TestStopKillsTheStubborn(t *testing.T) {
+func TestStop_KillsAfterTheDeadline(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, fleet.Options{})
 	s := spec("one", "stubborn")
@@ -247,7 +247,7 @@ func TestStopKillsTheStubborn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := p.Stop(ctx); err == nil || !strings.Contains(err.Error(), "was killed") {
-		t.Errorf("error %v: it must tell that the process was killed", err)
+		t.Errorf("error %v, want one about the kill", err)
 	}
 	select {
 	case <-p.Done():
@@ -279,7 +279,7 @@ func TestCloseStopsInOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := strings.Fields(string(raw)); strings.Join(got, " ") != "agent engine etcd" {
-		t.Errorf("they ended in the order %v", got)
+		t.Errorf("order of the ends: %v", got)
 	}
 	if _, err := os.Stat(f.Dir()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the temporary directory is still there: %v", err)

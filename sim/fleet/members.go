@@ -16,13 +16,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// ProxySpec describes a proxy. Start fills what is left empty, so that the
-// Spec of a Proxy that was killed starts the same one again, data included.
+// ProxySpec describes a proxy. StartProxy fills in the fields left empty, so that
+// the Spec of a Proxy that was killed starts it again, with its data.
 type ProxySpec struct {
 	Name string
-	Port int // 0 = a free one
-	// EtcdEndpoints of an etcd that runs elsewhere; none means that the proxy
-	// embeds one on EtcdPort (0 = a free one).
+	Port int // 0 means a free one
+	// EtcdEndpoints are those of a separate etcd; without any, the proxy embeds
+	// etcd on EtcdPort (0 means a free one).
 	EtcdEndpoints []string
 	EtcdPort      int
 	AdminKey      string
@@ -35,11 +35,11 @@ type Proxy struct {
 	*Process
 	Spec    ProxySpec
 	Address string   // host:port for clients
-	Etcd    []string // the endpoints it uses: its own or the given ones
+	Etcd    []string // endpoints that the proxy uses, given or embedded
 	fleet   *Fleet
 }
 
-// URL is the base of the proxy's routes.
+// URL returns the base URL of the proxy.
 func (p *Proxy) URL() string { return "http://" + p.Address }
 
 // StartProxy starts a proxy and waits until it has read the membership.
@@ -67,7 +67,7 @@ func (f *Fleet) StartProxy(ctx context.Context, s ProxySpec) (*Proxy, error) {
 	}
 	env := slices.Concat(f.o.ProxyEnv, s.Env)
 	if s.AdminKey != "" {
-		env = append(env, "ADMIN_API_KEY="+s.AdminKey) // not among the arguments, which every user of the machine sees
+		env = append(env, "ADMIN_API_KEY="+s.AdminKey) // arguments are visible to every user of the machine
 	}
 	p.Spec = s
 	p.Process, err = f.Start(ctx, Spec{
@@ -80,8 +80,8 @@ func (f *Fleet) StartProxy(ctx context.Context, s ProxySpec) (*Proxy, error) {
 	return p, nil
 }
 
-// started returns nil once /readyz reports that a proxy has started. While the fleet cannot
-// serve it answers 503 all the same.
+// started returns nil once /readyz reports that a proxy has started. The status is
+// 503 as long as no request can be served.
 func (f *Fleet) started(ctx context.Context, url string) error {
 	status, raw, err := f.read(ctx, url)
 	if err != nil || status == http.StatusOK {
@@ -94,7 +94,7 @@ func (f *Fleet) started(ctx context.Context, url string) error {
 	return nil
 }
 
-// Status is the part of a proxy's /status that a fleet needs.
+// Status is the part of /status that callers of this package use.
 type Status struct {
 	PrefillNodes []string           `json:"prefill_nodes"`
 	DecodeNodes  []string           `json:"decode_nodes"`
@@ -102,14 +102,14 @@ type Status struct {
 	Revision     int64              `json:"revision"`
 }
 
-// Status asks the proxy what it knows.
+// Status reads the /status of the proxy.
 func (p *Proxy) Status(ctx context.Context) (Status, error) {
 	var s Status
 	err := p.fleet.get(ctx, p.URL()+"/status", &s)
 	return s, err
 }
 
-// WaitFor waits until the proxy serves exactly that many instances.
+// WaitFor waits until the proxy serves exactly these numbers of instances.
 func (p *Proxy) WaitFor(ctx context.Context, prefill, decode int) error {
 	err := p.fleet.await(ctx, func(ctx context.Context) error {
 		s, err := p.Status(ctx)
@@ -131,23 +131,22 @@ func (p *Proxy) WaitFor(ctx context.Context, prefill, decode int) error {
 type NodeSpec struct {
 	Name      string // of the engine; the agent is called <Name>-agent
 	Role      instance.Role
-	Port      int    // 0 = a free one
-	Connector string // as the engine's --mode and the agent's --connector
-	// BootstrapPort is that of a mooncake prefill engine; 0 = a free one.
+	Port      int    // 0 means a free one
+	Connector string // --mode of the engine and --connector of the agent
+	// BootstrapPort is for a mooncake prefill engine; 0 means a free one.
 	BootstrapPort int
-	// P2PPort is that of the side channel of a p2p prefill engine; 0 = a free one.
+	// P2PPort is for the side channel of a p2p prefill engine; 0 means a free one.
 	P2PPort int
-	// LMCachePort is where an lmcache prefill notifies, or an lmcache decode's buffer
-	// is asked for; 0 = a free one.
+	// LMCachePort receives the notifications of an lmcache prefill engine, or
+	// serves the buffer allocation of an lmcache decode engine; 0 means a free one.
 	LMCachePort int
 	Model       string
-	// TTFT is how long the engine computes before its first token, ITL the
-	// pause between two tokens.
+	// TTFT is the time before the first token, ITL the time between two tokens.
 	TTFT, ITL   time.Duration
-	MaxModelLen int // 0 = the engine's default
-	// Etcd endpoints for the agent; none means that no agent is started.
+	MaxModelLen int // tokens; 0 means the default of the engine
+	// Etcd holds the endpoints for the agent; without any, no agent is started.
 	Etcd       []string
-	TTL        time.Duration // of the agent's lease; 0 = the agent's default
+	TTL        time.Duration // of the lease; 0 means the default of the agent
 	EngineArgs []string
 	AgentArgs  []string
 }
@@ -161,13 +160,13 @@ type Node struct {
 	fleet   *Fleet
 }
 
-// Get asks the engine directly and decodes its JSON answer.
+// Get sends a GET request to the engine and decodes its JSON answer.
 func (n *Node) Get(ctx context.Context, path string, into any) error {
 	return n.fleet.get(ctx, "http://"+n.Address+path, into)
 }
 
 // StartNode starts an engine, waits for its /health, and starts its agent.
-// That the agent has registered is seen by Proxy.WaitFor.
+// Proxy.WaitFor waits until the agent has registered it.
 func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
 	if err := s.choosePorts(); err != nil {
 		return nil, err
@@ -203,7 +202,7 @@ func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
 	return n, n.startAgent(ctx)
 }
 
-// choosePorts takes free ports where none are given.
+// choosePorts sets the ports that are needed and 0 to free ones.
 func (s *NodeSpec) choosePorts() error {
 	var missing []*int
 	if s.Port == 0 {
@@ -256,14 +255,14 @@ func (n *Node) startAgent(ctx context.Context) error {
 	return err
 }
 
-// StartAgent starts an agent beside an engine that has none, or none any more,
-// at the given etcd.
+// StartAgent starts an agent with the given etcd endpoints for an engine whose
+// agent was never started or has ended.
 func (n *Node) StartAgent(ctx context.Context, etcd ...string) error {
 	n.Spec.Etcd = etcd
 	return n.startAgent(ctx)
 }
 
-// Kill ends engine and agent as a power cut would.
+// Kill kills engine and agent with SIGKILL, as a power failure would.
 func (n *Node) Kill() error {
 	var errs []error
 	if n.Agent != nil {
@@ -272,7 +271,8 @@ func (n *Node) Kill() error {
 	return errors.Join(append(errs, n.Engine.Kill())...)
 }
 
-// get fetches a small answer; anything but 200 is an error. into may be nil.
+// get reads a URL and decodes its JSON answer into into, if that is not nil. A
+// status other than 200 is an error.
 func (f *Fleet) get(ctx context.Context, url string, into any) error {
 	status, raw, err := f.read(ctx, url)
 	switch {
@@ -289,7 +289,7 @@ func (f *Fleet) get(ctx context.Context, url string, into any) error {
 	return nil
 }
 
-// read returns the status and the body of a page.
+// read returns the status and the body of a URL; bodies are cut at 8 MiB.
 func (f *Fleet) read(ctx context.Context, url string) (status int, raw []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
-// A parent that is killed cannot clean up; its children must go all the same.
+// The children of a killed parent, which cannot clean up, end too.
 func TestChildrenDieWithTheParent(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, fleet.Options{})
@@ -37,8 +37,7 @@ func TestChildrenDieWithTheParent(t *testing.T) {
 	})
 }
 
-// alive reports whether a process runs; a zombie that nobody has waited for does
-// not.
+// alive returns an error if a process does not run. A zombie does not.
 func alive(pid int) error {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

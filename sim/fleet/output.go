@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// sharedWriter lets several children write whole lines to one writer.
+// sharedWriter serializes the writes of several children to one writer.
 type sharedWriter struct {
 	mu sync.Mutex // held during one Write to w
 	w  io.Writer
@@ -20,19 +20,19 @@ func (s *sharedWriter) Write(p []byte) (int, error) {
 	return s.w.Write(p)
 }
 
-// maxLine bounds what is kept of a line that does not end.
+// maxLine bounds the buffered part of a line, in bytes. A longer line is split.
 const maxLine = 64 << 10
 
-// lineWriter passes whole lines on, each behind a prefix. It is used by one
-// goroutine at a time.
+// lineWriter forwards whole lines, each with a prefix. It is not safe for
+// concurrent use.
 type lineWriter struct {
 	w       io.Writer
 	prefix  string
 	partial []byte
 }
 
-// Write never fails: a child must not stall or die because its parent's
-// terminal is gone.
+// Write never fails: a child must not stall or die because the terminal of its
+// parent is closed.
 func (l *lineWriter) Write(p []byte) (int, error) {
 	n := len(p)
 	for len(p) > 0 {
@@ -51,7 +51,7 @@ func (l *lineWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// flush writes what is there as a line.
+// flush writes the buffered bytes as a line.
 func (l *lineWriter) flush() {
 	if len(l.partial) == 0 {
 		return
@@ -64,7 +64,7 @@ func (l *lineWriter) flush() {
 	_, _ = l.w.Write(line) // see Write
 }
 
-// tail reads the last lines of a file.
+// tail returns the last lines of a file, from at most its last 32 KiB.
 func tail(path string, lines int) string {
 	const window = 32 << 10
 	f, err := os.Open(path)

@@ -12,33 +12,33 @@ import (
 	"syscall"
 )
 
-// Ports are looked for below the range from which Linux takes the source ports
-// of outgoing connections (32768 and up), so that a port that was found free is
-// not gone again before its owner has bound it.
+// The range is below the one from which Linux takes the source ports of outgoing
+// connections (32768 and up), so that a free port is not taken by a connection
+// before its owner binds it.
 const (
 	firstPort = 20000
 	lastPort  = 32000
 )
 
-// ErrNoPort means that every port tried was taken.
+// ErrNoPort is returned if every port of the range is taken.
 var ErrNoPort = errors.New("no free port found")
 
-// FreePorts finds n different free TCP ports on 127.0.0.1. Nothing holds them,
-// but everybody on this machine who asks here takes turns: a port comes again
-// only after all others of the range, so that two fleets that start at the same
-// time do not bind each other's.
+// FreePorts returns n different free TCP ports of 127.0.0.1. They are not
+// reserved, but all callers of one user on this machine share one sequence: a port
+// is returned again only after all others of the range, so that fleets that start
+// at the same time get different ports.
 func FreePorts(n int) ([]int, error) {
-	turn, err := takeTurn()
+	seq, err := lockSequence()
 	if err != nil {
 		return nil, err
 	}
-	defer turn.Close()
+	defer seq.Close()
 	ports := make([]int, 0, n)
 	for range lastPort - firstPort {
 		if len(ports) == n {
 			break
 		}
-		port := turn.port()
+		port := seq.port()
 		if free(port) {
 			ports = append(ports, port)
 		}
@@ -46,12 +46,12 @@ func FreePorts(n int) ([]int, error) {
 	if len(ports) < n {
 		return nil, ErrNoPort
 	}
-	return ports, turn.pass()
+	return ports, seq.save()
 }
 
-// free reports whether a port can be bound. No process is forked meanwhile: until
-// its exec it would hold a copy of the socket, and the port's owner, who comes a
-// moment later, would find it taken.
+// free reports whether a port can be bound. It holds off forks: a child inherits
+// the socket until its exec, and the owner that binds the port a moment later
+// would find it taken.
 func free(port int) bool {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -59,27 +59,27 @@ func free(port int) bool {
 	if err != nil {
 		return false
 	}
-	defer syscall.Close(fd) //nolint:errcheck // nothing was sent
+	defer syscall.Close(fd) //nolint:errcheck // no data was sent
 	syscall.CloseOnExec(fd)
-	// As everybody who listens sets it: connections that are over do not count.
+	// As every listener sets it: connections in TIME_WAIT do not count.
 	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		return false
 	}
 	return syscall.Bind(fd, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}) == nil
 }
 
-// commonDir is where the file lies that everybody must find, whatever TMPDIR says
-// to some of them.
+// commonDir holds the file of the sequence, which all processes must find even if
+// their TMPDIR differs.
 const commonDir = "/tmp"
 
-// turn is the right to hand out ports, held by one process and goroutine of this
-// user at a time: an exclusive lock on the file that says which port comes next.
-type turn struct {
+// sequence is the exclusive lock on the file that holds the next port. One
+// goroutine of one process of a user has it at a time.
+type sequence struct {
 	file *os.File
 	next int // offset to firstPort
 }
 
-func takeTurn() (*turn, error) {
+func lockSequence() (*sequence, error) {
 	name := fmt.Sprintf("pdmesh-ports-%d", os.Getuid())
 	open := func(dir string) (*os.File, error) {
 		return os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
@@ -89,7 +89,7 @@ func takeTurn() (*turn, error) {
 		f, err = open(os.TempDir())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("whose turn it is to take a port: %w", err)
+		return nil, fmt.Errorf("open the sequence of ports: %w", err)
 	}
 	for {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
@@ -101,31 +101,31 @@ func takeTurn() (*turn, error) {
 		f.Close()
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
-	said := make([]byte, 16)
-	n, _ := f.ReadAt(said, 0) // an empty file ends early, and a bad one is begun again
-	next, err := strconv.Atoi(strings.TrimSpace(string(said[:n])))
+	text := make([]byte, 16)
+	n, _ := f.ReadAt(text, 0) // an empty file ends early; an invalid one starts again
+	next, err := strconv.Atoi(strings.TrimSpace(string(text[:n])))
 	if err != nil || next < 0 || next >= lastPort-firstPort {
 		next = rand.IntN(lastPort - firstPort)
 	}
-	return &turn{file: f, next: next}, nil
+	return &sequence{file: f, next: next}, nil
 }
 
-// port is the next port in turn, free or not.
-func (t *turn) port() int {
-	p := firstPort + t.next
-	t.next = (t.next + 1) % (lastPort - firstPort)
+// port returns the next port, free or not.
+func (s *sequence) port() int {
+	p := firstPort + s.next
+	s.next = (s.next + 1) % (lastPort - firstPort)
 	return p
 }
 
-// pass writes down who comes next.
-func (t *turn) pass() error {
-	if _, err := t.file.WriteAt(fmt.Appendf(nil, "%-15d\n", t.next), 0); err != nil {
-		return fmt.Errorf("write down the next port: %w", err)
+// save writes the next port to the file.
+func (s *sequence) save() error {
+	if _, err := s.file.WriteAt(fmt.Appendf(nil, "%-15d\n", s.next), 0); err != nil {
+		return fmt.Errorf("write the next port: %w", err)
 	}
 	return nil
 }
 
-// Close ends the turn: closing the file gives up the lock.
-func (t *turn) Close() { t.file.Close() }
+// Close closes the file, which releases the lock.
+func (s *sequence) Close() { s.file.Close() }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

@@ -13,25 +13,26 @@ import (
 	"time"
 )
 
-// Spec says what to run.
+// Spec describes a process to start.
 type Spec struct {
-	// Name is shown before each line of output and names the log file; a name
-	// may be used again once its process has ended, its log then goes on.
+	// Name prefixes each line of output and names the log file. A name may be
+	// used again once its process has ended; its log is then appended to.
 	Name string
-	// Program is the name of a file in the fleet's BinDir, or a path.
+	// Program is the name of a file in the BinDir of the fleet, or a path.
 	Program string
 	Args    []string
-	// Env is added to the little that children inherit (see Fleet.environment).
+	// Env is added to the environment of every child (see Fleet.environment).
 	Env []string
-	// Ready is asked again and again until it returns nil; nil means that the
-	// process counts as ready once it has started. Each call gets a deadline.
+	// Ready is called until it returns nil. A nil Ready means that the process is
+	// ready once it has started. The context of each call has a deadline.
 	Ready func(ctx context.Context) error
-	// Stage orders the end: Close stops members of a higher stage first.
+	// Stage orders Close, which stops members of a higher stage first.
 	Stage int
 }
 
-// The stages of the usual members: agents sign off while etcd is there, the
-// engines follow, then the proxies, the one with the embedded etcd last.
+// The stages of the usual members: agents deregister while etcd runs, then the
+// engines stop, then the proxies, and last the etcd members or the proxy that
+// embeds etcd.
 const (
 	stageEtcd = iota
 	stageProxy
@@ -39,30 +40,32 @@ const (
 	stageAgent
 )
 
-// ErrExited is wrapped by the error about a child that ended while something
-// was expected of it.
+// ErrExited is wrapped by errors about a child that ended unexpectedly.
 var ErrExited = errors.New("process ended")
 
-// Process is one child. Its methods may be called from several goroutines.
+// Process is one child, which Fleet.Start creates. Its methods are safe for
+// concurrent use.
 type Process struct {
 	name  string
 	log   string
 	stage int
 	cmd   *exec.Cmd
-	done  chan struct{} // closed when the child is gone and err is set
-	err   error         // of Wait; read after done only
+	done  chan struct{} // closed when the child has ended and err is set
+	err   error         // of Wait; valid once done is closed
 }
 
-// Name is the name of the Spec.
+// Name returns the name of the Spec.
 func (p *Process) Name() string { return p.name }
 
-// PID is the operating system's process id.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed once the process has ended and all its output was written.
+// Done returns a channel that is closed once the process has ended and all its
+// output was written.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err reports how the process ended: nil while it runs and for exit code 0.
+// Err returns how the process ended. It is nil while the process runs, and for
+// exit code 0.
 func (p *Process) Err() error {
 	select {
 	case <-p.done:
@@ -72,13 +75,13 @@ func (p *Process) Err() error {
 	}
 }
 
-// LogTail returns the last lines of the process' output.
+// LogTail returns the last lines of the output.
 func (p *Process) LogTail(lines int) string { return tail(p.log, lines) }
 
-// LogFile is where the process' output goes.
+// LogFile returns the path of the log file.
 func (p *Process) LogFile() string { return p.log }
 
-// Signal sends a signal; a process that is gone already is no error.
+// Signal sends a signal. It returns nil if the process has already ended.
 func (p *Process) Signal(sig os.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("signal %s: %w", p.name, err)
@@ -86,19 +89,18 @@ func (p *Process) Signal(sig os.Signal) error {
 	return nil
 }
 
-// Kill ends the process with SIGKILL, as a crash would, and waits until it is
-// gone.
+// Kill sends SIGKILL, as a crash would, and waits until the process has ended.
 func (p *Process) Kill() error {
 	if err := p.Signal(syscall.SIGKILL); err != nil {
 		return err
 	}
-	// A child stopped by SIGSTOP dies of SIGKILL too, so this wait is short.
+	// SIGKILL also ends a child stopped by SIGSTOP, so this wait is short.
 	<-p.done
 	return nil
 }
 
-// Stop asks the process to end with SIGTERM and waits. When ctx ends first,
-// the process is killed and the error says so.
+// Stop sends SIGTERM and waits until the process has ended. If ctx ends first, it
+// kills the process and returns an error.
 func (p *Process) Stop(ctx context.Context) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -114,20 +116,20 @@ func (p *Process) Stop(ctx context.Context) error {
 	return fmt.Errorf("%s did not stop in time and was killed: %w", p.name, ctx.Err())
 }
 
-// exited describes an unexpected end, with the last words of the child.
+// exited returns the error about an unexpected end, with the last log lines.
 func (p *Process) exited() error {
 	how := "exit code 0"
 	if p.err != nil {
 		how = p.err.Error()
 	}
-	return fmt.Errorf("%s: %w (%s); its last lines:\n%s", p.name, ErrExited, how, indent(p.LogTail(15)))
+	return fmt.Errorf("%s: %w (%s); last log lines:\n%s", p.name, ErrExited, how, indent(p.LogTail(15)))
 }
 
 func indent(s string) string { return "    " + strings.ReplaceAll(s, "\n", "\n    ") }
 
-// Start runs a program and waits until it is ready. On an error the process is
-// gone. ctx bounds the waiting only: the process lives until it is stopped,
-// killed, or the fleet is closed.
+// Start runs a program and waits until it is ready. If it returns an error, the
+// process has ended. ctx bounds only the wait: the process runs until it is
+// stopped or killed, or the fleet is closed.
 func (f *Fleet) Start(ctx context.Context, s Spec) (*Process, error) {
 	path := s.Program
 	if !strings.ContainsRune(path, filepath.Separator) {
@@ -172,14 +174,14 @@ func (f *Fleet) Start(ctx context.Context, s Spec) (*Process, error) {
 	return p, nil
 }
 
-// await asks ready until it says nil. It gives up when ctx ends, when the
-// fleet's ReadyTimeout has passed, or when one of the processes ends.
+// await calls ready until it returns nil. It returns an error when ctx ends, when
+// ReadyTimeout has passed, or when one of the processes ends.
 func (f *Fleet) await(ctx context.Context, ready func(context.Context) error, procs ...*Process) error {
 	ctx, cancel := context.WithTimeout(ctx, f.o.ReadyTimeout)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	last := errors.New("not asked yet")
+	last := errors.New("not probed yet")
 	for {
 		for _, p := range procs {
 			select {
@@ -194,14 +196,14 @@ func (f *Fleet) await(ctx context.Context, ready func(context.Context) error, pr
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() == nil { // else the try was only cut short
+		if ctx.Err() == nil { // otherwise the call was cut short
 			last = err
 		}
 		select {
 		case <-ctx.Done():
-			err := fmt.Errorf("%w; the last answer was: %w", ctx.Err(), last)
+			err := fmt.Errorf("%w; last error: %w", ctx.Err(), last)
 			for _, p := range procs {
-				err = fmt.Errorf("%w\n  last lines of %s:\n%s", err, p.name, indent(p.LogTail(10)))
+				err = fmt.Errorf("%w\n  last log lines of %s:\n%s", err, p.name, indent(p.LogTail(10)))
 			}
 			return err
 		case <-tick.C:

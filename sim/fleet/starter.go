@@ -5,10 +5,10 @@ import (
 	"runtime"
 )
 
-// starter starts all children from one operating system thread that lives as
-// long as the fleet. Linux ties the death signal of a child to the thread that
-// started it, not to the process: from an ordinary goroutine a child could be
-// killed because Go retired a thread.
+// starter starts all children from one operating system thread, which runs as
+// long as the fleet. Linux sends the parent death signal when the thread that
+// started a child exits, not the process (prctl(2), PR_SET_PDEATHSIG): a child
+// started from an ordinary goroutine could be killed because Go retired a thread.
 type starter struct {
 	calls chan startCall
 	done  chan struct{}
@@ -37,7 +37,7 @@ func (s *starter) start(cmd *exec.Cmd) error {
 	return <-call.reply
 }
 
-// close ends the thread; on Linux that kills children that are left.
+// close ends the thread, which on Linux kills the remaining children.
 func (s *starter) close() {
 	close(s.calls)
 	<-s.done

@@ -4,8 +4,8 @@ package fleet
 
 import "syscall"
 
-// childAttributes puts a child into a process group of its own, so that Ctrl-C
-// on the terminal reaches the parent alone.
+// childAttributes puts a child into a new process group, so that Ctrl-C on the
+// terminal reaches only the parent.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }

@@ -9,19 +9,23 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Topology is a fleet of the usual shape: proxies on one etcd, which the first
-// of them embeds, and nodes that are all alike but for their role.
+// Topology describes a fleet of proxies on one etcd, and of nodes that differ
+// only in their role.
 type Topology struct {
+	// Etcd is the number of etcd members with a process each; 0 means that the
+	// first proxy embeds etcd.
+	Etcd                     int
 	Proxies, Prefill, Decode int
 	AdminKey                 string
 	ProxyArgs                []string
-	// Node is the pattern of every node; Launch sets name, role, port and etcd,
-	// and no TTFT for decode, where the prompt arrives computed.
+	// Node is the template of every node. Launch sets name, role, port and etcd,
+	// and clears TTFT for decode engines, which receive a computed prompt.
 	Node NodeSpec
 }
 
-// Running is what Launch started.
+// Running holds the processes that Launch started.
 type Running struct {
+	Etcd    []*Member // empty if the first proxy embeds etcd
 	Proxies []*Proxy
 	Prefill []*Node
 	Decode  []*Node
@@ -31,6 +35,13 @@ type Running struct {
 func (f *Fleet) Launch(ctx context.Context, t Topology) (*Running, error) {
 	r := &Running{Prefill: make([]*Node, t.Prefill), Decode: make([]*Node, t.Decode)}
 	var etcd []string
+	if t.Etcd > 0 {
+		members, err := f.StartEtcd(ctx, t.Etcd)
+		if err != nil {
+			return nil, err
+		}
+		r.Etcd, etcd = members, Endpoints(members)
+	}
 	for i := range t.Proxies {
 		p, err := f.StartProxy(ctx, ProxySpec{
 			Name: fmt.Sprintf("proxy-%d", i+1), EtcdEndpoints: etcd, AdminKey: t.AdminKey, Args: t.ProxyArgs,
@@ -41,8 +52,8 @@ func (f *Fleet) Launch(ctx context.Context, t Topology) (*Running, error) {
 		etcd = p.Etcd
 		r.Proxies = append(r.Proxies, p)
 	}
-	// The ports of all nodes at once: nodes that look for theirs at the same
-	// time could find the same one.
+	// Reserve the ports of all nodes in one call: nodes that search at the same
+	// time could find the same port.
 	ports, err := FreePorts(t.Prefill + t.Decode)
 	if err != nil {
 		return nil, err

@@ -1,5 +1,5 @@
-// Package deploy_test checks the files that other programs read, where these
-// programs may not be at hand: docker-compose.yml and the Dockerfile.
+// Package deploy_test checks files for programs that may not be installed here:
+// docker-compose.yml, the Dockerfile and the systemd units.
 package deploy_test
 
 import (
@@ -14,10 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/compose-spec/compose-go/v2/loader"
-	"github.com/compose-spec/compose-go/v2/types"
-
-	"github.com/pdmesh/pdmesh/sim/compose"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -32,18 +28,6 @@ func root(t *testing.T) string {
 	return dir
 }
 
-const composeFile = "docker-compose.yml"
-
-// loadCompose reads the file as Docker does: schema, interpolation, merges,
-// normalization. profiles "*" are all of them.
-func loadCompose(t *testing.T, raw []byte, env types.Mapping, profiles ...string) (*types.Project, error) {
-	t.Helper()
-	return loader.LoadWithContext(t.Context(), types.ConfigDetails{
-		WorkingDir: root(t), Environment: env,
-		ConfigFiles: []types.ConfigFile{{Filename: filepath.Join(root(t), composeFile), Content: raw}},
-	}, func(o *loader.Options) { o.Profiles = profiles })
-}
-
 func read(t *testing.T, name string) []byte {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(root(t), name))
@@ -53,44 +37,7 @@ func read(t *testing.T, name string) []byte {
 	return raw
 }
 
-// whole is the file with all its profiles.
-func whole(t *testing.T) *types.Project {
-	t.Helper()
-	p, err := loadCompose(t, read(t, composeFile), types.Mapping{}, "*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-// The loader that Docker uses checks the file against the schema of the compose
-// specification; this shows that it does.
-func TestComposeSchema(t *testing.T) {
-	t.Parallel()
-	raw := string(read(t, composeFile))
-	for _, profile := range []string{"", "vllm", "agents", "monitoring"} {
-		if _, err := loadCompose(t, []byte(raw), types.Mapping{}, profile); err != nil {
-			t.Errorf("profile %q: %v", profile, err)
-		}
-	}
-	for name, change := range map[string][2]string{
-		"misspelt key":    {"healthcheck:", "healthchek:"},
-		"wrong type":      {"retries: 15", "retries: often"},
-		"unknown service": {"      decode-1: {condition", "      decode-9: {condition"},
-		"bad condition":   {"service_started, restart", "service_begun, restart"},
-		"unknown volume":  {`"proxy-1:/var/lib/pdmesh"`, `"proxy-9:/var/lib/pdmesh"`},
-	} {
-		broken := strings.Replace(raw, change[0], change[1], 1)
-		if broken == raw {
-			t.Fatalf("%s: %q is not in the file", name, change[0])
-		}
-		if _, err := loadCompose(t, []byte(broken), types.Mapping{}, "*"); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-}
-
-// flag is the value of a flag in a command line of the --name=value form.
+// flag returns the value of the argument --name=value, or an empty string.
 func flag(command []string, name string) string {
 	for _, arg := range command {
 		if v, ok := strings.CutPrefix(arg, "--"+name+"="); ok {
@@ -100,14 +47,15 @@ func flag(command []string, name string) string {
 	return ""
 }
 
-func program(s types.ServiceConfig) string {
+func program(s composeService) string {
 	if len(s.Command) == 0 {
 		return ""
 	}
 	return s.Command[0]
 }
 
-// TestComposeServices checks what holds for every service.
+// Every service is restarted, publishes ports on loopback only, and is confined;
+// programs of ours and etcd have a health check.
 func TestComposeServices(t *testing.T) {
 	t.Parallel()
 	p := whole(t)
@@ -118,60 +66,59 @@ func TestComposeServices(t *testing.T) {
 	}
 	for name, s := range p.Services {
 		for _, port := range s.Ports {
-			if port.HostIP != "127.0.0.1" {
-				t.Errorf("%s publishes %d to the whole network", name, port.Target)
+			if !strings.HasPrefix(port, "127.0.0.1:") {
+				t.Errorf("%s publishes %s to the whole network", name, port)
 			}
 		}
 		if s.Restart != "unless-stopped" {
 			t.Errorf("%s: restart %q", name, s.Restart)
 		}
 		want, ok := checks[program(s)]
-		if ok && (s.HealthCheck == nil || !slices.Equal(s.HealthCheck.Test, want)) {
-			t.Errorf("%s: health check %+v, want %q", name, s.HealthCheck, want)
+		if ok && !slices.Equal(s.Healthcheck.Test, want) {
+			t.Errorf("%s: health check %+v, want %q", name, s.Healthcheck, want)
 		}
 		if s.Image == image {
 			if !s.ReadOnly || !slices.Contains(s.CapDrop, "ALL") || !slices.Contains(s.SecurityOpt, "no-new-privileges:true") || !slices.Contains(s.Tmpfs, "/tmp") {
 				t.Errorf("%s is not confined", name)
 			}
 		}
-		if program(s) == "agent" && (s.StopGracePeriod == nil || time.Duration(*s.StopGracePeriod) <= 2*time.Minute) {
-			t.Errorf("%s is killed before its drain of two minutes is over: %v", name, s.StopGracePeriod)
+		if program(s) == "agent" && s.StopGracePeriod <= 2*time.Minute {
+			t.Errorf("%s: stop_grace_period %v is shorter than its drain of two minutes", name, s.StopGracePeriod)
 		}
 	}
 }
 
-// image is the one of the Dockerfile.
+// image is the image that the Dockerfile builds.
 const image = "pdmesh:latest"
 
-// TestComposeFleet checks what must agree between the services that run without
-// a profile.
+// The settings of the services without a profile agree with each other.
 func TestComposeFleet(t *testing.T) {
 	t.Parallel()
-	p, err := loadCompose(t, read(t, composeFile), types.Mapping{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := whole(t)
 	const endpoints = "etcd-1:2379,etcd-2:2379,etcd-3:2379"
 	kinds := map[string]int{}
 	for name, s := range p.Services {
+		if len(s.Profiles) > 0 {
+			continue
+		}
 		switch program(s) {
 		case "agent":
 			kinds["agent of "+flag(s.Command, "role")]++
 			checkAgent(t, p, name, endpoints)
 		case "proxy":
 			kinds["proxy"]++
-			if got := flag(s.Command, "etcd-endpoints"); got != endpoints || variable(s, "PD_ETCD_ENDPOINTS") != endpoints {
-				t.Errorf("%s is at %s", name, got)
+			if got := flag(s.Command, "etcd-endpoints"); got != endpoints || s.Environment["PD_ETCD_ENDPOINTS"] != endpoints {
+				t.Errorf("%s uses etcd at %s, want %s", name, got, endpoints)
 			}
-			if len(s.Volumes) != 1 || s.Volumes[0].Target != flag(s.Command, "state-dir") {
-				t.Errorf("%s keeps its state in %s, and its volume is %v", name, flag(s.Command, "state-dir"), s.Volumes)
+			if !slices.Equal(s.Volumes, []string{name + ":" + flag(s.Command, "state-dir")}) {
+				t.Errorf("%s has its state in %s, and the volume %v", name, flag(s.Command, "state-dir"), s.Volumes)
 			}
-			allow, subnet := flag(s.Command, "instance-allow"), p.Networks["fleet"].Ipam.Config[0].Subnet
+			allow, subnet := flag(s.Command, "instance-allow"), p.Networks["fleet"].IPAM.Config[0].Subnet
 			if allow != subnet {
-				t.Errorf("%s allows instances in %s, but the network is %s", name, allow, subnet)
+				t.Errorf("%s allows instances in %s, want the network %s", name, allow, subnet)
 			}
-			if len(s.Ports) != 1 || fmt.Sprint(s.Ports[0].Target) != variable(s, "PD_PORT") {
-				t.Errorf("%s publishes %v and listens at %s", name, s.Ports, variable(s, "PD_PORT"))
+			if len(s.Ports) != 1 || !strings.HasSuffix(s.Ports[0], ":"+s.Environment["PD_PORT"]) {
+				t.Errorf("%s publishes %v and listens on port %s", name, s.Ports, s.Environment["PD_PORT"])
 			}
 		case "etcd":
 			kinds["etcd"]++
@@ -185,7 +132,7 @@ func TestComposeFleet(t *testing.T) {
 					t.Errorf("%s: --%s=%s, want %s", name, flagName, got, want)
 				}
 			}
-			if len(s.Volumes) != 1 || s.Volumes[0].Target != flag(s.Command, "data-dir") {
+			if !slices.Equal(s.Volumes, []string{name + ":" + flag(s.Command, "data-dir")}) {
 				t.Errorf("%s: volume %v", name, s.Volumes)
 			}
 		case "fakevllm":
@@ -200,20 +147,13 @@ func TestComposeFleet(t *testing.T) {
 	}
 }
 
-func variable(s types.ServiceConfig, name string) string {
-	if v := s.Environment[name]; v != nil {
-		return *v
-	}
-	return ""
-}
-
-// checkAgent compares an agent with the engine that it is next to.
-func checkAgent(t *testing.T, p *types.Project, name, endpoints string) {
+// checkAgent compares the settings of an agent with those of its engine.
+func checkAgent(t *testing.T, p *composeProject, name, endpoints string) {
 	t.Helper()
 	s := p.Services[name]
 	engineName, ok := strings.CutPrefix(s.NetworkMode, "service:")
 	if !ok {
-		t.Errorf("%s is not beside an engine", name)
+		t.Errorf("%s does not share the network of an engine", name)
 		return
 	}
 	engine := p.Services[engineName]
@@ -223,73 +163,15 @@ func checkAgent(t *testing.T, p *types.Project, name, endpoints string) {
 		{flag(s.Command, "model"), flag(engine.Command, "model")},
 		{flag(s.Command, "address"), engineName + ":" + flag(engine.Command, "port")},
 		{flag(s.Command, "engine"), "http://127.0.0.1:" + flag(engine.Command, "port")},
-		{variable(s, "PD_ETCD_ENDPOINTS"), endpoints},
+		{s.Environment["PD_ETCD_ENDPOINTS"], endpoints},
 	} {
 		if same.agent == "" || same.agent != same.engine {
-			t.Errorf("%s says %q, its engine %q", name, same.agent, same.engine)
+			t.Errorf("%s has %q, its engine %q", name, same.agent, same.engine)
 		}
 	}
 }
 
-// scripts/fleet reads the file with a reader of its own: it must read what
-// Docker reads.
-func TestComposeIsReadTheSame(t *testing.T) {
-	t.Parallel()
-	env := types.Mapping{"ADMIN_API_KEY": "of-the-test", "INSTANCE_ALLOW": ""}
-	theirs, err := loadCompose(t, read(t, composeFile), env)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ours, err := compose.Load(filepath.Join(root(t), composeFile), func(name string) (string, bool) { v, ok := env[name]; return v, ok })
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := ours.Names(), slices.Sorted(maps.Keys(theirs.Services)); !slices.Equal(got, want) {
-		t.Fatalf("we read %v, Docker reads %v", got, want)
-	}
-	for name, w := range theirs.Services {
-		g := ours.Services[name]
-		environment := map[string]string{}
-		for k, v := range w.Environment {
-			environment[k] = *v
-		}
-		depends := map[string]compose.Dependency{}
-		for other, d := range w.DependsOn {
-			if other != engineOf(w) || len(g.DependsOn) > 0 { // Docker adds the one of network_mode
-				depends[other] = compose.Dependency{Condition: d.Condition}
-			}
-		}
-		var check []string
-		if w.HealthCheck != nil {
-			check = w.HealthCheck.Test
-		}
-		var grace time.Duration
-		if w.StopGracePeriod != nil {
-			grace = time.Duration(*w.StopGracePeriod)
-		}
-		for what, same := range map[string]bool{
-			"command":           slices.Equal(g.Command, w.Command),
-			"environment":       maps.Equal(g.Environment, environment),
-			"depends_on":        maps.Equal(g.DependsOn, depends),
-			"healthcheck":       slices.Equal(g.Healthcheck.Test, check),
-			"stop_grace_period": time.Duration(g.StopGrace) == grace,
-			"network_mode":      g.NetworkMode == w.NetworkMode,
-			"ports":             len(g.Ports) == len(w.Ports),
-			"volumes":           len(g.Volumes) == len(w.Volumes),
-		} {
-			if !same {
-				t.Errorf("%s of %s: we read %+v, Docker reads %+v", what, name, g, w)
-			}
-		}
-	}
-}
-
-func engineOf(s types.ServiceConfig) string {
-	name, _ := strings.CutPrefix(s.NetworkMode, "service:")
-	return name
-}
-
-// TestFlagsExist builds the programs and asks them which flags they have.
+// The programs accept the command lines and the environment of the file.
 func TestFlagsExist(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
@@ -307,6 +189,18 @@ func TestFlagsExist(t *testing.T) {
 			if !joined || !regexp.MustCompile(`(?m)^ .*`+regexp.QuoteMeta(flagName)+`\b`).MatchString(programs[program]) {
 				t.Errorf("%s: %s has no flag %s", name, program, arg)
 			}
+		}
+		last := "--print-config" // validates the values, and exits
+		if program == "fakevllm" {
+			last = "--help" // after the values are parsed
+		}
+		cmd := exec.CommandContext(t.Context(), filepath.Join(bin, program), append(slices.Clone(s.Command[1:]), last)...)
+		cmd.Env = []string{"HOME=" + bin}
+		for key, value := range s.Environment {
+			cmd.Env = append(cmd.Env, key+"="+value)
+		}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %v\n%s", name, s.Command, err, out)
 		}
 	}
 	if len(programs) != 3 {
@@ -329,14 +223,15 @@ func help(t *testing.T, bin, program string) string {
 	return string(out)
 }
 
-// TestDockerfileBuildsWhatComposeRuns keeps image and fleet together.
+// The Dockerfile builds the programs of the compose file, without cgo and for a
+// user other than root.
 func TestDockerfileBuildsWhatComposeRuns(t *testing.T) {
 	t.Parallel()
 	raw := string(read(t, "Dockerfile"))
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(read(t, "go.mod"))
 	for _, want := range []string{
 		fmt.Sprintf("golang:%s ", version[1]),
-		// Cross-compiled on the machine that builds, static, and not as root.
+		// Cross-compiled on the build platform, static, not run as root.
 		"--platform=$BUILDPLATFORM", "GOARCH=$TARGETARCH", "CGO_ENABLED=0", ":nonroot", "USER nonroot",
 	} {
 		if !strings.Contains(raw, want) {

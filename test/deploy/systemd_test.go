@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// units are the service files, by the name under which systemd loads them.
+// units are the service files, with the names under which systemd loads them.
 var units = []struct {
 	file, instance, program string
-	drains                  string // the flag that says how long a stop may take
+	drains                  string // flag of the time that a stop may take
 }{
 	{"pdmesh-proxy.service", "pdmesh-proxy.service", "proxy", "shutdown-timeout"},
 	{"pdmesh-agent@.service", "pdmesh-agent@decode.service", "agent", "drain-timeout"},
@@ -25,7 +25,7 @@ func unit(t *testing.T, file string) string {
 	return string(read(t, filepath.Join("deploy", "systemd", file)))
 }
 
-// setting is the last value of a setting.
+// setting returns the last value of a setting, or an empty string.
 func setting(text, name string) string {
 	value := ""
 	for line := range strings.Lines(text) {
@@ -36,16 +36,15 @@ func setting(text, name string) string {
 	return value
 }
 
-// What systemd thinks of the units. It is optional, since not every machine has
-// systemd; REQUIRE_SYSTEMD=1 makes its absence a failure.
+// systemd-analyze accepts the units. REQUIRE_SYSTEMD=1 makes its absence a failure.
 func TestSystemdVerifies(t *testing.T) {
 	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {
 		if os.Getenv("REQUIRE_SYSTEMD") != "" {
-			t.Fatal("REQUIRE_SYSTEMD is set, but there is no systemd-analyze; install Debian's package systemd")
+			t.Fatal("REQUIRE_SYSTEMD is set, but systemd-analyze is not installed; install Debian's package systemd")
 		}
-		t.Skip("there is no systemd-analyze (REQUIRE_SYSTEMD=1 makes that a failure)")
+		t.Skip("systemd-analyze is not installed (REQUIRE_SYSTEMD=1 makes that a failure)")
 	}
 	yes, err := exec.LookPath("true") // in place of an installed program
 	if err != nil {
@@ -65,22 +64,22 @@ func TestSystemdVerifies(t *testing.T) {
 		if !strings.Contains(text, installed) {
 			t.Errorf("%s: no %s", u.file, installed)
 		}
-		// It warns of what it does not know and goes on: no word is good word.
+		// It prints a warning for an unknown setting, and still exits with 0.
 		if out, err := verify(strings.Replace(text, "ProtectHome=yes", "ProtectHose=yes", 1)); !strings.Contains(out, "ProtectHose") {
-			t.Errorf("%s: a misspelt setting is not noticed: %v: %s", u.file, err, out)
+			t.Errorf("%s: no warning about a misspelt setting: %v: %s", u.file, err, out)
 		}
 		if out, err := verify(text); err != nil || strings.Contains(out, filepath.Base(path)) {
 			t.Errorf("%s: %v: %s", u.file, err, out)
 		}
-		// From 0 to 100, what is left to a process that was taken over.
+		// The exposure is from 0 to 100, lower is better.
 		out, err := exec.CommandContext(t.Context(), analyze, "security", "--no-pager", "--offline=true", "--threshold=20", path).CombinedOutput()
 		if err != nil {
-			t.Errorf("%s is more exposed than it should be: %v\n%s", u.file, err, out)
+			t.Errorf("%s is too exposed: %v\n%s", u.file, err, out)
 		}
 	}
 }
 
-// The times of the units must fit the programs' own.
+// The timeouts of the units exceed those of the programs.
 func TestSystemdStopFitsTheDrain(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
@@ -98,25 +97,25 @@ func TestSystemdStopFitsTheDrain(t *testing.T) {
 		if err != nil || stop < drain+10*time.Second {
 			t.Errorf("%s: killed after %s, but %s may drain for %s (%v)", u.file, stop, u.program, drain, err)
 		}
-		hopeless := "2" // wrong usage
+		permanent := "2" // usage
 		if u.program == "proxy" {
-			hopeless = "2 3" // and damaged files of its etcd
+			permanent = "2 3" // and damaged files of the embedded etcd
 		}
 		for name, want := range map[string]string{
 			"Type": "notify", "KillSignal": "SIGTERM", "KillMode": "mixed", "Restart": "on-failure",
-			"RestartPreventExitStatus": hopeless, "DynamicUser": "yes", "NoNewPrivileges": "yes", "ProtectSystem": "strict",
+			"RestartPreventExitStatus": permanent, "DynamicUser": "yes", "NoNewPrivileges": "yes", "ProtectSystem": "strict",
 		} {
 			if got := setting(text, name); got != want {
 				t.Errorf("%s: %s=%s, want %s", u.file, name, got, want)
 			}
 		}
 		if d, err := time.ParseDuration(setting(text, "WatchdogSec")); err != nil || d < 10*time.Second {
-			t.Errorf("%s: watchdog %s, %v: a machine under load must not look dead", u.file, d, err)
+			t.Errorf("%s: watchdog %s, %v: too short for a machine under load", u.file, d, err)
 		}
 	}
 }
 
-// Names of the environment in the comments and settings of the units exist as flags.
+// The environment variables in the comments and settings of the units have flags.
 func TestSystemdVariablesExist(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()

@@ -13,7 +13,7 @@ type row struct {
 
 const (
 	picture    = "a picture or a format, no commands"
-	docker     = "needs Docker; test/deploy reads the same file, and TestComposeTopology runs its services as processes"
+	docker     = "needs Docker; test/deploy reads the same file, and TestTopology runs the same topology as processes"
 	hours      = "measures for minutes to hours, on a machine that does nothing else"
 	installs   = "installs a release on the machine: make release-check does it on a clean Debian"
 	otherTools = "commands of other projects; what they send is recorded in test/agents"
@@ -97,7 +97,7 @@ var table = []row{
 	{page: "docs/deploy.md", first: "docker load", why: docker},
 	{page: "docs/deploy.md", first: "docker compose up", why: docker},
 	{page: "docs/deploy.md", first: "docker compose --profile", why: docker},
-	{page: "docs/deploy.md", first: "make demo PROXIES=2", why: "runs until it is stopped; .ci/run runs make demo ONCE=1"},
+	{page: "docs/deploy.md", first: "make demo PROXIES=2 ETCD=3 KEEP=1", by: "test/e2e: TestDemoKept"},
 	{page: "docs/deploy.md", first: "install -m 755", why: "changes the machine's systemd; test/deploy verifies the units, make release-check starts them"},
 	{page: "docs/kv-events.md", first: "vllm serve", why: gpuEngine},
 	{page: "docs/kv-events.md", first: "agent --role prefill --etcd-endpoints 127.0.0.1", world: "etcd", then: ready1},

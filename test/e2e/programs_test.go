@@ -1,19 +1,22 @@
 package e2e_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// runProgram runs a program to its end and returns what it said.
+// runProgram runs a program, which must succeed, and returns its output.
 func runProgram(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -28,7 +31,7 @@ func runProgram(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// runToFailure runs a program that must not succeed.
+// runToFailure runs a program, which must fail, and returns its output and exit code.
 func runToFailure(t *testing.T, name string, args ...string) (string, int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -42,10 +45,10 @@ func runToFailure(t *testing.T, name string, args ...string) (string, int) {
 	return string(out), exit.ExitCode()
 }
 
-// The demo checks its own steps; here we check that it reports what it promised.
+// The demo checks its own steps; this test checks that it prints what they show.
 func TestDemoTour(t *testing.T) {
 	t.Parallel()
-	for _, connector := range []string{"nixl", "mooncake", "p2p"} { // a sequential flow, a concurrent one, and one that is told by the record
+	for _, connector := range []string{"nixl", "mooncake", "p2p"} { // a sequential flow, a concurrent one, and one that needs the record
 		t.Run(connector, func(t *testing.T) {
 			t.Parallel()
 			tour(t, runProgram(t, "demo", "--once", "--connector", connector))
@@ -53,33 +56,90 @@ func TestDemoTour(t *testing.T) {
 	}
 }
 
+// Two proxies and three etcd members, as in docker-compose.yml.
+func TestDemoOfSeveralProxies(t *testing.T) {
+	t.Parallel()
+	out := runProgram(t, "demo", "--once", "--proxies", "2", "--etcd", "3")
+	tour(t, out)
+	contains(t, out,
+		"   etcd-3 ", "   proxy-2 ", "13 processes run",
+		"drain of decode-1: accepted by proxy-1 after ", "shown by all proxies after ",
+		"request 1  ok  proxy-2: prefill-",
+		"undrain of decode-1: accepted by proxy-2 after ",
+		"Kill etcd-1 (kill -9).", "4 of 4 answered",
+	)
+}
+
 func tour(t *testing.T, out string) {
 	t.Helper()
-	for _, want := range []string{
+	contains(t, out,
 		"   > What happens when an engine dies?",
 		"prompt computed by   prefill-",
 		"answer written by    decode-",
 		"Kill decode-2",
 		"6 of 6 answered",
-		"gone from etcd",
+		"removed from etcd",
 		"$ pdctl list",
-		"Every step went as it should",
-	} {
+		" steps passed.",
+		"All processes are stopped",
+	)
+}
+
+func contains(t *testing.T, out string, wants ...string) {
+	t.Helper()
+	for _, want := range wants {
 		if !strings.Contains(out, want) {
-			t.Errorf("%q is not in the tour:\n%s", want, out)
+			t.Errorf("%q is not in the output:\n%s", want, out)
 		}
 	}
 }
 
-// Ctrl-C in the middle of the tour is not a failure and leaves nothing behind.
+// Ctrl-C during the tour is not a failure and leaves nothing behind.
 func TestDemoInterrupted(t *testing.T) {
 	t.Parallel()
+	out := interruptDemo(t, "decode-1 ", nil)
+	contains(t, out, "Interrupted.", "All processes are stopped")
+}
+
+// With --keep all processes run until Ctrl-C, also those that the tour killed,
+// and the end of a process is reported.
+func TestDemoKept(t *testing.T) {
+	t.Parallel()
+	row := regexp.MustCompile(`^  (\S+) .* pid (\d+)$`)
+	pids := make(map[string]int)
+	out := interruptDemo(t, "proxy-2 has ended: signal: killed", func(line string) {
+		if m := row.FindStringSubmatch(line); m != nil {
+			pids[m[1]], _ = strconv.Atoi(m[2]) // digits
+		}
+		if strings.HasPrefix(line, "Logs: ") { // after the table
+			if err := syscall.Kill(pids["proxy-2"], syscall.SIGKILL); err != nil {
+				t.Error(err)
+			}
+		}
+	}, "--keep", "--proxies", "2", "--etcd", "3")
+	if len(pids) != 13 {
+		t.Errorf("these processes are listed, want 13: %v", pids)
+	}
+	for name, pid := range pids {
+		if err := syscall.Kill(pid, 0); err == nil {
+			t.Errorf("%s (pid %d) still runs", name, pid)
+		}
+	}
+	tour(t, out)
+	contains(t, out, "Restart etcd-1 and decode-2.", "All 13 processes run", "  curl -N http://127.0.0.1:", "pdctl drain prefill 127.0.0.1:")
+}
+
+// interruptDemo runs the demo, calls see with each line of its output, and sends
+// SIGINT once the output contains until. The demo must then exit with code 0,
+// without data or children. It returns the output.
+func interruptDemo(t *testing.T, until string, see func(string), args ...string) string {
+	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	cmd := exec.Command(filepath.Join(binDir, "demo"))
+	cmd := exec.Command(filepath.Join(binDir, "demo"), args...)
 	cmd.Stdout, cmd.Stderr = w, w
 	tmp := t.TempDir()
 	cmd.Env = append(cmd.Environ(), "TMPDIR="+tmp)
@@ -87,28 +147,28 @@ func TestDemoInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.Close()
-	var said strings.Builder
-	buf := make([]byte, 4096)
+	var out strings.Builder
 	interrupted := false
-	for {
-		n, err := r.Read(buf)
-		said.Write(buf[:n])
-		if !interrupted && strings.Contains(said.String(), "decode-1 ") {
+	lines := bufio.NewScanner(r) // ends when the demo and all its children have closed the pipe
+	for lines.Scan() {
+		out.WriteString(lines.Text() + "\n")
+		if see != nil {
+			see(lines.Text())
+		}
+		if !interrupted && strings.Contains(lines.Text(), until) {
 			interrupted = true
 			if err := cmd.Process.Signal(os.Interrupt); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err != nil {
-			break // the demo and all its children have closed the pipe
-		}
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("after Ctrl-C: %v\n%s", err, said.String())
+		t.Errorf("after Ctrl-C: %v\n%s", err, out.String())
 	}
 	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
+	return out.String()
 }
 
 func TestReplayOfASmallTrace(t *testing.T) {
@@ -124,7 +184,7 @@ func TestReplayOfASmallTrace(t *testing.T) {
 	}
 	out := runProgram(t, "replay", "--trace", path, "--speed", "4", "--limit", "38")
 	for _, want := range []string{
-		"38 sent of 38: 38 right, 0 wrong, 0 failed",
+		"38 sent of 38: 38 correct, 0 wrong, 0 failed",
 		"741 generated", // 1 + 2 + ... + 38
 		"time to first token", "between tokens", "end to end",
 		"prefill-1", "decode-2", " %",

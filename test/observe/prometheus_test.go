@@ -128,7 +128,7 @@ func follow(t *testing.T, f *fleet.Fleet, proxies ...string) *prometheus {
 
 // quiet are the panels that have nothing to show of a fleet which is well.
 var quiet = map[string]bool{
-	"Retries": true, "Hand-overs in vain": true, "Certificates": true,
+	"Retries": true, "Lost KV transfers": true, "Certificates": true,
 }
 
 // A real Prometheus follows a proxy with traffic by our configuration: every rule is

@@ -131,8 +131,8 @@ const (
 func kindOf(location string) string {
 	parts := strings.Split(filepath.ToSlash(location), "/")
 	others := map[string][]string{
-		"internal": {"fakevllm", "fleet", "testkit", "compose", "loadgen"},
-		"cmd":      {"fakevllm", "fleet", "demo", "replay", "bench", "fleetbench", "etcd"},
+		"internal": {"fakevllm", "fleet", "testkit", "loadgen"},
+		"cmd":      {"fakevllm", "demo", "replay", "bench", "fleetbench", "etcd"},
 	}
 	no, ok := others[parts[0]]
 	switch {

@@ -11,12 +11,13 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
 
-// chat streams one answer through the proxy, gives its text to show as it
-// arrives, and checks that it is the one right answer.
-func (t *tour) chat(ctx context.Context, question string, tokens int, show func([]byte)) (loadgen.Result, error) {
+// chat streams one answer through a proxy, calls show with each piece of its
+// text, and compares it with the expected answer.
+func (t *tour) chat(ctx context.Context, proxy *fleet.Proxy, question string, tokens int, show func([]byte)) (loadgen.Result, error) {
 	body, err := json.Marshal(map[string]any{
 		"model": model, "max_tokens": tokens, "ignore_eos": true,
 		"stream": true, "stream_options": map[string]any{"include_usage": true},
@@ -28,16 +29,16 @@ func (t *tour) chat(ctx context.Context, question string, tokens int, show func(
 	answer := fakevllm.ExpectedChat([]fakevllm.Message{{Role: "user", Content: question}}, fakevllm.Sampling{MaxTokens: tokens, IgnoreEOS: true})
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	r := t.client.Stream(ctx, t.proxy.URL()+"/v1/chat/completions", body, loadgen.Expected{
+	r := t.client.Stream(ctx, proxy.URL()+"/v1/chat/completions", body, loadgen.Expected{
 		Text: []byte(answer.Text), PromptTokens: answer.PromptTokens,
 		CompletionTokens: len(answer.Tokens), FinishReason: answer.FinishReason,
 	}, loadgen.Observer{Text: show})
 	if r.Err != nil {
-		return r, fmt.Errorf("the answer is not right: %w; the proxy's last lines:\n%s", r.Err, indent(t.proxy.LogTail(15)))
+		return r, fmt.Errorf("unexpected answer: %w; last log lines of %s:\n%s", r.Err, proxy.Name(), indent(proxy.LogTail(15)))
 	}
 	for _, role := range instance.Roles() {
 		if t.name(role, r) == unknown {
-			return r, fmt.Errorf("the answer does not say which %s instance served it (headers %v)", role, r.Header)
+			return r, fmt.Errorf("the response headers do not name the %s instance: %v", role, r.Header)
 		}
 	}
 	return r, nil
@@ -45,7 +46,7 @@ func (t *tour) chat(ctx context.Context, question string, tokens int, show func(
 
 const unknown = "unknown"
 
-// name returns the node of a role that served an answer.
+// name returns the name of the node that served an answer in the given role.
 func (t *tour) name(role instance.Role, r loadgen.Result) string {
 	header := "X-PD-Decode"
 	if role == instance.Prefill {
@@ -59,7 +60,7 @@ func (t *tour) name(role instance.Role, r loadgen.Result) string {
 	return unknown
 }
 
-// printer shows an answer while it arrives, broken into lines.
+// printer prints an answer while it arrives, wrapped into lines.
 type printer struct {
 	w      io.Writer
 	indent string
@@ -68,8 +69,8 @@ type printer struct {
 
 const width = 76
 
-// Write shows a piece of text. Every token begins with a space, so lines are
-// broken in front of a piece; line ends inside are shown as such.
+// Write prints a piece of text. Every token begins with a space, so lines are
+// wrapped before a piece; line breaks within a piece are printed escaped.
 func (p *printer) Write(piece []byte) {
 	if p.column > 0 && p.column+len(piece) > width {
 		fmt.Fprint(p.w, "\n")

@@ -32,7 +32,7 @@ func TestPrinterBreaksLines(t *testing.T) {
 			want = "   < bakoti"
 		}
 		if !strings.HasPrefix(line, want) {
-			t.Errorf("line %d begins with %.12q, want %q", i, line, want)
+			t.Errorf("line %d starts with %.12q, want %q", i, line, want)
 		}
 	}
 	if got := strings.Count(out.String(), "bakoti"); got != 32 {
@@ -45,7 +45,17 @@ func TestPrinterBreaksLines(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	for args, want := range map[string]string{"--what": "unknown flag", "more": "unexpected argument", "--connector teleport": `unknown connector "teleport"`} {
+	for args, want := range map[string]string{
+		"--what":               "unknown flag",
+		"more":                 "unexpected argument",
+		"--connector teleport": `unknown connector "teleport"`,
+		"--proxies 0":          "invalid --proxies 0: must be between 1 and 9",
+		"--proxies 10":         "invalid --proxies 10: must be between 1 and 9",
+		"--proxies many":       `invalid argument "many" for "--proxies"`,
+		"--etcd 2":             "invalid --etcd 2: must be 1, 3 or 5, or 0",
+		"--etcd=-1":            "invalid --etcd -1",
+		"--keep --once":        "--keep and --once exclude each other",
+	} {
 		var out, errs bytes.Buffer
 		if code := Run(t.Context(), strings.Fields(args), &out, &errs); code != 2 || !strings.Contains(errs.String(), want) {
 			t.Errorf("%s: exit code %d, %q", args, code, errs.String())
@@ -61,5 +71,9 @@ func TestMissingPrograms(t *testing.T) {
 	}
 	if !strings.Contains(errs.String(), "step 1 failed") || !strings.Contains(errs.String(), "no such file") {
 		t.Errorf("message %q", errs.String())
+	}
+	errs.Reset()
+	if code := Run(t.Context(), []string{"--etcd", "3", "--bin", t.TempDir()}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "no program etcd in ") {
+		t.Errorf("exit code %d, %q", code, errs.String())
 	}
 }

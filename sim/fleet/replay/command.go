@@ -1,5 +1,6 @@
-// Package replay is the program replay: it sends a recorded trace through a whole fleet
-// on this machine and checks every answer to the last byte.
+// Package replay implements the program replay, which sends a recorded trace
+// through a fleet on this machine and compares every byte of every answer with the
+// expected one.
 package replay
 
 import (
@@ -18,16 +19,16 @@ import (
 )
 
 const help = `replay starts proxies (the first embeds etcd), simulated engines and their
-agents as processes on this machine, and sends them the requests of a trace at
-the recorded times, divided by --speed, over all proxies in turn.
+agents as processes on this machine. It sends the requests of a trace to all
+proxies in turn, at the recorded times divided by --speed.
 
-The trace has one JSON object a line: timestamp (ms), input_length,
-output_length (tokens) and hash_ids, the ids of the prompt's 512-token blocks.
-Prompts are built from the block ids, equal blocks give equal tokens.
+Each line of the trace is a JSON object: timestamp (ms), input_length and
+output_length (tokens), and hash_ids, the ids of the 512-token blocks of the
+prompt. Prompts are built from the block ids; equal ids are equal tokens.
 
-The engines' text is a function of the prompt, so every answer is compared with
-the one right answer: text, token counts, finish reason, usage, the end of the
-stream. The exit code is 0 only if all were complete and right.`
+The text of an engine is a function of the prompt, so every answer is compared
+with the expected one: text, token counts, finish reason, usage, and the end of
+the stream. The exit code is 0 only if all answers were complete and correct.`
 
 type options struct {
 	trace       string
@@ -44,8 +45,8 @@ type options struct {
 	verbose     bool
 }
 
-// Run is the whole program: 0 when every answer was right, 1 when not or when
-// something failed, 2 for a wrong command line.
+// Run runs the program. It returns 0 if every answer was correct, 1 if one was not
+// or an error occurred, and 2 if the command line is wrong.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var o options
 	cmd := &cobra.Command{
@@ -61,36 +62,37 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.StringVar(&o.trace, "trace", "", "file with the trace")
-	fs.IntVar(&o.limit, "limit", 0, "send only the first that many requests; 0 sends all")
-	fs.Float64Var(&o.speed, "speed", 20, "how many times faster than recorded")
+	fs.StringVar(&o.trace, "trace", "", "file of the trace")
+	fs.IntVar(&o.limit, "limit", 0, "number of requests to send, from the start of the trace; 0 sends all")
+	fs.Float64Var(&o.speed, "speed", 20, "factor of the recorded speed")
 	fs.IntVar(&o.proxies, "proxies", 2, "number of proxies")
 	fs.IntVar(&o.prefill, "prefill", 2, "number of prefill engines")
 	fs.IntVar(&o.decode, "decode", 2, "number of decode engines")
 	fs.StringVar(&o.connector, "connector", "nixl", "KV transfer of the engines: "+strings.Join(connector.Names(), ", "))
-	fs.DurationVar(&o.ttft, "ttft", 5*time.Millisecond, "time a prefill engine takes for a prompt")
-	fs.DurationVar(&o.itl, "itl", time.Millisecond, "time an engine takes between two tokens")
-	fs.IntVar(&o.maxInFlight, "max-in-flight", 256, "requests at once; what is due beyond that waits")
-	fs.DurationVar(&o.timeout, "timeout", 5*time.Minute, "for one request")
-	fs.StringVar(&o.bin, "bin", "", "directory of the programs (default: where this one is)")
+	fs.DurationVar(&o.ttft, "ttft", 5*time.Millisecond, "time of a prefill engine for a prompt")
+	fs.DurationVar(&o.itl, "itl", time.Millisecond, "time of an engine between two tokens")
+	fs.IntVar(&o.maxInFlight, "max-in-flight", 256, "limit of concurrent requests; further requests wait")
+	fs.DurationVar(&o.timeout, "timeout", 5*time.Minute, "of one request")
+	fs.StringVar(&o.bin, "bin", "", "directory of the other programs (default: the directory of this one)")
 	fs.BoolVarP(&o.verbose, "verbose", "v", false, "show the output of all processes")
 	return cli.Run(ctx, cmd, args, stdout, stderr)
 }
 
+// check validates the options and fills in their defaults.
 func (o *options) check() error {
 	switch {
 	case o.trace == "":
-		return cli.Wrongf("--trace is missing: name the file with the recorded requests")
+		return cli.Wrongf("--trace is missing: set it to the file of the recorded requests")
 	case o.limit < 0:
-		return cli.Wrongf("--limit %d is negative", o.limit)
+		return cli.Wrongf("invalid --limit %d: must not be negative", o.limit)
 	case !(o.speed > 0 && o.speed <= 1e6):
-		return cli.Wrongf("--speed %g: use a number above 0, 1 is as recorded", o.speed)
+		return cli.Wrongf("invalid --speed %g: must be above 0 and at most 1e6; 1 is the recorded speed", o.speed)
 	case o.proxies < 1 || o.prefill < 1 || o.decode < 1 || o.proxies+o.prefill+o.decode > 500:
-		return cli.Wrongf("--proxies, --prefill and --decode must be at least 1 and not hundreds")
+		return cli.Wrongf("invalid --proxies %d, --prefill %d or --decode %d: each must be at least 1, and their sum at most 500", o.proxies, o.prefill, o.decode)
 	case o.maxInFlight < 1:
-		return cli.Wrongf("--max-in-flight must be at least 1")
+		return cli.Wrongf("invalid --max-in-flight %d: must be at least 1", o.maxInFlight)
 	case o.timeout <= 0:
-		return cli.Wrongf("--timeout must be above 0")
+		return cli.Wrongf("invalid --timeout %s: must be above 0", o.timeout)
 	}
 	if o.bin == "" {
 		self, err := os.Executable()

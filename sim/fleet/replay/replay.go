@@ -22,19 +22,20 @@ import (
 
 const (
 	modelName = "replay/simulated"
-	// maxModelLen has room for the longest prompts of production traces.
+	// maxModelLen admits the longest prompts of production traces, in tokens.
 	maxModelLen = 200_000
-	// agentTTL is longer than usual: on a machine that is loaded to the brim
-	// the agents may get no processor for a while.
+	// agentTTL exceeds the default, because agents may get no CPU time for a while
+	// on a saturated machine.
 	agentTTL = 30 * time.Second
 )
 
 var (
-	errNotAllRight = errors.New("not every answer was complete and right")
+	errIncorrect   = errors.New("not every answer was complete and correct")
 	errInterrupted = errors.New("interrupted")
 )
 
-// replay does everything and returns nil if every answer was right.
+// replay starts the fleet, sends the trace and prints the report. It returns nil if
+// every answer was correct.
 func replay(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
 	file, err := os.Open(o.trace)
 	if err != nil {
@@ -54,7 +55,7 @@ func replay(ctx context.Context, o options, stdout, stderr io.Writer) (err error
 	if err != nil {
 		return err
 	}
-	// Nothing of this fleet is worth an orderly end.
+	// The data is temporary, so the processes are killed.
 	defer func() { err = errors.Join(err, f.Abandon()) }()
 
 	fmt.Fprintf(stdout, "Starting %d proxies, %d prefill and %d decode engines with an agent each ...\n", o.proxies, o.prefill, o.decode)
@@ -64,7 +65,7 @@ func replay(ctx context.Context, o options, stdout, stderr io.Writer) (err error
 		ProxyArgs: []string{"--access-log=off", "--connector", o.connector},
 		Node: fleet.NodeSpec{
 			Connector: o.connector, Model: modelName, TTFT: o.ttft, ITL: o.itl, MaxModelLen: maxModelLen, TTL: agentTTL,
-			EngineArgs: []string{"--faults", "--strict"}, // the first serves /fake/state, the second counts what a proxy should not send
+			EngineArgs: []string{"--faults", "--strict"}, // --faults serves /fake/state, --strict counts invalid requests of a proxy
 		},
 	})
 	if err != nil {
@@ -88,7 +89,7 @@ func replay(ctx context.Context, o options, stdout, stderr io.Writer) (err error
 			defer cancel()
 			proxy := running.Proxies[i%len(running.Proxies)]
 			r := client.Stream(reqCtx, proxy.URL()+"/v1/completions", body, want, loadgen.Observer{ITL: &t.itl})
-			if ctx.Err() == nil { // else we broke it off ourselves
+			if ctx.Err() == nil { // otherwise the interrupt ended the request
 				t.add(i, want, r)
 			}
 		},
@@ -102,12 +103,12 @@ func replay(ctx context.Context, o options, stdout, stderr io.Writer) (err error
 	case ctx.Err() != nil:
 		return errInterrupted
 	case t.failed.Load()+t.wrong.Load() > 0:
-		return errNotAllRight
+		return errIncorrect
 	}
 	return engineErr
 }
 
-// request builds the body for an entry and the one right answer to it.
+// request returns the body for an entry, and the expected answer.
 func request(e *loadgen.Entry) ([]byte, loadgen.Expected) {
 	body := make([]byte, 0, 256+7*e.InputLength) // an id has at most six digits
 	body = append(body, `{"model":"`+modelName+`","prompt":[`...)
@@ -124,29 +125,29 @@ func request(e *loadgen.Entry) ([]byte, loadgen.Expected) {
 
 	text := make([]byte, 0, 8*e.OutputLength)
 	for range e.OutputLength {
-		id, _ := gen.Next() // ignore_eos: it never ends early
+		id, _ := gen.Next() // with ignore_eos it never ends early
 		gen.Push(id)
 		text = model.AppendWord(text, id)
 	}
 	return body, loadgen.Expected{Text: text, PromptTokens: e.InputLength, CompletionTokens: e.OutputLength, FinishReason: "length"}
 }
 
-// tally gathers results.
+// tally collects results. It is safe for concurrent use.
 type tally struct {
 	total int
 	start time.Time
 	took  time.Duration
 
-	sent, right, wrong, failed atomic.Int64
-	promptTokens, outputTokens atomic.Int64
-	retried                    atomic.Int64 // right answers that took more than one attempt
-	ttft, itl, whole           loadgen.Histogram
-	mu                         sync.Mutex     // guards what follows
-	share                      map[string]int // "prefill 127.0.0.1:1" → answers it had a part in
-	complaints                 []string       // the first few
+	sent, correct, wrong, failed atomic.Int64
+	promptTokens, outputTokens   atomic.Int64
+	retried                      atomic.Int64 // correct answers after more than one attempt
+	ttft, itl, whole             loadgen.Histogram
+	mu                           sync.Mutex     // guards the fields below
+	share                        map[string]int // "prefill 127.0.0.1:1" → answers that it contributed to
+	failures                     []string       // the first maxFailures
 }
 
-const maxComplaints = 10
+const maxFailures = 10
 
 func (t *tally) add(i int, want loadgen.Expected, r loadgen.Result) {
 	if r.Err != nil {
@@ -159,12 +160,12 @@ func (t *tally) add(i int, want loadgen.Expected, r loadgen.Result) {
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if len(t.complaints) < maxComplaints {
-			t.complaints = append(t.complaints, fmt.Sprintf("request %d (line %d of the trace) %s after %s: %v", i, i+1, kind, round(r.Total), r.Err))
+		if len(t.failures) < maxFailures {
+			t.failures = append(t.failures, fmt.Sprintf("request %d (line %d of the trace) %s after %s: %v", i, i+1, kind, round(r.Total), r.Err))
 		}
 		return
 	}
-	t.right.Add(1)
+	t.correct.Add(1)
 	t.promptTokens.Add(int64(want.PromptTokens))
 	t.outputTokens.Add(int64(r.Tokens))
 	t.ttft.Record(r.TTFT)
@@ -178,17 +179,17 @@ func (t *tally) add(i int, want loadgen.Expected, r loadgen.Result) {
 	t.share["decode "+r.Header.Get("X-PD-Decode")]++
 }
 
-// engine is what one engine says of itself.
+// engine is the state that one engine reports.
 type engine struct {
 	node     *fleet.Node
 	counters fakevllm.Counters
-	remarks  []string
+	remarks  []string // invalid requests that it received
 }
 
-var errEngines = errors.New("the engines complain")
+var errEngines = errors.New("the engines received invalid requests")
 
-// engineStates asks every engine what arrived there; the error lists what a
-// good proxy would not have sent.
+// engineStates reads the state of every engine. The error lists the invalid
+// requests that the engines received.
 func engineStates(ctx context.Context, running *fleet.Running) ([]engine, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -205,7 +206,7 @@ func engineStates(ctx context.Context, running *fleet.Running) ([]engine, error)
 			e.remarks = append(e.remarks, list...)
 		}
 		if len(e.remarks) > 0 {
-			errs = append(errs, fmt.Errorf("%w: %s has %d remarks, the first: %s", errEngines, node.Spec.Name, len(e.remarks), e.remarks[0]))
+			errs = append(errs, fmt.Errorf("%w: %s received %d, the first: %s", errEngines, node.Spec.Name, len(e.remarks), e.remarks[0]))
 		}
 		engines = append(engines, e)
 	}

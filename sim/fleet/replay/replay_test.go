@@ -16,9 +16,9 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// The expected answer is computed token by token beside the body; the engine's
-// own idea of the same body must be the same.
-func TestRequestAndItsAnswerBelongTogether(t *testing.T) {
+// The expected answer, which is computed token by token with the body, equals the
+// answer of the engine to that body.
+func TestRequest_ExpectedAnswer(t *testing.T) {
 	t.Parallel()
 	for _, e := range []loadgen.Entry{
 		{InputLength: 1, OutputLength: 1, HashIDs: []int64{3}},
@@ -44,7 +44,7 @@ func TestRequestAndItsAnswerBelongTogether(t *testing.T) {
 		}
 		a := answers[0]
 		if a.Text != string(want.Text) || a.PromptTokens != want.PromptTokens || len(a.Tokens) != want.CompletionTokens || a.FinishReason != want.FinishReason {
-			t.Errorf("%d + %d tokens: the engine says %d + %d, %q", e.InputLength, e.OutputLength, a.PromptTokens, len(a.Tokens), a.FinishReason)
+			t.Errorf("%d + %d tokens: the engine answers %d + %d, %q", e.InputLength, e.OutputLength, a.PromptTokens, len(a.Tokens), a.FinishReason)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func TestReadableNumbers(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 12031: "12,031", 4123456: "4,123,456", -1234: "-1,234"} {
 		if got := thousands(n); got != want {
-			t.Errorf("%d is written %q, want %q", n, got, want)
+			t.Errorf("%d formatted as %q, want %q", n, got, want)
 		}
 	}
 	for d, want := range map[time.Duration]string{
@@ -105,7 +105,7 @@ func TestReadableNumbers(t *testing.T) {
 		12345 * time.Millisecond: "12.3s", 3*time.Minute + 1600*time.Millisecond: "3m2s",
 	} {
 		if got := round(d); got != want {
-			t.Errorf("%v is written %q, want %q", d, got, want)
+			t.Errorf("%v formatted as %q, want %q", d, got, want)
 		}
 	}
 }

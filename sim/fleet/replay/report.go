@@ -17,14 +17,14 @@ func (t *tally) report(w io.Writer, o options, lag loadgen.Lag, engines []engine
 	seconds := max(t.took.Seconds(), 1e-9)
 	fmt.Fprintln(w)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(tw, "requests\t%s sent of %s: %s right, %s wrong, %s failed\n",
-		thousands(t.sent.Load()), thousands(t.total), thousands(t.right.Load()), thousands(t.wrong.Load()), thousands(t.failed.Load()))
-	fmt.Fprintf(tw, "retried\t%s answers took more than one attempt\n", thousands(t.retried.Load()))
-	fmt.Fprintf(tw, "time\t%s at %g times the recorded speed; sent at most %s late (%s requests more than 100 ms late)\n",
+	fmt.Fprintf(tw, "requests\t%s sent of %s: %s correct, %s wrong, %s failed\n",
+		thousands(t.sent.Load()), thousands(t.total), thousands(t.correct.Load()), thousands(t.wrong.Load()), thousands(t.failed.Load()))
+	fmt.Fprintf(tw, "retried\t%s answers after more than one attempt\n", thousands(t.retried.Load()))
+	fmt.Fprintf(tw, "time\t%s at %g times the recorded speed; sent at most %s late (%s requests by more than 100 ms)\n",
 		round(t.took), o.speed, round(lag.Max), thousands(lag.Late))
-	fmt.Fprintf(tw, "tokens\t%s of prompts, %s generated: %s tokens/s generated, %.1f requests/s\n",
+	fmt.Fprintf(tw, "tokens\t%s in prompts, %s generated: %s generated tokens/s, %.1f requests/s\n",
 		thousands(t.promptTokens.Load()), thousands(t.outputTokens.Load()),
-		thousands(int64(float64(t.outputTokens.Load())/seconds)), float64(t.right.Load())/seconds)
+		thousands(int64(float64(t.outputTokens.Load())/seconds)), float64(t.correct.Load())/seconds)
 	tw.Flush()
 
 	fmt.Fprintln(w)
@@ -40,34 +40,34 @@ func (t *tally) report(w io.Writer, o options, lag loadgen.Lag, engines []engine
 
 	fmt.Fprintln(w)
 	tw = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "instance\taddress\tanswers\tshare\tits own count\taborted\thand-overs\trecomputed prompts")
+	fmt.Fprintln(tw, "instance\taddress\tanswers\tshare\trequests\taborted\tKV transfers\trecomputed prompts")
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, e := range engines {
 		role, c := string(e.node.Spec.Role), e.counters
 		n := t.share[role+" "+e.node.Address]
 		share := 0.0
-		if right := t.right.Load(); right > 0 {
-			share = 100 * float64(n) / float64(right)
+		if correct := t.correct.Load(); correct > 0 {
+			share = 100 * float64(n) / float64(correct)
 		}
-		handovers := c.HandoversMade
+		transfers := c.HandoversMade
 		if role == "decode" {
-			handovers = c.HandoversLoaded
+			transfers = c.HandoversLoaded
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%.1f %%\t%s\t%s\t%s\t%s\n", e.node.Spec.Name, e.node.Address, thousands(n), share,
-			thousands(c.Requests), thousands(c.Aborted), thousands(handovers), thousands(c.LocalPrefills))
+			thousands(c.Requests), thousands(c.Aborted), thousands(transfers), thousands(c.LocalPrefills))
 	}
 	tw.Flush()
-	for _, c := range t.complaints {
+	for _, c := range t.failures {
 		fmt.Fprintln(w, c)
 	}
-	if more := t.wrong.Load() + t.failed.Load() - int64(len(t.complaints)); more > 0 {
+	if more := t.wrong.Load() + t.failed.Load() - int64(len(t.failures)); more > 0 {
 		fmt.Fprintf(w, "... and %s more\n", thousands(more))
 	}
 }
 
-// progress shows where the replay is: on a terminal in one line that changes,
-// elsewhere in a line every ten seconds.
+// progress prints the state of the replay: on a terminal one line that is updated
+// every second, otherwise a line every ten seconds.
 type progress struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -97,9 +97,9 @@ func startProgress(w io.Writer, t *tally) *progress {
 				return
 			case <-tick.C:
 			}
-			tokens := int64(t.itl.Count()) // a pause for every token but the first of an answer
+			tokens := int64(t.itl.Count()) // one interval for every token except the first of an answer
 			fmt.Fprintf(w, "%s%6s  %s of %s sent, %s answered, %s wrong or failed, %s tokens/s%s", begin, round(time.Since(start)),
-				thousands(t.sent.Load()), thousands(t.total), thousands(t.right.Load()), thousands(t.wrong.Load()+t.failed.Load()),
+				thousands(t.sent.Load()), thousands(t.total), thousands(t.correct.Load()), thousands(t.wrong.Load()+t.failed.Load()),
 				thousands(int64(float64(tokens-before)/every.Seconds())), end)
 			before = tokens
 		}
@@ -112,7 +112,7 @@ func (p *progress) stop() {
 	<-p.done
 }
 
-// round shortens a duration to what a person reads.
+// round formats a duration with two or three significant digits.
 func round(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -128,7 +128,7 @@ func round(d time.Duration) string {
 	}
 }
 
-// thousands writes 12031 as 12,031.
+// thousands formats 12031 as 12,031.
 func thousands[T int | int64](n T) string {
 	s := strconv.FormatInt(int64(n), 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
