@@ -137,38 +137,33 @@ replay: build ## send a recorded trace: TRACE=file [LIMIT=500] [SPEED=20]
 	@$(BIN)/replay --trace "$(TRACE)" $(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(REPLAYFLAGS)
 
 .PHONY: bench-check
-bench-check: ## fail if the hot path got dearer than at the merge base; BASE=commit for another one
+bench-check: ## fail if the hot path is slower than at the merge base: [BASE=commit]
 	@scripts/bench-check.sh $(BASE)
 
-# CPU of a request with each policy beside round_robin: TARGETS=round_robin,prefix
-# WORKLOADS=pick1000 REPEATS=3 DURATION=10s
-PICK_WORKLOADS := pick1000,pick64-2k,pick64-32k,pick64-100k
-PICK_TARGETS   := round_robin,least_loaded,power_of_two,token_weighted,prefix,kv_aware
+# BENCHFLAGS are more flags of the program (bin/bench run --help). BENCH_DIR has a folder for
+# each machine; MACHINE is its name, by default that of the processor.
+BENCH_DIR ?= docs/performance
+MACHINE   ?=
 
-.PHONY: bench-policies
-bench-policies: bench-build ## what a request costs with each policy, beside round_robin, among 1,000 and 64 instances: [WORKLOADS=pick1000] [TARGETS=round_robin,prefix] [REPEATS=3] [DURATION=10s]
-	@$(BIN)/bench run --bin $(BIN) --into dist/bench/policies --against round_robin --patience $(PATIENCE) --quiet $(QUIET) \
-		--workloads $(or $(WORKLOADS),$(PICK_WORKLOADS)) --targets $(or $(TARGETS),$(PICK_TARGETS)) --repeats $(or $(REPEATS),3) --duration $(or $(DURATION),10s) $(BENCHFLAGS)
-
-# What to measure: WORKLOADS=small,stream TARGETS=two-hop,pdmesh REPEATS=3
-# DURATION=5s; BENCHFLAGS goes to the program (bin/bench run --help).
-# PATIENCE is how long it may wait in all for a quiet machine, QUIET what the probe
-# shows then (µs), if an earlier run has told.
-PATIENCE   ?= 20m
-QUIET      ?= 0
-BENCH_DIR    ?= docs/performance
-# The folder of this machine in BENCH_DIR, if its processor's name shall not be it.
-MACHINE      ?=
+PICK_TARGETS := round_robin,least_loaded,power_of_two,token_weighted,prefix,kv_aware
+BENCH_RUN     = $(BIN)/bench run --bin $(BIN) $(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION))
 
 .PHONY: bench-build
 bench-build: build
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/bench ./cmd/bench
 
 .PHONY: bench
-bench: bench-build ## what a request costs, beside the limit of the machine, into docs/performance: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s] [PATIENCE=20m] [MACHINE=name]
-	@$(BIN)/bench run --bin $(BIN) --patience $(PATIENCE) --quiet $(QUIET) --into $(BENCH_DIR) $(if $(MACHINE),--machine $(MACHINE)) \
-		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
-		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)
+bench: bench-build ## CPU and memory of requests through the proxy and other targets, into docs/performance; fails if a gate is missed: [WORKLOADS=small,open200] [TARGETS=vllm-router,pdmesh] [REPEATS=3] [DURATION=5s] [MACHINE=name]
+	@$(BENCH_RUN) --into $(BENCH_DIR) $(if $(MACHINE),--machine $(MACHINE)) $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) $(BENCHFLAGS)
+
+.PHONY: bench-report
+bench-report: bench-build ## write the report again from the figures of the last make bench on each machine
+	@$(BIN)/bench report $(BENCH_DIR)
+
+.PHONY: bench-policies
+bench-policies: bench-build ## CPU of a request with each policy, compared with round_robin, among 1,000 instances: [TARGETS=round_robin,prefix] [REPEATS=3] [DURATION=5s]
+	@$(BENCH_RUN) --json dist/bench/policies.json --workloads $(or $(WORKLOADS),pick1000) --against round_robin \
+		--targets $(or $(TARGETS),$(PICK_TARGETS)) $(BENCHFLAGS)
 
 # TARGETS=prefix,vllm-router:cache_aware PART=first SPEED=20 RATE=1 RUNS=3 PROXIES=4
 # DISAGGREGATE=auto CACHE=1; FLEETFLAGS goes to the program (bin/fleetbench run --help).
@@ -205,18 +200,6 @@ fleet-real: ## chats before real vLLM (docs/real.md), into docs/scheduling.md
 fleet-model: ## the same for our policies without HTTP and clock, in seconds: TRACE=file [TARGETS=session] [PART=first] [RATE=1]
 	@test -n "$(TRACE)" || { echo "say which trace: make fleet-model TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@$(GO) run ./cmd/fleetbench model --trace "$(TRACE)" $(if $(filter command line,$(origin PART)),--part $(PART)) $(if $(TARGETS),--targets "$(TARGETS)") $(if $(RATE),--rate $(RATE)) $(FLEETFLAGS)
-
-.PHONY: soak
-soak: bench-build ## half of the peak rate for long, with aborts and churn; fails if anything grows: [DURATION=30m]
-	@$(BIN)/bench soak --bin $(BIN) $(if $(MACHINE),--out $(BENCH_DIR)/$(MACHINE)) $(if $(DURATION),--duration $(DURATION)) $(SOAKFLAGS)
-
-.PHONY: bench-tls
-bench-tls: build ## what TLS with clients costs the proxy, for a small request on a kept connection
-	$(GO) run ./bench/tlscost --proxy $(BIN)/proxy
-
-.PHONY: bench-report
-bench-report: bench-build ## the report again, from the figures of the last make bench on each machine
-	@$(BIN)/bench report $(BENCH_DIR)
 
 .PHONY: reference
 reference: ## docs/reference/cli.md and settings.md again, from the programs and their tables

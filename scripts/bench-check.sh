@@ -1,23 +1,21 @@
 #!/usr/bin/env bash
-# Does the change make the hot path dearer? Runs the micro-benchmarks of this
-# tree and of the commit it is based on, in turns on this machine, and compares
-# them with bench/gate.
+# Fails if a change makes the hot path slower. It runs the Go benchmarks of this tree and of
+# the commit that it is based on, in turns on this machine, and compares them with bench/gate.
 #
 #   scripts/bench-check.sh [BASE]
 #
-# BASE is a commit; without it the merge base with the main branch, or on the
-# main branch itself the commit before. COUNT (default 5) is how often each
-# benchmark runs, and twice as often if anything seems worse; TIME how much
-# slower is too slow (default 1.5; 0: not judged).
+# BASE is a commit; the default is the merge base with the main branch, or on the main branch
+# the commit before. COUNT is the number of runs of each benchmark (default 5), which is
+# doubled if a benchmark seems to be worse. TIME is the permitted ratio of times (default 1.5;
+# 0 does not compare times).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 count=${COUNT:-5}
 slower=${TIME:-1.5}
 
-# A package's folder, which of its benchmarks, and for how long each runs (100ms):
-# those that use many instances open connections on the way, fewer for each
-# request the more there are.
+# Folder of a package, its benchmarks, and their -benchtime (default 100ms). Wire has a fixed
+# number of requests, because it opens connections to many instances on the way.
 benchmarks='
 internal/openai Parse|Events
 internal/openai/jsonscan Text/(20_bytes|64KiB_(prose|code|Chinese))$
@@ -40,7 +38,7 @@ base_of() {
 		fi
 	done
 	if ! git diff --quiet HEAD; then
-		echo "$head" # what is not committed yet is compared with what is
+		echo "$head" # compares uncommitted changes with the last commit
 		return
 	fi
 	git rev-parse HEAD~1
@@ -85,10 +83,10 @@ measure() {
 }
 judge() { go run ./bench/gate -time "$slower" "$dir/base.txt" "$dir/new.txt"; }
 
-# What got worse by chance hardly does so in twice as many repeats.
+# Chance hardly affects twice as many runs in the same way.
 measure
 judge || {
-	echo "once more, to be sure"
+	echo "repeating the measurement"
 	measure
 	judge
 }

@@ -115,8 +115,7 @@ long() {
 	# The race detector knows package syscall's calls only, so that under it connections are
 	# read and written by those in place of ours.
 	cmd=("${plain[@]}")
-	again "without the race detector" ./internal/sock ./internal/upstream ./internal/forward \
-		./bench/wire ./bench/engine ./bench/load || code=1
+	again "without the race detector" ./internal/sock ./internal/upstream ./internal/forward || code=1
 	wait "$other" || code=1
 	return $code
 }

@@ -59,26 +59,19 @@ func (p *Replay) Run(ctx context.Context, r Router) (Result, error) {
 		Etcd: p.Etcd.Endpoint, Prefix: fmt.Sprintf("/ground-%d", p.runs),
 	}
 	proxies := 1
-	if r.command == nil {
+	if r.spec.Kind == target.Mesh {
 		proxies = max(1, p.Proxies)
-		// Time passes faster: digests of the load come as much more often, or they would
-		// tell of seconds long past.
-		often := max(20*time.Millisecond, time.Duration(float64(time.Second)/p.Speed))
-		r.flags = append(slices.Clone(r.flags), "--load-interval="+often.String())
-		leave, err := p.register(ctx, site)
-		if err != nil {
+		// Time is faster by Speed, so load digests must be more frequent by the same factor.
+		interval := max(20*time.Millisecond, time.Duration(float64(time.Second)/p.Speed))
+		r.spec.Flags = append(slices.Clone(r.spec.Flags), "--load-interval="+interval.String())
+		if err := p.Etcd.Register(ctx, site.Prefix, site.Connector, site.Prefill, site.Decode); err != nil {
 			return res, err
 		}
-		defer leave()
 	}
 	var pids []int
 	urls := make([]string, proxies)
 	for i := range urls {
-		spec, err := r.spec(site.Prefill, site.Decode)
-		if err != nil {
-			return res, err
-		}
-		running, err := p.Lab.Start(ctx, spec, site)
+		running, err := p.Lab.Start(ctx, r.spec, site)
 		if err != nil {
 			return res, err
 		}
@@ -170,18 +163,6 @@ func (p *Replay) send(ctx context.Context, urls []string) (samples []sample, lag
 
 // real is a duration in the time of the trace.
 func (p *Replay) real(d time.Duration) time.Duration { return time.Duration(float64(d) * p.Speed) }
-
-// register makes the engines known to our proxies until it is taken back.
-func (p *Replay) register(ctx context.Context, site target.Site) (leave func(), err error) {
-	members, err := p.Etcd.Register(ctx, site.Prefix, site.Connector, site.Prefill, site.Decode)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var held sync.WaitGroup
-	held.Go(func() { _ = members.Run(ctx, 0, 0) }) // renews their leases; a proxy notices when it does not
-	return func() { cancel(); held.Wait() }, nil
-}
 
 // settle sends requests until a router has all engines and answers rightly.
 func (p *Replay) settle(ctx context.Context, urls []string) error {
