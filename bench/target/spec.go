@@ -22,7 +22,7 @@ const (
 	Mesh       Kind = iota // our proxy
 	Nginx                  // a plain reverse proxy: one hop, to decode
 	VLLMRouter             // vLLM's router, with prefill and decode
-	SMG                    // Shepherd Model Gateway, with prefill and decode
+	SMG                    // smg, with prefill and decode
 )
 
 // Spec describes a target.
