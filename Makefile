@@ -166,9 +166,8 @@ bench-policies: bench-build ## CPU of a request with each policy, compared with 
 		--targets $(or $(TARGETS),$(PICK_TARGETS)) $(BENCHFLAGS)
 
 # TARGETS=prefix,vllm-router:cache_aware PART=first SPEED=20 RATE=1 RUNS=3 PROXIES=4
-# DISAGGREGATE=auto CACHE=1; FLEETFLAGS goes to the program (bin/fleetbench run --help).
-# vllm-router and smg are those of the path; where they are not installed the report
-# says so.
+# DISAGGREGATE=auto CACHE=1; FLEETFLAGS are more flags of the program (bin/fleetbench run --help).
+# vllm-router and smg are skipped if they are not in the path, and the report says "not measured".
 FLEET_JSON    ?= docs/scheduling/result.json
 FLEET_DOC     ?= docs/scheduling.md
 FLEET_TARGETS ?= round_robin,least_loaded,power_of_two,session,prefix,kv_aware,vllm-router:round_robin,vllm-router:cache_aware,smg:round_robin,smg:cache_aware
@@ -179,26 +178,26 @@ fleet-build: build
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/fleetbench ./cmd/fleetbench
 
 .PHONY: fleet-bench
-fleet-bench: fleet-build ## scheduling policies before engines with finite caches, into docs/scheduling.md: TRACE=file [TARGETS=session,smg:cache_aware] [PART=second] [SPEED=20] [RATE=1] [RUNS=3] [PROXIES=1] [DISAGGREGATE=auto]
-	@test -n "$(TRACE)" || { echo "say which trace: make fleet-bench TRACE=conversation_trace.jsonl" >&2; exit 2; }
+fleet-bench: fleet-build ## compare scheduling policies and other routers on a recorded trace, into docs/scheduling.md: TRACE=file [TARGETS=session,smg:cache_aware] [PART=second] [SPEED=20] [RATE=1] [RUNS=3] [PROXIES=1] [DISAGGREGATE=auto]
+	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-bench TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@mkdir -p $(basename $(FLEET_DOC)) && $(BIN)/fleetbench run --bin $(BIN) --trace "$(TRACE)" --part $(PART) --targets "$(or $(TARGETS),$(FLEET_TARGETS))" \
 		--json $(FLEET_JSON) --doc $(FLEET_DOC) $(if $(SPEED),--speed $(SPEED)) $(if $(RATE),--rate $(RATE)) $(if $(RUNS),--runs $(RUNS)) \
 		$(if $(PROXIES),--proxies $(PROXIES)) $(if $(CACHE),--cache $(CACHE)) $(if $(DISAGGREGATE),--proxy-flags=--disaggregate=$(DISAGGREGATE)) $(FLEETFLAGS)
 
 .PHONY: fleet-disaggregate
-fleet-disaggregate: fleet-build ## --disaggregate auto, always and never at three loads, some 15 minutes, into docs/scheduling.md: TRACE=file [RATES=0.5,1,1.5] [RUNS=3] [LIMIT=1000] [SPEED=12] [TARGETS=prefix] [PART=second]
-	@test -n "$(TRACE)" || { echo "say which trace: make fleet-disaggregate TRACE=conversation_trace.jsonl" >&2; exit 2; }
+fleet-disaggregate: fleet-build ## compare --disaggregate auto, always and never at three loads, in about 15 minutes, into docs/scheduling.md: TRACE=file [RATES=0.5,1,1.5] [RUNS=3] [LIMIT=1000] [SPEED=12] [TARGETS=prefix] [PART=second]
+	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-disaggregate TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@mkdir -p $(basename $(FLEET_DOC)) && $(BIN)/fleetbench disaggregate --bin $(BIN) --trace "$(TRACE)" --part $(PART) \
 		--json $(basename $(FLEET_DOC))/disaggregate.json --doc $(FLEET_DOC) $(if $(TARGETS),--targets "$(TARGETS)") $(if $(RATES),--rates $(RATES)) \
 		$(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(if $(RUNS),--runs $(RUNS)) $(FLEETFLAGS)
 
 .PHONY: fleet-real
-fleet-real: ## chats before real vLLM (docs/real.md), into docs/scheduling.md
+fleet-real: ## cache hits of chats with real vLLM (docs/real.md), into docs/scheduling.md
 	@mkdir -p $(basename $(FLEET_DOC)) && PD_TEST_REAL=1 PD_TEST_REAL_DOC="$(abspath $(FLEET_DOC))" $(GO) test -count=1 -timeout 30m -v -ldflags '$(LDFLAGS)' -run 'TestChats$$' ./test/real
 
 .PHONY: fleet-model
-fleet-model: ## the same for our policies without HTTP and clock, in seconds: TRACE=file [TARGETS=session] [PART=first] [RATE=1]
-	@test -n "$(TRACE)" || { echo "say which trace: make fleet-model TRACE=conversation_trace.jsonl" >&2; exit 2; }
+fleet-model: ## simulate our policies on a recorded trace without HTTP and clock, in seconds: TRACE=file [TARGETS=session] [PART=first] [RATE=1]
+	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-model TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@$(GO) run ./cmd/fleetbench model --trace "$(TRACE)" $(if $(filter command line,$(origin PART)),--part $(PART)) $(if $(TARGETS),--targets "$(TARGETS)") $(if $(RATE),--rate $(RATE)) $(FLEETFLAGS)
 
 .PHONY: reference
