@@ -233,48 +233,34 @@ replay: build ## send a recorded trace through a fleet: TRACE=file [LIMIT=500] [
 bench-check: ## fail if the hot path is slower than at the merge base: [BASE=commit]
 	@scripts/bench-check.sh $(BASE)
 
-# PATIENCE bounds the total wait for an idle machine. QUIET is the reading of the
-# probe on the idle machine, in µs, if an earlier run has printed it; 0 measures it.
-# BENCHFLAGS is passed to the program (bin/bench run --help).
-PATIENCE   ?= 20m
-QUIET      ?= 0
-BENCH_DIR    ?= docs/performance
-# The folder of this machine in BENCH_DIR; the default is the name of its processor.
-MACHINE      ?=
+# BENCHFLAGS are more flags of the program (bin/bench run --help). BENCH_DIR has a folder for
+# each machine; MACHINE is its name, by default that of the processor.
+BENCH_DIR ?= docs/performance
+MACHINE   ?=
+
+PICK_TARGETS := round_robin,least_loaded,power_of_two,token_weighted,prefix,kv_aware
+BENCH_RUN     = $(BIN)/bench run --bin $(BIN) $(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION))
 
 .PHONY: bench-build
 bench-build: build
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/bench ./cmd/bench
 
 .PHONY: bench
-bench: bench-build ## measure the proxy against other proxies, into docs/performance: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s] [PATIENCE=20m] [MACHINE=name]
-	@$(BIN)/bench run --bin $(BIN) --patience $(PATIENCE) --quiet $(QUIET) --into $(BENCH_DIR) $(if $(MACHINE),--machine $(MACHINE)) \
-		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
-		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)
+bench: bench-build ## CPU and memory of requests through the proxy and other targets, into docs/performance; fails if a gate is missed: [WORKLOADS=small,open200] [TARGETS=vllm-router,pdmesh] [REPEATS=3] [DURATION=5s] [MACHINE=name]
+	@$(BENCH_RUN) --into $(BENCH_DIR) $(if $(MACHINE),--machine $(MACHINE)) $(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) $(BENCHFLAGS)
 
 .PHONY: bench-report
-bench-report: bench-build ## write the report of make bench again, from its stored figures
+bench-report: bench-build ## write the report again from the figures of the last make bench on each machine
 	@$(BIN)/bench report $(BENCH_DIR)
 
-PICK_WORKLOADS := pick1000,pick64-2k,pick64-32k,pick64-100k
-PICK_TARGETS   := round_robin,least_loaded,power_of_two,token_weighted,prefix,kv_aware
-
 .PHONY: bench-policies
-bench-policies: bench-build ## measure the CPU time of a request with each policy, among 1,000 and 64 instances: [WORKLOADS=pick1000] [TARGETS=round_robin,prefix] [REPEATS=3] [DURATION=10s]
-	@$(BIN)/bench run --bin $(BIN) --into dist/bench/policies --against round_robin --patience $(PATIENCE) --quiet $(QUIET) \
-		--workloads $(or $(WORKLOADS),$(PICK_WORKLOADS)) --targets $(or $(TARGETS),$(PICK_TARGETS)) --repeats $(or $(REPEATS),3) --duration $(or $(DURATION),10s) $(BENCHFLAGS)
+bench-policies: bench-build ## CPU of a request with each policy, compared with round_robin, among 1,000 instances: [TARGETS=round_robin,prefix] [REPEATS=3] [DURATION=5s]
+	@$(BENCH_RUN) --json dist/bench/policies.json --workloads $(or $(WORKLOADS),pick1000) --against round_robin \
+		--targets $(or $(TARGETS),$(PICK_TARGETS)) $(BENCHFLAGS)
 
-.PHONY: bench-tls
-bench-tls: build ## measure the CPU time that TLS with clients adds to a small request on a kept connection
-	$(GO) run ./bench/tlscost --proxy $(BIN)/proxy
-
-.PHONY: soak
-soak: bench-build ## send half of the peak rate, with aborts and churn, and fail if a resource grows: [DURATION=30m]
-	@$(BIN)/bench soak --bin $(BIN) $(if $(MACHINE),--out $(BENCH_DIR)/$(MACHINE)) $(if $(DURATION),--duration $(DURATION)) $(SOAKFLAGS)
-
-# Further settings are CACHE=1, and FLEETFLAGS, which is passed to the program
-# (bin/fleetbench run --help). vllm-router and smg are found in PATH; the report
-# names those that are not installed.
+# TARGETS=prefix,vllm-router:cache_aware PART=first SPEED=20 RATE=1 RUNS=3 PROXIES=4
+# DISAGGREGATE=auto CACHE=1; FLEETFLAGS are more flags of the program (bin/fleetbench run --help).
+# vllm-router and smg are skipped if they are not in the path, and the report says "not measured".
 FLEET_JSON    ?= docs/scheduling/result.json
 FLEET_DOC     ?= docs/scheduling.md
 FLEET_TARGETS ?= round_robin,least_loaded,power_of_two,session,prefix,kv_aware,vllm-router:round_robin,vllm-router:cache_aware,smg:round_robin,smg:cache_aware
@@ -285,14 +271,14 @@ fleet-build: build
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/fleetbench ./cmd/fleetbench
 
 .PHONY: fleet-bench
-fleet-bench: fleet-build ## compare scheduling policies with finite caches, into docs/scheduling.md: TRACE=file [TARGETS=session,smg:cache_aware] [PART=second] [SPEED=20] [RATE=1] [RUNS=3] [PROXIES=1] [DISAGGREGATE=auto]
+fleet-bench: fleet-build ## compare scheduling policies and other routers on a recorded trace, into docs/scheduling.md: TRACE=file [TARGETS=session,smg:cache_aware] [PART=second] [SPEED=20] [RATE=1] [RUNS=3] [PROXIES=1] [DISAGGREGATE=auto]
 	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-bench TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@mkdir -p $(basename $(FLEET_DOC)) && $(BIN)/fleetbench run --bin $(BIN) --trace "$(TRACE)" --part $(PART) --targets "$(or $(TARGETS),$(FLEET_TARGETS))" \
 		--json $(FLEET_JSON) --doc $(FLEET_DOC) $(if $(SPEED),--speed $(SPEED)) $(if $(RATE),--rate $(RATE)) $(if $(RUNS),--runs $(RUNS)) \
 		$(if $(PROXIES),--proxies $(PROXIES)) $(if $(CACHE),--cache $(CACHE)) $(if $(DISAGGREGATE),--proxy-flags=--disaggregate=$(DISAGGREGATE)) $(FLEETFLAGS)
 
 .PHONY: fleet-disaggregate
-fleet-disaggregate: fleet-build ## compare --disaggregate auto, always and never at three loads, into docs/scheduling.md (15 minutes): TRACE=file [RATES=0.5,1,1.5] [RUNS=3] [LIMIT=1000] [SPEED=12] [TARGETS=prefix] [PART=second]
+fleet-disaggregate: fleet-build ## compare --disaggregate auto, always and never at three loads, in about 15 minutes, into docs/scheduling.md: TRACE=file [RATES=0.5,1,1.5] [RUNS=3] [LIMIT=1000] [SPEED=12] [TARGETS=prefix] [PART=second]
 	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-disaggregate TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@mkdir -p $(basename $(FLEET_DOC)) && $(BIN)/fleetbench disaggregate --bin $(BIN) --trace "$(TRACE)" --part $(PART) \
 		--json $(basename $(FLEET_DOC))/disaggregate.json --doc $(FLEET_DOC) $(if $(TARGETS),--targets "$(TARGETS)") $(if $(RATES),--rates $(RATES)) \

@@ -1,23 +1,21 @@
 #!/usr/bin/env bash
-# Fails if the hot path is slower than in the base commit. Runs the micro-benchmarks
-# of this tree and of the base alternately on this machine, and compares them with
-# bench/gate.
+# Fails if a change makes the hot path slower. It runs the Go benchmarks of this tree and of
+# the commit that it is based on, in turns on this machine, and compares them with bench/gate.
 #
 #   scripts/bench-check.sh [BASE]
 #
-# BASE is a commit; the default is the merge base with the main branch, or on the
-# main branch the previous commit. COUNT (default 5) is the number of runs of each
-# benchmark, doubled if a result seems worse. TIME is the factor of the time from
-# which a benchmark fails (default 1.5; 0 disables it).
+# BASE is a commit; the default is the merge base with the main branch, or on the main branch
+# the commit before. COUNT is the number of runs of each benchmark (default 5), which is
+# doubled if a benchmark seems to be worse. TIME is the permitted ratio of times (default 1.5;
+# 0 does not compare times).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 count=${COUNT:-5}
 slower=${TIME:-1.5}
 
-# Folder of the package, pattern of its benchmarks, and time of each (default 100ms).
-# Benchmarks with many instances open connections while they run; the more requests
-# they send, the less these count for each.
+# Folder of a package, its benchmarks, and their -benchtime (default 100ms). Wire has a fixed
+# number of requests, because it opens connections to many instances on the way.
 benchmarks='
 internal/openai Parse|Events
 internal/openai/jsonscan Text/(20_bytes|64KiB_(prose|code|Chinese))$
@@ -40,7 +38,7 @@ base_of() {
 		fi
 	done
 	if ! git diff --quiet HEAD; then
-		echo "$head" # uncommitted changes are compared with HEAD
+		echo "$head" # compares uncommitted changes with the last commit
 		return
 	fi
 	git rev-parse HEAD~1
@@ -85,10 +83,10 @@ measure() {
 }
 judge() { go run ./bench/gate -time "$slower" "$dir/base.txt" "$dir/new.txt"; }
 
-# A chance result is unlikely to persist with twice as many runs.
+# Chance hardly affects twice as many runs in the same way.
 measure
 judge || {
-	echo "worse; running the benchmarks again to confirm"
+	echo "repeating the measurement"
 	measure
 	judge
 }

@@ -114,8 +114,7 @@ long() {
 	# The race detector supports only the calls of package syscall, which therefore replace
 	# those of package sock in a build with it.
 	cmd=("${plain[@]}")
-	again "without the race detector" ./internal/sock ./internal/upstream ./internal/forward \
-		./bench/wire ./bench/engine ./bench/load || code=1
+	again "without the race detector" ./internal/sock ./internal/upstream ./internal/forward || code=1
 	wait "$other" || code=1
 	return $code
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/bench/answer"
 	"github.com/pdmesh/pdmesh/bench/engine"
@@ -18,7 +19,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 func start(t *testing.T) (*engine.Engine, string) {
 	t.Helper()
-	e, err := engine.Start(t.Context(), engine.Options{Listen: []string{"127.0.0.1:0"}})
+	e, err := engine.Start(t.Context(), []string{"127.0.0.1:0"}, time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,8 +27,7 @@ func start(t *testing.T) (*engine.Engine, string) {
 	return e, "http://" + e.Addresses()[0]
 }
 
-// TestProbes: what proxies and agents ask is answered.
-func TestProbes(t *testing.T) {
+func TestEngine_Probes(t *testing.T) {
 	t.Parallel()
 	_, base := start(t)
 	c := vllm.New("")
@@ -43,45 +43,37 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-func TestRequests(t *testing.T) {
+func TestEngine_Completions(t *testing.T) {
 	t.Parallel()
-	const tag = "00000000000000ab"
-	content := answer.Mark + tag + ` say \"}]\\`
-	sum := answer.Sum([]byte(` say \"}]\\`))
+	const tag, rest = "00000000000000ab", ` some text\n`
+	name := fmt.Sprintf("chatcmpl-%s-%08x", tag, answer.Sum([]byte(rest)))
 	kv := func(id string) string {
 		return `"kv_transfer_params": {"do_remote_prefill": true, "remote_request_id": "` + id + `"}`
 	}
-	right := fmt.Sprintf("%s%s-%08x", answer.KVPrefix, tag, sum)
-	messages := `"messages": [{"role": "user", "content": ` + content + `"}]`
-	tests := []struct {
+	prompt := `"messages": [{"role": "user", "content": ` + answer.Mark + tag + rest + `"}]`
+	for _, tt := range []struct {
 		name, body string
 		status     int
-		want       []string // in the answer
-		violations uint64
+		want       []string // in the response
+		stats      engine.Stats
 	}{
-		{"whole", `{"model":"m",` + messages + `, "max_tokens": 2}`, 200, []string{" " + tag + ".000000", " " + tag + ".000001", `"completion_tokens":2`, answer.Handover + "null"}, 0},
-		{"completions", `{"prompt":` + content + `","max_tokens":1}`, 200, []string{" " + tag + ".000000"}, 0},
-		{"stream", `{"stream":true,"stream_options":{"include_usage":true},` + messages + `,"max_completion_tokens":2}`, 200, []string{`"role":"assistant"`, tag + ".000001", `"usage":{`, "data: [DONE]\n\n"}, 0},
-		{"prefill", `{"kv_transfer_params":{"do_remote_decode":true},` + messages + `,"max_tokens":1}`, 200, []string{`"remote_request_id":"` + right}, 0},
-		{"decode", `{` + kv(right) + `,` + messages + `,"max_tokens":1}`, 200, []string{tag}, 0},
-		{"another prompt's KV cache", `{` + kv(strings.Replace(right, "ab-", "ac-", 1)) + `,` + messages + `}`, 500, []string{"another prompt"}, 1},
-		{"a KV cache without a name", `{"kv_transfer_params":{"do_remote_prefill":true},` + messages + `}`, 500, []string{"another prompt"}, 1},
-		{"without a mark", `{"messages":[],"max_tokens":1}`, 200, []string{"0000000000000000"}, 0},
-		{"no JSON", `hello`, 400, []string{"no JSON object"}, 1},
-		{"cut JSON", `{"messages":[{"content":"x`, 400, []string{"ends within"}, 1},
-		{"no tokens", `{"max_tokens":0}`, 400, []string{"max_tokens"}, 1},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			e, base := start(t)
-			path := "/v1/chat/completions"
-			if tt.name == "completions" {
-				path = "/v1/completions"
-			}
-			// A reader of unknown length is sent in chunks.
-			for _, body := range []io.Reader{strings.NewReader(tt.body), io.MultiReader(strings.NewReader(tt.body))} {
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+path, body)
+		{"whole", `{"model":"m",` + prompt + `, "max_tokens": 2}`, 200, []string{" " + tag + ".000000", " " + tag + ".000001", `"completion_tokens":2`, `"kv_transfer_params":null`}, engine.Stats{Requests: 1}},
+		{"stream", `{"stream":true,"stream_options":{"include_usage":true},` + prompt + `,"max_completion_tokens":2}`, 200, []string{`"role":"assistant"`, tag + ".000001", `"usage":{`, "data: [DONE]\n\n"}, engine.Stats{Requests: 1}},
+		{"stream of one token", `{` + prompt + `,"max_tokens":1,"stream":true}`, 200, []string{tag + ".000000", "data: [DONE]\n\n"}, engine.Stats{Requests: 1}},
+		{"prefill", `{"kv_transfer_params":{"do_remote_decode":true},` + prompt + `,"max_tokens":1}`, 200, []string{`"remote_request_id":"` + name}, engine.Stats{Requests: 1, Prefills: 1}},
+		{"decode", `{` + kv(name) + `,` + prompt + `,"max_tokens":1}`, 200, []string{tag}, engine.Stats{Requests: 1, Transfers: 1}},
+		{"KV cache of another prompt", `{` + kv(strings.Replace(name, "ab-", "ac-", 1)) + `,` + prompt + `}`, 500, []string{"another prompt"}, engine.Stats{Violations: 1}},
+		{"KV cache without a name", `{"kv_transfer_params":{"do_remote_prefill":true},` + prompt + `}`, 500, []string{"another prompt"}, engine.Stats{Violations: 1}},
+		{"no tag", `{"messages":[],"max_tokens":1}`, 200, []string{"0000000000000000"}, engine.Stats{Requests: 1}},
+		{"no JSON", `hello`, 400, []string{"not a JSON object"}, engine.Stats{Violations: 1}},
+		{"no tokens", `{"max_tokens":0}`, 400, []string{"max_tokens"}, engine.Stats{Violations: 1}},
+	} {
+		// A body without a length is sent in chunks.
+		for form, body := range map[string]io.Reader{"length": strings.NewReader(tt.body), "chunks": io.MultiReader(strings.NewReader(tt.body))} {
+			t.Run(tt.name+"/"+form, func(t *testing.T) {
+				t.Parallel()
+				e, base := start(t)
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+answer.Path, body)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -90,8 +82,8 @@ func TestRequests(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				defer res.Body.Close()
 				got, err := io.ReadAll(res.Body)
-				res.Body.Close()
 				if err != nil || res.StatusCode != tt.status {
 					t.Fatalf("status %d, %v: %s", res.StatusCode, err, got)
 				}
@@ -100,10 +92,10 @@ func TestRequests(t *testing.T) {
 						t.Errorf("%q is not in %s", want, got)
 					}
 				}
-			}
-			if s := e.Stats(); s.Violations != 2*tt.violations {
-				t.Errorf("%d violations, want %d", s.Violations, 2*tt.violations)
-			}
-		})
+				if s := e.Stats(); s != tt.stats {
+					t.Errorf("stats %+v, want %+v", s, tt.stats)
+				}
+			})
+		}
 	}
 }

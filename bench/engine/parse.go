@@ -4,188 +4,80 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/pdmesh/pdmesh/bench/answer"
 )
 
-// errBody is wrapped by the complaints about a request's JSON.
-var errBody = errors.New("not a request this engine understands")
+// errBody is wrapped by all errors about a request body.
+var errBody = errors.New("unsupported request")
 
-// call is what an engine must know of a request.
+// call has the parameters of a request.
 type call struct {
-	api           answer.API
-	tokens        int
-	stream, usage bool
-	prefill       bool // a hand-over is asked for
-	tag           uint64
-	prompt        int // bytes of the prompt
-	sum           uint32
-	kv            []byte // remote_request_id of a hand-over that is given
+	tag    uint64
+	params answer.Params
+	kv     []byte // begins with the value of remote_request_id; nil without KV transfer params
 }
 
-// parse reads the top level of a JSON object, as little of it as possible.
-func parse(body []byte) (call, error) {
-	c := call{tokens: 16}
-	i := skipSpace(body, 0)
-	if i >= len(body) || body[i] != '{' {
-		return c, fmt.Errorf("%w: it is no JSON object", errBody)
+// parse reads a request of the load generator, which a proxy may have changed. It searches
+// for keys outside of the prompt instead of parsing JSON, because bodies have up to 64 KiB
+// and the prompts of the generator contain no quotes. A request without a prompt of the
+// generator, for example a probe, gets tag 0.
+func parse(body []byte) (c call, err error) {
+	if body = bytes.TrimSpace(body); len(body) < 2 || body[0] != '{' || body[len(body)-1] != '}' {
+		return c, fmt.Errorf("%w: not a JSON object", errBody)
 	}
-	i++
+	head, tail := body, body[len(body):]
+	if i := bytes.Index(body, []byte(answer.Mark)); i >= 0 {
+		prompt := body[i+len(answer.Mark):]
+		n := bytes.IndexByte(prompt, '"')
+		if n < answer.TagLen {
+			return c, fmt.Errorf("%w: no tag", errBody)
+		}
+		head, prompt, tail = body[:i], prompt[:n], prompt[n:]
+		if c.tag, err = strconv.ParseUint(string(prompt[:answer.TagLen]), 16, 64); err != nil {
+			return c, fmt.Errorf("%w: tag: %w", errBody, err)
+		}
+		c.params.Prompt, c.params.Sum = n+1, answer.Sum(prompt[answer.TagLen:])
+	}
+	find := func(key string) []byte {
+		if v := value(head, key); v != nil {
+			return v
+		}
+		return value(tail, key)
+	}
+	is := func(key string) bool { return bytes.HasPrefix(find(key), []byte("true")) }
+	const defaultTokens = 16
+	c.params.Tokens = defaultTokens
+	for _, key := range []string{`"max_tokens"`, `"max_completion_tokens"`} {
+		if v := find(key); v != nil {
+			end := bytes.IndexAny(v, ",} \n")
+			if c.params.Tokens, err = strconv.Atoi(string(v[:max(end, 0)])); err != nil || c.params.Tokens < 1 {
+				return c, fmt.Errorf("%w: %s is %.20q", errBody, key, v)
+			}
+			break
+		}
+	}
+	c.params.Stream, c.params.Usage = is(`"stream"`), is(`"include_usage"`)
+	c.params.Prefill = is(`"do_remote_decode"`)
+	if is(`"do_remote_prefill"`) {
+		if c.kv = find(`"remote_request_id"`); c.kv == nil {
+			c.kv = []byte{}
+		}
+	}
+	return c, nil
+}
+
+// value returns object from the value of a key on; nil if it does not have the key.
+func value(object []byte, key string) []byte {
 	for {
-		i = skipSpace(body, i)
-		if i < len(body) && body[i] == '}' {
-			return c, nil
+		i := bytes.Index(object, []byte(key))
+		if i < 0 {
+			return nil
 		}
-		keyEnd, err := skipValue(body, i)
-		if err != nil || body[i] != '"' {
-			return c, fmt.Errorf("%w: no key at byte %d", errBody, i)
-		}
-		key := body[i+1 : keyEnd-1]
-		if i = skipSpace(body, keyEnd); i >= len(body) || body[i] != ':' {
-			return c, fmt.Errorf("%w: no value at byte %d", errBody, i)
-		}
-		i = skipSpace(body, i+1)
-		end, err := skipValue(body, i)
-		if err != nil {
-			return c, err
-		}
-		if err := c.field(key, body[i:end]); err != nil {
-			return c, err
-		}
-		if i = skipSpace(body, end); i < len(body) && body[i] == ',' {
-			i++
-		} else if i >= len(body) || body[i] != '}' {
-			return c, fmt.Errorf("%w: neither comma nor end at byte %d", errBody, i)
-		}
-	}
-}
-
-func (c *call) field(key, value []byte) error {
-	switch string(key) {
-	case "max_tokens", "max_completion_tokens", "max_output_tokens":
-		n := 0
-		for _, d := range value {
-			if d < '0' || d > '9' || n > 1e8 {
-				return fmt.Errorf("%w: %s is %.20q", errBody, key, value)
-			}
-			n = n*10 + int(d-'0')
-		}
-		if n < 1 {
-			return fmt.Errorf("%w: %s is %.20q", errBody, key, value)
-		}
-		c.tokens = n
-	case "stream":
-		c.stream = string(value) == "true"
-	case "stream_options":
-		v := find(value, `"include_usage"`)
-		c.usage = bytes.HasPrefix(v, []byte("true"))
-	case "messages", "prompt", "input":
-		return c.text(value)
-	case "kv_transfer_params":
-		if v := find(value, `"do_remote_decode"`); bytes.HasPrefix(v, []byte("true")) {
-			c.prefill = true
-		}
-		if v := find(value, `"do_remote_prefill"`); bytes.HasPrefix(v, []byte("true")) {
-			id := find(value, `"remote_request_id"`)
-			if end, err := skipValue(id, 0); err == nil {
-				c.kv = id[:end]
-			} else {
-				c.kv = []byte("none")
-			}
-		}
-	}
-	return nil
-}
-
-// text reads the prompt. One without a mark (a probe's, a curious person's) is
-// taken with tag 0.
-func (c *call) text(value []byte) error {
-	i := bytes.Index(value, []byte(answer.Mark))
-	if i < 0 {
-		return nil
-	}
-	end, err := skipValue(value, i)
-	if err != nil {
-		return err
-	}
-	content := value[i+len(answer.Mark) : end-1]
-	if c.tag, err = answer.ParseTag(content); err != nil {
-		return fmt.Errorf("%w: %w", errBody, err)
-	}
-	rest := content[answer.TagLen:]
-	c.prompt, c.sum = len(rest)+answer.TagLen+1, answer.Sum(rest)
-	return nil
-}
-
-// find returns the value behind a quoted key, with what follows it.
-func find(object []byte, key string) []byte {
-	i := bytes.Index(object, []byte(key))
-	if i < 0 {
-		return nil
-	}
-	i = skipSpace(object, i+len(key))
-	if i >= len(object) || object[i] != ':' {
-		return nil
-	}
-	return object[skipSpace(object, i+1):]
-}
-
-func skipSpace(b []byte, i int) int {
-	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
-		i++
-	}
-	return i
-}
-
-// skipValue returns the offset behind the value at i.
-func skipValue(b []byte, i int) (int, error) {
-	depth := 0
-	for i < len(b) {
-		switch b[i] {
-		case '"':
-			end, err := skipString(b, i)
-			if err != nil {
-				return 0, err
-			}
-			if i = end; depth == 0 {
-				return i, nil
-			}
-			continue
-		case '{', '[':
-			depth++
-		case '}', ']':
-			if depth--; depth < 0 {
-				return i, nil // the end of a number before it
-			}
-			if depth == 0 {
-				return i + 1, nil
-			}
-		case ',', ' ', '\n', '\r', '\t':
-			if depth == 0 {
-				return i, nil
-			}
-		}
-		i++
-	}
-	return 0, fmt.Errorf("%w: it ends within a value", errBody)
-}
-
-// skipString returns the offset behind the string that opens at i.
-func skipString(b []byte, i int) (int, error) {
-	i++
-	for {
-		n := bytes.IndexByte(b[i:], '"')
-		if n < 0 {
-			return 0, fmt.Errorf("%w: it ends within a string", errBody)
-		}
-		end := i + n
-		back := end
-		for back > i && b[back-1] == '\\' {
-			back--
-		}
-		i = end + 1
-		if (end-back)%2 == 0 {
-			return i, nil
+		object = bytes.TrimLeft(object[i+len(key):], " \n")
+		if len(object) > 0 && object[0] == ':' {
+			return bytes.TrimLeft(object[1:], " \n")
 		}
 	}
 }

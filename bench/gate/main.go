@@ -1,12 +1,11 @@
-// Command gate compares two outputs of `go test -bench -benchmem` with repeats
-// and fails when the newer one allocates more or takes clearly longer:
+// Command gate compares two outputs of go test -bench -benchmem -count N, and fails if a
+// benchmark of the second one allocates more or is clearly slower:
 //
 //	gate [-time 1.3] base.txt new.txt
 //
-// Objects and bytes per operation are nearly exact on any machine, so nearly any
-// rise counts. Time is not: -time says how many times the base's it may take (0:
-// time is not judged). What got worse is worse in the best of the repeats and in
-// their median, in either of which chance may have its part.
+// Allocations depend little on the machine, so almost any increase counts. Times vary, so
+// -time is the permitted ratio (0 does not compare times). A benchmark is worse only if both
+// its best run and the median of its runs are.
 package main
 
 import (
@@ -20,7 +19,7 @@ import (
 	"strings"
 )
 
-// What may come from rounding and from pools that the collector emptied.
+// Differences that rounding and pools emptied by the garbage collector may cause.
 const (
 	allocsSlack = 0.5   // objects
 	allocsRatio = 0.005 // of the base
@@ -28,7 +27,7 @@ const (
 	bytesRatio  = 1.05
 )
 
-// figures of one benchmark: each repeat's.
+// figures are those of one benchmark, from each of its runs.
 type figures struct{ ns, bytes, allocs []float64 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -36,12 +35,12 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("gate", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	slower := fs.Float64("time", 1.3, "how many times the base's time is too slow; 0 does not judge time")
+	slower := fs.Float64("time", 1.3, "permitted ratio of times; 0 does not compare times")
 	if err := fs.Parse(args); err != nil {
 		return 2
 	}
 	if fs.NArg() != 2 {
-		fmt.Fprintln(stderr, "gate: give two files: the base's output and the new one")
+		fmt.Fprintln(stderr, "usage: gate [-time RATIO] BASE NEW")
 		return 2
 	}
 	var sides [2]map[string]*figures
@@ -61,7 +60,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return compare(sides[0], sides[1], *slower, stdout)
 }
 
-// parse reads the lines of benchmarks; several lines of one are its repeats.
+// parse reads an output. Several lines of a benchmark are its runs.
 func parse(r io.Reader) (map[string]*figures, error) {
 	out := map[string]*figures{}
 	pkg := ""
@@ -85,7 +84,7 @@ func parse(r io.Reader) (map[string]*figures, error) {
 		for i := 2; i+1 < len(words); i += 2 {
 			v, err := strconv.ParseFloat(words[i], 64)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %q is no number", name, words[i])
+				return nil, fmt.Errorf("%s: %q is not a number", name, words[i])
 			}
 			switch words[i+1] {
 			case "ns/op":
@@ -98,12 +97,12 @@ func parse(r io.Reader) (map[string]*figures, error) {
 		}
 	}
 	if len(out) == 0 && lines.Err() == nil {
-		return nil, fmt.Errorf("no benchmark in it")
+		return nil, fmt.Errorf("no benchmarks")
 	}
 	return out, lines.Err()
 }
 
-// compare prints a table and returns 1 if anything got worse.
+// compare prints a table. It returns 1 if a benchmark is worse.
 func compare(base, now map[string]*figures, slower float64, w io.Writer) int {
 	worse := 0
 	fmt.Fprintf(w, "%-48s %22s %22s %24s\n", "benchmark", "allocs/op", "B/op", "ns/op (fastest)")
@@ -113,34 +112,34 @@ func compare(base, now map[string]*figures, slower float64, w io.Writer) int {
 			fmt.Fprintf(w, "%-48s new\n", name)
 			continue
 		}
-		var complaints []string
+		var reasons []string
 		if rose(a.allocs, b.allocs, func(v float64) float64 { return v + max(allocsSlack, v*allocsRatio) }) {
-			complaints = append(complaints, "more objects")
+			reasons = append(reasons, "more allocations")
 		}
 		if rose(a.bytes, b.bytes, func(v float64) float64 { return v*bytesRatio + bytesSlack }) {
-			complaints = append(complaints, "more bytes")
+			reasons = append(reasons, "more bytes")
 		}
 		if slower > 0 && rose(a.ns, b.ns, func(v float64) float64 { return v * slower }) {
-			complaints = append(complaints, "slower")
+			reasons = append(reasons, "slower")
 		}
 		fmt.Fprintf(w, "%-48s %10.0f ->%10.0f %10.0f ->%10.0f %11.0f ->%11.0f", name,
 			median(a.allocs), median(b.allocs), median(a.bytes), median(b.bytes), least(a.ns), least(b.ns))
-		if len(complaints) > 0 {
+		if len(reasons) > 0 {
 			worse++
-			fmt.Fprintf(w, "  WORSE: %s", strings.Join(complaints, ", "))
+			fmt.Fprintf(w, "  WORSE: %s", strings.Join(reasons, ", "))
 		}
 		fmt.Fprintln(w)
 	}
 	for _, name := range sorted(base) {
 		if now[name] == nil {
-			fmt.Fprintf(w, "%-48s gone: nothing to compare\n", name)
+			fmt.Fprintf(w, "%-48s removed\n", name)
 		}
 	}
 	if worse > 0 {
-		fmt.Fprintf(w, "\n%d benchmarks got worse\n", worse)
+		fmt.Fprintf(w, "\n%d benchmarks are worse\n", worse)
 		return 1
 	}
-	fmt.Fprintln(w, "\nno benchmark got worse")
+	fmt.Fprintln(w, "\nno benchmark is worse")
 	return 0
 }
 
@@ -161,7 +160,7 @@ func median(v []float64) float64 {
 	return s[len(s)/2]
 }
 
-// rose reports whether the newer figures are above what the base's allow.
+// rose reports whether the median and the least of now exceed what those of base permit.
 func rose(base, now []float64, allowed func(float64) float64) bool {
 	return median(now) > allowed(median(base)) && least(now) > allowed(least(base))
 }

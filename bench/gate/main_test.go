@@ -21,17 +21,17 @@ func TestGate(t *testing.T) {
 		name, now, want string
 		code            int
 	}{
-		{"same", base, "no benchmark got worse", 0},
-		{"fewer", head + lines("900", "5000", "40"), "no benchmark got worse", 0},
-		{"one object more", head + lines("1000", "6000", "51"), "WORSE: more objects", 1},
+		{"same", base, "no benchmark is worse", 0},
+		{"fewer", head + lines("900", "5000", "40"), "no benchmark is worse", 0},
+		{"one more allocation", head + lines("1000", "6000", "51"), "WORSE: more allocations", 1},
 		{"a copy of the body", head + lines("1000", "71536", "50"), "WORSE: more bytes", 1},
 		{"slower", head + lines("1500", "6000", "50"), "WORSE: slower", 1},
-		{"one slow repeat", head + lines("9000", "6000", "50") + lines("1010", "6000", "50"), "no benchmark got worse", 0},
-		{"more objects in most repeats", head + lines("1000", "6000", "50") + lines("1000", "6900", "51") + lines("1000", "6900", "51"), "no benchmark got worse", 0},
-		{"one quick repeat less", head + lines("1310", "6000", "50"), "no benchmark got worse", 0},
-		{"another benchmark", head + strings.ReplaceAll(lines("1", "1", "1"), "Request", "Other"), "gone", 0},
-		{"nothing", head + "PASS\n", "no benchmark in it", 2},
-		{"garbage", head + lines("1", "many", "1"), "no number", 2},
+		{"one slow run", head + lines("9000", "6000", "50") + lines("1010", "6000", "50"), "no benchmark is worse", 0},
+		{"more allocations in most runs", head + lines("1000", "6000", "50") + lines("1000", "6900", "51") + lines("1000", "6900", "51"), "no benchmark is worse", 0},
+		{"one fast run less", head + lines("1310", "6000", "50"), "no benchmark is worse", 0},
+		{"another benchmark", head + strings.ReplaceAll(lines("1", "1", "1"), "Request", "Other"), "removed", 0},
+		{"nothing", head + "PASS\n", "no benchmarks", 2},
+		{"garbage", head + lines("1", "many", "1"), "not a number", 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/bench/machine"
 )
 
-// Chats are chats side by side before real engines: how much of what the fleet had
-// computed the engines found in their caches, by their own count. test/real makes them.
+// Chats has the figures of simultaneous chats with real engines: the part of the tokens that the
+// fleet had computed and that the engines found in their caches. test/real measures them.
 type Chats struct {
 	Version string        `json:"version"`
 	Machine machine.Facts `json:"machine"`
@@ -26,20 +26,20 @@ type Chats struct {
 	Rows    []ChatsRow    `json:"rows"`
 }
 
-// ChatsRow is one policy. Tokens are those of all turns but the first.
+// ChatsRow has the figures of a policy, in tokens of all turns except the first one.
 type ChatsRow struct {
 	Policy   string `json:"policy"`
-	Asked    int    `json:"asked"`    // tokens of the prompts
-	Possible int    `json:"possible"` // of them in whole blocks that some engine had computed
-	Expected int    `json:"expected"` // by the policy
+	Asked    int    `json:"asked"`    // by the prompts
+	Possible int    `json:"possible"` // of these: in whole blocks that an engine had computed
+	Expected int    `json:"expected"` // by the policy to be in caches
 	Found    int    `json:"found"`    // of the possible ones
-	Moved    int    `json:"moved"`    // turns that went to another engine than the one before
+	Moved    int    `json:"moved"`    // turns with another engine than the turn before
 }
 
-// Ratio is the part of what was possible that was found.
+// Ratio returns Found divided by Possible.
 func (r *ChatsRow) Ratio() float64 { return float64(r.Found) / float64(max(r.Possible, 1)) }
 
-// Table is the rows as Markdown.
+// Table returns the rows as Markdown.
 func (c *Chats) Table() string {
 	var b strings.Builder
 	b.WriteString("| policy of prefill | tokens asked | in whole blocks computed before | expected by the policy | found by vLLM | of what was possible % | turns that changed the engine |\n")
@@ -51,7 +51,7 @@ func (c *Chats) Table() string {
 	return b.String()
 }
 
-// What stands around the figures in a document.
+// The marks around the figures in a document.
 const (
 	beginChats = "<!-- made by make fleet-real: begin -->\n"
 	endChats   = "<!-- made by make fleet-real: end -->\n"
@@ -64,22 +64,22 @@ func (c *Chats) WriteDoc(file string) error {
 	return replaceBetween(file, beginChats, endChats, text)
 }
 
-// chatsFile is where the figures of a document are kept.
+// chatsFile returns the file with the figures of a document.
 func chatsFile(doc string) string { return filepath.Join(strings.TrimSuffix(doc, ".md"), "chats.json") }
 
-// Save keeps the figures and writes them into the document.
+// Save writes the figures to their file and into a document.
 func (c *Chats) Save(doc string) error {
 	b, err := json.MarshalIndent(c, "", " ")
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(chatsFile(doc), append(b, '\n'), 0o644); err != nil { //nolint:gosec // figures are for everybody
+	if err := os.WriteFile(chatsFile(doc), append(b, '\n'), 0o644); err != nil { //nolint:gosec // figures are public
 		return err
 	}
 	return c.WriteDoc(doc)
 }
 
-// RewriteChats writes a document's figures again, if some were kept.
+// RewriteChats writes the figures of a document again if it has any.
 func RewriteChats(doc string) error {
 	b, err := os.ReadFile(chatsFile(doc))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -10,8 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/ground"
 )
 
-// The figures that were kept come into a document again, and a document that has none
-// stays as it is.
+// TestChatsAreKept also has a document without figures, which must not change.
 func TestChatsAreKept(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

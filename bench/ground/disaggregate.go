@@ -8,13 +8,13 @@ import (
 	"github.com/pdmesh/pdmesh/bench/machine"
 )
 
-// Ways are the values of our proxy's --disaggregate that are compared.
+// Ways returns the values of --disaggregate that are compared.
 func Ways() []string { return []string{"always", "auto", "never"} }
 
-// auto is the way that is compared with the better of the others.
+// auto is the way that is compared with the better one of the others.
 const auto = "auto"
 
-// Disaggregated are the figures of conditional disaggregation at several loads.
+// Disaggregated has the figures of conditional disaggregation at several loads.
 type Disaggregated struct {
 	Version string        `json:"version"`
 	Machine machine.Facts `json:"machine"`
@@ -26,14 +26,14 @@ type Disaggregated struct {
 	Levels  []Level       `json:"levels"`
 }
 
-// Level is one load.
+// Level has the figures at one load.
 type Level struct {
 	Rate     float64             `json:"rate"`
 	Requests int                 `json:"requests"`
 	Runs     map[string][]Result `json:"runs"` // by way
 }
 
-// figure is one that is compared: the lower the better.
+// figure is a figure that is compared; lower is better.
 type figure struct {
 	name   string
 	format string
@@ -49,8 +49,8 @@ func figures() []figure {
 	}
 }
 
-// worse is how much worse a figure of auto is than that of the better of the other ways,
-// as a part of it; below 0 where it is better than both. false where a way has no runs.
+// worse returns the difference of a figure of auto to the better one of the other ways, as a part
+// of it; negative if auto is better than both, false if a way has no runs.
 func (l *Level) worse(f figure) (float64, bool) {
 	better, own := 0.0, 0.0
 	for _, way := range Ways() {
@@ -71,8 +71,8 @@ func (l *Level) worse(f figure) (float64, bool) {
 	return own/better - 1, true
 }
 
-// Table is the figures as Markdown. What is in brackets is auto beside the better of
-// the other two.
+// Table returns the figures as Markdown. In brackets, auto is compared with the better one of the
+// other two ways.
 func (d *Disaggregated) Table() string {
 	var b strings.Builder
 	b.WriteString("| load | requests | way |")
@@ -106,7 +106,7 @@ func (d *Disaggregated) Table() string {
 	return b.String()
 }
 
-// What stands around the figures in a document.
+// The marks around the figures in a document.
 const (
 	beginDisaggregated = "<!-- made by make fleet-disaggregate: begin -->\n"
 	endDisaggregated   = "<!-- made by make fleet-disaggregate: end -->\n"
@@ -125,7 +125,7 @@ func (d *Disaggregated) WriteDoc(file string) error {
 	return replaceBetween(file, beginDisaggregated, endDisaggregated, text)
 }
 
-// Valid is how many runs of a way are not void.
+// Valid returns the number of valid runs of a way.
 func (l *Level) Valid(way string) int {
 	return len(slices.DeleteFunc(slices.Clone(l.Runs[way]), func(r Result) bool { return r.Void != "" }))
 }

@@ -30,7 +30,7 @@ func workload(t *testing.T, part ground.Part, rate float64) *ground.Workload {
 	return w
 }
 
-// common is how many tokens two prompts begin with alike.
+// common returns the number of equal tokens at the beginning of two prompts.
 func common(a, b []int) int {
 	n := 0
 	for n < len(a) && n < len(b) && a[n] == b[n] {
@@ -57,7 +57,7 @@ func TestPromptsShareWhatTheTraceShares(t *testing.T) {
 	}
 }
 
-// TestBlocksHaveNoFixedLength: equally many tokens are not equally many bytes.
+// TestBlocksHaveNoFixedLength checks that the same number of tokens has different numbers of bytes.
 func TestBlocksHaveNoFixedLength(t *testing.T) {
 	t.Parallel()
 	lengths := map[int]bool{}
@@ -70,7 +70,7 @@ func TestBlocksHaveNoFixedLength(t *testing.T) {
 		lengths[len(text)] = true
 	}
 	if len(lengths) < 2 {
-		t.Error("all texts are of one length")
+		t.Error("all texts have the same length")
 	}
 }
 
@@ -89,8 +89,8 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// TestModel: every policy runs, none finds more than one cache for all, and one that
-// keeps a conversation together finds more than chance.
+// TestModel checks that every policy runs, that none finds more than a shared cache, and that
+// one that keeps conversations on an engine finds more than random.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	entries := conversations()
@@ -117,11 +117,11 @@ func TestModel(t *testing.T) {
 		t.Errorf("the oracle found %.3f of all tokens, round_robin %.3f", found[ground.Oracle], found["round_robin"])
 	}
 	if _, err := model.Run(w, "astrology"); err == nil {
-		t.Error("a policy that does not exist has run")
+		t.Error("no error for an unknown policy")
 	}
 }
 
-// conversations are 41 chats of six turns each.
+// conversations returns 41 chats of six turns each.
 func conversations() []loadgen.Entry {
 	var entries []loadgen.Entry
 	for turn := range 6 {

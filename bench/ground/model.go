@@ -12,13 +12,12 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 )
 
-// Oracle is a policy of the model alone: it knows what is in every cache and how long
-// every queue is, and chooses where this prompt is done first. Others know less; but
-// they may look further.
+// Oracle is a policy that only the model has. It knows all caches and queues, and chooses the
+// engine that computes the prompt first. A policy that plans for later prompts may be better.
 const Oracle = "oracle"
 
-// Model is a fleet without a network and without a clock: each prefill engine is a queue
-// with a cache. Decode is not looked at, so that goodput is that of the first token.
+// Model is a fleet without network and clock. A prefill engine is a queue with a cache. There
+// is no decode, so goodput is that of the first token.
 type Model struct {
 	Engines     int
 	Engine      Engine
@@ -26,13 +25,12 @@ type Model struct {
 	Limits      Limits
 	Seed        uint64
 	CacheWeight float64 // see policy.Options; 0 is the default
-	// Proxies take the requests in turn. They tell each other every second what waits for
-	// them, unless Silent.
+	// Proxies get the requests in turn. They exchange load digests every second unless Silent.
 	Proxies int
 	Silent  bool
 }
 
-// Run sends a workload through a policy.
+// Run runs a workload with a policy.
 func (o *Model) Run(w *Workload, name string) (Result, error) {
 	kind, err := policy.Find(name)
 	if err != nil && name != Oracle {
@@ -68,9 +66,9 @@ func (o *Model) Run(w *Workload, name string) (Result, error) {
 	for i := range w.Requests {
 		r := &w.Requests[i]
 		if !o.Silent {
-			for ; m.told+tellEvery <= r.At; m.told += tellEvery {
-				m.until(m.told + tellEvery)
-				m.tell()
+			for ; m.shared+digestInterval <= r.At; m.shared += digestInterval {
+				m.until(m.shared + digestInterval)
+				m.exchange()
 			}
 		}
 		m.until(r.At)
@@ -89,7 +87,7 @@ func (o *Model) Run(w *Workload, name string) (Result, error) {
 		s := cache.Stats()
 		queries, hits = queries+s.Queries, hits+s.Hits
 	}
-	res.weigh(queries, hits, m.computed, SharedHits(w, o.Caches, o.Engines))
+	res.setRatios(queries, hits, m.computed, SharedHits(w, o.Caches, o.Engines))
 	return res, nil
 }
 
@@ -102,29 +100,29 @@ func choose(chain []policy.Policy, c policy.Candidates, r policy.Request) (at, c
 	return at, cached
 }
 
-// tellEvery is how often proxies tell each other of their load.
-const tellEvery = time.Second
+// digestInterval is the interval of load digests.
+const digestInterval = time.Second
 
-// proxy is what one of several proxies knows.
+// proxy is the state of a proxy.
 type proxy struct {
 	chain  []policy.Policy
 	list   []policy.Candidate
 	placed *prefix.Placements
 }
 
-// digestRoom is how many bytes of prompts one proxy tells at a time.
-const digestRoom = 8 << 10
+// digestBytes limits the prompts in a load digest.
+const digestBytes = 8 << 10
 
-// tell lets each proxy know what waits for the others, and what they have placed.
-func (m *model) tell() {
+// exchange sends each proxy the load and the placements of the others.
+func (m *model) exchange() {
 	for i := range m.proxies {
-		placed := m.proxies[i].placed.Take(digestRoom)
+		placed := m.proxies[i].placed.Take(digestBytes)
 		for k := range m.proxies {
 			if k == i {
 				continue
 			}
 			if err := m.proxies[k].placed.Read(placed); err != nil {
-				panic(err) // they are of one program
+				panic(err) // all proxies have the same format
 			}
 		}
 	}
@@ -143,15 +141,15 @@ func (m *model) tell() {
 // model is the prefill side of a fleet.
 type model struct {
 	proxies  []proxy
-	told     time.Duration // when they told each other last
+	shared   time.Duration // time of the last exchange
 	engine   Engine
 	caches   []*kvcache.Cache
-	free     []time.Duration // when the queue of an engine is empty
+	free     []time.Duration // time at which the queue of an engine is empty
 	computed []int64
 	ends     ends
 
 	now time.Duration
-	ids []int // of the prompt that is to go somewhere
+	ids []int // tokens of the current prompt
 }
 
 type oracle struct{ *model }
@@ -169,9 +167,8 @@ func (o oracle) Choose(c policy.Candidates, _ policy.Request) (at, cached int) {
 	return at, cached
 }
 
-// compute queues a prompt at an engine, and reports when its first token is there. What
-// is found in the cache is what was there when it was queued and what those before
-// it in the queue will have left.
+// compute adds a prompt to the queue of an engine, and returns its time to the first token. The
+// cache has what it had before, and the prompts that are earlier in the queue.
 func (m *model) compute(now time.Duration, at int, ids []int, believed int, load *policy.Load) time.Duration {
 	cached := 0
 	if h := m.caches[at].TryTake(ids, ""); h != nil {
@@ -195,7 +192,7 @@ func (m *model) compute(now time.Duration, at int, ids []int, believed int, load
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// until lets everything happen that happens before a time.
+// until completes the prefills that end up to a time.
 func (m *model) until(now time.Duration) {
 	for len(m.ends) > 0 && m.ends[0].at <= now {
 		heap.Pop(&m.ends).(ending).do()
@@ -208,7 +205,7 @@ type ending struct {
 	do func()
 }
 
-// ends is a heap of them.
+// ends is a heap of the ends of prefills.
 type ends []ending
 
 func (e ends) Len() int           { return len(e) }

@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
 
-// Replay runs workloads over HTTP.
+// Replay runs a workload over HTTP. It is not safe for concurrent use.
 type Replay struct {
 	Lab      *target.Lab
 	Etcd     *target.Etcd
@@ -24,29 +24,29 @@ type Replay struct {
 	Caches   Caches
 	Limits   Limits
 	Speed    float64
-	Proxies  int     // of ours, before one fleet
-	Shared   float64 // what SharedHits says
-	// Patience is how long a run may wait in all for a machine with nothing else to do.
+	Proxies  int     // number of our proxies; they share the engines
+	Shared   float64 // result of SharedHits
+	// Patience limits how long all runs together wait until the machine is idle.
 	Patience time.Duration
 
 	runs int
 }
 
 const (
-	// busiest is the part of the machine that a run may use. Beyond it requests wait
-	// for processors, not for engines.
+	// busiest is the largest part of the machine's processor time that a valid run uses. Above
+	// it, requests wait for processors instead of engines.
 	busiest = 0.7
-	// latest is how late a request may be sent, in our time.
+	// latest is the largest delay of the sending of a request in a valid run, in real time.
 	latest = 250 * time.Millisecond
-	// longest is how long a request may take, in our time.
+	// longest is the timeout of a request, in real time.
 	longest = 5 * time.Minute
 )
 
-// Run replays the workload through a router once, with engines of its own.
+// Run replays the workload once through a router, with new engines.
 func (p *Replay) Run(ctx context.Context, r Router) (Result, error) {
 	p.runs++
 	res := Result{Target: r.Name}
-	if err := p.calm(ctx); err != nil {
+	if err := p.awaitIdle(ctx); err != nil {
 		return res, err
 	}
 	e, err := startEngines(ctx, p.Engines, r.mode, p.Speed, p.Engine, p.Caches)
@@ -59,26 +59,19 @@ func (p *Replay) Run(ctx context.Context, r Router) (Result, error) {
 		Etcd: p.Etcd.Endpoint, Prefix: fmt.Sprintf("/ground-%d", p.runs),
 	}
 	proxies := 1
-	if r.command == nil {
+	if r.spec.Kind == target.Mesh {
 		proxies = max(1, p.Proxies)
-		// Time passes faster: digests of the load come as much more often, or they would
-		// tell of seconds long past.
-		often := max(20*time.Millisecond, time.Duration(float64(time.Second)/p.Speed))
-		r.flags = append(slices.Clone(r.flags), "--load-interval="+often.String())
-		leave, err := p.register(ctx, site)
-		if err != nil {
+		// Time is faster by Speed, so load digests must be more frequent by the same factor.
+		interval := max(20*time.Millisecond, time.Duration(float64(time.Second)/p.Speed))
+		r.spec.Flags = append(slices.Clone(r.spec.Flags), "--load-interval="+interval.String())
+		if err := p.Etcd.Register(ctx, site.Prefix, site.Connector, site.Prefill, site.Decode); err != nil {
 			return res, err
 		}
-		defer leave()
 	}
 	var pids []int
 	urls := make([]string, proxies)
 	for i := range urls {
-		spec, err := r.spec(site.Prefill, site.Decode)
-		if err != nil {
-			return res, err
-		}
-		running, err := p.Lab.Start(ctx, spec, site)
+		running, err := p.Lab.Start(ctx, r.spec, site)
 		if err != nil {
 			return res, err
 		}
@@ -92,7 +85,7 @@ func (p *Replay) Run(ctx context.Context, r Router) (Result, error) {
 	return res, p.measure(ctx, &res, e, urls, pids)
 }
 
-// measure sends the workload and fills in a result.
+// measure sends the workload and completes res.
 func (p *Replay) measure(ctx context.Context, res *Result, e *engines, urls []string, pids []int) error {
 	queries0, hits0, computed0 := e.caches()
 	local0 := e.local()
@@ -124,7 +117,7 @@ func (p *Replay) measure(ctx context.Context, res *Result, e *engines, urls []st
 	for i := range computed {
 		computed[i] -= computed0[i]
 	}
-	res.weigh(queries-queries0, hits-hits0, computed, p.Shared)
+	res.setRatios(queries-queries0, hits-hits0, computed, p.Shared)
 	res.Local = float64(e.local()-local0) / float64(max(1, res.Requests))
 	res.RouterCPU = (cpu1 - cpu0) * 1e6 / float64(max(1, res.Requests))
 	res.Busy = (busy1 - busy0) / (total1 - total0)
@@ -137,7 +130,7 @@ func (p *Replay) measure(ctx context.Context, res *Result, e *engines, urls []st
 	return nil
 }
 
-// send replays the workload.
+// send sends the workload. It returns the first failure.
 func (p *Replay) send(ctx context.Context, urls []string) (samples []sample, lag loadgen.Lag, first error) {
 	list := p.Workload.Requests
 	samples = make([]sample, len(list))
@@ -159,31 +152,19 @@ func (p *Replay) send(ctx context.Context, urls []string) (samples []sample, lag
 				}
 				return
 			}
-			samples[i] = sample{ttft: p.real(r.TTFT), ok: true}
+			samples[i] = sample{ttft: p.traceTime(r.TTFT), ok: true}
 			if n := list[i].Output; n > 1 {
-				samples[i].itl = p.real(r.Total-r.TTFT) / time.Duration((n-1)*Shrink)
+				samples[i].itl = p.traceTime(r.Total-r.TTFT) / time.Duration((n-1)*Shrink)
 			}
 		},
 	})
 	return samples, lag, first
 }
 
-// real is a duration in the time of the trace.
-func (p *Replay) real(d time.Duration) time.Duration { return time.Duration(float64(d) * p.Speed) }
+// traceTime converts a duration to time of the trace.
+func (p *Replay) traceTime(d time.Duration) time.Duration { return time.Duration(float64(d) * p.Speed) }
 
-// register makes the engines known to our proxies until it is taken back.
-func (p *Replay) register(ctx context.Context, site target.Site) (leave func(), err error) {
-	members, err := p.Etcd.Register(ctx, site.Prefix, site.Connector, site.Prefill, site.Decode)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var held sync.WaitGroup
-	held.Go(func() { _ = members.Run(ctx, 0, 0) }) // renews their leases; a proxy notices when it does not
-	return func() { cancel(); held.Wait() }, nil
-}
-
-// settle sends requests until a router has all engines and answers rightly.
+// settle sends requests until each proxy has answered enough of them correctly in a row.
 func (p *Replay) settle(ctx context.Context, urls []string) error {
 	client := loadgen.NewClient(1, nil)
 	defer client.Close()
@@ -194,7 +175,7 @@ func (p *Replay) settle(ctx context.Context, urls []string) error {
 			got := client.Stream(ctx, url, r.Body(), r.expected(), loadgen.Observer{})
 			if good++; got.Err != nil {
 				if good = 0; time.Now().After(deadline) {
-					return fmt.Errorf("%s does not serve: %w", url, got.Err)
+					return fmt.Errorf("%s: no correct responses: %w", url, got.Err)
 				}
 				if err := pause(ctx, 200*time.Millisecond); err != nil {
 					return err
@@ -205,7 +186,7 @@ func (p *Replay) settle(ctx context.Context, urls []string) error {
 	return nil
 }
 
-// pause waits, or until it should not any more.
+// pause blocks for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -217,9 +198,9 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// calm waits until others have used little of the machine for a while, or until
-// patience ends.
-func (p *Replay) calm(ctx context.Context) error {
+// awaitIdle blocks until other processes have used little processor time for two seconds, or
+// Patience is used up.
+func (p *Replay) awaitIdle(ctx context.Context) error {
 	const look, others = 2 * time.Second, 0.25
 	for {
 		began := time.Now()

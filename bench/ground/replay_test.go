@@ -11,15 +11,14 @@ import (
 	"github.com/pdmesh/pdmesh/bench/target"
 )
 
-// TestReplay: our proxy before the engines, with every answer right and caches that
-// are found again.
+// TestReplay checks that all responses through our proxy are correct, and that caches are hit.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("builds and runs the proxy")
 	}
 	bin := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../cmd/proxy").CombinedOutput(); err != nil { //nolint:gosec // ourselves
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../cmd/proxy").CombinedOutput(); err != nil { //nolint:gosec // our proxy
 		t.Fatalf("%v: %s", err, out)
 	}
 	lab, err := target.NewLab(target.Options{BinDir: bin})
@@ -36,7 +35,7 @@ func TestReplay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	caches := ground.NewCaches(w, 2, 2) // nothing is given up
+	caches := ground.NewCaches(w, 2, 2) // no evictions
 	p := &ground.Replay{
 		Lab: lab, Etcd: etcd, Workload: w, Engines: 2, Engine: ground.DefaultEngine(), Caches: caches,
 		Limits: ground.DefaultLimits(), Speed: 200, Proxies: 2, Shared: ground.SharedHits(w, caches, 2),
@@ -53,17 +52,17 @@ func TestReplay(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	if got.OfShared < 0.9 || got.OfShared > 1.1 || got.TTFT50 <= 0 || got.RouterCPU <= 0 {
-		t.Errorf("two engines and a policy that keeps conversations together: %+v", got)
+		t.Errorf("two engines and session: %+v", got)
 	}
 }
 
 func TestFind(t *testing.T) {
 	t.Parallel()
 	if _, err := ground.Find("oracle:all", ground.Programs{}, nil); err == nil {
-		t.Error("a router that nobody knows was found")
+		t.Error("no error for an unknown router")
 	}
 	if _, err := ground.Find("smg:cache_aware", ground.Programs{SMG: "/nowhere/smg"}, nil); err == nil || !strings.Contains(err.Error(), "not installed") {
-		t.Errorf("a router that is not there: %v", err)
+		t.Errorf("a router that is not installed: %v", err)
 	}
 }
 
@@ -80,13 +79,13 @@ func TestReport(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "page.md")
 	if err := r.WriteDoc(file); err == nil {
-		t.Error("a page that does not exist was written")
+		t.Error("no error for a missing page")
 	}
 	page := "# Page\n\nbefore\n<!-- made by make fleet-bench: begin -->\nold\n<!-- made by make fleet-bench: end -->\nafter\n"
 	if err := os.WriteFile(file, []byte(page), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // the second time changes nothing
+	for range 2 { // the second one must not change anything
 		if err := r.WriteDoc(file); err != nil {
 			t.Fatal(err)
 		}

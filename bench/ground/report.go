@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/plot"
 )
 
-// Report is all of a run.
+// Report has the figures of all targets.
 type Report struct {
 	Version  string        `json:"version"`
 	Machine  machine.Facts `json:"machine"`
@@ -31,7 +31,7 @@ type Report struct {
 	Rows     [][]Result    `json:"rows"` // the runs of each target
 }
 
-// Medians is one result for each target.
+// Medians returns a result for each target.
 func (r *Report) Medians() []Result {
 	var out []Result
 	for _, runs := range r.Rows {
@@ -40,7 +40,7 @@ func (r *Report) Medians() []Result {
 	return out
 }
 
-// Table is results as Markdown.
+// Table returns results as Markdown.
 func Table(rows []Result) string {
 	var b strings.Builder
 	b.WriteString("| target | TTFT p50 s | TTFT p90 s | hits % | of shared cache % | max / mean load | goodput % | computed by decode % | failures | router CPU µs | machine busy % |\n")
@@ -60,30 +60,30 @@ func Table(rows []Result) string {
 	return b.String()
 }
 
-// What stands around the generated part of a document.
+// The marks around the generated part of a document.
 const (
 	begin = "<!-- made by make fleet-bench: begin -->\n"
 	end   = "<!-- made by make fleet-bench: end -->\n"
 )
 
-// ErrMarks is a document without a place for the figures.
-var ErrMarks = errors.New("the document has no marks around a generated part")
+// ErrMarks is returned for a document without marks.
+var ErrMarks = errors.New("document has no marks of a generated part")
 
-// WriteDoc writes the figures into a document, and the plots next to it.
+// WriteDoc writes the figures into a document, and the plots into the folder of its name.
 func (r *Report) WriteDoc(file string) error {
 	dir := strings.TrimSuffix(file, ".md")
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // documents are for everybody
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // documents are public
 		return err
 	}
 	for name, svg := range r.plots() {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(svg), 0o644); err != nil { //nolint:gosec // likewise
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(svg), 0o644); err != nil { //nolint:gosec // as above
 			return err
 		}
 	}
 	return replaceBetween(file, begin, end, r.markdown(filepath.Base(dir)))
 }
 
-// replaceBetween puts another text between two marks of a document.
+// replaceBetween replaces the text between two marks of a file.
 func replaceBetween(file, begin, end, text string) error {
 	old, err := os.ReadFile(file)
 	if err != nil {
@@ -94,7 +94,7 @@ func replaceBetween(file, begin, end, text string) error {
 	if !ok1 || !ok2 {
 		return fmt.Errorf("%s: %w", file, ErrMarks)
 	}
-	return os.WriteFile(file, []byte(before+begin+text+end+after), 0o644) //nolint:gosec // documents are for everybody
+	return os.WriteFile(file, []byte(before+begin+text+end+after), 0o644) //nolint:gosec // documents are public
 }
 
 func (r *Report) markdown(dir string) string {
@@ -131,7 +131,7 @@ func plots() []chart {
 	}
 }
 
-// plots draws one chart for each figure, with the spread of the runs.
+// plots returns a chart for each figure by file name, with the spread of the runs.
 func (r *Report) plots() map[string]string {
 	out := make(map[string]string)
 	for _, c := range plots() {

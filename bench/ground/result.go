@@ -5,43 +5,42 @@ import (
 	"time"
 )
 
-// Result is one run of one target.
+// Result has the figures of one run of a target.
 type Result struct {
 	Target   string `json:"target"`
 	Requests int    `json:"requests"`
 	Failures int    `json:"failures"`
-	// Void reports why the figures mean nothing, "" if they do.
+	// Void is the reason if the figures are not valid.
 	Void string `json:"void,omitempty"`
 
-	TTFT50 float64 `json:"ttft_p50_s"` // in the time of the trace
+	TTFT50 float64 `json:"ttft_p50_s"` // in time of the trace
 	TTFT90 float64 `json:"ttft_p90_s"`
-	// ITL90 is of the mean times between tokens of the answers.
+	// ITL90 is a quantile of the mean time between the tokens of each response.
 	ITL90 float64 `json:"itl_p90_s"`
-	// Hits are the tokens found in the caches of prefill engines, of those looked for.
+	// Hits is the hit ratio of the caches of prefill engines, in tokens.
 	Hits float64 `json:"hit_ratio"`
-	// OfShared is Hits in proportion to what one cache of the size of all would have
-	// found.
+	// OfShared is Hits divided by the hit ratio of one cache of the size of all.
 	OfShared float64 `json:"hits_of_shared_cache"`
-	// Spread is what the busiest prefill engine computed beside their mean.
+	// Spread is the number of tokens that the busiest prefill engine computed, divided by the mean.
 	Spread float64 `json:"load_max_to_mean"`
-	// Good is the part of the requests within the limits.
+	// Good is the part of the requests within Limits.
 	Good float64 `json:"goodput"`
-	// Local is the part of the prompts that decode engines computed themselves.
+	// Local is the part of the prompts that decode engines computed.
 	Local float64 `json:"computed_by_decode"`
-	// RouterCPU is processor time in microseconds a request, Busy the part of the
-	// machine's that was used while the replay ran. Both are 0 for the model.
+	// RouterCPU is the CPU time of a request in µs. Busy is the part of the machine's processor
+	// time that was used during the replay. Both are 0 for the model.
 	RouterCPU float64 `json:"router_cpu_us"`
 	Busy      float64 `json:"machine_busy"`
-	Failure   string  `json:"failure,omitempty"` // the first
+	Failure   string  `json:"failure,omitempty"` // the first one
 }
 
-// sample is one answer in the time of the trace.
+// sample is one response, in time of the trace.
 type sample struct {
 	ttft, itl time.Duration
 	ok        bool
 }
 
-// fill takes from the samples what is told of them.
+// fill computes the figures of the samples.
 func (r *Result) fill(samples []sample, limits Limits) {
 	var ttft, itl []time.Duration
 	good := 0
@@ -66,7 +65,7 @@ func (r *Result) fill(samples []sample, limits Limits) {
 	r.TTFT50, r.TTFT90 = quantile(ttft, 0.5), quantile(ttft, 0.9)
 }
 
-// quantile of a sorted list, in seconds.
+// quantile returns a quantile of a sorted list in seconds; 0 without values.
 func quantile(sorted []time.Duration, q float64) float64 {
 	if len(sorted) == 0 {
 		return 0
@@ -74,8 +73,8 @@ func quantile(sorted []time.Duration, q float64) float64 {
 	return sorted[int(q*float64(len(sorted)-1))].Seconds()
 }
 
-// weigh fills in what the caches and the queues tell.
-func (r *Result) weigh(queries, hits int64, computed []int64, shared float64) {
+// setRatios computes Hits, OfShared and Spread.
+func (r *Result) setRatios(queries, hits int64, computed []int64, shared float64) {
 	if queries > 0 {
 		r.Hits = float64(hits) / float64(queries)
 	}
@@ -91,8 +90,7 @@ func (r *Result) weigh(queries, hits int64, computed []int64, shared float64) {
 	}
 }
 
-// Median is the run in the middle, figure by figure. Void runs count only where there
-// are no others.
+// Median returns the medians of all figures. Void runs count only if there are no valid ones.
 func Median(runs []Result) Result {
 	valid := slices.DeleteFunc(slices.Clone(runs), func(r Result) bool { return r.Void != "" })
 	if len(valid) == 0 {

@@ -2,21 +2,21 @@ package ground
 
 import "time"
 
-// Shrink is how many tokens of the trace one token of ours represents: a replay
-// costs the machine less, and prompts keep their proportions. A block of the trace
-// has 512 tokens, so one of ours has 32.
+// Shrink is the number of tokens of the trace that one token of a replay represents. It
+// reduces the work of the machine, and keeps the proportions of prompts. A block of the trace
+// has 512 tokens, so a block of a replay has 32.
 const Shrink = 16
 
-// blockTokens is a block of the trace in our tokens.
+// blockTokens is the number of tokens in a block of a replay.
 const blockTokens = 512 / Shrink
 
-// Engine has the figures of one engine in the tokens and seconds of the trace.
+// Engine has the speed of an engine, in tokens and seconds of the trace.
 type Engine struct {
-	PrefillRate   float64 // prompt tokens a second
-	LoadRate      float64 // tokens of KV cache that the network carries a second
+	PrefillRate   float64 // prompt tokens per second
+	LoadRate      float64 // tokens of KV cache per second over the network
 	ITL           time.Duration
-	ITLPerRequest time.Duration // of each further request in the batch
-	ChunkTokens   int           // of a prompt that a decode step waits for
+	ITLPerRequest time.Duration // for each further request in the batch
+	ChunkTokens   int           // of a prompt in one decode step
 }
 
 // DefaultEngine is a dense model of 70 billion parameters with grouped-query
@@ -29,16 +29,16 @@ type Engine struct {
 //     carry 150,000 tokens/s.
 //   - decode: 140 GB of weights at 70 % of four times 3.35 TB/s take 15 ms, and the
 //     KV of a request of 12,000 tokens, the trace's mean, 0.4 ms.
-//   - chunk: 2,048, vLLM's own default of max_num_batched_tokens.
+//   - chunk: 2,048, vLLM's default of max_num_batched_tokens.
 func DefaultEngine() Engine {
 	return Engine{PrefillRate: 8000, LoadRate: 150_000, ITL: 15 * time.Millisecond, ITLPerRequest: 400 * time.Microsecond, ChunkTokens: 2048}
 }
 
-// Limits are what a user still takes for good.
+// Limits are the limits of goodput.
 type Limits struct {
 	TTFT time.Duration // to the first token
 	ITL  time.Duration // mean time between tokens after it
 }
 
-// DefaultLimits let a reader wait five seconds, and then read twenty tokens a second.
+// DefaultLimits returns limits of 5 s to the first token, and then 20 tokens/s.
 func DefaultLimits() Limits { return Limits{TTFT: 5 * time.Second, ITL: 50 * time.Millisecond} }

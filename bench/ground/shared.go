@@ -2,17 +2,17 @@ package ground
 
 import "github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 
-// Caches is how large the caches are.
+// Caches is the size of the caches.
 type Caches struct {
-	BlockSize int // of our tokens
-	Blocks    int // of one engine
+	BlockSize int // tokens of a replay
+	Blocks    int // in one engine
 }
 
 // blockSize is vLLM's default of 16 tokens.
 const blockSize = 16
 
-// NewCaches assigns each of n engines a part of what the whole workload would fill:
-// with size 1 that is 1/n.
+// NewCaches returns caches for n engines that have size times the distinct blocks of the
+// workload together.
 func NewCaches(w *Workload, n int, size float64) Caches {
 	distinct := 0
 	all := kvcache.New(kvcache.Config{BlockSize: blockSize, Blocks: w.tokens()/blockSize + len(w.Requests), Tell: func(e kvcache.Event) { distinct += len(e.Hashes) }})
@@ -20,7 +20,7 @@ func NewCaches(w *Workload, n int, size float64) Caches {
 	return Caches{BlockSize: blockSize, Blocks: max(1, int(size*float64(distinct+n)/float64(n)))}
 }
 
-// tokens are those of all prompts.
+// tokens returns the number of tokens of all prompts.
 func (w *Workload) tokens() int {
 	sum := 0
 	for i := range w.Requests {
@@ -29,7 +29,7 @@ func (w *Workload) tokens() int {
 	return sum
 }
 
-// fill lets one prompt after the other through a cache.
+// fill computes all prompts with one cache, in their order.
 func fill(w *Workload, cache *kvcache.Cache) {
 	for i := range w.Requests {
 		if h := cache.TryTake(w.Requests[i].Prompt(), ""); h != nil {
@@ -39,8 +39,8 @@ func fill(w *Workload, cache *kvcache.Cache) {
 	}
 }
 
-// SharedHits is the part of all prompt tokens that one cache of the size of all would
-// have found, with every prompt computed at once: what no router can exceed by much.
+// SharedHits returns the hit ratio of one cache of the size of all caches, if each prompt is
+// computed immediately. No router can exceed it by much.
 func SharedHits(w *Workload, c Caches, engines int) float64 {
 	cache := kvcache.New(kvcache.Config{BlockSize: c.BlockSize, Blocks: c.Blocks * engines})
 	fill(w, cache)

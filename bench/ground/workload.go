@@ -11,32 +11,32 @@ import (
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
 
-// Request is one of a workload.
+// Request is a request of a workload.
 type Request struct {
-	At       time.Duration // from the start, in the time of the trace
-	Session  string        // what a client would call the conversation
+	At       time.Duration // since the start, in time of the trace
+	Session  string        // ID of the conversation
 	Messages []fakevllm.Message
 	Output   int // tokens
 }
 
-// Workload is recorded traffic as chats.
+// Workload is a recorded trace, as chats.
 type Workload struct {
 	Requests []Request
 	Length   time.Duration
 }
 
-// Part is which half of a trace is meant.
+// Part is a part of a trace.
 type Part string
 
-// The parts: policies are tuned on the first, and told of on the second.
+// The parts. Policies are tuned with the first half, and the figures are those of the second.
 const (
 	First  Part = "first"
 	Second Part = "second"
 	Whole  Part = "whole"
 )
 
-// NewWorkload makes chats of a part of a trace. rate sends them so many times closer
-// together. At most limit requests are taken, all if it is 0.
+// NewWorkload returns a part of a trace as chats. rate multiplies the request rate. limit is
+// the largest number of requests; 0 means all.
 func NewWorkload(entries []loadgen.Entry, part Part, rate float64, limit int) (*Workload, error) {
 	half := len(entries) / 2
 	switch part {
@@ -46,7 +46,7 @@ func NewWorkload(entries []loadgen.Entry, part Part, rate float64, limit int) (*
 		entries = entries[half:]
 	case Whole:
 	default:
-		return nil, fmt.Errorf("part %q: use %s, %s or %s", part, First, Second, Whole)
+		return nil, fmt.Errorf("part %q: must be %s, %s or %s", part, First, Second, Whole)
 	}
 	if limit > 0 && limit < len(entries) {
 		entries = entries[:limit]
@@ -64,8 +64,8 @@ func NewWorkload(entries []loadgen.Entry, part Part, rate float64, limit int) (*
 	return w, nil
 }
 
-// spread returns the entries' times in milliseconds. The trace has them in steps of
-// three seconds; what came in one step is spread over it evenly.
+// spread returns the times of the entries in milliseconds. The trace has steps of three
+// seconds; the requests of a step are distributed evenly over it.
 func spread(entries []loadgen.Entry) []float64 {
 	const step = 3000
 	at := make([]float64, len(entries))
@@ -82,17 +82,17 @@ func spread(entries []loadgen.Entry) []float64 {
 	return at
 }
 
-// session is the second block of a prompt: the first is the same for all.
+// session returns the second block of a prompt; the first one is the same in all prompts.
 func session(e *loadgen.Entry) string {
 	return strconv.FormatInt(e.HashIDs[min(1, len(e.HashIDs)-1)], 10)
 }
 
-// turnBlocks is how many blocks of the trace one message has.
+// turnBlocks is the number of blocks of a message.
 const turnBlocks = 8
 
-// messages are the chat of an entry: its first block says what the model is for, the
-// others are turns. Prompts that begin with the same blocks begin with the same
-// text, and with the same messages but for the last one, which may go on.
+// messages returns the chat of an entry: the first block is the system message, the others are
+// turns. Prompts that begin with the same blocks begin with the same text, and with the same
+// messages except for the last one, which may be longer.
 func messages(e *loadgen.Entry) []fakevllm.Message {
 	tokens := max(1, (e.InputLength+Shrink/2)/Shrink)
 	out := []fakevllm.Message{{Role: "system"}}
@@ -117,8 +117,7 @@ func messages(e *loadgen.Entry) []fakevllm.Message {
 	return out
 }
 
-// appendBlock appends the first n words of a block, each of them one token of one to
-// seven bytes, so that blocks differ in bytes.
+// appendBlock appends the first n words of a block. A word is one token of one to seven bytes.
 func appendBlock(dst []byte, block int64, n int) []byte {
 	for i := range n {
 		x := loadgen.BlockToken(block, i, 0, 1<<40)
@@ -132,14 +131,14 @@ func appendBlock(dst []byte, block int64, n int) []byte {
 	return dst
 }
 
-// Body is the request as a client sends it.
+// Body returns the body that a client sends.
 func (r *Request) Body() []byte {
 	b := append([]byte(`{"model":"`+Served+`","messages":`), r.chat()...)
 	b = strconv.AppendInt(append(b, `,"max_tokens":`...), int64(r.Output), 10)
 	return append(b, `,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true}}`...)
 }
 
-// chat is the value of "messages".
+// chat returns the value of "messages".
 func (r *Request) chat() []byte {
 	type message struct {
 		Role    string `json:"role"`
@@ -151,18 +150,18 @@ func (r *Request) chat() []byte {
 	}
 	b, err := json.Marshal(list)
 	if err != nil {
-		panic(err) // they are texts
+		panic(err) // strings can be encoded
 	}
 	return b
 }
 
-// Served is the name of the model.
+// Served is the name of the served model.
 const Served = answer.Model
 
-// Prompt is what the engines make of the chat.
+// Prompt returns the tokens of the chat.
 func (r *Request) Prompt() []int { return fakevllm.ChatPrompt(r.Messages, false) }
 
-// expected is the one right answer.
+// expected returns the correct response.
 func (r *Request) expected() loadgen.Expected {
 	a := fakevllm.ExpectedCompletion(r.Prompt(), fakevllm.Sampling{MaxTokens: r.Output, IgnoreEOS: true})
 	return loadgen.Expected{Text: []byte(a.Text), PromptTokens: a.PromptTokens, CompletionTokens: len(a.Tokens), FinishReason: a.FinishReason}

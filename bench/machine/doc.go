@@ -1,4 +1,3 @@
-// Package machine reads what the operating system knows: what a process and
-// its children cost (processor time, memory, descriptors), and what machine
-// this is. Linux only; elsewhere every call says so.
+// Package machine reads the processor time and the memory of processes, and describes the
+// machine. It supports Linux; elsewhere its functions return ErrUnknown.
 package machine

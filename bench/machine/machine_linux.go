@@ -11,7 +11,7 @@ import (
 	"unsafe"
 )
 
-// Tree lists a process and all its descendants, itself first.
+// Tree returns a process and all its descendants. The process is first.
 func Tree(pid int) []int {
 	parents := make(map[int]int)
 	dirs, err := filepath.Glob("/proc/[0-9]*")
@@ -21,9 +21,9 @@ func Tree(pid int) []int {
 	for _, dir := range dirs {
 		stat, err := os.ReadFile(dir + "/stat")
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
-		// The name before the last parenthesis may contain anything.
+		// The name of the program, in parentheses, may contain any character.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		id, err1 := strconv.Atoi(filepath.Base(dir))
 		parent, err2 := strconv.Atoi(fields[1])
@@ -42,29 +42,7 @@ func Tree(pid int) []int {
 	return tree
 }
 
-// Read adds up what the processes use.
-func Read(pids []int) (Usage, error) {
-	var u Usage
-	for _, pid := range pids {
-		cpu, err := cpuTime(pid)
-		if err != nil {
-			return u, err
-		}
-		u.CPU += cpu
-		status, err := os.ReadFile(proc(pid, "status"))
-		if err != nil {
-			return u, fmt.Errorf("process %d: %w", pid, err)
-		}
-		u.RSS += field(status, "VmRSS:")
-		u.Peak += field(status, "VmHWM:")
-		files, sockets := descriptors(pid)
-		u.Files += files
-		u.Sockets += sockets
-	}
-	return u, nil
-}
-
-// Memory is RSS in KiB alone, cheaper than Read.
+// Memory returns the resident memory of the processes in KiB.
 func Memory(pids []int) (int64, error) {
 	var sum int64
 	for _, pid := range pids {
@@ -77,7 +55,7 @@ func Memory(pids []int) (int64, error) {
 	return sum, nil
 }
 
-// CPU is processor time in seconds alone.
+// CPU returns the processor time of the processes in seconds since their start.
 func CPU(pids []int) (float64, error) {
 	var sum float64
 	for _, pid := range pids {
@@ -90,8 +68,8 @@ func CPU(pids []int) (float64, error) {
 	return sum, nil
 }
 
-// Times are the processor seconds of all cores since the start of the machine: those
-// in which somebody ran, and all of them.
+// Times returns the processor time of all cores in seconds since the start of the machine:
+// the busy part, and all of it.
 func Times() (busy, all float64, err error) {
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -113,18 +91,8 @@ func Times() (busy, all float64, err error) {
 	return busy, all, nil
 }
 
-// ResetPeak lets Usage.Peak begin again.
-func ResetPeak(pids []int) error {
-	for _, pid := range pids {
-		if err := os.WriteFile(proc(pid, "clear_refs"), []byte("5"), 0); err != nil {
-			return fmt.Errorf("reset the peak of memory: %w", err)
-		}
-	}
-	return nil
-}
-
-// cpuTime reads the clock that counts the processor time of all threads of a
-// process, ended ones included (clock_getcpuclockid(3) computes its number so).
+// cpuTime reads the clock of a process, which counts all its threads, also ended ones. The
+// number of the clock is that of clock_getcpuclockid(3).
 func cpuTime(pid int) (float64, error) {
 	const schedClock = 2
 	clock := uintptr(^pid<<3 | schedClock)
@@ -136,27 +104,8 @@ func cpuTime(pid int) (float64, error) {
 	return float64(ts.Sec) + float64(ts.Nsec)/1e9, nil
 }
 
-// descriptors counts; 0 when the process is not ours to look at.
-func descriptors(pid int) (files, sockets int) {
-	entries, err := os.ReadDir(proc(pid, "fd"))
-	if err != nil {
-		return 0, 0
-	}
-	for _, e := range entries {
-		to, err := os.Readlink(proc(pid, "fd/"+e.Name()))
-		if err != nil {
-			continue // closed meanwhile
-		}
-		files++
-		if strings.HasPrefix(to, "socket:") {
-			sockets++
-		}
-	}
-	return files, sockets
-}
-
-// RaiseFiles raises the limit of open descriptors of this process, and of the
-// children that it starts, as far as it may, and returns it.
+// RaiseFiles raises the limit of open descriptors of this process and of its future children
+// as far as permitted, and returns the limit.
 func RaiseFiles() int {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
@@ -178,7 +127,7 @@ func RaiseFiles() int {
 
 func proc(pid int, file string) string { return "/proc/" + strconv.Itoa(pid) + "/" + file }
 
-// field reads a number from a file of lines "Name:   123 kB".
+// field returns the number in a line "Name:   123 kB" of a file; 0 if it has none.
 func field(file []byte, name string) int64 {
 	i := bytes.Index(file, []byte(name))
 	if i < 0 {

@@ -2,25 +2,19 @@
 
 package machine
 
-// Tree is the process alone.
+// Tree returns the process only.
 func Tree(pid int) []int { return []int{pid} }
 
-// Read does not know.
-func Read([]int) (Usage, error) { return Usage{}, ErrUnknown }
-
-// Memory does not know.
+// Memory returns ErrUnknown.
 func Memory([]int) (int64, error) { return 0, ErrUnknown }
 
-// CPU does not know.
+// CPU returns ErrUnknown.
 func CPU([]int) (float64, error) { return 0, ErrUnknown }
 
-// Times does not know.
+// Times returns ErrUnknown.
 func Times() (busy, all float64, err error) { return 0, 0, ErrUnknown }
 
-// ResetPeak cannot.
-func ResetPeak([]int) error { return ErrUnknown }
-
-// RaiseFiles cannot.
+// RaiseFiles returns a limit that every system has.
 func RaiseFiles() int { return 1024 }
 
 func (f *Facts) fill() {}

@@ -1,6 +1,7 @@
 package machine_test
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"slices"
@@ -12,42 +13,40 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-func TestRead(t *testing.T) {
+func TestUsage(t *testing.T) {
 	t.Parallel()
 	me := []int{os.Getpid()}
-	before, err := machine.Read(me)
+	cpu, err := machine.CPU(me)
 	if runtime.GOOS != "linux" {
-		if err == nil {
-			t.Fatal("no error although nothing is known here")
+		if !errors.Is(err, machine.ErrUnknown) {
+			t.Fatalf("error %v, want ErrUnknown", err)
 		}
 		return
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if before.RSS < 1000 || before.Peak < before.RSS || before.Files < 3 {
-		t.Errorf("this process uses %+v", before)
-	}
-	if err := machine.ResetPeak(me); err != nil {
-		t.Error(err)
+	before, err := machine.Memory(me)
+	if err != nil || before < 1000 {
+		t.Fatalf("this process has %d KiB, %v", before, err)
 	}
 	held := make([]byte, 64<<20)
 	for i := range held {
 		held[i] = byte(i)
 	}
-	after, err := machine.Read(me)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if after.CPU <= before.CPU {
-		t.Errorf("writing %d bytes took no time: %v s, then %v s", len(held), before.CPU, after.CPU)
-	}
-	if grown := after.Peak - before.RSS; grown < 32<<10 {
-		t.Errorf("64 MiB more let the peak grow by %d KiB", grown)
+	after, err := machine.Memory(me)
+	if err != nil || after-before < 32<<10 {
+		t.Errorf("64 MiB more: from %d to %d KiB, %v", before, after, err)
 	}
 	runtime.KeepAlive(held)
-	if _, err := machine.Read([]int{1 << 30}); err == nil {
-		t.Error("a process that does not exist has no usage")
+	if now, err := machine.CPU(me); err != nil || now <= cpu {
+		t.Errorf("writing %d bytes took no time: %v s, then %v s, %v", len(held), cpu, now, err)
+	}
+	if busy, all, err := machine.Times(); err != nil || busy <= 0 || all < busy {
+		t.Errorf("machine: %v of %v s busy, %v", busy, all, err)
+	}
+	if _, err := machine.CPU([]int{1 << 23}); err == nil {
+		t.Error("a process that does not exist has processor time")
 	}
 }
 
@@ -57,6 +56,6 @@ func TestTree(t *testing.T) {
 		t.Errorf("%v does not begin with this process", tree)
 	}
 	if runtime.GOOS == "linux" && !slices.Contains(machine.Tree(os.Getppid()), os.Getpid()) {
-		t.Error("this process is none of its parent's descendants")
+		t.Error("this process is not a descendant of its parent")
 	}
 }

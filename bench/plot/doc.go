@@ -1,3 +1,2 @@
-// Package plot draws simple charts as SVG: bars with a spread, and lines. It
-// has what the reports need and no more.
+// Package plot draws charts as SVG.
 package plot

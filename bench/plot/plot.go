@@ -7,27 +7,25 @@ import (
 	"strings"
 )
 
-// Measures of a chart in pixels.
+// Sizes in pixels.
 const (
 	width  = 760
 	left   = 150
 	right  = 90
 	top    = 44
 	barGap = 26
-	height = 320
-	bottom = 44
 )
 
-// Bar is one value of a bar chart, with its smallest and largest.
+// Bar is one bar of a chart.
 type Bar struct {
-	Label         string
-	Value, Lo, Hi float64
-	// Strong draws it in the colour of what the chart is about.
-	Strong bool
+	Label  string
+	Value  float64
+	Lo, Hi float64 // ends of the line that shows the spread; no line if they are equal
+	Strong bool    // drawn in the colour of our own proxy
 }
 
-// Bars is a chart of horizontal bars. Mark, if not 0, is drawn as a line with
-// MarkLabel.
+// Bars returns a chart of horizontal bars as SVG. A mark other than 0 is drawn as a vertical
+// line with markLabel.
 func Bars(title, unit string, bars []Bar, mark float64, markLabel string) string {
 	most := mark
 	for _, b := range bars {
@@ -58,57 +56,6 @@ func Bars(title, unit string, bars []Bar, mark float64, markLabel string) string
 		x := left + mark*scale
 		fmt.Fprintf(&s, `<path d="M%.1f %dV%d" stroke="#c53030" stroke-dasharray="4 3"/>`+"\n", x, top-6, h-20)
 		text(&s, x, float64(h-8), "middle", 11, markLabel)
-	}
-	s.WriteString("</svg>\n")
-	return s.String()
-}
-
-// Line is one line of a chart.
-type Line struct {
-	Label string
-	X, Y  []float64
-	// Dashed is for lines that were computed from others.
-	Dashed bool
-}
-
-// Lines is a chart of lines over one axis, both from zero.
-func Lines(title, xUnit, yUnit string, lines []Line) string {
-	var maxX, maxY float64
-	for _, l := range lines {
-		for i := range l.X {
-			maxX, maxY = max(maxX, l.X[i]), max(maxY, l.Y[i])
-		}
-	}
-	maxX, maxY = max(maxX, 1e-9), max(maxY*1.1, 1e-9)
-	const x0, y0 = 70, height - bottom
-	sx, sy := float64(width-x0-right)/maxX, float64(y0-top)/maxY
-	var s strings.Builder
-	open(&s, height, title)
-	for i := range 5 {
-		v := maxY * float64(i) / 4
-		y := y0 - v*sy
-		fmt.Fprintf(&s, `<path d="M%d %.1fH%d" stroke="#ddd"/>`+"\n", x0, y, width-right)
-		text(&s, x0-6, y+4, "end", 11, short(v))
-		x := maxX * float64(i) / 4
-		text(&s, x0+x*sx, y0+16, "middle", 11, short(x))
-	}
-	text(&s, x0, top-8, "end", 11, yUnit)
-	text(&s, float64(width-right), y0+32, "end", 11, xUnit)
-	colours := []string{"#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280"}
-	for i, l := range lines {
-		var points strings.Builder
-		for k := range l.X {
-			fmt.Fprintf(&points, "%.1f,%.1f ", x0+l.X[k]*sx, y0-l.Y[k]*sy)
-		}
-		dash := ""
-		if l.Dashed {
-			dash = ` stroke-dasharray="5 4"`
-		}
-		colour := colours[i%len(colours)]
-		fmt.Fprintf(&s, `<polyline points="%s" fill="none" stroke="%s" stroke-width="1.5"%s/>`+"\n", strings.TrimSpace(points.String()), colour, dash)
-		y := float64(top + 16*i)
-		fmt.Fprintf(&s, `<rect x="%d" y="%.0f" width="10" height="3" fill="%s"/>`+"\n", width-right+6, y, colour)
-		text(&s, float64(width-right+20), y+5, "start", 11, l.Label)
 	}
 	s.WriteString("</svg>\n")
 	return s.String()

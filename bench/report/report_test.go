@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,133 +20,107 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// example is a run in which some gates are met, some are not, and some were not run.
+// example returns a run with gates that are met, missed and not run.
 func example() *report.Run {
 	r := &report.Run{
-		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Took: 60, Commit: "abc1234",
-		Machine: machine.Facts{CPU: "A processor", Cores: 2, Memory: 4096, Kernel: "Linux 6.1", Go: "go1.26.0", Files: 20000},
+		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Commit: "abc1234",
+		Machine: machine.Facts{CPU: "AMD EPYC", Cores: 2, Memory: 4096, Kernel: "Linux 6.1", Go: "go1.26.0", Files: 20000},
 		Config: report.Config{
-			Workloads: []string{"small", "open1000", "idle1000"}, Targets: []string{"two-hop", "nginx", "pdmesh", "vllm-router"}, Repeats: 3, Seconds: 5,
-			Engine: "fast", Connector: "nixl", Pinned: true, Awake: true, ProxyFlags: []string{"--upstream own"}, Seed: 1,
+			Workloads: []string{"small", "open1000", "idle1000"}, Targets: []string{"pdmesh", "vllm-router", "smg"}, Repeats: 3, Seconds: 5,
+			Pinned: true, ProxyFlags: []string{"--upstream own"},
 		},
-		Notes: []string{"A note for the reader."},
-		Idle:  []machine.Speed{{Mean: 450, Best: 480}, {Mean: 400, Best: 500}, {Mean: 500, Best: 500}},
-		Calm:  &report.Calm{Patience: 600, Waited: 61.5, Best: 14.2, Tolerated: 1.15, Begun: []float64{14.2, 21, 16, 15.5}, Anyway: 1},
+		Notes: []string{"A note."},
 	}
 	for i := range 3 {
 		n := uint64(i)
 		r.Cells = append(r.Cells,
-			report.Cell{Workload: "small", Target: "two-hop", Repeat: i, Seconds: 5, Right: 250_000 + n*5000, TTFT: report.Times{Count: 9, P50: 0.5, P99: 1.25}},
-			report.Cell{Workload: "small", Target: "nginx", Repeat: i, Skipped: "not installed"},
-			report.Cell{
-				Workload: "small", Target: "pdmesh", Repeat: i, Seconds: 5, Right: 200_000 - n*2000, CPU: 4.9, RSSPeak: 50_000, RSSIdle: 40_000,
-				Clients: 32, Prompt: 128, TTFT: report.Times{Count: 9, P50: 0.75, P99: 2},
-			},
-			report.Cell{Workload: "open1000", Target: "two-hop", Repeat: i, Seconds: 5, Right: 2500, Tokens: 480_000, Open: 1000, ITL: report.Times{Count: 9, P50: 10, P99: 11}},
-			report.Cell{
-				Workload: "open1000", Target: "pdmesh", Repeat: i, Seconds: 5, Right: 2500, Tokens: 400_000, Events: 407_500, Open: 1000, Clients: 1000, Prompt: 512,
-				CPU: 4, RSSIdle: 20_000, RSS: 60_000, RSSPeak: 61_000, ITL: report.Times{Count: 9, P50: 10, P99: 13},
-			},
+			report.Cell{Workload: "small", Target: "pdmesh", Repeat: i, Seconds: 5, Right: 200_000 - n*2000, CPU: 4.9, TTFT: report.Times{Count: 9, P50: 0.75, P99: 2}},
 			report.Cell{Workload: "small", Target: "vllm-router", Repeat: i, Seconds: 5, Right: 100_000, CPU: 4.9},
-			report.Cell{Workload: "open1000", Target: "nginx", Repeat: i, Seconds: 5, Right: 3750, Tokens: 480_000, Open: 1000, CPU: 2.5 + 0.1*float64(n)},
-			report.Cell{Workload: "idle1000", Target: "pdmesh", Repeat: i, Seconds: 5, Tokens: 2500, Open: 1000, Clients: 1000, RSSIdle: 20_000, RSS: 40_000},
-			report.Cell{Workload: "idle1000", Target: "vllm-router", Repeat: i, Seconds: 5, Tokens: 2500, Open: 1000, Clients: 1000, RSSIdle: 30_000, RSS: 55_000})
+			report.Cell{Workload: "open1000", Target: "pdmesh", Repeat: i, Seconds: 5, Right: 2500, Tokens: 400_000, Open: 1000, CPU: 4, RSSIdle: 20_000, RSS: 60_000, ITL: report.Times{Count: 9, P50: 10, P99: 13}},
+			report.Cell{Workload: "open1000", Target: "vllm-router", Repeat: i, Seconds: 5, Right: 3750, Tokens: 480_000, Open: 1000, CPU: 2.5 + 0.1*float64(n)},
+			report.Cell{Workload: "small", Target: "smg", Repeat: i, Skipped: report.NotInstalled},
+			report.Cell{Workload: "open1000", Target: "smg", Repeat: i, Skipped: report.NotInstalled})
 	}
-	last := slices.IndexFunc(r.Cells, func(c report.Cell) bool {
-		return c.Workload == "open1000" && c.Target == "pdmesh" && c.Repeat == 2
-	})
-	r.Cells[last].Broken = 1
-	r.Cells[last].Problems = []string{"broken answer: the connection\nended | in event 3"}
+	r.Cells[14].Failed, r.Cells[14].Problems = 1, []string{"the connection\nended"}
 	return r
 }
 
-// A probe that failed is told, whether or not others did not.
-func TestProbeThatFailed(t *testing.T) {
+func TestPage_Golden(t *testing.T) {
 	t.Parallel()
-	for _, begun := range [][]float64{nil, {14.2}} {
-		r := example()
-		r.Calm.Problem, r.Calm.Begun = "nobody answers", begun
-		if text := page(r); strings.Count(text, "nobody answers") != 1 {
-			t.Errorf("after %v:\n%.2000s", begun, text)
+	testkit.Golden(t, filepath.Join("testdata", "report.md"), []byte(report.Page([]report.Measured{{Name: "amd-epyc", Run: example()}})))
+}
+
+// TestPage_CheckedIn compares the page in docs with the figures next to it.
+func TestPage_CheckedIn(t *testing.T) {
+	t.Parallel()
+	const dir = "../../docs/performance"
+	all, err := report.ReadAll(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "README.md")); err != nil || string(got) != report.Page(all) {
+		t.Errorf("the page is not that of the figures: run make bench-report (%v)", err)
+	}
+	for _, m := range all {
+		for _, p := range m.Run.Plots() {
+			if got, err := os.ReadFile(filepath.Join(dir, m.Name, p.File)); err != nil || string(got) != p.SVG {
+				t.Errorf("%s is not that of the figures: run make bench-report (%v)", p.File, err)
+			}
 		}
 	}
 }
 
-// Where nginx ran, its CPU per request is the measure of the machine.
-func TestBesideNginx(t *testing.T) {
-	t.Parallel()
-	r := example()
-	for i := range r.Cells {
-		if c := &r.Cells[i]; c.Target == "nginx" && c.Repeat > 0 {
-			c.Skipped, c.Seconds, c.Right, c.CPU = "", 5, 250_000, 4.5+0.5*float64(c.Repeat) // 20 and 22 µs
-		}
-	}
-	text := page(r)
-	if want := "| 128 B, 1 token | 21 µs | 24.9 µs | 3.87 µs | 3 … 4.75 | 1.19 | 1.14 … 1.24 |"; !strings.Contains(section(text, "#### Beside nginx"), want) {
-		t.Errorf("%q is not in\n%s", want, text)
-	}
-	if strings.Contains(text, "| 64-token stream |") {
-		t.Error("a workload that was not run stands beside nginx")
-	}
-}
-
-// Where the floor ran, ours is set next to it, and its loss with many instances
-// beside ours.
-func TestBesideFloor(t *testing.T) {
+func TestRun_Gates(t *testing.T) {
 	t.Parallel()
 	r := example()
-	for i := range 3 {
-		cell := func(workload, target string, right uint64, cpu float64) {
-			r.Cells = append(r.Cells, report.Cell{Workload: workload, Target: target, Repeat: i, Seconds: 5, Right: right, CPU: cpu})
-		}
-		if i > 0 { // a repeat without the floor counts on neither side
-			cell("small", "floor", 250_000, 3.75+0.25*float64(i)) // 16 and 17 µs, against 24.75 and 25
-		}
-		cell("stream", "floor", 15_000, 4.5) // 300 µs
-		cell("stream", "pdmesh", 15_000, 4.2)
-		cell("stream", "two-hop", 20_000, 0) // 250 µs
-		cell("quiet", "floor", 200_000, 4)
-		cell("churn", "floor", 196_000-4000*uint64(i), 4.312)
-		cell("quiet", "pdmesh", 100_000, 4)
-		cell("churn", "pdmesh", 90_000, 4.5)
+	var got []string
+	for _, g := range r.Gates() {
+		got = append(got, g.Verdict())
 	}
-	testkit.Golden(t, filepath.Join("testdata", "floor.md"), []byte(section(page(r), "#### Beside floor")))
-
-	r = example()
-	if text := page(r); strings.Contains(text, "floor") {
-		t.Errorf("it speaks of a floor that did not run:\n%s", text)
+	if want := "met,not run,not run,**missed**,not run,**missed**"; strings.Join(got, ",") != want {
+		t.Errorf("verdicts %v, want %s", got, want)
+	}
+	if missed := r.Missed(); !strings.Contains(missed, "1,000 streams") || !strings.Contains(missed, "bad requests in any workload: 1, must be at most 0") || strings.Contains(missed, "128 B") {
+		t.Errorf("missed: %s", missed)
+	}
+	// A workload that did not run through our proxy counts as bad.
+	r.Cells = append(r.Cells, report.Cell{Workload: "idle1000", Target: "pdmesh", Repeat: 2, Skipped: "no correct responses"})
+	if missed := r.Missed(); !strings.Contains(missed, "bad requests in any workload: 2") {
+		t.Errorf("missed: %s", missed)
 	}
 }
 
-// page is the report of one machine.
-func page(r *report.Run) string { return report.Page([]report.Measured{{Name: "a", Run: r}}) }
-
-// section is the part of a text from a heading to the next one.
-func section(text, heading string) string {
-	_, rest, _ := strings.Cut(text, heading)
-	body, _, _ := strings.Cut(rest, "\n#")
-	return heading + body
-}
-
-func TestPage(t *testing.T) {
+func TestRun_Plots(t *testing.T) {
 	t.Parallel()
-	r := example()
-	testkit.Golden(t, filepath.Join("testdata", "report.md"), []byte(report.Page([]report.Measured{{Name: "a", Run: r, Plots: []report.Plot{{File: "a/x.svg", Title: "A plot"}}}})))
+	plots := example().Plots()
+	if len(plots) != 2 {
+		t.Fatalf("%d plots", len(plots))
+	}
+	for _, p := range plots {
+		d := xml.NewDecoder(strings.NewReader(p.SVG))
+		for {
+			if _, err := d.Token(); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", p.File, err)
+			}
+		}
+		if !strings.Contains(p.SVG, ">vllm-router<") || strings.Contains(p.SVG, "smg") {
+			t.Errorf("%s has the wrong bars:\n%s", p.File, p.SVG)
+		}
+	}
 }
 
-// Several machines have a table side by side and a section each, the newest first.
-func TestSeveralMachines(t *testing.T) {
+func TestRun_Files(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if _, err := report.ReadAll(dir); err == nil || !strings.Contains(err.Error(), "there is no") {
-		t.Errorf("an empty directory: %v", err)
+	if _, err := report.ReadAll(dir); err == nil {
+		t.Error("no error without figures")
 	}
-	old := &report.Run{
-		Started: time.Date(2025, 1, 2, 0, 0, 0, 0, time.UTC), Commit: "0ldc0de", Config: report.Config{Repeats: 1},
-		Cells: []report.Cell{{Workload: "small", Target: "pdmesh", Seconds: 1, Right: 10, CPU: 1}, {Workload: "small", Target: "vllm-router", Seconds: 1, Right: 10, CPU: 4}},
-	}
-	for name, r := range map[string]*report.Run{"a-older": old, "b-newer": example()} {
-		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+	for name, day := range map[string]int{"old": 1, "new": 2} {
+		r := example()
+		r.Started = time.Date(2026, 1, day, 0, 0, 0, 0, time.UTC)
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		if err := r.Write(filepath.Join(dir, name, "result.json")); err != nil {
@@ -155,164 +128,43 @@ func TestSeveralMachines(t *testing.T) {
 		}
 	}
 	all, err := report.ReadAll(dir)
-	if err != nil {
+	if err != nil || len(all) != 2 || all[0].Name != "new" || len(all[0].Run.Cells) != len(example().Cells) {
+		t.Errorf("%v, %v", all, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "new", "result.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	text := report.Page(all)
-	for _, want := range []string{
-		"| | at most | b-newer | a-older |",
-		"| 128 B, 1 token: CPU per request / vllm-router | 0.60 | 0.51 | 0.25 |",
-		"| 1,000 idle streams: memory per stream / vllm-router | 0.65 | 0.80, **NOT MET** | – |",
-		"| [a-older](#a-older) | 2025-01-02 | `0ldc0de` |", "2 of 2 |", "\n## a-older\n",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q is not in\n%.4000s", want, text)
+	if _, err := report.ReadAll(dir); err == nil {
+		t.Error("no error for a damaged file")
+	}
+}
+
+func TestRun_Against(t *testing.T) {
+	t.Parallel()
+	r := report.Run{Config: report.Config{Workloads: []string{"w"}, Targets: []string{"a", "b", "c"}, Repeats: 3}}
+	for repeat, us := range []float64{100, 200, 400} {
+		for target, f := range map[string]float64{"a": 1, "b": 1.02 + 0.01*float64(repeat)} {
+			r.Cells = append(r.Cells, report.Cell{Workload: "w", Target: target, Repeat: repeat, Right: 1000, CPU: us * f / 1000})
 		}
 	}
-	if strings.Index(text, "\n## b-newer\n") > strings.Index(text, "\n## a-older\n") {
-		t.Error("the older run comes first")
+	r.Cells = append(r.Cells, report.Cell{Workload: "w", Target: "c", Skipped: report.NotInstalled})
+	var out strings.Builder
+	if err := r.Against(&out, "a"); err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(strings.Fields(out.String()), " ")
+	if !strings.Contains(got, "w a 200.0 +0.0 % +0.0 +0.0") || !strings.Contains(got, "w b 206.0 +3.0 % +2.0 +4.0") || strings.Contains(got, " c ") {
+		t.Error(out.String())
 	}
 }
 
 func TestNameOf(t *testing.T) {
 	t.Parallel()
 	for cpu, want := range map[string]string{
-		"AMD EPYC": "amd-epyc", "Intel(R) Xeon(R) Processor": "intel-xeon", "Intel(R) Core(TM) i7-8700K CPU @ 3.70GHz": "intel-core-i7-8700k", "": "unknown",
+		"Intel(R) Xeon(R) Processor @ 2.70GHz": "intel-xeon", "AMD EPYC 7B13": "amd-epyc-7b13", "": "unknown",
 	} {
 		if got := report.NameOf(machine.Facts{CPU: cpu}); got != want {
-			t.Errorf("%q: %q, want %q", cpu, got, want)
+			t.Errorf("%q: %s, want %s", cpu, got, want)
 		}
-	}
-}
-
-func TestVerdicts(t *testing.T) {
-	t.Parallel()
-	want := map[string]report.Verdict{
-		"128 B, 1 token: CPU per request / vllm-router":                      report.Met, // 0.50
-		"1,000 streams of 128 tokens at 10 ms: CPU per stream / vllm-router": report.NotRun,
-		"1,000 idle streams: memory per stream / vllm-router":                report.Missed, // 0.80
-		"64 KiB prompt: CPU per request / vllm-router":                       report.NotRun,
-		"wrong, cut, failed, misrouted or not aborted requests in any run":   report.Missed,
-	}
-	for _, row := range example().Rows() {
-		if v, ok := want[row.Text]; ok {
-			if row.Verdict() != v {
-				t.Errorf("%s: %v of %v is %q, want %q", row.Text, row.Median(), row.Values, row.Verdict(), v)
-			}
-			delete(want, row.Text)
-		}
-	}
-	if len(want) > 0 {
-		t.Errorf("no rows for %v", want)
-	}
-}
-
-// TestOneWrongAnswerFails: it may not vanish in a median.
-func TestOneWrongAnswerFails(t *testing.T) {
-	t.Parallel()
-	r := example()
-	rows := r.Rows()
-	if last := rows[len(rows)-1]; last.Verdict() != report.Missed {
-		t.Errorf("one broken answer in one of three repeats is %q (%v)", last.Verdict(), last.Values)
-	}
-}
-
-func TestWriteAndRead(t *testing.T) {
-	t.Parallel()
-	path := filepath.Join(t.TempDir(), "r.json")
-	r := example()
-	if err := r.Write(path); err != nil {
-		t.Fatal(err)
-	}
-	again, err := report.Read(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a, b := page(r), page(again); a != b {
-		t.Error("the report from the file is another one")
-	}
-	if err := os.WriteFile(path, []byte("hello"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := report.Read(path); err == nil || !strings.Contains(err.Error(), "not what a run writes") {
-		t.Errorf("error %v does not say what is wrong with the file", err)
-	}
-}
-
-func TestRenew(t *testing.T) {
-	t.Parallel()
-	r := &report.Measured{Name: "a", Run: example()}
-	text, ok := r.Renew("before\n" + report.Begin + "\nold\n" + report.End + "\nafter\n")
-	if !ok || strings.Contains(text, "old") || !strings.HasPrefix(text, "before\n") || !strings.HasSuffix(text, "\nafter\n") || !strings.Contains(text, "abc1234") {
-		t.Errorf("%v:\n%s", ok, text)
-	}
-	for _, want := range []string{"| | pdmesh | pdmesh, `--upstream std` | vllm-router | nginx, one hop |", "| prompt of 128 B, 1 token: CPU for a request | 24.7 µs | – | 49.0 µs | – |", "1 of 3 gates are met. Not met: "} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
-		}
-	}
-	if again, _ := r.Renew(text); again != text {
-		t.Error("a second time changes it")
-	}
-	for _, s := range []string{"", "no marks", report.Begin + " without its end"} {
-		if got, ok := r.Renew(s); ok || got != s {
-			t.Errorf("%q became %q", s, got)
-		}
-	}
-}
-
-func TestDrawingsAreXML(t *testing.T) {
-	t.Parallel()
-	drawings := example().Drawings()
-	if len(drawings) < 3 {
-		t.Fatalf("%d drawings", len(drawings))
-	}
-	for _, d := range drawings {
-		dec := xml.NewDecoder(strings.NewReader(d.SVG))
-		for {
-			if _, err := dec.Token(); errors.Is(err, io.EOF) {
-				break
-			} else if err != nil {
-				t.Fatalf("%s: %v", d.File, err)
-			}
-		}
-	}
-}
-
-// Of a repeat's turns the median counts: one turn in a busy moment says nothing.
-func TestTurns(t *testing.T) {
-	t.Parallel()
-	r := example()
-	for i := range r.Config.Repeats {
-		for turn, right := range []uint64{96_000, 50_000, 97_000} { // after 100,000: 4, 50 and 3 %
-			quiet := report.Cell{Workload: "quiet", Target: "pdmesh", Repeat: i, Turn: turn, Seconds: 5, Right: 100_000, CPU: 4}
-			churn := quiet
-			churn.Workload, churn.Right = "churn", right
-			if i == 1 && turn == 0 {
-				churn.Skipped = "no more sockets" // then it is between 50 and 3
-			}
-			r.Cells = append(r.Cells, quiet, churn)
-		}
-	}
-	for i := range r.Cells {
-		if c := r.Cells[i]; c.Workload == "quiet" || c.Workload == "churn" {
-			c.Target = "floor"
-			r.Cells = append(r.Cells, c)
-		}
-	}
-	if got, want := page(r), "| pdmesh | 4.00 % | 4.00 … 26.5 |"; !strings.Contains(got, want) {
-		t.Errorf("%q is not in\n%s", want, got)
-	}
-}
-
-// A wrong answer with the standard library's client counts too.
-func TestWrongAnswerOfStdFails(t *testing.T) {
-	t.Parallel()
-	r := &report.Run{Config: report.Config{Repeats: 1}, Cells: []report.Cell{
-		{Workload: "small", Target: "pdmesh", Seconds: 1, Right: 10}, {Workload: "small", Target: "pdmesh-std", Seconds: 1, Right: 9, Wrong: 1},
-	}}
-	rows := r.Rows()
-	if last := rows[len(rows)-1]; last.Verdict() != report.Missed {
-		t.Errorf("a wrong answer of pdmesh-std is %q (%v)", last.Verdict(), last.Values)
 	}
 }

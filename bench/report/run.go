@@ -1,8 +1,13 @@
+// Package report has the figures of a run, and writes them as docs/performance/README.md.
+//
+// A ratio is that of two cells of one repeat, and the page has the median of the repeats:
+// what slows the machine for a while slows both sides of a ratio.
 package report
 
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -11,200 +16,96 @@ import (
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
 
-// Run is everything that one run of the benchmark found.
+// Run has the figures of one run of the benchmark.
 type Run struct {
 	Started time.Time     `json:"started"`
-	Took    float64       `json:"took_seconds"`
 	Commit  string        `json:"commit"`
 	Machine machine.Facts `json:"machine"`
 	Config  Config        `json:"config"`
-	// Idle is how the machine was before each repeat, with nothing to do.
-	Idle []machine.Speed `json:"idle,omitempty"`
-	// Calm is how it was waited for quiet moments, nil if it was not.
-	Calm  *Calm  `json:"calm,omitempty"`
-	Cells []Cell `json:"cells"`
-	// Notes are what the reader must know to judge the figures.
-	Notes []string `json:"notes,omitempty"`
+	Cells   []Cell        `json:"cells"`
+	Notes   []string      `json:"notes,omitempty"` // what a reader must know to judge the figures
 }
 
-// Calm reports how it was waited for moments in which the machine was quiet, by what
-// a small request took of the floor, in µs of CPU.
-type Calm struct {
-	// Patience and Waited are seconds: what could be waited in all, and what was.
-	Patience float64 `json:"patience_seconds"`
-	Waited   float64 `json:"waited_seconds"`
-	// Best is the least that was seen, or known beforehand; what begins may find Tolerated times as much.
-	Best      float64 `json:"best_us"`
-	Tolerated float64 `json:"tolerated"`
-	// Begun is what each wait ended with; Anyway counts those that ended for want of
-	// patience.
-	Begun  []float64 `json:"begun_us"`
-	Anyway int       `json:"anyway"`
-	// Problem is why a probe gave no answer; then nothing was waited for.
-	Problem string `json:"problem,omitempty"`
-}
-
-// Config is what the run was asked for.
+// Config has the parameters of a run.
 type Config struct {
-	Workloads []string `json:"workloads"`
-	Targets   []string `json:"targets"`
-	Repeats   int      `json:"repeats"`
-	Seconds   float64  `json:"seconds"`
-	Engine    string   `json:"engine"`
-	Connector string   `json:"connector"`
-	Pinned    bool     `json:"pinned"`
-	// Awake reports whether engines and generator did not sleep while they waited.
-	Awake      bool     `json:"awake"`
+	Workloads  []string `json:"workloads"`
+	Targets    []string `json:"targets"`
+	Repeats    int      `json:"repeats"`
+	Seconds    float64  `json:"seconds"`
+	Pinned     bool     `json:"pinned"`
 	ProxyFlags []string `json:"proxy_flags,omitempty"`
-	Rate       float64  `json:"rate,omitempty"`
-	Seed       uint64   `json:"seed"`
-	Nginx      string   `json:"nginx,omitempty"`
 }
 
-// Cell is one target under one workload, once.
+// Cell is one target under one workload in one repeat.
 type Cell struct {
 	Workload string `json:"workload"`
 	Target   string `json:"target"`
 	Repeat   int    `json:"repeat"`
-	// Turn counts the cells of workloads that take turns within a repeat.
-	Turn int `json:"turn,omitempty"`
-	// Skipped says why there are no figures.
-	Skipped string `json:"skipped,omitempty"`
+	Skipped  string `json:"skipped,omitempty"` // the reason if there are no figures
 
-	// Seconds is the length of the window in which the following was counted.
-	Seconds float64 `json:"seconds"`
-	Right   uint64  `json:"right"`
+	Seconds float64 `json:"seconds"` // of the measurement, in which the following was counted
+	Right   uint64  `json:"right"`   // correct responses
 	Tokens  uint64  `json:"tokens"`
-	Events  uint64  `json:"events"` // of event streams, tokens and the rest
+	TTFT    Times   `json:"ttft"`
+	ITL     Times   `json:"itl"`
+	CPU     float64 `json:"cpu_seconds"`  // processor time of the target
+	RSSIdle int64   `json:"rss_idle_kib"` // memory of the target before the load
+	RSS     int64   `json:"rss_kib"`      // median during the measurement
+	Open    int     `json:"open,omitempty"`
 
-	// Over the cell's whole life, warm-up included.
-	Wrong    uint64   `json:"wrong"`
-	Broken   uint64   `json:"broken"`
-	Failed   uint64   `json:"failed"`
-	Left     uint64   `json:"left"`
-	Problems []string `json:"problems,omitempty"`
-
-	TTFT  Times `json:"ttft"`
-	ITL   Times `json:"itl"`
-	Total Times `json:"total"`
-
-	// CPU is the target's processor time in the window in seconds; 0 for
-	// targets without a process.
-	CPU float64 `json:"cpu_seconds,omitempty"`
-	// Memory of the target in KiB: before the load, median during the window,
-	// and at most.
-	RSSIdle int64 `json:"rss_idle_kib,omitempty"`
-	RSS     int64 `json:"rss_kib,omitempty"`
-	RSSPeak int64 `json:"rss_peak_kib,omitempty"`
-	// Clients and Open: how many there were, and in how many answers the first
-	// token had come when the window began.
-	Clients int `json:"clients"`
-	Open    int `json:"open,omitempty"`
-	Prompt  int `json:"prompt_bytes"`
-
-	// Aborted is the time from the first client leaving until the engines had
-	// seen the last request go, Leaving until the last client had left.
-	Aborted float64 `json:"aborted_seconds,omitempty"`
-	Leaving float64 `json:"leaving_seconds,omitempty"`
-	// NotAborted are the requests the engines still held after a minute.
-	NotAborted int64 `json:"not_aborted,omitempty"`
-
-	// What the engines saw over the cell's life.
-	Prefills   uint64 `json:"prefills"`
-	Handovers  uint64 `json:"handovers"`
-	Violations uint64 `json:"violations"`
-	// Bare are requests that our proxy sent to a decode engine without the KV
-	// cache of a prefill: answered right, but by other work than was measured.
-	Bare uint64 `json:"bare,omitempty"`
-	// Changes of the membership during the cell.
-	Changes int `json:"changes,omitempty"`
+	// Over the whole cell, warm-up included.
+	Wrong      uint64   `json:"wrong"`
+	Failed     uint64   `json:"failed"`
+	Violations uint64   `json:"violations"`     // requests that the engines refused
+	Bare       uint64   `json:"bare,omitempty"` // decode requests of our proxy without KV transfer params
+	Problems   []string `json:"problems,omitempty"`
 }
 
 // Times are quantiles in milliseconds.
 type Times struct {
 	Count uint64  `json:"count"`
 	P50   float64 `json:"p50"`
-	P90   float64 `json:"p90"`
 	P99   float64 `json:"p99"`
-	P999  float64 `json:"p99.9"`
-	Max   float64 `json:"max"`
 }
 
-// TimesOf reads a histogram.
+// TimesOf returns the quantiles of a histogram.
 func TimesOf(h *loadgen.Histogram) Times {
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	return Times{
-		Count: h.Count(), P50: ms(h.Quantile(0.5)), P90: ms(h.Quantile(0.9)),
-		P99: ms(h.Quantile(0.99)), P999: ms(h.Quantile(0.999)), Max: ms(h.Max()),
-	}
+	return Times{Count: h.Count(), P50: ms(h.Quantile(0.5)), P99: ms(h.Quantile(0.99))}
 }
 
-// Throughput is right answers per second, or tokens per second where answers
-// last longer than the window counts them well.
-func (c *Cell) Throughput() float64 {
-	if c.Seconds == 0 {
-		return 0
+// figure is a figure of a cell; false if the cell does not have it.
+type figure func(c *Cell) (float64, bool)
+
+// streamTokens is the number of tokens of the streams whose CPU is compared.
+const streamTokens = 128
+
+// Throughput returns correct responses per second, or tokens per second of streams.
+func (c *Cell) Throughput() (float64, bool) {
+	if c.Open > 0 {
+		return float64(c.Tokens) / c.Seconds, c.Seconds > 0
 	}
-	if c.byTokens() {
-		return float64(c.Tokens) / c.Seconds
-	}
-	return float64(c.Right) / c.Seconds
+	return float64(c.Right) / c.Seconds, c.Seconds > 0
 }
 
-func (c *Cell) byTokens() bool { return c.Open > 0 }
-
-// Unit is that of Throughput.
-func (c *Cell) Unit() string {
-	if c.byTokens() {
-		return "tokens/s"
-	}
-	return "requests/s"
+// CPUMicros returns the CPU time of a request in µs.
+func (c *Cell) CPUMicros() (float64, bool) {
+	return c.CPU / float64(c.Right) * 1e6, c.CPU > 0 && c.Right > 0
 }
 
-// CPUPerRequest is the target's processor time per right answer in µs.
-func (c *Cell) CPUPerRequest() float64 {
-	if c.Right == 0 {
-		return 0
-	}
-	return c.CPU / float64(c.Right) * 1e6
+// StreamMillis returns the CPU time of a stream of 128 tokens in ms. It is computed from
+// tokens, because a stream may begin or end outside of the measurement.
+func (c *Cell) StreamMillis() (float64, bool) {
+	return c.CPU / float64(c.Tokens) * streamTokens * 1e3, c.CPU > 0 && c.Tokens > 0
 }
 
-// CPUPerStream is its processor time for a stream of so many tokens in µs. It counts by
-// the token, as a stream may begin or end outside of the window.
-func (c *Cell) CPUPerStream(tokens int) float64 {
-	if c.Tokens == 0 {
-		return 0
-	}
-	return c.CPU / float64(c.Tokens) * float64(tokens) * 1e6
+// StreamKiB returns the memory of an open stream in KiB.
+func (c *Cell) StreamKiB() (float64, bool) {
+	return float64(c.RSS-c.RSSIdle) / float64(c.Open), c.Open > 0 && c.RSS > 0
 }
 
-// CPUPerMillionEvents is its processor time per million events in seconds.
-func (c *Cell) CPUPerMillionEvents() float64 {
-	if c.Events == 0 {
-		return 0
-	}
-	return c.CPU / float64(c.Events) * 1e6
-}
-
-// RSSPerStream is what an open stream adds to its memory in KiB.
-func (c *Cell) RSSPerStream() float64 {
-	if c.Open == 0 {
-		return 0
-	}
-	return float64(c.RSS-c.RSSIdle) / float64(c.Open)
-}
-
-// PeakPerBody is what a request adds to its memory at most, as a multiple of
-// the prompt.
-func (c *Cell) PeakPerBody() float64 {
-	if c.RSSPeak == 0 || c.Clients == 0 {
-		return 0
-	}
-	return float64(c.RSSPeak-c.RSSIdle) * 1024 / float64(c.Clients) / float64(c.Prompt)
-}
-
-// Bad is the number of requests that were not answered as they should.
-func (c *Cell) Bad() uint64 { return c.Wrong + c.Broken + c.Failed }
+// Bad returns the number of requests that were not answered or not sent as expected.
+func (c *Cell) Bad() uint64 { return c.Wrong + c.Failed + c.Violations + c.Bare }
 
 // Read reads a run from a file.
 func Read(path string) (*Run, error) {
@@ -214,12 +115,12 @@ func Read(path string) (*Run, error) {
 	}
 	var r Run
 	if err := json.Unmarshal(data, &r); err != nil {
-		return nil, fmt.Errorf("read results: %s is not what a run writes: %w", path, err)
+		return nil, fmt.Errorf("read results: %s: %w", path, err)
 	}
 	return &r, nil
 }
 
-// Write writes it.
+// Write writes a run to a file.
 func (r *Run) Write(path string) error {
 	data, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
@@ -231,38 +132,81 @@ func (r *Run) Write(path string) error {
 	return nil
 }
 
-// targets lists the targets in the order in which they first ran.
-func (r *Run) targets() (names []string) {
-	for i := range r.Cells {
-		if !slices.Contains(names, r.Cells[i].Target) {
-			names = append(names, r.Cells[i].Target)
-		}
-	}
-	return names
-}
-
-// workloads does the same for workloads.
-func (r *Run) workloads() (names []string) {
-	for i := range r.Cells {
-		if !slices.Contains(names, r.Cells[i].Workload) {
-			names = append(names, r.Cells[i].Workload)
-		}
-	}
-	return names
-}
-
-// cell finds one; nil if it was not run or skipped.
+// cell returns a cell; nil if it was not run or skipped.
 func (r *Run) cell(workload, target string, repeat int) *Cell {
-	return r.turn(workload, target, repeat, 0)
-}
-
-// turn finds a cell of a workload that takes turns.
-func (r *Run) turn(workload, target string, repeat, turn int) *Cell {
 	for i := range r.Cells {
 		c := &r.Cells[i]
-		if c.Workload == workload && c.Target == target && c.Repeat == repeat && c.Turn == turn && c.Skipped == "" {
+		if c.Workload == workload && c.Target == target && c.Repeat == repeat && c.Skipped == "" {
 			return c
 		}
 	}
 	return nil
+}
+
+// values returns a figure of a target in each repeat that has it.
+func (r *Run) values(workload, target string, f figure) (out []float64) {
+	for repeat := range r.Config.Repeats {
+		if c := r.cell(workload, target, repeat); c != nil {
+			if v, ok := f(c); ok {
+				out = append(out, v)
+			}
+		}
+	}
+	return out
+}
+
+// ratios returns a figure of a target divided by that of another one, in each repeat in
+// which both have it.
+func (r *Run) ratios(workload, target, base string, f figure) (out []float64) {
+	for repeat := range r.Config.Repeats {
+		c, b := r.cell(workload, target, repeat), r.cell(workload, base, repeat)
+		if c == nil || b == nil {
+			continue
+		}
+		v, ok := f(c)
+		if w, also := f(b); ok && also && w != 0 {
+			out = append(out, v/w)
+		}
+	}
+	return out
+}
+
+// median returns NaN without values.
+func median(values []float64) float64 {
+	if len(values) == 0 {
+		return math.NaN()
+	}
+	v := slices.Sorted(slices.Values(values))
+	if n := len(v); n%2 == 0 {
+		return (v[n/2-1] + v[n/2]) / 2
+	}
+	return v[len(v)/2]
+}
+
+// number formats a value with three significant digits; a dash for NaN.
+func number(v float64) string {
+	switch a := math.Abs(v); {
+	case math.IsNaN(v):
+		return "–"
+	case a >= 1000:
+		s := fmt.Sprintf("%.0f", v)
+		for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+			s = s[:i] + "," + s[i:]
+		}
+		return s
+	case a >= 100 || v == math.Trunc(v):
+		return fmt.Sprintf("%.0f", v)
+	case a >= 10:
+		return fmt.Sprintf("%.1f", v)
+	default:
+		return fmt.Sprintf("%.2f", v)
+	}
+}
+
+// spread formats the smallest and the largest value.
+func spread(values []float64) string {
+	if len(values) < 2 {
+		return ""
+	}
+	return number(slices.Min(values)) + " … " + number(slices.Max(values))
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -19,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Etcd is an etcd that serves our proxies.
+// Etcd is an etcd for our proxies.
 type Etcd struct {
 	Endpoint string
 	server   *embedetcd.Server
@@ -27,10 +25,9 @@ type Etcd struct {
 	log      *os.File
 }
 
-// StartEtcd starts an etcd in this process, on the harness' core; proxies reach
-// it over TCP. It waits for no disk, and is written to without a network in
-// between: what etcd takes of the core is missed by the engines, so the targets
-// wait for it, and that is not the question.
+// StartEtcd starts an etcd in this process. It does not wait for the disk, and Register
+// writes to it without a network, so that it takes little time of the core that it shares
+// with the engines.
 func (l *Lab) StartEtcd(ctx context.Context) (_ *Etcd, err error) {
 	e := new(Etcd)
 	if e.log, err = os.Create(filepath.Join(l.dir, "etcd.log")); err != nil {
@@ -48,149 +45,40 @@ func (l *Lab) StartEtcd(ctx context.Context) (_ *Etcd, err error) {
 	return e, nil
 }
 
-// Close ends it.
+// Close stops it.
 func (e *Etcd) Close() {
-	_ = e.client.Close() // all it says is that its context has ended
+	_ = e.client.Close() // returns only that its context has ended
 	e.server.Close()
-	_ = e.log.Close() // for whatever looks into the directory while it is there
+	_ = e.log.Close() // nothing was buffered
 }
 
-// callTimeout bounds one call to etcd.
-const callTimeout = 5 * time.Second
-
-// leaseTTL is that of the instances' leases.
-const leaseTTL = 30
-
-// keysPerLease spreads the instances over leases: one of a lease for each
-// would keep etcd busy with renewals, which is not the question.
-const keysPerLease = 20
-
-// Members are instances registered under one prefix.
-type Members struct {
-	etcd   *Etcd
-	layout schema.Layout
-	keys   []instance.Key
-	values []string
-	leases []clientv3.LeaseID
-	absent map[int]bool
-	rests  atomic.Bool
-	// Changes counts what Run changed.
-	Changes int
-}
-
-// Register writes a leased record for every instance.
-func (e *Etcd) Register(ctx context.Context, prefix, connector string, prefill, decode []string) (*Members, error) {
+// Register writes a record for each instance, with a lease that outlasts any run.
+func (e *Etcd) Register(ctx context.Context, prefix, connector string, prefill, decode []string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
 	layout, err := schema.NewLayout(prefix)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	m := &Members{etcd: e, layout: layout, absent: make(map[int]bool)}
-	for _, addr := range prefill {
-		m.keys = append(m.keys, instance.Key{Role: instance.Prefill, Address: addr})
-	}
-	for _, addr := range decode {
-		m.keys = append(m.keys, instance.Key{Role: instance.Decode, Address: addr})
-	}
-	for i, k := range m.keys {
-		value, err := schema.EncodeRecord(instance.Record{
-			ID: "life-of-" + k.Address, Role: k.Role, Address: k.Address, Models: []string{answer.Model},
-			Connector: connector, State: instance.Ready, Source: "direct",
-		})
-		if err != nil {
-			return nil, err
-		}
-		m.values = append(m.values, string(value))
-		if i%keysPerLease == 0 {
-			ctx, cancel := context.WithTimeout(ctx, callTimeout)
-			lease, err := e.client.Grant(ctx, leaseTTL)
-			cancel()
-			if err != nil {
-				return nil, fmt.Errorf("register: %w", err)
-			}
-			m.leases = append(m.leases, lease.ID)
-		}
-		if err := m.put(ctx, i); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
-}
-
-func (m *Members) put(ctx context.Context, i int) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	_, err := m.etcd.client.Put(ctx, m.layout.Instance(m.keys[i]), m.values[i], clientv3.WithLease(m.leases[i/keysPerLease]))
+	const ttl = 7 * 24 * 3600
+	lease, err := e.client.Grant(ctx, ttl)
 	if err != nil {
-		return fmt.Errorf("register %s: %w", m.keys[i], err)
+		return fmt.Errorf("register: %w", err)
 	}
-	return nil
-}
-
-func (m *Members) remove(ctx context.Context, i int) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if _, err := m.etcd.client.Delete(ctx, m.layout.Instance(m.keys[i])); err != nil {
-		return fmt.Errorf("sign off %s: %w", m.keys[i], err)
-	}
-	return nil
-}
-
-// Rest tells Run to change nothing for the time being, or to go on.
-func (m *Members) Rest(is bool) { m.rests.Store(is) }
-
-// Run renews the leases until ctx ends, and with perSecond > 0 changes the
-// membership that often unless it rests: an instance signs off, or one that had
-// comes back. At least one of each role stays.
-func (m *Members) Run(ctx context.Context, perSecond float64, seed uint64) error {
-	renew := time.NewTicker(leaseTTL * time.Second / 6)
-	defer renew.Stop()
-	var change <-chan time.Time
-	if perSecond > 0 {
-		t := time.NewTicker(time.Duration(float64(time.Second) / perSecond))
-		defer t.Stop()
-		change = t.C
-	}
-	rng := rand.New(rand.NewPCG(seed, 1))
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-renew.C:
-			for _, id := range m.leases {
-				call, cancel := context.WithTimeout(ctx, callTimeout)
-				_, err := m.etcd.client.KeepAliveOnce(call, id)
-				cancel()
-				if err != nil && ctx.Err() == nil {
-					return fmt.Errorf("renew a lease: %w", err)
-				}
-			}
-		case <-change:
-			if m.rests.Load() {
-				continue
-			}
-			if err := m.toggle(ctx, rng); err != nil && ctx.Err() == nil {
+	for role, addrs := range map[instance.Role][]string{instance.Prefill: prefill, instance.Decode: decode} {
+		for _, addr := range addrs {
+			value, err := schema.EncodeRecord(instance.Record{
+				ID: "bench-" + addr, Role: role, Address: addr, Models: []string{answer.Model},
+				Connector: connector, State: instance.Ready, Source: "direct",
+			})
+			if err != nil {
 				return err
 			}
+			key := instance.Key{Role: role, Address: addr}
+			if _, err := e.client.Put(ctx, layout.Instance(key), string(value), clientv3.WithLease(lease.ID)); err != nil {
+				return fmt.Errorf("register %s: %w", key, err)
+			}
 		}
 	}
-}
-
-// awayAtMost is the share of instances that are signed off at once.
-const awayAtMost = 0.05
-
-func (m *Members) toggle(ctx context.Context, rng *rand.Rand) error {
-	m.Changes++
-	limit := max(1, int(awayAtMost*float64(len(m.keys))))
-	if len(m.absent) >= limit || len(m.absent) > 0 && rng.IntN(2) == 0 {
-		for i := range m.absent { // any of them
-			delete(m.absent, i)
-			return m.put(ctx, i)
-		}
-	}
-	i := rng.IntN(len(m.keys))
-	for m.absent[i] {
-		i = rng.IntN(len(m.keys))
-	}
-	m.absent[i] = true
-	return m.remove(ctx, i)
+	return nil
 }

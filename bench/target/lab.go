@@ -16,32 +16,24 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
-// Options says where things are and where they run.
+// Options are the options of a Lab.
 type Options struct {
-	// BinDir has our programs, proxy among them.
-	BinDir string
-	// Self is the benchmark's own program, which also serves as the floor.
-	Self string
-	// TargetCore is what targets are pinned to. Empty pins to nothing.
-	TargetCore string
-	// Files is the limit of descriptors that targets get.
-	Files int
-	// KeepLogs keeps the directory with logs and generated configuration.
-	KeepLogs bool
+	BinDir   string // directory with our programs
+	Core     string // core of the targets; "" does not pin them
+	Files    int    // limit of descriptors of a target; 0 keeps that of this process
+	KeepLogs bool   // Close keeps the directory with logs and generated configuration
 }
 
-// Lab owns processes and a directory.
+// Lab owns the processes and their directory. It is not safe for concurrent use.
 type Lab struct {
 	o     Options
 	fleet *fleet.Fleet
 	dir   string
 	http  *http.Client
-	n     int
-
-	collector *http.Server // of traces; nil: none was needed
+	n     int // of processes
 }
 
-// NewLab prepares; nothing runs yet. Close must be called.
+// NewLab returns a Lab without processes.
 func NewLab(o Options) (*Lab, error) {
 	dir, err := os.MkdirTemp("", "pdmesh-bench-")
 	if err != nil {
@@ -54,70 +46,58 @@ func NewLab(o Options) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.TargetCore != "" {
+	if o.Core != "" {
 		if _, err := exec.LookPath("taskset"); err != nil {
-			return nil, fmt.Errorf("pinning needs taskset (util-linux): %w; or run with --pin=off, and the figures mean little", err)
+			return nil, fmt.Errorf("pin targets: install util-linux, or use --pin off for a run without meaningful figures: %w", err)
 		}
 	}
 	return &Lab{o: o, fleet: f, dir: dir, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}, nil
 }
 
-// Dir is where logs and configuration are.
+// Dir returns the directory of logs and configuration.
 func (l *Lab) Dir() string { return l.dir }
 
-// Close ends every process.
+// Close kills all processes.
 func (l *Lab) Close() error {
 	err := l.fleet.Abandon()
-	if l.collector != nil {
-		err = errors.Join(err, l.collector.Close())
-	}
 	if !l.o.KeepLogs {
 		err = errors.Join(err, os.RemoveAll(l.dir))
 	}
 	return err
 }
 
-// Running is a target that answers.
+// Running is a target that serves.
 type Running struct {
-	Address string
-	// Log is the file that its output goes to, access lines among it.
-	Log string
-	// Admin is the address of its profiles.
-	Admin   string
+	Address string // host:port
+	log     string // file of its output
 	lab     *Lab
 	process *fleet.Process
 }
 
-// PIDs are its processes.
+// PIDs returns its process and the descendants of it.
 func (r *Running) PIDs() []int { return machine.Tree(r.process.PID()) }
 
-// stopTimeout is how long a target may take to end by itself.
-const stopTimeout = 3 * time.Second
-
-// Stop ends it, in one way or another.
+// Stop stops the target; after 3 s it is killed.
 func (r *Running) Stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
-	// One that had to be killed is no worse for it: the next one is another.
-	_ = r.process.Stop(ctx)
+	_ = r.process.Stop(ctx) // reports that the process had to be killed
 	if !r.lab.o.KeepLogs {
-		_ = os.Remove(r.Log)
+		_ = os.Remove(r.log)
 	}
 }
 
-// Alive reports whether it still runs.
-func (r *Running) Alive() bool {
+// Err returns an error with the end of the output if the target has ended.
+func (r *Running) Err() error {
 	select {
 	case <-r.process.Done():
-		return false
+		return fmt.Errorf("the target ended: %s", tail(r.log))
 	default:
-		return true
+		return nil
 	}
 }
 
-// Tail is the end of its output, for messages.
-func (r *Running) Tail() string { return tail(r.Log) }
-
+// tail returns the end of a file.
 func tail(file string) string {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -126,36 +106,32 @@ func tail(file string) string {
 	return strings.TrimSpace(string(data[max(0, len(data)-2000):]))
 }
 
-// launch starts a program on a core, its output appended to a file, and waits
-// until url answers with 200. The shell's part ends before the program begins:
-// the process is the program's.
-func (l *Lab) launch(ctx context.Context, name, core, url string, argv []string) (*Running, error) {
+// launch starts a program, and blocks until url answers with status 200. The shell is
+// replaced by the program, so the process is that of the program.
+func (l *Lab) launch(ctx context.Context, name, url string, argv []string) (*Running, error) {
 	l.n++
 	name = fmt.Sprintf("%s-%d", name, l.n)
-	r := &Running{Log: filepath.Join(l.dir, name+".log"), lab: l}
+	r := &Running{log: filepath.Join(l.dir, name+".log"), lab: l}
 	script := `exec "$@" >>"$0" 2>&1`
 	if l.o.Files > 0 {
 		script = "ulimit -n " + strconv.Itoa(l.o.Files) + "; " + script
 	}
-	args := []string{"-c", script, r.Log}
-	if core != "" {
-		args = append(args, "taskset", "-c", core)
+	args := []string{"-c", script, r.log}
+	if l.o.Core != "" {
+		args = append(args, "taskset", "-c", l.o.Core)
 	}
 	p, err := l.fleet.Start(ctx, fleet.Spec{
 		Name: name, Program: "/bin/sh", Args: append(args, argv...),
-		Ready: func(ctx context.Context) error { return l.ask(ctx, url) },
+		Ready: func(ctx context.Context) error { return l.get(ctx, url) },
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%w; its output ends:\n%s", err, tail(r.Log))
+		return nil, fmt.Errorf("%w; end of its output:\n%s", err, tail(r.log))
 	}
 	r.process = p
 	return r, nil
 }
 
-func (l *Lab) ask(ctx context.Context, url string) error {
-	if url == "" {
-		return nil
-	}
+func (l *Lab) get(ctx context.Context, url string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
@@ -166,7 +142,7 @@ func (l *Lab) ask(ctx context.Context, url string) error {
 	}
 	res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers with status %d", url, res.StatusCode)
+		return fmt.Errorf("GET %s: status %d", url, res.StatusCode)
 	}
 	return nil
 }

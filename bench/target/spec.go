@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,64 +14,38 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
-// Kind is how requests get from the generator to the engines.
+// Kind is the program that a target runs.
 type Kind int
 
 // The kinds of targets.
 const (
-	// Direct is one hop to an engine, no process in between.
-	Direct Kind = iota
-	// TwoHop is prefill, then decode, by the generator itself.
-	TwoHop
-	// Nginx is a plain reverse proxy: one hop, no prefill.
-	Nginx
-	// Floor is what two hops cost in system calls, see package floor.
-	Floor
-	// Mesh is our proxy.
-	Mesh
-	// Router is vllm-router, vLLM's own, in its prefill and decode mode.
-	Router
-	// Command is any other proxy.
-	Command
+	Mesh       Kind = iota // our proxy
+	Nginx                  // a plain reverse proxy: one hop, to decode
+	VLLMRouter             // vLLM's router, with prefill and decode
+	SMG                    // smg, with prefill and decode
 )
 
-// Spec is something to measure.
+// Spec describes a target.
 type Spec struct {
-	Name string
-	Kind Kind
-	// Program is nginx or vllm-router, or the proxy when not that of BinDir.
-	Program string
-	// Command and Ready belong to the kind Command: a line for the shell, and
-	// the path that answers with 200 once it serves.
-	Command, Ready string
-	// Flags go to our proxy in addition.
-	Flags []string
-	// Extra targets answer a question of their own, and are measured when they are named.
-	Extra bool
+	Name    string
+	Kind    Kind
+	Program string   // a file, or a name in the path; "" is the proxy of Options.BinDir
+	Policy  string   // of prefill instances, for VLLMRouter and SMG
+	Flags   []string // more flags for our proxy
 }
 
-// ErrSpec is wrapped by complaints about a --target.
-var ErrSpec = errors.New("not a target")
-
-// Known lists the targets that have a name.
+// Known returns the targets that are measured by default.
 func Known() []Spec {
 	return []Spec{
-		{Name: "direct", Kind: Direct},
-		{Name: "two-hop", Kind: TwoHop},
-		{Name: "nginx", Kind: Nginx, Program: "nginx"},
-		{Name: "vllm-router", Kind: Router, Program: "vllm-router"},
-		{Name: "floor", Kind: Floor},
 		{Name: "pdmesh", Kind: Mesh},
-		// The difference to pdmesh is the gain of our own upstream client.
-		{Name: "pdmesh-std", Kind: Mesh, Flags: []string{"--upstream", "std"}},
-		// What traces cost: beside pdmesh, with a collector that takes all and does nothing.
-		{Name: "pdmesh-traced", Kind: Mesh, Extra: true, Flags: []string{"--otlp-endpoint", "{collector}", "--trace-sample", "0.01"}},
+		{Name: "vllm-router", Kind: VLLMRouter, Program: "vllm-router", Policy: policy.Default},
+		{Name: "smg", Kind: SMG, Program: "smg", Policy: policy.Default},
+		{Name: "nginx", Kind: Nginx, Program: "nginx"},
 	}
 }
 
-// Policies lists the targets that are our proxy with one policy, by the names of the
-// policies: for both roles, but those that know caches for prefill only, which is what they
-// are for.
+// Policies returns our proxy with each policy, under the names of the policies. A policy
+// that knows caches is for prefill only.
 func Policies() []Spec {
 	var out []Spec
 	for _, name := range policy.Names() {
@@ -85,168 +58,117 @@ func Policies() []Spec {
 	return out
 }
 
-// KnownNames lists the names of Known.
-func KnownNames() []string {
+// Names returns the names of specs.
+func Names(specs []Spec) []string {
 	var names []string
-	for _, s := range Known() {
+	for _, s := range specs {
 		names = append(names, s.Name)
 	}
 	return names
 }
 
-// UsualNames lists the names of those that are measured where none are named.
-func UsualNames() []string {
-	var names []string
-	for _, s := range Known() {
-		if !s.Extra {
-			names = append(names, s.Name)
+// ErrUnknown is returned for a name that is not one of Known or Policies.
+var ErrUnknown = errors.New("unknown target")
+
+// Parse returns the target with a name.
+func Parse(name string) (Spec, error) {
+	all := slices.Concat(Known(), Policies())
+	for _, s := range all {
+		if s.Name == name {
+			return s, nil
 		}
 	}
-	return names
+	return Spec{}, fmt.Errorf("%w %q: must be one of %s", ErrUnknown, name, strings.Join(Names(all), ", "))
 }
 
-// ParseSpec reads a target from the command line: the name of a known one, or
-// NAME[@/READY/PATH]=COMMAND with placeholders.
-func ParseSpec(s string) (Spec, error) {
-	for _, known := range slices.Concat(Known(), Policies()) {
-		if known.Name == s {
-			return known, nil
-		}
+// ErrAbsent is returned if the program of a target is not installed.
+var ErrAbsent = errors.New("not installed")
+
+// Locate returns the absolute path of a target's program.
+func (l *Lab) Locate(s Spec) (string, error) {
+	program := s.Program
+	if program == "" {
+		program = filepath.Join(l.o.BinDir, "proxy")
 	}
-	name, command, ok := strings.Cut(s, "=")
-	if !ok || name == "" || !strings.Contains(command, "{port}") {
-		return Spec{}, fmt.Errorf("%w: %q: use %s, or 'name=command with {port}, {prefill} and {decode}'", ErrSpec, s, strings.Join(KnownNames(), ", "))
+	file, err := exec.LookPath(program)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", program, ErrAbsent)
 	}
-	spec := Spec{Kind: Command, Command: command, Ready: "/readyz"}
-	if n, ready, ok := strings.Cut(name, "@"); ok {
-		name, spec.Ready = n, ready
+	if file, err = filepath.Abs(file); err != nil {
+		return "", fmt.Errorf("bench: %w", err)
 	}
-	spec.Name = name
-	return spec, nil
+	return file, nil
 }
 
-// Site is where a target stands: the engines behind it, and our proxy's etcd.
+// Site has the engines of a target, and for our proxy their etcd.
 type Site struct {
 	Prefill, Decode []string
 	Connector       string
 	Etcd, Prefix    string
 }
 
-// ErrAbsent is wrapped when a target's program is not installed.
-var ErrAbsent = errors.New("not installed")
-
-// Start starts a target of the kinds that have a process.
+// Start starts a target, and blocks until it serves.
 func (l *Lab) Start(ctx context.Context, s Spec, site Site) (*Running, error) {
-	ports, err := fleet.FreePorts(2)
+	program, err := l.Locate(s)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := fleet.FreePorts(2) // the other one is for the metrics of peers
 	if err != nil {
 		return nil, err
 	}
 	addr := fmt.Sprintf("127.0.0.1:%d", ports[0])
-	var argv []string
-	ready, admin := s.Ready, addr
+	args, ready := peerArgs(s, site, ports), "/health"
 	switch s.Kind {
 	case Mesh:
-		if argv, err = l.meshCommand(s, site, ports[0]); err != nil {
-			return nil, err
-		}
-		ready = "/readyz"
-	case Router:
-		if argv, err = routerCommand(s, site, ports[0]); err != nil {
-			return nil, err
-		}
-		ready = "/health"
+		args, ready = l.meshArgs(s, site, ports[0]), "/readyz"
 	case Nginx:
-		program, err := exec.LookPath(s.Program)
-		if err != nil {
-			return nil, fmt.Errorf("nginx: %w", ErrAbsent)
-		}
 		conf, err := l.nginxConfig(addr, site.Decode)
 		if err != nil {
 			return nil, err
 		}
-		argv = []string{program, "-p", l.dir, "-e", "stderr", "-c", conf}
-		ready = "/health"
-	case Floor:
-		argv = []string{l.o.Self, "floor", "--listen", addr, "--prefill", strings.Join(site.Prefill, ","), "--decode", strings.Join(site.Decode, ",")}
-		ready = "/health"
-	case Command:
-		// Where the person who gave it stands, not in the lab's directory.
-		cwd, err := os.Getwd()
-		if err != nil {
-			return nil, err
-		}
-		argv = []string{"/bin/sh", "-c", `cd "$0" && exec ` + expand(s.Command, ports[0], site), cwd}
-	default:
-		return nil, fmt.Errorf("%w: %s has no process", ErrSpec, s.Name)
+		args = []string{"-p", l.dir, "-e", "stderr", "-c", conf}
+	case VLLMRouter, SMG:
 	}
-	r, err := l.launch(ctx, s.Name, l.o.TargetCore, "http://"+addr+ready, argv)
+	r, err := l.launch(ctx, s.Name, "http://"+addr+ready, append([]string{program}, args...))
 	if err != nil {
 		return nil, err
 	}
-	r.Address, r.Admin = addr, admin
+	r.Address = addr
 	return r, nil
 }
 
-// meshCommand is the command line of our proxy.
-func (l *Lab) meshCommand(s Spec, site Site, port int) ([]string, error) {
-	program := s.Program
-	if program == "" {
-		program = filepath.Join(l.o.BinDir, "proxy")
-	}
-	program, err := located(program)
-	if err != nil {
-		return nil, err
-	}
-	flags := slices.Clone(s.Flags)
-	if i := slices.Index(flags, "{collector}"); i >= 0 {
-		if flags[i], err = l.collect(); err != nil {
-			return nil, err
-		}
-	}
-	return append([]string{program, "--host", "127.0.0.1", "--port", fmt.Sprint(port), "--connector", site.Connector,
+// meshArgs returns the arguments of our proxy.
+func (l *Lab) meshArgs(s Spec, site Site, port int) []string {
+	return append([]string{
+		"--host", "127.0.0.1", "--port", fmt.Sprint(port), "--connector", site.Connector,
 		"--state-dir", filepath.Join(l.dir, fmt.Sprintf("state-%d", port)),
-		"--etcd-endpoints", site.Etcd, "--etcd-prefix", site.Prefix}, flags...), nil
+		"--etcd-endpoints", site.Etcd, "--etcd-prefix", site.Prefix,
+	}, s.Flags...)
 }
 
-// routerCommand is the command line of vllm-router: the same engines, in turn. It may
-// hold as many requests at once as the workloads send.
-func routerCommand(s Spec, site Site, port int) ([]string, error) {
-	program, err := exec.LookPath(s.Program)
-	if err != nil {
-		return nil, fmt.Errorf("vllm-router: %w", ErrAbsent)
+// peerArgs returns the arguments of vllm-router or smg, with a limit of requests that no
+// workload reaches.
+func peerArgs(s Spec, site Site, ports []int) []string {
+	args, level := []string{"--vllm-pd-disaggregation"}, "warning"
+	if s.Kind == SMG {
+		args, level = []string{"launch", "--pd-disaggregation"}, "warn"
 	}
-	argv := []string{program, "--host", "127.0.0.1", "--port", fmt.Sprint(port), "--vllm-pd-disaggregation", "--policy", "round_robin",
-		"--max-concurrent-requests", "100000", "--log-level", "warning"}
-	for _, p := range site.Prefill {
-		argv = append(argv, "--prefill", "http://"+p)
+	args = append(args, "--host", "127.0.0.1", "--port", fmt.Sprint(ports[0]),
+		"--prometheus-host", "127.0.0.1", "--prometheus-port", fmt.Sprint(ports[1]),
+		"--prefill-policy", s.Policy, "--decode-policy", policy.Default, "--max-concurrent-requests", "100000", "--log-level", level)
+	for _, addr := range site.Prefill {
+		args = append(args, "--prefill", "http://"+addr)
 	}
-	for _, d := range site.Decode {
-		argv = append(argv, "--decode", "http://"+d)
+	for _, addr := range site.Decode {
+		args = append(args, "--decode", "http://"+addr)
 	}
-	return argv, nil
+	return args
 }
 
-// expand fills the placeholders of a command line.
-func expand(command string, port int, site Site) string {
-	host := func(list []string) (string, string) {
-		h, p, err := net.SplitHostPort(list[0])
-		if err != nil {
-			return list[0], ""
-		}
-		return h, p
-	}
-	ph, pp := host(site.Prefill)
-	dh, dp := host(site.Decode)
-	return strings.NewReplacer(
-		"{port}", fmt.Sprint(port),
-		"{prefill}", strings.Join(site.Prefill, " "), "{decode}", strings.Join(site.Decode, " "),
-		"{prefill_csv}", strings.Join(site.Prefill, ","), "{decode_csv}", strings.Join(site.Decode, ","),
-		"{prefill_host}", ph, "{prefill_port}", pp, "{decode_host}", dh, "{decode_port}", dp,
-	).Replace(command)
-}
-
-// nginxConfig writes a plain reverse proxy: one worker, kept connections, no
-// buffering, an access log, no limit that the workloads would meet.
+// nginxConfig writes the configuration of a plain reverse proxy: one process, connections
+// to engines that stay open, no buffering, an access log, and no limit that a workload
+// reaches.
 func (l *Lab) nginxConfig(addr string, decode []string) (string, error) {
 	var servers strings.Builder
 	for _, d := range decode {
@@ -296,17 +218,4 @@ http {
 		return "", fmt.Errorf("nginx: %w", err)
 	}
 	return path, nil
-}
-
-// located makes the name of a file one that means the same everywhere, as targets do
-// not run where we do. Without a separator it is looked for as a shell does.
-func located(program string) (string, error) {
-	if !strings.ContainsRune(program, filepath.Separator) {
-		return program, nil
-	}
-	file, err := filepath.Abs(program)
-	if err != nil {
-		return "", fmt.Errorf("bench: %w", err)
-	}
-	return file, nil
 }

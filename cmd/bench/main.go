@@ -1,5 +1,5 @@
-// Command bench measures what the way through a proxy costs, and writes the
-// report. See bench/README.md.
+// Command bench measures the cost of a request through the proxy and other targets. See
+// bench/README.md.
 package main
 
 import (

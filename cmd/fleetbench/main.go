@@ -1,4 +1,4 @@
-// Command fleetbench replays recorded traffic before simulated engines with finite KV
+// Command fleetbench replays recorded traffic to simulated engines with finite KV
 // caches, through our proxy with each policy and through other routers.
 package main
 

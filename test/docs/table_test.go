@@ -122,7 +122,6 @@ var table = []row{
 
 	{page: "docs/observe.md", first: "docker compose", why: docker},
 	{page: "docs/observe.md", first: "proxy --otlp-endpoint", world: "engines"},
-	{page: "docs/observe.md", first: "make bench", why: hours},
 	{page: "docs/observe.md", first: "curl -X PUT", world: inFleet},
 
 	{page: "docs/picking.md", first: "pdctl weight", world: inFleet},
@@ -140,6 +139,6 @@ var table = []row{
 
 	{page: "bench/README.md", first: "make bench", why: hours},
 	{page: "bench/README.md", first: "core 1", why: picture},
-	{page: "bench/README.md", first: "bin/bench run --workloads small --targets two-hop", why: hours},
-	{page: "bench/README.md", first: "bin/bench run --workloads small --repeats", why: hours},
+	{page: "bench/README.md", first: "bin/bench run", why: hours},
+	{page: "docs/performance/README.md", first: "make bench", why: hours},
 }

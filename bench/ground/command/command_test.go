@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// traceFile is a small trace.
+// traceFile returns the name of a small trace.
 func traceFile(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "trace.jsonl")
@@ -34,12 +34,12 @@ func TestCommandLine(t *testing.T) {
 	}{
 		{"help", []string{"--help"}, 0, "model"},
 		{"unknown flag", []string{"run", "--gpu"}, 2, "unknown flag"},
-		{"no trace", []string{"model"}, 2, "--trace names no file"},
+		{"no trace", []string{"model"}, 2, "--trace is missing"},
 		{"no such trace", []string{"model", "--trace", "/nowhere"}, 1, "no such file"},
 		{"part", []string{"model", "--trace", file, "--part", "third"}, 2, `part "third"`},
-		{"rate", []string{"model", "--trace", file, "--rate", "0"}, 2, "must be above 0"},
-		{"speed", []string{"run", "--trace", file, "--speed", "0"}, 2, "must be above 0"},
-		{"rates", []string{"disaggregate", "--trace", file, "--rates", "0,1"}, 2, "must be above 0"},
+		{"rate", []string{"model", "--trace", file, "--rate", "0"}, 2, "must be positive"},
+		{"speed", []string{"run", "--trace", file, "--speed", "0"}, 2, "must be positive"},
+		{"rates", []string{"disaggregate", "--trace", file, "--rates", "0,1"}, 2, "must be positive"},
 		{"two policies", []string{"disaggregate", "--trace", file, "--targets", "prefix,session"}, 2, "one policy"},
 		{"policy", []string{"model", "--trace", file, "--targets", "astrology"}, 1, "no such policy"},
 		{"model", []string{"model", "--trace", file, "--targets", "session"}, 0, "| model session |"},

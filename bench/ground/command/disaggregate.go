@@ -16,12 +16,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
-// disaggregate compares who goes through prefill and decode, at several loads. All loads
-// last as long in the trace's time, and the ways take turns, so that what the machine
-// does meanwhile concerns all of them.
+// disaggregate compares the values of --disaggregate at several loads. All loads have the same
+// length in time of the trace. The ways take turns, so that other work of the machine affects
+// all of them.
 func disaggregate(ctx context.Context, f *flags, stdout io.Writer) (err error) {
 	if len(f.rates) == 0 || f.speed <= 0 || f.runs < 1 || f.limit < 1 || len(f.targets) != 1 {
-		return cli.Wrongf("--rates, --speed, --runs and --limit must be above 0, and --targets one policy")
+		return cli.Wrongf("--rates, --speed, --runs and --limit must be positive, and --targets must have one policy")
 	}
 	levels := make([]*ground.Workload, len(f.rates))
 	limit := f.limit
@@ -60,7 +60,7 @@ func disaggregate(ctx context.Context, f *flags, stdout io.Writer) (err error) {
 	return writeDisaggregated(&report, f.json, f.doc)
 }
 
-// runLevel runs each way so many times, void ones once more.
+// runLevel runs each way until it has enough valid runs, but not more than twice as often.
 func runLevel(ctx context.Context, f *flags, p *ground.Replay, level *ground.Level, stdout io.Writer) error {
 	for range 2 * f.runs {
 		for _, way := range ground.Ways() {
@@ -89,7 +89,7 @@ func writeDisaggregated(d *ground.Disaggregated, file, doc string) error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(file, append(b, '\n'), 0o644); err != nil { //nolint:gosec // a report is for everybody
+		if err := os.WriteFile(file, append(b, '\n'), 0o644); err != nil { //nolint:gosec // reports are public
 			return err
 		}
 	}

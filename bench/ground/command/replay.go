@@ -15,17 +15,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
-// errNothing means that no figure came out.
-var errNothing = errors.New("no target gave figures")
+// errNothing is returned if there are no figures.
+var errNothing = errors.New("no target has figures")
 
-// replay runs every target and writes what came out.
+// replay runs all targets and writes the report.
 func replay(ctx context.Context, f *flags, stdout io.Writer) (err error) {
 	w, err := f.workload()
 	if err != nil {
 		return err
 	}
 	if f.speed <= 0 || f.runs < 1 || f.proxies < 1 {
-		return cli.Wrongf("--speed, --runs and --proxies must be above 0")
+		return cli.Wrongf("--speed, --runs and --proxies must be positive")
 	}
 	lab, err := target.NewLab(target.Options{BinDir: f.bin, Files: machine.RaiseFiles()})
 	if err != nil {
@@ -53,7 +53,7 @@ func replay(ctx context.Context, f *flags, stdout io.Writer) (err error) {
 			if !errors.Is(err, target.ErrAbsent) {
 				return cli.Wrongf("--targets: %w", err)
 			}
-			_, _ = fmt.Fprintf(stdout, "%s: left out: %v\n", name, err)
+			_, _ = fmt.Fprintf(stdout, "%s: skipped: %v\n", name, err)
 			report.Absent = append(report.Absent, fmt.Sprintf("%s: %v", name, err))
 			continue
 		}
@@ -62,7 +62,7 @@ func replay(ctx context.Context, f *flags, stdout io.Writer) (err error) {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			_, _ = fmt.Fprintf(stdout, "%s: left out: %v\n", name, err)
+			_, _ = fmt.Fprintf(stdout, "%s: skipped: %v\n", name, err)
 			report.Absent = append(report.Absent, fmt.Sprintf("%s: %v", name, err))
 			continue
 		}
@@ -75,7 +75,7 @@ func replay(ctx context.Context, f *flags, stdout io.Writer) (err error) {
 	return write(&report, f.json, f.doc)
 }
 
-// repeat runs one target so many times. Void runs are repeated once.
+// repeat runs a target until it has the given number of valid runs, but not more than twice as often.
 func repeat(ctx context.Context, p *ground.Replay, r ground.Router, runs int, stdout io.Writer) ([]ground.Result, error) {
 	var row []ground.Result
 	valid := 0
@@ -105,17 +105,17 @@ func failure(r ground.Result) string {
 	if r.Failure == "" {
 		return ""
 	}
-	return " first failure: " + r.Failure
+	return ", first failure: " + r.Failure
 }
 
-// write puts a report into its files.
+// write writes a report to its files.
 func write(r *ground.Report, file, doc string) error {
 	if file != "" {
 		b, err := json.MarshalIndent(r, "", "  ")
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(file, append(b, '\n'), 0o644); err != nil { //nolint:gosec // a report is for everybody
+		if err := os.WriteFile(file, append(b, '\n'), 0o644); err != nil { //nolint:gosec // reports are public
 			return err
 		}
 	}
@@ -125,7 +125,7 @@ func write(r *ground.Report, file, doc string) error {
 	return r.WriteDoc(doc)
 }
 
-// rewrite writes the document again from the figures of a run.
+// rewrite writes the document from the figures of a run.
 func rewrite(file, doc string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
