@@ -133,7 +133,7 @@ func (l *life) chooseRank(named string) (*engine.Core, error) {
 	case err != nil:
 		rank = int((l.turn.Add(1) - 1) % uint64(n)) //nolint:gosec // a handful
 	case rank < 0 || rank >= n:
-		return nil, pydantic.BadRequest("", nil, "data_parallel_rank %d is out of range [0, %d).", rank, n)
+		return nil, pydantic.BadRequest("", "data_parallel_rank %d is out of range [0, %d).", rank, n)
 	}
 	l.cores[rank].Choose()
 	return l.cores[rank], nil

@@ -143,5 +143,5 @@ func (g *generation) send(body []byte) {
 // cutCall is the answer to a required tool call that ended in its middle: what
 // there is of it does not parse.
 func cutCall() *pydantic.Error {
-	return pydantic.BadRequest("", nil, "1 validation error for list[FunctionDefinition]: Invalid JSON: EOF while parsing a list at line 1 column 1")
+	return pydantic.BadRequest("", "1 validation error for list[FunctionDefinition]: Invalid JSON: EOF while parsing a list at line 1 column 1")
 }

@@ -1,3 +1,3 @@
-// Package pydantic reads JSON and the values in it as vLLM does, and has its words for what
-// it refuses.
+// Package pydantic reads JSON bodies and the values in them as vLLM's request models do, and
+// renders vLLM's error responses.
 package pydantic
