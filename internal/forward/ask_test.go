@@ -159,7 +159,7 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 		outcome    string
 	}{
 		{"served", `{"prompt":"x","max_tokens":2,"x":NaN}`, fakevllm.Fault{}, flow.AskAccepted},
-		{"streamed", `{"prompt":"x","stream":true,"max_tokens":4000,"ignore_eos":true,"x":NaN}`, fakevllm.Fault{}, flow.AskAccepted},
+		{"streamed", `{"prompt":"x","stream":true,"max_tokens":1000000,"ignore_eos":true,"x":NaN}`, fakevllm.Fault{}, flow.AskAccepted},
 		{"moved", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 307, Header: map[string]string{"Location": "http://192.0.2.1/"}}, flow.AskFailed},
 		{"its error", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500}, flow.AskFailed},
 		{"not now", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503}, flow.AskFailed},

@@ -87,27 +87,27 @@ func TestRefusedHandover(t *testing.T) {
 		ask    string                                                   // default that of the prefill
 		reason string
 	}{
-		{name: "used", reason: "used already", spoil: func(t *testing.T, p *fakevllm.Server, kv string) string {
+		{name: "used", reason: "fetched already", spoil: func(t *testing.T, p *fakevllm.Server, kv string) string {
 			other := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL})
 			post(t, client(t), other.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)
 			return kv
 		}},
 		{name: "another prompt", reason: "another prompt", ask: `"messages":[{"role":"user","content":"ho"}]`},
 		{name: "another request", reason: "another request id", id: "S"},
-		{name: "invented", reason: "no such hand-over", spoil: func(_ *testing.T, _ *fakevllm.Server, kv string) string {
+		{name: "invented", reason: "unknown request id", spoil: func(_ *testing.T, _ *fakevllm.Server, kv string) string {
 			return strings.Replace(kv, "chatcmpl-R-", "chatcmpl-R-0", 1)
 		}},
 		{name: "foreign engine", reason: "not of this incarnation", spoil: func(_ *testing.T, p *fakevllm.Server, kv string) string {
 			return strings.Replace(kv, p.EngineID(), "somebody-else", 1)
 		}},
-		{name: "restarted engine", reason: "fetch the hand-over", spoil: func(t *testing.T, p *fakevllm.Server, kv string) string {
+		{name: "restarted engine", reason: "side channel failed", spoil: func(t *testing.T, p *fakevllm.Server, kv string) string {
 			p.Kill()
 			if err := p.Restart(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			return kv
 		}},
-		{name: "dead engine", reason: "fetch the hand-over", spoil: func(_ *testing.T, p *fakevllm.Server, kv string) string {
+		{name: "dead engine", reason: "side channel failed", spoil: func(_ *testing.T, p *fakevllm.Server, kv string) string {
 			p.Kill() // another party may be given its port
 			return strings.Replace(kv, fmt.Sprintf(`"remote_port":%d`, p.SideChannel()), `"remote_port":1`, 1)
 		}},
@@ -203,15 +203,14 @@ func TestRefusalFrees(t *testing.T) {
 	}
 }
 
-// Engines of two versions do not hand over, unless one of them does not mind.
+// Engines of two versions do not transfer KV caches.
 func TestVersionsOfAPair(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		decode  string
-		any     bool
 		refused int64
-	}{{"0.32.0", false, 0}, {"0.31.0", false, 1}, {"0.31.0", true, 0}} {
-		p, d := pair(t, fakevllm.Options{Version: "0.32.0"}, fakevllm.Options{Version: tt.decode, AnyVersion: tt.any})
+	}{{"0.32.0", 0}, {"0.31.0", 1}} {
+		p, d := pair(t, fakevllm.Options{Version: "0.32.0"}, fakevllm.Options{Version: tt.decode})
 		post(t, client(t), d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+prefill(t, p, "R", user)+`}`)
 		if n := d.Counters(); n.HandoversRefused != tt.refused || n.HandoversLoaded != 1-tt.refused {
 			t.Errorf("%+v: %+v, %q", tt, n, d.Refusals())
@@ -322,9 +321,8 @@ func TestPrefillWithoutHandover(t *testing.T) {
 		bad        int64
 	}{
 		{"length", `{"prompt":"x","max_tokens":1,"kv_transfer_params":` + prefillForm + `}`, fakevllm.Options{}, true, 0},
-		{"length, only that", `{"prompt":"x","max_tokens":1,"kv_transfer_params":` + prefillForm + `}`, fakevllm.Options{KVOnLengthOnly: true}, true, 0},
 		{"stop", stop, fakevllm.Options{}, true, 0},
-		{"stop where only length counts", stop, fakevllm.Options{KVOnLengthOnly: true}, false, 0},
+		{"stop where only length counts", stop, fakevllm.Options{Mode: fakevllm.Ascend}, false, 0},
 		{"not asked for", `{"prompt":"x","max_tokens":1}`, fakevllm.Options{}, false, 0},
 		{"wrong form", `{"prompt":"x","max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false}}`, fakevllm.Options{}, false, 1},
 		{"streamed", `{"prompt":"x","max_tokens":1,"stream":true,"kv_transfer_params":` + prefillForm + `}`, fakevllm.Options{}, false, 0},
@@ -332,7 +330,9 @@ func TestPrefillWithoutHandover(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			tt.o.Mode, tt.o.Role = fakevllm.NIXL, fakevllm.RolePrefill
+			if tt.o.Role = fakevllm.RolePrefill; tt.o.Mode == "" {
+				tt.o.Mode = fakevllm.NIXL
+			}
 			s := fakevllm.StartTest(t, tt.o)
 			r := post(t, client(t), s.URL()+"/v1/completions", "R", tt.body)
 			if got := strings.Contains(r.body, `"remote_request_id":"cmpl-R-`); got != tt.kv || r.status != 200 {

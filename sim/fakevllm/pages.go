@@ -56,7 +56,7 @@ func (l *life) models() []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = l.appendCard(b, name, o.Root, "", length)
+		b = l.appendCard(b, name, o.Models[0], "", length)
 	}
 	for _, one := range loaded {
 		b = l.appendCard(append(b, ','), one.name, one.path, o.Models[0], "null")

@@ -92,9 +92,6 @@ func (g *generation) decode(lanes []answer.Lane) bool {
 // checkCalls refuses a required call that was cut short, as vLLM does when it
 // cannot parse what there is.
 func (g *generation) checkCalls(lanes []answer.Lane) *pydantic.Error {
-	if g.life.server.opt.AllowCutToolCalls {
-		return nil
-	}
 	for i := range lanes {
 		if lanes[i].Calling() && lanes[i].Seq.Finish == "length" {
 			if g.api == request.Messages {

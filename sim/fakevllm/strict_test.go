@@ -180,7 +180,7 @@ func TestStrictness(t *testing.T) {
 
 func TestRoutes(t *testing.T) {
 	t.Parallel()
-	s := fakevllm.StartTest(t, fakevllm.Options{APIKey: "sesame", Version: "0.99.1", Models: []string{"a/b", "c"}, Root: "/models/b", MaxModelLen: 77})
+	s := fakevllm.StartTest(t, fakevllm.Options{APIKey: "sesame", Version: "0.99.1", Models: []string{"a/b", "c"}, MaxModelLen: 77})
 	c := client(t)
 	for _, tt := range []struct {
 		name, method, path, auth, contentType, body string
@@ -239,7 +239,7 @@ func TestRoutes(t *testing.T) {
 	if err := json.Unmarshal([]byte(do(t, c, req).body), &list); err != nil {
 		t.Fatal(err)
 	}
-	if len(list.Data) != 2 || list.Data[0].ID != "a/b" || list.Data[1].ID != "c" || list.Data[1].Root != "/models/b" ||
+	if len(list.Data) != 2 || list.Data[0].ID != "a/b" || list.Data[1].ID != "c" || list.Data[1].Root != "a/b" ||
 		list.Data[0].MaxModelLen != 77 || list.Data[0].OwnedBy != "vllm" || list.Data[0].Permission[0].Object != "model_permission" {
 		t.Errorf("models are %+v", list)
 	}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"net"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
 // base is what all connectors have, and what one does that does nothing.
@@ -81,10 +81,10 @@ func (b *base) crash() *pydantic.Error {
 }
 
 // advertised is where other engines reach a side channel.
-func (b *base) advertised(side *handover.SideServer) (host string, port int) {
+func (b *base) advertised(side *transfer.Side) (host string, port int) {
 	host = b.SideChannelHost
 	if host == "" {
-		host, _, _ = net.SplitHostPort(side.Ln.Addr().String())
+		host, _, _ = net.SplitHostPort(side.Addr())
 	}
 	return host, side.Port()
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
 // HeaderRank is the header that chooses a data-parallel rank.
@@ -116,14 +116,12 @@ type Config struct {
 	Mode   kvparams.Mode
 	Role   Role
 	Policy Policy
-	Shared *handover.Shared
+	Shared *transfer.Shared
 	Count  *counters.Counters
 	Log    logrus.FieldLogger
 
 	Version         string // of the engine
-	AnyVersion      bool
 	RewrittenParams bool
-	OnLengthOnly    bool
 	Bidirectional   bool
 	Lease           time.Duration
 	TransferTimeout time.Duration

@@ -16,9 +16,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -40,7 +40,7 @@ func start(t *testing.T, conf connector.Config) *node {
 	n.core = engine.New(engine.Config{ID: "engine", Count: n.Counters})
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	conf.Shared, conf.Count, conf.Controls, conf.Log = handover.NewShared(), n.Counters, n.controls, log
+	conf.Shared, conf.Count, conf.Controls, conf.Log = transfer.NewShared(), n.Counters, n.controls, log
 	conf.SideChannelAddr, conf.TPSize, conf.Ranks = "127.0.0.1:0", 1, 1
 	conf.Version, conf.Lease, conf.TransferTimeout = "0.24.0", time.Minute, time.Minute
 	if conf.Policy == "" {

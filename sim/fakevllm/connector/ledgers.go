@@ -6,34 +6,33 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
 // ledgers are the hand-overs of an engine's ranks and the side channels by which decodes
 // fetch them, as NIXL and P2P have them.
 type ledgers struct {
 	base
-	ranks  []rank
-	client handover.SideClient
+	ranks []rank
 }
 
 type rank struct {
-	*handover.Ledger
-	side *handover.SideServer // nil until it is started
+	*transfer.Ledger
+	side *transfer.Side // nil until it is started
 }
 
 func newLedgers(b base) *ledgers {
 	l := &ledgers{base: b}
 	for _, id := range b.EngineIDs {
-		l.ranks = append(l.ranks, rank{Ledger: handover.NewLedger(id, b.handshake(), b.Lease, b.Mode == kvparams.P2P, b.Mode == kvparams.NIXLPush)})
+		l.ranks = append(l.ranks, rank{Ledger: transfer.NewLedger(id, b.handshake(), b.Lease, b.Mode == kvparams.P2P, b.Mode == kvparams.NIXLPush)})
 	}
 	return l
 }
 
 // handshake is the version that a peer must have, too, "" if that does not matter.
 func (b *base) handshake() string {
-	if b.AnyVersion || b.Mode != kvparams.NIXL && b.Mode != kvparams.NIXLPush {
+	if b.Mode != kvparams.NIXL && b.Mode != kvparams.NIXLPush {
 		return ""
 	}
 	return b.Version
@@ -56,7 +55,7 @@ func (l *ledgers) Start(ctx context.Context) error {
 			at = port + i
 		}
 		r := &l.ranks[i]
-		if r.side, err = handover.StartSide(ctx, net.JoinHostPort(host, strconv.Itoa(at)), r.Answer); err != nil {
+		if r.side, err = transfer.StartSide(ctx, net.JoinHostPort(host, strconv.Itoa(at)), r.Answer); err != nil {
 			return err
 		}
 		l.Shared.Join(r.Ledger)
@@ -72,7 +71,6 @@ func (l *ledgers) Close() {
 			r.side.Close()
 		}
 	}
-	l.client.Close()
 }
 
 func (l *ledgers) Port(rank int) int { return l.ranks[rank].side.Port() }

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
 // nixl are vLLM's NixlConnector, pull and push, and vllm-ascend's: prefill answers with
@@ -72,8 +72,8 @@ func (l *nixlLeg) Begin(r *Request) *pydantic.Error {
 // in the blocks now is taken for the prompt's, and the answer is wrong.
 func (l *nixlLeg) load(r *Request) error {
 	err := l.fetch(r)
-	if errors.Is(err, handover.ErrExpired) && l.n.Mode == kvparams.NIXL {
-		l.n.mislead(r, handover.ErrExpired.Error())
+	if errors.Is(err, transfer.ErrExpired) && l.n.Mode == kvparams.NIXL {
+		l.n.mislead(r, transfer.ErrExpired.Error())
 		return nil
 	}
 	return err
@@ -84,13 +84,13 @@ func (l *nixlLeg) fetch(r *Request) error {
 	n, c := l.n, l.params.Claim
 	c.Prompt, c.Base, c.Version = promptHash(r.Prompts[0]), n.meeting(r), n.handshake()
 	if c.Token == "" && !n.RewrittenParams {
-		return handover.ErrTampered
+		return transfer.ErrTampered
 	}
 	if peer := n.Shared.Ledger(c.EngineID); peer != nil {
 		return peer.Take(c, time.Now())
 	}
 	addr := net.JoinHostPort(l.params.Host, strconv.Itoa(l.params.Port))
-	return n.client.Take(r.HTTP.Context(), addr, c)
+	return transfer.Ask(r.HTTP.Context(), addr, transfer.Question{Op: "take", Claim: c})
 }
 
 // meeting is the id by which the two legs know each other. In push mode that is the
@@ -111,7 +111,7 @@ func (l *nixlLeg) End(r *Request, finish string, answered bool) {
 		return
 	}
 	requestID := r.ID + "-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8]
-	h := handover.Handover{Prompt: promptHash(r.Prompts[0]), Token: kvparams.NewToken(), Free: r.Engine.Detach()}
+	h := transfer.Offer{Prompt: promptHash(r.Prompts[0]), Token: kvparams.NewToken(), Free: r.Engine.Detach()}
 	if r.HTTP.Header.Get("X-Request-Id") != "" {
 		h.Base = n.meeting(r)
 	}
@@ -123,12 +123,12 @@ func (l *nixlLeg) End(r *Request, finish string, answered bool) {
 	rank.Put(requestID, h, time.Now())
 	n.Count.HandoversMade.Add(1)
 	host, port := n.advertised(rank.side)
-	r.HandedOver = kvparams.AppendHandover(make([]byte, 0, 768), n.Mode, rank.EngineID, requestID, host, port, len(r.Prompts[0]), token)
+	r.HandedOver = kvparams.AppendNIXL(make([]byte, 0, 768), n.Mode, rank.EngineID, requestID, host, port, len(r.Prompts[0]), token)
 }
 
 // handsOver tells the ends after which a prefill's blocks are kept.
 func (n *nixl) handsOver(finish string) bool {
-	return finish == "length" || finish == "stop" && !n.OnLengthOnly && n.Mode != kvparams.Ascend
+	return finish == "length" || finish == "stop" && n.Mode != kvparams.Ascend
 }
 
 // Refuse has prefill free the blocks of a request that this engine refuses: since
@@ -145,7 +145,7 @@ func (n *nixl) Refuse(ctx context.Context, kv []byte) {
 		peer.Free(k.Claim.EngineID, k.Claim.RequestID)
 		return
 	}
-	n.client.Free(ctx, net.JoinHostPort(k.Host, strconv.Itoa(k.Port)), k.Claim)
+	_ = transfer.Ask(ctx, net.JoinHostPort(k.Host, strconv.Itoa(k.Port)), transfer.Question{Op: "free", Claim: k.Claim}) // else its lease ends
 }
 
 // oldRelease tells a version before 0.21.

@@ -1,12 +1,13 @@
 package connector
 
 import (
+	"net"
 	"strconv"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
 // p2p is vLLM's OffloadingConnector with a tier of type p2p: prefill keeps the blocks under the
@@ -35,8 +36,9 @@ func (p *p2p) Begin(r *Request) *pydantic.Error {
 		}
 		return nil
 	}
-	c := handover.Claim{RequestID: from.ID, Prompt: promptHash(r.Prompts[0])}
-	if err := p.client.Take(r.HTTP.Context(), from.Host+":"+strconv.Itoa(from.Port), c); err != nil {
+	c := transfer.Claim{RequestID: from.ID, Prompt: promptHash(r.Prompts[0])}
+	addr := net.JoinHostPort(from.Host, strconv.Itoa(from.Port))
+	if err := transfer.Ask(r.HTTP.Context(), addr, transfer.Question{Op: "take", Claim: c}); err != nil {
 		if p.refuse(r, err) {
 			p.countLocal(r)
 		}
@@ -57,7 +59,7 @@ func (p *p2p) End(r *Request, _ string, answered bool) {
 		p.reused(r, to.ID, "a prefill has had it")
 		return
 	}
-	ledger.Put(to.ID, handover.Handover{Prompt: promptHash(r.Prompts[0])}, time.Now())
+	ledger.Put(to.ID, transfer.Offer{Prompt: promptHash(r.Prompts[0])}, time.Now())
 	p.Count.HandoversMade.Add(1)
 }
 
@@ -65,7 +67,7 @@ func (p *p2p) Inspect(r *Request, report func(string)) {
 	if p.Role != RolePrefill {
 		return
 	}
-	if kvparams.P2PMember(r.KV, "remote_decoder") == nil {
+	if _, present := kvparams.ParseP2P(r.KV, "remote_decoder"); !present {
 		report("kv_transfer_params has no remote_decoder")
 	}
 	if r.HTTP.Header.Get(HeaderRank) == "" {
