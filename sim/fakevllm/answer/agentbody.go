@@ -18,11 +18,12 @@ func (j *Reply) AgentBody(ln *Lane) []byte {
 	return append(j.AppendResponse(b, ln, ""), '}')
 }
 
+// raw returns JSON that may be null.
+func raw(b []byte) jsontext.Raw { return jsontext.Raw(b) }
+
 // appendMessage renders the answer of /v1/messages, which has no nulls.
 func (j *Reply) appendMessage(b []byte, ln *Lane, details bool) []byte {
-	b = append(b, `{"id":`...)
-	b = jsontext.AppendString(b, j.ID)
-	b = append(b, `,"type":"message","role":"assistant","content":[`...)
+	b = jsontext.Append(b, `{"id":$,"type":"message","role":"assistant","content":[`, j.ID)
 	parts := ln.parts()
 	if len(parts) == 0 {
 		parts = []part{{kind: kindText}} // clients look for one
@@ -33,15 +34,13 @@ func (j *Reply) appendMessage(b []byte, ln *Lane, details bool) []byte {
 		}
 		b = j.appendBlock(b, i, p)
 	}
-	b = append(b, `],"model":`...)
-	b = jsontext.AppendString(b, j.ServedAs)
+	b = jsontext.Append(b, `],"model":$`, j.ServedAs)
 	if reason := j.stopReason(ln); reason != "" {
-		b = jsontext.AppendString(append(b, `,"stop_reason":`...), reason)
+		b = jsontext.Append(b, `,"stop_reason":$`, reason)
 	}
-	b = append(b, `,"usage":`...)
-	b = j.appendMessageUsage(b, ln.Seq.N, details)
+	b = j.appendMessageUsage(append(b, `,"usage":`...), ln.Seq.N, details)
 	if j.HandedOver != nil {
-		b = append(append(b, `,"kv_transfer_params":`...), j.HandedOver...)
+		b = jsontext.Append(b, `,"kv_transfer_params":$`, raw(j.HandedOver))
 	}
 	return append(b, '}')
 }
@@ -50,23 +49,20 @@ func (j *Reply) appendMessage(b []byte, ln *Lane, details bool) []byte {
 func (j *Reply) appendBlock(b []byte, index int, p part) []byte {
 	switch p.kind {
 	case kindCall:
-		b = jsontext.AppendString(append(b, `{"type":"tool_use","id":`...), p.id)
-		b = jsontext.AppendString(append(b, `,"name":`...), p.name)
-		return append(append(append(b, `,"input":`...), p.text...), '}')
+		return jsontext.Append(b, `{"type":"tool_use","id":$,"name":$,"input":$}`, p.id, p.name, raw([]byte(p.text)))
 	case kindThinking:
-		b = jsontext.AppendString(append(b, `{"type":"thinking","thinking":`...), p.text)
-		return append(jsontext.AppendString(append(b, `,"signature":`...), j.signature(index)), '}')
+		return jsontext.Append(b, `{"type":"thinking","thinking":$,"signature":$}`, p.text, j.signature(index))
 	}
-	return append(jsontext.AppendString(append(b, `{"type":"text","text":`...), p.text), '}')
+	return jsontext.Append(b, `{"type":"text","text":$}`, p.text)
 }
 
-// signature is what a client sends back with what the model thought.
+// signature returns the text that a client sends back with a thinking block.
 func (j *Reply) signature(index int) string {
 	x := model.HashPiece(j.ID[:min(len(j.ID), 16)]) + uint64(index)
 	return model.Hex16(model.Mix(x)) + model.Hex16(model.Mix(^x))
 }
 
-// stopReason is why an answer of /v1/messages ended, "" if the engine gave it up (vLLM 0.32,
+// stopReason returns the reason why an answer of /v1/messages ended, "" if the engine aborted it (vLLM 0.32,
 // entrypoints/anthropic/serving.py, _to_anthropic_stop_reason).
 func (j *Reply) stopReason(ln *Lane) string {
 	switch {
@@ -80,52 +76,39 @@ func (j *Reply) stopReason(ln *Lane) string {
 	return "end_turn"
 }
 
-// appendMessageUsage renders the usage of /v1/messages. What was read from the cache and
-// what was put into it are no part of the input, where they are told.
+// appendMessageUsage renders the usage of /v1/messages. With details the tokens that were read
+// from the cache and those that were put into it are no part of the input.
 func (j *Reply) appendMessageUsage(b []byte, output int, details bool) []byte {
-	input, created := len(j.Prompts[0]), 0
-	if details {
-		created = j.createdTokens(input)
-		input = max(0, input-j.Cached-created)
+	input := len(j.Prompts[0])
+	if !details {
+		return jsontext.Append(b, `{"input_tokens":$,"output_tokens":$}`, input, output)
 	}
-	b = strconv.AppendInt(append(b, `{"input_tokens":`...), int64(input), 10)
-	b = strconv.AppendInt(append(b, `,"output_tokens":`...), int64(output), 10)
-	if details {
-		b = strconv.AppendInt(append(b, `,"cache_creation_input_tokens":`...), int64(created), 10)
-		b = strconv.AppendInt(append(b, `,"cache_read_input_tokens":`...), int64(j.Cached), 10)
-	}
-	return append(b, '}')
+	created := j.createdTokens(input)
+	return jsontext.Append(b, `{"input_tokens":$,"output_tokens":$,"cache_creation_input_tokens":$,"cache_read_input_tokens":$}`,
+		max(0, input-j.Cached-created), output, created, j.Cached)
 }
 
-// createdTokens is how many tokens of a prompt were put into the cache: whole blocks.
+// createdTokens returns the number of tokens of a prompt that were put into the cache, in whole blocks.
 func (j *Reply) createdTokens(prompt int) int {
 	return max(0, prompt/kvcache.DefaultBlockSize*kvcache.DefaultBlockSize-j.Cached) / kvcache.DefaultBlockSize * kvcache.DefaultBlockSize
 }
 
-// AppendResponse renders a response object of /v1/responses, but for its last brace.
-// status is that of one that has not ended, "" for the answer.
+// AppendResponse renders a response object of /v1/responses, without its last brace. status is
+// that of a response that has not ended, "" for the answer.
 func (j *Reply) AppendResponse(b []byte, ln *Lane, status string) []byte {
-	b = append(b, `{"id":`...)
-	b = jsontext.AppendString(b, j.ID)
-	b = strconv.AppendInt(append(b, `,"created_at":`...), j.Created, 10)
-	ended := status == ""
-	incomplete := ended && ln.Seq.Finish == "length"
-	if incomplete {
-		status = "incomplete"
-		b = append(b, `,"incomplete_details":{"reason":"max_output_tokens"}`...)
-	} else {
-		b = append(b, `,"incomplete_details":null`...)
-	}
-	if ended && !incomplete {
+	ended, incomplete := status == "", "null"
+	if ended {
 		status = "completed"
+		if ln.Seq.Finish == "length" {
+			status, incomplete = "incomplete", `{"reason":"max_output_tokens"}`
+		}
 	}
-	b = append(b, `,"metadata":null,"model":`...)
-	b = jsontext.AppendString(b, j.ServedAs)
-	b = append(b, `,"object":"response","output":[`...)
+	b = jsontext.Append(b, `{"id":$,"created_at":$,"incomplete_details":$,"metadata":null,"model":$,"object":"response","output":[`,
+		j.ID, j.Created, raw([]byte(incomplete)), j.ServedAs)
 	if ended {
 		items := ln.parts()
 		if j.Stream {
-			items = ln.said() // what the events said
+			items = ln.said() // as in the events
 		}
 		for i, p := range items {
 			if i > 0 {
@@ -134,28 +117,19 @@ func (j *Reply) AppendResponse(b []byte, ln *Lane, status string) []byte {
 			b = j.appendItem(b, i, p, "completed")
 		}
 	}
-	b = append(b, `],"parallel_tool_calls":true,"temperature":1.0,"tools":[],"top_p":1.0,"background":false,"max_output_tokens":`...)
-	b = strconv.AppendInt(b, int64(j.limits[0]), 10)
-	b = append(b, `,"previous_response_id":null,"status":`...)
-	b = jsontext.AppendString(b, status)
-	b = append(b, `,"truncation":"disabled","usage":`...)
+	b = jsontext.Append(b, `],"parallel_tool_calls":true,"temperature":1.0,"tools":[],"top_p":1.0,"background":false,"max_output_tokens":$,`+
+		`"previous_response_id":null,"status":$,"truncation":"disabled","usage":`, j.limits[0], status)
 	if !ended {
 		return append(b, `null,"kv_transfer_params":null`...)
 	}
 	prompt, output := len(j.Prompts[0]), ln.Seq.N
-	b = strconv.AppendInt(append(b, `{"input_tokens":`...), int64(prompt), 10)
-	b = strconv.AppendInt(append(b, `,"input_tokens_details":{"cached_tokens":`...), int64(j.Cached), 10)
-	b = strconv.AppendInt(append(b, `,"cache_write_tokens":`...), int64(j.createdTokens(prompt)), 10)
-	b = strconv.AppendInt(append(b, `,"input_tokens_per_turn":[],"cached_tokens_per_turn":[]},"output_tokens":`...), int64(output), 10)
-	b = append(b, `,"output_tokens_details":{"reasoning_tokens":0,"tool_output_tokens":0,"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":`...)
-	b = append(strconv.AppendInt(b, int64(prompt+output), 10), `},"kv_transfer_params":`...)
-	if j.HandedOver == nil {
-		return append(b, "null"...)
-	}
-	return append(b, j.HandedOver...)
+	return jsontext.Append(b, `{"input_tokens":$,"input_tokens_details":{"cached_tokens":$,"cache_write_tokens":$,"input_tokens_per_turn":[],`+
+		`"cached_tokens_per_turn":[]},"output_tokens":$,"output_tokens_details":{"reasoning_tokens":0,"tool_output_tokens":0,`+
+		`"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":$},"kv_transfer_params":$`,
+		prompt, j.Cached, j.createdTokens(prompt), output, prompt+output, raw(j.HandedOver))
 }
 
-// itemID is the id of an item of the output.
+// itemID returns the id of an item of the output.
 func (j *Reply) itemID(index int, k partKind) string {
 	id := map[partKind]string{kindThinking: "rs_", kindText: "msg_", kindCall: "fc_"}[k] + j.Base
 	if index > 0 {
@@ -167,40 +141,27 @@ func (j *Reply) itemID(index int, k partKind) string {
 // appendItem renders an item of the output; one in progress has no text yet.
 func (j *Reply) appendItem(b []byte, index int, p part, status string) []byte {
 	id := j.itemID(index, p.kind)
-	done := status == "completed"
+	var content []byte
+	if status == "completed" {
+		content = appendContentPart(nil, p, nil)
+	}
 	switch p.kind {
 	case kindCall:
-		b = jsontext.AppendString(append(b, `{"arguments":`...), p.text)
-		b = jsontext.AppendString(append(b, `,"call_id":`...), p.id)
-		b = jsontext.AppendString(append(b, `,"name":`...), p.name)
-		b = jsontext.AppendString(append(b, `,"type":"function_call","id":`...), id)
-		b = append(b, `,"async":null,"caller":null,"namespace":null,"status":`...)
-		return append(jsontext.AppendString(b, status), '}')
+		return jsontext.Append(b, `{"arguments":$,"call_id":$,"name":$,"type":"function_call","id":$,"async":null,"caller":null,"namespace":null,"status":$}`,
+			p.text, p.id, p.name, id, status)
 	case kindThinking:
-		b = jsontext.AppendString(append(b, `{"id":`...), id)
-		b = append(b, `,"summary":[],"type":"reasoning","content":`...)
-		if done {
-			b = append(appendContentPart(append(b, '['), p, "null"), ']')
-		} else {
-			b = append(b, "null"...)
+		if content != nil {
+			content = append(append([]byte("["), content...), ']')
 		}
-		b = append(b, `,"encrypted_content":null,"status":`...)
-		return append(jsontext.AppendString(b, status), '}')
+		return jsontext.Append(b, `{"id":$,"summary":[],"type":"reasoning","content":$,"encrypted_content":null,"status":$}`, id, raw(content), status)
 	}
-	b = jsontext.AppendString(append(b, `{"id":`...), id)
-	b = append(b, `,"content":[`...)
-	if done {
-		b = appendContentPart(b, p, "null")
-	}
-	b = append(b, `],"role":"assistant","status":`...)
-	return append(jsontext.AppendString(b, status), `,"type":"message","phase":null}`...)
+	return jsontext.Append(b, `{"id":$,"content":[$],"role":"assistant","status":$,"type":"message","phase":null}`, id, jsontext.Raw(string(content)), status)
 }
 
 // appendContentPart renders a part of an item's content.
-func appendContentPart(b []byte, p part, logprobs string) []byte {
+func appendContentPart(b []byte, p part, logprobs jsontext.Raw) []byte {
 	if p.kind == kindThinking {
-		return append(jsontext.AppendString(append(b, `{"text":`...), p.text), `,"type":"reasoning_text"}`...)
+		return jsontext.Append(b, `{"text":$,"type":"reasoning_text"}`, p.text)
 	}
-	b = jsontext.AppendString(append(b, `{"annotations":[],"text":`...), p.text)
-	return append(append(append(b, `,"type":"output_text","logprobs":`...), logprobs...), '}')
+	return jsontext.Append(b, `{"annotations":[],"text":$,"type":"output_text","logprobs":$}`, p.text, logprobs)
 }

@@ -1,7 +1,7 @@
 package answer
 
 import (
-	"strconv"
+	"slices"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
@@ -14,17 +14,11 @@ func (j *Reply) Body(lanes []Lane) []byte {
 	for i := range lanes {
 		size += len(lanes[i].Seq.Text) + 512 + 64*len(lanes[i].Tokens)
 	}
-	b := append(make([]byte, 0, size), `{"id":`...)
-	b = jsontext.AppendString(b, j.ID)
+	object := "text_completion"
 	if j.Chat {
-		b = append(b, `,"object":"chat.completion","created":`...)
-	} else {
-		b = append(b, `,"object":"text_completion","created":`...)
+		object = "chat.completion"
 	}
-	b = strconv.AppendInt(b, j.Created, 10)
-	b = append(b, `,"model":`...)
-	b = jsontext.AppendString(b, j.ServedAs)
-	b = append(b, `,"choices":[`...)
+	b := jsontext.Append(make([]byte, 0, size), `{"id":$,"object":$,"created":$,"model":$,"choices":[`, j.ID, object, j.Created, j.ServedAs)
 	prompt, completion := 0, 0
 	for _, ids := range j.Prompts {
 		prompt += len(ids)
@@ -43,38 +37,29 @@ func (j *Reply) Body(lanes []Lane) []byte {
 	b = append(b, `],"service_tier":null,"system_fingerprint":null,"usage":`...)
 	b = j.AppendUsage(b, prompt, completion, true, true)
 	if j.Chat {
-		b = append(b, `,"prompt_logprobs":`...)
-		b = appendPromptLogprobs(b, j, 0)
-		b = append(b, `,"prompt_token_ids":`...)
-		b = appendMaybeInts(b, j.Prompts[0], j.ReturnTokenIDs)
-		b = append(b, `,"prompt_text":null`...)
+		b = appendPromptLogprobs(append(b, `,"prompt_logprobs":`...), j, 0)
+		b = jsontext.Append(b, `,"prompt_token_ids":$,"prompt_text":null`, maybe(j.Prompts[0], j.ReturnTokenIDs))
 	}
-	b = append(b, `,"kv_transfer_params":`...)
-	if j.HandedOver == nil {
-		b = append(b, "null"...)
+	return jsontext.Append(b, `,"kv_transfer_params":$,"ec_transfer_params":null,"metrics":null}`, raw(j.HandedOver))
+}
+
+// maybe returns ids if they are shown, else nil.
+func maybe(ids []int, show bool) any {
+	if !show {
+		return nil
 	}
-	return append(append(b, j.HandedOver...), `,"ec_transfer_params":null,"metrics":null}`...)
+	return ids
 }
 
 func appendChatChoice(b []byte, j *Reply, ln *Lane) []byte {
-	b = append(b, `{"index":`...)
-	b = strconv.AppendInt(b, int64(ln.Index), 10)
-	b = append(b, `,"message":{"role":`...)
-	b = jsontext.AppendString(b, j.role())
-	b = append(b, `,"content":"`...)
+	b = jsontext.Append(b, `{"index":$,"message":{"role":$,"content":"`, ln.Index, j.role())
 	if ln.call == nil {
 		b = jsontext.AppendText(b, j.EchoText())
 		b = jsontext.AppendText(b, ln.Seq.Text)
 	}
 	b = append(b, `","refusal":null,"annotations":null,"audio":null,"function_call":null`...)
 	if ln.call != nil {
-		b = append(b, `,"tool_calls":[{"id":`...)
-		b = jsontext.AppendString(b, ln.call.id)
-		b = append(b, `,"type":"function","function":{"name":`...)
-		b = jsontext.AppendString(b, ln.call.name)
-		b = append(b, `,"arguments":`...)
-		b = jsontext.AppendString(b, ln.call.upTo(ln.Seq.N))
-		b = append(b, `}}]`...)
+		b = jsontext.Append(b, `,"tool_calls":[{"id":$,"type":"function","function":{"name":$,"arguments":$}}]`, ln.call.id, ln.call.name, ln.call.upTo(ln.Seq.N))
 	}
 	b = append(b, `,"reasoning":null},"logprobs":`...)
 	if j.Logprobs == nil || ln.call != nil {
@@ -89,18 +74,13 @@ func appendChatChoice(b []byte, j *Reply, ln *Lane) []byte {
 		}
 		b = append(b, "]}"...)
 	}
-	b = append(b, `,"finish_reason":`...)
-	b = jsontext.AppendString(b, ln.FinishReason(j))
-	b = AppendReason(append(b, `,"stop_reason":`...), ln.Seq.Reason)
-	b = append(b, `,"token_ids":`...)
-	return append(appendMaybeInts(b, ln.Tokens, j.ReturnTokenIDs), `,"routed_experts":null}`...)
+	return jsontext.Append(b, `,"finish_reason":$,"stop_reason":$,"token_ids":$,"routed_experts":null}`,
+		ln.FinishReason(j), ln.Seq.Reason, maybe(ln.Tokens, j.ReturnTokenIDs))
 }
 
 func appendTextChoice(b []byte, j *Reply, ln *Lane) []byte {
 	ids := j.Prompts[ln.Prompt]
-	b = append(b, `{"index":`...)
-	b = strconv.AppendInt(b, int64(ln.Index), 10)
-	b = append(b, `,"text":"`...)
+	b = jsontext.Append(b, `{"index":$,"text":"`, ln.Index)
 	if j.Echo {
 		b = jsontext.AppendText(b, j.Text(ln.Prompt))
 	}
@@ -114,29 +94,16 @@ func appendTextChoice(b []byte, j *Reply, ln *Lane) []byte {
 	case j.EchoOnly:
 		b = appendTextLogprobs(b, ids, 1, 0)
 	case j.Echo:
-		b = appendTextLogprobs(b, append(append([]int(nil), ids...), ln.Tokens...), 1, 0)
+		b = appendTextLogprobs(b, slices.Concat(ids, ln.Tokens), 1, 0)
 	default:
 		b = appendTextLogprobs(b, ln.Tokens, 0, 0)
 	}
-	b = append(b, `,"finish_reason":`...)
-	b = jsontext.AppendString(b, ln.FinishReason(j))
-	b = AppendReason(append(b, `,"stop_reason":`...), ln.Seq.Reason)
-	b = append(b, `,"token_ids":`...)
-	b = appendMaybeInts(b, ln.Tokens, j.ReturnTokenIDs)
-	b = append(b, `,"prompt_logprobs":`...)
+	b = jsontext.Append(b, `,"finish_reason":$,"stop_reason":$,"token_ids":$,"prompt_logprobs":`, ln.FinishReason(j), ln.Seq.Reason, maybe(ln.Tokens, j.ReturnTokenIDs))
 	b = appendPromptLogprobs(b, j, ln.Prompt)
-	b = append(b, `,"prompt_token_ids":`...)
-	return append(appendMaybeInts(b, ids, j.ReturnTokenIDs), `,"routed_experts":null}`...)
+	return jsontext.Append(b, `,"prompt_token_ids":$,"routed_experts":null}`, maybe(ids, j.ReturnTokenIDs))
 }
 
-func appendMaybeInts(b []byte, ids []int, show bool) []byte {
-	if !show {
-		return append(b, "null"...)
-	}
-	return jsontext.AppendInts(b, ids)
-}
-
-// appendPromptLogprobs: null for the first token, one object for each other.
+// appendPromptLogprobs renders null for the first token and an object for each other.
 func appendPromptLogprobs(b []byte, j *Reply, prompt int) []byte {
 	if j.PromptLogprobs == nil {
 		return append(b, "null"...)
@@ -147,17 +114,12 @@ func appendPromptLogprobs(b []byte, j *Reply, prompt int) []byte {
 			b = append(b, "null"...)
 			continue
 		}
-		b = append(b, `,{"`...)
-		b = strconv.AppendInt(b, int64(id), 10)
-		b = append(b, `":{"logprob":`...)
-		b = appendLogprob(b, id)
-		b = append(b, `,"rank":1,"decoded_token":"`...)
-		b = append(model.AppendWordJSON(b, id), `"}}`...)
+		b = jsontext.Append(b, `,{"$":{"logprob":$,"rank":1,"decoded_token":$}}`, id, logprob(id), string(model.AppendWord(nil, id)))
 	}
 	return append(b, ']')
 }
 
-// upTo is the arguments after n tokens of the call.
+// upTo returns the arguments after n tokens of the call.
 func (c *call) upTo(n int) string {
 	var s strings.Builder
 	for i := 0; i < len(c.parts) && i+2 <= n; i++ {

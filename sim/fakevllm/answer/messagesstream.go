@@ -1,7 +1,9 @@
 package answer
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 )
@@ -12,22 +14,14 @@ type messagesForm struct{}
 
 // event writes an event whose members behind its type are given.
 func (messagesForm) event(n *NamedEvents, name string, members ...string) {
-	n.buf = append(append(n.buf, "event: "...), name...)
-	n.buf = append(append(n.buf, "\ndata: {\"type\":\""...), name...)
-	n.buf = append(n.buf, '"')
-	for _, m := range members {
-		n.buf = append(n.buf, m...)
-	}
-	n.buf = append(n.buf, "}\n\n"...)
+	n.buf = fmt.Appendf(n.buf, "event: %s\ndata: {\"type\":\"%s\"%s}\n\n", name, name, strings.Join(members, ""))
 }
 
 func (messagesForm) accepted(*NamedEvents) {}
 
 func (f messagesForm) began(n *NamedEvents) {
-	b := jsontext.AppendString(append([]byte(nil), `,"message":{"id":`...), n.j.ID)
-	b = jsontext.AppendString(append(b, `,"type":"message","role":"assistant","content":[],"model":`...), n.j.ServedAs)
-	b = n.j.appendMessageUsage(append(b, `,"stop_reason":null,"stop_sequence":null,"usage":`...), 0, false)
-	f.event(n, "message_start", string(append(b, '}')))
+	f.event(n, "message_start", string(jsontext.Append(nil, `,"message":{"id":$,"type":"message","role":"assistant","content":[],"model":$,`+
+		`"stop_reason":null,"stop_sequence":null,"usage":$}`, n.j.ID, n.j.ServedAs, raw(n.j.appendMessageUsage(nil, 0, false)))))
 }
 
 func (f messagesForm) opened(n *NamedEvents) {
@@ -36,9 +30,7 @@ func (f messagesForm) opened(n *NamedEvents) {
 	case kindThinking:
 		block = `{"type":"thinking","thinking":""}`
 	case kindCall:
-		b := jsontext.AppendString(append([]byte(nil), `{"type":"tool_use","id":`...), n.open.id)
-		b = jsontext.AppendString(append(b, `,"name":`...), n.open.name)
-		block = string(append(b, `,"input":{}}`...))
+		block = string(jsontext.Append(nil, `{"type":"tool_use","id":$,"name":$,"input":{}}`, n.open.id, n.open.name))
 	}
 	f.event(n, "content_block_start", `,"content_block":`, block, f.index(n))
 }

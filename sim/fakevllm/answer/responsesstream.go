@@ -1,7 +1,9 @@
 package answer
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 )
@@ -13,14 +15,7 @@ type responsesForm struct{}
 // event writes an event of these members; sequence_number follows them, and in
 // front of last.
 func (responsesForm) event(n *NamedEvents, name, last string, members ...string) {
-	n.buf = append(append(n.buf, "event: "...), name...)
-	n.buf = append(n.buf, "\ndata: {"...)
-	for _, m := range members {
-		n.buf = append(n.buf, m...)
-	}
-	n.buf = strconv.AppendInt(append(n.buf, `,"sequence_number":`...), int64(n.seq), 10)
-	n.buf = append(n.buf, last...)
-	n.buf = append(append(append(n.buf, `,"type":"`...), name...), '"')
+	n.buf = fmt.Appendf(n.buf, "event: %s\ndata: {%s,\"sequence_number\":%d%s,\"type\":\"%s\"", name, strings.Join(members, ""), n.seq, last, name)
 	if name == argumentsDone {
 		n.buf = jsontext.AppendString(append(n.buf, `,"name":`...), n.open.name)
 	}
@@ -56,7 +51,7 @@ const (
 )
 
 // content is an event about the content of n.open.
-func (f responsesForm) content(n *NamedEvents, name, logprobs string) {
+func (f responsesForm) content(n *NamedEvents, name string, logprobs jsontext.Raw) {
 	item, index := f.place(n)
 	f.event(n, name, "", firstContent, item, index, `,"part":`, string(appendContentPart(nil, n.open, logprobs)))
 }
@@ -64,7 +59,7 @@ func (f responsesForm) content(n *NamedEvents, name, logprobs string) {
 func (f responsesForm) opened(n *NamedEvents) {
 	f.item(n, "response.output_item.added", "in_progress")
 	if n.open.kind != kindCall {
-		f.content(n, "response.content_part.added", "[]")
+		f.content(n, "response.content_part.added", jsontext.Raw("[]"))
 	}
 }
 
@@ -93,7 +88,7 @@ func (f responsesForm) closed(n *NamedEvents) {
 		f.event(n, "response.output_text.done", `,"text":`+text, firstContent, item, `,"logprobs":[]`, index)
 	}
 	if n.open.kind != kindCall {
-		f.content(n, "response.content_part.done", "null")
+		f.content(n, "response.content_part.done", nil)
 	}
 	f.item(n, "response.output_item.done", "completed")
 }

@@ -1,47 +1,29 @@
 package answer
 
-import (
-	"strconv"
-
-	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
-)
+import "github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 
 // AppendTokenChoice renders the token ids of one choice, and what goes with them.
 func AppendTokenChoice(b []byte, ln *Lane, ids []int, finish string) []byte {
-	b = strconv.AppendInt(append(b, `{"index":`...), int64(ln.Index), 10)
-	b = append(b, `,"finish_reason":`...)
-	if finish == "" {
-		b = append(b, `null,"stop_reason":null`...)
-	} else {
-		b = AppendReason(append(jsontext.AppendString(b, finish), `,"stop_reason":`...), ln.Seq.Reason)
+	var reason, stop any
+	if finish != "" {
+		reason, stop = finish, ln.Seq.Reason
 	}
-	b = jsontext.AppendInts(append(b, `,"token_ids":`...), ids)
-	return append(b, `,"routed_experts":null,"sampling_mask":null,"weight_versions":null,"logprobs":null}`...)
+	return jsontext.Append(b, `{"index":$,"finish_reason":$,"stop_reason":$,"token_ids":$,"routed_experts":null,"sampling_mask":null,"weight_versions":null,"logprobs":null}`,
+		ln.Index, reason, stop, ids)
 }
 
 // TokensBody renders the whole answer of /inference/v1/generate.
 func (j *Reply) TokensBody(lanes []Lane) []byte {
-	b := jsontext.AppendString(append(make([]byte, 0, 1024), `{"request_id":`...), j.ID)
-	b = jsontext.AppendString(append(b, `,"model":`...), j.ServedAs)
-	b = strconv.AppendInt(append(b, `,"created":`...), j.Created, 10)
-	b = append(b, `,"usage":`...)
 	completion := 0
+	var choices []byte
 	for i := range lanes {
 		completion += lanes[i].Seq.N
-	}
-	b = j.AppendUsage(b, len(j.Prompts[0]), completion, true, true)
-	b = append(b, `,"prompt_logprobs":null,"prompt_token_id_logprobs":null,"prompt_token_ids":`...)
-	b = appendMaybeInts(b, j.Prompts[0], j.ReturnTokenIDs)
-	b = append(b, `,"mm_placeholders":null,"metrics":null,"kv_transfer_params":`...)
-	if j.HandedOver == nil {
-		b = append(b, "null"...)
-	}
-	b = append(append(b, j.HandedOver...), `,"ec_transfer_params":null,"output_mode":"tokens","choices":[`...)
-	for i := range lanes {
 		if i > 0 {
-			b = append(b, ',')
+			choices = append(choices, ',')
 		}
-		b = AppendTokenChoice(b, &lanes[i], lanes[i].Tokens, lanes[i].Seq.Finish)
+		choices = AppendTokenChoice(choices, &lanes[i], lanes[i].Tokens, lanes[i].Seq.Finish)
 	}
-	return append(b, "]}"...)
+	return jsontext.Append(nil, `{"request_id":$,"model":$,"created":$,"usage":$,"prompt_logprobs":null,"prompt_token_id_logprobs":null,"prompt_token_ids":$,`+
+		`"mm_placeholders":null,"metrics":null,"kv_transfer_params":$,"ec_transfer_params":null,"output_mode":"tokens","choices":[$]}`,
+		j.ID, j.ServedAs, j.Created, raw(j.AppendUsage(nil, len(j.Prompts[0]), completion, true, true)), maybe(j.Prompts[0], j.ReturnTokenIDs), raw(j.HandedOver), raw(choices))
 }
