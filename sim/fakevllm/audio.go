@@ -5,7 +5,6 @@ import (
 	"hash/crc32"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
@@ -59,9 +58,8 @@ func (x *exchange) transcribe(path string, body []byte) {
 		x.streamWords(path, name, words)
 		return
 	}
-	b := jsontext.AppendString([]byte(`{"text":`), strings.Join(words, ""))
-	b = append(b, `,"usage":{"type":"duration","seconds":`...)
-	pydantic.WriteJSON(x.w, http.StatusOK, append(strconv.AppendInt(b, int64(len(f.Files["file"])/1000), 10), "}}"...))
+	pydantic.WriteJSON(x.w, http.StatusOK, jsontext.Append(nil, `{"text":$,"usage":{"type":"duration","seconds":$}}`,
+		strings.Join(words, ""), len(f.Files["file"])/1000))
 	x.completed()
 }
 
@@ -75,10 +73,8 @@ func (x *exchange) streamWords(path, model string, words []string) {
 	if strings.HasSuffix(path, "translations") {
 		kind, id = "translation.chunk", "trsl-"
 	}
-	head := jsontext.AppendString([]byte(`data: {"id":`), id+x.r.Header.Get("X-Request-Id"))
-	head = append(head, `,"object":"`+kind+`","created":`...)
-	head = strconv.AppendInt(head, x.life.started.Unix(), 10)
-	head = append(jsontext.AppendString(append(head, `,"model":`...), model), `,"choices":[{"delta":{"content":`...)
+	head := jsontext.Append(nil, `data: {"id":$,"object":$,"created":$,"model":$,"choices":[{"delta":{"content":`,
+		id+x.r.Header.Get("X-Request-Id"), kind, x.life.started.Unix(), model)
 	for i, word := range words {
 		if i > 0 && !x.lifetime.Wait(x.life.server.opt.ITL) {
 			x.gone()
@@ -88,16 +84,14 @@ func (x *exchange) streamWords(path, model string, words []string) {
 		if i == len(words)-1 {
 			event = append(event, `,"finish_reason":"stop","stop_reason":null`...)
 		}
-		if !x.write(append(event, "}]}\n\n"...)) {
-			x.gone()
+		if !x.emit(append(event, "}]}\n\n"...)) {
 			return
 		}
 		if x.strike(fault.AfterTokens, i+1) {
 			return
 		}
 	}
-	if !x.write([]byte("data: [DONE]\n\n")) {
-		x.gone()
+	if !x.emit([]byte("data: [DONE]\n\n")) {
 		return
 	}
 	x.completed()

@@ -105,6 +105,15 @@ func (x *exchange) gone() {
 	x.aborted()
 }
 
+// emit writes one or more whole events; false means that the client left.
+func (x *exchange) emit(b []byte) bool {
+	ok := x.write(b)
+	if !ok {
+		x.gone()
+	}
+	return ok
+}
+
 // completed counts a request that was answered whole; it runs no more.
 func (x *exchange) completed() {
 	x.work.Release()

@@ -100,10 +100,10 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Del("Vary") // the key is checked in front of that
 		pydantic.WriteJSON(w, http.StatusUnauthorized, []byte(`{"error":"Unauthorized"}`))
 	case want == "":
-		pydantic.WriteJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
+		pydantic.WriteDetail(w, http.StatusNotFound, "Not Found")
 	case want != r.Method:
 		w.Header().Set("Allow", want)
-		pydantic.WriteJSON(w, http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
+		pydantic.WriteDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
 	case storedPath(path):
 		x.storedResponse(path)
 	case want == http.MethodGet:

@@ -165,3 +165,143 @@ func (n *nixl) Inspect(r *Request, report func(string)) {
 		report("kv_transfer_params has the prefill form")
 	}
 }
+
+// ledgers are the hand-overs of an engine's ranks and the side channels by which decodes
+// fetch them, as NIXL and P2P have them.
+type ledgers struct {
+	base
+	ranks []rank
+}
+
+type rank struct {
+	*transfer.Ledger
+	side *transfer.Side // nil until it is started
+}
+
+func newLedgers(b base) *ledgers {
+	l := &ledgers{base: b}
+	for _, id := range b.EngineIDs {
+		l.ranks = append(l.ranks, rank{Ledger: transfer.NewLedger(id, b.handshake(), b.Lease, b.Mode == kvparams.P2P, b.Mode == kvparams.NIXLPush)})
+	}
+	return l
+}
+
+// handshake is the version that a peer must have, too, "" if that does not matter.
+func (b *base) handshake() string {
+	if b.Mode != kvparams.NIXL && b.Mode != kvparams.NIXLPush {
+		return ""
+	}
+	return b.Version
+}
+
+// Start brings up the side channels, that of each rank at the first one's port plus
+// its number where that is configured.
+func (l *ledgers) Start(ctx context.Context) error {
+	host, first, err := net.SplitHostPort(l.SideChannelAddr)
+	if err != nil {
+		return err
+	}
+	port, err := strconv.Atoi(first)
+	if err != nil {
+		return err
+	}
+	for i := range l.ranks {
+		at := 0
+		if port > 0 {
+			at = port + i
+		}
+		r := &l.ranks[i]
+		if r.side, err = transfer.StartSide(ctx, net.JoinHostPort(host, strconv.Itoa(at)), r.Answer); err != nil {
+			return err
+		}
+		l.Shared.Join(r.Ledger)
+	}
+	return nil
+}
+
+// Close ends them.
+func (l *ledgers) Close() {
+	for i := range l.ranks {
+		if r := &l.ranks[i]; r.side != nil {
+			l.Shared.Leave(r.Ledger)
+			r.side.Close()
+		}
+	}
+}
+
+func (l *ledgers) Port(rank int) int { return l.ranks[rank].side.Port() }
+
+func (l *ledgers) Handovers(rank int) (h Handovers) {
+	h.Waiting, h.Expired = l.ranks[rank].Counts(time.Now())
+	return h
+}
+
+func (l *ledgers) EndLeases(rank int) { l.Handovers(rank) }
+
+// of is the rank that a request was given to.
+func (l *ledgers) of(r *Request) *rank { return &l.ranks[r.Engine.Core.Rank] }
+
+// p2p is vLLM's OffloadingConnector with a tier of type p2p: prefill keeps the blocks under the
+// kv_request_id of its request, and decode fetches by that.
+type p2p struct {
+	*ledgers
+	quiet
+}
+
+// Leg has no state.
+func (p *p2p) Leg(*Request) Leg { return p }
+
+// Begin fetches what a prefill has kept. An incomplete remote_prefiller is none, and
+// what comes too late is refused at once, so that nothing wrong is read.
+func (p *p2p) Begin(r *Request) *pydantic.Error {
+	if _, produces := kvparams.ParseP2P(r.KV, "remote_decoder"); produces {
+		return nil
+	}
+	from, present := kvparams.ParseP2P(r.KV, "remote_prefiller")
+	if from.ID == "" || from.Host == "" || from.Port == 0 {
+		if present {
+			p.Count.BadHandover(r.ID, "remote_prefiller is incomplete")
+		}
+		if p.Role != RolePrefill {
+			p.countLocal(r)
+		}
+		return nil
+	}
+	c := transfer.Claim{RequestID: from.ID, Prompt: promptHash(r.Prompts[0])}
+	addr := net.JoinHostPort(from.Host, strconv.Itoa(from.Port))
+	if err := transfer.Ask(r.HTTP.Context(), addr, transfer.Question{Op: "take", Claim: c}); err != nil {
+		if p.refuse(r, err) {
+			p.countLocal(r)
+		}
+		return nil
+	}
+	p.loaded(r)
+	return nil
+}
+
+// End keeps the blocks of a prefill under its kv_request_id, however it ended.
+func (p *p2p) End(r *Request, _ string, answered bool) {
+	to, _ := kvparams.ParseP2P(r.KV, "remote_decoder")
+	if !answered || to.ID == "" || r.NoKV {
+		return
+	}
+	ledger := p.of(r)
+	if ledger.Knows(to.ID) {
+		p.reused(r, to.ID, "a prefill has had it")
+		return
+	}
+	ledger.Put(to.ID, transfer.Offer{Prompt: promptHash(r.Prompts[0])}, time.Now())
+	p.Count.HandoversMade.Add(1)
+}
+
+func (p *p2p) Inspect(r *Request, report func(string)) {
+	if p.Role != RolePrefill {
+		return
+	}
+	if _, present := kvparams.ParseP2P(r.KV, "remote_decoder"); !present {
+		report("kv_transfer_params has no remote_decoder")
+	}
+	if r.HTTP.Header.Get(HeaderRank) == "" {
+		report("no X-data-parallel-rank")
+	}
+}
