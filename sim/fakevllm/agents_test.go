@@ -123,7 +123,7 @@ func TestAgentsRoutesHandOver(t *testing.T) {
 				}
 				second := post(t, client(t), d.URL()+path, "a", fmt.Sprintf(`%s,"stream":%v,"kv_transfer_params":%s}`, bodies[1], stream, v.KV))
 				c := d.Counters()
-				if second.status != http.StatusOK || c.HandoversLoaded != 1 || c.LocalPrefills != 0 {
+				if second.status != http.StatusOK || c.TransfersLoaded != 1 || c.LocalPrefills != 0 {
 					t.Errorf("%d %s: %+v", second.status, second.body, c)
 				}
 				if v := append(p.Violations(), d.Violations()...); len(v) > 0 {

@@ -14,14 +14,14 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
-// transcribedTokens is how much is heard in any file.
+// transcribedTokens is the number of tokens in the transcript of any file.
 const transcribedTokens = 12
 
-// ExpectedTranscription is what is heard in a file, a word for each token.
+// ExpectedTranscription returns the transcript of a file, a word for each token.
 func ExpectedTranscription(file []byte, prompt string) []string {
-	heard := model.Generate(model.Tokenize(fmt.Sprintf("%s %d %08x", prompt, len(file), crc32.ChecksumIEEE(file))), model.Sampling{MaxTokens: transcribedTokens})
-	words := make([]string, len(heard.Tokens))
-	for i, id := range heard.Tokens {
+	transcript := model.Generate(model.Tokenize(fmt.Sprintf("%s %d %08x", prompt, len(file), crc32.ChecksumIEEE(file))), model.Sampling{MaxTokens: transcribedTokens})
+	words := make([]string, len(transcript.Tokens))
+	for i, id := range transcript.Tokens {
 		words[i] = string(model.AppendWord(nil, id))
 	}
 	return words
@@ -50,7 +50,7 @@ func (x *exchange) transcribe(path string, body []byte) {
 		name = s.opt.Models[0]
 	}
 	if !x.lifetime.Wait(s.opt.TTFT) {
-		x.gone()
+		x.abandon()
 		return
 	}
 	words := ExpectedTranscription(f.Files["file"], f.Texts["prompt"])
@@ -77,7 +77,7 @@ func (x *exchange) streamWords(path, model string, words []string) {
 		id+x.r.Header.Get("X-Request-Id"), kind, x.life.started.Unix(), model)
 	for i, word := range words {
 		if i > 0 && !x.lifetime.Wait(x.life.server.opt.ITL) {
-			x.gone()
+			x.abandon()
 			return
 		}
 		event := append(jsontext.AppendString(slices.Clip(head), word), '}')

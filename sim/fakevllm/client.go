@@ -41,7 +41,7 @@ func (c *client) flush() {
 	}
 }
 
-// write sends one or more whole events; false means that the client is gone.
+// write sends one or more whole events; false means that the client left.
 func (c *client) write(b []byte) bool {
 	if _, err := c.w.Write(b); err != nil {
 		c.lifetime.Break()
@@ -122,7 +122,7 @@ func (c *client) hijack() net.Conn {
 	}
 	conn, _, err := http.NewResponseController(c.w).Hijack()
 	if err != nil {
-		return nil // the connection is gone already
+		return nil // the connection was closed
 	}
 	return conn
 }

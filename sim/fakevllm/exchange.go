@@ -88,7 +88,7 @@ func (x *exchange) hang() {
 }
 
 // aborted counts the request as given up by its client, unless it is the
-// engine that ended. Whoever sees it counted sees it running no more.
+// engine that ended. The request is released before it is counted.
 func (x *exchange) aborted() {
 	x.work.Release()
 	if x.lifetime.Dead() || x.counted {
@@ -98,8 +98,8 @@ func (x *exchange) aborted() {
 	x.life.count.Abort(x.id)
 }
 
-// gone ends a request whose client left or whose engine died.
-func (x *exchange) gone() {
+// abandon ends a request whose client left or whose engine died.
+func (x *exchange) abandon() {
 	x.work.Release()
 	x.work.Core.Stats.Abort.Add(1)
 	x.aborted()
@@ -109,7 +109,7 @@ func (x *exchange) gone() {
 func (x *exchange) emit(b []byte) bool {
 	ok := x.write(b)
 	if !ok {
-		x.gone()
+		x.abandon()
 	}
 	return ok
 }

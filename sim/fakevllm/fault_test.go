@@ -232,7 +232,7 @@ func TestSlowAndNoKV(t *testing.T) {
 	r.send(t, "/v1/completions", "R", body)
 	eventually(t, func() error { return want("running", p.Counters().Running, 1) })
 	p.ClearFaults() // ends nothing that happens already
-	if got := p.Counters(); got.Running != 1 || got.HandoversMade != 0 {
+	if got := p.Counters(); got.Running != 1 || got.TransfersMade != 0 {
 		t.Errorf("%+v", got)
 	}
 	if r := decode(t, post(t, client(t), p.URL()+"/v1/completions", "S", body)); string(r.KV) == "null" {

@@ -103,7 +103,7 @@ func (g *generation) admit() error {
 	if err := g.life.responses.Admit(g.Request); err != nil {
 		return err
 	}
-	g.Told = answer.TurnOf(o.Turns, g.Request)
+	g.Scripted = answer.TurnOf(o.Turns, g.Request)
 	g.Tokenize = o.tokenizer()
 	for i, text := range g.PromptText {
 		if o.FineTokens && text != "" { // else it came as ids

@@ -64,8 +64,8 @@ func TestHandover(t *testing.T) {
 					}
 				}
 				pc, dc := p.Counters(), d.Counters()
-				if pc.HandoversMade != 3 || pc.HandoversWaiting != 0 || pc.LocalPrefills != 0 || dc.HandoversLoaded != 3 ||
-					dc.LocalPrefills != 0 || dc.HandoversRefused != 0 || dc.BadHandovers != 0 || dc.KVParams != 3 {
+				if pc.TransfersMade != 3 || pc.TransfersWaiting != 0 || pc.LocalPrefills != 0 || dc.TransfersLoaded != 3 ||
+					dc.LocalPrefills != 0 || dc.TransfersRefused != 0 || dc.BadParams != 0 || dc.KVParams != 3 {
 					t.Errorf("prefill %+v, decode %+v", pc, dc)
 				}
 				if v := append(p.Violations(), d.Violations()...); len(v) > 0 {
@@ -140,7 +140,7 @@ func TestRefusedHandover(t *testing.T) {
 					}
 					r := post(t, client(t), d.URL()+"/v1/chat/completions", id, fmt.Sprintf(`{%s,"max_tokens":3,"stream":%v,"kv_transfer_params":%s}`, ask, stream, kv))
 					counted := d.Counters()
-					if reasons := d.Refusals(); len(reasons) != 1 || !strings.Contains(reasons[0], tt.reason) || counted.HandoversRefused != 1 {
+					if reasons := d.Refusals(); len(reasons) != 1 || !strings.Contains(reasons[0], tt.reason) || counted.TransfersRefused != 1 {
 						t.Errorf("refusals %q, not for %q", reasons, tt.reason)
 					}
 					switch {
@@ -180,7 +180,7 @@ func TestPullAfterTheLease(t *testing.T) {
 	if late.status != 200 || right.status != 200 || decode(t, late).Choices[0].Message.Content == decode(t, right).Choices[0].Message.Content {
 		t.Errorf("%s\n%s", late.body, right.body)
 	}
-	if n := d.Counters(); n.WrongKV != 1 || n.HandoversRefused != 0 {
+	if n := d.Counters(); n.WrongKV != 1 || n.TransfersRefused != 0 {
 		t.Errorf("%+v", n)
 	}
 }
@@ -196,7 +196,7 @@ func TestRefusalFrees(t *testing.T) {
 				t.Fatalf("%d %s", r.status, r.body)
 			}
 			post(t, client(t), d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)
-			if n := d.Counters(); (n.HandoversRefused == 1) != freed || (n.HandoversLoaded == 1) == freed {
+			if n := d.Counters(); (n.TransfersRefused == 1) != freed || (n.TransfersLoaded == 1) == freed {
 				t.Errorf("%s: %+v, %q", version, n, d.Refusals())
 			}
 		}
@@ -212,7 +212,7 @@ func TestVersionsOfAPair(t *testing.T) {
 	}{{"0.32.0", 0}, {"0.31.0", 1}} {
 		p, d := pair(t, fakevllm.Options{Version: "0.32.0"}, fakevllm.Options{Version: tt.decode})
 		post(t, client(t), d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+prefill(t, p, "R", user)+`}`)
-		if n := d.Counters(); n.HandoversRefused != tt.refused || n.HandoversLoaded != 1-tt.refused {
+		if n := d.Counters(); n.TransfersRefused != tt.refused || n.TransfersLoaded != 1-tt.refused {
 			t.Errorf("%+v: %+v, %q", tt, n, d.Refusals())
 		}
 	}
@@ -247,7 +247,7 @@ func TestPush(t *testing.T) {
 				ask = `"prompt":"hi"`
 			}
 			post(t, client(t), d.URL()+tt.path, tt.id, `{`+ask+`,"kv_transfer_params":`+kv+`}`)
-			if n := d.Counters(); n.HandoversLoaded != tt.loaded || n.Crashes != tt.dead {
+			if n := d.Counters(); n.TransfersLoaded != tt.loaded || n.Crashes != tt.dead {
 				t.Errorf("%+v, %q", n, d.Refusals())
 			}
 		})
@@ -263,7 +263,7 @@ func TestAscend(t *testing.T) {
 		t.Errorf("it hands over %s", kv)
 	}
 	post(t, client(t), d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)
-	if n := d.Counters(); n.HandoversLoaded != 1 || n.LocalPrefills != 0 {
+	if n := d.Counters(); n.TransfersLoaded != 1 || n.LocalPrefills != 0 {
 		t.Errorf("%+v, %q", n, d.Refusals())
 	}
 }
@@ -290,7 +290,7 @@ func TestP2P(t *testing.T) {
 			}
 			post(t, client(t), d.URL()+"/v1/chat/completions", "R",
 				fmt.Sprintf(`{%s,"kv_transfer_params":{"remote_prefiller":{"kv_request_id":%q,"remote_host":"127.0.0.1","remote_port":%d}}}`, user, tt.fetch, p.SideChannel()))
-			if n := d.Counters(); n.HandoversLoaded != tt.loaded || n.HandoversRefused != tt.refused || n.LocalPrefills != tt.locally || n.WrongKV != 0 {
+			if n := d.Counters(); n.TransfersLoaded != tt.loaded || n.TransfersRefused != tt.refused || n.LocalPrefills != tt.locally || n.WrongKV != 0 {
 				t.Errorf("%+v, %q", n, d.Refusals())
 			}
 		})
@@ -302,8 +302,8 @@ func TestLeaseEnds(t *testing.T) {
 	p, _ := pair(t, fakevllm.Options{KVLease: time.Millisecond}, fakevllm.Options{})
 	prefill(t, p, "R", user)
 	eventually(t, func() error {
-		if c := p.Counters(); c.HandoversWaiting != 0 || c.HandoversExpired != 1 {
-			return fmt.Errorf("%d wait, %d expired", c.HandoversWaiting, c.HandoversExpired)
+		if c := p.Counters(); c.TransfersWaiting != 0 || c.TransfersExpired != 1 {
+			return fmt.Errorf("%d wait, %d expired", c.TransfersWaiting, c.TransfersExpired)
 		}
 		return nil
 	})
@@ -338,7 +338,7 @@ func TestPrefillWithoutHandover(t *testing.T) {
 			if got := strings.Contains(r.body, `"remote_request_id":"cmpl-R-`); got != tt.kv || r.status != 200 {
 				t.Errorf("hand-over %v, not %v: %d %s", got, tt.kv, r.status, r.body)
 			}
-			if c := s.Counters(); c.BadHandovers != tt.bad || int64(len(s.BadHandovers())) != tt.bad || c.LocalPrefills != 0 {
+			if c := s.Counters(); c.BadParams != tt.bad || int64(len(s.BadParams())) != tt.bad || c.LocalPrefills != 0 {
 				t.Errorf("%+v", c)
 			}
 		})
@@ -365,13 +365,13 @@ func TestDecodeWithoutHandover(t *testing.T) {
 		before := d.Counters()
 		r := post(t, c, d.URL()+"/v1/chat/completions", "R", tt.body)
 		after := d.Counters()
-		if r.status != tt.status || after.LocalPrefills-before.LocalPrefills != tt.local || after.BadHandovers-before.BadHandovers != tt.bad ||
+		if r.status != tt.status || after.LocalPrefills-before.LocalPrefills != tt.local || after.BadParams-before.BadParams != tt.bad ||
 			after.Crashes-before.Crashes != int64(tt.crash) {
 			t.Errorf("%d %s: %d %s, %+v", i, tt.name, r.status, r.body, after)
 		}
 	}
 	// None of these took the hand-over.
-	if r := decode(t, post(t, c, d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)); r.ID != "chatcmpl-R" || d.Counters().HandoversLoaded != 1 {
+	if r := decode(t, post(t, c, d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)); r.ID != "chatcmpl-R" || d.Counters().TransfersLoaded != 1 {
 		t.Errorf("%+v", d.Counters())
 	}
 }
@@ -385,7 +385,7 @@ func TestPlainPool(t *testing.T) {
 	long := strings.Repeat("a ", 40)
 	decode(t, post(t, c, p.URL()+"/v1/completions", "R", `{"prompt":"`+long+`","max_tokens":1}`))
 	r := decode(t, post(t, c, d.URL()+"/v1/completions", "R", `{"prompt":"`+long+`","kv_transfer_params":{"do_remote_prefill":1}}`))
-	if got := d.Counters(); got.LocalPrefills != 0 || got.KVParams != 1 || got.BadHandovers != 0 || r.Usage.Details.Cached == 0 {
+	if got := d.Counters(); got.LocalPrefills != 0 || got.KVParams != 1 || got.BadParams != 0 || r.Usage.Details.Cached == 0 {
 		t.Errorf("%+v, %+v", got, r.Usage)
 	}
 	decode(t, post(t, c, d.URL()+"/v1/completions", "R", `{"prompt":"never seen"}`))

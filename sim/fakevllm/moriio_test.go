@@ -71,9 +71,9 @@ func TestMoRIIOPartners(t *testing.T) {
 		tp     int    // of decode, as prefill is told
 		want   func(c fakevllm.Counters) bool
 	}{
-		"right":         {"", 1, func(c fakevllm.Counters) bool { return c.HandoversLoaded == 1 && c.WrongKV == 0 }},
+		"right":         {"", 1, func(c fakevllm.Counters) bool { return c.TransfersLoaded == 1 && c.WrongKV == 0 }},
 		"another size":  {"", 8, func(c fakevllm.Counters) bool { return c.WrongKV == 1 }},
-		"another place": {"host:127.0.0.1,handshake:1,notify:2", 1, func(c fakevllm.Counters) bool { return c.HandoversLoaded == 0 && c.HandoversRefused == 1 }},
+		"another place": {"host:127.0.0.1,handshake:1,notify:2", 1, func(c fakevllm.Counters) bool { return c.TransfersLoaded == 0 && c.TransfersRefused == 1 }},
 	} {
 		o := fakevllm.Options{Mode: fakevllm.MoRIIOWrite}
 		if tc.decode != "" { // it waits in vain

@@ -83,7 +83,7 @@ const (
 // Request is one request as it arrived, before anything looked at it.
 type Request = record.Request
 
-// What a model is told to say, see package answer.
+// Scripted answers of the model, see package answer.
 type (
 	Turn     = answer.Turn
 	ToolCall = answer.ToolCall

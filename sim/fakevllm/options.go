@@ -58,13 +58,12 @@ type Options struct {
 	LoadRate    float64
 	// ITLPerRequest is what every other running request adds to ITL. ChunkTokens is
 	// vLLM's max_num_batched_tokens, default 2048: while a prompt is computed, every
-	// token waits for so many of it.
+	// token waits for a chunk of this size.
 	ITLPerRequest time.Duration
 	ChunkTokens   int
 
-	// Shared joins engines of one process: their KV pool, and a short cut for
-	// hand-overs. nil gives the engine one of its own; hand-overs then travel
-	// over the side channel, as between processes.
+	// Shared joins engines of one process: their KV pool, and a short cut for KV
+	// transfers. With nil transfers use the side channel, as between processes.
 	Shared *Shared
 	// KVLease is how long a finished prefill waits for its decode; default 30 s.
 	KVLease time.Duration
@@ -74,11 +73,11 @@ type Options struct {
 	// it has when it ends, in its answer and, as vLLM 0.33 does, in the chunk of a stream
 	// that has the finish reason.
 	Bidirectional bool
-	// RewrittenParams takes hand-overs whose fields were decoded and encoded again, as
+	// RewrittenParams accepts transfer params that were decoded and encoded again, as
 	// real engines do. By default what does not come back byte for byte is refused.
 	RewrittenParams bool
-	// SideChannelAddr is where a NIXL engine serves its hand-overs, default
-	// port 0 on the host of Addr; SideChannelHost is what it tells others,
+	// SideChannelAddr is where a NIXL engine serves its offers, default
+	// port 0 on the host of Addr; SideChannelHost is the host in its transfer params,
 	// default the host it listens on.
 	SideChannelAddr string
 	SideChannelHost string
@@ -99,7 +98,7 @@ type Options struct {
 	// rank, default port 0 on the host of Addr; they are the same in every life.
 	AllocAddrs []string
 	// NotifyAddr is host:port of the PULL socket that an LMCache prefill notifies;
-	// "" notifies nobody.
+	// "" sends no notification.
 	NotifyAddr string
 
 	// PingTo is where a MoRI-IO engine registers itself, tcp://host:port, each
@@ -272,7 +271,7 @@ func (o *Options) fillRanks(host string) error {
 	if o.DPSize == 0 {
 		o.DPSize = 1
 	}
-	if o.DPSize < 0 || o.DPSize > 1 && (o.KVEvents != nil || o.Mode != Plain && !o.Mode.HandsOver()) {
+	if o.DPSize < 0 || o.DPSize > 1 && (o.KVEvents != nil || o.Mode != Plain && !o.Mode.AnswersParams()) {
 		return fmt.Errorf("%w: %d data-parallel ranks: more than one is for plain, nixl, nixl_push and ascend without KV events", ErrOptions, o.DPSize)
 	}
 	if o.Ranks == 0 {

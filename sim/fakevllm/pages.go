@@ -81,7 +81,7 @@ func (l *life) coreMetrics() []byte {
 	o := &l.server.opt
 	b := make([]byte, 0, 16<<10)
 	for rank, c := range l.cores {
-		m := c.Metrics(l.connector.Handovers(rank).Waiting)
+		m := c.Metrics(l.connector.Transfers(rank).Waiting)
 		m.Model, m.Deferred, m.NIXL = o.Models[0], l.count.WaitingForKV.Load(), o.Mode == NIXL
 		b = metrics.AppendCore(b, m)
 	}

@@ -16,7 +16,7 @@ const abort = "abort"
 // respond answers in one piece.
 func (g *generation) respond() {
 	if !g.first() {
-		g.gone()
+		g.abandon()
 		return
 	}
 	if g.loadFailed() {
@@ -29,7 +29,7 @@ func (g *generation) respond() {
 		}
 	}
 	if !g.decode(lanes) {
-		g.gone()
+		g.abandon()
 		return
 	}
 	if f := g.fault; f != nil && f.Kind == fault.Abort && f.At == fault.AfterTokens {

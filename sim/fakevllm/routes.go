@@ -122,7 +122,7 @@ func (o *Options) authorized(r *http.Request) bool {
 	return strings.EqualFold(scheme, "bearer") && subtle.ConstantTimeCompare([]byte(key), []byte(o.APIKey)) == 1
 }
 
-// storedPath tells the paths of stored responses.
+// storedPath reports whether a path is that of a stored response.
 func storedPath(path string) bool {
 	_, _, ok := responses.Path(path)
 	return ok
@@ -137,8 +137,7 @@ func guarded(path string) bool {
 	return false
 }
 
-// scaleOutDisabled is vLLM's answer on /inference/v1/generate, which takes token ids and gives
-// token ids, without --enable-scale-out, since 0.32.
+// scaleOutDisabled returns vLLM's answer on /inference/v1/generate without --enable-scale-out, since 0.32.
 func scaleOutDisabled() *pydantic.Error {
 	return &pydantic.Error{Status: http.StatusForbidden, Kind: "PermissionDeniedError",
 		Message: "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."}

@@ -25,7 +25,7 @@ func (g *generation) stream() {
 		return
 	}
 	if !g.first() {
-		g.gone()
+		g.abandon()
 		return
 	}
 	head := g.ChunkHead()
@@ -69,7 +69,7 @@ func (g *generation) agentStream() {
 		return
 	}
 	if !g.first() {
-		g.gone()
+		g.abandon()
 		return
 	}
 	if n.Begin(); !flush() {
@@ -85,7 +85,7 @@ func (g *generation) agentStream() {
 	}
 	for round := 1; ln.Seq.Finish == ""; round++ {
 		if round > 1 && !g.work.Tick() {
-			g.gone()
+			g.abandon()
 			return
 		}
 		g.step(ln)
@@ -111,7 +111,7 @@ func (g *generation) agentStream() {
 // streamIDs answers on /inference/v1/generate, with one event for each token.
 func (g *generation) streamIDs() {
 	if !g.first() {
-		g.gone()
+		g.abandon()
 		return
 	}
 	lanes := g.Lanes(true)
@@ -126,7 +126,7 @@ func (g *generation) streamIDs() {
 	}
 	for round := 1; ln.Seq.Finish == ""; round++ {
 		if round > 1 && !g.work.Tick() {
-			g.gone()
+			g.abandon()
 			return
 		}
 		id, _ := g.step(ln)
@@ -173,7 +173,7 @@ func (g *generation) streamTokens(lanes []answer.Lane, buf []byte) (ok bool) {
 	open := len(lanes)
 	for round := 1; open > 0; round++ {
 		if round > 1 && !g.work.Tick() {
-			g.gone()
+			g.abandon()
 			return false
 		}
 		for i := range lanes {

@@ -43,7 +43,7 @@ func (j *Reply) Body(lanes []Lane) []byte {
 		b = appendPromptLogprobs(append(b, `,"prompt_logprobs":`...), j, 0)
 		b = jsontext.Append(b, `,"prompt_token_ids":$,"prompt_text":null`, maybe(j.Prompts[0], j.ReturnTokenIDs))
 	}
-	return jsontext.Append(b, `,"kv_transfer_params":$,"ec_transfer_params":null,"metrics":null}`, raw(j.HandedOver))
+	return jsontext.Append(b, `,"kv_transfer_params":$,"ec_transfer_params":null,"metrics":null}`, raw(j.TransferParams))
 }
 
 // maybe returns ids if they are shown, else nil.
@@ -154,7 +154,7 @@ func (j *Reply) TokensBody(lanes []Lane) []byte {
 	}
 	return jsontext.Append(nil, `{"request_id":$,"model":$,"created":$,"usage":$,"prompt_logprobs":null,"prompt_token_id_logprobs":null,"prompt_token_ids":$,`+
 		`"mm_placeholders":null,"metrics":null,"kv_transfer_params":$,"ec_transfer_params":null,"output_mode":"tokens","choices":[$]}`,
-		j.ID, j.ServedAs, j.Created, raw(j.AppendUsage(nil, len(j.Prompts[0]), completion, true, true)), maybe(j.Prompts[0], j.ReturnTokenIDs), raw(j.HandedOver), raw(choices))
+		j.ID, j.ServedAs, j.Created, raw(j.AppendUsage(nil, len(j.Prompts[0]), completion, true, true)), maybe(j.Prompts[0], j.ReturnTokenIDs), raw(j.TransferParams), raw(choices))
 }
 
 // AgentBody renders the whole answer of one of the two agents' APIs.
@@ -187,8 +187,8 @@ func (j *Reply) appendMessage(b []byte, ln *Lane, details bool) []byte {
 		b = jsontext.Append(b, `,"stop_reason":$`, reason)
 	}
 	b = j.appendMessageUsage(append(b, `,"usage":`...), ln.Seq.N, details)
-	if j.HandedOver != nil {
-		b = jsontext.Append(b, `,"kv_transfer_params":$`, raw(j.HandedOver))
+	if j.TransferParams != nil {
+		b = jsontext.Append(b, `,"kv_transfer_params":$`, raw(j.TransferParams))
 	}
 	return append(b, '}')
 }
@@ -274,7 +274,7 @@ func (j *Reply) AppendResponse(b []byte, ln *Lane, status string) []byte {
 	return jsontext.Append(b, `{"input_tokens":$,"input_tokens_details":{"cached_tokens":$,"cache_write_tokens":$,"input_tokens_per_turn":[],`+
 		`"cached_tokens_per_turn":[]},"output_tokens":$,"output_tokens_details":{"reasoning_tokens":0,"tool_output_tokens":0,`+
 		`"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":$},"kv_transfer_params":$`,
-		prompt, j.Cached, j.createdTokens(prompt), output, prompt+output, raw(j.HandedOver))
+		prompt, j.Cached, j.createdTokens(prompt), output, prompt+output, raw(j.TransferParams))
 }
 
 // itemID returns the id of an item of the output.

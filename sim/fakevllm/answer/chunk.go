@@ -134,8 +134,8 @@ func (j *Reply) appendTail(b []byte, ln *Lane, id int, first bool) []byte {
 	if j.ContinuousUsage {
 		b = j.AppendUsage(append(b, `,"usage":`...), len(ids), ln.Seq.N, false, false)
 	}
-	if ln.Seq.Finish != "" && ln.Index == 0 && j.HandedOver != nil {
-		b = jsontext.Append(b, `,"kv_transfer_params":$`, raw(j.HandedOver))
+	if ln.Seq.Finish != "" && ln.Index == 0 && j.TransferParams != nil {
+		b = jsontext.Append(b, `,"kv_transfer_params":$`, raw(j.TransferParams))
 	}
 	return append(b, "}\n\n"...)
 }

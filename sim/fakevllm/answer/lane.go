@@ -17,17 +17,17 @@ import (
 // Reply is an admitted request as far as its answer depends on it.
 type Reply struct {
 	*request.Request
-	ID         string // chatcmpl-<base> or cmpl-<base>
-	Base       string
-	Created    int64
-	ServedAs   string // as which the model is served
-	HandedOver []byte // kv_transfer_params of the response, nil for null
-	EchoOnly   bool
-	limits     []int // max_tokens per prompt
-	Cached     int   // prompt tokens that needed no computing
-	Details    bool  // usage tells of them
-	WrongKV    bool  // what was loaded is of another prompt
-	Told       *Turn // what the model is told to say, nil where it says its own
+	ID             string // chatcmpl-<base> or cmpl-<base>
+	Base           string
+	Created        int64
+	ServedAs       string // as which the model is served
+	TransferParams []byte // kv_transfer_params of the response, nil for null
+	EchoOnly       bool
+	limits         []int // max_tokens per prompt
+	Cached         int   // prompt tokens that needed no computing
+	Details        bool  // usage reports them
+	WrongKV        bool  // what was loaded is of another prompt
+	Scripted       *Turn // scripted answer of the model, nil for its own
 }
 
 // Lane is one of the answers that a request generates in parallel.
@@ -37,10 +37,10 @@ type Lane struct {
 	Index    int // of the choice
 	Prompt   int // which prompt
 	call     *call
-	told     *told  // what the model is told to say, nil where it says its own
-	head     []byte // everything of a chunk before its text
-	Tokens   []int  // only when the response shows them
-	offset   int    // characters of text so far, for text_offset
+	scripted *scripted // scripted answer of the model, nil for its own
+	head     []byte    // everything of a chunk before its text
+	Tokens   []int     // only when the response shows them
+	offset   int       // characters of text so far, for text_offset
 }
 
 // Fit checks the sampling parameters, which vLLM does after it knows the
@@ -74,8 +74,8 @@ func (j *Reply) Lanes(keepText bool) []Lane {
 				c := newCall(j.loaded(ids), j.Request, i)
 				ln.call = &c
 			}
-			if j.Told != nil && !j.WrongKV {
-				ln.told = newTold(j.Told, ids)
+			if j.Scripted != nil && !j.WrongKV {
+				ln.scripted = newScripted(j.Scripted, ids)
 			}
 		}
 	}
@@ -98,8 +98,8 @@ func (j *Reply) loaded(ids []int) []int {
 func (ln *Lane) Step() (id int, text bool) {
 	var ids []int
 	switch {
-	case ln.told != nil:
-		ids = ln.told.ids
+	case ln.scripted != nil:
+		ids = ln.scripted.ids
 	case ln.call != nil:
 		ids = ln.call.ids
 	default:

@@ -54,20 +54,20 @@ const (
 type Connector interface {
 	// Start brings up what other engines ask this one by.
 	Start(ctx context.Context) error
-	// Announce begins to tell others of the engine, which serves by now.
+	// Announce begins to register the engine, which serves by now.
 	Announce() error
 	// Close ends what Start and Announce began. It does not wait for loads that run.
 	Close()
 
 	// Leg is what happens to one request.
 	Leg(r *Request) Leg
-	// Refuse is told of the kv_transfer_params of a request that the engine refuses.
+	// Refuse releases what the kv_transfer_params of a refused request name.
 	Refuse(ctx context.Context, kv []byte)
 	// Inspect reports what vLLM takes but no good proxy sends.
 	Inspect(r *Request, report func(what string))
 
-	// Handovers counts what a rank keeps for decodes.
-	Handovers(rank int) Handovers
+	// Transfers counts what a rank keeps for decodes.
+	Transfers(rank int) Transfers
 	// EndLeases releases the blocks of a rank that no decode fetched in time.
 	EndLeases(rank int)
 	// Port is that of a rank's side channel, 0 for none.
@@ -88,7 +88,7 @@ type Leg interface {
 	// Prefilled is when the prompts are computed.
 	Prefilled(r *Request)
 	// End is when the answer is generated. answered reports whether it can carry
-	// kv_transfer_params, which then are r.HandedOver; a stream may call it twice.
+	// kv_transfer_params, which then are r.TransferParams; a stream may call it twice.
 	End(r *Request, finish string, answered bool)
 	// Drop is when the request is over, however that came.
 	Drop(r *Request)
@@ -100,13 +100,13 @@ type Request struct {
 	*answer.Reply
 	HTTP   *http.Request
 	Engine *engine.Request
-	NoKV   bool // a fault keeps the hand-over back
+	NoKV   bool // a fault suppresses the transfer params
 	Failed bool // the KV load failed and the policy is to fail
 }
 
-// Handovers are prefills that wait for their decode, those that did so in vain, and how many
+// Transfers are prefills that wait for their decode, those that did so in vain, and how many
 // decodes came for blocks, of the connectors that know their legs by transfer_id.
-type Handovers struct{ Waiting, Expired, Pulls int64 }
+type Transfers struct{ Waiting, Expired, Pulls int64 }
 
 // Addresses are host:port of what has the same place in every life.
 type Addresses struct {
@@ -181,7 +181,7 @@ func (b *base) Announce() error                { return nil }
 func (b *base) Close()                         {}
 func (b *base) Refuse(context.Context, []byte) {}
 func (b *base) Inspect(*Request, func(string)) {}
-func (b *base) Handovers(int) (none Handovers) { return none }
+func (b *base) Transfers(int) (none Transfers) { return none }
 func (b *base) EndLeases(int)                  {}
 func (b *base) Port(int) int                   { return 0 }
 func (b *base) Addresses() Addresses           { return b.At }
@@ -195,7 +195,7 @@ func (quiet) Prefilled(*Request)             {}
 func (quiet) End(*Request, string, bool)     {}
 func (quiet) Drop(*Request)                  {}
 
-// promptHash is how engines tell prompts apart.
+// promptHash identifies a prompt among engines.
 func promptHash(ids []int) uint64 {
 	g := model.NewGenerator(ids, 0)
 	return g.Hash()
@@ -222,7 +222,7 @@ func (b *base) countLocal(r *Request) { b.Count.LocalPrefills.Add(int64(len(r.Pr
 
 // loaded notes that the first prompt is there.
 func (b *base) loaded(r *Request) {
-	b.Count.HandoversLoaded.Add(1)
+	b.Count.TransfersLoaded.Add(1)
 	r.Cached = len(r.Prompts[0]) - 1
 }
 

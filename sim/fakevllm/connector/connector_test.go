@@ -117,8 +117,8 @@ func TestNIXL(t *testing.T) {
 	p := start(t, connector.Config{Mode: kvparams.NIXL, Role: connector.RolePrefill})
 	made := p.request(t, "a prompt", produce)
 	p.run(t, made)
-	if h := p.Handovers(0); h.Waiting != 1 || made.HandedOver == nil {
-		t.Fatalf("%+v, %s", h, made.HandedOver)
+	if h := p.Transfers(0); h.Waiting != 1 || made.TransferParams == nil {
+		t.Fatalf("%+v, %s", h, made.TransferParams)
 	}
 	fails := start(t, connector.Config{Mode: kvparams.NIXL, Role: connector.RoleDecode})
 	computes := start(t, connector.Config{Mode: kvparams.NIXL, Role: connector.RoleDecode, Policy: connector.PolicyRecompute})
@@ -134,7 +134,7 @@ func TestNIXL(t *testing.T) {
 		{"a second time", fails, "a prompt", 0, true},
 		{"a second time, with the policy to compute", computes, "a prompt", 0, false},
 	} {
-		r := tt.on.request(t, tt.prompt, string(made.HandedOver))
+		r := tt.on.request(t, tt.prompt, string(made.TransferParams))
 		tt.on.run(t, r)
 		if r.Cached != tt.cached || r.Failed != tt.failed {
 			t.Errorf("%s: %d tokens are loaded, failed %v", tt.what, r.Cached, r.Failed)
@@ -167,8 +167,8 @@ func TestNIXLHandsNothingOver(t *testing.T) {
 		if e := leg.Begin(r); e != nil {
 			t.Fatal(e)
 		}
-		if leg.End(r, tt.finish, tt.answered); (r.HandedOver != nil) != tt.want {
-			t.Errorf("%+v: %s", tt, r.HandedOver)
+		if leg.End(r, tt.finish, tt.answered); (r.TransferParams != nil) != tt.want {
+			t.Errorf("%+v: %s", tt, r.TransferParams)
 		}
 	}
 }
@@ -225,7 +225,7 @@ func TestMoRIIORead(t *testing.T) {
 	made := p.request(t, "a prompt", `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"x"}`)
 	p.run(t, made)
 	for i, wrong := range []bool{false, true} { // the second time it is gone
-		r := d.request(t, "a prompt", string(made.HandedOver))
+		r := d.request(t, "a prompt", string(made.TransferParams))
 		d.run(t, r)
 		if r.Cached != 7 || r.WrongKV != wrong {
 			t.Errorf("read %d: %d tokens, wrong %v", i, r.Cached, r.WrongKV)

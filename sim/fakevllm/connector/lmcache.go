@@ -90,7 +90,7 @@ func (l *lmcacheLeg) Begin(r *Request) *pydantic.Error {
 	c := l.c
 	spec, tags, err := kvparams.ParseLMCache(r.KV)
 	if err != nil {
-		c.Count.BadHandover(r.ID, err.Error())
+		c.Count.BadParam(r.ID, err.Error())
 		return pydantic.InternalError() // the scheduler finds no such key
 	}
 	l.spec, l.tags = spec, tags
@@ -107,7 +107,7 @@ func (l *lmcacheLeg) Begin(r *Request) *pydantic.Error {
 			c.Count.LocalPrefills.Add(1)
 			continue
 		}
-		c.Count.HandoversLoaded.Add(1)
+		c.Count.TransfersLoaded.Add(1)
 		r.Cached += len(ids) - 1
 		if !filled {
 			c.mislead(r, "the chunks are read before they are written")
@@ -135,7 +135,7 @@ func (l *lmcacheLeg) Prefilled(r *Request) {
 				c.Count.Refuse(id, err)
 				return
 			}
-			c.Count.HandoversMade.Add(1)
+			c.Count.TransfersMade.Add(1)
 		}
 		if !plan.After {
 			work()

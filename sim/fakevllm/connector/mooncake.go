@@ -95,7 +95,7 @@ func (l *mooncakeLeg) Begin(r *Request) *pydantic.Error {
 		m.countLocal(r)
 	case k.Load && len(k.Missing) > 0:
 		// vLLM warns that it will not transfer, and then waits all the same, for what
-		// nobody sends.
+		// no engine sends.
 		m.warn(r, "got invalid KVTransferParams: no "+strings.Join(k.Missing, ", "))
 		l.fetching = make(chan transfer.Fetched)
 	case k.Load:
@@ -107,7 +107,7 @@ func (l *mooncakeLeg) Begin(r *Request) *pydantic.Error {
 }
 
 func (m *Mooncake) warn(r *Request, why string) {
-	m.Count.BadHandover(r.ID, why)
+	m.Count.BadParam(r.ID, why)
 	m.Log.WithField("request_id", r.ID).Warn(why)
 }
 

@@ -91,7 +91,7 @@ func (l *moriioLeg) Begin(r *Request) *pydantic.Error {
 		l.fetch(func() transfer.Fetched { return m.pull(k) })
 	case m.Mode == kvparams.MoRIIORead && m.Role == RoleDecode:
 		// It takes the prompt for loaded, whatever the request says.
-		m.mislead(r, "a consumer in READ mode without a hand-over")
+		m.mislead(r, "a consumer in READ mode without transfer params")
 	case m.Role != RolePrefill:
 		m.countLocal(r)
 	}
@@ -117,7 +117,7 @@ func (l *moriioLeg) End(r *Request, finish string, answered bool) {
 	host, port := m.advertised(m.side)
 	token := kvparams.NewToken()
 	m.known.handOut(l.id, token)
-	r.HandedOver = kvparams.AppendMoRIIO(make([]byte, 0, 768), host, port, m.TPSize, len(r.Prompts[0]), l.id, token)
+	r.TransferParams = kvparams.AppendMoRIIO(make([]byte, 0, 768), host, port, m.TPSize, len(r.Prompts[0]), l.id, token)
 }
 
 // Inspect is what a proxy owes to such an engine.
@@ -206,7 +206,7 @@ func (m *MoRIIO) Announce() error {
 	return nil
 }
 
-// ping tells a proxy of the engine for as long as this life lasts.
+// ping registers the engine with a proxy for as long as this incarnation lasts.
 func (m *MoRIIO) ping(to *zmqpeer.Sender) {
 	defer to.Close()
 	tick := time.NewTicker(m.PingInterval)
@@ -215,7 +215,7 @@ func (m *MoRIIO) ping(to *zmqpeer.Sender) {
 	defer cancel()
 	for index := int64(1); ; index++ {
 		if !m.Controls.muted.Load() {
-			_ = to.Send(ctx, m.pingMessage(index)) // nobody may be there; the next one says it again
+			_ = to.Send(ctx, m.pingMessage(index)) // the proxy may be away; the next ping repeats it
 		}
 		select {
 		case <-m.Done:

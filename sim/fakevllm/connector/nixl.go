@@ -36,11 +36,11 @@ func (l *nixlLeg) Begin(r *Request) *pydantic.Error {
 	case kvparams.Produce:
 		local = false
 	case kvparams.Fatal:
-		n.Count.BadHandover(r.ID, l.params.Why)
+		n.Count.BadParam(r.ID, l.params.Why)
 		n.Count.Crashes.Add(1)
 		return pydantic.InternalError()
 	case kvparams.Bad:
-		n.Count.BadHandover(r.ID, l.params.Why)
+		n.Count.BadParam(r.ID, l.params.Why)
 		n.Log.WithField("request_id", r.ID).Warnf("got invalid KVTransferParams: %s", l.params.Why)
 		if local {
 			n.Count.Recomputed.Add(1)
@@ -68,8 +68,8 @@ func (l *nixlLeg) Begin(r *Request) *pydantic.Error {
 	return nil
 }
 
-// load fetches the hand-over. Pull is a one-sided read: when the lease has ended, what stands
-// in the blocks now is taken for the prompt's, and the answer is wrong.
+// load fetches the blocks. Pull is a one-sided read: after the end of the lease the present
+// content of the blocks is taken for the prompt's, and the answer is wrong.
 func (l *nixlLeg) load(r *Request) error {
 	err := l.fetch(r)
 	if errors.Is(err, transfer.ErrExpired) && l.n.Mode == kvparams.NIXL {
@@ -102,8 +102,8 @@ func (n *nixl) meeting(r *Request) string {
 	return r.Base
 }
 
-// End registers the finished prefill and renders what the response tells
-// about it. Only the first of several prompts gets one.
+// End registers the finished prefill and renders its transfer params. Only the first of several
+// prompts has them.
 func (l *nixlLeg) End(r *Request, finish string, answered bool) {
 	n := l.n
 	back := n.Bidirectional && n.Role == RoleDecode
@@ -121,12 +121,12 @@ func (l *nixlLeg) End(r *Request, finish string, answered bool) {
 	}
 	rank := n.of(r)
 	rank.Put(requestID, h, time.Now())
-	n.Count.HandoversMade.Add(1)
+	n.Count.TransfersMade.Add(1)
 	host, port := n.advertised(rank.side)
-	r.HandedOver = kvparams.AppendNIXL(make([]byte, 0, 768), n.Mode, rank.EngineID, requestID, host, port, len(r.Prompts[0]), token)
+	r.TransferParams = kvparams.AppendNIXL(make([]byte, 0, 768), n.Mode, rank.EngineID, requestID, host, port, len(r.Prompts[0]), token)
 }
 
-// handsOver tells the ends after which a prefill's blocks are kept.
+// handsOver reports whether a prefill's blocks are kept after this finish reason.
 func (n *nixl) handsOver(finish string) bool {
 	return finish == "length" || finish == "stop" && n.Mode != kvparams.Ascend
 }
@@ -148,7 +148,7 @@ func (n *nixl) Refuse(ctx context.Context, kv []byte) {
 	_ = transfer.Ask(ctx, net.JoinHostPort(k.Host, strconv.Itoa(k.Port)), transfer.Question{Op: "free", Claim: k.Claim}) // else its lease ends
 }
 
-// oldRelease tells a version before 0.21.
+// oldRelease reports whether a version is before 0.21.
 func oldRelease(version string) bool {
 	minor, ok := strings.CutPrefix(version, "0.")
 	minor, _, _ = strings.Cut(minor, ".")
@@ -166,7 +166,7 @@ func (n *nixl) Inspect(r *Request, report func(string)) {
 	}
 }
 
-// ledgers are the hand-overs of an engine's ranks and the side channels by which decodes
+// ledgers are the offers of an engine's ranks and the side channels by which decodes
 // fetch them, as NIXL and P2P have them.
 type ledgers struct {
 	base
@@ -231,12 +231,12 @@ func (l *ledgers) Close() {
 
 func (l *ledgers) Port(rank int) int { return l.ranks[rank].side.Port() }
 
-func (l *ledgers) Handovers(rank int) (h Handovers) {
+func (l *ledgers) Transfers(rank int) (h Transfers) {
 	h.Waiting, h.Expired = l.ranks[rank].Counts(time.Now())
 	return h
 }
 
-func (l *ledgers) EndLeases(rank int) { l.Handovers(rank) }
+func (l *ledgers) EndLeases(rank int) { l.Transfers(rank) }
 
 // of is the rank that a request was given to.
 func (l *ledgers) of(r *Request) *rank { return &l.ranks[r.Engine.Core.Rank] }
@@ -260,7 +260,7 @@ func (p *p2p) Begin(r *Request) *pydantic.Error {
 	from, present := kvparams.ParseP2P(r.KV, "remote_prefiller")
 	if from.ID == "" || from.Host == "" || from.Port == 0 {
 		if present {
-			p.Count.BadHandover(r.ID, "remote_prefiller is incomplete")
+			p.Count.BadParam(r.ID, "remote_prefiller is incomplete")
 		}
 		if p.Role != RolePrefill {
 			p.countLocal(r)
@@ -291,7 +291,7 @@ func (p *p2p) End(r *Request, _ string, answered bool) {
 		return
 	}
 	ledger.Put(to.ID, transfer.Offer{Prompt: promptHash(r.Prompts[0])}, time.Now())
-	p.Count.HandoversMade.Add(1)
+	p.Count.TransfersMade.Add(1)
 }
 
 func (p *p2p) Inspect(r *Request, report func(string)) {

@@ -24,7 +24,7 @@ func (t *transferring) keep() {
 
 func (t *transferring) Port(int) int { return t.side.Port() }
 
-func (t *transferring) Handovers(int) (h Handovers) {
+func (t *transferring) Transfers(int) (h Transfers) {
 	if t.transfers != nil {
 		h.Waiting, h.Expired = t.transfers.Counts(time.Now())
 	}
@@ -122,7 +122,7 @@ func (l *transferLeg) offer(r *Request, finish string) (offered bool) {
 	}
 	l.offers = false
 	l.t.transfers.Finish(l.id, promptHash(r.Prompts[0]), time.Now())
-	l.t.Count.HandoversMade.Add(1)
+	l.t.Count.TransfersMade.Add(1)
 	return true
 }
 

@@ -8,7 +8,8 @@ import (
 	"sync/atomic"
 )
 
-// Counters stand beside the lives: a restart does not reset them. The zero value is ready.
+// Counters outlast the incarnations of an engine: a restart does not reset them. The zero value
+// is ready.
 //
 // What is counted with a remark is written down before, so that whatever sees the number
 // finds what it counts.
@@ -19,10 +20,10 @@ type Counters struct {
 	PromptTokens, GenerationTokens           atomic.Int64
 	CacheQueries, CacheHits, ComputedTokens  atomic.Int64
 	LocalPrefills, Recomputed                atomic.Int64
-	HandoversMade, HandoversLoaded, KVParams atomic.Int64
+	TransfersMade, TransfersLoaded, KVParams atomic.Int64
 	Crashes, WaitingForKV, BootstrapQueries  atomic.Int64
 
-	aborted, violations, badHandovers, refused, wrongKV, reused atomic.Int64
+	aborted, violations, badParams, refused, wrongKV, reused atomic.Int64
 }
 
 // Abort notes a request that its client gave up.
@@ -37,13 +38,13 @@ func (c *Counters) Violate(format string, args ...any) {
 	c.violations.Add(1)
 }
 
-// BadHandover notes kv_transfer_params that their connector cannot use.
-func (c *Counters) BadHandover(id, why string) {
-	c.Remarks.badHandovers.add(id + ": " + why)
-	c.badHandovers.Add(1)
+// BadParam notes kv_transfer_params that their connector cannot use.
+func (c *Counters) BadParam(id, why string) {
+	c.Remarks.badParams.add(id + ": " + why)
+	c.badParams.Add(1)
 }
 
-// Refuse notes a hand-over that did not come.
+// Refuse notes a KV transfer that failed.
 func (c *Counters) Refuse(id string, err error) {
 	c.Remarks.refusals.add(id + ": " + err.Error())
 	c.refused.Add(1)
@@ -69,8 +70,8 @@ func (c *Counters) Read() Reading {
 		PromptTokens: c.PromptTokens.Load(), GenerationTokens: c.GenerationTokens.Load(),
 		CacheQueries: c.CacheQueries.Load(), CacheHits: c.CacheHits.Load(), ComputedTokens: c.ComputedTokens.Load(),
 		LocalPrefills: c.LocalPrefills.Load(), Recomputed: c.Recomputed.Load(),
-		HandoversMade: c.HandoversMade.Load(), HandoversLoaded: c.HandoversLoaded.Load(), HandoversRefused: c.refused.Load(),
-		BadHandovers: c.badHandovers.Load(), KVParams: c.KVParams.Load(), Crashes: c.Crashes.Load(),
+		TransfersMade: c.TransfersMade.Load(), TransfersLoaded: c.TransfersLoaded.Load(), TransfersRefused: c.refused.Load(),
+		BadParams: c.badParams.Load(), KVParams: c.KVParams.Load(), Crashes: c.Crashes.Load(),
 		WaitingForKV: c.WaitingForKV.Load(), WrongKV: c.wrongKV.Load(), ReusedTransfers: c.reused.Load(), BootstrapQueries: c.BootstrapQueries.Load(),
 		Violations: c.violations.Load(),
 	}
@@ -91,14 +92,14 @@ type Reading struct {
 	CacheHits        int64 `json:"cache_hits"`        // of these, tokens found
 	ComputedTokens   int64 `json:"computed_tokens"`   // prompt tokens computed by an engine with a queue
 	LocalPrefills    int64 `json:"local_prefills"`    // prompts a decode engine had to compute itself
-	Recomputed       int64 `json:"recomputed"`        // of these, after a hand-over that could not be used
+	Recomputed       int64 `json:"recomputed"`        // of these, after a KV transfer that failed
 
-	HandoversMade    int64 `json:"handovers_made"`    // prefills that gave out kv_transfer_params
-	HandoversLoaded  int64 `json:"handovers_loaded"`  // fetched by this engine as decode
-	HandoversRefused int64 `json:"handovers_refused"` // not given to this engine as decode
-	HandoversWaiting int64 `json:"handovers_waiting"` // made by this engine, not fetched yet
-	HandoversExpired int64 `json:"handovers_expired"` // of this life, never fetched
-	BadHandovers     int64 `json:"bad_handovers"`     // kv_transfer_params of a wrong shape
+	TransfersMade    int64 `json:"transfers_made"`    // prefills that gave out kv_transfer_params
+	TransfersLoaded  int64 `json:"transfers_loaded"`  // fetched by this engine as decode
+	TransfersRefused int64 `json:"transfers_refused"` // not given to this engine as decode
+	TransfersWaiting int64 `json:"transfers_waiting"` // made by this engine, not fetched yet
+	TransfersExpired int64 `json:"transfers_expired"` // of this life, never fetched
+	BadParams        int64 `json:"bad_params"`        // kv_transfer_params of a wrong shape
 	KVParams         int64 `json:"kv_params"`         // requests that carried kv_transfer_params at all
 	Crashes          int64 `json:"crashes"`           // requests that would have crashed the engine
 	WaitingForKV     int64 `json:"waiting_for_kv"`    // Mooncake decodes that wait for their prefill now
@@ -112,7 +113,7 @@ type Reading struct {
 
 // Remarks say what some of the numbers count, at most 10000 of each.
 type Remarks struct {
-	aborted, violations, badHandovers, refusals notes
+	aborted, violations, badParams, refusals notes
 }
 
 // Aborted lists the ids ("chatcmpl-<X-Request-Id>") of requests whose client
@@ -124,11 +125,11 @@ func (r *Remarks) Aborted() []string { return r.aborted.all() }
 // what kills a Mooncake engine or makes it wait in vain.
 func (r *Remarks) Violations() []string { return r.violations.all() }
 
-// BadHandovers says what was wrong with each kv_transfer_params that had not
+// BadParams says what was wrong with each kv_transfer_params that had not
 // the shape its connector wants. vLLM warns and computes the prompt itself.
-func (r *Remarks) BadHandovers() []string { return r.badHandovers.all() }
+func (r *Remarks) BadParams() []string { return r.badParams.all() }
 
-// Refusals says why hand-overs could not be loaded by this engine.
+// Refusals lists the reasons why this engine could not load KV caches.
 func (r *Remarks) Refusals() []string { return r.refusals.all() }
 
 // notes is a bounded list of remarks; the first ones are kept.

@@ -55,7 +55,7 @@ func TestRefusals(t *testing.T) {
 	if want := []string{"a: gone", "b: another prompt: the answer is wrong"}; !slices.Equal(c.Refusals(), want) {
 		t.Errorf("%q, not %q", c.Refusals(), want)
 	}
-	if r := c.Read(); r.HandoversRefused != 1 || r.WrongKV != 1 {
+	if r := c.Read(); r.TransfersRefused != 1 || r.WrongKV != 1 {
 		t.Errorf("%+v", r)
 	}
 }

@@ -38,7 +38,7 @@ type Config struct {
 	ChunkTokens           int
 
 	Count *counters.Counters
-	// EndLeases releases the blocks of hand-overs whose time is over.
+	// EndLeases releases the blocks of offers whose lease has ended.
 	EndLeases func()
 }
 
@@ -64,11 +64,11 @@ func New(conf Config) *Core {
 		c.slots = make(chan struct{}, conf.MaxRunning)
 	}
 	if conf.CacheBlocks > 0 {
-		var tell func(kvcache.Event)
+		var notify func(kvcache.Event)
 		if conf.Events != nil {
-			tell = conf.Events.Tell
+			notify = conf.Events.Publish
 		}
-		c.cache = kvcache.New(kvcache.Config{BlockSize: conf.BlockSize, Blocks: conf.CacheBlocks, Seed: rand.Uint64(), Tell: tell})
+		c.cache = kvcache.New(kvcache.Config{BlockSize: conf.BlockSize, Blocks: conf.CacheBlocks, Seed: rand.Uint64(), Notify: notify})
 	}
 	return c
 }
@@ -94,9 +94,9 @@ func (c *Core) Finished(reason string) {
 	c.Stats.Stop.Add(1)
 }
 
-// Metrics is what the page of metrics shows of it, while so many hand-overs wait.
-func (c *Core) Metrics(handovers int64) *metrics.Core {
-	usage, blocks := min(1, float64(c.Running()+handovers)/256), 65536
+// Metrics returns what /metrics shows of the core, while this number of offers wait.
+func (c *Core) Metrics(offers int64) *metrics.Core {
+	usage, blocks := min(1, float64(c.Running()+offers)/256), 65536
 	if c.cache != nil {
 		held := c.cache.Stats()
 		usage, blocks = float64(held.Held)/float64(held.Blocks), held.Blocks
@@ -205,7 +205,7 @@ func (t *turns) work(d time.Duration) time.Time {
 	return t.ended
 }
 
-// idle tells the present turn that it has done nothing until now.
+// idle notes that the present turn has done nothing until now.
 func (t *turns) idle() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -28,7 +28,7 @@ type Request struct {
 type Loaded struct {
 	Tokens int
 	Failed bool // the request ends by that, and nothing is computed
-	Wrong  bool // it is of another prompt, so that nobody may find it in the cache
+	Wrong  bool // it is of another prompt, so that no request may find it in the cache
 }
 
 // Queue waits for a free place among MaxRunning, and for the request's turn; false means that
@@ -70,7 +70,7 @@ func (r *Request) Queue(prompts [][]int, salt string) bool {
 }
 
 // CountPrompts counts the prompts of a request that begins to run, for which a connector
-// has brought so many tokens.
+// has loaded this number of tokens.
 func (r *Request) CountPrompts(loaded int) {
 	c, hits := r.Core, loaded
 	if c.cache != nil {
@@ -111,7 +111,7 @@ func (r *Request) Release() {
 	}
 }
 
-// Detach leaves it to the caller to give back what is held of the cache.
+// Detach returns a function that releases the held blocks of the cache.
 func (r *Request) Detach() (free func()) {
 	holds := r.holds
 	r.holds = nil
@@ -260,7 +260,7 @@ func (r *Request) compute(l Loaded) (cached int, ok bool) {
 		ok := r.Life.Wait(time.Until(c.turns.work(seconds(float64(rest) / c.PrefillRate))))
 		c.prefill.Store(0)
 		if !ok {
-			c.turns.idle() // who comes next does not wait for what nobody computes
+			c.turns.idle() // the next turn does not wait for what is not computed
 			return cached, false
 		}
 	}

@@ -114,7 +114,7 @@ func (f Fault) checked() (Fault, error) {
 	return f, nil
 }
 
-// Ends tells the faults that end a request by a reason of the engine's own.
+// Ends reports whether the fault ends a request with a finish or stop reason of the engine.
 func (f *Fault) Ends() bool { return f.Kind == Abort || f.Kind == Recomputed }
 
 // fields are the fields of a Fault without its methods.

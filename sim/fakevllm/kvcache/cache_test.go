@@ -154,7 +154,7 @@ func TestEvents(t *testing.T) {
 	t.Parallel()
 	known := map[uint64][]int{} // by hash
 	parents := map[uint64]uint64{}
-	c := kvcache.New(kvcache.Config{BlockSize: 4, Blocks: 12, Seed: 5, Tell: func(e kvcache.Event) {
+	c := kvcache.New(kvcache.Config{BlockSize: 4, Blocks: 12, Seed: 5, Notify: func(e kvcache.Event) {
 		if !e.Stored {
 			for _, h := range e.Hashes {
 				if _, ok := known[h]; !ok {

@@ -82,8 +82,8 @@ func (e *Publisher) Close() {
 	}
 }
 
-// Tell publishes a change as a batch of its own.
-func (e *Publisher) Tell(c kvcache.Event) {
+// Publish sends a change as a batch of its own.
+func (e *Publisher) Publish(c kvcache.Event) {
 	b := msgp.AppendArrayHeader(nil, 3)
 	b = msgp.AppendFloat64(b, float64(time.Now().UnixMicro())/1e6)
 	b = msgp.AppendArrayHeader(b, 1)

@@ -59,7 +59,7 @@ func ParseMoRIIO(raw []byte, rid string, mode Mode) MoRIIOParams {
 	}
 	if k.Load && mode == MoRIIORead {
 		if k.Token = string(members[tokenField]); k.Token == "" || string(members[extraField]) != extraValue {
-			k.Token = "0" // no engine gives a hand-over away for this
+			k.Token = "0" // which fits no offer
 		}
 	}
 	k.TP = memberInt(members, "remote_tp_size")

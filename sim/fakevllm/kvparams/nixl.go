@@ -15,7 +15,7 @@ type Form int
 const (
 	Absent  Form = iota
 	Produce      // the six-field form of a prefill
-	Load         // a hand-over to load
+	Load         // a KV cache to load
 	Bad          // anything else: vLLM warns and computes the prompt itself
 	Fatal        // something is missing that the engine does not ask about: a KeyError ends it
 )

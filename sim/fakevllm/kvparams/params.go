@@ -43,8 +43,8 @@ const (
 	LMCache Mode = "lmcache"
 )
 
-// HandsOver reports whether a prefill in this mode answers with kv_transfer_params.
-func (m Mode) HandsOver() bool { return m == NIXL || m == NIXLPush || m == Ascend }
+// AnswersParams reports whether a prefill in this mode answers with kv_transfer_params.
+func (m Mode) AnswersParams() bool { return m == NIXL || m == NIXLPush || m == Ascend }
 
 // membersOf returns the members of kv_transfer_params, nil for nil.
 func membersOf(raw []byte) (map[string][]byte, error) {

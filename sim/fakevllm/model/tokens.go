@@ -134,7 +134,7 @@ func PieceID(piece string) int {
 	return FirstTextToken + int(hi)
 }
 
-// HashPiece hashes at most 16 bytes, in words: prompts may have a megabyte.
+// HashPiece hashes at most 16 bytes, eight at a time: prompts may have a megabyte.
 func HashPiece(piece string) uint64 {
 	n := len(piece)
 	var a, b uint64

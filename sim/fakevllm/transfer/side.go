@@ -15,7 +15,7 @@ import (
 const sideTimeout = 2 * time.Second
 
 // Question is a request on a side channel: one JSON value over TCP, which another one answers.
-// It stands for the messages by ZeroMQ and the transfers by NIXL, Mooncake, or RDMA.
+// It replaces the messages by ZeroMQ and the transfers by NIXL, Mooncake, or RDMA.
 type Question struct {
 	Op string // "take", "free", "pull", "alloc", "fill"
 	Claim

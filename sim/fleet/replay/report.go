@@ -50,9 +50,9 @@ func (t *tally) report(w io.Writer, o options, lag loadgen.Lag, engines []engine
 		if right := t.right.Load(); right > 0 {
 			share = 100 * float64(n) / float64(right)
 		}
-		handovers := c.HandoversMade
+		handovers := c.TransfersMade
 		if role == "decode" {
-			handovers = c.HandoversLoaded
+			handovers = c.TransfersLoaded
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%.1f %%\t%s\t%s\t%s\t%s\n", e.node.Spec.Name, e.node.Address, thousands(n), share,
 			thousands(c.Requests), thousands(c.Aborted), thousands(handovers), thousands(c.LocalPrefills))
