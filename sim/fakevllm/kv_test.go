@@ -11,7 +11,7 @@ import (
 
 const prefillForm = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 
-// prefill runs the prefill leg and returns the hand-over's raw bytes.
+// prefill runs the prefill leg and returns the raw transfer params.
 func prefill(t *testing.T, s *fakevllm.Server, id, ask string) string {
 	t.Helper()
 	r := decode(t, post(t, client(t), s.URL()+"/v1/chat/completions", id,
@@ -77,12 +77,12 @@ func TestHandover(t *testing.T) {
 }
 
 // TestRefusedHandover: whatever is wrong, the decode fails inside its 200 when
-// it streams, with a 500 when it does not, and recomputes when told to.
+// it streams, with a 500 when it does not, and recomputes by policy.
 func TestRefusedHandover(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
-		spoil  func(t *testing.T, p *fakevllm.Server, kv string) string // gives the kv to send
+		spoil  func(t *testing.T, p *fakevllm.Server, kv string) string // returns the kv to send
 		id     string                                                   // of the decode, default that of the prefill
 		ask    string                                                   // default that of the prefill
 		reason string
@@ -98,7 +98,7 @@ func TestRefusedHandover(t *testing.T) {
 			return strings.Replace(kv, "chatcmpl-R-", "chatcmpl-R-0", 1)
 		}},
 		{name: "foreign engine", reason: "not of this incarnation", spoil: func(_ *testing.T, p *fakevllm.Server, kv string) string {
-			return strings.Replace(kv, p.EngineID(), "somebody-else", 1)
+			return strings.Replace(kv, p.EngineID(), "another-engine", 1)
 		}},
 		{name: "restarted engine", reason: "side channel failed", spoil: func(t *testing.T, p *fakevllm.Server, kv string) string {
 			p.Kill()
@@ -336,7 +336,7 @@ func TestPrefillWithoutHandover(t *testing.T) {
 			s := fakevllm.StartTest(t, tt.o)
 			r := post(t, client(t), s.URL()+"/v1/completions", "R", tt.body)
 			if got := strings.Contains(r.body, `"remote_request_id":"cmpl-R-`); got != tt.kv || r.status != 200 {
-				t.Errorf("hand-over %v, not %v: %d %s", got, tt.kv, r.status, r.body)
+				t.Errorf("transfer params %v, not %v: %d %s", got, tt.kv, r.status, r.body)
 			}
 			if c := s.Counters(); c.BadParams != tt.bad || int64(len(s.BadParams())) != tt.bad || c.LocalPrefills != 0 {
 				t.Errorf("%+v", c)
@@ -370,7 +370,7 @@ func TestDecodeWithoutHandover(t *testing.T) {
 			t.Errorf("%d %s: %d %s, %+v", i, tt.name, r.status, r.body, after)
 		}
 	}
-	// None of these took the hand-over.
+	// None of these fetched the blocks.
 	if r := decode(t, post(t, c, d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)); r.ID != "chatcmpl-R" || d.Counters().TransfersLoaded != 1 {
 		t.Errorf("%+v", d.Counters())
 	}

@@ -123,7 +123,7 @@ func TestKillAndRestart(t *testing.T) {
 		_ = resp.Body.Close()
 		t.Error("a killed engine answers")
 	} else if !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("a killed engine gives %v", err)
+		t.Errorf("error of a killed engine: %v", err)
 	}
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func TestIdleConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := r.in.ReadByte(); !errors.Is(err, io.EOF) {
-			return fmt.Errorf("the idle connection gives %w", err)
+			return fmt.Errorf("idle connection: %w", err)
 		}
 		return nil
 	})

@@ -202,8 +202,8 @@ func TestMooncakeLoadFailures(t *testing.T) {
 		reason string
 	}{
 		{"an engine that the bootstrap server lacks", fakevllm.Options{}, func(_ *testing.T, _ *http.Client, p *fakevllm.Server) string {
-			return strings.Replace(consuming(p, "x"), p.EngineID(), "somebody-else", 1)
-		}, "remote engine_id somebody-else not found"},
+			return strings.Replace(consuming(p, "x"), p.EngineID(), "another-engine", 1)
+		}, "remote engine_id another-engine not found"},
 		{"an engine of the life before", fakevllm.Options{}, func(t *testing.T, _ *http.Client, p *fakevllm.Server) string {
 			kv := consuming(p, "x")
 			p.Kill()
@@ -278,7 +278,7 @@ func TestMooncakeLoadFailures(t *testing.T) {
 	}
 }
 
-// TestMooncakeWaits: what vLLM does not tell a decode leg makes it wait, until
+// TestMooncakeWaits: a decode leg waits for what vLLM does not report, until
 // its client leaves; that is counted at the engine that was left.
 func TestMooncakeWaits(t *testing.T) {
 	t.Parallel()
@@ -320,7 +320,7 @@ func TestMooncakeWaits(t *testing.T) {
 	}
 }
 
-// TestMooncakeAbortedPrefill: the decode is not told, and waits; a second pair
+// TestMooncakeAbortedPrefill: the decode is not notified, and waits; a second pair
 // needs a transfer_id of its own.
 func TestMooncakeAbortedPrefill(t *testing.T) {
 	t.Parallel()

@@ -110,7 +110,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// A hand-over travels over the side channel once, and what becomes of a load that fails is
+// Blocks are fetched over the side channel once, and what becomes of a load that fails is
 // the policy's matter.
 func TestNIXL(t *testing.T) {
 	t.Parallel()
@@ -146,7 +146,7 @@ func TestNIXL(t *testing.T) {
 }
 
 // What ends otherwise than by its length or a stop is not handed over, nor what a fault keeps
-// back, nor what a stream could not tell of.
+// back, nor what a stream cannot carry.
 func TestNIXLHandsNothingOver(t *testing.T) {
 	t.Parallel()
 	p := start(t, connector.Config{Mode: kvparams.NIXL, Role: connector.RolePrefill})
@@ -192,12 +192,12 @@ func TestMooncake(t *testing.T) {
 		t.Errorf("%d tokens are loaded, wrong %v", r.Cached, r.WrongKV)
 	}
 
-	gone := p.request(t, "a prompt", `{"do_remote_decode":true,"transfer_id":"y"}`)
-	given := p.Leg(gone)
-	if e := given.Begin(gone); e != nil {
+	dropped := p.request(t, "a prompt", `{"do_remote_decode":true,"transfer_id":"y"}`)
+	leg = p.Leg(dropped)
+	if e := leg.Begin(dropped); e != nil {
 		t.Fatal(e)
 	}
-	given.Drop(gone)
+	leg.Drop(dropped)
 	r = d.request(t, "a prompt", load("y"))
 	leave := make(chan struct{})
 	close(leave)
@@ -217,14 +217,14 @@ func TestMooncakeCrash(t *testing.T) {
 	}
 }
 
-// A hand-over of MoRI-IO in READ mode is read once it is there; what is read before is wrong.
+// The blocks of MoRI-IO in READ mode are read once they are there; earlier reads are wrong.
 func TestMoRIIORead(t *testing.T) {
 	t.Parallel()
 	p := start(t, connector.Config{Mode: kvparams.MoRIIORead, Role: connector.RolePrefill})
 	d := start(t, connector.Config{Mode: kvparams.MoRIIORead, Role: connector.RoleDecode})
 	made := p.request(t, "a prompt", `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"x"}`)
 	p.run(t, made)
-	for i, wrong := range []bool{false, true} { // the second time it is gone
+	for i, wrong := range []bool{false, true} { // the second time the blocks were fetched
 		r := d.request(t, "a prompt", string(made.TransferParams))
 		d.run(t, r)
 		if r.Cached != 7 || r.WrongKV != wrong {
