@@ -15,7 +15,7 @@ const blockSize = 16
 // workload together.
 func NewCaches(w *Workload, n int, size float64) Caches {
 	distinct := 0
-	all := kvcache.New(kvcache.Config{BlockSize: blockSize, Blocks: w.tokens()/blockSize + len(w.Requests), Tell: func(e kvcache.Event) { distinct += len(e.Hashes) }})
+	all := kvcache.New(kvcache.Config{BlockSize: blockSize, Blocks: w.tokens()/blockSize + len(w.Requests), Notify: func(e kvcache.Event) { distinct += len(e.Hashes) }})
 	fill(w, all)
 	return Caches{BlockSize: blockSize, Blocks: max(1, int(size*float64(distinct+n)/float64(n)))}
 }

@@ -139,8 +139,8 @@ func TestResponsesAndMessagesGoThroughPairs(t *testing.T) {
 				if d.LocalPrefills != 0 || p.Requests != 1 || d.Requests != 1 {
 					t.Errorf("decode computed %d prompts; %d and %d requests", d.LocalPrefills, p.Requests, d.Requests)
 				}
-				if mode == fakevllm.NIXL && (p.HandoversMade != 1 || d.HandoversLoaded != 1) {
-					t.Errorf("%d hand-overs were made, %d loaded", p.HandoversMade, d.HandoversLoaded)
+				if mode == fakevllm.NIXL && (p.TransfersMade != 1 || d.TransfersLoaded != 1) {
+					t.Errorf("%d hand-overs were made, %d loaded", p.TransfersMade, d.TransfersLoaded)
 				}
 				if a.header.Get("X-PD-Alone") != "" {
 					t.Errorf("alone: %s", a.header.Get("X-PD-Alone"))
@@ -351,7 +351,7 @@ func TestNeverSilentlyAlone(t *testing.T) {
 			if e := r.entry(); e.Alone != tc.reason || e.Decode == "" {
 				t.Errorf("entry %+v", e)
 			}
-			if n := r.D[0].Counters().HandoversLoaded; n != 0 {
+			if n := r.D[0].Counters().TransfersLoaded; n != 0 {
 				t.Errorf("%d hand-overs were loaded", n)
 			}
 			if tc.reason != "prefill_failed" {
@@ -387,7 +387,7 @@ func TestAgentsOverMooncake(t *testing.T) {
 		if e := r.entry(); e.Alone != want || a.header.Get("X-PD-Alone") != want {
 			t.Errorf("alone %q, %v", e.Alone, a.header)
 		}
-		if alone := want != ""; (d.LocalPrefills == 1) != alone || (d.HandoversLoaded == 1) == alone || (len(posted(r.P[0])) == 1) == alone {
+		if alone := want != ""; (d.LocalPrefills == 1) != alone || (d.TransfersLoaded == 1) == alone || (len(posted(r.P[0])) == 1) == alone {
 			t.Errorf("%d legs to prefill, decode %+v", len(posted(r.P[0])), d)
 		}
 		r.checkEngines()

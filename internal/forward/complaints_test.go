@@ -142,7 +142,7 @@ func TestComplaintRestartAtTheSameAddress(t *testing.T) {
 		}
 		r.checkServed(q)
 		c := r.D[1].Counters()
-		if c.HandoversRefused != 0 || c.HandoversLoaded != 1 || c.LocalPrefills != 0 {
+		if c.TransfersRefused != 0 || c.TransfersLoaded != 1 || c.LocalPrefills != 0 {
 			t.Fatalf("the second decode instance saw %+v", c)
 		}
 		if n := legs(r.P); n != 2 {

@@ -519,7 +519,7 @@ func TestSpentHandoverOnUsedConnection(t *testing.T) {
 		drop.Store(true)
 		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 		r.entry()
-		if n, refused := legs(r.P), r.D[0].Counters().HandoversRefused; n != want || refused != 0 {
+		if n, refused := legs(r.P), r.D[0].Counters().TransfersRefused; n != want || refused != 0 {
 			t.Errorf("used %v: %d prefills, want %d; %d hand-overs refused", used, n, want, refused)
 		}
 	}

@@ -230,7 +230,7 @@ func TestRewriteRemoteHost(t *testing.T) {
 			if rewrite {
 				r.checkComplete(a, true, body)
 			}
-			if n := d.Counters(); (n.HandoversLoaded > 0) != rewrite {
+			if n := d.Counters(); (n.TransfersLoaded > 0) != rewrite {
 				t.Errorf("%s, rewrite %v: %+v, %q", mode, rewrite, n, d.Refusals())
 			}
 		}

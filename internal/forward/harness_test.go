@@ -574,7 +574,7 @@ func (r *rig) checkEngines() {
 		if v := s.Violations(); len(v) > 0 {
 			r.t.Errorf("%s: %v", s.Address(), v)
 		}
-		if v := s.BadHandovers(); len(v) > 0 {
+		if v := s.BadParams(); len(v) > 0 {
 			r.t.Errorf("%s: bad hand-overs %v", s.Address(), v)
 		}
 		if c := s.Counters(); c.Crashes > 0 {

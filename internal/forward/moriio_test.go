@@ -26,7 +26,7 @@ func moriioModes(t *testing.T, f func(t *testing.T, mode fakevllm.Mode)) {
 // checkHandedOver checks that decode has computed no prompt itself, and no wrong answer.
 func (r *rig) checkHandedOver(n int64) {
 	r.t.Helper()
-	loaded := total(r.D, func(c fakevllm.Counters) int64 { return c.HandoversLoaded })
+	loaded := total(r.D, func(c fakevllm.Counters) int64 { return c.TransfersLoaded })
 	local := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills })
 	wrong := total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV })
 	if loaded != n || local != 0 || wrong != 0 {

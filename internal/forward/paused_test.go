@@ -55,7 +55,7 @@ func TestDecodeHandsOver(t *testing.T) {
 		a := r.post("/v1/chat/completions", body)
 		r.checkComplete(a, true, body)
 		r.entry()
-		if n := r.D[0].Counters(); n.HandoversMade != 1 || n.HandoversLoaded != 1 {
+		if n := r.D[0].Counters(); n.TransfersMade != 1 || n.TransfersLoaded != 1 {
 			t.Errorf("stream %t: %+v", stream, n)
 		}
 		for _, secret := range []string{"remote_host", "remote_engine_id", r.D[0].EngineID()} {

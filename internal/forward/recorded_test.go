@@ -46,8 +46,8 @@ func TestRecordedAgents(t *testing.T) {
 				if p.Requests != want || d.Requests != int64(len(rec.Exchanges)) || why == "" && d.LocalPrefills != 0 {
 					t.Errorf("%d legs to prefill, %d to decode, which computed %d prompts", p.Requests, d.Requests, d.LocalPrefills)
 				}
-				if mode != fakevllm.Plain && d.HandoversLoaded != want {
-					t.Errorf("%d hand-overs were loaded, want %d", d.HandoversLoaded, want)
+				if mode != fakevllm.Plain && d.TransfersLoaded != want {
+					t.Errorf("%d hand-overs were loaded, want %d", d.TransfersLoaded, want)
 				}
 				r.checkEngines()
 			})
@@ -82,8 +82,8 @@ func TestRecordedAgentsWhole(t *testing.T) {
 				// As the data of an event they are made steady as those are.
 				r.sameEvents([]string{"whole\ndata: " + x.Events[0]}, []string{"whole\ndata: " + want.Events[0]})
 			}
-			if d := r.D[0].Counters(); d.LocalPrefills != 0 || d.HandoversLoaded != int64(len(rec.Exchanges)) {
-				t.Errorf("decode computed %d prompts and loaded %d hand-overs", d.LocalPrefills, d.HandoversLoaded)
+			if d := r.D[0].Counters(); d.LocalPrefills != 0 || d.TransfersLoaded != int64(len(rec.Exchanges)) {
+				t.Errorf("decode computed %d prompts and loaded %d hand-overs", d.LocalPrefills, d.TransfersLoaded)
 			}
 			r.checkEngines()
 		})

@@ -110,7 +110,7 @@ func TestRestartBetweenTheLegs(t *testing.T) {
 			t.Errorf("alone %q, retried %q", e.Alone, r.rec.retried())
 		}
 		d := r.D[0].Counters()
-		if d.HandoversLoaded != 1 || d.HandoversRefused != 0 || d.LocalPrefills != 0 || legs(r.D) != 1 || legs(r.P) != 2 {
+		if d.TransfersLoaded != 1 || d.TransfersRefused != 0 || d.LocalPrefills != 0 || legs(r.D) != 1 || legs(r.P) != 2 {
 			t.Errorf("%d prefills, %d decodes: %+v", legs(r.P), legs(r.D), d)
 		}
 	})
@@ -131,7 +131,7 @@ func TestRestartBeforeTheSecondDecode(t *testing.T) {
 		a := r.post("/v1/chat/completions", body)
 		r.afterRestart(a, body)
 		d := r.D[1].Counters()
-		if d.HandoversLoaded != 1 || d.HandoversRefused != 0 || d.LocalPrefills != 0 || legs(r.P) != 2 {
+		if d.TransfersLoaded != 1 || d.TransfersRefused != 0 || d.LocalPrefills != 0 || legs(r.P) != 2 {
 			t.Errorf("%d prefills: %+v", legs(r.P), d)
 		}
 	})
@@ -160,7 +160,7 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 		if e := r.entry(); e.Alone != "" || r.rec.retried() != "prefill/gone" || e.Prefill != r.P[0].Address() {
 			t.Errorf("%+v, retried %q", e, r.rec.retried())
 		}
-		if d := r.D[0].Counters(); d.HandoversLoaded != 1 || d.HandoversRefused != 0 || d.LocalPrefills != 0 {
+		if d := r.D[0].Counters(); d.TransfersLoaded != 1 || d.TransfersRefused != 0 || d.LocalPrefills != 0 {
 			t.Errorf("%+v", d)
 		}
 	})
@@ -182,7 +182,7 @@ func TestRestartThatNobodyTold(t *testing.T) {
 		body := chatBody(true, "")
 		a := r.post("/v1/chat/completions", body)
 		r.afterRestart(a, body)
-		if d := r.D[0].Counters(); d.HandoversRefused != 1 || d.HandoversLoaded+d.LocalPrefills != 1 {
+		if d := r.D[0].Counters(); d.TransfersRefused != 1 || d.TransfersLoaded+d.LocalPrefills != 1 {
 			t.Errorf("%+v", d)
 		}
 	})

@@ -131,7 +131,7 @@ func (w wrongPair) test(t *testing.T) {
 			if e.Alone != w.alone || a.header.Get("X-PD-Alone") != w.alone || e.Prefill != "" || legs(r.P) != 0 {
 				t.Errorf("alone %q, header %q, prefill %q", e.Alone, a.header.Get("X-PD-Alone"), e.Prefill)
 			}
-			if n := r.D[0].Counters(); n.HandoversLoaded+n.WrongKV+n.KVParams != 0 {
+			if n := r.D[0].Counters(); n.TransfersLoaded+n.WrongKV+n.KVParams != 0 {
 				t.Errorf("decode got a hand-over: %+v", n)
 			}
 		}

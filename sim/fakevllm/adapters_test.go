@@ -30,8 +30,8 @@ func TestAdaptersAtRunTime(t *testing.T) {
 	}{
 		{complete, prompt("late"), 404, "The model `late` does not exist. Valid aliases: base."},
 		{complete, prompt("static"), 200, `"model":"static"`},
-		{load, `{}`, 400, "2 validation errors"},
-		{load, `{"lora_name":"late"}`, 400, "'loc': 'body.lora_path'"},
+		{load, `{}`, 400, "body.lora_name"},
+		{load, `{"lora_name":"late"}`, 400, "body.lora_path"},
 		{load, `{"lora_name":"","lora_path":"x"}`, 400, "Both 'lora_name' and 'lora_path' must be provided."},
 		{load, name("base"), 400, "conflicts with a served base model"},
 		{load, `{"lora_name":"late","lora_path":"/none"}`, 404, "No adapter found for /none"},

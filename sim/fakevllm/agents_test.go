@@ -49,7 +49,7 @@ func TestAgentsRoutesSayWhatAChatSays(t *testing.T) {
 	}
 }
 
-// holds reports whether a value stands anywhere in another.
+// holds reports whether a value occurs anywhere in another.
 func holds(v, want any) bool {
 	switch v := v.(type) {
 	case map[string]any:
@@ -123,13 +123,13 @@ func TestAgentsRoutesHandOver(t *testing.T) {
 				}
 				second := post(t, client(t), d.URL()+path, "a", fmt.Sprintf(`%s,"stream":%v,"kv_transfer_params":%s}`, bodies[1], stream, v.KV))
 				c := d.Counters()
-				if second.status != http.StatusOK || c.HandoversLoaded != 1 || c.LocalPrefills != 0 {
+				if second.status != http.StatusOK || c.TransfersLoaded != 1 || c.LocalPrefills != 0 {
 					t.Errorf("%d %s: %+v", second.status, second.body, c)
 				}
 				if v := append(p.Violations(), d.Violations()...); len(v) > 0 {
 					t.Errorf("%v", v)
 				}
-				// The blocks are gone: the load fails before anything is said.
+				// The blocks were fetched: the load fails before the first token.
 				again := post(t, client(t), d.URL()+path, "a", fmt.Sprintf(`%s,"stream":%v,"kv_transfer_params":%s}`, bodies[1], stream, v.KV))
 				switch {
 				case !stream:

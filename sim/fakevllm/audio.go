@@ -5,7 +5,6 @@ import (
 	"hash/crc32"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
@@ -15,14 +14,14 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
-// transcribedTokens is how much is heard in any file.
+// transcribedTokens is the number of tokens in the transcript of any file.
 const transcribedTokens = 12
 
-// ExpectedTranscription is what is heard in a file, a word for each token.
+// ExpectedTranscription returns the transcript of a file, a word for each token.
 func ExpectedTranscription(file []byte, prompt string) []string {
-	heard := model.Generate(model.Tokenize(fmt.Sprintf("%s %d %08x", prompt, len(file), crc32.ChecksumIEEE(file))), model.Sampling{MaxTokens: transcribedTokens})
-	words := make([]string, len(heard.Tokens))
-	for i, id := range heard.Tokens {
+	transcript := model.Generate(model.Tokenize(fmt.Sprintf("%s %d %08x", prompt, len(file), crc32.ChecksumIEEE(file))), model.Sampling{MaxTokens: transcribedTokens})
+	words := make([]string, len(transcript.Tokens))
+	for i, id := range transcript.Tokens {
 		words[i] = string(model.AppendWord(nil, id))
 	}
 	return words
@@ -51,7 +50,7 @@ func (x *exchange) transcribe(path string, body []byte) {
 		name = s.opt.Models[0]
 	}
 	if !x.lifetime.Wait(s.opt.TTFT) {
-		x.gone()
+		x.abandon()
 		return
 	}
 	words := ExpectedTranscription(f.Files["file"], f.Texts["prompt"])
@@ -59,9 +58,8 @@ func (x *exchange) transcribe(path string, body []byte) {
 		x.streamWords(path, name, words)
 		return
 	}
-	b := jsontext.AppendString([]byte(`{"text":`), strings.Join(words, ""))
-	b = append(b, `,"usage":{"type":"duration","seconds":`...)
-	pydantic.WriteJSON(x.w, http.StatusOK, append(strconv.AppendInt(b, int64(len(f.Files["file"])/1000), 10), "}}"...))
+	pydantic.WriteJSON(x.w, http.StatusOK, jsontext.Append(nil, `{"text":$,"usage":{"type":"duration","seconds":$}}`,
+		strings.Join(words, ""), len(f.Files["file"])/1000))
 	x.completed()
 }
 
@@ -75,29 +73,25 @@ func (x *exchange) streamWords(path, model string, words []string) {
 	if strings.HasSuffix(path, "translations") {
 		kind, id = "translation.chunk", "trsl-"
 	}
-	head := jsontext.AppendString([]byte(`data: {"id":`), id+x.r.Header.Get("X-Request-Id"))
-	head = append(head, `,"object":"`+kind+`","created":`...)
-	head = strconv.AppendInt(head, x.life.started.Unix(), 10)
-	head = append(jsontext.AppendString(append(head, `,"model":`...), model), `,"choices":[{"delta":{"content":`...)
+	head := jsontext.Append(nil, `data: {"id":$,"object":$,"created":$,"model":$,"choices":[{"delta":{"content":`,
+		id+x.r.Header.Get("X-Request-Id"), kind, x.life.started.Unix(), model)
 	for i, word := range words {
 		if i > 0 && !x.lifetime.Wait(x.life.server.opt.ITL) {
-			x.gone()
+			x.abandon()
 			return
 		}
 		event := append(jsontext.AppendString(slices.Clip(head), word), '}')
 		if i == len(words)-1 {
 			event = append(event, `,"finish_reason":"stop","stop_reason":null`...)
 		}
-		if !x.write(append(event, "}]}\n\n"...)) {
-			x.gone()
+		if !x.emit(append(event, "}]}\n\n"...)) {
 			return
 		}
 		if x.strike(fault.AfterTokens, i+1) {
 			return
 		}
 	}
-	if !x.write([]byte("data: [DONE]\n\n")) {
-		x.gone()
+	if !x.emit([]byte("data: [DONE]\n\n")) {
 		return
 	}
 	x.completed()

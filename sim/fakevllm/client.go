@@ -5,9 +5,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/conns"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
@@ -41,7 +41,7 @@ func (c *client) flush() {
 	}
 }
 
-// write sends one or more whole events; false means that the client is gone.
+// write sends one or more whole events; false means that the client left.
 func (c *client) write(b []byte) bool {
 	if _, err := c.w.Write(b); err != nil {
 		c.lifetime.Break()
@@ -96,7 +96,7 @@ func (c *client) finish(id, finish string, stop any, first bool) {
 		object, said = "chat.completion.chunk", `"delta":{"content":""}`
 	}
 	b := []byte(`{"id":"` + id + `","object":"` + object + `","choices":[{"index":0,` + said + `,"finish_reason":"` + finish + `","stop_reason":`)
-	b = append(answer.AppendReason(b, stop), "}]"...)
+	b = jsontext.Append(b, `$}]`, stop)
 	if c.streaming {
 		c.write(append(append([]byte("data: "), b...), "}\n\ndata: [DONE]\n\n"...))
 		return
@@ -122,7 +122,7 @@ func (c *client) hijack() net.Conn {
 	}
 	conn, _, err := http.NewResponseController(c.w).Hijack()
 	if err != nil {
-		return nil // the connection is gone already
+		return nil // the connection was closed
 	}
 	return conn
 }

@@ -22,7 +22,7 @@ func words(seed, n int) string {
 	return b.String()
 }
 
-// ask asks for one token and tells of the prompt's.
+// ask requests one token and returns what is known of the prompt's.
 func ask(t *testing.T, s *fakevllm.Server, prompt, more string) (tokens, cached int) {
 	t.Helper()
 	r := post(t, client(t), s.URL()+"/v1/completions", "", fmt.Sprintf(`{"prompt":%q,"max_tokens":1%s}`, prompt, more))
@@ -111,27 +111,27 @@ func TestHandoverHoldsBlocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m := get(t, client(t), p.URL()+"/metrics").body; !strings.Contains(m, `vllm:kv_cache_usage_perc{model_name="fake-model",engine="0"} 0.6`) {
-		t.Errorf("the blocks of the hand-over are not held: %s", m)
+		t.Errorf("the blocks of the offer are not held: %s", m)
 	}
 	r = post(t, client(t), d.URL()+"/v1/completions", "", `{"prompt":`+prompt+`,"max_tokens":1,"kv_transfer_params":`+string(got.KV)+`}`)
 	if !strings.Contains(r.body, `"cached_tokens":95,`) {
 		t.Errorf("decode has not loaded the prompt: %s", r.body)
 	}
 	if m := get(t, client(t), p.URL()+"/metrics").body; !strings.Contains(m, `vllm:kv_cache_usage_perc{model_name="fake-model",engine="0"} 0`+"\n") {
-		t.Errorf("the blocks of a hand-over that was fetched are held: %s", m)
+		t.Errorf("blocks that were fetched are held: %s", m)
 	}
 	if c := d.Counters(); c.ComputedTokens != 1 || c.CacheHits != 0 {
 		t.Errorf("decode has computed more than the last token: %+v", c)
 	}
 }
 
-// TestOneAfterTheOther: prompts are computed one at a time, those that wait are told of,
+// TestOneAfterTheOther: prompts are computed one at a time, those that wait are counted,
 // and one that is given up takes no more time.
 func TestOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 20_000, PrefillRate: 500, PromptTokensDetails: true, Mode: fakevllm.NIXL})
 	prompt := jsonText(model.TokenizeFine(words(1, 120))[:161])
-	// Somebody whose prompt takes minutes is in front until all others have come.
+	// A prompt that takes minutes is first until all others have come.
 	longest := dialRaw(t, s)
 	longest.send(t, "/v1/completions", "", `{"prompt":[17`+strings.Repeat(",17", 300_000)+`],"max_tokens":1}`)
 	running(t, s, 1, 0)
@@ -170,7 +170,7 @@ func TestTurnOfOneThatLeft(t *testing.T) {
 	}
 }
 
-// running waits until so many requests run and so many wait.
+// running waits until these numbers of requests run and wait.
 func running(t *testing.T, s *fakevllm.Server, run, wait int64) {
 	t.Helper()
 	eventually(t, func() error {
@@ -180,7 +180,7 @@ func running(t *testing.T, s *fakevllm.Server, run, wait int64) {
 }
 
 // TestRewrittenParams: fields that were decoded and encoded again are refused, but
-// where the engine is told to be as lenient as real ones.
+// with the option to be as lenient as real engines.
 func TestRewrittenParams(t *testing.T) {
 	t.Parallel()
 	for _, lenient := range []bool{false, true} {

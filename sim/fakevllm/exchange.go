@@ -88,7 +88,7 @@ func (x *exchange) hang() {
 }
 
 // aborted counts the request as given up by its client, unless it is the
-// engine that ended. Whoever sees it counted sees it running no more.
+// engine that ended. The request is released before it is counted.
 func (x *exchange) aborted() {
 	x.work.Release()
 	if x.lifetime.Dead() || x.counted {
@@ -98,11 +98,20 @@ func (x *exchange) aborted() {
 	x.life.count.Abort(x.id)
 }
 
-// gone ends a request whose client left or whose engine died.
-func (x *exchange) gone() {
+// abandon ends a request whose client left or whose engine died.
+func (x *exchange) abandon() {
 	x.work.Release()
 	x.work.Core.Stats.Abort.Add(1)
 	x.aborted()
+}
+
+// emit writes one or more whole events; false means that the client left.
+func (x *exchange) emit(b []byte) bool {
+	ok := x.write(b)
+	if !ok {
+		x.abandon()
+	}
+	return ok
 }
 
 // completed counts a request that was answered whole; it runs no more.

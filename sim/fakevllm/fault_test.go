@@ -190,10 +190,10 @@ func TestFaultMatching(t *testing.T) {
 		t.Errorf("%d of 40 at probability 0.5", n)
 	}
 	if second := statuses(t, "/v1/completions", 40, random); second != first {
-		t.Errorf("the same seed gives another run:\n%s\n%s", first, second)
+		t.Errorf("another run with the same seed:\n%s\n%s", first, second)
 	}
 	if got := statuses(t, "/v1/completions", 2, with(fault, func(f *fakevllm.Fault) { f.Times = 1 }), fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 418}); got != "503 418" {
-		t.Errorf("two faults give %s", got)
+		t.Errorf("answer with two faults: %s", got)
 	}
 }
 
@@ -232,11 +232,11 @@ func TestSlowAndNoKV(t *testing.T) {
 	r.send(t, "/v1/completions", "R", body)
 	eventually(t, func() error { return want("running", p.Counters().Running, 1) })
 	p.ClearFaults() // ends nothing that happens already
-	if got := p.Counters(); got.Running != 1 || got.HandoversMade != 0 {
+	if got := p.Counters(); got.Running != 1 || got.TransfersMade != 0 {
 		t.Errorf("%+v", got)
 	}
 	if r := decode(t, post(t, client(t), p.URL()+"/v1/completions", "S", body)); string(r.KV) == "null" {
-		t.Error("no hand-over after the faults were cleared")
+		t.Error("no transfer params after the faults were cleared")
 	}
 }
 
@@ -276,7 +276,7 @@ func TestAdminRoutes(t *testing.T) {
 		t.Errorf("%d, %+v", r.status, s.State().Faults)
 	}
 	if r := get(t, c, s.URL()+"/fake/faults"); r.status != 405 {
-		t.Errorf("GET gives %d", r.status)
+		t.Errorf("status of GET: %d", r.status)
 	}
 	for _, r := range s.Requests() {
 		if strings.HasPrefix(r.Path, "/fake/") {

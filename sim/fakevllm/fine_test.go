@@ -18,7 +18,7 @@ func TestFineTokensOnTheWire(t *testing.T) {
 	s := fakevllm.StartTest(t, fakevllm.Options{FineTokens: true})
 	ids := model.TokenizeFine(prose)
 	if slices.Equal(ids, model.Tokenize(prose)) {
-		t.Fatal("the text does not tell the tokenizers apart")
+		t.Fatal("the text has the same tokens with both tokenizers")
 	}
 	for path, body := range map[string]string{
 		"/tokenize":            `{"prompt":%q}`,

@@ -86,7 +86,7 @@ func (g *generation) identify() {
 func (g *generation) admit() error {
 	o := &g.life.server.opt
 	if g.Stream && g.BeamSearch {
-		return pydantic.BadRequest("", nil, "Streaming is not currently supported with beam search")
+		return pydantic.BadRequest("", "Streaming is not currently supported with beam search")
 	}
 	core, err := g.life.chooseRank(strings.TrimSpace(g.r.Header.Get(connector.HeaderRank)))
 	if err != nil {
@@ -103,7 +103,7 @@ func (g *generation) admit() error {
 	if err := g.life.responses.Admit(g.Request); err != nil {
 		return err
 	}
-	g.Told = answer.TurnOf(o.Turns, g.Request)
+	g.Scripted = answer.TurnOf(o.Turns, g.Request)
 	g.Tokenize = o.tokenizer()
 	for i, text := range g.PromptText {
 		if o.FineTokens && text != "" { // else it came as ids

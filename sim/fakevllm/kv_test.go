@@ -11,7 +11,7 @@ import (
 
 const prefillForm = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 
-// prefill runs the prefill leg and returns the hand-over's raw bytes.
+// prefill runs the prefill leg and returns the raw transfer params.
 func prefill(t *testing.T, s *fakevllm.Server, id, ask string) string {
 	t.Helper()
 	r := decode(t, post(t, client(t), s.URL()+"/v1/chat/completions", id,
@@ -64,8 +64,8 @@ func TestHandover(t *testing.T) {
 					}
 				}
 				pc, dc := p.Counters(), d.Counters()
-				if pc.HandoversMade != 3 || pc.HandoversWaiting != 0 || pc.LocalPrefills != 0 || dc.HandoversLoaded != 3 ||
-					dc.LocalPrefills != 0 || dc.HandoversRefused != 0 || dc.BadHandovers != 0 || dc.KVParams != 3 {
+				if pc.TransfersMade != 3 || pc.TransfersWaiting != 0 || pc.LocalPrefills != 0 || dc.TransfersLoaded != 3 ||
+					dc.LocalPrefills != 0 || dc.TransfersRefused != 0 || dc.BadParams != 0 || dc.KVParams != 3 {
 					t.Errorf("prefill %+v, decode %+v", pc, dc)
 				}
 				if v := append(p.Violations(), d.Violations()...); len(v) > 0 {
@@ -77,37 +77,37 @@ func TestHandover(t *testing.T) {
 }
 
 // TestRefusedHandover: whatever is wrong, the decode fails inside its 200 when
-// it streams, with a 500 when it does not, and recomputes when told to.
+// it streams, with a 500 when it does not, and recomputes by policy.
 func TestRefusedHandover(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
-		spoil  func(t *testing.T, p *fakevllm.Server, kv string) string // gives the kv to send
+		spoil  func(t *testing.T, p *fakevllm.Server, kv string) string // returns the kv to send
 		id     string                                                   // of the decode, default that of the prefill
 		ask    string                                                   // default that of the prefill
 		reason string
 	}{
-		{name: "used", reason: "used already", spoil: func(t *testing.T, p *fakevllm.Server, kv string) string {
+		{name: "used", reason: "fetched already", spoil: func(t *testing.T, p *fakevllm.Server, kv string) string {
 			other := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL})
 			post(t, client(t), other.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)
 			return kv
 		}},
 		{name: "another prompt", reason: "another prompt", ask: `"messages":[{"role":"user","content":"ho"}]`},
 		{name: "another request", reason: "another request id", id: "S"},
-		{name: "invented", reason: "no such hand-over", spoil: func(_ *testing.T, _ *fakevllm.Server, kv string) string {
+		{name: "invented", reason: "unknown request id", spoil: func(_ *testing.T, _ *fakevllm.Server, kv string) string {
 			return strings.Replace(kv, "chatcmpl-R-", "chatcmpl-R-0", 1)
 		}},
 		{name: "foreign engine", reason: "not of this incarnation", spoil: func(_ *testing.T, p *fakevllm.Server, kv string) string {
-			return strings.Replace(kv, p.EngineID(), "somebody-else", 1)
+			return strings.Replace(kv, p.EngineID(), "another-engine", 1)
 		}},
-		{name: "restarted engine", reason: "fetch the hand-over", spoil: func(t *testing.T, p *fakevllm.Server, kv string) string {
+		{name: "restarted engine", reason: "side channel failed", spoil: func(t *testing.T, p *fakevllm.Server, kv string) string {
 			p.Kill()
 			if err := p.Restart(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			return kv
 		}},
-		{name: "dead engine", reason: "fetch the hand-over", spoil: func(_ *testing.T, p *fakevllm.Server, kv string) string {
+		{name: "dead engine", reason: "side channel failed", spoil: func(_ *testing.T, p *fakevllm.Server, kv string) string {
 			p.Kill() // another party may be given its port
 			return strings.Replace(kv, fmt.Sprintf(`"remote_port":%d`, p.SideChannel()), `"remote_port":1`, 1)
 		}},
@@ -140,7 +140,7 @@ func TestRefusedHandover(t *testing.T) {
 					}
 					r := post(t, client(t), d.URL()+"/v1/chat/completions", id, fmt.Sprintf(`{%s,"max_tokens":3,"stream":%v,"kv_transfer_params":%s}`, ask, stream, kv))
 					counted := d.Counters()
-					if reasons := d.Refusals(); len(reasons) != 1 || !strings.Contains(reasons[0], tt.reason) || counted.HandoversRefused != 1 {
+					if reasons := d.Refusals(); len(reasons) != 1 || !strings.Contains(reasons[0], tt.reason) || counted.TransfersRefused != 1 {
 						t.Errorf("refusals %q, not for %q", reasons, tt.reason)
 					}
 					switch {
@@ -180,7 +180,7 @@ func TestPullAfterTheLease(t *testing.T) {
 	if late.status != 200 || right.status != 200 || decode(t, late).Choices[0].Message.Content == decode(t, right).Choices[0].Message.Content {
 		t.Errorf("%s\n%s", late.body, right.body)
 	}
-	if n := d.Counters(); n.WrongKV != 1 || n.HandoversRefused != 0 {
+	if n := d.Counters(); n.WrongKV != 1 || n.TransfersRefused != 0 {
 		t.Errorf("%+v", n)
 	}
 }
@@ -196,24 +196,23 @@ func TestRefusalFrees(t *testing.T) {
 				t.Fatalf("%d %s", r.status, r.body)
 			}
 			post(t, client(t), d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)
-			if n := d.Counters(); (n.HandoversRefused == 1) != freed || (n.HandoversLoaded == 1) == freed {
+			if n := d.Counters(); (n.TransfersRefused == 1) != freed || (n.TransfersLoaded == 1) == freed {
 				t.Errorf("%s: %+v, %q", version, n, d.Refusals())
 			}
 		}
 	}
 }
 
-// Engines of two versions do not hand over, unless one of them does not mind.
+// Engines of two versions do not transfer KV caches.
 func TestVersionsOfAPair(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		decode  string
-		any     bool
 		refused int64
-	}{{"0.32.0", false, 0}, {"0.31.0", false, 1}, {"0.31.0", true, 0}} {
-		p, d := pair(t, fakevllm.Options{Version: "0.32.0"}, fakevllm.Options{Version: tt.decode, AnyVersion: tt.any})
+	}{{"0.32.0", 0}, {"0.31.0", 1}} {
+		p, d := pair(t, fakevllm.Options{Version: "0.32.0"}, fakevllm.Options{Version: tt.decode})
 		post(t, client(t), d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+prefill(t, p, "R", user)+`}`)
-		if n := d.Counters(); n.HandoversRefused != tt.refused || n.HandoversLoaded != 1-tt.refused {
+		if n := d.Counters(); n.TransfersRefused != tt.refused || n.TransfersLoaded != 1-tt.refused {
 			t.Errorf("%+v: %+v, %q", tt, n, d.Refusals())
 		}
 	}
@@ -248,7 +247,7 @@ func TestPush(t *testing.T) {
 				ask = `"prompt":"hi"`
 			}
 			post(t, client(t), d.URL()+tt.path, tt.id, `{`+ask+`,"kv_transfer_params":`+kv+`}`)
-			if n := d.Counters(); n.HandoversLoaded != tt.loaded || n.Crashes != tt.dead {
+			if n := d.Counters(); n.TransfersLoaded != tt.loaded || n.Crashes != tt.dead {
 				t.Errorf("%+v, %q", n, d.Refusals())
 			}
 		})
@@ -264,7 +263,7 @@ func TestAscend(t *testing.T) {
 		t.Errorf("it hands over %s", kv)
 	}
 	post(t, client(t), d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)
-	if n := d.Counters(); n.HandoversLoaded != 1 || n.LocalPrefills != 0 {
+	if n := d.Counters(); n.TransfersLoaded != 1 || n.LocalPrefills != 0 {
 		t.Errorf("%+v, %q", n, d.Refusals())
 	}
 }
@@ -291,7 +290,7 @@ func TestP2P(t *testing.T) {
 			}
 			post(t, client(t), d.URL()+"/v1/chat/completions", "R",
 				fmt.Sprintf(`{%s,"kv_transfer_params":{"remote_prefiller":{"kv_request_id":%q,"remote_host":"127.0.0.1","remote_port":%d}}}`, user, tt.fetch, p.SideChannel()))
-			if n := d.Counters(); n.HandoversLoaded != tt.loaded || n.HandoversRefused != tt.refused || n.LocalPrefills != tt.locally || n.WrongKV != 0 {
+			if n := d.Counters(); n.TransfersLoaded != tt.loaded || n.TransfersRefused != tt.refused || n.LocalPrefills != tt.locally || n.WrongKV != 0 {
 				t.Errorf("%+v, %q", n, d.Refusals())
 			}
 		})
@@ -303,8 +302,8 @@ func TestLeaseEnds(t *testing.T) {
 	p, _ := pair(t, fakevllm.Options{KVLease: time.Millisecond}, fakevllm.Options{})
 	prefill(t, p, "R", user)
 	eventually(t, func() error {
-		if c := p.Counters(); c.HandoversWaiting != 0 || c.HandoversExpired != 1 {
-			return fmt.Errorf("%d wait, %d expired", c.HandoversWaiting, c.HandoversExpired)
+		if c := p.Counters(); c.TransfersWaiting != 0 || c.TransfersExpired != 1 {
+			return fmt.Errorf("%d wait, %d expired", c.TransfersWaiting, c.TransfersExpired)
 		}
 		return nil
 	})
@@ -322,9 +321,8 @@ func TestPrefillWithoutHandover(t *testing.T) {
 		bad        int64
 	}{
 		{"length", `{"prompt":"x","max_tokens":1,"kv_transfer_params":` + prefillForm + `}`, fakevllm.Options{}, true, 0},
-		{"length, only that", `{"prompt":"x","max_tokens":1,"kv_transfer_params":` + prefillForm + `}`, fakevllm.Options{KVOnLengthOnly: true}, true, 0},
 		{"stop", stop, fakevllm.Options{}, true, 0},
-		{"stop where only length counts", stop, fakevllm.Options{KVOnLengthOnly: true}, false, 0},
+		{"stop where only length counts", stop, fakevllm.Options{Mode: fakevllm.Ascend}, false, 0},
 		{"not asked for", `{"prompt":"x","max_tokens":1}`, fakevllm.Options{}, false, 0},
 		{"wrong form", `{"prompt":"x","max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false}}`, fakevllm.Options{}, false, 1},
 		{"streamed", `{"prompt":"x","max_tokens":1,"stream":true,"kv_transfer_params":` + prefillForm + `}`, fakevllm.Options{}, false, 0},
@@ -332,13 +330,15 @@ func TestPrefillWithoutHandover(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			tt.o.Mode, tt.o.Role = fakevllm.NIXL, fakevllm.RolePrefill
+			if tt.o.Role = fakevllm.RolePrefill; tt.o.Mode == "" {
+				tt.o.Mode = fakevllm.NIXL
+			}
 			s := fakevllm.StartTest(t, tt.o)
 			r := post(t, client(t), s.URL()+"/v1/completions", "R", tt.body)
 			if got := strings.Contains(r.body, `"remote_request_id":"cmpl-R-`); got != tt.kv || r.status != 200 {
-				t.Errorf("hand-over %v, not %v: %d %s", got, tt.kv, r.status, r.body)
+				t.Errorf("transfer params %v, not %v: %d %s", got, tt.kv, r.status, r.body)
 			}
-			if c := s.Counters(); c.BadHandovers != tt.bad || int64(len(s.BadHandovers())) != tt.bad || c.LocalPrefills != 0 {
+			if c := s.Counters(); c.BadParams != tt.bad || int64(len(s.BadParams())) != tt.bad || c.LocalPrefills != 0 {
 				t.Errorf("%+v", c)
 			}
 		})
@@ -365,13 +365,13 @@ func TestDecodeWithoutHandover(t *testing.T) {
 		before := d.Counters()
 		r := post(t, c, d.URL()+"/v1/chat/completions", "R", tt.body)
 		after := d.Counters()
-		if r.status != tt.status || after.LocalPrefills-before.LocalPrefills != tt.local || after.BadHandovers-before.BadHandovers != tt.bad ||
+		if r.status != tt.status || after.LocalPrefills-before.LocalPrefills != tt.local || after.BadParams-before.BadParams != tt.bad ||
 			after.Crashes-before.Crashes != int64(tt.crash) {
 			t.Errorf("%d %s: %d %s, %+v", i, tt.name, r.status, r.body, after)
 		}
 	}
-	// None of these took the hand-over.
-	if r := decode(t, post(t, c, d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)); r.ID != "chatcmpl-R" || d.Counters().HandoversLoaded != 1 {
+	// None of these fetched the blocks.
+	if r := decode(t, post(t, c, d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)); r.ID != "chatcmpl-R" || d.Counters().TransfersLoaded != 1 {
 		t.Errorf("%+v", d.Counters())
 	}
 }
@@ -385,7 +385,7 @@ func TestPlainPool(t *testing.T) {
 	long := strings.Repeat("a ", 40)
 	decode(t, post(t, c, p.URL()+"/v1/completions", "R", `{"prompt":"`+long+`","max_tokens":1}`))
 	r := decode(t, post(t, c, d.URL()+"/v1/completions", "R", `{"prompt":"`+long+`","kv_transfer_params":{"do_remote_prefill":1}}`))
-	if got := d.Counters(); got.LocalPrefills != 0 || got.KVParams != 1 || got.BadHandovers != 0 || r.Usage.Details.Cached == 0 {
+	if got := d.Counters(); got.LocalPrefills != 0 || got.KVParams != 1 || got.BadParams != 0 || r.Usage.Details.Cached == 0 {
 		t.Errorf("%+v, %+v", got, r.Usage)
 	}
 	decode(t, post(t, c, d.URL()+"/v1/completions", "R", `{"prompt":"never seen"}`))

@@ -136,7 +136,7 @@ func TestKVEvents(t *testing.T) {
 	if removed == 0 || stored != 2 {
 		t.Errorf("%d batches of removed and %d of stored blocks", removed, stored)
 	}
-	// Whoever has subscribed gets the same, from some message on.
+	// Subscribers receive the same, from some message on.
 	published := make(chan [][]byte, 1000)
 	go func() {
 		defer close(published)
@@ -174,8 +174,8 @@ func TestKVEvents(t *testing.T) {
 	}
 }
 
-// TestKVEventsOfOldVersions: events are arrays, replays have no topic, and nobody
-// tells where they are.
+// TestKVEventsOfOldVersions: events are arrays, replays have no topic, and no
+// route reports where they are.
 func TestKVEventsOfOldVersions(t *testing.T) {
 	t.Parallel()
 	s := publishing(t, "0.20.0")

@@ -97,7 +97,7 @@ func (s *Server) begin(ctx context.Context) error {
 
 // addCores makes the cores of a life and the connector they share. Data-parallel ranks are
 // cores behind one address: each has a queue, a cache, an engine id and a side channel of
-// its own. vLLM tells the ids of ranks apart by their ends.
+// its own. The ids of ranks differ in their suffix, as in vLLM.
 func (l *life) addCores(dpSize int, at connector.Addresses, events *kvevents.Publisher) {
 	o := &l.server.opt
 	ids := []string{newUUID()}
@@ -133,7 +133,7 @@ func (l *life) chooseRank(named string) (*engine.Core, error) {
 	case err != nil:
 		rank = int((l.turn.Add(1) - 1) % uint64(n)) //nolint:gosec // a handful
 	case rank < 0 || rank >= n:
-		return nil, pydantic.BadRequest("", nil, "data_parallel_rank %d is out of range [0, %d).", rank, n)
+		return nil, pydantic.BadRequest("", "data_parallel_rank %d is out of range [0, %d).", rank, n)
 	}
 	l.cores[rank].Choose()
 	return l.cores[rank], nil

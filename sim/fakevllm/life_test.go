@@ -41,7 +41,7 @@ func TestAborts(t *testing.T) {
 				eventually(t, func() error { return want("running", s.Counters().Running, 1) })
 			}
 			r := dialRaw(t, s)
-			r.send(t, "/v1/completions", "gone", tt.body)
+			r.send(t, "/v1/completions", "left", tt.body)
 			if tt.mark != "" {
 				r.until(t, tt.mark)
 			}
@@ -61,7 +61,7 @@ func TestAborts(t *testing.T) {
 				}
 				return want("running", c.Running, 0)
 			})
-			if got := s.Aborted(); len(got) != 1 || got[0] != "cmpl-gone" {
+			if got := s.Aborted(); len(got) != 1 || got[0] != "cmpl-left" {
 				t.Errorf("aborted %q", got)
 			}
 			if got := s.Counters(); got.GenerationTokens > 1 || got.Completed != 0 {
@@ -76,7 +76,7 @@ func TestAbortAtFullSpeed(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{})
 	r := dialRaw(t, s)
-	r.send(t, "/v1/completions", "gone", `{"prompt":"x","max_tokens":1000000,"ignore_eos":true,"stream":true}`)
+	r.send(t, "/v1/completions", "left", `{"prompt":"x","max_tokens":1000000,"ignore_eos":true,"stream":true}`)
 	r.until(t, `"text":`)
 	_ = r.conn.Close()
 	eventually(t, func() error { return want("aborted", s.Counters().Aborted, 1) })
@@ -123,7 +123,7 @@ func TestKillAndRestart(t *testing.T) {
 		_ = resp.Body.Close()
 		t.Error("a killed engine answers")
 	} else if !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("a killed engine gives %v", err)
+		t.Errorf("error of a killed engine: %v", err)
 	}
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -176,7 +176,7 @@ func TestIdleConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := r.in.ReadByte(); !errors.Is(err, io.EOF) {
-			return fmt.Errorf("the idle connection gives %w", err)
+			return fmt.Errorf("idle connection: %w", err)
 		}
 		return nil
 	})
@@ -247,7 +247,7 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got := d.Counters(); got.HandoversLoaded != 160 || got.LocalPrefills != 0 || got.Aborted != 0 {
+	if got := d.Counters(); got.TransfersLoaded != 160 || got.LocalPrefills != 0 || got.Aborted != 0 {
 		t.Errorf("%+v", got)
 	}
 }

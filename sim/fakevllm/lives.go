@@ -49,10 +49,10 @@ func (s *lives) current() *life {
 func (s *lives) Died() <-chan struct{} { return s.current().done }
 
 // Kill is kill -9: every connection ends by RST, new ones are refused, and
-// hand-overs nobody fetched are lost. It doesn't wait for handlers.
+// offers that were not fetched are lost. It doesn't wait for handlers.
 func (s *lives) Kill() { s.current().end() }
 
-// Close kills the engine for good and waits until all its goroutines are gone.
+// Close kills the engine for good and waits until all its goroutines have ended.
 func (s *lives) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -155,7 +155,7 @@ func (s *lives) Ranks() []Rank {
 	l := s.current()
 	for i, c := range l.cores {
 		r := Rank{EngineID: c.ID, Requests: c.Requests()}
-		if mode := l.server.opt.Mode; mode.HandsOver() || mode == P2P { // the others have one for all ranks
+		if mode := l.server.opt.Mode; mode.AnswersParams() || mode == P2P { // the others have one for all ranks
 			r.SideChannel = l.connector.Port(i)
 		}
 		out = append(out, r)

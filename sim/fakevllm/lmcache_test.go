@@ -58,7 +58,7 @@ func TestLMCacheReadsTooEarly(t *testing.T) {
 		t.Errorf("chunks of another tag: %+v", c)
 	}
 	sendLMCache(t, d, read("b"), 4)
-	if c := d.Counters(); c.HandoversLoaded != 2 || d.Unread() != 0 {
+	if c := d.Counters(); c.TransfersLoaded != 2 || d.Unread() != 0 {
 		t.Errorf("%+v, %d unread", c, d.Unread())
 	}
 }

@@ -61,19 +61,19 @@ func TestMoRIIOKeys(t *testing.T) {
 	}
 }
 
-// TestMoRIIOPartners: a prefill that was told of another decode, or of other sizes, and a
-// consumer in READ mode without a hand-over.
+// TestMoRIIOPartners: a prefill with the address of another decode, or with other sizes, and
+// a consumer in READ mode without transfer params.
 func TestMoRIIOPartners(t *testing.T) {
 	t.Parallel()
 	nonce := strings.Repeat("0", 32)
 	for name, tc := range map[string]struct {
 		decode string // in the id of prefill; "" is the true one
-		tp     int    // of decode, as prefill is told
+		tp     int    // of decode, as in the params of prefill
 		want   func(c fakevllm.Counters) bool
 	}{
-		"right":         {"", 1, func(c fakevllm.Counters) bool { return c.HandoversLoaded == 1 && c.WrongKV == 0 }},
+		"right":         {"", 1, func(c fakevllm.Counters) bool { return c.TransfersLoaded == 1 && c.WrongKV == 0 }},
 		"another size":  {"", 8, func(c fakevllm.Counters) bool { return c.WrongKV == 1 }},
-		"another place": {"host:127.0.0.1,handshake:1,notify:2", 1, func(c fakevllm.Counters) bool { return c.HandoversLoaded == 0 && c.HandoversRefused == 1 }},
+		"another place": {"host:127.0.0.1,handshake:1,notify:2", 1, func(c fakevllm.Counters) bool { return c.TransfersLoaded == 0 && c.TransfersRefused == 1 }},
 	} {
 		o := fakevllm.Options{Mode: fakevllm.MoRIIOWrite}
 		if tc.decode != "" { // it waits in vain
@@ -99,6 +99,6 @@ func TestMoRIIOPartners(t *testing.T) {
 	}
 	d := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.MoRIIORead})
 	if moriioPost(t, d, "r", "null"); d.Counters().WrongKV != 1 {
-		t.Errorf("READ without a hand-over: %+v", d.Counters())
+		t.Errorf("READ without transfer params: %+v", d.Counters())
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvevents"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
 // What an engine is for, and how it hands over, see packages connector and kvparams.
@@ -44,10 +44,10 @@ const (
 )
 
 // Shared is what engines of one process have in common.
-type Shared = handover.Shared
+type Shared = transfer.Shared
 
 // NewShared makes an empty one.
-func NewShared() *Shared { return handover.NewShared() }
+func NewShared() *Shared { return transfer.NewShared() }
 
 // What a fault is made of, see package fault.
 type (
@@ -83,7 +83,7 @@ const (
 // Request is one request as it arrived, before anything looked at it.
 type Request = record.Request
 
-// What a model is told to say, see package answer.
+// Scripted answers of the model, see package answer.
 type (
 	Turn     = answer.Turn
 	ToolCall = answer.ToolCall

@@ -25,7 +25,6 @@ type Options struct {
 	Role   Role
 	Mode   Mode     // default Plain
 	Models []string // served names, default "fake-model"
-	Root   string   // "root" in /v1/models, default the first name
 	// Adapters are the LoRA adapters of --lora-modules, NAME or NAME=PATH. RuntimeLoRA is
 	// VLLM_ALLOW_RUNTIME_LORA_UPDATING: there are the routes that load and unload adapters.
 	Adapters    []string
@@ -59,33 +58,26 @@ type Options struct {
 	LoadRate    float64
 	// ITLPerRequest is what every other running request adds to ITL. ChunkTokens is
 	// vLLM's max_num_batched_tokens, default 2048: while a prompt is computed, every
-	// token waits for so many of it.
+	// token waits for a chunk of this size.
 	ITLPerRequest time.Duration
 	ChunkTokens   int
 
-	// Shared joins engines of one process: their KV pool, and a short cut for
-	// hand-overs. nil gives the engine one of its own; hand-overs then travel
-	// over the side channel, as between processes.
+	// Shared joins engines of one process: their KV pool, and a short cut for KV
+	// transfers. With nil transfers use the side channel, as between processes.
 	Shared *Shared
 	// KVLease is how long a finished prefill waits for its decode; default 30 s.
 	KVLease time.Duration
 	// KVLoadFailurePolicy is PolicyFail by default.
 	KVLoadFailurePolicy Policy
-	// KVOnLengthOnly hands over only what ended by length, as connectors
-	// other than the newest NIXL do.
-	KVOnLengthOnly bool
 	// Bidirectional is bidirectional_kv_xfer of a NIXL decode engine: it hands over what
 	// it has when it ends, in its answer and, as vLLM 0.33 does, in the chunk of a stream
 	// that has the finish reason.
 	Bidirectional bool
-	// AnyVersion is enforce_handshake_compat false of a NIXL engine: it takes the KV
-	// cache of another version of vLLM.
-	AnyVersion bool
-	// RewrittenParams takes hand-overs whose fields were decoded and encoded again, as
+	// RewrittenParams accepts transfer params that were decoded and encoded again, as
 	// real engines do. By default what does not come back byte for byte is refused.
 	RewrittenParams bool
-	// SideChannelAddr is where a NIXL engine serves its hand-overs, default
-	// port 0 on the host of Addr; SideChannelHost is what it tells others,
+	// SideChannelAddr is where a NIXL engine serves its offers, default
+	// port 0 on the host of Addr; SideChannelHost is the host in its transfer params,
 	// default the host it listens on.
 	SideChannelAddr string
 	SideChannelHost string
@@ -106,7 +98,7 @@ type Options struct {
 	// rank, default port 0 on the host of Addr; they are the same in every life.
 	AllocAddrs []string
 	// NotifyAddr is host:port of the PULL socket that an LMCache prefill notifies;
-	// "" notifies nobody.
+	// "" sends no notification.
 	NotifyAddr string
 
 	// PingTo is where a MoRI-IO engine registers itself, tcp://host:port, each
@@ -124,9 +116,6 @@ type Options struct {
 	// StrictPrefill records a violation for whatever a good proxy would not
 	// send to an engine in its role; see Server.Violations.
 	StrictPrefill bool
-	// AllowCutToolCalls answers 200 with a partial call where by default a
-	// required tool call that max_tokens cuts short is answered with 400.
-	AllowCutToolCalls bool
 	// ScaleOut is vLLM's --enable-scale-out: there is /inference/v1/generate.
 	ScaleOut bool
 	// DevMode is vLLM's VLLM_SERVER_DEV_MODE=1: there are /is_sleeping and, since 0.23, /is_paused.
@@ -163,9 +152,6 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if len(o.Models) == 0 {
 		o.Models = []string{"fake-model"}
-	}
-	if o.Root == "" {
-		o.Root = o.Models[0]
 	}
 	if o.Version == "" {
 		o.Version = "0.24.0"
@@ -285,7 +271,7 @@ func (o *Options) fillRanks(host string) error {
 	if o.DPSize == 0 {
 		o.DPSize = 1
 	}
-	if o.DPSize < 0 || o.DPSize > 1 && (o.KVEvents != nil || o.Mode != Plain && !o.Mode.HandsOver()) {
+	if o.DPSize < 0 || o.DPSize > 1 && (o.KVEvents != nil || o.Mode != Plain && !o.Mode.AnswersParams()) {
 		return fmt.Errorf("%w: %d data-parallel ranks: more than one is for plain, nixl, nixl_push and ascend without KV events", ErrOptions, o.DPSize)
 	}
 	if o.Ranks == 0 {
@@ -304,7 +290,7 @@ func (o *Options) fillRanks(host string) error {
 func (o *Options) connector() connector.Config {
 	return connector.Config{
 		Mode: o.Mode, Role: o.Role, Policy: o.KVLoadFailurePolicy, Shared: o.Shared, Log: o.Log,
-		Version: o.Version, AnyVersion: o.AnyVersion, RewrittenParams: o.RewrittenParams, OnLengthOnly: o.KVOnLengthOnly,
+		Version: o.Version, RewrittenParams: o.RewrittenParams,
 		Bidirectional: o.Bidirectional, Lease: o.KVLease, TransferTimeout: o.TransferTimeout,
 		SideChannelAddr: o.SideChannelAddr, SideChannelHost: o.SideChannelHost, TPSize: o.TPSize, Ranks: o.Ranks,
 		NotifyAddr: o.NotifyAddr, PingTo: o.PingTo, PingInterval: o.PingInterval, PingOld: o.PingOld,

@@ -2,7 +2,6 @@ package fakevllm
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -13,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
-// get serves the pages that say something of the engine.
+// get serves the pages about the engine.
 func (l *life) get(w http.ResponseWriter, path string) {
 	switch path {
 	case "/health", "/ping":
@@ -22,18 +21,16 @@ func (l *life) get(w http.ResponseWriter, path string) {
 	case "/load":
 		pydantic.WriteJSON(w, http.StatusOK, []byte(`{"server_load":0}`)) // it is not tracked without an option
 	case pathSleeping:
-		is := l.server.core()
-		pydantic.WriteJSON(w, http.StatusOK, fmt.Appendf(nil, `{"is_sleeping":%t}`, is.Sleeping))
+		pydantic.WriteJSON(w, http.StatusOK, jsontext.Append(nil, `{"is_sleeping":$}`, l.server.core().Sleeping))
 	case pathPaused:
 		is := l.server.core()
-		pydantic.WriteJSON(w, http.StatusOK, fmt.Appendf(nil, `{"is_paused":%t}`, is.Paused || is.Sleeping || l.server.pausing.Load()))
+		pydantic.WriteJSON(w, http.StatusOK, jsontext.Append(nil, `{"is_paused":$}`, is.Paused || is.Sleeping || l.server.pausing.Load()))
 	case pathEventSources:
 		l.eventSources(w)
 	case "/tokenizer_info":
 		pydantic.WriteJSON(w, http.StatusOK, []byte(`{"tokenizer_class":"FakeTokenizer","max_loras":null,"truncation_side":"right"}`))
 	case "/version":
-		b := append([]byte(nil), `{"version":`...)
-		pydantic.WriteJSON(w, http.StatusOK, append(jsontext.AppendString(b, l.server.opt.Version), '}'))
+		pydantic.WriteJSON(w, http.StatusOK, jsontext.Append(nil, `{"version":$}`, l.server.opt.Version))
 	case pathModels:
 		pydantic.WriteJSON(w, http.StatusOK, l.models())
 	case "/metrics":
@@ -49,43 +46,21 @@ func (l *life) get(w http.ResponseWriter, path string) {
 // adapter, whose root is its path.
 func (l *life) models() []byte {
 	o := &l.server.opt
-	loaded := l.adapters.snapshot()
-	b := append(make([]byte, 0, 512*(len(o.Models)+len(loaded))), `{"object":"list","data":[`...)
-	length := strconv.Itoa(o.MaxModelLen)
-	for i, name := range o.Models {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = l.appendCard(b, name, o.Root, "", length)
+	var cards []string
+	card := func(name, root string, parent, length any) {
+		created := l.started.Unix()
+		cards = append(cards, string(jsontext.Append(nil, `{"id":$,"object":"model","created":$,"owned_by":"vllm","root":$,"parent":$,"max_model_len":$,`+
+			`"permission":[{"id":$,"object":"model_permission","created":$,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,`+
+			`"allow_search_indices":false,"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]}`,
+			name, created, root, parent, length, "modelperm-"+strings.ReplaceAll(l.engineID, "-", ""), created)))
 	}
-	for _, one := range loaded {
-		b = l.appendCard(append(b, ','), one.name, one.path, o.Models[0], "null")
+	for _, name := range o.Models {
+		card(name, o.Models[0], nil, o.MaxModelLen)
 	}
-	return append(b, "]}"...)
-}
-
-// appendCard appends one object of the list; parent is "" for a base model.
-func (l *life) appendCard(b []byte, name, root, parent, length string) []byte {
-	created := l.started.Unix()
-	b = append(b, `{"id":`...)
-	b = jsontext.AppendString(b, name)
-	b = append(b, `,"object":"model","created":`...)
-	b = strconv.AppendInt(b, created, 10)
-	b = append(b, `,"owned_by":"vllm","root":`...)
-	b = jsontext.AppendString(b, root)
-	b = append(b, `,"parent":`...)
-	if parent == "" {
-		b = append(b, "null"...)
-	} else {
-		b = jsontext.AppendString(b, parent)
+	for _, one := range l.adapters.snapshot() {
+		card(one.name, one.path, o.Models[0], nil)
 	}
-	b = append(append(b, `,"max_model_len":`...), length...)
-	b = append(b, `,"permission":[{"id":"modelperm-`...)
-	b = append(b, strings.ReplaceAll(l.engineID, "-", "")...)
-	b = append(b, `","object":"model_permission","created":`...)
-	b = strconv.AppendInt(b, created, 10)
-	b = append(b, `,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,`...)
-	return append(b, `"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]}`...)
+	return []byte(`{"object":"list","data":[` + strings.Join(cards, ",") + "]}")
 }
 
 // metrics renders /metrics.
@@ -106,7 +81,7 @@ func (l *life) coreMetrics() []byte {
 	o := &l.server.opt
 	b := make([]byte, 0, 16<<10)
 	for rank, c := range l.cores {
-		m := c.Metrics(l.connector.Handovers(rank).Waiting)
+		m := c.Metrics(l.connector.Transfers(rank).Waiting)
 		m.Model, m.Deferred, m.NIXL = o.Models[0], l.count.WaitingForKV.Load(), o.Mode == NIXL
 		b = metrics.AppendCore(b, m)
 	}
@@ -141,14 +116,13 @@ func (s *Server) serveAdmin(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == pathState && r.Method == http.MethodGet:
 		b, err := json.Marshal(s.State())
 		if err != nil {
-			pydantic.WriteJSON(w, http.StatusInternalServerError, []byte(`{"detail":"the state cannot be encoded"}`))
-			return
+			panic(err) // numbers and texts
 		}
 		pydantic.WriteJSON(w, http.StatusOK, b)
 	case r.URL.Path == pathCore && r.Method == http.MethodPost:
 		var is CoreState
 		if err := json.NewDecoder(io.LimitReader(r.Body, 1<<10)).Decode(&is); err != nil {
-			pydantic.WriteJSON(w, http.StatusBadRequest, []byte(`{"detail":"not the state of a core"}`))
+			pydantic.WriteDetail(w, http.StatusBadRequest, "not the state of a core")
 			return
 		}
 		s.SetCore(is)
@@ -158,12 +132,11 @@ func (s *Server) serveAdmin(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 	case r.URL.Path == pathFaults && r.Method == http.MethodPost:
 		if err := s.faults.Read(r.Body); err != nil {
-			b := append([]byte(nil), `{"detail":`...)
-			pydantic.WriteJSON(w, http.StatusBadRequest, append(jsontext.AppendString(b, err.Error()), '}'))
+			pydantic.WriteDetail(w, http.StatusBadRequest, err.Error())
 			return
 		}
 		w.WriteHeader(http.StatusNoContent)
 	default:
-		pydantic.WriteJSON(w, http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
+		pydantic.WriteDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
 	}
 }

@@ -16,7 +16,7 @@ const abort = "abort"
 // respond answers in one piece.
 func (g *generation) respond() {
 	if !g.first() {
-		g.gone()
+		g.abandon()
 		return
 	}
 	if g.loadFailed() {
@@ -29,7 +29,7 @@ func (g *generation) respond() {
 		}
 	}
 	if !g.decode(lanes) {
-		g.gone()
+		g.abandon()
 		return
 	}
 	if f := g.fault; f != nil && f.Kind == fault.Abort && f.At == fault.AfterTokens {
@@ -92,9 +92,6 @@ func (g *generation) decode(lanes []answer.Lane) bool {
 // checkCalls refuses a required call that was cut short, as vLLM does when it
 // cannot parse what there is.
 func (g *generation) checkCalls(lanes []answer.Lane) *pydantic.Error {
-	if g.life.server.opt.AllowCutToolCalls {
-		return nil
-	}
 	for i := range lanes {
 		if lanes[i].Calling() && lanes[i].Seq.Finish == "length" {
 			if g.api == request.Messages {
@@ -143,5 +140,5 @@ func (g *generation) send(body []byte) {
 // cutCall is the answer to a required tool call that ended in its middle: what
 // there is of it does not parse.
 func cutCall() *pydantic.Error {
-	return pydantic.BadRequest("", nil, "1 validation error for list[FunctionDefinition]: Invalid JSON: EOF while parsing a list at line 1 column 1")
+	return pydantic.BadRequest("", "1 validation error for list[FunctionDefinition]: Invalid JSON: EOF while parsing a list at line 1 column 1")
 }

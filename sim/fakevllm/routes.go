@@ -100,10 +100,10 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Del("Vary") // the key is checked in front of that
 		pydantic.WriteJSON(w, http.StatusUnauthorized, []byte(`{"error":"Unauthorized"}`))
 	case want == "":
-		pydantic.WriteJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
+		pydantic.WriteDetail(w, http.StatusNotFound, "Not Found")
 	case want != r.Method:
 		w.Header().Set("Allow", want)
-		pydantic.WriteJSON(w, http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
+		pydantic.WriteDetail(w, http.StatusMethodNotAllowed, "Method Not Allowed")
 	case storedPath(path):
 		x.storedResponse(path)
 	case want == http.MethodGet:
@@ -122,7 +122,7 @@ func (o *Options) authorized(r *http.Request) bool {
 	return strings.EqualFold(scheme, "bearer") && subtle.ConstantTimeCompare([]byte(key), []byte(o.APIKey)) == 1
 }
 
-// storedPath tells the paths of stored responses.
+// storedPath reports whether a path is that of a stored response.
 func storedPath(path string) bool {
 	_, _, ok := responses.Path(path)
 	return ok
@@ -137,8 +137,7 @@ func guarded(path string) bool {
 	return false
 }
 
-// scaleOutDisabled is vLLM's answer on /inference/v1/generate, which takes token ids and gives
-// token ids, without --enable-scale-out, since 0.32.
+// scaleOutDisabled returns vLLM's answer on /inference/v1/generate without --enable-scale-out, since 0.32.
 func scaleOutDisabled() *pydantic.Error {
 	return &pydantic.Error{Status: http.StatusForbidden, Kind: "PermissionDeniedError",
 		Message: "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."}

@@ -288,7 +288,7 @@ func TestRecord(t *testing.T) {
 	none := fakevllm.StartTest(t, fakevllm.Options{RecordLimit: fakevllm.RecordNone})
 	post(t, c, none.URL()+"/v1/completions", "", `{"prompt":"x"}`)
 	if len(none.Requests()) != 0 {
-		t.Error("recorded although told not to")
+		t.Error("recorded with RecordNone")
 	}
 }
 

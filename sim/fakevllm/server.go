@@ -12,8 +12,8 @@ import (
 
 // Server is one engine. Its methods may be called from any goroutine.
 //
-// What it is made of owns its own state, and offers its methods here: lives, what is said of
-// them and where they are; remarks on what was counted; controls of the connectors.
+// The embedded types own their state: the incarnations of the engine, the remarks on what was
+// counted, and the controls of the connectors.
 type Server struct {
 	lives
 	*remarks
@@ -139,11 +139,11 @@ func (s *Server) Counters() Counters {
 	for rank, core := range l.cores {
 		c.Running += core.Running()
 		c.Waiting += core.Waiting()
-		h := l.connector.Handovers(rank)
-		c.HandoversExpired += h.Expired
+		h := l.connector.Transfers(rank)
+		c.TransfersExpired += h.Expired
 		c.Pulls += h.Pulls
 		if !l.isDead() {
-			c.HandoversWaiting += h.Waiting
+			c.TransfersWaiting += h.Waiting
 		}
 	}
 	c.Faults = s.faults.Fired()
@@ -152,19 +152,19 @@ func (s *Server) Counters() Counters {
 
 // State is what GET /fake/state answers.
 type State struct {
-	EngineID     string   `json:"engine_id"`
-	Role         Role     `json:"role"`
-	Mode         Mode     `json:"mode"`
-	Address      string   `json:"address"`
-	SideChannel  int      `json:"side_channel,omitempty"`
-	Bootstrap    int      `json:"bootstrap,omitempty"`
-	Ranks        []Rank   `json:"ranks"`
-	Counters     Counters `json:"counters"`
-	Aborted      []string `json:"aborted"`
-	Violations   []string `json:"violations"`
-	BadHandovers []string `json:"bad_handovers"`
-	Refusals     []string `json:"refusals"`
-	Faults       []Fault  `json:"faults"`
+	EngineID    string   `json:"engine_id"`
+	Role        Role     `json:"role"`
+	Mode        Mode     `json:"mode"`
+	Address     string   `json:"address"`
+	SideChannel int      `json:"side_channel,omitempty"`
+	Bootstrap   int      `json:"bootstrap,omitempty"`
+	Ranks       []Rank   `json:"ranks"`
+	Counters    Counters `json:"counters"`
+	Aborted     []string `json:"aborted"`
+	Violations  []string `json:"violations"`
+	BadParams   []string `json:"bad_params"`
+	Refusals    []string `json:"refusals"`
+	Faults      []Fault  `json:"faults"`
 }
 
 // State reads everything an outside test may want to know.
@@ -172,6 +172,6 @@ func (s *Server) State() State {
 	return State{
 		EngineID: s.EngineID(), Role: s.opt.Role, Mode: s.opt.Mode, Address: s.Address(), SideChannel: s.SideChannel(), Bootstrap: s.Bootstrap(),
 		Ranks: s.Ranks(), Counters: s.Counters(), Aborted: s.Aborted(), Violations: s.Violations(),
-		BadHandovers: s.BadHandovers(), Refusals: s.Refusals(), Faults: s.faults.All(),
+		BadParams: s.BadParams(), Refusals: s.Refusals(), Faults: s.faults.All(),
 	}
 }

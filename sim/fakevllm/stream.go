@@ -25,7 +25,7 @@ func (g *generation) stream() {
 		return
 	}
 	if !g.first() {
-		g.gone()
+		g.abandon()
 		return
 	}
 	head := g.ChunkHead()
@@ -33,8 +33,7 @@ func (g *generation) stream() {
 	if g.Chat {
 		for i := range g.N {
 			buf = g.AppendRole(buf[:0], head, i)
-			if !g.write(buf) {
-				g.gone()
+			if !g.emit(buf) {
 				return
 			}
 		}
@@ -64,17 +63,13 @@ func (g *generation) agentStream() {
 	n := answer.NewNamedEvents(&g.Reply)
 	flush := func() bool {
 		b := n.Take()
-		ok := len(b) == 0 || g.write(b)
-		if !ok {
-			g.gone()
-		}
-		return ok
+		return len(b) == 0 || g.emit(b)
 	}
 	if n.Accept(); !flush() {
 		return
 	}
 	if !g.first() {
-		g.gone()
+		g.abandon()
 		return
 	}
 	if n.Begin(); !flush() {
@@ -90,7 +85,7 @@ func (g *generation) agentStream() {
 	}
 	for round := 1; ln.Seq.Finish == ""; round++ {
 		if round > 1 && !g.work.Tick() {
-			g.gone()
+			g.abandon()
 			return
 		}
 		g.step(ln)
@@ -116,7 +111,7 @@ func (g *generation) agentStream() {
 // streamIDs answers on /inference/v1/generate, with one event for each token.
 func (g *generation) streamIDs() {
 	if !g.first() {
-		g.gone()
+		g.abandon()
 		return
 	}
 	lanes := g.Lanes(true)
@@ -131,7 +126,7 @@ func (g *generation) streamIDs() {
 	}
 	for round := 1; ln.Seq.Finish == ""; round++ {
 		if round > 1 && !g.work.Tick() {
-			g.gone()
+			g.abandon()
 			return
 		}
 		id, _ := g.step(ln)
@@ -141,8 +136,7 @@ func (g *generation) streamIDs() {
 		}
 		b = append(b, `,"output_mode":"tokens","choices":[`...)
 		b = append(answer.AppendTokenChoice(b, ln, []int{id}, ln.Seq.Finish), "]}\n\n"...)
-		if !g.write(b) {
-			g.gone()
+		if !g.emit(b) {
 			return
 		}
 		if g.aborts(fault.AfterTokens, round) {
@@ -179,7 +173,7 @@ func (g *generation) streamTokens(lanes []answer.Lane, buf []byte) (ok bool) {
 	open := len(lanes)
 	for round := 1; open > 0; round++ {
 		if round > 1 && !g.work.Tick() {
-			g.gone()
+			g.abandon()
 			return false
 		}
 		for i := range lanes {
@@ -196,8 +190,7 @@ func (g *generation) streamTokens(lanes []answer.Lane, buf []byte) (ok bool) {
 				open--
 				g.work.Core.Finished(ln.Seq.Finish)
 			}
-			if !g.write(buf) {
-				g.gone()
+			if !g.emit(buf) {
 				return false
 			}
 		}
@@ -223,13 +216,11 @@ func (g *generation) endStream(lanes []answer.Lane, head, buf []byte) {
 		buf = append(buf, `],"usage":`...)
 		buf = g.AppendUsage(buf, prompt, completion, true, false)
 		buf = append(buf, "}\n\n"...)
-		if !g.write(buf) {
-			g.gone()
+		if !g.emit(buf) {
 			return
 		}
 	}
-	if !g.write([]byte("data: [DONE]\n\n")) {
-		g.gone()
+	if !g.emit([]byte("data: [DONE]\n\n")) {
 		return
 	}
 	g.completed()

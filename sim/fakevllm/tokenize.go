@@ -2,7 +2,6 @@ package fakevllm
 
 import (
 	"net/http"
-	"strconv"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
@@ -21,26 +20,19 @@ func (x *exchange) tokenize(body []byte) {
 		x.reject(e)
 		return
 	}
-	b := append(make([]byte, 0, 7*len(ids)+96), `{"count":`...)
-	b = strconv.AppendInt(b, int64(len(ids)), 10)
-	b = append(b, `,"max_model_len":`...)
-	b = strconv.AppendInt(b, int64(x.life.server.opt.MaxModelLen), 10)
-	b = append(b, `,"tokens":`...)
-	b = jsontext.AppendInts(b, ids)
-	b = append(b, `,"token_strs":`...)
-	if !strs {
-		b = append(b, "null"...)
-	} else {
-		b = append(b, '[')
+	var texts any
+	if strs {
+		list := make([]byte, 0, 12*len(ids))
 		for i, id := range ids {
 			if i > 0 {
-				b = append(b, ',')
+				list = append(list, ',')
 			}
-			b = append(model.AppendWordJSON(append(b, '"'), id), '"')
+			list = append(model.AppendWordJSON(append(list, '"'), id), '"')
 		}
-		b = append(b, ']')
+		texts = jsontext.Raw("[" + string(list) + "]")
 	}
-	pydantic.WriteJSON(x.w, http.StatusOK, append(b, '}'))
+	pydantic.WriteJSON(x.w, http.StatusOK, jsontext.Append(make([]byte, 0, 7*len(ids)+96), `{"count":$,"max_model_len":$,"tokens":$,"token_strs":$}`,
+		len(ids), x.life.server.opt.MaxModelLen, ids, texts))
 }
 
 // detokenize answers /detokenize.
@@ -54,20 +46,18 @@ func (x *exchange) detokenize(body []byte) {
 		x.reject(e)
 		return
 	}
-	b := append([]byte(nil), `{"prompt":`...)
-	pydantic.WriteJSON(x.w, http.StatusOK, append(jsontext.AppendString(b, model.Detokenize(ids)), '}'))
+	pydantic.WriteJSON(x.w, http.StatusOK, jsontext.Append(nil, `{"prompt":$}`, model.Detokenize(ids)))
 }
 
 // checkModel refuses a model that is not served; the body was validated.
 func (x *exchange) checkModel(body []byte) *pydantic.Error {
 	name := ""
-	err := pydantic.ForEachMember(body, func(key string, raw []byte) (err error) {
-		if key == "model" && !pydantic.IsNull(raw) {
-			name, err = pydantic.String(key, raw)
+	if err := pydantic.ForEachMember(body, func(key string, raw []byte) error {
+		if key != "model" {
+			return nil
 		}
-		return err
-	})
-	if err != nil {
+		return pydantic.Into(&name, key, raw)
+	}); err != nil {
 		return pydantic.AsError(err)
 	}
 	if !x.life.serves(name) {

@@ -72,7 +72,7 @@ func shown(t *testing.T, body string) (out []string) {
 	return out
 }
 
-// What the model is told to say it says on both routes, whole and as a stream, and the
+// The model answers with its script on both routes, whole and as a stream, and the
 // turn is the one that the conversation has come to.
 func TestTurns(t *testing.T) {
 	t.Parallel()
@@ -151,7 +151,7 @@ func rebuilt(t *testing.T, stream string) (out []string) {
 	return out
 }
 
-// A call that max_tokens cuts short is no call: nobody is asked to run half of it.
+// A call that max_tokens cuts short is no call: no agent is asked to run half of it.
 func TestTurnsCutShort(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{Turns: []fakevllm.Turn{{Calls: []fakevllm.ToolCall{{Name: "look", Input: json.RawMessage(`{"path":"/a/b"}`)}}}}})
@@ -163,7 +163,7 @@ func TestTurnsCutShort(t *testing.T) {
 	}
 }
 
-// What cannot be said is refused at the start.
+// An invalid script is refused at the start.
 func TestTurnsRefused(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{`[{}]`, `[{"text":"x","more":1}]`, `[{"calls":[{"name":"x","input":5}]}]`, `[{"calls":[{"input":{}}]}]`, `{}`, `[`} {

@@ -90,7 +90,7 @@ func TestChunkRefuses(t *testing.T) {
 }
 
 // FuzzChunk: any bytes are taken or refused without a panic, and what
-// encoding/json wrote is read back as it was, whatever stands around it.
+// encoding/json wrote is read back as it was, whatever surrounds it.
 func FuzzChunk(f *testing.F) {
 	for _, s := range chunkSeeds {
 		f.Add([]byte(s), " bakoti", "length")

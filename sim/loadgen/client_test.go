@@ -166,7 +166,7 @@ func TestStreamFailed(t *testing.T) {
 			t.Errorf("error %v, want ErrWrong", r.Err)
 		}
 	})
-	t.Run("nobody there", func(t *testing.T) {
+	t.Run("no server", func(t *testing.T) {
 		t.Parallel()
 		c, url := serve(t, nil)
 		if r := c.Stream(t.Context(), strings.Replace(url, "127.0.0.1:", "127.0.0.1:1", 1), nil, want, loadgen.Observer{}); r.Err == nil {

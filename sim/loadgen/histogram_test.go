@@ -39,7 +39,7 @@ func TestHistogramEdges(t *testing.T) {
 	t.Parallel()
 	var h loadgen.Histogram
 	if h.Quantile(0.5) != 0 || h.Mean() != 0 || h.Max() != 0 {
-		t.Error("an empty histogram must give zeros")
+		t.Error("an empty histogram must return zeros")
 	}
 	h.Record(-5)
 	h.Record(math.MaxInt64)

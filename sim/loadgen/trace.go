@@ -68,7 +68,7 @@ func ReadTrace(r io.Reader, limit int) ([]Entry, error) {
 }
 
 // BlockToken is the i-th token id of a block, between low and high-1: a pure
-// function of both, so that equal blocks give equal tokens in every run.
+// function of both, so that equal blocks have equal tokens in every run.
 func BlockToken(block int64, i, low, high int) int {
 	x := uint64(block)*BlockTokens + uint64(i) + 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Buffer collects the output of something that runs on while it is looked at.
+// Buffer collects output that may be read while it is written.
 // The zero Buffer is empty.
 type Buffer struct {
 	mu sync.Mutex // guards b

@@ -73,7 +73,7 @@ func startCluster(t testing.TB, n int, prepare func(Member), opts []ProcessOptio
 	return c
 }
 
-// quietPorts finds n free addresses on the loopback that stay free while nobody
+// quietPorts finds n free addresses on the loopback that stay free while no process
 // listens there: their ports are not among those that the system hands out, to
 // outgoing connections or to who listens on port 0, and other tests of this
 // machine get others.
@@ -111,18 +111,18 @@ func (c *Cluster) Leader() *EtcdProcess {
 	var leader *EtcdProcess
 	Eventually(c.t, startTimeout, func() error {
 		leader = nil
-		var heard uint64
+		var id uint64
 		for _, m := range c.Members {
 			s, err := memberStatus(c.t, m)
 			switch {
 			case err != nil:
 				continue
-			case s.Leader == 0, heard != 0 && heard != s.Leader:
+			case s.Leader == 0, id != 0 && id != s.Leader:
 				return errors.New("the members know no leader, or two")
 			case s.Header.MemberId == s.Leader:
 				leader = m
 			}
-			heard = s.Leader
+			id = s.Leader
 		}
 		if leader == nil {
 			return errors.New("the leader does not answer")

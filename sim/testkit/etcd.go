@@ -213,8 +213,8 @@ func clientConfig(endpoints ...string) clientv3.Config {
 	}
 }
 
-// FreePort returns a TCP address on the loopback that nobody listens on now, and
-// that nobody is given before a test listens there itself.
+// FreePort returns a TCP address on the loopback that no process listens on, and that
+// the kernel assigns to no other socket before a test listens there itself.
 func FreePort(t testing.TB) string {
 	t.Helper()
 	return quietPorts(t, 1)[0]

@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Event is one change of a key, as a client of etcd was told of it.
+// Event is one change of a key, as a watch of etcd delivered it.
 type Event struct {
 	Key      string
 	Deleted  bool

@@ -105,7 +105,7 @@ func (l *Link) resetAll() {
 }
 
 // Refuse closes the port until Restore, as a host does on which nothing
-// listens. Connections that stand go on.
+// listens. Open connections go on.
 func (l *Link) Refuse() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,7 +134,7 @@ func (l *Link) OneWay(d Direction) {
 	}
 }
 
-// HalfOpen ends every connection at the server, while the clients hear nothing
+// HalfOpen ends every connection at the server, without notifying the clients
 // of it: what a server leaves behind whose machine lost its power. New
 // connections hang until Restore.
 func (l *Link) HalfOpen() {
@@ -230,7 +230,7 @@ func (l *Link) relay(in net.Conn) {
 	l.mu.Unlock()
 	out, err := net.DialTimeout("tcp", target, 5*time.Second)
 	if err != nil {
-		l.mayPass(ToClient) // a frozen line does not tell a refusal either
+		l.mayPass(ToClient) // a frozen line does not deliver a refusal either
 		return
 	}
 	if !l.add(out, serverEnd) {
@@ -253,7 +253,7 @@ type piece struct {
 // readAhead is how many pieces may be on the line.
 const readAhead = 256
 
-// pump copies one direction and ends both when one end is gone.
+// pump copies one direction and ends both when one end is closed.
 func (l *Link) pump(to, from net.Conn, d Direction) {
 	line, hungUp := make(chan piece, readAhead), make(chan struct{})
 	var wg sync.WaitGroup

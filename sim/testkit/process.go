@@ -63,7 +63,7 @@ type EtcdProcess struct {
 	t    testing.TB
 	cfg  memberConfig
 	cmd  *exec.Cmd
-	free func() // gives back the thread that the member hangs on
+	free func() // releases the thread that the member depends on
 	// ended is closed by whatever waits for a program of envOutside.
 	ended chan struct{}
 }
@@ -217,7 +217,7 @@ func (p *EtcdProcess) Client(t testing.TB) *clientv3.Client {
 	return Client(t, p.cfg.Listen)
 }
 
-// Kill ends the member as a crash does, and waits until it is gone.
+// Kill ends the member as a crash does, and waits until it has exited.
 func (p *EtcdProcess) Kill() {
 	if p.cmd == nil {
 		return
@@ -236,7 +236,7 @@ func (p *EtcdProcess) Kill() {
 }
 
 // Pause stops the member as a suspended machine does: it keeps its sockets and
-// answers nothing. When it returns, every thread of it stands still.
+// answers nothing. When it returns, all its threads are stopped.
 func (p *EtcdProcess) Pause() {
 	p.t.Helper()
 	p.signal(syscall.SIGSTOP)

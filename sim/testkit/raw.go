@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// RawServer listens on a port of this machine, gives each connection to talk, with its
+// RawServer listens on a port of this machine, passes each connection to talk, with its
 // number from 0, and its own address to the caller. It writes nothing by itself, so that a test can answer with
 // any bytes, cut where it likes. A connection is closed when its talk returns; the end
 // of the test closes all of them and waits for talk, which must then return.

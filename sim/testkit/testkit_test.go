@@ -94,7 +94,7 @@ func TestLink(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		fault func(*testkit.Link)
-		// what happens to a connection that stands: silent, or reset
+		// what happens to an open connection: silent, or reset
 		standing error
 		refused  bool
 		after    bool // what was said during the fault arrives after Restore
@@ -172,7 +172,7 @@ func TestClusterSurvivesItsLeader(t *testing.T) {
 		return nil
 	})
 	if _, ok := h.Deleted("k"); ok {
-		t.Error("a deletion that nobody made")
+		t.Error("a deletion that no client made")
 	}
 }
 
@@ -201,12 +201,12 @@ func TestNoSpaceAndAuth(t *testing.T) {
 }
 
 // What is stopped and started again must find its port free: the system may not
-// give it to a connection or a listener meanwhile.
+// assign it to a connection or a listener meanwhile.
 func TestPortsAreNotTheSystems(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
-		t.Skip("only Linux tells which ports it hands out")
+		t.Skip("only Linux reports which ports it hands out")
 	}
 	var low, high int
 	if _, err := fmt.Sscan(string(raw), &low, &high); err != nil {
@@ -223,7 +223,7 @@ func TestPortsAreNotTheSystems(t *testing.T) {
 	}
 }
 
-// Whoever starts an etcd again gets it though its address is taken for a moment.
+// A restarted etcd starts although its address is taken for a moment.
 func TestEtcdWaitsForItsAddress(t *testing.T) {
 	t.Parallel()
 	e := testkit.StartEtcd(t)

@@ -115,7 +115,7 @@ func (r *rig) script(list []*fakevllm.Server, f fakevllm.Fault) {
 func (r *rig) strict() {
 	r.t.Helper()
 	for _, s := range r.engines() {
-		if v := slices.Concat(s.Violations(), s.BadHandovers(), s.Refusals()); len(v) > 0 {
+		if v := slices.Concat(s.Violations(), s.BadParams(), s.Refusals()); len(v) > 0 {
 			r.t.Errorf("%s: %v", s.Address(), v)
 		}
 		if c := s.Counters(); c.Crashes > 0 {

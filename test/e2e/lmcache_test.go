@@ -78,7 +78,7 @@ func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := decode.Counters.HandoversLoaded; n != 2*each || decode.Counters.LocalPrefills != 0 || decode.Counters.WrongKV != 0 {
+	if n := decode.Counters.TransfersLoaded; n != 2*each || decode.Counters.LocalPrefills != 0 || decode.Counters.WrongKV != 0 {
 		t.Errorf("%d of %d prompts came from prefill: %+v, %q", n, 2*each, decode.Counters, decode.Refusals)
 	}
 	if len(prefill.Refusals) > 0 {

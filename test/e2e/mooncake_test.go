@@ -47,7 +47,7 @@ func TestMooncakeFleet(t *testing.T) {
 			}
 		}
 		after := state(instance.Decode)
-		if got := after.Counters.HandoversLoaded - before.HandoversLoaded; got != int64(n) || after.Counters.LocalPrefills != 0 || after.Counters.WrongKV != 0 {
+		if got := after.Counters.TransfersLoaded - before.TransfersLoaded; got != int64(n) || after.Counters.LocalPrefills != 0 || after.Counters.WrongKV != 0 {
 			t.Errorf("%s: %d of %d prompts came from prefill: %+v, %q", name, got, n, after.Counters, after.Refusals)
 		}
 	}
@@ -87,8 +87,8 @@ func TestMooncakeFleet(t *testing.T) {
 	agree(t, etcd, []*fleet.Proxy{p}, 2)
 	serve("second", 10)
 	for _, role := range instance.Roles() {
-		if s := state(role); len(s.Violations) > 0 || len(s.BadHandovers) > 0 || s.Counters.Crashes > 0 || s.Counters.HandoversWaiting > 0 {
-			t.Errorf("%s: %q, %q, %+v", role, s.Violations, s.BadHandovers, s.Counters)
+		if s := state(role); len(s.Violations) > 0 || len(s.BadParams) > 0 || s.Counters.Crashes > 0 || s.Counters.TransfersWaiting > 0 {
+			t.Errorf("%s: %q, %q, %+v", role, s.Violations, s.BadParams, s.Counters)
 		}
 	}
 }
@@ -138,7 +138,7 @@ func TestMooncakeWithoutAgents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := state(instance.Decode); s.Counters.HandoversLoaded != 5 || s.Counters.LocalPrefills != 0 {
+	if s := state(instance.Decode); s.Counters.TransfersLoaded != 5 || s.Counters.LocalPrefills != 0 {
 		t.Errorf("%+v", s.Counters)
 	}
 	old := state(instance.Prefill).EngineID
@@ -157,14 +157,14 @@ func TestMooncakeWithoutAgents(t *testing.T) {
 		if err := ask(); err != nil {
 			t.Fatal(err) // also while the new life is not known yet
 		}
-		if s := state(instance.Decode); s.Counters.HandoversLoaded <= 5 {
+		if s := state(instance.Decode); s.Counters.TransfersLoaded <= 5 {
 			return fmt.Errorf("%+v", s.Counters)
 		}
 		return nil
 	})
 	for _, role := range instance.Roles() {
-		if s := state(role); len(s.Violations) > 0 || len(s.BadHandovers) > 0 || s.Counters.Crashes > 0 || s.Counters.WrongKV > 0 {
-			t.Errorf("%s: %q, %q, %+v", role, s.Violations, s.BadHandovers, s.Counters)
+		if s := state(role); len(s.Violations) > 0 || len(s.BadParams) > 0 || s.Counters.Crashes > 0 || s.Counters.WrongKV > 0 {
+			t.Errorf("%s: %q, %q, %+v", role, s.Violations, s.BadParams, s.Counters)
 		}
 	}
 }

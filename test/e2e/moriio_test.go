@@ -74,7 +74,7 @@ func TestMoRIIOFleet(t *testing.T) {
 				if err := nodes[instance.Decode].Get(t.Context(), "/fake/state", &s); err != nil {
 					t.Fatal(err)
 				}
-				if s.Counters.LocalPrefills != 0 || s.Counters.WrongKV != 0 || s.Counters.HandoversLoaded == 0 {
+				if s.Counters.LocalPrefills != 0 || s.Counters.WrongKV != 0 || s.Counters.TransfersLoaded == 0 {
 					t.Errorf("%s: decode computed prompts itself: %+v, %q", name, s.Counters, s.Refusals)
 				}
 			}

@@ -68,7 +68,7 @@ type working struct {
 	Counters struct {
 		Running  int64 `json:"running"`
 		Waiting  int64 `json:"waiting"`
-		Unpulled int64 `json:"handovers_waiting"`
+		Unpulled int64 `json:"transfers_waiting"`
 	} `json:"counters"`
 }
 

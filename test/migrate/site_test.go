@@ -323,7 +323,7 @@ func (s *site) strict(decoded bool) {
 	s.t.Helper()
 	var local int64
 	for port, e := range s.engines {
-		if v := append(e.Violations(), e.BadHandovers()...); len(v) > 0 {
+		if v := append(e.Violations(), e.BadParams()...); len(v) > 0 {
 			s.t.Errorf("engine of port %s: %v", port, v)
 		}
 		local += e.Counters().LocalPrefills

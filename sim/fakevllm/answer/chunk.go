@@ -1,6 +1,7 @@
 package answer
 
 import (
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -12,50 +13,34 @@ import (
 const chatTail = `"},"logprobs":null,"finish_reason":null,"token_ids":null}]}` + "\n\n"
 const textTail = `","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}` + "\n\n"
 
-// ChunkHead is what all events of a request begin with, up to the index.
+// ChunkHead returns what all events of a request begin with, up to the index.
 func (j *Reply) ChunkHead() []byte {
-	b := append(make([]byte, 0, 256), `data: {"id":`...)
-	b = jsontext.AppendString(b, j.ID)
+	object := "text_completion"
 	if j.Chat {
-		b = append(b, `,"object":"chat.completion.chunk","created":`...)
-	} else {
-		b = append(b, `,"object":"text_completion","created":`...)
+		object = "chat.completion.chunk"
 	}
-	b = strconv.AppendInt(b, j.Created, 10)
-	b = append(b, `,"model":`...)
-	b = jsontext.AppendString(b, j.ServedAs)
-	return append(b, `,"choices":[{"index":`...)
+	return jsontext.Append(make([]byte, 0, 256), `data: {"id":$,"object":$,"created":$,"model":$,"choices":[{"index":`, j.ID, object, j.Created, j.ServedAs)
 }
 
+// AppendRole renders the first event of a chat.
 func (j *Reply) AppendRole(b []byte, head []byte, index int) []byte {
-	b = strconv.AppendInt(append(b, head...), int64(index), 10)
-	b = append(b, `,"delta":{"role":`...)
-	b = jsontext.AppendString(b, j.role())
-	b = append(b, `,"content":""},"logprobs":null,"finish_reason":null}]`...)
-	if j.ContinuousUsage {
-		b = j.AppendUsage(append(b, `,"usage":`...), len(j.Prompts[0]), 0, false, false)
-	}
-	b = append(b, `,"prompt_token_ids":`...)
-	if j.ReturnTokenIDs {
-		b = jsontext.AppendInts(b, j.Prompts[0])
-	} else {
-		b = append(b, "null"...)
-	}
-	b = append(b, `,"prompt_text":null}`+"\n\n"...)
-	if text := j.EchoText(); text != "" {
-		b = strconv.AppendInt(append(b, head...), int64(index), 10)
-		b = append(b, `,"delta":{"content":`...)
-		b = jsontext.AppendString(b, text)
-		b = append(b, `},"logprobs":null,"finish_reason":null}]`...)
+	usage := func() {
 		if j.ContinuousUsage {
 			b = j.AppendUsage(append(b, `,"usage":`...), len(j.Prompts[0]), 0, false, false)
 		}
+	}
+	b = jsontext.Append(append(b, head...), `$,"delta":{"role":$,"content":""},"logprobs":null,"finish_reason":null}]`, index, j.role())
+	usage()
+	b = jsontext.Append(b, `,"prompt_token_ids":$,"prompt_text":null}`+"\n\n", maybe(j.Prompts[0], j.ReturnTokenIDs))
+	if text := j.EchoText(); text != "" {
+		b = jsontext.Append(append(b, head...), `$,"delta":{"content":$},"logprobs":null,"finish_reason":null}]`, index, text)
+		usage()
 		b = append(b, "}\n\n"...)
 	}
 	return b
 }
 
-// role is whose message the answer is.
+// role returns the role of the answer.
 func (j *Reply) role() string {
 	if j.AddGenerate {
 		return "assistant"
@@ -63,8 +48,8 @@ func (j *Reply) role() string {
 	return j.Messages[len(j.Messages)-1].Role
 }
 
-// EchoText is what echo puts before a chat answer: the last message if it is
-// of the answer's role.
+// EchoText returns what echo puts before a chat answer: the last message if it has the answer's
+// role.
 func (j *Reply) EchoText() string {
 	if last := j.Messages[len(j.Messages)-1]; j.Echo && last.Role == j.role() {
 		return last.Text
@@ -85,55 +70,48 @@ func (ln *Lane) Begin(j *Reply, head []byte) {
 	}
 }
 
-// AppendEvent renders the event of a token. Benchmarks live in it: it does not allocate.
+// AppendEvent renders the event of a token without allocating, for benchmarks.
 func (j *Reply) AppendEvent(buf []byte, ln *Lane, id int, text, first bool) []byte {
-	simple := j.Logprobs == nil && !j.ReturnTokenIDs && !j.ContinuousUsage && !j.Echo
+	simple := j.Logprobs == nil && !j.ReturnTokenIDs && !j.ContinuousUsage && !j.Echo && ln.Seq.Finish == "" && ln.call == nil
 	buf = append(buf, ln.head...)
+	if ln.call == nil && first && j.Echo {
+		buf = jsontext.AppendText(buf, j.Text(ln.Prompt))
+	}
 	switch {
 	case ln.call != nil:
 		buf = ln.call.appendDelta(buf, ln.Seq.N)
 	case ln.Seq.Keep:
-		if first && j.Echo {
-			buf = jsontext.AppendText(buf, j.Text(ln.Prompt))
-		}
 		buf = jsontext.AppendText(buf, ln.Seq.Delta())
-	default:
-		if first && j.Echo {
-			buf = jsontext.AppendText(buf, j.Text(ln.Prompt))
-		}
-		if text && !j.EchoOnly {
-			buf = model.AppendWordJSON(buf, id)
-		}
+	case text && !j.EchoOnly:
+		buf = model.AppendWordJSON(buf, id)
 	}
 	switch {
-	case simple && ln.Seq.Finish == "" && ln.call == nil && j.Chat:
-		buf = append(buf, chatTail...)
-	case simple && ln.Seq.Finish == "" && ln.call == nil:
-		buf = append(buf, textTail...)
-	default:
-		buf = j.appendTail(buf, ln, id, first)
+	case simple && j.Chat:
+		return append(buf, chatTail...)
+	case simple:
+		return append(buf, textTail...)
 	}
-	return buf
+	return j.appendTail(buf, ln, id, first)
 }
 
 // appendTail closes the text and renders the rest of an event in full.
 func (j *Reply) appendTail(b []byte, ln *Lane, id int, first bool) []byte {
-	if ln.call != nil {
+	switch {
+	case ln.call != nil:
 		b = append(b, `},"logprobs":`...)
-	} else if j.Chat {
+	case j.Chat:
 		b = append(b, `"},"logprobs":`...)
-	} else {
+	default:
 		b = append(b, `","logprobs":`...)
 	}
+	ids := j.Prompts[ln.Prompt]
 	switch {
 	case j.Logprobs == nil || ln.call != nil:
 		b = append(b, "null"...)
 	case j.Chat:
-		b = append(b, `{"content":[`...)
-		b = append(appendChatLogprob(b, id, *j.Logprobs), "]}"...)
+		b = append(appendChatLogprob(append(b, `{"content":[`...), id, *j.Logprobs), "]}"...)
 	case first && j.Echo:
-		ids := append(append([]int(nil), j.Prompts[ln.Prompt]...), id)
-		b = appendTextLogprobs(b, ids, 1, 0)
+		b = appendTextLogprobs(b, append(slices.Clone(ids), id), 1, 0)
 	default:
 		b = appendTextLogprobs(b, []int{id}, 0, ln.offset)
 	}
@@ -141,52 +119,34 @@ func (j *Reply) appendTail(b []byte, ln *Lane, id int, first bool) []byte {
 		ln.offset += utf8.RuneCountInString(j.Text(ln.Prompt))
 	}
 	ln.offset += utf8.RuneCount(model.AppendWord(nil, id))
-	b = append(b, `,"finish_reason":`...)
 	if ln.Seq.Finish == "" {
-		b = append(b, "null"...)
+		b = append(b, `,"finish_reason":null`...)
 	} else {
-		b = jsontext.AppendString(b, ln.FinishReason(j))
+		b = jsontext.Append(b, `,"finish_reason":$`, ln.FinishReason(j))
 	}
 	if ln.Seq.Finish != "" || !j.Chat {
-		b = AppendReason(append(b, `,"stop_reason":`...), ln.Seq.Reason)
+		b = jsontext.Append(b, `,"stop_reason":$`, ln.Seq.Reason)
 	}
 	if !j.Chat {
-		b = append(b, `,"prompt_token_ids":`...)
-		if first && j.ReturnTokenIDs {
-			b = jsontext.AppendInts(b, j.Prompts[ln.Prompt])
-		} else {
-			b = append(b, "null"...)
-		}
+		b = jsontext.Append(b, `,"prompt_token_ids":$`, maybe(ids, first && j.ReturnTokenIDs))
 	}
-	b = append(b, `,"token_ids":`...)
-	if j.ReturnTokenIDs {
-		b = append(strconv.AppendInt(append(b, '['), int64(id), 10), ']')
-	} else {
-		b = append(b, "null"...)
-	}
-	b = append(b, "}]"...)
+	b = jsontext.Append(b, `,"token_ids":$}]`, maybe([]int{id}, j.ReturnTokenIDs))
 	if j.ContinuousUsage {
-		b = j.AppendUsage(append(b, `,"usage":`...), len(j.Prompts[ln.Prompt]), ln.Seq.N, false, false)
+		b = j.AppendUsage(append(b, `,"usage":`...), len(ids), ln.Seq.N, false, false)
 	}
-	if ln.Seq.Finish != "" && ln.Index == 0 && j.HandedOver != nil {
-		b = append(append(b, `,"kv_transfer_params":`...), j.HandedOver...)
+	if ln.Seq.Finish != "" && ln.Index == 0 && j.TransferParams != nil {
+		b = jsontext.Append(b, `,"kv_transfer_params":$`, raw(j.TransferParams))
 	}
 	return append(b, "}\n\n"...)
 }
 
-// appendDelta is the inside of "delta" for the nth token of a tool call.
+// appendDelta renders the inside of "delta" for the nth token of a tool call.
 func (c *call) appendDelta(b []byte, n int) []byte {
 	switch {
 	case n == 1:
-		b = append(b, `"tool_calls":[{"id":`...)
-		b = jsontext.AppendString(b, c.id)
-		b = append(b, `,"type":"function","index":0,"function":{"name":`...)
-		b = jsontext.AppendString(b, c.name)
-		return append(b, `,"arguments":""}}]`...)
+		return jsontext.Append(b, `"tool_calls":[{"id":$,"type":"function","index":0,"function":{"name":$,"arguments":""}}]`, c.id, c.name)
 	case n-2 < len(c.parts):
-		b = append(b, `"tool_calls":[{"index":0,"function":{"arguments":`...)
-		b = jsontext.AppendString(b, c.parts[n-2])
-		return append(b, "}}]"...)
+		return jsontext.Append(b, `"tool_calls":[{"index":0,"function":{"arguments":$}}]`, c.parts[n-2])
 	}
 	return b // EOS: an empty delta
 }

@@ -1,26 +1,46 @@
+// Package answer renders the answers of the routes that generate, whole and as streams. It
+// knows an admitted request (Reply) and the tokens that were generated for it (Lane), and no
+// engine.
 package answer
 
 import (
+	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
-// Lane is one of the answers that a request generates side by side.
+// Reply is an admitted request as far as its answer depends on it.
+type Reply struct {
+	*request.Request
+	ID             string // chatcmpl-<base> or cmpl-<base>
+	Base           string
+	Created        int64
+	ServedAs       string // as which the model is served
+	TransferParams []byte // kv_transfer_params of the response, nil for null
+	EchoOnly       bool
+	limits         []int // max_tokens per prompt
+	Cached         int   // prompt tokens that needed no computing
+	Details        bool  // usage reports them
+	WrongKV        bool  // what was loaded is of another prompt
+	Scripted       *Turn // scripted answer of the model, nil for its own
+}
+
+// Lane is one of the answers that a request generates in parallel.
 type Lane struct {
 	Seq      model.Sequence
 	sampling model.Sampling
 	Index    int // of the choice
 	Prompt   int // which prompt
 	call     *call
-	told     *told  // what the model is told to say, nil where it says its own
-	head     []byte // everything of a chunk before its text
-	Tokens   []int  // only when the response shows them
-	offset   int    // characters of text so far, for text_offset
+	scripted *scripted // scripted answer of the model, nil for its own
+	head     []byte    // everything of a chunk before its text
+	Tokens   []int     // only when the response shows them
+	offset   int       // characters of text so far, for text_offset
 }
 
 // Fit checks the sampling parameters, which vLLM does after it knows the
@@ -54,8 +74,8 @@ func (j *Reply) Lanes(keepText bool) []Lane {
 				c := newCall(j.loaded(ids), j.Request, i)
 				ln.call = &c
 			}
-			if j.Told != nil && !j.WrongKV {
-				ln.told = newTold(j.Told, ids)
+			if j.Scripted != nil && !j.WrongKV {
+				ln.scripted = newScripted(j.Scripted, ids)
 			}
 		}
 	}
@@ -66,7 +86,7 @@ func (j *Reply) Lanes(keepText bool) []Lane {
 	return all
 }
 
-// loaded is the prompt as the KV cache has it.
+// loaded returns the prompt as the KV cache has it.
 func (j *Reply) loaded(ids []int) []int {
 	if !j.WrongKV {
 		return ids
@@ -74,12 +94,12 @@ func (j *Reply) loaded(ids []int) []int {
 	return append(slices.Clone(ids), model.EOS)
 }
 
-// Step makes a lane's next token.
+// Step generates the next token of a lane.
 func (ln *Lane) Step() (id int, text bool) {
 	var ids []int
 	switch {
-	case ln.told != nil:
-		ids = ln.told.ids
+	case ln.scripted != nil:
+		ids = ln.scripted.ids
 	case ln.call != nil:
 		ids = ln.call.ids
 	default:
@@ -97,7 +117,7 @@ func (ln *Lane) Step() (id int, text bool) {
 	return id, false
 }
 
-// FinishReason is the lane's reason as the response spells it.
+// FinishReason returns the finish reason of a lane as the response has it.
 func (ln *Lane) FinishReason(j *Reply) string {
 	if ln.call != nil && ln.Seq.Finish == "stop" && j.ToolChoice == "required" {
 		return "tool_calls"
@@ -105,87 +125,71 @@ func (ln *Lane) FinishReason(j *Reply) string {
 	return ln.Seq.Finish
 }
 
-func AppendReason(b []byte, reason any) []byte {
-	switch r := reason.(type) {
-	case int:
-		return strconv.AppendInt(b, int64(r), 10)
-	case string:
-		return jsontext.AppendString(b, r)
-	}
-	return append(b, "null"...)
-}
-
-// logprob is a made-up but steady log probability of a token.
+// logprob returns a made-up but steady log probability of a token.
 func logprob(id int) float64 {
 	return -math.Round(float64(id%1000)+1) / 1000
 }
 
-func appendLogprob(b []byte, id int) []byte {
-	return strconv.AppendFloat(b, logprob(id), 'f', -1, 64)
-}
-
 // appendChatLogprob renders one entry of logprobs.content.
 func appendChatLogprob(b []byte, id, top int) []byte {
-	entry := func() {
-		word := model.AppendWord(nil, id)
-		b = append(b, `{"token":"`...)
-		b = jsontext.AppendText(b, word)
-		b = append(b, `","logprob":`...)
-		b = appendLogprob(b, id)
-		b = append(b, `,"bytes":[`...)
-		for i, c := range word {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = strconv.AppendInt(b, int64(c), 10)
-		}
-		b = append(b, ']')
+	word := model.AppendWord(nil, id)
+	bytes := make([]int, len(word))
+	for i, c := range word {
+		bytes[i] = int(c)
 	}
-	entry()
-	b = append(b, `,"top_logprobs":[`...)
+	entry := jsontext.Append(nil, `{"token":$,"logprob":$,"bytes":$`, string(word), logprob(id), bytes)
+	b = append(append(b, entry...), `,"top_logprobs":[`...)
 	if top != 0 {
-		entry()
-		b = append(b, '}')
+		b = append(append(b, entry...), '}')
 	}
 	return append(b, "]}"...)
 }
 
-// appendTextLogprobs renders the logprobs object of /v1/completions for a run
-// of tokens; the first nullFirst of them have none, as the first of a prompt.
+// appendTextLogprobs renders the logprobs object of /v1/completions for a run of tokens; the
+// first nullFirst of them have none, as the first of a prompt.
 func appendTextLogprobs(b []byte, ids []int, nullFirst, offset int) []byte {
-	list := func(name string, item func(i, id int)) {
-		b = append(b, `"`+name+`":[`...)
-		for i, id := range ids {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			item(i, id)
+	var offsets []int
+	var probs, tokens, tops []byte
+	for i, id := range ids {
+		word := string(model.AppendWord(nil, id))
+		offsets = append(offsets, offset)
+		offset += utf8.RuneCountInString(word)
+		if i > 0 {
+			probs, tokens, tops = append(probs, ','), append(tokens, ','), append(tops, ',')
 		}
-		b = append(b, ']')
+		tokens = jsontext.AppendString(tokens, word)
+		if i < nullFirst {
+			probs, tops = append(probs, "null"...), append(tops, "null"...)
+			continue
+		}
+		probs = jsontext.Append(probs, `$`, logprob(id))
+		tops = jsontext.Append(tops, `{$:$}`, word, logprob(id))
 	}
-	b = append(b, '{')
-	list("text_offset", func(_, id int) {
-		b = strconv.AppendInt(b, int64(offset), 10)
-		offset += utf8.RuneCount(model.AppendWord(nil, id))
-	})
-	b = append(b, ',')
-	list("token_logprobs", func(i, id int) {
-		if i < nullFirst {
-			b = append(b, "null"...)
-			return
+	return fmt.Appendf(b, `{"text_offset":%s,"token_logprobs":[%s],"tokens":[%s],"top_logprobs":[%s]}`, jsontext.AppendInts(nil, offsets), probs, tokens, tops)
+}
+
+// AppendUsage renders a usage object. Only chats report what was put into the cache. full is for
+// whole answers, which have members that are null, too.
+func (j *Reply) AppendUsage(b []byte, prompt, completion int, final, full bool) []byte {
+	b = jsontext.Append(b, `{"prompt_tokens":$,"total_tokens":$,"completion_tokens":$`, prompt, prompt+completion, completion)
+	switch {
+	case final && j.Details:
+		b = jsontext.Append(b, `,"prompt_tokens_details":{"cached_tokens":$`, j.Cached)
+		switch {
+		case j.Chat:
+			b = jsontext.Append(b, `,"created_cache_tokens":$`, j.createdTokens(prompt))
+		case full:
+			b = append(b, `,"created_cache_tokens":null`...)
 		}
-		b = appendLogprob(b, id)
-	})
-	b = append(b, ',')
-	list("tokens", func(_, id int) { b = append(model.AppendWordJSON(append(b, '"'), id), '"') })
-	b = append(b, ',')
-	list("top_logprobs", func(i, id int) {
-		if i < nullFirst {
-			b = append(b, "null"...)
-			return
+		if full {
+			b = append(b, `,"multimodal_tokens":null`...)
 		}
-		b = append(model.AppendWordJSON(append(b, '{', '"'), id), '"', ':')
-		b = append(appendLogprob(b, id), '}')
-	})
+		b = append(b, '}')
+	case full:
+		b = append(b, `,"prompt_tokens_details":null`...)
+	}
+	if full || j.Chat && !final {
+		b = append(b, `,"completion_tokens_details":null`...)
+	}
 	return append(b, '}')
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 	"slices"
 	"unicode/utf8"
 
@@ -12,9 +13,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
-// Turn is an answer that the model is told to give on the two routes of coding
-// agents, /v1/messages and /v1/responses, so that an agent's conversation goes the way
-// that a test wants. Its parts come in the order of the fields.
+// Turn is a scripted answer of the model on the two routes of coding agents, /v1/messages and
+// /v1/responses, so that an agent's conversation goes the way that a test wants. Its parts come
+// in the order of the fields.
 type Turn struct {
 	Thinking string     `json:"thinking,omitempty"`
 	Text     string     `json:"text,omitempty"`
@@ -56,9 +57,9 @@ func CheckTurns(list []Turn) error {
 	return nil
 }
 
-// TurnOf is the turn that answers a request: the one with the number of answers that
-// its conversation already has. There is none behind the last, for a request without
-// tools or without one that the turn calls, and where a call is required.
+// TurnOf returns the turn that answers a request: the one at the number of answers that its
+// conversation already has. It returns nil after the last turn, for a request without tools or
+// without one that the turn calls, and if a call is required.
 func TurnOf(list []Turn, p *request.Request) *Turn {
 	if p.Turn >= len(list) || len(p.Tools) == 0 || p.WantsCall() || p.API != request.Messages && p.API != request.Responses {
 		return nil
@@ -89,8 +90,8 @@ type part struct {
 	text     string // of a call its arguments
 }
 
-// told is a turn as tokens.
-type told struct {
+// scripted is a turn as tokens.
+type scripted struct {
 	parts []part // without their text
 	ids   []int
 	said  []saying // what each token but the last adds
@@ -102,8 +103,8 @@ type saying struct {
 	text string
 }
 
-func newTold(t *Turn, prompt []int) *told {
-	var o told
+func newScripted(t *Turn, prompt []int) *scripted {
+	var o scripted
 	add := func(text string) {
 		for text != "" {
 			piece := firstPiece(text)
@@ -143,7 +144,7 @@ func firstPiece(text string) string {
 }
 
 // upTo is what was said with n tokens.
-func (o *told) upTo(n int) []part {
+func (o *scripted) upTo(n int) []part {
 	var out []part
 	for _, s := range o.said[:min(n, len(o.said))] {
 		if s.part == len(out) {
@@ -157,8 +158,8 @@ func (o *told) upTo(n int) []part {
 // said is what a lane has said so far, as parts.
 func (ln *Lane) said() []part {
 	switch {
-	case ln.told != nil:
-		return ln.told.upTo(ln.Seq.N)
+	case ln.scripted != nil:
+		return ln.scripted.upTo(ln.Seq.N)
 	case ln.call != nil:
 		return []part{{kind: kindCall, id: ln.call.id, name: ln.call.name, text: ln.call.upTo(ln.Seq.N)}}
 	case len(ln.Seq.Text) > 0:
@@ -171,7 +172,7 @@ func (ln *Lane) said() []part {
 // vLLM's parser of calls leaves it.
 func (ln *Lane) parts() []part {
 	out := ln.said()
-	if last := len(out) - 1; ln.told != nil && ln.Seq.Finish == "length" && last >= 0 && out[last].kind == kindCall {
+	if last := len(out) - 1; ln.scripted != nil && ln.Seq.Finish == "length" && last >= 0 && out[last].kind == kindCall {
 		cut := out[last]
 		out[last] = part{kind: kindText, text: "<tool_call>\n{\"name\": \"" + cut.name + "\", \"arguments\": " + cut.text}
 	}
@@ -181,12 +182,12 @@ func (ln *Lane) parts() []part {
 // newest is what the newest token adds; a part without kind is nothing.
 func (ln *Lane) newest() (p part, index int) {
 	switch i := ln.Seq.N; {
-	case ln.told != nil:
-		if i > len(ln.told.said) {
+	case ln.scripted != nil:
+		if i > len(ln.scripted.said) {
 			return part{}, 0
 		}
-		s := ln.told.said[i-1]
-		p = ln.told.parts[s.part]
+		s := ln.scripted.said[i-1]
+		p = ln.scripted.parts[s.part]
 		p.text = s.text
 		return p, s.part
 	case ln.call != nil:
@@ -203,8 +204,53 @@ func (ln *Lane) newest() (p part, index int) {
 
 // calls reports whether the answer of a lane holds a tool call that is whole.
 func (ln *Lane) calls() bool {
-	if ln.told == nil {
+	if ln.scripted == nil {
 		return ln.call != nil
 	}
-	return ln.Seq.Finish == "stop" && slices.ContainsFunc(ln.told.parts, func(p part) bool { return p.kind == kindCall })
+	return ln.Seq.Finish == "stop" && slices.ContainsFunc(ln.scripted.parts, func(p part) bool { return p.kind == kindCall })
 }
+
+// call is the tool call that a prompt gets when one is required: a name token,
+// an opening, a few words, a closing, and EOS.
+type call struct {
+	id    string
+	name  string
+	ids   []int
+	parts []string // argument fragments, one per token but the first and last
+}
+
+func newCall(prompt []int, p *request.Request, choice int) call {
+	g := model.NewGenerator(prompt, choice)
+	x := model.Mix(g.Hash())
+	c := call{name: p.ToolName}
+	if c.name == "" {
+		hi, _ := bits.Mul64(x, uint64(len(p.Tools)))
+		c.name = p.Tools[hi].Name
+	}
+	c.id = callID(x)
+	words := 3 + int(x%6)
+	take := func() int {
+		id, _ := g.Next()
+		g.Push(id)
+		c.ids = append(c.ids, id)
+		return id
+	}
+	take()
+	take()
+	c.parts = append(c.parts, `{"text":"`)
+	for range words {
+		c.parts = append(c.parts, string(model.AppendWordJSON(nil, take())))
+	}
+	take()
+	c.parts = append(c.parts, `"}`)
+	c.ids = append(c.ids, model.EOS)
+	return c
+}
+
+func callID(x uint64) string { return "chatcmpl-tool-" + model.Hex16(x) + model.Hex16(model.Mix(x)) }
+
+// Calling reports whether a lane's answer is a tool call that the request requires.
+func (ln *Lane) Calling() bool { return ln.call != nil }
+
+// ToolCall is that call as far as it was said.
+func (ln *Lane) ToolCall() (name, arguments string) { return ln.call.name, ln.call.upTo(ln.Seq.N) }

@@ -135,13 +135,13 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	if status, body := ask(t, decode+"/v1/completions", `{"prompt":"x","kv_transfer_params":`+kv+`}`); status != 500 {
-		t.Errorf("a used hand-over gives %d %s", status, body)
+		t.Errorf("status with used transfer params: %d %s", status, body)
 	}
 	if status, _ := ask(t, decode+"/fake/faults", `{"kind":"status","status":418}`); status != 204 {
-		t.Errorf("scripting a fault gives %d", status)
+		t.Errorf("status of scripting a fault: %d", status)
 	}
 	if status, _ := ask(t, decode+"/v1/completions", `{"prompt":"x"}`); status != 418 {
-		t.Errorf("the scripted fault gives %d", status)
+		t.Errorf("status of the scripted fault: %d", status)
 	}
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

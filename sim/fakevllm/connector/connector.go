@@ -9,8 +9,10 @@ package connector
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -18,9 +20,11 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
 // HeaderRank is the header that chooses a data-parallel rank.
@@ -50,20 +54,20 @@ const (
 type Connector interface {
 	// Start brings up what other engines ask this one by.
 	Start(ctx context.Context) error
-	// Announce begins to tell others of the engine, which serves by now.
+	// Announce begins to register the engine, which serves by now.
 	Announce() error
 	// Close ends what Start and Announce began. It does not wait for loads that run.
 	Close()
 
 	// Leg is what happens to one request.
 	Leg(r *Request) Leg
-	// Refuse is told of the kv_transfer_params of a request that the engine refuses.
+	// Refuse releases what the kv_transfer_params of a refused request name.
 	Refuse(ctx context.Context, kv []byte)
 	// Inspect reports what vLLM takes but no good proxy sends.
 	Inspect(r *Request, report func(what string))
 
-	// Handovers counts what a rank keeps for decodes.
-	Handovers(rank int) Handovers
+	// Transfers counts what a rank keeps for decodes.
+	Transfers(rank int) Transfers
 	// EndLeases releases the blocks of a rank that no decode fetched in time.
 	EndLeases(rank int)
 	// Port is that of a rank's side channel, 0 for none.
@@ -84,7 +88,7 @@ type Leg interface {
 	// Prefilled is when the prompts are computed.
 	Prefilled(r *Request)
 	// End is when the answer is generated. answered reports whether it can carry
-	// kv_transfer_params, which then are r.HandedOver; a stream may call it twice.
+	// kv_transfer_params, which then are r.TransferParams; a stream may call it twice.
 	End(r *Request, finish string, answered bool)
 	// Drop is when the request is over, however that came.
 	Drop(r *Request)
@@ -96,13 +100,13 @@ type Request struct {
 	*answer.Reply
 	HTTP   *http.Request
 	Engine *engine.Request
-	NoKV   bool // a fault keeps the hand-over back
+	NoKV   bool // a fault suppresses the transfer params
 	Failed bool // the KV load failed and the policy is to fail
 }
 
-// Handovers are prefills that wait for their decode, those that did so in vain, and how many
+// Transfers are prefills that wait for their decode, those that did so in vain, and how many
 // decodes came for blocks, of the connectors that know their legs by transfer_id.
-type Handovers struct{ Waiting, Expired, Pulls int64 }
+type Transfers struct{ Waiting, Expired, Pulls int64 }
 
 // Addresses are host:port of what has the same place in every life.
 type Addresses struct {
@@ -116,14 +120,12 @@ type Config struct {
 	Mode   kvparams.Mode
 	Role   Role
 	Policy Policy
-	Shared *handover.Shared
+	Shared *transfer.Shared
 	Count  *counters.Counters
 	Log    logrus.FieldLogger
 
 	Version         string // of the engine
-	AnyVersion      bool
 	RewrittenParams bool
-	OnLengthOnly    bool
 	Bidirectional   bool
 	Lease           time.Duration
 	TransferTimeout time.Duration
@@ -166,4 +168,153 @@ func New(conf Config, life Life) Connector {
 	case kvparams.Plain:
 	}
 	return &plain{base: b}
+}
+
+// base is what all connectors have, and what one does that does nothing.
+type base struct {
+	Config
+	Life
+}
+
+func (b *base) Start(context.Context) error    { return nil }
+func (b *base) Announce() error                { return nil }
+func (b *base) Close()                         {}
+func (b *base) Refuse(context.Context, []byte) {}
+func (b *base) Inspect(*Request, func(string)) {}
+func (b *base) Transfers(int) (none Transfers) { return none }
+func (b *base) EndLeases(int)                  {}
+func (b *base) Port(int) int                   { return 0 }
+func (b *base) Addresses() Addresses           { return b.At }
+
+// quiet is a leg that does nothing.
+type quiet struct{}
+
+func (quiet) Begin(*Request) *pydantic.Error { return nil }
+func (quiet) Await(*Request) bool            { return true }
+func (quiet) Prefilled(*Request)             {}
+func (quiet) End(*Request, string, bool)     {}
+func (quiet) Drop(*Request)                  {}
+
+// promptHash identifies a prompt among engines.
+func promptHash(ids []int) uint64 {
+	g := model.NewGenerator(ids, 0)
+	return g.Hash()
+}
+
+// refuse notes a load that has failed; recompute reports whether the prompt is computed here.
+func (b *base) refuse(r *Request, err error) (recompute bool) {
+	b.Count.Refuse(r.ID, err)
+	if b.Policy == PolicyFail {
+		r.Failed = true
+		return false
+	}
+	b.Count.Recomputed.Add(1)
+	return true
+}
+
+// mislead notes that a request reads the blocks of another prompt.
+func (b *base) mislead(r *Request, why string) {
+	r.WrongKV = true
+	b.Count.Mislead(r.ID, why)
+}
+
+func (b *base) countLocal(r *Request) { b.Count.LocalPrefills.Add(int64(len(r.Prompts))) }
+
+// loaded notes that the first prompt is there.
+func (b *base) loaded(r *Request) {
+	b.Count.TransfersLoaded.Add(1)
+	r.Cached = len(r.Prompts[0]) - 1
+}
+
+func (b *base) violate(r *Request, what string) {
+	b.Count.Violate("%s engine, %s: %s", b.Role, r.ID, what)
+}
+
+func (b *base) reused(r *Request, transferID, why string) {
+	b.Count.Reuse("%s engine, %s: transfer_id %q: %s", b.Role, r.ID, transferID, why)
+}
+
+// crash is the end of an engine whose connector fails an assertion.
+func (b *base) crash() *pydantic.Error {
+	b.Count.Crashes.Add(1)
+	b.Crash()
+	return pydantic.InternalError()
+}
+
+// advertised is where other engines reach a side channel.
+func (b *base) advertised(side *transfer.Side) (host string, port int) {
+	host = b.SideChannelHost
+	if host == "" {
+		host, _, _ = net.SplitHostPort(side.Addr())
+	}
+	return host, side.Port()
+}
+
+// Controls are what a test changes of connectors while engines live. The zero value
+// changes nothing.
+type Controls struct {
+	muted atomic.Bool
+
+	mu     sync.Mutex // guards notice
+	notice NoticePlan
+}
+
+// NoticePlan is what becomes of the notifications of an LMCache prefill. The zero value
+// sends each once, before the answer.
+type NoticePlan struct {
+	After bool // the transfer runs after the HTTP answer
+	// Listed is called when a rank's chunks are listed and not written yet.
+	Listed func(rank int)
+	// Times is how often a rank notifies, where it is not once.
+	Times func(rank int) int
+}
+
+// SetNotices changes what becomes of the notifications from now on.
+func (c *Controls) SetNotices(p NoticePlan) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.notice = p
+}
+
+func (c *Controls) notices() NoticePlan {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.notice
+}
+
+// Mute stops the pings of MoRI-IO engines, and starts them again.
+func (c *Controls) Mute(mute bool) { c.muted.Store(mute) }
+
+// plain is the KV pool of plain mode: prefill stores what decode finds.
+type plain struct {
+	base
+	quiet
+}
+
+// Leg has no state.
+func (p *plain) Leg(*Request) Leg { return p }
+
+func (p *plain) Begin(r *Request) *pydantic.Error {
+	for _, ids := range r.Prompts {
+		if p.Shared.Has(promptHash(ids)) {
+			r.Cached += (len(ids) - 1) / kvcache.DefaultBlockSize * kvcache.DefaultBlockSize
+			continue
+		}
+		if p.Role != RolePrefill {
+			p.Count.LocalPrefills.Add(1)
+		}
+	}
+	return nil
+}
+
+func (p *plain) Prefilled(r *Request) {
+	for _, ids := range r.Prompts {
+		p.Shared.Store(promptHash(ids))
+	}
+}
+
+func (p *plain) Inspect(r *Request, report func(string)) {
+	if r.KV != nil {
+		report("kv_transfer_params in plain mode")
+	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -40,7 +40,7 @@ func start(t *testing.T, conf connector.Config) *node {
 	n.core = engine.New(engine.Config{ID: "engine", Count: n.Counters})
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	conf.Shared, conf.Count, conf.Controls, conf.Log = handover.NewShared(), n.Counters, n.controls, log
+	conf.Shared, conf.Count, conf.Controls, conf.Log = transfer.NewShared(), n.Counters, n.controls, log
 	conf.SideChannelAddr, conf.TPSize, conf.Ranks = "127.0.0.1:0", 1, 1
 	conf.Version, conf.Lease, conf.TransferTimeout = "0.24.0", time.Minute, time.Minute
 	if conf.Policy == "" {
@@ -110,15 +110,15 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// A hand-over travels over the side channel once, and what becomes of a load that fails is
+// Blocks are fetched over the side channel once, and what becomes of a load that fails is
 // the policy's matter.
 func TestNIXL(t *testing.T) {
 	t.Parallel()
 	p := start(t, connector.Config{Mode: kvparams.NIXL, Role: connector.RolePrefill})
 	made := p.request(t, "a prompt", produce)
 	p.run(t, made)
-	if h := p.Handovers(0); h.Waiting != 1 || made.HandedOver == nil {
-		t.Fatalf("%+v, %s", h, made.HandedOver)
+	if h := p.Transfers(0); h.Waiting != 1 || made.TransferParams == nil {
+		t.Fatalf("%+v, %s", h, made.TransferParams)
 	}
 	fails := start(t, connector.Config{Mode: kvparams.NIXL, Role: connector.RoleDecode})
 	computes := start(t, connector.Config{Mode: kvparams.NIXL, Role: connector.RoleDecode, Policy: connector.PolicyRecompute})
@@ -134,7 +134,7 @@ func TestNIXL(t *testing.T) {
 		{"a second time", fails, "a prompt", 0, true},
 		{"a second time, with the policy to compute", computes, "a prompt", 0, false},
 	} {
-		r := tt.on.request(t, tt.prompt, string(made.HandedOver))
+		r := tt.on.request(t, tt.prompt, string(made.TransferParams))
 		tt.on.run(t, r)
 		if r.Cached != tt.cached || r.Failed != tt.failed {
 			t.Errorf("%s: %d tokens are loaded, failed %v", tt.what, r.Cached, r.Failed)
@@ -146,7 +146,7 @@ func TestNIXL(t *testing.T) {
 }
 
 // What ends otherwise than by its length or a stop is not handed over, nor what a fault keeps
-// back, nor what a stream could not tell of.
+// back, nor what a stream cannot carry.
 func TestNIXLHandsNothingOver(t *testing.T) {
 	t.Parallel()
 	p := start(t, connector.Config{Mode: kvparams.NIXL, Role: connector.RolePrefill})
@@ -167,8 +167,8 @@ func TestNIXLHandsNothingOver(t *testing.T) {
 		if e := leg.Begin(r); e != nil {
 			t.Fatal(e)
 		}
-		if leg.End(r, tt.finish, tt.answered); (r.HandedOver != nil) != tt.want {
-			t.Errorf("%+v: %s", tt, r.HandedOver)
+		if leg.End(r, tt.finish, tt.answered); (r.TransferParams != nil) != tt.want {
+			t.Errorf("%+v: %s", tt, r.TransferParams)
 		}
 	}
 }
@@ -192,12 +192,12 @@ func TestMooncake(t *testing.T) {
 		t.Errorf("%d tokens are loaded, wrong %v", r.Cached, r.WrongKV)
 	}
 
-	gone := p.request(t, "a prompt", `{"do_remote_decode":true,"transfer_id":"y"}`)
-	given := p.Leg(gone)
-	if e := given.Begin(gone); e != nil {
+	dropped := p.request(t, "a prompt", `{"do_remote_decode":true,"transfer_id":"y"}`)
+	leg = p.Leg(dropped)
+	if e := leg.Begin(dropped); e != nil {
 		t.Fatal(e)
 	}
-	given.Drop(gone)
+	leg.Drop(dropped)
 	r = d.request(t, "a prompt", load("y"))
 	leave := make(chan struct{})
 	close(leave)
@@ -217,15 +217,15 @@ func TestMooncakeCrash(t *testing.T) {
 	}
 }
 
-// A hand-over of MoRI-IO in READ mode is read once it is there; what is read before is wrong.
+// The blocks of MoRI-IO in READ mode are read once they are there; earlier reads are wrong.
 func TestMoRIIORead(t *testing.T) {
 	t.Parallel()
 	p := start(t, connector.Config{Mode: kvparams.MoRIIORead, Role: connector.RolePrefill})
 	d := start(t, connector.Config{Mode: kvparams.MoRIIORead, Role: connector.RoleDecode})
 	made := p.request(t, "a prompt", `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"x"}`)
 	p.run(t, made)
-	for i, wrong := range []bool{false, true} { // the second time it is gone
-		r := d.request(t, "a prompt", string(made.HandedOver))
+	for i, wrong := range []bool{false, true} { // the second time the blocks were fetched
+		r := d.request(t, "a prompt", string(made.TransferParams))
 		d.run(t, r)
 		if r.Cached != 7 || r.WrongKV != wrong {
 			t.Errorf("read %d: %d tokens, wrong %v", i, r.Cached, r.WrongKV)

@@ -4,30 +4,30 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/zmq"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 // LMCache is LMCache's PD backend: a prefill writes its chunks into the buffer of a decode, see
-// handover.Receiver, and then notifies the proxy.
+// transfer.Receiver, and then notifies the proxy.
 type LMCache struct {
 	base
-	receiver *handover.Receiver // nil of a prefill
+	receiver *transfer.Receiver // nil of a prefill
 	pushers  []*zmqpeer.Sender  // of a prefill, one for each rank
 }
 
 // Start brings up the buffer, and what notifies.
 func (c *LMCache) Start(ctx context.Context) (err error) {
 	if c.Role != RolePrefill {
-		if c.receiver, err = handover.StartReceiver(ctx, c.At.Alloc); err != nil {
+		if c.receiver, err = transfer.StartReceiver(ctx, c.At.Alloc); err != nil {
 			return err
 		}
 	}
@@ -46,35 +46,31 @@ func (c *LMCache) Start(ctx context.Context) (err error) {
 
 // Close ends them.
 func (c *LMCache) Close() {
-	if c.receiver != nil {
-		c.receiver.Close()
-	}
+	c.receiver.Close()
 	for _, p := range c.pushers {
 		p.Close()
 	}
 }
 
-// AllocPorts are those of a decode, one for each rank.
-func (c *LMCache) AllocPorts() []int {
-	if c.receiver == nil {
-		return nil
+// AllocPorts returns the alloc ports of a decode, one for each rank.
+func (c *LMCache) AllocPorts() (ports []int) {
+	for _, s := range c.receiver.Sides() {
+		ports = append(ports, s.Port())
 	}
-	return c.receiver.Ports()
+	return ports
 }
 
-// Unread is how many prompts lie in the buffer of a decode.
-func (c *LMCache) Unread() int {
-	if c.receiver == nil {
-		return 0
-	}
-	return c.receiver.Unread()
-}
+// Unread returns the number of prompts in the buffer of a decode.
+func (c *LMCache) Unread() int { return c.receiver.Unread() }
 
 // Addresses are those of this life, for the next one.
 func (c *LMCache) Addresses() Addresses {
 	at := c.At
 	if c.receiver != nil {
-		at.Alloc = c.receiver.Addresses()
+		at.Alloc = nil
+	}
+	for _, s := range c.receiver.Sides() {
+		at.Alloc = append(at.Alloc, s.Addr())
 	}
 	return at
 }
@@ -94,7 +90,7 @@ func (l *lmcacheLeg) Begin(r *Request) *pydantic.Error {
 	c := l.c
 	spec, tags, err := kvparams.ParseLMCache(r.KV)
 	if err != nil {
-		c.Count.BadHandover(r.ID, err.Error())
+		c.Count.BadParam(r.ID, err.Error())
 		return pydantic.InternalError() // the scheduler finds no such key
 	}
 	l.spec, l.tags = spec, tags
@@ -111,7 +107,7 @@ func (l *lmcacheLeg) Begin(r *Request) *pydantic.Error {
 			c.Count.LocalPrefills.Add(1)
 			continue
 		}
-		c.Count.HandoversLoaded.Add(1)
+		c.Count.TransfersLoaded.Add(1)
 		r.Cached += len(ids) - 1
 		if !filled {
 			c.mislead(r, "the chunks are read before they are written")
@@ -139,7 +135,7 @@ func (l *lmcacheLeg) Prefilled(r *Request) {
 				c.Count.Refuse(id, err)
 				return
 			}
-			c.Count.HandoversMade.Add(1)
+			c.Count.TransfersMade.Add(1)
 		}
 		if !plan.After {
 			work()
@@ -158,18 +154,17 @@ func (l *lmcacheLeg) Prefilled(r *Request) {
 
 // send writes one rank's chunks and notifies the proxy of them.
 func (c *LMCache) send(spec *kvparams.LMCacheSpec, rank int, key string, plan NoticePlan) error {
-	ctx, cancel := context.WithTimeout(context.Background(), handover.SideDeadline)
-	defer cancel()
+	ctx := context.Background()
 	addr := net.JoinHostPort(strings.Trim(spec.Host, "[]"), strconv.Itoa(spec.Alloc[rank]))
-	if err := handover.Tell(ctx, addr, "ALLOC ="+url.QueryEscape(key)); err != nil {
+	q := transfer.Question{Op: "alloc", Claim: transfer.Claim{RequestID: key}}
+	if err := transfer.Ask(ctx, addr, q); err != nil {
 		return err
 	}
 	if plan.Listed != nil {
 		plan.Listed(rank)
 	}
-	ctx, cancel = context.WithTimeout(context.Background(), handover.SideDeadline)
-	defer cancel()
-	if err := handover.Tell(ctx, addr, "FILL ="+url.QueryEscape(key)); err != nil {
+	q.Op = "fill"
+	if err := transfer.Ask(ctx, addr, q); err != nil {
 		return err
 	}
 	times := 1
@@ -181,6 +176,8 @@ func (c *LMCache) send(spec *kvparams.LMCacheSpec, rank int, key string, plan No
 		if rank >= len(c.pushers) {
 			return nil
 		}
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
 		if err := c.pushers[rank].Send(ctx, frame); err != nil {
 			return fmt.Errorf("notify: %w", err)
 		}

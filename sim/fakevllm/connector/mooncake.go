@@ -3,24 +3,22 @@ package connector
 import (
 	"context"
 	"net"
-	"net/url"
 	"strconv"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/bootstrap"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
 // Mooncake is vLLM's MooncakeConnector, whose legs know each other by transfer_id alone. The
 // decode engine finds the prefill engine through its bootstrap server, and asks
 // for the blocks over the side channel, in place of ZMQ and Mooncake's
-// transfer engine: see handover.Fetch.
+// transfer engine: see transfer.Fetch.
 type Mooncake struct {
 	transferring
-	boot  *bootstrap.Server // nil of a decode
-	peers bootstrap.Peers
+	boot  *bootstrap // nil of a decode
+	peers peers
 }
 
 // Start brings up what only a producer has: the channel by which its
@@ -30,22 +28,19 @@ func (m *Mooncake) Start(ctx context.Context) (err error) {
 		return nil
 	}
 	m.keep()
-	if m.side, err = handover.StartSide(ctx, m.SideChannelAddr, m.transfers.Answer); err != nil {
-		return err
-	}
-	if m.boot, err = bootstrap.Start(ctx, m.At.Bootstrap, func() { m.Count.BootstrapQueries.Add(1) }); err != nil {
+	if m.side, err = transfer.StartSide(ctx, m.SideChannelAddr, func(q transfer.Question) (uint64, error) { return m.transfers.Pull(q.RequestID) }); err != nil {
 		return err
 	}
 	host, port := m.advertised(m.side)
-	m.boot.Register(m.EngineIDs[0], "tcp://"+net.JoinHostPort(host, strconv.Itoa(port)))
-	return nil
+	m.boot, err = startBootstrap(ctx, m.At.Bootstrap, m.EngineIDs[0], net.JoinHostPort(host, strconv.Itoa(port)), func() { m.Count.BootstrapQueries.Add(1) })
+	return err
 }
 
 // Close ends them.
 func (m *Mooncake) Close() {
-	m.closeSide()
+	m.side.Close()
 	if m.boot != nil {
-		m.boot.Close()
+		m.boot.close()
 	}
 }
 
@@ -54,14 +49,14 @@ func (m *Mooncake) Bootstrap() int {
 	if m.boot == nil {
 		return 0
 	}
-	return m.boot.Port()
+	return m.boot.ln.Addr().(*net.TCPAddr).Port
 }
 
 // Addresses are those of this life, for the next one.
 func (m *Mooncake) Addresses() Addresses {
 	at := m.At
 	if m.boot != nil {
-		at.Bootstrap = m.boot.Addr()
+		at.Bootstrap = m.boot.ln.Addr().String()
 	}
 	return at
 }
@@ -100,11 +95,11 @@ func (l *mooncakeLeg) Begin(r *Request) *pydantic.Error {
 		m.countLocal(r)
 	case k.Load && len(k.Missing) > 0:
 		// vLLM warns that it will not transfer, and then waits all the same, for what
-		// nobody sends.
+		// no engine sends.
 		m.warn(r, "got invalid KVTransferParams: no "+strings.Join(k.Missing, ", "))
-		l.fetching = make(chan handover.Fetched)
+		l.fetching = make(chan transfer.Fetched)
 	case k.Load:
-		l.fetch(func() handover.Fetched { return m.pull(k) })
+		l.fetch(func() transfer.Fetched { return m.pull(k) })
 	case m.Role != RolePrefill:
 		m.countLocal(r)
 	}
@@ -112,20 +107,20 @@ func (l *mooncakeLeg) Begin(r *Request) *pydantic.Error {
 }
 
 func (m *Mooncake) warn(r *Request, why string) {
-	m.Count.BadHandover(r.ID, why)
+	m.Count.BadParam(r.ID, why)
 	m.Log.WithField("request_id", r.ID).Warn(why)
 }
 
 // pull gets the blocks of one prefill. A prefill engine that is not there any
 // more is no failure until the time is over: ZMQ connects again and again.
-func (m *Mooncake) pull(k kvparams.MooncakeParams) handover.Fetched {
+func (m *Mooncake) pull(k kvparams.MooncakeParams) transfer.Fetched {
 	ctx, cancel := m.context()
 	defer cancel()
-	addr, err := m.peers.Find(ctx, k.EngineID, k.Bootstrap)
+	addr, err := m.peers.find(ctx, k.EngineID, k.Bootstrap)
 	if err != nil {
-		return handover.Fetched{Err: err}
+		return transfer.Fetched{Err: err}
 	}
-	return handover.Fetch(ctx, addr, "PULL ="+url.QueryEscape(k.TransferID))
+	return transfer.Fetch(ctx, addr, transfer.Question{Claim: transfer.Claim{RequestID: k.TransferID}})
 }
 
 // Inspect is what a proxy owes to such an engine.

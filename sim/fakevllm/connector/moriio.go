@@ -2,25 +2,26 @@ package connector
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
 // MoRIIO is vLLM's MoRIIOConnector. Its engines find each other by the ids of their requests
-// or by kv_transfer_params, as vLLM 0.32 does (moriio_common.py). The side channel stands
-// for ZMQ and RDMA, in both modes:
-//
-//	PULL =<transfer id> =<decode's address> <decode's TP size> <what it takes prefill's to be> <token>
-//	OK <hash of the prompt that was computed> | ERR <reason>
+// or by kv_transfer_params, as vLLM 0.32 does (moriio_common.py).
 type MoRIIO struct {
 	transferring
 	known partners
@@ -31,7 +32,7 @@ type MoRIIO struct {
 func (m *MoRIIO) Start(ctx context.Context) (err error) {
 	m.keep()
 	m.at = m.At.Side
-	if m.side, err = handover.StartSide(ctx, m.at, m.answer); err != nil {
+	if m.side, err = transfer.StartSide(ctx, m.at, m.answer); err != nil {
 		return err
 	}
 	if host, port, splitErr := net.SplitHostPort(m.at); splitErr == nil && port == "0" { // it is configured: the same in every life
@@ -41,7 +42,7 @@ func (m *MoRIIO) Start(ctx context.Context) (err error) {
 }
 
 // Close ends it.
-func (m *MoRIIO) Close() { m.closeSide() }
+func (m *MoRIIO) Close() { m.side.Close() }
 
 // Addresses are those of this life, for the next one.
 func (m *MoRIIO) Addresses() Addresses {
@@ -87,10 +88,10 @@ func (l *moriioLeg) Begin(r *Request) *pydantic.Error {
 			m.known.put(k.TransferID, k)
 		}
 	case k.Load && (m.Mode == kvparams.MoRIIOWrite || k.Blocks):
-		l.fetch(func() handover.Fetched { return m.pull(k) })
+		l.fetch(func() transfer.Fetched { return m.pull(k) })
 	case m.Mode == kvparams.MoRIIORead && m.Role == RoleDecode:
 		// It takes the prompt for loaded, whatever the request says.
-		m.mislead(r, "a consumer in READ mode without a hand-over")
+		m.mislead(r, "a consumer in READ mode without transfer params")
 	case m.Role != RolePrefill:
 		m.countLocal(r)
 	}
@@ -98,12 +99,13 @@ func (l *moriioLeg) Begin(r *Request) *pydantic.Error {
 }
 
 // pull asks a prefill engine whose address is known.
-func (m *MoRIIO) pull(k kvparams.MoRIIOParams) handover.Fetched {
+func (m *MoRIIO) pull(k kvparams.MoRIIOParams) transfer.Fetched {
 	ctx, cancel := m.context()
 	defer cancel()
 	host, port := m.advertised(m.side)
-	return handover.Fetch(ctx, k.Peer, fmt.Sprintf("PULL =%s =%s %d %d %s", url.QueryEscape(k.TransferID),
-		url.QueryEscape(net.JoinHostPort(host, strconv.Itoa(port))), m.TPSize, k.TP, k.Token))
+	return transfer.Fetch(ctx, k.Peer, transfer.Question{
+		Claim: transfer.Claim{RequestID: k.TransferID, Token: k.Token}, Peer: net.JoinHostPort(host, strconv.Itoa(port)), TP: m.TPSize, AssumedTP: k.TP,
+	})
 }
 
 // End renders what a prefill's answer carries, where it can.
@@ -115,7 +117,7 @@ func (l *moriioLeg) End(r *Request, finish string, answered bool) {
 	host, port := m.advertised(m.side)
 	token := kvparams.NewToken()
 	m.known.handOut(l.id, token)
-	r.HandedOver = kvparams.AppendMoRIIO(make([]byte, 0, 768), host, port, m.TPSize, len(r.Prompts[0]), l.id, token)
+	r.TransferParams = kvparams.AppendMoRIIO(make([]byte, 0, 768), host, port, m.TPSize, len(r.Prompts[0]), l.id, token)
 }
 
 // Inspect is what a proxy owes to such an engine.
@@ -126,4 +128,126 @@ func (m *MoRIIO) Inspect(r *Request, report func(string)) {
 	if k := kvparams.ParseMoRIIO(r.KV, r.ID, m.Mode); !k.Produce || strings.HasPrefix(k.TransferID, "sidecar-") {
 		report("kv_transfer_params has not the prefill form")
 	}
+}
+
+// partners are what a MoRI-IO producer knows of its transfers, besides their state.
+type partners struct {
+	mu     sync.Mutex // guards both maps
+	asked  map[string]kvparams.MoRIIOParams
+	tokens map[string]string
+}
+
+func (p *partners) put(id string, k kvparams.MoRIIOParams) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.asked == nil || len(p.asked) > 1<<16 {
+		p.asked, p.tokens = make(map[string]kvparams.MoRIIOParams), make(map[string]string)
+	}
+	p.asked[id] = k
+}
+
+// handOut notes the token that was handed out for a transfer.
+func (p *partners) handOut(id, token string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tokens[id] = token
+}
+
+func (p *partners) of(id string) (k kvparams.MoRIIOParams, token string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked[id], p.tokens[id]
+}
+
+var (
+	errElsewhere = errors.New("timeout: prefill has written to another engine")
+	errBlocks    = errors.New("the blocks are not those that were handed over")
+)
+
+// answer handles a question on the side channel of a producer.
+func (m *MoRIIO) answer(q transfer.Question) (prompt uint64, err error) {
+	if m.Mode == kvparams.MoRIIORead && !m.transfers.Holds(q.RequestID, time.Now()) {
+		return 0, nil // a one-sided read: what is in the blocks now is taken for the prompt's
+	}
+	if prompt, err = m.transfers.Pull(q.RequestID); err != nil {
+		return 0, err
+	}
+	k, token := m.known.of(q.RequestID)
+	switch {
+	case m.Mode == kvparams.MoRIIORead && token != q.Token:
+		return 0, errBlocks
+	case m.Mode == kvparams.MoRIIOWrite && k.Peer != q.Peer:
+		timer := time.NewTimer(m.TransferTimeout)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-m.Done:
+		}
+		return 0, errElsewhere
+	case q.AssumedTP != 0 && q.AssumedTP != m.TPSize, m.Mode == kvparams.MoRIIOWrite && k.TP != 0 && k.TP != q.TP:
+		prompt = 0 // ranks are mapped wrongly, and no engine reports it
+	}
+	return prompt, nil
+}
+
+// PingInterval is that of vLLM's MoRI-IO engines.
+const PingInterval = 3 * time.Second
+
+// Announce begins the pings, by which an engine registers itself.
+func (m *MoRIIO) Announce() error {
+	if m.PingTo == "" {
+		return nil
+	}
+	to, err := zmqpeer.NewSender(zmq.Dealer, m.PingTo)
+	if err != nil {
+		return err
+	}
+	m.Work.Go(func() { m.ping(to) })
+	return nil
+}
+
+// ping registers the engine with a proxy for as long as this incarnation lasts.
+func (m *MoRIIO) ping(to *zmqpeer.Sender) {
+	defer to.Close()
+	tick := time.NewTicker(m.PingInterval)
+	defer tick.Stop()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for index := int64(1); ; index++ {
+		if !m.Controls.muted.Load() {
+			_ = to.Send(ctx, m.pingMessage(index)) // the proxy may be away; the next ping repeats it
+		}
+		select {
+		case <-m.Done:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// pingMessage is the registration of vLLM 0.20 and later, or of those before.
+func (m *MoRIIO) pingMessage(index int64) []byte {
+	role := "D"
+	if m.Role == RolePrefill {
+		role = "P"
+	}
+	mode := "WRITE"
+	if m.Mode == kvparams.MoRIIORead {
+		mode = "READ"
+	}
+	texts := [][2]string{{"type", role}, {"http_address", m.HTTP}, {"zmq_address", m.ZMQAddress()}, {"transfer_mode", mode}}
+	numbers := map[string]int64{"dp_size": 1, "tp_size": int64(m.TPSize)}
+	if m.PingOld {
+		_, port := m.advertised(m.side)
+		texts = [][2]string{{"type", "register"}, {"role", role}, {"request_address", "http://" + m.HTTP + "/v1/completions"}, {"transfer_mode", mode}}
+		numbers["handshake_port"], numbers["notify_port"], numbers["index"] = int64(port), int64(port), index
+	}
+	b := msgp.AppendMapHeader(nil, uint32(len(texts)+len(numbers))) //nolint:gosec // a handful
+	for _, t := range texts {
+		b = msgp.AppendString(msgp.AppendString(b, t[0]), t[1])
+	}
+	for name, n := range numbers {
+		b = msgp.AppendInt64(msgp.AppendString(b, name), n)
+	}
+	return b
 }

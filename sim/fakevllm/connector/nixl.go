@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvparams"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
 // nixl are vLLM's NixlConnector, pull and push, and vllm-ascend's: prefill answers with
@@ -36,11 +36,11 @@ func (l *nixlLeg) Begin(r *Request) *pydantic.Error {
 	case kvparams.Produce:
 		local = false
 	case kvparams.Fatal:
-		n.Count.BadHandover(r.ID, l.params.Why)
+		n.Count.BadParam(r.ID, l.params.Why)
 		n.Count.Crashes.Add(1)
 		return pydantic.InternalError()
 	case kvparams.Bad:
-		n.Count.BadHandover(r.ID, l.params.Why)
+		n.Count.BadParam(r.ID, l.params.Why)
 		n.Log.WithField("request_id", r.ID).Warnf("got invalid KVTransferParams: %s", l.params.Why)
 		if local {
 			n.Count.Recomputed.Add(1)
@@ -68,12 +68,12 @@ func (l *nixlLeg) Begin(r *Request) *pydantic.Error {
 	return nil
 }
 
-// load fetches the hand-over. Pull is a one-sided read: when the lease has ended, what stands
-// in the blocks now is taken for the prompt's, and the answer is wrong.
+// load fetches the blocks. Pull is a one-sided read: after the end of the lease the present
+// content of the blocks is taken for the prompt's, and the answer is wrong.
 func (l *nixlLeg) load(r *Request) error {
 	err := l.fetch(r)
-	if errors.Is(err, handover.ErrExpired) && l.n.Mode == kvparams.NIXL {
-		l.n.mislead(r, handover.ErrExpired.Error())
+	if errors.Is(err, transfer.ErrExpired) && l.n.Mode == kvparams.NIXL {
+		l.n.mislead(r, transfer.ErrExpired.Error())
 		return nil
 	}
 	return err
@@ -84,13 +84,13 @@ func (l *nixlLeg) fetch(r *Request) error {
 	n, c := l.n, l.params.Claim
 	c.Prompt, c.Base, c.Version = promptHash(r.Prompts[0]), n.meeting(r), n.handshake()
 	if c.Token == "" && !n.RewrittenParams {
-		return handover.ErrTampered
+		return transfer.ErrTampered
 	}
 	if peer := n.Shared.Ledger(c.EngineID); peer != nil {
 		return peer.Take(c, time.Now())
 	}
 	addr := net.JoinHostPort(l.params.Host, strconv.Itoa(l.params.Port))
-	return n.client.Take(r.HTTP.Context(), addr, c)
+	return transfer.Ask(r.HTTP.Context(), addr, transfer.Question{Op: "take", Claim: c})
 }
 
 // meeting is the id by which the two legs know each other. In push mode that is the
@@ -102,8 +102,8 @@ func (n *nixl) meeting(r *Request) string {
 	return r.Base
 }
 
-// End registers the finished prefill and renders what the response tells
-// about it. Only the first of several prompts gets one.
+// End registers the finished prefill and renders its transfer params. Only the first of several
+// prompts has them.
 func (l *nixlLeg) End(r *Request, finish string, answered bool) {
 	n := l.n
 	back := n.Bidirectional && n.Role == RoleDecode
@@ -111,7 +111,7 @@ func (l *nixlLeg) End(r *Request, finish string, answered bool) {
 		return
 	}
 	requestID := r.ID + "-" + model.Hex16(model.Mix(uint64(time.Now().UnixNano())))[:8]
-	h := handover.Handover{Prompt: promptHash(r.Prompts[0]), Token: kvparams.NewToken(), Free: r.Engine.Detach()}
+	h := transfer.Offer{Prompt: promptHash(r.Prompts[0]), Token: kvparams.NewToken(), Free: r.Engine.Detach()}
 	if r.HTTP.Header.Get("X-Request-Id") != "" {
 		h.Base = n.meeting(r)
 	}
@@ -121,14 +121,14 @@ func (l *nixlLeg) End(r *Request, finish string, answered bool) {
 	}
 	rank := n.of(r)
 	rank.Put(requestID, h, time.Now())
-	n.Count.HandoversMade.Add(1)
+	n.Count.TransfersMade.Add(1)
 	host, port := n.advertised(rank.side)
-	r.HandedOver = kvparams.AppendHandover(make([]byte, 0, 768), n.Mode, rank.EngineID, requestID, host, port, len(r.Prompts[0]), token)
+	r.TransferParams = kvparams.AppendNIXL(make([]byte, 0, 768), n.Mode, rank.EngineID, requestID, host, port, len(r.Prompts[0]), token)
 }
 
-// handsOver tells the ends after which a prefill's blocks are kept.
+// handsOver reports whether a prefill's blocks are kept after this finish reason.
 func (n *nixl) handsOver(finish string) bool {
-	return finish == "length" || finish == "stop" && !n.OnLengthOnly && n.Mode != kvparams.Ascend
+	return finish == "length" || finish == "stop" && n.Mode != kvparams.Ascend
 }
 
 // Refuse has prefill free the blocks of a request that this engine refuses: since
@@ -145,10 +145,10 @@ func (n *nixl) Refuse(ctx context.Context, kv []byte) {
 		peer.Free(k.Claim.EngineID, k.Claim.RequestID)
 		return
 	}
-	n.client.Free(ctx, net.JoinHostPort(k.Host, strconv.Itoa(k.Port)), k.Claim)
+	_ = transfer.Ask(ctx, net.JoinHostPort(k.Host, strconv.Itoa(k.Port)), transfer.Question{Op: "free", Claim: k.Claim}) // else its lease ends
 }
 
-// oldRelease tells a version before 0.21.
+// oldRelease reports whether a version is before 0.21.
 func oldRelease(version string) bool {
 	minor, ok := strings.CutPrefix(version, "0.")
 	minor, _, _ = strings.Cut(minor, ".")
@@ -163,5 +163,145 @@ func (n *nixl) Inspect(r *Request, report func(string)) {
 		report("kv_transfer_params has not the prefill form")
 	case n.Role == RoleDecode && produces:
 		report("kv_transfer_params has the prefill form")
+	}
+}
+
+// ledgers are the offers of an engine's ranks and the side channels by which decodes
+// fetch them, as NIXL and P2P have them.
+type ledgers struct {
+	base
+	ranks []rank
+}
+
+type rank struct {
+	*transfer.Ledger
+	side *transfer.Side // nil until it is started
+}
+
+func newLedgers(b base) *ledgers {
+	l := &ledgers{base: b}
+	for _, id := range b.EngineIDs {
+		l.ranks = append(l.ranks, rank{Ledger: transfer.NewLedger(id, b.handshake(), b.Lease, b.Mode == kvparams.P2P, b.Mode == kvparams.NIXLPush)})
+	}
+	return l
+}
+
+// handshake is the version that a peer must have, too, "" if that does not matter.
+func (b *base) handshake() string {
+	if b.Mode != kvparams.NIXL && b.Mode != kvparams.NIXLPush {
+		return ""
+	}
+	return b.Version
+}
+
+// Start brings up the side channels, that of each rank at the first one's port plus
+// its number where that is configured.
+func (l *ledgers) Start(ctx context.Context) error {
+	host, first, err := net.SplitHostPort(l.SideChannelAddr)
+	if err != nil {
+		return err
+	}
+	port, err := strconv.Atoi(first)
+	if err != nil {
+		return err
+	}
+	for i := range l.ranks {
+		at := 0
+		if port > 0 {
+			at = port + i
+		}
+		r := &l.ranks[i]
+		if r.side, err = transfer.StartSide(ctx, net.JoinHostPort(host, strconv.Itoa(at)), r.Answer); err != nil {
+			return err
+		}
+		l.Shared.Join(r.Ledger)
+	}
+	return nil
+}
+
+// Close ends them.
+func (l *ledgers) Close() {
+	for i := range l.ranks {
+		if r := &l.ranks[i]; r.side != nil {
+			l.Shared.Leave(r.Ledger)
+			r.side.Close()
+		}
+	}
+}
+
+func (l *ledgers) Port(rank int) int { return l.ranks[rank].side.Port() }
+
+func (l *ledgers) Transfers(rank int) (h Transfers) {
+	h.Waiting, h.Expired = l.ranks[rank].Counts(time.Now())
+	return h
+}
+
+func (l *ledgers) EndLeases(rank int) { l.Transfers(rank) }
+
+// of is the rank that a request was given to.
+func (l *ledgers) of(r *Request) *rank { return &l.ranks[r.Engine.Core.Rank] }
+
+// p2p is vLLM's OffloadingConnector with a tier of type p2p: prefill keeps the blocks under the
+// kv_request_id of its request, and decode fetches by that.
+type p2p struct {
+	*ledgers
+	quiet
+}
+
+// Leg has no state.
+func (p *p2p) Leg(*Request) Leg { return p }
+
+// Begin fetches what a prefill has kept. An incomplete remote_prefiller is none, and
+// what comes too late is refused at once, so that nothing wrong is read.
+func (p *p2p) Begin(r *Request) *pydantic.Error {
+	if _, produces := kvparams.ParseP2P(r.KV, "remote_decoder"); produces {
+		return nil
+	}
+	from, present := kvparams.ParseP2P(r.KV, "remote_prefiller")
+	if from.ID == "" || from.Host == "" || from.Port == 0 {
+		if present {
+			p.Count.BadParam(r.ID, "remote_prefiller is incomplete")
+		}
+		if p.Role != RolePrefill {
+			p.countLocal(r)
+		}
+		return nil
+	}
+	c := transfer.Claim{RequestID: from.ID, Prompt: promptHash(r.Prompts[0])}
+	addr := net.JoinHostPort(from.Host, strconv.Itoa(from.Port))
+	if err := transfer.Ask(r.HTTP.Context(), addr, transfer.Question{Op: "take", Claim: c}); err != nil {
+		if p.refuse(r, err) {
+			p.countLocal(r)
+		}
+		return nil
+	}
+	p.loaded(r)
+	return nil
+}
+
+// End keeps the blocks of a prefill under its kv_request_id, however it ended.
+func (p *p2p) End(r *Request, _ string, answered bool) {
+	to, _ := kvparams.ParseP2P(r.KV, "remote_decoder")
+	if !answered || to.ID == "" || r.NoKV {
+		return
+	}
+	ledger := p.of(r)
+	if ledger.Knows(to.ID) {
+		p.reused(r, to.ID, "a prefill has had it")
+		return
+	}
+	ledger.Put(to.ID, transfer.Offer{Prompt: promptHash(r.Prompts[0])}, time.Now())
+	p.Count.TransfersMade.Add(1)
+}
+
+func (p *p2p) Inspect(r *Request, report func(string)) {
+	if p.Role != RolePrefill {
+		return
+	}
+	if _, present := kvparams.ParseP2P(r.KV, "remote_decoder"); !present {
+		report("kv_transfer_params has no remote_decoder")
+	}
+	if r.HTTP.Header.Get(HeaderRank) == "" {
+		report("no X-data-parallel-rank")
 	}
 }

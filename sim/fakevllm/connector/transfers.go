@@ -4,38 +4,27 @@ import (
 	"context"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
 // transferring is what Mooncake and MoRI-IO have in common: the legs of a request know each
 // other by transfer_id, and a decode that comes first waits for its prefill.
 type transferring struct {
 	base
-	transfers *handover.Transfers  // nil of a Mooncake decode
-	side      *handover.SideServer // likewise
+	transfers *transfer.Rendezvous // nil of a Mooncake decode
+	side      *transfer.Side       // likewise
 }
 
 // keep makes room for transfers.
 func (t *transferring) keep() {
-	t.transfers = handover.NewTransfers(t.TransferTimeout, t.Done, func(id string) {
+	t.transfers = transfer.NewRendezvous(t.TransferTimeout, t.Done, func(id string) {
 		t.Count.Reuse("%s engine: transfer_id %q: a decode has had it", t.Role, id)
 	})
 }
 
-func (t *transferring) closeSide() {
-	if t.side != nil {
-		t.side.Close()
-	}
-}
+func (t *transferring) Port(int) int { return t.side.Port() }
 
-func (t *transferring) Port(int) int {
-	if t.side == nil {
-		return 0
-	}
-	return t.side.Port()
-}
-
-func (t *transferring) Handovers(int) (h Handovers) {
+func (t *transferring) Transfers(int) (h Transfers) {
 	if t.transfers != nil {
 		h.Waiting, h.Expired = t.transfers.Counts(time.Now())
 	}
@@ -61,7 +50,7 @@ type transferLeg struct {
 	t        *transferring
 	id       string                // of a prefill's transfer
 	offers   bool                  // a decode may fetch its blocks
-	fetching chan handover.Fetched // of a decode that loads
+	fetching chan transfer.Fetched // of a decode that loads
 }
 
 // produce begins a prefill's transfer.
@@ -77,14 +66,14 @@ func (l *transferLeg) produce(r *Request, id string) {
 func (l *transferLeg) share(r *Request, id string, load bool) {
 	l.t.reused(r, id, "several answers share it")
 	if load {
-		l.fetching = make(chan handover.Fetched)
+		l.fetching = make(chan transfer.Fetched)
 	}
 }
 
 // fetch asks for the blocks beside the request: a client that leaves does
 // not take the question back.
-func (l *transferLeg) fetch(ask func() handover.Fetched) {
-	fetching := make(chan handover.Fetched, 1)
+func (l *transferLeg) fetch(ask func() transfer.Fetched) {
+	fetching := make(chan transfer.Fetched, 1)
 	l.fetching = fetching
 	l.t.Work.Go(func() { fetching <- ask() })
 }
@@ -109,7 +98,7 @@ func (l *transferLeg) Await(r *Request) bool {
 
 // take is the end of a load: blocks of another prompt are as good as any others
 // to the engine, and its answer is wrong.
-func (l *transferLeg) take(r *Request, got handover.Fetched) {
+func (l *transferLeg) take(r *Request, got transfer.Fetched) {
 	if got.Err != nil {
 		if l.t.refuse(r, got.Err) {
 			l.t.countLocal(r)
@@ -118,7 +107,7 @@ func (l *transferLeg) take(r *Request, got handover.Fetched) {
 	}
 	l.t.loaded(r)
 	if promptHash(r.Prompts[0]) != got.Prompt {
-		l.t.mislead(r, handover.ErrPrompt.Error())
+		l.t.mislead(r, transfer.ErrPrompt.Error())
 	}
 }
 
@@ -133,7 +122,7 @@ func (l *transferLeg) offer(r *Request, finish string) (offered bool) {
 	}
 	l.offers = false
 	l.t.transfers.Finish(l.id, promptHash(r.Prompts[0]), time.Now())
-	l.t.Count.HandoversMade.Add(1)
+	l.t.Count.TransfersMade.Add(1)
 	return true
 }
 

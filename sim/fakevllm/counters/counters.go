@@ -3,10 +3,13 @@ package counters
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 )
 
-// Counters stand beside the lives: a restart does not reset them. The zero value is ready.
+// Counters outlast the incarnations of an engine: a restart does not reset them. The zero value
+// is ready.
 //
 // What is counted with a remark is written down before, so that whatever sees the number
 // finds what it counts.
@@ -17,10 +20,10 @@ type Counters struct {
 	PromptTokens, GenerationTokens           atomic.Int64
 	CacheQueries, CacheHits, ComputedTokens  atomic.Int64
 	LocalPrefills, Recomputed                atomic.Int64
-	HandoversMade, HandoversLoaded, KVParams atomic.Int64
+	TransfersMade, TransfersLoaded, KVParams atomic.Int64
 	Crashes, WaitingForKV, BootstrapQueries  atomic.Int64
 
-	aborted, violations, badHandovers, refused, wrongKV, reused atomic.Int64
+	aborted, violations, badParams, refused, wrongKV, reused atomic.Int64
 }
 
 // Abort notes a request that its client gave up.
@@ -35,13 +38,13 @@ func (c *Counters) Violate(format string, args ...any) {
 	c.violations.Add(1)
 }
 
-// BadHandover notes kv_transfer_params that their connector cannot use.
-func (c *Counters) BadHandover(id, why string) {
-	c.Remarks.badHandovers.add(id + ": " + why)
-	c.badHandovers.Add(1)
+// BadParam notes kv_transfer_params that their connector cannot use.
+func (c *Counters) BadParam(id, why string) {
+	c.Remarks.badParams.add(id + ": " + why)
+	c.badParams.Add(1)
 }
 
-// Refuse notes a hand-over that did not come.
+// Refuse notes a KV transfer that failed.
 func (c *Counters) Refuse(id string, err error) {
 	c.Remarks.refusals.add(id + ": " + err.Error())
 	c.refused.Add(1)
@@ -67,9 +70,85 @@ func (c *Counters) Read() Reading {
 		PromptTokens: c.PromptTokens.Load(), GenerationTokens: c.GenerationTokens.Load(),
 		CacheQueries: c.CacheQueries.Load(), CacheHits: c.CacheHits.Load(), ComputedTokens: c.ComputedTokens.Load(),
 		LocalPrefills: c.LocalPrefills.Load(), Recomputed: c.Recomputed.Load(),
-		HandoversMade: c.HandoversMade.Load(), HandoversLoaded: c.HandoversLoaded.Load(), HandoversRefused: c.refused.Load(),
-		BadHandovers: c.badHandovers.Load(), KVParams: c.KVParams.Load(), Crashes: c.Crashes.Load(),
+		TransfersMade: c.TransfersMade.Load(), TransfersLoaded: c.TransfersLoaded.Load(), TransfersRefused: c.refused.Load(),
+		BadParams: c.badParams.Load(), KVParams: c.KVParams.Load(), Crashes: c.Crashes.Load(),
 		WaitingForKV: c.WaitingForKV.Load(), WrongKV: c.wrongKV.Load(), ReusedTransfers: c.reused.Load(), BootstrapQueries: c.BootstrapQueries.Load(),
 		Violations: c.violations.Load(),
 	}
+}
+
+// Reading is what was counted at one time.
+type Reading struct {
+	Requests         int64 `json:"requests"`          // completions and chat completions that arrived
+	Completed        int64 `json:"completed"`         // answered to the end
+	Rejected         int64 `json:"rejected"`          // answered 4xx by validation
+	Failed           int64 `json:"failed"`            // 500s and error events
+	Aborted          int64 `json:"aborted"`           // given up by the client
+	Running          int64 `json:"running"`           // generating now
+	Waiting          int64 `json:"waiting"`           // queued now
+	PromptTokens     int64 `json:"prompt_tokens"`     // of requests that began to run
+	GenerationTokens int64 `json:"generation_tokens"` //
+	CacheQueries     int64 `json:"cache_queries"`     // prompt tokens looked for in the prefix cache
+	CacheHits        int64 `json:"cache_hits"`        // of these, tokens found
+	ComputedTokens   int64 `json:"computed_tokens"`   // prompt tokens computed by an engine with a queue
+	LocalPrefills    int64 `json:"local_prefills"`    // prompts a decode engine had to compute itself
+	Recomputed       int64 `json:"recomputed"`        // of these, after a KV transfer that failed
+
+	TransfersMade    int64 `json:"transfers_made"`    // prefills that gave out kv_transfer_params
+	TransfersLoaded  int64 `json:"transfers_loaded"`  // fetched by this engine as decode
+	TransfersRefused int64 `json:"transfers_refused"` // not given to this engine as decode
+	TransfersWaiting int64 `json:"transfers_waiting"` // made by this engine, not fetched yet
+	TransfersExpired int64 `json:"transfers_expired"` // of this life, never fetched
+	BadParams        int64 `json:"bad_params"`        // kv_transfer_params of a wrong shape
+	KVParams         int64 `json:"kv_params"`         // requests that carried kv_transfer_params at all
+	Crashes          int64 `json:"crashes"`           // requests that would have crashed the engine
+	WaitingForKV     int64 `json:"waiting_for_kv"`    // Mooncake decodes that wait for their prefill now
+	Pulls            int64 `json:"pulls"`             // decodes that came to this life of a Mooncake or MoRI-IO prefill for blocks
+	WrongKV          int64 `json:"wrong_kv"`          // answers made from the blocks of another prompt, wrong in their text
+	ReusedTransfers  int64 `json:"reused_transfers"`  // transfer_ids that came a second time
+	BootstrapQueries int64 `json:"bootstrap_queries"` // GET /query, from decodes and proxies
+	Faults           int64 `json:"faults"`            // scripted faults that happened
+	Violations       int64 `json:"violations"`
+}
+
+// Remarks say what some of the numbers count, at most 10000 of each.
+type Remarks struct {
+	aborted, violations, badParams, refusals notes
+}
+
+// Aborted lists the ids ("chatcmpl-<X-Request-Id>") of requests whose client
+// went away before the answer was complete.
+func (r *Remarks) Aborted() []string { return r.aborted.all() }
+
+// Violations lists what arrived although vLLM takes it that a good proxy does
+// not send to an engine of this role; only with Options.StrictPrefill, but for
+// what kills a Mooncake engine or makes it wait in vain.
+func (r *Remarks) Violations() []string { return r.violations.all() }
+
+// BadParams says what was wrong with each kv_transfer_params that had not
+// the shape its connector wants. vLLM warns and computes the prompt itself.
+func (r *Remarks) BadParams() []string { return r.badParams.all() }
+
+// Refusals lists the reasons why this engine could not load KV caches.
+func (r *Remarks) Refusals() []string { return r.refusals.all() }
+
+// notes is a bounded list of remarks; the first ones are kept.
+type notes struct {
+	mu   sync.Mutex // guards list
+	list []string
+}
+
+func (n *notes) add(s string) {
+	const limit = 10000
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.list) < limit {
+		n.list = append(n.list, s)
+	}
+}
+
+func (n *notes) all() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.list)
 }

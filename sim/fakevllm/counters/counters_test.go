@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
 )
 
-// Whoever has seen a number finds as many remarks.
+// A reader of a number finds as many remarks.
 func TestRemarksAreThereWhenTheyAreCounted(t *testing.T) {
 	t.Parallel()
 	c := new(counters.Counters)
@@ -46,16 +46,16 @@ func TestRemarksAreBounded(t *testing.T) {
 	}
 }
 
-// What reads wrong blocks is no refusal in the numbers, but is told of among them.
+// A request that reads wrong blocks is not counted as a refusal, but listed among them.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	c := new(counters.Counters)
-	c.Refuse("a", errors.New("gone"))
+	c.Refuse("a", errors.New("expired"))
 	c.Mislead("b", "another prompt")
-	if want := []string{"a: gone", "b: another prompt: the answer is wrong"}; !slices.Equal(c.Refusals(), want) {
+	if want := []string{"a: expired", "b: another prompt: the answer is wrong"}; !slices.Equal(c.Refusals(), want) {
 		t.Errorf("%q, not %q", c.Refusals(), want)
 	}
-	if r := c.Read(); r.HandoversRefused != 1 || r.WrongKV != 1 {
+	if r := c.Read(); r.TransfersRefused != 1 || r.WrongKV != 1 {
 		t.Errorf("%+v", r)
 	}
 }

@@ -1,7 +1,19 @@
+// Package engine is one engine core: its queue, its batch, its KV cache and its clock. vLLM has
+// one for each data-parallel rank.
+//
+//	slot ──▶ turn ──▶ room in the cache ──▶ prefill ──▶ decode
+//
+// Prompts are computed one after the other in the order they came in, as vLLM's
+// scheduler does with chunks of them; what is found in the cache is decided when
+// a prompt's turn comes.
+//
+// Nothing in it knows HTTP or a connector: a Lifetime says when a request ends early, and
+// Loaded what came from another engine.
 package engine
 
 import (
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,7 +38,7 @@ type Config struct {
 	ChunkTokens           int
 
 	Count *counters.Counters
-	// EndLeases releases the blocks of hand-overs whose time is over.
+	// EndLeases releases the blocks of offers whose lease has ended.
 	EndLeases func()
 }
 
@@ -52,11 +64,11 @@ func New(conf Config) *Core {
 		c.slots = make(chan struct{}, conf.MaxRunning)
 	}
 	if conf.CacheBlocks > 0 {
-		var tell func(kvcache.Event)
+		var notify func(kvcache.Event)
 		if conf.Events != nil {
-			tell = conf.Events.Tell
+			notify = conf.Events.Publish
 		}
-		c.cache = kvcache.New(kvcache.Config{BlockSize: conf.BlockSize, Blocks: conf.CacheBlocks, Seed: rand.Uint64(), Tell: tell})
+		c.cache = kvcache.New(kvcache.Config{BlockSize: conf.BlockSize, Blocks: conf.CacheBlocks, Seed: rand.Uint64(), Notify: notify})
 	}
 	return c
 }
@@ -82,9 +94,9 @@ func (c *Core) Finished(reason string) {
 	c.Stats.Stop.Add(1)
 }
 
-// Metrics is what the page of metrics shows of it, while so many hand-overs wait.
-func (c *Core) Metrics(handovers int64) *metrics.Core {
-	usage, blocks := min(1, float64(c.Running()+handovers)/256), 65536
+// Metrics returns what /metrics shows of the core, while this number of offers wait.
+func (c *Core) Metrics(offers int64) *metrics.Core {
+	usage, blocks := min(1, float64(c.Running()+offers)/256), 65536
 	if c.cache != nil {
 		held := c.cache.Stats()
 		usage, blocks = float64(held.Held)/float64(held.Blocks), held.Blocks
@@ -108,3 +120,94 @@ func (c *Core) drag() time.Duration {
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// hold stops a core between two steps. Its zero value lets the core run.
+type hold struct {
+	resumed atomic.Pointer[chan struct{}] // closed when the core runs again; nil: it runs
+}
+
+// Hold stops the core, or lets it run again. While it is stopped no request of it makes
+// progress. Requests still arrive, and those whose clients leave are dropped.
+func (c *Core) Hold(on bool) {
+	if on {
+		ch := make(chan struct{})
+		c.hold.resumed.CompareAndSwap(nil, &ch)
+		return
+	}
+	if ch := c.hold.resumed.Swap(nil); ch != nil {
+		close(*ch)
+	}
+}
+
+// Held reports whether the core is stopped.
+func (c *Core) Held() bool { return c.hold.resumed.Load() != nil }
+
+// step blocks while the core is stopped; false means that the client left or the engine died.
+func (r *Request) step() bool {
+	for {
+		ch := r.Core.hold.resumed.Load()
+		if ch == nil {
+			return true
+		}
+		if !r.Life.await(*ch) {
+			return false
+		}
+	}
+}
+
+// turns lets one in at a time, first come, first served.
+type turns struct {
+	mu   sync.Mutex // guards everything below
+	busy bool
+	line []chan struct{}
+	// ended is when the last turn was to end. Work that waited begins then, so
+	// that the clock's coarseness does not add up.
+	ended time.Time
+}
+
+// join returns the channel that is closed when the caller's turn has come, nil when
+// that is now.
+func (t *turns) join() chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.busy {
+		t.busy, t.ended = true, time.Now()
+		return nil
+	}
+	turn := make(chan struct{})
+	t.line = append(t.line, turn)
+	return turn
+}
+
+// leave ends a turn or, with its channel, the wait for one.
+func (t *turns) leave(turn chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, other := range t.line {
+		if other == turn {
+			t.line = append(t.line[:i:i], t.line[i+1:]...)
+			return
+		}
+	}
+	if len(t.line) == 0 {
+		t.busy = false
+		return
+	}
+	close(t.line[0])
+	t.line = t.line[1:]
+}
+
+// work adds to the time of the present turn and reports when it will have passed.
+func (t *turns) work(d time.Duration) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = t.ended.Add(d)
+	return t.ended
+}
+
+// idle notes that the present turn has done nothing until now.
+func (t *turns) idle() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ended = time.Now()
+}

@@ -28,7 +28,7 @@ type Request struct {
 type Loaded struct {
 	Tokens int
 	Failed bool // the request ends by that, and nothing is computed
-	Wrong  bool // it is of another prompt, so that nobody may find it in the cache
+	Wrong  bool // it is of another prompt, so that no request may find it in the cache
 }
 
 // Queue waits for a free place among MaxRunning, and for the request's turn; false means that
@@ -70,7 +70,7 @@ func (r *Request) Queue(prompts [][]int, salt string) bool {
 }
 
 // CountPrompts counts the prompts of a request that begins to run, for which a connector
-// has brought so many tokens.
+// has loaded this number of tokens.
 func (r *Request) CountPrompts(loaded int) {
 	c, hits := r.Core, loaded
 	if c.cache != nil {
@@ -111,7 +111,7 @@ func (r *Request) Release() {
 	}
 }
 
-// Detach leaves it to the caller to give back what is held of the cache.
+// Detach returns a function that releases the held blocks of the cache.
 func (r *Request) Detach() (free func()) {
 	holds := r.holds
 	r.holds = nil
@@ -188,4 +188,158 @@ func (r *Request) awaitRoom() bool {
 		return false
 	}
 	return true
+}
+
+// pace is the clock of one request: the first token after the TTFT, the
+// others ITL apart, on a fixed schedule so that delays don't add up.
+type pace struct {
+	next time.Time
+	itl  time.Duration
+	last time.Time
+}
+
+// Prefill computes what was neither found nor loaded, and waits for the first token; the
+// others are to come itl apart. It reports how many tokens needed no computing.
+func (r *Request) Prefill(l Loaded, ttft, itl time.Duration) (cached int, ok bool) {
+	c, began := r.Core, time.Now()
+	cached, ok = r.compute(l)
+	ok = ok && r.Life.Wait(ttft) && r.step()
+	now := time.Now()
+	if ok {
+		c.Stats.Prefill.Observe(now.Sub(began))
+		c.Stats.TTFT.Observe(now.Sub(r.Arrived))
+	}
+	r.pace = pace{next: now.Add(itl + c.drag()), itl: itl, last: now}
+	return cached, ok
+}
+
+// Paced reports whether time passes between tokens.
+func (r *Request) Paced() bool { return r.pace.itl > 0 }
+
+// Tick waits for the following token; false means that the client left or the engine died.
+func (r *Request) Tick() bool {
+	p := &r.pace
+	if p.itl <= 0 {
+		return r.Life.Alive() && r.step()
+	}
+	ok := r.Life.Wait(time.Until(p.next)) && r.step()
+	p.next = p.next.Add(p.itl + r.Core.drag())
+	now := time.Now()
+	r.Core.Stats.ITL.Observe(now.Sub(p.last))
+	p.last = now
+	return ok
+}
+
+// compute lets the time pass that the connector needs to load what is elsewhere,
+// and the engine to compute the rest.
+func (r *Request) compute(l Loaded) (cached int, ok bool) {
+	c := r.Core
+	cached = l.Tokens
+	if !c.queues() {
+		return cached, true
+	}
+	loaded := max(0, l.Tokens-r.hits) // the connector brings these
+	cached = max(l.Tokens, r.hits)
+	if l.Failed {
+		r.endTurn()
+		return cached, true
+	}
+	if loaded > 0 {
+		r.endTurn()
+		if c.LoadRate > 0 && !r.Life.Wait(seconds(float64(loaded)/c.LoadRate)) {
+			return cached, false
+		}
+	}
+	rest := r.tokens - cached
+	c.Count.ComputedTokens.Add(int64(rest))
+	if c.PrefillRate > 0 && rest > 1 {
+		if !r.turn && !r.await() { // a load has failed
+			return cached, false
+		}
+		c.prefill.Store(1)
+		ok := r.Life.Wait(time.Until(c.turns.work(seconds(float64(rest) / c.PrefillRate))))
+		c.prefill.Store(0)
+		if !ok {
+			c.turns.idle() // the next turn does not wait for what is not computed
+			return cached, false
+		}
+	}
+	if !l.Wrong {
+		for _, h := range r.holds {
+			h.Computed()
+		}
+	}
+	r.endTurn()
+	return cached, true
+}
+
+// Lifetime is how long a request is worth working on: until its client leaves, a write to
+// it fails, or the engine dies. One goroutine uses it.
+type Lifetime struct {
+	Client <-chan struct{} // closed when the client has left
+	Engine <-chan struct{} // closed when the engine has died
+
+	broken bool
+	timer  *time.Timer
+}
+
+// Break reports whether a write to the client has failed.
+func (l *Lifetime) Break() { l.broken = true }
+
+// Broken reports whether one has.
+func (l *Lifetime) Broken() bool { return l.broken }
+
+// Alive reports whether it goes on.
+func (l *Lifetime) Alive() bool {
+	select {
+	case <-l.Client:
+		return false
+	case <-l.Engine:
+		return false
+	default:
+		return !l.broken
+	}
+}
+
+// Dead reports whether the engine has died.
+func (l *Lifetime) Dead() bool {
+	select {
+	case <-l.Engine:
+		return true
+	default:
+		return false
+	}
+}
+
+// Wait lets time pass; false means that the client left or the engine died.
+func (l *Lifetime) Wait(d time.Duration) bool {
+	if d <= 0 {
+		return l.Alive()
+	}
+	if l.timer == nil {
+		l.timer = time.NewTimer(d)
+	} else {
+		l.timer.Reset(d)
+	}
+	select {
+	case <-l.timer.C:
+		return true
+	case <-l.Client:
+		l.timer.Stop()
+		return false
+	case <-l.Engine:
+		l.timer.Stop()
+		return false
+	}
+}
+
+// await waits for a channel to be closed; false means the same as of Wait.
+func (l *Lifetime) await(closed <-chan struct{}) bool {
+	select {
+	case <-closed:
+		return true
+	case <-l.Client:
+	case <-l.Engine:
+	}
+	return false
 }

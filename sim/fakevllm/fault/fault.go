@@ -2,10 +2,15 @@
 package fault
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // Kind is what a fault does.
@@ -42,29 +47,29 @@ const (
 // Fault is one scripted misbehaviour. The first scripted fault that matches a
 // request and fires is the only one to act on it.
 type Fault struct {
-	Kind Kind
+	Kind Kind `json:"kind"`
 	// Path is the exact path; "" matches the routes that generate, and a path
 	// that ends in "*" every path with that prefix.
-	Path string
+	Path string `json:"path,omitempty"`
 	// Rank is the data-parallel rank that a request must name; "" matches all requests.
-	Rank string
+	Rank string `json:"rank,omitempty"`
 	// Nth skips that many less one matching requests: 3 begins at the third.
-	Nth int
+	Nth int `json:"nth,omitempty"`
 	// Times is how often it happens; 0 is until cleared, 1 once.
-	Times int
+	Times int `json:"times,omitempty"`
 	// Probability, if not 0, lets it happen to that share of the matching
 	// requests, drawn from a generator seeded with Seed.
-	Probability float64
-	Seed        uint64
+	Probability float64 `json:"probability,omitempty"`
+	Seed        uint64  `json:"seed,omitempty"`
 
-	At     Stage // default AfterRead; AfterRole for ErrorEvent, Abort and Recomputed
-	Tokens int   // with AfterTokens: how many were sent, default 1
+	At     Stage `json:"at,omitempty"`     // default AfterRead; AfterRole for ErrorEvent, Abort and Recomputed
+	Tokens int   `json:"tokens,omitempty"` // with AfterTokens: how many were sent, default 1
 
-	Status int               // of Status and ErrorEvent, default 500
-	Body   string            // default vLLM's error shape for the status
-	Header map[string]string // e.g. Retry-After
-	TTFT   time.Duration     // of Slow, added once
-	ITL    time.Duration     // of Slow, added per token
+	Status int               `json:"status,omitempty"` // of Status and ErrorEvent, default 500
+	Body   string            `json:"body,omitempty"`   // default vLLM's error shape for the status
+	Header map[string]string `json:"header,omitempty"` // e.g. Retry-After
+	TTFT   time.Duration     `json:"-"`                // of Slow, added once
+	ITL    time.Duration     `json:"-"`                // of Slow, added per token
 }
 
 // ErrInvalid is wrapped by every complaint about a Fault.
@@ -109,5 +114,78 @@ func (f Fault) checked() (Fault, error) {
 	return f, nil
 }
 
-// Ends tells the faults that end a request by a reason of the engine's own.
+// Ends reports whether the fault ends a request with a finish or stop reason of the engine.
 func (f *Fault) Ends() bool { return f.Kind == Abort || f.Kind == Recomputed }
+
+// fields are the fields of a Fault without its methods.
+type fields Fault
+
+// wire is a Fault in JSON: durations are strings such as "250ms".
+type wire struct {
+	*fields
+	TTFT string `json:"ttft,omitempty"`
+	ITL  string `json:"itl,omitempty"`
+}
+
+// UnmarshalJSON reads a Fault as /fake/faults takes it, without unknown fields.
+func (f *Fault) UnmarshalJSON(data []byte) error {
+	*f = Fault{}
+	w := wire{fields: (*fields)(f)}
+	if err := unmarshalStrict(data, &w); err != nil {
+		return err
+	}
+	for text, into := range map[*string]*time.Duration{&w.TTFT: &f.TTFT, &w.ITL: &f.ITL} {
+		if *text == "" {
+			continue
+		}
+		v, err := time.ParseDuration(*text)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+		*into = v
+	}
+	return nil
+}
+
+// MarshalJSON is the inverse of UnmarshalJSON.
+func (f Fault) MarshalJSON() ([]byte, error) {
+	w := wire{fields: (*fields)(&f)}
+	if f.TTFT > 0 {
+		w.TTFT = f.TTFT.String()
+	}
+	if f.ITL > 0 {
+		w.ITL = f.ITL.String()
+	}
+	return json.Marshal(w)
+}
+
+func unmarshalStrict(data []byte, into any) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: something follows the JSON value", ErrInvalid)
+	}
+	return nil
+}
+
+// Read adds what a body of /fake/faults holds: one fault or a list of them.
+func (s *Script) Read(body io.Reader) error {
+	data, err := io.ReadAll(io.LimitReader(body, 1<<20))
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	var faults []Fault
+	if i := pydantic.SkipSpace(data, 0); i < len(data) && data[i] == '[' {
+		err = unmarshalStrict(data, &faults)
+	} else {
+		faults = make([]Fault, 1)
+		err = unmarshalStrict(data, &faults[0])
+	}
+	if err != nil {
+		return err
+	}
+	return s.Add(faults)
+}

@@ -43,7 +43,7 @@ func (s *Script) Clear() {
 	s.list = nil
 }
 
-// Match picks the fault for a request, nil for none. generates tells a route that generates.
+// Match picks the fault for a request, nil for none. generates reports whether the route generates.
 func (s *Script) Match(path, rank string, generates bool) *Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()

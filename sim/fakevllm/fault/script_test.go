@@ -85,7 +85,7 @@ func TestInvalid(t *testing.T) {
 	} {
 		var s fault.Script
 		if err := s.Add([]fault.Fault{{Kind: fault.Reset}, f}); !errors.Is(err, fault.ErrInvalid) || len(s.All()) != 0 {
-			t.Errorf("%+v: %v, %d in force", f, err, len(s.All()))
+			t.Errorf("%+v: %v, %d active", f, err, len(s.All()))
 		}
 	}
 }

@@ -1,9 +1,45 @@
+// Package jsontext appends JSON as pydantic writes it.
 package jsontext
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
+
+// Raw is JSON text; nil is null.
+type Raw []byte
+
+// Append appends a template of JSON in which the arguments replace the dollar signs: a string
+// quoted, a number, a boolean, a list of integers, Raw as it is, and nil as null. It is for
+// whole answers; the events of tokens do not allocate.
+func Append(dst []byte, template string, args ...any) []byte {
+	for _, arg := range args {
+		before, rest, _ := strings.Cut(template, "$")
+		dst, template = append(dst, before...), rest
+		switch v := arg.(type) {
+		case nil:
+			dst = append(dst, "null"...)
+		case string:
+			dst = AppendString(dst, v)
+		case []int:
+			dst = AppendInts(dst, v)
+		case Raw:
+			if v == nil {
+				v = Raw("null")
+			}
+			dst = append(dst, v...)
+		case int, int64, bool:
+			dst = fmt.Append(dst, v)
+		case float64:
+			dst = strconv.AppendFloat(dst, v, 'f', -1, 64)
+		default:
+			panic(fmt.Sprintf("no JSON for %T", arg))
+		}
+	}
+	return append(dst, template...)
+}
 
 // AppendString quotes s as pydantic does: everything but quotes,
 // backslashes and control characters stays itself, also non-ASCII and '<'.
@@ -59,6 +95,7 @@ func decodeRune[T string | []byte](s T) (rune, int) {
 	return utf8.DecodeRune(b[:n])
 }
 
+// AppendInts appends a list of integers.
 func AppendInts(dst []byte, ids []int) []byte {
 	dst = append(dst, '[')
 	for i, id := range ids {

@@ -21,7 +21,7 @@ func TestAppendJSONString(t *testing.T) {
 			t.Errorf("%q came back as %q", s, back)
 		}
 		if !utf8.Valid(out) {
-			t.Errorf("%q gives invalid UTF-8", s)
+			t.Errorf("invalid UTF-8 for %q", s)
 		}
 	}
 }

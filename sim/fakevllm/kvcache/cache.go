@@ -1,3 +1,12 @@
+// Package kvcache is the paged KV cache of one engine core: blocks of a fixed
+// number of tokens, found again by a hash of all tokens up to their end, and
+// taken from the least recently used end of those that no request holds.
+//
+//	Take ──▶ hits + new blocks ──▶ Computed ──▶ Append ... ──▶ Free
+//
+// As in vLLM's block pool a freed block keeps what is in it until it is needed
+// for something else, the last block of a prompt is given up first, and at least
+// one token of a prompt is always computed.
 package kvcache
 
 import (
@@ -14,9 +23,9 @@ type Config struct {
 	Blocks    int
 	// Seed makes the hashes of one cache differ from those of another.
 	Seed uint64
-	// Tell hears of every change, in order and with the cache locked; nil for
-	// nobody.
-	Tell func(Event)
+	// Notify is called for every change, in order and with the cache locked; nil to call
+	// nothing.
+	Notify func(Event)
 }
 
 // Event is a change of what can be found in the cache.
@@ -44,11 +53,11 @@ type Cache struct {
 	mu     sync.Mutex // guards everything below
 	blocks []block
 	found  map[uint64]int // by hash
-	free   int            // blocks that nobody holds
+	free   int            // blocks without holders
 	stats  Stats
 }
 
-// block is an element of the list of free blocks while nobody holds it. The list
+// block is an element of the list of free blocks while it has no holders. The list
 // is a ring through blocks[0], which holds nothing.
 type block struct {
 	hash       uint64 // 0 for none
@@ -166,26 +175,26 @@ func (c *Cache) root(salt string) uint64 {
 // grow holds up to n blocks, fewer where there is no room; c.mu is held.
 func (h *Hold) grow(n int) {
 	c := h.cache
-	var gone []uint64
+	var evicted []uint64
 	for len(h.blocks) < n && c.free > 0 {
 		i := c.blocks[0].next
 		c.unlink(i)
 		b := &c.blocks[i]
 		if b.hash != 0 {
 			delete(c.found, b.hash)
-			gone = append(gone, b.hash)
+			evicted = append(evicted, b.hash)
 		}
 		b.hash, b.holders = 0, 1
 		h.blocks = append(h.blocks, i)
 	}
-	if gone != nil {
-		c.tell(Event{Hashes: gone})
+	if evicted != nil {
+		c.notify(Event{Hashes: evicted})
 	}
 }
 
-func (c *Cache) tell(e Event) {
-	if c.conf.Tell != nil {
-		c.conf.Tell(e)
+func (c *Cache) notify(e Event) {
+	if c.conf.Notify != nil {
+		c.conf.Notify(e)
 	}
 }
 
@@ -204,15 +213,15 @@ func (h *Hold) register() {
 	if first {
 		e.Parent, e.Salt = 0, h.salt
 	}
-	tell := func() {
+	flush := func() {
 		if e.Hashes != nil {
-			c.tell(e)
+			c.notify(e)
 		}
 	}
 	for len(h.tokens) >= size && h.computed < len(h.blocks) {
 		hash := chain(h.last, h.tokens[:size])
 		if _, twice := c.found[hash]; twice {
-			tell() // another request was quicker; the run ends here
+			flush() // another request was quicker; the run ends here
 			e = Event{Stored: true, Parent: hash}
 		} else {
 			i := h.blocks[h.computed]
@@ -223,7 +232,7 @@ func (h *Hold) register() {
 		h.last, h.tokens = hash, h.tokens[size:]
 		h.computed++
 	}
-	tell()
+	flush()
 }
 
 // Append adds tokens that were generated. Where there is no room for them they

@@ -66,7 +66,7 @@ func TestNothingIsFoundBeforeItIsComputed(t *testing.T) {
 	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 10})
 	first, second := c.TryTake(ids(1, 33), ""), c.TryTake(ids(1, 33), "")
 	if second.Cached() != 0 {
-		t.Errorf("%d tokens found that nobody has computed", second.Cached())
+		t.Errorf("%d tokens found that were not computed", second.Cached())
 	}
 	first.Computed()
 	second.Computed() // the same blocks twice: the first ones stay
@@ -101,7 +101,7 @@ func TestLeastRecentlyUsed(t *testing.T) {
 	if got := run(t, c, a); got != 32 { // used again: now b is the oldest
 		t.Fatalf("%d tokens of a found, not 32", got)
 	}
-	run(t, c, ids(4, 20)) // takes two blocks: the copy of a's third, which nobody finds, and b's third
+	run(t, c, ids(4, 20)) // takes two blocks: the copy of a's third, which no lookup finds, and b's third
 	if got := run(t, c, b[:32]); got != 16 {
 		t.Errorf("%d tokens of b found, not 16", got)
 	}
@@ -125,7 +125,7 @@ func TestNoRoom(t *testing.T) {
 	select {
 	case <-c.Room():
 	default:
-		t.Error("nobody was told of the room")
+		t.Error("no notice of the free blocks")
 	}
 	if h := c.TryTake(ids(2, 64), ""); h == nil {
 		t.Error("no room in an empty cache")
@@ -154,7 +154,7 @@ func TestEvents(t *testing.T) {
 	t.Parallel()
 	known := map[uint64][]int{} // by hash
 	parents := map[uint64]uint64{}
-	c := kvcache.New(kvcache.Config{BlockSize: 4, Blocks: 12, Seed: 5, Tell: func(e kvcache.Event) {
+	c := kvcache.New(kvcache.Config{BlockSize: 4, Blocks: 12, Seed: 5, Notify: func(e kvcache.Event) {
 		if !e.Stored {
 			for _, h := range e.Hashes {
 				if _, ok := known[h]; !ok {

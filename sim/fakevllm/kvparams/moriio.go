@@ -32,8 +32,8 @@ type MoRIIOParams struct {
 // request.
 func ParseMoRIIO(raw []byte, rid string, mode Mode) MoRIIOParams {
 	k := MoRIIOParams{Token: "-"}
-	members := make(map[string][]byte, 16)
-	if raw == nil || pydantic.ForEachMember(raw, func(key string, raw []byte) error { members[key] = raw; return nil }) != nil || len(members) == 0 {
+	members, err := membersOf(raw)
+	if err != nil || len(members) == 0 {
 		return k
 	}
 	k.Produce, k.Load = pydantic.Truthy(members["do_remote_decode"]), pydantic.Truthy(members["do_remote_prefill"])
@@ -59,7 +59,7 @@ func ParseMoRIIO(raw []byte, rid string, mode Mode) MoRIIOParams {
 	}
 	if k.Load && mode == MoRIIORead {
 		if k.Token = string(members[tokenField]); k.Token == "" || string(members[extraField]) != extraValue {
-			k.Token = "0" // no engine gives a hand-over away for this
+			k.Token = "0" // which fits no offer
 		}
 	}
 	k.TP = memberInt(members, "remote_tp_size")
@@ -105,20 +105,12 @@ func memberInt(members map[string][]byte, name string) int {
 // AppendMoRIIO renders what a prefill's answer carries (request_finished), with an
 // unknown field and an integer that no float64 can hold.
 func AppendMoRIIO(dst []byte, host string, port, tpSize, promptLen int, transferID, token string) []byte {
-	dst = append(dst, `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[`...)
-	for i := range min((promptLen+15)/16, 64) {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = strconv.AppendInt(dst, int64(i), 10)
+	blocks := make([]int, min((promptLen+15)/16, 64))
+	for i := range blocks {
+		blocks[i] = i
 	}
-	dst = append(dst, `]],"remote_engine_id":`...)
-	dst = jsontext.AppendString(dst, net.JoinHostPort(host, strconv.Itoa(port)))
-	dst = append(dst, `,"remote_host":`...)
-	dst = jsontext.AppendString(dst, host)
-	dst = fmt.Appendf(dst, `,"remote_handshake_port":%d,"remote_notify_port":%d,"remote_dp_rank":0,"remote_dp_rank_override":true`, port, port)
-	dst = fmt.Appendf(dst, `,"remote_dp_size":1,"remote_dp_size_local":1,"tp_size":%d,"transfer_id":`, tpSize)
-	dst = jsontext.AppendString(dst, transferID)
-	dst = append(dst, `,"`+tokenField+`":`+token+`,"`+extraField+`":`+extraValue+`}`...)
-	return dst
+	return jsontext.Append(dst, `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[$],"remote_engine_id":$,"remote_host":$,`+
+		`"remote_handshake_port":$,"remote_notify_port":$,"remote_dp_rank":0,"remote_dp_rank_override":true,"remote_dp_size":1,"remote_dp_size_local":1,`+
+		`"tp_size":$,"transfer_id":$,"`+tokenField+`":$,"`+extraField+`":$}`,
+		blocks, net.JoinHostPort(host, strconv.Itoa(port)), host, port, port, tpSize, transferID, jsontext.Raw(token), jsontext.Raw(extraValue))
 }

@@ -4,11 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
 // Form is what kv_transfer_params asks for.
@@ -17,7 +15,7 @@ type Form int
 const (
 	Absent  Form = iota
 	Produce      // the six-field form of a prefill
-	Load         // a hand-over to load
+	Load         // a KV cache to load
 	Bad          // anything else: vLLM warns and computes the prompt itself
 	Fatal        // something is missing that the engine does not ask about: a KeyError ends it
 )
@@ -28,20 +26,14 @@ type NIXLParams struct {
 	Why   string // of Bad
 	Host  string
 	Port  int
-	Claim handover.Claim
+	Claim transfer.Claim
 }
 
 // ParseNIXL reads the field as the NIXL connector does in one of its modes, and vllm-ascend's. The prefill
 // form is held to its convention, six members of which four are null.
 func ParseNIXL(raw []byte, mode Mode) NIXLParams {
-	if raw == nil {
-		return NIXLParams{}
-	}
-	members := make(map[string][]byte, 16)
-	if err := pydantic.ForEachMember(raw, func(key string, raw []byte) error {
-		members[key] = raw
-		return nil
-	}); err != nil {
+	members, err := membersOf(raw)
+	if err != nil {
 		return NIXLParams{Form: Bad, Why: err.Error()}
 	}
 	if len(members) == 0 {
@@ -103,48 +95,30 @@ func parseLoad(members map[string][]byte, mode Mode) NIXLParams {
 	}
 	k.Claim.Token = string(members[tokenField])
 	if string(members[extraField]) != extraValue {
-		k.Claim.Token = "" // no engine gives a hand-over away for this
+		k.Claim.Token = "" // which fits no offer
 	}
 	return k
 }
 
-// AppendHandover renders what a prefill's response carries, with the newest
-// fields, an unknown one, and an integer no float64 can hold.
-func AppendHandover(dst []byte, mode Mode, engineID, requestID, host string, port, promptLen int, token string) []byte {
-	dst = append(dst, `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[`...)
-	blocks := (promptLen + 15) / 16
+// AppendNIXL appends what the response of a prefill carries, with the newest fields, an unknown
+// one, and an integer that no float64 can hold.
+func AppendNIXL(dst []byte, mode Mode, engineID, requestID, host string, port, promptLen int, token string) []byte {
+	blocks := make([]int, min((promptLen+15)/16, 64))
 	first := rand.IntN(1 << 16)
-	for i := range min(blocks, 64) {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = strconv.AppendInt(dst, int64(first+i), 10)
+	for i := range blocks {
+		blocks[i] = first + i
 	}
-	dst = append(dst, `],[]],"remote_engine_id":`...)
-	dst = jsontext.AppendString(dst, engineID)
-	dst = append(dst, `,"remote_request_id":`...)
-	dst = jsontext.AppendString(dst, requestID)
-	dst = append(dst, `,"remote_host":`...)
-	dst = jsontext.AppendString(dst, host)
-	dst = append(dst, `,"remote_port":`...)
-	dst = strconv.AppendInt(dst, int64(port), 10)
+	dst = jsontext.Append(dst, `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[$,[]],"remote_engine_id":$,"remote_request_id":$,`+
+		`"remote_host":$,"remote_port":$`, blocks, engineID, requestID, host, port)
 	if mode == Ascend {
-		dst = append(dst, `,"remote_pcp_size":1,"remote_dcp_size":1,"remote_ptp_size":1,"last_token_id":17,"remote_multi_nodes_meta_mapping":{},"num_prompt_blocks":`...)
-		dst = strconv.AppendInt(dst, int64(blocks), 10)
-		dst = append(dst, `,"remote_block_size":[16],"`+tokenField+`":`...)
-		dst = append(dst, token...)
-		return append(dst, `,"`+extraField+`":`+extraValue+`}`...)
-	}
-	dst = append(dst, `,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":`...)
-	dst = strconv.AppendInt(dst, int64(promptLen), 10)
-	dst = append(dst, `,"remote_blocks_expiry_time":null,"transfer_mode":"`...)
-	if mode == NIXLPush {
-		dst = append(dst, `push`...)
+		dst = jsontext.Append(dst, `,"remote_pcp_size":1,"remote_dcp_size":1,"remote_ptp_size":1,"last_token_id":17,"remote_multi_nodes_meta_mapping":{},`+
+			`"num_prompt_blocks":$,"remote_block_size":[16]`, (promptLen+15)/16)
 	} else {
-		dst = append(dst, `pull`...)
+		how := "pull"
+		if mode == NIXLPush {
+			how = "push"
+		}
+		dst = jsontext.Append(dst, `,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":$,"remote_blocks_expiry_time":null,"transfer_mode":$`, promptLen, how)
 	}
-	dst = append(dst, `","`+tokenField+`":`...)
-	dst = append(dst, token...)
-	dst = append(dst, `,"`+extraField+`":`+extraValue...)
-	return append(dst, '}')
+	return jsontext.Append(dst, `,"`+tokenField+`":$,"`+extraField+`":$}`, jsontext.Raw(token), jsontext.Raw(extraValue))
 }

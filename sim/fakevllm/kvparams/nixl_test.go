@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-func TestHandoverIsJSON(t *testing.T) {
+func TestAppendNIXL(t *testing.T) {
 	t.Parallel()
 	for range 100 {
 		token := NewToken()
-		b := AppendHandover(nil, NIXL, `e"1`, "chatcmpl-R\\", "::1", 5600, rand.IntN(5000), token)
+		b := AppendNIXL(nil, NIXL, `e"1`, "chatcmpl-R\\", "::1", 5600, rand.IntN(5000), token)
 		if !json.Valid(b) {
 			t.Fatalf("%s", b)
 		}
@@ -32,7 +32,7 @@ func TestHandoverIsJSON(t *testing.T) {
 func TestParseKV(t *testing.T) {
 	t.Parallel()
 	const produce = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
-	load := string(AppendHandover(nil, NIXL, "e", "r", "h", 1, 5, NewToken()))
+	load := string(AppendNIXL(nil, NIXL, "e", "r", "h", 1, 5, NewToken()))
 	for _, tt := range []struct {
 		name, in string
 		form     Form

@@ -8,7 +8,7 @@ import (
 // eosEvery is the mean number of tokens of an answer that nothing else ends.
 const eosEvery = 256
 
-// Generator yields the tokens that the model gives after a sequence of tokens.
+// Generator yields the tokens that follow a sequence of tokens.
 // Each is a pure function of all tokens before it, prompt and answer alike, so
 // that a generation continued elsewhere from prompt and partial answer goes on
 // with exactly the remaining tokens. The zero value is not usable; see

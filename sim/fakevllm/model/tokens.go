@@ -3,6 +3,7 @@ package model
 import (
 	"math/bits"
 	"strconv"
+	"strings"
 )
 
 // VocabSize is the number of token ids of the simulated model: ids run from 0
@@ -85,65 +86,13 @@ func appendSyllables(dst []byte, id int) []byte {
 		consonants[c>>2], vowels[c&3])
 }
 
-func consonantIndex(c byte) int {
-	switch c {
-	case 'b':
-		return 0
-	case 'd':
-		return 1
-	case 'f':
-		return 2
-	case 'g':
-		return 3
-	case 'h':
-		return 4
-	case 'j':
-		return 5
-	case 'k':
-		return 6
-	case 'l':
-		return 7
-	case 'm':
-		return 8
-	case 'n':
-		return 9
-	case 'p':
-		return 10
-	case 'r':
-		return 11
-	case 's':
-		return 12
-	case 't':
-		return 13
-	case 'v':
-		return 14
-	case 'z':
-		return 15
-	}
-	return -1
-}
-
-func vowelIndex(c byte) int {
-	switch c {
-	case 'a':
-		return 0
-	case 'e':
-		return 1
-	case 'i':
-		return 2
-	case 'o':
-		return 3
-	}
-	return -1
-}
-
 // WordID is the inverse of AppendWord; ok is false for any other text.
 func WordID(piece string) (id int, ok bool) {
 	if len(piece) < wordLen || piece[0] != ' ' {
 		return 0, false
 	}
 	for i := 1; i < wordLen; i += 2 {
-		c, v := consonantIndex(piece[i]), vowelIndex(piece[i+1])
+		c, v := strings.IndexByte(consonants, piece[i]), strings.IndexByte(vowels, piece[i+1])
 		if c < 0 || v < 0 {
 			return 0, false
 		}
@@ -185,7 +134,7 @@ func PieceID(piece string) int {
 	return FirstTextToken + int(hi)
 }
 
-// HashPiece hashes at most 16 bytes, in words: prompts may have a megabyte.
+// HashPiece hashes at most 16 bytes, eight at a time: prompts may have a megabyte.
 func HashPiece(piece string) uint64 {
 	n := len(piece)
 	var a, b uint64

@@ -33,7 +33,7 @@ func TestTokenizeOfPromptAndAnswer(t *testing.T) {
 				t.Fatalf("prompt %q: prompt and answer are tokenized as %v, not %v", prompt, got, want)
 			}
 			if got := model.Detokenize(a.Tokens); got != a.Text {
-				t.Fatalf("Detokenize gives %q, not %q", got, a.Text)
+				t.Fatalf("Detokenize returns %q, not %q", got, a.Text)
 			}
 		}
 	}

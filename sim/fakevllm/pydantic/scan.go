@@ -5,28 +5,39 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 )
 
-// errJSON is wrapped by every complaint about malformed JSON.
+// errJSON is wrapped by every error about malformed JSON.
 var errJSON = errors.New("JSON decode error")
 
-// ForEachMember calls fn for each member of a JSON object in order, with the
-// raw bytes of its value. It finds where values end but leaves it to fn to
-// validate them; everything else about the object is checked. Duplicates are
-// passed on: whatever assigns in order keeps the last, as Python's json does.
+func malformed(at int, expected string) error {
+	return fmt.Errorf("%w at %d: expecting %s", errJSON, at, expected)
+}
+
+// at returns the byte at i, or 0 past the end.
+func at(b []byte, i int) byte {
+	if i < len(b) {
+		return b[i]
+	}
+	return 0
+}
+
+// ForEachMember calls fn for each member of a JSON object in order, with the raw bytes of its
+// value, which it delimits but leaves to fn to validate. Duplicates are passed on: whatever
+// assigns in order keeps the last, as Python's json does.
 func ForEachMember(body []byte, fn func(key string, raw []byte) error) error {
 	i := SkipSpace(body, 0)
-	if i >= len(body) || body[i] != '{' {
-		return fmt.Errorf("%w: expecting an object", errJSON)
+	if at(body, i) != '{' {
+		return malformed(i, "an object")
 	}
-	i = SkipSpace(body, i+1)
-	if i < len(body) && body[i] == '}' {
+	if i = SkipSpace(body, i+1); at(body, i) == '}' {
 		return trailing(body, i+1)
 	}
 	for {
-		if i >= len(body) || body[i] != '"' {
-			return fmt.Errorf("%w at %d: expecting property name enclosed in double quotes", errJSON, i)
+		if at(body, i) != '"' {
+			return malformed(i, "a property name in double quotes")
 		}
 		end, err := stringEnd(body, i)
 		if err != nil {
@@ -36,75 +47,86 @@ func ForEachMember(body []byte, fn func(key string, raw []byte) error) error {
 		if err != nil {
 			return err
 		}
-		i = SkipSpace(body, end)
-		if i >= len(body) || body[i] != ':' {
-			return fmt.Errorf("%w at %d: expecting ':' delimiter", errJSON, i)
+		if i = SkipSpace(body, end); at(body, i) != ':' {
+			return malformed(i, "':'")
 		}
 		i = SkipSpace(body, i+1)
-		end, err = valueEnd(body, i)
+		if end, err = valueEnd(body, i); err == nil {
+			err = fn(key, body[i:end])
+		}
 		if err != nil {
 			return err
 		}
-		if err := fn(key, body[i:end]); err != nil {
-			return err
-		}
-		i = SkipSpace(body, end)
-		switch {
-		case i < len(body) && body[i] == ',':
+		switch i = SkipSpace(body, end); at(body, i) {
+		case ',':
 			i = SkipSpace(body, i+1)
-		case i < len(body) && body[i] == '}':
+		case '}':
 			return trailing(body, i+1)
 		default:
-			return fmt.Errorf("%w at %d: expecting ',' delimiter", errJSON, i)
+			return malformed(i, "','")
 		}
 	}
 }
 
-// ForEachElement is forEachMember for a list.
+// ForEachElement is ForEachMember for a list.
 func ForEachElement(raw []byte, fn func(i int, raw []byte) error) error {
 	i := SkipSpace(raw, 1)
-	if i < len(raw) && raw[i] == ']' {
+	if at(raw, i) == ']' {
 		return trailing(raw, i+1)
 	}
 	for n := 0; ; n++ {
 		end, err := valueEnd(raw, i)
+		if err == nil {
+			err = fn(n, raw[i:end])
+		}
 		if err != nil {
 			return err
 		}
-		if err := fn(n, raw[i:end]); err != nil {
-			return err
-		}
-		i = SkipSpace(raw, end)
-		switch {
-		case i < len(raw) && raw[i] == ',':
+		switch i = SkipSpace(raw, end); at(raw, i) {
+		case ',':
 			i = SkipSpace(raw, i+1)
-		case i < len(raw) && raw[i] == ']':
+		case ']':
 			return trailing(raw, i+1)
 		default:
-			return fmt.Errorf("%w at %d: expecting ',' delimiter", errJSON, i)
+			return malformed(i, "','")
 		}
 	}
 }
 
-// Validate checks one value that forEachMember or forEachElement found.
+// Validate reports whether one value that ForEachMember or ForEachElement delimited is JSON as
+// Python takes it, NaN and the infinities included.
 func Validate(raw []byte) error {
-	if raw[0] == '"' {
+	if at(raw, 0) == '"' {
+		if end, err := stringEnd(raw, 0); err != nil || end != len(raw) {
+			return errors.Join(err, trailing(raw, end))
+		}
 		_, err := Unquote(raw)
 		return err
 	}
-	if !json.Valid(raw) && Explain(raw) != nil { // Python takes NaN
-		return fmt.Errorf("%w: expecting value", errJSON)
+	if json.Valid(raw) {
+		return nil
 	}
-	return nil
+	switch string(raw) {
+	case "NaN", "Infinity", "-Infinity":
+		return nil
+	}
+	switch at(raw, 0) {
+	case '{':
+		return ForEachMember(raw, func(_ string, raw []byte) error { return Validate(raw) })
+	case '[':
+		return ForEachElement(raw, func(_ int, raw []byte) error { return Validate(raw) })
+	}
+	return fmt.Errorf("%w: expecting a value", errJSON)
 }
 
 func trailing(body []byte, i int) error {
 	if i = SkipSpace(body, i); i < len(body) {
-		return fmt.Errorf("%w at %d: extra data", errJSON, i)
+		return malformed(i, "the end")
 	}
 	return nil
 }
 
+// SkipSpace returns the index of the first byte from i on that is no white space.
 func SkipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
 		i++
@@ -112,13 +134,13 @@ func SkipSpace(b []byte, i int) int {
 	return i
 }
 
-// stringEnd is the index after the closing quote of the string at b[i].
+// stringEnd returns the index after the closing quote of the string at b[i].
 func stringEnd(b []byte, i int) (int, error) {
 	start := i
 	for i++; ; {
 		j := bytes.IndexByte(b[i:], '"')
 		if j < 0 {
-			return 0, fmt.Errorf("%w at %d: unterminated string", errJSON, start)
+			return 0, malformed(start, "a terminated string")
 		}
 		slashes := 0
 		for k := i + j - 1; k > start && b[k] == '\\'; k-- {
@@ -131,56 +153,39 @@ func stringEnd(b []byte, i int) (int, error) {
 	}
 }
 
-// valueEnd is the index after the value at b[i], found by quotes and brackets.
-func valueEnd(b []byte, i int) (int, error) {
-	if i >= len(b) {
-		return 0, fmt.Errorf("%w at %d: expecting value", errJSON, i)
-	}
-	switch b[i] {
-	case '"':
-		return stringEnd(b, i)
-	case '[', '{':
-		depth := 0
-		for i < len(b) {
-			switch b[i] {
-			case '"':
-				end, err := stringEnd(b, i)
-				if err != nil {
-					return 0, err
-				}
-				i = end
-				continue
-			case '[', '{':
-				depth++
-			case ']', '}':
-				if depth--; depth == 0 {
-					return i + 1, nil
-				}
+// valueEnd returns the index after the value at b[i], found by quotes and brackets.
+func valueEnd(b []byte, i int) (end int, err error) {
+	start, depth := i, 0
+	for i < len(b) {
+		switch b[i] {
+		case '"':
+			if i, err = stringEnd(b, i); err != nil || depth == 0 {
+				return i, err
 			}
-			i++
+			continue
+		case '[', '{':
+			depth++
+		case ']', '}':
+			if depth--; depth == 0 {
+				return i + 1, nil
+			}
 		}
-		return 0, fmt.Errorf("%w at %d: unterminated value", errJSON, i)
-	}
-	start := i
-	for i < len(b) && !endsScalar(b[i]) {
+		if depth <= 0 {
+			break
+		}
 		i++
 	}
-	if i == start {
-		return 0, fmt.Errorf("%w at %d: expecting value", errJSON, i)
+	for depth <= 0 && i < len(b) && strings.IndexByte(",}] \n\r\t", b[i]) < 0 {
+		i++
+	}
+	if i == start || depth > 0 {
+		return 0, malformed(i, "a value")
 	}
 	return i, nil
 }
 
-func endsScalar(c byte) bool {
-	switch c {
-	case ',', '}', ']', ' ', '\n', '\r', '\t':
-		return true
-	}
-	return false
-}
-
-// Unquote decodes a JSON string literal; plain ones without going through
-// encoding/json, which matters for prompts of a megabyte.
+// Unquote decodes a JSON string literal. It takes the short way for those without escapes:
+// prompts may have a megabyte.
 func Unquote(raw []byte) (string, error) {
 	in := raw[1 : len(raw)-1]
 	plain := bytes.IndexByte(in, '\\') < 0
@@ -199,14 +204,14 @@ func Unquote(raw []byte) (string, error) {
 	return s, nil
 }
 
-// ScanInts parses a flat list of plain non-negative integers, the usual form
-// of a prompt of token ids. ok is false for anything else, right or wrong.
+// ScanInts parses a flat list of plain non-negative integers, the usual form of a prompt of
+// token ids. ok is false for anything else, valid or not.
 func ScanInts(raw []byte, dst []int) (ids []int, ok bool) {
 	if len(raw) < 2 || raw[0] != '[' {
 		return nil, false
 	}
 	i := SkipSpace(raw, 1)
-	if i < len(raw) && raw[i] == ']' {
+	if at(raw, i) == ']' {
 		return dst, i+1 == len(raw)
 	}
 	for {
@@ -220,18 +225,7 @@ func ScanInts(raw []byte, dst []int) (ids []int, ok bool) {
 			return nil, false
 		}
 		dst = append(dst, n)
-		if i < len(raw) && raw[i] == ',' {
-			i++
-			if i < len(raw) && raw[i] <= ' ' {
-				i = SkipSpace(raw, i)
-			}
-			continue
-		}
-		i = SkipSpace(raw, i)
-		if i >= len(raw) {
-			return nil, false
-		}
-		switch raw[i] {
+		switch i = SkipSpace(raw, i); at(raw, i) {
 		case ',':
 			i = SkipSpace(raw, i+1)
 		case ']':

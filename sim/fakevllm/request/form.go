@@ -6,31 +6,30 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime/multipart"
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
-// The limits of the framework under vLLM on what is no file.
+// The limits of FastAPI on fields that are not files.
 const (
 	maxFields    = 1000
 	maxFieldSize = 1 << 20
 )
 
-// Form is what FastAPI makes of a request with a form; of several fields of a name the
-// last counts.
+// Form is a parsed form, as FastAPI reads it. Of several fields of one name the last counts.
 type Form struct {
 	Texts map[string]string
 	Files map[string][]byte
 }
 
-// ReadForm reads a body by its Content-Type. Any other type is a form without fields.
+// ReadForm reads a body by its Content-Type. A body of a type that is not a form's has no fields.
 func ReadForm(r *http.Request, body []byte) (*Form, *pydantic.Error) {
 	f := &Form{Texts: map[string]string{}, Files: map[string][]byte{}}
 	media, rest, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
@@ -71,7 +70,7 @@ func (f *Form) multipart(params string, body []byte) *pydantic.Error {
 	}
 	delimiter := "\r\n--" + boundary
 	if !bytes.Contains(body, []byte(delimiter+"--")) {
-		// vLLM does not miss the end, but a part that is not whole is not there.
+		// vLLM accepts a body without its end, but drops an incomplete part.
 		body = append(bytes.Clone(body[:max(0, bytes.LastIndex(body, []byte(delimiter+"\r\n")))]), delimiter+"--"...)
 	}
 	parts, fields := multipart.NewReader(bytes.NewReader(body), boundary), 0
@@ -107,25 +106,24 @@ func (f *Form) multipart(params string, body []byte) *pydantic.Error {
 	}
 }
 
-// formFields are the fields of vLLM's TranscriptionRequest that have a type, in its order.
-func formFields() []struct{ name, kind string } {
-	return []struct{ name, kind string }{
-		{"response_format", "format"}, {"stream", "bool"}, {"stream_include_usage", "bool"}, {"stream_continuous_usage_stats", "bool"},
-		{"use_beam_search", "bool"}, {"n", "int"}, {"length_penalty", "float"}, {"include_stop_str_in_output", "bool"},
-		{"temperature", "float"}, {"watermarking", "bool"}, {"top_p", "float"}, {"top_k", "int"}, {"min_p", "float"}, {"seed", "int"},
-		{"frequency_penalty", "float"}, {"repetition_penalty", "float"}, {"presence_penalty", "float"}, {"max_completion_tokens", "int"},
+// formFields returns what the fields of vLLM's TranscriptionRequest that have a type are
+// converted into.
+func formFields() map[string]any {
+	fields := map[string]any{}
+	for _, name := range []string{"stream", "stream_include_usage", "stream_continuous_usage_stats", "use_beam_search",
+		"include_stop_str_in_output", "watermarking"} {
+		fields[name] = new(bool)
 	}
+	for _, name := range []string{"n", "top_k", "seed", "max_completion_tokens"} {
+		fields[name] = new(int)
+	}
+	for _, name := range []string{"length_penalty", "temperature", "top_p", "min_p", "frequency_penalty", "repetition_penalty", "presence_penalty"} {
+		fields[name] = new(float64)
+	}
+	return fields
 }
 
-// defaulted are those of its fields that FastAPI fills in.
-func defaulted() []string {
-	return []string{
-		"prompt", "response_format", "timestamp_granularities[]", "stream", "stream_include_usage", "stream_continuous_usage_stats",
-		"use_beam_search", "n", "length_penalty", "include_stop_str_in_output", "temperature", "frequency_penalty", "presence_penalty",
-	}
-}
-
-// Check is pydantic's and vLLM's judgement of a form.
+// Check reports what pydantic and vLLM refuse of a form.
 func (f *Form) Check() *pydantic.Error {
 	if _, ok := f.Texts["file"]; ok {
 		return &pydantic.Error{Status: http.StatusUnprocessableEntity, Kind: "Unprocessable Entity",
@@ -133,62 +131,25 @@ func (f *Form) Check() *pydantic.Error {
 	}
 	for _, name := range []string{"stream_include_usage", "stream_continuous_usage_stats"} {
 		if f.Texts[name] != "" && f.Texts["stream"] == "" {
-			return pydantic.BadRequest(name, nil, "Stream options can only be defined when `stream=True`.")
+			return pydantic.BadRequest(name, "Stream options can only be defined when `stream=True`.")
 		}
 	}
 	if xargs, ok := f.Texts["vllm_xargs"]; ok && !json.Valid([]byte(xargs)) {
-		return pydantic.BadRequest("vllm_xargs", nil, "Failed to parse vllm_xargs. Must be valid JSON")
+		return pydantic.BadRequest("vllm_xargs", "Failed to parse vllm_xargs. Must be valid JSON")
 	}
-	var bad []pydantic.Problem
 	if _, ok := f.Files["file"]; !ok {
-		items := len(defaulted())
-		for name := range f.Texts {
-			if !slices.Contains(defaulted(), name) {
-				items++
+		return pydantic.Missing("file")
+	}
+	if text, ok := f.Texts["response_format"]; ok && !slices.Contains([]string{"json", "text", "srt", "verbose_json", "vtt", "diarized_json"}, text) {
+		return pydantic.Invalid("response_format", "Input should be a known format")
+	}
+	fields := formFields()
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if text, ok := f.Texts[name]; ok {
+			if err := pydantic.Into(fields[name], name, jsontext.AppendString(nil, text)); err != nil {
+				return pydantic.AsError(err)
 			}
 		}
-		items += len(f.Files)
-		bad = append(bad, pydantic.Problem{Kind: "missing", Loc: "body.file", Msg: "Field required", Input: fmt.Sprintf("<dict of %d items>", items)})
-	}
-	for _, field := range formFields() {
-		if text, ok := f.Texts[field.name]; ok {
-			bad = append(bad, wrongType(field.name, field.kind, text)...)
-		}
-	}
-	if len(bad) > 0 {
-		return pydantic.Complaints(bad...)
 	}
 	return nil
-}
-
-func wrongType(name, kind, text string) []pydantic.Problem {
-	p := pydantic.Problem{Loc: "body." + name, Input: text}
-	ok := true
-	switch kind {
-	case "bool":
-		p.Kind, p.Msg = "bool_parsing", "Input should be a valid boolean, unable to interpret input"
-		_, err := pydantic.Bool(name, jsontext.AppendString(nil, text))
-		ok = err == nil
-	case "int":
-		p.Kind, p.Msg = "int_parsing", "Input should be a valid integer, unable to parse string as an integer"
-		_, err := strconv.Atoi(strings.TrimSpace(text))
-		ok = err == nil
-	case "float":
-		p.Kind, p.Msg = "float_parsing", "Input should be a valid number, unable to parse string as a number"
-		_, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-		ok = err == nil
-	case "format":
-		const first, second = "'json', 'text', 'srt', 'verbose_json' or 'vtt'", "'diarized_json'"
-		if strings.Contains(first+second, "'"+text+"'") {
-			return nil
-		}
-		literal := func(of string) pydantic.Problem {
-			return pydantic.Problem{Kind: "literal_error", Loc: p.Loc, Msg: "Input should be " + of, Input: text, Ctx: "'expected': " + pydantic.PyRepr(of)}
-		}
-		return []pydantic.Problem{literal(first), literal(second)}
-	}
-	if ok {
-		return nil
-	}
-	return []pydantic.Problem{p}
 }

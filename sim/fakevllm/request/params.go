@@ -1,346 +1,332 @@
 package request
 
 import (
-	"errors"
+	"fmt"
+	"maps"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
-// rawFields are raw values of fields that vLLM looks at before types are converted.
-type rawFields struct {
-	prompt, messages, stream, streamOptions, toolChoice, suffix, embeds,
-	logprobs, topLogprobs, promptLogprobs, responseFormat,
-	addGenerate, continueMsg []byte
-}
-
 // reader is a request that is being read.
 type reader struct {
 	Request
-	raw           rawFields
-	input, system []byte // of the two APIs of agents
-	answering     bool   // what was read last is part of an answer
+	raw       map[string][]byte // members of the body; of duplicates the last
+	into      map[string]any    // what a member is converted into, or a func([]byte) error that reads it
+	required  []string          // members that cannot be null
+	bad       pydantic.First
+	answering bool // the last message is part of an answer
 }
 
 func newReader(chat bool) *reader {
-	return &reader{Request: Request{Chat: chat, N: 1, AddGenerate: chat, temperature: 1, topP: 1, repetitionPenalty: 1}}
+	p := &reader{Request: Request{Chat: chat, N: 1, AddGenerate: chat, temperature: 1, topP: 1, repetitionPenalty: 1}, raw: map[string][]byte{}}
+	p.into = map[string]any{
+		"model": &p.Model, "stream": &p.Stream, "stream_options": p.streamOptions, "kv_transfer_params": &p.KV, "request_id": &p.RequestID,
+		"return_token_ids": &p.ReturnTokenIDs, "priority": new(int), "max_tokens": &p.MaxTokens, "n": &p.N, "seed": new(int),
+		"min_tokens": &p.Sampling.MinTokens, "ignore_eos": &p.Sampling.IgnoreEOS, "stop": p.stop, "stop_token_ids": &p.Sampling.StopTokenIDs,
+		"prompt_logprobs": &p.PromptLogprobs, "temperature": &p.temperature, "top_p": &p.topP, "top_k": &p.topK,
+		"vllm_xargs": checkXArgs, "cache_salt": p.cacheSalt,
+	}
+	p.required = []string{"request_id", "priority", "ignore_eos", "min_tokens"}
+	if !chat {
+		p.required = append(p.required, "n")
+	}
+	return p
 }
 
-// readParams reads a body of one of the two completion routes.
-func readParams(body []byte, chat bool) (*reader, error) {
-	p := newReader(chat)
-	p.AddGenerate = true
-	// Pydantic reports of all fields that are wrong at once. What vLLM itself refuses
-	// comes before.
-	var problems []pydantic.Problem
-	collect := func(err error) error {
-		e, ok := errors.AsType[*pydantic.Error](err)
-		if !ok || e.Problems == nil {
-			return err
-		}
-		problems = append(problems, e.Problems...)
-		return nil
-	}
-	err := pydantic.ForEachMember(body, func(key string, raw []byte) error {
-		switch key {
-		case "prompt":
-			p.raw.prompt = raw
-			return nil // validated when parsed: it may be large
-		case "messages":
-			p.raw.messages = raw
+// only keeps the members of these names, and adds more.
+func (p *reader) only(names []string, more map[string]any) {
+	maps.DeleteFunc(p.into, func(name string, _ any) bool { return !slices.Contains(names, name) })
+	maps.Copy(p.into, more)
+}
+
+// members reads the members of a body. That of the name large is validated where it is read.
+func (p *reader) members(body []byte, large string) error {
+	return pydantic.ForEachMember(body, func(key string, raw []byte) error {
+		p.raw[key] = raw
+		if key == large {
 			return nil
 		}
 		if err := pydantic.Validate(raw); err != nil {
 			return err
 		}
-		return collect(p.field(key, raw))
+		return p.bad.Add(p.member(key, raw))
 	})
-	if err != nil {
-		return nil, err
+}
+
+// member reads one member. vLLM allows unknown ones; null is the same as absent and takes back
+// an earlier duplicate.
+func (p *reader) member(key string, raw []byte) error {
+	into, ok := p.into[key]
+	null := pydantic.IsNull(raw)
+	switch {
+	case !ok:
+		return nil
+	case null && slices.Contains(p.required, key):
+		return pydantic.Invalid(key, "Input should not be null")
+	}
+	if read, ok := into.(func([]byte) error); ok {
+		if null {
+			return nil
+		}
+		return read(raw)
+	}
+	err := pydantic.Into(into, key, raw)
+	if null {
+		switch key {
+		case "n":
+			p.N = 1
+		case "temperature":
+			p.temperature = 1
+		case "top_p":
+			p.topP = 1
+		}
+	}
+	return err
+}
+
+// require notes which of these members are absent.
+func (p *reader) require(names ...string) {
+	for _, name := range names {
+		if p.raw[name] == nil {
+			_ = p.bad.Add(pydantic.Missing(name)) // which is always kept
+		}
+	}
+}
+
+func readCompletion(body []byte) (*reader, error) {
+	p := newReader(false)
+	maps.Copy(p.into, map[string]any{"logprobs": &p.Logprobs, "echo": &p.Echo})
+	return p, p.completion(body, "prompt", func() error { return p.parsePrompt() })
+}
+
+func readChat(body []byte) (*reader, error) {
+	p := newReader(true)
+	maps.Copy(p.into, map[string]any{
+		"logprobs": new(bool), "top_logprobs": new(int), "max_completion_tokens": &p.MaxCompletionTokens, "echo": &p.Echo,
+		"add_generation_prompt": &p.AddGenerate, "continue_final_message": &p.ContinueMsg,
+	})
+	p.required = append(p.required, "echo", "add_generation_prompt", "continue_final_message")
+	return p, p.completion(body, "messages", func() error { return p.parseMessages(p.raw["messages"]) })
+}
+
+// completion reads a body of one of the two completion routes.
+func (p *reader) completion(body []byte, large string, parse func() error) error {
+	check := func(convert func(string, []byte) error, names ...string) {
+		for _, name := range names {
+			p.into[name] = func(raw []byte) error { return convert(name, raw) }
+		}
+	}
+	maps.Copy(p.into, map[string]any{
+		"use_beam_search": &p.BeamSearch, "include_stop_str_in_output": &p.Sampling.IncludeStop, "truncate_prompt_tokens": &p.truncate,
+		"min_p": &p.minP, "presence_penalty": &p.presencePenalty, "frequency_penalty": &p.frequencyPenalty,
+		"repetition_penalty": &p.repetitionPenalty, "length_penalty": new(float64), "allowed_token_ids": new([]int), "bad_words": new([]string),
+		"logit_bias": checkLogitBias,
+	})
+	for _, name := range []string{"skip_special_tokens", "spaces_between_special_tokens", "add_special_tokens", "return_tokens_as_token_ids",
+		"parallel_tool_calls", "include_reasoning"} {
+		p.into[name] = new(bool)
+	}
+	for _, name := range []string{"user", "suffix", "session_id", "chat_template"} {
+		p.into[name] = new(string)
+	}
+	check(pydantic.Object, "ec_transfer_params", "chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs")
+	check(func(name string, raw []byte) error { _, err := pydantic.RawList(name, raw); return err }, "documents")
+	check(func(name string, raw []byte) error {
+		return pydantic.OneOf(name, raw, "none", "minimal", "low", "medium", "high", "xhigh", "max")
+	}, "reasoning_effort")
+	p.required = append(p.required, "use_beam_search", "length_penalty", "include_stop_str_in_output", "skip_special_tokens",
+		"spaces_between_special_tokens", "add_special_tokens", "bad_words")
+	if err := p.members(body, large); err != nil {
+		return err
 	}
 	if err := p.checkRaw(); err != nil {
-		return nil, err
+		return err
 	}
-	others := problems
-	problems = nil // those of the first field come first
-	if chat {
-		err = collect(p.parseMessages(body))
-	} else {
-		err = collect(p.parsePrompt())
+	others := p.bad
+	p.bad = pydantic.First{} // the error of the first field comes first
+	if err := p.bad.Add(parse()); err != nil {
+		return err
 	}
-	if err != nil {
-		return nil, err
+	if p.truncate != nil && *p.truncate < -1 {
+		_ = p.bad.Add(pydantic.Invalid("truncate_prompt_tokens", "Input should be greater than or equal to -1")) // always kept
 	}
-	if problems = append(problems, others...); len(problems) > 0 {
-		return nil, pydantic.Complaints(problems...)
+	for _, bad := range []pydantic.First{p.bad, others} {
+		if err := bad.Err(); err != nil {
+			return err
+		}
 	}
-	return p, p.parseTools()
+	return p.parseTools()
 }
 
-// field takes one top-level member. Unknown ones are allowed, as in vLLM.
-func (p *reader) field(key string, raw []byte) (err error) {
-	null := pydantic.IsNull(raw)
-	switch key {
-	case "stream":
-		p.raw.stream = raw
-	case "stream_options":
-		p.raw.streamOptions, p.HasStreamOptions = raw, !null
-	case "tool_choice":
-		p.raw.toolChoice = raw
+// checkRaw makes vLLM's checks of the raw body, before types are converted: there "false" is a
+// true value and {} a false one.
+func (p *reader) checkRaw() error {
+	raw := func(name string) []byte { return p.raw[name] }
+	if pydantic.Truthy(raw("stream_options")) && !pydantic.Truthy(raw("stream")) {
+		return pydantic.BadRequest("stream_options", "Stream options can only be defined when `stream=True`.")
+	}
+	if err := checkResponseFormat(raw("response_format")); err != nil {
+		return err
+	}
+	if err := p.checkLogprobs(); err != nil {
+		return err
+	}
+	if p.Chat {
+		if pydantic.Truthy(raw("continue_final_message")) && pydantic.Truthy(raw("add_generation_prompt")) {
+			return pydantic.BadRequest("", "Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+		}
 		return nil
-	case "tools":
-		p.rawTools = raw
-		return nil
-	case "suffix":
-		p.raw.suffix = raw
-	case "prompt_embeds":
-		p.raw.embeds = raw
-		return nil
-	case "logprobs":
-		p.raw.logprobs = raw
-	case "top_logprobs":
-		p.raw.topLogprobs = raw
-	case "prompt_logprobs":
-		p.raw.promptLogprobs = raw
-	case "response_format":
-		p.raw.responseFormat = raw
-	case "add_generation_prompt":
-		p.raw.addGenerate = raw
-	case "continue_final_message":
-		p.raw.continueMsg = raw
 	}
-	if null {
-		return p.nullField(key)
-	}
-	switch key {
-	case "model":
-		p.Model, err = pydantic.String(key, raw)
-	case "max_tokens":
-		p.MaxTokens, err = optionalInt(key, raw)
-	case "max_completion_tokens":
-		if p.Chat {
-			p.MaxCompletionTokens, err = optionalInt(key, raw)
-		}
-	case "n":
-		p.N, err = pydantic.Int(key, raw)
-	case "min_tokens":
-		p.Sampling.MinTokens, err = pydantic.Int(key, raw)
-	case "ignore_eos":
-		p.Sampling.IgnoreEOS, err = pydantic.Bool(key, raw)
-	case "include_stop_str_in_output":
-		p.Sampling.IncludeStop, err = pydantic.Bool(key, raw)
-	case "stop_token_ids":
-		p.Sampling.StopTokenIDs, err = pydantic.Ints(key, raw)
-	case "stop":
-		if raw[0] == '"' {
-			var s string
-			s, err = pydantic.Unquote(raw)
-			p.Sampling.Stop = []string{s}
-		} else if p.Sampling.Stop, err = pydantic.Strings(key, raw); err != nil {
-			// A text or a list: pydantic says what is wrong with it as either.
-			text := pydantic.Problem{Kind: "string_type", Loc: pydantic.BodyLoc(key), Msg: "Input should be a valid string", Input: pydantic.Describe(raw)}
-			err = pydantic.Complaints(append([]pydantic.Problem{text}, pydantic.AsError(err).Problems...)...)
-		}
-	case "stream":
-		p.Stream, err = pydantic.Bool(key, raw)
-	case "stream_options":
-		err = p.streamOptions(raw)
-	case "echo":
-		p.Echo, err = pydantic.Bool(key, raw)
-	case "logprobs":
-		if p.Chat {
-			_, err = pydantic.Bool(key, raw)
-		} else {
-			p.Logprobs, err = optionalInt(key, raw)
-		}
-	case "top_logprobs":
-		if p.Chat {
-			_, err = pydantic.Int(key, raw)
-		}
-	case "prompt_logprobs":
-		p.PromptLogprobs, err = optionalInt(key, raw)
-	case "truncate_prompt_tokens":
-		if p.truncate, err = optionalInt(key, raw); err == nil && *p.truncate < -1 {
-			err = pydantic.Complaints(pydantic.Problem{Kind: "greater_than_equal", Loc: pydantic.BodyLoc(key), Msg: "Input should be greater than or equal to -1",
-				Input: pydantic.Describe(raw), Ctx: "'ge': -1"})
-		}
-	case "add_generation_prompt":
-		p.AddGenerate, err = pydantic.Bool(key, raw)
-	case "continue_final_message":
-		p.ContinueMsg, err = pydantic.Bool(key, raw)
-	case "return_token_ids":
-		p.ReturnTokenIDs, err = pydantic.Bool(key, raw)
-	case "request_id":
-		p.RequestID, err = pydantic.String(key, raw)
-	case "kv_transfer_params":
-		if err = pydantic.CheckObject(key, raw); err == nil {
-			p.KV = raw
-		}
-	case "use_beam_search":
-		p.BeamSearch, err = pydantic.Bool(key, raw)
-	default:
-		err = p.samplingField(key, raw)
-	}
-	return err
-}
-
-// samplingField takes members that are checked but don't change the answer.
-func (p *reader) samplingField(key string, raw []byte) (err error) {
-	switch key {
-	case "temperature":
-		p.temperature, err = pydantic.Float(key, raw)
-	case "top_p":
-		p.topP, err = pydantic.Float(key, raw)
-	case "min_p":
-		p.minP, err = pydantic.Float(key, raw)
-	case "top_k":
-		p.topK, err = pydantic.Int(key, raw)
-	case "presence_penalty":
-		p.presencePenalty, err = pydantic.Float(key, raw)
-	case "frequency_penalty":
-		p.frequencyPenalty, err = pydantic.Float(key, raw)
-	case "repetition_penalty":
-		p.repetitionPenalty, err = pydantic.Float(key, raw)
-	case "length_penalty":
-		_, err = pydantic.Float(key, raw)
-	case "seed", "priority":
-		_, err = pydantic.Int(key, raw)
-	case "skip_special_tokens", "spaces_between_special_tokens", "add_special_tokens",
-		"return_tokens_as_token_ids", "parallel_tool_calls", "include_reasoning":
-		_, err = pydantic.Bool(key, raw)
-	case "user", "suffix", "session_id", "chat_template":
-		_, err = pydantic.String(key, raw)
-	case "allowed_token_ids":
-		_, err = pydantic.Ints(key, raw)
-	case "bad_words":
-		_, err = pydantic.Strings(key, raw)
-	case "documents":
-		_, err = pydantic.RawList(key, raw)
-	case "logit_bias":
-		err = checkLogitBias(raw)
-	case "ec_transfer_params", "chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs":
-		err = pydantic.CheckObject(key, raw)
-	case "vllm_xargs":
-		err = checkXArgs(raw)
-	case "cache_salt":
-		if err = checkCacheSalt(raw); err == nil {
-			p.CacheSalt, err = pydantic.Unquote(raw)
-		}
-	case "reasoning_effort":
-		err = oneOf(key, raw, "none", "minimal", "low", "medium", "high", "xhigh", "max")
-	}
-	return err
-}
-
-// nullField refuses null where the model has no Optional; elsewhere null is
-// the same as absent and takes back an earlier duplicate.
-func (p *reader) nullField(key string) error {
-	switch key {
-	case "min_tokens", "ignore_eos", "use_beam_search", "length_penalty", "include_stop_str_in_output",
-		"skip_special_tokens", "spaces_between_special_tokens", "add_special_tokens", "priority", "bad_words", "request_id":
-		return nullRefused(key)
-	case "n":
-		if !p.Chat {
-			return nullRefused(key)
-		}
-		p.N = 1
-	case "echo":
-		if p.Chat {
-			return nullRefused(key)
-		}
-		p.Echo = false
-	case "add_generation_prompt", "continue_final_message":
-		if p.Chat {
-			return nullRefused(key)
-		}
-	case "model":
-		p.Model = ""
-	case "max_tokens":
-		p.MaxTokens = nil
-	case "max_completion_tokens":
-		p.MaxCompletionTokens = nil
-	case "stop":
-		p.Sampling.Stop = nil
-	case "stop_token_ids":
-		p.Sampling.StopTokenIDs = nil
-	case "stream":
-		p.Stream = false
-	case "stream_options":
-		p.IncludeUsage, p.ContinuousUsage = false, false
-	case "logprobs":
-		p.Logprobs = nil
-	case "prompt_logprobs":
-		p.PromptLogprobs = nil
-	case "truncate_prompt_tokens":
-		p.truncate = nil
-	case "kv_transfer_params":
-		p.KV = nil
-	case "temperature":
-		p.temperature = 1
-	case "top_p":
-		p.topP = 1
+	embeds := !pydantic.IsNull(raw("prompt_embeds")) && string(raw("prompt_embeds")) != "[]"
+	switch {
+	case embeds:
+		return pydantic.BadRequest("prompt_embeds", "You must set `--enable-prompt-embeds` to input `prompt_embeds`.")
+	case pydantic.IsNull(raw("prompt")) || string(raw("prompt")) == `""`:
+		return pydantic.BadRequest("prompt", "Either prompt or prompt_embeds must be provided and non-empty.")
+	case !pydantic.IsNull(raw("suffix")):
+		return &pydantic.Error{Status: http.StatusBadRequest, Kind: "BadRequestError", Param: "suffix",
+			Message: "suffix is only supported for models with FIM completion rendering"}
 	}
 	return nil
 }
 
-func nullRefused(key string) error {
-	raw := []byte("null")
-	switch key {
-	case "min_tokens", "n", "priority":
-		return pydantic.Invalid("int_type", key, raw, "Input should be a valid integer")
-	case "length_penalty":
-		return pydantic.Invalid("float_type", key, raw, "Input should be a valid number")
-	case "bad_words":
-		return pydantic.Invalid("list_type", key, raw, "Input should be a valid list")
-	case "request_id":
-		return pydantic.Invalid("string_type", key, raw, "Input should be a valid string")
+// checkLogprobs checks the numbers of logprobs: "logprobs" of completions, and "top_logprobs"
+// of chats, which "logprobs" allows.
+func (p *reader) checkLogprobs() error {
+	name := "logprobs"
+	if p.Chat {
+		name = "top_logprobs"
 	}
-	return pydantic.Invalid("bool_type", key, raw, "Input should be a valid boolean")
+	for _, name := range []string{"prompt_logprobs", name} {
+		raw := p.raw[name]
+		if pydantic.IsNull(raw) {
+			continue
+		}
+		if strings.IndexByte(`"[{`, raw[0]) >= 0 {
+			return pydantic.BadRequest(name, "`%s` must be an integer.", name)
+		}
+		f, err := pydantic.Float(name, raw)
+		switch {
+		case err != nil:
+			return err
+		case name == "prompt_logprobs" && pydantic.Truthy(p.raw["stream"]) && (f > 0 || f == -1):
+			return pydantic.BadRequest(name, "`prompt_logprobs` are not available when `stream=True`.")
+		case f < 0 && f != -1:
+			return pydantic.BadRequest(name, "`%s` must be a positive value or -1.", name)
+		case name == "top_logprobs" && f != 0 && !pydantic.Truthy(p.raw["logprobs"]):
+			return pydantic.BadRequest(name, "when using `top_logprobs`, `logprobs` must be set to true.")
+		}
+	}
+	if p.Chat && pydantic.Truthy(p.raw["logprobs"]) {
+		top := 0.0
+		if raw := p.raw["top_logprobs"]; !pydantic.IsNull(raw) {
+			top, _ = pydantic.Float("", raw) // it was checked
+		}
+		n := int(top)
+		p.Logprobs = &n
+	}
+	return nil
 }
 
-func optionalInt(key string, raw []byte) (*int, error) {
-	n, err := pydantic.Int(key, raw)
-	if err != nil {
-		return nil, err
+func (p *reader) stop(raw []byte) (err error) {
+	if raw[0] == '"' {
+		raw = slices.Concat([]byte("["), raw, []byte("]"))
 	}
-	return &n, nil
+	if p.Sampling.Stop, err = pydantic.Strings("stop", raw); err != nil {
+		return pydantic.Invalid("stop", "Input should be a valid string or list of strings")
+	}
+	return nil
+}
+
+func (p *reader) cacheSalt(raw []byte) (err error) {
+	if raw[0] != '"' || len(raw) == 2 {
+		return pydantic.BadRequest("cache_salt", "Parameter 'cache_salt' must be a non-empty string if provided.")
+	}
+	if p.CacheSalt, err = pydantic.Unquote(raw); err == nil && (len(p.CacheSalt) > 128 || strings.ContainsAny(p.CacheSalt, "@/\\\x00")) {
+		err = pydantic.BadRequest("cache_salt", "Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\\\', or NUL.")
+	}
+	return err
 }
 
 func (p *reader) streamOptions(raw []byte) error {
-	if raw[0] != '{' {
-		return pydantic.Invalid("model_attributes_type", "stream_options", raw, "Input should be a valid dictionary or object to extract fields from")
-	}
+	p.HasStreamOptions = true
 	p.IncludeUsage, p.ContinuousUsage = false, false
-	err := pydantic.ForEachMember(raw, func(key string, raw []byte) (err error) {
-		if pydantic.IsNull(raw) {
-			return nil
-		}
-		switch key {
-		case "include_usage":
-			p.IncludeUsage, err = pydantic.Bool("stream_options."+key, raw)
-		case "continuous_usage_stats":
-			p.ContinuousUsage, err = pydantic.Bool("stream_options."+key, raw)
-		}
+	if err := pydantic.Object("stream_options", raw); err != nil {
 		return err
+	}
+	err := pydantic.ForEachMember(raw, func(key string, raw []byte) error {
+		if into := map[string]*bool{"include_usage": &p.IncludeUsage, "continuous_usage_stats": &p.ContinuousUsage}[key]; into != nil {
+			return pydantic.Into(into, "stream_options."+key, raw)
+		}
+		return nil
 	})
 	p.ContinuousUsage = p.ContinuousUsage && p.IncludeUsage
 	return err
 }
 
-func oneOf(key string, raw []byte, allowed ...string) error {
-	s, err := pydantic.String(key, raw)
-	if err != nil {
-		return err
-	}
-	if slices.Contains(allowed, s) {
+// membersOf returns the members of a JSON object that was read before.
+func membersOf(object []byte) map[string][]byte {
+	members := map[string][]byte{}
+	_ = pydantic.ForEachMember(object, func(key string, raw []byte) error { members[key] = raw; return nil })
+	return members
+}
+
+func checkResponseFormat(raw []byte) error {
+	if pydantic.IsNull(raw) {
 		return nil
 	}
-	for i := range allowed {
-		allowed[i] = pydantic.PyRepr(allowed[i])
+	if err := pydantic.Object("response_format", raw); err != nil {
+		return err
 	}
-	last := len(allowed) - 1
-	expected := strings.Join(allowed[:last], ", ") + " or " + allowed[last]
-	return pydantic.Complaints(pydantic.Problem{Kind: "literal_error", Loc: pydantic.BodyLoc(key), Msg: "Input should be " + expected, Input: s,
-		Ctx: "'expected': " + pydantic.PyRepr(expected)})
+	format := membersOf(raw)
+	switch kind := format["type"]; {
+	case kind == nil:
+		return pydantic.Missing("response_format.type")
+	case string(kind) == `"json_schema"` && pydantic.IsNull(format["json_schema"]):
+		return pydantic.BadRequest("response_format", "When response_format type is 'json_schema', the 'json_schema' field must be provided.")
+	default:
+		return pydantic.OneOf("response_format.type", kind, "text", "json_object", "json_schema", "structural_tag")
+	}
+}
+
+func checkLogitBias(raw []byte) error {
+	if err := pydantic.Object("logit_bias", raw); err != nil {
+		return err
+	}
+	return pydantic.ForEachMember(raw, func(key string, raw []byte) error {
+		if _, err := pydantic.Float("logit_bias."+key, raw); err != nil {
+			return err
+		}
+		if _, err := strconv.Atoi(key); err != nil {
+			return pydantic.BadRequest("logit_bias", "logit_bias contains key(s) that cannot be converted to integer token IDs: ['%s']", key)
+		}
+		return nil
+	})
+}
+
+// checkXArgs checks vllm_xargs, which holds strings, numbers and lists of them. It holds no
+// object, so that kv_transfer_params cannot be smuggled in there.
+func checkXArgs(raw []byte) error {
+	if err := pydantic.Object("vllm_xargs", raw); err != nil {
+		return err
+	}
+	return pydantic.ForEachMember(raw, func(key string, raw []byte) error {
+		loc := "vllm_xargs." + key
+		if raw[0] == '{' || raw[0] == 'n' {
+			return pydantic.Invalid(loc, "Input should be a valid string")
+		}
+		if raw[0] != '[' {
+			return nil
+		}
+		return pydantic.ForEachElement(raw, func(i int, raw []byte) error {
+			if raw[0] == '{' || raw[0] == '[' || raw[0] == 'n' {
+				return pydantic.Invalid(fmt.Sprintf("%s.%d", loc, i), "Input should be a valid string")
+			}
+			return nil
+		})
+	})
 }

@@ -1,6 +1,7 @@
 package request
 
 import (
+	"bytes"
 	"encoding/json"
 	"testing"
 
@@ -8,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
-// FuzzParseParams: no body makes it panic, and what it takes is JSON.
+// FuzzParseParams checks that no body makes Parse panic, and that every body it accepts is JSON.
 func FuzzParseParams(f *testing.F) {
 	for _, s := range []string{
 		`{"prompt":"hi","max_tokens":5}`, `{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}`,
@@ -19,19 +20,19 @@ func FuzzParseParams(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		for _, chat := range []bool{false, true} {
-			p, err := parseParams(in, chat)
+		for _, api := range []API{Completions, Chat, Responses, Messages, Generate} {
+			p, err := api.Parse(in)
 			if err != nil {
 				if e := pydantic.AsError(err); e.Status < 400 || e.Status > 499 || !json.Valid(e.Append(nil, true)) {
 					t.Fatalf("%q: %d %s", in, e.Status, e.Message)
 				}
 				continue
 			}
-			if !json.Valid(in) {
-				t.Fatalf("%q is taken and is no JSON", in)
+			if pydantic.Validate(bytes.TrimSpace(in)) != nil {
+				t.Fatalf("%q is accepted and is not JSON", in)
 			}
 			kvparams.ParseNIXL(p.KV, kvparams.NIXL)
-			if chat {
+			if p.Chat {
 				_ = p.Render()
 			}
 		}

@@ -1,20 +1,27 @@
-// Package request reads the bodies of requests as strictly as vLLM does: one file for each
-// API, and the checks of what they have in common.
-//
-// Nothing in it knows an engine: what depends on one, as the served models do, is checked there.
+// Package request reads the bodies of requests as strictly as vLLM does. It checks everything
+// that does not depend on an engine.
 package request
 
-import "github.com/pdmesh/pdmesh/sim/fakevllm/model"
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+)
 
 // Request is a parsed and checked request to one of the routes that generate.
 type Request struct {
 	API   API
-	Chat  bool   // also of what vLLM makes a chat of
+	Chat  bool   // the prompt is made of messages
 	Model string // "" when absent: the first served model
 
 	Prompts    [][]int // token ids, one list per prompt
 	Tokenize   func(dst []int, text string) []int
-	PromptText []string // the text of prompts given as text, for echo; may be short
+	PromptText []string // text of the prompts that came as text, for echo; may be short
 
 	Messages    []Message
 	Tools       []Tool
@@ -29,7 +36,7 @@ type Request struct {
 	N                   int
 	Sampling            model.Sampling // its MaxTokens is that of Limit
 	Stream              bool
-	HasStreamOptions    bool // stream_options is there and not null
+	HasStreamOptions    bool // stream_options is present and not null
 	IncludeUsage        bool
 	ContinuousUsage     bool
 	Echo                bool
@@ -46,9 +53,104 @@ type Request struct {
 	presencePenalty, frequencyPenalty, repetitionPenalty float64
 	BeamSearch                                           bool
 
-	// Fields of the two APIs of agents that no chat has.
+	// Fields of /v1/responses and /v1/messages that no chat has.
 	Store, Background bool
 	Previous          string // previous_response_id
-	StopSequences     bool   // there are some
-	Turn              int    // how many answers the conversation has
+	StopSequences     bool   // stop_sequences is not empty
+	Turn              int    // number of answers in the conversation
+}
+
+// The paths of the routes that generate.
+const (
+	PathCompletions = "/v1/completions"
+	PathChat        = "/v1/chat/completions"
+	PathResponses   = "/v1/responses"
+	PathMessages    = "/v1/messages"
+	PathGenerate    = "/inference/v1/generate"
+)
+
+// API is the API of a route that generates.
+type API uint8
+
+// The APIs. Completions and Chat are the two completion routes.
+const (
+	Completions API = iota
+	Chat
+	Responses // /v1/responses
+	Messages  // /v1/messages
+	Generate  // /inference/v1/generate
+)
+
+// APIOf returns the API of a path.
+func APIOf(path string) (a API, ok bool) {
+	a, ok = map[string]API{
+		PathCompletions: Completions, PathChat: Chat, PathResponses: Responses, PathMessages: Messages, PathGenerate: Generate,
+	}[path]
+	return a, ok
+}
+
+// Parse reads a body. The same conversation has the same prompt on all routes that make a chat
+// of it.
+func (a API) Parse(body []byte) (*Request, error) {
+	read := map[API]func([]byte) (*reader, error){
+		Completions: readCompletion, Chat: readChat, Responses: readResponses, Messages: readMessages, Generate: readGenerate,
+	}
+	p, err := read[a](body)
+	if err != nil {
+		return nil, judge(body, err)
+	}
+	p.API = a
+	return &p.Request, nil
+}
+
+// judge returns the response to an invalid body. Python parses all of a body before anything
+// else is checked.
+func judge(body []byte, err error) error {
+	if e := pydantic.Validate(bytes.TrimSpace(body)); e != nil {
+		err = e
+	}
+	return pydantic.AsError(err)
+}
+
+const maxBody = 256 << 20
+
+// ReadBody reads a body. It allocates once when the length is known.
+func ReadBody(r *http.Request) ([]byte, error) {
+	if r.ContentLength > 0 && r.ContentLength <= maxBody {
+		body := make([]byte, r.ContentLength)
+		if _, err := io.ReadFull(r.Body, body); err != nil {
+			return nil, err
+		}
+		// The last byte came with EOF: from here on net/http watches for the
+		// client going away.
+		return body, nil
+	}
+	return io.ReadAll(io.LimitReader(r.Body, maxBody))
+}
+
+// ReadJSON returns the text of a body that is a JSON object. FastAPI parses what looks like
+// JSON by its Content-Type before vLLM checks the type; both allow parameters.
+func ReadJSON(r *http.Request, body []byte) ([]byte, *pydantic.Error) {
+	media, _, _ := strings.Cut(strings.ToLower(r.Header.Get("Content-Type")), ";")
+	isJSON, trimmed := media == "application/json", strings.TrimSpace(media)
+	raw := bytes.TrimSpace(bytes.TrimPrefix(body, []byte("\ufeff")))
+	if trimmed == "application/json" || strings.HasPrefix(trimmed, "application/") && strings.HasSuffix(trimmed, "+json") {
+		if !utf8.Valid(body) {
+			return nil, pydantic.Unreadable()
+		}
+		if len(body) > 0 && (!isJSON || len(raw) == 0 || raw[0] != '{') {
+			if err := pydantic.Validate(raw); err != nil {
+				return nil, pydantic.AsError(err)
+			}
+		}
+	}
+	switch {
+	case !isJSON:
+		return nil, pydantic.WrongMedia()
+	case len(raw) == 0 || pydantic.IsNull(raw):
+		return nil, pydantic.Missing("")
+	case raw[0] != '{':
+		return nil, pydantic.Invalid("", "Input should be a valid dictionary or object to extract fields from")
+	}
+	return raw, nil
 }

@@ -37,7 +37,7 @@ func notFound(id string) *pydantic.Error {
 }
 
 // Admit lets a request go on from a stored response. Without a store, which vLLM has only
-// when it is told to, it refuses what needs one.
+// as an option, it refuses what needs one.
 func (s *Store) Admit(p *request.Request) error {
 	switch {
 	case s == nil && p.Background:

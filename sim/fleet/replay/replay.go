@@ -202,7 +202,7 @@ func engineStates(ctx context.Context, running *fleet.Running) ([]engine, error)
 			continue
 		}
 		e := engine{node: node, counters: s.Counters}
-		for _, list := range [][]string{s.Violations, s.BadHandovers, s.Refusals} {
+		for _, list := range [][]string{s.Violations, s.BadParams, s.Refusals} {
 			e.remarks = append(e.remarks, list...)
 		}
 		if len(e.remarks) > 0 {

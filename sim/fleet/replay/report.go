@@ -50,9 +50,9 @@ func (t *tally) report(w io.Writer, o options, lag loadgen.Lag, engines []engine
 		if correct := t.correct.Load(); correct > 0 {
 			share = 100 * float64(n) / float64(correct)
 		}
-		transfers := c.HandoversMade
+		transfers := c.TransfersMade
 		if role == "decode" {
-			transfers = c.HandoversLoaded
+			transfers = c.TransfersLoaded
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%.1f %%\t%s\t%s\t%s\t%s\n", e.node.Spec.Name, e.node.Address, thousands(n), share,
 			thousands(c.Requests), thousands(c.Aborted), thousands(transfers), thousands(c.LocalPrefills))

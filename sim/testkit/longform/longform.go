@@ -1,4 +1,4 @@
-// Package longform tells tests how much they may do: make test is for a person who waits,
+// Package longform reports how much tests may do: make test is for a person who waits,
 // make test-long does all of it. PD_TEST_LONG=1 asks for the long form.
 package longform
 
@@ -10,7 +10,7 @@ import (
 // Run reports whether the long form is asked for.
 func Run() bool { v := os.Getenv("PD_TEST_LONG"); return v != "" && v != "0" }
 
-// Test skips a test that is not part of the short form. It says so.
+// Test skips a test that is not part of the short form, with a message.
 func Test(t testing.TB) {
 	t.Helper()
 	if !Run() {

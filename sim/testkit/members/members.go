@@ -1,5 +1,5 @@
 // Package members has what tests of the membership share: keys and values, watchers with
-// quick timers, an instance that answers as told.
+// quick timers, an instance with scripted answers.
 package members
 
 import (
@@ -177,7 +177,7 @@ func Pendings(s *instance.Snapshot) []*instance.Instance {
 	return out
 }
 
-// Prober answers as told; instances nobody spoke of refuse.
+// Prober answers as scripted; instances without a script refuse.
 type Prober struct {
 	Mu     sync.Mutex // guards all fields
 	Facts  map[string]instance.Facts

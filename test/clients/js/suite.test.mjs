@@ -106,10 +106,10 @@ test('completions: text, batches and streams', async () => {
 test('every prompt of these was computed by a prefill engine', async () => {
   const { client } = make();
   const before = await total(decodes, 'local_prefills');
-  const made = await total(prefills, 'handovers_made');
+  const made = await total(prefills, 'transfers_made');
   await client.chat.completions.create(ask('one of two legs', { max_tokens: 3 }));
   assert.equal(await total(decodes, 'local_prefills'), before);
-  assert.equal(await total(prefills, 'handovers_made'), made + 1);
+  assert.equal(await total(prefills, 'transfers_made'), made + 1);
 });
 
 for (const [name, tool_choice, forced] of [

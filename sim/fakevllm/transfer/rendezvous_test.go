@@ -1,4 +1,4 @@
-package handover
+package transfer
 
 import (
 	"errors"
@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Blocks that were freed are not given away, whether anybody has looked meanwhile
-// or not, and an id that is over is not used again.
+// Blocks that were freed are not handed out, whether or not their lease was checked before, and
+// an id that is over is not accepted again.
 func TestTransferAfterItsTime(t *testing.T) {
 	t.Parallel()
 	reused := 0
-	tr := NewTransfers(time.Millisecond, nil, func(string) { reused++ })
+	tr := NewRendezvous(time.Millisecond, nil, func(string) { reused++ })
 	if !tr.Begin("x") {
-		t.Error("a new id is not taken")
+		t.Error("a new id is refused")
 	}
 	tr.Finish("x", 1, time.Now().Add(-time.Hour))
 	if prompt, err := tr.Pull("x"); !errors.Is(err, ErrNoPrefill) {
@@ -23,10 +23,10 @@ func TestTransferAfterItsTime(t *testing.T) {
 		t.Errorf("%d wait, %d have expired, %d are reused", waiting, expired, reused)
 	}
 	if tr.Begin("x") {
-		t.Error("an id that is over is taken again")
+		t.Error("an id that is over is accepted again")
 	}
 	tr.Drop("y")
-	if len(tr.Open) > 0 {
-		t.Errorf("%d are kept", len(tr.Open))
+	if len(tr.open) > 0 {
+		t.Errorf("%d are kept", len(tr.open))
 	}
 }

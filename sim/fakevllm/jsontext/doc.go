@@ -1,2 +1,0 @@
-// Package jsontext appends texts and numbers as vLLM writes them into JSON.
-package jsontext

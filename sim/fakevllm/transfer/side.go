@@ -1,0 +1,259 @@
+package transfer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+// sideTimeout bounds a question that is answered at once, and the writing of an answer.
+const sideTimeout = 2 * time.Second
+
+// Question is a request on a side channel: one JSON value over TCP, which another one answers.
+// It replaces the messages by ZeroMQ and the transfers by NIXL, Mooncake, or RDMA.
+type Question struct {
+	Op string // "take", "free", "pull", "alloc", "fill"
+	Claim
+	Peer      string // MoRI-IO: address of the decode
+	TP        int    // MoRI-IO: TP size of the decode
+	AssumedTP int    // MoRI-IO: TP size that the decode assumes of the prefill, 0 for none
+}
+
+// answer is the response to a Question.
+type answer struct {
+	Prompt uint64 // hash of the prompt that was computed
+	Error  string
+}
+
+var (
+	errQuestion = errors.New("malformed request on the side channel")
+	errSide     = errors.New("the side channel failed")
+)
+
+// Side is a side channel. Its zero value is not started and has port 0.
+type Side struct {
+	ln     net.Listener
+	answer func(Question) (prompt uint64, err error)
+	wg     sync.WaitGroup
+
+	mu    sync.Mutex // guards conns and shut
+	conns map[net.Conn]struct{}
+	shut  bool
+}
+
+// StartSide starts a side channel, which calls answer from several goroutines.
+func StartSide(ctx context.Context, addr string, answer func(Question) (prompt uint64, err error)) (*Side, error) {
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("side channel on %s: %w", addr, err)
+	}
+	s := &Side{ln: ln, answer: answer, conns: make(map[net.Conn]struct{})}
+	s.wg.Go(s.accept)
+	return s, nil
+}
+
+// Addr returns host:port.
+func (s *Side) Addr() string { return s.ln.Addr().String() }
+
+// Port returns the port, or 0 for nil.
+func (s *Side) Port() int {
+	if s == nil {
+		return 0
+	}
+	return s.ln.Addr().(*net.TCPAddr).Port
+}
+
+func (s *Side) accept() {
+	for {
+		conn, err := s.ln.Accept()
+		if err != nil {
+			return // closed
+		}
+		s.mu.Lock()
+		if s.shut {
+			_ = conn.Close()
+		} else {
+			s.conns[conn] = struct{}{}
+			s.wg.Go(func() { s.serve(conn) })
+		}
+		s.mu.Unlock()
+	}
+}
+
+func (s *Side) serve(conn net.Conn) {
+	defer func() {
+		_ = conn.Close()
+		s.mu.Lock()
+		delete(s.conns, conn)
+		s.mu.Unlock()
+	}()
+	var q Question
+	if json.NewDecoder(conn).Decode(&q) != nil {
+		return
+	}
+	prompt, err := s.answer(q)
+	a := answer{Prompt: prompt}
+	if err != nil {
+		a.Error = err.Error()
+	}
+	_ = conn.SetWriteDeadline(time.Now().Add(sideTimeout))
+	_ = json.NewEncoder(conn).Encode(a) // the peer may have left
+}
+
+// Close ends the listener and all connections and waits for their goroutines. It does nothing
+// to nil.
+func (s *Side) Close() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	s.shut = true
+	_ = s.ln.Close()
+	for conn := range s.conns {
+		_ = conn.Close()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+}
+
+// ask sends a question. An error that wraps errSide is that of a connection.
+func ask(ctx context.Context, addr string, q Question) (prompt uint64, err error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", errSide, err)
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	var a answer
+	if err = json.NewEncoder(conn).Encode(q); err == nil {
+		err = json.NewDecoder(conn).Decode(&a)
+	}
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("%w: %w", errSide, err)
+	case a.Error == ErrExpired.Error():
+		return 0, ErrExpired
+	case a.Error != "":
+		return 0, errors.New(a.Error)
+	}
+	return a.Prompt, nil
+}
+
+// Ask sends a question that is answered at once.
+func Ask(ctx context.Context, addr string, q Question) error {
+	ctx, cancel := context.WithTimeout(ctx, sideTimeout)
+	defer cancel()
+	_, err := ask(ctx, addr, q)
+	return err
+}
+
+// Fetched is the result of a load.
+type Fetched struct {
+	Prompt uint64 // hash of the prompt that was computed
+	Err    error
+}
+
+// Fetch waits for the blocks of a prefill. A connection that fails is not a failure until ctx
+// ends: ZeroMQ reconnects until then.
+func Fetch(ctx context.Context, addr string, q Question) Fetched {
+	q.Op = "pull"
+	prompt, err := ask(ctx, addr, q)
+	if errors.Is(err, errSide) {
+		<-ctx.Done()
+	}
+	return Fetched{Prompt: prompt, Err: err}
+}
+
+// Receiver is the buffer of an LMCache decode. Each rank of a prefill asks the same rank of the
+// decode for memory, which lists the chunks at once ("alloc"), then writes them ("fill"), and
+// then notifies the proxy. A decode that reads between the two gets what was in the memory
+// before, and its answer is wrong.
+type Receiver struct {
+	ranks []*Side
+
+	mu     sync.Mutex // guards chunks
+	chunks map[string]*chunk
+}
+
+// chunk is the chunks of one prompt, by rank.
+type chunk struct{ listed, filled []bool }
+
+// StartReceiver starts a receiver with an address for each rank.
+func StartReceiver(ctx context.Context, addrs []string) (*Receiver, error) {
+	r := &Receiver{chunks: make(map[string]*chunk)}
+	for rank, addr := range addrs {
+		s, err := StartSide(ctx, addr, func(q Question) (uint64, error) { return 0, r.receive(rank, len(addrs), q) })
+		if err != nil {
+			r.Close()
+			return nil, err
+		}
+		r.ranks = append(r.ranks, s)
+	}
+	return r, nil
+}
+
+// Close ends the receiver. It does nothing to nil.
+func (r *Receiver) Close() {
+	if r == nil {
+		return
+	}
+	for _, s := range r.ranks {
+		s.Close()
+	}
+}
+
+// Sides returns the side channels of the ranks, or none for nil.
+func (r *Receiver) Sides() []*Side {
+	if r == nil {
+		return nil
+	}
+	return r.ranks
+}
+
+// receive handles a question to a rank. Its RequestID is the prompt's hash and the tags of
+// kv_transfer_params.
+func (r *Receiver) receive(rank, ranks int, q Question) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.chunks[q.RequestID]
+	switch {
+	case q.Op == "alloc":
+		if c == nil {
+			c = &chunk{make([]bool, ranks), make([]bool, ranks)}
+			r.chunks[q.RequestID] = c
+		}
+		c.listed[rank] = true
+	case q.Op != "fill":
+		return errQuestion
+	case c != nil:
+		c.filled[rank] = true
+	}
+	return nil
+}
+
+// Take reads a prompt and forgets it. filled is false if it was read too early.
+func (r *Receiver) Take(key string) (found, filled bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.chunks[key]
+	if c == nil || slices.Contains(c.listed, false) {
+		return false, false // the lookup finds what every rank has
+	}
+	delete(r.chunks, key)
+	return true, !slices.Contains(c.filled, false)
+}
+
+// Unread returns the number of prompts in the buffer, 0 for nil.
+func (r *Receiver) Unread() int {
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.chunks)
+}
