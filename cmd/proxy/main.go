@@ -56,16 +56,10 @@ serves with the last membership that it knows.
 
 Without --etcd-endpoints it runs its own etcd, for one machine.
 
-The command lines of the example proxies of vLLM, vllm-ascend and LMCache work with
-this program in place of "python3 x.py":
-  elastic_proxy, disagg_proxy_demo  --model --prefill A B --decode C D --port
-        --check-interval --check-times --retry-times
-  load_balance_proxy_server_example --prefiller-hosts --prefiller-ports
-        --decoder-hosts --decoder-ports --max-retries --retry-delay
-        --max-waiting-retries --waiting-retry-interval (means --connector nixl)
-  disagg_proxy_server of LMCache    --prefiller-host A,B --prefiller-port 8100
-        --decoder-host C --decoder-port 8200,8201 --decoder-init-port
-        --decoder-alloc-port --num-prefillers --num-decoders --proxy-host --proxy-port`,
+The command lines of the example proxies of vLLM, vllm-ascend and LMCache work with this
+program in place of "python3 x.py": elastic_proxy, disagg_proxy_demo,
+load_balance_proxy_server_example (implies --connector nixl), and LMCache's
+disagg_proxy_server (implies --connector lmcache). --help-all lists their flags.`,
 		Example: `  proxy                                             a proxy with its own etcd
   proxy --etcd-endpoints 127.0.0.1:2379             a shared etcd
   proxy --prefill 127.0.0.1:8100 127.0.0.1:8101 --decode 127.0.0.1:8200
@@ -77,7 +71,6 @@ this program in place of "python3 x.py":
 	}
 	config.RegisterProxyFlags(cmd.Flags())
 	cmd.AddCommand(healthCommand(env))
-	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetVersionTemplate("pdmesh proxy {{.Version}}\n")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return serve(cmd, env) }
 	return cmd
@@ -123,7 +116,8 @@ func healthCommand(env func(string) (string, bool)) *cobra.Command {
 line. The exit code is 0 while the proxy answers /readyz (or /livez, with --live) with
 200, otherwise 1 with the reason, after three seconds at most. /readyz fails while no request
 can be served; for a check that restarts the proxy use --live. Host, port and certificate come
-from the same flags, environment or file as for the proxy. With --tls-client-ca,
+from the same flags, environment or file as for the proxy; other flags of the proxy are
+accepted and not read. With --tls-client-ca,
 health uses the proxy's own certificate, which must then be valid for clients too.`,
 		Example: `  proxy health
   proxy health --port 9000 --live`,
@@ -145,7 +139,7 @@ health uses the proxy's own certificate, which must then be valid for clients to
 			return nil
 		},
 	}
-	config.RegisterProxyFlags(cmd.Flags())
+	config.RegisterListenFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&live, "live", false, "ask whether the process lives, not whether it is ready to serve")
 	return cmd
 }

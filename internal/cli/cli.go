@@ -129,7 +129,8 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
 	cmd.SetFlagErrorFunc(suggest)
-	separate(cmd)
+	cmd.SetUsageFunc(usage)
+	prepare(cmd)
 	called, err := cmd.ExecuteContextC(ctx)
 	if err == nil {
 		return OK
@@ -173,8 +174,9 @@ func WithVariables(ctx context.Context, environ []string) context.Context {
 	return ctx
 }
 
-// separate makes failures of what the functions of a command and its subcommands give.
-func separate(cmd *cobra.Command) {
+// prepare marks what the RunE of a command and of its subcommands returns as a failure, and
+// adds --help-all to commands with rare settings.
+func prepare(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			if err, _ := cmd.Context().Value(variables{}).(error); err != nil {
@@ -186,7 +188,10 @@ func separate(cmd *cobra.Command) {
 			return nil
 		}
 	}
+	if hasRare(cmd) {
+		cmd.Flags().BoolFunc(helpAll, "help with all flags", func(string) error { return cmd.Flags().Set("help", "true") })
+	}
 	for _, c := range cmd.Commands() {
-		separate(c)
+		prepare(c)
 	}
 }

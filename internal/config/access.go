@@ -37,8 +37,8 @@ func (a *Access) settings() settings.Table {
 		settings.Setting{Name: "engine-api-key", Kind: settings.Text, Secret: true, Env: []string{"OPENAI_API_KEY"}, Usage: "API key for the engines: sent always with --api-key, otherwise when the client sent none; also OPENAI_API_KEY", Into: &a.EngineAPIKey},
 		settings.Setting{Name: "admin-api-key", Kind: settings.Text, Secret: true, Env: []string{"ADMIN_API_KEY"}, Usage: "API key for changes of the fleet over HTTP; also ADMIN_API_KEY", Into: &a.AdminAPIKey},
 		settings.Setting{Name: "admin-listen", Kind: settings.Text, Usage: "separate address, host:port, for status, dashboard, admin routes and metrics; empty means --port", Into: &a.AdminListen},
-		settings.Setting{Name: "dashboard", Kind: settings.OnOff, Default: "on", Usage: "web page at / that shows the fleet and, with the admin key, can change it; as public as /status", Into: &a.Dashboard},
-		settings.Setting{Name: "pprof-listen", Kind: settings.Text, Usage: "loopback address, host:port, for Go's profiles (/debug/pprof/); empty disables them", Into: &a.PprofListen},
+		settings.Setting{Name: "dashboard", Kind: settings.OnOff, Default: "on", Rare: true, Usage: "web page at / that shows the fleet and, with the admin key, can change it; as public as /status", Into: &a.Dashboard},
+		settings.Setting{Name: "pprof-listen", Kind: settings.Text, Rare: true, Usage: "loopback address, host:port, for Go's profiles (/debug/pprof/); empty disables them", Into: &a.PprofListen},
 	)
 }
 
@@ -131,11 +131,11 @@ type Origins struct {
 
 // settings are about pages of other origins.
 func (o *Origins) settings() settings.Table {
-	return settings.About("Browsers",
+	return settings.About("CORS",
 		settings.Setting{Name: "allowed-origins", Kind: settings.ListJSON, Usage: `origins whose web pages may use the proxy, such as '["https://chat.example.com"]', or '["*"]' for all; none by default, as in vLLM`, Into: &o.AllowedOrigins},
-		settings.Setting{Name: "allowed-methods", Kind: settings.ListJSON, Default: `["*"]`, Usage: "HTTP methods that such pages may use", Into: &o.AllowedMethods},
-		settings.Setting{Name: "allowed-headers", Kind: settings.ListJSON, Default: `["*"]`, Usage: "headers that such pages may send", Into: &o.AllowedHeaders},
-		settings.Setting{Name: "allow-credentials", Kind: settings.OnOff, Default: "off", Usage: "whether such pages may send credentials, such as cookies", Into: &o.AllowCredentials},
+		settings.Setting{Name: "allowed-methods", Kind: settings.ListJSON, Default: `["*"]`, Rare: true, Usage: "HTTP methods that such pages may use", Into: &o.AllowedMethods},
+		settings.Setting{Name: "allowed-headers", Kind: settings.ListJSON, Default: `["*"]`, Rare: true, Usage: "headers that such pages may send", Into: &o.AllowedHeaders},
+		settings.Setting{Name: "allow-credentials", Kind: settings.OnOff, Default: "off", Rare: true, Usage: "whether such pages may send credentials, such as cookies", Into: &o.AllowCredentials},
 	)
 }
 

@@ -51,20 +51,20 @@ type Choice struct {
 
 // settings are about which instance gets a request.
 func (ch *Choice) settings() settings.Table {
-	return settings.About("Choice of an instance",
+	return settings.About("Scheduling",
 		settings.Setting{Name: "disaggregate", Kind: settings.Text, Default: DisaggregateAlways, Usage: "which requests use both prefill and decode: always (all that can), auto (not those that decode alone serves better, as estimated from earlier requests) or never (for comparison)", Into: &ch.Disaggregate},
 		settings.Setting{Name: "policy", Kind: settings.Text, Usage: "how an instance is chosen, for both roles: " + strings.Join(policy.Names(), ", "), Into: &ch.Policy},
 		settings.Setting{Name: "prefill-policy", Kind: settings.Text, Usage: "policy for prefill instances (default: that of --policy, or " + policy.DefaultPrefill + ")", Into: &ch.PrefillPolicy},
 		settings.Setting{Name: "decode-policy", Kind: settings.Text, Usage: "policy for decode instances (default: that of --policy, or " + policy.Default + ")", Into: &ch.DecodePolicy},
-		settings.Setting{Name: "cache-weight", Kind: settings.Number, Default: strconv.Itoa(policy.DefaultCacheWeight), Usage: "for policies that know caches: this many tokens that wait for an instance count as much as one token that is not in its cache", Into: &ch.CacheWeight},
-		settings.Setting{Name: "index-memory", Kind: settings.Bytes, Default: "512MiB", Usage: "limit for the memory of the indexes of prompts (all roles and models) and of KV blocks together; each kind is sure of half, and the least recently used prompts are evicted; 1MiB to 1TiB", Into: &ch.IndexMemory},
+		settings.Setting{Name: "cache-weight", Kind: settings.Number, Default: strconv.Itoa(policy.DefaultCacheWeight), Rare: true, Usage: "for policies that know caches: this many tokens that wait for an instance count as much as one token that is not in its cache", Into: &ch.CacheWeight},
+		settings.Setting{Name: "index-memory", Kind: settings.Bytes, Default: "512MiB", Rare: true, Usage: "limit for the memory of the indexes of prompts (all roles and models) and of KV blocks together; each kind is sure of half, and the least recently used prompts are evicted; 1MiB to 1TiB", Into: &ch.IndexMemory},
 		settings.Setting{Name: "client-bound", Kind: settings.OnOff, Default: "off", Env: []string{"CLIENT_BOUND"}, Usage: "send requests of one session to the same instances, with any policy; also CLIENT_BOUND", Into: &ch.ClientBound},
-		settings.Setting{Name: "client-bound-key", Kind: settings.Text, Default: "session-id", Env: []string{"CLIENT_BOUND_KEY"}, Usage: "header that names the session, for --client-bound and the policy session; also CLIENT_BOUND_KEY", Into: &ch.ClientBoundKey},
+		settings.Setting{Name: "client-bound-key", Kind: settings.Text, Default: "session-id", Env: []string{"CLIENT_BOUND_KEY"}, Rare: true, Usage: "header that names the session, for --client-bound and the policy session; also CLIENT_BOUND_KEY", Into: &ch.ClientBoundKey},
 		settings.Setting{Name: "zone", Kind: settings.Text, Usage: "zone of this proxy, which prefers instances with the same label zone; without it, decode instances in the zone of the prefill instance are preferred", Into: &ch.Zone},
 		settings.Setting{Name: "kv-events", Kind: settings.OnOff, Default: "off", Usage: "follow the KV events that engines publish (--kv-events-config); the policy " + policy.KVAware + " always does", Into: &ch.KVEvents},
-		settings.Setting{Name: "load-digests", Kind: settings.OnOff, Default: "on", Usage: "publish the load of this proxy in etcd for the other proxies, and use their load", Into: &ch.LoadDigests},
-		settings.Setting{Name: "load-interval", Kind: settings.Time, Default: "1s", Usage: "shortest time between two such digests of one proxy; each is a write to etcd", Into: &ch.LoadInterval},
-		settings.Setting{Name: "scrape-interval", Kind: settings.Time, Default: "5s", Usage: "how often the metrics of each engine are read, for KV cache use, waiting requests and progress; 0s means never, and that hung cores are not detected", Into: &ch.ScrapeInterval},
+		settings.Setting{Name: "load-digests", Kind: settings.OnOff, Default: "on", Rare: true, Usage: "publish the load of this proxy in etcd for the other proxies, and use their load", Into: &ch.LoadDigests},
+		settings.Setting{Name: "load-interval", Kind: settings.Time, Default: "1s", Rare: true, Usage: "shortest time between two such digests of one proxy; each is a write to etcd", Into: &ch.LoadInterval},
+		settings.Setting{Name: "scrape-interval", Kind: settings.Time, Default: "5s", Rare: true, Usage: "how often the metrics of each engine are read, for KV cache use, waiting requests and progress; 0s means never, and that hung cores are not detected", Into: &ch.ScrapeInterval},
 	)
 }
 

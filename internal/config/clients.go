@@ -33,14 +33,14 @@ type Clients struct {
 
 // settings are about where clients are served, and which instances are known from the command line.
 func (cl *Clients) settings() settings.Table {
-	return settings.About("Clients and instances",
+	return settings.About("Listener and instances",
 		settings.Setting{Name: "host", Kind: settings.Text, Default: "127.0.0.1", Usage: "address to listen on", Into: &cl.Host},
 		settings.Setting{Name: "port", Kind: settings.Number, Default: "8000", Usage: "port to listen on; 0 takes any free one", Into: &cl.Port},
 		settings.Setting{Name: "model", Short: "m", Kind: settings.Text, Usage: "model that every instance must serve; empty allows any", Into: &cl.Model},
 		settings.Setting{Name: "connector", Kind: settings.Text, Default: "plain", Usage: "KV transfer of instances whose record names none: " + strings.Join(connector.Names(), ", ") + ", or the name of vLLM's class", Into: &cl.Connector},
 		settings.Setting{Name: "prefill", Short: "p", Kind: settings.List, Spread: true, Usage: "prefill instances, host:port; separate several by spaces or commas, or repeat the flag", Into: &cl.Prefill},
 		settings.Setting{Name: "decode", Short: "d", Kind: settings.List, Spread: true, Usage: "decode instances, in the same form as --prefill", Into: &cl.Decode},
-		settings.Setting{Name: "zmq-register", Kind: settings.Text, Usage: "tcp://host:port at which MoRI-IO engines register themselves (vLLM's examples use port 36367); each is registered in etcd while it sends pings; empty disables this", Into: &cl.ZMQRegister},
+		settings.Setting{Name: "zmq-register", Kind: settings.Text, Rare: true, Usage: "tcp://host:port at which MoRI-IO engines register themselves (vLLM's examples use port 36367); each is registered in etcd while it sends pings; empty disables this", Into: &cl.ZMQRegister},
 	)
 }
 

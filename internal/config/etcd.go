@@ -30,11 +30,11 @@ func (e *Etcd) settings() settings.Table {
 	return settings.About("etcd",
 		settings.Setting{Name: "etcd-endpoints", Kind: settings.List, Spread: true, Usage: "addresses of etcd, host:port, with https:// in front for TLS; its other members are found and used, too; empty means that the proxy runs its own etcd", Into: &e.EtcdEndpoints},
 		settings.Setting{Name: "etcd-username", Kind: settings.Text, Usage: "etcd user; pdctl auth init creates pd-proxy", Into: &e.EtcdUsername},
-		settings.Setting{Name: "etcd-password", Kind: settings.Text, Secret: true, Usage: "password of that user; better set PD_ETCD_PASSWORD", Into: &e.EtcdPassword},
+		settings.Setting{Name: "etcd-password", Kind: settings.Text, Secret: true, Rare: true, Usage: "password of that user; better set PD_ETCD_PASSWORD", Into: &e.EtcdPassword},
 		settings.Setting{Name: "etcd-password-file", Kind: settings.Text, Usage: "file whose first line is that password", Into: &e.EtcdPasswordFile},
 		settings.Setting{Name: "etcd-ca", Kind: settings.Text, Usage: "PEM file of the CAs of etcd's certificate; turns TLS on (default: the system's CAs)", Into: &e.EtcdCA},
-		settings.Setting{Name: "etcd-cert", Kind: settings.Text, Usage: "PEM file of the client certificate for etcd; read again when it changes, like all certificate files", Into: &e.EtcdCert},
-		settings.Setting{Name: "etcd-key", Kind: settings.Text, Usage: "PEM file of the key of --etcd-cert", Into: &e.EtcdKey},
+		settings.Setting{Name: "etcd-cert", Kind: settings.Text, Rare: true, Usage: "PEM file of the client certificate for etcd; read again when it changes, like all certificate files", Into: &e.EtcdCert},
+		settings.Setting{Name: "etcd-key", Kind: settings.Text, Rare: true, Usage: "PEM file of the key of --etcd-cert", Into: &e.EtcdKey},
 		settings.Setting{Name: "etcd-prefix", Kind: settings.Text, Default: "/pd", Usage: "root of all keys in etcd", Into: &e.EtcdPrefix},
 	)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -57,6 +58,16 @@ type Listen struct {
 	TLSCert, TLSKey string // "": plain HTTP
 }
 
+// listenSettings are what LoadListen reads.
+var listenSettings = []string{"host", "port", "tls-cert", "tls-key"}
+
+// RegisterListenFlags adds the same flags as RegisterProxyFlags, and hides those that
+// LoadListen does not read.
+func RegisterListenFlags(fs *pflag.FlagSet) {
+	RegisterProxyFlags(fs)
+	fs.VisitAll(func(f *pflag.Flag) { f.Hidden = f.Name != "config" && !slices.Contains(listenSettings, f.Name) })
+}
+
 // LoadListen returns where the proxy listens that the same flags, environment
 // and file start, and nothing else: whatever asks a running proxy how it is need
 // not know all that the proxy was started with. The parameters are those of
@@ -68,7 +79,7 @@ func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Liste
 		return Listen{}, err
 	}
 	p.sources = v.Sources
-	if err := v.Fill("host", "port", "tls-cert", "tls-key"); err != nil {
+	if err := v.Fill(listenSettings...); err != nil {
 		return Listen{}, err
 	}
 	if p.Port < 1 || p.Port > 65535 {

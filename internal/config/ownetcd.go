@@ -24,13 +24,13 @@ type OwnEtcd struct {
 
 // settings are about the etcd that the proxy runs without --etcd-endpoints.
 func (o *OwnEtcd) settings() settings.Table {
-	return settings.About("The proxy's own etcd",
+	return settings.About("Embedded etcd",
 		settings.Setting{Name: "etcd-listen", Kind: settings.Text, Default: "127.0.0.1:2379", Usage: "address of the proxy's own etcd, host:port; other than loopback only with TLS and users", Into: &o.EtcdListen},
-		settings.Setting{Name: "etcd-listen-cert", Kind: settings.Text, Usage: "PEM file of the certificate of the proxy's own etcd; turns TLS on", Into: &o.EtcdListenCert},
-		settings.Setting{Name: "etcd-listen-key", Kind: settings.Text, Usage: "PEM file of the key of --etcd-listen-cert", Into: &o.EtcdListenKey},
-		settings.Setting{Name: "etcd-listen-client-ca", Kind: settings.Text, Usage: "PEM file of CAs; clients of the proxy's own etcd need a certificate that one of them has signed", Into: &o.EtcdListenClientCA},
+		settings.Setting{Name: "etcd-listen-cert", Kind: settings.Text, Rare: true, Usage: "PEM file of the certificate of the proxy's own etcd; turns TLS on", Into: &o.EtcdListenCert},
+		settings.Setting{Name: "etcd-listen-key", Kind: settings.Text, Rare: true, Usage: "PEM file of the key of --etcd-listen-cert", Into: &o.EtcdListenKey},
+		settings.Setting{Name: "etcd-listen-client-ca", Kind: settings.Text, Rare: true, Usage: "PEM file of CAs; clients of the proxy's own etcd need a certificate that one of them has signed", Into: &o.EtcdListenClientCA},
 		settings.Setting{Name: "etcd-data-dir", Kind: settings.Text, Usage: "data directory of the proxy's own etcd (default: pdmesh/etcd-<port> in the user's state directory)", Into: &o.EtcdDataDir},
-		settings.Setting{Name: "etcd-gateway", Kind: settings.OnOff, Default: "on", Usage: "JSON gateway of the proxy's own etcd, for nodes that register with curl", Into: &o.EtcdGateway},
+		settings.Setting{Name: "etcd-gateway", Kind: settings.OnOff, Default: "on", Rare: true, Usage: "JSON gateway of the proxy's own etcd, for nodes that register with curl", Into: &o.EtcdGateway},
 	)
 }
 

@@ -25,12 +25,12 @@ type Records struct {
 
 // settings are about what is written down.
 func (r *Records) settings() settings.Table {
-	return settings.About("Logs and traces",
+	return settings.About("Logs, metrics and traces",
 		settings.Setting{Name: "access-log", Kind: settings.OnOff, Default: "on", Usage: "log one line for each request", Into: &r.AccessLog},
 		settings.Setting{Name: "trace-headers", Kind: settings.OnOff, Default: "off", Usage: "add X-PD-... headers with the instances to every answer", Into: &r.TraceHeaders},
 		settings.Setting{Name: "otlp-endpoint", Kind: settings.Text, Usage: "URL of an OTLP collector for traces, such as http://127.0.0.1:4318; also OTEL_EXPORTER_OTLP_ENDPOINT and other OTEL_ variables; without it there are no traces", Into: &r.OTLPEndpoint},
-		settings.Setting{Name: "trace-sample", Kind: settings.Text, Usage: "share of requests that are traced, from 0 to 1; for a request with a traceparent, its flag decides (default 0.01, or OTEL_TRACES_SAMPLER)", Into: &r.TraceSample},
-		settings.Setting{Name: "metrics-models", Kind: settings.Number, Default: "100", Usage: "models that have their own label in metrics; the others together have the label other; 0 to 10000, each takes some 60 series", Into: &r.MetricsModels},
+		settings.Setting{Name: "trace-sample", Kind: settings.Text, Rare: true, Usage: "share of requests that are traced, from 0 to 1; for a request with a traceparent, its flag decides (default 0.01, or OTEL_TRACES_SAMPLER)", Into: &r.TraceSample},
+		settings.Setting{Name: "metrics-models", Kind: settings.Number, Default: "100", Rare: true, Usage: "models that have their own label in metrics; the others together have the label other; 0 to 10000, each takes some 60 series", Into: &r.MetricsModels},
 		settings.Setting{Name: "log-level", Kind: settings.Text, Default: "info", Usage: "error, warn, info, debug or trace", Into: &r.LogLevel},
 		settings.Setting{Name: "log-format", Kind: settings.Text, Default: "text", Usage: "text or json", Into: &r.LogFormat},
 	)

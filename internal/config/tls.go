@@ -23,9 +23,9 @@ func (t *TLS) settings() settings.Table {
 		settings.Setting{Name: "tls-key", Kind: settings.Text, Usage: "PEM file of the key of --tls-cert", Into: &t.TLSKey},
 		settings.Setting{Name: "tls-client-ca", Kind: settings.Text, Usage: "PEM file of CAs; every client needs a certificate that one of them has signed", Into: &t.TLSClientCA},
 		settings.Setting{Name: "engine-ca", Kind: settings.Text, Usage: "PEM file of the CAs of the certificates of engines with https (default: the system's CAs)", Into: &t.EngineCA},
-		settings.Setting{Name: "engine-cert", Kind: settings.Text, Usage: "PEM file of the client certificate for engines", Into: &t.EngineCert},
-		settings.Setting{Name: "engine-key", Kind: settings.Text, Usage: "PEM file of the key of --engine-cert", Into: &t.EngineKey},
-		settings.Setting{Name: "engine-server-name", Kind: settings.Text, Usage: "name in the certificate of every engine (default: the host of its address)", Into: &t.EngineServerName},
+		settings.Setting{Name: "engine-cert", Kind: settings.Text, Rare: true, Usage: "PEM file of the client certificate for engines", Into: &t.EngineCert},
+		settings.Setting{Name: "engine-key", Kind: settings.Text, Rare: true, Usage: "PEM file of the key of --engine-cert", Into: &t.EngineKey},
+		settings.Setting{Name: "engine-server-name", Kind: settings.Text, Rare: true, Usage: "name in the certificate of every engine (default: the host of its address)", Into: &t.EngineServerName},
 	)
 }
 

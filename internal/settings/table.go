@@ -28,7 +28,7 @@ type Setting struct {
 	Kind    Kind
 	Default string
 	Usage   string
-	// Group is what the setting is about, in a heading of the reference.
+	// Group is the heading of the setting in --help and in the reference; About sets it.
 	Group string
 	// Env has further environment variables, after PD_<NAME>.
 	Env []string
@@ -37,7 +37,9 @@ type Setting struct {
 	// FlagOnly settings are about the reading of the settings; they have no variable but
 	// those of Env.
 	FlagOnly bool
-	// Hidden settings are for tests: neither --help nor the reference shows them.
+	// Rare settings are listed by --help-all, not by --help.
+	Rare bool
+	// Hidden settings are for tests: neither --help-all nor the reference lists them.
 	Hidden bool
 	// Spread lists may follow their flag word by word; see Normalize.
 	Spread bool
@@ -65,7 +67,7 @@ const (
 // Reading has what every program can be told of the reading of its settings. variable
 // names the file, too; each program has its own, as programs share an environment.
 func Reading(variable string, file *string, show *bool) Table {
-	return About("Reading the settings",
+	return About("Configuration",
 		Setting{Name: nameFile, Kind: Text, FlagOnly: true, Env: []string{variable}, Usage: "YAML file with settings; the keys are the names of these flags (env " + variable + ")", Into: file},
 		Setting{Name: namePrint, Kind: OnOff, Default: "off", FlagOnly: true, Usage: "print all values and their sources, with secrets masked, and exit", Into: show},
 	)
@@ -87,6 +89,10 @@ func (t Table) Register(fs *pflag.FlagSet) {
 	for _, s := range t {
 		f := fs.VarPF(newTyped(s), s.Name, s.Short, s.Usage)
 		f.Hidden = s.Hidden
+		f.Annotations = map[string][]string{annotationGroup: {s.Group}}
+		if s.Rare {
+			f.Annotations[annotationRare] = nil
+		}
 		if s.Kind == OnOff {
 			f.NoOptDefVal = "on" // --trace-headers alone
 		}
