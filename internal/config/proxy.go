@@ -2,7 +2,9 @@ package config
 
 import (
 	"slices"
+	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -67,6 +69,9 @@ func RegisterProxyFlags(fs *pflag.FlagSet) {
 // NormalizeArgs rewrites the forms that the reference proxies' command lines have and pflag
 // does not know; see settings.Table.Normalize.
 func NormalizeArgs(args []string) []string {
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		return args // a shell completes an unfinished command line
+	}
 	return append(referenceTable(), new(Proxy).Settings()...).Normalize(args)
 }
 

@@ -90,8 +90,7 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 	code := cli.OK // of an orderly end
 	cmd := &cobra.Command{
 		Use: "agent [flags] [-- command ...]", Short: "register one vLLM engine", Long: help, Example: examples,
-		Args:              checkArgs,
-		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Args: checkArgs,
 		RunE: func(cmd *cobra.Command, behind []string) error {
 			var command []string
 			if len(behind) > 0 {
