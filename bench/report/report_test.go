@@ -28,7 +28,7 @@ func example() *report.Run {
 		Machine: machine.Facts{CPU: "A processor", Cores: 2, Memory: 4096, Kernel: "Linux 6.1", Go: "go1.26.0", Files: 20000},
 		Config: report.Config{
 			Workloads: []string{"small", "open1000", "idle1000"}, Targets: []string{"two-hop", "nginx", "pdmesh", "vllm-router"}, Repeats: 3, Seconds: 5,
-			Engine: "fast", Connector: "nixl", Pinned: true, Awake: true, ProxyFlags: []string{"--upstream own"}, Seed: 1,
+			Engine: "fast", Connector: "nixl", Pinned: true, Awake: true, ProxyFlags: []string{"--upstream fast"}, Seed: 1,
 		},
 		Notes: []string{"A note for the reader."},
 		Idle:  []machine.Speed{{Mean: 450, Best: 480}, {Mean: 400, Best: 500}, {Mean: 500, Best: 500}},

@@ -80,7 +80,7 @@ func run(ctx context.Context, program string, requests, rounds, conns int) error
 	}
 	targets := []*target{
 		{name: "std, plain", kind: "std"}, {name: "std, TLS", kind: "std", tls: true},
-		{name: "own, plain", kind: "own"}, {name: "own, TLS", kind: "own", tls: true},
+		{name: "fast, plain", kind: "fast"}, {name: "fast, TLS", kind: "fast", tls: true},
 	}
 	for i, t := range targets {
 		if err := t.start(ctx, program, filepath.Join(dir, strconv.Itoa(i)), dir, engines, pool, conns); err != nil {
@@ -104,7 +104,7 @@ func run(ctx context.Context, program string, requests, rounds, conns int) error
 	for _, t := range targets {
 		fmt.Fprintf(os.Stdout, "%-12s %6.1f µs   (%.1f to %.1f)\n", t.name, median(t.perRound), slices.Min(t.perRound), slices.Max(t.perRound))
 	}
-	fmt.Fprintf(os.Stdout, "\nstd, TLS against plain: %.2f times (gate: 1.50)\nown, TLS against plain: %.2f times (no gate: over TLS it is the standard library's server)\n",
+	fmt.Fprintf(os.Stdout, "\nstd, TLS against plain: %.2f times (gate: 1.50)\nfast, TLS against plain: %.2f times (no gate: over TLS it is the standard library's server)\n",
 		ratio(targets[1], targets[0]), ratio(targets[3], targets[2]))
 	return nil
 }

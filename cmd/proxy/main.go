@@ -26,7 +26,7 @@ import (
 )
 
 func main() {
-	// Until the log is there, and for good in the process of the own etcd, which has the
+	// Until the log is there, and for good in the process of the embedded etcd, which has the
 	// same name: else they would end it.
 	signal.Ignore(syscall.SIGUSR1, syscall.SIGUSR2)
 	process.MaybeMain()
@@ -39,7 +39,7 @@ func main() {
 	})
 }
 
-// exitDamaged is the exit code for damaged files of the proxy's own etcd.
+// exitDamaged is the exit code for damaged files of the embedded etcd.
 const exitDamaged = 3
 
 func run(ctx context.Context, args []string, env func(string) (string, bool), stdout, stderr io.Writer) int {
@@ -54,13 +54,13 @@ func newCommand(env func(string) (string, bool)) *cobra.Command {
 of vLLM, and streams the answer. It finds the instances in etcd. While etcd is away, it
 serves with the last membership that it knows.
 
-Without --etcd-endpoints it runs its own etcd, for one machine.
+Without --etcd-endpoints it runs an embedded etcd, for one machine.
 
 The command lines of the example proxies of vLLM, vllm-ascend and LMCache work with this
 program in place of "python3 x.py": elastic_proxy, disagg_proxy_demo,
 load_balance_proxy_server_example (implies --connector nixl), and LMCache's
 disagg_proxy_server (implies --connector lmcache). --help-all lists their flags.`,
-		Example: `  proxy                                             a proxy with its own etcd
+		Example: `  proxy                                             a proxy with an embedded etcd
   proxy --etcd-endpoints 127.0.0.1:2379             a shared etcd
   proxy --prefill 127.0.0.1:8100 127.0.0.1:8101 --decode 127.0.0.1:8200
   proxy --prefiller-hosts 127.0.0.1 127.0.0.1 --prefiller-ports 8100 8101 \

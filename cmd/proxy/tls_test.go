@@ -142,7 +142,7 @@ func (p *inProcess) get(hc *http.Client, path string) (string, error) {
 // rolled while requests flow: none fails, and new connections see the new ones.
 func TestCertificatesRolledUnderLoad(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{config.UpstreamOwn, config.UpstreamStd} {
+	for _, kind := range []string{config.UpstreamFast, config.UpstreamStd} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			a := testkit.NewAuthority(t, "fleet")

@@ -34,7 +34,7 @@ func TestBadValues(t *testing.T) {
 		{"origins of numbers", "--allowed-origins [1]", []string{"--allowed-origins:", `["*"]`}},
 		{"origin empty", `--allowed-origins ["*",""]`, []string{"--allowed-origins:", "empty"}},
 		{"header of two lines", `--allowed-headers ["a\r\nb"]`, []string{"--allowed-headers:", "no name"}},
-		{"upstream", "--upstream grpc", []string{"--upstream:", "own or std"}},
+		{"upstream", "--upstream grpc", []string{"--upstream:", "fast or std"}},
 		{"shutdown delay negative", "--shutdown-delay=-1s", []string{"--shutdown-delay:", "0s to 1h"}},
 		{"shutdown delay too long", "--shutdown-delay 61m", []string{"--shutdown-delay:", "0s to 1h"}},
 		{"disaggregate", "--disaggregate maybe", []string{"--disaggregate:", "always, auto or never"}},
@@ -79,29 +79,29 @@ func TestBadValues(t *testing.T) {
 		{"engine certificate alone", "--engine-cert a.pem", []string{"--engine-cert", "--engine-key"}},
 		{"etcd key alone", "--etcd-endpoints 127.0.0.1:1 --etcd-key a.pem", []string{"--etcd-key", "--etcd-cert"}},
 		{"client authority without TLS", "--tls-client-ca a.pem", []string{"--tls-client-ca", "--tls-cert"}},
-		{"TLS to the own etcd", "--etcd-ca a.pem", []string{"--etcd-ca", "--etcd-endpoints"}},
+		{"TLS to the embedded etcd", "--etcd-ca a.pem", []string{"--etcd-ca", "--etcd-endpoints"}},
 		{"server name with a port", "--engine-server-name a:1", []string{"--engine-server-name", "no name"}},
-		{"own etcd beyond loopback", "--etcd-listen 0.0.0.0:2379", []string{"--etcd-listen", "TLS and users", "docs/tls.md"}},
-		{"own etcd beyond loopback without users", "--etcd-listen 10.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca",
+		{"embedded etcd beyond loopback", "--etcd-listen 0.0.0.0:2379", []string{"--etcd-listen", "TLS and users", "docs/tls.md"}},
+		{"embedded etcd beyond loopback without users", "--etcd-listen 10.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca",
 			[]string{"--etcd-username:", "10.0.0.1:2379", "pdctl auth init", "docs/tls.md"}},
-		{"own etcd beyond loopback without TLS", "--etcd-listen 10.0.0.1:2379 --etcd-username u --etcd-password p", []string{"--etcd-listen:", "--etcd-listen-cert"}},
-		{"own etcd with TLS everywhere", "--etcd-listen 0.0.0.0:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p",
+		{"embedded etcd beyond loopback without TLS", "--etcd-listen 10.0.0.1:2379 --etcd-username u --etcd-password p", []string{"--etcd-listen:", "--etcd-listen-cert"}},
+		{"embedded etcd with TLS everywhere", "--etcd-listen 0.0.0.0:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p",
 			[]string{"--etcd-listen:", "name the address"}},
-		{"own etcd with TLS by name", "--etcd-listen some-host:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p",
+		{"embedded etcd with TLS by name", "--etcd-listen some-host:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p",
 			[]string{"--etcd-listen:", "as a number"}},
-		{"own etcd with TLS and no key", "--etcd-listen-cert c --etcd-ca ca", []string{"--etcd-listen-cert:", "--etcd-listen-key"}},
-		{"own etcd with TLS and no authority", "--etcd-listen-cert c --etcd-listen-key k", []string{"--etcd-ca:", "client of its own etcd"}},
-		{"own etcd that asks for certificates", "--etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-listen-client-ca ca", []string{"--etcd-cert:", "--etcd-key"}},
-		{"own etcd that asks without TLS", "--etcd-listen-client-ca ca", []string{"--etcd-listen-client-ca:", "--etcd-listen-cert"}},
-		{"own etcd with TLS and a gateway", "--etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-gateway on", []string{"--etcd-gateway:", "--etcd-listen-cert"}},
-		{"certificate of the own etcd for another", "--etcd-endpoints 127.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k", []string{"--etcd-listen-cert:", "--etcd-endpoints"}},
+		{"embedded etcd with TLS and no key", "--etcd-listen-cert c --etcd-ca ca", []string{"--etcd-listen-cert:", "--etcd-listen-key"}},
+		{"embedded etcd with TLS and no authority", "--etcd-listen-cert c --etcd-listen-key k", []string{"--etcd-ca:", "client of the embedded etcd"}},
+		{"embedded etcd that asks for certificates", "--etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-listen-client-ca ca", []string{"--etcd-cert:", "--etcd-key"}},
+		{"embedded etcd that asks without TLS", "--etcd-listen-client-ca ca", []string{"--etcd-listen-client-ca:", "--etcd-listen-cert"}},
+		{"embedded etcd with TLS and a gateway", "--etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-gateway on", []string{"--etcd-gateway:", "--etcd-listen-cert"}},
+		{"certificate of the embedded etcd for another", "--etcd-endpoints 127.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k", []string{"--etcd-listen-cert:", "--etcd-endpoints"}},
 		{"two passwords", "--etcd-endpoints 127.0.0.1:1 --etcd-username u --etcd-password p --etcd-password-file f", []string{"--etcd-password-file", "one of the two"}},
 		{"no password file", "--etcd-endpoints 127.0.0.1:1 --etcd-username u --etcd-password-file /nowhere/f", []string{"--etcd-password-file", "/nowhere/f"}},
 		{"etcd open and remote", "--etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379", []string{"--instance-allow:", "required", "10.0.0.1:2379,10.0.0.2:2379", "--instance-allow 10.0.0.0/8", "--etcd-username"}},
 		{"etcd remote by name", "--etcd-endpoints etcd:2379", []string{"--instance-allow:", "required"}},
 		{"etcd partly remote", "--etcd-endpoints 127.0.0.1:2379,10.0.0.2:2379", []string{"--instance-allow:", "required"}},
 		{"user without password", "--etcd-endpoints 127.0.0.1:1 --etcd-username u", []string{"--etcd-username", "together"}},
-		{"user of the own etcd without a password", "--etcd-username u", []string{"--etcd-username", "together"}},
+		{"user of the embedded etcd without a password", "--etcd-username u", []string{"--etcd-username", "together"}},
 		{"prefix root", "--etcd-prefix /", []string{"--etcd-prefix:", "/pd"}},
 		{"prefix relative", "--etcd-prefix pd", []string{"--etcd-prefix:", "/pd"}},
 		{"prefix double slash", "--etcd-prefix /pd//x", []string{"--etcd-prefix:"}},
@@ -158,8 +158,8 @@ func TestGoodValues(t *testing.T) {
 	}
 }
 
-// An own etcd that other machines reach is no reason to take instances from loopback only.
-func TestOwnEtcdBeyondLoopback(t *testing.T) {
+// An embedded etcd that other machines reach is no reason to take instances from loopback only.
+func TestEmbeddedEtcdBeyondLoopback(t *testing.T) {
 	t.Parallel()
 	args := "--etcd-listen 10.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p"
 	p, err := load(t, nil, strings.Fields(args)...)

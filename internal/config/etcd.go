@@ -12,7 +12,7 @@ import (
 // Etcd is how the fleet is found in etcd.
 type Etcd struct {
 	// EtcdEndpoints are host:port of an etcd that runs elsewhere; none means that this
-	// proxy embeds its own, and OwnEtcd says how.
+	// proxy embeds its own, and EmbeddedEtcd says how.
 	EtcdEndpoints []string
 	EtcdUsername  string
 	EtcdPassword  string
@@ -28,7 +28,7 @@ type Etcd struct {
 // settings are about how the fleet is found in etcd.
 func (e *Etcd) settings() settings.Table {
 	return settings.About("etcd",
-		settings.Setting{Name: "etcd-endpoints", Kind: settings.List, Spread: true, Usage: "addresses of etcd, host:port, with https:// in front for TLS; its other members are found and used, too; empty means that the proxy runs its own etcd", Into: &e.EtcdEndpoints},
+		settings.Setting{Name: "etcd-endpoints", Kind: settings.List, Spread: true, Usage: "addresses of etcd, host:port, with https:// in front for TLS; its other members are found and used, too; empty means that the proxy runs an embedded etcd", Into: &e.EtcdEndpoints},
 		settings.Setting{Name: "etcd-username", Kind: settings.Text, Usage: "etcd user; pdctl auth init creates pd-proxy", Into: &e.EtcdUsername},
 		settings.Setting{Name: "etcd-password", Kind: settings.Text, Secret: true, Rare: true, Usage: "password of that user; better set PD_ETCD_PASSWORD", Into: &e.EtcdPassword},
 		settings.Setting{Name: "etcd-password-file", Kind: settings.Text, Usage: "file whose first line is that password", Into: &e.EtcdPasswordFile},
@@ -44,7 +44,7 @@ func (e *Etcd) EtcdTLS() etcdaccess.TLS {
 	return etcdaccess.TLS{On: e.EtcdHTTPS, Files: certs.Files{CA: e.EtcdCA, Cert: e.EtcdCert, Key: e.EtcdKey}}
 }
 
-// Embedded reports whether this proxy is to run its own etcd.
+// Embedded reports whether this proxy is to run an embedded etcd.
 func (e *Etcd) Embedded() bool { return len(e.EtcdEndpoints) == 0 }
 
 // endpointsAreLoopback reports whether only this machine reaches an etcd that runs elsewhere.

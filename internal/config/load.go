@@ -39,7 +39,7 @@ func LoadProxy(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Proxy,
 // Print writes the configuration as a YAML file that --config takes. What is for the
 // proxy's own etcd is left open where there is another one.
 func (p *Proxy) Print(w io.Writer) error {
-	own := p.OwnEtcd.settings()
+	own := p.EmbeddedEtcd.settings()
 	return p.Settings().Print(w, func(s settings.Setting) (any, string) {
 		if _, ok := own.Find(s.Name); ok && !p.Embedded() && p.sources[s.Name] == "" {
 			return nil, ""

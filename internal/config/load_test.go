@@ -67,12 +67,12 @@ func TestDefaults(t *testing.T) {
 	want := config.Proxy{
 		Clients:    config.Clients{Host: "127.0.0.1", Port: 8000, Connector: "plain"},
 		Etcd:       config.Etcd{EtcdPrefix: "/pd"},
-		OwnEtcd:    config.OwnEtcd{EtcdListen: "127.0.0.1:2379", EtcdDataDir: "/home/someone/.local/state/pdmesh/etcd-2379", EtcdGateway: true},
+		EmbeddedEtcd:    config.EmbeddedEtcd{EtcdListen: "127.0.0.1:2379", EtcdDataDir: "/home/someone/.local/state/pdmesh/etcd-2379", EtcdGateway: true},
 		Membership: config.Membership{StateDir: "/home/someone/.local/state/pdmesh/proxy-8000", AuditInterval: 15 * time.Second, OrphanGrace: time.Minute, WaitingRetryInterval: 2 * time.Second},
 		Access:     config.Access{InstanceAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}, Dashboard: true},
 		Origins:    config.Origins{AllowedMethods: settings.JSONList{"*"}, AllowedHeaders: settings.JSONList{"*"}},
 		Requests: config.Requests{
-			Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, BusyTimeout: 30 * time.Minute, NonStreamTimeout: time.Hour,
+			Upstream: "fast", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, BusyTimeout: 30 * time.Minute, NonStreamTimeout: time.Hour,
 			MaxAttempts: 4, RetryBudget: 20, Fallback: "decode", MaxBodyBytes: 32 << 20, ShutdownTimeout: 30 * time.Second,
 		},
 		HandOver: config.HandOver{KVLeaseBudget: 20 * time.Second, VersionGroups: true, LMCacheNotifyTimeout: 30 * time.Second},

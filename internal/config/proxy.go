@@ -17,7 +17,7 @@ import (
 type Proxy struct {
 	Clients
 	Etcd
-	OwnEtcd
+	EmbeddedEtcd
 	Membership
 	Access
 	TLS
@@ -45,7 +45,7 @@ func (p *Proxy) Settings() settings.Table {
 	return slices.Concat(
 		p.Clients.settings(),
 		p.Etcd.settings(),
-		p.OwnEtcd.settings(),
+		p.EmbeddedEtcd.settings(),
 		p.Membership.settings(),
 		p.Access.settings(),
 		p.TLS.settings(),
@@ -82,7 +82,7 @@ func (p *Proxy) complete(lookupEnv func(string) (string, bool)) error {
 	p.Clients.complete(c)
 	p.Etcd.complete(c)
 	if p.Embedded() {
-		p.OwnEtcd.complete(c, lookupEnv)
+		p.EmbeddedEtcd.complete(c, lookupEnv)
 	}
 	p.Membership.complete(c, p.Port, lookupEnv)
 	p.Choice.complete()
@@ -101,7 +101,7 @@ func (p *Proxy) Validate() error {
 	c := &complaints{sources: p.sources}
 	p.Clients.check(c, &p.Access)
 	p.Etcd.check(c)
-	p.OwnEtcd.check(c, &p.Etcd)
+	p.EmbeddedEtcd.check(c, &p.Etcd)
 	p.Membership.check(c)
 	p.Access.check(c, &p.Clients, &p.Etcd)
 	p.TLS.check(c)

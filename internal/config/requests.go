@@ -19,15 +19,15 @@ const (
 
 // The values of Requests.Upstream.
 const (
-	// UpstreamOwn is the proxy's own HTTP/1.1 client.
-	UpstreamOwn = "own"
+	// UpstreamFast is the proxy's own HTTP/1.1 client.
+	UpstreamFast = "fast"
 	// UpstreamStd is the standard library's.
 	UpstreamStd = "std"
 )
 
 // Requests are times, limits and tries of requests.
 type Requests struct {
-	Upstream               string // HTTP client for the instances: UpstreamOwn or UpstreamStd
+	Upstream               string // HTTP client for the instances: UpstreamFast or UpstreamStd
 	ConnectTimeout         time.Duration
 	PrefillTimeout         time.Duration
 	DecodeFirstByteTimeout time.Duration
@@ -57,7 +57,7 @@ func (r *Requests) settings() settings.Table {
 		settings.Setting{Name: "shutdown-delay", Kind: settings.Time, Default: "0s", Usage: "after SIGTERM: how long to go on serving while /readyz answers 503, so that load balancers notice; at most 1h; SIGINT or a second signal skips it", Into: &r.ShutdownDelay},
 		settings.Setting{Name: "shutdown-timeout", Kind: settings.Time, Default: "30s", Usage: "how long running requests may take once no new ones are accepted (after SIGTERM and --shutdown-delay)", Into: &r.ShutdownTimeout},
 	), settings.About("Requests",
-		settings.Setting{Name: "upstream", Kind: settings.Text, Default: UpstreamOwn, Rare: true, Usage: "HTTP client for the instances: own (faster; https uses std) or std (Go's net/http)", Into: &r.Upstream},
+		settings.Setting{Name: "upstream", Kind: settings.Text, Default: UpstreamFast, Rare: true, Usage: "HTTP client for the instances: fast (plain HTTP only; https uses std) or std (Go's net/http)", Into: &r.Upstream},
 		settings.Setting{Name: "sse-keep-alive-interval", Kind: settings.Time, Default: "0", Rare: true, Usage: "send an SSE comment to the client of a stream when nothing has been sent for so long, also before the first token; after it, errors are events instead of a status; 0 means off, otherwise 100ms to 1h", Into: &r.SSEKeepAliveInterval},
 		settings.Setting{Name: "max-attempts", Kind: settings.Number, Default: "4", Usage: "attempts for one request, including the first, on different instances", Into: &r.MaxAttempts},
 		settings.Setting{Name: "retry-budget", Kind: settings.Number, Default: "20", Rare: true, Usage: "limit for retries, in percent of the requests of the last 10s, plus a burst of 64", Into: &r.RetryBudget},
@@ -69,8 +69,8 @@ func (r *Requests) settings() settings.Table {
 }
 
 func (r *Requests) check(c *complaints) {
-	if r.Upstream != UpstreamOwn && r.Upstream != UpstreamStd {
-		c.bad("upstream", "%q is not known; use %s or %s", r.Upstream, UpstreamOwn, UpstreamStd)
+	if r.Upstream != UpstreamFast && r.Upstream != UpstreamStd {
+		c.bad("upstream", "%q is not known; use %s or %s", r.Upstream, UpstreamFast, UpstreamStd)
 	}
 	c.duration("connect-timeout", r.ConnectTimeout)
 	c.duration("prefill-timeout", r.PrefillTimeout)

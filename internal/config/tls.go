@@ -6,7 +6,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// TLS has the certificates for clients and engines. Those for etcd are in Etcd and OwnEtcd.
+// TLS has the certificates for clients and engines. Those for etcd are in Etcd and EmbeddedEtcd.
 type TLS struct {
 	// Files for TLS with clients; without TLSCert they speak plain HTTP. TLSClientCA makes
 	// them show a certificate.

@@ -49,7 +49,7 @@ func (e *Etcd) members(r *report) {
 	if e.Refused != nil && !e.Refused.Auth {
 		r.say(Finding{
 			Severity: Error, Subject: "etcd", What: "etcd does not answer", Why: e.Refused.Text,
-			Cure: "start etcd, or a proxy with its own etcd, or give the right address with --etcd-endpoints; meanwhile proxies use the last membership that they know",
+			Cure: "start etcd, or a proxy with an embedded etcd, or give the right address with --etcd-endpoints; meanwhile proxies use the last membership that they know",
 		})
 		return
 	}

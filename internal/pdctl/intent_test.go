@@ -74,7 +74,7 @@ func TestDrainWait(t *testing.T) {
 	const x = "10.0.0.1:8200"
 	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
 	drain := []string{"drain", "decode", x, "--wait", "--timeout", "60s"}
-	free := "decode/" + x + ": free: no proxy has requests in flight there\n"
+	free := "decode/" + x + ": idle: no proxy has requests in flight there\n"
 	if errs := r.want(0, "decode/"+x+": drained\n"+free, drain...); !strings.Contains(errs, "no proxy uses this etcd") {
 		t.Errorf("%q", errs)
 	}
@@ -158,7 +158,7 @@ func TestDrainWaitEndsWithItsDrain(t *testing.T) {
 	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
 	r.put("/pd/decode/"+y, `{"v":1,"state":"ready","models":["m"]}`)
 	r.put("/pd/prefill/"+x, `{"v":1,"state":"ready","models":["m"]}`)
-	if errs := r.want(0, "both/"+x+": drained\nboth/"+x+": free: no proxy has requests in flight there\n", "drain", "both", x, "--wait"); errs == "" {
+	if errs := r.want(0, "both/"+x+": drained\nboth/"+x+": idle: no proxy has requests in flight there\n", "drain", "both", x, "--wait"); errs == "" {
 		t.Error("stderr does not say that pdctl waited for no proxy")
 	}
 	r.say("b", 1, "")

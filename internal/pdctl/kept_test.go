@@ -21,8 +21,8 @@ func TestRestoreAndForget(t *testing.T) {
 		{[]string{"forget", "--all", "prefill", "10.0.0.1:1"}, 2, "not both"},
 		{[]string{"restore", "both", "10.0.0.1:1"}, 2, "prefill"},
 		{[]string{"restore", "decode", "10.0.0.1"}, 2, "nothing was done"},
-		{[]string{"restore", "--all", "--reason", "go on"}, 0, "told 0 proxies to restore"},
-		{[]string{"forget", "decode", "10.0.0.1:1"}, 0, "told 0 proxies to forget"},
+		{[]string{"restore", "--all", "--reason", "go on"}, 0, "0 proxies notified: restore the kept keys"},
+		{[]string{"forget", "decode", "10.0.0.1:1"}, 0, "0 proxies notified: forget the kept keys"},
 	} {
 		code, out, errs := r.run(c.args...)
 		if code != c.code || !strings.Contains(out+errs, c.want) {

@@ -209,7 +209,7 @@ func intend(ctx context.Context, s *session.Session, keys []instance.Key, state 
 	waited := awaitFree(ctx, s, conn, revision, drained, f.limit)
 	for i := range results {
 		if waited == nil && results[i].Outcome != "failed" {
-			results[i].Outcome, results[i].Text = "free", "free: no proxy has requests in flight there"
+			results[i].Outcome, results[i].Text = "idle", "idle: no proxy has requests in flight there"
 			s.Line(results[i])
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 	"github.com/pdmesh/pdmesh/internal/proof"
 	"github.com/pdmesh/pdmesh/internal/settings"
@@ -86,7 +87,7 @@ func waitApplied(ctx context.Context, s *session.Session, revision int64, limit 
 	if s.Out.Structured() {
 		return s.Out.Write(map[string]any{"revision": revision, "proxies": state.Done})
 	}
-	fmt.Fprintf(s.Out.Stdout, "revision %d: applied by %s\n", revision, countProxies(state.Done))
+	fmt.Fprintf(s.Out.Stdout, "revision %d: applied by %s\n", revision, output.Proxies(state.Done))
 	return nil
 }
 
@@ -178,7 +179,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			for _, name := range state.Vanished {
 				waiting = append(waiting, name+", which is away")
 			}
-			progress(s, &last, fmt.Sprintf("%d of %s done; waiting for %s", state.Done, countProxies(state.Done+len(waiting)), strings.Join(waiting, "; ")))
+			progress(s, &last, fmt.Sprintf("%d of %s done; waiting for %s", state.Done, output.Proxies(state.Done+len(waiting)), strings.Join(waiting, "; ")))
 			gap = max(gap, 10*time.Since(start)) // many proxies say much
 		}
 		next := time.NewTimer(gap)
@@ -233,11 +234,4 @@ func progress(s *session.Session, last *string, text string) {
 		*last = text
 		fmt.Fprintln(s.Out.Stderr, text)
 	}
-}
-
-func countProxies(n int) string {
-	if n == 1 {
-		return "1 proxy"
-	}
-	return fmt.Sprintf("%d proxies", n)
 }

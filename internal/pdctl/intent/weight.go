@@ -92,7 +92,7 @@ func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int,
 	}, func(r *session.Result, _ store.IntentResult) {
 		switch {
 		case n == nil:
-			r.Outcome, r.Text = "lifted", "its own weight applies"
+			r.Outcome, r.Text = "lifted", "weight override removed"
 		case wish.For > 0:
 			r.Outcome, r.Text = "weighted", fmt.Sprintf("weight %d for %s", *n, wish.For)
 		default:

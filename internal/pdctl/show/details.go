@@ -24,8 +24,8 @@ type proxyView struct {
 	Reason string        `json:"reason,omitempty"`
 	// Unverified is why it has not verified the instance.
 	Unverified string `json:"unverified,omitempty"`
-	InFlight   *int64 `json:"in_flight,omitempty"` // none: it does not tell
-	Told       string `json:"told,omitempty"`      // how long ago, by its clock and this one
+	InFlight   *int64 `json:"in_flight,omitempty"`  // nil if the proxy publishes no load digest
+	DigestAge  string `json:"digest_age,omitempty"` // by the clocks of the proxy and of this machine
 }
 
 // details reads what is known of an instance beside its keys. Something that this user of
@@ -55,7 +55,7 @@ func details(ctx context.Context, s *session.Session, conn *session.Conn, k inst
 					v.InFlight = &c.InFlight
 				}
 				if l.At != nil {
-					v.Told = max(0, time.Since(*l.At)).Round(100 * time.Millisecond).String()
+					v.DigestAge = max(0, time.Since(*l.At)).Round(100 * time.Millisecond).String()
 				}
 			}
 		}
@@ -78,7 +78,7 @@ func printDetails(s *session.Session, views []proxyView, events []event, notes [
 			if v.InFlight != nil {
 				inFlight = fmt.Sprint(*v.InFlight)
 			}
-			t.AppendRow([]any{cmp.Or(v.Address, v.ID), v.Applied, inFlight, cmp.Or(v.Told, "-"), cmp.Or(string(v.View), "-"), cmp.Or(v.Reason, "-")})
+			t.AppendRow([]any{cmp.Or(v.Address, v.ID), v.Applied, inFlight, cmp.Or(v.DigestAge, "-"), cmp.Or(string(v.View), "-"), cmp.Or(v.Reason, "-")})
 		}
 		if err := output.Render(s.Out.Stdout, t); err != nil {
 			return err

@@ -135,9 +135,9 @@ func TestListTable(t *testing.T) {
 	owned := instance.NewSnapshot(9, []*instance.Instance{
 		entry("a:1", 3, func(in *instance.Instance) { in.Record.Proxies = []string{"p1", "p2"} }), entry("b:1", 4, nil),
 	})
-	want = "ROLE    ADDRESS  STATE  KIND    MODELS  SOURCE  FOR    REVISION\n" +
+	want = "ROLE    ADDRESS  STATE  KIND    MODELS  SOURCE  PROXIES  REVISION\n" +
 		"decode  a:1      ready  leased  m       -       p1,p2  3\n" +
-		"decode  b:1      ready  leased  m       -       -      4"
+		"decode  b:1      ready  leased  m       -       -        4"
 	if d := cmp.Diff(want, listTable(owned, "", false).Render()); d != "" {
 		t.Error(d)
 	}
