@@ -88,7 +88,7 @@ func TestBadValues(t *testing.T) {
 		{"embedded etcd with TLS everywhere", "--etcd-listen 0.0.0.0:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p",
 			[]string{"--etcd-listen:", "name the address"}},
 		{"embedded etcd with TLS by name", "--etcd-listen some-host:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p",
-			[]string{"--etcd-listen:", "as a number"}},
+			[]string{"--etcd-listen:", "must be an IP address"}},
 		{"embedded etcd with TLS and no key", "--etcd-listen-cert c --etcd-ca ca", []string{"--etcd-listen-cert:", "--etcd-listen-key"}},
 		{"embedded etcd with TLS and no authority", "--etcd-listen-cert c --etcd-listen-key k", []string{"--etcd-ca:", "client of the embedded etcd"}},
 		{"embedded etcd that asks for certificates", "--etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-listen-client-ca ca", []string{"--etcd-cert:", "--etcd-key"}},

@@ -113,3 +113,23 @@ func (m *Members) engines(proxies Proxies, r *report) {
 		}
 	}
 }
+
+// kvRoles reports NIXL engines of one role with kv_role kv_both. vLLM 0.32 logs that this is
+// deprecated (NixlConnector in kv_connector/v1/nixl/connector.py). An engine in both roles
+// has no other value. byDefault is the connector of records that name none.
+func (m *Members) kvRoles(byDefault string, r *report) {
+	for _, in := range m.all() {
+		_, both := m.Snapshot.Lookup(instance.Key{Role: in.Role.Other(), Address: in.Address})
+		d, err := dialect(in, byDefault)
+		nixl := in.Record.Transfer == instance.TransferNIXL || err == nil && (d.Name() == "nixl" || d.Name() == "nixl_push")
+		if in.Record.KVRole != "kv_both" || both || !nixl || in.View == instance.Rejected || in.Intent == instance.Removed {
+			continue
+		}
+		role := map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer"}[in.Role]
+		r.say(Finding{
+			Severity: Note, Subject: in.Key.String(), What: "its kv_role is kv_both, which is deprecated with NIXL",
+			Why:  "vLLM 0.32 logs a deprecation warning for NixlConnector, and a later release will refuse it",
+			Cure: fmt.Sprintf(`set "kv_role":"%s" in --kv-transfer-config of this engine at its next restart`, role),
+		})
+	}
+}

@@ -145,6 +145,27 @@ func TestDoctorFindsNothing(t *testing.T) {
 	}
 }
 
+// kv_both is deprecated for NIXL engines of one role; an engine in both roles needs it.
+func TestDoctorKVBoth(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.leased("/pd/prefill/10.0.0.7:8100", `{"models":["m"],"connector":"nixl","version":"0.33.0","kv_role":"kv_both"}`)
+	r.leased("/pd/decode/10.0.0.8:8200", `{"models":["m"],"connector":"nixl","version":"0.33.0","kv_role":"kv_both"}`)
+	r.leased("/pd/prefill/10.0.0.9:8100", `{"models":["m"],"connector":"nixl","version":"0.33.0","kv_role":"kv_both"}`)
+	r.leased("/pd/decode/10.0.0.9:8100", `{"models":["m"],"connector":"nixl","version":"0.33.0","kv_role":"kv_both"}`)
+	r.leased("/pd/decode/10.0.0.6:8200", `{"models":["m"],"connector":"plain","kv_role":"kv_both"}`)
+	r.put("/pd/proxies/p1", well)
+	list := slices.DeleteFunc(r.examined(5), func(f doctor.Finding) bool { return f.Check != "kv_role" })
+	for subject, role := range map[string]string{"prefill/10.0.0.7:8100": "kv_producer", "decode/10.0.0.8:8200": "kv_consumer"} {
+		if f := finds(t, list, "kv_role", subject, "deprecated with NIXL", "vLLM 0.32", `"kv_role":"`+role+`"`); f.Severity != doctor.Note {
+			t.Errorf("%+v", f)
+		}
+	}
+	if len(list) != 2 {
+		t.Errorf("%+v", list)
+	}
+}
+
 // The commands that doctor prints for a full etcd are those that bring it back.
 func TestDoctorNOSPACE(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,7 @@ func Register(fs *pflag.FlagSet) { Settings().Register(fs) }
 // engineSettings are about the engine and its instance.
 func engineSettings(r *reader, c *Config) settings.Table {
 	return settings.About("Engine",
-		settings.Setting{Name: "role", Kind: settings.Text, Usage: "role of the engine: prefill, decode, or both (two instances under one lease); kv_role kv_both does not set it, because vLLM's examples use that for either role"},
+		settings.Setting{Name: "role", Kind: settings.Text, Usage: "role of the engine: prefill, decode, or both (two instances under one lease); kv_role kv_both does not set it, because engines of either role may have it"},
 		settings.Setting{Name: "address", Kind: settings.Text, Usage: "host:port by which proxies reach the engine; part of its key in etcd"},
 		settings.Setting{Name: "engine", Kind: settings.Text, Usage: "URL by which this agent reaches the engine (default: http://<address>)"},
 		settings.Setting{Name: "model", Kind: settings.Text, Usage: "register only if the engine serves this model; empty allows any"},

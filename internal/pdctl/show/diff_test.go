@@ -136,7 +136,7 @@ func TestListTable(t *testing.T) {
 		entry("a:1", 3, func(in *instance.Instance) { in.Record.Proxies = []string{"p1", "p2"} }), entry("b:1", 4, nil),
 	})
 	want = "ROLE    ADDRESS  STATE  KIND    MODELS  SOURCE  PROXIES  REVISION\n" +
-		"decode  a:1      ready  leased  m       -       p1,p2  3\n" +
+		"decode  a:1      ready  leased  m       -       p1,p2    3\n" +
 		"decode  b:1      ready  leased  m       -       -        4"
 	if d := cmp.Diff(want, listTable(owned, "", false).Render()); d != "" {
 		t.Error(d)
