@@ -152,7 +152,7 @@ func TestHealthAnswers(t *testing.T) {
 		"unexpected argument":       {"health", "now"},
 		"unknown flag: --liev":      {"health", "--liev"},
 		"say which port":            {"health", "--port", "0"},
-		"give a whole number":       {"health", "--port", "x"},
+		"must be a whole number":    {"health", "--port", "x"},
 		"unexpected argument \"x\"": {"x"},
 	} {
 		if code, _, errs := ask(t, nil, args...); code != 2 || !strings.Contains(errs, says) {

@@ -26,12 +26,12 @@ import (
 )
 
 func main() {
-	// Until the log is there, and for good in the process of the embedded etcd, which has the
-	// same name: else they would end it.
+	// The default action of these signals is to exit. The log handles them later; the process
+	// of the embedded etcd, which has the same name, ignores them.
 	signal.Ignore(syscall.SIGUSR1, syscall.SIGUSR2)
 	process.MaybeMain()
 	if err := memory.Tune(); err != nil {
-		fmt.Fprintf(os.Stderr, "proxy: the container's memory limit is not known, so none is kept to: %v\n", err)
+		fmt.Fprintf(os.Stderr, "proxy: cannot read the memory limit of the container, so none applies: %v\n", err)
 	}
 	logging.OutliveReader()
 	cli.Main(func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -105,8 +105,8 @@ func serve(cmd *cobra.Command, env func(string) (string, bool)) error {
 	return err
 }
 
-// healthCommand asks a running proxy how it is. It takes the proxy's own
-// settings, so that it looks where the proxy listens.
+// healthCommand checks a running proxy. It has the same settings as the proxy, so that it
+// finds the listener.
 func healthCommand(env func(string) (string, bool)) *cobra.Command {
 	var live bool
 	cmd := &cobra.Command{
@@ -140,6 +140,6 @@ health uses the proxy's own certificate, which must then be valid for clients to
 		},
 	}
 	config.RegisterListenFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&live, "live", false, "ask whether the process lives, not whether it is ready to serve")
+	cmd.Flags().BoolVar(&live, "live", false, "check that the process lives, not that it is ready to serve")
 	return cmd
 }

@@ -27,7 +27,7 @@ func TestDrain(t *testing.T) {
 			o: Options{ShutdownDelay: func() time.Duration { return 5 * time.Second }, DrainTimeout: 20 * time.Second}, want: "26s revoke",
 		},
 		{
-			name: "told not to wait during the delay", first: idleStats(), o: Options{ShutdownDelay: func() time.Duration { return time.Minute }},
+			name: "wait skipped during the delay", first: idleStats(), o: Options{ShutdownDelay: func() time.Duration { return time.Minute }},
 			then: func(r *rig) { r.after(2*time.Second, nil); r.Hurry() },
 			want: "3s revoke",
 		},
@@ -46,12 +46,12 @@ func TestDrain(t *testing.T) {
 		},
 		{name: "limit", first: busy, o: Options{DrainTimeout: 20 * time.Second}, want: "21s revoke"},
 		{
-			name: "told not to wait", first: busy,
+			name: "wait skipped", first: busy,
 			then: func(r *rig) { r.after(2*time.Second, nil); r.Hurry(); r.Hurry() },
 			want: "3s revoke",
 		},
 		{
-			name: "told not to wait while a reading hangs", first: busy,
+			name: "wait skipped while a reading hangs", first: busy,
 			then: func(r *rig) {
 				r.after(200*time.Millisecond, func(e *fakeEngine) { e.hang = true })
 				r.after(2*time.Second, nil)
@@ -120,7 +120,7 @@ func TestDrainWhileEtcdIsSlow(t *testing.T) {
 		{name: "away for long", heard: time.Hour, want: []string{"6s not settled", "7.5s not settled", "7.5s revoke"}},
 		{name: "heard at the last moment", heard: 7 * time.Second, want: []string{"6s not settled", "7s settle", "7s revoke"}},
 		{
-			name: "told not to wait", heard: 2500 * time.Millisecond,
+			name: "wait skipped", heard: 2500 * time.Millisecond,
 			then: func(r *rig) { r.after(time.Second, nil); r.Hurry() },
 			want: []string{"2s not settled", "2.5s settle", "2.5s revoke"},
 		},

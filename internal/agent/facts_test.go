@@ -45,7 +45,7 @@ func TestRanksAndTransferOfTheEngine(t *testing.T) {
 				if warned, want := strings.Count(out.String(), "give --connector nixl"), tc.base.Connector == "plain"; (warned == 1) != want {
 					t.Errorf("warned %d times", warned)
 				}
-				if said, want := strings.Count(out.String(), "data-parallel ranks answer behind this address"), tc.want.DPSize > 1; (said == 1) != want {
+				if said, want := strings.Count(out.String(), "data-parallel ranks; proxies choose among them"), tc.want.DPSize > 1; (said == 1) != want {
 					t.Errorf("ranks named %d times", said)
 				}
 				r.Hurry()

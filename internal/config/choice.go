@@ -13,25 +13,25 @@ import (
 
 // The values of Choice.Disaggregate.
 const (
-	// DisaggregateAlways sends every request that can through prefill and decode.
+	// DisaggregateAlways sends every request that can use them through prefill and decode.
 	DisaggregateAlways = "always"
-	// DisaggregateAuto leaves it to decode alone where that is better.
+	// DisaggregateAuto sends a request to decode only where that is faster.
 	DisaggregateAuto = "auto"
-	// DisaggregateNever leaves all to decode alone, for comparison.
+	// DisaggregateNever sends all requests to decode only, for comparison.
 	DisaggregateNever = "never"
 )
 
-// Choice is which instance gets a request.
+// Choice has the settings of scheduling.
 type Choice struct {
 	Disaggregate string // DisaggregateAlways, DisaggregateAuto or DisaggregateNever
 
-	// Policy names what chooses among instances, for both roles; see package policy. ""
-	// leaves each its own.
+	// Policy is the scheduling policy of both roles; see package policy. "" leaves the default
+	// of each role.
 	Policy string
-	// PrefillPolicy and DecodePolicy are those of the roles. LoadProxy fills them with
-	// Policy where nothing else is said.
+	// PrefillPolicy and DecodePolicy are those of one role; LoadProxy sets them to Policy if
+	// they are empty.
 	PrefillPolicy, DecodePolicy string
-	// CacheWeight is how many tokens that wait weigh as much as one in a cache.
+	// CacheWeight is the number of waiting tokens that count as much as one cached token.
 	CacheWeight int
 	IndexMemory int64 // bytes of the indexes of prompts and KV blocks together
 
@@ -40,16 +40,15 @@ type Choice struct {
 	ClientBound    bool
 	ClientBoundKey string
 
-	// Zone is where this proxy is; instances with the same label zone are preferred.
+	// Zone is the zone of this proxy; instances with the same label zone are preferred.
 	Zone string
 
 	KVEvents       bool          // what engines publish of their KV caches is followed
-	LoadDigests    bool          // proxies tell each other what they have in flight
-	LoadInterval   time.Duration // the least time between two times that one tells
+	LoadDigests    bool          // proxies publish their requests in flight
+	LoadInterval   time.Duration // minimum between two digests of one proxy
 	ScrapeInterval time.Duration // between two looks at an engine's metrics; 0 = none
 }
 
-// settings are about which instance gets a request.
 func (ch *Choice) settings() settings.Table {
 	return settings.About("Scheduling",
 		settings.Setting{Name: "disaggregate", Kind: settings.Text, Default: DisaggregateAlways, Usage: "which requests use both prefill and decode: always (all that can), auto (not those that decode alone serves better, as estimated from earlier requests) or never (for comparison)", Into: &ch.Disaggregate},
@@ -82,10 +81,10 @@ func (ch *Choice) check(c *complaints) {
 	}
 	ch.checkPolicies(c)
 	if !isToken(ch.ClientBoundKey) {
-		c.bad("client-bound-key", "%q is no name of a header; use letters, digits and dashes", instance.Printable(ch.ClientBoundKey, 80))
+		c.bad("client-bound-key", "invalid header name %q: use letters, digits and dashes", instance.Printable(ch.ClientBoundKey, 80))
 	}
 	if ch.Zone != instance.Printable(ch.Zone, 0) || len(ch.Zone) > 128 || strings.TrimSpace(ch.Zone) != ch.Zone {
-		c.bad("zone", "%q is no name of a zone; use up to 128 bytes, without spaces around", instance.Printable(ch.Zone, 80))
+		c.bad("zone", "invalid zone %q: use up to 128 bytes, without surrounding spaces", instance.Printable(ch.Zone, 80))
 	}
 	// At most lease.RefreshLoad: the others weigh an older digest less and less, and a
 	// drain waits for the next one.

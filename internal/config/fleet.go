@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// Membership is what is believed of the fleet, and for how long.
+// Membership has the settings of the membership that the proxy keeps.
 type Membership struct {
 	StateDir      string        // where the membership is saved; "" = nowhere
 	AuditInterval time.Duration // between two comparisons of all keys with etcd
@@ -18,7 +18,6 @@ type Membership struct {
 	MaxWaitingRetries    int           // 0 = for ever
 }
 
-// settings are about what is believed of the fleet.
 func (m *Membership) settings() settings.Table {
 	return settings.About("Membership",
 		settings.Setting{Name: "state-dir", Kind: settings.Text, Usage: "directory where the membership and the members of etcd are saved, for a start while etcd is away; empty saves nothing (default: pdmesh/proxy-<port> in the user's state directory)", Into: &m.StateDir},
@@ -29,9 +28,9 @@ func (m *Membership) settings() settings.Table {
 	)
 }
 
-// complete finds a directory for the membership of the proxy on that port, unless one was
-// given, or none was asked for. Nothing depends on it, so a user without a home goes without;
-// proxies on any free port would share one directory.
+// complete sets the default of StateDir, which depends on the port. A user without a home has
+// none, because it is optional, and neither has a proxy on any free port, because two of them
+// would share it.
 func (m *Membership) complete(c *complaints, port int, lookupEnv func(string) (string, bool)) {
 	if c.sources["state-dir"] != "" || port == 0 {
 		return
@@ -50,16 +49,15 @@ func (m *Membership) check(c *complaints) {
 	}
 }
 
-// Health is when an instance is left alone.
+// Health has the settings of outlier ejection and probes.
 type Health struct {
 	MaxFailures  int           // strikes in a row until an ejection
 	EjectionTime time.Duration // of the first one
 	SlowStart    time.Duration // after an ejection
-	SilenceLimit time.Duration // without a sign of life, beside instances that give one
+	SilenceLimit time.Duration // without data from an instance while others of its role send
 	ProbeTimeout time.Duration
 }
 
-// settings are about when an instance is left alone.
 func (h *Health) settings() settings.Table {
 	return settings.About("Health checks",
 		settings.Setting{Name: "max-failures", Kind: settings.Number, Default: "3", Usage: "number of failures in a row that eject an instance; only requests count that another instance then served", Into: &h.MaxFailures},

@@ -65,18 +65,18 @@ func TestDefaults(t *testing.T) {
 		t.Error("without endpoints etcd must be embedded")
 	}
 	want := config.Proxy{
-		Clients:    config.Clients{Host: "127.0.0.1", Port: 8000, Connector: "plain"},
-		Etcd:       config.Etcd{EtcdPrefix: "/pd"},
-		EmbeddedEtcd:    config.EmbeddedEtcd{EtcdListen: "127.0.0.1:2379", EtcdDataDir: "/home/someone/.local/state/pdmesh/etcd-2379", EtcdGateway: true},
-		Membership: config.Membership{StateDir: "/home/someone/.local/state/pdmesh/proxy-8000", AuditInterval: 15 * time.Second, OrphanGrace: time.Minute, WaitingRetryInterval: 2 * time.Second},
-		Access:     config.Access{InstanceAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}, Dashboard: true},
-		Origins:    config.Origins{AllowedMethods: settings.JSONList{"*"}, AllowedHeaders: settings.JSONList{"*"}},
+		Clients:      config.Clients{Host: "127.0.0.1", Port: 8000, Connector: "plain"},
+		Etcd:         config.Etcd{EtcdPrefix: "/pd"},
+		EmbeddedEtcd: config.EmbeddedEtcd{EtcdListen: "127.0.0.1:2379", EtcdDataDir: "/home/someone/.local/state/pdmesh/etcd-2379", EtcdGateway: true},
+		Membership:   config.Membership{StateDir: "/home/someone/.local/state/pdmesh/proxy-8000", AuditInterval: 15 * time.Second, OrphanGrace: time.Minute, WaitingRetryInterval: 2 * time.Second},
+		Access:       config.Access{InstanceAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}, Dashboard: true},
+		Origins:      config.Origins{AllowedMethods: settings.JSONList{"*"}, AllowedHeaders: settings.JSONList{"*"}},
 		Requests: config.Requests{
 			Upstream: "fast", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, BusyTimeout: 30 * time.Minute, NonStreamTimeout: time.Hour,
 			MaxAttempts: 4, RetryBudget: 20, Fallback: "decode", MaxBodyBytes: 32 << 20, ShutdownTimeout: 30 * time.Second,
 		},
-		HandOver: config.HandOver{KVLeaseBudget: 20 * time.Second, VersionGroups: true, LMCacheNotifyTimeout: 30 * time.Second},
-		Health:   config.Health{MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second},
+		KVTransfer: config.KVTransfer{KVLeaseBudget: 20 * time.Second, VersionGroups: true, LMCacheNotifyTimeout: 30 * time.Second},
+		Health:     config.Health{MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second},
 		Choice: config.Choice{
 			Disaggregate: "always", PrefillPolicy: "prefix", DecodePolicy: "round_robin", CacheWeight: 10, IndexMemory: 512 << 20, ClientBoundKey: "session-id",
 			LoadDigests: true, LoadInterval: time.Second, ScrapeInterval: 5 * time.Second,

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// Records are what is written down: logs and traces.
+// Records has the settings of logs, metrics and traces.
 type Records struct {
 	AccessLog    bool
 	TraceHeaders bool   // X-PD-... response headers for everybody
@@ -23,7 +23,6 @@ type Records struct {
 	LogFormat string
 }
 
-// settings are about what is written down.
 func (r *Records) settings() settings.Table {
 	return settings.About("Logs, metrics and traces",
 		settings.Setting{Name: "access-log", Kind: settings.OnOff, Default: "on", Usage: "log one line for each request", Into: &r.AccessLog},
@@ -38,10 +37,10 @@ func (r *Records) settings() settings.Table {
 
 func (r *Records) check(c *complaints) {
 	if u, err := url.Parse(r.OTLPEndpoint); r.OTLPEndpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
-		c.bad("otlp-endpoint", "%q is no URL; give one such as http://127.0.0.1:4318", r.OTLPEndpoint)
+		c.bad("otlp-endpoint", "invalid URL %q: use one such as http://127.0.0.1:4318", r.OTLPEndpoint)
 	}
 	if share, err := strconv.ParseFloat(r.TraceSample, 64); r.TraceSample != "" && (err != nil || !(share >= 0 && share <= 1)) {
-		c.bad("trace-sample", "%q: give a share from 0 to 1, such as 0.01", r.TraceSample)
+		c.bad("trace-sample", "%q: must be a share from 0 to 1, such as 0.01", r.TraceSample)
 	}
 	if n := r.MetricsModels; n < 0 || n > 10_000 {
 		c.bad("metrics-models", "%d is out of range; use 0 to 10000", n)

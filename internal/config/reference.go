@@ -11,13 +11,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// form is the command line of one reference proxy. A proxy is started with
-// flags of one form only: the same word means different things in two of them.
+// form is the command line of one reference proxy. The flags of two forms cannot be mixed,
+// because the same name has different meanings.
 type form string
 
 const (
 	// formElastic is vllm-ascend's elastic_proxy.py; vLLM's disagg_proxy_demo.py
-	// takes a part of its flags. Its --prefill and --decode are our own.
+	// has a part of its flags. Its --prefill and --decode are those of the proxy.
 	formElastic form = "elastic_proxy"
 	// formBalance is vllm-ascend's load_balance_proxy_server_example.py.
 	formBalance form = "load_balance_proxy_server_example"
@@ -102,8 +102,8 @@ type reference struct {
 	errs  []error
 }
 
-// applyReference lets the flags of a reference proxy's command line say what
-// our own settings are. They are flags: they win over environment and file.
+// applyReference sets our settings from the flags of a reference proxy, which take precedence
+// over environment and file, like all flags.
 func (p *Proxy) applyReference(fs *pflag.FlagSet) error {
 	r := &reference{p: p, fs: fs}
 	for _, f := range referenceFlags {
@@ -134,13 +134,13 @@ func (r *reference) notice(format string, args ...any) {
 	r.p.Notices = append(r.p.Notices, fmt.Sprintf(format, args...))
 }
 
-// changed reports whether a flag, of ours or of a reference proxy, was given.
+// changed reports whether a flag was set on the command line.
 func (r *reference) changed(name string) bool { return r.fs.Lookup(name).Changed }
 
-// raw is a flag's value as typed.
+// raw returns the text of a flag.
 func (r *reference) raw(name string) string { return r.fs.Lookup(name).Value.String() }
 
-// lists reports whether the command line names instances in that form.
+// lists reports whether the command line names instances in a form.
 func (r *reference) lists(f form) bool {
 	return slices.ContainsFunc(r.given, func(g referenceFlag) bool { return g.form == f && g.instances != "" })
 }
@@ -171,13 +171,12 @@ func (r *reference) mixed() {
 			first[g.form] = g.name
 		}
 		if g.instead != "" && r.changed(g.instead) {
-			r.fail("--%s and --%s say the same; give one of the two", g.name, g.instead)
+			r.fail("--%s and --%s are the same setting; remove one of the two", g.name, g.instead)
 		}
 	}
 }
 
-// values reads the flags that represent one of our settings, and those without
-// effect.
+// values reads the flags that set one of our settings, and checks those without effect.
 func (r *reference) values() {
 	for _, g := range r.given {
 		switch {
@@ -196,11 +195,11 @@ func (r *reference) values() {
 			r.p.sources[g.instead] = "flag --" + g.name
 		}
 	}
-	// The load-balance proxy makes one try where none is asked for.
+	// The load-balance proxy makes at least one attempt.
 	if r.changed("max-retries") && r.p.MaxAttempts <= 0 {
 		r.p.MaxAttempts = 1
 	}
-	// A number of checks means a time: the scripts' own intervals belong to it.
+	// A number of checks implies the interval of the script.
 	if r.p.sources["waiting-retry-interval"] == "" {
 		switch {
 		case r.changed("check-times"):
@@ -213,7 +212,7 @@ func (r *reference) values() {
 	}
 }
 
-// checkIdle reads a value that has no effect, so that a mistake is seen all the same.
+// checkIdle checks a value that has no effect, so that a mistake is reported anyway.
 func checkIdle(g referenceFlag, raw string) error {
 	switch g.kind {
 	case settings.Number:
@@ -222,7 +221,7 @@ func checkIdle(g referenceFlag, raw string) error {
 	case settings.Time:
 		d, err := settings.Duration(raw)
 		if err == nil && d < 0 {
-			return fmt.Errorf("%w %q: it is negative", settings.ErrValue, raw)
+			return fmt.Errorf("%w %q: must not be negative", settings.ErrValue, raw)
 		}
 		return err
 	default:

@@ -10,8 +10,8 @@ import (
 
 // The values of Requests.Fallback.
 const (
-	// FallbackDecode sends a request to a decode instance alone while no
-	// prefill instance can be picked.
+	// FallbackDecode sends a request to a decode instance only while no prefill instance
+	// can be picked.
 	FallbackDecode = "decode"
 	// FallbackNone answers 503 instead.
 	FallbackNone = "none"
@@ -19,13 +19,13 @@ const (
 
 // The values of Requests.Upstream.
 const (
-	// UpstreamFast is the proxy's own HTTP/1.1 client.
+	// UpstreamFast is the HTTP/1.1 client of package upstream.
 	UpstreamFast = "fast"
-	// UpstreamStd is the standard library's.
+	// UpstreamStd is that of net/http.
 	UpstreamStd = "std"
 )
 
-// Requests are times, limits and tries of requests.
+// Requests has the time limits, retries and memory limits of requests.
 type Requests struct {
 	Upstream               string // HTTP client for the instances: UpstreamFast or UpstreamStd
 	ConnectTimeout         time.Duration
@@ -109,27 +109,26 @@ func (r *Requests) checkLimits(c *complaints) {
 	}
 }
 
-// HandOver is how KV caches are handed over.
-type HandOver struct {
+// KVTransfer has the settings of KV transfer between prefill and decode.
+type KVTransfer struct {
 	KVLeaseBudget        time.Duration // how long after a prefill its KV may still be used
 	VersionGroups        bool          // pairs of one vLLM version only
-	RewriteRemoteHost    bool          // in hand-overs, by the host that was dialled
+	RewriteRemoteHost    bool          // in transfer params, by the host that was dialed
 	LMCacheNotify        string        // tcp://host:port where LMCache's prefill instances notify; "" = at their agents
 	LMCacheNotifyTimeout time.Duration // from a prefill's answer to its last notification
 }
 
-// settings are about how KV caches are handed over.
-func (h *HandOver) settings() settings.Table {
+func (h *KVTransfer) settings() settings.Table {
 	return settings.About("KV transfer",
-		settings.Setting{Name: "kv-lease-budget", Kind: settings.Time, Default: "20s", Rare: true, Usage: "how long after a prefill its KV cache may be handed over", Into: &h.KVLeaseBudget},
+		settings.Setting{Name: "kv-lease-budget", Kind: settings.Time, Default: "20s", Rare: true, Usage: "how long after prefill its KV cache may be transferred", Into: &h.KVLeaseBudget},
 		settings.Setting{Name: "version-groups", Kind: settings.OnOff, Default: "on", Usage: "pair only NIXL engines of the same vLLM version, because others refuse each other's KV cache; turn off for engines with enforce_handshake_compat false", Into: &h.VersionGroups},
-		settings.Setting{Name: "rewrite-remote-host", Kind: settings.OnOff, Default: "off", Rare: true, Usage: "give decode the host by which the proxy reaches prefill, instead of the host in the answer of prefill", Into: &h.RewriteRemoteHost},
+		settings.Setting{Name: "rewrite-remote-host", Kind: settings.OnOff, Default: "off", Rare: true, Usage: "send decode the host at which the proxy reaches prefill, instead of the host in the answer of prefill", Into: &h.RewriteRemoteHost},
 		settings.Setting{Name: "lmcache-notify", Kind: settings.Text, Usage: "tcp://host:port where this proxy receives notifications of LMCache's prefill instances, as in their pd_proxy_host and pd_proxy_port; for a single proxy, and prefill instances whose agents do not receive them", Into: &h.LMCacheNotify},
 		settings.Setting{Name: "lmcache-notify-timeout", Kind: settings.Time, Default: "30s", Rare: true, Usage: "how long to wait, after the answer of prefill, for LMCache's notifications of all ranks; then another pair is tried", Into: &h.LMCacheNotifyTimeout},
 	)
 }
 
-func (h *HandOver) check(c *complaints) {
+func (h *KVTransfer) check(c *complaints) {
 	c.duration("kv-lease-budget", h.KVLeaseBudget)
 	if _, err := zmq.ParseEndpoint(h.LMCacheNotify); h.LMCacheNotify != "" && err != nil {
 		c.bad("lmcache-notify", "%w", err)

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Picture is what was gathered of a fleet. What could not be had is zero, and is in
-// Unseen.
+// Picture is the state of a fleet. Data that was not available is zero, and listed in Unseen.
 type Picture struct {
 	Now     time.Time
 	Reach   Reach
@@ -15,22 +14,22 @@ type Picture struct {
 	Members Members
 	Proxies Proxies
 	Agents  Agents
-	// Certificates are those of the files that were given here.
+	// Certificates are those of the files in the settings of pdctl.
 	Certificates []Certificate
 	Unseen       []Unseen
 }
 
-// Unseen is something that could not be checked.
+// Unseen is data that was not available.
 type Unseen struct{ What, Why string }
 
 // Check is one line of the table.
 type Check struct {
 	Name  string
-	Looks string // what at, for people
+	Looks string // what it checks
 	find  func(*Picture, *report)
 }
 
-// Checks lists them in the order in which equally grave findings are shown.
+// Checks returns all checks, in the order of findings with the same severity.
 func Checks() []Check {
 	return []Check{
 		{"etcd", "each endpoint answers, there is a leader, the database is below its quota", func(p *Picture, r *report) { p.Etcd.members(r) }},
@@ -54,7 +53,7 @@ func Checks() []Check {
 	}
 }
 
-// Examine returns what all checks find, the gravest first; none if nothing is wrong.
+// Examine returns the findings of all checks, most severe first; none if nothing is wrong.
 func (p *Picture) Examine() []Finding {
 	r := report{Reach: p.Reach, findings: []Finding{}}
 	for _, c := range Checks() {
@@ -80,8 +79,8 @@ func (p *Picture) proxies(r *report) {
 	p.Proxies.behind(p.Etcd.Root, r)
 }
 
-// conflicts finds two agents with one address: of the agent that came second and
-// says so, and of what is in etcd under two keys.
+// conflicts reports two agents with one address, from the report of the second agent and from
+// engines with two keys.
 func (p *Picture) conflicts(r *report) {
 	p.Agents.conflicts(r)
 	p.Members.twice(r)

@@ -242,7 +242,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	if err := reg.Revoke(ctx); err != nil {
 		t.Errorf("revoke: %v", err)
 	}
-	sees("gone", has(decode, false))
+	sees("removed", has(decode, false))
 }
 
 // answering says that every engine is there.

@@ -163,7 +163,7 @@ func TestDrainWaitEndsWithItsDrain(t *testing.T) {
 	}
 	r.say("b", 1, "")
 	out, stop := r.background("drain", "decode", x, y, "--wait", "--for", "3s")
-	if code := stop(false); code != 1 || out.has("has ended meanwhile: somebody has lifted it, or its time is over") != nil {
+	if code := stop(false); code != 1 || out.has("has ended meanwhile: it was lifted or has expired") != nil {
 		t.Errorf("exit %d: %s", code, out)
 	}
 }

@@ -139,7 +139,7 @@ func (b *buffer) awaits(t *testing.T, begins string) int {
 	return n
 }
 
-// start runs a child that plays a part; it is gone when the test ends.
+// start runs a child with a role, and stops it when the test ends.
 func start(t *testing.T, what string, o wrap.Options) (*wrap.Process, *buffer) {
 	t.Helper()
 	out := &buffer{}

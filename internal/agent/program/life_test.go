@@ -161,14 +161,14 @@ func TestEtcdAwayFromStartToEnd(t *testing.T) {
 	engine := fakevllm.StartTest(t, fakevllm.Options{})
 	log, stop := startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address()))
 	log.awaits(t, "engine answers: registering")
-	log.awaits(t, "not registered yet; trying on")
+	log.awaits(t, "not registered yet; retrying")
 	log.awaits(t, "connection refused")
 	if code := stop(); code != 0 {
 		t.Errorf("exit %d", code)
 	}
 	// With a user name nothing is different, and the password stays out of the log.
 	log, stop = startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address(), "--etcd-username", "u", "--etcd-password", "topsecret"))
-	log.awaits(t, "not registered yet; trying on")
+	log.awaits(t, "not registered yet; retrying")
 	if code := stop(); code != 0 || strings.Contains(log.String(), "topsecret") {
 		t.Errorf("exit %d", code)
 	}

@@ -164,7 +164,7 @@ func TestWrapStop(t *testing.T) {
 			w.send(t, syscall.SIGTERM)
 			awaitGone(t, w.cli, w.key)
 			if tc.again {
-				w.log.awaits(t, "gone") // the drain is over: this one is about the engine
+				w.log.awaits(t, "ended") // the drain is over: this one is about the engine
 				w.send(t, syscall.SIGTERM)
 			}
 			if code := w.code(t); code != tc.want {
@@ -191,7 +191,7 @@ func TestWrapCrash(t *testing.T) {
 	if d := cmp.Diff([]string{"ready", "down", "gone"}, history(t, w.cli, w.key)); d != "" {
 		t.Error(d)
 	}
-	w.log.awaits(t, "the engine has ended: exit code 3")
+	w.log.awaits(t, "engine exited: exit code 3")
 }
 
 // A crash loop: each life is a new incarnation, there is no key between two of

@@ -14,12 +14,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// settings lists every setting of the agent in the order of --help. They fill r and c;
-// what depends on the engine's surroundings is read from r.Values by name.
+// settings returns all settings of the agent in the order of --help. They fill r and c; those
+// that facts may replace are read from r.Values by name.
 func (r *reader) settings(c *Config) settings.Table {
 	return slices.Concat(
 		engineSettings(r, c),
-		handOverSettings(r, c),
+		transferSettings(r, c),
 		etcdSettings(r, c),
 		lifeSettings(r, c),
 		commandSettings(r, c),
@@ -28,16 +28,16 @@ func (r *reader) settings(c *Config) settings.Table {
 	)
 }
 
-// envConfig is the variable that names the agent's file. It is not that of the proxy,
-// whose settings are others.
+// envConfig is the variable that names the agent's file; the proxy has another one.
 const envConfig = "PD_AGENT_CONFIG"
 
-// Settings is the table for readers.
+// Settings returns the table for documentation.
 func Settings() settings.Table { return new(reader).settings(new(Config)) }
 
+// Register adds the flags of all settings.
 func Register(fs *pflag.FlagSet) { Settings().Register(fs) }
 
-// engineSettings are about the engine and its instance.
+// engineSettings returns the settings of the engine and its instance.
 func engineSettings(r *reader, c *Config) settings.Table {
 	return settings.About("Engine",
 		settings.Setting{Name: "role", Kind: settings.Text, Usage: "role of the engine: prefill, decode, or both (two instances under one lease); kv_role kv_both does not set it, because engines of either role may have it"},
@@ -47,7 +47,7 @@ func engineSettings(r *reader, c *Config) settings.Table {
 		settings.Setting{Name: "strict-model", Kind: settings.OnOff, Default: "off", Rare: true, Usage: "compare the whole name of the model, not only the last part of its path", Into: &c.StrictModel},
 		settings.Setting{Name: "connector", Kind: settings.Text, Usage: "KV connector of the engine: " + strings.Join(connector.Names(), ", ") + ", or the name of vLLM's class; empty leaves it to the proxy"},
 		settings.Setting{Name: "label", Kind: settings.Items, Usage: "label k=v of the instance; can be repeated", Into: &r.labels},
-		settings.Setting{Name: "host-id", Kind: settings.Text, Rare: true, Usage: "identifies this host, to tell network namespaces apart (default: from machine id and namespace)", Into: &c.HostID},
+		settings.Setting{Name: "host-id", Kind: settings.Text, Rare: true, Usage: "identifies this host and its network namespace (default: from machine id and namespace)", Into: &c.HostID},
 		settings.Setting{Name: "engine-api-key", Kind: settings.Text, Secret: true, Usage: "API key for the engine's /v1 paths; better set PD_ENGINE_API_KEY or OPENAI_API_KEY"},
 		settings.Setting{Name: "engine-ca", Kind: settings.Text, Usage: "PEM file of the CAs of the certificate of an engine with https:// (default: the system's CAs)", Into: &c.TLS.Engine.CA},
 		settings.Setting{Name: "engine-cert", Kind: settings.Text, Rare: true, Usage: "PEM file of the client certificate for the engine; read again when it changes, like all certificate files", Into: &c.TLS.Engine.Cert},
@@ -57,8 +57,8 @@ func engineSettings(r *reader, c *Config) settings.Table {
 	)
 }
 
-// handOverSettings are about how the engine hands KV caches over, and its own files.
-func handOverSettings(_ *reader, c *Config) settings.Table {
+// transferSettings returns the settings of KV transfer.
+func transferSettings(_ *reader, c *Config) settings.Table {
 	return settings.About("KV transfer",
 		settings.Setting{Name: "kv-transfer-config", Kind: settings.Text, Usage: "--kv-transfer-config of the engine, as JSON; role and connector are read from it (default: that of the command)"},
 		settings.Setting{Name: "p2p-port", Kind: settings.Number, Rare: true, Usage: "side channel port of rank 0, for an OffloadingConnector with a tier of type p2p (default: from the engine's command or environment, else " + strconv.Itoa(defaultP2PPort) + ")"},
@@ -74,7 +74,7 @@ func handOverSettings(_ *reader, c *Config) settings.Table {
 	)
 }
 
-// etcdSettings are about the etcd that the agent registers in.
+// etcdSettings returns the settings of etcd and the lease.
 func etcdSettings(r *reader, c *Config) settings.Table {
 	return settings.About("etcd",
 		settings.Setting{Name: "etcd-endpoints", Kind: settings.List, Default: "127.0.0.1:2379", Usage: "host:port of each etcd member, separated by commas, with https:// in front for TLS", Into: &c.EtcdEndpoints},
@@ -90,7 +90,7 @@ func etcdSettings(r *reader, c *Config) settings.Table {
 	)
 }
 
-// lifeSettings are about probes, and the agent's end.
+// lifeSettings returns the settings of probes and the drain.
 func lifeSettings(_ *reader, c *Config) settings.Table {
 	return settings.About("Probes and drain",
 		settings.Setting{Name: "probe-interval", Kind: settings.Time, Default: agent.DefaultProbeInterval.String(), Rare: true, Usage: "time between two probes of the engine", Into: &c.ProbeInterval},
@@ -102,7 +102,7 @@ func lifeSettings(_ *reader, c *Config) settings.Table {
 	)
 }
 
-// commandSettings are about an engine that the agent starts.
+// commandSettings returns the settings of an engine that the agent starts.
 func commandSettings(r *reader, c *Config) settings.Table {
 	return settings.About("Engine started by the agent",
 		settings.Setting{Name: "restart", Kind: settings.Text, Default: restartNo, Usage: "with a command: on-failure starts a failed engine again; no does not", Into: &r.restart},
@@ -114,7 +114,7 @@ func commandSettings(r *reader, c *Config) settings.Table {
 	)
 }
 
-// outputSettings are about how the agent is heard.
+// outputSettings returns the settings of the control socket and the log.
 func outputSettings(_ *reader, c *Config) settings.Table {
 	return settings.About("Control and logs",
 		settings.Setting{Name: "socket", Kind: settings.Text, Usage: "unix socket for agent status, drain and health; \"off\" for none (default: by address, in $XDG_RUNTIME_DIR, /run or the temporary directory)", Into: &c.Socket},

@@ -108,7 +108,7 @@ func TestEventsThatWouldConnect(t *testing.T) {
 			t.Errorf("record %+v, others %v", at, seen)
 		}
 		seen = append(seen, at.Endpoint)
-		if got := strings.Join(c.Notes, "\n"); !strings.Contains(got, "would connect to "+given) || !strings.Contains(got, "told to listen at "+c.Events.Endpoint) {
+		if got := strings.Join(c.Notes, "\n"); !strings.Contains(got, "would connect to "+given) || !strings.Contains(got, "it listens at "+c.Events.Endpoint) {
 			t.Errorf("notes %q", got)
 		}
 		told, err := vllmargs.ParseEvents(c.Argv()[len(c.Argv())-1])

@@ -61,7 +61,7 @@ func TestSideChannel(t *testing.T) {
 	}
 	for _, bad := range []string{"x", "0", "65535"} {
 		_, err := loadArgs(t, map[string]string{EnvSidePort: bad}, "--role=prefill", "--", "vllm", "serve", "M", "-dp=2", "--kv-transfer-config", nixlProducer)
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s=%q is no port, or leaves no room for 2", EnvSidePort, bad)) {
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s=%q is not a port, or leaves less than 2 ports after it", EnvSidePort, bad)) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}

@@ -73,7 +73,7 @@ func (f *intentFlags) check() error {
 		return cli.Wrongf("--reason: longer than %d bytes", maxReason)
 	}
 	if f.wish.For < 0 || f.wish.For > 0 && f.wish.For < 2*time.Second {
-		return cli.Wrongf("--for %s: give 2s or more, or leave it out", f.wish.For)
+		return cli.Wrongf("--for %s: must be 2s or more", f.wish.For)
 	}
 	return nil
 }
@@ -235,8 +235,8 @@ func lift(ctx context.Context, s *session.Session, keys []instance.Key, state in
 	return s.Finish(results)
 }
 
-// apply changes what is wanted of each instance and prints the result, which say puts into
-// words. It returns the highest revision, too.
+// apply changes the intent of each instance and prints the result, whose text say sets. It
+// returns the highest revision, too.
 func apply(s *session.Session, keys []instance.Key, do func(instance.Key) (store.IntentResult, error), say func(*session.Result, store.IntentResult)) ([]session.Result, int64) {
 	results, revision := make([]session.Result, 0, len(keys)), int64(0)
 	for _, k := range keys {

@@ -42,10 +42,10 @@ func orderCommand(s *session.Session, verb, short string) *cobra.Command {
 			var keys []instance.Key
 			switch {
 			case all && len(args) > 0:
-				return cli.Wrongf("give --all or instances, not both")
+				return cli.Wrongf("--all and instances exclude each other")
 			case all:
 			case len(args) < 2:
-				return cli.Wrongf("name a role and instances, or give --all")
+				return cli.Wrongf("missing role and instances, or --all")
 			default:
 				var err error
 				if keys, err = session.Keys(args); err != nil {

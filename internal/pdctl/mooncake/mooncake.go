@@ -105,7 +105,7 @@ func listSegments(ctx context.Context, s *session.Session, dial bool) error {
 	return output.Render(s.Out.Stdout, t)
 }
 
-// readSegments reads what the keys tell of all segments, sorted by cluster and name.
+// readSegments returns the segments of all keys, sorted by cluster and name.
 func readSegments(ctx context.Context, conn *session.Conn) ([]*segment, error) {
 	resp, err := conn.Client.Get(ctx, mooncakeRoot, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {

@@ -28,8 +28,8 @@ type proxyView struct {
 	DigestAge  string `json:"digest_age,omitempty"` // by the clocks of the proxy and of this machine
 }
 
-// details reads what is known of an instance beside its keys. Something that this user of
-// etcd may not read becomes a note; it is no failure.
+// details returns the reports of proxies about an instance and the end of its history. What
+// this etcd user may not read becomes a note instead of an error.
 func details(ctx context.Context, s *session.Session, conn *session.Conn, k instance.Key) (views []proxyView, events []event, notes []string) {
 	views, events = []proxyView{}, []event{}
 	note := func(what string, err error) {

@@ -81,7 +81,7 @@ func TestAnotherLifeWaits(t *testing.T) {
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	alive(errAnotherLife)
+	alive(errRestarted)
 	in.Record.EngineIDs = map[string]string{"0": s.EngineID()}
 	alive(nil)
 	_, port, err := net.SplitHostPort(testkit.FreePort(t))
