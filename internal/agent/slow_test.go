@@ -189,7 +189,7 @@ func TestAHungEngineIsSlow(t *testing.T) {
 	})
 }
 
-// An agent that gets no processor for minutes judges nobody.
+// An agent without CPU time for minutes does not judge its engine.
 func TestAStarvedAgentJudgesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &hangingEngine{hung: make(chan error, 1000)}

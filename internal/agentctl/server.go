@@ -61,7 +61,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 }
 
 // Serve answers on lis until ctx ends, then returns with everything closed and
-// the socket gone.
+// the socket removed.
 func Serve(ctx context.Context, lis net.Listener, s Source, log logrus.FieldLogger) {
 	mux := http.NewServeMux()
 	if s.Report != nil {

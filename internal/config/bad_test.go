@@ -12,7 +12,7 @@ import (
 )
 
 // TestBadValues has every kind of bad value once; a message must name the
-// flag and hold the words that tell the person what to do.
+// flag and say what to change.
 func TestBadValues(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -48,7 +48,7 @@ func TestBadValues(t *testing.T) {
 		{"collector without a scheme", "--otlp-endpoint 127.0.0.1:4318", []string{"--otlp-endpoint:", "http://127.0.0.1:4318"}},
 		{"collector by another scheme", "--otlp-endpoint grpc://127.0.0.1:4317", []string{"--otlp-endpoint:", "http://"}},
 		{"traces in per cent", "--trace-sample 5", []string{"--trace-sample:", "from 0 to 1"}},
-		{"traces in words", "--trace-sample all", []string{"--trace-sample:", "from 0 to 1"}},
+		{"trace share that is not a number", "--trace-sample all", []string{"--trace-sample:", "from 0 to 1"}},
 		{"traces, no number", "--trace-sample NaN", []string{"--trace-sample:", "from 0 to 1"}},
 		{"models in metrics", "--metrics-models 10001", []string{"--metrics-models: 10001 is out of range; use 0 to 10000"}},
 		{"models in metrics, negative", "--metrics-models=-1", []string{"--metrics-models:", "0 to 10000"}},

@@ -114,7 +114,7 @@ func TestJSONLists(t *testing.T) {
 
 var ignoreSources = cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "sources" }, cmp.Ignore())
 
-// What is said of one role wins over what is said of both, wherever either is said.
+// The policy of one role takes precedence over that of both, whatever their sources.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, "policy: random\ndecode-policy: session\n")
@@ -222,7 +222,7 @@ func TestInstanceAllow(t *testing.T) {
 		{"loopback by default", nil, "127.0.0.0/8 ::1/128"},
 		{"and what the command line names", []string{"-p", "10.0.0.1:80", "10.0.0.1:81", "-d", "[2001:db8::1]:80", "some-host:80"}, "127.0.0.0/8 ::1/128 10.0.0.1/32 2001:db8::1/128"},
 		{"loopback etcd elsewhere", []string{"--etcd-endpoints", "localhost:2379,[::1]:2379"}, "127.0.0.0/8 ::1/128"},
-		{"as told", []string{"--instance-allow", "10.0.0.0/8,192.0.2.7"}, "10.0.0.0/8 192.0.2.7/32"},
+		{"as set", []string{"--instance-allow", "10.0.0.0/8,192.0.2.7"}, "10.0.0.0/8 192.0.2.7/32"},
 		{"any", []string{"--instance-allow", "any", "--etcd-endpoints", "etcd:2379"}, "0.0.0.0/0 ::/0"},
 		{"etcd with users", []string{"--etcd-endpoints", "etcd:2379", "--etcd-username", "u", "--etcd-password", "p"}, ""},
 	}

@@ -268,7 +268,7 @@ func (i *interrupted) Write(p []byte) (int, error) {
 }
 
 // A password that was made is printed before the next user is made: however the command
-// ends, no user is left whose password nobody knows.
+// ends, no user is left with an unknown password.
 func TestAuthInitInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

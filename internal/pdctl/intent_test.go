@@ -67,7 +67,7 @@ func (r *rig) say(id string, applied int64, load string) {
 	r.put("/pd/load/"+id, fmt.Sprintf(`{"v":1,"applied":%d,"load":{%s}}`, applied, load))
 }
 
-// What drain --wait tells, and with which code: here a test plays the proxies.
+// Output and exit code of drain --wait; the test plays the proxies.
 func TestDrainWait(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -91,7 +91,7 @@ func TestDrainWait(t *testing.T) {
 		t.Errorf("%q", errs)
 	}
 
-	// It lets go of them while somebody waits. The wait is seen to begin by its progress.
+	// The requests end during the wait. Its progress shows that it has begun.
 	out, stop := r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
 	r.say("b", revision, "")
@@ -103,12 +103,12 @@ func TestDrainWait(t *testing.T) {
 	r.say("b", revision-1, "")
 	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
-	r.gone("b")
+	r.leaves("b")
 	if code := stop(false); code != 3 || out.has("proxy b:8000 (b) vanished before it had reported") != nil {
 		t.Errorf("exit %d: %s", code, out)
 	}
 
-	// Whoever lifts the drain ends the wait.
+	// Lifting the drain ends the wait.
 	r.say("b", revision-1, "")
 	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
@@ -138,7 +138,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 	if code := endLate(false); code != 4 || late.has("is at 1; etcd does not answer. The drain stays in effect") != nil {
 		t.Errorf("exit %d: %s", code, late)
 	}
-	testkit.Eventually(t, time.Minute, func() error { return waits.has("etcd does not answer, waiting on") })
+	testkit.Eventually(t, time.Minute, func() error { return waits.has("etcd does not answer, still waiting") })
 	r.etcd.Restart()
 	testkit.Eventually(t, time.Minute, func() error {
 		_, err := r.cli.Put(t.Context(), "/pd/load/b", fmt.Sprintf(`{"v":1,"applied":%d,"load":{}}`, revision))
@@ -168,8 +168,8 @@ func TestDrainWaitEndsWithItsDrain(t *testing.T) {
 	}
 }
 
-// gone takes a proxy away.
-func (r *rig) gone(id string) {
+// leaves removes the presence of a proxy.
+func (r *rig) leaves(id string) {
 	r.t.Helper()
 	_, err := r.cli.Txn(r.t.Context()).Then(clientv3.OpDelete("/pd/proxies/"+id), clientv3.OpDelete("/pd/load/"+id)).Commit()
 	if err != nil {

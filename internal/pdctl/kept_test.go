@@ -18,7 +18,7 @@ func TestRestoreAndForget(t *testing.T) {
 	}{
 		{[]string{"restore"}, 2, "--all"},
 		{[]string{"forget", "prefill"}, 2, "--all"},
-		{[]string{"forget", "--all", "prefill", "10.0.0.1:1"}, 2, "not both"},
+		{[]string{"forget", "--all", "prefill", "10.0.0.1:1"}, 2, "exclude each other"},
 		{[]string{"restore", "both", "10.0.0.1:1"}, 2, "prefill"},
 		{[]string{"restore", "decode", "10.0.0.1"}, 2, "nothing was done"},
 		{[]string{"restore", "--all", "--reason", "go on"}, 0, "0 proxies notified: restore the kept keys"},

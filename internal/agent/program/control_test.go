@@ -70,7 +70,7 @@ func TestControl(t *testing.T) {
 		}
 	}
 
-	// The engine fails: not healthy, and the reason is told.
+	// The engine fails: not healthy, with the reason.
 	engine.Kill()
 	awaitState(t, cli, k, instance.Down)
 	testkit.Eventually(t, patience, func() error {

@@ -144,7 +144,7 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	if err := <-regDone; err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
-	log.Info("ended")
+	log.Info("agent ended")
 	return nil
 }
 

@@ -61,7 +61,7 @@ func TestBootstrapFacts(t *testing.T) {
 				t.Errorf("asks %q from %q: %s", c.Bootstrap, c.values.Sources["bootstrap-port"], d)
 			}
 			if tc.asked != "" && rec.EngineIDs != nil {
-				t.Errorf("engine ids that nobody has asked for: %v", rec.EngineIDs)
+				t.Errorf("unexpected engine ids: %v", rec.EngineIDs)
 			}
 		})
 	}

@@ -21,7 +21,7 @@ const (
 
 // Where side channels are looked for. vLLM's own port is that of an engine on vLLM's
 // own port; any other engine has a range by its port, below those that the system
-// gives to clients, so that two engines do not meet, and one keeps its own.
+// assigns to clients, so that two engines do not collide, and one keeps its ports.
 const (
 	sideDefault = 5600
 	sideFirst   = 15600

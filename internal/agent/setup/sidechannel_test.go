@@ -90,7 +90,7 @@ func TestSideChannelPassesOverUsedPorts(t *testing.T) {
 	first := sideChannel{host: "localhost", count: 1}
 	first.choose("127.0.0.1:8777")
 	hold, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(first.port))
-	if err == nil { // else somebody has taken it meanwhile, which is as good
+	if err == nil { // else another process has taken it, which is as good
 		defer func() { _ = hold.Close() }()
 	}
 	second := sideChannel{host: "localhost", count: 1}

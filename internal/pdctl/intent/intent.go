@@ -220,18 +220,23 @@ func intend(ctx context.Context, s *session.Session, keys []instance.Key, state 
 }
 
 func lift(ctx context.Context, s *session.Session, keys []instance.Key, state instance.Intent, reason string) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
-		return conn.Store.Intents.Lift(ctx, k, state, reason)
+	return connectAndApply(ctx, s, keys, func(intents *store.Intents, k instance.Key) (store.IntentResult, error) {
+		return intents.Lift(ctx, k, state, reason)
 	}, func(r *session.Result, done store.IntentResult) {
 		if r.Outcome, r.Text = "already", fmt.Sprintf("there is no %s; nothing changed", state); done.Changed {
 			r.Outcome, r.Text = "un"+string(state)+"ed", "un"+string(state)+"ed; proxies use it again as it registers"
 		}
 	})
+}
+
+// connectAndApply connects to etcd, applies a change to each instance and prints the results.
+func connectAndApply(ctx context.Context, s *session.Session, keys []instance.Key, do func(*store.Intents, instance.Key) (store.IntentResult, error), say func(*session.Result, store.IntentResult)) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) { return do(conn.Store.Intents, k) }, say)
 	return s.Finish(results)
 }
 

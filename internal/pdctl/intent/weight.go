@@ -82,13 +82,8 @@ func invalidWeight(text string) error {
 
 // weigh sets a weight override, or removes it if n is nil.
 func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int, wish store.IntentOptions) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
-		return conn.Store.Intents.SetWeight(ctx, k, n, wish)
+	return connectAndApply(ctx, s, keys, func(intents *store.Intents, k instance.Key) (store.IntentResult, error) {
+		return intents.SetWeight(ctx, k, n, wish)
 	}, func(r *session.Result, _ store.IntentResult) {
 		switch {
 		case n == nil:
@@ -99,5 +94,4 @@ func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int,
 			r.Outcome, r.Text = "weighted", fmt.Sprintf("weight %d", *n)
 		}
 	})
-	return s.Finish(results)
 }

@@ -58,7 +58,7 @@ func TestBootstrapIsAsked(t *testing.T) {
 	}
 	away := instance.Record{Ports: map[string][]int{instance.PortBootstrap: {n}}}
 	if _, err := p.Probe(t.Context(), in(away)); err == nil || !strings.Contains(err.Error(), "bootstrap server 127.0.0.1:"+port) {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("no server: %v", err)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestProber_Trial(t *testing.T) {
 	}
 	locked.Kill()
 	if err := p.Trial(t.Context(), at(locked)); err == nil || errors.Is(err, health.ErrRefused) {
-		t.Errorf("an engine that is gone: %v", err)
+		t.Errorf("a stopped engine: %v", err)
 	}
 }
 
