@@ -151,7 +151,7 @@ func TestHealthAnswers(t *testing.T) {
 	for says, args := range map[string][]string{
 		"unexpected argument":       {"health", "now"},
 		"unknown flag: --liev":      {"health", "--liev"},
-		"say which port":            {"health", "--port", "0"},
+		"must be the port of":       {"health", "--port", "0"},
 		"must be a whole number":    {"health", "--port", "x"},
 		"unexpected argument \"x\"": {"x"},
 	} {

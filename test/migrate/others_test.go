@@ -179,7 +179,7 @@ func TestBadCommandLines(t *testing.T) {
 	s.refuse("x.py --prefill localhost:8100 --check-times often", "--check-times", "whole number")
 	s.refuse(strings.Replace(balanceStart, "8100 8101", "8100", 1), "--prefiller-hosts has 2 hosts and --prefiller-ports 1 port")
 	s.refuse(strings.Replace(balanceStart, "8200 8201", "8200 http", 1), `--decoder-ports: bad value "http"`)
-	s.refuse(strings.Replace(balanceStart, "0.0.0.0", "0.0.0.0:9000", 1), "--host:", "the port apart")
+	s.refuse(strings.Replace(balanceStart, "0.0.0.0", "0.0.0.0:9000", 1), "--host:", "without a port")
 	s.refuse("x.py --prefiller-host a,b --prefiller-port 1,2,3", "--prefiller-host has 2 hosts and --prefiller-port 3 ports")
 	s.refuse("x.py --prefiller-port 8100 --num-prefillers none", "--num-prefillers")
 	s.refuse("x.py --prefiller-port 8100 --connector teleport", "--connector", "known are plain, nixl")
