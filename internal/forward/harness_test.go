@@ -438,7 +438,7 @@ func client(t *testing.T) upstream.Client {
 	t.Helper()
 	kind := os.Getenv("PD_TEST_UPSTREAM")
 	if kind == "" {
-		kind = upstream.KindOwn
+		kind = upstream.KindFast
 	}
 	// A connection that takes long on a busy machine must not count as refused.
 	c, err := upstream.New(kind, upstream.Options{ConnectTimeout: waitLimit})

@@ -171,7 +171,7 @@ func TestTooLarge_NotRetried(t *testing.T) {
 			w.Header().Set("X-Large", strings.Repeat("h", 100<<10))
 		},
 	} {
-		for _, kind := range []string{upstream.KindOwn, upstream.KindStd} {
+		for _, kind := range []string{upstream.KindFast, upstream.KindStd} {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				t.Parallel()
 				up, err := upstream.New(kind, upstream.Options{ConnectTimeout: waitLimit})

@@ -60,7 +60,7 @@ func serveFast(c net.Conn, pieces [][]byte) {
 
 func benchmark(b *testing.B, in *instance.Instance, body [][]byte) {
 	b.Helper()
-	for _, kind := range []string{upstream.KindOwn, upstream.KindStd} {
+	for _, kind := range []string{upstream.KindFast, upstream.KindStd} {
 		b.Run(kind, func(b *testing.B) {
 			c, err := upstream.New(kind, upstream.Options{})
 			if err != nil {

@@ -58,7 +58,7 @@ type client interface {
 // PD_TEST_UPSTREAM names.
 func forEachClient(t *testing.T, test func(t *testing.T, open opener)) {
 	t.Helper()
-	for _, kind := range []string{upstream.KindOwn, upstream.KindStd} {
+	for _, kind := range []string{upstream.KindFast, upstream.KindStd} {
 		if only := os.Getenv("PD_TEST_UPSTREAM"); only != "" && only != kind {
 			continue
 		}

@@ -35,21 +35,21 @@ type Client interface {
 	Close()
 }
 
-// KindOwn and KindStd name the implementations, as --upstream does.
+// KindFast and KindStd name the implementations, as --upstream does.
 const (
-	KindOwn = "own" // Pool
-	KindStd = "std" // Std
+	KindFast = "fast" // Pool
+	KindStd  = "std"  // Std
 )
 
 // New builds the client of a kind.
 func New(kind string, o Options) (Client, error) {
 	switch kind {
-	case KindOwn:
+	case KindFast:
 		return NewPool(o), nil
 	case KindStd:
 		return NewStd(o), nil
 	}
-	return nil, fmt.Errorf("unknown upstream client %q: use %s or %s", kind, KindOwn, KindStd)
+	return nil, fmt.Errorf("unknown upstream client %q: use %s or %s", kind, KindFast, KindStd)
 }
 
 // Options configure a Client; the zero value works.

@@ -16,7 +16,7 @@ import (
 func TestPageAndRecording(t *testing.T) {
 	t.Parallel()
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, Transcription: true})
-	for _, kind := range []string{"own", "std"} {
+	for _, kind := range []string{"fast", "std"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
 			address := bareProxy(t, func(string) []string {
