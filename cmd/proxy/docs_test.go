@@ -9,13 +9,13 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// What the pages of the connectors tell to type is taken.
+// The proxy accepts the commands of the connector pages.
 func TestCommandsOfTheConnectorPages(t *testing.T) {
 	t.Parallel()
 	taken(t, "../../docs/connectors/*.md", 2)
 }
 
-// And so is what the pages for those who come from another proxy put in its place.
+// The proxy accepts the commands of the migration pages.
 func TestCommandsOfTheMigrationPages(t *testing.T) {
 	t.Setenv("model_name", "Qwen/Qwen2.5-7B-Instruct")
 	for i := range 4 {
@@ -24,7 +24,7 @@ func TestCommandsOfTheMigrationPages(t *testing.T) {
 	taken(t, "../../docs/migrate/*.md", 12)
 }
 
-// taken has the proxy read every command of pages, of which there are at least so many.
+// taken passes every command of pages, of which there are at least least, to the proxy.
 func taken(t *testing.T, pages string, least int) {
 	t.Helper()
 	calls := testkit.ShellCalls(t, pages, "proxy")

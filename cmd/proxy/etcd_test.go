@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// Damaged files of the proxy's own etcd have an exit code of their own, and a message
+// Damaged files of the embedded etcd have an exit code of their own, and a message
 // that names the directory and what brings the instances back.
 func TestDamagedEtcd(t *testing.T) {
 	dir := t.TempDir()

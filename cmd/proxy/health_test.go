@@ -151,8 +151,8 @@ func TestHealthAnswers(t *testing.T) {
 	for says, args := range map[string][]string{
 		"unexpected argument":       {"health", "now"},
 		"unknown flag: --liev":      {"health", "--liev"},
-		"say which port":            {"health", "--port", "0"},
-		"give a whole number":       {"health", "--port", "x"},
+		"must be the port of":       {"health", "--port", "0"},
+		"must be a whole number":    {"health", "--port", "x"},
 		"unexpected argument \"x\"": {"x"},
 	} {
 		if code, _, errs := ask(t, nil, args...); code != 2 || !strings.Contains(errs, says) {
@@ -165,8 +165,8 @@ func TestHealthAnswers(t *testing.T) {
 // Ctrl-S, or end. It can be stopped all the same.
 func TestLogThatNobodyReads(t *testing.T) {
 	t.Parallel()
-	for _, gone := range []bool{false, true} {
-		t.Run(fmt.Sprintf("gone %v", gone), func(t *testing.T) {
+	for _, removed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("removed %v", removed), func(t *testing.T) {
 			t.Parallel()
 			self, err := os.Executable()
 			if err != nil {
@@ -206,7 +206,7 @@ func TestLogThatNobodyReads(t *testing.T) {
 				}
 				return nil
 			})
-			if gone {
+			if removed {
 				_ = r.Close()
 			}
 			// More lines than the pipe holds (64 KiB): each is some 200 bytes.

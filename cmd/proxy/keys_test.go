@@ -14,7 +14,7 @@ import (
 )
 
 // Keys of a file have names and rights, and change while the proxy runs; a file that
-// cannot be used changes nothing and is told of. No key is ever logged.
+// cannot be used changes nothing and is reported. No key is ever logged.
 func TestKeysFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys")

@@ -26,12 +26,12 @@ import (
 )
 
 func main() {
-	// Until the log is there, and for good in the process of the own etcd, which has the
-	// same name: else they would end it.
+	// The default action of these signals is to exit. The log handles them later; the process
+	// of the embedded etcd, which has the same name, ignores them.
 	signal.Ignore(syscall.SIGUSR1, syscall.SIGUSR2)
 	process.MaybeMain()
 	if err := memory.Tune(); err != nil {
-		fmt.Fprintf(os.Stderr, "proxy: the container's memory limit is not known, so none is kept to: %v\n", err)
+		fmt.Fprintf(os.Stderr, "proxy: cannot read the memory limit of the container, so none applies: %v\n", err)
 	}
 	logging.OutliveReader()
 	cli.Main(func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -39,7 +39,7 @@ func main() {
 	})
 }
 
-// exitDamaged is the exit code for damaged files of the proxy's own etcd.
+// exitDamaged is the exit code for damaged files of the embedded etcd.
 const exitDamaged = 3
 
 func run(ctx context.Context, args []string, env func(string) (string, bool), stdout, stderr io.Writer) int {
@@ -54,19 +54,13 @@ func newCommand(env func(string) (string, bool)) *cobra.Command {
 of vLLM, and streams the answer. It finds the instances in etcd. While etcd is away, it
 serves with the last membership that it knows.
 
-Without --etcd-endpoints it runs its own etcd, for one machine.
+Without --etcd-endpoints it runs an embedded etcd, for one machine.
 
-The command lines of the example proxies of vLLM, vllm-ascend and LMCache work with
-this program in place of "python3 x.py":
-  elastic_proxy, disagg_proxy_demo  --model --prefill A B --decode C D --port
-        --check-interval --check-times --retry-times
-  load_balance_proxy_server_example --prefiller-hosts --prefiller-ports
-        --decoder-hosts --decoder-ports --max-retries --retry-delay
-        --max-waiting-retries --waiting-retry-interval (means --connector nixl)
-  disagg_proxy_server of LMCache    --prefiller-host A,B --prefiller-port 8100
-        --decoder-host C --decoder-port 8200,8201 --decoder-init-port
-        --decoder-alloc-port --num-prefillers --num-decoders --proxy-host --proxy-port`,
-		Example: `  proxy                                             a proxy with its own etcd
+The command lines of the example proxies of vLLM, vllm-ascend and LMCache work with this
+program in place of "python3 x.py": elastic_proxy, disagg_proxy_demo,
+load_balance_proxy_server_example (implies --connector nixl), and LMCache's
+disagg_proxy_server (implies --connector lmcache). --help-all lists their flags.`,
+		Example: `  proxy                                             a proxy with an embedded etcd
   proxy --etcd-endpoints 127.0.0.1:2379             a shared etcd
   proxy --prefill 127.0.0.1:8100 127.0.0.1:8101 --decode 127.0.0.1:8200
   proxy --prefiller-hosts 127.0.0.1 127.0.0.1 --prefiller-ports 8100 8101 \
@@ -77,7 +71,6 @@ this program in place of "python3 x.py":
 	}
 	config.RegisterProxyFlags(cmd.Flags())
 	cmd.AddCommand(healthCommand(env))
-	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetVersionTemplate("pdmesh proxy {{.Version}}\n")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return serve(cmd, env) }
 	return cmd
@@ -112,8 +105,8 @@ func serve(cmd *cobra.Command, env func(string) (string, bool)) error {
 	return err
 }
 
-// healthCommand asks a running proxy how it is. It takes the proxy's own
-// settings, so that it looks where the proxy listens.
+// healthCommand checks a running proxy. It has the same settings as the proxy, so that it
+// finds the listener.
 func healthCommand(env func(string) (string, bool)) *cobra.Command {
 	var live bool
 	cmd := &cobra.Command{
@@ -123,7 +116,8 @@ func healthCommand(env func(string) (string, bool)) *cobra.Command {
 line. The exit code is 0 while the proxy answers /readyz (or /livez, with --live) with
 200, otherwise 1 with the reason, after three seconds at most. /readyz fails while no request
 can be served; for a check that restarts the proxy use --live. Host, port and certificate come
-from the same flags, environment or file as for the proxy. With --tls-client-ca,
+from the same flags, environment or file as for the proxy; other flags of the proxy are
+accepted and not read. With --tls-client-ca,
 health uses the proxy's own certificate, which must then be valid for clients too.`,
 		Example: `  proxy health
   proxy health --port 9000 --live`,
@@ -145,7 +139,7 @@ health uses the proxy's own certificate, which must then be valid for clients to
 			return nil
 		},
 	}
-	config.RegisterProxyFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&live, "live", false, "ask whether the process lives, not whether it is ready to serve")
+	config.RegisterListenFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&live, "live", false, "check that the process lives, not that it is ready to serve")
 	return cmd
 }

@@ -275,7 +275,7 @@ func TestTracesOfTLS(t *testing.T) {
 	}
 }
 
-// A client without the right certificate is refused, and both sides are told why.
+// A client without the right certificate is refused, and both sides get the reason.
 func TestClientsRefusedByTLS(t *testing.T) {
 	t.Parallel()
 	a, other := testkit.NewAuthority(t, "fleet"), testkit.NewAuthority(t, "strangers")
@@ -320,7 +320,7 @@ func TestClientsRefusedByTLS(t *testing.T) {
 	}
 }
 
-// An engine that is not trusted, or that does not trust the proxy, is told of in words: to
+// An engine that is not trusted, or that does not trust the proxy, is reported: to
 // the client in vLLM's shape, in the log, and in /status where the proxy's own probe found it.
 func TestEnginesRefusedByTLS(t *testing.T) {
 	t.Parallel()
@@ -339,7 +339,7 @@ func TestEnginesRefusedByTLS(t *testing.T) {
 		reason    string // "" where it is served
 		says      string
 	}{
-		{name: "named otherwise, as the proxy is told", engine: a.Pair("named"), cert: good, key: goodKey, args: []string{"--engine-server-name", "engine-7"}},
+		{name: "another name, set for the proxy", engine: a.Pair("named"), cert: good, key: goodKey, args: []string{"--engine-server-name", "engine-7"}},
 		{name: "wrong name", engine: a.Pair("named"), cert: good, key: goodKey, reason: "wrong_name", says: "its certificate is for another name"},
 		{name: "expired", engine: a.Pair("old"), cert: good, key: goodKey, reason: "expired", says: "its certificate has expired at "},
 		{name: "unknown authority", engine: other.Pair("stranger"), cert: good, key: goodKey, reason: "unknown_authority", says: `signed by an unknown authority`},
@@ -416,7 +416,7 @@ func TestEnginesRefusedByTLS(t *testing.T) {
 	}
 }
 
-// An etcd that refuses the proxy's certificate, or that the proxy does not trust, is told of
+// An etcd that refuses the proxy's certificate, or that the proxy does not trust, is reported
 // in /readyz and in the log.
 func TestEtcdRefusedByTLS(t *testing.T) {
 	t.Parallel()

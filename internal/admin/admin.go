@@ -77,7 +77,7 @@ const probeTimeout = 3 * time.Second
 // It passes only while the watch is behind; the change itself is made.
 const seenTimeout = 2 * time.Second
 
-// Add verifies the instance and makes it a static member, with so many data-parallel
+// Add verifies the instance and makes it a static member, with that number of data-parallel
 // ranks, 0 for as many as it says. One that does not answer becomes a pending add, which
 // any proxy promotes when it does.
 func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.Outcome, error) {
@@ -190,7 +190,7 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
 		remove = s.o.Instances.ForceRemove // it may have lost its key
 	}
 	existed, err := remove(ctx, k, "removed through the admin route")
-	if errors.Is(err, instance.ErrAddress) && shown { // a key that somebody misspelled
+	if errors.Is(err, instance.ErrAddress) && shown { // a misspelled key
 		existed, err = s.o.Instances.Remove(ctx, k, "removed through the admin route")
 	}
 	if err != nil {

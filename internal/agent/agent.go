@@ -12,28 +12,28 @@ import (
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
-// Phase is where an agent is in its life.
+// Phase is the phase of an agent.
 type Phase string
 
 // The phases, in order; Serving and Down alternate.
 const (
-	Probing     Phase = "probing"     // the engine has not answered rightly yet
+	Probing     Phase = "probing"     // the engine has not answered correctly yet
 	Registering Phase = "registering" // it has; etcd has not confirmed the record
 	Serving     Phase = "serving"
 	Down        Phase = "down"
 	Draining    Phase = "draining"
 	Gone        Phase = "gone"
-	// Restarting is shown between two lives of an engine that the agent's program
-	// has started: there is no Agent then.
+	// Restarting is the phase between two starts of an engine by the agent's program, when
+	// there is no Agent.
 	Restarting Phase = "restarting"
 )
 
-// Engine is the one engine this agent is next to.
+// Engine is the engine of an agent.
 type Engine interface {
-	// Probe asks whether the engine is alive and what it serves. An error that
-	// is vllm.ErrRefused means that nobody listens.
+	// Probe checks that the engine is alive and returns what it serves. The error is
+	// vllm.ErrRefused if the port refuses connections.
 	Probe(ctx context.Context) (instance.Facts, error)
-	// Load reads the engine's own counters.
+	// Load reads the metrics of the engine.
 	Load(ctx context.Context) (vllm.Stats, error)
 }
 
@@ -45,7 +45,7 @@ const firstBackoff = 500 * time.Millisecond
 // answered yet.
 const MaxBackoff = 5 * time.Second
 
-// Agent is one engine's agent. Make it with New, call Run once.
+// Agent maintains the registration of one engine. Create it with New and call Run once.
 type Agent struct {
 	engine    Engine
 	o         Options
@@ -53,7 +53,7 @@ type Agent struct {
 	hurryOnce sync.Once
 	ticks     func(time.Duration) (<-chan time.Time, func())
 
-	// The following belong to Run's goroutine.
+	// The following fields are used by the goroutine of Run only.
 	said       registration
 	up         bool // the record says ready
 	tally      tally
@@ -61,10 +61,10 @@ type Agent struct {
 	life       life
 	load       loadWatch
 	lastShown  string // last reason logged
-	lastModels int    // how many models the engine listed
+	lastModels int    // number of models that the engine listed
 	ranks      ranks
 
-	standing standing // read by any goroutine
+	status status // safe for concurrent use
 }
 
 // New makes an agent; nothing happens before Run.
@@ -72,19 +72,19 @@ func New(engine Engine, registrar Registrar, o Options) *Agent {
 	o.fill()
 	a := &Agent{
 		engine: engine, o: o,
-		hurry:    make(chan struct{}),
-		ticks:    newTicks,
-		life:     life{host: o.Base.HostID, key: o.Key},
-		tally:    tally{period: max(o.ProbeTimeout, o.ProbeInterval), slowAfter: o.SlowAfter},
-		standing: standing{status: Status{Phase: Probing}},
+		hurry:  make(chan struct{}),
+		ticks:  newTicks,
+		life:   life{host: o.Base.HostID, key: o.Key},
+		tally:  tally{period: max(o.ProbeTimeout, o.ProbeInterval), slowAfter: o.SlowAfter},
+		status: status{current: Status{Phase: Probing}},
 	}
-	a.said = registration{key: o.Key, registrar: registrar, standing: &a.standing}
+	a.said = registration{key: o.Key, registrar: registrar, status: &a.status}
 	return a
 }
 
-// Run lives the whole life. It returns when ctx has ended and the drain that
-// follows is over, or when the engine's process has ended; the only errors are
-// those of the final revoke, after which the key goes with its lease.
+// Run probes and registers the engine. It returns after the drain that follows the end of
+// ctx, or when the engine's process has exited. The error is that of the final revoke, without
+// which the key is deleted when its lease expires.
 func (a *Agent) Run(ctx context.Context) error {
 	a.serve(ctx)
 	end := a.drain
@@ -92,23 +92,23 @@ func (a *Agent) Run(ctx context.Context) error {
 		end = a.withdraw
 	}
 	err := end(context.WithoutCancel(ctx))
-	a.standing.update(func(s *Status) { s.Phase = Gone; s.Registered = false })
+	a.status.update(func(s *Status) { s.Phase = Gone; s.Registered = false })
 	return err
 }
 
-// Hurry makes a drain, the present one or the one to come, skip its wait.
+// Hurry makes the current or a later drain skip its wait.
 func (a *Agent) Hurry() { a.hurryOnce.Do(func() { close(a.hurry) }) }
 
-// Registered tells the agent whether etcd holds its record. It may be called
-// from any goroutine.
-func (a *Agent) Registered(ok bool) { a.standing.registered(ok) }
+// Registered reports to the agent whether etcd holds its record. It is safe for concurrent
+// use.
+func (a *Agent) Registered(ok bool) { a.status.registered(ok) }
 
-// Status may be called from any goroutine.
-func (a *Agent) Status() Status { return a.standing.read() }
+// Status returns a copy of the status. It is safe for concurrent use.
+func (a *Agent) Status() Status { return a.status.read() }
 
-// serve probes until ctx ends, or the engine's process has: that ends a probe that
-// hangs, too. The next probe is due one delay after the start of the last, so that a
-// hung engine does not stretch the period.
+// serve probes until ctx ends or the engine's process exits, which also ends a hung probe.
+// The delay counts from the start of the last probe, so that a hung engine does not stretch
+// the period.
 func (a *Agent) serve(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer endsWith(ctx, cancel, a.o.Exited, nil)()
@@ -121,22 +121,21 @@ func (a *Agent) serve(ctx context.Context) {
 		case <-timer.C:
 		}
 		start := time.Now()
-		a.standing.beat()
+		a.status.beat()
 		facts, err := a.probe(ctx)
 		if ctx.Err() != nil || closed(a.o.Exited) {
-			return // an interrupted probe says nothing about the engine
+			return // an interrupted probe does not count
 		}
 		delay := a.judge(facts, err)
 		timer.Reset(max(0, delay-time.Since(start)))
 	}
 }
 
-// probe asks the engine once. Its counters are read along the way; an engine
-// that does not show them is not the worse for it.
+// probe probes the engine once and reads its metrics, which are optional.
 func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 	ticks, end := a.ticks(a.o.ProbeTimeout / fairTicks)
 	defer end()
-	pctx, stop := allow(ctx, a.o.ProbeTimeout, ticks, a.standing.beat)
+	pctx, stop := allow(ctx, a.o.ProbeTimeout, ticks, a.status.beat)
 	defer stop()
 	facts, err := a.engine.Probe(pctx)
 	switch {
@@ -160,12 +159,12 @@ func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 		}
 	}
 	if a.o.EngineIDs != nil {
-		a.ranks.ask(pctx, a.o.EngineIDs, a.life.isNew(facts.StartedAt))
+		a.ranks.query(pctx, a.o.EngineIDs, a.life.isNew(facts.StartedAt))
 	}
 	return facts, nil
 }
 
-// judge moves the state machine by one probe and says when the next one is due.
+// judge advances the state machine by one probe and returns the delay until the next.
 func (a *Agent) judge(facts instance.Facts, err error) time.Duration {
 	if errors.Is(err, vllm.ErrRefused) {
 		a.life.refused()
@@ -183,13 +182,12 @@ func (a *Agent) judge(facts instance.Facts, err error) time.Duration {
 		}
 		return a.backoff
 	case errors.Is(err, vllm.ErrNotAsked), errors.Is(err, errStarved):
-		// The engine has had no part in it.
-		a.showReason(err, "the engine could not be asked: ")
+		a.showReason(err, "probe not sent: ")
 		return a.o.ProbeInterval
 	default:
 		a.bad(err)
 		if a.up && errors.Is(err, vllm.ErrRefused) {
-			return min(a.o.ProbeInterval, firstBackoff) // refusing is quick and cheap: be sure soon
+			return min(a.o.ProbeInterval, firstBackoff) // a refused connection is certain soon
 		}
 		return a.o.ProbeInterval
 	}
@@ -217,7 +215,7 @@ func (a *Agent) good(facts instance.Facts) {
 	}
 	remark(log, a.said.rec, rec)
 	if n := len(facts.Models); len(rec.Models) < n && n != a.lastModels {
-		log.Infof("the record has space for %d of the engine's %d models: proxies read the others from the engine", len(rec.Models), n)
+		log.Infof("record holds %d of %d models; proxies read the others from the engine", len(rec.Models), n)
 	}
 	a.up, a.lastModels = true, len(facts.Models)
 	if a.ranks.err == nil {
@@ -228,7 +226,7 @@ func (a *Agent) good(facts instance.Facts) {
 
 func (a *Agent) bad(err error) {
 	cause, down := a.tally.bad(err)
-	dead := down && cause == "" // for certain
+	dead := down && cause == "" // not merely slow
 	switch {
 	case !a.up && !(dead && a.said.rec.Cause != ""):
 		a.showReason(err, "engine stays down: ")
@@ -251,7 +249,7 @@ func (a *Agent) bad(err error) {
 // showReason logs why the engine does not serve, once per reason.
 func (a *Agent) showReason(err error, prefix string) {
 	text := err.Error()
-	a.standing.update(func(s *Status) { s.Reason = text })
+	a.status.update(func(s *Status) { s.Reason = text })
 	if text == a.lastShown {
 		a.o.Log.Debug(prefix + text)
 		return

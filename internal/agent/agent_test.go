@@ -61,14 +61,14 @@ func (e *fakeEngine) change(f func(*fakeEngine)) {
 	f(e)
 }
 
-// fakeRegistrar writes down what it is told and when.
+// fakeRegistrar records its calls and their times.
 type fakeRegistrar struct {
-	mu      sync.Mutex
-	start   time.Time
-	log     []string
-	records []instance.Record
-	err     error
-	heard   time.Duration // since start, when etcd answers; set before anything is asked
+	mu       sync.Mutex
+	start    time.Time
+	log      []string
+	records  []instance.Record
+	err      error
+	storedAt time.Duration // since start, when etcd answers; set before the first call
 }
 
 func (r *fakeRegistrar) Set(rec instance.Record) {
@@ -80,7 +80,7 @@ func (r *fakeRegistrar) Set(rec instance.Record) {
 
 func (r *fakeRegistrar) Settle(ctx context.Context) bool {
 	word := "settle"
-	if wait := r.heard - time.Since(r.start); wait > 0 {
+	if wait := r.storedAt - time.Since(r.start); wait > 0 {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		select {
@@ -337,7 +337,7 @@ func TestChangedStartTimeIsANewIncarnation(t *testing.T) {
 			t.Errorf("ids %q", ids)
 		}
 
-		// Another agent beside the same engine process finds the same incarnation;
+		// Another agent of the same engine process finds the same incarnation;
 		// one in another network namespace, or in the other role, does not.
 		stats.StartedAt = second
 		for name, tc := range map[string]struct {

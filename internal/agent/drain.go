@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// settleLimit is how long the last word before a revoke may take to arrive.
+	// settleLimit is the time limit for the last write before a revoke.
 	settleLimit = time.Second
-	// goodbyeLimit is how long an engine does not count as drained because etcd has
-	// not heard of it. An election takes it a second or two.
+	// goodbyeLimit is how long a drain waits for etcd to store "draining". An election takes a
+	// second or two.
 	goodbyeLimit = 5 * time.Second
 )
 
-// drain ends the registration: "draining" under the same lease, wait until the
-// engine is idle, revoke. Before etcd has heard of it the engine may get requests,
-// and the end of the lease would be taken for a loss: so that is waited for first.
+// drain ends the registration: it puts "draining" under the same lease, waits until the
+// engine is idle, and revokes. It waits first until etcd has stored "draining", because until
+// then proxies send requests, and would treat the end of the lease as a loss.
 func (a *Agent) drain(ctx context.Context) error {
 	if !a.said.set {
 		return nil
@@ -31,19 +31,19 @@ func (a *Agent) drain(ctx context.Context) error {
 	}
 	a.o.Log.WithField("limit", limit).Info("draining: waiting for the engine to be idle")
 	limited, stop := idle.limited(ctx, limit)
-	heard := a.said.settle(limited, goodbyeLimit)
+	stored := a.said.settle(limited, goodbyeLimit)
 	why := idle.wait(limited)
 	stop()
 	a.o.Log.WithField("after", time.Since(start).Round(time.Millisecond)).Info("drained: " + why)
-	if !heard && !a.said.settle(ctx, settleLimit) {
-		a.o.Log.Warn("etcd has not heard that the instance leaves: proxies may take its end for a loss, and ask the engine")
+	if !stored && !a.said.settle(ctx, settleLimit) {
+		a.o.Log.Warn("etcd did not store the drain: proxies may treat the end of the lease as a loss and probe the engine")
 	}
 	return a.said.revoke(ctx)
 }
 
-// withdraw ends the registration of an engine whose process is gone. It says
-// "down" first: a lease that ends without a word is taken for a loss, and the
-// proxies would keep the instance as an orphan.
+// withdraw ends the registration of an engine whose process has exited. It puts "down" first,
+// because proxies treat the end of a lease without it as a loss and keep the instance as an
+// orphan.
 func (a *Agent) withdraw(ctx context.Context) error {
 	if !a.said.set {
 		return nil
@@ -53,11 +53,11 @@ func (a *Agent) withdraw(ctx context.Context) error {
 	if err := a.said.revoke(ctx); err != nil {
 		return err
 	}
-	a.o.Log.Info("registration taken back: the engine's process has ended")
+	a.o.Log.Info("registration ended: the engine's process has exited")
 	return nil
 }
 
-// endsWith ends ctx, which cancel is of, when either channel is closed. stop ends it, too.
+// endsWith calls cancel, which ends ctx, when either channel is closed. stop calls it, too.
 func endsWith(ctx context.Context, cancel func(), one, other <-chan struct{}) (stop func()) {
 	watching := make(chan struct{})
 	go func() {
@@ -72,7 +72,7 @@ func endsWith(ctx context.Context, cancel func(), one, other <-chan struct{}) (s
 	return func() { cancel(); <-watching }
 }
 
-// closed reports whether a channel on which nothing is sent is closed.
+// closed reports whether a channel without values is closed.
 func closed(c <-chan struct{}) bool {
 	select {
 	case <-c:

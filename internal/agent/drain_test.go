@@ -27,7 +27,7 @@ func TestDrain(t *testing.T) {
 			o: Options{ShutdownDelay: func() time.Duration { return 5 * time.Second }, DrainTimeout: 20 * time.Second}, want: "26s revoke",
 		},
 		{
-			name: "told not to wait during the delay", first: idleStats(), o: Options{ShutdownDelay: func() time.Duration { return time.Minute }},
+			name: "wait skipped during the delay", first: idleStats(), o: Options{ShutdownDelay: func() time.Duration { return time.Minute }},
 			then: func(r *rig) { r.after(2*time.Second, nil); r.Hurry() },
 			want: "3s revoke",
 		},
@@ -46,12 +46,12 @@ func TestDrain(t *testing.T) {
 		},
 		{name: "limit", first: busy, o: Options{DrainTimeout: 20 * time.Second}, want: "21s revoke"},
 		{
-			name: "told not to wait", first: busy,
+			name: "wait skipped", first: busy,
 			then: func(r *rig) { r.after(2*time.Second, nil); r.Hurry(); r.Hurry() },
 			want: "3s revoke",
 		},
 		{
-			name: "told not to wait while a reading hangs", first: busy,
+			name: "wait skipped while a reading hangs", first: busy,
 			then: func(r *rig) {
 				r.after(200*time.Millisecond, func(e *fakeEngine) { e.hang = true })
 				r.after(2*time.Second, nil)
@@ -106,30 +106,30 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// Until etcd has heard that the instance leaves an idle engine is not drained: what is
+// An idle engine is not drained until etcd has stored the drain: what is
 // not said is taken for a loss.
 func TestDrainWhileEtcdIsSlow(t *testing.T) {
 	for _, tc := range []struct {
-		name  string
-		heard time.Duration
-		o     Options
-		then  func(r *rig)
-		want  []string
+		name     string
+		storedAt time.Duration
+		o        Options
+		then     func(r *rig)
+		want     []string
 	}{
-		{name: "an election", heard: 3 * time.Second, want: []string{"3s settle", "3.5s revoke"}},
-		{name: "away for long", heard: time.Hour, want: []string{"6s not settled", "7.5s not settled", "7.5s revoke"}},
-		{name: "heard at the last moment", heard: 7 * time.Second, want: []string{"6s not settled", "7s settle", "7s revoke"}},
+		{name: "an election", storedAt: 3 * time.Second, want: []string{"3s settle", "3.5s revoke"}},
+		{name: "away for long", storedAt: time.Hour, want: []string{"6s not settled", "7.5s not settled", "7.5s revoke"}},
+		{name: "stored at the last moment", storedAt: 7 * time.Second, want: []string{"6s not settled", "7s settle", "7s revoke"}},
 		{
-			name: "told not to wait", heard: 2500 * time.Millisecond,
+			name: "wait skipped", storedAt: 2500 * time.Millisecond,
 			then: func(r *rig) { r.after(time.Second, nil); r.Hurry() },
 			want: []string{"2s not settled", "2.5s settle", "2.5s revoke"},
 		},
-		{name: "a short limit", heard: 1500 * time.Millisecond, o: Options{DrainTimeout: time.Millisecond}, want: []string{"1.001s not settled", "1.5s settle", "1.5s revoke"}},
+		{name: "a short limit", storedAt: 1500 * time.Millisecond, o: Options{DrainTimeout: time.Millisecond}, want: []string{"1.001s not settled", "1.5s settle", "1.5s revoke"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := start(t, &fakeEngine{stats: idleStats()}, tc.o)
-				r.reg.heard = tc.heard
+				r.reg.storedAt = tc.storedAt
 				r.after(time.Second, nil)
 				r.stop()
 				if tc.then != nil {
@@ -147,10 +147,10 @@ func TestDrainWhileEtcdIsSlow(t *testing.T) {
 func TestRevokeFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, &fakeEngine{stats: idleStats()}, Options{})
-		gone := errors.New("etcd is away")
-		r.reg.err = gone
+		away := errors.New("etcd is away")
+		r.reg.err = away
 		r.after(time.Second, nil)
-		if err := r.end(); !errors.Is(err, gone) {
+		if err := r.end(); !errors.Is(err, away) {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -13,7 +13,7 @@ import (
 )
 
 // What the engine shows of its ranks and its transfer is in the record, also while
-// it does not show it for once; what the agent was told counts more.
+// one reading lacks it; settings of the agent take precedence.
 func TestRanksAndTransferOfTheEngine(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -25,9 +25,9 @@ func TestRanksAndTransferOfTheEngine(t *testing.T) {
 		{"nothing known", instance.Record{}, vllm.Stats{Ranks: 1}, nil, instance.Record{}},
 		{"NIXL found", instance.Record{}, vllm.Stats{NIXL: true, Ranks: 1}, nil, instance.Record{Connector: "nixl", Transfer: "nixl"}},
 		{"NIXL found once", instance.Record{}, vllm.Stats{NIXL: true, Ranks: 4}, errors.New("no metrics now"), instance.Record{Connector: "nixl", Transfer: "nixl", DPSize: 4}},
-		{"another connector was told", instance.Record{Connector: "plain"}, vllm.Stats{NIXL: true}, nil, instance.Record{Connector: "plain", Transfer: "nixl"}},
+		{"another connector is set", instance.Record{Connector: "plain"}, vllm.Stats{NIXL: true}, nil, instance.Record{Connector: "plain", Transfer: "nixl"}},
 		{"no metrics", instance.Record{DPSize: 2, Transfer: "nixl", Connector: "nixl"}, vllm.Stats{}, nil, instance.Record{DPSize: 2, Transfer: "nixl", Connector: "nixl"}},
-		{"fewer ranks than told", instance.Record{DPSize: 4}, vllm.Stats{Ranks: 1}, nil, instance.Record{DPSize: 1}},
+		{"fewer ranks than set", instance.Record{DPSize: 4}, vllm.Stats{Ranks: 1}, nil, instance.Record{DPSize: 1}},
 		{"more", instance.Record{DPSize: 2}, vllm.Stats{Ranks: 8}, nil, instance.Record{DPSize: 8}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestRanksAndTransferOfTheEngine(t *testing.T) {
 				if warned, want := strings.Count(out.String(), "give --connector nixl"), tc.base.Connector == "plain"; (warned == 1) != want {
 					t.Errorf("warned %d times", warned)
 				}
-				if said, want := strings.Count(out.String(), "data-parallel ranks answer behind this address"), tc.want.DPSize > 1; (said == 1) != want {
+				if said, want := strings.Count(out.String(), "data-parallel ranks; proxies choose among them"), tc.want.DPSize > 1; (said == 1) != want {
 					t.Errorf("ranks named %d times", said)
 				}
 				r.Hurry()

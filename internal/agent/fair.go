@@ -9,31 +9,29 @@ import (
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
-// errStarved ends a probe that had no fair chance: this process did not run.
-var errStarved = errors.New("this agent gets too little processor time to judge its engine")
+// errStarved ends a probe during which this process got too little CPU.
+var errStarved = errors.New("the agent gets too little CPU time to probe the engine")
 
 const (
-	// fairTicks is into how many pieces the limit of a probe is cut.
+	// fairTicks is the number of ticks in the limit of a probe.
 	fairTicks = 20
-	// starvedAfter is how many times its limit a probe may take in all.
+	// starvedAfter is the longest duration of a probe, in multiples of its limit.
 	starvedAfter = 10
 )
 
-// newTicks is a time.Ticker as allow takes it.
+// newTicks returns a time.Ticker for allow.
 func newTicks(every time.Duration) (ticks <-chan time.Time, stop func()) {
 	t := time.NewTicker(every)
 	return t.C, t.Stop
 }
 
-// allow returns a context that ends when this process has run for limit. On a machine
-// whose processors are all taken an answer waits in the kernel until the agent gets
-// its turn, and a plain deadline would often be found to have passed first. So ticks,
-// which come each fairTicks-th part of the limit, are counted: those that nobody was
-// there to take are lost, and do not count. tick is called for each.
+// allow returns a context that ends when this process has run for limit. On an overloaded
+// machine an answer waits in the kernel until the agent is scheduled, and a plain deadline
+// would often pass first. So allow counts ticks, of which there are fairTicks in limit: a
+// ticker drops those that the process does not receive. tick is called for each.
 //
-// stop ends it and waits.
+// stop ends the context and waits.
 func allow(ctx context.Context, limit time.Duration, ticks <-chan time.Time, tick func()) (fair context.Context, stop func()) {
-	// However it goes the question ends.
 	ctx, release := context.WithTimeoutCause(ctx, starvedAfter*limit, errStarved)
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})

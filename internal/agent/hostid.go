@@ -9,18 +9,17 @@ import (
 	"strings"
 )
 
-// HostID names this network namespace of this machine: the place in which an
-// address like 127.0.0.1:8100 means one thing. Two containers on one machine
-// differ; an agent restarted in the same place finds the same id, and may take
-// over the key of its dead predecessor.
+// HostID returns an id of this machine and network namespace, in which an address such as
+// 127.0.0.1:8100 is unique. Two containers on one machine have different ids. A restarted
+// agent has the same one, and may take over the key of its dead predecessor.
 //
-// It is a hash, so that the machine id (which is confidential by its own
-// manual) does not leave the machine. root is the file system of the machine,
-// os.DirFS("/") in a program; readlink is os.Readlink or a replacement for it.
+// It is a hash, because the machine id is confidential (machine-id(5)). root is the file
+// system of the machine, os.DirFS("/") in a program; readlink is os.Readlink or a
+// replacement.
 func HostID(root fs.FS, readlink func(string) (string, error)) (string, error) {
 	machine := ""
-	// The boot id is the fallback of images that ship without a machine id: it
-	// changes with a reboot, after which no registration of before is left.
+	// The boot id is for images without a machine id. It changes with a reboot, which no
+	// registration survives.
 	for _, name := range []string{"etc/machine-id", "var/lib/dbus/machine-id", "proc/sys/kernel/random/boot_id"} {
 		raw, err := fs.ReadFile(root, name)
 		if id := strings.TrimSpace(string(raw)); err == nil && id != "" && id != "uninitialized" {
@@ -31,7 +30,7 @@ func HostID(root fs.FS, readlink func(string) (string, error)) (string, error) {
 	if machine == "" {
 		name, err := os.Hostname()
 		if err != nil {
-			return "", fmt.Errorf("this machine has neither machine-id, boot id nor host name (give --host-id): %w", err)
+			return "", fmt.Errorf("this machine has neither machine id, boot id nor host name (set --host-id): %w", err)
 		}
 		machine = name
 	}

@@ -10,17 +10,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
-// loadWatch remembers when the engine last had something to do. Times are this
-// machine's monotonic clock.
+// loadWatch records when the engine was last busy, by the monotonic clock of this machine.
 type loadWatch struct {
 	known    bool
 	finished float64
 	lastBusy time.Time // zero: never seen busy
 }
 
-// see takes one reading. A request that started and ended between two readings
-// shows in the counter of finished ones; those finished before the first
-// reading may have ended just now.
+// see records one reading. The counter of finished requests shows those that ran between two
+// readings; those finished before the first reading may have ended just now.
 func (l *loadWatch) see(s vllm.Stats, now time.Time) {
 	if s.Running > 0 || s.Waiting > 0 || s.Finished != l.finished {
 		l.lastBusy = now
@@ -29,34 +27,34 @@ func (l *loadWatch) see(s vllm.Stats, now time.Time) {
 }
 
 const (
-	// idleAfter is how many idle readings in a row end a drain: a request that a
-	// proxy sent just before it saw "draining" shows up in the second.
+	// idleAfter is the number of idle readings in a row that end a drain: a request that a
+	// proxy sent just before it noticed "draining" is in the second.
 	idleAfter = 2
 	drainPoll = 500 * time.Millisecond
 )
 
-// idleWait is the wait of a drain for an engine to be idle.
+// idleWait waits until an engine is idle.
 type idleWait struct {
 	engine Engine
 	o      *Options
 	load   *loadWatch
-	hurry  <-chan struct{} // closed when the wait is to be skipped
+	hurry  <-chan struct{} // closed to skip the wait
 
-	earliest time.Time // an idle engine does not end the wait before
+	earliest time.Time // minimum end of the wait
 
-	idle, refused int    // readings of one kind in a row
-	shown         string // what was last said to be left
+	idle, refused int    // consecutive readings
+	shown         string // last reason logged
 }
 
-// limited returns a context that ends when the limit of a drain has passed, the agent is
-// told not to wait, or the engine's process has exited.
+// limited returns a context that ends when the limit of a drain has passed, the wait is
+// skipped, or the engine's process has exited.
 func (w *idleWait) limited(ctx context.Context, limit time.Duration) (limited context.Context, stop func()) {
 	limited, cancel := context.WithTimeout(ctx, limit)
-	return limited, endsWith(limited, cancel, w.hurry, w.o.Exited) // a hurry also ends a reading that hangs
+	return limited, endsWith(limited, cancel, w.hurry, w.o.Exited) // also ends a hung reading
 }
 
-// wait reads the engine's load until it is idle or ctx, which is limited, ends. It
-// returns in words what ended the wait.
+// wait reads the engine's load until it is idle or ctx, from limited, ends. It returns the
+// reason for the log.
 func (w *idleWait) wait(ctx context.Context) string {
 	poll := time.NewTicker(min(drainPoll, w.o.DrainTimeout))
 	defer poll.Stop()
@@ -68,7 +66,7 @@ func (w *idleWait) wait(ctx context.Context) string {
 		case <-ctx.Done():
 			switch {
 			case closed(w.hurry):
-				return "told not to wait"
+				return "wait skipped"
 			case closed(w.o.Exited):
 				return "the engine's process has ended"
 			}
@@ -78,20 +76,20 @@ func (w *idleWait) wait(ctx context.Context) string {
 	}
 }
 
-// read takes one reading, and returns why it is the last, "" if it is not.
+// read takes one reading. It returns the reason if it is the last one, else "".
 func (w *idleWait) read(ctx context.Context) string {
 	lctx, cancel := context.WithTimeout(ctx, w.o.ProbeTimeout)
 	stats, err := w.engine.Load(lctx)
 	cancel()
 	if ctx.Err() != nil {
-		return "" // an interrupted reading says nothing about the engine
+		return "" // an interrupted reading does not count
 	}
 	now := time.Now()
 	busy := ""
 	switch {
 	case errors.Is(err, vllm.ErrRefused):
 		if w.refused++; w.refused >= downAfter {
-			return "the engine is gone"
+			return "the engine refuses connections"
 		}
 		busy = "the engine refuses connections"
 	case err != nil:
@@ -116,11 +114,11 @@ func (w *idleWait) read(ctx context.Context) string {
 	return ""
 }
 
-// busy says what the engine still has to do, "" for nothing.
+// busy returns why the engine is not idle, "" if it is.
 func (w *idleWait) busy(s vllm.Stats, now time.Time) string {
 	switch {
 	case !s.Complete:
-		return "the engine's /metrics do not tell what runs"
+		return "the engine's /metrics have no number of running requests"
 	case !s.Idle():
 		return fmt.Sprintf("%g running, %g waiting", s.Running, s.Waiting)
 	case w.o.Key.Role != instance.Decode && w.o.KVLease > 0 &&

@@ -12,25 +12,25 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// life tells one life of the engine process from the next.
+// life identifies the process of the engine: its incarnation.
 type life struct {
 	host string
 	key  instance.Key
 
 	id      string
-	started time.Time // as the engine says; zero if it does not
-	since   time.Time // started, or when this life was first seen
-	ended   bool      // a refused probe: whatever answers next is another process
+	started time.Time // as the engine reports; zero if it does not
+	since   time.Time // started, or the time of the first good probe
+	ended   bool      // after a refused probe: the next answer is from another process
 }
 
-// refused notes that nobody listened.
+// refused records a refused probe.
 func (l *life) refused() { l.ended = true }
 
-// seen notes a good probe and reports whether it belongs to a new life.
+// seen records a good probe and reports whether it is from a new process.
 func (l *life) seen(started time.Time) bool {
 	if !l.isNew(started) {
 		if l.started.IsZero() && !started.IsZero() {
-			l.started, l.since = started, started // told late: the same life
+			l.started, l.since = started, started // reported late: the same process
 		}
 		return false
 	}
@@ -47,15 +47,14 @@ func (l *life) seen(started time.Time) bool {
 	return true
 }
 
-// isNew reports whether a good probe belongs to a life that was not seen yet.
+// isNew reports whether a good probe is from a process that was not seen yet.
 func (l *life) isNew(started time.Time) bool {
 	moved := !started.IsZero() && !l.started.IsZero() && !started.Equal(l.started)
 	return l.id == "" || l.ended || moved
 }
 
-// derived names an engine process by where and when it started, so that an
-// agent that is restarted beside a living engine finds the same incarnation
-// again, and nobody forgets what he knows of it.
+// derived returns an id from host, key and start time of the engine process, so that an agent
+// that restarts while the engine runs keeps the incarnation, and proxies keep its state.
 func (l *life) derived(started time.Time) string {
 	sum := sha256.Sum256([]byte(l.host + "\x00" + l.key.String() + "\x00" + started.UTC().Format(time.RFC3339Nano)))
 	var id ulid.ULID
@@ -65,7 +64,7 @@ func (l *life) derived(started time.Time) string {
 	return id.String()
 }
 
-// WrongModelError is a probe of an engine that answers but serves something else.
+// WrongModelError is the error of a probe of an engine that serves another model.
 type WrongModelError struct {
 	Want string
 	Have []string

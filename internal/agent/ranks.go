@@ -7,15 +7,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// ranks are the engine ids of a Mooncake prefill engine in its present life. The
-// zero value is that of any other engine.
+// ranks has the engine ids of a Mooncake prefill engine. The zero value is for all other
+// engines.
 type ranks struct {
 	ids map[string]string
 	err error // why they are not known
 }
 
-// ask asks for the ids unless they are known of this life.
-func (r *ranks) ask(ctx context.Context, engineIDs func(context.Context) (map[string]string, error), fresh bool) {
+// query queries the ids unless they are known. fresh means that the engine has restarted.
+func (r *ranks) query(ctx context.Context, engineIDs func(context.Context) (map[string]string, error), fresh bool) {
 	if fresh {
 		r.ids = nil
 	}
@@ -24,7 +24,7 @@ func (r *ranks) ask(ctx context.Context, engineIDs func(context.Context) (map[st
 	}
 }
 
-// show puts the ids into a record; without them the instance is not ready.
+// show adds the ids to a record, which is "starting" without them.
 func (r *ranks) show(rec *instance.Record) {
 	switch {
 	case r.err != nil:
@@ -34,5 +34,5 @@ func (r *ranks) show(rec *instance.Record) {
 	}
 }
 
-// showStarting says why the instance is not ready, once per reason.
+// showStarting logs why the instance is not ready, once per reason.
 func (a *Agent) showStarting() { a.showReason(a.ranks.err, "engine answers, but is not ready: ") }

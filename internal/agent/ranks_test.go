@@ -75,7 +75,7 @@ func TestEngineIDsInEachLife(t *testing.T) {
 		}
 		for _, say := range []string{"not ready: connection refused", "bootstrap server answers: ready"} {
 			if n := strings.Count(out.String(), say); n != 2 {
-				t.Errorf("%q stands %d times in\n%s", say, n, out)
+				t.Errorf("%q occurs %d times in\n%s", say, n, out)
 			}
 		}
 	})

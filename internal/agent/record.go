@@ -9,13 +9,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// record is the base, the facts and the incarnation of the present life.
+// record returns the record from the base, the facts and the incarnation.
 func (a *Agent) record(facts instance.Facts) instance.Record {
 	rec := clone(a.o.Base)
 	rec.V = instance.RecordVersion
 	rec.Address = a.o.Key.Address
 	if rec.Role = a.o.Key.Role; rec.Role == instance.Both {
-		rec.Role = "" // each of its keys says its own
+		rec.Role = "" // each of its keys has one role
 	}
 	rec.ID = a.life.id
 	rec.State = instance.Ready
@@ -24,7 +24,7 @@ func (a *Agent) record(facts instance.Facts) instance.Record {
 	rec.MaxModelLen = facts.MaxModelLen
 	rec.Version = facts.Version
 	if rec.Version == "" && a.said.rec.ID == rec.ID {
-		rec.Version = a.said.rec.Version // one missed /version is no news
+		rec.Version = a.said.rec.Version // /version failed once
 	}
 	rec.DPSize, rec.Transfer = a.shown(rec, facts)
 	if rec.Connector == "" && rec.Transfer == instance.TransferNIXL {
@@ -37,11 +37,11 @@ func (a *Agent) record(facts instance.Facts) instance.Record {
 	return rec
 }
 
-// nixl is the dialect of engines that hand over by NIXL.
+// nixl is the connector of engines that transfer by NIXL.
 const nixl = "nixl"
 
-// shown is what the engine's /metrics say about its ranks and its transfer. What they
-// do not say now they may have said before.
+// shown returns the ranks and the transfer from the engine's /metrics, or those of the last
+// record if they are missing.
 func (a *Agent) shown(rec instance.Record, facts instance.Facts) (ranks int, transfer string) {
 	same := a.said.rec.ID == rec.ID
 	switch ranks = rec.DPSize; {
@@ -59,14 +59,14 @@ func (a *Agent) shown(rec instance.Record, facts instance.Facts) (ranks int, tra
 	return ranks, transfer
 }
 
-// remark returns what the operator who started the engine should know of its record, when it is new.
+// remark logs warnings about a record that the previous one did not have.
 func remark(log logrus.FieldLogger, was, is instance.Record) {
 	warning := func(rec instance.Record) string { return (&instance.Instance{Record: rec}).Warning("") }
 	if text := warning(is); text != "" && text != warning(was) {
 		log.Warn(text)
 	}
 	if is.DPSize > 1 && is.DPSize != was.DPSize {
-		log.Infof("%d data-parallel ranks answer behind this address: one instance, and the proxy chooses the rank", is.DPSize)
+		log.Infof("engine has %d data-parallel ranks; proxies choose among them", is.DPSize)
 	}
 }
 

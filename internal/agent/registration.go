@@ -8,30 +8,30 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Registrar keeps the record in etcd as it was last set. Set does not wait for
-// etcd; Settle does, until the last Set has arrived, or is not to be written now, and
-// gives false if ctx ends before. Revoke ends the registration and is bounded in time.
+// Registrar keeps the record that was set last in etcd. Set does not wait for etcd. Settle
+// waits until etcd has the last Set, or it is not to be written now, and returns false if ctx
+// ends first. Revoke ends the registration within a time limit.
 type Registrar interface {
 	Set(rec instance.Record)
 	Settle(ctx context.Context) bool
 	Revoke(ctx context.Context) error
 }
 
-// registration is what the agent has said of its engine. It belongs to Run's goroutine.
+// registration is the record that the agent has put. Only the goroutine of Run uses it.
 type registration struct {
 	key       instance.Key
 	registrar Registrar
-	standing  *standing // is told of each record
+	status    *status // receives each record
 
 	rec instance.Record // last one
-	set bool            // rec has been given to the registrar
+	set bool            // rec was passed to the registrar
 }
 
-// put hands a record to the registrar if it says anything new.
+// put passes a record to the registrar if it has changed.
 func (r *registration) put(rec instance.Record) {
 	changed := !r.set || !equal(r.rec, rec)
 	r.rec, r.set = rec, true
-	r.standing.says(rec)
+	r.status.setRecord(rec)
 	if changed {
 		r.registrar.Set(clone(rec))
 	}
@@ -44,7 +44,7 @@ func (r *registration) putState(state instance.State, cause string) {
 	r.put(rec)
 }
 
-// settle waits for the last word to arrive, and reports whether it has.
+// settle waits until etcd has the last record, and reports whether it has.
 func (r *registration) settle(ctx context.Context, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -54,7 +54,7 @@ func (r *registration) settle(ctx context.Context, limit time.Duration) bool {
 // revoke ends the registration.
 func (r *registration) revoke(ctx context.Context) error {
 	if err := r.registrar.Revoke(ctx); err != nil {
-		return fmt.Errorf("revoke %s (its key goes when the lease ends): %w", r.key, err)
+		return fmt.Errorf("revoke %s (its key is deleted when the lease expires): %w", r.key, err)
 	}
 	return nil
 }

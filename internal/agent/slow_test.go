@@ -67,8 +67,8 @@ func TestSlowIsNotDead(t *testing.T) {
 		{"dead, then loading for long", join(many(3, errRefused), many(9, errSilent)), Options{}, "ready, down"},
 		{"slow and back", join(many(4, errSilent), many(2, nil)), Options{}, "ready, down slow, ready"},
 		{"slow and back for a moment", join(many(4, errSilent), many(1, nil), many(1, errSilent)), Options{}, "ready, down slow"},
-		{"could not be asked", many(20, errNotAsked), Options{}, "ready"},
-		{"could not be asked between", join(many(2, errSilent), many(5, errNotAsked), many(1, errSilent)), Options{}, "ready, down slow"},
+		{"not sent", many(20, errNotAsked), Options{}, "ready"},
+		{"not sent in between", join(many(2, errSilent), many(5, errNotAsked), many(1, errSilent)), Options{}, "ready, down slow"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestAHungEngineIsSlow(t *testing.T) {
 	})
 }
 
-// An agent that gets no processor for minutes judges nobody.
+// An agent without CPU time for minutes does not judge its engine.
 func TestAStarvedAgentJudgesNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &hangingEngine{hung: make(chan error, 1000)}
@@ -203,7 +203,7 @@ func TestAStarvedAgentJudgesNobody(t *testing.T) {
 		go func() { done <- a.Run(ctx) }()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if s := a.Status(); reg.states() != "ready" || !strings.Contains(s.Reason, "too little processor time") || len(e.hung) < 3 {
+		if s := a.Status(); reg.states() != "ready" || !strings.Contains(s.Reason, "too little CPU time") || len(e.hung) < 3 {
 			t.Errorf("the record said %q; %d probes; status %+v", reg.states(), len(e.hung), s)
 		}
 		a.Hurry()

@@ -10,29 +10,28 @@ import (
 
 // Thresholds of the state machine.
 const (
-	downAfter = 3 // probes in a row that failed, or that nothing answered
+	downAfter = 3 // failed or unanswered probes in a row
 	upAfter   = 2 // good probes in a row
 )
 
-// tally counts the probes since the last one of another kind.
+// tally counts consecutive probes with the same result.
 type tally struct {
-	period    time.Duration // that one probe without an answer represents
+	period    time.Duration // represented by one unanswered probe
 	slowAfter time.Duration
 
 	goods, fails, silent int
-	quiet                time.Duration // of the silent ones
+	quiet                time.Duration // total of the unanswered ones
 }
 
-// good notes a good probe and reports whether the engine is surely up.
+// good records a good probe and reports whether the engine is up.
 func (t *tally) good() bool {
 	t.fails, t.silent, t.quiet = 0, 0, 0
 	t.goods++
 	return t.goods >= upAfter
 }
 
-// bad notes a probe that was not good and reports whether the engine is surely down,
-// and the cause. No answer of any kind for a while is less than an answer that is a
-// refusal or an error: the engine may be busy.
+// bad records a failed probe and reports whether the engine is down, and the cause. A missing
+// answer takes longer to count than a refusal or an error, because the engine may be busy.
 func (t *tally) bad(err error) (cause string, down bool) {
 	t.goods = 0
 	if errors.Is(err, vllm.ErrTimeout) {

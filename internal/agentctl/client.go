@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// ErrNoAgent means that nobody answers on the socket.
+// ErrNoAgent means that no agent answers on the socket.
 var ErrNoAgent = errors.New("no agent runs")
 
 const (
@@ -41,7 +41,7 @@ func NewClient(path string) *Client {
 	}}
 }
 
-// Status asks where the agent stands.
+// Status returns the state of the agent.
 func (c *Client) Status(ctx context.Context) (Report, error) {
 	var r Report
 	raw, err := c.do(ctx, http.MethodGet, "/status")
@@ -65,7 +65,7 @@ func (c *Client) Drain(ctx context.Context) error {
 	return err
 }
 
-// AwaitEnd waits until the agent is gone, or ctx ends.
+// AwaitEnd waits until the agent has exited or ctx ends.
 func (c *Client) AwaitEnd(ctx context.Context) error {
 	tick := time.NewTicker(drainPoll)
 	defer tick.Stop()

@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Report is where an agent stands.
+// Report is the state of an agent.
 type Report struct {
 	ID          string         `json:"id,omitempty"` // of its process; what it says in etcd when it is refused has it too
 	Version     string         `json:"version"`
@@ -30,7 +30,7 @@ type Process struct {
 	PID              int        `json:"pid,omitempty"` // 0 while none runs
 	AgeSeconds       float64    `json:"age_seconds,omitempty"`
 	Starts           int64      `json:"starts"`
-	LastExit         string     `json:"last_exit,omitempty"` // in words, e.g. "exit code 1"
+	LastExit         string     `json:"last_exit,omitempty"` // for people, e.g. "exit code 1"
 	LastExitAt       *time.Time `json:"last_exit_at,omitempty"`
 	NextStartSeconds float64    `json:"next_start_in_seconds,omitempty"`
 }

@@ -61,7 +61,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 }
 
 // Serve answers on lis until ctx ends, then returns with everything closed and
-// the socket gone.
+// the socket removed.
 func Serve(ctx context.Context, lis net.Listener, s Source, log logrus.FieldLogger) {
 	mux := http.NewServeMux()
 	if s.Report != nil {
@@ -69,7 +69,7 @@ func Serve(ctx context.Context, lis net.Listener, s Source, log logrus.FieldLogg
 			w.Header().Set("Content-Type", "application/json")
 			e := json.NewEncoder(w)
 			e.SetIndent("", "  ")
-			_ = e.Encode(s.Report()) // a client that is gone needs no answer
+			_ = e.Encode(s.Report()) // the client may have disconnected
 		})
 	}
 	if s.Drain != nil {
@@ -96,7 +96,7 @@ func Serve(ctx context.Context, lis net.Listener, s Source, log logrus.FieldLogg
 	<-ctx.Done()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if srv.Shutdown(end) != nil { // somebody holds a connection open
+	if srv.Shutdown(end) != nil { // a client keeps a connection open
 		_ = srv.Close()
 	}
 	<-done

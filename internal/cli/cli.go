@@ -1,5 +1,5 @@
-// Package cli is what all programs do alike at their command lines: exit codes, how a
-// mistake is told, with what was probably meant, signals, --version and --help.
+// Package cli has what the command lines of all programs share: exit codes, errors with
+// suggestions, signals, --version and --help.
 package cli
 
 import (
@@ -18,11 +18,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
-// The exit codes. A program may have others besides, see Exit.
+// The exit codes. A program may have others; see Exit.
 const (
 	OK      = 0
-	Failure = 1 // what was asked for could not be done
-	Usage   = 2 // the command line, or another setting, is wrong
+	Failure = 1 // the command failed
+	Usage   = 2 // the command line or a setting is invalid
 )
 
 // Program is what Main runs.
@@ -65,7 +65,7 @@ func Hurry(ctx context.Context) <-chan struct{} {
 	return c
 }
 
-// usageError is what the person at the command line can mend.
+// usageError is an error of the command line or a setting.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -88,8 +88,8 @@ func IsWrong(err error) bool {
 	return ok
 }
 
-// exitError has an exit code of its own. It is a type, not any error with a method
-// ExitCode: the errors of child processes have that one, too.
+// exitError is an error with an exit code. A method ExitCode would not do, because errors of
+// child processes have one.
 type exitError struct {
 	err  error
 	code int
@@ -101,7 +101,7 @@ func (e *exitError) Unwrap() error { return e.err }
 // Exit attaches an exit code to an error.
 func Exit(err error, code int) error { return &exitError{err, code} }
 
-// failure is what a command's own function gave and did not mark as usage.
+// failure is an error of a RunE that is not marked as usage.
 type failure struct{ err error }
 
 func (e *failure) Error() string { return e.err.Error() }
@@ -115,9 +115,8 @@ func NoArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// Run runs a program's command, with all its subcommands, and returns the exit code.
-// Whatever a RunE gives is a failure, unless Wrong marks it; whatever else is wrong is
-// wrong usage, for which the message ends with where help is.
+// Run runs the command of a program and returns the exit code. An error of a RunE is a failure
+// unless Wrong marks it; all other errors are wrong usage, with a hint at --help.
 func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	name := cmd.Name()
 	if cmd.Version == "" {
@@ -129,7 +128,8 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
 	cmd.SetFlagErrorFunc(suggest)
-	separate(cmd)
+	cmd.SetUsageFunc(usage)
+	prepare(cmd)
 	called, err := cmd.ExecuteContextC(ctx)
 	if err == nil {
 		return OK
@@ -147,7 +147,7 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 	return Failure
 }
 
-// suggest adds to the complaint about a flag that there is not the one that was probably meant.
+// suggest adds the most similar flag to the error about an unknown one.
 func suggest(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
@@ -173,8 +173,9 @@ func WithVariables(ctx context.Context, environ []string) context.Context {
 	return ctx
 }
 
-// separate makes failures of what the functions of a command and its subcommands give.
-func separate(cmd *cobra.Command) {
+// prepare marks what the RunE of a command and of its subcommands returns as a failure, and
+// adds --help-all to commands with rare settings.
+func prepare(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			if err, _ := cmd.Context().Value(variables{}).(error); err != nil {
@@ -186,7 +187,10 @@ func separate(cmd *cobra.Command) {
 			return nil
 		}
 	}
+	if hasRare(cmd) {
+		cmd.Flags().BoolFunc(helpAll, "help with all flags", func(string) error { return cmd.Flags().Set("help", "true") })
+	}
 	for _, c := range cmd.Commands() {
-		separate(c)
+		prepare(c)
 	}
 }

@@ -25,7 +25,7 @@ func TestRun(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		args   string
-		gives  error
+		err    error
 		code   int
 		stdout string
 		stderr string
@@ -49,7 +49,7 @@ func TestRun(t *testing.T) {
 			root := &cobra.Command{Use: "prog", Short: "a program"}
 			root.AddCommand(&cobra.Command{
 				Use: "do", Short: "do it", Args: cli.NoArgs,
-				RunE: func(*cobra.Command, []string) error { return tc.gives },
+				RunE: func(*cobra.Command, []string) error { return tc.err },
 			})
 			var out, errs bytes.Buffer
 			code := cli.Run(t.Context(), root, strings.Fields(tc.args), &out, &errs)
@@ -67,6 +67,6 @@ func TestWrong(t *testing.T) {
 	}
 	inner := errors.New("inner")
 	if err := fmt.Errorf("outer: %w", cli.Wrong(inner)); !cli.IsWrong(err) || !errors.Is(err, inner) || cli.IsWrong(inner) {
-		t.Error("errors of usage are not told apart")
+		t.Error("errors of usage are not recognized")
 	}
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// Access is who may do what, and where.
+// Access has the keys of clients and engines, and where instances may be.
 type Access struct {
-	// InstanceAllow lists the networks an instance may be in. Nil means that
-	// every address is allowed but those that are refused always.
+	// InstanceAllow lists the networks of instances. Nil allows every address except those
+	// that are always refused.
 	InstanceAllow []netip.Prefix
 
 	APIKeys      []string // keys of clients; none = no key is asked for
@@ -28,7 +28,6 @@ type Access struct {
 	PprofListen  string   // loopback host:port for Go's profiles; "" = none
 }
 
-// settings are about who may do what, and where.
 func (a *Access) settings() settings.Table {
 	return settings.About("Access",
 		settings.Setting{Name: "instance-allow", Kind: settings.List, Spread: true, Usage: "networks that may receive prompts, CIDR or address; \"any\" allows all (default: loopback, if etcd is on loopback)", Into: &a.InstanceAllow},
@@ -37,14 +36,14 @@ func (a *Access) settings() settings.Table {
 		settings.Setting{Name: "engine-api-key", Kind: settings.Text, Secret: true, Env: []string{"OPENAI_API_KEY"}, Usage: "API key for the engines: sent always with --api-key, otherwise when the client sent none; also OPENAI_API_KEY", Into: &a.EngineAPIKey},
 		settings.Setting{Name: "admin-api-key", Kind: settings.Text, Secret: true, Env: []string{"ADMIN_API_KEY"}, Usage: "API key for changes of the fleet over HTTP; also ADMIN_API_KEY", Into: &a.AdminAPIKey},
 		settings.Setting{Name: "admin-listen", Kind: settings.Text, Usage: "separate address, host:port, for status, dashboard, admin routes and metrics; empty means --port", Into: &a.AdminListen},
-		settings.Setting{Name: "dashboard", Kind: settings.OnOff, Default: "on", Usage: "web page at / that shows the fleet and, with the admin key, can change it; as public as /status", Into: &a.Dashboard},
-		settings.Setting{Name: "pprof-listen", Kind: settings.Text, Usage: "loopback address, host:port, for Go's profiles (/debug/pprof/); empty disables them", Into: &a.PprofListen},
+		settings.Setting{Name: "dashboard", Kind: settings.OnOff, Default: "on", Rare: true, Usage: "web page at / that shows the fleet and, with the admin key, can change it; as public as /status", Into: &a.Dashboard},
+		settings.Setting{Name: "pprof-listen", Kind: settings.Text, Rare: true, Usage: "loopback address, host:port, for Go's profiles (/debug/pprof/); empty disables them", Into: &a.PprofListen},
 	)
 }
 
-// allowDefault allows loopback and the addresses of the command line: who starts the proxy
-// may say where prompts go. The notice is about instances given by name, which this does
-// not cover: what a name means is known only when it is dialled. "" if there are none.
+// allowDefault allows loopback and the addresses of the command line, whose author decides
+// where prompts go. The notice is about instances with a host name, which it does not cover,
+// because a name is resolved when it is dialed; "" if there are none.
 func (a *Access) allowDefault(instances []string) (notice string) {
 	a.InstanceAllow = []netip.Prefix{
 		netip.MustParsePrefix("127.0.0.0/8"),
@@ -54,7 +53,7 @@ func (a *Access) allowDefault(instances []string) (notice string) {
 		ap, err := netip.ParseAddrPort(address)
 		switch {
 		case err != nil && notice == "":
-			notice = fmt.Sprintf("%s is given by name: it is used only if the name stands for an address that "+
+			notice = fmt.Sprintf("%s is a name: it is used only if the name resolves to an address that "+
 				"is allowed; name its network with --instance-allow, e.g. --instance-allow 10.0.0.0/8", address)
 		case err != nil, ap.Addr().IsLoopback():
 		default:
@@ -78,14 +77,14 @@ func (a *Access) check(c *complaints, clients *Clients, etcd *Etcd) {
 		if err := checkListen(a.AdminListen); err != nil {
 			c.bad("admin-listen", "%w", err)
 		} else if clients.Port != 0 && a.AdminListen == net.JoinHostPort(clients.Host, strconv.Itoa(clients.Port)) {
-			c.bad("admin-listen", "%s is where clients are served; give another port or leave it empty", a.AdminListen)
+			c.bad("admin-listen", "%s is the address for clients; use another port, or none", a.AdminListen)
 		}
 	}
 	if a.PprofListen != "" {
 		if err := checkListen(a.PprofListen); err != nil {
 			c.bad("pprof-listen", "%w", err)
 		} else if !instance.IsLoopback(a.PprofListen) {
-			c.bad("pprof-listen", "%s: profiles show the inside of requests to whoever asks; use a loopback address", a.PprofListen)
+			c.bad("pprof-listen", "%s: profiles contain data of requests; must be a loopback address", a.PprofListen)
 		}
 	}
 }
@@ -94,7 +93,7 @@ func (a *Access) checkKeys(c *complaints) {
 	check := func(name, key string) {
 		for _, b := range []byte(key) {
 			if b <= ' ' || b > '~' {
-				c.bad(name, "a key may hold visible ASCII characters only, as it travels in a header")
+				c.bad(name, "a key must consist of visible ASCII characters, because it is sent in a header")
 				return
 			}
 		}
@@ -112,47 +111,45 @@ func (a *Access) checkKeys(c *complaints) {
 	}
 }
 
-// checkNetworks asks for networks where others than this proxy's operator could send prompts
-// anywhere, by what they write to an etcd that runs elsewhere.
+// checkNetworks requires InstanceAllow if others than the operator of this proxy can write to
+// etcd, and so could send prompts anywhere.
 func (a *Access) checkNetworks(c *complaints, etcd *Etcd) {
 	if a.InstanceAllow == nil && !etcd.endpointsAreLoopback() && etcd.EtcdUsername == "" && etcd.EtcdCert == "" {
-		c.bad("instance-allow", "required, because etcd at %s is not on loopback and asks for no password or certificate: whoever can write there "+
+		c.bad("instance-allow", "required, because etcd at %s is not on loopback and requires no password or certificate: every client that can write there "+
 			"could make this proxy send prompts to any address. Name the networks your instances are in, e.g. --instance-allow 10.0.0.0/8 "+
 			"(--instance-allow any takes all), or set --etcd-username and --etcd-password, or --etcd-cert", strings.Join(etcd.EtcdEndpoints, ","))
 	}
 }
 
-// Origins are the pages of other origins that may use the proxy from a browser; see
-// httpapi.CORS.
+// Origins has the settings of CORS; see httpapi.CORS.
 type Origins struct {
 	AllowedOrigins, AllowedMethods, AllowedHeaders settings.JSONList
 	AllowCredentials                               bool
 }
 
-// settings are about pages of other origins.
 func (o *Origins) settings() settings.Table {
-	return settings.About("Browsers",
+	return settings.About("CORS",
 		settings.Setting{Name: "allowed-origins", Kind: settings.ListJSON, Usage: `origins whose web pages may use the proxy, such as '["https://chat.example.com"]', or '["*"]' for all; none by default, as in vLLM`, Into: &o.AllowedOrigins},
-		settings.Setting{Name: "allowed-methods", Kind: settings.ListJSON, Default: `["*"]`, Usage: "HTTP methods that such pages may use", Into: &o.AllowedMethods},
-		settings.Setting{Name: "allowed-headers", Kind: settings.ListJSON, Default: `["*"]`, Usage: "headers that such pages may send", Into: &o.AllowedHeaders},
-		settings.Setting{Name: "allow-credentials", Kind: settings.OnOff, Default: "off", Usage: "whether such pages may send credentials, such as cookies", Into: &o.AllowCredentials},
+		settings.Setting{Name: "allowed-methods", Kind: settings.ListJSON, Default: `["*"]`, Rare: true, Usage: "HTTP methods that such pages may use", Into: &o.AllowedMethods},
+		settings.Setting{Name: "allowed-headers", Kind: settings.ListJSON, Default: `["*"]`, Rare: true, Usage: "headers that such pages may send", Into: &o.AllowedHeaders},
+		settings.Setting{Name: "allow-credentials", Kind: settings.OnOff, Default: "off", Rare: true, Usage: "whether such pages may send credentials, such as cookies", Into: &o.AllowCredentials},
 	)
 }
 
-// check looks at what would never match an origin, or could not are in a header.
+// check refuses what never matches an origin or cannot be in a header.
 func (o *Origins) check(c *complaints) {
 	for _, origin := range o.AllowedOrigins {
 		u, err := url.Parse(origin)
 		switch {
 		case origin == "*", origin == "null":
 		case err != nil, u.Scheme == "", u.Host == "", u.Scheme+"://"+u.Host != origin:
-			c.bad("allowed-origins", "%q is no origin; write https://host or https://host:port, without a path or a slash at the end", instance.Printable(origin, 80))
+			c.bad("allowed-origins", "invalid origin %q: use https://host or https://host:port, without a path or a trailing slash", instance.Printable(origin, 80))
 		}
 	}
 	for name, list := range map[string]settings.JSONList{"allowed-methods": o.AllowedMethods, "allowed-headers": o.AllowedHeaders} {
 		for _, item := range list {
 			if !isToken(item) {
-				c.bad(name, "%q is no name", instance.Printable(item, 80))
+				c.bad(name, "invalid name %q", instance.Printable(item, 80))
 			}
 		}
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // TestBadValues has every kind of bad value once; a message must name the
-// flag and hold the words that tell the person what to do.
+// flag and say what to change.
 func TestBadValues(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -23,7 +23,7 @@ func TestBadValues(t *testing.T) {
 		{"port is a word", "--port http", []string{"--port:", "whole number"}},
 		{"port too large", "--port 65536", []string{"--port:", "1 to 65535"}},
 		{"port negative", "--port=-1", []string{"--port:", "1 to 65535"}},
-		{"host with port", "--host 127.0.0.1:8000", []string{"--host:", "the port apart"}},
+		{"host with port", "--host 127.0.0.1:8000", []string{"--host:", "without a port"}},
 		{"host in brackets", "--host [::1]", []string{"--host:"}},
 		{"host empty", "--host=", []string{"--host:"}},
 		{"host odd IPv4", "--host 127.1", []string{"--host:"}},
@@ -33,7 +33,7 @@ func TestBadValues(t *testing.T) {
 		{"origins that are no list", `--allowed-origins ["*"`, []string{"--allowed-origins:", `["*"]`}},
 		{"origins of numbers", "--allowed-origins [1]", []string{"--allowed-origins:", `["*"]`}},
 		{"origin empty", `--allowed-origins ["*",""]`, []string{"--allowed-origins:", "empty"}},
-		{"header of two lines", `--allowed-headers ["a\r\nb"]`, []string{"--allowed-headers:", "no name"}},
+		{"header of two lines", `--allowed-headers ["a\r\nb"]`, []string{"--allowed-headers:", "invalid name"}},
 		{"upstream", "--upstream grpc", []string{"--upstream:", "own or std"}},
 		{"shutdown delay negative", "--shutdown-delay=-1s", []string{"--shutdown-delay:", "0s to 1h"}},
 		{"shutdown delay too long", "--shutdown-delay 61m", []string{"--shutdown-delay:", "0s to 1h"}},
@@ -48,7 +48,7 @@ func TestBadValues(t *testing.T) {
 		{"collector without a scheme", "--otlp-endpoint 127.0.0.1:4318", []string{"--otlp-endpoint:", "http://127.0.0.1:4318"}},
 		{"collector by another scheme", "--otlp-endpoint grpc://127.0.0.1:4317", []string{"--otlp-endpoint:", "http://"}},
 		{"traces in per cent", "--trace-sample 5", []string{"--trace-sample:", "from 0 to 1"}},
-		{"traces in words", "--trace-sample all", []string{"--trace-sample:", "from 0 to 1"}},
+		{"trace share that is not a number", "--trace-sample all", []string{"--trace-sample:", "from 0 to 1"}},
 		{"traces, no number", "--trace-sample NaN", []string{"--trace-sample:", "from 0 to 1"}},
 		{"models in metrics", "--metrics-models 10001", []string{"--metrics-models: 10001 is out of range; use 0 to 10000"}},
 		{"models in metrics, negative", "--metrics-models=-1", []string{"--metrics-models:", "0 to 10000"}},
@@ -59,7 +59,7 @@ func TestBadValues(t *testing.T) {
 		{"prefill without port", "--prefill 10.0.0.1", []string{"--prefill:", "host:port"}},
 		{"prefill URL", "--prefill http://10.0.0.1:80", []string{"--prefill:", "without a scheme"}},
 		{"prefill wildcard", "--prefill 0.0.0.0:8100", []string{"--prefill:", "wildcard"}},
-		{"prefill nothing", "--prefill --port 1", []string{"--prefill:", "give at least one"}},
+		{"prefill nothing", "--prefill --port 1", []string{"--prefill:", "separate items by commas"}},
 		{"decode IPv6 bare", "--decode fe80::1:8000", []string{"--decode:", "[address]:port"}},
 		{"decode empty item", "--decode 10.0.0.1:80,,10.0.0.2:80", []string{"--decode:", "empty"}},
 		{"outside the networks", "--decode 10.0.0.1:80 --instance-allow 192.0.2.0/24", []string{"--decode:", "--instance-allow"}},
@@ -79,29 +79,29 @@ func TestBadValues(t *testing.T) {
 		{"engine certificate alone", "--engine-cert a.pem", []string{"--engine-cert", "--engine-key"}},
 		{"etcd key alone", "--etcd-endpoints 127.0.0.1:1 --etcd-key a.pem", []string{"--etcd-key", "--etcd-cert"}},
 		{"client authority without TLS", "--tls-client-ca a.pem", []string{"--tls-client-ca", "--tls-cert"}},
-		{"TLS to the own etcd", "--etcd-ca a.pem", []string{"--etcd-ca", "--etcd-endpoints"}},
-		{"server name with a port", "--engine-server-name a:1", []string{"--engine-server-name", "no name"}},
-		{"own etcd beyond loopback", "--etcd-listen 0.0.0.0:2379", []string{"--etcd-listen", "TLS and users", "docs/tls.md"}},
-		{"own etcd beyond loopback without users", "--etcd-listen 10.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca",
+		{"TLS to the embedded etcd", "--etcd-ca a.pem", []string{"--etcd-ca", "--etcd-endpoints"}},
+		{"server name with a port", "--engine-server-name a:1", []string{"--engine-server-name", "invalid name"}},
+		{"embedded etcd beyond loopback", "--etcd-listen 0.0.0.0:2379", []string{"--etcd-listen", "TLS and users", "docs/tls.md"}},
+		{"embedded etcd beyond loopback without users", "--etcd-listen 10.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca",
 			[]string{"--etcd-username:", "10.0.0.1:2379", "pdctl auth init", "docs/tls.md"}},
-		{"own etcd beyond loopback without TLS", "--etcd-listen 10.0.0.1:2379 --etcd-username u --etcd-password p", []string{"--etcd-listen:", "--etcd-listen-cert"}},
-		{"own etcd with TLS everywhere", "--etcd-listen 0.0.0.0:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p",
+		{"embedded etcd beyond loopback without TLS", "--etcd-listen 10.0.0.1:2379 --etcd-username u --etcd-password p", []string{"--etcd-listen:", "--etcd-listen-cert"}},
+		{"embedded etcd with TLS everywhere", "--etcd-listen 0.0.0.0:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p",
 			[]string{"--etcd-listen:", "name the address"}},
-		{"own etcd with TLS by name", "--etcd-listen some-host:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p",
-			[]string{"--etcd-listen:", "as a number"}},
-		{"own etcd with TLS and no key", "--etcd-listen-cert c --etcd-ca ca", []string{"--etcd-listen-cert:", "--etcd-listen-key"}},
-		{"own etcd with TLS and no authority", "--etcd-listen-cert c --etcd-listen-key k", []string{"--etcd-ca:", "client of its own etcd"}},
-		{"own etcd that asks for certificates", "--etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-listen-client-ca ca", []string{"--etcd-cert:", "--etcd-key"}},
-		{"own etcd that asks without TLS", "--etcd-listen-client-ca ca", []string{"--etcd-listen-client-ca:", "--etcd-listen-cert"}},
-		{"own etcd with TLS and a gateway", "--etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-gateway on", []string{"--etcd-gateway:", "--etcd-listen-cert"}},
-		{"certificate of the own etcd for another", "--etcd-endpoints 127.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k", []string{"--etcd-listen-cert:", "--etcd-endpoints"}},
+		{"embedded etcd with TLS by name", "--etcd-listen some-host:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p",
+			[]string{"--etcd-listen:", "must be an IP address"}},
+		{"embedded etcd with TLS and no key", "--etcd-listen-cert c --etcd-ca ca", []string{"--etcd-listen-cert:", "--etcd-listen-key"}},
+		{"embedded etcd with TLS and no authority", "--etcd-listen-cert c --etcd-listen-key k", []string{"--etcd-ca:", "client of the embedded etcd"}},
+		{"embedded etcd that asks for certificates", "--etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-listen-client-ca ca", []string{"--etcd-cert:", "--etcd-key"}},
+		{"embedded etcd that asks without TLS", "--etcd-listen-client-ca ca", []string{"--etcd-listen-client-ca:", "--etcd-listen-cert"}},
+		{"embedded etcd with TLS and a gateway", "--etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-gateway on", []string{"--etcd-gateway:", "--etcd-listen-cert"}},
+		{"certificate of the embedded etcd for another", "--etcd-endpoints 127.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k", []string{"--etcd-listen-cert:", "--etcd-endpoints"}},
 		{"two passwords", "--etcd-endpoints 127.0.0.1:1 --etcd-username u --etcd-password p --etcd-password-file f", []string{"--etcd-password-file", "one of the two"}},
 		{"no password file", "--etcd-endpoints 127.0.0.1:1 --etcd-username u --etcd-password-file /nowhere/f", []string{"--etcd-password-file", "/nowhere/f"}},
 		{"etcd open and remote", "--etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379", []string{"--instance-allow:", "required", "10.0.0.1:2379,10.0.0.2:2379", "--instance-allow 10.0.0.0/8", "--etcd-username"}},
 		{"etcd remote by name", "--etcd-endpoints etcd:2379", []string{"--instance-allow:", "required"}},
 		{"etcd partly remote", "--etcd-endpoints 127.0.0.1:2379,10.0.0.2:2379", []string{"--instance-allow:", "required"}},
 		{"user without password", "--etcd-endpoints 127.0.0.1:1 --etcd-username u", []string{"--etcd-username", "together"}},
-		{"user of the own etcd without a password", "--etcd-username u", []string{"--etcd-username", "together"}},
+		{"user of the embedded etcd without a password", "--etcd-username u", []string{"--etcd-username", "together"}},
 		{"prefix root", "--etcd-prefix /", []string{"--etcd-prefix:", "/pd"}},
 		{"prefix relative", "--etcd-prefix pd", []string{"--etcd-prefix:", "/pd"}},
 		{"prefix double slash", "--etcd-prefix /pd//x", []string{"--etcd-prefix:"}},
@@ -158,8 +158,8 @@ func TestGoodValues(t *testing.T) {
 	}
 }
 
-// An own etcd that other machines reach is no reason to take instances from loopback only.
-func TestOwnEtcdBeyondLoopback(t *testing.T) {
+// An embedded etcd that other machines reach is no reason to take instances from loopback only.
+func TestEmbeddedEtcdBeyondLoopback(t *testing.T) {
 	t.Parallel()
 	args := "--etcd-listen 10.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p"
 	p, err := load(t, nil, strings.Fields(args)...)

@@ -13,25 +13,25 @@ import (
 
 // The values of Choice.Disaggregate.
 const (
-	// DisaggregateAlways sends every request that can through prefill and decode.
+	// DisaggregateAlways sends every request that can use them through prefill and decode.
 	DisaggregateAlways = "always"
-	// DisaggregateAuto leaves it to decode alone where that is better.
+	// DisaggregateAuto sends a request to decode only where that is faster.
 	DisaggregateAuto = "auto"
-	// DisaggregateNever leaves all to decode alone, for comparison.
+	// DisaggregateNever sends all requests to decode only, for comparison.
 	DisaggregateNever = "never"
 )
 
-// Choice is which instance gets a request.
+// Choice has the settings of scheduling.
 type Choice struct {
 	Disaggregate string // DisaggregateAlways, DisaggregateAuto or DisaggregateNever
 
-	// Policy names what chooses among instances, for both roles; see package policy. ""
-	// leaves each its own.
+	// Policy is the scheduling policy of both roles; see package policy. "" leaves the default
+	// of each role.
 	Policy string
-	// PrefillPolicy and DecodePolicy are those of the roles. LoadProxy fills them with
-	// Policy where nothing else is said.
+	// PrefillPolicy and DecodePolicy are those of one role; LoadProxy sets them to Policy if
+	// they are empty.
 	PrefillPolicy, DecodePolicy string
-	// CacheWeight is how many tokens that wait weigh as much as one in a cache.
+	// CacheWeight is the number of waiting tokens that count as much as one cached token.
 	CacheWeight int
 	IndexMemory int64 // bytes of the indexes of prompts and KV blocks together
 
@@ -40,31 +40,30 @@ type Choice struct {
 	ClientBound    bool
 	ClientBoundKey string
 
-	// Zone is where this proxy is; instances with the same label zone are preferred.
+	// Zone is the zone of this proxy; instances with the same label zone are preferred.
 	Zone string
 
 	KVEvents       bool          // what engines publish of their KV caches is followed
-	LoadDigests    bool          // proxies tell each other what they have in flight
-	LoadInterval   time.Duration // the least time between two times that one tells
+	LoadDigests    bool          // proxies publish their requests in flight
+	LoadInterval   time.Duration // minimum between two digests of one proxy
 	ScrapeInterval time.Duration // between two looks at an engine's metrics; 0 = none
 }
 
-// settings are about which instance gets a request.
 func (ch *Choice) settings() settings.Table {
-	return settings.About("Choice of an instance",
+	return settings.About("Scheduling",
 		settings.Setting{Name: "disaggregate", Kind: settings.Text, Default: DisaggregateAlways, Usage: "which requests use both prefill and decode: always (all that can), auto (not those that decode alone serves better, as estimated from earlier requests) or never (for comparison)", Into: &ch.Disaggregate},
 		settings.Setting{Name: "policy", Kind: settings.Text, Usage: "how an instance is chosen, for both roles: " + strings.Join(policy.Names(), ", "), Into: &ch.Policy},
 		settings.Setting{Name: "prefill-policy", Kind: settings.Text, Usage: "policy for prefill instances (default: that of --policy, or " + policy.DefaultPrefill + ")", Into: &ch.PrefillPolicy},
 		settings.Setting{Name: "decode-policy", Kind: settings.Text, Usage: "policy for decode instances (default: that of --policy, or " + policy.Default + ")", Into: &ch.DecodePolicy},
-		settings.Setting{Name: "cache-weight", Kind: settings.Number, Default: strconv.Itoa(policy.DefaultCacheWeight), Usage: "for policies that know caches: this many tokens that wait for an instance count as much as one token that is not in its cache", Into: &ch.CacheWeight},
-		settings.Setting{Name: "index-memory", Kind: settings.Bytes, Default: "512MiB", Usage: "limit for the memory of the indexes of prompts (all roles and models) and of KV blocks together; each kind is sure of half, and the least recently used prompts are evicted; 1MiB to 1TiB", Into: &ch.IndexMemory},
+		settings.Setting{Name: "cache-weight", Kind: settings.Number, Default: strconv.Itoa(policy.DefaultCacheWeight), Rare: true, Usage: "for policies that know caches: this many tokens that wait for an instance count as much as one token that is not in its cache", Into: &ch.CacheWeight},
+		settings.Setting{Name: "index-memory", Kind: settings.Bytes, Default: "512MiB", Rare: true, Usage: "limit for the memory of the indexes of prompts (all roles and models) and of KV blocks together; each kind is sure of half, and the least recently used prompts are evicted; 1MiB to 1TiB", Into: &ch.IndexMemory},
 		settings.Setting{Name: "client-bound", Kind: settings.OnOff, Default: "off", Env: []string{"CLIENT_BOUND"}, Usage: "send requests of one session to the same instances, with any policy; also CLIENT_BOUND", Into: &ch.ClientBound},
-		settings.Setting{Name: "client-bound-key", Kind: settings.Text, Default: "session-id", Env: []string{"CLIENT_BOUND_KEY"}, Usage: "header that names the session, for --client-bound and the policy session; also CLIENT_BOUND_KEY", Into: &ch.ClientBoundKey},
+		settings.Setting{Name: "client-bound-key", Kind: settings.Text, Default: "session-id", Env: []string{"CLIENT_BOUND_KEY"}, Rare: true, Usage: "header that names the session, for --client-bound and the policy session; also CLIENT_BOUND_KEY", Into: &ch.ClientBoundKey},
 		settings.Setting{Name: "zone", Kind: settings.Text, Usage: "zone of this proxy, which prefers instances with the same label zone; without it, decode instances in the zone of the prefill instance are preferred", Into: &ch.Zone},
 		settings.Setting{Name: "kv-events", Kind: settings.OnOff, Default: "off", Usage: "follow the KV events that engines publish (--kv-events-config); the policy " + policy.KVAware + " always does", Into: &ch.KVEvents},
-		settings.Setting{Name: "load-digests", Kind: settings.OnOff, Default: "on", Usage: "publish the load of this proxy in etcd for the other proxies, and use their load", Into: &ch.LoadDigests},
-		settings.Setting{Name: "load-interval", Kind: settings.Time, Default: "1s", Usage: "shortest time between two such digests of one proxy; each is a write to etcd", Into: &ch.LoadInterval},
-		settings.Setting{Name: "scrape-interval", Kind: settings.Time, Default: "5s", Usage: "how often the metrics of each engine are read, for KV cache use, waiting requests and progress; 0s means never, and that hung cores are not detected", Into: &ch.ScrapeInterval},
+		settings.Setting{Name: "load-digests", Kind: settings.OnOff, Default: "on", Rare: true, Usage: "publish the load of this proxy in etcd for the other proxies, and use their load", Into: &ch.LoadDigests},
+		settings.Setting{Name: "load-interval", Kind: settings.Time, Default: "1s", Rare: true, Usage: "shortest time between two such digests of one proxy; each is a write to etcd", Into: &ch.LoadInterval},
+		settings.Setting{Name: "scrape-interval", Kind: settings.Time, Default: "5s", Rare: true, Usage: "how often the metrics of each engine are read, for KV cache use, waiting requests and progress; 0s means never, and that hung cores are not detected", Into: &ch.ScrapeInterval},
 	)
 }
 
@@ -82,10 +81,10 @@ func (ch *Choice) check(c *complaints) {
 	}
 	ch.checkPolicies(c)
 	if !isToken(ch.ClientBoundKey) {
-		c.bad("client-bound-key", "%q is no name of a header; use letters, digits and dashes", instance.Printable(ch.ClientBoundKey, 80))
+		c.bad("client-bound-key", "invalid header name %q: use letters, digits and dashes", instance.Printable(ch.ClientBoundKey, 80))
 	}
 	if ch.Zone != instance.Printable(ch.Zone, 0) || len(ch.Zone) > 128 || strings.TrimSpace(ch.Zone) != ch.Zone {
-		c.bad("zone", "%q is no name of a zone; use up to 128 bytes, without spaces around", instance.Printable(ch.Zone, 80))
+		c.bad("zone", "invalid zone %q: use up to 128 bytes, without surrounding spaces", instance.Printable(ch.Zone, 80))
 	}
 	// At most lease.RefreshLoad: the others weigh an older digest less and less, and a
 	// drain waits for the next one.

@@ -14,31 +14,31 @@ import (
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// complaints gather what is wrong with settings. They know where each value is from.
+// complaints collects errors about settings. sources has the source of each value.
 type complaints struct {
 	sources settings.Sources
 	errs    []error
 }
 
-// bad complains of one setting.
+// bad adds an error about one setting.
 func (c *complaints) bad(name, format string, args ...any) {
 	c.errs = append(c.errs, c.sources.Complain(name, fmt.Errorf(format, args...)))
 }
 
-// err has a line for each complaint; nil if there is none.
+// err returns an error with a line for each complaint, or nil.
 func (c *complaints) err() error { return errors.Join(c.errs...) }
 
-// pair demands of a certificate and its key that both are given, or neither.
+// pair requires that a certificate and its key are both set, or neither.
 func (c *complaints) pair(certName, cert, keyName, key string) {
 	switch {
 	case cert != "" && key == "":
-		c.bad(certName, "needs its key: give --%s", keyName)
+		c.bad(certName, "missing key: set --%s", keyName)
 	case cert == "" && key != "":
-		c.bad(keyName, "needs its certificate: give --%s", certName)
+		c.bad(keyName, "missing certificate: set --%s", certName)
 	}
 }
 
-// duration refuses times that nobody means.
+// duration refuses times out of range.
 func (c *complaints) duration(name string, d time.Duration) {
 	if d < time.Millisecond || d > 7*24*time.Hour {
 		c.bad(name, "%s is out of range; use 1ms to 168h", d)
@@ -53,10 +53,10 @@ func checkHost(host string) error {
 			return nil
 		}
 	} else if strings.Contains(host, ":") || strings.HasPrefix(host, "[") {
-		return fmt.Errorf("%q is no host; give an IP address or a name, and the port apart from it", instance.Printable(host, 80))
+		return fmt.Errorf("invalid host %q: must be an IP address or a name, without a port", instance.Printable(host, 80))
 	}
 	if _, err := instance.ParseAddress(net.JoinHostPort(host, "1")); err != nil {
-		return fmt.Errorf("%q is no host; give an IP address or a name", instance.Printable(host, 80))
+		return fmt.Errorf("invalid host %q: must be an IP address or a name", instance.Printable(host, 80))
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func isToken(s string) bool {
 func checkListen(s string) error {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
-		return fmt.Errorf("%q: give host:port", instance.Printable(s, 80))
+		return fmt.Errorf("%q: must be host:port", instance.Printable(s, 80))
 	}
 	if err := checkHost(host); err != nil {
 		return err

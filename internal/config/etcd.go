@@ -9,14 +9,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// Etcd is how the fleet is found in etcd.
+// Etcd has the settings of the connection to etcd.
 type Etcd struct {
-	// EtcdEndpoints are host:port of an etcd that runs elsewhere; none means that this
-	// proxy embeds its own, and OwnEtcd says how.
+	// EtcdEndpoints are host:port of an external etcd; without any the proxy runs
+	// EmbeddedEtcd.
 	EtcdEndpoints []string
 	EtcdUsername  string
 	EtcdPassword  string
-	// EtcdPasswordFile is where LoadProxy has EtcdPassword from; "" = from elsewhere.
+	// EtcdPasswordFile is the file from which LoadProxy reads EtcdPassword; may be "".
 	EtcdPasswordFile string
 	EtcdHTTPS        bool // an endpoint was written with https://
 	// Files for TLS to etcd; each may be "".
@@ -25,29 +25,28 @@ type Etcd struct {
 	EtcdPrefix string // root of all keys, no trailing slash
 }
 
-// settings are about how the fleet is found in etcd.
 func (e *Etcd) settings() settings.Table {
 	return settings.About("etcd",
-		settings.Setting{Name: "etcd-endpoints", Kind: settings.List, Spread: true, Usage: "addresses of etcd, host:port, with https:// in front for TLS; its other members are found and used, too; empty means that the proxy runs its own etcd", Into: &e.EtcdEndpoints},
+		settings.Setting{Name: "etcd-endpoints", Kind: settings.List, Spread: true, Usage: "addresses of etcd, host:port, with https:// in front for TLS; its other members are found and used, too; empty means that the proxy runs an embedded etcd", Into: &e.EtcdEndpoints},
 		settings.Setting{Name: "etcd-username", Kind: settings.Text, Usage: "etcd user; pdctl auth init creates pd-proxy", Into: &e.EtcdUsername},
-		settings.Setting{Name: "etcd-password", Kind: settings.Text, Secret: true, Usage: "password of that user; better set PD_ETCD_PASSWORD", Into: &e.EtcdPassword},
+		settings.Setting{Name: "etcd-password", Kind: settings.Text, Secret: true, Rare: true, Usage: "password of that user; better set PD_ETCD_PASSWORD", Into: &e.EtcdPassword},
 		settings.Setting{Name: "etcd-password-file", Kind: settings.Text, Usage: "file whose first line is that password", Into: &e.EtcdPasswordFile},
 		settings.Setting{Name: "etcd-ca", Kind: settings.Text, Usage: "PEM file of the CAs of etcd's certificate; turns TLS on (default: the system's CAs)", Into: &e.EtcdCA},
-		settings.Setting{Name: "etcd-cert", Kind: settings.Text, Usage: "PEM file of the client certificate for etcd; read again when it changes, like all certificate files", Into: &e.EtcdCert},
-		settings.Setting{Name: "etcd-key", Kind: settings.Text, Usage: "PEM file of the key of --etcd-cert", Into: &e.EtcdKey},
+		settings.Setting{Name: "etcd-cert", Kind: settings.Text, Rare: true, Usage: "PEM file of the client certificate for etcd; read again when it changes, like all certificate files", Into: &e.EtcdCert},
+		settings.Setting{Name: "etcd-key", Kind: settings.Text, Rare: true, Usage: "PEM file of the key of --etcd-cert", Into: &e.EtcdKey},
 		settings.Setting{Name: "etcd-prefix", Kind: settings.Text, Default: "/pd", Usage: "root of all keys in etcd", Into: &e.EtcdPrefix},
 	)
 }
 
-// EtcdTLS says how etcd is reached.
+// EtcdTLS returns the TLS settings of the connection to etcd.
 func (e *Etcd) EtcdTLS() etcdaccess.TLS {
 	return etcdaccess.TLS{On: e.EtcdHTTPS, Files: certs.Files{CA: e.EtcdCA, Cert: e.EtcdCert, Key: e.EtcdKey}}
 }
 
-// Embedded reports whether this proxy is to run its own etcd.
+// Embedded reports whether this proxy runs an embedded etcd.
 func (e *Etcd) Embedded() bool { return len(e.EtcdEndpoints) == 0 }
 
-// endpointsAreLoopback reports whether only this machine reaches an etcd that runs elsewhere.
+// endpointsAreLoopback reports whether all endpoints are on loopback.
 func (e *Etcd) endpointsAreLoopback() bool {
 	for _, address := range e.EtcdEndpoints {
 		if !instance.IsLoopback(address) {
@@ -57,7 +56,7 @@ func (e *Etcd) endpointsAreLoopback() bool {
 	return true
 }
 
-// complete reads the endpoints and the file of the password.
+// complete parses the endpoints and reads the password file.
 func (e *Etcd) complete(c *complaints) {
 	endpoints, https, err := etcdaccess.ParseEndpoints(e.EtcdEndpoints)
 	if err != nil {
@@ -76,13 +75,13 @@ func (e *Etcd) complete(c *complaints) {
 func (e *Etcd) check(c *complaints) {
 	if !strings.HasPrefix(e.EtcdPrefix, "/") || strings.Trim(e.EtcdPrefix, "/") == "" || len(e.EtcdPrefix) > 200 ||
 		strings.Contains(e.EtcdPrefix, "//") || e.EtcdPrefix != instance.Printable(e.EtcdPrefix, 0) {
-		c.bad("etcd-prefix", "%q is no root for our keys; use a path such as /pd", instance.Printable(e.EtcdPrefix, 80))
+		c.bad("etcd-prefix", "invalid root %q: use a path such as /pd", instance.Printable(e.EtcdPrefix, 80))
 	}
 	if (e.EtcdUsername == "") != (e.EtcdPassword == "") {
-		c.bad("etcd-username", "give --etcd-username and --etcd-password (or PD_ETCD_PASSWORD) together")
+		c.bad("etcd-username", "set --etcd-username and --etcd-password (or PD_ETCD_PASSWORD) together")
 	}
 	if e.EtcdPasswordFile != "" && c.sources["etcd-password"] != "file "+e.EtcdPasswordFile {
-		c.bad("etcd-password-file", "and --etcd-password: give one of the two")
+		c.bad("etcd-password-file", "excludes --etcd-password: remove one of the two")
 	}
 	c.pair("etcd-cert", e.EtcdCert, "etcd-key", e.EtcdKey)
 }

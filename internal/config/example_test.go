@@ -26,5 +26,5 @@ func ExampleLoadProxy() {
 	})
 	fmt.Println(err)
 	// Output:
-	// --idle-timeout (from environment PD_IDLE_TIMEOUT): bad value "soon": give a duration such as 500ms, 30s or 5m, or a number of seconds
+	// --idle-timeout (from environment PD_IDLE_TIMEOUT): bad value "soon": must be a duration such as 500ms, 30s or 5m, or a number of seconds
 }

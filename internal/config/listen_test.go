@@ -16,7 +16,7 @@ func TestLoadListen(t *testing.T) {
 	if err := os.WriteFile(file, []byte("port: 9001\nhost: 10.0.0.1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Neither a home, nor what else such a proxy would have to be told.
+	// Neither a home nor other required settings.
 	other := map[string]string{"PD_ETCD_ENDPOINTS": "10.0.0.9:2379"}
 	for name, tc := range map[string]struct {
 		env  map[string]string

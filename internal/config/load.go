@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -12,10 +13,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// LoadProxy builds the configuration of a proxy. fs must hold the flags of
-// RegisterProxyFlags and be parsed; lookupEnv is os.LookupEnv or replaces
-// it. An environment variable that is set but empty counts as not set. The
-// error lists everything that is wrong, a line each.
+// LoadProxy returns the configuration of a proxy. fs must have the flags of
+// RegisterProxyFlags and be parsed; lookupEnv is os.LookupEnv or a replacement. An empty
+// environment variable counts as not set. The error has a line for each invalid setting.
 func LoadProxy(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Proxy, error) {
 	var p Proxy
 	v, err := p.Settings().Load(fs, lookupEnv, "")
@@ -35,10 +35,10 @@ func LoadProxy(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Proxy,
 	return p, nil
 }
 
-// Print writes the configuration as a YAML file that --config takes. What is for the
-// proxy's own etcd is left open where there is another one.
+// Print writes the configuration as a YAML file for --config. Settings of the embedded etcd
+// have no value where another etcd is used.
 func (p *Proxy) Print(w io.Writer) error {
-	own := p.OwnEtcd.settings()
+	own := p.EmbeddedEtcd.settings()
 	return p.Settings().Print(w, func(s settings.Setting) (any, string) {
 		if _, ok := own.Find(s.Name); ok && !p.Embedded() && p.sources[s.Name] == "" {
 			return nil, ""
@@ -50,17 +50,26 @@ func (p *Proxy) Print(w io.Writer) error {
 	})
 }
 
-// Listen is where a proxy listens for clients, and in which way.
+// Listen is the address of the listener for clients and its TLS files.
 type Listen struct {
 	Host            string
 	Port            int
 	TLSCert, TLSKey string // "": plain HTTP
 }
 
-// LoadListen returns where the proxy listens that the same flags, environment
-// and file start, and nothing else: whatever asks a running proxy how it is need
-// not know all that the proxy was started with. The parameters are those of
-// LoadProxy.
+// listenSettings are what LoadListen reads.
+var listenSettings = []string{"host", "port", "tls-cert", "tls-key"}
+
+// RegisterListenFlags adds the same flags as RegisterProxyFlags, and hides those that
+// LoadListen does not read.
+func RegisterListenFlags(fs *pflag.FlagSet) {
+	RegisterProxyFlags(fs)
+	fs.VisitAll(func(f *pflag.Flag) { f.Hidden = f.Name != "config" && !slices.Contains(listenSettings, f.Name) })
+}
+
+// LoadListen returns where the proxy with these flags, environment and file listens. It
+// ignores all other settings, so that a health check needs no more than these. The parameters
+// are those of LoadProxy.
 func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Listen, error) {
 	var p Proxy
 	v, err := p.Settings().Load(fs, lookupEnv, "")
@@ -68,19 +77,19 @@ func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Liste
 		return Listen{}, err
 	}
 	p.sources = v.Sources
-	if err := v.Fill("host", "port", "tls-cert", "tls-key"); err != nil {
+	if err := v.Fill(listenSettings...); err != nil {
 		return Listen{}, err
 	}
 	if p.Port < 1 || p.Port > 65535 {
-		return Listen{}, p.sources.Complain("port", fmt.Errorf("%w: %d: say which port the running proxy has", settings.ErrValue, p.Port))
+		return Listen{}, p.sources.Complain("port", fmt.Errorf("%w: %d: must be the port of the running proxy", settings.ErrValue, p.Port))
 	}
 	return Listen{Host: p.Host, Port: p.Port, TLSCert: p.TLSCert, TLSKey: p.TLSKey}, nil
 }
 
-var errNoHome = errors.New("neither XDG_STATE_HOME nor HOME says where data can be kept; give a directory")
+var errNoHome = errors.New("neither XDG_STATE_HOME nor HOME says where data can be stored; set a directory")
 
-// stateDir is where this user's programs keep what must survive a restart.
-// A relative XDG_STATE_HOME is passed over, as the XDG specification demands.
+// stateDir returns the directory of this user for data that survives a restart. A relative
+// XDG_STATE_HOME is ignored, as the XDG specification requires.
 func stateDir(lookupEnv func(string) (string, bool)) (string, error) {
 	if dir, _ := lookupEnv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "pdmesh"), nil

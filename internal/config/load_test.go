@@ -65,18 +65,18 @@ func TestDefaults(t *testing.T) {
 		t.Error("without endpoints etcd must be embedded")
 	}
 	want := config.Proxy{
-		Clients:    config.Clients{Host: "127.0.0.1", Port: 8000, Connector: "plain"},
-		Etcd:       config.Etcd{EtcdPrefix: "/pd"},
-		OwnEtcd:    config.OwnEtcd{EtcdListen: "127.0.0.1:2379", EtcdDataDir: "/home/someone/.local/state/pdmesh/etcd-2379", EtcdGateway: true},
-		Membership: config.Membership{StateDir: "/home/someone/.local/state/pdmesh/proxy-8000", AuditInterval: 15 * time.Second, OrphanGrace: time.Minute, WaitingRetryInterval: 2 * time.Second},
-		Access:     config.Access{InstanceAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}, Dashboard: true},
-		Origins:    config.Origins{AllowedMethods: settings.JSONList{"*"}, AllowedHeaders: settings.JSONList{"*"}},
+		Clients:      config.Clients{Host: "127.0.0.1", Port: 8000, Connector: "plain"},
+		Etcd:         config.Etcd{EtcdPrefix: "/pd"},
+		EmbeddedEtcd: config.EmbeddedEtcd{EtcdListen: "127.0.0.1:2379", EtcdDataDir: "/home/someone/.local/state/pdmesh/etcd-2379", EtcdGateway: true},
+		Membership:   config.Membership{StateDir: "/home/someone/.local/state/pdmesh/proxy-8000", AuditInterval: 15 * time.Second, OrphanGrace: time.Minute, WaitingRetryInterval: 2 * time.Second},
+		Access:       config.Access{InstanceAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}, Dashboard: true},
+		Origins:      config.Origins{AllowedMethods: settings.JSONList{"*"}, AllowedHeaders: settings.JSONList{"*"}},
 		Requests: config.Requests{
 			Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, BusyTimeout: 30 * time.Minute, NonStreamTimeout: time.Hour,
 			MaxAttempts: 4, RetryBudget: 20, Fallback: "decode", MaxBodyBytes: 32 << 20, ShutdownTimeout: 30 * time.Second,
 		},
-		HandOver: config.HandOver{KVLeaseBudget: 20 * time.Second, VersionGroups: true, LMCacheNotifyTimeout: 30 * time.Second},
-		Health:   config.Health{MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second},
+		KVTransfer: config.KVTransfer{KVLeaseBudget: 20 * time.Second, VersionGroups: true, LMCacheNotifyTimeout: 30 * time.Second},
+		Health:     config.Health{MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second},
 		Choice: config.Choice{
 			Disaggregate: "always", PrefillPolicy: "prefix", DecodePolicy: "round_robin", CacheWeight: 10, IndexMemory: 512 << 20, ClientBoundKey: "session-id",
 			LoadDigests: true, LoadInterval: time.Second, ScrapeInterval: 5 * time.Second,
@@ -114,7 +114,7 @@ func TestJSONLists(t *testing.T) {
 
 var ignoreSources = cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "sources" }, cmp.Ignore())
 
-// What is said of one role wins over what is said of both, wherever either is said.
+// The policy of one role takes precedence over that of both, whatever their sources.
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, "policy: random\ndecode-policy: session\n")
@@ -222,7 +222,7 @@ func TestInstanceAllow(t *testing.T) {
 		{"loopback by default", nil, "127.0.0.0/8 ::1/128"},
 		{"and what the command line names", []string{"-p", "10.0.0.1:80", "10.0.0.1:81", "-d", "[2001:db8::1]:80", "some-host:80"}, "127.0.0.0/8 ::1/128 10.0.0.1/32 2001:db8::1/128"},
 		{"loopback etcd elsewhere", []string{"--etcd-endpoints", "localhost:2379,[::1]:2379"}, "127.0.0.0/8 ::1/128"},
-		{"as told", []string{"--instance-allow", "10.0.0.0/8,192.0.2.7"}, "10.0.0.0/8 192.0.2.7/32"},
+		{"as set", []string{"--instance-allow", "10.0.0.0/8,192.0.2.7"}, "10.0.0.0/8 192.0.2.7/32"},
 		{"any", []string{"--instance-allow", "any", "--etcd-endpoints", "etcd:2379"}, "0.0.0.0/0 ::/0"},
 		{"etcd with users", []string{"--etcd-endpoints", "etcd:2379", "--etcd-username", "u", "--etcd-password", "p"}, ""},
 	}

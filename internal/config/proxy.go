@@ -2,26 +2,28 @@ package config
 
 import (
 	"slices"
+	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// Proxy is everything that can be set about a proxy, in groups. A group has its fields, its
-// part of the table and its checks in one place. LoadProxy fills and checks all of them; who
-// builds a Proxy by hand (a test) calls Validate.
+// Proxy has all settings of a proxy, in groups. A group has its fields, its part of the
+// table and its checks in one file. LoadProxy fills and checks them; tests that build a Proxy
+// by hand call Validate.
 type Proxy struct {
 	Clients
 	Etcd
-	OwnEtcd
+	EmbeddedEtcd
 	Membership
 	Access
 	TLS
 	Origins
 	Requests
-	HandOver
+	KVTransfer
 	Health
 	Choice
 	Records
@@ -29,27 +31,26 @@ type Proxy struct {
 	ConfigFile  string
 	PrintConfig bool
 
-	// Notices are what whatever started the proxy should know about the command
-	// line: flags that have no effect, defaults that a reference proxy's form
-	// brought along. They are warnings, a sentence each.
+	// Notices are warnings about the command line, one sentence each: flags that have no
+	// effect, and defaults of a reference proxy.
 	Notices []string
 
-	// sources says for each setting that is no default where it came from.
+	// sources has the source of each setting that is not a default.
 	sources settings.Sources
 }
 
-// Settings lists every setting of the proxy in the order of --help. They fill p.
+// Settings returns all settings of the proxy in the order of --help. They fill p.
 func (p *Proxy) Settings() settings.Table {
 	return slices.Concat(
 		p.Clients.settings(),
 		p.Etcd.settings(),
-		p.OwnEtcd.settings(),
+		p.EmbeddedEtcd.settings(),
 		p.Membership.settings(),
 		p.Access.settings(),
 		p.TLS.settings(),
 		p.Origins.settings(),
 		p.Requests.settings(),
-		p.HandOver.settings(),
+		p.KVTransfer.settings(),
 		p.Health.settings(),
 		p.Choice.settings(),
 		p.Records.settings(),
@@ -57,8 +58,8 @@ func (p *Proxy) Settings() settings.Table {
 	)
 }
 
-// RegisterProxyFlags adds every setting of the proxy to fs. LoadProxy reads
-// them back after fs was parsed; feed the parser NormalizeArgs(args).
+// RegisterProxyFlags adds every setting of the proxy to fs. LoadProxy reads them after fs has
+// parsed NormalizeArgs(args).
 func RegisterProxyFlags(fs *pflag.FlagSet) {
 	new(Proxy).Settings().Register(fs)
 	referenceTable().Register(fs)
@@ -67,17 +68,19 @@ func RegisterProxyFlags(fs *pflag.FlagSet) {
 // NormalizeArgs rewrites the forms that the reference proxies' command lines have and pflag
 // does not know; see settings.Table.Normalize.
 func NormalizeArgs(args []string) []string {
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		return args // a shell completes an unfinished command line
+	}
 	return append(referenceTable(), new(Proxy).Settings()...).Normalize(args)
 }
 
-// complete brings addresses into their canonical spelling and fills what
-// follows from other settings.
+// complete brings addresses into canonical form and sets what follows from other settings.
 func (p *Proxy) complete(lookupEnv func(string) (string, bool)) error {
 	c := &complaints{sources: p.sources}
 	p.Clients.complete(c)
 	p.Etcd.complete(c)
 	if p.Embedded() {
-		p.OwnEtcd.complete(c, lookupEnv)
+		p.EmbeddedEtcd.complete(c, lookupEnv)
 	}
 	p.Membership.complete(c, p.Port, lookupEnv)
 	p.Choice.complete()
@@ -89,27 +92,26 @@ func (p *Proxy) complete(lookupEnv func(string) (string, bool)) error {
 	return c.err()
 }
 
-// Validate checks everything that can be known without touching the network
-// or the disk. The error lists all that is wrong, a line each, under the names
-// of the flags.
+// Validate checks the settings without network or disk. The error has a line for each
+// invalid setting, which names its flag.
 func (p *Proxy) Validate() error {
 	c := &complaints{sources: p.sources}
 	p.Clients.check(c, &p.Access)
 	p.Etcd.check(c)
-	p.OwnEtcd.check(c, &p.Etcd)
+	p.EmbeddedEtcd.check(c, &p.Etcd)
 	p.Membership.check(c)
 	p.Access.check(c, &p.Clients, &p.Etcd)
 	p.TLS.check(c)
 	p.Origins.check(c)
 	p.Requests.check(c)
-	p.HandOver.check(c)
+	p.KVTransfer.check(c)
 	p.Health.check(c)
 	p.Choice.check(c)
 	p.Records.check(c)
 	return c.err()
 }
 
-// EtcdIsLoopback reports whether only this machine reaches etcd.
+// EtcdIsLoopback reports whether etcd listens on loopback only.
 func (p *Proxy) EtcdIsLoopback() bool {
 	if p.Embedded() {
 		return instance.IsLoopback(p.EtcdListen)

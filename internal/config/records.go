@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// Records are what is written down: logs and traces.
+// Records has the settings of logs, metrics and traces.
 type Records struct {
 	AccessLog    bool
 	TraceHeaders bool   // X-PD-... response headers for everybody
@@ -23,14 +23,13 @@ type Records struct {
 	LogFormat string
 }
 
-// settings are about what is written down.
 func (r *Records) settings() settings.Table {
-	return settings.About("Logs and traces",
+	return settings.About("Logs, metrics and traces",
 		settings.Setting{Name: "access-log", Kind: settings.OnOff, Default: "on", Usage: "log one line for each request", Into: &r.AccessLog},
 		settings.Setting{Name: "trace-headers", Kind: settings.OnOff, Default: "off", Usage: "add X-PD-... headers with the instances to every answer", Into: &r.TraceHeaders},
 		settings.Setting{Name: "otlp-endpoint", Kind: settings.Text, Usage: "URL of an OTLP collector for traces, such as http://127.0.0.1:4318; also OTEL_EXPORTER_OTLP_ENDPOINT and other OTEL_ variables; without it there are no traces", Into: &r.OTLPEndpoint},
-		settings.Setting{Name: "trace-sample", Kind: settings.Text, Usage: "share of requests that are traced, from 0 to 1; for a request with a traceparent, its flag decides (default 0.01, or OTEL_TRACES_SAMPLER)", Into: &r.TraceSample},
-		settings.Setting{Name: "metrics-models", Kind: settings.Number, Default: "100", Usage: "models that have their own label in metrics; the others together have the label other; 0 to 10000, each takes some 60 series", Into: &r.MetricsModels},
+		settings.Setting{Name: "trace-sample", Kind: settings.Text, Rare: true, Usage: "share of requests that are traced, from 0 to 1; for a request with a traceparent, its flag decides (default 0.01, or OTEL_TRACES_SAMPLER)", Into: &r.TraceSample},
+		settings.Setting{Name: "metrics-models", Kind: settings.Number, Default: "100", Rare: true, Usage: "models that have their own label in metrics; the others together have the label other; 0 to 10000, each takes some 60 series", Into: &r.MetricsModels},
 		settings.Setting{Name: "log-level", Kind: settings.Text, Default: "info", Usage: "error, warn, info, debug or trace", Into: &r.LogLevel},
 		settings.Setting{Name: "log-format", Kind: settings.Text, Default: "text", Usage: "text or json", Into: &r.LogFormat},
 	)
@@ -38,10 +37,10 @@ func (r *Records) settings() settings.Table {
 
 func (r *Records) check(c *complaints) {
 	if u, err := url.Parse(r.OTLPEndpoint); r.OTLPEndpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
-		c.bad("otlp-endpoint", "%q is no URL; give one such as http://127.0.0.1:4318", r.OTLPEndpoint)
+		c.bad("otlp-endpoint", "invalid URL %q: use one such as http://127.0.0.1:4318", r.OTLPEndpoint)
 	}
 	if share, err := strconv.ParseFloat(r.TraceSample, 64); r.TraceSample != "" && (err != nil || !(share >= 0 && share <= 1)) {
-		c.bad("trace-sample", "%q: give a share from 0 to 1, such as 0.01", r.TraceSample)
+		c.bad("trace-sample", "%q: must be a share from 0 to 1, such as 0.01", r.TraceSample)
 	}
 	if n := r.MetricsModels; n < 0 || n > 10_000 {
 		c.bad("metrics-models", "%d is out of range; use 0 to 10000", n)

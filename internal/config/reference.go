@@ -11,13 +11,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// form is the command line of one reference proxy. A proxy is started with
-// flags of one form only: the same word means different things in two of them.
+// form is the command line of one reference proxy. The flags of two forms cannot be mixed,
+// because the same name has different meanings.
 type form string
 
 const (
 	// formElastic is vllm-ascend's elastic_proxy.py; vLLM's disagg_proxy_demo.py
-	// takes a part of its flags. Its --prefill and --decode are our own.
+	// has a part of its flags. Its --prefill and --decode are those of the proxy.
 	formElastic form = "elastic_proxy"
 	// formBalance is vllm-ascend's load_balance_proxy_server_example.py.
 	formBalance form = "load_balance_proxy_server_example"
@@ -25,71 +25,73 @@ const (
 	formLMCache form = "LMCache's disagg_proxy_server"
 )
 
-// referenceFlag is a flag that only a reference proxy's command line has. It is
-// a flag and nothing else: the environment, a file and --print-config know the
-// settings that it represents.
+// referenceFlag is a flag that only a reference proxy's command line has. It has no
+// environment variable and no key in the file, and --print-config prints the settings that
+// it changes.
 type referenceFlag struct {
-	settings.Setting
+	name string
+	kind settings.Kind
 	form form
-	// instead is the setting of ours that the flag represents; "" if there is
-	// no single one.
-	instead string
-	// lists reports whether the flag is about which instances there are: the rest of
-	// the list is then filled from the defaults of that proxy.
-	lists bool
-	// idle says why the flag is read and has no effect.
-	idle string
+	// One of the three is set: the setting of ours that the flag is a name of, why the flag
+	// has no effect, or how it names instances. A command line with a flag of the last sort
+	// names all instances; the rest of their list has the defaults of that proxy.
+	instead, idle, instances string
 }
 
-// referenceFlags lists them in the order of the documentation. The meanings and
-// defaults are those of the scripts: docs/migrate has a page for each.
-func referenceFlags() []referenceFlag {
-	elastic := func(name string, k settings.Kind, instead string) referenceFlag {
-		return referenceFlag{form: formElastic, instead: instead, Setting: settings.Setting{Name: name, Kind: k, Spread: k == settings.List, Hidden: true, Usage: "elastic_proxy's name of --" + instead}}
-	}
-	lists := func(f form, k settings.Kind, usage string, names ...string) (out []referenceFlag) {
-		for _, name := range names {
-			out = append(out, referenceFlag{form: f, lists: true, Setting: settings.Setting{Name: name, Kind: k, Spread: k == settings.List, Hidden: true, Usage: usage}})
-		}
-		return out
-	}
-	idle := func(f form, name string, k settings.Kind, why string) referenceFlag {
-		return referenceFlag{form: f, idle: why, Setting: settings.Setting{Name: name, Kind: k, Spread: k == settings.List, Hidden: true, Usage: "taken and without effect: " + why}}
-	}
-	return slices.Concat(
-		[]referenceFlag{
-			elastic("check-interval", settings.Time, "waiting-retry-interval"),
-			elastic("check-times", settings.Number, "max-waiting-retries"),
-			elastic("retry-times", settings.Number, "max-failures"),
-			{form: formBalance, instead: "max-attempts", Setting: settings.Setting{Name: "max-retries", Kind: settings.Number, Hidden: true, Usage: "the load-balance proxy's name of --max-attempts"}},
-			idle(formBalance, "retry-delay", settings.Time, "a failed request goes to another instance at once"),
-			idle(formBalance, "workers", settings.Number, "one process uses all processors"),
-		},
-		lists(formBalance, settings.List, "instances as for the load-balance proxy: as many hosts as ports, by space",
-			"prefiller-hosts", "prefiller-ports", "decoder-hosts", "decoder-ports"),
-		lists(formLMCache, settings.List, "instances as for LMCache's proxy: hosts or ports by comma, one of either stands for all",
-			"prefiller-host", "prefiller-port", "decoder-host", "decoder-port"),
-		lists(formLMCache, settings.Number, "instances on consecutive ports, when there is one host and one port",
-			"num-prefillers", "num-decoders"),
-		lists(formLMCache, settings.List, "ports of a decode instance's LMCache, one per tensor parallel rank",
-			"decoder-init-port", "decoder-alloc-port"),
-		[]referenceFlag{
-			{form: formLMCache, lists: true, Setting: settings.Setting{Name: "proxy-host", Kind: settings.Text, Hidden: true, Usage: "LMCache's proxy: host of --lmcache-notify"}},
-			{form: formLMCache, lists: true, Setting: settings.Setting{Name: "proxy-port", Kind: settings.Number, Hidden: true, Usage: "LMCache's proxy: port of --lmcache-notify"}},
-			idle(formLMCache, "pd-buffer-size", settings.Number, "no LMCache buffer is accounted for"),
-			idle(formLMCache, "chunk-size", settings.Number, "no LMCache buffer is accounted for"),
-		},
-	)
+const (
+	balanceLists = "instances: one port for each host"
+	lmcacheLists = "instances: hosts or ports; one host or one port applies to all"
+	lmcacheCount = "number of instances on consecutive ports of one host"
+	lmcachePorts = "LMCache ports of decode instances, one per tensor parallel rank"
+	lmcacheHub   = "where prefill instances send notifications, as in --lmcache-notify"
+	noBuffer     = "the proxy does not account for LMCache's buffer"
+)
+
+// referenceFlags are in the order of the documentation. Meanings and defaults are those of
+// the scripts; docs/migrate has a page for each.
+var referenceFlags = []referenceFlag{
+	{name: "check-interval", kind: settings.Time, form: formElastic, instead: "waiting-retry-interval"},
+	{name: "check-times", kind: settings.Number, form: formElastic, instead: "max-waiting-retries"},
+	{name: "retry-times", kind: settings.Number, form: formElastic, instead: "max-failures"},
+	{name: "max-retries", kind: settings.Number, form: formBalance, instead: "max-attempts"},
+	{name: "retry-delay", kind: settings.Time, form: formBalance, idle: "a failed request is sent to another instance at once"},
+	{name: "workers", kind: settings.Number, form: formBalance, idle: "one process uses all CPUs"},
+	{name: "prefiller-hosts", kind: settings.List, form: formBalance, instances: balanceLists},
+	{name: "prefiller-ports", kind: settings.List, form: formBalance, instances: balanceLists},
+	{name: "decoder-hosts", kind: settings.List, form: formBalance, instances: balanceLists},
+	{name: "decoder-ports", kind: settings.List, form: formBalance, instances: balanceLists},
+	{name: "prefiller-host", kind: settings.List, form: formLMCache, instances: lmcacheLists},
+	{name: "prefiller-port", kind: settings.List, form: formLMCache, instances: lmcacheLists},
+	{name: "decoder-host", kind: settings.List, form: formLMCache, instances: lmcacheLists},
+	{name: "decoder-port", kind: settings.List, form: formLMCache, instances: lmcacheLists},
+	{name: "num-prefillers", kind: settings.Number, form: formLMCache, instances: lmcacheCount},
+	{name: "num-decoders", kind: settings.Number, form: formLMCache, instances: lmcacheCount},
+	{name: "decoder-init-port", kind: settings.List, form: formLMCache, instances: lmcachePorts},
+	{name: "decoder-alloc-port", kind: settings.List, form: formLMCache, instances: lmcachePorts},
+	{name: "proxy-host", kind: settings.Text, form: formLMCache, instances: lmcacheHub},
+	{name: "proxy-port", kind: settings.Number, form: formLMCache, instances: lmcacheHub},
+	{name: "pd-buffer-size", kind: settings.Number, form: formLMCache, idle: noBuffer},
+	{name: "chunk-size", kind: settings.Number, form: formLMCache, idle: noBuffer},
 }
 
-// referenceTable has them as a table. They are Hidden: a text of its own in --help says that
-// they are taken.
+// usage is the description in --help-all.
+func (f *referenceFlag) usage() string {
+	switch {
+	case f.instead != "":
+		return fmt.Sprintf("%s: same as --%s", f.form, f.instead)
+	case f.idle != "":
+		return fmt.Sprintf("%s: no effect, because %s", f.form, f.idle)
+	}
+	return fmt.Sprintf("%s: %s", f.form, f.instances)
+}
+
+// referenceTable returns the flags as settings, which only --help-all lists.
 func referenceTable() settings.Table {
 	var t settings.Table
-	for _, f := range referenceFlags() {
-		t = append(t, f.Setting)
+	for _, f := range referenceFlags {
+		t = append(t, settings.Setting{Name: f.name, Kind: f.kind, Spread: f.kind == settings.List, Rare: true, Usage: f.usage()})
 	}
-	return t
+	return settings.About("Compatibility: flags of the example proxies of vLLM, vllm-ascend and LMCache", t...)
 }
 
 // reference reads the flags of the reference proxies into a Proxy.
@@ -100,12 +102,12 @@ type reference struct {
 	errs  []error
 }
 
-// applyReference lets the flags of a reference proxy's command line say what
-// our own settings are. They are flags: they win over environment and file.
+// applyReference sets our settings from the flags of a reference proxy, which take precedence
+// over environment and file, like all flags.
 func (p *Proxy) applyReference(fs *pflag.FlagSet) error {
 	r := &reference{p: p, fs: fs}
-	for _, f := range referenceFlags() {
-		if flag := fs.Lookup(f.Name); flag != nil && flag.Changed {
+	for _, f := range referenceFlags {
+		if flag := fs.Lookup(f.name); flag != nil && flag.Changed {
 			r.given = append(r.given, f)
 		}
 	}
@@ -132,15 +134,15 @@ func (r *reference) notice(format string, args ...any) {
 	r.p.Notices = append(r.p.Notices, fmt.Sprintf(format, args...))
 }
 
-// changed reports whether a flag, of ours or of a reference proxy, was given.
+// changed reports whether a flag was set on the command line.
 func (r *reference) changed(name string) bool { return r.fs.Lookup(name).Changed }
 
-// raw is a flag's value as typed.
+// raw returns the text of a flag.
 func (r *reference) raw(name string) string { return r.fs.Lookup(name).Value.String() }
 
-// lists reports whether the command line names instances in that form.
+// lists reports whether the command line names instances in a form.
 func (r *reference) lists(f form) bool {
-	return slices.ContainsFunc(r.given, func(g referenceFlag) bool { return g.form == f && g.lists })
+	return slices.ContainsFunc(r.given, func(g referenceFlag) bool { return g.form == f && g.instances != "" })
 }
 
 // mixed refuses flags of two forms, and a setting under two names.
@@ -158,47 +160,46 @@ func (r *reference) mixed() {
 			}
 			hint := ""
 			if g.instead != "" {
-				hint = fmt.Sprintf(" (--%s is --%s here)", g.Name, g.instead)
+				hint = fmt.Sprintf(" (--%s is --%s here)", g.name, g.instead)
 			} else if g.idle != "" {
-				hint = fmt.Sprintf(" (--%s has no effect here, leave it out)", g.Name)
+				hint = fmt.Sprintf(" (--%s has no effect here, leave it out)", g.name)
 			}
-			r.fail("--%s is from the command line of %s, --%s from that of %s: use the flags of one of them%s", other, f, g.Name, g.form, hint)
+			r.fail("--%s is from the command line of %s, --%s from that of %s: use the flags of one of them%s", other, f, g.name, g.form, hint)
 			return
 		}
 		if _, ok := first[g.form]; !ok {
-			first[g.form] = g.Name
+			first[g.form] = g.name
 		}
 		if g.instead != "" && r.changed(g.instead) {
-			r.fail("--%s and --%s say the same; give one of the two", g.Name, g.instead)
+			r.fail("--%s and --%s are the same setting; remove one of the two", g.name, g.instead)
 		}
 	}
 }
 
-// values reads the flags that represent one of our settings, and those without
-// effect.
+// values reads the flags that set one of our settings, and checks those without effect.
 func (r *reference) values() {
 	for _, g := range r.given {
 		switch {
 		case g.idle != "":
-			if err := checkIdle(g, r.raw(g.Name)); err != nil {
-				r.fail("--%s: %w", g.Name, err)
+			if err := checkIdle(g, r.raw(g.name)); err != nil {
+				r.fail("--%s: %w", g.name, err)
 				continue
 			}
-			r.notice("--%s has no effect: %s", g.Name, g.idle)
+			r.notice("--%s has no effect: %s", g.name, g.idle)
 		case g.instead != "":
 			s, _ := r.p.Settings().Find(g.instead)
-			if err := settings.Assign(s.Into, r.raw(g.Name)); err != nil {
-				r.fail("--%s: %w", g.Name, err)
+			if err := settings.Assign(s.Into, r.raw(g.name)); err != nil {
+				r.fail("--%s: %w", g.name, err)
 				continue
 			}
-			r.p.sources[g.instead] = "flag --" + g.Name
+			r.p.sources[g.instead] = "flag --" + g.name
 		}
 	}
-	// The load-balance proxy makes one try where none is asked for.
+	// The load-balance proxy makes at least one attempt.
 	if r.changed("max-retries") && r.p.MaxAttempts <= 0 {
 		r.p.MaxAttempts = 1
 	}
-	// A number of checks means a time: the scripts' own intervals belong to it.
+	// A number of checks implies the interval of the script.
 	if r.p.sources["waiting-retry-interval"] == "" {
 		switch {
 		case r.changed("check-times"):
@@ -211,16 +212,16 @@ func (r *reference) values() {
 	}
 }
 
-// checkIdle reads a value that has no effect, so that a mistake is seen all the same.
+// checkIdle checks a value that has no effect, so that a mistake is reported anyway.
 func checkIdle(g referenceFlag, raw string) error {
-	switch g.Kind {
+	switch g.kind {
 	case settings.Number:
 		var n int
 		return settings.Assign(&n, raw)
 	case settings.Time:
 		d, err := settings.Duration(raw)
 		if err == nil && d < 0 {
-			return fmt.Errorf("%w %q: it is negative", settings.ErrValue, raw)
+			return fmt.Errorf("%w %q: must not be negative", settings.ErrValue, raw)
 		}
 		return err
 	default:

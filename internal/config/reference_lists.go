@@ -10,8 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// side is one role's part of a command line: the flags, and what the script
-// takes for those that are not given.
+// side has the flags of one role and the defaults of the script.
 type side struct {
 	setting     string // of ours
 	hosts       string
@@ -22,8 +21,7 @@ type side struct {
 
 const defaultHost = "localhost"
 
-// balance reads the load-balance proxy's lists: as many hosts as ports, paired
-// one to one.
+// balance reads the lists of the load-balance proxy: one port for each host.
 func (r *reference) balance() {
 	for _, s := range []side{
 		{setting: "prefill", hosts: "prefiller-hosts", ports: "prefiller-ports", defaultPort: "8001"},
@@ -34,7 +32,7 @@ func (r *reference) balance() {
 			continue
 		}
 		if len(hosts) != len(ports) {
-			r.fail("--%s names %s and --%s %s: give one port for each host", s.hosts, counted(len(hosts), "host"), s.ports, counted(len(ports), "port"))
+			r.fail("--%s has %s and --%s %s: must be one port for each host", s.hosts, counted(len(hosts), "host"), s.ports, counted(len(ports), "port"))
 			continue
 		}
 		r.put(s, zip(hosts, ports))
@@ -45,8 +43,8 @@ func (r *reference) balance() {
 	}
 }
 
-// lmcache reads LMCache's lists: a single host or port represents all, and a
-// number makes consecutive ports out of one host and one port.
+// lmcache reads LMCache's lists: a single host or port applies to all, and a number expands
+// one host and one port to consecutive ports.
 func (r *reference) lmcache() {
 	for _, s := range []side{
 		{setting: "prefill", hosts: "prefiller-host", ports: "prefiller-port", count: "num-prefillers", defaultPort: "8100"},
@@ -59,12 +57,12 @@ func (r *reference) lmcache() {
 		}
 		pairs, consecutive, err := pair(hosts, ports, count)
 		if err != nil {
-			r.fail("--%s names %s and --%s %s: give one port for each host, or one port or one host for all",
+			r.fail("--%s has %s and --%s %s: must be one port for each host, or one port or one host for all",
 				s.hosts, counted(len(hosts), "host"), s.ports, counted(len(ports), "port"))
 			continue
 		}
 		if count > 1 && !consecutive && count != len(pairs) {
-			r.notice("--%s %d counts only with one host and one port; there are %d instances", s.count, count, len(pairs))
+			r.notice("--%s %d applies only to one host and one port; there are %d instances", s.count, count, len(pairs))
 		}
 		addresses := r.put(s, pairs)
 		if s.setting == "decode" {
@@ -76,12 +74,13 @@ func (r *reference) lmcache() {
 		r.p.sources["connector"] = "the command line of " + string(formLMCache)
 	}
 	if r.p.Connector == "plain" {
-		r.notice("this is the command line of %s, and the connector is %q: no disagg_spec is sent, so decode instances find only the KV cache that lies in a store which prefill instances share, and compute the rest themselves", formLMCache, r.p.Connector)
+		r.notice("this is the command line of %s, and the connector is %q: no disagg_spec is sent, so decode instances find KV cache only in a store that they share with prefill instances, and compute the rest", formLMCache, r.p.Connector)
 	}
 	r.lmcacheChannel()
 }
 
-// lmcacheChannel is where the prefill instances notify, with the script's defaults.
+// lmcacheChannel sets the address for notifications of prefill instances, with the defaults of
+// the script.
 func (r *reference) lmcacheChannel() {
 	if r.p.Connector != "lmcache" || r.p.LMCacheNotify != "" {
 		return
@@ -104,8 +103,8 @@ func (r *reference) lmcacheChannel() {
 	r.p.sources["lmcache-notify"] = "the command line of " + string(formLMCache)
 }
 
-// lmcachePorts notes the ports of the decode instances' LMCache. With
-// consecutive instances the i-th has each port plus i.
+// lmcachePorts sets the LMCache ports of decode instances. Of consecutive instances, the i-th
+// has each port plus i.
 func (r *reference) lmcachePorts(addresses []string, consecutive bool) {
 	read := func(flag, def string) []int {
 		raw := def
@@ -116,7 +115,7 @@ func (r *reference) lmcachePorts(addresses []string, consecutive bool) {
 	}
 	initPorts, allocPorts := read("decoder-init-port", "8300"), read("decoder-alloc-port", "8400")
 	if r.changed("decoder-init-port") && r.changed("decoder-alloc-port") && initPorts != nil && allocPorts != nil && len(initPorts) != len(allocPorts) {
-		r.fail("--decoder-init-port has %s and --decoder-alloc-port %s: give one of each for every tensor parallel rank",
+		r.fail("--decoder-init-port has %s and --decoder-alloc-port %s: must be one of each for every tensor parallel rank",
 			counted(len(initPorts), "port"), counted(len(allocPorts), "port"))
 		return
 	}
@@ -124,7 +123,7 @@ func (r *reference) lmcachePorts(addresses []string, consecutive bool) {
 		out := make([]int, len(ports))
 		for i, port := range ports {
 			if out[i] = port + by; out[i] > maxPort {
-				r.fail("--%s: %d and %d more for the last instance is more than %d", flag, port, by, maxPort)
+				r.fail("--%s: port %d plus %d for the last instance exceeds %d", flag, port, by, maxPort)
 				return nil
 			}
 		}
@@ -144,8 +143,7 @@ func (r *reference) lmcachePorts(addresses []string, consecutive bool) {
 	r.p.DecodePorts = ports
 }
 
-// read returns the hosts and ports of one role, with the script's defaults for
-// what is not given.
+// read returns the hosts and ports of one role, with the defaults of the script.
 func (r *reference) read(s side) (hosts []string, ports []int, ok bool) {
 	hosts, ok = []string{defaultHost}, true
 	if r.changed(s.hosts) {
@@ -166,14 +164,14 @@ func (r *reference) read(s side) (hosts []string, ports []int, ok bool) {
 	}
 	ports = r.portList(s.ports, raw)
 	if !r.changed(s.hosts) && !r.changed(s.ports) {
-		r.notice("no %s instances are named: taking %s:%s, the default of %s", s.setting, defaultHost, s.defaultPort, r.given[0].form)
+		r.notice("no %s instances on the command line: using %s:%s, the default of %s", s.setting, defaultHost, s.defaultPort, r.given[0].form)
 	}
 	return hosts, ports, ok && ports != nil
 }
 
 const maxPort = 65535
 
-// portList reads a list of ports; nil after a complaint.
+// portList parses a list of ports; it returns nil after an error.
 func (r *reference) portList(flag, raw string) []int {
 	var items []string
 	if err := settings.Assign(&items, raw); err != nil {
@@ -184,7 +182,7 @@ func (r *reference) portList(flag, raw string) []int {
 	for _, item := range items {
 		port, err := strconv.Atoi(item)
 		if err != nil || port < 1 || port > maxPort {
-			r.fail("--%s: %w %q: give port numbers from 1 to %d", flag, settings.ErrValue, instance.Printable(item, 80), maxPort)
+			r.fail("--%s: %w %q: must be a port from 1 to %d", flag, settings.ErrValue, instance.Printable(item, 80), maxPort)
 			return nil
 		}
 		ports = append(ports, port)
@@ -192,7 +190,7 @@ func (r *reference) portList(flag, raw string) []int {
 	return ports
 }
 
-// count reads --num-...; 1 if it is not given.
+// count returns the value of --num-...; default 1.
 func (r *reference) count(flag string) (int, bool) {
 	n := 1
 	if !r.changed(flag) {
@@ -214,8 +212,8 @@ type hostPort struct {
 	port int
 }
 
-// pair makes instances of hosts and ports by LMCache's rules. consecutive
-// tells that they are on consecutive ports of one host.
+// pair combines hosts and ports by LMCache's rules. consecutive
+// reports whether they are on consecutive ports of one host.
 func pair(hosts []string, ports []int, count int) (pairs []hostPort, consecutive bool, err error) {
 	switch {
 	case len(hosts) == 1 && len(ports) == 1:
@@ -247,8 +245,8 @@ func zip(hosts []string, ports []int) []hostPort {
 	return out
 }
 
-// put makes the instances those of one of our lists and returns their addresses
-// in order; empty after a complaint.
+// put sets the instances of a role and returns their addresses in order, or nil after an
+// error.
 func (r *reference) put(s side, pairs []hostPort) []string {
 	flag := s.hosts
 	if !r.changed(s.hosts) {

@@ -6,7 +6,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// TLS has the certificates for clients and engines. Those for etcd are in Etcd and OwnEtcd.
+// TLS has the certificates for clients and engines. Those for etcd are in Etcd and EmbeddedEtcd.
 type TLS struct {
 	// Files for TLS with clients; without TLSCert they speak plain HTTP. TLSClientCA makes
 	// them show a certificate.
@@ -16,39 +16,38 @@ type TLS struct {
 	EngineCA, EngineCert, EngineKey, EngineServerName string
 }
 
-// settings are about certificates for clients and engines.
 func (t *TLS) settings() settings.Table {
 	return settings.About("TLS",
 		settings.Setting{Name: "tls-cert", Kind: settings.Text, Usage: "PEM file of the certificate for clients, also at --admin-listen; both then accept only HTTPS", Into: &t.TLSCert},
 		settings.Setting{Name: "tls-key", Kind: settings.Text, Usage: "PEM file of the key of --tls-cert", Into: &t.TLSKey},
 		settings.Setting{Name: "tls-client-ca", Kind: settings.Text, Usage: "PEM file of CAs; every client needs a certificate that one of them has signed", Into: &t.TLSClientCA},
 		settings.Setting{Name: "engine-ca", Kind: settings.Text, Usage: "PEM file of the CAs of the certificates of engines with https (default: the system's CAs)", Into: &t.EngineCA},
-		settings.Setting{Name: "engine-cert", Kind: settings.Text, Usage: "PEM file of the client certificate for engines", Into: &t.EngineCert},
-		settings.Setting{Name: "engine-key", Kind: settings.Text, Usage: "PEM file of the key of --engine-cert", Into: &t.EngineKey},
-		settings.Setting{Name: "engine-server-name", Kind: settings.Text, Usage: "name in the certificate of every engine (default: the host of its address)", Into: &t.EngineServerName},
+		settings.Setting{Name: "engine-cert", Kind: settings.Text, Rare: true, Usage: "PEM file of the client certificate for engines", Into: &t.EngineCert},
+		settings.Setting{Name: "engine-key", Kind: settings.Text, Rare: true, Usage: "PEM file of the key of --engine-cert", Into: &t.EngineKey},
+		settings.Setting{Name: "engine-server-name", Kind: settings.Text, Rare: true, Usage: "name in the certificate of every engine (default: the host of its address)", Into: &t.EngineServerName},
 	)
 }
 
-// ListenerFiles are the files for TLS with clients.
+// ListenerFiles returns the files for TLS with clients.
 func (t *TLS) ListenerFiles() certs.Files {
 	return certs.Files{Cert: t.TLSCert, Key: t.TLSKey, CA: t.TLSClientCA}
 }
 
-// EngineFiles are the files for TLS with engines.
+// EngineFiles returns the files for TLS with engines.
 func (t *TLS) EngineFiles() certs.Files {
 	return certs.Files{Cert: t.EngineCert, Key: t.EngineKey, CA: t.EngineCA}
 }
 
-// check looks at which files go together. What is in them is seen when they are read.
+// check checks which files are set; their contents are checked when they are read.
 func (t *TLS) check(c *complaints) {
 	c.pair("tls-cert", t.TLSCert, "tls-key", t.TLSKey)
 	c.pair("engine-cert", t.EngineCert, "engine-key", t.EngineKey)
 	if t.TLSClientCA != "" && t.TLSCert == "" {
-		c.bad("tls-client-ca", "asks clients for certificates, which takes TLS: give --tls-cert and --tls-key")
+		c.bad("tls-client-ca", "requires TLS: set --tls-cert and --tls-key")
 	}
 	if name := t.EngineServerName; name != "" {
 		if _, err := instance.ParseAddress(name + ":1"); err != nil {
-			c.bad("engine-server-name", "%q is no name in a certificate; give a host name or an address", instance.Printable(name, 80))
+			c.bad("engine-server-name", "invalid name %q: must be a host name or an address", instance.Printable(name, 80))
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// claimant is an agent that wants an instance registered, of this machine or, if it said
-// in etcd that it is refused, of another.
+// claimant is an agent that registers an instance, on this machine or, if its refusal is in
+// etcd, on another.
 type claimant struct {
 	role         instance.Role
 	address      string
@@ -32,8 +32,8 @@ func (c *claimant) where() string {
 	return "on " + c.host
 }
 
-// cured adds a command of the agent's own. This machine's can be pasted, another's is part
-// of the cure.
+// cured adds a command of the agent. For an agent on another machine it is part of the cure,
+// because it cannot be pasted here.
 func (c *claimant) cured(f *Finding, verb string) {
 	command := shell("agent", verb, "--role", string(c.role), "--address", c.address)
 	if c.host == "" {
@@ -43,14 +43,14 @@ func (c *claimant) cured(f *Finding, verb string) {
 	f.Cure += fmt.Sprintf(" (on %s: %s)", c.host, command)
 }
 
-// Agents are those that could be heard.
+// Agents are the agents that could be queried.
 type Agents struct {
 	Here []agentctl.Report // of this machine
-	// Afar are those that say in etcd that they are refused, this machine's too.
+	// Afar are those whose refusal is in etcd, including agents of this machine.
 	Afar []lease.RefusedAgent
 }
 
-// claimants are those of this machine, as they say themselves, and those of others.
+// claimants returns the agents of this machine, by their own reports, and those of others.
 func (a *Agents) claimants() (out []claimant) {
 	here := map[string]bool{}
 	for _, r := range a.Here {
@@ -77,14 +77,14 @@ func (a *Agents) claimants() (out []claimant) {
 	return out
 }
 
-// unregistered reports of those that are not registered; conflicts and wrong models have checks of
-// their own.
+// unregistered reports agents that are not registered; conflicts and wrong models have their
+// own checks.
 func (a *Agents) unregistered(r *report) {
 	for _, c := range a.claimants() {
 		f := Finding{
 			Severity: Warning, Subject: c.subject(),
 			What: fmt.Sprintf("its agent %s is %s, and its registration %s", c.where(), c.phase, instance.Printable(string(c.registration), 40)),
-			Why:  cmp.Or(c.refusal, c.reason, "the agent gives no reason"),
+			Why:  cmp.Or(c.refusal, c.reason, "the agent reports no reason"),
 		}
 		switch {
 		case wrongModel.MatchString(c.reason), c.registration == lease.Conflict, c.registration == lease.Registered:
@@ -96,7 +96,7 @@ func (a *Agents) unregistered(r *report) {
 			f.Severity, f.Cure = Note, "remove the static record if the agent should register the instance"
 			f.Commands = []string{r.pdctl("remove", string(c.role), c.address), r.pdctl("allow", string(c.role), c.address)}
 		case strings.Contains(f.Why, "denies this user"), strings.Contains(f.Why, "does not accept this user"):
-			f.Cure = fmt.Sprintf("give the agent the user of its role with --etcd-username %s and --etcd-password-file; root of etcd sets up users and their rights with this command", userOf(c.role))
+			f.Cure = fmt.Sprintf("set the user of the agent's role with --etcd-username %s and --etcd-password-file; root of etcd creates users and their rights with this command", userOf(c.role))
 			f.Commands = []string{r.pdctl("auth", "init", "--dry-run")}
 		default:
 			f.Cure = "remove the cause: the engine must answer /health and /v1/models, and etcd must answer the agent"
@@ -106,7 +106,7 @@ func (a *Agents) unregistered(r *report) {
 	}
 }
 
-// userOf is the user of etcd for an agent of a role.
+// userOf returns the etcd user for an agent of a role.
 func userOf(role instance.Role) string {
 	switch role {
 	case instance.Prefill:
@@ -118,7 +118,7 @@ func userOf(role instance.Role) string {
 	}
 }
 
-// conflicts reports of agents that came second to an address, and say so.
+// conflicts reports agents whose address another agent has registered first.
 func (a *Agents) conflicts(r *report) {
 	for _, c := range a.claimants() {
 		if c.registration != lease.Conflict {
@@ -127,7 +127,7 @@ func (a *Agents) conflicts(r *report) {
 		f := Finding{
 			Severity: Error, Subject: c.subject(), What: "two agents claim this address: the one " + c.where() + " is not registered",
 			Why: c.refusal,
-			Cure: "stop one of the two agents, or give one of the two engines another --address: the one by which proxies reach it; " +
+			Cure: "stop one of the two agents, or set another --address for one of the two engines: the one by which proxies reach it; " +
 				"the first command shows which agent has the key",
 		}
 		for _, one := range (instance.Key{Role: c.role, Address: c.address}).Each() {

@@ -7,7 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/certs"
 )
 
-// isCertificate tells the notices about certificates, which have a check of their own.
+// isCertificate reports whether a notice is about a certificate; these have their own check.
 func isCertificate(text string) bool { return strings.Contains(text, "certificate") }
 
 // A Certificate is one of the files given here.
@@ -36,7 +36,7 @@ func ofFiles(files []Certificate, now time.Time, r *report) {
 			if s.Use != certs.UseEtcd {
 				flags = "--engine-cert and --engine-key"
 			}
-			certificate("this pdctl", text, "get a new certificate, and give its files with "+flags,
+			certificate("this pdctl", text, "get a new certificate, and set its files with "+flags,
 				[]string{shell("openssl", "x509", "-noout", "-subject", "-enddate", "-in", s.File)}, r)
 		}
 	}

@@ -1,10 +1,9 @@
-// Package doctor finds out what is wrong with a fleet, why, and what helps.
+// Package doctor diagnoses a fleet: what is wrong, why, and the remedy.
 //
-//	Picture ── checks ──▶ []Finding, the gravest first
+//	Picture ── checks ──▶ []Finding, most severe first
 //
-// A picture has four parts: etcd, the members, the proxies, the agents. A check is a small
-// method of the part that it looks at, or of the picture if it looks at several. It asks
-// nobody and has no clock of its own: another party has gathered the picture. What a check
-// needs and could not be had is in the picture as unseen, and is said, so that silence
-// means health.
+// A picture has four parts: etcd, the members, the proxies, the agents. A check is a method of
+// the part that it examines, or of the picture if it examines several. It does no I/O and has
+// no clock: the caller gathers the picture. Data that the caller could not get is in
+// Picture.Unseen and reported, so that no findings means a healthy fleet.
 package doctor

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 )
 
-// nearQuota is the part of its quota at which a database is told of.
+// nearQuota is the share of its quota at which a database is reported.
 const nearQuota = 0.8
 
 // Etcd is etcd itself, as it says and as it is found.
@@ -49,7 +49,7 @@ func (e *Etcd) members(r *report) {
 	if e.Refused != nil && !e.Refused.Auth {
 		r.say(Finding{
 			Severity: Error, Subject: "etcd", What: "etcd does not answer", Why: e.Refused.Text,
-			Cure: "start etcd, or a proxy with its own etcd, or give the right address with --etcd-endpoints; meanwhile proxies use the last membership that they know",
+			Cure: "start etcd, or a proxy with an embedded etcd, or set the right address with --etcd-endpoints; meanwhile proxies use the last membership that they know",
 		})
 		return
 	}
@@ -76,7 +76,7 @@ func (e *Etcd) members(r *report) {
 			})
 		}
 		for _, text := range m.Problems {
-			if !strings.Contains(text, "NOSPACE") && !strings.Contains(text, "no leader") { // told of elsewhere
+			if !strings.Contains(text, "NOSPACE") && !strings.Contains(text, "no leader") { // reported by other checks
 				r.say(Finding{Severity: Warning, Subject: "etcd " + m.Address, What: "a member of etcd reports a problem", Why: text, Cure: "look at its log"})
 			}
 		}
@@ -85,7 +85,7 @@ func (e *Etcd) members(r *report) {
 				Severity: Warning, Subject: "etcd " + m.Address,
 				What:     fmt.Sprintf("its database has %d of the %d bytes of its quota", m.Size, m.Quota),
 				Why:      "the history is not compacted, or other programs store much in this etcd; when the quota is reached, no instance can register",
-				Cure:     "compact and defragment it, or give it a larger --quota-backend-bytes",
+				Cure:     "compact and defragment it, or set a larger --quota-backend-bytes",
 				Commands: e.makeRoom(r),
 			})
 		}
@@ -98,7 +98,7 @@ func (e *Etcd) hasLeader() bool {
 	return slices.ContainsFunc(e.Endpoints, func(m Endpoint) bool { return m.Error == "" && m.Leader })
 }
 
-// makeRoom returns the commands that give space back.
+// makeRoom returns the commands that free space.
 func (e *Etcd) makeRoom(r *report) []string {
 	if e.Revision == 0 {
 		return nil
@@ -115,7 +115,7 @@ func (e *Etcd) alarms(r *report) {
 		switch a.Name {
 		case "NOSPACE":
 			f.Why = "its database has reached its quota: no instance can register or renew its lease, and no change is possible"
-			f.Cure = "compact its history, defragment it, then disarm the alarm; if its keys themselves fill it, delete what is not needed first or give it a larger --quota-backend-bytes"
+			f.Cure = "compact its history, defragment it, then disarm the alarm; if its keys themselves fill it, first delete what is not needed or set a larger --quota-backend-bytes"
 			f.Commands = append(e.makeRoom(r), r.etcdctl("alarm", "disarm"))
 		case "CORRUPT":
 			f.Why = "this member's data differ from the others'"

@@ -11,16 +11,16 @@ import (
 // Severity is how bad a finding is.
 type Severity string
 
-// The severities, the gravest first.
+// The severities, most severe first.
 const (
 	Error   Severity = "error"   // something does not work
 	Warning Severity = "warning" // it works, and not as it should, or not for long
-	Note    Severity = "note"    // good to know; by itself nothing is wrong
+	Note    Severity = "note"    // information; nothing is wrong by itself
 )
 
 func (s Severity) rank() int { return slices.Index([]Severity{Error, Warning, Note}, s) }
 
-// Finding is one thing that a check has found.
+// Finding is a result of a check.
 type Finding struct {
 	Check    string   `json:"check"` // see Checks
 	Severity Severity `json:"severity"`
@@ -32,20 +32,20 @@ type Finding struct {
 	Commands []string `json:"commands,omitempty"`
 }
 
-// Wrong reports whether some finding is more than a note.
+// Wrong reports whether a finding is an error or a warning.
 func Wrong(list []Finding) bool {
 	return slices.ContainsFunc(list, func(f Finding) bool { return f.Severity != Note })
 }
 
-// report is what checks find. It makes the commands that a cure needs, too.
+// report collects findings and builds the commands of cures.
 type report struct {
 	Reach
-	check    string // that looks now
+	check    string // that runs
 	findings []Finding
 }
 
-// say adds a finding of the running check. Each part becomes one line: error messages may
-// have several.
+// say adds a finding of the running check. Line breaks in its texts, which error messages may
+// have, become semicolons.
 func (r *report) say(f Finding) {
 	f.Check = r.check
 	for _, text := range []*string{&f.Subject, &f.What, &f.Why, &f.Cure} {
@@ -54,10 +54,10 @@ func (r *report) say(f Finding) {
 	r.findings = append(r.findings, f)
 }
 
-// maxText bounds a part of a finding.
+// maxText is the longest text of a finding.
 const maxText = 1000
 
-// some names a few of many.
+// some returns up to four names and the number of others.
 func some(names []string) string {
 	const most = 4
 	if len(names) <= most {

@@ -13,15 +13,15 @@ import (
 
 // Members are the instances of the fleet.
 type Members struct {
-	// Snapshot is the membership, as the records say. It is nil where that is not known.
+	// Snapshot is the membership from the records, nil if it is not known.
 	Snapshot *instance.Snapshot
-	// Probes are the answers of engines that were asked from here; nil: well.
+	// Probes are the results of probes from here; nil means healthy.
 	Probes map[instance.Key]error
-	// Models are what those serve that were asked for it.
+	// Models are the models of engines that were queried from here.
 	Models map[instance.Key]instance.Facts
 }
 
-// all are the entries of the snapshot, pending adds left out.
+// all returns the entries of the snapshot without pending adds.
 func (m *Members) all() (out []*instance.Instance) {
 	if m.Snapshot == nil {
 		return nil
@@ -34,8 +34,8 @@ func (m *Members) all() (out []*instance.Instance) {
 	return out
 }
 
-// dialect is how an instance is spoken to, and why nobody does. byDefault is the connector
-// of records that name none.
+// dialect returns the connector of an instance, with an error if no proxy uses it. byDefault
+// is the connector of records that name none.
 func dialect(in *instance.Instance, byDefault string) (connector.Dialect, error) {
 	d, err := connector.OfRecord(&in.Record, byDefault)
 	if err == nil && in.Record.State != instance.Starting {
@@ -58,7 +58,7 @@ func (m *Members) rejected(byDefault string, r *report) {
 		if _, err := instance.ParseAddress(in.Address); err != nil {
 			f.What = "its key is not that of an instance: no proxy uses it"
 			f.Cure = "remove it; the program that writes it must name the engine by host:port"
-			// Behind "--" whatever somebody has written is a word and no flag.
+			// After "--" any address is an argument, not a flag.
 			f.Commands = []string{shell(slices.Concat([]string{"pdctl"}, r.Reach.Pdctl, []string{"remove", string(in.Role), "--", in.Address})...)}
 			r.say(f)
 			continue
@@ -77,7 +77,7 @@ func (m *Members) rejected(byDefault string, r *report) {
 	}
 }
 
-// engines reports those that get no requests. proxies report which ones they cannot use.
+// engines reports the engines that get no requests, with the reports of proxies.
 func (m *Members) engines(proxies Proxies, r *report) {
 	for _, in := range m.all() {
 		if in.View == instance.Rejected || in.Intent == instance.Removed {
@@ -99,7 +99,7 @@ func (m *Members) engines(proxies Proxies, r *report) {
 			})
 		case in.Record.State == instance.Down:
 			r.say(Finding{
-				Severity: Error, Subject: in.Key.String(), What: "its static record says down", Why: "no agent updates a static record: it stays down until somebody writes another record",
+				Severity: Error, Subject: in.Key.String(), What: "its static record says down", Why: "no agent updates a static record: it stays down until another record is written",
 				Cure: "write the record again when the engine runs", Commands: []string{r.pdctl("remove", string(in.Role), in.Address), r.pdctl("add", string(in.Role), in.Address)},
 			})
 		case asked && probe != nil:
@@ -111,5 +111,25 @@ func (m *Members) engines(proxies Proxies, r *report) {
 		default:
 			proxies.unused(in, look, r)
 		}
+	}
+}
+
+// kvRoles reports NIXL engines of one role with kv_role kv_both. vLLM 0.32 logs that this is
+// deprecated (NixlConnector in kv_connector/v1/nixl/connector.py). An engine in both roles
+// has no other value. byDefault is the connector of records that name none.
+func (m *Members) kvRoles(byDefault string, r *report) {
+	for _, in := range m.all() {
+		_, both := m.Snapshot.Lookup(instance.Key{Role: in.Role.Other(), Address: in.Address})
+		d, err := dialect(in, byDefault)
+		nixl := in.Record.Transfer == instance.TransferNIXL || err == nil && (d.Name() == "nixl" || d.Name() == "nixl_push")
+		if in.Record.KVRole != "kv_both" || both || !nixl || in.View == instance.Rejected || in.Intent == instance.Removed {
+			continue
+		}
+		role := map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer"}[in.Role]
+		r.say(Finding{
+			Severity: Note, Subject: in.Key.String(), What: "its kv_role is kv_both, which is deprecated with NIXL",
+			Why:  "vLLM 0.32 logs a deprecation warning for NixlConnector, and a later release will refuse it",
+			Cure: fmt.Sprintf(`set "kv_role":"%s" in --kv-transfer-config of this engine at its next restart`, role),
+		})
 	}
 }

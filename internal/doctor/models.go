@@ -10,10 +10,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// wrongModel matches what agents and proxies say of an engine with another model.
+// wrongModel matches the reports of agents and proxies about an engine with another model.
 var wrongModel = regexp.MustCompile(`serves .+, not `)
 
-// ofWrongModel is the finding about an engine that serves another model than it should.
+// ofWrongModel returns the finding about an engine with the wrong model.
 func ofWrongModel(subject, why string, commands ...string) Finding {
 	return Finding{
 		Severity: Error, Subject: subject, What: "it serves the wrong model, and gets no requests", Why: why,
@@ -22,7 +22,7 @@ func ofWrongModel(subject, why string, commands ...string) Finding {
 	}
 }
 
-// wrongModels are those that proxies tell of. A proxy may tell of what is there no more.
+// wrongModels reports the engines that proxies report, unless their reports are outdated.
 func (x Proxies) wrongModels(members []*instance.Instance, r *report) {
 	for i := range x {
 		one := &x[i]
@@ -34,7 +34,7 @@ func (x Proxies) wrongModels(members []*instance.Instance, r *report) {
 	}
 }
 
-// wrongModels are those that agents tell of.
+// wrongModels reports the engines that agents report.
 func (a *Agents) wrongModels(r *report) {
 	for _, c := range a.claimants() {
 		if wrongModel.MatchString(c.reason) {
@@ -45,8 +45,7 @@ func (a *Agents) wrongModels(r *report) {
 	}
 }
 
-// wrongModels reports the engines that were asked from here and serve other models than their
-// records list.
+// wrongModels reports the engines whose models, queried from here, differ from their records.
 func (m *Members) wrongModels(r *report) {
 	for _, k := range slices.SortedFunc(maps.Keys(m.Models), compareKeys) {
 		facts := m.Models[k]

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Picture is what was gathered of a fleet. What could not be had is zero, and is in
-// Unseen.
+// Picture is the state of a fleet. Data that was not available is zero, and listed in Unseen.
 type Picture struct {
 	Now     time.Time
 	Reach   Reach
@@ -15,22 +14,22 @@ type Picture struct {
 	Members Members
 	Proxies Proxies
 	Agents  Agents
-	// Certificates are those of the files that were given here.
+	// Certificates are those of the files in the settings of pdctl.
 	Certificates []Certificate
 	Unseen       []Unseen
 }
 
-// Unseen is something that could not be checked.
+// Unseen is data that was not available.
 type Unseen struct{ What, Why string }
 
 // Check is one line of the table.
 type Check struct {
 	Name  string
-	Looks string // what at, for people
+	Looks string // what it checks
 	find  func(*Picture, *report)
 }
 
-// Checks lists them in the order in which equally grave findings are shown.
+// Checks returns all checks, in the order of findings with the same severity.
 func Checks() []Check {
 	return []Check{
 		{"etcd", "each endpoint answers, there is a leader, the database is below its quota", func(p *Picture, r *report) { p.Etcd.members(r) }},
@@ -46,6 +45,7 @@ func Checks() []Check {
 		{"engine", "engines that are down, that proxies cannot verify or have ejected, or that do not answer from here (--probe)", func(p *Picture, r *report) { p.Members.engines(p.Proxies, r) }},
 		{"ports", "side channels of two engines on one port of one machine", func(p *Picture, r *report) { p.Members.ports(r) }},
 		{"pair", "connectors, transfer modes and builds that leave an instance without a partner", func(p *Picture, r *report) { p.Members.pairs(p.Proxies.connector(), r) }},
+		{"kv_role", "NIXL engines of one role with kv_role kv_both, which vLLM 0.32 deprecates", func(p *Picture, r *report) { p.Members.kvRoles(p.Proxies.connector(), r) }},
 		{"agent", "agents that are not registered: those of this machine, and others that wrote their reason to etcd", func(p *Picture, r *report) { p.Agents.unregistered(r) }},
 		{"notification", "prefill instances whose LMCache notifications do not arrive", func(p *Picture, r *report) { p.Proxies.notifications(r) }},
 		{"notice", "other notices of the proxies", func(p *Picture, r *report) { p.Proxies.notices(r) }},
@@ -53,7 +53,7 @@ func Checks() []Check {
 	}
 }
 
-// Examine returns what all checks find, the gravest first; none if nothing is wrong.
+// Examine returns the findings of all checks, most severe first; none if nothing is wrong.
 func (p *Picture) Examine() []Finding {
 	r := report{Reach: p.Reach, findings: []Finding{}}
 	for _, c := range Checks() {
@@ -79,8 +79,8 @@ func (p *Picture) proxies(r *report) {
 	p.Proxies.behind(p.Etcd.Root, r)
 }
 
-// conflicts finds two agents with one address: of the agent that came second and
-// says so, and of what is in etcd under two keys.
+// conflicts reports two agents with one address, from the report of the second agent and from
+// engines with two keys.
 func (p *Picture) conflicts(r *report) {
 	p.Agents.conflicts(r)
 	p.Members.twice(r)

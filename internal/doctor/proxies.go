@@ -12,25 +12,26 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Proxies are those that are present.
+// Proxies are the proxies that are present in etcd.
 type Proxies []Proxy
 
-// Proxy is one proxy: what it says, and how it stood at a second look.
+// Proxy is the state of a proxy, read twice.
 type Proxy struct {
 	lease.ProxyPresence
-	Load *lease.ProxyLoad // nil: it tells nothing of its load
-	// Behind is the revision that it had not applied at either look, 0 for none.
+	Load *lease.ProxyLoad // nil: it publishes no load
+	// Behind is a revision that it had not applied at either reading, 0 for none.
 	Behind int64
-	// Silent reports whether it has something in flight and did not renew its digest between
-	// the looks.
+	// Silent reports whether it had requests in flight and did not renew its digest between
+	// the readings.
 	Silent bool
-	// Watched is the time between the looks.
+	// Watched is the time between the readings.
 	Watched time.Duration
 }
 
 func (x *Proxy) name() string { return "proxy " + cmp.Or(x.Address, x.ID) }
 
-// connector is what all proxies take for records that name none, "" if they differ.
+// connector returns the connector of all proxies for records that name none, "" if they
+// differ.
 func (x Proxies) connector() string {
 	if len(x) == 0 {
 		return connector.Default

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// twice finds engines that are in etcd under two keys.
+// twice reports engines with two keys in etcd.
 func (m *Members) twice(r *report) {
 	engines := map[string][]*instance.Instance{}
 	for _, in := range m.all() {
@@ -25,7 +25,7 @@ func (m *Members) twice(r *report) {
 	}
 }
 
-// oneEngine finds several keys with one engine.
+// oneEngine reports several keys of one engine.
 func oneEngine(at string, list []*instance.Instance, r *report) {
 	byRole := map[instance.Role][]*instance.Instance{}
 	for _, in := range list {
@@ -44,7 +44,7 @@ func oneEngine(at string, list []*instance.Instance, r *report) {
 			r.say(Finding{
 				Severity: Error, Subject: string(role) + "/" + at, What: fmt.Sprintf("one engine is registered %d times: %s", len(same), keys(same)),
 				Why:      "two agents, or an agent and a static record, write one address in two ways: the engine gets a share of the requests for each",
-				Cure:     "stop one of the two agents, or remove the static record; give the engine one --address",
+				Cure:     "stop one of the two agents, or remove the static record; set one --address for the engine",
 				Commands: append(commands, removals...),
 			})
 		}
@@ -61,7 +61,7 @@ func oneEngine(at string, list []*instance.Instance, r *report) {
 	}
 	if a, b := ps[0].Record, ds[0].Record; a.HostID != "" && b.HostID != "" && a.HostID != b.HostID {
 		f.Severity, f.Why = Error, "two agents on different machines have registered one address, so one of them registers an engine that is not its own"
-		f.Cure = "stop one of the two agents, or give it the --address of its own engine"
+		f.Cure = "stop one of the two agents, or set its --address to that of its own engine"
 	}
 	r.say(f)
 }
@@ -123,7 +123,7 @@ func (m *Members) ports(r *report) {
 		r.say(Finding{
 			Severity: Error, Subject: list[1].in.Key.String(),
 			What:     fmt.Sprintf("port %d is the side channel of %d engines on one machine: %s", at.port, len(list), some(who)),
-			Why:      "only one of them can listen there: hand-overs of the other reach the wrong engine, or none",
+			Why:      "only one of them can listen there: KV transfers of the other reach the wrong engine, or none",
 			Cure:     cureOfPort(list[1].name),
 			Commands: commands[:min(len(commands), 4)],
 		})
@@ -140,5 +140,5 @@ func cureOfPort(name string) string {
 		instance.PortLMCacheAlloc: "pd_peer_alloc_port in LMCache's configuration",
 		instance.PortLMCachePull:  "pd_proxy_port in LMCache's configuration, which is --lmcache-notify of the agent",
 	}[name]
-	return strings.TrimSuffix("give each engine its own port with "+cmp.Or(by, "its settings of "+name)+", and restart the later one", " ")
+	return strings.TrimSuffix("set a different port for each engine with "+cmp.Or(by, "its settings of "+name)+", and restart the later one", " ")
 }

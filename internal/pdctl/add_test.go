@@ -208,8 +208,8 @@ func TestAddWaitBlock(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	promoter(t, r)
-	late, gone := testkit.FreePort(t), testkit.FreePort(t)
-	out, stop := r.background("add", "prefill", late, gone, "--wait", "--block")
+	late, removed := testkit.FreePort(t), testkit.FreePort(t)
+	out, stop := r.background("add", "prefill", late, removed, "--wait", "--block")
 	testkit.Eventually(t, time.Minute, func() error {
 		if n := pendings(r); n != 2 {
 			return fmt.Errorf("%d pending", n)
@@ -223,11 +223,11 @@ func TestAddWaitBlock(t *testing.T) {
 	go func() { served <- srv.ListenAndServe() }()
 	t.Cleanup(func() { _ = srv.Close(); <-served })
 	testkit.Eventually(t, time.Minute, func() error { return out.has("prefill/" + late + ": added\n") })
-	if code, _, errs := r.run("remove", "prefill", gone); code != 0 {
+	if code, _, errs := r.run("remove", "prefill", removed); code != 0 {
 		t.Fatal(errs)
 	}
 	testkit.Eventually(t, time.Minute, func() error {
-		return out.has("prefill/" + gone + ": failed: the pending add has ended")
+		return out.has("prefill/" + removed + ": failed: the pending add has ended")
 	})
 	if code := stop(false); code != 1 {
 		t.Errorf("exit %d\n%s", code, out)

@@ -118,10 +118,9 @@ func TestUsersCanDoTheirWorkAndNothingElse(t *testing.T) {
 	}
 }
 
-// The parts of the programs themselves work as these users: an agent registers and renews
-// its lease, also one of both roles if it has both; nobody but its own role lets it; a proxy tells
-// of itself and of its load, follows, and promotes what waits; an operator steers. A
-// lease is asked for and revoked under authentication.
+// The programs work as these users: an agent registers and renews its lease, in both roles if
+// it has both, and in no other; a proxy publishes its presence and load, follows, and promotes
+// pending adds; an operator sets intents. Leases are granted and revoked with authentication.
 func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	t.Parallel()
 	_, as := withUsers(t)
@@ -242,7 +241,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	if err := reg.Revoke(ctx); err != nil {
 		t.Errorf("revoke: %v", err)
 	}
-	sees("gone", has(decode, false))
+	sees("removed", has(decode, false))
 }
 
 // answering says that every engine is there.
@@ -268,7 +267,7 @@ func (i *interrupted) Write(p []byte) (int, error) {
 }
 
 // A password that was made is printed before the next user is made: however the command
-// ends, no user is left whose password nobody knows.
+// ends, no user is left with an unknown password.
 func TestAuthInitInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -49,7 +49,7 @@ func TestAddRanks(t *testing.T) {
 	r := newRig(t)
 	e := startEngine(t, "org/m")
 	if _, out, _ := r.run("list"); strings.Contains(out, "RANKS") {
-		t.Errorf("nobody has ranks:\n%s", out)
+		t.Errorf("no instance has ranks:\n%s", out)
 	}
 	r.want(0, "decode/"+e+": added, serves org/m\n", "add", "decode", e, "--dp-size", "4")
 	if got := r.listings(); len(got.Instances) != 1 || got.Instances[0].Ranks != 4 {

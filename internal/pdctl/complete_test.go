@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A shell is told the roles, then the addresses that are in etcd and not given yet.
+// Completion offers the roles, then the addresses in etcd that are not on the command line yet.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

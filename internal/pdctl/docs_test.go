@@ -34,7 +34,7 @@ func arguments(line string) []string {
 	return args
 }
 
-// Every call of pdctl that a page tells to type is taken.
+// pdctl accepts every call of the pages.
 func TestCommandsOfThePages(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("../../docs/*.md")

@@ -145,6 +145,27 @@ func TestDoctorFindsNothing(t *testing.T) {
 	}
 }
 
+// kv_both is deprecated for NIXL engines of one role; an engine in both roles needs it.
+func TestDoctorKVBoth(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.leased("/pd/prefill/10.0.0.7:8100", `{"models":["m"],"connector":"nixl","version":"0.33.0","kv_role":"kv_both"}`)
+	r.leased("/pd/decode/10.0.0.8:8200", `{"models":["m"],"connector":"nixl","version":"0.33.0","kv_role":"kv_both"}`)
+	r.leased("/pd/prefill/10.0.0.9:8100", `{"models":["m"],"connector":"nixl","version":"0.33.0","kv_role":"kv_both"}`)
+	r.leased("/pd/decode/10.0.0.9:8100", `{"models":["m"],"connector":"nixl","version":"0.33.0","kv_role":"kv_both"}`)
+	r.leased("/pd/decode/10.0.0.6:8200", `{"models":["m"],"connector":"plain","kv_role":"kv_both"}`)
+	r.put("/pd/proxies/p1", well)
+	list := slices.DeleteFunc(r.examined(5), func(f doctor.Finding) bool { return f.Check != "kv_role" })
+	for subject, role := range map[string]string{"prefill/10.0.0.7:8100": "kv_producer", "decode/10.0.0.8:8200": "kv_consumer"} {
+		if f := finds(t, list, "kv_role", subject, "deprecated with NIXL", "vLLM 0.32", `"kv_role":"`+role+`"`); f.Severity != doctor.Note {
+			t.Errorf("%+v", f)
+		}
+	}
+	if len(list) != 2 {
+		t.Errorf("%+v", list)
+	}
+}
+
 // The commands that doctor prints for a full etcd are those that bring it back.
 func TestDoctorNOSPACE(t *testing.T) {
 	t.Parallel()
@@ -400,17 +421,17 @@ func TestDoctorWrongModel(t *testing.T) {
 	finds(t, d.Findings, "model", "decode/10.0.0.9:8200", "agent on this machine", cure, "agent status --role decode --address 10.0.0.9:8200")
 	finds(t, d.Findings, "model", "prefill/"+engine, "serves mistral, not qwen", cure)
 	if len(d.Findings) != 3 {
-		t.Errorf("of what is not registered nothing is said: %+v", d.Findings)
+		t.Errorf("no finding about an agent that is not registered: %+v", d.Findings)
 	}
 }
 
 func TestDoctorDeadEngines(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	gone, quiet := testkit.FreePort(t), "10.0.0.9:8200"
+	stopped, quiet := testkit.FreePort(t), "10.0.0.9:8200"
 	r.leased("/pd/decode/10.0.0.8:8200", `{"models":["m"],"state":"down"}`)
 	r.leased("/pd/decode/10.0.0.7:8200", `{"models":["m"],"state":"down","cause":"slow"}`)
-	r.put("/pd/decode/"+gone, `{"models":["m"]}`)
+	r.put("/pd/decode/"+stopped, `{"models":["m"]}`)
 	r.put("/pd/decode/"+quiet, "")
 	r.put("/pd/proxies/p1", `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{"decode/`+quiet+`":"no answer yet: connection refused"}}`)
 	got := r.examined(5)
@@ -418,16 +439,16 @@ func TestDoctorDeadEngines(t *testing.T) {
 	finds(t, got, "engine", "decode/10.0.0.7:8200", "down (slow)", "restart the engine on 10.0.0.7")
 	finds(t, got, "engine", "decode/"+quiet, "1 of 1 proxies cannot use it", "connection refused", "reach its address")
 	for _, f := range got {
-		if f.Subject == "decode/"+gone {
+		if f.Subject == "decode/"+stopped {
 			t.Errorf("asked without --probe: %+v", f)
 		}
 	}
-	for _, a := range []string{quiet, "10.0.0.8:8200", "10.0.0.7:8200"} { // nobody asks another machine in a test
+	for _, a := range []string{quiet, "10.0.0.8:8200", "10.0.0.7:8200"} { // tests do not probe other machines
 		if _, err := r.cli.Delete(t.Context(), "/pd/decode/"+a); err != nil {
 			t.Fatal(err)
 		}
 	}
-	finds(t, r.examined(5, "--probe", "--timeout", "500ms"), "engine", "decode/"+gone, "does not answer /health from here", "connection refused", "pdctl remove decode "+gone)
+	finds(t, r.examined(5, "--probe", "--timeout", "500ms"), "engine", "decode/"+stopped, "does not answer /health from here", "connection refused", "pdctl remove decode "+stopped)
 }
 
 func TestDoctorStaleProxy(t *testing.T) {
@@ -444,7 +465,7 @@ func TestDoctorStaleProxy(t *testing.T) {
 	finds(t, got, "proxy", "proxy 10.0.0.2:8000", "was not renewed", "not stopped", "restart this proxy")
 	for _, f := range got {
 		if strings.Contains(f.Subject, "10.0.0.3") {
-			t.Errorf("a proxy with nothing in flight says so once: %+v", f)
+			t.Errorf("a proxy with nothing in flight has to publish that once: %+v", f)
 		}
 	}
 }
@@ -516,7 +537,7 @@ func TestDoctorOneSideChannelPortTwice(t *testing.T) {
 	r.leased("/pd/decode/10.0.0.7:8200", fmt.Sprintf(record, "h", 5601, 5602))
 	r.leased("/pd/decode/10.0.0.8:8200", fmt.Sprintf(record, "other", 5600, 5601))
 	got := r.examined(5)
-	finds(t, got, "ports", "decode/10.0.0.7:8200", "port 5601", "prefill/10.0.0.7:8100 (nixl_side_channel)", "its own port with VLLM_NIXL_SIDE_CHANNEL_PORT", "pdctl get decode/10.0.0.7:8200")
+	finds(t, got, "ports", "decode/10.0.0.7:8200", "port 5601", "prefill/10.0.0.7:8100 (nixl_side_channel)", "different port for each engine with VLLM_NIXL_SIDE_CHANNEL_PORT", "pdctl get decode/10.0.0.7:8200")
 	for _, f := range got {
 		if strings.Contains(f.What, "10.0.0.8") {
 			t.Errorf("another machine: %+v", f)

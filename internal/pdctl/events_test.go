@@ -69,7 +69,7 @@ Received event batch at \d{10}\.\d+:
 $`)
 
 // What came before and what comes is printed, of engines of either encoding, which say
-// where they publish or whose record does; and it ends after so many batches.
+// where they publish or whose record does; and it ends after a number of batches.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -163,7 +163,7 @@ func TestEventsUntilInterrupted(t *testing.T) {
 	}
 }
 
-// What cannot be printed is said.
+// A value that cannot be printed is an error.
 func TestEventsThatAreNone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

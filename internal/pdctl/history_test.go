@@ -70,7 +70,7 @@ func TestHistory(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 
-	// What etcd has compacted away is gone; the audit entries are not.
+	// Compacted revisions are lost; audit entries are not.
 	revision := r.revision("/pd/decode/" + x)
 	if _, err := r.cli.Compact(t.Context(), revision); err != nil {
 		t.Fatal(err)

@@ -67,14 +67,14 @@ func (r *rig) say(id string, applied int64, load string) {
 	r.put("/pd/load/"+id, fmt.Sprintf(`{"v":1,"applied":%d,"load":{%s}}`, applied, load))
 }
 
-// What drain --wait tells, and with which code: here a test plays the proxies.
+// Output and exit code of drain --wait; the test plays the proxies.
 func TestDrainWait(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const x = "10.0.0.1:8200"
 	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
 	drain := []string{"drain", "decode", x, "--wait", "--timeout", "60s"}
-	free := "decode/" + x + ": free: no proxy has requests in flight there\n"
+	free := "decode/" + x + ": idle: no proxy has requests in flight there\n"
 	if errs := r.want(0, "decode/"+x+": drained\n"+free, drain...); !strings.Contains(errs, "no proxy uses this etcd") {
 		t.Errorf("%q", errs)
 	}
@@ -91,7 +91,7 @@ func TestDrainWait(t *testing.T) {
 		t.Errorf("%q", errs)
 	}
 
-	// It lets go of them while somebody waits. The wait is seen to begin by its progress.
+	// The requests end during the wait. Its progress shows that it has begun.
 	out, stop := r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
 	r.say("b", revision, "")
@@ -103,12 +103,12 @@ func TestDrainWait(t *testing.T) {
 	r.say("b", revision-1, "")
 	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
-	r.gone("b")
+	r.leaves("b")
 	if code := stop(false); code != 3 || out.has("proxy b:8000 (b) vanished before it had reported") != nil {
 		t.Errorf("exit %d: %s", code, out)
 	}
 
-	// Whoever lifts the drain ends the wait.
+	// Lifting the drain ends the wait.
 	r.say("b", revision-1, "")
 	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
@@ -138,7 +138,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 	if code := endLate(false); code != 4 || late.has("is at 1; etcd does not answer. The drain stays in effect") != nil {
 		t.Errorf("exit %d: %s", code, late)
 	}
-	testkit.Eventually(t, time.Minute, func() error { return waits.has("etcd does not answer, waiting on") })
+	testkit.Eventually(t, time.Minute, func() error { return waits.has("etcd does not answer, still waiting") })
 	r.etcd.Restart()
 	testkit.Eventually(t, time.Minute, func() error {
 		_, err := r.cli.Put(t.Context(), "/pd/load/b", fmt.Sprintf(`{"v":1,"applied":%d,"load":{}}`, revision))
@@ -158,18 +158,18 @@ func TestDrainWaitEndsWithItsDrain(t *testing.T) {
 	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
 	r.put("/pd/decode/"+y, `{"v":1,"state":"ready","models":["m"]}`)
 	r.put("/pd/prefill/"+x, `{"v":1,"state":"ready","models":["m"]}`)
-	if errs := r.want(0, "both/"+x+": drained\nboth/"+x+": free: no proxy has requests in flight there\n", "drain", "both", x, "--wait"); errs == "" {
+	if errs := r.want(0, "both/"+x+": drained\nboth/"+x+": idle: no proxy has requests in flight there\n", "drain", "both", x, "--wait"); errs == "" {
 		t.Error("stderr does not say that pdctl waited for no proxy")
 	}
 	r.say("b", 1, "")
 	out, stop := r.background("drain", "decode", x, y, "--wait", "--for", "3s")
-	if code := stop(false); code != 1 || out.has("has ended meanwhile: somebody has lifted it, or its time is over") != nil {
+	if code := stop(false); code != 1 || out.has("has ended meanwhile: it was lifted or has expired") != nil {
 		t.Errorf("exit %d: %s", code, out)
 	}
 }
 
-// gone takes a proxy away.
-func (r *rig) gone(id string) {
+// leaves removes the presence of a proxy.
+func (r *rig) leaves(id string) {
 	r.t.Helper()
 	_, err := r.cli.Txn(r.t.Context()).Then(clientv3.OpDelete("/pd/proxies/"+id), clientv3.OpDelete("/pd/load/"+id)).Commit()
 	if err != nil {

@@ -18,11 +18,11 @@ func TestRestoreAndForget(t *testing.T) {
 	}{
 		{[]string{"restore"}, 2, "--all"},
 		{[]string{"forget", "prefill"}, 2, "--all"},
-		{[]string{"forget", "--all", "prefill", "10.0.0.1:1"}, 2, "not both"},
+		{[]string{"forget", "--all", "prefill", "10.0.0.1:1"}, 2, "exclude each other"},
 		{[]string{"restore", "both", "10.0.0.1:1"}, 2, "prefill"},
 		{[]string{"restore", "decode", "10.0.0.1"}, 2, "nothing was done"},
-		{[]string{"restore", "--all", "--reason", "go on"}, 0, "told 0 proxies to restore"},
-		{[]string{"forget", "decode", "10.0.0.1:1"}, 0, "told 0 proxies to forget"},
+		{[]string{"restore", "--all", "--reason", "go on"}, 0, "0 proxies notified: restore the kept keys"},
+		{[]string{"forget", "decode", "10.0.0.1:1"}, 0, "0 proxies notified: forget the kept keys"},
 	} {
 		code, out, errs := r.run(c.args...)
 		if code != c.code || !strings.Contains(out+errs, c.want) {

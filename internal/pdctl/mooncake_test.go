@@ -34,9 +34,9 @@ func TestMooncakeSegments(t *testing.T) {
 	r.put("mooncake/checkpoint/x", `{}`)
 	r.want(0, "SEGMENT          CLUSTER  RPC              INSTANCES              STALE\n"+
 		"127.0.0.1:12001  -        "+pad("127.0.0.1:"+port)+"  decode/127.0.0.1:8200  -\n"+
-		"127.0.0.1:12002  -        "+pad(dead)+"  decode/127.0.0.1:8200  nobody listens\n"+
+		"127.0.0.1:12002  -        "+pad(dead)+"  decode/127.0.0.1:8200  not listening\n"+
 		"127.0.0.1:12004  -        "+pad("-")+"  decode/127.0.0.1:8200  no rpc_meta\n"+
-		"127.0.0.2:12003  c1       "+pad("127.0.0.2:"+deadPort)+"  -                      nobody listens, no instance on the host\n",
+		"127.0.0.2:12003  c1       "+pad("127.0.0.2:"+deadPort)+"  -                      not listening, no instance on the host\n",
 		"mooncake", "segments")
 }
 

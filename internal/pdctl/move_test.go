@@ -84,7 +84,7 @@ func TestExportAndImport(t *testing.T) {
 	if first, _, _ := strings.Cut(string(text), "\n"); !strings.Contains(first, `{"format":"pdmesh-export","v":1,"prefix":"/pd/","revision":`) {
 		t.Errorf("first line %s", first)
 	}
-	// A rehearsal tells the same and writes nothing.
+	// A dry run prints the same and writes nothing.
 	code, dry, errs := fresh.run("import", "--dry-run", path)
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, errs)

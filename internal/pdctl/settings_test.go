@@ -92,7 +92,7 @@ func TestSettingsFileRefuses(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"etcd-endpoint: h:1\n": `line 1: unknown key "etcd-endpoint"; did you mean "etcd-endpoints"?`,
-		"output: json\n":       `unknown key "output"`, // is said with a command: not all have all forms
+		"output: json\n":       `unknown key "output"`, // set with a command, because not all have all forms
 		"etcd-endpoints: h\n":  "pdctl.yaml): invalid etcd endpoint",
 		"timeout: 0\n":         "pdctl.yaml): 0s: must be more than zero",
 	} {

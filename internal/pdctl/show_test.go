@@ -224,7 +224,7 @@ func TestListWarnsOfNIXLWithoutItsDialect(t *testing.T) {
 		return out
 	}
 	if got := warned(); len(got) != 0 {
-		t.Errorf("nobody says how they are asked, warned of %v", got)
+		t.Errorf("no record names a connector, warned of %v", got)
 	}
 	r.put("/pd/proxies/p1", `{"connector":"plain"}`)
 	if d := cmp.Diff([]string{"10.0.0.1:1"}, warned()); d != "" {
@@ -348,7 +348,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// What proxies tell of their load is next to them; one may tell nothing, or what
+// The load digests of proxies are next to them; one may have none, or what
 // this program cannot read.
 func TestStatusOfLoad(t *testing.T) {
 	t.Parallel()
@@ -431,7 +431,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// What proxies say of the fleet in words is shown, once.
+// Notices of proxies are shown once.
 func TestStatusHasNotices(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

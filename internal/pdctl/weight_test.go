@@ -30,7 +30,7 @@ func TestWeight(t *testing.T) {
 		}
 	}
 	weights(70, -1)
-	r.want(0, "decode/"+k+": its own weight applies\n", "weight", "decode", k, "default")
+	r.want(0, "decode/"+k+": weight override removed\n", "weight", "decode", k, "default")
 	r.want(0, "decode/"+k+": weight 300\ndecode/"+other+": weight 300\n", "weight", "decode", k, other, "300", "--reason", "bigger")
 	weights(300, 300)
 	r.want(0, "decode/"+other+": weight 0\n", "weight", "decode", other, "0")
@@ -54,7 +54,7 @@ func TestWeight(t *testing.T) {
 	}
 	r.want(0, "decode/"+k+": allowed; proxies use it again when it registers\n", "allow", "decode", k)
 	weights(20, 0)
-	r.want(0, "decode/"+k+": its own weight applies\ndecode/"+other+": its own weight applies\n", "weight", "decode", k, other, "default")
+	r.want(0, "decode/"+k+": weight override removed\ndecode/"+other+": weight override removed\n", "weight", "decode", k, other, "default")
 	weights(70, -1)
 	if _, out, _ := r.run("get", "decode/"+k); strings.Contains(out, "override") {
 		t.Errorf("get shows %q", out)

@@ -19,7 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
-// background starts what works beside requests. It ends with ctx.
+// background starts the background work, which ends with ctx.
 func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("watcher", p.watcher.Run(ctx)) })
 	work.Go(func() { p.etcd.Follow(ctx) })

@@ -81,21 +81,21 @@ type app struct {
 	requests            func() int64 // being answered now
 }
 
-// builder holds what the steps of build hand to each other.
+// builder has what one step of build passes to another.
 type builder struct {
 	*app
 	layout  schema.Layout
-	address string // the proxy's own
-	heard   *lmcacheNotices
+	address string // of this proxy
+	lmcache *lmcacheNotices
 	guard   netguard.Policy
 	prober  engines.Prober
 	memory  *indexmem.Budget // of policies and of index
 	index   *kvindex.Index   // nil: no policy asks for it
 }
 
-// build wires the parts. Each step needs what the steps before it have made; nothing runs
+// build wires the parts. Each step uses the results of the steps before it. Nothing runs
 // before startBackground.
-func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address string, heard *lmcacheNotices) (*app, error) {
+func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address string, notices *lmcacheNotices) (*app, error) {
 	layout, err := schema.NewLayout(cfg.EtcdPrefix)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	guard := netguard.New(cfg.InstanceAllow)
 	b := &builder{
 		app:    &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), started: make(chan struct{})},
-		layout: layout, address: address, heard: heard, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
+		layout: layout, address: address, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
 	}
 	b.makeMembership()
 	b.makeLoad()
@@ -119,7 +119,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	return b.app, nil
 }
 
-// makeMembership makes what follows etcd and what writes to it.
+// makeMembership makes the watcher and the store.
 func (b *builder) makeMembership() {
 	actor := "proxy " + b.id
 	b.store = store.New(b.etcd.Client, b.layout, actor)
@@ -135,8 +135,8 @@ func (b *builder) makeMembership() {
 	b.noticed = notice.NewCounts(b.watcher.Snapshot)
 }
 
-// makeLoad makes what knows how much instances have to do: as this proxy sees it, as the
-// other proxies say, and as engines say.
+// makeLoad makes the load of instances: in-flight requests of this proxy, digests of other
+// proxies, and metrics of engines.
 func (b *builder) makeLoad() {
 	var others *lease.Loads
 	if b.cfg.LoadDigests {
@@ -149,7 +149,7 @@ func (b *builder) makeLoad() {
 	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address)
 }
 
-// makeHealth makes this proxy's opinion of instances.
+// makeHealth makes the tracker of outliers.
 func (b *builder) makeHealth() {
 	b.tracker = health.New(health.Options{
 		Source: b.watcher, Prober: b.prober, Log: b.log.WithField("component", "health"),
@@ -162,7 +162,7 @@ func (b *builder) makeHealth() {
 	})
 }
 
-// makeScheduler makes what picks instances.
+// makeScheduler makes the scheduler and the catalog of models.
 func (b *builder) makeScheduler() error {
 	kinds, err := policies(b.cfg)
 	if err != nil {
@@ -184,8 +184,8 @@ func (b *builder) makeScheduler() error {
 	return nil
 }
 
-// openConnections makes the client of the engines, reads the clients' keys, opens the way to
-// the collector of traces, and takes the instances of the command line.
+// openConnections makes the client of the engines, reads the API keys of clients, connects to
+// the trace collector, and makes the instances of the command line.
 func (b *builder) openConnections() error {
 	var err error
 	b.upstream, err = upstream.New(b.cfg.Upstream, upstream.Options{ConnectTimeout: b.cfg.ConnectTimeout, Guard: b.guard, TLS: b.secure.Engines.Client})
@@ -202,12 +202,12 @@ func (b *builder) openConnections() error {
 	return nil
 }
 
-// makeForwarder makes the handler of the requests that engines answer, and its counters.
+// makeForwarder makes the handler of requests for engines and its counters.
 func (b *builder) makeForwarder() error {
 	b.registry = prometheus.NewRegistry()
 	b.counters = metrics.New(b.registry, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
 	options := forward.Options{
-		Models: b.models, Notifications: b.heard.asker, Notified: b.cfg.LMCacheNotifyTimeout,
+		Models: b.models, Notifications: b.lmcache.asker, Notified: b.cfg.LMCacheNotifyTimeout,
 		Picker: b.sched, AwaitMembership: b.awaitMembership, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
 		EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders,
@@ -224,12 +224,12 @@ func (b *builder) makeForwarder() error {
 	return err
 }
 
-// makeCacheFollower makes what follows the KV events of engines, where a policy goes by them.
+// makeCacheFollower makes the follower of KV events, if a policy uses them.
 func (b *builder) makeCacheFollower() {
 	b.kv = newKVEvents(b.cfg, b.index, b.watcher.Snapshot, b.prober, b.guard)
 }
 
-// registerMetrics shows what the parts count at /metrics.
+// registerMetrics registers the counters of all parts.
 func (b *builder) registerMetrics() {
 	metrics.Membership{
 		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks, Both: b.sched.Tally.Both, Elsewhere: b.sched.Tally.Elsewhere, Hits: b.sched.Loads.Hits, View: b.tracker.View,

@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
-// newBoard makes the dashboard. It is nil with --dashboard off. list is an instance as
-// /status shows it.
+// newBoard makes the dashboard. It is nil with --dashboard off. list returns an instance as
+// in /status.
 func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func() httpapi.EtcdStatus, requests func() int64, address string) *dashboard.Board {
 	if !p.cfg.Dashboard {
 		return nil
@@ -66,7 +66,7 @@ func (p *app) boardProxies(ctx context.Context) ([]dashboard.Proxy, error) {
 	return out, nil
 }
 
-// sample is what the dashboard remembers of a request.
+// sample returns the data of a request for the dashboard.
 func sample(e *forward.Entry) dashboard.Sample {
 	s := dashboard.Sample{Prefill: addressOf(e.Prefill), Decode: addressOf(e.Decode), Alone: e.Alone != "", FirstToken: e.FirstToken, BetweenTokens: e.Gap, Total: e.Duration}
 	switch e.Outcome {
@@ -80,7 +80,7 @@ func sample(e *forward.Entry) dashboard.Sample {
 	return s
 }
 
-// addressOf is the instance of a target, which may be one of its ranks: address#rank.
+// addressOf returns the address of a target, which may have a rank: address#rank.
 func addressOf(target string) string {
 	address, _, _ := strings.Cut(target, "#")
 	return address

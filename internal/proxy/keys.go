@@ -19,7 +19,7 @@ func openKeys(cfg *config.Proxy, log *logrus.Logger) (*apikeys.Ring, error) {
 		return nil, fmt.Errorf("keys of clients (--api-keys-file): %w", err)
 	}
 	if _, both := ring.Find(cfg.AdminAPIKey); both && cfg.AdminAPIKey != "" {
-		return nil, fmt.Errorf("--api-keys-file: the admin key stands in it: %w: that client could change the fleet", apikeys.ErrLine)
+		return nil, fmt.Errorf("--api-keys-file: contains the admin key: %w: that client could change the fleet", apikeys.ErrLine)
 	}
 	return ring, nil
 }
@@ -38,7 +38,7 @@ func allow(ring *apikeys.Ring, adminKey string, o *forward.Options) {
 // keyFindings are the problems with the file of API keys.
 func (p *app) keyFindings() []string {
 	if why := p.keys.Problem(); why != "" {
-		return []string{"the new file of API keys cannot be used, and the keys that were read before stay in force: " + why}
+		return []string{"the new file of API keys cannot be used; the previous keys stay active: " + why}
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// newKVIndex makes the index of what engines hold. It is nil without --kv-events if no
+// newKVIndex makes the index of KV blocks in engines. It is nil without --kv-events if no
 // policy uses it.
 func newKVIndex(cfg *config.Proxy, memory *indexmem.Budget) *kvindex.Index {
 	if !cfg.KVEvents && cfg.PrefillPolicy != policy.KVAware && cfg.DecodePolicy != policy.KVAware {
@@ -24,7 +24,7 @@ func newKVIndex(cfg *config.Proxy, memory *indexmem.Budget) *kvindex.Index {
 	return kvindex.New(memory)
 }
 
-// caches is the index as policies see it.
+// caches returns the index for policies, or nil.
 func caches(index *kvindex.Index) policy.Caches {
 	if index == nil {
 		return nil
@@ -32,8 +32,8 @@ func caches(index *kvindex.Index) policy.Caches {
 	return index
 }
 
-// newKVEvents makes what follows the engines' KV events. It is nil without an index.
-// --instance-allow holds for the endpoints that engines name, as for their addresses.
+// newKVEvents makes the follower of KV events. It is nil without an index. --instance-allow
+// applies to the endpoints that engines publish, too.
 func newKVEvents(cfg *config.Proxy, index *kvindex.Index, members kvfollow.Membership, asker engines.Prober, guard netguard.Policy) *kvfollow.Follower {
 	if index == nil {
 		return nil
@@ -49,7 +49,7 @@ func newKVEvents(cfg *config.Proxy, index *kvindex.Index, members kvfollow.Membe
 	})
 }
 
-// kvStatus is the state of the KV event streams, as /status shows it.
+// kvStatus returns the state of the KV event streams for /status.
 func (p *app) kvStatus() (out []httpapi.KVEvents) {
 	if p.kv == nil {
 		return nil
@@ -63,8 +63,8 @@ func (p *app) kvStatus() (out []httpapi.KVEvents) {
 	return out
 }
 
-// unfollowed are the instances whose KV events cannot be followed as they are started, with
-// a hint.
+// unfollowed returns a hint for each instance whose KV events cannot be followed because of its
+// command line.
 func (p *app) unfollowed() map[string]string {
 	if p.kv == nil {
 		return nil

@@ -18,7 +18,7 @@ type listeners struct {
 	pprof   net.Listener // nil without --pprof-listen
 }
 
-// openListeners binds all of them, or none.
+// openListeners binds all addresses, or none.
 func openListeners(cfg *config.Proxy) (*listeners, error) {
 	ln := &listeners{}
 	for _, one := range []struct {
@@ -42,8 +42,7 @@ func openListeners(cfg *config.Proxy) (*listeners, error) {
 }
 
 // quickListener accepts TCP connections whose reads and writes are those of package sock.
-// Streams make a write for each event, and with the system calls of package net they take
-// a quarter more CPU.
+// Streams write once per event, which takes a quarter more CPU with the calls of package net.
 type quickListener struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -57,7 +56,7 @@ func (l quickListener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// close frees the addresses. A server that was shut down has closed its own already.
+// close closes the listeners. A server that was shut down has closed its own already.
 func (l *listeners) close() {
 	for _, ln := range []net.Listener{l.clients, l.admin, l.pprof} {
 		if ln != nil {
@@ -66,12 +65,12 @@ func (l *listeners) close() {
 	}
 }
 
-// listen binds an address that a flag gave.
+// listen binds the address of a flag.
 func listen(address, flag string) (net.Listener, error) {
 	ln, err := net.Listen("tcp", address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("something else listens on %s already: stop it or choose another address with %s", address, flag)
+		return nil, fmt.Errorf("address %s already in use: stop the other program or choose another address with %s", address, flag)
 	case errors.Is(err, syscall.EACCES):
 		return nil, fmt.Errorf("not allowed to listen on %s: ports below 1024 need privileges; choose another with %s", address, flag)
 	case err != nil:

@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/netguard"
 )
 
-// lmcacheNotices receive the notifications of LMCache's prefill instances: from their
+// lmcacheNotices receives the notifications of LMCache's prefill instances: from their
 // agents, and at a socket of this proxy with --lmcache-notify.
 type lmcacheNotices struct {
 	asker    *lmcache.Asker
@@ -38,7 +38,7 @@ func openLMCacheNotices(ctx context.Context, cfg *config.Proxy, log logrus.Field
 		return nil, err
 	}
 	n.asker.OwnAddress = "tcp://" + n.receiver.Addr().String()
-	log.Infof("LMCache's notifications are taken at tcp://%s: that is right for a single proxy; with several, the agents must take them", n.receiver.Addr())
+	log.Infof("receiving LMCache notifications at tcp://%s; with several proxies, the agents must receive them instead", n.receiver.Addr())
 	return n, nil
 }
 

@@ -6,14 +6,14 @@ import (
 	"net/http"
 )
 
-var errStuck = errors.New("the proxy's parts do not answer")
+var errStuck = errors.New("router, watcher or scheduler does not respond")
 
-// sane uses once what every request needs: the router, the snapshot, the locks of watcher
-// and scheduler. systemd's watchdog rests on it. It does not go over the network: a proxy
-// that is merely busy must not be restarted.
+// sane uses what every request needs: the router, the snapshot, and the locks of watcher and
+// scheduler. It feeds systemd's watchdog. It does not use the network, so that a busy proxy is
+// not restarted.
 func (p *app) sane(ctx context.Context) error {
 	done := make(chan int, 1)
-	go func() { // ends at once, or never where the proxy hangs; then it is killed
+	go func() { // never ends if the proxy hangs, which is then killed
 		w := &statusOnly{header: http.Header{}, code: http.StatusOK}
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/livez", nil)
 		if err != nil {
@@ -37,7 +37,7 @@ func (p *app) sane(ctx context.Context) error {
 	return errStuck
 }
 
-// statusOnly is a response of which only the status counts.
+// statusOnly is a response writer that keeps only the status.
 type statusOnly struct {
 	header http.Header
 	code   int

@@ -1,5 +1,5 @@
 // Package proxy wires the parts of a proxy together, runs them, and stops them in
-// order. Command proxy gives it settings, a log and a context.
+// order. Command proxy calls Serve.
 package proxy
 
 import (
@@ -23,16 +23,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/zmqregister"
 )
 
-// Serve runs the proxy until ctx ends. What it opens first it closes last, so the proxy
-// stops in this order: after --shutdown-delay it accepts no new requests, finishes the
-// running ones, ends its presence, then closes etcd.
+// Serve runs the proxy until ctx ends. It closes parts in reverse order, so that the proxy
+// stops accepting requests after --shutdown-delay, finishes the running ones, ends its
+// presence, and then closes etcd.
 func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io.Writer) error {
 	certificates, err := secure.Open(cfg, log)
 	if err != nil {
 		return err
 	}
-	// Sockets first: a port in use is the commonest mistake and must not cost
-	// the start of an etcd.
+	// Sockets first: a port in use is the most common mistake, and is reported before an etcd
+	// starts.
 	ln, err := openListeners(cfg)
 	if err != nil {
 		return err
@@ -40,14 +40,14 @@ func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	defer ln.close()
 	var own *etcd.Handle
 	bridge, err := newBridge(ctx, cfg, certificates, log, func(o lease.RegistrarOptions) *lease.Registrar {
-		o.Layout, _ = schema.NewLayout(cfg.EtcdPrefix) // build has looked at it
+		o.Layout, _ = schema.NewLayout(cfg.EtcdPrefix) // build has validated it
 		return lease.NewRegistrar(own.Client, o)
 	})
 	if err != nil {
 		return err
 	}
 	if bridge != nil {
-		defer func() { _ = bridge.Close() }() // where it did not run; Run closes it, too
+		defer func() { _ = bridge.Close() }() // if it did not run; Run closes it, too
 	}
 	own, err = etcd.Open(ctx, cfg, certificates, log)
 	if ctx.Err() != nil && (err == nil || errors.Is(err, context.Cause(ctx))) {
@@ -59,12 +59,12 @@ func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		return err
 	}
 	defer own.Close()
-	heard, err := openLMCacheNotices(ctx, cfg, log)
+	notices, err := openLMCacheNotices(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
-	defer heard.close()
-	p, err := build(cfg, log, own, certificates, ln.clients.Addr().String(), heard)
+	defer notices.close()
+	p, err := build(cfg, log, own, certificates, ln.clients.Addr().String(), notices)
 	if err != nil {
 		return err
 	}
@@ -73,8 +73,8 @@ func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	})
 }
 
-// run starts what build has wired, waits for the end, and stops it. started is called once
-// the proxy serves.
+// run starts the parts, waits until ctx ends or a server fails, and stops them. started is
+// called once the proxy serves.
 func (p *app) run(ctx context.Context, ln *listeners, bridge *zmqregister.Bridge, started func()) error {
 	var work sync.WaitGroup
 	stopBackground := p.startBackground(ctx, &work, bridge)
@@ -100,8 +100,8 @@ func (p *app) run(ctx context.Context, ln *listeners, bridge *zmqregister.Bridge
 	return errors.Join(err, p.shutdown(ctx, servers))
 }
 
-// startBackground starts all that is not a server. It outlives ctx, because the requests
-// that run when ctx ends need it; what it returns ends it.
+// startBackground starts everything except the servers. It outlives ctx, because requests
+// that run when ctx ends need it; stop ends it.
 func (p *app) startBackground(ctx context.Context, work *sync.WaitGroup, bridge *zmqregister.Bridge) (stop func()) {
 	bg, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p.background(bg, work)
@@ -116,7 +116,7 @@ func (p *app) startBackground(ctx context.Context, work *sync.WaitGroup, bridge 
 	return stop
 }
 
-// close lets go of what no background work holds any more.
+// close releases what background work used.
 func (p *app) close() {
 	p.tracker.Close()
 	p.upstream.Close()

@@ -12,10 +12,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
-// openTracer is nil without a collector of traces.
+// openTracer returns nil without a trace collector.
 func openTracer(cfg *config.Proxy, id string, log logrus.FieldLogger) (*tracing.Tracer, error) {
 	o := tracing.Options{Endpoint: cfg.OTLPEndpoint, Version: version.String(), ID: id, Log: log.WithField("component", "tracing")}
-	if share, err := strconv.ParseFloat(cfg.TraceSample, 64); err == nil { // Validate has looked at it
+	if share, err := strconv.ParseFloat(cfg.TraceSample, 64); err == nil { // Validate has checked it
 		o.Sample = &share
 	}
 	return tracing.Open(context.Background(), o)
@@ -24,11 +24,11 @@ func openTracer(cfg *config.Proxy, id string, log logrus.FieldLogger) (*tracing.
 // traceGrace is how long the last traces may take to reach their collector.
 const traceGrace = 2 * time.Second
 
-// closeTracer sends the last traces.
+// closeTracer flushes the last traces.
 func (p *app) closeTracer() {
 	ctx, cancel := context.WithTimeout(context.Background(), traceGrace)
 	defer cancel()
 	if err := p.tracer.Close(ctx); err != nil {
-		p.log.WithError(err).Warn("the last traces are lost")
+		p.log.WithError(err).Warn("last traces lost")
 	}
 }

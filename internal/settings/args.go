@@ -2,16 +2,15 @@ package settings
 
 import "strings"
 
-// Normalize rewrites the forms that command lines of others use and pflag does not know:
+// Normalize rewrites forms of other command lines that pflag does not know:
 //
 //	--prefill a b -d c d         →  --prefill=a --prefill=b --decode=c --decode=d
 //	--prefiller-ports 8100 8101  →  --prefiller-ports=8100 --prefiller-ports=8101
 //	--etcd-gateway off           →  --etcd-gateway=off
 //
-// A list that may be Spread takes every following argument up to the next one that begins
-// with a dash. Without any value it becomes an empty one, which Load refuses by name,
-// instead of swallowing the next flag. Everything after "--" and everything it does not
-// know is left as it is.
+// A Spread list takes every following argument up to the next one that begins with a dash.
+// Without any it becomes an empty value, which Load refuses, instead of consuming the next
+// flag. Unknown arguments and everything after "--" are unchanged.
 func (t Table) Normalize(args []string) []string {
 	flags := make(map[string]Setting)
 	for _, s := range t {
@@ -48,8 +47,7 @@ func (t Table) Normalize(args []string) []string {
 			i++
 			out = append(out, arg+"="+args[i])
 		case !joined && i+1 < len(args):
-			// The value of an ordinary flag is passed over, so that one that
-			// looks like a flag (--model -p) is not taken for one.
+			// The value of an ordinary flag may look like a flag (--model -p).
 			out = append(out, arg)
 			if s.Kind != OnOff {
 				i++

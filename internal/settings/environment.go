@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// variables has the environment variables of all our programs, one a line, as programs share
-// an environment. "make reference" writes the file.
+// variables has the environment variables of all programs, one per line, because programs
+// share an environment. "make reference" writes the file.
 //
 //go:embed variables.txt
 var variables string
@@ -24,12 +24,12 @@ const (
 	testPrefix = "PD_TEST_"
 )
 
-// ErrUnknownVariable is wrapped by the error about a variable PD_... that no setting has.
+// ErrUnknownVariable is wrapped by the error about a variable PD_... without a setting.
 var ErrUnknownVariable = errors.New("unknown environment variable")
 
-// CheckVariables returns an error with a line for each variable PD_... that no program has.
-// environ is as os.Environ returns it. Variables that Kubernetes and Docker inject for a
-// service whose name begins with "pd" do not count.
+// CheckVariables returns an error with a line for each variable PD_... of environ that no
+// program knows. It ignores variables that Kubernetes and Docker set for a service whose name
+// begins with "pd".
 func CheckVariables(environ []string) error {
 	var errs []error
 	known := strings.Fields(variables)
@@ -49,8 +49,8 @@ func CheckVariables(environ []string) error {
 	return errors.Join(errs...)
 }
 
-// LookupEnv is os.LookupEnv without the variables of services, which can have the name of a
-// setting: PD_PORT=tcp://10.0.0.1:80 is that of a service "pd" in Kubernetes.
+// LookupEnv is os.LookupEnv without the variables of services, which may have the name of a
+// setting: Kubernetes sets PD_PORT=tcp://10.0.0.1:80 for a service "pd".
 func LookupEnv(name string) (string, bool) {
 	value, ok := os.LookupEnv(name)
 	if isServiceVariable(name, value) {
@@ -60,8 +60,8 @@ func LookupEnv(name string) (string, bool) {
 }
 
 var (
-	// serviceVariable matches names that are those of service variables whatever their value,
-	// servicePort those that are with an address as their value
+	// serviceVariable matches names that only service variables have, servicePort the values of
+	// the others
 	// (kubernetes.io/docs/concepts/services-networking/service, "Environment variables").
 	serviceVariable = regexp.MustCompile(`_SERVICE_HOST$|_SERVICE_PORT(_[A-Z0-9_]+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?$`)
 	servicePort     = regexp.MustCompile(`^(tcp|udp|sctp)://`)
@@ -72,7 +72,7 @@ func isServiceVariable(name, value string) bool {
 	return serviceVariable.MatchString(name) || strings.HasSuffix(name, "_PORT") && servicePort.MatchString(value)
 }
 
-// variableName writes a name as that of a variable.
+// variableName returns a name in the form of a variable.
 func variableName(s string) string { return strings.ReplaceAll(strings.ToUpper(s), "-", "_") }
 
 // Variables returns the environment variables of the settings.

@@ -13,14 +13,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// maxFileBytes bounds a configuration file; a larger one is some other file.
+// maxFileBytes is the largest configuration file.
 const maxFileBytes = 1 << 20
 
-// ErrUnknownKey is wrapped by the error about a key no setting has.
+// ErrUnknownKey is wrapped by the error about a key without a setting.
 var ErrUnknownKey = errors.New("unknown key")
 
-// readFile reads a YAML file of these settings. Values keep the text they have in
-// the file, so that a password of digits stays what it is.
+// readFile reads a YAML file of these settings. Values keep their text, so that a password of
+// digits is unchanged.
 func (t Table) readFile(path string) (map[string]any, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -60,7 +60,7 @@ func (t Table) readFile(path string) (map[string]any, error) {
 			continue
 		}
 		if _, twice := out[key.Value]; twice {
-			fail("key %q is there twice", key.Value)
+			fail("duplicate key %q", key.Value)
 			continue
 		}
 		value, ok := nodeValue(node)
@@ -108,7 +108,7 @@ func (t Table) known(name string) bool {
 	return ok && !s.FlagOnly
 }
 
-// suggestion names the key that was probably meant.
+// suggestion returns a hint at the key that was probably meant.
 func (t Table) suggestion(name string) string {
 	var names []string
 	for _, s := range t {
@@ -122,8 +122,8 @@ func (t Table) suggestion(name string) string {
 	return "; the names are those of the flags, see --help"
 }
 
-// Closest returns the name that was probably meant: the same words with other separators
-// or case, or one to two letters off. "" if there is none.
+// Closest returns the name that was probably meant: the same one with other separators or
+// case, or with up to two different letters; "" if there is none.
 func Closest(names []string, typed string) string {
 	return closest(names, strings.NewReplacer("_", "-", ".", "-").Replace(strings.ToLower(typed)))
 }
@@ -139,7 +139,7 @@ func closest(names []string, plain string) string {
 	return best
 }
 
-// distance is the number of letters to add, drop or change to get from a to b.
+// distance returns the Levenshtein distance of a and b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

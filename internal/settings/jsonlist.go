@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// JSONList is a list of names that is written as vLLM's options have it.
+// JSONList is a list of names in the form of vLLM's options.
 type JSONList []string
 
-// parseJSONList takes ["a","b"], and a,b as other lists are written. An empty text is an
-// empty list.
+// parseJSONList parses ["a","b"] or a,b. An empty text is an empty list.
 func parseJSONList(s string) (JSONList, error) {
 	list := JSONList{}
 	switch s = strings.TrimSpace(s); {
@@ -18,7 +17,7 @@ func parseJSONList(s string) (JSONList, error) {
 		return nil, nil
 	case s[0] == '[':
 		if err := json.Unmarshal([]byte(s), &list); err != nil {
-			return nil, fmt.Errorf("%w %q: give a list such as [\"*\"]: %w", ErrValue, s, err)
+			return nil, fmt.Errorf("%w %q: must be a list such as [\"*\"]: %w", ErrValue, s, err)
 		}
 	default:
 		list = strings.Split(s, ",")

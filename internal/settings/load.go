@@ -12,14 +12,14 @@ import (
 	"github.com/spf13/viper"
 )
 
-// Sources says for each setting that is no default where its value is from.
+// Sources has the source of each setting that is not a default.
 type Sources map[string]string
 
 const fromFlag = "flag --"
 
-// Complain words an error about one setting and says where its value is from when that is
-// not the command line. A value that came by a flag of another name, as those of the
-// reference proxies have, is complained of by that name.
+// Complain returns an error about a setting, with the source of its value unless that is the
+// command line. If the value is from a flag of another name, as the reference proxies have,
+// the error has that name.
 func (s Sources) Complain(name string, err error) error {
 	where := ""
 	if flag, ok := strings.CutPrefix(s[name], fromFlag); ok {
@@ -30,7 +30,7 @@ func (s Sources) Complain(name string, err error) error {
 	return fmt.Errorf("--%s%s: %w", name, where, err)
 }
 
-// Values are what flags, environment, file and defaults say of the settings of a table.
+// Values has the values of a table from flags, environment, file and defaults.
 type Values struct {
 	Sources Sources
 
@@ -39,10 +39,9 @@ type Values struct {
 	typed map[string]bool
 }
 
-// Load reads the settings of a table. Its flags must be in flags, as far as the command has
-// them, and be parsed; lookup is os.LookupEnv or replaces it. An environment variable that
-// is set but empty counts as not set. The file is that of --config, or else one of the user's
-// own that need not exist; "" for none.
+// Load reads the settings of a table. flags must be parsed; a setting without a flag there
+// cannot be set by one. lookup is os.LookupEnv or a replacement. An empty variable counts as
+// not set. The file is that of --config, or else own, which need not exist; "" for none.
 func (t Table) Load(flags *pflag.FlagSet, lookup Lookup, own string) (*Values, error) {
 	v := &Values{Sources: Sources{}, table: t, raw: map[string]any{}, typed: map[string]bool{}}
 	layers := viper.New()
@@ -57,8 +56,8 @@ func (t Table) Load(flags *pflag.FlagSet, lookup Lookup, own string) (*Values, e
 	if err := layers.MergeConfigMap(file); err != nil {
 		return nil, fmt.Errorf("config file %s: %w", path, err)
 	}
-	// The environment goes in as a second layer over the file rather than through viper's
-	// own look-up, which reads the process' environment only.
+	// The environment is merged over the file, because viper's own lookup reads only the
+	// environment of the process.
 	over := make(map[string]any, len(env))
 	for name, e := range env {
 		over[name] = e.Value
@@ -76,7 +75,7 @@ func (t Table) Load(flags *pflag.FlagSet, lookup Lookup, own string) (*Values, e
 		}
 		given, ok := flag.Value.(*typed)
 		if !ok {
-			continue // a flag of the command's own, of the same name
+			continue // a flag of the command that has the same name
 		}
 		v.raw[s.Name] = given.String()
 		if s.several() {
@@ -88,7 +87,7 @@ func (t Table) Load(flags *pflag.FlagSet, lookup Lookup, own string) (*Values, e
 	return v, nil
 }
 
-// environment collects the settings that environment variables give.
+// environment returns the settings that environment variables set.
 func (t Table) environment(lookup Lookup) map[string]Env {
 	out := make(map[string]Env)
 	for _, s := range t {
@@ -99,7 +98,7 @@ func (t Table) environment(lookup Lookup) map[string]Env {
 	return out
 }
 
-// file reads the file of settings. Where it is can be said by flag and environment only.
+// file reads the file of settings, which only a flag or the environment can name.
 func (t Table) file(flags *pflag.FlagSet, env map[string]Env, own string) (values map[string]any, path string, err error) {
 	if f := flags.Lookup(nameFile); f != nil && f.Changed {
 		path, own = f.Value.String(), "" // --config= means no file at all
@@ -118,11 +117,11 @@ func (t Table) file(flags *pflag.FlagSet, env map[string]Env, own string) (value
 	return values, path, err
 }
 
-// OwnFile is where a user's settings of a program are, pdmesh/<program>.yaml in
+// OwnFile returns the path of a user's settings of a program, pdmesh/<program>.yaml in
 // $XDG_CONFIG_HOME or ~/.config; "" for a user without a home.
 func OwnFile(program string, lookup Lookup) string {
 	dir, _ := lookup("XDG_CONFIG_HOME")
-	if !filepath.IsAbs(dir) { // a relative one is passed over, as the XDG specification demands
+	if !filepath.IsAbs(dir) { // a relative one is ignored, as the XDG specification requires
 		home, _ := lookup("HOME")
 		if !filepath.IsAbs(home) {
 			return ""
@@ -132,8 +131,8 @@ func OwnFile(program string, lookup Lookup) string {
 	return filepath.Join(dir, "pdmesh", program+".yaml")
 }
 
-// Fill writes the values to where the settings of these names say, all without names. The
-// error lists everything that is wrong, a line each.
+// Fill parses the values of the named settings into Setting.Into, of all settings without
+// names. The error has a line for each invalid value.
 func (v *Values) Fill(names ...string) error {
 	var errs []error
 	for _, s := range v.table {
@@ -153,10 +152,10 @@ func (v *Values) Fill(names ...string) error {
 // FromFlag reports whether a setting is from the command line.
 func (v *Values) FromFlag(name string) bool { return v.typed[name] }
 
-// Given reports whether a setting is no default.
+// Given reports whether a setting is not a default.
 func (v *Values) Given(name string) bool { return v.Sources[name] != "" }
 
-// Text is a setting as it was written, or its default.
+// Text returns the text of a setting, or its default.
 func (v *Values) Text(name string) string {
 	switch raw := v.raw[name].(type) {
 	case string:
@@ -167,8 +166,8 @@ func (v *Values) Text(name string) string {
 	return ""
 }
 
-// Raw is a setting as it was written, a string or the items of a list; nil when nothing
-// says anything.
+// Raw returns a setting as it was written, a string or the items of a list; nil if it is not
+// set and has no default.
 func (v *Values) Raw(name string) any {
 	if !v.Given(name) && v.Text(name) == "" {
 		return nil
@@ -176,7 +175,7 @@ func (v *Values) Raw(name string) any {
 	return v.raw[name]
 }
 
-// Set says what a setting is that nobody has given, and how it was found.
+// Set sets the value and source of a setting that no source has.
 func (v *Values) Set(name string, value any, from string) {
 	v.raw[name], v.Sources[name] = value, from
 }

@@ -13,16 +13,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// masked represents a secret in what is printed; its length says nothing.
+// masked replaces a secret in the output, whatever its length.
 const masked = "********"
 
-// Printed is what is active of one setting: its value, nil for one that means nothing
-// here, and where that is from, "" for a default.
+// Printed returns the active value of a setting, nil if it does not apply, and its source, ""
+// for a default.
 type Printed func(s Setting) (value any, from string)
 
-// Print writes the settings as a YAML file that --config takes, a remark behind every
-// value that is no default. A secret is masked and commented out: it is not in the file,
-// and goes on coming from where it is from. Remarks follow, commented out too.
+// Print writes the settings as a YAML file for --config, with a comment after every value that
+// is not a default. Secrets are masked and commented out. Remarks follow as comments.
 func (t Table) Print(w io.Writer, in Printed, remarks ...string) error {
 	var out strings.Builder
 	for _, s := range t {
@@ -45,7 +44,7 @@ func (t Table) Print(w io.Writer, in Printed, remarks ...string) error {
 	return nil
 }
 
-// printLine is one setting as YAML, or as a comment where it may not be read back.
+// printLine returns a setting as a line of YAML, or as a comment if it is a secret.
 func printLine(s Setting, value any, from string) (string, error) {
 	node := render(s, value)
 	node.LineComment = instance.Printable(from, 0)
@@ -115,8 +114,7 @@ func renderText(s Setting, text string) *yaml.Node {
 	return scalarNode(text)
 }
 
-// scalarNode leaves the quotes to the encoder, except where YAML would read
-// plain text as something else.
+// scalarNode leaves quoting to the encoder, except for text that YAML would read differently.
 func scalarNode(text string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Value: text}
 	if text == "" || strings.ContainsAny(text, "#\"'{}[]&*!|>%@`") || strings.TrimSpace(text) != text {
@@ -125,7 +123,7 @@ func scalarNode(text string) *yaml.Node {
 	return n
 }
 
-// formatSize writes a size in the largest unit it is a whole number of.
+// formatSize formats a size in the largest unit of which it is a multiple.
 func formatSize(n int64) string {
 	units := []string{"", "KiB", "MiB", "GiB"}
 	i := 0

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Reference is the table for readers, in Markdown: a heading of that depth for each group.
+// Reference returns the table as Markdown, with a heading of that depth for each group.
 func (t Table) Reference(depth int) string {
 	var out strings.Builder
 	for i, group := 0, "\x00"; i < len(t); i++ {
@@ -36,10 +36,10 @@ func (t Table) Reference(depth int) string {
 	return out.String()
 }
 
-// code is a text of a cell as it is typed.
+// code returns the text of a cell as code.
 func code(text string) string { return "`" + strings.ReplaceAll(text, "|", `\|`) + "`" }
 
-// plain is a text of a cell, in which nothing is Markdown.
+// plain escapes the text of a cell.
 func plain(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", ">", "&gt;", "*", `\*`, "_", `\_`, "[", `\[`).Replace(text)
 }

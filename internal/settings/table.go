@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Kind is how a value is written; it is what --help shows after the flag.
+// Kind is the form of a value, as --help shows it after the flag.
 type Kind string
 
 // The kinds of values.
@@ -28,27 +28,29 @@ type Setting struct {
 	Kind    Kind
 	Default string
 	Usage   string
-	// Group is what the setting is about, in a heading of the reference.
+	// Group is the heading of the setting in --help and in the reference; About sets it.
 	Group string
 	// Env has further environment variables, after PD_<NAME>.
 	Env []string
 	// Secret values are masked.
 	Secret bool
-	// FlagOnly settings are about the reading of the settings; they have no variable but
-	// those of Env.
+	// FlagOnly settings control how settings are read; they have no variables except those of
+	// Env.
 	FlagOnly bool
-	// Hidden settings are for tests: neither --help nor the reference shows them.
+	// Rare settings are listed by --help-all, not by --help.
+	Rare bool
+	// Hidden settings are for tests: neither --help-all nor the reference lists them.
 	Hidden bool
-	// Spread lists may follow their flag word by word; see Normalize.
+	// Spread lists accept several arguments after the flag; see Normalize.
 	Spread bool
-	// Into points at what Fill writes to; nil for a setting that is read otherwise.
+	// Into points to the variable that Fill sets; nil for a setting that is read by name.
 	Into any
 }
 
 // Table has the settings of a program in the order of --help.
 type Table []Setting
 
-// About makes a table of settings that are about one thing.
+// About returns a table of settings with one group.
 func About(group string, list ...Setting) Table {
 	for i := range list {
 		list[i].Group = group
@@ -62,16 +64,16 @@ const (
 	namePrint = "print-config"
 )
 
-// Reading has what every program can be told of the reading of its settings. variable
-// names the file, too; each program has its own, as programs share an environment.
+// Reading returns the settings that control how a program reads its settings. variable names
+// the file, too; it differs between programs, because they share an environment.
 func Reading(variable string, file *string, show *bool) Table {
-	return About("Reading the settings",
+	return About("Configuration",
 		Setting{Name: nameFile, Kind: Text, FlagOnly: true, Env: []string{variable}, Usage: "YAML file with settings; the keys are the names of these flags (env " + variable + ")", Into: file},
 		Setting{Name: namePrint, Kind: OnOff, Default: "off", FlagOnly: true, Usage: "print all values and their sources, with secrets masked, and exit", Into: show},
 	)
 }
 
-// Find returns the setting of a name.
+// Find returns the setting with a name.
 func (t Table) Find(name string) (Setting, bool) {
 	for _, s := range t {
 		if s.Name == name {
@@ -81,19 +83,23 @@ func (t Table) Find(name string) (Setting, bool) {
 	return Setting{}, false
 }
 
-// Register adds a flag for every setting. Load reads them back after fs was parsed.
+// Register adds a flag for every setting. Load reads them after fs has been parsed.
 func (t Table) Register(fs *pflag.FlagSet) {
-	fs.SortFlags = false // --help keeps what belongs together side by side
+	fs.SortFlags = false // the order of the table
 	for _, s := range t {
 		f := fs.VarPF(newTyped(s), s.Name, s.Short, s.Usage)
 		f.Hidden = s.Hidden
+		f.Annotations = map[string][]string{annotationGroup: {s.Group}}
+		if s.Rare {
+			f.Annotations[annotationRare] = nil
+		}
 		if s.Kind == OnOff {
 			f.NoOptDefVal = "on" // --trace-headers alone
 		}
 	}
 }
 
-// variables are a setting's names in the environment, best first.
+// variables returns the names of a setting in the environment, by precedence.
 func (s Setting) variables() []string {
 	if s.FlagOnly {
 		return s.Env
@@ -101,14 +107,14 @@ func (s Setting) variables() []string {
 	return append([]string{Variable(s.Name)}, s.Env...)
 }
 
-// several reports whether there may be more than one value.
+// several reports whether a setting is a list.
 func (s Setting) several() bool { return s.Kind == List || s.Kind == Items }
 
-// split takes apart what one flag, variable or default says of a list.
+// split returns the items of a list in one flag, variable or default.
 func split(text string) []string { return strings.Split(text, ",") }
 
-// typed keeps a flag as it was typed, so that one place reads the values of all sources.
-// A list gathers what its repetitions said.
+// typed is a flag that keeps its text, so that the values of all sources are parsed in one
+// place. A list collects the items of repeated flags.
 type typed struct {
 	kind  Kind
 	items []string

@@ -26,7 +26,7 @@ func Assign(ptr, raw any) error {
 	case *int:
 		n, err := strconv.Atoi(text)
 		if err != nil {
-			return fmt.Errorf("%w %q: give a whole number", ErrValue, text)
+			return fmt.Errorf("%w %q: must be a whole number", ErrValue, text)
 		}
 		*p = n
 	case *int64:
@@ -63,7 +63,7 @@ func assignItems(ptr any, items []string) error {
 	items = slices.Clone(items)
 	for i, item := range items {
 		if items[i] = strings.TrimSpace(item); items[i] == "" {
-			return fmt.Errorf("%w: an item of the list is empty; give at least one, separated by commas", ErrValue)
+			return fmt.Errorf("%w: an item of the list is empty; separate items by commas", ErrValue)
 		}
 	}
 	switch p := ptr.(type) {
@@ -84,9 +84,9 @@ func assignItems(ptr any, items []string) error {
 }
 
 // parseSize takes a number of bytes with an optional unit; KB and KiB both
-// mean 1024 bytes, since nobody who writes 64MB wants a body of 64 MiB refused.
+// mean 1024 bytes, so that 64MB admits a body of 64 MiB.
 func parseSize(s string) (int64, error) {
-	bad := fmt.Errorf("%w %q: give a size such as 67108864, 512KiB or 64MiB", ErrValue, s)
+	bad := fmt.Errorf("%w %q: must be a size such as 67108864, 512KiB or 64MiB", ErrValue, s)
 	digits := strings.TrimRight(strings.TrimSpace(s), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 	n, err := strconv.ParseInt(strings.TrimSpace(digits), 10, 64)
 	if err != nil {
@@ -124,7 +124,7 @@ func parsePrefixes(items []string) ([]netip.Prefix, error) {
 		}
 		prefix, err := netip.ParsePrefix(item)
 		if err != nil {
-			return nil, fmt.Errorf("%w %q: give a network such as 10.0.0.0/8, one address, or any", ErrValue, item)
+			return nil, fmt.Errorf("%w %q: must be a network such as 10.0.0.0/8, one address, or any", ErrValue, item)
 		}
 		if prefix != prefix.Masked() {
 			return nil, fmt.Errorf("%w %q: has bits set after the mask; write %s", ErrValue, item, prefix.Masked())

@@ -7,7 +7,7 @@
 // group is ended too: vLLM's workers hold the GPU's memory, and the next start
 // needs it.
 //
-//	Start ──► running ──► Exited (the child is gone) ──► Done (its group is, too)
+//	Start ──► running ──► Exited (the child has exited) ──► Done (its group is, too)
 //
 // A Reaper collects orphans, which a program must do that is process 1 of a
 // container, or that has made itself their next of kin with Adopt.

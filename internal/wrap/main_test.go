@@ -55,7 +55,7 @@ func play(what string) int {
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
 		fmt.Println("ready", os.Getpid())
-		select {}
+		time.Sleep(time.Hour) // the runtime reports select {} as a deadlock
 	case "parent": // starts a child of its own, then ends or waits
 		child, then, _ := strings.Cut(arg, ":")
 		cmd := again(child)
@@ -139,7 +139,7 @@ func (b *buffer) awaits(t *testing.T, begins string) int {
 	return n
 }
 
-// start runs a child that plays a part; it is gone when the test ends.
+// start runs a child with a role, and stops it when the test ends.
 func start(t *testing.T, what string, o wrap.Options) (*wrap.Process, *buffer) {
 	t.Helper()
 	out := &buffer{}

@@ -20,7 +20,7 @@ var ErrStart = errors.New("cannot start the command")
 // Options say what to run.
 type Options struct {
 	Argv           []string // the program first; required
-	Env            []string // as os.Environ gives it; nil inherits
+	Env            []string // as os.Environ returns it; nil inherits
 	Stdout, Stderr io.Writer
 	// DieWith has the kernel send the child SIGTERM when this program dies, by
 	// whatever means (Linux only). Without it the child lives on.
@@ -28,7 +28,7 @@ type Options struct {
 	// Sweep is how long what the child left in its group may take to end after
 	// SIGTERM before it is killed; 0 means 5 s.
 	Sweep time.Duration
-	// Reaper is told of the child, which it must leave alone; nil if there is none.
+	// Reaper must not reap the child; nil if there is none.
 	Reaper *Reaper
 	Log    logrus.FieldLogger
 }
@@ -36,7 +36,7 @@ type Options struct {
 // defaultSweep is the grace of what a dead child has left behind.
 const defaultSweep = 5 * time.Second
 
-// outputDelay is how long output is still copied for a child that is gone while
+// outputDelay is how long output is still copied for a child that has exited while
 // others hold its pipes. It matters for writers that are no files only.
 const outputDelay = time.Second
 
@@ -62,7 +62,7 @@ type Exit struct {
 // OK reports whether the process ended by itself and says that all is well.
 func (e Exit) OK() bool { return e.Code == 0 && e.Signal == 0 && e.Err == nil }
 
-// Status is the exit code as shells give it: 128+n after signal n.
+// Status returns the exit code as shells define it: 128+n after signal n.
 func (e Exit) Status() int {
 	switch {
 	case e.Err != nil:
@@ -73,7 +73,7 @@ func (e Exit) Status() int {
 	return e.Code
 }
 
-// String says it in words.
+// String describes the exit.
 func (e Exit) String() string {
 	switch {
 	case e.Err != nil:
@@ -160,10 +160,10 @@ func (p *Process) PID() int { return p.pid }
 // Since is when it was started.
 func (p *Process) Since() time.Time { return p.since }
 
-// Exited is closed when the child is gone; Exit is known from then on.
+// Exited returns a channel that is closed when the child has exited; then Exit is known.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Done is closed when the child's group is gone as well, or has withstood even
+// Done returns a channel that is closed when the child's group has exited as well, or has survived even
 // SIGKILL for some time.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
@@ -177,7 +177,7 @@ func (p *Process) Exit() Exit {
 	}
 }
 
-// Signal sends the child a signal; one that is gone is no error.
+// Signal sends the child a signal. It returns nil if the child has exited.
 func (p *Process) Signal(sig syscall.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("send %s to process %d: %w", sig, p.pid, err)
@@ -207,7 +207,7 @@ func (p *Process) Stop(ctx context.Context, sig syscall.Signal, limit time.Durat
 		send = p.SignalGroup
 	}
 	if err := send(sig); err != nil {
-		p.o.Log.WithError(err).Warn("the engine could not be told to end")
+		p.o.Log.WithError(err).Warn("cannot signal the engine")
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -262,7 +262,7 @@ func (p *Process) sweep() {
 	}
 }
 
-func (p *Process) awaitGroup(limit time.Duration) (gone bool) {
+func (p *Process) awaitGroup(limit time.Duration) (exited bool) {
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	tick := time.NewTicker(sweepPoll)
@@ -277,7 +277,7 @@ func (p *Process) awaitGroup(limit time.Duration) (gone bool) {
 	return true
 }
 
-// groupLives asks the kernel. Dead members that nobody has waited for count,
+// groupLives reports whether the group has members. Zombies count,
 // which is one reason for a Reaper.
 func (p *Process) groupLives() bool {
 	err := syscall.Kill(-p.pid, 0)

@@ -95,7 +95,7 @@ func TestStop(t *testing.T) {
 			if e := p.Exit(); e.Status() != tc.want || !strings.Contains(out.String(), tc.says) {
 				t.Errorf("%s, output %q", e, out)
 			}
-			p.Stop(t.Context(), tc.sig, tc.limit) // of one that is gone
+			p.Stop(t.Context(), tc.sig, tc.limit) // after its exit
 		})
 	}
 }

@@ -23,7 +23,7 @@ func Adopt() error {
 	return nil
 }
 
-// peekDead returns the number of a dead child that nobody has waited for, and
+// peekDead returns the process id of a zombie child, and
 // leaves it so; 0 when there is none.
 func peekDead() int {
 	var info [siginfoSize / 4]int32

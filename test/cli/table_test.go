@@ -43,8 +43,8 @@ var examples = map[string]example{
 		before: []string{"pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200"}, want: []string{"decode/10.0.0.8:8200: allowed", "decode/10.0.0.9:8200: allowed"},
 	},
 
-	"pdctl drain decode 10.0.0.8:8200 --wait":                                    {want: []string{"decode/10.0.0.8:8200: free"}},
-	`pdctl drain decode 10.0.0.8:8200 --wait --timeout 5m --reason "new disks"`:  {want: []string{"decode/10.0.0.8:8200: drained", "decode/10.0.0.8:8200: free"}},
+	"pdctl drain decode 10.0.0.8:8200 --wait":                                    {want: []string{"decode/10.0.0.8:8200: idle"}},
+	`pdctl drain decode 10.0.0.8:8200 --wait --timeout 5m --reason "new disks"`:  {want: []string{"decode/10.0.0.8:8200: drained", "decode/10.0.0.8:8200: idle"}},
 	"pdctl drain both 10.0.0.6:8100":                                             {want: []string{"both/10.0.0.6:8100: drained"}},
 	"pdctl drain prefill 10.0.0.7:8100 10.0.0.8:8100 --for 30m":                  {want: []string{"prefill/10.0.0.7:8100: drained for 30m0s", "prefill/10.0.0.8:8100: drained for 30m0s"}},
 	"pdctl undrain decode 10.0.0.8:8200":                                         {before: []string{"pdctl drain decode 10.0.0.8:8200"}, want: []string{"decode/10.0.0.8:8200: undrained"}},
@@ -60,7 +60,7 @@ var examples = map[string]example{
 	"pdctl weight decode 10.0.0.8:8200 300":                                      {want: []string{"decode/10.0.0.8:8200: weight 300"}},
 	"pdctl weight prefill 10.0.0.7:8100 10.0.0.8:8100 0 --for 1h":                {want: []string{"prefill/10.0.0.7:8100: weight 0 for 1h0m0s", "prefill/10.0.0.8:8100: weight 0 for 1h0m0s"}},
 	"pdctl weight both 10.0.0.6:8100 50 --for 30m":                               {want: []string{"both/10.0.0.6:8100: weight 50 for 30m0s"}},
-	"pdctl weight decode 10.0.0.8:8200 default":                                  {before: []string{"pdctl weight decode 10.0.0.8:8200 300"}, want: []string{"decode/10.0.0.8:8200: its own weight applies"}},
+	"pdctl weight decode 10.0.0.8:8200 default":                                  {before: []string{"pdctl weight decode 10.0.0.8:8200 300"}, want: []string{"decode/10.0.0.8:8200: weight override removed"}},
 	"pdctl wait --revision 4711":                                                 {want: []string{"applied by 1 proxy"}},
 	"pdctl wait --revision 4711 --timeout 30s":                                   {want: []string{"applied by 1 proxy"}},
 	"pdctl wait --revision $(pdctl status -o json | jq .revision)":               {want: []string{"applied by 1 proxy"}},
@@ -105,10 +105,10 @@ var examples = map[string]example{
 	"pdctl route --explain body.json --proxy http://10.0.0.1:8000":                 {want: []string{"way       pair", "prefill   ", "10.0.0.7:8100", "SCORES"}},
 	"pdctl route --explain - --endpoint /v1/completions -o json < completion.json": {want: []string{"asked: http://10.0.0.1:8000", `"pair"`}},
 
-	"pdctl restore --all":                 {want: []string{"told 1 proxies to restore what they keep"}, after: has("/pd/meta/kept")},
-	"pdctl restore prefill 10.0.0.7:8100": {want: []string{"told 1 proxies to restore what they keep"}},
-	"pdctl forget --all":                  {want: []string{"told 1 proxies to forget what they keep"}},
-	"pdctl forget prefill 10.0.0.7:8100":  {want: []string{"told 1 proxies to forget what they keep"}},
+	"pdctl restore --all":                 {want: []string{"1 proxy notified: restore the kept keys"}, after: has("/pd/meta/kept")},
+	"pdctl restore prefill 10.0.0.7:8100": {want: []string{"1 proxy notified: restore the kept keys"}},
+	"pdctl forget --all":                  {want: []string{"1 proxy notified: forget the kept keys"}},
+	"pdctl forget prefill 10.0.0.7:8100":  {want: []string{"1 proxy notified: forget the kept keys"}},
 	"pdctl export > fleet.jsonl":          {spare: true, before: []string{"pdctl add prefill 10.0.0.7:8100"}, after: exported},
 	"pdctl export | pdctl import --etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379 -": {
 		spare: true, before: []string{"pdctl add prefill 10.0.0.7:8100"}, want: []string{"10.0.0.7:8100: written", "skipped"},
@@ -128,9 +128,9 @@ var examples = map[string]example{
 		set: (*stage).secure, want: []string{"root: password ", "authentication is on"},
 	},
 
-	"pdctl mooncake segments":                                             {set: segments, want: []string{"127.0.0.1:12001", "nobody listens"}},
+	"pdctl mooncake segments":                                             {set: segments, want: []string{"127.0.0.1:12001", "not listening"}},
 	"pdctl mooncake segments --dial=false":                                {set: segments, want: []string{"127.0.0.1:12001"}},
-	"pdctl mooncake segments -o json | jq '.segments[] | select(.stale)'": {set: segments, want: []string{`"stale": "nobody listens"`}},
+	"pdctl mooncake segments -o json | jq '.segments[] | select(.stale)'": {set: segments, want: []string{`"stale": "not listening"`}},
 
 	"source <(pdctl completion bash)": {},
 	"systemctl stop pd-agent":         {skip: "it stands for whatever takes a node down, and there is no such unit here"},

@@ -208,6 +208,10 @@ func TestFlagsExist(t *testing.T) {
 	}
 }
 
+// continued matches the break of a line in the description of a flag.
+var continued = regexp.MustCompile(`\n {20,}`)
+
+// help returns the flags of a program, one per line.
 func help(t *testing.T, bin, program string) string {
 	t.Helper()
 	path := filepath.Join(bin, program)
@@ -216,11 +220,15 @@ func help(t *testing.T, bin, program string) string {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", program, err, out)
 	}
-	out, err := exec.CommandContext(t.Context(), path, "--help").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s --help: %v\n%s", program, err, out)
+	option := "--help-all"
+	if program == "fakevllm" {
+		option = "--help" // it has no other
 	}
-	return string(out)
+	out, err := exec.CommandContext(t.Context(), path, option).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", program, option, err, out)
+	}
+	return continued.ReplaceAllString(string(out), " ")
 }
 
 // The Dockerfile builds the programs of the compose file, without cgo and for a

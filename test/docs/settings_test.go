@@ -51,6 +51,9 @@ func TestSettingsPage(t *testing.T) {
 		{"agent", "The agent looks for missing settings in the engine's command and environment before it uses the default ([agent.md](../agent.md#where-settings-are-found)).", setup.Settings()},
 		{"pdctl", "`--config` names the file. The default is `pdmesh/pdctl.yaml` in `$XDG_CONFIG_HOME` or `~/.config`, if it exists; `--config=` reads no file. The settings for engines are for `add` and `doctor`. All other flags belong to one command; [cli.md](cli.md) has them.", pdctl.Settings()},
 	} {
+		if i := slices.IndexFunc(p.table, func(s settings.Setting) bool { return s.Group == "" }); i >= 0 {
+			t.Errorf("%s: --%s has no group", p.name, p.table[i].Name)
+		}
 		page.WriteString("\n## " + p.name + "\n\n" + p.about + "\n" + p.table.Reference(3))
 		variables = append(variables, p.table.Variables()...)
 	}

@@ -192,7 +192,7 @@ func writeJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// errOutput is a value of -o that nobody knows.
+// errOutput is the error about an unknown value of -o.
 var errOutput = errors.New("use table or json")
 
 // newID names this process of an agent.

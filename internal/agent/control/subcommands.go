@@ -31,7 +31,7 @@ func (t *target) client() (*agentctl.Client, error) {
 	}
 	var k instance.Key
 	if (t.role == "") != (t.address == "") {
-		return nil, cli.Wrongf("--role and --address: give both or none")
+		return nil, cli.Wrongf("--role and --address: set both or none")
 	}
 	if t.role != "" {
 		role, err := instance.ParseRoles(t.role)

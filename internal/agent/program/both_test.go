@@ -69,7 +69,7 @@ func TestBothRoles(t *testing.T) {
 	if c := <-code; c != 0 {
 		t.Errorf("exit %d", c)
 	}
-	want := []string{"ready", "down", "ready", "draining", "gone"}
+	want := []string{"ready", "down", "ready", "draining", "deleted"}
 	for _, k := range []string{p, d} {
 		if diff := cmp.Diff(want, history(t, cli, k)); diff != "" {
 			t.Errorf("%s: %s", k, diff)

@@ -55,12 +55,12 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 	if err := b.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		return 1, err
 	}
-	s.log.Info("the registrations stay until their leases end")
+	s.log.Info("registrations remain until their leases expire")
 	return 0, nil
 }
 
-// showBridge serves the bridge's metrics on the socket of --socket, if one is named: there
-// is no instance to give it a name by default. stop waits.
+// showBridge serves the bridge's metrics on the socket of --socket. Without an instance it has
+// no default name. stop waits.
 func (s *service) showBridge(ctx context.Context, b *zmqregister.Bridge) (stop func(), err error) {
 	if s.Socket == "" || s.Socket == control.SocketOff {
 		return func() {}, nil
@@ -79,7 +79,8 @@ func (s *service) showBridge(ctx context.Context, b *zmqregister.Bridge) (stop f
 	return func() { cancel(); <-done }, nil
 }
 
-// guarded queries no address that no engine has: any program that reaches the port sends them.
+// guarded restricts the addresses of a client to those of engines, because every program that
+// reaches the port can send them.
 func guarded(c *vllm.Client) *vllm.Client {
 	d := net.Dialer{Timeout: time.Minute, Control: netguard.New(nil).Control}
 	c.HTTP = &http.Client{Transport: &http.Transport{

@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
-// certificates are those of this agent; see package certs.
+// certificates has the certificate sources of the agent; see package certs.
 type certificates struct {
 	engine *certs.Source
 	etcd   *certs.Source // nil: etcd is reached without TLS
@@ -31,8 +31,7 @@ func open(s setup.Secured, log logrus.FieldLogger) (c certificates, err error) {
 	return c, err
 }
 
-// watch looks at the files until stop is called. The registration outlives
-// ctx, and so must its certificate.
+// watch reloads changed files until stop is called. It outlives ctx, like the registration.
 func (c certificates) watch(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var work sync.WaitGroup
@@ -46,7 +45,7 @@ func (c certificates) watch(ctx context.Context) (stop func()) {
 	}
 }
 
-// client asks the engine.
+// client returns a client for the engine.
 func (c certificates) client(apiKey string) *vllm.Client {
 	return &vllm.Client{HTTP: &http.Client{Transport: vllm.SecureTransport(c.engine.Client)}, APIKey: apiKey}
 }

@@ -70,7 +70,7 @@ func TestControl(t *testing.T) {
 		}
 	}
 
-	// The engine fails: not healthy, and the reason is told.
+	// The engine fails: not healthy, with the reason.
 	engine.Kill()
 	awaitState(t, cli, k, instance.Down)
 	testkit.Eventually(t, patience, func() error {
@@ -150,7 +150,7 @@ func TestSocketTrouble(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"status", "--role", "decode"}, 2, "give both or none"},
+		{[]string{"status", "--role", "decode"}, 2, "set both or none"},
 		{[]string{"status", "--role", "x", "--address", "127.0.0.1:1"}, 2, "--role"},
 		{[]string{"status", "--role", "decode", "--address", "x"}, 2, "--address"},
 		{[]string{"status", "--role", "decode", "--address", "127.0.0.1:1"}, 1, "no agent runs of decode/127.0.0.1:1"},

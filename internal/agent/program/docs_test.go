@@ -8,8 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// What the pages of the connectors, and those for who comes from another proxy, tell to
-// type is taken.
+// The agent accepts the commands of the connector and migration pages.
 func TestCommandsOfTheConnectorPages(t *testing.T) {
 	t.Parallel()
 	calls := slices.Concat(testkit.ShellCalls(t, "../../../docs/connectors/*.md", "agent"), testkit.ShellCalls(t, "../../../docs/migrate/*.md", "agent"))

@@ -48,7 +48,7 @@ func (l *lockedBuffer) awaits(t *testing.T, part string) {
 }
 
 // fast are the flags that all tests share. The lease outlives a few seconds
-// without a processor: nobody waits for its end but who says so.
+// without CPU time.
 func fast(etcd, role, address string, more ...string) []string {
 	return append([]string{
 		"--etcd-endpoints", etcd, "--role", role, "--address", address, "--probe-interval", "50ms",
@@ -120,7 +120,7 @@ func awaitGone(t *testing.T, cli *clientv3.Client, key string) {
 	})
 }
 
-// history replays what happened to a key: states, and "gone" for its deletion.
+// history replays what happened to a key: states, and "deleted" for its deletion.
 func history(t *testing.T, cli *clientv3.Client, key string) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -129,7 +129,7 @@ func history(t *testing.T, cli *clientv3.Client, key string) []string {
 	for resp := range cli.Watch(ctx, key, clientv3.WithRev(1)) {
 		for _, ev := range resp.Events {
 			if ev.Type == mvccpb.Event_DELETE {
-				return append(out, "gone")
+				return append(out, "deleted")
 			}
 			var rec instance.Record
 			if err := json.Unmarshal(ev.Kv.Value, &rec); err != nil {
@@ -138,7 +138,7 @@ func history(t *testing.T, cli *clientv3.Client, key string) []string {
 			out = append(out, string(rec.State))
 		}
 	}
-	return append(out, "(not gone)")
+	return append(out, "(not deleted)")
 }
 
 // run is the program inside this process, which runs other things, too.

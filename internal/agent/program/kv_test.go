@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What the engines of these tests are told.
+// Configurations of the engines in these tests.
 const (
 	nixlProducer     = `{"kv_connector":"NixlConnector","kv_role":"kv_producer"}`
 	nixlBoth         = `{"kv_connector":"NixlConnector","kv_role":"kv_both","engine_id":"e1"}`

@@ -40,7 +40,7 @@ func TestRegistersAndDrains(t *testing.T) {
 		t.Error(d)
 	}
 
-	// A request that runs keeps the drain waiting; the record says so meanwhile.
+	// A running request delays the drain; the record is "draining" meanwhile.
 	leave := longRequest(t, engine)
 	code := make(chan int, 1)
 	go func() { code <- stop() }()
@@ -56,7 +56,7 @@ func TestRegistersAndDrains(t *testing.T) {
 	if kv, _ := look(t, cli, k); kv != nil {
 		t.Error("the key outlives the agent")
 	}
-	if d := cmp.Diff([]string{"ready", "draining", "gone"}, history(t, cli, k)); d != "" {
+	if d := cmp.Diff([]string{"ready", "draining", "deleted"}, history(t, cli, k)); d != "" {
 		t.Error(d)
 	}
 	log.awaits(t, "drained: the engine is idle")
@@ -115,7 +115,7 @@ func TestEngineDiesAndComesBack(t *testing.T) {
 	if code := stop(); code != 0 {
 		t.Errorf("exit %d", code)
 	}
-	if d := cmp.Diff([]string{"ready", "down", "ready", "draining", "gone"}, history(t, cli, k)); d != "" {
+	if d := cmp.Diff([]string{"ready", "down", "ready", "draining", "deleted"}, history(t, cli, k)); d != "" {
 		t.Error(d)
 	}
 }
@@ -161,14 +161,14 @@ func TestEtcdAwayFromStartToEnd(t *testing.T) {
 	engine := fakevllm.StartTest(t, fakevllm.Options{})
 	log, stop := startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address()))
 	log.awaits(t, "engine answers: registering")
-	log.awaits(t, "not registered yet; trying on")
+	log.awaits(t, "not registered yet; retrying")
 	log.awaits(t, "connection refused")
 	if code := stop(); code != 0 {
 		t.Errorf("exit %d", code)
 	}
 	// With a user name nothing is different, and the password stays out of the log.
 	log, stop = startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address(), "--etcd-username", "u", "--etcd-password", "topsecret"))
-	log.awaits(t, "not registered yet; trying on")
+	log.awaits(t, "not registered yet; retrying")
 	if code := stop(); code != 0 || strings.Contains(log.String(), "topsecret") {
 		t.Errorf("exit %d", code)
 	}

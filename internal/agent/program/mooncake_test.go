@@ -92,7 +92,7 @@ func TestMooncakeEngineWithoutBootstrap(t *testing.T) {
 	if code := stop(); code != 0 {
 		t.Errorf("exit %d: %s", code, log)
 	}
-	if got := history(t, cli, key("prefill", s.Address())); !slices.Equal(slices.Compact(got), []string{"starting", "ready", "draining", "gone"}) {
+	if got := history(t, cli, key("prefill", s.Address())); !slices.Equal(slices.Compact(got), []string{"starting", "ready", "draining", "deleted"}) {
 		t.Errorf("history %q", got)
 	}
 }

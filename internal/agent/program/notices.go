@@ -14,8 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 )
 
-// relayNotices takes LMCache's notifications and answers proxies that ask for them. It lives
-// as long as the agent; stop ends it. The port where it answers goes into the record.
+// relayNotices receives LMCache's notifications and serves them to proxies, until stop is
+// called. It adds its ports to the record.
 func relayNotices(ctx context.Context, c *setup.Config, log logrus.FieldLogger) (stop func(), err error) {
 	if c.Notices.Endpoint == "" {
 		return func() {}, nil
@@ -41,6 +41,6 @@ func relayNotices(ctx context.Context, c *setup.Config, log logrus.FieldLogger) 
 	}
 	c.Facts.Ports[instance.PortLMCacheNotify] = []int{ln.Addr().(*net.TCPAddr).Port}     //nolint:forcetypeassert // a TCP listener's
 	c.Facts.Ports[instance.PortLMCachePull] = []int{receiver.Addr().(*net.TCPAddr).Port} //nolint:forcetypeassert // a TCP listener's
-	log.Infof("LMCache's notifications are taken at tcp://%s, and proxies ask at %s", receiver.Addr(), ln.Addr())
+	log.Infof("receiving LMCache notifications at tcp://%s; proxies read them at %s", receiver.Addr(), ln.Addr())
 	return func() { _ = s.Close(); <-done; receiver.Close() }, nil
 }

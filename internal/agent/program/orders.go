@@ -10,14 +10,14 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// orders are what signals ask of the program: the first one to drain, each
-// later one to stop waiting for whatever is being waited for.
+// orders has the signals of the program: the first one drains, each later one skips the
+// current wait.
 type orders struct {
 	more chan struct{}
-	sig  atomic.Int32 // the first one; 0 if the order came another way
+	sig  atomic.Int32 // the first one; 0 if the drain was not ordered by a signal
 }
 
-// stopSignal is what an engine is told to end with: what a terminal sent, or SIGTERM.
+// stopSignal returns the signal for the engine: SIGINT if the program got that, else SIGTERM.
 func (o *orders) stopSignal() syscall.Signal {
 	if s := syscall.Signal(o.sig.Load()); s == syscall.SIGINT {
 		return s
@@ -25,17 +25,17 @@ func (o *orders) stopSignal() syscall.Signal {
 	return syscall.SIGTERM
 }
 
-// maxOrders is how many impatient signals are kept.
+// maxOrders is the number of buffered signals.
 const maxOrders = 4
 
-// listen takes signals until stop is called, which waits. The context it gives
-// ends with the first one, or by drain.
+// listen receives signals until stop is called, which waits. The first one, or drain, ends the
+// context that it returns.
 func listen(ctx context.Context, wrapping bool, log logrus.FieldLogger) (out context.Context, o *orders, drain func(), stop func()) {
 	o = &orders{more: make(chan struct{}, maxOrders)}
 	sigs := make(chan os.Signal, maxOrders)
 	signal.Notify(sigs, syscall.SIGTERM, syscall.SIGINT)
-	// The engine has a group of its own and does not hear of a terminal that is
-	// closed. Under nohup the signal is ignored and stays so.
+	// The engine has its own process group, which a closed terminal does not signal. Under
+	// nohup the signal stays ignored.
 	if wrapping && !signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(sigs, syscall.SIGHUP)
 	}

@@ -26,7 +26,7 @@ func TestP2PPort(t *testing.T) {
 		{"flag", append([]string{"--p2p-port=5740", "--"}, serve(ported)...), "p2p-port: 5740"},
 		{"beside an engine", []string{"--role=prefill", "--address=10.0.0.7:8100", "--connector=p2p"}, "p2p-port: 5710 # default"},
 		{"by class", []string{"--role=decode", "--address=10.0.0.7:8100", "--connector=NixlPushConnector", "--p2p-port=1"}, "--p2p-port: a P2P port is for"},
-		{"no port", []string{"--role=prefill", "--address=10.0.0.7:8100", "--connector=p2p", "--p2p-port=70000"}, `--p2p-port: "70000" is no port`},
+		{"no port", []string{"--role=prefill", "--address=10.0.0.7:8100", "--connector=p2p", "--p2p-port=70000"}, `--p2p-port: invalid port "70000"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

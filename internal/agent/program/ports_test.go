@@ -39,7 +39,7 @@ func TestWrappedEnginesPublish(t *testing.T) {
 			seen[endpoint] = true
 			conn, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
 			if err != nil {
-				t.Errorf("nobody publishes: %v", err)
+				t.Errorf("no publisher: %v", err)
 				continue
 			}
 			_ = conn.Close()
@@ -54,7 +54,7 @@ func TestWrappedEnginesPublish(t *testing.T) {
 	}
 }
 
-// An engine that is told a port at which somebody listens would end: it is not started.
+// An engine with a port in use would exit: it is not started.
 func TestEventsAreTaken(t *testing.T) {
 	t.Parallel()
 	used := taken(t)

@@ -51,9 +51,9 @@ func TestWrapUsage(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"--role=decode", "--"}, "no command behind --"},
+		{[]string{"--role=decode", "--"}, "no command after --"},
 		{[]string{"--role=decode", "--", ""}, "is empty"},
-		{[]string{"--role=decode", "vllm", "serve"}, `unknown command "vllm"; the command of an engine stands behind --`},
+		{[]string{"--role=decode", "vllm", "serve"}, `unknown command "vllm"; the command of an engine follows --`},
 		{[]string{"--role=decode", "x", "--", "vllm"}, `unknown command "x"`},
 	} {
 		var out, errs bytes.Buffer

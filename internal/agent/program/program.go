@@ -1,6 +1,6 @@
-// Package program is the agent as a program: it starts what package setup has read, lives
-// with the engine's process, takes signals, tells systemd, and ends all of it in order. What
-// keeps a registration true is in package agent, how an engine runs in package wrap.
+// Package program runs the agent: it starts the parts for a configuration of package setup,
+// supervises the engine's process, handles signals, notifies systemd, and stops everything in
+// order. Package agent maintains a registration, package wrap runs a process.
 package program
 
 import (
@@ -33,7 +33,7 @@ engine is idle, but not longer than --drain-timeout; a prefill engine also stays
 at least that long, so that all proxies notice. Then the agent deregisters the engine and
 exits. A second signal skips the wait. "agent drain" does the same from another shell.
 
-With a command behind "--" the agent starts the engine, waits until it has loaded,
+With a command after "--" the agent starts the engine, waits until it has loaded,
 and reads address, model, role, connector and key from the command. On SIGTERM it
 drains, stops the engine and exits. The exit code is 0 if the engine exited with 0 or
 because of that signal, otherwise the engine's exit code (128+n after signal n). If the
@@ -53,7 +53,7 @@ Every setting is a flag, an environment variable (PD_ETCD_ENDPOINTS for --etcd-e
 and a key of the YAML file of --config (etcd-endpoints). Flags win over variables,
 variables over the file, and the file over what the agent finds.`
 
-const examples = `  # beside a prefill engine on this machine
+const examples = `  # register a prefill engine that runs on this machine
   agent --role prefill --address 127.0.0.1:8100 --model Qwen/Qwen2.5-7B-Instruct
 
   # proxies reach the engine at 10.0.0.7:8200, the agent at 127.0.0.1; etcd has three members
@@ -78,20 +78,18 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	return program{whole: true}.run(cli.WithVariables(context.Background(), os.Environ()), args, stdout, stderr)
 }
 
-// program is what Main runs. whole says that this process runs nothing else, so
-// that it may adopt and reap what an engine leaves behind.
+// program is the agent. whole means that this process runs nothing else, so that it may adopt
+// and reap orphans of the engine.
 type program struct{ whole bool }
 
-// run is the whole program. The end of ctx is what the first signal is: drain.
-// It returns 0 after an orderly end, 1 for what fails at run time, 2 for wrong
-// usage, and with a command the exit code of the engine, unless that says no more
-// than that it obeyed the signal to end.
+// run runs the program. The end of ctx drains, like the first signal. It returns 0 after an
+// orderly end, 1 for a failure, 2 for wrong usage, and with a command the exit code of the
+// engine, unless that is the result of the signal that stopped it.
 func (p program) run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	code := cli.OK // of an orderly end
 	cmd := &cobra.Command{
 		Use: "agent [flags] [-- command ...]", Short: "register one vLLM engine", Long: help, Example: examples,
-		Args:              checkArgs,
-		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Args: checkArgs,
 		RunE: func(cmd *cobra.Command, behind []string) error {
 			var command []string
 			if len(behind) > 0 {
@@ -127,15 +125,15 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 	return code
 }
 
-// checkArgs takes a command behind "--" and nothing else.
+// checkArgs accepts only a command after "--".
 func checkArgs(cmd *cobra.Command, args []string) error {
 	switch dash := cmd.ArgsLenAtDash(); {
 	case dash < 0 && len(args) > 0, dash > 0:
-		return fmt.Errorf("unknown command %q; the command of an engine stands behind --, as in agent ... -- vllm serve MODEL", args[0])
+		return fmt.Errorf("unknown command %q; the command of an engine follows --, as in agent ... -- vllm serve MODEL", args[0])
 	case dash == 0 && len(args) == 0:
-		return errors.New("no command behind --; leave it out to register an engine that runs already")
+		return errors.New("no command after --; remove it to register an engine that runs already")
 	case dash == 0 && args[0] == "":
-		return errors.New("the command behind -- is empty")
+		return errors.New("the command after -- is empty")
 	}
 	return nil
 }

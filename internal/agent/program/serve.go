@@ -25,7 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/wrap"
 )
 
-// service is what a running agent needs.
+// service is a running agent.
 type service struct {
 	setup.Config
 	log            *logrus.Logger
@@ -38,13 +38,12 @@ type service struct {
 	cli    *clientv3.Client
 	certs  certificates
 	notify *notifier
-	reaper *wrap.Reaper // nil where nothing is reaped
+	reaper *wrap.Reaper // nil if this process reaps no orphans
 }
 
-// serve wires the parts and stops them in order: the agent drains and revokes,
-// then the registrar's renewal ends, a wrapped engine is told to end, then the
-// connection to etcd is closed. Nothing that etcd does or does not do ends it;
-// only what cannot be right does. code is the exit code when err is nil.
+// serve starts the parts and stops them in order: the agent drains and revokes, the registrar
+// stops renewing, the engine is stopped, and the connection to etcd is closed. Outages of etcd
+// do not end it. code is the exit code if err is nil.
 func serve(ctx context.Context, s service) (code int, err error) {
 	if s.layout, err = schema.NewLayout(s.EtcdPrefix); err != nil {
 		return 1, err
@@ -93,7 +92,7 @@ func serve(ctx context.Context, s service) (code int, err error) {
 	}
 	defer func() { _ = s.cli.Close() }()
 	defer followMembers(ctx, s.cli, s.TTL, log)()
-	defer s.tellAfar(ctx)()
+	defer s.publishRefusal(ctx)()
 	s.notify = newNotifier(s.Config, ctl, log)
 	stopNotifying := s.notify.start(ctx)
 	defer stopNotifying()
@@ -104,8 +103,7 @@ func serve(ctx context.Context, s service) (code int, err error) {
 	return 0, s.live(ctx, nil)
 }
 
-// live runs an agent and its registrar until the agent's life is over; exited
-// ends it too, if not nil.
+// live runs an agent and its registrar until ctx ends or exited, which may be nil, is closed.
 func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	log := s.log
 	var ag *agent.Agent
@@ -127,7 +125,7 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 
 	s.ctl.Life.Store(&control.Parts{Agent: ag, Registrar: reg})
 
-	// The registration outlives ctx: it is what the drain is announced by.
+	// The registration outlives ctx, because it publishes the drain.
 	rctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	regDone := make(chan error, 1)
@@ -135,18 +133,18 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	sideDone := make(chan struct{})
 	go func() {
 		defer close(sideDone)
-		beside(rctx, s.orders.more, ag, reg, log)
+		remind(rctx, s.orders.more, ag, reg, log)
 	}()
 
 	if err := ag.Run(ctx); err != nil {
-		log.WithError(err).Warn("the registration could not be taken back; it ends with its lease")
+		log.WithError(err).Warn("the registration not revoked; it ends with its lease")
 	}
 	stop()
 	<-sideDone
 	if err := <-regDone; err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
-	log.Info("gone")
+	log.Info("agent ended")
 	return nil
 }
 
@@ -158,7 +156,7 @@ func (s *service) shutdownDelay() time.Duration {
 	return s.ShutdownDelay
 }
 
-// engineIDs is how the agent asks a Mooncake prefill engine, nil for all others.
+// engineIDs returns the query for the ids of a Mooncake prefill engine, nil for other engines.
 func (s *service) engineIDs() func(context.Context) (map[string]string, error) {
 	if s.Bootstrap == "" {
 		return nil
@@ -166,15 +164,15 @@ func (s *service) engineIDs() func(context.Context) (map[string]string, error) {
 	return func(ctx context.Context) (map[string]string, error) { return bootstrap.Query(ctx, nil, s.Bootstrap) }
 }
 
-// Times of the complaints about a registration that does not come about.
+// Intervals of remind.
 const (
 	reportPoll  = time.Second
 	reportAgain = time.Minute
 )
 
-// beside passes a hurry on, and says from time to time why etcd does not have
-// the registration yet: the registrar itself speaks at changes only.
-func beside(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *lease.Registrar, log logrus.FieldLogger) {
+// remind passes a second signal to the agent, and logs periodically why the instance is not
+// registered yet: the registrar logs changes only.
+func remind(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *lease.Registrar, log logrus.FieldLogger) {
 	tick := time.NewTicker(reportPoll)
 	defer tick.Stop()
 	var last time.Time
@@ -184,7 +182,7 @@ func beside(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *le
 			return
 		case <-hurry:
 			ag.Hurry()
-			hurry = nil // the next one is for the engine
+			hurry = nil // the next signal is for the engine
 		case <-tick.C:
 			st := reg.Status()
 			switch {
@@ -192,14 +190,13 @@ func beside(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *le
 				last = time.Time{}
 			case st.Err != "" && time.Since(last) > reportAgain:
 				last = time.Now()
-				log.WithField(logging.FieldReason, instance.Printable(st.Err, 400)).Warn("not registered yet; trying on")
+				log.WithField(logging.FieldReason, instance.Printable(st.Err, 400)).Warn("not registered yet; retrying")
 			}
 		}
 	}
 }
 
-// dial makes the client of the registrar. It waits for nothing: logging in is
-// part of the first call, and tried again with it.
+// dial makes the etcd client of the registrar. It does not wait: the first call logs in.
 func dial(c setup.Config, own certificates, log logrus.FieldLogger) (*clientv3.Client, error) {
 	return etcd.Dial(etcd.Config{
 		Endpoints: c.EtcdEndpoints, Username: c.EtcdUsername, Password: c.EtcdPassword,

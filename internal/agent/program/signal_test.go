@@ -72,7 +72,7 @@ func TestSecondSignalSkipsTheWait(t *testing.T) {
 	if kv, _ := look(t, cli, k); kv != nil {
 		t.Error("the key outlives the agent")
 	}
-	p.log.awaits(t, "drained: told not to wait")
+	p.log.awaits(t, "drained: wait skipped")
 }
 
 // SIGTERM keeps an idle engine registered as draining for --shutdown-delay; SIGINT does not.
@@ -85,7 +85,7 @@ func TestShutdownDelay(t *testing.T) {
 		ends    string
 	}{
 		{[]syscall.Signal{syscall.SIGINT}, "drained: the engine is idle"},
-		{[]syscall.Signal{syscall.SIGTERM, syscall.SIGTERM}, "drained: told not to wait"},
+		{[]syscall.Signal{syscall.SIGTERM, syscall.SIGTERM}, "drained: wait skipped"},
 	} {
 		t.Run(fmt.Sprint(tc.signals), func(t *testing.T) {
 			t.Parallel()

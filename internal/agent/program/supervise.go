@@ -19,21 +19,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/wrap"
 )
 
-// Errors of an engine that the agent has started, or not.
+// Errors of starting an engine.
 var (
-	errTaken = errors.New("something answers at the engine's address already")
+	errTaken = errors.New("the engine's address is already in use")
 	errSlow  = errors.New("the engine did not answer within --start-timeout")
 )
 
-// reap collects orphans: those of a wrapped engine, and those of the whole
-// container where the agent is its process 1. stop waits.
+// reap reaps orphans of the engine, or of the container if the agent is its process 1. stop
+// waits.
 func (s *service) reap(ctx context.Context) (stop func()) {
 	if !s.whole || s.Command == nil && os.Getpid() != 1 {
 		return func() {}
 	}
 	if s.Command != nil {
 		if err := wrap.Adopt(); err != nil {
-			s.log.WithError(err).Warn("what the engine leaves behind goes to process 1")
+			s.log.WithError(err).Warn("orphans of the engine will be adopted by process 1")
 		}
 	}
 	s.reaper = wrap.NewReaper()
@@ -43,15 +43,15 @@ func (s *service) reap(ctx context.Context) (stop func()) {
 	return func() { cancel(); work.Wait() }
 }
 
-// supervise starts the engine, lives with it, and starts it again if that is
-// wanted. It returns the exit code of the engine's last life.
+// supervise starts the engine and registers it, and restarts it with --restart. It returns the
+// exit code of its last process.
 func (s *service) supervise(ctx context.Context) (code int, err error) {
 	log := s.log.WithField(logging.FieldComponent, "engine")
 	if s.Side.Chosen {
-		log.Infof("%s=%s: NIXL's side channel, a port that is free", setup.EnvSidePort, &s.Side)
+		log.Infof("%s=%s: free port for NIXL's side channel", setup.EnvSidePort, &s.Side)
 	}
 	if s.Events.Command != nil {
-		log.Infof("KV events at %s, replay at %s: ports that are free", s.Events.Endpoint, s.Events.Replay)
+		log.Infof("free ports for KV events: %s, replay %s", s.Events.Endpoint, s.Events.Replay)
 	}
 	backoff := wrap.Backoff{First: s.RestartDelay, Max: s.RestartDelayMax}
 	last := wrap.Exit{}
@@ -73,7 +73,7 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 				DieWith: s.DieWith, Reaper: s.reaper, Log: log,
 			})
 			if err != nil {
-				return wrap.StartStatus(err), fmt.Errorf("%w: is the program installed, and what stands behind -- its name?", err)
+				return wrap.StartStatus(err), fmt.Errorf("%w: check the command after --", err)
 			}
 			log.WithField("pid", proc.PID()).Info("started: " + strings.Join(vllmargs.Masked(s.Argv()), " "))
 			s.ctl.Engine.Started(proc)
@@ -91,7 +91,7 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 			return s.ended(ctx, last, failed)
 		}
 		delay := backoff.After(lasted)
-		log.WithError(failed).WithField("after", lasted.Round(time.Millisecond)).Warnf("the engine has failed; starting it again in %s", delay)
+		log.WithError(failed).WithField("after", lasted.Round(time.Millisecond)).Warnf("engine failed; restarting in %s", delay)
 		s.ctl.Engine.Waits(failed, delay)
 		s.ctl.Life.Store(nil)
 		timer := time.NewTimer(delay)
@@ -104,30 +104,28 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 	return last.Status(), nil
 }
 
-// ended is the agent's own end after the engine's last life.
+// ended returns the exit code of the agent after the last exit of the engine.
 func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int, error) {
 	code := last.Status()
 	switch {
 	case ctx.Err() != nil:
-		s.log.Infof("the engine has ended: %s", last)
+		s.log.Infof("engine exited: %s", last)
 		if code == asked(s.orders.stopSignal()) {
-			return 0, nil // its end was asked for, and this is how most programs obey
+			return 0, nil // the usual exit of a program after a signal
 		}
 		return code, nil
 	case failed == nil:
-		s.log.Info("the engine has ended by itself")
+		s.log.Info("engine exited by itself")
 		return code, nil
 	}
-	return max(code, 1), fmt.Errorf("the engine has ended: %w", failed)
+	return max(code, 1), fmt.Errorf("engine exited: %w", failed)
 }
 
-// asked is the exit code, in the words of a shell, of a program that has died of the
-// signal by which it was asked to end.
+// asked returns the exit code of a process that a signal has ended, as shells define it.
 func asked(sig syscall.Signal) int { return wrap.Exit{Signal: sig}.Status() }
 
-// engineLife registers one life of the engine until it ends or ctx does, and
-// ends the engine in the latter case. An error means that the life has failed,
-// however the engine ended.
+// engineLife registers the engine until its process exits or ctx ends, and then stops the
+// process. The error is nil if the engine has not failed, whatever its exit code.
 func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
 	lctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -135,7 +133,7 @@ func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
 	go func() { slow <- s.awaitStart(lctx, proc); cancel() }()
 	err := s.live(lctx, proc.Exited())
 	if ctx.Err() != nil {
-		// The registration is gone. Impatience is now about the engine.
+		// The registration has ended. A further signal skips the wait for the engine.
 		sctx, hurry := context.WithCancel(context.WithoutCancel(ctx))
 		hurried := make(chan struct{})
 		go func() {
@@ -159,8 +157,8 @@ func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
 	return err
 }
 
-// awaitStart waits until the life is over, or until it is known that the engine
-// does not come up in the time it has; then it returns true.
+// awaitStart waits until ctx ends. It returns true earlier if the engine has not answered
+// within --start-timeout.
 func (s *service) awaitStart(ctx context.Context, proc *wrap.Process) (slow bool) {
 	var deadline <-chan time.Time
 	if s.StartTimeout > 0 {
@@ -173,7 +171,7 @@ func (s *service) awaitStart(ctx context.Context, proc *wrap.Process) (slow bool
 		case <-ctx.Done():
 			return false
 		case <-proc.Exited():
-			// live ends by itself, and takes its registration back before.
+			// live ends by itself, after it has revoked the registration.
 			<-ctx.Done()
 			return false
 		case <-deadline:
@@ -185,11 +183,11 @@ func (s *service) awaitStart(ctx context.Context, proc *wrap.Process) (slow bool
 	}
 }
 
-// freeTimeout bounds the look at the engine's address.
+// freeTimeout is the time limit of free.
 const freeTimeout = time.Second
 
-// free makes sure that nobody serves at the engine's address: the agent would
-// take it for what it starts, and register it.
+// free returns an error if a process already serves at the engine's address: the agent would
+// register it in place of the engine.
 func (s *service) free(ctx context.Context) error {
 	u, err := url.Parse(s.Engine)
 	if err != nil {
@@ -199,14 +197,14 @@ func (s *service) free(ctx context.Context) error {
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
 	if err != nil {
-		return nil // refused, or not to be reached yet
+		return nil // refused or unreachable
 	}
 	_ = conn.Close()
 	return fmt.Errorf("%w (%s): an engine that outlived its agent? Stop it first, or run the agent without a command to register it", errTaken, u.Host)
 }
 
-// engineEnv is the agent's environment without what is addressed to the agent:
-// an engine that found systemd's socket would speak in the agent's name.
+// engineEnv returns the environment without variables for the agent only: with systemd's
+// socket, the engine would notify in the name of the agent.
 func engineEnv(env []string) []string {
 	out := make([]string, 0, len(env))
 	for _, e := range env {

@@ -15,7 +15,7 @@ import (
 )
 
 // An agent asks its engine and registers it over TLS with certificates of both sides; an
-// engine whose certificate has another name, and an etcd that refuses the agent's, are told of.
+// engine whose certificate has another name, and an etcd that refuses the agent's, are reported.
 func TestAgentOverTLS(t *testing.T) {
 	t.Parallel()
 	a, other := testkit.NewAuthority(t, "fleet"), testkit.NewAuthority(t, "strangers")

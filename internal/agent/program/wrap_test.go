@@ -39,14 +39,14 @@ func TestWrapExitCodes(t *testing.T) {
 		etcd := testkit.StartEtcd(t)
 		p := startProcess(t, fast(etcd.Endpoint(), "decode", "127.0.0.1:1", "--restart=on-failure", "--", "pdmesh-no-such-program", "--port", "1"))
 		_ = p.Wait()
-		if code := p.ProcessState.ExitCode(); code != 127 || !strings.Contains(p.log.String(), "is the program installed") {
+		if code := p.ProcessState.ExitCode(); code != 127 || !strings.Contains(p.log.String(), "check the command after --") {
 			t.Errorf("exit %d\n%s", code, p.log)
 		}
 	})
 }
 
 // SIGTERM: the key says draining while the engine works on, the engine hears of
-// it only when it is idle, and by then the key is gone.
+// it only when it is idle, after the key was deleted.
 func TestWrapDrainsFirst(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
@@ -62,7 +62,7 @@ func TestWrapDrainsFirst(t *testing.T) {
 	awaitState(t, w.cli, w.key, instance.Draining)
 	w.log.awaits(t, "still draining: 1 running")
 	if strings.Contains(w.log.String(), "engine got") {
-		t.Error("the engine was told to end while it was working")
+		t.Error("the engine was stopped while it was working")
 	}
 	leave()
 	if code := w.code(t); code != 7 {
@@ -73,7 +73,7 @@ func TestWrapDrainsFirst(t *testing.T) {
 			t.Errorf("no %q", want)
 		}
 	}
-	if d := cmp.Diff([]string{"ready", "draining", "gone"}, history(t, w.cli, w.key)); d != "" {
+	if d := cmp.Diff([]string{"ready", "draining", "deleted"}, history(t, w.cli, w.key)); d != "" {
 		t.Error(d)
 	}
 }
@@ -144,7 +144,7 @@ func TestWrapInterrupt(t *testing.T) {
 
 // An engine that takes no notice of SIGTERM is killed after --stop-timeout, or
 // when a further signal comes. One that dies of the signal that asked it to end has
-// ended in order, also where a shell around it says so in its words (128+15).
+// ended in order, also if a shell around it returns 128+15.
 func TestWrapStop(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -164,7 +164,7 @@ func TestWrapStop(t *testing.T) {
 			w.send(t, syscall.SIGTERM)
 			awaitGone(t, w.cli, w.key)
 			if tc.again {
-				w.log.awaits(t, "gone") // the drain is over: this one is about the engine
+				w.log.awaits(t, "agent ended") // the drain is over: this one is about the engine
 				w.send(t, syscall.SIGTERM)
 			}
 			if code := w.code(t); code != tc.want {
@@ -187,11 +187,11 @@ func TestWrapCrash(t *testing.T) {
 	if kv, rec := look(t, w.cli, w.key); kv != nil {
 		t.Errorf("the key outlives the engine: %+v", rec)
 	}
-	// Neither the lease nor a probe could have told so soon.
-	if d := cmp.Diff([]string{"ready", "down", "gone"}, history(t, w.cli, w.key)); d != "" {
+	// Neither the lease nor a probe could have reported it so soon.
+	if d := cmp.Diff([]string{"ready", "down", "deleted"}, history(t, w.cli, w.key)); d != "" {
 		t.Error(d)
 	}
-	w.log.awaits(t, "the engine has ended: exit code 3")
+	w.log.awaits(t, "engine exited: exit code 3")
 }
 
 // A crash loop: each life is a new incarnation, there is no key between two of
@@ -207,7 +207,7 @@ func TestWrapCrashLoop(t *testing.T) {
 		ids = append(ids, rec.ID)
 		touch(t, crash)
 		awaitGone(t, w.cli, w.key)
-		// While it waits it says so, is not healthy, and has no key.
+		// While it waits it reports that, is not healthy, and has no key.
 		testkit.Eventually(t, patience, func() error {
 			r := w.status(t)
 			if r.Phase != "restarting" || r.Process == nil || r.Process.PID != 0 || r.Process.LastExit != "exit code 3" || r.Process.Starts != int64(len(ids)) {
@@ -225,7 +225,7 @@ func TestWrapCrashLoop(t *testing.T) {
 	if ids[0] == ids[1] || ids[1] == ids[2] || ids[0] == ids[2] {
 		t.Errorf("incarnations %q", ids)
 	}
-	for _, want := range []string{"starting it again in 200ms", "starting it again in 400ms", "starting it again in 800ms"} {
+	for _, want := range []string{"restarting in 200ms", "restarting in 400ms", "restarting in 800ms"} {
 		w.log.awaits(t, want)
 	}
 	awaitState(t, w.cli, w.key, instance.Ready)
@@ -242,7 +242,7 @@ func TestWrapCrashLoop(t *testing.T) {
 func TestWrapStopWhileWaiting(t *testing.T) {
 	t.Parallel()
 	w := wrapEngine(t, "exit=5", "--restart", "on-failure", "--restart-delay", "1h", "--restart-delay-max", "1h")
-	w.log.awaits(t, "starting it again in 1h0m0s")
+	w.log.awaits(t, "restarting in 1h0m0s")
 	w.send(t, syscall.SIGTERM)
 	if code := w.code(t); code != 5 {
 		t.Errorf("exit %d", code)

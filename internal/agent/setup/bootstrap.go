@@ -13,8 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
 )
 
-// envBootstrapPort is the variable by which vLLM is told the port of Mooncake's
-// bootstrap server.
+// envBootstrapPort is vLLM's variable for the port of Mooncake's bootstrap server.
 const envBootstrapPort = "VLLM_MOONCAKE_BOOTSTRAP_PORT"
 
 // mooncakeDialect is the one whose prefill engines have a bootstrap server.
@@ -22,9 +21,9 @@ const mooncakeDialect = "mooncake"
 
 var errBootstrapPort = errors.New("a bootstrap port is for a prefill engine with MooncakeConnector")
 
-// findBootstrap is where the bootstrap server of a Mooncake prefill engine is asked
-// from here; "" for every other engine. Its port goes into the record, where proxies
-// put it behind the host of the instance.
+// findBootstrap returns the address at which the agent queries the bootstrap server of a
+// Mooncake prefill engine; "" for other engines. Proxies combine the port of the record with
+// the host of the instance.
 func (r *reader) findBootstrap(f *facts, c *Config) string {
 	const name = "bootstrap-port"
 	dialect, _ := connector.Canonical(c.connector)
@@ -50,7 +49,7 @@ func (r *reader) findBootstrap(f *facts, c *Config) string {
 			return ""
 		}
 		if instanceHost, _, _ := net.SplitHostPort(c.Key.Address); at != host && at != instanceHost && !instance.IsLoopback(server) {
-			r.wrong(fmt.Errorf("%s: bootstrap_server_address %s is not on the engine's machine: proxies look for it at the engine's own address, %s",
+			r.wrong(fmt.Errorf("%s: bootstrap_server_address %s is not on the engine's machine: proxies query it at the engine's address, %s",
 				f.from, instance.Printable(server, 80), c.Key.Address))
 			return ""
 		}
@@ -59,26 +58,26 @@ func (r *reader) findBootstrap(f *facts, c *Config) string {
 	text := r.text(name, found...)
 	port, err := strconv.Atoi(text)
 	if err != nil || port < 1 || port > 65535 {
-		r.fail(name, fmt.Errorf("%q is no port", instance.Printable(text, 40)))
+		r.fail(name, fmt.Errorf("invalid port %q", instance.Printable(text, 40)))
 		return ""
 	}
 	c.Facts.Ports = map[string][]int{instance.PortBootstrap: {port}}
-	c.Facts.EngineIDs = nil // the server has them, with what vLLM adds to each
+	c.Facts.EngineIDs = nil // the server publishes them, with the suffix that vLLM adds
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// checkMooncakeRole refuses what would end the engine with its first request.
+// checkMooncakeRole refuses a role with which the first request would end the engine.
 func (r *reader) checkMooncakeRole(f *facts, role instance.Role) {
 	m := f.mooncake()
 	if m == nil {
 		return
 	}
 	if is, ok := m.Role(); ok && role != "" && is != role {
-		r.fail("role", fmt.Errorf("%s, but %s says %s: a request for the other role ends a Mooncake engine", role, f.from, m.KVRole))
+		r.fail("role", fmt.Errorf("%s, but %s has %s: a request for the other role ends a Mooncake engine", role, f.from, m.KVRole))
 	}
 }
 
-// mooncake is what is said of vLLM's MooncakeConnector, nil if nothing is.
+// mooncake returns the configuration of vLLM's MooncakeConnector, or nil.
 func (f *facts) mooncake() *vllmargs.Transfer {
 	if f.transfer == nil {
 		return nil

@@ -57,11 +57,11 @@ func TestBootstrapFacts(t *testing.T) {
 				ports = []int{tc.port}
 			}
 			rec := c.Record()
-			if d := cmp.Diff(ports, rec.Ports[instance.PortBootstrap]); d != "" || c.Bootstrap != tc.asked || c.said.Sources["bootstrap-port"] != tc.from {
-				t.Errorf("asks %q from %q: %s", c.Bootstrap, c.said.Sources["bootstrap-port"], d)
+			if d := cmp.Diff(ports, rec.Ports[instance.PortBootstrap]); d != "" || c.Bootstrap != tc.asked || c.values.Sources["bootstrap-port"] != tc.from {
+				t.Errorf("asks %q from %q: %s", c.Bootstrap, c.values.Sources["bootstrap-port"], d)
 			}
 			if tc.asked != "" && rec.EngineIDs != nil {
-				t.Errorf("engine ids that nobody has asked for: %v", rec.EngineIDs)
+				t.Errorf("unexpected engine ids: %v", rec.EngineIDs)
 			}
 		})
 	}
@@ -75,13 +75,13 @@ func TestBootstrapFactsRefuse(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"no port", map[string]string{"VLLM_MOONCAKE_BOOTSTRAP_PORT": "x"}, []string{"--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, `--bootstrap-port (from VLLM_MOONCAKE_BOOTSTRAP_PORT): "x" is no port`},
+		{"no port", map[string]string{"VLLM_MOONCAKE_BOOTSTRAP_PORT": "x"}, []string{"--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, `--bootstrap-port (from VLLM_MOONCAKE_BOOTSTRAP_PORT): invalid port "x"`},
 		{"another machine", nil, []string{"--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeServer("10.0.0.8:9000")}, "bootstrap_server_address 10.0.0.8:9000 is not on the engine's machine"},
 		{"no address", nil, []string{"--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeServer("9000")}, `bootstrap_server_address "9000" is no host:port`},
 		{"decode", nil, []string{"--role=decode", "--connector=mooncake", "--address=127.0.0.1:1", "--bootstrap-port=1"}, "--bootstrap-port: a bootstrap port is for a prefill engine with MooncakeConnector"},
 		{"NIXL", nil, []string{"--role=prefill", "--connector=nixl", "--address=127.0.0.1:1", "--bootstrap-port=1"}, "--bootstrap-port: a bootstrap port is for"},
-		{"the wrong role", nil, []string{"--role=decode", "--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, "--role: decode, but --kv-transfer-config of the command says kv_producer: a request for the other role ends a Mooncake engine"},
-		{"both, and no role", nil, []string{"--", "vllm", "serve", "M", "--kv-transfer-config", strings.Replace(mooncakeProducer, "kv_producer", "kv_both", 1)}, "says kv_both, which leaves it open"},
+		{"the wrong role", nil, []string{"--role=decode", "--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, "--role: decode, but --kv-transfer-config of the command has kv_producer: a request for the other role ends a Mooncake engine"},
+		{"both, and no role", nil, []string{"--", "vllm", "serve", "M", "--kv-transfer-config", strings.Replace(mooncakeProducer, "kv_producer", "kv_both", 1)}, "has kv_both, which leaves it open"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

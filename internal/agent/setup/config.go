@@ -1,6 +1,5 @@
-// Package setup is what an agent is to do: its settings, what the command line and the
-// surroundings of its engine say where no setting does (facts), and both together, checked,
-// as a Config. It starts nothing.
+// Package setup reads the configuration of an agent: its settings, and facts from the command
+// line and environment of the engine for those that are not set. It starts nothing.
 package setup
 
 import (
@@ -23,14 +22,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/zmq"
 )
 
-// Bounds of the lease's time to live. Below the floor a short stop of etcd or
-// of this machine costs the registration; above the ceiling a dead instance
-// stays listed for minutes.
+// Bounds of the lease's TTL. With a shorter one the registration is lost when etcd or this
+// machine pauses; with a longer one a dead instance stays listed for minutes.
 const (
 	defaultTTL = 15 * time.Second
 	minTTL     = 5 * time.Second
 	maxTTL     = 10 * time.Minute
-	// testMinTTL is the least that etcd grants; below minTTL by a hidden flag only.
+	// testMinTTL is the minimum of etcd; only a hidden flag allows less than minTTL.
 	testMinTTL = time.Second
 )
 
@@ -60,11 +58,11 @@ type Config struct {
 	LogLevel      string
 	LogFormat     string
 
-	ZMQRegister   string // endpoint; "" beside an engine
+	ZMQRegister   string // endpoint; "" for an agent with an engine
 	AllowLoopback bool   // of engines that register themselves
 
-	Facts instance.Record // what the engine's surroundings say: kv_role, sizes, ids
-	Notes []string        // what the person who starts it should know
+	Facts instance.Record // from the engine's command and environment: kv_role, sizes, ids
+	Notes []string        // warnings at the start
 
 	Side      sideChannel // of a NIXL engine that this agent starts
 	Events    kvEvents    // of an engine that this agent starts
@@ -80,7 +78,7 @@ type Config struct {
 	DieWith         bool
 
 	PrintConfig bool
-	said        *settings.Values // what was given and found, and where
+	values      *settings.Values // values and their sources
 }
 
 // The values of --restart.
@@ -89,9 +87,9 @@ const (
 	restartOnFailure = "on-failure"
 )
 
-// Load reads flags over the environment (PD_<NAME>) over the file over what is found
-// about the engine (see facts) over defaults. command is what follows "--". Its
-// error lists everything that is wrong, a line each.
+// Load returns the configuration from, by precedence, flags, environment (PD_<NAME>), file,
+// facts about the engine, and defaults. command follows "--". The error has a line for each
+// invalid setting.
 func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []string) (Config, error) {
 	c := Config{Command: command}
 	r := reader{}
@@ -99,7 +97,7 @@ func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	if err != nil {
 		return Config{}, err
 	}
-	r.input, c.said = &input{Values: v}, v
+	r.input, c.values = &input{Values: v}, v
 	if err := v.Fill(); err != nil {
 		r.wrong(err)
 	}
@@ -140,7 +138,7 @@ func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	return c, nil
 }
 
-// instance reads what is about the one engine of an agent.
+// instance reads the settings of the engine.
 func (r *reader) instance(c *Config, f *facts) {
 	c.connector = r.text("connector", f.connectors()...)
 	if _, err := connector.Canonical(c.connector); err != nil { // every proxy would reject the record
@@ -160,38 +158,38 @@ func (r *reader) instance(c *Config, f *facts) {
 	c.Notices = r.findLMCache(f, c)
 	c.Notes = f.notes
 	if c.Key.Address != "" && instance.IsLoopback(c.Key.Address) && !r.allowLoopback && !allLoopback(c.EtcdEndpoints) {
-		r.fail("address", errors.New(c.Key.Address+" is a loopback address, but etcd is on another machine, whose proxies would look for the engine on their own: give the address others reach it by, or --allow-loopback"))
+		r.fail("address", errors.New(c.Key.Address+" is a loopback address, but etcd is on another machine, where proxies could not reach it: set the address by which they do, or --allow-loopback"))
 	}
 }
 
-// checkBridge refuses what is about one engine where engines register themselves. From
-// the environment it may be meant for other agents of this image.
+// checkBridge refuses settings of one engine with --zmq-register. It accepts them in the
+// environment, where they may be for other agents of the same image.
 func (r *reader) checkBridge(c *Config) {
 	c.AllowLoopback = r.allowLoopback || allLoopback(c.EtcdEndpoints)
 	if _, err := zmq.ParseEndpoint(c.ZMQRegister); err != nil {
 		r.fail("zmq-register", err)
 	}
 	if c.Command != nil {
-		r.fail("zmq-register", errors.New("is for engines that somebody else starts, not for a command behind --"))
+		r.fail("zmq-register", errors.New("is for engines that register themselves, not for a command after --"))
 	}
 	for _, name := range []string{"role", "address", "engine", "connector", "bootstrap-port", "kv-transfer-config", "label"} {
 		if r.FromFlag(name) {
-			r.fail(name, errors.New("is about one engine; with --zmq-register engines say it themselves"))
+			r.fail(name, errors.New("is for one engine; with --zmq-register engines publish it themselves"))
 		}
 	}
 }
 
-// input is what the person who starts the agent has said, and what is wrong with it.
+// input has the values of settings and the errors about them.
 type input struct {
 	*settings.Values
 	errs []error
 }
 
-// reader makes a config of it.
+// reader builds a Config from input.
 type reader struct {
 	*input
 
-	// Settings that are no part of config as they are written.
+	// Settings that Config has in another form.
 	labels        []string
 	restart       string
 	passwordFile  string
@@ -200,7 +198,7 @@ type reader struct {
 	file          string
 }
 
-// text is a setting as given, or else the first of what was found.
+// text returns a setting, or else the first fact that is not empty.
 func (in *input) text(name string, found ...fact) string {
 	if !in.Given(name) {
 		for _, f := range found {
@@ -225,10 +223,10 @@ func (r *reader) restarts() bool {
 	}
 }
 
-// wrong notes an error.
+// wrong adds an error.
 func (in *input) wrong(err error) { in.errs = append(in.errs, err) }
 
-// fail notes an error of a setting.
+// fail adds an error about a setting.
 func (in *input) fail(name string, err error) {
 	in.wrong(in.Sources.Complain(name, err))
 }
@@ -260,7 +258,7 @@ func (r *reader) key(f *facts, etcdIsLocal bool) instance.Key {
 	return key
 }
 
-// endpoints are those of etcd that were given, or that mooncake.json names.
+// endpoints reads those of etcd from the settings or mooncake.json.
 func (r *reader) endpoints(c *Config, f *facts) {
 	if found := f.endpoints(); found != nil {
 		c.EtcdEndpoints = found
@@ -276,7 +274,7 @@ func (r *reader) endpoints(c *Config, f *facts) {
 	}
 }
 
-// Bounds of labels: they travel in every record.
+// Bounds of labels, which are part of every record.
 const (
 	maxLabels    = 32
 	maxLabelSize = 128
@@ -288,7 +286,7 @@ func (r *reader) allLabels(found map[string]string) map[string]string {
 		name, value, ok := strings.Cut(s, "=")
 		switch {
 		case !ok || name == "":
-			r.fail("label", fmt.Errorf("%q: write name=value", instance.Printable(s, 80)))
+			r.fail("label", fmt.Errorf("%q: must be name=value", instance.Printable(s, 80)))
 		case len(name) > maxLabelSize || len(value) > maxLabelSize:
 			r.fail("label", fmt.Errorf("%q: name and value take at most %d bytes each", instance.Printable(s, 80), maxLabelSize))
 		case instance.Printable(s, 0) != s:
@@ -316,13 +314,13 @@ func (r *reader) checkEngine(c *Config, f *facts) {
 	}
 }
 
-// checkCommand refuses what would mean nothing.
+// checkCommand refuses settings that do not apply without a command.
 func (r *reader) checkCommand(c *Config) {
 	if c.Command != nil {
 		return
 	}
 	for _, name := range []string{"restart", "restart-delay", "restart-delay-max", "start-timeout", "stop-timeout", "engine-dies-with-agent"} {
-		// From the environment it may be meant for other agents of this image.
+		// In the environment it may be for other agents of the same image.
 		if r.FromFlag(name) {
 			r.fail(name, errors.New("is for an engine that this agent starts, as in agent ... -- vllm serve MODEL"))
 		}
@@ -331,7 +329,7 @@ func (r *reader) checkCommand(c *Config) {
 
 func (r *reader) checkTimes(c *Config) {
 	if len(r.errs) > 0 {
-		return // a duration that could not be read is zero here
+		return // an invalid duration is zero
 	}
 	least := minTTL
 	if r.shortTTL {

@@ -40,7 +40,7 @@ func TestLoadDefaults(t *testing.T) {
 		LogLevel: "info", LogFormat: "text",
 		RestartDelay: time.Second, RestartDelayMax: time.Minute, StopTimeout: 30 * time.Second,
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}), cmpopts.IgnoreFields(Config{}, "said")); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}), cmpopts.IgnoreFields(Config{}, "values")); d != "" {
 		t.Error(d)
 	}
 }
@@ -65,7 +65,7 @@ func TestLoadSources(t *testing.T) {
 		LogLevel: "info", LogFormat: "text",
 		RestartDelay: time.Second, RestartDelayMax: time.Minute, StopTimeout: 30 * time.Second,
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}), cmpopts.IgnoreFields(Config{}, "said")); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}), cmpopts.IgnoreFields(Config{}, "values")); d != "" {
 		t.Error(d)
 	}
 	env["PD_ENGINE_API_KEY"] = "ours"
@@ -97,7 +97,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"loopback with etcd elsewhere", nil, append(good[:6:6], "--address", "127.0.0.1:8100"), []string{"--address: 127.0.0.1:8100 is a loopback address", "--allow-loopback"}},
 		{"ttl below the floor", nil, append(good[:6:6], "--ttl", "4s"), []string{"--ttl: 4s: from 5s to 10m0s"}},
 		{"ttl not whole", nil, append(good[:6:6], "--ttl", "5500ms"), []string{"etcd counts whole seconds"}},
-		{"ttl from environment", map[string]string{"PD_TTL": "soon"}, good, []string{`--ttl (from environment PD_TTL): bad value "soon": give a duration`}},
+		{"ttl from environment", map[string]string{"PD_TTL": "soon"}, good, []string{`--ttl (from environment PD_TTL): bad value "soon": must be a duration`}},
 		{"probe interval", nil, append(good[:6:6], "--probe-interval", "1ms"), []string{"--probe-interval: 1ms: from 50ms"}},
 		{"kv lease", nil, append(good[:6:6], "--kv-lease", "-1s"), []string{"--kv-lease: -1s: from 0s"}},
 		{"drain timeout", nil, append(good[:6:6], "--drain-timeout", "0s"), []string{"--drain-timeout: 0s: from 1ms"}},
@@ -110,7 +110,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"a certificate without its key", nil, append(good[:6:6], "--engine-cert", "c.pem"), []string{"--engine-cert and --engine-key together"}},
 		{"no password file", nil, append(good[:6:6], "--etcd-username", "u", "--etcd-password-file", "/nowhere/f"), []string{"--etcd-password-file: open /nowhere/f"}},
 		{"password alone", nil, append(good[:6:6], "--etcd-password", "topsecret"), []string{"--etcd-password: given without --etcd-username"}},
-		{"label", nil, append(good[:6:6], "--label", "zone"), []string{`--label: "zone": write name=value`}},
+		{"label", nil, append(good[:6:6], "--label", "zone"), []string{`--label: "zone": must be name=value`}},
 		{"label with control characters", nil, append(good[:6:6], "--label", "a=\x1b"), []string{`u001b`}},
 		{"long label", nil, append(good[:6:6], "--label", "a="+strings.Repeat("x", 200)), []string{"at most 128 bytes"}},
 		{"key with newline", map[string]string{"OPENAI_API_KEY": "topsecret\n"}, good, []string{"--engine-api-key (from OPENAI_API_KEY)", "control character"}},

@@ -13,12 +13,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
 )
 
-// fact is a value that was found, and where.
+// fact is a value and its source.
 type fact struct{ value, from string }
 
-// facts are what the surroundings of the engine say: its command line, the
-// variables it is started with, mooncake.json. Settings that were given count
-// more than any of it.
+// facts has the values found in the engine's command line, its environment and mooncake.json.
+// Settings take precedence over them.
 type facts struct {
 	*input
 	lookup      func(string) (string, bool)
@@ -34,14 +33,14 @@ type facts struct {
 	notes       []string
 }
 
-// Where facts are from.
+// Sources of facts.
 const (
 	fromCommand = "the command"
 	fromDefault = "default"
 )
 
-// find reads everything there is to read. What cannot be read is an error where
-// it was given to the agent, or where the engine could not use it either.
+// find reads all sources. One that cannot be read is an error if the agent was given it, or if
+// the engine could not use it either.
 func find(in *input, command []string, lookupEnv func(string) (string, bool)) *facts {
 	f := &facts{input: in, lookup: lookupEnv, wrapped: len(command) > 0}
 	if f.wrapped {
@@ -57,7 +56,7 @@ func find(in *input, command []string, lookupEnv func(string) (string, bool)) *f
 			return lookupEnv(name)
 		}
 		if c.ConfigFile != "" {
-			f.notes = append(f.notes, "the engine's --config "+instance.Printable(c.ConfigFile, 120)+" is not read here: what it says must be given to the agent, too")
+			f.notes = append(f.notes, "the engine's --config "+instance.Printable(c.ConfigFile, 120)+" is not read by the agent: set its values for the agent, too")
 		}
 	}
 	f.transfer, f.from = f.command.Transfer, "--kv-transfer-config of the command"
@@ -98,29 +97,29 @@ func (f *facts) findMooncake() {
 	case err == nil:
 		f.moon, f.moonFrom = &c, from+" "+path
 	case from == mooncake.EnvPath && f.Given("etcd-endpoints"):
-		f.notes = append(f.notes, from+": "+err.Error()) // the engine's business
+		f.notes = append(f.notes, from+": "+err.Error()) // a matter of the engine
 	case from == mooncake.EnvPath:
-		f.wrong(fmt.Errorf("%s: %w; or give --etcd-endpoints", from, err))
+		f.wrong(fmt.Errorf("%s: %w; or set --etcd-endpoints", from, err))
 	default:
 		f.fail("mooncake-config", err)
 	}
 }
 
-// endpoints of etcd that mooncake.json names.
+// endpoints returns the etcd of mooncake.json.
 func (f *facts) endpoints() []string {
 	if f.moon == nil || f.Given("etcd-endpoints") {
 		return nil
 	}
 	etcd, err := f.moon.Etcd()
 	if err != nil {
-		f.wrong(fmt.Errorf("%s: %w: give --etcd-endpoints, the host:port of the etcd that the proxies use (127.0.0.1:2379 for that of a proxy on this machine)", f.moonFrom, err))
+		f.wrong(fmt.Errorf("%s: %w: set --etcd-endpoints, the host:port of the etcd that the proxies use (127.0.0.1:2379 for that of a proxy on this machine)", f.moonFrom, err))
 		return nil
 	}
 	f.Set("etcd-endpoints", etcd, f.moonFrom+" (metadata_server)")
 	return etcd
 }
 
-// roles that are known without --role, best first.
+// roles returns the roles found without --role, by precedence.
 func (f *facts) roles() []fact {
 	var out []fact
 	if f.transfer != nil {
@@ -134,18 +133,18 @@ func (f *facts) roles() []fact {
 	return out
 }
 
-// noRole says why the role is not known.
+// noRole returns why the role is not known.
 func (f *facts) noRole() error {
 	switch {
 	case f.transfer != nil && f.transfer.KVRole != "":
-		return fmt.Errorf("is missing: %s says %s, which leaves it open: %w", f.from, f.transfer.KVRole, errNoRole)
+		return fmt.Errorf("is missing: %s has %s, which leaves it open: %w", f.from, f.transfer.KVRole, errNoRole)
 	case f.envRole != "":
-		return fmt.Errorf("is missing: %s says both: %w", vllmargs.EnvKVRole, errNoRole)
+		return fmt.Errorf("is missing: %s is both: %w", vllmargs.EnvKVRole, errNoRole)
 	}
 	return fmt.Errorf("is missing: %w", errNoRole)
 }
 
-// connectors are the dialect that follows from the KV transfer.
+// connectors returns the connector of the KV transfer.
 func (f *facts) connectors() []fact {
 	if f.transfer == nil || f.Given("connector") {
 		return nil
@@ -160,13 +159,13 @@ func (f *facts) connectors() []fact {
 	return []fact{{dialect, f.from}}
 }
 
-// kvRole is what the record says beside the role.
+// kvRole returns the kv_role of the record.
 func (f *facts) kvRole(role instance.Role, connector string) string {
 	byRole := map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer", instance.Both: "kv_both"}[role]
 	switch {
 	case f.transfer != nil && f.transfer.KVRole != "":
 		if other, ok := f.transfer.Role(); ok && role != "" && other != role {
-			f.notes = append(f.notes, fmt.Sprintf("the role is %s, but %s says %s", role, f.from, f.transfer.KVRole))
+			f.notes = append(f.notes, fmt.Sprintf("the role is %s, but %s has %s", role, f.from, f.transfer.KVRole))
 		}
 		return f.transfer.KVRole
 	case connector != "", role == instance.Both:
@@ -182,7 +181,7 @@ func (f *facts) findAddress(role instance.Role, etcdIsLocal bool) (fact, error) 
 	case !f.wrapped:
 		return fact{}, &noAddressError{etcdIsLocal}
 	case f.command.Port == 0:
-		return fact{}, errors.New("is missing, and the command does not show the engine's port: give the host:port by which proxies reach the engine")
+		return fact{}, errors.New("is missing, and the command does not show the engine's port: set it to the host:port by which proxies reach the engine")
 	}
 	hosts := []fact{{f.command.Host, fromCommand}}
 	if etcdIsLocal {
@@ -197,7 +196,7 @@ func (f *facts) findAddress(role instance.Role, etcdIsLocal bool) (fact, error) 
 			return fact{net.JoinHostPort(h.value, strconv.Itoa(f.command.Port)), h.from}, nil
 		}
 	}
-	return fact{}, fmt.Errorf("is missing: the command listens on every address of this machine: give the host:%d by which proxies reach the engine (or VLLM_HOST_IP)", f.command.Port)
+	return fact{}, fmt.Errorf("is missing: the command listens on every address of this machine: set it to the host:%d by which proxies reach the engine (or set VLLM_HOST_IP)", f.command.Port)
 }
 
 func wildcard(host string) bool {
@@ -242,7 +241,7 @@ func (f *facts) keys() []fact {
 	return append(out, fact{f.env("OPENAI_API_KEY"), "OPENAI_API_KEY"})
 }
 
-// labels that are shown beside those of --label.
+// labels that are added to those of --label.
 func (f *facts) labels() map[string]string {
 	out := make(map[string]string)
 	if f.moon != nil {
@@ -279,6 +278,6 @@ func (f *facts) record(rec *instance.Record) {
 	rec.EngineIDs = make(map[string]string)
 	for n := ranks.First; n < ranks.First+min(f.command.DataParallel, maxRankIDs); n++ {
 		rank := strconv.Itoa(n)
-		rec.EngineIDs[rank] = id + "_dp" + rank // as vLLM tells its ranks apart
+		rec.EngineIDs[rank] = id + "_dp" + rank // as vLLM names its ranks
 	}
 }

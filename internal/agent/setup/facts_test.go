@@ -164,13 +164,13 @@ func TestFactsRefuse(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{"handshake", map[string]string{"MOONCAKE_CONFIG_PATH": p2p}, append([]string{"--role=decode"}, serve...), []string{"MOONCAKE_CONFIG_PATH " + p2p, "is no etcd", "P2PHANDSHAKE", "give --etcd-endpoints, the host:port of the etcd that the proxies use"}},
-		{"HTTP metadata server", nil, append([]string{"--role=decode", "--mooncake-config", web}, serve...), []string{"HTTP metadata server", "give --etcd-endpoints"}},
-		{"broken file", map[string]string{"MOONCAKE_CONFIG_PATH": broken}, append([]string{"--role=decode"}, serve...), []string{"line 1: metadata_server must be a text", "or give --etcd-endpoints"}},
+		{"handshake", map[string]string{"MOONCAKE_CONFIG_PATH": p2p}, append([]string{"--role=decode"}, serve...), []string{"MOONCAKE_CONFIG_PATH " + p2p, "is no etcd", "P2PHANDSHAKE", "set --etcd-endpoints, the host:port of the etcd that the proxies use"}},
+		{"HTTP metadata server", nil, append([]string{"--role=decode", "--mooncake-config", web}, serve...), []string{"HTTP metadata server", "set --etcd-endpoints"}},
+		{"broken file", map[string]string{"MOONCAKE_CONFIG_PATH": broken}, append([]string{"--role=decode"}, serve...), []string{"line 1: metadata_server must be a text", "or set --etcd-endpoints"}},
 		{"no such file", nil, append([]string{"--role=decode", "--etcd-endpoints=127.0.0.1:1", "--mooncake-config=/no/such"}, serve...), []string{"--mooncake-config: ", "no such file"}},
-		{"no role", nil, serve, []string{"--role: is missing: give --role prefill, --role decode, or --role both"}},
-		{"both roles", nil, append(serve, "--kv-transfer-config", nixlBoth), []string{"--kv-transfer-config of the command says kv_both, which leaves it open: give --role prefill, --role decode, or --role both"}},
-		{"both by environment", map[string]string{"VLLM_DISTRIBUTED_KV_ROLE": "both"}, serve, []string{"VLLM_DISTRIBUTED_KV_ROLE says both: give --role"}},
+		{"no role", nil, serve, []string{"--role: is missing: set --role prefill, --role decode, or --role both"}},
+		{"both roles", nil, append(serve, "--kv-transfer-config", nixlBoth), []string{"--kv-transfer-config of the command has kv_both, which leaves it open: set --role prefill, --role decode, or --role both"}},
+		{"both by environment", map[string]string{"VLLM_DISTRIBUTED_KV_ROLE": "both"}, serve, []string{"VLLM_DISTRIBUTED_KV_ROLE is both: set --role"}},
 		{"role by environment", map[string]string{"VLLM_DISTRIBUTED_KV_ROLE": "prefill"}, serve, []string{`VLLM_DISTRIBUTED_KV_ROLE="prefill": vLLM knows producer, consumer and both`}},
 		{"connector", nil, append(serve, "--kv-transfer-config", `{"kv_connector":"MoRIIOConnector","kv_role":"kv_producer"}`), []string{`no dialect for this connector: "MoRIIOConnector"`, "say so with --connector"}},
 		{"connector by flag", nil, append([]string{"--role=decode", "--connector=teleport"}, serve...), []string{`--connector: unknown connector "teleport": known are plain, nixl`}},
@@ -208,7 +208,7 @@ func TestNotes(t *testing.T) {
 		t.Fatal(err)
 	}
 	notes := strings.Join(c.Notes, "\n")
-	for _, want := range []string{"--config c.yaml is not read here", "the role is decode, but --kv-transfer-config of the command says kv_producer", "MOONCAKE_CONFIG_PATH: unusable"} {
+	for _, want := range []string{"--config c.yaml is not read by the agent", "the role is decode, but --kv-transfer-config of the command has kv_producer", "MOONCAKE_CONFIG_PATH: unusable"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("%q lacks %q", notes, want)
 		}

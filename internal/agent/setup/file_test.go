@@ -36,7 +36,7 @@ func TestFile(t *testing.T) {
 	if d := cmp.Diff(map[string]string{"rack": "1", "note": "a,b", "kv_connector": "NixlConnector"}, c.labels); d != "" {
 		t.Error(d)
 	}
-	if from := c.said.Sources["ttl"]; from != "file "+path {
+	if from := c.values.Sources["ttl"]; from != "file "+path {
 		t.Errorf("ttl is from %q", from)
 	}
 	// From a file, as from the environment, it may be meant for other agents.
@@ -95,7 +95,7 @@ func TestPrintedIsTaken(t *testing.T) {
 			t.Errorf("%q: %v\n%s", args, err, &out)
 			continue
 		}
-		if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}), cmpopts.IgnoreFields(Config{}, "said", "Notes")); d != "" {
+		if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}), cmpopts.IgnoreFields(Config{}, "values", "Notes")); d != "" {
 			t.Errorf("%q (-printed +read)\n%s\n%s", args, d, &out)
 		}
 		if strings.Contains(out.String(), "secret") {

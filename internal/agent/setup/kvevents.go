@@ -36,7 +36,7 @@ type kvEvents struct {
 	claimed io.Closer // see claim
 }
 
-// findEvents reads where the engine is told to publish, or chooses a place.
+// findEvents reads the endpoint of the engine's publisher, or chooses one.
 func (f *facts) findEvents(c *Config) {
 	e := kvEvents{Events: f.command.Events, ranks: f.command.Ranks}
 	if !f.wrapped || !e.Publishes {
@@ -48,13 +48,13 @@ func (f *facts) findEvents(c *Config) {
 	case vllmargs.Inside(e.Endpoint):
 		f.notes = append(f.notes, fmt.Sprintf("the engine's KV events cannot be followed: %s is reached from inside this machine only, and proxies connect by TCP: write tcp://*:%d, or leave endpoint out",
 			instance.Printable(e.Endpoint, 80), eventsDefault))
-	case !vllmargs.Binds(e.Endpoint) && e.heard():
+	case !vllmargs.Binds(e.Endpoint) && e.subscribed():
 		f.notes = append(f.notes, fmt.Sprintf("the engine's KV events cannot be followed: its publisher connects to %s, as it does to every endpoint without a wildcard, for a subscriber there; proxies connect to the engine: write tcp://*:%d, or leave endpoint out",
 			instance.Printable(e.Endpoint, 80), eventsDefault))
 	case !vllmargs.Binds(e.Endpoint):
 		given := e.Endpoint
 		f.place(&e, c)
-		f.notes = append(f.notes, fmt.Sprintf("the engine's KV events: its publisher would connect to %s, which is this machine and where nobody listens; proxies connect to it, so it is told to listen at %s",
+		f.notes = append(f.notes, fmt.Sprintf("the engine's KV events: its publisher would connect to %s, this machine, where no subscriber listens; proxies connect to the publisher, so it listens at %s instead",
 			instance.Printable(given, 80), e.Endpoint))
 	case vllmargs.EndpointPort(e.Endpoint) == 0:
 		f.notes = append(f.notes, "where the engine publishes KV events ("+instance.Printable(e.Endpoint, 80)+") is known when it runs: proxies ask it, which engines before vLLM 0.31 do not answer")
@@ -65,19 +65,20 @@ func (f *facts) findEvents(c *Config) {
 	c.Events = e
 }
 
-// place chooses where the engine publishes, and has its command say so.
+// place chooses the endpoints of the publisher and adds them to the engine's command.
 func (f *facts) place(e *kvEvents, c *Config) {
 	e.choose(c.Key.Address)
-	told, err := e.Told(c.Command)
+	command, err := e.Told(c.Command)
 	if err != nil {
 		f.wrong(err)
 	}
-	e.Command = told
+	e.Command = command
 }
 
-// heard reports whether somebody may subscribe where the publisher connects to: on another
-// machine, or on this one, where somebody listens who is no engine of another agent.
-func (e *kvEvents) heard() bool {
+// subscribed reports whether there may be a subscriber at the endpoint that the publisher
+// connects to: on another machine, or on this one if the port is in use and no other agent has
+// chosen it.
+func (e *kvEvents) subscribed() bool {
 	host, port := vllmargs.EndpointHost(e.Endpoint), vllmargs.EndpointPort(e.Endpoint)
 	if port == 0 || !bindable(host, 0) {
 		return true
@@ -94,7 +95,7 @@ func (e *kvEvents) heard() bool {
 	return false
 }
 
-// bindable reports whether a host is this machine, and that nobody listens at the port.
+// bindable reports whether a host is this machine and the port is free.
 func bindable(host string, port int) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second) // a name may have to be looked up
 	defer cancel()
@@ -174,7 +175,7 @@ func (e *kvEvents) Free(ctx context.Context) error {
 			case err == nil:
 				_ = l.Close()
 			case errors.Is(err, syscall.EADDRINUSE):
-				return fmt.Errorf("%w (%s): another engine? vLLM would end: give this one an endpoint of its own in --kv-events-config, or leave endpoint out, and a free one is chosen", ErrEventsTaken, address)
+				return fmt.Errorf("%w (%s): another engine? vLLM would exit: set another endpoint in --kv-events-config, or remove endpoint, and the agent chooses a free one", ErrEventsTaken, address)
 			}
 		}
 	}

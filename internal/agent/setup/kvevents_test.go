@@ -16,8 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// Where the command says where it publishes, that is what the record says; where nobody
-// can follow, the person who starts it is told.
+// The record has the endpoint of the command. A note warns if no proxy can follow it.
 func TestEventsThatAreGiven(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -52,7 +51,7 @@ func TestEventsThatAreGiven(t *testing.T) {
 				t.Error(d)
 			}
 			if c.Events.Command != nil {
-				t.Errorf("the engine is told %q", c.Events.Command)
+				t.Errorf("the command of the engine is %q", c.Events.Command)
 			}
 			if got := strings.Join(c.Notes, "\n"); tc.note == "" && got != "" || !strings.Contains(got, tc.note) {
 				t.Errorf("notes %q", got)
@@ -61,8 +60,8 @@ func TestEventsThatAreGiven(t *testing.T) {
 	}
 }
 
-// Nobody gets ports that another agent has chosen and whose engine has not begun to
-// listen, nor those at which somebody listens.
+// No agent chooses ports that another agent has chosen for an engine that does not listen
+// yet, nor ports in use.
 func TestEventsOfTwoEngines(t *testing.T) {
 	t.Parallel()
 	var all []kvEvents
@@ -83,7 +82,7 @@ func TestEventsOfTwoEngines(t *testing.T) {
 	}
 	last.Release()
 	used, err := net.Listen("tcp", ":"+strconv.Itoa(vllmargs.EndpointPort(last.Replay)+1)) // of its second rank
-	if err == nil {                                                                        // else somebody has taken it meanwhile, which is as good
+	if err == nil {                                                                        // else another process has taken it, which is as good
 		defer func() { _ = used.Close() }()
 	}
 	again := kvEvents{Events: vllmargs.Events{Publishes: true}, ranks: last.ranks}
@@ -94,7 +93,7 @@ func TestEventsOfTwoEngines(t *testing.T) {
 	}
 }
 
-// A publisher that would connect to its own machine, where nobody listens, is told to
+// A publisher that would connect to its own machine, where no subscriber listens, gets an endpoint to
 // listen: libzmq then does, and who subscribes at the endpoint of the record is served.
 // Two engines with that line get different places.
 func TestEventsThatWouldConnect(t *testing.T) {
@@ -108,15 +107,15 @@ func TestEventsThatWouldConnect(t *testing.T) {
 			t.Errorf("record %+v, others %v", at, seen)
 		}
 		seen = append(seen, at.Endpoint)
-		if got := strings.Join(c.Notes, "\n"); !strings.Contains(got, "would connect to "+given) || !strings.Contains(got, "told to listen at "+c.Events.Endpoint) {
+		if got := strings.Join(c.Notes, "\n"); !strings.Contains(got, "would connect to "+given) || !strings.Contains(got, "it listens at "+c.Events.Endpoint) {
 			t.Errorf("notes %q", got)
 		}
-		told, err := vllmargs.ParseEvents(c.Argv()[len(c.Argv())-1])
-		if err != nil || told.Endpoint != c.Events.Endpoint || !vllmargs.Binds(told.Endpoint) || told.Topic != "kv" {
-			t.Fatalf("the engine is told %q, %v", c.Argv(), err)
+		published, err := vllmargs.ParseEvents(c.Argv()[len(c.Argv())-1])
+		if err != nil || published.Endpoint != c.Events.Endpoint || !vllmargs.Binds(published.Endpoint) || published.Topic != "kv" {
+			t.Fatalf("the command of the engine is %q, %v", c.Argv(), err)
 		}
 		python := testkit.PythonWithZMQ(t)
-		pub := testkit.StartPython(t, python, "../../zmq/testdata/events.py", "PUB", told.Endpoint, "1")
+		pub := testkit.StartPython(t, python, "../../zmq/testdata/events.py", "PUB", published.Endpoint, "1")
 		pub.Line() // it listens
 		conn, err := zmq.Dial(t.Context(), zmq.Sub, at.Endpoint, zmq.Bounds{}, nil)
 		if err != nil {
@@ -132,7 +131,7 @@ func TestEventsThatWouldConnect(t *testing.T) {
 	}
 }
 
-// Where somebody listens the publisher connects as it was told: events are not taken from
+// If a subscriber listens, the publisher connects to it: events are not taken from
 // a subscriber that waits for them.
 func TestEventsThatSomebodyWaitsFor(t *testing.T) {
 	t.Parallel()
@@ -147,7 +146,7 @@ func TestEventsThatSomebodyWaitsFor(t *testing.T) {
 	}
 }
 
-// wouldConnect reads the command of an engine whose publisher is told such an endpoint.
+// wouldConnect reads the command of an engine whose publisher connects to such an endpoint.
 func wouldConnect(t *testing.T, endpoint string) Config {
 	t.Helper()
 	c, err := loadArgs(t, nil, "--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--host=127.0.0.1",

@@ -16,13 +16,13 @@ import (
 // lmcacheDialect is the one of LMCache's PD backend.
 const lmcacheDialect = "lmcache"
 
-// The errors of flags that mean nothing for an engine.
+// Errors of flags that do not apply to an engine.
 var (
 	errLMCacheRole = errors.New("is for an engine of the other role, or of another connector")
-	errNoReceiver  = errors.New("is missing: give the ports of LMCache's pd_peer_init_port and pd_peer_alloc_port, one of each for every rank, or LMCACHE_CONFIG_FILE")
+	errNoReceiver  = errors.New("is missing: set the ports of LMCache's pd_peer_init_port and pd_peer_alloc_port, one of each for every rank, or LMCACHE_CONFIG_FILE")
 )
 
-// NoticeConfig is where LMCache's notifications come in, and where proxies ask for them.
+// NoticeConfig has the addresses for LMCache's notifications and for proxies that read them.
 type NoticeConfig struct {
 	Endpoint string // tcp://host:port of the PULL socket; "" for none
 	Listen   string // host:port for proxies; port 0 is any
@@ -49,7 +49,7 @@ func (f *facts) findLMCacheFile() {
 	}
 }
 
-// findLMCache is what the record of an LMCache engine with the PD backend needs.
+// findLMCache reads the settings of an LMCache engine with the PD backend.
 func (r *reader) findLMCache(f *facts, c *Config) NoticeConfig {
 	dialect, _ := connector.Canonical(c.connector)
 	of := map[instance.Role][]string{
@@ -66,25 +66,25 @@ func (r *reader) findLMCache(f *facts, c *Config) NoticeConfig {
 	if dialect != lmcacheDialect {
 		return NoticeConfig{}
 	}
-	said := lmcache.Config{}
+	file := lmcache.Config{}
 	if f.lmcache != nil {
-		said = *f.lmcache
+		file = *f.lmcache
 	}
 	if c.Key.Role != instance.Prefill {
-		r.findReceiver(f, c, said)
+		r.findReceiver(f, c, file)
 	}
 	if c.Key.Role == instance.Decode {
 		return NoticeConfig{}
 	}
 	n := NoticeConfig{Listen: r.Text("lmcache-notify-listen")}
 	found := ""
-	if said.ProxyPort > 0 {
-		host := said.ProxyHost
+	if file.ProxyPort > 0 {
+		host := file.ProxyHost
 		ip := net.ParseIP(host)
 		if here, _, _ := net.SplitHostPort(c.Key.Address); host == "localhost" || host == here || ip != nil && ip.IsLoopback() {
-			found = "tcp://" + net.JoinHostPort(strings.Replace(host, "localhost", "127.0.0.1", 1), strconv.Itoa(said.ProxyPort))
+			found = "tcp://" + net.JoinHostPort(strings.Replace(host, "localhost", "127.0.0.1", 1), strconv.Itoa(file.ProxyPort))
 		} else {
-			f.notes = append(f.notes, "LMCache's notifications go to "+instance.Printable(host, 80)+", which is not here: with several proxies set pd_proxy_host to 127.0.0.1, and this agent hands them on")
+			f.notes = append(f.notes, "LMCache's notifications go to "+instance.Printable(host, 80)+", which is another host: with several proxies set pd_proxy_host to 127.0.0.1, so that this agent receives them")
 		}
 	}
 	if n.Endpoint = r.text("lmcache-notify", fact{found, f.lmcacheFrom + " (pd_proxy_host, pd_proxy_port)"}); n.Endpoint == "" {
@@ -100,8 +100,8 @@ func (r *reader) findLMCache(f *facts, c *Config) NoticeConfig {
 	return n
 }
 
-// findReceiver is where prefill instances reach the ranks of a decode engine.
-func (r *reader) findReceiver(f *facts, c *Config, said lmcache.Config) {
+// findReceiver reads the ports at which prefill instances reach the ranks of a decode engine.
+func (r *reader) findReceiver(f *facts, c *Config, file lmcache.Config) {
 	ports := func(name string, found []int) []int {
 		text := r.text(name, fact{join(found), f.lmcacheFrom})
 		list, err := lmcache.Ports(text)
@@ -113,15 +113,15 @@ func (r *reader) findReceiver(f *facts, c *Config, said lmcache.Config) {
 		}
 		return list
 	}
-	init, alloc := ports("lmcache-init-port", said.Init), ports("lmcache-alloc-port", said.Alloc)
+	init, alloc := ports("lmcache-init-port", file.Init), ports("lmcache-alloc-port", file.Alloc)
 	if init == nil || alloc == nil {
 		return
 	}
 	if len(init) != len(alloc) {
-		r.fail("lmcache-alloc-port", fmt.Errorf("%d ports beside %d of --lmcache-init-port: give one of each for every rank", len(alloc), len(init)))
+		r.fail("lmcache-alloc-port", fmt.Errorf("%d ports, but %d of --lmcache-init-port: must be one of each for every rank", len(alloc), len(init)))
 	}
 	c.Facts.Ports = map[string][]int{instance.PortLMCacheInit: init, instance.PortLMCacheAlloc: alloc}
-	host := said.PeerHost
+	host := file.PeerHost
 	if ip := net.ParseIP(host); host == "localhost" || ip != nil && (ip.IsUnspecified() || ip.IsLoopback()) {
 		host = "" // others reach it at the address of the instance
 	}

@@ -70,7 +70,7 @@ func TestLMCacheRefuses(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ args, want string }{
 		{"--role=decode --connector=lmcache", "--lmcache-init-port: is missing"},
-		{"--role=decode --connector=lmcache --lmcache-init-port=1,2 --lmcache-alloc-port=3", "--lmcache-alloc-port: 1 ports beside 2"},
+		{"--role=decode --connector=lmcache --lmcache-init-port=1,2 --lmcache-alloc-port=3", "--lmcache-alloc-port: 1 ports, but 2"},
 		{"--role=decode --connector=lmcache --lmcache-init-port=x --lmcache-alloc-port=3", "--lmcache-init-port: \"x\""},
 		{"--role=prefill --connector=lmcache --lmcache-notify=127.0.0.1:8500", "tcp://host:port"},
 		{"--role=prefill --connector=lmcache --lmcache-init-port=1", "--lmcache-init-port: is for an engine of the other role"},

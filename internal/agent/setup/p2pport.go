@@ -9,8 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// The port of the P2P tier's side channel: the variable by which vLLM is told it, and
-// vLLM's own. Rank r of a data-parallel group listens at the port plus r.
+// The port of the P2P tier's side channel: vLLM's variable and default. Rank r of a data-parallel group listens at the port plus r.
 const (
 	envP2PPort     = "VLLM_P2P_SIDE_CHANNEL_PORT"
 	defaultP2PPort = 5710
@@ -19,8 +18,8 @@ const (
 
 var errP2PPort = errors.New("a P2P port is for an engine whose OffloadingConnector has a tier of type p2p (--connector p2p)")
 
-// findP2P is where other engines fetch from an engine with a P2P tier. Its port goes
-// into the record, where proxies put it behind the host of the instance.
+// findP2P reads the port at which other engines fetch from an engine with a P2P tier. Proxies
+// combine the port of the record with the host of the instance.
 func (r *reader) findP2P(f *facts, c *Config) {
 	const name = "p2p-port"
 	if dialect, _ := connector.Canonical(c.connector); dialect != p2pDialect {
@@ -38,7 +37,7 @@ func (r *reader) findP2P(f *facts, c *Config) {
 	text := r.text(name, found...)
 	port, err := strconv.Atoi(text)
 	if err != nil || port < 1 || port > 65535 {
-		r.fail(name, fmt.Errorf("%q is no port", instance.Printable(text, 40)))
+		r.fail(name, fmt.Errorf("invalid port %q", instance.Printable(text, 40)))
 		return
 	}
 	c.Facts.Ports = map[string][]int{instance.PortP2P: {port}}

@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
 )
 
-// Print writes what is active as a file that --config takes, and behind each setting that
-// is no default where it is from. What else was found follows in comments.
+// Print writes the active settings as a file for --config, with the source of each setting
+// that is not a default. Other facts follow as comments.
 func (c *Config) Print(w io.Writer) error {
 	effective := map[string]any{
 		"role": string(c.Key.Role), "address": c.Key.Address, "engine": c.Engine, "host-id": c.HostID,
@@ -23,15 +23,15 @@ func (c *Config) Print(w io.Writer) error {
 		effective["label"] = pairs(c.labels)
 	}
 	return Settings().Print(w, func(s settings.Setting) (any, string) {
-		from := c.said.Sources[s.Name]
+		from := c.values.Sources[s.Name]
 		if value, ok := effective[s.Name]; ok && value != "" {
 			return value, from
 		}
-		return c.said.Raw(s.Name), from
+		return c.values.Raw(s.Name), from
 	}, c.remarks()...)
 }
 
-// remarks are what was found and is no setting.
+// remarks returns the facts without a setting.
 func (c *Config) remarks() []string {
 	var out []string
 	line := func(name, value, from string) {

@@ -7,7 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
-// Record is what the flags and the engine's surroundings say about the instance.
+// Record returns the record of the instance from settings and facts.
 func (c *Config) Record() instance.Record {
 	rec := c.Facts
 	rec.Connector, rec.HostID, rec.Agent, rec.Labels = c.connector, c.HostID, "pd-agent/"+version.Version, c.labels

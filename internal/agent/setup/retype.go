@@ -10,18 +10,18 @@ import (
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
 )
 
-// errNoRole is wrapped by the complaint that nothing says the role.
-var errNoRole = errors.New("give --role prefill, --role decode, or --role both for an engine that is to stand in either (or PD_ROLE)")
+// errNoRole is wrapped by the error about a missing role.
+var errNoRole = errors.New("set --role prefill, --role decode, or --role both for an engine in both roles (or PD_ROLE)")
 
-// noAddressError is the error that nothing says the address of an engine that runs already.
+// noAddressError is the error about a missing address of an engine that already runs.
 type noAddressError struct{ etcdIsLocal bool }
 
 func (e *noAddressError) Error() string {
-	return "is missing: give the host:port by which proxies reach the engine"
+	return "is missing: set it to the host:port by which proxies reach the engine"
 }
 
-// example returns an address that the agent accepts: with etcd on another machine it takes no
-// loopback address.
+// example returns an address that the agent accepts; with etcd on another machine that is not
+// a loopback address.
 func (e *noAddressError) example() string {
 	if e.etcdIsLocal {
 		return "127.0.0.1:8100"
@@ -29,8 +29,8 @@ func (e *noAddressError) example() string {
 	return "10.0.0.7:8100"
 }
 
-// Retype adds to an error what to type instead of args, if nothing else is wrong than that
-// role or address are missing. Secrets are masked: the line may go to a log.
+// Retype adds command lines to an error that work instead of args, if only role or address are
+// missing. Secrets are masked, because the error may be logged.
 func Retype(err error, args []string) error {
 	var added []string
 	noRole, intro := false, "That is"
@@ -71,7 +71,7 @@ func flatten(err error) []error {
 	return []error{err}
 }
 
-// shellLine is a command line as one types it into a shell.
+// shellLine returns a command line quoted for a shell.
 func shellLine(argv []string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-"
 	words := make([]string, len(argv))

@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// The variables by which vLLM is told where NIXL's side channel is. Rank r of a
+// The variables of vLLM for NIXL's side channel. Rank r of a
 // data-parallel group listens at the port plus r; tensor-parallel ranks share one.
 const (
 	EnvSidePort = "VLLM_NIXL_SIDE_CHANNEL_PORT"
@@ -21,7 +21,7 @@ const (
 
 // Where side channels are looked for. vLLM's own port is that of an engine on vLLM's
 // own port; any other engine has a range by its port, below those that the system
-// gives to clients, so that two engines do not meet, and one keeps its own.
+// assigns to clients, so that two engines do not collide, and one keeps its ports.
 const (
 	sideDefault = 5600
 	sideFirst   = 15600
@@ -57,7 +57,7 @@ func (f *facts) findSideChannel(engine string) sideChannel {
 	if text := f.env(EnvSidePort); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n+s.first+s.count-1 > 65535 {
-			f.wrong(fmt.Errorf("%s=%q is no port, or leaves no room for %d of them", EnvSidePort, instance.Printable(text, 40), s.count))
+			f.wrong(fmt.Errorf("%s=%q is not a port, or leaves less than %d ports after it", EnvSidePort, instance.Printable(text, 40), s.count))
 		}
 		s.port = n
 		return s
@@ -101,13 +101,13 @@ func (s *sideChannel) Free(ctx context.Context) error {
 		case err == nil:
 			_ = l.Close()
 		case errors.Is(err, syscall.EADDRINUSE):
-			return fmt.Errorf("%w (%s): another engine? vLLM would never answer: give this one a port of its own by %s, or leave that out, and a free one is chosen", ErrSideTaken, address, EnvSidePort)
+			return fmt.Errorf("%w (%s): another engine? vLLM would never answer: set another port with %s, or remove it, and the agent chooses a free one", ErrSideTaken, address, EnvSidePort)
 		}
 	}
 	return nil
 }
 
-// Env is what the engine is told.
+// Env returns the variables for the engine.
 func (s *sideChannel) Env() []string {
 	if !s.Chosen {
 		return nil
@@ -130,7 +130,7 @@ func (s *sideChannel) shown(ports map[string][]int) map[string][]int {
 	return out
 }
 
-// String says the ports in words, "" for none.
+// String describes the ports, "" if there are none.
 func (s *sideChannel) String() string {
 	switch {
 	case s.port == 0:

@@ -61,7 +61,7 @@ func TestSideChannel(t *testing.T) {
 	}
 	for _, bad := range []string{"x", "0", "65535"} {
 		_, err := loadArgs(t, map[string]string{EnvSidePort: bad}, "--role=prefill", "--", "vllm", "serve", "M", "-dp=2", "--kv-transfer-config", nixlProducer)
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s=%q is no port, or leaves no room for 2", EnvSidePort, bad)) {
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s=%q is not a port, or leaves less than 2 ports after it", EnvSidePort, bad)) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
@@ -90,7 +90,7 @@ func TestSideChannelPassesOverUsedPorts(t *testing.T) {
 	first := sideChannel{host: "localhost", count: 1}
 	first.choose("127.0.0.1:8777")
 	hold, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(first.port))
-	if err == nil { // else somebody has taken it meanwhile, which is as good
+	if err == nil { // else another process has taken it, which is as good
 		defer func() { _ = hold.Close() }()
 	}
 	second := sideChannel{host: "localhost", count: 1}

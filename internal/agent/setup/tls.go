@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 )
 
-// Secured says by which files the engine and etcd are reached.
+// Secured has the TLS files for the engine and etcd.
 type Secured struct {
 	Engine     certs.Files
 	ServerName string // in the engine's certificate; "": that of its address
@@ -19,13 +19,13 @@ type Secured struct {
 func (r *reader) readTLS(c *Config) {
 	for prefix, f := range map[string]certs.Files{"engine": c.TLS.Engine, "etcd": c.TLS.Etcd.Files} {
 		if (f.Cert == "") != (f.Key == "") {
-			r.fail(prefix+"-cert", fmt.Errorf("give --%s-cert and --%s-key together", prefix, prefix))
+			r.fail(prefix+"-cert", fmt.Errorf("set --%s-cert and --%s-key together", prefix, prefix))
 		}
 	}
 	switch {
 	case r.passwordFile == "":
 	case c.EtcdPassword != "":
-		r.fail("etcd-password-file", errors.New("and --etcd-password: give one of the two"))
+		r.fail("etcd-password-file", errors.New("excludes --etcd-password: remove one of the two"))
 	default:
 		var err error
 		if c.EtcdPassword, err = etcdaccess.ReadPassword(r.passwordFile); err != nil {

@@ -24,7 +24,7 @@ import (
 const authHelp = `init sets up roles and users in etcd, one of each for every kind of program that uses the
 keys below --etcd-prefix, and turns authentication on:
 
-  pd-agent-prefill   writes prefill instances; an agent beside a prefill engine
+  pd-agent-prefill   writes prefill instances; an agent of a prefill engine
   pd-agent-decode    the same for decode; an agent with --role both needs both roles
   pd-proxy           proxies
   pd-operator        people with pdctl
@@ -64,7 +64,7 @@ func Command(s *session.Session) *cobra.Command {
 				return err
 			}
 			if dry && apply {
-				return cli.Wrongf("--dry-run and --apply: give one of the two")
+				return cli.Wrongf("--dry-run and --apply exclude each other")
 			}
 			layout, err := schema.NewLayout(s.Etcd.Prefix)
 			if err != nil {
@@ -145,7 +145,7 @@ func printAuth(s *session.Session, u *users) {
 // repeated.
 func applyAuth(ctx context.Context, s *session.Session, u *users) error {
 	if !s.Etcd.TLS.Used() && !s.Etcd.Local() {
-		return cli.Wrongf("passwords would go over the network unencrypted: give https:// endpoints and --etcd-ca, or run this on etcd's own machine")
+		return cli.Wrongf("passwords would go over the network unencrypted: use https:// endpoints and --etcd-ca, or run this on etcd's own machine")
 	}
 	conn, err := s.Connect(ctx)
 	if err != nil {
@@ -171,7 +171,7 @@ func applyAuth(ctx context.Context, s *session.Session, u *users) error {
 	if _, err := conn.Client.AuthEnable(ctx); err != nil {
 		return fmt.Errorf("enable authentication: %w", err)
 	}
-	fmt.Fprintln(s.Out.Stdout, "authentication is on; give proxies, agents and pdctl their --etcd-username and --etcd-password-file")
+	fmt.Fprintln(s.Out.Stdout, "authentication is on; set for proxies, agents and pdctl their --etcd-username and --etcd-password-file")
 	return nil
 }
 

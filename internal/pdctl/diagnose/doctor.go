@@ -66,7 +66,7 @@ type diagnosis struct {
 
 func examine(ctx context.Context, s *session.Session, o *doctorOptions) error {
 	if o.most <= 0 {
-		return cli.Wrongf("--probe-most %d: give 1 or more", o.most)
+		return cli.Wrongf("--probe-most %d: must be 1 or more", o.most)
 	}
 	p, failed := gather(ctx, s, o)
 	if p == nil {

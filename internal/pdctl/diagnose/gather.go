@@ -266,7 +266,7 @@ func gatherEngines(ctx context.Context, s *session.Session, o *doctorOptions, p 
 	}
 	_ = g.Wait()
 	if ctx.Err() != nil {
-		p.Unseen = append(p.Unseen, doctor.Unseen{What: "engines", Why: "not all were asked in time: give a longer --timeout"})
+		p.Unseen = append(p.Unseen, doctor.Unseen{What: "engines", Why: "not all were probed in time: set a longer --timeout"})
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 )
 
-// Run stands between the client and etcd and lets no write through. Reads go to etcd. Of
+// Run is between the client and etcd and sends no writes. Reads go to etcd. Of
 // a transaction etcd evaluates the comparisons, and the writes are remembered here instead
 // of sent. A command gets the same answers as without it, so it needs no code of its own
 // for --dry-run.
@@ -151,7 +151,7 @@ func rangeName(of *pb.DeleteRangeRequest) string {
 	return name
 }
 
-// condition is one comparison in words.
+// condition describes one comparison.
 func condition(c *pb.Compare) string {
 	key := instance.Printable(string(c.Key), 0)
 	switch c.Target {

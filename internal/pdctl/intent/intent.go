@@ -73,7 +73,7 @@ func (f *intentFlags) check() error {
 		return cli.Wrongf("--reason: longer than %d bytes", maxReason)
 	}
 	if f.wish.For < 0 || f.wish.For > 0 && f.wish.For < 2*time.Second {
-		return cli.Wrongf("--for %s: give 2s or more, or leave it out", f.wish.For)
+		return cli.Wrongf("--for %s: must be 2s or more", f.wish.For)
 	}
 	return nil
 }
@@ -209,7 +209,7 @@ func intend(ctx context.Context, s *session.Session, keys []instance.Key, state 
 	waited := awaitFree(ctx, s, conn, revision, drained, f.limit)
 	for i := range results {
 		if waited == nil && results[i].Outcome != "failed" {
-			results[i].Outcome, results[i].Text = "free", "free: no proxy has requests in flight there"
+			results[i].Outcome, results[i].Text = "idle", "idle: no proxy has requests in flight there"
 			s.Line(results[i])
 		}
 	}
@@ -220,23 +220,28 @@ func intend(ctx context.Context, s *session.Session, keys []instance.Key, state 
 }
 
 func lift(ctx context.Context, s *session.Session, keys []instance.Key, state instance.Intent, reason string) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
-		return conn.Store.Intents.Lift(ctx, k, state, reason)
+	return connectAndApply(ctx, s, keys, func(intents *store.Intents, k instance.Key) (store.IntentResult, error) {
+		return intents.Lift(ctx, k, state, reason)
 	}, func(r *session.Result, done store.IntentResult) {
 		if r.Outcome, r.Text = "already", fmt.Sprintf("there is no %s; nothing changed", state); done.Changed {
 			r.Outcome, r.Text = "un"+string(state)+"ed", "un"+string(state)+"ed; proxies use it again as it registers"
 		}
 	})
+}
+
+// connectAndApply connects to etcd, applies a change to each instance and prints the results.
+func connectAndApply(ctx context.Context, s *session.Session, keys []instance.Key, do func(*store.Intents, instance.Key) (store.IntentResult, error), say func(*session.Result, store.IntentResult)) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) { return do(conn.Store.Intents, k) }, say)
 	return s.Finish(results)
 }
 
-// apply changes what is wanted of each instance and prints the result, which say puts into
-// words. It returns the highest revision, too.
+// apply changes the intent of each instance and prints the result, whose text say sets. It
+// returns the highest revision, too.
 func apply(s *session.Session, keys []instance.Key, do func(instance.Key) (store.IntentResult, error), say func(*session.Result, store.IntentResult)) ([]session.Result, int64) {
 	results, revision := make([]session.Result, 0, len(keys)), int64(0)
 	for _, k := range keys {

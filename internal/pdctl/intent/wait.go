@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 	"github.com/pdmesh/pdmesh/internal/proof"
 	"github.com/pdmesh/pdmesh/internal/settings"
@@ -28,13 +29,13 @@ meanwhile, wait does not wait for it, and names it on stderr.
 
 Exit codes: 0 all have applied it; 4 --timeout has passed, and the others are named.`
 
-// Exit codes beside 0, 1 and 2.
+// Exit codes other than 0, 1 and 2.
 const (
 	exitVanished = 3 // a proxy vanished before it had proven that an instance is free
 	exitTimeout  = 4 // --timeout of a wait has passed
 )
 
-// waitPoll is how often a wait looks, at most.
+// waitPoll is the shortest interval between two readings of a wait.
 const waitPoll = 200 * time.Millisecond
 
 // Wait makes the command wait.
@@ -48,7 +49,7 @@ func Wait(s *session.Session) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case revision <= 0:
-				return cli.Wrongf("--revision is missing: give the revision of a change, as drain -o json shows it")
+				return cli.Wrongf("--revision is missing: set it to the revision of a change, from drain -o json")
 			case limit <= 0:
 				return cli.Wrongf("--timeout %s: must be more than zero", limit)
 			}
@@ -86,12 +87,12 @@ func waitApplied(ctx context.Context, s *session.Session, revision int64, limit 
 	if s.Out.Structured() {
 		return s.Out.Write(map[string]any{"revision": revision, "proxies": state.Done})
 	}
-	fmt.Fprintf(s.Out.Stdout, "revision %d: applied by %s\n", revision, countProxies(state.Done))
+	fmt.Fprintf(s.Out.Stdout, "revision %d: applied by %s\n", revision, output.Proxies(state.Done))
 	return nil
 }
 
-// awaitFree waits until no proxy has anything in flight on instances that were drained
-// with a revision.
+// awaitFree waits until no proxy has requests in flight on instances that were drained with a
+// revision.
 func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, drained []instance.Key, limit time.Duration) error {
 	var all, keys []instance.Key
 	for _, k := range drained {
@@ -137,14 +138,14 @@ func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revi
 	return nil
 }
 
-// The ends of a wait: its limit has passed, or its context has ended.
+// Errors of a wait whose limit has passed or whose context has ended.
 var (
 	errTimeout     = errors.New("the time has passed")
 	errInterrupted = errors.New("interrupted")
 )
 
-// awaitProxies reads what the proxies say until all of them have proven what is wanted, or
-// the limit has passed. Its progress goes to stderr.
+// awaitProxies reads the reports of proxies until all of them have proven what is awaited, or
+// the limit has passed. It writes its progress to stderr.
 func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (proof.State, error) {
 	p, end := proof.New(revision, keys), time.NewTimer(limit)
 	defer end.Stop()
@@ -153,7 +154,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 	var last string
 	for {
 		start, gap := time.Now(), waitPoll
-		var away []string // why etcd could not be asked, nothing if it could
+		var away []string // error of etcd, if any
 		t, err := conn.Store.Reader.Reports(ctx, keys)
 		switch {
 		case ctx.Err() != nil:
@@ -165,7 +166,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			if !errors.Is(err, etcd.ErrUnreachable) {
 				away[0] = instance.Printable(err.Error(), 300)
 			}
-			progress(s, &last, away[0]+", waiting on")
+			progress(s, &last, away[0]+", still waiting")
 		default:
 			if err := drainEnded(t, keys); err != nil {
 				return state, err
@@ -176,10 +177,10 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 			}
 			waiting := slices.Clone(state.Open)
 			for _, name := range state.Vanished {
-				waiting = append(waiting, name+", which is away")
+				waiting = append(waiting, name+", which has vanished")
 			}
-			progress(s, &last, fmt.Sprintf("%d of %s done; waiting for %s", state.Done, countProxies(state.Done+len(waiting)), strings.Join(waiting, "; ")))
-			gap = max(gap, 10*time.Since(start)) // many proxies say much
+			progress(s, &last, fmt.Sprintf("%d of %s done; waiting for %s", state.Done, output.Proxies(state.Done+len(waiting)), strings.Join(waiting, "; ")))
+			gap = max(gap, 10*time.Since(start)) // reports of many proxies are large
 		}
 		next := time.NewTimer(gap)
 		select {
@@ -195,7 +196,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 	}
 }
 
-// drainEnded is an error if a drain that is waited for is no longer active.
+// drainEnded returns an error if a drain is no longer active.
 func drainEnded(t store.Reports, keys []instance.Key) error {
 	for _, k := range keys {
 		if t.Intents[k].Intent == "" {
@@ -206,11 +207,11 @@ func drainEnded(t store.Reports, keys []instance.Key) error {
 }
 
 func errEnded(k instance.Key) error {
-	return fmt.Errorf("the drain of %s has ended meanwhile: somebody has lifted it, or its time is over", k)
+	return fmt.Errorf("the drain of %s has ended meanwhile: it was lifted or has expired", k)
 }
 
-// sameMembership asks etcd whether the membership is the same at two revisions. It keeps the
-// answers.
+// sameMembership returns a function that reports whether the membership is the same at two
+// revisions. It caches the answers of etcd.
 func sameMembership(ctx context.Context, conn *session.Conn) proof.Same {
 	known := map[[2]int64]bool{}
 	return func(a, b int64) bool {
@@ -220,24 +221,17 @@ func sameMembership(ctx context.Context, conn *session.Conn) proof.Same {
 		}
 		is, err := conn.Store.Reader.SameMembership(ctx, a, b)
 		if err != nil {
-			return false // asked again at the next look
+			return false // retried at the next reading
 		}
 		known[q] = is
 		return is
 	}
 }
 
-// progress prints a text on stderr, unless it is the one that was printed last.
+// progress prints a text on stderr unless it repeats the last one.
 func progress(s *session.Session, last *string, text string) {
 	if *last != text {
 		*last = text
 		fmt.Fprintln(s.Out.Stderr, text)
 	}
-}
-
-func countProxies(n int) string {
-	if n == 1 {
-		return "1 proxy"
-	}
-	return fmt.Sprintf("%d proxies", n)
 }

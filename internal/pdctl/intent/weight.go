@@ -73,31 +73,25 @@ func Weight(s *session.Session) *cobra.Command {
 }
 
 func notWeight(text string) error {
-	return cli.Wrongf("%q is not a weight: after the addresses, give a whole number from 0 to %d, or \"default\"", instance.Printable(text, 80), instance.MaxWeight)
+	return cli.Wrongf("invalid weight %q after the addresses: must be a whole number from 0 to %d, or \"default\"", instance.Printable(text, 80), instance.MaxWeight)
 }
 
 func invalidWeight(text string) error {
 	return cli.Wrongf("invalid weight %s: must be between 0 and %d", instance.Printable(text, 80), instance.MaxWeight)
 }
 
-// weigh sets a weight. nil lifts the one that was set.
+// weigh sets a weight override, or removes it if n is nil.
 func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int, wish store.IntentOptions) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
-		return conn.Store.Intents.SetWeight(ctx, k, n, wish)
+	return connectAndApply(ctx, s, keys, func(intents *store.Intents, k instance.Key) (store.IntentResult, error) {
+		return intents.SetWeight(ctx, k, n, wish)
 	}, func(r *session.Result, _ store.IntentResult) {
 		switch {
 		case n == nil:
-			r.Outcome, r.Text = "lifted", "its own weight applies"
+			r.Outcome, r.Text = "lifted", "weight override removed"
 		case wish.For > 0:
 			r.Outcome, r.Text = "weighted", fmt.Sprintf("weight %d for %s", *n, wish.For)
 		default:
 			r.Outcome, r.Text = "weighted", fmt.Sprintf("weight %d", *n)
 		}
 	})
-	return s.Finish(results)
 }

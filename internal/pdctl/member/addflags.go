@@ -50,7 +50,7 @@ func (f *addFlags) register(fs *pflag.FlagSet, engines *session.Engines) {
 	fs.BoolVar(&f.loop, "allow-loopback", false, "add a loopback address although etcd is on another machine")
 }
 
-// check refuses what does not go together, and reads what has a form of its own.
+// check refuses conflicting flags and parses the others.
 func (f *addFlags) check(s *session.Session, keys []instance.Key) error {
 	switch {
 	case f.noVerify && f.wait != "":
@@ -65,7 +65,7 @@ func (f *addFlags) check(s *session.Session, keys []instance.Key) error {
 		return cli.Wrongf("--block needs --wait")
 	}
 	if f.ranks < 0 || f.ranks > instance.MaxRanks {
-		return cli.Wrongf("--dp-size %d: give the number of data-parallel ranks, 1 to %d", f.ranks, instance.MaxRanks)
+		return cli.Wrongf("--dp-size %d: must be a number of data-parallel ranks, 1 to %d", f.ranks, instance.MaxRanks)
 	}
 	dialect, err := connector.Canonical(f.connector)
 	if err != nil {
@@ -83,7 +83,7 @@ func (f *addFlags) check(s *session.Session, keys []instance.Key) error {
 	}
 	for _, k := range keys {
 		if instance.IsLoopback(k.Address) && !s.Etcd.Local() && !f.loop {
-			return cli.Wrongf("%s is a loopback address, but etcd is on another machine, and proxies there would connect to themselves: give an address that other machines can reach, or --allow-loopback", k.Address)
+			return cli.Wrongf("%s is a loopback address, but etcd is on another machine, and proxies there would connect to themselves: use an address that other machines can reach, or --allow-loopback", k.Address)
 		}
 	}
 	return nil
@@ -105,12 +105,12 @@ func (f *addFlags) readPorts(dialect string, role instance.Role) error {
 			return cli.Wrongf("--%s: %w", flag.name, err)
 		}
 		if list == nil {
-			return cli.Wrongf("--%s is missing: give the ports of LMCache's pd_peer_init_port and pd_peer_alloc_port, one of each for every rank; without them no prefill instance can send its KV cache", flag.name)
+			return cli.Wrongf("--%s is missing: set the ports of LMCache's pd_peer_init_port and pd_peer_alloc_port, one of each for every rank; without them no prefill instance can send its KV cache", flag.name)
 		}
 		lists[i] = list
 	}
 	if len(lists[0]) != len(lists[1]) {
-		return cli.Wrongf("%d ports in --lmcache-init-port and %d in --lmcache-alloc-port: give one of each for every rank", len(lists[0]), len(lists[1]))
+		return cli.Wrongf("%d ports in --lmcache-init-port and %d in --lmcache-alloc-port: must be one of each for every rank", len(lists[0]), len(lists[1]))
 	}
 	f.ports = map[string][]int{instance.PortLMCacheInit: lists[0], instance.PortLMCacheAlloc: lists[1]}
 	return nil

@@ -37,14 +37,14 @@ func (a *adder) pending(ctx context.Context, k instance.Key, rec instance.Record
 	return r
 }
 
-// warnWithoutProxy says so when no proxy is there that could add what waits.
+// warnWithoutProxy warns if no proxy is present that could process pending adds.
 func (a *adder) warnWithoutProxy(ctx context.Context) {
 	if proxies, err := a.conn.Store.Reader.Proxies(ctx); err == nil && len(proxies) == 0 {
 		fmt.Fprintln(a.Out.Stderr, "Note: no proxy uses this etcd now; the first proxy that starts will process the pending adds.")
 	}
 }
 
-// block waits until no pending add is left. It prints what became of each, and returns it.
+// block waits until no pending add is left, and prints and returns the results.
 func (a *adder) block(ctx context.Context, waiting map[instance.Key]bool) (map[instance.Key]session.Result, error) {
 	settled := make(map[instance.Key]session.Result)
 	tick := time.NewTicker(blockPoll)
@@ -58,7 +58,7 @@ func (a *adder) block(ctx context.Context, waiting map[instance.Key]bool) (map[i
 		snap, err := a.conn.Store.Reader.Snapshot(ctx)
 		if err != nil {
 			if errors.Is(err, etcd.ErrUnreachable) {
-				continue // it waits for the instance; it can wait for etcd
+				continue // wait for etcd, too
 			}
 			return nil, err
 		}
@@ -77,7 +77,7 @@ func (a *adder) block(ctx context.Context, waiting map[instance.Key]bool) (map[i
 			case pending[k]:
 				continue
 			default:
-				r = r.Failed("the pending add has ended: its time is over, or somebody removed it")
+				r = r.Failed("the pending add has ended: it has expired or was removed")
 			}
 			settled[k] = r
 			delete(waiting, k)

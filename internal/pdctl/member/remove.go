@@ -99,7 +99,7 @@ func remove(ctx context.Context, s *session.Session, role instance.Role, address
 }
 
 // parseKnown reads addresses. One that is not well formed is still taken if an entry is
-// listed under it: somebody wrote such a key, and it must be possible to remove it.
+// listed under it, so that such a key can be removed.
 func parseKnown(ctx context.Context, s *session.Session, conn *session.Conn, role instance.Role, addresses []string) ([]instance.Key, error) {
 	var keys []instance.Key
 	var bad []error

@@ -8,10 +8,11 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const orderHelp = `%s tells every proxy what to do with the keys that it kept from a former etcd.
+const orderHelp = `%s decides what every proxy does with the keys that it kept from a former etcd.
 
 When etcd is wiped, or another one takes its place, proxies keep the static instances
 and the overrides that the new etcd lacks, and show them in /status. "pdctl restore"
@@ -41,10 +42,10 @@ func orderCommand(s *session.Session, verb, short string) *cobra.Command {
 			var keys []instance.Key
 			switch {
 			case all && len(args) > 0:
-				return cli.Wrongf("give --all or instances, not both")
+				return cli.Wrongf("--all and instances exclude each other")
 			case all:
 			case len(args) < 2:
-				return cli.Wrongf("name a role and instances, or give --all")
+				return cli.Wrongf("missing role and instances, or --all")
 			default:
 				var err error
 				if keys, err = session.Keys(args); err != nil {
@@ -82,7 +83,7 @@ func order(ctx context.Context, s *session.Session, verb string, keys []instance
 	case s.Out.Structured():
 		return s.Out.Write(map[string]any{"proxies": len(proxies)})
 	case s.Dry.On:
-		return s.Out.Println(fmt.Sprintf("would tell %d proxies to %s what they keep", len(proxies), verb))
+		return s.Out.Println(fmt.Sprintf("would notify %s: %s the kept keys", output.Proxies(len(proxies)), verb))
 	}
-	return s.Out.Println(fmt.Sprintf("told %d proxies to %s what they keep; see their /status", len(proxies), verb))
+	return s.Out.Println(fmt.Sprintf("%s notified: %s the kept keys; see /status of each", output.Proxies(len(proxies)), verb))
 }

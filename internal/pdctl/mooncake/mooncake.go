@@ -26,7 +26,7 @@ instances on the same host. It reads mooncake/ram/ and mooncake/rpc_meta/, also 
 id of a metadata cluster. It changes nothing: pdctl writes only below its own prefix.
 
 Mooncake's keys have no lease, so the keys of an engine that died stay. STALE can have:
-  nobody listens           its rpc port refuses, or does not answer within --timeout
+  not listening            its rpc port refuses, or does not answer within --timeout
   no instance on the host  pdmesh has no instance there; it may be a client of a store
   no rpc_meta              other transfer engines cannot find it
 
@@ -35,7 +35,7 @@ init" may not.`
 
 const (
 	mooncakeRoot = "mooncake/"
-	mostSegments = 1000 // that are asked whether somebody listens
+	mostSegments = 1000 // that are dialed
 	dialsAtOnce  = 16
 )
 
@@ -47,12 +47,12 @@ func Command(s *session.Session) *cobra.Command {
 	}
 	dial := true
 	segments := &cobra.Command{
-		Use: "segments", Short: "list Mooncake's segments beside our instances", Long: segmentsHelp,
+		Use: "segments", Short: "list Mooncake's segments and the instances on the same hosts", Long: segmentsHelp,
 		Example: "  pdctl mooncake segments\n  pdctl mooncake segments --dial=false\n  pdctl mooncake segments -o json | jq '.segments[] | select(.stale)'",
 		Args:    cobra.NoArgs,
 	}
 	segments.RunE = s.Wrap(func(cmd *cobra.Command, _ []string) error { return listSegments(cmd.Context(), s, dial) })
-	segments.Flags().BoolVar(&dial, "dial", true, "connect to each rpc port, to see whether somebody listens")
+	segments.Flags().BoolVar(&dial, "dial", true, "connect to each rpc port, to find those that do not listen")
 	cmd.AddCommand(segments)
 	return cmd
 }
@@ -105,7 +105,7 @@ func listSegments(ctx context.Context, s *session.Session, dial bool) error {
 	return output.Render(s.Out.Stdout, t)
 }
 
-// readSegments reads what the keys tell of all segments, sorted by cluster and name.
+// readSegments returns the segments of all keys, sorted by cluster and name.
 func readSegments(ctx context.Context, conn *session.Conn) ([]*segment, error) {
 	resp, err := conn.Client.Get(ctx, mooncakeRoot, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil {
@@ -193,7 +193,7 @@ func (x *segment) markStale(ctx context.Context, dial bool, limit time.Duration)
 		cctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		if conn, err := (&net.Dialer{}).DialContext(cctx, "tcp", x.RPC); err != nil {
-			why = append(why, "nobody listens")
+			why = append(why, "not listening")
 		} else {
 			_ = conn.Close() // nothing was asked
 		}

@@ -136,7 +136,7 @@ func (p *Printer) Println(line string) error {
 }
 
 // writeJSON prints one value, indented, with a newline. '<' and '&' stay as
-// they are: nobody embeds this in HTML.
+// they are, because the output is not HTML.
 func writeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

@@ -50,6 +50,14 @@ func Weight(w *int) string {
 	return strconv.Itoa(*w)
 }
 
+// Proxies is a number of proxies.
+func Proxies(n int) string {
+	if n == 1 {
+		return "1 proxy"
+	}
+	return fmt.Sprintf("%d proxies", n)
+}
+
 // Labels are NAME=VALUE, sorted.
 func Labels(m map[string]string) string {
 	parts := make([]string, 0, len(m))

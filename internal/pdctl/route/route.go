@@ -58,13 +58,13 @@ func Command(s *session.Session) *cobra.Command {
 
 func explain(ctx context.Context, s *session.Session, stdin io.Reader, o *routeOptions) error {
 	if o.body == "" {
-		return cli.Wrongf(`--explain names no body: give a file, or "-" for standard input`)
+		return cli.Wrongf(`--explain has no body: set a file, or "-" for standard input`)
 	}
 	if o.key == "" {
 		o.key, _ = s.LookupEnv("ADMIN_API_KEY")
 	}
 	if o.key == "" {
-		return cli.Wrongf("the proxy needs its admin key: give --admin-key or ADMIN_API_KEY")
+		return cli.Wrongf("the proxy needs its admin key: set --admin-key or ADMIN_API_KEY")
 	}
 	var body []byte
 	var err error
@@ -123,7 +123,7 @@ const maxPlan = 64 << 20
 func askRoute(ctx context.Context, s *session.Session, o *routeOptions, body []byte) (*plan.Plan, []byte, error) {
 	base, err := url.Parse(o.proxy)
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
-		return nil, nil, cli.Wrongf("--proxy %q: give a URL such as http://10.0.0.1:8000", instance.Printable(o.proxy, 200))
+		return nil, nil, cli.Wrongf("--proxy %q: must be a URL such as http://10.0.0.1:8000", instance.Printable(o.proxy, 200))
 	}
 	u := base.JoinPath("/route")
 	u.RawQuery = url.Values{"endpoint": {o.endpoint}}.Encode()

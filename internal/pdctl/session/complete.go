@@ -48,7 +48,7 @@ func (s *Session) knownAddresses(ctx context.Context, role instance.Role) []stri
 	seen := map[string]bool{}
 	for _, in := range s.instances(ctx) {
 		if _, err := instance.ParseAddress(in.Address); err != nil {
-			continue // a key that somebody wrote by hand may hold anything
+			continue // a key that was written by hand may have any address
 		}
 		if (in.Role == role || role == instance.Both) && !seen[in.Address] {
 			seen[in.Address] = true

@@ -70,7 +70,7 @@ func (s *Session) Connect(ctx context.Context) (*Conn, error) {
 	}
 }
 
-const hint = "\nStart etcd (or a proxy with its own etcd), or give its address with --etcd-endpoints host:port (PD_ETCD_ENDPOINTS). Tried: "
+const hint = "\nStart etcd (or a proxy with an embedded etcd), or set its address with --etcd-endpoints host:port (PD_ETCD_ENDPOINTS). Tried: "
 
 // WithoutHint returns the message of an error without what Hint has added.
 func WithoutHint(err error) string {

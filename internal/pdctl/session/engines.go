@@ -34,7 +34,7 @@ func (x *Engines) Register(fs *pflag.FlagSet) { x.settings().Register(fs) }
 // Client asks engines so.
 func (x *Engines) Client() (*vllm.Client, error) {
 	if (x.Files.Cert == "") != (x.Files.Key == "") {
-		return nil, cli.Wrongf("give --engine-cert and --engine-key together")
+		return nil, cli.Wrongf("set --engine-cert and --engine-key together")
 	}
 	source, err := certs.Open(certs.Options{Use: certs.UseEngines, Files: x.Files, ServerName: x.name})
 	if err != nil {

@@ -37,12 +37,12 @@ func (e *Etcd) settings() settings.Table {
 // settle checks these settings and reads the password.
 func (e *Etcd) settle(from settings.Sources) error {
 	if (e.TLS.Files.Cert == "") != (e.TLS.Files.Key == "") {
-		return errors.New("give --etcd-cert and --etcd-key together")
+		return errors.New("set --etcd-cert and --etcd-key together")
 	}
 	switch {
 	case e.passwordFile == "":
 	case e.password != "":
-		return from.Complain("etcd-password-file", errors.New("and --etcd-password: give one of the two"))
+		return from.Complain("etcd-password-file", errors.New("excludes --etcd-password: remove one of the two"))
 	default:
 		var err error
 		if e.password, err = etcdaccess.ReadPassword(e.passwordFile); err != nil {
@@ -63,7 +63,7 @@ func (e *Etcd) settleEndpoints(from settings.Sources) error {
 	case err != nil:
 		return from.Complain("etcd-endpoints", err)
 	case len(out) == 0:
-		return from.Complain("etcd-endpoints", errors.New("is empty: give host:port, e.g. 127.0.0.1:2379"))
+		return from.Complain("etcd-endpoints", errors.New("is empty: set host:port, e.g. 127.0.0.1:2379"))
 	}
 	e.Endpoints, e.TLS.On = out, https
 	if _, err := schema.NewLayout(e.Prefix); err != nil {

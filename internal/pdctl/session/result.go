@@ -15,7 +15,7 @@ type Result struct {
 	Error   string        `json:"error,omitempty"`
 	// Revision is that of the change: a proxy that has applied it knows of the change.
 	Revision int64  `json:"revision,omitempty"`
-	Text     string `json:"-"` // the outcome in words
+	Text     string `json:"-"` // the outcome for people
 }
 
 // Failed is the result of an address that failed, with the reason.

@@ -41,7 +41,7 @@ func New(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *Sessi
 }
 
 // Settings are what a file may say. They fill s; --output and the flags of single commands
-// are said with the command.
+// are set with the command.
 func (s *Session) Settings() settings.Table {
 	return slices.Concat(s.general(), s.Engines.settings(), s.reading())
 }

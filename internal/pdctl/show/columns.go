@@ -57,7 +57,7 @@ func columns() []column {
 			return output.Weight(e.Weight)
 		}},
 		{"SOURCE", always, "the program that wrote its record: agent, direct, admin, flags, import", func(e *listed) string { return e.Source }},
-		{"FOR", ifAny, "the proxies that named it on their command lines; only they use it. Empty: every proxy", func(e *listed) string { return strings.Join(e.Proxies, ",") }},
+		{"PROXIES", ifAny, "the proxies that have it on their command lines; only they use it. Empty: every proxy", func(e *listed) string { return strings.Join(e.Proxies, ",") }},
 		{"REVISION", always, "etcd revision of the last change of its record", func(e *listed) string { return strconv.FormatInt(e.Revision, 10) }},
 		{"REASON", ifAny, "reason for its view or intent", func(e *listed) string { return instance.Printable(e.Reason, 200) }},
 		{"WARNING", ifAny, "a problem of an instance that proxies use", func(e *listed) string { return e.Warning }},

@@ -24,12 +24,12 @@ type proxyView struct {
 	Reason string        `json:"reason,omitempty"`
 	// Unverified is why it has not verified the instance.
 	Unverified string `json:"unverified,omitempty"`
-	InFlight   *int64 `json:"in_flight,omitempty"` // none: it does not tell
-	Told       string `json:"told,omitempty"`      // how long ago, by its clock and this one
+	InFlight   *int64 `json:"in_flight,omitempty"`  // nil if the proxy publishes no load digest
+	DigestAge  string `json:"digest_age,omitempty"` // by the clocks of the proxy and of this machine
 }
 
-// details reads what is known of an instance beside its keys. Something that this user of
-// etcd may not read becomes a note; it is no failure.
+// details returns the reports of proxies about an instance and the end of its history. What
+// this etcd user may not read becomes a note instead of an error.
 func details(ctx context.Context, s *session.Session, conn *session.Conn, k instance.Key) (views []proxyView, events []event, notes []string) {
 	views, events = []proxyView{}, []event{}
 	note := func(what string, err error) {
@@ -55,7 +55,7 @@ func details(ctx context.Context, s *session.Session, conn *session.Conn, k inst
 					v.InFlight = &c.InFlight
 				}
 				if l.At != nil {
-					v.Told = max(0, time.Since(*l.At)).Round(100 * time.Millisecond).String()
+					v.DigestAge = max(0, time.Since(*l.At)).Round(100 * time.Millisecond).String()
 				}
 			}
 		}
@@ -78,7 +78,7 @@ func printDetails(s *session.Session, views []proxyView, events []event, notes [
 			if v.InFlight != nil {
 				inFlight = fmt.Sprint(*v.InFlight)
 			}
-			t.AppendRow([]any{cmp.Or(v.Address, v.ID), v.Applied, inFlight, cmp.Or(v.Told, "-"), cmp.Or(string(v.View), "-"), cmp.Or(v.Reason, "-")})
+			t.AppendRow([]any{cmp.Or(v.Address, v.ID), v.Applied, inFlight, cmp.Or(v.DigestAge, "-"), cmp.Or(string(v.View), "-"), cmp.Or(v.Reason, "-")})
 		}
 		if err := output.Render(s.Out.Stdout, t); err != nil {
 			return err

@@ -53,7 +53,7 @@ func diff(prev, next *instance.Snapshot) []change {
 		}
 	}
 	for _, in := range prev.All() {
-		if _, gone := before[idOf(in)]; gone {
+		if _, known := before[idOf(in)]; known {
 			out = append(out, change{kind: "-", revision: next.Revision, in: in})
 		}
 	}

@@ -36,7 +36,7 @@ func TestDiff(t *testing.T) {
 	}{
 		{name: "nothing", prev: []*instance.Instance{entry("a:1", 3, nil)}, next: []*instance.Instance{entry("a:1", 3, nil)}},
 		{
-			name: "new and gone",
+			name: "new and removed",
 			prev: []*instance.Instance{entry("a:1", 3, nil)},
 			next: []*instance.Instance{entry("b:1", 4, nil)},
 			want: []string{"+ 4 b:1 ", "- 9 a:1 "},
@@ -56,7 +56,7 @@ func TestDiff(t *testing.T) {
 			want: []string{"~ 9 a:1 intent - -> drain"},
 		},
 		{
-			name: "registered anew",
+			name: "registered again",
 			prev: []*instance.Instance{entry("a:1", 3, nil)},
 			next: []*instance.Instance{entry("a:1", 5, func(in *instance.Instance) { in.Lease = 0x11 })},
 			want: []string{"~ 5 a:1 lease 10 -> 11"},
@@ -135,9 +135,9 @@ func TestListTable(t *testing.T) {
 	owned := instance.NewSnapshot(9, []*instance.Instance{
 		entry("a:1", 3, func(in *instance.Instance) { in.Record.Proxies = []string{"p1", "p2"} }), entry("b:1", 4, nil),
 	})
-	want = "ROLE    ADDRESS  STATE  KIND    MODELS  SOURCE  FOR    REVISION\n" +
-		"decode  a:1      ready  leased  m       -       p1,p2  3\n" +
-		"decode  b:1      ready  leased  m       -       -      4"
+	want = "ROLE    ADDRESS  STATE  KIND    MODELS  SOURCE  PROXIES  REVISION\n" +
+		"decode  a:1      ready  leased  m       -       p1,p2    3\n" +
+		"decode  b:1      ready  leased  m       -       -        4"
 	if d := cmp.Diff(want, listTable(owned, "", false).Render()); d != "" {
 		t.Error(d)
 	}

@@ -59,7 +59,7 @@ type rawJSON struct {
 	ModRevision    int64  `json:"mod_revision"`
 	Version        int64  `json:"version"`
 	Lease          string `json:"lease,omitempty"` // hexadecimal, as etcdctl prints it
-	TTL            int64  `json:"ttl,omitempty"`   // seconds left; -1: the lease is gone
+	TTL            int64  `json:"ttl,omitempty"`   // seconds left; -1: the lease has expired
 	GrantedTTL     int64  `json:"granted_ttl,omitempty"`
 }
 
@@ -151,7 +151,7 @@ func printKeys(s *session.Session, keys []rawJSON) {
 		lease := "none (static)"
 		switch {
 		case r.Lease != "" && r.TTL < 0:
-			lease = r.Lease + ", gone"
+			lease = r.Lease + ", expired"
 		case r.Lease != "":
 			lease = fmt.Sprintf("%s, %d of %d s left", r.Lease, r.TTL, r.GrantedTTL)
 		case r.Kind != "record":

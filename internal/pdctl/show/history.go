@@ -32,13 +32,13 @@ func History(s *session.Session) *cobra.Command {
 		Example: "  pdctl history\n  pdctl history decode 10.0.0.8:8200 --limit 20\n  pdctl history -o json | jq '.events[] | select(.what == \"drain\")'",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 0 && len(args) != 2 {
-				return fmt.Errorf("give no instance, or one instance as role and host:port")
+				return fmt.Errorf("too many arguments: use none, or one instance as role and host:port")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit <= 0 {
-				return cli.Wrongf("--limit %d: give 1 or more", limit)
+				return cli.Wrongf("--limit %d: must be 1 or more", limit)
 			}
 			var of *instance.Key
 			if len(args) == 2 {

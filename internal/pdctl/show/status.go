@@ -72,7 +72,7 @@ type proxyReport struct {
 	Address string `json:"address,omitempty"`
 	Version string `json:"version,omitempty"`
 	Applied int64  `json:"applied"`
-	// Load is what it tells the other proxies of its load; none: it does not.
+	// Load is its load digest; nil if it publishes none.
 	Load *loadReport `json:"load,omitempty"`
 	// NotServing is why the proxy can serve no request, "" if it can.
 	NotServing string `json:"not_serving,omitempty"`
@@ -145,13 +145,13 @@ func status(ctx context.Context, s *session.Session) error {
 	if err != nil {
 		rep.Notes = append(rep.Notes, "load digests: "+instance.Printable(err.Error(), 200))
 	}
-	told := loadReports(loads)
+	digests := loadReports(loads)
 	rep.Counts = counts(lease.Seen(snap, proxies))
 	for _, p := range proxies {
 		rep.Proxies = append(rep.Proxies, proxyReport{
 			ID: instance.Printable(p.ID, 64), Address: instance.Printable(p.Address, 100),
 			Version: instance.Printable(p.Version, 40), Applied: p.Applied,
-			NotServing: p.NotServing, Notices: p.Notices, Load: told[p.ID],
+			NotServing: p.NotServing, Notices: p.Notices, Load: digests[p.ID],
 		})
 	}
 	if s.Out.Structured() {

@@ -113,7 +113,7 @@ func importAll(ctx context.Context, s *session.Session, entries []store.Carried,
 	return nil
 }
 
-// text is the outcome in words.
+// text describes the outcome.
 func (r importResult) text(c store.Carried, dry bool) string {
 	switch r.Outcome {
 	case string(store.MoveWritten):

@@ -5,8 +5,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Blocks is the size of KV blocks that an instance must have in common with its partner.
-// It is 0 if its connector copes with different sizes, or its record does not say.
+// Blocks returns a function for the KV block size that an instance and its partner must have
+// in common. It returns 0 if the connector supports different sizes or the record has none.
 func Blocks(def string) func(*instance.Instance) int {
 	resolve := Dialects(def)
 	return func(in *instance.Instance) int {

@@ -6,9 +6,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Dialects resolves the connector of an instance: its record's own, or the
-// proxy's default. An unknown one resolves to nothing and pairs with nobody
-// that this proxy could talk to; the watcher shows it as rejected.
+// Dialects returns a function that resolves the connector of an instance: that of its record,
+// or else def. An unknown one resolves to "", so that the instance has no partner; the watcher
+// rejects it.
 func Dialects(def string) func(*instance.Instance) string {
 	return func(in *instance.Instance) string {
 		d, err := connector.OfRecord(&in.Record, def)
@@ -19,8 +19,8 @@ func Dialects(def string) func(*instance.Instance) string {
 	}
 }
 
-// Builds is what an instance must have in common with its partner. It is nil if nothing
-// is compared.
+// Builds returns a function for the vLLM build that an instance and its partner must have in
+// common. It is nil without --version-groups.
 func Builds(cfg *config.Proxy) func(*instance.Instance) string {
 	if !cfg.VersionGroups {
 		return nil

@@ -1,4 +1,4 @@
-// Package engines is how a proxy asks engines, and what it makes of their records.
+// Package engines probes engines and interprets their records for a proxy.
 package engines
 
 import (
@@ -21,13 +21,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
-// Prober asks engines through the same guard as the requests.
+// Prober probes engines with the same network guard as requests.
 type Prober struct {
 	Client    *vllm.Client
 	connector string // of records that name none
 }
 
-// NewProber makes one by a configuration.
+// NewProber makes a Prober.
 func NewProber(cfg *config.Proxy, guard netguard.Policy, certificates *secure.Certificates) Prober {
 	d := upstream.NewDialer(upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
 	c := vllm.New(cfg.EngineAPIKey)
@@ -38,22 +38,22 @@ func NewProber(cfg *config.Proxy, guard netguard.Policy, certificates *secure.Ce
 	return Prober{Client: c, connector: cfg.Connector}
 }
 
-// Probe implements watch.Prober. Both servers of a Mooncake prefill engine are asked
-// at once, so that each has the whole time of the probe.
+// Probe implements watch.Prober. It queries both servers of a Mooncake prefill engine
+// concurrently, so that each has the whole timeout.
 func (p Prober) Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error) {
 	if !Learns(p.connector)(in.Key, in.Record) {
 		return p.Client.Probe(ctx, in)
 	}
 	var ids map[string]string
-	asked := make(chan error, 1)
+	queried := make(chan error, 1)
 	go func() {
 		var err error
 		ids, err = bootstrap.Query(ctx, p.Client.HTTP, bootstrapOf(in, p.connector))
-		asked <- err
+		queried <- err
 	}()
 	facts, err := p.Client.Probe(ctx, in)
-	if said := <-asked; err == nil {
-		err = said
+	if bootstrapErr := <-queried; err == nil {
+		err = bootstrapErr
 	}
 	facts.EngineIDs = ids
 	return facts, err
@@ -64,8 +64,8 @@ func (p Prober) Models(ctx context.Context, in *instance.Instance) (instance.Fac
 	return p.Client.Models(ctx, vllm.BaseURL(in))
 }
 
-// bootstrapOf is the server that tells the engine ids of an instance, "" for none. def
-// is the connector of records that name none.
+// bootstrapOf returns the address of the server that publishes the engine ids of an instance,
+// "" if there is none. def is the connector of records that name none.
 func bootstrapOf(in *instance.Instance, def string) string {
 	d, err := connector.OfRecord(&in.Record, def)
 	if err != nil {
@@ -74,8 +74,8 @@ func bootstrapOf(in *instance.Instance, def string) string {
 	return d.Terms(in).Bootstrap
 }
 
-// Learns tells for which records the engines are asked for their ids, since no agent has
-// put them there.
+// Learns returns a function that reports whether the proxy queries an engine for its ids,
+// because its record has none.
 func Learns(def string) func(instance.Key, instance.Record) bool {
 	return func(k instance.Key, rec instance.Record) bool {
 		return len(rec.EngineIDs) == 0 && rec.State != instance.Starting &&
@@ -83,11 +83,11 @@ func Learns(def string) func(instance.Key, instance.Record) bool {
 	}
 }
 
-// errAnotherLife is given for an engine that answers with other ids than those known.
-var errAnotherLife = errors.New("it has begun another life, whose engine ids are not known yet")
+// errRestarted is the error for an engine whose ids differ from those of its record.
+var errRestarted = errors.New("it has restarted, and its new engine ids are not known yet")
 
-// Alive implements health.Prober. An engine that has other ids than its record shows
-// would take legs that never meet: it waits until they are known.
+// Alive implements health.Prober. An engine with other ids than its record is not alive: its
+// legs could not find their partners.
 func (p Prober) Alive(ctx context.Context, in *instance.Instance) error {
 	err := p.Client.Health(ctx, vllm.BaseURL(in))
 	switch {
@@ -104,18 +104,18 @@ func (p Prober) Alive(ctx context.Context, in *instance.Instance) error {
 	}
 	ids, err := bootstrap.Query(ctx, p.Client.HTTP, address)
 	if err != nil {
-		return nil //nolint:nilerr // the engine is well; its agent may be who reaches that server
+		return nil //nolint:nilerr // the engine is healthy; only its agent may be able to reach that server
 	}
 	for rank, id := range in.Record.EngineIDs {
 		if ids[rank] != id {
-			return errAnotherLife
+			return errRestarted
 		}
 	}
 	return nil
 }
 
-// Usable refuses the records that no request of this proxy could be fitted to. def is
-// the connector of those that name none.
+// Usable returns a function that refuses records without what their connector needs. def is
+// the connector of records that name none.
 func Usable(def string) func(instance.Key, instance.Record) error {
 	return func(k instance.Key, rec instance.Record) error {
 		d, err := connector.OfRecord(&rec, def)
@@ -123,7 +123,7 @@ func Usable(def string) func(instance.Key, instance.Record) error {
 			return err
 		}
 		if rec.State == instance.Starting {
-			return nil // it gets no requests, and its agent is still asking for what it lacks
+			return nil // it gets no requests, and its agent has not queried everything yet
 		}
 		if err := d.Lacks(&instance.Instance{Key: k, Record: rec}); err != nil {
 			return fmt.Errorf("connector %s: %w", d.Name(), err)

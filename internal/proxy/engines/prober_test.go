@@ -58,7 +58,7 @@ func TestBootstrapIsAsked(t *testing.T) {
 	}
 	away := instance.Record{Ports: map[string][]int{instance.PortBootstrap: {n}}}
 	if _, err := p.Probe(t.Context(), in(away)); err == nil || !strings.Contains(err.Error(), "bootstrap server 127.0.0.1:"+port) {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("no server: %v", err)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestAnotherLifeWaits(t *testing.T) {
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	alive(errAnotherLife)
+	alive(errRestarted)
 	in.Record.EngineIDs = map[string]string{"0": s.EngineID()}
 	alive(nil)
 	_, port, err := net.SplitHostPort(testkit.FreePort(t))
@@ -146,7 +146,7 @@ func TestProber_Trial(t *testing.T) {
 	}
 	locked.Kill()
 	if err := p.Trial(t.Context(), at(locked)); err == nil || errors.Is(err, health.ErrRefused) {
-		t.Errorf("an engine that is gone: %v", err)
+		t.Errorf("a stopped engine: %v", err)
 	}
 }
 

@@ -33,18 +33,18 @@ type Handle struct {
 	log       logrus.FieldLogger
 }
 
-// Open starts the embedded etcd, if the proxy is to have one, and connects.
+// Open starts the embedded etcd, if the configuration has one, and connects.
 func Open(ctx context.Context, cfg *config.Proxy, certificates *secure.Certificates, log *logrus.Logger) (*Handle, error) {
 	h := &Handle{endpoints: cfg.EtcdEndpoints, log: log.WithField("component", "etcd")}
 	if cfg.Embedded() {
 		server, err := process.Start(ctx, process.Config{
 			ListenClient: cfg.EtcdListen, DataDir: cfg.EtcdDataDir, Gateway: cfg.EtcdGateway,
-			Prefix: cfg.EtcdPrefix, TLS: cfg.OwnEtcdFiles(), Log: log,
+			Prefix: cfg.EtcdPrefix, TLS: cfg.EmbeddedEtcdFiles(), Log: log,
 		})
 		switch {
 		case errors.Is(err, embedetcd.ErrJoin):
 			h.endpoints = []string{cfg.EtcdListen}
-			h.log.Infof("an etcd serves at %s already: using it", cfg.EtcdListen)
+			h.log.Infof("using the etcd that already serves at %s", cfg.EtcdListen)
 		case err != nil:
 			return nil, err
 		default:
@@ -92,7 +92,7 @@ func (h *Handle) Close() {
 		return
 	}
 	if h.Client != nil {
-		_ = h.Client.Close() // nothing is in flight any more
+		_ = h.Client.Close() // nothing is in flight
 	}
 	if h.server != nil {
 		h.server.Close()
@@ -105,7 +105,7 @@ func (h *Handle) embedded() bool { return h.server != nil && !h.server.State().J
 func (h *Handle) Describe() string {
 	s := strings.Join(h.endpoints, ",")
 	if h.embedded() {
-		return s + " (its own)"
+		return s + " (embedded)"
 	}
 	return s
 }

@@ -1,5 +1,5 @@
-// Package loads is what a proxy knows of the load of instances, what it tells the other
-// proxies of it, and what they tell.
+// Package loads combines what a proxy knows of the load of instances: its own requests in
+// flight, load digests of other proxies, and metrics of engines.
 package loads
 
 import (
@@ -61,7 +61,7 @@ func (l *Loads) Use(s *sched.Scheduler, t *health.Tracker) {
 	})
 }
 
-// Of is the load of an instance as /status shows it, beside its legs.
+// Of returns the load of an instance for /status.
 func (l *Loads) Of(k instance.Key) *instance.ListedLoad {
 	t, ok := l.Scheduler.Loads.Total(k)
 	if !ok {
@@ -79,7 +79,7 @@ func (l *Loads) Of(k instance.Key) *instance.ListedLoad {
 	return out
 }
 
-// Source is what this proxy tells the others, nil when that is off.
+// Source returns the load digest of this proxy, nil if digests are off.
 func (l *Loads) Source() *lease.LoadSource {
 	if l.Others == nil {
 		return nil
@@ -167,7 +167,7 @@ func (l *Loads) FollowOthers(ctx context.Context) {
 func (l *Loads) takePrompts(news []*lease.ProxyLoad) {
 	for _, d := range news {
 		if err := l.Placements.Read(d.Prompts); err != nil {
-			l.Log.WithField("proxy", d.ID).WithField("error", err).Debug("what another proxy tells of its prompts is not used")
+			l.Log.WithField("proxy", d.ID).WithField("error", err).Debug("prompt digest of another proxy ignored")
 		}
 	}
 }

@@ -1,4 +1,4 @@
-// Package memory bounds what a proxy takes, by the limit of its container or machine.
+// Package memory sets the memory limits of a proxy from those of its container or machine.
 package memory
 
 import (
@@ -15,17 +15,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/config"
 )
 
-// garbagePercent is how much garbage may pile up, in per cent of what lives. Little of
-// what a request makes lives on, so a collection finds nearly the same each time, and
-// with Go's 100 there are four times as many.
+// garbagePercent is GOGC. Requests leave little live memory, so a higher value than Go's 100
+// saves three of four collections.
 const garbagePercent = 400
 
-// Tune lets the garbage collector run seldom, and bounds what that costs: near the
-// memory limit it runs as often as it takes. GOGC and GOMEMLIMIT win where they are set.
+// Tune sets GOGC and GOMEMLIMIT unless the environment has them: the garbage collector runs
+// rarely, and more often near the memory limit.
 func Tune() error {
 	if !wantsProfiles() {
-		// Go samples allocations as soon as a program could ask for them, which
-		// this one can (--pprof-listen); that is a hundredth of the whole time.
+		// Go samples allocations in programs that link pprof, which uses 1% of the CPU.
 		runtime.MemProfileRate = 0
 	}
 	if _, ok := os.LookupEnv("GOGC"); !ok {
@@ -35,8 +33,8 @@ func Tune() error {
 	return err
 }
 
-// memoryLimit is nine tenths of the container's memory, or half of the machine's where
-// nothing bounds this process: it need not be alone there.
+// memoryLimit returns nine tenths of the container's memory, or half of the machine's without
+// such a limit, because other processes share it.
 func memoryLimit() (uint64, error) {
 	limit, err := memlimit.FromCgroup()
 	if !errors.Is(err, memlimit.ErrNoLimit) {
@@ -46,9 +44,8 @@ func memoryLimit() (uint64, error) {
 	return limit / 2, err
 }
 
-// Bodies is the bound for all request bodies together. The rest of the memory is
-// for buffers that wait for the next body, for what is not yet collected, and
-// for streams.
+// Bodies returns the limit for all request bodies together. The rest of the memory is for
+// pooled buffers, garbage and streams.
 func Bodies(cfg *config.Proxy) int64 {
 	if cfg.MaxBodiesMemory > 0 {
 		return cfg.MaxBodiesMemory
@@ -66,12 +63,11 @@ const (
 	unlimitedBodies = 1 << 30
 )
 
-// Settle collects what the start left behind, so that the first requests
-// find that room instead of growing the heap.
+// Settle collects the garbage of the start, so that the first requests do not grow the heap.
 func Settle() { runtime.GC() }
 
-// wantsProfiles looks for the setting before settings are read: the rate must
-// not change once a program has begun to work.
+// wantsProfiles looks for --pprof-listen before settings are read, because the rate must be
+// set at the start.
 func wantsProfiles() bool {
 	if _, ok := os.LookupEnv("PD_PPROF_LISTEN"); ok {
 		return true

@@ -1,5 +1,4 @@
-// Package secure has the certificates of a proxy: those that clients are shown, and those
-// for engines and etcd.
+// Package secure has the TLS certificates of a proxy for clients, engines and etcd.
 package secure
 
 import (
@@ -17,12 +16,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/metrics"
 )
 
-// Certificates are those of this proxy, by what they are for.
+// Certificates has the certificate sources of a proxy.
 type Certificates struct {
 	listener  *certs.Source // nil: clients speak plain HTTP
 	Engines   *certs.Source
 	Etcd      *certs.Source // nil: etcd is reached without TLS
-	own       *certs.Source // of the proxy's own etcd, whose process serves by the same files; nil: none
+	embedded  *certs.Source // of the embedded etcd, whose process reads the same files; nil: none
 	listeners []*certs.Listener
 }
 
@@ -42,9 +41,9 @@ func Open(cfg *config.Proxy, log *logrus.Logger) (*Certificates, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificates for engines (--engine-ca, --engine-cert): %w", err)
 	}
-	if files := cfg.OwnEtcdFiles(); cfg.Embedded() && !files.None() {
-		if c.own, err = certs.Open(certs.Options{Use: certs.UseEtcdListener, Files: files, Log: entry}); err != nil {
-			return nil, fmt.Errorf("certificates of the proxy's own etcd (--etcd-listen-cert): %w", err)
+	if files := cfg.EmbeddedEtcdFiles(); cfg.Embedded() && !files.None() {
+		if c.embedded, err = certs.Open(certs.Options{Use: certs.UseEtcdListener, Files: files, Log: entry}); err != nil {
+			return nil, fmt.Errorf("certificates of the embedded etcd (--etcd-listen-cert): %w", err)
 		}
 	}
 	if c.Etcd, err = cfg.EtcdTLS().Open(entry); err != nil {
@@ -54,7 +53,7 @@ func Open(cfg *config.Proxy, log *logrus.Logger) (*Certificates, error) {
 }
 
 func (c *Certificates) all() (list []*certs.Source) {
-	for _, s := range []*certs.Source{c.listener, c.Engines, c.Etcd, c.own} {
+	for _, s := range []*certs.Source{c.listener, c.Engines, c.Etcd, c.embedded} {
 		if s != nil {
 			list = append(list, s)
 		}
@@ -62,15 +61,14 @@ func (c *Certificates) all() (list []*certs.Source) {
 	return list
 }
 
-// Watch reads the files again from time to time until ctx ends.
+// Watch reloads the files when they change, until ctx ends.
 func (c *Certificates) Watch(ctx context.Context, work *sync.WaitGroup) {
 	for _, s := range c.all() {
 		work.Go(func() { s.Watch(ctx) })
 	}
 }
 
-// Listen puts TLS on a listener, where clients speak it. It is called before the
-// server serves.
+// Listen wraps a listener in TLS, if clients use it. It is called before the server serves.
 func (c *Certificates) Listen(ln net.Listener, log *logrus.Logger) net.Listener {
 	if c.listener == nil {
 		return ln
@@ -80,7 +78,7 @@ func (c *Certificates) Listen(ln net.Listener, log *logrus.Logger) net.Listener 
 	return l
 }
 
-// Scheme is that of the clients' address.
+// Scheme returns the URL scheme for clients.
 func (c *Certificates) Scheme() string {
 	if c.listener == nil {
 		return "http"
@@ -88,17 +86,17 @@ func (c *Certificates) Scheme() string {
 	return "https"
 }
 
-// Findings are the problems with certificates.
-func (c *Certificates) Findings() (words []string) {
+// Findings returns the problems with certificates.
+func (c *Certificates) Findings() (problems []string) {
 	for _, s := range c.all() {
 		if text := s.Status().Finding(time.Now()); text != "" {
-			words = append(words, text)
+			problems = append(problems, text)
 		}
 	}
-	return words
+	return problems
 }
 
-// Metrics are the state of the certificates, and the connections that were refused.
+// Metrics returns the state of the certificates and the number of refused connections.
 func (c *Certificates) Metrics() metrics.TLS {
 	return metrics.TLS{
 		Sources: func() (list []certs.Status) {
@@ -119,8 +117,8 @@ func (c *Certificates) Metrics() metrics.TLS {
 	}
 }
 
-// SecureEngines puts the proxy's certificates on a transport to engines; without any the
-// system's authorities count.
+// SecureEngines makes a transport to engines use the certificates of the proxy; without any it
+// uses the CAs of the system.
 func (c *Certificates) SecureEngines(t *http.Transport, limit time.Duration) {
 	if c == nil {
 		return

@@ -1,4 +1,4 @@
-// Package selfcheck asks the proxy of this machine how it is, for container health checks.
+// Package selfcheck queries the proxy on this machine, for container health checks.
 package selfcheck
 
 import (
@@ -18,14 +18,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Timeout bounds the whole question: container health checks are asked
-// every few seconds.
+// Timeout is the time limit of the check; container health checks run every few seconds.
 const Timeout = 3 * time.Second
 
-// ErrUnhealthy is what a proxy says of itself.
+// ErrUnhealthy is wrapped by the reason that the proxy reports.
 var ErrUnhealthy = errors.New("not ready")
 
-// localAddress is where this machine reaches what listens on host.
+// localAddress returns the address at which this machine reaches a listener on host.
 func localAddress(host string, port int) string {
 	switch ip, err := netip.ParseAddr(host); {
 	case host == "", err == nil && ip.IsUnspecified() && ip.Is4():
@@ -36,8 +35,8 @@ func localAddress(host string, port int) string {
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-// client speaks to the proxy of this machine. It does not look at the certificate, which
-// need not name the address that is asked: nothing secret is sent.
+// client returns a client for the proxy of this machine. It does not verify the certificate,
+// which need not have the local address: nothing secret is sent.
 func client(at config.Listen) (hc *http.Client, scheme string, err error) {
 	t := &http.Transport{DisableKeepAlives: true} // no HTTP proxy from the environment
 	if at.TLSCert == "" {
@@ -54,8 +53,8 @@ func client(at config.Listen) (hc *http.Client, scheme string, err error) {
 	return &http.Client{Transport: t}, "https", nil
 }
 
-// Ask returns what a proxy that listens at an address answers to a path, in a line for
-// people; an error says why it is not well.
+// Ask requests a path of the proxy that listens at an address, and returns a line for people;
+// the error has the reason why it is unhealthy.
 func Ask(ctx context.Context, at config.Listen, path string) (string, error) {
 	address := localAddress(at.Host, at.Port)
 	hc, scheme, err := client(at)

@@ -19,10 +19,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Name names a proxy in the records of the instances on its command line. It is the same
-// after a restart: the address it listens at, with the name of its
-// machine in front where others at the same etcd may be on other machines. A proxy
-// without such instances needs no name.
+// Name returns the name of a proxy in the records of its static instances. It is the same
+// after a restart: the listen address, prefixed with the host name if proxies on other
+// machines may use the same etcd. It is "" for a proxy without such instances.
 func Name(cfg *config.Proxy, address string) string {
 	if len(cfg.Prefill)+len(cfg.Decode) == 0 {
 		return ""
@@ -81,7 +80,7 @@ func Records(cfg *config.Proxy, proxy string) map[instance.Key]instance.Record {
 	return records
 }
 
-// Ready is nil once the instances have answered, or flagGrace is over.
+// Ready returns nil once the instances have answered or flagGrace has passed.
 func (f *Instances) Ready() error {
 	if time.Since(f.since) >= flagGrace {
 		return nil
@@ -100,9 +99,9 @@ func (f *Instances) Ready() error {
 	return fmt.Errorf("instances of the command line have not answered yet: %s", strings.Join(missing, ", "))
 }
 
-// Fleet names the proxies that get an instance which is added through this one: itself,
-// and those that have all of its instances on their command lines. A proxy without
-// instances on its command line adds for every proxy.
+// Fleet returns the names of the proxies that use an instance which is added through this
+// one: itself, and those with all of its instances on their command lines. It is nil, which
+// means every proxy, if this one has no such instances.
 func (f *Instances) Fleet() []string {
 	if f.proxy == "" {
 		return nil
@@ -125,8 +124,8 @@ func (f *Instances) Fleet() []string {
 	return append([]string{f.proxy}, all...)
 }
 
-// Watch logs when an instance of the command line no longer belongs to this proxy, and
-// when it is back.
+// Watch logs when an instance of the command line stops belonging to this proxy, and when it
+// returns.
 func (f *Instances) Watch(ctx context.Context, log logrus.FieldLogger) {
 	had := make(map[instance.Key]bool, len(f.Keys))
 	for len(f.Keys) > 0 {
@@ -139,9 +138,9 @@ func (f *Instances) Watch(ctx context.Context, log logrus.FieldLogger) {
 			case has && known && !was:
 				log.Infof("%s of the command line is back", k)
 			case was && !has && ok:
-				log.Warnf("%s of the command line is not this proxy's any more: %s", k, in.Reason)
+				log.Warnf("%s of the command line no longer belongs to this proxy: %s", k, in.Reason)
 			case was && !has:
-				log.Warnf("%s of the command line was taken out of etcd", k)
+				log.Warnf("%s of the command line was removed from etcd", k)
 			}
 			if has || known {
 				had[k] = has
@@ -155,28 +154,28 @@ func (f *Instances) Watch(ctx context.Context, log logrus.FieldLogger) {
 	}
 }
 
-// Store keeps in etcd what is on the command line of a proxy; see store.Instances.
+// Store writes the instances of a command line to etcd; see store.Instances.
 type Store interface {
 	SyncFlags(ctx context.Context, proxy string, want map[instance.Key]instance.Record) (store.FlagsOutcome, error)
 }
 
-// Sync writes the instances of the command line. A proxy without any has
-// nothing to say about those that another one's command line named.
+// Sync writes the instances of the command line to etcd. Without any it changes nothing, not
+// even instances of an earlier command line.
 func (f *Instances) Sync(ctx context.Context, to Store, log logrus.FieldLogger) error {
 	if len(f.records) == 0 {
 		return nil
 	}
-	told, err := to.SyncFlags(ctx, f.proxy, f.records)
+	changes, err := to.SyncFlags(ctx, f.proxy, f.records)
 	if err != nil {
 		return err
 	}
-	for _, k := range told.Dropped {
-		log.Warnf("%s was on an earlier command line of this proxy and is not on this one: taken out", k)
+	for _, k := range changes.Dropped {
+		log.Warnf("%s was on an earlier command line of this proxy but not on this one: removed", k)
 	}
-	for _, k := range told.Removed {
+	for _, k := range changes.Removed {
 		log.Warnf("%s of the command line stays out, because it was removed: \"pdctl add %s %s\" or /instances/add brings it back", k.Address, k.Role, k.Address)
 	}
-	for _, k := range told.Differ {
+	for _, k := range changes.Differ {
 		log.Warnf("%s is on the command line of another proxy with another connector or other ports: those stay", k)
 	}
 	return nil

@@ -17,7 +17,7 @@ const readyPoll = 200 * time.Millisecond
 // stopMargin is added to --shutdown-timeout.
 const stopMargin = 15 * time.Second
 
-// Proxy is the proxy that is reported. All fields must be set.
+// Proxy reports the state of a proxy. All fields must be set.
 type Proxy struct {
 	Ready           func() error // as /readyz
 	Sane            func(ctx context.Context) error

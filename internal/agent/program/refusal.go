@@ -10,10 +10,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
-// tellAfar has etcd say why the instance is not registered, for those on other machines,
-// for as long as that is so. stop waits.
-func (s *service) tellAfar(ctx context.Context) (stop func()) {
-	w := lease.NewRefusedWriter(s.cli, s.layout, s.ctl.ID, s.TTL, s.log.WithField(logging.FieldComponent, "afar"))
+// publishRefusal writes to etcd why the instance is not registered, for pdctl doctor on other
+// machines, for as long as that is so. stop waits.
+func (s *service) publishRefusal(ctx context.Context) (stop func()) {
+	w := lease.NewRefusedWriter(s.cli, s.layout, s.ctl.ID, s.TTL, s.log.WithField(logging.FieldComponent, "refusal"))
 	host, err := os.Hostname()
 	if err != nil {
 		host = ""

@@ -7,40 +7,39 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Status is a copy of where the agent stands.
+// Status is the status of an agent.
 type Status struct {
 	Phase      Phase
-	Beat       time.Time       // when Run last took a turn; zero before the first
-	Registered bool            // etcd holds the record, as far as is known
+	Beat       time.Time       // start of the last probe or tick; zero before the first
+	Registered bool            // whether etcd holds the record, as far as is known
 	Record     instance.Record // last one set; zero before the first
 	Reason     string          // why the engine is not serving; "" when it is
 }
 
-// standing is where the agent stands, for any goroutine to read and for the registrar to
-// correct.
-type standing struct {
-	mu     sync.Mutex // guards status
-	status Status
+// status guards the Status of an agent.
+type status struct {
+	mu      sync.Mutex // guards current
+	current Status
 }
 
-func (s *standing) read() Status {
+func (s *status) read() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	status := s.status
-	status.Record = clone(status.Record)
-	return status
+	current := s.current
+	current.Record = clone(current.Record)
+	return current
 }
 
-func (s *standing) update(f func(*Status)) {
+func (s *status) update(f func(*Status)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f(&s.status)
+	f(&s.current)
 }
 
-func (s *standing) beat() { s.update(func(s *Status) { s.Beat = time.Now() }) }
+func (s *status) beat() { s.update(func(s *Status) { s.Beat = time.Now() }) }
 
-// registered takes in whether etcd holds the record.
-func (s *standing) registered(ok bool) {
+// registered sets whether etcd holds the record.
+func (s *status) registered(ok bool) {
 	s.update(func(s *Status) {
 		s.Registered = ok
 		switch {
@@ -52,8 +51,8 @@ func (s *standing) registered(ok bool) {
 	})
 }
 
-// says takes in the record that was set last.
-func (s *standing) says(rec instance.Record) {
+// setRecord sets the record that was put last.
+func (s *status) setRecord(rec instance.Record) {
 	s.update(func(s *Status) {
 		s.Record = rec
 		switch {
