@@ -165,10 +165,11 @@ func TestParseStats(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := parseStats(strings.NewReader(tc.text), maxMetricsBytes)
+			p, err := parsePage(strings.NewReader(tc.text), maxMetricsBytes)
 			if err != nil {
 				t.Fatal(err)
 			}
+			got := p.stats()
 			if d := cmp.Diff(tc.want, got); d != "" {
 				t.Error(d)
 			}
@@ -177,10 +178,10 @@ func TestParseStats(t *testing.T) {
 			}
 		})
 	}
-	if _, err := parseStats(strings.NewReader(strings.Repeat("a 1\n", 100)), 100); !errors.Is(err, ErrTooLarge) {
+	if _, err := parsePage(strings.NewReader(strings.Repeat("a 1\n", 100)), 100); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("over the limit: %v", err)
 	}
-	if _, err := parseStats(strings.NewReader("a 1\n"), 4); err != nil {
+	if _, err := parsePage(strings.NewReader("a 1\n"), 4); err != nil {
 		t.Errorf("at the limit: %v", err)
 	}
 }
