@@ -16,7 +16,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/health"
-	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
@@ -40,7 +39,7 @@ type Metrics struct {
 	models    *models
 	instances *instances
 
-	duration, firstToken, between, stages *latency
+	duration, firstToken, between, stages *prometheus.HistogramVec
 
 	known atomic.Pointer[map[kind]*series]
 	usual atomic.Pointer[series] // one that most requests are of; seldom another
@@ -170,9 +169,9 @@ type kind struct {
 type series struct {
 	of                   kind
 	requests             prometheus.Counter
-	duration, firstToken *histogram.Histogram
+	duration, firstToken prometheus.Observer
 
-	queue, retry, prefill, handover, decode *histogram.Histogram
+	queue, retry, prefill, handover, decode prometheus.Observer
 }
 
 // of returns the counters of a kind. There are few kinds, and a new one is rare:
@@ -202,12 +201,12 @@ func (m *Metrics) newSeries(k kind) *series {
 	if k.alone {
 		way, first = "alone", string(instance.Decode)
 	}
-	stage := func(name, role string) *histogram.Histogram { return m.stages.of([3]string{k.endpoint, name, role}) }
+	stage := func(name, role string) prometheus.Observer { return m.stages.WithLabelValues(k.endpoint, name, role) }
 	return &series{
 		of:         k,
 		requests:   m.requests.WithLabelValues(k.endpoint, k.outcome, strconv.Itoa(k.status)),
-		duration:   m.duration.of([3]string{k.endpoint}),
-		firstToken: m.firstToken.of([3]string{k.endpoint, way}),
+		duration:   m.duration.WithLabelValues(k.endpoint),
+		firstToken: m.firstToken.WithLabelValues(k.endpoint, way),
 		queue:      stage("queue", first),
 		retry:      stage("retry", first),
 		prefill:    stage("prefill", first),
@@ -220,7 +219,7 @@ func (m *Metrics) newSeries(k kind) *series {
 func (m *Metrics) Done(e *forward.Entry) {
 	s := m.of(kind{e.Endpoint, e.Outcome, e.Status, e.Prefill == ""})
 	s.requests.Inc()
-	s.duration.Observe(e.Duration)
+	s.duration.Observe(e.Duration.Seconds())
 	m.models.done(e)
 	m.instances.done(e)
 	if e.TTFT > 0 && (e.Prefill != "" || e.Alone != "") {
@@ -241,20 +240,20 @@ func (m *Metrics) Done(e *forward.Entry) {
 // and has begun.
 func (s *series) passed(e *forward.Entry) {
 	if e.FirstToken > 0 {
-		s.firstToken.Observe(e.FirstToken)
+		s.firstToken.Observe(e.FirstToken.Seconds())
 	}
-	s.queue.Observe(e.Stages.Queue)
+	s.queue.Observe(e.Stages.Queue.Seconds())
 	if e.Attempts > 0 {
-		s.retry.Observe(e.Stages.Retry)
+		s.retry.Observe(e.Stages.Retry.Seconds())
 	}
 	if e.Stages.Prefill > 0 {
-		s.prefill.Observe(e.Stages.Prefill)
+		s.prefill.Observe(e.Stages.Prefill.Seconds())
 	}
 	if e.Stages.Handover > 0 {
-		s.handover.Observe(e.Stages.Handover)
+		s.handover.Observe(e.Stages.Handover.Seconds())
 	}
 	if e.Outcome == forward.OutcomeOK {
-		s.decode.Observe(e.Stages.Decode)
+		s.decode.Observe(e.Stages.Decode.Seconds())
 	}
 }
 
