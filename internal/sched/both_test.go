@@ -64,8 +64,8 @@ func TestBothRolesShareOneCount(t *testing.T) {
 			t.Errorf("a decode went to the engine that is busy with prefills")
 		}
 	}
-	held[0].Heard()
-	if p, d := s.Loads.Heard(instance.Key{Role: instance.Prefill, Address: "x:1"}), s.Loads.Heard(instance.Key{Role: instance.Decode, Address: "x:1"}); p != 1 || d != 1 {
+	held[0].NoteProgress()
+	if p, d := s.Loads.Progress(instance.Key{Role: instance.Prefill, Address: "x:1"}), s.Loads.Progress(instance.Key{Role: instance.Decode, Address: "x:1"}); p != 1 || d != 1 {
 		t.Errorf("heard %d and %d times", p, d)
 	}
 	for _, a := range held {

@@ -16,9 +16,9 @@ import (
 // change is in the first, with all that the usual policies read; the second changes about
 // once a second. Of an engine with data-parallel ranks the load is that of the first rank.
 type counter struct {
-	heard   atomic.Uint64 // signs of life that legs have had
-	waiting waiting
-	load    policy.Load
+	progress atomic.Uint64 // calls of NoteProgress
+	waiting  waiting
+	load     policy.Load
 	// entries are its instances in the snapshot of the newest index, by role; nil: none.
 	entries [2]atomic.Pointer[instance.Instance]
 	hits    *hits // of its prefix cache

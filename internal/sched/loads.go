@@ -44,10 +44,11 @@ type hits struct{ asked, expected, found atomic.Int64 }
 // Each calls f for every instance that is present or has something in flight.
 func (l *Loads) Each(f func(k instance.Key, inFlight int64)) { l.counters.each(f) }
 
-// Heard reports how many signs of life legs have had of an engine, in both roles.
-func (l *Loads) Heard(k instance.Key) uint64 {
+// Progress returns the number of times that progress of an engine was observed, in both roles. It
+// changes while the engine computes answers of this proxy.
+func (l *Loads) Progress(k instance.Key) uint64 {
 	if c, ok := l.counters.find(k.Address); ok {
-		return c.heard.Load()
+		return c.progress.Load()
 	}
 	return 0
 }

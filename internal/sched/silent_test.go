@@ -201,11 +201,11 @@ func TestHeardIsNotSilent(t *testing.T) {
 		}
 		waits.Await(&waitingLeg{}, time.Now())
 		for range 50 {
-			streaming.Heard()
+			streaming.NoteProgress()
 			time.Sleep(100 * time.Millisecond)
 		}
-		if asked.Load() != 0 || s.Loads.Heard(a.Key) != 50 {
-			t.Errorf("asked %d times; heard %d", asked.Load(), s.Loads.Heard(a.Key))
+		if asked.Load() != 0 || s.Loads.Progress(a.Key) != 50 {
+			t.Errorf("asked %d times; progress %d", asked.Load(), s.Loads.Progress(a.Key))
 		}
 		time.Sleep(3 * time.Second)
 		if asked.Load() == 0 {

@@ -232,10 +232,10 @@ func (g *Legs) Run(ctx context.Context) {
 
 // observation is what findSilent knows of an engine that has something in flight.
 type observation struct {
-	heard uint64    // its count of signs of life
-	since time.Time // when that count was first seen
-	asked time.Time // when Options.Silent was called last
-	seen  time.Time // when it was checked last
+	progress uint64    // its counter
+	since    time.Time // when progress had this value first
+	asked    time.Time // last call of Options.Silent
+	seen     time.Time // last check
 }
 
 // cancelGone calls off the legs whose instance has gone since the last snapshot. A leg that
@@ -282,8 +282,8 @@ func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 			stuck.Overtaken(overtakenBy)
 		}
 		l := seen[c]
-		if heard := c.heard.Load(); heard != l.heard {
-			l.heard, l.since = heard, now
+		if n := c.progress.Load(); n != l.progress {
+			l.progress, l.since = n, now
 		}
 		in := c.waiting.waitingSinceBefore(now.Add(-g.opts.SilentAfter))
 		if in == nil && c.entry(instance.Prefill).Load() == nil {
