@@ -61,7 +61,7 @@ type Request struct {
 //
 //	Pick, Take                          in flight, KV cache held
 //	  │   Confirm                       a Tentative pick is sent to the instance; policies learn it
-//	  │   Await(leg)                    the leg may be cancelled if the instance is gone or hangs
+//	  │   Await(leg)                    the leg may be cancelled if the instance left or hangs
 //	  ▼
 //	prompt waiting
 //	  │   Prefilled(tokens, cached)     the prompt no longer waits; lengths and cache hits are learned
