@@ -269,8 +269,8 @@ func outcomes() []outcome {
 	}
 }
 
-// left reports that an instance has gone without a drain: it was ready or down, and nothing
-// but its lease had it in the membership.
+// left reports whether an instance left without a drain: it was ready or down, and only its lease
+// kept it in the membership.
 func left(was *instance.Instance, now *instance.Snapshot) bool {
 	if was == nil || was.Static() || was.View == instance.Pending || was.View == instance.Rejected || was.Intent != "" {
 		return false

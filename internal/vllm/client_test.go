@@ -235,7 +235,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{"no key", models(c), base, nil, "/v1/models: HTTP 401: the engine wants an API key (--engine-api-key)"},
 		{"wrong key", models(keyed), base, nil, "HTTP 401: the engine refuses the API key"},
-		{"engine dead", health, base, nil, "HTTP 503: the engine says it is dead"},
+		{"engine dead", health, base, nil, "HTTP 503: the engine reports that it is dead"},
 		{"redirect", stats, base, nil, "HTTP 307: redirects are not followed"},
 		{"no JSON, escaped", version, base, ErrNotVLLM, `<html>\u001b[31m`},
 		{"no such route", version, empty, nil, "HTTP 404: no such route: is it a vLLM server?"},
@@ -245,7 +245,7 @@ func TestErrors(t *testing.T) {
 			if r.Header.Get(instance.ProbeHeader) != "" {
 				w.WriteHeader(http.StatusLoopDetected)
 			}
-		}}), ErrNotVLLM, "is a pdmesh proxy; give vLLM's own address"},
+		}}), ErrNotVLLM, "is a pdmesh proxy; use the address of vLLM"},
 		{"metrics too large", stats, big, ErrTooLarge, ""},
 		{"closed", health, big, ErrClosed, ""},
 		{"no model", models(c), empty, ErrNoModels, ""},

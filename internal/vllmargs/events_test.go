@@ -78,7 +78,7 @@ func TestEventSources(t *testing.T) {
 }
 
 // What is told an engine is what it would then be read as, and the rest stays.
-func TestEventsTold(t *testing.T) {
+func TestEventsSetIn(t *testing.T) {
 	t.Parallel()
 	e := vllmargs.Events{Publishes: true, Endpoint: "tcp://*:7", Replay: "tcp://*:8", Topic: "kv-events"}
 	for _, args := range [][]string{
@@ -89,7 +89,7 @@ func TestEventsTold(t *testing.T) {
 	} {
 		argv := append([]string{"vllm", "serve", "M"}, args...)
 		was := slices.Clone(argv)
-		told, err := e.Told(argv)
+		told, err := e.SetIn(argv)
 		if err != nil {
 			t.Fatalf("%q: %v", args, err)
 		}
@@ -101,7 +101,7 @@ func TestEventsTold(t *testing.T) {
 			t.Errorf("the given one has changed: %s", d)
 		}
 	}
-	if _, err := e.Told([]string{"vllm", "serve", "M"}); err == nil {
+	if _, err := e.SetIn([]string{"vllm", "serve", "M"}); err == nil {
 		t.Error("no error without the flag")
 	}
 }

@@ -123,7 +123,7 @@ func TestUnknownConnectors(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d, err := got.Dialect(); !errors.Is(err, vllmargs.ErrConnector) || !strings.Contains(err.Error(), "say so with --connector") || strings.Contains(err.Error(), "\x1b") {
+			if d, err := got.Dialect(); !errors.Is(err, vllmargs.ErrConnector) || !strings.Contains(err.Error(), "set --connector") || strings.Contains(err.Error(), "\x1b") {
 				t.Errorf("%s: %q, %v", name, d, err)
 			}
 		}

@@ -68,7 +68,7 @@ func (f *facts) findEvents(c *Config) {
 // place chooses where the engine publishes, and has its command say so.
 func (f *facts) place(e *kvEvents, c *Config) {
 	e.choose(c.Key.Address)
-	told, err := e.Told(c.Command)
+	told, err := e.SetIn(c.Command)
 	if err != nil {
 		f.wrong(err)
 	}
