@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// What happened to an instance, in words.
+// The feed describes the changes of an instance.
 func TestChangesInWords(t *testing.T) {
 	t.Parallel()
 	with := func(change ...func(*instance.Instance)) *instance.Instance {
@@ -44,7 +44,7 @@ func TestChangesInWords(t *testing.T) {
 		{"is down", with(), with(state(instance.Down)), "bad is down"},
 		{"is slow", with(), with(slow), "bad is slow"},
 		{"is back", with(state(instance.Down)), with(), "good is ready again"},
-		{"lost its lease", with(), with(view(instance.Orphan, "gone")), "plain is orphan: gone"},
+		{"lost its lease", with(), with(view(instance.Orphan, "expired")), "plain is orphan: expired"},
 		{"to be drained", with(), with(intent(instance.Drain, "disks\x1b")), `bad is to be drained: disks\u001b`},
 		{"cordoned", with(), with(intent(instance.Cordon, "")), "bad is cordoned"},
 		{"undone", with(intent(instance.Drain, "")), with(), "good drain was undone"},

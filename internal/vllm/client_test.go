@@ -384,7 +384,7 @@ func TestRedirectPolicyOfTheCallersClientIsIgnored(t *testing.T) {
 	}
 }
 
-// closedPort is an address nobody listens on. Its listener stays bound without
+// closedPort returns an address on which no process listens. Its listener stays bound without
 // accepting until the port is known, so it is ours and not about to be reused.
 func closedPort(t *testing.T) string {
 	t.Helper()

@@ -73,7 +73,7 @@ func TestCommand(t *testing.T) {
 			"not vLLM", []string{"/srv/engine", "positional", "--port=9000", "--model", "M"},
 			vllmargs.Command{Port: 9000, Model: "M"},
 		},
-		{"a shell tells nothing", []string{"bash", "-c", "vllm serve M --port 8100"}, vllmargs.Command{}},
+		{"a shell is not parsed", []string{"bash", "-c", "vllm serve M --port 8100"}, vllmargs.Command{}},
 		{"negative numbers are values", []string{"vllm", "serve", "M", "--seed", "-1", "--port", "8100"}, vllmargs.Command{VLLM: true, Port: 8100, Model: "M"}},
 		{"nothing", nil, vllmargs.Command{}},
 	} {
