@@ -87,7 +87,7 @@ func parse(raw []byte) (list []entry, err error) {
 			}
 		}
 		if names[e.Name] || sums[e.sum] {
-			return nil, fail("its name or its key stands in an earlier line")
+			return nil, fail("its name or its key is also in an earlier line")
 		}
 		names[e.Name], sums[e.sum] = true, true
 		if list = append(list, e); len(list) > maxKeys {
@@ -106,8 +106,8 @@ func isName(s string) bool {
 	return len(s) <= maxName
 }
 
-// table finds keys by the beginning of their digests, so that the time for a request does
-// not grow with their number.
+// table has the keys by the first bytes of their digests, so that the time of a lookup does not
+// depend on their number.
 type table map[[8]byte][]entry
 
 func tableOf(lists ...[]entry) *table {
@@ -120,14 +120,14 @@ func tableOf(lists ...[]entry) *table {
 	return &t
 }
 
-// Ring holds the keys. It is safe for concurrent use; a nil Ring asks nobody for a key.
+// Ring holds the keys. Open creates it. It is safe for concurrent use; a nil Ring requires no key.
 type Ring struct {
-	fixed *table               // without a file
+	fixed *table               // if there is no file
 	files *reread.Files[table] // nil: there is none
 }
 
-// Open makes the ring of some keys without rights and those of a file; nil if there are to
-// be none at all. What is wrong with the file is an error.
+// Open returns a Ring of keys without rights and the keys of a file. It returns nil if there are
+// neither keys nor a file, and an error if the file is invalid.
 func Open(keys []string, path string, log logrus.FieldLogger) (*Ring, error) {
 	if len(keys) == 0 && path == "" {
 		return nil, nil
@@ -149,10 +149,10 @@ func Open(keys []string, path string, log logrus.FieldLogger) (*Ring, error) {
 	}}
 	if log != nil {
 		file.Taken = func(t *table) {
-			log.WithField("keys", len(*t)).Info("the file of API keys has changed and is in force")
+			log.WithField("keys", len(*t)).Info("API keys file reloaded")
 		}
 		file.Refused = func(why error) {
-			log.WithError(why).Error("the file of API keys cannot be used: the keys that were read before stay in force")
+			log.WithError(why).Error("API keys file rejected, keeping the previous keys")
 		}
 	}
 	var err error
@@ -164,7 +164,7 @@ func Open(keys []string, path string, log logrus.FieldLogger) (*Ring, error) {
 
 // Of is a ring of keys without rights.
 func Of(keys ...string) *Ring {
-	r, _ := Open(keys, "", nil) // without a file nothing fails
+	r, _ := Open(keys, "", nil) // if there is no file nothing fails
 	return r
 }
 

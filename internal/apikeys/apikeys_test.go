@@ -69,7 +69,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// Whoever is still writing the file takes no key away: at each moment of it those that
+// A file that is being written takes no key away: at each moment of it those that
 // were read before are active.
 func TestFileThatIsBeingWritten(t *testing.T) {
 	t.Parallel()
@@ -98,7 +98,7 @@ func TestFileThatIsBeingWritten(t *testing.T) {
 	}
 }
 
-// Nobody is asked without keys; with an empty file nobody gets in.
+// Without keys no client needs one; with an empty file every client is refused.
 func TestNoKeys(t *testing.T) {
 	t.Parallel()
 	if r, err := apikeys.Open(nil, "", nil); r != nil || err != nil {
@@ -119,6 +119,6 @@ func BenchmarkFind(b *testing.B) {
 	r := apikeys.Of(strings.Fields(strings.Repeat("key-of-a-client ", 64))...)
 	b.ReportAllocs()
 	for b.Loop() {
-		r.Find("key-of-somebody-else")
+		r.Find("unknown-key")
 	}
 }

@@ -1,9 +1,8 @@
-// Package bootstrap asks the bootstrap server of a Mooncake prefill engine for its
-// engine ids.
+// Package bootstrap queries the bootstrap server of a Mooncake prefill engine for its engine ids.
 //
-// vLLM's MooncakeConnector runs that server inside the producer, on a port of its
-// own. A decode leg has to name the engine id, which is another one after each
-// start of the engine. The answer is that of vLLM 0.16 and later:
+// vLLM's MooncakeConnector runs that server inside the producer, on a separate port. A decode leg
+// must contain the engine id, which changes with each start of the engine. The answer is that of
+// vLLM 0.16 and later:
 //
 //	GET /query  {"0":{"engine_id":"…","worker_addr":{"0":{"0":"tcp://…"}}}}
 package bootstrap
@@ -22,7 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// DefaultPort is where vLLM has the server if nothing else is said.
+// DefaultPort is the default port of vLLM's bootstrap server.
 const DefaultPort = instance.DefaultBootstrapPort
 
 // Errors of Query; test with errors.Is.
@@ -40,19 +39,18 @@ const (
 	maxIDBytes = 256
 )
 
-// timeout bounds a call of a caller who has set no deadline.
+// timeout bounds a call whose context has no deadline.
 const timeout = 2 * time.Second
 
-// entry is what the server has of one rank; other members are for the engines.
+// entry is the answer for one rank; other members are for the engines.
 type entry struct {
 	EngineID   *string                      `json:"engine_id"`
 	WorkerAddr map[string]map[string]string `json:"worker_addr"`
 }
 
-// Query asks the server at address, host:port, and returns the engine ids by
-// data-parallel rank, as they are in Record.EngineIDs. c makes the call, so that
-// its dialer decides which addresses may be reached; nil means a connection of its
-// own. Redirects are not followed.
+// Query queries the server at address, host:port, and returns the engine ids by data-parallel rank,
+// in the form of Record.EngineIDs. It uses c, whose dialer decides which addresses may be reached;
+// nil means a new connection. Redirects are not followed.
 func Query(ctx context.Context, c *http.Client, address string) (map[string]string, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc

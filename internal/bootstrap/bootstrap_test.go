@@ -106,7 +106,7 @@ func TestQueryOfAnEngine(t *testing.T) {
 		}
 		s.Kill()
 		if _, err := bootstrap.Query(t.Context(), nil, address); err == nil || !strings.Contains(err.Error(), "connection refused") {
-			t.Errorf("a dead engine gives %v", err)
+			t.Errorf("a dead engine: %v", err)
 		}
 		if err := s.Restart(t.Context()); err != nil {
 			t.Fatal(err)

@@ -12,9 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Options configure a Board. All functions have to be set. One goroutine calls them,
-// Proxies another one; all but Members, Etcd, Hits and Requests are called only while
-// somebody looks.
+// Options configure a Board. All functions must be set. One goroutine calls them, and another one
+// Proxies; all but Members, Etcd, Hits and Requests are called only while there are viewers.
 type Options struct {
 	Self    Self
 	Members func() *instance.Snapshot
@@ -25,7 +24,7 @@ type Options struct {
 	Etcd  func() Etcd
 	// Requests reports how many requests are being answered.
 	Requests func() int64
-	// Findings say in words what is not as it should be.
+	// Findings returns descriptions of what is wrong in the fleet.
 	Findings func() []string
 	// Proxies lists the proxies that run. It may take its time.
 	Proxies func(context.Context) ([]Proxy, error)
@@ -51,29 +50,29 @@ type Board struct {
 	tenures map[instance.Key]tenure
 	etcd    string // its state that was noted last
 	ticks   int
-	told    told
+	shown   shown
 
 	proxies atomic.Pointer[proxies]
 	asking  atomic.Bool // a list of the proxies is under way
 }
 
-// told is what all viewers know.
-type told struct {
-	frame  *frame // nil: nothing, since nobody looked
+// shown is what all viewers have received.
+type shown struct {
+	frame  *frame // nil: nothing, there were no viewers
 	at     time.Time
 	feed   int64
 	rounds int64
-	whole  []byte // the snapshot event of it; nil: not made yet
+	whole  []byte // its snapshot event; nil: not encoded yet
 }
 
-// proxies is what the last look at the proxies gave.
+// proxies is the last list of the proxies.
 type proxies struct {
 	list  []Proxy
 	at    time.Time
 	error string
 }
 
-// New makes a Board. Run has to run for it to show anything.
+// New creates a Board. It shows nothing until Run is called.
 func New(o Options) *Board {
 	b := &Board{o: o, page: newPage(), closed: make(chan struct{}), tenures: map[instance.Key]tenure{}}
 	b.viewers.init()
@@ -85,8 +84,7 @@ func New(o Options) *Board {
 // Done counts a request that has ended.
 func (b *Board) Done(s Sample) { b.requests.done(&s) }
 
-// Close sends the viewers away, so that their connections end. Whoever comes later is
-// refused. A nil Board has none.
+// Close disconnects the viewers and refuses later ones. On nil it does nothing.
 func (b *Board) Close() {
 	if b != nil {
 		b.close.Do(func() { close(b.closed) })
@@ -113,7 +111,7 @@ func (b *Board) Run(ctx context.Context) {
 	}
 }
 
-// follow takes a newer snapshot in.
+// follow reads the newest snapshot.
 func (b *Board) follow(now time.Time) {
 	is := b.o.Members()
 	b.feed.follow(b.members, is, now)
@@ -129,7 +127,7 @@ func (b *Board) follow(now time.Time) {
 	b.members = is
 }
 
-// tick is what happens every second.
+// tick runs every second.
 func (b *Board) tick(ctx context.Context, now time.Time) {
 	b.look(now)
 	if b.kept != b.members {
@@ -147,14 +145,14 @@ func (b *Board) tick(ctx context.Context, now time.Time) {
 		b.history.point(b.o.Requests(), hits)
 	}
 	if b.viewers.none() {
-		b.told = told{}
+		b.shown = shown{}
 		return
 	}
 	b.show(ctx, now)
 }
 
-// look notes it when etcd stops or begins to answer. That the membership is read again is
-// no news: it is, every few minutes.
+// look adds to the feed when etcd stops or begins to answer. A new read of the membership is not
+// reported: it happens every few minutes.
 func (b *Board) look(now time.Time) {
 	is := b.o.Etcd()
 	switch {
@@ -168,52 +166,52 @@ func (b *Board) look(now time.Time) {
 	b.etcd = is.State
 }
 
-// greet sends a new viewer the whole state. It collects only if nobody has looked before:
-// what was collected for the others is a second old at most.
+// greet sends the whole state to new viewers. It collects the state only if there were no viewers:
+// what was collected for the others is at most a second old.
 func (b *Board) greet(ctx context.Context, now time.Time) {
-	if b.told.frame == nil {
+	if b.shown.frame == nil {
 		b.show(ctx, now)
 	}
 	b.viewers.welcome(b.whole)
 }
 
-// show collects, and sends what has changed.
+// show collects the state and sends the changes.
 func (b *Board) show(ctx context.Context, now time.Time) {
 	b.askProxies(ctx, now)
 	is := b.collect()
-	if was := b.told.frame; was != nil {
+	if was := b.shown.frame; was != nil {
 		m := &message{
 			Now: now.UnixMilli(), Rows: changed(was.rows, is.rows), Loads: changed(was.loads, is.loads),
-			Parts: changed(was.parts, is.parts), Feed: b.feed.since(b.told.feed),
+			Parts: changed(was.parts, is.parts), Feed: b.feed.since(b.shown.feed),
 		}
-		if b.told.rounds != b.history.rounds {
+		if b.shown.rounds != b.history.rounds {
 			m.Point = b.history.newest()
 		}
 		if e, err := event("diff", m); err == nil {
 			b.viewers.send(e)
 		}
 	}
-	b.told = told{frame: is, at: now, feed: b.feed.n, rounds: b.history.rounds}
+	b.shown = shown{frame: is, at: now, feed: b.feed.n, rounds: b.history.rounds}
 }
 
-// whole returns the snapshot event of what the viewers know.
+// whole returns the snapshot event of what the viewers have received.
 func (b *Board) whole() []byte {
-	if b.told.whole == nil {
-		t := &b.told
+	if b.shown.whole == nil {
+		t := &b.shown
 		e, err := event("snapshot", &message{
 			Now: t.at.UnixMilli(), Self: &b.o.Self, Rows: t.frame.rows, Loads: t.frame.loads, Parts: t.frame.parts,
 			Feed: b.feed.until(t.feed), History: b.history.lines(),
 		})
 		if err != nil {
-			b.o.Log.WithError(err).Error("the dashboard cannot be shown")
+			b.o.Log.WithError(err).Error("encode dashboard snapshot")
 			return nil
 		}
 		t.whole = e
 	}
-	return b.told.whole
+	return b.shown.whole
 }
 
-// collect makes a frame of the present.
+// collect returns a frame of the present state.
 func (b *Board) collect() *frame {
 	n := len(b.members.All())
 	f := &frame{rows: make(map[string]json.RawMessage, n), loads: make(map[string]json.RawMessage, n), parts: map[string]json.RawMessage{}}
@@ -234,7 +232,7 @@ func (b *Board) collect() *frame {
 	return f
 }
 
-// encode writes a value of which nothing can fail to be JSON.
+// encode returns the JSON of a value whose encoding cannot fail.
 func encode(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -244,13 +242,13 @@ func encode(v any) json.RawMessage {
 }
 
 const (
-	// proxiesEvery is how often the proxies are looked at while somebody looks, and
-	// proxiesLimit how long that may take.
+	// proxiesEvery is the interval at which the proxies are listed while there are viewers, and
+	// proxiesLimit bounds the time of one listing.
 	proxiesEvery = 3 * time.Second
 	proxiesLimit = 3 * time.Second
 )
 
-// askProxies has the proxies listed, beside Run's goroutine.
+// askProxies lists the proxies in another goroutine.
 func (b *Board) askProxies(ctx context.Context, now time.Time) {
 	was := b.proxies.Load()
 	if was != nil && now.Sub(was.at) < proxiesEvery || !b.asking.CompareAndSwap(false, true) {

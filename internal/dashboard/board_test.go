@@ -174,14 +174,14 @@ func TestSnapshotThenDiffs(t *testing.T) {
 	})
 }
 
-// One viewer or many: each entry is listed once a second, and not at all when nobody looks.
+// Each entry is listed once a second, however many viewers there are, and never without viewers.
 func TestOneCollectorForAll(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if n := s.lists.Load(); n != 0 {
-			t.Errorf("%d entries were listed for nobody", n)
+			t.Errorf("%d entries were listed without viewers", n)
 		}
 		var all []*viewer
 		for range maxViewers {
@@ -253,7 +253,7 @@ func TestLines(t *testing.T) {
 		for range 10 {
 			b.Done(Sample{Prefill: p.Address, Decode: "10.0.0.2:1", FirstToken: 100 * time.Millisecond, BetweenTokens: 10 * time.Millisecond, Total: time.Second})
 		}
-		b.Done(Sample{Decode: "gone:1", End: Served, Alone: true})
+		b.Done(Sample{Decode: "absent:1", End: Served, Alone: true})
 		b.Done(Sample{End: Failed, FirstToken: time.Hour})
 		b.Done(Sample{End: Refused})
 		time.Sleep(step * time.Second)

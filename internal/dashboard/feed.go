@@ -8,10 +8,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// maxFeed is how many changes are remembered.
+// maxFeed is the number of changes kept.
 const maxFeed = 100
 
-// Change is one entry of the feed: what came, went or became another.
+// Change is one entry of the feed: an instance that joined, left or changed.
 type Change struct {
 	N    int64         `json:"n"` // counts the changes
 	At   int64         `json:"at"`
@@ -27,7 +27,7 @@ const (
 	plain = "plain"
 )
 
-// feed remembers the last changes. It belongs to the goroutine of the Board.
+// feed has the last changes. It belongs to the goroutine of the Board.
 type feed struct {
 	all []Change
 	n   int64
@@ -42,7 +42,7 @@ func (f *feed) add(c Change, at time.Time) {
 	f.all = append(f.all, c)
 }
 
-// since returns the changes behind the nth.
+// since returns the changes after number n.
 func (f *feed) since(n int64) []Change {
 	for i, c := range f.all {
 		if c.N > n {
@@ -52,7 +52,7 @@ func (f *feed) since(n int64) []Change {
 	return nil
 }
 
-// until returns the changes up to the nth.
+// until returns the changes up to number n.
 func (f *feed) until(n int64) []Change {
 	if rest := f.since(n); len(rest) < len(f.all) {
 		return f.all[:len(f.all)-len(rest)]
@@ -60,8 +60,7 @@ func (f *feed) until(n int64) []Change {
 	return nil
 }
 
-// follow reports how one snapshot became the next. What is there at first is told as a
-// number.
+// follow adds the changes between two snapshots. For the first one it adds the number of entries.
 func (f *feed) follow(was, is *instance.Snapshot, at time.Time) {
 	if was.Revision == 0 && len(was.All()) == 0 {
 		if n := len(is.All()); n > 0 {
@@ -76,22 +75,22 @@ func (f *feed) follow(was, is *instance.Snapshot, at time.Time) {
 	})
 }
 
-// changes tells in words how an entry became another; nil represents none.
+// changes describes the changes of an entry; was or is is nil if there was or is none.
 func changes(was, is *instance.Instance) []Change {
-	tell := func(in *instance.Instance, kind, format string, args ...any) Change {
+	change := func(in *instance.Instance, kind, format string, args ...any) Change {
 		return Change{Role: in.Role, Who: in.Address, Kind: kind, Text: fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case was == nil && is.View == instance.Pending:
-		return []Change{tell(is, plain, "was added and does not answer yet")}
+		return []Change{change(is, plain, "was added and does not answer yet")}
 	case was == nil && is.Usable():
-		return []Change{tell(is, good, "joined")}
+		return []Change{change(is, good, "joined")}
 	case was == nil:
-		return []Change{tell(is, plain, "joined, %s", condition(is))}
+		return []Change{change(is, plain, "joined, %s", condition(is))}
 	case is == nil && was.View == instance.Pending:
-		return nil // it is a member now, or somebody took the add back
+		return nil // it is a member now, or the add was undone
 	case is == nil:
-		return []Change{tell(was, bad, "left%s", leftHow(was))}
+		return []Change{change(was, bad, "left%s", leftHow(was))}
 	}
 	if was.View == instance.Pending || is.View == instance.Pending {
 		return nil
@@ -99,26 +98,26 @@ func changes(was, is *instance.Instance) []Change {
 	var out []Change
 	switch c := condition(is); {
 	case is.Intent != was.Intent && is.Intent == "":
-		out = append(out, tell(is, good, "%s was taken back", was.Intent))
+		out = append(out, change(is, good, "%s was undone", was.Intent))
 	case is.Intent != was.Intent:
-		out = append(out, tell(is, bad, "%s%s", asked(is.Intent), because(is.Reason)))
+		out = append(out, change(is, bad, "%s%s", asked(is.Intent), because(is.Reason)))
 	case is.Usable() && !was.Usable():
-		out = append(out, tell(is, good, "is %s again", c))
+		out = append(out, change(is, good, "is %s again", c))
 	case c != condition(was) && was.Usable() && !is.Usable():
-		out = append(out, tell(is, bad, "is %s%s", c, because(is.Reason)))
+		out = append(out, change(is, bad, "is %s%s", c, because(is.Reason)))
 	case c != condition(was):
-		out = append(out, tell(is, plain, "is %s%s", c, because(is.Reason)))
+		out = append(out, change(is, plain, "is %s%s", c, because(is.Reason)))
 	}
 	if was.Incarnation() != is.Incarnation() && was.Verified {
-		out = append(out, tell(is, plain, "began a new life"))
+		out = append(out, change(is, plain, "restarted"))
 	}
 	if was.Weight() != is.Weight() {
-		out = append(out, tell(is, plain, "has weight %d (it was %d)", is.Weight(), was.Weight()))
+		out = append(out, change(is, plain, "has weight %d (it was %d)", is.Weight(), was.Weight()))
 	}
 	return out
 }
 
-// condition is the word for how an instance is.
+// condition returns the word for the state of an instance.
 func condition(in *instance.Instance) string {
 	switch {
 	case in.View != "":

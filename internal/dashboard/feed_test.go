@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// What happened to an instance, in words.
+// The feed describes the changes of an instance.
 func TestChangesInWords(t *testing.T) {
 	t.Parallel()
 	with := func(change ...func(*instance.Instance)) *instance.Instance {
@@ -44,11 +44,11 @@ func TestChangesInWords(t *testing.T) {
 		{"is down", with(), with(state(instance.Down)), "bad is down"},
 		{"is slow", with(), with(slow), "bad is slow"},
 		{"is back", with(state(instance.Down)), with(), "good is ready again"},
-		{"lost its lease", with(), with(view(instance.Orphan, "gone")), "plain is orphan: gone"},
+		{"lost its lease", with(), with(view(instance.Orphan, "expired")), "plain is orphan: expired"},
 		{"to be drained", with(), with(intent(instance.Drain, "disks\x1b")), `bad is to be drained: disks\u001b`},
 		{"cordoned", with(), with(intent(instance.Cordon, "")), "bad is cordoned"},
-		{"taken back", with(intent(instance.Drain, "")), with(), "good drain was taken back"},
-		{"began again", with(), with(life), "plain began a new life"},
+		{"undone", with(intent(instance.Drain, "")), with(), "good drain was undone"},
+		{"restarted", with(), with(life), "plain restarted"},
 		{"weighs less", with(), with(weight(50)), "plain has weight 50 (it was 100)"},
 		{"weighs nothing", with(), with(weight(0)), "bad is of weight 0; plain has weight 0 (it was 100)"},
 		{"the same", with(), with(), ""},

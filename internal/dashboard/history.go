@@ -19,11 +19,11 @@ type totals struct {
 	alone                 uint64
 	first, between, whole counted
 
-	served, refused, failed, lonely ring // a second
-	inFlight                        ring
-	first50, first95                ring // ms
-	between50, between95            ring
-	whole50, whole95                ring
+	served, refused, failed, decodeOnly ring // a second
+	inFlight                            ring
+	first50, first95                    ring // ms
+	between50, between95                ring
+	whole50, whole95                    ring
 }
 
 // line has those of one instance.
@@ -76,7 +76,7 @@ func (h *history) point(inFlight int64, hits map[instance.Key]Hits) {
 	t.served.add(rate(r.ends[Served].Load(), &t.ends[Served]))
 	t.refused.add(rate(r.ends[Refused].Load(), &t.ends[Refused]))
 	t.failed.add(rate(r.ends[Failed].Load(), &t.ends[Failed]))
-	t.lonely.add(rate(r.alone.Load(), &t.alone))
+	t.decodeOnly.add(rate(r.alone.Load(), &t.alone))
 	t.inFlight.add(float32(inFlight))
 	quantiles(&t.first, &r.first, &t.first50, &t.first95)
 	quantiles(&t.between, &r.between, &t.between50, &t.between95)
@@ -119,7 +119,7 @@ func quantiles(was *counted, is *latency, median, high *ring) {
 // lines returns every line of all requests under its name on the page.
 func (t *totals) lines() map[string]*ring {
 	return map[string]*ring{
-		"served": &t.served, "refused": &t.refused, "failed": &t.failed, "alone": &t.lonely, "in_flight": &t.inFlight,
+		"served": &t.served, "refused": &t.refused, "failed": &t.failed, "alone": &t.decodeOnly, "in_flight": &t.inFlight,
 		"first50": &t.first50, "first95": &t.first95, "between50": &t.between50, "between95": &t.between95,
 		"whole50": &t.whole50, "whole95": &t.whole95,
 	}

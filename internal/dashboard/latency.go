@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// A latency falls into one of four buckets for each power of two of its length, counted
-// in units of 10 µs: what is read of them is right to about a tenth.
+// A latency has four buckets for each power of two of its length, in units of 10 µs, so that
+// quantiles are exact to about a tenth.
 const (
 	unit    = 10 * time.Microsecond
 	buckets = 4 * 26 // the last one begins beyond 300 s
 )
 
-// latency counts durations. Requests add to it without waiting for anybody.
+// latency counts durations, without a lock.
 type latency [buckets]atomic.Uint32
 
 // add counts one; 0 represents none.
@@ -28,11 +28,11 @@ func bucket(d time.Duration) int {
 	if n < 4 {
 		return int(n)
 	}
-	shift := bits.Len64(n) - 3 // two bits behind the first one tell the quarter
+	shift := bits.Len64(n) - 3 // the two bits after the first one are the quarter
 	return min(4*shift+int(n>>shift), buckets-1)
 }
 
-// lower is the least duration of a bucket.
+// lower returns the least duration of a bucket.
 func lower(i int) time.Duration {
 	if i < 4 {
 		return time.Duration(i) * unit
@@ -41,10 +41,10 @@ func lower(i int) time.Duration {
 	return time.Duration(4+i%4) << shift * unit
 }
 
-// counted are the counts of a latency at one moment.
+// counted has the counts of a latency at one moment.
 type counted [buckets]uint32
 
-// since moves the counts to the present and returns what has come in between.
+// since updates the counts and returns the differences to the previous ones.
 func (c *counted) since(l *latency) (out counted, n uint32) {
 	for i := range l {
 		is := l[i].Load()
@@ -55,8 +55,7 @@ func (c *counted) since(l *latency) (out counted, n uint32) {
 	return out, n
 }
 
-// quantile estimates, in milliseconds, what the share q of n durations does not exceed;
-// none of nothing.
+// quantile returns an estimate of quantile q of n durations in milliseconds, none if n is 0.
 func (c *counted) quantile(q float64, n uint32) float32 {
 	if n == 0 {
 		return none

@@ -7,7 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// End is how a request ended, as far as the page tells it apart.
+// End is the way a request ended, as distinguished by the page.
 type End uint8
 
 // The ends.
@@ -18,7 +18,7 @@ const (
 	ends
 )
 
-// Sample is what the page knows of a request that has ended.
+// Sample is the data of a finished request that the page uses.
 type Sample struct {
 	Prefill, Decode string // addresses, "" if there was none
 	End             End
@@ -28,8 +28,8 @@ type Sample struct {
 	Total           time.Duration
 }
 
-// requests are the counters that requests leave their times in. They are found by a map
-// that is replaced as a whole, so that no request waits.
+// requests has the counters of request times. The map of instances is replaced as a whole, so that
+// no request waits for a lock.
 type requests struct {
 	ends           [ends]atomic.Uint64
 	alone          atomic.Uint64
@@ -38,7 +38,7 @@ type requests struct {
 	of             atomic.Pointer[map[instance.Key]*timed]
 }
 
-// timed are the times of the requests of one instance.
+// timed has the times of the requests of one instance.
 type timed struct{ first, between latency }
 
 // done counts a request.

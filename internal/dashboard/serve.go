@@ -70,7 +70,7 @@ func (b *Board) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse tells a viewer to come back later.
+// refuse sends 503 with Retry-After.
 func refuse(w http.ResponseWriter, why string) {
 	protect(w.Header())
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -72,7 +72,7 @@ type Etcd struct {
 // reading reports whether the membership is being read, the first time or again.
 func (e *Etcd) reading() bool { return e.State == "cold" || e.State == "listing" }
 
-// Self is what the page is told once of the proxy it comes from.
+// Self describes the proxy that serves the page; it is sent once.
 type Self struct {
 	ID       string `json:"id"`
 	Address  string `json:"address"`
@@ -164,7 +164,7 @@ func (f *frame) name(in *instance.Instance) string {
 	return name
 }
 
-// changed returns what differs between two frames; null represents what is gone.
+// changed returns the differences between two frames; null represents a removed entry.
 func changed(was, is map[string]json.RawMessage) map[string]json.RawMessage {
 	var out map[string]json.RawMessage
 	put := func(name string, v json.RawMessage) {

@@ -6,28 +6,28 @@ import (
 )
 
 const (
-	// maxViewers is how many may look at once.
+	// maxViewers bounds the number of viewers.
 	maxViewers = 32
-	// behind is how many events a viewer may lag behind before it is sent away. It comes
-	// back by itself and gets everything again.
+	// behind is the number of events that a viewer may lag before it is disconnected. It
+	// reconnects by itself and gets a snapshot.
 	behind = 8
 )
 
 var errFull = errors.New("too many viewers")
 
-// viewers are those who look.
+// viewers are the open event streams of the page.
 type viewers struct {
-	came chan struct{} // somebody new has come
+	came chan struct{} // there is a new viewer
 
 	mu  sync.Mutex // guards all; requests of clients never take it
 	all map[*viewer]bool
-	new []*viewer // who have got nothing yet
+	new []*viewer // those without a snapshot
 }
 
 // viewer is one of them.
 type viewer struct {
 	events chan []byte
-	slow   chan struct{} // closed when it is sent away
+	slow   chan struct{} // closed when it is disconnected
 }
 
 func (v *viewers) init() {
@@ -45,7 +45,7 @@ func (v *viewers) join() (*viewer, error) {
 	v.new = append(v.new, one)
 	select {
 	case v.came <- struct{}{}:
-	default: // it is known already that somebody has come
+	default: // already signalled
 	}
 	return one, nil
 }
@@ -62,15 +62,14 @@ func (v *viewers) leave(one *viewer) {
 	}
 }
 
-// none reports whether nobody looks.
+// none reports whether there are no viewers.
 func (v *viewers) none() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return len(v.all)+len(v.new) == 0
 }
 
-// welcome sends the new ones the event that makes returns; from then on they get the
-// others.
+// welcome sends the event that makes returns to new viewers; from then on they get all events.
 func (v *viewers) welcome(makes func() []byte) {
 	v.mu.Lock()
 	fresh := v.new
@@ -88,7 +87,7 @@ func (v *viewers) welcome(makes func() []byte) {
 	}
 }
 
-// send sends an event to all viewers that have a snapshot. Who is too slow is sent away.
+// send sends an event to all viewers that have a snapshot, and disconnects those that are too slow.
 func (v *viewers) send(e []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -14,7 +14,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
-	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/form"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
@@ -37,7 +36,7 @@ type call struct {
 	flow   flow.Request
 }
 
-func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind openai.Kind, between *histogram.Histogram) *call {
+func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind openai.Kind, between relay.Observer) *call {
 	c := &call{h: h, r: r, endpoint: endpoint, times: stage.Times{Start: time.Now()}}
 	id := leg.RequestID(r.Header)
 	c.origin = leg.Origin{

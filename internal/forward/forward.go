@@ -30,7 +30,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
-	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/tracing"
@@ -65,9 +64,9 @@ type Options struct {
 	Progress leg.Progress // of the engines; nil: it cannot be observed
 	Log      logrus.FieldLogger
 	Tracer   *tracing.Tracer // nil: off
-	// EventGaps returns the histogram of the times between the events of an endpoint's
-	// streams; nil: there is none.
-	EventGaps func(endpoint string) *histogram.Histogram
+	// EventGaps returns the recorder of the times between the events of an endpoint's
+	// streams; nil if they are not recorded.
+	EventGaps func(endpoint string) relay.Observer
 
 	// EngineKey is the key for the engines; ClientKeys tells that the proxy
 	// checks clients' keys, and therefore does not pass them on.
@@ -182,7 +181,7 @@ func (h *Handler) Requests() int64 { return h.requests.Load() }
 
 // serve makes a call of each request, and ends it.
 func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) HandlerFunc {
-	var between *histogram.Histogram
+	var between relay.Observer
 	if h.opts.EventGaps != nil && kind != openai.Other {
 		between = h.opts.EventGaps(endpoint)
 	}

@@ -59,13 +59,13 @@ func TestHeaderOfAStreamIsNoProgress(t *testing.T) {
 			case a := <-done:
 				t.Fatalf("answered by a core that hangs: %+v", a)
 			}
-			if n := r.sched.Loads.Heard(k); n != 0 {
+			if n := r.sched.Loads.Progress(k); n != 0 {
 				t.Errorf("a core that hangs has made progress %d times", n)
 			}
 			r.D[0].SetCore(fakevllm.CoreState{})
 		}
 		r.checkWhole(q, <-done)
-		if n := r.sched.Loads.Heard(k); n == 0 {
+		if n := r.sched.Loads.Progress(k); n == 0 {
 			t.Error("an answer is no progress")
 		}
 		r.checkEngines()

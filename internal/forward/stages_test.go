@@ -6,12 +6,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/histogram"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/metrics"
 )
 
@@ -45,6 +44,17 @@ func askOnce(tb testing.TB, h http.HandlerFunc, stream bool) {
 	h(&sink{header: http.Header{}}, r)
 }
 
+// gapCounter counts the gaps of one stream.
+type gapCounter struct{ stuck, along int }
+
+func (c *gapCounter) Observe(seconds float64) {
+	if seconds > 0 {
+		c.stuck++
+	} else {
+		c.along++
+	}
+}
+
 // Between the events of a stream neither its first content nor its closing event is counted,
 // and an event that comes together with another counts as no time.
 func TestBetweenTokens(t *testing.T) {
@@ -52,8 +62,8 @@ func TestBetweenTokens(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		reads []string
-		stuck uint64 // waited
-		along uint64 // came along with another
+		stuck int // waited
+		along int // came along with another
 	}{
 		{"one by one", []string{token(0), token(1), token(2), token(3), closing}, 3, 0},
 		{"in twos", []string{token(0), token(1) + token(2), token(3) + token(4) + closing}, 2, 2},
@@ -61,20 +71,18 @@ func TestBetweenTokens(t *testing.T) {
 		{"all at once", []string{token(0) + token(1) + token(2) + closing}, 0, 0},
 		{"one", []string{token(0), closing}, 0, 0},
 	} {
-		h := histogram.New(histogram.Bounds{0, time.Hour})
+		var gaps gapCounter
 		serve := handlerOf(t, &canned{prefill: []byte(plainAnswer), stream: tc.reads}, func(o *forward.Options) {
-			o.EventGaps = func(endpoint string) *histogram.Histogram {
+			o.EventGaps = func(endpoint string) relay.Observer {
 				if endpoint != "/v1/completions" {
 					t.Errorf("endpoint %q", endpoint)
 				}
-				return h
+				return &gaps
 			}
 		})
 		askOnce(t, serve, true)
-		var c histogram.Counts
-		h.Read(&c)
-		if c.N[1] != tc.stuck || c.N[0] != tc.along {
-			t.Errorf("%s: %d waited and %d came along, want %d and %d", tc.name, c.N[1], c.N[0], tc.stuck, tc.along)
+		if gaps.stuck != tc.stuck || gaps.along != tc.along {
+			t.Errorf("%s: %d waited and %d came along, want %d and %d", tc.name, gaps.stuck, gaps.along, tc.stuck, tc.along)
 		}
 	}
 }
@@ -107,7 +115,7 @@ func BenchmarkTokens(b *testing.B) {
 	}
 	stream = append(stream, closing)
 	between := metrics.New(prometheus.NewRegistry(), metrics.Options{Version: "test", Models: 100}).Between
-	for name, count := range map[string]func(string) *histogram.Histogram{"not_counted": nil, "counted": between} {
+	for name, count := range map[string]func(string) relay.Observer{"not_counted": nil, "counted": between} {
 		b.Run(name, func(b *testing.B) {
 			h := handlerOf(b, &canned{prefill: []byte(plainAnswer), stream: stream}, func(o *forward.Options) { o.EventGaps = count })
 			const body = `{"model":"m","prompt":"x","max_tokens":128,"stream":true}`

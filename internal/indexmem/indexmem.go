@@ -1,9 +1,9 @@
 // Package indexmem bounds the memory of all indexes that help to choose an instance: those of
 // prompts, of which there is one for each role and model, and that of KV blocks.
 //
-// They share one limit in bytes. Each kind is sure of one half of it, and may use what the
-// other kind leaves. Of prompts, those of all roles and models together, the least recently
-// used are evicted; kvindex describes which blocks are.
+// They share one limit in bytes. Each kind is guaranteed one half of it, and may use what the other
+// kind leaves. Prompts are evicted least recently used first, over all roles and models; kvindex
+// describes the eviction of blocks.
 package indexmem
 
 import (
@@ -34,7 +34,7 @@ const (
 	// slack is the part of the limit that is freed beyond what is needed, so that not each
 	// addition evicts.
 	slack = 1024
-	// tickBytes is the resolution of the clock: so many bytes are added in a tick.
+	// tickBytes is the resolution of the clock: the bytes added in one tick.
 	tickBytes = 4 << 10
 	// share is the part of the time since the oldest prompt was used that one sweep evicts.
 	share = 64

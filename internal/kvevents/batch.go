@@ -30,7 +30,7 @@ type Event struct {
 	Tokens    []uint32 // BlockSize for each hash; none where a lower tier stores
 	BlockSize int
 	LoRAID    int64  // Unsaid: none
-	LoRA      []byte // the adapter's name; older engines give the id alone
+	LoRA      []byte // the adapter's name; older engines send the id only
 	// Extra holds, for each block, what it depends on besides its tokens, in
 	// MessagePack: nil, or an array. There is none for all blocks where it is empty.
 	Extra [][]byte

@@ -14,12 +14,12 @@ var ErrBatch = errors.New("malformed batch of KV events")
 
 var errType = errors.New("unexpected type")
 
-// maxDepth is how deep what is skipped may be nested.
+// maxDepth bounds the nesting of skipped values.
 const maxDepth = 32
 
-// Decode reads the payload of a message into a batch, whose former contents are gone.
-// The batch refers to the payload. One event that cannot be read is counted; the error
-// tells that the batch as a whole cannot.
+// Decode decodes the payload of a message into a batch, and replaces its former contents. The batch
+// refers to the payload. Events that cannot be decoded are counted; an error means that the whole
+// batch cannot be decoded.
 //
 // A batch is the array [time, events, rank], where the rank may be missing, or a map
 // of ts, events and data_parallel_rank. An event is an array of its type and fields

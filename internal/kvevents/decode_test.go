@@ -207,7 +207,7 @@ func deep(n int) (p []byte) {
 	return append(p, 0xc0)
 }
 
-// FuzzDecode: any bytes give a batch whose parts fit each other, or an error, and what
+// FuzzDecode: any bytes decode to a batch whose parts fit each other, or an error, and what
 // is read does not depend on what was read into the batch before.
 func FuzzDecode(f *testing.F) {
 	for _, name := range []string{"vllm-0.32.0", "vllm-0.32.0-nixl-decode-bytes"} {

@@ -11,9 +11,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Text is what vLLM's own example of a subscriber prints of a message: a line with the
-// time, and a line for each event. of follows the time, "" for nothing. Events
-// have all members that were sent, by the names that vLLM gives them.
+// Text formats a message like vLLM's example of a subscriber: a line with the time, and a line for
+// each event. of is printed after the time unless it is "". Events have all members that were sent,
+// with vLLM's names.
 func Text(payload []byte, of string) (string, error) {
 	ts, events, err := halves(payload)
 	if err != nil {

@@ -22,12 +22,12 @@ type Publisher struct {
 
 // Handler takes what a Source reads. Its methods are called one after the other.
 type Handler interface {
-	Apply(b *Batch)    // the batch is the handler's until it returns
-	Reset()            // all that was applied is void
+	Apply(b *Batch)    // the handler must not retain the batch
+	Reset()            // discards all that was applied
 	SetLive(live bool) // whether what was applied is up to date
 }
 
-// State is how a Source stands to its publisher.
+// State is the state of a Source's subscription.
 type State string
 
 // The states.
@@ -249,7 +249,7 @@ func (s *Source) rebuild(ctx context.Context) error {
 	return nil
 }
 
-// replay asks for the batches from a sequence on, and applies them. It tells whether
+// replay requests the batches from a sequence number on, and applies them. whole reports whether
 // none was missing.
 func (s *Source) replay(ctx context.Context, from uint64) (whole bool, err error) {
 	was := s.Status().State

@@ -421,7 +421,7 @@ func TestTail_SubscriptionAfterReplay(t *testing.T) {
 	}
 }
 
-// busy is a handler that applies a batch when it is told to.
+// busy is a handler that applies a batch on demand.
 type busy struct {
 	*log
 	apply chan struct{}

@@ -87,24 +87,24 @@ func (t *Tail) listen(ctx context.Context) error {
 			}
 		}
 		replayed = 0
-		t.give(m)
+		t.deliver(m)
 	}
 }
 
-func (t *Tail) give(m message) {
+func (t *Tail) deliver(m message) {
 	t.last = m.sequence
 	t.Batch(m.sequence-1, m.payload)
 }
 
-// past returns what the publisher still has from a sequence on, and tells up to which. What
-// cannot be had does not end what comes.
+// past delivers the batches that the publisher still has from a sequence number on, and returns the
+// last one. Errors are reported by Lost and do not end the subscription.
 func (t *Tail) past(ctx context.Context, from uint64) (to uint64) {
 	if t.Publisher.Replay == "" {
 		return 0
 	}
 	err := past(ctx, t.Publisher, t.Dial, from, func(m message) {
 		if m.sequence > t.last {
-			t.give(m)
+			t.deliver(m)
 		}
 	})
 	if err != nil && ctx.Err() == nil {
@@ -113,7 +113,7 @@ func (t *Tail) past(ctx context.Context, from uint64) (to uint64) {
 	return t.last
 }
 
-// past asks a publisher for what it still has from a sequence on.
+// past requests the batches that a publisher still has from a sequence number on.
 func past(ctx context.Context, p Publisher, dial zmq.DialFunc, from uint64, each func(message)) error {
 	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
 	defer cancel()

@@ -188,9 +188,9 @@ func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publish
 	}
 }
 
-// Find returns where each rank of an instance publishes, by the numbers that requests name:
-// what the engine says, else what its record says. hints tell of ranks why nobody may be
-// found there.
+// Find returns the publisher of each rank of an instance, by the rank numbers of requests: as the
+// engine reports it, else as its record has it. hints has the reasons, by rank, why a publisher may
+// not be reachable.
 func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error), in *instance.Instance) (publishers map[int]kvevents.Publisher, hints map[int]string, err error) {
 	publishers, err = ask(ctx, in)
 	hints = connecting(publishers)
@@ -204,9 +204,9 @@ func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (ma
 	return publishers, instance.LocalRanks(in, hints), err
 }
 
-// connecting returns what is to be said of ranks whose endpoint, as the engine says it, is
-// none that a proxy can connect to: its publisher connects to one without a wildcard,
-// unless the system has chosen its port.
+// connecting returns the reasons, by rank, why a proxy cannot connect to the endpoint that the
+// engine reports: a publisher does not bind, but connects to, an endpoint without a wildcard, unless
+// the system has chosen its port.
 func connecting(publishers map[int]kvevents.Publisher) map[int]string {
 	hints := map[int]string{}
 	for rank, p := range publishers {

@@ -195,7 +195,7 @@ func run(t *testing.T, f *kvfollow.Follower) {
 	})
 }
 
-// TestConnects: a publisher that connects to somebody cannot be followed, and why is said.
+// TestConnects: a publisher that connects instead of binding cannot be followed, and the reason is reported.
 func TestConnects(t *testing.T) {
 	t.Parallel()
 	port := testkit.FreePort(t)

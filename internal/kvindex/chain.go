@@ -7,8 +7,8 @@ import (
 	"github.com/tinylib/msgp/msgp"
 )
 
-// Key is the name of a block: of its tokens and all that come before them. Names are
-// others in each process, so that nobody can prepare prompts whose names collide.
+// Key is the name of a block: a hash of its tokens and all tokens before them. It is seeded in each
+// process, so that clients cannot construct prompts whose names collide.
 type Key uint64
 
 // secrets are odd, so that no multiplication loses much.

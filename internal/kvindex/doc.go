@@ -1,16 +1,13 @@
-// Package kvindex knows which blocks of tokens are in which instance's KV cache, from
-// what the instances publish (kvevents), and tells for a prompt how much of it each of
-// them has.
+// Package kvindex indexes which blocks of tokens are in which instance's KV cache, from the events
+// that the instances publish (kvevents), and finds how much of a prompt each instance holds.
 //
-// How an engine names blocks is its own affair: names differ between versions, hash
-// algorithms and processes. Here a block's name is made of its tokens, its
-// predecessor's name, and what else it depends on: the adapter (LoRA), cache_salt,
-// images. So the same prompt has the same names for all instances whose blocks have
-// the same size.
+// Engines name blocks differently: names depend on the version, the hash algorithm and the process.
+// Here the name of a block is a hash of its tokens, the name of its predecessor, and all else that
+// it depends on: the adapter (LoRA), cache_salt, images. So a prompt has the same names for all
+// instances whose blocks have the same size.
 //
-// What counts is what a prompt can be computed from at once: blocks on the GPU
-// ("medium" GPU, or unsaid). Copies in lower tiers and on other machines are left out.
-// Of a model whose layers have several groups of blocks, those with full attention
-// count, and a block only while all of these groups have it: the others (sliding
-// window, Mamba) keep the end of a prompt only, and say nothing about its length.
+// Only blocks on the GPU count ("medium" GPU, or absent), since a prompt can be computed from them
+// at once. Copies in lower tiers and on other machines are ignored. For a model whose layers have
+// several groups of blocks, only the groups with full attention count, and a block only while all
+// of them have it: the others (sliding window, Mamba) keep only the end of a prompt.
 package kvindex

@@ -59,7 +59,7 @@ func (h *holders) set(s slot) {
 	(*h.many)[s/64] |= 1 << (s % 64)
 }
 
-// remove reports whether nobody is left.
+// remove removes a holder, and reports whether none is left.
 func (h *holders) remove(s slot) bool {
 	if h.many != nil {
 		if word := int(s / 64); word < len(*h.many) {

@@ -17,7 +17,7 @@ type Target struct {
 	Rank    int
 }
 
-// Unknown is what Longest says of a target whose cache nobody follows.
+// Unknown is the result of Longest for a target whose events are not followed.
 const Unknown = -1
 
 // Index knows which blocks are where. Its memory is bounded by a Budget: when that is used
@@ -188,15 +188,15 @@ func (x *Index) BlockSize(t Target) int {
 	return 0
 }
 
-// Complete reports whether no block of a target was left out: what Longest does not find there
-// is not there. Of an engine that had more to tell than its replay keeps, blocks are
-// missing, and all that hang on them.
+// Complete reports whether the index has all blocks of a target, so that a block which Longest does
+// not find is not there. If an engine published more than its replay keeps, blocks are missing, with
+// all their successors.
 func (x *Index) Complete(t Target) bool {
 	known := x.lookup(t)
 	return known != nil && !known.lacks.Load()
 }
 
-// Stats are what the index knows of one target.
+// Stats is the state of one target in the index.
 type Stats struct {
 	Blocks    int // that count
 	BlockSize int
@@ -257,8 +257,8 @@ func (x *Index) longest(keys []Key, targets []Target, out []int) {
 			return
 		}
 		left := x.blocks.keep(k, &slots, alive)
-		for gone := alive &^ left; gone != 0; gone &= gone - 1 {
-			out[bits.TrailingZeros64(gone)] = depth
+		for ended := alive &^ left; ended != 0; ended &= ended - 1 {
+			out[bits.TrailingZeros64(ended)] = depth
 		}
 		alive = left
 	}

@@ -388,7 +388,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// filled has targets that all hold one prompt of so many blocks.
+// filled returns an index whose targets all hold one prompt of the given number of blocks.
 func filled(n, blocks int) (*kvindex.Index, []kvindex.Target, []uint32) {
 	x := kvindex.New(nil)
 	tokens := make([]uint32, blocks*16)

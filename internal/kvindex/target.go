@@ -43,7 +43,7 @@ const maxDepth = 1 << 20
 // publish makes the count readable without the lock. The caller holds mu.
 func (t *target) publish() { t.counted.Store(int64(t.have)) }
 
-// maxGroups is how many groups of layers are told apart. Others are left out.
+// maxGroups bounds the groups of layers that are distinguished. Others are ignored.
 const maxGroups = 16
 
 // event applies one event. The caller holds the target's lock.
@@ -137,12 +137,12 @@ func (t *target) stored(e *kvevents.Event, group uint16) {
 	}
 }
 
-// put notes that a group has a block. It reports false if there is no memory for it and the
+// put records that a group has a block. It reports false if there is no memory for it and the
 // target has its share of the blocks.
 func (t *target) put(h kvevents.Hash, is entry) bool {
 	was, ok := t.blocks[h]
 	switch {
-	case ok && was.key != is.key: // another block by the same name: the old one is gone
+	case ok && was.key != is.key: // another block with the same hash: the old one was evicted
 		t.forget(was)
 		was = entry{}
 	case !ok && t.index.memory.Full(indexmem.Blocks, entryBytes+sharedBytes) && len(t.blocks) >= t.index.share():
@@ -197,8 +197,8 @@ func (t *target) drop(h kvevents.Hash) {
 	t.blocks, t.peak = compact(t.blocks, t.peak)
 }
 
-// shrink evicts blocks until there are at most so many. The deepest ones go first, so that
-// what is left are beginnings of prompts.
+// shrink evicts blocks until at most the given number is left. It evicts the deepest ones first, so
+// that beginnings of prompts remain.
 func (t *target) shrink(to int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

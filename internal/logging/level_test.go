@@ -44,6 +44,6 @@ func TestLevelChangesWhileTheLogIsUsed(t *testing.T) {
 		t.Errorf("the log:\n%s", got)
 	}
 	if n := strings.Count(got, "the log level is"); n != 5 {
-		t.Errorf("%d changes are told:\n%s", n, got)
+		t.Errorf("%d changes are logged:\n%s", n, got)
 	}
 }

@@ -17,14 +17,14 @@ const (
 	FieldComponent = "component"  // the part of the program that speaks: watcher, registrar, forward, etcd
 	FieldConnector = "connector"  // KV-transfer dialect
 	FieldDuration  = "duration"   // how long something took
-	FieldEndpoint  = "endpoint"   // host:port of something that is no instance, e.g. etcd
+	FieldEndpoint  = "endpoint"   // host:port of anything but an instance, e.g. etcd
 	FieldError     = "error"      // same key as logrus' WithError
 	FieldInstance  = "instance"   // host:port of an instance
 	FieldKey       = "key"        // key in etcd
 	FieldLease     = "lease"      // lease id in hexadecimal, as etcdctl prints it
 	FieldModel     = "model"      // model name
 	FieldPhase     = "phase"      // phase of an agent or a registration
-	FieldReason    = "reason"     // why, in words
+	FieldReason    = "reason"     // human-readable cause
 	FieldRequestID = "request_id" // the client's id of a request
 	FieldRevision  = "revision"   // revision of the etcd store
 	FieldRole      = "role"       // prefill or decode

@@ -89,12 +89,12 @@ func TestJSONLinesParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log.WithField(logging.FieldRevision, 42).WithError(errors.New("lease lost")).Warn("registering anew")
+	log.WithField(logging.FieldRevision, 42).WithError(errors.New("lease lost")).Warn("registering again")
 	var line map[string]any
 	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
 		t.Fatalf("%v in %q", err, out.String())
 	}
-	want := map[string]any{"level": "warning", "msg": "registering anew", logging.FieldRevision: 42.0, logging.FieldError: "lease lost"}
+	want := map[string]any{"level": "warning", "msg": "registering again", logging.FieldRevision: 42.0, logging.FieldError: "lease lost"}
 	for k, v := range want {
 		if line[k] != v {
 			t.Errorf("%s = %v, want %v", k, line[k], v)

@@ -75,9 +75,9 @@ func (q *Queue) write(idle chan struct{}) {
 		}
 		out, q.buf = q.buf, out[:0]
 		q.mu.Unlock()
-		_, _ = q.w.Write(out) // an output that is gone takes nothing more
+		_, _ = q.w.Write(out) // errors are ignored: the output may be closed
 		if cap(out) > maxQueued/8 {
-			out = nil // a pile-up must not stay in memory
+			out = nil // do not retain a large buffer
 		}
 		q.mu.Lock()
 		dropped := q.dropped

@@ -25,8 +25,8 @@ func (g *gate) Write(p []byte) (int, error) {
 	return g.got.Write(p)
 }
 
-// Nobody waits for an output that takes nothing; what had room comes later, in order,
-// and it is told how many lines are missing.
+// No goroutine waits for a blocked output; the queued lines are written later, in order, with the
+// number of dropped lines.
 func TestQueueWithAStalledOutput(t *testing.T) {
 	t.Parallel()
 	g := &gate{open: make(chan struct{})}

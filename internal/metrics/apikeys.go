@@ -13,10 +13,10 @@ type APIKeys struct{ Ring *apikeys.Ring }
 func (k APIKeys) Register(reg prometheus.Registerer) {
 	reg.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "pd_api_keys", Help: "API keys of clients in force. 0 means that clients need no key, unless there is a file of keys.",
+			Name: "pd_api_keys", Help: "Active API keys of clients. 0 means that clients need no key, unless there is a file of keys.",
 		}, func() float64 { return float64(k.Ring.Len()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "pd_api_keys_file_rejected", Help: "1 while the changed file of keys cannot be used and the former keys stay in force.",
+			Name: "pd_api_keys_file_rejected", Help: "1 while the changed file of keys is rejected and the previous keys stay active.",
 		}, func() float64 {
 			if k.Ring.Problem() != "" {
 				return 1

@@ -56,7 +56,7 @@ func TestEveryFamilyIsDocumented(t *testing.T) {
 	for _, name := range l.names {
 		known[name] = true
 		if !strings.Contains(string(page), "`"+name+"`") {
-			t.Errorf("docs/reference/metrics.md does not tell of %s", name)
+			t.Errorf("docs/reference/metrics.md does not mention %s", name)
 		}
 	}
 	others, err := os.ReadFile("../../docs/api.md")
@@ -65,7 +65,7 @@ func TestEveryFamilyIsDocumented(t *testing.T) {
 	}
 	for _, m := range regexp.MustCompile("pd_[a-z_]+").FindAllString(string(page)+string(others), -1) {
 		if !known[m] {
-			t.Errorf("the pages tell of %s, which is none of ours", m)
+			t.Errorf("the pages mention %s, which does not exist", m)
 		}
 	}
 }

@@ -38,10 +38,10 @@ type Etcd struct {
 	// Counters since the start of the process.
 	Audits, AuditErrors, Drift, Epochs, Relists, Suspensions int64
 	Orphans, Held, Kept                                      int
-	// Saved is when what is on disk was true; zero without any.
+	// Saved is the time of the snapshot on disk; zero if there is none.
 	Saved time.Time
-	// Own reports whether the proxy runs its own etcd, OwnRuns that it does so right
-	// now, OwnEnds how many times it has ended by itself.
+	// Own reports whether the proxy has an embedded etcd, OwnRuns whether it is running.
+	// OwnEnds is the number of times that it has ended by itself.
 	Own, OwnRuns bool
 	OwnEnds      int64
 }
@@ -98,14 +98,13 @@ func newDescs() descs {
 		age: prometheus.NewDesc("pd_membership_snapshot_age_seconds",
 			"Age of the membership saved on disk; absent without a saved membership.", nil, nil),
 		own: prometheus.NewDesc("pd_etcd_embedded_up",
-			"1 while the proxy's own etcd runs, 0 after it has ended; absent without one.", nil, nil),
+			"1 while the embedded etcd runs, 0 after it has ended; absent without one.", nil, nil),
 		ownEnds: prometheus.NewDesc("pd_etcd_embedded_ends_total",
-			"Times that the proxy's own etcd has ended by itself; absent without one.", nil, nil),
+			"Times that the embedded etcd has ended by itself; absent without one.", nil, nil),
 	}
 }
 
-// fleet reads the membership when it is scraped, so that instances which are
-// gone leave no series behind.
+// fleet reads the membership at each scrape, so that instances which have left have no series.
 type fleet struct {
 	m    Membership
 	desc descs

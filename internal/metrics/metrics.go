@@ -1,5 +1,5 @@
-// Package metrics is the proxy's Prometheus side: it implements the recorder
-// interfaces that other packages declare.
+// Package metrics exports the proxy's metrics to Prometheus: it implements the recorder interfaces
+// that other packages declare.
 package metrics
 
 import (
@@ -16,7 +16,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/health"
-	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
@@ -40,10 +39,10 @@ type Metrics struct {
 	models    *models
 	instances *instances
 
-	duration, firstToken, between, stages *latency
+	duration, firstToken, between, stages *prometheus.HistogramVec
 
 	known atomic.Pointer[map[kind]*series]
-	usual atomic.Pointer[series] // one that most requests are of; seldom another
+	usual atomic.Pointer[series] // the kind of most requests
 	learn sync.Mutex             // one addition to known at a time
 }
 
@@ -63,30 +62,30 @@ func New(reg prometheus.Registerer, o Options) *Metrics {
 		}, []string{"endpoint", "outcome", "code"}),
 		duration: newLatency("pd_request_duration_seconds", "Time from a request's arrival to its end.", requests(), "endpoint"),
 		firstToken: newLatency("pd_time_to_first_token_seconds",
-			"Time from a request's arrival to the first content of its stream; way is pair, or alone (without prefill).", firstTokens(), "endpoint", "way"),
+			"Time from a request's arrival to the first content of its stream; way is pair, or alone (decode-only).", firstTokens(), "endpoint", "way"),
 		between: newLatency("pd_inter_token_seconds",
 			"Time between two events of a stream, as sent to the client.", betweenTokens(), "endpoint"),
 		stages: newLatency("pd_stage_seconds",
-			"Time of each stage of a request, one after the other: queue, retry, prefill, handover, decode; role is that of the instance that then has the request.",
+			"Time of each stage of a request, in their order: queue, retry, prefill, handover (KV transfer), decode; role is that of the instance that serves the stage.",
 			stages(), "endpoint", "stage", "role"),
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pd_forward_retries_total", Help: "Failed legs that were tried again on another instance.",
+			Name: "pd_forward_retries_total", Help: "Failed legs that were retried on another instance.",
 		}, []string{"role", "class"}),
 		alone: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pd_forward_decode_alone_total", Help: "Requests that a decode instance served without a prefill, by reason.",
+			Name: "pd_forward_decode_alone_total", Help: "Requests that were served decode-only, by reason.",
 		}, []string{"reason"}),
 		decided: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pd_disaggregate_total", Help: "Decisions of --disaggregate for requests, pair or alone, by reason.",
 		}, []string{"decision", "reason"}),
 		stalls: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "pd_disaggregate_stall_seconds_total", Help: "Estimated time, in seconds of all running streams together, that they waited while decode computed prompts alone by such a decision.",
+			Name: "pd_disaggregate_stall_seconds_total", Help: "Estimated time, in seconds summed over all running streams, that they waited while decode instances computed prompts by such a decision.",
 		}),
 		missing: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "pd_forward_handover_missing_total", Help: "Prefill answers without the hand-over that their connector needs.",
+			Name: "pd_forward_handover_missing_total", Help: "Prefill answers without the transfer params that their connector needs.",
 		}),
 		spent: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pd_forward_handovers_spent_total",
-			Help: "Hand-overs whose decode leg failed; prefill keeps their blocks until the lease ends.",
+			Help: "KV transfers whose decode leg failed; prefill keeps their blocks until the lease ends.",
 		}, []string{"class"}),
 	}
 	m.media = prometheus.NewCounter(prometheus.CounterOpts{
@@ -163,16 +162,16 @@ func (m *Metrics) Changed(now *instance.Snapshot, was, is *instance.Instance) {
 type kind struct {
 	endpoint, outcome string
 	status            int
-	alone             bool // without a prefill; one that handed nothing over was there all the same
+	alone             bool // no prefill instance was involved
 }
 
 // series are the counters of one kind, looked up once.
 type series struct {
 	of                   kind
 	requests             prometheus.Counter
-	duration, firstToken *histogram.Histogram
+	duration, firstToken prometheus.Observer
 
-	queue, retry, prefill, handover, decode *histogram.Histogram
+	queue, retry, prefill, handover, decode prometheus.Observer
 }
 
 // of returns the counters of a kind. There are few kinds, and a new one is rare:
@@ -202,12 +201,12 @@ func (m *Metrics) newSeries(k kind) *series {
 	if k.alone {
 		way, first = "alone", string(instance.Decode)
 	}
-	stage := func(name, role string) *histogram.Histogram { return m.stages.of([3]string{k.endpoint, name, role}) }
+	stage := func(name, role string) prometheus.Observer { return m.stages.WithLabelValues(k.endpoint, name, role) }
 	return &series{
 		of:         k,
 		requests:   m.requests.WithLabelValues(k.endpoint, k.outcome, strconv.Itoa(k.status)),
-		duration:   m.duration.of([3]string{k.endpoint}),
-		firstToken: m.firstToken.of([3]string{k.endpoint, way}),
+		duration:   m.duration.WithLabelValues(k.endpoint),
+		firstToken: m.firstToken.WithLabelValues(k.endpoint, way),
 		queue:      stage("queue", first),
 		retry:      stage("retry", first),
 		prefill:    stage("prefill", first),
@@ -220,7 +219,7 @@ func (m *Metrics) newSeries(k kind) *series {
 func (m *Metrics) Done(e *forward.Entry) {
 	s := m.of(kind{e.Endpoint, e.Outcome, e.Status, e.Prefill == ""})
 	s.requests.Inc()
-	s.duration.Observe(e.Duration)
+	s.duration.Observe(e.Duration.Seconds())
 	m.models.done(e)
 	m.instances.done(e)
 	if e.TTFT > 0 && (e.Prefill != "" || e.Alone != "") {
@@ -237,33 +236,32 @@ func (m *Metrics) Done(e *forward.Entry) {
 	}
 }
 
-// passed counts the first token and the stages of a request whose answer was generated
-// and has begun.
+// passed counts the first token and the stages of a request whose answer has begun.
 func (s *series) passed(e *forward.Entry) {
 	if e.FirstToken > 0 {
-		s.firstToken.Observe(e.FirstToken)
+		s.firstToken.Observe(e.FirstToken.Seconds())
 	}
-	s.queue.Observe(e.Stages.Queue)
+	s.queue.Observe(e.Stages.Queue.Seconds())
 	if e.Attempts > 0 {
-		s.retry.Observe(e.Stages.Retry)
+		s.retry.Observe(e.Stages.Retry.Seconds())
 	}
 	if e.Stages.Prefill > 0 {
-		s.prefill.Observe(e.Stages.Prefill)
+		s.prefill.Observe(e.Stages.Prefill.Seconds())
 	}
 	if e.Stages.Handover > 0 {
-		s.handover.Observe(e.Stages.Handover)
+		s.handover.Observe(e.Stages.Handover.Seconds())
 	}
 	if e.Outcome == forward.OutcomeOK {
-		s.decode.Observe(e.Stages.Decode)
+		s.decode.Observe(e.Stages.Decode.Seconds())
 	}
 }
 
-// Retried counts a leg that was tried again.
+// Retried counts a leg that was retried.
 func (m *Metrics) Retried(role instance.Role, class forward.Class) {
 	m.retries.WithLabelValues(string(role), string(class)).Inc()
 }
 
-// Handed counts a prefill answer without a hand-over.
+// Handed counts a prefill answer without transfer params.
 func (m *Metrics) Handed(_ *instance.Instance, something bool) {
 	if !something {
 		m.missing.Inc()
@@ -280,11 +278,11 @@ func (m *Metrics) Disaggregated(alone bool, reason string, stall float64) {
 	m.stalls.Add(stall)
 }
 
-// HandoverSpent counts a hand-over that was given away in vain.
+// HandoverSpent counts a KV transfer whose decode leg failed.
 func (m *Metrics) HandoverSpent(class forward.Class) { m.spent.WithLabelValues(string(class)).Inc() }
 
 // Media counts a request with images, video or sound.
 func (m *Metrics) Media() { m.media.Inc() }
 
-// Asked counts an invalid request by what an engine said of it.
+// Asked counts an invalid request by the outcome of asking an engine for its error.
 func (m *Metrics) Asked(outcome string) { m.asked.WithLabelValues(outcome).Inc() }

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
@@ -28,7 +28,7 @@ const (
 type models struct {
 	max                int
 	requests, tokens   *prometheus.CounterVec
-	firstToken, perOut *latency
+	firstToken, perOut *prometheus.HistogramVec
 	other              *modelSeries
 
 	known    atomic.Pointer[map[string]*modelSeries] // by the name in requests
@@ -44,7 +44,7 @@ type modelSeries struct {
 	listed                bool                          // an instance has listed it; guarded by models.mu
 	requests              map[string]prometheus.Counter // by outcome
 	input, cached, output prometheus.Counter
-	firstToken, perOut    *histogram.Histogram
+	firstToken, perOut    prometheus.Observer
 }
 
 func newModels(most int) *models {
@@ -73,7 +73,7 @@ func (m *models) series(label string) *modelSeries {
 	s := &modelSeries{
 		label: label, requests: map[string]prometheus.Counter{},
 		input: m.tokens.WithLabelValues(label, "input"), cached: m.tokens.WithLabelValues(label, "cached"), output: m.tokens.WithLabelValues(label, "output"),
-		firstToken: m.firstToken.of([3]string{label}), perOut: m.perOut.of([3]string{label}),
+		firstToken: m.firstToken.WithLabelValues(label), perOut: m.perOut.WithLabelValues(label),
 	}
 	for _, o := range outcomes() {
 		s.requests[o.name] = m.requests.WithLabelValues(label, o.name)
@@ -105,10 +105,10 @@ func (m *models) done(e *forward.Entry) {
 	s.cached.Add(float64(e.Cached))
 	s.output.Add(float64(e.Output))
 	if e.FirstToken > 0 {
-		s.firstToken.Observe(e.FirstToken)
+		s.firstToken.Observe(e.FirstToken.Seconds())
 	}
 	if e.Gap > 0 {
-		s.perOut.Observe(e.Gap)
+		s.perOut.Observe(e.Gap.Seconds())
 	}
 }
 
@@ -179,8 +179,8 @@ func (m *models) free(used bool) bool {
 		if !kept[s.label] {
 			m.requests.DeletePartialMatch(prometheus.Labels{"model": s.label})
 			m.tokens.DeletePartialMatch(prometheus.Labels{"model": s.label})
-			m.firstToken.drop([3]string{s.label})
-			m.perOut.drop([3]string{s.label})
+			m.firstToken.DeleteLabelValues(s.label)
+			m.perOut.DeleteLabelValues(s.label)
 		}
 	}
 	m.known.Store(&known)
@@ -205,7 +205,7 @@ func (m *models) changed(now *instance.Snapshot, is *instance.Instance) {
 // instances are the times of requests by instance. An instance that has left the membership
 // has no series.
 type instances struct {
-	firstToken, perOut *latency
+	firstToken, perOut *prometheus.HistogramVec
 	snapshot           atomic.Pointer[instance.Snapshot]
 }
 
@@ -225,33 +225,22 @@ func (i *instances) done(e *forward.Entry) {
 		if address == "" {
 			role, address = instance.Decode, e.Decode
 		}
-		i.observe(i.firstToken, role, address, e)
+		i.observe(i.firstToken, role, address, e.FirstToken)
 	}
 	if e.Gap > 0 {
-		i.observe(i.perOut, instance.Decode, e.Decode, e)
+		i.observe(i.perOut, instance.Decode, e.Decode, e.Gap)
 	}
 }
 
-func (i *instances) observe(l *latency, role instance.Role, target string, e *forward.Entry) {
-	address := addressOf(target)
-	if address == "" {
+// observe records a time of an instance that is still a member.
+func (i *instances) observe(h *prometheus.HistogramVec, role instance.Role, target string, d time.Duration) {
+	address, _, _ := strings.Cut(target, "#") // of a rank: address#rank
+	snapshot := i.snapshot.Load()
+	if snapshot == nil {
 		return
 	}
-	h := l.lookup([3]string{string(role), address})
-	if h == nil {
-		snapshot := i.snapshot.Load()
-		if snapshot == nil {
-			return
-		}
-		if _, ok := snapshot.Lookup(instance.Key{Role: role, Address: address}); !ok {
-			return // it has left
-		}
-		h = l.of([3]string{string(role), address})
-	}
-	if l == i.firstToken {
-		h.Observe(e.FirstToken)
-	} else {
-		h.Observe(e.Gap)
+	if _, ok := snapshot.Lookup(instance.Key{Role: role, Address: address}); ok {
+		h.WithLabelValues(string(role), address).Observe(d.Seconds())
 	}
 }
 
@@ -262,16 +251,9 @@ func (i *instances) changed(now *instance.Snapshot, was *instance.Instance) {
 		return
 	}
 	if _, ok := now.Lookup(was.Key); !ok {
-		labels := [3]string{string(was.Role), was.Address}
-		i.firstToken.drop(labels)
-		i.perOut.drop(labels)
+		i.firstToken.DeleteLabelValues(string(was.Role), was.Address)
+		i.perOut.DeleteLabelValues(string(was.Role), was.Address)
 	}
-}
-
-// addressOf is the instance of a target, which may be one of its ranks: address#rank.
-func addressOf(target string) string {
-	address, _, _ := strings.Cut(target, "#")
-	return address
 }
 
 // outcome is a way in which requests end, with the status that it usually has.
@@ -287,8 +269,8 @@ func outcomes() []outcome {
 	}
 }
 
-// left reports that an instance has gone without a drain: it was ready or down, and nothing
-// but its lease had it in the membership.
+// left reports whether an instance left without a drain: it was ready or down, and only its lease
+// kept it in the membership.
 func left(was *instance.Instance, now *instance.Snapshot) bool {
 	if was == nil || was.Static() || was.View == instance.Pending || was.View == instance.Rejected || was.Intent != "" {
 		return false

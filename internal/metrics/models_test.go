@@ -108,7 +108,7 @@ func TestModels(t *testing.T) {
 }
 
 // TestModels_LabelsAreBounded: whatever models there are and whatever clients write, there are
-// at most so many labels, and all are valid.
+// at most the configured number of labels, and all are valid.
 func TestModels_LabelsAreBounded(t *testing.T) {
 	t.Parallel()
 	for _, most := range []int{0, 1, 5} {
@@ -167,7 +167,7 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// TestVanished: an instance that was ready, or down, and is gone without a drain is counted.
+// TestVanished: an instance that was ready, or down, and left without a drain is counted.
 func TestVanished(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -19,8 +19,8 @@ func (t TLS) Register(reg prometheus.Registerer) {
 	}
 	reg.MustRegister(secured{
 		t:       t,
-		expiry:  desc("certificate_expiry_timestamp_seconds", "When the certificate in force expires; use is listener, engines, etcd or etcd_listener.", "use"),
-		stale:   desc("files_rejected", "1 while changed certificate files cannot be used and the former certificate stays in force.", "use"),
+		expiry:  desc("certificate_expiry_timestamp_seconds", "Expiry of the active certificate; use is listener, engines, etcd or etcd_listener.", "use"),
+		stale:   desc("files_rejected", "1 while changed certificate files are rejected and the previous certificate stays active.", "use"),
 		reloads: desc("reloads_total", "Times that changed certificate files were loaded.", "use"),
 		refused: desc("handshakes_failed_total", "TLS handshakes of clients that failed, by reason.", "reason"),
 	})

@@ -109,7 +109,7 @@ func Parse(raw []byte) (Config, error) {
 	return c, c.metadata(text(f.MetadataBackend))
 }
 
-// generation tells the shapes apart by the fields that only one of them has.
+// generation determines the format by the fields that only one of them has.
 func generation(f *fields) Generation {
 	var found []Generation
 	for _, g := range []struct {
@@ -171,7 +171,7 @@ func (c *Config) metadata(backend string) error {
 			continue
 		}
 		if strings.Contains(part, "@") { // not shown: it may be a password
-			return fmt.Errorf("%w: metadata_server has a user in front of @: no user is read from this file, give it by --etcd-username and PD_ETCD_PASSWORD", ErrFile)
+			return fmt.Errorf("%w: metadata_server has a user before @: set it by --etcd-username and PD_ETCD_PASSWORD instead", ErrFile)
 		}
 		address, err := instance.ParseAddress(part)
 		if err != nil {

@@ -121,7 +121,7 @@ func TestBadFiles(t *testing.T) {
 		{"no port", `{"metadata_server":"etcd://10.0.0.1"}`, "give host:port"},
 		{"wildcard", `{"metadata_server":"0.0.0.0:2379"}`, "wildcard"},
 		{"no member", `{"metadata_server":"etcd://"}`, "names no etcd member"},
-		{"a password", `{"metadata_server":"etcd://u:topsecret@a:2379"}`, "give it by --etcd-username"},
+		{"a password", `{"metadata_server":"etcd://u:topsecret@a:2379"}`, "set it by --etcd-username"},
 		{"two kinds", `{"metadata_server":"etcd://a:1,redis://b:1"}`, "etcd and redis together"},
 		{"control characters", "{\"metadata_server\":\"a\\u001b[1m:1\"}", `u001b`},
 	} {

@@ -113,7 +113,7 @@ func TestAddWrongModelAndKeys(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusLoopDetected) }))
 	t.Cleanup(srv.Close)
 	proxy := strings.TrimPrefix(srv.URL, "http://")
-	r.want(1, "prefill/"+proxy+": failed: GET http://"+proxy+"/v1/models: not an answer of vLLM: "+proxy+" is a pdmesh proxy; give vLLM's own address\n",
+	r.want(1, "prefill/"+proxy+": failed: GET http://"+proxy+"/v1/models: not an answer of vLLM: "+proxy+" is a pdmesh proxy; use the address of vLLM\n",
 		"add", "prefill", proxy, "--wait")
 	code, out, errs := r.runEnv(map[string]string{"PD_ETCD_ENDPOINTS": r.etcd.Endpoint(), "OPENAI_API_KEY": "k"}, "add", "prefill", secret)
 	if code != 0 {

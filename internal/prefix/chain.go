@@ -1,8 +1,8 @@
-// Package prefix remembers which prompts instances have computed, by their text alone.
+// Package prefix records which prompts instances have computed, by their text alone.
 //
-// A prompt is cut at borders, and the hash of all that precedes a border is what is
-// remembered. Where the borders are depends on the position only, so that two prompts
-// have as many hashes in common as they have text in common.
+// A prompt is divided at borders, and the hash of all text before each border is recorded. The
+// borders depend on the position only, so prompts that begin with the same text begin with the
+// same hashes.
 package prefix
 
 import (
@@ -14,29 +14,30 @@ import (
 // Key represents all text up to a border.
 type Key uint64
 
-// Chain are the borders of one prompt. It may be used again.
+// Chain has the borders of one prompt. Start resets it for another one; the zero value is ready to
+// use. It is not safe for concurrent use.
 type Chain struct {
 	keys  []Key
 	total int
 	so    Key    // represents the text up to the last border
-	part  []byte // text behind it that came in more than one piece
+	part  []byte // text after it that was added in several pieces
 	next  int    // border
 }
 
 const (
-	// shortest is the distance of borders at the beginning. A prompt shorter than that
-	// is nobody's in particular.
+	// shortest is the distance of borders at the beginning. A shorter prompt has
+	// no borders.
 	shortest = 256
-	// fineness is the part of what precedes a border that the distance to the next
-	// may have: long prompts have few more borders than short ones, and what is known
-	// of a prompt is right to a thirty-second part.
+	// fineness bounds the distance from a border to the next: a thirty-second of the text before
+	// it. So the number of borders grows with the logarithm of the length, and the known part of a
+	// prompt is exact to a thirty-second.
 	fineness = 32
-	// even is how many borders have the shortest distance: up to where a step of that
-	// part is twice as long.
+	// even is the number of borders with the shortest distance: up to where a thirty-second is
+	// twice as long.
 	even = 2 * fineness
 )
 
-// step is the distance from a border to the next. It is a power of two.
+// step returns the distance from a border to the next, a power of two.
 func step(at int) int {
 	if at < shortest*even {
 		return shortest
@@ -44,7 +45,7 @@ func step(at int) int {
 	return 1 << (bits.Len(uint(at)) - 1) / fineness
 }
 
-// end is how many bytes precede so many borders.
+// end returns the number of bytes before the last of the given number of borders.
 func end(borders int) int {
 	if borders <= even {
 		return shortest * borders
@@ -54,14 +55,13 @@ func end(borders int) int {
 	return base + within*(base/fineness)
 }
 
-// Start begins the chain of another prompt. Prompts of different models have nothing in
-// common.
+// Start begins the chain of another prompt. Prompts of different models have no key in common.
 func (c *Chain) Start(model string) {
 	c.keys, c.part, c.total, c.next = c.keys[:0], c.part[:0], 0, shortest
 	c.so = Key(xxh3.HashString(model))
 }
 
-// Add takes in more text. The text alone counts, not the pieces in which it is added.
+// Add appends text. The result does not depend on how the text is divided into calls.
 func (c *Chain) Add(text []byte) {
 	for len(text) > 0 {
 		missing := c.next - c.total
@@ -75,7 +75,7 @@ func (c *Chain) Add(text []byte) {
 			c.part = append(c.part, part...)
 			part = c.part
 		}
-		c.so = behind(c.so, part)
+		c.so = following(c.so, part)
 		c.part = c.part[:0]
 		c.total += missing
 		text = text[missing:]
@@ -84,25 +84,25 @@ func (c *Chain) Add(text []byte) {
 	}
 }
 
-// behind returns the key of a text and of what follows it. One part after the other
-// is hashed: that is twice as fast as one hash of all, asked at each border.
-func behind(before Key, text []byte) Key {
+// following returns the key of the text of before and the text after it. Hashing part by part is
+// twice as fast as a running hash of the whole text that is read at each border.
+func following(before Key, text []byte) Key {
 	const odd = 0x9e3779b97f4a7c15 // of the golden ratio: all bits of both take part
 	high, low := bits.Mul64(uint64(before)^odd, xxh3.Hash(text)|1)
 	return Key(high ^ low)
 }
 
-// Len is how many borders there are.
+// Len returns the number of borders.
 func (c *Chain) Len() int { return len(c.keys) }
 
-// Total is how many bytes there are, those behind the last border too.
+// Total returns the number of bytes, including those after the last border.
 func (c *Chain) Total() int { return c.total }
 
-// End is how many bytes precede so many borders.
+// End returns the number of bytes before the last of the given number of borders.
 func (c *Chain) End(borders int) int { return end(borders) }
 
-// Key represents the text up to the i-th border, from 0; behind the last one for the
-// whole text.
+// Key returns the key of the text up to border i, counted from 0, or of the whole text if i is not
+// less than Len.
 func (c *Chain) Key(i int) Key {
 	switch {
 	case i < len(c.keys):
@@ -110,11 +110,11 @@ func (c *Chain) Key(i int) Key {
 	case len(c.part) == 0:
 		return c.so
 	default:
-		return behind(c.so, c.part)
+		return following(c.so, c.part)
 	}
 }
 
-// Clone returns the same chain, for keeping.
+// Clone returns a copy that later calls of Start and Add do not change.
 func (c *Chain) Clone() *Chain {
 	is := *c
 	is.keys, is.part = append([]Key(nil), c.keys...), append([]byte(nil), c.part...)

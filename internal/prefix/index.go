@@ -8,69 +8,68 @@ import (
 	"github.com/pdmesh/pdmesh/internal/indexmem"
 )
 
-// Index knows up to which border each target has computed the prompts that it was given.
-// A target is an instance, or one of its ranks. An Index forgets what a target itself cannot
-// hold, least recently used parts first, as engines do, and of one prompt its end before its
-// beginning. Evict does the same if the memory of all indexes is used up.
+// Index records up to which border each target has computed the prompts sent to it. A target is
+// an instance, or one of its ranks. An Index evicts what exceeds the capacity of a target, least
+// recently used parts first, as engines do, and the end of a prompt before its beginning. Evict
+// does the same when the memory of all indexes is used up.
 //
-// Prompts are a tree, in which a node is a text between two places at which prompts part:
-// a prompt takes a few steps in it, however long it is. NewIndex creates an Index. It is not
-// safe for concurrent use.
+// Prompts form a radix tree: a node is the text between two positions at which prompts diverge,
+// so a prompt takes few steps, whatever its length. NewIndex creates an Index. It is not safe for
+// concurrent use.
 type Index struct {
 	root     branches
-	heard    heard
-	targets  []*target // nil: a number that is free
+	remote   remote
+	targets  []*target // nil: the number is free
 	borders  int       // of all targets
 	memory   *indexmem.Budget
-	bytes    int      // of memory that nodes and heard prompts take
+	bytes    int      // memory of nodes and of the prompts of other proxies
 	reported int      // of them, to memory
 	steps    []passed // of walk
 }
 
-// branches are the nodes that follow a place, by their first border.
+// branches are the nodes that follow a position, by their first border.
 type branches map[Key]*node
 
-// node is a text between two places.
+// node is the text between two positions.
 type node struct {
 	keys   []Key // its borders, at least one
 	depth  int32 // number of borders before them
 	bytes  int32 // of memory, as counted in Index.bytes
 	parent *node // nil for those of the root
 	next   branches
-	// forked reports whether prompts have parted after it, even if one of them is forgotten.
+	// forked reports whether prompts diverged after it, even if one of them was evicted since.
 	forked bool
-	// holders have every target that knows the node, in the order of their numbers. A
-	// target that knows one knows all of its parent.
+	// holders has every target that holds a part of the node, ordered by number. A target that
+	// holds a part of a node holds all of its parent.
 	holders []holder
-	// Memory for the first of them, as most nodes are of one chat, on one instance.
+	// Memory for the first of them: most nodes belong to one chat, on one instance.
 	firstHolder [1]holder
 	firstUse    use
 }
 
-// holder says how many of a node's borders a target knows, and where it is in the
-// order of what the target has used.
+// holder is the number of borders of a node that a target holds, and the entry in its LRU list.
 type holder struct {
 	target  int
 	borders int
 	use     *use
 }
 
-// passed is a node that a prompt goes through, and how many of its borders the prompt has:
-// all of them but for the last node.
+// passed is a node that a prompt goes through, and the number of borders that both have: all
+// those of the node, except for the last node.
 type passed struct {
 	node *node
 	same int
 }
 
-// Sizes of what a node takes besides its own memory. They are estimates for Go's maps.
+// Estimated sizes of the map entries of a node.
 const (
-	slotBytes   = 32  // its place among the branches of its parent
+	slotBytes   = 32  // in the branches of its parent
 	branchBytes = 190 // its own branches, if it has any
 )
 
 // NewIndex returns an Index that reports its memory to a Budget.
 func NewIndex(memory *indexmem.Budget) *Index {
-	return &Index{root: branches{}, heard: heard{}, memory: memory}
+	return &Index{root: branches{}, remote: remote{}, memory: memory}
 }
 
 // size estimates the memory of a node in bytes.
@@ -85,14 +84,14 @@ func (n *node) size() int {
 	return bytes
 }
 
-// resized counts the memory of a node after a change.
+// resized accounts for the memory of a node after a change.
 func (x *Index) resized(n *node) {
 	bytes := n.size()
 	x.bytes += bytes - int(n.bytes)
 	n.bytes = int32(bytes) //nolint:gosec // of one node
 }
 
-// report tells the budget of the memory of the index.
+// report reports changes of the memory of the index to the budget.
 func (x *Index) report() {
 	if grown := x.bytes - x.reported; grown != 0 {
 		x.memory.Add(indexmem.Prompts, int64(grown))
@@ -113,8 +112,8 @@ func (x *Index) Oldest() (tick uint32, ok bool) {
 	return tick, ok
 }
 
-// Evict forgets parts that were last used up to a tick, until it has freed so many bytes of
-// memory. It returns the number of bytes freed.
+// Evict removes parts that were last used up to a tick, until it has freed the given number of
+// bytes. It returns the number of bytes freed.
 func (x *Index) Evict(until uint32, bytes int64) (freed int64) {
 	if x.borders == 0 {
 		return 0
@@ -129,19 +128,19 @@ func (x *Index) Evict(until uint32, bytes int64) (freed int64) {
 	return int64(before - x.bytes)
 }
 
-// Memory is the estimated memory of the index in bytes.
+// Memory returns the estimated memory of the index in bytes.
 func (x *Index) Memory() int { return x.bytes }
 
-// Borders is how many borders are known, counted once for each target.
+// Borders returns the number of borders held, counted once for each target.
 func (x *Index) Borders() int { return x.borders }
 
-// Held is how many borders a target is known to hold.
+// Held returns the number of borders that a target holds.
 func (x *Index) Held(t int) int { return x.targets[t].borders }
 
-// Bytes is how much text the target is known to hold.
+// Bytes returns the bytes of text that a target holds.
 func (x *Index) Bytes(t int) int { return x.targets[t].bytes }
 
-// Add makes room for a target, which knows nothing yet, and returns its number.
+// Add adds a target, which holds nothing yet, and returns its number.
 func (x *Index) Add() int {
 	fresh := &target{}
 	for t, is := range x.targets {
@@ -154,13 +153,13 @@ func (x *Index) Add() int {
 	return len(x.targets) - 1
 }
 
-// Remove forgets a target. Its number may be given to another.
+// Remove removes a target. Add may return its number again.
 func (x *Index) Remove(t int) {
 	x.Clear(t)
 	x.targets[t] = nil
 }
 
-// Clear forgets what a target holds.
+// Clear removes all that a target holds.
 func (x *Index) Clear(t int) {
 	for is := x.targets[t]; is.oldest != nil; {
 		x.forget(is.oldest, math.MaxInt)
@@ -168,12 +167,12 @@ func (x *Index) Clear(t int) {
 	x.report()
 }
 
-// Look finds for every target how many borders of a prompt it knows, one after the other
-// from the first. longest has a place for each target up to the highest number.
+// Look sets longest[t], for every target t, to the number of consecutive borders of a prompt that
+// it holds, from the first one. longest has an element for each target up to the highest number.
 //
-// own is the first border of the text that is the prompt's own: behind all at which
-// prompts have parted. It stays the same while a chat grows, and is the same for everybody
-// who has seen prompts part there.
+// own is the last border at which prompts diverge: the text after it belongs to this prompt only.
+// It stays the same while a chat grows, and is the same in every proxy that has seen prompts
+// diverge there.
 func (x *Index) Look(c *Chain, longest []int) (own int) {
 	clear(longest)
 	for _, p := range x.walk(c) {
@@ -188,10 +187,10 @@ func (x *Index) Look(c *Chain, longest []int) (own int) {
 	return own
 }
 
-// Note takes in that a target computes a prompt, or reads it from its cache. It can hold
-// so many bytes; 0 means that this is not known.
+// Note records that a target computes a prompt, or reads it from its cache. capacity is the
+// number of bytes that the target can hold; 0 if unknown.
 func (x *Index) Note(t int, c *Chain, capacity int) {
-	x.unhear(t, c)
+	x.forgetRemote(t, c)
 	steps := x.grow(c, x.walk(c))
 	// The beginning is used last: it is needed by more, and without it the rest is of no
 	// use.
@@ -223,8 +222,8 @@ func (x *Index) walk(c *Chain) []passed {
 	return x.steps
 }
 
-// grow puts what of a prompt is not in the tree behind the nodes that it goes through. Nodes
-// end where it does.
+// grow adds the part of a prompt that is not in the tree after the nodes that it goes through,
+// and splits a node so that one ends where the common part ends.
 func (x *Index) grow(c *Chain, steps []passed) []passed {
 	var n *node
 	at, within := 0, false
@@ -250,7 +249,7 @@ func (x *Index) grow(c *Chain, steps []passed) []passed {
 	}
 	fresh := &node{keys: append([]Key(nil), rest...), depth: int32(at), parent: n} //nolint:gosec // a number of borders
 	fresh.holders = fresh.firstHolder[:0]
-	x.behind(n)[rest[0]] = fresh
+	x.following(n)[rest[0]] = fresh
 	x.resized(fresh)
 	if n != nil {
 		x.resized(n)
@@ -259,8 +258,8 @@ func (x *Index) grow(c *Chain, steps []passed) []passed {
 	return x.steps
 }
 
-// behind returns the nodes that follow one, or the root for nil.
-func (x *Index) behind(n *node) branches {
+// following returns the nodes that follow n, or the root for nil.
+func (x *Index) following(n *node) branches {
 	switch {
 	case n == nil:
 		return x.root
@@ -270,10 +269,10 @@ func (x *Index) behind(n *node) branches {
 	return n.next
 }
 
-// split makes two of a node and returns the first, with so many borders.
+// split divides a node in two and returns the first, which has the given number of borders.
 func (x *Index) split(n *node, at int) *node {
 	first := &node{keys: slices.Clone(n.keys[:at]), depth: n.depth, parent: n.parent, next: branches{n.keys[at]: n}}
-	x.behind(n.parent)[n.keys[0]] = first
+	x.following(n.parent)[n.keys[0]] = first
 	n.keys, n.depth, n.parent = slices.Clone(n.keys[at:]), n.depth+int32(at), first //nolint:gosec // a number of borders
 	all := n.holders
 	n.holders = nil
@@ -299,7 +298,7 @@ func (x *Index) split(n *node, at int) *node {
 	return first
 }
 
-// hold notes that a target uses so many borders of a node.
+// hold records that a target uses the first borders of a node, by their number.
 func (x *Index) hold(t int, n *node, borders int) {
 	is := x.targets[t]
 	i, ok := n.holder(t)
@@ -324,12 +323,12 @@ func (x *Index) hold(t int, n *node, borders int) {
 	}
 }
 
-// holder returns the place of a target among the holders, or the one where it belongs.
+// holder returns the index of a target among the holders, or the index at which to insert it.
 func (n *node) holder(t int) (at int, ok bool) {
 	return slices.BinarySearchFunc(n.holders, t, func(h holder, t int) int { return h.target - t })
 }
 
-// count counts borders and bytes that a target holds more than before, or fewer.
+// count changes the number of borders and bytes that a target holds.
 func (x *Index) count(t, borders, bytes int) {
 	is := x.targets[t]
 	is.borders += borders
@@ -337,18 +336,19 @@ func (x *Index) count(t, borders, bytes int) {
 	x.borders += borders
 }
 
-// bound forgets what a target with a capacity in bytes of text cannot hold; 0 means that
-// its capacity is not known.
+// bound removes what a target with a capacity in bytes of text cannot hold; a capacity of 0 is
+// unknown, and removes nothing.
 func (x *Index) bound(t, capacity int) {
 	for is := x.targets[t]; capacity > 0 && is.bytes > capacity && is.oldest != nil; {
 		x.forget(is.oldest, bordersIn(is.oldest, is.bytes-capacity))
 	}
 }
 
-// bordersIn is how many borders at the end of what was used hold so many bytes, or all.
+// bordersIn returns the number of borders at the end of u that hold at least the given number of
+// bytes, or the number of all.
 func bordersIn(u *use, bytes int) int {
 	if u.node == nil {
-		return math.MaxInt // what was heard goes as a whole
+		return math.MaxInt // prompts of other proxies are removed as a whole
 	}
 	at, _ := u.node.holder(int(u.target))
 	held, depth := u.node.holders[at].borders, int(u.node.depth)
@@ -361,15 +361,15 @@ func bordersIn(u *use, bytes int) int {
 	return held
 }
 
-// forget forgets so many borders at the end of what was used, or all of it.
+// forget removes the given number of borders at the end of u, at most all.
 func (x *Index) forget(u *use, borders int) {
 	t, n := int(u.target), u.node
 	is := x.targets[t]
 	if n == nil {
-		x.heard.remove(u)
+		x.remote.remove(u)
 		is.unlink(u)
-		x.count(t, -len(u.heard.Keys), -int(u.heard.Bytes))
-		x.bytes -= heardBytes
+		x.count(t, -len(u.placed.Keys), -int(u.placed.Bytes))
+		x.bytes -= remoteBytes
 		return
 	}
 	at, _ := n.holder(t)
@@ -380,7 +380,7 @@ func (x *Index) forget(u *use, borders int) {
 	if h.borders -= borders; h.borders == 0 {
 		is.unlink(u)
 		if n.holders = slices.Delete(n.holders, at, at+1); len(n.holders) == 0 {
-			delete(x.behind(n.parent), n.keys[0])
+			delete(x.following(n.parent), n.keys[0])
 			x.bytes -= int(n.bytes)
 			return
 		}
@@ -389,8 +389,8 @@ func (x *Index) forget(u *use, borders int) {
 	x.resized(n)
 }
 
-// trim drops borders at the end that nobody knows, but for the first: it reports where a
-// prompt goes on that has parted from the others there.
+// trim removes borders at the end that no target holds, except for the first: it shows where
+// prompts diverge.
 func (n *node) trim() {
 	if len(n.next) > 0 {
 		return // a target that knows what follows knows all of the node

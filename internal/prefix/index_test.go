@@ -22,7 +22,7 @@ func chain(model string, parts ...string) *Chain {
 	return &c
 }
 
-// text is so many bytes that no other number gives.
+// text returns the given number of bytes, which differ for each seed.
 func text(n, bytes int) string {
 	rng := rand.New(rand.NewPCG(uint64(n), 5))
 	b := make([]byte, bytes)
@@ -98,7 +98,7 @@ func (m *model) note(t int, c *Chain, capacity int) {
 	}
 }
 
-// forget forgets what followed borders that nobody holds any more.
+// forget removes what followed borders that no target holds any more.
 func (m *model) forget() {
 	for key := range m.after {
 		if !slices.ContainsFunc(m.held, func(held map[Key]*when) bool { return held[key] != nil }) {
@@ -279,7 +279,7 @@ func BenchmarkIndex(b *testing.B) {
 				b.SetBytes(int64(size))
 				for b.Loop() {
 					prompt := prompts[i%len(prompts)]
-					if fresh { // nobody has sent it before
+					if fresh { // it was never sent before
 						binary.LittleEndian.PutUint64(prompt, uint64(i))
 					}
 					c.Start("m")

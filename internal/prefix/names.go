@@ -10,48 +10,48 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvindex"
 )
 
-// Names remembers the names of the KV blocks that texts begin with, from prompts whose
-// tokens an engine has told. A text is tokenized the same way wherever it is at the
-// beginning of a prompt, but for its last tokens, which depend on what follows: so the
-// blocks of a text count as known when two prompts have that text in common, and go on
-// differently, and both begin with these blocks.
+// Names maps the beginnings of prompts to the names of their KV blocks, learned from prompts whose
+// tokens an engine has returned. A text at the beginning of a prompt is always tokenized in the
+// same way, except for its last tokens, which depend on what follows. So the blocks of a text are
+// known once two prompts have this text in common, continue differently, and both begin with these
+// blocks.
 //
-// It is not safe for concurrent use.
+// NewNames creates it. It is not safe for concurrent use.
 type Names struct {
 	at     map[Key]place
-	oldest *list.List // of *told; the front was used last
+	oldest *list.List // of *tokenized; most recently used first
 	memory *indexmem.Budget
 	bytes  int64 // of memory
 }
 
-// Memory is the estimated memory of all prompts in bytes.
+// Memory returns the estimated memory of all prompts in bytes.
 func (n *Names) Memory() int { return int(n.bytes) }
 
-// resize counts memory, and reports it.
+// resize changes the counted memory and reports the change.
 func (n *Names) resize(by int64) {
 	n.bytes += by
 	n.memory.Add(indexmem.Prompts, by)
 }
 
-// told are the blocks of one prompt.
-type told struct {
+// tokenized has the blocks of one prompt.
+type tokenized struct {
 	names   []kvindex.Key
-	density float64 // tokens in a byte of the prompt
-	borders []Key   // that have a place in it
+	density float64 // tokens per byte of the prompt
+	borders []Key   // whose place refers to it
 	element *list.Element
 	used    uint32 // tick of the last use, see indexmem
 }
 
-// size estimates the memory of a prompt and its places in bytes.
-func (is *told) size() int64 {
+// size returns the estimated memory of a prompt and its places in bytes.
+func (is *tokenized) size() int64 {
 	const place = 40 // in the map
 	return int64(unsafe.Sizeof(*is)+unsafe.Sizeof(list.Element{})) + int64(cap(is.names))*8 + int64(cap(is.borders))*8 + int64(len(is.borders))*place
 }
 
-// place is where the blocks of the text up to a border are found.
+// place refers to the blocks of the text up to a border.
 type place struct {
-	of     *told
-	blocks int // that are known to belong to the text
+	of     *tokenized
+	blocks int // number of blocks that are known to belong to the text
 }
 
 // NewNames returns a Names that reports its memory to a Budget.
@@ -67,17 +67,17 @@ func (n *Names) Oldest() (tick uint32, ok bool) {
 	return 0, false
 }
 
-// last is the least recently used prompt, nil if there is none.
-func (n *Names) last() *told {
+// last returns the least recently used prompt, nil if there is none.
+func (n *Names) last() *tokenized {
 	if e := n.oldest.Back(); e != nil {
-		last, _ := e.Value.(*told)
+		last, _ := e.Value.(*tokenized)
 		return last
 	}
 	return nil
 }
 
-// Evict forgets prompts that were last used up to a tick, until it has freed so many bytes
-// of memory.
+// Evict removes prompts that were last used up to a tick, until it has freed the given number of
+// bytes.
 func (n *Names) Evict(until uint32, bytes int64) {
 	for last := n.last(); last != nil && bytes > 0 && indexmem.Before(last.used, until); last = n.last() {
 		bytes -= last.size()
@@ -85,16 +85,16 @@ func (n *Names) Evict(until uint32, bytes int64) {
 	}
 }
 
-// Clear forgets all prompts.
+// Clear removes all prompts.
 func (n *Names) Clear() {
 	for last := n.last(); last != nil; last = n.last() {
 		n.forget(last)
 	}
 }
 
-// Find returns the names of the blocks that a prompt begins with, as far as they are known,
-// and how many of its bytes that takes at most. They are not changed any more. What is
-// found is of use, and forgotten later.
+// Find returns the names of the blocks that a prompt begins with, as far as they are known, and an
+// upper bound of the bytes that these blocks hold. The caller must not change the names. The entry
+// counts as used.
 func (n *Names) Find(c *Chain) (names []kvindex.Key, bytes int) {
 	is, bytes := n.longest(c)
 	if is.of == nil {
@@ -105,7 +105,7 @@ func (n *Names) Find(c *Chain) (names []kvindex.Key, bytes int) {
 	return is.of.names[:is.blocks], bytes
 }
 
-// Peek is Find for who only looks.
+// Peek is like Find, but does not count as a use.
 func (n *Names) Peek(c *Chain) (names []kvindex.Key, bytes int) {
 	is, bytes := n.longest(c)
 	if is.of == nil {
@@ -114,7 +114,7 @@ func (n *Names) Peek(c *Chain) (names []kvindex.Key, bytes int) {
 	return is.of.names[:is.blocks], bytes
 }
 
-// longest is the place of the longest beginning of a prompt that has names, and its bytes.
+// longest returns the place of the longest beginning of a prompt that has names, and its bytes.
 func (n *Names) longest(c *Chain) (is place, bytes int) {
 	for i, key := range slices.Backward(c.keys) {
 		if is := n.at[key]; is.blocks > 0 {
@@ -124,8 +124,7 @@ func (n *Names) longest(c *Chain) (is place, bytes int) {
 	return place{}, 0
 }
 
-// Density is how many tokens a byte of the prompt has that Find goes by; 0 where it finds
-// nothing.
+// Density returns the tokens per byte of the prompt whose names Find returns; 0 if there is none.
 func (n *Names) Density(c *Chain) float64 {
 	if is, _ := n.longest(c); is.of != nil {
 		return is.of.density
@@ -133,8 +132,7 @@ func (n *Names) Density(c *Chain) float64 {
 	return 0
 }
 
-// Learn takes in the names of a prompt's blocks, each of so many tokens, and how many
-// tokens it has in all.
+// Learn adds a prompt: the names of its blocks of blockSize tokens, and its number of tokens.
 func (n *Names) Learn(c *Chain, names []kvindex.Key, blockSize, tokens int) {
 	border := len(c.keys) - 1
 	for border >= 0 {
@@ -143,14 +141,14 @@ func (n *Names) Learn(c *Chain, names []kvindex.Key, blockSize, tokens int) {
 		}
 		border--
 	}
-	own := &told{names: names, density: float64(tokens) / float64(max(c.total, 1)), used: n.memory.Now()}
+	own := &tokenized{names: names, density: float64(tokens) / float64(max(c.total, 1)), used: n.memory.Now()}
 	own.element = n.oldest.PushFront(own)
 	common := 0
 	if border >= 0 {
 		is := n.at[c.keys[border]]
 		common = inCommon(is.of.names, names)
-		// The two part somewhere between this border and the next. What another prompt
-		// shares with both may end right behind the border.
+		// The two prompts diverge between this border and the next. What another prompt
+		// shares with both may end right after the border.
 		if sure := common - blocksIn(step(end(border+1)), blockSize); sure > is.blocks {
 			n.at[c.keys[border]] = place{is.of, sure}
 		}
@@ -162,16 +160,18 @@ func (n *Names) Learn(c *Chain, names []kvindex.Key, blockSize, tokens int) {
 	n.resize(own.size())
 }
 
-// blocksIn is how many blocks so many bytes may reach into: a token has at least one.
+// blocksIn returns an upper bound of the blocks that the given number of bytes may reach into: a
+// token has at least one byte.
 func blocksIn(bytes, blockSize int) int { return (bytes + blockSize - 1) / blockSize }
 
-// inCommon is how many keys two prompts begin with. A key represents all before it, too.
+// inCommon returns the number of keys that two prompts have in common. A key represents all text
+// before it, too.
 func inCommon[K Key | kvindex.Key](a, b []K) int {
 	return sort.Search(min(len(a), len(b)), func(i int) bool { return a[i] != b[i] })
 }
 
-// forget forgets a prompt.
-func (n *Names) forget(is *told) {
+// forget removes a prompt.
+func (n *Names) forget(is *tokenized) {
 	n.oldest.Remove(is.element)
 	n.resize(-is.size())
 	for _, key := range is.borders {

@@ -33,8 +33,7 @@ func tokens(s string) []uint32 {
 	return out
 }
 
-// No block that is said to belong to a prompt is one that it does not have, whatever
-// prompts have been told before.
+// Names never attributes to a prompt a block that it does not have, whatever was learned before.
 func TestNamesAreNeverWrong(t *testing.T) {
 	t.Parallel()
 	const blockSize = 4
@@ -56,7 +55,7 @@ func TestNamesAreNeverWrong(t *testing.T) {
 			names := kvindex.Chain(nil, tokens(s), blockSize, "", "")
 			got, bytes := n.Find(c)
 			if len(got) > len(names) || !slices.Equal(got, names[:len(got)]) || bytes > len(s) {
-				t.Fatalf("seed %d: %d blocks are said to belong to a prompt that has them not", seed, len(got))
+				t.Fatalf("seed %d: %d blocks are attributed to a prompt that does not have them", seed, len(got))
 			}
 			found += len(got)
 			if rng.IntN(2) == 0 {

@@ -12,72 +12,70 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Placed is a prompt that went to a target: what proxies tell each other of it.
+// Placed is a prompt that was sent to a target, as proxies publish it to each other.
 type Placed struct {
 	Model  uint32 // see ModelHash
 	Target uint64 // hash of its address and rank
-	Bytes  uint32 // of the prompt, those that were not in the target's cache
-	// Keys are the last borders of the prompt, the last one last. Whatever begins with all
-	// of the prompt has them, too; what goes on elsewhere in its last part has the first
-	// ones.
+	Bytes  uint32 // of the prompt that were not in the target's cache
+	// Keys are the last borders of the prompt, in their order. A prompt that begins with all of
+	// this one has them, too; one that diverges in the last part has the first of them.
 	Keys [tail]Key
 }
 
 const (
-	// tail is how many borders of a prompt are told. Three are a tenth of a long prompt.
+	// tail is the number of borders published of a prompt. Three are a tenth of a long prompt.
 	tail = 3
-	// placedBytes is the size of one Placed as others read it.
+	// placedBytes is the encoded size of one Placed.
 	placedBytes = 4 + 8 + 4 + tail*8
-	// scheme says how borders and hashes are made. Proxies of another one are not
-	// understood.
+	// scheme is the version of borders and hashes. Read rejects any other.
 	scheme = 2
-	// mostPlaced bounds what is kept to be told, and what was heard and is kept for policies
-	// that look seldom.
-	mostPlaced = 4096
+	// maxPlaced bounds the prompts that wait to be published, and those received that are kept for
+	// policies that call Since seldom.
+	maxPlaced = 4096
 )
 
-// ModelHash is the hash of a model in Placed.
+// ModelHash returns the hash of a model in Placed.
 func ModelHash(model string) uint32 { return uint32(xxhash.Sum64String(model)) } //nolint:gosec // the lower half
 
-// Placements is where the policies of one proxy leave what they have placed, for the others,
-// and where they find what the others have. It is safe for concurrent use.
+// Placements exchanges the placed prompts between the policies of this proxy and other proxies.
+// It is safe for concurrent use; the zero value is ready to use.
 type Placements struct {
-	others    atomic.Bool   // see SetOthers
-	heardUpTo atomic.Uint64 // how many were heard, ever
+	others atomic.Bool   // see SetOthers
+	total  atomic.Uint64 // number of prompts ever received
 
-	mu    sync.Mutex // guards what follows; held for a copy only
-	out   []Placed
-	heard []Placed // the last ones
+	mu       sync.Mutex // guards all below; held for a copy only
+	out      []Placed
+	received []Placed // the latest ones
 }
 
-// SetOthers says whether there are other proxies, of which to hear and to whom to tell.
+// SetOthers sets whether there are other proxies; without any, nothing is published.
 func (b *Placements) SetOthers(there bool) { b.others.Store(there) }
 
-// Others reports whether there are other proxies. A nil board has none.
+// Others reports whether there are other proxies. A nil Placements has none.
 func (b *Placements) Others() bool { return b != nil && b.others.Load() }
 
-// Tell leaves a prompt for the others, if there are any. Of too many the first ones are
-// kept.
-func (b *Placements) Tell(p Placed) {
+// Publish queues a prompt for the other proxies, if there are any. It drops prompts beyond
+// maxPlaced.
+func (b *Placements) Publish(p Placed) {
 	if !b.Others() {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.out) < mostPlaced {
+	if len(b.out) < maxPlaced {
 		b.out = append(b.out, p)
 	}
 }
 
-// Waiting reports whether there is anything to tell.
+// Waiting reports whether prompts wait to be published.
 func (b *Placements) Waiting() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.out) > 0
 }
 
-// Take returns what the others should hear, in at most so many bytes, and forgets it.
-// Prompts with most to compute come first.
+// Take removes the queued prompts and returns their encoding, in at most the given number of
+// bytes. The prompts with the most bytes to compute come first.
 func (b *Placements) Take(most int) []byte {
 	b.mu.Lock()
 	out := b.out
@@ -108,7 +106,7 @@ func (b *Placements) Take(most int) []byte {
 // ErrPlaced is wrapped by the error of Read.
 var ErrPlaced = errors.New("prompts of another proxy cannot be read")
 
-// Read takes in what another proxy's Take gave.
+// Read adds the prompts that Take returned in another proxy.
 func (b *Placements) Read(raw []byte) error {
 	if len(raw) == 0 {
 		return nil
@@ -118,7 +116,7 @@ func (b *Placements) Read(raw []byte) error {
 	}
 	raw = raw[1:]
 	if len(raw)%placedBytes != 0 {
-		return fmt.Errorf("%w: %d bytes are no number of them", ErrPlaced, len(raw))
+		return fmt.Errorf("%w: %d bytes are not a multiple of the size", ErrPlaced, len(raw))
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -127,34 +125,34 @@ func (b *Placements) Read(raw []byte) error {
 		for i := range p.Keys {
 			p.Keys[i] = Key(binary.BigEndian.Uint64(raw[16+8*i:]))
 		}
-		b.heard = append(b.heard, p)
-		b.heardUpTo.Add(1)
+		b.received = append(b.received, p)
+		b.total.Add(1)
 	}
-	if len(b.heard) > 2*mostPlaced {
-		b.heard = slices.Clone(b.heard[len(b.heard)-mostPlaced:])
+	if len(b.received) > 2*maxPlaced {
+		b.received = slices.Clone(b.received[len(b.received)-maxPlaced:])
 	}
 	return nil
 }
 
-// Since returns what was heard of a model after the first so many, as far as it is kept,
-// and how many that are now.
-func (b *Placements) Since(seen uint64, model uint32) (news []Placed, now uint64) {
-	if b.heardUpTo.Load() == seen {
+// Since returns the prompts of a model received after the first seen ones, as far as they are
+// kept, and the number received by now.
+func (b *Placements) Since(seen uint64, model uint32) (fresh []Placed, now uint64) {
+	if b.total.Load() == seen {
 		return nil, seen
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now = b.heardUpTo.Load()
-	fresh := min(now-seen, uint64(len(b.heard)))
-	for _, p := range b.heard[uint64(len(b.heard))-fresh:] {
+	now = b.total.Load()
+	n := min(now-seen, uint64(len(b.received)))
+	for _, p := range b.received[uint64(len(b.received))-n:] {
 		if p.Model == model {
-			news = append(news, p)
+			fresh = append(fresh, p)
 		}
 	}
-	return news, now
+	return fresh, now
 }
 
-// Place makes what others are told of a prompt; ok is false for one that is too short.
+// Place returns the prompt as it is published; ok is false if it is too short.
 func (c *Chain) Place(model uint32, target uint64, bytes int) (p Placed, ok bool) {
 	if len(c.keys) < tail {
 		return Placed{}, false

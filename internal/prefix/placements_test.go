@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/indexmem"
 )
 
-// What one proxy has placed is found by another that gets the chat's next turn, and not by
-// one that was told of another model.
+// A prompt that one proxy has placed is found by another one that gets the chat's next turn, but
+// not for another model.
 func TestPlacements(t *testing.T) {
 	t.Parallel()
 	model := ModelHash("m")
@@ -17,17 +17,17 @@ func TestPlacements(t *testing.T) {
 	first := chain("m", text(1, 20_000))
 	place := func(p *Placements, c *Chain, target uint64, bytes int) {
 		if placed, ok := c.Place(model, target, bytes); ok {
-			p.Tell(placed)
+			p.Publish(placed)
 		}
 	}
 	place(&own, first, 7, 20_000)
 	if own.Waiting() {
-		t.Error("there are no other proxies, and it keeps what they should hear")
+		t.Error("a prompt is queued without other proxies")
 	}
 	own.SetOthers(true)
-	place(&own, chain("m", text(2, 500)), 7, 500) // too short to be told
+	place(&own, chain("m", text(2, 500)), 7, 500) // too short to be published
 	if own.Waiting() {
-		t.Error("a prompt of two borders is told")
+		t.Error("a prompt of two borders is published")
 	}
 	place(&own, first, 7, 20_000)
 	place(&own, chain("m", text(3, 30_000)), 8, 30_000)
@@ -35,22 +35,22 @@ func TestPlacements(t *testing.T) {
 		t.Fatal(err)
 	}
 	if own.Waiting() || own.Take(1<<10) != nil {
-		t.Error("it is told twice")
+		t.Error("it is published twice")
 	}
-	if news, _ := other.Since(0, ModelHash("another")); len(news) != 0 {
-		t.Errorf("of another model: %v", news)
+	if list, _ := other.Since(0, ModelHash("another")); len(list) != 0 {
+		t.Errorf("of another model: %v", list)
 	}
-	news, seen := other.Since(0, model)
-	if len(news) != 2 || news[0].Target != 8 || news[1].Target != 7 || news[1].Bytes != 20_000 {
-		t.Fatalf("%+v", news)
+	list, seen := other.Since(0, model)
+	if len(list) != 2 || list[0].Target != 8 || list[1].Target != 7 || list[1].Bytes != 20_000 {
+		t.Fatalf("%+v", list)
 	}
 	if again, still := other.Since(seen, model); len(again) != 0 || still != seen {
-		t.Errorf("%v heard again", again)
+		t.Errorf("%v received again", again)
 	}
 
 	x := NewIndex(indexmem.New(0))
 	a, b := x.Add(), x.Add()
-	x.Hear(a, &news[1], 0)
+	x.AddRemote(a, &list[1], 0)
 	longest := make([]int, 2)
 	look := func(c *Chain) []int {
 		x.Look(c, longest)
@@ -60,22 +60,22 @@ func TestPlacements(t *testing.T) {
 	if got := look(chain("m", text(1, 20_000), text(4, 9_000))); got[a] != first.Len() || got[b] != 0 {
 		t.Errorf("the next turn: %v, want %d and 0", got, first.Len())
 	}
-	// It goes on elsewhere within its last part.
+	// It diverges within its last part.
 	if got := look(chain("m", text(1, 20_000)[:19_600], text(4, 9_000))); got[a] < first.Len()-2 || got[a] >= first.Len() {
 		t.Errorf("another end: %v of %d", got, first.Len())
 	}
 	if got := look(chain("m", text(5, 20_000))); got[a] != 0 {
-		t.Errorf("a prompt of which nothing was heard: %v", got)
+		t.Errorf("a prompt that no proxy has placed: %v", got)
 	}
-	x.Hear(a, &news[0], 25_000)
+	x.AddRemote(a, &list[0], 25_000)
 	if got := look(first); got[a] != 0 || x.Bytes(a) > 30_000 {
 		t.Errorf("%d bytes in a cache of 25,000, %v", x.Bytes(a), got)
 	}
 }
 
-// A prompt that was heard of counts once when this proxy sends it to the same target, too,
-// and nothing of it is left when the target is forgotten.
-func TestHeardAndNoted(t *testing.T) {
+// A prompt of another proxy counts once when this proxy sends it to the same target, too, and
+// nothing of it remains when the target is cleared.
+func TestRemoteAndNoted(t *testing.T) {
 	t.Parallel()
 	x := NewIndex(indexmem.New(0))
 	a, b := x.Add(), x.Add()
@@ -85,11 +85,11 @@ func TestHeardAndNoted(t *testing.T) {
 		t.Fatal("too short")
 	}
 	for range 2 {
-		x.Hear(a, &placed, 0)
-		x.Hear(b, &placed, 0)
+		x.AddRemote(a, &placed, 0)
+		x.AddRemote(b, &placed, 0)
 	}
 	if x.Borders() != 2*tail || x.Bytes(a) != 20_000 {
-		t.Errorf("%d borders, %d bytes of a prompt that was heard of twice", x.Borders(), x.Bytes(a))
+		t.Errorf("%d borders, %d bytes of a prompt that was added twice", x.Borders(), x.Bytes(a))
 	}
 	x.Note(a, c, 0)
 	if x.Held(a) != c.Len() || x.Bytes(a) != c.End(c.Len()) || x.Bytes(b) != 20_000 {
@@ -102,49 +102,49 @@ func TestHeardAndNoted(t *testing.T) {
 		t.Errorf("%v, want nothing of the one that was forgotten", longest)
 	}
 	x.Clear(b)
-	if x.Borders() != 0 || len(x.root) != 0 || len(x.heard) != 0 {
-		t.Errorf("%d borders, %d nodes, %d keys are left", x.Borders(), len(x.root), len(x.heard))
+	if x.Borders() != 0 || len(x.root) != 0 || len(x.remote) != 0 {
+		t.Errorf("%d borders, %d nodes, %d keys are left", x.Borders(), len(x.root), len(x.remote))
 	}
 }
 
-// Room and memory are bounded, and nonsense is refused.
+// Messages and memory are bounded, and invalid messages are rejected.
 func TestPlacementsBounds(t *testing.T) {
 	t.Parallel()
 	var own, other Placements
 	own.SetOthers(true)
-	for i := range 3 * mostPlaced {
-		own.Tell(Placed{Model: 1, Target: uint64(i), Bytes: uint32(i)})
+	for i := range 3 * maxPlaced {
+		own.Publish(Placed{Model: 1, Target: uint64(i), Bytes: uint32(i)})
 	}
-	told := own.Take(10*placedBytes + 5)
-	if len(told) != 1+10*placedBytes {
-		t.Errorf("%d bytes, want room for 10", len(told))
+	raw := own.Take(10*placedBytes + 5)
+	if len(raw) != 1+10*placedBytes {
+		t.Errorf("%d bytes, want those of 10 prompts", len(raw))
 	}
-	for range mostPlaced {
-		if err := other.Read(told); err != nil {
+	for range maxPlaced {
+		if err := other.Read(raw); err != nil {
 			t.Fatal(err)
 		}
 	}
-	news, seen := other.Since(0, 1)
-	if seen != 10*mostPlaced || len(news) > 2*mostPlaced || len(news) < mostPlaced {
-		t.Errorf("%d of %d are kept", len(news), seen)
+	list, seen := other.Since(0, 1)
+	if seen != 10*maxPlaced || len(list) > 2*maxPlaced || len(list) < maxPlaced {
+		t.Errorf("%d of %d are kept", len(list), seen)
 	}
 	var fresh Placements
-	if err := fresh.Read(told); err != nil {
+	if err := fresh.Read(raw); err != nil {
 		t.Fatal(err)
 	}
-	if news, _ := fresh.Since(0, 1); len(news) != 10 || news[0].Target != mostPlaced-1 { // most to compute, of the first ones
-		t.Errorf("%d told, %+v comes first", len(news), news[0])
+	if list, _ := fresh.Since(0, 1); len(list) != 10 || list[0].Target != maxPlaced-1 { // most to compute, of the first ones
+		t.Errorf("%d published, %+v comes first", len(list), list[0])
 	}
 	// A number of bytes that no prompt has leaves the sum of a target right.
 	fresh.SetOthers(true)
-	fresh.Tell(Placed{Model: 2, Bytes: 1<<32 - 1, Keys: [tail]Key{1, 2, 3}})
+	fresh.Publish(Placed{Model: 2, Bytes: 1<<32 - 1, Keys: [tail]Key{1, 2, 3}})
 	if err := other.Read(fresh.Take(1 << 10)); err != nil {
 		t.Fatal(err)
 	}
 	x := NewIndex(indexmem.New(0))
 	x.Add()
-	for _, p := range mustHear(t, &other, 2) {
-		x.Hear(0, &p, 0)
+	for _, p := range mustReceive(t, &other, 2) {
+		x.AddRemote(0, &p, 0)
 	}
 	x.Clear(0)
 	if x.Bytes(0) != 0 {
@@ -160,18 +160,18 @@ func TestPlacementsBounds(t *testing.T) {
 	}
 }
 
-func mustHear(t *testing.T, p *Placements, model uint32) []Placed {
+func mustReceive(t *testing.T, p *Placements, model uint32) []Placed {
 	t.Helper()
-	news, _ := p.Since(0, model)
-	if len(news) == 0 {
-		t.Fatal("nothing was heard")
+	list, _ := p.Since(0, model)
+	if len(list) == 0 {
+		t.Fatal("nothing was received")
 	}
-	return news
+	return list
 }
 
-// What is counted of targets stays the sum of what they hold, in whatever order prompts are
-// noted, heard of, and forgotten for want of room; in the end nothing is left.
-func TestNotedAndHeardInAnyOrder(t *testing.T) {
+// The counts of targets stay the sums of what they hold, in whatever order prompts are noted,
+// received and evicted; in the end nothing remains.
+func TestNotedAndReceivedInAnyOrder(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -192,7 +192,7 @@ func TestNotedAndHeardInAnyOrder(t *testing.T) {
 				x.Evict(x.memory.Now(), 500)
 				capacity = 0
 			case ok && rng.IntN(2) == 0:
-				x.Hear(target, &placed, capacity)
+				x.AddRemote(target, &placed, capacity)
 			default:
 				x.Note(target, c, capacity)
 			}
@@ -214,8 +214,8 @@ func TestNotedAndHeardInAnyOrder(t *testing.T) {
 				t.Errorf("seed %d: %d bytes of nothing", seed, x.Bytes(i))
 			}
 		}
-		if x.Borders() != 0 || len(x.root) != 0 || len(x.heard) != 0 || x.memory.Used(indexmem.Prompts) != 0 {
-			t.Errorf("seed %d: %d borders, %d nodes, %d keys, %d bytes are left", seed, x.Borders(), len(x.root), len(x.heard), x.memory.Used(indexmem.Prompts))
+		if x.Borders() != 0 || len(x.root) != 0 || len(x.remote) != 0 || x.memory.Used(indexmem.Prompts) != 0 {
+			t.Errorf("seed %d: %d borders, %d nodes, %d keys, %d bytes are left", seed, x.Borders(), len(x.root), len(x.remote), x.memory.Used(indexmem.Prompts))
 		}
 	}
 }

@@ -1,24 +1,24 @@
 package prefix
 
-// target is what one of them holds.
+// target is what one instance or rank holds.
 type target struct {
-	// newest and oldest are the ends of the list in the order of use.
+	// newest and oldest are the ends of the LRU list.
 	newest, oldest *use
 	borders        int
 	bytes          int // of text
 }
 
-// use is a part of the tree that a target holds, or a prompt that it holds according to
-// another proxy.
+// use is an entry of the LRU list of a target: a node of the tree, or a prompt that it holds
+// according to another proxy.
 type use struct {
 	newer, older *use
 	target       int32
 	at           uint32  // tick of the last use, see indexmem
-	node         *node   // nil for what was heard
-	heard        *Placed // nil for what this proxy has noted
+	node         *node   // nil for a prompt of another proxy
+	placed       *Placed // nil for a node
 }
 
-// link makes a use the newest, of the tick now.
+// link makes u the newest entry, used in the tick now.
 func (is *target) link(u *use, now uint32) {
 	u.at = now
 	u.newer, u.older = nil, is.newest
@@ -30,7 +30,7 @@ func (is *target) link(u *use, now uint32) {
 	is.newest = u
 }
 
-// linkBehind makes a use the next newer one of another.
+// linkBehind inserts u as the next newer entry after older.
 func (is *target) linkBehind(u, older *use) {
 	u.older, u.newer, u.at = older, older.newer, older.at
 	older.newer = u

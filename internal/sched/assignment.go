@@ -56,7 +56,25 @@ type Request struct {
 	Tentative bool
 }
 
-// Assignment is one pick. Done must be called when the leg has ended.
+// Assignment is one pick. Scheduler.Pick and Scheduler.Take create it; Done must be called when
+// the leg has ended. The load of the instance follows these calls:
+//
+//	Pick, Take                          in flight, KV cache held
+//	  │   Confirm                       a Tentative pick is sent to the instance; policies learn it
+//	  │   Await(leg)                    the leg may be cancelled if the instance left or hangs
+//	  ▼
+//	prompt waiting
+//	  │   Prefilled(tokens, cached)     the prompt no longer waits; lengths and cache hits are learned
+//	  ▼
+//	prompt computed
+//	  │   Answered                      first content; legs that began earlier count as overtaken
+//	  │   EndAwait                      the answer is committed, the leg can no longer be cancelled
+//	  │   Unfetched(until)              the leg failed and its KV cache stays pinned until then
+//	  ▼
+//	Done                                out of the load
+//
+// Only the order of Unfetched before Done matters; every call but Pick and Done may be absent, and
+// calls that do not apply any more have no effect. NoteProgress and Full may be called at any time.
 type Assignment struct {
 	Instance *instance.Instance
 	// Rank is the data-parallel rank of the instance.
@@ -135,45 +153,46 @@ func (a *Assignment) Full() bool {
 // pairKey is that of the instance.
 func (a *Assignment) pairKey() pairKey { return pairKey{a.Connector, a.Build, a.Blocks} }
 
-// Heard notes progress of the engine's core: bytes of an answer that it has computed.
-func (a *Assignment) Heard() { a.counter.heard.Add(1) }
+// NoteProgress records that bytes of an answer which the engine's core has computed have arrived.
+func (a *Assignment) NoteProgress() { a.counter.progress.Add(1) }
 
-// Done counts the pick back. Only the first call counts.
-func (a *Assignment) Done() {
-	if a != nil && a.done.CompareAndSwap(false, true) {
-		a.Computed(0)
-		a.load.End(a.Tokens)
-		if a.score != 0 {
-			a.load.ScoreOf(a.Instance.Role).Add(-a.score)
-		}
-	}
-}
-
-// Computed reports whether the instance has computed the prompt, which therefore does not wait
-// there any more. tokens is the length of the prompt, 0 if it is not known. Only the first
-// call counts.
-func (a *Assignment) Computed(tokens int) {
-	if n := a.waiting.Swap(0); n != 0 {
-		a.load.Waiting.Add(-n)
-	}
-	if tokens > 0 && a.ratio != nil {
-		a.ratio.learn(a.bytes, tokens)
-	}
-}
-
-// Prefilled is Computed for a prefill instance. Its answer says how many tokens the prompt
-// has and how many of them were in its cache; 0 and 0 where it does not.
+// Prefilled records that the instance has computed the prompt, which therefore no longer waits
+// there. tokens is the length of the prompt, and cached the number of them that were in the prefix
+// cache, by the answer of a prefill instance; both are 0 if unknown. Only the first call changes
+// the load.
 func (a *Assignment) Prefilled(tokens, cached int) {
-	expected := a.Cached
-	if tokens > 0 && a.Tokens > 0 {
-		expected = int(int64(a.Cached) * int64(tokens) / int64(a.Tokens)) // both were estimates
-	}
-	a.Computed(tokens)
+	a.stopWaiting()
 	if tokens == 0 {
 		return
+	}
+	if a.ratio != nil {
+		a.ratio.learn(a.bytes, tokens)
+	}
+	expected := a.Cached
+	if a.Tokens > 0 {
+		expected = int(int64(a.Cached) * int64(tokens) / int64(a.Tokens)) // both were estimates
 	}
 	h := a.counter.hits
 	h.asked.Add(int64(tokens))
 	h.expected.Add(int64(expected))
 	h.found.Add(int64(cached))
+}
+
+// stopWaiting removes the prompt from the tokens that wait at the instance.
+func (a *Assignment) stopWaiting() {
+	if n := a.waiting.Swap(0); n != 0 {
+		a.load.Waiting.Add(-n)
+	}
+}
+
+// Done ends the leg and removes it from the load of the instance. Only the first call counts; on
+// nil it does nothing.
+func (a *Assignment) Done() {
+	if a != nil && a.done.CompareAndSwap(false, true) {
+		a.stopWaiting()
+		a.load.End(a.Tokens)
+		if a.score != 0 {
+			a.load.ScoreOf(a.Instance.Role).Add(-a.score)
+		}
+	}
 }

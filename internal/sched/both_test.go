@@ -64,9 +64,9 @@ func TestBothRolesShareOneCount(t *testing.T) {
 			t.Errorf("a decode went to the engine that is busy with prefills")
 		}
 	}
-	held[0].Heard()
-	if p, d := s.Loads.Heard(instance.Key{Role: instance.Prefill, Address: "x:1"}), s.Loads.Heard(instance.Key{Role: instance.Decode, Address: "x:1"}); p != 1 || d != 1 {
-		t.Errorf("heard %d and %d times", p, d)
+	held[0].NoteProgress()
+	if p, d := s.Loads.Progress(instance.Key{Role: instance.Prefill, Address: "x:1"}), s.Loads.Progress(instance.Key{Role: instance.Decode, Address: "x:1"}); p != 1 || d != 1 {
+		t.Errorf("progress %d and %d", p, d)
 	}
 	for _, a := range held {
 		a.Done()
@@ -106,7 +106,7 @@ func TestOwnPartnerIsTheLastResort(t *testing.T) {
 	}
 	out[instance.Key{Role: instance.Decode, Address: other}] = true
 	if d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p}); d.Instance.Address != p.Instance.Address {
-		t.Errorf("a leg goes to %s, which nobody can reach", d.Instance.Address)
+		t.Errorf("a leg goes to %s, which is unreachable", d.Instance.Address)
 	}
 	// An instance that was tried does not count as another.
 	delete(out, instance.Key{Role: instance.Decode, Address: other})
@@ -115,7 +115,7 @@ func TestOwnPartnerIsTheLastResort(t *testing.T) {
 		t.Errorf("a leg goes to %s, which was tried", d.Instance.Address)
 	}
 	// While there is no other instance it is not picked for prefill: no other could take
-	// its hand-over.
+	// its KV transfer.
 	src.set(bothRoles("x:1")...)
 	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"}); !errors.Is(err, sched.ErrSelf) || !errors.Is(err, sched.ErrNone) {
 		t.Errorf("alone: %v", err)

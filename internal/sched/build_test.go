@@ -56,7 +56,7 @@ func describe(ix *index) []string {
 		}
 		out = append(out, fmt.Sprintf("%d slow, %d in both of %d, even %t", c.slow, c.both, len(c.items), c.whole.Even()))
 		if len(c.items) == 0 {
-			out = append(out, what+": nobody")
+			out = append(out, what+": none")
 		}
 	}
 	for _, r := range instance.Roles() {
@@ -231,7 +231,7 @@ func TestGoneWhateverTheCounterKnows(t *testing.T) {
 	for _, step := range []struct {
 		name string
 		all  []*instance.Instance
-		gone bool
+		left bool
 	}{
 		{"it is there", []*instance.Instance{first}, false},
 		{"it left", nil, true},
@@ -242,13 +242,13 @@ func TestGoneWhateverTheCounterKnows(t *testing.T) {
 		{"itself again", []*instance.Instance{first}, false},
 	} {
 		src.s = instance.NewSnapshot(src.s.Revision+1, step.all)
-		if err := s.Gone(idle); (err != nil) != step.gone {
+		if err := s.Gone(idle); (err != nil) != step.left {
 			t.Errorf("%s, the index is not built: %v", step.name, err)
 		}
 		if s.index.current().snapshot != src.s {
 			t.Fatalf("%s: the index is not the snapshot's", step.name)
 		}
-		if err := s.Gone(idle); (err != nil) != step.gone {
+		if err := s.Gone(idle); (err != nil) != step.left {
 			t.Errorf("%s: %v", step.name, err)
 		}
 	}
@@ -262,7 +262,7 @@ func TestGoneWhateverTheCounterKnows(t *testing.T) {
 	}
 	src.s = instance.NewSnapshot(src.s.Revision+1, []*instance.Instance{life("fourth")})
 	if s.index.current(); s.Gone(busy) == nil || s.Loads.counters.m[first.Address].counter != busy.counter {
-		t.Error("another life stands at the address of one in flight")
+		t.Error("another incarnation is at the address of one in flight")
 	}
 }
 

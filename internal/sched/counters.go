@@ -10,26 +10,26 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// counter is what is known of one engine beside the snapshots. An engine in both roles has
-// one counter: what it does as a prefill instance is load of the decode instance, too. A
-// counter is two cache lines of the processor, shared with no other counter. What legs
-// change is in the first, with all that the usual policies read; the second changes about
-// once a second. Of an engine with data-parallel ranks the load is that of the first rank.
+// counter is the state of one engine that outlives snapshots. An engine in both roles has one
+// counter: its work as a prefill instance is load of the decode instance, too. A counter is two
+// cache lines, shared with no other counter. The first has what legs change and what the usual
+// policies read; the second changes about once a second. For an engine with data-parallel ranks
+// the load is that of the first rank.
 type counter struct {
-	heard   atomic.Uint64 // signs of life that legs have had
-	waiting waiting
-	load    policy.Load
+	progress atomic.Uint64 // calls of NoteProgress
+	waiting  waiting
+	load     policy.Load
 	// entries are its instances in the snapshot of the newest index, by role; nil: none.
 	entries [2]atomic.Pointer[instance.Instance]
 	hits    *hits // of its prefix cache
 }
 
-// entry is the engine's instance in a role.
+// entry returns the slot of the engine's instance in a role.
 func (n *counter) entry(role instance.Role) *atomic.Pointer[instance.Instance] {
 	return &n.entries[roleNumber(role)]
 }
 
-// roleNumber is the index of a role in arrays of two.
+// roleNumber returns the index of a role in arrays of two.
 func roleNumber(role instance.Role) int {
 	if role == instance.Prefill {
 		return 0
@@ -46,9 +46,9 @@ type engine struct {
 	hadRole    [2]bool        // it has had that role
 }
 
-func (e *engine) gone() bool { return e.present == [2]int{} }
+func (e *engine) absent() bool { return e.present == [2]int{} }
 
-// inFlight is how many legs all its ranks have together.
+// inFlight returns the number of legs on all ranks.
 func (e *engine) inFlight() int64 {
 	sum := e.load.InFlight.Load()
 	for _, l := range e.otherRanks {
@@ -62,7 +62,7 @@ func (e *engine) inFlight() int64 {
 type counters struct {
 	mu      sync.RWMutex // guards all below; held by index building and readers of metrics, never by Pick
 	m       map[string]*engine
-	leaving []string // addresses that are gone and whose counters are not dropped yet
+	leaving []string // addresses of absent engines whose counters are not dropped yet
 }
 
 // rankLoad is the load of a rank that is not its instance's first. It fills whole cache
@@ -83,7 +83,7 @@ func (c *counters) ranks(address string, n int) []*policy.Load {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.m[address]
-	if e == nil { // it has just been dropped
+	if e == nil { // dropped just now
 		e = &engine{}
 	}
 	for len(e.otherRanks) < n-1 {
@@ -96,7 +96,7 @@ func (c *counters) ranks(address string, n int) []*policy.Load {
 	return out
 }
 
-// load is how many legs each rank of an instance has; none if it is not known.
+// load returns the number of legs of each rank of an instance; nil if the instance is unknown.
 func (c *counters) load(address string, ranks int) []int64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -113,7 +113,7 @@ func (c *counters) load(address string, ranks int) []int64 {
 	return out
 }
 
-// inFlight is how many legs all ranks of an engine have, 0 if it is not known.
+// inFlight returns the number of legs on all ranks of an engine, 0 if it is unknown.
 func (c *counters) inFlight(address string) int64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -132,21 +132,21 @@ func (c *counters) find(address string) (*counter, bool) {
 	return nil, false
 }
 
-// each calls f for every member with what its engine has in flight, in both roles together.
+// each calls f for every member with the number of legs on its engine, in both roles together.
 func (c *counters) each(f func(instance.Key, int64)) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for address, e := range c.m {
 		n := e.inFlight()
 		for _, role := range instance.Roles() {
-			if at := roleNumber(role); e.present[at] > 0 || e.gone() && n != 0 && e.hadRole[at] {
+			if at := roleNumber(role); e.present[at] > 0 || e.absent() && n != 0 && e.hadRole[at] {
 				f(instance.Key{Role: role, Address: address}, n)
 			}
 		}
 	}
 }
 
-// busy lists the counters of engines that have something in flight.
+// busy returns the counters of engines with legs in flight.
 func (c *counters) busy() []*counter {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -159,8 +159,8 @@ func (c *counters) busy() []*counter {
 	return out
 }
 
-// update assigns every instance a counter. It returns that of each change, nil for a pending
-// instance and for one that went.
+// update assigns a counter to every instance. It returns the counter of each change, nil for a
+// pending instance and for one that left.
 func (c *counters) update(changes []change) []*counter {
 	out := make([]*counter, len(changes))
 	c.mu.Lock()
@@ -178,7 +178,7 @@ func (c *counters) update(changes []change) []*counter {
 			e := c.m[was.Address]
 			e.present[roleNumber(was.Role)]--
 			e.entry(was.Role).CompareAndSwap(was, nil)
-			if e.gone() {
+			if e.absent() {
 				c.leaving = append(c.leaving, was.Address)
 			}
 			continue
@@ -198,14 +198,13 @@ func (c *counters) update(changes []change) []*counter {
 	return out
 }
 
-// dropIdle drops the counters of engines that are gone and idle. A counter is not dropped
-// as soon as its engine goes: until the snapshot without it is published, picks may still
-// need it. A pick from an even older index notices that the counter has no entry (see
-// stillPickable). The lock is held.
+// dropIdle drops the counters of absent engines without legs. A counter is not dropped as soon as
+// its engine leaves: until the snapshot without it is published, picks may need it. A pick from an
+// even older index notices that the counter has no entry (see stillPickable). The caller holds mu.
 func (c *counters) dropIdle() {
 	c.leaving = slices.DeleteFunc(c.leaving, func(address string) bool {
 		switch e := c.m[address]; {
-		case e == nil, !e.gone():
+		case e == nil, !e.absent():
 			return true
 		case e.inFlight() == 0:
 			delete(c.m, address)

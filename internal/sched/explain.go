@@ -31,7 +31,7 @@ type Explained struct {
 	// Policy is the one that chooses, "" where no candidate is left: then Err says why.
 	Policy string
 	Err    error
-	// Assignment is what the pick would give. It is not counted, and no leg may use it.
+	// Assignment is the result of the pick. It is not counted, and no leg may use it.
 	Assignment *Assignment
 }
 

@@ -155,7 +155,7 @@ func TestExplainSaysWhyNot(t *testing.T) {
 	}
 	r.Tried = append(r.Tried, instance.Key{Role: instance.Prefill, Address: "fit:1"}, instance.Key{Role: instance.Prefill, Address: "sick:1"}, instance.Key{Role: instance.Prefill, Address: "slow:1"})
 	if e = s.Explain(r); !errors.Is(e.Err, sched.ErrVersions) || e.Assignment != nil || e.Policy != "" {
-		t.Errorf("nobody is left: %v, %+v", e.Err, e.Assignment)
+		t.Errorf("no instance is left: %v, %+v", e.Err, e.Assignment)
 	}
 	if e = s.Explain(sched.Request{Role: instance.Prefill, Model: "y"}); !errors.Is(e.Err, sched.ErrUnknownModel) || len(e.Candidates) != 13 {
 		t.Errorf("unknown model: %v, %d candidates", e.Err, len(e.Candidates))

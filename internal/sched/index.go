@@ -244,7 +244,7 @@ func (x *indexer) rebuild() *index {
 }
 
 // prepare builds the index of a snapshot that is about to be published, so that no request
-// has to. The publisher calls it before the source gives the snapshot out.
+// has to. The publisher calls it before the source returns the snapshot.
 func (x *indexer) prepare(snap *instance.Snapshot) {
 	x.building.Lock()
 	defer x.building.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// Loads knows what engines have to do: what this proxy has in flight there, what other
-// proxies have, and what the engines report. It outlives snapshots.
+// Loads has the load of engines: the legs of this proxy, those of other proxies, and the engines'
+// reports. It outlives snapshots. New creates it; it is safe for concurrent use.
 type Loads struct {
 	counters counters
 	full     atomic.Pointer[[]instance.Key] // see Full
@@ -18,22 +18,22 @@ type Loads struct {
 	pins     pins
 }
 
-// Total is what all ranks of an instance have to do.
+// Total is the load of all ranks of an instance.
 type Total struct {
 	InFlight, Waiting, Held int64 // as in policy.Load
-	// Others is what the other proxies have in flight there.
+	// Others is the number of legs of other proxies.
 	Others float64
-	// OthersWaiting are the tokens of the other proxies' prompts that wait there.
+	// OthersWaiting is the number of tokens of the other proxies' prompts that wait there.
 	OthersWaiting float64
 	Engine        *policy.Engine // its last report; nil: there is none, or it is too old
 }
 
-// Counts is what other proxies have on an instance.
+// Counts is the load of an instance by other proxies.
 type Counts struct{ InFlight, Waiting, Held float64 }
 
-// Hits is what prefill found in the cache of one engine, in tokens of all prompts.
+// Hits counts prefix cache hits of one engine, in tokens of all prompts.
 type Hits struct {
-	Asked    int64 // in prompts whose answer said how many tokens they have
+	Asked    int64 // in prompts whose answer has their number of tokens
 	Expected int64 // of Asked, that the policy expected in the cache
 	Found    int64 // of Asked, that were in the cache
 }
@@ -44,22 +44,23 @@ type hits struct{ asked, expected, found atomic.Int64 }
 // Each calls f for every instance that is present or has something in flight.
 func (l *Loads) Each(f func(k instance.Key, inFlight int64)) { l.counters.each(f) }
 
-// Heard reports how many signs of life legs have had of an engine, in both roles.
-func (l *Loads) Heard(k instance.Key) uint64 {
+// Progress returns the number of times that progress of an engine was observed, in both roles. It
+// changes while the engine computes answers of this proxy.
+func (l *Loads) Progress(k instance.Key) uint64 {
 	if c, ok := l.counters.find(k.Address); ok {
-		return c.heard.Load()
+		return c.progress.Load()
 	}
 	return 0
 }
 
-// InFlight reports how many legs this proxy has in flight on an instance, on all its ranks
-// together. An engine in both roles has one count.
+// InFlight returns the number of legs of this proxy on an instance, over all its ranks. An engine
+// in both roles has one count.
 func (l *Loads) InFlight(k instance.Key) int64 {
 	return l.counters.inFlight(k.Address)
 }
 
-// RanksInFlight reports how many legs this proxy has in flight on each rank of an instance
-// with several ranks; nil for any other.
+// RanksInFlight returns the number of legs of this proxy on each rank of an instance with several
+// ranks; nil for any other.
 func (l *Loads) RanksInFlight(in *instance.Instance) []int64 {
 	if in.Ranks() == 1 {
 		return nil
@@ -67,14 +68,14 @@ func (l *Loads) RanksInFlight(in *instance.Instance) []int64 {
 	return l.counters.load(in.Address, in.Ranks())
 }
 
-// SetEngine notes the last report of an instance's engine, nil when it is too old to be
-// believed. Each rank gets its own part of it. The size of the KV cache stays known.
+// SetEngine sets the last report of an instance's engine; nil if it is too old. Each rank gets its
+// part of it. The size of the KV cache stays known.
 func (l *Loads) SetEngine(k instance.Key, report *policy.Engine) {
 	l.noteFull(k, l.counters.setEngine(k.Address, report))
 }
 
-// noteFull keeps the list of decode instances of which a rank's KV cache has no room. A full
-// prefill instance is picked all the same: its blocks are free once decode has them.
+// noteFull updates the list of Full. A full prefill instance is picked all the same: its blocks are
+// free once decode has fetched them.
 func (l *Loads) noteFull(k instance.Key, is bool) {
 	if k.Role != instance.Decode {
 		return
@@ -93,8 +94,8 @@ func (l *Loads) noteFull(k instance.Key, is bool) {
 	l.full.Store(&list)
 }
 
-// Full lists the decode instances of which a rank's KV cache had no room in the last report.
-// It may have keys that are no members any more.
+// Full returns the decode instances of which a rank's KV cache had no space in the last report. It
+// may have keys of former members.
 func (l *Loads) Full() []instance.Key {
 	if list := l.full.Load(); list != nil {
 		return *list
@@ -120,22 +121,22 @@ func (l *Loads) Totals(f func(k instance.Key, t Total)) {
 	for address, e := range l.counters.m {
 		for _, role := range instance.Roles() {
 			at := roleNumber(role)
-			if t := e.total(); e.present[at] > 0 || e.gone() && t.InFlight != 0 && e.hadRole[at] {
+			if t := e.total(); e.present[at] > 0 || e.absent() && t.InFlight != 0 && e.hadRole[at] {
 				f(instance.Key{Role: role, Address: address}, t)
 			}
 		}
 	}
 }
 
-// SetOthers notes what all other proxies together have in flight, by address; nothing for
-// an address that is not in it. It must be called about once a second, also when nothing
-// has changed: it computes again what policies compare (policy.Load.Weigh).
+// SetOthers sets the sum of the load by other proxies, by address; 0 for an address that is not in
+// it. It must be called about once a second, also without changes: it recomputes what policies
+// compare (policy.Load.Weigh).
 func (l *Loads) SetOthers(of map[string]Counts) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
 		c := of[address]
-		ranks := float64(1 + len(e.otherRanks)) // the other proxies do not say which rank they use
+		ranks := float64(1 + len(e.otherRanks)) // the other proxies do not publish the rank
 		set := func(one *policy.Load) {
 			one.Others.InFlight.Store(c.InFlight / ranks)
 			one.Others.Waiting.Store(c.Waiting / ranks)
@@ -149,7 +150,7 @@ func (l *Loads) SetOthers(of map[string]Counts) {
 	}
 }
 
-// Hits calls f for every prefill instance with what was found in its cache.
+// Hits calls f for every prefill instance with its cache hits.
 func (l *Loads) Hits(f func(k instance.Key, h Hits)) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
@@ -161,13 +162,13 @@ func (l *Loads) Hits(f func(k instance.Key, h Hits)) {
 	}
 }
 
-// setEngine notes a report, and reports whether a rank of the engine is full.
+// setEngine sets a report, and reports whether a rank of the engine is full.
 func (c *counters) setEngine(address string, report *policy.Engine) (full bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.m[address]
 	if e == nil {
-		return false // it has just left
+		return false // left just now
 	}
 	e.report = report
 	set := func(l *policy.Load, is *policy.Engine) {

@@ -77,7 +77,7 @@ func TestZoneIsAmongThoseOfTheModel(t *testing.T) {
 	}
 	s := inZone(t, "z", "least_loaded", nil, in("a:1", "z", "a"), in("a:2", "o", "a"), in("a:3", "o", "a"), in("b:1", "o", "b"), in("b:2", "o", "b"))
 	if a, err := s.Pick(decode("b")); err != nil || a.Elsewhere != "zone_none" {
-		t.Errorf("nobody of b is in the zone: %v, %v", a, err)
+		t.Errorf("no instance of b is in the zone: %v, %v", a, err)
 	}
 	s.Loads.SetOthers(map[string]sched.Counts{"a:1": {InFlight: 10}, "a:2": {InFlight: 6}, "a:3": {InFlight: 6}})
 	if a, err := s.Pick(decode("a")); err != nil || a.Instance.Address != "a:1" {
@@ -120,7 +120,7 @@ func TestModelOfOneRole(t *testing.T) {
 		t.Errorf("models %q", got)
 	}
 	if _, err := s.Pick(decode("p")); !errors.Is(err, sched.ErrUnknownModel) {
-		t.Errorf("a model that is gone: %v", err)
+		t.Errorf("a model that is no longer listed: %v", err)
 	}
 }
 

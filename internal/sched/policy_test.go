@@ -62,7 +62,7 @@ func eachPolicy(t *testing.T, f func(t *testing.T, name string)) {
 var prompts atomic.Uint64
 
 // share picks for n sessions, with 64 picks in flight at a time, and returns the share of each
-// address in percent. again, if not nil, tells that the request of a pick must be picked
+// address in percent. again, if not nil, reports whether the request of a pick must be picked
 // for again.
 func share(t *testing.T, s *sched.Scheduler, n int, again func(*sched.Assignment) bool) map[string]float64 {
 	t.Helper()

@@ -6,12 +6,12 @@ import (
 	"sync/atomic"
 )
 
-// ratio is how many bytes of a prompt there are to a token of one model, learned from the
-// token counts of prefill instances.
+// ratio is the number of prompt bytes per token of one model, learned from the token counts of
+// prefill instances. The zero value is usualRatio; it is safe for concurrent use.
 type ratio struct{ bits atomic.Uint64 } // of a float64; 0: nothing has been learned
 
 const (
-	// usualRatio is that of English text. If it is wrong, it is so for all instances.
+	// usualRatio is the ratio of English text. An error affects all instances alike.
 	usualRatio = 4.0
 	// learning is the weight of one answer in the average.
 	learning = 1.0 / 32
@@ -26,14 +26,13 @@ func (r *ratio) value() float64 {
 
 func (r *ratio) tokens(bytes int) int { return int(float64(bytes) / r.value()) }
 
-// learn adds a prompt of so many bytes and so many tokens to the average. Of two calls at
-// once one may be lost. A short prompt is left out: most of its tokens are the chat
-// template's.
+// learn adds a prompt with the given bytes and tokens to the average. One of two concurrent calls
+// may be lost. Short prompts are ignored: most of their tokens come from the chat template.
 func (r *ratio) learn(bytes, tokens int) {
 	const short, least, most = 256, 0.5, 16
 	seen := float64(bytes) / float64(tokens)
 	if bytes < short || seen < least || seen > most {
-		return // it is no text: an image has few tokens for its bytes
+		return // not text: an image has few tokens for its bytes
 	}
 	if old := r.bits.Load(); old != 0 {
 		seen = math.Float64frombits(old)*(1-learning) + seen*learning
@@ -41,8 +40,8 @@ func (r *ratio) learn(bytes, tokens int) {
 	r.bits.Store(math.Float64bits(seen))
 }
 
-// ratios has the ratio of each model. Their names come from requests that have found
-// candidates, so there are no more than instances list.
+// ratios has the ratio of each model. Only requests that have found candidates add one, so there
+// are no more than models listed by instances.
 type ratios struct {
 	mu sync.RWMutex // guards m
 	m  map[string]*ratio

@@ -1,9 +1,8 @@
-// Package sched chooses instances: a pure choice over one snapshot, and the
-// counts of what is in flight.
+// Package sched picks instances from a snapshot of the membership, and counts the legs in flight.
 //
 //	snapshot ──index (of the one before)──▶ candidates per role and model
 //	Pick: candidates → filter (tried, pair, state, health) → policy → Assignment
-//	Assignment.Done: counts it back, exactly once
+//	Assignment.Done: removes it from the counts, once
 package sched
 
 import (
@@ -28,16 +27,16 @@ var (
 	ErrNone = errors.New("no instance available")
 	// ErrModelAbsent: no instance of the role that can be used now lists the model, or, for
 	// prefill, no decode instance that could be the partner, although others do.
-	ErrModelAbsent = fmt.Errorf("%w: none that can be used serves this model", ErrNone)
-	// ErrVersions: those that are left are of another build than their partners. This
-	// error and all below wrap ErrNone.
-	ErrVersions = fmt.Errorf("%w: those that are left run another vLLM version than their partners", ErrNone)
-	// ErrConnectors: those that are left speak another dialect than their partners.
-	ErrConnectors = fmt.Errorf("%w: those that are left have another connector than their partners", ErrNone)
-	// ErrBlocks: those that are left have KV blocks of another size than their partners.
-	ErrBlocks = fmt.Errorf("%w: those that are left have KV blocks of another size than their partners", ErrNone)
-	// ErrSelf: the instance that is left could only be paired with itself.
-	ErrSelf = fmt.Errorf("%w: who is left is the only partner that it could have", ErrNone)
+	ErrModelAbsent = fmt.Errorf("%w: no usable instance serves this model", ErrNone)
+	// ErrVersions: the remaining instances are of another build than their partners. This error
+	// and all below wrap ErrNone.
+	ErrVersions = fmt.Errorf("%w: the remaining instances run another vLLM version than their partners", ErrNone)
+	// ErrConnectors: the remaining instances use another connector than their partners.
+	ErrConnectors = fmt.Errorf("%w: the remaining instances have another connector than their partners", ErrNone)
+	// ErrBlocks: the remaining instances have KV blocks of another size than their partners.
+	ErrBlocks = fmt.Errorf("%w: the remaining instances have KV blocks of another size than their partners", ErrNone)
+	// ErrSelf: the remaining instance could only be paired with itself.
+	ErrSelf = fmt.Errorf("%w: the only remaining instance would be paired with itself", ErrNone)
 	// ErrMembershipUnread: there is no instance because the membership was never read.
 	ErrMembershipUnread = fmt.Errorf("%w: the membership has not been read yet", ErrNone)
 )
@@ -50,21 +49,22 @@ type Source interface {
 	Snapshot() *instance.Snapshot
 }
 
-// Health is this proxy's opinion of instances. It is asked at every pick, and must not block.
+// Health reports the health of instances as this proxy sees it. It is called at every pick, and
+// must not block.
 type Health interface {
-	// Troubled lists the instances with strikes or an ejection; of others nothing is
-	// asked. The list does not change any more. It may have keys that are no members.
+	// Troubled returns the instances with strikes or an ejection; the other methods are called
+	// for these only. The list is immutable, and may have keys of former members.
 	Troubled() []instance.Key
 	// Available reports whether an instance is neither ejected nor suspended.
 	Available(k instance.Key) bool
 	// Unreachable reports whether it is ejected because no connection to it could be made, it
 	// makes no progress, or it fails trials.
 	Unreachable(k instance.Key) bool
-	// SilentFor reports how long it has given no sign of life, 0 if it does. An
-	// instance that is silent and unreachable may still answer.
+	// SilentFor returns the time for which the instance has not responded, 0 if it responds. A
+	// silent and unreachable instance may still answer.
 	SilentFor(k instance.Key) time.Duration
-	// Share returns the part of its turns that it should take, at most 1. It is 0 for an
-	// instance whose engine is suspended, which is not picked at all.
+	// Share returns the part of its turns that an instance should get, at most 1. It is 0 if its
+	// engine is suspended: then it is not picked.
 	Share(k instance.Key) float64
 }
 
@@ -75,31 +75,31 @@ type Options struct {
 	// Connector resolves the KV-transfer dialect of an instance, "" for one that
 	// cannot be spoken to; instances of different dialects are never paired.
 	Connector func(*instance.Instance) string
-	// Build is what an instance must have in common with its partner, "" for one that can
-	// be paired with any of its dialect; nil: all can.
+	// Build returns what an instance must have in common with its partner, "" if it can be
+	// paired with any instance of its dialect; nil: all can.
 	Build func(*instance.Instance) string
-	// Blocks is the size of its KV blocks, which must be the partner's, 0 for one that
-	// can be paired with any; nil: all can.
+	// Blocks returns the size of the KV blocks, which must be that of the partner, 0 if the
+	// instance can be paired with any; nil: all can.
 	Blocks func(*instance.Instance) int
-	// Silent is called for instances that keep legs waiting; nil: nothing is called.
+	// Silent is called for instances that keep legs waiting; may be nil.
 	Silent func(*instance.Instance)
-	// SilentAfter is how long an instance may keep a leg waiting, and give no other
-	// sign of life, before it is called silent. Default 1 s.
+	// SilentAfter is the time after which an instance counts as silent if it keeps a leg waiting
+	// and shows no other progress. Default 1 s.
 	SilentAfter time.Duration
-	// PrefillOptional reports whether decode instances do the work of prefill instances when
-	// there are none: then no request waits for a silent or slow prefill instance.
+	// PrefillOptional reports whether decode instances compute prompts when there are no prefill
+	// instances: then no request waits for a silent or slow prefill instance.
 	PrefillOptional bool
 	// Policies choose among the instances that may be picked, one for each role.
 	// Default policy.Default.
 	Policies map[instance.Role]policy.Kind
-	// NoBinding leaves requests with a session to the policy of their role. Else
-	// policy.Session chooses for them first.
+	// NoBinding disables policy.Session, which otherwise is tried first for requests with a
+	// session.
 	NoBinding bool
-	// Zone is where this proxy is: instances with the same label zone are preferred.
-	// Without it the zone of the pair's other instance is.
+	// Zone is the zone of this proxy: instances with the same label zone are preferred. If it is
+	// empty, those in the zone of the partner are.
 	Zone string
-	// Start is the turn that policies begin with: a different one in each proxy, so that
-	// several proxies do not pick the same instances at the same time.
+	// Start is the first turn of policies. It should differ between proxies, so that they do not
+	// pick the same instances at the same time.
 	Start uint64
 	// CacheWeight, Caches, Placements and Memory (Budget there) are for policies; see
 	// policy.Options.
@@ -107,7 +107,7 @@ type Options struct {
 	Caches      policy.Caches
 	Placements  *prefix.Placements
 	Memory      *indexmem.Budget
-	// Rand returns numbers from 0 up to 1; default math/rand.
+	// Rand returns numbers in [0, 1); default math/rand/v2.Float64.
 	Rand func() float64
 }
 
@@ -276,7 +276,7 @@ func (s *Scheduler) take(in *instance.Instance) (*Assignment, error) {
 }
 
 // Prepare builds the index of a snapshot that is about to be published, so that no request
-// has to. The publisher calls it before the source gives the snapshot out.
+// has to. The publisher calls it before the source returns the snapshot.
 func (s *Scheduler) Prepare(snap *instance.Snapshot) { s.index.prepare(snap) }
 
 // Gone is Legs.Gone.

@@ -120,7 +120,7 @@ func TestUnknownModelNeedsSomebodyWhoKnows(t *testing.T) {
 		t.Fatalf("the other role serves the model: %v", err)
 	}
 	if _, err := s.Pick(decode("x")); !errors.Is(err, sched.ErrUnknownModel) {
-		t.Fatalf("nobody serves it: %v", err)
+		t.Fatalf("no instance serves it: %v", err)
 	}
 }
 
@@ -175,8 +175,8 @@ func TestTurnsGoOnWhileTheFleetChanges(t *testing.T) {
 		got[a.Instance.Address] = true
 		a.Done()
 		if i%100 == 0 { // another instance is away
-			gone := i / 100 * 37 % n
-			source.set(slices.Delete(slices.Clone(fleet), gone, gone+1)...)
+			removed := i / 100 * 37 % n
+			source.set(slices.Delete(slices.Clone(fleet), removed, removed+1)...)
 		}
 	}
 	if len(got) != n {

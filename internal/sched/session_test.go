@@ -64,12 +64,12 @@ func TestSessionStays(t *testing.T) {
 	}
 	// Only the sessions of the instance that left move, and they come back with it.
 	src.set(fleetOf(4)[1:]...)
-	gone := fleetOf(4)[0].Key
+	left := fleetOf(4)[0].Key
 	for i, k := range sessions(t, s, 400) {
-		if first[i] != gone && k != first[i] {
+		if first[i] != left && k != first[i] {
 			t.Errorf("session %d moved from %s to %s without need", i, first[i], k)
 		}
-		if k == gone {
+		if k == left {
 			t.Errorf("session %d is on %s, which left", i, k)
 		}
 	}

@@ -23,7 +23,7 @@ func dead(in *instance.Instance) { in.Record.State = instance.Down }
 func TestSlowIsTheLastResort(t *testing.T) {
 	t.Parallel()
 	a, b := inst(instance.Decode, "a:1", slow), inst(instance.Decode, "b:1")
-	gone := inst(instance.Decode, "c:1", dead)
+	down := inst(instance.Decode, "c:1", dead)
 	out := sick{b.Key: true}
 	for _, tc := range []struct {
 		name   string
@@ -33,9 +33,9 @@ func TestSlowIsTheLastResort(t *testing.T) {
 		want   string // "" for none
 	}{
 		{"beside a ready one", nil, []*instance.Instance{a, b}, nil, "b:1"},
-		{"alone", nil, []*instance.Instance{a, gone}, nil, "a:1"},
+		{"alone", nil, []*instance.Instance{a, down}, nil, "a:1"},
 		{"beside one that was tried", nil, []*instance.Instance{a, b}, []instance.Key{b.Key}, "a:1"},
-		{"beside one that is down", nil, []*instance.Instance{gone}, nil, ""},
+		{"with one that is down", nil, []*instance.Instance{down}, nil, ""},
 	} {
 		for range 8 {
 			for _, session := range []string{"", "s"} {
@@ -100,7 +100,7 @@ func TestSilentPrefillIsNoLastResortWithFallback(t *testing.T) {
 	}
 }
 
-// waitingLeg is a leg that notes what it is told.
+// waitingLeg is a leg that records the calls.
 type waitingLeg struct {
 	mu     sync.Mutex
 	cause  error
@@ -121,7 +121,7 @@ func (l *waitingLeg) Silent(d time.Duration) {
 	l.silent = d
 }
 
-func (l *waitingLeg) told() (time.Duration, error) {
+func (l *waitingLeg) recorded() (time.Duration, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.silent, l.cause
@@ -159,14 +159,14 @@ func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		for name, l := range legs {
-			if silent, cause := l.told(); cause != nil || silent != 7*time.Second {
+			if silent, cause := l.recorded(); cause != nil || silent != 7*time.Second {
 				t.Errorf("%s, alone: %v, silent for %s", name, cause, silent)
 			}
 		}
 		src.set(a, b)
 		time.Sleep(2 * time.Second)
 		for name, l := range legs {
-			if _, cause := l.told(); errors.Is(cause, sched.ErrGone) != (name == "free") {
+			if _, cause := l.recorded(); errors.Is(cause, sched.ErrGone) != (name == "free") {
 				t.Errorf("%s, beside another: %v", name, cause)
 			}
 		}
@@ -201,15 +201,15 @@ func TestHeardIsNotSilent(t *testing.T) {
 		}
 		waits.Await(&waitingLeg{}, time.Now())
 		for range 50 {
-			streaming.Heard()
+			streaming.NoteProgress()
 			time.Sleep(100 * time.Millisecond)
 		}
-		if asked.Load() != 0 || s.Loads.Heard(a.Key) != 50 {
-			t.Errorf("asked %d times; heard %d", asked.Load(), s.Loads.Heard(a.Key))
+		if asked.Load() != 0 || s.Loads.Progress(a.Key) != 50 {
+			t.Errorf("asked %d times; progress %d", asked.Load(), s.Loads.Progress(a.Key))
 		}
 		time.Sleep(3 * time.Second)
 		if asked.Load() == 0 {
-			t.Error("nothing was heard for 3 s, and it was not asked")
+			t.Error("no progress for 3 s, and Silent was not called")
 		}
 		waits.EndAwait()
 		waits.Done()

@@ -37,7 +37,7 @@ func TestTokensOfALeg(t *testing.T) {
 	}
 	p := pick(Request{Role: instance.Prefill})
 	holds(p, 1, 1000, 1000)
-	p.Computed(2000)
+	p.Prefilled(2000, 0)
 	holds(p, 1, 0, 1000)
 	d := pick(Request{Role: instance.Decode, Partner: p})
 	holds(d, 1, 0, 2000) // prefill has counted two bytes to a token; decode has nothing to compute
@@ -45,7 +45,7 @@ func TestTokensOfALeg(t *testing.T) {
 	holds(alone, 2, 2000, 4000)
 	for _, a := range []*Assignment{p, d, alone, alone} {
 		a.Done()
-		a.Computed(0)
+		a.Prefilled(0, 0)
 	}
 	holds(p, 0, 0, 0)
 	holds(d, 0, 0, 0)

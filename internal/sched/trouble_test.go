@@ -97,7 +97,7 @@ func TestAdmitted(t *testing.T) {
 		for range rng.IntN([]int{1, 4, 2 * n}[rng.IntN(3)]) {
 			k := all[rng.IntN(len(all))].Key
 			if rng.IntN(6) == 0 {
-				k.Address = "gone" + k.Address
+				k.Address = "absent" + k.Address
 			}
 			sick[k] = struct{ out, hard, suspended bool }{rng.IntN(4) > 0, rng.IntN(2) == 0, asleep.IntN(6) == 0}
 		}
@@ -130,12 +130,12 @@ func TestAdmitted(t *testing.T) {
 		case l == nil:
 			seen["the whole list"]++
 		case len(want) == 0:
-			seen["nobody"]++
+			seen["none"]++
 		default:
 			seen["some"]++
 		}
 		if l == nil && among.Narrowed() || l == nil && len(want) != len(list.items) {
-			t.Fatalf("round %d: the whole list stands for a part", round)
+			t.Fatalf("round %d: the whole list was returned for a part", round)
 		}
 	}
 	for what, n := range seen {

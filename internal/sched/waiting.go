@@ -11,15 +11,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// ErrGone is wrapped by the cause of a leg that was ended because nothing more
-// could come from its instance.
-var ErrGone = errors.New("the instance is gone")
+// ErrGone is wrapped by the cause of a leg that was cancelled because no answer can come from its
+// instance any more.
+var ErrGone = errors.New("the instance is not available any more")
 
-// waiting lists the legs that wait for an instance and could go elsewhere. An engine that
-// hangs sends nothing, not even an error: without this list a leg would wait for its
-// deadline, although the proxy knows that no answer will come. The list is chained through
-// the assignments, which are in the processor's cache anyway: with many instances a map of
-// each would not be.
+// waiting lists the legs that wait for an instance and could be retried on another one. An engine
+// that hangs sends nothing, not even an error: without this list a leg would wait for its
+// deadline, although the proxy knows that no answer will come. The list is linked through the
+// assignments, which are in the processor's cache anyway; a map for each instance would not be.
 type waiting struct {
 	mu    sync.Mutex // guards first, and wait of all assignments in the chain; held for that only
 	first *Assignment
@@ -80,13 +79,13 @@ type Leg interface {
 	// been answered and the leg has waited far longer than they did. The leg decides
 	// whether it ends. It must not block.
 	Overtaken(n int)
-	// Silent is called from time to time with how long the instance has given no sign of
-	// life; the leg decides how long it waits. It must not block.
+	// Silent is called repeatedly with the time for which the instance has not responded; the
+	// leg decides how long it waits. It must not block.
 	Silent(d time.Duration)
 }
 
 // Await adds the leg to those that wait for the instance, since then. Until EndAwait the leg
-// is called off, with a cause that wraps ErrGone, when the instance turns out to be gone. A
+// is cancelled, with a cause that wraps ErrGone, when no answer can come any more (see Gone). A
 // second call replaces the leg and the time, and the leg counts as one that has just begun.
 func (a *Assignment) Await(l Leg, since time.Time) {
 	w := &a.counter.waiting
@@ -195,7 +194,7 @@ func (w *waiting) waitingSinceBefore(then time.Time) *instance.Instance {
 	return nil
 }
 
-// Legs looks after the legs that wait for an instance and could go elsewhere.
+// Legs cancels waiting legs that could be retried on another instance. New creates it.
 type Legs struct {
 	opts  *Options
 	loads *Loads
@@ -205,15 +204,15 @@ type Legs struct {
 // checksPerSilence is how often the waiting legs are checked in SilentAfter.
 const checksPerSilence = 5
 
-// Run looks after the waiting legs until ctx ends: it calls off those whose instance is
-// gone when the membership changes, and calls Options.Silent for instances that keep legs
+// Run supervises the waiting legs until ctx ends: when the membership changes, it cancels those
+// whose instance cannot answer any more; and it calls Options.Silent for instances that keep legs
 // waiting.
 func (g *Legs) Run(ctx context.Context) {
 	tick := time.NewTicker(g.opts.SilentAfter / checksPerSilence)
 	defer tick.Stop()
 	seen := map[*counter]observation{}
 	last := g.opts.Source.Snapshot()
-	for _, c := range g.loads.counters.busy() { // instances that went before Run began
+	for _, c := range g.loads.counters.busy() { // instances that left before Run began
 		g.cancelLegs(c)
 	}
 	for {
@@ -230,17 +229,16 @@ func (g *Legs) Run(ctx context.Context) {
 	}
 }
 
-// observation is what findSilent knows of an engine that has something in flight.
+// observation is the state of findSilent for an engine with legs in flight.
 type observation struct {
-	heard uint64    // its count of signs of life
-	since time.Time // when that count was first seen
-	asked time.Time // when Options.Silent was called last
-	seen  time.Time // when it was checked last
+	progress uint64    // its counter
+	since    time.Time // when progress had this value first
+	asked    time.Time // last call of Options.Silent
+	seen     time.Time // last check
 }
 
-// cancelGone calls off the legs whose instance has gone since the last snapshot. A leg that
-// began to wait meanwhile, with a pick from an older snapshot, has checked that itself
-// (Gone).
+// cancelGone cancels the legs whose instance cannot answer any more since the last snapshot. A leg
+// that began to wait meanwhile, with a pick from an older snapshot, has checked that itself (Gone).
 func (g *Legs) cancelGone(last, snap *instance.Snapshot) {
 	instance.Changes(last, snap, func(was, _ *instance.Instance) {
 		if was == nil || was.View == instance.Pending {
@@ -254,21 +252,21 @@ func (g *Legs) cancelGone(last, snap *instance.Snapshot) {
 	})
 }
 
-// cancelLegs calls off the legs of an engine whose instance is gone. The newest snapshot
-// decides: some of the legs may be of picks from it.
+// cancelLegs cancels the legs of an engine whose instance cannot answer any more by the newest
+// snapshot; some of the legs may be of picks from it.
 func (g *Legs) cancelLegs(c *counter) {
 	legs := c.waiting.list()
 	now := g.opts.Source.Snapshot()
 	for _, w := range legs {
-		if err := g.gone(now, w.instance, w.wanted); err != nil {
+		if err := g.whyGone(now, w.instance, w.wanted); err != nil {
 			w.leg.CallOff(err)
 		}
 	}
 }
 
-// findSilent finds the legs that others have overtaken for too long, and the instances that
-// keep legs waiting without a byte of an answer. A leg that waits for one which is ejected, or slow by its record, is cancelled as soon as
-// another instance can take it over.
+// findSilent finds the legs that others have overtaken for too long, and the instances that keep
+// legs waiting without a byte of an answer. A leg that waits for an ejected instance, or for one
+// that is slow by its record, is cancelled as soon as another instance can take it over.
 func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 	waitFor := g.loads.counters.busy()
 	for _, c := range waitFor {
@@ -282,8 +280,8 @@ func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 			stuck.Overtaken(overtakenBy)
 		}
 		l := seen[c]
-		if heard := c.heard.Load(); heard != l.heard {
-			l.heard, l.since = heard, now
+		if n := c.progress.Load(); n != l.progress {
+			l.progress, l.since = n, now
 		}
 		in := c.waiting.waitingSinceBefore(now.Add(-g.opts.SilentAfter))
 		if in == nil && c.entry(instance.Prefill).Load() == nil {
@@ -306,7 +304,7 @@ func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 		}
 		for _, w := range c.waiting.list() {
 			if out && now.Sub(w.since) >= g.opts.SilentAfter && g.hasAlternative(w.instance, w.wanted) {
-				w.leg.CallOff(fmt.Errorf("%w: it is silent, and another one answers", ErrGone))
+				w.leg.CallOff(fmt.Errorf("%w: it does not respond, and another instance does", ErrGone))
 				continue
 			}
 			w.leg.Silent(silent)
@@ -314,8 +312,8 @@ func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 	}
 }
 
-// Abandon calls off the legs that wait for an instance, which health has ejected. Legs that
-// no other instance can take over wait on, unless it is dead: then no answer can come.
+// Abandon cancels the legs that wait for an instance which health has ejected. Legs that no other
+// instance can take over continue to wait, unless it is dead: then no answer can come.
 func (g *Legs) Abandon(k instance.Key, dead bool, why string) {
 	c, ok := g.loads.counters.find(k.Address)
 	if !ok {
@@ -359,9 +357,9 @@ func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	return false
 }
 
-// Gone reports why nothing more can come from the instance of a pick: it left, was removed,
-// turned down, or another incarnation is at its address; nil if something can. Draining
-// and cordoned instances finish what they have.
+// Gone returns the reason why no answer can come from the instance of a pick any more: it left,
+// was removed, is down, or has another incarnation; nil if an answer can come. Draining and
+// cordoned instances finish their requests.
 func (g *Legs) Gone(a *Assignment) error {
 	snap := g.opts.Source.Snapshot()
 	// Nearly always the instance is in the newest snapshot, which its counter knows
@@ -369,13 +367,13 @@ func (g *Legs) Gone(a *Assignment) error {
 	if ix := g.index.inUse.Load(); ix != nil && ix.snapshot == snap && a.counter.entry(a.Instance.Role).Load() == a.Instance {
 		return nil
 	}
-	return g.gone(snap, a.Instance, a.wanted)
+	return g.whyGone(snap, a.Instance, a.wanted)
 }
 
-// gone reports why a leg should not wait for an instance any longer, nil if it should. A slow
-// instance, whose engine did not answer its agent's probes, is waited for while no other
-// can take the leg over.
-func (g *Legs) gone(snap *instance.Snapshot, in *instance.Instance, w wanted) error {
+// whyGone returns the reason why a leg should not wait for an instance any longer, nil if it
+// should. A leg waits for a slow instance, whose engine did not answer its agent's probes, while no
+// other instance can take it over.
+func (g *Legs) whyGone(snap *instance.Snapshot, in *instance.Instance, w wanted) error {
 	now, ok := snap.Lookup(in.Key)
 	switch {
 	case !ok:
@@ -383,7 +381,7 @@ func (g *Legs) gone(snap *instance.Snapshot, in *instance.Instance, w wanted) er
 	case now == in:
 		return nil
 	case now.Incarnation() != in.Incarnation():
-		return fmt.Errorf("%w: a new incarnation stands at its address", ErrGone)
+		return fmt.Errorf("%w: it was restarted", ErrGone)
 	case now.Intent == instance.Removed:
 		return fmt.Errorf("%w: it was removed", ErrGone)
 	case now.Slow() && !g.hasAlternative(in, w):

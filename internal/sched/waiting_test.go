@@ -43,7 +43,7 @@ func TestLateLookCallsNobodyOff(t *testing.T) {
 	s.Legs.cancelGone(away, instance.NewSnapshot(3, []*instance.Instance{in("second")}))
 	s.Legs.cancelGone(instance.NewSnapshot(3, []*instance.Instance{in("second")}), src.s)
 	if leg.cause == nil {
-		t.Error("its instance is gone, and it waits")
+		t.Error("its instance left, and it still waits")
 	}
 }
 
@@ -68,6 +68,6 @@ func TestChangeBeforeTheFirstLook(t *testing.T) {
 	end()
 	s.Legs.Run(ended)
 	if leg.cause == nil {
-		t.Error("its instance is gone, and it waits")
+		t.Error("its instance left, and it still waits")
 	}
 }

@@ -1,6 +1,6 @@
-// Package scrape reads the metrics of engines: load, KV cache, and the samples that show
-// whether an engine's core makes progress. If an engine does not answer, its load is what
-// the proxies count themselves.
+// Package scrape reads the metrics of engines periodically: load, KV cache, and the samples that
+// show whether an engine's core makes progress. Without them the load of an engine is only what the
+// proxies count themselves.
 //
 //	Source.Snapshot ──one after the other, over an interval──▶ Asker.Load ──▶ Options.Sink, Options.Observe
 package scrape
@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// atOnce bounds the questions that are open.
+	// atOnce bounds the concurrent readings.
 	atOnce = 8
-	// timeout bounds one question.
+	// timeout bounds one reading.
 	timeout = 2 * time.Second
-	// stale is after how many intervals without an answer what was said last is
-	// forgotten.
+	// stale is the number of intervals without an answer after which the last reading is
+	// discarded.
 	stale = 3
 )
 
-// Asker asks an engine for its load.
+// Asker reads the load of an engine.
 type Asker interface {
 	Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error)
 }
@@ -36,15 +36,15 @@ type Asker interface {
 type Options struct {
 	Members func() *instance.Snapshot
 	Asker   Asker
-	Sink    func(k instance.Key, e *policy.Engine) // nil: nothing is known of it any more
-	// Observe receives every reading; nil if there is none, or none any more.
+	Sink    func(k instance.Key, e *policy.Engine) // nil: the reading was discarded
+	// Observe receives every reading; nil if it is empty or was discarded.
 	Observe func(k instance.Key, ranks []vllm.RankLoad)
-	// Check is called after each reading of Run, for what metrics do not show.
+	// Check is called after each reading of Run, for checks other than metrics.
 	Check    func(ctx context.Context, in *instance.Instance)
 	Interval time.Duration // between two readings of one engine
 }
 
-// Scraper asks all engines in turn.
+// Scraper reads the metrics of all engines in turn. It is safe for concurrent use.
 type Scraper struct {
 	o Options
 
@@ -52,19 +52,19 @@ type Scraper struct {
 	known map[instance.Key]time.Time
 }
 
-// New makes a Scraper.
+// New returns a Scraper.
 func New(o Options) *Scraper { return &Scraper{o: o, known: map[instance.Key]time.Time{}} }
 
-// Run asks until ctx ends, every engine once in an interval, spread over it.
+// Run reads the metrics of every engine once in each interval, spread over it, until ctx ends.
 func (s *Scraper) Run(ctx context.Context) {
 	var open sync.WaitGroup
 	defer open.Wait()
-	room := make(chan struct{}, atOnce)
+	slots := make(chan struct{}, atOnce)
 	for {
 		began := time.Now()
-		list := asked(s.o.Members())
+		list := readable(s.o.Members())
 		for i, in := range list {
-			// Each has its part of the interval, and is asked somewhere in that.
+			// Each engine is read at a random time in its part of the interval.
 			part := s.o.Interval / time.Duration(len(list))
 			if !until(ctx, began.Add(time.Duration(i)*part+rand.N(part+1))) {
 				return
@@ -72,12 +72,12 @@ func (s *Scraper) Run(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case room <- struct{}{}:
+			case slots <- struct{}{}:
 			}
 			open.Go(func() {
 				s.Read(ctx, in)
 				s.check(ctx, in)
-				<-room
+				<-slots
 			})
 		}
 		s.forget()
@@ -87,9 +87,9 @@ func (s *Scraper) Run(ctx context.Context) {
 	}
 }
 
-// asked are the instances that are worth a question: requests may go to them. An engine
-// in both roles is asked once, as a decode instance.
-func asked(snap *instance.Snapshot) []*instance.Instance {
+// readable returns the instances that are read: those that requests may be sent to. An engine in
+// both roles is read once, as a decode instance.
+func readable(snap *instance.Snapshot) []*instance.Instance {
 	list := slices.Clone(snap.Usable(instance.Decode))
 	for _, in := range snap.Usable(instance.Prefill) {
 		if _, there := snap.Lookup(instance.Key{Role: instance.Decode, Address: in.Address}); !there {
@@ -99,7 +99,7 @@ func asked(snap *instance.Snapshot) []*instance.Instance {
 	return list
 }
 
-// until waits for a moment; false: ctx has ended.
+// until waits until the given time, and reports false if ctx ends before.
 func until(ctx context.Context, at time.Time) bool {
 	timer := time.NewTimer(time.Until(at))
 	defer timer.Stop()
@@ -150,10 +150,10 @@ func (s *Scraper) forget() {
 	}
 }
 
-// engine makes of what the ranks say what policies look at.
+// engine converts the load of the ranks for policies.
 func engine(at time.Time, in *instance.Instance, ranks []vllm.RankLoad) *policy.Engine {
 	e := &policy.Engine{At: at, Ranks: make([]policy.Rank, len(ranks))}
-	own := make(map[int]int, len(ranks)) // as the engine numbers them
+	own := make(map[int]int, len(ranks)) // by the engine's numbers
 	for _, r := range ranks {
 		own[r.Rank] = r.Rank
 	}

@@ -19,7 +19,7 @@ import (
 func openTo(t *testing.T, url string) *Tracer {
 	t.Helper()
 	log, all := logrus.New(), 1.
-	log.SetOutput(io.Discard) // the SDK tells errors to one log of the process, also when this test has ended
+	log.SetOutput(io.Discard) // the SDK reports errors to one log of the process, also when this test has ended
 	tracer, err := Open(t.Context(), Options{Endpoint: url, Sample: &all, Version: "v", ID: "i", Log: log})
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestWhatClientsWriteIsBounded(t *testing.T) {
 	}
 }
 
-// A collector that takes a request and never answers holds nobody up: neither those whose
+// A collector that takes a request and never answers delays nothing: neither those whose
 // traces it gets, more of them than wait for it, nor the end of the program.
 func TestCollectorThatHangs(t *testing.T) {
 	t.Parallel()

@@ -1,10 +1,10 @@
-// Package tracing makes OpenTelemetry traces of requests: one tree for each, with what
-// the proxy did and both legs in it, below which engines put spans of their own.
+// Package tracing creates OpenTelemetry traces of requests. The trace of a request has the stages in
+// the proxy and both legs; the engines add spans below the legs.
 //
 //	POST /v1/completions        the request, below the client's span if it sent one
 //	├─ pick prefill
 //	├─ prefill                  the leg; traceparent of the engine names it
-//	├─ hand-over                from prefill's answer to decode's first content
+//	├─ hand-over                KV transfer: from prefill's answer to decode's first content
 //	├─ pick decode
 //	└─ decode                   the leg, with an event "first token"
 //

@@ -33,7 +33,7 @@ type Options struct {
 	Log      logrus.FieldLogger
 }
 
-// Open returns a tracer that sends to the collector, nil if nobody named one.
+// Open returns a tracer that sends to the collector, nil if none is configured.
 func Open(ctx context.Context, o Options) (*Tracer, error) {
 	named := cmp.Or(o.Endpoint, os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
 	if named == "" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
@@ -61,7 +61,7 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 		choose, s = share(of)
 		settings = append(settings, sdktrace.WithSampler(s))
 	}
-	otel.SetErrorHandler(&complaints{log: o.Log})
+	otel.SetErrorHandler(&errorLog{log: o.Log})
 	return newTracer(sdktrace.NewTracerProvider(settings...), choose), nil
 }
 
@@ -90,17 +90,16 @@ func newExporter(ctx context.Context, endpoint string) (*otlptrace.Exporter, err
 	return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL %q is not known; use http/protobuf or grpc", protocol)
 }
 
-// complaints are what the SDK has to say, mostly of a collector that is away. The log
-// hears of it once a minute.
-type complaints struct {
+// errorLog logs errors of the SDK, mostly of an unreachable collector, at most once a minute.
+type errorLog struct {
 	log  logrus.FieldLogger
-	last atomic.Int64 // when it was told, in seconds
+	last atomic.Int64 // time of the last log line, in Unix seconds
 }
 
 // Handle implements otel.ErrorHandler.
-func (c *complaints) Handle(err error) {
+func (c *errorLog) Handle(err error) {
 	now := time.Now().Unix()
 	if last := c.last.Load(); now-last >= 60 && c.last.CompareAndSwap(last, now) {
-		c.log.WithError(err).Warn("traces are lost")
+		c.log.WithError(err).Warn("traces dropped")
 	}
 }

@@ -56,12 +56,12 @@ func (t *Tracer) Close(ctx context.Context) error {
 
 // Request is the trace of one request. It is safe for concurrent use.
 type Request struct {
-	// of is nil if the request was not chosen: then parent tells engines so, which would
-	// choose for themselves. Nearly all are such, and hold nothing else.
+	// of is nil if the request is not sampled, as nearly all are. Then parent says so to the
+	// engines, which would sample by themselves otherwise.
 	of     *chosen
 	parent [1]string
-	// strays reports whether the client's tracestate, which came without a trace, ends here.
-	strays bool
+	// dropState reports whether the client's tracestate, sent without a traceparent, is dropped.
+	dropState bool
 }
 
 // ID returns the id of the trace that a request with this header belongs to, in hexadecimal:
@@ -118,10 +118,10 @@ func (t *Tracer) Begin(r *http.Request, route string, start time.Time) *Request 
 }
 
 func notChosen(r *http.Request, parent string) *Request {
-	return &Request{parent: [1]string{parent}, strays: len(r.Header[tracestate]) > 0}
+	return &Request{parent: [1]string{parent}, dropState: len(r.Header[tracestate]) > 0}
 }
 
-// randomParent is the traceparent of a span which nobody makes.
+// randomParent returns the traceparent of a span that is not recorded.
 func randomParent() string {
 	b := make([]byte, 0, 55)
 	b = append(b, "00-"...)
@@ -181,16 +181,16 @@ func written(s string) string {
 	return instance.Printable(s, maxWritten)
 }
 
-// Chosen reports whether there are spans to be made, and an end to be told.
+// Chosen reports whether the request is sampled: it has spans, and End must be called.
 func (r *Request) Chosen() bool { return r != nil && r.of != nil }
 
-// Outcome is what became of a request.
+// Outcome is the result of a request.
 type Outcome struct {
 	ID, Model, Outcome, Failure, Alone string
 	Status, Failed                     int
 	Stream                             bool
-	// Handed and First are when prefill had answered and when the first content went to
-	// the client; zero for none. Between them is the hand-over.
+	// Handed is the time of prefill's answer, First the time at which the first content was sent
+	// to the client; zero if absent. The span hand-over is between them.
 	Handed, First time.Time
 }
 
@@ -285,14 +285,14 @@ func (r *Request) Leg(role, address, connector string, start time.Time) *Span {
 	return r.of.start(role, all, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(start))
 }
 
-// Inject tells an engine in the header of its leg which span its own belong to. Without
-// a trace the client's own header is there. s is the leg's, or nil.
+// Inject sets the parent of the engine's spans in the header of its leg. If there is no trace the
+// client's header stays. s is the span of the leg, or nil.
 func (r *Request) Inject(s *Span, h http.Header) {
 	switch {
 	case r == nil:
 	case r.of == nil:
 		h[traceparent] = r.parent[:]
-		if r.strays {
+		if r.dropState {
 			delete(h, tracestate)
 		}
 	default:

@@ -85,7 +85,7 @@ type nowhere struct{}
 func (nowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
 func (nowhere) Shutdown(context.Context) error                             { return nil }
 
-// pair is what the proxy tells of a request through a pair.
+// pair traces a request through a pair.
 func pair(tracer *Tracer, r *http.Request, now time.Time, h http.Header) {
 	q := tracer.Begin(r, "/v1/completions", now)
 	for _, role := range []string{"prefill", "decode"} {

@@ -18,8 +18,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// DefaultTimeout bounds one call, from its first packet to the last byte of its
-// body, of a caller who has set no deadline.
+// DefaultTimeout bounds one call, from its first packet to the last byte of its body, if the context
+// has no deadline.
 const DefaultTimeout = 2 * time.Second
 
 // Bounds of the bodies that are read, in bytes. A longer one is an error, except for
@@ -30,8 +30,8 @@ const (
 	maxSmallBytes   = 64 << 10
 )
 
-// Client asks engines about themselves. It holds no state of any engine and is
-// safe for concurrent use; the zero value works.
+// Client reads the side endpoints of engines. It has no state and is safe for concurrent use; the
+// zero value is ready to use.
 type Client struct {
 	// HTTP makes the calls. Its redirect policy is ignored: redirects are always
 	// refused. Nil means a fresh connection per call, without any HTTP proxy from
@@ -43,18 +43,17 @@ type Client struct {
 	Timeout time.Duration
 }
 
-// SecureTransport is for the HTTP client of those who ask engines over TLS: config gives the
-// configuration of a new connection, nil means the system's authorities.
+// SecureTransport returns a transport for calls to engines, also over TLS. config returns the TLS
+// configuration of a new connection; nil means the system's authorities.
 func SecureTransport(config func() *tls.Config) *http.Transport {
 	t := freshTransport()
 	t.DialTLSContext = certs.DialTLS(dial, config, maxDial)
 	return t
 }
 
-// New returns a client that opens a fresh connection for each call: a probe over
-// a connection from an earlier one would not notice that nobody accepts any more.
-// The deadline of a call is the caller's: only it knows how long a busy engine may
-// take.
+// New returns a client that opens a new connection for each call: a probe over an older connection
+// would not notice that the engine no longer accepts any. It sets no deadline other than
+// DefaultTimeout: only the caller knows how long a busy engine may take.
 func New(apiKey string) *Client {
 	return &Client{HTTP: &http.Client{Transport: SecureTransport(nil)}, APIKey: apiKey}
 }
@@ -74,19 +73,18 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return (&net.Dialer{Timeout: maxDial}).DialContext(ctx, network, address)
 }
 
-// BaseURL is where an instance's side endpoints are reached.
+// BaseURL returns the base URL of an instance's endpoints.
 func BaseURL(in *instance.Instance) string {
 	scheme := in.Record.Scheme
 	if scheme == "" {
 		scheme = "http"
 	}
-	// The key's address: where requests go too, so that a probe speaks of the
-	// same engine.
+	// The address of the key, to which requests are sent as well.
 	return scheme + "://" + in.Address
 }
 
-// Health asks GET /health: 200 with an empty body while the engine lives, 503
-// when its core has died. The path needs no key.
+// Health calls GET /health: 200 with an empty body while the engine runs, 503 when its core has
+// died. The path needs no key.
 func (c *Client) Health(ctx context.Context, base string) error {
 	return c.get(ctx, base, "/health", false, func(r io.Reader) error {
 		_, err := io.Copy(io.Discard, io.LimitReader(r, maxSmallBytes))
@@ -94,7 +92,7 @@ func (c *Client) Health(ctx context.Context, base string) error {
 	})
 }
 
-// Version asks GET /version, {"version":"0.x.y"}. The path needs no key.
+// Version reads GET /version, {"version":"0.x.y"}. The path needs no key.
 func (c *Client) Version(ctx context.Context, base string) (string, error) {
 	var v struct {
 		Version string `json:"version"`
@@ -122,8 +120,8 @@ func (c *Client) Models(ctx context.Context, base string) (instance.Facts, error
 	return facts, nil
 }
 
-// Facts reads everything an engine tells about itself: its models, and, where
-// it answers them, its version and start time. Only the models are required.
+// Facts reads all facts about an engine: its models, and, if available, its version, its start time,
+// its number of ranks and its transfer. Only the models are required.
 func (c *Client) Facts(ctx context.Context, base string) (instance.Facts, error) {
 	facts, err := c.Models(ctx, base)
 	if err != nil {
@@ -162,7 +160,7 @@ func (c *Client) getJSON(ctx context.Context, base, path string, key bool, limit
 	})
 }
 
-// get makes one call and hands the body of a 200 to read.
+// get makes one call and passes the body of a 200 to read.
 func (c *Client) get(ctx context.Context, base, path string, key bool, read func(io.Reader) error) error {
 	timeout := c.limit(ctx)
 	cctx, cancel := context.WithTimeout(ctx, timeout)
@@ -185,7 +183,7 @@ func (c *Client) get(ctx context.Context, base, path string, key bool, read func
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode == http.StatusLoopDetected {
-		return callError(base, path, fmt.Errorf("%w: %s %w; give vLLM's own address", ErrNotVLLM, hostOf(base), ErrProxy))
+		return callError(base, path, fmt.Errorf("%w: %s %w; use the address of vLLM", ErrNotVLLM, hostOf(base), ErrProxy))
 	}
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
@@ -201,7 +199,7 @@ func (c *Client) get(ctx context.Context, base, path string, key bool, read func
 	return nil
 }
 
-// limit is how long one call may take.
+// limit returns the timeout of one call.
 func (c *Client) limit(ctx context.Context) time.Duration {
 	limit := c.Timeout
 	deadline, ok := ctx.Deadline()
@@ -214,8 +212,8 @@ func (c *Client) limit(ctx context.Context) time.Duration {
 	return limit
 }
 
-// client is a copy whose redirect policy is ours: an engine that answers with a
-// redirect could otherwise send the key, or the probe, anywhere.
+// client returns a copy of c.HTTP that follows no redirects: otherwise an engine could redirect the
+// key, or the probe, to any host.
 func (c *Client) client() *http.Client {
 	hc := http.Client{}
 	if c.HTTP != nil {
@@ -241,7 +239,7 @@ func endpoint(base, path string) (string, error) {
 	case err != nil, u.Host == "", u.Scheme != "http" && u.Scheme != "https":
 		return "", fmt.Errorf("%w %q: write http://host:port", ErrBase, instance.Printable(base, 80))
 	case u.User != nil:
-		return "", fmt.Errorf("%w: it holds credentials; give the key by --engine-api-key", ErrBase)
+		return "", fmt.Errorf("%w: it contains credentials; set the key by --engine-api-key", ErrBase)
 	case u.RawQuery != "" || u.Fragment != "":
 		return "", fmt.Errorf("%w %q: no query or fragment", ErrBase, instance.Printable(base, 80))
 	}
@@ -252,7 +250,7 @@ func callError(base, path string, err error) error {
 	return fmt.Errorf("GET %s%s: %w", strings.TrimSuffix(base, "/"), path, err)
 }
 
-// hostOf is base without its scheme, for messages.
+// hostOf returns base without its scheme, for messages.
 func hostOf(base string) string {
 	if u, err := url.Parse(base); err == nil && u.Host != "" {
 		return u.Host

@@ -165,10 +165,11 @@ func TestParseStats(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := parseStats(strings.NewReader(tc.text), maxMetricsBytes)
+			p, err := parsePage(strings.NewReader(tc.text), maxMetricsBytes)
 			if err != nil {
 				t.Fatal(err)
 			}
+			got := p.stats()
 			if d := cmp.Diff(tc.want, got); d != "" {
 				t.Error(d)
 			}
@@ -177,10 +178,10 @@ func TestParseStats(t *testing.T) {
 			}
 		})
 	}
-	if _, err := parseStats(strings.NewReader(strings.Repeat("a 1\n", 100)), 100); !errors.Is(err, ErrTooLarge) {
+	if _, err := parsePage(strings.NewReader(strings.Repeat("a 1\n", 100)), 100); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("over the limit: %v", err)
 	}
-	if _, err := parseStats(strings.NewReader("a 1\n"), 4); err != nil {
+	if _, err := parsePage(strings.NewReader("a 1\n"), 4); err != nil {
 		t.Errorf("at the limit: %v", err)
 	}
 }
@@ -234,7 +235,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{"no key", models(c), base, nil, "/v1/models: HTTP 401: the engine wants an API key (--engine-api-key)"},
 		{"wrong key", models(keyed), base, nil, "HTTP 401: the engine refuses the API key"},
-		{"engine dead", health, base, nil, "HTTP 503: the engine says it is dead"},
+		{"engine dead", health, base, nil, "HTTP 503: the engine reports that it is dead"},
 		{"redirect", stats, base, nil, "HTTP 307: redirects are not followed"},
 		{"no JSON, escaped", version, base, ErrNotVLLM, `<html>\u001b[31m`},
 		{"no such route", version, empty, nil, "HTTP 404: no such route: is it a vLLM server?"},
@@ -244,7 +245,7 @@ func TestErrors(t *testing.T) {
 			if r.Header.Get(instance.ProbeHeader) != "" {
 				w.WriteHeader(http.StatusLoopDetected)
 			}
-		}}), ErrNotVLLM, "is a pdmesh proxy; give vLLM's own address"},
+		}}), ErrNotVLLM, "is a pdmesh proxy; use the address of vLLM"},
 		{"metrics too large", stats, big, ErrTooLarge, ""},
 		{"closed", health, big, ErrClosed, ""},
 		{"no model", models(c), empty, ErrNoModels, ""},
@@ -383,7 +384,7 @@ func TestRedirectPolicyOfTheCallersClientIsIgnored(t *testing.T) {
 	}
 }
 
-// closedPort is an address nobody listens on. Its listener stays bound without
+// closedPort returns an address on which no process listens. Its listener stays bound without
 // accepting until the port is known, so it is ours and not about to be reused.
 func closedPort(t *testing.T) string {
 	t.Helper()

@@ -1,9 +1,8 @@
-// Package vllm asks one engine's side endpoints: /health, /v1/models, /version
-// and /metrics. It never sends a prompt.
+// Package vllm is a client of the side endpoints of vLLM engines: /health, /v1/models, /version and
+// /metrics, and sends requests of one token as probes (Client.Trial).
 //
-// An engine is code of another party on a network: every call has a deadline,
-// every body a bound, redirects are refused, and each error says in words a
-// person can act on what is wrong with the engine.
+// Engines are not trusted: every call has a deadline, every body a bound, redirects are refused, and
+// each error names what the user can check or change.
 //
 //	c := vllm.New(apiKey)
 //	facts, err := c.Facts(ctx, "http://10.0.0.7:8100")

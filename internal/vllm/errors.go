@@ -18,25 +18,24 @@ import (
 var (
 	// ErrBase: the engine's URL itself is unusable.
 	ErrBase = errors.New("invalid engine URL")
-	// ErrRefused: nobody listens at the address. The engine process is gone, has
-	// not begun to listen, or is listening elsewhere.
+	// ErrRefused: no process listens at the address. The engine has exited, does not listen yet,
+	// or listens elsewhere.
 	ErrRefused = errors.New("connection refused")
-	// ErrNotAsked: the call did not come as far as to an engine, for a reason that
-	// has nothing to do with it: no descriptor or memory for a connection is left
-	// here, or no name server answers.
+	// ErrNotAsked: the call did not reach an engine for a local reason: no descriptor or memory
+	// for a connection is left, or no name server answers.
 	ErrNotAsked = errors.New("could not ask")
 	// ErrTimeout: the deadline passed, the call's own or the caller's.
 	ErrTimeout = errors.New("no answer")
-	// ErrClosed: the connection broke before the whole answer was there.
+	// ErrClosed: the connection was closed before the answer was complete.
 	ErrClosed = errors.New("connection closed")
-	// ErrTLS: one of the two sides does not trust the other's certificate, or they do not
-	// understand each other.
+	// ErrTLS: the handshake failed, for example because a side does not trust the other's
+	// certificate.
 	ErrTLS = errors.New("no TLS")
 	// ErrTooLarge: the answer exceeds its bound.
 	ErrTooLarge = errors.New("answer too large")
-	// ErrNotVLLM: an answer, but not what vLLM says there.
+	// ErrNotVLLM: the answer is not one of vLLM.
 	ErrNotVLLM = errors.New("not an answer of vLLM")
-	// ErrProxy: a proxy of this project is there. It never becomes an engine.
+	// ErrProxy: the answer comes from a proxy of this project.
 	ErrProxy = errors.New("is a pdmesh proxy")
 	// ErrNoModels: /v1/models lists nothing.
 	ErrNoModels = errors.New("the engine lists no model")
@@ -56,11 +55,11 @@ func (e *StatusError) Error() string {
 	case e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden:
 		return fmt.Sprintf("HTTP %d: the engine refuses the API key (--engine-api-key)", e.Code)
 	case e.Code == http.StatusServiceUnavailable:
-		return "HTTP 503: the engine says it is dead or not ready" + e.quoted()
+		return "HTTP 503: the engine reports that it is dead or not ready" + e.quoted()
 	case e.Code == http.StatusNotFound:
 		return "HTTP 404: no such route: is it a vLLM server?"
 	case e.Code >= 300 && e.Code < 400:
-		return fmt.Sprintf("HTTP %d: redirects are not followed; give the engine's own address", e.Code)
+		return fmt.Sprintf("HTTP %d: redirects are not followed; use the address of the engine", e.Code)
 	}
 	return fmt.Sprintf("HTTP %d", e.Code) + e.quoted()
 }
@@ -72,8 +71,8 @@ func (e *StatusError) quoted() string {
 	return " (" + e.Text + ")"
 }
 
-// explain turns a transport error into words about the engine. ctx is the
-// caller's, cctx the call's own with its deadline.
+// explain translates a transport error into one about the engine. ctx is that of the caller, cctx
+// that of the call, with its deadline.
 func explain(ctx, cctx context.Context, base string, timeout time.Duration, err error) error {
 	var dns *net.DNSError
 	var refused *certs.Error
@@ -90,7 +89,7 @@ func explain(ctx, cctx context.Context, base string, timeout time.Duration, err 
 	case errors.As(err, &dns) && dns.Temporary():
 		return fmt.Errorf("%w: cannot resolve %s: %s", ErrNotAsked, hostOf(base), dns.Err)
 	case cctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), isTimeout(err):
-		return fmt.Errorf("%w from %s within %s: is it hung or unreachable?", ErrTimeout, hostOf(base), inWords(timeout))
+		return fmt.Errorf("%w from %s within %s: is it hung or unreachable?", ErrTimeout, hostOf(base), rounded(timeout))
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w: is vLLM running at %s?", ErrRefused, hostOf(base))
 	case errors.As(err, &dns):
@@ -103,9 +102,8 @@ func explain(ctx, cctx context.Context, base string, timeout time.Duration, err 
 	return unwrapURL(err)
 }
 
-// inWords rounds what is left of a caller's deadline: the same limit is said in the
-// same words.
-func inWords(d time.Duration) time.Duration {
+// rounded rounds the remaining time of a caller's deadline, so that equal limits have equal texts.
+func rounded(d time.Duration) time.Duration {
 	if d < time.Second {
 		return d.Round(time.Millisecond)
 	}
@@ -117,7 +115,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &ne) && ne.Timeout()
 }
 
-// unwrapURL drops net/http's own `Get "http://…": ` in front, which callError says already.
+// unwrapURL removes net/http's prefix `Get "http://…": `, which callError adds already.
 func unwrapURL(err error) error {
 	var ue interface{ Unwrap() error }
 	if strings.HasPrefix(err.Error(), "Get ") && errors.As(err, &ue) {

@@ -178,7 +178,7 @@ func (c *Command) fill(f flags) error {
 	case f.has("headless"):
 		return fmt.Errorf("%w: --headless starts no API server; the node with the API has the agent", ErrCommand)
 	case f.text("uds") != "":
-		return fmt.Errorf("%w: --uds serves on a unix socket, which no proxy can reach; give the command --port", ErrCommand)
+		return fmt.Errorf("%w: --uds serves on a unix socket, which no proxy can reach; add --port to the command", ErrCommand)
 	}
 	c.Host, c.ConfigFile = f.text("host"), f.text("config")
 	c.TLS = f.text("ssl-certfile") != ""
@@ -188,7 +188,7 @@ func (c *Command) fill(f flags) error {
 		c.Model = m
 	}
 	if f.has("data-parallel-multi-port-external-lb") {
-		return fmt.Errorf("%w: --data-parallel-multi-port-external-lb gives each rank a port of its own, and an agent registers one: start a command and an agent for each rank (--data-parallel-rank, --port)", ErrCommand)
+		return fmt.Errorf("%w: --data-parallel-multi-port-external-lb uses one port for each rank, and an agent registers one port: start a command and an agent for each rank (--data-parallel-rank, --port)", ErrCommand)
 	}
 	local, rank, start := 0, 0, 0
 	for _, n := range []struct {

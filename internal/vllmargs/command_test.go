@@ -73,7 +73,7 @@ func TestCommand(t *testing.T) {
 			"not vLLM", []string{"/srv/engine", "positional", "--port=9000", "--model", "M"},
 			vllmargs.Command{Port: 9000, Model: "M"},
 		},
-		{"a shell tells nothing", []string{"bash", "-c", "vllm serve M --port 8100"}, vllmargs.Command{}},
+		{"a shell is not parsed", []string{"bash", "-c", "vllm serve M --port 8100"}, vllmargs.Command{}},
 		{"negative numbers are values", []string{"vllm", "serve", "M", "--seed", "-1", "--port", "8100"}, vllmargs.Command{VLLM: true, Port: 8100, Model: "M"}},
 		{"nothing", nil, vllmargs.Command{}},
 	} {
@@ -98,7 +98,7 @@ func TestBadCommands(t *testing.T) {
 		says string
 	}{
 		{"headless", []string{"vllm", "serve", "M", "--headless"}, "starts no API server"},
-		{"unix socket", []string{"vllm", "serve", "M", "--uds", "/run/v.sock"}, "give the command --port"},
+		{"unix socket", []string{"vllm", "serve", "M", "--uds", "/run/v.sock"}, "add --port to the command"},
 		{"port", []string{"vllm", "serve", "M", "--port", "http"}, `--port "http" of the command is no number`},
 		{"port zero", []string{"vllm", "serve", "M", "--port=0"}, "from 1 to 65535"},
 		{"tensor parallel", []string{"vllm", "serve", "M", "-tp", "x"}, "--tensor-parallel-size"},

@@ -15,9 +15,9 @@ const (
 	dialectP2P      = "p2p"
 )
 
-// class is the engine's connector as package connector knows it. The first
-// integration of Mooncake had the name of today's: one pair that hands over by
-// itself, told apart by members that only vLLM's first engine had.
+// class returns the engine's connector as defined by package connector. The first integration of
+// Mooncake had the name of the present one: one pair that transfers KV caches by itself. It is
+// recognized by members that only vLLM's first engine had.
 func (t *Transfer) class() connector.Class {
 	c, _ := connector.OfClass(t.Connector)
 	if c.Dialect == dialectMooncake && t.ranked {
@@ -46,7 +46,7 @@ func (t *Transfer) Dialect() (string, error) {
 	if c.Refused != "" || c.Itself != "" {
 		why = c.Refused + c.Itself + " (" + c.Page + "); "
 	}
-	return "", fmt.Errorf("%w: %q: %sthe proxy speaks %s; if one of them fits, say so with --connector",
+	return "", fmt.Errorf("%w: %q: %sthe proxy speaks %s; if one of them fits, set --connector",
 		ErrConnector, instance.Printable(t.Connector, 60), why, strings.Join(connector.Names(), ", "))
 }
 
@@ -131,8 +131,8 @@ func (t *Transfer) Offloading() *P2PTier {
 	return nil
 }
 
-// LeaseSeconds is how long the engine keeps a hand-over, also by a part of a
-// MultiConnector; 0 if that is not stated.
+// LeaseSeconds returns the time for which the engine keeps the blocks of a KV transfer, also of a
+// part of a MultiConnector; 0 if it is not set.
 func (t *Transfer) LeaseSeconds() int {
 	seconds := t.Lease
 	if t.Tier != nil {

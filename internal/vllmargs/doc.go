@@ -1,9 +1,8 @@
-// Package vllmargs reads what a vLLM command line says about the engine that
-// it will start: address, model names, key, sizes, and its --kv-transfer-config,
-// from which follow role and KV-transfer dialect.
+// Package vllmargs reads the facts about an engine from its vLLM command line: address, model names,
+// key, sizes, and --kv-transfer-config, which determines role and KV-transfer dialect. So users need
+// not repeat them for the agent.
 //
-// It is for facts that would otherwise be told twice. It reads the spellings
-// that vLLM's parser takes (--flag=value, --flag value, underscores for dashes,
-// --kv-transfer-config.field value, short names, the last one wins) and leaves
-// everything else alone: whether the command is right is vLLM's to say.
+// It accepts the spellings of vLLM's parser (--flag=value, --flag value, underscores for dashes,
+// --kv-transfer-config.field value, short names, the last one wins) and ignores everything else:
+// vLLM validates the command.
 package vllmargs

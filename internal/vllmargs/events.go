@@ -26,7 +26,7 @@ type Events struct {
 	Topic     string
 }
 
-// DefaultEvents is where vLLM publishes if it is not told.
+// DefaultEvents is vLLM's default endpoint.
 const DefaultEvents = "tcp://*:5557"
 
 // ParseEvents reads the JSON of --kv-events-config.
@@ -82,8 +82,8 @@ func (c *Command) events(f flags) error {
 	return nil
 }
 
-// Binds reports whether vLLM's publisher listens at an endpoint: it connects to one of TCP
-// that has no wildcard, and nobody can then connect to it.
+// Binds reports whether vLLM's publisher binds to an endpoint. To a TCP endpoint without a wildcard
+// it connects instead, so no subscriber can connect to it.
 func Binds(endpoint string) bool {
 	return strings.Contains(endpoint, "*") || strings.Contains(endpoint, "::") || Inside(endpoint)
 }
@@ -141,9 +141,8 @@ func (e *Events) Sources(host string, ranks Ranks) map[string]instance.KVEvents 
 	return out
 }
 
-// Told returns a command line in which the endpoints are those of e. The rest of what is
-// configured stays as it was written.
-func (e *Events) Told(argv []string) ([]string, error) {
+// SetIn returns a command line with the endpoints of e. The rest of the configuration is unchanged.
+func (e *Events) SetIn(argv []string) ([]string, error) {
 	out := slices.Clone(argv)
 	whole := -1
 	for i, a := range slices.Backward(out) {

@@ -77,8 +77,8 @@ func TestEventSources(t *testing.T) {
 	}
 }
 
-// What is told an engine is what it would then be read as, and the rest stays.
-func TestEventsTold(t *testing.T) {
+// ParseCommand reads the endpoints that SetIn has set, and the rest stays.
+func TestEventsSetIn(t *testing.T) {
 	t.Parallel()
 	e := vllmargs.Events{Publishes: true, Endpoint: "tcp://*:7", Replay: "tcp://*:8", Topic: "kv-events"}
 	for _, args := range [][]string{
@@ -89,19 +89,19 @@ func TestEventsTold(t *testing.T) {
 	} {
 		argv := append([]string{"vllm", "serve", "M"}, args...)
 		was := slices.Clone(argv)
-		told, err := e.Told(argv)
+		set, err := e.SetIn(argv)
 		if err != nil {
 			t.Fatalf("%q: %v", args, err)
 		}
-		c, err := vllmargs.ParseCommand(told)
+		c, err := vllmargs.ParseCommand(set)
 		if err != nil || c.Events != e || c.Port != 1 || c.Model != "M" {
-			t.Errorf("%q: %+v, %v", told, c, err)
+			t.Errorf("%q: %+v, %v", set, c, err)
 		}
 		if d := cmp.Diff(was, argv); d != "" {
 			t.Errorf("the given one has changed: %s", d)
 		}
 	}
-	if _, err := e.Told([]string{"vllm", "serve", "M"}); err == nil {
+	if _, err := e.SetIn([]string{"vllm", "serve", "M"}); err == nil {
 		t.Error("no error without the flag")
 	}
 }

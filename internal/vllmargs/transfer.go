@@ -30,8 +30,8 @@ type Transfer struct {
 	Bootstrap string
 	// Tier is the tier of type p2p of an OffloadingConnector, nil if there is none.
 	Tier *P2PTier
-	// Lease is kv_lease_duration in seconds, how long a NIXL engine keeps a hand-over;
-	// 0 if it is not stated.
+	// Lease is kv_lease_duration in seconds, the time for which a NIXL engine keeps the blocks of
+	// a KV transfer; 0 if it is not set.
 	Lease int
 	// Connectors are those inside a MultiConnector, in their order.
 	Connectors []Transfer
@@ -42,7 +42,7 @@ type Transfer struct {
 // P2PTier is a tier that engines fetch from each other.
 type P2PTier struct {
 	Port    int // of its side channel for rank 0, 0 if it is not stated
-	Timeout int // unbound_store_timeout_s: how long it keeps what nobody fetches, 0 if it is not stated
+	Timeout int // unbound_store_timeout_s: time for which it keeps what no engine fetches; 0 if not set
 }
 
 type transferJSON struct {
@@ -172,8 +172,7 @@ func roleOf(kvRole string) (instance.Role, bool) {
 	return "", false
 }
 
-// EnvKVRole is the variable by which vLLM's first disaggregated engine was told
-// its role.
+// EnvKVRole is the variable that sets the role of vLLM's first disaggregated engine.
 const EnvKVRole = "VLLM_DISTRIBUTED_KV_ROLE"
 
 // ParseEnvRole reads a value of EnvKVRole: producer, consumer or both. The

@@ -123,7 +123,7 @@ func TestUnknownConnectors(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d, err := got.Dialect(); !errors.Is(err, vllmargs.ErrConnector) || !strings.Contains(err.Error(), "say so with --connector") || strings.Contains(err.Error(), "\x1b") {
+			if d, err := got.Dialect(); !errors.Is(err, vllmargs.ErrConnector) || !strings.Contains(err.Error(), "set --connector") || strings.Contains(err.Error(), "\x1b") {
 				t.Errorf("%s: %q, %v", name, d, err)
 			}
 		}
@@ -144,7 +144,7 @@ func TestTwoThatNeedHelp(t *testing.T) {
 	}
 }
 
-// The bootstrap server that an engine is told of is found where it stands.
+// The bootstrap server is found wherever an engine's configuration names it.
 func TestMooncake(t *testing.T) {
 	t.Parallel()
 	const own = `{"kv_connector":"MooncakeConnector","kv_role":"kv_producer","kv_connector_extra_config":{"bootstrap_server_address":" 10.0.0.1:9000 ","mooncake_protocol":"tcp"}}`

@@ -53,9 +53,9 @@ type Conn struct {
 // DialFunc makes a connection, as net.Dialer.DialContext does.
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Dial connects a socket to an endpoint of the form that ParseEndpoint takes. Within
-// the handshake time of the bounds the peer must have said that it fits. A nil dial
-// is a net.Dialer that notices within half a minute that a peer's machine is gone.
+// Dial connects a socket to an endpoint of the form that ParseEndpoint takes. The
+// handshake must be complete within the time of the bounds. A nil dial is a net.Dialer whose
+// keep-alive detects a dead peer within half a minute.
 func Dial(ctx context.Context, kind Kind, endpoint string, b Bounds, dial DialFunc) (*Conn, error) {
 	address, err := ParseEndpoint(endpoint)
 	if err != nil {
@@ -75,10 +75,10 @@ func Dial(ctx context.Context, kind Kind, endpoint string, b Bounds, dial DialFu
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
-	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })() // the handshake's error tells
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })() // the handshake then returns an error
 	peer, err := open(c, kind, b, false)
 	if err != nil {
-		_ = c.Close() // the error is told
+		_ = c.Close() // err is returned
 		return nil, err
 	}
 	return peer, nil

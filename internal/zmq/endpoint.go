@@ -11,9 +11,9 @@ import (
 // ErrEndpoint is wrapped by the errors of ParseEndpoint.
 var ErrEndpoint = errors.New("bad ZeroMQ endpoint")
 
-// ParseEndpoint returns host:port of tcp://host:port. The host may be *, which is
-// every address of the machine and means an empty host, and an IPv6 address stands
-// in brackets. Port 0 is left to the listener.
+// ParseEndpoint returns the host:port of tcp://host:port. The host * means all addresses of the
+// machine, and is returned as "". An IPv6 address must be in brackets. Port 0 is allowed, for
+// listeners.
 func ParseEndpoint(endpoint string) (address string, err error) {
 	rest, ok := strings.CutPrefix(endpoint, "tcp://")
 	if !ok {

@@ -46,7 +46,7 @@ func (b Bounds) filled() Bounds {
 	return b
 }
 
-// ErrTooManyPeers: a connection was refused, Bounds.Peers of them stand.
+// ErrTooManyPeers: a connection was refused because Bounds.Peers are open.
 var ErrTooManyPeers = errors.New("too many peers")
 
 // errPanic: the library failed over a peer's bytes.
@@ -96,7 +96,7 @@ func Listen(ctx context.Context, kind Kind, endpoint string, b Bounds, trouble f
 }
 
 // Receive returns the next message of any peer. The error is ctx's, or net.ErrClosed
-// after Close. Peers whose messages nobody receives wait.
+// after Close. Peers wait until their messages are received.
 func (s *Listener) Receive(ctx context.Context) (Message, error) {
 	select {
 	case m := <-s.messages:

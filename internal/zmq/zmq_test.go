@@ -43,7 +43,7 @@ func receive(t *testing.T, l *zmq.Listener) zmq.Message {
 	return m
 }
 
-func heard(t *testing.T, trouble <-chan error) error {
+func reported(t *testing.T, trouble <-chan error) error {
 	t.Helper()
 	select {
 	case err := <-trouble:
@@ -152,7 +152,7 @@ func TestOurOwnPeers(t *testing.T) {
 		}
 		testkit.Eventually(t, 20*time.Second, func() error {
 			if s.Send(t.Context(), []byte("lost")) == nil {
-				return errors.New("a send to nobody does not fail")
+				return errors.New("a send without peers does not fail")
 			}
 			return nil
 		})
@@ -194,7 +194,7 @@ func TestBadPeers(t *testing.T) {
 		"too many frames":       {greeting + ready + strings.Repeat("\x01\x00", 5), zmq.ErrTooLarge},
 	} {
 		dial(t, l, tc.bytes)
-		if err := heard(t, trouble); tc.want != nil && !errors.Is(err, tc.want) {
+		if err := reported(t, trouble); tc.want != nil && !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -207,7 +207,7 @@ func TestBadPeers(t *testing.T) {
 	}
 }
 
-// TestSilentPeers: peers that say nothing hold up nobody, and leave room in the end.
+// TestSilentPeers: silent peers do not delay others, and are closed in the end.
 func TestSilentPeers(t *testing.T) {
 	t.Parallel()
 	l, trouble := listen(t, zmq.Pull, loopback, zmq.Bounds{Peers: 3, Handshake: time.Second})
@@ -215,14 +215,14 @@ func TestSilentPeers(t *testing.T) {
 		dial(t, l, greeting[:10])
 	}
 	s := sender(t, zmq.Push, l)
-	if err := s.Send(t.Context(), []byte("heard")); err != nil {
+	if err := s.Send(t.Context(), []byte("received")); err != nil {
 		t.Fatal(err)
 	}
 	receive(t, l)
 	dial(t, l, "")
 	var all []error
 	for range 3 {
-		all = append(all, heard(t, trouble))
+		all = append(all, reported(t, trouble))
 	}
 	if !slices.ContainsFunc(all, func(err error) bool { return errors.Is(err, zmq.ErrTooManyPeers) }) {
 		t.Errorf("refused: %v", all)

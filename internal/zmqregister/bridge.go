@@ -22,11 +22,11 @@ import (
 // Options of a Bridge. Endpoint, Registrar, Client, HostID and Log are required.
 type Options struct {
 	Endpoint string // of the ROUTER, tcp://host:port
-	// Registrar makes a registration; the bridge gives key, host id, log and event.
+	// Registrar creates a registration; the bridge sets key, host id, log and event.
 	Registrar func(lease.RegistrarOptions) *lease.Registrar
-	// Client asks the engines. Its dialer decides which addresses may be asked.
+	// Client calls the engines. Its dialer decides which addresses may be called.
 	Client *vllm.Client
-	// Agent is as whom the bridge registers, as in Record.Agent.
+	// Agent is the value of Record.Agent.
 	Agent  string
 	HostID string // of this network namespace
 	// TTL is that of the leases, and how long an instance may not ping.
@@ -53,7 +53,7 @@ var (
 type Bridge struct {
 	o        Options
 	listener *zmq.Listener
-	complain complaints
+	warnings warnings
 	counts   counts
 
 	// The following belong to Run's goroutine.
@@ -71,11 +71,11 @@ func Listen(ctx context.Context, o Options) (*Bridge, error) {
 	if o.MaxInstances == 0 {
 		o.MaxInstances = 1024
 	}
-	b := &Bridge{o: o, complain: complaints{log: o.Log}, members: make(map[instance.Key]*member), finished: make(chan *member)}
+	b := &Bridge{o: o, warnings: warnings{log: o.Log}, members: make(map[instance.Key]*member), finished: make(chan *member)}
 	// An engine has one connection; those that an engine that crashed left behind
 	// stay until the kernel has noticed.
 	bounds := zmq.Bounds{Peers: 4 * o.MaxInstances, Bytes: 8 << 10, Frames: 4}
-	l, err := zmq.Listen(ctx, zmq.Router, o.Endpoint, bounds, b.complain.say)
+	l, err := zmq.Listen(ctx, zmq.Router, o.Endpoint, bounds, b.warnings.warn)
 	if err != nil {
 		return nil, fmt.Errorf("registration by ZeroMQ: %w", err)
 	}
@@ -87,18 +87,17 @@ func Listen(ctx context.Context, o Options) (*Bridge, error) {
 	return b, nil
 }
 
-// Addr is where the ROUTER is bound.
+// Addr returns the address of the ROUTER.
 func (b *Bridge) Addr() net.Addr { return b.listener.Addr() }
 
-// Close ends a bridge that does not run.
+// Close closes a bridge whose Run was not called.
 func (b *Bridge) Close() error { return b.listener.Close() }
 
-// sweeps is how often in the time of a lease it is looked for those who went silent.
+// sweeps is the number of checks for missing pings per TTL.
 const sweeps = 20
 
-// Run follows pings until ctx ends, and closes the ROUTER. The registrations then stay
-// in etcd for as long as their leases last: a bridge that is back by then goes on with
-// them.
+// Run processes pings until ctx ends, and closes the ROUTER. The registrations stay in etcd until
+// their leases expire: a bridge that is restarted before then takes them over.
 func (b *Bridge) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer b.running.Wait()
@@ -127,7 +126,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 			err := b.listener.Close()
 			return errors.Join(err, context.Cause(ctx))
 		case m := <-messages:
-			b.hear(ctx, m, time.Now())
+			b.handle(ctx, m, time.Now())
 		case m := <-b.finished:
 			if b.members[m.ping.Key] == m {
 				delete(b.members, m.ping.Key)
@@ -139,10 +138,10 @@ func (b *Bridge) Run(ctx context.Context) error {
 	}
 }
 
-// hear follows one message.
-func (b *Bridge) hear(ctx context.Context, m zmq.Message, now time.Time) {
+// handle processes one message.
+func (b *Bridge) handle(ctx context.Context, m zmq.Message, now time.Time) {
 	if len(m.Frames) != 1 {
-		b.complain.say(m.Remote, fmt.Errorf("%w: %d frames", ErrPing, len(m.Frames)))
+		b.warnings.warn(m.Remote, fmt.Errorf("%w: %d frames", ErrPing, len(m.Frames)))
 		b.counts.refused.Add(1)
 		return
 	}
@@ -151,18 +150,18 @@ func (b *Bridge) hear(ctx context.Context, m zmq.Message, now time.Time) {
 	case errors.Is(err, ErrHello):
 	case err != nil:
 		b.counts.refused.Add(1)
-		b.complain.say(m.Remote, err)
+		b.warnings.warn(m.Remote, err)
 	case known == nil:
 		if err := b.join(ctx, p, now); err != nil {
 			b.counts.refused.Add(1)
-			b.complain.say(m.Remote, fmt.Errorf("%s: %w", p.Key, err))
+			b.warnings.warn(m.Remote, fmt.Errorf("%s: %w", p.Key, err))
 		}
 	case known.ping == p:
 		b.counts.pings.Add(1)
 		known.pinged = now
 	case now.Sub(known.pinged) < b.o.TTL/2:
 		b.counts.refused.Add(1)
-		b.complain.say(m.Remote, fmt.Errorf("%s: %w", p.Key, errTwo))
+		b.warnings.warn(m.Remote, fmt.Errorf("%s: %w", p.Key, errTwo))
 	default:
 		b.lose(known, "the engine was restarted with other addresses, sizes or another mode")
 	}
@@ -193,8 +192,8 @@ func (b *Bridge) join(ctx context.Context, p Ping, now time.Time) error {
 	return nil
 }
 
-// sweep takes out those whose pings have ended. Time in which this process did not run
-// is nobody's silence.
+// sweep removes instances whose pings have ended. Time in which this process was suspended does not
+// count.
 func (b *Bridge) sweep(now time.Time) {
 	gap := now.Sub(b.swept)
 	b.swept = now

@@ -2,21 +2,21 @@ package zmqregister
 
 import "sync/atomic"
 
-// Counts is what a Bridge has heard and done since it was bound.
+// Counts are the counters of a Bridge since it was bound.
 type Counts struct {
 	Instances int64 // registered now, or about to be
-	// Pings that were followed, and Refused messages that were not: no ping, or of an engine
-	// that is not taken.
+	// Pings is the number of accepted pings, Refused that of other messages: invalid, or of an
+	// engine that cannot be registered.
 	Pings, Refused int64
-	// Registrations that were begun, and those Lost: the pings have ended, or the engine is
-	// back with other addresses.
+	// Registrations is the number of registrations begun, Lost that of those ended: the pings
+	// ended, or the engine returned with other addresses.
 	Registrations, Lost int64
 }
 
-// counts are the same while they change.
+// counts has the counters of Counts.
 type counts struct{ instances, pings, refused, registrations, lost atomic.Int64 }
 
-// Counts may be called from any goroutine.
+// Counts returns the counters. It is safe for concurrent use.
 func (b *Bridge) Counts() Counts {
 	c := &b.counts
 	return Counts{

@@ -124,7 +124,7 @@ func parseFields(b []byte) (fields, error) {
 		}
 	}
 	if len(b) > 0 {
-		return f, fmt.Errorf("%w: something stands behind the map", ErrPing)
+		return f, fmt.Errorf("%w: trailing bytes after the map", ErrPing)
 	}
 	return f, nil
 }

@@ -172,7 +172,7 @@ func TestFactsRefuse(t *testing.T) {
 		{"both roles", nil, append(serve, "--kv-transfer-config", nixlBoth), []string{"--kv-transfer-config of the command has kv_both, which leaves it open: set --role prefill, --role decode, or --role both"}},
 		{"both by environment", map[string]string{"VLLM_DISTRIBUTED_KV_ROLE": "both"}, serve, []string{"VLLM_DISTRIBUTED_KV_ROLE is both: set --role"}},
 		{"role by environment", map[string]string{"VLLM_DISTRIBUTED_KV_ROLE": "prefill"}, serve, []string{`VLLM_DISTRIBUTED_KV_ROLE="prefill": vLLM knows producer, consumer and both`}},
-		{"connector", nil, append(serve, "--kv-transfer-config", `{"kv_connector":"MoRIIOConnector","kv_role":"kv_producer"}`), []string{`no dialect for this connector: "MoRIIOConnector"`, "say so with --connector"}},
+		{"connector", nil, append(serve, "--kv-transfer-config", `{"kv_connector":"MoRIIOConnector","kv_role":"kv_producer"}`), []string{`no dialect for this connector: "MoRIIOConnector"`, "set --connector"}},
 		{"connector by flag", nil, append([]string{"--role=decode", "--connector=teleport"}, serve...), []string{`--connector: unknown connector "teleport": known are plain, nixl`}},
 		{"KV transfer", nil, append([]string{"--kv-transfer-config", "{"}, serve...), []string{"--kv-transfer-config: unusable"}},
 		{"KV transfer of the command", nil, append(serve, "--kv-transfer-config", "nixl"), []string{"--kv-transfer-config of the command", "quote it as one argument"}},

@@ -68,7 +68,7 @@ func (f *facts) findEvents(c *Config) {
 // place chooses the endpoints of the publisher and adds them to the engine's command.
 func (f *facts) place(e *kvEvents, c *Config) {
 	e.choose(c.Key.Address)
-	command, err := e.Told(c.Command)
+	command, err := e.SetIn(c.Command)
 	if err != nil {
 		f.wrong(err)
 	}

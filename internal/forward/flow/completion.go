@@ -113,7 +113,7 @@ func (c *completion) runAlone(reason string) { decodeAlone{c}.run(nil, reason) }
 func (c *completion) committed(d, p *sched.Assignment) {
 	c.s.Disaggregate.learnDecode(c, d, p)
 	p.Done() // decode has its KV cache
-	d.Computed(0)
+	d.Prefilled(0, 0)
 	c.attempts.served(d.Instance)
 	c.req = nil
 	c.DropBody()

@@ -77,7 +77,7 @@ func (l *Leg) Send(method, path string, h Header, body splice.Body) (*upstream.R
 // Heard notes progress of the engine's core: bytes of an answer that it has computed.
 func (l *Leg) Heard() {
 	if l.pick != nil {
-		l.pick.Heard()
+		l.pick.NoteProgress()
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
-	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
@@ -57,6 +56,9 @@ type Result struct {
 // know.
 type Route interface{ Header(h http.Header) }
 
+// Observer records durations in seconds. A prometheus.Observer is one.
+type Observer interface{ Observe(seconds float64) }
+
 // Answer is the answer to one client. It belongs to one goroutine.
 type Answer struct {
 	Client Client
@@ -68,8 +70,8 @@ type Answer struct {
 	Route  Route
 	Log    logrus.FieldLogger
 	Memory *scratch.Bodies // bounds the memory of what is held back; nil: no bound
-	// Gaps counts the times between the events of a stream; nil: they are not counted.
-	Gaps *histogram.Histogram
+	// Gaps receives the times between the events of a stream; nil if they are not recorded.
+	Gaps Observer
 
 	Result
 

@@ -12,7 +12,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
-	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
@@ -50,13 +49,12 @@ type events struct {
 	failed     bool // and it says that the answer has failed
 	atEnd      bool // Buf has the last bytes of the engine's answer
 
-	gaps        histogram.Local // the times between events
-	last        time.Time       // when the last events went to the client; zero before the first
-	unsent      int             // events that scan has seen and that have not been sent
-	passed      int             // events that scan has seen, without the closing one
-	preamble    int             // those of them before the first content
-	laterEvents int             // events that have been sent after the first batch
-	span        time.Duration   // from the first batch to the last
+	last        time.Time     // when the last events went to the client; zero before the first
+	unsent      int           // events that scan has seen and that have not been sent
+	passed      int           // events that scan has seen, without the closing one
+	preamble    int           // those of them before the first content
+	laterEvents int           // events that have been sent after the first batch
+	span        time.Duration // from the first batch to the last
 }
 
 var (
@@ -69,7 +67,6 @@ var (
 // all events are held back, and a failure can be retried.
 func (a *Answer) stream(s *Source) *leg.Failure {
 	e := events{Events: scratch.Events{Memory: a.Memory}}
-	e.gaps.For(a.Gaps)
 	defer e.end(a)
 	l := s.Leg
 	for {
@@ -161,13 +158,13 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	}
 	if e.done && e.atEnd {
 		a.writeUnflushed(batch) // the server flushes it together with the end of the body
-		e.countSent(a.lastWrite)
+		e.countSent(a.lastWrite, a.Gaps)
 		return nil, true
 	}
 	if !a.write(batch) {
 		return nil, true
 	}
-	e.countSent(a.lastWrite)
+	e.countSent(a.lastWrite, a.Gaps)
 	e.Drop(end)
 	e.searched = e.N
 	return nil, false
@@ -175,19 +172,22 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 
 // countSent counts the events of a batch that was sent now: the first came a gap after the
 // batch before, the others with no gap. The closing event does not count.
-func (e *events) countSent(now time.Time) {
+func (e *events) countSent(now time.Time, gaps Observer) {
 	if e.unsent > 0 && !e.last.IsZero() {
 		gap := now.Sub(e.last)
 		e.laterEvents += e.unsent
 		e.span += gap
-		if e.gaps.On() {
-			e.gaps.Observe(gap, e.unsent-1)
+		if gaps != nil {
+			gaps.Observe(gap.Seconds())
+			for range e.unsent - 1 {
+				gaps.Observe(0)
+			}
 		}
 	}
 	e.last, e.unsent = now, 0
 }
 
-// end releases the buffer and reports the gaps that were counted.
+// end releases the buffer and reports the mean gap and the tokens.
 func (e *events) end(a *Answer) {
 	if e.laterEvents > 0 {
 		a.Gap = e.span / time.Duration(e.laterEvents)
@@ -195,7 +195,6 @@ func (e *events) end(a *Answer) {
 	if a.Tokens.Output == 0 && a.Kind != openai.Other {
 		a.Tokens.Output = max(0, e.passed-e.preamble)
 	}
-	e.gaps.Flush()
 	e.Release()
 }
 

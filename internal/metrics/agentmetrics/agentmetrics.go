@@ -1,5 +1,5 @@
-// Package agentmetrics shows an agent's registration to Prometheus. It stands
-// apart from package metrics, so that an agent does not carry the proxy's parts.
+// Package agentmetrics exports an agent's registration to Prometheus. It is separate from package
+// metrics so that an agent does not link the proxy's packages.
 package agentmetrics
 
 import (

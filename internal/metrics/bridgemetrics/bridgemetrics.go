@@ -1,5 +1,5 @@
-// Package bridgemetrics shows to Prometheus what a bridge does that registers engines by
-// their pings. It stands apart from package metrics, since agents have one, too.
+// Package bridgemetrics exports the counters of a zmqregister.Bridge to Prometheus. It is separate
+// from package metrics since agents have a bridge, too.
 package bridgemetrics
 
 import (

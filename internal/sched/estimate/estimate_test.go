@@ -12,7 +12,7 @@ import (
 const name = "m"
 
 // trained has the samples of a fleet: a millisecond for each token of prefill, 20 ms for a
-// hand-over, and perToken for each token that decode computes.
+// KV transfer, and perToken for each token that decode computes.
 func trained(perToken time.Duration) *estimate.Estimator {
 	e := new(estimate.Estimator)
 	for i := range 32 {
@@ -34,7 +34,7 @@ func TestDecisions(t *testing.T) {
 		d        estimate.Decode
 		want     estimate.Decision
 	}{
-		{"short, nobody is disturbed", ms, estimate.Prefill{Uncached: 50}, estimate.Decode{Tokens: 50}, estimate.Decision{Alone: true, Reason: alone.SmallUncached}},
+		{"short, disturbs no stream", ms, estimate.Prefill{Uncached: 50}, estimate.Decode{Tokens: 50}, estimate.Decision{Alone: true, Reason: alone.SmallUncached}},
 		{"streams would wait", ms, estimate.Prefill{Uncached: 500}, estimate.Decode{Tokens: 500, Running: 1}, estimate.Decision{Reason: estimate.Faster}},
 		{"prefill has a queue", ms, estimate.Prefill{Uncached: 500, Queued: 2000}, estimate.Decode{Tokens: 500, Running: 1}, estimate.Decision{Alone: true, Reason: alone.PrefillQueue}},
 		{"so has decode", ms, estimate.Prefill{Uncached: 500, Queued: 2000}, estimate.Decode{Tokens: 500, Running: 1, Queued: 2000}, estimate.Decision{Reason: estimate.Faster}},
@@ -87,7 +87,7 @@ func TestMonotonic(t *testing.T) {
 			before = is
 		}
 		if before {
-			t.Errorf("%v tokens disturb whoever is there", tokens)
+			t.Errorf("%v tokens disturb the running streams", tokens)
 		}
 	}
 }
@@ -180,6 +180,6 @@ func TestRobust(t *testing.T) {
 		e.Alone(name, estimate.Decode{Address: "d", Tokens: tokens}, time.Duration(tokens)*20*time.Millisecond)
 	}
 	if ask() {
-		t.Error("decode has become slow, and nobody has noticed")
+		t.Error("slow decode was not noticed")
 	}
 }

@@ -17,7 +17,7 @@ const (
 
 func (l *line) known() bool { return l.n > minSamples-0.5 }
 
-// learn adds a sample: so much work, so many seconds.
+// learn adds a sample: an amount of work and the seconds that it took.
 func (l *line) learn(work, seconds float64) {
 	if l.known() {
 		if usual := l.at(work); usual > 0 {
@@ -41,7 +41,7 @@ func (l *line) parts() (fixed, each float64) {
 	}
 	x, y := l.x/l.n, l.y/l.n
 	variance := l.xx/l.n - x*x
-	if variance <= 0.01*x*x { // the samples are too alike to tell the parts from each other
+	if variance <= 0.01*x*x { // the samples are too similar to separate the two parts
 		if x == 0 {
 			return y, 0
 		}

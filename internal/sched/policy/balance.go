@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// balance weighs what an instance has in its cache against what waits for it. The unit is
-// a token that prefill has to compute: what costs least is done earliest.
+// balance weighs the cached part of a prompt against the work that waits at an instance. The unit
+// of costs is one token that prefill has to compute.
 type balance struct {
 	weight float64 // see Options.CacheWeight
 
-	at   time.Time // when work was brought up to date
-	work []float64 // tokens that each target was given, of late
-	fade float64   // what is left of it by now
+	at   time.Time // last update of work
+	work []float64 // tokens assigned to each target recently
+	fade float64   // the factor by which work has decayed since then
 
-	costs []cost // of the candidates of one choice
+	costs []cost // of the candidates of one choice; reused
 }
 
-// cost is what is known of one candidate for one choice.
+// cost is the cost of one candidate in one choice.
 type cost struct {
 	number int // of the target
 	cached int // tokens of the prompt in its cache
@@ -25,16 +25,15 @@ type cost struct {
 }
 
 const (
-	// recent is how long work counts that is done: half of it after so long. Nothing waits
-	// where engines are quick, and without a memory the cache alone would decide.
+	// recent is the half-life of assigned work. Nothing waits at fast engines, and without this
+	// memory the cache would be the only criterion.
 	recent = time.Minute
-	// leaning is how many tokens of a prompt one token counts that a candidate was given
-	// beyond its share of late.
+	// leaning is the cost of one token that a candidate was recently assigned beyond its share.
 	leaning = 0.02
-	// slack is the part of a prompt by which costs may differ and be alike.
+	// slack is the difference of costs, as a part of the prompt, up to which candidates are tied.
 	slack = 0.1
-	// DefaultCacheWeight is a good one for the production trace of docs/scheduling.md, at
-	// all loads: a hit saves work that everybody behind would have to wait for.
+	// DefaultCacheWeight suits the production trace of docs/scheduling.md at all loads: a hit
+	// saves work for which all later requests would have to wait.
 	DefaultCacheWeight = 10
 )
 
@@ -46,9 +45,9 @@ func newBalance(o *Options) balance {
 	return b
 }
 
-// begin starts a choice among targets with numbers below n. One that only looks leaves
-// work as it is, in its time too.
-func (b *balance) begin(now time.Time, n int, only bool) {
+// begin starts a choice among targets with numbers below n. With readOnly, work and its time stay
+// unchanged.
+func (b *balance) begin(now time.Time, n int, readOnly bool) {
 	for len(b.work) < n {
 		b.work = append(b.work, 0)
 	}
@@ -58,7 +57,7 @@ func (b *balance) begin(now time.Time, n int, only bool) {
 		return
 	}
 	b.fade = math.Exp2(-float64(passed) / float64(recent))
-	if only {
+	if readOnly {
 		return
 	}
 	for i := range b.work {
@@ -67,22 +66,21 @@ func (b *balance) begin(now time.Time, n int, only bool) {
 	b.at, b.fade = now, 1
 }
 
-// gave notes that a target was given so many tokens to compute.
-func (b *balance) gave(number, tokens int) { b.work[number] += float64(tokens) }
+// assigned adds tokens that a target has to compute.
+func (b *balance) assigned(number, tokens int) { b.work[number] += float64(tokens) }
 
-// level forgets who was given more than its share, as it does when the candidates change:
-// a new one must not get all that comes until it has caught up.
+// level clears the recent work when the candidates change: a new candidate must not get all
+// prompts until it has caught up.
 func (b *balance) level() { clear(b.work) }
 
-// add takes the next candidate in, whose cache should hold so many tokens.
+// add adds the next candidate, whose cache is expected to hold the given number of tokens.
 func (b *balance) add(number, cached int) {
 	b.costs = append(b.costs, cost{number: number, cached: cached})
 }
 
-// choose returns the candidate that costs least for a prompt of so many tokens. Among those
-// that cost about as much the key decides, the same way in every proxy. others tells that
-// there may be other proxies, whose load is one more line of the processor's caches for
-// each candidate.
+// choose returns the candidate with the lowest cost for a prompt of the given number of tokens.
+// Ties within the slack are broken by the key, in the same way in every proxy. others reports
+// whether there may be other proxies, whose load is in one more cache line of each candidate.
 func (b *balance) choose(c *Candidates, tokens int, key uint64, others bool, e *Explanation) (at, cached int) {
 	done := 0.0
 	for i := range b.costs {
@@ -92,7 +90,7 @@ func (b *balance) choose(c *Candidates, tokens int, key uint64, others bool, e *
 	for i := range b.costs {
 		one := &b.costs[i]
 		share := c.Part(i)
-		alike := share * float64(len(b.costs)) // 1 where all have the same weight
+		alike := share * float64(len(b.costs)) // 1 if all have the same weight
 		load := c.At(i).Load
 		waits := float64(load.Waiting.Load())
 		if others {
@@ -110,8 +108,8 @@ func (b *balance) choose(c *Candidates, tokens int, key uint64, others bool, e *
 		}
 	}
 	limit := least + slack*float64(tokens)
-	// Of the same weight the one with the highest number wins as with the highest score,
-	// which takes a logarithm.
+	// With equal weights the highest random number wins as the highest score does, without a
+	// logarithm.
 	even := c.Even() && e == nil
 	highest := 0.0
 	for i := range b.costs {

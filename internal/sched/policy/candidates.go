@@ -2,16 +2,16 @@ package policy
 
 import "github.com/pdmesh/pdmesh/internal/instance"
 
-// Candidates are those that one request may have, in the order of their addresses.
+// Candidates are the candidates of one request, ordered by address.
 type Candidates struct {
 	list     []Candidate
-	some     []Choice // nil: all of the list
+	some     []Choice // nil: the whole list
 	total    float64  // of the weights
 	uneven   bool     // weights differ
 	narrowed bool
 }
 
-// Choice is one of a list that may be chosen.
+// Choice is a candidate of a list that may be chosen.
 type Choice struct {
 	at     int
 	weight float64
@@ -27,22 +27,22 @@ func All(list []Candidate) Candidates {
 	return c
 }
 
-// Some returns those of a list that are added. narrowed reports whether the request itself
-// leaves some out, because it has tried them or they do not fit its partner. room,
-// which is not nil, is memory for them; it is used as long as the candidates are.
+// Some returns an empty subset of a list, to be filled by Add. narrowed reports whether the request
+// itself excludes some, because it has tried them or they do not fit its partner. room, which is
+// not nil, is memory for them; it must not be reused while the candidates are used.
 func Some(list []Candidate, room []Choice, narrowed bool) Candidates {
 	return Candidates{list: list, some: room[:0], narrowed: narrowed}
 }
 
-// Add adds one of the list, the next by its place. The weight is the candidate's own,
-// or a part of it while it should get less.
+// Add adds a candidate of the list, in ascending order of index. The weight is the candidate's, or
+// a part of it while it should get fewer requests.
 func (c *Candidates) Add(at int, weight float64) {
 	c.some = append(c.some, Choice{at, weight})
 	c.total += weight
 	c.uneven = c.uneven || weight != c.some[0].weight
 }
 
-// Len is how many there are.
+// Len returns the number of candidates.
 func (c *Candidates) Len() int {
 	if c.some != nil {
 		return len(c.some)
@@ -50,7 +50,7 @@ func (c *Candidates) Len() int {
 	return len(c.list)
 }
 
-// Index returns the place of the i-th in the list that the candidates are of.
+// Index returns the index of candidate i in the whole list.
 func (c *Candidates) Index(i int) int {
 	if c.some != nil {
 		return c.some[i].at
@@ -58,11 +58,10 @@ func (c *Candidates) Index(i int) int {
 	return i
 }
 
-// At returns the i-th.
+// At returns candidate i.
 func (c *Candidates) At(i int) *Candidate { return &c.list[c.Index(i)] }
 
-// Weight is what the i-th should have now, in proportion to the others: less than
-// its candidate's own while it starts slowly.
+// Weight returns the effective weight of candidate i: less than Candidate.Weight during slow start.
 func (c *Candidates) Weight(i int) float64 {
 	if c.some != nil {
 		return c.some[i].weight
@@ -70,12 +69,12 @@ func (c *Candidates) Weight(i int) float64 {
 	return c.list[i].Weight
 }
 
-// Load is what the i-th has to do in proportion to its weight: see Load.Legs.
+// Load returns the load of candidate i divided by its weight; see Load.Legs.
 func (c *Candidates) Load(i int) float64 {
 	return float64(c.At(i).Load.sum.Load()) / c.Weight(i)
 }
 
-// legs is the same for people: in legs, of an instance of the usual weight.
+// legs returns the same for display: in legs, scaled to the default weight.
 func (c *Candidates) legs(i int) float64 {
 	return c.At(i).Load.Legs() * instance.DefaultWeight / c.Weight(i)
 }
@@ -83,12 +82,12 @@ func (c *Candidates) legs(i int) float64 {
 // Even reports whether all have the same weight.
 func (c *Candidates) Even() bool { return !c.uneven }
 
-// Narrowed reports whether the request itself leaves some out. Other requests then
-// choose among others: turns that are counted for all of them prefer some.
+// Narrowed reports whether the request itself excludes some candidates. Other requests then choose
+// from other subsets, so turns counted over all requests would prefer some candidates.
 func (c *Candidates) Narrowed() bool { return c.narrowed }
 
-// Share returns the candidate at a point from 0 up to 1 of all weights laid end to
-// end, and the point where its own weight begins.
+// Share returns the candidate at a point in [0, 1) of the cumulative weights, and the point at
+// which its weight begins.
 func (c *Candidates) Share(point float64) (i int, begins float64) {
 	n := c.Len()
 	if !c.uneven {
@@ -106,25 +105,25 @@ func (c *Candidates) Share(point float64) (i int, begins float64) {
 	return n - 1, sum / c.total
 }
 
-// Part is the part of all weights that the i-th has.
+// Part returns the weight of candidate i as a part of all weights.
 func (c *Candidates) Part(i int) float64 { return c.Weight(i) / c.total }
 
-// The bound on what an instance gets for the sake of a session or a zone: twice what the
-// candidates have on average, counted in requests of all proxies, by weight. Nobody with
-// few requests is above it, however idle the others are.
+// The bound of requests sent to an instance because of a session or a zone: twice the average of
+// the candidates, in requests of all proxies, by weight. An instance with few requests is never
+// above it, however idle the others are.
 const (
 	most = 2
 	few  = 8
 )
 
-// Requests is what the i-th has in flight, by all proxies.
+// Requests returns the requests of all proxies that candidate i has in flight.
 func (c *Candidates) Requests(i int) float64 {
 	l := c.At(i).Load
 	return float64(l.InFlight.Load()) + l.Others.InFlight.Load()
 }
 
-// Limit is what an instance of weight 1 may have in flight to be within the bound. To tell
-// it takes a look at all candidates.
+// Limit returns the number of requests in flight that an instance of weight 1 may have. It reads
+// the load of all candidates.
 func (c *Candidates) Limit() float64 {
 	sum, weights := 0.0, 0.0
 	for i := range c.Len() {
@@ -134,8 +133,8 @@ func (c *Candidates) Limit() float64 {
 	return most * sum / weights
 }
 
-// Overloaded reports whether so many requests on so many instances, whose weights together are
-// as given, are above the bound.
+// Overloaded reports whether the given number of requests is above the bound for instances with
+// the given sum of weights.
 func Overloaded(requests float64, instances int, weights, limit float64) bool {
 	return requests > float64(few*instances) && requests > limit*weights
 }

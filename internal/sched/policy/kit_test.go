@@ -86,7 +86,7 @@ func TestShareIsByWeight(t *testing.T) {
 				point := (float64(begins) + at*float64(w)) / float64(total)
 				i, from := c.Share(point)
 				if i != want || from > point || from+c.Part(i) < point {
-					t.Errorf("%v: at %g stands %d from %g, want %d", weights, point, i, from, want)
+					t.Errorf("%v: at %g is %d from %g, want %d", weights, point, i, from, want)
 				}
 			}
 			begins += w
@@ -117,7 +117,7 @@ func TestSomeIsAsAll(t *testing.T) {
 	}
 }
 
-// hold begins so many legs, or ends them.
+// hold begins or ends the given number of legs.
 func hold(c *Candidate, legs int) {
 	for range legs {
 		c.Load.Begin(0)

@@ -8,21 +8,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/prefix"
 )
 
-// Caches is what the engines' own events tell of their KV caches; see kvindex.Index. It
-// must be safe for concurrent use.
+// Caches provides the contents of KV caches as published by the engines' events; see
+// kvindex.Index. It must be safe for concurrent use.
 type Caches interface {
-	// BlockSize is how many tokens a block of the target has, 0 while that is not known.
+	// BlockSize returns the tokens in a block of the target, 0 if unknown.
 	BlockSize(t kvindex.Target) int
-	// Complete reports whether what Longest does not find in a target is not there.
+	// Complete reports whether a target has no blocks but those that Longest finds.
 	Complete(t kvindex.Target) bool
-	// Longest finds for each target how many of a prompt's first blocks it holds, or
-	// kvindex.Unknown.
+	// Longest sets out[i] to the number of the first blocks of a prompt that targets[i] holds,
+	// or to kvindex.Unknown.
 	Longest(keys []kvindex.Key, targets []kvindex.Target, out []int)
 }
 
-// newKVAware makes the policy that goes by what engines say they have cached: prefix,
-// corrected where the tokens of a prompt's beginning are known. It sees what was evicted,
-// and what other proxies had computed.
+// newKVAware returns the policy that uses the engines' KV events: prefix, corrected where the
+// tokens of a prompt's beginning are known. It accounts for evictions and for prompts of other
+// proxies.
 func newKVAware(o Options) Policy {
 	p := newPrefixCache(&o)
 	if o.Caches != nil {
@@ -31,34 +31,34 @@ func newKVAware(o Options) Policy {
 	return p
 }
 
-// exact knows what engines hold of prompts whose tokens are known. The lock of its policy
+// exact looks up what engines hold of prompts whose tokens are known. The mutex of its policy
 // guards it.
 type exact struct {
 	caches Caches
 	memory *indexmem.Budget
 	names  *prefix.Names
-	// trusted reports whether blocks were found under our names. Until then nothing is
-	// believed: engines may name more than the tokens, such as an adapter.
+	// trusted reports whether blocks were ever found by the names computed here. Until then the
+	// results are not used: engines may hash more than the tokens, such as an adapter.
 	trusted bool
 	closed  bool // nothing is learned any more
 
-	asked   int        // whose block size was asked for last, while nobody tells any
+	asked   int        // index in all whose block size was read last, while none is known
 	list    *Candidate // the first of the list that all is of
 	all     []kvindex.Target
 	targets []kvindex.Target // of one choice
-	held    []int            // blocks that each of them holds
+	held    []int            // blocks that each of targets holds
 	known   int              // blocks of the prompt whose names are known
-	seen    bool             // blocks were found, now or before: see trusted
+	seen    bool             // blocks were found, now or before; see trusted
 	size    int              // tokens in a block; all names are of such blocks
-	bytes   int              // of the prompt in these blocks, at most
-	// block is how many tokens a block counts by the estimate that the request's other
-	// tokens are counted by: its size where that is right.
+	bytes   int              // upper bound of the bytes of the prompt in these blocks
+	// block is the number of tokens in a block in the unit of the estimate of Request.Tokens;
+	// equal to size if the estimate is exact.
 	block float64
 }
 
-// look finds out what the candidates hold of a prompt of so many tokens, by an estimate. Who only looks has nothing kept in
-// mind of it; then used says so later.
-func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, only bool) {
+// look finds what the candidates hold of a prompt, whose number of tokens is estimated. With
+// readOnly nothing is recorded; used does that later.
+func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, readOnly bool) {
 	if e.list != &c.list[0] || len(e.all) != len(c.list) {
 		e.list, e.all = &c.list[0], e.all[:0]
 		for i := range c.list {
@@ -66,7 +66,7 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, only bool) 
 		}
 		e.fit()
 	}
-	if e.size == 0 { // one after the other: each takes a lock
+	if e.size == 0 { // one target per choice: each takes a lock
 		e.asked = (e.asked + 1) % len(e.all)
 		if e.caches.BlockSize(e.all[e.asked]) > 0 {
 			e.fit()
@@ -74,10 +74,10 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, only bool) 
 	}
 	e.known, e.seen = 0, e.trusted
 	if e.size == 0 {
-		return // nobody publishes events
+		return // no engine publishes events
 	}
 	var names []kvindex.Key
-	if only {
+	if readOnly {
 		names, e.bytes = e.names.Peek(chain)
 	} else {
 		names, e.bytes = e.names.Find(chain)
@@ -101,17 +101,16 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, only bool) 
 	if counted := e.names.Density(chain) * float64(chain.Total()); counted > 0 {
 		e.block *= float64(tokens) / counted
 	}
-	e.trusted = e.trusted || e.seen && !only
+	e.trusted = e.trusted || e.seen && !readOnly
 }
 
-// used notes what look left out. seen is what it found.
+// used records what a read-only look left out. seen is exact.seen of that look.
 func (e *exact) used(chain *prefix.Chain, seen bool) {
 	e.names.Find(chain)
 	e.trusted = e.trusted || seen
 }
 
-// fit finds the size of the candidates' blocks. Names of blocks of another size are of no
-// use any more.
+// fit sets the block size to that of the candidates. It removes names of blocks of another size.
 func (e *exact) fit() {
 	size := 0
 	for _, t := range e.all {
@@ -128,8 +127,8 @@ func (e *exact) fit() {
 	}
 }
 
-// correct returns how many tokens the i-th candidate holds, of whom so many are expected.
-// What lies behind the blocks that are known can only be expected.
+// correct returns the number of cached tokens of candidate i, given the estimate expected. After
+// the last block whose name is known there is only the estimate.
 func (e *exact) correct(i, expected int) int {
 	if e.known == 0 {
 		return expected
@@ -146,8 +145,8 @@ func (e *exact) correct(i, expected int) int {
 	}
 }
 
-// Lesson is what a policy wants to learn from the answer of the prefill instance that it
-// has chosen: the tokens of the prompt. The zero value wants nothing.
+// Lesson is the request of a policy for the tokens of a prompt, to be taken from the answer of the
+// chosen prefill instance. The zero value requests nothing.
 type Lesson struct {
 	mu     *sync.Mutex
 	exact  *exact
@@ -155,10 +154,10 @@ type Lesson struct {
 	tokens int // in a block
 }
 
-// Wanted reports whether the tokens are wanted.
+// Wanted reports whether the policy wants the tokens.
 func (l *Lesson) Wanted() bool { return l.exact != nil }
 
-// Learn takes the tokens in.
+// Learn passes the tokens to the policy.
 func (l *Lesson) Learn(tokens []uint32) {
 	names := kvindex.Chain(nil, tokens, l.tokens, "", "")
 	defer l.exact.memory.Enforce()
@@ -169,12 +168,12 @@ func (l *Lesson) Learn(tokens []uint32) {
 	}
 }
 
-// unconfirmed is the part of a prompt that must be new for its tokens to be asked for. A
-// chat asks a few times while it doubles, not with each turn.
+// unconfirmed: the tokens of a prompt are requested if at least 1/unconfirmed of it has no names.
+// So a chat requests them a few times while its length doubles, not with each turn.
 const unconfirmed = 8
 
-// lesson asks for the tokens of a prompt if they are worth it: part of its own text was
-// seen before, so that it may come again, and much of it has no names yet.
+// lesson requests the tokens of a prompt if that pays: a part of the text that only this prompt has
+// was seen before, so that it may return, and much of it has no names yet.
 func (e *exact) lesson(l *Lesson, mu *sync.Mutex, chain *prefix.Chain, seen bool) {
 	if l == nil || e.size == 0 || !seen || (chain.Total()-e.bytes)*unconfirmed < chain.Total() {
 		return

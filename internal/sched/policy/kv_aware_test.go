@@ -34,7 +34,7 @@ func (e engine) stores(text []byte) {
 	e.says(kvevents.Event{Kind: kvevents.Stored, Hashes: names, Tokens: ids[:len(names)*blockOf], BlockSize: blockOf})
 }
 
-// evicts announces that all but the first so many blocks of a text are gone.
+// evicts publishes the eviction of all but the first blocks of a text.
 func (e engine) evicts(text []byte, kept int) {
 	var names []kvevents.Hash
 	for i := kept; i < len(text)/blockOf; i++ {
@@ -119,7 +119,7 @@ func TestKVAwareAsksSeldom(t *testing.T) {
 	x, engines := follow(t, list)
 	p := newKVAware(Options{Caches: x})
 	if _, _, asked := turn(p, list, prompt(1, 4000)); asked {
-		t.Error("asked though nobody publishes events")
+		t.Error("asked although no engine publishes events")
 	}
 	engines[0].stores(prompt(2, 400))
 	system := prompt(3, 2000)
@@ -145,7 +145,7 @@ func TestKVAwareAsksSeldom(t *testing.T) {
 }
 
 // Blocks whose names depend on more than the tokens are found nowhere. That is no
-// reason to believe that nobody has anything.
+// reason to believe that no engine has anything.
 func TestKVAwareDoesNotBelieveStrangers(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1)
@@ -161,7 +161,7 @@ func TestKVAwareDoesNotBelieveStrangers(t *testing.T) {
 	}
 }
 
-// An engine that had more to tell than was heard may hold what is not found.
+// An engine that published more than was received may hold blocks that are not found.
 func TestKVAwareOfAnIncompleteIndex(t *testing.T) {
 	t.Parallel()
 	list := fleet(1)

@@ -64,7 +64,7 @@ func BenchmarkLeastLoaded(b *testing.B) {
 	}
 }
 
-// What begins elsewhere while a choice is made sends nobody to a candidate that has more to
+// What begins elsewhere while a choice is made sends no request to a candidate that has more to
 // do than those it was between.
 func TestLeastLoadedWhileLoadsChange(t *testing.T) {
 	t.Parallel()

@@ -53,7 +53,7 @@ func TestWeigh(t *testing.T) {
 	}
 }
 
-// Whoever adds takes the same away again, whatever weighs meanwhile.
+// End subtracts exactly what Begin added, whatever Weigh does meanwhile.
 func TestWeighBesideLegs(t *testing.T) {
 	t.Parallel()
 	l := &Load{}

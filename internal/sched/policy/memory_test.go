@@ -10,7 +10,7 @@ import (
 
 // TestPrefix_MemoryOfAllModels: the policies of all models together keep one limit. What was
 // not used for the longest time goes first, whichever model it is of; a policy that is closed
-// gives its memory back.
+// releases its memory.
 func TestPrefix_MemoryOfAllModels(t *testing.T) {
 	t.Parallel()
 	const limit, models = 400 << 10, 50

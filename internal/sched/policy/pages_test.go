@@ -35,7 +35,7 @@ func TestEveryPolicyHasAPage(t *testing.T) {
 			}
 		}
 		if !strings.Contains(which, "(policies/"+name+".md)") || !strings.Contains(which, "\n| `"+name+"` |") {
-			t.Errorf("policies.md does not tell of %s", name)
+			t.Errorf("policies.md does not mention %s", name)
 		}
 	}
 	pages, err := filepath.Glob(filepath.Join(docs, "policies", "*.md"))
@@ -63,7 +63,7 @@ func TestEveryScoreIsOnThePage(t *testing.T) {
 		section, _, _ = strings.Cut(section, "\n## ")
 		for _, name := range slices.Sorted(maps.Keys(names)) {
 			if !strings.Contains(section, "`"+name+"`") {
-				t.Errorf("the page of %s does not tell what its score %s means", k.Name, name)
+				t.Errorf("the page of %s does not explain its score %s", k.Name, name)
 			}
 		}
 	}

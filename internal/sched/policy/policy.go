@@ -1,8 +1,8 @@
-// Package policy holds the rules that choose one of several instances for a
-// request. A policy sees candidates that may all be picked: role, model, state,
-// health and the other half of the pair are looked at before it is asked.
+// Package policy has the policies that choose one of several instances for a request. All
+// candidates of a policy may be picked: role, model, state, health and the partner are checked
+// before.
 //
-// docs/architecture.md lists what a new policy takes, file by file.
+// docs/architecture.md lists, file by file, what a new policy needs.
 package policy
 
 import (
@@ -13,58 +13,55 @@ import (
 	"github.com/pdmesh/pdmesh/internal/prefix"
 )
 
-// Policy chooses for one list of candidates: those of a role that serve a model.
-// Each list has its own, which stays with it while the membership changes, so a
-// policy may keep state. It must be safe for concurrent use, must not block, and
-// takes its chances from Options.Rand.
+// Policy chooses from one list of candidates: those of a role that serve a model. Each list has a
+// Policy of its own, which outlives changes of the membership and so may keep state. A Policy must
+// be safe for concurrent use, must not block, and takes random numbers from Options.Rand only.
 type Policy interface {
-	// Choose returns the place of the chosen candidate, from 0 up to c.Len(), which is
-	// at least 1. -1 means that nothing in the request says which one: then the
-	// default policy chooses. cached is how many tokens of the prompt the cache of the
-	// chosen one should hold, 0 where the policy does not know. A choice that is
-	// tentative changes nothing that a later one could see, until it is confirmed.
+	// Choose returns the index of the chosen candidate, less than c.Len(), which is at least 1;
+	// or -1 if the policy does not apply to the request: then the default policy chooses. cached
+	// is the expected number of tokens of the prompt in the cache of the chosen one, 0 if
+	// unknown. A tentative choice has no effect on later ones until it is confirmed.
 	Choose(c Candidates, r Request) (at, cached int)
 }
 
-// Options are what policies are made with.
+// Options configure a policy.
 type Options struct {
-	// Rand returns numbers from 0 up to 1.
+	// Rand returns numbers in [0, 1).
 	Rand func() float64
-	// Start is the turn that a policy which takes turns begins with.
+	// Start is the first turn of a policy that takes turns.
 	Start uint64
-	// Now is the time; nil: time.Now.
+	// Now returns the time; nil: time.Now.
 	Now func() time.Time
-	// CacheWeight is how many tokens of prompts that wait for an instance weigh as much as
-	// one token in its cache, for policies that know caches; 0: DefaultCacheWeight.
+	// CacheWeight is the number of waiting prompt tokens that weigh as much as one cached token,
+	// for policies that estimate caches; 0: DefaultCacheWeight.
 	CacheWeight float64
-	// Caches is what engines say of their KV caches; nil: nothing.
+	// Caches provides the contents of KV caches; nil if unknown.
 	Caches Caches
-	// Memory is set by a policy that remembers prompts; nil if it is not needed.
+	// Memory is filled in by a policy that records prompts; nil if it is not needed.
 	Memory *Memory
-	// Budget bounds the memory of policies that remember prompts; nil: one of the policy
-	// alone, with the default limit.
+	// Budget bounds the memory of policies that record prompts; nil: a separate one with the
+	// default limit.
 	Budget *indexmem.Budget
-	// Placements are where policies find what other proxies have sent where, and leave what they
-	// have; nil: nobody tells.
+	// Placements exchanges placed prompts with other proxies; nil: none.
 	Placements *prefix.Placements
 }
 
-// Memory is what a policy remembers of prompts. Its functions are safe for concurrent use.
-// They are nil if the policy remembers nothing.
+// Memory gives access to the prompts that a policy records. Its functions are safe for concurrent
+// use, and nil if the policy records none.
 type Memory struct {
-	// All returns what it remembers altogether, also of candidates that have just left.
+	// All returns the total, including candidates that have just left.
 	All func() Remembered
-	// Of returns what it remembers of one candidate, by its Hash.
+	// Of returns the part of one candidate, by its Hash.
 	Of func(hash uint64) Remembered
-	// Close forgets everything, for good: its list is not used any more.
+	// Close removes everything; the list of the policy is no longer used.
 	Close func()
 }
 
-// Remembered is what a policy knows of prompts that were computed.
+// Remembered is the size of what a policy has recorded of computed prompts.
 type Remembered struct {
 	Entries int // parts of prompts
 	Text    int // their bytes
-	Memory  int // bytes of memory that they take; 0 for a single candidate, since candidates share it
+	Memory  int // bytes of memory; 0 for a single candidate, since candidates share it
 }
 
 func (o *Options) now() time.Time {
@@ -74,45 +71,44 @@ func (o *Options) now() time.Time {
 	return o.Now()
 }
 
-// Request is what a policy may know of a request.
+// Request has the properties of a request that policies may use.
 type Request struct {
 	Role  instance.Role
 	Model string
-	// Partner is the instance of the other half of the pair, nil if it is not chosen
-	// yet or there is none.
+	// Partner is the other instance of the pair, nil if it is not chosen yet or there is none.
 	Partner *instance.Instance
-	// Session is what the client calls its session, "" for none.
+	// Session is the client's session id, "" for none.
 	Session string
-	// Prompt is the prompt or the messages as the client sent them. It must not be
-	// kept: it is memory of the request.
+	// Prompt is the prompt or the messages as the client sent them. The policy must not retain
+	// it.
 	Prompt []byte
-	// Head is what precedes the prompt in what the model reads, as the client sent
-	// it: tools, instructions, the salt of the cache. It must not be kept either.
+	// Head is what the model reads before the prompt, as the client sent it: tools,
+	// instructions, the salt of the cache. The policy must not retain it.
 	Head   [][]byte
-	Tokens int // of the head and the prompt, by an estimate
-	// Lesson is where a policy says that it wants to learn the tokens of the prompt; nil
-	// where nobody can tell them.
+	Tokens int // estimate for the head and the prompt
+	// Lesson is set by a policy that wants to learn the tokens of the prompt; nil if they
+	// cannot be obtained.
 	Lesson *Lesson
-	// Passed is where a policy says which candidate, to which the request is bound, it has
-	// passed over since that has too much to do; nil where nobody asks.
+	// Passed is set by a policy to the candidate that the session is bound to, if it was passed
+	// over because it is overloaded; nil if that is not needed.
 	Passed   **Candidate
 	Length   int // bytes of the body
-	Priority int // of requests that may have one; 0 usually
-	// Tentative is set where the leg may not go to whom is chosen, nil where it does.
+	Priority int // usually 0
+	// Tentative is not nil if the leg may not be sent to the chosen candidate.
 	Tentative *Tentative
-	// Explanation is where a policy says what it goes by; nil, as usual: nobody asks.
+	// Explanation receives the scores of the candidates; usually nil.
 	Explanation *Explanation
 }
 
-// Candidate is an instance, and one of its data-parallel ranks, that may be chosen.
+// Candidate is one data-parallel rank of an instance that may be chosen.
 type Candidate struct {
 	Instance *instance.Instance
 	Rank     int
-	// Weight is the operator's, above 0: that of the instance for each of its ranks.
+	// Weight is the weight of the instance, greater than 0, for each of its ranks.
 	Weight float64
-	// Load is shared by all lists that the rank is in.
+	// Load is shared by all lists that contain the rank.
 	Load *Load
-	// Hash is made of the address and the rank alone, the same in every proxy.
+	// Hash depends only on the address and the rank, so it is the same in every proxy.
 	Hash uint64
 }
 

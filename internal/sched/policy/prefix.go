@@ -22,17 +22,16 @@ type prefixCache struct {
 	memory *indexmem.Budget
 
 	mu      sync.Mutex // guards all below; never held for more than some microseconds
-	closed  bool       // nothing is remembered any more
+	closed  bool       // nothing is recorded any more
 	index   *prefix.Index
 	targets targets
 	balance balance
-	longest []int  // borders that each target knows of the prompt
-	exact   *exact // what engines say, nil: they are not listened to
+	longest []int  // borders of the prompt that each target holds
+	exact   *exact // cache contents by KV events; nil: not used
 
-	placements *prefix.Placements // nil: other proxies tell nothing
-	heard      uint64             // of the placements
-	// capacity is how many bytes of text each target holds, by what was noted last; 0
-	// where that is not known.
+	placements *prefix.Placements // nil: placements are not exchanged
+	received   uint64             // number of placements read
+	// capacity is the bytes of text that each target can hold, by the last note; 0 if unknown.
 	capacity []int
 }
 
@@ -76,7 +75,7 @@ func (p *prefixCache) Evict(until uint32, bytes int64) {
 	}
 }
 
-// close forgets everything, and remembers nothing from then on.
+// close removes everything; nothing is recorded from then on.
 func (p *prefixCache) close() {
 	p.mu.Lock()
 	p.closed = true
@@ -91,7 +90,7 @@ func (p *prefixCache) close() {
 	p.memory.Unregister(indexmem.Prompts, p)
 }
 
-// remembered is everything in the index, and its memory with that of the names of blocks.
+// remembered returns the size of the index; its memory includes that of the names of blocks.
 func (p *prefixCache) remembered() Remembered {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +104,7 @@ func (p *prefixCache) remembered() Remembered {
 	return r
 }
 
-// rememberedOf is what is in the index of one candidate.
+// rememberedOf returns the size of the index for one candidate.
 func (p *prefixCache) rememberedOf(hash uint64) Remembered {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,7 +130,7 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 	chain.Add(r.Prompt)
 	defer p.chains.Put(chain)
 	if chain.Len() == 0 {
-		return -1, 0 // hardly any work, and nothing that could be found again
+		return -1, 0 // hardly any work, and too short to be recorded
 	}
 	now := p.now()
 	p.mu.Lock()
@@ -141,7 +140,7 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 	own := p.index.Look(chain, p.longest)
 	others := p.placements.Others()
 	if others {
-		p.hear(r.Model)
+		p.addRemote(r.Model)
 		p.index.Deepest(chain, p.longest)
 	}
 	perByte := float64(r.Tokens) / float64(max(chain.Total(), 1))
@@ -156,7 +155,7 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 	for i := range c.Len() {
 		n := numbers[c.Index(i)]
 		expected := 0
-		if known := p.longest[n]; known > 0 { // of most candidates nothing is
+		if known := p.longest[n]; known > 0 { // most candidates have nothing
 			most = max(most, known)
 			expected = int(float64(chain.End(known)) * perByte)
 		}
@@ -169,7 +168,7 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 	if p.exact != nil {
 		p.exact.lesson(r.Lesson, &p.mu, chain, most > own)
 	}
-	is := placement{chain: chain, model: r.Model, hash: c.At(at).Hash, tokens: r.Tokens - cached, told: others}
+	is := placement{chain: chain, model: r.Model, hash: c.At(at).Hash, tokens: r.Tokens - cached, publish: others}
 	if perByte > 0 {
 		is.bytes = int(float64(is.tokens) / perByte)
 		is.capacity = int(c.At(at).Load.Capacity.Load() / perByte)
@@ -182,49 +181,48 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 	return at, cached
 }
 
-// placement is a prompt that goes to a target.
+// placement is a prompt that is sent to a target.
 type placement struct {
 	chain    *prefix.Chain
 	model    string
 	hash     uint64 // of the target
-	tokens   int    // that it has to compute
-	bytes    int    // the same in text
-	capacity int    // of the target, in bytes of text; 0 where it is not known
-	told     bool   // other proxies should hear of it
+	tokens   int    // to be computed by it
+	bytes    int    // the same in bytes of text
+	capacity int    // of the target, in bytes of text; 0 if unknown
+	publish  bool   // to other proxies
 }
 
-// note notes that a prompt goes to a target.
+// note records that a prompt is sent to a target.
 func (p *prefixCache) note(number int, is *placement) {
-	p.balance.gave(number, is.tokens)
+	p.balance.assigned(number, is.tokens)
 	p.capacity = grownTo(p.capacity, number)
 	p.capacity[number] = is.capacity
 	if !p.closed {
 		p.index.Note(number, is.chain, is.capacity)
 	}
-	if !is.told {
+	if !is.publish {
 		return
 	}
 	if placed, ok := is.chain.Place(prefix.ModelHash(is.model), is.hash, is.bytes); ok {
-		p.placements.Tell(placed)
+		p.placements.Publish(placed)
 	}
 }
 
-// hear takes in what other proxies have sent where.
-func (p *prefixCache) hear(model string) {
-	var news []prefix.Placed
-	news, p.heard = p.placements.Since(p.heard, prefix.ModelHash(model))
-	for i := range news {
-		is := p.targets.of[news[i].Target]
+// addRemote adds the prompts of a model that other proxies have placed since the last call.
+func (p *prefixCache) addRemote(model string) {
+	var fresh []prefix.Placed
+	fresh, p.received = p.placements.Since(p.received, prefix.ModelHash(model))
+	for i := range fresh {
+		is := p.targets.of[fresh[i].Target]
 		if is == nil || p.closed {
-			continue // this proxy does not know it yet, or not any more
+			continue // this proxy does not know the target yet, or no longer
 		}
 		p.capacity = grownTo(p.capacity, is.number)
-		p.index.Hear(is.number, &news[i], p.capacity[is.number])
+		p.index.AddRemote(is.number, &fresh[i], p.capacity[is.number])
 	}
 }
 
-// noteLater has a choice noted when it is confirmed, if the chosen one is known by then
-// still.
+// noteLater records the placement when the pick is confirmed, if its target is still known then.
 func (p *prefixCache) noteLater(t *Tentative, place placement) {
 	place.chain = place.chain.Clone()
 	seen := p.exact != nil && p.exact.seen
@@ -244,7 +242,7 @@ func (p *prefixCache) noteLater(t *Tentative, place placement) {
 	}
 }
 
-// grown returns a slice of this length, the same one if it is long enough.
+// grown returns a slice of length n: s itself if its capacity is sufficient.
 func grown(s []int, n int) []int {
 	if cap(s) < n {
 		return make([]int, n+n/2)[:n]
@@ -252,7 +250,7 @@ func grown(s []int, n int) []int {
 	return s[:n]
 }
 
-// grownTo returns a slice with a place at this index, the same one if it has it.
+// grownTo returns s, extended with zeros so that it has an element at.
 func grownTo(s []int, at int) []int {
 	for len(s) <= at {
 		s = append(s, 0)

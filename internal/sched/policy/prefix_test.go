@@ -114,7 +114,7 @@ func TestPrefixForgetsWithTheEngine(t *testing.T) {
 	}
 }
 
-// Several proxies that tell each other what they have placed find the instance of a chat
+// Several proxies that publish to each other what they have placed find the instance of a chat
 // for its next turn, as one proxy would, and expect of its cache what the one did.
 func TestPrefixAgrees(t *testing.T) {
 	t.Parallel()
@@ -124,13 +124,13 @@ func TestPrefixAgrees(t *testing.T) {
 		placements[i].SetOthers(true)
 		proxies[i] = newPrefix(Options{Placements: placements[i]})
 	}
-	tell := func(from int) {
-		told := placements[from].Take(1 << 10)
+	publish := func(from int) {
+		raw := placements[from].Take(1 << 10)
 		for i := range placements {
 			if i == from {
 				continue
 			}
-			if err := placements[i].Read(told); err != nil {
+			if err := placements[i].Read(raw); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -141,12 +141,12 @@ func TestPrefixAgrees(t *testing.T) {
 	for n := range 200 {
 		turn := [][]byte{system, prompt(n, 5000)}
 		home, _ := proxies[n%4].Choose(All(list), asking(turn...))
-		tell(n % 4)
+		publish(n % 4)
 		for more := range 3 {
 			turn = append(turn, prompt(1000*n+more, 900))
 			r := asking(turn...)
 			at, cached := proxies[(n+more+1)%4].Choose(All(list), r)
-			tell((n + more + 1) % 4)
+			publish((n + more + 1) % 4)
 			if turns++; at == home && cached >= r.Tokens*3/4 {
 				kept++
 			}

@@ -8,35 +8,34 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Default is the policy of decode instances for which none is named, and the one that
-// chooses where another cannot tell.
+// Default is the default policy of decode instances, and the fallback of policies that do not
+// apply to a request.
 const Default = "round_robin"
 
-// DefaultPrefill is the policy of prefill instances for which none is named.
+// DefaultPrefill is the default policy of prefill instances.
 const DefaultPrefill = "prefix"
 
-// KVAware is the policy that goes by the events of engines' KV caches.
+// KVAware is the policy that uses the engines' KV events.
 const KVAware = "kv_aware"
 
 // Session is the policy that binds requests to the instance of their session.
 const Session = "session"
 
-// TokenWeighted is the policy that goes by the scores of vllm-ascend's proxy.
+// TokenWeighted is the policy that uses the scores of vllm-ascend's proxy.
 const TokenWeighted = "token_weighted"
 
-// Kind is a policy that can be asked for by name.
+// Kind is a policy that can be selected by name.
 type Kind struct {
 	Name string
 	New  func(Options) Policy
-	// Score is what a leg with a body of so many bytes adds to Load.Scores of its role
-	// while it is in flight; nil where nobody looks at these.
+	// Score returns what a leg whose body has the given number of bytes adds to Load.Scores of
+	// its role while it is in flight; nil if the policy does not use scores.
 	Score func(role instance.Role, length int) int64
-	// Draws reports whether it goes by chance: asked twice about a request, it may answer
-	// differently.
+	// Draws reports whether the policy is randomized: two choices for one request may differ.
 	Draws bool
 }
 
-// kinds lists the policies that there are.
+// kinds lists all policies.
 func kinds() []Kind {
 	return []Kind{
 		{Name: Default, New: newRoundRobin},
@@ -50,8 +49,8 @@ func kinds() []Kind {
 	}
 }
 
-// Chain returns the policies that choose for a role, in the order in which they are
-// asked: with bind that of sessions, then its own, then the default.
+// Chain returns the policies of a role in the order in which they are tried: with bind that of
+// sessions, then the role's own, then the default.
 func Chain(own Kind, bind bool) []Kind {
 	var chain []Kind
 	if bind && own.Name != Session {
@@ -69,7 +68,7 @@ func Chain(own Kind, bind bool) []Kind {
 // ErrUnknown is wrapped by the error of Find.
 var ErrUnknown = errors.New("no such policy")
 
-// Find returns the policy of a name.
+// Find returns the policy with the given name, or an error that wraps ErrUnknown.
 func Find(name string) (Kind, error) {
 	for _, k := range kinds() {
 		if k.Name == name {
@@ -79,7 +78,7 @@ func Find(name string) (Kind, error) {
 	return Kind{}, fmt.Errorf("%w; use %s", ErrUnknown, strings.Join(Names(), ", "))
 }
 
-// Names lists the names of all policies, the default first.
+// Names returns the names of all policies, the default first.
 func Names() []string {
 	var names []string
 	for _, k := range kinds() {

@@ -34,7 +34,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Whoever is asked last always chooses.
+// The last policy of a chain always chooses.
 func TestChain(t *testing.T) {
 	t.Parallel()
 	for _, name := range append(Names(), "") {

@@ -36,7 +36,7 @@ func TestRoundRobinByWeight(t *testing.T) {
 }
 
 // Requests that may have different candidates come in a fixed order, as they do
-// where prefill instances of two dialects take turns: nobody is preferred.
+// where prefill instances of two dialects take turns: none is preferred.
 func TestRoundRobinIsNotLedByTheOrderOfRequests(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1, 1, 1)

@@ -2,13 +2,12 @@ package policy
 
 import "math"
 
-// session picks for a session the candidate that scores best for it (weighted
-// rendezvous hashing). Nothing is remembered, so every proxy gives the same answer
-// over the same membership, and when an instance comes or goes only the sessions
-// that it wins or had move. One that starts slowly has its sessions at once.
+// session picks the candidate with the best score for the session (weighted rendezvous hashing).
+// It keeps no state, so every proxy makes the same choice from the same membership, and when an
+// instance joins or leaves only its sessions move. Slow start does not apply to sessions.
 //
-// One that has far more to do than the others is passed over for the next best, the same
-// one for each request of the session.
+// An overloaded candidate is passed over for the next best one, which is the same for each request
+// of the session.
 type session struct{}
 
 func newSession(Options) Policy { return session{} }
@@ -37,9 +36,8 @@ func (session) Choose(c Candidates, r Request) (at, cached int) {
 	return at, 0
 }
 
-// best is the candidate with the best score that is within a limit: some always are.
-// Scores are the same in every process and version: a change would move every session
-// once.
+// best returns the candidate with the best score among those within the limit; at least one is.
+// Scores must stay the same in every process and version: a change would move every session once.
 func best(c *Candidates, of uint64, limit float64) int {
 	best, least := -1, math.Inf(1)
 	for i := range c.Len() {
@@ -71,7 +69,7 @@ func hashText(s string) uint64 {
 	return h
 }
 
-// mix lets every bit reach all others (the end of MurmurHash3).
+// mix lets every bit affect all others (the finalizer of MurmurHash3).
 func mix(h uint64) uint64 {
 	h = (h ^ h>>33) * 0xff51afd7ed558ccd
 	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53

@@ -6,31 +6,31 @@ import (
 	"github.com/pdmesh/pdmesh/internal/prefix"
 )
 
-// targets are the numbers that the candidates of a list have in an index of prefixes. The
-// list does not change; the next one shares most candidates with it.
+// targets maps the candidates of a list to their numbers in a prefix.Index. A list is immutable;
+// the next one shares most candidates with it.
 type targets struct {
 	index *prefix.Index
 	of    map[uint64]*numbered // by Candidate.Hash
-	most  int                  // all numbers are below
+	most  int                  // upper bound of the numbers, exclusive
 
-	list  *Candidate // the first of the list that ready is of
-	ready []int      // number of each of the list
+	list  *Candidate // first element of the list of ready
+	ready []int      // number of each candidate of the list
 }
 
-// numbered is a candidate, there or not.
+// numbered is a candidate, also one that has left the list.
 type numbered struct {
-	number int
-	life   string // incarnation of the instance
-	here   bool
-	left   time.Time
+	number      int
+	incarnation string // of the instance
+	here        bool
+	left        time.Time
 }
 
-// remembered is how long a candidate that is in no list keeps what is known of it: one
-// that was out for a moment has its cache still.
+// remembered is the time for which the index of a candidate is kept after it has left the list: one
+// that returns soon still has its cache.
 const remembered = 10 * time.Minute
 
-// numbers returns the number of every candidate of the list that c is of. changed tells
-// that it is another list than last time.
+// numbers returns the number of every candidate of the list of c. changed reports whether the list
+// differs from that of the last call.
 func (t *targets) numbers(c *Candidates, now time.Time) (of []int, changed bool) {
 	if t.list == &c.list[0] && len(t.ready) == len(c.list) {
 		return t.ready, false
@@ -47,16 +47,16 @@ func (t *targets) numbers(c *Candidates, now time.Time) (of []int, changed bool)
 	for i := range c.list {
 		one := &c.list[i]
 		n := t.of[one.Hash]
-		life := one.Instance.Incarnation()
+		incarnation := one.Instance.Incarnation()
 		switch {
 		case n == nil:
 			n = &numbered{number: t.index.Add()}
 			t.of[one.Hash] = n
 			t.most = max(t.most, n.number+1)
-		case n.life != life:
+		case n.incarnation != incarnation:
 			t.index.Clear(n.number) // another engine, whose cache is empty
 		}
-		n.life, n.here = life, true
+		n.incarnation, n.here = incarnation, true
 		t.ready = append(t.ready, n.number)
 	}
 	for hash, n := range t.of {

@@ -2,12 +2,12 @@ package policy
 
 import "math/rand/v2"
 
-// Tentative is a choice that may come to nothing: a request that is better served another
-// way, or somebody who only asks. Until Confirm the policy takes no turn and notes
-// nothing. Its zero value is ready for one choice.
+// Tentative is a choice that may not be used: for a request that may be served in another way, or
+// for an explanation. Until Confirm the policy takes no turn and records nothing. The zero value is
+// ready for one choice.
 type Tentative struct{ note func() }
 
-// Confirm reports whether the leg goes to whom the policy has chosen. Only the first call
+// Confirm makes the choice effective: the leg is sent to the chosen candidate. Only the first call
 // counts.
 func (t *Tentative) Confirm() {
 	if t.note != nil {
@@ -16,7 +16,7 @@ func (t *Tentative) Confirm() {
 	}
 }
 
-// noting has the policy note its choice: now, or when it is confirmed.
+// noting calls note now, or when the choice is confirmed.
 func (r *Request) noting(note func()) {
 	if r.Tentative != nil {
 		r.Tentative.note = note
@@ -25,8 +25,8 @@ func (r *Request) noting(note func()) {
 	note()
 }
 
-// chance is a number from 0 up to 1 out of a policy's own. A tentative choice takes none
-// of them: those that follow draw as if it had not been.
+// chance returns a random number in [0, 1). A tentative choice takes none from the policy's own
+// sequence, so that it does not affect later choices.
 func (r *Request) chance(own func() float64) float64 {
 	if r.Tentative != nil {
 		return rand.Float64()
@@ -34,18 +34,16 @@ func (r *Request) chance(own func() float64) float64 {
 	return own()
 }
 
-// Explanation is what a policy says about a choice, for people. A policy that is asked
-// for it names what it has weighed.
+// Explanation has the scores by which a policy made a choice, for display.
 type Explanation struct{ scores map[int][]Score }
 
-// Score is one number that a choice went by.
+// Score is one number that was used in a choice.
 type Score struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
 }
 
-// Score notes a number of the i-th candidate.
-// Nobody has to ask whether there is somebody to explain to.
+// Score adds a number of candidate i. On nil it does nothing.
 func (e *Explanation) Score(c *Candidates, i int, name string, value float64) {
 	if e == nil {
 		return
@@ -57,5 +55,5 @@ func (e *Explanation) Score(c *Candidates, i int, name string, value float64) {
 	e.scores[at] = append(e.scores[at], Score{name, value})
 }
 
-// Of returns the scores of the candidate at a place of the list.
+// Of returns the scores of the candidate at an index of the list.
 func (e *Explanation) Of(at int) []Score { return e.scores[at] }

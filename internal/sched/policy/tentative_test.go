@@ -76,7 +76,7 @@ func (h *history) next() (Candidates, Request) {
 	return All(h.list), r
 }
 
-// Whoever only asks changes nothing for those that come later, and is told the same as
+// A tentative choice changes nothing for later ones, and is the same as
 // they are where chance does not decide.
 func TestTentativeChangesNothing(t *testing.T) {
 	t.Parallel()
@@ -88,10 +88,10 @@ func TestTentativeChangesNothing(t *testing.T) {
 				h := newHistory(t, k)
 				for range longform.Count(60, 150) {
 					c, r := h.next()
-					told := -1
+					foreseen := -1
 					for range times {
 						r.Tentative, r.Explanation = new(Tentative), new(Explanation)
-						told, _ = h.policy.Choose(c, r)
+						foreseen, _ = h.policy.Choose(c, r)
 						h.now = h.now.Add(time.Second)
 					}
 					h.now = h.now.Add(time.Duration(3-times) * time.Second)
@@ -103,8 +103,8 @@ func TestTentativeChangesNothing(t *testing.T) {
 						continue
 					}
 					asked = append(asked, at, cached)
-					if !k.Draws && told != at {
-						t.Fatalf("step %d: told %d, then %d was chosen", h.step, told, at)
+					if !k.Draws && foreseen != at {
+						t.Fatalf("step %d: foreseen %d, then %d was chosen", h.step, foreseen, at)
 					}
 					if at >= 0 && len(scores.scores) == 0 {
 						t.Fatal("nothing is explained")

@@ -1,11 +1,17 @@
 package vllm
 
 import (
-	"errors"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 func TestLoad(t *testing.T) {
@@ -54,46 +60,107 @@ vllm:request_success_total{engine="2",finished_reason="stop"} 9.0
 
 func TestLoadIsBounded(t *testing.T) {
 	t.Parallel()
-	if _, err := parseLoad(strings.NewReader(strings.Repeat("x 1\n", 100)), 399); !errors.Is(err, ErrTooLarge) {
-		t.Errorf("a body that is too long: %v", err)
-	}
 	var many strings.Builder
-	for i := range 2 * maxRanks {
+	for i := range 2 * instance.MaxRanks {
 		many.WriteString("vllm:num_requests_running{engine=\"" + strings.Repeat("1", i%6) + "\"} 1\n")
 		many.WriteString("vllm:num_requests_waiting{engine=\"" + string(rune('0'+i%10)) + string(rune('0'+i/10%10)) + string(rune('0'+i/100)) + "\"} 1\n")
 	}
-	got, err := parseLoad(strings.NewReader(many.String()), 1<<20)
-	if err != nil || len(got) != maxRanks {
-		t.Errorf("%d ranks, %v; want %d", len(got), err, maxRanks)
+	p, err := parsePage(strings.NewReader(many.String()), 1<<20)
+	if got := len(p.load()); err != nil || got != instance.MaxRanks {
+		t.Errorf("%d ranks, %v; want %d", got, err, instance.MaxRanks)
 	}
 }
 
-func FuzzLoad(f *testing.F) {
+// FuzzMetrics compares what is read of /metrics with Prometheus' own parser, for every text
+// that that one accepts.
+func FuzzMetrics(f *testing.F) {
 	for _, s := range []string{
+		"vllm:num_requests_running{model_name=\"m\"} 3.0\nvllm:num_requests_waiting{model_name=\"m\"} 0.0\n",
+		"# TYPE vllm:request_success_total counter\nvllm:request_success_total{finished_reason=\"stop\"} 2\nvllm:request_success_total{finished_reason=\"abort\"} 1\n",
+		"vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.25 1700000000000\n",
+		"vllm:gpu_cache_usage_perc 0.5\n",
+		"process_start_time_seconds 1.7e+09\n",
+		"vllm:num_requests_running{model_name=\"a}\\\"b\\\\\"} 1\nvllm:num_requests_waiting NaN\n",
+		"  vllm:num_requests_running\t7\n\n# HELP x y\n",
+		"vllm:num_requests_running{a=\"\\",
 		"vllm:num_requests_running{engine=\"1\"} 3\n", "vllm:cache_config_info{num_gpu_blocks=\"9\",block_size=\"\\\"", "vllm:kv_cache_usage_perc{=\"\"} 1",
 		"vllm:num_requests_waiting{engine=\"0\", a=\"}\" } 1 2\n",
 	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		ranks, err := parseLoad(strings.NewReader(text), maxMetricsBytes)
+		p, err := parsePage(strings.NewReader(text), maxMetricsBytes)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("%q: %v", text, err)
 		}
-		stats, err := parseStats(strings.NewReader(text), maxMetricsBytes)
-		if err != nil {
-			t.Fatal(err)
-		}
-		running, odd := 0.0, strings.Contains(text, "-") // numbers below 0, and of ranks
+		ranks, got := p.load(), p.stats()
 		for i, r := range ranks {
-			if running += r.Running; i > 0 && ranks[i-1].Rank >= r.Rank || r.Rank < 0 || r.Usage < 0 || r.Usage > 1 || r.Blocks < 0 || r.Block < 0 {
+			if i > 0 && ranks[i-1].Rank >= r.Rank || r.Rank < 0 || r.Usage < 0 || r.Usage > 1 || r.Blocks < 0 || r.Block < 0 {
 				t.Fatalf("%q: %+v", text, ranks)
 			}
 		}
-		if !odd && !strings.Contains(text, "engine") && !strings.ContainsAny(text, "\t") && !strings.Contains(text, " vllm") && !same(running, stats.Running) {
-			t.Fatalf("%q: %g run, and %g by the other reader", text, running, stats.Running)
+		parser := expfmt.NewTextParser(model.LegacyValidation)
+		families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+		if err != nil {
+			return // invalid lines are skipped
+		}
+		if strings.Contains(text, "engine") && strings.Contains(text, "-") {
+			return // samples of invalid ranks are skipped
+		}
+		for _, c := range []struct {
+			name string
+			got  float64
+		}{
+			{"vllm:num_requests_running", got.Running},
+			{"vllm:num_requests_waiting", got.Waiting},
+			{"vllm:request_success_total", got.Finished},
+		} {
+			want, n, ok := sum(families[c.name])
+			if !ok {
+				return
+			}
+			if !same(c.got, want) {
+				t.Errorf("%q: %s is %v, want %v", text, c.name, c.got, want)
+			}
+			if n == 0 && got.Complete && c.name != "vllm:request_success_total" {
+				t.Errorf("%q: complete without %s", text, c.name)
+			}
+		}
+		usage, n, ok := sum(families["vllm:kv_cache_usage_perc"])
+		if n == 0 {
+			usage, n, ok = sum(families["vllm:gpu_cache_usage_perc"])
+		}
+		if ok && n == len(ranks) && usage <= 1 && !same(got.KVCacheUsage, usage/float64(max(1, n))) {
+			t.Errorf("%q: usage %v, want %v of %d", text, got.KVCacheUsage, usage, n)
 		}
 	})
+}
+
+// sum adds the samples that are numbers and not negative. ok is false for a family whose
+// samples have other names, such as a histogram.
+func sum(m *dto.MetricFamily) (total float64, n int, ok bool) {
+	for _, s := range m.GetMetric() {
+		var v float64
+		switch m.GetType() {
+		case dto.MetricType_COUNTER:
+			v = s.GetCounter().GetValue()
+		case dto.MetricType_GAUGE:
+			v = s.GetGauge().GetValue()
+		case dto.MetricType_UNTYPED:
+			v = s.GetUntyped().GetValue()
+		default:
+			return 0, 0, false
+		}
+		if v >= 0 && !math.IsInf(v, 0) {
+			total += v
+			n++
+		}
+	}
+	return total, n, true
+}
+
+func same(a, b float64) bool {
+	return a == b || math.IsNaN(a) && math.IsNaN(b) || math.Abs(a-b) <= 1e-9*math.Abs(b)
 }
 
 func metricsOf(t *testing.T, text string) string {
