@@ -125,9 +125,10 @@ func TestBadForms(t *testing.T) {
 	}{
 		"json":            {"application/json", `{"model":"m"}`, 400, "{'type': 'missing', 'loc': 'body.file', 'msg': 'Field required', 'input': '<dict of 13 items>'}"},
 		"text in a form":  {"application/x-www-form-urlencoded", "model=m&file=x", 422, "Expected 'file' to be a file-like object, not 'str'."},
-		"no boundary":     {"multipart/form-data", audioForm(nil), 400, `{"detail":"Missing boundary in multipart."}`},
-		"cut":             {multipart, audioForm(nil)[:60], 400, "missing required field: file"},
-		"no form":         {multipart, "hello", 400, `{"detail":"Invalid multipart data."}`},
+		"no boundary":     {"multipart/form-data", audioForm(nil), 400, "invalid form: missing boundary in Content-Type"},
+		"cut":             {multipart, audioForm(nil)[:60], 400, "invalid form: malformed header of a part"},
+		"cut at the end":  {multipart, strings.TrimSuffix(audioForm(nil), "--\r\n"), 400, "invalid form: malformed header of a part"},
+		"no form":         {multipart, "hello", 400, "invalid form: the body does not begin with the boundary"},
 		"unknown model":   {multipart, audioForm(map[string]string{"model": "other"}), 404, "The model `other` does not exist. Valid aliases: m."},
 		"bad stream":      {multipart, audioForm(map[string]string{"stream": "maybe"}), 400, "bool_parsing"},
 		"steering":        {multipart, audioForm(map[string]string{"vllm_xargs": `{"kv_transfer_params":"x"}`}), 400, "must not hold transfer parameters"},
