@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -66,40 +67,33 @@ func (v View) NotServing() string {
 	return ""
 }
 
-// pairKey is the part of an instance that decides which others it can be paired with.
-type pairKey struct {
-	connector, build string
-	blocks           int
-}
-
-func (v View) pairKeys(list []*instance.Instance) map[pairKey]bool {
-	out := map[pairKey]bool{}
-	for _, in := range list {
-		k := pairKey{connector: v.Connector(in)}
-		if v.Build != nil {
-			k.build = v.Build(in)
-		}
-		if v.Blocks != nil {
-			k.blocks = v.Blocks(in)
-		}
-		out[k] = true
-	}
-	return out
-}
-
 // canPair reports whether some of the prefill instances can be paired with some of the
-// decode instances, by the rules of package sched.
+// decode instances.
 func (v View) canPair(prefill, decode []*instance.Instance) bool {
 	ds := v.pairKeys(decode)
 	for p := range v.pairKeys(prefill) {
 		for d := range ds {
-			if p.connector == d.connector && (p.build == d.build || p.build == "" || d.build == "") &&
-				(p.blocks == d.blocks || p.blocks == 0 || d.blocks == 0) {
+			if p.Mismatch(d) == "" {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+func (v View) pairKeys(list []*instance.Instance) map[connector.PairKey]bool {
+	out := map[connector.PairKey]bool{}
+	for _, in := range list {
+		k := connector.PairKey{Connector: v.Connector(in)}
+		if v.Build != nil {
+			k.Build = v.Build(in)
+		}
+		if v.Blocks != nil {
+			k.Blocks = v.Blocks(in)
+		}
+		out[k] = true
+	}
+	return out
 }
 
 // Words returns the notices, most severe first; none if nothing is wrong.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -98,7 +99,7 @@ type pairing struct {
 	// if that is not why.
 	mismatch string
 	// unpaired are the keys of all that have none.
-	unpaired []pairKey
+	unpaired []connector.PairKey
 }
 
 // noPartner notes that no decode instance was picked for a prefill instance. It tells
@@ -115,13 +116,9 @@ func (g *pairing) unpairable(p *sched.Assignment) bool {
 	return slices.Contains(g.unpaired, pairKeyOf(p))
 }
 
-// pairKey is what of an instance decides with which others it can be paired.
-type pairKey struct {
-	connector, build string
-	blocks           int
+func pairKeyOf(a *sched.Assignment) connector.PairKey {
+	return connector.PairKey{Connector: a.Connector, Build: a.Build, Blocks: a.Blocks}
 }
-
-func pairKeyOf(a *sched.Assignment) pairKey { return pairKey{a.Connector, a.Build, a.Blocks} }
 
 // mismatchReason is the reason for decode alone where all instances that are left cannot
 // be paired; "" for any other error of a pick.
