@@ -61,7 +61,7 @@ func (c decodeAlone) continueStored(id string) {
 	c.Route.Alone = alone.StoredResponse
 	c.askHolders(id, func(a *sched.Assignment) *leg.Failure {
 		if c.s.needsPrefill(a) {
-			return leg.NewFailure(leg.Status4xx, leg.ProxyError(leg.NeedsPrefill(alone.StoredResponse)), errNeedsPrefill)
+			return leg.JudgeNeedsPrefill(alone.StoredResponse)
 		}
 		return c.answerOn(a)
 	})

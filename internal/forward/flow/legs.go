@@ -50,35 +50,22 @@ func (c *legs) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byt
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
 		f := relay.ReadError(l, resp, c.s.Idle)
-		if c.cutReason != "" && c.refusesCut(f) {
-			f = leg.NewFailure(leg.OurEdit, f.Answer, f.Err)
+		if c.cutReason != "" {
+			f = l.JudgeCut(f, c.kind)
 		}
 		return nil, f
 	}
 	answer, err = relay.ReadAll(resp, maxPrefillAnswer)
 	switch {
 	case errors.Is(err, relay.ErrTooLarge):
-		return nil, l.TooLarge("more than 16 MiB of a prefill")
+		return nil, l.JudgeTooLarge("more than 16 MiB of a prefill")
 	case err != nil:
 		return nil, l.JudgeError(err)
 	case sse.Aborted(c.kind, answer):
-		return nil, l.JudgeFinish(leg.Aborted)
+		return nil, l.JudgeFinish(leg.Aborted, false)
 	}
 	l.Answered()
 	return answer, nil
-}
-
-// refusesCut reports whether an engine may have failed because the proxy has cut prefill's
-// answer after one token: half a tool call cannot be parsed (TestForcedToolCall). Messages
-// and Responses answer 500 then, the other APIs 400.
-func (c *legs) refusesCut(f *leg.Failure) bool {
-	switch f.Class {
-	case leg.Status4xx:
-		return f.Answer.Status == http.StatusBadRequest
-	case leg.Status5xx:
-		return (c.kind == openai.Messages || c.kind == openai.Responses) && f.Answer.Status == http.StatusInternalServerError
-	}
-	return false
 }
 
 // prefillWait is how long a prefill leg may take to answer.

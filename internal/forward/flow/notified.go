@@ -102,7 +102,7 @@ func (c notified) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect co
 		return nil, nil
 	}
 	if gone := watch.gone(); gone != nil && f.Class != leg.ClientGone {
-		return nil, leg.NewFailure(leg.Gone, leg.ProxyError(leg.Unavailable(instance.Decode, c.Origin.Model)), gone)
+		return nil, c.Origin.JudgeGone(instance.Decode, gone)
 	}
 	if f.Class == leg.NotNotified {
 		c.unnotified.failures++

@@ -65,7 +65,7 @@ func (c *sequential) prefill() *leg.Failure {
 	c.decodeBy = time.Now().Add(c.budget.After)
 	var err error
 	if c.handover, err = c.dialect.Handover(answer); err != nil {
-		return l.BadAnswer(err.Error())
+		return l.JudgeBadAnswer(err.Error())
 	}
 	if c.s.RewriteHost {
 		c.handover.Params = connector.WithHost(c.handover.Params, c.pick.Instance)
@@ -73,7 +73,7 @@ func (c *sequential) prefill() *leg.Failure {
 	if !c.dialect.SharesPool() {
 		c.s.Recorder.Handed(c.pick.Instance, !c.nothingHandedOver())
 		if c.nothingHandedOver() && c.dialect.NeedsPrefill() {
-			return l.BadAnswer("it hands nothing over")
+			return l.JudgeBadAnswer("it hands nothing over")
 		}
 	}
 	c.prefilled(c.pick, answer)

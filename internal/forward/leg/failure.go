@@ -24,12 +24,6 @@ type Failure struct {
 	Err    error
 }
 
-// NewFailure makes a failure of a class.
-func NewFailure(class Class, a Answer, err error) *Failure {
-	r := class.Rule()
-	return &Failure{Class: class, Rule: r, Taken: !r.SameKV, Answer: a, Err: err}
-}
-
 // Refused reports whether the engine itself turned the request away.
 func (f *Failure) Refused() bool { return f.Answer.Own == nil && f.Answer.Status >= 400 }
 

@@ -91,6 +91,8 @@ type Wait struct {
 var (
 	errDone      = errors.New("leg ended")
 	errOvertaken = errors.New("the request is stuck in its instance")
+	// errNeedsPrefill is the cause of a failure without a leg.
+	errNeedsPrefill = errors.New("the instance cannot answer correctly without a prefill")
 )
 
 // ErrPartner is the cause of a leg that was ended because the other leg of its

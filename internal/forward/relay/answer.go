@@ -289,11 +289,9 @@ type Source struct {
 func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 	switch {
 	case sse.Aborted(kind, b):
-		f := s.Leg.JudgeFinish(leg.Aborted)
-		f.Taken = f.Taken || sse.Generated(kind, b)
-		return f
+		return s.Leg.JudgeFinish(leg.Aborted, sse.Generated(kind, b))
 	case s.GivesUp != "" && sse.StopsBy(b, s.GivesUp):
-		return s.Leg.JudgeFinish(leg.GaveUp)
+		return s.Leg.JudgeFinish(leg.GaveUp, false)
 	}
 	return nil
 }
