@@ -10,20 +10,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// decodeAlone is the flow of one leg: a decode instance computes the prompt, too, without
-// KV transfer.
-type decodeAlone struct{ *completion }
-
-// run has one decode instance serve the whole request. first is the pick that is tried
-// first, nil if there is none yet.
-func (c decodeAlone) run(first *sched.Assignment, reason string) {
-	c.Route.Alone, c.Route.Prefill = reason, ""
-	c.Origin.Times.WithoutPrefill()
+// runAlone has one decode instance serve the whole request: it computes the prompt, too, without
+// KV transfer. first is the pick that is tried first, nil if there is none yet.
+func (c *completion) runAlone(first *sched.Assignment, reason string) {
+	c.r.Route.Alone, c.r.Route.Prefill = reason, ""
+	c.r.Origin.Times.WithoutPrefill()
 	c.usage.Prefilled(nil)
 	for done, passed := false, false; !done; {
 		d, err := first, error(nil)
 		if first = nil; d == nil {
-			d, err = c.attempts.pick(instance.Decode, nil)
+			d, err = c.r.attempts.pick(instance.Decode, nil)
 		}
 		switch {
 		case err == nil:
@@ -36,30 +32,30 @@ func (c decodeAlone) run(first *sched.Assignment, reason string) {
 		}
 		if c.s.needsPrefill(d) {
 			d.Done()
-			c.attempts.skip(d.Instance)
+			c.r.attempts.skip(d.Instance)
 			passed = true
 			continue
 		}
-		c.Route.notePick(d)
+		c.r.Route.notePick(d)
 		f := c.answerOn(d)
 		done = f == nil || c.decodeFailed(d, f)
 	}
 }
 
 // answerOn has this decode instance serve the request. It ends the pick.
-func (c decodeAlone) answerOn(d *sched.Assignment) *leg.Failure {
+func (c *completion) answerOn(d *sched.Assignment) *leg.Failure {
 	defer d.Done()
-	l := c.Origin.Begin(d, c.decodeWait())
+	l := c.r.Origin.Begin(d, c.decodeWait())
 	defer l.End()
 	out := connector.Alone(c.req, connector.Pair{Decode: d.Instance, DecodeRank: d.Rank, Key: leg.Key()})
-	return c.decodeOn(l, leg.EngineID(c.Origin.ID), out, nil, func() { c.committed(d, nil) })
+	return c.decodeOn(l, leg.EngineID(c.r.Origin.ID), out, nil, func() { c.committed(d, nil) })
 }
 
 // continueStored answers a request that continues a stored response. Only the instance
 // that has the response knows the whole prompt.
-func (c decodeAlone) continueStored(id string) {
-	c.Route.Alone = alone.StoredResponse
-	c.askHolders(id, func(a *sched.Assignment) *leg.Failure {
+func (c *completion) continueStored(id string) {
+	c.r.Route.Alone = alone.StoredResponse
+	c.r.askHolders(id, func(a *sched.Assignment) *leg.Failure {
 		if c.s.needsPrefill(a) {
 			return leg.JudgeNeedsPrefill(alone.StoredResponse)
 		}

@@ -16,25 +16,25 @@ import (
 // withoutPrefill handles a request that no prefill instance can take: decode alone serves
 // it, or it fails.
 func (c *completion) withoutPrefill(err error) {
-	switch fallback := c.s.Fallback && c.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
+	switch fallback := c.s.Fallback && c.r.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
 	case errors.Is(err, sched.ErrSelf):
-		c.runAlone(alone.SameInstance) // the decode instance is a prefill instance, too: this is no fallback
+		c.runAlone(nil, alone.SameInstance) // the decode instance is a prefill instance, too: this is no fallback
 	case fallback && c.pairs.mismatch != "":
-		c.runAlone(c.pairs.mismatch)
-	case fallback && len(c.unnotified.keys) > 0 && (c.attempts.lastFailure == nil || c.attempts.lastFailure.Class == leg.NotNotified):
-		c.runAlone(alone.NotNotified)
-	case fallback && c.attempts.lastFailure == nil && mismatchReason(err) != "":
-		c.runAlone(mismatchReason(err))
-	case fallback && c.attempts.lastFailure != nil:
-		c.runAlone(alone.PrefillFailed)
+		c.runAlone(nil, c.pairs.mismatch)
+	case fallback && len(c.unnotified.keys) > 0 && (c.r.attempts.lastFailure == nil || c.r.attempts.lastFailure.Class == leg.NotNotified):
+		c.runAlone(nil, alone.NotNotified)
+	case fallback && c.r.attempts.lastFailure == nil && mismatchReason(err) != "":
+		c.runAlone(nil, mismatchReason(err))
+	case fallback && c.r.attempts.lastFailure != nil:
+		c.runAlone(nil, alone.PrefillFailed)
 	case fallback:
-		c.runAlone(alone.NoPrefill)
-	case !c.s.Fallback && len(c.unnotified.keys) > 0 && c.attempts.lastFailure == nil:
-		e := leg.Unavailable(instance.Prefill, c.Origin.Model)
+		c.runAlone(nil, alone.NoPrefill)
+	case !c.s.Fallback && len(c.unnotified.keys) > 0 && c.r.attempts.lastFailure == nil:
+		e := leg.Unavailable(instance.Prefill, c.r.Origin.Model)
 		e.Message += ": " + alone.Words(alone.NotNotified)
-		c.Answer.Refuse(e)
+		c.r.Answer.Refuse(e)
 	default:
-		c.answerUnserved(err, instance.Prefill, func(*leg.Failure) bool { return true })
+		c.r.answerUnserved(err, instance.Prefill, func(*leg.Failure) bool { return true })
 	}
 }
 
@@ -42,7 +42,7 @@ func (c *completion) withoutPrefill(err error) {
 // is false if another prefill instance may have a partner, and is tried next.
 func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) {
 	if c.pairs.noPartner(p, err) {
-		c.attempts.skip(p.Instance)
+		c.r.attempts.skip(p.Instance)
 		return false
 	}
 	c.withoutDecode(err)
@@ -52,44 +52,44 @@ func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) 
 // refuseAlone ends a request that only decode instances are left for, none of which may
 // serve without a prefill.
 func (c *completion) refuseAlone() {
-	reason := c.Route.Alone
-	c.Route.Alone = ""
-	c.Answer.Refuse(leg.NeedsPrefill(reason))
+	reason := c.r.Route.Alone
+	c.r.Route.Alone = ""
+	c.r.Answer.Refuse(leg.NeedsPrefill(reason))
 }
 
 // withoutDecode ends a request that no decode instance can take.
 func (c *completion) withoutDecode(err error) {
-	c.answerUnserved(err, instance.Decode, func(f *leg.Failure) bool { return f.Rule.Retry })
+	c.r.answerUnserved(err, instance.Decode, func(f *leg.Failure) bool { return f.Rule.Retry })
 }
 
 // prefillFailed handles a failed prefill leg. done reports whether the request has been
 // answered; if not, another instance may be tried.
 func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bool) {
-	if c.note(p, f) {
+	if c.r.note(p, f) {
 		return false
 	}
 	switch {
 	case f.Class == leg.OurEdit:
-		c.runAlone(c.cutReason)
+		c.runAlone(nil, c.cutReason)
 	case (f.Rule.Retry || f.Class == leg.TooLarge) && f.Answer.Status >= 500 && c.s.Fallback:
 		// No further attempt at prefill is allowed; decode alone can still serve.
 		reason := alone.PrefillFailed
 		if f.Class == leg.NotNotified {
 			reason = alone.NotNotified
 		}
-		c.runAlone(reason)
+		c.runAlone(nil, reason)
 	default:
-		c.Answer.SendFailure(f)
+		c.r.Answer.SendFailure(f)
 	}
 	return true
 }
 
 // decodeFailed handles a failed decode leg in the same way.
 func (c *completion) decodeFailed(d *sched.Assignment, f *leg.Failure) (done bool) {
-	if c.note(d, f) {
+	if c.r.note(d, f) {
 		return false
 	}
-	c.Answer.SendFailure(f)
+	c.r.Answer.SendFailure(f)
 	return true
 }
 
