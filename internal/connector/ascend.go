@@ -3,7 +3,7 @@ package connector
 import (
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
@@ -19,7 +19,7 @@ func (ascend) Name() string { return "ascend" }
 // A request to /v1/messages cannot ensure that.
 func (ascend) Unfit(k openai.Kind, p Pair) string {
 	if k == openai.Messages {
-		return alone.MessagesNeedLength
+		return bypass.MessagesNeedLength
 	}
 	return tooOld(k, p)
 }

@@ -135,9 +135,9 @@ type Rewriter interface {
 	Events(batch []byte) []byte
 }
 
-// Alone is the leg of a decode instance that computes the prompt itself, in any
+// DecodeOnly returns the leg of a decode instance that computes the prompt itself, in any
 // dialect. Of the pair it needs Decode, its rank and Key.
-func Alone(r *request.Request, p Pair) Leg {
+func DecodeOnly(r *request.Request, p Pair) Leg {
 	return Leg{Body: decodeEdit(r, p).Body(), Header: Pinned(p.Decode, p.DecodeRank)}
 }
 

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
@@ -56,7 +56,7 @@ func (lmcache) Unfit(k openai.Kind, p Pair) string {
 		return why
 	}
 	if ranks := p.Prefill.Record.TPSize * max(p.Prefill.Record.PPSize, 1); ranks > 0 && ranks != receivers(p.Decode) {
-		return alone.RanksDiffer
+		return bypass.RanksDiffer
 	}
 	return ""
 }

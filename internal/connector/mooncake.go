@@ -6,7 +6,7 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
@@ -60,7 +60,7 @@ func (mooncake) Lacks(in *instance.Instance) error {
 // minutes (vLLM's PR#46008). A request to /v1/messages cannot ensure that.
 func (mooncake) Unfit(k openai.Kind, p Pair) string {
 	if k == openai.Messages {
-		return alone.MessagesNeedLength
+		return bypass.MessagesNeedLength
 	}
 	return tooOld(k, p)
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
@@ -75,9 +75,9 @@ func (moriio) Unfit(k openai.Kind, p Pair) string {
 	first := release{0, 32}
 	switch {
 	case k == openai.Messages:
-		return alone.MessagesNeedLength
+		return bypass.MessagesNeedLength
 	case k == openai.Responses && (older(p.Prefill, first) || older(p.Decode, first)):
-		return alone.EngineTooOld
+		return bypass.EngineTooOld
 	}
 	return ""
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
@@ -34,7 +34,7 @@ func (nixl) NeedsPrefill() bool             { return false }
 func (nixl) Unfit(k openai.Kind, p Pair) string {
 	why := tooOld(k, p)
 	if why == "" && k == openai.Messages && older(p.Prefill, release{0, 21}) {
-		why = alone.MessagesNeedLength
+		why = bypass.MessagesNeedLength
 	}
 	return why
 }
@@ -101,7 +101,7 @@ func (nixlPush) Lacks(in *instance.Instance) error {
 // from X-Request-Id. Prefill would not find the request of decode.
 func (n nixlPush) Unfit(k openai.Kind, p Pair) string {
 	if k == openai.Responses {
-		return alone.ResponsesOwnID
+		return bypass.ResponsesOwnID
 	}
 	return n.nixl.Unfit(k, p)
 }

@@ -72,7 +72,7 @@ func (p2p) Handover(answer []byte) (Handover, error) {
 
 func (p2p) Decode(r *request.Request, p Pair, h Handover) Leg {
 	if h.Empty() {
-		return Alone(r, p)
+		return DecodeOnly(r, p)
 	}
 	e := decodeEdit(r, p)
 	host, port := sideChannel(p.Prefill, p.PrefillRank)

@@ -1,7 +1,7 @@
 package connector
 
 import (
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -18,16 +18,16 @@ func PairKeyOf(d Dialect, in *instance.Instance) PairKey {
 	return PairKey{Connector: d.Name(), Build: t.Build, Blocks: t.Blocks}
 }
 
-// Mismatch returns the reason, as in package alone, why instances with the two keys cannot be
+// Mismatch returns the reason, as in package bypass, why instances with the two keys cannot be
 // paired; "" if they can. It is symmetric.
 func (k PairKey) Mismatch(other PairKey) (reason string) {
 	switch {
 	case k.Connector != other.Connector:
-		return alone.ConnectorMismatch
+		return bypass.ConnectorMismatch
 	case k.Build != other.Build && k.Build != "" && other.Build != "":
-		return alone.VersionMismatch
+		return bypass.VersionMismatch
 	case k.Blocks != other.Blocks && k.Blocks != 0 && other.Blocks != 0:
-		return alone.BlockMismatch
+		return bypass.BlockMismatch
 	}
 	return ""
 }

@@ -3,7 +3,7 @@ package connector_test
 import (
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -16,9 +16,9 @@ func TestPairKeyMismatch(t *testing.T) {
 	}{
 		{connector.PairKey{"nixl", "1", 16}, connector.PairKey{"nixl", "1", 16}, ""},
 		{connector.PairKey{"nixl", "1", 16}, connector.PairKey{"nixl", "", 0}, ""},
-		{connector.PairKey{"nixl", "1", 16}, connector.PairKey{"p2p", "1", 16}, alone.ConnectorMismatch},
-		{connector.PairKey{"nixl", "1", 16}, connector.PairKey{"nixl", "2", 32}, alone.VersionMismatch},
-		{connector.PairKey{"nixl", "", 16}, connector.PairKey{"nixl", "2", 32}, alone.BlockMismatch},
+		{connector.PairKey{"nixl", "1", 16}, connector.PairKey{"p2p", "1", 16}, bypass.ConnectorMismatch},
+		{connector.PairKey{"nixl", "1", 16}, connector.PairKey{"nixl", "2", 32}, bypass.VersionMismatch},
+		{connector.PairKey{"nixl", "", 16}, connector.PairKey{"nixl", "2", 32}, bypass.BlockMismatch},
 	} {
 		if got, back := c.a.Mismatch(c.b), c.b.Mismatch(c.a); got != c.want || back != c.want {
 			t.Errorf("%v, %v: %q and %q, want %q", c.a, c.b, got, back, c.want)

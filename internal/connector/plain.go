@@ -28,4 +28,4 @@ func (plain) Prefill(r *request.Request, p Pair) Leg {
 	return Leg{Body: e.Body()}
 }
 
-func (plain) Decode(r *request.Request, p Pair, _ Handover) Leg { return Alone(r, p) }
+func (plain) Decode(r *request.Request, p Pair, _ Handover) Leg { return DecodeOnly(r, p) }

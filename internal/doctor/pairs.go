@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -72,13 +72,13 @@ func unpaired(role instance.Role, g group, them []group, r *report) Finding {
 		What: fmt.Sprintf("no %s instance can be paired with %s", role.Other(), keys(g.members)),
 	}
 	// closest has the same connector if any has.
-	closest := them[max(0, slices.IndexFunc(them, func(o group) bool { return g.Mismatch(o.PairKey) != alone.ConnectorMismatch }))]
+	closest := them[max(0, slices.IndexFunc(them, func(o group) bool { return g.Mismatch(o.PairKey) != bypass.ConnectorMismatch }))]
 	switch mismatch := g.Mismatch(closest.PairKey); {
-	case mismatch == alone.BlockMismatch:
+	case mismatch == bypass.BlockMismatch:
 		f.Why = fmt.Sprintf("their KV blocks differ: connector %s transfers nothing between blocks of %d tokens and of %d (%s)",
 			g.Connector, g.Blocks, closest.Blocks, keys(closest.members))
 		f.Cure = "start both engines with the same --block-size"
-	case mismatch == alone.VersionMismatch:
+	case mismatch == bypass.VersionMismatch:
 		f.Why = fmt.Sprintf("they are two builds: connector %s pairs only engines of one vLLM build, and these are %s and %s (%s)",
 			g.Connector, g.Build, closest.Build, keys(closest.members))
 		f.Cure = fmt.Sprintf("run the same vLLM build in both roles: upgrade one side, %s %s or %s %s; during an upgrade keep one pair of each build",

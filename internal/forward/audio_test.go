@@ -71,7 +71,7 @@ func TestTranscriptions(t *testing.T) {
 		body := audioForm(tc.fields)
 		a := r.transcribe(body)
 		e := r.entry()
-		if a.status != http.StatusOK || a.err != nil || a.header.Get("X-Pd-Alone") != "route" || e.Alone != "route" || e.Model != model {
+		if a.status != http.StatusOK || a.err != nil || a.header.Get("X-Pd-Decode-Only") != "route" || e.DecodeOnly != "route" || e.Model != model {
 			t.Fatalf("%s: %d %s %v, %+v", name, a.status, a.body, a.err, e)
 		}
 		if stream := tc.fields != nil; stream != e.Stream {

@@ -102,7 +102,7 @@ func TestComplaintFallbackMovesLoadSilently(t *testing.T) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultReset})
 		r.checkServed(q)
-		if e := r.entry(); e.Alone != "prefill_failed" || e.Attempts != 2 {
+		if e := r.entry(); e.DecodeOnly != "prefill_failed" || e.Attempts != 2 {
 			t.Fatalf("the fallback is not told, or tries are not bounded: %+v", e)
 		}
 	})

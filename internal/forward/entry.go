@@ -38,9 +38,9 @@ type Entry struct {
 	Outcome   string
 	Prefill   string // address, "" if there was none
 	Decode    string
-	// Alone says why the decode instance served the request without a
+	// DecodeOnly says why the decode instance served the request without a
 	// prefill, "" if it did not.
-	Alone string
+	DecodeOnly string
 	// Elsewhere says why another instance would have been preferred, and in which role;
 	// "" if none would; see flow.Route.
 	Elsewhere string

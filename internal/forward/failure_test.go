@@ -141,7 +141,7 @@ func TestPrefillFailures(t *testing.T) {
 				})
 				script(t, r.P[0], tc.fault)
 				r.checkServed(q)
-				if e := r.entry(); e.Attempts != 1 || e.Alone != "" || e.Prefill != r.P[1].Address() {
+				if e := r.entry(); e.Attempts != 1 || e.DecodeOnly != "" || e.Prefill != r.P[1].Address() {
 					t.Fatalf("entry %+v", e)
 				}
 				eventually(t, "the lost prefill is given up", func() bool {
@@ -164,7 +164,7 @@ func TestNoPrefillLeft(t *testing.T) {
 			e := r.entry()
 			if fallback {
 				r.checkWhole(q, a)
-				if e.Alone != "prefill_failed" {
+				if e.DecodeOnly != "prefill_failed" {
 					t.Fatalf("entry %+v", e)
 				}
 			} else {
@@ -191,10 +191,10 @@ func TestNobodyThere(t *testing.T) {
 				}
 				a := r.postScenario(q)
 				r.checkRefused(q, a, http.StatusServiceUnavailable, `"type":"ServiceUnavailableError"`)
-				if a.header.Get("Retry-After") == "" || !strings.Contains(string(a.body), tc.want) || a.header.Get("X-PD-Alone") != "" {
+				if a.header.Get("Retry-After") == "" || !strings.Contains(string(a.body), tc.want) || a.header.Get("X-PD-Decode-Only") != "" {
 					t.Fatalf("%d %v: %s", a.status, a.header, a.body)
 				}
-				if e := r.entry(); e.Outcome != forward.OutcomeUnavailable || e.Alone != "" {
+				if e := r.entry(); e.Outcome != forward.OutcomeUnavailable || e.DecodeOnly != "" {
 					t.Fatalf("entry %+v", e)
 				}
 			})
@@ -250,7 +250,7 @@ func TestOnlyInstanceIsTriedAgain(t *testing.T) {
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1})
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
 		r.checkServed(q)
-		if e := r.entry(); e.Attempts != 2 || e.Alone != "" {
+		if e := r.entry(); e.Attempts != 2 || e.DecodeOnly != "" {
 			t.Fatalf("entry %+v", e)
 		}
 		r.checkEngines()

@@ -41,8 +41,8 @@ func TestVersionsArePaired(t *testing.T) {
 	for range 6 {
 		body := chatBody(true, "")
 		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-		if e := r.entry(); e.Alone != "" || partner[e.Prefill] != e.Decode {
-			t.Errorf("%s goes with %s, alone %q", e.Prefill, e.Decode, e.Alone)
+		if e := r.entry(); e.DecodeOnly != "" || partner[e.Prefill] != e.Decode {
+			t.Errorf("%s goes with %s, alone %q", e.Prefill, e.Decode, e.DecodeOnly)
 		}
 	}
 }
@@ -83,8 +83,8 @@ func TestOnlyMixedPairs(t *testing.T) {
 				return
 			}
 			r.checkComplete(a, true, body)
-			if e.Alone != tc.alone || a.header.Get("X-PD-Alone") != tc.alone || (e.Prefill == "") != (tc.alone != "") {
-				t.Errorf("alone %q, header %q, prefill %q; want %q", e.Alone, a.header.Get("X-PD-Alone"), e.Prefill, tc.alone)
+			if e.DecodeOnly != tc.alone || a.header.Get("X-PD-Decode-Only") != tc.alone || (e.Prefill == "") != (tc.alone != "") {
+				t.Errorf("alone %q, header %q, prefill %q; want %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill, tc.alone)
 			}
 			r.checkEngines()
 		})
@@ -106,8 +106,8 @@ func TestTheOtherVersionServes(t *testing.T) {
 	for range 4 {
 		body := chatBody(true, "")
 		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-		if e := r.entry(); e.Prefill != r.P[1].Address() || e.Decode != r.D[1].Address() || e.Alone != "" {
-			t.Errorf("%s and %s, alone %q", e.Prefill, e.Decode, e.Alone)
+		if e := r.entry(); e.Prefill != r.P[1].Address() || e.Decode != r.D[1].Address() || e.DecodeOnly != "" {
+			t.Errorf("%s and %s, alone %q", e.Prefill, e.Decode, e.DecodeOnly)
 		}
 	}
 }
@@ -121,8 +121,8 @@ func TestOnePrefillForNobody(t *testing.T) {
 	r.D[0].Kill()
 	body := chatBody(true, "")
 	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-	if e, n := r.entry(), legs(r.P); e.Alone != "version_mismatch" || n > 2 {
-		t.Errorf("%d prefills, alone %q", n, e.Alone)
+	if e, n := r.entry(), legs(r.P); e.DecodeOnly != "version_mismatch" || n > 2 {
+		t.Errorf("%d prefills, alone %q", n, e.DecodeOnly)
 	}
 }
 
@@ -135,8 +135,8 @@ func TestNoOtherVersion(t *testing.T) {
 	body := chatBody(true, "")
 	a := r.post("/v1/chat/completions", body)
 	r.checkComplete(a, true, body)
-	if e := r.entry(); e.Alone != "version_mismatch" || e.Decode != r.D[1].Address() {
-		t.Errorf("%s alone %q", e.Decode, e.Alone)
+	if e := r.entry(); e.DecodeOnly != "version_mismatch" || e.Decode != r.D[1].Address() {
+		t.Errorf("%s alone %q", e.Decode, e.DecodeOnly)
 	}
 }
 
@@ -174,8 +174,8 @@ func TestPrefillAborts(t *testing.T) {
 		r := start(t, mode, 2, 1, nil)
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultAbort, Times: 1})
 		r.checkServed(q)
-		if e := r.entry(); e.Alone != "" || r.rec.retried() != "prefill/aborted" || r.rec.missing != 0 {
-			t.Errorf("alone %q, retried %q, %d without a hand-over", e.Alone, r.rec.retried(), r.rec.missing)
+		if e := r.entry(); e.DecodeOnly != "" || r.rec.retried() != "prefill/aborted" || r.rec.missing != 0 {
+			t.Errorf("alone %q, retried %q, %d without a hand-over", e.DecodeOnly, r.rec.retried(), r.rec.missing)
 		}
 	})
 }

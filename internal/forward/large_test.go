@@ -232,7 +232,7 @@ func TestTooLarge_Prefill(t *testing.T) {
 	address := s.Listener.Addr().String()
 	r.members.set(instanceAt("prefill", address, fakevllm.NIXL), instanceOf("decode", r.D[0], fakevllm.NIXL))
 	r.checkServed(scenario{chatPath, true})
-	if e := r.entry(); e.Alone != "prefill_failed" || e.Attempts != 1 || asked.Load() != 1 {
+	if e := r.entry(); e.DecodeOnly != "prefill_failed" || e.Attempts != 1 || asked.Load() != 1 {
 		t.Errorf("asked %d times, entry %+v", asked.Load(), e)
 	}
 }

@@ -79,7 +79,7 @@ func TestMoRIIOPrefillFails(t *testing.T) {
 			script(t, r.P[0], f)
 			body := chatBody(true, "")
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-			if e := r.entry(); e.Attempts != 1 || e.Alone != "" || e.Prefill != r.P[1].Address() {
+			if e := r.entry(); e.Attempts != 1 || e.DecodeOnly != "" || e.Prefill != r.P[1].Address() {
 				t.Errorf("%s: %+v", f.Kind, e)
 			}
 			r.checkHandedOver(1)

@@ -20,7 +20,7 @@ func TestPausedDecode(t *testing.T) {
 			r.D[0].Pause(true)
 			for range 3 {
 				r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-				if e := r.entry(); e.Alone != "" || e.Decode != r.D[1].Address() {
+				if e := r.entry(); e.DecodeOnly != "" || e.Decode != r.D[1].Address() {
 					t.Errorf("%s, stream %t: %+v", mode, stream, e)
 				}
 			}
@@ -35,7 +35,7 @@ func TestPausedDecode(t *testing.T) {
 			eventually(t, "they serve again", func() bool {
 				a := r.post("/v1/chat/completions", body)
 				e := r.entry()
-				return a.status == http.StatusOK && e.Alone == ""
+				return a.status == http.StatusOK && e.DecodeOnly == ""
 			})
 			r.checkAnswers()
 		}

@@ -103,7 +103,7 @@ func (r *rig) replay(x *agents.Exchange, alone *fakevllm.Server, mode fakevllm.M
 	}
 	r.sameEvents(x.Events, want.Events) // the engine answers as it answered the agent
 	r.sameEvents(got.Events, want.Events)
-	if e := r.entry(); e.Alone != why || e.Outcome != forward.OutcomeOK || e.Endpoint != x.Path() || !e.Stream {
+	if e := r.entry(); e.DecodeOnly != why || e.Outcome != forward.OutcomeOK || e.Endpoint != x.Path() || !e.Stream {
 		r.t.Errorf("entry %+v", e)
 	}
 	decode := posted(r.D[0])

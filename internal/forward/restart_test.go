@@ -106,8 +106,8 @@ func TestRestartBetweenTheLegs(t *testing.T) {
 		body := chatBody(true, "")
 		a := r.post("/v1/chat/completions", body)
 		r.afterRestart(a, body)
-		if e := r.entry(); e.Alone != "" || r.rec.retried() != "prefill/gone" {
-			t.Errorf("alone %q, retried %q", e.Alone, r.rec.retried())
+		if e := r.entry(); e.DecodeOnly != "" || r.rec.retried() != "prefill/gone" {
+			t.Errorf("alone %q, retried %q", e.DecodeOnly, r.rec.retried())
 		}
 		d := r.D[0].Counters()
 		if d.HandoversLoaded != 1 || d.HandoversRefused != 0 || d.LocalPrefills != 0 || legs(r.D) != 1 || legs(r.P) != 2 {
@@ -157,7 +157,7 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 		eventually(t, "decode has its leg", func() bool { return r.D[0].Counters().Faults == 1 })
 		r.restart(r.P[0], true)
 		r.afterRestart(await(t, "the answer", got), body)
-		if e := r.entry(); e.Alone != "" || r.rec.retried() != "prefill/gone" || e.Prefill != r.P[0].Address() {
+		if e := r.entry(); e.DecodeOnly != "" || r.rec.retried() != "prefill/gone" || e.Prefill != r.P[0].Address() {
 			t.Errorf("%+v, retried %q", e, r.rec.retried())
 		}
 		if d := r.D[0].Counters(); d.HandoversLoaded != 1 || d.HandoversRefused != 0 || d.LocalPrefills != 0 {

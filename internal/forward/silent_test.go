@@ -36,7 +36,7 @@ func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 		eventually(t, "the leg is sent again", func() bool { return strings.Contains(r.rec.retried(), string(leg.HandoverExpired)) })
 		r.D[0].ClearFaults()
 		r.checkWhole(q, <-done)
-		if e := r.entry(); e.Alone != "" || e.Decode != r.D[0].Address() || e.Outcome != forward.OutcomeOK {
+		if e := r.entry(); e.DecodeOnly != "" || e.Decode != r.D[0].Address() || e.Outcome != forward.OutcomeOK {
 			t.Errorf("entry %+v", e)
 		}
 		if n := legs(r.P); n < 2 {

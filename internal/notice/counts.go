@@ -8,7 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -43,10 +43,10 @@ func NewCounts(members func() *instance.Snapshot) *Counts {
 // until one is served by a pair, but for those that could have been.
 func (c *Counts) Done(e *forward.Entry) {
 	switch {
-	case e.Decode == "", alone.Chosen(e.Alone):
-	case e.Alone != "":
+	case e.Decode == "", bypass.Chosen(e.DecodeOnly):
+	case e.DecodeOnly != "":
 		c.mu.Lock()
-		c.alone[e.Alone]++
+		c.alone[e.DecodeOnly]++
 		c.reasons.Store(int64(len(c.alone)))
 		c.mu.Unlock()
 	case e.Prefill != "" && c.reasons.Load() > 0:

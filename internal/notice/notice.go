@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -131,7 +131,7 @@ func (v View) Words() []string {
 	}
 	counted, lost := v.Counts.read()
 	if v.pairs(prefill, decode) {
-		delete(counted, alone.NoPrefill) // of a time when there were none
+		delete(counted, bypass.NoPrefill) // of a time when there were none
 		unused(len(prefill), counted, say)
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(lost), func(a, b instance.Key) int { return cmp.Compare(a.Address, b.Address) }) {
@@ -269,7 +269,7 @@ func unused(ready int, counted map[string]int64, say func(string, ...any)) {
 	}
 	if total >= fewAlone {
 		say("%s ready, but each of the last %d requests was served by decode alone: %s", instances(ready, instance.Prefill), total,
-			listed(counted, func(name string) string { return name + " (" + alone.Words(name) + ")" }))
+			listed(counted, func(name string) string { return name + " (" + bypass.Text(name) + ")" }))
 	}
 }
 

@@ -4,9 +4,9 @@ package plan
 
 // The ways of a plan.
 const (
-	Pair  = "pair"  // prefill on one instance, decode on another
-	Alone = "alone" // one instance serves it without a prefill
-	None  = "none"  // it would be refused
+	Pair       = "pair"        // prefill on one instance, decode on another
+	DecodeOnly = "decode_only" // one instance serves it without a prefill
+	None       = "none"        // it would be refused
 )
 
 // Plan is where a request would go now, and why. Nothing is sent, counted or noted.
@@ -18,7 +18,7 @@ type Plan struct {
 	Bytes  int `json:"prompt_bytes"`
 	Tokens int `json:"prompt_tokens"`
 	// Way is one of pair, alone and none, and Reason why it is not pair: the word in
-	// X-PD-Alone, or what the client would be told.
+	// X-PD-Decode-Only, or what the client would be told.
 	Way          string   `json:"way"`
 	Reason       string   `json:"reason,omitempty"`
 	Disaggregate *Weighed `json:"disaggregate,omitempty"`
@@ -29,11 +29,11 @@ type Plan struct {
 // Weighed is whether the request should go through prefill and decode, by --disaggregate
 // auto or never.
 type Weighed struct {
-	Decision string  `json:"decision"` // pair, alone
-	Reason   string  `json:"reason"`
-	Pair     float64 `json:"pair_seconds"` // what each way should take, with what others wait
-	Alone    float64 `json:"alone_seconds"`
-	Stall    float64 `json:"stall_seconds"` // part of alone that others wait
+	Decision   string  `json:"decision"` // pair, alone
+	Reason     string  `json:"reason"`
+	Pair       float64 `json:"pair_seconds"` // what each way should take, with what others wait
+	DecodeOnly float64 `json:"decode_only_seconds"`
+	Stall      float64 `json:"stall_seconds"` // part of alone that others wait
 }
 
 // Leg is the plan of one leg.

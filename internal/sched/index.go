@@ -6,7 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -100,9 +100,9 @@ func mismatch(a, b pairKey) error {
 	switch a.public().Mismatch(b.public()) {
 	case "":
 		return nil
-	case alone.VersionMismatch:
+	case bypass.VersionMismatch:
 		return ErrVersions
-	case alone.BlockMismatch:
+	case bypass.BlockMismatch:
 		return ErrBlocks
 	default:
 		return ErrConnectors

@@ -14,7 +14,7 @@ package flow
 import (
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
@@ -65,7 +65,7 @@ func (r *Request) Complete(req *request.Request) {
 func (c *completion) run() {
 	switch c.req.Bypass {
 	case "":
-	case alone.StoredResponse:
+	case bypass.StoredResponse:
 		c.continueStored(c.req.PreviousResponse())
 		return
 	default:
@@ -79,7 +79,7 @@ func (c *completion) run() {
 // tryPair makes one attempt. done reports whether the request has been answered; if not, another
 // pair is due.
 func (c *completion) tryPair() (done bool) {
-	c.r.Route.Alone = "" // an earlier attempt may have set it
+	c.r.Route.DecodeOnly = "" // an earlier attempt may have set it
 	p, err := c.pickPrefill()
 	if err != nil {
 		c.withoutPrefill(err)
@@ -150,7 +150,7 @@ func (a *attempt) pickDecode() (d *sched.Assignment, done bool) {
 // its own id, with other connectors send to itself.
 func (c *completion) unfit(d connector.Dialect, p connector.Pair) string {
 	if p.Decode != nil && p.Prefill.Address == p.Decode.Address {
-		return alone.SameInstance
+		return bypass.SameInstance
 	}
 	return d.Unfit(c.kind, p)
 }

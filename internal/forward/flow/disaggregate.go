@@ -3,7 +3,7 @@ package flow
 import (
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -60,7 +60,7 @@ func (s *Disaggregate) decide(c *completion, p *sched.Assignment, dialect connec
 	case dialect.NeedsPrefill():
 		return estimate.Decision{Reason: estimate.Connector}, nil
 	case s.Never:
-		return estimate.Decision{Alone: true, Reason: alone.Never}, nil
+		return estimate.Decision{Alone: true, Reason: bypass.Never}, nil
 	case c.media:
 		return estimate.Decision{Reason: estimate.Media}, nil
 	}
@@ -113,7 +113,7 @@ func (s *Disaggregate) learnDecode(c *completion, d, p *sched.Assignment) {
 	t := c.r.Origin.Times
 	now := time.Since(t.Start)
 	switch prefilled := t.At(stage.Prefilled); {
-	case p != nil && prefilled != 0 && c.r.Route.Alone == "":
+	case p != nil && prefilled != 0 && c.r.Route.DecodeOnly == "":
 		s.estimate.Handed(c.r.Origin.Model, onDecode(d), max(0, now-prefilled))
 	case p == nil && c.req.Bypass == "":
 		s.estimate.Alone(c.r.Origin.Model, onDecode(d), now-t.At(stage.Decode))

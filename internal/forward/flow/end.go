@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -18,20 +18,20 @@ import (
 func (c *completion) withoutPrefill(err error) {
 	switch fallback := c.s.Fallback && c.r.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
 	case errors.Is(err, sched.ErrSelf):
-		c.runAlone(nil, alone.SameInstance) // the decode instance is a prefill instance, too: this is no fallback
+		c.runAlone(nil, bypass.SameInstance) // the decode instance is a prefill instance, too: this is no fallback
 	case fallback && c.pairs.mismatch != "":
 		c.runAlone(nil, c.pairs.mismatch)
 	case fallback && len(c.unnotified.keys) > 0 && (c.r.attempts.lastFailure == nil || c.r.attempts.lastFailure.Class == leg.NotNotified):
-		c.runAlone(nil, alone.NotNotified)
+		c.runAlone(nil, bypass.NotNotified)
 	case fallback && c.r.attempts.lastFailure == nil && mismatchReason(err) != "":
 		c.runAlone(nil, mismatchReason(err))
 	case fallback && c.r.attempts.lastFailure != nil:
-		c.runAlone(nil, alone.PrefillFailed)
+		c.runAlone(nil, bypass.PrefillFailed)
 	case fallback:
-		c.runAlone(nil, alone.NoPrefill)
+		c.runAlone(nil, bypass.NoPrefill)
 	case !c.s.Fallback && len(c.unnotified.keys) > 0 && c.r.attempts.lastFailure == nil:
 		e := leg.Unavailable(instance.Prefill, c.r.Origin.Model)
-		e.Message += ": " + alone.Words(alone.NotNotified)
+		e.Message += ": " + bypass.Text(bypass.NotNotified)
 		c.r.Answer.Refuse(e)
 	default:
 		c.r.answerUnserved(err, instance.Prefill, func(*leg.Failure) bool { return true })
@@ -52,8 +52,8 @@ func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) 
 // refuseAlone ends a request that only decode instances are left for, none of which may
 // serve without a prefill.
 func (c *completion) refuseAlone() {
-	reason := c.r.Route.Alone
-	c.r.Route.Alone = ""
+	reason := c.r.Route.DecodeOnly
+	c.r.Route.DecodeOnly = ""
 	c.r.Answer.Refuse(leg.NeedsPrefill(reason))
 }
 
@@ -73,9 +73,9 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 		c.runAlone(nil, c.cutReason)
 	case (f.Rule.Retry || f.Class == leg.TooLarge) && f.Answer.Status >= 500 && c.s.Fallback:
 		// No further attempt at prefill is allowed; decode alone can still serve.
-		reason := alone.PrefillFailed
+		reason := bypass.PrefillFailed
 		if f.Class == leg.NotNotified {
-			reason = alone.NotNotified
+			reason = bypass.NotNotified
 		}
 		c.runAlone(nil, reason)
 	default:
@@ -125,11 +125,11 @@ func pairKeyOf(a *sched.Assignment) connector.PairKey {
 func mismatchReason(err error) string {
 	switch {
 	case errors.Is(err, sched.ErrVersions):
-		return alone.VersionMismatch
+		return bypass.VersionMismatch
 	case errors.Is(err, sched.ErrBlocks):
-		return alone.BlockMismatch
+		return bypass.BlockMismatch
 	case errors.Is(err, sched.ErrConnectors):
-		return alone.ConnectorMismatch
+		return bypass.ConnectorMismatch
 	}
 	return ""
 }

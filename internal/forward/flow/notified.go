@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -22,11 +22,11 @@ func (a *attempt) runNotified() (done bool) {
 	switch {
 	case a.c.s.Notifications == nil || a.c.s.Notifications.CannotHear(a.p.Instance) != nil:
 		a.p.Done()
-		a.c.runAlone(nil, alone.NotHeard)
+		a.c.runAlone(nil, bypass.NotHeard)
 		return true
 	case a.c.unnotified.failures >= maxNotifyFailures && a.c.s.Fallback:
 		a.p.Done()
-		a.c.runAlone(nil, alone.NotNotified)
+		a.c.runAlone(nil, bypass.NotNotified)
 		return true
 	case slices.Contains(a.c.unnotified.keys, a.p.Instance.Key):
 		a.c.r.attempts.skip(a.p.Instance)

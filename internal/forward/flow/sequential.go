@@ -3,7 +3,7 @@ package flow
 import (
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -81,7 +81,7 @@ func (a *attempt) decode() (done bool) {
 		a.pair.Decode, a.pair.DecodeRank = d.Instance, d.Rank
 		if why := a.c.unfit(a.dialect, a.pair); why != "" && a.dialect.NeedsPrefill() {
 			d.Done()
-			a.c.r.Route.Alone = why
+			a.c.r.Route.DecodeOnly = why
 			a.c.refuseAlone()
 			return true
 		}
@@ -106,7 +106,7 @@ func (a *attempt) decode() (done bool) {
 		if f.Class == leg.HandoverExpired && a.c.expired >= maxExpired && a.c.s.Fallback && !a.dialect.NeedsPrefill() {
 			// Decode's queue is longer than the lease: without a KV transfer the request can
 			// wait there.
-			a.c.runAlone(nil, alone.LeaseEnded)
+			a.c.runAlone(nil, bypass.LeaseEnded)
 			return true
 		}
 		if a.dialect.SharesPool() {
@@ -131,11 +131,11 @@ func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 	switch why := a.c.unfit(a.dialect, a.pair); {
 	case why != "":
 		// It would not read the hand-over, but compute the prompt and not say so.
-		a.c.r.Route.Alone, handover = why, connector.Handover{}
+		a.c.r.Route.DecodeOnly, handover = why, connector.Handover{}
 	case a.nothingHandedOver():
-		a.c.r.Route.Alone = alone.NoHandover
+		a.c.r.Route.DecodeOnly = bypass.NoHandover
 	default:
-		a.c.r.Route.Alone = ""
+		a.c.r.Route.DecodeOnly = ""
 	}
 	w := a.c.decodeWait()
 	if !handover.Empty() && a.singleUse() {

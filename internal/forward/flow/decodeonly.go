@@ -3,7 +3,7 @@ package flow
 import (
 	"errors"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -13,7 +13,7 @@ import (
 // runAlone has one decode instance serve the whole request: it computes the prompt, too, without
 // KV transfer. first is the pick that is tried first, nil if there is none yet.
 func (c *completion) runAlone(first *sched.Assignment, reason string) {
-	c.r.Route.Alone, c.r.Route.Prefill = reason, ""
+	c.r.Route.DecodeOnly, c.r.Route.Prefill = reason, ""
 	c.r.Origin.Times.WithoutPrefill()
 	c.usage.Prefilled(nil)
 	for done, passed := false, false; !done; {
@@ -47,17 +47,17 @@ func (c *completion) answerOn(d *sched.Assignment) *leg.Failure {
 	defer d.Done()
 	l := c.r.Origin.Begin(d, c.decodeWait())
 	defer l.End()
-	out := connector.Alone(c.req, connector.Pair{Decode: d.Instance, DecodeRank: d.Rank, Key: leg.Key()})
+	out := connector.DecodeOnly(c.req, connector.Pair{Decode: d.Instance, DecodeRank: d.Rank, Key: leg.Key()})
 	return c.decodeOn(l, leg.EngineID(c.r.Origin.ID), out, nil, func() { c.committed(d, nil) })
 }
 
 // continueStored answers a request that continues a stored response. Only the instance
 // that has the response knows the whole prompt.
 func (c *completion) continueStored(id string) {
-	c.r.Route.Alone = alone.StoredResponse
+	c.r.Route.DecodeOnly = bypass.StoredResponse
 	c.r.askHolders(id, func(a *sched.Assignment) *leg.Failure {
 		if c.s.needsPrefill(a) {
-			return leg.JudgeNeedsPrefill(alone.StoredResponse)
+			return leg.JudgeNeedsPrefill(bypass.StoredResponse)
 		}
 		return c.answerOn(a)
 	})
