@@ -27,7 +27,7 @@ const (
 	NotNotified        = "not_notified"
 
 	// There should have been a prefill.
-	NoHandover    = "no_handover"
+	NoTransfer    = "no_handover"
 	LeaseEnded    = "lease_ended"
 	NoPrefill     = "no_prefill"
 	PrefillFailed = "prefill_failed"
@@ -68,7 +68,7 @@ func Reasons() []Reason {
 		{RanksDiffer, "prefill and decode have different numbers of ranks"},
 		{NotHeard, "prefill's notifications cannot be received"},
 		{NotNotified, "prefill's notifications do not arrive"},
-		{NoHandover, "prefill offered no KV transfer"},
+		{NoTransfer, "prefill offered no KV transfer"},
 		{LeaseEnded, "decode's queue is longer than the KV lease"},
 		{NoPrefill, "no prefill instance was available"},
 		{PrefillFailed, "every prefill instance failed"},

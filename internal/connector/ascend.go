@@ -9,7 +9,7 @@ import (
 )
 
 // ascend is vllm-ascend's MooncakeConnectorV1 (kv_p2p/mooncake_connector.py). Its
-// hand-over works as that of NIXL. Prefill's answer has other members, which the proxy
+// KV transfer works as that of NIXL. Prefill's answer has other members, which the proxy
 // copies to decode without reading them.
 type ascend struct{ nixl }
 

@@ -23,13 +23,13 @@ import (
 // answer. The proxy uses nothing of prefill's answer.
 type lmcache struct{}
 
-func (lmcache) Name() string                      { return "lmcache" }
-func (lmcache) Flow() Flow                        { return Notified }
-func (lmcache) Handover([]byte) (Handover, error) { return Handover{}, nil }
-func (lmcache) SharesPool() bool                  { return false }
-func (lmcache) NeedsPrefill() bool                { return false }
-func (lmcache) Terms(*instance.Instance) Terms    { return Terms{} }
-func (lmcache) Rewriter(Handover) Rewriter        { return nil }
+func (lmcache) Name() string                                  { return "lmcache" }
+func (lmcache) Flow() Flow                                    { return Notified }
+func (lmcache) TransferParams([]byte) (TransferParams, error) { return TransferParams{}, nil }
+func (lmcache) SharesPool() bool                              { return false }
+func (lmcache) NeedsPrefill() bool                            { return false }
+func (lmcache) Terms(*instance.Instance) Terms                { return Terms{} }
+func (lmcache) Rewriter(TransferParams) Rewriter              { return nil }
 
 // Lacks: the prefill leg has to name the two ports of each rank of decode. An engine
 // with the kv_role of the other leg does not send chunks, or does not look for them.
@@ -73,7 +73,7 @@ func (lmcache) Prefill(r *request.Request, p Pair) Leg {
 	return Leg{Body: e.Body(), Awaits: Notices{ID: p.Key, Ranks: receivers(p.Decode)}}
 }
 
-func (lmcache) Decode(r *request.Request, p Pair, _ Handover) Leg {
+func (lmcache) Decode(r *request.Request, p Pair, _ TransferParams) Leg {
 	e := decodeEdit(r, p)
 	e.Set(request.FieldKVTransferParams, `{`+tag(p)+`}`)
 	return Leg{Body: e.Body()}

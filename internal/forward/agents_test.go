@@ -121,7 +121,7 @@ func (r *rig) checkAgentAnswer(a answer, path, body string) {
 		r.t.Fatalf("events %s", names)
 	}
 	if bytes.Contains(a.body, []byte("remote_engine_id")) {
-		r.t.Fatalf("the hand-over is told: %s", a.body)
+		r.t.Fatalf("the KV transfer is told: %s", a.body)
 	}
 }
 
@@ -140,7 +140,7 @@ func TestResponsesAndMessagesGoThroughPairs(t *testing.T) {
 					t.Errorf("decode computed %d prompts; %d and %d requests", d.LocalPrefills, p.Requests, d.Requests)
 				}
 				if mode == fakevllm.NIXL && (p.HandoversMade != 1 || d.HandoversLoaded != 1) {
-					t.Errorf("%d hand-overs were made, %d loaded", p.HandoversMade, d.HandoversLoaded)
+					t.Errorf("%d KV transfers were made, %d loaded", p.HandoversMade, d.HandoversLoaded)
 				}
 				if a.header.Get("X-PD-Decode-Only") != "" {
 					t.Errorf("alone: %s", a.header.Get("X-PD-Decode-Only"))
@@ -154,7 +154,7 @@ func TestResponsesAndMessagesGoThroughPairs(t *testing.T) {
 	}
 }
 
-// What decode gets is what the client sent but for the hand-over, byte for byte.
+// What decode gets is what the client sent but for the KV transfer, byte for byte.
 func TestAgentsBodiesReachDecodeAsSent(t *testing.T) {
 	t.Parallel()
 	eachAgentAPI(t, func(t *testing.T, path string, stream bool) {
@@ -352,7 +352,7 @@ func TestNeverSilentlyAlone(t *testing.T) {
 				t.Errorf("entry %+v", e)
 			}
 			if n := r.D[0].Counters().HandoversLoaded; n != 0 {
-				t.Errorf("%d hand-overs were loaded", n)
+				t.Errorf("%d KV transfers were loaded", n)
 			}
 			if tc.reason != "prefill_failed" {
 				r.noneTroubled()

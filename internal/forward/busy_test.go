@@ -93,7 +93,7 @@ func TestLimitErrorsNameTheSetting(t *testing.T) {
 		{"lease", instance.Decode, fakevllm.Fault{At: fakevllm.AfterHeaders}, true, func(o *forward.Options) {
 			o.Progress = func(instance.Key) (time.Time, bool) { return time.Time{}.Add(1), true }
 			o.KVBudget = 2 * short
-		}, leg.HandoverExpired, "no content, and no proof that the KV cache was read, for 0.2 s (--kv-lease-budget)"},
+		}, leg.TransferExpired, "no content, and no proof that the KV cache was read, for 0.2 s (--kv-lease-budget)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -118,8 +118,8 @@ func TestComplaintMultiPromptCrashesDecode(t *testing.T) {
 	r.checkEngines()
 }
 
-// The prefill instance restarts at its address while its hand-over waits for a
-// second decode instance: the hand-over of the old life must not be used.
+// The prefill instance restarts at its address while its KV transfer waits for a
+// second decode instance: the KV transfer of the old life must not be used.
 func TestComplaintRestartAtTheSameAddress(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {

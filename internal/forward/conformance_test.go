@@ -17,7 +17,7 @@ import (
 //	abort at each point                     TestConformanceAbort
 //	failure of each leg                     TestConformanceFailures
 //	restart between the legs                restart_test.go; TestConcurrentInstanceRestarts, TestNotifiedInstanceGone
-//	64-bit integers, unknown fields         TestConformanceBytes; hand-overs: engines refuse what has changed
+//	64-bit integers, unknown fields         TestConformanceBytes; KV transfers: engines refuse what has changed
 //	wrong pairs                             TestWrongPairs
 
 // eachDialect runs a test for every dialect of the registry.

@@ -140,7 +140,7 @@ func TestNoOtherVersion(t *testing.T) {
 	}
 }
 
-// A refusal of a decode engine spends the hand-over since vLLM 0.21. Before that another
+// A refusal of a decode engine spends the KV transfer since vLLM 0.21. Before that another
 // decode instance may have it.
 func TestRefusalsSpendHandovers(t *testing.T) {
 	t.Parallel()
@@ -160,14 +160,14 @@ func TestRefusalsSpendHandovers(t *testing.T) {
 				t.Errorf("%d prefills, want %d", n, tc.prefills)
 			}
 			if spent := len(r.rec.spent); spent != int(tc.prefills)-1 {
-				t.Errorf("%d hand-overs are called spent", spent)
+				t.Errorf("%d KV transfers are called spent", spent)
 			}
 		})
 	}
 }
 
 // A prefill that ends by abort is retried, and does not count as an answer without a
-// hand-over.
+// KV transfer.
 func TestPrefillAborts(t *testing.T) {
 	t.Parallel()
 	eachSequentialChat(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
@@ -175,7 +175,7 @@ func TestPrefillAborts(t *testing.T) {
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultAbort, Times: 1})
 		r.checkServed(q)
 		if e := r.entry(); e.DecodeOnly != "" || r.rec.retried() != "prefill/aborted" || r.rec.missing != 0 {
-			t.Errorf("alone %q, retried %q, %d without a hand-over", e.DecodeOnly, r.rec.retried(), r.rec.missing)
+			t.Errorf("alone %q, retried %q, %d without a KV transfer", e.DecodeOnly, r.rec.retried(), r.rec.missing)
 		}
 	})
 }
@@ -195,7 +195,7 @@ func TestRecomputed(t *testing.T) {
 			t.Errorf("retried %q: %s", r.rec.retried(), a.body)
 		}
 		if n := legs(r.P); n != 2 {
-			t.Errorf("%d prefills: the hand-over was spent", n)
+			t.Errorf("%d prefills: the KV transfer was spent", n)
 		}
 	}
 	r := start(t, fakevllm.Ascend, 1, 2, nil)
@@ -237,7 +237,7 @@ func TestRewriteRemoteHost(t *testing.T) {
 	}
 }
 
-// A hand-over that is older than its lease allows is not used again. The lease is that of
+// A KV transfer that is older than its lease allows is not used again. The lease is that of
 // the engine's version or of its record; KVBudget counts only where neither is known.
 func TestBudgetOfTheEngine(t *testing.T) {
 	t.Parallel()

@@ -1,4 +1,4 @@
-// Package forward is the data path of one request: prefill, hand-over, decode,
+// Package forward is the data path of one request: prefill, KV transfer, decode,
 // stream, retry, abort.
 //
 //	client ─▶ call ─▶ flow ─▶ leg ─▶ engine
@@ -106,7 +106,7 @@ type Options struct {
 	// KeepAlive is how long a stream may send nothing until the proxy sends a comment or a ping; 0: never.
 	KeepAlive time.Duration
 	NonStream time.Duration // for a non-streamed answer to begin, default 1 h
-	KVBudget  time.Duration // how long a hand-over may wait whose lease is not known, default 20 s
+	KVBudget  time.Duration // how long a KV transfer may wait whose lease is not known, default 20 s
 	// RewriteHost puts the host by which prefill was reached into what it hands over.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to its last notification, default 30 s

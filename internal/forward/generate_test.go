@@ -75,7 +75,7 @@ func TestTokensGoThroughPairs(t *testing.T) {
 					t.Errorf("decode computed %d prompts", n)
 				}
 				if strings.Contains(string(a.body), "remote_engine_id") {
-					t.Errorf("the hand-over is told: %s", a.body)
+					t.Errorf("the KV transfer is told: %s", a.body)
 				}
 				if e := r.entry(); e.DecodeOnly != "" || e.Outcome != forward.OutcomeOK || e.Endpoint != generatePath || e.Prefill == "" || e.Stream != stream {
 					t.Errorf("entry %+v", e)

@@ -324,7 +324,7 @@ func TestNotifiedDecodeFails(t *testing.T) {
 				t.Errorf("%+v", e)
 			}
 			if len(w.rig.rec.spent) != 1 {
-				t.Errorf("spent hand-overs: %v", w.rig.rec.spent)
+				t.Errorf("spent KV transfers: %v", w.rig.rec.spent)
 			}
 		})
 	}

@@ -67,7 +67,7 @@ func (b *endOfBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// eachSingleUseDialect runs a test for every dialect of the registry whose hand-over only one
+// eachSingleUseDialect runs a test for every dialect of the registry whose KV transfer only one
 // decode instance may read.
 func eachSingleUseDialect(t *testing.T, f func(t *testing.T, c connector.Dialect)) {
 	t.Helper()
@@ -116,7 +116,7 @@ func TestRestartBetweenTheLegs(t *testing.T) {
 	})
 }
 
-// A first decode instance cannot be reached. Before the hand-over goes to the second one
+// A first decode instance cannot be reached. Before the KV transfer goes to the second one
 // the prefill engine begins another life.
 func TestRestartBeforeTheSecondDecode(t *testing.T) {
 	t.Parallel()
@@ -167,7 +167,7 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 }
 
 // The membership does not know of the new life yet. Engines that identify each other by an
-// id of the life refuse the hand-over, and the request gets a new one.
+// id of the life refuse the KV transfer, and the request gets a new one.
 func TestRestartThatNobodyTold(t *testing.T) {
 	t.Parallel()
 	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {

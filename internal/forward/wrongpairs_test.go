@@ -132,7 +132,7 @@ func (w wrongPair) test(t *testing.T) {
 				t.Errorf("alone %q, header %q, prefill %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill)
 			}
 			if n := r.D[0].Counters(); n.HandoversLoaded+n.WrongKV+n.KVParams != 0 {
-				t.Errorf("decode got a hand-over: %+v", n)
+				t.Errorf("decode got a KV transfer: %+v", n)
 			}
 		}
 		r.checkEngines()

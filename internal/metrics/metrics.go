@@ -280,8 +280,8 @@ func (m *Metrics) Disaggregated(alone bool, reason string, stall float64) {
 	m.stalls.Add(stall)
 }
 
-// HandoverSpent counts a hand-over that was given away in vain.
-func (m *Metrics) HandoverSpent(class forward.Class) { m.spent.WithLabelValues(string(class)).Inc() }
+// TransferSpent counts a KV transfer whose decode leg failed.
+func (m *Metrics) TransferSpent(class forward.Class) { m.spent.WithLabelValues(string(class)).Inc() }
 
 // Media counts a request with images, video or sound.
 func (m *Metrics) Media() { m.media.Inc() }

@@ -8,7 +8,7 @@
 //	request    a request: what it asks for, what vLLM would refuse, the edit of a leg
 //	form       a request that is a form
 //	sse        the events of a stream
-//	response   what an engine's answer says of its cache and of a hand-over
+//	response   what an engine's answer says of its cache and of a KV transfer
 //
 //	client body ──request.Parse──▶ Request ──NewEdit──▶ Edit ──Body──▶ splice.Body
 //	              (one scan)       (places)  (per leg)        (body slices + a few new bytes)

@@ -68,9 +68,9 @@ func aloneCases() []aloneCase {
 		{reason: bypass.NotNotified, path: chats, body: chat, prefillRecord: `"connector":"lmcache","ports":{"lmcache_notify":[1]}`, decodeRecord: receiver}, // no agent listens there
 		{reason: bypass.LeaseEnded, path: chats, body: chat + `,"stream":true`, prefill: "0.21.0", decode: "0.21.0", prefillRecord: `"connector":"nixl","kv_lease":1`,
 			decodeFault: fakevllm.Fault{Kind: fakevllm.FaultHang, Path: chats, At: fakevllm.AfterHeaders, Times: 3}},
-		{reason: bypass.NoHandover, path: completions, body: `"prompt":"a","max_tokens":2`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
-		{reason: bypass.NoHandover, path: messages, body: chat + `,"stream":true`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
-		{reason: bypass.NoHandover, path: responses, body: input, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
+		{reason: bypass.NoTransfer, path: completions, body: `"prompt":"a","max_tokens":2`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
+		{reason: bypass.NoTransfer, path: messages, body: chat + `,"stream":true`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
+		{reason: bypass.NoTransfer, path: responses, body: input, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
 		{reason: bypass.NoPrefill, path: chats, body: chat + `,"stream":true`, withoutPrefill: true},
 		{reason: bypass.NoPrefill, path: responses, body: input + `,"stream":true`, withoutPrefill: true},
 		{reason: bypass.PrefillFailed, path: chats, body: chat, fault: fails},
@@ -180,7 +180,7 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 	}
 
 	testkit.Eventually(t, soon, func() error { return logged(proxy.LogFile(), wanted) })
-	told(t, proxy, models[slices.IndexFunc(cases, func(c aloneCase) bool { return c.reason == bypass.NoHandover })])
+	told(t, proxy, models[slices.IndexFunc(cases, func(c aloneCase) bool { return c.reason == bypass.NoTransfer })])
 }
 
 // decided counts the reasons that proxies give which may leave prefill out. A prefill

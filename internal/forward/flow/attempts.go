@@ -180,7 +180,7 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	t.lastFailure = f
 	t.failed++
 	t.overtaken = t.overtaken || f.Class == leg.Overtaken
-	if f.Class != leg.HandoverExpired { // the hand-over is at fault, not the instance
+	if f.Class != leg.TransferExpired { // the KV transfer is at fault, not the instance
 		t.skipFailed(a, f.Class)
 	}
 	blame := f.Rule.Blame

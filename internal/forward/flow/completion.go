@@ -2,7 +2,7 @@
 // failures: which instance is tried next, and when the request fails.
 //
 //	pick P ─▶ dialect ─▶ its flow:
-//	  sequential   prefill ─▶ hand-over ─▶ pick D ─▶ decode ─▶ client
+//	  sequential   prefill ─▶ KV transfer ─▶ pick D ─▶ decode ─▶ client
 //	  notified     pick D ─▶ prefill ─▶ a notification of each rank ─▶ decode ─▶ client
 //	  concurrent   pick D ─▶ prefill and decode at once ─▶ client
 //	      any failure before the commit: another instance, or another pair
@@ -39,7 +39,7 @@ type completion struct {
 	usage     relay.Usage
 
 	// What earlier attempts have found out.
-	expired    int // decode legs that ended with HandoverExpired
+	expired    int // decode legs that ended with TransferExpired
 	pairs      pairing
 	unnotified withoutNotice
 }
@@ -121,7 +121,7 @@ type attempt struct {
 	pair    connector.Pair
 
 	// Of runSequential: what prefill has handed over.
-	handover  connector.Handover
+	transfer  connector.TransferParams
 	budget    leg.Limit // time from prefill's answer until decode must have read the KV cache
 	decodeBy  time.Time // end of budget
 	heldUntil time.Time // when prefill frees the KV cache

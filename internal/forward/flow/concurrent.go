@@ -16,14 +16,14 @@ func (a *attempt) runConcurrent() (done bool) {
 		return done
 	}
 	defer d.Done()
-	out := a.dialect.Decode(a.c.req, a.pair, connector.Handover{})
+	out := a.dialect.Decode(a.c.req, a.pair, connector.TransferParams{})
 	w := a.c.decodeWait()
 	w.Partner = true
 	l := a.c.r.Origin.Begin(d, w)
 	defer l.End()
 	other := a.beginPartner(l, a.dialect.Prefill(a.c.req, a.pair))
 	a.c.usage.PrefillDone = other.done
-	f := a.c.decodeOn(l, a.pair.ID, out, a.dialect.Rewriter(connector.Handover{}), func() {
+	f := a.c.decodeOn(l, a.pair.ID, out, a.dialect.Rewriter(connector.TransferParams{}), func() {
 		_ = other.leg.Commit() // its failure does not matter any more
 		a.c.committed(d, a.p)
 	})
@@ -44,7 +44,7 @@ func (a *attempt) runConcurrent() (done bool) {
 		return a.c.prefillFailed(a.p, cause)
 	}
 	if other.served && f.Taken {
-		a.c.s.Recorder.HandoverSpent(f.Class)
+		a.c.s.Recorder.TransferSpent(f.Class)
 	}
 	return a.c.decodeFailed(d, f)
 }

@@ -86,7 +86,7 @@ func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, rw conne
 	if d := c.s.dialects[l.Connector()]; d != nil { // nil for an instance that has a stored response and no connector
 		givesUp = d.Terms(l.Instance).GivesUp
 	}
-	rewriters := []connector.Rewriter{&c.usage, relay.HideHandover(c.kind)}
+	rewriters := []connector.Rewriter{&c.usage, relay.HideTransferParams(c.kind)}
 	if rw != nil {
 		rewriters = append(rewriters, rw)
 	}

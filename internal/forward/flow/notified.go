@@ -50,14 +50,14 @@ func (a *attempt) runNotified() (done bool) {
 		return a.c.decodeFailed(d, ofDecode)
 	}
 	l := a.c.r.Origin.Begin(d, a.c.decodeWait())
-	f := a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.req, a.pair, connector.Handover{}), a.dialect.Rewriter(connector.Handover{}),
+	f := a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.req, a.pair, connector.TransferParams{}), a.dialect.Rewriter(connector.TransferParams{}),
 		func() { a.c.committed(d, a.p) })
 	l.End()
 	d.Done()
 	if f == nil {
 		return true
 	}
-	a.c.s.Recorder.HandoverSpent(f.Class)
+	a.c.s.Recorder.TransferSpent(f.Class)
 	return a.c.decodeFailed(d, f)
 }
 

@@ -10,17 +10,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// maxExpired is how many decode legs of a request may end with HandoverExpired before the
+// maxExpired is how many decode legs of a request may end with TransferExpired before the
 // request becomes decode-only.
 const maxExpired = 3
 
-// nothingHandedOver reports whether prefill's answer had no hand-over: decode computes the
+// withoutTransfer reports whether prefill's answer had no KV transfer: decode computes the
 // prompt again.
-func (a *attempt) nothingHandedOver() bool { return !a.dialect.SharesPool() && a.handover.Empty() }
+func (a *attempt) withoutTransfer() bool { return !a.dialect.SharesPool() && a.transfer.Empty() }
 
-// singleUse reports whether a single decode instance may read the hand-over, and only while
+// singleUse reports whether a single decode instance may read the KV transfer, and only while
 // prefill holds the blocks for it.
-func (a *attempt) singleUse() bool { return !a.dialect.SharesPool() && !a.handover.Empty() }
+func (a *attempt) singleUse() bool { return !a.dialect.SharesPool() && !a.transfer.Empty() }
 
 // runSequential runs prefill, then decode with what prefill has handed over.
 func (a *attempt) runSequential() (done bool) {
@@ -36,7 +36,7 @@ func (a *attempt) runSequential() (done bool) {
 	return done
 }
 
-// prefill has the instance compute the prompt, and takes the hand-over.
+// prefill has the instance compute the prompt, and takes the KV transfer.
 func (a *attempt) prefill() *leg.Failure {
 	l := a.c.r.Origin.Begin(a.p, a.c.prefillWait())
 	defer l.End()
@@ -44,18 +44,18 @@ func (a *attempt) prefill() *leg.Failure {
 	if f != nil {
 		return f
 	}
-	a.budget, a.heldUntil = a.c.s.handoverBudget(a.dialect.Terms(a.p.Instance).Lease), a.c.s.heldUntil(a.p, a.dialect)
+	a.budget, a.heldUntil = a.c.s.transferBudget(a.dialect.Terms(a.p.Instance).Lease), a.c.s.heldUntil(a.p, a.dialect)
 	a.decodeBy = time.Now().Add(a.budget.After)
 	var err error
-	if a.handover, err = a.dialect.Handover(answer); err != nil {
+	if a.transfer, err = a.dialect.TransferParams(answer); err != nil {
 		return l.JudgeBadAnswer(err.Error())
 	}
 	if a.c.s.RewriteHost {
-		a.handover.Params = connector.WithHost(a.handover.Params, a.p.Instance)
+		a.transfer.Params = connector.WithHost(a.transfer.Params, a.p.Instance)
 	}
 	if !a.dialect.SharesPool() {
-		a.c.s.Recorder.Handed(a.p.Instance, !a.nothingHandedOver())
-		if a.nothingHandedOver() && a.dialect.NeedsPrefill() {
+		a.c.s.Recorder.Handed(a.p.Instance, !a.withoutTransfer())
+		if a.withoutTransfer() && a.dialect.NeedsPrefill() {
 			return l.JudgeBadAnswer("it hands nothing over")
 		}
 	}
@@ -64,7 +64,7 @@ func (a *attempt) prefill() *leg.Failure {
 	return nil
 }
 
-// decode has one decode instance after another answer with the hand-over. done tells that
+// decode has one decode instance after another answer with the KV transfer. done tells that
 // the request has been answered; if not, a new prefill is due.
 func (a *attempt) decode() (done bool) {
 	for again := false; ; again = true {
@@ -89,21 +89,21 @@ func (a *attempt) decode() (done bool) {
 		if f == nil {
 			return true
 		}
-		if f.Class == leg.PartnerFailed { // the blocks of the hand-over are gone
+		if f.Class == leg.PartnerFailed { // the blocks of the KV transfer are gone
 			a.c.s.Recorder.Retried(instance.Prefill, leg.Gone)
 			return false
 		}
 		f.Taken = f.Taken || f.Refused() && a.dialect.Terms(d.Instance).RefusalSpends
 		if f.Taken && a.singleUse() {
-			a.c.s.Recorder.HandoverSpent(f.Class)
+			a.c.s.Recorder.TransferSpent(f.Class)
 		}
-		if f.Class == leg.HandoverExpired {
+		if f.Class == leg.TransferExpired {
 			a.c.expired++
 		}
 		if a.c.decodeFailed(d, f) {
 			return true
 		}
-		if f.Class == leg.HandoverExpired && a.c.expired >= maxExpired && a.c.s.Fallback && !a.dialect.NeedsPrefill() {
+		if f.Class == leg.TransferExpired && a.c.expired >= maxExpired && a.c.s.Fallback && !a.dialect.NeedsPrefill() {
 			// Decode's queue is longer than the lease: without a KV transfer the request can
 			// wait there.
 			a.c.runAlone(nil, bypass.LeaseEnded)
@@ -114,7 +114,7 @@ func (a *attempt) decode() (done bool) {
 			continue
 		}
 		if f.Taken {
-			// The hand-over is spent. The prefill instance did nothing wrong and
+			// The KV transfer is spent. The prefill instance did nothing wrong and
 			// may be asked again.
 			a.c.r.attempts.forgetTried(instance.Prefill)
 			return false
@@ -127,18 +127,18 @@ func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 	defer d.Done()
 	a.c.r.Route.notePick(d)
 	a.pair.Decode, a.pair.DecodeRank = d.Instance, d.Rank
-	handover := a.handover
+	transfer := a.transfer
 	switch why := a.c.unfit(a.dialect, a.pair); {
 	case why != "":
-		// It would not read the hand-over, but compute the prompt and not say so.
-		a.c.r.Route.DecodeOnly, handover = why, connector.Handover{}
-	case a.nothingHandedOver():
-		a.c.r.Route.DecodeOnly = bypass.NoHandover
+		// It would ignore the KV cache and compute the prompt, without reporting it.
+		a.c.r.Route.DecodeOnly, transfer = why, connector.TransferParams{}
+	case a.withoutTransfer():
+		a.c.r.Route.DecodeOnly = bypass.NoTransfer
 	default:
 		a.c.r.Route.DecodeOnly = ""
 	}
 	w := a.c.decodeWait()
-	if !handover.Empty() && a.singleUse() {
+	if !transfer.Empty() && a.singleUse() {
 		w.KVUntil, w.KVLimit, w.KVRenews = a.decodeBy, a.budget, a.dialect.Terms(d.Instance).Renews
 	}
 	l := a.c.r.Origin.Begin(d, w)
@@ -147,7 +147,7 @@ func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 		a.watchPrefill(l)
 		defer a.p.EndAwait()
 	}
-	return a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.req, a.pair, handover), a.dialect.Rewriter(handover), func() {
+	return a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.req, a.pair, transfer), a.dialect.Rewriter(transfer), func() {
 		a.p.EndAwait()
 		a.c.committed(d, a.p)
 	})
@@ -186,14 +186,14 @@ func (*prefillWatch) Overtaken(int) {}
 // Silent implements sched.Leg.
 func (*prefillWatch) Silent(time.Duration) {}
 
-// unusable reports why a hand-over must not be used any more, "" if it may be: its lease is
+// unusable reports why a KV transfer must not be used any more, "" if it may be: its lease is
 // about to end, which is not checked for the first decode, or the instance that made it is
 // gone.
 func (a *attempt) unusable(again bool) leg.Class {
 	switch {
 	case again && time.Now().After(a.decodeBy):
 		a.c.r.attempts.forgetTried(instance.Prefill)
-		return leg.HandoverExpired
+		return leg.TransferExpired
 	case a.c.s.Picker.Gone(a.p) != nil:
 		return leg.Gone
 	}

@@ -42,7 +42,7 @@ func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target strin
 	}
 	return r.Answer.Relay(relay.Source{
 		Leg: l, Resp: resp, Commit: func() { r.attempts.served(a.Instance) },
-		Rewriters: []connector.Rewriter{relay.HideHandover(openai.Responses)},
+		Rewriters: []connector.Rewriter{relay.HideTransferParams(openai.Responses)},
 	})
 }
 

@@ -16,7 +16,7 @@ import (
 type Failure struct {
 	Class Class
 	Rule  Rule
-	// Taken reports whether the instance may have begun to work, so that a hand-over
+	// Taken reports whether the instance may have begun to work, so that a KV transfer
 	// that can be used once counts as spent.
 	Taken bool
 	// Answer is what the client gets if no further attempt is made.

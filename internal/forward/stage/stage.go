@@ -76,7 +76,7 @@ type Stages struct {
 }
 
 // Stages returns the stages up to now, which is counted from Start. A stream that has no
-// content yet is in its hand-over, or in its prefill. Of a whole answer the first token is
+// content yet is in its KV transfer, or in its prefill. Of a whole answer the first token is
 // not seen: it is in decode as soon as prefill has answered.
 func (t *Times) Stages(now time.Duration, stream bool) Stages {
 	sent := t.At(Sent)

@@ -136,8 +136,8 @@ func readToolChoice(r *Request) {
 }
 
 // readBypass finds the requests that prefill and decode cannot split safely. vLLM's
-// answer to several prompts has only the hand-over of the first prompt, and decode engines
-// that got a hand-over have crashed on such requests (CVE-2026-94623).
+// answer to several prompts has only the KV transfer of the first prompt, and decode engines
+// that got a KV transfer have crashed on such requests (CVE-2026-94623).
 func readBypass(r *Request) error {
 	n, hasN, err := r.integer(FieldN)
 	if err != nil {

@@ -7,12 +7,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// handoverFields are what an engine's answer says about transfers inside the fleet.
-func handoverFields() [2]string { return [2]string{"kv_transfer_params", "ec_transfer_params"} }
+// transferFields are what an engine's answer says about transfers inside the fleet.
+func transferFields() [2]string { return [2]string{"kv_transfer_params", "ec_transfer_params"} }
 
-// MayTellHandover is a cheap test whether there is something for HideHandover to do:
+// MayHaveTransferParams is a cheap test whether there is something for HideTransferParams to do:
 // most answers have the names, and null behind them.
-func MayTellHandover(b []byte) bool {
+func MayHaveTransferParams(b []byte) bool {
 	for {
 		_, value, ok := bytes.Cut(b, []byte(`_transfer_params"`))
 		if !ok {
@@ -25,10 +25,10 @@ func MayTellHandover(b []byte) bool {
 	}
 }
 
-// HideHandover returns an answer, or one event, without what it says about transfers
+// HideTransferParams returns an answer, or one event, without what it says about transfers
 // inside the fleet, addresses of engines among it. Where an engine alone would say
 // null, null is left; /v1/messages has no nulls.
-func HideHandover(k openai.Kind, answer []byte) []byte {
+func HideTransferParams(k openai.Kind, answer []byte) []byte {
 	open := bytes.IndexByte(answer, '{') // behind "data: " in an event
 	if open < 0 {
 		return answer
@@ -42,9 +42,9 @@ func HideHandover(k openai.Kind, answer []byte) []byte {
 	return hideIn(k, answer, open)
 }
 
-// hideIn is HideHandover for the members of the object at open.
+// hideIn is HideTransferParams for the members of the object at open.
 func hideIn(k openai.Kind, b []byte, open int) []byte {
-	for _, name := range handoverFields() {
+	for _, name := range transferFields() {
 		for {
 			m, prevEnd, next, ok := told(k, b, open, name)
 			if !ok {
