@@ -1,4 +1,4 @@
-// Package connector has the KV-transfer dialects: pure functions that give the parameters
+// Package connector has the KV-transfer dialects: pure functions that return the parameters
 // of each leg of a pair, and the order of the legs.
 //
 //	Request, Pair ──Prefill──▶ leg ──▶ P ──answer──▶ TransferParams
@@ -118,7 +118,8 @@ type Notices struct {
 // Field is one header field.
 type Field struct{ Name, Value string }
 
-// TransferParams is what one prefill gives to one decode. The zero value is no KV transfer.
+// TransferParams is what the answer of prefill has for one decode leg. The zero value means that
+// there is no KV transfer.
 type TransferParams struct {
 	// Params is the raw JSON of kv_transfer_params. Callers must not change it.
 	Params []byte

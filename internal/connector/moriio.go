@@ -117,8 +117,8 @@ func pinned(in *instance.Instance, rank int) []Field {
 	return []Field{{headerRank, strconv.Itoa(rank)}}
 }
 
-// moriioRank tells decode the rank of prefill that waits for its blocks. If decode has
-// another rank, is_request_leader tells it to contact prefill itself.
+// moriioRank returns the members that name the rank of prefill which waits for the blocks of
+// decode. If decode has another rank, is_request_leader makes it contact prefill itself.
 func moriioRank(p Pair) string {
 	switch rank := `,"remote_dp_rank":` + strconv.Itoa(p.PrefillRank); {
 	case p.Prefill.Record.DPSize <= 1 && p.Decode.Record.DPSize <= 1:
@@ -130,7 +130,7 @@ func moriioRank(p Pair) string {
 	}
 }
 
-// moriioWrite is the mode WRITE: decode tells prefill its blocks, and prefill writes into
+// moriioWrite is the mode WRITE: decode sends prefill its block ids, and prefill writes into
 // them. Both run at the same time. Decode does not notice that prefill has failed.
 type moriioWrite struct{ moriio }
 

@@ -158,8 +158,8 @@ func (c *call) target() string {
 	return c.r.URL.Path
 }
 
-// parsed notes the model and the form of a request. It answers an invalid one, and gives
-// false.
+// parsed notes the model of a request, and whether it streams. It answers an invalid request and
+// returns false.
 func (c *call) parsed(req *request.Request, err error) bool {
 	if req != nil {
 		c.origin.Model, c.stream = req.Model, req.Stream

@@ -45,7 +45,7 @@ type Entry struct {
 	// "" if none would; see flow.Route.
 	Elsewhere string
 	Attempts  int   // failed legs, also those that were retried
-	Failure   Class // of the leg whose failure the client was told of
+	Failure   Class // of the leg whose failure the client got
 	// Late is the status of an error that was sent as an event, because a keep-alive had sent the header
 	// before; 0 of any other request. Status is then what the client got.
 	Late       int

@@ -69,7 +69,7 @@ type Options struct {
 	// streams; nil: there is none.
 	EventGaps func(endpoint string) *histogram.Histogram
 
-	// EngineKey is the key for the engines; ClientKeys tells that the proxy
+	// EngineKey is the key for the engines; ClientKeys reports that the proxy
 	// checks clients' keys, and therefore does not pass them on.
 	EngineKey  string
 	ClientKeys bool
@@ -77,7 +77,7 @@ type Options struct {
 	// that. TraceAll shows it to all clients, also if they do not ask.
 	Trace    func(*http.Request) bool
 	TraceAll bool
-	// Privileged reports whether this client may give its requests a priority.
+	// Privileged reports whether this client may set the priority of its requests.
 	Privileged func(*http.Request) bool
 	// Ranked reports whether this client may say which data-parallel rank it wants.
 	Ranked func(*http.Request) bool
@@ -156,7 +156,7 @@ func (h *Handler) Passthrough(endpoint, alone string) HandlerFunc {
 	return h.serve(endpoint, openai.Other, func(c *call) { c.passThrough(alone) })
 }
 
-// Stored serves an endpoint about one stored response. id gives the response's.
+// Stored serves an endpoint about one stored response. id returns the response's id.
 func (h *Handler) Stored(endpoint string, id func(*http.Request) string) HandlerFunc {
 	return h.serve(endpoint, openai.Other, func(c *call) {
 		target := c.r.URL.EscapedPath()
@@ -230,15 +230,15 @@ func (o *Options) setDefaults() {
 	if o.RetryBurst <= 0 {
 		o.RetryBurst = 64
 	}
-	nobody := func(*http.Request) bool { return false }
+	never := func(*http.Request) bool { return false }
 	if o.Trace == nil {
-		o.Trace = nobody
+		o.Trace = never
 	}
 	if o.Privileged == nil {
-		o.Privileged = nobody
+		o.Privileged = never
 	}
 	if o.Ranked == nil {
-		o.Ranked = nobody
+		o.Ranked = never
 	}
 	if o.KeyName == nil {
 		o.KeyName = func(*http.Request) string { return "" }

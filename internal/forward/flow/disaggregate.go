@@ -53,7 +53,7 @@ func (c *completion) tryAlone(p *sched.Assignment, dialect connector.Dialect) (s
 	return true
 }
 
-// decide reports whether decode alone is quicker. It also gives the pick of a decode instance
+// decide reports whether decode-only is faster. It also returns the pick of a decode instance
 // that it has made for that, nil if it needed none.
 func (s *Disaggregate) decide(c *completion, p *sched.Assignment, dialect connector.Dialect) (why estimate.Decision, d *sched.Assignment) {
 	switch {

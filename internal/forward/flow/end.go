@@ -102,8 +102,8 @@ type pairing struct {
 	unpaired []connector.PairKey
 }
 
-// noPartner notes that no decode instance was picked for a prefill instance. It tells
-// whether that is for its key; then an instance with another key may have a partner.
+// noPartner notes that no decode instance was picked for a prefill instance. It reports
+// whether that is because of its key; then an instance with another key may have a partner.
 func (g *pairing) noPartner(p *sched.Assignment, err error) (forKey bool) {
 	if g.mismatch = mismatchReason(err); g.mismatch != "" {
 		g.unpaired = append(g.unpaired, pairKeyOf(p))

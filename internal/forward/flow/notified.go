@@ -69,7 +69,7 @@ func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure)
 	watch := a.watchDecode(d, l)
 	defer watch.end()
 	out := a.dialect.Prefill(a.c.req, a.pair)
-	heard := a.awaitNotifications(l, out.Awaits)
+	arrived := a.awaitNotifications(l, out.Awaits)
 	answer, f := a.c.prefillOn(l, a.pair.ID, out)
 	if f == nil {
 		l.SetLimit(leg.NotifyLimit(a.notifyWait()))
@@ -77,7 +77,7 @@ func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure)
 	} else {
 		l.End()
 	}
-	switch all := <-heard; {
+	switch all := <-arrived; {
 	case f != nil:
 	case !all:
 		f = l.JudgeCallOff(context.Cause(l))
@@ -118,19 +118,19 @@ func (a *attempt) notifyWait() time.Duration {
 // sent. The channel gets whether all have come. If they cannot be received the leg is
 // called off.
 func (a *attempt) awaitNotifications(l *leg.Leg, n connector.Notices) <-chan bool {
-	heard := make(chan bool, 1)
+	arrived := make(chan bool, 1)
 	go func() {
 		err := a.c.s.Notifications.Await(l, l.Instance, n.ID, n.Ranks)
 		if err != nil {
 			l.CallOff(fmt.Errorf("%w: %w", leg.ErrNotNotified, err))
 		}
-		heard <- err == nil
+		arrived <- err == nil
 	}()
-	return heard
+	return arrived
 }
 
 // watchDecode calls a prefill leg off when the decode instance that its KV cache goes to is
-// found gone: no answer of an engine would say so (TestNotifiedInstanceGone).
+// found gone: no answer of an engine would report it (TestNotifiedInstanceGone).
 func (a *attempt) watchDecode(d *sched.Assignment, prefill *leg.Leg) *decodeWatch {
 	w := &decodeWatch{pick: d, prefill: prefill}
 	w.awaitFrom(time.Now().Add(owesNothing))

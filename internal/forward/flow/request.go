@@ -71,7 +71,7 @@ func (r *Route) notePick(a *sched.Assignment) {
 	}
 }
 
-// Header implements relay.Route. Every client is told that there was no prefill, and why.
+// Header implements relay.Route. The reason of a decode-only answer goes to every client.
 func (r *Route) Header(h http.Header) {
 	if r.DecodeOnly != "" {
 		h.Set("X-PD-Decode-Only", r.DecodeOnly)
@@ -184,18 +184,18 @@ func (r *Request) engineHeader(id string, l *connector.Leg) leg.Header {
 }
 
 // answerUnserved answers a request for which no instance of a role was picked: with the
-// last failure of a leg, if tell accepts it, else with the error of the pick.
-func (r *Request) answerUnserved(err error, role instance.Role, tell func(*leg.Failure) bool) {
+// last failure of a leg, if accept returns true for it, else with the error of the pick.
+func (r *Request) answerUnserved(err error, role instance.Role, accept func(*leg.Failure) bool) {
 	last := r.attempts.lastFailure
 	if r.Route.Prefill == "" && r.Route.Decode == "" {
-		r.Route.DecodeOnly = "" // nobody serves it
+		r.Route.DecodeOnly = "" // no instance serves it
 	}
 	switch {
 	case r.Origin.Client.Err() != nil:
 		r.Answer.ClientGone()
 	case errors.Is(err, sched.ErrUnknownModel):
 		r.Answer.Refuse(r.unknownModel(r.Origin.Model))
-	case last != nil && tell(last):
+	case last != nil && accept(last):
 		r.Answer.SendFailure(last)
 	default:
 		r.Answer.Refuse(leg.NoPick(err, role, r.Origin.Model))

@@ -64,7 +64,7 @@ func (a *attempt) prefill() *leg.Failure {
 	return nil
 }
 
-// decode has one decode instance after another answer with the KV transfer. done tells that
+// decode has one decode instance after another answer with the KV transfer. done reports that
 // the request has been answered; if not, a new prefill is due.
 func (a *attempt) decode() (done bool) {
 	for again := false; ; again = true {

@@ -31,7 +31,7 @@ type Picker interface {
 	Models() []string
 }
 
-// Health hears what requests learn about instances.
+// Health receives what requests learn about instances.
 type Health interface {
 	// Eject takes out an instance that refuses connections.
 	Eject(in *instance.Instance, reason string)
@@ -52,13 +52,13 @@ type Notifications interface {
 	CannotHear(in *instance.Instance) error
 	// Address is where an instance should send its notifications, for people.
 	Address(in *instance.Instance) string
-	// Await returns when so many ranks of an instance have notified that the KV cache of
+	// Await blocks until the given number of ranks of an instance has notified that the KV cache of
 	// the attempt with this id has arrived. It may be called before or after they have;
 	// once it has returned nil the notifications are forgotten.
 	Await(ctx context.Context, in *instance.Instance, id string, ranks int) error
 }
 
-// Recorder hears of the events on a request's way. It must not block.
+// Recorder receives the events of requests. It must not block.
 type Recorder interface {
 	// Retried counts a leg of this role that failed in this way and is tried again.
 	Retried(role instance.Role, class leg.Class)

@@ -28,7 +28,7 @@ type Settings struct {
 	Busy     time.Duration // longest silence of a leg whose engine makes progress
 	Connect  time.Duration // limit of Upstream for a connection
 	Log      logrus.FieldLogger
-	// EngineKey is the key for the engines, "" if there is none; ClientKeys tells
+	// EngineKey is the key for the engines, "" if there is none; ClientKeys reports
 	// that the proxy checks clients' keys, and therefore does not pass them on.
 	EngineKey  string
 	ClientKeys bool

@@ -39,7 +39,7 @@ const StatusClientGone = 499
 type Result struct {
 	Status  int
 	Outcome string
-	Failure leg.Class // of the leg whose failure the client was told of
+	Failure leg.Class // of the leg whose failure the client got
 	Bytes   int64     // of the body
 	TTFT    time.Duration
 	Gap     time.Duration // between two events of a stream, on average; 0 if there was none

@@ -98,7 +98,7 @@ func (t *Times) Stages(now time.Duration, stream bool) Stages {
 		s.Prefill, s.Decode = first-begun, now-first
 	case !pair:
 		s.Decode = now - begun
-	case prefilled == 0 || prefilled > first: // both legs run at once, and decode was heard first
+	case prefilled == 0 || prefilled > first: // both legs run at once, and decode answered first
 		s.Prefill, s.Decode = first-begun, now-first
 	case stream:
 		s.Prefill, s.Handover, s.Decode = prefilled-begun, first-prefilled, now-first

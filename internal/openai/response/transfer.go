@@ -7,11 +7,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// transferFields are what an engine's answer says about transfers inside the fleet.
+// transferFields returns the members of an engine's answer about transfers inside the fleet.
 func transferFields() [2]string { return [2]string{"kv_transfer_params", "ec_transfer_params"} }
 
-// MayHaveTransferParams is a cheap test whether there is something for HideTransferParams to do:
-// most answers have the names, and null behind them.
+// MayHaveTransferParams reports whether HideTransferParams may have to change b. It is a cheap
+// test: most answers have the names with the value null.
 func MayHaveTransferParams(b []byte) bool {
 	for {
 		_, value, ok := bytes.Cut(b, []byte(`_transfer_params"`))
@@ -25,9 +25,9 @@ func MayHaveTransferParams(b []byte) bool {
 	}
 }
 
-// HideTransferParams returns an answer, or one event, without what it says about transfers
-// inside the fleet, addresses of engines among it. Where an engine alone would say
-// null, null is left; /v1/messages has no nulls.
+// HideTransferParams returns an answer, or one event, without its members about transfers
+// inside the fleet, which hold addresses of engines. They become null, as in the answer of a
+// single engine; /v1/messages has no nulls, so they are removed.
 func HideTransferParams(k openai.Kind, answer []byte) []byte {
 	open := bytes.IndexByte(answer, '{') // behind "data: " in an event
 	if open < 0 {
@@ -46,7 +46,7 @@ func HideTransferParams(k openai.Kind, answer []byte) []byte {
 func hideIn(k openai.Kind, b []byte, open int) []byte {
 	for _, name := range transferFields() {
 		for {
-			m, prevEnd, next, ok := told(k, b, open, name)
+			m, prevEnd, next, ok := findTransfer(k, b, open, name)
 			if !ok {
 				break
 			}
@@ -63,9 +63,9 @@ func hideIn(k openai.Kind, b []byte, open int) []byte {
 	return b
 }
 
-// told finds a member of that name which tells something, the end of the member
-// before it, -1 for none, and the start of the member behind, -1 for none.
-func told(k openai.Kind, b []byte, open int, name string) (found jsonscan.Member, prevEnd, next int, ok bool) {
+// findTransfer returns a member of that name to be hidden, the end of the member before it, -1 for
+// none, and the start of the member after it, -1 for none.
+func findTransfer(k openai.Kind, b []byte, open int, name string) (found jsonscan.Member, prevEnd, next int, ok bool) {
 	s := jsonscan.Scanner{Text: b}
 	before := -1
 	prevEnd, next = -1, -1
