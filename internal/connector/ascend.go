@@ -3,13 +3,13 @@ package connector
 import (
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
 // ascend is vllm-ascend's MooncakeConnectorV1 (kv_p2p/mooncake_connector.py). Its
-// hand-over works as that of NIXL. Prefill's answer has other members, which the proxy
+// KV transfer works as that of NIXL. Prefill's answer has other members, which the proxy
 // copies to decode without reading them.
 type ascend struct{ nixl }
 
@@ -19,7 +19,7 @@ func (ascend) Name() string { return "ascend" }
 // A request to /v1/messages cannot ensure that.
 func (ascend) Unfit(k openai.Kind, p Pair) string {
 	if k == openai.Messages {
-		return alone.MessagesNeedLength
+		return bypass.MessagesNeedLength
 	}
 	return tooOld(k, p)
 }

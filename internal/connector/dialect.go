@@ -1,10 +1,10 @@
-// Package connector has the KV-transfer dialects: pure functions that give the parameters
+// Package connector has the KV-transfer dialects: pure functions that return the parameters
 // of each leg of a pair, and the order of the legs.
 //
-//	Request, Pair ──Prefill──▶ leg ──▶ P ──answer──▶ Handover
-//	Request, Pair, Handover ──Decode──▶ leg ──▶ D
+//	Request, Pair ──Prefill──▶ leg ──▶ P ──answer──▶ TransferParams
+//	Request, Pair, TransferParams ──Decode──▶ leg ──▶ D
 //
-// They do no I/O. A dialect never encodes hand-over parameters again: decode gets the
+// They do no I/O. A dialect never encodes transfer params again: decode gets the
 // bytes that the prefill instance wrote.
 //
 // A new dialect is one file, one line in registry.go, a line in classes.go for each class
@@ -37,25 +37,25 @@ type Dialect interface { //nolint:interfacebloat // each method is a short answe
 	// Prefill is the leg that makes an instance compute the prompt's KV cache.
 	// Pair.Decode is nil where the flow chooses it later.
 	Prefill(r *request.Request, p Pair) Leg
-	// Handover takes from prefill's answer what the decode leg needs. If the answer offers
-	// no transfer, the result is the zero Handover. The error means that an engine of this
+	// TransferParams takes from prefill's answer what the decode leg needs. If the answer offers
+	// no transfer, the result is the zero TransferParams. The error means that an engine of this
 	// dialect does not send such an answer.
-	Handover(answer []byte) (Handover, error)
-	// Decode is the leg that answers the client. In a sequential flow, the zero Handover
-	// makes the decode instance compute the prompt itself. In a concurrent flow, Handover
+	TransferParams(answer []byte) (TransferParams, error)
+	// Decode is the leg that answers the client. In a sequential flow, the zero TransferParams
+	// makes the decode instance compute the prompt itself. In a concurrent flow, TransferParams
 	// is always zero, because the pair has all parameters.
-	Decode(r *request.Request, p Pair, h Handover) Leg
+	Decode(r *request.Request, p Pair, h TransferParams) Leg
 	// SharesPool reports whether engines share a pool and find KV caches there by content: any
 	// decode instance may read one, any number of times. Otherwise one decode instance
-	// can read a hand-over once.
+	// can read a KV transfer once.
 	SharesPool() bool
 	// Terms are what a flow must know about an instance.
 	Terms(in *instance.Instance) Terms
-	// NeedsPrefill reports whether a decode instance answers a request without a hand-over with
+	// NeedsPrefill reports whether a decode instance answers a request without a KV transfer with
 	// the wrong text. The proxy never sends it such a request.
 	NeedsPrefill() bool
 	// Rewriter changes the decode instance's answer for the client; nil changes nothing.
-	Rewriter(h Handover) Rewriter
+	Rewriter(h TransferParams) Rewriter
 }
 
 // Flow is the order of the two legs.
@@ -118,14 +118,15 @@ type Notices struct {
 // Field is one header field.
 type Field struct{ Name, Value string }
 
-// Handover is what one prefill gives to one decode. The zero value is no hand-over.
-type Handover struct {
+// TransferParams is what the answer of prefill has for one decode leg. The zero value means that
+// there is no KV transfer.
+type TransferParams struct {
 	// Params is the raw JSON of kv_transfer_params. Callers must not change it.
 	Params []byte
 }
 
 // Empty reports whether the prefill offered no transfer.
-func (h Handover) Empty() bool { return len(h.Params) == 0 }
+func (h TransferParams) Empty() bool { return len(h.Params) == 0 }
 
 // Rewriter changes an answer for the client. It may return the same bytes.
 type Rewriter interface {
@@ -135,9 +136,9 @@ type Rewriter interface {
 	Events(batch []byte) []byte
 }
 
-// Alone is the leg of a decode instance that computes the prompt itself, in any
+// DecodeOnly returns the leg of a decode instance that computes the prompt itself, in any
 // dialect. Of the pair it needs Decode, its rank and Key.
-func Alone(r *request.Request, p Pair) Leg {
+func DecodeOnly(r *request.Request, p Pair) Leg {
 	return Leg{Body: decodeEdit(r, p).Body(), Header: Pinned(p.Decode, p.DecodeRank)}
 }
 
@@ -150,7 +151,7 @@ type Terms struct {
 	// Blocks is the size of KV blocks, in tokens, that both instances of a pair must have
 	// in common. An instance with 0 can be paired with any.
 	Blocks int
-	// Lease is how long prefill keeps a hand-over until decode reads it; 0 if that is not
+	// Lease is how long prefill keeps a KV transfer until decode reads it; 0 if that is not
 	// known.
 	Lease time.Duration
 	// Renews reports that a decode engine which runs keeps the KV cache readable: it renews

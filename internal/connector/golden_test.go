@@ -58,7 +58,7 @@ func TestGolden(t *testing.T) {
 				}
 				prefill := c.Prefill(r, p)
 				testkit.Golden(t, filepath.Join(dir, "prefill.json"), prefill.Body.Bytes())
-				h, err := c.Handover(read(t, dir, "prefill_reply.json"))
+				h, err := c.TransferParams(read(t, dir, "prefill_reply.json"))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -141,13 +141,13 @@ func TestHandoverOfABadAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, answer := range []string{``, `[]`, `{"kv_transfer_params":{"a":1}`, `<html>`, `{} trailing`} {
-		if h, err := c.Handover([]byte(answer)); err == nil {
-			t.Errorf("Handover(%q) = %s", answer, h.Params)
+		if h, err := c.TransferParams([]byte(answer)); err == nil {
+			t.Errorf("TransferParams(%q) = %s", answer, h.Params)
 		}
 	}
 	for _, answer := range []string{`{}`, `{"kv_transfer_params":null}`} {
-		if h, err := c.Handover([]byte(answer)); err != nil || !h.Empty() {
-			t.Errorf("Handover(%q) = %s, %v", answer, h.Params, err)
+		if h, err := c.TransferParams([]byte(answer)); err != nil || !h.Empty() {
+			t.Errorf("TransferParams(%q) = %s, %v", answer, h.Params, err)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// WithHost replaces remote_host in hand-over parameters by the host of an instance. It is
+// WithHost replaces remote_host in transfer params by the host of an instance. It is
 // for engines that name an address which other machines cannot reach (localhost, 0.0.0.0).
 // All other bytes stay, and parameters without remote_host stay as they are.
 func WithHost(params []byte, in *instance.Instance) []byte {

@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
@@ -52,7 +52,7 @@ func older(in *instance.Instance, than release) bool {
 func tooOld(k openai.Kind, p Pair) string {
 	first := release{0, 19}
 	if (k == openai.Responses || k == openai.Messages) && (older(p.Prefill, first) || older(p.Decode, first)) {
-		return alone.EngineTooOld
+		return bypass.EngineTooOld
 	}
 	return ""
 }

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
@@ -23,13 +23,13 @@ import (
 // answer. The proxy uses nothing of prefill's answer.
 type lmcache struct{}
 
-func (lmcache) Name() string                      { return "lmcache" }
-func (lmcache) Flow() Flow                        { return Notified }
-func (lmcache) Handover([]byte) (Handover, error) { return Handover{}, nil }
-func (lmcache) SharesPool() bool                  { return false }
-func (lmcache) NeedsPrefill() bool                { return false }
-func (lmcache) Terms(*instance.Instance) Terms    { return Terms{} }
-func (lmcache) Rewriter(Handover) Rewriter        { return nil }
+func (lmcache) Name() string                                  { return "lmcache" }
+func (lmcache) Flow() Flow                                    { return Notified }
+func (lmcache) TransferParams([]byte) (TransferParams, error) { return TransferParams{}, nil }
+func (lmcache) SharesPool() bool                              { return false }
+func (lmcache) NeedsPrefill() bool                            { return false }
+func (lmcache) Terms(*instance.Instance) Terms                { return Terms{} }
+func (lmcache) Rewriter(TransferParams) Rewriter              { return nil }
 
 // Lacks: the prefill leg has to name the two ports of each rank of decode. An engine
 // with the kv_role of the other leg does not send chunks, or does not look for them.
@@ -56,7 +56,7 @@ func (lmcache) Unfit(k openai.Kind, p Pair) string {
 		return why
 	}
 	if ranks := p.Prefill.Record.TPSize * max(p.Prefill.Record.PPSize, 1); ranks > 0 && ranks != receivers(p.Decode) {
-		return alone.RanksDiffer
+		return bypass.RanksDiffer
 	}
 	return ""
 }
@@ -73,7 +73,7 @@ func (lmcache) Prefill(r *request.Request, p Pair) Leg {
 	return Leg{Body: e.Body(), Awaits: Notices{ID: p.Key, Ranks: receivers(p.Decode)}}
 }
 
-func (lmcache) Decode(r *request.Request, p Pair, _ Handover) Leg {
+func (lmcache) Decode(r *request.Request, p Pair, _ TransferParams) Leg {
 	e := decodeEdit(r, p)
 	e.Set(request.FieldKVTransferParams, `{`+tag(p)+`}`)
 	return Leg{Body: e.Body()}

@@ -6,7 +6,7 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
@@ -17,12 +17,12 @@ import (
 // bootstrap server in prefill's record. Prefill's answer has nothing about the transfer.
 type mooncake struct{}
 
-func (mooncake) Name() string                      { return "mooncake" }
-func (mooncake) Flow() Flow                        { return Concurrent }
-func (mooncake) Handover([]byte) (Handover, error) { return Handover{}, nil }
-func (mooncake) SharesPool() bool                  { return false }
-func (mooncake) Rewriter(Handover) Rewriter        { return nil }
-func (mooncake) NeedsPrefill() bool                { return false }
+func (mooncake) Name() string                                  { return "mooncake" }
+func (mooncake) Flow() Flow                                    { return Concurrent }
+func (mooncake) TransferParams([]byte) (TransferParams, error) { return TransferParams{}, nil }
+func (mooncake) SharesPool() bool                              { return false }
+func (mooncake) Rewriter(TransferParams) Rewriter              { return nil }
+func (mooncake) NeedsPrefill() bool                            { return false }
 
 // Terms: an engine has new engine ids after each start.
 func (mooncake) Terms(in *instance.Instance) Terms {
@@ -60,7 +60,7 @@ func (mooncake) Lacks(in *instance.Instance) error {
 // minutes (vLLM's PR#46008). A request to /v1/messages cannot ensure that.
 func (mooncake) Unfit(k openai.Kind, p Pair) string {
 	if k == openai.Messages {
-		return alone.MessagesNeedLength
+		return bypass.MessagesNeedLength
 	}
 	return tooOld(k, p)
 }
@@ -76,7 +76,7 @@ func (mooncake) Prefill(r *request.Request, p Pair) Leg {
 	}
 }
 
-func (mooncake) Decode(r *request.Request, p Pair, _ Handover) Leg {
+func (mooncake) Decode(r *request.Request, p Pair, _ TransferParams) Leg {
 	e := decodeEdit(r, p)
 	e.Set(request.FieldKVTransferParams, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":`+
 		quote("http://"+bootstrapAddress(p.Prefill))+`,"remote_engine_id":`+

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
@@ -55,7 +55,7 @@ func (moriio) Terms(in *instance.Instance) Terms {
 	return Terms{Lease: moriioLease, Blocks: in.Record.BlockSize}
 }
 
-func (moriio) Rewriter(Handover) Rewriter { return nil }
+func (moriio) Rewriter(TransferParams) Rewriter { return nil }
 
 // Lacks: engines before 0.18 have no transfer_id, which the legs need to find each other.
 func (moriio) Lacks(in *instance.Instance) error {
@@ -75,9 +75,9 @@ func (moriio) Unfit(k openai.Kind, p Pair) string {
 	first := release{0, 32}
 	switch {
 	case k == openai.Messages:
-		return alone.MessagesNeedLength
+		return bypass.MessagesNeedLength
 	case k == openai.Responses && (older(p.Prefill, first) || older(p.Decode, first)):
-		return alone.EngineTooOld
+		return bypass.EngineTooOld
 	}
 	return ""
 }
@@ -117,8 +117,8 @@ func pinned(in *instance.Instance, rank int) []Field {
 	return []Field{{headerRank, strconv.Itoa(rank)}}
 }
 
-// moriioRank tells decode the rank of prefill that waits for its blocks. If decode has
-// another rank, is_request_leader tells it to contact prefill itself.
+// moriioRank returns the members that name the rank of prefill which waits for the blocks of
+// decode. If decode has another rank, is_request_leader makes it contact prefill itself.
 func moriioRank(p Pair) string {
 	switch rank := `,"remote_dp_rank":` + strconv.Itoa(p.PrefillRank); {
 	case p.Prefill.Record.DPSize <= 1 && p.Decode.Record.DPSize <= 1:
@@ -130,14 +130,14 @@ func moriioRank(p Pair) string {
 	}
 }
 
-// moriioWrite is the mode WRITE: decode tells prefill its blocks, and prefill writes into
+// moriioWrite is the mode WRITE: decode sends prefill its block ids, and prefill writes into
 // them. Both run at the same time. Decode does not notice that prefill has failed.
 type moriioWrite struct{ moriio }
 
-func (moriioWrite) Name() string                      { return moriioWriteName }
-func (moriioWrite) Flow() Flow                        { return Concurrent }
-func (moriioWrite) Handover([]byte) (Handover, error) { return Handover{}, nil }
-func (moriioWrite) NeedsPrefill() bool                { return false }
+func (moriioWrite) Name() string                                  { return moriioWriteName }
+func (moriioWrite) Flow() Flow                                    { return Concurrent }
+func (moriioWrite) TransferParams([]byte) (TransferParams, error) { return TransferParams{}, nil }
+func (moriioWrite) NeedsPrefill() bool                            { return false }
 
 func (moriioWrite) Prefill(r *request.Request, p Pair) Leg {
 	e := r.NewEdit()
@@ -146,7 +146,7 @@ func (moriioWrite) Prefill(r *request.Request, p Pair) Leg {
 	return Leg{Body: e.Body(), ID: moriioID(p), Header: pinned(p.Prefill, p.PrefillRank)}
 }
 
-func (moriioWrite) Decode(r *request.Request, p Pair, _ Handover) Leg {
+func (moriioWrite) Decode(r *request.Request, p Pair, _ TransferParams) Leg {
 	e := decodeEdit(r, p)
 	e.Set(request.FieldKVTransferParams, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":null,"remote_block_ids":null,`+
 		moriioPeer(p.Prefill)+moriioTransfer(p)+moriioRank(p)+`}`)
@@ -171,9 +171,11 @@ func (moriioRead) Prefill(r *request.Request, p Pair) Leg {
 	return Leg{Body: e.Body(), Header: pinned(p.Prefill, p.PrefillRank)}
 }
 
-func (moriioRead) Handover(answer []byte) (Handover, error) { return nixl{}.Handover(answer) }
+func (moriioRead) TransferParams(answer []byte) (TransferParams, error) {
+	return nixl{}.TransferParams(answer)
+}
 
-func (moriioRead) Decode(r *request.Request, p Pair, h Handover) Leg {
+func (moriioRead) Decode(r *request.Request, p Pair, h TransferParams) Leg {
 	e := decodeEdit(r, p)
 	out := Leg{Header: pinned(p.Decode, p.DecodeRank)}
 	if !h.Empty() {

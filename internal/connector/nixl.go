@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
@@ -22,19 +22,19 @@ type nixl struct{}
 const nixlPrefill = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,` +
 	`"remote_block_ids":null,"remote_host":null,"remote_port":null}`
 
-func (nixl) Name() string                   { return "nixl" }
-func (nixl) Flow() Flow                     { return Sequential }
-func (nixl) Lacks(*instance.Instance) error { return nil }
-func (nixl) SharesPool() bool               { return false }
-func (nixl) Rewriter(Handover) Rewriter     { return nil }
-func (nixl) NeedsPrefill() bool             { return false }
+func (nixl) Name() string                     { return "nixl" }
+func (nixl) Flow() Flow                       { return Sequential }
+func (nixl) Lacks(*instance.Instance) error   { return nil }
+func (nixl) SharesPool() bool                 { return false }
+func (nixl) Rewriter(TransferParams) Rewriter { return nil }
+func (nixl) NeedsPrefill() bool               { return false }
 
 // Unfit: before vLLM 0.21, prefill hands over only if it ends by length. A request to
 // /v1/messages cannot ensure that.
 func (nixl) Unfit(k openai.Kind, p Pair) string {
 	why := tooOld(k, p)
 	if why == "" && k == openai.Messages && older(p.Prefill, release{0, 21}) {
-		why = alone.MessagesNeedLength
+		why = bypass.MessagesNeedLength
 	}
 	return why
 }
@@ -46,18 +46,18 @@ func (nixl) Prefill(r *request.Request, p Pair) Leg {
 	return Leg{Body: e.Body()}
 }
 
-func (nixl) Handover(answer []byte) (Handover, error) {
+func (nixl) TransferParams(answer []byte) (TransferParams, error) {
 	params, err := jsonscan.TopLevel(answer, "kv_transfer_params")
 	if err != nil {
-		return Handover{}, fmt.Errorf("prefill answer: %w", err)
+		return TransferParams{}, fmt.Errorf("prefill answer: %w", err)
 	}
 	if len(bytes.Trim(params, "{} \t\r\n")) == 0 { // an object with nothing in it
-		return Handover{}, nil
+		return TransferParams{}, nil
 	}
-	return Handover{Params: params}, nil
+	return TransferParams{Params: params}, nil
 }
 
-func (nixl) Decode(r *request.Request, p Pair, h Handover) Leg {
+func (nixl) Decode(r *request.Request, p Pair, h TransferParams) Leg {
 	e := decodeEdit(r, p)
 	if !h.Empty() {
 		e.SetBytes(request.FieldKVTransferParams, h.Params)
@@ -101,7 +101,7 @@ func (nixlPush) Lacks(in *instance.Instance) error {
 // from X-Request-Id. Prefill would not find the request of decode.
 func (n nixlPush) Unfit(k openai.Kind, p Pair) string {
 	if k == openai.Responses {
-		return alone.ResponsesOwnID
+		return bypass.ResponsesOwnID
 	}
 	return n.nixl.Unfit(k, p)
 }

@@ -18,12 +18,12 @@ func TestNIXLHandover(t *testing.T) {
 		`{}`: true, `{"kv_transfer_params":null}`: true, `{"kv_transfer_params":{}}`: true, `{"kv_transfer_params": { } }`: true,
 		`{"kv_transfer_params":{"remote_host":"h"}}`: false,
 	} {
-		h, err := d.Handover([]byte(answer))
+		h, err := d.TransferParams([]byte(answer))
 		if err != nil || h.Empty() != empty {
 			t.Errorf("%s: %q, %v", answer, h.Params, err)
 		}
 	}
-	if _, err := d.Handover([]byte(`{"kv_transfer_params":`)); err == nil {
+	if _, err := d.TransferParams([]byte(`{"kv_transfer_params":`)); err == nil {
 		t.Error("half an answer is taken")
 	}
 }

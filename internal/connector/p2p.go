@@ -24,11 +24,11 @@ const p2pLease = 60 * time.Second
 // p2pKept is the reference to the blocks that prefill keeps, which its answer does not name.
 const p2pKept = `{}`
 
-func (p2p) Name() string               { return "p2p" }
-func (p2p) Flow() Flow                 { return Sequential }
-func (p2p) SharesPool() bool           { return false }
-func (p2p) NeedsPrefill() bool         { return false }
-func (p2p) Rewriter(Handover) Rewriter { return nil }
+func (p2p) Name() string                     { return "p2p" }
+func (p2p) Flow() Flow                       { return Sequential }
+func (p2p) SharesPool() bool                 { return false }
+func (p2p) NeedsPrefill() bool               { return false }
+func (p2p) Rewriter(TransferParams) Rewriter { return nil }
 
 // Unfit: prefill hands over however it ends.
 func (p2p) Unfit(k openai.Kind, p Pair) string { return tooOld(k, p) }
@@ -63,16 +63,16 @@ func (p2p) Prefill(r *request.Request, p Pair) Leg {
 	}
 }
 
-func (p2p) Handover(answer []byte) (Handover, error) {
+func (p2p) TransferParams(answer []byte) (TransferParams, error) {
 	if _, err := jsonscan.TopLevel(answer, "choices"); err != nil {
-		return Handover{}, err
+		return TransferParams{}, err
 	}
-	return Handover{Params: []byte(p2pKept)}, nil
+	return TransferParams{Params: []byte(p2pKept)}, nil
 }
 
-func (p2p) Decode(r *request.Request, p Pair, h Handover) Leg {
+func (p2p) Decode(r *request.Request, p Pair, h TransferParams) Leg {
 	if h.Empty() {
-		return Alone(r, p)
+		return DecodeOnly(r, p)
 	}
 	e := decodeEdit(r, p)
 	host, port := sideChannel(p.Prefill, p.PrefillRank)

@@ -10,14 +10,14 @@ import (
 // transfer.
 type plain struct{}
 
-func (plain) Name() string                      { return Default }
-func (plain) Terms(*instance.Instance) Terms    { return Terms{} }
-func (plain) Flow() Flow                        { return Sequential }
-func (plain) Lacks(*instance.Instance) error    { return nil }
-func (plain) Handover([]byte) (Handover, error) { return Handover{}, nil }
-func (plain) SharesPool() bool                  { return true }
-func (plain) Rewriter(Handover) Rewriter        { return nil }
-func (plain) NeedsPrefill() bool                { return false }
+func (plain) Name() string                                  { return Default }
+func (plain) Terms(*instance.Instance) Terms                { return Terms{} }
+func (plain) Flow() Flow                                    { return Sequential }
+func (plain) Lacks(*instance.Instance) error                { return nil }
+func (plain) TransferParams([]byte) (TransferParams, error) { return TransferParams{}, nil }
+func (plain) SharesPool() bool                              { return true }
+func (plain) Rewriter(TransferParams) Rewriter              { return nil }
+func (plain) NeedsPrefill() bool                            { return false }
 
 // Unfit: the pool has the KV cache of a prefill on any route, however it ends.
 func (plain) Unfit(openai.Kind, Pair) string { return "" }
@@ -28,4 +28,4 @@ func (plain) Prefill(r *request.Request, p Pair) Leg {
 	return Leg{Body: e.Body()}
 }
 
-func (plain) Decode(r *request.Request, p Pair, _ Handover) Leg { return Alone(r, p) }
+func (plain) Decode(r *request.Request, p Pair, _ TransferParams) Leg { return DecodeOnly(r, p) }

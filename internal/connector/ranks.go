@@ -42,7 +42,7 @@ func (d ranked) Prefill(r *request.Request, p Pair) Leg {
 }
 
 // Decode implements Dialect.
-func (d ranked) Decode(r *request.Request, p Pair, h Handover) Leg {
+func (d ranked) Decode(r *request.Request, p Pair, h TransferParams) Leg {
 	return pinnedTo(d.Dialect.Decode(r, p, h), p.Decode, p.DecodeRank)
 }
 

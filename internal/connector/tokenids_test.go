@@ -29,7 +29,7 @@ func TestPrefillTellsTokens(t *testing.T) {
 			if asks(d.Prefill(r, p)) != wanted {
 				t.Errorf("%s: wanted %t: %s", name, wanted, d.Prefill(r, p).Body.Bytes())
 			}
-			if asks(d.Decode(r, p, connector.Handover{})) {
+			if asks(d.Decode(r, p, connector.TransferParams{})) {
 				t.Errorf("%s: decode is asked", name)
 			}
 		}

@@ -61,7 +61,7 @@ func TestAbort_AfterCommitOnResponses(t *testing.T) {
 	}
 }
 
-// An abort before anything went out is retried, with or without tokens, in every API. A hand-over
+// An abort before anything went out is retried, with or without tokens, in every API. A KV transfer
 // may be used again only if the engine shows that it has computed nothing.
 func TestAbort_BeforeCommit(t *testing.T) {
 	t.Parallel()

@@ -57,7 +57,7 @@ func (a *AccessLog) Write(e *Entry) {
 	l.some("finish_reason", shown(e.Finish))
 	l.some("prefill", e.Prefill)
 	l.some("decode", e.Decode)
-	l.some("alone", e.Alone)
+	l.some("decode_only", e.DecodeOnly)
 	l.some("elsewhere", e.Elsewhere)
 	l.some("failure", string(e.Failure))
 	l.number("failed_legs", int64(e.Attempts))

@@ -57,7 +57,7 @@ func TestAccessLog_JSON(t *testing.T) {
 			t.Errorf("%s = %v, want %v", k, got[k], want)
 		}
 	}
-	for _, absent := range []string{"alone", "failure", "key_name", "elsewhere"} {
+	for _, absent := range []string{"decode_only", "failure", "key_name", "elsewhere"} {
 		if _, ok := got[absent]; ok {
 			t.Errorf("%s is there though it is empty", absent)
 		}

@@ -89,7 +89,7 @@ func TestUnloadedModel_NoInstanceIsBlamed(t *testing.T) {
 	for _, s := range slices.Concat(r.P, r.D) {
 		change(t, s, "load", "late")
 	}
-	if a := r.post("/v1/chat/completions", body); a.status != http.StatusOK || r.entry().Alone != "" {
+	if a := r.post("/v1/chat/completions", body); a.status != http.StatusOK || r.entry().DecodeOnly != "" {
 		t.Fatalf("the first request: %d %s", a.status, a.body)
 	}
 	for _, s := range slices.Concat(r.P[:1], r.D[:5]) { // more than the attempts of a request
@@ -105,7 +105,7 @@ func TestUnloadedModel_NoInstanceIsBlamed(t *testing.T) {
 	}
 	change(t, r.P[1], "unload", "late")
 	a := r.post("/v1/chat/completions", body)
-	if e := r.entry(); a.status != http.StatusOK || e.Alone == "" {
+	if e := r.entry(); a.status != http.StatusOK || e.DecodeOnly == "" {
 		t.Errorf("without prefill: %d %+v", a.status, e)
 	}
 	change(t, r.D[5], "unload", "late")
@@ -144,7 +144,7 @@ func TestModelOfOneRole(t *testing.T) {
 	change(t, r.P[0], "unload", "half")
 	change(t, r.D[0], "load", "other")
 	a = r.post("/v1/chat/completions", strings.Replace(body, `"half"`, `"other"`, 1))
-	if e := r.entry(); a.status != http.StatusOK || e.Alone != "no_prefill" {
+	if e := r.entry(); a.status != http.StatusOK || e.DecodeOnly != "no_prefill" {
 		t.Errorf("only decode: %d %+v %s", a.status, e, a.body)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -121,7 +121,7 @@ func (r *rig) checkAgentAnswer(a answer, path, body string) {
 		r.t.Fatalf("events %s", names)
 	}
 	if bytes.Contains(a.body, []byte("remote_engine_id")) {
-		r.t.Fatalf("the hand-over is told: %s", a.body)
+		r.t.Fatalf("the KV transfer is told: %s", a.body)
 	}
 }
 
@@ -140,12 +140,12 @@ func TestResponsesAndMessagesGoThroughPairs(t *testing.T) {
 					t.Errorf("decode computed %d prompts; %d and %d requests", d.LocalPrefills, p.Requests, d.Requests)
 				}
 				if mode == fakevllm.NIXL && (p.TransfersMade != 1 || d.TransfersLoaded != 1) {
-					t.Errorf("%d hand-overs were made, %d loaded", p.TransfersMade, d.TransfersLoaded)
+					t.Errorf("%d KV transfers were made, %d loaded", p.TransfersMade, d.TransfersLoaded)
 				}
-				if a.header.Get("X-PD-Alone") != "" {
-					t.Errorf("alone: %s", a.header.Get("X-PD-Alone"))
+				if a.header.Get("X-PD-Decode-Only") != "" {
+					t.Errorf("alone: %s", a.header.Get("X-PD-Decode-Only"))
 				}
-				if e := r.entry(); e.Alone != "" || e.Outcome != forward.OutcomeOK || e.Endpoint != path || e.Prefill == "" || e.Stream != stream {
+				if e := r.entry(); e.DecodeOnly != "" || e.Outcome != forward.OutcomeOK || e.Endpoint != path || e.Prefill == "" || e.Stream != stream {
 					t.Errorf("entry %+v", e)
 				}
 				r.checkEngines()
@@ -154,7 +154,7 @@ func TestResponsesAndMessagesGoThroughPairs(t *testing.T) {
 	}
 }
 
-// What decode gets is what the client sent but for the hand-over, byte for byte.
+// What decode gets is what the client sent but for the KV transfer, byte for byte.
 func TestAgentsBodiesReachDecodeAsSent(t *testing.T) {
 	t.Parallel()
 	eachAgentAPI(t, func(t *testing.T, path string, stream bool) {
@@ -345,14 +345,14 @@ func TestNeverSilentlyAlone(t *testing.T) {
 			case a.status != http.StatusOK || a.err != nil:
 				t.Fatalf("%d, %v: %s", a.status, a.err, a.body)
 			}
-			if got := a.header.Get("X-PD-Alone"); got != tc.reason || a.header.Get("X-PD-Decode") != "" {
+			if got := a.header.Get("X-PD-Decode-Only"); got != tc.reason || a.header.Get("X-PD-Decode") != "" {
 				t.Errorf("the client is told %q: %v", got, a.header)
 			}
-			if e := r.entry(); e.Alone != tc.reason || e.Decode == "" {
+			if e := r.entry(); e.DecodeOnly != tc.reason || e.Decode == "" {
 				t.Errorf("entry %+v", e)
 			}
 			if n := r.D[0].Counters().TransfersLoaded; n != 0 {
-				t.Errorf("%d hand-overs were loaded", n)
+				t.Errorf("%d KV transfers were loaded", n)
 			}
 			if tc.reason != "prefill_failed" {
 				r.noneTroubled()
@@ -384,8 +384,8 @@ func TestAgentsOverMooncake(t *testing.T) {
 		if path == messagesPath {
 			want = "messages_need_length"
 		}
-		if e := r.entry(); e.Alone != want || a.header.Get("X-PD-Alone") != want {
-			t.Errorf("alone %q, %v", e.Alone, a.header)
+		if e := r.entry(); e.DecodeOnly != want || a.header.Get("X-PD-Decode-Only") != want {
+			t.Errorf("alone %q, %v", e.DecodeOnly, a.header)
 		}
 		if alone := want != ""; (d.LocalPrefills == 1) != alone || (d.TransfersLoaded == 1) == alone || (len(posted(r.P[0])) == 1) == alone {
 			t.Errorf("%d legs to prefill, decode %+v", len(posted(r.P[0])), d)
@@ -430,7 +430,7 @@ func TestStoredResponsesAreNobodysFault(t *testing.T) {
 		t.Errorf("%d decode instances were asked", asked)
 	}
 	r.noneTroubled()
-	if e := r.entry(); e.Alone != alone.StoredResponse {
+	if e := r.entry(); e.DecodeOnly != bypass.StoredResponse {
 		t.Errorf("entry %+v", e)
 	}
 	r.checkEngines()
@@ -447,10 +447,10 @@ func TestAReasonDoesNotOutliveItsAttempt(t *testing.T) {
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
 		a := r.postScenario(q)
 		r.checkRefused(q, a, http.StatusRequestEntityTooLarge, "")
-		if got := a.header.Get("X-PD-Alone"); got != "" {
+		if got := a.header.Get("X-PD-Decode-Only"); got != "" {
 			t.Errorf("the client is told %q", got)
 		}
-		if e := r.entry(); e.Alone != "" || e.Attempts != 2 {
+		if e := r.entry(); e.DecodeOnly != "" || e.Attempts != 2 {
 			t.Errorf("entry %+v", e)
 		}
 	})

@@ -71,7 +71,7 @@ func TestTranscriptions(t *testing.T) {
 		body := audioForm(tc.fields)
 		a := r.transcribe(body)
 		e := r.entry()
-		if a.status != http.StatusOK || a.err != nil || a.header.Get("X-Pd-Alone") != "route" || e.Alone != "route" || e.Model != model {
+		if a.status != http.StatusOK || a.err != nil || a.header.Get("X-Pd-Decode-Only") != "route" || e.DecodeOnly != "route" || e.Model != model {
 			t.Fatalf("%s: %d %s %v, %+v", name, a.status, a.body, a.err, e)
 		}
 		if stream := tc.fields != nil; stream != e.Stream {
@@ -125,9 +125,10 @@ func TestBadForms(t *testing.T) {
 	}{
 		"json":            {"application/json", `{"model":"m"}`, 400, "body.file: Field required"},
 		"text in a form":  {"application/x-www-form-urlencoded", "model=m&file=x", 422, "Expected 'file' to be a file-like object, not 'str'."},
-		"no boundary":     {"multipart/form-data", audioForm(nil), 400, `{"detail":"Missing boundary in multipart."}`},
-		"cut":             {multipart, audioForm(nil)[:60], 400, "missing required field: file"},
-		"no form":         {multipart, "hello", 400, `{"detail":"Invalid multipart data."}`},
+		"no boundary":     {"multipart/form-data", audioForm(nil), 400, "invalid form: missing boundary in Content-Type"},
+		"cut":             {multipart, audioForm(nil)[:60], 400, "invalid form: malformed header of a part"},
+		"cut at the end":  {multipart, strings.TrimSuffix(audioForm(nil), "--\r\n"), 400, "invalid form: malformed header of a part"},
+		"no form":         {multipart, "hello", 400, "invalid form: the body does not begin with the boundary"},
 		"unknown model":   {multipart, audioForm(map[string]string{"model": "other"}), 404, "The model `other` does not exist. Valid aliases: m."},
 		"bad stream":      {multipart, audioForm(map[string]string{"stream": "maybe"}), 400, `"param":"body.stream"`},
 		"steering":        {multipart, audioForm(map[string]string{"vllm_xargs": `{"kv_transfer_params":"x"}`}), 400, "must not hold transfer parameters"},

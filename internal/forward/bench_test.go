@@ -80,7 +80,7 @@ func (noRecorder) Done(*forward.Entry)                  {}
 func (noRecorder) Retried(instance.Role, forward.Class) {}
 func (noRecorder) Handed(*instance.Instance, bool)      {}
 func (noRecorder) Disaggregated(bool, string, float64)  {}
-func (noRecorder) HandoverSpent(forward.Class)          {}
+func (noRecorder) TransferSpent(forward.Class)          {}
 func (noRecorder) Media()                               {}
 func (noRecorder) Asked(string)                         {}
 

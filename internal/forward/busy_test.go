@@ -52,7 +52,7 @@ func TestBusyEngineIsWaitedFor(t *testing.T) {
 				slow.Kind = fakevllm.FaultSlow
 				script(t, engine, slow)
 				r.checkServed(q)
-				if e := r.entry(); e.Outcome != forward.OutcomeOK || e.Attempts != 0 || e.Alone != "" {
+				if e := r.entry(); e.Outcome != forward.OutcomeOK || e.Attempts != 0 || e.DecodeOnly != "" {
 					t.Errorf("entry %+v", e)
 				}
 				if p, d := legs(r.P), legs(r.D); p != 1 || d != 1 {
@@ -93,7 +93,7 @@ func TestLimitErrorsNameTheSetting(t *testing.T) {
 		{"lease", instance.Decode, fakevllm.Fault{At: fakevllm.AfterHeaders}, true, func(o *forward.Options) {
 			o.Progress = func(instance.Key) (time.Time, bool) { return time.Time{}.Add(1), true }
 			o.KVBudget = 2 * short
-		}, leg.HandoverExpired, "no content, and no proof that the KV cache was read, for 0.2 s (--kv-lease-budget)"},
+		}, leg.TransferExpired, "no content, and no proof that the KV cache was read, for 0.2 s (--kv-lease-budget)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -142,7 +142,7 @@ func TestQueueLongerThanTheLease(t *testing.T) {
 		})
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders, Times: 3})
 		r.checkServed(q)
-		if e := r.entry(); e.Alone != "lease_ended" || e.Attempts != 3 || r.rec.retried() != strings.TrimSpace(strings.Repeat("decode/handover_expired ", 3)) {
+		if e := r.entry(); e.DecodeOnly != "lease_ended" || e.Attempts != 3 || r.rec.retried() != strings.TrimSpace(strings.Repeat("decode/handover_expired ", 3)) {
 			t.Errorf("entry %+v, retried %s", e, r.rec.retried())
 		}
 		if p, d := legs(r.P), legs(r.D); p != 3 || d != 4 {

@@ -78,7 +78,7 @@ func (c *call) finish() {
 	c.h.opts.Recorder.Done(&Entry{
 		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.h.opts.KeyName(c.r), Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
 		Model: c.origin.Model, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
-		Prefill: route.Prefill, Decode: route.Decode, Alone: route.Alone, Elsewhere: route.Elsewhere(), Attempts: route.Failed,
+		Prefill: route.Prefill, Decode: route.Decode, DecodeOnly: route.DecodeOnly, Elsewhere: route.Elsewhere(), Attempts: route.Failed,
 		Failure: result.Failure, Late: result.Late, KeepAlives: c.answer.KeepAlives(), Revision: route.Revision,
 		BytesIn: c.bytesIn, BytesOut: result.Bytes,
 		Input: result.Tokens.Input, Cached: result.Tokens.Cached, Output: result.Tokens.Output, Finish: result.Tokens.Finish, TraceID: c.origin.Trace.ID(c.r.Header),
@@ -95,7 +95,7 @@ func (c *call) finish() {
 func (c *call) endTrace() {
 	result, route := &c.answer.Result, &c.flow.Route
 	o := tracing.Outcome{
-		ID: c.origin.ID, Model: c.origin.Model, Outcome: result.Outcome, Failure: string(result.Failure), Alone: route.Alone,
+		ID: c.origin.ID, Model: c.origin.Model, Outcome: result.Outcome, Failure: string(result.Failure), DecodeOnly: route.DecodeOnly,
 		Status: result.Status, Failed: route.Failed, Stream: c.stream,
 	}
 	if handed, first := c.times.At(stage.Prefilled), c.times.At(stage.First); handed > 0 && first > 0 {
@@ -117,20 +117,20 @@ func (c *call) completion(kind openai.Kind) {
 	}
 }
 
-// passThrough passes a request with a JSON body to one instance; alone is why it has no
+// passThrough passes a request with a JSON body to one instance; reason is why it has no
 // prefill.
-func (c *call) passThrough(alone string) {
+func (c *call) passThrough(reason string) {
 	if !c.readJSON() {
 		return
 	}
 	req, err := request.ParseOther(c.flow.Body.Bytes())
 	if c.parsed(req, err) {
-		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Stream: req.Stream, Alone: alone})
+		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Stream: req.Stream, DecodeOnly: reason})
 	}
 }
 
 // passThroughForm passes a request whose body is a form to one instance, as it is.
-func (c *call) passThroughForm(alone string) {
+func (c *call) passThroughForm(reason string) {
 	if !c.readBody() {
 		return
 	}
@@ -141,7 +141,7 @@ func (c *call) passThroughForm(alone string) {
 		return
 	}
 	c.origin.Model, c.stream = f.Model, f.Stream
-	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Stream: f.Stream, Alone: alone})
+	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Stream: f.Stream, DecodeOnly: reason})
 }
 
 // passThroughNoBody passes a request without a body to one instance.
@@ -157,8 +157,8 @@ func (c *call) target() string {
 	return c.r.URL.Path
 }
 
-// parsed notes the model and the form of a request. It answers an invalid one, and gives
-// false.
+// parsed notes the model of a request, and whether it streams. It answers an invalid request and
+// returns false.
 func (c *call) parsed(req *request.Request, err error) bool {
 	if req != nil {
 		c.origin.Model, c.stream = req.Model, req.Stream

@@ -102,7 +102,7 @@ func TestComplaintFallbackMovesLoadSilently(t *testing.T) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultReset})
 		r.checkServed(q)
-		if e := r.entry(); e.Alone != "prefill_failed" || e.Attempts != 2 {
+		if e := r.entry(); e.DecodeOnly != "prefill_failed" || e.Attempts != 2 {
 			t.Fatalf("the fallback is not told, or tries are not bounded: %+v", e)
 		}
 	})
@@ -118,8 +118,8 @@ func TestComplaintMultiPromptCrashesDecode(t *testing.T) {
 	r.checkEngines()
 }
 
-// The prefill instance restarts at its address while its hand-over waits for a
-// second decode instance: the hand-over of the old life must not be used.
+// The prefill instance restarts at its address while its KV transfer waits for a
+// second decode instance: the KV transfer of the old life must not be used.
 func TestComplaintRestartAtTheSameAddress(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {

@@ -336,7 +336,7 @@ func testConcurrentPair(t *testing.T, dialect string) {
 			d.reply(streams)
 			p.reply(ok)
 		}
-		if e := m.checkServed(got); e.Prefill != m.P[0].address || e.Decode != m.D[0].address || e.Alone != "" || e.Attempts != 0 {
+		if e := m.checkServed(got); e.Prefill != m.P[0].address || e.Decode != m.D[0].address || e.DecodeOnly != "" || e.Attempts != 0 {
 			t.Errorf("%+v", e)
 		}
 	}
@@ -647,7 +647,7 @@ func testConcurrentFallsBack(t *testing.T, dialect string) {
 	if a := await(t, "the answer", got); a.status != http.StatusOK || !strings.Contains(string(a.body), `"cached_tokens":9`) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
-	if e := m.rig.entry(); e.Alone != "prefill_failed" || e.Prefill != "" {
+	if e := m.rig.entry(); e.DecodeOnly != "prefill_failed" || e.Prefill != "" {
 		t.Errorf("%+v", e)
 	}
 }

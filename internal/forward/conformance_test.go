@@ -17,7 +17,7 @@ import (
 //	abort at each point                     TestConformanceAbort
 //	failure of each leg                     TestConformanceFailures
 //	restart between the legs                restart_test.go; TestConcurrentInstanceRestarts, TestNotifiedInstanceGone
-//	64-bit integers, unknown fields         TestConformanceBytes; hand-overs: engines refuse what has changed
+//	64-bit integers, unknown fields         TestConformanceBytes; KV transfers: engines refuse what has changed
 //	wrong pairs                             TestWrongPairs
 
 // eachDialect runs a test for every dialect of the registry.
@@ -118,7 +118,7 @@ func TestConformanceFailures(t *testing.T) {
 				// may have begun to answer, and nothing is retried.
 				e := r.entry()
 				begun := prefill && c.Flow() == connector.Concurrent && e.Attempts == 0
-				if e.Alone != "" || e.Attempts != 1 && !begun {
+				if e.DecodeOnly != "" || e.Attempts != 1 && !begun {
 					t.Errorf("%s, of prefill %t: %+v", name, prefill, e)
 				}
 				r.checkAnswers()
@@ -139,8 +139,8 @@ func TestConformanceBytes(t *testing.T) {
 			r := start(t, fakevllm.Mode(c.Name()), 1, 1, nil)
 			body := chatBody(stream, ","+unknown)
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-			if e := r.entry(); e.Alone != "" {
-				t.Errorf("alone: %s", e.Alone)
+			if e := r.entry(); e.DecodeOnly != "" {
+				t.Errorf("alone: %s", e.DecodeOnly)
 			}
 			for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
 				list := posted(s)

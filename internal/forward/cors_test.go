@@ -46,7 +46,7 @@ func TestPagesOfOtherOrigins(t *testing.T) {
 			if url == plain && (allowed != "" || exposed != "") {
 				t.Errorf("%s: %v without the option", name, a.header)
 			}
-			if url == pages && (allowed != "https://a.example" || !strings.Contains(exposed, "X-PD-Alone") || vary != "Origin") {
+			if url == pages && (allowed != "https://a.example" || !strings.Contains(exposed, "X-PD-Decode-Only") || vary != "Origin") {
 				t.Errorf("%s: %v", name, a.header)
 			}
 		}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -30,15 +30,15 @@ func TestDisaggregateLearns(t *testing.T) {
 				body := chatBody(true, "")
 				a := r.post("/v1/chat/completions", body)
 				r.checkComplete(a, true, body)
-				why := r.entry().Alone
-				if got := a.header.Get("X-PD-Alone"); got != why {
+				why := r.entry().DecodeOnly
+				if got := a.header.Get("X-PD-Decode-Only"); got != why {
 					t.Errorf("the client is told %q, the log %q", got, why)
 				}
 				told[why]++
 			}
 			r.rec.mu.Lock()
 			defer r.rec.mu.Unlock()
-			if told[alone.Explore] == 0 || told[""] < 4 {
+			if told[bypass.Explore] == 0 || told[""] < 4 {
 				t.Errorf("alone by reason: %v, decisions %v", told, r.rec.decided)
 			}
 			pairs := 0
@@ -58,13 +58,13 @@ func TestDisaggregateNever(t *testing.T) {
 	t.Parallel()
 	never := func(o *forward.Options) { o.Disaggregate = &flow.Disaggregate{Never: true} }
 	r := start(t, fakevllm.NIXL, 1, 1, never)
-	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK || a.header.Get("X-PD-Alone") != alone.Never {
-		t.Errorf("%d, alone: %q", a.status, a.header.Get("X-PD-Alone"))
+	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK || a.header.Get("X-PD-Decode-Only") != bypass.Never {
+		t.Errorf("%d, alone: %q", a.status, a.header.Get("X-PD-Decode-Only"))
 	}
 	// A decode instance in READ mode would answer with the wrong text.
 	r = start(t, fakevllm.MoRIIORead, 1, 1, never)
-	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK || a.header.Get("X-PD-Alone") != "" {
-		t.Errorf("moriio_read: %d, alone: %q", a.status, a.header.Get("X-PD-Alone"))
+	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK || a.header.Get("X-PD-Decode-Only") != "" {
+		t.Errorf("moriio_read: %d, alone: %q", a.status, a.header.Get("X-PD-Decode-Only"))
 	}
 }
 
@@ -141,7 +141,7 @@ func TestDisaggregateSparesWhoIsFull(t *testing.T) {
 			if full := r.rec.decided["false decode_full"] > 0; full != tc.full {
 				t.Errorf("decided %v", r.rec.decided)
 			}
-			if tc.full && r.rec.decided["true "+alone.Explore] > 0 {
+			if tc.full && r.rec.decided["true "+bypass.Explore] > 0 {
 				t.Errorf("explored a decode instance that is full: %v", r.rec.decided)
 			}
 		})

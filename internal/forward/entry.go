@@ -38,14 +38,14 @@ type Entry struct {
 	Outcome   string
 	Prefill   string // address, "" if there was none
 	Decode    string
-	// Alone says why the decode instance served the request without a
+	// DecodeOnly says why the decode instance served the request without a
 	// prefill, "" if it did not.
-	Alone string
+	DecodeOnly string
 	// Elsewhere says why another instance would have been preferred, and in which role;
 	// "" if none would; see flow.Route.
 	Elsewhere string
 	Attempts  int   // failed legs, also those that were retried
-	Failure   Class // of the leg whose failure the client was told of
+	Failure   Class // of the leg whose failure the client got
 	// Late is the status of an error that was sent as an event, because a keep-alive had sent the header
 	// before; 0 of any other request. Status is then what the client got.
 	Late       int

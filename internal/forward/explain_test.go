@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -79,9 +79,9 @@ func TestExplainWays(t *testing.T) {
 		way, reason string
 	}{
 		"pair":       {chatBody(false, ""), nil, 1, plan.Pair, ""},
-		"n":          {chatBody(false, `,"n":2`), nil, 1, plan.Alone, alone.N},
-		"no prefill": {chatBody(false, ""), nil, 0, plan.Alone, alone.NoPrefill},
-		"never":      {chatBody(false, ""), &flow.Disaggregate{Never: true}, 1, plan.Alone, alone.Never},
+		"n":          {chatBody(false, `,"n":2`), nil, 1, plan.DecodeOnly, bypass.N},
+		"no prefill": {chatBody(false, ""), nil, 0, plan.DecodeOnly, bypass.NoPrefill},
+		"never":      {chatBody(false, ""), &flow.Disaggregate{Never: true}, 1, plan.DecodeOnly, bypass.Never},
 		"auto":       {chatBody(false, ""), new(flow.Disaggregate), 1, plan.Pair, ""},
 		"model":      {strings.Replace(chatBody(false, ""), `"m"`, `"other"`, 1), nil, 1, plan.None, sched.ErrUnknownModel.Error()},
 	} {
@@ -99,8 +99,8 @@ func TestExplainWays(t *testing.T) {
 				t.Errorf("decode %+v", p.Decode)
 			}
 			r.post("/v1/chat/completions", tc.body)
-			if e := r.entry(); p.Way == plan.Alone && e.Alone != p.Reason {
-				t.Errorf("served alone because of %q", e.Alone)
+			if e := r.entry(); p.Way == plan.DecodeOnly && e.DecodeOnly != p.Reason {
+				t.Errorf("served alone because of %q", e.DecodeOnly)
 			}
 		})
 	}
@@ -120,7 +120,7 @@ func TestExplainDecisions(t *testing.T) {
 			}
 		}
 		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-		if r.entry().Alone == alone.Explore {
+		if r.entry().DecodeOnly == bypass.Explore {
 			explored++
 		}
 		if p := r.explain(body); i > 8 && p.Disaggregate.Pair <= 0 {

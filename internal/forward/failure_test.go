@@ -30,7 +30,7 @@ func sequentialModes() []fakevllm.Mode {
 }
 
 // Whatever one decode instance does before the answer is committed, the client gets one
-// complete answer. prefills is how many prefills that takes: a hand-over that the failed
+// complete answer. prefills is how many prefills that takes: a KV transfer that the failed
 // instance may have used needs a new one.
 func TestDecodeFailureBeforeCommit(t *testing.T) {
 	t.Parallel()
@@ -38,7 +38,7 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 		name     string
 		fault    fakevllm.Fault
 		retry    string
-		prefills int64 // where a hand-over can be used once
+		prefills int64 // where a KV transfer can be used once
 		stream   string
 	}{
 		{name: "500", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1}, retry: "decode/status_5xx", prefills: 2},
@@ -141,7 +141,7 @@ func TestPrefillFailures(t *testing.T) {
 				})
 				script(t, r.P[0], tc.fault)
 				r.checkServed(q)
-				if e := r.entry(); e.Attempts != 1 || e.Alone != "" || e.Prefill != r.P[1].Address() {
+				if e := r.entry(); e.Attempts != 1 || e.DecodeOnly != "" || e.Prefill != r.P[1].Address() {
 					t.Fatalf("entry %+v", e)
 				}
 				eventually(t, "the lost prefill is given up", func() bool {
@@ -164,7 +164,7 @@ func TestNoPrefillLeft(t *testing.T) {
 			e := r.entry()
 			if fallback {
 				r.checkWhole(q, a)
-				if e.Alone != "prefill_failed" {
+				if e.DecodeOnly != "prefill_failed" {
 					t.Fatalf("entry %+v", e)
 				}
 			} else {
@@ -191,10 +191,10 @@ func TestNobodyThere(t *testing.T) {
 				}
 				a := r.postScenario(q)
 				r.checkRefused(q, a, http.StatusServiceUnavailable, `"type":"ServiceUnavailableError"`)
-				if a.header.Get("Retry-After") == "" || !strings.Contains(string(a.body), tc.want) || a.header.Get("X-PD-Alone") != "" {
+				if a.header.Get("Retry-After") == "" || !strings.Contains(string(a.body), tc.want) || a.header.Get("X-PD-Decode-Only") != "" {
 					t.Fatalf("%d %v: %s", a.status, a.header, a.body)
 				}
-				if e := r.entry(); e.Outcome != forward.OutcomeUnavailable || e.Alone != "" {
+				if e := r.entry(); e.Outcome != forward.OutcomeUnavailable || e.DecodeOnly != "" {
 					t.Fatalf("entry %+v", e)
 				}
 			})
@@ -250,7 +250,7 @@ func TestOnlyInstanceIsTriedAgain(t *testing.T) {
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1})
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
 		r.checkServed(q)
-		if e := r.entry(); e.Attempts != 2 || e.Alone != "" {
+		if e := r.entry(); e.Attempts != 2 || e.DecodeOnly != "" {
 			t.Fatalf("entry %+v", e)
 		}
 		r.checkEngines()
@@ -364,7 +364,7 @@ func TestHandoverMissing(t *testing.T) {
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 1})
 		r.checkServed(q)
 		if r.rec.missing != 1 {
-			t.Fatalf("missing hand-overs counted: %d", r.rec.missing)
+			t.Fatalf("missing KV transfers counted: %d", r.rec.missing)
 		}
 		if n := r.D[0].Counters().LocalPrefills; n != 1 {
 			t.Fatalf("decode computed %d prompts", n)
@@ -378,10 +378,10 @@ func TestKVLoadFails(t *testing.T) {
 	t.Parallel()
 	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 		if mode == fakevllm.Plain || mode == fakevllm.LMCache {
-			return // there is no hand-over, or no other decode instance may have it
+			return // there is no KV transfer, or no other decode instance may have it
 		}
 		r := start(t, mode, 2, 2, nil)
-		r.D[0].Kill() // so that the hand-over of P0 waits for a second pick
+		r.D[0].Kill() // so that the KV transfer of P0 waits for a second pick
 		script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Times: 1})
 		r.checkServed(q)
 		if n := legs(r.P); n != 2 {
@@ -475,7 +475,7 @@ func TestModelsAreAskedOfThoseWhoAreWell(t *testing.T) {
 }
 
 // A decode engine that has worked on a request when it loses the connection has spent
-// the hand-over, also if the connection was used before: a new prefill is made.
+// the KV transfer, also if the connection was used before: a new prefill is made.
 func TestSpentHandoverOnUsedConnection(t *testing.T) {
 	t.Parallel()
 	for _, used := range []bool{false, true} {
@@ -520,7 +520,7 @@ func TestSpentHandoverOnUsedConnection(t *testing.T) {
 		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 		r.entry()
 		if n, refused := legs(r.P), r.D[0].Counters().TransfersRefused; n != want || refused != 0 {
-			t.Errorf("used %v: %d prefills, want %d; %d hand-overs refused", used, n, want, refused)
+			t.Errorf("used %v: %d prefills, want %d; %d KV transfers refused", used, n, want, refused)
 		}
 	}
 }

@@ -41,8 +41,8 @@ func TestVersionsArePaired(t *testing.T) {
 	for range 6 {
 		body := chatBody(true, "")
 		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-		if e := r.entry(); e.Alone != "" || partner[e.Prefill] != e.Decode {
-			t.Errorf("%s goes with %s, alone %q", e.Prefill, e.Decode, e.Alone)
+		if e := r.entry(); e.DecodeOnly != "" || partner[e.Prefill] != e.Decode {
+			t.Errorf("%s goes with %s, alone %q", e.Prefill, e.Decode, e.DecodeOnly)
 		}
 	}
 }
@@ -83,8 +83,8 @@ func TestOnlyMixedPairs(t *testing.T) {
 				return
 			}
 			r.checkComplete(a, true, body)
-			if e.Alone != tc.alone || a.header.Get("X-PD-Alone") != tc.alone || (e.Prefill == "") != (tc.alone != "") {
-				t.Errorf("alone %q, header %q, prefill %q; want %q", e.Alone, a.header.Get("X-PD-Alone"), e.Prefill, tc.alone)
+			if e.DecodeOnly != tc.alone || a.header.Get("X-PD-Decode-Only") != tc.alone || (e.Prefill == "") != (tc.alone != "") {
+				t.Errorf("alone %q, header %q, prefill %q; want %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill, tc.alone)
 			}
 			r.checkEngines()
 		})
@@ -106,8 +106,8 @@ func TestTheOtherVersionServes(t *testing.T) {
 	for range 4 {
 		body := chatBody(true, "")
 		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-		if e := r.entry(); e.Prefill != r.P[1].Address() || e.Decode != r.D[1].Address() || e.Alone != "" {
-			t.Errorf("%s and %s, alone %q", e.Prefill, e.Decode, e.Alone)
+		if e := r.entry(); e.Prefill != r.P[1].Address() || e.Decode != r.D[1].Address() || e.DecodeOnly != "" {
+			t.Errorf("%s and %s, alone %q", e.Prefill, e.Decode, e.DecodeOnly)
 		}
 	}
 }
@@ -121,8 +121,8 @@ func TestOnePrefillForNobody(t *testing.T) {
 	r.D[0].Kill()
 	body := chatBody(true, "")
 	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-	if e, n := r.entry(), legs(r.P); e.Alone != "version_mismatch" || n > 2 {
-		t.Errorf("%d prefills, alone %q", n, e.Alone)
+	if e, n := r.entry(), legs(r.P); e.DecodeOnly != "version_mismatch" || n > 2 {
+		t.Errorf("%d prefills, alone %q", n, e.DecodeOnly)
 	}
 }
 
@@ -135,12 +135,12 @@ func TestNoOtherVersion(t *testing.T) {
 	body := chatBody(true, "")
 	a := r.post("/v1/chat/completions", body)
 	r.checkComplete(a, true, body)
-	if e := r.entry(); e.Alone != "version_mismatch" || e.Decode != r.D[1].Address() {
-		t.Errorf("%s alone %q", e.Decode, e.Alone)
+	if e := r.entry(); e.DecodeOnly != "version_mismatch" || e.Decode != r.D[1].Address() {
+		t.Errorf("%s alone %q", e.Decode, e.DecodeOnly)
 	}
 }
 
-// A refusal of a decode engine spends the hand-over since vLLM 0.21. Before that another
+// A refusal of a decode engine spends the KV transfer since vLLM 0.21. Before that another
 // decode instance may have it.
 func TestRefusalsSpendHandovers(t *testing.T) {
 	t.Parallel()
@@ -160,22 +160,22 @@ func TestRefusalsSpendHandovers(t *testing.T) {
 				t.Errorf("%d prefills, want %d", n, tc.prefills)
 			}
 			if spent := len(r.rec.spent); spent != int(tc.prefills)-1 {
-				t.Errorf("%d hand-overs are called spent", spent)
+				t.Errorf("%d KV transfers are called spent", spent)
 			}
 		})
 	}
 }
 
 // A prefill that ends by abort is retried, and does not count as an answer without a
-// hand-over.
+// KV transfer.
 func TestPrefillAborts(t *testing.T) {
 	t.Parallel()
 	eachSequentialChat(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 		r := start(t, mode, 2, 1, nil)
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultAbort, Times: 1})
 		r.checkServed(q)
-		if e := r.entry(); e.Alone != "" || r.rec.retried() != "prefill/aborted" || r.rec.missing != 0 {
-			t.Errorf("alone %q, retried %q, %d without a hand-over", e.Alone, r.rec.retried(), r.rec.missing)
+		if e := r.entry(); e.DecodeOnly != "" || r.rec.retried() != "prefill/aborted" || r.rec.missing != 0 {
+			t.Errorf("alone %q, retried %q, %d without a KV transfer", e.DecodeOnly, r.rec.retried(), r.rec.missing)
 		}
 	})
 }
@@ -195,7 +195,7 @@ func TestRecomputed(t *testing.T) {
 			t.Errorf("retried %q: %s", r.rec.retried(), a.body)
 		}
 		if n := legs(r.P); n != 2 {
-			t.Errorf("%d prefills: the hand-over was spent", n)
+			t.Errorf("%d prefills: the KV transfer was spent", n)
 		}
 	}
 	r := start(t, fakevllm.Ascend, 1, 2, nil)
@@ -237,7 +237,7 @@ func TestRewriteRemoteHost(t *testing.T) {
 	}
 }
 
-// A hand-over that is older than its lease allows is not used again. The lease is that of
+// A KV transfer that is older than its lease allows is not used again. The lease is that of
 // the engine's version or of its record; KVBudget counts only where neither is known.
 func TestBudgetOfTheEngine(t *testing.T) {
 	t.Parallel()

@@ -1,4 +1,4 @@
-// Package forward is the data path of one request: prefill, hand-over, decode,
+// Package forward is the data path of one request: prefill, KV transfer, decode,
 // stream, retry, abort.
 //
 //	client ─▶ call ─▶ flow ─▶ leg ─▶ engine
@@ -68,7 +68,7 @@ type Options struct {
 	// streams; nil if they are not recorded.
 	EventGaps func(endpoint string) relay.Observer
 
-	// EngineKey is the key for the engines; ClientKeys tells that the proxy
+	// EngineKey is the key for the engines; ClientKeys reports that the proxy
 	// checks clients' keys, and therefore does not pass them on.
 	EngineKey  string
 	ClientKeys bool
@@ -76,7 +76,7 @@ type Options struct {
 	// that. TraceAll shows it to all clients, also if they do not ask.
 	Trace    func(*http.Request) bool
 	TraceAll bool
-	// Privileged reports whether this client may give its requests a priority.
+	// Privileged reports whether this client may set the priority of its requests.
 	Privileged func(*http.Request) bool
 	// Ranked reports whether this client may say which data-parallel rank it wants.
 	Ranked func(*http.Request) bool
@@ -105,7 +105,7 @@ type Options struct {
 	// KeepAlive is how long a stream may send nothing until the proxy sends a comment or a ping; 0: never.
 	KeepAlive time.Duration
 	NonStream time.Duration // for a non-streamed answer to begin, default 1 h
-	KVBudget  time.Duration // how long a hand-over may wait whose lease is not known, default 20 s
+	KVBudget  time.Duration // how long a KV transfer may wait whose lease is not known, default 20 s
 	// RewriteHost puts the host by which prefill was reached into what it hands over.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to its last notification, default 30 s
@@ -155,7 +155,7 @@ func (h *Handler) Passthrough(endpoint, alone string) HandlerFunc {
 	return h.serve(endpoint, openai.Other, func(c *call) { c.passThrough(alone) })
 }
 
-// Stored serves an endpoint about one stored response. id gives the response's.
+// Stored serves an endpoint about one stored response. id returns the response's id.
 func (h *Handler) Stored(endpoint string, id func(*http.Request) string) HandlerFunc {
 	return h.serve(endpoint, openai.Other, func(c *call) {
 		target := c.r.URL.EscapedPath()
@@ -229,15 +229,15 @@ func (o *Options) setDefaults() {
 	if o.RetryBurst <= 0 {
 		o.RetryBurst = 64
 	}
-	nobody := func(*http.Request) bool { return false }
+	never := func(*http.Request) bool { return false }
 	if o.Trace == nil {
-		o.Trace = nobody
+		o.Trace = never
 	}
 	if o.Privileged == nil {
-		o.Privileged = nobody
+		o.Privileged = never
 	}
 	if o.Ranked == nil {
-		o.Ranked = nobody
+		o.Ranked = never
 	}
 	if o.KeyName == nil {
 		o.KeyName = func(*http.Request) string { return "" }

@@ -75,9 +75,9 @@ func TestTokensGoThroughPairs(t *testing.T) {
 					t.Errorf("decode computed %d prompts", n)
 				}
 				if strings.Contains(string(a.body), "remote_engine_id") {
-					t.Errorf("the hand-over is told: %s", a.body)
+					t.Errorf("the KV transfer is told: %s", a.body)
 				}
-				if e := r.entry(); e.Alone != "" || e.Outcome != forward.OutcomeOK || e.Endpoint != generatePath || e.Prefill == "" || e.Stream != stream {
+				if e := r.entry(); e.DecodeOnly != "" || e.Outcome != forward.OutcomeOK || e.Endpoint != generatePath || e.Prefill == "" || e.Stream != stream {
 					t.Errorf("entry %+v", e)
 				}
 				r.checkEngines()
@@ -120,8 +120,8 @@ func TestTokensThatDecodeServesAlone(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.NIXL, 1, 1, nil)
 			a := r.post(generatePath, tokensBody(false, sampling))
-			if a.status != http.StatusOK || a.header.Get("X-PD-Alone") != reason || r.P[0].Counters().Requests != 0 {
-				t.Errorf("%d %s: %s", a.status, a.header.Get("X-PD-Alone"), a.body)
+			if a.status != http.StatusOK || a.header.Get("X-PD-Decode-Only") != reason || r.P[0].Counters().Requests != 0 {
+				t.Errorf("%d %s: %s", a.status, a.header.Get("X-PD-Decode-Only"), a.body)
 			}
 			r.checkEngines()
 		})

@@ -231,7 +231,7 @@ func TestRequestsThatCannotBeSplit(t *testing.T) {
 			if a := r.post(tc.path, tc.body); a.status != http.StatusOK {
 				t.Fatalf("%d: %s", a.status, a.body)
 			}
-			if e := r.entry(); e.Alone != tc.reason || e.Prefill != "" {
+			if e := r.entry(); e.DecodeOnly != tc.reason || e.Prefill != "" {
 				t.Fatalf("entry %+v", e)
 			}
 			if n := len(posted(r.P[0])); n != 0 {
@@ -256,7 +256,7 @@ func TestForcedToolCall(t *testing.T) {
 	if a.status != http.StatusOK || a.err != nil || !strings.Contains(string(a.body), "tool_calls") {
 		t.Fatalf("%d %v: %s", a.status, a.err, a.body)
 	}
-	if e := r.entry(); e.Alone != "forced_tool" || e.Outcome != forward.OutcomeOK {
+	if e := r.entry(); e.DecodeOnly != "forced_tool" || e.Outcome != forward.OutcomeOK {
 		t.Fatalf("entry %+v", e)
 	}
 }
@@ -322,13 +322,13 @@ func TestRouteThatEnginesLack(t *testing.T) {
 	for path, alone := range map[string]string{"/pooling": "", "/v1/chat/completions/batch": "route"} {
 		before := asked.Load()
 		a := r.post(path, `{"model":"m","input":"a b c"}`)
-		if a.status != http.StatusNotFound || string(a.body) != `{"detail":"Not Found"}` || a.header.Get("X-PD-Alone") != alone {
+		if a.status != http.StatusNotFound || string(a.body) != `{"detail":"Not Found"}` || a.header.Get("X-PD-Decode-Only") != alone {
 			t.Errorf("%s: %d %v %s", path, a.status, a.header, a.body)
 		}
 		if n := asked.Load() - before; n != 1 {
 			t.Errorf("%s: %d legs", path, n)
 		}
-		if e := r.entry(); e.Outcome != forward.OutcomeClientError || e.Alone != alone {
+		if e := r.entry(); e.Outcome != forward.OutcomeClientError || e.DecodeOnly != alone {
 			t.Errorf("%s: %+v", path, e)
 		}
 	}

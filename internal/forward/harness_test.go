@@ -129,7 +129,7 @@ func (r *recorder) Disaggregated(alone bool, reason string, _ float64) {
 	r.decided[fmt.Sprint(alone, " ", reason)]++
 }
 
-func (r *recorder) HandoverSpent(class forward.Class) {
+func (r *recorder) TransferSpent(class forward.Class) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.spent = append(r.spent, class)
@@ -575,7 +575,7 @@ func (r *rig) checkEngines() {
 			r.t.Errorf("%s: %v", s.Address(), v)
 		}
 		if v := s.BadParams(); len(v) > 0 {
-			r.t.Errorf("%s: bad hand-overs %v", s.Address(), v)
+			r.t.Errorf("%s: bad KV transfers %v", s.Address(), v)
 		}
 		if c := s.Counters(); c.Crashes > 0 {
 			r.t.Errorf("%s would have crashed %d times", s.Address(), c.Crashes)

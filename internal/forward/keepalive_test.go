@@ -154,10 +154,10 @@ func TestKeepAlive_ThenError(t *testing.T) {
 		close(g.open)
 		rest, err := io.ReadAll(in)
 		r.checkBroken(q, answer{status: resp.StatusCode, header: resp.Header, body: rest, err: err})
-		if !strings.Contains(string(rest), ": X-Pd-Alone: prefill_failed\n") {
+		if !strings.Contains(string(rest), ": X-Pd-Decode-Only: prefill_failed\n") {
 			t.Errorf("no reason: %s", rest)
 		}
-		if e := r.entry(); e.Status != http.StatusOK || e.Late != http.StatusInternalServerError || e.Outcome != forward.OutcomeUpstream || e.Alone != "prefill_failed" || e.Failure == "" {
+		if e := r.entry(); e.Status != http.StatusOK || e.Late != http.StatusInternalServerError || e.Outcome != forward.OutcomeUpstream || e.DecodeOnly != "prefill_failed" || e.Failure == "" {
 			t.Errorf("entry %+v", e)
 		}
 	})

@@ -20,7 +20,7 @@ import (
 )
 
 // An answer with log probabilities may have many megabytes. The client gets nothing of its
-// hand-over, prefill's cached tokens, and no aborted answer, whatever its size.
+// KV transfer, prefill's cached tokens, and no aborted answer, whatever its size.
 func TestLargeAnswer_Edited(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{engine: func(o *fakevllm.Options) {
@@ -49,7 +49,7 @@ func TestLargeAnswer_Edited(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got.Transfer) != "null" || bytes.Contains(a.body, []byte("remote_host")) {
-		t.Errorf("the hand-over reaches the client: %s", got.Transfer)
+		t.Errorf("the KV transfer reaches the client: %s", got.Transfer)
 	}
 	if got.Usage.Details.Cached != 0 {
 		t.Errorf("%d cached tokens, prefill had none", got.Usage.Details.Cached)
@@ -104,7 +104,7 @@ func TestLargeAnswer_EachAPI(t *testing.T) {
 						t.Fatalf("status %d, broken %v, length %s of %d", got.status, got.broken, got.length, len(got.body))
 					}
 					if bytes.Contains(got.body, []byte("secret")) {
-						t.Error("the hand-over reaches the client")
+						t.Error("the KV transfer reaches the client")
 					}
 					if bytes.Contains(got.body, []byte(`tokens":8`)) || kind != openai.Generate && !bytes.Contains(got.body, []byte(`tokens":3`)) {
 						t.Error("the cached tokens are not prefill's")
@@ -232,7 +232,7 @@ func TestTooLarge_Prefill(t *testing.T) {
 	address := s.Listener.Addr().String()
 	r.members.set(instanceAt("prefill", address, fakevllm.NIXL), instanceOf("decode", r.D[0], fakevllm.NIXL))
 	r.checkServed(scenario{chatPath, true})
-	if e := r.entry(); e.Alone != "prefill_failed" || e.Attempts != 1 || asked.Load() != 1 {
+	if e := r.entry(); e.DecodeOnly != "prefill_failed" || e.Attempts != 1 || asked.Load() != 1 {
 		t.Errorf("asked %d times, entry %+v", asked.Load(), e)
 	}
 }

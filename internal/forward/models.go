@@ -163,7 +163,7 @@ func (c *call) modelsOf(in *instance.Instance) ([]json.RawMessage, *leg.Failure)
 	}
 	var list modelList
 	if err := json.Unmarshal(b, &list); err != nil {
-		return nil, l.BadAnswer("its list of models is not valid JSON")
+		return nil, l.JudgeBadAnswer("its list of models is not valid JSON")
 	}
 	return list.Data, nil
 }

@@ -79,7 +79,7 @@ func TestMoRIIOPrefillFails(t *testing.T) {
 			script(t, r.P[0], f)
 			body := chatBody(true, "")
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-			if e := r.entry(); e.Attempts != 1 || e.Alone != "" || e.Prefill != r.P[1].Address() {
+			if e := r.entry(); e.Attempts != 1 || e.DecodeOnly != "" || e.Prefill != r.P[1].Address() {
 				t.Errorf("%s: %+v", f.Kind, e)
 			}
 			r.checkHandedOver(1)
@@ -123,7 +123,7 @@ func TestMoRIIOClientLeaves(t *testing.T) {
 	})
 }
 
-// A consumer in READ mode that gets no hand-over answers with the wrong text (vLLM 0.32).
+// A consumer in READ mode that gets no KV transfer answers with the wrong text (vLLM 0.32).
 // Such a request fails instead, and the error says why.
 func TestMoRIIOReadIsNeverAlone(t *testing.T) {
 	t.Parallel()
@@ -132,10 +132,10 @@ func TestMoRIIOReadIsNeverAlone(t *testing.T) {
 		prefills           int
 		fault              *fakevllm.Fault
 	}{
-		"no prefill":   {"/v1/chat/completions", chatBody(true, ""), "no_prefill", 0, nil},
-		"n":            {"/v1/completions", `{"model":"m","prompt":"a","max_tokens":3,"n":2}`, "", 1, nil},
-		"messages":     {messagesPath, agentBody(messagesPath, false, ""), "messages_need_length", 1, nil},
-		"no hand-over": {"/v1/chat/completions", chatBody(true, ""), "", 1, &fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 9}},
+		"no prefill":     {"/v1/chat/completions", chatBody(true, ""), "no_prefill", 0, nil},
+		"n":              {"/v1/completions", `{"model":"m","prompt":"a","max_tokens":3,"n":2}`, "", 1, nil},
+		"messages":       {messagesPath, agentBody(messagesPath, false, ""), "messages_need_length", 1, nil},
+		"no KV transfer": {"/v1/chat/completions", chatBody(true, ""), "", 1, &fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 9}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

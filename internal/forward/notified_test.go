@@ -83,7 +83,7 @@ func TestNotifiedByEightRanks(t *testing.T) {
 				t.Errorf("decode got %s", d.body)
 			}
 			d.reply(streams)
-			if e := w.checkServed(got); e.Alone != "" || e.Attempts != 0 || e.Prefill != w.P[0].Address || e.Decode != w.D[0].Address {
+			if e := w.checkServed(got); e.DecodeOnly != "" || e.Attempts != 0 || e.Prefill != w.P[0].Address || e.Decode != w.D[0].Address {
 				t.Errorf("%+v", e)
 			}
 		})
@@ -147,7 +147,7 @@ func TestNotificationsNeverCome(t *testing.T) {
 			t.Errorf("decode-only: %s", d.body)
 		}
 		d.reply(streams)
-		if e := w.checkServed(got); e.Alone != "not_notified" || (e.Attempts == 1) != prefill {
+		if e := w.checkServed(got); e.DecodeOnly != "not_notified" || (e.Attempts == 1) != prefill {
 			t.Errorf("%+v", e)
 		}
 	}
@@ -216,7 +216,7 @@ func TestNotificationsOfAnotherPrefill(t *testing.T) {
 		w.notify(0, p.spec.ID)
 		p.reply(ok)
 		w.leg(instance.Decode).reply(streams)
-		if e := w.checkServed(got); e.Alone != "" || e.Attempts != 0 {
+		if e := w.checkServed(got); e.DecodeOnly != "" || e.Attempts != 0 {
 			t.Errorf("%+v", e)
 		}
 	}
@@ -231,7 +231,7 @@ func TestNotificationsOfNoPrefill(t *testing.T) {
 	w.leg(instance.Prefill).reply(ok)
 	w.leg(instance.Prefill).reply(ok)
 	w.leg(instance.Decode).reply(streams)
-	if e := w.checkServed(got); e.Alone != "not_notified" || e.Attempts != 2 {
+	if e := w.checkServed(got); e.DecodeOnly != "not_notified" || e.Attempts != 2 {
 		t.Errorf("%+v", e)
 	}
 }
@@ -324,7 +324,7 @@ func TestNotifiedDecodeFails(t *testing.T) {
 				t.Errorf("%+v", e)
 			}
 			if len(w.rig.rec.spent) != 1 {
-				t.Errorf("spent hand-overs: %v", w.rig.rec.spent)
+				t.Errorf("spent KV transfers: %v", w.rig.rec.spent)
 			}
 		})
 	}
@@ -394,7 +394,7 @@ func TestNotifiedUnfit(t *testing.T) {
 			}
 			got := w.begin(t.Context(), chatBody(true, ""))
 			w.leg(instance.Decode).reply(streams)
-			if e := w.checkServed(got); e.Alone != want {
+			if e := w.checkServed(got); e.DecodeOnly != want {
 				t.Errorf("%+v", e)
 			}
 		})

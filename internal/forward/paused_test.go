@@ -10,7 +10,7 @@ import (
 
 // A decode engine that is paused or asleep answers probes, but refuses new requests: streams
 // inside a 200. Another one serves, with a new prefill, as the refusal has spent the
-// hand-over. When all are paused the client gets the refusal; when they resume it is served.
+// KV transfer. When all are paused the client gets the refusal; when they resume it is served.
 func TestPausedDecode(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.NIXLPush, fakevllm.Mooncake} {
@@ -20,7 +20,7 @@ func TestPausedDecode(t *testing.T) {
 			r.D[0].Pause(true)
 			for range 3 {
 				r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-				if e := r.entry(); e.Alone != "" || e.Decode != r.D[1].Address() {
+				if e := r.entry(); e.DecodeOnly != "" || e.Decode != r.D[1].Address() {
 					t.Errorf("%s, stream %t: %+v", mode, stream, e)
 				}
 			}
@@ -35,14 +35,14 @@ func TestPausedDecode(t *testing.T) {
 			eventually(t, "they serve again", func() bool {
 				a := r.post("/v1/chat/completions", body)
 				e := r.entry()
-				return a.status == http.StatusOK && e.Alone == ""
+				return a.status == http.StatusOK && e.DecodeOnly == ""
 			})
 			r.checkAnswers()
 		}
 	}
 }
 
-// A client does not get the hand-over of a decode engine. Since vLLM 0.33 it is in the last
+// A client does not get the KV transfer of a decode engine. Since vLLM 0.33 it is in the last
 // chunk of a stream, too.
 func TestDecodeHandsOver(t *testing.T) {
 	t.Parallel()

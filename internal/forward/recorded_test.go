@@ -47,7 +47,7 @@ func TestRecordedAgents(t *testing.T) {
 					t.Errorf("%d legs to prefill, %d to decode, which computed %d prompts", p.Requests, d.Requests, d.LocalPrefills)
 				}
 				if mode != fakevllm.Plain && d.TransfersLoaded != want {
-					t.Errorf("%d hand-overs were loaded, want %d", d.TransfersLoaded, want)
+					t.Errorf("%d KV transfers were loaded, want %d", d.TransfersLoaded, want)
 				}
 				r.checkEngines()
 			})
@@ -83,7 +83,7 @@ func TestRecordedAgentsWhole(t *testing.T) {
 				r.sameEvents([]string{"whole\ndata: " + x.Events[0]}, []string{"whole\ndata: " + want.Events[0]})
 			}
 			if d := r.D[0].Counters(); d.LocalPrefills != 0 || d.TransfersLoaded != int64(len(rec.Exchanges)) {
-				t.Errorf("decode computed %d prompts and loaded %d hand-overs", d.LocalPrefills, d.TransfersLoaded)
+				t.Errorf("decode computed %d prompts and loaded %d KV transfers", d.LocalPrefills, d.TransfersLoaded)
 			}
 			r.checkEngines()
 		})
@@ -103,7 +103,7 @@ func (r *rig) replay(x *agents.Exchange, alone *fakevllm.Server, mode fakevllm.M
 	}
 	r.sameEvents(x.Events, want.Events) // the engine answers as it answered the agent
 	r.sameEvents(got.Events, want.Events)
-	if e := r.entry(); e.Alone != why || e.Outcome != forward.OutcomeOK || e.Endpoint != x.Path() || !e.Stream {
+	if e := r.entry(); e.DecodeOnly != why || e.Outcome != forward.OutcomeOK || e.Endpoint != x.Path() || !e.Stream {
 		r.t.Errorf("entry %+v", e)
 	}
 	decode := posted(r.D[0])
@@ -136,7 +136,7 @@ func (r *rig) sameEvents(got, want []string) {
 }
 
 // sameBody compares decode's body with the client's, byte for byte. It may have one more
-// member, the hand-over.
+// member, the KV transfer.
 func (r *rig) sameBody(sent, got []byte, handover bool) {
 	r.t.Helper()
 	if !handover {

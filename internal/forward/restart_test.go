@@ -67,7 +67,7 @@ func (b *endOfBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// eachSingleUseDialect runs a test for every dialect of the registry whose hand-over only one
+// eachSingleUseDialect runs a test for every dialect of the registry whose KV transfer only one
 // decode instance may read.
 func eachSingleUseDialect(t *testing.T, f func(t *testing.T, c connector.Dialect)) {
 	t.Helper()
@@ -106,8 +106,8 @@ func TestRestartBetweenTheLegs(t *testing.T) {
 		body := chatBody(true, "")
 		a := r.post("/v1/chat/completions", body)
 		r.afterRestart(a, body)
-		if e := r.entry(); e.Alone != "" || r.rec.retried() != "prefill/gone" {
-			t.Errorf("alone %q, retried %q", e.Alone, r.rec.retried())
+		if e := r.entry(); e.DecodeOnly != "" || r.rec.retried() != "prefill/gone" {
+			t.Errorf("alone %q, retried %q", e.DecodeOnly, r.rec.retried())
 		}
 		d := r.D[0].Counters()
 		if d.TransfersLoaded != 1 || d.TransfersRefused != 0 || d.LocalPrefills != 0 || legs(r.D) != 1 || legs(r.P) != 2 {
@@ -116,7 +116,7 @@ func TestRestartBetweenTheLegs(t *testing.T) {
 	})
 }
 
-// A first decode instance cannot be reached. Before the hand-over goes to the second one
+// A first decode instance cannot be reached. Before the KV transfer goes to the second one
 // the prefill engine begins another life.
 func TestRestartBeforeTheSecondDecode(t *testing.T) {
 	t.Parallel()
@@ -157,7 +157,7 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 		eventually(t, "decode has its leg", func() bool { return r.D[0].Counters().Faults == 1 })
 		r.restart(r.P[0], true)
 		r.afterRestart(await(t, "the answer", got), body)
-		if e := r.entry(); e.Alone != "" || r.rec.retried() != "prefill/gone" || e.Prefill != r.P[0].Address() {
+		if e := r.entry(); e.DecodeOnly != "" || r.rec.retried() != "prefill/gone" || e.Prefill != r.P[0].Address() {
 			t.Errorf("%+v, retried %q", e, r.rec.retried())
 		}
 		if d := r.D[0].Counters(); d.TransfersLoaded != 1 || d.TransfersRefused != 0 || d.LocalPrefills != 0 {
@@ -167,7 +167,7 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 }
 
 // The membership does not know of the new life yet. Engines that identify each other by an
-// id of the life refuse the hand-over, and the request gets a new one.
+// id of the life refuse the KV transfer, and the request gets a new one.
 func TestRestartThatNobodyTold(t *testing.T) {
 	t.Parallel()
 	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {

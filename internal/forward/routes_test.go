@@ -105,7 +105,7 @@ func (r *rig) checkRow(t *testing.T, row routes.Row, url string) {
 			roles++
 		}
 	}
-	alone := a.header.Get("X-Pd-Alone")
+	alone := a.header.Get("X-Pd-Decode-Only")
 	switch row.Verdict {
 	case routes.PD:
 		if a.status != http.StatusOK || roles != 2 || alone != "" {
@@ -116,7 +116,7 @@ func (r *rig) checkRow(t *testing.T, row routes.Row, url string) {
 		if len(got) != 1 || got[0] != want || a.header.Get("Server") != "uvicorn" {
 			t.Errorf("%s: %d %v %s, engines got %q", row.Route, a.status, a.header, a.body, got)
 		}
-		if generates := strings.Contains(row.Note, "X-PD-Alone: route"); generates != (alone == "route") || !generates && alone != "" {
+		if generates := strings.Contains(row.Note, "X-PD-Decode-Only: route"); generates != (alone == "route") || !generates && alone != "" {
 			t.Errorf("%s: alone %q", row.Route, alone)
 		}
 	case routes.FannedTo:

@@ -113,7 +113,7 @@ func (h hookPicker) Pick(r sched.Request) (*sched.Assignment, error) {
 	return h.Scheduler.Pick(r)
 }
 
-// When the client leaves between the legs the decode leg is not sent, and the hand-over ends
+// When the client leaves between the legs the decode leg is not sent, and the KV transfer ends
 // with its lease.
 func TestClientLeavesBetweenTheLegs(t *testing.T) {
 	t.Parallel()

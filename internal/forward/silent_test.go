@@ -23,8 +23,8 @@ func hangDecode(t *testing.T, r *rig) {
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang})
 }
 
-// A leg is called off before the lease of its hand-over ends while its engine is silent: the
-// engine would read blocks of others. The request gets a new hand-over, from the same
+// A leg is called off before the lease of its KV transfer ends while its engine is silent: the
+// engine would read blocks of others. The request gets a new KV transfer, from the same
 // prefill instance, and for the same decode instance if there is no other.
 func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 	t.Parallel()
@@ -33,10 +33,10 @@ func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 		hangDecode(t, r)
 		done := make(chan answer, 1)
 		go func() { done <- r.postScenario(q) }()
-		eventually(t, "the leg is sent again", func() bool { return strings.Contains(r.rec.retried(), string(leg.HandoverExpired)) })
+		eventually(t, "the leg is sent again", func() bool { return strings.Contains(r.rec.retried(), string(leg.TransferExpired)) })
 		r.D[0].ClearFaults()
 		r.checkWhole(q, <-done)
-		if e := r.entry(); e.Alone != "" || e.Decode != r.D[0].Address() || e.Outcome != forward.OutcomeOK {
+		if e := r.entry(); e.DecodeOnly != "" || e.Decode != r.D[0].Address() || e.Outcome != forward.OutcomeOK {
 			t.Errorf("entry %+v", e)
 		}
 		if n := legs(r.P); n < 2 {
@@ -44,8 +44,8 @@ func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 		}
 		r.rec.mu.Lock()
 		defer r.rec.mu.Unlock()
-		if len(r.rec.spent) == 0 || r.rec.spent[0] != leg.HandoverExpired {
-			t.Errorf("spent hand-overs: %v", r.rec.spent)
+		if len(r.rec.spent) == 0 || r.rec.spent[0] != leg.TransferExpired {
+			t.Errorf("spent KV transfers: %v", r.rec.spent)
 		}
 		if _, ejected := r.tracker.Ejected(key(instance.Decode, r.D[0])); ejected {
 			t.Error("the only decode instance was ejected")

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -68,7 +68,7 @@ func TestStoredResponsesAreFoundAtOnce(t *testing.T) {
 			t.Fatalf("%d %s", status, body)
 		}
 		a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
-		if a.status != http.StatusOK || a.header.Get("X-PD-Alone") != alone.StoredResponse {
+		if a.status != http.StatusOK || a.header.Get("X-PD-Decode-Only") != bypass.StoredResponse {
 			t.Fatalf("%d %s", a.status, a.body)
 		}
 		if n := r.storedRequests() - before; n != 2 {
@@ -177,7 +177,7 @@ func TestResponsesInTheBackground(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, nil)
 	id := r.stored(`,"background":true`)
-	if e := r.entry(); e.Alone != "background" {
+	if e := r.entry(); e.DecodeOnly != "background" {
 		t.Errorf("entry %+v", e)
 	}
 	deadline := time.Now().Add(waitLimit)

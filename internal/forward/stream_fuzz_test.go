@@ -99,7 +99,7 @@ func (healthy) Done(*forward.Entry)                     {}
 func (healthy) Retried(instance.Role, forward.Class)    {}
 func (healthy) Handed(*instance.Instance, bool)         {}
 func (healthy) Disaggregated(bool, string, float64)     {}
-func (healthy) HandoverSpent(forward.Class)             {}
+func (healthy) TransferSpent(forward.Class)             {}
 func (healthy) Media()                                  {}
 func (healthy) Asked(string)                            {}
 
@@ -413,8 +413,8 @@ func FuzzWhole(f *testing.F) {
 			s.prefill = []byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`)
 			want = response.SetCachedTokens(openai.Chat, answer, response.Cached{Tokens: "3"})
 		}
-		if response.MayTellHandover(want) {
-			want = response.HideHandover(openai.Completion, want)
+		if response.MayHaveTransferParams(want) {
+			want = response.HideTransferParams(openai.Completion, want)
 		}
 		lost := s.length > int64(len(answer)) || s.length < 0 && !errors.Is(s.end, io.EOF) || sse.Aborted(openai.Completion, answer)
 		for _, s.cuts = range [][]byte{nil, cuts} {

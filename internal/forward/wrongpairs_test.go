@@ -112,7 +112,7 @@ func (w wrongPair) test(t *testing.T) {
 		switch refused := !fallback || c.NeedsPrefill(); {
 		case w.alone == "":
 			r.checkComplete(a, true, body)
-			if e.Alone != "" || e.Prefill != r.P[0].Address() || e.Decode != r.D[0].Address() {
+			if e.DecodeOnly != "" || e.Prefill != r.P[0].Address() || e.Decode != r.D[0].Address() {
 				t.Errorf("no pair: %+v", e)
 			}
 		case refused:
@@ -128,11 +128,11 @@ func (w wrongPair) test(t *testing.T) {
 			}
 		default:
 			r.checkComplete(a, true, body)
-			if e.Alone != w.alone || a.header.Get("X-PD-Alone") != w.alone || e.Prefill != "" || legs(r.P) != 0 {
-				t.Errorf("alone %q, header %q, prefill %q", e.Alone, a.header.Get("X-PD-Alone"), e.Prefill)
+			if e.DecodeOnly != w.alone || a.header.Get("X-PD-Decode-Only") != w.alone || e.Prefill != "" || legs(r.P) != 0 {
+				t.Errorf("alone %q, header %q, prefill %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill)
 			}
 			if n := r.D[0].Counters(); n.TransfersLoaded+n.WrongKV+n.KVParams != 0 {
-				t.Errorf("decode got a hand-over: %+v", n)
+				t.Errorf("decode got a KV transfer: %+v", n)
 			}
 		}
 		r.checkEngines()

@@ -7,5 +7,5 @@
 //	ChunkDecoder, AppendField, Buffer
 //
 // A message that two readers could read in two ways is an error: odd framing must not
-// give one client another's answer (RFC 9112, 6.3 and 11).
+// send one client another's answer (RFC 9112, 6.3 and 11).
 package http1

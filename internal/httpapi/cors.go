@@ -19,7 +19,7 @@ type CORS struct {
 
 // exposedHeaders are the headers of answers that a page may read in addition to those
 // that every page may. vLLM exposes none.
-const exposedHeaders = "Retry-After, X-Request-Id, X-PD-Alone, X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Elsewhere, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
+const exposedHeaders = "Retry-After, X-Request-Id, X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Decode-Only, X-PD-Elsewhere, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
 
 // These values are those of Starlette's CORSMiddleware, which vLLM uses. test/real has
 // recorded its answers in testdata/cors.json, and TestCORSAsVLLM compares with them.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 )
 
 // docs/routes.md has a verdict on every route of vLLM. TestTableIsTheCode compares it
@@ -36,8 +36,8 @@ func (d *Deps) addStoredRoutes(client *gin.RouterGroup) {
 // or 403 itself.
 func passedRoutes() map[string]string {
 	routes := map[string]string{
-		"/v1/chat/completions/batch": alone.Route,
-		"/cohere/v2/chat":            alone.Route,
+		"/v1/chat/completions/batch": bypass.Route,
+		"/cohere/v2/chat":            bypass.Route,
 	}
 	for _, path := range []string{
 		"/v1/embeddings", "/v2/embed", "/pooling", "/classify",
@@ -54,7 +54,7 @@ func passedRoutes() map[string]string {
 
 // passedFormRoutes returns the passed routes whose requests are forms with a file.
 func passedFormRoutes() map[string]string {
-	return map[string]string{"/v1/audio/transcriptions": alone.Route, "/v1/audio/translations": alone.Route}
+	return map[string]string{"/v1/audio/transcriptions": bypass.Route, "/v1/audio/translations": bypass.Route}
 }
 
 // passedGetRoutes returns the passed routes of GET.

@@ -88,7 +88,7 @@ func ParseConfig(raw []byte) (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// text returns a value of the file as it would stand on a command line.
+// text returns a value of the file in the form of a command line.
 func text(v any) string {
 	switch v := v.(type) {
 	case nil:

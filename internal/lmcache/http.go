@@ -14,19 +14,18 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Path is where an agent answers proxies.
+// Path is the route on which an agent answers proxies.
 const Path = "/lmcache/notified"
 
-// maxWait bounds one question: a proxy that has gone without a word holds nothing for
-// longer.
+// maxWait bounds one request: a proxy that disappeared holds nothing for longer.
 const maxWait = 10 * time.Minute
 
-// Handler answers proxies out of an inbox:
+// Handler returns the handler by which an agent answers proxies from an inbox:
 //
 //	GET /lmcache/notified?req_id=<id>&ranks=<n>
 //
-// The header of the answer comes at once, and its body, "notified", when so many ranks
-// have notified. An answer that ends without it is a notification that is lost.
+// The header of the answer comes at once, and its body, "notified", when that number of
+// ranks has notified. An answer that ends without it means that the notification is lost.
 func Handler(inbox *Inbox) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+Path, func(w http.ResponseWriter, r *http.Request) {
@@ -34,7 +33,7 @@ func Handler(inbox *Inbox) http.Handler {
 		id := q.Get("req_id")
 		ranks, err := strconv.Atoi(q.Get("ranks"))
 		if err != nil || ranks < 1 || ranks > maxRanks || id == "" || len(id) > maxID {
-			http.Error(w, "give req_id and ranks, a number from 1 to "+strconv.Itoa(maxRanks), http.StatusBadRequest)
+			http.Error(w, "missing or invalid req_id or ranks: ranks must be a number from 1 to "+strconv.Itoa(maxRanks), http.StatusBadRequest)
 			return
 		}
 		if err := http.NewResponseController(w).Flush(); err != nil {
@@ -45,7 +44,7 @@ func Handler(inbox *Inbox) http.Handler {
 		if inbox.Await(ctx, id, ranks) != nil {
 			panic(http.ErrAbortHandler) // a clean end would look like an answer
 		}
-		_, _ = io.WriteString(w, notified) // who has left needs no answer
+		_, _ = io.WriteString(w, notified) // an error means that the proxy has left
 	})
 	return mux
 }
@@ -54,10 +53,10 @@ const notified = "notified"
 
 // The errors of Await.
 var (
-	// ErrNowhere: nobody receives the notifications of a prefill instance.
+	// ErrNowhere means that no agent and no proxy receives the notifications of a prefill instance.
 	ErrNowhere = errors.New("its record names no lmcache_notify port, and this proxy receives no notifications (--lmcache-notify)")
-	// ErrLost: the receiver of the notifications has ended, or does not know what was asked.
-	ErrLost = errors.New("LMCache's notifications cannot be heard")
+	// ErrLost means that the receiver of the notifications has ended, or does not know the request.
+	ErrLost = errors.New("LMCache's notifications cannot be received")
 )
 
 // Asker waits for notifications, at the agents that have them.
@@ -91,7 +90,7 @@ func (a *Asker) Address(in *instance.Instance) string {
 	return fmt.Sprintf("port %d of the agent on %s (--lmcache-notify)", ports[instance.PortLMCachePull][0], host)
 }
 
-// Await returns when so many ranks of a prefill instance have notified for an id. The
+// Await blocks until the given number of ranks of a prefill instance has notified for an id. The
 // error is ctx's cause, or wraps ErrNowhere or ErrLost.
 func (a *Asker) Await(ctx context.Context, in *instance.Instance, id string, ranks int) error {
 	ports := in.Record.Ports[instance.PortLMCacheNotify]
@@ -130,7 +129,7 @@ func (a *Asker) ask(ctx context.Context, in *instance.Instance, port, ranks int,
 	return lost(ctx, err)
 }
 
-// lost tells a wait that was called off from one that has failed.
+// lost returns the cause of ctx if the wait was canceled, and wraps any other error in ErrLost.
 func lost(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

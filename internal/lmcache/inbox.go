@@ -9,18 +9,18 @@ import (
 
 // Defaults of an Inbox.
 const (
-	// keep is how long a notification waits for its proxy to ask.
+	// keep is how long a notification is kept for its proxy.
 	keep = 10 * time.Minute
-	// maxIDs bounds the ids that are kept. The oldest make room.
+	// maxIDs bounds the ids that are kept. The oldest are dropped.
 	maxIDs = 1 << 16
-	// maxRanks bounds the senders that are told apart for one id.
+	// maxRanks bounds the senders that are distinguished for one id.
 	maxRanks = 1024
 )
 
-// Inbox keeps notifications by request id until somebody waits for them. A
+// Inbox keeps notifications by request id until a proxy waits for them. A
 // notification does not say which rank it is from. Each rank has one connection, so
 // that two from one connection count as one; those from two connections count as two.
-// Its methods may be called at once.
+// It is safe for concurrent use.
 type Inbox struct {
 	now func() time.Time
 
@@ -59,7 +59,7 @@ func (b *Inbox) Add(id, sender string) {
 	e.changed = make(chan struct{})
 }
 
-// Await returns when so many ranks have notified for an id, and forgets them. The
+// Await blocks until the given number of ranks has notified for an id, and forgets them. The
 // error is ctx's.
 func (b *Inbox) Await(ctx context.Context, id string, ranks int) error {
 	b.mu.Lock()

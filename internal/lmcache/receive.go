@@ -20,7 +20,7 @@ type Receiver struct {
 	done   chan struct{}
 }
 
-// troublePause is between two lines of the log about peers that say nonsense.
+// troublePause is the least time between two log lines about invalid messages.
 const troublePause = 10 * time.Second
 
 // Listen binds a PULL socket at tcp://host:port.
@@ -41,7 +41,7 @@ func Listen(ctx context.Context, endpoint string, inbox *Inbox, log logrus.Field
 
 func (r *Receiver) receive(ctx context.Context) {
 	defer close(r.done)
-	var told time.Time
+	var logged time.Time
 	for {
 		m, err := r.socket.Receive(ctx)
 		if err != nil {
@@ -55,17 +55,17 @@ func (r *Receiver) receive(ctx context.Context) {
 			r.inbox.Add(id, m.Remote)
 			continue
 		}
-		if time.Since(told) > troublePause {
-			told = time.Now()
+		if time.Since(logged) > troublePause {
+			logged = time.Now()
 			r.log.WithError(err).WithField("remote", m.Remote).Warn("a message that is no notification of LMCache")
 		}
 	}
 }
 
-// Addr is where the socket is bound.
+// Addr returns the address of the socket.
 func (r *Receiver) Addr() net.Addr { return r.socket.Addr() }
 
-// Close ends the socket and waits for what runs.
+// Close closes the socket and waits for its goroutine.
 func (r *Receiver) Close() {
 	r.cancel()
 	_ = r.socket.Close() // it was open

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
@@ -62,7 +62,7 @@ func New(reg prometheus.Registerer, o Options) *Metrics {
 		}, []string{"endpoint", "outcome", "code"}),
 		duration: newLatency("pd_request_duration_seconds", "Time from a request's arrival to its end.", requests(), "endpoint"),
 		firstToken: newLatency("pd_time_to_first_token_seconds",
-			"Time from a request's arrival to the first content of its stream; way is pair, or alone (decode-only).", firstTokens(), "endpoint", "way"),
+			"Time from a request's arrival to the first content of its stream; way is pair, or decode_only (without prefill).", firstTokens(), "endpoint", "way"),
 		between: newLatency("pd_inter_token_seconds",
 			"Time between two events of a stream, as sent to the client.", betweenTokens(), "endpoint"),
 		stages: newLatency("pd_stage_seconds",
@@ -72,10 +72,10 @@ func New(reg prometheus.Registerer, o Options) *Metrics {
 			Name: "pd_forward_retries_total", Help: "Failed legs that were retried on another instance.",
 		}, []string{"role", "class"}),
 		alone: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pd_forward_decode_alone_total", Help: "Requests that were served decode-only, by reason.",
+			Name: "pd_forward_decode_only_total", Help: "Requests that a decode instance served without a prefill, by reason.",
 		}, []string{"reason"}),
 		decided: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pd_disaggregate_total", Help: "Decisions of --disaggregate for requests, pair or alone, by reason.",
+			Name: "pd_disaggregate_total", Help: "Decisions of --disaggregate for requests, pair or decode_only, by reason.",
 		}, []string{"decision", "reason"}),
 		stalls: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "pd_disaggregate_stall_seconds_total", Help: "Estimated time, in seconds summed over all running streams, that they waited while decode instances computed prompts by such a decision.",
@@ -138,7 +138,7 @@ func (m *Metrics) atZero() {
 			m.retries.WithLabelValues(string(role), string(rule.Class))
 		}
 	}
-	for _, reason := range alone.Reasons() {
+	for _, reason := range bypass.Reasons() {
 		m.alone.WithLabelValues(reason.Name)
 	}
 	for _, outcome := range flow.AskOutcomes() {
@@ -199,7 +199,7 @@ func (m *Metrics) of(k kind) *series {
 func (m *Metrics) newSeries(k kind) *series {
 	way, first := "pair", string(instance.Prefill)
 	if k.alone {
-		way, first = "alone", string(instance.Decode)
+		way, first = "decode_only", string(instance.Decode)
 	}
 	stage := func(name, role string) prometheus.Observer { return m.stages.WithLabelValues(k.endpoint, name, role) }
 	return &series{
@@ -222,11 +222,11 @@ func (m *Metrics) Done(e *forward.Entry) {
 	s.duration.Observe(e.Duration.Seconds())
 	m.models.done(e)
 	m.instances.done(e)
-	if e.TTFT > 0 && (e.Prefill != "" || e.Alone != "") {
+	if e.TTFT > 0 && (e.Prefill != "" || e.DecodeOnly != "") {
 		s.passed(e)
 	}
-	if e.Alone != "" {
-		m.alone.WithLabelValues(e.Alone).Inc()
+	if e.DecodeOnly != "" {
+		m.alone.WithLabelValues(e.DecodeOnly).Inc()
 	}
 	if e.KeepAlives > 0 {
 		m.kept.Add(float64(e.KeepAlives))
@@ -272,14 +272,14 @@ func (m *Metrics) Handed(_ *instance.Instance, something bool) {
 func (m *Metrics) Disaggregated(alone bool, reason string, stall float64) {
 	decision := "pair"
 	if alone {
-		decision = "alone"
+		decision = "decode_only"
 	}
 	m.decided.WithLabelValues(decision, reason).Inc()
 	m.stalls.Add(stall)
 }
 
-// HandoverSpent counts a KV transfer whose decode leg failed.
-func (m *Metrics) HandoverSpent(class forward.Class) { m.spent.WithLabelValues(string(class)).Inc() }
+// TransferSpent counts a KV transfer whose decode leg failed.
+func (m *Metrics) TransferSpent(class forward.Class) { m.spent.WithLabelValues(string(class)).Inc() }
 
 // Media counts a request with images, video or sound.
 func (m *Metrics) Media() { m.media.Inc() }

@@ -23,7 +23,7 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 			for range 100 {
 				m.Done(&forward.Entry{Endpoint: "/v1/completions", Outcome: forward.OutcomeOK, Status: 200, Prefill: "p:1", Decode: "d:1", TTFT: time.Second, FirstToken: time.Second})
 				m.Done(&forward.Entry{Endpoint: "/v1/completions", Outcome: forward.OutcomeClientError, Status: 400})
-				m.Done(&forward.Entry{Endpoint: "/v1/chat/completions", Outcome: forward.OutcomeOK, Status: 200, Alone: "no_prefill"})
+				m.Done(&forward.Entry{Endpoint: "/v1/chat/completions", Outcome: forward.OutcomeOK, Status: 200, DecodeOnly: "no_prefill"})
 			}
 		})
 	}
@@ -44,9 +44,9 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 	}
 	for name, n := range map[string]uint64{
 		"pd_requests_total 200 /v1/completions ok": 800, "pd_requests_total 400 /v1/completions client_error": 800,
-		"pd_requests_total 200 /v1/chat/completions ok": 800, "pd_forward_decode_alone_total no_prefill": 800,
+		"pd_requests_total 200 /v1/chat/completions ok": 800, "pd_forward_decode_only_total no_prefill": 800,
 		"pd_request_duration_seconds /v1/completions": 1600, "pd_request_duration_seconds /v1/chat/completions": 800,
-		"pd_time_to_first_token_seconds /v1/completions pair": 800, "pd_time_to_first_token_seconds /v1/chat/completions alone": 0,
+		"pd_time_to_first_token_seconds /v1/completions pair": 800, "pd_time_to_first_token_seconds /v1/chat/completions decode_only": 0,
 	} {
 		if counts[name] != n {
 			t.Errorf("%s counted %d, want %d", name, counts[name], n)
@@ -61,11 +61,11 @@ func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := metrics.New(reg, metrics.Options{Version: "test", Models: 100})
 	times := stage.Stages{Queue: 1, Prefill: time.Second, Handover: time.Second, Decode: time.Second}
-	lost := forward.Entry{Endpoint: "/lost", Outcome: forward.OutcomeOK, Status: 200, Prefill: "p:1", Decode: "d:1", Alone: "no_handover", TTFT: 2 * time.Second, FirstToken: 2 * time.Second, Stages: times}
+	lost := forward.Entry{Endpoint: "/lost", Outcome: forward.OutcomeOK, Status: 200, Prefill: "p:1", Decode: "d:1", DecodeOnly: "no_handover", TTFT: 2 * time.Second, FirstToken: 2 * time.Second, Stages: times}
 	alone := lost
-	alone.Endpoint, alone.Prefill, alone.Alone, alone.Stages.Handover = "/alone", "", "no_prefill", 0
+	alone.Endpoint, alone.Prefill, alone.DecodeOnly, alone.Stages.Handover = "/alone", "", "no_prefill", 0
 	stored := alone
-	stored.Endpoint, stored.Alone = "/stored", ""
+	stored.Endpoint, stored.DecodeOnly = "/stored", ""
 	for _, e := range []*forward.Entry{&lost, &alone, &stored} {
 		m.Done(e)
 	}
@@ -92,7 +92,7 @@ func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
 	want := []string{
 		"/alone decode decode", "/alone decode prefill", "/alone decode queue",
 		"/lost decode decode", "/lost decode handover", "/lost prefill prefill", "/lost prefill queue",
-		"/alone alone", "/lost pair",
+		"/alone decode_only", "/lost pair",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("counted\n%q, want\n%q", got, want)

@@ -150,7 +150,7 @@ func TestInstances(t *testing.T) {
 	fleet.set(p, d)
 	m.Done(answered("a"))
 	alone := answered("a")
-	alone.Prefill, alone.Alone = "", "no_prefill"
+	alone.Prefill, alone.DecodeOnly = "", "no_prefill"
 	m.Done(alone)
 	check(t, gathered(t, reg), map[string]float64{
 		"pd_instance_time_to_first_token_seconds p:1 prefill": 1, "pd_instance_time_to_first_token_seconds d:1 decode": 1,
@@ -202,7 +202,7 @@ func TestCountersStartAtZero(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	metrics.New(reg, metrics.Options{Models: 100})
 	want := map[string]float64{
-		"pd_forward_retries_total lost prefill": 0, "pd_forward_retries_total first_byte_timeout decode": 0, "pd_forward_decode_alone_total no_prefill": 0,
+		"pd_forward_retries_total lost prefill": 0, "pd_forward_retries_total first_byte_timeout decode": 0, "pd_forward_decode_only_total no_prefill": 0,
 		"pd_forward_handovers_spent_total broke_off": 0, "pd_forward_asked_total refused": 0, "pd_model_tokens_total other output": 0,
 	}
 	for _, endpoint := range []string{"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate"} {

@@ -24,7 +24,7 @@ func (v View) blocks(prefill, decode []*instance.Instance, say func(string, ...a
 				say("prefill (%s) has KV blocks of %d tokens, decode of %s, and there is no pair of them: start both with one --block-size", name, size, words(d))
 				continue
 			}
-			say("prefill (%s) has KV blocks of %d tokens, decode of %s: where both do not have the same, a hand-over may fail, and a shared pool is of no use",
+			say("prefill (%s) has KV blocks of %d tokens, decode of %s: where both do not have the same, a KV transfer may fail, and a shared pool is of no use",
 				name, size, words(d))
 		}
 	}

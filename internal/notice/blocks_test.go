@@ -21,7 +21,7 @@ func TestBlocksOfDifferentSizes(t *testing.T) {
 		want string
 	}{
 		{"different", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(32)), in(d, "d:2", blocks(64))},
-			"prefill (nixl) has KV blocks of 16 tokens, decode of 32 and 64: where both do not have the same, a hand-over may fail, and a shared pool is of no use"},
+			"prefill (nixl) has KV blocks of 16 tokens, decode of 32 and 64: where both do not have the same, a KV transfer may fail, and a shared pool is of no use"},
 		{"of no pair", []*instance.Instance{in(p, "p:1", blocks(16), connector("p2p")), in(d, "d:1", blocks(32), connector("p2p"))},
 			"prefill (p2p) has KV blocks of 16 tokens, decode of 32, and there is no pair of them: start both with one --block-size"},
 		{"the same", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16))}, ""},

@@ -1,6 +1,5 @@
-// Package notice says in words what an operator should know of a fleet that serves, but
-// not as it was built to: a role that is not used although it is there, and a connector
-// that hands nothing over.
+// Package notice describes to operators the problems of a fleet that serves, but not as intended,
+// such as a role that is not used although it has instances, or a connector that transfers nothing.
 package notice
 
 import (
@@ -8,14 +7,14 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Counts is what a proxy remembers of its requests for that. It hears what the recorder
-// of package forward hears, and is safe for concurrent use. While all is well it costs a
-// request two atomic reads.
+// Counts counts the requests of a proxy for notices. It receives the events of the recorder of
+// package forward and is safe for concurrent use. Without problems a request needs two atomic
+// reads.
 type Counts struct {
 	members func() *instance.Snapshot
 
@@ -26,27 +25,27 @@ type Counts struct {
 	reasons, losers atomic.Int64
 }
 
-// lost is how many answers of one life of a prefill instance handed nothing over, one
-// behind the other.
+// lost counts the consecutive answers without a KV transfer of one incarnation of a prefill
+// instance.
 type lost struct {
-	life    string
-	answers int64
+	incarnation string
+	answers     int64
 }
 
-// NewCounts makes Counts. members gives the present membership: what has left it is
-// forgotten.
+// NewCounts returns Counts. members returns the current membership; instances that have left it
+// are forgotten.
 func NewCounts(members func() *instance.Snapshot) *Counts {
 	return &Counts{members: members, alone: map[string]int64{}, lost: map[instance.Key]lost{}}
 }
 
-// Done hears of a request that has ended. Requests that decode served alone are counted
-// until one is served by a pair, but for those that could have been.
+// Done counts a request that has ended. Decode-only requests are counted until a pair serves one;
+// those whose reason is a choice are not counted.
 func (c *Counts) Done(e *forward.Entry) {
 	switch {
-	case e.Decode == "", alone.Chosen(e.Alone):
-	case e.Alone != "":
+	case e.Decode == "", bypass.Chosen(e.DecodeOnly):
+	case e.DecodeOnly != "":
 		c.mu.Lock()
-		c.alone[e.Alone]++
+		c.alone[e.DecodeOnly]++
 		c.reasons.Store(int64(len(c.alone)))
 		c.mu.Unlock()
 	case e.Prefill != "" && c.reasons.Load() > 0:
@@ -57,8 +56,8 @@ func (c *Counts) Done(e *forward.Entry) {
 	}
 }
 
-// Handed hears of an answer of a prefill instance whose connector hands something over in
-// it, and whether it did.
+// Handed counts an answer of a prefill instance whose connector has transfer params in it;
+// something reports whether they were there.
 func (c *Counts) Handed(in *instance.Instance, something bool) {
 	if something && c.losers.Load() == 0 {
 		return
@@ -71,24 +70,24 @@ func (c *Counts) Handed(in *instance.Instance, something bool) {
 		return
 	}
 	was, known := c.lost[in.Key]
-	if !known || was.life != in.Incarnation() {
+	if !known || was.incarnation != in.Incarnation() {
 		c.forget()
-		was = lost{life: in.Incarnation()}
+		was = lost{incarnation: in.Incarnation()}
 	}
 	was.answers++
 	c.lost[in.Key] = was
 }
 
-// forget drops the instances that have left, or begun another life.
+// forget drops instances that have left, or have another incarnation.
 func (c *Counts) forget() {
 	s := c.members()
 	maps.DeleteFunc(c.lost, func(k instance.Key, l lost) bool {
 		in, ok := s.Lookup(k)
-		return !ok || in.Incarnation() != l.life
+		return !ok || in.Incarnation() != l.incarnation
 	})
 }
 
-// read returns copies of what is counted.
+// read returns copies of the counts.
 func (c *Counts) read() (alone map[string]int64, lost map[instance.Key]int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,7 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -66,40 +67,33 @@ func (v View) NotServing() string {
 	return ""
 }
 
-// pairKey is the part of an instance that decides which others it can be paired with.
-type pairKey struct {
-	connector, build string
-	blocks           int
-}
-
-func (v View) pairKeys(list []*instance.Instance) map[pairKey]bool {
-	out := map[pairKey]bool{}
-	for _, in := range list {
-		k := pairKey{connector: v.Connector(in)}
-		if v.Build != nil {
-			k.build = v.Build(in)
-		}
-		if v.Blocks != nil {
-			k.blocks = v.Blocks(in)
-		}
-		out[k] = true
-	}
-	return out
-}
-
 // canPair reports whether some of the prefill instances can be paired with some of the
-// decode instances, by the rules of package sched.
+// decode instances.
 func (v View) canPair(prefill, decode []*instance.Instance) bool {
 	ds := v.pairKeys(decode)
 	for p := range v.pairKeys(prefill) {
 		for d := range ds {
-			if p.connector == d.connector && (p.build == d.build || p.build == "" || d.build == "") &&
-				(p.blocks == d.blocks || p.blocks == 0 || d.blocks == 0) {
+			if p.Mismatch(d) == "" {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+func (v View) pairKeys(list []*instance.Instance) map[connector.PairKey]bool {
+	out := map[connector.PairKey]bool{}
+	for _, in := range list {
+		k := connector.PairKey{Connector: v.Connector(in)}
+		if v.Build != nil {
+			k.Build = v.Build(in)
+		}
+		if v.Blocks != nil {
+			k.Blocks = v.Blocks(in)
+		}
+		out[k] = true
+	}
+	return out
 }
 
 // Words returns the notices, most severe first; none if nothing is wrong.
@@ -137,7 +131,7 @@ func (v View) Words() []string {
 	}
 	counted, lost := v.Counts.read()
 	if v.pairs(prefill, decode) {
-		delete(counted, alone.NoPrefill) // of a time when there were none
+		delete(counted, bypass.NoPrefill) // of a time when there were none
 		unused(len(prefill), counted, say)
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(lost), func(a, b instance.Key) int { return cmp.Compare(a.Address, b.Address) }) {
@@ -275,7 +269,7 @@ func unused(ready int, counted map[string]int64, say func(string, ...any)) {
 	}
 	if total >= fewAlone {
 		say("%s ready, but each of the last %d requests was served by decode alone: %s", instances(ready, instance.Prefill), total,
-			listed(counted, func(name string) string { return name + " (" + alone.Words(name) + ")" }))
+			listed(counted, func(name string) string { return name + " (" + bypass.Text(name) + ")" }))
 	}
 }
 

@@ -198,7 +198,7 @@ func TestNotServing(t *testing.T) {
 	}
 }
 
-func alone(reason string) *forward.Entry { return &forward.Entry{Decode: "b:1", Alone: reason} }
+func alone(reason string) *forward.Entry { return &forward.Entry{Decode: "b:1", DecodeOnly: reason} }
 
 // Requests that go alone one after the other are told of until a pair serves one.
 func TestWordsOfRequests(t *testing.T) {
@@ -207,7 +207,7 @@ func TestWordsOfRequests(t *testing.T) {
 	for range 4 {
 		f.counts.Done(alone("n"))
 	}
-	f.counts.Done(&forward.Entry{Alone: "n"}) // nobody served it
+	f.counts.Done(&forward.Entry{DecodeOnly: "n"}) // nobody served it
 	for range 9 {
 		f.counts.Done(alone("small_uncached")) // because that is better
 	}
@@ -218,7 +218,7 @@ func TestWordsOfRequests(t *testing.T) {
 		f.counts.Done(alone("no_handover"))
 	}
 	f.counts.Done(alone("no_prefill")) // before the prefill instance came
-	const want = "1 prefill instance is ready, but each of the last 7 requests was served by decode alone: 4 n (several answers to one prompt), 3 no_handover (prefill has handed nothing over)"
+	const want = "1 prefill instance is ready, but each of the last 7 requests was served by decode alone: 4 n (several answers to one prompt), 3 no_handover (prefill offered no KV transfer)"
 	if got := f.words(); got != want {
 		t.Errorf("%q\nwant %q", got, want)
 	}

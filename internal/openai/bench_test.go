@@ -105,7 +105,7 @@ func BenchmarkSigns(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				e, _, ok := sse.NextEvent(buf[:sse.EventEnd(buf, 0)])
-				if !ok || sse.SignOf(kind, e) != sse.SignNone || response.HasCachedTokens(kind, e) || response.MayTellHandover(e) {
+				if !ok || sse.SignOf(kind, e) != sse.SignNone || response.HasCachedTokens(kind, e) || response.MayHaveTransferParams(e) {
 					b.Fatal("misjudged")
 				}
 			}

@@ -8,12 +8,12 @@
 //	request    a request: what it asks for, what vLLM would refuse, the edit of a leg
 //	form       a request that is a form
 //	sse        the events of a stream
-//	response   what an engine's answer says of its cache and of a hand-over
+//	response   what an engine's answer reports about its cache and the KV transfer
 //
 //	client body ──request.Parse──▶ Request ──NewEdit──▶ Edit ──Body──▶ splice.Body
 //	              (one scan)       (places)  (per leg)        (body slices + a few new bytes)
 //
-// A Request remembers where in the body the fields of interest stand. A leg is made by
+// A Request keeps the positions of the fields of interest in the body. A leg is made by
 // splicing: unchanged bytes are shared between all legs, never copied, so unknown fields,
 // large integers and odd spacing reach the engine as sent.
 //

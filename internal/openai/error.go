@@ -129,5 +129,5 @@ func (k Kind) WriteError(w http.ResponseWriter, e *Error) {
 	b := k.ErrorJSON(e)
 	h.Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(e.Status)
-	_, _ = w.Write(b) // the client is gone if this fails; there is nobody to tell
+	_, _ = w.Write(b) // an error means that the client has left
 }

@@ -350,7 +350,7 @@ func FuzzAnswer(f *testing.F) {
 // anything else.
 func hidden(t *testing.T, kind openai.Kind, answer []byte, before []rawMember) {
 	t.Helper()
-	got := response.HideHandover(kind, answer)
+	got := response.HideTransferParams(kind, answer)
 	after, ok := rawMembers(got)
 	if !ok || !json.Valid(got) {
 		t.Fatalf("%s: %q became %q", kind.Path(), answer, got)

@@ -282,12 +282,12 @@ func FuzzLegs(f *testing.F) {
 			}
 			checkLeg(t, name+" prefill", body, c.Prefill(r, pair()).Body, changes)
 
-			h, err := c.Handover(answer)
+			h, err := c.TransferParams(answer)
 			if err != nil {
 				if json.Valid(answer) && len(bytes.TrimSpace(answer)) > 0 && bytes.TrimSpace(answer)[0] == '{' && !strings.Contains(err.Error(), "deeply") {
 					t.Fatalf("%s refuses the answer %q: %v", name, answer, err)
 				}
-				h = connector.Handover{}
+				h = connector.TransferParams{}
 			}
 			changes = map[string]change{}
 			own := params[name].Decode != nil // what decode is told is in the pair

@@ -1,12 +1,11 @@
-// Package plan is where a request would go, and why, as a proxy tells it: the answer of
-// POST /route.
+// Package plan has the types of the answer of POST /route: where a request would go, and why.
 package plan
 
 // The ways of a plan.
 const (
-	Pair  = "pair"  // prefill on one instance, decode on another
-	Alone = "alone" // one instance serves it without a prefill
-	None  = "none"  // it would be refused
+	Pair       = "pair"        // prefill on one instance, decode on another
+	DecodeOnly = "decode_only" // one instance serves it without a prefill
+	None       = "none"        // it would be refused
 )
 
 // Plan is where a request would go now, and why. Nothing is sent, counted or noted.
@@ -17,8 +16,8 @@ type Plan struct {
 	// Bytes of what the model reads, and the tokens that they should be.
 	Bytes  int `json:"prompt_bytes"`
 	Tokens int `json:"prompt_tokens"`
-	// Way is one of pair, alone and none, and Reason why it is not pair: the word in
-	// X-PD-Alone, or what the client would be told.
+	// Way is one of pair, alone and none, and Reason why it is not pair: the reason in
+	// X-PD-Decode-Only, or the error for the client.
 	Way          string   `json:"way"`
 	Reason       string   `json:"reason,omitempty"`
 	Disaggregate *Weighed `json:"disaggregate,omitempty"`
@@ -29,11 +28,11 @@ type Plan struct {
 // Weighed is whether the request should go through prefill and decode, by --disaggregate
 // auto or never.
 type Weighed struct {
-	Decision string  `json:"decision"` // pair, alone
-	Reason   string  `json:"reason"`
-	Pair     float64 `json:"pair_seconds"` // what each way should take, with what others wait
-	Alone    float64 `json:"alone_seconds"`
-	Stall    float64 `json:"stall_seconds"` // part of alone that others wait
+	Decision   string  `json:"decision"` // pair, alone
+	Reason     string  `json:"reason"`
+	Pair       float64 `json:"pair_seconds"` // what each way should take, with what others wait
+	DecodeOnly float64 `json:"decode_only_seconds"`
+	Stall      float64 `json:"stall_seconds"` // part of alone that others wait
 }
 
 // Leg is the plan of one leg.
@@ -43,7 +42,7 @@ type Leg struct {
 	// Cached are the tokens that the policy expects in its cache.
 	Cached    int    `json:"cached_tokens"`
 	Elsewhere string `json:"elsewhere,omitempty"` // why another one would have been preferred
-	Error     string `json:"error,omitempty"`     // why nobody can be chosen
+	Error     string `json:"error,omitempty"`     // why no instance can be chosen
 
 	Candidates []Candidate `json:"candidates"`
 }
@@ -58,10 +57,10 @@ type Candidate struct {
 	Waiting  int64   `json:"waiting_tokens"`
 	Held     int64   `json:"held_tokens"`
 	Others   float64 `json:"others_in_flight"`
-	Scores   []Score `json:"scores,omitempty"` // by the policy, in its own words
+	Scores   []Score `json:"scores,omitempty"` // of the policy
 }
 
-// Score is one number that a policy goes by.
+// Score is a number by which a policy chooses.
 type Score struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`

@@ -68,7 +68,7 @@ func (p *app) boardProxies(ctx context.Context) ([]dashboard.Proxy, error) {
 
 // sample returns the data of a request for the dashboard.
 func sample(e *forward.Entry) dashboard.Sample {
-	s := dashboard.Sample{Prefill: addressOf(e.Prefill), Decode: addressOf(e.Decode), Alone: e.Alone != "", FirstToken: e.FirstToken, BetweenTokens: e.Gap, Total: e.Duration}
+	s := dashboard.Sample{Prefill: addressOf(e.Prefill), Decode: addressOf(e.Decode), Alone: e.DecodeOnly != "", FirstToken: e.FirstToken, BetweenTokens: e.Gap, Total: e.Duration}
 	switch e.Outcome {
 	case forward.OutcomeOK:
 		s.End = dashboard.Served

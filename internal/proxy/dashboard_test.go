@@ -16,7 +16,7 @@ func TestSample(t *testing.T) {
 		forward.OutcomeUnavailable: dashboard.Failed, forward.OutcomeUpstream: dashboard.Failed, forward.OutcomeBroken: dashboard.Failed,
 	} {
 		got := sample(&forward.Entry{
-			Outcome: outcome, Prefill: "10.0.0.1:1", Decode: "[fd00::1]:2#3", Alone: "n", FirstToken: time.Second, Gap: time.Millisecond, Duration: time.Minute,
+			Outcome: outcome, Prefill: "10.0.0.1:1", Decode: "[fd00::1]:2#3", DecodeOnly: "n", FirstToken: time.Second, Gap: time.Millisecond, Duration: time.Minute,
 		})
 		is := dashboard.Sample{
 			Prefill: "10.0.0.1:1", Decode: "[fd00::1]:2", End: want, Alone: true,

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -40,7 +40,7 @@ type ExplainedCandidate struct {
 	Instance *instance.Instance
 	Rank     int
 	// Out is why it cannot be picked, "" if it can: OutModel and so on, a reason of
-	// package alone, or its state, view or intent.
+	// package bypass, or its state, view or intent.
 	Out    string
 	Chosen bool
 	Weight float64 // less than its own while it starts slowly
@@ -181,16 +181,16 @@ func (s *Scheduler) outReason(ix *index, list *candidates, at int, r *Request) s
 		one.items, one.facts = list.items[at:at+1], list.facts[at:at+1]
 		switch err := ix.noPairReason(&one, r); {
 		case errors.Is(err, ErrVersions):
-			return alone.VersionMismatch
+			return bypass.VersionMismatch
 		case errors.Is(err, ErrBlocks):
-			return alone.BlockMismatch
+			return bypass.BlockMismatch
 		case errors.Is(err, ErrSelf):
-			return alone.SameInstance
+			return bypass.SameInstance
 		default:
-			return alone.ConnectorMismatch
+			return bypass.ConnectorMismatch
 		}
 	case r.Partner != nil && r.Partner.Instance != nil && r.Partner.Instance.Address == k.Address:
-		return alone.SameInstance
+		return bypass.SameInstance
 	case s.opts.Health.Share(k) == 0:
 		return OutSuspended
 	case s.opts.Health.Unreachable(k):

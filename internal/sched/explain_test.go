@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -141,7 +141,7 @@ func TestExplainSaysWhyNot(t *testing.T) {
 	})
 	r := sched.Request{Role: instance.Prefill, Model: "m", Tried: []instance.Key{{Role: instance.Prefill, Address: "tried:1"}}}
 	want := map[string]string{
-		"fit:1": "", "version:1": alone.VersionMismatch, "blocks:1": alone.BlockMismatch, "dialect:1": alone.ConnectorMismatch, "none:1": sched.OutUnspoken, "other:1": sched.OutModel,
+		"fit:1": "", "version:1": bypass.VersionMismatch, "blocks:1": bypass.BlockMismatch, "dialect:1": bypass.ConnectorMismatch, "none:1": sched.OutUnspoken, "other:1": sched.OutModel,
 		"cordoned:1": "cordon", "starting:1": "starting", "weightless:1": "weight_0", "tried:1": sched.OutTried, "sick:1": sched.OutSilent,
 		"slow:1": sched.OutSlow, "rejected:1": "rejected",
 	}

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/pdmesh/pdmesh/internal/bypass"
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -85,22 +87,25 @@ type pairKey struct {
 	blocks    int    // must be the partner's; 0 fits all
 }
 
-// canPair reports whether instances with these keys can serve a request together.
-func canPair(prefill, decode pairKey) bool {
-	return mismatch(prefill, decode) == nil
+// public returns the key as package connector compares it.
+func (k pairKey) public() connector.PairKey {
+	return connector.PairKey{Connector: k.connector, Build: k.build, Blocks: k.blocks}
 }
 
-// mismatch is why two instances cannot serve a request together, nil if they can.
+// canPair reports whether instances with these keys can serve a request together.
+func canPair(prefill, decode pairKey) bool { return mismatch(prefill, decode) == nil }
+
+// mismatch returns why two instances cannot serve a request together, nil if they can.
 func mismatch(a, b pairKey) error {
-	switch {
-	case a.connector != b.connector:
-		return ErrConnectors
-	case a.build != b.build && a.build != "" && b.build != "":
+	switch a.public().Mismatch(b.public()) {
+	case "":
+		return nil
+	case bypass.VersionMismatch:
 		return ErrVersions
-	case a.blocks != b.blocks && a.blocks != 0 && b.blocks != 0:
+	case bypass.BlockMismatch:
 		return ErrBlocks
 	default:
-		return nil
+		return ErrConnectors
 	}
 }
 

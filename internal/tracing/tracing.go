@@ -186,11 +186,11 @@ func (r *Request) Chosen() bool { return r != nil && r.of != nil }
 
 // Outcome is the result of a request.
 type Outcome struct {
-	ID, Model, Outcome, Failure, Alone string
-	Status, Failed                     int
-	Stream                             bool
-	// Handed is the time of prefill's answer, First the time at which the first content was sent
-	// to the client; zero if absent. The span hand-over is between them.
+	ID, Model, Outcome, Failure, DecodeOnly string
+	Status, Failed                          int
+	Stream                                  bool
+	// Handed and First are when prefill had answered and when the first content went to
+	// the client; zero for none. Between them is the hand-over.
 	Handed, First time.Time
 }
 
@@ -215,7 +215,7 @@ func (r *Request) End(o *Outcome) {
 		attribute.String("pd.outcome", o.Outcome), attribute.Int("pd.legs.failed", o.Failed), attribute.Bool("pd.stream", o.Stream))
 	for _, a := range []attribute.KeyValue{
 		attribute.String("gen_ai.operation.name", operation(c.route)), attribute.String("gen_ai.request.model", written(o.Model)),
-		attribute.String("pd.alone", o.Alone), attribute.String("error.type", o.Failure),
+		attribute.String("pd.decode_only", o.DecodeOnly), attribute.String("error.type", o.Failure),
 	} {
 		if a.Value.AsString() != "" {
 			all = append(all, a)

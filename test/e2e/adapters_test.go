@@ -97,7 +97,7 @@ func (r *adapterRig) ask(name string) (status int, header http.Header, answer st
 func (r *adapterRig) served(name string) http.Header {
 	r.Helper()
 	status, header, text := r.ask(name)
-	if status != http.StatusOK || header.Get("X-PD-Alone") != "" || !strings.Contains(text, `"model":"`+name+`"`) {
+	if status != http.StatusOK || header.Get("X-PD-Decode-Only") != "" || !strings.Contains(text, `"model":"`+name+`"`) {
 		r.Fatalf("%s: %d %v %s", name, status, header, text)
 	}
 	return header

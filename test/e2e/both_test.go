@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -47,8 +47,8 @@ func TestFleetOfBoth(t *testing.T) {
 	for i := range 12 {
 		r := complete(t.Context(), c, proxy.URL(), fmt.Sprint("tell me ", i), 5)
 		p, d := r.Header.Get("X-Pd-Prefill"), r.Header.Get("X-Pd-Decode")
-		if r.Err != nil || p == "" || d == "" || p == d || r.Header.Get("X-Pd-Alone") != "" {
-			t.Fatalf("request %d: %v, prefill %q, decode %q, alone %q", i, r.Err, p, d, r.Header.Get("X-Pd-Alone"))
+		if r.Err != nil || p == "" || d == "" || p == d || r.Header.Get("X-Pd-Decode-Only") != "" {
+			t.Fatalf("request %d: %v, prefill %q, decode %q, alone %q", i, r.Err, p, d, r.Header.Get("X-Pd-Decode-Only"))
 		}
 		prefills[p]++
 		decodes[d]++
@@ -80,12 +80,12 @@ func TestFleetOfBoth(t *testing.T) {
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}
-		if why := r.Header.Get("X-Pd-Alone"); why != alone.SameInstance || r.Header.Get("X-Pd-Decode") != nodes[2].Address {
+		if why := r.Header.Get("X-Pd-Decode-Only"); why != bypass.SameInstance || r.Header.Get("X-Pd-Decode") != nodes[2].Address {
 			return fmt.Errorf("alone %q, on %q", why, r.Header.Get("X-Pd-Decode"))
 		}
 		return nil
 	})
-	if n := metric(t, proxy.URL(), "pd_forward_decode_alone_total", `reason="same_instance"`); n == 0 {
+	if n := metric(t, proxy.URL(), "pd_forward_decode_only_total", `reason="same_instance"`); n == 0 {
 		t.Error("it is not counted")
 	}
 }

@@ -53,7 +53,7 @@ func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 			work.Go(func() {
 				for n := range each / clients {
 					r := complete(t.Context(), c, p.URL(), fmt.Sprintf("proxy %d, client %d, request %d", i, j, n), 5)
-					switch alone := r.Header.Get("X-Pd-Alone"); {
+					switch alone := r.Header.Get("X-Pd-Decode-Only"); {
 					case r.Err != nil:
 						t.Error(r.Err)
 					case alone != "" || r.Header.Get("X-Pd-Prefill") != nodes[instance.Prefill].Address:
@@ -130,7 +130,7 @@ func TestLMCacheNotificationsGoElsewhere(t *testing.T) {
 	}
 	for i := range 6 {
 		attempts := map[bool]string{true: "2", false: "1"}[i < 3] // the first: prefill, without success
-		if h := send(); h.Get("X-Pd-Alone") != "not_notified" || h.Get("X-Pd-Attempts") != attempts {
+		if h := send(); h.Get("X-Pd-Decode-Only") != "not_notified" || h.Get("X-Pd-Attempts") != attempts {
 			t.Errorf("request %d: %v", i, h)
 		}
 	}

@@ -162,7 +162,7 @@ func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 		testkit.Eventually(t, time.Minute, func() error {
 			out, err := there.run("curl", "-sSf", "-D", "-", "-H", "Content-Type: application/json", "-d", `{"prompt":"anybody there?","max_tokens":4}`,
 				"http://"+here.address+":8000/v1/completions")
-			if err == nil && strings.Contains(out, "X-Pd-Alone") {
+			if err == nil && strings.Contains(out, "X-Pd-Decode-Only") {
 				err = errors.New(out)
 			}
 			return err

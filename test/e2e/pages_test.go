@@ -67,7 +67,7 @@ func TestPageAndRecording(t *testing.T) {
 			}
 			form := "--B\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n" + model + "\r\n--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nRIFF\r\n--B--\r\n"
 			resp, body := send(http.MethodPost, "/v1/audio/transcriptions", "multipart/form-data; boundary=B", form, "Authorization", "Bearer k")
-			if want := strings.Join(fakevllm.ExpectedTranscription([]byte("RIFF"), ""), ""); resp.StatusCode != http.StatusOK || !strings.Contains(body, want) || resp.Header.Get("X-PD-Alone") != "route" {
+			if want := strings.Join(fakevllm.ExpectedTranscription([]byte("RIFF"), ""), ""); resp.StatusCode != http.StatusOK || !strings.Contains(body, want) || resp.Header.Get("X-PD-Decode-Only") != "route" {
 				t.Errorf("a recording: %s %v %s", resp.Status, resp.Header, body)
 			}
 		})

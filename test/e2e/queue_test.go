@@ -47,7 +47,7 @@ func TestQueuedRequestsAreServedOnce(t *testing.T) {
 	for i := range requests {
 		work.Go(func() {
 			r := complete(t.Context(), c, p.URL(), fmt.Sprint("request ", i), 30)
-			if alone := r.Header.Get("X-Pd-Alone"); r.Err != nil || alone != "" || r.Header.Get("X-Pd-Attempts") != "1" {
+			if alone := r.Header.Get("X-Pd-Decode-Only"); r.Err != nil || alone != "" || r.Header.Get("X-Pd-Attempts") != "1" {
 				t.Errorf("%v, decode-only %q, attempts %s", r.Err, alone, r.Header.Get("X-Pd-Attempts"))
 			}
 		})

@@ -168,7 +168,7 @@ func TestPrometheus(t *testing.T) {
 	}
 	p.await(`sum(rate(pd_inter_token_seconds_count[1m])) > 0`)
 	p.await(`sum(rate(pd_stage_seconds_count{stage="handover"}[1m])) > 0`)
-	p.await(`sum(rate(pd_forward_decode_alone_total[1m])) >= 0`)
+	p.await(`sum(rate(pd_forward_decode_only_total[1m])) >= 0`)
 
 	var rules struct {
 		Groups []struct {

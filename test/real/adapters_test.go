@@ -86,7 +86,7 @@ func TestAdapters(t *testing.T) {
 		t.Helper()
 		_, _, want := ask(adapted)
 		status, header, got := ask(name)
-		if status != http.StatusOK || header.Get("X-PD-Alone") != "" || header.Get("X-PD-Prefill") == "" {
+		if status != http.StatusOK || header.Get("X-PD-Decode-Only") != "" || header.Get("X-PD-Prefill") == "" {
 			t.Fatalf("%s: %d %v %s", name, status, header, got)
 		}
 		if got != want {

@@ -71,14 +71,14 @@ func TestMoRIIOParsing(t *testing.T) {
 			t.Fatal(err)
 		}
 		write, read := dialect(t, "moriio_write"), dialect(t, "moriio_read")
-		h := connector.Handover{Params: []byte(moriioHandover)}
+		h := connector.TransferParams{Params: []byte(moriioHandover)}
 		for _, l := range []struct {
 			leg        connector.Leg
 			mode, role string
 			want       moriioFound
 		}{
 			{write.Prefill(req, p), "WRITE", "P", decode},
-			{write.Decode(req, p, connector.Handover{}), "WRITE", "D", prefill},
+			{write.Decode(req, p, connector.TransferParams{}), "WRITE", "D", prefill},
 			{read.Decode(req, p, h), "READ", "D", prefill},
 		} {
 			params, err := jsonscan.TopLevel(l.leg.Body.Bytes(), "kv_transfer_params")

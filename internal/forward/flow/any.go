@@ -16,15 +16,15 @@ type Passthrough struct {
 	Method, Target string // Target is the path with its query
 	Body           splice.Body
 	Stream         bool
-	// Alone is why no prefill computes its prompt, "" if nothing is generated from one.
-	Alone string
+	// DecodeOnly is why no prefill computes its prompt, "" if nothing is generated from one.
+	DecodeOnly string
 }
 
 // PassThrough has one instance answer the request alone: a decode instance, or a prefill
 // instance where there is no decode instance.
 func (r *Request) PassThrough(p Passthrough) {
 	r.begin(sched.Request{})
-	r.Route.Alone = p.Alone
+	r.Route.DecodeOnly = p.DecodeOnly
 	w := leg.Wait{Limit: leg.NonStreamLimit(r.Settings.NonStream), Silence: leg.FirstByteLimit(r.Settings.FirstByte)}
 	if p.Stream {
 		w.Limit = w.Silence

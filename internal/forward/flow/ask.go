@@ -2,7 +2,6 @@ package flow
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -114,7 +113,7 @@ func (r *Request) ask() (*leg.Failure, string) {
 	case resp.Status >= 200 && resp.Status < 300:
 		return nil, AskAccepted
 	case resp.Status == http.StatusNotFound && unknown != "":
-		return leg.NewFailure(leg.Status4xx, leg.ProxyError(r.unknownModel(unknown)), sched.ErrUnknownModel), AskRefused
+		return l.JudgeInvalid(leg.ProxyError(r.unknownModel(unknown))), AskRefused
 	case !refusal(resp.Status):
 		return nil, AskFailed
 	}
@@ -122,8 +121,7 @@ func (r *Request) ask() (*leg.Failure, string) {
 	if err != nil {
 		return nil, AskFailed
 	}
-	refused := leg.Answer{Status: resp.Status, Header: resp.Header, Body: text}
-	return leg.NewFailure(leg.Status4xx, refused, fmt.Errorf("%s refused an invalid request with %d", a.Instance.Key, resp.Status)), AskRefused
+	return l.JudgeInvalid(leg.Answer{Status: resp.Status, Header: resp.Header, Body: text}), AskRefused
 }
 
 // refusal reports whether an engine means the body by this status. Statuses about keys, a model

@@ -165,7 +165,7 @@ func (t *attempts) skipFailed(a *sched.Assignment, class leg.Class) {
 // mayTryAgain reports whether instances that failed may be tried once more. They may not if
 // all failures were refused connections, and not after a time limit: a request that has
 // waited to its limit does not wait for the same instances again. A connection that timed
-// out is no refusal, and an instance that is gone may be back in another life.
+// out is no refusal, and an instance that is gone may be back as a new process.
 func (t *attempts) mayTryAgain() bool {
 	if t.lastFailure != nil && (t.lastFailure.Class == leg.ConnectTimeout || t.lastFailure.Class == leg.Gone) {
 		return true
@@ -180,7 +180,7 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	t.lastFailure = f
 	t.failed++
 	t.overtaken = t.overtaken || f.Class == leg.Overtaken
-	if f.Class != leg.HandoverExpired { // the hand-over is at fault, not the instance
+	if f.Class != leg.TransferExpired { // the KV transfer is at fault, not the instance
 		t.skipFailed(a, f.Class)
 	}
 	blame := f.Rule.Blame
@@ -217,8 +217,8 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	return true
 }
 
-// served tells health that an instance has served, and returns the suspects of its role a
-// strike: another instance has served what they failed.
+// served reports to health that an instance has served, and adds a strike to the suspects of its
+// role: another instance has served what they failed.
 func (t *attempts) served(in *instance.Instance) {
 	t.s.Health.Success(in)
 	rest := t.suspects[:0]

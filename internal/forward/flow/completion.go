@@ -2,7 +2,7 @@
 // failures: which instance is tried next, and when the request fails.
 //
 //	pick P ─▶ dialect ─▶ its flow:
-//	  sequential   prefill ─▶ hand-over ─▶ pick D ─▶ decode ─▶ client
+//	  sequential   prefill ─▶ KV transfer ─▶ pick D ─▶ decode ─▶ client
 //	  notified     pick D ─▶ prefill ─▶ a notification of each rank ─▶ decode ─▶ client
 //	  concurrent   pick D ─▶ prefill and decode at once ─▶ client
 //	      any failure before the commit: another instance, or another pair
@@ -12,22 +12,36 @@
 package flow
 
 import (
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// completion is a request that goes through prefill and decode.
+// completion is a request that goes through prefill and decode. The prefill leg of a concurrent
+// pair may outlive the request's body, so kind, stream and cutReason are copies.
 type completion struct {
-	legs
-	req        *request.Request // nil once no further leg can come
+	r         *Request
+	s         *Settings
+	req       *request.Request // nil once no further leg can come
+	kind      openai.Kind
+	stream    bool
+	cutReason string // why an engine may refuse a prefill of one token, see request.Request
+	media     bool   // images, video or audio: the size of the body says nothing about its tokens
+	usage     relay.Usage
+
+	// What earlier attempts have found out.
+	expired    int // decode legs that ended with TransferExpired
 	pairs      pairing
 	unnotified withoutNotice
-	media      bool // it has images, video or sound: the bytes of the body say nothing of its tokens
 }
 
 // Complete answers a completion.
@@ -39,32 +53,33 @@ func (r *Request) Complete(req *request.Request) {
 	if media {
 		r.Settings.Recorder.Media()
 	}
-	c := &completion{req: req, media: media, legs: legs{
-		Request: r, s: r.Settings, kind: req.Kind, stream: req.Stream, cutReason: req.CutReason, usage: relay.Usage{Kind: req.Kind},
-	}}
+	c := &completion{
+		r: r, s: r.Settings, req: req, kind: req.Kind, stream: req.Stream, cutReason: req.CutReason, media: media,
+		usage: relay.Usage{Kind: req.Kind},
+	}
 	c.run()
-	c.Answer.Prompted(c.usage.Prompt())
+	r.Answer.Prompted(c.usage.Prompt())
 }
 
 // run tries pairs until one has answered, each in the flow of its dialect.
 func (c *completion) run() {
 	switch c.req.Bypass {
 	case "":
-	case alone.StoredResponse:
-		decodeAlone{c}.continueStored(c.req.PreviousResponse())
+	case bypass.StoredResponse:
+		c.continueStored(c.req.PreviousResponse())
 		return
 	default:
-		c.runAlone(c.req.Bypass)
+		c.runAlone(nil, c.req.Bypass)
 		return
 	}
-	for !c.attempt() {
+	for !c.tryPair() {
 	}
 }
 
-// attempt tries one pair. done reports whether the request has been answered; if not, another
+// tryPair makes one attempt. done reports whether the request has been answered; if not, another
 // pair is due.
-func (c *completion) attempt() (done bool) {
-	c.Route.Alone = "" // an earlier attempt may have set it
+func (c *completion) tryPair() (done bool) {
+	c.r.Route.DecodeOnly = "" // an earlier attempt may have set it
 	p, err := c.pickPrefill()
 	if err != nil {
 		c.withoutPrefill(err)
@@ -72,28 +87,62 @@ func (c *completion) attempt() (done bool) {
 	}
 	defer p.Done()
 	if c.pairs.unpairable(p) {
-		c.attempts.skip(p.Instance) // no decode instance could take its KV cache
+		c.r.attempts.skip(p.Instance) // no decode instance could take its KV cache
 		return false
 	}
 	d := c.s.dialects[p.Connector]
 	if why := c.unfit(d, connector.Pair{Prefill: p.Instance}); why != "" {
 		p.Done()
-		c.runAlone(why)
+		c.runAlone(nil, why)
 		return true
 	}
 	if c.tryAlone(p, d) {
 		return true
 	}
 	p.Confirm()
-	c.Route.notePick(p)
+	c.r.Route.notePick(p)
+	a := &attempt{c: c, p: p, dialect: d}
 	switch d.Flow() {
 	case connector.Concurrent:
-		return concurrent{c}.run(p, d)
+		return a.runConcurrent()
 	case connector.Notified:
-		return notified{c}.run(p, d)
+		return a.runNotified()
 	default:
-		return newSequential(c, p, d).run()
+		return a.runSequential()
 	}
+}
+
+// attempt is one attempt at a completion, on one pair. The run methods report whether the request
+// has been answered; if not, another pair is due.
+type attempt struct {
+	c       *completion
+	p       *sched.Assignment // prefill; tryPair ends it
+	dialect connector.Dialect
+	pair    connector.Pair
+
+	// Of runSequential: what prefill has handed over.
+	transfer  connector.TransferParams
+	budget    leg.Limit // time from prefill's answer until decode must have read the KV cache
+	decodeBy  time.Time // end of budget
+	heldUntil time.Time // when prefill frees the KV cache
+}
+
+// pickDecode chooses the decode instance of a pair whose prefill must know it. d is nil if the
+// attempt has ended.
+func (a *attempt) pickDecode() (d *sched.Assignment, done bool) {
+	d, err := a.c.r.attempts.pick(instance.Decode, a.p)
+	if err != nil {
+		return nil, a.c.withoutPartner(a.p, err)
+	}
+	a.pair = a.c.newPair(a.p, d)
+	if why := a.c.unfit(a.dialect, a.pair); why != "" {
+		a.p.Done()
+		d.Done()
+		a.c.runAlone(nil, why)
+		return nil, true
+	}
+	a.c.r.Route.notePick(d)
+	return d, false
 }
 
 // unfit reports why prefill must not hand over to decode, "" if it may; see
@@ -101,27 +150,24 @@ func (c *completion) attempt() (done bool) {
 // its own id, with other connectors send to itself.
 func (c *completion) unfit(d connector.Dialect, p connector.Pair) string {
 	if p.Decode != nil && p.Prefill.Address == p.Decode.Address {
-		return alone.SameInstance
+		return bypass.SameInstance
 	}
 	return d.Unfit(c.kind, p)
 }
-
-// runAlone has one decode instance serve the whole request, without KV transfer.
-func (c *completion) runAlone(reason string) { decodeAlone{c}.run(nil, reason) }
 
 // committed is called when the answer is committed: its pair has served.
 func (c *completion) committed(d, p *sched.Assignment) {
 	c.s.Disaggregate.learnDecode(c, d, p)
 	p.Done() // decode has its KV cache
 	d.Prefilled(0, 0)
-	c.attempts.served(d.Instance)
+	c.r.attempts.served(d.Instance)
 	c.req = nil
-	c.DropBody()
+	c.r.DropBody()
 }
 
 // prefilled notes the answer of a prefill instance.
 func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
-	c.Origin.Times.Pass(stage.Prefilled)
+	c.r.Origin.Times.Pass(stage.Prefilled)
 	c.usage.Prefilled(answer)
 	c.s.Disaggregate.learnPrefill(c, p)
 	p.Prefilled(c.usage.Prompt())

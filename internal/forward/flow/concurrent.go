@@ -6,65 +6,50 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
-	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// concurrent is the flow of a pair whose legs run at once.
-type concurrent struct{ *completion }
-
-// run runs both legs of a pair at once. When one fails the other is aborted: an
-// engine would wait for minutes for a partner that does not come. done reports whether the
-// request has been answered; if not, another pair is due.
-func (c concurrent) run(p *sched.Assignment, dialect connector.Dialect) (done bool) {
-	d, err := c.attempts.pick(instance.Decode, p)
-	if err != nil {
-		return c.withoutPartner(p, err)
+// runConcurrent runs both legs of a pair at once. When one fails the other is aborted: an
+// engine would wait for minutes for a partner that does not come.
+func (a *attempt) runConcurrent() (done bool) {
+	d, done := a.pickDecode()
+	if d == nil {
+		return done
 	}
 	defer d.Done()
-	pair := c.newPair(p, d)
-	if why := c.unfit(dialect, pair); why != "" {
-		p.Done()
-		d.Done()
-		c.runAlone(why)
-		return true
-	}
-	c.Route.notePick(d)
-	out := dialect.Decode(c.req, pair, connector.Handover{})
-
-	w := c.decodeWait()
+	out := a.dialect.Decode(a.c.req, a.pair, connector.TransferParams{})
+	w := a.c.decodeWait()
 	w.Partner = true
-	l := c.Origin.Begin(d, w)
+	l := a.c.r.Origin.Begin(d, w)
 	defer l.End()
-	other := c.beginPartner(p, l, pair.ID, dialect.Prefill(c.req, pair))
-	c.usage.PrefillDone = other.done
-	f := c.decodeOn(l, pair.ID, out, dialect.Rewriter(connector.Handover{}), func() {
+	other := a.beginPartner(l, a.dialect.Prefill(a.c.req, a.pair))
+	a.c.usage.PrefillDone = other.done
+	f := a.c.decodeOn(l, a.pair.ID, out, a.dialect.Rewriter(connector.TransferParams{}), func() {
 		_ = other.leg.Commit() // its failure does not matter any more
-		c.committed(d, p)
+		a.c.committed(d, a.p)
 	})
 	cause := other.causeOf(f)
 	other.end()
 	l.End()
 	d.Done()
-	c.usage.PrefillDone = nil
+	a.c.usage.PrefillDone = nil
 	if other.served {
-		c.attempts.served(p.Instance)
-		p.Unfetched(other.heldUntil)
+		a.c.r.attempts.served(a.p.Instance)
+		a.p.Unfetched(other.heldUntil)
 	}
 	switch {
 	case f == nil:
 		return true
 	case cause != nil:
-		p.Done()
-		return c.prefillFailed(p, cause)
+		a.p.Done()
+		return a.c.prefillFailed(a.p, cause)
 	}
 	if other.served && f.Taken {
-		c.s.Recorder.HandoverSpent(f.Class)
+		a.c.s.Recorder.TransferSpent(f.Class)
 	}
-	return c.decodeFailed(d, f)
+	return a.c.decodeFailed(d, f)
 }
 
-// partner is the prefill leg of a concurrent pair, which runs beside its decode leg.
+// partner is the prefill leg of a concurrent pair, which runs during its decode leg.
 type partner struct {
 	leg       *leg.Leg
 	done      chan struct{} // closed when the fields below do not change any more
@@ -77,25 +62,25 @@ type partner struct {
 // by its own failure or because its instance is gone, the decode leg is called off: it
 // would wait in vain. That holds after prefill has answered, too: decode may still have to
 // read from it.
-func (c concurrent) beginPartner(p *sched.Assignment, decode *leg.Leg, id string, out connector.Leg) *partner {
+func (a *attempt) beginPartner(decode *leg.Leg, out connector.Leg) *partner {
 	other := &partner{
-		leg:  c.Origin.Begin(p, c.prefillWait()),
+		leg:  a.c.r.Origin.Begin(a.p, a.c.prefillWait()),
 		done: make(chan struct{}),
 	}
 	context.AfterFunc(other.leg, func() { decode.CallOff(leg.ErrPartner) })
-	release := c.Origin.HoldBody()
+	release := a.c.r.Origin.HoldBody()
 	go func() {
 		defer close(other.done)
-		answer, f := c.prefillOn(other.leg, id, out)
+		answer, f := a.c.prefillOn(other.leg, a.pair.ID, out)
 		release()
 		if f != nil {
 			other.failure = f
 			other.leg.End()
 			return
 		}
-		other.served, other.heldUntil = true, c.s.heldUntil(p, c.s.dialects[p.Connector])
+		other.served, other.heldUntil = true, a.c.s.heldUntil(a.p, a.dialect)
 		other.leg.ClearLimit()
-		c.prefilled(p, answer)
+		a.c.prefilled(a.p, answer)
 		decode.PartnerDone()
 	}()
 	return other

@@ -3,7 +3,7 @@ package flow
 import (
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -25,9 +25,9 @@ type Disaggregate struct {
 // a prompt that decode computes alone does not get into prefill's cache.
 func (c *completion) pickPrefill() (*sched.Assignment, error) {
 	if c.s.Disaggregate == nil {
-		return c.attempts.pick(instance.Prefill, nil)
+		return c.r.attempts.pick(instance.Prefill, nil)
 	}
-	return c.attempts.pickTentative(instance.Prefill)
+	return c.r.attempts.pickTentative(instance.Prefill)
 }
 
 // tryAlone serves the request by decode alone where that is quicker than with this prefill
@@ -35,12 +35,12 @@ func (c *completion) pickPrefill() (*sched.Assignment, error) {
 // may answer is tried.
 func (c *completion) tryAlone(p *sched.Assignment, dialect connector.Dialect) (served bool) {
 	s := c.s.Disaggregate
-	if s == nil || c.attempts.lastFailure != nil || len(c.pairs.unpaired) > 0 {
+	if s == nil || c.r.attempts.lastFailure != nil || len(c.pairs.unpaired) > 0 {
 		return false
 	}
 	why, d := s.decide(c, p, dialect)
 	defer d.Done()
-	c.Route.Decided = why.Reason
+	c.r.Route.Decided = why.Reason
 	c.s.Recorder.Disaggregated(why.Alone, why.Reason, why.Stall)
 	if !why.Alone {
 		return false
@@ -49,27 +49,27 @@ func (c *completion) tryAlone(p *sched.Assignment, dialect connector.Dialect) (s
 	if d != nil {
 		d.Confirm()
 	}
-	decodeAlone{c}.run(d, why.Reason)
+	c.runAlone(d, why.Reason)
 	return true
 }
 
-// decide reports whether decode alone is quicker. It also gives the pick of a decode instance
+// decide reports whether decode-only is faster. It also returns the pick of a decode instance
 // that it has made for that, nil if it needed none.
 func (s *Disaggregate) decide(c *completion, p *sched.Assignment, dialect connector.Dialect) (why estimate.Decision, d *sched.Assignment) {
 	switch {
 	case dialect.NeedsPrefill():
 		return estimate.Decision{Reason: estimate.Connector}, nil
 	case s.Never:
-		return estimate.Decision{Alone: true, Reason: alone.Never}, nil
+		return estimate.Decision{Alone: true, Reason: bypass.Never}, nil
 	case c.media:
 		return estimate.Decision{Reason: estimate.Media}, nil
 	}
-	model, prefill := c.Origin.Model, onPrefill(p, float64(p.Tokens-p.Cached))
+	model, prefill := c.r.Origin.Model, onPrefill(p, float64(p.Tokens-p.Cached))
 	why = s.estimate.Decide(model, prefill, float64(p.Tokens))
 	if !why.Alone {
 		return why, nil
 	}
-	d, err := c.attempts.pickTentative(instance.Decode)
+	d, err := c.r.attempts.pickTentative(instance.Decode)
 	switch {
 	case err != nil:
 		return estimate.Decision{Reason: estimate.Full}, nil
@@ -98,8 +98,8 @@ func (s *Disaggregate) learnPrefill(c *completion, p *sched.Assignment) {
 	if tokens, cached := c.usage.Prompt(); tokens > 0 {
 		uncached = tokens - cached
 	}
-	t := c.Origin.Times
-	s.estimate.Prefilled(c.Origin.Model, onPrefill(p, float64(uncached)), t.At(stage.Prefilled)-t.At(stage.Prefill))
+	t := c.r.Origin.Times
+	s.estimate.Prefilled(c.r.Origin.Model, onPrefill(p, float64(uncached)), t.At(stage.Prefilled)-t.At(stage.Prefill))
 }
 
 // learnDecode notes how long decode took until it began to answer; p is nil for decode
@@ -107,15 +107,15 @@ func (s *Disaggregate) learnPrefill(c *completion, p *sched.Assignment) {
 // begins when it is complete, and the streams of other APIs begin before anything is
 // computed. The tokens of images are not known from their bytes.
 func (s *Disaggregate) learnDecode(c *completion, d, p *sched.Assignment) {
-	if s == nil || c.media || !c.req.Stream || c.kind != openai.Completion && c.kind != openai.Chat || c.Route.Failed > 0 {
+	if s == nil || c.media || !c.req.Stream || c.kind != openai.Completion && c.kind != openai.Chat || c.r.Route.Failed > 0 {
 		return
 	}
-	t := c.Origin.Times
+	t := c.r.Origin.Times
 	now := time.Since(t.Start)
 	switch prefilled := t.At(stage.Prefilled); {
-	case p != nil && prefilled != 0 && c.Route.Alone == "":
-		s.estimate.Handed(c.Origin.Model, onDecode(d), max(0, now-prefilled))
+	case p != nil && prefilled != 0 && c.r.Route.DecodeOnly == "":
+		s.estimate.Handed(c.r.Origin.Model, onDecode(d), max(0, now-prefilled))
 	case p == nil && c.req.Bypass == "":
-		s.estimate.Alone(c.Origin.Model, onDecode(d), now-t.At(stage.Decode))
+		s.estimate.Alone(c.r.Origin.Model, onDecode(d), now-t.At(stage.Decode))
 	}
 }

@@ -4,7 +4,8 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -15,25 +16,25 @@ import (
 // withoutPrefill handles a request that no prefill instance can take: decode alone serves
 // it, or it fails.
 func (c *completion) withoutPrefill(err error) {
-	switch fallback := c.s.Fallback && c.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
+	switch fallback := c.s.Fallback && c.r.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
 	case errors.Is(err, sched.ErrSelf):
-		c.runAlone(alone.SameInstance) // the decode instance is a prefill instance, too: this is no fallback
+		c.runAlone(nil, bypass.SameInstance) // the decode instance is a prefill instance, too: this is no fallback
 	case fallback && c.pairs.mismatch != "":
-		c.runAlone(c.pairs.mismatch)
-	case fallback && len(c.unnotified.keys) > 0 && (c.attempts.lastFailure == nil || c.attempts.lastFailure.Class == leg.NotNotified):
-		c.runAlone(alone.NotNotified)
-	case fallback && c.attempts.lastFailure == nil && mismatchReason(err) != "":
-		c.runAlone(mismatchReason(err))
-	case fallback && c.attempts.lastFailure != nil:
-		c.runAlone(alone.PrefillFailed)
+		c.runAlone(nil, c.pairs.mismatch)
+	case fallback && len(c.unnotified.keys) > 0 && (c.r.attempts.lastFailure == nil || c.r.attempts.lastFailure.Class == leg.NotNotified):
+		c.runAlone(nil, bypass.NotNotified)
+	case fallback && c.r.attempts.lastFailure == nil && mismatchReason(err) != "":
+		c.runAlone(nil, mismatchReason(err))
+	case fallback && c.r.attempts.lastFailure != nil:
+		c.runAlone(nil, bypass.PrefillFailed)
 	case fallback:
-		c.runAlone(alone.NoPrefill)
-	case !c.s.Fallback && len(c.unnotified.keys) > 0 && c.attempts.lastFailure == nil:
-		e := leg.Unavailable(instance.Prefill, c.Origin.Model)
-		e.Message += ": " + alone.Words(alone.NotNotified)
-		c.Answer.Refuse(e)
+		c.runAlone(nil, bypass.NoPrefill)
+	case !c.s.Fallback && len(c.unnotified.keys) > 0 && c.r.attempts.lastFailure == nil:
+		e := leg.Unavailable(instance.Prefill, c.r.Origin.Model)
+		e.Message += ": " + bypass.Text(bypass.NotNotified)
+		c.r.Answer.Refuse(e)
 	default:
-		c.answerUnserved(err, instance.Prefill, func(*leg.Failure) bool { return true })
+		c.r.answerUnserved(err, instance.Prefill, func(*leg.Failure) bool { return true })
 	}
 }
 
@@ -41,7 +42,7 @@ func (c *completion) withoutPrefill(err error) {
 // is false if another prefill instance may have a partner, and is tried next.
 func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) {
 	if c.pairs.noPartner(p, err) {
-		c.attempts.skip(p.Instance)
+		c.r.attempts.skip(p.Instance)
 		return false
 	}
 	c.withoutDecode(err)
@@ -51,44 +52,44 @@ func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) 
 // refuseAlone ends a request that only decode instances are left for, none of which may
 // serve without a prefill.
 func (c *completion) refuseAlone() {
-	reason := c.Route.Alone
-	c.Route.Alone = ""
-	c.Answer.Refuse(leg.NeedsPrefill(reason))
+	reason := c.r.Route.DecodeOnly
+	c.r.Route.DecodeOnly = ""
+	c.r.Answer.Refuse(leg.NeedsPrefill(reason))
 }
 
 // withoutDecode ends a request that no decode instance can take.
 func (c *completion) withoutDecode(err error) {
-	c.answerUnserved(err, instance.Decode, func(f *leg.Failure) bool { return f.Rule.Retry })
+	c.r.answerUnserved(err, instance.Decode, func(f *leg.Failure) bool { return f.Rule.Retry })
 }
 
 // prefillFailed handles a failed prefill leg. done reports whether the request has been
 // answered; if not, another instance may be tried.
 func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bool) {
-	if c.note(p, f) {
+	if c.r.note(p, f) {
 		return false
 	}
 	switch {
 	case f.Class == leg.OurEdit:
-		c.runAlone(c.cutReason)
+		c.runAlone(nil, c.cutReason)
 	case (f.Rule.Retry || f.Class == leg.TooLarge) && f.Answer.Status >= 500 && c.s.Fallback:
 		// No further attempt at prefill is allowed; decode alone can still serve.
-		reason := alone.PrefillFailed
+		reason := bypass.PrefillFailed
 		if f.Class == leg.NotNotified {
-			reason = alone.NotNotified
+			reason = bypass.NotNotified
 		}
-		c.runAlone(reason)
+		c.runAlone(nil, reason)
 	default:
-		c.Answer.SendFailure(f)
+		c.r.Answer.SendFailure(f)
 	}
 	return true
 }
 
 // decodeFailed handles a failed decode leg in the same way.
 func (c *completion) decodeFailed(d *sched.Assignment, f *leg.Failure) (done bool) {
-	if c.note(d, f) {
+	if c.r.note(d, f) {
 		return false
 	}
-	c.Answer.SendFailure(f)
+	c.r.Answer.SendFailure(f)
 	return true
 }
 
@@ -98,11 +99,11 @@ type pairing struct {
 	// if that is not why.
 	mismatch string
 	// unpaired are the keys of all that have none.
-	unpaired []pairKey
+	unpaired []connector.PairKey
 }
 
-// noPartner notes that no decode instance was picked for a prefill instance. It tells
-// whether that is for its key; then an instance with another key may have a partner.
+// noPartner notes that no decode instance was picked for a prefill instance. It reports
+// whether that is because of its key; then an instance with another key may have a partner.
 func (g *pairing) noPartner(p *sched.Assignment, err error) (forKey bool) {
 	if g.mismatch = mismatchReason(err); g.mismatch != "" {
 		g.unpaired = append(g.unpaired, pairKeyOf(p))
@@ -115,24 +116,20 @@ func (g *pairing) unpairable(p *sched.Assignment) bool {
 	return slices.Contains(g.unpaired, pairKeyOf(p))
 }
 
-// pairKey is what of an instance decides with which others it can be paired.
-type pairKey struct {
-	connector, build string
-	blocks           int
+func pairKeyOf(a *sched.Assignment) connector.PairKey {
+	return connector.PairKey{Connector: a.Connector, Build: a.Build, Blocks: a.Blocks}
 }
-
-func pairKeyOf(a *sched.Assignment) pairKey { return pairKey{a.Connector, a.Build, a.Blocks} }
 
 // mismatchReason is the reason for decode alone where all instances that are left cannot
 // be paired; "" for any other error of a pick.
 func mismatchReason(err error) string {
 	switch {
 	case errors.Is(err, sched.ErrVersions):
-		return alone.VersionMismatch
+		return bypass.VersionMismatch
 	case errors.Is(err, sched.ErrBlocks):
-		return alone.BlockMismatch
+		return bypass.BlockMismatch
 	case errors.Is(err, sched.ErrConnectors):
-		return alone.ConnectorMismatch
+		return bypass.ConnectorMismatch
 	}
 	return ""
 }

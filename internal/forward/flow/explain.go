@@ -3,7 +3,7 @@ package flow
 import (
 	"errors"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -56,7 +56,7 @@ func (s *Settings) Explain(req *request.Request, session string) *plan.Plan {
 	}
 	p.Way = plan.Pair
 	if why := s.unfitPair(d, req.Kind, a, decode.Assignment); why != "" {
-		p.Way, p.Reason = plan.Alone, why
+		p.Way, p.Reason = plan.DecodeOnly, why
 	}
 	return p
 }
@@ -64,7 +64,7 @@ func (s *Settings) Explain(req *request.Request, session string) *plan.Plan {
 // unfitPair reports why prefill would not hand over to decode, "" if it would.
 func (s *Settings) unfitPair(d connector.Dialect, k openai.Kind, p, to *sched.Assignment) string {
 	if p.Instance.Address == to.Instance.Address {
-		return alone.SameInstance
+		return bypass.SameInstance
 	}
 	return d.Unfit(k, connector.Pair{Prefill: p.Instance, PrefillRank: p.Rank, Decode: to.Instance, DecodeRank: to.Rank})
 }
@@ -78,7 +78,7 @@ func (s *Settings) explainDecision(p *plan.Plan, wanted sched.Request, a *sched.
 	case d.NeedsPrefill() || decode != nil && s.needsPrefill(decode):
 		is.Reason = estimate.Connector
 	case s.Disaggregate.Never:
-		is.Alone, is.Reason = true, alone.Never
+		is.Alone, is.Reason = true, bypass.Never
 	case media:
 		is.Reason = estimate.Media
 	case decode == nil:
@@ -86,9 +86,9 @@ func (s *Settings) explainDecision(p *plan.Plan, wanted sched.Request, a *sched.
 	default:
 		is = s.Disaggregate.estimate.Explain(wanted.Model, onPrefill(a, float64(a.Tokens-a.Cached)), onDecode(decode))
 	}
-	p.Disaggregate = &plan.Weighed{Decision: plan.Pair, Reason: is.Reason, Pair: is.Pair, Alone: is.DecodeAlone, Stall: is.Stall}
+	p.Disaggregate = &plan.Weighed{Decision: plan.Pair, Reason: is.Reason, Pair: is.Pair, DecodeOnly: is.DecodeAlone, Stall: is.Stall}
 	if is.Alone {
-		p.Disaggregate.Decision = plan.Alone
+		p.Disaggregate.Decision = plan.DecodeOnly
 	}
 	return is.Alone
 }
@@ -97,13 +97,13 @@ func (s *Settings) explainDecision(p *plan.Plan, wanted sched.Request, a *sched.
 func (s *Settings) explainWithout(p *plan.Plan, wanted sched.Request, err error) {
 	switch why := mismatchReason(err); {
 	case errors.Is(err, sched.ErrSelf):
-		s.explainAlone(p, wanted, alone.SameInstance)
+		s.explainAlone(p, wanted, bypass.SameInstance)
 	case errors.Is(err, sched.ErrUnknownModel) || !s.Fallback:
 		p.Way, p.Reason = plan.None, err.Error()
 	case why != "":
 		s.explainAlone(p, wanted, why)
 	default:
-		s.explainAlone(p, wanted, alone.NoPrefill)
+		s.explainAlone(p, wanted, bypass.NoPrefill)
 	}
 }
 
@@ -116,7 +116,7 @@ func (s *Settings) explainAlone(p *plan.Plan, wanted sched.Request, reason strin
 		decode = s.Picker.Explain(wanted)
 	}
 	addLeg(p, decode)
-	p.Way, p.Reason = plan.Alone, reason
+	p.Way, p.Reason = plan.DecodeOnly, reason
 	if decode.Assignment == nil {
 		p.Way, p.Reason = plan.None, decode.Err.Error()
 	}

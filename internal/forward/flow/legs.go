@@ -7,7 +7,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
-	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
@@ -16,24 +15,11 @@ import (
 // prompt of a million tokens take well under a megabyte.
 const maxPrefillAnswer = 16 << 20
 
-// legs sends the legs of one completion, and has what their answers say. The prefill leg of
-// a concurrent pair may outlive the request's body, so kind, stream and cutReason are
-// copies.
-type legs struct {
-	*Request
-	s         *Settings
-	kind      openai.Kind
-	stream    bool
-	cutReason string // why an engine may refuse a prefill of one token, see request.Request
-	usage     relay.Usage
-	expired   int // decode legs that ended with HandoverExpired
-}
-
 // newPair makes the pair of a new attempt, with an id and a key of its own.
-func (c *legs) newPair(p, d *sched.Assignment) connector.Pair {
+func (c *completion) newPair(p, d *sched.Assignment) connector.Pair {
 	pair := connector.Pair{
 		Prefill: p.Instance, PrefillRank: p.Rank,
-		ID: leg.EngineID(c.Origin.ID), Key: leg.Key(), TokenIDs: p.Lesson.Wanted(),
+		ID: leg.EngineID(c.r.Origin.ID), Key: leg.Key(), TokenIDs: p.Lesson.Wanted(),
 	}
 	if d != nil {
 		pair.Decode, pair.DecodeRank = d.Instance, d.Rank
@@ -42,54 +28,41 @@ func (c *legs) newPair(p, d *sched.Assignment) connector.Pair {
 }
 
 // prefillOn sends the prefill leg and reads the answer.
-func (c *legs) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byte, f *leg.Failure) {
-	resp, err := l.Send(http.MethodPost, c.path(&out), c.engineHeader(id, &out), out.Body)
+func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byte, f *leg.Failure) {
+	resp, err := l.Send(http.MethodPost, c.path(&out), c.r.engineHeader(id, &out), out.Body)
 	if err != nil {
 		return nil, l.JudgeError(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
 		f := relay.ReadError(l, resp, c.s.Idle)
-		if c.cutReason != "" && c.refusesCut(f) {
-			f = leg.NewFailure(leg.OurEdit, f.Answer, f.Err)
+		if c.cutReason != "" {
+			f = l.JudgeCut(f, c.kind)
 		}
 		return nil, f
 	}
 	answer, err = relay.ReadAll(resp, maxPrefillAnswer)
 	switch {
 	case errors.Is(err, relay.ErrTooLarge):
-		return nil, l.TooLarge("more than 16 MiB of a prefill")
+		return nil, l.JudgeTooLarge("more than 16 MiB of a prefill")
 	case err != nil:
 		return nil, l.JudgeError(err)
 	case sse.Aborted(c.kind, answer):
-		return nil, l.JudgeFinish(leg.Aborted)
+		return nil, l.JudgeFinish(leg.Aborted, false)
 	}
 	l.Answered()
 	return answer, nil
 }
 
-// refusesCut reports whether an engine may have failed because the proxy has cut prefill's
-// answer after one token: half a tool call cannot be parsed (TestForcedToolCall). Messages
-// and Responses answer 500 then, the other APIs 400.
-func (c *legs) refusesCut(f *leg.Failure) bool {
-	switch f.Class {
-	case leg.Status4xx:
-		return f.Answer.Status == http.StatusBadRequest
-	case leg.Status5xx:
-		return (c.kind == openai.Messages || c.kind == openai.Responses) && f.Answer.Status == http.StatusInternalServerError
-	}
-	return false
-}
-
 // prefillWait is how long a prefill leg may take to answer.
-func (c *legs) prefillWait() leg.Wait {
-	return leg.Wait{Limit: leg.PrefillLimit(c.s.Prefill), Streamed: true, Patient: c.attempts.overtaken}
+func (c *completion) prefillWait() leg.Wait {
+	return leg.Wait{Limit: leg.PrefillLimit(c.s.Prefill), Streamed: true, Patient: c.r.attempts.overtaken}
 }
 
 // decodeWait is how long a decode leg may take to answer.
-func (c *legs) decodeWait() leg.Wait {
+func (c *completion) decodeWait() leg.Wait {
 	first := leg.FirstByteLimit(c.s.FirstByte)
-	w := leg.Wait{Limit: first, Silence: first, Streamed: c.stream, Patient: c.attempts.overtaken}
+	w := leg.Wait{Limit: first, Silence: first, Streamed: c.stream, Patient: c.r.attempts.overtaken}
 	if !c.stream {
 		// vLLM sends the header of a non-streamed answer when the answer is
 		// whole: generation time, which no first-byte limit may cut.
@@ -100,8 +73,8 @@ func (c *legs) decodeWait() leg.Wait {
 
 // decodeOn sends the decode leg and passes its answer on. nil means that the client has
 // been answered, completely or visibly broken.
-func (c *legs) decodeOn(l *leg.Leg, id string, out connector.Leg, rw connector.Rewriter, commit func()) *leg.Failure {
-	resp, err := l.Send(http.MethodPost, c.path(&out), c.engineHeader(id, &out), out.Body)
+func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, rw connector.Rewriter, commit func()) *leg.Failure {
+	resp, err := l.Send(http.MethodPost, c.path(&out), c.r.engineHeader(id, &out), out.Body)
 	if err != nil {
 		return l.JudgeError(err)
 	}
@@ -113,17 +86,17 @@ func (c *legs) decodeOn(l *leg.Leg, id string, out connector.Leg, rw connector.R
 	if d := c.s.dialects[l.Connector()]; d != nil { // nil for an instance that has a stored response and no connector
 		givesUp = d.Terms(l.Instance).GivesUp
 	}
-	rewriters := []connector.Rewriter{&c.usage, relay.HideHandover(c.kind)}
+	rewriters := []connector.Rewriter{&c.usage, relay.HideTransferParams(c.kind)}
 	if rw != nil {
 		rewriters = append(rewriters, rw)
 	}
-	return c.Answer.Relay(relay.Source{Leg: l, Resp: resp, Commit: commit, Rewriters: rewriters, GivesUp: givesUp})
+	return c.r.Answer.Relay(relay.Source{Leg: l, Resp: resp, Commit: commit, Rewriters: rewriters, GivesUp: givesUp})
 }
 
 // path is the path of a leg's request.
-func (c *legs) path(out *connector.Leg) string {
+func (c *completion) path(out *connector.Leg) string {
 	if out.Path != "" {
 		return out.Path
 	}
-	return c.Endpoint
+	return c.r.Endpoint
 }

@@ -7,107 +7,93 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// notified is the flow of a pair whose prefill notifies the proxy when decode has the KV
-// cache.
-type notified struct{ *completion }
-
-// run runs prefill, waits until each of its ranks has notified that decode has the KV
+// runNotified runs prefill, waits until each of its ranks has notified that decode has the KV
 // cache, and runs decode. Before the last notification decode must not begin: it would
 // read memory that is not filled yet, without an error (TestNotificationLost). The KV cache
-// goes to one decode instance, so that a failure of either leg needs a new pair. done reports whether the
-// request has been answered; if not, another pair is due.
-func (c notified) run(p *sched.Assignment, dialect connector.Dialect) (done bool) {
+// goes to one decode instance, so that a failure of either leg needs a new pair.
+func (a *attempt) runNotified() (done bool) {
 	switch {
-	case c.s.Notifications == nil || c.s.Notifications.CannotHear(p.Instance) != nil:
-		p.Done()
-		c.runAlone(alone.NotHeard)
+	case a.c.s.Notifications == nil || a.c.s.Notifications.CannotHear(a.p.Instance) != nil:
+		a.p.Done()
+		a.c.runAlone(nil, bypass.NotHeard)
 		return true
-	case c.unnotified.failures >= maxNotifyFailures && c.s.Fallback:
-		p.Done()
-		c.runAlone(alone.NotNotified)
+	case a.c.unnotified.failures >= maxNotifyFailures && a.c.s.Fallback:
+		a.p.Done()
+		a.c.runAlone(nil, bypass.NotNotified)
 		return true
-	case slices.Contains(c.unnotified.keys, p.Instance.Key):
-		c.attempts.skip(p.Instance)
+	case slices.Contains(a.c.unnotified.keys, a.p.Instance.Key):
+		a.c.r.attempts.skip(a.p.Instance)
 		return false
-	case c.s.unnotified.bypassed(p.Instance):
-		c.unnotified.keys = append(c.unnotified.keys, p.Instance.Key)
-		c.attempts.skip(p.Instance)
+	case a.c.s.unnotified.bypassed(a.p.Instance):
+		a.c.unnotified.keys = append(a.c.unnotified.keys, a.p.Instance.Key)
+		a.c.r.attempts.skip(a.p.Instance)
 		return false
 	}
-	d, err := c.attempts.pick(instance.Decode, p)
-	if err != nil {
-		return c.withoutPartner(p, err)
+	d, done := a.pickDecode()
+	if d == nil {
+		return done
 	}
 	defer d.Done()
-	pair := c.newPair(p, d)
-	if why := c.unfit(dialect, pair); why != "" {
-		p.Done()
-		d.Done()
-		c.runAlone(why)
-		return true
-	}
-	c.Route.notePick(d)
-	c.Route.Alone = "" // an earlier attempt in another dialect may have set it
-	ofPrefill, ofDecode := c.sendKV(p, d, pair, dialect)
-	p.Done() // it has sent its KV cache, or failed
+	ofPrefill, ofDecode := a.sendKV(d)
+	a.p.Done() // it has sent its KV cache, or failed
 	switch {
 	case ofPrefill != nil:
-		return c.prefillFailed(p, ofPrefill)
+		return a.c.prefillFailed(a.p, ofPrefill)
 	case ofDecode != nil:
-		return c.decodeFailed(d, ofDecode)
+		return a.c.decodeFailed(d, ofDecode)
 	}
-	l := c.Origin.Begin(d, c.decodeWait())
-	f := c.decodeOn(l, pair.ID, dialect.Decode(c.req, pair, connector.Handover{}), dialect.Rewriter(connector.Handover{}),
-		func() { c.committed(d, p) })
+	l := a.c.r.Origin.Begin(d, a.c.decodeWait())
+	f := a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.req, a.pair, connector.TransferParams{}), a.dialect.Rewriter(connector.TransferParams{}),
+		func() { a.c.committed(d, a.p) })
 	l.End()
 	d.Done()
 	if f == nil {
 		return true
 	}
-	c.s.Recorder.HandoverSpent(f.Class)
-	return c.decodeFailed(d, f)
+	a.c.s.Recorder.TransferSpent(f.Class)
+	return a.c.decodeFailed(d, f)
 }
 
 // sendKV has prefill compute the prompt and send its KV cache, and waits until it has
 // arrived. A failure is of prefill, or of decode, which was gone before its leg began.
-func (c notified) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect connector.Dialect) (ofPrefill, ofDecode *leg.Failure) {
-	l := c.Origin.Begin(p, c.prefillWait())
+func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure) {
+	l := a.c.r.Origin.Begin(a.p, a.c.prefillWait())
 	defer l.End()
-	watch := c.watchDecode(d, l)
+	watch := a.watchDecode(d, l)
 	defer watch.end()
-	out := dialect.Prefill(c.req, pair)
-	heard := c.awaitNotifications(l, out.Awaits)
-	answer, f := c.prefillOn(l, pair.ID, out)
+	out := a.dialect.Prefill(a.c.req, a.pair)
+	arrived := a.awaitNotifications(l, out.Awaits)
+	answer, f := a.c.prefillOn(l, a.pair.ID, out)
 	if f == nil {
-		l.SetLimit(leg.NotifyLimit(c.notifyWait()))
+		l.SetLimit(leg.NotifyLimit(a.notifyWait()))
 		watch.awaitFrom(time.Now())
 	} else {
 		l.End()
 	}
-	switch all := <-heard; {
+	switch all := <-arrived; {
 	case f != nil:
 	case !all:
 		f = l.JudgeCallOff(context.Cause(l))
 	default:
-		c.s.unnotified.arrived(p.Instance)
-		c.prefilled(p, answer)
-		c.attempts.served(p.Instance)
+		a.c.s.unnotified.arrived(a.p.Instance)
+		a.c.prefilled(a.p, answer)
+		a.c.r.attempts.served(a.p.Instance)
 		return nil, nil
 	}
 	if gone := watch.gone(); gone != nil && f.Class != leg.ClientGone {
-		return nil, leg.NewFailure(leg.Gone, leg.ProxyError(leg.Unavailable(instance.Decode, c.Origin.Model)), gone)
+		return nil, a.c.r.Origin.JudgeGone(instance.Decode, gone)
 	}
 	if f.Class == leg.NotNotified {
-		c.unnotified.failures++
-		c.unnotified.keys = append(c.unnotified.keys, p.Instance.Key)
-		c.s.unnotified.failed(p.Instance, c.s.Notifications.Address(p.Instance), f.Err)
+		a.c.unnotified.failures++
+		a.c.unnotified.keys = append(a.c.unnotified.keys, a.p.Instance.Key)
+		a.c.s.unnotified.failed(a.p.Instance, a.c.s.Notifications.Address(a.p.Instance), f.Err)
 	}
 	return f, nil
 }
@@ -121,34 +107,34 @@ type withoutNotice struct {
 
 // notifyWait is how long the request may still wait for notifications. It spends one whole
 // wait at most.
-func (c notified) notifyWait() time.Duration {
-	if c.unnotified.failures == 0 {
-		return c.s.Notified
+func (a *attempt) notifyWait() time.Duration {
+	if a.c.unnotified.failures == 0 {
+		return a.c.s.Notified
 	}
-	return min(c.s.Notified, secondNotifyWait)
+	return min(a.c.s.Notified, secondNotifyWait)
 }
 
 // awaitNotifications begins to wait for the notifications of a prefill leg, before it is
 // sent. The channel gets whether all have come. If they cannot be received the leg is
 // called off.
-func (c notified) awaitNotifications(l *leg.Leg, n connector.Notices) <-chan bool {
-	heard := make(chan bool, 1)
+func (a *attempt) awaitNotifications(l *leg.Leg, n connector.Notices) <-chan bool {
+	arrived := make(chan bool, 1)
 	go func() {
-		err := c.s.Notifications.Await(l, l.Instance, n.ID, n.Ranks)
+		err := a.c.s.Notifications.Await(l, l.Instance, n.ID, n.Ranks)
 		if err != nil {
 			l.CallOff(fmt.Errorf("%w: %w", leg.ErrNotNotified, err))
 		}
-		heard <- err == nil
+		arrived <- err == nil
 	}()
-	return heard
+	return arrived
 }
 
 // watchDecode calls a prefill leg off when the decode instance that its KV cache goes to is
-// found gone: no answer of an engine would say so (TestNotifiedInstanceGone).
-func (c notified) watchDecode(d *sched.Assignment, prefill *leg.Leg) *decodeWatch {
+// found gone: no answer of an engine would report it (TestNotifiedInstanceGone).
+func (a *attempt) watchDecode(d *sched.Assignment, prefill *leg.Leg) *decodeWatch {
 	w := &decodeWatch{pick: d, prefill: prefill}
 	w.awaitFrom(time.Now().Add(owesNothing))
-	if err := c.s.Picker.Gone(d); err != nil { // between the pick and Await
+	if err := a.c.s.Picker.Gone(d); err != nil { // between the pick and Await
 		w.CallOff(err)
 	}
 	return w

@@ -35,7 +35,7 @@ type Request struct {
 
 // Route is where a request went.
 type Route struct {
-	// Traced reports whether the client may see all of the route, not only Alone.
+	// Traced reports whether the client may see all of the route, not only DecodeOnly.
 	Traced bool
 	// Times are those of the request, for the header X-PD-Timing; nil: it is left out.
 	// Stream reports whether the answer is one.
@@ -43,9 +43,9 @@ type Route struct {
 	Stream bool
 
 	Prefill, Decode string // addresses, with #rank for one of several; "" for none
-	// Alone says why one instance served the request without a prefill, "" if
+	// DecodeOnly says why one instance served the request without a prefill, "" if
 	// there was one.
-	Alone string
+	DecodeOnly string
 	// Decided is why the request goes through prefill and decode, or why not, where
 	// Settings.Disaggregate has decided it.
 	Decided string
@@ -71,10 +71,10 @@ func (r *Route) notePick(a *sched.Assignment) {
 	}
 }
 
-// Header implements relay.Route. Every client is told that there was no prefill, and why.
+// Header implements relay.Route. The reason of a decode-only answer goes to every client.
 func (r *Route) Header(h http.Header) {
-	if r.Alone != "" {
-		h.Set("X-PD-Alone", r.Alone)
+	if r.DecodeOnly != "" {
+		h.Set("X-PD-Decode-Only", r.DecodeOnly)
 	}
 	if !r.Traced {
 		return
@@ -184,18 +184,18 @@ func (r *Request) engineHeader(id string, l *connector.Leg) leg.Header {
 }
 
 // answerUnserved answers a request for which no instance of a role was picked: with the
-// last failure of a leg, if tell accepts it, else with the error of the pick.
-func (r *Request) answerUnserved(err error, role instance.Role, tell func(*leg.Failure) bool) {
+// last failure of a leg, if accept returns true for it, else with the error of the pick.
+func (r *Request) answerUnserved(err error, role instance.Role, accept func(*leg.Failure) bool) {
 	last := r.attempts.lastFailure
 	if r.Route.Prefill == "" && r.Route.Decode == "" {
-		r.Route.Alone = "" // nobody serves it
+		r.Route.DecodeOnly = "" // no instance serves it
 	}
 	switch {
 	case r.Origin.Client.Err() != nil:
 		r.Answer.ClientGone()
 	case errors.Is(err, sched.ErrUnknownModel):
 		r.Answer.Refuse(r.unknownModel(r.Origin.Model))
-	case last != nil && tell(last):
+	case last != nil && accept(last):
 		r.Answer.SendFailure(last)
 	default:
 		r.Answer.Refuse(leg.NoPick(err, role, r.Origin.Model))

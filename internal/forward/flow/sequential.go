@@ -3,180 +3,163 @@ package flow
 import (
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// sequential is the flow of a pair whose prefill hands over in its answer, and what
-// prefill has handed over.
-type sequential struct {
-	*completion
-	pick      *sched.Assignment
-	dialect   connector.Dialect
-	pair      connector.Pair
-	handover  connector.Handover
-	budget    leg.Limit // time from prefill's answer until decode must have read the KV cache
-	decodeBy  time.Time // when budget ends
-	heldUntil time.Time // when prefill frees the KV cache
-}
-
-// maxExpired is how many decode legs of a request may end with HandoverExpired before the
+// maxExpired is how many decode legs of a request may end with TransferExpired before the
 // request becomes decode-only.
 const maxExpired = 3
 
-func newSequential(c *completion, p *sched.Assignment, d connector.Dialect) *sequential {
-	return &sequential{completion: c, pick: p, dialect: d, pair: c.newPair(p, nil)}
-}
-
-// nothingHandedOver reports whether prefill's answer had no hand-over: decode computes the
+// withoutTransfer reports whether prefill's answer had no KV transfer: decode computes the
 // prompt again.
-func (c *sequential) nothingHandedOver() bool { return !c.dialect.SharesPool() && c.handover.Empty() }
+func (a *attempt) withoutTransfer() bool { return !a.dialect.SharesPool() && a.transfer.Empty() }
 
-// singleUse reports whether a single decode instance may read the hand-over, and only while
+// singleUse reports whether a single decode instance may read the KV transfer, and only while
 // prefill holds the blocks for it.
-func (c *sequential) singleUse() bool { return !c.dialect.SharesPool() && !c.handover.Empty() }
+func (a *attempt) singleUse() bool { return !a.dialect.SharesPool() && !a.transfer.Empty() }
 
-// run runs prefill, then decode with what prefill has handed over. done reports whether the
-// request has been answered; if not, a new prefill is due.
-func (c *sequential) run() (done bool) {
-	if f := c.prefill(); f != nil {
-		c.pick.Done()
-		return c.prefillFailed(c.pick, f)
+// runSequential runs prefill, then decode with what prefill has handed over.
+func (a *attempt) runSequential() (done bool) {
+	a.pair = a.c.newPair(a.p, nil)
+	if f := a.prefill(); f != nil {
+		a.p.Done()
+		return a.c.prefillFailed(a.p, f)
 	}
-	done = c.decode()
-	if c.singleUse() {
-		c.pick.Unfetched(c.heldUntil)
+	done = a.decode()
+	if a.singleUse() {
+		a.p.Unfetched(a.heldUntil)
 	}
 	return done
 }
 
-// prefill has the instance compute the prompt, and takes the hand-over.
-func (c *sequential) prefill() *leg.Failure {
-	l := c.Origin.Begin(c.pick, c.prefillWait())
+// prefill has the instance compute the prompt, and takes the KV transfer.
+func (a *attempt) prefill() *leg.Failure {
+	l := a.c.r.Origin.Begin(a.p, a.c.prefillWait())
 	defer l.End()
-	answer, f := c.prefillOn(l, c.pair.ID, c.dialect.Prefill(c.req, c.pair))
+	answer, f := a.c.prefillOn(l, a.pair.ID, a.dialect.Prefill(a.c.req, a.pair))
 	if f != nil {
 		return f
 	}
-	c.budget, c.heldUntil = c.s.handoverBudget(c.dialect.Terms(c.pick.Instance).Lease), c.s.heldUntil(c.pick, c.dialect)
-	c.decodeBy = time.Now().Add(c.budget.After)
+	a.budget, a.heldUntil = a.c.s.transferBudget(a.dialect.Terms(a.p.Instance).Lease), a.c.s.heldUntil(a.p, a.dialect)
+	a.decodeBy = time.Now().Add(a.budget.After)
 	var err error
-	if c.handover, err = c.dialect.Handover(answer); err != nil {
-		return l.BadAnswer(err.Error())
+	if a.transfer, err = a.dialect.TransferParams(answer); err != nil {
+		return l.JudgeBadAnswer(err.Error())
 	}
-	if c.s.RewriteHost {
-		c.handover.Params = connector.WithHost(c.handover.Params, c.pick.Instance)
+	if a.c.s.RewriteHost {
+		a.transfer.Params = connector.WithHost(a.transfer.Params, a.p.Instance)
 	}
-	if !c.dialect.SharesPool() {
-		c.s.Recorder.Handed(c.pick.Instance, !c.nothingHandedOver())
-		if c.nothingHandedOver() && c.dialect.NeedsPrefill() {
-			return l.BadAnswer("it hands nothing over")
+	if !a.dialect.SharesPool() {
+		a.c.s.Recorder.Handed(a.p.Instance, !a.withoutTransfer())
+		if a.withoutTransfer() && a.dialect.NeedsPrefill() {
+			return l.JudgeBadAnswer("it hands nothing over")
 		}
 	}
-	c.prefilled(c.pick, answer)
-	c.attempts.served(c.pick.Instance)
+	a.c.prefilled(a.p, answer)
+	a.c.r.attempts.served(a.p.Instance)
 	return nil
 }
 
-// decode has one decode instance after another answer with the hand-over. done tells that
+// decode has one decode instance after another answer with the KV transfer. done reports that
 // the request has been answered; if not, a new prefill is due.
-func (c *sequential) decode() (done bool) {
+func (a *attempt) decode() (done bool) {
 	for again := false; ; again = true {
-		if c.singleUse() {
-			if why := c.unusable(again); why != "" {
-				c.s.Recorder.Retried(instance.Prefill, why)
+		if a.singleUse() {
+			if why := a.unusable(again); why != "" {
+				a.c.s.Recorder.Retried(instance.Prefill, why)
 				return false
 			}
 		}
-		d, err := c.attempts.pick(instance.Decode, c.pick)
+		d, err := a.c.r.attempts.pick(instance.Decode, a.p)
 		if err != nil {
-			return c.withoutPartner(c.pick, err)
+			return a.c.withoutPartner(a.p, err)
 		}
-		c.pair.Decode, c.pair.DecodeRank = d.Instance, d.Rank
-		if why := c.unfit(c.dialect, c.pair); why != "" && c.dialect.NeedsPrefill() {
+		a.pair.Decode, a.pair.DecodeRank = d.Instance, d.Rank
+		if why := a.c.unfit(a.dialect, a.pair); why != "" && a.dialect.NeedsPrefill() {
 			d.Done()
-			c.Route.Alone = why
-			c.refuseAlone()
+			a.c.r.Route.DecodeOnly = why
+			a.c.refuseAlone()
 			return true
 		}
-		f := c.decodeWith(d)
+		f := a.decodeWith(d)
 		if f == nil {
 			return true
 		}
-		if f.Class == leg.PartnerFailed { // the blocks of the hand-over are gone
-			c.s.Recorder.Retried(instance.Prefill, leg.Gone)
+		if f.Class == leg.PartnerFailed { // the blocks of the KV transfer are gone
+			a.c.s.Recorder.Retried(instance.Prefill, leg.Gone)
 			return false
 		}
-		f.Taken = f.Taken || f.Refused() && c.dialect.Terms(d.Instance).RefusalSpends
-		if f.Taken && c.singleUse() {
-			c.s.Recorder.HandoverSpent(f.Class)
+		f.Taken = f.Taken || f.Refused() && a.dialect.Terms(d.Instance).RefusalSpends
+		if f.Taken && a.singleUse() {
+			a.c.s.Recorder.TransferSpent(f.Class)
 		}
-		if f.Class == leg.HandoverExpired {
-			c.expired++
+		if f.Class == leg.TransferExpired {
+			a.c.expired++
 		}
-		if c.decodeFailed(d, f) {
+		if a.c.decodeFailed(d, f) {
 			return true
 		}
-		if f.Class == leg.HandoverExpired && c.expired >= maxExpired && c.s.Fallback && !c.dialect.NeedsPrefill() {
+		if f.Class == leg.TransferExpired && a.c.expired >= maxExpired && a.c.s.Fallback && !a.dialect.NeedsPrefill() {
 			// Decode's queue is longer than the lease: without a KV transfer the request can
 			// wait there.
-			c.runAlone(alone.LeaseEnded)
+			a.c.runAlone(nil, bypass.LeaseEnded)
 			return true
 		}
-		if c.dialect.SharesPool() {
-			c.pair.ID = leg.EngineID(c.Origin.ID)
+		if a.dialect.SharesPool() {
+			a.pair.ID = leg.EngineID(a.c.r.Origin.ID)
 			continue
 		}
 		if f.Taken {
-			// The hand-over is spent. The prefill instance did nothing wrong and
+			// The KV transfer is spent. The prefill instance did nothing wrong and
 			// may be asked again.
-			c.attempts.forgetTried(instance.Prefill)
+			a.c.r.attempts.forgetTried(instance.Prefill)
 			return false
 		}
 	}
 }
 
 // decodeWith runs one decode leg. It ends the pick.
-func (c *sequential) decodeWith(d *sched.Assignment) *leg.Failure {
+func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 	defer d.Done()
-	c.Route.notePick(d)
-	c.pair.Decode, c.pair.DecodeRank = d.Instance, d.Rank
-	handover := c.handover
-	switch why := c.unfit(c.dialect, c.pair); {
+	a.c.r.Route.notePick(d)
+	a.pair.Decode, a.pair.DecodeRank = d.Instance, d.Rank
+	transfer := a.transfer
+	switch why := a.c.unfit(a.dialect, a.pair); {
 	case why != "":
-		// It would not read the hand-over, but compute the prompt and not say so.
-		c.Route.Alone, handover = why, connector.Handover{}
-	case c.nothingHandedOver():
-		c.Route.Alone = alone.NoHandover
+		// It would ignore the KV cache and compute the prompt, without reporting it.
+		a.c.r.Route.DecodeOnly, transfer = why, connector.TransferParams{}
+	case a.withoutTransfer():
+		a.c.r.Route.DecodeOnly = bypass.NoTransfer
 	default:
-		c.Route.Alone = ""
+		a.c.r.Route.DecodeOnly = ""
 	}
-	w := c.decodeWait()
-	if !handover.Empty() && c.singleUse() {
-		w.KVUntil, w.KVLimit, w.KVRenews = c.decodeBy, c.budget, c.dialect.Terms(d.Instance).Renews
+	w := a.c.decodeWait()
+	if !transfer.Empty() && a.singleUse() {
+		w.KVUntil, w.KVLimit, w.KVRenews = a.decodeBy, a.budget, a.dialect.Terms(d.Instance).Renews
 	}
-	l := c.Origin.Begin(d, w)
+	l := a.c.r.Origin.Begin(d, w)
 	defer l.End()
 	if !w.KVUntil.IsZero() {
-		c.watchPrefill(l)
-		defer c.pick.EndAwait()
+		a.watchPrefill(l)
+		defer a.p.EndAwait()
 	}
-	return c.decodeOn(l, c.pair.ID, c.dialect.Decode(c.req, c.pair, handover), c.dialect.Rewriter(handover), func() {
-		c.pick.EndAwait()
-		c.committed(d, c.pick)
+	return a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.req, a.pair, transfer), a.dialect.Rewriter(transfer), func() {
+		a.p.EndAwait()
+		a.c.committed(d, a.p)
 	})
 }
 
 // watchPrefill calls a decode leg off when the prefill instance whose blocks it is to read
 // is found gone. Where an engine has the same id after a restart, decode would read
 // whatever is in those blocks then, without an error (TestRestartWhileDecodeWaits).
-func (c *sequential) watchPrefill(decode *leg.Leg) {
-	g := &prefillWatch{pick: c.pick, decode: decode, gone: c.s.Picker.Gone}
-	c.pick.Await(g, time.Now().Add(owesNothing)) // prefill has answered already
-	g.CallOff(nil)                               // if it went before Await
+func (a *attempt) watchPrefill(decode *leg.Leg) {
+	g := &prefillWatch{pick: a.p, decode: decode, gone: a.c.s.Picker.Gone}
+	a.p.Await(g, time.Now().Add(owesNothing)) // prefill has answered already
+	g.CallOff(nil)                            // if it went before Await
 }
 
 // prefillWatch watches a prefill instance whose blocks a decode leg reads. It implements
@@ -203,15 +186,15 @@ func (*prefillWatch) Overtaken(int) {}
 // Silent implements sched.Leg.
 func (*prefillWatch) Silent(time.Duration) {}
 
-// unusable reports why a hand-over must not be used any more, "" if it may be: its lease is
+// unusable reports why a KV transfer must not be used any more, "" if it may be: its lease is
 // about to end, which is not checked for the first decode, or the instance that made it is
 // gone.
-func (c *sequential) unusable(again bool) leg.Class {
+func (a *attempt) unusable(again bool) leg.Class {
 	switch {
-	case again && time.Now().After(c.decodeBy):
-		c.attempts.forgetTried(instance.Prefill)
-		return leg.HandoverExpired
-	case c.s.Picker.Gone(c.pick) != nil:
+	case again && time.Now().After(a.decodeBy):
+		a.c.r.attempts.forgetTried(instance.Prefill)
+		return leg.TransferExpired
+	case a.c.s.Picker.Gone(a.p) != nil:
 		return leg.Gone
 	}
 	return ""

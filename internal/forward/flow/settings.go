@@ -31,7 +31,7 @@ type Picker interface {
 	Models() []string
 }
 
-// Health hears what requests learn about instances.
+// Health receives what requests learn about instances.
 type Health interface {
 	// Eject takes out an instance that refuses connections.
 	Eject(in *instance.Instance, reason string)
@@ -52,22 +52,22 @@ type Notifications interface {
 	CannotHear(in *instance.Instance) error
 	// Address is where an instance should send its notifications, for people.
 	Address(in *instance.Instance) string
-	// Await returns when so many ranks of an instance have notified that the KV cache of
+	// Await blocks until the given number of ranks of an instance has notified that the KV cache of
 	// the attempt with this id has arrived. It may be called before or after they have;
 	// once it has returned nil the notifications are forgotten.
 	Await(ctx context.Context, in *instance.Instance, id string, ranks int) error
 }
 
-// Recorder hears of the events on a request's way. It must not block.
+// Recorder receives the events of requests. It must not block.
 type Recorder interface {
 	// Retried counts a leg of this role that failed in this way and is tried again.
 	Retried(role instance.Role, class leg.Class)
 	// Handed counts an answer of a prefill instance whose connector hands over in it;
-	// something reports whether there was a hand-over.
+	// something reports whether there was a KV transfer.
 	Handed(in *instance.Instance, something bool)
-	// HandoverSpent counts a decode leg that failed in this way after it may have taken
-	// a hand-over that can be used once. Prefill holds its blocks until their lease ends.
-	HandoverSpent(class leg.Class)
+	// TransferSpent counts a decode leg that failed in this way after it may have taken
+	// a KV transfer that can be used once. Prefill holds its blocks until their lease ends.
+	TransferSpent(class leg.Class)
 	// Media counts a request with images, video or sound.
 	Media()
 	// Disaggregated counts a decision whether a request goes through prefill. stall is
@@ -100,7 +100,7 @@ type Settings struct {
 	FirstByte    time.Duration // until decode answers
 	Idle         time.Duration // between two reads of an answer
 	NonStream    time.Duration // for a non-streamed answer to begin
-	KVBudget     time.Duration // how long a hand-over may wait whose lease is not known
+	KVBudget     time.Duration // how long a KV transfer may wait whose lease is not known
 	// RewriteHost puts the host by which prefill was reached into what it hands over.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to the last of its notifications
@@ -140,13 +140,13 @@ func (s *Settings) LoadDialects() error {
 	return nil
 }
 
-// handoverBudget is how long a hand-over may wait for decode: two thirds of its lease, since
+// transferBudget is how long a KV transfer may wait for decode: two thirds of its lease, since
 // decode needs some time to extend that, or KVBudget where the lease is not known.
-func (s *Settings) handoverBudget(lease time.Duration) leg.Limit {
+func (s *Settings) transferBudget(lease time.Duration) leg.Limit {
 	if lease > 0 {
-		return leg.Limit{After: lease / 3 * 2, Class: leg.HandoverExpired, Setting: "two thirds of the KV lease of the prefill instance"}
+		return leg.Limit{After: lease / 3 * 2, Class: leg.TransferExpired, Setting: "two thirds of the KV lease of the prefill instance"}
 	}
-	return leg.Limit{After: s.KVBudget, Class: leg.HandoverExpired, Setting: "--kv-lease-budget"}
+	return leg.Limit{After: s.KVBudget, Class: leg.TransferExpired, Setting: "--kv-lease-budget"}
 }
 
 // heldUntil is until when a prefill instance holds the KV cache that it has just computed.

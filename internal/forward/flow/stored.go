@@ -1,7 +1,6 @@
 package flow
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -15,8 +14,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
-
-var errNeedsPrefill = errors.New("the instance answers nothing right without a prefill")
 
 // Stored passes a request about a stored response to the instances that may have it.
 // target is the path with its query.
@@ -45,7 +42,7 @@ func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target strin
 	}
 	return r.Answer.Relay(relay.Source{
 		Leg: l, Resp: resp, Commit: func() { r.attempts.served(a.Instance) },
-		Rewriters: []connector.Rewriter{relay.HideHandover(openai.Responses)},
+		Rewriters: []connector.Rewriter{relay.HideTransferParams(openai.Responses)},
 	})
 }
 

@@ -31,7 +31,7 @@ const (
 	Aborted          Class = "aborted"
 	GaveUp           Class = "gave_up"
 	OurEdit          Class = "our_edit"
-	HandoverExpired  Class = "handover_expired"
+	TransferExpired  Class = "handover_expired"
 	PartnerFailed    Class = "partner_failed"
 	NotNotified      Class = "not_notified"
 	Overtaken        Class = "overtaken"
@@ -78,7 +78,7 @@ type Rule struct {
 	What  string // what happened, for people
 	Retry bool   // on another instance; on the same one only if there is no other
 	Free  bool   // does not count against --max-attempts or the retry budget
-	// SameKV reports whether the instance cannot have used the hand-over, so that another
+	// SameKV reports whether the instance cannot have used the KV transfer, so that another
 	// decode instance may have it while its lease runs. The exception are an engine's
 	// own 4xx and 503 where a refusal frees the blocks (connector.Terms).
 	SameKV bool
@@ -110,10 +110,10 @@ func Rules() []Rule {
 		{BadAnswer, "no HTTP, a cut stream, JSON that is none, or a status no engine sends", true, false, false, BlameStrike, "502"},
 		{TooLarge, "the answer has a head of more than 64 KiB, an event of more than 8 MiB, or does not fit into --max-bodies-memory: another instance would send the same", false, false, false, BlameNobody, "502; 503 with Retry-After if other bodies hold the memory"},
 		{ErrorEvent, "an error event before the answer was committed (a failed KV load among them)", true, false, false, BlameStrike, "the event's status and error"},
-		{Aborted, "a finish by `abort` before the answer was committed: the engine is shutting down; if it has sent tokens, or its API does not show that it has not, the hand-over is spent", true, false, true, BlameStrike, "503, Retry-After"},
+		{Aborted, "a finish by `abort` before the answer was committed: the engine is shutting down; if it has sent tokens, or its API does not show that it has not, the KV transfer is spent", true, false, true, BlameStrike, "503, Retry-After"},
 		{GaveUp, "a stop reason by which the engine says that it has given the answer up, before it was committed (vllm-ascend's `recomputed`)", true, false, false, BlameNobody, "503, Retry-After"},
 		{OurEdit, "400 to a prefill with a forced tool call or a thinking budget, which our cut at one token causes; on `/v1/messages` and `/v1/responses` also 500", false, true, false, BlameNobody, "nothing: decode serves alone"},
-		{HandoverExpired, "--kv-lease-budget, or two thirds of the instance's KV lease, passed before the first content, and nothing shows that decode read the KV cache or renewed the lease", true, false, false, BlameNobody, "504"},
+		{TransferExpired, "--kv-lease-budget, or two thirds of the instance's KV lease, passed before the first content, and nothing shows that decode read the KV cache or renewed the lease", true, false, false, BlameNobody, "504"},
 		{PartnerFailed, "the other leg of the pair failed, or its instance is gone: that counts", true, true, false, BlameNobody, "the other leg's"},
 		{NotNotified, "prefill has answered, but its ranks have not all notified the proxy within --lmcache-notify-timeout that decode has the KV cache, or the notifications cannot be received", true, false, false, BlameNobody, "504"},
 		{Overtaken, "20 requests that began later on the instance were answered earlier, while this one waited for its first content far longer than they did", true, false, false, BlameNobody, "504"},

@@ -36,7 +36,7 @@ func TestEveryClassHasARule(t *testing.T) {
 	}
 	for _, c := range []Class{
 		NotConnected, ConnectTimeout, NoConnection, NoSocket, Lost, BrokeOff, PrefillTimeout, FirstByteTimeout, IdleTimeout, Gone, Busy,
-		Unavailable503, Status5xx, Status4xx, EngineKey, ModelMissing, BadAnswer, ErrorEvent, OurEdit, HandoverExpired, PartnerFailed, NotNotified, Overtaken, ClientGone,
+		Unavailable503, Status5xx, Status4xx, EngineKey, ModelMissing, BadAnswer, ErrorEvent, OurEdit, TransferExpired, PartnerFailed, NotNotified, Overtaken, ClientGone,
 	} {
 		if !seen[c] {
 			t.Errorf("%s has no rule", c)

@@ -16,18 +16,12 @@ import (
 type Failure struct {
 	Class Class
 	Rule  Rule
-	// Taken reports whether the instance may have begun to work, so that a hand-over
+	// Taken reports whether the instance may have begun to work, so that a KV transfer
 	// that can be used once counts as spent.
 	Taken bool
 	// Answer is what the client gets if no further attempt is made.
 	Answer Answer
 	Err    error
-}
-
-// NewFailure makes a failure of a class.
-func NewFailure(class Class, a Answer, err error) *Failure {
-	r := class.Rule()
-	return &Failure{Class: class, Rule: r, Taken: !r.SameKV, Answer: a, Err: err}
 }
 
 // Refused reports whether the engine itself turned the request away.

@@ -33,10 +33,32 @@ func (l *Leg) JudgeError(err error) *Failure {
 	return f
 }
 
-// failed makes a failure of a class, which the trace shows.
+// newFailure returns a failure of a class.
+func newFailure(class Class, a Answer, err error) *Failure {
+	r := class.Rule()
+	return &Failure{Class: class, Rule: r, Taken: !r.SameKV, Answer: a, Err: err}
+}
+
+// failed returns a failure of a class and marks the leg's span with it.
 func (l *Leg) failed(class Class, a Answer, err error) *Failure {
 	l.Span.Failed(string(class))
-	return NewFailure(class, a, err)
+	return newFailure(class, a, err)
+}
+
+// JudgeGone judges an instance that turned out to be gone, because of err, before its leg began.
+func (o *Origin) JudgeGone(role instance.Role, err error) *Failure {
+	return newFailure(Gone, ProxyError(Unavailable(role, o.Model)), err)
+}
+
+// JudgeNeedsPrefill judges an instance that cannot answer without a prefill, which reason rules
+// out.
+func JudgeNeedsPrefill(reason string) *Failure {
+	return newFailure(Status4xx, ProxyError(NeedsPrefill(reason)), errNeedsPrefill)
+}
+
+// JudgeInvalid judges the answer a to an invalid request, which the engine has refused.
+func (l *Leg) JudgeInvalid(a Answer) *Failure {
+	return newFailure(Status4xx, a, fmt.Errorf("%s refused an invalid request with %d", l.Instance.Key, a.Status))
 }
 
 // JudgeCallOff judges a leg that the proxy has ended, for this cause, while some of its
@@ -105,7 +127,7 @@ func (l *Leg) clientAnswer(class Class, err error) Answer {
 		return ProxyError(e)
 	case NoSocket:
 		return ProxyError(noSocket())
-	case NotNotified, PrefillTimeout, FirstByteTimeout, IdleTimeout, HandoverExpired, Overtaken:
+	case NotNotified, PrefillTimeout, FirstByteTimeout, IdleTimeout, TransferExpired, Overtaken:
 		return ProxyError(timedOut(role, err))
 	case TooLarge:
 		return ProxyError(tooLarge(role, "its head or its trailer"))
@@ -170,7 +192,7 @@ func (l *Leg) JudgeStatus(status int, header http.Header) *Failure {
 	case status >= 500:
 		return l.failed(Status5xx, theirs, err)
 	default:
-		return l.BadAnswer(fmt.Sprintf("status %d", status))
+		return l.JudgeBadAnswer(fmt.Sprintf("status %d", status))
 	}
 }
 
@@ -178,9 +200,16 @@ func isBusy(status int) bool {
 	return status == http.StatusTooManyRequests || status == http.StatusRequestTimeout || status == http.StatusTooEarly
 }
 
-// JudgeBody judges a refusal again when its body has been read. vLLM refuses a
-// data-parallel rank that it does not have with a 400, which only its text tells from others.
+// noSuchRoute is the body of FastAPI's 404 for a route that vLLM does not have.
+const noSuchRoute = `{"detail":"Not Found"}`
+
+// JudgeBody judges a refusal again when its body has been read. Only the body distinguishes a
+// missing route from a missing model, and a data-parallel rank that the engine does not have
+// from an invalid request.
 func (l *Leg) JudgeBody(f *Failure, body []byte) *Failure {
+	if f.Class == ModelMissing && string(body) == noSuchRoute {
+		return newFailure(Status4xx, f.Answer, f.Err)
+	}
 	if f.Class != Status4xx || f.Answer.Status != http.StatusBadRequest || l.pick == nil || l.Instance.Ranks() == 1 {
 		return f
 	}
@@ -197,7 +226,7 @@ func (l *Leg) JudgeBody(f *Failure, body []byte) *Failure {
 // the error in it, as JSON.
 func (l *Leg) JudgeEvent(code int, body []byte) *Failure {
 	if !json.Valid(body) {
-		return l.BadAnswer("an error event that is no JSON")
+		return l.JudgeBadAnswer("an error event that is no JSON")
 	}
 	a := Answer{Status: code, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}
 	err := fmt.Errorf("%s sent an error event (%d)", l.Instance.Key, code)
@@ -210,8 +239,20 @@ func (l *Leg) JudgeEvent(code int, body []byte) *Failure {
 	return l.failed(ErrorEvent, a, err)
 }
 
-// TooLarge judges an answer of which some part, named by what, is larger than the proxy accepts.
-func (l *Leg) TooLarge(what string) *Failure {
+// JudgeCut judges the failure of a prefill leg again whose answer the proxy has cut after one
+// token, which an engine may not be able to parse: half a tool call, for example
+// (TestForcedToolCall). It then answers 500 on the routes of Messages and Responses, and 400 on
+// the others.
+func (l *Leg) JudgeCut(f *Failure, k openai.Kind) *Failure {
+	if f.Class == Status4xx && f.Answer.Status == http.StatusBadRequest ||
+		f.Class == Status5xx && (k == openai.Messages || k == openai.Responses) && f.Answer.Status == http.StatusInternalServerError {
+		return newFailure(OurEdit, f.Answer, f.Err)
+	}
+	return f
+}
+
+// JudgeTooLarge judges an answer of which some part, named by what, is larger than the proxy accepts.
+func (l *Leg) JudgeTooLarge(what string) *Failure {
 	return l.failed(TooLarge, ProxyError(tooLarge(l.Instance.Role, what)), fmt.Errorf("%s: too large: %s", l.Instance.Key, what))
 }
 
@@ -219,19 +260,22 @@ func tooLarge(role instance.Role, what string) *openai.Error {
 	return badGateway(fmt.Sprintf("the %s instance sent an answer that is too large: %s", role, what))
 }
 
-// NoMemory judges an answer that does not fit into the memory for bodies while other requests hold some of it.
-func (l *Leg) NoMemory() *Failure {
+// JudgeNoMemory judges an answer that does not fit into the memory for bodies while other requests hold some of it.
+func (l *Leg) JudgeNoMemory() *Failure {
 	return l.failed(TooLarge, ProxyError(unavailable("this proxy has no memory left for the answer (--max-bodies-memory); try again")),
 		fmt.Errorf("%s: no memory for its answer", l.Instance.Key))
 }
 
-// JudgeFinish judges an answer that the engine ended for a reason of its own.
-func (l *Leg) JudgeFinish(class Class) *Failure {
-	return l.failed(class, ProxyError(interrupted()), fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
+// JudgeFinish judges an answer that the engine ended for a reason of its own. generated reports
+// whether it has tokens.
+func (l *Leg) JudgeFinish(class Class, generated bool) *Failure {
+	f := l.failed(class, ProxyError(interrupted()), fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
+	f.Taken = f.Taken || generated
+	return f
 }
 
-// BadAnswer judges an answer that is not what an engine sends.
-func (l *Leg) BadAnswer(what string) *Failure {
+// JudgeBadAnswer judges an answer that is not what an engine sends.
+func (l *Leg) JudgeBadAnswer(what string) *Failure {
 	return l.failed(BadAnswer, ProxyError(badGateway(fmt.Sprintf("the %s instance sent an answer that cannot be used: %s", l.Instance.Role, what))),
 		fmt.Errorf("%s: %s", l.Instance.Key, what))
 }

@@ -123,9 +123,9 @@ func (l *Leg) CallOff(cause error) {
 	}
 }
 
-// handoverSlack is how much of its waiting time a leg may have spent before the
+// transferSlack is how much of its waiting time a leg may have spent before the
 // silence of its instance was noticed.
-const handoverSlack = 2 * time.Second
+const transferSlack = 2 * time.Second
 
 // Silent implements sched.Leg: the instance has answered neither legs nor probes for d. Its
 // limit, Wait.Silence, also holds while the leg waits for its partner: an instance that waits
@@ -134,7 +134,7 @@ const handoverSlack = 2 * time.Second
 func (l *Leg) Silent(d time.Duration) {
 	waited := time.Since(l.Began)
 	switch {
-	case !l.wait.KVUntil.IsZero() && d >= waited-handoverSlack && time.Now().After(l.wait.KVUntil):
+	case !l.wait.KVUntil.IsZero() && d >= waited-transferSlack && time.Now().After(l.wait.KVUntil):
 		l.CallOff(&LimitError{l.wait.KVLimit})
 	case l.wait.Silence.After > 0 && min(d, waited) >= l.wait.Silence.After:
 		l.CallOff(&LimitError{l.wait.Silence})

@@ -62,7 +62,7 @@ func (e *LimitError) Error() string {
 		FirstByteTimeout: "no byte of an answer",
 		IdleTimeout:      "no further byte of the answer",
 		NotNotified:      "no notification from every rank of prefill",
-		HandoverExpired:  "no content, and no proof that the KV cache was read,",
+		TransferExpired:  "no content, and no proof that the KV cache was read,",
 	}[e.Limit.Class]
 	return fmt.Sprintf("%s for %s (%s)", what, seconds(e.Limit.After), e.Limit.Setting)
 }

@@ -124,7 +124,7 @@ func TestLimit_Lease(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := observed(t, c.until, !c.hidden, Wait{
 					Limit: FirstByteLimit(waits), Streamed: !c.whole, KVUntil: time.Now().Add(lease), KVRenews: c.renews,
-					KVLimit: Limit{After: lease, Class: HandoverExpired, Setting: "--kv-lease-budget"},
+					KVLimit: Limit{After: lease, Class: TransferExpired, Setting: "--kv-lease-budget"},
 				})
 				if c.committed {
 					_ = l.Commit()

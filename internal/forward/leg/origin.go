@@ -28,7 +28,7 @@ type Settings struct {
 	Busy     time.Duration // longest silence of a leg whose engine makes progress
 	Connect  time.Duration // limit of Upstream for a connection
 	Log      logrus.FieldLogger
-	// EngineKey is the key for the engines, "" if there is none; ClientKeys tells
+	// EngineKey is the key for the engines, "" if there is none; ClientKeys reports
 	// that the proxy checks clients' keys, and therefore does not pass them on.
 	EngineKey  string
 	ClientKeys bool
@@ -91,6 +91,8 @@ type Wait struct {
 var (
 	errDone      = errors.New("leg ended")
 	errOvertaken = errors.New("the request is stuck in its instance")
+	// errNeedsPrefill is the cause of a failure without a leg.
+	errNeedsPrefill = errors.New("the instance cannot answer correctly without a prefill")
 )
 
 // ErrPartner is the cause of a leg that was ended because the other leg of its

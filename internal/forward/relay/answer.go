@@ -38,7 +38,7 @@ const StatusClientGone = 499
 type Result struct {
 	Status  int
 	Outcome string
-	Failure leg.Class // of the leg whose failure the client was told of
+	Failure leg.Class // of the leg whose failure the client got
 	Bytes   int64     // of the body
 	TTFT    time.Duration
 	Gap     time.Duration // between two events of a stream, on average; 0 if there was none
@@ -291,11 +291,9 @@ type Source struct {
 func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 	switch {
 	case sse.Aborted(kind, b):
-		f := s.Leg.JudgeFinish(leg.Aborted)
-		f.Taken = f.Taken || sse.Generated(kind, b)
-		return f
+		return s.Leg.JudgeFinish(leg.Aborted, sse.Generated(kind, b))
 	case s.GivesUp != "" && sse.StopsBy(b, s.GivesUp):
-		return s.Leg.JudgeFinish(leg.GaveUp)
+		return s.Leg.JudgeFinish(leg.GaveUp, false)
 	}
 	return nil
 }

@@ -5,22 +5,22 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 )
 
-// HideHandover removes from an answer what it says about KV transfers inside the fleet.
+// HideTransferParams removes from an answer what it says about KV transfers inside the fleet.
 // Since vLLM 0.33 the last chunks of streams have it, too (its serving.py of chat and
 // completions; TestDecodeHandsOver).
-type HideHandover openai.Kind
+type HideTransferParams openai.Kind
 
 // Whole implements connector.Rewriter.
-func (k HideHandover) Whole(body []byte) []byte {
-	if !response.MayTellHandover(body) {
+func (k HideTransferParams) Whole(body []byte) []byte {
+	if !response.MayHaveTransferParams(body) {
 		return body
 	}
-	return response.HideHandover(openai.Kind(k), body)
+	return response.HideTransferParams(openai.Kind(k), body)
 }
 
 // Events implements connector.Rewriter.
-func (k HideHandover) Events(batch []byte) []byte {
-	if !response.MayTellHandover(batch) {
+func (k HideTransferParams) Events(batch []byte) []byte {
+	if !response.MayHaveTransferParams(batch) {
 		return batch
 	}
 	return eachEvent(batch, k.Whole)

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"time"
@@ -42,9 +41,6 @@ const (
 	errorGrace = time.Second
 )
 
-// noSuchRoute is the 404 of FastAPI, on which vLLM stands, for a route that it does not have.
-func noSuchRoute() []byte { return []byte(`{"detail":"Not Found"}`) }
-
 // ReadError reads an answer whose status is not 200 and judges it. idle is the longest
 // wait for the next bytes of any answer, and bounds the wait for this one's body.
 func ReadError(l *leg.Leg, resp *upstream.Response, idle time.Duration) *leg.Failure {
@@ -65,8 +61,5 @@ func ReadError(l *leg.Leg, resp *upstream.Response, idle time.Duration) *leg.Fai
 		f.Answer.Header.Set("Content-Type", "application/json")
 	}
 	f.Answer.Body = body
-	if f.Class == leg.ModelMissing && bytes.Equal(body, noSuchRoute()) {
-		return leg.NewFailure(leg.Status4xx, f.Answer, f.Err) // the engine has the model, but not the route
-	}
 	return l.JudgeBody(f, body)
 }

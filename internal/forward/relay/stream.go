@@ -99,7 +99,7 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 			a.Outcome = OutcomeOK
 			return nil
 		default:
-			return a.streamEnded(&e, l.BadAnswer("the event stream ended too early"))
+			return a.streamEnded(&e, l.JudgeBadAnswer("the event stream ended too early"))
 		}
 	}
 }
@@ -108,9 +108,9 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 func (a *Answer) judgeSize(l *leg.Leg, err error) *leg.Failure {
 	if errors.Is(err, scratch.ErrNoRoom) {
 		a.Memory.Refuse()
-		return l.NoMemory()
+		return l.JudgeNoMemory()
 	}
-	return l.TooLarge(err.Error())
+	return l.JudgeTooLarge(err.Error())
 }
 
 // handleRead handles the bytes of one read. stop reports that the stream is over for the
@@ -259,7 +259,7 @@ func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 			return s.Leg.JudgeEvent(code, sse.ErrorOf(a.Kind, event))
 		case sse.EventDone:
 			if a.Kind != openai.Other {
-				return s.Leg.JudgeFinish(leg.Aborted) // nothing was generated: vLLM leaves the chunk of an abort out
+				return s.Leg.JudgeFinish(leg.Aborted, false) // nothing was generated: vLLM leaves the chunk of an abort out
 			}
 			e.committed = true
 			return nil

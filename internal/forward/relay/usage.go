@@ -47,7 +47,7 @@ func (u *Usage) Prompt() (tokens, cached int) {
 	if c == nil {
 		return 0, 0
 	}
-	cached, _ = strconv.Atoi(c.Tokens) // null, where the engine does not say it, gives 0
+	cached, _ = strconv.Atoi(c.Tokens) // null, where the engine does not report it, becomes 0
 	return c.Prompt, cached
 }
 

@@ -47,7 +47,7 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 		return l.JudgeError(err)
 	}
 	if resp.Length > int64(n) && !more {
-		return l.BadAnswer("it is shorter than announced")
+		return l.JudgeBadAnswer("it is shorter than announced")
 	}
 	if !more {
 		if f := s.judgeEnd(a.Kind, buf[:n]); f != nil {
@@ -58,7 +58,7 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 		return l.JudgeCallOff(cause)
 	}
 	if !a.beginsWhole() {
-		return l.BadAnswer("it is no event stream")
+		return l.JudgeBadAnswer("it is no event stream")
 	}
 	s.Commit() // before the write, which a slow client holds up
 	parts, length := [][]byte{buf[:n]}, resp.Length
@@ -106,11 +106,11 @@ func (a *Answer) judgeMemory(l *leg.Leg, h *held, length int64) *leg.Failure {
 	}
 	switch need := max(length, int64(h.n)); {
 	case limit > 0 && need > limit:
-		return l.TooLarge(fmt.Sprintf("more than %d bytes (--max-bodies-memory)", limit))
+		return l.JudgeTooLarge(fmt.Sprintf("more than %d bytes (--max-bodies-memory)", limit))
 	case need >= maxAnswer:
-		return l.TooLarge("more than 1 GiB")
+		return l.JudgeTooLarge("more than 1 GiB")
 	}
-	return l.NoMemory()
+	return l.JudgeNoMemory()
 }
 
 // writeParts writes an answer in pieces, each under a deadline of its own, and flushes it.

@@ -37,7 +37,7 @@ func (b *Bodies) Memory() (held, limit, refused int64) {
 }
 
 // Reserve counts n bytes of an answer that is held back. Unlike a request body, an answer gets no
-// memory beyond the bound: its size is known to no client. The caller gives them back with Free.
+// memory beyond the bound: its size is known to no client. The caller releases them with Free.
 func (b *Bodies) Reserve(n int64) error { return b.reserve(-1, n) }
 
 // Free releases n bytes of Reserve.

@@ -76,7 +76,7 @@ type Stages struct {
 }
 
 // Stages returns the stages up to now, which is counted from Start. A stream that has no
-// content yet is in its hand-over, or in its prefill. Of a whole answer the first token is
+// content yet is in its KV transfer, or in its prefill. Of a whole answer the first token is
 // not seen: it is in decode as soon as prefill has answered.
 func (t *Times) Stages(now time.Duration, stream bool) Stages {
 	sent := t.At(Sent)
@@ -98,7 +98,7 @@ func (t *Times) Stages(now time.Duration, stream bool) Stages {
 		s.Prefill, s.Decode = first-begun, now-first
 	case !pair:
 		s.Decode = now - begun
-	case prefilled == 0 || prefilled > first: // both legs run at once, and decode was heard first
+	case prefilled == 0 || prefilled > first: // both legs run at once, and decode answered first
 		s.Prefill, s.Decode = first-begun, now-first
 	case stream:
 		s.Prefill, s.Handover, s.Decode = prefilled-begun, first-prefilled, now-first

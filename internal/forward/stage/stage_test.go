@@ -52,7 +52,7 @@ func TestStagesFollowEachOther(t *testing.T) {
 			t.PassAt(stage.Prefilled, at(31))
 		}, true, [5]int{1, 1, 28, 0, 70}},
 		{"in prefill", func(t *stage.Times) { t.BeginPrefill(at(2)) }, true, [5]int{2, 0, 98, 0, 0}},
-		{"in hand-over", func(t *stage.Times) {
+		{"in KV transfer", func(t *stage.Times) {
 			t.BeginPrefill(at(2))
 			t.PassAt(stage.Prefilled, at(12))
 		}, true, [5]int{2, 0, 10, 88, 0}},

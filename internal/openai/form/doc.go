@@ -1,2 +1,2 @@
-// Package form reads the forms of requests to /v1/audio.
+// Package form reads the multipart forms of requests to /v1/audio.
 package form

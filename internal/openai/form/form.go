@@ -2,7 +2,11 @@ package form
 
 import (
 	"bytes"
-	"net/http"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
 	"strconv"
 	"strings"
 
@@ -11,30 +15,38 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// fieldFile is the field of a form that every route with forms wants.
-const fieldFile = "file"
+const (
+	// fieldFile is the field that every route with forms requires.
+	fieldFile = "file"
+	// fieldXargs is the field whose JSON vLLM passes to the engine's core.
+	fieldXargs = "vllm_xargs"
 
-// Form is what the proxy reads of the form of a request to /v1/audio: multipart/form-data
-// (RFC 7578), which goes on byte for byte.
+	maxPartHeader = 4 << 10 // bytes
+	// maxField bounds a field that is read, in bytes. It is the bound of vLLM's framework for
+	// fields that are not files.
+	maxField = 1 << 20
+)
+
+// Form holds the fields that the proxy reads of a request to /v1/audio, whose body is
+// multipart/form-data (RFC 7578). The body itself is forwarded unchanged.
 type Form struct {
-	Model  string // "" if it names none
+	Model  string // "" if the form names none
 	Stream bool
 }
 
-// Parse reads a form without copying it; a file in it is passed over. The error is
-// an *Error with status 400, in vLLM's words where it has some.
+// Parse reads a form without copying its file. The error is an *openai.Error with status 400.
 //
-// It takes less than the framework under vLLM: where the two could see different fields,
-// which an engine would then read unseen, the form is refused, and no engine is asked.
+// Parse refuses a form that an engine could read in another way, because a field that only the
+// engine finds could control KV transfers. No engine is asked about such a form.
 func Parse(contentType []string, body []byte) (*Form, error) {
 	if len(contentType) == 0 {
 		return nil, noFile()
 	}
-	media, params, ok := parameters(contentType[0])
-	if len(contentType) == 1 && !strings.EqualFold(media, "multipart/form-data") {
-		return nil, noFile() // as vLLM, which sees a form without a file in it
+	media, _, _ := strings.Cut(contentType[0], ";")
+	if len(contentType) == 1 && !strings.EqualFold(strings.TrimSpace(media), "multipart/form-data") {
+		return nil, noFile() // to vLLM this is a form without fields
 	}
-	f, err := readForm(len(contentType) == 1 && ok, params, body)
+	f, err := read(contentType, body)
 	if err != nil {
 		err.Final = true
 		return nil, err
@@ -42,83 +54,139 @@ func Parse(contentType []string, body []byte) (*Form, error) {
 	return f, nil
 }
 
-// readForm reads multipart/form-data whose type has these parameters; plain tells that
-// they can be read in one way only.
-func readForm(plain bool, params map[string]string, body []byte) (*Form, *openai.Error) {
-	boundary, err := boundaryOf(plain, params)
+// read reads a multipart form.
+func read(contentType []string, body []byte) (*Form, *openai.Error) {
+	boundary, err := boundaryOf(contentType)
+	if err == nil {
+		err = checkFraming(body, boundary)
+	}
 	if err != nil {
-		return nil, err
+		return nil, invalid(err)
 	}
-	f := &Form{}
-	parts := partReader{body: body, delimiter: []byte("\r\n--" + boundary)}
-	if err := parts.begin(); err != nil {
-		return nil, err
-	}
-	hasFile := false
-	for {
-		p, err := parts.next()
+	f, hasFile := &Form{}, false
+	for parts := multipart.NewReader(bytes.NewReader(body), boundary); ; {
+		p, err := parts.NextRawPart()
 		switch {
-		case !hasFile && (p == nil && err == nil || parts.cut):
-			return nil, noFile() // vLLM does not miss the end
-		case err != nil:
-			return nil, err
-		case p == nil:
+		case errors.Is(err, io.EOF) && hasFile:
 			return f, nil
+		case errors.Is(err, io.EOF):
+			return nil, noFile()
+		case err != nil:
+			return nil, invalid(err)
 		}
+		name, isFile, err := fieldOf(p)
+		if err != nil {
+			return nil, invalid(err)
+		}
+		hasFile = hasFile || name == fieldFile && isFile
+		if name != fieldXargs && (isFile || name != "model" && name != "stream") {
+			continue
+		}
+		value, err := io.ReadAll(io.LimitReader(p, maxField+1))
 		switch {
-		case p.name == "vllm_xargs":
-			if err := harmless(p.data); err != nil {
+		case err != nil:
+			return nil, invalid(err)
+		case len(value) > maxField:
+			return nil, invalid(fmt.Errorf("field %s is larger than %d bytes", name, maxField))
+		case name == fieldXargs:
+			if err := checkXargs(value); err != nil {
 				return nil, err
 			}
-		case p.name == fieldFile:
-			hasFile = hasFile || p.file
-		case p.file: // a field that is a file: the engine refuses it
-		case p.name == "model": // of several the last counts
-			f.Model = string(p.data)
-		case p.name == "stream":
-			f.Stream, _ = jsonscan.LaxBool([]byte(strconv.Quote(string(p.data)))) // the engine judges it
+		case name == "model": // the last of several counts
+			f.Model = string(value)
+		default:
+			f.Stream, _ = jsonscan.LaxBool([]byte(strconv.Quote(string(value)))) // the engine refuses other values
 		}
 	}
 }
 
-// boundaryOf returns what divides the parts.
-func boundaryOf(plain bool, params map[string]string) (string, *openai.Error) {
-	boundary, has := params["boundary"]
-	switch charset := params["charset"]; {
-	case plain && !has:
-		return "", formError("Missing boundary in multipart.")
-	case !plain, len(boundary) == 0, len(boundary) > 200:
-		return "", invalidForm()
+// boundaryOf returns the boundary of a multipart Content-Type.
+func boundaryOf(contentType []string) (string, error) {
+	_, params, err := mime.ParseMediaType(contentType[0])
+	charset := params["charset"]
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("Content-Type: %w", err)
+	case len(contentType) > 1 || strings.ContainsAny(contentType[0], `*\`): // the encodings of RFC 2231, and escapes
+		return "", errors.New("ambiguous Content-Type")
 	case charset != "" && !strings.EqualFold(charset, "utf-8"):
-		// Names of fields could be spelt in another way than by their bytes.
-		return "", formError("The charset of a form must be utf-8.")
+		return "", errors.New("charset must be utf-8") // it would apply to the names of fields
+	case params["boundary"] == "":
+		return "", errors.New("missing boundary in Content-Type")
 	}
-	return boundary, nil
+	return params["boundary"], nil
 }
 
-// formError is what the framework under vLLM says of a form that it cannot read.
-func formError(message string) *openai.Error {
-	return &openai.Error{Status: http.StatusBadRequest, Message: message}
+// checkFraming returns an error unless every reader finds the same parts in a body. It is
+// stricter than multipart.Reader, which accepts a preamble and lines that end with LF.
+func checkFraming(body []byte, boundary string) error {
+	const lineEnd = "\r\n"
+	rest, ok := bytes.CutPrefix(bytes.TrimLeft(body, lineEnd), []byte("--"+boundary))
+	if !ok {
+		return errors.New("the body does not begin with the boundary")
+	}
+	for part := range bytes.SplitSeq(rest, []byte(lineEnd+"--"+boundary)) {
+		if bytes.HasPrefix(part, []byte("--")) {
+			return nil
+		}
+		header, _, ok := bytes.Cut(part, []byte(lineEnd+lineEnd))
+		lines := bytes.Count(header, []byte(lineEnd))
+		if !ok || !bytes.HasPrefix(header, []byte(lineEnd)) || len(header) > maxPartHeader ||
+			bytes.Count(header, []byte("\n")) != lines || bytes.Count(header, []byte("\r")) != lines {
+			return errors.New("malformed header of a part")
+		}
+	}
+	return errors.New("missing final boundary")
 }
 
-func invalidForm() *openai.Error { return formError("Invalid multipart data.") }
+// fieldOf returns the name of the field in a part, and whether it is a file. The error means
+// that not every reader would find the same name.
+func fieldOf(p *multipart.Part) (name string, isFile bool, err error) {
+	fields := p.Header["Content-Disposition"]
+	if len(fields) != 1 {
+		return "", false, errors.New("a part must have one Content-Disposition")
+	}
+	disposition, params, err := mime.ParseMediaType(fields[0])
+	_, isFile = params["filename"] // also with an empty one
+	switch {
+	case err != nil:
+		return "", false, fmt.Errorf("Content-Disposition: %w", err)
+	case disposition != "form-data" || params["name"] == "":
+		return "", false, errors.New("Content-Disposition must be form-data with a name")
+	case strings.Contains(fields[0], `\\"`), encodedName(fields[0]):
+		return "", false, errors.New("ambiguous Content-Disposition")
+	}
+	return params["name"], isFile, nil
+}
 
-// noFile is what vLLM says without a file; it counts the fields of its defaults.
+// encodedName reports whether a Content-Disposition has a parameter name*, or a part of one
+// (RFC 2231), which RFC 7578 forbids. A parameter filename* is ignored by engines.
+func encodedName(disposition string) bool {
+	for param := range strings.SplitSeq(disposition, ";") {
+		if name, _, _ := strings.Cut(strings.ToLower(strings.TrimSpace(param)), "="); strings.HasPrefix(name, "name*") {
+			return true
+		}
+	}
+	return false
+}
+
+func invalid(err error) *openai.Error { return openai.BadRequest("", "invalid form: "+err.Error()) }
+
 func noFile() *openai.Error {
 	return openai.BadRequest(fieldFile, "missing required field: "+fieldFile)
 }
 
-// harmless refuses parameters in which a control field stands: engines would follow it,
-// and cannot take one that is not theirs to read.
-func harmless(xargs []byte) *openai.Error {
-	const before, behind = `{"vllm_xargs":`, `}`
-	object := append(append([]byte(before), xargs...), behind...)
+// checkXargs returns an error for parameters that control KV transfers. Engines would follow
+// them, and they cannot be removed from a form that is forwarded unchanged.
+func checkXargs(xargs []byte) *openai.Error {
+	const before, after = `{"` + fieldXargs + `":`, `}`
+	object := append(append([]byte(before), xargs...), after...)
 	r, err := request.ParseOther(object)
 	if err != nil || bytes.HasPrefix(bytes.TrimSpace(xargs), []byte{'"'}) {
-		return openai.BadRequest("vllm_xargs", "invalid vllm_xargs: must be a JSON object")
+		return openai.BadRequest(fieldXargs, "invalid vllm_xargs: must be a JSON object")
 	}
 	if e := r.NewEdit(); e.Body().Len() != int64(len(object)) {
-		return openai.BadRequest("vllm_xargs", "invalid vllm_xargs: must not hold transfer parameters")
+		return openai.BadRequest(fieldXargs, "invalid vllm_xargs: must not hold transfer parameters")
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/form"
 )
 
-// recordedForm is a form, and what vLLM 0.32 has answered to it; test/real asks again.
+// recordedForm is a form and the answer of vLLM 0.32 to it; test/real records it again.
 type recordedForm struct {
 	Name, Type, Body string // body in latin-1
 	Status           int
@@ -26,7 +26,7 @@ func (r *recordedForm) bytes() []byte {
 	return b
 }
 
-// types is the header of the request.
+// types returns the header of the request.
 func (r *recordedForm) types() []string {
 	if r.Type == "" {
 		return nil
@@ -47,15 +47,16 @@ func recordedForms(tb testing.TB) []recordedForm {
 	return list
 }
 
-// What vLLM reads of a form is what the proxy reads, and what it refuses is refused, here
-// or by the engine. The forms of the first list are refused here alone: what is in them
-// can be read in two ways, or would steer transfers.
+// TestFormsAsVLLMReadsThem checks that the proxy reads a form as vLLM does, and that a form which
+// vLLM refuses is refused by the proxy or by the engine. The forms in refusedHere are refused by
+// the proxy although vLLM accepts them: they are ambiguous, or control KV transfers.
 func TestFormsAsVLLMReadsThem(t *testing.T) {
 	t.Parallel()
+	const oneDisposition, malformed, duplicate = "one Content-Disposition", "malformed header of a part", "duplicate parameter name"
 	refusedHere := map[string]string{
-		"boundary then junk": "Invalid multipart data.", "boundary in line": "Invalid multipart data.",
-		"disp twice": "Invalid multipart data.", "two names": "Invalid multipart data.", "escaped backslash": "Invalid multipart data.",
-		"attachment": "Invalid multipart data.", "data begins with boundary": "Invalid multipart data.", "charset utf-7": "must be utf-8",
+		"boundary then junk": malformed, "boundary in line": malformed,
+		"disp twice": oneDisposition, "two names": duplicate, "escaped backslash": duplicate,
+		"attachment": "must be form-data", "data begins with boundary": malformed, "charset utf-7": "must be utf-8",
 		"xargs kvp str": "must not hold transfer parameters", "xargs kvp list": "must not hold transfer parameters", "xargs twice": "must not hold transfer parameters", "xargs in escapes": "must not hold transfer parameters",
 	}
 	for _, r := range recordedForms(t) {
@@ -68,13 +69,16 @@ func TestFormsAsVLLMReadsThem(t *testing.T) {
 		if multipart := strings.HasPrefix(strings.ToLower(r.Type), "multipart/"); own != nil && own.Final != multipart {
 			t.Errorf("%s: an engine is asked about it: %t", r.Name, !own.Final)
 		}
-		words, strict := refusedHere[r.Name]
+		if own != nil && own.Status != 400 {
+			t.Errorf("%s: status %d", r.Name, own.Status)
+		}
+		message, strict := refusedHere[r.Name]
 		switch {
-		case strict && (err == nil || !strings.Contains(own.Message, words)):
-			t.Errorf("%s: %v, want %q", r.Name, err, words)
+		case strict && (err == nil || !strings.Contains(own.Message, message)):
+			t.Errorf("%s: %v, want %q", r.Name, err, message)
 		case strict:
 		case r.Status == 200 && err != nil:
-			t.Errorf("%s: vLLM takes it: %v", r.Name, err)
+			t.Errorf("%s: vLLM accepts it: %v", r.Name, err)
 		case r.Status == 200:
 			var answer struct{ Text string }
 			var read struct {
@@ -87,17 +91,17 @@ func TestFormsAsVLLMReadsThem(t *testing.T) {
 			if got.Model != read.Model || got.Stream != read.Stream {
 				t.Errorf("%s: read %+v, vLLM %+v", r.Name, *got, read)
 			}
-		case own != nil && strings.Contains(r.Answer, `{"detail":`) && string(own.JSON()) != r.Answer:
-			t.Errorf("%s: %s, vLLM says %s", r.Name, own.JSON(), r.Answer)
+		case own == nil && strings.Contains(r.Answer, `{"detail":`) && r.Name != "fold": // the engine refuses this one
+			t.Errorf("%s: accepted, vLLM answers %s", r.Name, r.Answer)
 		}
 	}
 }
 
-// A form without a file is refused, whatever its type is.
+// TestFormsWithoutAFile checks that a form without a file is refused, whatever its type is.
 func TestFormsWithoutAFile(t *testing.T) {
 	t.Parallel()
 	for _, r := range recordedForms(t) {
-		if r.Name != "no type" && r.Name != "json" && r.Name != "empty" {
+		if r.Name != "no type" && r.Name != "json" && r.Name != "no file" {
 			continue
 		}
 		_, err := form.Parse(r.types(), r.bytes())
@@ -108,6 +112,34 @@ func TestFormsWithoutAFile(t *testing.T) {
 	}
 	var own *openai.Error
 	if _, err := form.Parse([]string{"text/plain", "multipart/form-data; boundary=b"}, []byte("--a--")); !errors.As(err, &own) || !own.Final {
-		t.Errorf("two types were taken, or an engine is asked about them: %v", err)
+		t.Errorf("two types were accepted, or an engine is asked about them: %v", err)
+	}
+}
+
+// TestAmbiguousForms checks forms that readers take apart in different ways.
+func TestAmbiguousForms(t *testing.T) {
+	t.Parallel()
+	const file = "--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nR\r\n--B--\r\n"
+	field := func(disposition, value string) string {
+		return "--B\r\n" + disposition + "\r\n\r\n" + value + "\r\n" + file
+	}
+	const steering = `{"kv_transfer_params":"x"}`
+	for name, body := range map[string]string{
+		"encoded name":           field(`Content-Disposition: form-data; name="vllm_xargs"; name*=utf-8''a`, steering),
+		"encoded name, in parts": field(`Content-Disposition: form-data; name="a" ; NAME*0*=utf-8''vllm_; name*1="xargs"`, steering),
+		"line end in a field":    field("X: a\nContent-Disposition: form-data; name=\"a\"\n\ny\r\nContent-Disposition: form-data; name=\"vllm_xargs\"", steering),
+		"CR in a field":          field("X: a\rContent-Disposition: form-data; name=\"vllm_xargs\"\r\nContent-Disposition: form-data; name=\"a\"", steering),
+		"escaped backslash":      field(`Content-Disposition: form-data; name="a"; x="b\\"; y="; name=\"vllm_xargs"`, steering),
+		"field of 2 MiB":         field(`Content-Disposition: form-data; name="model"`, strings.Repeat("m", 2<<20)),
+		"long header":            field(`X: `+strings.Repeat("x", 5000)+"\r\n"+`Content-Disposition: form-data; name="a"`, "y"),
+	} {
+		if f, err := form.Parse([]string{"multipart/form-data; boundary=B"}, []byte(body)); err == nil {
+			t.Errorf("%s: accepted: %+v", name, *f)
+		}
+	}
+	for _, contentType := range []string{`multipart/form-data; boundary=B; boundary*=utf-8''C`, `multipart/form-data; boundary="\B"`} {
+		if _, err := form.Parse([]string{contentType}, []byte(file)); err == nil {
+			t.Errorf("%s: accepted", contentType)
+		}
 	}
 }

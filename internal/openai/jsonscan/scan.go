@@ -32,7 +32,7 @@ const (
 func ErrorAt(pos int, what string) error { return &Error{pos, what} }
 
 // Scanner validates JSON (RFC 8259) without building anything. Its methods
-// take the position where a token begins and give the position after it.
+// take the position where a token begins and return the position after it.
 type Scanner struct {
 	Text []byte
 	// Text[High:HighEnd] has all bytes above 0x7f that str has met. They are UTF-8
@@ -268,5 +268,5 @@ func (s *Scanner) Members(i, depth int, visit func(Member) error) (int, error) {
 	}
 }
 
-// IsNull tells a value that is null.
+// IsNull reports whether a value is null.
 func IsNull(raw []byte) bool { return len(raw) == 4 && raw[0] == 'n' }

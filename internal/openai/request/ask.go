@@ -26,7 +26,7 @@ func steering() [][]byte {
 // package: NaN, UTF-16, UTF-32. What an engine may read in it must therefore be plain
 // from its bytes: it is UTF-8, where no name can be spelt in another way than by its
 // bytes or by \u, and none of those occurs in it. Whether they are part of a name or of
-// a text cannot be told in a body that cannot be read.
+// a text cannot be decided in a body that cannot be parsed.
 func MayAsk(body []byte) bool {
 	if len(body) > maxAsked || bytes.IndexByte(body, 0) >= 0 || !utf8.Valid(body) || bytes.Contains(body, []byte(`\u`)) {
 		return false

@@ -52,9 +52,9 @@ func (r *Request) NewEdit() *Edit {
 func (e *Edit) Kind() openai.Kind { return e.r.Kind }
 
 // Set sets the field to this JSON value, adding the field if it is absent.
-func (e *Edit) Set(f Field, rawJSON string) { e.give(f, set, rawJSON) }
+func (e *Edit) Set(f Field, rawJSON string) { e.assign(f, set, rawJSON) }
 
-func (e *Edit) give(f Field, a action, rawJSON string) {
+func (e *Edit) assign(f Field, a action, rawJSON string) {
 	e.action[f] = a
 	i := len(e.sets)
 	for i > 0 && e.sets[i-1].field >= f {
@@ -67,7 +67,7 @@ func (e *Edit) give(f Field, a action, rawJSON string) {
 	e.sets = slices.Insert(e.sets, i, setting{f, rawJSON})
 }
 
-// value is what the field was given.
+// value returns the value that the field was set to.
 func (e *Edit) value(f Field) string {
 	for i := range e.sets {
 		if e.sets[i].field == f {
@@ -77,15 +77,15 @@ func (e *Edit) value(f Field) string {
 	return ""
 }
 
-// SetBytes is Set with bytes that nobody will change.
+// SetBytes is Set with bytes that must not be changed afterwards.
 func (e *Edit) SetBytes(f Field, rawJSON []byte) {
 	e.Set(f, unsafe.String(unsafe.SliceData(rawJSON), len(rawJSON)))
 }
 
 // Replace sets the field to this JSON value where the client sent one.
-func (e *Edit) Replace(f Field, rawJSON string) { e.give(f, replace, rawJSON) }
+func (e *Edit) Replace(f Field, rawJSON string) { e.assign(f, replace, rawJSON) }
 
-// Delete takes the field out.
+// Delete removes the field.
 func (e *Edit) Delete(f Field) { e.action[f] = remove }
 
 // readOnly returns a string's bytes without a copy: segments are never changed.
@@ -115,8 +115,8 @@ func (e *Edit) Body() splice.Body {
 	return splice.Assemble(r.Body, splices)
 }
 
-// removes reports whether a member is taken out. A control field is set by taking the
-// client's out, wherever that stands, and adding ours.
+// removes reports whether a member is removed. Setting a control field removes every occurrence
+// of it in the client's body and adds the proxy's.
 func (e *Edit) removes(o *occurrence) bool {
 	a := e.action[o.field]
 	if o.field.steers() && (o.object != 0 || a == set) {

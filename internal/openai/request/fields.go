@@ -104,16 +104,16 @@ func (f Field) String() string { return fieldNames[f] }
 // bootstrapPrefix begins the names by which SGLang's engines find each other.
 const bootstrapPrefix = "bootstrap_"
 
-// steers tells the fields that steer transfers inside the fleet. They make
-// engines open connections, so a client's own are always taken out.
+// steers reports whether a field controls transfers inside the fleet. Such fields make engines
+// open connections, so those of a client are always removed.
 func (f Field) steers() bool {
 	return f >= FieldKVTransferParams && f <= FieldBootstrap
 }
 
-// container tells the fields inside which control fields can hide.
+// container reports whether control fields can be inside a field.
 func (f Field) container() bool { return f >= FieldSamplingParams && f <= fieldVLLMXargs }
 
-// sampling tells the fields that /inference/v1/generate has inside its object
+// sampling reports whether /inference/v1/generate has the field inside its object
 // sampling_params.
 func (f Field) sampling() bool {
 	switch f {

@@ -16,14 +16,14 @@ type Request struct {
 	// MaxTokens is the effective limit, 0 if the client named none.
 	MaxTokens int64
 	// CutReason says why an engine may refuse the prefill leg, which is cut after one
-	// token, although the request is valid; "" if it may not. It is alone.ForcedTool (vLLM
-	// before 0.33 may answer 400 to half of a tool call), or alone.ThinkingBudget (the
+	// token, although the request is valid; "" if it may not. It is bypass.ForcedTool (vLLM
+	// before 0.33 may answer 400 to half of a tool call), or bypass.ThinkingBudget (the
 	// budget is more than one token).
 	CutReason string
 	// KeepPriority lets the client's own "priority" through to the engines.
 	KeepPriority bool
 	// Bypass says why prefill and decode must not be split for this request,
-	// "" if they may. It is one of package alone, as CutReason is.
+	// "" if they may. It is one of package bypass, as CutReason is.
 	Bypass string
 }
 

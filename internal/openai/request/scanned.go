@@ -14,10 +14,10 @@ const maxTopLevel = 4096
 
 // maxContainers bounds the objects in which control fields are looked for: each
 // of them is read once more. A request with more is refused, since whatever
-// is in an object that nobody looked into would reach the engine.
+// is in an object that was not searched would reach the engine.
 const maxContainers = 64
 
-// occurrence is one place in the body where a field of interest stands.
+// occurrence is one occurrence of a field of interest in the body.
 type occurrence struct {
 	field    Field
 	object   uint16 // which object it is in; 0 is the request itself
@@ -28,8 +28,8 @@ type occurrence struct {
 	next     int // start of the member after, -1 for the last
 }
 
-// Scanned is the body of a request after one pass over it, with the places at which the
-// fields of interest stand. Body is shared by every leg and must not be changed any more.
+// Scanned is the body of a request after one pass over it, with the occurrences of the
+// fields of interest. Body is shared by every leg and must not be changed any more.
 type Scanned struct {
 	Kind openai.Kind
 	Body []byte
@@ -156,7 +156,7 @@ func (r *Scanned) scanObject(s *jsonscan.Scanner, at int, object uint16, depth i
 // counts reports whether a field is read, and edited, where it is in an object.
 func (r *Scanned) counts(f Field, object uint16) bool { return object == r.home(f) }
 
-// home is the object in which a field stands.
+// home returns the object that a field belongs to.
 func (r *Scanned) home(f Field) uint16 {
 	if r.Kind == openai.Generate && f.sampling() {
 		return r.samplingID

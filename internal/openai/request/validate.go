@@ -1,7 +1,7 @@
 package request
 
 import (
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
@@ -131,13 +131,13 @@ func readStop(r *Request) error {
 
 func readToolChoice(r *Request) {
 	if raw := r.Raw(FieldToolChoice); raw != nil && (raw[0] == '{' || raw[0] == '"' && string(jsonscan.Unquote(raw)) == "required") {
-		r.CutReason = alone.ForcedTool
+		r.CutReason = bypass.ForcedTool
 	}
 }
 
 // readBypass finds the requests that prefill and decode cannot split safely. vLLM's
-// answer to several prompts has only the hand-over of the first prompt, and decode engines
-// that got a hand-over have crashed on such requests (CVE-2026-94623).
+// answer to several prompts has only the KV transfer of the first prompt, and decode engines
+// that got a KV transfer have crashed on such requests (CVE-2026-94623).
 func readBypass(r *Request) error {
 	n, hasN, err := r.integer(FieldN)
 	if err != nil {
@@ -155,17 +155,17 @@ func readBypass(r *Request) error {
 	plp := r.Raw(FieldPromptLogprobs)
 	switch {
 	case severalPrompts(r):
-		r.Bypass = alone.SeveralPrompts
+		r.Bypass = bypass.SeveralPrompts
 	case hasN && n > 1:
-		r.Bypass = alone.N
+		r.Bypass = bypass.N
 	case hasBest && bestOf > 1, wrongBest != nil: // new engines do not look at it
-		r.Bypass = alone.BestOf
+		r.Bypass = bypass.BestOf
 	case beam:
-		r.Bypass = alone.BeamSearch
+		r.Bypass = bypass.BeamSearch
 	case echo:
-		r.Bypass = alone.Echo
+		r.Bypass = bypass.Echo
 	case plp != nil && !jsonscan.IsNull(plp):
-		r.Bypass = alone.PromptLogprobs
+		r.Bypass = bypass.PromptLogprobs
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
 package request
 
 import (
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
@@ -48,11 +48,11 @@ func readResponses(r *Request) error {
 // where it runs.
 func readStored(r *Request) {
 	if raw := r.Raw(FieldPreviousResponseID); jsonscan.Truthy(raw) {
-		r.Bypass = alone.StoredResponse
+		r.Bypass = bypass.StoredResponse
 	}
 	if raw := r.Raw(FieldBackground); jsonscan.Truthy(raw) {
 		if on, _ := jsonscan.LaxBool(raw); on {
-			r.Bypass = alone.Background
+			r.Bypass = bypass.Background
 		}
 	}
 }
@@ -85,9 +85,9 @@ func readMessages(r *Request) error {
 	raw := r.Raw(FieldThinking)
 	switch {
 	case forcedByType(r):
-		r.CutReason = alone.ForcedTool
+		r.CutReason = bypass.ForcedTool
 	case raw != nil && raw[0] == '{':
-		r.CutReason = alone.ThinkingBudget
+		r.CutReason = bypass.ThinkingBudget
 	}
 	return nil
 }

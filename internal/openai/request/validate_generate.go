@@ -1,7 +1,7 @@
 package request
 
 import (
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
@@ -61,9 +61,9 @@ func readSampling(r *Request) error {
 	prompt := r.Raw(FieldPromptLogprobs)
 	switch {
 	case several && n > 1:
-		r.Bypass = alone.N
+		r.Bypass = bypass.N
 	case prompt != nil && !jsonscan.IsNull(prompt):
-		r.Bypass = alone.PromptLogprobs
+		r.Bypass = bypass.PromptLogprobs
 	}
 	return nil
 }

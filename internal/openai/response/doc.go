@@ -1,3 +1,3 @@
 // Package response reads what an engine's answer, or an event, says of its prefix cache, of
-// tokens and of a hand-over, and changes that for the client.
+// tokens and of a KV transfer, and changes that for the client.
 package response

@@ -8,14 +8,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// Cached is what an answer's usage tells about the prefix cache, as it is there.
+// Cached is what an answer's usage reports about the prefix cache, unchanged.
 // The zero value means that there is no usage.
 type Cached struct {
 	// Tokens is how many tokens of the prompt came from the cache: digits or null.
 	Tokens string
-	// Created is how many were put into it, digits; "" if that is not told.
+	// Created is the number of tokens that were put into it, digits; "" if not reported.
 	Created string
-	// Prompt is how many tokens the prompt has; 0 if that is not told.
+	// Prompt is the number of tokens of the prompt; 0 if not reported.
 	Prompt int
 }
 
@@ -34,8 +34,8 @@ func namesOf(k openai.Kind) cacheNames {
 	return cacheNames{"prompt_tokens_details", "cached_tokens", "created_cache_tokens"}
 }
 
-// CachedTokens finds what an answer tells about the prefix cache. Tokens is "" if
-// there is no usage, "0" if the usage tells nothing of it. A null stays a null;
+// CachedTokens returns what an answer reports about the prefix cache. Tokens is "" if
+// there is no usage, "0" if the usage does not mention it. A null stays a null;
 // anything else that is no number counts as no usage, since it is put into the
 // client's answer.
 func CachedTokens(k openai.Kind, answer []byte) Cached {
@@ -122,7 +122,7 @@ func setDetail(k openai.Kind, answer []byte, name, value string) []byte {
 }
 
 // usageIn finds the usage of an answer, or of an event's data, that begins at open: on
-// the two agents' APIs some events have it inside the answer that they hold. It gives
+// the two agents' APIs some events have it inside the answer that they hold. It returns
 // the position of its brace.
 func usageIn(k openai.Kind, b []byte, open int) (at int, ok bool) {
 	m, ok := jsonscan.Find(b, open, "usage")

@@ -27,14 +27,14 @@ func setMessageUsage(answer []byte, c Cached) []byte {
 	if !ok1 || !ok2 || err != nil {
 		return answer
 	}
-	created, told := count(answer, usage, names.created)
+	created, has := count(answer, usage, names.created)
 	sum, nowCreated := input+read+created, created
-	if n, err := strconv.ParseInt(c.Created, 10, 64); told && err == nil {
+	if n, err := strconv.ParseInt(c.Created, 10, 64); has && err == nil {
 		nowCreated = n
 	}
 	answer = setCount(answer, usage, "input_tokens", max(0, sum-nowRead-nowCreated))
 	answer = setCount(answer, usage, names.tokens, nowRead)
-	if told {
+	if has {
 		answer = setCount(answer, usage, names.created, nowCreated)
 	}
 	return answer

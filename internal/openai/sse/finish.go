@@ -15,7 +15,7 @@ import (
 //	responses                    the status "cancelled", or an end without any output token
 //
 // On /v1/responses an engine without Harmony's parser reports an abort behind its first token as
-// "completed", which nothing tells from a whole answer.
+// "completed", which looks like a whole answer.
 func Aborted(k openai.Kind, b []byte) bool {
 	open := bytes.IndexByte(b, '{') // behind "data: " in an event
 	if open < 0 {

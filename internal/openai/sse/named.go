@@ -128,7 +128,7 @@ func SignOf(k openai.Kind, event []byte) Sign {
 func ErrorOf(k openai.Kind, event []byte) []byte {
 	data := bytes.TrimSpace(EventData(event))
 	if _, typed := jsonscan.Find(data, 0, "type"); k != openai.Responses && (k != openai.Messages || typed) {
-		return bytes.Clone(data) // the stream's buffer is another's before the client is told
+		return bytes.Clone(data) // the stream's buffer is reused before the client gets it
 	}
 	if m, ok := jsonscan.Find(data, 0, "response"); ok {
 		data = data[m.Value:m.End]

@@ -141,7 +141,7 @@ func trimmed(event []byte) []byte {
 	return event
 }
 
-// IsDone tells the closing event.
+// IsDone reports whether an event is the closing one.
 func IsDone(event []byte) bool {
 	event = trimmed(event)
 	return bytes.HasPrefix(event, []byte("data: [DONE]")) || bytes.HasPrefix(event, []byte("data:[DONE]"))
@@ -203,7 +203,7 @@ func deltaSays(delta []byte) bool {
 	return found
 }
 
-// says tells a value that is not null and not empty.
+// says reports whether a value is neither null nor empty.
 func says(val []byte) bool {
 	switch string(val) {
 	case "null", `""`, "[]", "{}", "false":

@@ -182,7 +182,7 @@ func printPlan(s *session.Session, p *plan.Plan) error {
 	}
 	fmt.Fprintf(s.Out.Stdout, "way       %s\nmodel     %s\nprompt    %d bytes, about %d tokens\nrevision  %d\n", way, name(p.Model), p.Bytes, p.Tokens, p.Revision)
 	if d := p.Disaggregate; d != nil {
-		fmt.Fprintf(s.Out.Stdout, "decided   %s, %s: pair takes %.3f s, alone %.3f s, of which others wait %.3f s\n", name(d.Decision), name(d.Reason), d.Pair, d.Alone, d.Stall)
+		fmt.Fprintf(s.Out.Stdout, "decided   %s, %s: pair takes %.3f s, decode-only %.3f s, of which others wait %.3f s\n", name(d.Decision), name(d.Reason), d.Pair, d.DecodeOnly, d.Stall)
 	}
 	for _, one := range []struct {
 		role string

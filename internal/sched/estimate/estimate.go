@@ -7,10 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 )
 
-// The reasons for prefill and decode. Those for decode alone are in package alone.
+// The reasons for prefill and decode. Those for decode-only are in package bypass.
 const (
 	Learning = "learning" // there are too few samples
 	Faster   = "faster"   // it is quicker, or delays running streams less
@@ -164,7 +164,7 @@ func (e *Estimator) Confirm(name string, was Decision, p Prefill, d Decode) Deci
 	}
 	m := e.model(name)
 	is := was
-	if was.Reason != alone.Explore {
+	if was.Reason != bypass.Explore {
 		is = m.decide(p, d, 1)
 	}
 	if c, ok := m.costs(p, d); ok && is.Alone {
@@ -185,13 +185,13 @@ func (m *model) decide(p Prefill, d Decode, number uint64) Decision {
 	switch {
 	case !c.aloneSeen: // decode counts as fast as prefill, which it may not be
 		if number%learnAloneEvery == 0 && bearable {
-			return Decision{Alone: true, Reason: alone.Explore}
+			return Decision{Alone: true, Reason: bypass.Explore}
 		}
 		return Decision{Reason: Learning}
 	case number%exploreEvery == 0 && better && c.pair <= maxExploreCost*c.alone:
 		return Decision{Reason: Refresh}
 	case number%exploreEvery == 0 && !better && bearable:
-		return Decision{Alone: true, Reason: alone.Explore}
+		return Decision{Alone: true, Reason: bypass.Explore}
 	}
 	*bucket = better
 	return c.decision(cost, better)
@@ -216,9 +216,9 @@ func (c *costs) decision(cost float64, better bool) Decision {
 	case !better:
 		return Decision{Reason: Faster}
 	case cost < c.pair-c.queue:
-		return Decision{Alone: true, Reason: alone.SmallUncached, Stall: c.stall}
+		return Decision{Alone: true, Reason: bypass.SmallUncached, Stall: c.stall}
 	default:
-		return Decision{Alone: true, Reason: alone.PrefillQueue, Stall: c.stall}
+		return Decision{Alone: true, Reason: bypass.PrefillQueue, Stall: c.stall}
 	}
 }
 

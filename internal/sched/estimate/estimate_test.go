@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
@@ -34,16 +34,16 @@ func TestDecisions(t *testing.T) {
 		d        estimate.Decode
 		want     estimate.Decision
 	}{
-		{"short, disturbs no stream", ms, estimate.Prefill{Uncached: 50}, estimate.Decode{Tokens: 50}, estimate.Decision{Alone: true, Reason: alone.SmallUncached}},
+		{"short, disturbs no stream", ms, estimate.Prefill{Uncached: 50}, estimate.Decode{Tokens: 50}, estimate.Decision{Alone: true, Reason: bypass.SmallUncached}},
 		{"streams would wait", ms, estimate.Prefill{Uncached: 500}, estimate.Decode{Tokens: 500, Running: 1}, estimate.Decision{Reason: estimate.Faster}},
-		{"prefill has a queue", ms, estimate.Prefill{Uncached: 500, Queued: 2000}, estimate.Decode{Tokens: 500, Running: 1}, estimate.Decision{Alone: true, Reason: alone.PrefillQueue}},
+		{"prefill has a queue", ms, estimate.Prefill{Uncached: 500, Queued: 2000}, estimate.Decode{Tokens: 500, Running: 1}, estimate.Decision{Alone: true, Reason: bypass.PrefillQueue}},
 		{"so has decode", ms, estimate.Prefill{Uncached: 500, Queued: 2000}, estimate.Decode{Tokens: 500, Running: 1, Queued: 2000}, estimate.Decision{Reason: estimate.Faster}},
 		{"prefill has most of it in its cache", ms, estimate.Prefill{Uncached: 10}, estimate.Decode{Tokens: 500}, estimate.Decision{Reason: estimate.Faster}},
 		{"decode is slow", 4 * ms, estimate.Prefill{Uncached: 300}, estimate.Decode{Tokens: 300}, estimate.Decision{Reason: estimate.Faster}},
 		{"decode is full", ms, estimate.Prefill{Uncached: 50, Queued: 9000}, estimate.Decode{Tokens: 50, Full: true}, estimate.Decision{Reason: estimate.Full}},
 	} {
 		tc.p.Address, tc.d.Address = "p", "d"
-		was := estimate.Decision{Alone: true, Reason: alone.SmallUncached}
+		was := estimate.Decision{Alone: true, Reason: bypass.SmallUncached}
 		got := trained(tc.perToken).Confirm(name, was, tc.p, tc.d)
 		stall := tc.d.Running * tc.d.Tokens * tc.perToken.Seconds()
 		if !got.Alone {
@@ -108,7 +108,7 @@ func TestLearnsAndExplores(t *testing.T) {
 	for range 64 {
 		count[e.Decide(name, p, 100)]++
 	}
-	if count[estimate.Decision{Alone: true, Reason: alone.Explore}] != 8 || len(count) != 2 {
+	if count[estimate.Decision{Alone: true, Reason: bypass.Explore}] != 8 || len(count) != 2 {
 		t.Fatalf("without a sample of decode alone: %v", count)
 	}
 	for range 4 {
@@ -118,7 +118,7 @@ func TestLearnsAndExplores(t *testing.T) {
 	for range 640 {
 		count[e.Decide(name, p, 100)]++
 	}
-	if count[estimate.Decision{Reason: estimate.Refresh}] != 10 || count[estimate.Decision{Alone: true, Reason: alone.SmallUncached}] != 630 {
+	if count[estimate.Decision{Reason: estimate.Refresh}] != 10 || count[estimate.Decision{Alone: true, Reason: bypass.SmallUncached}] != 630 {
 		t.Errorf("of 640 decisions: %v", count)
 	}
 }
@@ -138,7 +138,7 @@ func TestExploresWhatMayBeBetter(t *testing.T) {
 		}
 		tried := false
 		for range 64 {
-			tried = tried || e.Decide(name, estimate.Prefill{Address: "p", Uncached: 100}, 100).Reason == alone.Explore
+			tried = tried || e.Decide(name, estimate.Prefill{Address: "p", Uncached: 100}, 100).Reason == bypass.Explore
 		}
 		if tried != tc.want {
 			t.Errorf("%v tokens wait at decode: tried %t", tc.queued, tried)

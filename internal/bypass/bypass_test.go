@@ -1,4 +1,4 @@
-package alone_test
+package bypass_test
 
 import (
 	"go/ast"
@@ -13,19 +13,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 )
 
-// names are those of Reasons.
+// names returns the names of Reasons.
 func names() (list []string) {
-	for _, r := range alone.Reasons() {
+	for _, r := range bypass.Reasons() {
 		list = append(list, r.Name)
 	}
 	slices.Sort(list)
 	return list
 }
 
-// Operators find every reason on the page, and none that there is not.
+// TestReasonsAreDocumented compares the reasons with those on the page for operators.
 func TestReasonsAreDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/api.md")
@@ -50,10 +50,10 @@ func TestReasonsAreDocumented(t *testing.T) {
 	}
 }
 
-// Every constant is a reason, and some code gives it.
+// TestReasonsAreUsed checks that every constant is in Reasons and is used.
 func TestReasonsAreUsed(t *testing.T) {
 	t.Parallel()
-	file, err := parser.ParseFile(token.NewFileSet(), "alone.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "bypass.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,8 +83,8 @@ func TestReasonsAreUsed(t *testing.T) {
 	var values []string
 	for name, value := range constants {
 		values = append(values, value)
-		if !regexp.MustCompile(`\balone\.` + name + `\b`).MatchString(code.String()) {
-			t.Errorf("nobody gives the reason %s", name)
+		if !regexp.MustCompile(`\bbypass\.` + name + `\b`).MatchString(code.String()) {
+			t.Errorf("reason %s is unused", name)
 		}
 	}
 	slices.Sort(values)
@@ -93,9 +93,9 @@ func TestReasonsAreUsed(t *testing.T) {
 	}
 }
 
-func TestWords(t *testing.T) {
+func TestText(t *testing.T) {
 	t.Parallel()
-	if alone.Words(alone.NoPrefill) == alone.NoPrefill || alone.Words("x") != "x" {
-		t.Error(alone.Words(alone.NoPrefill))
+	if bypass.Text(bypass.NoPrefill) == bypass.NoPrefill || bypass.Text("x") != "x" {
+		t.Error(bypass.Text(bypass.NoPrefill))
 	}
 }

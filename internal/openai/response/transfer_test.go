@@ -28,7 +28,7 @@ func TestHandoversAreHidden(t *testing.T) {
 		{openai.Messages, `no JSON {`, `no JSON {`},
 	} {
 		said := []byte(tc.said)
-		if got := response.HideHandover(tc.kind, said); string(got) != tc.want {
+		if got := response.HideTransferParams(tc.kind, said); string(got) != tc.want {
 			t.Errorf("%s: %s\ngot  %s\nwant %s", tc.kind.Path(), tc.said, got, tc.want)
 		}
 		if string(said) != tc.said {
@@ -39,7 +39,7 @@ func TestHandoversAreHidden(t *testing.T) {
 		`{"text":"kv_transfer_params\""}`: false, `{"kv_transfer_params":null,"ec_transfer_params" : null}`: false, kv: true,
 		`{"kv_transfer_params":null,"ec_transfer_params":{}}`: true,
 	} {
-		if response.MayTellHandover([]byte(text)) != want {
+		if response.MayHaveTransferParams([]byte(text)) != want {
 			t.Errorf("%s: there is something to hide: %v", text, !want)
 		}
 	}

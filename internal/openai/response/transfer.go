@@ -7,12 +7,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// handoverFields are what an engine's answer says about transfers inside the fleet.
-func handoverFields() [2]string { return [2]string{"kv_transfer_params", "ec_transfer_params"} }
+// transferFields returns the members of an engine's answer about transfers inside the fleet.
+func transferFields() [2]string { return [2]string{"kv_transfer_params", "ec_transfer_params"} }
 
-// MayTellHandover is a cheap test whether there is something for HideHandover to do:
-// most answers have the names, and null behind them.
-func MayTellHandover(b []byte) bool {
+// MayHaveTransferParams reports whether HideTransferParams may have to change b. It is a cheap
+// test: most answers have the names with the value null.
+func MayHaveTransferParams(b []byte) bool {
 	for {
 		_, value, ok := bytes.Cut(b, []byte(`_transfer_params"`))
 		if !ok {
@@ -25,10 +25,10 @@ func MayTellHandover(b []byte) bool {
 	}
 }
 
-// HideHandover returns an answer, or one event, without what it says about transfers
-// inside the fleet, addresses of engines among it. Where an engine alone would say
-// null, null is left; /v1/messages has no nulls.
-func HideHandover(k openai.Kind, answer []byte) []byte {
+// HideTransferParams returns an answer, or one event, without its members about transfers
+// inside the fleet, which hold addresses of engines. They become null, as in the answer of a
+// single engine; /v1/messages has no nulls, so they are removed.
+func HideTransferParams(k openai.Kind, answer []byte) []byte {
 	open := bytes.IndexByte(answer, '{') // behind "data: " in an event
 	if open < 0 {
 		return answer
@@ -42,11 +42,11 @@ func HideHandover(k openai.Kind, answer []byte) []byte {
 	return hideIn(k, answer, open)
 }
 
-// hideIn is HideHandover for the members of the object at open.
+// hideIn is HideTransferParams for the members of the object at open.
 func hideIn(k openai.Kind, b []byte, open int) []byte {
-	for _, name := range handoverFields() {
+	for _, name := range transferFields() {
 		for {
-			m, prevEnd, next, ok := told(k, b, open, name)
+			m, prevEnd, next, ok := findTransfer(k, b, open, name)
 			if !ok {
 				break
 			}
@@ -63,9 +63,9 @@ func hideIn(k openai.Kind, b []byte, open int) []byte {
 	return b
 }
 
-// told finds a member of that name which tells something, the end of the member
-// before it, -1 for none, and the start of the member behind, -1 for none.
-func told(k openai.Kind, b []byte, open int, name string) (found jsonscan.Member, prevEnd, next int, ok bool) {
+// findTransfer returns a member of that name to be hidden, the end of the member before it, -1 for
+// none, and the start of the member after it, -1 for none.
+func findTransfer(k openai.Kind, b []byte, open int, name string) (found jsonscan.Member, prevEnd, next int, ok bool) {
 	s := jsonscan.Scanner{Text: b}
 	before := -1
 	prevEnd, next = -1, -1

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
@@ -41,41 +41,41 @@ func aloneCases() []aloneCase {
 	const push, receiver = `"connector":"nixl_push"`, `"connector":"lmcache","ports":{"lmcache_init":[1],"lmcache_alloc":[1]}`
 	fails := fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500}
 	return []aloneCase{
-		{reason: alone.SeveralPrompts, path: completions, body: `"prompt":["a","b"],"max_tokens":2`},
-		{reason: alone.N, path: chats, body: chat + `,"n":2,"temperature":1`},
-		{reason: alone.BestOf, path: completions, body: `"prompt":"a","max_tokens":2,"best_of":2,"temperature":1`},
-		{reason: alone.BeamSearch, path: completions, body: `"prompt":"a","max_tokens":2,"use_beam_search":true`, refused: true},
-		{reason: alone.Echo, path: completions, body: `"prompt":"a","max_tokens":2,"echo":true`},
-		{reason: alone.PromptLogprobs, path: completions, body: `"prompt":"a","max_tokens":2,"prompt_logprobs":1`},
-		{reason: alone.Background, path: responses, body: input + `,"background":true`, refused: true},
-		{reason: alone.StoredResponse, path: responses, body: input + `,"previous_response_id":"resp_1"`, refused: true},
-		{reason: alone.Route, path: "/v1/chat/completions/batch", body: chat, refused: true},
-		{reason: alone.Route, path: "/cohere/v2/chat", body: chat, refused: true},
-		{reason: alone.ForcedTool, path: chats, body: strings.Replace(chat, `"max_tokens":4`, `"max_tokens":400`, 1) + functions},
-		{reason: alone.ForcedTool, path: messages, body: strings.Replace(chat, `"max_tokens":4`, `"max_tokens":99`, 1) + `,"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"any"}`},
-		{reason: alone.ThinkingBudget, path: messages, body: chat + `,"thinking":{"type":"enabled","budget_tokens":9}`, fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 400}},
-		{reason: alone.MessagesNeedLength, path: messages, body: chat, prefill: "0.20.1", decode: "0.20.1"},
-		{reason: alone.EngineTooOld, path: responses, body: input, prefill: "0.18.2", decode: "0.18.2"},
-		{reason: alone.EngineTooOld, path: messages, body: chat, prefill: "0.18.2", decode: "0.18.2"},
-		{reason: alone.VersionMismatch, path: chats, body: chat, prefill: "0.31.0"},
-		{reason: alone.BlockMismatch, path: chats, body: chat, prefillRecord: `"connector":"p2p","ports":{"p2p":[1]},"block_size":16`, decodeRecord: `"connector":"p2p","block_size":32`},
-		{reason: alone.ConnectorMismatch, path: messages, body: chat, prefillRecord: `"connector":"plain"`},
-		{reason: alone.SameInstance, path: chats, body: chat, both: true},
-		{reason: alone.SameInstance, path: responses, body: input + `,"stream":true`, both: true},
-		{reason: alone.ResponsesOwnID, path: responses, body: input, prefillRecord: push, decodeRecord: push},
-		{reason: alone.RanksDiffer, path: chats, body: chat, prefillRecord: `"connector":"lmcache","tp_size":2,"ports":{"lmcache_notify":[1]}`, decodeRecord: receiver},
-		{reason: alone.NotHeard, path: chats, body: chat, prefillRecord: `"connector":"lmcache"`, decodeRecord: receiver},
-		{reason: alone.NotNotified, path: chats, body: chat, prefillRecord: `"connector":"lmcache","ports":{"lmcache_notify":[1]}`, decodeRecord: receiver}, // no agent listens there
-		{reason: alone.LeaseEnded, path: chats, body: chat + `,"stream":true`, prefill: "0.21.0", decode: "0.21.0", prefillRecord: `"connector":"nixl","kv_lease":1`,
+		{reason: bypass.SeveralPrompts, path: completions, body: `"prompt":["a","b"],"max_tokens":2`},
+		{reason: bypass.N, path: chats, body: chat + `,"n":2,"temperature":1`},
+		{reason: bypass.BestOf, path: completions, body: `"prompt":"a","max_tokens":2,"best_of":2,"temperature":1`},
+		{reason: bypass.BeamSearch, path: completions, body: `"prompt":"a","max_tokens":2,"use_beam_search":true`, refused: true},
+		{reason: bypass.Echo, path: completions, body: `"prompt":"a","max_tokens":2,"echo":true`},
+		{reason: bypass.PromptLogprobs, path: completions, body: `"prompt":"a","max_tokens":2,"prompt_logprobs":1`},
+		{reason: bypass.Background, path: responses, body: input + `,"background":true`, refused: true},
+		{reason: bypass.StoredResponse, path: responses, body: input + `,"previous_response_id":"resp_1"`, refused: true},
+		{reason: bypass.Route, path: "/v1/chat/completions/batch", body: chat, refused: true},
+		{reason: bypass.Route, path: "/cohere/v2/chat", body: chat, refused: true},
+		{reason: bypass.ForcedTool, path: chats, body: strings.Replace(chat, `"max_tokens":4`, `"max_tokens":400`, 1) + functions},
+		{reason: bypass.ForcedTool, path: messages, body: strings.Replace(chat, `"max_tokens":4`, `"max_tokens":99`, 1) + `,"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"any"}`},
+		{reason: bypass.ThinkingBudget, path: messages, body: chat + `,"thinking":{"type":"enabled","budget_tokens":9}`, fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 400}},
+		{reason: bypass.MessagesNeedLength, path: messages, body: chat, prefill: "0.20.1", decode: "0.20.1"},
+		{reason: bypass.EngineTooOld, path: responses, body: input, prefill: "0.18.2", decode: "0.18.2"},
+		{reason: bypass.EngineTooOld, path: messages, body: chat, prefill: "0.18.2", decode: "0.18.2"},
+		{reason: bypass.VersionMismatch, path: chats, body: chat, prefill: "0.31.0"},
+		{reason: bypass.BlockMismatch, path: chats, body: chat, prefillRecord: `"connector":"p2p","ports":{"p2p":[1]},"block_size":16`, decodeRecord: `"connector":"p2p","block_size":32`},
+		{reason: bypass.ConnectorMismatch, path: messages, body: chat, prefillRecord: `"connector":"plain"`},
+		{reason: bypass.SameInstance, path: chats, body: chat, both: true},
+		{reason: bypass.SameInstance, path: responses, body: input + `,"stream":true`, both: true},
+		{reason: bypass.ResponsesOwnID, path: responses, body: input, prefillRecord: push, decodeRecord: push},
+		{reason: bypass.RanksDiffer, path: chats, body: chat, prefillRecord: `"connector":"lmcache","tp_size":2,"ports":{"lmcache_notify":[1]}`, decodeRecord: receiver},
+		{reason: bypass.NotHeard, path: chats, body: chat, prefillRecord: `"connector":"lmcache"`, decodeRecord: receiver},
+		{reason: bypass.NotNotified, path: chats, body: chat, prefillRecord: `"connector":"lmcache","ports":{"lmcache_notify":[1]}`, decodeRecord: receiver}, // no agent listens there
+		{reason: bypass.LeaseEnded, path: chats, body: chat + `,"stream":true`, prefill: "0.21.0", decode: "0.21.0", prefillRecord: `"connector":"nixl","kv_lease":1`,
 			decodeFault: fakevllm.Fault{Kind: fakevllm.FaultHang, Path: chats, At: fakevllm.AfterHeaders, Times: 3}},
-		{reason: alone.NoHandover, path: completions, body: `"prompt":"a","max_tokens":2`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
-		{reason: alone.NoHandover, path: messages, body: chat + `,"stream":true`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
-		{reason: alone.NoHandover, path: responses, body: input, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
-		{reason: alone.NoPrefill, path: chats, body: chat + `,"stream":true`, withoutPrefill: true},
-		{reason: alone.NoPrefill, path: responses, body: input + `,"stream":true`, withoutPrefill: true},
-		{reason: alone.PrefillFailed, path: chats, body: chat, fault: fails},
-		{reason: alone.PrefillFailed, path: messages, body: chat + `,"stream":true`, fault: fails},
-		{reason: alone.PrefillFailed, path: responses, body: input + `,"stream":true`, fault: fails},
+		{reason: bypass.NoTransfer, path: completions, body: `"prompt":"a","max_tokens":2`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
+		{reason: bypass.NoTransfer, path: messages, body: chat + `,"stream":true`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
+		{reason: bypass.NoTransfer, path: responses, body: input, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
+		{reason: bypass.NoPrefill, path: chats, body: chat + `,"stream":true`, withoutPrefill: true},
+		{reason: bypass.NoPrefill, path: responses, body: input + `,"stream":true`, withoutPrefill: true},
+		{reason: bypass.PrefillFailed, path: chats, body: chat, fault: fails},
+		{reason: bypass.PrefillFailed, path: messages, body: chat + `,"stream":true`, fault: fails},
+		{reason: bypass.PrefillFailed, path: responses, body: input + `,"stream":true`, fault: fails},
 	}
 }
 
@@ -161,26 +161,26 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 		if err != nil || resp.StatusCode != http.StatusOK && !c.refused {
 			t.Errorf("%s on %s: %s, %v: %s", c.reason, c.path, resp.Status, err, body)
 		}
-		if got := resp.Header.Get("X-PD-Alone"); got != c.reason {
+		if got := resp.Header.Get("X-PD-Decode-Only"); got != c.reason {
 			t.Errorf("%s on %s: the client is told %q", c.reason, c.path, got)
 		}
 		counts[c.reason]++
 		testkit.Eventually(t, soon, func() error { // a request is counted behind its last byte
-			if n := metric(t, proxy.URL(), "pd_forward_decode_alone_total", fmt.Sprintf("reason=%q", c.reason)); n != counts[c.reason] {
+			if n := metric(t, proxy.URL(), "pd_forward_decode_only_total", fmt.Sprintf("reason=%q", c.reason)); n != counts[c.reason] {
 				return fmt.Errorf("%s on %s: counted %v, want %v", c.reason, c.path, n, counts[c.reason])
 			}
 			return nil
 		})
 	}
 	decided(t, f, counts)
-	for _, r := range alone.Reasons() {
+	for _, r := range bypass.Reasons() {
 		if counts[r.Name] == 0 {
 			t.Errorf("no way is tried to %s", r.Name)
 		}
 	}
 
 	testkit.Eventually(t, soon, func() error { return logged(proxy.LogFile(), wanted) })
-	told(t, proxy, models[slices.IndexFunc(cases, func(c aloneCase) bool { return c.reason == alone.NoHandover })])
+	told(t, proxy, models[slices.IndexFunc(cases, func(c aloneCase) bool { return c.reason == bypass.NoTransfer })])
 }
 
 // decided counts the reasons that proxies give which may leave prefill out. A prefill
@@ -205,9 +205,9 @@ func decided(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 		if err := proxy.WaitFor(t.Context(), 1, 1); err != nil {
 			t.Fatal(err)
 		}
-		wanted := []string{alone.Never}
+		wanted := []string{bypass.Never}
 		if value == "auto" {
-			wanted = []string{alone.Explore, alone.SmallUncached, alone.PrefillQueue}
+			wanted = []string{bypass.Explore, bypass.SmallUncached, bypass.PrefillQueue}
 		}
 		testkit.Eventually(t, soon, func() error {
 			var all sync.WaitGroup
@@ -227,7 +227,7 @@ func decided(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 			all.Wait()
 			for _, reason := range wanted {
 				label := fmt.Sprintf("reason=%q", reason)
-				n := metric(t, proxy.URL(), "pd_forward_decode_alone_total", label)
+				n := metric(t, proxy.URL(), "pd_forward_decode_only_total", label)
 				if counts[reason] = n; n == 0 || n > metric(t, proxy.URL(), "pd_disaggregate_total", label) {
 					return fmt.Errorf("--disaggregate %s: %v requests are alone for %s", value, n, reason)
 				}
@@ -265,7 +265,7 @@ func told(t *testing.T, proxy *fleet.Proxy, model string) {
 		}
 	}
 	says := func(text string) error {
-		for _, want := range []string{"prefill instances are ready, but each of the last ", " no_handover (prefill has handed nothing over)", "(nixl) has handed nothing over in its last "} {
+		for _, want := range []string{"prefill instances are ready, but each of the last ", " no_handover (prefill offered no KV transfer)", "(nixl) has handed nothing over in its last "} {
 			if !strings.Contains(text, want) {
 				return fmt.Errorf("%q is not in %s", want, text)
 			}
@@ -291,15 +291,15 @@ func logged(file string, wanted map[string]string) error {
 	var seen []string
 	for line := range bytes.Lines(b) {
 		var l struct {
-			ID    string `json:"request_id"`
-			Alone string `json:"alone"`
-			Path  string `json:"path"`
+			ID         string `json:"request_id"`
+			DecodeOnly string `json:"decode_only"`
+			Path       string `json:"path"`
 		}
 		if json.Unmarshal(line, &l) != nil || wanted[l.ID] == "" || l.Path == "" {
 			continue
 		}
-		if l.Alone != wanted[l.ID] {
-			return fmt.Errorf("%s, which was alone for %s, is logged with %q", l.ID, wanted[l.ID], l.Alone)
+		if l.DecodeOnly != wanted[l.ID] {
+			return fmt.Errorf("%s, which was alone for %s, is logged with %q", l.ID, wanted[l.ID], l.DecodeOnly)
 		}
 		seen = append(seen, l.ID)
 	}
