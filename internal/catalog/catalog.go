@@ -288,17 +288,9 @@ func (c *Catalog) readAll(ctx context.Context, list []engine) []read {
 func (c *Catalog) awaitPublished(ctx context.Context, reads []read) {
 	ctx, cancel := context.WithTimeout(ctx, publishLimit)
 	defer cancel()
-	for {
-		snap := c.o.Members()
-		if !slices.ContainsFunc(reads, func(r read) bool { return !published(snap, &r) }) {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-snap.Changed():
-		}
-	}
+	instance.Await(ctx, c.o.Members, func(snap *instance.Snapshot) bool {
+		return !slices.ContainsFunc(reads, func(r read) bool { return !published(snap, &r) })
+	})
 }
 
 func published(snap *instance.Snapshot, r *read) bool {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,26 +21,12 @@ import (
 // in which k was not usable.
 func neverWithout(t testing.TB, w *watch.Watcher, k instance.Key) (stop func()) {
 	t.Helper()
-	quit := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			s := w.Snapshot()
-			if in, ok := s.Lookup(k); !ok || !in.Usable() {
-				t.Errorf("%s was not usable at revision %d: %+v", k, s.Revision, in)
-				return
-			}
-			select {
-			case <-s.Changed():
-			case <-quit:
-				return
-			}
+	return members.EverySnapshot(t, w, func(s *instance.Snapshot) error {
+		if in, ok := s.Lookup(k); !ok || !in.Usable() {
+			return fmt.Errorf("%s is not usable: %+v", k, in)
 		}
+		return nil
 	})
-	var once sync.Once
-	stop = func() { once.Do(func() { close(quit); wg.Wait() }) }
-	t.Cleanup(stop)
-	return stop
 }
 
 // Fault matrix, row 13.

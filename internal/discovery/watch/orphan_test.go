@@ -58,25 +58,14 @@ func orphan(in *instance.Instance) error {
 // noOrphan follows every snapshot until the test ends.
 func noOrphan(t testing.TB, w *watch.Watcher) {
 	t.Helper()
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			s := w.Snapshot()
-			for _, in := range s.All() {
-				if in.View == instance.Orphan {
-					t.Errorf("%s was an orphan at revision %d: %s", in.Key, s.Revision, in.Reason)
-					return
-				}
-			}
-			select {
-			case <-s.Changed():
-			case <-quit:
-				return
+	members.EverySnapshot(t, w, func(s *instance.Snapshot) error {
+		for _, in := range s.All() {
+			if in.View == instance.Orphan {
+				return fmt.Errorf("%s is an orphan: %s", in.Key, in.Reason)
 			}
 		}
-	}()
-	t.Cleanup(func() { close(quit); <-done })
+		return nil
+	})
 }
 
 func TestLostLeaseMakesOrphan(t *testing.T) {
