@@ -225,8 +225,8 @@ func TestReload(t *testing.T) {
 	}
 	step := func(what, want, finding string, reloads int64) {
 		t.Helper()
-		s.Look()
-		s.Look() // changed files are taken by the second
+		s.Check()
+		s.Check() // changed files are taken by the second
 		nc, err := ask(t, client, address)
 		if err != nil || shown(nc) != want {
 			t.Fatalf("%s: %v, shows %q", what, err, shown(nc))
@@ -289,14 +289,14 @@ func TestFilesThatAreBeingWritten(t *testing.T) {
 	bundle = append(bundle, second...)
 	for _, n := range []int{0, 10, len(bundle) - len(second), len(bundle) - 10} {
 		write(bundle[:n])
-		s.Look()
+		s.Check()
 		if _, err := ask(t, open(t, client, nil), address); err != nil || s.Status().Problem != "" {
 			t.Fatalf("after %d of %d bytes: %v, %q", n, len(bundle), err, s.Status().Problem)
 		}
 	}
 	write(bundle)
-	s.Look()
-	s.Look()
+	s.Check()
+	s.Check()
 	client.Cert, client.Key = old.Issue("client", testkit.Certificate{CN: "client"})
 	if _, err := ask(t, open(t, client, nil), address); err != nil || s.Status().Reloads != 1 {
 		t.Errorf("written: %v, %+v", err, s.Status())

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -18,7 +19,7 @@ type Proxies []Proxy
 // Proxy is one proxy: what it says, and how it stood at a second look.
 type Proxy struct {
 	lease.ProxyPresence
-	Load *lease.ProxyLoad // nil: it tells nothing of its load
+	Load *digest.ProxyLoad // nil: it tells nothing of its load
 	// Behind is the revision that it had not applied at either look, 0 for none.
 	Behind int64
 	// Silent reports whether it has something in flight and did not renew its digest between

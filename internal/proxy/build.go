@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/catalog"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/dashboard"
+	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -138,9 +139,9 @@ func (b *builder) makeMembership() {
 // makeLoad makes what knows how much instances have to do: as this proxy sees it, as the
 // other proxies say, and as engines say.
 func (b *builder) makeLoad() {
-	var others *lease.Loads
+	var others *digest.Watcher
 	if b.cfg.LoadDigests {
-		others = lease.NewLoads(b.etcd.Client, b.layout, b.log.WithField("component", "load"))
+		others = digest.NewWatcher(b.etcd.Client, b.layout, b.log.WithField("component", "load"))
 	}
 	b.load = &loads.Loads{
 		ID: b.id, Watcher: b.watcher, Others: others, Prober: b.prober, ScrapeInterval: b.cfg.ScrapeInterval,

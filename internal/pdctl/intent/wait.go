@@ -11,11 +11,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/drainproof"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
-	"github.com/pdmesh/pdmesh/internal/proof"
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
@@ -145,11 +145,11 @@ var (
 
 // awaitProxies reads what the proxies say until all of them have proven what is wanted, or
 // the limit has passed. Its progress goes to stderr.
-func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (proof.State, error) {
-	p, end := proof.New(revision, keys), time.NewTimer(limit)
+func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (drainproof.State, error) {
+	p, end := drainproof.New(revision, keys), time.NewTimer(limit)
 	defer end.Stop()
 	same := sameMembership(ctx, conn)
-	var state proof.State
+	var state drainproof.State
 	var last string
 	for {
 		start, gap := time.Now(), waitPoll
@@ -211,7 +211,7 @@ func errEnded(k instance.Key) error {
 
 // sameMembership asks etcd whether the membership is the same at two revisions. It keeps the
 // answers.
-func sameMembership(ctx context.Context, conn *session.Conn) proof.Same {
+func sameMembership(ctx context.Context, conn *session.Conn) drainproof.Same {
 	known := map[[2]int64]bool{}
 	return func(a, b int64) bool {
 		q := [2]int64{a, b}

@@ -1,11 +1,11 @@
-// Package proof reports when all proxies have applied a change and have nothing in flight
+// Package drainproof reports when all proxies have applied a change and have nothing in flight
 // on the instances that it took out, by what they say of themselves in etcd.
 //
 // A proxy counts a request before it looks once more at the membership, and says which
 // revision its picks know together with what it has in flight. So once it has said of a
 // revision that an instance is free, it never sends to that instance again, unless the
 // change is lifted: what was proven stays proven, also when the proxy ends.
-package proof
+package drainproof
 
 import (
 	"cmp"
@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -57,7 +58,7 @@ func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 			p.revision, anew = at, true
 		}
 	}
-	loads := map[string]*lease.ProxyLoad{}
+	loads := map[string]*digest.ProxyLoad{}
 	for _, l := range t.Loads {
 		loads[l.ID] = l
 	}
@@ -84,7 +85,7 @@ func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 }
 
 // missing says what a proxy lacks, "" for nothing.
-func (p *Proof) missing(is *lease.ProxyPresence, l *lease.ProxyLoad, same Same) string {
+func (p *Proof) missing(is *lease.ProxyPresence, l *digest.ProxyLoad, same Same) string {
 	applied := is.Applied
 	switch {
 	case l != nil && l.Ignored != "":

@@ -1,4 +1,4 @@
-package lease_test
+package digest_test
 
 import (
 	"context"
@@ -11,9 +11,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
-	"github.com/pdmesh/pdmesh/internal/others"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
@@ -42,7 +42,7 @@ func telling(t *testing.T, cli *clientv3.Client, id string, ttl, interval time.D
 	p := &teller{changed: make(chan struct{})}
 	presence := lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: members.Layout(t), ID: id, TTL: ttl, Interval: interval,
-		Load: &lease.LoadSource{
+		Load: &digest.Source{
 			Applied: func() int64 { p.mu.Lock(); defer p.mu.Unlock(); return p.applied },
 			InFlight: func() []schema.LoadEntry {
 				p.looks.Add(1)
@@ -50,9 +50,9 @@ func telling(t *testing.T, cli *clientv3.Client, id string, ttl, interval time.D
 				defer p.mu.Unlock()
 				return append([]schema.LoadEntry{}, p.entries...)
 			},
-			Changed: func() <-chan struct{} { p.mu.Lock(); defer p.mu.Unlock(); return p.changed },
-			Untold:  func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.prompts) > 0 },
-			Prompts: func(most int) []byte {
+			Changed:    func() <-chan struct{} { p.mu.Lock(); defer p.mu.Unlock(); return p.changed },
+			HasPrompts: func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.prompts) > 0 },
+			TakePrompts: func(most int) []byte {
 				p.mu.Lock()
 				defer p.mu.Unlock()
 				told := p.prompts[:min(most, len(p.prompts))]
@@ -69,9 +69,9 @@ func telling(t *testing.T, cli *clientv3.Client, id string, ttl, interval time.D
 	return p
 }
 
-func following(t *testing.T, cli *clientv3.Client) *lease.Loads {
+func following(t *testing.T, cli *clientv3.Client) *digest.Watcher {
 	t.Helper()
-	w := lease.NewLoads(cli, members.Layout(t), nil)
+	w := digest.NewWatcher(cli, members.Layout(t), nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = w.Run(ctx) }()
@@ -97,7 +97,7 @@ func TestLoadsOfThree(t *testing.T) {
 	sums := func(own string, d1, d2 float64) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
-			got := others.Sum(w.All(), own, time.Now())
+			got := digest.Sum(w.All(), own, time.Now())
 			if got["d:1"].InFlight != d1 || got["d:2"].InFlight != d2 || got["d:1"].Held != d1 || got["d:1"].Waiting != d1 {
 				return fmt.Errorf("%s: %+v", own, got)
 			}
@@ -238,11 +238,11 @@ func TestPromptsAreTold(t *testing.T) {
 	cli := testkit.StartEtcd(t).Client(t)
 	one := telling(t, cli, "a", members.TTL, 10*time.Millisecond)
 	w := following(t, cli)
-	var seen others.Seen
+	var seen digest.Seen
 	heard := func(want string) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
-			for _, p := range seen.News(w.All(), "b") {
+			for _, p := range seen.Update(w.All(), "b") {
 				if string(p.Prompts) == want {
 					return nil
 				}
