@@ -175,9 +175,6 @@ func (r *Ring) Watch(ctx context.Context) {
 	}
 }
 
-// Reload reads the file once; see reload.Files.Check.
-func (r *Ring) Reload() { r.files.Check() }
-
 // Problem reports why the file as it is now is not active; "" if it is.
 func (r *Ring) Problem() string {
 	if r == nil || r.files == nil {

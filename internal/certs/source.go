@@ -17,21 +17,18 @@ const (
 	UseListener     = "listener"
 	UseEngines      = "engines"
 	UseEtcd         = "etcd"
-	UseEtcdListener = "etcd_listener" // of a proxy's own etcd
+	UseEtcdListener = "etcd_listener" // of the embedded etcd
 )
 
-// Uses lists them.
-func Uses() []string { return []string{UseListener, UseEngines, UseEtcd, UseEtcdListener} }
-
-// soon is how long before its end a certificate is told of.
+// soon is the time before the expiry of a certificate in which Finding reports it.
 const soon = 7 * 24 * time.Hour
 
 // Options configure a Source.
 type Options struct {
-	Use   string // one of Uses
+	Use   string // UseListener, UseEngines, UseEtcd or UseEtcdListener
 	Files Files
 	// Protocol is what clients of a listener must speak inside TLS, by ALPN; "": HTTP/1.1,
-	// since one connection's fate must not be that of many streams.
+	// so that the end of one connection does not end many streams.
 	Protocol string
 	// ServerName is the name that a server's certificate must bear; "": that of the
 	// address which is dialled.
@@ -39,7 +36,7 @@ type Options struct {
 	Log        logrus.FieldLogger // nil: nothing is logged
 }
 
-// Source has what was last read of its files. It is safe for concurrent use.
+// Source has the configurations that were last loaded from its files. It is safe for concurrent use.
 type Source struct {
 	opts  Options
 	files *reload.Files[material]
@@ -86,13 +83,13 @@ func (s *Source) loaded(m *material) {
 }
 
 func (s *Source) rejected(why error) {
-	s.opts.Log.WithField("use", s.opts.Use).WithField("reason", why.Error()).Error("new certificate files cannot be used: the old ones stay in force")
+	s.opts.Log.WithField("use", s.opts.Use).WithField("reason", why.Error()).Error("new certificate files cannot be used: the old ones stay active")
 }
 
-// Client is the configuration for a connection that is made now. Nobody changes it.
+// Client returns the configuration for new connections. It must not be changed.
 func (s *Source) Client() *tls.Config { return s.files.Current().client }
 
-// Server is the configuration of a listener; each handshake gets what is active then.
+// Server returns the configuration of a listener; each handshake uses the active files.
 func (s *Source) Server() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
@@ -106,14 +103,14 @@ func (s *Source) Watch(ctx context.Context) { s.files.Watch(ctx) }
 // Check reads the files once; see reload.Files.Check.
 func (s *Source) Check() { s.files.Check() }
 
-// Status is how a source is.
+// Status is the state of a Source.
 type Status struct {
 	Use      string
 	NotAfter time.Time // of the certificate active; zero without one
 	reload.Status
 }
 
-// Status reports how the source is.
+// Status returns the state of the source.
 func (s *Source) Status() Status {
 	st := Status{Use: s.opts.Use, Status: s.files.Status()}
 	if leaf := s.files.Current().leaf; leaf != nil {
@@ -122,11 +119,11 @@ func (s *Source) Status() Status {
 	return st
 }
 
-// Finding says in words what an operator has to see to, "" for nothing.
+// Finding describes what an operator has to fix; "" if nothing.
 func (s Status) Finding(now time.Time) string {
 	switch left := s.NotAfter.Sub(now); {
 	case s.Problem != "":
-		return fmt.Sprintf("the new certificate files for %s cannot be used, and the old ones stay in force: %s", forWhom(s.Use), s.Problem)
+		return fmt.Sprintf("the new certificate files for %s cannot be used, and the old ones stay active: %s", forWhom(s.Use), s.Problem)
 	case s.NotAfter.IsZero():
 	case left <= 0:
 		return fmt.Sprintf("the certificate for %s has expired at %s", forWhom(s.Use), s.NotAfter.UTC().Format(time.RFC3339))
@@ -141,7 +138,7 @@ func forWhom(use string) string {
 	case UseListener:
 		return "clients"
 	case UseEtcdListener:
-		return "clients of the proxy's own etcd"
+		return "clients of the embedded etcd"
 	}
 	return use
 }

@@ -155,7 +155,7 @@ func short(d time.Duration) string {
 	return strconv.FormatFloat(d.Round(100*time.Millisecond).Seconds(), 'f', -1, 64) + " s"
 }
 
-// quietTime is how long a message that was logged is not logged again: a slow disk gives one for
+// quietTime is how long a message that was logged is not logged again: a slow disk causes one for
 // each request.
 const quietTime = 10 * time.Second
 

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Who may call is told by both ends of the connection, and by whether there are users.
+// Both ends of the connection, and whether there are users, decide which calls are accepted.
 func TestWhoMayCall(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

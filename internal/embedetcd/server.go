@@ -44,12 +44,12 @@ const (
 	quotaBytes   = 1 << 30
 	compaction   = "5m"
 	startTimeout = 60 * time.Second
-	// settleTimeout is how long a data directory may be taken while nobody
-	// serves at the port, before it is called a mistake.
+	// settleTimeout is how long a data directory may be locked while no server
+	// answers at the port, before that is an error.
 	settleTimeout = 5 * time.Second
 	memberName    = "pdmesh"
 	// unsyncedBatch is how long writes are gathered before they go to the
-	// database's file where nobody waits for the disk anyway, instead of etcd's
+	// database's file when no write waits for the disk anyway, instead of etcd's
 	// 100 ms: every batch writes the pages of the tree's trunk again. Readers see
 	// what is gathered, and the log has it.
 	unsyncedBatch = 2 * time.Second
@@ -69,7 +69,7 @@ type Config struct {
 	Log     logrus.FieldLogger // nil: silent
 	// Gateway serves etcd's JSON API beside gRPC on the same port, guarded; not with TLS.
 	Gateway bool
-	// Prefix is the root of our keys, to tell our etcd from another one.
+	// Prefix is the root of our keys, by which examine recognizes an etcd of ours.
 	Prefix string
 	// Unsynced does not wait for the disk at each write. A crash of the machine
 	// may lose data: for tests and demos.
@@ -132,17 +132,17 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		case !errors.Is(err, ErrLocked) && !errors.Is(err, syscall.EADDRINUSE):
 			return nil, fmt.Errorf("start etcd on %s with data in %s: %w", listen, cfg.DataDir, err)
 		}
-		// Somebody has the port, or the directory. That may be a proxy which was
-		// started at the same moment: then we join it, once it answers.
+		// The port or the directory is in use, maybe by a proxy that was started at the
+		// same moment: then we join it once it answers.
 		verdict := examine(ctx, listen, layout)
 		switch {
 		case errors.Is(verdict, ErrJoin):
 			return nil, verdict
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("start etcd: %w", ctx.Err())
-		case !errors.Is(verdict, errNobody) && errors.Is(err, ErrLocked):
+		case !errors.Is(verdict, errFree) && errors.Is(err, ErrLocked):
 			return nil, err
-		case !errors.Is(verdict, errNobody):
+		case !errors.Is(verdict, errFree):
 			return nil, verdict
 		case time.Now().After(deadline) && errors.Is(err, ErrLocked):
 			return nil, err
@@ -172,7 +172,7 @@ func listenAddress(address string, secure bool) (string, error) {
 		return "", fmt.Errorf("%w %q: give the address that clients reach, as a number", ErrListen, address)
 	}
 	if !ip.IsLoopback() && !secure {
-		return "", fmt.Errorf("%w %q: the built-in etcd listens beyond loopback with TLS only (--etcd-listen-cert); or run an etcd of your own and give --etcd-endpoints", ErrListen, address)
+		return "", fmt.Errorf("%w %q: the embedded etcd listens beyond loopback with TLS only (--etcd-listen-cert); or run an etcd of your own and give --etcd-endpoints", ErrListen, address)
 	}
 	if _, err := netip.ParseAddrPort("127.0.0.1:" + port); err != nil {
 		return "", fmt.Errorf("%w %q: the port must be a number from 0 to 65535", ErrListen, address)
@@ -247,7 +247,7 @@ func (s *Server) configure(cfg Config, listen string) (*embed.Config, error) {
 		if s.secure, err = openSecurePort(listen, cfg.TLS, orSilent(cfg.Log)); err != nil {
 			return nil, err
 		}
-		client.Host = "127.0.0.1:0" // it wants one, and nobody gets in there
+		client.Host = "127.0.0.1:0" // required, but calls to it are refused
 		ec.GRPCAdditionalServerOptions = s.secure.options()
 	}
 	ec.ListenPeerUrls, ec.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
@@ -319,7 +319,7 @@ func (s *Server) Close() {
 			s.etcd.Close()
 		}
 		if s.lock != nil {
-			_ = s.lock.Close() // nothing was written; closing gives the lock back
+			_ = s.lock.Close() // nothing was written; closing releases the lock
 		}
 	})
 }
@@ -365,7 +365,7 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("open the etcd data directory: %w", err)
 	}
 	if err := takeDir(f); err != nil {
-		_ = f.Close() // the first error is the one to tell
+		_ = f.Close() // the first error is the one to report
 		return nil, err
 	}
 	return f, nil

@@ -172,7 +172,7 @@ func TestSpace_QuotaReached(t *testing.T) {
 			return nil
 		})
 	}
-	accepts("the history has gone")
+	accepts("the history is compacted")
 	fill(func(i int) string { return fmt.Sprint("/many/", i) })
 	watch.check(t.Context())
 	if _, err := cli.Put(t.Context(), "/k", "v"); !errors.Is(err, rpctypes.ErrNoSpace) {

@@ -156,9 +156,9 @@ func (b *builder) makeHealth() {
 		Source: b.watcher, Prober: b.prober, Log: b.log.WithField("component", "health"),
 		MaxFailures: b.cfg.MaxFailures, Ejection: b.cfg.EjectionTime, SlowStart: b.cfg.SlowStart,
 		SilenceLimit: b.cfg.SilenceLimit, ProbeTimeout: b.cfg.ProbeTimeout, PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
-		Heard:   func(k instance.Key) uint64 { return b.sched.Loads.Heard(k) },
-		OnEject: func(k instance.Key, dead bool, why string) { b.sched.Legs.Abandon(k, dead, why) },
-		Read:    b.load.Read, Trial: b.prober.Trial, Suspended: b.prober.Suspended, WaitingTokens: b.load.WaitingTokens,
+		Received: func(k instance.Key) uint64 { return b.sched.Loads.Heard(k) },
+		OnEject:  func(k instance.Key, dead bool, why string) { b.sched.Legs.Abandon(k, dead, why) },
+		Read:     b.load.Read, Trial: b.prober.Trial, Suspended: b.prober.Suspended, WaitingTokens: b.load.WaitingTokens,
 		OnTrial: func(result string) { b.counters.Trial(result) },
 	})
 }

@@ -49,7 +49,7 @@ func (p *app) opinion(k instance.Key) instance.Opinion {
 		return instance.Opinion{View: instance.Ejected, Reason: instance.Printable(e.Reason, maxReason), Reachable: !p.tracker.Unreachable(k)}
 	}
 	if d := p.tracker.SilentFor(k); d >= minSilence {
-		return instance.Opinion{Reason: fmt.Sprintf("no sign of life for %s, and no other instance can take its requests: they wait within their own limits", d.Round(time.Second))}
+		return instance.Opinion{Reason: fmt.Sprintf("no response for %s, and no other instance can take its requests: they wait within their own limits", d.Round(time.Second))}
 	}
 	return instance.Opinion{}
 }

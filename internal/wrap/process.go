@@ -163,10 +163,6 @@ func (p *Process) Since() time.Time { return p.since }
 // Exited is closed when the child is gone; Exit is known from then on.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Done is closed when the child's group is gone as well, or has withstood even
-// SIGKILL for some time.
-func (p *Process) Done() <-chan struct{} { return p.done }
-
 // Exit reports how the child ended; zero before Exited.
 func (p *Process) Exit() Exit {
 	select {

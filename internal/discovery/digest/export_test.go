@@ -5,8 +5,8 @@ var (
 	Present = present
 )
 
-// Seen gives tests access to seen.
+// Seen exports seen for tests.
 type Seen = seen
 
-// Update gives tests access to update.
+// Update exports update for tests.
 func (s *seen) Update(all []*ProxyLoad, own string) []*ProxyLoad { return s.update(all, own) }

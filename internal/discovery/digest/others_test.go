@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 )
 
-// What a proxy said is worth less and less, and nothing in the end.
+// The weight of a digest decreases with its age, down to 0.
 func TestWeight(t *testing.T) {
 	t.Parallel()
 	last := 1.0
@@ -22,7 +22,7 @@ func TestWeight(t *testing.T) {
 		last = is
 	}
 	if digest.Weight(0) != 1 || digest.Weight(2*digest.Refresh) != 1 || last != 0 {
-		t.Error("a fresh one is not worth all, or an old one something")
+		t.Error("a fresh digest must have weight 1, and an old one 0")
 	}
 	if a, b := digest.Weight(10*time.Second), digest.Weight(13*time.Second); b != a/2 {
 		t.Errorf("%g, and %g three seconds later", a, b)
@@ -43,7 +43,7 @@ func TestSum(t *testing.T) {
 		of("a", 0, map[string]schema.LoadCount{"decode/d:1": c, "prefill/d:1": c, "prefill/p:1": c}),
 		of("b", time.Second, map[string]schema.LoadCount{"decode/d:1": c}),
 		of("hangs", 10*time.Second, map[string]schema.LoadCount{"decode/d:1": c}),
-		of("gone", time.Hour, map[string]schema.LoadCount{"decode/d:1": c}),
+		of("ended", time.Hour, map[string]schema.LoadCount{"decode/d:1": c}),
 		ignored,
 	}, "own", now)
 	want := map[string]digest.Count{"d:1": {InFlight: 5, Waiting: 50, Held: 500}, "p:1": {InFlight: 2, Waiting: 20, Held: 200}}
@@ -72,11 +72,11 @@ func TestPresent(t *testing.T) {
 		}
 	}
 	if digest.Present(nil, "own", now) {
-		t.Error("nobody is somebody")
+		t.Error("another proxy without digests")
 	}
 }
 
-// What a thousand proxies cost one of them each time that it adds up what they tell.
+// BenchmarkSum adds up the digests of a thousand proxies.
 func BenchmarkSum(b *testing.B) {
 	now := time.Now()
 	all := make([]*digest.ProxyLoad, 1000)

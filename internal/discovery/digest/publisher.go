@@ -8,8 +8,8 @@ import (
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 // Source provides the load that a proxy publishes. All fields must be set.
@@ -99,7 +99,7 @@ func Publish(ctx context.Context, o PublishOptions) {
 		case <-ctx.Done():
 			return
 		case <-changed:
-			if !etcd.Pause(ctx, leavingPoll) { // coalesces a burst of changes
+			if !sleep.For(ctx, leavingPoll) { // coalesces a burst of changes
 				return
 			}
 		case <-timer.C:

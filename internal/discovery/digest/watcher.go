@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 // ProxyLoad is the last digest of one proxy. It is immutable.
@@ -100,7 +101,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		if tries++; time.Since(start) > etcd.GoodTime {
 			tries = 0
 		}
-		etcd.Pause(ctx, rand.N(min(etcd.BackoffCap, etcd.BackoffBase<<min(tries, 10))))
+		sleep.For(ctx, rand.N(min(etcd.BackoffCap, etcd.BackoffBase<<min(tries, 10))))
 	}
 	return nil //nolint:nilerr // the end of ctx is no failure
 }

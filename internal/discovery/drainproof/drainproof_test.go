@@ -53,7 +53,7 @@ func TestProof(t *testing.T) {
 	const a, b, c = "proxy a:8000 (a)", "proxy b:8000 (b)", "proxy c:8000 (c)"
 	want(see(0, saying([3]any{"a", 49, 0}, [3]any{"b", 50, 3}, [3]any{"c", 50, -1})), 0, false,
 		a+" has not applied revision 50 yet, it is at 49; "+b+" has in flight: 3 on decode/x:1; "+
-			c+" says nothing of its load: it has just started, or runs with --load-digests=off", "")
+			c+" publishes no load digest: it has just started, or runs with --load-digests=off", "")
 	// What is proven stays so, whatever becomes of the proxy.
 	want(see(time.Second, saying([3]any{"a", 50, 0}, [3]any{"b", 51, 1})), 1, false, b+" has in flight: 1 on decode/x:1", c)
 	want(see(2*time.Second, saying([3]any{"b", 51, 0})), 2, false, "", c)
@@ -78,7 +78,7 @@ func TestProofOfTheNewestIntent(t *testing.T) {
 		p.See(said, now, never)
 		return p.State(now)
 	}
-	if s := see(50, [3]any{"a", 50, 0}, [3]any{"b", 50, 1}, [3]any{"gone", 50, 0}); s.Done != 2 || s.Over() {
+	if s := see(50, [3]any{"a", 50, 0}, [3]any{"b", 50, 1}, [3]any{"ended", 50, 0}); s.Done != 2 || s.Over() {
 		t.Fatalf("%+v", s)
 	}
 	s := see(60, [3]any{"a", 60, 4}, [3]any{"b", 60, 0})
@@ -90,13 +90,13 @@ func TestProofOfTheNewestIntent(t *testing.T) {
 	}
 }
 
-// A digest that left out some of what leaves, or is not understood, proves nothing.
+// A digest that left out some of what leaves, or cannot be read, proves nothing.
 func TestNoProof(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, change := range map[string]func(*digest.ProxyLoad){
-		"more in flight on instances that leave": func(l *digest.ProxyLoad) { l.LeavingLeftOut = 1 },
-		"not understood: newer":                  func(l *digest.ProxyLoad) { l.Ignored = "newer" },
+		"more in flight on leaving instances":                func(l *digest.ProxyLoad) { l.LeavingLeftOut = 1 },
+		"publishes a load digest that cannot be read: newer": func(l *digest.ProxyLoad) { l.Ignored = "newer" },
 	} {
 		said := saying([3]any{"a", 50, 0})
 		change(said.Loads[0])

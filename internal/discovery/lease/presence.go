@@ -96,7 +96,7 @@ func NewPresence(cli *clientv3.Client, o PresenceOptions) *Presence {
 }
 
 // Run holds the key until ctx ends. Then it revokes its lease, so that the
-// others see at once that the proxy is gone, and returns nil.
+// others see at once that the proxy has ended, and returns nil.
 func (p *Presence) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { p.keeper.run(gctx); return nil })

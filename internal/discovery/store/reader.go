@@ -128,7 +128,7 @@ type RawKey struct {
 	ModRevision    int64
 	Version        int64
 	Lease          int64
-	TTL            time.Duration // left on the lease; 0 without a lease, -1s if the lease is gone
+	TTL            time.Duration // left on the lease; 0 without a lease, -1s if the lease has ended
 	GrantedTTL     time.Duration
 }
 

@@ -171,7 +171,7 @@ func TestDeliberateDeletesAreNoOrphans(t *testing.T) {
 	k := r.keys[4]
 	members.Put(t, r.cli, r.l.Instance(k), `{"id":"A","models":["m"],"weight":7}`, clientv3.WithLease(r.ids[k]))
 	if in := members.WaitFor(t, r.w, k, members.Usable); in == nil {
-		t.Fatal("gone")
+		t.Fatal("not found")
 	}
 }
 
@@ -277,7 +277,7 @@ func TestGraceEnds(t *testing.T) {
 	}
 }
 
-// Somebody deletes a whole role while its agents live.
+// An operator deletes a whole role while its agents live.
 func TestMassDeletionIsHeld(t *testing.T) {
 	t.Parallel()
 	r := newOrphanRig(t, 5, nil)
@@ -372,6 +372,6 @@ func TestOrphanWithoutEtcd(t *testing.T) {
 	etcd.Resume()
 	members.WaitState(t, w, watch.Live)
 	if in, ok := w.Snapshot().Lookup(k); !ok || orphan(in) != nil {
-		t.Fatal(errors.New("the orphan is gone"))
+		t.Fatal(errors.New("the orphan was dropped"))
 	}
 }

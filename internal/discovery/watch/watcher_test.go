@@ -308,7 +308,7 @@ func TestWatcherOverrides(t *testing.T) {
 	members.WaitFor(t, w, k, intent(instance.Removed, "removed"))
 }
 
-// Whoever has seen a snapshot finds its status, and whatever has seen a status
+// A reader of a snapshot finds its status, and a reader of a status
 // its snapshot.
 func TestStatusGoesWithTheSnapshot(t *testing.T) {
 	t.Parallel()

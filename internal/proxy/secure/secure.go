@@ -22,7 +22,7 @@ type Certificates struct {
 	listener  *certs.Source // nil: clients speak plain HTTP
 	Engines   *certs.Source
 	Etcd      *certs.Source // nil: etcd is reached without TLS
-	own       *certs.Source // of the proxy's own etcd, whose process serves by the same files; nil: none
+	own       *certs.Source // of the embedded etcd, whose process serves by the same files; nil: none
 	listeners []*certs.Listener
 }
 
@@ -44,7 +44,7 @@ func Open(cfg *config.Proxy, log *logrus.Logger) (*Certificates, error) {
 	}
 	if files := cfg.OwnEtcdFiles(); cfg.Embedded() && !files.None() {
 		if c.own, err = certs.Open(certs.Options{Use: certs.UseEtcdListener, Files: files, Log: entry}); err != nil {
-			return nil, fmt.Errorf("certificates of the proxy's own etcd (--etcd-listen-cert): %w", err)
+			return nil, fmt.Errorf("certificates of the embedded etcd (--etcd-listen-cert): %w", err)
 		}
 	}
 	if c.Etcd, err = cfg.EtcdTLS().Open(entry); err != nil {
