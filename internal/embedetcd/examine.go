@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 const (
@@ -45,15 +46,11 @@ func examine(ctx context.Context, address string, l schema.Layout) error {
 		if !errors.Is(err, errSilent) {
 			return err
 		}
-		t := time.NewTimer(examinePause)
-		select {
-		case <-bounded.Done():
-			t.Stop()
+		if !sleep.For(bounded, examinePause) {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 			return taken(address, "something takes connections there but answers neither as etcd nor as HTTP within "+examineTimeout.String())
-		case <-t.C:
 		}
 	}
 }

@@ -23,7 +23,9 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/pdmesh/pdmesh/internal/certs"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 // Errors of Start.
@@ -149,12 +151,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		case time.Now().After(deadline):
 			return nil, fmt.Errorf("%w: %s comes and goes; choose another --etcd-listen", ErrPortTaken, listen)
 		}
-		t := time.NewTimer(examinePause)
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-		}
-		t.Stop()
+		sleep.For(ctx, examinePause)
 	}
 }
 
@@ -204,21 +201,21 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	if err != nil {
 		return err
 	}
-	etcd, err := embed.StartEtcd(ec)
+	server, err := embed.StartEtcd(ec)
 	if err != nil {
 		return err
 	}
-	s.etcd = etcd
-	s.endpoint = etcd.Clients[0].Addr().String()
+	s.etcd = server
+	s.endpoint = server.Clients[0].Addr().String()
 	timeout := time.NewTimer(startTimeout)
 	defer timeout.Stop()
-	if err := s.await(ctx, etcd.Server.ReadyNotify(), timeout); err != nil {
+	if err := s.await(ctx, server.Server.ReadyNotify(), timeout); err != nil {
 		return err
 	}
 	_ = os.Remove(filepath.Join(cfg.DataDir, firstStart)) // mostly there is none
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.end = end
-	space := &space{server: etcd.Server, dir: cfg.DataDir, quota: ec.QuotaBackendBytes, log: orSilent(cfg.Log), room: roomIn, every: lookEvery}
+	space := &space{server: server.Server, dir: cfg.DataDir, quota: ec.QuotaBackendBytes, log: etcd.LogOrDiscard(cfg.Log), room: roomIn, every: lookEvery}
 	if !cfg.manualSpace {
 		s.work.Go(func() { space.run(work) })
 	}
@@ -229,7 +226,7 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 		return err
 	}
 	s.endpoint = s.secure.address
-	s.secure.serve(work, s.grpc.Load(), etcd.Server.AuthStore().IsAuthEnabled, &s.work)
+	s.secure.serve(work, s.grpc.Load(), server.Server.AuthStore().IsAuthEnabled, &s.work)
 	return nil
 }
 
@@ -244,7 +241,7 @@ func (s *Server) configure(cfg Config, listen string) (*embed.Config, error) {
 	client := url.URL{Scheme: "http", Host: listen}
 	if !cfg.TLS.None() {
 		var err error
-		if s.secure, err = openSecurePort(listen, cfg.TLS, orSilent(cfg.Log)); err != nil {
+		if s.secure, err = openSecurePort(listen, cfg.TLS, etcd.LogOrDiscard(cfg.Log)); err != nil {
 			return nil, err
 		}
 		client.Host = "127.0.0.1:0" // required, but calls to it are refused

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
@@ -89,12 +90,8 @@ func (p *app) writeStart(ctx context.Context) {
 		} else {
 			p.log.WithError(err).Debug("etcd does not accept writes yet")
 		}
-		timer := time.NewTimer(b.NextBackOff())
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !sleep.For(ctx, b.NextBackOff()) {
 			return
-		case <-timer.C:
 		}
 	}
 }

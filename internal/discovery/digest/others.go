@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 const (
@@ -68,12 +70,8 @@ func (w *Watcher) FollowOthers(ctx context.Context, own string, f func(Others)) 
 			return
 		case <-tick.C:
 		case <-changed:
-			timer := time.NewTimer(pause)
-			select {
-			case <-ctx.Done():
-				timer.Stop()
+			if !sleep.For(ctx, pause) {
 				return
-			case <-timer.C:
 			}
 		}
 	}

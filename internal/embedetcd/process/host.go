@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 // ErrDamaged means that etcd cannot start over the files in its data directory.
@@ -151,13 +152,10 @@ func (h *Host) supervise(ctx context.Context, c *child) {
 func (h *Host) again(ctx context.Context, pause *time.Duration) *child {
 	last := ""
 	for {
-		wait := time.NewTimer(*pause/2 + rand.N(*pause))
+		wait := *pause/2 + rand.N(*pause)
 		*pause = min(2**pause, maxPause)
-		select {
-		case <-ctx.Done():
-			wait.Stop()
+		if !sleep.For(ctx, wait) {
 			return nil
-		case <-wait.C:
 		}
 		c, err := h.launch(ctx)
 		switch {
