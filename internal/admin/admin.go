@@ -257,21 +257,9 @@ func (s *Service) probe(ctx context.Context, k instance.Key) (instance.Facts, er
 // await waits a moment for the watch to show what has been written, so that the
 // answer lists the membership with the change in it.
 func (s *Service) await(ctx context.Context, shown func(*instance.Snapshot) bool) {
-	timer := time.NewTimer(seenTimeout)
-	defer timer.Stop()
-	for {
-		snap := s.o.Members.Snapshot()
-		if shown(snap) {
-			return
-		}
-		select {
-		case <-snap.Changed():
-		case <-timer.C:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
+	ctx, cancel := context.WithTimeout(ctx, seenTimeout)
+	defer cancel()
+	instance.Await(ctx, s.o.Members.Snapshot, shown)
 }
 
 func storeError(err error) error {

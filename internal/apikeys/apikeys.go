@@ -15,8 +15,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/certs/reload"
 	"github.com/pdmesh/pdmesh/internal/http1"
-	"github.com/pdmesh/pdmesh/internal/reread"
 )
 
 // Rights are what a key allows beside sending requests.
@@ -123,7 +123,7 @@ func tableOf(lists ...[]entry) *table {
 // Ring holds the keys. Open creates it. It is safe for concurrent use; a nil Ring requires no key.
 type Ring struct {
 	fixed *table               // if there is no file
-	files *reread.Files[table] // nil: there is none
+	files *reload.Files[table] // nil: there is none
 }
 
 // Open returns a Ring of keys without rights and the keys of a file. It returns nil if there are
@@ -140,23 +140,23 @@ func Open(keys []string, path string, log logrus.FieldLogger) (*Ring, error) {
 	if path == "" {
 		return r, nil
 	}
-	file := reread.Options[table]{Paths: []string{path}, Most: maxFile, Make: func(held [][]byte, _ *table) (*table, error) {
-		list, err := parse(held[0])
+	file := reload.Options[table]{Paths: []string{path}, MaxBytes: maxFile, Parse: func(contents [][]byte, _ *table) (*table, error) {
+		list, err := parse(contents[0])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		return tableOf(list, fixed), nil
 	}}
 	if log != nil {
-		file.Taken = func(t *table) {
+		file.Loaded = func(t *table) {
 			log.WithField("keys", len(*t)).Info("API keys file reloaded")
 		}
-		file.Refused = func(why error) {
+		file.Rejected = func(why error) {
 			log.WithError(why).Error("API keys file rejected, keeping the previous keys")
 		}
 	}
 	var err error
-	if r.files, err = reread.Open(file); err != nil {
+	if r.files, err = reload.Open(file); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -175,9 +175,6 @@ func (r *Ring) Watch(ctx context.Context) {
 	}
 }
 
-// Look reads the file once; see reread.
-func (r *Ring) Look() { r.files.Look() }
-
 // Problem reports why the file as it is now is not active; "" if it is.
 func (r *Ring) Problem() string {
 	if r == nil || r.files == nil {
@@ -191,7 +188,7 @@ func (r *Ring) now() table {
 	if r.files == nil {
 		return *r.fixed
 	}
-	return *r.files.Now()
+	return *r.files.Current()
 }
 
 // Len is how many keys there are.

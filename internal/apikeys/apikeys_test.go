@@ -47,22 +47,22 @@ func TestFile(t *testing.T) {
 	expect("at first", first)
 	for _, bad := range []string{"k1 a\nk2", "k1 a fly", "k1 a priority,", "k1 a trace more", "k1 a\nk1 b", "k1 a\nk2 a", "k\x01 a", "k1 a/b", "k1 " + strings.Repeat("n", 65)} {
 		write(t, path, bad)
-		r.Look()
-		if r.Look(); r.Problem() == "" || strings.Contains(r.Problem(), "k1") || !strings.Contains(r.Problem(), path) || !strings.Contains(r.Problem(), "line ") {
+		r.Reload()
+		if r.Reload(); r.Problem() == "" || strings.Contains(r.Problem(), "k1") || !strings.Contains(r.Problem(), path) || !strings.Contains(r.Problem(), "line ") {
 			t.Errorf("%q: %q", bad, r.Problem())
 		}
 		expect(bad, first)
 	}
 	write(t, path, "k3 team-c rank\nk1 team-a\n")
-	r.Look()
-	r.Look() // a changed file is taken by the second
+	r.Reload()
+	r.Reload() // a changed file is taken by the second
 	expect("changed", map[string]apikeys.Key{"k0": {}, "k1": {Name: "team-a"}, "k3": {Name: "team-c", Rights: apikeys.Rank}})
 	if r.Problem() != "" || r.Len() != 3 {
 		t.Errorf("%q, %d keys", r.Problem(), r.Len())
 	}
 	write(t, path, "")
-	r.Look()
-	r.Look()
+	r.Reload()
+	r.Reload()
 	expect("empty", map[string]apikeys.Key{"k0": {}})
 	if _, err := apikeys.Open(nil, path+".not", nil); err == nil {
 		t.Error("no file, no error")
@@ -83,7 +83,7 @@ func TestFileThatIsBeingWritten(t *testing.T) {
 	const is = "k1 team-a\nk2 team-b\nk3 team-c trace\n"
 	for n := range is {
 		write(t, path, is[:n])
-		r.Look()
+		r.Reload()
 		for key, want := range map[string]apikeys.Key{"k1": {Name: "team-a", Rights: apikeys.Priority}, "k2": {Name: "team-b"}} {
 			if found, ok := r.Find(key); !ok || found != want || r.Problem() != "" {
 				t.Fatalf("after %q: %q is %+v, %v, %q", is[:n], key, found, ok, r.Problem())
@@ -91,8 +91,8 @@ func TestFileThatIsBeingWritten(t *testing.T) {
 		}
 	}
 	write(t, path, is)
-	r.Look()
-	r.Look()
+	r.Reload()
+	r.Reload()
 	if found, ok := r.Find("k3"); !ok || found.Rights != apikeys.Trace {
 		t.Errorf("written: %+v, %v", found, ok)
 	}

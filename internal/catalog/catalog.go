@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 const (
@@ -199,7 +200,7 @@ func (c *Catalog) Run(ctx context.Context) {
 				next = one.at
 			}
 		}
-		if !until(ctx, now.Add(tick)) {
+		if !sleep.Until(ctx, now.Add(tick)) {
 			return
 		}
 		wait := time.NewTimer(time.Until(next))
@@ -225,18 +226,6 @@ func (c *Catalog) interval(list []engine) time.Duration {
 
 // cost estimates the CPU that reading a list of models uses.
 func cost(models int) time.Duration { return readCost + time.Duration(models)*modelCost }
-
-// until waits for a time and returns false if ctx ends before.
-func until(ctx context.Context, at time.Time) bool {
-	timer := time.NewTimer(time.Until(at))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
 
 // read is the outcome of reading one engine.
 type read struct {
@@ -288,17 +277,9 @@ func (c *Catalog) readAll(ctx context.Context, list []engine) []read {
 func (c *Catalog) awaitPublished(ctx context.Context, reads []read) {
 	ctx, cancel := context.WithTimeout(ctx, publishLimit)
 	defer cancel()
-	for {
-		snap := c.o.Members()
-		if !slices.ContainsFunc(reads, func(r read) bool { return !published(snap, &r) }) {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-snap.Changed():
-		}
-	}
+	instance.Await(ctx, c.o.Members, func(snap *instance.Snapshot) bool {
+		return !slices.ContainsFunc(reads, func(r read) bool { return !published(snap, &r) })
+	})
 }
 
 func published(snap *instance.Snapshot, r *read) bool {

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"strings"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 // Find reads the engines again, because no instance lists a model that a request names, and
@@ -98,7 +100,7 @@ func (c *Catalog) runRound(r *round) {
 	defer close(r.done)
 	c.rounds <- struct{}{}
 	defer func() { <-c.rounds }()
-	if !until(c.life, c.next) {
+	if !sleep.Until(c.life, c.next) {
 		return
 	}
 	c.mu.Lock()

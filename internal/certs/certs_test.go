@@ -82,7 +82,7 @@ func say(nc net.Conn) error {
 	return err
 }
 
-// Whoever refuses says why, and the one who is refused is told as much as TLS lets him know.
+// The side that refuses reports the reason, and the other side as much of it as TLS transmits.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	ours, theirs := testkit.NewAuthority(t, "ours"), testkit.NewAuthority(t, "theirs")
@@ -165,7 +165,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A client without TLS is told what to do, and one with TLS at a port without.
+// A client without TLS gets instructions, and so does one with TLS at a port without.
 func TestWithoutTLS(t *testing.T) {
 	t.Parallel()
 	a := testkit.NewAuthority(t, "ours")
@@ -201,8 +201,8 @@ func TestWithoutTLS(t *testing.T) {
 	}
 }
 
-// New files are active for new connections; those that stand go on. Files that cannot
-// be used change nothing, and are told of until they can.
+// New files are active for new connections; open connections continue. Files that cannot
+// be used change nothing, and are reported until they can.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	a := testkit.NewAuthority(t, "ours")
@@ -225,8 +225,8 @@ func TestReload(t *testing.T) {
 	}
 	step := func(what, want, finding string, reloads int64) {
 		t.Helper()
-		s.Look()
-		s.Look() // changed files are taken by the second
+		s.Check()
+		s.Check() // changed files are taken by the second
 		nc, err := ask(t, client, address)
 		if err != nil || shown(nc) != want {
 			t.Fatalf("%s: %v, shows %q", what, err, shown(nc))
@@ -245,21 +245,21 @@ func TestReload(t *testing.T) {
 	if err := os.WriteFile(f.Cert, []byte("no certificate"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	step("broken", "second", "cannot be used, and the old ones stay in force: "+f.Cert, 1)
+	step("broken", "second", "cannot be used, and the old ones stay active: "+f.Cert, 1)
 	if err := os.Remove(f.Cert); err != nil {
 		t.Fatal(err)
 	}
-	step("gone", "second", "no such file", 1)
+	step("deleted", "second", "no such file", 1)
 	issue("expired", -time.Hour)
 	step("expired", "second", "the new certificate has expired", 1)
 	issue("third", 24*time.Hour)
 	step("mended", "third", "the certificate for clients expires at ", 2)
-	if n := strings.Count(log.String(), "the old ones stay in force"); n != 3 {
+	if n := strings.Count(log.String(), "the old ones stay active"); n != 3 {
 		t.Errorf("said %d times:\n%s", n, &log)
 	}
 }
 
-// Whoever is still writing a file puts nothing active: half of the authorities would
+// A file that is still being written does not become active: half of the authorities would
 // refuse the clients of the others.
 func TestFilesThatAreBeingWritten(t *testing.T) {
 	t.Parallel()
@@ -289,14 +289,14 @@ func TestFilesThatAreBeingWritten(t *testing.T) {
 	bundle = append(bundle, second...)
 	for _, n := range []int{0, 10, len(bundle) - len(second), len(bundle) - 10} {
 		write(bundle[:n])
-		s.Look()
+		s.Check()
 		if _, err := ask(t, open(t, client, nil), address); err != nil || s.Status().Problem != "" {
 			t.Fatalf("after %d of %d bytes: %v, %q", n, len(bundle), err, s.Status().Problem)
 		}
 	}
 	write(bundle)
-	s.Look()
-	s.Look()
+	s.Check()
+	s.Check()
 	client.Cert, client.Key = old.Issue("client", testkit.Certificate{CN: "client"})
 	if _, err := ask(t, open(t, client, nil), address); err != nil || s.Status().Reloads != 1 {
 		t.Errorf("written: %v, %+v", err, s.Status())

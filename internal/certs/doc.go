@@ -1,4 +1,4 @@
-// Package certs keeps certificates, keys and authorities that are read from files,
-// reads them again when the files change, and says in words why a handshake failed. A
-// new file that cannot be used leaves the old one active and is told of.
+// Package certs loads certificates, keys and authorities from files, reloads them when the files
+// change, and explains why a handshake failed. If a changed file cannot be used, the old one stays
+// active and the problem is reported.
 package certs

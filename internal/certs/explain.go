@@ -25,14 +25,9 @@ const (
 	Closed           Reason = "closed"            // the other side went away meanwhile
 )
 
-// Reasons lists them.
-func Reasons() []Reason {
-	return []Reason{Expired, WrongName, UnknownAuthority, BadCertificate, NoCertificate, NoTLS, Protocol, Closed}
-}
-
 // Refused reports why a handshake failed at this side or, by an alert, at the other. ok is
-// false for an error that is not about TLS. what is said of a certificate is about that
-// of the other side; "ours" is the one that we show.
+// false for an error that is not about TLS. In text, a certificate is
+// the one of the other side unless it is called "ours".
 func Refused(err error) (reason Reason, text string, ok bool) {
 	var authority x509.UnknownAuthorityError
 	var name x509.HostnameError
@@ -63,7 +58,7 @@ func Refused(err error) (reason Reason, text string, ok bool) {
 	return "", "", false
 }
 
-// alert words what the other side said of us.
+// alert explains an alert that the other side has sent.
 func alert(text string) (Reason, string) {
 	text = strings.TrimPrefix(text, "tls: ")
 	switch text {

@@ -118,8 +118,8 @@ func (c *serverConn) ConnectionState() tls.ConnectionState {
 const plainAnswer = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" +
 	`{"error":{"message":"this port speaks HTTPS: use https:// in place of http://","type":"BadRequestError","param":null,"code":400}}` + "\n"
 
-// shake shakes hands. The server above gets an error that it takes for the end of the
-// connection: there is nobody whom it could answer.
+// shake performs the handshake. After an error the server gets io.EOF, because it
+// cannot send an answer.
 func (c *serverConn) shake() {
 	ctx, cancel := context.WithTimeout(context.Background(), shakeLimit)
 	defer cancel()

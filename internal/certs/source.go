@@ -9,7 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/reread"
+	"github.com/pdmesh/pdmesh/internal/certs/reload"
 )
 
 // The uses of certificates, as in metrics and messages.
@@ -17,21 +17,18 @@ const (
 	UseListener     = "listener"
 	UseEngines      = "engines"
 	UseEtcd         = "etcd"
-	UseEtcdListener = "etcd_listener" // of a proxy's own etcd
+	UseEtcdListener = "etcd_listener" // of the embedded etcd
 )
 
-// Uses lists them.
-func Uses() []string { return []string{UseListener, UseEngines, UseEtcd, UseEtcdListener} }
-
-// soon is how long before its end a certificate is told of.
+// soon is the time before the expiry of a certificate in which Finding reports it.
 const soon = 7 * 24 * time.Hour
 
 // Options configure a Source.
 type Options struct {
-	Use   string // one of Uses
+	Use   string // UseListener, UseEngines, UseEtcd or UseEtcdListener
 	Files Files
 	// Protocol is what clients of a listener must speak inside TLS, by ALPN; "": HTTP/1.1,
-	// since one connection's fate must not be that of many streams.
+	// so that the end of one connection does not end many streams.
 	Protocol string
 	// ServerName is the name that a server's certificate must bear; "": that of the
 	// address which is dialled.
@@ -39,45 +36,45 @@ type Options struct {
 	Log        logrus.FieldLogger // nil: nothing is logged
 }
 
-// Source has what was last read of its files. It is safe for concurrent use.
+// Source has the configurations that were last loaded from its files. It is safe for concurrent use.
 type Source struct {
 	opts  Options
-	files *reread.Files[material]
+	files *reload.Files[material]
 }
 
 // Open reads the files. What is wrong with them at the start is an error, but for a
 // certificate that has expired: other programs may not look at it.
 func Open(o Options) (*Source, error) {
 	s := &Source{opts: o}
-	files := reread.Options[material]{Paths: []string{o.Files.Cert, o.Files.Key, o.Files.CA}, Most: maxFile, Make: s.make}
+	files := reload.Options[material]{Paths: []string{o.Files.Cert, o.Files.Key, o.Files.CA}, MaxBytes: maxFile, Parse: s.parse}
 	if o.Log != nil {
-		files.Taken, files.Refused = s.taken, s.refused
+		files.Loaded, files.Rejected = s.loaded, s.rejected
 	}
 	var err error
-	if s.files, err = reread.Open(files); err != nil {
+	if s.files, err = reload.Open(files); err != nil {
 		return nil, err
 	}
-	if why := over(s.files.Now().leaf, time.Now()); why != "" && o.Log != nil {
+	if why := over(s.files.Current().leaf, time.Now()); why != "" && o.Log != nil {
 		o.Log.WithField("file", o.Files.Cert).Warn("the certificate " + why)
 	}
 	return s, nil
 }
 
-// make makes the configurations of what the files hold.
-func (s *Source) make(held [][]byte, was *material) (*material, error) {
-	m, err := s.opts.Files.parse(held[0], held[1], held[2], cmp.Or(s.opts.Protocol, "http/1.1"))
+// parse returns the configurations for the contents of the files.
+func (s *Source) parse(contents [][]byte, old *material) (*material, error) {
+	m, err := s.opts.Files.parse(contents[0], contents[1], contents[2], cmp.Or(s.opts.Protocol, "http/1.1"))
 	if err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	if why := over(m.leaf, now); why != "" && was != nil && over(was.leaf, now) == "" {
+	if why := over(m.leaf, now); why != "" && old != nil && over(old.leaf, now) == "" {
 		return nil, fmt.Errorf("%s: %w: the new certificate %s", s.opts.Files.Cert, ErrFile, why)
 	}
 	m.client.ServerName = s.opts.ServerName
 	return m, nil
 }
 
-func (s *Source) taken(m *material) {
+func (s *Source) loaded(m *material) {
 	log := s.opts.Log.WithField("use", s.opts.Use)
 	if m.leaf != nil {
 		log = log.WithField("valid_until", m.leaf.NotAfter.UTC().Format(time.RFC3339))
@@ -85,48 +82,48 @@ func (s *Source) taken(m *material) {
 	log.Info("certificate files have changed: new connections use the new ones")
 }
 
-func (s *Source) refused(why error) {
-	s.opts.Log.WithField("use", s.opts.Use).WithField("reason", why.Error()).Error("new certificate files cannot be used: the old ones stay in force")
+func (s *Source) rejected(why error) {
+	s.opts.Log.WithField("use", s.opts.Use).WithField("reason", why.Error()).Error("new certificate files cannot be used: the old ones stay active")
 }
 
-// Client is the configuration for a connection that is made now. Nobody changes it.
-func (s *Source) Client() *tls.Config { return s.files.Now().client }
+// Client returns the configuration for new connections. It must not be changed.
+func (s *Source) Client() *tls.Config { return s.files.Current().client }
 
-// Server is the configuration of a listener; each handshake gets what is active then.
+// Server returns the configuration of a listener; each handshake uses the active files.
 func (s *Source) Server() *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
-		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.files.Now().server, nil },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.files.Current().server, nil },
 	}
 }
 
 // Watch reads the files again from time to time until ctx ends.
 func (s *Source) Watch(ctx context.Context) { s.files.Watch(ctx) }
 
-// Look reads the files once; see reread.
-func (s *Source) Look() { s.files.Look() }
+// Check reads the files once; see reload.Files.Check.
+func (s *Source) Check() { s.files.Check() }
 
-// Status is how a source is.
+// Status is the state of a Source.
 type Status struct {
 	Use      string
 	NotAfter time.Time // of the certificate active; zero without one
-	reread.Status
+	reload.Status
 }
 
-// Status reports how the source is.
+// Status returns the state of the source.
 func (s *Source) Status() Status {
 	st := Status{Use: s.opts.Use, Status: s.files.Status()}
-	if leaf := s.files.Now().leaf; leaf != nil {
+	if leaf := s.files.Current().leaf; leaf != nil {
 		st.NotAfter = leaf.NotAfter
 	}
 	return st
 }
 
-// Finding says in words what an operator has to see to, "" for nothing.
+// Finding describes what an operator has to fix; "" if nothing.
 func (s Status) Finding(now time.Time) string {
 	switch left := s.NotAfter.Sub(now); {
 	case s.Problem != "":
-		return fmt.Sprintf("the new certificate files for %s cannot be used, and the old ones stay in force: %s", forWhom(s.Use), s.Problem)
+		return fmt.Sprintf("the new certificate files for %s cannot be used, and the old ones stay active: %s", forWhom(s.Use), s.Problem)
 	case s.NotAfter.IsZero():
 	case left <= 0:
 		return fmt.Sprintf("the certificate for %s has expired at %s", forWhom(s.Use), s.NotAfter.UTC().Format(time.RFC3339))
@@ -141,7 +138,7 @@ func forWhom(use string) string {
 	case UseListener:
 		return "clients"
 	case UseEtcdListener:
-		return "clients of the proxy's own etcd"
+		return "clients of the embedded etcd"
 	}
 	return use
 }

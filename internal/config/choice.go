@@ -86,7 +86,7 @@ func (ch *Choice) check(c *complaints) {
 	if ch.Zone != instance.Printable(ch.Zone, 0) || len(ch.Zone) > 128 || strings.TrimSpace(ch.Zone) != ch.Zone {
 		c.bad("zone", "invalid zone %q: use up to 128 bytes, without surrounding spaces", instance.Printable(ch.Zone, 80))
 	}
-	// At most lease.RefreshLoad: the others weigh an older digest less and less, and a
+	// At most digest.Refresh: the others weigh an older digest less and less, and a
 	// drain waits for the next one.
 	if d := ch.LoadInterval; d < 20*time.Millisecond || d > 3*time.Second {
 		c.bad("load-interval", "%s is out of range; use 20ms to 3s", d)

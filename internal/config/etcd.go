@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/certs"
-	"github.com/pdmesh/pdmesh/internal/etcdaccess"
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
@@ -39,8 +39,8 @@ func (e *Etcd) settings() settings.Table {
 }
 
 // EtcdTLS returns the TLS settings of the connection to etcd.
-func (e *Etcd) EtcdTLS() etcdaccess.TLS {
-	return etcdaccess.TLS{On: e.EtcdHTTPS, Files: certs.Files{CA: e.EtcdCA, Cert: e.EtcdCert, Key: e.EtcdKey}}
+func (e *Etcd) EtcdTLS() access.TLS {
+	return access.TLS{On: e.EtcdHTTPS, Files: certs.Files{CA: e.EtcdCA, Cert: e.EtcdCert, Key: e.EtcdKey}}
 }
 
 // Embedded reports whether this proxy runs an embedded etcd.
@@ -58,13 +58,13 @@ func (e *Etcd) endpointsAreLoopback() bool {
 
 // complete parses the endpoints and reads the password file.
 func (e *Etcd) complete(c *complaints) {
-	endpoints, https, err := etcdaccess.ParseEndpoints(e.EtcdEndpoints)
+	endpoints, https, err := access.ParseEndpoints(e.EtcdEndpoints)
 	if err != nil {
 		c.bad("etcd-endpoints", "%w", err)
 	}
 	e.EtcdEndpoints, e.EtcdHTTPS = endpoints, https
 	if e.EtcdPasswordFile != "" && e.EtcdPassword == "" {
-		if e.EtcdPassword, err = etcdaccess.ReadPassword(e.EtcdPasswordFile); err != nil {
+		if e.EtcdPassword, err = access.ReadPassword(e.EtcdPasswordFile); err != nil {
 			c.bad("etcd-password-file", "%w", err)
 		}
 		c.sources["etcd-password"] = "file " + e.EtcdPasswordFile

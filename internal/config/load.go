@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/pdmesh/pdmesh/internal/etcdaccess"
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
@@ -44,7 +44,7 @@ func (p *Proxy) Print(w io.Writer) error {
 			return nil, ""
 		}
 		if s.Name == "etcd-endpoints" && !p.Embedded() {
-			return etcdaccess.Written(p.EtcdEndpoints, p.EtcdHTTPS), p.sources[s.Name]
+			return access.Written(p.EtcdEndpoints, p.EtcdHTTPS), p.sources[s.Name]
 		}
 		return s.Into, p.sources[s.Name]
 	})

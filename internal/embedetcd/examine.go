@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 const (
@@ -29,14 +30,14 @@ const (
 	askTimeout     = 2 * time.Second
 )
 
-// errNobody means that the port is free again.
-var errNobody = errors.New("nobody listens there any more")
+// errFree means that no process listens at the port any more.
+var errFree = errors.New("the port is free again")
 
 // errSilent means that there was no answer, yet.
 var errSilent = errors.New("no answer")
 
 // examine finds out what serves at a taken address. The result is ErrJoin,
-// ErrPortTaken with what to do about it, errNobody, or the end of ctx.
+// ErrPortTaken with what to do about it, errFree, or the end of ctx.
 func examine(ctx context.Context, address string, l schema.Layout) error {
 	bounded, cancel := context.WithTimeout(ctx, examineTimeout)
 	defer cancel()
@@ -45,15 +46,11 @@ func examine(ctx context.Context, address string, l schema.Layout) error {
 		if !errors.Is(err, errSilent) {
 			return err
 		}
-		t := time.NewTimer(examinePause)
-		select {
-		case <-bounded.Done():
-			t.Stop()
+		if !sleep.For(bounded, examinePause) {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 			return taken(address, "something takes connections there but answers neither as etcd nor as HTTP within "+examineTimeout.String())
-		case <-t.C:
 		}
 	}
 }
@@ -62,12 +59,12 @@ func taken(address, what string) error {
 	return fmt.Errorf("%w: %s: %s; stop it, choose another port with --etcd-listen, or name your etcd with --etcd-endpoints", ErrPortTaken, address, what)
 }
 
-// ask looks once, first in plain HTTP, which tells other servers at once.
+// ask examines the port once, first with plain HTTP, which identifies other servers immediately.
 func ask(ctx context.Context, address string, l schema.Layout) error {
 	what, err := askHTTP(ctx, address)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return errNobody
+		return errFree
 	case err != nil && what == "":
 		// Silent, or no HTTP/1 at all: it may be an etcd that speaks gRPC only.
 		return askEtcd(ctx, address, l, "")
@@ -115,8 +112,8 @@ func askHTTP(ctx context.Context, address string) (what string, err error) {
 	return what, nil
 }
 
-// askEtcd asks over gRPC whose keys stand below our root. known is "etcd" if
-// that is who listens, as HTTP has told.
+// askEtcd reads over gRPC which keys are below our root. known is "etcd" if the HTTP
+// answer has identified the server as etcd.
 func askEtcd(ctx context.Context, address string, l schema.Layout, known string) error {
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{address}})
 	if err != nil {

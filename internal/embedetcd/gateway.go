@@ -24,7 +24,7 @@ import (
 const maxBody = 4 << 20
 
 // gateway translates JSON requests into etcd's gRPC API, which it calls over
-// the client port like anybody else. etcd's own gateway does the same, but it
+// the client port like any client. etcd's own gateway does the same, but it
 // sits on the client port without a check of who asks and no way to put one
 // before it; so that one is off and this one is in its place.
 type gateway struct {
@@ -36,11 +36,11 @@ type gateway struct {
 
 func newGateway(on bool) *gateway { return &gateway{on: on} }
 
-// handlers are what the etcd serves besides its health, version and metrics.
+// handlers returns what the etcd serves besides its health, version and metrics.
 func (g *gateway) handlers() map[string]http.Handler {
 	return map[string]http.Handler{
 		"/v3/": guard(http.HandlerFunc(g.serve)),
-		// Of no use to anybody but a developer of etcd.
+		// Only useful for developers of etcd.
 		"/debug/": http.NotFoundHandler(),
 	}
 }
@@ -137,7 +137,7 @@ func guard(next http.Handler) http.Handler {
 			r.Header.Set("Content-Type", "application/json")
 			next.ServeHTTP(w, r)
 		case !isJSON(r.Header.Values("Content-Type")):
-			refuse(w, http.StatusUnsupportedMediaType, "the body must be JSON and say so: add the header Content-Type: application/json (curl: -H 'Content-Type: application/json')")
+			refuse(w, http.StatusUnsupportedMediaType, "the body must be JSON, with the header: add the header Content-Type: application/json (curl: -H 'Content-Type: application/json')")
 		default:
 			next.ServeHTTP(w, r)
 		}
@@ -168,8 +168,8 @@ func isMedia(types []string, want string) bool {
 	return err == nil && media == want
 }
 
-// fromCurl reports whether curl or wget sends a body for which nobody gave a content
-// type: they call it a form. A page can send forms as well, and a browser so old
+// fromCurl reports whether curl or wget sends a body without an explicit content
+// type, which they declare as a form. A page can send forms as well, and a browser so old
 // that it hides where the page is from would get past the checks above. But no
 // page sets the User-Agent of a request that needs no permission first, so the
 // name of such a program is proof that there is no browser.
@@ -191,5 +191,5 @@ func refuse(w http.ResponseWriter, status int, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // a client that has gone away needs no answer
+	_, _ = w.Write(append(body, '\n')) // the client may have closed the connection
 }

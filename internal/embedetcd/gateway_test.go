@@ -106,7 +106,7 @@ func TestGatewayWithUsers(t *testing.T) {
 	testkit.EnableAuth(t, testkit.Client(t, s.Endpoint()), "node", "secret", "/pd/")
 	put := `{"key":"` + b64("/pd/prefill/127.0.0.1:8100") + `","value":""}`
 	if status, body := request(t, s, "POST", "/v3/kv/put", put, nil); status == 200 || !strings.Contains(body, "user name is empty") {
-		t.Fatalf("nobody puts: %d %s", status, body)
+		t.Fatalf("anonymous put: %d %s", status, body)
 	}
 	if status, body := request(t, s, "POST", "/v3/auth/authenticate", `{"name":"node","password":"guess"}`, nil); status == 200 {
 		t.Fatalf("a wrong password: %d %s", status, body)
@@ -233,7 +233,7 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 	if err != nil || len(resp.Kvs) != 0 {
 		t.Fatalf("something was written: %+v, %v", resp, err)
 	}
-	// Bad JSON and a body too large are refused and harm nobody.
+	// Bad JSON and a body too large are refused without other effects.
 	if status, body := request(t, s, "POST", "/v3/kv/put", `{"key":`, nil); status != 400 {
 		t.Errorf("bad JSON: %d %s", status, body)
 	}
@@ -245,7 +245,7 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 	}
 }
 
-// curl calls a body a form unless it is told otherwise.
+// curl declares a body as a form by default.
 func TestGatewayTakesWhatCurlSends(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))

@@ -2,7 +2,6 @@ package embedetcd
 
 import (
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,15 +14,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 )
-
-func orSilent(log logrus.FieldLogger) logrus.FieldLogger {
-	if log != nil {
-		return log
-	}
-	silent := logrus.New()
-	silent.SetOutput(io.Discard)
-	return silent
-}
 
 // logger returns a logger that writes etcd's lines into ours, and drops them once we stop: an
 // orderly stop makes etcd complain about its own closed listeners.
@@ -155,7 +145,7 @@ func short(d time.Duration) string {
 	return strconv.FormatFloat(d.Round(100*time.Millisecond).Seconds(), 'f', -1, 64) + " s"
 }
 
-// quietTime is how long a message that was logged is not logged again: a slow disk gives one for
+// quietTime is how long a message that was logged is not logged again: a slow disk causes one for
 // each request.
 const quietTime = 10 * time.Second
 

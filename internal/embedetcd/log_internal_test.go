@@ -89,7 +89,7 @@ func TestLog_Errors(t *testing.T) {
 	}
 }
 
-// TestLog_Repeated: a slow disk gives a line every ten seconds, not one for each request.
+// TestLog_Repeated: a slow disk causes a line every ten seconds, not one for each request.
 func TestLog_Repeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -37,7 +37,7 @@ type securePort struct {
 const sayAgain = 10 * time.Second
 
 func openSecurePort(listen string, files certs.Files, log logrus.FieldLogger) (*securePort, error) {
-	// Whoever started this process tells of files that change.
+	// The parent process reports changed files.
 	source, err := certs.Open(certs.Options{Use: certs.UseEtcdListener, Files: files, Protocol: "h2"})
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (p *securePort) serve(ctx context.Context, g *grpc.Server, hasUsers func() 
 	if !beyondLoopback(p.address) || hasUsers() {
 		return
 	}
-	p.log.Warn("the proxy's own etcd has no users yet, so that only this machine gets in. Set them up here: " + p.cure())
+	p.log.Warn("the embedded etcd has no users yet, so it accepts only this machine. Create users here: " + p.cure())
 }
 
 func (p *securePort) cure() string {
@@ -111,7 +111,7 @@ func (p *securePort) check(ctx context.Context) error {
 	}
 	p.mu.Unlock()
 	if say {
-		p.log.WithField("client", from.Addr.String()).Warn("another machine asks the proxy's own etcd, which has no users yet: refused. Set them up here: " + p.cure())
+		p.log.WithField("client", from.Addr.String()).Warn("refused a call from another machine: the embedded etcd has no users yet. Create users here: " + p.cure())
 	}
 	return status.Error(codes.FailedPrecondition, "this etcd has no users yet and serves its own machine only; set them up there: "+p.cure())
 }

@@ -8,9 +8,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 )
 
-// Who may call is told by both ends of the connection, and by whether there are users.
+// Both ends of the connection, and whether there are users, decide which calls are accepted.
 func TestWhoMayCall(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -34,7 +36,7 @@ func TestWhoMayCall(t *testing.T) {
 			}
 			return a
 		}
-		p := &securePort{address: tc.listen, log: orSilent(nil), hasUsers: func() bool { return tc.users }}
+		p := &securePort{address: tc.listen, log: etcd.LogOrDiscard(nil), hasUsers: func() bool { return tc.users }}
 		err := p.check(peer.NewContext(t.Context(), &peer.Peer{Addr: addr(tc.from), LocalAddr: addr(tc.to)}))
 		if (err != nil) != (tc.refused != "") || tc.refused != "" && !strings.Contains(err.Error(), tc.refused) {
 			t.Errorf("%s: %v", tc.name, err)

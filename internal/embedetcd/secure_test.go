@@ -95,7 +95,7 @@ func TestServesTLS(t *testing.T) {
 }
 
 // A certificate and an authority that are rolled are active for the next connection,
-// and one that stands goes on.
+// and an open connection continues.
 func TestTLSIsRolled(t *testing.T) {
 	t.Parallel()
 	a, next := testkit.NewAuthority(t, "ours"), testkit.NewAuthority(t, "next")
@@ -154,7 +154,7 @@ func TestUsersOverTLS(t *testing.T) {
 	}
 	for _, when := range []string{"at once", "after a restart"} {
 		if _, err := cli.Get(ctx, "/pd/x"); !errors.Is(err, rpctypes.ErrUserEmpty) {
-			t.Errorf("%s: nobody reads: %v", when, err)
+			t.Errorf("%s: cannot read: %v", when, err)
 		}
 		root := secureClient(t, s.Endpoint(), "root", "secret", tc)
 		if _, err := root.Put(ctx, "/pd/x", when); err != nil {
@@ -167,7 +167,7 @@ func TestUsersOverTLS(t *testing.T) {
 	}
 }
 
-// Files that are not there, and an address beyond loopback without any, are told of.
+// Files that are not there, and an address beyond loopback without any, are errors.
 func TestTLSThatCannotBe(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, "127.0.0.1:0")

@@ -23,7 +23,9 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/pdmesh/pdmesh/internal/certs"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 // Errors of Start.
@@ -44,12 +46,12 @@ const (
 	quotaBytes   = 1 << 30
 	compaction   = "5m"
 	startTimeout = 60 * time.Second
-	// settleTimeout is how long a data directory may be taken while nobody
-	// serves at the port, before it is called a mistake.
+	// settleTimeout is how long a data directory may be locked while no server
+	// answers at the port, before that is an error.
 	settleTimeout = 5 * time.Second
 	memberName    = "pdmesh"
 	// unsyncedBatch is how long writes are gathered before they go to the
-	// database's file where nobody waits for the disk anyway, instead of etcd's
+	// database's file when no write waits for the disk anyway, instead of etcd's
 	// 100 ms: every batch writes the pages of the tree's trunk again. Readers see
 	// what is gathered, and the log has it.
 	unsyncedBatch = 2 * time.Second
@@ -69,7 +71,7 @@ type Config struct {
 	Log     logrus.FieldLogger // nil: silent
 	// Gateway serves etcd's JSON API beside gRPC on the same port, guarded; not with TLS.
 	Gateway bool
-	// Prefix is the root of our keys, to tell our etcd from another one.
+	// Prefix is the root of our keys, by which examine recognizes an etcd of ours.
 	Prefix string
 	// Unsynced does not wait for the disk at each write. A crash of the machine
 	// may lose data: for tests and demos.
@@ -132,29 +134,24 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		case !errors.Is(err, ErrLocked) && !errors.Is(err, syscall.EADDRINUSE):
 			return nil, fmt.Errorf("start etcd on %s with data in %s: %w", listen, cfg.DataDir, err)
 		}
-		// Somebody has the port, or the directory. That may be a proxy which was
-		// started at the same moment: then we join it, once it answers.
+		// The port or the directory is in use, maybe by a proxy that was started at the
+		// same moment: then we join it once it answers.
 		verdict := examine(ctx, listen, layout)
 		switch {
 		case errors.Is(verdict, ErrJoin):
 			return nil, verdict
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("start etcd: %w", ctx.Err())
-		case !errors.Is(verdict, errNobody) && errors.Is(err, ErrLocked):
+		case !errors.Is(verdict, errFree) && errors.Is(err, ErrLocked):
 			return nil, err
-		case !errors.Is(verdict, errNobody):
+		case !errors.Is(verdict, errFree):
 			return nil, verdict
 		case time.Now().After(deadline) && errors.Is(err, ErrLocked):
 			return nil, err
 		case time.Now().After(deadline):
 			return nil, fmt.Errorf("%w: %s comes and goes; choose another --etcd-listen", ErrPortTaken, listen)
 		}
-		t := time.NewTimer(examinePause)
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-		}
-		t.Stop()
+		sleep.For(ctx, examinePause)
 	}
 }
 
@@ -172,7 +169,7 @@ func listenAddress(address string, secure bool) (string, error) {
 		return "", fmt.Errorf("%w %q: give the address that clients reach, as a number", ErrListen, address)
 	}
 	if !ip.IsLoopback() && !secure {
-		return "", fmt.Errorf("%w %q: the built-in etcd listens beyond loopback with TLS only (--etcd-listen-cert); or run an etcd of your own and give --etcd-endpoints", ErrListen, address)
+		return "", fmt.Errorf("%w %q: the embedded etcd listens beyond loopback with TLS only (--etcd-listen-cert); or run an etcd of your own and give --etcd-endpoints", ErrListen, address)
 	}
 	if _, err := netip.ParseAddrPort("127.0.0.1:" + port); err != nil {
 		return "", fmt.Errorf("%w %q: the port must be a number from 0 to 65535", ErrListen, address)
@@ -204,21 +201,21 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	if err != nil {
 		return err
 	}
-	etcd, err := embed.StartEtcd(ec)
+	server, err := embed.StartEtcd(ec)
 	if err != nil {
 		return err
 	}
-	s.etcd = etcd
-	s.endpoint = etcd.Clients[0].Addr().String()
+	s.etcd = server
+	s.endpoint = server.Clients[0].Addr().String()
 	timeout := time.NewTimer(startTimeout)
 	defer timeout.Stop()
-	if err := s.await(ctx, etcd.Server.ReadyNotify(), timeout); err != nil {
+	if err := s.await(ctx, server.Server.ReadyNotify(), timeout); err != nil {
 		return err
 	}
 	_ = os.Remove(filepath.Join(cfg.DataDir, firstStart)) // mostly there is none
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.end = end
-	space := &space{server: etcd.Server, dir: cfg.DataDir, quota: ec.QuotaBackendBytes, log: orSilent(cfg.Log), room: roomIn, every: lookEvery}
+	space := &space{server: server.Server, dir: cfg.DataDir, quota: ec.QuotaBackendBytes, log: etcd.LogOrDiscard(cfg.Log), room: roomIn, every: lookEvery}
 	if !cfg.manualSpace {
 		s.work.Go(func() { space.run(work) })
 	}
@@ -229,7 +226,7 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 		return err
 	}
 	s.endpoint = s.secure.address
-	s.secure.serve(work, s.grpc.Load(), etcd.Server.AuthStore().IsAuthEnabled, &s.work)
+	s.secure.serve(work, s.grpc.Load(), server.Server.AuthStore().IsAuthEnabled, &s.work)
 	return nil
 }
 
@@ -244,10 +241,10 @@ func (s *Server) configure(cfg Config, listen string) (*embed.Config, error) {
 	client := url.URL{Scheme: "http", Host: listen}
 	if !cfg.TLS.None() {
 		var err error
-		if s.secure, err = openSecurePort(listen, cfg.TLS, orSilent(cfg.Log)); err != nil {
+		if s.secure, err = openSecurePort(listen, cfg.TLS, etcd.LogOrDiscard(cfg.Log)); err != nil {
 			return nil, err
 		}
-		client.Host = "127.0.0.1:0" // it wants one, and nobody gets in there
+		client.Host = "127.0.0.1:0" // required, but calls to it are refused
 		ec.GRPCAdditionalServerOptions = s.secure.options()
 	}
 	ec.ListenPeerUrls, ec.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
@@ -319,7 +316,7 @@ func (s *Server) Close() {
 			s.etcd.Close()
 		}
 		if s.lock != nil {
-			_ = s.lock.Close() // nothing was written; closing gives the lock back
+			_ = s.lock.Close() // nothing was written; closing releases the lock
 		}
 	})
 }
@@ -365,7 +362,7 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("open the etcd data directory: %w", err)
 	}
 	if err := takeDir(f); err != nil {
-		_ = f.Close() // the first error is the one to tell
+		_ = f.Close() // the first error is the one to report
 		return nil, err
 	}
 	return f, nil

@@ -350,8 +350,8 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 		// silent because the machine is slow.
 		ProbeTimeout: 20 * time.Second, SilenceLimit: 20 * time.Second,
 		ProbeInterval: 20 * time.Millisecond, MaxProbeInterval: 50 * time.Millisecond, Ejection: 50 * time.Millisecond,
-		Heard:   func(k instance.Key) uint64 { return r.sched.Loads.Progress(k) },
-		OnEject: func(k instance.Key, dead bool, why string) { r.sched.Legs.Abandon(k, dead, why) },
+		Received: func(k instance.Key) uint64 { return r.sched.Loads.Progress(k) },
+		OnEject:  func(k instance.Key, dead bool, why string) { r.sched.Legs.Abandon(k, dead, why) },
 	}
 	if tune.health != nil {
 		tune.health(&ho)

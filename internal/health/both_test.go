@@ -66,7 +66,7 @@ func TestBothRolesAreOneOpinion(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := ejected.Load(); n != 2 { // as a soft ejection, then as a hard one
-			t.Errorf("%d ejections were told", n)
+			t.Errorf("%d ejections were reported", n)
 		}
 		before := e.probes()
 		time.Sleep(10 * time.Second)

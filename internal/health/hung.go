@@ -61,8 +61,8 @@ type progressWatch struct {
 	unproven   bool      // it refuses trials
 	peers      map[*instance.Instance]*trial
 	peersAt    time.Time // when the peers were tried last
-	heard      map[instance.Key]uint64
-	heardAt    time.Time // when a byte of an answer came from a peer
+	received   map[instance.Key]uint64
+	receivedAt time.Time // when a byte of an answer came from a peer
 }
 
 // watchProgress starts a progressWatch of an instance that keeps legs waiting, unless there is
@@ -76,7 +76,7 @@ func (t *Tracker) watchProgress(in *instance.Instance) {
 	}
 	t.probes.work.Go(func() {
 		defer t.cores.unwatch(in.Address)
-		w := &progressWatch{t: t, in: in, peers: map[*instance.Instance]*trial{}, heard: map[instance.Key]uint64{}}
+		w := &progressWatch{t: t, in: in, peers: map[*instance.Instance]*trial{}, received: map[instance.Key]uint64{}}
 		w.run()
 	})
 }
@@ -202,9 +202,9 @@ func (w *progressWatch) renew(last *trial, in *instance.Instance, now time.Time)
 
 // tryPeers sends the same trial to some instances that could take the requests of this one.
 func (w *progressWatch) tryPeers(now time.Time) {
-	for k, before := range w.heard {
-		if heard := w.t.opts.Heard(k); heard != before {
-			w.heard[k], w.heardAt = heard, now
+	for k, before := range w.received {
+		if received := w.t.opts.Received(k); received != before {
+			w.received[k], w.receivedAt = received, now
 		}
 	}
 	if w.peersAt.IsZero() || now.Sub(w.peersAt) >= trialInterval {
@@ -214,8 +214,8 @@ func (w *progressWatch) tryPeers(now time.Time) {
 		rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 		for _, p := range list[:min(len(list), peersAsked)] {
 			w.peers[p] = nil
-			if _, known := w.heard[p.Key]; !known {
-				w.heard[p.Key] = w.t.opts.Heard(p.Key)
+			if _, known := w.received[p.Key]; !known {
+				w.received[p.Key] = w.t.opts.Received(p.Key)
 			}
 		}
 	}
@@ -232,7 +232,7 @@ func (w *progressWatch) evidence(now time.Time, frozen, limit time.Duration) str
 			return fmt.Sprintf("and a request of one token is unanswered that %s has answered in %s", p.Address, tr.took.Round(time.Millisecond))
 		}
 	}
-	if w.unproven && frozen >= unprovenFactor*limit && now.Sub(w.heardAt) <= 2*hungReadEvery {
+	if w.unproven && frozen >= unprovenFactor*limit && now.Sub(w.receivedAt) <= 2*hungReadEvery {
 		return "while others answer"
 	}
 	return ""

@@ -32,7 +32,7 @@ type coreFleet struct {
 	asked     int // CheckSuspended
 	tokens    int64
 	rate      float64
-	heard     map[string]uint64
+	received  map[string]uint64
 	changing  map[string]bool // cores that make progress
 }
 
@@ -40,7 +40,7 @@ func newCores() *coreFleet {
 	return &coreFleet{
 		held: map[string]chan struct{}{}, step: map[string]float64{}, unseen: map[string]bool{}, takes: map[string]time.Duration{},
 		refuses: map[string]bool{}, suspended: map[string]instance.View{}, noRoutes: map[string]bool{}, trials: map[string][]time.Time{},
-		results: map[string]int{}, heard: map[string]uint64{}, changing: map[string]bool{},
+		results: map[string]int{}, received: map[string]uint64{}, changing: map[string]bool{},
 	}
 }
 
@@ -56,10 +56,10 @@ func (c *coreFleet) use(o *health.Options) {
 		defer c.mu.Unlock()
 		return c.tokens
 	}
-	o.Heard = func(k instance.Key) uint64 {
+	o.Received = func(k instance.Key) uint64 {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.heard[k.Address]
+		return c.received[k.Address]
 	}
 }
 
@@ -241,7 +241,7 @@ func TestTracker_SlowIsNotHung(t *testing.T) {
 			delete(c.held, "d:1")
 		}},
 		"it refuses trials, and peers have no requests": {all: both, change: func(c *coreFleet) { c.refuses["d:1"] = true }},
-		"bytes of another leg":                          {all: both, keep: func(c *coreFleet) { c.heard["d:1"]++ }},
+		"bytes of another leg":                          {all: both, keep: func(c *coreFleet) { c.received["d:1"]++ }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -282,7 +282,7 @@ func TestTracker_HungWithAPrompt(t *testing.T) {
 	})
 }
 
-// A pause that ends by itself, such as the compilation of a grammar, ejects nothing, and gives
+// A pause that ends by itself, such as the compilation of a grammar, ejects nothing, and leaves
 // the instance more time in the next one.
 func TestTracker_PauseOfACore(t *testing.T) {
 	t.Parallel()
@@ -330,7 +330,7 @@ func TestTracker_HungWithoutTrials(t *testing.T) {
 		c.hang("d:1")
 		begun := time.Now()
 		for tr.Available(in.Key) && time.Since(begun) < time.Minute {
-			c.set(func() { c.heard["d:2"]++ })
+			c.set(func() { c.received["d:2"]++ })
 			waitEjected(tr, in, time.Second)
 		}
 		if d := time.Since(begun); d < 14*time.Second || d > 20*time.Second {

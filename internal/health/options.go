@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Prober asks one instance for a sign of life; nil means alive. ErrNotAsked means that the
+// Prober probes one instance; nil means alive. ErrNotAsked means that the
 // probe was not sent, ErrNoAnswer that no answer came in time. Any other error is a
 // refusal, or an answer that is an error.
 type Prober interface {
@@ -47,12 +47,12 @@ type Options struct {
 	ProbeInterval, MaxProbeInterval time.Duration
 	// ProbeTimeout bounds one probe, default 5 s.
 	ProbeTimeout time.Duration
-	// SilenceLimit is how long an instance whose requests wait may give no sign of
-	// life while others do, default 1.25 s. It grows where instances answer slowly.
+	// SilenceLimit is how long an instance whose requests wait may not respond
+	// at all while others do, default 1.25 s. It grows where instances answer slowly.
 	SilenceLimit time.Duration
-	// Heard returns the number of reads in which legs received bytes of answers from an engine,
+	// Received returns the number of reads in which legs received bytes of answers from an engine,
 	// in both roles; nil: always 0.
-	Heard func(instance.Key) uint64
+	Received func(instance.Key) uint64
 	// Read reads the metrics of an engine and calls Observe; nil: hung cores are not detected.
 	Read func(context.Context, *instance.Instance)
 	// Trial sends a request of one token without transfer params to an engine, to each of its
@@ -73,7 +73,7 @@ type Options struct {
 	// SlowStart is how long a readmitted instance takes to get its full share,
 	// default 10 s; negative: at once.
 	SlowStart time.Duration
-	// OnEject is called after an ejection, on a goroutine of the Tracker. dead tells that
+	// OnEject is called after an ejection, on a goroutine of the Tracker. dead reports that
 	// requests that wait for the instance can get no answer any more.
 	OnEject func(k instance.Key, dead bool, reason string)
 }
@@ -94,8 +94,8 @@ func (o *Options) setDefaults() {
 	if o.MaxFailures <= 0 {
 		o.MaxFailures = 3
 	}
-	if o.Heard == nil {
-		o.Heard = func(instance.Key) uint64 { return 0 }
+	if o.Received == nil {
+		o.Received = func(instance.Key) uint64 { return 0 }
 	}
 	if o.OnTrial == nil {
 		o.OnTrial = func(string) {}

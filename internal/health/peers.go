@@ -23,7 +23,7 @@ type peers struct {
 	t  *Tracker
 	of *instance.Instance
 
-	asked    map[instance.Key]uint64 // in the last round, with Options.Heard of each at that time
+	asked    map[instance.Key]uint64 // in the last round, with Options.Received of each at that time
 	askedAt  time.Time               // when that was
 	least    time.Duration           // the least limit next to them
 	pending  int                     // probes that have not ended
@@ -49,7 +49,7 @@ func (p *peers) ask(now time.Time) {
 	clear(p.asked)
 	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	for _, peer := range list[:min(len(list), peersAsked)] {
-		p.asked[peer.Key] = p.t.opts.Heard(peer.Key)
+		p.asked[peer.Key] = p.t.opts.Received(peer.Key)
 		p.pending++
 		p.t.probes.work.Go(func() {
 			err := p.t.probes.ask(peer)
@@ -72,10 +72,10 @@ func (p *peers) answered(a peerAnswer, now time.Time) {
 }
 
 // hear counts an answer that a peer gave to a request as a sign of life.
-func (p *peers) hear(now time.Time) {
+func (p *peers) observe(now time.Time) {
 	for k, before := range p.asked {
-		if heard := p.t.opts.Heard(k); heard != before {
-			p.asked[k], p.lastSign = heard, now
+		if received := p.t.opts.Received(k); received != before {
+			p.asked[k], p.lastSign = received, now
 			p.quickest = max(p.quickest, 1)
 		}
 	}

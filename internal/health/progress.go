@@ -22,17 +22,17 @@ type cores struct {
 
 // core is the last reading of the metrics of an engine.
 type core struct {
-	ranks []vllm.RankLoad
-	heard uint64    // Options.Heard at the last reading or call of Progress
-	last  time.Time // when progress was observed last
-	read  time.Time // when the last reading came
+	ranks    []vllm.RankLoad
+	received uint64    // Options.Received at the last reading or call of Progress
+	last     time.Time // when progress was observed last
+	read     time.Time // when the last reading came
 }
 
 // Observe takes a reading of an engine's metrics. No ranks, or ranks without the samples of
 // their core (vllm.RankLoad.Core), mean that the progress of the engine cannot be observed:
 // its metrics cannot be read, or it runs with --disable-log-stats.
 func (t *Tracker) Observe(k instance.Key, ranks []vllm.RankLoad) {
-	heard, now := t.opts.Heard(k), time.Now()
+	received, now := t.opts.Received(k), time.Now()
 	t.cores.mu.Lock()
 	defer t.cores.mu.Unlock()
 	if len(ranks) == 0 || slices.ContainsFunc(ranks, func(r vllm.RankLoad) bool { return !r.Core }) {
@@ -41,10 +41,10 @@ func (t *Tracker) Observe(k instance.Key, ranks []vllm.RankLoad) {
 	}
 	c := t.cores.byAddress[k.Address]
 	if c == nil {
-		c = &core{last: now, heard: heard}
+		c = &core{last: now, received: received}
 		t.cores.byAddress[k.Address] = c
 	}
-	c.hear(heard, now)
+	c.observe(received, now)
 	if !slices.EqualFunc(c.ranks, ranks, func(a, b vllm.RankLoad) bool { return a.SameCore(&b) }) {
 		c.last = now
 	}
@@ -61,21 +61,21 @@ func (t *Tracker) Observe(k instance.Key, ranks []vllm.RankLoad) {
 // between readings: --scrape-interval, or 1 s while a leg has waited for a byte for a second.
 // With several data-parallel ranks, progress of one rank is progress of the engine.
 func (t *Tracker) Progress(k instance.Key) (last time.Time, observable bool) {
-	heard, now := t.opts.Heard(k), time.Now()
+	received, now := t.opts.Received(k), time.Now()
 	t.cores.mu.Lock()
 	defer t.cores.mu.Unlock()
 	c := t.cores.byAddress[k.Address]
 	if c == nil {
 		return time.Time{}, false
 	}
-	c.hear(heard, now)
+	c.observe(received, now)
 	return c.last, true
 }
 
-// hear dates bytes of answers that have arrived since the last call.
-func (c *core) hear(heard uint64, now time.Time) {
-	if c.heard != heard {
-		c.heard, c.last = heard, now
+// observe notes the time of answer bytes that have arrived since the last call.
+func (c *core) observe(received uint64, now time.Time) {
+	if c.received != received {
+		c.received, c.last = received, now
 	}
 }
 

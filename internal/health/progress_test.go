@@ -40,9 +40,9 @@ func TestTracker_Progress(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var heard atomic.Uint64
+			var received atomic.Uint64
 			run(t, func(o *health.Options) {
-				o.Heard = func(instance.Key) uint64 { return heard.Load() }
+				o.Received = func(instance.Key) uint64 { return received.Load() }
 			}, func(tr *health.Tracker, _ *source, _ *engine, _ *instance.Instance) {
 				p, d := instance.Key{Role: instance.Prefill, Address: "x:1"}, instance.Key{Role: instance.Decode, Address: "x:1"}
 				if last, observable := tr.Progress(d); observable || !last.IsZero() {
@@ -52,7 +52,7 @@ func TestTracker_Progress(t *testing.T) {
 				tr.Observe(d, reading(nil))
 				time.Sleep(time.Minute)
 				if c.bytes {
-					heard.Add(1)
+					received.Add(1)
 				}
 				tr.Observe(d, reading(c.change))
 				want := begun

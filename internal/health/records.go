@@ -19,7 +19,7 @@ type Records struct {
 
 	mu        sync.RWMutex       // guards what follows and the fields of each record; never held across a probe
 	byAddress map[string]*record // an engine in both roles has one
-	closed    bool               // nobody is ejected any more
+	closed    bool               // no instance is ejected any more
 }
 
 // close keeps reports that still come from starting anything.
@@ -126,7 +126,7 @@ func (rs *Records) Ejected(k instance.Key) (Ejection, bool) {
 	return Ejection{Since: r.since, Reason: r.reason, Hard: r.hard, Strikes: r.strikes, Ejections: r.ejections}, true
 }
 
-// SilentFor reports how long an instance has given no sign of life since it was
+// SilentFor reports how long an instance has not responded since it was
 // asked for one; 0 if it is not asked, or has answered.
 func (rs *Records) SilentFor(k instance.Key) time.Duration {
 	if !rs.Trouble() {
@@ -141,7 +141,7 @@ func (rs *Records) SilentFor(k instance.Key) time.Duration {
 	return time.Since(r.silentSince)
 }
 
-// Silent reports whether the instance is ejected because it gave no sign of life. Unlike one
+// Silent reports whether the instance is ejected because it did not respond. Unlike one
 // that refuses connections it may still answer a request.
 func (rs *Records) Silent(k instance.Key) bool {
 	if !rs.Trouble() {

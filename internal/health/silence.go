@@ -98,7 +98,7 @@ type silenceWatch struct {
 	in        *instance.Instance
 	record    *record
 	since     time.Time // when it was asked, plus the time in which this process did not run
-	heard     uint64    // Options.Heard of it, when it was asked
+	received  uint64    // Options.Received of it, when it was asked
 	probed    chan error
 	badProbes int
 	peers     peers
@@ -107,7 +107,7 @@ type silenceWatch struct {
 
 func (t *Tracker) newWatch(in *instance.Instance, r *record) *silenceWatch {
 	return &silenceWatch{
-		t: t, in: in, record: r, since: r.silentSince, heard: t.opts.Heard(in.Key), probed: make(chan error, 1),
+		t: t, in: in, record: r, since: r.silentSince, received: t.opts.Received(in.Key), probed: make(chan error, 1),
 		peers: peers{t: t, of: in, asked: map[instance.Key]uint64{}, answers: make(chan peerAnswer, peersAsked)},
 	}
 }
@@ -169,7 +169,7 @@ func (w *silenceWatch) answered(err error) (verdict, string, bool) {
 		w.badProbes = 0
 	default:
 		if w.badProbes++; w.badProbes >= badAnswers {
-			return failing, "no sign of life: " + err.Error(), true
+			return failing, "no response: " + err.Error(), true
 		}
 	}
 	w.probe()
@@ -179,16 +179,16 @@ func (w *silenceWatch) answered(err error) (verdict, string, bool) {
 // check looks for signs of life that are no answers to probes, and for the end of the
 // limit.
 func (w *silenceWatch) check(now time.Time) (verdict, string, bool) {
-	if w.t.opts.Heard(w.in.Key) != w.heard {
+	if w.t.opts.Received(w.in.Key) != w.received {
 		return alive, "", true
 	}
 	if w.t.life(w.t.opts.Source.Snapshot(), w.in.Key, w.record) == nil {
 		return undecided, "", true
 	}
-	w.peers.hear(now)
+	w.peers.observe(now)
 	silentFor, limit := now.Sub(w.since), w.limit()
 	if silentFor >= limit && w.peers.quickest > 0 && now.Sub(w.peers.lastSign) <= limit/2+2*checkInterval {
-		return silent, fmt.Sprintf("silent: no sign of life for %s, while others answer", silentFor.Round(checkInterval)), true
+		return silent, fmt.Sprintf("silent: no response for %s, while others answer", silentFor.Round(checkInterval)), true
 	}
 	// An early answer of a peer proves nothing later: the whole machine may have
 	// stopped since.
@@ -198,7 +198,7 @@ func (w *silenceWatch) check(now time.Time) (verdict, string, bool) {
 	if silentFor > longestLimit && !w.logged {
 		w.logged = true
 		w.t.opts.Log.WithFields(logrus.Fields{"instance": w.in.Key.String(), "silent": silentFor.Round(checkInterval)}).
-			Warn("an instance gives no sign of life, and nobody who could take its requests does: they wait within their own limits")
+			Warn("instance does not respond, and neither does any instance that could take its requests: they wait within their own limits")
 	}
 	return 0, "", false
 }

@@ -113,7 +113,7 @@ func TestSilentBesideAPeer(t *testing.T) {
 	})
 }
 
-// A peer that answers slowly itself gives a silent instance more time.
+// A peer that answers slowly itself extends the limit of a silent instance.
 func TestSilentBesideASlowPeer(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
@@ -155,11 +155,11 @@ func TestAPeerThatStoppedTooIsNoPeer(t *testing.T) {
 // A sign of life that a request has of an instance counts like an answer to a probe.
 func TestRequestsHearASilentInstance(t *testing.T) {
 	t.Parallel()
-	var heard atomic.Uint64
+	var received atomic.Uint64
 	run(t, func(o *health.Options) {
-		o.Heard = func(k instance.Key) uint64 {
+		o.Received = func(k instance.Key) uint64 {
 			if k.Address == "d:1" {
-				return heard.Load()
+				return received.Load()
 			}
 			return 0
 		}
@@ -171,10 +171,10 @@ func TestRequestsHearASilentInstance(t *testing.T) {
 		for range 20 { // it streams, and has no time for probes
 			tr.Suspect(in)
 			time.Sleep(500 * time.Millisecond)
-			heard.Add(1)
+			received.Add(1)
 			time.Sleep(500 * time.Millisecond)
 			if !tr.Available(in.Key) {
-				t.Fatal("ejected, though requests heard of it")
+				t.Fatal("ejected although requests received bytes from it")
 			}
 		}
 		time.Sleep(10 * time.Second)

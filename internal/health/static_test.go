@@ -46,7 +46,7 @@ func TestProbeStatic(t *testing.T) {
 				eng.answer(errDead)
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
-				if e, ok := tr.Ejected(in.Key); ok != tc.probed || ok && (!e.Hard || e.Reason != "no sign of life: dead") {
+				if e, ok := tr.Ejected(in.Key); ok != tc.probed || ok && (!e.Hard || e.Reason != "no response: dead") {
 					t.Errorf("ejected: %v, %+v", ok, e)
 				}
 				eng.answer(nil)

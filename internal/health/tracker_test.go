@@ -123,7 +123,7 @@ func TestRefusedComesBackWithAProbe(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
 		if tr.Trouble() || !tr.Available(in.Key) || tr.Share(in.Key) != 1 {
-			t.Fatal("a fresh tracker holds something against somebody")
+			t.Fatal("a new tracker has ejected an instance")
 		}
 		eng.answer(errDead)
 		tr.Eject(in, "refused")
@@ -159,7 +159,7 @@ func TestTroubledByName(t *testing.T) {
 		other.Address = "d:2"
 		src.set(in, &other)
 		eng.answer(errDead)
-		told := func(want ...instance.Key) []instance.Key {
+		ejected := func(want ...instance.Key) []instance.Key {
 			t.Helper()
 			got := tr.Troubled()
 			if len(got) != len(want) || tr.Trouble() != (len(want) > 0) {
@@ -172,17 +172,17 @@ func TestTroubledByName(t *testing.T) {
 			}
 			return got
 		}
-		told()
+		ejected()
 		tr.Strike(in, "5xx", false)
-		first := told(in.Key)
+		first := ejected(in.Key)
 		tr.Eject(&other, "refused")
 		tr.Eject(&other, "refused again")
-		both := told(in.Key, other.Key)
+		both := ejected(in.Key, other.Key)
 		tr.Success(in)
-		told(other.Key)
+		ejected(other.Key)
 		src.set(in) // the other one leaves
 		synctest.Wait()
-		told()
+		ejected()
 		if len(first) != 1 || first[0] != in.Key || len(both) != 2 || !slices.Contains(both, other.Key) {
 			t.Errorf("lists that were given out have changed: %v, %v", first, both)
 		}
@@ -291,7 +291,7 @@ func TestSuspectThatCannotBeAsked(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		if n := strings.Count(out.String(), "could not be asked"); n != 2 {
-			t.Errorf("told %d times in 20 s:\n%s", n, &out)
+			t.Errorf("logged %d times in 20 s:\n%s", n, &out)
 		}
 		// The strikes that it has stay.
 		tr.Strike(in, "x", false)
@@ -309,7 +309,7 @@ func TestSuspectThatCannotBeAsked(t *testing.T) {
 		eng.answer(health.ErrNotAsked)
 		time.Sleep(time.Minute)
 		if tr.Available(in.Key) {
-			t.Fatal("nobody asked, and it is back")
+			t.Fatal("readmitted without a probe")
 		}
 		eng.answer(nil)
 		time.Sleep(3 * time.Second)

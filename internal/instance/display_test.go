@@ -23,7 +23,7 @@ func TestStatus(t *testing.T) {
 		{name: "ready", status: "ready", serves: true},
 		{name: "dead", opinion: dead, status: "ejected", reason: "connection refused"},
 		{name: "failing", opinion: failing, status: "ejected", reason: "3 failures", serves: true},
-		{name: "silent", opinion: instance.Opinion{Reason: "no sign of life for 5s"}, status: "ready", reason: "no sign of life for 5s", serves: true},
+		{name: "silent", opinion: instance.Opinion{Reason: "no response for 5s"}, status: "ready", reason: "no response for 5s", serves: true},
 		{name: "down", change: func(in *instance.Instance) { in.Record.State = instance.Down }, opinion: dead, status: "down"},
 		{name: "slow", change: func(in *instance.Instance) {
 			in.Record.State, in.Record.Cause = instance.Down, instance.CauseSlow

@@ -154,9 +154,9 @@ func Changes(before, after *Snapshot, f func(was, is *Instance)) {
 			return
 		}
 		key := firstKey(a, b)
-		gone, come := sameKey(a, key), sameKey(b, key)
-		pairUp(a[:gone], b[:come], f)
-		a, b = a[gone:], b[come:]
+		before, after := sameKey(a, key), sameKey(b, key)
+		pairUp(a[:before], b[:after], f)
+		a, b = a[before:], b[after:]
 	}
 }
 

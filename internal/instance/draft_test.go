@@ -9,9 +9,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// somebody makes an entry at random; few keys and revisions, so that entries
+// randomEntry returns a random entry; few keys and revisions, so that entries
 // meet in every way.
-func somebody(rng *rand.Rand) *instance.Instance {
+func randomEntry(rng *rand.Rand) *instance.Instance {
 	in := &instance.Instance{
 		Key:            instance.Key{Role: instance.Roles()[rng.IntN(2)], Address: fmt.Sprintf("10.0.0.%d:1", rng.IntN(12))},
 		Verified:       rng.IntN(4) > 0,
@@ -43,7 +43,7 @@ func (f frozen) changed() bool {
 		!slices.Equal(f.decode, f.s.Usable(instance.Decode))
 }
 
-// A draft that was changed step by step gives what is made of the same entries
+// A draft that was changed step by step yields the same as one that is made of the same entries
 // at once, and what it gave out before does not change.
 func TestDraftEqualsNewSnapshot(t *testing.T) {
 	t.Parallel()
@@ -53,7 +53,7 @@ func TestDraftEqualsNewSnapshot(t *testing.T) {
 		here := map[instance.Key]map[bool]*instance.Instance{} // one membership and one pending add of each key
 		var given []frozen
 		for range 150 {
-			is := somebody(rng)
+			is := randomEntry(rng)
 			pending := is.View == instance.Pending
 			if here[is.Key] == nil {
 				here[is.Key] = map[bool]*instance.Instance{}
@@ -68,7 +68,7 @@ func TestDraftEqualsNewSnapshot(t *testing.T) {
 				here[is.Key][pending] = is
 			}
 			if rng.IntN(4) == 0 {
-				d.Replace(somebody(rng), nil) // like one that is there, perhaps
+				d.Replace(randomEntry(rng), nil) // like one that is there, perhaps
 			}
 			if rng.IntN(2) == 0 {
 				continue // several changes for one snapshot
@@ -134,7 +134,7 @@ func TestChangesLeadFromOneToTheOther(t *testing.T) {
 			}
 		}
 		for range rng.IntN(10) {
-			in := somebody(rng)
+			in := randomEntry(rng)
 			here[place(in)] = in
 		}
 		var all []*instance.Instance

@@ -50,7 +50,7 @@ type View string
 
 // The views.
 const (
-	// Unverified: nobody has yet seen it answer /v1/models (a bare or
+	// Unverified: no proxy has seen it answer /v1/models (a bare or
 	// unprobed registration); it is not picked.
 	Unverified View = "unverified"
 	// Orphan: its lease was lost but its probes still pass.
@@ -117,7 +117,7 @@ type Instance struct {
 
 	View   View
 	Intent Intent
-	// Reason says in words why View or Intent is what it is; may quote bytes
+	// Reason describes why View or Intent is what it is; may quote bytes
 	// from etcd and is therefore escaped already (see Printable).
 	Reason string
 }
@@ -155,7 +155,7 @@ func (i *Instance) Weight() int {
 	return *i.Record.Weight
 }
 
-// MaxRanks bounds the data-parallel ranks of one instance that are told apart.
+// MaxRanks bounds the data-parallel ranks of one instance that are distinguished.
 const MaxRanks = 256
 
 // Ranks is how many data-parallel ranks behind the address a request can be sent to,
@@ -199,13 +199,13 @@ type Facts struct {
 	// ModelsTruncated is set if /v1/models was longer than what was read of it.
 	ModelsTruncated bool
 	Roots           []string // the "root" of each model, same order; may hold ""
-	MaxModelLen     int      // of the first model, 0 if not told
-	Version         string   // of /version, "" if not told
-	DPSize          int      // data-parallel ranks behind the address, 0 if not told
+	MaxModelLen     int      // of the first model, 0 if unknown
+	Version         string   // of /version, "" if unknown
+	DPSize          int      // data-parallel ranks behind the address, 0 if unknown
 	Transfer        string   // how it hands over: TransferNIXL, or "" if it does not show
-	// StartedAt is process_start_time_seconds of /metrics, zero if not told.
+	// StartedAt is process_start_time_seconds of /metrics, zero if unknown.
 	StartedAt time.Time
-	// EngineIDs are those of a Mooncake prefill engine by rank, nil if nobody asked its
+	// EngineIDs are those of a Mooncake prefill engine by rank, nil if no request was sent to its
 	// bootstrap server.
 	EngineIDs map[string]string
 }

@@ -103,7 +103,7 @@ func TestSnapshot(t *testing.T) {
 		t.Errorf("%d usable, want the orphan and b:1", n)
 	}
 	if i, ok := s.Lookup(instance.Key{Role: instance.Decode, Address: "a:1"}); !ok || i.View != instance.Orphan {
-		t.Errorf("Lookup gave %+v: a pending add hides nobody", i)
+		t.Errorf("Lookup returned %+v: a pending add must not hide a member", i)
 	}
 	select {
 	case <-s.Changed():

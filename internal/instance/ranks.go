@@ -7,11 +7,11 @@ import (
 )
 
 // Where each server has some ranks of a larger data-parallel group (hybrid and external
-// load balancing), engines tell of themselves by their number in the group, and a request
+// load balancing), engines report their number in the group, and a request
 // names them by that among those of the server, from 0.
 
-// LocalRanks returns what an instance tells of its ranks by the numbers that requests name.
-// What does not tell of just these ranks stays as it is.
+// LocalRanks returns what an instance reports of its ranks by the numbers that requests name.
+// Reports of other ranks are returned unchanged.
 func LocalRanks[V any](in *Instance, by map[int]V) map[int]V {
 	if _, ok := by[0]; ok || len(by) != in.Ranks() {
 		return by

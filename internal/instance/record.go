@@ -31,11 +31,11 @@ const TransferNIXL = "nixl"
 const PortBootstrap = "bootstrap"
 
 // PortNIXL is the name in Record.Ports of the side channels of a NIXL engine, where its
-// peers ask for blocks: one port for each rank that its agent starts. Nobody dials them
+// peers ask for blocks: one port for each rank that its agent starts. No proxy dials them
 // by the record; it shows two engines that were given one.
 const PortNIXL = "nixl_side_channel"
 
-// DefaultBootstrapPort is where vLLM has that server if nothing else is said.
+// DefaultBootstrapPort is where vLLM has that server by default.
 const DefaultBootstrapPort = 8998
 
 // PortP2P is the name in Record.Ports of the side channel of an engine whose
@@ -46,7 +46,7 @@ const PortP2P = "p2p"
 const (
 	PortLMCacheInit  = "lmcache_init"  // of decode: the peer handshake, one port for each rank
 	PortLMCacheAlloc = "lmcache_alloc" // of decode: where prefill asks for buffers, one port for each rank
-	// PortLMCacheNotify is where the agent of a prefill instance tells proxies of
+	// PortLMCacheNotify is where the agent of a prefill instance notifies proxies of
 	// LMCache's notifications, over HTTP.
 	PortLMCacheNotify = "lmcache_notify"
 	// PortLMCachePull is where the agent of a prefill instance receives these notifications,
@@ -80,7 +80,7 @@ type Record struct {
 	TPSize       int                 `json:"tp_size,omitempty"`
 	PPSize       int                 `json:"pp_size,omitempty"`
 	BlockSize    int                 `json:"block_size,omitempty"`
-	KVLease      int                 `json:"kv_lease,omitempty"` // seconds that the engine keeps a hand-over; 0 its version's default
+	KVLease      int                 `json:"kv_lease,omitempty"` // seconds that the engine keeps the KV cache of a prefill; 0 its version's default
 	MaxModelLen  int                 `json:"max_model_len,omitempty"`
 	Version      string              `json:"version,omitempty"`
 	Weight       *int                `json:"weight,omitempty"` // nil = 100
@@ -88,7 +88,7 @@ type Record struct {
 	Cause        string              `json:"cause,omitempty"`      // why State is Down, see CauseSlow; others are kept for display
 	StartedAt    *time.Time          `json:"started_at,omitempty"` // for people; never compared between machines
 	Source       string              `json:"source,omitempty"`     // agent, direct, admin, flags, import
-	HostID       string              `json:"host_id,omitempty"`    // tells network namespaces apart
+	HostID       string              `json:"host_id,omitempty"`    // distinguishes network namespaces
 	Agent        string              `json:"agent,omitempty"`
 	Labels       map[string]string   `json:"labels,omitempty"`
 	// Proxies are those that the instance belongs to, because it is on their

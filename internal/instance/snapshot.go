@@ -44,7 +44,7 @@ func compare(a, b *Instance) int {
 }
 
 // NewSnapshot takes over the slice and every instance in it. An address may
-// stand once per role as a membership and once more as a pending add. A slice
+// be listed once per role as a membership and once more as a pending add. A slice
 // that is in order already, which is prefill first and by address, costs least.
 func NewSnapshot(revision int64, all []*Instance) *Snapshot {
 	var d Draft
@@ -169,7 +169,7 @@ type ListedEngine struct {
 	Starved  float64 `json:"waiting_for_kv_cache"`
 	Fetching float64 `json:"fetching_kv_cache"`
 	Ranks    int     `json:"ranks"`
-	// Full reports whether it is passed over while another has room.
+	// Full reports whether it is skipped while another instance has capacity.
 	Full bool `json:"full,omitempty"`
 }
 

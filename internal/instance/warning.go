@@ -2,7 +2,7 @@ package instance
 
 import "strings"
 
-// Warning says in words what is not as it should be although the instance serves, ""
+// Warning describes a problem of an instance that serves, ""
 // if nothing is. connector is the dialect of instances whose record names none.
 func (i *Instance) Warning(connector string) string {
 	if i.Record.Connector != "" {

@@ -82,15 +82,7 @@ func (f *Follower) Queue() (used, limit int64, dropped uint64) { return f.queue.
 func (f *Follower) Run(ctx context.Context) {
 	defer f.work.Wait()
 	defer f.update(ctx, nil)
-	for {
-		snap := f.o.Membership()
-		f.update(ctx, snap)
-		select {
-		case <-ctx.Done():
-			return
-		case <-snap.Changed():
-		}
-	}
+	instance.Follow(ctx, f.o.Membership, func(_, snap *instance.Snapshot) { f.update(ctx, snap) })
 }
 
 // update stops following the engines that a snapshot lacks, and starts following those that

@@ -148,7 +148,7 @@ func TestListShowsWhatProxiesReport(t *testing.T) {
 		{"ejected by one", `{"models":["m"]}`, "", []string{proxy("a:1", ""), proxy("b:1", dead)}, "ejected", `b:1: connection refused\u001b[2J (ejected by 1 of 2 proxies)`, "m"},
 		{"an older proxy", `{"models":["m"]}`, "", []string{`{"applied":99,"address":"a:1","unverified":{}}`}, "ready", "", "m"},
 		{"a proxy that is behind", `{"models":["m"]}`, "", []string{strings.ReplaceAll(proxy("a:1", dead), "99", "1")}, "ready", "", "m"},
-		{"silent", `{"models":["m"]}`, "", []string{proxy("a:1", `"`+key+`":{"reason":"no sign of life for 5s"}`)}, "ready", "a:1: no sign of life for 5s", "m"},
+		{"silent", `{"models":["m"]}`, "", []string{proxy("a:1", `"`+key+`":{"reason":"no response for 5s"}`)}, "ready", "a:1: no response for 5s", "m"},
 		{"ejected and cordoned", `{"models":["m"]}`, `{"state":"cordon","by":"me","reason":"new disks"}`, []string{proxy("a:1", dead)}, "cordon", `a:1: connection refused\u001b[2J; cordon by me: new disks`, "m"},
 		{"by curl", "", `{"state":"cordon","by":"me","reason":"new disks"}`, []string{proxy("a:1", `"`+key+`":{"models":["org/m","lora"],"version":"0.12.0"}`)}, "cordon", "cordon by me: new disks", "org/m,lora"},
 		{"down", `{"models":["m"],"state":"down"}`, "", []string{proxy("a:1", dead)}, "down", "", "m"},

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
@@ -50,22 +51,14 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 // followMembership drops pooled connections to engines that have a new incarnation at the same
 // address, and lets the metrics follow the membership.
 func (p *app) followMembership(ctx context.Context) {
-	var last *instance.Snapshot
-	for {
-		snap := p.watcher.Snapshot()
+	instance.Follow(ctx, p.watcher.Snapshot, func(last, snap *instance.Snapshot) {
 		instance.Changes(last, snap, func(was, is *instance.Instance) {
 			p.counters.Changed(snap, was, is)
 			if was != nil && is != nil && was.View != instance.Pending && was.Incarnation() != is.Incarnation() {
 				p.upstream.Forget(is.Address)
 			}
 		})
-		last = snap
-		select {
-		case <-ctx.Done():
-			return
-		case <-snap.Changed():
-		}
-	}
+	})
 }
 
 // logEnd logs that background work has failed.
@@ -97,12 +90,8 @@ func (p *app) writeStart(ctx context.Context) {
 		} else {
 			p.log.WithError(err).Debug("etcd does not accept writes yet")
 		}
-		timer := time.NewTimer(b.NextBackOff())
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !sleep.For(ctx, b.NextBackOff()) {
 			return
-		case <-timer.C:
 		}
 	}
 }

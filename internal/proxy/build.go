@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/catalog"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/dashboard"
+	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -138,9 +139,9 @@ func (b *builder) makeMembership() {
 // makeLoad makes the load of instances: in-flight requests of this proxy, digests of other
 // proxies, and metrics of engines.
 func (b *builder) makeLoad() {
-	var others *lease.Loads
+	var others *digest.Watcher
 	if b.cfg.LoadDigests {
-		others = lease.NewLoads(b.etcd.Client, b.layout, b.log.WithField("component", "load"))
+		others = digest.NewWatcher(b.etcd.Client, b.layout, b.log.WithField("component", "load"))
 	}
 	b.load = &loads.Loads{
 		ID: b.id, Watcher: b.watcher, Others: others, Prober: b.prober, ScrapeInterval: b.cfg.ScrapeInterval,
@@ -155,9 +156,9 @@ func (b *builder) makeHealth() {
 		Source: b.watcher, Prober: b.prober, Log: b.log.WithField("component", "health"),
 		MaxFailures: b.cfg.MaxFailures, Ejection: b.cfg.EjectionTime, SlowStart: b.cfg.SlowStart,
 		SilenceLimit: b.cfg.SilenceLimit, ProbeTimeout: b.cfg.ProbeTimeout, PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
-		Heard:   func(k instance.Key) uint64 { return b.sched.Loads.Progress(k) },
-		OnEject: func(k instance.Key, dead bool, why string) { b.sched.Legs.Abandon(k, dead, why) },
-		Read:    b.load.Read, Trial: b.prober.Trial, Suspended: b.prober.Suspended, WaitingTokens: b.load.WaitingTokens,
+		Received: func(k instance.Key) uint64 { return b.sched.Loads.Progress(k) },
+		OnEject:  func(k instance.Key, dead bool, why string) { b.sched.Legs.Abandon(k, dead, why) },
+		Read:     b.load.Read, Trial: b.prober.Trial, Suspended: b.prober.Suspended, WaitingTokens: b.load.WaitingTokens,
 		OnTrial: func(result string) { b.counters.Trial(result) },
 	})
 }

@@ -49,7 +49,7 @@ func (p *app) opinion(k instance.Key) instance.Opinion {
 		return instance.Opinion{View: instance.Ejected, Reason: instance.Printable(e.Reason, maxReason), Reachable: !p.tracker.Unreachable(k)}
 	}
 	if d := p.tracker.SilentFor(k); d >= minSilence {
-		return instance.Opinion{Reason: fmt.Sprintf("no sign of life for %s, and no other instance can take its requests: they wait within their own limits", d.Round(time.Second))}
+		return instance.Opinion{Reason: fmt.Sprintf("no response for %s, and no other instance can take its requests: they wait within their own limits", d.Round(time.Second))}
 	}
 	return instance.Opinion{}
 }
@@ -90,9 +90,7 @@ func (p *app) report() lease.Report {
 
 // logWarnings logs once in each life of an instance what is not as it should be.
 func (p *app) logWarnings(ctx context.Context) {
-	var last *instance.Snapshot
-	for {
-		snap := p.watcher.Snapshot()
+	instance.Follow(ctx, p.watcher.Snapshot, func(last, snap *instance.Snapshot) {
 		instance.Changes(last, snap, func(was, is *instance.Instance) {
 			if is == nil || is.View == instance.Pending {
 				return
@@ -105,11 +103,5 @@ func (p *app) logWarnings(ctx context.Context) {
 				p.log.WithField(logging.FieldInstance, is.Key.String()).Warn(text)
 			}
 		})
-		last = snap
-		select {
-		case <-ctx.Done():
-			return
-		case <-snap.Changed():
-		}
-	}
+	})
 }

@@ -16,28 +16,14 @@ const firstAnswersLimit = 5 * time.Second
 // that was restarted would be refused in that time, although nothing is wrong.
 func (p *app) awaitFirstAnswers(ctx context.Context) {
 	defer close(p.started)
-	timer := time.NewTimer(firstAnswersLimit)
-	defer timer.Stop()
+	ctx, cancel := context.WithTimeout(ctx, firstAnswersLimit)
+	defer cancel()
 	select {
 	case <-ctx.Done():
 		return
-	case <-timer.C:
-		return
 	case <-p.watcher.Ready():
 	}
-	for {
-		snap := p.watcher.Snapshot()
-		if everyRoleUsable(snap, p.flags.Keys) {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			return
-		case <-snap.Changed():
-		}
-	}
+	instance.Await(ctx, p.watcher.Snapshot, func(snap *instance.Snapshot) bool { return everyRoleUsable(snap, p.flags.Keys) })
 }
 
 // everyRoleUsable reports whether each role that has instances has one that can be used.

@@ -208,21 +208,29 @@ const checksPerSilence = 5
 // whose instance cannot answer any more; and it calls Options.Silent for instances that keep legs
 // waiting.
 func (g *Legs) Run(ctx context.Context) {
+	var checks sync.WaitGroup
+	defer checks.Wait()
+	checks.Go(func() { g.checkSilent(ctx) })
+	instance.Follow(ctx, g.opts.Source.Snapshot, func(last, snap *instance.Snapshot) {
+		if last == nil {
+			for _, c := range g.loads.counters.busy() { // instances removed before Run began
+				g.cancelLegs(c)
+			}
+			return
+		}
+		g.cancelGone(last, snap)
+	})
+}
+
+// checkSilent calls findSilent regularly until ctx ends.
+func (g *Legs) checkSilent(ctx context.Context) {
 	tick := time.NewTicker(g.opts.SilentAfter / checksPerSilence)
 	defer tick.Stop()
 	seen := map[*counter]observation{}
-	last := g.opts.Source.Snapshot()
-	for _, c := range g.loads.counters.busy() { // instances that left before Run began
-		g.cancelLegs(c)
-	}
 	for {
-		snap := g.opts.Source.Snapshot()
-		g.cancelGone(last, snap)
-		last = snap
 		select {
 		case <-ctx.Done():
 			return
-		case <-snap.Changed():
 		case now := <-tick.C:
 			g.findSilent(now, seen)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
@@ -66,7 +67,7 @@ func (s *Scraper) Run(ctx context.Context) {
 		for i, in := range list {
 			// Each engine is read at a random time in its part of the interval.
 			part := s.o.Interval / time.Duration(len(list))
-			if !until(ctx, began.Add(time.Duration(i)*part+rand.N(part+1))) {
+			if !sleep.Until(ctx, began.Add(time.Duration(i)*part+rand.N(part+1))) {
 				return
 			}
 			select {
@@ -81,7 +82,7 @@ func (s *Scraper) Run(ctx context.Context) {
 			})
 		}
 		s.forget()
-		if !until(ctx, began.Add(s.o.Interval)) {
+		if !sleep.Until(ctx, began.Add(s.o.Interval)) {
 			return
 		}
 	}
@@ -97,18 +98,6 @@ func readable(snap *instance.Snapshot) []*instance.Instance {
 		}
 	}
 	return list
-}
-
-// until waits until the given time, and reports false if ctx ends before.
-func until(ctx context.Context, at time.Time) bool {
-	timer := time.NewTimer(time.Until(at))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // check bounds Options.Check: an engine that hangs must not delay the readings of others.

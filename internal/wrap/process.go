@@ -163,10 +163,6 @@ func (p *Process) Since() time.Time { return p.since }
 // Exited returns a channel that is closed when the child has exited; then Exit is known.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Done returns a channel that is closed when the child's group has exited as well, or has survived even
-// SIGKILL for some time.
-func (p *Process) Done() <-chan struct{} { return p.done }
-
 // Exit reports how the child ended; zero before Exited.
 func (p *Process) Exit() Exit {
 	select {

@@ -81,7 +81,7 @@ func TestDeadStaticInstance(t *testing.T) {
 	shows("both are dead", lines{
 		"pdctl list":                          {0, "decode " + decode + " ejected static"},
 		"pdctl list --selector state=ejected": {0, "connection refused"},
-		"pdctl get decode/" + decode:          {0, "state ejected reason " + proxy.Address + ": no sign of life: "},
+		"pdctl get decode/" + decode:          {0, "state ejected reason " + proxy.Address + ": no response: "},
 		"pdctl status":                        {1, "error (" + proxy.Address + "): " + nothing},
 		"pdctl doctor":                        {5, "error fleet: " + nothing},
 		curl + "/readyz":                      {0, `"reason":"` + nothing},

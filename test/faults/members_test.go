@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func layout(t testing.TB) schema.Layout {
@@ -123,28 +124,14 @@ func usable(t testing.TB, w *watch.Watcher, k instance.Key) *instance.Instance {
 // ends the watching; it also ends with the test.
 func neverWithout(t testing.TB, w *watch.Watcher, keys ...instance.Key) (stop func()) {
 	t.Helper()
-	quit := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			s := w.Snapshot()
-			for _, k := range keys {
-				if in, ok := s.Lookup(k); !ok || !in.Usable() {
-					t.Errorf("%s was not usable at revision %d: %+v", k, s.Revision, in)
-					return
-				}
-			}
-			select {
-			case <-s.Changed():
-			case <-quit:
-				return
+	return members.EverySnapshot(t, w, func(s *instance.Snapshot) error {
+		for _, k := range keys {
+			if in, ok := s.Lookup(k); !ok || !in.Usable() {
+				return fmt.Errorf("%s is not usable: %+v", k, in)
 			}
 		}
+		return nil
 	})
-	var once sync.Once
-	stop = func() { once.Do(func() { close(quit); wg.Wait() }) }
-	t.Cleanup(stop)
-	return stop
 }
 
 // ticker writes a growing number into one record, and follows how it comes out
@@ -194,18 +181,15 @@ func startTicker(t testing.TB, cli *clientv3.Client, w *watch.Watcher, k instanc
 		}
 	})
 	x.wg.Go(func() {
-		for {
-			s := w.Snapshot()
-			select {
-			case <-s.Changed():
-			case <-ctx.Done():
+		instance.Follow(ctx, w.Snapshot, func(old, _ *instance.Snapshot) {
+			if old == nil {
 				return
 			}
 			now := time.Now()
 			x.mu.Lock()
 			x.longest, x.last = max(x.longest, now.Sub(x.last)), now
 			x.mu.Unlock()
-		}
+		})
 	})
 	t.Cleanup(x.end)
 	return x

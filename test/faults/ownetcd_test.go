@@ -48,7 +48,7 @@ func start(t *testing.T, s fleet.ProxySpec) *rig {
 	return r
 }
 
-// ownEtcd finds the process of a proxy's own etcd; 0 while there is none.
+// ownEtcd finds the process of the embedded etcd of a proxy; 0 while there is none.
 func ownEtcd(t testing.TB, p *fleet.Proxy) int {
 	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -84,7 +84,7 @@ func signal(t testing.TB, sig syscall.Signal, pids ...int) {
 	}
 }
 
-// ownEnds is a condition on what a proxy says of its own etcd.
+// ownEnds is a condition on what a proxy reports about its embedded etcd.
 func (r *rig) ownEnds(n int64, says string) {
 	r.t.Helper()
 	testkit.Eventually(r.t, soon, func() error {
@@ -142,7 +142,7 @@ func TestOwnEtcdEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, w := range []string{"the proxy's own etcd has ended", "signal: killed", "the proxy's own etcd serves again", "files of the proxy's own etcd are damaged"} {
+	for _, w := range []string{"embedded etcd has ended", "signal: killed", "embedded etcd serves again", "files of the embedded etcd are damaged"} {
 		if !strings.Contains(string(log), w) {
 			t.Errorf("the log does not say %q", w)
 		}

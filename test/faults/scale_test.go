@@ -153,21 +153,16 @@ func expire(t testing.TB, n int) {
 			}
 		})
 	}
-	revoked := make(chan struct{})
-	go func() { wg.Wait(); close(revoked) }()
-	for done := false; !done; {
-		s := w.Snapshot()
-		if got := count(s); got < n {
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { wg.Wait(); cancel() }()
+	instance.Await(ctx, w.Snapshot, func(s *instance.Snapshot) bool {
+		got := count(s)
+		if got < n {
 			t.Errorf("at revision %d %d instances are left of %d whose probes pass", s.Revision, got, n)
-			break
 		}
-		select {
-		case <-s.Changed():
-		case <-revoked:
-			done = true
-		}
-	}
-	<-revoked
+		return got < n
+	})
+	<-ctx.Done()
 	testkit.Eventually(t, soon, func() error { // all deletions have been applied
 		resp, err := cli.Get(t.Context(), layout(t).Root(), clientv3.WithCountOnly())
 		if err != nil || w.Status().Revision < resp.Header.Revision {
@@ -209,16 +204,11 @@ func putToSnapshot(t testing.TB, size, watchers, puts int) (p50, p99 time.Durati
 		start := time.Now()
 		rev := put(t, cli, l.Instance(decodeAt(1<<17+i%10)), ready)
 		for _, w := range list {
-			for {
-				s := w.Snapshot()
-				if s.Revision >= rev {
-					break
-				}
-				select {
-				case <-s.Changed():
-				case <-time.After(soon):
-					t.Fatalf("revision %d does not arrive: %+v", rev, w.Status())
-				}
+			ctx, cancel := context.WithTimeout(t.Context(), soon)
+			arrived := instance.Await(ctx, w.Snapshot, func(s *instance.Snapshot) bool { return s.Revision >= rev })
+			cancel()
+			if !arrived {
+				t.Fatalf("revision %d does not arrive: %+v", rev, w.Status())
 			}
 		}
 		took = append(took, time.Since(start))

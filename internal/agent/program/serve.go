@@ -15,10 +15,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/bootstrap"
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
-	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/version"
@@ -200,7 +200,7 @@ func remind(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *le
 func dial(c setup.Config, own certificates, log logrus.FieldLogger) (*clientv3.Client, error) {
 	return etcd.Dial(etcd.Config{
 		Endpoints: c.EtcdEndpoints, Username: c.EtcdUsername, Password: c.EtcdPassword,
-		TLS: etcdaccess.ConfigOf(own.etcd),
+		TLS: access.ConfigOf(own.etcd),
 		Log: log.WithField(logging.FieldComponent, "etcd"),
 	})
 }

@@ -14,8 +14,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
-	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/settings"
 	"github.com/pdmesh/pdmesh/internal/vllm"
@@ -266,7 +266,7 @@ func (r *reader) endpoints(c *Config, f *facts) {
 	}
 	given := c.EtcdEndpoints
 	var err error
-	c.EtcdEndpoints, c.TLS.Etcd.On, err = etcdaccess.ParseEndpoints(given)
+	c.EtcdEndpoints, c.TLS.Etcd.On, err = access.ParseEndpoints(given)
 	if err != nil {
 		r.fail("etcd-endpoints", err)
 	} else if len(c.EtcdEndpoints) == 0 && len(r.errs) == 0 {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/etcdaccess"
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/settings"
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
 )
@@ -17,7 +17,7 @@ import (
 func (c *Config) Print(w io.Writer) error {
 	effective := map[string]any{
 		"role": string(c.Key.Role), "address": c.Key.Address, "engine": c.Engine, "host-id": c.HostID,
-		"etcd-endpoints": etcdaccess.Written(c.EtcdEndpoints, c.TLS.Etcd.On),
+		"etcd-endpoints": access.Written(c.EtcdEndpoints, c.TLS.Etcd.On),
 	}
 	if len(c.labels) > 0 {
 		effective["label"] = pairs(c.labels)

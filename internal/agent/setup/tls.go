@@ -5,14 +5,14 @@ import (
 	"fmt"
 
 	"github.com/pdmesh/pdmesh/internal/certs"
-	"github.com/pdmesh/pdmesh/internal/etcdaccess"
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 )
 
 // Secured has the TLS files for the engine and etcd.
 type Secured struct {
 	Engine     certs.Files
 	ServerName string // in the engine's certificate; "": that of its address
-	Etcd       etcdaccess.TLS
+	Etcd       access.TLS
 }
 
 // readTLS checks the settings about TLS and reads the password of etcd in a file.
@@ -28,7 +28,7 @@ func (r *reader) readTLS(c *Config) {
 		r.fail("etcd-password-file", errors.New("excludes --etcd-password: remove one of the two"))
 	default:
 		var err error
-		if c.EtcdPassword, err = etcdaccess.ReadPassword(r.passwordFile); err != nil {
+		if c.EtcdPassword, err = access.ReadPassword(r.passwordFile); err != nil {
 			r.fail("etcd-password-file", err)
 		}
 	}

@@ -79,7 +79,7 @@ type Image struct {
 // errOldState is given by Read for what is too old to be of use.
 var errOldState = errors.New("too old")
 
-// Read reads the file. A missing one gives an error that is
+// Read reads the file. A missing one is an error that is
 // os.ErrNotExist; every other error means that the file is of no use.
 func Read(dir, root string, limit time.Duration) (*State, error) {
 	f, err := os.Open(Path(dir))

@@ -7,6 +7,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 const (
@@ -45,7 +46,7 @@ func NewSaver(o SaverOptions) *Saver {
 }
 
 // Changed notes that something has changed. soon says that an operator has changed
-// something, or that an instance has come or gone. It does not wait.
+// something, or that an instance was added or removed. It does not wait.
 func (s *Saver) Changed(soon bool) {
 	if soon {
 		etcd.Signal(s.durable)
@@ -86,7 +87,7 @@ func (s *Saver) Run(ctx context.Context) {
 		if m != nil {
 			failed = s.write(m, failed)
 		}
-		if !etcd.Pause(ctx, savePause) {
+		if !sleep.For(ctx, savePause) {
 			return
 		}
 	}
@@ -95,7 +96,7 @@ func (s *Saver) Run(ctx context.Context) {
 // Last writes what was not written when Run ended.
 func (s *Saver) Last(m *Image) { s.write(m, false) }
 
-// putOff waits for so long, or until something is to be saved soon. It tells
+// putOff waits for d, or until something is to be saved soon. It reports
 // whether ctx still runs.
 func (s *Saver) putOff(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)

@@ -170,7 +170,7 @@ func Ping(ctx context.Context, cli *clientv3.Client, l schema.Layout) (revision 
 
 // Explain turns an error of the client library into one that says which
 // endpoints were asked and what a person can do. The library waits for a
-// connection until the deadline and then tells the deadline only; the reason
+// connection until the deadline and then reports only the deadline; the reason
 // is found by one short look at the sockets, which loops that keep failing do
 // at their first failure only.
 func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, look bool) error {
@@ -199,7 +199,7 @@ func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, 
 	}
 }
 
-// lookAt dials each endpoint once and says in words what came of it.
+// lookAt dials each endpoint once and describes the results.
 func lookAt(ctx context.Context, endpoints []string, overTLS bool) string {
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()

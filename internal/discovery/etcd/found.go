@@ -25,7 +25,7 @@ type Found struct {
 	Aliases                           []*mvccpb.KeyValue
 }
 
-// Removed reports whether an operator's removal stands.
+// Removed reports whether an operator has removed the instance.
 func (f *Found) Removed() bool {
 	if f.Override == nil {
 		return false

@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 // MembersOptions configure Members. Client has to be set.
@@ -87,7 +88,7 @@ func (m *Members) Run(ctx context.Context) {
 	m.load()
 	for {
 		m.update(ctx)
-		if !Pause(ctx, Jitter(m.o.Interval)) {
+		if !sleep.For(ctx, Jitter(m.o.Interval)) {
 			return
 		}
 	}

@@ -104,7 +104,7 @@ func TestMembers_Saved(t *testing.T) {
 }
 
 // Another cluster at a configured address is not used while the known one answers, and is used
-// once that one is gone.
+// once that one has stopped.
 func TestMembers_AnotherCluster(t *testing.T) {
 	t.Parallel()
 	host := testkit.OutsideAddress(t)

@@ -9,7 +9,7 @@ import (
 // Limits of the waits for one answer of etcd. Where there is another member,
 // which may answer at once, the first wait is short. From the second answer in
 // a row that fails to come it doubles, so that an etcd which is slow, and the
-// only one, is heard in the end.
+// only one, gets its answer in the end.
 const (
 	firstWait    = time.Second
 	aloneWait    = 3 * time.Second // first, for what needs an answer and has one member to ask
@@ -24,7 +24,7 @@ const (
 // user.
 type Patience struct {
 	Longest time.Duration
-	// cli is whose endpoints are counted; nil for what is only a sign of life,
+	// cli is whose endpoints are counted; nil for a liveness check,
 	// for which the first wait is short in any case.
 	Client *clientv3.Client
 	wait   time.Duration
@@ -39,7 +39,7 @@ func (p *Patience) Limit() time.Duration {
 	return max(p.wait, firstWait)
 }
 
-// LimitFor is the deadline for a question about so many entries.
+// LimitFor returns the deadline for a read of n entries.
 func (p *Patience) LimitFor(entries int) time.Duration {
 	return p.Limit() + time.Duration(entries)*waitPerEntry
 }

@@ -66,7 +66,7 @@ type memberChoice struct {
 	mu        sync.Mutex // guards all below
 	preferred string     // address; "" before the first call
 	// silent counts upward over all members: whose number is least has been
-	// found silent longest ago, or never. Nobody is left out for good.
+	// found silent longest ago, or never. No member is excluded for good.
 	silent map[string]int
 	count  int
 }

@@ -29,19 +29,7 @@ func Seconds(d time.Duration) int64 {
 	return max(1, int64((d+time.Second-1)/time.Second))
 }
 
-// Pause waits and reports whether the context still runs.
-func Pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
-
-// Signal sets a flag that somebody waits for; a flag that is set already stays set.
+// Signal sends on ch, which has a buffer of one, unless a signal is pending.
 func Signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -54,6 +42,7 @@ func Jitter(d time.Duration) time.Duration {
 	return d - d/5 + rand.N(2*d/5+1)
 }
 
+// LogOrDiscard returns log, or a logger that discards everything if log is nil.
 func LogOrDiscard(log logrus.FieldLogger) logrus.FieldLogger {
 	if log != nil {
 		return log

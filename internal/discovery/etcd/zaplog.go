@@ -23,7 +23,7 @@ type logrusCore struct {
 	limit zapcore.Level
 }
 
-// Enabled keeps etcd from putting together what nobody reads: it describes each
+// Enabled keeps etcd from formatting messages that are dropped: it describes each
 // change of its store in full, twice, at its lowest level.
 func (c *logrusCore) Enabled(l zapcore.Level) bool { return c.log.Logger.IsLevelEnabled(c.level(l)) }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 )
 
-// described counts how often somebody wanted it as text.
+// described counts how often it was formatted.
 type described struct{ times int }
 
 func (d *described) String() string { d.times++; return "described" }

@@ -186,7 +186,7 @@ func (f *bothFleet) put(t *testing.T, address string, id clientv3.LeaseID, value
 	}
 }
 
-// usable waits until so many are, in either role.
+// usable waits until n instances of each role are usable.
 func (f *bothFleet) usable(t *testing.T, want int) {
 	t.Helper()
 	testkit.Eventually(t, members.Soon, func() error {
@@ -198,8 +198,8 @@ func (f *bothFleet) usable(t *testing.T, want int) {
 	})
 }
 
-// views waits until so many memberships of each role are orphans, and all of them are so
-// many. Nobody must be complained about for its two roles.
+// views waits until n memberships of each role are orphans, and these are all of them. No
+// instance may have a problem because of its two roles.
 func (f *bothFleet) views(t *testing.T, all, orphans int) {
 	t.Helper()
 	testkit.Eventually(t, members.Soon, func() error {
@@ -222,7 +222,7 @@ func (f *bothFleet) views(t *testing.T, all, orphans int) {
 	})
 }
 
-// Each role counts an engine in both once: one that drains is gone at once, one whose
+// Each role counts an engine in both once: one that drains is removed at once, one whose
 // lease is lost is an orphan in either role, and when more than a third goes all of it
 // is held.
 func TestBothRolesCountAnEngineOnce(t *testing.T) {

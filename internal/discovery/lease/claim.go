@@ -67,12 +67,12 @@ func (r *Registrar) judge(c *claim, id string) (phase Phase, why string) {
 	case f.Record == nil, r.holds(f):
 		return Registering, ""
 	case f.Record.Lease == 0:
-		return StaticPresent, "a static record of an operator stands at this key; it is left as it is"
+		return StaticPresent, "an operator has written a static record with this key; it is not overwritten"
 	}
 	other, _, err := schema.DecodeRecord(c.key, f.Record.Value)
 	switch {
 	case err != nil:
-		return Conflict, "somebody else holds this key with a value that cannot be read: " + schema.ReasonOf(err)
+		return Conflict, "this key has a value of another owner that cannot be read: " + schema.ReasonOf(err)
 	case other.ID != "" && (other.ID == id || r.mine[other.ID]):
 		// Our own write under a lease we have lost.
 		return Registering, ""
@@ -85,12 +85,12 @@ func (r *Registrar) judge(c *claim, id string) (phase Phase, why string) {
 		return Conflict, "another agent on this host has taken the key over (id " + schema.Quote(other.ID, 64) + "); stop one of the two"
 	default:
 		return Conflict, "another host holds this key (host id " + schema.Quote(other.HostID, 64) + ", id " + schema.Quote(other.ID, 64) +
-			", agent " + schema.Quote(other.Agent, 64) + "); give one of the two another address"
+			", agent " + schema.Quote(other.Agent, 64) + "); change the address of one of them"
 	}
 }
 
 // outcome is what the claims together come to. One that another party holds refuses the
-// registration as a whole. One that an operator has removed does not: the others stand,
+// registration as a whole. One that an operator has removed does not: the others stay registered,
 // and why says what is missing. revision is that of the keys that are there.
 func outcome(claims []claim) (phase Phase, why string, revision int64) {
 	removed := 0

@@ -7,15 +7,17 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 // leaseKeeper holds one lease at a time and renews it on a goroutine of its own, so
 // that nothing else the owner does can starve it.
 //
-// The client library's KeepAlive channel gives up when the TTL has passed on
+// The client library's KeepAlive channel is closed when the TTL has passed on
 // the local clock, although etcd, back from an outage, extends the lease; so
 // the same lease is renewed one call at a time until etcd itself says that it
 // does not know it. Nothing else is taken for a loss.
@@ -73,7 +75,7 @@ func (k *leaseKeeper) lease(ctx context.Context) (clientv3.LeaseID, error) {
 	return resp.ID, nil
 }
 
-// forget drops a lease that turned out to be gone.
+// forget drops a lease that has turned out to be lost.
 func (k *leaseKeeper) forget(id clientv3.LeaseID) {
 	k.mu.Lock()
 	if k.id == id && id != 0 {
@@ -87,7 +89,7 @@ func (k *leaseKeeper) forget(id clientv3.LeaseID) {
 const (
 	// renewTimeout is how long a renewal waits for its answer at first. It doubles
 	// with each that does not come, up to a third of the TTL: an etcd that gets little
-	// of the processor is heard in the end, and in time.
+	// of the processor answers in the end, and in time.
 	renewTimeout = 2 * time.Second
 	renewRetry   = 200 * time.Millisecond
 	renewCap     = time.Second
@@ -104,7 +106,7 @@ func (k *leaseKeeper) run(ctx context.Context) {
 			case <-k.granted:
 			}
 			// Agents that lost their leases together shall not renew together.
-			if !etcd.Pause(ctx, rand.N(third)) {
+			if !sleep.For(ctx, rand.N(third)) {
 				return
 			}
 		}
@@ -125,7 +127,7 @@ func (k *leaseKeeper) run(ctx context.Context) {
 			default:
 				wait, retry = etcd.Jitter(retry), min(2*retry, renewCap)
 			}
-			if !etcd.Pause(ctx, wait) {
+			if !sleep.For(ctx, wait) {
 				return
 			}
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // An etcd that gets little processor time answers a renewal after seconds. A keeper
-// that abandons each of its calls before would never hear that its lease lives.
+// that abandons each of its calls before would never learn that its lease lives.
 func TestRenewalsWaitForASlowEtcd(t *testing.T) {
 	t.Parallel()
 	server := testkit.StartEtcd(t)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 // followOverride signals r.look whenever the operator's intent for a key changes, until ctx
@@ -26,7 +27,7 @@ func (r *Registrar) followOverride(ctx context.Context, k instance.Key) {
 			tries = 0
 		}
 		r.log.WithField("error", err).Debug("the watch of the operator's intent ended, watching again")
-		etcd.Pause(ctx, rand.N(min(etcd.BackoffCap, etcd.BackoffBase<<min(tries, 10))))
+		sleep.For(ctx, rand.N(min(etcd.BackoffCap, etcd.BackoffBase<<min(tries, 10))))
 	}
 }
 

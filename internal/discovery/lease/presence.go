@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -52,13 +53,13 @@ type PresenceOptions struct {
 	Connector string
 	// Report returns what the proxy publishes about the fleet; nil: nothing.
 	Report func() Report
-	// Load, if it is not nil, is written for the other proxies, in a key of its own under
-	// the same lease.
-	Load *LoadSource
+	// Load is the load that is published for the other proxies, in a key of its own under the
+	// same lease; nil: none.
+	Load *digest.Source
 	TTL  time.Duration // of the lease, default 15 s
 	// Interval is the least time between two writes, default 1 s.
 	Interval time.Duration
-	// LoadInterval is the same for digests of the load, default Interval.
+	// LoadInterval is the shortest time between two load digests, default Interval.
 	LoadInterval time.Duration
 	Log          logrus.FieldLogger // nil: silent
 }
@@ -95,13 +96,19 @@ func NewPresence(cli *clientv3.Client, o PresenceOptions) *Presence {
 }
 
 // Run holds the key until ctx ends. Then it revokes its lease, so that the
-// others see at once that the proxy is gone, and returns nil.
+// others see at once that the proxy has ended, and returns nil.
 func (p *Presence) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { p.keeper.run(gctx); return nil })
 	g.Go(func() error { p.hold(gctx); return nil })
 	if p.o.Load != nil {
-		g.Go(func() error { p.keepLoad(gctx); return nil })
+		g.Go(func() error {
+			digest.Publish(gctx, digest.PublishOptions{
+				Source: p.o.Load, Interval: p.o.LoadInterval, TTL: p.o.TTL, Log: p.log,
+				Lease: func() clientv3.LeaseID { return p.keeper.state().id }, Write: p.writeLoad,
+			})
+			return nil
+		})
 	}
 	err := g.Wait()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
@@ -167,6 +174,17 @@ func (p *Presence) put(ctx context.Context, key, value string, id clientv3.Lease
 	_, err := p.cli.Txn(ctx).
 		If(clientv3.Compare(clientv3.Value(key), "=", value), clientv3.Compare(clientv3.LeaseValue(key), "=", id)).
 		Else(clientv3.OpPut(key, value, clientv3.WithLease(id))).Commit()
+	return err
+}
+
+// writeLoad writes the load digest under the lease id.
+func (p *Presence) writeLoad(ctx context.Context, value string, id clientv3.LeaseID) error {
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	err := p.put(cctx, p.o.Layout.Load(p.o.ID), value, id)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		p.keeper.forget(id)
+	}
 	return err
 }
 

@@ -87,7 +87,7 @@ func TestPresence(t *testing.T) {
 	})
 }
 
-// What a proxy has found out is said when it changes: neither its revision nor its lease
+// The report of a proxy is written when it changes: neither its revision nor its lease
 // has to move for that.
 func TestPresenceSaysFindings(t *testing.T) {
 	t.Parallel()
@@ -129,7 +129,7 @@ func TestPresenceSaysFindings(t *testing.T) {
 	says(key, "no answer yet")
 }
 
-// Notices are said when they change. That their numbers grow is no change: a proxy does
+// Notices are written when they change. That their numbers grow is no change: a proxy does
 // not write for each of its requests.
 func TestPresenceSaysNotices(t *testing.T) {
 	t.Parallel()
@@ -145,7 +145,7 @@ func TestPresenceSaysNotices(t *testing.T) {
 			n := asked.Add(1)
 			return lease.Report{
 				Notices:    []string{fmt.Sprintf("%s: %d requests", name.Load(), n)},
-				Instances:  map[string]lease.InstanceReport{"decode/10.0.0.7:1": {Reason: fmt.Sprintf("no sign of life for %ds", n)}},
+				Instances:  map[string]lease.InstanceReport{"decode/10.0.0.7:1": {Reason: fmt.Sprintf("no response for %ds", n)}},
 				NotServing: fmt.Sprintf("%d decode instances are registered, but none can be used: nothing is served", n),
 			}
 		},

@@ -45,7 +45,7 @@ const (
 	maxRefusedReason = 600
 )
 
-// RefusedWriter tells in etcd of one agent that is refused. It writes when that begins,
+// RefusedWriter publishes in etcd that an agent is refused. It writes when that begins,
 // when the reason changes, and when it ends; nothing while the agent is registered.
 type RefusedWriter struct {
 	cli    *clientv3.Client
@@ -64,8 +64,8 @@ func NewRefusedWriter(cli *clientv3.Client, l schema.Layout, id string, ttl time
 	return &RefusedWriter{cli: cli, layout: l, key: l.Agent(id), log: etcd.LogOrDiscard(log), keeper: newLeaseKeeper(cli, ttl)}
 }
 
-// Run asks how the agent stands until ctx ends, nil for registered, or on the way, and
-// takes back what it has written. It returns with all its goroutines gone.
+// Run polls the state of the registration until ctx ends, nil for registered, or on the way, and
+// takes back what it has written. It returns after all its goroutines have ended.
 func (w *RefusedWriter) Run(ctx context.Context, ask func() *RefusedAgent) {
 	renewed := make(chan struct{})
 	go func() {
@@ -109,7 +109,7 @@ func (w *RefusedWriter) look(ctx context.Context, a *RefusedAgent, now time.Time
 		if errors.Is(err, rpctypes.ErrPermissionDenied) {
 			w.next = now.Add(etcd.Jitter(refusedDenied)) // its roles are of before there was such a key
 		}
-		w.log.WithError(err).Debug("that the instance is not registered could not be told in etcd")
+		w.log.WithError(err).Debug("cannot publish in etcd that the instance is not registered")
 		return
 	}
 	w.written = string(value)

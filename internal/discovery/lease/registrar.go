@@ -20,7 +20,7 @@ import (
 
 // Registrar holds one instance's key, or keys, under a lease for as long as it runs. It
 // writes only what it can prove to be its own, renews the same lease until
-// etcd says that it is gone, and puts the key back if somebody deletes it
+// etcd reports that it is lost, and puts the key back if it is deleted
 // without an operator's removal. No trouble with etcd ends it.
 type Registrar struct {
 	cli    *clientv3.Client
@@ -88,7 +88,7 @@ func (r *Registrar) Status() Status {
 }
 
 // Run registers and stays registered until ctx ends. It returns nil with all
-// its goroutines gone, and leaves the lease to run out: a program that only
+// its goroutines have ended, and leaves the lease to run out: a program that only
 // stops for a moment keeps its key. Revoke is the deliberate end. Run is called
 // once.
 func (r *Registrar) Run(ctx context.Context) error {
@@ -112,7 +112,7 @@ func (r *Registrar) Run(ctx context.Context) error {
 }
 
 // Revoke ends the registration: it ends Run, waits for it, and revokes the
-// lease, so that the key is gone when it returns nil. If etcd cannot be reached
+// lease, so that the key is deleted when it returns nil. If etcd cannot be reached
 // the key goes when the lease runs out. It has a deadline of its own besides
 // that of ctx, and may be called more than once.
 func (r *Registrar) Revoke(ctx context.Context) error {
@@ -166,7 +166,7 @@ func (r *Registrar) leaseChanged(next *time.Timer) bool {
 	s := r.Status()
 	switch {
 	case k.id == 0 && (s.Phase == Registered || s.Phase == Unknown):
-		r.log.Warn("etcd says the lease is gone: registering again")
+		r.log.Warn("lease lost, registering again")
 		r.setPhase(Registering, 0, "the lease was lost")
 		// Those who lost theirs together shall not all come back at once.
 		next.Reset(rand.N(r.o.TTL / 4))
@@ -178,7 +178,7 @@ func (r *Registrar) leaseChanged(next *time.Timer) bool {
 		return true
 	case k.trouble == nil && s.Phase == Unknown:
 		// An old etcd can confirm a lease that it has revoked already; the key
-		// tells the truth.
+		// is correct.
 		return false
 	default:
 		return true

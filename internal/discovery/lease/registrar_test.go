@@ -143,7 +143,7 @@ func TestRegistrarWaitsForFirstSet(t *testing.T) {
 	})
 }
 
-// Fault matrix, row 12's little sister: the lease is gone although the agent lives.
+// Fault matrix, row 12's little sister: the lease is lost although the agent lives.
 func TestRegistrarLeaseLost(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)

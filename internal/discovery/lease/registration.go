@@ -21,7 +21,7 @@ const (
 	Unknown       Phase = "unknown"        // was registered; etcd does not answer, the lease may still live
 	Conflict      Phase = "conflict"       // another party holds the key; it is left as it is
 	Overridden    Phase = "overridden"     // an operator removed the instance; waits until that is lifted
-	StaticPresent Phase = "static-present" // an operator's static record stands; it is left as it is
+	StaticPresent Phase = "static-present" // an operator's static record has this key; it is not overwritten
 )
 
 // Status is a copy of a Registrar's state.
@@ -33,7 +33,7 @@ type Status struct {
 	Err         string    // what is wrong, for people, or which of two keys is removed; "" while all is well
 
 	Registrations int64 // times the key was written by a new lease
-	LeasesLost    int64 // times etcd said that the lease is gone
+	LeasesLost    int64 // times that etcd reported the lease as lost
 	Renewals      int64 // renewals confirmed
 	RenewalFails  int64 // renewals that etcd did not confirm, besides those of a lost lease
 	Conflicts     int64 // times the key turned out to be held by another agent
@@ -49,7 +49,7 @@ type RegistrarOptions struct {
 	// TTL of the lease, default 15 s; etcd grants at least 2 s. It is renewed
 	// each third of it.
 	TTL time.Duration
-	// HostID tells network namespaces apart: a record of the same key, another
+	// HostID distinguishes network namespaces: a record of the same key, another
 	// id and the same host was left by an earlier life of this agent and is taken
 	// over. An empty one takes over nothing.
 	HostID string

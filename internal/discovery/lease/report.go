@@ -193,7 +193,7 @@ type objection struct {
 
 type objections []objection
 
-// reasons returns the reasons with the addresses of the proxies that give them.
+// reasons returns the reasons with the addresses of the proxies that report them.
 func (by objections) reasons() string {
 	var parts []string
 	for i, o := range by {

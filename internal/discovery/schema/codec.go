@@ -106,7 +106,7 @@ func valueText(value []byte) (string, error) {
 }
 
 // decodeObject reads one JSON object and nothing after it. Unknown fields are
-// somebody's, maybe of a newer version, and no reason to reject.
+// from another program, maybe of a newer version, and no reason to reject.
 func decodeObject(text string, into any) error {
 	err := json.Unmarshal([]byte(text), into)
 	var typeErr *json.UnmarshalTypeError

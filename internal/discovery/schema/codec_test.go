@@ -103,7 +103,7 @@ func TestEncodeRecord(t *testing.T) {
 	}
 	minus := -1
 	if _, err := schema.EncodeRecord(instance.Record{Weight: &minus}); err == nil {
-		t.Error("a record that nobody could read was encoded")
+		t.Error("an invalid record was encoded")
 	}
 }
 

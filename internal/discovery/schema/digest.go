@@ -14,57 +14,55 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Digest is the JSON value of a proxy's key below load/: what it has in flight.
+// Digest is the JSON value of a proxy's key below load/: its load on each instance.
 type Digest struct {
 	V int `json:"v"`
-	// Applied is a mod_revision under the keys of the membership: all that was picked
-	// without knowing of it is in Load, or has ended.
+	// Applied is a mod_revision of the membership. Every leg whose pick did not know this revision
+	// is in Load, or has ended.
 	Applied int64 `json:"applied"`
-	// Load has the instances on which something is in flight, by role/address.
+	// Load has the instances with legs in flight, by role/address.
 	Load map[string]LoadCount `json:"load"`
-	// LeftOut is how many there was no room for: those with least in flight.
+	// LeftOut is the number of instances that did not fit: those with the fewest legs.
 	LeftOut int `json:"left_out,omitempty"`
-	// LeavingLeftOut is how many of these somebody waits for. While there are any, what
-	// does not are in Load may be in flight all the same.
+	// LeavingLeftOut is the number of leaving instances among LeftOut. Unless it is 0, an instance
+	// that is not in Load may have legs in flight.
 	LeavingLeftOut int `json:"leaving_left_out,omitempty"`
-	// Prompts are those that went to prefill instances since the digest before, as
-	// prefix.Placements makes them: what the caches of these hold by now.
+	// Prompts are the prompts sent to prefill instances since the previous digest, in the format
+	// of prefix.Placements: what the caches of these instances contain now.
 	Prompts []byte `json:"prompts,omitempty"`
-	room    int    // bytes that are free for prompts
-	// At is when it was written, by the writer's clock: for people, never compared.
+	free    int    // bytes left for prompts
+	// At is the time of writing by the clock of the writer. It is for display and never compared.
 	At *time.Time `json:"at,omitempty"`
 }
 
-// LoadCount is what one proxy has in flight on one instance.
+// LoadCount is the load of one proxy on one instance.
 type LoadCount struct {
-	InFlight int64 `json:"in_flight"`
-	Waiting  int64 `json:"waiting_tokens"` // of prompts that it has yet to compute
-	Held     int64 `json:"held_tokens"`    // of prompts that it holds
+	InFlight int64 `json:"in_flight"`      // legs
+	Waiting  int64 `json:"waiting_tokens"` // tokens of prompts that are not computed yet
+	Held     int64 `json:"held_tokens"`    // tokens of prompts in the KV cache
 }
 
-// LoadEntry is one of what a proxy has in flight.
+// LoadEntry is the load of one proxy on one instance, for NewDigest.
 type LoadEntry struct {
 	Key instance.Key
 	LoadCount
-	// Leaving reports whether the instance gets nothing new: somebody waits for its end.
+	// Leaving reports whether the instance is being drained or removed.
 	Leaving bool
 }
 
-// maxDigest bounds the value of the key, maxCount every number in it.
 const (
-	maxDigest = 64 << 10
-	// promptsRoom is how many bytes of prompts a digest has at most.
-	promptsRoom = 8 << 10
-	maxCount    = 1 << 40
+	maxDigest  = 64 << 10 // bytes of the value
+	maxPrompts = 8 << 10  // bytes of prompts in a digest
+	maxCount   = 1 << 40  // of every number in a digest
 )
 
 // ErrDigest is wrapped by the error of a digest that cannot be used.
-var ErrDigest = errors.New("load digest not usable")
+var ErrDigest = errors.New("invalid load digest")
 
-// NewDigest makes a digest of what is in flight. Where that is too much, those that
-// somebody waits for come first, then those with most in flight.
+// NewDigest returns a digest of the load at a time. If not all entries fit, leaving instances come
+// first, then those with the most legs in flight.
 func NewDigest(applied int64, entries []LoadEntry, at time.Time) Digest {
-	d := Digest{V: 1, Applied: applied, Load: make(map[string]LoadCount, len(entries)), At: &at, room: maxDigest - 256}
+	d := Digest{V: 1, Applied: applied, Load: make(map[string]LoadCount, len(entries)), At: &at, free: maxDigest - 256}
 	slices.SortFunc(entries, func(a, b LoadEntry) int {
 		if a.Leaving != b.Leaving {
 			if a.Leaving {
@@ -74,18 +72,18 @@ func NewDigest(applied int64, entries []LoadEntry, at time.Time) Digest {
 		}
 		return cmp.Or(cmp.Compare(b.InFlight, a.InFlight), cmp.Compare(b.Held, a.Held), cmp.Compare(a.Key.Address, b.Key.Address))
 	})
-	room := d.room
+	free := d.free
 	for _, e := range entries {
 		if e.LoadCount == (LoadCount{}) {
 			continue
 		}
 		key := e.Key.String()
-		// The count and what stands around it, and quotes, a colon and a comma.
+		// The numbers, the names of the fields, and the punctuation around them.
 		n := len(strconv.Quote(key)) + len(`{"in_flight":,"waiting_tokens":,"held_tokens":}:,`)
 		for _, v := range []int64{e.InFlight, e.Waiting, e.Held} {
 			n += len(strconv.FormatInt(v, 10))
 		}
-		if room -= n; room < 0 {
+		if free -= n; free < 0 {
 			d.LeftOut++
 			if e.Leaving {
 				d.LeavingLeftOut++
@@ -93,13 +91,12 @@ func NewDigest(applied int64, entries []LoadEntry, at time.Time) Digest {
 			continue
 		}
 		d.Load[key] = e.LoadCount
-		d.room = room
+		d.free = free
 	}
 	return d
 }
 
-// DecodeDigest reads a digest. One of a newer schema, or with a value that cannot be, is
-// not used at all.
+// DecodeDigest decodes a digest. It rejects one of a newer schema, or with an impossible value.
 func DecodeDigest(value []byte) (Digest, error) {
 	var d Digest
 	if len(value) > maxDigest {
@@ -112,29 +109,29 @@ func DecodeDigest(value []byte) (Digest, error) {
 		return Digest{}, fmt.Errorf("%w: schema %d, this program reads 1", ErrDigest, d.V)
 	}
 	if d.Applied < 0 || d.LeftOut < 0 || d.LeavingLeftOut < 0 {
-		return Digest{}, fmt.Errorf("%w: a number below 0", ErrDigest)
+		return Digest{}, fmt.Errorf("%w: negative number", ErrDigest)
 	}
 	for key, c := range d.Load {
 		role, address, _ := strings.Cut(key, "/")
 		if role := instance.Role(role); role != instance.Prefill && role != instance.Decode || address == "" {
-			return Digest{}, fmt.Errorf("%w: %s is no instance", ErrDigest, Quote(key, 80))
+			return Digest{}, fmt.Errorf("%w: %s is not an instance", ErrDigest, Quote(key, 80))
 		}
 		for _, v := range []int64{c.InFlight, c.Waiting, c.Held} {
 			if v < 0 || v > maxCount {
-				return Digest{}, fmt.Errorf("%w: %d of %s cannot be", ErrDigest, v, Quote(key, 80))
+				return Digest{}, fmt.Errorf("%w: %d of %s is out of range", ErrDigest, v, Quote(key, 80))
 			}
 		}
 	}
 	return d, nil
 }
 
-// PromptBytes is how many bytes of prompts a digest has room for: as text they are longer.
+// PromptBytes returns the number of bytes of prompts that fit into the digest, where they are base64.
 func (d *Digest) PromptBytes() int {
-	return min(promptsRoom, base64.StdEncoding.DecodedLen(max(0, d.room-len(`"prompts":"",`))))
+	return min(maxPrompts, base64.StdEncoding.DecodedLen(max(0, d.free-len(`"prompts":"",`))))
 }
 
-// Differs decides whether a digest says so much else than the one before that the others
-// should know within a second. Small changes wait for refreshLoad.
+// Differs reports whether d differs so much from the digest before it that it should be published
+// within a second. Small changes wait for digest.Refresh.
 func (d *Digest) Differs(before *Digest) bool {
 	if before == nil || d.Applied != before.Applied || len(d.Load) != len(before.Load) {
 		return true
@@ -152,7 +149,7 @@ func (d *Digest) Differs(before *Digest) bool {
 	return false
 }
 
-// Equal reports whether two digests say the same.
+// Equal reports whether two digests have the same load and revision.
 func (d *Digest) Equal(before *Digest) bool {
 	if before == nil || d.Applied != before.Applied || d.LeftOut != before.LeftOut || d.LeavingLeftOut != before.LeavingLeftOut || len(d.Load) != len(before.Load) {
 		return false

@@ -33,7 +33,7 @@ func TestDigestText(t *testing.T) {
 	}
 }
 
-// However much is in flight, a digest fits; those that somebody waits for are in it, and
+// However much is in flight, a digest fits; leaving instances are in it, and
 // no other that is in has less in flight than one that is left out.
 func TestDigestFits(t *testing.T) {
 	t.Parallel()
@@ -59,7 +59,7 @@ func TestDigestFits(t *testing.T) {
 			case in && c != e.LoadCount:
 				t.Fatalf("%s: %+v", e.Key, c)
 			case e.Leaving && !in:
-				t.Errorf("%s is left out, and somebody waits for it", e.Key)
+				t.Errorf("%s is left out although it is leaving", e.Key)
 			case in && !e.Leaving:
 				least = min(least, c.InFlight)
 			case !in:
@@ -138,6 +138,6 @@ func TestDigestTells(t *testing.T) {
 		}
 	}
 	if of(1, 1, 1).Differs(nil) != true || of(1, 2, 1).Differs(of(1, 1, 1)) != true {
-		t.Error("the first, or one leg more of few, is not told")
+		t.Error("the first digest, or one more leg of few, must differ")
 	}
 }

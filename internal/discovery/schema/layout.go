@@ -13,7 +13,7 @@ import (
 // ErrPrefix is wrapped by every error of NewLayout.
 var ErrPrefix = errors.New("invalid etcd prefix")
 
-// DefaultPrefix is the root under which all keys live when nothing else is said.
+// DefaultPrefix is the root under which all keys live by default.
 const DefaultPrefix = "/pd"
 
 // The first path segment below the root says what a key is about.
@@ -99,7 +99,7 @@ func (l Layout) Audit(id string) string { return l.root + segAudit + id }
 // Schema is the key that names the version of this layout.
 func (l Layout) Schema() string { return l.root + KeySchema }
 
-// Kept is the key through which an operator tells the proxies what to do with
+// Kept is the key by which an operator decides what proxies do with
 // what they keep active although etcd has lost it.
 func (l Layout) Kept() string { return l.root + keyKept }
 

@@ -42,5 +42,5 @@ func CheckVersion(l Layout, value []byte) error {
 	return nil
 }
 
-// DefaultTTL is the TTL of a registration when nothing else is said.
+// DefaultTTL is the TTL of a registration by default.
 const DefaultTTL = 15 * time.Second

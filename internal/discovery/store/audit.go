@@ -105,7 +105,7 @@ func (w *writer) trimAudit(ctx context.Context) ([]clientv3.Op, error) {
 	return ops, nil
 }
 
-// cut shortens a text to so many bytes, at the end of a character.
+// cut shortens a text to at most n bytes, at the end of a character.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s

@@ -20,16 +20,16 @@ import (
 // lines, and what is added through a proxy that has a command line.
 
 // maxProxies bounds the names in one record. Of more the oldest go: containers get
-// new names, and nobody takes the former ones out.
+// new names, and no proxy takes the former ones out.
 const maxProxies = 32
 
 // FlagsOutcome is what SyncFlags found worth telling, each list in order.
 type FlagsOutcome struct {
-	// Removed are wanted and stay out, because somebody removed them.
+	// Removed are wanted and stay out, because an operator removed them.
 	Removed []instance.Key
 	// Dropped were on an earlier command line of this proxy and are not on this one.
 	Dropped []instance.Key
-	// Differ stand on the command line of another proxy too, with another connector
+	// Differ are on the command line of another proxy too, with another connector
 	// or other ports, which stay.
 	Differ []instance.Key
 }

@@ -43,7 +43,7 @@ func (f *fleets) sync(proxy string, keys ...instance.Key) store.FlagsOutcome {
 	return outcome
 }
 
-// proxies tells whose an instance is; there is no such instance: "none".
+// proxies returns the proxies that an instance belongs to; "none" if there is no such instance.
 func (f *fleets) proxies(k instance.Key) []string {
 	f.t.Helper()
 	snap, err := f.store.Reader.Snapshot(f.t.Context())
@@ -102,7 +102,7 @@ func TestSyncFlagsOfTwoProxies(t *testing.T) {
 	f.are(a, "gpu1/"+one)
 }
 
-// Records of a former release belong to nobody: they go over to whom they stand on
+// Records of a former release belong to no proxy: they are taken over by the proxy that has them on
 // the command line of.
 func TestSyncFlagsTakesOverOldRecords(t *testing.T) {
 	t.Parallel()

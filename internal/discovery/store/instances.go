@@ -28,7 +28,7 @@ const (
 // memberships.
 type Instances struct{ *writer }
 
-// Add writes a static record: it stays until somebody removes it. The facts in
+// Add writes a static record: it stays until it is removed. The facts in
 // rec are the caller's; a record without models is verified by each proxy. If
 // the instance is there already, static or leased, its record is left alone, but
 // that a static one which belongs to other proxies (Record.Proxies) becomes that of
@@ -135,7 +135,7 @@ func (s *Instances) liftRemoval(k instance.Key, f *etcd.Found) []clientv3.Op {
 }
 
 // AddPending writes an add that waits until its instance answers; whichever
-// proxy sees it answer promotes it. With a ttl it gives up after that time. An
+// proxy sees it answer promotes it. With a ttl it expires after that time. An
 // earlier wait of the same instance is replaced, a removal is lifted. If the
 // instance is there already nothing waits.
 func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.PendingAdd, ttl time.Duration, reason string) (AddOutcome, error) {
@@ -195,7 +195,7 @@ func pendingValue(k instance.Key, p schema.PendingAdd) ([]byte, error) {
 }
 
 // Remove deletes the record of an instance and its pending add, and forbids
-// its return until somebody adds it again. It wins over an agent: that finds
+// its return until it is added again. It wins over an agent: that finds
 // the removal and stays away. If nothing is known of the instance, nothing is
 // written and existed is false. A key that spells the address in another way
 // goes too. A key of role instance.Both means both memberships, in one transaction, of which

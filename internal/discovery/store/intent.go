@@ -67,7 +67,7 @@ func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Int
 	return s.intend(ctx, k, w, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error) {
 		switch {
 		case unread != nil:
-			o = schema.Override{V: 1} // what stood there kept nobody out
+			o = schema.Override{V: 1} // the former value had no effect
 		case o.State == instance.Removed:
 			return plan{}, fmt.Errorf("%w: %s is removed, no proxy uses it; pdctl allow or pdctl add lifts that", ErrIntent, k)
 		case o.State == state && w.For == 0 && !f.Temporary() && (w.Reason == "" || w.Reason == o.Reason):
@@ -81,7 +81,7 @@ func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Int
 }
 
 // Lift ends an intent: state is instance.Drain or instance.Cordon, and must be the one
-// that stands. A weight that was set stays.
+// that is set. A weight that was set stays.
 func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (IntentResult, error) {
 	var other error
 	lifted := false
@@ -112,7 +112,7 @@ func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Inten
 	return done, err
 }
 
-// standing says what stands, and how it is lifted.
+// standing describes the intent that is set, and how to lift it.
 func standing(state instance.Intent) string {
 	switch state {
 	case instance.Drain:
@@ -170,7 +170,7 @@ func (s *Intents) override(k instance.Key, o schema.Override, limit time.Duratio
 	}}, err
 }
 
-// intend changes overrides. decide gets each as it stands; unread is why it cannot be read.
+// intend changes overrides. decide gets the current value of each; unread is why it cannot be read.
 func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, decide func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error)) (IntentResult, error) {
 	if err := checkKeys(k); err != nil {
 		return IntentResult{}, err

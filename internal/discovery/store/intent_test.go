@@ -88,7 +88,7 @@ func TestIntend(t *testing.T) {
 		t.Error(err)
 	}
 	if o, _ := override(); o.State != "" || o.Weight == nil || *o.Weight != weight {
-		t.Errorf("the weight is gone: %+v", o)
+		t.Errorf("the weight is lost: %+v", o)
 	}
 	if _, err := s.Intents.SetWeight(t.Context(), k, nil, store.IntentOptions{}); err != nil {
 		t.Error(err)

@@ -12,17 +12,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Kept tells the proxies what becomes of what they keep of a former store.
+// Kept decides what becomes of what proxies keep from a former store.
 type Kept struct{ *writer }
 
-// Restore tells every proxy to write back to etcd what it keeps active of a
+// Restore makes every proxy write back to etcd what it keeps active of a
 // former store: static records and overrides, of the instances given or of all.
 // What the present store has meanwhile is left alone. It does not wait for them.
 func (s *Kept) Restore(ctx context.Context, keys []instance.Key, reason string) error {
 	return s.order(ctx, schema.OrderRestore, keys, reason)
 }
 
-// Forget tells every proxy to let go of what it keeps active of a former
+// Forget makes every proxy drop what it keeps active of a former
 // store, of the instances given or of all. It does not wait for them.
 func (s *Kept) Forget(ctx context.Context, keys []instance.Key, reason string) error {
 	return s.order(ctx, schema.OrderForget, keys, reason)

@@ -54,7 +54,7 @@ func (r *Reader) Past(ctx context.Context) (changes []Past, since int64, err err
 	}
 }
 
-// compactedError tells from which revision on there is a past.
+// compactedError reports the oldest revision that can be read.
 type compactedError struct{ revision int64 }
 
 func (e *compactedError) Error() string { return rpctypes.ErrCompacted.Error() }

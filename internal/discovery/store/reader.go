@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -97,7 +98,7 @@ func (r *Reader) Proxies(ctx context.Context) ([]lease.ProxyPresence, error) {
 }
 
 // Loads lists the digests of the proxies, in the order of their ids.
-func (r *Reader) Loads(ctx context.Context) ([]*lease.ProxyLoad, error) {
+func (r *Reader) Loads(ctx context.Context) ([]*digest.ProxyLoad, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
 	prefix := r.layout.Load("")
@@ -105,7 +106,7 @@ func (r *Reader) Loads(ctx context.Context) ([]*lease.ProxyLoad, error) {
 	if err != nil {
 		return nil, etcd.Explain(ctx, r.cli, "list the load digests", err, true)
 	}
-	return lease.ReadLoads(r.layout, resp.Kvs), nil
+	return digest.Decode(r.layout, resp.Kvs), nil
 }
 
 // RefusedAgents lists the agents that say that they are refused.
@@ -127,7 +128,7 @@ type RawKey struct {
 	ModRevision    int64
 	Version        int64
 	Lease          int64
-	TTL            time.Duration // left on the lease; 0 without a lease, -1s if the lease is gone
+	TTL            time.Duration // left on the lease; 0 without a lease, -1s if the lease has ended
 	GrantedTTL     time.Duration
 }
 

@@ -8,7 +8,7 @@
 //	WatchWriter  what a proxy's watch.Watcher writes
 //	Reader       all that is only read
 //
-// The writing ones stand on writer, which has the transaction and its audit entry.
+// The writing ones use writer, which has the transaction and its audit entry.
 package store
 
 import (

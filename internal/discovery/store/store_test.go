@@ -268,10 +268,10 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	l := members.Layout(t)
 	ctx, cancel := context.WithTimeout(t.Context(), members.Soon)
 	defer cancel()
-	nobody := testkit.FreePort(t)
-	_, err := etcd.Ping(ctx, members.Dial(t, nobody), l)
-	if !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), nobody) || !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("nobody there: %v", err)
+	unused := testkit.FreePort(t)
+	_, err := etcd.Ping(ctx, members.Dial(t, unused), l)
+	if !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), unused) || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("unused port: %v", err)
 	}
 	server := testkit.StartEtcd(t)
 	link := testkit.StartLink(t, server.Endpoint())

@@ -140,7 +140,7 @@ func (c *Carried) Check() error {
 	return err
 }
 
-// left is what remains of a lease, 0 if it is gone.
+// left is what remains of a lease, 0 if it has ended.
 func (t *Transfer) left(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()

@@ -17,7 +17,7 @@ type WatchWriter struct{ *writer }
 
 // Promote turns a pending add into a static record: one transaction that
 // applies only if the pending add is still the one given, no record exists and
-// no removal stands. Of many who try exactly one gets true.
+// the instance is not removed. Of many callers exactly one gets true.
 func (w *WatchWriter) Promote(ctx context.Context, pending *instance.Instance, rec instance.Record) (bool, error) {
 	k := pending.Key
 	value, err := staticValue(k, rec, "admin")
@@ -58,13 +58,13 @@ func (w *WatchWriter) DropPending(ctx context.Context, pending *instance.Instanc
 func (w *WatchWriter) WriteBack(ctx context.Context, k watch.Kept, reason string) error {
 	return w.change(ctx, k.Key, reason, func(f *etcd.Found) (plan, error) {
 		p := plan{what: schema.OrderRestore}
-		gone := f.Removed()
+		removed := f.Removed()
 		if k.HasOverride && f.Override == nil {
 			p.ops = append(p.ops, clientv3.OpPut(w.layout.Override(k.Key), string(k.Override)))
 			o, err := schema.DecodeOverride(k.Override)
-			gone = err == nil && o.State == instance.Removed
+			removed = err == nil && o.State == instance.Removed
 		}
-		if k.HasRecord && f.Record == nil && !gone {
+		if k.HasRecord && f.Record == nil && !removed {
 			p.ops = append(p.ops, clientv3.OpPut(w.layout.Instance(k.Key), string(k.Record)))
 		}
 		return p, nil

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 // ErrBusy means that others kept changing the same keys.
@@ -99,7 +100,7 @@ func (w *writer) changeAt(ctx context.Context, k instance.Key, why string, decid
 	var leases []clientv3.LeaseID // granted but not used
 	defer func() { w.revokeUnused(ctx, leases) }()
 	for try := range storeTries {
-		if try > 0 && !etcd.Pause(ctx, time.Duration(rand.Int64N(int64(20*time.Millisecond)*int64(try)))) {
+		if try > 0 && !sleep.For(ctx, time.Duration(rand.Int64N(int64(20*time.Millisecond)*int64(try)))) {
 			break
 		}
 		all, err := etcd.LookAll(ctx, w.cli, w.layout, k.Each(), true)

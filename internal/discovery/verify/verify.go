@@ -1,5 +1,5 @@
 // Package verify decides, by what instances have answered when they were asked, whether they
-// are used and what is known of them. It asks nobody itself.
+// are used and what is known of them. It sends no requests itself.
 package verify
 
 import (
@@ -70,7 +70,7 @@ type Answer struct {
 	Mismatch bool
 	// Silent reports whether it did not answer in time; it may be slow.
 	Silent bool
-	// Reason says in words what is missing, printable; "" when nothing is.
+	// Reason describes what is missing, printable; "" when nothing is.
 	Reason string
 }
 

@@ -13,10 +13,10 @@ import (
 // of loss the probes of the instance decide.
 type absence struct {
 	kind absenceKind
-	// gone is the revision of the deletion; 0 if it is not a revision of the store that the
+	// lostAt is the revision of the deletion; 0 if it is not a revision of the store that the
 	// watch follows now.
-	gone  int64
-	since time.Time // by the monotonic clock
+	lostAt int64
+	since  time.Time // by the monotonic clock
 	// proven reports whether the instance was usable when its key went, or has answered
 	// since. An instance that is not proven is not picked.
 	proven bool
@@ -24,7 +24,7 @@ type absence struct {
 	// and those without an answer.
 	failed, silent int
 	answered       time.Time // last answered probe; zero if there was none since the key went
-	// held reports whether the key went together with so many others of its role that even
+	// held reports whether the key was lost together with so many others of its role that even
 	// a living lease does not count as proof of intent.
 	held bool
 }
@@ -50,7 +50,7 @@ const (
 // The kinds are the states of a small machine. Each event below returns the next state, or
 // drops the entry; nothing else changes an absence:
 //
-//	key gone          → asking, orphaned or kept, or dropped   (onKeyGone)
+//	key lost          → asking, orphaned or kept, or dropped   (onKeyLost)
 //	etcd on its lease → orphaned, or dropped                   (onLeaseAnswer)
 //	another store     → asking becomes orphaned                (onStoreReplaced)
 //	a probe ends      → proven or not                          (onProbe)
@@ -66,7 +66,7 @@ const orphanFailures = 2
 
 // loss is what is known when the key of an entry is gone.
 type loss struct {
-	gone     int64 // revision of the deletion, or of the list that lacks it
+	lostAt   int64 // revision of the deletion, or of the list that lacks it
 	at       time.Time
 	probing  bool // instances are probed
 	replaced bool // not deleted: another store took over
@@ -80,7 +80,7 @@ type loss struct {
 	doubtful bool
 }
 
-// onKeyGone decides about an entry whose key is gone; nil drops it.
+// onKeyLost decides about an entry whose key is missing; nil drops it.
 //
 // A key without a lease is dropped, unless it was not deleted but another store took over;
 // an override with a lease is dropped then, too. A key with a lease is dropped if its agent
@@ -88,13 +88,13 @@ type loss struct {
 // lease. In any other state, and in a doubtful moment, etcd is asked for the lease, since
 // leases also end when nothing is wrong with their instances. Which state it was does not
 // matter: an engine that was slow, or was starting, is as alive as before.
-func (e *entry) onKeyGone(l loss) *absence {
-	a := &absence{gone: l.gone, since: l.at, proven: true}
+func (e *entry) onKeyLost(l loss) *absence {
+	a := &absence{lostAt: l.lostAt, since: l.at, proven: true}
 	if e.absent != nil { // loaded from the disk
 		a.proven = e.absent.proven
 	}
 	if l.replaced {
-		a.gone = 0
+		a.lostAt = 0
 	}
 	switch {
 	case !l.probing, !e.good, e.Kind == schema.KindPending:
@@ -147,7 +147,7 @@ func (a absence) onLeaseAnswer(alive, massLoss bool) *absence {
 // onStoreReplaced clears what only the former store knew: the revision of the deletion, and
 // the lease.
 func (a absence) onStoreReplaced() *absence {
-	a.gone = 0
+	a.lostAt = 0
 	if a.kind == asking {
 		a.kind = orphaned
 	}
@@ -213,13 +213,13 @@ func (a *absence) ends(s surrounding) string {
 	case a.kind != orphaned || !s.followed:
 		return ""
 	case a.failed >= orphanFailures:
-		return "its key is gone from etcd, and it does not answer"
+		return "its key is missing in etcd, and it does not answer"
 	case a.silent >= orphanFailures && (s.alternative || grace && s.now.Sub(a.answered) >= s.grace):
-		return "its key is gone from etcd, and it does not answer"
+		return "its key is missing in etcd, and it does not answer"
 	case grace && !s.pickable:
-		return "its key is gone from etcd and has not come back"
+		return "its key is missing in etcd and has not come back"
 	case grace && s.quorum:
-		return "its key is gone from etcd and has not come back, as most others have"
+		return "its key is missing in etcd and has not come back, as most others have"
 	default:
 		return ""
 	}
@@ -229,7 +229,7 @@ func (a *absence) ends(s surrounding) string {
 func (a *absence) reason(pickable bool) string {
 	switch {
 	case a.kind == orphaned && !a.proven:
-		return "its key is gone from etcd: not used until it answers"
+		return "its key is missing in etcd: not used until it answers"
 	case a.kind == orphaned && !pickable:
 		return "its lease was lost: kept until its agent registers it again"
 	case a.kind == orphaned && a.held:

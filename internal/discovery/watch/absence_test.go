@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// What becomes of an entry whose key is gone, for every kind of entry and of loss.
+// What becomes of an entry whose key is missing, for every kind of entry and of loss.
 func TestAbsenceBegins(t *testing.T) {
 	t.Parallel()
 	const goes = absenceKind(0)
@@ -56,23 +56,23 @@ func TestAbsenceBegins(t *testing.T) {
 		"an override for a time, same store": {record(func(e *entry) { e.Kind = schema.KindOverride }), loss{}, goes},
 		"an override for a time, another":    {record(func(e *entry) { e.Kind = schema.KindOverride }), loss{replaced: true}, goes},
 	} {
-		tc.l.probing, tc.l.gone, tc.l.verified = true, 9, true
-		a := tc.e.onKeyGone(tc.l)
+		tc.l.probing, tc.l.lostAt, tc.l.verified = true, 9, true
+		a := tc.e.onKeyLost(tc.l)
 		switch {
 		case a == nil && tc.want != goes, a != nil && a.kind != tc.want:
 			t.Errorf("%s: %+v, want kind %d", name, a, tc.want)
-		case a != nil && (a.gone == 0) != tc.l.replaced:
-			t.Errorf("%s: gone at %d", name, a.gone)
+		case a != nil && (a.lostAt == 0) != tc.l.replaced:
+			t.Errorf("%s: lost at %d", name, a.lostAt)
 		case a != nil && a.proven != (tc.e.absent == nil):
 			t.Errorf("%s: proven %t", name, a.proven)
 		}
 		tc.l.verified = false
-		if a := tc.e.onKeyGone(tc.l); a != nil && a.kind != kept && a.proven {
+		if a := tc.e.onKeyLost(tc.l); a != nil && a.kind != kept && a.proven {
 			t.Errorf("%s: proven although it was not verified", name)
 		}
 		tc.l.probing = false
-		if a := tc.e.onKeyGone(tc.l); a != nil {
-			t.Errorf("%s: %+v although nobody can ask it", name, a)
+		if a := tc.e.onKeyLost(tc.l); a != nil {
+			t.Errorf("%s: %+v although nothing can probe it", name, a)
 		}
 	}
 }
@@ -84,18 +84,18 @@ func TestAbsenceGoesOn(t *testing.T) {
 		alive, massLoss bool
 		want            *absence
 	}{
-		{false, false, &absence{kind: orphaned, gone: 9, proven: true}},
-		{false, true, &absence{kind: orphaned, gone: 9, proven: true}},
-		{true, true, &absence{kind: orphaned, gone: 9, proven: true, held: true}},
+		{false, false, &absence{kind: orphaned, lostAt: 9, proven: true}},
+		{false, true, &absence{kind: orphaned, lostAt: 9, proven: true}},
+		{true, true, &absence{kind: orphaned, lostAt: 9, proven: true, held: true}},
 		{true, false, nil},
 	} {
-		got := absence{kind: asking, gone: 9, proven: true}.onLeaseAnswer(tc.alive, tc.massLoss)
+		got := absence{kind: asking, lostAt: 9, proven: true}.onLeaseAnswer(tc.alive, tc.massLoss)
 		if (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
 			t.Errorf("lease alive %t, mass loss %t: %+v, want %+v", tc.alive, tc.massLoss, got, tc.want)
 		}
 	}
 	for kind, want := range map[absenceKind]absenceKind{asking: orphaned, orphaned: orphaned, kept: kept, loaded: loaded} {
-		if got := (absence{kind: kind, gone: 9}).onStoreReplaced(); got.kind != want || got.gone != 0 {
+		if got := (absence{kind: kind, lostAt: 9}).onStoreReplaced(); got.kind != want || got.lostAt != 0 {
 			t.Errorf("kind %d in another store: %+v", kind, got)
 		}
 	}

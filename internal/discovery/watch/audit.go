@@ -45,7 +45,7 @@ func (w *Watcher) audit(ctx context.Context) {
 			wait = min(wait, etcd.Jitter(auditRetry))
 		}
 		failed = err != nil
-		if !w.tell(ctx, message{audited: &a}) {
+		if !w.send(ctx, message{audited: &a}) {
 			return
 		}
 	}
@@ -155,11 +155,11 @@ func (c *contact) audited(a *audited) {
 	}
 	c.suspicion = now
 	etcd.Signal(c.w.doubt)
-	etcd.Signal(c.w.progress) // if the watch has delivered everything, it says so
+	etcd.Signal(c.w.progress) // if the watch has delivered everything, its progress shows it
 }
 
 // behind reports whether the table holds a key as it was before revision mod. One
-// that it does not hold says nothing: it may have come and gone.
+// that it does not hold says nothing: it may have been added and deleted since.
 func (c *contact) behind(n schema.Name, mod int64) bool {
 	e := c.table.entries[n]
 	return e != nil && e.absent == nil && e.mod < mod
@@ -182,11 +182,11 @@ func (c *contact) differences(a *audited) map[schema.Name]int64 {
 		e := c.table.entries[n]
 		switch {
 		case e == nil:
-			if a.Revision >= c.table.revision { // else it may be gone since the audit
+			if a.Revision >= c.table.revision { // else it may have been deleted since the audit
 				out[n] = kv.ModRevision
 			}
 		case e.absent != nil:
-			if e.absent.gone <= a.Revision {
+			if e.absent.lostAt <= a.Revision {
 				out[n] = kv.ModRevision
 			}
 		case e.mod <= a.Revision && !e.sameKey(kv):

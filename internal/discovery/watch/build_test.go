@@ -38,7 +38,7 @@ func TestBuild(t *testing.T) {
 		kv("/pd/pending/decode/10.0.0.5:1", `{"model":"m"}`, 7),
 		kv("/pd/pending/decode/10.0.0.2:1", ``, 8), // beside its record
 		kv("/pd/override/decode/10.0.0.2:1", `{"state":"cordon"}`, 9),
-		kv("/pd/override/decode/10.9.9.9:1", `{"state":"removed"}`, 10), // of nobody
+		kv("/pd/override/decode/10.9.9.9:1", `{"state":"removed"}`, 10), // without an instance
 		kv("/pd/load/p1", `{}`, 11),
 		kv("/pd-old/prefill/10.0.0.6:1", members.Ready, 12),
 	}
@@ -128,7 +128,7 @@ func TestBuildWarnsOfBothRoles(t *testing.T) {
 	}
 }
 
-// What the watcher holds after any history is what one list of etcd gives.
+// What the watcher holds after any history equals what one list of etcd yields.
 func TestWatcherEqualsList(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
@@ -243,7 +243,7 @@ func describe(s *instance.Snapshot) string {
 	return b.String()
 }
 
-// A reader that never looks again holds nobody up.
+// A reader that keeps an old snapshot blocks nothing.
 func TestSlowReaderBlocksNobody(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)

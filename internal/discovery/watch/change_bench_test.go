@@ -51,7 +51,7 @@ func BenchmarkChange(b *testing.B) {
 				o.publish(b.Context())
 			}
 		})
-		b.Run(fmt.Sprintf("gone-and-back/%d", n), func(b *testing.B) {
+		b.Run(fmt.Sprintf("delete-and-add/%d", n), func(b *testing.B) {
 			o := benchOwner(b, b.Context(), n)
 			mod := o.table.revision
 			b.ReportAllocs()

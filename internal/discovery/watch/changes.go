@@ -80,7 +80,7 @@ func (d *durable) cameOrWent(e *entry) {
 	}
 }
 
-// take reports whether something has come or gone since it was last called, or
+// take reports whether something was added or removed since the last call, or
 // more than leased instances has changed.
 func (d *durable) take() bool {
 	was := d.dirty

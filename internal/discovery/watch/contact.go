@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 // contact is what is known of etcd: whether it answers, and whether it is the same as
@@ -26,7 +27,7 @@ type contact struct {
 	restored  bool       // something is known from the disk
 	local     bool       // instances of Options.Local are in use
 	listed    bool       // a list was applied
-	following bool       // the watch stands
+	following bool       // the watch has been created
 	failures  int        // checks failed in a row
 	listFails int        // lists failed in a row
 	doubt     time.Time  // last time that etcd did not answer or this process was suspended
@@ -52,7 +53,7 @@ func (c *contact) checked(got checked) {
 	c.answered(got.before, got.revision, got.cluster, got.member)
 }
 
-// answered takes what every answer tells: that etcd is there, and whether it is
+// answered processes what every answer shows: that etcd responds, and whether it is
 // the same as before. before is what was known when the question was sent.
 func (c *contact) answered(before, revision int64, cluster, member uint64) {
 	wasAway, moved := c.failures >= suspectAfter, c.failures > 0 && member != c.member
@@ -151,7 +152,7 @@ func (c *contact) otherStore(l *etcd.Listing) string {
 	if c.schema == 0 {
 		for _, role := range instance.Roles() {
 			if c.missing(l)[role].statics.heavy() {
-				return "most static instances are gone, and nothing tells whether it is the same store"
+				return "most static instances are missing, and nothing proves that it is the same store"
 			}
 		}
 	}
@@ -226,15 +227,15 @@ type checked struct {
 	err      error
 }
 
-// check asks etcd for a sign of life on a jittered interval. A watch without
-// traffic is silent when etcd is gone, and silent for ever when etcd came back
-// with an older store; a linearizable read tells both. It counts keys only,
+// check polls etcd on a jittered interval. A watch without
+// traffic is silent when etcd is unreachable, and silent for ever when etcd came back
+// with an older store; a linearizable read detects both. It counts keys only,
 // which costs etcd 0.2 ms at a thousand instances.
 func (w *Watcher) check(ctx context.Context) {
 	wait := etcd.Jitter(w.o.CheckInterval)
 	failed := false
 	answers := &etcd.Patience{Longest: etcd.LongestWait}
-	for etcd.Pause(ctx, wait) {
+	for sleep.For(ctx, wait) {
 		// Read before the question is sent: the answer cannot be older than that.
 		c := checked{before: w.seen.Load()}
 		start := time.Now()
@@ -250,7 +251,7 @@ func (w *Watcher) check(ctx context.Context) {
 			c.revision, c.cluster, c.member = resp.Header.Revision, resp.Header.ClusterId, resp.Header.MemberId
 		}
 		failed = err != nil
-		if !w.tell(ctx, message{checked: &c}) {
+		if !w.send(ctx, message{checked: &c}) {
 			return
 		}
 	}

@@ -128,7 +128,7 @@ func TestStartFromDisk(t *testing.T) {
 	}
 }
 
-// What was deleted while the proxy did not run is gone.
+// An instance that was deleted while the proxy did not run is not restored.
 func TestDeletedWhileNotRunning(t *testing.T) {
 	t.Parallel()
 	r := newDiskRig(t)

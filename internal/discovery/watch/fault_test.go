@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,26 +21,12 @@ import (
 // in which k was not usable.
 func neverWithout(t testing.TB, w *watch.Watcher, k instance.Key) (stop func()) {
 	t.Helper()
-	quit := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			s := w.Snapshot()
-			if in, ok := s.Lookup(k); !ok || !in.Usable() {
-				t.Errorf("%s was not usable at revision %d: %+v", k, s.Revision, in)
-				return
-			}
-			select {
-			case <-s.Changed():
-			case <-quit:
-				return
-			}
+	return members.EverySnapshot(t, w, func(s *instance.Snapshot) error {
+		if in, ok := s.Lookup(k); !ok || !in.Usable() {
+			return fmt.Errorf("%s is not usable: %+v", k, in)
 		}
+		return nil
 	})
-	var once sync.Once
-	stop = func() { once.Do(func() { close(quit); wg.Wait() }) }
-	t.Cleanup(stop)
-	return stop
 }
 
 // Fault matrix, row 13.
@@ -53,26 +38,26 @@ func TestWatcherCompactionWhileDisconnected(t *testing.T) {
 	o := members.WatcherOptions(t)
 	o.CheckInterval = time.Hour // the end of the watch alone must do
 	w := members.Watch(t, testkit.Client(t, link.Address()), o)
-	kept, gone, came := members.Prefill("10.0.0.1:1"), members.Prefill("10.0.0.2:1"), members.Prefill("10.0.0.3:1")
+	kept, deleted, added := members.Prefill("10.0.0.1:1"), members.Prefill("10.0.0.2:1"), members.Prefill("10.0.0.3:1")
 	members.Put(t, direct, l.Instance(kept), members.Ready)
-	members.Put(t, direct, l.Instance(gone), members.Ready)
+	members.Put(t, direct, l.Instance(deleted), members.Ready)
 	members.WaitFor(t, w, kept, members.Usable)
-	members.WaitFor(t, w, gone, members.Usable)
+	members.WaitFor(t, w, deleted, members.Usable)
 	members.WaitState(t, w, watch.Live)
 	neverWithout(t, w, kept)
 
 	link.Cut()
-	members.Del(t, direct, l.Instance(gone))
-	rev := members.Put(t, direct, l.Instance(came), members.Ready)
+	members.Del(t, direct, l.Instance(deleted))
+	rev := members.Put(t, direct, l.Instance(added), members.Ready)
 	if _, err := direct.Compact(t.Context(), rev); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := w.Snapshot().Lookup(gone); !ok {
-		t.Fatal("an instance went away while nothing was heard")
+	if _, ok := w.Snapshot().Lookup(deleted); !ok {
+		t.Fatal("an instance went away while the watch was cut off")
 	}
 	link.Restore()
-	members.WaitFor(t, w, came, members.Usable)
-	members.WaitFor(t, w, gone, nil)
+	members.WaitFor(t, w, added, members.Usable)
+	members.WaitFor(t, w, deleted, nil)
 	members.WaitState(t, w, watch.Live)
 	if s := w.Status(); s.Compactions == 0 || s.Lists < 2 {
 		t.Fatalf("no compaction was met: %+v", s)
@@ -83,7 +68,7 @@ func TestWatcherCompactionWhileDisconnected(t *testing.T) {
 }
 
 // Fault matrix, row 10: the same leases and key versions after a crash of etcd
-// that lasts longer than the TTL, and nobody is missed meanwhile.
+// that lasts longer than the TTL, and no instance is missing meanwhile.
 func TestEtcdKilledAndRestarted(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)
@@ -128,7 +113,7 @@ func TestEtcdKilledAndRestarted(t *testing.T) {
 	}
 }
 
-// A paused etcd keeps its sockets and says nothing: only the check tells.
+// A paused etcd keeps its sockets and sends nothing: only the check detects it.
 func TestWatcherEtcdPaused(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)
@@ -274,7 +259,7 @@ func TestFactDeadEtcdLeavesWatchSilent(t *testing.T) {
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitState(t, w, watch.Live)
 	etcd.Kill()
-	members.WaitState(t, w, watch.Stale) // etcd is known to be gone, by the check
+	members.WaitState(t, w, watch.Stale) // the check has found etcd unreachable
 	select {
 	case resp, ok := <-ch:
 		t.Fatalf("the watch spoke: %+v, %t", resp, ok)
@@ -314,7 +299,7 @@ func TestFactLeaseOutlivesRestart(t *testing.T) {
 	etcd.Restart()
 	got, err := cli.KeepAliveOnce(t.Context(), resp.ID)
 	if err != nil || got.TTL <= 0 {
-		t.Fatalf("the lease is gone: %+v, %v", got, err)
+		t.Fatalf("the lease is lost: %+v, %v", got, err)
 	}
 }
 

@@ -9,11 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 // Ends of the watch, as counted in WatcherStatus.WatchEnds.
@@ -27,7 +29,7 @@ const (
 	endAsked      = "re-list"
 )
 
-// Reasons for reading everything again while the watch stands.
+// Reasons for reading everything again while the watch runs.
 const (
 	relistEpoch    = "etcd is another store than before"
 	relistRegained = "contact regained"
@@ -43,7 +45,7 @@ type watchEnd struct {
 	err    error
 }
 
-// creation reports whether a watch stands, and which member of etcd serves it.
+// creation reports that a watch was created, and which member of etcd serves it.
 type creation struct{ member uint64 }
 
 // follow lists, watches from the next revision, and does so again at any end
@@ -62,13 +64,13 @@ func (w *Watcher) follow(ctx context.Context) {
 		got, err := etcd.List(ctx, lists.LimitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, tries == 0)
 		lists.Learn(time.Since(start), err == nil)
 		if err != nil {
-			if !w.tell(ctx, message{listError: err}) || !w.backOff(ctx, &tries) {
+			if !w.send(ctx, message{listError: err}) || !w.backOff(ctx, &tries) {
 				return
 			}
 			continue
 		}
 		got.Before, got.Asked = before, asked
-		if !w.tell(ctx, message{listing: &got}) {
+		if !w.send(ctx, message{listing: &got}) {
 			return
 		}
 		start = time.Now()
@@ -77,7 +79,7 @@ func (w *Watcher) follow(ctx context.Context) {
 			return
 		}
 		w.log.WithField("reason", end.reason).WithField("error", end.err).Debug("the watch ended, listing again")
-		if !w.tell(ctx, message{ended: &end}) {
+		if !w.send(ctx, message{ended: &end}) {
 			return
 		}
 		if time.Since(start) > etcd.GoodTime {
@@ -92,8 +94,8 @@ func (w *Watcher) follow(ctx context.Context) {
 	}
 }
 
-// tell hands a message to the owner, which takes it soon.
-func (w *Watcher) tell(ctx context.Context, m message) bool {
+// send hands a message to the owner.
+func (w *Watcher) send(ctx context.Context, m message) bool {
 	select {
 	case <-ctx.Done():
 		return false
@@ -107,7 +109,7 @@ func (w *Watcher) tell(ctx context.Context, m message) bool {
 func (w *Watcher) backOff(ctx context.Context, tries *int) bool {
 	limit := min(etcd.BackoffCap, etcd.BackoffBase<<min(*tries, 10))
 	*tries++
-	return etcd.Pause(ctx, rand.N(limit))
+	return sleep.For(ctx, rand.N(limit))
 }
 
 // watch follows every change from revision on until the watch ends. The creation of the
@@ -152,12 +154,12 @@ func (w *Watcher) watch(ctx context.Context, revision int64, creations *etcd.Pat
 				deadline.Stop()
 				created = true
 				creations.Learn(time.Since(start), true)
-				if !w.tell(ctx, message{created: &creation{member: resp.Header.GetMemberId()}}) {
+				if !w.send(ctx, message{created: &creation{member: resp.Header.GetMemberId()}}) {
 					return watchEnd{reason: endClosed, err: ctx.Err()}
 				}
 				continue
 			}
-			if !w.tell(ctx, message{events: &resp}) {
+			if !w.send(ctx, message{events: &resp}) {
 				return watchEnd{reason: endClosed, err: ctx.Err()}
 			}
 		}

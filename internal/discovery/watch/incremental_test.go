@@ -32,7 +32,7 @@ func (mute) Probe(ctx context.Context, _ *instance.Instance) (instance.Facts, er
 }
 
 // simulated is the owner of a watcher without etcd: events are given to it by
-// hand, and nobody asks anything.
+// hand, and no probes run.
 type simulated struct {
 	*owner
 	w    *Watcher
@@ -120,7 +120,7 @@ func (s *simulated) step(names []string) {
 		if all := s.w.Snapshot().All(); len(all) > 0 {
 			in := all[s.rng.IntN(len(all))]
 			if canonical, err := instance.ParseAddress(in.Address); err != nil || canonical != in.Address {
-				break // nobody asks who is shown under another name
+				break // an entry shown under another name is not probed
 			}
 			if in.View == instance.Pending {
 				s.onVerdict(verdict{key: in.Key, wait: &verify.Wait{ModRevision: in.ModRevision, Reason: []string{"no", "not yet"}[s.rng.IntN(2)]}})
@@ -243,12 +243,12 @@ func (s *simulated) check(t *testing.T) {
 	}
 	for k := range s.facts.Instances {
 		if s.table.find(schema.KindInstance, k) == nil {
-			t.Fatalf("the answer of %s is kept, which is gone", k)
+			t.Fatalf("the answer of %s is kept although it was removed", k)
 		}
 	}
 	for k := range s.facts.Pending {
 		if s.table.find(schema.KindPending, k) == nil {
-			t.Fatalf("the wait of %s is kept, which is gone", k)
+			t.Fatalf("the wait of %s is kept although it was removed", k)
 		}
 	}
 	s.seen = append(s.seen, frozenView{got, values(got.All())})

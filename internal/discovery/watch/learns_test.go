@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// A record without the engine ids that it needs is not usable before its engine has told
-// them; a new life of the engine, of which nobody tells, is found out, and a probe that
+// A record without the engine ids that it needs is not usable before its engine has reported
+// them; a restart of the engine that no record shows is detected, and a probe that
 // fails later takes nothing away.
 func TestEngineIDsAreLearned(t *testing.T) {
 	t.Parallel()
@@ -38,16 +38,16 @@ func TestEngineIDsAreLearned(t *testing.T) {
 			return nil
 		})
 	}
-	tells := func(ids map[string]string) {
+	reports := func(ids map[string]string) {
 		prober.Set(k.Address, instance.Facts{Models: []string{"m"}, EngineIDs: ids})
 	}
 	members.Put(t, cli, l.Instance(k), `{"v":1,"models":["m"],"state":"ready"}`)
 	await(func(in *instance.Instance) bool { return in.View == instance.Unverified && in.Reason != "" })
-	tells(map[string]string{"1": "e1"})
+	reports(map[string]string{"1": "e1"})
 	await(func(in *instance.Instance) bool {
 		return in.View == instance.Rejected && in.Reason == "no id of rank 0"
 	})
-	tells(map[string]string{"0": "a", "1": "a_dp1"})
+	reports(map[string]string{"0": "a", "1": "a_dp1"})
 	await(func(in *instance.Instance) bool {
 		return in.Usable() && in.Record.EngineIDs["1"] == "a_dp1" && in.Record.DPSize == 2 && in.Incarnation() == "a"
 	})
@@ -62,12 +62,12 @@ func TestEngineIDsAreLearned(t *testing.T) {
 	if in, ok := w.Snapshot().Lookup(k); !ok || !in.Usable() || in.Incarnation() != "a" {
 		t.Errorf("after probes that failed: %+v", in)
 	}
-	tells(map[string]string{"0": "b"})
+	reports(map[string]string{"0": "b"})
 	await(func(in *instance.Instance) bool { return in.Usable() && in.Incarnation() == "b" })
 }
 
 // The second server of a data-parallel group names its ranks by their numbers in the
-// group. A new life of its engine is told from the one before all the same.
+// group. A restart of its engine is detected all the same.
 func TestSecondServerOfAGroupBeginsANewLife(t *testing.T) {
 	t.Parallel()
 	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
@@ -87,7 +87,7 @@ func TestSecondServerOfAGroupBeginsANewLife(t *testing.T) {
 	}
 }
 
-// What an engine tells of itself may be what its record is refused for, until it tells
+// What an engine reports may be the reason for refusing its record, until it reports
 // something else.
 func TestWhatIsFoundOutMayBeRefused(t *testing.T) {
 	t.Parallel()
@@ -124,15 +124,15 @@ func TestOrphanTellsItsEngineIDs(t *testing.T) {
 	w := members.Watch(t, cli, o)
 	members.WaitReady(t, w)
 	k, held := members.Prefill("127.0.0.1:8100"), members.Lease(t, cli, 600)
-	tells := func(id string) {
+	reports := func(id string) {
 		prober.Set(k.Address, instance.Facts{Models: []string{"m"}, EngineIDs: map[string]string{"0": id}})
 	}
-	tells("a")
+	reports("a")
 	members.Put(t, cli, l.Instance(k), `{"v":1,"models":["m"],"state":"ready"}`, clientv3.WithLease(held))
 	members.WaitFor(t, w, k, members.Usable)
 	members.Revoke(t, cli, held)
 	members.WaitFor(t, w, k, orphan)
-	tells("b")
+	reports("b")
 	members.WaitFor(t, w, k, func(in *instance.Instance) error {
 		if in.Record.EngineIDs["0"] != "b" || in.Incarnation() != "b" {
 			return fmt.Errorf("ids %v", in.Record.EngineIDs)

@@ -39,7 +39,7 @@ func newLeaseRig(t *testing.T) *leaseRig {
 	}
 	r := &leaseRig{owner: newOwner(New(nil, Options{Layout: l, Prober: mute{}, OrphanGrace: time.Hour})), rev: 20}
 	r.following = true
-	for range maxProbes { // nobody is asked
+	for range maxProbes { // no instance is probed
 		r.ask.slots <- struct{}{}
 	}
 	t.Cleanup(r.ask.stop)
@@ -60,8 +60,8 @@ func (r *leaseRig) list(t *testing.T, kvs []*mvccpb.KeyValue) {
 	r.publish(t.Context())
 }
 
-// gone and written are events of a revision.
-func (r *leaseRig) gone(rev int64, key string) *clientv3.Event {
+// deleted and written return events of a revision.
+func (r *leaseRig) deleted(rev int64, key string) *clientv3.Event {
 	return &clientv3.Event{Type: clientv3.EventTypeDelete, Kv: &mvccpb.KeyValue{Key: []byte(leaseRigKeys[key]), ModRevision: rev}}
 }
 
@@ -73,8 +73,8 @@ func (r *leaseRig) written(rev int64, key string, lease int64) *clientv3.Event {
 	return &clientv3.Event{Type: clientv3.EventTypePut, Kv: kv}
 }
 
-// tell is one response of the watch.
-func (r *leaseRig) tell(events ...*clientv3.Event) {
+// deliver passes one response of the watch to the owner.
+func (r *leaseRig) deliver(events ...*clientv3.Event) {
 	for _, e := range events {
 		r.rev = max(r.rev, e.Kv.ModRevision)
 	}
@@ -94,57 +94,57 @@ func TestLeaseIsAskedForUnlessAKeyProvesIt(t *testing.T) {
 		asked   []int64
 		dropped []string
 	}{
-		{"one of two keys", func(r *leaseRig, _ *testing.T) { r.tell(r.gone(30, "A")) }, nil, []string{"A"}},
+		{"one of two keys", func(r *leaseRig, _ *testing.T) { r.deliver(r.deleted(30, "A")) }, nil, []string{"A"}},
 		{"both, one after the other", func(r *leaseRig, t *testing.T) {
-			r.tell(r.gone(30, "A"))
+			r.deliver(r.deleted(30, "A"))
 			if left := r.unanswered(); len(left) > 0 {
 				t.Fatalf("asked: %+v", left)
 			}
-			r.tell(r.gone(31, "B"))
+			r.deliver(r.deleted(31, "B"))
 		}, []int64{1}, []string{"A"}},
 		{"both in one revision, as when the lease ends", func(r *leaseRig, _ *testing.T) {
-			r.tell(r.gone(30, "A"), r.gone(30, "B"))
+			r.deliver(r.deleted(30, "A"), r.deleted(30, "B"))
 		}, []int64{1, 1}, nil},
 		{"both in one response of two revisions", func(r *leaseRig, _ *testing.T) {
-			r.tell(r.gone(30, "A"), r.gone(31, "B"))
+			r.deliver(r.deleted(30, "A"), r.deleted(31, "B"))
 		}, []int64{1, 1}, nil},
 		{"the other one is under another lease now", func(r *leaseRig, _ *testing.T) {
-			r.tell(r.written(30, "B", 9))
-			r.tell(r.gone(31, "A"))
+			r.deliver(r.written(30, "B", 9))
+			r.deliver(r.deleted(31, "A"))
 		}, []int64{1}, nil},
 		{"the other one has no lease any more", func(r *leaseRig, _ *testing.T) {
-			r.tell(r.written(30, "B", 0))
-			r.tell(r.gone(31, "A"))
+			r.deliver(r.written(30, "B", 0))
+			r.deliver(r.deleted(31, "A"))
 		}, []int64{1}, nil},
 		{"it is under another lease itself", func(r *leaseRig, _ *testing.T) {
-			r.tell(r.written(30, "A", 9))
-			r.tell(r.gone(31, "A"))
+			r.deliver(r.written(30, "A", 9))
+			r.deliver(r.deleted(31, "A"))
 		}, []int64{9}, nil},
 		{"it joined the lease of others", func(r *leaseRig, _ *testing.T) {
-			r.tell(r.written(30, "A", 2))
-			r.tell(r.gone(31, "A"))
+			r.deliver(r.written(30, "A", 2))
+			r.deliver(r.deleted(31, "A"))
 		}, nil, []string{"A"}},
 		{"the others of a lease that was joined go with it", func(r *leaseRig, _ *testing.T) {
-			r.tell(r.written(30, "A", 2))
-			r.tell(r.gone(31, "A"), r.gone(31, "C"), r.gone(31, "D"))
+			r.deliver(r.written(30, "A", 2))
+			r.deliver(r.deleted(31, "A"), r.deleted(31, "C"), r.deleted(31, "D"))
 		}, []int64{2, 2, 2}, nil},
 		{"the other one is written again", func(r *leaseRig, _ *testing.T) {
-			r.tell(r.written(30, "B", 1))
-			r.tell(r.gone(31, "B"), r.gone(31, "A"))
+			r.deliver(r.written(30, "B", 1))
+			r.deliver(r.deleted(31, "B"), r.deleted(31, "A"))
 		}, []int64{1, 1}, nil},
 		{"the other one cannot be read, and is there", func(r *leaseRig, _ *testing.T) {
 			broken := r.written(30, "B", 1)
 			broken.Kv.Value = []byte(`{`)
-			r.tell(broken)
-			r.tell(r.gone(31, "A"))
+			r.deliver(broken)
+			r.deliver(r.deleted(31, "A"))
 		}, nil, []string{"A"}},
 		{"the other one is an orphan", func(r *leaseRig, t *testing.T) {
-			r.tell(r.gone(30, "A"), r.gone(30, "B"))
+			r.deliver(r.deleted(30, "A"), r.deleted(30, "B"))
 			for _, q := range r.unanswered() {
 				r.handle(message{lease: &q})
 			}
-			r.tell(r.written(31, "A", 1))
-			r.tell(r.gone(32, "A"))
+			r.deliver(r.written(31, "A", 1))
+			r.deliver(r.deleted(32, "A"))
 		}, []int64{1}, nil},
 		{"it is not in a list, the other one is", func(r *leaseRig, t *testing.T) {
 			r.list(t, r.without("A"))
@@ -152,12 +152,12 @@ func TestLeaseIsAskedForUnlessAKeyProvesIt(t *testing.T) {
 		{"neither is in a list", func(r *leaseRig, t *testing.T) {
 			r.list(t, r.without("A", "B"))
 		}, []int64{1, 1}, nil},
-		{"the other one was gone before the list", func(r *leaseRig, t *testing.T) {
+		{"the other one was deleted before the list", func(r *leaseRig, t *testing.T) {
 			r.list(t, r.without("B"))
 			if left := r.unanswered(); len(left) > 0 {
 				t.Fatalf("asked: %+v", left)
 			}
-			r.tell(r.gone(40, "A"))
+			r.deliver(r.deleted(40, "A"))
 		}, []int64{1}, []string{"B"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -178,8 +178,8 @@ func TestLeaseIsAskedForUnlessAKeyProvesIt(t *testing.T) {
 			r.publish(t.Context())
 			for name, key := range leaseRigKeys {
 				e := r.table.entries[r.table.layout.Parse(key)]
-				if gone := e == nil; gone != slices.Contains(c.dropped, name) {
-					t.Errorf("%s: gone %v: %+v", name, gone, e)
+				if dropped := e == nil; dropped != slices.Contains(c.dropped, name) {
+					t.Errorf("%s: dropped %v: %+v", name, dropped, e)
 				}
 				if e != nil {
 					if _, shown := r.w.Snapshot().Lookup(e.Key); !shown {
@@ -215,14 +215,14 @@ func TestMassLossIsHeldWithAProvenLease(t *testing.T) {
 		kv.CreateRevision, kv.Version = e.create, 2
 		events = append(events, &clientv3.Event{Type: clientv3.EventTypePut, Kv: kv})
 	}
-	r.tell(events...)
+	r.deliver(events...)
 	keys := []string{"A", "B", "C", "D"}
 	events = nil
 	for _, k := range keys {
-		events = append(events, r.gone(31, k))
+		events = append(events, r.deleted(31, k))
 	}
 	events = append(events, &clientv3.Event{Type: clientv3.EventTypeDelete, Kv: &mvccpb.KeyValue{Key: []byte("/pd/decode/10.0.1.1:1"), ModRevision: 31}})
-	r.tell(events...)
+	r.deliver(events...)
 	if left := r.unanswered(); len(left) > 0 {
 		t.Fatalf("asked: %+v", left)
 	}

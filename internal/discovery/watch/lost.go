@@ -30,15 +30,15 @@ func (l *lost) removed(k instance.Key) bool {
 	return e != nil && e.good && e.override.State == instance.Removed
 }
 
-// onKeyGone decides about an entry whose key is gone since a revision, and asks etcd for its
+// onKeyLost decides about an entry whose key is missing since a revision, and asks etcd for its
 // lease if the lease decides.
-func (l *lost) onKeyGone(e *entry, gone int64) *absence {
-	a := e.onKeyGone(loss{
-		gone: gone, at: time.Now(), probing: l.w.o.Prober != nil, replaced: l.foreign,
+func (l *lost) onKeyLost(e *entry, lostAt int64) *absence {
+	a := e.onKeyLost(loss{
+		lostAt: lostAt, at: time.Now(), probing: l.w.o.Prober != nil, replaced: l.foreign,
 		removed: l.removed(e.Key), unused: l.unused(e), verified: e.in != nil && e.in.Verified, doubtful: l.doubtful(),
 	})
 	if a != nil && a.kind == asking {
-		l.questions = append(l.questions, leaseQuestion{name: e.Name, gone: a.gone, lease: e.leased})
+		l.questions = append(l.questions, leaseQuestion{name: e.Name, lostAt: a.lostAt, lease: e.leased})
 	}
 	return a
 }
@@ -73,8 +73,8 @@ func (l *lost) unanswered() []leaseQuestion {
 // leaseKnown takes the answer to a question about a lease.
 func (l *lost) leaseKnown(q leaseQuestion) {
 	e := l.table.entries[q.name]
-	if e == nil || e.absent == nil || e.absent.kind != asking || e.absent.gone != q.gone {
-		return // it is back, or gone for another reason
+	if e == nil || e.absent == nil || e.absent.kind != asking || e.absent.lostAt != q.lostAt {
+		return // it is back, or was lost again
 	}
 	l.table.dirty = true
 	if a := e.absent.onLeaseAnswer(q.alive, l.table.census[e.Role].massLoss()); a != nil {
@@ -128,14 +128,14 @@ func (l *lost) dropEnded() {
 		return
 	}
 	l.w.suspension.noticeGap(time.Now())
-	var gone []*entry
+	var dropped []*entry
 	for _, e := range l.table.absent {
 		if why := l.verdict(e); why != "" {
-			gone = append(gone, e)
+			dropped = append(dropped, e)
 			l.w.log.WithField("instance", e.Key.String()).Info("dropped: " + why)
 		}
 	}
-	for _, e := range gone {
+	for _, e := range dropped {
 		l.table.drop(e)
 		l.table.dirty = true
 	}
@@ -224,10 +224,10 @@ const (
 // leaseQuestion asks whether a key was deleted on purpose: a key that went with
 // its lease was not.
 type leaseQuestion struct {
-	name  schema.Name
-	gone  int64 // revision of the deletion, so that a late answer is no answer
-	lease int64
-	alive bool // the answer
+	name   schema.Name
+	lostAt int64 // revision of the deletion, so that a late answer is no answer
+	lease  int64
+	alive  bool // the answer
 }
 
 // leases asks etcd about leases, a bounded number of questions at a time.

@@ -71,7 +71,7 @@ func TestRenewalLeavesAHungMember(t *testing.T) {
 }
 
 // An etcd whose answers take longer than the first wait, and the only one, is
-// followed all the same, and never called stale once it was heard.
+// followed all the same, and never called stale once it has answered.
 func TestSlowEtcdIsFollowed(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
@@ -101,7 +101,7 @@ func TestSlowEtcdIsFollowed(t *testing.T) {
 }
 
 // A watch hangs on a member that no question goes to any more: two audits
-// elsewhere tell, the second soon after the first.
+// elsewhere show, the second soon after the first.
 func TestWatchLeavesASilentMember(t *testing.T) {
 	t.Parallel()
 	c := testkit.StartCluster(t, 3)

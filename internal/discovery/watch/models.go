@@ -19,7 +19,7 @@ type readModels struct {
 // snapshot. Snapshots have it until the engine restarts or, if an agent maintains the record,
 // until the record is rewritten. It returns before it is published.
 func (w *Watcher) ObserveModels(ctx context.Context, in *instance.Instance, facts instance.Facts) {
-	w.tell(ctx, message{models: &readModels{in.Key, verify.Models{
+	w.send(ctx, message{models: &readModels{in.Key, verify.Models{
 		Incarnation: in.Incarnation(), ModRevision: in.ModRevision, Names: facts.Models, Truncated: facts.ModelsTruncated,
 	}}})
 }
@@ -28,7 +28,7 @@ func (w *Watcher) ObserveModels(ctx context.Context, in *instance.Instance, fact
 func (o *owner) observeModels(m *readModels) {
 	e := o.table.find(schema.KindInstance, m.key)
 	if e == nil {
-		return // it is gone
+		return // it was removed
 	}
 	if in := e.in; in != nil && !e.old && in.Incarnation() == m.Incarnation &&
 		in.Record.ModelsTruncated == m.Truncated && slices.Equal(in.Record.Models, m.Names) {

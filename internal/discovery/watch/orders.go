@@ -12,7 +12,7 @@ import (
 )
 
 // What a former store said, and the present one lacks, only the proxies know.
-// An operator tells all of them through one key what shall become of it.
+// An operator decides for all of them, with one key, what becomes of it.
 
 // applyOrder carries out an order, once. believed is false for one that came
 // with a store that is new to this process: it was given for another loss.

@@ -58,25 +58,14 @@ func orphan(in *instance.Instance) error {
 // noOrphan follows every snapshot until the test ends.
 func noOrphan(t testing.TB, w *watch.Watcher) {
 	t.Helper()
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			s := w.Snapshot()
-			for _, in := range s.All() {
-				if in.View == instance.Orphan {
-					t.Errorf("%s was an orphan at revision %d: %s", in.Key, s.Revision, in.Reason)
-					return
-				}
-			}
-			select {
-			case <-s.Changed():
-			case <-quit:
-				return
+	members.EverySnapshot(t, w, func(s *instance.Snapshot) error {
+		for _, in := range s.All() {
+			if in.View == instance.Orphan {
+				return fmt.Errorf("%s is an orphan: %s", in.Key, in.Reason)
 			}
 		}
-	}()
-	t.Cleanup(func() { close(quit); <-done })
+		return nil
+	})
 }
 
 func TestLostLeaseMakesOrphan(t *testing.T) {
@@ -182,7 +171,7 @@ func TestDeliberateDeletesAreNoOrphans(t *testing.T) {
 	k := r.keys[4]
 	members.Put(t, r.cli, r.l.Instance(k), `{"id":"A","models":["m"],"weight":7}`, clientv3.WithLease(r.ids[k]))
 	if in := members.WaitFor(t, r.w, k, members.Usable); in == nil {
-		t.Fatal("gone")
+		t.Fatal("not found")
 	}
 }
 
@@ -288,7 +277,7 @@ func TestGraceEnds(t *testing.T) {
 	}
 }
 
-// Somebody deletes a whole role while its agents live.
+// An operator deletes a whole role while its agents live.
 func TestMassDeletionIsHeld(t *testing.T) {
 	t.Parallel()
 	r := newOrphanRig(t, 5, nil)
@@ -383,6 +372,6 @@ func TestOrphanWithoutEtcd(t *testing.T) {
 	etcd.Resume()
 	members.WaitState(t, w, watch.Live)
 	if in, ok := w.Snapshot().Lookup(k); !ok || orphan(in) != nil {
-		t.Fatal(errors.New("the orphan is gone"))
+		t.Fatal(errors.New("the orphan was dropped"))
 	}
 }

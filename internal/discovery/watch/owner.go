@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// message is what the follower and the checker tell the owner. Exactly one of
+// message is what the follower and the checker send to the owner. Exactly one of
 // the fields is set.
 type message struct {
 	listing   *etcd.Listing
@@ -77,7 +77,7 @@ func newOwner(w *Watcher) *owner {
 		tick:    time.NewTimer(time.Hour),
 		logged:  make(map[schema.Name]int64),
 	}
-	o.table.onKeyGone = o.onKeyGone
+	o.table.onKeyLost = o.onKeyLost
 	o.timer.Stop()
 	o.tick.Stop()
 	return o
@@ -126,7 +126,7 @@ func (o *owner) sendQuestions(ctx context.Context) {
 	for _, q := range o.unanswered() {
 		o.asking.Go(func() {
 			q.alive = o.w.leases.live(ctx, clientv3.LeaseID(q.lease))
-			o.w.tell(ctx, message{lease: &q})
+			o.w.send(ctx, message{lease: &q})
 		})
 	}
 	if entries := o.writeBacks; len(entries) > 0 {
@@ -322,7 +322,7 @@ func (o *owner) applyEvent(ev *clientv3.Event) bool {
 func (o *owner) onVerdict(v verdict) {
 	if v.wait != nil {
 		if o.table.find(schema.KindPending, v.key) == nil {
-			return // it is gone
+			return // it was removed
 		}
 		if o.facts.Pending[v.key] != *v.wait {
 			o.facts.Pending[v.key] = *v.wait
@@ -336,7 +336,7 @@ func (o *owner) onVerdict(v verdict) {
 	}
 	e := o.table.find(schema.KindInstance, v.key)
 	if e == nil {
-		return // it is gone
+		return // it was removed
 	}
 	old := o.facts.Instances[v.key]
 	if e.absent != nil && e.absent.kind != unwritten {

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
@@ -63,7 +64,7 @@ type probeScheduler struct {
 	slots chan struct{}
 	wg    sync.WaitGroup
 	run   map[targetKey]probing
-	signs atomic.Int64 // those of run of which a sign of life is wanted
+	signs atomic.Int64 // those in run whose answer matters for liveness only
 }
 
 type probing struct {
@@ -149,7 +150,7 @@ func (a *probeScheduler) end(k targetKey) {
 // watch, and would cut off the answer.
 func (a *probeScheduler) probeLoop(ctx, run context.Context, t target) {
 	// A lost etcd loses all leases at once: the first probes are spread too.
-	if n := a.signs.Load(); t.sign && n > 1 && !etcd.Pause(ctx, rand.N(time.Duration(n)*spread)) {
+	if n := a.signs.Load(); t.sign && n > 1 && !sleep.For(ctx, rand.N(time.Duration(n)*spread)) {
 		return
 	}
 	for {
@@ -176,7 +177,7 @@ func (a *probeScheduler) probeLoop(ctx, run context.Context, t target) {
 			wait *= mismatchFactor
 		}
 		wait = etcd.Jitter(wait)
-		if !etcd.Pause(ctx, wait) {
+		if !sleep.For(ctx, wait) {
 			return
 		}
 	}
@@ -244,7 +245,7 @@ func (a *probeScheduler) promote(ctx context.Context, t target, facts instance.F
 }
 
 // retarget starts the probes that are needed, ends all others, and forgets the answers of
-// instances that are gone.
+// instances that were removed.
 func (a *probeScheduler) retarget(ctx context.Context) {
 	n := a.table.takeChanges()
 	if n.all {

@@ -171,7 +171,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 }
 
 // A removal in the very moment of the promotion wins or comes after it; the
-// instance never stays while the removal stands.
+// instance never stays while it is removed.
 func TestPromotionAndRemovalRace(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)

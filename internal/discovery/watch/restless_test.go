@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// A silent watch is found also when the only key that tells of it differs in
+// A silent watch is found also when the only key that shows it differs in
 // another way at every audit, because it keeps changing.
 func TestAuditFindsSilentWatchOfARestlessKey(t *testing.T) {
 	t.Parallel()

@@ -43,7 +43,7 @@ func (w *Watcher) newSaver() *disk.Saver {
 		Dir: w.o.StateDir, Age: w.o.StateAge, Log: w.log,
 		Take: func(ctx context.Context) (*disk.Image, bool) {
 			reply := make(chan *image, 1)
-			if !w.tell(ctx, message{save: reply}) {
+			if !w.send(ctx, message{save: reply}) {
 				return nil, false
 			}
 			return (<-reply).onDisk(), true

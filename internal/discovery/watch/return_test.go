@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// What the disk does not hold (a pending add, a value that nobody can read) is no
+// What the disk does not hold (a pending add, a value that cannot be decoded) is no
 // sign of another store: after a restart what was done meanwhile counts, and nothing
 // is kept of it.
 func TestRestartBesideWhatIsNotSaved(t *testing.T) {

@@ -20,25 +20,14 @@ import (
 // picked, at any time until the test ends.
 func alwaysPickable(t testing.TB, w *watch.Watcher, keys ...instance.Key) {
 	t.Helper()
-	quit := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			s := w.Snapshot()
-			for _, k := range keys {
-				if in, ok := s.Lookup(k); !ok || !in.Usable() && !in.Slow() {
-					t.Errorf("%s cannot be picked at revision %d: %+v", k, s.Revision, in)
-					return
-				}
-			}
-			select {
-			case <-s.Changed():
-			case <-quit:
-				return
+	members.EverySnapshot(t, w, func(s *instance.Snapshot) error {
+		for _, k := range keys {
+			if in, ok := s.Lookup(k); !ok || !in.Usable() && !in.Slow() {
+				return fmt.Errorf("%s cannot be picked: %+v", k, in)
 			}
 		}
+		return nil
 	})
-	t.Cleanup(func() { close(quit); wg.Wait() })
 }
 
 // The end of a lease removes no instance, whatever its record said: the agent did not write

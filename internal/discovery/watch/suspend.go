@@ -20,7 +20,7 @@ type pulse struct{ last atomic.Pointer[time.Time] }
 func (p *pulse) beat(now time.Time) { p.last.Store(&now) }
 
 // gap is how long it has not run. The monotonic clock goes on under SIGSTOP,
-// but stands still while a machine sleeps, which the wall clock shows; that one
+// but stops while a machine sleeps, which the wall clock shows; that one
 // may be set forward too, which costs one list.
 func (p *pulse) gap(now time.Time) time.Duration {
 	last := p.last.Load()

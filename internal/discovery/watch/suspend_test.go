@@ -15,7 +15,7 @@ import (
 )
 
 // Fault matrix, row 31: whatever picks after a suspension sees what was drained
-// meanwhile, although the watch has not told it yet.
+// meanwhile, although the watch has not delivered it yet.
 func TestFreshAfterSuspension(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)

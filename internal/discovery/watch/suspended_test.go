@@ -29,7 +29,7 @@ func TestSuspended_DropsNothingBeforeTheList(t *testing.T) {
 	t.Parallel()
 	r := newLeaseRig(t)
 	r.w.suspension.pulse.beat(time.Now())
-	r.tell(r.gone(30, "A"), r.gone(30, "B"))
+	r.deliver(r.deleted(30, "A"), r.deleted(30, "B"))
 	for _, q := range r.unanswered() {
 		r.leaseKnown(q)
 	}
@@ -38,7 +38,7 @@ func TestSuspended_DropsNothingBeforeTheList(t *testing.T) {
 	if e == nil || e.absent == nil || e.absent.kind != orphaned {
 		t.Fatalf("%+v", e)
 	}
-	// The machine stands still for two hours. Most of the role is registered, as far as is
+	// The machine is suspended for two hours. Most of the role is registered, as far as is
 	// known, and the grace of one hour is over.
 	e.absent.since = time.Now().Add(-2 * time.Hour)
 	e.absent.failed = orphanFailures - 1

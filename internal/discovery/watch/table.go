@@ -38,9 +38,9 @@ type table struct {
 
 	bad map[schema.Name]*entry // those that cannot be used as they are
 
-	// onKeyGone decides what becomes of an entry whose key is gone since a revision;
+	// onKeyLost decides what becomes of an entry whose key is missing since a revision;
 	// nil drops it. Without the function all are dropped.
-	onKeyGone func(e *entry, gone int64) *absence
+	onKeyLost func(e *entry, lostAt int64) *absence
 	counts
 }
 
@@ -129,7 +129,7 @@ type entry struct {
 
 	in       *instance.Instance // of the last view, perhaps of an earlier value
 	shadowed bool               // in the last view another key meant the same
-	old      bool               // in does not tell the latest: it is among the stale
+	old      bool               // in is not up to date: the entry is in stale
 }
 
 // compare orders entries as snapshots do: prefill first, by address.
@@ -194,7 +194,7 @@ func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	return e
 }
 
-// KeyOf returns the membership that a key of etcd means, however that is spelled. aliased tells
+// KeyOf returns the membership for a key of etcd, however that is spelled. aliased reports
 // that the address is good but not spelled in the canonical way.
 func KeyOf(n schema.Name, kv *mvccpb.KeyValue) (k instance.Key, aliased bool) {
 	e := decodeEntry(n, kv, nil)
@@ -215,7 +215,7 @@ func (e *entry) sameKey(kv *mvccpb.KeyValue) bool {
 }
 
 // load replaces what etcd holds by one list that is complete at revision. Keys
-// that did not change keep their entries, and onKeyGone decides about those that
+// that did not change keep their entries, and onKeyLost decides about those that
 // are not in the list.
 func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 	old := t.entries
@@ -246,8 +246,8 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 		if _, ok := t.entries[n]; ok {
 			continue
 		}
-		if t.onKeyGone != nil && (e.absent == nil || e.absent.kind == loaded) {
-			e.absent = t.onKeyGone(e, revision)
+		if t.onKeyLost != nil && (e.absent == nil || e.absent.kind == loaded) {
+			e.absent = t.onKeyLost(e, revision)
 		}
 		if e.absent != nil {
 			t.add(e)
@@ -312,7 +312,7 @@ func (e *entry) knows(revision int64) bool {
 	case e == nil:
 		return false
 	case e.absent != nil:
-		return e.absent.gone >= revision
+		return e.absent.lostAt >= revision
 	default:
 		return e.mod >= revision
 	}
@@ -327,8 +327,8 @@ func (t *table) remove(kv *mvccpb.KeyValue) bool {
 		return false
 	}
 	t.applied = max(t.applied, kv.ModRevision)
-	if t.onKeyGone != nil {
-		if a := t.onKeyGone(e, kv.ModRevision); a != nil {
+	if t.onKeyLost != nil {
+		if a := t.onKeyLost(e, kv.ModRevision); a != nil {
 			t.mark(e, a)
 			return true
 		}
@@ -374,7 +374,7 @@ func (t *table) advance(revision int64) { t.revision = max(t.revision, revision)
 
 // describe is a short text of an entry's trouble while an older value is used.
 func (e *entry) describe() string {
-	return fmt.Sprintf("the value at revision %d cannot be used (%s); the last good value stays in force", e.mod, e.problem)
+	return fmt.Sprintf("the value at revision %d cannot be used (%s); the last good value stays active", e.mod, e.problem)
 }
 
 // find returns the entry that represents a membership: that of the canonical key,

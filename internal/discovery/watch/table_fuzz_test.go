@@ -72,7 +72,7 @@ func FuzzMembership(f *testing.F) {
 				}
 			}
 		}
-		// Whoever lists now has no last good value to fall back on, and is given
+		// A proxy that lists now has no last good value to fall back on, and is given
 		// that of the proxy, which is what a proxy that lists again has.
 		before := instance.NewSnapshot(rev, followed.snapshot(facts).All())
 		listed := Build(layout, keyValues(live), rev, before, facts)

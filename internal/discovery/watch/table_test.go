@@ -66,7 +66,7 @@ func TestTableIsIdempotent(t *testing.T) {
 	}
 }
 
-// Changes one by one give the same view as a list of the result, and views
+// Changes one by one yield the same view as a list of the result, and views
 // share what nothing has touched.
 func TestTableChangesEqualList(t *testing.T) {
 	t.Parallel()

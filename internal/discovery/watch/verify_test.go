@@ -45,7 +45,7 @@ func TestBareRegistrationIsVerified(t *testing.T) {
 			t.Errorf("%q: bare is %t", value, in.Bare)
 		}
 	}
-	// Whoever is verified is asked no more.
+	// A verified instance is not probed again.
 	n := prober.Count("127.0.0.1:8100")
 	k := members.Prefill("127.0.0.1:9000")
 	members.Put(t, cli, l.Instance(k), "")

@@ -12,8 +12,8 @@ import (
 )
 
 // Build turns one listing of the membership into a snapshot. It is a pure
-// function: equal arguments give equal snapshots. kvs may hold any keys, those
-// that say nothing about membership are skipped. prev gives the last good
+// function: equal arguments yield equal snapshots. kvs may hold any keys, those
+// that say nothing about membership are skipped. prev has the last good
 // record of instances whose value cannot be used now; it may be nil.
 func Build(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instance.Snapshot, verified verify.Facts) *instance.Snapshot {
 	t := newTable(l)
@@ -135,7 +135,7 @@ func (t *table) aliases() map[schema.Name]*entry {
 	return alias
 }
 
-// clashes reports whether an address stands under both roles although its records
+// clashes reports whether an address has both roles although its records
 // do not say that one engine serves both. It is a warning only: a wrong guess
 // must not take capacity away.
 func clashes(e *entry, find func(schema.Name) *entry) bool {
@@ -215,7 +215,7 @@ func pendingInstance(e *entry, c surroundings) *instance.Instance {
 		in.Reason = e.problem
 	case c.override != nil && c.override.good && c.override.override.State == instance.Removed:
 		in.Intent = instance.Removed
-		in.Reason = "removed by an operator: it will not be added while that stands"
+		in.Reason = "removed by an operator: it will not be added until that is lifted"
 	case c.waiting.ModRevision == e.mod && c.waiting.Reason != "":
 		in.Reason = c.waiting.Reason
 	default:

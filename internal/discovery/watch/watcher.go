@@ -31,7 +31,7 @@ type Prober interface {
 // Writer makes the few writes that follow from what a Watcher sees. Every one may be
 // made by several proxies at once: the later ones find nothing to do.
 type Writer interface {
-	// Promote makes a pending add, which has answered, an instance. It tells whether
+	// Promote makes a pending add, which has answered, an instance. It reports whether
 	// it was this call that did.
 	Promote(ctx context.Context, pending *instance.Instance, rec instance.Record) (bool, error)
 	// DropPending ends the wait for an instance that is registered in another way.
@@ -64,7 +64,7 @@ type Options struct {
 	// Check refuses records that this process cannot use, with a reason for
 	// people; nil refuses none.
 	Check func(instance.Key, instance.Record) error
-	// Learns tells the records without the engine ids that they need, see
+	// Learns reports the records without the engine ids that they need, see
 	// verify.Facts.Learns; nil: none is such.
 	Learns func(instance.Key, instance.Record) bool
 	// Prepare is called with each snapshot before it is published, so that what
@@ -77,7 +77,7 @@ type Options struct {
 	// five times less often.
 	WaitingInterval time.Duration
 	// CheckInterval is the mean time between two checks that etcd still answers,
-	// default 5 s. Without traffic a watch is silent also when etcd is gone.
+	// default 5 s. Without traffic a watch is silent also when etcd is unreachable.
 	CheckInterval time.Duration
 	// AuditInterval is the mean time between two comparisons of all keys with
 	// what the watch has delivered, default 15 s. A watch on a store that was wiped

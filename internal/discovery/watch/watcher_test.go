@@ -81,25 +81,14 @@ func TestWatcherAppliesTransactionsWhole(t *testing.T) {
 	w := members.Watch(t, cli, members.WatcherOptions(t))
 	members.WaitReady(t, w)
 	a, b := members.Prefill("10.0.0.1:1"), members.Decode("10.0.0.1:2")
-	stop := make(chan struct{})
-	bad := make(chan string, 1)
-	go func() {
-		defer close(bad)
-		for {
-			s := w.Snapshot()
-			_, hasA := s.Lookup(a)
-			_, hasB := s.Lookup(b)
-			if hasA == hasB && s.Revision > 1 {
-				bad <- fmt.Sprintf("revision %d shows half a transaction (%t, %t)", s.Revision, hasA, hasB)
-				return
-			}
-			select {
-			case <-s.Changed():
-			case <-stop:
-				return
-			}
+	members.EverySnapshot(t, w, func(s *instance.Snapshot) error {
+		_, hasA := s.Lookup(a)
+		_, hasB := s.Lookup(b)
+		if hasA == hasB && s.Revision > 1 {
+			return fmt.Errorf("half a transaction is visible (%t, %t)", hasA, hasB)
 		}
-	}()
+		return nil
+	})
 	members.Put(t, cli, l.Instance(a), members.Ready)
 	members.WaitFor(t, w, a, members.Usable)
 	for range 50 {
@@ -117,10 +106,6 @@ func TestWatcherAppliesTransactionsWhole(t *testing.T) {
 		}
 		return nil
 	})
-	close(stop)
-	if msg := <-bad; msg != "" {
-		t.Fatal(msg)
-	}
 }
 
 func TestWatcherKeepsToItsPrefix(t *testing.T) {
@@ -323,7 +308,7 @@ func TestWatcherOverrides(t *testing.T) {
 	members.WaitFor(t, w, k, intent(instance.Removed, "removed"))
 }
 
-// Whoever has seen a snapshot finds its status, and whatever has seen a status
+// A reader of a snapshot finds its status, and a reader of a status
 // its snapshot.
 func TestStatusGoesWithTheSnapshot(t *testing.T) {
 	t.Parallel()

@@ -97,7 +97,7 @@ func TestWipedStore(t *testing.T) {
 			if s := w.Status(); len(s.Kept) != 1 {
 				t.Fatalf("status: %+v", s)
 			}
-			if in := members.WaitFor(t, second, out, members.Usable); in.Intent != "" { // nobody has told it
+			if in := members.WaitFor(t, second, out, members.Usable); in.Intent != "" { // it does not know the intent
 				t.Fatalf("%+v", in)
 			}
 			if err := store.New(direct, l, "test").Kept.Restore(t.Context(), nil, "all"); err != nil {
@@ -115,7 +115,7 @@ func TestWipedStore(t *testing.T) {
 				}
 				return nil
 			})
-			// Whoever adds it again in the new store means it.
+			// Adding it again in the new store is deliberate.
 			if _, err := store.New(direct, l, "test").Instances.Remove(t.Context(), out, ""); err != nil {
 				t.Fatal(err)
 			}
@@ -127,7 +127,7 @@ func TestWipedStore(t *testing.T) {
 	}
 }
 
-// An intent for a time is gone together with its store: kept, it would have no end, and
+// An intent for a time ends with its store: kept, it would have no end, and
 // restored, it would are in the new one for ever.
 func TestIntentForATimeIsNotKept(t *testing.T) {
 	t.Parallel()
@@ -199,7 +199,7 @@ func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 		return nil
 	})
 	store := store.New(members.Dial(t, etcd.Endpoint()), l, "test")
-	if err := store.Kept.Forget(t.Context(), []instance.Key{a}, "gone with the rack"); err != nil {
+	if err := store.Kept.Forget(t.Context(), []instance.Key{a}, "removed with the rack"); err != nil {
 		t.Fatal(err)
 	}
 	members.WaitFor(t, w, a, nil)
@@ -216,7 +216,7 @@ func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 		return nil
 	})
 	log, err := store.Reader.AuditLog(t.Context(), 0)
-	if err != nil || len(log) != 2 || log[1].What != "forget" || log[1].Address != a.Address || log[1].Why != "gone with the rack" {
+	if err != nil || len(log) != 2 || log[1].What != "forget" || log[1].Address != a.Address || log[1].Why != "removed with the rack" {
 		t.Fatalf("%+v, %v", log, err)
 	}
 	// Nothing is in the store that would do more than was asked.

@@ -33,7 +33,7 @@ func MaybeMain() {
 // flushTime is how long the last lines may take.
 const flushTime = 2 * time.Second
 
-// reports tell the Host how the etcd does, a line each.
+// reports sends the state of the etcd to the Host, a line each.
 type reports struct {
 	queue *logging.Queue
 	once  sync.Once // of fatal
@@ -42,7 +42,7 @@ type reports struct {
 func (r *reports) say(m message) {
 	line, err := json.Marshal(m)
 	if err == nil {
-		_, _ = r.queue.Write(append(line, '\n')) // whatever should read it is gone
+		_, _ = r.queue.Write(append(line, '\n')) // the reader has ended
 	}
 }
 

@@ -15,10 +15,11 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
+	"github.com/pdmesh/pdmesh/internal/sleep"
 )
 
 // ErrDamaged means that etcd cannot start over the files in its data directory.
-var ErrDamaged = errors.New("the files of the proxy's own etcd are damaged")
+var ErrDamaged = errors.New("the files of the embedded etcd are damaged")
 
 // Config says how to run the etcd.
 type Config struct {
@@ -43,9 +44,9 @@ const (
 	startLimit = 90 * time.Second
 )
 
-// State is how the etcd does.
+// State is the state of the etcd.
 type State struct {
-	// Ended says why it does not run, "" while it does.
+	// Ended is the reason why it does not run; "" while it runs.
 	Ended string
 	// Ends counts the times that it ended by itself.
 	Ends int64
@@ -96,7 +97,7 @@ func Start(ctx context.Context, cfg Config) (*Host, error) {
 // Endpoint is the host:port for clients; it stays the same.
 func (h *Host) Endpoint() string { return h.endpoint }
 
-// State reports how the etcd does.
+// State returns the state of the etcd.
 func (h *Host) State() State {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,7 +134,7 @@ func (h *Host) supervise(ctx context.Context, c *child) {
 				pause = h.cfg.Pause
 			}
 			h.note(func(s *State) { s.Ended = c.reason(); s.Ends++ })
-			h.log.WithField("reason", c.reason()).Error("the proxy's own etcd has ended; requests go on with what is known, and it is started again")
+			h.log.WithField("reason", c.reason()).Error("embedded etcd has ended, serving the last membership and restarting it")
 			if trace := c.trace(); trace != "" {
 				h.log.Debug("stderr of etcd: " + trace)
 			}
@@ -142,7 +143,7 @@ func (h *Host) supervise(ctx context.Context, c *child) {
 			return
 		}
 		h.note(func(s *State) { s.Ended = "" })
-		h.log.Warn("the proxy's own etcd serves again")
+		h.log.Warn("embedded etcd serves again")
 	}
 }
 
@@ -151,13 +152,10 @@ func (h *Host) supervise(ctx context.Context, c *child) {
 func (h *Host) again(ctx context.Context, pause *time.Duration) *child {
 	last := ""
 	for {
-		wait := time.NewTimer(*pause/2 + rand.N(*pause))
+		wait := *pause/2 + rand.N(*pause)
 		*pause = min(2**pause, maxPause)
-		select {
-		case <-ctx.Done():
-			wait.Stop()
+		if !sleep.For(ctx, wait) {
 			return nil
-		case <-wait.C:
 		}
 		c, err := h.launch(ctx)
 		switch {
@@ -173,7 +171,7 @@ func (h *Host) again(ctx context.Context, pause *time.Duration) *child {
 		h.note(func(s *State) { s.Ended = err.Error() })
 		if text := err.Error(); text != last {
 			last = text
-			h.log.WithError(err).Error("the proxy's own etcd does not start; trying on")
+			h.log.WithError(err).Error("embedded etcd does not start, retrying")
 		}
 	}
 }
@@ -191,7 +189,7 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 		LogLevel: h.cfg.Log.GetLevel().String(), TLS: h.cfg.TLS,
 	}, h.log)
 	if err != nil {
-		return nil, fmt.Errorf("start the process of the proxy's own etcd: %w", err)
+		return nil, fmt.Errorf("start the process of the embedded etcd: %w", err)
 	}
 	select {
 	case <-c.ready:
@@ -200,10 +198,10 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 	case <-ctx.Done():
 		// Not killed at once: etcd could not start over the files that a start leaves half done.
 		c.close(stopLimit)
-		return nil, fmt.Errorf("start the proxy's own etcd: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("start the embedded etcd: %w", context.Cause(ctx))
 	}
 	if trace := c.trace(); trace != "" {
-		h.log.Debug("the last words of etcd: " + trace)
+		h.log.Debug("stderr of etcd: " + trace)
 	}
 	if c.failure != nil && c.failure.Kind != "" {
 		return nil, c.failure.err()
@@ -216,9 +214,9 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 		return nil, damaged(h.cfg.DataDir, why)
 	}
 	if noSpace(why) {
-		return nil, fmt.Errorf("start the proxy's own etcd with its data in %s: %s (%w)", h.cfg.DataDir, why, errNoSpace)
+		return nil, fmt.Errorf("start the embedded etcd with data in %s: %s (%w)", h.cfg.DataDir, why, errNoSpace)
 	}
-	return nil, fmt.Errorf("start the proxy's own etcd with its data in %s: %s", h.cfg.DataDir, why)
+	return nil, fmt.Errorf("start the embedded etcd with data in %s: %s", h.cfg.DataDir, why)
 }
 
 // errNoSpace is wrapped by the error of a start that fails for want of disk space.
@@ -230,7 +228,7 @@ func noSpace(why string) bool {
 
 func damaged(dir, why string) error {
 	return fmt.Errorf("%w: etcd does not start over %s: %s. Move that directory away and start again. "+
-		"Agents register their instances anew by themselves; static instances and removals come back from --state-dir, or with \"pdctl import\" from an export",
+		"Agents register their instances again by themselves; static instances and removals come back from --state-dir, or with \"pdctl import\" from an export",
 		ErrDamaged, dir, why)
 }
 
@@ -250,7 +248,7 @@ func look(dir string) (hadFiles bool, missing string) {
 	return true, ""
 }
 
-// external reports of an end that the files have no part in.
+// external reports whether the files have no part in the end of etcd.
 func external(why string) bool {
 	for _, cause := range []string{
 		"no space left on device", "disk quota exceeded", "too many open files", "cannot allocate memory", "permission denied",

@@ -142,7 +142,7 @@ func TestStartedAgain(t *testing.T) {
 	}
 }
 
-// A stop is orderly, and force follows where nobody hears it.
+// A stop is orderly, and a process that does not react is killed.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	for _, stopped := range []bool{false, true} {

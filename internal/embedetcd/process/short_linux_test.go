@@ -44,7 +44,7 @@ func TestNoDescriptors(t *testing.T) {
 		t.Errorf("%+v, %v", resp, err)
 	}
 	s := out.String()
-	if end := strings.Index(s, "the proxy's own etcd has ended"); end < 0 || !strings.Contains(s[end:], "too many open files") {
+	if end := strings.Index(s, "embedded etcd has ended"); end < 0 || !strings.Contains(s[end:], "too many open files") {
 		t.Error("the log does not say why it ended")
 	}
 }

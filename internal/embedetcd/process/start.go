@@ -33,10 +33,10 @@ func start(s settings, log *logrus.Entry) (*child, error) {
 	}
 	c := &child{log: log, ready: make(chan struct{}), done: make(chan struct{})}
 	c.cmd = exec.Command(itself())
-	// For whatever looks at the list of processes.
+	// Shown in the list of processes.
 	c.cmd.Args = []string{os.Args[0], "embedded-etcd", s.DataDir}
 	c.cmd.Env = environment()
-	c.cmd.Stdout = &splitter{take: c.hear}
+	c.cmd.Stdout = &splitter{take: c.receive}
 	c.cmd.Stderr = &c.last
 	c.cmd.SysProcAttr = attributes()
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
@@ -48,12 +48,12 @@ func start(s settings, log *logrus.Entry) (*child, error) {
 		return nil, err
 	}
 	if _, err := c.in.Write(append(line, '\n')); err != nil {
-		c.log.WithError(err).Debug("etcd's process takes no configuration") // its end says why
+		c.log.WithError(err).Debug("cannot send the configuration to the process of etcd") // the reason is in its output
 	}
 	return c, nil
 }
 
-// run is the life of the process. Linux ties its death signal to the thread that
+// run starts the process and waits for its end. Linux ties its death signal to the thread that
 // started it, so that thread waits for it.
 func (c *child) run(started chan<- error) {
 	runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
@@ -68,11 +68,11 @@ func (c *child) run(started chan<- error) {
 	close(c.done)
 }
 
-// hear takes one line of the child's standard output.
-func (c *child) hear(line []byte) {
+// receive processes one line of the child's standard output.
+func (c *child) receive(line []byte) {
 	var m message
 	if err := json.Unmarshal(line, &m); err != nil {
-		c.log.Debug("etcd's process says: " + string(line))
+		c.log.Debug("output of etcd: " + string(line))
 		return
 	}
 	switch {
@@ -90,7 +90,7 @@ func (c *child) hear(line []byte) {
 	}
 }
 
-// reason says why the process has ended.
+// reason returns why the process has ended.
 func (c *child) reason() string {
 	if c.failure != nil {
 		return c.failure.Text
@@ -108,7 +108,7 @@ func (c *child) reason() string {
 	return "its process has ended"
 }
 
-// trace is what the process wrote to its standard error, "" for nothing.
+// trace returns what the process wrote to its standard error.
 func (c *child) trace() string { return strings.TrimSpace(string(c.last.b)) }
 
 // close ends the process, with force after limit, and waits for it.

@@ -45,7 +45,7 @@ type failed struct {
 	Text string `json:"text"`
 }
 
-// kinds are the errors of embedetcd that callers tell apart, by their names on
+// kinds are the errors of embedetcd that callers distinguish, by their names on
 // the wire.
 func kinds() map[string]error {
 	return map[string]error{

@@ -16,8 +16,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
-	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
@@ -109,7 +109,7 @@ func (u *users) readPasswords(files []string) error {
 		if !ok || !slices.Contains(u.names(), name) {
 			return cli.Wrongf("--password-file %q: write USER=FILE; the users are %s", f, strings.Join(u.names(), ", "))
 		}
-		password, err := etcdaccess.ReadPassword(path)
+		password, err := access.ReadPassword(path)
 		if err != nil {
 			return cli.Wrongf("--password-file %s: %w", name, err)
 		}

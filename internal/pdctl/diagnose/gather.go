@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
-	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/doctor"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -24,10 +24,10 @@ import (
 const (
 	// recheckTime is how long a proxy that seems to lag is looked at again: longer than the
 	// time between two of its load digests.
-	recheckTime = lease.RefreshLoad + 2*time.Second
+	recheckTime = digest.Refresh + 2*time.Second
 	// staleAfter is the age from which on a digest is looked at again. It is measured by the
 	// clocks of two machines.
-	staleAfter = lease.RefreshLoad + time.Second
+	staleAfter = digest.Refresh + time.Second
 	// recheckPoll is how often such a proxy is looked at.
 	recheckPoll = 200 * time.Millisecond
 	// probesAtOnce bounds the engines that are asked at a time.
@@ -160,7 +160,7 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 		return err
 	}
 	start := time.Now()
-	first := map[string]*lease.ProxyLoad{}
+	first := map[string]*digest.ProxyLoad{}
 	for {
 		proxies, err := conn.Store.Reader.Proxies(ctx)
 		if err != nil {
@@ -170,7 +170,7 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 		if err != nil {
 			return err
 		}
-		loads := map[string]*lease.ProxyLoad{}
+		loads := map[string]*digest.ProxyLoad{}
 		for _, l := range list {
 			loads[l.ID] = l
 			if first[l.ID] == nil {
@@ -210,12 +210,12 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // sameDigest reports whether a proxy has written no other digest in between.
-func sameDigest(a, b *lease.ProxyLoad) bool {
+func sameDigest(a, b *digest.ProxyLoad) bool {
 	return a != nil && b != nil && a.At != nil && b.At != nil && a.At.Equal(*b.At)
 }
 
 // isStale reports whether a digest should have been renewed by now.
-func isStale(l *lease.ProxyLoad) bool {
+func isStale(l *digest.ProxyLoad) bool {
 	return l.Ignored == "" && len(l.Load) > 0 && time.Since(*l.At) > staleAfter
 }
 

@@ -11,12 +11,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/drainproof"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
-	"github.com/pdmesh/pdmesh/internal/proof"
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
@@ -146,11 +146,11 @@ var (
 
 // awaitProxies reads the reports of proxies until all of them have proven what is awaited, or
 // the limit has passed. It writes its progress to stderr.
-func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (proof.State, error) {
-	p, end := proof.New(revision, keys), time.NewTimer(limit)
+func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (drainproof.State, error) {
+	p, end := drainproof.New(revision, keys), time.NewTimer(limit)
 	defer end.Stop()
 	same := sameMembership(ctx, conn)
-	var state proof.State
+	var state drainproof.State
 	var last string
 	for {
 		start, gap := time.Now(), waitPoll
@@ -212,7 +212,7 @@ func errEnded(k instance.Key) error {
 
 // sameMembership returns a function that reports whether the membership is the same at two
 // revisions. It caches the answers of etcd.
-func sameMembership(ctx context.Context, conn *session.Conn) proof.Same {
+func sameMembership(ctx context.Context, conn *session.Conn) drainproof.Same {
 	known := map[[2]int64]bool{}
 	return func(a, b int64) bool {
 		q := [2]int64{a, b}

@@ -11,10 +11,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
-	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -40,7 +40,7 @@ func (s *Session) dial() (*Conn, error) {
 	}
 	client, err := etcd.Dial(etcd.Config{
 		Endpoints: s.Etcd.Endpoints, Username: s.Etcd.Username, Password: s.Etcd.password, DialTimeout: s.Timeout,
-		TLS: etcdaccess.ConfigOf(source), Intercept: s.Dry.Interceptor(),
+		TLS: access.ConfigOf(source), Intercept: s.Dry.Interceptor(),
 	})
 	if errors.Is(err, etcd.ErrEndpoint) {
 		return nil, cli.Wrong(err)

@@ -4,8 +4,8 @@ import (
 	"errors"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
-	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/settings"
 )
@@ -15,7 +15,7 @@ type Etcd struct {
 	Endpoints []string
 	Prefix    string
 	Username  string
-	TLS       etcdaccess.TLS
+	TLS       access.TLS
 
 	password     string
 	passwordFile string
@@ -45,7 +45,7 @@ func (e *Etcd) settle(from settings.Sources) error {
 		return from.Complain("etcd-password-file", errors.New("excludes --etcd-password: remove one of the two"))
 	default:
 		var err error
-		if e.password, err = etcdaccess.ReadPassword(e.passwordFile); err != nil {
+		if e.password, err = access.ReadPassword(e.passwordFile); err != nil {
 			return from.Complain("etcd-password-file", err)
 		}
 	}
@@ -58,7 +58,7 @@ func (e *Etcd) settle(from settings.Sources) error {
 // settleEndpoints checks the endpoints and the prefix, so that a typing error
 // is called one before anything is tried.
 func (e *Etcd) settleEndpoints(from settings.Sources) error {
-	out, https, err := etcdaccess.ParseEndpoints(e.Endpoints)
+	out, https, err := access.ParseEndpoints(e.Endpoints)
 	switch {
 	case err != nil:
 		return from.Complain("etcd-endpoints", err)

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/etcdaccess"
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/pdctl/dryrun"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/settings"
@@ -108,7 +108,7 @@ func (s *Session) settle(cmd *cobra.Command) (err error) {
 func (s *Session) printSettings() error {
 	return s.Settings().Print(s.Out.Stdout, func(one settings.Setting) (any, string) {
 		if one.Name == "etcd-endpoints" {
-			return etcdaccess.Written(s.Etcd.Endpoints, s.Etcd.TLS.On), s.said.Sources[one.Name]
+			return access.Written(s.Etcd.Endpoints, s.Etcd.TLS.On), s.said.Sources[one.Name]
 		}
 		return s.said.Raw(one.Name), s.said.Sources[one.Name]
 	})

@@ -12,12 +12,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/embedetcd/process"
-	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/metrics"
@@ -53,7 +53,7 @@ func Open(ctx context.Context, cfg *config.Proxy, certificates *secure.Certifica
 	}
 	client, err := etcd.Dial(etcd.Config{
 		Endpoints: h.endpoints, Username: cfg.EtcdUsername, Password: cfg.EtcdPassword, Log: h.log,
-		TLS: etcdaccess.ConfigOf(certificates.Etcd),
+		TLS: access.ConfigOf(certificates.Etcd),
 	})
 	if err != nil {
 		h.Close()

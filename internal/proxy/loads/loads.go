@@ -9,14 +9,13 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/metrics"
-	"github.com/pdmesh/pdmesh/internal/others"
 	"github.com/pdmesh/pdmesh/internal/prefix"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/scrape"
@@ -28,7 +27,7 @@ type Loads struct {
 	ID             string // of this proxy
 	Watcher        *watch.Watcher
 	Scheduler      *sched.Scheduler
-	Others         *lease.Loads // nil: off
+	Others         *digest.Watcher // nil: digests are off
 	Placements     *prefix.Placements
 	Log            logrus.FieldLogger
 	Prober         scrape.Asker
@@ -80,12 +79,12 @@ func (l *Loads) Of(k instance.Key) *instance.ListedLoad {
 }
 
 // Source returns the load digest of this proxy, nil if digests are off.
-func (l *Loads) Source() *lease.LoadSource {
+func (l *Loads) Source() *digest.Source {
 	if l.Others == nil {
 		return nil
 	}
 	last := int64(0)
-	return &lease.LoadSource{
+	return &digest.Source{
 		Applied: func() int64 {
 			// Requests are picked from what has been applied only once that is published.
 			if is := l.Watcher.Status().Applied; l.Watcher.Snapshot().Revision >= is {
@@ -93,10 +92,10 @@ func (l *Loads) Source() *lease.LoadSource {
 			}
 			return last
 		},
-		InFlight: l.inFlight,
-		Untold:   l.Placements.Waiting,
-		Prompts:  l.Placements.Take,
-		Changed:  func() <-chan struct{} { return l.Watcher.Snapshot().Changed() },
+		InFlight:    l.inFlight,
+		HasPrompts:  l.Placements.Waiting,
+		TakePrompts: l.Placements.Take,
+		Changed:     func() <-chan struct{} { return l.Watcher.Snapshot().Changed() },
 	}
 }
 
@@ -120,52 +119,22 @@ func (l *Loads) inFlight() []schema.LoadEntry {
 	return out
 }
 
-// minPause is how long a change of the digests waits for further changes, maxPause is the
-// longest that it waits. A thousand proxies change theirs all the time, and adding them up
-// must not cost more than a tenth of one core.
-const (
-	minPause = 10 * time.Millisecond
-	maxPause = time.Second / 2
-)
-
-// FollowOthers keeps what policies know of the other proxies up to date until ctx ends: at
-// each change of their digests, and once a second, because digests become too old.
+// FollowOthers keeps what policies know of the other proxies up to date until ctx ends.
 func (l *Loads) FollowOthers(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	var seen others.Seen
-	for {
-		start := time.Now()
-		var of map[string]sched.Counts
-		var changed <-chan struct{}
-		if l.Others != nil {
-			changed = l.Others.Changed()
-			all, now := l.Others.All(), time.Now()
-			of = others.Sum(all, l.ID, now)
-			l.Placements.SetOthers(others.Any(all, l.ID, now))
-			l.takePrompts(seen.News(all, l.ID))
+	l.Others.FollowOthers(ctx, l.ID, func(others digest.Others) {
+		l.Placements.SetOthers(others.Present)
+		l.takePrompts(others.New)
+		counts := make(map[string]sched.Counts, len(others.Counts))
+		for address, c := range others.Counts {
+			counts[address] = sched.Counts(c)
 		}
-		l.Scheduler.Loads.SetOthers(of)
-		more := min(max(minPause, 10*time.Since(start)), maxPause)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-changed:
-			pause := time.NewTimer(more)
-			select {
-			case <-ctx.Done():
-				pause.Stop()
-				return
-			case <-pause.C:
-			}
-		}
-	}
+		l.Scheduler.Loads.SetOthers(counts)
+	})
 }
 
 // takePrompts adds the prompts that other proxies have placed.
-func (l *Loads) takePrompts(news []*lease.ProxyLoad) {
-	for _, d := range news {
+func (l *Loads) takePrompts(digests []*digest.ProxyLoad) {
+	for _, d := range digests {
 		if err := l.Placements.Read(d.Prompts); err != nil {
 			l.Log.WithField("proxy", d.ID).WithField("error", err).Debug("prompt digest of another proxy ignored")
 		}
@@ -179,10 +148,10 @@ func (l *Loads) Digests() []httpapi.LoadDigest {
 	}
 	out := []httpapi.LoadDigest{}
 	for _, d := range l.Others.All() {
-		age := time.Since(d.Heard)
+		age := time.Since(d.ReceivedAt)
 		out = append(out, httpapi.LoadDigest{
 			ID: d.ID, Own: d.ID == l.ID, Applied: d.Applied, Age: age.Round(time.Millisecond).Seconds(),
-			Instances: len(d.Load), LeftOut: d.LeftOut, Worth: others.Worth(age), Ignored: d.Ignored,
+			Instances: len(d.Load), LeftOut: d.LeftOut, Worth: digest.Weight(age), Ignored: d.Ignored,
 		})
 	}
 	return out

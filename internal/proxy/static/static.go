@@ -127,9 +127,11 @@ func (f *Instances) Fleet() []string {
 // Watch logs when an instance of the command line stops belonging to this proxy, and when it
 // returns.
 func (f *Instances) Watch(ctx context.Context, log logrus.FieldLogger) {
+	if len(f.Keys) == 0 {
+		return
+	}
 	had := make(map[instance.Key]bool, len(f.Keys))
-	for len(f.Keys) > 0 {
-		snap := f.watcher.Snapshot()
+	instance.Follow(ctx, f.watcher.Snapshot, func(_, snap *instance.Snapshot) {
 		for _, k := range f.Keys {
 			in, ok := snap.Lookup(k)
 			has := ok && in.View != instance.Elsewhere && in.Intent != instance.Removed
@@ -146,12 +148,7 @@ func (f *Instances) Watch(ctx context.Context, log logrus.FieldLogger) {
 				had[k] = has
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-snap.Changed():
-		}
-	}
+	})
 }
 
 // Store writes the instances of a command line to etcd; see store.Instances.

@@ -121,6 +121,26 @@ func WaitState(t testing.TB, w *watch.Watcher, want watch.State) {
 	})
 }
 
+// EverySnapshot checks the current snapshot of w and each newer one, until stop is called or the
+// test ends. It fails the test with the first error of check.
+func EverySnapshot(t testing.TB, w *watch.Watcher, check func(*instance.Snapshot) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var checks sync.WaitGroup
+	checks.Go(func() {
+		instance.Await(ctx, w.Snapshot, func(s *instance.Snapshot) bool {
+			err := check(s)
+			if err != nil {
+				t.Errorf("at revision %d: %v", s.Revision, err)
+			}
+			return err != nil
+		})
+	})
+	stop = func() { cancel(); checks.Wait() }
+	t.Cleanup(stop)
+	return stop
+}
+
 // WaitFor waits until an instance is as wanted, or absent if want is nil.
 func WaitFor(t testing.TB, w *watch.Watcher, k instance.Key, want func(*instance.Instance) error) *instance.Instance {
 	t.Helper()

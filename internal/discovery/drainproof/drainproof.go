@@ -1,11 +1,11 @@
-// Package proof reports when all proxies have applied a change and have nothing in flight
-// on the instances that it took out, by what they say of themselves in etcd.
+// Package drainproof determines, from what proxies publish in etcd, when all of them have applied
+// a change and have nothing in flight on the instances that it took out.
 //
-// A proxy counts a request before it looks once more at the membership, and says which
-// revision its picks know together with what it has in flight. So once it has said of a
-// revision that an instance is free, it never sends to that instance again, unless the
-// change is lifted: what was proven stays proven, also when the proxy ends.
-package proof
+// A proxy counts a request before it reads the membership a second time, and publishes the
+// revision that its picks know together with what it has in flight. So once its digest for a
+// revision shows an instance as idle, it never sends to that instance again unless the change is
+// lifted: what was proven stays proven, even after the proxy ends.
+package drainproof
 
 import (
 	"cmp"
@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -23,8 +24,7 @@ import (
 // with many others', as after a pause of etcd, is back by then.
 const grace = 3 * time.Second
 
-// Proof is what is known of every proxy that was seen since the beginning. It is not safe
-// for concurrent use.
+// Proof has the state of every proxy that was seen since New. It is not safe for concurrent use.
 type Proof struct {
 	revision int64
 	keys     []instance.Key
@@ -34,7 +34,7 @@ type Proof struct {
 type proxy struct {
 	id, address string
 	done        bool
-	why         string // it is not done
+	why         string // reason for not being done
 	away        time.Time
 }
 
@@ -48,16 +48,16 @@ func New(revision int64, keys []instance.Key) *Proof {
 // applied the one has applied the other.
 type Same func(a, b int64) bool
 
-// See takes in what the proxies say now. Where an intent was written again it may have been
-// lifted in between, so that those that are there have to prove it again.
+// See updates the proof from the current reports. If an intent was written again, it may have been
+// lifted in between, so the proxies that are present have to prove it again.
 func (p *Proof) See(t store.Reports, now time.Time, same Same) {
-	anew := false
+	again := false
 	for _, k := range p.keys {
 		if at := t.Intents[k].Revision; at > p.revision {
-			p.revision, anew = at, true
+			p.revision, again = at, true
 		}
 	}
-	loads := map[string]*lease.ProxyLoad{}
+	loads := map[string]*digest.ProxyLoad{}
 	for _, l := range t.Loads {
 		loads[l.ID] = l
 	}
@@ -71,7 +71,7 @@ func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 			p.m[is.ID] = one
 		}
 		one.address, one.away = is.Address, time.Time{}
-		if anew || !one.done {
+		if again || !one.done {
 			one.why = p.missing(is, loads[is.ID], same)
 			one.done = one.why == ""
 		}
@@ -83,16 +83,16 @@ func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 	}
 }
 
-// missing says what a proxy lacks, "" for nothing.
-func (p *Proof) missing(is *lease.ProxyPresence, l *lease.ProxyLoad, same Same) string {
+// missing returns what a proxy lacks, "" if nothing.
+func (p *Proof) missing(is *lease.ProxyPresence, l *digest.ProxyLoad, same Same) string {
 	applied := is.Applied
 	switch {
 	case l != nil && l.Ignored != "":
-		return "says something of its load that is not understood: " + l.Ignored
+		return "publishes a load digest that cannot be read: " + l.Ignored
 	case l != nil:
 		applied = l.Applied // its picks know that much
 	case len(p.keys) > 0:
-		return "says nothing of its load: it has just started, or runs with --load-digests=off"
+		return "publishes no load digest: it has just started, or runs with --load-digests=off"
 	}
 	if applied < p.revision && !same(applied, p.revision) {
 		return fmt.Sprintf("has not applied revision %d yet, it is at %d", p.revision, applied)
@@ -108,12 +108,12 @@ func (p *Proof) missing(is *lease.ProxyPresence, l *lease.ProxyLoad, same Same) 
 	case len(holds) > 0:
 		return "has in flight: " + strings.Join(holds, ", ")
 	case len(p.keys) > 0 && l.LeavingLeftOut > 0:
-		return "has more in flight on instances that leave than it can tell"
+		return "has more in flight on leaving instances than fits into its digest"
 	}
 	return ""
 }
 
-// State is how far a proof is.
+// State is the progress of a proof.
 type State struct {
 	Done int
 	// Open are the proxies that are there and have not proven it, with the reason, and
@@ -123,7 +123,7 @@ type State struct {
 	Away int
 }
 
-// State reports how far the proof is.
+// State returns the progress of the proof.
 func (p *Proof) State(now time.Time) State {
 	var s State
 	ids := make([]*proxy, 0, len(p.m))
@@ -147,10 +147,10 @@ func (p *Proof) State(now time.Time) State {
 	return s
 }
 
-// Over reports whether waiting on changes nothing.
+// Over reports whether waiting longer changes nothing.
 func (s State) Over() bool { return len(s.Open) == 0 && s.Away == 0 }
 
-// name is how a person finds the proxy.
+// name identifies the proxy in messages.
 func (p *proxy) name() string {
 	if p.address == "" {
 		return "proxy " + p.id

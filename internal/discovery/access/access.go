@@ -1,6 +1,6 @@
-// Package etcdaccess reads how etcd is reached, in the same words for all programs:
-// endpoints, files for TLS, a password in a file.
-package etcdaccess
+// Package access parses how etcd is reached, the same way for all programs: endpoints, TLS files
+// and a password file.
+package access
 
 import (
 	"crypto/tls"

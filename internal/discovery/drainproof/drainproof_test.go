@@ -1,15 +1,16 @@
-package proof_test
+package drainproof_test
 
 import (
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/digest"
+	"github.com/pdmesh/pdmesh/internal/discovery/drainproof"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/proof"
 )
 
 var x = instance.Key{Role: instance.Decode, Address: "x:1"}
@@ -28,7 +29,7 @@ func saying(proxies ...[3]any) store.Reports {
 		if held > 0 {
 			d.Load[x.String()] = schema.LoadCount{InFlight: int64(held)}
 		}
-		t.Loads = append(t.Loads, &lease.ProxyLoad{ID: id, Digest: d})
+		t.Loads = append(t.Loads, &digest.ProxyLoad{ID: id, Digest: d})
 	}
 	return t
 }
@@ -38,12 +39,12 @@ func never(int64, int64) bool { return false }
 func TestProof(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	p := proof.New(50, []instance.Key{x})
-	see := func(after time.Duration, t store.Reports) proof.State {
+	p := drainproof.New(50, []instance.Key{x})
+	see := func(after time.Duration, t store.Reports) drainproof.State {
 		p.See(t, now.Add(after), never)
 		return p.State(now.Add(after))
 	}
-	want := func(s proof.State, done int, over bool, open, vanished string) {
+	want := func(s drainproof.State, done int, over bool, open, vanished string) {
 		t.Helper()
 		if s.Done != done || s.Over() != over || strings.Join(s.Open, "; ") != open || strings.Join(s.Vanished, "; ") != vanished {
 			t.Errorf("%+v, over %t", s, s.Over())
@@ -52,7 +53,7 @@ func TestProof(t *testing.T) {
 	const a, b, c = "proxy a:8000 (a)", "proxy b:8000 (b)", "proxy c:8000 (c)"
 	want(see(0, saying([3]any{"a", 49, 0}, [3]any{"b", 50, 3}, [3]any{"c", 50, -1})), 0, false,
 		a+" has not applied revision 50 yet, it is at 49; "+b+" has in flight: 3 on decode/x:1; "+
-			c+" says nothing of its load: it has just started, or runs with --load-digests=off", "")
+			c+" publishes no load digest: it has just started, or runs with --load-digests=off", "")
 	// What is proven stays so, whatever becomes of the proxy.
 	want(see(time.Second, saying([3]any{"a", 50, 0}, [3]any{"b", 51, 1})), 1, false, b+" has in flight: 1 on decode/x:1", c)
 	want(see(2*time.Second, saying([3]any{"b", 51, 0})), 2, false, "", c)
@@ -70,14 +71,14 @@ func TestProof(t *testing.T) {
 func TestProofOfTheNewestIntent(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	p := proof.New(50, []instance.Key{x})
-	see := func(intent int64, proxies ...[3]any) proof.State {
+	p := drainproof.New(50, []instance.Key{x})
+	see := func(intent int64, proxies ...[3]any) drainproof.State {
 		said := saying(proxies...)
 		said.Intents = map[instance.Key]store.Standing{x: {Intent: instance.Drain, Revision: intent}}
 		p.See(said, now, never)
 		return p.State(now)
 	}
-	if s := see(50, [3]any{"a", 50, 0}, [3]any{"b", 50, 1}, [3]any{"gone", 50, 0}); s.Done != 2 || s.Over() {
+	if s := see(50, [3]any{"a", 50, 0}, [3]any{"b", 50, 1}, [3]any{"ended", 50, 0}); s.Done != 2 || s.Over() {
 		t.Fatalf("%+v", s)
 	}
 	s := see(60, [3]any{"a", 60, 4}, [3]any{"b", 60, 0})
@@ -89,17 +90,17 @@ func TestProofOfTheNewestIntent(t *testing.T) {
 	}
 }
 
-// A digest that left out some of what leaves, or is not understood, proves nothing.
+// A digest that left out some of what leaves, or cannot be read, proves nothing.
 func TestNoProof(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	for name, change := range map[string]func(*lease.ProxyLoad){
-		"more in flight on instances that leave": func(l *lease.ProxyLoad) { l.LeavingLeftOut = 1 },
-		"not understood: newer":                  func(l *lease.ProxyLoad) { l.Ignored = "newer" },
+	for name, change := range map[string]func(*digest.ProxyLoad){
+		"more in flight on leaving instances":                func(l *digest.ProxyLoad) { l.LeavingLeftOut = 1 },
+		"publishes a load digest that cannot be read: newer": func(l *digest.ProxyLoad) { l.Ignored = "newer" },
 	} {
 		said := saying([3]any{"a", 50, 0})
 		change(said.Loads[0])
-		p := proof.New(50, []instance.Key{x})
+		p := drainproof.New(50, []instance.Key{x})
 		p.See(said, now, never)
 		if s := p.State(now); s.Done != 0 || len(s.Open) != 1 || !strings.Contains(s.Open[0], name) {
 			t.Errorf("%s: %+v", name, s)
@@ -112,7 +113,7 @@ func TestNoProof(t *testing.T) {
 func TestApplied(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	p := proof.New(50, nil)
+	p := drainproof.New(50, nil)
 	p.See(saying([3]any{"a", 50, -1}, [3]any{"b", 40, 5}, [3]any{"c", 39, 0}), now, func(a, b int64) bool { return a == 40 && b == 50 })
 	if s := p.State(now); s.Done != 2 || len(s.Open) != 1 || !strings.Contains(s.Open[0], "proxy c:8000") {
 		t.Errorf("%+v", s)

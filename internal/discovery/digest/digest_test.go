@@ -1,4 +1,4 @@
-package lease_test
+package digest_test
 
 import (
 	"context"
@@ -11,15 +11,15 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
-	"github.com/pdmesh/pdmesh/internal/others"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-// teller is a proxy that tells of its load.
-type teller struct {
+// proxy publishes a load that a test sets.
+type proxy struct {
 	mu      sync.Mutex
 	entries []schema.LoadEntry
 	applied int64
@@ -29,7 +29,7 @@ type teller struct {
 	stop    func()
 }
 
-func (p *teller) set(applied int64, entries ...schema.LoadEntry) {
+func (p *proxy) set(applied int64, entries ...schema.LoadEntry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.applied, p.entries = applied, entries
@@ -37,12 +37,12 @@ func (p *teller) set(applied int64, entries ...schema.LoadEntry) {
 	p.changed = make(chan struct{})
 }
 
-func telling(t *testing.T, cli *clientv3.Client, id string, ttl, interval time.Duration) *teller {
+func publishing(t *testing.T, cli *clientv3.Client, id string, ttl, interval time.Duration) *proxy {
 	t.Helper()
-	p := &teller{changed: make(chan struct{})}
+	p := &proxy{changed: make(chan struct{})}
 	presence := lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: members.Layout(t), ID: id, TTL: ttl, Interval: interval,
-		Load: &lease.LoadSource{
+		Load: &digest.Source{
 			Applied: func() int64 { p.mu.Lock(); defer p.mu.Unlock(); return p.applied },
 			InFlight: func() []schema.LoadEntry {
 				p.looks.Add(1)
@@ -50,14 +50,14 @@ func telling(t *testing.T, cli *clientv3.Client, id string, ttl, interval time.D
 				defer p.mu.Unlock()
 				return append([]schema.LoadEntry{}, p.entries...)
 			},
-			Changed: func() <-chan struct{} { p.mu.Lock(); defer p.mu.Unlock(); return p.changed },
-			Untold:  func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.prompts) > 0 },
-			Prompts: func(most int) []byte {
+			Changed:    func() <-chan struct{} { p.mu.Lock(); defer p.mu.Unlock(); return p.changed },
+			HasPrompts: func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.prompts) > 0 },
+			TakePrompts: func(most int) []byte {
 				p.mu.Lock()
 				defer p.mu.Unlock()
-				told := p.prompts[:min(most, len(p.prompts))]
+				taken := p.prompts[:min(most, len(p.prompts))]
 				p.prompts = nil
-				return told
+				return taken
 			},
 		},
 	})
@@ -69,9 +69,9 @@ func telling(t *testing.T, cli *clientv3.Client, id string, ttl, interval time.D
 	return p
 }
 
-func following(t *testing.T, cli *clientv3.Client) *lease.Loads {
+func following(t *testing.T, cli *clientv3.Client) *digest.Watcher {
 	t.Helper()
-	w := lease.NewLoads(cli, members.Layout(t), nil)
+	w := digest.NewWatcher(cli, members.Layout(t), nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = w.Run(ctx) }()
@@ -84,20 +84,20 @@ func leg(k string, n int64, leaving bool) schema.LoadEntry {
 }
 
 // Each of three proxies knows the sum of what the two others have; the share of one
-// that ends is gone with its key.
+// that ends is removed with its key.
 func TestLoadsOfThree(t *testing.T) {
 	t.Parallel()
 	cli := testkit.StartEtcd(t).Client(t)
-	tellers := map[string]*teller{}
+	proxies := map[string]*proxy{}
 	for i, id := range []string{"a", "b", "c"} {
-		tellers[id] = telling(t, cli, id, members.TTL, 10*time.Millisecond)
-		tellers[id].set(7, leg("d:1", int64(1+i), false), leg("d:2", int64(10*i), false))
+		proxies[id] = publishing(t, cli, id, members.TTL, 10*time.Millisecond)
+		proxies[id].set(7, leg("d:1", int64(1+i), false), leg("d:2", int64(10*i), false))
 	}
 	w := following(t, cli)
 	sums := func(own string, d1, d2 float64) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
-			got := others.Sum(w.All(), own, time.Now())
+			got := digest.Sum(w.All(), own, time.Now())
 			if got["d:1"].InFlight != d1 || got["d:2"].InFlight != d2 || got["d:1"].Held != d1 || got["d:1"].Waiting != d1 {
 				return fmt.Errorf("%s: %+v", own, got)
 			}
@@ -108,11 +108,11 @@ func TestLoadsOfThree(t *testing.T) {
 	sums("b", 4, 20)
 	sums("c", 3, 10)
 	changed := w.Changed()
-	tellers["c"].stop()
+	proxies["c"].stop()
 	select {
 	case <-changed:
 	case <-time.After(members.Soon):
-		t.Error("nobody was told that a proxy left")
+		t.Error("Changed was not closed when a proxy left")
 	}
 	sums("a", 2, 10)
 	testkit.Eventually(t, members.Soon, func() error {
@@ -123,7 +123,7 @@ func TestLoadsOfThree(t *testing.T) {
 		}
 		return nil
 	})
-	// What is not understood is not used, and said.
+	// A digest of a newer schema is ignored, and shown as such.
 	members.Put(t, cli, members.Layout(t).Load("newer"), `{"v":2,"load":{"decode/d:1":{"in_flight":9}}}`)
 	testkit.Eventually(t, members.Soon, func() error {
 		for _, p := range w.All() {
@@ -145,12 +145,12 @@ func TestLoadsOfThree(t *testing.T) {
 }
 
 // A proxy with nothing in flight has a digest all the same; when what leaves is idle it
-// is told at once, though the next turn is an hour away.
-func TestDrainedIsToldAtOnce(t *testing.T) {
+// is published at once, although the interval is an hour.
+func TestPublish_DrainedAtOnce(t *testing.T) {
 	t.Parallel()
 	cli := testkit.StartEtcd(t).Client(t)
 	w := following(t, cli)
-	p := telling(t, cli, "a", members.TTL, time.Hour)
+	p := publishing(t, cli, "a", members.TTL, time.Hour)
 	says := func(applied int64, n int) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
@@ -178,13 +178,13 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	t.Parallel()
 	cli := testkit.StartEtcd(t).Client(t)
 	w := following(t, cli)
-	var tellers []*teller
+	var proxies []*proxy
 	for i := range 5 {
 		// The TTL is 15 intervals, as it is where nothing else was said, and long enough for
 		// a slow machine to keep its leases.
-		p := telling(t, cli, fmt.Sprint("p", i), members.TTL, members.TTL/15)
+		p := publishing(t, cli, fmt.Sprint("p", i), members.TTL, members.TTL/15)
 		p.set(3)
-		tellers = append(tellers, p)
+		proxies = append(proxies, p)
 	}
 	testkit.Eventually(t, members.Soon, func() error {
 		all := w.All()
@@ -207,10 +207,10 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	}
 	before := revision()
 	var from []int64
-	for _, p := range tellers {
+	for _, p := range proxies {
 		from = append(from, p.looks.Load())
 	}
-	for i, p := range tellers {
+	for i, p := range proxies {
 		testkit.Eventually(t, members.Soon, func() error {
 			if n := p.looks.Load() - from[i]; n < 45 { // three TTLs
 				return fmt.Errorf("%d looks", n)
@@ -221,7 +221,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	if after := revision(); after != before {
 		t.Errorf("etcd's revision grew from %d to %d", before, after)
 	}
-	// A key that somebody deleted comes back.
+	// A key that was deleted is written again.
 	members.Del(t, cli, members.Layout(t).Load("p1"))
 	testkit.Eventually(t, members.Soon, func() error {
 		if n := len(w.All()); n != 5 {
@@ -231,34 +231,34 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	})
 }
 
-// Prompts that a proxy has placed are told within its interval, once, also when nothing
+// Prompts that a proxy has placed are published within its interval, once, also when nothing
 // else has changed.
-func TestPromptsAreTold(t *testing.T) {
+func TestPublish_Prompts(t *testing.T) {
 	t.Parallel()
 	cli := testkit.StartEtcd(t).Client(t)
-	one := telling(t, cli, "a", members.TTL, 10*time.Millisecond)
+	one := publishing(t, cli, "a", members.TTL, 10*time.Millisecond)
 	w := following(t, cli)
-	var seen others.Seen
-	heard := func(want string) {
+	var seen digest.Seen
+	received := func(want string) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
-			for _, p := range seen.News(w.All(), "b") {
+			for _, p := range seen.Update(w.All(), "b") {
 				if string(p.Prompts) == want {
 					return nil
 				}
 				if len(p.Prompts) > 0 {
-					return fmt.Errorf("heard %q", p.Prompts)
+					return fmt.Errorf("received %q", p.Prompts)
 				}
 			}
-			return fmt.Errorf("%q was not heard", want)
+			return fmt.Errorf("%q was not received", want)
 		})
 	}
-	for _, told := range []string{"first", "second"} {
+	for _, prompts := range []string{"first", "second"} {
 		one.mu.Lock()
-		one.prompts = []byte(told)
+		one.prompts = []byte(prompts)
 		one.mu.Unlock()
-		heard(told)
+		received(prompts)
 	}
 	one.set(3, leg("d:1", 1, false))
-	heard("")
+	received("")
 }

@@ -1,0 +1,19 @@
+package digest
+
+import (
+	"testing"
+	"time"
+)
+
+// A revision counts once it has been applied for leavingPoll, even while newer ones follow.
+func TestAppliedRevision(t *testing.T) {
+	t.Parallel()
+	var s appliedRevision
+	at := time.Now()
+	for i, want := range []int64{0, 0, 0, 0, 1, 1, 1, 1, 5, 5, 5, 5, 9} {
+		// One more each 5 ms; a pick has 20 ms to be counted.
+		if got := s.update(int64(i+1), at.Add(time.Duration(i)*leavingPoll/4)); got != want {
+			t.Errorf("step %d: %d, want %d", i, got, want)
+		}
+	}
+}

@@ -1,0 +1,12 @@
+package digest
+
+var (
+	Sum     = sum
+	Present = present
+)
+
+// Seen exports seen for tests.
+type Seen = seen
+
+// Update exports update for tests.
+func (s *seen) Update(all []*ProxyLoad, own string) []*ProxyLoad { return s.update(all, own) }

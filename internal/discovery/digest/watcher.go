@@ -1,0 +1,199 @@
+// Package digest publishes the load of a proxy for the other proxies, and follows and adds up
+// what they publish. The format of a digest is schema.Digest.
+//
+// An old digest counts less: a proxy with requests in flight writes its digest every Refresh, so
+// one that is older belongs to a proxy that hangs or was stopped, or etcd is unreachable.
+package digest
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sleep"
+)
+
+// ProxyLoad is the last digest of one proxy. It is immutable.
+type ProxyLoad struct {
+	ID string // of the proxy
+	schema.Digest
+	ReceivedAt time.Time // by the clock of this process
+	Ignored    string    // why the digest is not used; "" if it is
+
+	revision int64
+}
+
+// Watcher follows the digests of all proxies, including this one. It has a watch of its own, on
+// which nothing else depends: while etcd is unreachable, the digests that it has grow old. A nil
+// Watcher has no digests.
+type Watcher struct {
+	cli    *clientv3.Client
+	layout schema.Layout
+	log    logrus.FieldLogger
+
+	mu      sync.Mutex // guards the fields below
+	proxies map[string]*ProxyLoad
+	changed chan struct{}
+}
+
+// NewWatcher returns a Watcher that uses cli, which the caller closes after Run has returned.
+func NewWatcher(cli *clientv3.Client, l schema.Layout, log logrus.FieldLogger) *Watcher {
+	return &Watcher{cli: cli, layout: l, log: etcd.LogOrDiscard(log), proxies: map[string]*ProxyLoad{}, changed: make(chan struct{})}
+}
+
+// All returns the last digest of each proxy, ordered by ID.
+func (w *Watcher) All() []*ProxyLoad {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := make([]*ProxyLoad, 0, len(w.proxies))
+	for _, p := range w.proxies {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b *ProxyLoad) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}
+
+// Changed returns a channel that is closed when the result of All changes.
+func (w *Watcher) Changed() <-chan struct{} {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.changed
+}
+
+// set replaces the digest of one proxy; nil deletes it. The caller holds mu.
+func (w *Watcher) set(id string, p *ProxyLoad) {
+	if p == nil {
+		delete(w.proxies, id)
+	} else {
+		w.proxies[id] = p
+	}
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// Run follows the digests until ctx ends, and returns nil then.
+func (w *Watcher) Run(ctx context.Context) error {
+	tries := 0
+	for ctx.Err() == nil {
+		start := time.Now()
+		err := w.follow(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		w.log.WithField("error", err).Debug("watch of the load digests ended, listing again")
+		if tries++; time.Since(start) > etcd.GoodTime {
+			tries = 0
+		}
+		sleep.For(ctx, rand.N(min(etcd.BackoffCap, etcd.BackoffBase<<min(tries, 10))))
+	}
+	return nil //nolint:nilerr // the end of ctx is no failure
+}
+
+// follow lists the digests and watches them until that fails.
+func (w *Watcher) follow(ctx context.Context) error {
+	prefix := w.layout.Load("")
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	resp, err := w.cli.Get(cctx, prefix, clientv3.WithPrefix())
+	cancel()
+	if err != nil {
+		return err
+	}
+	listed := map[string]bool{}
+	for _, kv := range resp.Kvs {
+		listed[string(kv.Key)] = true
+		w.put(kv)
+	}
+	w.mu.Lock()
+	for id := range w.proxies {
+		if !listed[prefix+id] {
+			w.set(id, nil)
+		}
+	}
+	w.mu.Unlock()
+	wctx, stop := etcd.WatchContext(ctx)
+	defer stop()
+	// A watch that is silent may hang, so each one is replaced after about a minute.
+	again := time.NewTimer(etcd.Jitter(time.Minute))
+	defer again.Stop()
+	events := w.cli.Watch(wctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(resp.Header.Revision+1))
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-again.C:
+			return nil
+		case resp, ok := <-events:
+			if !ok {
+				return errors.New("watch closed")
+			}
+			if err := resp.Err(); err != nil {
+				return err
+			}
+			for _, ev := range resp.Events {
+				if ev.Type == mvccpb.Event_DELETE {
+					w.mu.Lock()
+					w.set(strings.TrimPrefix(string(ev.Kv.Key), prefix), nil)
+					w.mu.Unlock()
+				} else {
+					w.put(ev.Kv)
+				}
+			}
+		}
+	}
+}
+
+// put stores a digest, unless it is the one that is known already, which keeps its age.
+func (w *Watcher) put(kv *mvccpb.KeyValue) {
+	id := strings.TrimPrefix(string(kv.Key), w.layout.Load(""))
+	w.mu.Lock()
+	old, full := w.proxies[id], len(w.proxies) >= maxProxies
+	w.mu.Unlock()
+	if old != nil && old.revision == kv.ModRevision || old == nil && full {
+		return
+	}
+	p := decode(id, kv)
+	if p.Ignored != "" && (old == nil || old.Ignored != p.Ignored) {
+		w.log.WithField("proxy", p.ID).Warn("load digest of another proxy ignored: " + p.Ignored)
+	}
+	w.mu.Lock()
+	w.set(id, p)
+	w.mu.Unlock()
+}
+
+// maxProxies is the number of proxies whose digests are kept.
+const maxProxies = 1024
+
+func decode(id string, kv *mvccpb.KeyValue) *ProxyLoad {
+	p := &ProxyLoad{ID: instance.Printable(id, 128), ReceivedAt: time.Now(), revision: kv.ModRevision}
+	var err error
+	if p.Digest, err = schema.DecodeDigest(kv.Value); err != nil {
+		p.Ignored = err.Error()
+	}
+	return p
+}
+
+// Decode returns the digests in listed keys.
+func Decode(l schema.Layout, kvs []*mvccpb.KeyValue) []*ProxyLoad {
+	out := make([]*ProxyLoad, 0, len(kvs))
+	for _, kv := range kvs {
+		out = append(out, decode(strings.TrimPrefix(string(kv.Key), l.Load("")), kv))
+	}
+	return out
+}

@@ -1,0 +1,121 @@
+package instance_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// publisher publishes snapshots the way a watcher does.
+type publisher struct {
+	now atomic.Pointer[instance.Snapshot]
+}
+
+func newPublisher() *publisher {
+	p := &publisher{}
+	p.publish(1)
+	return p
+}
+
+func (p *publisher) publish(revision int64) {
+	if old := p.now.Swap(instance.NewSnapshot(revision, nil)); old != nil {
+		old.Supersede()
+	}
+}
+
+func (p *publisher) snapshot() *instance.Snapshot { return p.now.Load() }
+
+func TestFollow_CallsForEachSnapshot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPublisher()
+		ctx, cancel := context.WithCancel(t.Context())
+		var revisions []int64
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			var last *instance.Snapshot
+			instance.Follow(ctx, p.snapshot, func(prev, next *instance.Snapshot) {
+				if prev != last {
+					t.Errorf("prev is %v, want the snapshot of the previous call, %v", prev, last)
+				}
+				last = next
+				revisions = append(revisions, next.Revision)
+			})
+		}()
+		for revision := int64(2); revision <= 5; revision++ {
+			synctest.Wait()
+			p.publish(revision)
+		}
+		synctest.Wait()
+		cancel()
+		<-done
+		if len(revisions) != 5 || revisions[0] != 1 || revisions[4] != 5 {
+			t.Errorf("called for revisions %v, want 1 to 5", revisions)
+		}
+		p.publish(6)
+		if len(revisions) != 5 {
+			t.Error("called after Follow has returned")
+		}
+	})
+}
+
+// A snapshot that is published while f runs is observed by the next call, whether f has read it
+// or not.
+func TestFollow_NeverMissesTheNewest(t *testing.T) {
+	t.Parallel()
+	p := newPublisher()
+	const last = 5000
+	go func() {
+		for revision := int64(2); revision <= last; revision++ {
+			p.publish(revision)
+		}
+	}()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	seen := int64(0)
+	instance.Follow(ctx, p.snapshot, func(_, next *instance.Snapshot) {
+		if next.Revision <= seen {
+			t.Errorf("revision %d after %d", next.Revision, seen)
+		}
+		if seen = next.Revision; seen == last {
+			cancel()
+		}
+	})
+	if seen != last {
+		t.Errorf("returned at revision %d, want %d", seen, last)
+	}
+}
+
+func TestAwait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPublisher()
+		at := func(revision int64) func(*instance.Snapshot) bool {
+			return func(s *instance.Snapshot) bool { return s.Revision >= revision }
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if !instance.Await(ended, p.snapshot, at(1)) {
+			t.Error("false for a snapshot that is current")
+		}
+		if instance.Await(ended, p.snapshot, at(2)) {
+			t.Error("true although the context has ended")
+		}
+		met := make(chan bool, 1)
+		go func() { met <- instance.Await(t.Context(), p.snapshot, at(3)) }()
+		for _, revision := range []int64{2, 3} {
+			synctest.Wait()
+			if len(met) != 0 {
+				t.Errorf("returned before revision %d", revision)
+			}
+			p.publish(revision)
+		}
+		if !<-met {
+			t.Error("false for revision 3")
+		}
+	})
+}
