@@ -7,7 +7,7 @@ RUN go mod download
 COPY . .
 ARG TARGETOS TARGETARCH COMMIT=
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
-    go build -trimpath -ldflags "-s -w -X github.com/pdmesh/pdmesh/internal/version.commit=$COMMIT" -o /out/ \
+    go build -trimpath -ldflags "-s -w -X github.com/pdmesh/pdmesh/internal/cli/version.commit=$COMMIT" -o /out/ \
     ./cmd/proxy ./cmd/agent ./cmd/pdctl ./cmd/fakevllm \
  && mkdir -p /out/state
 

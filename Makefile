@@ -6,7 +6,7 @@ export CGO_ENABLED ?= 0
 BIN         := bin
 PROGRAMS    := proxy agent pdctl fakevllm demo replay etcd
 COMMIT      ?= $(shell git describe --always --dirty --exclude="*" 2>/dev/null)
-LDFLAGS     := -s -w -X github.com/pdmesh/pdmesh/internal/version.commit=$(COMMIT)
+LDFLAGS     := -s -w -X github.com/pdmesh/pdmesh/internal/cli/version.commit=$(COMMIT)
 
 # Passed to go test unchanged, e.g. TESTFLAGS='-run TestWatcher -count=5'.
 TESTFLAGS    ?=
@@ -133,7 +133,7 @@ tidy-check: ## fail if go.mod or go.sum is out of date, or a module is modified
 	$(GO) mod tidy -diff
 
 # The limit only goes down.
-PROSE_LIMIT := 3300
+PROSE_LIMIT := 640
 
 .PHONY: prose
 prose: ## fail if comments, messages or pages have more phrases to replace than the limit (CONTRIBUTING.md); scripts/prose.sh -v lists them

@@ -22,9 +22,9 @@ internal/openai/jsonscan Text/(20_bytes|64KiB_(prose|code|Chinese))$
 internal/sched Pick|Prepare/1000$
 internal/forward Request
 internal/forward Wire 2000x
-internal/upstream (Small|Stream64|Body64KiB|Body1MiB)/own
+internal/transport/upstream (Small|Stream64|Body64KiB|Body1MiB)/own
 internal/forward AccessLog
-internal/metrics Done
+internal/observe/metrics Done
 internal/discovery/watch Build/instances=1000$|Change/.*/1000$
 '
 

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 fail() { printf 'check-go-install: %s\n' "$*" >&2; exit 1; }
 
-stated=$(sed -n 's/^const Version = "\(.*\)"$/\1/p' internal/version/version.go)
+stated=$(sed -n 's/^const Version = "\(.*\)"$/\1/p' internal/cli/version/version.go)
 version=${1:-v$stated}
 module=$(go list -m)
 mkdir -p dist

@@ -15,7 +15,7 @@ mkdir -p dist
 work=$(mktemp -d "$PWD/dist/check-release.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 here=$(go env GOARCH)
-stated=$(sed -n 's/^const Version = "\(.*\)"$/\1/p' internal/version/version.go)
+stated=$(sed -n 's/^const Version = "\(.*\)"$/\1/p' internal/cli/version/version.go)
 
 # one PATTERN: prints the path of the only file that matches.
 one() {

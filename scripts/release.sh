@@ -4,7 +4,7 @@
 #
 #   scripts/release.sh             for this commit; named after it unless it is tagged
 #   scripts/release.sh v0.1.0      for a release; fails unless the tree is clean and
-#                                  internal/version has that version
+#                                  internal/cli/version has that version
 #
 # RELEASE_ARCHES="amd64 arm64" are the architectures for Linux, RELEASE_DARWIN="amd64
 # arm64" those of pdctl for macOS.
@@ -30,13 +30,13 @@ fail() { printf 'release: %s\n' "$*" >&2; exit 1; }
 step() { printf '== %s\n' "$*"; }
 
 # The version, without a v.
-stated=$(sed -n 's/^const Version = "\(.*\)"$/\1/p' internal/version/version.go)
+stated=$(sed -n 's/^const Version = "\(.*\)"$/\1/p' internal/cli/version/version.go)
 commit=$(git describe --always --dirty --exclude='*' --abbrev=12)
 SOURCE_DATE_EPOCH=$(git show -s --format=%ct HEAD)
 export SOURCE_DATE_EPOCH
 asked=${1:-}
 if [ -n "$asked" ]; then
-	[ "$asked" = "v$stated" ] || fail "VERSION is $asked, but internal/version has $stated: use v$stated, or change it there first"
+	[ "$asked" = "v$stated" ] || fail "VERSION is $asked, but internal/cli/version has $stated: use v$stated, or change it there first"
 	[ -z "$(git status --porcelain)" ] || fail "the tree has uncommitted changes: commit them, or omit VERSION"
 	version=$stated
 elif [ "$(git describe --exact-match --match "v$stated" 2>/dev/null)" = "v$stated" ] && [ -z "$(git status --porcelain)" ]; then
@@ -55,7 +55,7 @@ build() {
 	shift 3
 	mkdir -p "$dir"
 	CGO_ENABLED=0 GOOS=$os GOARCH=$arch go build -trimpath -buildvcs=false \
-		-ldflags "-s -w -X github.com/pdmesh/pdmesh/internal/version.commit=$commit" \
+		-ldflags "-s -w -X github.com/pdmesh/pdmesh/internal/cli/version.commit=$commit" \
 		-o "$dir/" "${@/#/./cmd/}"
 }
 

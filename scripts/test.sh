@@ -51,8 +51,8 @@ among() { printf '%s\n' "$@" | grep -xF -f "$dir/all" || true; }
 mapfile -t whole < <(among ./test/faults ./test/e2e ./test/browser ./test/migrate
 	grep -E '^\./(test/|scripts$|bench/command$)' "$dir/all" | grep -vxE '\./test/(faults|e2e|browser|migrate)' || true)
 mapfile -t inside < <(among ./internal/forward
-	grep -E '^\./internal/(discovery|embedetcd|agent|pdctl|proxy)' "$dir/all" || true
-	grep -vE '^\./(test/|scripts$|bench/command$|internal/(forward$|discovery|embedetcd|agent|pdctl|proxy))' "$dir/all" || true)
+	grep -E '^\./internal/(discovery|agent|pdctl|proxy)' "$dir/all" || true
+	grep -vE '^\./(test/|scripts$|bench/command$|internal/(forward$|discovery|agent|pdctl|proxy))' "$dir/all" || true)
 
 if [ ${#whole[@]} -gt 0 ]; then
 	mkdir "$dir/bin"
@@ -114,7 +114,7 @@ long() {
 	# The race detector supports only the calls of package syscall, which therefore replace
 	# those of package sock in a build with it.
 	cmd=("${plain[@]}")
-	again "without the race detector" ./internal/sock ./internal/upstream ./internal/forward || code=1
+	again "without the race detector" ./internal/transport/sock ./internal/transport/upstream ./internal/forward || code=1
 	wait "$other" || code=1
 	return $code
 }

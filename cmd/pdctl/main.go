@@ -7,8 +7,8 @@ import (
 	"os"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
-	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 func main() {

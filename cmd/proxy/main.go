@@ -15,14 +15,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/config"
-	"github.com/pdmesh/pdmesh/internal/embedetcd/process"
-	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/cli/config"
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/internal/cli/version"
+	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/proxy"
 	"github.com/pdmesh/pdmesh/internal/proxy/memory"
 	"github.com/pdmesh/pdmesh/internal/proxy/selfcheck"
-	"github.com/pdmesh/pdmesh/internal/settings"
-	"github.com/pdmesh/pdmesh/internal/version"
 )
 
 func main() {

@@ -3,8 +3,8 @@ package agent
 import (
 	"context"
 
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
 // HTTPEngine is an engine behind its HTTP side endpoints.

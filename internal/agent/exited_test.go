@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/vllm"
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 )
 
 func TestEngineProcessEnds(t *testing.T) {

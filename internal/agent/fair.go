@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/vllm"
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 )
 
 // errStarved ends a probe during which this process got too little CPU.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
 // loadWatch records when the engine was last busy, by the monotonic clock of this machine.

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
 // Thresholds of the state machine.

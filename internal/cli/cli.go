@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/pdmesh/pdmesh/internal/settings"
-	"github.com/pdmesh/pdmesh/internal/version"
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/internal/cli/version"
 )
 
 // The exit codes. A program may have others; see Exit.

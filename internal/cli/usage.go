@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/pdmesh/pdmesh/internal/settings"
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
 )
 
 // helpAll is the flag that lists rare settings, too.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
 )
 
 // maxShown bounds text of a client or an engine in a log line, in bytes.

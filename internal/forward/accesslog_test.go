@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
 )
 
 func finished() *forward.Entry {

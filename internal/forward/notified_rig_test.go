@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/lmcache"
-	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )

@@ -15,7 +15,7 @@ import (
 	"testing/iotest"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
 // unannounced answers the decode legs one after the other with bodies without a

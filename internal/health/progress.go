@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
 // cores holds the progress of engine cores, by the address of the engine: an engine in both

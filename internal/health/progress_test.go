@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
 // reading is the metrics of an engine with one rank.

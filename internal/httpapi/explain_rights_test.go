@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/apikeys"
+	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 )
 
 // /route needs the admin key: its answer names all instances, and no right of a

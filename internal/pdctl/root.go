@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/auth"
 	"github.com/pdmesh/pdmesh/internal/pdctl/diagnose"
@@ -19,7 +20,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
 	"github.com/pdmesh/pdmesh/internal/pdctl/transfer"
-	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.

@@ -12,12 +12,12 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/logging"
-	"github.com/pdmesh/pdmesh/internal/sleep"
-	"github.com/pdmesh/pdmesh/internal/version"
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
 )
 
 // background starts the background work, which ends with ctx.

@@ -8,14 +8,14 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
-	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
+	"github.com/pdmesh/pdmesh/internal/cli/config"
+	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
-	"github.com/pdmesh/pdmesh/internal/metrics/bridgemetrics"
-	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 	"github.com/pdmesh/pdmesh/internal/proxy/secure"
-	"github.com/pdmesh/pdmesh/internal/version"
-	"github.com/pdmesh/pdmesh/internal/zmqregister"
+	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 )
 
 // countPings registers the metrics of a bridge.

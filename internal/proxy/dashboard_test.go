@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/dashboard"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/observe/dashboard"
 )
 
 // Requests are counted for the instance, whichever of its ranks they were sent to.

@@ -4,15 +4,15 @@ import (
 	"net"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/cli/config"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
-	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/kvfollow"
-	"github.com/pdmesh/pdmesh/internal/kvindex"
-	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvfollow"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 )
 
 // newKVIndex makes the index of KV blocks in engines. It is nil without --kv-events if no

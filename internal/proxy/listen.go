@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/pdmesh/pdmesh/internal/config"
-	"github.com/pdmesh/pdmesh/internal/sock"
+	"github.com/pdmesh/pdmesh/internal/cli/config"
+	"github.com/pdmesh/pdmesh/internal/transport/sock"
 )
 
 // listeners are the sockets of the proxy's servers.

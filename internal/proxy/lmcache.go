@@ -8,9 +8,9 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/config"
-	"github.com/pdmesh/pdmesh/internal/lmcache"
-	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/cli/config"
+	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
+	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 )
 
 // lmcacheNotices receives the notifications of LMCache's prefill instances: from their

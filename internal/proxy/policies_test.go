@@ -3,7 +3,7 @@ package proxy
 import (
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/cli/config"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 

@@ -11,16 +11,16 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/cli/config"
+	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/proxy/etcd"
 	"github.com/pdmesh/pdmesh/internal/proxy/memory"
 	"github.com/pdmesh/pdmesh/internal/proxy/secure"
 	"github.com/pdmesh/pdmesh/internal/proxy/systemd"
-	"github.com/pdmesh/pdmesh/internal/version"
-	"github.com/pdmesh/pdmesh/internal/zmqregister"
 )
 
 // Serve runs the proxy until ctx ends. It closes parts in reverse order, so that the proxy

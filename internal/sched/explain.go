@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/pdmesh/pdmesh/internal/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )

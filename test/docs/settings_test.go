@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
-	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/cli/config"
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
-	"github.com/pdmesh/pdmesh/internal/settings"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
@@ -58,6 +58,6 @@ func TestSettingsPage(t *testing.T) {
 		variables = append(variables, p.table.Variables()...)
 	}
 	slices.Sort(variables)
-	testkit.Golden(t, filepath.Join(root, "internal", "settings", "variables.txt"), []byte(strings.Join(slices.Compact(variables), "\n")+"\n"))
+	testkit.Golden(t, filepath.Join(root, "internal", "cli", "settings", "variables.txt"), []byte(strings.Join(slices.Compact(variables), "\n")+"\n"))
 	testkit.Golden(t, filepath.Join(root, "docs", "reference", "settings.md"), []byte(page.String()))
 }

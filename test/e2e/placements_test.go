@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/forward/plan"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/plan"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 

@@ -13,8 +13,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/machine"
+	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/version"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 

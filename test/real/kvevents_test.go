@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/kvevents"
-	"github.com/pdmesh/pdmesh/internal/kvfollow"
-	"github.com/pdmesh/pdmesh/internal/kvindex"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvfollow"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )

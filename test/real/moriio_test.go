@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	asked "github.com/pdmesh/pdmesh/internal/openai/request"
-	"github.com/pdmesh/pdmesh/internal/zmq"
-	"github.com/pdmesh/pdmesh/internal/zmqregister"
 )
 
 // moriioLeg is a leg as moriio.py reads it.

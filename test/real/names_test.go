@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/indexmem"
-	"github.com/pdmesh/pdmesh/internal/kvindex"
-	"github.com/pdmesh/pdmesh/internal/prefix"
+	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
+	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
 // blockSize is that of the lab's engines, in tokens.

@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/target"
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/version"
+	"github.com/pdmesh/pdmesh/internal/cli/version"
 )
 
 // disaggregate compares the values of --disaggregate at several loads. All loads have the same

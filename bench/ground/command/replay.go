@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/target"
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/version"
+	"github.com/pdmesh/pdmesh/internal/cli/version"
 )
 
 // errNothing is returned if there are no figures.

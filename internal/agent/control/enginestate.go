@@ -4,8 +4,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/agentctl"
-	"github.com/pdmesh/pdmesh/internal/wrap"
+	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
+	"github.com/pdmesh/pdmesh/internal/agent/wrap"
 )
 
 // engineState is what is shown of a wrapped engine's process. Its methods may

@@ -9,9 +9,9 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
-	"github.com/pdmesh/pdmesh/internal/certs"
-	"github.com/pdmesh/pdmesh/internal/logging"
-	"github.com/pdmesh/pdmesh/internal/vllm"
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
 // certificates has the certificate sources of the agent; see package certs.

@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
-	"github.com/pdmesh/pdmesh/internal/logging"
-	"github.com/pdmesh/pdmesh/internal/sdnotify"
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
+	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 )
 
 // notifier reports the agent's state to systemd. READY means that the agent runs,

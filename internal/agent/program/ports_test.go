@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
+	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/vllmargs"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 

@@ -4,10 +4,10 @@ import (
 	"context"
 	"os"
 
+	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/logging"
-	"github.com/pdmesh/pdmesh/internal/version"
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
 )
 
 // publishRefusal writes to etcd why the instance is not registered, for pdctl doctor on other

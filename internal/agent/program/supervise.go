@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
-	"github.com/pdmesh/pdmesh/internal/logging"
-	"github.com/pdmesh/pdmesh/internal/sdnotify"
-	"github.com/pdmesh/pdmesh/internal/vllmargs"
-	"github.com/pdmesh/pdmesh/internal/wrap"
+	"github.com/pdmesh/pdmesh/internal/agent/wrap"
+	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
+	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 )
 
 // Errors of starting an engine.

@@ -7,10 +7,10 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/pdmesh/pdmesh/internal/bootstrap"
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/engine/bootstrap"
+	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/vllmargs"
 )
 
 // envBootstrapPort is vLLM's variable for the port of Mooncake's bootstrap server.

@@ -7,10 +7,10 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
+	"github.com/pdmesh/pdmesh/internal/engine/mooncake"
+	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/lmcache"
-	"github.com/pdmesh/pdmesh/internal/mooncake"
-	"github.com/pdmesh/pdmesh/internal/vllmargs"
 )
 
 // fact is a value and its source.

@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
-	"github.com/pdmesh/pdmesh/internal/bootstrap"
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/logging"
-	"github.com/pdmesh/pdmesh/internal/settings"
+	"github.com/pdmesh/pdmesh/internal/engine/bootstrap"
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
 )
 
 // settings returns all settings of the agent in the order of --help. They fill r and c; those

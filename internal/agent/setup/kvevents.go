@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/vllmargs"
 )
 
 // Where KV events are published if the command does not say it: vLLM's own port while

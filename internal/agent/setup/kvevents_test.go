@@ -10,9 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/vllmargs"
-	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
@@ -115,7 +115,7 @@ func TestEventsThatWouldConnect(t *testing.T) {
 			t.Fatalf("the command of the engine is %q, %v", c.Argv(), err)
 		}
 		python := testkit.PythonWithZMQ(t)
-		pub := testkit.StartPython(t, python, "../../zmq/testdata/events.py", "PUB", published.Endpoint, "1")
+		pub := testkit.StartPython(t, python, "../../engine/zmq/testdata/events.py", "PUB", published.Endpoint, "1")
 		pub.Line() // it listens
 		conn, err := zmq.Dial(t.Context(), zmq.Sub, at.Endpoint, zmq.Bounds{}, nil)
 		if err != nil {

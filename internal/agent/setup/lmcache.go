@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/lmcache"
-	"github.com/pdmesh/pdmesh/internal/zmq"
 )
 
 // lmcacheDialect is the one of LMCache's PD backend.

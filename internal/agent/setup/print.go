@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
-	"github.com/pdmesh/pdmesh/internal/settings"
-	"github.com/pdmesh/pdmesh/internal/vllmargs"
+	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 )
 
 // Print writes the active settings as a file for --config, with the source of each setting

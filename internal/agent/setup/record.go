@@ -3,8 +3,8 @@ package setup
 import (
 	"strings"
 
+	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/version"
 )
 
 // Record returns the record of the instance from settings and facts.

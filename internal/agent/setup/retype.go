@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/vllmargs"
 )
 
 // errNoRole is wrapped by the error about a missing role.

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
 // Secured has the TLS files for the engine and etcd.

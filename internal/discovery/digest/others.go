@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/sleep"
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 )
 
 const (

@@ -15,8 +15,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/netguard"
-	"github.com/pdmesh/pdmesh/internal/sleep"
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 )
 
 // MembersOptions configure Members. Client has to be set.

@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/pdmesh/pdmesh/internal/certs"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
 // shaker shakes hands with etcd by the configuration of the moment, and remembers why

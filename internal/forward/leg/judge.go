@@ -7,11 +7,11 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
+	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
 // JudgeError judges an error of the upstream client.

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/tracing"
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
 	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/internal/tracing"
-	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
 // Leg is the lifetime of one request to an engine, as a context: it ends with

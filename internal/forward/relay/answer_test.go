@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
-	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
 // ErrTooLarge reports whether an engine's answer is larger than the limit of ReadAll.

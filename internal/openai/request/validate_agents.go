@@ -1,7 +1,7 @@
 package request
 
 import (
-	"github.com/pdmesh/pdmesh/internal/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 

@@ -1,4 +1,4 @@
-// Package diagnose is pdctl doctor: it gathers what can be seen from here, internal/doctor
+// Package diagnose is pdctl doctor: it gathers what can be seen from here, internal/observe/doctor
 // judges it.
 package diagnose
 
@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/doctor"
+	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 

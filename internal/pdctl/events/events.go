@@ -17,8 +17,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/kvevents"
-	"github.com/pdmesh/pdmesh/internal/kvfollow"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvfollow"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )

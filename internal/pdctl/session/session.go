@@ -14,10 +14,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/pdctl/dryrun"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
-	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 // Session is one run of pdctl.

@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/cli/config"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 

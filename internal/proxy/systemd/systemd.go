@@ -8,7 +8,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/sdnotify"
+	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 )
 
 // readyPoll is the interval between checks of a proxy that is not ready yet.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 )
 
 // The reasons for prefill and decode. Those for decode-only are in package bypass.

@@ -3,9 +3,9 @@ package policy
 import (
 	"sync"
 
-	"github.com/pdmesh/pdmesh/internal/indexmem"
-	"github.com/pdmesh/pdmesh/internal/kvindex"
-	"github.com/pdmesh/pdmesh/internal/prefix"
+	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
+	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
 // Caches provides the contents of KV caches as published by the engines' events; see

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/kvevents"
-	"github.com/pdmesh/pdmesh/internal/kvindex"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 )
 
 // engine is what one instance publishes: blocks of four tokens, each token a byte.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/indexmem"
-	"github.com/pdmesh/pdmesh/internal/kvindex"
+	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 )
 
 // TestPrefix_MemoryOfAllModels: the policies of all models together keep one limit. What was

@@ -8,9 +8,9 @@ package policy
 import (
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/indexmem"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/prefix"
+	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
 // Policy chooses from one list of candidates: those of a role that serve a model. Each list has a

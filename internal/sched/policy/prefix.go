@@ -4,8 +4,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/indexmem"
-	"github.com/pdmesh/pdmesh/internal/prefix"
+	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
 // prefixCache sends a prompt to the instance that has computed most of it before, according

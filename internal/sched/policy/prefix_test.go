@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/prefix"
+	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
 // prompt returns a text of n bytes that is unique to a number.

@@ -3,7 +3,7 @@ package policy
 import (
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/prefix"
+	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
 // targets maps the candidates of a list to their numbers in a prefix.Index. A list is immutable;

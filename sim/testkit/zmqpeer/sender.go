@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/zmq"
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 )
 
 // handshake is the timeout of a connection's handshake.

@@ -1,0 +1,119 @@
+package agentctl_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+func TestDefaultPath(t *testing.T) {
+	t.Parallel()
+	runtimeDir := t.TempDir()
+	env := func(name string) string {
+		if name == "XDG_RUNTIME_DIR" {
+			return runtimeDir
+		}
+		return ""
+	}
+	k := instance.Key{Role: instance.Prefill, Address: "[fd00::1]:8100"}
+	path, err := agentctl.DefaultPath(k, env)
+	if err != nil || path != filepath.Join(runtimeDir, "pd-agent", "prefill-fd00::1:8100.sock") {
+		t.Fatalf("%s, %v", path, err)
+	}
+	if info, err := os.Stat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("directory: %v %v", info, err)
+	}
+	long := instance.Key{Role: instance.Decode, Address: strings.Repeat("x", 200) + ":1"}
+	if p, err := agentctl.DefaultPath(long, env); err != nil || len(filepath.Base(p)) > 30 {
+		t.Errorf("%s, %v", p, err)
+	}
+
+	// One that others may enter is not used.
+	if err := os.Chmod(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := agentctl.DefaultPath(k, env); err == nil && strings.HasPrefix(p, runtimeDir) {
+		t.Errorf("%s is used although others can enter it", p)
+	}
+	if err := os.Chmod(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+
+	if _, err := agentctl.Find(k, env); !errors.Is(err, agentctl.ErrNoAgent) {
+		t.Errorf("find without an agent: %v", err)
+	}
+	lis, err := agentctl.Listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := agentctl.Find(k, env); err != nil || got != path {
+		t.Errorf("find: %s, %v", got, err)
+	}
+	if _, err := agentctl.Listen(t.Context(), path); !errors.Is(err, agentctl.ErrInUse) {
+		t.Errorf("a second agent: %v", err)
+	}
+	// What a crash leaves behind is replaced.
+	lis.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := lis.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := agentctl.NewClient(path).Status(t.Context()); !errors.Is(err, agentctl.ErrNoAgent) {
+		t.Errorf("a socket without an agent: %v", err)
+	}
+	again, err := agentctl.Listen(context.WithoutCancel(t.Context()), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("left behind: %v", err)
+	}
+}
+
+// A container that was killed and starts again with another address finds the
+// old socket; its health check must find the living one.
+func TestFindPassesOverTheDead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	env := func(name string) string { return map[string]string{"XDG_RUNTIME_DIR": dir}[name] }
+	var paths []string
+	var listeners []net.Listener
+	for _, address := range []string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"} {
+		path, err := agentctl.DefaultPath(instance.Key{Role: instance.Decode, Address: address}, env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lis, err := agentctl.Listen(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lis.(*net.UnixListener).SetUnlinkOnClose(false)
+		paths, listeners = append(paths, path), append(listeners, lis)
+	}
+	for i, lis := range listeners[:2] {
+		if _, err := agentctl.Find(instance.Key{}, env); err == nil || !strings.Contains(err.Error(), "several agents run here") {
+			t.Errorf("%d dead: %v", i, err)
+		}
+		_ = lis.Close()
+	}
+	if got, err := agentctl.Find(instance.Key{}, env); err != nil || got != paths[2] {
+		t.Errorf("%s, %v", got, err)
+	}
+	_ = listeners[2].Close()
+	if got, err := agentctl.Find(instance.Key{}, env); !errors.Is(err, agentctl.ErrNoAgent) {
+		t.Errorf("all dead: %s, %v", got, err)
+	}
+}

@@ -1,0 +1,209 @@
+package wrap_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/agent/wrap"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+func TestExit(t *testing.T) {
+	t.Parallel()
+	p, out := start(t, "exit:3", wrap.Options{})
+	<-p.Done()
+	e := p.Exit()
+	if e.Status() != 3 || e.OK() || e.String() != "exit code 3" || e.At.IsZero() {
+		t.Errorf("%+v: %s", e, e)
+	}
+	if s := out.String(); !strings.Contains(s, "out\n") || !strings.Contains(s, "err\n") {
+		t.Errorf("output %q", s)
+	}
+	p, _ = start(t, "exit:0", wrap.Options{})
+	<-p.Done()
+	if e := p.Exit(); e.Status() != 0 || !e.OK() {
+		t.Errorf("%+v", e)
+	}
+	p, out = start(t, "plain", wrap.Options{})
+	out.awaits(t, "ready")
+	if e := p.Exit(); e.String() != "exit code 0" || !e.At.IsZero() {
+		t.Errorf("running: %+v", e)
+	}
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	<-p.Done()
+	if e := p.Exit(); e.Status() != 143 || e.OK() || e.String() != "signal 15 (terminated)" {
+		t.Errorf("%+v: %s", e, e)
+	}
+	for _, send := range []func(syscall.Signal) error{p.Signal, p.SignalGroup} {
+		if err := send(syscall.SIGTERM); err != nil {
+			t.Errorf("a signal to the dead: %v", err)
+		}
+	}
+}
+
+func TestCannotStart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	text := filepath.Join(dir, "text")
+	if err := os.WriteFile(text, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]int{"pdmesh-no-such-program": 127, filepath.Join(dir, "none"): 127, text: 126, dir: 126} {
+		for _, dieWith := range []bool{false, true} {
+			_, err := wrap.Start(wrap.Options{Argv: []string{path}, DieWith: dieWith, Log: silent(), Reaper: wrap.NewReaper()})
+			if !errors.Is(err, wrap.ErrStart) || wrap.StartStatus(err) != want {
+				t.Errorf("%s: %v, %d", path, err, wrap.StartStatus(err))
+			}
+		}
+	}
+}
+
+func TestStop(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, child string
+		sig         syscall.Signal
+		limit       time.Duration
+		hurried     bool
+		want        int
+		says        string
+	}{
+		{"in order", "wait", syscall.SIGTERM, time.Hour, false, 7, "got terminated"},
+		{"as a terminal does", "wait", syscall.SIGINT, time.Hour, false, 7, "got interrupt"},
+		{"at the limit", "stubborn", syscall.SIGTERM, 50 * time.Millisecond, false, 137, ""},
+		{"in a hurry", "stubborn", syscall.SIGTERM, time.Hour, true, 137, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			p, out := start(t, tc.child, wrap.Options{})
+			out.awaits(t, "ready")
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if tc.hurried {
+				cancel()
+			}
+			p.Stop(ctx, tc.sig, tc.limit)
+			if e := p.Exit(); e.Status() != tc.want || !strings.Contains(out.String(), tc.says) {
+				t.Errorf("%s, output %q", e, out)
+			}
+			p.Stop(t.Context(), tc.sig, tc.limit) // after its exit
+		})
+	}
+}
+
+// What a child leaves in its group is ended, by force where it must be.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	for _, child := range []string{"plain", "stubborn"} {
+		t.Run(child, func(t *testing.T) {
+			t.Parallel()
+			p, out := start(t, "parent:"+child+":leaves", wrap.Options{Sweep: 100 * time.Millisecond})
+			left := out.awaits(t, "ready")
+			<-p.Exited()
+			if e := p.Exit(); e.Status() != 3 {
+				t.Errorf("%s", e)
+			}
+			<-p.Done()
+			if alive(left) {
+				t.Errorf("process %d is left behind", left)
+			}
+		})
+	}
+}
+
+func TestKillTakesTheGroup(t *testing.T) {
+	t.Parallel()
+	p, out := start(t, "parent:stubborn", wrap.Options{})
+	child := out.awaits(t, "ready")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.Stop(ctx, syscall.SIGTERM, time.Hour)
+	if alive(child) || alive(p.PID()) {
+		t.Errorf("%d or %d is left behind", child, p.PID())
+	}
+}
+
+func TestDieWith(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"with", "without"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			p, out := start(t, "dying:"+how, wrap.Options{})
+			child := out.awaits(t, "child ")
+			out.awaits(t, "ready")
+			if err := p.Signal(syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			<-p.Exited()
+			if how == "with" {
+				testkit.Eventually(t, patience, func() error {
+					if alive(child) {
+						return fmt.Errorf("%d lives on", child)
+					}
+					return nil
+				})
+				return
+			}
+			// It has a group of its own, which the sweep of ours does not touch.
+			<-p.Done()
+			if !alive(child) {
+				t.Error("the child died with its parent")
+			}
+			_ = syscall.Kill(child, syscall.SIGKILL)
+		})
+	}
+}
+
+// Orphans go to the adopter, which leaves no zombie of them.
+func TestReaper(t *testing.T) {
+	t.Parallel()
+	cmd := again("adopter:wait")
+	out := &buffer{}
+	cmd.Stdout, cmd.Stderr = out, out
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	out.awaits(t, "exit 3 ppid")
+	orphan := out.awaits(t, "ready")
+	testkit.Eventually(t, patience, func() error {
+		if _, err := os.Stat(fmt.Sprintf("/proc/%d", orphan)); !os.IsNotExist(err) {
+			return fmt.Errorf("%d is still there: %v", orphan, err)
+		}
+		return nil
+	})
+	_ = in.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	t.Parallel()
+	b := wrap.Backoff{First: time.Second, Max: 10 * time.Second}
+	for i, want := range []int{1, 2, 4, 8, 10, 10} {
+		if got := b.After(3 * time.Second); got != time.Duration(want)*time.Second {
+			t.Errorf("%d: %s", i, got)
+		}
+	}
+	if got := b.After(time.Minute); got != time.Second {
+		t.Errorf("after a good life: %s", got)
+	}
+	if got := b.After(0); got != 2*time.Second {
+		t.Errorf("and then: %s", got)
+	}
+}

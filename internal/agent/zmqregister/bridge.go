@@ -1,0 +1,233 @@
+package zmqregister
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Options of a Bridge. Endpoint, Registrar, Client, HostID and Log are required.
+type Options struct {
+	Endpoint string // of the ROUTER, tcp://host:port
+	// Registrar creates a registration; the bridge sets key, host id, log and event.
+	Registrar func(lease.RegistrarOptions) *lease.Registrar
+	// Client calls the engines. Its dialer decides which addresses may be called.
+	Client *vllm.Client
+	// Agent is the value of Record.Agent.
+	Agent  string
+	HostID string // of this network namespace
+	// TTL is that of the leases, and how long an instance may not ping.
+	TTL time.Duration
+	// Model and StrictModel are as in agent.Options.
+	Model       string
+	StrictModel bool
+	// AllowLoopback takes instances that say they are on loopback.
+	AllowLoopback bool
+	// MaxInstances bounds who is registered; default 1024.
+	MaxInstances                           int
+	ProbeInterval, ProbeTimeout, SlowAfter time.Duration // as in agent.Options
+	Log                                    logrus.FieldLogger
+}
+
+// Reasons for which a ping is not followed.
+var (
+	errFull     = errors.New("too many instances ping")
+	errLoopback = errors.New("it says that it is on loopback, where proxies on other machines would not find it: start the engine with VLLM_HOST_IP or host_ip")
+	errTwo      = errors.New("two engines with different addresses, sizes or modes ping as this instance: stop one of them")
+)
+
+// Bridge is one ROUTER and the registrations that its pings keep.
+type Bridge struct {
+	o        Options
+	listener *zmq.Listener
+	warnings warnings
+	counts   counts
+
+	// The following belong to Run's goroutine.
+	members  map[instance.Key]*member
+	swept    time.Time
+	finished chan *member
+	running  sync.WaitGroup
+}
+
+// Listen binds the ROUTER. Run must follow, or Close.
+func Listen(ctx context.Context, o Options) (*Bridge, error) {
+	if o.TTL <= 0 {
+		o.TTL = schema.DefaultTTL
+	}
+	if o.MaxInstances == 0 {
+		o.MaxInstances = 1024
+	}
+	b := &Bridge{o: o, warnings: warnings{log: o.Log}, members: make(map[instance.Key]*member), finished: make(chan *member)}
+	// An engine has one connection; those that an engine that crashed left behind
+	// stay until the kernel has noticed.
+	bounds := zmq.Bounds{Peers: 4 * o.MaxInstances, Bytes: 8 << 10, Frames: 4}
+	l, err := zmq.Listen(ctx, zmq.Router, o.Endpoint, bounds, b.warnings.warn)
+	if err != nil {
+		return nil, fmt.Errorf("registration by ZeroMQ: %w", err)
+	}
+	b.listener = l
+	// The port keeps bridges of one machine apart. An agent of this machine is
+	// another holder of the key as well: neither takes it from the other.
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	b.o.HostID += "/zmq:" + port
+	return b, nil
+}
+
+// Addr returns the address of the ROUTER.
+func (b *Bridge) Addr() net.Addr { return b.listener.Addr() }
+
+// Close closes a bridge whose Run was not called.
+func (b *Bridge) Close() error { return b.listener.Close() }
+
+// sweeps is the number of checks for missing pings per TTL.
+const sweeps = 20
+
+// Run processes pings until ctx ends, and closes the ROUTER. The registrations stay in etcd until
+// their leases expire: a bridge that is restarted before then takes them over.
+func (b *Bridge) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer b.running.Wait()
+	defer cancel()
+	messages := make(chan zmq.Message)
+	b.running.Go(func() {
+		for {
+			m, err := b.listener.Receive(ctx)
+			if err != nil {
+				return
+			}
+			select {
+			case messages <- m:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	b.o.Log.WithField("address", b.Addr().String()).Info("engines may register by ZeroMQ")
+	tick := time.NewTicker(max(b.o.TTL/sweeps, 10*time.Millisecond))
+	defer tick.Stop()
+	b.swept = time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			err := b.listener.Close()
+			return errors.Join(err, context.Cause(ctx))
+		case m := <-messages:
+			b.handle(ctx, m, time.Now())
+		case m := <-b.finished:
+			if b.members[m.ping.Key] == m {
+				delete(b.members, m.ping.Key)
+				b.counts.instances.Store(int64(len(b.members)))
+			}
+		case <-tick.C:
+			b.sweep(time.Now())
+		}
+	}
+}
+
+// handle processes one message.
+func (b *Bridge) handle(ctx context.Context, m zmq.Message, now time.Time) {
+	if len(m.Frames) != 1 {
+		b.warnings.warn(m.Remote, fmt.Errorf("%w: %d frames", ErrPing, len(m.Frames)))
+		b.counts.refused.Add(1)
+		return
+	}
+	p, err := ParsePing(m.Frames[0])
+	switch known := b.members[p.Key]; {
+	case errors.Is(err, ErrHello):
+	case err != nil:
+		b.counts.refused.Add(1)
+		b.warnings.warn(m.Remote, err)
+	case known == nil:
+		if err := b.join(ctx, p, now); err != nil {
+			b.counts.refused.Add(1)
+			b.warnings.warn(m.Remote, fmt.Errorf("%s: %w", p.Key, err))
+		}
+	case known.ping == p:
+		b.counts.pings.Add(1)
+		known.pinged = now
+	case now.Sub(known.pinged) < b.o.TTL/2:
+		b.counts.refused.Add(1)
+		b.warnings.warn(m.Remote, fmt.Errorf("%s: %w", p.Key, errTwo))
+	default:
+		b.lose(known, "the engine was restarted with other addresses, sizes or another mode")
+	}
+}
+
+// join begins a registration.
+func (b *Bridge) join(ctx context.Context, p Ping, now time.Time) error {
+	switch {
+	case len(b.members) >= b.o.MaxInstances:
+		return errFull
+	case instance.IsLoopback(p.Key.Address) && !b.o.AllowLoopback:
+		return errLoopback
+	}
+	m := &member{ping: p, pinged: now, exited: make(chan struct{}), log: b.o.Log.WithField("instance", p.Key.String())}
+	b.members[p.Key] = m
+	b.counts.pings.Add(1)
+	b.counts.registrations.Add(1)
+	b.counts.instances.Store(int64(len(b.members)))
+	m.log.WithFields(logrus.Fields{"zmq_address": p.ZMQ.String(), "transfer_mode": p.Mode, "dp_size": p.DPSize, "tp_size": p.TPSize}).
+		Info("an engine registers by ZeroMQ")
+	b.running.Go(func() {
+		m.run(ctx, &b.o)
+		select {
+		case b.finished <- m:
+		case <-ctx.Done():
+		}
+	})
+	return nil
+}
+
+// sweep removes instances whose pings have ended. Time in which this process was suspended does not
+// count.
+func (b *Bridge) sweep(now time.Time) {
+	gap := now.Sub(b.swept)
+	b.swept = now
+	asleep := gap > b.o.TTL/2
+	for _, m := range b.members {
+		switch {
+		case asleep:
+			m.pinged = m.pinged.Add(gap)
+		case now.Sub(m.pinged) >= b.o.TTL:
+			b.lose(m, "its pings have ended")
+		}
+	}
+}
+
+// lose takes an instance out.
+func (b *Bridge) lose(m *member, why string) {
+	if m.end(why) {
+		b.counts.lost.Add(1)
+	}
+}
+
+// baseRecord is what a ping says about an instance.
+func (o *Options) baseRecord(p Ping) instance.Record {
+	return instance.Record{
+		Connector: connector.MoRIIO, TransferMode: p.Mode, ZMQAddress: p.ZMQ.String(),
+		DPSize: p.DPSize, TPSize: p.TPSize, HostID: o.HostID, Agent: o.Agent,
+	}
+}
+
+// agentOptions are those of the agent that runs for an instance.
+func (o *Options) agentOptions(p Ping, exited <-chan struct{}, log logrus.FieldLogger) agent.Options {
+	return agent.Options{
+		Key: p.Key, Model: o.Model, StrictModel: o.StrictModel, Base: o.baseRecord(p),
+		ProbeInterval: o.ProbeInterval, ProbeTimeout: o.ProbeTimeout, SlowAfter: o.SlowAfter,
+		Exited: exited, Log: log,
+	}
+}

@@ -1,0 +1,318 @@
+package zmqregister_test
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
+)
+
+const (
+	ttl  = 2 * time.Second
+	soon = 30 * time.Second
+)
+
+func layout(t testing.TB) schema.Layout {
+	t.Helper()
+	l, err := schema.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// bridge runs one; stop ends it as the end of its program does.
+func bridge(t *testing.T, cli *clientv3.Client, endpoint, host string) (b *zmqregister.Bridge, stop func()) {
+	t.Helper()
+	log := logrus.New()
+	log.SetOutput(t.Output())
+	l := layout(t)
+	b, err := zmqregister.Listen(t.Context(), zmqregister.Options{
+		Endpoint: endpoint, HostID: host, TTL: ttl, AllowLoopback: true, Agent: "test",
+		ProbeInterval: 100 * time.Millisecond,
+		Client:        vllm.New(""), Log: log,
+		Registrar: func(o lease.RegistrarOptions) *lease.Registrar {
+			o.Layout = l
+			return lease.NewRegistrar(cli, o)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	ended := false
+	stop = func() {
+		if ended {
+			return
+		}
+		ended = true
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the bridge ended with %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return b, stop
+}
+
+func endpointOf(b *zmqregister.Bridge) string { return "tcp://" + b.Addr().String() }
+
+func engine(t *testing.T, b *zmqregister.Bridge, o fakevllm.Options) *fakevllm.Server {
+	t.Helper()
+	o.PingTo, o.PingInterval = endpointOf(b), 50*time.Millisecond
+	if o.Mode == "" {
+		o.Mode = fakevllm.MoRIIOWrite
+	}
+	return fakevllm.StartTest(t, o)
+}
+
+// record is what etcd has of an instance; nil if nothing.
+func record(t *testing.T, cli *clientv3.Client, k instance.Key) *instance.Record {
+	t.Helper()
+	resp, err := cli.Get(t.Context(), layout(t).Instance(k))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(resp.Kvs) == 0 {
+		return nil
+	}
+	rec, _, err := schema.DecodeRecord(k, resp.Kvs[0].Value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Kvs[0].Lease == 0 {
+		t.Errorf("%s has no lease", k)
+	}
+	return &rec
+}
+
+func waitReady(t *testing.T, cli *clientv3.Client, k instance.Key) (rec *instance.Record) {
+	t.Helper()
+	testkit.Eventually(t, soon, func() error {
+		if rec = record(t, cli, k); rec == nil || rec.State != instance.Ready {
+			return fmt.Errorf("%s is %+v", k, rec)
+		}
+		return nil
+	})
+	return rec
+}
+
+func waitGone(t *testing.T, cli *clientv3.Client, k instance.Key) {
+	t.Helper()
+	testkit.Eventually(t, soon, func() error {
+		if rec := record(t, cli, k); rec != nil {
+			return fmt.Errorf("%s is %s", k, rec.State)
+		}
+		return nil
+	})
+}
+
+func key(role instance.Role, s *fakevllm.Server) instance.Key {
+	return instance.Key{Role: role, Address: s.Address()}
+}
+
+// TestPingsAreARegistration: both generations, the whole record, silence, and return.
+func TestPingsAreARegistration(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
+	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill, TPSize: 8})
+	d := engine(t, b, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.MoRIIORead, PingOld: true})
+	pk, dk := key(instance.Prefill, p), key(instance.Decode, d)
+	rec := waitReady(t, cli, pk)
+	if rec.Connector != "moriio" || rec.TransferMode != "WRITE" || rec.ZMQAddress != p.ZMQAddress() || rec.TPSize != 8 || rec.DPSize != 1 ||
+		len(rec.Models) != 1 || rec.Version == "" || rec.Agent != "test" {
+		t.Errorf("registered as %+v", rec)
+	}
+	if rec = waitReady(t, cli, dk); rec.TransferMode != "READ" || rec.ZMQAddress != d.ZMQAddress() {
+		t.Errorf("the older form is %+v", rec)
+	}
+	p.Mute(true)
+	waitGone(t, cli, pk)
+	if rec := record(t, cli, dk); rec == nil || rec.State != instance.Ready {
+		t.Errorf("one that pings is %+v", rec)
+	}
+	p.Mute(false)
+	waitReady(t, cli, pk)
+}
+
+// TestTheEngineIsAskedFirst: a ping of what does not answer registers nothing, and a
+// registered engine that fails is "down".
+func TestTheEngineIsAskedFirst(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
+	d := engine(t, b, fakevllm.Options{Role: fakevllm.RoleDecode})
+	absent := instance.Key{Role: instance.Prefill, Address: testkit.FreePort(t)}
+	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(to.Close)
+	ping := pack(t, newer(map[string]any{"http_address": absent.Address}))
+	send := func() {
+		if err := to.Send(t.Context(), ping); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send()
+	waitReady(t, cli, key(instance.Decode, d))
+	send()
+	if rec := record(t, cli, absent); rec != nil {
+		t.Errorf("an engine that does not answer is %+v", rec)
+	}
+	// Its process is there no more, its pings go on.
+	dk := key(instance.Decode, d)
+	again := pack(t, newer(map[string]any{"type": "D", "http_address": d.Address(), "zmq_address": d.ZMQAddress(), "tp_size": 1}))
+	d.Kill()
+	testkit.Eventually(t, soon, func() error {
+		if err := to.Send(t.Context(), again); err != nil {
+			return err
+		}
+		if rec := record(t, cli, dk); rec == nil || rec.State != instance.Down {
+			return fmt.Errorf("an engine that refuses is %+v", rec)
+		}
+		return nil
+	})
+}
+
+// TestBridgeEnds: its registrations outlive it for as long as a lease, and the next one
+// goes on with them under the same incarnation.
+func TestBridgeEnds(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	b, stop := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
+	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill})
+	k := key(instance.Prefill, p)
+	was := waitReady(t, cli, k)
+	endpoint := endpointOf(b)
+	stop()
+	if rec := record(t, cli, k); rec == nil || rec.State != instance.Ready {
+		t.Errorf("after the end of the bridge: %+v", rec)
+	}
+	b, stop = bridge(t, cli, endpoint, "host-1")
+	testkit.Eventually(t, soon, func() error {
+		if rec := record(t, cli, k); rec == nil || rec.ID != was.ID {
+			return fmt.Errorf("it came back as %+v, was %s", rec, was.ID)
+		}
+		return nil
+	})
+	_ = b
+	stop()
+	waitGone(t, cli, k)
+}
+
+// TestNobodysKeyIsTaken: two bridges, and a bridge and an agent, do not fight.
+func TestNobodysKeyIsTaken(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	b, stop := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
+	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill})
+	k := key(instance.Prefill, p)
+	first := waitReady(t, cli, k)
+	// The same machine, another bridge, the same engine.
+	other, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
+	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(other))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(to.Close)
+	ping := pack(t, newer(map[string]any{"http_address": k.Address, "zmq_address": p.ZMQAddress(), "tp_size": 1}))
+	end := time.Now().Add(2 * ttl)
+	for time.Now().Before(end) {
+		if err := to.Send(t.Context(), ping); err != nil {
+			t.Fatal(err)
+		}
+		if rec := record(t, cli, k); rec == nil || rec.HostID != first.HostID {
+			t.Fatalf("another bridge has taken the key: %+v", rec)
+		}
+		time.Sleep(50 * time.Millisecond) // that is how often such an engine pings
+	}
+	stop()
+	p.Mute(true)
+	testkit.Eventually(t, soon, func() error {
+		if err := to.Send(t.Context(), ping); err != nil {
+			return err
+		}
+		if rec := record(t, cli, k); rec == nil || rec.HostID == first.HostID {
+			return fmt.Errorf("the other bridge has not taken over: %+v", rec)
+		}
+		return nil
+	})
+}
+
+// TestMalformedPingsEndNothing: rubbish before and after, and the bridge goes on.
+func TestMalformedPingsEndNothing(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
+	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(to.Close)
+	for _, frames := range [][][]byte{{{}}, {[]byte("x"), []byte("y")}, {{0xdf, 0xff, 0xff, 0xff, 0xff}}, {pack(t, map[string]any{"type": "HELLO"})}} {
+		if err := to.Send(t.Context(), frames...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill})
+	waitReady(t, cli, key(instance.Prefill, p))
+	testkit.Eventually(t, soon, func() error {
+		if n := b.Counts(); n.Refused != 3 || n.Instances != 1 || n.Registrations != 1 || n.Pings < 3 || n.Lost != 0 {
+			return fmt.Errorf("counted %+v", n)
+		}
+		return nil
+	})
+	p.Kill()
+	waitGone(t, cli, key(instance.Prefill, p))
+	testkit.Eventually(t, soon, func() error {
+		if n := b.Counts(); n.Instances != 0 || n.Registrations != 1 || n.Lost != 1 {
+			return fmt.Errorf("counted %+v", n)
+		}
+		return nil
+	})
+}
+
+// TestLibzmqPings: a heartbeat by libzmq, which crashes, and one that outlives a bridge.
+func TestLibzmqPings(t *testing.T) {
+	t.Parallel()
+	python := testkit.PythonWithZMQ(t)
+	cli := testkit.StartEtcd(t).Client(t)
+	b, stop := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
+	endpoint := endpointOf(b)
+	d := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.MoRIIOWrite})
+	k := key(instance.Decode, d)
+	for _, message := range []map[string]any{
+		newer(map[string]any{"type": "D", "http_address": d.Address(), "zmq_address": d.ZMQAddress()}),
+		older(map[string]any{"role": "D", "request_address": d.URL() + "/v1/completions"}),
+	} {
+		peer := testkit.StartPython(t, python, "testdata/ping.py", endpoint, hex.EncodeToString(pack(t, message)))
+		waitReady(t, cli, k)
+		peer.Kill()
+		waitGone(t, cli, k)
+	}
+	testkit.StartPython(t, python, "testdata/ping.py", endpoint, hex.EncodeToString(pack(t, older(map[string]any{"role": "D", "request_address": d.URL() + "/v1/completions"}))))
+	waitReady(t, cli, k)
+	stop()
+	waitGone(t, cli, k) // with its lease
+	bridge(t, cli, endpoint, "host-1")
+	waitReady(t, cli, k)
+}

@@ -1,0 +1,91 @@
+package zmqregister
+
+import (
+	"context"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// member is one instance that pings. All but run belongs to the bridge's goroutine.
+type member struct {
+	ping   Ping
+	pinged time.Time
+	exited chan struct{} // closed when it shall be taken out
+	ended  bool
+	log    logrus.FieldLogger
+}
+
+// end takes the instance out; run's end follows. It reports whether that is new.
+func (m *member) end(why string) bool {
+	if m.ended {
+		return false
+	}
+	m.ended = true
+	m.log.Warn(why + ": the instance is taken out")
+	close(m.exited)
+	return true
+}
+
+// run is the instance's agent. Once ctx has ended it leaves the registration as it is.
+func (m *member) run(ctx context.Context, o *Options) {
+	var ag *agent.Agent
+	reg := o.Registrar(lease.RegistrarOptions{
+		Key: m.ping.Key, HostID: o.HostID, TTL: o.TTL, Log: m.log,
+		// While etcd is away the registration is most likely still there.
+		OnEvent: func(s lease.Status) {
+			ag.Registered(s.Phase == lease.Registered || s.Phase == lease.Unknown)
+		},
+	})
+	exited := make(chan struct{})
+	ag = agent.New(&agent.HTTPEngine{Client: o.Client, Base: vllm.BaseURL(&instance.Instance{Key: m.ping.Key})},
+		registration{reg, ctx}, o.agentOptions(m.ping, exited, m.log))
+	rctx, stop := context.WithCancel(ctx)
+	defer stop()
+	held := make(chan struct{})
+	go func() {
+		defer close(held)
+		_ = reg.Run(rctx) // nil
+	}()
+	go func() {
+		defer close(exited)
+		select {
+		case <-m.exited:
+		case <-ctx.Done():
+		}
+	}()
+	if err := ag.Run(context.WithoutCancel(ctx)); err != nil {
+		m.log.WithError(err).Warn("the registration could not be taken back; it ends with its lease")
+	}
+	stop()
+	<-held
+}
+
+// registration is a registrar that is left alone once the bridge stops: its engine
+// goes on, and the next bridge takes it over.
+type registration struct {
+	*lease.Registrar
+	ctx context.Context //nolint:containedctx // it is the bridge's life
+}
+
+func (r registration) Set(rec instance.Record) {
+	if r.ctx.Err() == nil {
+		r.Registrar.Set(rec)
+	}
+}
+
+func (r registration) Settle(ctx context.Context) bool {
+	return r.ctx.Err() != nil || r.Registrar.Settle(ctx)
+}
+
+func (r registration) Revoke(ctx context.Context) error {
+	if r.ctx.Err() != nil {
+		return nil //nolint:nilerr // its registration has ended: nothing is left to revoke
+	}
+	return r.Registrar.Revoke(ctx) //nolint:wrapcheck // the agent says what it was
+}

@@ -1,0 +1,43 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/pdmesh/pdmesh/internal/cli/config"
+)
+
+func TestLoadListen(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "proxy.yaml")
+	if err := os.WriteFile(file, []byte("port: 9001\nhost: 10.0.0.1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Neither a home nor other required settings.
+	other := map[string]string{"PD_ETCD_ENDPOINTS": "10.0.0.9:2379"}
+	for name, tc := range map[string]struct {
+		env  map[string]string
+		args []string
+		host string
+		port int
+	}{
+		"default":     {other, nil, "127.0.0.1", 8000},
+		"environment": {map[string]string{"PD_PORT": "9000", "PD_HOST": "0.0.0.0"}, nil, "0.0.0.0", 9000},
+		"file":        {nil, []string{"--config", file}, "10.0.0.1", 9001},
+		"all":         {map[string]string{"PD_PORT": "9000", "PD_CONFIG": file}, []string{"--host", "::"}, "::", 9000},
+		"not a port":  {map[string]string{"PD_PORT": "70000"}, nil, "", 0},
+	} {
+		fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
+		config.RegisterProxyFlags(fs)
+		if err := fs.Parse(config.NormalizeArgs(tc.args)); err != nil {
+			t.Fatal(err)
+		}
+		l, err := config.LoadListen(fs, func(name string) (string, bool) { v, ok := tc.env[name]; return v, ok })
+		if l.Host != tc.host || l.Port != tc.port || (err != nil) != (tc.port == 0) {
+			t.Errorf("%s: %s %d %v", name, l.Host, l.Port, err)
+		}
+	}
+}

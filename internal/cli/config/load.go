@@ -1,0 +1,101 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/pflag"
+
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/internal/discovery/access"
+)
+
+// LoadProxy returns the configuration of a proxy. fs must have the flags of
+// RegisterProxyFlags and be parsed; lookupEnv is os.LookupEnv or a replacement. An empty
+// environment variable counts as not set. The error has a line for each invalid setting.
+func LoadProxy(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Proxy, error) {
+	var p Proxy
+	v, err := p.Settings().Load(fs, lookupEnv, "")
+	if err != nil {
+		return Proxy{}, err
+	}
+	p.sources = v.Sources
+	if err := errors.Join(v.Fill(), p.applyReference(fs)); err != nil {
+		return Proxy{}, err
+	}
+	if err := p.complete(lookupEnv); err != nil {
+		return Proxy{}, err
+	}
+	if err := p.Validate(); err != nil {
+		return Proxy{}, err
+	}
+	return p, nil
+}
+
+// Print writes the configuration as a YAML file for --config. Settings of the embedded etcd
+// have no value where another etcd is used.
+func (p *Proxy) Print(w io.Writer) error {
+	own := p.EmbeddedEtcd.settings()
+	return p.Settings().Print(w, func(s settings.Setting) (any, string) {
+		if _, ok := own.Find(s.Name); ok && !p.Embedded() && p.sources[s.Name] == "" {
+			return nil, ""
+		}
+		if s.Name == "etcd-endpoints" && !p.Embedded() {
+			return access.Written(p.EtcdEndpoints, p.EtcdHTTPS), p.sources[s.Name]
+		}
+		return s.Into, p.sources[s.Name]
+	})
+}
+
+// Listen is the address of the listener for clients and its TLS files.
+type Listen struct {
+	Host            string
+	Port            int
+	TLSCert, TLSKey string // "": plain HTTP
+}
+
+// listenSettings are what LoadListen reads.
+var listenSettings = []string{"host", "port", "tls-cert", "tls-key"}
+
+// RegisterListenFlags adds the same flags as RegisterProxyFlags, and hides those that
+// LoadListen does not read.
+func RegisterListenFlags(fs *pflag.FlagSet) {
+	RegisterProxyFlags(fs)
+	fs.VisitAll(func(f *pflag.Flag) { f.Hidden = f.Name != "config" && !slices.Contains(listenSettings, f.Name) })
+}
+
+// LoadListen returns where the proxy with these flags, environment and file listens. It
+// ignores all other settings, so that a health check needs no more than these. The parameters
+// are those of LoadProxy.
+func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Listen, error) {
+	var p Proxy
+	v, err := p.Settings().Load(fs, lookupEnv, "")
+	if err != nil {
+		return Listen{}, err
+	}
+	p.sources = v.Sources
+	if err := v.Fill(listenSettings...); err != nil {
+		return Listen{}, err
+	}
+	if p.Port < 1 || p.Port > 65535 {
+		return Listen{}, p.sources.Complain("port", fmt.Errorf("%w: %d: must be the port of the running proxy", settings.ErrValue, p.Port))
+	}
+	return Listen{Host: p.Host, Port: p.Port, TLSCert: p.TLSCert, TLSKey: p.TLSKey}, nil
+}
+
+var errNoHome = errors.New("neither XDG_STATE_HOME nor HOME says where data can be stored; set a directory")
+
+// stateDir returns the directory of this user for data that survives a restart. A relative
+// XDG_STATE_HOME is ignored, as the XDG specification requires.
+func stateDir(lookupEnv func(string) (string, bool)) (string, error) {
+	if dir, _ := lookupEnv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "pdmesh"), nil
+	}
+	if home, _ := lookupEnv("HOME"); filepath.IsAbs(home) {
+		return filepath.Join(home, ".local", "state", "pdmesh"), nil
+	}
+	return "", errNoHome
+}

@@ -1,0 +1,347 @@
+package config_test
+
+import (
+	"bytes"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
+	"github.com/pdmesh/pdmesh/internal/cli/config"
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// load runs the whole way a program goes, with env in place of the process'
+// environment; HOME is set unless env says otherwise.
+func load(t *testing.T, env map[string]string, args ...string) (config.Proxy, error) {
+	t.Helper()
+	fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
+	config.RegisterProxyFlags(fs)
+	if err := fs.Parse(config.NormalizeArgs(args)); err != nil {
+		t.Fatalf("parse %q: %v", args, err)
+	}
+	return config.LoadProxy(fs, func(name string) (string, bool) {
+		if v, ok := env[name]; ok {
+			return v, true
+		}
+		if name == "HOME" {
+			return "/home/someone", true
+		}
+		return "", false
+	})
+}
+
+func mustLoad(t *testing.T, env map[string]string, args ...string) config.Proxy {
+	t.Helper()
+	p, err := load(t, env, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func writeFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "pd.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	p := mustLoad(t, nil)
+	if !p.Embedded() {
+		t.Error("without endpoints etcd must be embedded")
+	}
+	want := config.Proxy{
+		Clients:      config.Clients{Host: "127.0.0.1", Port: 8000, Connector: "plain"},
+		Etcd:         config.Etcd{EtcdPrefix: "/pd"},
+		EmbeddedEtcd: config.EmbeddedEtcd{EtcdListen: "127.0.0.1:2379", EtcdDataDir: "/home/someone/.local/state/pdmesh/etcd-2379", EtcdGateway: true},
+		Membership:   config.Membership{StateDir: "/home/someone/.local/state/pdmesh/proxy-8000", AuditInterval: 15 * time.Second, OrphanGrace: time.Minute, WaitingRetryInterval: 2 * time.Second},
+		Access:       config.Access{InstanceAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}, Dashboard: true},
+		Origins:      config.Origins{AllowedMethods: settings.JSONList{"*"}, AllowedHeaders: settings.JSONList{"*"}},
+		Requests: config.Requests{
+			Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, BusyTimeout: 30 * time.Minute, NonStreamTimeout: time.Hour,
+			MaxAttempts: 4, RetryBudget: 20, Fallback: "decode", MaxBodyBytes: 32 << 20, ShutdownTimeout: 30 * time.Second,
+		},
+		KVTransfer: config.KVTransfer{KVLeaseBudget: 20 * time.Second, VersionGroups: true, LMCacheNotifyTimeout: 30 * time.Second},
+		Health:     config.Health{MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second},
+		Choice: config.Choice{
+			Disaggregate: "always", PrefillPolicy: "prefix", DecodePolicy: "round_robin", CacheWeight: 10, IndexMemory: 512 << 20, ClientBoundKey: "session-id",
+			LoadDigests: true, LoadInterval: time.Second, ScrapeInterval: 5 * time.Second,
+		},
+		Records: config.Records{AccessLog: true, MetricsModels: 100, LogLevel: "info", LogFormat: "text"},
+	}
+	if diff := cmp.Diff(want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		t.Errorf("defaults (-want +got):\n%s", diff)
+	}
+}
+
+// Lists of names are written as for vLLM, as other lists are, or as YAML has them.
+func TestJSONLists(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, "allowed-origins: [https://a.example, https://b.example:8443]\n")
+	for _, tt := range []struct {
+		env  map[string]string
+		args []string
+		want settings.JSONList
+	}{
+		{nil, nil, nil},
+		{nil, []string{"--allowed-origins", `["*"]`}, settings.JSONList{"*"}},
+		{nil, []string{"--allowed-origins=*"}, settings.JSONList{"*"}},
+		{nil, []string{"--allowed-origins", `[]`}, settings.JSONList{}},
+		{nil, []string{"--allowed-origins", ` [ "https://a.example" , "null" ] `}, settings.JSONList{"https://a.example", "null"}},
+		{nil, []string{"--allowed-origins", `["https://a.example"]`, "--allowed-origins", `["https://b.example"]`}, settings.JSONList{"https://b.example"}},
+		{map[string]string{"PD_ALLOWED_ORIGINS": "https://a.example, https://b.example:8443"}, nil, settings.JSONList{"https://a.example", "https://b.example:8443"}},
+		{nil, []string{"--config", file}, settings.JSONList{"https://a.example", "https://b.example:8443"}},
+	} {
+		if diff := cmp.Diff(tt.want, mustLoad(t, tt.env, tt.args...).AllowedOrigins); diff != "" {
+			t.Errorf("%v %q (-want +got):\n%s", tt.env, tt.args, diff)
+		}
+	}
+}
+
+var ignoreSources = cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "sources" }, cmp.Ignore())
+
+// The policy of one role takes precedence over that of both, whatever their sources.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, "policy: random\ndecode-policy: session\n")
+	for _, tt := range []struct {
+		env             map[string]string
+		args            string
+		prefill, decode string
+	}{
+		{nil, "", "prefix", "round_robin"},
+		{nil, "--policy least_loaded", "least_loaded", "least_loaded"},
+		{nil, "--policy least_loaded --decode-policy random", "least_loaded", "random"},
+		{map[string]string{"PD_PREFILL_POLICY": "session"}, "--policy power_of_two", "session", "power_of_two"},
+		{nil, "--config " + file, "random", "session"},
+		{map[string]string{"PD_POLICY": "least_loaded"}, "--config " + file, "least_loaded", "session"},
+	} {
+		p := mustLoad(t, tt.env, strings.Fields(tt.args)...)
+		if p.PrefillPolicy != tt.prefill || p.DecodePolicy != tt.decode {
+			t.Errorf("%v %s: %s and %s", tt.env, tt.args, p.PrefillPolicy, p.DecodePolicy)
+		}
+		var out bytes.Buffer
+		if err := p.Print(&out); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), "\nprefill-policy: "+tt.prefill) || !strings.Contains(out.String(), "\ndecode-policy: "+tt.decode) {
+			t.Errorf("%s: printed\n%s", tt.args, out.String())
+		}
+	}
+}
+
+func TestPrecedence(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, "port: 1111\nmodel: from-file\nprefill: [10.0.0.1:1, 10.0.0.2:1]\nfallback: none\nprefill-timeout: 10\n")
+	env := map[string]string{"PD_PORT": "2222", "PD_MODEL": "from-env", "PD_PREFILL": "10.0.0.3:1,10.0.0.4:1", "PD_CONNECT_TIMEOUT": ""}
+	p := mustLoad(t, env, "--config", file, "--port", "3333")
+	if p.Port != 3333 {
+		t.Errorf("port %d: a flag must win", p.Port)
+	}
+	if p.Model != "from-env" || !slices.Equal(p.Prefill, []string{"10.0.0.3:1", "10.0.0.4:1"}) {
+		t.Errorf("model %q, prefill %v: the environment must win over the file", p.Model, p.Prefill)
+	}
+	if p.Fallback != "none" || p.PrefillTimeout != 10*time.Second {
+		t.Errorf("fallback %q, prefill-timeout %v: the file must win over defaults", p.Fallback, p.PrefillTimeout)
+	}
+	if p.ConnectTimeout != time.Second {
+		t.Errorf("connect-timeout %v: an empty variable is not set", p.ConnectTimeout)
+	}
+	if p = mustLoad(t, map[string]string{"PD_CONFIG": file}); p.Port != 1111 {
+		t.Errorf("port %d: PD_CONFIG was not read", p.Port)
+	}
+}
+
+func TestOtherEnvironmentNames(t *testing.T) {
+	t.Parallel()
+	p := mustLoad(t, map[string]string{"ADMIN_API_KEY": "admin", "OPENAI_API_KEY": "engine"})
+	if p.AdminAPIKey != "admin" || p.EngineAPIKey != "engine" {
+		t.Errorf("admin %q, engine %q", p.AdminAPIKey, p.EngineAPIKey)
+	}
+	p = mustLoad(t, map[string]string{"ADMIN_API_KEY": "old", "PD_ADMIN_API_KEY": "new"})
+	if p.AdminAPIKey != "new" {
+		t.Errorf("admin %q: PD_ADMIN_API_KEY must win", p.AdminAPIKey)
+	}
+}
+
+func TestStateDirectory(t *testing.T) {
+	t.Parallel()
+	p := mustLoad(t, map[string]string{"XDG_STATE_HOME": "/var/state"}, "--etcd-listen", "localhost:4000")
+	if p.EtcdDataDir != "/var/state/pdmesh/etcd-4000" || p.EtcdListen != "127.0.0.1:4000" {
+		t.Errorf("data dir %q, listen %q", p.EtcdDataDir, p.EtcdListen)
+	}
+	p = mustLoad(t, map[string]string{"XDG_STATE_HOME": "relative"})
+	if p.EtcdDataDir != "/home/someone/.local/state/pdmesh/etcd-2379" {
+		t.Errorf("data dir %q: a relative XDG_STATE_HOME must be passed over", p.EtcdDataDir)
+	}
+	if _, err := load(t, map[string]string{"HOME": ""}); err == nil || !strings.Contains(err.Error(), "--etcd-data-dir") {
+		t.Errorf("error %v: without a home it must ask for --etcd-data-dir", err)
+	}
+	if p = mustLoad(t, map[string]string{"HOME": ""}, "--etcd-endpoints", "127.0.0.1:1"); p.EtcdDataDir != "" {
+		t.Errorf("data dir %q with an etcd elsewhere", p.EtcdDataDir)
+	}
+	if p.StateDir != "" {
+		t.Errorf("state dir %q without a home", p.StateDir)
+	}
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"/var/state/pdmesh/proxy-8123", []string{"--port", "8123"}},
+		{"", []string{"--port", "0"}}, // whatever starts next would find another party's
+		{"/here", []string{"--port", "0", "--state-dir", "/here"}},
+		{"", []string{"--state-dir", ""}},
+	} {
+		if p := mustLoad(t, map[string]string{"XDG_STATE_HOME": "/var/state"}, c.args...); p.StateDir != c.want {
+			t.Errorf("%v: state dir %q, want %q", c.args, p.StateDir, c.want)
+		}
+	}
+}
+
+func TestInstanceAllow(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"loopback by default", nil, "127.0.0.0/8 ::1/128"},
+		{"and what the command line names", []string{"-p", "10.0.0.1:80", "10.0.0.1:81", "-d", "[2001:db8::1]:80", "some-host:80"}, "127.0.0.0/8 ::1/128 10.0.0.1/32 2001:db8::1/128"},
+		{"loopback etcd elsewhere", []string{"--etcd-endpoints", "localhost:2379,[::1]:2379"}, "127.0.0.0/8 ::1/128"},
+		{"as set", []string{"--instance-allow", "10.0.0.0/8,192.0.2.7"}, "10.0.0.0/8 192.0.2.7/32"},
+		{"any", []string{"--instance-allow", "any", "--etcd-endpoints", "etcd:2379"}, "0.0.0.0/0 ::/0"},
+		{"etcd with users", []string{"--etcd-endpoints", "etcd:2379", "--etcd-username", "u", "--etcd-password", "p"}, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p := mustLoad(t, nil, tt.args...)
+			var got []string
+			for _, n := range p.InstanceAllow {
+				got = append(got, n.String())
+			}
+			if s := strings.Join(got, " "); s != tt.want {
+				t.Errorf("got %q, want %q", s, tt.want)
+			}
+		})
+	}
+}
+
+func TestNormalizeArgs(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, in, want string }{
+		{"lists by space", "--prefill a:1 b:2 --decode c:3 d:4 --port 9", "--prefill=a:1 --prefill=b:2 --decode=c:3 --decode=d:4 --port 9"},
+		{"short", "-p a:1 b:2 -d c:3 -m M", "--prefill=a:1 --prefill=b:2 --decode=c:3 -m M"},
+		{"joined and more", "--prefill=a:1 b:2", "--prefill=a:1 --prefill=b:2"},
+		{"repeated", "--prefill a:1 --prefill b:2", "--prefill=a:1 --prefill=b:2"},
+		{"no value keeps the next flag", "--prefill --decode c:3", "--prefill= --decode=c:3"},
+		{"no value at the end", "-d", "--decode="},
+		{"a value that looks like a flag", "--model -p --port 1", "--model -p --port 1"},
+		{"switch with a word", "--etcd-gateway off --access-log", "--etcd-gateway=off --access-log"},
+		{"switch alone before a flag", "--trace-headers --port 1", "--trace-headers --port 1"},
+		{"after two dashes", "-- --prefill a b", "-- --prefill a b"},
+		{"unknown", "--what a b", "--what a b"},
+		{"nothing", "", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			in := strings.Fields(tt.in)
+			before := slices.Clone(in)
+			if got := strings.Join(config.NormalizeArgs(in), " "); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+			if !slices.Equal(in, before) {
+				t.Error("the input was changed")
+			}
+		})
+	}
+}
+
+func TestReferenceCommandLine(t *testing.T) {
+	t.Parallel()
+	p := mustLoad(t, nil, strings.Fields("--model m --prefill localhost:8001 127.0.0.1:8001 10.0.0.2:8002 --decode 127.0.0.1:8005,127.0.0.1:8006 --port 9000 --trace-headers")...)
+	if !slices.Equal(p.Prefill, []string{"127.0.0.1:8001", "10.0.0.2:8002"}) {
+		t.Errorf("prefill %v: want canonical addresses without duplicates", p.Prefill)
+	}
+	if !slices.Equal(p.Decode, []string{"127.0.0.1:8005", "127.0.0.1:8006"}) {
+		t.Errorf("decode %v", p.Decode)
+	}
+	if p.Model != "m" || p.Port != 9000 || !p.TraceHeaders {
+		t.Errorf("model %q, port %d, trace headers %v", p.Model, p.Port, p.TraceHeaders)
+	}
+}
+
+func TestPrintMasksAndReadsBack(t *testing.T) {
+	t.Parallel()
+	secrets := []string{"client-secret-1", "client-secret-2", "engine-secret", "admin-secret", "etcd-secret"}
+	args := []string{
+		"--etcd-endpoints", "10.1.1.1:2379", "--etcd-username", "root", "--instance-allow", "10.0.0.0/8",
+		"--api-key", "client-secret-1", "client-secret-2", "--engine-api-key", "engine-secret", "--admin-api-key", "admin-secret",
+		"--model", "org/name: x # y", "--prefill", "10.0.0.1:80", "[2001:db8::1]:80", "--instance-allow", "2001:db8::/32", "--max-body-bytes", "1500", "--etcd-gateway=off",
+	}
+	p := mustLoad(t, map[string]string{"PD_ETCD_PASSWORD": "etcd-secret"}, args...)
+	var out bytes.Buffer
+	if err := p.Print(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range secrets {
+		if strings.Contains(out.String(), s) {
+			t.Errorf("secret %q is shown", s)
+		}
+	}
+	if !strings.Contains(out.String(), "# environment PD_ETCD_PASSWORD") || !strings.Contains(out.String(), "# flag --model") {
+		t.Errorf("the sources are not shown:\n%s", out.String())
+	}
+	for _, key := range []string{"api-key: [********, ********]", "admin-api-key: ********"} {
+		if !strings.Contains(strings.ReplaceAll(out.String(), `"`, ""), key) {
+			t.Errorf("no %q in:\n%s", key, out.String())
+		}
+	}
+	// Read back with the secrets given again, everything is as before.
+	text := dropLines(out.String(), "api-key", "etcd-listen", "etcd-data-dir")
+	q := mustLoad(t, map[string]string{"PD_ETCD_PASSWORD": "etcd-secret"}, "--config", writeFile(t, text),
+		"--api-key", "client-secret-1,client-secret-2", "--engine-api-key", "engine-secret", "--admin-api-key", "admin-secret")
+	q.ConfigFile = ""
+	if diff := cmp.Diff(p, q, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		t.Errorf("read back (-printed +read):\n%s\n%s", diff, out.String())
+	}
+}
+
+func dropLines(text string, words ...string) string {
+	var keep []string
+	for line := range strings.Lines(text) {
+		if !slices.ContainsFunc(words, func(w string) bool { return strings.Contains(line, w) }) {
+			keep = append(keep, line)
+		}
+	}
+	return strings.Join(keep, "")
+}
+
+// vLLM's class names the dialect as well as our word does.
+func TestConnectorByClass(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"NixlConnector": "nixl", "nixlpushconnector": "nixl_push", "MooncakeConnectorV1": "ascend", "LMCacheMPConnector": "plain"} {
+		p, err := load(t, nil, "--connector", name)
+		if err != nil || p.Connector != want {
+			t.Errorf("%s is %q, %v", name, p.Connector, err)
+		}
+	}
+	if _, err := load(t, nil, "--connector", "P2pNcclConnector"); err == nil || !strings.Contains(err.Error(), "docs/connectors/refused.md") {
+		t.Errorf("P2pNcclConnector: %v", err)
+	}
+}

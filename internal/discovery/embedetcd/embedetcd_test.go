@@ -1,0 +1,67 @@
+package embedetcd_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+func config(t testing.TB, listen string) embedetcd.Config {
+	t.Helper()
+	return embedetcd.Config{ListenClient: listen, DataDir: filepath.Join(t.TempDir(), "etcd"), Gateway: true, Prefix: "/pd", Unsynced: true}
+}
+
+func start(t testing.TB, cfg embedetcd.Config) *embedetcd.Server {
+	t.Helper()
+	s, err := embedetcd.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestServesGRPC(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, "localhost:0")
+	s := start(t, cfg)
+	cli := testkit.Client(t, s.Endpoint())
+	watch := cli.Watch(t.Context(), "/pd/prefill/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	if resp := <-watch; !resp.Created {
+		t.Fatalf("%+v", resp)
+	}
+	if _, err := cli.Put(t.Context(), "/pd/prefill/10.0.0.1:8100", ""); err != nil {
+		t.Fatal(err)
+	}
+	if resp := <-watch; len(resp.Events) != 1 {
+		t.Fatalf("%+v", resp)
+	}
+	info, err := os.Stat(cfg.DataDir)
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Fatalf("data directory: %v, %v", info.Mode(), err)
+	}
+}
+
+func TestKeepsItsData(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testkit.FreePort(t))
+	s := start(t, cfg)
+	cli := testkit.Client(t, s.Endpoint())
+	if _, err := cli.Put(t.Context(), "/pd/x", "kept"); err != nil {
+		t.Fatal(err)
+	}
+	s.Close() // with a client connected
+	start(t, cfg)
+	resp, err := cli.Get(t.Context(), "/pd/x")
+	if err != nil || len(resp.Kvs) != 1 || string(resp.Kvs[0].Value) != "kept" {
+		t.Fatalf("%v, %v", resp, err)
+	}
+}

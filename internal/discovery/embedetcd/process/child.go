@@ -1,0 +1,116 @@
+package process
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
+)
+
+// marker in the environment makes the program an etcd.
+const marker = "PDMESH_EMBEDDED_ETCD"
+
+// MaybeMain is called first in main. In the child process of a Host it runs the
+// etcd and does not return; else it does nothing.
+func MaybeMain() {
+	if os.Getenv(marker) != "" {
+		os.Exit(serve(os.Stdin, os.Stdout))
+	}
+}
+
+// flushTime is how long the last lines may take.
+const flushTime = 2 * time.Second
+
+// reports sends the state of the etcd to the Host, a line each.
+type reports struct {
+	queue *logging.Queue
+	once  sync.Once // of fatal
+}
+
+func (r *reports) say(m message) {
+	line, err := json.Marshal(m)
+	if err == nil {
+		_, _ = r.queue.Write(append(line, '\n')) // the reader has ended
+	}
+}
+
+// failed reports why there is no etcd, and returns the exit code.
+func (r *reports) failed(err error) int {
+	r.say(message{Failed: failure(err)})
+	r.queue.Flush(flushTime)
+	return 1
+}
+
+// fatal ends the process. Several goroutines may come here; the first has the reason.
+func (r *reports) fatal(why string) {
+	r.once.Do(func() {
+		os.Exit(r.failed(errors.New(why)))
+	})
+	select {}
+}
+
+// log has its lines between the reports.
+func (r *reports) log(level string) *logrus.Logger {
+	log := logrus.New()
+	log.SetOutput(r.queue)
+	log.SetFormatter(lineFormatter{})
+	if level, err := logrus.ParseLevel(level); err == nil {
+		log.SetLevel(level)
+	}
+	return log
+}
+
+// serve runs an etcd until in ends.
+func serve(in io.Reader, out io.Writer) int {
+	// The proxy drains its requests after these signals, which a terminal and
+	// systemd send to both, and needs its etcd until then.
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	// A proxy that is stopped for a while reads nothing, and etcd must go on.
+	r := &reports{queue: logging.NewQueue(out, func(int) {})}
+	defer r.queue.Flush(flushTime)
+	lines := bufio.NewReader(in)
+	var s settings
+	if first, err := lines.ReadBytes('\n'); err != nil || json.Unmarshal(first, &s) != nil {
+		return r.failed(fmt.Errorf("the configuration cannot be read: %w", err))
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { // ends with the process
+		_, _ = io.Copy(io.Discard, lines) // any end is the end
+		cancel()
+	}()
+	server, err := embedetcd.Start(ctx, embedetcd.Config{
+		ListenClient: s.ListenClient, DataDir: s.DataDir, Prefix: s.Prefix, Gateway: s.Gateway, TLS: s.TLS,
+		Log: r.log(s.LogLevel), Fatal: r.fatal,
+	})
+	switch {
+	case ctx.Err() != nil:
+		if err == nil {
+			server.Close()
+		}
+		return 0
+	case err != nil:
+		return r.failed(err)
+	}
+	r.say(message{Ready: &ready{Endpoint: server.Endpoint()}})
+	select {
+	case <-ctx.Done():
+		server.Close()
+		return 0
+	case err := <-server.Err():
+		server.Close()
+		return r.failed(err)
+	}
+}

@@ -1,0 +1,132 @@
+package process_test
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+func change(t *testing.T, path string, f func([]byte) []byte) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, f(b), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func garbage(b []byte) []byte {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+	return b
+}
+
+func empty([]byte) []byte { return nil }
+
+// Damaged files never show as a stack trace: the error names the directory and
+// says what to do, and what can be mended starts.
+func TestDamagedFiles(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		damage func(t *testing.T, db, wal string)
+		starts bool
+	}{
+		{"db garbage", func(t *testing.T, db, _ string) { change(t, db, garbage) }, false},
+		{"db cut", func(t *testing.T, db, _ string) {
+			change(t, db, func(b []byte) []byte { return b[:3*4096] })
+		}, false},
+		{"pages zeroed", func(t *testing.T, db, _ string) {
+			change(t, db, func(b []byte) []byte { clear(b[2*4096:]); return b })
+		}, false},
+		{"db empty", func(t *testing.T, db, _ string) { change(t, db, empty) }, true},
+		{"db missing", func(t *testing.T, db, _ string) { remove(t, db) }, true},
+		{"wal garbage", func(t *testing.T, _, wal string) { change(t, wal, garbage) }, false},
+		{"wal empty", func(t *testing.T, _, wal string) { change(t, wal, empty) }, false},
+		{"wal cut", func(t *testing.T, _, wal string) {
+			change(t, wal, func(b []byte) []byte { return b[:len(bytes.TrimRight(b, "\x00"))-5] })
+		}, true},
+		{"wal bits turned", func(t *testing.T, _, wal string) {
+			change(t, wal, func(b []byte) []byte { b[len(bytes.TrimRight(b, "\x00"))/2] ^= 0x55; return b })
+		}, false},
+		{"wal missing", func(t *testing.T, _, wal string) { remove(t, filepath.Dir(wal)) }, false},
+		{"a file for a directory", func(t *testing.T, db, _ string) {
+			member := filepath.Dir(filepath.Dir(db))
+			remove(t, member)
+			if err := os.WriteFile(member, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			cfg, out := config(t, t.TempDir())
+			cfg.ListenClient = testkit.FreePort(t)
+			h := start(t, cfg)
+			cli := testkit.Client(t, h.Endpoint())
+			for range 20 {
+				if _, err := cli.Put(t.Context(), "/pd/k", strings.Repeat("value ", 1000)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			h.Close()
+			wals, err := filepath.Glob(filepath.Join(cfg.DataDir, "member", "wal", "*-*.wal"))
+			if err != nil || len(wals) != 1 {
+				t.Fatalf("%v, %v", wals, err)
+			}
+			c.damage(t, filepath.Join(cfg.DataDir, "member", "snap", "db"), wals[0])
+			again, err := process.Start(t.Context(), cfg)
+			if err == nil {
+				if resp, err := cli.Get(t.Context(), "/pd/k"); err != nil || len(resp.Kvs) != 1 {
+					t.Errorf("it starts without what was in it: %+v, %v", resp, err)
+				}
+				again.Close()
+			}
+			if c.starts != (err == nil) {
+				t.Errorf("starts %t: %v", err == nil, err)
+			}
+			if err != nil && (!errors.Is(err, process.ErrDamaged) || !strings.Contains(err.Error(), cfg.DataDir) || !strings.Contains(err.Error(), "--state-dir")) {
+				t.Errorf("error %v", err)
+			}
+			if s := out.String(); strings.Contains(s, "goroutine ") {
+				t.Error("a stack trace in the log")
+			}
+		})
+	}
+}
+
+// A first start that was cut before anything was written is no damage.
+func TestFirstStartThatWasCut(t *testing.T) {
+	t.Parallel()
+	cfg, _ := config(t, t.TempDir())
+	cfg.ListenClient = testkit.FreePort(t)
+	snap := filepath.Join(cfg.DataDir, "member", "snap")
+	if err := os.MkdirAll(snap, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(snap, "db"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cli := testkit.Client(t, start(t, cfg).Endpoint())
+	if _, err := cli.Put(t.Context(), "/pd/k", "v"); err != nil {
+		t.Error(err)
+	}
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
+}

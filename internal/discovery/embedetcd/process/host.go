@@ -1,0 +1,262 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
+)
+
+// ErrDamaged means that etcd cannot start over the files in its data directory.
+var ErrDamaged = errors.New("the files of the embedded etcd are damaged")
+
+// Config says how to run the etcd.
+type Config struct {
+	ListenClient string // as in embedetcd.Config
+	DataDir      string
+	Prefix       string
+	Gateway      bool
+	TLS          certs.Files // the same
+	Log          *logrus.Logger
+	// Pause is the first one before a new start; each next is twice as long, up to
+	// maxPause. Default one second.
+	Pause time.Duration
+}
+
+const (
+	maxPause = 30 * time.Second
+	// calm is how long an etcd must have run for its end to be a new one.
+	calm = time.Minute
+	// stopLimit is how long an etcd may take to close its files.
+	stopLimit = 5 * time.Second
+	// startLimit bounds a start; etcd's own limits are shorter.
+	startLimit = 90 * time.Second
+)
+
+// State is the state of the etcd.
+type State struct {
+	// Ended is the reason why it does not run; "" while it runs.
+	Ended string
+	// Ends counts the times that it ended by itself.
+	Ends int64
+	// Joined reports whether another proxy's etcd has taken its place: this process has
+	// none of its own any more.
+	Joined bool
+}
+
+// Host keeps an etcd running in a process of its own. It is safe for concurrent
+// use.
+type Host struct {
+	cfg      Config
+	log      *logrus.Entry
+	endpoint string
+	stop     context.CancelFunc
+	done     chan struct{} // closed when nothing runs any more
+
+	mu    sync.Mutex // guards state
+	state State
+}
+
+// Start runs an etcd and returns when it serves. Its errors are those of embedetcd.Start, and
+// ErrDamaged. If there is no space on the disk, it returns without an error, and the etcd is
+// started as soon as there is: the proxy can serve what it knows without it.
+func Start(ctx context.Context, cfg Config) (*Host, error) {
+	if cfg.Pause <= 0 {
+		cfg.Pause = time.Second
+	}
+	h := &Host{cfg: cfg, log: cfg.Log.WithField("component", "etcd"), done: make(chan struct{})}
+	c, err := h.launch(ctx)
+	switch {
+	case errors.Is(err, errNoSpace) && !strings.HasSuffix(cfg.ListenClient, ":0"):
+		h.endpoint = cfg.ListenClient
+		h.note(func(s *State) { s.Ended = err.Error() })
+		h.log.WithError(err).Error("embedded etcd does not start: serving what is known without it, and trying again")
+	case err != nil:
+		return nil, err
+	default:
+		h.endpoint = c.endpoint
+		h.cfg.ListenClient = c.endpoint // also when it was any free port
+	}
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	h.stop = stop
+	go h.supervise(run, c)
+	return h, nil
+}
+
+// Endpoint is the host:port for clients; it stays the same.
+func (h *Host) Endpoint() string { return h.endpoint }
+
+// State returns the state of the etcd.
+func (h *Host) State() State {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.state
+}
+
+func (h *Host) note(change func(*State)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change(&h.state)
+}
+
+// Close stops the etcd and waits for it.
+func (h *Host) Close() {
+	h.stop()
+	<-h.done
+}
+
+// supervise starts the etcd again whenever it has ended, until ctx ends. c is nil if it has not
+// run yet.
+func (h *Host) supervise(ctx context.Context, c *child) {
+	defer close(h.done)
+	pause := h.cfg.Pause
+	for {
+		if c != nil {
+			began := time.Now()
+			select {
+			case <-ctx.Done():
+				c.close(stopLimit)
+				return
+			case <-c.done:
+			}
+			if time.Since(began) >= calm {
+				pause = h.cfg.Pause
+			}
+			h.note(func(s *State) { s.Ended = c.reason(); s.Ends++ })
+			h.log.WithField("reason", c.reason()).Error("embedded etcd has ended, serving the last membership and restarting it")
+			if trace := c.trace(); trace != "" {
+				h.log.Debug("stderr of etcd: " + trace)
+			}
+		}
+		if c = h.again(ctx, &pause); c == nil {
+			return
+		}
+		h.note(func(s *State) { s.Ended = "" })
+		h.log.Warn("embedded etcd serves again")
+	}
+}
+
+// again starts the etcd until it serves. It returns nil when ctx ends, or when
+// another one serves in its place.
+func (h *Host) again(ctx context.Context, pause *time.Duration) *child {
+	last := ""
+	for {
+		wait := *pause/2 + rand.N(*pause)
+		*pause = min(2**pause, maxPause)
+		if !sleep.For(ctx, wait) {
+			return nil
+		}
+		c, err := h.launch(ctx)
+		switch {
+		case err == nil:
+			return c
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, embedetcd.ErrJoin):
+			h.note(func(s *State) { s.Ended, s.Joined = "", true })
+			h.log.Warnf("another etcd serves at %s now: using it", h.endpoint)
+			return nil
+		}
+		h.note(func(s *State) { s.Ended = err.Error() })
+		if text := err.Error(); text != last {
+			last = text
+			h.log.WithError(err).Error("embedded etcd does not start, retrying")
+		}
+	}
+}
+
+// launch makes one attempt.
+func (h *Host) launch(ctx context.Context) (*child, error) {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	hadFiles, missing := look(h.cfg.DataDir)
+	if missing != "" {
+		return nil, damaged(h.cfg.DataDir, missing)
+	}
+	c, err := start(settings{
+		ListenClient: h.cfg.ListenClient, DataDir: h.cfg.DataDir, Prefix: h.cfg.Prefix, Gateway: h.cfg.Gateway,
+		LogLevel: h.cfg.Log.GetLevel().String(), TLS: h.cfg.TLS,
+	}, h.log)
+	if err != nil {
+		return nil, fmt.Errorf("start the process of the embedded etcd: %w", err)
+	}
+	select {
+	case <-c.ready:
+		return c, nil
+	case <-c.done:
+	case <-ctx.Done():
+		// Not killed at once: etcd could not start over the files that a start leaves half done.
+		c.close(stopLimit)
+		return nil, fmt.Errorf("start the embedded etcd: %w", context.Cause(ctx))
+	}
+	if trace := c.trace(); trace != "" {
+		h.log.Debug("stderr of etcd: " + trace)
+	}
+	if c.failure != nil && c.failure.Kind != "" {
+		return nil, c.failure.err()
+	}
+	_, why, cut := strings.Cut(c.reason(), "with data in "+h.cfg.DataDir+": ")
+	if !cut {
+		why = c.reason()
+	}
+	if hadFiles && !external(why) {
+		return nil, damaged(h.cfg.DataDir, why)
+	}
+	if noSpace(why) {
+		return nil, fmt.Errorf("start the embedded etcd with data in %s: %s (%w)", h.cfg.DataDir, why, errNoSpace)
+	}
+	return nil, fmt.Errorf("start the embedded etcd with data in %s: %s", h.cfg.DataDir, why)
+}
+
+// errNoSpace is wrapped by the error of a start that fails for want of disk space.
+var errNoSpace = errors.New("the disk is full")
+
+func noSpace(why string) bool {
+	return strings.Contains(why, "no space left on device") || strings.Contains(why, "disk quota exceeded")
+}
+
+func damaged(dir, why string) error {
+	return fmt.Errorf("%w: etcd does not start over %s: %s. Move that directory away and start again. "+
+		"Agents register their instances again by themselves; static instances and removals come back from --state-dir, or with \"pdctl import\" from an export",
+		ErrDamaged, dir, why)
+}
+
+// look reports whether an etcd has worked in a directory, and which of its files is missing
+// that it needs: etcd itself would wait for that file for ever.
+func look(dir string) (hadFiles bool, missing string) {
+	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil || embedetcd.Unfinished(dir) {
+		return false, ""
+	}
+	db, err := os.Stat(filepath.Join(dir, "member", "snap", "db"))
+	if err != nil || db.Size() == 0 {
+		return true, ""
+	}
+	if logs, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal")); err == nil && len(logs) == 0 {
+		return true, "its log (member/wal) is missing beside its database"
+	}
+	return true, ""
+}
+
+// external reports whether the files have no part in the end of etcd.
+func external(why string) bool {
+	for _, cause := range []string{
+		"no space left on device", "disk quota exceeded", "too many open files", "cannot allocate memory", "permission denied",
+		"read-only file system", "address already in use", "not ready within", "signal: ", "resource temporarily unavailable",
+	} {
+		if strings.Contains(why, cause) && !strings.Contains(why, "SIGBUS") && !strings.Contains(why, "SIGSEGV") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,257 @@
+package process_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) {
+	process.MaybeMain()
+	leak.Main(m)
+}
+
+const soon = 2 * time.Minute
+
+// lines is a log that can be read while it is written.
+type lines struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func config(t *testing.T, dir string) (process.Config, *lines) {
+	t.Helper()
+	out := new(lines)
+	log := logrus.New()
+	log.SetOutput(out)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", out)
+		}
+	})
+	return process.Config{
+		ListenClient: "127.0.0.1:0", DataDir: dir, Prefix: "/pd", Gateway: true, Log: log, Pause: 10 * time.Millisecond,
+	}, out
+}
+
+func start(t *testing.T, cfg process.Config) *process.Host {
+	t.Helper()
+	h, err := process.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	return h
+}
+
+// pid finds the process that works in a data directory.
+func pid(t *testing.T, dir string) int {
+	t.Helper()
+	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		line, err := os.ReadFile(name)
+		if err == nil && bytes.HasSuffix(line, []byte("\x00embedded-etcd\x00"+dir+"\x00")) {
+			id, err := strconv.Atoi(strings.Split(name, "/")[2])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return id
+		}
+	}
+	return 0
+}
+
+func signal(t *testing.T, dir string, sig syscall.Signal) {
+	t.Helper()
+	id := pid(t, dir)
+	if id <= 0 {
+		t.Fatalf("no etcd works in %s", dir) // the signal would go to our own group
+	}
+	if err := syscall.Kill(id, sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func runs(h *process.Host) func() error {
+	return func() error {
+		if s := h.State(); s.Ended != "" {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	}
+}
+
+// An etcd that is killed is started again, over its files and at its address.
+func TestStartedAgain(t *testing.T) {
+	t.Parallel()
+	cfg, out := config(t, t.TempDir())
+	h := start(t, cfg)
+	cli := testkit.Client(t, h.Endpoint())
+	if _, err := cli.Put(t.Context(), "/k", "v"); err != nil {
+		t.Fatal(err)
+	}
+	for n := int64(1); n <= 3; n++ {
+		signal(t, cfg.DataDir, syscall.SIGKILL)
+		testkit.Eventually(t, soon, func() error {
+			if s := h.State(); s.Ends != n || s.Ended != "" {
+				return fmt.Errorf("%+v", s)
+			}
+			return nil
+		})
+		testkit.Eventually(t, soon, func() error {
+			resp, err := cli.Get(t.Context(), "/k")
+			if err == nil && len(resp.Kvs) != 1 {
+				t.Fatalf("%d keys", len(resp.Kvs))
+			}
+			return err
+		})
+	}
+	if s := out.String(); !strings.Contains(s, "signal: killed") || !strings.Contains(s, "serves again") {
+		t.Error("the log does not say why it ended, or that it is back")
+	}
+}
+
+// A stop is orderly, and a process that does not react is killed.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	for _, stopped := range []bool{false, true} {
+		cfg, out := config(t, t.TempDir())
+		h := start(t, cfg)
+		if stopped {
+			signal(t, cfg.DataDir, syscall.SIGSTOP)
+		}
+		h.Close()
+		if id := pid(t, cfg.DataDir); id != 0 {
+			t.Errorf("process %d is left", id)
+		}
+		if s := out.String(); s != "" {
+			t.Errorf("an orderly stop says %s", s)
+		}
+	}
+}
+
+// What a terminal and systemd send to all processes of a service does not end the
+// etcd: its proxy finishes its requests first.
+func TestSignalsOfTheService(t *testing.T) {
+	t.Parallel()
+	cfg, _ := config(t, t.TempDir())
+	h := start(t, cfg)
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		signal(t, cfg.DataDir, sig)
+	}
+	if _, err := testkit.Client(t, h.Endpoint()).Put(t.Context(), "/k", "v"); err != nil {
+		t.Fatal(err)
+	}
+	if s := h.State(); s.Ends != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// The errors of embedetcd come over as they are.
+func TestStartErrors(t *testing.T) {
+	t.Parallel()
+	cfg, _ := config(t, t.TempDir())
+	h := start(t, cfg)
+	other, _ := config(t, t.TempDir())
+	other.ListenClient = h.Endpoint()
+	if _, err := process.Start(t.Context(), other); !errors.Is(err, embedetcd.ErrJoin) {
+		t.Errorf("beside an etcd: %v", err)
+	}
+	locked, _ := config(t, cfg.DataDir)
+	locked.ListenClient = testkit.FreePort(t)
+	if _, err := process.Start(t.Context(), locked); !errors.Is(err, embedetcd.ErrLocked) || !strings.Contains(err.Error(), cfg.DataDir) {
+		t.Errorf("in one directory: %v", err)
+	}
+	bad, _ := config(t, t.TempDir())
+	bad.ListenClient = "10.0.0.1:2379"
+	if _, err := process.Start(t.Context(), bad); !errors.Is(err, embedetcd.ErrListen) {
+		t.Errorf("an address of another machine: %v", err)
+	}
+	file, _ := config(t, filepath.Join(t.TempDir(), "file"))
+	if err := os.WriteFile(file.DataDir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := process.Start(t.Context(), file); err == nil || errors.Is(err, process.ErrDamaged) {
+		t.Errorf("a file for a directory: %v", err)
+	}
+}
+
+// envParent makes the test binary a program with an etcd in the named directory.
+const envParent = "PDMESH_TEST_ETCD_PARENT"
+
+// The etcd ends with its proxy, also when that is killed.
+func TestEndsWithItsProxy(t *testing.T) {
+	if dir := os.Getenv(envParent); dir != "" {
+		if _, err := process.Start(t.Context(), process.Config{ListenClient: "127.0.0.1:0", DataDir: dir, Prefix: "/pd", Log: logrus.New()}); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println("serves")
+		select {}
+	}
+	t.Parallel()
+	dir := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent := exec.Command(self, "-test.run=^TestEndsWithItsProxy$")
+	parent.Env = append(os.Environ(), envParent+"="+dir)
+	out := new(lines)
+	parent.Stdout = out
+	if err := parent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = parent.Process.Kill() }()
+	testkit.Eventually(t, soon, func() error {
+		if !strings.Contains(out.String(), "serves") {
+			return errors.New("no etcd yet")
+		}
+		return nil
+	})
+	if pid(t, dir) == 0 {
+		t.Fatal("no etcd")
+	}
+	if err := parent.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = parent.Wait()
+	testkit.Eventually(t, soon, func() error {
+		if id := pid(t, dir); id != 0 {
+			return fmt.Errorf("process %d is left", id)
+		}
+		return nil
+	})
+}
+
+var errNotEnded = errors.New("it has not ended")

@@ -1,0 +1,134 @@
+package process
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
+)
+
+// settings is the line that the child gets first.
+type settings struct {
+	ListenClient string `json:"listen_client"`
+	DataDir      string `json:"data_dir"`
+	Prefix       string `json:"prefix"`
+	Gateway      bool   `json:"gateway"`
+	LogLevel     string `json:"log_level"`
+
+	TLS certs.Files `json:"tls"`
+}
+
+// message is one line of the child's. Exactly one of the fields is set.
+type message struct {
+	Log    *logLine `json:"log,omitempty"`
+	Ready  *ready   `json:"ready,omitempty"`
+	Failed *failed  `json:"failed,omitempty"`
+}
+
+type logLine struct {
+	Level  string         `json:"level"`
+	Text   string         `json:"text"`
+	Fields map[string]any `json:"fields,omitempty"`
+}
+
+type ready struct {
+	Endpoint string `json:"endpoint"`
+}
+
+// failed is the last thing that a child says which does not go on.
+type failed struct {
+	Kind string `json:"kind,omitempty"` // of kinds; "" for any other error
+	Text string `json:"text"`
+}
+
+// kinds are the errors of embedetcd that callers distinguish, by their names on
+// the wire.
+func kinds() map[string]error {
+	return map[string]error{
+		"join": embedetcd.ErrJoin, "taken": embedetcd.ErrPortTaken, "locked": embedetcd.ErrLocked,
+		"listen": embedetcd.ErrListen,
+	}
+}
+
+func failure(err error) *failed {
+	for name, kind := range kinds() {
+		if errors.Is(err, kind) {
+			return &failed{Kind: name, Text: err.Error()}
+		}
+	}
+	return &failed{Text: err.Error()}
+}
+
+// childError is an error that came over the wire.
+type childError struct {
+	kind error // may be nil
+	text string
+}
+
+func (e *childError) Error() string { return e.text }
+func (e *childError) Unwrap() error { return e.kind }
+
+func (f *failed) err() error { return &childError{kind: kinds()[f.Kind], text: f.Text} }
+
+// lineFormatter makes the child's log lines messages.
+type lineFormatter struct{}
+
+// Format implements logrus.Formatter.
+func (lineFormatter) Format(e *logrus.Entry) ([]byte, error) {
+	fields := make(map[string]any, len(e.Data))
+	for k, v := range e.Data {
+		if err, ok := v.(error); ok {
+			v = err.Error() // of an error JSON shows nothing
+		}
+		fields[k] = v
+	}
+	line, err := json.Marshal(message{Log: &logLine{Level: e.Level.String(), Text: e.Message, Fields: fields}})
+	if err != nil { // a field that JSON cannot hold
+		line, err = json.Marshal(message{Log: &logLine{Level: e.Level.String(), Text: e.Message}})
+	}
+	return append(line, '\n'), err
+}
+
+// splitter hands on what is written to it line by line.
+type splitter struct {
+	rest []byte
+	take func(line []byte)
+}
+
+// maxLine bounds a line; what is longer is no message of ours.
+const maxLine = 1 << 20
+
+// Write implements io.Writer.
+func (s *splitter) Write(p []byte) (int, error) {
+	s.rest = append(s.rest, p...)
+	for {
+		i := bytes.IndexByte(s.rest, '\n')
+		if i < 0 {
+			break
+		}
+		s.take(s.rest[:i])
+		s.rest = s.rest[i+1:]
+	}
+	if len(s.rest) > maxLine {
+		s.rest = nil
+	}
+	return len(p), nil
+}
+
+// beginning keeps the first bytes that are written to it: the trace of a panic
+// begins with the reason.
+type beginning struct{ b []byte }
+
+const maxBeginning = 64 << 10
+
+// Write implements io.Writer.
+func (k *beginning) Write(p []byte) (int, error) {
+	if room := maxBeginning - len(k.b); room > 0 {
+		k.b = append(k.b, p[:min(room, len(p))]...)
+	}
+	return len(p), nil
+}

@@ -1,0 +1,183 @@
+package embedetcd_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// secured is a configuration with TLS, whose clients must show a certificate.
+func secured(t *testing.T, a *testkit.Authority) embedetcd.Config {
+	t.Helper()
+	cfg := config(t, "127.0.0.1:0")
+	cfg.TLS.Cert, cfg.TLS.Key = a.Issue("etcd", testkit.Certificate{CN: "etcd", Hosts: []string{"127.0.0.1"}})
+	cfg.TLS.CA = a.CA
+	return cfg
+}
+
+func secureClient(t *testing.T, endpoint, user, password string, config *tls.Config) *clientv3.Client {
+	t.Helper()
+	cc := etcd.Config{Endpoints: []string{endpoint}, Username: user, Password: password}
+	if config != nil {
+		cc.TLS = func() *tls.Config { return config }
+	}
+	cli, err := etcd.Dial(cc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cli.Close() })
+	return cli
+}
+
+func TestServesTLS(t *testing.T) {
+	t.Parallel()
+	a := testkit.NewAuthority(t, "ours")
+	a.Issue("client", testkit.Certificate{CN: "client"})
+	var log testkit.Buffer
+	cfg := secured(t, a)
+	logger := logrus.New()
+	logger.SetOutput(&log)
+	cfg.Log = logger
+	s := start(t, cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	good := &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.Pair("client")}}
+	cli := secureClient(t, s.Endpoint(), "", "", good)
+	watch := cli.Watch(ctx, "/pd/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	if resp := <-watch; !resp.Created {
+		t.Fatalf("%+v", resp)
+	}
+	if _, err := cli.Put(ctx, "/pd/x", "v"); err != nil {
+		t.Fatal(err)
+	}
+	if resp := <-watch; len(resp.Events) != 1 {
+		t.Fatalf("%+v", resp)
+	}
+
+	// Neither without a certificate, nor without TLS, nor by the port that etcd has for
+	// itself.
+	for name, c := range map[string]*tls.Config{"without a certificate": {RootCAs: a.Pool()}, "without TLS": nil} {
+		short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+		if _, err := secureClient(t, s.Endpoint(), "", "", c).Get(short, "/pd/x"); err == nil {
+			t.Errorf("%s: it answers", name)
+		}
+		cancel()
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		for _, reason := range []certs.Reason{certs.NoCertificate, certs.NoTLS} {
+			if !strings.Contains(log.String(), "reason="+string(reason)) {
+				return fmt.Errorf("no word of %s: %s", reason, &log)
+			}
+		}
+		return nil
+	})
+	_, err := secureClient(t, s.OwnPort(), "", "", nil).Get(ctx, "/pd/x")
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "use https://"+s.Endpoint()) {
+		t.Errorf("etcd's own port: %v", err)
+	}
+}
+
+// A certificate and an authority that are rolled are active for the next connection,
+// and an open connection continues.
+func TestTLSIsRolled(t *testing.T) {
+	t.Parallel()
+	a, next := testkit.NewAuthority(t, "ours"), testkit.NewAuthority(t, "next")
+	a.Issue("client", testkit.Certificate{CN: "client"})
+	next.Issue("client", testkit.Certificate{CN: "client"})
+	cfg := secured(t, a)
+	s := start(t, cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	old := secureClient(t, s.Endpoint(), "", "", &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.Pair("client")}})
+	if _, err := old.Put(ctx, "/pd/x", "v"); err != nil {
+		t.Fatal(err)
+	}
+	cert, key := next.Issue("etcd", testkit.Certificate{CN: "etcd", Hosts: []string{"127.0.0.1"}})
+	for to, from := range map[string]string{cfg.TLS.Cert: cert, cfg.TLS.Key: key, cfg.TLS.CA: next.CA} {
+		b, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(to, b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		cli := secureClient(t, s.Endpoint(), "", "", &tls.Config{RootCAs: next.Pool(), Certificates: []tls.Certificate{next.Pair("client")}})
+		defer func() { _ = cli.Close() }()
+		short, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		_, err := cli.Get(short, "/pd/x")
+		return err
+	})
+	if _, err := old.Get(ctx, "/pd/x"); err != nil {
+		t.Errorf("the connection that stood: %v", err)
+	}
+}
+
+// Users hold for the etcd with TLS as for any other, also after a restart.
+func TestUsersOverTLS(t *testing.T) {
+	t.Parallel()
+	a := testkit.NewAuthority(t, "ours")
+	cfg := secured(t, a)
+	cfg.TLS.CA, cfg.ListenClient = "", testkit.FreePort(t)
+	s := start(t, cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tc := &tls.Config{RootCAs: a.Pool()}
+	cli := secureClient(t, s.Endpoint(), "", "", tc)
+	if _, err := cli.UserAdd(ctx, "root", "secret"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cli.UserGrantRole(ctx, "root", "root"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cli.AuthEnable(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{"at once", "after a restart"} {
+		if _, err := cli.Get(ctx, "/pd/x"); !errors.Is(err, rpctypes.ErrUserEmpty) {
+			t.Errorf("%s: cannot read: %v", when, err)
+		}
+		root := secureClient(t, s.Endpoint(), "root", "secret", tc)
+		if _, err := root.Put(ctx, "/pd/x", when); err != nil {
+			t.Errorf("%s: root writes: %v", when, err)
+		}
+		if when == "at once" {
+			s.Close()
+			s = start(t, cfg)
+		}
+	}
+}
+
+// Files that are not there, and an address beyond loopback without any, are errors.
+func TestTLSThatCannotBe(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, "127.0.0.1:0")
+	cfg.TLS = certs.Files{Cert: filepath.Join(t.TempDir(), "not.pem"), Key: "not-key.pem"}
+	if _, err := embedetcd.Start(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "not.pem") {
+		t.Errorf("no file: %v", err)
+	}
+	for _, listen := range []string{"10.0.0.1:2379", "0.0.0.0:2379", "host.example:2379"} {
+		if _, err := embedetcd.Start(t.Context(), config(t, listen)); !errors.Is(err, embedetcd.ErrListen) {
+			t.Errorf("%s: %v", listen, err)
+		}
+	}
+}

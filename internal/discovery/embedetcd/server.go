@@ -1,0 +1,383 @@
+package embedetcd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"google.golang.org/grpc"
+
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
+)
+
+// Errors of Start.
+var (
+	// ErrJoin means that an etcd which this program may use serves at the client
+	// address already: be its client.
+	ErrJoin = errors.New("an etcd serves here already")
+	// ErrPortTaken means that something serves at the client address which this
+	// program cannot or must not use.
+	ErrPortTaken = errors.New("the etcd client address is taken")
+	// ErrLocked means that another process works in the data directory.
+	ErrLocked = errors.New("the etcd data directory is in use")
+	// ErrListen means that the client address is not one to listen on.
+	ErrListen = errors.New("invalid etcd listen address")
+)
+
+const (
+	quotaBytes   = 1 << 30
+	compaction   = "5m"
+	startTimeout = 60 * time.Second
+	// settleTimeout is how long a data directory may be locked while no server
+	// answers at the port, before that is an error.
+	settleTimeout = 5 * time.Second
+	memberName    = "pdmesh"
+	// unsyncedBatch is how long writes are gathered before they go to the
+	// database's file when no write waits for the disk anyway, instead of etcd's
+	// 100 ms: every batch writes the pages of the tree's trunk again. Readers see
+	// what is gathered, and the log has it.
+	unsyncedBatch = 2 * time.Second
+)
+
+// Config says how to run the etcd.
+type Config struct {
+	// ListenClient is the host:port for clients, default 127.0.0.1:2379; without TLS a
+	// loopback address. Port 0 takes a free one.
+	ListenClient string
+	// TLS are the files by which clients are served; none: without TLS. With a CA clients
+	// must show a certificate. Beyond loopback other machines get in only while etcd
+	// has users.
+	TLS certs.Files
+	// DataDir keeps the data. It is made if need be, readable by this user only.
+	DataDir string
+	Log     logrus.FieldLogger // nil: silent
+	// Gateway serves etcd's JSON API beside gRPC on the same port, guarded; not with TLS.
+	Gateway bool
+	// Prefix is the root of our keys, by which examine recognizes an etcd of ours.
+	Prefix string
+	// Unsynced does not wait for the disk at each write. A crash of the machine
+	// may lose data: for tests and demos.
+	Unsynced bool
+	// Fatal is called when etcd cannot go on, with the reason, and must not
+	// return: etcd ends the process otherwise.
+	Fatal func(why string)
+
+	// Of tests: bytes of the database, 0 for quotaBytes; and whether they check the space.
+	quota       int64
+	manualSpace bool
+}
+
+// Server is a running etcd.
+type Server struct {
+	etcd     *embed.Etcd
+	grpc     atomic.Pointer[grpc.Server] // set by etcd's own goroutine
+	serves   chan struct{}               // closed when grpc is set
+	secure   *securePort                 // nil: without TLS
+	gateway  *gateway
+	lock     *os.File
+	endpoint string
+	quiet    *atomic.Bool
+	once     sync.Once
+	end      context.CancelFunc // of work; nil before it begins
+	work     sync.WaitGroup
+}
+
+// Start runs an etcd and returns when it serves. If something serves at the
+// client address already the error says what to do about it: ErrJoin if that
+// is an etcd with our keys or none under our prefix, also if it was started at
+// the very same moment, else ErrPortTaken. It takes at most about a minute, in
+// the cases of a taken port about ten seconds.
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	if cfg.ListenClient == "" {
+		cfg.ListenClient = "127.0.0.1:2379"
+	}
+	if cfg.Prefix == "" {
+		cfg.Prefix = schema.DefaultPrefix
+	}
+	listen, err := listenAddress(cfg.ListenClient, !cfg.TLS.None())
+	if err != nil {
+		return nil, err
+	}
+	layout, err := schema.NewLayout(cfg.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.DataDir == "" {
+		return nil, errors.New("start etcd: no data directory given")
+	}
+	deadline := time.Now().Add(settleTimeout)
+	for {
+		s, err := start(ctx, cfg, listen)
+		switch {
+		case err == nil:
+			return s, nil
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("start etcd: %w", ctx.Err())
+		case !errors.Is(err, ErrLocked) && !errors.Is(err, syscall.EADDRINUSE):
+			return nil, fmt.Errorf("start etcd on %s with data in %s: %w", listen, cfg.DataDir, err)
+		}
+		// The port or the directory is in use, maybe by a proxy that was started at the
+		// same moment: then we join it once it answers.
+		verdict := examine(ctx, listen, layout)
+		switch {
+		case errors.Is(verdict, ErrJoin):
+			return nil, verdict
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("start etcd: %w", ctx.Err())
+		case !errors.Is(verdict, errFree) && errors.Is(err, ErrLocked):
+			return nil, err
+		case !errors.Is(verdict, errFree):
+			return nil, verdict
+		case time.Now().After(deadline) && errors.Is(err, ErrLocked):
+			return nil, err
+		case time.Now().After(deadline):
+			return nil, fmt.Errorf("%w: %s comes and goes; choose another --etcd-listen", ErrPortTaken, listen)
+		}
+		sleep.For(ctx, examinePause)
+	}
+}
+
+// listenAddress checks the address to listen on.
+func listenAddress(address string, secure bool) (string, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", fmt.Errorf("%w %q: write host:port, for example 127.0.0.1:2379", ErrListen, address)
+	}
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil || ip.IsUnspecified() {
+		return "", fmt.Errorf("%w %q: give the address that clients reach, as a number", ErrListen, address)
+	}
+	if !ip.IsLoopback() && !secure {
+		return "", fmt.Errorf("%w %q: the embedded etcd listens beyond loopback with TLS only (--etcd-listen-cert); or run an etcd of your own and give --etcd-endpoints", ErrListen, address)
+	}
+	if _, err := netip.ParseAddrPort("127.0.0.1:" + port); err != nil {
+		return "", fmt.Errorf("%w %q: the port must be a number from 0 to 65535", ErrListen, address)
+	}
+	return net.JoinHostPort(ip.String(), port), nil
+}
+
+// start makes one attempt.
+func start(ctx context.Context, cfg Config, listen string) (*Server, error) {
+	lock, err := lockDir(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	if err := markFirstStart(cfg.DataDir); err != nil {
+		_ = lock.Close() // the first error is the one to report
+		return nil, err
+	}
+	s := &Server{lock: lock, quiet: &atomic.Bool{}, serves: make(chan struct{})}
+	if err := s.run(ctx, cfg, listen); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// run starts the etcd and waits until clients are served.
+func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
+	ec, err := s.configure(cfg, listen)
+	if err != nil {
+		return err
+	}
+	server, err := embed.StartEtcd(ec)
+	if err != nil {
+		return err
+	}
+	s.etcd = server
+	s.endpoint = server.Clients[0].Addr().String()
+	timeout := time.NewTimer(startTimeout)
+	defer timeout.Stop()
+	if err := s.await(ctx, server.Server.ReadyNotify(), timeout); err != nil {
+		return err
+	}
+	_ = os.Remove(filepath.Join(cfg.DataDir, firstStart)) // mostly there is none
+	work, end := context.WithCancel(context.WithoutCancel(ctx))
+	s.end = end
+	space := &space{server: server.Server, dir: cfg.DataDir, quota: ec.QuotaBackendBytes, log: etcd.LogOrDiscard(cfg.Log), room: roomIn, every: lookEvery}
+	if !cfg.manualSpace {
+		s.work.Go(func() { space.run(work) })
+	}
+	if s.secure == nil {
+		return s.gateway.connect(s.endpoint)
+	}
+	if err := s.await(ctx, s.serves, timeout); err != nil {
+		return err
+	}
+	s.endpoint = s.secure.address
+	s.secure.serve(work, s.grpc.Load(), server.Server.AuthStore().IsAuthEnabled, &s.work)
+	return nil
+}
+
+// configure says how etcd is to run, and opens the port for clients if that has TLS.
+func (s *Server) configure(cfg Config, listen string) (*embed.Config, error) {
+	ec := embed.NewConfig()
+	ec.Name = memberName
+	ec.Dir = cfg.DataDir
+	// A single member has no peers to talk to, but wants a listener; any free
+	// port does, also after a restart.
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
+	client := url.URL{Scheme: "http", Host: listen}
+	if !cfg.TLS.None() {
+		var err error
+		if s.secure, err = openSecurePort(listen, cfg.TLS, etcd.LogOrDiscard(cfg.Log)); err != nil {
+			return nil, err
+		}
+		client.Host = "127.0.0.1:0" // required, but calls to it are refused
+		ec.GRPCAdditionalServerOptions = s.secure.options()
+	}
+	ec.ListenPeerUrls, ec.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	ec.ListenClientUrls, ec.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+	ec.InitialCluster = ec.InitialClusterFromName(memberName)
+	ec.AutoCompactionMode = embed.CompactorModePeriodic
+	ec.AutoCompactionRetention = compaction // off by default, and then the disk fills up
+	ec.QuotaBackendBytes = cmp.Or(cfg.quota, quotaBytes)
+	ec.UnsafeNoFsync = cfg.Unsynced
+	if cfg.Unsynced {
+		ec.BackendBatchInterval = unsyncedBatch
+	}
+	ec.EnablePprof = false
+	// No answer of this server is for a web page. An empty list would allow all.
+	ec.CORS = map[string]struct{}{"https://nobody.invalid": {}}
+	// Its own gateway cannot be guarded; ours takes its place.
+	ec.EnableGRPCGateway = false
+	s.gateway = newGateway(cfg.Gateway && s.secure == nil)
+	ec.UserHandlers = s.gateway.handlers()
+	ec.ServiceRegister = func(g *grpc.Server) { s.grpc.Store(g); close(s.serves) }
+	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.logger(cfg.Log, cfg.Fatal))
+	return ec, nil
+}
+
+// await waits for a step of the start.
+func (s *Server) await(ctx context.Context, step <-chan struct{}, timeout *time.Timer) error {
+	select {
+	case <-step:
+		return nil
+	case err := <-s.etcd.Err():
+		return fmt.Errorf("it stopped at once: %w", err)
+	case <-timeout.C:
+		return fmt.Errorf("not ready within %s; is the disk very slow?", startTimeout)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Client is a client without a network in between. It is to be closed before the
+// server is.
+func (s *Server) Client() *clientv3.Client { return v3client.New(s.etcd.Server) }
+
+// Endpoint is the host:port for clients.
+func (s *Server) Endpoint() string { return s.endpoint }
+
+// Err delivers an error if the etcd ends by itself.
+func (s *Server) Err() <-chan error { return s.etcd.Err() }
+
+// Close stops the etcd and waits for it. Clients that are still connected are
+// cut off: waiting for their watches to end by themselves takes seconds, and
+// they never do.
+func (s *Server) Close() {
+	s.once.Do(func() {
+		s.quiet.Store(true)
+		if s.end != nil {
+			s.end()
+		}
+		if s.gateway != nil {
+			s.gateway.close()
+		}
+		if g := s.grpc.Load(); g != nil {
+			g.Stop()
+		}
+		if s.secure != nil {
+			_ = s.secure.Close() // it may be closed already
+		}
+		s.work.Wait()
+		if s.etcd != nil {
+			s.etcd.Close()
+		}
+		if s.lock != nil {
+			_ = s.lock.Close() // nothing was written; closing releases the lock
+		}
+	})
+}
+
+// firstStart is an empty file in the data directory from the first start until etcd serves.
+const firstStart = "first-start"
+
+// Unfinished reports whether the first start in a data directory was cut off, for example by a
+// full disk. Etcd would not start over such files, and they hold no data: etcd stores nothing
+// before its log exists.
+func Unfinished(dir string) bool {
+	_, mark := os.Stat(filepath.Join(dir, firstStart))
+	_, wal := os.Stat(filepath.Join(dir, "member", "wal"))
+	return mark == nil && errors.Is(wal, fs.ErrNotExist)
+}
+
+// markFirstStart removes the files of a first start that was cut off, and marks the start in a
+// directory without any.
+func markFirstStart(dir string) error {
+	member := filepath.Join(dir, "member")
+	if Unfinished(dir) {
+		if err := os.RemoveAll(member); err != nil {
+			return fmt.Errorf("remove the files of a start that was cut off: %w", err)
+		}
+	}
+	if _, err := os.Stat(member); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := os.WriteFile(filepath.Join(dir, firstStart), nil, 0o600); err != nil {
+		return fmt.Errorf("write to the etcd data directory: %w", err)
+	}
+	return nil
+}
+
+// lockDir makes the data directory and takes it for this process. Without this
+// etcd would wait silently for another process to leave it.
+func lockDir(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the etcd data directory: %w", err)
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the etcd data directory: %w", err)
+	}
+	if err := takeDir(f); err != nil {
+		_ = f.Close() // the first error is the one to report
+		return nil, err
+	}
+	return f, nil
+}
+
+func takeDir(f *os.File) error {
+	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return fmt.Errorf("%w: %s belongs to another running process; stop it, or choose another --etcd-data-dir", ErrLocked, f.Name())
+	}
+	if err != nil {
+		return fmt.Errorf("lock the etcd data directory %s: %w", f.Name(), err)
+	}
+	if err := f.Chmod(0o700); err != nil {
+		return fmt.Errorf("make the etcd data directory private: %w", err)
+	}
+	return nil
+}

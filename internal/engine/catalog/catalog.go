@@ -1,0 +1,306 @@
+// Package catalog keeps the lists of models of instances up to date. An agent keeps the record of
+// its instance current, but nothing does so for instances of the command line, of pdctl add, of
+// the admin routes and of curl, and a record has no space for thousands of LoRA adapters. Their
+// engines are read again:
+//
+//   - at intervals,
+//   - when a request names a model that no instance lists (Find),
+//   - when an engine answers 404 for a model that it is known to serve (Confirm),
+//   - after a request that loads or unloads an adapter on all of them (Refresh).
+//
+// What was read goes to the owner of the membership, which publishes it in the next snapshot.
+package catalog
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+const (
+	// maxReads bounds the engines that are read at a time.
+	maxReads = 16
+	// negativeTTL is how long it stays true that no engine serves a model.
+	negativeTTL = 5 * time.Second
+	// maxNames bounds the unknown models that are remembered. While there are more, requests
+	// for further ones are refused without reading.
+	maxNames = 1024
+	// maxNameBytes bounds the length of a model's name that is looked for.
+	maxNameBytes = 4096
+	// minPause is the shortest time from one round of reads to the next.
+	minPause = time.Second
+	// Reads at intervals, and rounds, each use at most one part of share of a core, by the
+	// estimates readCost and modelCost.
+	share     = 20
+	readCost  = 250 * time.Microsecond
+	modelCost = 4 * time.Microsecond
+	// earlyAfter is how long after the begin of a round a request waits for its end although an instance that
+	// serves the model is known: the other role may still be missing.
+	earlyAfter = 250 * time.Millisecond
+	// tick is the shortest time between two looks at what is due.
+	tick = 200 * time.Millisecond
+	// publishLimit bounds the wait until a snapshot has what was read.
+	publishLimit = 2 * time.Second
+	// brokenAfter is how long an engine answers 404 for a model that it lists before it is at
+	// fault. Until then the adapter may have been unloaded and loaded again.
+	brokenAfter = 2 * time.Second
+)
+
+// DefaultInterval is the default of Options.Interval.
+const DefaultInterval = 30 * time.Second
+
+// Options configure a Catalog. Members, Read, Observe and Serves are required.
+type Options struct {
+	Members func() *instance.Snapshot
+	// Read reads the models of one engine.
+	Read func(context.Context, *instance.Instance) (instance.Facts, error)
+	// Observe takes what was read; a later snapshot has it.
+	Observe func(context.Context, *instance.Instance, instance.Facts)
+	// Serves reports whether an instance of the newest snapshot can serve a model.
+	Serves func(model string) bool
+	// Available reports whether an instance is not ejected; nil: all are available. Ejected
+	// ones are not read for a request that waits.
+	Available func(instance.Key) bool
+	Interval  time.Duration // mean time between two reads of an engine; default DefaultInterval
+	Timeout   time.Duration // of one read; default 3 s
+}
+
+// Catalog reads lists of models. It is safe for concurrent use. A nil Catalog reads nothing.
+type Catalog struct {
+	o     Options
+	life  context.Context //nolint:containedctx // ends with Run, for reads that several requests wait for
+	end   context.CancelFunc
+	slots chan struct{}
+
+	rounds chan struct{} // full while a round runs; guards next
+	next   time.Time     // earliest begin of the next round
+
+	mu       sync.Mutex // guards everything below
+	ended    bool
+	work     sync.WaitGroup
+	waiting  *round              // the next round, which has not begun
+	names    map[string]*round   // the last round that looked for each unknown model
+	confirms map[string]*confirm // by address
+	last     []string            // the list that was read last; equal lists share their memory
+}
+
+// round is one read of all engines.
+type round struct {
+	late  chan struct{}   // closed earlyAfter its begin
+	done  chan struct{}   // closed at its end
+	names map[string]bool // looked for; true if an engine lists it. Written before done only
+	ended time.Time       // zero until done; guarded by Catalog.mu
+}
+
+// New returns a Catalog that reads nothing at intervals until Run is called.
+func New(o Options) *Catalog {
+	if o.Interval <= 0 {
+		o.Interval = DefaultInterval
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = 3 * time.Second
+	}
+	if o.Available == nil {
+		o.Available = func(instance.Key) bool { return true }
+	}
+	c := &Catalog{o: o, slots: make(chan struct{}, maxReads), rounds: make(chan struct{}, 1), names: map[string]*round{}, confirms: map[string]*confirm{}}
+	c.life, c.end = context.WithCancel(context.Background())
+	return c
+}
+
+// engine is the memberships of one address; both roles are one engine.
+type engine []*instance.Instance
+
+// engines groups instances by address.
+func engines(list []*instance.Instance) (out []engine) {
+	at := make(map[string]int, len(list))
+	for _, in := range list {
+		i, ok := at[in.Address]
+		if !ok {
+			i = len(out)
+			at[in.Address] = i
+			out = append(out, nil)
+		}
+		out[i] = append(out[i], in)
+	}
+	return out
+}
+
+// usable returns the engines that requests may go to.
+func (c *Catalog) usable() []engine {
+	snap := c.o.Members()
+	all := slices.Concat(snap.Usable(instance.Decode), snap.Usable(instance.Prefill))
+	available := slices.DeleteFunc(slices.Clone(all), func(in *instance.Instance) bool { return !c.o.Available(in.Key) })
+	if len(available) > 0 {
+		all = available
+	}
+	return engines(all)
+}
+
+// outdated returns the engines whose records may not say what they serve now.
+func outdated(snap *instance.Snapshot) []engine {
+	var list []*instance.Instance
+	for _, in := range slices.Concat(snap.Usable(instance.Decode), snap.Usable(instance.Prefill)) {
+		if !in.Maintained() || in.View == instance.Orphan || in.ModelsRead || in.Record.ModelsTruncated {
+			list = append(list, in)
+		}
+	}
+	return engines(list)
+}
+
+// incomplete reports whether the known list lacks models that the engine serves.
+func (e engine) incomplete() bool {
+	return slices.ContainsFunc(e, func(in *instance.Instance) bool { return in.Record.ModelsTruncated && !in.ModelsRead })
+}
+
+// due is when an engine is read next.
+type due struct {
+	at         time.Time
+	incomplete bool // see engine.incomplete
+}
+
+// Run reads engines at intervals until ctx ends, and then waits for all reads.
+func (c *Catalog) Run(ctx context.Context) {
+	defer func() {
+		c.mu.Lock()
+		c.ended = true
+		c.mu.Unlock()
+		c.end()
+		c.work.Wait()
+	}()
+	reads := map[string]due{} // by address
+	for {
+		snap, now := c.o.Members(), time.Now()
+		list := outdated(snap)
+		interval := c.interval(list)
+		was, next := reads, now.Add(interval)
+		reads = make(map[string]due, len(list))
+		for _, e := range list {
+			one, known := was[e[0].Address]
+			incomplete := e.incomplete()
+			switch {
+			case incomplete && !one.incomplete:
+				one.at = now
+			case !known:
+				one.at = now.Add(rand.N(interval)) // its models were read when it was added
+			}
+			if one.incomplete = incomplete; !one.at.After(now) {
+				c.work.Go(func() { c.read(c.life, e) })
+				if one.at = now.Add(interval/2 + rand.N(interval)); incomplete {
+					one.at = now.Add(negativeTTL) // in case this read fails
+				}
+			}
+			reads[e[0].Address] = one
+			if one.at.Before(next) {
+				next = one.at
+			}
+		}
+		if !sleep.Until(ctx, now.Add(tick)) {
+			return
+		}
+		wait := time.NewTimer(time.Until(next))
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return
+		case <-wait.C:
+		case <-snap.Changed():
+			wait.Stop()
+		}
+	}
+}
+
+// interval returns the mean time between two reads of one of these engines.
+func (c *Catalog) interval(list []engine) time.Duration {
+	var d time.Duration
+	for _, e := range list {
+		d += cost(len(e[0].Record.Models))
+	}
+	return max(c.o.Interval, share*d)
+}
+
+// cost estimates the CPU that reading a list of models uses.
+func cost(models int) time.Duration { return readCost + time.Duration(models)*modelCost }
+
+// read is the outcome of reading one engine.
+type read struct {
+	of    engine
+	facts instance.Facts
+	err   error
+}
+
+// read reads one engine and passes on its list.
+func (c *Catalog) read(ctx context.Context, e engine) read {
+	r := read{of: e}
+	select {
+	case <-ctx.Done():
+		r.err = ctx.Err()
+		return r
+	case c.slots <- struct{}{}:
+	}
+	defer func() { <-c.slots }()
+	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+	defer cancel()
+	if r.facts, r.err = c.o.Read(ctx, e[0]); r.err != nil {
+		return r
+	}
+	c.mu.Lock()
+	if slices.Equal(c.last, r.facts.Models) {
+		r.facts.Models = c.last
+	}
+	c.last = r.facts.Models
+	c.mu.Unlock()
+	for _, in := range e {
+		c.o.Observe(ctx, in, r.facts)
+	}
+	return r
+}
+
+// readAll reads engines and returns when a snapshot has what they have answered.
+func (c *Catalog) readAll(ctx context.Context, list []engine) []read {
+	reads := make([]read, len(list))
+	var open sync.WaitGroup
+	for i, e := range list {
+		open.Go(func() { reads[i] = c.read(ctx, e) })
+	}
+	open.Wait()
+	c.awaitPublished(ctx, reads)
+	return reads
+}
+
+// awaitPublished waits until a snapshot has what was read, at most publishLimit.
+func (c *Catalog) awaitPublished(ctx context.Context, reads []read) {
+	ctx, cancel := context.WithTimeout(ctx, publishLimit)
+	defer cancel()
+	instance.Await(ctx, c.o.Members, func(snap *instance.Snapshot) bool {
+		return !slices.ContainsFunc(reads, func(r read) bool { return !published(snap, &r) })
+	})
+}
+
+func published(snap *instance.Snapshot, r *read) bool {
+	if r.err != nil {
+		return true
+	}
+	for _, was := range r.of {
+		in, ok := snap.Lookup(was.Key)
+		switch {
+		case !ok, in.Incarnation() != was.Incarnation(), in.Maintained() && in.ModRevision != was.ModRevision:
+		case !slices.Equal(in.Record.Models, r.facts.Models):
+			return false
+		}
+	}
+	return true
+}
+
+// Refresh reads the engines of instances now and returns when a snapshot has what they have
+// answered, or ctx ends.
+func (c *Catalog) Refresh(ctx context.Context, list []*instance.Instance) {
+	if c != nil {
+		c.readAll(ctx, engines(list))
+	}
+}

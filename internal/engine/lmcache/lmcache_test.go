@@ -1,0 +1,226 @@
+package lmcache_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+	"testing/synctest"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// The bytes are what msgspec 0.19 makes of PDMsgBase's notification, and of its other
+// messages, which a proxy does not get.
+func TestParseNotification(t *testing.T) {
+	t.Parallel()
+	const of7 = "\x82\xa4type\xaaProxyNotif\xa6req_id\xa17"
+	if id, err := lmcache.ParseNotification([]byte(of7)); id != "7" || err != nil {
+		t.Errorf("%q, %v", id, err)
+	}
+	if b := lmcache.AppendNotification("7"); string(b) != of7 {
+		t.Errorf("%q", b)
+	}
+	if id, err := lmcache.ParseNotification([]byte("\x83\xa3new\x01\xa6req_id\xa17\xa4type\xaaProxyNotif")); id != "7" || err != nil {
+		t.Errorf("with a member that is not known: %q, %v", id, err)
+	}
+	for _, bad := range []string{
+		"", "\x80", "\xc0", "hello", of7[:20], "\x82\xa4type\xaaProxyNotif\xa6req_id\xa0", "\x81\xa4type\xaaProxyNotif",
+		"\x82\xa4type\xabCancelNotif\xa6req_id\xa17", "\x82\xa4type\xaaProxyNotif\xa6req_id\x07", "\xdf\xff\xff\xff\xff",
+		"\x82\xa4type\xaaProxyNotif\xa6req_id\xda\x02\x00" + string(bytes.Repeat([]byte("x"), 512)),
+	} {
+		if id, err := lmcache.ParseNotification([]byte(bad)); !errors.Is(err, lmcache.ErrMessage) {
+			t.Errorf("%q: %q, %v", bad, id, err)
+		}
+	}
+}
+
+// Await ends with the last rank and not before, whatever came twice, and whether it
+// began before or after the notifications.
+func TestInboxCountsRanks(t *testing.T) {
+	t.Parallel()
+	for _, early := range []int{0, 3, 8} {
+		synctest.Test(t, func(t *testing.T) {
+			b := lmcache.NewInbox()
+			add := func(rank int) { b.Add("id", "rank "+strconv.Itoa(rank)) }
+			for rank := range early {
+				add(rank)
+			}
+			over := make(chan error, 1)
+			go func() { over <- b.Await(t.Context(), "id", 8) }()
+			for rank := early; rank < 8; rank++ {
+				add(max(rank-1, 0) % 7) // one that is known, or the first
+				b.Add("another id", "rank 7")
+				synctest.Wait()
+				select {
+				case <-over:
+					t.Fatalf("over after %d of 8", rank)
+				default:
+				}
+				add(rank)
+			}
+			if err := <-over; err != nil {
+				t.Error(err)
+			}
+			b.Add("id", "rank 1") // late, and of no meaning
+			if early < 8 && b.Len() != 2 {
+				t.Errorf("%d ids are kept", b.Len())
+			}
+		})
+	}
+}
+
+// What nobody asks for is forgotten; what is asked for is kept.
+func TestInboxForgets(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := lmcache.NewInbox()
+		over := make(chan error, 1)
+		go func() { over <- b.Await(t.Context(), "wanted", 1) }()
+		synctest.Wait()
+		for i := range 1 << 17 {
+			b.Add("id "+strconv.Itoa(i), "a")
+		}
+		if n := b.Len(); n > 1<<16+1 {
+			t.Errorf("%d ids are kept", n)
+		}
+		b.Add("wanted", "a")
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := b.Await(ctx, "other", 1); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+}
+
+func quiet() *logrus.Logger {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return l
+}
+
+// bridge is an agent: a PULL socket and what proxies ask.
+func bridge(t *testing.T) (*lmcache.Receiver, *lmcache.Inbox, *httptest.Server, *instance.Instance) {
+	t.Helper()
+	inbox := lmcache.NewInbox()
+	r, err := lmcache.Listen(t.Context(), "tcp://127.0.0.1:0", inbox, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	s := httptest.NewServer(lmcache.Handler(inbox))
+	t.Cleanup(s.Close)
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, _ := strconv.Atoi(u.Port())
+	return r, inbox, s, &instance.Instance{
+		Key:    instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"},
+		Record: instance.Record{Ports: map[string][]int{instance.PortLMCacheNotify: {port}}},
+	}
+}
+
+func asker(t *testing.T) *lmcache.Asker {
+	t.Helper()
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &lmcache.Asker{HTTP: &http.Client{Transport: transport}}
+}
+
+// Real libzmq pushes what LMCache's own type looks like, from two connections as two
+// ranks have them, and twice from one of them.
+func TestRealLibzmq(t *testing.T) {
+	t.Parallel()
+	python := testkit.PythonWithZMQ(t)
+	r, _, _, in := bridge(t)
+	a := asker(t)
+	over := make(chan error, 1)
+	go func() { over <- a.Await(t.Context(), in, "7", 2) }()
+	p := testkit.StartPython(t, python, filepath.Join("testdata", "rank.py"), "tcp://"+r.Addr().String(), "7")
+	if err := <-over; err != nil {
+		t.Error(err)
+	}
+	p.End()
+}
+
+// Two proxies and one prefill: each hears of its own requests, all of them, and of no
+// others, though the prefill has one address for all its notifications.
+func TestTwoProxiesOnePrefill(t *testing.T) {
+	t.Parallel()
+	r, inbox, _, in := bridge(t)
+	ranks := []*rank{newRank(t, r), newRank(t, r)}
+	const requests = 50
+	over := make(chan error, 2*requests)
+	for proxy := range 2 {
+		a := asker(t)
+		for n := range requests {
+			id := fmt.Sprintf("%d-%d", proxy, n)
+			go func() { over <- a.Await(t.Context(), in, id, len(ranks)) }()
+			for _, s := range ranks {
+				s.notify(id)
+			}
+		}
+	}
+	for range 2 * requests {
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := inbox.Len(); n != 0 {
+		t.Errorf("%d ids are left over", n)
+	}
+}
+
+// An agent that ends, one that refuses and one that is away: an error, and at once.
+func TestLostAgent(t *testing.T) {
+	t.Parallel()
+	_, inbox, s, in := bridge(t)
+	a := asker(t)
+	if err := a.CannotHear(in); err != nil {
+		t.Error(err)
+	}
+	if err := a.Await(t.Context(), in, "", 1); !errors.Is(err, lmcache.ErrLost) {
+		t.Errorf("a bad question: %v", err)
+	}
+	over := make(chan error, 1)
+	go func() { over <- a.Await(t.Context(), in, "7", 1) }()
+	for inbox.Len() == 0 { // until the agent has been asked
+		runtime.Gosched()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := a.Await(ctx, in, "8", 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("called off: %v", err)
+	}
+	s.CloseClientConnections()
+	if err := <-over; !errors.Is(err, lmcache.ErrLost) {
+		t.Errorf("the agent has gone: %v", err)
+	}
+	s.Close()
+	if err := a.Await(t.Context(), in, "7", 1); !errors.Is(err, lmcache.ErrLost) {
+		t.Errorf("no agent: %v", err)
+	}
+	in.Record.Ports = nil
+	if err := a.CannotHear(in); !errors.Is(err, lmcache.ErrNowhere) {
+		t.Errorf("nobody receives: %v", err)
+	}
+}

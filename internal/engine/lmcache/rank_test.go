@@ -1,0 +1,54 @@
+package lmcache_test
+
+import (
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
+)
+
+// rank is a tensor-parallel rank of a prefill engine, with its connection.
+type rank struct {
+	t *testing.T
+	s *zmqpeer.Sender
+}
+
+func newRank(t *testing.T, to *lmcache.Receiver) *rank {
+	t.Helper()
+	s, err := zmqpeer.NewSender(zmq.Push, "tcp://"+to.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return &rank{t, s}
+}
+
+func (r *rank) notify(id string) {
+	r.t.Helper()
+	if err := r.s.Send(r.t.Context(), lmcache.AppendNotification(id)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// A message that is none costs nothing but a line in the log, and a prefill that comes
+// back is heard.
+func TestReceiverGoesOn(t *testing.T) {
+	t.Parallel()
+	r, inbox, _, _ := bridge(t)
+	bad := newRank(t, r)
+	if err := bad.s.Send(t.Context(), []byte("nonsense")); err != nil {
+		t.Fatal(err)
+	}
+	if err := bad.s.Send(t.Context(), []byte("two"), []byte("frames")); err != nil {
+		t.Fatal(err)
+	}
+	bad.notify("1")
+	bad.s.Close() // the engine restarts
+	newRank(t, r).notify("2")
+	for _, id := range []string{"1", "2"} {
+		if err := inbox.Await(t.Context(), id, 1); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package lmcache
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
+)
+
+// Receiver is a bound PULL socket whose notifications go into an inbox.
+type Receiver struct {
+	inbox  *Inbox
+	socket *zmq.Listener
+	log    logrus.FieldLogger
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+// troublePause is the least time between two log lines about invalid messages.
+const troublePause = 10 * time.Second
+
+// Listen binds a PULL socket at tcp://host:port.
+func Listen(ctx context.Context, endpoint string, inbox *Inbox, log logrus.FieldLogger) (*Receiver, error) {
+	r := &Receiver{inbox: inbox, log: log, done: make(chan struct{})}
+	socket, err := zmq.Listen(ctx, zmq.Pull, endpoint, zmq.Bounds{Bytes: 4 << 10, Frames: 2}, func(remote string, err error) {
+		log.WithError(err).WithField("remote", remote).Warn("a peer of the socket for LMCache's notifications was refused")
+	})
+	if err != nil {
+		return nil, fmt.Errorf("socket for LMCache's notifications: %w", err)
+	}
+	r.socket = socket
+	receiving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	r.cancel = cancel
+	go r.receive(receiving)
+	return r, nil
+}
+
+func (r *Receiver) receive(ctx context.Context) {
+	defer close(r.done)
+	var logged time.Time
+	for {
+		m, err := r.socket.Receive(ctx)
+		if err != nil {
+			return // closed
+		}
+		id, err := "", ErrMessage
+		if len(m.Frames) == 1 {
+			id, err = ParseNotification(m.Frames[0])
+		}
+		if err == nil {
+			r.inbox.Add(id, m.Remote)
+			continue
+		}
+		if time.Since(logged) > troublePause {
+			logged = time.Now()
+			r.log.WithError(err).WithField("remote", m.Remote).Warn("a message that is no notification of LMCache")
+		}
+	}
+}
+
+// Addr returns the address of the socket.
+func (r *Receiver) Addr() net.Addr { return r.socket.Addr() }
+
+// Close closes the socket and waits for its goroutine.
+func (r *Receiver) Close() {
+	r.cancel()
+	_ = r.socket.Close() // it was open
+	<-r.done
+}

@@ -1,0 +1,168 @@
+// Package scrape reads the metrics of engines periodically: load, KV cache, and the samples that
+// show whether an engine's core makes progress. Without them the load of an engine is only what the
+// proxies count themselves.
+//
+//	Source.Snapshot ──one after the other, over an interval──▶ Asker.Load ──▶ Options.Sink, Options.Observe
+package scrape
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+const (
+	// atOnce bounds the concurrent readings.
+	atOnce = 8
+	// timeout bounds one reading.
+	timeout = 2 * time.Second
+	// stale is the number of intervals without an answer after which the last reading is
+	// discarded.
+	stale = 3
+)
+
+// Asker reads the load of an engine.
+type Asker interface {
+	Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error)
+}
+
+// Options configure a Scraper; all must be set.
+type Options struct {
+	Members func() *instance.Snapshot
+	Asker   Asker
+	Sink    func(k instance.Key, e *policy.Engine) // nil: the reading was discarded
+	// Observe receives every reading; nil if it is empty or was discarded.
+	Observe func(k instance.Key, ranks []vllm.RankLoad)
+	// Check is called after each reading of Run, for checks other than metrics.
+	Check    func(ctx context.Context, in *instance.Instance)
+	Interval time.Duration // between two readings of one engine
+}
+
+// Scraper reads the metrics of all engines in turn. It is safe for concurrent use.
+type Scraper struct {
+	o Options
+
+	mu    sync.Mutex // guards known
+	known map[instance.Key]time.Time
+}
+
+// New returns a Scraper.
+func New(o Options) *Scraper { return &Scraper{o: o, known: map[instance.Key]time.Time{}} }
+
+// Run reads the metrics of every engine once in each interval, spread over it, until ctx ends.
+func (s *Scraper) Run(ctx context.Context) {
+	var open sync.WaitGroup
+	defer open.Wait()
+	slots := make(chan struct{}, atOnce)
+	for {
+		began := time.Now()
+		list := readable(s.o.Members())
+		for i, in := range list {
+			// Each engine is read at a random time in its part of the interval.
+			part := s.o.Interval / time.Duration(len(list))
+			if !sleep.Until(ctx, began.Add(time.Duration(i)*part+rand.N(part+1))) {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case slots <- struct{}{}:
+			}
+			open.Go(func() {
+				s.Read(ctx, in)
+				s.check(ctx, in)
+				<-slots
+			})
+		}
+		s.forget()
+		if !sleep.Until(ctx, began.Add(s.o.Interval)) {
+			return
+		}
+	}
+}
+
+// readable returns the instances that are read: those that requests may be sent to. An engine in
+// both roles is read once, as a decode instance.
+func readable(snap *instance.Snapshot) []*instance.Instance {
+	list := slices.Clone(snap.Usable(instance.Decode))
+	for _, in := range snap.Usable(instance.Prefill) {
+		if _, there := snap.Lookup(instance.Key{Role: instance.Decode, Address: in.Address}); !there {
+			list = append(list, in)
+		}
+	}
+	return list
+}
+
+// check bounds Options.Check: an engine that hangs must not delay the readings of others.
+func (s *Scraper) check(ctx context.Context, in *instance.Instance) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	s.o.Check(ctx, in)
+}
+
+// Read reads the metrics of an engine once, in addition to the readings of Run.
+func (s *Scraper) Read(ctx context.Context, in *instance.Instance) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	ranks, err := s.o.Asker.Load(ctx, in)
+	if err != nil {
+		return // the last reading stays in use until it is stale
+	}
+	now := time.Now()
+	s.mu.Lock()
+	s.known[in.Key] = now
+	s.mu.Unlock()
+	s.o.Observe(in.Key, ranks)
+	if len(ranks) > 0 {
+		s.o.Sink(in.Key, engine(now, in, ranks))
+	}
+}
+
+// forget drops readings of engines that have left, and those that are stale.
+func (s *Scraper) forget() {
+	snap := s.o.Members()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, at := range s.known {
+		if _, member := snap.Lookup(k); !member || time.Since(at) >= stale*s.o.Interval+timeout {
+			delete(s.known, k)
+			s.o.Sink(k, nil)
+			s.o.Observe(k, nil)
+		}
+	}
+}
+
+// engine converts the load of the ranks for policies.
+func engine(at time.Time, in *instance.Instance, ranks []vllm.RankLoad) *policy.Engine {
+	e := &policy.Engine{At: at, Ranks: make([]policy.Rank, len(ranks))}
+	own := make(map[int]int, len(ranks)) // by the engine's numbers
+	for _, r := range ranks {
+		own[r.Rank] = r.Rank
+	}
+	number := make(map[int]int, len(ranks))
+	for as, is := range instance.LocalRanks(in, own) {
+		number[is] = as
+	}
+	for i, r := range ranks {
+		one := policy.Rank{
+			Rank: number[r.Rank], Capacity: r.Blocks * r.Block, Usage: r.Usage,
+			Running: r.Running, Waiting: r.Waiting, Starved: r.Starved, Deferred: r.Deferred, Fetching: r.Fetching,
+		}
+		e.Ranks[i] = one
+		e.All.Capacity += one.Capacity
+		e.All.Usage += one.Usage / float64(len(ranks))
+		e.All.Running += one.Running
+		e.All.Waiting += one.Waiting
+		e.All.Starved += one.Starved
+		e.All.Deferred += one.Deferred
+		e.All.Fetching += one.Fetching
+	}
+	return e
+}

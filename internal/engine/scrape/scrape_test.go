@@ -1,0 +1,195 @@
+package scrape_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/engine/scrape"
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// engines answer with their number of waiting requests.
+type engines struct {
+	mu               sync.Mutex
+	silent           map[string]bool
+	asked            map[string]int
+	open, most       int
+	known            map[instance.Key]*policy.Engine
+	takes            time.Duration
+	earliest, latest time.Time
+	first            int // rank of the group
+	observed         map[instance.Key][]vllm.RankLoad
+	checked          map[string]int
+}
+
+func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error) {
+	e.mu.Lock()
+	e.open++
+	e.most = max(e.most, e.open)
+	e.asked[in.Address]++
+	silent := e.silent[in.Address]
+	if e.latest = time.Now(); e.earliest.IsZero() {
+		e.earliest = e.latest
+	}
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		e.open--
+		e.mu.Unlock()
+	}()
+	if silent {
+		<-ctx.Done()
+		return nil, errors.New("silent")
+	}
+	time.Sleep(e.takes)
+	return []vllm.RankLoad{
+		{Rank: e.first, Blocks: 100, Block: 16, Usage: 0.5, Running: 1, Waiting: 2, Starved: 1},
+		{Rank: e.first + 1, Blocks: 50, Block: 16, Usage: 1, Running: 3, Waiting: 4, Fetching: 2},
+	}, nil
+}
+
+func (e *engines) sink(k instance.Key, is *policy.Engine) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.known[k] = is
+}
+
+func (e *engines) check(_ context.Context, in *instance.Instance) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.checked == nil {
+		e.checked = map[string]int{}
+	}
+	e.checked[in.Address]++
+}
+
+func (e *engines) observe(k instance.Key, ranks []vllm.RankLoad) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.observed == nil {
+		e.observed = map[instance.Key][]vllm.RankLoad{}
+	}
+	e.observed[k] = ranks
+}
+
+func fleet(n int) *instance.Snapshot {
+	var all []*instance.Instance
+	for i := range n {
+		all = append(all, &instance.Instance{
+			Key: instance.Key{Role: instance.Decode, Address: fmt.Sprintf("10.0.0.%d:1", i)}, Verified: true,
+			Record: instance.Record{State: instance.Ready, Models: []string{"m"}},
+		})
+	}
+	return instance.NewSnapshot(1, all)
+}
+
+// Every engine is asked once in an interval, spread over it and few at once; what one
+// said last is forgotten when it has been silent for some intervals, or has left.
+func TestScrape(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}, takes: time.Millisecond}
+		var mu sync.Mutex
+		members := fleet(64)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			scrape.New(scrape.Options{Members: func() *instance.Snapshot {
+				mu.Lock()
+				defer mu.Unlock()
+				return members
+			}, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, Interval: 10 * time.Second}).Run(ctx)
+		}()
+		time.Sleep(10*time.Second - time.Millisecond)
+		synctest.Wait()
+		e.mu.Lock()
+		for _, in := range members.All() {
+			if e.asked[in.Address] != 1 {
+				t.Errorf("%s was asked %d times in one interval", in.Address, e.asked[in.Address])
+			}
+			if e.checked[in.Address] != 1 {
+				t.Errorf("%s was checked %d times in one interval", in.Address, e.checked[in.Address])
+			}
+		}
+		if d := e.latest.Sub(e.earliest); d < 8*time.Second {
+			t.Errorf("all within %s of the interval", d)
+		}
+		one := members.All()[0].Key
+		got := e.known[one]
+		if want := (policy.Rank{Capacity: 2400, Usage: 0.75, Running: 4, Waiting: 6, Starved: 1, Fetching: 2}); got == nil || got.All != want || len(got.Ranks) != 2 || got.Ranks[1].Rank != 1 || got.Ranks[1].Capacity != 800 {
+			t.Errorf("known of it: %+v", got)
+		}
+		if got := e.observed[one]; len(got) != 2 || got[1].Running != 3 {
+			t.Errorf("observed: %+v", got)
+		}
+		for _, in := range members.All() {
+			e.silent[in.Address] = true
+		}
+		e.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		e.mu.Lock()
+		if e.known[one] != nil {
+			t.Error("what a silent engine said a minute ago is believed")
+		}
+		if e.observed[one] != nil {
+			t.Error("the core of a silent engine counts as observable")
+		}
+		if e.most > 8 {
+			t.Errorf("%d questions at once", e.most)
+		}
+		clear(e.silent)
+		e.mu.Unlock()
+		time.Sleep(20 * time.Second)
+		mu.Lock()
+		members = fleet(0)
+		mu.Unlock()
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		e.mu.Lock()
+		for k, is := range e.known {
+			if is != nil {
+				t.Errorf("%s has left, and is believed", k)
+			}
+		}
+		e.mu.Unlock()
+		cancel()
+		<-done
+	})
+}
+
+// What the second server of a data-parallel group says of its ranks, 2 and 3 of the group,
+// is about those that requests name 0 and 1.
+func TestScrapeSecondServerOfAGroup(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}, first: 2}
+		members := fleet(1)
+		one := members.All()[0]
+		one.Record.DPSize = 2
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, Interval: 10 * time.Second}).Run(ctx)
+		}()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		e.mu.Lock()
+		got := e.known[one.Key]
+		e.mu.Unlock()
+		if got.Rank(0) == nil || got.Rank(0).All.Running != 1 || got.Rank(1) == nil || got.Rank(1).All.Running != 3 {
+			t.Errorf("known of it: %+v", got)
+		}
+		cancel()
+		<-done
+	})
+}

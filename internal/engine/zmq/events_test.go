@@ -1,0 +1,265 @@
+package zmq_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
+)
+
+const events = "testdata/events.py"
+
+func connect(t *testing.T, kind zmq.Kind, endpoint string, b zmq.Bounds) *zmq.Conn {
+	t.Helper()
+	c, err := zmq.Dial(t.Context(), kind, endpoint, b, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() }) // a test may have closed it
+	return c
+}
+
+func number(i uint64) []byte { return binary.BigEndian.AppendUint64(nil, i) }
+
+// message is what events.py publishes as its i-th.
+func message(i int) [][]byte {
+	return [][]byte{[]byte("kv@1"), number(uint64(i)), bytes.Repeat([]byte("x"), i*1000+1)} //nolint:gosec // a small number
+}
+
+func same(a, b [][]byte) bool { return slices.EqualFunc(a, b, bytes.Equal) }
+
+const large = 4 << 20
+
+// TestSubscribe: libzmq publishes, bound and connected, and only the topic comes.
+func TestSubscribe(t *testing.T) {
+	t.Parallel()
+	python := testkit.PythonWithZMQ(t)
+	const count = 300
+	t.Run("connected", func(t *testing.T) {
+		t.Parallel()
+		pub := testkit.StartPython(t, python, events, "PUB", loopback, strconv.Itoa(count))
+		c := connect(t, zmq.Sub, pub.Line(), zmq.Bounds{Bytes: large})
+		if err := c.Subscribe("kv"); err != nil {
+			t.Fatal(err)
+		}
+		for i := range count {
+			m, err := c.Receive()
+			if err != nil || !same(m, message(i)) {
+				t.Fatalf("message %d: %d frames, %v", i, len(m), err)
+			}
+		}
+		pub.End()
+		if m, err := c.Receive(); err == nil {
+			t.Errorf("after the publisher's end: %q", m)
+		}
+	})
+	t.Run("bound", func(t *testing.T) {
+		t.Parallel()
+		l, trouble := listen(t, zmq.Sub, loopback, zmq.Bounds{Bytes: large})
+		pub, err := zmqpeer.PublishTo(endpointOf(l), count)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = pub.Close() }) // it has nothing to say
+		testkit.Eventually(t, 20*time.Second, func() error {
+			if pub.Subscribers() != 1 {
+				return errors.New("no subscriber")
+			}
+			return nil
+		})
+		pub.Send(message(1)...)
+		if m := receive(t, l); !same(m.Frames, message(1)) {
+			t.Errorf("%q", m.Frames)
+		}
+		if len(trouble) > 0 {
+			t.Error(<-trouble)
+		}
+	})
+}
+
+// TestPublish: libzmq subscribes to a Publisher of ours.
+func TestPublish(t *testing.T) {
+	t.Parallel()
+	python := testkit.PythonWithZMQ(t)
+	const count = 100
+	pub, err := zmqpeer.Publish(t.Context(), loopback, 2*count, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pub.Close() }) // it has nothing to say
+	endpoint := "tcp://" + pub.Addr().String()
+	script := testkit.StartPython(t, python, events, "SUB", endpoint, strconv.Itoa(count))
+	ours := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: large})
+	if err := ours.Subscribe(""); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if n := pub.Subscribers(); n != 2 {
+			return fmt.Errorf("%d subscribers", n)
+		}
+		return nil
+	})
+	for i := range count {
+		pub.Send([]byte("other"), number(0), nil)
+		pub.Send(message(i)...)
+	}
+	for i := range count {
+		if got, want := script.Line(), fmt.Sprintf("4 8 %d", i*1000+1); got != want {
+			t.Fatalf("libzmq got %q, want %q", got, want)
+		}
+		for _, want := range [][][]byte{{[]byte("other"), number(0), nil}, message(i)} {
+			if m, err := ours.Receive(); err != nil || !same(m, want) {
+				t.Fatalf("%d frames, %v", len(m), err)
+			}
+		}
+	}
+}
+
+// TestPublisherWaitsForNobody: a subscriber that does not read loses messages, others
+// do not.
+func TestPublisherWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	pub, err := zmqpeer.Publish(t.Context(), loopback, 4, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pub.Close() }) // it has nothing to say
+	endpoint := "tcp://" + pub.Addr().String()
+	for range 2 {
+		c := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: large})
+		if err := c.Subscribe(""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reader := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: large})
+	if err := reader.Subscribe("a"); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if n := pub.Subscribers(); n != 3 {
+			return fmt.Errorf("%d subscribers", n)
+		}
+		return nil
+	})
+	for range 100 { // far more than sockets hold
+		pub.Send([]byte("b"), make([]byte, large/2))
+	}
+	pub.Send([]byte("a"))
+	if m, err := reader.Receive(); err != nil || string(m[0]) != "a" {
+		t.Errorf("%q, %v", m, err)
+	}
+}
+
+// TestReplay: libzmq answers a DEALER of ours, and asks a ROUTER of ours.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	python := testkit.PythonWithZMQ(t)
+	const count = 300
+	end := [][]byte{{}, {}, bytes.Repeat([]byte{0xff}, 8), {}}
+	t.Run("DEALER", func(t *testing.T) {
+		t.Parallel()
+		router := testkit.StartPython(t, python, events, "ROUTER", loopback, strconv.Itoa(count))
+		c := connect(t, zmq.Dealer, router.Line(), zmq.Bounds{Bytes: large})
+		for _, from := range []int{7, 0} {
+			if err := c.Send(nil, number(uint64(from))); err != nil { //nolint:gosec // a small number
+				t.Fatal(err)
+			}
+			for i := from; i <= count; i++ {
+				want := end
+				if i < count {
+					want = append([][]byte{{}}, message(i)...)
+				}
+				if m, err := c.Receive(); err != nil || !same(m, want) {
+					t.Fatalf("answer %d: %d frames, %v", i, len(m), err)
+				}
+			}
+		}
+	})
+	t.Run("ROUTER", func(t *testing.T) {
+		t.Parallel()
+		l, _ := listen(t, zmq.Router, loopback, zmq.Bounds{})
+		asker := testkit.StartPython(t, python, events, "REPLAY", endpointOf(l), "0")
+		m := receive(t, l)
+		if !same(m.Frames, [][]byte{{}, number(0)}) {
+			t.Fatalf("asked %q", m.Frames)
+		}
+		for i := range 100 {
+			if err := m.Answer(append([][]byte{{}}, message(i)...)...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := m.Answer(end...); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 100 {
+			if got, want := asker.Line(), fmt.Sprintf("0 4 8 %d", i*1000+1); got != want {
+				t.Fatalf("libzmq got %q, want %q", got, want)
+			}
+		}
+		if got := asker.Line(); got != "0 0 8 0" {
+			t.Errorf("the end came as %q", got)
+		}
+	})
+}
+
+// TestDialEnds: a context ends a handshake, Close ends a Receive, and a peer that
+// announces too much ends its connection.
+func TestDialEnds(t *testing.T) {
+	t.Parallel()
+	var config net.ListenConfig
+	silent, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() }) // it served
+	if _, err := zmq.Dial(t.Context(), zmq.Sub, "tcp://"+silent.Addr().String(), zmq.Bounds{Handshake: 50 * time.Millisecond}, nil); err == nil {
+		t.Error("a peer that says nothing was taken")
+	}
+	if _, err := zmq.Dial(t.Context(), zmq.Router, loopback, zmq.Bounds{}, nil); err == nil {
+		t.Error("a ROUTER connected")
+	}
+	pub, err := zmqpeer.Publish(t.Context(), loopback, 4, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pub.Close() }) // it has nothing to say
+	endpoint := "tcp://" + pub.Addr().String()
+	if _, err := zmq.Dial(t.Context(), zmq.Dealer, endpoint, zmq.Bounds{}, nil); err == nil {
+		t.Error("a DEALER was taken by a PUB")
+	}
+	c := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: 1000})
+	if err := c.Subscribe(""); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if pub.Subscribers() != 1 {
+			return errors.New("no subscriber")
+		}
+		return nil
+	})
+	pub.Send(make([]byte, 500), make([]byte, 501))
+	if _, err := c.Receive(); !errors.Is(err, zmq.ErrTooLarge) {
+		t.Errorf("above the bounds: %v", err)
+	}
+	ended := make(chan error)
+	other := connect(t, zmq.Sub, endpoint, zmq.Bounds{})
+	go func() {
+		_, err := other.Receive()
+		ended <- err
+	}()
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}

@@ -1,0 +1,298 @@
+package zmq_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+const loopback = "tcp://127.0.0.1:0"
+
+// listen binds a socket whose trouble goes into a channel.
+func listen(t *testing.T, kind zmq.Kind, endpoint string, b zmq.Bounds) (*zmq.Listener, <-chan error) {
+	t.Helper()
+	trouble := make(chan error, 64)
+	l, err := zmq.Listen(t.Context(), kind, endpoint, b, func(_ string, err error) { trouble <- err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() }) // a test may have closed it
+	return l, trouble
+}
+
+func receive(t *testing.T, l *zmq.Listener) zmq.Message {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	m, err := l.Receive(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func reported(t *testing.T, trouble <-chan error) error {
+	t.Helper()
+	select {
+	case err := <-trouble:
+		return err
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing was said about the peer")
+		return nil
+	}
+}
+
+func endpointOf(l *zmq.Listener) string { return "tcp://" + l.Addr().String() }
+
+func sender(t *testing.T, kind zmq.Kind, l *zmq.Listener) *zmqpeer.Sender {
+	t.Helper()
+	s, err := zmqpeer.NewSender(kind, endpointOf(l))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func dial(t *testing.T, l *zmq.Listener, bytes string) net.Conn {
+	t.Helper()
+	var d net.Dialer
+	c, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() }) // it may be closed
+	if _, err := c.Write([]byte(bytes)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestLibzmq has libzmq as the peer, over IPv4 and IPv6.
+func TestLibzmq(t *testing.T) {
+	t.Parallel()
+	python := testkit.PythonWithZMQ(t)
+	for _, tc := range []struct {
+		bound    zmq.Kind
+		peer     string
+		endpoint string
+	}{
+		{zmq.Router, "DEALER", loopback}, {zmq.Pull, "PUSH", loopback},
+		{zmq.Router, "DEALER", "tcp://[::1]:0"},
+	} {
+		t.Run(tc.peer+" "+tc.endpoint, func(t *testing.T) {
+			t.Parallel()
+			l, trouble := listen(t, tc.bound, tc.endpoint, zmq.Bounds{})
+			const count = 100
+			peer := testkit.StartPython(t, python, "testdata/peer.py", tc.peer, endpointOf(l), strconv.Itoa(count))
+			for i := range count {
+				m := receive(t, l)
+				if string(m.Frames[0]) != strconv.Itoa(i) {
+					t.Fatalf("message %d is %q", i, m.Frames)
+				}
+				if tc.peer == "DEALER" && (string(m.Identity) != "p-1" || i == 0 && (len(m.Frames) != 2 || len(m.Frames[1]) != 300)) {
+					t.Fatalf("message %d of %q has %d frames", i, m.Identity, len(m.Frames))
+				}
+			}
+			peer.End() // its end is no trouble
+			_ = l.Close()
+			if len(trouble) > 0 {
+				t.Errorf("said of the peer: %v", <-trouble)
+			}
+		})
+	}
+}
+
+// TestLibzmqReconnects: a peer that pings goes on when the socket is there again.
+func TestLibzmqReconnects(t *testing.T) {
+	t.Parallel()
+	python := testkit.PythonWithZMQ(t)
+	l, _ := listen(t, zmq.Router, loopback, zmq.Bounds{})
+	endpoint := endpointOf(l)
+	testkit.StartPython(t, python, "testdata/peer.py", "DEALER", endpoint, "1")
+	receive(t, l)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	testkit.StartPython(t, python, "testdata/peer.py", "PUSH", endpoint, "3")
+	l, _ = listen(t, zmq.Pull, endpoint, zmq.Bounds{})
+	for range 3 {
+		receive(t, l)
+	}
+}
+
+func TestOurOwnPeers(t *testing.T) {
+	t.Parallel()
+	for bound, kind := range map[zmq.Kind]zmq.Kind{zmq.Router: zmq.Dealer, zmq.Pull: zmq.Push} {
+		l, _ := listen(t, bound, loopback, zmq.Bounds{})
+		s := sender(t, kind, l)
+		for i := range 3 {
+			if err := s.Send(t.Context(), []byte(strconv.Itoa(i))); err != nil {
+				t.Fatal(err)
+			}
+			if m := receive(t, l); string(m.Frames[0]) != strconv.Itoa(i) {
+				t.Errorf("message %d is %q", i, m.Frames)
+			}
+		}
+		endpoint := endpointOf(l)
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, 20*time.Second, func() error {
+			if s.Send(t.Context(), []byte("lost")) == nil {
+				return errors.New("a send without peers does not fail")
+			}
+			return nil
+		})
+		l, _ = listen(t, bound, endpoint, zmq.Bounds{})
+		if err := s.Send(t.Context(), []byte("again")); err != nil {
+			t.Fatal(err)
+		}
+		if m := receive(t, l); string(m.Frames[0]) != "again" {
+			t.Errorf("after a new start: %q", m.Frames)
+		}
+	}
+}
+
+const greeting = "\xff\x00\x00\x00\x00\x00\x00\x00\x00\x7f\x03\x00NULL\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" +
+	"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+
+const ready = "\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+
+// TestBadPeers: what a peer sends ends its connection, and nothing else.
+func TestBadPeers(t *testing.T) {
+	t.Parallel()
+	if len(greeting) != 64 {
+		t.Fatalf("the greeting has %d bytes", len(greeting))
+	}
+	l, trouble := listen(t, zmq.Router, loopback, zmq.Bounds{Bytes: 1000, Frames: 4})
+	huge := "\x02\xff\xff\xff\xff\xff\xff\xff\xff"
+	for name, tc := range map[string]struct {
+		bytes string
+		want  error
+	}{
+		"no greeting":           {"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + strings.Repeat("x", 64), nil},
+		"another mechanism":     {strings.Replace(greeting, "NULL", "CURV", 1), nil},
+		"a PUSH":                {greeting + "\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH", nil},
+		"metadata cut short":    {greeting + "\x04\x0a\x05READY\xff123", nil},
+		"a huge handshake":      {greeting + huge, zmq.ErrTooLarge},
+		"a huge message":        {greeting + ready + huge, zmq.ErrTooLarge},
+		"too long a message":    {greeting + ready + "\x02\x00\x00\x00\x00\x00\x00\x03\xe9", zmq.ErrTooLarge},
+		"too much in two parts": {greeting + ready + "\x01\xff" + strings.Repeat("x", 255) + "\x02\x00\x00\x00\x00\x00\x00\x02\xea", zmq.ErrTooLarge},
+		"too many frames":       {greeting + ready + strings.Repeat("\x01\x00", 5), zmq.ErrTooLarge},
+	} {
+		dial(t, l, tc.bytes)
+		if err := reported(t, trouble); tc.want != nil && !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s := sender(t, zmq.Dealer, l)
+	if err := s.Send(t.Context(), []byte("good")); err != nil {
+		t.Fatal(err)
+	}
+	if m := receive(t, l); string(m.Frames[0]) != "good" {
+		t.Errorf("after bad peers: %q", m.Frames)
+	}
+}
+
+// TestSilentPeers: silent peers do not delay others, and are closed in the end.
+func TestSilentPeers(t *testing.T) {
+	t.Parallel()
+	l, trouble := listen(t, zmq.Pull, loopback, zmq.Bounds{Peers: 3, Handshake: time.Second})
+	for range 2 {
+		dial(t, l, greeting[:10])
+	}
+	s := sender(t, zmq.Push, l)
+	if err := s.Send(t.Context(), []byte("received")); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, l)
+	dial(t, l, "")
+	var all []error
+	for range 3 {
+		all = append(all, reported(t, trouble))
+	}
+	if !slices.ContainsFunc(all, func(err error) bool { return errors.Is(err, zmq.ErrTooManyPeers) }) {
+		t.Errorf("refused: %v", all)
+	}
+	other := sender(t, zmq.Push, l)
+	if err := other.Send(t.Context(), []byte("in their place")); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, l)
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	l, _ := listen(t, zmq.Pull, loopback, zmq.Bounds{})
+	s := sender(t, zmq.Push, l)
+	if err := s.Send(t.Context(), []byte("never received")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("closed twice: %v", err)
+	}
+	if _, err := l.Receive(t.Context()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("receive: %v", err)
+	}
+	l, _ = listen(t, zmq.Pull, loopback, zmq.Bounds{})
+	if _, err := l.Receive(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("receive: %v", err)
+	}
+}
+
+func TestEndpoints(t *testing.T) {
+	t.Parallel()
+	for endpoint, want := range map[string]string{
+		"tcp://*:36367": ":36367", "tcp://127.0.0.1:1": "127.0.0.1:1", "tcp://[::1]:2": "[::1]:2", "tcp://host:3": "host:3",
+	} {
+		if got, err := zmq.ParseEndpoint(endpoint); got != want || err != nil {
+			t.Errorf("%s: %q, %v", endpoint, got, err)
+		}
+	}
+	for _, endpoint := range []string{"", "127.0.0.1:1", "tcp://host", "tcp://host:x", "tcp://host:65536", "tcp://:1", "ipc:///a", "tcp://::1:2"} {
+		if got, err := zmq.ParseEndpoint(endpoint); !errors.Is(err, zmq.ErrEndpoint) {
+			t.Errorf("%s: %q, %v", endpoint, got, err)
+		}
+	}
+}
+
+// FuzzPeer: whatever a peer sends, the next one is served.
+func FuzzPeer(f *testing.F) {
+	f.Add([]byte(greeting + ready + "\x00\x02hi"))
+	f.Add([]byte(greeting + "\x04\x0a\x05READY\xff123"))
+	f.Add([]byte(greeting + ready + "\x04\x05\x04PING"))
+	l, err := zmq.Listen(f.Context(), zmq.Router, loopback, zmq.Bounds{Bytes: 1000}, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = l.Close() })
+	f.Fuzz(func(t *testing.T, bytes []byte) {
+		_ = dial(t, l, string(bytes)).Close() // its messages come or not
+		s := sender(t, zmq.Dealer, l)
+		if err := s.Send(t.Context(), []byte("the next one")); err != nil {
+			t.Fatal(err)
+		}
+		for string(receive(t, l).Frames[0]) != "the next one" {
+			continue
+		}
+		s.Close()
+	})
+}

@@ -1,0 +1,101 @@
+package bypass_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+)
+
+// names returns the names of Reasons.
+func names() (list []string) {
+	for _, r := range bypass.Reasons() {
+		list = append(list, r.Name)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// TestReasonsAreDocumented compares the reasons with those on the page for operators.
+func TestReasonsAreDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "| reason | when |\n")
+	table, _, _ := strings.Cut(section, "\n\n")
+	var documented []string
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			t.Fatalf("no row: %q", line)
+		}
+		for _, m := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(cells[1], -1) {
+			documented = append(documented, m[1])
+		}
+	}
+	slices.Sort(documented)
+	if !slices.Equal(documented, names()) {
+		t.Errorf("docs/api.md has %v\nthe code has %v", documented, names())
+	}
+}
+
+// TestReasonsAreUsed checks that every constant is in Reasons and is used.
+func TestReasonsAreUsed(t *testing.T) {
+	t.Parallel()
+	file, err := parser.ParseFile(token.NewFileSet(), "bypass.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	constants := map[string]string{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if v, ok := n.(*ast.ValueSpec); ok {
+			text, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
+			if err != nil {
+				t.Error(err)
+			}
+			constants[v.Names[0].Name] = text
+		}
+		return true
+	})
+	var code strings.Builder
+	err = filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		code.Write(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values []string
+	for name, value := range constants {
+		values = append(values, value)
+		if !regexp.MustCompile(`\bbypass\.` + name + `\b`).MatchString(code.String()) {
+			t.Errorf("reason %s is unused", name)
+		}
+	}
+	slices.Sort(values)
+	if !slices.Equal(values, names()) {
+		t.Errorf("constants %v\nreasons %v", values, names())
+	}
+}
+
+func TestText(t *testing.T) {
+	t.Parallel()
+	if bypass.Text(bypass.NoPrefill) == bypass.NoPrefill || bypass.Text("x") != "x" {
+		t.Error(bypass.Text(bypass.NoPrefill))
+	}
+}

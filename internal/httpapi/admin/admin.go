@@ -1,0 +1,267 @@
+// Package admin is what the proxy's admin routes do: verify an instance and
+// write the change to etcd, where every proxy reads it. Nothing is changed in
+// local memory.
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/transport/netguard"
+)
+
+// Prober asks an engine who it is.
+type Prober interface {
+	Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error)
+}
+
+// Members returns the membership as this proxy follows it.
+type Members interface {
+	Snapshot() *instance.Snapshot
+}
+
+// Instances adds and removes instances in etcd; see store.Instances.
+type Instances interface {
+	Add(ctx context.Context, k instance.Key, rec instance.Record, reason string) (store.AddOutcome, error)
+	AddPending(ctx context.Context, k instance.Key, p schema.PendingAdd, ttl time.Duration, reason string) (store.AddOutcome, error)
+	Remove(ctx context.Context, k instance.Key, reason string) (existed bool, err error)
+	ForceRemove(ctx context.Context, k instance.Key, reason string) (existed bool, err error)
+	Leave(ctx context.Context, k instance.Key, proxies []string, reason string) (left bool, err error)
+}
+
+// Intents writes what is wanted of instances; see store.Intents.
+type Intents interface {
+	Intend(ctx context.Context, k instance.Key, state instance.Intent, w store.IntentOptions) (store.IntentResult, error)
+	Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (store.IntentResult, error)
+	SetWeight(ctx context.Context, k instance.Key, weight *int, w store.IntentOptions) (store.IntentResult, error)
+}
+
+// Options configure a Service.
+type Options struct {
+	Instances Instances
+	Intents   Intents
+	Members   Members
+	Prober    Prober
+	Guard     netguard.Policy
+	Model     string // every instance must serve it; "" any
+	// Proxies are those that what is added through this proxy belongs to; nil or
+	// none: every proxy.
+	Proxies func() []string
+	// PendingTTL is how long an add may wait for its instance; 0 for ever.
+	PendingTTL time.Duration
+}
+
+// Service implements httpapi.Admin.
+type Service struct{ o Options }
+
+// New builds a Service.
+func New(o Options) *Service {
+	if o.Proxies == nil {
+		o.Proxies = func() []string { return nil }
+	}
+	return &Service{o: o}
+}
+
+// probeTimeout bounds the question whether an instance is up.
+const probeTimeout = 3 * time.Second
+
+// seenTimeout bounds the wait until the proxy's own snapshot shows a change.
+// It passes only while the watch is behind; the change itself is made.
+const seenTimeout = 2 * time.Second
+
+// Add verifies the instance and makes it a static member, with that number of data-parallel
+// ranks, 0 for as many as it says. One that does not answer becomes a pending add, which
+// any proxy promotes when it does.
+func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.Outcome, error) {
+	if ap, err := netip.ParseAddrPort(k.Address); err == nil {
+		if err := s.o.Guard.Check(ap.Addr()); err != nil {
+			return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
+		}
+	}
+	facts, err := s.probe(ctx, k)
+	switch {
+	case errors.Is(err, netguard.ErrForbidden):
+		return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
+	case errors.Is(err, vllm.ErrProxy): // to be waited for in vain
+		return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
+	case ctx.Err() != nil:
+		return 0, ctx.Err()
+	case err != nil:
+		return s.wait(ctx, k, ranks, err)
+	case !facts.Serves(s.o.Model, false):
+		return 0, fmt.Errorf("%w: Instance validation failed. Instance %s serves %q, this proxy serves %q", httpapi.ErrRefused,
+			k.Address, facts.Models, s.o.Model)
+	}
+	rec := instance.Record{
+		Models: facts.Models, MaxModelLen: facts.MaxModelLen, Version: facts.Version, Source: "admin", Proxies: s.o.Proxies(),
+		Transfer: facts.Transfer, DPSize: ranks,
+	}
+	if k.Role == instance.Both {
+		rec.KVRole = "kv_both"
+	}
+	if !facts.StartedAt.IsZero() {
+		rec.StartedAt = &facts.StartedAt
+	}
+	outcome, err := s.o.Instances.Add(ctx, k, rec, "added through the admin route")
+	if err != nil {
+		return 0, storeError(err)
+	}
+	s.await(ctx, func(snap *instance.Snapshot) bool { return member(snap, k) })
+	if outcome == store.AlreadyThere {
+		return httpapi.Already, nil
+	}
+	return httpapi.Added, nil
+}
+
+// member reports whether an instance is in all roles that a key means.
+func member(snap *instance.Snapshot, k instance.Key) bool {
+	for _, one := range k.Each() {
+		in, ok := snap.Lookup(one)
+		if !ok || in.Intent == instance.Removed || in.View == instance.Elsewhere {
+			return false
+		}
+	}
+	return true
+}
+
+// wait notes an add whose instance does not answer.
+func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error) (httpapi.Outcome, error) {
+	if member(s.o.Members.Snapshot(), k) {
+		return httpapi.Already, nil // a member that is away is a member
+	}
+	p := schema.PendingAdd{V: 1, Model: s.o.Model, Reason: instance.Printable(why.Error(), 300)}
+	if proxies := s.o.Proxies(); len(proxies) > 0 || ranks > 0 {
+		p.Record = &instance.Record{Proxies: proxies, DPSize: ranks}
+	}
+	outcome, err := s.o.Instances.AddPending(ctx, k, p, s.o.PendingTTL, "waits for the instance, through the admin route")
+	if err != nil {
+		return 0, storeError(err)
+	}
+	if outcome == store.AlreadyThere {
+		return httpapi.Already, nil
+	}
+	s.await(ctx, func(snap *instance.Snapshot) bool {
+		for _, one := range k.Each() {
+			in, ok := snap.Lookup(one) // it may have come up meanwhile
+			if !snap.Waiting(one) && (!ok || in.Intent == instance.Removed) {
+				return false
+			}
+		}
+		return true
+	})
+	return httpapi.Waiting, nil
+}
+
+// Remove deletes the record and any pending add, and leaves the intent
+// "removed", so that an agent cannot bring the instance back. What belongs to other
+// proxies too stays theirs, and what belongs to others only is not known here.
+func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
+	if k.Role == instance.Both {
+		return s.removeBoth(ctx, k)
+	}
+	remove := s.o.Instances.Remove
+	in, shown := s.o.Members.Snapshot().Lookup(k)
+	if shown && in.View == instance.Elsewhere {
+		return false, nil
+	}
+	shown = shown && in.Intent != instance.Removed
+	if proxies := s.o.Proxies(); shown && len(proxies) > 0 {
+		left, err := s.o.Instances.Leave(ctx, k, proxies, "removed through the admin route of "+proxies[0])
+		if err != nil {
+			return false, storeError(err)
+		}
+		if left {
+			s.await(ctx, func(snap *instance.Snapshot) bool {
+				in, ok := snap.Lookup(k)
+				return !ok || !in.Usable()
+			})
+			return true, nil
+		}
+	}
+	if shown {
+		remove = s.o.Instances.ForceRemove // it may have lost its key
+	}
+	existed, err := remove(ctx, k, "removed through the admin route")
+	if errors.Is(err, instance.ErrAddress) && shown { // a misspelled key
+		existed, err = s.o.Instances.Remove(ctx, k, "removed through the admin route")
+	}
+	if err != nil {
+		return false, storeError(err)
+	}
+	existed = existed || shown
+	if existed {
+		s.await(ctx, func(snap *instance.Snapshot) bool {
+			in, ok := snap.Lookup(k)
+			return (!ok || !in.Usable()) && !snap.Waiting(k)
+		})
+	}
+	return existed, nil
+}
+
+// removeBoth removes an engine from either role: at once, unless one of its records belongs
+// to other proxies, too.
+func (s *Service) removeBoth(ctx context.Context, k instance.Key) (existed bool, err error) {
+	snap, together := s.o.Members.Snapshot(), true
+	for _, one := range k.Each() {
+		in, ok := snap.Lookup(one)
+		together = together && (!ok || in.View != instance.Elsewhere && len(in.Record.Proxies) < 2)
+		existed = existed || ok && in.Intent != instance.Removed
+	}
+	if together {
+		remove := s.o.Instances.Remove
+		if existed {
+			remove = s.o.Instances.ForceRemove // it may have lost its keys
+		}
+		held, err := remove(ctx, k, "removed through the admin route")
+		if err != nil {
+			return false, storeError(err)
+		}
+		if existed = existed || held; existed {
+			s.await(ctx, func(snap *instance.Snapshot) bool {
+				for _, one := range k.Each() {
+					if in, ok := snap.Lookup(one); ok && in.Usable() || snap.Waiting(one) {
+						return false
+					}
+				}
+				return true
+			})
+		}
+		return existed, nil
+	}
+	existed = false
+	for _, one := range k.Each() {
+		ok, err := s.Remove(ctx, one)
+		if err != nil {
+			return existed, err
+		}
+		existed = existed || ok
+	}
+	return existed, nil
+}
+
+func (s *Service) probe(ctx context.Context, k instance.Key) (instance.Facts, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	in := &instance.Instance{Key: k, Record: instance.Record{Scheme: "http", Address: k.Address}}
+	return s.o.Prober.Probe(ctx, in)
+}
+
+// await waits a moment for the watch to show what has been written, so that the
+// answer lists the membership with the change in it.
+func (s *Service) await(ctx context.Context, shown func(*instance.Snapshot) bool) {
+	ctx, cancel := context.WithTimeout(ctx, seenTimeout)
+	defer cancel()
+	instance.Await(ctx, s.o.Members.Snapshot, shown)
+}
+
+func storeError(err error) error {
+	return fmt.Errorf("%w: %w", httpapi.ErrUnavailable, err)
+}

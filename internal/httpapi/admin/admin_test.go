@@ -1,0 +1,215 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/httpapi/admin"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/transport/netguard"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+type rig struct {
+	svc     *admin.Service
+	watcher *watch.Watcher
+	etcd    *testkit.Etcd
+}
+
+func start(t *testing.T, model string, guard netguard.Policy) *rig {
+	t.Helper()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	l, err := schema.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prober := vllm.New("")
+	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher").Watch, Prober: prober, WaitingInterval: 20 * time.Millisecond})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = w.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	<-w.Ready()
+	st := store.New(cli, l, "test")
+	return &rig{watcher: w, etcd: etcd, svc: admin.New(admin.Options{
+		Instances: st.Instances, Intents: st.Intents, Members: w, Prober: prober, Guard: guard, Model: model,
+	})}
+}
+
+func key(address string) instance.Key {
+	return instance.Key{Role: instance.Decode, Address: address}
+}
+
+func TestAddAndRemove(t *testing.T) {
+	t.Parallel()
+	r := start(t, "", netguard.Policy{})
+	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
+	outcome, err := r.svc.Add(t.Context(), k, 4)
+	if err != nil || outcome != httpapi.Added {
+		t.Fatalf("Add: %v, %v", outcome, err)
+	}
+	// The answer comes when this proxy's own snapshot shows the instance.
+	in, ok := r.watcher.Snapshot().Lookup(k)
+	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Record.Transfer != instance.TransferNIXL || !in.ServesModel("m") || in.Ranks() != 4 {
+		t.Fatalf("instance %+v", in)
+	}
+	if outcome, err = r.svc.Add(t.Context(), k, 0); err != nil || outcome != httpapi.Already {
+		t.Fatalf("second Add: %v, %v", outcome, err)
+	}
+	existed, err := r.svc.Remove(t.Context(), k)
+	if err != nil || !existed {
+		t.Fatalf("Remove: %v, %v", existed, err)
+	}
+	if in, ok := r.watcher.Snapshot().Lookup(k); ok && in.Usable() {
+		t.Fatalf("still usable: %+v", in)
+	}
+	if existed, err = r.svc.Remove(t.Context(), key("127.0.0.1:9")); err != nil || existed {
+		t.Fatalf("Remove of an unknown one: %v, %v", existed, err)
+	}
+	if outcome, err = r.svc.Add(t.Context(), k, 0); err != nil || outcome != httpapi.Added {
+		t.Fatalf("Add after Remove: %v, %v", outcome, err)
+	}
+}
+
+func TestAddThatWaits(t *testing.T) {
+	t.Parallel()
+	r := start(t, "", netguard.Policy{})
+	address := testkit.FreePort(t)
+	outcome, err := r.svc.Add(t.Context(), key(address), 0)
+	if err != nil || outcome != httpapi.Waiting {
+		t.Fatalf("Add: %v, %v", outcome, err)
+	}
+	// Both answers come when this proxy's own list is true of them.
+	if !r.watcher.Snapshot().Waiting(key(address)) {
+		t.Error("the list does not show the one that is waited for")
+	}
+	if existed, err := r.svc.Remove(t.Context(), key(address)); err != nil || !existed {
+		t.Fatalf("Remove: %v, %v", existed, err)
+	}
+	if r.watcher.Snapshot().Waiting(key(address)) {
+		t.Error("the list still shows one that was removed")
+	}
+	if outcome, err = r.svc.Add(t.Context(), key(address), 2); err != nil || outcome != httpapi.Waiting {
+		t.Fatalf("Add after Remove: %v, %v", outcome, err)
+	}
+	fakevllm.StartTest(t, fakevllm.Options{Addr: address})
+	testkit.Eventually(t, time.Minute, func() error {
+		if in, ok := r.watcher.Snapshot().Lookup(key(address)); !ok || !in.Usable() || in.Ranks() != 2 {
+			return errors.New("not promoted with its ranks")
+		}
+		return nil
+	})
+}
+
+func TestAddRefuses(t *testing.T) {
+	t.Parallel()
+	r := start(t, "wanted", netguard.New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}))
+	other := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"other"}}).Address()
+	for _, tc := range []struct {
+		name, address, says string
+		mark                error
+	}{
+		{"wrong model", other, "other", httpapi.ErrRefused},
+		{"outside the allowed networks", "192.0.2.1:80", "--instance-allow", httpapi.ErrRefused},
+		{"a proxy", aProxy(t), "is a pdmesh proxy", httpapi.ErrRefused},
+		{"metadata service", "169.254.169.254:80", "link-local", httpapi.ErrRefused},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := r.svc.Add(t.Context(), key(tc.address), 0)
+			if !errors.Is(err, tc.mark) || !strings.Contains(err.Error(), tc.says) {
+				t.Fatalf("%v", err)
+			}
+			if n := len(r.watcher.Snapshot().All()); n != 0 {
+				t.Fatalf("%d entries were written", n)
+			}
+		})
+	}
+}
+
+// aProxy answers the question by which a program finds engines as a proxy does.
+func aProxy(t *testing.T) string {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.Header.Get(instance.ProbeHeader) == "" {
+			t.Errorf("a question without %s", instance.ProbeHeader)
+		}
+		w.WriteHeader(http.StatusLoopDetected)
+	}))
+	t.Cleanup(srv.Close)
+	return strings.TrimPrefix(srv.URL, "http://")
+}
+
+func TestEtcdAway(t *testing.T) {
+	t.Parallel()
+	r := start(t, "", netguard.Policy{})
+	k := key(fakevllm.StartTest(t, fakevllm.Options{}).Address())
+	r.etcd.Stop()
+	if _, err := r.svc.Add(t.Context(), k, 0); !errors.Is(err, httpapi.ErrUnavailable) {
+		t.Fatalf("Add: %v", err)
+	}
+	if _, err := r.svc.Remove(t.Context(), k); !errors.Is(err, httpapi.ErrUnavailable) {
+		t.Fatalf("Remove: %v", err)
+	}
+	r.etcd.Restart()
+	testkit.Eventually(t, time.Minute, func() error {
+		_, err := r.svc.Add(t.Context(), k, 0)
+		return err
+	})
+}
+
+// What an operator wants shows in this proxy's own snapshot when the answer comes.
+func TestChangeIntent(t *testing.T) {
+	t.Parallel()
+	r := start(t, "", netguard.Policy{})
+	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
+	if _, err := r.svc.Add(t.Context(), k, 0); err != nil {
+		t.Fatal(err)
+	}
+	weight := 0
+	for _, tc := range []struct {
+		change httpapi.IntentChange
+		intent instance.Intent
+		weight int
+	}{
+		{httpapi.IntentChange{Verb: httpapi.Drain, Reason: "disks"}, instance.Drain, 100},
+		{httpapi.IntentChange{Verb: httpapi.Undrain}, "", 100},
+		{httpapi.IntentChange{Verb: httpapi.Cordon, For: time.Hour}, instance.Cordon, 100},
+		{httpapi.IntentChange{Verb: httpapi.Uncordon}, "", 100},
+		{httpapi.IntentChange{Verb: httpapi.SetWeight, Weight: &weight}, "", 0},
+		{httpapi.IntentChange{Verb: httpapi.SetWeight}, "", 100},
+	} {
+		done, err := r.svc.ChangeIntent(t.Context(), k, tc.change)
+		if err != nil || !done.Known || done.Revision == 0 {
+			t.Fatalf("%s: %+v, %v", tc.change.Verb, done, err)
+		}
+		in, ok := r.watcher.Snapshot().Lookup(k)
+		if !ok || in.Intent != tc.intent || in.Weight() != tc.weight {
+			t.Errorf("%s: %+v", tc.change.Verb, in)
+		}
+	}
+	if done, err := r.svc.ChangeIntent(t.Context(), key("127.0.0.1:9"), httpapi.IntentChange{Verb: httpapi.Drain}); err != nil || done.Known {
+		t.Errorf("of an unknown one: %+v, %v", done, err)
+	}
+	if _, err := r.svc.Remove(t.Context(), k); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.svc.ChangeIntent(t.Context(), k, httpapi.IntentChange{Verb: httpapi.Drain}); !errors.Is(err, httpapi.ErrRefused) {
+		t.Errorf("of a removed one: %v", err)
+	}
+}

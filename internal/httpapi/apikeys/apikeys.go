@@ -1,0 +1,260 @@
+// Package apikeys knows the keys of clients: those of --api-key, which have no name and no
+// rights, and those of a file, which is read again when it changes.
+package apikeys
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/transport/certs/reload"
+	"github.com/pdmesh/pdmesh/internal/transport/http1"
+)
+
+// Rights are what a key allows beside sending requests.
+type Rights uint8
+
+// The rights.
+const (
+	Priority Rights = 1 << iota // X-Vllm-Priority and the body's priority count
+	Rank                        // X-data-parallel-rank counts
+	Trace                       // X-PD-Trace is answered
+)
+
+// Has reports whether a right is among them.
+func (r Rights) Has(one Rights) bool { return r&one != 0 }
+
+var words = map[string]Rights{"priority": Priority, "rank": Rank, "trace": Trace} //nolint:gochecknoglobals // a table
+
+// Key is what is known of a key, without the key itself.
+type Key struct {
+	Name   string // "" of one from --api-key
+	Rights Rights
+}
+
+type entry struct {
+	sum [sha256.Size]byte
+	Key
+}
+
+const (
+	maxFile = 1 << 20
+	maxKeys = 10_000
+	maxName = 64
+)
+
+// ErrLine is wrapped by what is wrong with a line of a file.
+var ErrLine = errors.New("unusable")
+
+// parse reads lines of "key name rights". Errors name the line, never what is in it.
+func parse(raw []byte) (list []entry, err error) {
+	names, sums := map[string]bool{}, map[[sha256.Size]byte]bool{}
+	lines := bufio.NewScanner(bytes.NewReader(raw))
+	lines.Buffer(nil, maxFile+1)
+	for n := 1; lines.Scan(); n++ {
+		fail := func(why string) error { return fmt.Errorf("line %d is %w: %s", n, ErrLine, why) }
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		if len(fields) < 2 || len(fields) > 3 {
+			return nil, fail(`write "key name" or "key name rights"`)
+		}
+		for _, c := range []byte(fields[0]) {
+			if c <= ' ' || c > '~' {
+				return nil, fail("a key may hold visible ASCII characters only")
+			}
+		}
+		e := entry{sum: sha256.Sum256([]byte(fields[0])), Key: Key{Name: fields[1]}}
+		if !isName(e.Name) {
+			return nil, fail("the name, its second word, may have letters, digits, dashes, dots and _, 64 at most")
+		}
+		if len(fields) == 3 {
+			for word := range strings.SplitSeq(fields[2], ",") {
+				right, ok := words[word]
+				if !ok {
+					return nil, fail("the rights, its third word, are priority, rank and trace, by comma")
+				}
+				e.Rights |= right
+			}
+		}
+		if names[e.Name] || sums[e.sum] {
+			return nil, fail("its name or its key is also in an earlier line")
+		}
+		names[e.Name], sums[e.sum] = true, true
+		if list = append(list, e); len(list) > maxKeys {
+			return nil, fail(fmt.Sprintf("more than %d keys", maxKeys))
+		}
+	}
+	return list, lines.Err()
+}
+
+func isName(s string) bool {
+	for _, c := range []byte(s) {
+		if !http1.IsToken(c) {
+			return false
+		}
+	}
+	return len(s) <= maxName
+}
+
+// table has the keys by the first bytes of their digests, so that the time of a lookup does not
+// depend on their number.
+type table map[[8]byte][]entry
+
+func tableOf(lists ...[]entry) *table {
+	t := table{}
+	for _, list := range lists {
+		for _, e := range list {
+			t[[8]byte(e.sum[:8])] = append(t[[8]byte(e.sum[:8])], e)
+		}
+	}
+	return &t
+}
+
+// Ring holds the keys. Open creates it. It is safe for concurrent use; a nil Ring requires no key.
+type Ring struct {
+	fixed *table               // if there is no file
+	files *reload.Files[table] // nil: there is none
+}
+
+// Open returns a Ring of keys without rights and the keys of a file. It returns nil if there are
+// neither keys nor a file, and an error if the file is invalid.
+func Open(keys []string, path string, log logrus.FieldLogger) (*Ring, error) {
+	if len(keys) == 0 && path == "" {
+		return nil, nil
+	}
+	var fixed []entry
+	for _, key := range keys {
+		fixed = append(fixed, entry{sum: sha256.Sum256([]byte(key))})
+	}
+	r := &Ring{fixed: tableOf(fixed)}
+	if path == "" {
+		return r, nil
+	}
+	file := reload.Options[table]{Paths: []string{path}, MaxBytes: maxFile, Parse: func(contents [][]byte, _ *table) (*table, error) {
+		list, err := parse(contents[0])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		return tableOf(list, fixed), nil
+	}}
+	if log != nil {
+		file.Loaded = func(t *table) {
+			log.WithField("keys", len(*t)).Info("API keys file reloaded")
+		}
+		file.Rejected = func(why error) {
+			log.WithError(why).Error("API keys file rejected, keeping the previous keys")
+		}
+	}
+	var err error
+	if r.files, err = reload.Open(file); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Of is a ring of keys without rights.
+func Of(keys ...string) *Ring {
+	r, _ := Open(keys, "", nil) // if there is no file nothing fails
+	return r
+}
+
+// Watch reads the file again from time to time until ctx ends.
+func (r *Ring) Watch(ctx context.Context) {
+	if r != nil && r.files != nil {
+		r.files.Watch(ctx)
+	}
+}
+
+// Problem reports why the file as it is now is not active; "" if it is.
+func (r *Ring) Problem() string {
+	if r == nil || r.files == nil {
+		return ""
+	}
+	return r.files.Status().Problem
+}
+
+// now are the keys active.
+func (r *Ring) now() table {
+	if r.files == nil {
+		return *r.fixed
+	}
+	return *r.files.Current()
+}
+
+// Len is how many keys there are.
+func (r *Ring) Len() int {
+	if r == nil {
+		return 0
+	}
+	return len(r.now())
+}
+
+// Find looks a key up. What is compared are digests: where one begins as that of a key does
+// follows from the key in no way that would help to guess it, and the whole is compared in
+// constant time.
+func (r *Ring) Find(key string) (found Key, ok bool) {
+	if r == nil {
+		return Key{}, false
+	}
+	sum := sha256.Sum256([]byte(key))
+	for _, e := range r.now()[[8]byte(sum[:8])] {
+		if subtle.ConstantTimeCompare(e.sum[:], sum[:]) == 1 {
+			return e.Key, true
+		}
+	}
+	return Key{}, false
+}
+
+// Of returns the key that a request shows; the zero Key without one.
+func (r *Ring) Of(req *http.Request) Key {
+	if r == nil || r.files == nil {
+		return Key{} // none has a name or rights
+	}
+	found, _, _ := r.Check(req)
+	return found
+}
+
+// Check returns the key that a request shows. sent reports whether it shows any, ok whether
+// that is one of the ring's. A key is sent as a bearer token; Anthropic's clients may send
+// it as x-api-key.
+func (r *Ring) Check(req *http.Request) (found Key, sent, ok bool) {
+	key, sent := Bearer(req)
+	if sent {
+		if found, ok = r.Find(key); ok {
+			return found, true, true
+		}
+	}
+	if key := req.Header.Get("X-Api-Key"); key != "" && IsAnthropic(req) {
+		found, ok = r.Find(key)
+		return found, true, ok
+	}
+	return Key{}, sent, false
+}
+
+// IsAnthropic reports whether a request is one of Anthropic's API: by its path, or by the
+// header that its clients send.
+func IsAnthropic(req *http.Request) bool {
+	const messages = "/v1/messages"
+	rest, ok := strings.CutPrefix(req.URL.Path, messages)
+	return ok && (rest == "" || rest[0] == '/') || req.Header.Get("Anthropic-Version") != ""
+}
+
+// Bearer returns the token of an Authorization header; the scheme's case does not matter,
+// as at vLLM.
+func Bearer(req *http.Request) (string, bool) {
+	scheme, token, ok := strings.Cut(req.Header.Get("Authorization"), " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") {
+		return "", false
+	}
+	return strings.TrimSpace(token), true
+}

@@ -1,0 +1,124 @@
+package apikeys_test
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
+)
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func showing(key string) *http.Request {
+	return &http.Request{Header: http.Header{"Authorization": {"Bearer " + key}}}
+}
+
+// A new file is active at once, one that cannot be used changes nothing, and keys of
+// --api-key have no rights.
+func TestFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "keys")
+	write(t, path, "# keys of clients\n\nk1 team-a priority,trace\n\tk2 team-b\r\n")
+	r, err := apikeys.Open([]string{"k0"}, path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect := func(when string, want map[string]apikeys.Key) {
+		t.Helper()
+		for _, key := range []string{"k0", "k1", "k2", "k3", "", "K1"} {
+			name, known := want[key]
+			found, ok := r.Find(key)
+			if ok != known || found != name || r.Of(showing(key)) != name {
+				t.Errorf("%s: %q is %+v, %v", when, key, found, ok)
+			}
+		}
+	}
+	first := map[string]apikeys.Key{
+		"k0": {}, "k1": {Name: "team-a", Rights: apikeys.Priority | apikeys.Trace}, "k2": {Name: "team-b"},
+	}
+	expect("at first", first)
+	for _, bad := range []string{"k1 a\nk2", "k1 a fly", "k1 a priority,", "k1 a trace more", "k1 a\nk1 b", "k1 a\nk2 a", "k\x01 a", "k1 a/b", "k1 " + strings.Repeat("n", 65)} {
+		write(t, path, bad)
+		r.Reload()
+		if r.Reload(); r.Problem() == "" || strings.Contains(r.Problem(), "k1") || !strings.Contains(r.Problem(), path) || !strings.Contains(r.Problem(), "line ") {
+			t.Errorf("%q: %q", bad, r.Problem())
+		}
+		expect(bad, first)
+	}
+	write(t, path, "k3 team-c rank\nk1 team-a\n")
+	r.Reload()
+	r.Reload() // a changed file is taken by the second
+	expect("changed", map[string]apikeys.Key{"k0": {}, "k1": {Name: "team-a"}, "k3": {Name: "team-c", Rights: apikeys.Rank}})
+	if r.Problem() != "" || r.Len() != 3 {
+		t.Errorf("%q, %d keys", r.Problem(), r.Len())
+	}
+	write(t, path, "")
+	r.Reload()
+	r.Reload()
+	expect("empty", map[string]apikeys.Key{"k0": {}})
+	if _, err := apikeys.Open(nil, path+".not", nil); err == nil {
+		t.Error("no file, no error")
+	}
+}
+
+// A file that is being written takes no key away: at each moment of it those that
+// were read before are active.
+func TestFileThatIsBeingWritten(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "keys")
+	const was = "k1 team-a priority\nk2 team-b\n"
+	write(t, path, was)
+	r, err := apikeys.Open(nil, path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const is = "k1 team-a\nk2 team-b\nk3 team-c trace\n"
+	for n := range is {
+		write(t, path, is[:n])
+		r.Reload()
+		for key, want := range map[string]apikeys.Key{"k1": {Name: "team-a", Rights: apikeys.Priority}, "k2": {Name: "team-b"}} {
+			if found, ok := r.Find(key); !ok || found != want || r.Problem() != "" {
+				t.Fatalf("after %q: %q is %+v, %v, %q", is[:n], key, found, ok, r.Problem())
+			}
+		}
+	}
+	write(t, path, is)
+	r.Reload()
+	r.Reload()
+	if found, ok := r.Find("k3"); !ok || found.Rights != apikeys.Trace {
+		t.Errorf("written: %+v, %v", found, ok)
+	}
+}
+
+// Without keys no client needs one; with an empty file every client is refused.
+func TestNoKeys(t *testing.T) {
+	t.Parallel()
+	if r, err := apikeys.Open(nil, "", nil); r != nil || err != nil {
+		t.Errorf("%v %v", r, err)
+	}
+	path := filepath.Join(t.TempDir(), "keys")
+	write(t, path, "# none yet\n")
+	r, err := apikeys.Open(nil, path, nil)
+	if err != nil || r == nil {
+		t.Fatalf("%v %v", r, err)
+	}
+	if _, ok := r.Find("any"); ok {
+		t.Error("let in")
+	}
+}
+
+func BenchmarkFind(b *testing.B) {
+	r := apikeys.Of(strings.Fields(strings.Repeat("key-of-a-client ", 64))...)
+	b.ReportAllocs()
+	for b.Loop() {
+		r.Find("unknown-key")
+	}
+}

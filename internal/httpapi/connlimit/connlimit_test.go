@@ -1,0 +1,223 @@
+package connlimit_test
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/httpapi/connlimit"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+const patience = time.Minute
+
+// site is a server with a limit. Requests for /slow are answered once hold is closed,
+// and /health is exempt.
+type site struct {
+	t       *testing.T
+	address string
+	hold    chan struct{}
+	config  *tls.Config // nil: no TLS
+}
+
+// open starts a server of at most n connections.
+func open(t *testing.T, secure bool, n int) *site {
+	t.Helper()
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	limit := connlimit.New(n, log)
+	s := &site{t: t, hold: make(chan struct{})}
+	server := &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			select {
+			case <-s.hold:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		_, _ = io.WriteString(w, "well")
+	})}
+	limit.Apply(server, func(r *http.Request) bool { return r.URL.Path == "/health" }, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = ln.Addr().String()
+	ln = limit.Listen(ln)
+	if secure {
+		a := testkit.NewAuthority(t, "fleet")
+		cert, key := a.Issue("proxy", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
+		source, err := certs.Open(certs.Options{Files: certs.Files{Cert: cert, Key: key}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.config = &tls.Config{RootCAs: a.Pool()}
+		ln = source.Listen(ln, log)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+	})
+	return s
+}
+
+// client is one connection of a client.
+type client struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func (s *site) dial() *client {
+	s.t.Helper()
+	c, err := net.Dial("tcp", s.address)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { c.Close() })
+	if s.config != nil {
+		config := s.config.Clone()
+		config.ServerName = "127.0.0.1"
+		c = tls.Client(c, config)
+	}
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return &client{c, bufio.NewReader(c)}
+}
+
+func (c *client) send(path string) error {
+	_, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", path)
+	return err
+}
+
+// answer reads an answer. closed reports whether the server closed the connection after it.
+func (c *client) answer() (status int, closed bool, err error) {
+	resp, err := http.ReadResponse(c.in, nil)
+	if err != nil {
+		return 0, false, err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return 0, false, err
+	}
+	if !resp.Close {
+		return resp.StatusCode, false, nil
+	}
+	if _, err := c.in.ReadByte(); !errors.Is(err, io.EOF) {
+		return 0, false, fmt.Errorf("announced the end of the connection, then %w", err)
+	}
+	return resp.StatusCode, true, nil
+}
+
+// expect sends a request and checks the answer to it.
+func (s *site) expect(c *client, path string, want int, wantClosed bool) {
+	s.t.Helper()
+	if err := c.send(path); err != nil {
+		s.t.Fatal(err)
+	}
+	if status, closed, err := c.answer(); status != want || closed != wantClosed || err != nil {
+		s.t.Fatalf("%s: %d, closed %t, %v; want %d, %t", path, status, closed, err, want, wantClosed)
+	}
+}
+
+func both(t *testing.T, f func(t *testing.T, secure bool)) {
+	for _, secure := range []bool{false, true} {
+		t.Run(fmt.Sprintf("TLS %t", secure), func(t *testing.T) {
+			t.Parallel()
+			f(t, secure)
+		})
+	}
+}
+
+// At the limit a request gets 503, an exempt one its answer, and both connections end.
+// Idle and busy connections within the limit stay.
+func TestRefusedAtTheLimit(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, secure bool) {
+		s := open(t, secure, 2)
+		idle, busy := s.dial(), s.dial()
+		s.expect(idle, "/", http.StatusOK, false)
+		if err := busy.send("/slow"); err != nil {
+			t.Fatal(err)
+		}
+		for range 10 { // more than fit beyond the limit at once
+			s.expect(s.dial(), "/", http.StatusServiceUnavailable, true)
+			s.expect(s.dial(), "/health", http.StatusOK, true)
+		}
+		s.expect(idle, "/", http.StatusOK, false)
+		close(s.hold)
+		if status, _, err := busy.answer(); status != http.StatusOK || err != nil {
+			t.Errorf("the request that was running: %d, %v", status, err)
+		}
+	})
+}
+
+// A connection that was accepted beyond the limit is served once another one has ended.
+func TestServedWhenAnotherEnds(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, secure bool) {
+		s := open(t, secure, 1)
+		first := s.dial()
+		s.expect(first, "/", http.StatusOK, false)
+		s.expect(s.dial(), "/", http.StatusServiceUnavailable, true)
+		first.Close()
+		testkit.Eventually(t, patience, func() error {
+			c := s.dial()
+			if err := c.send("/"); err != nil {
+				return err
+			}
+			if status, closed, err := c.answer(); status != http.StatusOK || closed || err != nil {
+				return fmt.Errorf("%d, closed %t, %w", status, closed, err)
+			}
+			s.expect(c, "/", http.StatusOK, false)
+			return nil
+		})
+	})
+}
+
+// Clients that connect beyond the limit and send nothing are disconnected, so that
+// health checks get through.
+func TestSilentClientsBeyondTheLimit(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, secure bool) {
+		s := open(t, secure, 1)
+		s.expect(s.dial(), "/", http.StatusOK, false)
+		for range 6 {
+			c, err := net.Dial("tcp", s.address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+		}
+		s.expect(s.dial(), "/health", http.StatusOK, true)
+	})
+}
+
+func TestNoLimit(t *testing.T) {
+	t.Parallel()
+	s := open(t, false, 0)
+	for range 30 {
+		s.expect(s.dial(), "/", http.StatusOK, false)
+	}
+}

@@ -1,0 +1,250 @@
+package kvevents_test
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+func decode(t testing.TB, p []byte) *kvevents.Batch {
+	t.Helper()
+	var b kvevents.Batch
+	if err := kvevents.Decode(p, &b); err != nil {
+		t.Fatal(err)
+	}
+	return &b
+}
+
+// hash is what an engine's name of a block comes to.
+func hash(v any) kvevents.Hash {
+	switch v := v.(type) {
+	case int64:
+		return kvevents.Hash(v) //nolint:gosec // as it is
+	case uint64:
+		return kvevents.Hash(v)
+	case []byte:
+		return kvevents.Hash(binary.BigEndian.Uint64(v[len(v)-8:]))
+	}
+	panic(fmt.Sprintf("%T", v))
+}
+
+func whole(v any) int64 {
+	switch v := v.(type) {
+	case int64:
+		return v
+	case uint64:
+		return int64(v) //nolint:gosec // small
+	}
+	return kvevents.Unsaid
+}
+
+// check compares an event with what the library alone makes of it.
+func check(t *testing.T, e *kvevents.Event, want map[string]any) {
+	t.Helper()
+	kinds := map[string]kvevents.Kind{"BlockStored": kvevents.Stored, "BlockRemoved": kvevents.Removed, "AllBlocksCleared": kvevents.Cleared}
+	fail := func(what string, got any) { t.Errorf("%s of %v is %v", what, want, got) }
+	if e.Kind != kinds[want["type"].(string)] {
+		fail("kind", e.Kind)
+	}
+	hashes, _ := want["block_hashes"].([]any)
+	if len(hashes) != len(e.Hashes) {
+		fail("hashes", e.Hashes)
+		return
+	}
+	for i, h := range hashes {
+		if e.Hashes[i] != hash(h) {
+			fail("hash", e.Hashes[i])
+		}
+	}
+	tokens, _ := want["token_ids"].([]any)
+	if len(tokens) != len(e.Tokens) {
+		fail("tokens", e.Tokens)
+		return
+	}
+	for i, token := range tokens {
+		if int64(e.Tokens[i]) != whole(token) {
+			fail("token", e.Tokens[i])
+		}
+	}
+	if parent := want["parent_block_hash"]; e.HasParent != (parent != nil) || parent != nil && e.Parent != hash(parent) {
+		fail("parent", e.Parent)
+	}
+	if size, ok := want["block_size"]; ok && int64(e.BlockSize) != whole(size) {
+		fail("block size", e.BlockSize)
+	}
+	if e.LoRAID != whole(want["lora_id"]) {
+		fail("adapter's id", e.LoRAID)
+	}
+	if int64(e.Group) != whole(want["group_idx"]) {
+		fail("group", e.Group)
+	}
+	for name, got := range map[string][]byte{"lora_name": e.LoRA, "medium": e.Medium, "kv_cache_spec_kind": e.Spec} {
+		if text, _ := want[name].(string); text != string(got) {
+			fail(name, string(got))
+		}
+	}
+	extra, _ := want["extra_keys"].([]any)
+	if len(extra) != len(e.Extra) {
+		fail("extra keys", e.Extra)
+		return
+	}
+	for i, x := range extra {
+		if (x == nil) != (e.Extra[i] == nil) || x != nil && fmt.Sprint(generic(t, e.Extra[i])) != fmt.Sprint(x) {
+			fail("extra key", e.Extra[i])
+		}
+	}
+}
+
+// TestRecorded: what real vLLM sent, and the same as older versions would have, reads
+// as the library alone reads it.
+func TestRecorded(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{
+		"vllm-0.32.0", "vllm-0.32.0-replay", "vllm-0.32.0-nixl-decode-bytes", "vllm-0.32.0-nixl-decode-bytes-replay",
+	} {
+		events := 0
+		for _, p := range payloads(t, name) {
+			want := generic(t, p).([]any)
+			asMap := map[string]any{"ts": want[0], "events": want[1], "something": map[string]any{"new": nil}}
+			for _, p := range [][]byte{p, older(t, p, false), older(t, p, true), pack(t, asMap)} {
+				b := decode(t, p)
+				if b.Time != want[0] || b.Rank != kvevents.Unsaid && int64(b.Rank) != whole(want[2]) || b.Bad != 0 || len(b.Events) != len(want[1].([]any)) {
+					t.Fatalf("%s: %+v", name, b)
+				}
+				for i, e := range want[1].([]any) {
+					check(t, &b.Events[i], e.(map[string]any))
+				}
+				events += len(b.Events)
+			}
+		}
+		if events < 9 {
+			t.Errorf("%s has %d events", name, events)
+		}
+	}
+}
+
+// TestRecordedArrays: what the publisher of vLLM 0.23 makes of the same events is what
+// older makes of them, and reads as the newer one's messages do.
+func TestRecordedArrays(t *testing.T) {
+	t.Parallel()
+	newer := payloads(t, "vllm-0.32.0")
+	for _, name := range []string{"vllm-0.23.0", "vllm-0.23.0-replay"} {
+		all := payloads(t, name)
+		if len(all) != len(newer) {
+			t.Fatalf("%s has %d batches, want %d", name, len(all), len(newer))
+		}
+		for i, p := range all {
+			if !reflect.DeepEqual(generic(t, p), generic(t, older(t, newer[i], false))) {
+				t.Errorf("%s: batch %d is %v", name, i, generic(t, p))
+			}
+			if got, want := decode(t, p), decode(t, newer[i]); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: batch %d reads as %+v, want %+v", name, i, got, want)
+			}
+		}
+	}
+	for name, parts := range map[string]int{"vllm-0.23.0": 3, "vllm-0.23.0-replay": 3, "vllm-0.32.0-replay": 4} {
+		for _, frames := range recorded(t, name) {
+			if len(frames) != parts {
+				t.Errorf("a message of %s has %d parts, want %d", name, len(frames), parts)
+			}
+		}
+	}
+}
+
+// TestShapes: what no recording has.
+func TestShapes(t *testing.T) {
+	t.Parallel()
+	digest := append(make([]byte, 24), 0, 0, 0, 0, 0, 0, 1, 2)
+	for name, tc := range map[string]struct {
+		batch any
+		want  string
+	}{
+		"no rank":        {[]any{1.5, []any{}}, `{"Time":1.5,"Rank":-1,"Events":null,"Bad":0}`},
+		"time is whole":  {[]any{2, []any{}, 3}, `{"Time":2,"Rank":3,"Events":null,"Bad":0}`},
+		"a null rank":    {[]any{2, []any{}, nil, "more"}, `{"Time":2,"Rank":-1,"Events":null,"Bad":0}`},
+		"unknown events": {[]any{2, []any{[]any{"New", 1}, map[string]any{"type": "New"}, map[string]any{}, []any{}}, 0}, `{"Time":2,"Rank":0,"Events":null,"Bad":0}`},
+		"bad events": {
+			[]any{2, []any{7, []any{7}, []any{"BlockStored", []any{1}, nil, []any{1, 2}, 3}, []any{"BlockRemoved", []any{"x"}}}, 0},
+			`{"Time":2,"Rank":0,"Events":null,"Bad":4}`,
+		},
+		"hashes": {
+			[]any{2, []any{[]any{"BlockRemoved", []any{int64(-1), uint64(math.MaxUint64), uint64(1 << 63), digest, 0}}}},
+			`{"Time":2,"Rank":-1,"Events":[{"Kind":2,"Hashes":[18446744073709551615,18446744073709551615,9223372036854775808,258,0],"Parent":0,"HasParent":false,"Tokens":null,"BlockSize":0,"LoRAID":-1,"LoRA":null,"Extra":null,"Spec":null,"Medium":null,"Remote":false,"Group":-1}],"Bad":0}`,
+		},
+		"a tier without tokens": {
+			[]any{2, []any{map[string]any{"type": "BlockStored", "block_hashes": []any{5}, "token_ids": []any{}, "block_size": 16, "medium": "CPU", "locality": "REMOTE"}}},
+			`{"Time":2,"Rank":-1,"Events":[{"Kind":1,"Hashes":[5],"Parent":0,"HasParent":false,"Tokens":null,"BlockSize":16,"LoRAID":-1,"LoRA":null,"Extra":null,"Spec":null,"Medium":"Q1BV","Remote":true,"Group":-1}],"Bad":0}`,
+		},
+	} {
+		got, err := json.Marshal(decode(t, pack(t, tc.batch)))
+		if err != nil || string(got) != tc.want {
+			t.Errorf("%s:\n got %s, %v\nwant %s", name, got, err, tc.want)
+		}
+	}
+	for name, p := range map[string][]byte{
+		"nothing": nil, "a number": pack(t, 1), "events are a number": pack(t, []any{1.0, 2}), "cut short": {0x93, 0xcb},
+		"a huge array": {0xdd, 0xff, 0xff, 0xff, 0xff}, "a deep one": append([]byte{0x92, 1}, deep(100)...),
+	} {
+		if err := kvevents.Decode(p, new(kvevents.Batch)); !errors.Is(err, kvevents.ErrBatch) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func deep(n int) (p []byte) {
+	for range n {
+		p = append(p, 0x91)
+	}
+	return append(p, 0xc0)
+}
+
+// FuzzDecode: any bytes decode to a batch whose parts fit each other, or an error, and what
+// is read does not depend on what was read into the batch before.
+func FuzzDecode(f *testing.F) {
+	for _, name := range []string{"vllm-0.32.0", "vllm-0.32.0-nixl-decode-bytes"} {
+		for _, p := range payloads(f, name) {
+			if len(p) < 1000 {
+				f.Add(p)
+				f.Add(older(f, p, false))
+			}
+		}
+	}
+	f.Add(append([]byte{0x92, 1}, deep(100)...))
+	used := decode(f, payloads(f, "vllm-0.32.0")[6])
+	f.Fuzz(func(t *testing.T, p []byte) {
+		var fresh kvevents.Batch
+		err := kvevents.Decode(p, &fresh)
+		if again := kvevents.Decode(p, used); (again == nil) != (err == nil) {
+			t.Fatalf("%v, then %v", err, again)
+		}
+		if a, b := fmt.Sprintf("%+v", fresh.Events), fmt.Sprintf("%+v", used.Events); a != b && !(len(fresh.Events) == 0 && len(used.Events) == 0) {
+			t.Fatalf("%s\n%s", a, b)
+		}
+		for _, e := range fresh.Events {
+			if e.Kind == 0 || e.Kind == kvevents.Stored && len(e.Tokens) > 0 && len(e.Tokens) != e.BlockSize*len(e.Hashes) {
+				t.Errorf("%+v", e)
+			}
+		}
+	})
+}
+
+func BenchmarkDecode(b *testing.B) {
+	p := payloads(b, "vllm-0.32.0")[5] // a prompt of 46 blocks of 32 tokens
+	var batch kvevents.Batch
+	b.SetBytes(int64(len(p)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := kvevents.Decode(p, &batch); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

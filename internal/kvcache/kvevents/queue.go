@@ -1,0 +1,164 @@
+package kvevents
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
+)
+
+// QueueLimit is the default limit of a Memory: messages of all sources that wait to be
+// applied, in bytes. It is twice the largest message.
+const QueueLimit = 128 << 20
+
+// messageBytes is what a waiting message takes besides its payload.
+const messageBytes = 64
+
+// Memory is the memory of the messages that wait in all Sources that share it. NewMemory
+// creates it. It is safe for concurrent use.
+type Memory struct {
+	limit   int64
+	used    atomic.Int64
+	dropped atomic.Uint64
+}
+
+// NewMemory returns a Memory with a limit in bytes.
+func NewMemory(limit int64) *Memory { return &Memory{limit: limit} }
+
+// Stats returns the bytes in use, the limit, and the number of messages dropped so far.
+func (m *Memory) Stats() (used, limit int64, dropped uint64) {
+	return m.used.Load(), m.limit, m.dropped.Load()
+}
+
+// reserve reserves n bytes for a source that holds own bytes already, and reports whether
+// they are available. A source may hold as much as is left free, so that one that does not
+// keep up leaves room for the others.
+func (m *Memory) reserve(own, n int64) bool {
+	for {
+		used := m.used.Load()
+		if own+n > m.limit-used {
+			m.dropped.Add(1)
+			return false
+		}
+		if m.used.CompareAndSwap(used, used+n) {
+			return true
+		}
+	}
+}
+
+// queue holds the messages of one connection, from its reader to its Source.
+type queue struct {
+	memory *Memory
+	some   chan struct{} // has a value after a change
+	ended  chan struct{} // closed when the reader has ended
+
+	mu       sync.Mutex // guards what follows
+	messages []message
+	bytes    int64
+	dropped  bool  // messages were dropped after the last of these
+	err      error // why the reader has ended
+}
+
+func newQueue(m *Memory) *queue {
+	return &queue{memory: m, some: make(chan struct{}, 1), ended: make(chan struct{})}
+}
+
+// fill reads from a connection until it ends.
+func (q *queue) fill(conn *zmq.Conn) {
+	defer close(q.ended)
+	for {
+		frames, err := conn.Receive()
+		if err == nil && len(frames) == 0 {
+			q.put(message{catchUp: true}) // the PONG: the publisher has read the subscription
+			continue
+		}
+		m, ok := read(frames)
+		if err == nil && !ok {
+			err = errFrames
+		}
+		if err != nil {
+			q.mu.Lock()
+			q.err = err
+			q.mu.Unlock()
+			q.signal()
+			return
+		}
+		q.put(m)
+	}
+}
+
+// put appends a message, or drops it if the memory is used up.
+func (q *queue) put(m message) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := size(m)
+	if q.dropped && m.catchUp {
+		return // next returns one
+	}
+	if q.dropped = !m.catchUp && !q.memory.reserve(q.bytes, n); q.dropped {
+		return
+	}
+	q.messages = append(q.messages, m)
+	q.bytes += n
+	q.signal()
+}
+
+// size is what a message takes while it waits; 0 for one without a batch, of which each
+// connection has one.
+func size(m message) int64 {
+	if m.catchUp {
+		return 0
+	}
+	return messageBytes + int64(cap(m.payload))
+}
+
+func (q *queue) signal() {
+	select {
+	case q.some <- struct{}{}:
+	default:
+	}
+}
+
+// next blocks until there is a message, and returns it. If messages were dropped after the
+// last one, it returns one without a batch. In the end it returns the error that ended the
+// reader.
+func (q *queue) next() (message, error) {
+	for {
+		q.mu.Lock()
+		if len(q.messages) > 0 {
+			m := q.messages[0]
+			q.messages[0] = message{} // for the garbage collector
+			q.messages = q.messages[1:]
+			q.release(size(m))
+			q.mu.Unlock()
+			return m, nil
+		}
+		if q.dropped {
+			q.dropped = false
+			q.mu.Unlock()
+			return message{catchUp: true}, nil
+		}
+		err := q.err
+		q.mu.Unlock()
+		if err != nil {
+			return message{}, err
+		}
+		<-q.some
+	}
+}
+
+// release returns memory. The caller holds mu.
+func (q *queue) release(n int64) {
+	q.bytes -= n
+	q.memory.used.Add(-n)
+}
+
+// wait blocks until the reader has ended, whose connection must be closed, and drops what
+// is left.
+func (q *queue) wait() {
+	<-q.ended
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.messages = nil
+	q.release(q.bytes)
+}

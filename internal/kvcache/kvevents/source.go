@@ -1,0 +1,305 @@
+package kvevents
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
+)
+
+// Publisher says where one rank of one engine publishes.
+type Publisher struct {
+	Endpoint string // tcp://host:port
+	Replay   string // of past batches; empty where the engine keeps none
+	Topic    string
+}
+
+// Handler takes what a Source reads. Its methods are called one after the other.
+type Handler interface {
+	Apply(b *Batch)    // the handler must not retain the batch
+	Reset()            // discards all that was applied
+	SetLive(live bool) // whether what was applied is up to date
+}
+
+// State is the state of a Source's subscription.
+type State string
+
+// The states.
+const (
+	Lost      State = "lost"      // no connection
+	Replaying State = "replaying" // what was missed is being asked for
+	Following State = "following"
+	Silent    State = "no events" // following, but nothing was ever published
+)
+
+// Status is what a Source has seen.
+type Status struct {
+	State    State
+	Error    string // why it is lost, or the last that went wrong
+	Sequence uint64 // of the last batch
+	Batches  uint64
+	Bad      uint64 // batches or events that could not be read
+	Gaps     uint64 // batches were missed
+	Replays  uint64 // past batches were asked for
+	Resets   uint64 // all was forgotten
+	Lag      time.Duration
+}
+
+// bounds are what a publisher may send: a batch is one step of an engine, of which a
+// prompt of a million tokens takes some 6 MB.
+func bounds() zmq.Bounds { return zmq.Bounds{Bytes: 64 << 20, Frames: 8} }
+
+const (
+	// replayTimeout is how long a replay may take. Engines answer between batches.
+	replayTimeout = 30 * time.Second
+	pauseFirst    = 100 * time.Millisecond
+	pauseMost     = 5 * time.Second
+)
+
+// Source follows one publisher. NewSource creates it; Run may be called once.
+type Source struct {
+	publisher Publisher
+	dial      zmq.DialFunc
+	handler   Handler
+	memory    *Memory
+
+	batch Batch
+	// last is the sequence of the last batch applied, and live of the last that was
+	// published over this connection; both count from 1, so that 0 is none.
+	last, live uint64
+
+	mu     sync.Mutex
+	status Status
+}
+
+// NewSource returns a Source that does not follow yet. A nil dial connects to any address.
+// memory limits the messages that wait while others are applied; a message above the
+// limit is dropped, and the next one that is applied fills the gap by a replay.
+func NewSource(p Publisher, dial zmq.DialFunc, h Handler, memory *Memory) *Source {
+	return &Source{publisher: p, dial: dial, handler: h, memory: memory, status: Status{State: Lost}}
+}
+
+// Status reports how it goes.
+func (s *Source) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status
+}
+
+func (s *Source) note(change func(*Status)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.status)
+}
+
+// Run follows the publisher until the context ends. It connects again, with pauses that
+// grow, whenever the connection ends.
+func (s *Source) Run(ctx context.Context) {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = pauseFirst, pauseMost
+	for ctx.Err() == nil {
+		err := s.follow(ctx, pause.Reset)
+		s.handler.SetLive(false)
+		s.note(func(st *Status) { st.State, st.Error = Lost, err.Error() })
+		again := time.NewTimer(pause.NextBackOff())
+		select {
+		case <-ctx.Done():
+		case <-again.C:
+		}
+		again.Stop()
+	}
+}
+
+// message is one batch, not decoded.
+type message struct {
+	sequence uint64 // from 1
+	payload  []byte
+	catchUp  bool // no batch: ask the publisher for what was published since the last one
+}
+
+var errFrames = errors.New("not a message of KV events")
+
+// follow serves one connection. It calls follows after the first replay, so that the
+// pauses grow while a publisher's replay fails. What was applied before is dropped: an
+// engine that was restarted counts from 0 again, and its count may be higher than the last
+// one.
+//
+// The subscription and the replay use two connections, so that a batch can be published
+// after the replay and before the subscription has arrived. The publisher answers a PING
+// only once it has read the subscription; then what was published meanwhile is replayed.
+func (s *Source) follow(ctx context.Context, follows func()) error {
+	conn, err := zmq.Dial(ctx, zmq.Sub, s.publisher.Endpoint, bounds(), s.dial)
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
+	if err := errors.Join(conn.Subscribe(s.publisher.Topic), conn.Ping()); err != nil {
+		_ = conn.Close() // it is broken
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	q := newQueue(s.memory)
+	go q.fill(conn) // it reads during replays too, so that the publisher drops nothing
+	defer func() {
+		_ = conn.Close() // the reader ends with it
+		q.wait()
+	}()
+	s.live = 0
+	if err := s.rebuild(ctx); err != nil {
+		return err
+	}
+	follows()
+	for {
+		m, err := q.next()
+		if err != nil {
+			return fmt.Errorf("the publisher's connection ended: %w", err)
+		}
+		if err := s.take(ctx, m); err != nil {
+			return err
+		}
+	}
+}
+
+// read takes a message apart: topic, sequence, payload.
+func read(frames [][]byte) (message, bool) {
+	if len(frames) != 3 || len(frames[1]) != 8 {
+		return message{}, false
+	}
+	return message{sequence: binary.BigEndian.Uint64(frames[1]) + 1, payload: frames[2]}, true
+}
+
+// take applies a message that was published, after those before it.
+func (s *Source) take(ctx context.Context, m message) error {
+	if m.catchUp {
+		return s.catchUp(ctx)
+	}
+	backwards := m.sequence <= s.live
+	s.live = m.sequence
+	switch {
+	case backwards: // the engine was started again behind the same connection
+		if err := s.rebuild(ctx); err != nil {
+			return err
+		}
+		if m.sequence <= s.last {
+			return nil
+		}
+	case m.sequence <= s.last: // a replay had it
+		return nil
+	case m.sequence > s.last+1 && (s.last > 0 || s.publisher.Replay != ""):
+		s.note(func(st *Status) { st.Gaps++ })
+		if err := s.fill(ctx, m); err != nil {
+			return err
+		}
+		if m.sequence <= s.last {
+			return nil
+		}
+	}
+	s.apply(m)
+	return nil
+}
+
+// catchUp applies what was published since the last batch applied.
+func (s *Source) catchUp(ctx context.Context) error {
+	if s.publisher.Replay == "" {
+		return nil
+	}
+	if whole, err := s.replay(ctx, s.last+1); whole || err != nil {
+		return err
+	}
+	return s.rebuild(ctx)
+}
+
+// fill gets what comes before a message. What is still missing then makes all that is
+// known void.
+func (s *Source) fill(ctx context.Context, m message) error {
+	if s.publisher.Replay != "" && s.last > 0 {
+		whole, err := s.replay(ctx, s.last+1)
+		if err != nil {
+			return err
+		}
+		if whole && m.sequence <= s.last+1 {
+			return nil
+		}
+	}
+	return s.rebuild(ctx)
+}
+
+// rebuild forgets everything and asks for all that the publisher still has.
+func (s *Source) rebuild(ctx context.Context) error {
+	s.handler.SetLive(false)
+	s.handler.Reset()
+	s.last = 0
+	s.note(func(st *Status) { st.Resets++ })
+	if s.publisher.Replay != "" {
+		if _, err := s.replay(ctx, 1); err != nil {
+			return err
+		}
+	}
+	s.handler.SetLive(true)
+	s.note(func(st *Status) {
+		if st.State, st.Error = Following, ""; st.Batches == 0 {
+			st.State = Silent
+		}
+	})
+	return nil
+}
+
+// replay requests the batches from a sequence number on, and applies them. whole reports whether
+// none was missing.
+func (s *Source) replay(ctx context.Context, from uint64) (whole bool, err error) {
+	was := s.Status().State
+	s.note(func(st *Status) { st.State = Replaying; st.Replays++ })
+	defer s.note(func(st *Status) { st.State = was })
+	whole, next := true, from
+	err = past(ctx, s.publisher, s.dial, from, func(m message) {
+		if m.sequence < next {
+			return
+		}
+		whole = whole && m.sequence == next
+		next = m.sequence + 1
+		s.apply(m)
+	})
+	return whole && err == nil, err
+}
+
+// answer takes an answer of a replay apart: an empty frame, the topic since vLLM 0.26,
+// sequence, payload.
+func answer(frames [][]byte) (message, bool) {
+	n := len(frames)
+	if (n != 3 && n != 4) || len(frames[0]) != 0 || len(frames[n-2]) != 8 {
+		return message{}, false
+	}
+	return message{sequence: binary.BigEndian.Uint64(frames[n-2]) + 1, payload: frames[n-1]}, true
+}
+
+// apply hands a batch on. One that cannot be read may have said anything: what was
+// known before it is void.
+func (s *Source) apply(m message) {
+	s.last = m.sequence
+	err := Decode(m.payload, &s.batch)
+	if err != nil {
+		s.handler.Reset()
+	} else {
+		s.handler.Apply(&s.batch)
+	}
+	s.note(func(st *Status) {
+		st.Sequence = m.sequence - 1
+		st.Batches++
+		if st.State == Silent {
+			st.State = Following
+		}
+		if err != nil {
+			st.Bad++
+			st.Resets++
+			st.Error = err.Error()
+			return
+		}
+		st.Bad += uint64(s.batch.Bad) //nolint:gosec // never negative
+		st.Lag = max(0, time.Since(time.UnixMicro(int64(s.batch.Time*1e6))))
+	})
+}

@@ -1,0 +1,143 @@
+package kvevents
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
+)
+
+// Tail reads what a publisher sends as it comes, and what was missed where the publisher
+// still has it. Its functions are called one after the other.
+type Tail struct {
+	Publisher Publisher
+	Dial      zmq.DialFunc
+	Past      bool                                  // begin with what the publisher still has
+	Ready     func()                                // it listens; again after each connection
+	Batch     func(sequence uint64, payload []byte) // the payload is the function's
+	Missed    func(missed, last, current uint64)    // before those of them that can be had
+	Lost      func(err error, again time.Duration)  // it connects again after a while; 0: it goes on
+	Backwards func(last, current uint64)            // the engine has begun again
+
+	last uint64 // counts from 1
+}
+
+// tailPause is between two connections.
+const tailPause = time.Second
+
+// Run reads until the context ends.
+func (t *Tail) Run(ctx context.Context) {
+	for {
+		err := t.listen(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		t.Lost(err, tailPause)
+		wait := time.NewTimer(tailPause)
+		select {
+		case <-ctx.Done():
+		case <-wait.C:
+		}
+		wait.Stop()
+	}
+}
+
+func (t *Tail) listen(ctx context.Context) error {
+	conn, err := zmq.Dial(ctx, zmq.Sub, t.Publisher.Endpoint, bounds(), t.Dial)
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
+	defer func() { _ = conn.Close() }()                         // it may be closed
+	if err := errors.Join(conn.Subscribe(t.Publisher.Topic), conn.Ping()); err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	t.Ready()
+	replayed := uint64(0) // up to which sequence, over this connection
+	begins := t.Past && t.last == 0
+	if begins {
+		replayed = t.past(ctx, 1)
+	}
+	for {
+		frames, err := conn.Receive()
+		if err != nil {
+			return err
+		}
+		if len(frames) == 0 { // the publisher has read the subscription; see Source.follow
+			if begins {
+				replayed = max(replayed, t.past(ctx, t.last+1))
+			}
+			continue
+		}
+		m, ok := read(frames)
+		switch {
+		case !ok:
+			return errFrames
+		case m.sequence <= replayed:
+			continue
+		case m.sequence <= t.last: // nothing is published twice
+			t.Backwards(t.last-1, m.sequence-1)
+		case t.last > 0 && m.sequence > t.last+1:
+			t.Missed(m.sequence-t.last-1, t.last-1, m.sequence-1)
+			if replayed = t.past(ctx, t.last+1); m.sequence <= replayed {
+				continue
+			}
+		}
+		replayed = 0
+		t.deliver(m)
+	}
+}
+
+func (t *Tail) deliver(m message) {
+	t.last = m.sequence
+	t.Batch(m.sequence-1, m.payload)
+}
+
+// past delivers the batches that the publisher still has from a sequence number on, and returns the
+// last one. Errors are reported by Lost and do not end the subscription.
+func (t *Tail) past(ctx context.Context, from uint64) (to uint64) {
+	if t.Publisher.Replay == "" {
+		return 0
+	}
+	err := past(ctx, t.Publisher, t.Dial, from, func(m message) {
+		if m.sequence > t.last {
+			t.deliver(m)
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		t.Lost(err, 0)
+	}
+	return t.last
+}
+
+// past requests the batches that a publisher still has from a sequence number on.
+func past(ctx context.Context, p Publisher, dial zmq.DialFunc, from uint64, each func(message)) error {
+	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
+	defer cancel()
+	conn, err := zmq.Dial(ctx, zmq.Dealer, p.Replay, bounds(), dial)
+	if err != nil {
+		return fmt.Errorf("replay: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
+	defer func() { _ = conn.Close() }()                         // it may be closed
+	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, from-1)); err != nil {
+		return fmt.Errorf("replay: %w", err)
+	}
+	for {
+		frames, err := conn.Receive()
+		if err != nil {
+			return fmt.Errorf("replay: %w", err)
+		}
+		m, ok := answer(frames)
+		switch {
+		case !ok:
+			return fmt.Errorf("replay: %w", errFrames)
+		case len(m.payload) == 0: // the end
+			return nil
+		}
+		each(m)
+	}
+}

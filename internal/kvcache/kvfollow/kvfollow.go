@@ -1,0 +1,287 @@
+// Package kvfollow keeps an index of KV caches in step with the membership: it follows
+// what each data-parallel rank of each usable instance publishes, and forgets what
+// belongs to an engine that has left or begun a new life.
+//
+// Where a rank publishes is what the engine itself says (GET /kv_event_sources, since
+// vLLM 0.31), else what its record says. A wildcard represents the instance's host. The
+// dialer decides what may be connected to at all: an engine must not be able to send
+// the proxy elsewhere.
+package kvfollow
+
+import (
+	"context"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
+	"github.com/pdmesh/pdmesh/internal/engine/zmq"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
+)
+
+// Membership returns the present snapshot.
+type Membership func() *instance.Snapshot
+
+// Options are what a Follower needs.
+type Options struct {
+	Index      *kvindex.Index
+	Membership Membership
+	// Ask asks an engine for its sources; see Sources.
+	Ask func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error)
+	// Dial connects to endpoints. It must refuse what the proxy may not connect to.
+	Dial zmq.DialFunc
+	// AskAgain is between two questions to an engine that named no source; 30 s.
+	AskAgain time.Duration
+}
+
+// Follower follows all publishers of a membership.
+type Follower struct {
+	o Options
+
+	queue *kvevents.Memory // of all sources
+	work  sync.WaitGroup   // of members
+
+	mu      sync.Mutex
+	members map[string]*member       // by address
+	ending  map[string]chan struct{} // done of the last former member of an address, until it is closed
+}
+
+// member is one incarnation of one engine.
+type member struct {
+	in   *instance.Instance
+	stop context.CancelFunc
+	done chan struct{} // closed when nothing of it runs any more
+
+	mu      sync.Mutex
+	sources map[int]*kvevents.Source // by rank
+	trouble string                   // why there are none
+	hints   map[int]string           // what it may be if a rank is lost
+}
+
+// New makes a Follower that has not begun.
+func New(o Options) *Follower {
+	if o.AskAgain == 0 {
+		o.AskAgain = 30 * time.Second
+	}
+	return &Follower{
+		o: o, queue: kvevents.NewMemory(kvevents.QueueLimit),
+		members: make(map[string]*member), ending: make(map[string]chan struct{}),
+	}
+}
+
+// Queue returns the bytes of the events that wait to be applied, their limit, and the
+// number of messages that were dropped because of it.
+func (f *Follower) Queue() (used, limit int64, dropped uint64) { return f.queue.Stats() }
+
+// Run follows the membership until the context ends.
+func (f *Follower) Run(ctx context.Context) {
+	defer f.work.Wait()
+	defer f.update(ctx, nil)
+	instance.Follow(ctx, f.o.Membership, func(_, snap *instance.Snapshot) { f.update(ctx, snap) })
+}
+
+// update stops following the engines that a snapshot lacks, and starts following those that
+// are new in it. A nil snapshot has none. update waits for no engine: a new incarnation
+// itself waits until the former one has ended, since both have the same targets.
+func (f *Follower) update(ctx context.Context, snap *instance.Snapshot) {
+	want := map[string]*instance.Instance{}
+	if snap != nil {
+		for _, role := range instance.Roles() {
+			for _, in := range snap.Usable(role) {
+				want[in.Address] = in // an engine can be there in both roles
+			}
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for address, m := range f.members {
+		if is := want[address]; is == nil || is.Incarnation() != m.in.Incarnation() {
+			m.stop()
+			delete(f.members, address)
+			f.ending[address] = m.done
+		}
+	}
+	for address, done := range f.ending {
+		select {
+		case <-done:
+			delete(f.ending, address)
+		default:
+		}
+	}
+	for address, in := range want {
+		if f.members[address] != nil {
+			continue
+		}
+		life, stop := context.WithCancel(ctx)
+		m := &member{in: in, stop: stop, done: make(chan struct{})}
+		f.members[address] = m
+		former := f.ending[address]
+		f.work.Go(func() {
+			defer close(m.done)
+			if former != nil {
+				<-former
+			}
+			f.follow(life, m)
+		})
+	}
+}
+
+// follow serves one incarnation of an engine: it asks where the engine publishes until that
+// is known, and follows each rank until the context ends.
+func (f *Follower) follow(ctx context.Context, m *member) {
+	publishers := f.find(ctx, m)
+	var work sync.WaitGroup
+	m.mu.Lock()
+	m.sources = make(map[int]*kvevents.Source, len(publishers))
+	for rank, p := range publishers {
+		target := kvindex.Target{Address: m.in.Address, Rank: rank}
+		s := kvevents.NewSource(p, f.o.Dial, handler{f.o.Index, target}, f.queue)
+		m.sources[rank] = s
+		work.Go(func() {
+			defer f.o.Index.Drop(target)
+			s.Run(ctx)
+		})
+	}
+	m.mu.Unlock()
+	work.Wait()
+}
+
+// find returns where the ranks publish. There are none when the context has ended.
+func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publisher {
+	for {
+		publishers, hints, err := Find(ctx, f.o.Ask, m.in)
+		m.mu.Lock()
+		m.trouble, m.hints = "", hints
+		switch {
+		case len(publishers) > 0:
+		case err != nil:
+			m.trouble = err.Error()
+		default:
+			m.trouble = "it publishes no KV events"
+		}
+		m.mu.Unlock()
+		if len(publishers) > 0 {
+			return publishers
+		}
+		again := time.NewTimer(f.o.AskAgain)
+		select {
+		case <-ctx.Done():
+		case <-again.C:
+		}
+		again.Stop()
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// Find returns the publisher of each rank of an instance, by the rank numbers of requests: as the
+// engine reports it, else as its record has it. hints has the reasons, by rank, why a publisher may
+// not be reachable.
+func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error), in *instance.Instance) (publishers map[int]kvevents.Publisher, hints map[int]string, err error) {
+	publishers, err = ask(ctx, in)
+	hints = connecting(publishers)
+	if len(publishers) == 0 {
+		publishers = FromRecord(in)
+	}
+	publishers = instance.LocalRanks(in, publishers)
+	for rank, p := range publishers {
+		publishers[rank] = placed(p, in.Address)
+	}
+	return publishers, instance.LocalRanks(in, hints), err
+}
+
+// connecting returns the reasons, by rank, why a proxy cannot connect to the endpoint that the
+// engine reports: a publisher does not bind, but connects to, an endpoint without a wildcard, unless
+// the system has chosen its port.
+func connecting(publishers map[int]kvevents.Publisher) map[int]string {
+	hints := map[int]string{}
+	for rank, p := range publishers {
+		said := "the engine's endpoint " + instance.Printable(p.Endpoint, 80)
+		switch {
+		case vllmargs.Inside(p.Endpoint):
+			hints[rank] = said + " is reached from inside its machine only, and cannot be followed; it needs one like " + vllmargs.DefaultEvents
+		case !vllmargs.Binds(p.Endpoint):
+			hints[rank] = said + " has no wildcard: its publisher connects there instead of listening, and cannot be followed; it needs one like " + vllmargs.DefaultEvents
+		}
+	}
+	return hints
+}
+
+// placed puts the instance's host where an endpoint has a wildcard.
+func placed(p kvevents.Publisher, address string) kvevents.Publisher {
+	p.Endpoint, p.Replay = onHost(p.Endpoint, address), onHost(p.Replay, address)
+	return p
+}
+
+func onHost(endpoint, address string) string {
+	rest, ok := strings.CutPrefix(endpoint, "tcp://")
+	if !ok {
+		return endpoint
+	}
+	at := strings.LastIndexByte(rest, ':')
+	host, _, err := net.SplitHostPort(address)
+	if at < 0 || err != nil {
+		return endpoint
+	}
+	switch strings.Trim(rest[:at], "[]") {
+	case "*", "0.0.0.0", "::":
+		return "tcp://" + net.JoinHostPort(host, rest[at+1:])
+	}
+	return endpoint
+}
+
+// handler writes what a Source reads into the index.
+type handler struct {
+	index  *kvindex.Index
+	target kvindex.Target
+}
+
+func (h handler) Apply(b *kvevents.Batch) { h.index.Apply(h.target, b) }
+func (h handler) Reset()                  { h.index.Reset(h.target) }
+func (h handler) SetLive(live bool)       { h.index.SetLive(h.target, live) }
+
+// Status is how one rank is followed.
+type Status struct {
+	Address string
+	Rank    int
+	kvevents.Status
+	Index kvindex.Stats
+	Hint  string // why it cannot be followed as it is started, "" if nothing is known
+}
+
+// Status lists all ranks of all members, by address and rank. A member whose sources
+// are not known is there once, as lost, with the reason.
+func (f *Follower) Status() []Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []Status
+	for _, address := range slices.Sorted(maps.Keys(f.members)) {
+		m := f.members[address]
+		m.mu.Lock()
+		if len(m.sources) == 0 {
+			out = append(out, Status{Address: address, Status: kvevents.Status{State: kvevents.Lost, Error: m.trouble}})
+		}
+		for _, rank := range slices.Sorted(maps.Keys(m.sources)) {
+			is := m.sources[rank].Status()
+			hint := m.hints[rank]
+			if is.State != kvevents.Lost || is.Error == "" || is.Resets > 0 { // it was reached once
+				hint = ""
+			}
+			if hint != "" {
+				is.Error = hint + " (" + is.Error + ")"
+			}
+			out = append(out, Status{
+				Address: address, Rank: rank, Status: is, Hint: hint,
+				Index: f.o.Index.Stats(kvindex.Target{Address: address, Rank: rank}),
+			})
+		}
+		m.mu.Unlock()
+	}
+	return out
+}

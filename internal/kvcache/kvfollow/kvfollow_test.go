@@ -1,0 +1,299 @@
+package kvfollow_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvfollow"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
+	"github.com/pdmesh/pdmesh/internal/transport/netguard"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+func engine(t *testing.T, version string) *fakevllm.Server {
+	t.Helper()
+	replay := "tcp://127.0.0.1:0"
+	return fakevllm.StartTest(t, fakevllm.Options{
+		Version: version, CacheBlocks: 64, BlockSize: 4, Mode: fakevllm.Plain,
+		KVEvents: &fakevllm.KVEvents{Enabled: true, Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: &replay, Topic: "kv-events"},
+	})
+}
+
+func complete(t *testing.T, s *fakevllm.Server, ids []uint32) {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"prompt": ids, "max_tokens": 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/completions", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close() // its status counts
+	if resp.StatusCode != http.StatusOK {
+		t.Fatal(resp.Status)
+	}
+}
+
+// members is a membership that a test sets.
+type members struct {
+	snap atomic.Pointer[instance.Snapshot]
+}
+
+func (m *members) set(all ...*instance.Instance) {
+	if old := m.snap.Swap(instance.NewSnapshot(1, all)); old != nil {
+		old.Supersede()
+	}
+}
+
+func usable(s *fakevllm.Server, id string) *instance.Instance {
+	address := strings.TrimPrefix(s.URL(), "http://")
+	return &instance.Instance{
+		Key: instance.Key{Role: instance.Prefill, Address: address}, Verified: true,
+		Record: instance.Record{Address: address, Scheme: "http", State: instance.Ready, ID: id},
+	}
+}
+
+func follow(t *testing.T, m *members, guard netguard.Policy) (*kvfollow.Follower, *kvindex.Index) {
+	t.Helper()
+	x := kvindex.New(nil)
+	dialer := &net.Dialer{Control: guard.Control}
+	f := kvfollow.New(kvfollow.Options{
+		Index: x, Membership: m.snap.Load, Dial: dialer.DialContext, AskAgain: 10 * time.Millisecond,
+		Ask: kvfollow.Sources(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}),
+	})
+	run(t, f)
+	return f, x
+}
+
+func want(t *testing.T, x *kvindex.Index, in *instance.Instance, ids []uint32, n int) {
+	t.Helper()
+	testkit.Eventually(t, 20*time.Second, func() error {
+		out := []int{0}
+		x.Longest(kvindex.Chain(nil, ids, 4, "", ""), []kvindex.Target{{Address: in.Address}}, out)
+		if out[0] != n {
+			return fmt.Errorf("%d blocks, want %d; %+v", out[0], n, x.Stats(kvindex.Target{Address: in.Address}))
+		}
+		return nil
+	})
+}
+
+// TestFollow: engines of both encodings are followed from what they say or their record
+// says; a new life begins again, and who leaves is forgotten.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	ids := []uint32{20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32}
+	for _, version := range []string{"0.33.0", "0.22.0"} {
+		s := engine(t, version)
+		complete(t, s, ids) // before anybody follows
+		in := usable(s, "one")
+		if version == "0.22.0" { // it does not know the question
+			conf := s.KVEventSources()
+			in.Record.KVEvents = map[string]instance.KVEvents{"0": {Endpoint: conf.Endpoint, ReplayEndpoint: *conf.ReplayEndpoint, Topic: conf.Topic}}
+		}
+		var m members
+		m.set(in)
+		f, x := follow(t, &m, netguard.New(nil))
+		want(t, x, in, ids, 3)
+		more := append(slices.Clip(ids), 33, 34, 35, 36)
+		complete(t, s, more)
+		want(t, x, in, more, 4)
+		if st := f.Status(); len(st) != 1 || st[0].State != "following" || st[0].Index.Blocks < 4 {
+			t.Errorf("%+v", st)
+		}
+		again := usable(s, "two")
+		again.Record.KVEvents = in.Record.KVEvents
+		m.set(again)
+		want(t, x, in, more, 4)
+		m.set()
+		want(t, x, in, more, kvindex.Unknown)
+		if st := f.Status(); len(st) != 0 || len(x.Targets()) != 0 {
+			t.Errorf("%+v, %v", st, x.Targets())
+		}
+	}
+}
+
+// TestElsewhere: an engine cannot make the proxy connect to what it may not, and what
+// is not followed is unknown.
+func TestElsewhere(t *testing.T) {
+	t.Parallel()
+	s := engine(t, "0.33.0")
+	in := usable(s, "one")
+	var m members
+	m.set(in)
+	f, x := follow(t, &m, netguard.New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}))
+	testkit.Eventually(t, 20*time.Second, func() error {
+		st := f.Status()
+		if len(st) != 1 || st[0].State != "lost" || !strings.Contains(st[0].Error, "outside --instance-allow") {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
+	want(t, x, in, []uint32{1, 2, 3, 4}, kvindex.Unknown)
+	m.set()
+}
+
+// TestNoEvents: an engine that publishes nothing is asked again, and shown.
+func TestNoEvents(t *testing.T) {
+	t.Parallel()
+	s := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.Plain})
+	var m members
+	m.set(usable(s, "one"))
+	f, _ := follow(t, &m, netguard.New(nil))
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if st := f.Status(); len(st) != 1 || st[0].Error != "it publishes no KV events" {
+			return errors.New(fmt.Sprint(st))
+		}
+		return nil
+	})
+}
+
+// answers is Options.Ask of an engine that says this.
+func answers(by map[int]kvevents.Publisher) func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error) {
+	return func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error) {
+		return maps.Clone(by), nil
+	}
+}
+
+// run follows until the test ends.
+func run(t *testing.T, f *kvfollow.Follower) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+}
+
+// TestConnects: a publisher that connects instead of binding cannot be followed, and the reason is reported.
+func TestConnects(t *testing.T) {
+	t.Parallel()
+	port := testkit.FreePort(t)
+	s := fakevllm.StartTest(t, fakevllm.Options{
+		Version: "0.33.0", CacheBlocks: 64, BlockSize: 4, Mode: fakevllm.Plain,
+		KVEvents: &fakevllm.KVEvents{Enabled: true, Endpoint: "tcp://" + port},
+	})
+	var m members
+	m.set(usable(s, "one"))
+	f, _ := follow(t, &m, netguard.New(nil))
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if st := f.Status(); len(st) != 1 || st[0].State != "lost" || !strings.Contains(st[0].Error, "tcp://"+port+" has no wildcard: its publisher connects there") || !strings.HasPrefix(st[0].Error, st[0].Hint+" (") {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
+}
+
+// TestSecondServerOfAGroup: the ranks of a server that are 2 and 3 of their group are
+// followed as those that requests name 0 and 1.
+func TestSecondServerOfAGroup(t *testing.T) {
+	t.Parallel()
+	a, b := engine(t, "0.33.0"), engine(t, "0.33.0")
+	ids := []uint32{20, 21, 22, 23, 24, 25, 26, 27, 28}
+	complete(t, b, ids)
+	by := map[int]kvevents.Publisher{}
+	for i, s := range []*fakevllm.Server{a, b} {
+		conf := s.KVEventSources()
+		by[2+i] = kvevents.Publisher{Endpoint: conf.Endpoint, Replay: *conf.ReplayEndpoint, Topic: conf.Topic}
+	}
+	in := usable(a, "one")
+	in.Record.DPSize = 2
+	var m members
+	m.set(in)
+	x := kvindex.New(nil)
+	run(t, kvfollow.New(kvfollow.Options{Index: x, Membership: m.snap.Load, Ask: answers(by), Dial: new(net.Dialer).DialContext}))
+	testkit.Eventually(t, 20*time.Second, func() error {
+		first, second := x.Stats(kvindex.Target{Address: in.Address}), x.Stats(kvindex.Target{Address: in.Address, Rank: 1})
+		if !first.Live || first.Blocks != 0 || !second.Live || second.Blocks == 0 {
+			return fmt.Errorf("%+v, %+v", first, second)
+		}
+		return nil
+	})
+}
+
+// TestFollower_DepartedEngineHangs: while the connection to an engine that has left does not
+// end, the others are followed and Status answers. Its next incarnation waits for it.
+func TestFollower_DepartedEngineHangs(t *testing.T) {
+	t.Parallel()
+	a, b := engine(t, "0.33.0"), engine(t, "0.33.0")
+	hung := "tcp://" + strings.TrimPrefix(a.KVEventSources().Endpoint, "tcp://")
+	dials, end := make(chan struct{}, 10), make(chan struct{})
+	var m members
+	first, second := usable(a, "one"), usable(b, "one")
+	m.set(first)
+	f := kvfollow.New(kvfollow.Options{
+		Index: kvindex.New(nil), Membership: m.snap.Load, Ask: kvfollow.Sources(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}),
+		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if "tcp://"+address == hung {
+				dials <- struct{}{}
+				<-end // whatever ctx says
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		},
+	})
+	run(t, f)
+	release := sync.OnceFunc(func() { close(end) })
+	t.Cleanup(release) // before the end of the follower
+	<-dials
+	m.set(second)
+	followed := func(in *instance.Instance) {
+		t.Helper()
+		testkit.Eventually(t, 20*time.Second, func() error {
+			st := make(chan []kvfollow.Status, 1)
+			go func() { st <- f.Status() }()
+			select {
+			case is := <-st:
+				if len(is) != 1 || is[0].Address != in.Address || !is[0].Index.Live {
+					return fmt.Errorf("%+v", is)
+				}
+				return nil
+			case <-time.After(5 * time.Second):
+				return errors.New("Status does not return")
+			}
+		})
+	}
+	followed(second)
+	again := usable(a, "two")
+	m.set(again)
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if st := f.Status(); len(st) != 1 || st[0].Address != again.Address || st[0].State != kvevents.Lost {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
+	if len(dials) > 0 {
+		t.Error("the next incarnation was dialled while the former one hung")
+	}
+	release()
+	followed(again)
+}

@@ -1,0 +1,80 @@
+package kvfollow
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
+)
+
+// maxRanks bounds what an engine may make the proxy connect to.
+const maxRanks = 256
+
+// maxAnswer is how much of an answer is read.
+const maxAnswer = 256 << 10
+
+// Sources returns a function for Options.Ask that asks over a client. An engine before
+// vLLM 0.31, which does not know the question, has no sources, and so has one that
+// publishes nothing.
+func Sources(client *http.Client) func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error) {
+	return func(ctx context.Context, in *instance.Instance) (map[int]kvevents.Publisher, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, vllm.BaseURL(in)+"/kv_event_sources", nil)
+		if err != nil {
+			return nil, fmt.Errorf("ask for sources of KV events: %w", err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return nil, fmt.Errorf("ask for sources of KV events: %w", err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		if resp.StatusCode != http.StatusOK {
+			return nil, nil
+		}
+		body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+		if err != nil {
+			return nil, fmt.Errorf("ask for sources of KV events: %w", err)
+		}
+		return parse(body)
+	}
+}
+
+func parse(body []byte) (map[int]kvevents.Publisher, error) {
+	var said map[string]struct {
+		Enabled   bool   `json:"enable_kv_cache_events"`
+		Publisher string `json:"publisher"`
+		instance.KVEvents
+	}
+	if err := json.Unmarshal(body, &said); err != nil {
+		return nil, fmt.Errorf("sources of KV events: %w", err)
+	}
+	found := make(map[string]instance.KVEvents, len(said))
+	for rank, s := range said {
+		if s.Enabled && s.Publisher == "zmq" {
+			found[rank] = s.KVEvents
+		}
+	}
+	return publishers(found), nil
+}
+
+// FromRecord returns what an instance's record says.
+func FromRecord(in *instance.Instance) map[int]kvevents.Publisher {
+	return publishers(in.Record.KVEvents)
+}
+
+func publishers(by map[string]instance.KVEvents) map[int]kvevents.Publisher {
+	out := make(map[int]kvevents.Publisher, len(by))
+	for text, e := range by {
+		rank, err := strconv.Atoi(text)
+		if err != nil || rank < 0 || rank >= maxRanks || e.Endpoint == "" {
+			continue
+		}
+		out[rank] = kvevents.Publisher{Endpoint: e.Endpoint, Replay: e.ReplayEndpoint, Topic: e.Topic}
+	}
+	return out
+}

@@ -1,0 +1,265 @@
+package kvindex
+
+import (
+	"maps"
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
+)
+
+// Target is one data-parallel rank of one instance.
+type Target struct {
+	Address string // host:port of the instance
+	Rank    int
+}
+
+// Unknown is the result of Longest for a target whose events are not followed.
+const Unknown = -1
+
+// Index knows which blocks are where. Its memory is bounded by a Budget: when that is used
+// up, a target that has its share of the blocks or more gets no further ones, so that the
+// beginnings of prompts that it has stay complete; for one that has less, blocks of the
+// largest targets are evicted. New creates an Index. It is safe for concurrent use; events
+// of one target are applied one batch after the other.
+type Index struct {
+	memory  *indexmem.Budget
+	blocks  blocks
+	targets atomic.Pointer[map[Target]*target] // replaced, never changed
+
+	mu   sync.Mutex // guards what follows; held while targets is replaced
+	free []slot
+	next slot
+}
+
+// New returns an empty index that reports its memory to a Budget; nil: one of its own, with
+// the default limit.
+func New(memory *indexmem.Budget) *Index {
+	if memory == nil {
+		memory = indexmem.New(0)
+	}
+	x := &Index{memory: memory}
+	x.blocks.init(memory)
+	x.targets.Store(new(map[Target]*target))
+	memory.Register(indexmem.Blocks, x)
+	return x
+}
+
+// Oldest implements indexmem.Evictor. Blocks have no order of use: engines report what they
+// store and remove, not what they use.
+func (x *Index) Oldest() (tick uint32, ok bool) { return 0, x.memory.Used(indexmem.Blocks) > 0 }
+
+// Evict implements indexmem.Evictor. The largest targets lose blocks until they have equally
+// many, whatever their ticks.
+func (x *Index) Evict(_ uint32, bytes int64) {
+	all := slices.Collect(maps.Values(*x.targets.Load()))
+	slices.SortFunc(all, func(a, b *target) int { return int(b.held.Load() - a.held.Load()) })
+	need, sum := (bytes+entryBytes-1)/entryBytes, int64(0)
+	for i, t := range all {
+		sum += t.held.Load()
+		next := int64(0)
+		if i+1 < len(all) {
+			next = all[i+1].held.Load()
+		}
+		// The first i+1 targets, cut to the size of the next one, free enough.
+		if n := int64(i + 1); sum-n*next >= need || i+1 == len(all) {
+			level := max(0, (sum-need)/n)
+			for _, t := range all[:i+1] {
+				t.shrink(int(level))
+			}
+			return
+		}
+	}
+}
+
+// share is how many blocks each target may have if all have equally many.
+func (x *Index) share() int {
+	all := *x.targets.Load()
+	sum := int64(0)
+	for _, t := range all {
+		sum += t.held.Load()
+	}
+	return int(sum) / max(1, len(all))
+}
+
+func (x *Index) lookup(t Target) *target { return (*x.targets.Load())[t] }
+
+// target returns what is known of a target, which is made if need be. There is none
+// where 65,536 targets are known already.
+func (x *Index) target(t Target) *target {
+	if known := x.lookup(t); known != nil {
+		return known
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if known := x.lookup(t); known != nil {
+		return known
+	}
+	var s slot
+	switch n := len(x.free); {
+	case n > 0:
+		s, x.free = x.free[n-1], x.free[:n-1]
+	case x.next == ^slot(0):
+		return nil
+	default:
+		s = x.next
+		x.next++
+	}
+	made := &target{slot: s, blocks: make(map[kvevents.Hash]entry), index: x}
+	x.replace(func(all map[Target]*target) { all[t] = made })
+	return made
+}
+
+// replace makes a changed copy the targets. The caller holds mu.
+func (x *Index) replace(change func(map[Target]*target)) {
+	was := *x.targets.Load()
+	all := make(map[Target]*target, len(was)+1)
+	maps.Copy(all, was)
+	change(all)
+	x.targets.Store(&all)
+}
+
+// Apply takes a batch of a target's events. A batch that comes twice changes nothing
+// the second time.
+func (x *Index) Apply(t Target, b *kvevents.Batch) {
+	known := x.target(t)
+	if known == nil {
+		return
+	}
+	defer x.memory.Enforce()
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	if known.dropped {
+		return
+	}
+	for i := range b.Events {
+		known.event(&b.Events[i])
+	}
+	known.publish()
+}
+
+// Reset forgets all blocks of a target, which stays known.
+func (x *Index) Reset(t Target) {
+	if known := x.lookup(t); known != nil {
+		known.mu.Lock()
+		defer known.mu.Unlock()
+		known.clear()
+		known.publish()
+	}
+}
+
+// SetLive says whether what the index knows of a target is up to date. As long as it is
+// not, which is so at first, Longest says Unknown.
+func (x *Index) SetLive(t Target, live bool) {
+	if known := x.target(t); known != nil {
+		known.live.Store(live)
+	}
+}
+
+// Drop forgets a target.
+func (x *Index) Drop(t Target) {
+	x.mu.Lock()
+	known := x.lookup(t)
+	if known == nil {
+		x.mu.Unlock()
+		return
+	}
+	x.replace(func(all map[Target]*target) { delete(all, t) })
+	x.mu.Unlock()
+
+	known.mu.Lock()
+	known.clear()
+	known.dropped = true
+	known.mu.Unlock()
+
+	x.mu.Lock()
+	x.free = append(x.free, known.slot) // nothing refers to it any more
+	x.mu.Unlock()
+}
+
+// BlockSize is how many tokens a target's blocks hold; 0 until it has stored one.
+func (x *Index) BlockSize(t Target) int {
+	if known := x.lookup(t); known != nil {
+		return int(known.blockSize.Load())
+	}
+	return 0
+}
+
+// Complete reports whether the index has all blocks of a target, so that a block which Longest does
+// not find is not there. If an engine published more than its replay keeps, blocks are missing, with
+// all their successors.
+func (x *Index) Complete(t Target) bool {
+	known := x.lookup(t)
+	return known != nil && !known.lacks.Load()
+}
+
+// Stats is the state of one target in the index.
+type Stats struct {
+	Blocks    int // that count
+	BlockSize int
+	Live      bool
+	Orphans   uint64 // blocks left out because what they hang on was not known
+	Full      uint64 // blocks left out or evicted because the memory was used up
+}
+
+// Stats returns what is known of a target; the zero Stats where nothing is.
+func (x *Index) Stats(t Target) Stats {
+	known := x.lookup(t)
+	if known == nil {
+		return Stats{}
+	}
+	return Stats{
+		Blocks: int(known.counted.Load()), BlockSize: int(known.blockSize.Load()), Live: known.live.Load(),
+		Orphans: known.orphans.Load(), Full: known.full.Load(),
+	}
+}
+
+// Targets are the targets that are known, in no order.
+func (x *Index) Targets() []Target {
+	all := *x.targets.Load()
+	out := make([]Target, 0, len(all))
+	for t := range all {
+		out = append(out, t)
+	}
+	return slices.Clip(out)
+}
+
+// Longest writes into out, for each target, how many of the first keys it has without
+// a gap, or Unknown. It allocates nothing. The keys are a Chain for the block size of
+// all these targets.
+func (x *Index) Longest(keys []Key, targets []Target, out []int) {
+	for len(targets) > 0 {
+		n := min(64, len(targets))
+		x.longest(keys, targets[:n], out[:n])
+		targets, out = targets[n:], out[n:]
+	}
+}
+
+func (x *Index) longest(keys []Key, targets []Target, out []int) {
+	all := *x.targets.Load()
+	var slots [64]slot
+	var alive uint64
+	for i, t := range targets {
+		known := all[t]
+		if known == nil || !known.live.Load() {
+			out[i] = Unknown
+			continue
+		}
+		slots[i] = known.slot
+		out[i] = len(keys)
+		alive |= 1 << i
+	}
+	for depth, k := range keys {
+		if alive == 0 {
+			return
+		}
+		left := x.blocks.keep(k, &slots, alive)
+		for ended := alive &^ left; ended != 0; ended &= ended - 1 {
+			out[bits.TrailingZeros64(ended)] = depth
+		}
+		alive = left
+	}
+}

@@ -1,0 +1,460 @@
+package kvindex_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
+	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+const size = 4
+
+// prompt is a branch of a tree of prompts, so that they share beginnings.
+type prompt struct {
+	tokens     []uint32
+	lora, salt string
+}
+
+func randomPrompt(rng *rand.Rand) prompt {
+	p := prompt{lora: []string{"", "", "french"}[rng.IntN(3)], salt: []string{"", "", "tenant", "french"}[rng.IntN(4)]}
+	for range rng.IntN(6) {
+		branch := uint32(rng.IntN(2)) //nolint:gosec // 0 or 1
+		for i := range uint32(size) {
+			p.tokens = append(p.tokens, branch*100+i)
+		}
+	}
+	for range rng.IntN(size) {
+		p.tokens = append(p.tokens, 7)
+	}
+	return p
+}
+
+// name is a block as the reference sees it: everything it depends on.
+func (p prompt) name(i int) string {
+	return fmt.Sprint(p.lora, "/", p.salt, "/", p.tokens[:(i+1)*size])
+}
+
+func (p prompt) blocks() int { return len(p.tokens) / size }
+
+func (p prompt) keys() []kvindex.Key { return kvindex.Chain(nil, p.tokens, size, p.lora, p.salt) }
+
+// engine is a cache that publishes, and the reference.
+type engine struct {
+	target kvindex.Target
+	seed   uint64
+	groups int
+	held   map[string][]bool // by name: which groups have it
+	live   bool
+}
+
+func (e *engine) hash(name string) kvevents.Hash {
+	h := e.seed
+	for _, c := range []byte(name) {
+		h = (h ^ uint64(c)) * 1099511628211
+	}
+	return kvevents.Hash(h)
+}
+
+func (e *engine) group(g int) int {
+	if e.groups == 1 {
+		return kvevents.Unsaid
+	}
+	return g
+}
+
+// event stores blocks from..to of a prompt.
+func (e *engine) event(t testing.TB, p prompt, from, to, group int) kvevents.Event {
+	out := kvevents.Event{Kind: kvevents.Stored, BlockSize: size, LoRAID: kvevents.Unsaid, Group: e.group(group), LoRA: []byte(p.lora), Tokens: p.tokens[from*size : to*size]}
+	if from > 0 {
+		out.HasParent, out.Parent = true, e.hash(p.name(from-1))
+	}
+	for i := from; i < to; i++ {
+		out.Hashes = append(out.Hashes, e.hash(p.name(i)))
+		var extra []any
+		if p.lora != "" {
+			extra = append(extra, p.lora)
+		}
+		if i == 0 && p.salt != "" {
+			extra = append(extra, p.salt)
+		}
+		var packed []byte
+		if extra != nil {
+			var err error
+			if packed, err = msgp.AppendIntf(nil, extra); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out.Extra = append(out.Extra, packed)
+	}
+	return out
+}
+
+// begin publishes something of every group, so that all are known.
+func (e *engine) begin(t testing.TB, x *kvindex.Index) {
+	p := prompt{tokens: []uint32{9, 9, 9, 9}}
+	for g := range e.groups {
+		ev := e.event(t, p, 0, 1, g)
+		ev.Spec = []byte("full_attention")
+		x.Apply(e.target, &kvevents.Batch{Events: []kvevents.Event{ev}})
+		e.store(p, 0, 1, g)
+	}
+}
+
+func (e *engine) longest(p prompt) int {
+	if !e.live {
+		return kvindex.Unknown
+	}
+	for i := range p.blocks() {
+		if have := e.held[p.name(i)]; have == nil || slices.Contains(have, false) {
+			return i
+		}
+	}
+	return p.blocks()
+}
+
+// step does something at random, to the cache and to the index.
+func (e *engine) step(t testing.TB, rng *rand.Rand, x *kvindex.Index) {
+	apply := func(events ...kvevents.Event) { x.Apply(e.target, &kvevents.Batch{Events: events}) }
+	switch p := randomPrompt(rng); rng.IntN(20) {
+	case 0:
+		x.Reset(e.target)
+		clear(e.held)
+	case 1:
+		x.Drop(e.target)
+		clear(e.held)
+		e.live = false
+		e.begin(t, x) // events may still come
+	case 2:
+		apply(kvevents.Event{Kind: kvevents.Cleared})
+		clear(e.held)
+	case 3:
+		e.live = !e.live
+		x.SetLive(e.target, e.live)
+	case 4: // what does not count
+		for _, change := range []func(*kvevents.Event){
+			func(e *kvevents.Event) { e.Medium = []byte("CPU") },
+			func(e *kvevents.Event) { e.Remote = true },
+			func(e *kvevents.Event) { e.Spec, e.Group = []byte("sliding_window"), 5 },
+			func(e *kvevents.Event) { e.Tokens = nil },
+			func(e *kvevents.Event) { e.HasParent, e.Parent = true, 1 },
+		} {
+			ev := e.event(t, p, 0, p.blocks(), 0)
+			ev.Spec = []byte("full_attention")
+			change(&ev)
+			apply(ev)
+		}
+	case 5, 6, 7, 8, 9: // evict something
+		for name, have := range e.held {
+			group := rng.IntN(e.groups)
+			ev := kvevents.Event{Kind: kvevents.Removed, Hashes: []kvevents.Hash{e.hash(name), e.hash("never there")}, Medium: []byte("GPU"), Group: e.group(group)}
+			apply(ev, ev)
+			have[group] = false
+			if !slices.Contains(have, true) {
+				delete(e.held, name)
+			}
+			break
+		}
+	default:
+		from := 0
+		if n := p.blocks(); n > 0 {
+			from = rng.IntN(n)
+		}
+		group := rng.IntN(e.groups)
+		ev := e.event(t, p, from, p.blocks(), group)
+		ev.Spec = []byte("full_attention")
+		if from > 0 && e.held[p.name(from-1)] == nil {
+			apply(ev) // its parent is unknown: nothing of it counts
+			return
+		}
+		apply(ev, ev) // announced twice
+		e.store(p, from, p.blocks(), group)
+	}
+}
+
+func (e *engine) store(p prompt, from, to, group int) {
+	for i := from; i < to; i++ {
+		if e.held[p.name(i)] == nil {
+			e.held[p.name(i)] = make([]bool, e.groups)
+		}
+		e.held[p.name(i)][group] = true
+	}
+}
+
+// TestReference: over random histories of several instances and ranks the index says
+// what the caches really hold.
+func TestReference(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(30) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		x := kvindex.New(nil)
+		var engines []*engine
+		var targets []kvindex.Target
+		for i := range 70 { // more than one word of targets
+			e := &engine{target: kvindex.Target{Address: fmt.Sprintf("10.0.0.%d:8000", i/2), Rank: i % 2}, seed: rng.Uint64(), groups: 1 + i%7/6, held: map[string][]bool{}}
+			e.begin(t, x)
+			engines = append(engines, e)
+			targets = append(targets, e.target)
+		}
+		out := make([]int, len(targets))
+		for range 600 {
+			engines[rng.IntN(len(engines))].step(t, rng, x)
+			p := randomPrompt(rng)
+			x.Longest(p.keys(), targets, out)
+			for i, e := range engines {
+				if want := e.longest(p); out[i] != want {
+					t.Fatalf("seed %d: %v has %d of %v, the index says %d", seed, e.target, want, p, out[i])
+				}
+			}
+		}
+		for _, e := range engines {
+			want := 0
+			for _, have := range e.held {
+				if !slices.Contains(have, false) {
+					want++
+				}
+			}
+			if got := x.Stats(e.target).Blocks; got != want {
+				t.Errorf("seed %d: %v has %d blocks, the index counts %d", seed, e.target, want, got)
+			}
+		}
+	}
+}
+
+// TestAtOnce: requests ask while events come and targets go, which the race detector
+// watches; at the end the index is right.
+func TestAtOnce(t *testing.T) {
+	t.Parallel()
+	x := kvindex.New(nil)
+	var engines []*engine
+	var targets []kvindex.Target
+	for i := range 8 {
+		e := &engine{target: kvindex.Target{Address: fmt.Sprint(i)}, seed: uint64(i), groups: 1, held: map[string][]bool{}} //nolint:gosec // small
+		engines = append(engines, e)
+		targets = append(targets, e.target)
+	}
+	var changing, asking sync.WaitGroup
+	done := make(chan struct{})
+	for i := range 2 {
+		asking.Go(func() {
+			rng := rand.New(rand.NewPCG(9, uint64(i))) //nolint:gosec // small
+			out := make([]int, len(targets))
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				x.Longest(randomPrompt(rng).keys(), targets, out)
+			}
+		})
+	}
+	for i, e := range engines {
+		changing.Go(func() {
+			rng := rand.New(rand.NewPCG(3, uint64(i))) //nolint:gosec // small
+			for range 1000 {
+				e.step(t, rng, x)
+			}
+		})
+	}
+	changing.Wait()
+	close(done)
+	asking.Wait()
+	rng := rand.New(rand.NewPCG(4, 4))
+	out := make([]int, len(targets))
+	for range 300 {
+		p := randomPrompt(rng)
+		x.Longest(p.keys(), targets, out)
+		for i, e := range engines {
+			if want := e.longest(p); out[i] != want {
+				t.Fatalf("%v has %d of %v, the index says %d", e.target, want, p, out[i])
+			}
+		}
+	}
+}
+
+// TestIndex_Memory: all targets together keep the limit. The first one gets no blocks above
+// it, and keeps the beginning of its prompt; the second gets its share, at the expense of the
+// first.
+func TestIndex_Memory(t *testing.T) {
+	t.Parallel()
+	const limit, blocks = 256 << 10, 5000
+	memory := indexmem.New(limit)
+	x := kvindex.New(memory)
+	first, second := kvindex.Target{Address: "a"}, kvindex.Target{Address: "b"}
+	tokens := make([]uint32, blocks)
+	for i := range tokens {
+		tokens[i] = uint32(i) //nolint:gosec // small
+	}
+	// whole checks that the blocks of a target are the beginning of the prompt.
+	whole := func(t *testing.T, of kvindex.Target) int {
+		t.Helper()
+		out := []int{0}
+		x.Longest(kvindex.Chain(nil, tokens, 1, "", ""), []kvindex.Target{of}, out)
+		if s := x.Stats(of); out[0] != s.Blocks || s.Full == 0 || x.Complete(of) {
+			t.Errorf("%d blocks in a row, %+v", out[0], s)
+		}
+		if used := memory.Used(indexmem.Blocks); used > limit {
+			t.Fatalf("%d bytes of %d", used, limit)
+		}
+		return out[0]
+	}
+	fill(x, first, blocks)
+	all := whole(t, first)
+	if all < 2000 {
+		t.Errorf("%d blocks", all)
+	}
+	fill(x, second, blocks)
+	if a, b := whole(t, first), whole(t, second); a < all/2 || b < all/2 || memory.Evicted(indexmem.Blocks) == 0 {
+		t.Errorf("%d and %d blocks, %d before", a, b, all)
+	}
+	x.Drop(first)
+	x.Drop(second)
+	if used := memory.Used(indexmem.Blocks); used != 0 || len(x.Targets()) != 0 {
+		t.Errorf("%d bytes are left", used)
+	}
+}
+
+// TestIndex_LendsMemory: prompts may use what blocks leave, and lose what blocks need up to
+// their half.
+func TestIndex_LendsMemory(t *testing.T) {
+	t.Parallel()
+	const limit = 1 << 20
+	memory := indexmem.New(limit)
+	x := kvindex.New(memory)
+	prompts := &loan{memory: memory}
+	memory.Register(indexmem.Prompts, prompts)
+	memory.Add(indexmem.Prompts, 2*limit)
+	memory.Enforce()
+	if used := memory.Used(indexmem.Prompts); used > limit || used < limit*9/10 {
+		t.Errorf("prompts have %d bytes of %d", used, limit)
+	}
+	fill(x, kvindex.Target{Address: "a"}, 20_000)
+	a, b := memory.Used(indexmem.Prompts), memory.Used(indexmem.Blocks)
+	if a+b > limit || a < limit*9/20 || b < limit*9/20 {
+		t.Errorf("prompts have %d bytes and blocks %d, of %d", a, b, limit)
+	}
+}
+
+// loan is an index of prompts that has nothing but memory.
+type loan struct{ memory *indexmem.Budget }
+
+func (l *loan) Oldest() (tick uint32, ok bool) { return 0, l.memory.Used(indexmem.Prompts) > 0 }
+
+func (l *loan) Evict(_ uint32, bytes int64) {
+	l.memory.Add(indexmem.Prompts, -min(bytes, l.memory.Used(indexmem.Prompts)))
+}
+
+// TestImages: a block that depends on something else than tokens is not that of the
+// same tokens alone.
+func TestImages(t *testing.T) {
+	t.Parallel()
+	x := kvindex.New(nil)
+	e := &engine{target: kvindex.Target{Address: "a"}, groups: 1}
+	p := prompt{tokens: make([]uint32, 3*size)}
+	ev := e.event(t, p, 0, 3, 0)
+	image, err := msgp.AppendIntf(nil, []any{[]any{"image", 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ev.Extra[1] = image
+	x.SetLive(e.target, true)
+	x.Apply(e.target, &kvevents.Batch{Events: []kvevents.Event{ev}})
+	out := []int{0}
+	if x.Longest(p.keys(), []kvindex.Target{e.target}, out); out[0] != 1 {
+		t.Errorf("%d blocks", out[0])
+	}
+}
+
+func TestNoAllocations(t *testing.T) {
+	x, targets, tokens := filled(4, 50)
+	keys := make([]kvindex.Key, 0, 50)
+	out := make([]int, len(targets))
+	if n := testing.AllocsPerRun(100, func() {
+		keys = kvindex.Chain(keys[:0], tokens, 16, "lora", "salt")
+		x.Longest(keys, targets, out)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// filled returns an index whose targets all hold one prompt of the given number of blocks.
+func filled(n, blocks int) (*kvindex.Index, []kvindex.Target, []uint32) {
+	x := kvindex.New(nil)
+	tokens := make([]uint32, blocks*16)
+	for i := range tokens {
+		tokens[i] = uint32(i) //nolint:gosec // small
+	}
+	var targets []kvindex.Target
+	for i := range n {
+		t := kvindex.Target{Address: fmt.Sprintf("10.0.0.%d:8000", i)}
+		targets = append(targets, t)
+		x.SetLive(t, true)
+		e := kvevents.Event{Kind: kvevents.Stored, Tokens: tokens, BlockSize: 16, Group: kvevents.Unsaid, LoRAID: kvevents.Unsaid}
+		for i := range blocks {
+			e.Hashes = append(e.Hashes, kvevents.Hash(i)) //nolint:gosec // small
+		}
+		x.Apply(t, &kvevents.Batch{Events: []kvevents.Event{e}})
+	}
+	return x, targets, tokens
+}
+
+// fill stores blocks of one token in a target, in batches of 100 that hang on each other.
+func fill(x *kvindex.Index, t kvindex.Target, blocks int) {
+	x.SetLive(t, true)
+	for from := 0; from < blocks; from += 100 {
+		e := kvevents.Event{Kind: kvevents.Stored, BlockSize: 1, Group: kvevents.Unsaid, LoRAID: kvevents.Unsaid, HasParent: from > 0}
+		if from > 0 {
+			e.Parent = kvevents.Hash(from - 1)
+		}
+		for i := from; i < from+100; i++ {
+			e.Tokens, e.Hashes = append(e.Tokens, uint32(i)), append(e.Hashes, kvevents.Hash(i)) //nolint:gosec // small
+		}
+		x.Apply(t, &kvevents.Batch{Events: []kvevents.Event{e}})
+	}
+}
+
+// BenchmarkLongest: a prompt of 128 blocks that all targets have, which is the most
+// work.
+func BenchmarkLongest(b *testing.B) {
+	for _, n := range []int{4, 64} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			x, targets, tokens := filled(n, 128)
+			keys := make([]kvindex.Key, 0, 128)
+			out := make([]int, len(targets))
+			b.ReportAllocs()
+			for b.Loop() {
+				keys = kvindex.Chain(keys[:0], tokens, 16, "", "")
+				x.Longest(keys, targets, out)
+			}
+			if out[0] != 128 {
+				b.Fatal(out)
+			}
+		})
+	}
+}
+
+// BenchmarkMemory says what a block costs that one target holds.
+func BenchmarkMemory(b *testing.B) {
+	const blocks = 1 << 20
+	for b.Loop() {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		x, _, _ := filled(1, blocks)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/blocks, "B/block")
+		runtime.KeepAlive(x)
+	}
+}

@@ -1,0 +1,294 @@
+package prefix
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+)
+
+// chain returns the borders of a text that is added in parts.
+func chain(model string, parts ...string) *Chain {
+	var c Chain
+	c.Start(model)
+	for _, p := range parts {
+		c.Add([]byte(p))
+	}
+	return &c
+}
+
+// text returns the given number of bytes, which differ for each seed.
+func text(n, bytes int) string {
+	rng := rand.New(rand.NewPCG(uint64(n), 5))
+	b := make([]byte, bytes)
+	for i := range b {
+		b[i] = byte(rng.IntN(256))
+	}
+	return string(b)
+}
+
+func TestBordersAreOfThePositionAlone(t *testing.T) {
+	t.Parallel()
+	whole := text(1, 300_000)
+	a := chain("m", whole)
+	if got := chain("m", whole[:1], whole[1:77_777], "", whole[77_777:]); !slices.Equal(got.keys, a.keys) || got.Total() != a.Total() || got.Key(a.Len()) != a.Key(a.Len()) {
+		t.Error("parts have other borders than the whole")
+	}
+	for _, n := range []int{0, 255, 256, 20_000, 123_456} {
+		b := chain("m", whole[:n]+text(2, 50_000))
+		same := 0
+		for same < b.Len() && b.keys[same] == a.keys[same] {
+			same++
+		}
+		if got := a.End(same); got > n || n-got > max(shortest, n/fineness) {
+			t.Errorf("of %d bytes in common %d are found", n, got)
+		}
+	}
+	if b := chain("other", whole); b.keys[0] == a.keys[0] {
+		t.Error("prompts of two models have something in common")
+	}
+	if n := a.Len(); n > 300 {
+		t.Errorf("%d borders", n)
+	}
+	if short := chain("m", "abc"); short.Len() != 0 || short.Key(0) == chain("m", "abd").Key(0) || short.Total() != 3 || short.End(0) != 0 {
+		t.Errorf("%+v", short)
+	}
+}
+
+// model is an Index that is as simple as can be.
+type model struct {
+	held   []map[Key]*when
+	now    int
+	after  map[Key]Key // the first that followed
+	forked map[Key]bool
+}
+
+type when struct{ at, bytes int }
+
+func (m *model) note(t int, c *Chain, capacity int) {
+	total := 0
+	for i := c.Len() - 1; i >= 0; i-- {
+		m.now++
+		m.held[t][c.keys[i]] = &when{m.now, c.End(i+1) - c.End(i)}
+		if i+1 < c.Len() {
+			if m.after[c.keys[i]] == 0 {
+				m.after[c.keys[i]] = c.keys[i+1]
+			}
+			m.forked[c.keys[i]] = m.forked[c.keys[i]] || m.after[c.keys[i]] != c.keys[i+1]
+		}
+	}
+	for _, u := range m.held[t] {
+		total += u.bytes
+	}
+	for total > capacity {
+		var oldest Key
+		first := true
+		for k, u := range m.held[t] {
+			if first || u.at < m.held[t][oldest].at {
+				oldest, first = k, false
+			}
+		}
+		total -= m.held[t][oldest].bytes
+		delete(m.held[t], oldest)
+	}
+}
+
+// forget removes what followed borders that no target holds any more.
+func (m *model) forget() {
+	for key := range m.after {
+		if !slices.ContainsFunc(m.held, func(held map[Key]*when) bool { return held[key] != nil }) {
+			delete(m.after, key)
+			delete(m.forked, key)
+		}
+	}
+}
+
+func (m *model) own(c *Chain) int {
+	for i := c.Len() - 1; i >= 0; i-- {
+		if m.forked[c.keys[i]] {
+			return i + 1
+		}
+	}
+	return 0
+}
+
+func (m *model) longest(t int, c *Chain) int {
+	for i, k := range c.keys {
+		if m.held[t][k] == nil {
+			return i
+		}
+	}
+	return c.Len()
+}
+
+func TestIndexAgainstAModel(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(30) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		x := NewIndex(indexmem.New(0))
+		m := &model{after: map[Key]Key{}, forked: map[Key]bool{}}
+		for range 3 + int(seed%2)*130 { // with more than one word of them, too
+			if x.Add() != len(m.held) {
+				t.Fatal("numbers in order")
+			}
+			m.held = append(m.held, map[Key]*when{})
+		}
+		var prompts []*Chain
+		for range 12 {
+			base := ""
+			if n := len(prompts); n > 0 && rng.IntN(3) > 0 {
+				base = text(rng.IntN(3), 2000)
+			}
+			prompts = append(prompts, chain("m", base, text(100+rng.IntN(20), 256*rng.IntN(20))))
+		}
+		const capacity = 9000
+		longest := make([]int, len(m.held))
+		for step := range 400 {
+			target, c := rng.IntN(len(m.held)), prompts[rng.IntN(len(prompts))]
+			switch rng.IntN(20) {
+			case 0:
+				x.Clear(target)
+				clear(m.held[target])
+			case 1:
+				x.Remove(target)
+				clear(m.held[target])
+				if got := x.Add(); got != target {
+					t.Fatalf("the free place %d was not used: %d", target, got)
+				}
+			default:
+				x.Note(target, c, capacity)
+				m.note(target, c, capacity)
+			}
+			m.forget()
+			c = prompts[rng.IntN(len(prompts))]
+			if got, want := x.Look(c, longest), m.own(c); got != want {
+				t.Fatalf("seed %d, step %d: the text is its own from border %d, want %d", seed, step, got, want)
+			}
+			for i := range m.held {
+				if want := m.longest(i, c); longest[i] != want {
+					t.Fatalf("seed %d, step %d: target %d knows %d borders, want %d", seed, step, i, longest[i], want)
+				}
+			}
+		}
+		borders := 0
+		for i := range m.held {
+			borders += len(m.held[i])
+			x.Clear(i)
+		}
+		if x.Borders() != 0 || len(x.root) != 0 || x.bytes != 0 || x.memory.Used(indexmem.Prompts) != 0 {
+			t.Errorf("%d borders and %d nodes are left of %d, %d bytes", x.Borders(), len(x.root), borders, x.bytes)
+		}
+	}
+}
+
+// TestIndex_Evict: what was used least recently is evicted, of a prompt its end first, until
+// enough memory is free.
+func TestIndex_Evict(t *testing.T) {
+	t.Parallel()
+	memory := indexmem.New(0)
+	x := NewIndex(memory)
+	a, b := x.Add(), x.Add()
+	prompts := make([]*Chain, 30)
+	for i := range prompts {
+		prompts[i] = chain("m", text(10+i, 256*20))
+		x.Note([]int{a, b}[i%2], prompts[i], 0)
+		memory.Add(indexmem.Prompts, 4<<10) // the next tick
+		memory.Add(indexmem.Prompts, -4<<10)
+	}
+	x.Note(a, prompts[0], 0) // used again
+	all := x.Memory()
+	if got := memory.Used(indexmem.Prompts); got != int64(all) {
+		t.Errorf("%d bytes reported of %d", got, all)
+	}
+	each := int64(all) / 30
+	for range 10 {
+		tick, ok := x.Oldest()
+		if freed := x.Evict(tick, each); !ok || freed < each || freed > 2*each {
+			t.Fatalf("freed %d bytes of a prompt of %d", freed, each)
+		}
+	}
+	if memory.Used(indexmem.Prompts) != int64(x.Memory()) || x.Memory() > all-10*int(each) {
+		t.Errorf("%d bytes are left, %d reported", x.Memory(), memory.Used(indexmem.Prompts))
+	}
+	longest := make([]int, 2)
+	for i, c := range prompts {
+		x.Look(c, longest)
+		if known := longest[a]+longest[b] > 0; known != (i == 0 || i > 10) {
+			t.Errorf("prompt %d is known: %t", i, known)
+		}
+	}
+}
+
+// TestIndex_Memory: the estimate is near to what the index takes, whatever prompts look like.
+func TestIndex_Memory(t *testing.T) { // not in parallel: it reads the heap
+	heap := func() int {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	long := make([]string, 20)
+	for i := range long {
+		long[i] = text(i, 100_000)
+	}
+	for name, prompt := range map[string]func(i int) (target int, c *Chain){
+		"short":       func(i int) (int, *Chain) { return i % 8, chain("m", text(i, 300)) },
+		"chats":       func(i int) (int, *Chain) { return i % 8, chain("m", text(i%200, 300*(1+i/200))) },
+		"long":        func(i int) (int, *Chain) { return i % 8, chain("m", long[i%len(long)]) },
+		"one system":  func(i int) (int, *Chain) { return i % 8, chain("m", text(1, 2000), text(i, 2000)) },
+		"all targets": func(i int) (int, *Chain) { return i % 8, chain("m", text(i/8, 2000)) },
+	} {
+		x := NewIndex(indexmem.New(0))
+		for range 8 {
+			x.Add()
+		}
+		before := heap()
+		for i := range 1500 {
+			target, c := prompt(i)
+			x.Note(target, c, 0)
+		}
+		took := heap() - before
+		if part := float64(x.Memory()) / float64(took); part < .7 || part > 1.5 {
+			t.Errorf("%s: %d bytes by the estimate, %d in truth (%.2f)", name, x.Memory(), took, part)
+		}
+		runtime.KeepAlive(x)
+	}
+}
+
+func BenchmarkIndex(b *testing.B) {
+	for _, size := range []int{2 << 10, 128 << 10, 400 << 10} {
+		for _, fresh := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%dKiB,fresh=%v", size>>10, fresh), func(b *testing.B) {
+				x := NewIndex(indexmem.New(0))
+				for range 64 {
+					x.Add()
+				}
+				prompts := make([][]byte, 32)
+				for i := range prompts {
+					prompts[i] = append(bytes.Repeat([]byte("s"), size/2), text(i, size/2)...)
+				}
+				longest := make([]int, 64)
+				var c Chain
+				i := 0
+				b.ReportAllocs()
+				b.SetBytes(int64(size))
+				for b.Loop() {
+					prompt := prompts[i%len(prompts)]
+					if fresh { // it was never sent before
+						binary.LittleEndian.PutUint64(prompt, uint64(i))
+					}
+					c.Start("m")
+					c.Add(prompt)
+					x.Look(&c, longest)
+					x.Note(i*7%64, &c, 4*size)
+					i++
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package prefix
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+)
+
+// A prompt that one proxy has placed is found by another one that gets the chat's next turn, but
+// not for another model.
+func TestPlacements(t *testing.T) {
+	t.Parallel()
+	model := ModelHash("m")
+	var own, other Placements
+	first := chain("m", text(1, 20_000))
+	place := func(p *Placements, c *Chain, target uint64, bytes int) {
+		if placed, ok := c.Place(model, target, bytes); ok {
+			p.Publish(placed)
+		}
+	}
+	place(&own, first, 7, 20_000)
+	if own.Waiting() {
+		t.Error("a prompt is queued without other proxies")
+	}
+	own.SetOthers(true)
+	place(&own, chain("m", text(2, 500)), 7, 500) // too short to be published
+	if own.Waiting() {
+		t.Error("a prompt of two borders is published")
+	}
+	place(&own, first, 7, 20_000)
+	place(&own, chain("m", text(3, 30_000)), 8, 30_000)
+	if err := other.Read(own.Take(1 << 10)); err != nil {
+		t.Fatal(err)
+	}
+	if own.Waiting() || own.Take(1<<10) != nil {
+		t.Error("it is published twice")
+	}
+	if list, _ := other.Since(0, ModelHash("another")); len(list) != 0 {
+		t.Errorf("of another model: %v", list)
+	}
+	list, seen := other.Since(0, model)
+	if len(list) != 2 || list[0].Target != 8 || list[1].Target != 7 || list[1].Bytes != 20_000 {
+		t.Fatalf("%+v", list)
+	}
+	if again, still := other.Since(seen, model); len(again) != 0 || still != seen {
+		t.Errorf("%v received again", again)
+	}
+
+	x := NewIndex(indexmem.New(0))
+	a, b := x.Add(), x.Add()
+	x.AddRemote(a, &list[1], 0)
+	longest := make([]int, 2)
+	look := func(c *Chain) []int {
+		x.Look(c, longest)
+		x.Deepest(c, longest)
+		return longest
+	}
+	if got := look(chain("m", text(1, 20_000), text(4, 9_000))); got[a] != first.Len() || got[b] != 0 {
+		t.Errorf("the next turn: %v, want %d and 0", got, first.Len())
+	}
+	// It diverges within its last part.
+	if got := look(chain("m", text(1, 20_000)[:19_600], text(4, 9_000))); got[a] < first.Len()-2 || got[a] >= first.Len() {
+		t.Errorf("another end: %v of %d", got, first.Len())
+	}
+	if got := look(chain("m", text(5, 20_000))); got[a] != 0 {
+		t.Errorf("a prompt that no proxy has placed: %v", got)
+	}
+	x.AddRemote(a, &list[0], 25_000)
+	if got := look(first); got[a] != 0 || x.Bytes(a) > 30_000 {
+		t.Errorf("%d bytes in a cache of 25,000, %v", x.Bytes(a), got)
+	}
+}
+
+// A prompt of another proxy counts once when this proxy sends it to the same target, too, and
+// nothing of it remains when the target is cleared.
+func TestRemoteAndNoted(t *testing.T) {
+	t.Parallel()
+	x := NewIndex(indexmem.New(0))
+	a, b := x.Add(), x.Add()
+	c := chain("m", text(1, 20_000))
+	placed, ok := c.Place(ModelHash("m"), 7, c.Total())
+	if !ok {
+		t.Fatal("too short")
+	}
+	for range 2 {
+		x.AddRemote(a, &placed, 0)
+		x.AddRemote(b, &placed, 0)
+	}
+	if x.Borders() != 2*tail || x.Bytes(a) != 20_000 {
+		t.Errorf("%d borders, %d bytes of a prompt that was added twice", x.Borders(), x.Bytes(a))
+	}
+	x.Note(a, c, 0)
+	if x.Held(a) != c.Len() || x.Bytes(a) != c.End(c.Len()) || x.Bytes(b) != 20_000 {
+		t.Errorf("%d borders and %d bytes, want %d and %d; %d bytes of the other", x.Held(a), x.Bytes(a), c.Len(), c.End(c.Len()), x.Bytes(b))
+	}
+	x.Clear(a)
+	longest := make([]int, 2)
+	x.Deepest(c, longest)
+	if longest[a] != 0 || longest[b] != c.Len() {
+		t.Errorf("%v, want nothing of the one that was forgotten", longest)
+	}
+	x.Clear(b)
+	if x.Borders() != 0 || len(x.root) != 0 || len(x.remote) != 0 {
+		t.Errorf("%d borders, %d nodes, %d keys are left", x.Borders(), len(x.root), len(x.remote))
+	}
+}
+
+// Messages and memory are bounded, and invalid messages are rejected.
+func TestPlacementsBounds(t *testing.T) {
+	t.Parallel()
+	var own, other Placements
+	own.SetOthers(true)
+	for i := range 3 * maxPlaced {
+		own.Publish(Placed{Model: 1, Target: uint64(i), Bytes: uint32(i)})
+	}
+	raw := own.Take(10*placedBytes + 5)
+	if len(raw) != 1+10*placedBytes {
+		t.Errorf("%d bytes, want those of 10 prompts", len(raw))
+	}
+	for range maxPlaced {
+		if err := other.Read(raw); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, seen := other.Since(0, 1)
+	if seen != 10*maxPlaced || len(list) > 2*maxPlaced || len(list) < maxPlaced {
+		t.Errorf("%d of %d are kept", len(list), seen)
+	}
+	var fresh Placements
+	if err := fresh.Read(raw); err != nil {
+		t.Fatal(err)
+	}
+	if list, _ := fresh.Since(0, 1); len(list) != 10 || list[0].Target != maxPlaced-1 { // most to compute, of the first ones
+		t.Errorf("%d published, %+v comes first", len(list), list[0])
+	}
+	// A number of bytes that no prompt has leaves the sum of a target right.
+	fresh.SetOthers(true)
+	fresh.Publish(Placed{Model: 2, Bytes: 1<<32 - 1, Keys: [tail]Key{1, 2, 3}})
+	if err := other.Read(fresh.Take(1 << 10)); err != nil {
+		t.Fatal(err)
+	}
+	x := NewIndex(indexmem.New(0))
+	x.Add()
+	for _, p := range mustReceive(t, &other, 2) {
+		x.AddRemote(0, &p, 0)
+	}
+	x.Clear(0)
+	if x.Bytes(0) != 0 {
+		t.Errorf("%d bytes of nothing", x.Bytes(0))
+	}
+	for _, bad := range [][]byte{{scheme + 1}, append([]byte{scheme}, make([]byte, placedBytes-1)...), {scheme, 1}} {
+		if err := other.Read(bad); !errors.Is(err, ErrPlaced) {
+			t.Errorf("%d bytes: %v", len(bad), err)
+		}
+	}
+	if err := other.Read(nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func mustReceive(t *testing.T, p *Placements, model uint32) []Placed {
+	t.Helper()
+	list, _ := p.Since(0, model)
+	if len(list) == 0 {
+		t.Fatal("nothing was received")
+	}
+	return list
+}
+
+// The counts of targets stay the sums of what they hold, in whatever order prompts are noted,
+// received and evicted; in the end nothing remains.
+func TestNotedAndReceivedInAnyOrder(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		x := NewIndex(indexmem.New(0))
+		const targets = 5
+		for range targets {
+			x.Add()
+		}
+		longest := make([]int, targets)
+		for step := range 500 {
+			base := text(rng.IntN(4), 256*rng.IntN(30))
+			c := chain("m", base, text(10+rng.IntN(6), 256*rng.IntN(30)))
+			target, capacity := rng.IntN(targets), 4000*rng.IntN(4)
+			switch placed, ok := c.Place(1, 2, c.Total()); {
+			case rng.IntN(30) == 0:
+				x.Clear(target)
+			case rng.IntN(20) == 0:
+				x.Evict(x.memory.Now(), 500)
+				capacity = 0
+			case ok && rng.IntN(2) == 0:
+				x.AddRemote(target, &placed, capacity)
+			default:
+				x.Note(target, c, capacity)
+			}
+			x.Look(c, longest)
+			x.Deepest(c, longest)
+			sum := 0
+			for i := range targets {
+				if sum += x.Held(i); x.Held(i) < 0 || x.Bytes(i) < 0 || longest[i] > c.Len() {
+					t.Fatalf("seed %d, step %d: target %d holds %d borders and %d bytes, %d of %d", seed, step, i, x.Held(i), x.Bytes(i), longest[i], c.Len())
+				}
+			}
+			if sum != x.Borders() || capacity > 0 && x.Bytes(target) > capacity {
+				t.Fatalf("seed %d, step %d: %d borders, %d in all; %d bytes of %d", seed, step, sum, x.Borders(), x.Bytes(target), capacity)
+			}
+		}
+		for i := range targets {
+			x.Clear(i)
+			if x.Bytes(i) != 0 {
+				t.Errorf("seed %d: %d bytes of nothing", seed, x.Bytes(i))
+			}
+		}
+		if x.Borders() != 0 || len(x.root) != 0 || len(x.remote) != 0 || x.memory.Used(indexmem.Prompts) != 0 {
+			t.Errorf("seed %d: %d borders, %d nodes, %d keys, %d bytes are left", seed, x.Borders(), len(x.root), len(x.remote), x.memory.Used(indexmem.Prompts))
+		}
+	}
+}

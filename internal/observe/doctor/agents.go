@@ -1,0 +1,139 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// claimant is an agent that registers an instance, on this machine or, if its refusal is in
+// etcd, on another.
+type claimant struct {
+	role         instance.Role
+	address      string
+	phase        string
+	registration lease.Phase
+	reason       string // of the agent: why the engine does not serve
+	refusal      string // of etcd: why the instance is not registered
+	host         string // "" for this machine
+}
+
+func (c *claimant) subject() string { return string(c.role) + "/" + c.address }
+
+func (c *claimant) where() string {
+	if c.host == "" {
+		return "on this machine"
+	}
+	return "on " + c.host
+}
+
+// cured adds a command of the agent. For an agent on another machine it is part of the cure,
+// because it cannot be pasted here.
+func (c *claimant) cured(f *Finding, verb string) {
+	command := shell("agent", verb, "--role", string(c.role), "--address", c.address)
+	if c.host == "" {
+		f.Commands = append(f.Commands, command)
+		return
+	}
+	f.Cure += fmt.Sprintf(" (on %s: %s)", c.host, command)
+}
+
+// Agents are the agents that could be queried.
+type Agents struct {
+	Here []agentctl.Report // of this machine
+	// Afar are those whose refusal is in etcd, including agents of this machine.
+	Afar []lease.RefusedAgent
+}
+
+// claimants returns the agents of this machine, by their own reports, and those of others.
+func (a *Agents) claimants() (out []claimant) {
+	here := map[string]bool{}
+	for _, r := range a.Here {
+		here[r.ID] = true
+		out = append(out, claimant{
+			role: r.Role, address: r.Address, phase: r.Phase, reason: r.Reason,
+			registration: lease.Phase(r.Registration.Phase), refusal: r.Registration.Reason,
+		})
+	}
+	for i := range a.Afar {
+		if one := &a.Afar[i]; !here[one.ID] {
+			c := claimant{
+				role: one.Role, address: one.Address, phase: instance.Printable(one.Phase, 40), registration: one.Registration,
+				host: cmp.Or(instance.Printable(one.Host, 80), "another machine"),
+			}
+			if one.Registration == lease.Idle {
+				c.reason = one.Reason
+			} else {
+				c.refusal = one.Reason
+			}
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// unregistered reports agents that are not registered; conflicts and wrong models have their
+// own checks.
+func (a *Agents) unregistered(r *report) {
+	for _, c := range a.claimants() {
+		f := Finding{
+			Severity: Warning, Subject: c.subject(),
+			What: fmt.Sprintf("its agent %s is %s, and its registration %s", c.where(), c.phase, instance.Printable(string(c.registration), 40)),
+			Why:  cmp.Or(c.refusal, c.reason, "the agent reports no reason"),
+		}
+		switch {
+		case wrongModel.MatchString(c.reason), c.registration == lease.Conflict, c.registration == lease.Registered:
+			continue
+		case c.registration == lease.Overridden:
+			f.Severity, f.Cure = Note, "allow it again if it should serve"
+			f.Commands = []string{r.pdctl("allow", string(c.role), c.address)}
+		case c.registration == lease.StaticPresent:
+			f.Severity, f.Cure = Note, "remove the static record if the agent should register the instance"
+			f.Commands = []string{r.pdctl("remove", string(c.role), c.address), r.pdctl("allow", string(c.role), c.address)}
+		case strings.Contains(f.Why, "denies this user"), strings.Contains(f.Why, "does not accept this user"):
+			f.Cure = fmt.Sprintf("set the user of the agent's role with --etcd-username %s and --etcd-password-file; root of etcd creates users and their rights with this command", userOf(c.role))
+			f.Commands = []string{r.pdctl("auth", "init", "--dry-run")}
+		default:
+			f.Cure = "remove the cause: the engine must answer /health and /v1/models, and etcd must answer the agent"
+			c.cured(&f, "status")
+		}
+		r.say(f)
+	}
+}
+
+// userOf returns the etcd user for an agent of a role.
+func userOf(role instance.Role) string {
+	switch role {
+	case instance.Prefill:
+		return schema.RoleAgentPrefill
+	case instance.Decode:
+		return schema.RoleAgentDecode
+	default:
+		return fmt.Sprintf("a user with the roles %s and %s", schema.RoleAgentPrefill, schema.RoleAgentDecode)
+	}
+}
+
+// conflicts reports agents whose address another agent has registered first.
+func (a *Agents) conflicts(r *report) {
+	for _, c := range a.claimants() {
+		if c.registration != lease.Conflict {
+			continue
+		}
+		f := Finding{
+			Severity: Error, Subject: c.subject(), What: "two agents claim this address: the one " + c.where() + " is not registered",
+			Why: c.refusal,
+			Cure: "stop one of the two agents, or set another --address for one of the two engines: the one by which proxies reach it; " +
+				"the first command shows which agent has the key",
+		}
+		for _, one := range (instance.Key{Role: c.role, Address: c.address}).Each() {
+			f.Commands = append(f.Commands, r.pdctl("get", one.String()))
+		}
+		c.cured(&f, "drain")
+		r.say(f)
+	}
+}

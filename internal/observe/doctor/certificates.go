@@ -1,0 +1,54 @@
+package doctor
+
+import (
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
+)
+
+// isCertificate reports whether a notice is about a certificate; these have their own check.
+func isCertificate(text string) bool { return strings.Contains(text, "certificate") }
+
+// A Certificate is one of the files given here.
+type Certificate struct {
+	certs.Status
+	File string
+}
+
+// certificates reports those of proxies.
+func (x Proxies) certificates(r *report) {
+	for i := range x {
+		one := &x[i]
+		for _, text := range one.Notices {
+			if isCertificate(text) {
+				certificate(one.name(), text, "write new files over the old ones on that machine: the proxy reads them again within seconds, without a restart", nil, r)
+			}
+		}
+	}
+}
+
+// ofFiles reports the certificates of files that were given here.
+func ofFiles(files []Certificate, now time.Time, r *report) {
+	for _, s := range files {
+		if text := s.Finding(now); text != "" {
+			flags := "--etcd-cert and --etcd-key"
+			if s.Use != certs.UseEtcd {
+				flags = "--engine-cert and --engine-key"
+			}
+			certificate("this pdctl", text, "get a new certificate, and set its files with "+flags,
+				[]string{shell("openssl", "x509", "-noout", "-subject", "-enddate", "-in", s.File)}, r)
+		}
+	}
+}
+
+func certificate(subject, text, cure string, commands []string, r *report) {
+	f := Finding{Severity: Error, Subject: subject, What: text, Why: "it was not renewed, and peers refuse an expired certificate", Cure: cure + " (docs/tls.md)", Commands: commands}
+	switch {
+	case strings.Contains(text, " expires at "):
+		f.Severity, f.Why = Warning, "it expires within a week; then peers refuse it"
+	case strings.Contains(text, "cannot be used"):
+		f.Why = "the files do not match each other, or cannot be read"
+	}
+	r.say(f)
+}

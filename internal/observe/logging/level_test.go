@@ -1,0 +1,49 @@
+package logging_test
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
+)
+
+func TestLevelChangesWhileTheLogIsUsed(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	log, err := logging.New(&out, "warn", "text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	level := logging.NewLevel(log)
+	entry := log.WithField("component", "x") // made before the change
+	entry.Debug("before")
+	for _, step := range []struct {
+		do   func() error
+		want string
+	}{
+		{func() error { return level.Set("DEBUG") }, "debug"},
+		{func() error { entry.Debug("during"); return nil }, "debug"},
+		{func() error { level.More(); return nil }, "trace"},
+		{func() error { level.More(); return nil }, "trace"},
+		{func() error { level.Reset(); return nil }, "warn"},
+		{func() error { entry.Debug("after"); return nil }, "warn"},
+		{func() error { return level.Set("error") }, "error"},
+		{func() error { level.More(); return nil }, "warn"},
+	} {
+		if err := step.do(); err != nil || level.Name() != step.want {
+			t.Errorf("level %s, want %s; %v", level.Name(), step.want, err)
+		}
+	}
+	if err := level.Set("loud"); !errors.Is(err, logging.ErrLevel) || level.Name() != "warn" {
+		t.Errorf("%v, level %s", err, level.Name())
+	}
+	got := out.String()
+	if strings.Contains(got, "before") || !strings.Contains(got, "during") || strings.Contains(got, "after") {
+		t.Errorf("the log:\n%s", got)
+	}
+	if n := strings.Count(got, "the log level is"); n != 5 {
+		t.Errorf("%d changes are logged:\n%s", n, got)
+	}
+}

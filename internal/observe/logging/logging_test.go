@@ -1,0 +1,103 @@
+package logging_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+func TestNewLevels(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, level string
+		want        logrus.Level
+	}{
+		{"empty means info", "", logrus.InfoLevel},
+		{"error", "error", logrus.ErrorLevel},
+		{"warn", "warn", logrus.WarnLevel},
+		{"warning", "warning", logrus.WarnLevel},
+		{"info", "info", logrus.InfoLevel},
+		{"debug", "debug", logrus.DebugLevel},
+		{"trace", "trace", logrus.TraceLevel},
+		{"upper case", "DEBUG", logrus.DebugLevel},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			log, err := logging.New(&bytes.Buffer{}, tt.level, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if log.GetLevel() != tt.want {
+				t.Errorf("level = %v, want %v", log.GetLevel(), tt.want)
+			}
+		})
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"loud", "fatal", "panic", " info"} {
+		_, err := logging.New(&bytes.Buffer{}, level, "text")
+		if !errors.Is(err, logging.ErrLevel) {
+			t.Errorf("level %q: error %v, want ErrLevel", level, err)
+			continue
+		}
+		if !strings.Contains(err.Error(), "error, warn, info, debug, trace") {
+			t.Errorf("level %q: the message does not list the levels: %v", level, err)
+		}
+	}
+	_, err := logging.New(&bytes.Buffer{}, "info", "xml")
+	if !errors.Is(err, logging.ErrFormat) || !strings.Contains(err.Error(), "text or json") {
+		t.Errorf("format xml: error %v, want ErrFormat that names text and json", err)
+	}
+}
+
+func TestTextKeepsOneLinePerEntry(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	log, err := logging.New(&out, "info", "text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.WithField(logging.FieldInstance, "10.0.0.1:8000\x1b[31m\nlevel=error").Info("first\nsecond")
+	log.Debug("not shown")
+	if n := strings.Count(out.String(), "\n"); n != 1 {
+		t.Errorf("%d lines, want 1: a value must not be able to forge a line: %q", n, out.String())
+	}
+	if strings.Contains(out.String(), "\x1b") {
+		t.Errorf("an escape sequence reached the output: %q", out.String())
+	}
+	if !strings.Contains(out.String(), "instance=") {
+		t.Errorf("no instance field in %q", out.String())
+	}
+}
+
+func TestJSONLinesParse(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	log, err := logging.New(&out, "info", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.WithField(logging.FieldRevision, 42).WithError(errors.New("lease lost")).Warn("registering again")
+	var line map[string]any
+	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+		t.Fatalf("%v in %q", err, out.String())
+	}
+	want := map[string]any{"level": "warning", "msg": "registering again", logging.FieldRevision: 42.0, logging.FieldError: "lease lost"}
+	for k, v := range want {
+		if line[k] != v {
+			t.Errorf("%s = %v, want %v", k, line[k], v)
+		}
+	}
+}

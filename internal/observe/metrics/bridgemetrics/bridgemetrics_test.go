@@ -1,0 +1,34 @@
+package bridgemetrics_test
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
+)
+
+func TestBridge(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewPedanticRegistry()
+	bridgemetrics.Bridge(func() bridgemetrics.Counts {
+		return bridgemetrics.Counts{Instances: 1, Pings: 2, Refused: 3, Registrations: 4, Lost: 5}
+	}).Register(reg)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]float64{
+		"pd_zmq_register_instances": 1, "pd_zmq_register_pings_total": 2, "pd_zmq_register_refused_total": 3,
+		"pd_zmq_register_registrations_total": 4, "pd_zmq_register_lost_total": 5,
+	}
+	for _, f := range families {
+		m := f.GetMetric()[0]
+		if got := m.GetGauge().GetValue() + m.GetCounter().GetValue(); got != want[f.GetName()] {
+			t.Errorf("%s is %v, want %v", f.GetName(), got, want[f.GetName()])
+		}
+	}
+	if len(families) != len(want) {
+		t.Errorf("%d families, want %d", len(families), len(want))
+	}
+}

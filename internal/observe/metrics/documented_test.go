@@ -1,0 +1,71 @@
+package metrics_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
+)
+
+// listing is a registry that notes what is described, used or not.
+type listing struct {
+	*prometheus.Registry
+	names []string
+}
+
+var fqName = regexp.MustCompile(`fqName: "([a-z_]+)"`)
+
+func (l *listing) MustRegister(list ...prometheus.Collector) {
+	for _, c := range list {
+		ch := make(chan *prometheus.Desc, 100)
+		c.Describe(ch)
+		close(ch)
+		for d := range ch {
+			if m := fqName.FindStringSubmatch(d.String()); m != nil && strings.HasPrefix(m[1], "pd_") {
+				l.names = append(l.names, m[1])
+			}
+		}
+	}
+}
+
+// Operators find every family on the page.
+func TestEveryFamilyIsDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/reference/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &listing{Registry: prometheus.NewRegistry()}
+	metrics.New(l, metrics.Options{Version: "test", Models: 100})
+	metrics.Membership{}.Register(l)
+	metrics.Load{}.Register(l)
+	metrics.Bodies{}.Register(l)
+	metrics.KVEvents{}.Register(l)
+	metrics.TLS{}.Register(l)
+	metrics.APIKeys{}.Register(l)
+	bridgemetrics.Bridge(nil).Register(l)
+	if len(l.names) < 20 {
+		t.Errorf("only %d families: %v", len(l.names), l.names)
+	}
+	known := map[string]bool{}
+	for _, name := range l.names {
+		known[name] = true
+		if !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("docs/reference/metrics.md does not mention %s", name)
+		}
+	}
+	others, err := os.ReadFile("../../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile("pd_[a-z_]+").FindAllString(string(page)+string(others), -1) {
+		if !known[m] {
+			t.Errorf("the pages mention %s, which does not exist", m)
+		}
+	}
+}

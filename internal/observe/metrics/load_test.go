@@ -1,0 +1,47 @@
+package metrics_test
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// TestIndexMemory: the memory of the indexes and its limit are there without any prompt.
+func TestIndexMemory(t *testing.T) {
+	t.Parallel()
+	memory := indexmem.New(1000)
+	memory.Add(indexmem.Blocks, 7)
+	reg := prometheus.NewPedanticRegistry()
+	metrics.Load{
+		Each: func(func(instance.Key, sched.Total)) {}, EachRank: func(func(instance.Key, int, sched.RankLoad)) {},
+		Remembered: func() map[instance.Role]policy.Remembered { return nil }, Digests: func() metrics.Digests { return metrics.Digests{} }, Memory: memory,
+	}.Register(reg)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			got[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	for name, want := range map[string]float64{
+		"pd_index_memory_bytes prompts": 0, "pd_index_memory_bytes kv_blocks": 7, "pd_index_memory_limit_bytes": 1000,
+		"pd_index_memory_evicted_bytes_total prompts": 0, "pd_index_memory_evicted_bytes_total kv_blocks": 0,
+	} {
+		if n, ok := got[name]; !ok || n != want {
+			t.Errorf("%s is %v (%t), want %v", name, n, ok, want)
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package metrics_test
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+func TestMembershipTellsOfEtcd(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewPedanticRegistry()
+	metrics.Membership{
+		Snapshot: func() *instance.Snapshot { return instance.NewSnapshot(7, nil) },
+		InFlight: func(func(instance.Key, int64)) {},
+		View:     func(instance.Key) instance.View { return "" },
+		Picks: func(f func(instance.Role, string, uint64)) {
+			f(instance.Prefill, "session", 9)
+			f(instance.Prefill, "round_robin", 0)
+		},
+		Elsewhere: func(f func(instance.Role, string, uint64)) { f(instance.Prefill, "zone_none", 3) },
+		Both:      func(f func(instance.Role, string, uint64)) { f(instance.Decode, "no_other", 4) },
+		Hits: func(f func(instance.Key, sched.Hits)) {
+			f(instance.Key{Role: instance.Prefill, Address: "p:1"}, sched.Hits{Asked: 9, Expected: 6, Found: 5})
+		},
+		Etcd: func() metrics.Etcd {
+			return metrics.Etcd{
+				State: "suspect", States: []string{"live", "suspect"},
+				Audits: 5, AuditErrors: 2, Drift: 1, Epochs: 3, Relists: 4, Orphans: 6, Held: 2, Kept: 8,
+			}
+		},
+	}.Register(reg)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			got[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	for name, want := range map[string]float64{
+		"pd_membership_state live": 0, "pd_membership_state suspect": 1, "pd_membership_live": 0,
+		"pd_membership_audits_total ok": 5, "pd_membership_audits_total error": 2,
+		"pd_membership_drift_total": 1, "pd_membership_epochs_total": 3, "pd_membership_relists_total": 4,
+		"pd_membership_orphans": 6, "pd_membership_held": 2, "pd_membership_kept": 8, "pd_membership_revision": 7,
+		"pd_picks_total session prefill": 9, "pd_picks_total round_robin prefill": 0, "pd_both_picks_total no_other decode": 4, "pd_picks_elsewhere_total zone_none prefill": 3,
+	} {
+		if v, ok := got[name]; !ok || v != want {
+			t.Errorf("%s is %v (%t), want %v", name, v, ok, want)
+		}
+	}
+	if v, ok := got["pd_membership_snapshot_age_seconds"]; ok {
+		t.Errorf("an age without a saved membership: %v", v)
+	}
+}

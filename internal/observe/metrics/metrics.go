@@ -1,0 +1,288 @@
+// Package metrics exports the proxy's metrics to Prometheus: it implements the recorder interfaces
+// that other packages declare.
+package metrics
+
+import (
+	"maps"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// Metrics counts requests. It is safe for concurrent use.
+type Metrics struct {
+	requests *prometheus.CounterVec
+	retries  *prometheus.CounterVec
+	alone    *prometheus.CounterVec
+	decided  *prometheus.CounterVec
+	stalls   prometheus.Counter
+	missing  prometheus.Counter
+	spent    *prometheus.CounterVec
+	media    prometheus.Counter
+	asked    *prometheus.CounterVec
+	kept     prometheus.Counter
+	late     *prometheus.CounterVec
+	trials   *prometheus.CounterVec
+	vanished *prometheus.CounterVec
+
+	models    *models
+	instances *instances
+
+	duration, firstToken, between, stages *prometheus.HistogramVec
+
+	known atomic.Pointer[map[kind]*series]
+	usual atomic.Pointer[series] // the kind of most requests
+	learn sync.Mutex             // one addition to known at a time
+}
+
+// Options configure Metrics.
+type Options struct {
+	Version string
+	Models  int // labels for models, besides "other"
+}
+
+// New registers the counters, and those of the process and of the Go runtime. Counters whose
+// labels are known are there from the start, at zero, so that their first increase is seen.
+func New(reg prometheus.Registerer, o Options) *Metrics {
+	m := &Metrics{
+		models: newModels(o.Models), instances: newInstances(),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pd_requests_total", Help: "Requests that have ended, by endpoint, outcome and status.",
+		}, []string{"endpoint", "outcome", "code"}),
+		duration: newLatency("pd_request_duration_seconds", "Time from a request's arrival to its end.", requests(), "endpoint"),
+		firstToken: newLatency("pd_time_to_first_token_seconds",
+			"Time from a request's arrival to the first content of its stream; way is pair, or decode_only (without prefill).", firstTokens(), "endpoint", "way"),
+		between: newLatency("pd_inter_token_seconds",
+			"Time between two events of a stream, as sent to the client.", betweenTokens(), "endpoint"),
+		stages: newLatency("pd_stage_seconds",
+			"Time of each stage of a request, in their order: queue, retry, prefill, handover (KV transfer), decode; role is that of the instance that serves the stage.",
+			stages(), "endpoint", "stage", "role"),
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pd_forward_retries_total", Help: "Failed legs that were retried on another instance.",
+		}, []string{"role", "class"}),
+		alone: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pd_forward_decode_only_total", Help: "Requests that a decode instance served without a prefill, by reason.",
+		}, []string{"reason"}),
+		decided: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pd_disaggregate_total", Help: "Decisions of --disaggregate for requests, pair or decode_only, by reason.",
+		}, []string{"decision", "reason"}),
+		stalls: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "pd_disaggregate_stall_seconds_total", Help: "Estimated time, in seconds summed over all running streams, that they waited while decode instances computed prompts by such a decision.",
+		}),
+		missing: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "pd_forward_handover_missing_total", Help: "Prefill answers without the transfer params that their connector needs.",
+		}),
+		spent: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pd_forward_handovers_spent_total",
+			Help: "KV transfers whose decode leg failed; prefill keeps their blocks until the lease ends.",
+		}, []string{"class"}),
+	}
+	m.media = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "pd_forward_media_total", Help: "Requests with images, video or sound, which prefill encodes itself.",
+	})
+	m.asked = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "pd_forward_asked_total", Help: "Requests with an invalid body that the proxy sent to an engine for its error message, by outcome.",
+	}, []string{"outcome"})
+	m.kept = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "pd_forward_keep_alives_total", Help: "SSE comments and pings that the proxy sent to clients of silent streams (--sse-keep-alive-interval).",
+	})
+	m.late = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "pd_forward_late_errors_total", Help: "Errors sent as an event, because a keep-alive had sent the status 200 before, by the status that they would have had.",
+	}, []string{"code"})
+	m.trials = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "pd_trial_requests_total", Help: "Requests of one token that the proxy sent to instances suspected or ejected for making no progress, and to their peers, by result: ok, failed, refused (4xx), cancelled.",
+	}, []string{"result"})
+	for _, result := range health.TrialResults() {
+		m.trials.WithLabelValues(result)
+	}
+	m.known.Store(&map[kind]*series{})
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "pd_build_info", Help: "Always 1; the version is in the label.",
+		ConstLabels: prometheus.Labels{"version": o.Version},
+	})
+	info.Set(1)
+	m.vanished = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "pd_membership_vanished_total", Help: "Registered instances that left the membership without a drain, by role.",
+	}, []string{"role"})
+	m.atZero()
+	reg.MustRegister(append(m.models.collectors(), m.instances.firstToken, m.instances.perOut, m.vanished)...)
+	reg.MustRegister(m.requests, m.duration, m.firstToken, m.between, m.stages, m.retries, m.alone, m.decided, m.stalls, m.missing, m.spent, m.media, m.asked, m.trials, m.kept, m.late, info,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Trial counts a trial request by its result, one of health.TrialResults.
+func (m *Metrics) Trial(result string) { m.trials.WithLabelValues(result).Inc() }
+
+// atZero creates the series of counters whose labels are known.
+func (m *Metrics) atZero() {
+	for _, k := range openai.Generating() {
+		for _, o := range outcomes() {
+			m.requests.WithLabelValues(k.Path(), o.name, o.code)
+		}
+	}
+	for _, rule := range leg.Rules() {
+		m.spent.WithLabelValues(string(rule.Class))
+		for _, role := range instance.Roles() {
+			m.retries.WithLabelValues(string(role), string(rule.Class))
+		}
+	}
+	for _, reason := range bypass.Reasons() {
+		m.alone.WithLabelValues(reason.Name)
+	}
+	for _, outcome := range flow.AskOutcomes() {
+		m.asked.WithLabelValues(outcome)
+	}
+	for _, role := range instance.Roles() {
+		m.vanished.WithLabelValues(string(role))
+	}
+}
+
+// Changed follows one change of the membership to the snapshot now; see instance.Changes.
+func (m *Metrics) Changed(now *instance.Snapshot, was, is *instance.Instance) {
+	if left(was, now) {
+		m.vanished.WithLabelValues(string(was.Role)).Inc()
+	}
+	m.models.changed(now, is)
+	m.instances.changed(now, was)
+}
+
+// kind of request, by which requests are counted.
+type kind struct {
+	endpoint, outcome string
+	status            int
+	alone             bool // no prefill instance was involved
+}
+
+// series are the counters of one kind, looked up once.
+type series struct {
+	of                   kind
+	requests             prometheus.Counter
+	duration, firstToken prometheus.Observer
+
+	queue, retry, prefill, handover, decode prometheus.Observer
+}
+
+// of returns the counters of a kind. There are few kinds, and a new one is rare:
+// the map is replaced as a whole, so that looking one up takes no lock and
+// allocates nothing.
+func (m *Metrics) of(k kind) *series {
+	if s := m.usual.Load(); s != nil && s.of == k {
+		return s
+	}
+	if s, ok := (*m.known.Load())[k]; ok {
+		return s
+	}
+	s := m.newSeries(k)
+	m.learn.Lock()
+	defer m.learn.Unlock()
+	next := maps.Clone(*m.known.Load())
+	next[k] = s
+	m.known.Store(&next)
+	if k.outcome == forward.OutcomeOK {
+		m.usual.Store(s)
+	}
+	return s
+}
+
+func (m *Metrics) newSeries(k kind) *series {
+	way, first := "pair", string(instance.Prefill)
+	if k.alone {
+		way, first = "decode_only", string(instance.Decode)
+	}
+	stage := func(name, role string) prometheus.Observer { return m.stages.WithLabelValues(k.endpoint, name, role) }
+	return &series{
+		of:         k,
+		requests:   m.requests.WithLabelValues(k.endpoint, k.outcome, strconv.Itoa(k.status)),
+		duration:   m.duration.WithLabelValues(k.endpoint),
+		firstToken: m.firstToken.WithLabelValues(k.endpoint, way),
+		queue:      stage("queue", first),
+		retry:      stage("retry", first),
+		prefill:    stage("prefill", first),
+		handover:   stage("handover", string(instance.Decode)),
+		decode:     stage("decode", string(instance.Decode)),
+	}
+}
+
+// Done counts one finished request.
+func (m *Metrics) Done(e *forward.Entry) {
+	s := m.of(kind{e.Endpoint, e.Outcome, e.Status, e.Prefill == ""})
+	s.requests.Inc()
+	s.duration.Observe(e.Duration.Seconds())
+	m.models.done(e)
+	m.instances.done(e)
+	if e.TTFT > 0 && (e.Prefill != "" || e.DecodeOnly != "") {
+		s.passed(e)
+	}
+	if e.DecodeOnly != "" {
+		m.alone.WithLabelValues(e.DecodeOnly).Inc()
+	}
+	if e.KeepAlives > 0 {
+		m.kept.Add(float64(e.KeepAlives))
+	}
+	if e.Late > 0 {
+		m.late.WithLabelValues(strconv.Itoa(e.Late)).Inc()
+	}
+}
+
+// passed counts the first token and the stages of a request whose answer has begun.
+func (s *series) passed(e *forward.Entry) {
+	if e.FirstToken > 0 {
+		s.firstToken.Observe(e.FirstToken.Seconds())
+	}
+	s.queue.Observe(e.Stages.Queue.Seconds())
+	if e.Attempts > 0 {
+		s.retry.Observe(e.Stages.Retry.Seconds())
+	}
+	if e.Stages.Prefill > 0 {
+		s.prefill.Observe(e.Stages.Prefill.Seconds())
+	}
+	if e.Stages.Handover > 0 {
+		s.handover.Observe(e.Stages.Handover.Seconds())
+	}
+	if e.Outcome == forward.OutcomeOK {
+		s.decode.Observe(e.Stages.Decode.Seconds())
+	}
+}
+
+// Retried counts a leg that was retried.
+func (m *Metrics) Retried(role instance.Role, class forward.Class) {
+	m.retries.WithLabelValues(string(role), string(class)).Inc()
+}
+
+// Handed counts a prefill answer without transfer params.
+func (m *Metrics) Handed(_ *instance.Instance, something bool) {
+	if !something {
+		m.missing.Inc()
+	}
+}
+
+// Disaggregated counts a decision.
+func (m *Metrics) Disaggregated(alone bool, reason string, stall float64) {
+	decision := "pair"
+	if alone {
+		decision = "decode_only"
+	}
+	m.decided.WithLabelValues(decision, reason).Inc()
+	m.stalls.Add(stall)
+}
+
+// TransferSpent counts a KV transfer whose decode leg failed.
+func (m *Metrics) TransferSpent(class forward.Class) { m.spent.WithLabelValues(string(class)).Inc() }
+
+// Media counts a request with images, video or sound.
+func (m *Metrics) Media() { m.media.Inc() }
+
+// Asked counts an invalid request by the outcome of asking an engine for its error.
+func (m *Metrics) Asked(outcome string) { m.asked.WithLabelValues(outcome).Inc() }

@@ -1,0 +1,110 @@
+package metrics_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/stage"
+	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+)
+
+func TestRequestsAreCountedByKind(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	m := metrics.New(reg, metrics.Options{Version: "test", Models: 100})
+	var clients sync.WaitGroup
+	for range 8 {
+		clients.Go(func() {
+			for range 100 {
+				m.Done(&forward.Entry{Endpoint: "/v1/completions", Outcome: forward.OutcomeOK, Status: 200, Prefill: "p:1", Decode: "d:1", TTFT: time.Second, FirstToken: time.Second})
+				m.Done(&forward.Entry{Endpoint: "/v1/completions", Outcome: forward.OutcomeClientError, Status: 400})
+				m.Done(&forward.Entry{Endpoint: "/v1/chat/completions", Outcome: forward.OutcomeOK, Status: 200, DecodeOnly: "no_prefill"})
+			}
+		})
+	}
+	clients.Wait()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]uint64{}
+	for _, f := range families {
+		for _, x := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range x.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			counts[name] = x.GetHistogram().GetSampleCount() + uint64(x.GetCounter().GetValue())
+		}
+	}
+	for name, n := range map[string]uint64{
+		"pd_requests_total 200 /v1/completions ok": 800, "pd_requests_total 400 /v1/completions client_error": 800,
+		"pd_requests_total 200 /v1/chat/completions ok": 800, "pd_forward_decode_only_total no_prefill": 800,
+		"pd_request_duration_seconds /v1/completions": 1600, "pd_request_duration_seconds /v1/chat/completions": 800,
+		"pd_time_to_first_token_seconds /v1/completions pair": 800, "pd_time_to_first_token_seconds /v1/chat/completions decode_only": 0,
+	} {
+		if counts[name] != n {
+			t.Errorf("%s counted %d, want %d", name, counts[name], n)
+		}
+	}
+}
+
+// A request is with prefill as far as it was: also where that handed nothing over, so that
+// decode served alone. What was generated before has neither a first token nor stages.
+func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	m := metrics.New(reg, metrics.Options{Version: "test", Models: 100})
+	times := stage.Stages{Queue: 1, Prefill: time.Second, Handover: time.Second, Decode: time.Second}
+	lost := forward.Entry{Endpoint: "/lost", Outcome: forward.OutcomeOK, Status: 200, Prefill: "p:1", Decode: "d:1", DecodeOnly: "no_handover", TTFT: 2 * time.Second, FirstToken: 2 * time.Second, Stages: times}
+	alone := lost
+	alone.Endpoint, alone.Prefill, alone.DecodeOnly, alone.Stages.Handover = "/alone", "", "no_prefill", 0
+	stored := alone
+	stored.Endpoint, stored.DecodeOnly = "/stored", ""
+	for _, e := range []*forward.Entry{&lost, &alone, &stored} {
+		m.Done(e)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range families {
+		if name := f.GetName(); name != "pd_stage_seconds" && name != "pd_time_to_first_token_seconds" {
+			continue
+		}
+		for _, x := range f.GetMetric() {
+			if x.GetHistogram().GetSampleCount() == 0 {
+				continue
+			}
+			name := ""
+			for _, l := range x.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			got = append(got, name[1:])
+		}
+	}
+	want := []string{
+		"/alone decode decode", "/alone decode prefill", "/alone decode queue",
+		"/lost decode decode", "/lost decode handover", "/lost prefill prefill", "/lost prefill queue",
+		"/alone decode_only", "/lost pair",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("counted\n%q, want\n%q", got, want)
+	}
+}
+
+// Counting must not cost memory: it is done for every request.
+func BenchmarkDone(b *testing.B) {
+	m := metrics.New(prometheus.NewRegistry(), metrics.Options{Version: "test", Models: 100})
+	e := &forward.Entry{Endpoint: "/v1/completions", Outcome: forward.OutcomeOK, Status: 200, Duration: time.Second, TTFT: time.Millisecond}
+	b.ReportAllocs()
+	for b.Loop() {
+		m.Done(e)
+	}
+}

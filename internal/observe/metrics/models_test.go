@@ -1,0 +1,214 @@
+package metrics_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+)
+
+// gathered has the values of counters and gauges, and the counts of histograms, by name and
+// values of the labels.
+func gathered(t *testing.T, reg prometheus.Gatherer) map[string]float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, x := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range x.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			got[name] = float64(x.GetHistogram().GetSampleCount()) + x.GetCounter().GetValue() + x.GetGauge().GetValue()
+		}
+	}
+	return got
+}
+
+func check(t *testing.T, got, want map[string]float64) {
+	t.Helper()
+	for name, n := range want {
+		if is, ok := got[name]; !ok || is != n {
+			t.Errorf("%s is %v (there: %t), want %v", name, is, ok, n)
+		}
+	}
+}
+
+// membership publishes snapshots to Metrics, as the proxy does.
+type membership struct {
+	m    *metrics.Metrics
+	last *instance.Snapshot
+}
+
+func (s *membership) set(all ...*instance.Instance) {
+	now := instance.NewSnapshot(1, all)
+	instance.Changes(s.last, now, func(was, is *instance.Instance) { s.m.Changed(now, was, is) })
+	s.last = now
+}
+
+func member(role instance.Role, address string, state instance.State, models ...string) *instance.Instance {
+	return &instance.Instance{
+		Key: instance.Key{Role: role, Address: address}, Lease: 7, Verified: true,
+		Record: instance.Record{Address: address, State: state, Models: models},
+	}
+}
+
+func answered(model string) *forward.Entry {
+	return &forward.Entry{
+		Endpoint: "/v1/chat/completions", Outcome: forward.OutcomeOK, Status: 200, Model: model, Prefill: "p:1#1", Decode: "d:1", TTFT: time.Second, FirstToken: time.Second,
+		Gap: time.Millisecond, Input: 100, Cached: 60, Output: 7,
+	}
+}
+
+// TestModels: requests, tokens and times are counted by model, from zero on for models that
+// instances list. Further models, and names that no instance serves, are other.
+func TestModels(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewPedanticRegistry()
+	m := metrics.New(reg, metrics.Options{Models: 2})
+	fleet := &membership{m: m}
+	fleet.set(member(instance.Prefill, "p:1", instance.Ready, "a"), member(instance.Decode, "d:1", instance.Ready, "a"))
+	check(t, gathered(t, reg), map[string]float64{
+		"pd_model_requests_total a ok": 0, "pd_model_requests_total a broken": 0, "pd_model_tokens_total a input": 0,
+		"pd_model_time_to_first_token_seconds a": 0, "pd_model_requests_total other ok": 0,
+	})
+	m.Done(answered("a"))
+	m.Done(answered("unlisted")) // has been served all the same
+	m.Done(answered("third"))
+	m.Done(&forward.Entry{Endpoint: "/v1/completions", Outcome: forward.OutcomeClientError, Status: 404, Model: "made up"})
+	m.Done(&forward.Entry{Endpoint: "/v1/models", Outcome: forward.OutcomeOK, Status: 200}) // names no model
+	got := gathered(t, reg)
+	check(t, got, map[string]float64{
+		"pd_model_requests_total a ok": 1, "pd_model_requests_total unlisted ok": 1, "pd_model_requests_total other ok": 1, "pd_model_requests_total other client_error": 1,
+		"pd_model_tokens_total a input": 100, "pd_model_tokens_total a cached": 60, "pd_model_tokens_total a output": 7,
+		"pd_model_time_to_first_token_seconds a": 1, "pd_model_time_per_output_token_seconds a": 1, "pd_model_time_per_output_token_seconds other": 1,
+	})
+	for name := range got {
+		if strings.Contains(name, "made up") || strings.Contains(name, "third") {
+			t.Errorf("there is %s", name)
+		}
+	}
+	// The label of a model that has left goes to one that is served.
+	fleet.set(member(instance.Prefill, "p:1", instance.Ready, "third"), member(instance.Decode, "d:1", instance.Ready, "third"))
+	m.Done(answered("third"))
+	got = gathered(t, reg)
+	check(t, got, map[string]float64{"pd_model_requests_total third ok": 1, "pd_model_tokens_total third output": 7, "pd_model_requests_total other ok": 1})
+	if _, ok := got["pd_model_requests_total a ok"]; ok {
+		t.Error("the model that has left has series")
+	}
+}
+
+// TestModels_LabelsAreBounded: whatever models there are and whatever clients write, there are
+// at most the configured number of labels, and all are valid.
+func TestModels_LabelsAreBounded(t *testing.T) {
+	t.Parallel()
+	for _, most := range []int{0, 1, 5} {
+		reg := prometheus.NewPedanticRegistry()
+		m := metrics.New(reg, metrics.Options{Models: most})
+		fleet := &membership{m: m}
+		var models []string
+		for i := range 50 {
+			models = append(models, fmt.Sprint("model-", i))
+		}
+		fleet.set(member(instance.Decode, "d:1", instance.Ready, models...))
+		for i := range 50 {
+			m.Done(answered(fmt.Sprint("model-", i%20)))
+			m.Done(answered(strings.Repeat("x", 300) + fmt.Sprint(i)))
+			m.Done(answered("\xff\x00" + fmt.Sprint(i)))
+			m.Done(answered("other"))
+		}
+		labels := map[string]bool{}
+		sum := 0.0
+		for name, n := range gathered(t, reg) {
+			if rest, ok := strings.CutPrefix(name, "pd_model_requests_total "); ok {
+				labels[rest[:strings.LastIndexByte(rest, ' ')]] = true
+				sum += n
+			}
+		}
+		if len(labels) > most+1 || sum != 200 {
+			t.Errorf("%d labels, %v requests", len(labels), sum)
+		}
+	}
+}
+
+// TestInstances: times are counted by instance, while the instance is in the membership.
+func TestInstances(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewPedanticRegistry()
+	m := metrics.New(reg, metrics.Options{Models: 2})
+	fleet := &membership{m: m}
+	p, d := member(instance.Prefill, "p:1", instance.Ready, "a"), member(instance.Decode, "d:1", instance.Ready, "a")
+	fleet.set(p, d)
+	m.Done(answered("a"))
+	alone := answered("a")
+	alone.Prefill, alone.DecodeOnly = "", "no_prefill"
+	m.Done(alone)
+	check(t, gathered(t, reg), map[string]float64{
+		"pd_instance_time_to_first_token_seconds p:1 prefill": 1, "pd_instance_time_to_first_token_seconds d:1 decode": 1,
+		"pd_instance_time_per_output_token_seconds d:1 decode": 2,
+	})
+	fleet.set(p)
+	m.Done(answered("a")) // ends after the instance has left
+	got := gathered(t, reg)
+	check(t, got, map[string]float64{"pd_instance_time_to_first_token_seconds p:1 prefill": 2})
+	for name := range got {
+		if strings.Contains(name, "d:1") {
+			t.Errorf("there is %s", name)
+		}
+	}
+}
+
+// TestVanished: an instance that was ready, or down, and left without a drain is counted.
+func TestVanished(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		change func(*instance.Instance)
+		want   float64
+	}{
+		"ready":    {func(*instance.Instance) {}, 1},
+		"down":     {func(in *instance.Instance) { in.Record.State = instance.Down }, 1},
+		"drained":  {func(in *instance.Instance) { in.Record.State = instance.Draining }, 0},
+		"starting": {func(in *instance.Instance) { in.Record.State = instance.Starting }, 0},
+		"static":   {func(in *instance.Instance) { in.Lease = 0 }, 0},
+		"intent":   {func(in *instance.Instance) { in.Intent = instance.Drain }, 0},
+		"pending":  {func(in *instance.Instance) { in.View = instance.Pending }, 0},
+	} {
+		reg := prometheus.NewPedanticRegistry()
+		fleet := &membership{m: metrics.New(reg, metrics.Options{})}
+		in := member(instance.Decode, "d:1", instance.Ready, "a")
+		tc.change(in)
+		fleet.set(in, member(instance.Decode, "d:2", instance.Ready, "a"))
+		fleet.set(member(instance.Decode, "d:2", instance.Ready, "a"))
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			check(t, gathered(t, reg), map[string]float64{"pd_membership_vanished_total decode": tc.want, "pd_membership_vanished_total prefill": 0})
+		})
+	}
+}
+
+// TestCountersStartAtZero: counters are there before their first increase, which an alert
+// could not see otherwise.
+func TestCountersStartAtZero(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewPedanticRegistry()
+	metrics.New(reg, metrics.Options{Models: 100})
+	want := map[string]float64{
+		"pd_forward_retries_total lost prefill": 0, "pd_forward_retries_total first_byte_timeout decode": 0, "pd_forward_decode_only_total no_prefill": 0,
+		"pd_forward_handovers_spent_total broke_off": 0, "pd_forward_asked_total refused": 0, "pd_model_tokens_total other output": 0,
+	}
+	for _, endpoint := range []string{"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/inference/v1/generate"} {
+		for _, end := range []string{"200 %s ok", "200 %s broken", "400 %s client_error", "499 %s client_gone", "502 %s upstream_error", "503 %s unavailable"} {
+			want["pd_requests_total "+fmt.Sprintf(end, endpoint)] = 0
+		}
+	}
+	check(t, gathered(t, reg), want)
+}

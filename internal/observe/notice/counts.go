@@ -1,0 +1,101 @@
+// Package notice describes to operators the problems of a fleet that serves, but not as intended,
+// such as a role that is not used although it has instances, or a connector that transfers nothing.
+package notice
+
+import (
+	"maps"
+	"sync"
+	"sync/atomic"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Counts counts the requests of a proxy for notices. It receives the events of the recorder of
+// package forward and is safe for concurrent use. Without problems a request needs two atomic
+// reads.
+type Counts struct {
+	members func() *instance.Snapshot
+
+	mu    sync.Mutex // guards the maps
+	alone map[string]int64
+	lost  map[instance.Key]lost
+	// The sizes of the maps, to be read without the lock.
+	reasons, losers atomic.Int64
+}
+
+// lost counts the consecutive answers without a KV transfer of one incarnation of a prefill
+// instance.
+type lost struct {
+	incarnation string
+	answers     int64
+}
+
+// NewCounts returns Counts. members returns the current membership; instances that have left it
+// are forgotten.
+func NewCounts(members func() *instance.Snapshot) *Counts {
+	return &Counts{members: members, alone: map[string]int64{}, lost: map[instance.Key]lost{}}
+}
+
+// Done counts a request that has ended. Decode-only requests are counted until a pair serves one;
+// those whose reason is a choice are not counted.
+func (c *Counts) Done(e *forward.Entry) {
+	switch {
+	case e.Decode == "", bypass.Chosen(e.DecodeOnly):
+	case e.DecodeOnly != "":
+		c.mu.Lock()
+		c.alone[e.DecodeOnly]++
+		c.reasons.Store(int64(len(c.alone)))
+		c.mu.Unlock()
+	case e.Prefill != "" && c.reasons.Load() > 0:
+		c.mu.Lock()
+		clear(c.alone)
+		c.reasons.Store(0)
+		c.mu.Unlock()
+	}
+}
+
+// Handed counts an answer of a prefill instance whose connector has transfer params in it;
+// something reports whether they were there.
+func (c *Counts) Handed(in *instance.Instance, something bool) {
+	if something && c.losers.Load() == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer func() { c.losers.Store(int64(len(c.lost))) }()
+	if something {
+		delete(c.lost, in.Key)
+		return
+	}
+	was, known := c.lost[in.Key]
+	if !known || was.incarnation != in.Incarnation() {
+		c.forget()
+		was = lost{incarnation: in.Incarnation()}
+	}
+	was.answers++
+	c.lost[in.Key] = was
+}
+
+// forget drops instances that have left, or have another incarnation.
+func (c *Counts) forget() {
+	s := c.members()
+	maps.DeleteFunc(c.lost, func(k instance.Key, l lost) bool {
+		in, ok := s.Lookup(k)
+		return !ok || in.Incarnation() != l.incarnation
+	})
+}
+
+// read returns copies of the counts.
+func (c *Counts) read() (alone map[string]int64, lost map[instance.Key]int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forget()
+	c.losers.Store(int64(len(c.lost)))
+	lost = make(map[instance.Key]int64, len(c.lost))
+	for k, l := range c.lost {
+		lost[k] = l.answers
+	}
+	return maps.Clone(c.alone), lost
+}

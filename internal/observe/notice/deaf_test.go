@@ -1,0 +1,22 @@
+package notice_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/notice"
+)
+
+// KV events that nobody can follow are told of, with what helps.
+func TestDeaf(t *testing.T) {
+	t.Parallel()
+	f := newFleet(in(instance.Decode, "b:1"))
+	got := notice.View{
+		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, Fallback: true,
+		Connector: func(i *instance.Instance) string { return i.Record.Connector }, Deaf: map[string]string{"p:2": "it connects", "p:1": "it needs a wildcard"},
+	}.Words()
+	if want := "nothing is heard of the KV cache of p:1: it needs a wildcard\nnothing is heard of the KV cache of p:2: it connects"; strings.Join(got, "\n") != want {
+		t.Errorf("%q", got)
+	}
+}

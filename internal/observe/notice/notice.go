@@ -1,0 +1,298 @@
+package notice
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+const (
+	// fewAlone is how many requests in a row are served by decode alone before that is
+	// worth a word, and fewLost how many answers hand nothing over.
+	fewAlone, fewLost = 5, 3
+	// most bounds the notices, and what one of them lists.
+	most, mostListed = 8, 4
+	longest          = 400 // bytes of a notice
+)
+
+// View is what notices are made of.
+type View struct {
+	Snapshot *instance.Snapshot
+	// Opinion is this proxy's opinion of an instance.
+	Opinion func(instance.Key) instance.Opinion
+	// Fallback reports whether decode instances serve requests without a prefill instance.
+	Fallback bool
+	// Connector resolves the dialect of an instance, "" for one that is not known.
+	Connector func(*instance.Instance) string
+	Counts    *Counts
+	// Blocks is the size of KV blocks that a partner of an instance must have, too, 0 where
+	// its connector copes with another; nil: all do.
+	Blocks func(*instance.Instance) int
+	// Build is the build that a partner of an instance must have, too, "" for any; nil: any.
+	Build func(*instance.Instance) string
+	// Deaf says, by address, why the KV events of an instance cannot be followed.
+	Deaf map[string]string
+	// Unnotified has the prefill instances that are bypassed because their notifications do
+	// not arrive, with the addresses at which they are expected.
+	Unnotified map[instance.Key]string
+}
+
+// NotServing returns why this proxy can serve no request at all, in a sentence, or "" if it
+// can serve some: a decode instance can be used, and without a fallback also a prefill
+// instance that can be paired with it.
+func (v View) NotServing() string {
+	decode := v.usable(instance.Decode)
+	if len(decode) == 0 && v.Snapshot.Revision == 0 {
+		return "the membership has not been read yet" + instance.NothingServed
+	}
+	if len(decode) == 0 {
+		return v.unusable(instance.Decode, instance.NothingServed)
+	}
+	if v.Fallback {
+		return ""
+	}
+	prefill := v.usable(instance.Prefill)
+	switch {
+	case len(prefill) == 0:
+		return v.unusable(instance.Prefill, instance.NothingServed)
+	case !v.canPair(prefill, decode):
+		return "no prefill instance can be paired with a decode instance, and --fallback is none" + instance.NothingServed
+	}
+	return ""
+}
+
+// canPair reports whether some of the prefill instances can be paired with some of the
+// decode instances.
+func (v View) canPair(prefill, decode []*instance.Instance) bool {
+	ds := v.pairKeys(decode)
+	for p := range v.pairKeys(prefill) {
+		for d := range ds {
+			if p.Mismatch(d) == "" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (v View) pairKeys(list []*instance.Instance) map[connector.PairKey]bool {
+	out := map[connector.PairKey]bool{}
+	for _, in := range list {
+		k := connector.PairKey{Connector: v.Connector(in)}
+		if v.Build != nil {
+			k.Build = v.Build(in)
+		}
+		if v.Blocks != nil {
+			k.Blocks = v.Blocks(in)
+		}
+		out[k] = true
+	}
+	return out
+}
+
+// Words returns the notices, most severe first; none if nothing is wrong.
+func (v View) Words() []string {
+	var out []string
+	say := func(format string, args ...any) {
+		if len(out) < most {
+			out = append(out, instance.Printable(fmt.Sprintf(format, args...), longest))
+		}
+	}
+	prefill, decode := v.usable(instance.Prefill), v.usable(instance.Decode)
+	if text := v.NotServing(); text != "" {
+		say("%s", text)
+	}
+	if len(prefill) == 0 && len(decode) > 0 && v.Fallback && v.registered(instance.Prefill) {
+		say("%s", v.unusable(instance.Prefill, ": decode computes every prompt"))
+	}
+	if len(prefill) > 0 && len(decode) > 0 {
+		v.unpaired(prefill, decode, say)
+		v.blocks(prefill, decode, say)
+		v.models(prefill, decode, say)
+	}
+	v.hung(say)
+	for _, in := range prefill {
+		if text := in.Warning(v.Connector(in)); text != "" {
+			say("prefill %s: %s", in.Address, text)
+		}
+	}
+	for _, address := range slices.Sorted(maps.Keys(v.Deaf)) {
+		say("nothing is heard of the KV cache of %s: %s", address, v.Deaf[address])
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(v.Unnotified), func(a, b instance.Key) int { return cmp.Compare(a.Address, b.Address) }) {
+		// doctor reads this text (its file notifications.go).
+		say("prefill %s is bypassed: its LMCache notifications do not arrive; they are expected at %s", k.Address, v.Unnotified[k])
+	}
+	counted, lost := v.Counts.read()
+	if v.pairs(prefill, decode) {
+		delete(counted, bypass.NoPrefill) // of a time when there were none
+		unused(len(prefill), counted, say)
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(lost), func(a, b instance.Key) int { return cmp.Compare(a.Address, b.Address) }) {
+		if in, ok := v.Snapshot.Lookup(k); ok && lost[k] >= fewLost {
+			say("prefill %s (%s) has handed nothing over in its last %d answers, and decode computes its prompts again: is its vLLM started with --kv-transfer-config?",
+				k.Address, v.Connector(in), lost[k])
+		}
+	}
+	return out
+}
+
+// usable returns the instances of a role that requests can be sent to: slow ones only if
+// there is no other.
+func (v View) usable(role instance.Role) []*instance.Instance {
+	var list, slow []*instance.Instance
+	for _, in := range v.Snapshot.All() {
+		switch {
+		case in.Role != role || !in.CanServe(v.Opinion(in.Key)):
+		case in.Slow():
+			slow = append(slow, in)
+		default:
+			list = append(list, in)
+		}
+	}
+	if len(list) == 0 {
+		return slow
+	}
+	return list
+}
+
+// registered reports whether this proxy has instances of a role.
+func (v View) registered(role instance.Role) bool {
+	return slices.ContainsFunc(v.Snapshot.All(), func(in *instance.Instance) bool {
+		return in.Role == role && in.View != instance.Elsewhere
+	})
+}
+
+// unusable returns the sentence that no instance of a role can be used, with their states
+// and with the consequence.
+func (v View) unusable(role instance.Role, consequence string) string {
+	states, n := map[string]int64{}, 0
+	for _, in := range v.Snapshot.All() {
+		if in.Role == role && in.View != instance.Elsewhere {
+			states[v.status(in)]++
+			n++
+		}
+	}
+	if n == 0 {
+		return fmt.Sprintf("no %s instance is registered%s", role, consequence)
+	}
+	return fmt.Sprintf("%s registered, but none can be used (%s)%s", instances(n, role), listed(states, func(name string) string { return name }), consequence)
+}
+
+// hung reports instances whose engine core makes no progress: their API servers answer, so
+// nothing else shows it.
+func (v View) hung(say func(string, ...any)) {
+	for _, role := range instance.Roles() {
+		for _, in := range v.Snapshot.Usable(role) {
+			if o := v.Opinion(in.Key); o.View == instance.Ejected && strings.HasPrefix(o.Reason, "hung:") {
+				say("%s %s is ejected: %s. It returns when a trial request succeeds; if none does, restart its engine", role, in.Address, o.Reason)
+			}
+		}
+	}
+}
+
+// status returns the word for why an instance cannot be used.
+func (v View) status(in *instance.Instance) string {
+	switch s := in.Seen(v.Opinion(in.Key)).Status(); s {
+	case string(instance.Ready), string(instance.Orphan):
+		return "of weight 0" // nothing else is left
+	default:
+		return s
+	}
+}
+
+// unpaired reports of dialects that only one of the roles speaks.
+func (v View) unpaired(prefill, decode []*instance.Instance, say func(string, ...any)) {
+	ps, ds := v.dialects(prefill), v.dialects(decode)
+	for _, name := range slices.Sorted(maps.Keys(ps)) {
+		if ds[name] == 0 {
+			say("%s unused: prefill speaks %s, decode %s, and there is no pair of them", instances(int(ps[name]), instance.Prefill), name,
+				strings.Join(slices.Sorted(maps.Keys(ds)), " and "))
+		}
+	}
+}
+
+func (v View) dialects(list []*instance.Instance) map[string]int64 {
+	out := map[string]int64{}
+	for _, in := range list {
+		out[cmp.Or(v.Connector(in), "an unknown connector")]++
+	}
+	return out
+}
+
+// pairs reports whether some prefill instance goes with some decode instance.
+func (v View) pairs(prefill, decode []*instance.Instance) bool {
+	ds := v.dialects(decode)
+	return slices.ContainsFunc(prefill, func(in *instance.Instance) bool { return ds[v.Connector(in)] > 0 })
+}
+
+// models reports of models that only one of the roles serves.
+func (v View) models(prefill, decode []*instance.Instance, say func(string, ...any)) {
+	ps, ds := served(prefill), served(decode)
+	only := func(a, b map[string]int64) (names []string) {
+		for _, name := range slices.Sorted(maps.Keys(a)) {
+			if b[name] == 0 && len(names) < mostListed {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	for _, name := range only(ps, ds) {
+		say("no decode instance serves model %s, which %d prefill instances serve: it is not served", name, ps[name])
+	}
+	for _, name := range only(ds, ps) {
+		say("no prefill instance serves model %s: decode computes its prompts", name)
+	}
+}
+
+func served(list []*instance.Instance) map[string]int64 {
+	out := map[string]int64{}
+	for _, in := range list {
+		for _, m := range in.Record.Models {
+			out[m]++
+		}
+	}
+	return out
+}
+
+// unused reports of prefill instances that could have been used, and were of no use.
+func unused(ready int, counted map[string]int64, say func(string, ...any)) {
+	total := int64(0)
+	for _, n := range counted {
+		total += n
+	}
+	if total >= fewAlone {
+		say("%s ready, but each of the last %d requests was served by decode alone: %s", instances(ready, instance.Prefill), total,
+			listed(counted, func(name string) string { return name + " (" + bypass.Text(name) + ")" }))
+	}
+}
+
+// instances counts the instances of a role, up to the verb.
+func instances(n int, role instance.Role) string {
+	if n == 1 {
+		return fmt.Sprintf("1 %s instance is", role)
+	}
+	return fmt.Sprintf("%d %s instances are", n, role)
+}
+
+// listed writes counts, the largest first.
+func listed(counts map[string]int64, words func(string) string) string {
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	var parts []string
+	for i, name := range names {
+		if i == mostListed {
+			parts = append(parts, "and others")
+			break
+		}
+		parts = append(parts, fmt.Sprintf("%d %s", counts[name], words(name)))
+	}
+	return strings.Join(parts, ", ")
+}

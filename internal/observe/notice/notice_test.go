@@ -1,0 +1,329 @@
+package notice_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/notice"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+func in(role instance.Role, address string, change ...func(*instance.Instance)) *instance.Instance {
+	i := &instance.Instance{
+		Key: instance.Key{Role: role, Address: address}, Verified: true,
+		Record: instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "nixl", ID: "first"},
+	}
+	for _, f := range change {
+		f(i)
+	}
+	return i
+}
+
+// fleet is a membership that a test changes, and what its proxy counts.
+type fleet struct {
+	snapshot *instance.Snapshot
+	out      map[string]bool // ejected addresses
+	hung     map[string]bool // those of them that hang
+	counts   *notice.Counts
+}
+
+func newFleet(list ...*instance.Instance) *fleet {
+	f := &fleet{snapshot: instance.NewSnapshot(1, list), out: map[string]bool{}, hung: map[string]bool{}}
+	f.counts = notice.NewCounts(func() *instance.Snapshot { return f.snapshot })
+	return f
+}
+
+func (f *fleet) words() string {
+	return strings.Join(notice.View{
+		Snapshot: f.snapshot, Counts: f.counts,
+		Opinion: f.opinion, Fallback: true,
+		Connector: func(i *instance.Instance) string { return i.Record.Connector },
+		Blocks: func(i *instance.Instance) int {
+			if i.Record.Connector == "p2p" {
+				return i.Record.BlockSize
+			}
+			return 0
+		},
+	}.Words(), "\n")
+}
+
+// opinion is the proxy's: an ejected instance accepts no connections.
+func (f *fleet) opinion(k instance.Key) instance.Opinion {
+	if f.hung[k.Address] {
+		return instance.Opinion{View: instance.Ejected, Reason: "hung: no request made progress for 6s"}
+	}
+	if f.out[k.Address] {
+		return instance.Opinion{View: instance.Ejected, Reason: "connection refused"}
+	}
+	return instance.Opinion{}
+}
+
+func connector(name string) func(*instance.Instance) {
+	return func(i *instance.Instance) { i.Record.Connector = name }
+}
+
+func models(names ...string) func(*instance.Instance) {
+	return func(i *instance.Instance) { i.Record.Models = names }
+}
+
+func state(s instance.State) func(*instance.Instance) {
+	return func(i *instance.Instance) { i.Record.State = s }
+}
+
+func TestWordsOfTheMembership(t *testing.T) {
+	t.Parallel()
+	const p, d = instance.Prefill, instance.Decode
+	none := 0
+	slow := func(i *instance.Instance) { i.Record.State, i.Record.Cause = instance.Down, instance.CauseSlow }
+	for _, tc := range []struct {
+		name string
+		list []*instance.Instance
+		out  []string
+		want string
+	}{
+		{name: "an empty fleet", want: "no decode instance is registered: nothing is served"},
+		{name: "all is well", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1")}},
+		{name: "decode alone is a choice", list: []*instance.Instance{in(d, "b:1")}},
+		{name: "one of two is out", list: []*instance.Instance{in(p, "a:1"), in(p, "a:2"), in(d, "b:1")}, out: []string{"a:1"}},
+		{name: "slow ones serve", list: []*instance.Instance{in(p, "a:1", slow), in(d, "b:1")}},
+		{name: "another proxy's", list: []*instance.Instance{in(p, "a:1", func(i *instance.Instance) { i.View = instance.Elsewhere }), in(d, "b:1")}},
+		{
+			name: "no prefill is usable", list: []*instance.Instance{
+				in(p, "a:1", state(instance.Draining)), in(p, "a:2"), in(p, "a:3"), in(p, "a:4", func(i *instance.Instance) { i.Record.Weight = &none }), in(d, "b:1"),
+			},
+			out:  []string{"a:2", "a:3"},
+			want: "4 prefill instances are registered, but none can be used (2 ejected, 1 draining, 1 of weight 0): decode computes every prompt",
+		},
+		{
+			name: "no decode is usable", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1", func(i *instance.Instance) { i.Intent = instance.Cordon })},
+			want: "1 decode instance is registered, but none can be used (1 cordon): nothing is served",
+		},
+		{
+			name: "no pair", list: []*instance.Instance{in(p, "a:1"), in(p, "a:2"), in(d, "b:1", connector("mooncake"))},
+			want: "2 prefill instances are unused: prefill speaks nixl, decode mooncake, and there is no pair of them",
+		},
+		{
+			name: "NIXL is asked as plain", list: []*instance.Instance{in(p, "a:1", connector("plain"), func(i *instance.Instance) { i.Record.Transfer = instance.TransferNIXL }), in(d, "b:1", connector("plain"))},
+			want: "prefill a:1: its engine hands over by NIXL, but is asked in the dialect plain: nothing is handed over, and decode computes each prompt again; give --connector nixl",
+		},
+		{
+			name: "another model", list: []*instance.Instance{in(p, "a:1", models("m", "p")), in(d, "b:1", models("m", "d"))},
+			want: "no decode instance serves model p, which 1 prefill instances serve: it is not served\nno prefill instance serves model d: decode computes its prompts",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(tc.list...)
+			for _, address := range tc.out {
+				f.out[address] = true
+			}
+			if got := f.words(); got != tc.want {
+				t.Errorf("%q\nwant %q", got, tc.want)
+			}
+		})
+	}
+}
+
+// An instance whose API server answers and whose core hangs is named.
+func TestView_NamesHungInstances(t *testing.T) {
+	t.Parallel()
+	f := newFleet(in(instance.Prefill, "a:1"), in(instance.Prefill, "a:2"), in(instance.Decode, "b:1"), in(instance.Decode, "b:2"))
+	f.out["a:1"], f.out["b:2"], f.hung["b:2"] = true, true, true
+	const want = "decode b:2 is ejected: hung: no request made progress for 6s. It returns when a trial request succeeds; if none does, restart its engine"
+	if got := f.words(); got != want {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+}
+
+// A proxy serves nothing if no decode instance can be used, or without a fallback no pair.
+func TestNotServing(t *testing.T) {
+	t.Parallel()
+	const p, d = instance.Prefill, instance.Decode
+	slow := func(i *instance.Instance) { i.Record.State, i.Record.Cause = instance.Down, instance.CauseSlow }
+	dead := instance.Opinion{View: instance.Ejected, Reason: "connection refused"}
+	failing := instance.Opinion{View: instance.Ejected, Reason: "3 failures", Reachable: true}
+	for _, tc := range []struct {
+		name    string
+		list    []*instance.Instance
+		out     map[string]instance.Opinion
+		noPair  string // without a fallback
+		nothing string // with one
+	}{
+		{name: "a pair", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1")}},
+		{name: "one engine in both roles", list: []*instance.Instance{in(p, "a:1"), in(d, "a:1")}},
+		{name: "failing ones are tried", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1")}, out: map[string]instance.Opinion{"b:1": failing}},
+		{name: "slow ones serve", list: []*instance.Instance{in(p, "a:1", slow), in(d, "b:1", slow)}},
+		{
+			name: "dead decode", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1")}, out: map[string]instance.Opinion{"b:1": dead},
+			noPair:  "1 decode instance is registered, but none can be used (1 ejected): nothing is served",
+			nothing: "1 decode instance is registered, but none can be used (1 ejected): nothing is served",
+		},
+		{
+			name: "dead prefill", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1")}, out: map[string]instance.Opinion{"a:1": dead},
+			noPair: "1 prefill instance is registered, but none can be used (1 ejected): nothing is served",
+		},
+		{
+			name: "decode only", list: []*instance.Instance{in(d, "b:1")},
+			noPair: "no prefill instance is registered: nothing is served",
+		},
+		{
+			name: "no pair", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1", connector("mooncake"))},
+			noPair: "no prefill instance can be paired with a decode instance, and --fallback is none: nothing is served",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			v := notice.View{
+				Snapshot:  instance.NewSnapshot(1, tc.list),
+				Opinion:   func(k instance.Key) instance.Opinion { return tc.out[k.Address] },
+				Connector: func(i *instance.Instance) string { return i.Record.Connector },
+			}
+			if got := v.NotServing(); got != tc.noPair || (got != "") != strings.HasSuffix(got, instance.NothingServed) {
+				t.Errorf("without a fallback: %q, want %q", got, tc.noPair)
+			}
+			v.Fallback = true
+			if got := v.NotServing(); got != tc.nothing {
+				t.Errorf("with a fallback: %q, want %q", got, tc.nothing)
+			}
+		})
+	}
+	if got := (notice.View{Snapshot: instance.NewSnapshot(0, nil)}).NotServing(); !strings.Contains(got, "has not been read yet") {
+		t.Errorf("before the first list: %q", got)
+	}
+}
+
+func alone(reason string) *forward.Entry { return &forward.Entry{Decode: "b:1", DecodeOnly: reason} }
+
+// Requests that go alone one after the other are told of until a pair serves one.
+func TestWordsOfRequests(t *testing.T) {
+	t.Parallel()
+	f := newFleet(in(instance.Prefill, "a:1"), in(instance.Decode, "b:1"))
+	for range 4 {
+		f.counts.Done(alone("n"))
+	}
+	f.counts.Done(&forward.Entry{DecodeOnly: "n"}) // nobody served it
+	for range 9 {
+		f.counts.Done(alone("small_uncached")) // because that is better
+	}
+	if got := f.words(); got != "" {
+		t.Errorf("after a few: %q", got)
+	}
+	for range 3 {
+		f.counts.Done(alone("no_handover"))
+	}
+	f.counts.Done(alone("no_prefill")) // before the prefill instance came
+	const want = "1 prefill instance is ready, but each of the last 7 requests was served by decode alone: 4 n (several answers to one prompt), 3 no_handover (prefill offered no KV transfer)"
+	if got := f.words(); got != want {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	f.counts.Done(&forward.Entry{Prefill: "a:1", Decode: "b:1"})
+	if got := f.words(); got != "" {
+		t.Errorf("after a pair: %q", got)
+	}
+}
+
+// A connector that hands nothing over is told of by instance, until it does, or begins
+// another life.
+func TestWordsOfHandovers(t *testing.T) {
+	t.Parallel()
+	bad, good, d := in(instance.Prefill, "10.0.0.1:8000"), in(instance.Prefill, "10.0.0.2:8000"), in(instance.Decode, "b:1")
+	f := newFleet(bad, good, d)
+	lose := func(i *instance.Instance, n int) {
+		for range n {
+			f.counts.Handed(i, false)
+		}
+	}
+	lose(bad, 2)
+	f.counts.Handed(good, true)
+	if got := f.words(); got != "" {
+		t.Errorf("after two: %q", got)
+	}
+	lose(bad, 1)
+	const want = "prefill 10.0.0.1:8000 (nixl) has handed nothing over in its last 3 answers, and decode computes its prompts again: is its vLLM started with --kv-transfer-config?"
+	if got := f.words(); got != want {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	f.counts.Handed(bad, true)
+	if got := f.words(); got != "" {
+		t.Errorf("handed over: %q", got)
+	}
+	lose(bad, 3)
+	next := in(instance.Prefill, "10.0.0.1:8000", func(i *instance.Instance) { i.Record.ID = "second" })
+	f.snapshot = instance.NewSnapshot(2, []*instance.Instance{next, good, d})
+	if got := f.words(); got != "" {
+		t.Errorf("in another life: %q", got)
+	}
+	lose(next, 3)
+	if got := f.words(); got != want {
+		t.Errorf("of the new life: %q", got)
+	}
+	f.snapshot = instance.NewSnapshot(3, []*instance.Instance{good, d})
+	if got := f.words(); got != "" {
+		t.Errorf("gone: %q", got)
+	}
+}
+
+// There are never too many words.
+func TestWordsAreBounded(t *testing.T) {
+	t.Parallel()
+	var list []*instance.Instance
+	for i := range 50 {
+		list = append(list, in(instance.Prefill, fmt.Sprintf("10.0.0.%d:1", i), models(strings.Repeat("p", 1000)+fmt.Sprint(i))))
+	}
+	f := newFleet(append(list, in(instance.Decode, "b:1", models("d")))...)
+	for _, i := range list {
+		for range 9 {
+			f.counts.Handed(i, false)
+		}
+	}
+	words := strings.Split(f.words(), "\n")
+	if len(words) != 8 {
+		t.Errorf("%d notices", len(words))
+	}
+	for _, w := range words {
+		if len(w) > 500 {
+			t.Errorf("%d bytes", len(w))
+		}
+	}
+}
+
+func TestCountsOfManyRequests(t *testing.T) {
+	t.Parallel()
+	p := in(instance.Prefill, "a:1")
+	f := newFleet(p, in(instance.Decode, "b:1"))
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for range 200 {
+				f.counts.Handed(p, i > 3)
+				f.counts.Done(alone("n"))
+				f.counts.Done(&forward.Entry{Prefill: "a:1", Decode: "b:1"})
+				_ = f.words()
+			}
+		})
+	}
+	all.Wait()
+	f.counts.Handed(p, true)
+	f.counts.Done(&forward.Entry{Prefill: "a:1", Decode: "b:1"})
+	if got := f.words(); got != "" {
+		t.Error(got)
+	}
+}
+
+// While all is well counting costs next to nothing.
+func BenchmarkCounts(b *testing.B) {
+	p := in(instance.Prefill, "a:1")
+	f := newFleet(p)
+	e := &forward.Entry{Prefill: "a:1", Decode: "b:1"}
+	b.ReportAllocs()
+	for b.Loop() {
+		f.counts.Handed(p, true)
+		f.counts.Done(e)
+	}
+}

@@ -1,0 +1,28 @@
+package notice_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/notice"
+)
+
+// Prefill instances whose notifications do not arrive are named with the address at which they
+// are expected.
+func TestUnnotified(t *testing.T) {
+	t.Parallel()
+	f := newFleet()
+	got := notice.View{
+		Snapshot: f.snapshot, Counts: f.counts,
+		Unnotified: map[instance.Key]string{
+			{Role: instance.Prefill, Address: "p:2"}: "port 8500 of the agent on p (--lmcache-notify)", {Role: instance.Prefill, Address: "p:1"}: "a",
+		},
+	}.Words()
+	want := "no decode instance is registered: nothing is served\n" +
+		"prefill p:1 is bypassed: its LMCache notifications do not arrive; they are expected at a\n" +
+		"prefill p:2 is bypassed: its LMCache notifications do not arrive; they are expected at port 8500 of the agent on p (--lmcache-notify)"
+	if strings.Join(got, "\n") != want {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,143 @@
+package sdnotify_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// setenv sets the variables of the protocol; an empty value is an unset variable.
+func setenv(t *testing.T, socket, usec string) {
+	t.Helper()
+	t.Setenv(sdnotify.EnvSocket, socket)
+	t.Setenv(sdnotify.EnvWatchdogUsec, usec)
+	t.Setenv(sdnotify.EnvWatchdogPID, "")
+}
+
+func TestSend(t *testing.T) {
+	s := testkit.StartSystemd(t)
+	setenv(t, s.Path, "")
+	if !sdnotify.Enabled() {
+		t.Fatal("not enabled")
+	}
+	if err := sdnotify.Send(daemon.SdNotifyReady, sdnotify.Status("two\nlines\x1b")); err != nil {
+		t.Fatal(err)
+	}
+	if err := sdnotify.Send(daemon.SdNotifyStopping, sdnotify.ExtendTimeout(90*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"READY=1\nSTATUS=two lines ", "STOPPING=1\nEXTEND_TIMEOUT_USEC=90000000"}
+	testkit.Eventually(t, time.Minute, func() error {
+		if d := cmp.Diff(want, s.Messages()); d != "" {
+			return errors.New(d)
+		}
+		return nil
+	})
+}
+
+func TestWithoutSystemd(t *testing.T) {
+	sane := func(context.Context) error { t.Error("sane was called"); return nil }
+	setenv(t, "", "")
+	if err := sdnotify.Send(daemon.SdNotifyReady); err != nil || sdnotify.Enabled() {
+		t.Error(err)
+	}
+	if err := sdnotify.Watch(t.Context(), sane, func(error) {}); err != nil {
+		t.Error(err)
+	}
+	setenv(t, filepath.Join(t.TempDir(), "missing"), "10s")
+	if err := sdnotify.Send(daemon.SdNotifyReady); err == nil {
+		t.Error("no error without a listener")
+	}
+	if err := sdnotify.Watch(t.Context(), sane, func(error) {}); err == nil {
+		t.Error("no error for an invalid WATCHDOG_USEC")
+	}
+}
+
+func TestWatch(t *testing.T) {
+	s := testkit.StartSystemd(t)
+	setenv(t, s.Path, "20000")
+	var hangs atomic.Bool
+	var calls atomic.Int64
+	var mu sync.Mutex
+	var reports []string
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- sdnotify.Watch(ctx, func(ctx context.Context) error {
+			calls.Add(1)
+			if hangs.Load() {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}, func(err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				reports = append(reports, "sane")
+			} else {
+				reports = append(reports, "hung")
+			}
+		})
+	}()
+	await := func(want ...string) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			if d := cmp.Diff(want, reports); d != "" {
+				return errors.New(d)
+			}
+			return nil
+		})
+	}
+	pings := func(more int) {
+		t.Helper()
+		from := s.Count(daemon.SdNotifyWatchdog)
+		testkit.Eventually(t, time.Minute, func() error {
+			if s.Count(daemon.SdNotifyWatchdog) < from+more {
+				return errors.New("no ping")
+			}
+			return nil
+		})
+	}
+	pings(3)
+	hangs.Store(true)
+	await("hung")
+	// Watch keeps calling sane and sends nothing. The first rounds let earlier pings arrive.
+	rounds := func() {
+		from := calls.Load()
+		testkit.Eventually(t, time.Minute, func() error {
+			if calls.Load() < from+5 {
+				return errors.New("sane was not called")
+			}
+			return nil
+		})
+	}
+	rounds()
+	before := s.Count(daemon.SdNotifyWatchdog)
+	rounds()
+	if got := s.Count(daemon.SdNotifyWatchdog); got != before {
+		t.Errorf("%d pings while sane hangs", got-before)
+	}
+	hangs.Store(false)
+	await("hung", "sane")
+	pings(2)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

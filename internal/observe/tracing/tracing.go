@@ -1,0 +1,354 @@
+package tracing
+
+import (
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// The headers of W3C Trace Context, in Go's spelling.
+const (
+	traceparent = "Traceparent"
+	tracestate  = "Tracestate"
+)
+
+// Tracer makes the traces of requests.
+type Tracer struct {
+	provider *sdktrace.TracerProvider
+	tracer   trace.Tracer
+	// choose reports whether a request without a parent is traced; nil leaves it to the SDK,
+	// which is dear where nearly none are.
+	choose func() bool
+}
+
+// share makes the sampler of a share of the requests without a parent: the SDK is asked
+// about those only that were chosen.
+func share(of float64) (choose func() bool, s sdktrace.Sampler) {
+	return func() bool { return rand.Float64() < of }, sdktrace.ParentBased(sdktrace.AlwaysSample())
+}
+
+func newTracer(p *sdktrace.TracerProvider, choose func() bool) *Tracer {
+	return &Tracer{provider: p, tracer: p.Tracer("github.com/pdmesh/pdmesh/internal/observe/tracing"), choose: choose}
+}
+
+// Close sends what is left.
+func (t *Tracer) Close(ctx context.Context) error {
+	if t == nil {
+		return nil
+	}
+	return t.provider.Shutdown(ctx)
+}
+
+// Request is the trace of one request. It is safe for concurrent use.
+type Request struct {
+	// of is nil if the request is not sampled, as nearly all are. Then parent says so to the
+	// engines, which would sample by themselves otherwise.
+	of     *chosen
+	parent [1]string
+	// dropState reports whether the client's tracestate, sent without a traceparent, is dropped.
+	dropState bool
+}
+
+// ID returns the id of the trace that a request with this header belongs to, in hexadecimal:
+// that of the proxy, or of the client's traceparent if the proxy does not trace the request.
+// It is "" if there is none. It may be called on nil.
+func (r *Request) ID(h http.Header) string {
+	if r.Chosen() {
+		return r.of.span.SpanContext().TraceID().String()
+	}
+	if len(h[traceparent]) == 0 {
+		return ""
+	}
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.HeaderCarrier(h))
+	if c := trace.SpanContextFromContext(ctx); c.IsValid() {
+		return c.TraceID().String()
+	}
+	return ""
+}
+
+// chosen is a request that is traced.
+type chosen struct {
+	tracer              trace.Tracer
+	span                trace.Span
+	ctx                 context.Context //nolint:containedctx // carries span, as the SDK wants it
+	method, route, path string
+	secure              bool
+}
+
+// Begin starts the trace of a request. It returns nil if there is nothing to do: tracing
+// is off, or the client has said that its trace is not wanted, which reaches the engines
+// in its own header.
+func (t *Tracer) Begin(r *http.Request, route string, start time.Time) *Request {
+	if t == nil {
+		return nil
+	}
+	ctx, parent := r.Context(), false
+	if len(r.Header[traceparent]) > 0 {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
+		parent = trace.SpanContextFromContext(ctx).IsValid()
+	}
+	if t.choose != nil && !parent && !t.choose() {
+		return notChosen(r, randomParent())
+	}
+	ctx, span := t.tracer.Start(ctx, r.Method+" "+route, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(start))
+	switch {
+	case span.IsRecording():
+		return &Request{of: &chosen{
+			tracer: t.tracer, span: span, ctx: ctx, method: r.Method, route: route, path: r.URL.Path, secure: r.TLS != nil,
+		}}
+	case parent:
+		return nil
+	}
+	return notChosen(r, header(span.SpanContext()))
+}
+
+func notChosen(r *http.Request, parent string) *Request {
+	return &Request{parent: [1]string{parent}, dropState: len(r.Header[tracestate]) > 0}
+}
+
+// randomParent returns the traceparent of a span that is not recorded.
+func randomParent() string {
+	b := make([]byte, 0, 55)
+	b = append(b, "00-"...)
+	b = appendHex(b, rand.Uint64())
+	b = appendHex(b, rand.Uint64()|1) // zero is none
+	b = append(b, '-')
+	b = appendHex(b, rand.Uint64()|1)
+	return string(append(b, "-00"...))
+}
+
+// operation is what the semantic conventions call what a route does.
+func operation(route string) string {
+	switch route {
+	case "/v1/chat/completions", "/v1/responses", "/v1/messages":
+		return "chat"
+	case "/v1/completions", "/inference/v1/generate":
+		return "text_completion"
+	case "/v1/embeddings":
+		return "embeddings"
+	}
+	return ""
+}
+
+// header is the traceparent of a span.
+func header(c trace.SpanContext) string {
+	b := make([]byte, 0, 55)
+	b = append(b, "00-"...)
+	id, span := c.TraceID(), c.SpanID()
+	b = appendHex(b, binary.BigEndian.Uint64(id[:8]))
+	b = appendHex(b, binary.BigEndian.Uint64(id[8:]))
+	b = append(b, '-')
+	b = appendHex(b, binary.BigEndian.Uint64(span[:]))
+	if c.IsSampled() {
+		return string(append(b, "-01"...))
+	}
+	return string(append(b, "-00"...))
+}
+
+// appendHex appends the sixteen digits of n.
+func appendHex(b []byte, n uint64) []byte {
+	const digits = "0123456789abcdef"
+	for shift := 60; shift >= 0; shift -= 4 {
+		b = append(b, digits[n>>shift&15])
+	}
+	return b
+}
+
+// maxWritten bounds what a client may have written, such as a model's name.
+const maxWritten = 200
+
+// written is what a client has written as a trace may hold it: spans wait in memory for
+// their collector, and one that is not UTF-8 cannot be sent, nor what would go with it.
+func written(s string) string {
+	if len(s) <= maxWritten && utf8.ValidString(s) {
+		return s
+	}
+	return instance.Printable(s, maxWritten)
+}
+
+// Chosen reports whether the request is sampled: it has spans, and End must be called.
+func (r *Request) Chosen() bool { return r != nil && r.of != nil }
+
+// Outcome is the result of a request.
+type Outcome struct {
+	ID, Model, Outcome, Failure, DecodeOnly string
+	Status, Failed                          int
+	Stream                                  bool
+	// Handed and First are when prefill had answered and when the first content went to
+	// the client; zero for none. Between them is the hand-over.
+	Handed, First time.Time
+}
+
+// End ends the trace.
+func (r *Request) End(o *Outcome) {
+	if !r.Chosen() {
+		return
+	}
+	c := r.of
+	if !o.Handed.IsZero() && o.First.After(o.Handed) {
+		_, s := c.tracer.Start(c.ctx, "hand-over", trace.WithTimestamp(o.Handed))
+		s.End(trace.WithTimestamp(o.First))
+	}
+	scheme := "http"
+	if c.secure {
+		scheme = "https"
+	}
+	// All at once: the SDK copies what it has at each call.
+	all := append(make([]attribute.KeyValue, 0, 13), attribute.String("http.request.method", c.method), attribute.String("http.route", c.route),
+		attribute.String("url.path", written(c.path)), attribute.String("url.scheme", scheme),
+		attribute.Int("http.response.status_code", o.Status), attribute.String("pd.request.id", o.ID),
+		attribute.String("pd.outcome", o.Outcome), attribute.Int("pd.legs.failed", o.Failed), attribute.Bool("pd.stream", o.Stream))
+	for _, a := range []attribute.KeyValue{
+		attribute.String("gen_ai.operation.name", operation(c.route)), attribute.String("gen_ai.request.model", written(o.Model)),
+		attribute.String("pd.decode_only", o.DecodeOnly), attribute.String("error.type", o.Failure),
+	} {
+		if a.Value.AsString() != "" {
+			all = append(all, a)
+		}
+	}
+	c.span.SetAttributes(all...)
+	if o.Status >= 500 || o.Outcome == "broken" {
+		c.span.SetStatus(codes.Error, o.Outcome)
+	}
+	c.span.End()
+}
+
+// Span is a part of a request's trace. It is safe for concurrent use.
+type Span struct {
+	span trace.Span
+
+	mu  sync.Mutex // guards what follows
+	all []attribute.KeyValue
+}
+
+// mostOf is how many attributes a span has at most.
+const mostOf = 9
+
+func (c *chosen) start(name string, attributes []attribute.KeyValue, o ...trace.SpanStartOption) *Span {
+	_, s := c.tracer.Start(c.ctx, name, o...)
+	return &Span{span: s, all: attributes}
+}
+
+// note keeps an attribute for the end: the SDK copies what it has at each call.
+func (s *Span) note(a attribute.KeyValue) {
+	s.mu.Lock()
+	s.all = append(s.all, a)
+	s.mu.Unlock()
+}
+
+// Pick starts the choice of an instance in a role.
+func (r *Request) Pick(role string) *Span {
+	if !r.Chosen() {
+		return nil
+	}
+	return r.of.start("pick "+role, append(make([]attribute.KeyValue, 0, 3), attribute.String("pd.role", role)))
+}
+
+// Picked ends the choice. err reports whether there was none.
+func (s *Span) Picked(err error, address, policy string) {
+	if s == nil {
+		return
+	}
+	if err != nil {
+		s.span.SetStatus(codes.Error, err.Error())
+	} else {
+		s.note(attribute.String("pd.instance", address))
+		s.note(attribute.String("pd.policy", policy))
+	}
+	s.End()
+}
+
+// Leg starts a request to an engine.
+func (r *Request) Leg(role, address, connector string, start time.Time) *Span {
+	if !r.Chosen() {
+		return nil
+	}
+	host, port, _ := net.SplitHostPort(address)
+	n, _ := strconv.Atoi(port)
+	all := append(make([]attribute.KeyValue, 0, mostOf), attribute.String("pd.role", role), attribute.String("pd.instance", address),
+		attribute.String("pd.connector", connector), attribute.String("server.address", host), attribute.Int("server.port", n))
+	return r.of.start(role, all, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(start))
+}
+
+// Inject sets the parent of the engine's spans in the header of its leg. If there is no trace the
+// client's header stays. s is the span of the leg, or nil.
+func (r *Request) Inject(s *Span, h http.Header) {
+	switch {
+	case r == nil:
+	case r.of == nil:
+		h[traceparent] = r.parent[:]
+		if r.dropState {
+			delete(h, tracestate)
+		}
+	default:
+		of := r.of.span.SpanContext()
+		if s != nil {
+			of = s.span.SpanContext()
+		}
+		h[traceparent] = []string{header(of)}
+		if of.TraceState().Len() == 0 { // else it is there as it came
+			delete(h, tracestate)
+		}
+	}
+}
+
+// Sent notes what was asked of the engine. target is the path, which may have a query.
+func (s *Span) Sent(method, target string) {
+	if s != nil {
+		path, _, _ := strings.Cut(target, "?")
+		s.note(attribute.String("http.request.method", method))
+		s.note(attribute.String("url.path", written(path)))
+	}
+}
+
+// Answered notes the status of the engine's answer.
+func (s *Span) Answered(status int) {
+	if s != nil {
+		s.note(attribute.Int("http.response.status_code", status))
+	}
+}
+
+// First notes that the first token has come.
+func (s *Span) First() {
+	if s != nil {
+		s.span.AddEvent("first token")
+	}
+}
+
+// Failed notes what the leg was taken for.
+func (s *Span) Failed(class string) {
+	if s != nil {
+		s.note(attribute.String("error.type", class))
+		s.span.SetStatus(codes.Error, class)
+	}
+}
+
+// End ends the span. More calls do no harm.
+func (s *Span) End() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	all := s.all
+	s.all = nil
+	s.mu.Unlock()
+	if len(all) > 0 {
+		s.span.SetAttributes(all...)
+	}
+	s.span.End()
+}

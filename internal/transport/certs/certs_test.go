@@ -1,0 +1,322 @@
+package certs_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+func open(t *testing.T, f certs.Files, log *testkit.Buffer) *certs.Source {
+	t.Helper()
+	o := certs.Options{Use: certs.UseListener, Files: f}
+	if log != nil {
+		o.Log = logger(log)
+	}
+	s, err := certs.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func logger(out io.Writer) *logrus.Logger {
+	log := logrus.New()
+	log.SetOutput(out)
+	log.SetLevel(logrus.DebugLevel)
+	return log
+}
+
+// serve answers requests over TLS by a source, at 127.0.0.1.
+func serve(t *testing.T, s *certs.Source, log io.Writer) (*certs.Listener, string) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := s.Listen(ln, logger(log))
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = srv.Serve(l) }()
+	t.Cleanup(func() { _ = srv.Close(); <-done })
+	return l, ln.Addr().String()
+}
+
+// ask makes a connection and one request on it.
+func ask(t *testing.T, s *certs.Source, address string) (net.Conn, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	nc, err := certs.DialTLS((&net.Dialer{}).DialContext, s.Client, time.Minute)(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = nc.Close() })
+	return nc, say(nc)
+}
+
+func say(nc net.Conn) error {
+	if _, err := io.WriteString(nc, "GET / HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
+		return err
+	}
+	buf := make([]byte, 4<<10)
+	n, err := nc.Read(buf)
+	if err == nil && !strings.Contains(string(buf[:n]), "200 OK") {
+		err = errors.New(string(buf[:n]))
+	}
+	return err
+}
+
+// The side that refuses reports the reason, and the other side as much of it as TLS transmits.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	ours, theirs := testkit.NewAuthority(t, "ours"), testkit.NewAuthority(t, "theirs")
+	local := testkit.Certificate{CN: "server", Hosts: []string{"127.0.0.1"}}
+	old := testkit.Certificate{CN: "old", Hosts: []string{"127.0.0.1"}, From: -2 * time.Hour, Until: -time.Hour}
+	issue := func(a *testkit.Authority, name string, c testkit.Certificate, ca string) certs.Files {
+		f := certs.Files{CA: ca}
+		f.Cert, f.Key = a.Issue(name, c)
+		return f
+	}
+	good := issue(ours, "server", local, "")
+	mutual := good
+	mutual.CA = ours.CA
+	trusts := certs.Files{CA: ours.CA}
+	for _, tc := range []struct {
+		name           string
+		server, client certs.Files
+		reason         certs.Reason // at the client; "" where it works
+		text           string       // the same
+		counted        certs.Reason // at the server
+		log            string
+	}{
+		{name: "all is well", server: good, client: trusts},
+		{name: "both show certificates", server: mutual, client: issue(ours, "client", testkit.Certificate{CN: "client"}, ours.CA)},
+		{
+			name: "wrong name", server: issue(ours, "elsewhere", testkit.Certificate{CN: "elsewhere", Hosts: []string{"engine-7"}}, ""), client: trusts,
+			reason: certs.WrongName, text: "its certificate is for another name: cannot validate certificate for 127.0.0.1",
+			counted: certs.BadCertificate, log: "bad certificate",
+		},
+		{
+			name: "expired", server: issue(ours, "old", old, ""), client: trusts,
+			reason: certs.Expired, text: "its certificate has expired at ", counted: certs.BadCertificate, log: "bad certificate",
+		},
+		{
+			name: "not valid yet", server: issue(ours, "new", testkit.Certificate{Hosts: local.Hosts, From: time.Hour}, ""), client: trusts,
+			reason: certs.Expired, text: "its certificate is not valid before ", counted: certs.BadCertificate, log: "bad certificate",
+		},
+		{
+			name: "unknown authority", server: issue(theirs, "server", local, ""), client: trusts,
+			reason: certs.UnknownAuthority, text: `its certificate is signed by an unknown authority ("CN=theirs")`,
+			counted: certs.BadCertificate, log: "bad certificate",
+		},
+		{
+			name: "no client certificate", server: mutual, client: trusts,
+			reason: certs.NoCertificate, text: "it wants a certificate of us, and got none", counted: certs.NoCertificate, log: "it shows no certificate",
+		},
+		{
+			name: "client certificate of another authority", server: mutual, client: issue(theirs, "client", testkit.Certificate{CN: "client"}, ours.CA),
+			reason: certs.UnknownAuthority, text: "it refuses our certificate: an authority that it does not know has signed it",
+			counted: certs.UnknownAuthority, log: `its certificate is signed by an unknown authority (\"CN=theirs\")`,
+		},
+		{
+			name: "expired client certificate", server: mutual, client: issue(ours, "client-old", old, ours.CA),
+			reason: certs.Expired, text: "it refuses our certificate: it says that it has expired",
+			counted: certs.Expired, log: "its certificate has expired at ",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			var log testkit.Buffer
+			l, address := serve(t, open(t, tc.server, nil), &log)
+			_, err := ask(t, open(t, tc.client, nil), address)
+			if tc.reason == "" {
+				if err != nil || len(l.RefusedCounts()) != 0 {
+					t.Fatalf("%v, %v\n%s", err, l.RefusedCounts(), &log)
+				}
+				return
+			}
+			var e *certs.Error
+			if !errors.As(err, &e) || e.Reason != tc.reason || !strings.Contains(e.Text, tc.text) {
+				t.Errorf("the client says %v, want %s: %s", err, tc.reason, tc.text)
+			}
+			testkit.Eventually(t, time.Minute, func() error {
+				if l.RefusedCounts()[tc.counted] != 1 || !strings.Contains(log.String(), tc.log) {
+					return errors.New(log.String())
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// A client without TLS gets instructions, and so does one with TLS at a port without.
+func TestWithoutTLS(t *testing.T) {
+	t.Parallel()
+	a := testkit.NewAuthority(t, "ours")
+	var f certs.Files
+	f.Cert, f.Key = a.Issue("server", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
+	var log testkit.Buffer
+	l, address := serve(t, open(t, f, nil), &log)
+	resp, err := testkit.Ask(t.Context(), http.DefaultClient, http.MethodGet, "http://"+address+"/v1/models", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	if err != nil || resp.StatusCode != http.StatusBadRequest || !strings.Contains(string(text), "use https://") {
+		t.Errorf("%d %s, %v", resp.StatusCode, text, err)
+	}
+	if l.RefusedCounts()[certs.NoTLS] != 1 {
+		t.Errorf("%v\n%s", l.RefusedCounts(), &log)
+	}
+
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: http.NotFoundHandler()}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = srv.Serve(ln) }()
+	defer func() { _ = srv.Close(); <-done }()
+	_, err = ask(t, open(t, certs.Files{CA: a.CA}, nil), ln.Addr().String())
+	var e *certs.Error
+	if !errors.As(err, &e) || e.Reason != certs.NoTLS || !strings.Contains(e.Text, "use http://") {
+		t.Errorf("%v", err)
+	}
+}
+
+// New files are active for new connections; open connections continue. Files that cannot
+// be used change nothing, and are reported until they can.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	a := testkit.NewAuthority(t, "ours")
+	issue := func(cn string, until time.Duration) (f certs.Files) {
+		f.Cert, f.Key = a.Issue("server", testkit.Certificate{CN: cn, Hosts: []string{"127.0.0.1"}, Until: until, From: -24 * time.Hour})
+		return f
+	}
+	var log testkit.Buffer
+	f := issue("first", 30*24*time.Hour)
+	s := open(t, f, &log)
+	_, address := serve(t, s, &log)
+	client := open(t, certs.Files{CA: a.CA}, nil)
+	shown := func(nc net.Conn) string {
+		t.Helper()
+		return nc.(interface{ ConnectionState() tls.ConnectionState }).ConnectionState().PeerCertificates[0].Subject.CommonName
+	}
+	first, err := ask(t, client, address)
+	if err != nil || shown(first) != "first" {
+		t.Fatalf("%v", err)
+	}
+	step := func(what, want, finding string, reloads int64) {
+		t.Helper()
+		s.Check()
+		s.Check() // changed files are taken by the second
+		nc, err := ask(t, client, address)
+		if err != nil || shown(nc) != want {
+			t.Fatalf("%s: %v, shows %q", what, err, shown(nc))
+		}
+		if err := say(first); err != nil {
+			t.Fatalf("%s: the first connection: %v", what, err)
+		}
+		st := s.Status()
+		if text := st.Finding(time.Now()); st.Reloads != reloads || (text != "") != (finding != "") || !strings.Contains(text, finding) {
+			t.Errorf("%s: %d reloads, %q", what, st.Reloads, text)
+		}
+	}
+	step("nothing new", "first", "", 0)
+	issue("second", 30*24*time.Hour)
+	step("rolled", "second", "", 1)
+	if err := os.WriteFile(f.Cert, []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	step("broken", "second", "cannot be used, and the old ones stay active: "+f.Cert, 1)
+	if err := os.Remove(f.Cert); err != nil {
+		t.Fatal(err)
+	}
+	step("deleted", "second", "no such file", 1)
+	issue("expired", -time.Hour)
+	step("expired", "second", "the new certificate has expired", 1)
+	issue("third", 24*time.Hour)
+	step("mended", "third", "the certificate for clients expires at ", 2)
+	if n := strings.Count(log.String(), "the old ones stay active"); n != 3 {
+		t.Errorf("said %d times:\n%s", n, &log)
+	}
+}
+
+// A file that is still being written does not become active: half of the authorities would
+// refuse the clients of the others.
+func TestFilesThatAreBeingWritten(t *testing.T) {
+	t.Parallel()
+	old, ours := testkit.NewAuthority(t, "old"), testkit.NewAuthority(t, "ours")
+	both := testkit.Certificate{CN: "server", Hosts: []string{"127.0.0.1"}}
+	server := certs.Files{CA: filepath.Join(t.TempDir(), "bundle.pem")}
+	server.Cert, server.Key = ours.Issue("server", both)
+	bundle, err := os.ReadFile(old.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := os.ReadFile(ours.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(text []byte) {
+		t.Helper()
+		if err := os.WriteFile(server.CA, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(second)
+	s := open(t, server, nil)
+	_, address := serve(t, s, io.Discard)
+	client := certs.Files{CA: ours.CA}
+	client.Cert, client.Key = ours.Issue("client", testkit.Certificate{CN: "client"})
+	bundle = append(bundle, second...)
+	for _, n := range []int{0, 10, len(bundle) - len(second), len(bundle) - 10} {
+		write(bundle[:n])
+		s.Check()
+		if _, err := ask(t, open(t, client, nil), address); err != nil || s.Status().Problem != "" {
+			t.Fatalf("after %d of %d bytes: %v, %q", n, len(bundle), err, s.Status().Problem)
+		}
+	}
+	write(bundle)
+	s.Check()
+	s.Check()
+	client.Cert, client.Key = old.Issue("client", testkit.Certificate{CN: "client"})
+	if _, err := ask(t, open(t, client, nil), address); err != nil || s.Status().Reloads != 1 {
+		t.Errorf("written: %v, %+v", err, s.Status())
+	}
+}
+
+// What is wrong at the start is an error that names the file.
+func TestUnusableFiles(t *testing.T) {
+	t.Parallel()
+	a := testkit.NewAuthority(t, "ours")
+	cert, key := a.Issue("one", testkit.Certificate{})
+	_, other := a.Issue("other", testkit.Certificate{})
+	for name, f := range map[string]certs.Files{
+		"no file":       {Cert: cert + ".not", Key: key},
+		"another's key": {Cert: cert, Key: other},
+		"no authority":  {CA: key},
+	} {
+		_, err := certs.Open(certs.Options{Files: f})
+		if err == nil || !strings.Contains(err.Error(), ".pem") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

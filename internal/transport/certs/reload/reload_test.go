@@ -1,0 +1,133 @@
+package reload_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/transport/certs/reload"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+var errBad = errors.New("bad")
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// open loads two files, and an empty path between them; their value is their text.
+func open(t *testing.T, a, b string, calls *[]string) *reload.Files[string] {
+	t.Helper()
+	f, err := reload.Open(reload.Options[string]{
+		Paths: []string{a, "", b}, MaxBytes: 8,
+		Parse: func(contents [][]byte, _ *string) (*string, error) {
+			text := string(contents[0]) + "," + string(contents[1]) + "," + string(contents[2])
+			if strings.Contains(text, "bad") {
+				return nil, errBad
+			}
+			return &text, nil
+		},
+		Loaded:   func(value *string) { *calls = append(*calls, "loaded "+*value) },
+		Rejected: func(why error) { *calls = append(*calls, why.Error()) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// Changed files are loaded when two checks have found the same. A reason for which they cannot be
+// used is reported once.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
+	write(t, a, "1")
+	write(t, b, "2")
+	var calls []string
+	f := open(t, a, b, &calls)
+	for _, step := range []struct {
+		what, a, b string // the files; "-": deleted
+		current    string // after each of three checks, by |
+		problem    string // after them
+		calls      string // of Loaded and Rejected, by |
+	}{
+		{"nothing new", "1", "2", "1,,2|1,,2|1,,2", "", ""},
+		{"changed", "3", "2", "1,,2|3,,2|3,,2", "", "loaded 3,,2"},
+		{"bad", "bad", "2", "3,,2|3,,2|3,,2", "bad", "bad"},
+		{"back", "3", "2", "3,,2|3,,2|3,,2", "", ""},
+		{"bad again", "3", "bad", "3,,2|3,,2|3,,2", "bad", "bad"},
+		{"too large", "3", "123456789", "3,,2|3,,2|3,,2", "b: too large: more than 8 bytes", "b: too large: more than 8 bytes"},
+		{"deleted", "-", "4", "3,,2|3,,2|3,,2", "a: no such file or directory", "a: no such file or directory"},
+		{"repaired", "5", "4", "3,,2|5,,4|5,,4", "", "loaded 5,,4"},
+		{"empty", "", "4", "5,,4|,,4|,,4", "", "loaded ,,4"},
+	} {
+		calls = nil
+		for path, text := range map[string]string{a: step.a, b: step.b} {
+			if text == "-" {
+				_ = os.Remove(path)
+			} else {
+				write(t, path, text)
+			}
+		}
+		for n, want := range strings.Split(step.current, "|") {
+			if f.Check(); *f.Current() != want {
+				t.Errorf("%s, check %d: %q, want %q", step.what, n+1, *f.Current(), want)
+			}
+		}
+		if is := f.Status().Problem; !strings.HasSuffix(is, step.problem) || (is == "") != (step.problem == "") {
+			t.Errorf("%s: problem %q", step.what, is)
+		}
+		if got := strings.Join(calls, "|"); !strings.HasSuffix(got, step.calls) || (got == "") != (step.calls == "") || strings.Count(got, "|") != strings.Count(step.calls, "|") {
+			t.Errorf("%s: calls %q", step.what, got)
+		}
+	}
+	if n := f.Status().Reloads; n != 3 {
+		t.Errorf("%d reloads", n)
+	}
+}
+
+// While a check blocks, for example on a share whose server is down, the active value is available.
+func TestCheck_Blocks(t *testing.T) {
+	t.Parallel()
+	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
+	write(t, a, "1")
+	write(t, b, "2")
+	var calls []string
+	f := open(t, a, b, &calls)
+	if err := errors.Join(os.Remove(b), syscall.Mkfifo(b, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	checked := make(chan struct{})
+	go func() { defer close(checked); f.Check() }()
+	pipe, err := os.OpenFile(b, os.O_WRONLY, 0) // waits until it is read
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *f.Current() != "1,,2" || f.Status() != (reload.Status{}) {
+		t.Errorf("%q, %+v", *f.Current(), f.Status())
+	}
+	if err := pipe.Close(); err != nil {
+		t.Error(err)
+	}
+	<-checked
+}
+
+// Open fails if the files cannot be used.
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	invalid := func([][]byte, *string) (*string, error) { return nil, errBad }
+	if _, err := reload.Open(reload.Options[string]{Paths: []string{""}, Parse: invalid}); !errors.Is(err, errBad) {
+		t.Error(err)
+	}
+	if _, err := reload.Open(reload.Options[string]{Paths: []string{filepath.Join(t.TempDir(), "not")}, Parse: invalid}); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}

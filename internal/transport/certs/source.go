@@ -1,0 +1,144 @@
+package certs
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/transport/certs/reload"
+)
+
+// The uses of certificates, as in metrics and messages.
+const (
+	UseListener     = "listener"
+	UseEngines      = "engines"
+	UseEtcd         = "etcd"
+	UseEtcdListener = "etcd_listener" // of the embedded etcd
+)
+
+// soon is the time before the expiry of a certificate in which Finding reports it.
+const soon = 7 * 24 * time.Hour
+
+// Options configure a Source.
+type Options struct {
+	Use   string // UseListener, UseEngines, UseEtcd or UseEtcdListener
+	Files Files
+	// Protocol is what clients of a listener must speak inside TLS, by ALPN; "": HTTP/1.1,
+	// so that the end of one connection does not end many streams.
+	Protocol string
+	// ServerName is the name that a server's certificate must bear; "": that of the
+	// address which is dialled.
+	ServerName string
+	Log        logrus.FieldLogger // nil: nothing is logged
+}
+
+// Source has the configurations that were last loaded from its files. It is safe for concurrent use.
+type Source struct {
+	opts  Options
+	files *reload.Files[material]
+}
+
+// Open reads the files. What is wrong with them at the start is an error, but for a
+// certificate that has expired: other programs may not look at it.
+func Open(o Options) (*Source, error) {
+	s := &Source{opts: o}
+	files := reload.Options[material]{Paths: []string{o.Files.Cert, o.Files.Key, o.Files.CA}, MaxBytes: maxFile, Parse: s.parse}
+	if o.Log != nil {
+		files.Loaded, files.Rejected = s.loaded, s.rejected
+	}
+	var err error
+	if s.files, err = reload.Open(files); err != nil {
+		return nil, err
+	}
+	if why := over(s.files.Current().leaf, time.Now()); why != "" && o.Log != nil {
+		o.Log.WithField("file", o.Files.Cert).Warn("the certificate " + why)
+	}
+	return s, nil
+}
+
+// parse returns the configurations for the contents of the files.
+func (s *Source) parse(contents [][]byte, old *material) (*material, error) {
+	m, err := s.opts.Files.parse(contents[0], contents[1], contents[2], cmp.Or(s.opts.Protocol, "http/1.1"))
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	if why := over(m.leaf, now); why != "" && old != nil && over(old.leaf, now) == "" {
+		return nil, fmt.Errorf("%s: %w: the new certificate %s", s.opts.Files.Cert, ErrFile, why)
+	}
+	m.client.ServerName = s.opts.ServerName
+	return m, nil
+}
+
+func (s *Source) loaded(m *material) {
+	log := s.opts.Log.WithField("use", s.opts.Use)
+	if m.leaf != nil {
+		log = log.WithField("valid_until", m.leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	log.Info("certificate files have changed: new connections use the new ones")
+}
+
+func (s *Source) rejected(why error) {
+	s.opts.Log.WithField("use", s.opts.Use).WithField("reason", why.Error()).Error("new certificate files cannot be used: the old ones stay active")
+}
+
+// Client returns the configuration for new connections. It must not be changed.
+func (s *Source) Client() *tls.Config { return s.files.Current().client }
+
+// Server returns the configuration of a listener; each handshake uses the active files.
+func (s *Source) Server() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.files.Current().server, nil },
+	}
+}
+
+// Watch reads the files again from time to time until ctx ends.
+func (s *Source) Watch(ctx context.Context) { s.files.Watch(ctx) }
+
+// Check reads the files once; see reload.Files.Check.
+func (s *Source) Check() { s.files.Check() }
+
+// Status is the state of a Source.
+type Status struct {
+	Use      string
+	NotAfter time.Time // of the certificate active; zero without one
+	reload.Status
+}
+
+// Status returns the state of the source.
+func (s *Source) Status() Status {
+	st := Status{Use: s.opts.Use, Status: s.files.Status()}
+	if leaf := s.files.Current().leaf; leaf != nil {
+		st.NotAfter = leaf.NotAfter
+	}
+	return st
+}
+
+// Finding describes what an operator has to fix; "" if nothing.
+func (s Status) Finding(now time.Time) string {
+	switch left := s.NotAfter.Sub(now); {
+	case s.Problem != "":
+		return fmt.Sprintf("the new certificate files for %s cannot be used, and the old ones stay active: %s", forWhom(s.Use), s.Problem)
+	case s.NotAfter.IsZero():
+	case left <= 0:
+		return fmt.Sprintf("the certificate for %s has expired at %s", forWhom(s.Use), s.NotAfter.UTC().Format(time.RFC3339))
+	case left < soon:
+		return fmt.Sprintf("the certificate for %s expires at %s", forWhom(s.Use), s.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return ""
+}
+
+func forWhom(use string) string {
+	switch use {
+	case UseListener:
+		return "clients"
+	case UseEtcdListener:
+		return "clients of the embedded etcd"
+	}
+	return use
+}

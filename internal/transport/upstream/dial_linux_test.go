@@ -1,0 +1,169 @@
+package upstream_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// lossy is an engine behind a network that loses packets.
+type lossy struct {
+	t    *testing.T
+	ln   *net.TCPListener
+	port int
+}
+
+// newLossy starts an engine that answers one request on each connection.
+func newLossy(t *testing.T) *lossy {
+	t.Helper()
+	var plain net.ListenConfig
+	plain.SetMultipathTCP(false) // sockets of Multipath TCP take no filter
+	ln, err := plain.Listen(t.Context(), "tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &lossy{t: t, ln: ln.(*net.TCPListener), port: ln.Addr().(*net.TCPAddr).Port}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer func() { _ = c.Close() }()
+				if _, _, err := readRequest(bufio.NewReader(c)); err == nil {
+					_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
+	return l
+}
+
+// lose makes the kernel drop the packets to the listening socket that come from a port,
+// 0 for any port.
+func (l *lossy) lose(from int) {
+	l.t.Helper()
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 0}, // the source port, first in the header of TCP
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(from), Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
+	}
+	if from == 0 {
+		program = program[2:3]
+	}
+	raw, err := l.ln.SyscallConn()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var set error
+	err = raw.Control(func(fd uintptr) {
+		set = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	})
+	if err := errors.Join(err, set); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// connecting returns the ports of the sockets that wait for the engine's SYN-ACK.
+func (l *lossy) connecting() (ports []int) {
+	l.t.Helper()
+	table, err := os.ReadFile("/proc/thread-self/net/tcp")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	const synSent = "02"
+	to := fmt.Sprintf("0100007F:%04X", l.port)
+	for line := range strings.Lines(string(table)) {
+		f := strings.Fields(line)
+		if len(f) < 4 || f[2] != to || f[3] != synSent {
+			continue
+		}
+		_, hex, _ := strings.Cut(f[1], ":")
+		port, err := strconv.ParseUint(hex, 16, 16)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		ports = append(ports, int(port))
+	}
+	return ports
+}
+
+// A lost SYN does not fail the dial: another connection is tried before the timeout.
+func TestLostPacketOfAConnect(t *testing.T) {
+	t.Parallel()
+	forEachClient(t, func(t *testing.T, open opener) {
+		for _, timeout := range []time.Duration{0, 20 * time.Second} { // 0: the default
+			l := newLossy(t)
+			in := instanceAt(l.ln.Addr().String())
+			// A busy machine may send only the first SYN within the default second, so
+			// one try in twenty is enough.
+			for left := 20; ; left-- {
+				l.lose(0)
+				c := open(t, upstream.Options{ConnectTimeout: timeout})
+				got := make(chan error, 1)
+				go func() {
+					_, b, err := fetch(t.Context(), c, &upstream.Request{Instance: in, Method: http.MethodGet, Path: "/", Header: http.Header{}})
+					if err == nil && b != "ok" {
+						err = errors.New(b)
+					}
+					got <- err
+				}()
+				var first []int
+				testkit.Eventually(t, time.Minute, func() error {
+					if first = l.connecting(); len(first) == 0 && len(got) == 0 {
+						return errors.New("nobody asks")
+					}
+					return nil
+				})
+				if len(first) > 0 {
+					l.lose(first[0]) // the packets of the first connection only, for ever
+				}
+				err := <-got
+				if err == nil {
+					break
+				}
+				if left == 0 || timeout > 0 {
+					t.Fatalf("timeout %v: %v", timeout, err)
+				}
+			}
+		}
+	})
+}
+
+// A dial that is never answered is a timeout, and leaves no socket behind.
+func TestConnectWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	forEachClient(t, func(t *testing.T, open opener) {
+		l := newLossy(t)
+		l.lose(0)
+		_, e := do(t, open(t, upstream.Options{ConnectTimeout: 200 * time.Millisecond}), instanceAt(l.ln.Addr().String()))
+		if e == nil || e.Stage != upstream.StageNotConnected || !e.Timeout() || e.Refused() || e.MaybeTaken {
+			t.Fatalf("%+v", e)
+		}
+		testkit.Eventually(t, time.Minute, func() error {
+			if ports := l.connecting(); len(ports) > 0 {
+				return fmt.Errorf("still asking from %v", ports)
+			}
+			return nil
+		})
+	})
+}

@@ -1,0 +1,123 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/transport/http1"
+)
+
+var errBadRequest = errors.New("the request cannot be sent")
+
+// appendHead writes the request's head. It checks every byte of it: nothing that a
+// client sent may end a line.
+func appendHead(b []byte, r *Request) ([]byte, error) {
+	for _, c := range []byte(r.Method) {
+		if !http1.IsToken(c) {
+			return b, fmt.Errorf("%w: method %q", errBadRequest, r.Method)
+		}
+	}
+	if r.Method == "" {
+		return b, fmt.Errorf("%w: no method", errBadRequest)
+	}
+	b = append(b, r.Method...)
+	b = append(b, ' ')
+	b, err := appendTarget(b, r.Path)
+	if err != nil {
+		return b, err
+	}
+	b = append(b, " HTTP/1.1\r\nHost: "...)
+	for _, c := range []byte(r.Instance.Address) {
+		if c <= ' ' || c >= 0x7f {
+			return b, fmt.Errorf("%w: address %q", errBadRequest, r.Instance.Address)
+		}
+	}
+	b = append(b, r.Instance.Address...)
+	b = append(b, "\r\n"...)
+	if b, err = appendHeader(b, r.Header); err != nil {
+		return b, err
+	}
+	if n := r.size(); n > 0 || r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch {
+		b = http1.AppendLength(b, n)
+	}
+	return append(b, "\r\n"...), nil
+}
+
+func appendHeader(b []byte, h http.Header) ([]byte, error) {
+	var err error
+	for name, values := range h {
+		if isConnectionHeader(name) {
+			continue
+		}
+		for _, v := range values {
+			if b, err = http1.AppendField(b, name, v); err != nil {
+				return b, fmt.Errorf("%w: %w", errBadRequest, err)
+			}
+		}
+	}
+	return b, nil
+}
+
+// size is the length of the body in bytes.
+func (r *Request) size() int64 {
+	var n int64
+	for _, s := range r.Body {
+		n += int64(len(s))
+	}
+	return n
+}
+
+// isConnectionHeader reports the headers about the connection and the framing, which
+// this client decides itself.
+func isConnectionHeader(name string) bool {
+	switch len(name) {
+	case 4:
+		return strings.EqualFold(name, "Host")
+	case 7:
+		return strings.EqualFold(name, "Trailer") || strings.EqualFold(name, "Upgrade")
+	case 10:
+		return strings.EqualFold(name, "Connection")
+	case 14:
+		return strings.EqualFold(name, "Content-Length")
+	case 17:
+		return strings.EqualFold(name, "Transfer-Encoding")
+	}
+	return false
+}
+
+// appendTarget writes the path, escaped where it must be, and the query as it is.
+func appendTarget(b []byte, target string) ([]byte, error) {
+	path, query, _ := strings.Cut(target, "?")
+	if path == "" || path[0] != '/' {
+		return b, fmt.Errorf("%w: path %q", errBadRequest, path)
+	}
+	for i := range len(path) {
+		if !isPlainPath(path[i]) {
+			path = (&url.URL{Path: path}).EscapedPath()
+			break
+		}
+	}
+	b = append(b, path...)
+	if query == "" {
+		return b, nil
+	}
+	for i := range len(query) {
+		if query[i] <= ' ' || query[i] == 0x7f {
+			return b, fmt.Errorf("%w: a space or control character in the query", errBadRequest)
+		}
+	}
+	b = append(b, '?')
+	return append(b, query...), nil
+}
+
+func isAlphanumeric(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+}
+
+// isPlainPath reports whether a byte needs no escape in a path.
+func isPlainPath(c byte) bool {
+	return isAlphanumeric(c) || c == '/' || c == '_' || c == '-' || c == '.' || c == '~'
+}

@@ -1,0 +1,211 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
+)
+
+// Std is a Client on top of http.Transport.
+type Std struct {
+	pooled *http.Transport
+	// unpooled never reuses a connection. It sends again what met a stale one.
+	unpooled     *http.Transport
+	staleRetries atomic.Int64
+}
+
+// NewStd builds a Std.
+func NewStd(o Options) *Std {
+	o.setDefaults()
+	dial := NewDialer(o).DialContext
+	t := &http.Transport{
+		DialContext:    dial,
+		DialTLSContext: certs.DialTLS(dial, o.TLS, o.ConnectTimeout+2*time.Second),
+		// There is no proxy from the environment: the fleet is reached directly.
+		// Compression would hide the boundaries of events. HTTP/2 would end many
+		// streams with one connection.
+		DisableCompression:     true,
+		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{},
+		MaxIdleConnsPerHost:    1024,
+		IdleConnTimeout:        o.IdleTimeout,
+		MaxResponseHeaderBytes: 64 << 10,
+		WriteBufferSize:        32 << 10,
+		ReadBufferSize:         8 << 10,
+	}
+	unpooled := t.Clone()
+	unpooled.DisableKeepAlives = true
+	return &Std{pooled: t, unpooled: unpooled}
+}
+
+// StaleRetries counts the requests that were sent again because the engine had
+// closed the pooled connection.
+func (c *Std) StaleRetries() int64 { return c.staleRetries.Load() }
+
+// ReleasesBody implements Client: the standard library's client may go on sending
+// a body while its answer is there already.
+func (c *Std) ReleasesBody(*Request) bool { return false }
+
+// Forget drops the idle connections to all addresses: http.Transport cannot drop
+// those to one. New ones cost little.
+func (c *Std) Forget(string) { c.pooled.CloseIdleConnections() }
+
+// Close drops idle connections.
+func (c *Std) Close() {
+	c.pooled.CloseIdleConnections()
+	c.unpooled.CloseIdleConnections()
+}
+
+// progress is what the transport tells about one try. The callbacks come from
+// goroutines of the transport, some after RoundTrip has returned.
+type progress struct {
+	connected, reused, answered atomic.Bool
+}
+
+// Do implements Client. A request that meets a stale connection is sent again once,
+// at once, on a new one: as far as is known, the engine saw nothing of it.
+func (c *Std) Do(ctx context.Context, r *Request) (*Response, error) {
+	started := time.Now()
+	resp, err := c.try(ctx, c.pooled, r, started)
+	if err == nil {
+		return resp, nil
+	}
+	var e *Error
+	if !errors.As(err, &e) || e.Stage != StageStale || ctx.Err() != nil {
+		return nil, err
+	}
+	c.staleRetries.Add(1)
+	resp, err = c.try(ctx, c.unpooled, r, started)
+	if errors.As(err, &e) {
+		e.MaybeTaken = true
+	}
+	return resp, err
+}
+
+func (c *Std) try(ctx context.Context, t *http.Transport, r *Request, started time.Time) (*Response, error) {
+	var p progress
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(i httptrace.GotConnInfo) {
+			p.reused.Store(i.Reused)
+			p.connected.Store(true)
+		},
+		GotFirstResponseByte: func() { p.answered.Store(true) },
+	})
+	resp, err := t.RoundTrip(c.request(traced, r))
+	if err != nil {
+		return nil, c.classify(ctx, r, &p, started, err)
+	}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		_ = resp.Body.Close() // this body is the connection, which must not stay open
+		return nil, &Error{Stage: StageHeaders, Address: r.Instance.Address, Err: errSwitched, MaybeTaken: true}
+	}
+	resp.Header.Del("Content-Length")
+	return &Response{
+		Status: resp.StatusCode, Header: resp.Header, Length: resp.ContentLength,
+		Body: &typedBody{ReadCloser: resp.Body, ctx: ctx, address: r.Instance.Address},
+	}, nil
+}
+
+func (c *Std) request(ctx context.Context, r *Request) *http.Request {
+	path, query, _ := strings.Cut(r.Path, "?")
+	scheme := r.Instance.Record.Scheme
+	if scheme == "" {
+		scheme = "http"
+	}
+	req := &http.Request{
+		Method: r.Method,
+		URL:    &url.URL{Scheme: scheme, Host: r.Instance.Address, Path: path, RawQuery: query},
+		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: r.Header,
+		Host:   r.Instance.Address,
+	}
+	if n := r.size(); n > 0 {
+		// Without GetBody the transport never sends a body twice on its own.
+		req.Body = &segments{rest: r.Body}
+		req.ContentLength = n
+	}
+	return req.WithContext(ctx)
+}
+
+func (c *Std) classify(ctx context.Context, r *Request, p *progress, started time.Time, err error) *Error {
+	e := &Error{Address: r.Instance.Address, Err: err}
+	switch {
+	case e.Untrusted() != nil && !p.answered.Load():
+		e.Stage = StageNotConnected // in TLS 1.3 the engine may refuse only after the handshake
+	case !p.connected.Load():
+		e.Stage = StageNotConnected
+	case p.answered.Load():
+		e.Stage, e.MaybeTaken = StageHeaders, true
+	case p.reused.Load() && ctx.Err() == nil && closedWhileIdle(started):
+		e.Stage, e.MaybeTaken = StageStale, true
+	default:
+		e.Stage, e.MaybeTaken = StageSent, true
+	}
+	if ctx.Err() != nil {
+		e.Err = context.Cause(ctx)
+	}
+	return e
+}
+
+// typedBody makes the errors of reading an answer *Error.
+type typedBody struct {
+	io.ReadCloser
+	ctx     context.Context //nolint:containedctx // the exchange's own, to name the cause of an end
+	address string
+}
+
+func (b *typedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == nil || err == io.EOF { //nolint:errorlint // Read's contract: io.EOF itself
+		return n, err
+	}
+	if b.ctx.Err() != nil {
+		err = context.Cause(b.ctx)
+	}
+	return n, &Error{Stage: StageBody, Address: b.address, Err: err, MaybeTaken: true}
+}
+
+// segments reads a vectored body.
+type segments struct {
+	rest [][]byte
+	off  int
+}
+
+func (s *segments) Read(p []byte) (int, error) {
+	n := 0
+	for n < len(p) && len(s.rest) > 0 {
+		c := copy(p[n:], s.rest[0][s.off:])
+		n += c
+		if s.off += c; s.off == len(s.rest[0]) {
+			s.rest, s.off = s.rest[1:], 0
+		}
+	}
+	if n == 0 && len(p) > 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func (s *segments) WriteTo(w io.Writer) (int64, error) {
+	var total int64
+	for len(s.rest) > 0 {
+		n, err := io.Copy(w, bytes.NewReader(s.rest[0][s.off:]))
+		total += n
+		if err != nil {
+			return total, err
+		}
+		s.rest, s.off = s.rest[1:], 0
+	}
+	return total, nil
+}
+
+func (s *segments) Close() error { return nil }
