@@ -19,7 +19,7 @@ func keptHeader(name string) bool {
 	return slices.Contains([]string{"Accept", "Accept-Encoding", "Anthropic-Beta", "Anthropic-Version", "Connection", "Content-Type"}, name)
 }
 
-func leftOut(name string) bool {
+func omittedHeader(name string) bool {
 	return slices.Contains([]string{"Authorization", "Content-Length", "Host"}, name)
 }
 
@@ -60,7 +60,7 @@ func (x *Exchange) filled(ctx context.Context, f *Filler, engine string) (*Excha
 	for name, values := range x.Header {
 		for _, value := range values {
 			switch {
-			case leftOut(name):
+			case omittedHeader(name):
 				continue
 			case !keptHeader(name):
 				value = f.Text(value)

@@ -122,7 +122,7 @@ func (p *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	if err := chromedp.Do(ctx, steps...); err != nil {
-		p.Fatalf("%v; the page says:\n%s", err, p.text())
+		p.Fatalf("%v; page text:\n%s", err, p.text())
 	}
 }
 
@@ -145,7 +145,7 @@ func (p *tab) until(expression string) {
 	_, err := chromedp.Run(ctx, chromedp.Poll[bool]("Boolean("+expression+")",
 		chromedp.WithPollingInterval(100*time.Millisecond), chromedp.WithPollingTimeout(patience)))
 	if err != nil {
-		p.Fatalf("%s: %v; the page says:\n%s", expression, err, p.text())
+		p.Fatalf("%s: %v; page text:\n%s", expression, err, p.text())
 	}
 }
 

@@ -228,7 +228,7 @@ func countDecisions(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 				label := fmt.Sprintf("reason=%q", reason)
 				n := metric(t, proxy.URL(), "pd_forward_decode_alone_total", label)
 				if counts[reason] = n; n == 0 || n > metric(t, proxy.URL(), "pd_disaggregate_total", label) {
-					return fmt.Errorf("--disaggregate %s: %v requests are alone for %s", value, n, reason)
+					return fmt.Errorf("--disaggregate %s: %v decode-only requests for %s", value, n, reason)
 				}
 			}
 			return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// chaosTime is the duration of TestChaos; PD_TEST_E2E_CHAOS=60s selects the long form.
+// chaosTime returns the duration of TestChaos; PD_TEST_E2E_CHAOS=60s selects the long form.
 func chaosTime(t *testing.T) time.Duration {
 	t.Helper()
 	s := os.Getenv("PD_TEST_E2E_CHAOS")

@@ -77,7 +77,7 @@ type seen struct {
 	Revision int64
 }
 
-func bySight(list []instance.Listing) map[string]seen {
+func viewsOf(list []instance.Listing) map[string]seen {
 	out := map[string]seen{}
 	for _, l := range list {
 		out[string(l.Role)+"/"+l.Address] = seen{l.State, l.View, l.Static, l.Revision}
@@ -91,7 +91,7 @@ func pdctlList(t *testing.T, etcd string) map[string]seen {
 	if err := json.Unmarshal([]byte(runProgram(t, "pdctl", "list", "-o", "json", "--etcd-endpoints", etcd)), &out); err != nil {
 		t.Fatal(err)
 	}
-	return bySight(out.Instances)
+	return viewsOf(out.Instances)
 }
 
 // agree waits until every proxy shows the same n members as pdctl.
@@ -108,7 +108,7 @@ func agree(t *testing.T, etcd string, list []*fleet.Proxy, n int) map[string]see
 			if err != nil {
 				return err
 			}
-			if got := bySight(s.Instances); !maps.Equal(got, want) {
+			if got := viewsOf(s.Instances); !maps.Equal(got, want) {
 				return fmt.Errorf("%s shows %v, pdctl %v", p.Name(), got, want)
 			}
 		}
@@ -284,7 +284,7 @@ func TestNodeDiesUnderLoad(t *testing.T) {
 	})
 }
 
-// outage is the duration of the outage in TestEtcdAway; PD_TEST_E2E_OUTAGE=60s selects the long form.
+// outage returns the duration of the outage in TestEtcdAway; PD_TEST_E2E_OUTAGE=60s selects the long form.
 func outage(t *testing.T) time.Duration {
 	t.Helper()
 	s := os.Getenv("PD_TEST_E2E_OUTAGE")

@@ -40,7 +40,7 @@ func TestFault32_PingsEnd(t *testing.T) {
 	first := bridge("bridge-1")
 	killed, stopped, witness := engine("killed"), engine("stopped"), engine("witness")
 	for _, n := range []*fleet.Node{killed, stopped, witness} {
-		registered(t, h, n, time.Time{})
+		awaitRegistered(t, h, n, time.Time{})
 	}
 
 	at := time.Now()
@@ -59,7 +59,7 @@ func TestFault32_PingsEnd(t *testing.T) {
 	if err := stopped.Engine.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	measured(t, 32, "engine goes on to its registration", registered(t, h, stopped, at).Sub(at), 0)
+	measured(t, 32, "engine goes on to its registration", awaitRegistered(t, h, stopped, at).Sub(at), 0)
 
 	at = time.Now()
 	if err := first.Kill(); err != nil {
@@ -68,12 +68,12 @@ func TestFault32_PingsEnd(t *testing.T) {
 	measured(t, 32, "bridge killed to DELETE (TTL 3 s)", awaitDeletion(t, h, witness).At.Sub(at), ttl+time.Second)
 	at = time.Now()
 	bridge("bridge-2")
-	measured(t, 32, "bridge started again to the registration", registered(t, h, witness, at).Sub(at), 0)
+	measured(t, 32, "bridge started again to the registration", awaitRegistered(t, h, witness, at).Sub(at), 0)
 }
 
-// registered waits until an engine has been written to etcd as ready after the given time, and
+// awaitRegistered waits until an engine has been written to etcd as ready after the given time, and
 // returns the time of that write.
-func registered(t *testing.T, h *testkit.History, n *fleet.Node, after time.Time) (at time.Time) {
+func awaitRegistered(t *testing.T, h *testkit.History, n *fleet.Node, after time.Time) (at time.Time) {
 	t.Helper()
 	k := instance.Key{Role: n.Spec.Role, Address: n.Address}
 	testkit.Eventually(t, soon, func() error {

@@ -91,7 +91,7 @@ func TestFault25_Clocks(t *testing.T) {
 	for i, off := range []time.Duration{-time.Hour, time.Hour, 24 * 365 * 50 * time.Hour} {
 		put(t, cli, l.Instance(prefillAt(i)), fmt.Sprintf(
 			`{"v":1,"id":"A","models":["m"],"state":"ready","started_at":%q}`, time.Now().Add(off).Format(time.RFC3339)))
-		usable(t, w, prefillAt(i))
+		awaitUsable(t, w, prefillAt(i))
 	}
 	awaitState(t, w, watch.Live)
 }

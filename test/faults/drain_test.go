@@ -51,8 +51,8 @@ func (r *rig) restart(n *fleet.Node) *fleet.Node {
 	return again
 }
 
-// isReady waits until every proxy has a registered, verified entry with the given intent.
-func (r *rig) isReady(address string, intent instance.Intent) {
+// awaitReady waits until every proxy has a registered, verified entry with the given intent.
+func (r *rig) awaitReady(address string, intent instance.Intent) {
 	r.t.Helper()
 	r.awaitStatus(func(s status) error {
 		in, ok := s.entry(address)
@@ -72,8 +72,8 @@ type pendingWork struct {
 	} `json:"counters"`
 }
 
-// idle fails the test if an engine has pending work.
-func idle(t testing.TB, n *fleet.Node) {
+// assertIdle fails the test if an engine has pending work.
+func assertIdle(t testing.TB, n *fleet.Node) {
 	t.Helper()
 	var w pendingWork
 	engineState(t, n, &w)
@@ -141,12 +141,12 @@ func TestDrainUntilFree(t *testing.T) {
 		open = append(open, r.open(proxy, 4, longTokens, x))
 	}
 	out := r.mustPdctl("drain", "decode", x.Address, "--wait", "--timeout", "1m")
-	idle(t, x)
+	assertIdle(t, x)
 	if !contains(out, "free") {
 		t.Errorf("pdctl prints %q", out)
 	}
 	r.mustPdctl("drain", "prefill", p.Address, "--wait", "--timeout", "1m")
-	idle(t, p)
+	assertIdle(t, p)
 	drained := []int64{requestsOf(t, x), requestsOf(t, p)}
 	l.Served(60)
 	if got := []int64{requestsOf(t, x), requestsOf(t, p)}; got[0] != drained[0] || got[1] != drained[1] {
@@ -161,7 +161,7 @@ func TestDrainUntilFree(t *testing.T) {
 	} else {
 		t.Errorf("no revision in %s", revision)
 	}
-	r.full()
+	r.awaitAll()
 	for _, s := range open {
 		s.ended()
 	}
@@ -215,7 +215,7 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 	}
 	// It has resumed and publishes its presence again.
 	r.mustPdctl("drain", "decode", x.Address, "--wait", "--timeout", "1m")
-	idle(t, x)
+	assertIdle(t, x)
 }
 
 // pdctl drain --wait exits with a code of its own if a proxy has requests in flight after the timeout.
@@ -233,7 +233,7 @@ func TestDrainTimesOut(t *testing.T) {
 	r.mustPdctl("drain", "decode", r.decode[0].Address, "--wait", "--timeout", "1m")
 }
 
-// rounds is the number of rounds of TestDrainRounds: PD_TEST_DRAIN_ROUNDS, or a few.
+// rounds returns the number of rounds of TestDrainRounds: PD_TEST_DRAIN_ROUNDS, or a few.
 func rounds(t testing.TB) int {
 	t.Helper()
 	n, err := strconv.Atoi(os.Getenv("PD_TEST_DRAIN_ROUNDS"))
@@ -255,12 +255,12 @@ func TestDrainRounds(t *testing.T) {
 	for i := range n {
 		x := r.decode[i%len(r.decode)]
 		r.mustPdctl("drain", "decode", x.Address, "--wait", "--timeout", "50s", "--reason", fmt.Sprintf("round %d", i+1))
-		idle(t, x)
+		assertIdle(t, x)
 		x = r.restart(x)
 		r.decode[i%len(r.decode)] = x
-		r.isReady(x.Address, instance.Drain)
+		r.awaitReady(x.Address, instance.Drain)
 		r.mustPdctl("undrain", "decode", x.Address)
-		r.isReady(x.Address, "")
+		r.awaitReady(x.Address, "")
 		l.Served(8)
 		if failed := l.Failures(); len(failed) > 0 || l.Broken() > 0 {
 			t.Fatalf("round %d: %d failed, %d cut: %s", i+1, len(failed), l.Broken(), strings.Join(failed, "\n"))

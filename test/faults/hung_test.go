@@ -100,7 +100,7 @@ func TestFault03_SuspendedEngine(t *testing.T) {
 		l.Served(20)
 	}
 	l.Finish()
-	if p.saw(n.Address, instance.Ejected) {
+	if p.sawView(n.Address, instance.Ejected) {
 		t.Error("a suspended engine was ejected")
 	}
 }
@@ -148,7 +148,7 @@ func TestFault03_LongWorkIsNotHung(t *testing.T) {
 			wg.Wait()
 			p.end()
 			for _, n := range r.nodes() {
-				if p.saw(n.Address, instance.Ejected) {
+				if p.sawView(n.Address, instance.Ejected) {
 					t.Errorf("%s was ejected", n.Address)
 				}
 			}
@@ -315,7 +315,7 @@ func TestHungCheck(t *testing.T) {
 	wg.Wait()
 	p.end()
 	for _, n := range r.decode {
-		if p.saw(n.Address, instance.Ejected) {
+		if p.sawView(n.Address, instance.Ejected) {
 			t.Errorf("%s was ejected though all four were slow", n.Address)
 		}
 	}

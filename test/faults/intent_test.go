@@ -31,12 +31,12 @@ func TestFault22_DrainThenRegister(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.awaitAgent(n, registrationIs(lease.Registered))
-		r.isReady(n.Address, instance.Drain)
+		r.awaitReady(n.Address, instance.Drain)
 		l.Served(40)
 		picks := requestsOf(t, n) - before
 		n = r.restart(n)
 		nodes[1] = n
-		r.isReady(n.Address, instance.Drain)
+		r.awaitReady(n.Address, instance.Drain)
 		l.Served(40)
 		picks += requestsOf(t, n)
 		counted(t, 22, string(role)+": picks while drained, its agent and its engine restarted", picks, 0)
@@ -44,7 +44,7 @@ func TestFault22_DrainThenRegister(t *testing.T) {
 			t.Errorf("%d requests went to %s", picks, n.Address)
 		}
 		r.mustPdctl("undrain", string(role), n.Address)
-		r.isReady(n.Address, "")
+		r.awaitReady(n.Address, "")
 		testkit.Eventually(t, soon, func() error {
 			if requestsOf(t, n) == 0 {
 				return errNotYet
@@ -107,7 +107,7 @@ func TestFault23_RemovedStaysOut(t *testing.T) {
 		t.Errorf("%d writes after the removal (deleted: %t): %+v", puts, deleted, h.Of(keyOf(t, n)))
 	}
 	r.mustPdctl("allow", "decode", n.Address)
-	r.isReady(n.Address, "")
+	r.awaitReady(n.Address, "")
 	l.Finish()
 	if n := l.Broken(); n > 0 {
 		t.Errorf("%d streams were cut", n)

@@ -96,7 +96,7 @@ func TestFault28_PausedThenNoAuth(t *testing.T) {
 			measured(t, 28, tc.name+": mended to all registered and followed", time.Since(mended), 0)
 			l.Served(20)
 			l.Finish()
-			p.never(2)
+			p.neverBelow(2)
 		})
 	}
 }

@@ -105,8 +105,8 @@ func awaitState(t testing.TB, w *watch.Watcher, want watch.State) {
 	})
 }
 
-// usable waits until the instance may be picked.
-func usable(t testing.TB, w *watch.Watcher, k instance.Key) *instance.Instance {
+// awaitUsable waits until the instance may be picked.
+func awaitUsable(t testing.TB, w *watch.Watcher, k instance.Key) *instance.Instance {
 	t.Helper()
 	var in *instance.Instance
 	testkit.Eventually(t, soon, func() error {
@@ -213,9 +213,9 @@ func startTicker(t testing.TB, cli *clientv3.Client, w *watch.Watcher, k instanc
 
 func (x *ticker) end() { x.stop(); x.wg.Wait() }
 
-// flows waits until the watcher has a number that was written after the call, and a few more. One
+// awaitNewer waits until the watcher has a number that was written after the call, and a few more. One
 // number proves nothing: the watch may deliver it before its writer receives the acknowledgement.
-func (x *ticker) flows() {
+func (x *ticker) awaitNewer() {
 	x.t.Helper()
 	x.mu.Lock()
 	from := x.written + 5
@@ -252,7 +252,7 @@ func (x *ticker) restart() {
 // without a new snapshot.
 func (x *ticker) settle() time.Duration {
 	x.t.Helper()
-	x.flows()
+	x.awaitNewer()
 	x.mu.Lock()
 	gap := x.longest
 	x.mu.Unlock()
@@ -282,7 +282,7 @@ func pinned(t testing.TB, c *testkit.Cluster, to *testkit.EtcdProcess) (cli *cli
 	return cli, link, func() { cli.SetEndpoints(endpoints...) }
 }
 
-// checking are the options of a watcher with the checks that the proxies of these tests use.
+// checking returns the options of a watcher with the checks that the proxies of these tests use.
 func checking() watch.Options { return watch.Options{AuditInterval: audit} }
 
 // pingsOnly turns off all checks but the pings of the connection.
@@ -307,23 +307,23 @@ func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*testkit
 		others = append(others, m.Endpoint())
 	}
 	r := register(t, dial(t, append(others, victim.Endpoint())...), kept, schema.DefaultTTL)
-	before := usable(t, w, kept)
+	before := awaitUsable(t, w, kept)
 	neverWithout(t, w, kept)
 	x := startTicker(t, testkit.Client(t, others...), w, prefillAt(2))
-	x.flows()
+	x.awaitNewer()
 	all() // from now on the watch may move to another member
 	awaitState(t, w, watch.Live)
-	x.flows()
+	x.awaitNewer()
 	x.restart()
 	fault(victim, link)
-	x.flows()
+	x.awaitNewer()
 	gap = x.settle()
 	awaitState(t, w, watch.Live)
 	awaitPhase(t, r, lease.Registered)
 	if s := r.Status(); s.LeasesLost != 0 || s.LeaseID != before.Lease {
 		t.Errorf("the lease was lost: %+v", s)
 	}
-	if after := usable(t, w, kept); after.Lease != before.Lease || after.Version != before.Version {
+	if after := awaitUsable(t, w, kept); after.Lease != before.Lease || after.Version != before.Version {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
 	return gap

@@ -108,7 +108,7 @@ func TestFault03_EngineHangs(t *testing.T) {
 		if err := victim.Engine.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
-		r.full()
+		r.awaitAll()
 	}
 	l.Finish()
 	for _, n := range r.nodes() {

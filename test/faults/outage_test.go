@@ -58,7 +58,7 @@ func TestFault08_QuorumLost(t *testing.T) {
 	measured(t, 8, "resume to following again", r.follows(1), 0)
 	l.Served(20)
 	l.Finish()
-	p.never(2)
+	p.neverBelow(2)
 	if after := keys(t, c.Client(t)); !maps.Equal(before, after) {
 		t.Logf("leases before %v, after %v: the leader resumed as leader and revoked them", before, after)
 	}
@@ -95,10 +95,10 @@ func TestFault09_EtcdPaused(t *testing.T) {
 				return nil
 			})
 			measured(t, 9, "pause of "+length.String()+": resume to the last re-registration (TTL 3 s)", time.Since(resumed), ttl/3+time.Second)
-			r.full()
+			r.awaitAll()
 			l.Served(20)
 			l.Finish()
-			p.never(2)
+			p.neverBelow(2)
 		})
 	}
 }
@@ -124,7 +124,7 @@ func TestFault10_EtcdKilled(t *testing.T) {
 	}
 	l.Served(20)
 	l.Finish()
-	p.never(2)
+	p.neverBelow(2)
 	if after := keys(t, etcd.Client(t)); !maps.Equal(before, after) {
 		t.Errorf("keys before %v, after %v", before, after)
 	}
@@ -156,7 +156,7 @@ func TestFault28_PausedThenNoSpace(t *testing.T) {
 	r.awaitView("")
 	l.Served(20)
 	l.Finish()
-	p.never(2)
+	p.neverBelow(2)
 }
 
 // outOfSpace is a condition for the alarm that an operator sees.
@@ -179,7 +179,7 @@ func TestFault19_NoSpace(t *testing.T) {
 	testkit.FillUp(t, cli)
 	late := r.node(instance.Decode, 3, ttl)
 	r.awaitAgent(late, outOfSpace)
-	if out := fails(t, "pdctl", "add", "decode", "127.0.0.1:9", "--no-verify", "--etcd-endpoints", etcd.Endpoint()); !contains(out, "space") {
+	if out := mustFail(t, "pdctl", "add", "decode", "127.0.0.1:9", "--no-verify", "--etcd-endpoints", etcd.Endpoint()); !contains(out, "space") {
 		t.Errorf("pdctl add prints %q", out)
 	}
 	wait(t, longer+longer/2) // the leases are renewed nevertheless
@@ -189,10 +189,10 @@ func TestFault19_NoSpace(t *testing.T) {
 	l.Served(20)
 	testkit.MakeRoom(t, cli)
 	r.decode = append(r.decode, late)
-	r.full()
+	r.awaitAll()
 	l.Served(20)
 	l.Finish()
-	p.never(2)
+	p.neverBelow(2)
 }
 
 // etcd is not reachable at the start: the proxy answers with an error in the OpenAI format, and

@@ -30,7 +30,7 @@ func hosted(t *testing.T, hostArgs ...string) *rig {
 		r.prefill = append(r.prefill, r.node(instance.Prefill, i+1, ttl))
 		r.decode = append(r.decode, r.node(instance.Decode, i+1, ttl))
 	}
-	r.full()
+	r.awaitAll()
 	return r
 }
 
@@ -134,10 +134,10 @@ func TestOwnEtcdEnds(t *testing.T) {
 	}
 	r.awaitEtcdExits(2, "")
 	r.follows(2)
-	r.full()
+	r.awaitAll()
 	l.Served(20)
 	l.Finish()
-	p.never(2)
+	p.neverBelow(2)
 	log, err := os.ReadFile(host.LogFile())
 	if err != nil {
 		t.Fatal(err)
@@ -253,9 +253,9 @@ func TestHostStarved(t *testing.T) {
 	signal(t, syscall.SIGSTOP, r.proxies[0].PID())
 	wait(t, 3*ttl)
 	signal(t, syscall.SIGCONT, r.proxies[0].PID())
-	r.full()
+	r.awaitAll()
 	r.follows(1)
-	p.never(2)
+	p.neverBelow(2)
 	if after := keys(t, cli); !maps.Equal(before, after) {
 		t.Errorf("leases before %v, after %v", before, after)
 	}
@@ -303,7 +303,7 @@ func TestHostEtcdAndAgentsStarved(t *testing.T) {
 				}
 				return nil
 			})
-			p.never(2)
+			p.neverBelow(2)
 			l := r.load()
 			l.Served(20)
 			l.Finish()

@@ -46,8 +46,8 @@ func mustRun(t testing.TB, name string, args ...string) string {
 	return out
 }
 
-// fails runs a program that must exit with an error other than a usage error.
-func fails(t testing.TB, name string, args ...string) string {
+// mustFail runs a program that must exit with an error other than a usage error.
+func mustFail(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	out, code := command(t, name, args...)
 	if code != 1 {

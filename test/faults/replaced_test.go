@@ -91,7 +91,7 @@ func TestFault34_MembersReplaced(t *testing.T) {
 	}
 	l.Served(20)
 	l.Finish()
-	p.never(1)
+	p.neverBelow(1)
 	// A new process with the same configuration and state directory.
 	if err := r.proxies[0].Stop(t.Context()); err != nil {
 		t.Fatal(err)
@@ -101,5 +101,5 @@ func TestFault34_MembersReplaced(t *testing.T) {
 	r.awaitStatus(etcdIs("live"))
 	r.agents = c.Endpoints()
 	r.decode = append(r.decode, r.node(instance.Decode, 2, longer, "--allow-loopback"))
-	r.full()
+	r.awaitAll()
 }

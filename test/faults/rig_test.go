@@ -90,7 +90,7 @@ func build(t *testing.T, p plan) *rig {
 	for i := range p.decode {
 		r.decode = append(r.decode, r.node(instance.Decode, i+1, p.ttl, p.agentArgs...))
 	}
-	r.full()
+	r.awaitAll()
 	return r
 }
 
@@ -143,8 +143,8 @@ func (r *rig) load() *harness.Load {
 	return l
 }
 
-// full waits until every proxy uses every instance.
-func (r *rig) full() {
+// awaitAll waits until every proxy uses every instance.
+func (r *rig) awaitAll() {
 	r.t.Helper()
 	for _, p := range r.proxies {
 		if err := p.WaitFor(r.t.Context(), len(r.prefill), len(r.decode)); err != nil {
@@ -268,8 +268,8 @@ func (r *rig) startPool() *pool {
 
 func (p *pool) end() { p.stop(); p.wg.Wait() }
 
-// never fails the test if a role had fewer than n instances in any poll.
-func (p *pool) never(n int) {
+// neverBelow fails the test if a role had fewer than n instances in any poll.
+func (p *pool) neverBelow(n int) {
 	p.t.Helper()
 	p.end()
 	for role, least := range p.least {
@@ -279,8 +279,8 @@ func (p *pool) never(n int) {
 	}
 }
 
-// saw reports whether an instance had the given view in any poll.
-func (p *pool) saw(address string, v instance.View) bool {
+// sawView reports whether an instance had the given view in any poll.
+func (p *pool) sawView(address string, v instance.View) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.states[address+" "+string(v)]

@@ -22,7 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// fleetSize is the number of instances in the tests of large fleets: that of the matrix for the
+// fleetSize returns the number of instances in the tests of large fleets: that of the matrix for the
 // report, fewer otherwise.
 func fleetSize() int {
 	if long() || os.Getenv("PD_TEST_FAULT_REPORT") != "" {

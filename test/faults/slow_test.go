@@ -85,9 +85,9 @@ func TestFault03_WholeRoleIsSlow(t *testing.T) {
 	hold(t, 8*time.Second, r.decode[0].Engine, r.decode[1].Engine)
 	l.Served(20)
 	l.Finish()
-	p.never(1)
+	p.neverBelow(1)
 	for _, n := range r.decode {
-		if p.saw(n.Address, instance.Ejected) {
+		if p.sawView(n.Address, instance.Ejected) {
 			t.Errorf("%s was ejected, although no instance answered", n.Address)
 		}
 	}
@@ -157,7 +157,7 @@ func TestFault03_OneOfTwoHangs(t *testing.T) {
 	if err := r.decode[0].Engine.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	r.full()
+	r.awaitAll()
 	r.awaitStatus(func(s status) error {
 		if in, ok := s.entry(r.decode[0].Address); !ok || in.View != "" {
 			return fmt.Errorf("%s is %+v", r.decode[0].Address, in)

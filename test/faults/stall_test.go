@@ -68,7 +68,7 @@ func TestFault33_MachineStalls(t *testing.T) {
 			r := start(t, fleet.ProxySpec{})
 			r.prefill = append(r.prefill, r.node(instance.Prefill, 1, ttl))
 			r.decode = append(r.decode, r.node(instance.Decode, 1, ttl, "--probe-timeout", "500ms"))
-			r.full()
+			r.awaitAll()
 			proxy, decode := r.proxies[0], r.decode[0]
 			cli := dial(t, r.etcd...)
 			before := keys(t, cli)
@@ -121,7 +121,7 @@ func TestFault33_MachineStallsDuringDrain(t *testing.T) {
 	r := start(t, fleet.ProxySpec{})
 	r.prefill = append(r.prefill, r.node(instance.Prefill, 1, ttl))
 	r.decode = append(r.decode, r.node(instance.Decode, 1, ttl))
-	r.full()
+	r.awaitAll()
 	proxy, decode := r.proxies[0], r.decode[0]
 	// A request waits for the decode engine, which is suspended.
 	signal(t, syscall.SIGSTOP, decode.Engine.PID())

@@ -21,7 +21,7 @@ import (
 
 const ready = `{"v":1,"id":"A","models":["m"],"state":"ready"}`
 
-// quick are watcher options with intervals that suit a test.
+// quick returns watcher options with intervals that suit a test.
 func quick() watch.Options {
 	return watch.Options{CheckInterval: 100 * time.Millisecond, WaitingInterval: 50 * time.Millisecond}
 }
@@ -42,7 +42,7 @@ func TestFault13_Compaction(t *testing.T) {
 	}
 	left, came := prefillAt(100), prefillAt(101)
 	put(t, cli, l.Instance(left), ready)
-	usable(t, w, left)
+	awaitUsable(t, w, left)
 	awaitState(t, w, watch.Live)
 	neverWithout(t, w, kept...)
 	link.Cut()
@@ -53,7 +53,7 @@ func TestFault13_Compaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	link.Restore()
-	usable(t, w, came)
+	awaitUsable(t, w, came)
 	testkit.Eventually(t, soon, func() error {
 		if in, ok := w.Snapshot().Lookup(left); ok {
 			return fmt.Errorf("%+v", in)
@@ -74,7 +74,7 @@ func TestFault18_BadValues(t *testing.T) {
 	w := watching(t, dial(t, etcd.Endpoint()), quick())
 	good := prefillAt(1)
 	put(t, cli, l.Instance(good), ready)
-	usable(t, w, good)
+	awaitUsable(t, w, good)
 	neverWithout(t, w, good)
 	for i, c := range []struct{ name, key, value string }{
 		{"broken JSON", l.Instance(prefillAt(10)), `{"v":1,`},
@@ -94,7 +94,7 @@ func TestFault18_BadValues(t *testing.T) {
 		put(t, cli, c.key, c.value)
 		after := decodeAt(100 + i)
 		put(t, cli, l.Instance(after), ready)
-		usable(t, w, after) // events after the invalid one arrive
+		awaitUsable(t, w, after) // events after the invalid one arrive
 		for _, in := range w.Snapshot().All() {
 			if in.Usable() && in.Key != good && in.Role == instance.Prefill {
 				t.Errorf("%s: %+v is usable", c.name, in)
@@ -109,7 +109,7 @@ func TestFault18_BadValues(t *testing.T) {
 	}
 	// A newer version is read as far as its fields are known.
 	put(t, cli, l.Instance(prefillAt(30)), `{"v":7,"id":"N","models":["m"],"state":"ready","something":{"new":1}}`)
-	usable(t, w, prefillAt(30))
+	awaitUsable(t, w, prefillAt(30))
 	// A known instance keeps its last valid value and shows the error.
 	put(t, cli, l.Instance(good), `{"v":1,`)
 	testkit.Eventually(t, soon, func() error {
@@ -137,14 +137,14 @@ func TestFault20_Auth(t *testing.T) {
 	k, n := prefillAt(1), 1
 	put(t, root, l.Instance(k), ready)
 	w := watching(t, cli, quick())
-	usable(t, w, k)
+	awaitUsable(t, w, k)
 	neverWithout(t, w, k)
 	r := register(t, cli, decodeAt(1), ttl)
 	follows := func() {
 		t.Helper()
 		n++
 		put(t, root, l.Instance(prefillAt(n)), ready)
-		usable(t, w, prefillAt(n))
+		awaitUsable(t, w, prefillAt(n))
 	}
 	follows()
 	wait(t, 5*time.Second) // the token, valid for two seconds, has expired by now
@@ -172,7 +172,7 @@ func TestFault20_Auth(t *testing.T) {
 		}
 		testkit.Eventually(t, soon, func() error {
 			if s := w.Status(); s.State == watch.Live || s.LastError == "" {
-				return fmt.Errorf("%s: not noticed: %+v", fault.name, s)
+				return fmt.Errorf("%s: not detected: %+v", fault.name, s)
 			}
 			return nil
 		})
@@ -261,7 +261,7 @@ func TestFault30_DeletedByHand(t *testing.T) {
 		return nil
 	})
 	measured(t, 30, "deletion to out", time.Since(deleted), 0)
-	r.full()
+	r.awaitAll()
 	measured(t, 30, fmt.Sprintf("deletion to served again (TTL %.0f s)", lease.Seconds()), time.Since(deleted), 0)
 	if after := keys(t, cli)[keyOf(t, victim)]; after.Lease != before.Lease || after.Create == before.Create {
 		t.Errorf("before %+v, after %+v, history %+v", before, after, h.Of(keyOf(t, victim)))
@@ -269,7 +269,7 @@ func TestFault30_DeletedByHand(t *testing.T) {
 	l.Served(20)
 	l.Finish()
 	p.end()
-	if p.saw(victim.Address, instance.Orphan) {
+	if p.sawView(victim.Address, instance.Orphan) {
 		t.Error("it became an orphan")
 	}
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// agrees waits until every proxy shows every agent's instance at the current revision of its key in
+// awaitAgreement waits until every proxy shows every agent's instance at the current revision of its key in
 // etcd.
-func (r *rig) agrees(cli *clientv3.Client) {
+func (r *rig) awaitAgreement(cli *clientv3.Client) {
 	r.t.Helper()
 	r.awaitStatus(func(s status) error {
 		now := keys(r.t, cli)
@@ -49,11 +49,11 @@ func TestFault11_Wiped(t *testing.T) {
 	etcd.Wipe()
 	etcd.Restart()
 	back := time.Now()
-	r.agrees(etcd.Client(t))
+	r.awaitAgreement(etcd.Client(t))
 	measured(t, 11, "wiped etcd back to all proxies agreeing with it (audit 2 s)", time.Since(back), audit+time.Second)
 	l.Served(20)
 	l.Finish()
-	p.never(2)
+	p.neverBelow(2)
 	if s, err := fetchStatus(t.Context(), r.proxies[0]); err != nil || s.Revision >= 300 {
 		t.Errorf("the proxy is at revision %d of a store that has fewer, %v", s.Revision, err)
 	}
@@ -117,11 +117,11 @@ func TestFault12_WipedAndPast(t *testing.T) {
 	}
 	link.Restore()
 	back := time.Now()
-	r.agrees(cli)
+	r.awaitAgreement(cli)
 	measured(t, 12, "contact lost: line restored to agreeing with etcd (audit 2 s)", time.Since(back), 2*audit)
 	l.Served(20)
 	l.Finish()
-	p.never(2)
+	p.neverBelow(2)
 }
 
 // As above, but contact is never lost: the address of etcd switches to a store of the same identity
@@ -265,7 +265,7 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 	})
 	l.Served(20)
 	l.Finish()
-	p.never(1)
+	p.neverBelow(1)
 	if after := requestsOf(t, removed) + requestsOf(t, drained); after != before {
 		t.Errorf("%d requests went to instances that were removed or drained", after-before)
 	}

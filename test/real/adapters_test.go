@@ -32,7 +32,7 @@ func TestAdapters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.beside(engines[instance.Decode])
+	r.startAgent(engines[instance.Decode])
 	send := func(url, path string, body map[string]any) (int, http.Header, string) {
 		t.Helper()
 		raw, err := json.Marshal(body)
@@ -115,7 +115,7 @@ func TestAdapters(t *testing.T) {
 	}
 	must(engines[instance.Decode].url(), "/v1/load_lora_adapter", load)
 	must(engines[instance.Prefill].url(), "/v1/unload_lora_adapter", map[string]any{"lora_name": "a-direct"})
-	r.decodes(1)
+	r.awaitDecodes(1)
 	if status, _, answer := ask(model); status != http.StatusOK {
 		t.Errorf("the base model: %d %s", status, answer)
 	}

@@ -30,7 +30,7 @@ func TestBothRoles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.beside(engines[i])
+		r.startAgent(engines[i])
 	}
 	if err := r.proxy.WaitFor(t.Context(), 2, 2); err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestBothRoles(t *testing.T) {
 	if err := engines[1].agent.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.decodes(1)
+	r.awaitDecodes(1)
 	before := of(engines[0])
 	tokens := float64(r.promptTokens(long("Alone:")))
 	if now := of(engines[0]); now.computed-before.computed != tokens || now.received != before.received {

@@ -38,8 +38,8 @@ type chat struct {
 	at       string // engine that computed the last turn's prompt
 }
 
-// turned is the result of a turn.
-type turned struct {
+// turnResult is the result of a turn.
+type turnResult struct {
 	tokens, cached int    // of the prompt, counted by vLLM
 	expected       int    // number of cached tokens that the policy estimated
 	at             string // prefill engine
@@ -56,7 +56,7 @@ func (c *chat) addUserMessage(turn int) {
 }
 
 // sendChat sends the chat to the proxy.
-func (r *rig) sendChat(c *chat) (out turned, err error) {
+func (r *rig) sendChat(c *chat) (out turnResult, err error) {
 	raw, err := json.Marshal(map[string]any{"model": model, "messages": c.messages, "max_tokens": 24, "temperature": 0, "ignore_eos": true})
 	if err != nil {
 		return out, err
@@ -87,7 +87,7 @@ func (r *rig) sendChat(c *chat) (out turned, err error) {
 	if err := json.Unmarshal(body, &a); err != nil || len(a.Choices) != 1 {
 		return out, fmt.Errorf("%w: %s", err, body)
 	}
-	out = turned{tokens: a.Usage.Prompt, cached: a.Usage.Details.Cached, at: resp.Header.Get("X-Pd-Prefill"), text: a.Choices[0].Message.Content}
+	out = turnResult{tokens: a.Usage.Prompt, cached: a.Usage.Details.Cached, at: resp.Header.Get("X-Pd-Prefill"), text: a.Choices[0].Message.Content}
 	out.expected, err = strconv.Atoi(resp.Header.Get("X-Pd-Cached-Tokens"))
 	return out, err
 }
@@ -131,7 +131,7 @@ func (r *rig) chats(t *testing.T, policy string, prefill []*engine) ground.Chats
 	before, all := hits(), 0
 	computed := map[string]bool{}
 	for turn := range chatTurns {
-		out, errs := make([]turned, len(list)), make(chan error, len(list))
+		out, errs := make([]turnResult, len(list)), make(chan error, len(list))
 		for i, c := range list {
 			c.addUserMessage(turn)
 			go func() {
@@ -239,13 +239,13 @@ func TestChats(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := calmAll(list); err != nil {
+				if err := lowerPriorities(list); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 		if policy == "kv_aware" {
-			r.followed(prefill)
+			r.awaitFollowed(prefill)
 		}
 		row := r.chats(t, policy, prefill)
 		figures.Rows = append(figures.Rows, row)

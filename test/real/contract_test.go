@@ -24,8 +24,8 @@ type scheduled struct {
 	}
 }
 
-// understood is how vLLM interpreted the legs of one case.
-type understood struct {
+// parsedCase is how vLLM interpreted the legs of one case.
+type parsedCase struct {
 	Tokens  int
 	Streams bool
 	// NIXL
@@ -42,7 +42,7 @@ func TestContract(t *testing.T) {
 	r := newRig(t)
 	var got struct {
 		Names []string
-		Legs  map[string]map[string]understood
+		Legs  map[string]map[string]parsedCase
 	}
 	if err := json.Unmarshal([]byte(r.python(t, "lab/contract.py", absolute("../../internal/connector/testdata"))), &got); err != nil {
 		t.Fatal(err)

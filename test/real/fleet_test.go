@@ -65,11 +65,11 @@ func TestPrefillDecode(t *testing.T) {
 	prefill, decode := engines[0], engines[1:]
 
 	t.Run("answers", func(t *testing.T) { r.answers(t, list, want) })
-	t.Run("transfer", func(t *testing.T) { r.transfers(t, decode) })
+	t.Run("transfer", func(t *testing.T) { r.checkTransfer(t, decode) })
 	t.Run("stored responses", func(t *testing.T) { r.storedResponses(t, decode) })
 	before := r.text(probe, 24)
 	t.Run("engine killed", func(t *testing.T) {
-		r.killed(t, decode[0], -decode[0].PID(), before, probe) // its whole process group
+		r.kill(t, decode[0], -decode[0].PID(), before, probe) // its whole process group
 	})
 	if short() {
 		return
@@ -79,8 +79,8 @@ func TestPrefillDecode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.beside(again)
-		r.decodes(2)
+		r.startAgent(again)
+		r.awaitDecodes(2)
 		decode[0] = again
 	})
 	t.Run("worker killed", func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestPrefillDecode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.killed(t, decode[1], pid, before, probe)
+		r.kill(t, decode[1], pid, before, probe)
 	})
 	t.Run("prefill's worker killed", func(t *testing.T) {
 		pid, err := worker(prefill.Process)
@@ -156,9 +156,9 @@ func (r *rig) compare(t *testing.T, list []request, want []answers.Answer) *answ
 	return allowed
 }
 
-// transfers checks decode's own counters: prompts came from prefill, on every route that generates except
+// checkTransfer checks decode's own counters: prompts came from prefill, on every route that generates except
 // the decode-only ones.
-func (r *rig) transfers(t *testing.T, decode []*engine, alone ...string) {
+func (r *rig) checkTransfer(t *testing.T, decode []*engine, alone ...string) {
 	const name = "vllm:prompt_tokens_by_source_total"
 	count := func(source string) (sum float64) {
 		for _, e := range decode {
@@ -194,9 +194,9 @@ func (r *rig) transfers(t *testing.T, decode []*engine, alone ...string) {
 	}
 }
 
-// killed kills a process of a decode engine with SIGKILL while requests run, and waits until the proxy no
+// kill kills a process of a decode engine with SIGKILL while requests run, and waits until the proxy no
 // longer uses the engine. No request fails.
-func (r *rig) killed(t *testing.T, e *engine, pid int, want, probe string) {
+func (r *rig) kill(t *testing.T, e *engine, pid int, want, probe string) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ func (r *rig) killed(t *testing.T, e *engine, pid int, want, probe string) {
 		}
 		slowest = max(slowest, time.Since(sent))
 	}
-	r.decodes(1)
+	r.awaitDecodes(1)
 	logf("%s: 10 correct answers, the slowest after %v; engine no longer used after %v", t.Name(), slowest.Round(time.Millisecond), since(began))
 	if got := r.text(probe, 24); got != want {
 		t.Errorf("answer %q, want %q", got, want)

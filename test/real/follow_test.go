@@ -32,17 +32,17 @@ func (r *rig) follows() (map[string]httpapi.KVEvents, error) {
 	return out, nil
 }
 
-// followed waits until the proxy follows engines, whether they have published events or not.
-func (r *rig) followed(list []*engine) {
+// awaitFollowed waits until the proxy follows engines, whether they have published events or not.
+func (r *rig) awaitFollowed(list []*engine) {
 	r.t.Helper()
 	for _, e := range list {
-		r.inState(e, 0, kvevents.Following, kvevents.Silent)
+		r.awaitFollowState(e, 0, kvevents.Following, kvevents.Silent)
 	}
 }
 
-// inState waits until an engine is followed in one of some states and at least the given number of its
+// awaitFollowState waits until an engine is followed in one of some states and at least the given number of its
 // blocks is known.
-func (r *rig) inState(e *engine, blocks int, states ...kvevents.State) {
+func (r *rig) awaitFollowState(e *engine, blocks int, states ...kvevents.State) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
 		all, err := r.follows()
@@ -56,8 +56,8 @@ func (r *rig) inState(e *engine, blocks int, states ...kvevents.State) {
 	})
 }
 
-// holds waits until the proxy follows an engine and knows exactly the given number of its blocks.
-func (r *rig) holds(e *engine, blocks int) {
+// awaitBlocks waits until the proxy follows an engine and knows exactly the given number of its blocks.
+func (r *rig) awaitBlocks(e *engine, blocks int) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
 		all, err := r.follows()
@@ -85,9 +85,9 @@ func (r *rig) pdctl(args ...string) string {
 	return string(out)
 }
 
-// explains sends the two requests of vLLM's example to an engine and returns the number of blocks that
+// runExample sends the two requests of vLLM's example to an engine and returns the number of blocks that
 // they fill.
-func (r *rig) explains(e *engine) (blocks int) {
+func (r *rig) runExample(e *engine) (blocks int) {
 	r.t.Helper()
 	for _, age := range []string{"5", "50"} {
 		status, body, err := r.callAt(e.url(), http.MethodPost, "/v1/completions", `{"model":"`+model+`","max_tokens":40,"ignore_eos":true,"temperature":0,`+
@@ -138,7 +138,7 @@ func TestEventsThroughAgents(t *testing.T) {
 		}
 		engines = append(engines, e)
 	}
-	r.followed(engines)
+	r.awaitFollowed(engines)
 
 	replays := make([]string, len(engines))
 	for i, e := range engines {
@@ -164,7 +164,7 @@ func TestEventsThroughAgents(t *testing.T) {
 		}
 		replays[i] = is.ReplayEndpoint
 		logf("%s: %+v", e.name, is)
-		r.holds(e, r.explains(e))
+		r.awaitBlocks(e, r.runExample(e))
 	}
 
 	cmd := exec.CommandContext(t.Context(), filepath.Join(lab.dir, "venv", "bin", "python"), append([]string{absolute("lab/subscriber.py")}, replays...)...)
@@ -199,8 +199,8 @@ func TestEventsThroughAgents(t *testing.T) {
 		return nil
 	})
 	logf("after kill -9 nothing of %s is known", engines[0].name)
-	r.inState(engines[0], 0, kvevents.Silent) // the restarted engine, which has published nothing yet
-	r.holds(engines[0], r.explains(engines[0]))
+	r.awaitFollowState(engines[0], 0, kvevents.Silent) // the restarted engine, which has published nothing yet
+	r.awaitBlocks(engines[0], r.runExample(engines[0]))
 	if all, err := r.follows(); err != nil || all[engines[1].address].Blocks != before[engines[1].address].Blocks || all[engines[1].address].State != "following" {
 		t.Errorf("%v: the other engine is %+v, was %+v", err, all[engines[1].address], before[engines[1].address])
 	}

@@ -34,7 +34,7 @@ func TestMooncake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.decodes(1)
+	r.awaitDecodes(1)
 	cli, err := clientv3.New(clientv3.Config{Endpoints: proxy.Etcd})
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestMooncake(t *testing.T) {
 	if err := node.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	r.decodes(0)
+	r.awaitDecodes(0)
 	if after := keys(t, cli, "mooncake/"); !slices.Equal(after, theirs) {
 		t.Errorf("Mooncake's keys changed from %q to %q", theirs, after)
 	}

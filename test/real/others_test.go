@@ -28,7 +28,7 @@ func TestOtherConnectors(t *testing.T) {
 			r.class, r.dialect = class, dialect
 			engines := r.start(1)
 			r.equal(t, list, want)
-			r.transfers(t, engines[1:], "/v1/responses")
+			r.checkTransfer(t, engines[1:], "/v1/responses")
 		})
 	}
 }

@@ -130,11 +130,11 @@ func (r *rig) launch(name string, role instance.Role) (*engine, error) {
 		return nil, err
 	}
 	logf("%s serves, after %s", name, since(began))
-	return e, calm(e.Process)
+	return e, lowerPriority(e.Process)
 }
 
-// beside starts the agent of an engine.
-func (r *rig) beside(e *engine) {
+// startAgent starts the agent of an engine.
+func (r *rig) startAgent(e *engine) {
 	r.t.Helper()
 	var err error
 	e.agent, err = r.fleet.Start(r.t.Context(), fleet.Spec{
@@ -174,7 +174,7 @@ func (r *rig) start(decodes int) (list []*engine) {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		r.beside(list[i])
+		r.startAgent(list[i])
 	}
 	if err := r.proxy.WaitFor(r.t.Context(), 1, decodes); err != nil {
 		r.t.Fatal(err)
@@ -291,8 +291,8 @@ func (r *rig) promptTokens(prompt string) int {
 	return a.Usage.PromptTokens
 }
 
-// decodes waits until the proxy uses n decode instances.
-func (r *rig) decodes(n int) {
+// awaitDecodes waits until the proxy uses n decode instances.
+func (r *rig) awaitDecodes(n int) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
 		st, err := r.proxy.Status(r.t.Context())
@@ -383,17 +383,17 @@ func numberIn(path, name string) (int, error) {
 	return 0, fmt.Errorf("no %s in %s", name, path)
 }
 
-// calm sets the lowest priority for threads that never sleep. NIXL has one in each engine, which polls and
+// lowerPriority sets the lowest priority for threads that never sleep. NIXL has one in each engine, which polls and
 // uses a whole core. PD_TEST_REAL_SPIN=1 disables this; the polling threads then compete with all others.
-func calm(p *fleet.Process) error {
+func lowerPriority(p *fleet.Process) error {
 	list, err := members(p)
 	if err != nil {
 		return err
 	}
-	return calmAll(list)
+	return lowerPriorities(list)
 }
 
-func calmAll(list []int) error {
+func lowerPriorities(list []int) error {
 	if os.Getenv("PD_TEST_REAL_SPIN") == "1" {
 		return nil
 	}

@@ -62,19 +62,19 @@ func TestFormsOfVLLM(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
 	}
-	again(t, "../../sim/fakevllm/testdata/forms.json", "lab/forms.py")
+	replay(t, "../../sim/fakevllm/testdata/forms.json", "lab/forms.py")
 }
 
 func TestBrowsersOfVLLM(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
 	}
-	again(t, "../../internal/httpapi/testdata/cors.json", "lab/cors.py")
+	replay(t, "../../internal/httpapi/testdata/cors.json", "lab/cors.py")
 }
 
-// again repeats recorded requests and compares the answers. The program reads the records and prints each
+// replay repeats recorded requests and compares the answers. The program reads the records and prints each
 // with its current answer.
-func again(t *testing.T, file, program string) {
+func replay(t *testing.T, file, program string) {
 	t.Helper()
 	raw, err := os.ReadFile(file)
 	if err != nil {

@@ -53,8 +53,8 @@ func TestTwoVersions(t *testing.T) {
 	if r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy"}); err != nil {
 		t.Fatal(err)
 	}
-	r.beside(prefill)
-	r.beside(decode)
+	r.startAgent(prefill)
+	r.startAgent(decode)
 	if err := r.proxy.WaitFor(t.Context(), 1, 1); err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func TestWrappingAgent(t *testing.T) {
 	if err := r.proxy.WaitFor(t.Context(), 1, 1); err != nil {
 		t.Fatal(err)
 	}
-	r.transfers(t, []*engine{decode})
+	r.checkTransfer(t, []*engine{decode})
 
 	// SIGTERM: the agent drains, stops the engine, and reports its exit.
 	if err := prefill.Stop(t.Context()); err != nil {
@@ -81,7 +81,7 @@ func TestWrappingAgent(t *testing.T) {
 	case <-t.Context().Done():
 		t.Fatal("the agent is still running")
 	}
-	r.decodes(0)
+	r.awaitDecodes(0)
 	if status, body, err := r.ask("x", 1); err != nil || status != http.StatusServiceUnavailable {
 		t.Errorf("status %d, %v: %s", status, err, body)
 	}

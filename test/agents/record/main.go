@@ -105,7 +105,7 @@ func record(ctx context.Context, r *agents.Recording, command []string) error {
 		return out
 	}
 	command = at(command)
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // it is what was asked for
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // runs the given command
 	cmd.Env = at(os.Environ())
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	err = errors.Join(cmd.Run(), server.Close())

@@ -13,8 +13,8 @@ import (
 // Answer is a response in the form that is compared: a tree of maps, lists, strings, numbers and booleans.
 type Answer map[string]any
 
-// unheeded are headers that depend on the time or the connection.
-var unheeded = []string{"Connection", "Content-Length", "Date", "Keep-Alive", "Transfer-Encoding"}
+// volatile are headers that depend on the time or the connection.
+var volatile = []string{"Connection", "Content-Length", "Date", "Keep-Alive", "Transfer-Encoding"}
 
 // Read reads a whole response and closes its body.
 func Read(resp *http.Response) (Answer, error) {
@@ -25,7 +25,7 @@ func Read(resp *http.Response) (Answer, error) {
 	}
 	headers := map[string]any{}
 	for name, values := range resp.Header {
-		if !slices.Contains(unheeded, name) {
+		if !slices.Contains(volatile, name) {
 			headers[name] = strings.Join(values, ", ")
 		}
 	}
