@@ -15,9 +15,9 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// words are all that recordings hold of more than three letters with a vowel: names of
-// members, values and events of the two APIs, keywords of JSON Schema, names and words of
-// headers, and names of the two agents' packages.
+// words are the words of more than three letters with a vowel that recordings may contain: member names,
+// values and events of the two APIs, JSON Schema keywords, header names and values, and names of the two
+// agents' packages.
 const words = `
 Accept Access Agent Anthropic Arch Beta Browser Claude Client Code Codex Connection Content Count Dangerous Direct
 Encoding Features Lang Metadata Originator POST Package Request Retry Runtime Session Stainless Thread Timeout Turn Type
@@ -32,14 +32,14 @@ reason reasoning required response responses result role root schema search sequ
 store stream strict string summary system temperature text thinking thread token tokens tool tools total transfer true
 truncation turn turns type usage user version updates window write`
 
-// What is committed holds filler only: besides the words of the APIs nothing is a word.
+// Committed recordings contain filler only: no word except those of the APIs.
 func TestOnlyFillerIsCommitted(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("recordings/*.txt")
 	if err != nil || len(files) != 2 {
 		t.Fatalf("%v, %v", files, err)
 	}
-	// Ids and signatures of the simulated engine are hexadecimal digits.
+	// IDs and signatures of the simulated engine are hexadecimal digits.
 	id := regexp.MustCompile(`(chatcmpl(-tool)?-|resp_|msg_|rs_|fc_|"signature":")[0-9a-f]{32}`)
 	long, allowed := regexp.MustCompile(`[A-Za-z]{4,}`), strings.Fields(words)
 	size := 0
@@ -56,11 +56,11 @@ func TestOnlyFillerIsCommitted(t *testing.T) {
 		}
 	}
 	if size > 1<<20 {
-		t.Errorf("%d bytes are much", size)
+		t.Errorf("the recordings have %d bytes, want at most 1 MiB", size)
 	}
 }
 
-// The page about clients and the script that records name the same versions.
+// The clients page and the recording script name the same versions.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()
@@ -85,7 +85,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// The two conversations are what they are said to be.
+// The recordings contain two conversations of the expected form.
 func TestRecordings(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()
@@ -123,7 +123,7 @@ func TestRecordings(t *testing.T) {
 			t.Fatal(err)
 		}
 		if twice, err := again.Format(); err != nil || !bytes.Equal(text, twice) {
-			t.Errorf("%s: read and written again it is another, %v", r.Agent, err)
+			t.Errorf("%s: parsing and formatting changes it, %v", r.Agent, err)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func TestFiller(t *testing.T) {
 		}
 	}
 	if len(out) != len(doc) || forms(string(out)) != forms(doc) || strings.ContainsAny(f.Text("aeiouyAEIOUYé"), "aeiouyAEIOUYé") {
-		t.Errorf("another form:\n%s\n%s", doc, out)
+		t.Errorf("the form changed:\n%s\n%s", doc, out)
 	}
 	for _, bad := range []string{`{"a"`, `{"a" 1}`, `["a"`, `[1 2]`, `{"a":"b`, `{a:1}`, `{} {}`} {
 		if out, err := agents.NewFiller().JSON([]byte(bad)); err == nil {
@@ -158,7 +158,7 @@ func TestFiller(t *testing.T) {
 	}
 }
 
-// forms are the characters that are neither letters nor digits, with their places.
+// forms returns the characters that are neither letters nor digits, with their positions.
 func forms(text string) string {
 	return regexp.MustCompile(`[\pL\pN]`).ReplaceAllStringFunc(text, func(s string) string { return strings.Repeat("x", len(s)) })
 }

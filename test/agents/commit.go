@@ -13,19 +13,19 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// keptHeaders have values that are words of HTTP or of the API. What depends on the
-// moment, or tells who asks, is not recorded.
+// keptHeader reports whether a header's value consists of words of HTTP or of the API. Headers that
+// depend on the time or identify the client are not recorded.
 func keptHeader(name string) bool {
 	return slices.Contains([]string{"Accept", "Accept-Encoding", "Anthropic-Beta", "Anthropic-Version", "Connection", "Content-Type"}, name)
 }
 
-func leftOut(name string) bool {
+func omittedHeader(name string) bool {
 	return slices.Contains([]string{"Authorization", "Content-Length", "Host"}, name)
 }
 
-// Filled is the recording with filler for texts. Its answers are those of one engine to
-// the filled requests; that they have the form of the recorded ones is checked. Every
-// body must be JSON, and every answer a stream.
+// Filled returns the recording with its texts replaced by filler. Its responses are those of a simulated
+// engine to the filled requests; an error is returned if their form differs from the recorded ones.
+// Every body must be JSON, and every response a stream.
 func (r *Recording) Filled(ctx context.Context) (*Recording, error) {
 	f := NewFiller()
 	out := &Recording{Agent: r.Agent, Version: r.Version, Command: r.Command}
@@ -60,7 +60,7 @@ func (x *Exchange) filled(ctx context.Context, f *Filler, engine string) (*Excha
 	for name, values := range x.Header {
 		for _, value := range values {
 			switch {
-			case leftOut(name):
+			case omittedHeader(name):
 				continue
 			case !keptHeader(name):
 				value = f.Text(value)
@@ -76,7 +76,7 @@ func (x *Exchange) filled(ctx context.Context, f *Filler, engine string) (*Excha
 		return nil, err
 	}
 	if out.Status != x.Status || len(out.Events) != len(x.Events) {
-		return nil, fmt.Errorf("%w: %d with %d events became %d with %d", errFill, x.Status, len(x.Events), out.Status, len(out.Events))
+		return nil, fmt.Errorf("%w: status %d with %d events changed to %d with %d", errFill, x.Status, len(x.Events), out.Status, len(out.Events))
 	}
 	for i := range x.Events {
 		if err := sameForm(f, x.Events[i], out.Events[i]); err != nil {
@@ -86,8 +86,8 @@ func (x *Exchange) filled(ctx context.Context, f *Filler, engine string) (*Excha
 	return out, nil
 }
 
-// Ask sends the request to a server and takes its answer, which must be whole, for that of
-// the exchange.
+// Ask sends the request to a server and stores its status and events in the exchange. The response must
+// be complete.
 func (x *Exchange) Ask(ctx context.Context, client *http.Client, server string) error {
 	req, err := http.NewRequestWithContext(ctx, x.Method, server+x.Target, strings.NewReader(string(x.Body)))
 	if err != nil {
@@ -104,8 +104,8 @@ func (x *Exchange) Ask(ctx context.Context, client *http.Client, server string) 
 	return err
 }
 
-// sameForm compares two events but for which letters and digits they hold, and lets the
-// filler of the first one's ids be those of the second.
+// sameForm returns an error if two events differ in more than their letters and digits, and registers
+// the IDs of the second event as fillers of those of the first.
 func sameForm(f *Filler, recorded, filled string) error {
 	a, err := Steady(recorded)
 	if err != nil {
@@ -116,7 +116,7 @@ func sameForm(f *Filler, recorded, filled string) error {
 		return err
 	}
 	if classes(a) != classes(b) {
-		return fmt.Errorf("%w: an event became another\n%s\n%s", errFill, a, b)
+		return fmt.Errorf("%w: the form of an event changed\n%s\n%s", errFill, a, b)
 	}
 	was, is := ids(recorded), ids(filled)
 	for i := range was {
@@ -139,7 +139,7 @@ func classes(text string) string {
 	}, text)
 }
 
-// ids lists those of an event, in order.
+// ids returns the IDs of an event in order.
 func ids(event string) (out []string) {
 	_, data, _ := strings.Cut(event, "\ndata: ")
 	d := json.NewDecoder(strings.NewReader(data))
@@ -153,7 +153,7 @@ func ids(event string) (out []string) {
 		if ok && name != "" {
 			out = append(out, text)
 			name = ""
-		} else if name = ""; ok && anew(text) {
+		} else if name = ""; ok && regenerated(text) {
 			name = text
 		}
 	}

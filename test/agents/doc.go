@@ -1,9 +1,9 @@
-// Package agents keeps conversations of two coding agents, recorded on the wire while the
-// real programs worked with the simulated engine (scripts/record-agents.sh), and what
-// makes such a recording fit to be committed: every text in it is filler, of the same
-// length and the same classes of characters, so that only its structure is left.
+// Package agents contains conversations of two coding agents, recorded on the wire while the real
+// programs worked with the simulated engine (scripts/record-agents.sh), and the code that prepares such
+// a recording for the repository: every text is replaced by filler of the same length and the same
+// character classes, so that only the structure remains.
 //
-//	agent ──▶ recorder ──▶ simulated engine, told what to answer (fakevllm.Turn)
+//	agent ──▶ recorder ──▶ simulated engine with scripted answers (fakevllm.Turn)
 //	             │
-//	             └──▶ Filler ──▶ recordings/*.txt ──▶ tests send it again
+//	             └──▶ Filler ──▶ recordings/*.txt ──▶ replayed by tests
 package agents

@@ -12,42 +12,40 @@ import (
 	"unicode/utf8"
 )
 
-// consonants make words that are in no dictionary.
+// consonants are the letters of filler, which therefore contains no words of a dictionary.
 const consonants = "bcdfghjklmnpqrstvwxz"
 
-// kept are the members whose values are words of the API or of JSON Schema.
+// kept reports whether the values of a member are words of the API or of JSON Schema.
 func kept(name string) bool {
 	return slices.Contains([]string{
 		"type", "role", "status", "model", "effort", "display", "keep", "tool_choice", "summary", "include", "ttl", "$schema", "format",
 	}, name)
 }
 
-// Filler replaces texts by filler. The same text becomes the same filler wherever it
-// stands, so that a name is still the same name, and what was said is said again in the
-// next request. It is not reproducible: nothing tells from a filler what it was.
+// Filler replaces texts by filler. The same text always has the same filler, so that names and repeated
+// texts of a conversation remain equal. Filler is random: the original text cannot be derived from it.
 type Filler struct {
 	known map[string]string
 	used  map[string]bool
 }
 
-// NewFiller knows nothing yet.
+// NewFiller returns a Filler without known texts.
 func NewFiller() *Filler { return &Filler{known: map[string]string{}, used: map[string]bool{}} }
 
-// Know assigns a text its filler.
+// Know sets the filler of a text.
 func (f *Filler) Know(text, filler string) {
 	f.known[text], f.used[filler] = filler, true
 }
 
-// Text is the filler of a text, or of what stands between the quotes of a JSON string:
-// escapes stay as they are.
+// Text returns the filler of a text, which may be the raw contents of a JSON string: escapes are kept.
 func (f *Filler) Text(text string) string {
 	if filler, ok := f.known[text]; ok {
 		return filler
 	}
 	for try := 0; ; try++ {
 		filler := random(text)
-		// A filler that replaces another text would make two names one. Of few letters there
-		// are few fillers.
+		// A filler used for another text would make two names equal. Short texts have few possible
+		// fillers.
 		if !f.used[filler] || filler == text || try == 100 {
 			f.Know(text, filler)
 			return filler
@@ -55,11 +53,11 @@ func (f *Filler) Text(text string) string {
 	}
 }
 
-// random replaces letters and digits.
+// random replaces letters and digits by random ones.
 func random(text string) string {
 	var out strings.Builder
 	for i := 0; i < len(text); {
-		if text[i] == '\\' { // an escape
+		if text[i] == '\\' { // escape sequence
 			n := min(2, len(text)-i)
 			if n == 2 && text[i+1] == 'u' {
 				n = min(6, len(text)-i)
@@ -88,8 +86,8 @@ func random(text string) string {
 
 var errFill = errors.New("cannot be filled")
 
-// JSON fills a document. Names of members stay, but for those that are an argument of a
-// tool; of values only the words of the API stay.
+// JSON returns a document with filler. Member names are kept, except those of tool arguments; values are
+// replaced, except words of the API.
 func (f *Filler) JSON(doc []byte) ([]byte, error) {
 	w := walker{f: f, in: doc}
 	if err := w.value(place{}); err != nil {
@@ -102,16 +100,16 @@ func (f *Filler) JSON(doc []byte) ([]byte, error) {
 	return w.out, nil
 }
 
-// place says what a value is.
+// place describes the position of a value.
 type place struct {
-	keep       bool // a word of the API
-	input      bool // arguments, if it is an object; a list is of items
-	arguments  bool // what a tool is called with: its members have the tool's names
-	properties bool // a map of properties of a schema, likewise for its own members
-	encoded    bool // a text that is JSON itself, of arguments
+	keep       bool // word of the API
+	input      bool // arguments if it is an object; a list holds items
+	arguments  bool // arguments of a tool: their member names belong to the tool
+	properties bool // properties of a schema, whose member names are replaced likewise
+	encoded    bool // string that contains arguments as JSON
 }
 
-// member is the place of a member's value.
+// member returns the place of a member's value.
 func (p place) member(name string) place {
 	switch {
 	case p.arguments:
@@ -122,7 +120,7 @@ func (p place) member(name string) place {
 	return place{keep: kept(name), input: name == "input", properties: name == "properties", encoded: name == "arguments"}
 }
 
-// walker copies a document, filling it.
+// walker copies a document and replaces its texts by filler.
 type walker struct {
 	f   *Filler
 	in  []byte
@@ -138,7 +136,7 @@ func (w *walker) blanks() {
 	}
 }
 
-// upTo copies blanks, and the next byte if it is wanted.
+// upTo copies blanks, and the next byte if it is the expected one.
 func (w *walker) upTo(want byte) bool {
 	w.blanks()
 	if w.at == len(w.in) || w.in[w.at] != want {
@@ -202,7 +200,7 @@ func (w *walker) list(end byte, item func() error) error {
 	}
 }
 
-// raw reads what stands between the quotes of a string.
+// raw reads the contents of a string between its quotes.
 func (w *walker) raw() (string, error) {
 	w.blanks()
 	if w.at == len(w.in) || w.in[w.at] != '"' {
@@ -247,7 +245,7 @@ func (w *walker) text(p place, text string) error {
 	return nil
 }
 
-// encode is JSON without escapes that nobody needs.
+// encode marshals to JSON without unnecessary escapes.
 func encode(v any) ([]byte, error) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)

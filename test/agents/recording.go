@@ -13,24 +13,24 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// Recording is what one agent sent and got, in order.
+// Recording is the sequence of an agent's requests and their responses.
 type Recording struct {
-	Agent, Version string          // of its package
-	Command        string          // as it was started
-	Turns          []fakevllm.Turn // what the model was told to say
+	Agent, Version string          // name and version of its package
+	Command        string          // command line
+	Turns          []fakevllm.Turn // scripted answers of the model
 	Exchanges      []Exchange
 }
 
-// Exchange is a request and its answer.
+// Exchange is a request and its response.
 type Exchange struct {
-	Method, Target string // Target has the query
+	Method, Target string // Target includes the query
 	Header         http.Header
 	Body           []byte
 	Status         int
-	Events         []string // of the stream, each as it came but for the blank line behind it
+	Events         []string // raw events of the stream, each without the blank line after it
 }
 
-// Path is the target without its query.
+// Path returns the target without its query.
 func (x *Exchange) Path() string {
 	path, _, _ := strings.Cut(x.Target, "?")
 	return path
@@ -39,7 +39,7 @@ func (x *Exchange) Path() string {
 //go:embed recordings
 var files embed.FS
 
-// Recordings reads those that are committed.
+// Recordings returns the committed recordings.
 func Recordings() ([]*Recording, error) {
 	names, err := fs.Glob(files, "recordings/*.txt")
 	if err != nil {
@@ -60,16 +60,16 @@ func Recordings() ([]*Recording, error) {
 	return out, nil
 }
 
-// errRecording is what is wrong with a file.
+// errRecording is the base of all parse errors.
 var errRecording = errors.New("not a recording")
 
-// Format writes a recording as a text:
+// Format returns the text form of a recording:
 //
 //	agent: its package          (version, command and turns alike)
 //	===
-//	> a line of the request; an empty one ends the head, and the body is one line
+//	> a line of the request; an empty one ends the header, and the body is one line
 //	< 200
-//	< a line of the answer; an empty one ends an event
+//	< a line of the response; an empty one ends an event
 func (r *Recording) Format() ([]byte, error) {
 	turns, err := encode(r.Turns)
 	if err != nil {
@@ -90,7 +90,7 @@ func (r *Recording) Format() ([]byte, error) {
 			}
 		}
 		if slices.Contains(x.Body, '\n') {
-			return nil, fmt.Errorf("%w: a body of several lines", errRecording)
+			return nil, fmt.Errorf("%w: the body has several lines", errRecording)
 		}
 		fmt.Fprintf(&b, ">\n> %s\n< %d\n", x.Body, x.Status)
 		for _, event := range x.Events {
@@ -103,7 +103,7 @@ func (r *Recording) Format() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// Parse reads what Format wrote.
+// Parse parses the output of Format.
 func Parse(raw []byte) (*Recording, error) {
 	r := &Recording{}
 	var x *Exchange
@@ -145,7 +145,7 @@ func Parse(raw []byte) (*Recording, error) {
 		}
 	}
 	if r.Agent == "" || r.Version == "" || len(r.Turns) == 0 || len(r.Exchanges) == 0 {
-		return nil, fmt.Errorf("%w: it names no agent, version, turns or exchange", errRecording)
+		return nil, fmt.Errorf("%w: no agent, version, turns or exchange", errRecording)
 	}
 	return r, nil
 }
@@ -166,7 +166,7 @@ func (r *Recording) field(name, value string) (err error) {
 	return err
 }
 
-// Events cuts a stream into its events.
+// Events splits a stream into its events.
 func Events(stream []byte) []string {
 	text := strings.TrimSuffix(string(stream), "\n\n")
 	if text == "" {
@@ -175,8 +175,8 @@ func Events(stream []byte) []string {
 	return strings.Split(text, "\n\n")
 }
 
-// Steady is an event without what is made again for each answer: ids, signatures and
-// times become "".
+// Steady returns an event with the values that differ in each response, which are IDs, signatures and
+// times, replaced by "".
 func Steady(event string) (string, error) {
 	name, data, ok := strings.Cut(event, "\ndata: ")
 	if !ok {
@@ -190,8 +190,8 @@ func Steady(event string) (string, error) {
 	return name + "\ndata: " + string(out), err
 }
 
-// again reports whether a member is made again for each answer.
-func anew(name string) bool {
+// regenerated reports whether the value of a member differs in each response.
+func regenerated(name string) bool {
 	return slices.Contains([]string{"id", "item_id", "call_id", "signature", "created_at"}, name)
 }
 
@@ -199,7 +199,7 @@ func blank(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for name, value := range v {
-			if anew(name) {
+			if regenerated(name) {
 				v[name] = ""
 			} else {
 				v[name] = blank(value)

@@ -14,11 +14,10 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// patience bounds every wait for the browser.
+// patience limits every wait for the browser.
 const patience = 60 * time.Second
 
-// missing says why nothing can be tried: a failure where REQUIRE_BROWSER is set, else the
-// test is left out.
+// missing skips the test because of a missing program, or fails it if REQUIRE_BROWSER is set.
 func missing(t *testing.T, format string, args ...any) {
 	t.Helper()
 	why := fmt.Sprintf(format, args...) + " (see test/browser/main_test.go)"
@@ -42,13 +41,13 @@ func chromium(t *testing.T) string {
 	return ""
 }
 
-// tab is a page in a browser of its own.
+// tab is a page in a browser process of its own.
 type tab struct {
 	*testing.T
 	ctx context.Context //nolint:containedctx // chromedp keeps the page in it
 }
 
-// look is how a page is looked at.
+// look is the size and the colour scheme of a page's window.
 type look struct {
 	wide, high int64
 	dark       bool
@@ -56,20 +55,20 @@ type look struct {
 
 func desktop() look { return look{1440, 900, false} }
 
-// open opens a page. What its console complains of fails the test at its end, but for
-// complaints that hold one of the texts of expect.
+// open opens a page. Warnings and errors in its console fail the test at its end, unless they contain
+// one of the texts of expect.
 func open(t *testing.T, url string, as look, expect ...string) *tab {
 	t.Helper()
 	flags := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(chromium(t)), chromedp.WindowSize(int(as.wide), int(as.high)), chromedp.UserDataDir(t.TempDir()),
 		chromedp.WSURLReadTimeout(patience), chromedp.DisableGPU, chromedp.Flag("disable-component-update", true))
 	if os.Getuid() == 0 {
-		flags = append(flags, chromedp.NoSandbox) // it refuses to run as root otherwise
+		flags = append(flags, chromedp.NoSandbox) // required to run as root
 	}
 	alloc, end := chromedp.NewExecAllocator(context.Background(), flags...)
 	ctx, cancel := chromedp.NewContext(alloc)
 	p := &tab{T: t, ctx: ctx}
-	if err := chromedp.Do(ctx); err != nil { // the browser starts here, and would end with the context of a later call
+	if err := chromedp.Do(ctx); err != nil { // starts the browser here, because it would otherwise exit with the context of a later call
 		t.Fatal(err)
 	}
 	console := make(chan struct{})
@@ -81,12 +80,12 @@ func open(t *testing.T, url string, as look, expect ...string) *tab {
 				return
 			}
 			if bad(m, expect) {
-				t.Errorf("the console says: %s (%s)", m, m.URL)
+				t.Errorf("console message: %s (%s)", m, m.URL)
 			}
 		}
 	}()
 	t.Cleanup(func() {
-		_ = chromedp.Cancel(ctx) // a browser that is gone is what is wanted
+		_ = chromedp.Cancel(ctx) // it fails if the browser has already exited
 		cancel()
 		end()
 		<-console
@@ -103,7 +102,7 @@ func bad(m chromedp.ConsoleMessage, expect []string) bool {
 	return false
 }
 
-// scheme makes the system that the browser runs on a light or a dark one.
+// scheme sets the colour scheme of the system that the browser runs on.
 func (p *tab) scheme(dark bool) chromedp.Action[chromedp.Void] {
 	value := "light"
 	if dark {
@@ -117,17 +116,17 @@ func (p *tab) scheme(dark bool) chromedp.Action[chromedp.Void] {
 	}
 }
 
-// do does things in the page, within patience.
+// do performs actions in the page, within patience.
 func (p *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	if err := chromedp.Do(ctx, steps...); err != nil {
-		p.Fatalf("%v; the page says:\n%s", err, p.text())
+		p.Fatalf("%v; page text:\n%s", err, p.text())
 	}
 }
 
-// text is what the page shows.
+// text returns the visible text of the page.
 func (p *tab) text() string {
 	ctx, cancel := context.WithTimeout(p.ctx, 10*time.Second)
 	defer cancel()
@@ -138,7 +137,7 @@ func (p *tab) text() string {
 	return text
 }
 
-// until waits until an expression of JavaScript is true.
+// until waits until a JavaScript expression is true.
 func (p *tab) until(expression string) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
@@ -146,11 +145,11 @@ func (p *tab) until(expression string) {
 	_, err := chromedp.Run(ctx, chromedp.Poll[bool]("Boolean("+expression+")",
 		chromedp.WithPollingInterval(100*time.Millisecond), chromedp.WithPollingTimeout(patience)))
 	if err != nil {
-		p.Fatalf("%s: %v; the page says:\n%s", expression, err, p.text())
+		p.Fatalf("%s: %v; page text:\n%s", expression, err, p.text())
 	}
 }
 
-// value returns that of an expression of JavaScript, or of the promise that it is.
+// value returns the value of a JavaScript expression, or that of the promise it evaluates to.
 func value[T any](p *tab, expression string) T {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
@@ -162,12 +161,12 @@ func value[T any](p *tab, expression string) T {
 	return v
 }
 
-// row is an expression for the row of an instance, undefined while there is none.
+// row returns an expression for the row of an instance, undefined if there is none.
 func row(role, address string) string {
 	return fmt.Sprintf(`[...document.querySelectorAll('tr[data-name^="%s/%s"]')][0]`, role, address)
 }
 
-// shows waits until the row of an instance has a state.
+// shows waits until the row of an instance shows a state.
 func (p *tab) shows(role, address, state string) {
 	p.Helper()
 	p.until(fmt.Sprintf(`(%s)?.querySelector('.badge')?.textContent === %q`, row(role, address), state))

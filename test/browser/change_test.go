@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// manage opens the dialog of an instance and chooses an act in it.
+// manage opens the dialog of an instance and selects an action.
 func (p *tab) manage(role, address, act string) {
 	p.Helper()
 	p.until(fmt.Sprintf(`(%s)?.querySelector('.act button')`, row(role, address)))
@@ -19,13 +19,13 @@ func (p *tab) manage(role, address, act string) {
 	p.do(chromedp.Click(chromedp.CSS(`input[name=act][value=` + act + `]`)))
 }
 
-// shownText waits until an element has a text.
+// shownText waits until an element contains a text.
 func (p *tab) shownText(id, text string) {
 	p.Helper()
 	p.until(fmt.Sprintf(`document.getElementById(%q).textContent.includes(%q)`, id, text))
 }
 
-// An instance is added, drained and removed by its page, with the key that is typed there.
+// An instance is added, drained and removed on its page, with the key that is typed there.
 func TestAddDrainRemove(t *testing.T) {
 	r := newRig(t, 1)
 	r.node(instance.Prefill, true)
@@ -36,7 +36,7 @@ func TestAddDrainRemove(t *testing.T) {
 	p := open(t, r.url(), desktop(), "status of 403") // a wrong key is typed once
 	p.shownText("link-text", "live")
 
-	// The key is asked for. A wrong one is told, and forgotten.
+	// The key is requested. A wrong one is reported and forgotten.
 	click := func(css string) { p.do(chromedp.Click(chromedp.CSS(css))) }
 	enter := func(css, text string) { p.do(chromedp.SendKeys(chromedp.CSS(css), text)) }
 	click("#add")
@@ -55,7 +55,7 @@ func TestAddDrainRemove(t *testing.T) {
 	p.until(fmt.Sprintf(`[...document.querySelectorAll('#feed li')].some((li) => li.textContent.includes(%q) && li.textContent.includes('joined'))`, third.Address))
 	r.serves(1, 3)
 
-	// Every act says what becomes of the role before it is done.
+	// Every action shows its effect on the role before it is confirmed.
 	p.manage("decode", third.Address, "drain")
 	p.shownText("act-effect", "2 of 3 decode instances remain")
 	enter("#act-reason", "a new disk")
@@ -81,12 +81,12 @@ func TestAddDrainRemove(t *testing.T) {
 	p.until(fmt.Sprintf(`!(%s) || (%[1]s).querySelector('.badge').textContent === 'removed'`, row("decode", third.Address)))
 	r.serves(1, 2)
 
-	// Whoever takes the last one away has to say so twice.
+	// Disabling the last instance of a role needs a second confirmation.
 	last := value[string](p, `[...document.querySelectorAll('tr[data-name^="prefill/"] .name')][0].textContent`)
 	p.manage("prefill", last, "cordon")
 	p.shownText("act-effect", "No prefill instance remains: decode computes every prompt itself")
 	if !value[bool](p, `document.getElementById('act-ok').disabled`) {
-		t.Error("the last prefill instance can be cordoned without another word")
+		t.Error("the last prefill instance can be cordoned without a second confirmation")
 	}
 	click("#act-sure")
 	click("#act-ok")
@@ -96,16 +96,16 @@ func TestAddDrainRemove(t *testing.T) {
 	click("#act-ok")
 	p.shows("prefill", last, "ready")
 
-	// The key is nowhere but in the memory of the page.
+	// The key is only in the memory of the page.
 	left := value[string](p, `location.href + document.cookie + JSON.stringify(sessionStorage) + JSON.stringify(localStorage) + document.documentElement.outerHTML`)
 	if strings.Contains(left, adminKey) {
-		t.Error("the key is left somewhere")
+		t.Error("the key is stored in the page or its storage")
 	}
-	click("#key") // and is forgotten when asked for
+	click("#key") // forgets the key
 	p.shownText("key-text", "Enter key")
 }
 
-// An answer that is long in coming is waited for once, and belongs to the dialog that asked.
+// A slow response blocks a second request of the dialog and belongs to the dialog that sent the request.
 func TestLateAnswer(t *testing.T) {
 	r := newRig(t, 1)
 	first, second := r.node(instance.Decode, true), r.node(instance.Decode, true)
@@ -116,10 +116,10 @@ func TestLateAnswer(t *testing.T) {
 	p.manage("decode", first.Address, "drain")
 	p.do(chromedp.Click(chromedp.CSS("#act-ok")))
 	p.until(`window.answer`)
-	heard := value[int](p, `state.heard`)
-	p.until(fmt.Sprintf(`state.heard > %d`, heard)) // an event has come, and the dialog was brought up to date
+	before := value[int](p, `state.heard`)
+	p.until(fmt.Sprintf(`state.heard > %d`, before)) // an event has arrived and the dialog was updated
 	if !value[bool](p, `document.getElementById('act-ok').disabled`) {
-		t.Error("what is under way can be asked for once more")
+		t.Error("an action in progress can be sent again")
 	}
 	p.do(chromedp.Click(chromedp.CSS("#act-dialog [data-close]")))
 	p.until(`!managed`)
@@ -127,7 +127,7 @@ func TestLateAnswer(t *testing.T) {
 	value[any](p, `window.answer(); null`)
 	p.shownText("said", "late")
 	if !value[bool](p, `document.getElementById('act-dialog').open && !document.getElementById('act-ok').disabled`) {
-		t.Error("the answer was taken for one to another dialog")
+		t.Error("the response was applied to another dialog")
 	}
 	p.shownText("act-h", second.Address)
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// TestFigures: the tile of failures has the number of five minutes, also when none has failed
-// since; ages are called so; and connector and reason are shown whole where there is room.
+// TestFigures checks that the failures tile keeps the number of the last five minutes when no new
+// failure occurs, that age columns are labelled as ages, and that connector and reason are not truncated
+// where they fit.
 func TestFigures(t *testing.T) {
 	r := newRig(t, 1)
 	const reason = "the node is being moved to another rack until Thursday"
@@ -38,17 +39,17 @@ func TestFigures(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = io.Copy(io.Discard, resp.Body) // its status counts
+		_, _ = io.Copy(io.Discard, resp.Body) // only the status matters
 		_ = resp.Body.Close()
 		if resp.StatusCode != http.StatusServiceUnavailable {
 			t.Fatal(resp.Status)
 		}
 	}
 	p.until(fmt.Sprintf(`%s.querySelector('.big span').textContent === '%d'`, failed, requests))
-	// A later point has no failure any more: the small text goes, the number stays.
+	// A later point has no failures: the small text disappears, the number stays.
 	p.until(fmt.Sprintf(`%s.querySelector('small').textContent === '' && %s.querySelector('.big span').textContent === '%d' && %s.classList.contains('c-bad')`, failed, failed, requests, failed))
 	if got := value[string](p, failed+`.querySelector('.more').textContent`); got != "in the last five minutes" {
-		t.Errorf("the tile says %q", got)
+		t.Errorf("the tile shows %q", got)
 	}
 	if heads := value[string](p, `document.querySelector('thead').textContent`); strings.Contains(heads, "Lease") || !strings.Contains(heads, "Age") {
 		t.Errorf("columns %q", heads)

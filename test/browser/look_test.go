@@ -20,7 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// Names come from etcd, where others write them: none of them becomes HTML.
+// Names come from etcd, where other programs write them: none of them is interpreted as HTML.
 func TestHostileNames(t *testing.T) {
 	r := newRig(t, 1)
 	const evil = `<img src=x onerror="document.title='owned'">`
@@ -47,18 +47,18 @@ func TestHostileNames(t *testing.T) {
 	value[any](p, fmt.Sprintf(`(%s).querySelector('.name').click()`, row("decode", "127.0.0.1:9")))
 	p.until(fmt.Sprintf(`document.querySelector('.more-row')?.textContent.includes(%q)`, evil))
 	if n := value[int](p, `document.querySelectorAll('img, iframe, object, script:not(:last-of-type)').length`); n != 0 {
-		t.Errorf("%d elements were made of names", n)
+		t.Errorf("%d elements were created from names", n)
 	}
 	if title := value[string](p, `document.title`); strings.Contains(title, "owned") {
-		t.Error("a name was run")
+		t.Error("a name was executed")
 	}
-	// Were the page to try, the browser would not let it.
+	// If the page tried, the browser would refuse.
 	if !value[bool](p, `(() => { try { document.createElement('p').innerHTML = '<b>'; return false } catch { return true } })()`) {
-		t.Error("text can become HTML")
+		t.Error("text can be interpreted as HTML")
 	}
 }
 
-// violations runs axe-core over the page and returns what is serious.
+// violations runs axe-core on the page and returns its serious and critical violations.
 func (p *tab) violations(axe string) []string {
 	p.Helper()
 	value[any](p, axe+"; null")
@@ -76,7 +76,7 @@ func axeCore(t *testing.T) string {
 	return string(b)
 }
 
-// The page is held to axe-core's rules in every state that it has, light and dark.
+// The page satisfies axe-core's rules in each of its states and colour schemes.
 func TestAccessibility(t *testing.T) {
 	axe := axeCore(t)
 	r := newRig(t, 1)
@@ -129,7 +129,7 @@ func TestAccessibility(t *testing.T) {
 	check("etcd is down")
 }
 
-// Everything can be reached and done with the keyboard alone.
+// Every control can be reached and used with the keyboard only.
 func TestKeyboard(t *testing.T) {
 	r := newRig(t, 1)
 	r.node(instance.Decode, true)
@@ -146,11 +146,11 @@ func TestKeyboard(t *testing.T) {
 	all := strings.Join(order, ", ")
 	for _, want := range []string{"skip", "theme", "key", "search", "only", "add", "name", "quiet"} {
 		if !strings.Contains(", "+all+",", ", "+want+",") {
-			t.Errorf("%s is not reached: %s", want, all)
+			t.Errorf("%s is not reachable: %s", want, all)
 		}
 	}
 	if strings.Contains(all, "without a mark") {
-		t.Errorf("the focus cannot be seen: %s", all)
+		t.Errorf("the focus is not visible: %s", all)
 	}
 	value[any](p, `document.querySelector('tr[data-name] .act button').focus()`)
 	p.do(chromedp.KeyEvent("\r"))
@@ -161,8 +161,8 @@ func TestKeyboard(t *testing.T) {
 
 const many = 500
 
-// A fleet of 500 with load on it: all are in the page, only those near the window are
-// drawn, and a filter finds one.
+// A fleet of 500 instances under load: all are in the page, only rows near the window are drawn, and
+// a filter finds one instance.
 func TestManyInstances(t *testing.T) {
 	r := newRig(t, 1, "--scrape-interval=20s")
 	p := manyInstances(t, r)
@@ -175,22 +175,22 @@ func TestManyInstances(t *testing.T) {
 	if n := value[int](p, `state.feed.length`); n > 100 {
 		t.Errorf("the feed has %d entries", n)
 	}
-	// Lines of instances that have gone do not stay for ever.
-	if value[bool](p, `(() => { state.history.of.set('decode/gone:1', [[5], [5]]);
+	// The history of removed instances is discarded eventually.
+	if value[bool](p, `(() => { state.history.of.set('decode/removed:1', [[5], [5]]);
 		for (let i = 0; i < maxPoints; i++) addPoint({ total: {}, of: {} });
-		return state.history.of.has('decode/gone:1') })()`) {
-		t.Error("the lines of an instance that has gone are kept")
+		return state.history.of.has('decode/removed:1') })()`) {
+		t.Error("the history of a removed instance is kept")
 	}
 }
 
-// manyInstances registers many addresses behind two engines, sends requests, and waits
-// until the page has all and has drawn some.
+// manyInstances registers many addresses that lead to two engines, sends requests, and waits until the
+// page lists all of them and has drawn some.
 func manyInstances(t *testing.T, r *rig) *tab {
 	t.Helper()
 	shared := fakevllm.NewShared()
 	cli := r.etcd.Client(t)
 	for i, role := range []fakevllm.Role{fakevllm.RolePrefill, fakevllm.RoleDecode} {
-		// One that listens at every loopback address is as many engines as are wanted.
+		// An engine that listens on every loopback address serves as any number of instances.
 		e := fakevllm.StartTest(t, fakevllm.Options{
 			Addr: "0.0.0.0:0", Role: role, Models: []string{harness.Model}, Shared: shared, TTFT: 20 * time.Millisecond, ITL: 5 * time.Millisecond,
 		})
@@ -211,7 +211,7 @@ func manyInstances(t *testing.T, r *rig) *tab {
 	return p
 }
 
-// Who comes when all places are taken is told, and gets in when one is free.
+// A viewer above the limit sees a message, and connects when another viewer leaves.
 func TestTooManyViewers(t *testing.T) {
 	r := newRig(t, 1)
 	ctx, leave := context.WithCancel(t.Context())
@@ -237,8 +237,7 @@ func TestTooManyViewers(t *testing.T) {
 	p.shownText("link-text", "live")
 }
 
-// A browser that is told to keep nothing, such as one without cookies, shows the page all
-// the same.
+// The page works in a browser that denies storage, such as one without cookies.
 func TestWithoutStorage(t *testing.T) {
 	r := newRig(t, 1)
 	p := open(t, "about:blank", desktop())
@@ -254,7 +253,7 @@ func TestWithoutStorage(t *testing.T) {
 	p.until(`document.getElementById('theme').getAttribute('aria-label') === 'Colours: light'`)
 }
 
-// Who looks at a proxy that ends is told, and sees the next one without doing anything.
+// A viewer of a proxy that stops sees a message, and reconnects to its successor automatically.
 func TestProxyRestarts(t *testing.T) {
 	r := newRig(t, 1)
 	r.node(instance.Decode, true)

@@ -13,7 +13,7 @@ import (
 
 const adminKey = "operators-key"
 
-// rig is an etcd, proxies before it, and engines with their agents.
+// rig is an etcd, its proxies, and engines with their agents.
 type rig struct {
 	*testing.T
 	etcd    *testkit.EtcdProcess
@@ -25,7 +25,7 @@ type rig struct {
 
 func newRig(t *testing.T, proxies int, args ...string) *rig {
 	t.Helper()
-	chromium(t) // before anything is started
+	chromium(t) // skips before any process is started
 	r := &rig{T: t, etcd: testkit.StartEtcdProcess(t), fleet: harness.NewFleet(t, binDir), model: harness.Model}
 	for i := range proxies {
 		p, err := r.fleet.StartProxy(t.Context(), fleet.ProxySpec{
@@ -41,7 +41,7 @@ func newRig(t *testing.T, proxies int, args ...string) *rig {
 
 func (r *rig) url() string { return r.proxies[0].URL() }
 
-// node starts an engine, with an agent that registers it or without.
+// node starts an engine, with or without an agent that registers it.
 func (r *rig) node(role instance.Role, registered bool, args ...string) *fleet.Node {
 	r.Helper()
 	r.nodes++
@@ -58,7 +58,7 @@ func (r *rig) node(role instance.Role, registered bool, args ...string) *fleet.N
 	return n
 }
 
-// serves waits until the first proxy can use so many instances.
+// serves waits until the first proxy can use the given numbers of instances.
 func (r *rig) serves(prefill, decode int) {
 	r.Helper()
 	if err := r.proxies[0].WaitFor(r.Context(), prefill, decode); err != nil {

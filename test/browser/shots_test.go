@@ -19,10 +19,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// largestShot is how many bytes a picture may have in the repository.
+// largestShot is the maximum size of a screenshot in the repository, in bytes.
 const largestShot = 200 << 10
 
-// shoot writes a picture of what the window shows.
+// shoot writes a screenshot of the window.
 func (p *tab) shoot(dir, name string) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
@@ -39,8 +39,8 @@ func (p *tab) shoot(dir, name string) {
 	}
 }
 
-// traffic is load that looks like that of a day: prompts that begin alike, answers of
-// different lengths, more and less of it.
+// traffic sends load that resembles a working day: prompts with common prefixes, responses of different
+// lengths, and a varying rate.
 func traffic(t *testing.T, model string, clients int, urls ...string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -69,7 +69,7 @@ func traffic(t *testing.T, model string, clients int, urls ...string) {
 					return
 				}
 				req.Header.Set("Content-Type", "application/json")
-				if resp, err := hc.Do(req); err == nil { // at the end all are cut
+				if resp, err := hc.Do(req); err == nil { // at the end all requests are cancelled
 					_, _ = io.Copy(io.Discard, resp.Body)
 					resp.Body.Close()
 				}
@@ -78,14 +78,14 @@ func traffic(t *testing.T, model string, clients int, urls ...string) {
 	}
 }
 
-// TestScreenshots takes the pictures of docs/dashboard.md, into the folder that
-// PD_TEST_SCREENSHOTS names, for which make screenshots is there.
+// TestScreenshots takes the screenshots of docs/dashboard.md into the directory that
+// PD_TEST_SCREENSHOTS names; make screenshots runs it.
 func TestScreenshots(t *testing.T) {
 	dir := os.Getenv("PD_TEST_SCREENSHOTS")
 	if dir == "" {
-		t.Skip("PD_TEST_SCREENSHOTS names no folder (make screenshots)")
+		t.Skip("PD_TEST_SCREENSHOTS is not set (make screenshots)")
 	}
-	warm := 5 * time.Minute // until the lines are whole
+	warm := 5 * time.Minute // until the charts are full
 	if text := os.Getenv("PD_TEST_SCREENSHOTS_AFTER"); text != "" {
 		var err error
 		if warm, err = time.ParseDuration(text); err != nil {

@@ -19,21 +19,21 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// paste types the commands of a finding, as they stand.
-func (w *ward) paste(f doctor.Finding) {
+// runCommands runs the commands of a finding unchanged.
+func (w *doctorRig) runCommands(f doctor.Finding) {
 	w.t.Helper()
 	for _, line := range f.Commands {
-		if code, out := w.types(line); code != 0 {
+		if code, out := w.run(line); code != 0 {
 			w.t.Errorf("%s: exit %d\n%s", line, code, out)
 		}
 	}
 }
 
-// The causes are real: programs that die, stop, or were started wrongly. Doctor finds each,
-// its cure is done as it is printed, and then doctor finds nothing.
+// Each cause is real: a program that was killed, stopped or started with wrong settings. Doctor finds it,
+// its commands are run as printed, and then doctor finds nothing.
 func TestCures(t *testing.T) {
 	t.Parallel()
-	w := newWard(t, testkit.StartEtcd(t).Endpoint())
+	w := newDoctorRig(t, testkit.StartEtcd(t).Endpoint())
 	proxy := fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{w.etcd}, Args: []string{"--connector", "nixl"}}
 	if _, err := w.f.StartProxy(t.Context(), proxy); err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestCures(t *testing.T) {
 	}
 	decode := "decode/" + node.Address
 	w.clean()
-	// again starts the engine of the node again, on its port.
+	// again restarts the engine of the node on its port.
 	again := func(version string) {
 		t.Helper()
 		s := node.Spec
@@ -63,56 +63,56 @@ func TestCures(t *testing.T) {
 	}
 	for _, cause := range []struct {
 		name string
-		run  func(w *ward)
+		run  func(w *doctorRig)
 	}{
-		{"dead engine with a live agent", func(w *ward) {
+		{"dead engine with a live agent", func(w *doctorRig) {
 			if err := node.Engine.Kill(); err != nil {
 				w.t.Fatal(err)
 			}
 			f := w.finds("engine", decode, "its engine is dead, and its agent is alive", "restart the engine on 127.0.0.1", "the agent registers it again by itself, without a restart")
-			if code, _ := w.types(f.Commands[0]); code != 7 {
-				w.t.Errorf("%s: exit %d, want 7: it refuses", f.Commands[0], code)
+			if code, _ := w.run(f.Commands[0]); code != 7 {
+				w.t.Errorf("%s: exit %d, want 7 (refused)", f.Commands[0], code)
 			}
 			again("0.32.0")
-			w.paste(f)
+			w.runCommands(f)
 		}},
-		{"pair of two builds", func(w *ward) {
+		{"pair of two builds", func(w *doctorRig) {
 			if err := node.Engine.Kill(); err != nil {
 				w.t.Fatal(err)
 			}
 			again("0.33.0")
 			f := w.finds("pair", decode, "these are 0.33.0 and 0.32.0", "run the same vLLM build in both roles")
-			w.paste(f)
+			w.runCommands(f)
 			if err := node.Engine.Kill(); err != nil {
 				w.t.Fatal(err)
 			}
 			again("0.32.0")
 		}},
-		{"rejected value", func(w *ward) {
+		{"rejected value", func(w *doctorRig) {
 			at := w.engine(fakevllm.Options{Role: fakevllm.RoleDecode}).Address()
 			if _, err := w.cli.Put(w.t.Context(), "/pd/decode/"+at, `{"models":["`+modelName+`"],"state":"asleep"}`); err != nil {
 				w.t.Fatal(err)
 			}
-			w.paste(w.finds("rejected", "decode/"+at, "its value in etcd is rejected", "pdctl remove decode "+at, "pdctl add decode "+at))
+			w.runCommands(w.finds("rejected", "decode/"+at, "its value in etcd is rejected", "pdctl remove decode "+at, "pdctl add decode "+at))
 			w.clean()
-			if code, out := w.types("pdctl remove decode " + at); code != 0 {
+			if code, out := w.run("pdctl remove decode " + at); code != 0 {
 				w.t.Errorf("%s", out)
 			}
 		}},
-		{"two agents on one address", func(w *ward) {
+		{"two agents on one address", func(w *doctorRig) {
 			dir := w.t.TempDir()
 			w.agent("taker", []string{"XDG_RUNTIME_DIR=" + dir}, "--role", "decode", "--address", node.Address)
 			f := w.finds("conflict", decode, "two agents claim this address", "stop one of the two agents")
-			w.paste(f)
+			w.runCommands(f)
 			there := regexp.MustCompile(`\(on \S+: (agent drain .*)\)$`).FindStringSubmatch(f.Cure)
 			if there == nil {
 				w.t.Fatalf("no command in %q", f.Cure)
 			}
-			if code, out := w.types("XDG_RUNTIME_DIR=" + dir + " " + there[1]); code != 0 {
+			if code, out := w.run("XDG_RUNTIME_DIR=" + dir + " " + there[1]); code != 0 {
 				w.t.Errorf("%s: exit %d\n%s", there[1], code, out)
 			}
 		}},
-		{"stale proxy", func(w *ward) {
+		{"stale proxy", func(w *doctorRig) {
 			p2 := proxy
 			p2.Name = "proxy-2"
 			p, err := w.f.StartProxy(w.t.Context(), p2)
@@ -123,21 +123,21 @@ func TestCures(t *testing.T) {
 			if err := p.Signal(syscall.SIGSTOP); err != nil {
 				w.t.Fatal(err)
 			}
-			if code, out := w.types("pdctl weight decode " + node.Address + " 100"); code != 0 {
+			if code, out := w.run("pdctl weight decode " + node.Address + " 100"); code != 0 {
 				w.t.Errorf("%s", out)
 			}
 			f := w.finds("proxy", "proxy "+p.Address, "it is stale: it has applied revision", "check that its machine reaches etcd, and that its process runs (not stopped)", "pdctl wait --revision")
 			if err := p.Signal(syscall.SIGCONT); err != nil {
 				w.t.Fatal(err)
 			}
-			w.paste(f)
+			w.runCommands(f)
 			w.clean()
 			if err := p.Stop(w.t.Context()); err != nil {
 				w.t.Error(err)
 			}
 		}},
-		{"one side-channel port twice", (*ward).onePortTwice},
-		{"expired certificate", (*ward).expired},
+		{"one side-channel port twice", (*doctorRig).onePortTwice},
+		{"expired certificate", (*doctorRig).expired},
 	} {
 		t.Run(cause.name, func(t *testing.T) {
 			x := *w
@@ -149,8 +149,8 @@ func TestCures(t *testing.T) {
 	}
 }
 
-// onePortTwice starts two engines by agents that were given one port for both.
-func (w *ward) onePortTwice() {
+// onePortTwice starts two engines by agents that were configured with the same side-channel port.
+func (w *doctorRig) onePortTwice() {
 	script := "#!/bin/sh\n# serve MODEL --host HOST --port PORT --kv-transfer-config JSON\n" +
 		"exec " + filepath.Join(binDir, "fakevllm") + ` --model "$2" --host "$4" --port "$6" --mode nixl --role decode --vllm-version 0.32.0` + "\n"
 	vllm := filepath.Join(w.t.TempDir(), "vllm")
@@ -167,7 +167,7 @@ func (w *ward) onePortTwice() {
 	}
 	first := start("s1", ports[0], ports[2])
 	testkit.Eventually(w.t, patience, func() error {
-		if _, out := w.types("pdctl list decode"); !strings.Contains(out, fmt.Sprint(ports[0])) {
+		if _, out := w.run("pdctl list decode"); !strings.Contains(out, fmt.Sprint(ports[0])) {
 			return fmt.Errorf("%s", out)
 		}
 		return nil
@@ -176,7 +176,7 @@ func (w *ward) onePortTwice() {
 	a, b := net.JoinHostPort("127.0.0.1", fmt.Sprint(ports[0])), net.JoinHostPort("127.0.0.1", fmt.Sprint(ports[1]))
 	var f doctor.Finding
 	testkit.Eventually(w.t, patience, func() error {
-		_, list := w.examined()
+		_, list := w.findings()
 		for _, f = range list {
 			if f.Check == "ports" {
 				return nil
@@ -189,13 +189,13 @@ func (w *ward) onePortTwice() {
 			w.t.Errorf("%q is not in %+v", word, f)
 		}
 	}
-	w.paste(f)
+	w.runCommands(f)
 	if err := second.Stop(w.t.Context()); err != nil {
 		w.t.Error(err)
 	}
-	second = start("s2", ports[1], ports[3]) // a port of its own
+	second = start("s2", ports[1], ports[3]) // another port
 	testkit.Eventually(w.t, patience, func() error {
-		if _, out := w.types("pdctl list decode"); !strings.Contains(out, fmt.Sprint(ports[1])) {
+		if _, out := w.run("pdctl list decode"); !strings.Contains(out, fmt.Sprint(ports[1])) {
 			return fmt.Errorf("%s", out)
 		}
 		return nil
@@ -208,15 +208,15 @@ func (w *ward) onePortTwice() {
 	}
 }
 
-// expired starts a proxy whose certificate was good yesterday.
-func (w *ward) expired() {
+// expired starts a proxy whose certificate expired yesterday.
+func (w *doctorRig) expired() {
 	if _, err := exec.LookPath("openssl"); err != nil {
 		w.t.Skip("the command needs openssl")
 	}
 	ca := testkit.NewAuthority(w.t, "ca")
 	old, oldKey := ca.Issue("old", testkit.Certificate{CN: "proxy", Hosts: []string{"127.0.0.1"}, From: -48 * time.Hour, Until: -24 * time.Hour})
 	cert, key := filepath.Join(w.s.dir, "cert.pem"), filepath.Join(w.s.dir, "key.pem")
-	give := func(from, to string) {
+	install := func(from, to string) {
 		raw, err := os.ReadFile(from)
 		if err == nil {
 			err = os.WriteFile(to, raw, 0o600)
@@ -225,8 +225,8 @@ func (w *ward) expired() {
 			w.t.Fatal(err)
 		}
 	}
-	give(old, cert)
-	give(oldKey, key)
+	install(old, cert)
+	install(oldKey, key)
 	ports, err := fleet.FreePorts(1)
 	if err != nil {
 		w.t.Fatal(err)
@@ -237,10 +237,10 @@ func (w *ward) expired() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.paste(w.finds("certificate", fmt.Sprintf("proxy 127.0.0.1:%d", ports[0]), "has expired at", "write new files over the old ones on that machine"))
+	w.runCommands(w.finds("certificate", fmt.Sprintf("proxy 127.0.0.1:%d", ports[0]), "has expired at", "write new files over the old ones on that machine"))
 	fresh, freshKey := ca.Issue("fresh", testkit.Certificate{CN: "proxy", Hosts: []string{"127.0.0.1"}, Until: 90 * 24 * time.Hour})
-	give(freshKey, key)
-	give(fresh, cert)
+	install(freshKey, key)
+	install(fresh, cert)
 	w.clean()
 	if err := p.Stop(w.t.Context()); err != nil {
 		w.t.Error(err)

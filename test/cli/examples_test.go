@@ -11,26 +11,26 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// example is how a line is typed, and what has to come of it.
+// example describes how a line is run and its expected effect.
 type example struct {
-	// skip is why it is not typed at all. Nothing else is set then.
+	// skip is the reason for not running the line; no other field is set then.
 	skip string
-	// spare: its addresses are engines that nobody has registered; late: there is none yet.
+	// spare: its addresses are those of unregistered engines; late: no engine is running yet.
 	spare, late bool
-	// before is what has to be so. Its lines are typed with the same addresses.
+	// before are commands that prepare the fleet, with the same addresses.
 	before []string
 	set    func(s *stage)
-	// alone starts a separate etcd for it.
+	// alone starts a separate etcd for the line.
 	alone bool
 	code  int
-	want  []string // words of the output, addresses as in the example
-	// during is done while it runs; it ends commands that go on.
+	want  []string // texts in the output, with the addresses of the example
+	// during is called while the command runs; it stops commands that run until interrupted.
 	during func(s *stage, c *typed)
-	// after looks at what it has left.
+	// after checks the state afterwards.
 	after func(s *stage)
 }
 
-// watched ends a command that goes on when it has said something.
+// watched interrupts a command after it has printed a text.
 func watched(words string) func(*stage, *typed) {
 	return func(s *stage, c *typed) {
 		c.sees(s.t, s.here(words))
@@ -38,21 +38,21 @@ func watched(words string) func(*stage, *typed) {
 	}
 }
 
-// down writes a record that says so.
+// down writes a record with the state down.
 func down(s *stage) { s.put("/pd/decode/127.0.0.1:9", `{"models":["`+modelName+`"],"state":"down"}`) }
 
-// has fails unless a key is there.
+// has fails the test unless a key exists.
 func has(key string) func(*stage) {
 	return func(s *stage) {
 		s.t.Helper()
 		key := s.here(key)
 		if resp, err := s.cli.Get(s.t.Context(), key); err != nil || len(resp.Kvs) != 1 {
-			s.t.Errorf("%s is not there (%v)", key, err)
+			s.t.Errorf("%s does not exist (%v)", key, err)
 		}
 	}
 }
 
-// Every example of every command's help, and every line of the page, does what it says.
+// Every example of every command's help, and every line of the page, works as described.
 func TestEveryExample(t *testing.T) {
 	if _, err := exec.LookPath("jq"); err != nil && os.Getenv("REQUIRE_JQ") == "" {
 		t.Skip("the examples need jq")
@@ -80,12 +80,12 @@ func TestEveryExample(t *testing.T) {
 	}
 	for line := range lines {
 		if _, ok := examples[line]; !ok {
-			t.Errorf("nothing says how to run %q", line)
+			t.Errorf("no entry in the table for %q", line)
 		}
 	}
 	for line := range examples {
 		if !lines[line] {
-			t.Errorf("no help and no page has %q", line)
+			t.Errorf("neither a help nor the page contains %q", line)
 		}
 	}
 	s := newStage(t)
@@ -99,7 +99,7 @@ func TestEveryExample(t *testing.T) {
 	}
 }
 
-// play types one line and looks at what comes of it.
+// play runs one line and checks its effect.
 func (s *stage) play(line string, e example) {
 	t, etcd := s.t, s.etcd
 	t.Helper()
@@ -133,7 +133,7 @@ func (s *stage) play(line string, e example) {
 	out := c.out.String()
 	for _, words := range e.want {
 		if words = s.here(words); !strings.Contains(out, words) {
-			t.Errorf("%q is not said", words)
+			t.Errorf("%q is not in the output", words)
 		}
 	}
 	if t.Failed() {

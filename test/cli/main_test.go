@@ -1,4 +1,4 @@
-// Package cli_test types what the help and the page of pdctl tell to type, before a fleet.
+// Package cli_test runs the examples in pdctl's help and documentation against a fleet.
 package cli_test
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// binDir holds the programs; TestMain builds them once for all tests.
+// binDir is the directory of the programs; TestMain builds them once for all tests.
 var binDir string
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m, &binDir)) }

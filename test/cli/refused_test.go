@@ -18,35 +18,35 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// ward is a small fleet that doctor looks at, as from another machine: the agents'
-// sockets are elsewhere.
-type ward struct {
+// doctorRig is a small fleet that pdctl doctor examines, as from another machine: it does not see the agents'
+// sockets.
+type doctorRig struct {
 	t    *testing.T
 	f    *fleet.Fleet
-	s    *stage // what is typed
+	s    *stage // directory and environment of the commands
 	etcd string
 	cli  *clientv3.Client
 }
 
-// newWard has no members yet.
-func newWard(t *testing.T, etcd string) *ward {
+// newDoctorRig returns a rig without members.
+func newDoctorRig(t *testing.T, etcd string) *doctorRig {
 	s := &stage{t: t, dir: t.TempDir()}
-	s.furnish(t.TempDir())
-	return &ward{t: t, f: harness.NewFleet(t, binDir), s: s, etcd: etcd, cli: testkit.Client(t, etcd)}
+	s.prepare(t.TempDir())
+	return &doctorRig{t: t, f: harness.NewFleet(t, binDir), s: s, etcd: etcd, cli: testkit.Client(t, etcd)}
 }
 
-// types runs one line and returns its exit code and output.
-func (w *ward) types(line string) (int, string) {
+// run runs one line and returns its exit code and output.
+func (w *doctorRig) run(line string) (int, string) {
 	w.t.Helper()
 	c := w.s.begin(line, w.etcd)
 	code := c.end()
 	return code, c.out.String()
 }
 
-// examined is what doctor finds.
-func (w *ward) examined(more ...string) (int, []doctor.Finding) {
+// findings returns the exit code and the findings of pdctl doctor.
+func (w *doctorRig) findings(more ...string) (int, []doctor.Finding) {
 	w.t.Helper()
-	code, out := w.types("pdctl doctor -o json " + strings.Join(more, " ") + " 2>/dev/null")
+	code, out := w.run("pdctl doctor -o json " + strings.Join(more, " ") + " 2>/dev/null")
 	var d struct{ Findings []doctor.Finding }
 	if err := json.Unmarshal([]byte(out), &d); err != nil {
 		w.t.Fatalf("exit %d: %v\n%s", code, err, out)
@@ -54,15 +54,15 @@ func (w *ward) examined(more ...string) (int, []doctor.Finding) {
 	return code, d.Findings
 }
 
-// finds waits until doctor has a finding of a check about a subject. Each of the words must be
-// in it.
-func (w *ward) finds(check, subject string, words ...string) (is doctor.Finding) {
+// finds waits until doctor reports a finding of a check about a subject, which must contain each of the
+// words.
+func (w *doctorRig) finds(check, subject string, words ...string) (is doctor.Finding) {
 	w.t.Helper()
 	testkit.Eventually(w.t, patience, func() error {
-		_, list := w.examined()
+		_, list := w.findings()
 		i := slices.IndexFunc(list, func(f doctor.Finding) bool { return f.Check == check && f.Subject == subject })
 		if i < 0 {
-			return fmt.Errorf("nothing of %s about %s in %+v", check, subject, list)
+			return fmt.Errorf("no finding of %s about %s in %+v", check, subject, list)
 		}
 		is = list[i]
 		return nil
@@ -76,19 +76,19 @@ func (w *ward) finds(check, subject string, words ...string) (is doctor.Finding)
 	return is
 }
 
-// clean waits until doctor finds nothing.
-func (w *ward) clean() {
+// clean waits until doctor has no findings.
+func (w *doctorRig) clean() {
 	w.t.Helper()
 	testkit.Eventually(w.t, patience, func() error {
-		if code, list := w.examined(); code != 0 || len(list) > 0 {
+		if code, list := w.findings(); code != 0 || len(list) > 0 {
 			return fmt.Errorf("exit %d: %+v", code, list)
 		}
 		return nil
 	})
 }
 
-// agent starts one, as on a machine of its own.
-func (w *ward) agent(name string, env []string, args ...string) *fleet.Process {
+// agent starts an agent, as on a machine of its own.
+func (w *doctorRig) agent(name string, env []string, args ...string) *fleet.Process {
 	w.t.Helper()
 	p, err := w.f.Start(w.t.Context(), fleet.Spec{
 		Name: name, Program: "agent", Env: append([]string{"XDG_RUNTIME_DIR=" + w.t.TempDir()}, env...),
@@ -100,8 +100,8 @@ func (w *ward) agent(name string, env []string, args ...string) *fleet.Process {
 	return p
 }
 
-// engine starts one in this process.
-func (w *ward) engine(o fakevllm.Options) *fakevllm.Server {
+// engine starts an engine in this process.
+func (w *doctorRig) engine(o fakevllm.Options) *fakevllm.Server {
 	w.t.Helper()
 	if o.Models == nil {
 		o.Models = []string{modelName}
@@ -110,8 +110,8 @@ func (w *ward) engine(o fakevllm.Options) *fakevllm.Server {
 	return fakevllm.StartTest(w.t, o)
 }
 
-// saidInEtcd are the values of the agents that are refused, with how often each was written.
-func (w *ward) saidInEtcd() map[string]int64 {
+// published returns the values that refused agents have published, with their numbers of writes.
+func (w *doctorRig) published() map[string]int64 {
 	w.t.Helper()
 	resp, err := w.cli.Get(w.t.Context(), "/pd/agents/", clientv3.WithPrefix())
 	if err != nil {
@@ -124,11 +124,11 @@ func (w *ward) saidInEtcd() map[string]int64 {
 	return out
 }
 
-// An agent that cannot register is seen from another machine, with its reason and its cure,
-// and no more once it can.
+// An agent that cannot register is visible from another machine with its reason and its cure, until it
+// can register.
 func TestRefusedAgents(t *testing.T) {
 	t.Parallel()
-	w := newWard(t, testkit.StartEtcd(t).Endpoint())
+	w := newDoctorRig(t, testkit.StartEtcd(t).Endpoint())
 	if _, err := w.f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{w.etcd}, Args: []string{"--connector", "nixl"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -136,28 +136,28 @@ func TestRefusedAgents(t *testing.T) {
 	w.agent("p1", nil, "--role", "prefill", "--address", prefill)
 	w.agent("d1", nil, "--role", "decode", "--address", decode)
 	w.clean()
-	if said := w.saidInEtcd(); len(said) > 0 {
-		t.Errorf("those that are registered say %v", said)
+	if got := w.published(); len(got) > 0 {
+		t.Errorf("registered agents have published %v", got)
 	}
 	host, err := os.Hostname()
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	gone := testkit.FreePort(t)
+	unused := testkit.FreePort(t)
 	other := w.engine(fakevllm.Options{Role: fakevllm.RoleDecode, Models: []string{"llama"}})
 	taker := w.agent("taker", nil, "--role", "decode", "--address", decode)
-	w.agent("early", nil, "--role", "decode", "--address", gone)
+	w.agent("early", nil, "--role", "decode", "--address", unused)
 	w.agent("wrong", nil, "--role", "decode", "--address", other.Address())
 	w.finds("conflict", "decode/"+decode, "the one on "+host+" is not registered", `another host holds this key (host id "d1"`, "pdctl get decode/"+decode, "(on "+host+": agent drain --role decode --address "+decode+")")
-	w.finds("agent", "decode/"+gone, "its agent on "+host+" is probing, and its registration idle", "refused", "(on "+host+": agent status --role decode --address "+gone+")")
+	w.finds("agent", "decode/"+unused, "its agent on "+host+" is probing, and its registration idle", "refused", "(on "+host+": agent status --role decode --address "+unused+")")
 	w.finds("model", "decode/"+other.Address(), "serves llama, not "+modelName, "start the engine with the right model")
 
 	if err := taker.Stop(t.Context()); err != nil {
 		t.Error(err)
 	}
-	w.engine(fakevllm.Options{Addr: gone, Role: fakevllm.RoleDecode})
-	for value, times := range w.saidInEtcd() {
+	w.engine(fakevllm.Options{Addr: unused, Role: fakevllm.RoleDecode})
+	for value, times := range w.published() {
 		if times != 1 {
 			t.Errorf("written %d times: %s", times, value)
 		}
@@ -165,15 +165,15 @@ func TestRefusedAgents(t *testing.T) {
 	other.Close()
 	w.engine(fakevllm.Options{Addr: other.Address(), Role: fakevllm.RoleDecode})
 	w.clean()
-	if said := w.saidInEtcd(); len(said) > 0 {
-		t.Errorf("it is over, and they say %v", said)
+	if got := w.published(); len(got) > 0 {
+		t.Errorf("agents that have registered still publish %v", got)
 	}
 }
 
-// An agent with the user of another role is denied its keys, and can say so all the same.
+// An agent with the etcd user of another role may not write its keys, but can report that.
 func TestRefusedByEtcd(t *testing.T) {
 	t.Parallel()
-	w := newWard(t, testkit.StartEtcd(t).Endpoint())
+	w := newDoctorRig(t, testkit.StartEtcd(t).Endpoint())
 	passwords := ""
 	for _, user := range []string{"root", "pd-operator", "pd-agent-prefill", "pd-agent-decode", "pd-proxy"} {
 		if err := os.WriteFile(filepath.Join(w.s.dir, user+".pass"), []byte(user), 0o600); err != nil {
@@ -181,7 +181,7 @@ func TestRefusedByEtcd(t *testing.T) {
 		}
 		passwords += " --password-file " + user + "=" + user + ".pass"
 	}
-	if code, out := w.types("pdctl auth init --apply" + passwords); code != 0 {
+	if code, out := w.run("pdctl auth init --apply" + passwords); code != 0 {
 		t.Fatalf("exit %d\n%s", code, out)
 	}
 	w.s.env = append(w.s.env, "PD_ETCD_USERNAME=pd-operator", "PD_ETCD_PASSWORD_FILE="+filepath.Join(w.s.dir, "pd-operator.pass"))
@@ -196,10 +196,10 @@ func TestRefusedByEtcd(t *testing.T) {
 	}
 	w.agent("d1", env("pd-agent-decode"), "--role", "decode", "--address", engine)
 	testkit.Eventually(t, patience, func() error {
-		if _, out := w.types("pdctl list"); !strings.Contains(out, "ready") {
+		if _, out := w.run("pdctl list"); !strings.Contains(out, "ready") {
 			return fmt.Errorf("%s", out)
 		}
-		for _, f := range func() []doctor.Finding { _, l := w.examined(); return l }() {
+		for _, f := range func() []doctor.Finding { _, l := w.findings(); return l }() {
 			if f.Check == "agent" {
 				return fmt.Errorf("still found: %+v", f)
 			}

@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	modelName = "Qwen/Qwen2.5-7B-Instruct" // as the examples have it
+	modelName = "Qwen/Qwen2.5-7B-Instruct" // as in the examples
 	adminKey  = "admin"
 	patience  = 60 * time.Second
 )
@@ -34,17 +34,17 @@ type stage struct {
 	t     *testing.T
 	cli   *clientv3.Client
 	proxy *fleet.Proxy
-	dir   string // where commands are typed
+	dir   string // working directory of commands
 	env   []string
 
 	registered, spare map[string]string // by the address of an example
-	book              map[string]string // the one of the two that counts now
-	etcd              string            // of the fleet
-	other             *testkit.Etcd     // the one that things are moved to
+	book              map[string]string // the one of the two that is in use
+	etcd              string            // endpoint of the fleet's etcd
+	other             *testkit.Etcd     // target of exports
 }
 
-// newStage starts a proxy, two instances of each role and one of both with their agents,
-// and engines that nobody has registered.
+// newStage starts a proxy, two instances of each role and one with both roles, with their agents, and
+// unregistered engines.
 func newStage(t *testing.T) *stage {
 	f := harness.NewFleet(t, binDir)
 	s := &stage{t: t, dir: t.TempDir(), other: testkit.StartEtcd(t)}
@@ -92,13 +92,13 @@ func newStage(t *testing.T) *stage {
 	} {
 		s.spare[at.address] = fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleBoth, Mode: at.mode, Models: []string{modelName}, Version: "0.32.0"}).Address()
 	}
-	s.furnish(f.Dir())
-	s.settled()
+	s.prepare(f.Dir())
+	s.awaitServed()
 	return s
 }
 
-// furnish makes the files that commands read, and the environment in which they are typed.
-func (s *stage) furnish(sockets string) {
+// prepare creates the files that commands read and their environment.
+func (s *stage) prepare(sockets string) {
 	body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"where to?"}],"max_tokens":2}`, modelName)
 	wrapper := "#!/bin/sh\necho $$ > " + filepath.Join(s.dir, "pdctl.pid") + "\nexec " + filepath.Join(binDir, "pdctl") + " \"$@\"\n"
 	if err := os.Mkdir(filepath.Join(s.dir, "bin"), 0o700); err != nil {
@@ -118,15 +118,15 @@ func (s *stage) furnish(sockets string) {
 	}
 }
 
-// settled waits until the proxy serves all that are registered.
-func (s *stage) settled() {
+// awaitServed waits until the proxy uses all registered instances.
+func (s *stage) awaitServed() {
 	s.t.Helper()
 	if err := s.proxy.WaitFor(s.t.Context(), 3, 3); err != nil {
 		s.t.Fatal(err)
 	}
 }
 
-// put writes into the fleet's etcd.
+// put writes a key to the fleet's etcd.
 func (s *stage) put(key, value string) {
 	s.t.Helper()
 	if _, err := s.cli.Put(s.t.Context(), key, value); err != nil {
@@ -134,7 +134,7 @@ func (s *stage) put(key, value string) {
 	}
 }
 
-// reset takes back what a command has changed.
+// reset reverts the changes of a command.
 func (s *stage) reset() {
 	s.t.Helper()
 	for _, prefix := range []string{"/pd/override/", "/pd/pending/", "/pd/meta/kept", "mooncake/"} {
@@ -149,7 +149,7 @@ func (s *stage) reset() {
 			s.remove(key)
 		}
 	}
-	s.settled()
+	s.awaitServed()
 }
 
 func (s *stage) remove(key string, opts ...clientv3.OpOption) {
@@ -159,7 +159,7 @@ func (s *stage) remove(key string, opts ...clientv3.OpOption) {
 	}
 }
 
-// revision is that of the fleet's etcd.
+// revision returns the revision of the fleet's etcd.
 func (s *stage) revision() int64 {
 	s.t.Helper()
 	resp, err := s.cli.Get(s.t.Context(), "/pd/meta/schema")
@@ -169,7 +169,7 @@ func (s *stage) revision() int64 {
 	return resp.Header.Revision
 }
 
-// here puts what is there into a line in place of an example's addresses.
+// here replaces the addresses of an example in a line by real ones.
 func (s *stage) here(line string) string {
 	var pairs []string
 	for example, real := range s.book {
@@ -181,14 +181,14 @@ func (s *stage) here(line string) string {
 	return strings.NewReplacer(pairs...).Replace(line)
 }
 
-// typed is one line in a shell.
+// typed is one line that runs in a shell.
 type typed struct {
 	out  testkit.Buffer
 	cmd  *exec.Cmd
 	stop context.CancelFunc
 }
 
-// begin types a line. Both outputs come into one.
+// begin starts a line. Its standard output and standard error are merged.
 func (s *stage) begin(line, etcd string) *typed {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
@@ -203,14 +203,14 @@ func (s *stage) begin(line, etcd string) *typed {
 	return c
 }
 
-// end waits for the exit code.
+// end waits for the command and returns its exit code.
 func (c *typed) end() int {
 	defer c.stop()
-	_ = c.cmd.Wait() // the code tells
+	_ = c.cmd.Wait() // the exit code is returned
 	return c.cmd.ProcessState.ExitCode()
 }
 
-// sees waits until the output has some words.
+// sees waits until the output contains a text.
 func (c *typed) sees(t *testing.T, words string) {
 	t.Helper()
 	testkit.Eventually(t, patience, func() error {
@@ -221,7 +221,7 @@ func (c *typed) sees(t *testing.T, words string) {
 	})
 }
 
-// interrupt does to pdctl, and to nothing else of the line, what Ctrl-C does.
+// interrupt sends SIGINT to pdctl and to no other process of the line.
 func (s *stage) interrupt() {
 	s.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(s.dir, "pdctl.pid"))
@@ -237,7 +237,7 @@ func (s *stage) interrupt() {
 	}
 }
 
-// fillCache has an engine store the prefix of a prompt, and tell of it.
+// fillCache makes an engine store the prefix of a prompt and publish its KV events.
 func (s *stage) fillCache() {
 	s.t.Helper()
 	text := fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":2}`, modelName, strings.Repeat("the sea ", 60))
@@ -256,7 +256,7 @@ func (s *stage) fillCache() {
 	}
 }
 
-// exported looks at the file of an export.
+// exported checks the file of an export.
 func exported(s *stage) {
 	s.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(s.dir, "fleet.jsonl"))
@@ -265,7 +265,7 @@ func exported(s *stage) {
 	}
 }
 
-// secure has the other etcd speak TLS alone.
+// secure starts a TLS-only etcd in place of the other one.
 func (s *stage) secure() {
 	s.t.Helper()
 	ca := testkit.NewAuthority(s.t, "ca")

@@ -10,11 +10,11 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// Static instances whose engines die are shown as such everywhere, without a request: by pdctl,
-// by the proxy's routes, and to a load balancer.
+// Static instances whose engines are killed are shown as such everywhere without a request: by pdctl, the
+// proxy's routes, and the health check of a load balancer.
 func TestDeadStaticInstance(t *testing.T) {
 	t.Parallel()
-	w := newWard(t, testkit.StartEtcd(t).Endpoint())
+	w := newDoctorRig(t, testkit.StartEtcd(t).Endpoint())
 	proxy, err := w.f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{w.etcd}, Args: []string{"--connector", "nixl"}})
 	if err != nil {
 		t.Fatal(err)
@@ -24,13 +24,13 @@ func TestDeadStaticInstance(t *testing.T) {
 		if engines[role], err = w.f.StartNode(t.Context(), fleet.NodeSpec{Name: string(role), Role: role, Connector: "nixl", Model: modelName}); err != nil {
 			t.Fatal(err)
 		}
-		if code, out := w.types(fmt.Sprintf("pdctl add %s %s", role, engines[role].Address)); code != 0 {
+		if code, out := w.run(fmt.Sprintf("pdctl add %s %s", role, engines[role].Address)); code != 0 {
 			t.Fatal(out)
 		}
 	}
 	_, port, _ := strings.Cut(proxy.Address, ":")
 	prefill, decode := engines[instance.Prefill].Address, engines[instance.Decode].Address
-	// shows waits until each line has its exit code and its text, and logs what it prints.
+	// shows waits until each line has the expected exit code and output, and logs its output.
 	shows := func(when string, lines map[string]struct {
 		code int
 		text string
@@ -41,7 +41,7 @@ func TestDeadStaticInstance(t *testing.T) {
 			var out string
 			testkit.Eventually(t, patience, func() error {
 				var code int
-				if code, out = w.types(line); code != want.code || !strings.Contains(strings.Join(strings.Fields(out), " "), want.text) {
+				if code, out = w.run(line); code != want.code || !strings.Contains(strings.Join(strings.Fields(out), " "), want.text) {
 					return fmt.Errorf("%s: exit %d\n%s", line, code, out)
 				}
 				return nil
@@ -88,7 +88,7 @@ func TestDeadStaticInstance(t *testing.T) {
 		curl + "/health":                      {0, "503"},
 		"proxy health --port " + port:         {1, "not ready: " + nothing},
 		states:                                {0, `"status":"ejected" "status":"ejected"`},
-		counts:                                {0, `"decode_node_count":1`}, // as the reference proxies count
+		counts:                                {0, `"decode_node_count":1`}, // counted as the reference proxies do
 	})
 	w.finds("engine", "decode/"+decode, "1 of 1 proxies cannot use it: ejected", "connection refused", "pdctl get decode/"+decode)
 	for _, role := range instance.Roles() {

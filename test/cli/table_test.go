@@ -7,7 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// examples says of every line how it is typed.
+// examples describes how each line is run.
 var examples = map[string]example{
 	"pdctl add prefill 10.0.0.7:8100 10.0.0.8:8100": {spare: true, want: []string{"prefill/10.0.0.7:8100: added, serves " + modelName, "prefill/10.0.0.8:8100: added"}},
 	"pdctl add prefill 10.0.0.7:8100":               {spare: true, want: []string{"prefill/10.0.0.7:8100: added, serves " + modelName}, after: has("/pd/prefill/10.0.0.7:8100")},
@@ -38,7 +38,7 @@ var examples = map[string]example{
 	`pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200 --reason "new disks"`: {
 		spare: true, before: []string{"pdctl add decode 10.0.0.8:8200 10.0.0.9:8200"}, want: []string{"decode/10.0.0.8:8200: removed", "decode/10.0.0.9:8200: removed"},
 	},
-	// Their agents register again, which the reset waits for.
+	// Their agents register again; the reset waits for that.
 	`pdctl allow decode 10.0.0.8:8200 10.0.0.9:8200 --reason "disks replaced"`: {
 		before: []string{"pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200"}, want: []string{"decode/10.0.0.8:8200: allowed", "decode/10.0.0.9:8200: allowed"},
 	},
@@ -133,10 +133,10 @@ var examples = map[string]example{
 	"pdctl mooncake segments -o json | jq '.segments[] | select(.stale)'": {set: segments, want: []string{`"stale": "not listening"`}},
 
 	"source <(pdctl completion bash)": {},
-	"systemctl stop pd-agent":         {skip: "it stands for whatever takes a node down, and there is no such unit here"},
+	"systemctl stop pd-agent":         {skip: "placeholder for any way to stop a node; the unit is not installed here"},
 }
 
-// segments are what a Mooncake that has died left.
+// segments writes the keys that a stopped Mooncake process leaves behind.
 func segments(s *stage) {
 	s.put("mooncake/ram/127.0.0.1:12001", `{"name":"x","protocol":"tcp"}`)
 	_, port, _ := net.SplitHostPort(testkit.FreePort(s.t))

@@ -9,9 +9,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// TestEventBoundaries: long streams, as fast as they come and token by token,
-// reach the tools in pieces of whole events. Their texts are full of blanks,
-// line feeds and quotes, at the ends of events too.
+// TestEventBoundaries checks that long streams, sent both at full speed and token by token, reach the
+// tools in pieces of whole events. Their texts contain many blanks, line feeds and quotes, also at the
+// ends of events.
 func TestEventBoundaries(t *testing.T) {
 	t.Parallel()
 	for _, itl := range []time.Duration{0, time.Millisecond} {

@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// TestReadersNotice: each reader takes the answer of an engine and complains of
-// everything that its tool would complain of.
+// TestReadersNotice checks that each reader accepts the response of an engine and reports every defect
+// that its tool would report.
 func TestReadersNotice(t *testing.T) {
 	t.Parallel()
 	const (
@@ -25,7 +25,7 @@ func TestReadersNotice(t *testing.T) {
 	)
 	stream := []fakevllm.Answer{{Text: " a b c", Tokens: []int{1, 2}, PromptTokens: 2}}
 	echoed := []fakevllm.Answer{{Text: "xy c", Tokens: []int{1}, PromptTokens: 2}}
-	cut := strings.Index(one, " b") + 1 // behind a blank, which stripping loses
+	cut := strings.Index(one, " b") + 1 // after a blank, which stripping loses
 	for _, tt := range []struct {
 		name, reader string
 		chunks       []string

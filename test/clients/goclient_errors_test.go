@@ -18,8 +18,8 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// TestGoClientErrors: errors of the proxy and of the engines arrive as the
-// client's own type, with everything in it.
+// TestGoClientErrors checks that errors of the proxy and the engines arrive as the client's own error
+// type, with all fields.
 func TestGoClientErrors(t *testing.T) {
 	t.Parallel()
 	r := start(t, setup{prefills: 1, decodes: 1, proxyArgs: []string{"--max-body-bytes", "64KiB"}})
@@ -62,7 +62,7 @@ func TestGoClientErrors(t *testing.T) {
 			})
 		}, 413, "RequestEntityTooLargeError", "", "65536"},
 		{"no such route", func() error { return c.Get(t.Context(), "fine_tuning/jobs", nil, nil) },
-			404, "", "", ""}, // {"detail":"Not Found"}, as vLLM says it
+			404, "", "", ""}, // {"detail":"Not Found"}, as in vLLM
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			before := len(s.all())
@@ -74,7 +74,7 @@ func TestGoClientErrors(t *testing.T) {
 			if e.StatusCode != tt.status || e.Type != tt.kind || e.Param != tt.param || !strings.Contains(e.Message, tt.says) {
 				t.Errorf("%d %s param %q: %s", e.StatusCode, e.Type, e.Param, e.RawJSON())
 			}
-			// The code is a number, as vLLM's; the client keeps its text.
+			// The code is a number, as in vLLM; the client keeps its text.
 			if tt.kind != "" && e.JSON.Code.Raw() != fmt.Sprint(tt.status) {
 				t.Errorf("code %s", e.JSON.Code.Raw())
 			}
@@ -99,8 +99,8 @@ func TestGoClientErrors(t *testing.T) {
 	r.strict()
 }
 
-// TestGoClientBrokenStream: an answer that is lost behind its first text is an
-// error to the client, never a short answer.
+// TestGoClientBrokenStream checks that a response that is cut after its first text is an error for the
+// client, never a short response.
 func TestGoClientBrokenStream(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []fakevllm.Kind{fakevllm.FaultReset, fakevllm.FaultClose, fakevllm.FaultErrorEvent} {
@@ -121,14 +121,14 @@ func TestGoClientBrokenStream(t *testing.T) {
 			if len(s.all()) != 1 {
 				t.Errorf("%d tries", len(s.all()))
 			}
-			t.Logf("the client says: %v", stream.Err())
+			t.Logf("error of the client: %v", stream.Err())
 			r.strict()
 		})
 	}
 }
 
-// TestGoClientAborts: a client that leaves in the middle stops its engine, and
-// nothing is left of the request.
+// TestGoClientAborts checks that a client that disconnects in the middle stops its engine, and that
+// nothing remains of the request.
 func TestGoClientAborts(t *testing.T) {
 	t.Parallel()
 	r := start(t, setup{prefills: 1, decodes: 1, engine: func(o *fakevllm.Options) {
@@ -148,14 +148,14 @@ func TestGoClientAborts(t *testing.T) {
 			}
 		}
 		cancel()
-		for stream.Next() { // what was read ahead
+		for stream.Next() { // events that were read ahead
 		}
 		if err := stream.Err(); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v", err)
 		}
 		stream.Close()
 	}
-	// One that waits for its whole answer leaves while the engine computes it.
+	// A client that waits for a whole response disconnects while the engine computes it.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r.forget()
@@ -182,11 +182,11 @@ func TestGoClientAborts(t *testing.T) {
 	})
 	r.strict()
 	if n := len(s.all()); n != times+1 {
-		t.Errorf("%d requests, want %d: what was given up is not tried again", n, times+1)
+		t.Errorf("%d requests, want %d: cancelled requests must not be retried", n, times+1)
 	}
 	testkit.Eventually(t, soon, func() error {
 		if n := harness.Metric(t, r.URL, "pd_requests_total", `outcome="client_gone"`, `code="499"`); n != times+1 {
-			return fmt.Errorf("%v requests counted as left by their client", n)
+			return fmt.Errorf("%v requests counted as cancelled by their client", n)
 		}
 		return nil
 	})
@@ -195,8 +195,8 @@ func TestGoClientAborts(t *testing.T) {
 	}
 }
 
-// TestGoClientRetries: what the fleet can hide is hidden, and what it cannot is
-// said in the way that the client's own retries understand.
+// TestGoClientRetries checks that faults that the fleet can hide are hidden, and that others are
+// reported in the way that the client's own retries understand.
 func TestGoClientRetries(t *testing.T) {
 	t.Parallel()
 	t.Run("one engine of a role fails", func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestGoClientRetries(t *testing.T) {
 					r.ask(t, c, s)
 				}
 				if n := len(s.all()); n != 4 {
-					t.Errorf("%d tries of 4 requests: the client noticed", n)
+					t.Errorf("%d tries of 4 requests: the client saw a fault", n)
 				}
 			})
 		}
@@ -226,8 +226,7 @@ func TestGoClientRetries(t *testing.T) {
 				t.Parallel()
 				r := start(t, setup{prefills: 1, decodes: 1})
 				c, s := goClient(t, r.URL)
-				// Whoever is alone is asked twice within one request, but for 409,
-				// which is the client's matter.
+				// The only instance is tried twice within one request, except for 409, which the client handles.
 				times := 2
 				if tt.status == 409 {
 					times = 1
@@ -239,7 +238,7 @@ func TestGoClientRetries(t *testing.T) {
 					t.Errorf("%d tries, the first answered %d", len(calls), calls[0].status)
 				}
 				if want := tt.header["Retry-After"]; calls[0].retryAfter != want {
-					t.Errorf("Retry-After %q, the engine said %q", calls[0].retryAfter, want)
+					t.Errorf("Retry-After %q, the engine sent %q", calls[0].retryAfter, want)
 				}
 			})
 		}
@@ -247,7 +246,7 @@ func TestGoClientRetries(t *testing.T) {
 	t.Run("a role that is missing appears", func(t *testing.T) {
 		t.Parallel()
 		r := start(t, setup{prefills: 1, decodes: -1})
-		late := start(t, setup{prefills: -1, decodes: 1}) // lends its engine
+		late := start(t, setup{prefills: -1, decodes: 1}) // its engine is added to r
 		c, s := goClient(t, r.URL, option.WithMaxRetries(10))
 		s.answered = func(n, status int) {
 			if n == 2 && status == http.StatusServiceUnavailable {
@@ -269,7 +268,7 @@ func TestGoClientRetries(t *testing.T) {
 			}
 		}
 		if len(calls) < 3 {
-			t.Errorf("%d tries: nobody was missing", len(calls))
+			t.Errorf("%d tries: the role was never missing", len(calls))
 		}
 	})
 	t.Run("a role stays away", func(t *testing.T) {
@@ -296,7 +295,7 @@ func TestGoClientRetries(t *testing.T) {
 	})
 }
 
-// ask sends one chat request and checks its answer.
+// ask sends one chat request and checks its response.
 func (r *rig) ask(t *testing.T, c openai.Client, s *sent) {
 	t.Helper()
 	whole, err := c.Chat.Completions.New(t.Context(), chatParams("hello", 12))
@@ -308,8 +307,8 @@ func (r *rig) ask(t *testing.T, c openai.Client, s *sent) {
 	}
 }
 
-// TestGoClientKeys: with keys of its own for clients the proxy lets no one else
-// in, and the engines get theirs.
+// TestGoClientKeys checks that a proxy with client keys rejects all other clients, and that the engines
+// get their own key.
 func TestGoClientKeys(t *testing.T) {
 	t.Parallel()
 	r := start(t, setup{

@@ -15,11 +15,11 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// sent is what an official client put on the wire, and what came back at once.
+// sent records the requests that an official client sent and the responses it received.
 type sent struct {
 	mu    sync.Mutex // guards what follows
 	calls []call
-	// answered hears of each answer before the client does.
+	// answered is called for each response before the client receives it.
 	answered func(n, status int)
 }
 
@@ -39,8 +39,8 @@ func (s *sent) all() []call {
 	return append([]call(nil), s.calls...)
 }
 
-// goClient is the official client as people make it, with its retries unless
-// options say otherwise.
+// goClient returns the official client with its default settings, including retries, unless opts
+// change them.
 func goClient(t *testing.T, url string, opts ...option.RequestOption) (openai.Client, *sent) {
 	t.Helper()
 	s := &sent{}
@@ -99,8 +99,8 @@ func accumulate(t *testing.T, stream *ssestream.Stream[openai.ChatCompletionChun
 	return acc, chunks
 }
 
-// TestGoClientAnswers: whole answers and streams say what the model says, with
-// the same usage, through prefill and decode.
+// TestGoClientAnswers checks that whole responses and streams contain the text of the model, with the
+// same usage, through prefill and decode.
 func TestGoClientAnswers(t *testing.T) {
 	t.Parallel()
 	r := start(t, setup{})
@@ -139,7 +139,7 @@ func TestGoClientAnswers(t *testing.T) {
 		params.StreamOptions = openai.ChatCompletionStreamOptionsParam{}
 		acc, chunks = accumulate(t, c.Chat.Completions.NewStreaming(t.Context(), params))
 		if final := chunks[len(chunks)-1]; acc.Choices[0].Message.Content != want.Text || final.Choices[0].FinishReason != want.FinishReason || final.JSON.Usage.Valid() {
-			t.Errorf("without usage it ends with %s", final.RawJSON())
+			t.Errorf("without usage the stream ends with %s", final.RawJSON())
 		}
 	})
 	t.Run("completions", func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestGoClientAnswers(t *testing.T) {
 	})
 	for _, leg := range legs(r.engines()) {
 		if got, want := leg.Header.Get("User-Agent"), "OpenAI/Go "+linked(t); got != want {
-			t.Errorf("an engine was asked by %q, not by %q", got, want)
+			t.Errorf("an engine received User-Agent %q, want %q", got, want)
 		}
 	}
 	for _, q := range s.all() {
@@ -208,7 +208,7 @@ func TestGoClientAnswers(t *testing.T) {
 
 func last(s *sent) call { a := s.all(); return a[len(a)-1] }
 
-// TestGoClientTools: tools reach the engines byte for byte, and calls come back.
+// TestGoClientTools checks that tools reach the engines byte for byte and that calls are returned.
 func TestGoClientTools(t *testing.T) {
 	t.Parallel()
 	r := start(t, setup{prefills: 1, decodes: 1})
@@ -272,7 +272,7 @@ func TestGoClientTools(t *testing.T) {
 			}
 		})
 	}
-	// The answer to a call goes back with the call.
+	// The result of a call is sent back with the call.
 	params.ToolChoice = openai.ChatCompletionToolChoiceOptionUnionParam{}
 	calls := []openai.ChatCompletionMessageToolCallUnionParam{{OfFunction: &openai.ChatCompletionMessageFunctionToolCallParam{
 		ID: "call-1", Function: openai.ChatCompletionMessageFunctionToolCallFunctionParam{Name: "look", Arguments: `{"text":"x"}`},
@@ -290,7 +290,7 @@ func TestGoClientTools(t *testing.T) {
 	r.strict()
 }
 
-// rawField is the text of a top-level field, "" if absent.
+// rawField returns the text of a top-level field, "" if it is absent.
 func rawField(t *testing.T, body []byte, name string) string {
 	t.Helper()
 	var fields map[string]json.RawMessage
@@ -300,7 +300,7 @@ func rawField(t *testing.T, body []byte, name string) string {
 	return string(fields[name])
 }
 
-// TestGoClientModels: the list and one model, whose name has a slash, with the
+// TestGoClientModels checks the model list and a single model, whose name contains a slash, with the
 // fields that vLLM adds.
 func TestGoClientModels(t *testing.T) {
 	t.Parallel()
@@ -313,7 +313,7 @@ func TestGoClientModels(t *testing.T) {
 	for _, id := range []string{model, "tuned"} {
 		m, err := c.Models.Get(t.Context(), id)
 		if err != nil {
-			t.Fatalf("%s: %v (asked as %s)", id, err, last(s).path)
+			t.Fatalf("%s: %v (requested as %s)", id, err, last(s).path)
 		}
 		if m.ID != id || m.JSON.ExtraFields["root"].Raw() != `"`+model+`"` || m.JSON.ExtraFields["max_model_len"].Raw() != "4096" {
 			t.Errorf("%s: %s", id, m.RawJSON())

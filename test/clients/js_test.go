@@ -15,8 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// missing says why the JavaScript client cannot be tried: a failure where
-// REQUIRE_NODE is set, else the test is left out.
+// missing skips the test of the JavaScript client, or fails it if REQUIRE_NODE is set.
 func missing(t *testing.T, format string, args ...any) {
 	t.Helper()
 	why := fmt.Sprintf(format, args...) + ": the JavaScript client is not tried (install node and run: cd test/clients/js && npm ci)"
@@ -76,7 +75,7 @@ func TestJavaScriptClient(t *testing.T) {
 	keyed.strict()
 }
 
-// firstLine finds a line of a program's output by the words it holds.
+// firstLine returns the first line of a program's output that contains a text.
 func firstLine(out, words string) string {
 	for line := range strings.Lines(out) {
 		if strings.Contains(line, words) {
@@ -86,7 +85,7 @@ func firstLine(out, words string) string {
 	return "nothing about " + words
 }
 
-// lockedJS is the version of the client that the lock file pins.
+// lockedJS returns the version of the client that the lock file pins.
 func lockedJS(t *testing.T) string {
 	t.Helper()
 	return versionIn(t, filepath.Join("js", "package-lock.json"), func(raw []byte) (string, error) {
@@ -98,7 +97,7 @@ func lockedJS(t *testing.T) string {
 	})
 }
 
-// installedJS is the version that is there, "" for none.
+// installedJS returns the installed version, "" if there is none.
 func installedJS(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join("js", "node_modules", "openai", "package.json")

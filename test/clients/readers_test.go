@@ -18,7 +18,7 @@ func failed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errRead, fmt.Sprintf(format, args...))
 }
 
-// readAs reads the answer as one of the tools does and compares what it gets.
+// readAs parses the response as the given tool does and compares the result.
 func (r *reply) readAs(tool string, args []string, want []fakevllm.Answer) error {
 	switch tool {
 	case "vllm-bench":
@@ -32,7 +32,7 @@ func (r *reply) readAs(tool string, args []string, want []fakevllm.Answer) error
 	case "lm-eval-loglikelihood":
 		return r.asLMEvalLoglikelihood(args, want)
 	}
-	return fmt.Errorf("%w: nobody reads as %q", errRecording, tool)
+	return fmt.Errorf("%w: no reader for %q", errRecording, tool)
 }
 
 // chunkJSON is an event of a stream, or a whole answer.
@@ -59,22 +59,21 @@ type choiceJSON struct {
 	}
 }
 
-// heard is what a tool got out of a stream.
-type heard struct {
+// streamResult is the content that a tool extracted from a stream.
+type streamResult struct {
 	text               string
 	prompt, completion int
 }
 
-func (h heard) check(want []fakevllm.Answer) error {
+func (h streamResult) check(want []fakevllm.Answer) error {
 	if w := want[0]; h.text != w.Text || h.prompt != w.PromptTokens || h.completion != len(w.Tokens) {
 		return failed("%q with %d and %d tokens, not %q with %d and %d", h.text, h.prompt, h.completion, w.Text, w.PromptTokens, len(w.Tokens))
 	}
 	return nil
 }
 
-// asVLLMBench: every piece that the transport gives is stripped of white space
-// at both ends before it is put to the others, so that an event that was cut
-// loses blanks inside its text. Pieces must hold whole events.
+// asVLLMBench strips white space at both ends of every piece that the transport returns before joining
+// the pieces, so that an event split over pieces loses blanks in its text. Pieces must hold whole events.
 func (r *reply) asVLLMBench(want []fakevllm.Answer) error {
 	for i, c := range r.chunks {
 		if !bytes.HasPrefix(c, []byte("data: ")) || !bytes.HasSuffix(c, []byte("\n\n")) {
@@ -96,7 +95,7 @@ func (r *reply) asVLLMBench(want []fakevllm.Answer) error {
 			messages, rest = append(messages, rest), ""
 		}
 	}
-	var h heard
+	var h streamResult
 	first := false
 	for _, m := range messages {
 		data := strings.TrimPrefix(m, "data: ")
@@ -121,9 +120,9 @@ func (r *reply) asVLLMBench(want []fakevllm.Answer) error {
 	return h.check(want)
 }
 
-// asGuideLLM: line by line, up to [DONE]; an error object in the stream fails.
+// asGuideLLM reads line by line up to [DONE]; an error object in the stream fails.
 func (r *reply) asGuideLLM(want []fakevllm.Answer) error {
-	var h heard
+	var h streamResult
 	for line := range strings.Lines(string(r.body())) {
 		line = strings.TrimSpace(line)
 		data, ok := strings.CutPrefix(line, "data:")
@@ -147,10 +146,10 @@ func (r *reply) asGuideLLM(want []fakevllm.Answer) error {
 	return failed("no [DONE]")
 }
 
-// asAIPerf: messages between blank lines, one data field in each. Every choice
-// has its finish reason, [DONE] is there, and nothing follows it.
+// asAIPerf reads messages separated by blank lines, with one data field each. Every choice has a finish
+// reason, [DONE] is present, and nothing follows it.
 func (r *reply) asAIPerf(want []fakevllm.Answer) error {
-	var h heard
+	var h streamResult
 	finished, done := map[int]bool{}, false
 	for message := range strings.SplitSeq(strings.ReplaceAll(string(r.body()), "\r\n", "\n"), "\n\n") {
 		message = strings.TrimSpace(message)
@@ -187,7 +186,7 @@ func (r *reply) asAIPerf(want []fakevllm.Answer) error {
 	return h.check(want)
 }
 
-// asLMEvalGenerate: the texts in the order of their index.
+// asLMEvalGenerate compares the texts in the order of their index.
 func (r *reply) asLMEvalGenerate(want []fakevllm.Answer) error {
 	a, err := r.choices(len(want))
 	if err != nil {
@@ -205,9 +204,8 @@ func (r *reply) asLMEvalGenerate(want []fakevllm.Answer) error {
 	return nil
 }
 
-// asLMEvalLoglikelihood: for each prompt the logprobs of its tokens from the
-// end of the context on, without the one token that was generated. args are the
-// lengths of the contexts.
+// asLMEvalLoglikelihood reads, for each prompt, the logprobs of its tokens after the context, without
+// the one token that was generated. args are the lengths of the contexts.
 func (r *reply) asLMEvalLoglikelihood(args []string, want []fakevllm.Answer) error {
 	a, err := r.choices(len(want))
 	if err != nil {
@@ -242,7 +240,7 @@ func (r *reply) asLMEvalLoglikelihood(args []string, want []fakevllm.Answer) err
 	return nil
 }
 
-// choices decodes a whole answer and puts its choices in order.
+// choices decodes a whole response and sorts its choices.
 func (r *reply) choices(n int) (chunkJSON, error) {
 	var a chunkJSON
 	if err := json.Unmarshal(r.body(), &a); err != nil {

@@ -14,16 +14,16 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// recording is what one tool sends, in order, from a file of testdata:
+// recording is the sequence of requests of one tool, from a file of testdata:
 //
 //	# a comment
 //	tool: its name             (version and client alike)
-//	=== what this exchange is
-//	> a line of the request; an empty one ends the head
-//	| apart                    the tool writes what follows by itself
-//	? what the tool requires of the answer
+//	=== name of the exchange
+//	> a line of the request; an empty one ends the header
+//	| apart                    the tool sends what follows in a separate write
+//	? a requirement of the tool on the response
 //
-// {host} is the server's host:port, {sp} for a blank at a line's end.
+// {host} is the server's host:port, {sp} a blank at the end of a line.
 type recording struct {
 	tool, version, client string
 	exchanges             []exchange
@@ -85,7 +85,7 @@ func readRecording(file string) (*recording, error) {
 		}
 	}
 	if r.tool == "" || r.version == "" || r.client == "" || len(r.exchanges) == 0 {
-		return nil, fmt.Errorf("%w: %s names no tool, version, client or exchange", errRecording, file)
+		return nil, fmt.Errorf("%w: %s has no tool, version, client or exchange", errRecording, file)
 	}
 	for _, x := range r.exchanges {
 		length := fmt.Sprintf("\r\nContent-Length: %d\r\n", len(x.body))
@@ -113,14 +113,14 @@ func recordings(t *testing.T) []*recording {
 	return out
 }
 
-// TestRecordedConversations: whatever the tools send is answered as they need it.
+// TestRecordedConversations checks that all recorded requests are answered as the tools require.
 func TestRecordedConversations(t *testing.T) {
 	t.Parallel()
 	for _, rec := range recordings(t) {
 		t.Run(rec.tool, func(t *testing.T) {
 			t.Parallel()
 			t.Logf("%s %s (%s)", rec.tool, rec.version, rec.client)
-			// Engines with a key: tools that have none get in with the proxy's.
+			// Engines with a key: tools that send none use the proxy's.
 			r := start(t, setup{
 				proxyArgs: []string{"--engine-api-key", "sk-local"}, engine: func(o *fakevllm.Options) { o.APIKey = "sk-local" },
 			})
@@ -133,7 +133,7 @@ func TestRecordedConversations(t *testing.T) {
 	}
 }
 
-// converse sends the recording over one connection, as long as that lasts.
+// converse sends the recording over one connection and reconnects when it is closed.
 func (r *rig) converse(t *testing.T, rec *recording) {
 	t.Helper()
 	var w *wire
@@ -176,14 +176,14 @@ func (w *wire) ask(x exchange, host string) (*reply, error) {
 	}
 	var enough func([]byte) bool
 	for _, what := range x.require {
-		if what == "reader guidellm" { // which reads no further than this
+		if what == "reader guidellm" { // which stops reading here
 			enough = func(chunk []byte) bool { return bytes.Contains(chunk, []byte("data: [DONE]")) }
 		}
 	}
 	return w.receive(x.method == "HEAD", enough)
 }
 
-// meets judges the answer by one requirement.
+// meets checks one requirement on the response.
 func (r *reply) meets(t *testing.T, x exchange, what string) error {
 	t.Helper()
 	kind, rest, _ := strings.Cut(what, " ")
@@ -203,7 +203,7 @@ func (r *reply) meets(t *testing.T, x exchange, what string) error {
 			return err
 		}
 		if !bytes.Contains(text, []byte(rest)) {
-			return errors.New("it is not there")
+			return errors.New("it is absent")
 		}
 	case "json":
 		got, err := lookup(r.body(), name)
@@ -224,7 +224,7 @@ func (r *reply) meets(t *testing.T, x exchange, what string) error {
 
 var errAbsent = errors.New("absent or null")
 
-// lookup finds a value by the names and indices that lead to it.
+// lookup returns the value at a path of names and indices.
 func lookup(doc []byte, path string) (json.RawMessage, error) {
 	at := json.RawMessage(doc)
 	for name := range strings.SplitSeq(path, ".") {

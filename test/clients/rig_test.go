@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// model has a slash, as most do, and is the one of the recordings.
+	// model contains a slash, as most names do, and is the model of the recordings.
 	model       = "org/simulated"
 	maxModelLen = 4096
 	adminKey    = "for-the-fleet"
-	// soon bounds waits for what happens at once on a quick machine.
+	// soon limits waits for events that are immediate on a fast machine.
 	soon = 60 * time.Second
 )
 
 var errNotYet = errors.New("not yet")
 
-// rig is a proxy with its own etcd in front of strict NIXL engines.
+// rig is a proxy with an embedded etcd and strict NIXL engines.
 type rig struct {
 	t     *testing.T
 	P, D  []*fakevllm.Server
@@ -34,7 +34,7 @@ type rig struct {
 	URL   string
 }
 
-// setup changes what a rig is made of.
+// setup is the composition of a rig.
 type setup struct {
 	prefills, decodes int // 2 and 2; negative for none
 	proxyArgs         []string
@@ -90,7 +90,7 @@ func addresses(list []*fakevllm.Server) []string {
 
 func (r *rig) engines() []*fakevllm.Server { return slices.Concat(r.P, r.D) }
 
-// sum adds up a counter of some engines.
+// sum returns the sum of a counter over some engines.
 func sum(list []*fakevllm.Server, f func(fakevllm.Counters) int64) (n int64) {
 	for _, s := range list {
 		n += f(s.Counters())
@@ -100,7 +100,7 @@ func sum(list []*fakevllm.Server, f func(fakevllm.Counters) int64) (n int64) {
 
 func aborted(c fakevllm.Counters) int64 { return c.Aborted }
 
-// script makes all of some engines misbehave.
+// script sets a fault on all of some engines.
 func (r *rig) script(list []*fakevllm.Server, f fakevllm.Fault) {
 	r.t.Helper()
 	for _, s := range list {
@@ -110,8 +110,8 @@ func (r *rig) script(list []*fakevllm.Server, f fakevllm.Fault) {
 	}
 }
 
-// strict fails if an engine saw what it should never see, and waits until
-// nothing runs and the proxy holds nothing.
+// strict fails the test if an engine received an invalid request, and waits until no request runs and
+// the proxy has none in flight.
 func (r *rig) strict() {
 	r.t.Helper()
 	for _, s := range r.engines() {
@@ -132,14 +132,14 @@ func (r *rig) strict() {
 		}
 		for _, i := range st.Instances {
 			if i.InFlight != nil && *i.InFlight != 0 {
-				return fmt.Errorf("the proxy holds %d requests on %s", *i.InFlight, i.Address)
+				return fmt.Errorf("the proxy has %d requests in flight on %s", *i.InFlight, i.Address)
 			}
 		}
 		return nil
 	})
 }
 
-// split fails unless every prompt was computed by a prefill engine alone.
+// split fails the test unless every prompt was computed by a prefill engine only.
 func (r *rig) split() {
 	r.t.Helper()
 	if n := sum(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
@@ -147,7 +147,7 @@ func (r *rig) split() {
 	}
 }
 
-// legs are the completions that engines recorded, oldest first.
+// legs returns the completions that engines recorded, oldest first.
 func legs(list []*fakevllm.Server) (out []fakevllm.Request) {
 	for _, s := range list {
 		for _, q := range s.Requests() {
@@ -160,14 +160,14 @@ func legs(list []*fakevllm.Server) (out []fakevllm.Request) {
 	return out
 }
 
-// forget empties what the engines recorded.
+// forget discards the recorded requests of the engines.
 func (r *rig) forget() {
 	for _, s := range r.engines() {
 		s.ForgetRequests()
 	}
 }
 
-// expected is what the simulated model says to a body; one answer per choice.
+// expected returns the simulated model's response to a body, one answer per choice.
 func expected(t *testing.T, path string, body []byte) []fakevllm.Answer {
 	t.Helper()
 	a, err := fakevllm.ExpectedAnswers(strings.HasSuffix(path, "chat/completions"), body, maxModelLen)

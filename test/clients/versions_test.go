@@ -13,8 +13,8 @@ import (
 	"github.com/openai/openai-go/v3/option"
 )
 
-// linked is the version of the official Go client in this binary, as it tells
-// servers. (Test binaries do not list their modules.)
+// linked returns the version of the official Go client in this binary, from its User-Agent, because test
+// binaries do not list their modules.
 func linked(t *testing.T) string {
 	t.Helper()
 	agent := ""
@@ -28,12 +28,12 @@ func linked(t *testing.T) string {
 	}
 	version, ok := strings.CutPrefix(agent, "OpenAI/Go ")
 	if !ok {
-		t.Fatalf("it calls itself %q", agent)
+		t.Fatalf("its User-Agent is %q", agent)
 	}
 	return version
 }
 
-// TestVersions: docs/clients.md names the clients that are tested, and no others.
+// TestVersions checks that docs/clients.md names exactly the clients that are tested.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	want := []string{
@@ -60,7 +60,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestLockFile: the lock file names no registry, so that it serves with any.
+// TestLockFile checks that the lock file names no registry, so that it works with any.
 func TestLockFile(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile(filepath.Join("js", "package-lock.json"))
@@ -69,7 +69,7 @@ func TestLockFile(t *testing.T) {
 	}
 	for line := range strings.Lines(string(raw)) {
 		if strings.Contains(line, "://") || strings.Contains(line, `"resolved"`) {
-			t.Errorf("it names a server: %s(install with the .npmrc that lies beside it)", line)
+			t.Errorf("it names a server: %s(install with the .npmrc in the same directory)", line)
 		}
 	}
 	if !strings.Contains(string(raw), `"integrity": "sha512-`) {

@@ -20,17 +20,17 @@ type wire struct {
 	in   *bufio.Reader
 }
 
-// reply is an answer as it came: the pieces of a chunked body apart.
+// reply is a response as received, with the pieces of a chunked body kept separate.
 type reply struct {
 	status int
 	header textproto.MIMEHeader
 	chunks [][]byte
-	whole  bool // the body came to its end, and the connection can be used again
+	whole  bool // the body was complete and the connection can be reused
 }
 
 func (r *reply) body() []byte { return bytes.Join(r.chunks, nil) }
 
-// text is the body without its content encoding.
+// text returns the body without its content encoding.
 func (r *reply) text() ([]byte, error) {
 	if r.header.Get("Content-Encoding") != "gzip" {
 		return r.body(), nil
@@ -56,7 +56,7 @@ func dial(ctx context.Context, address string) (*wire, error) {
 
 func (w *wire) Close() error { return w.conn.Close() }
 
-// send writes each part by itself.
+// send sends each part in a separate write.
 func (w *wire) send(parts ...[]byte) error {
 	for _, p := range parts {
 		if _, err := w.conn.Write(p); err != nil {
@@ -66,7 +66,7 @@ func (w *wire) send(parts ...[]byte) error {
 	return nil
 }
 
-// receive reads one answer. enough may end the reading of a chunked body early.
+// receive reads one response. If enough returns true, it stops reading a chunked body early.
 func (w *wire) receive(head bool, enough func(chunk []byte) bool) (*reply, error) {
 	r := &reply{}
 	text := textproto.NewReader(w.in)
@@ -129,9 +129,9 @@ func (w *wire) chunk(text *textproto.Reader) ([]byte, error) {
 	if _, err := io.ReadFull(w.in, piece); err != nil {
 		return nil, err
 	}
-	end, err := text.ReadLine() // behind the last chunk it ends the (empty) trailer
+	end, err := text.ReadLine() // after the last chunk it ends the (empty) trailer
 	if err == nil && end != "" {
-		err = fmt.Errorf("%q behind a chunk", end)
+		err = fmt.Errorf("%q after a chunk", end)
 	}
 	return piece, err
 }

@@ -54,8 +54,8 @@ func program(s composeService) string {
 	return s.Command[0]
 }
 
-// Every service is restarted, publishes ports on loopback only, and is confined;
-// programs of ours and etcd have a health check.
+// Every service is restarted, publishes ports on loopback only, and is confined; our programs and etcd have a
+// health check.
 func TestComposeServices(t *testing.T) {
 	t.Parallel()
 	p := whole(t)
@@ -91,7 +91,7 @@ func TestComposeServices(t *testing.T) {
 // image is the image that the Dockerfile builds.
 const image = "pdmesh:latest"
 
-// The settings of the services without a profile agree with each other.
+// The settings of the services without a profile are consistent.
 func TestComposeFleet(t *testing.T) {
 	t.Parallel()
 	p := whole(t)
@@ -111,7 +111,7 @@ func TestComposeFleet(t *testing.T) {
 				t.Errorf("%s uses etcd at %s, want %s", name, got, endpoints)
 			}
 			if !slices.Equal(s.Volumes, []string{name + ":" + flag(s.Command, "state-dir")}) {
-				t.Errorf("%s has its state in %s, and the volume %v", name, flag(s.Command, "state-dir"), s.Volumes)
+				t.Errorf("%s has its state in %s, its volumes are %v", name, flag(s.Command, "state-dir"), s.Volumes)
 			}
 			allow, subnet := flag(s.Command, "instance-allow"), p.Networks["fleet"].IPAM.Config[0].Subnet
 			if allow != subnet {

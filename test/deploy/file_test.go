@@ -17,8 +17,8 @@ import (
 
 const composeFile = "docker-compose.yml"
 
-// The types below name every key that docker-compose.yml uses, with its type.
-// The compose specification has more; add here what the file begins to use.
+// The types below declare every key that docker-compose.yml uses, with its type. The compose specification has
+// more; add keys here when the file uses them.
 
 type composeProject struct {
 	Name     string
@@ -70,8 +70,8 @@ type composeService struct {
 	}
 }
 
-// composeNetworks are the names of the networks of a service, which the file has
-// as a list or as the keys of a map.
+// composeNetworks are the names of the networks of a service, which the file writes as a list or as the keys
+// of a map.
 type composeNetworks []string
 
 func (n *composeNetworks) UnmarshalYAML(node *yaml.Node) error {
@@ -93,8 +93,7 @@ func (n *composeNetworks) UnmarshalYAML(node *yaml.Node) error {
 	return nil
 }
 
-// variable matches ${NAME:-default}, the only form that neither fails nor warns
-// where NAME is unset.
+// variable matches ${NAME:-default}, the only form that neither fails nor warns if NAME is unset.
 var variable = regexp.MustCompile(`\$\{[A-Z_]+:-([^}]*)\}`)
 
 // loadCompose reads a compose file with every variable unset, and checks its
@@ -124,8 +123,7 @@ func loadCompose(raw []byte) (*composeProject, error) {
 	return &p, errors.Join(errs...)
 }
 
-// checkReferences returns an error if a service names something that the file
-// does not have.
+// checkReferences returns an error if a service refers to something that the file does not define.
 func (p *composeProject) checkReferences(name string) error {
 	s := p.Services[name]
 	var errs []error
@@ -189,8 +187,7 @@ func whole(t *testing.T) *composeProject {
 	return p
 }
 
-// Misspelt keys, wrong types, dangling references, and variables that a user has
-// to set are errors.
+// Misspelt keys, wrong types, dangling references, and variables without a default are errors.
 func TestComposeSchema(t *testing.T) {
 	t.Parallel()
 	raw := string(read(t, composeFile))

@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// units are the service files, with the names under which systemd loads them.
+// units are the service files and the names under which systemd loads them.
 var units = []struct {
 	file, instance, program string
-	drains                  string // flag of the time that a stop may take
+	drains                  string // flag that limits the duration of a stop
 }{
 	{"pdmesh-proxy.service", "pdmesh-proxy.service", "proxy", "shutdown-timeout"},
 	{"pdmesh-agent@.service", "pdmesh-agent@decode.service", "agent", "drain-timeout"},
@@ -64,14 +64,14 @@ func TestSystemdVerifies(t *testing.T) {
 		if !strings.Contains(text, installed) {
 			t.Errorf("%s: no %s", u.file, installed)
 		}
-		// It prints a warning for an unknown setting, and still exits with 0.
+		// systemd prints a warning for an unknown setting, and still exits with 0.
 		if out, err := verify(strings.Replace(text, "ProtectHome=yes", "ProtectHose=yes", 1)); !strings.Contains(out, "ProtectHose") {
 			t.Errorf("%s: no warning about a misspelt setting: %v: %s", u.file, err, out)
 		}
 		if out, err := verify(text); err != nil || strings.Contains(out, filepath.Base(path)) {
 			t.Errorf("%s: %v: %s", u.file, err, out)
 		}
-		// The exposure is from 0 to 100, lower is better.
+		// The exposure level is from 0 to 100; lower is better.
 		out, err := exec.CommandContext(t.Context(), analyze, "security", "--no-pager", "--offline=true", "--threshold=20", path).CombinedOutput()
 		if err != nil {
 			t.Errorf("%s is too exposed: %v\n%s", u.file, err, out)
@@ -115,7 +115,7 @@ func TestSystemdStopFitsTheDrain(t *testing.T) {
 	}
 }
 
-// The environment variables in the comments and settings of the units have flags.
+// The environment variables in the comments and settings of the units correspond to flags.
 func TestSystemdVariablesExist(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()

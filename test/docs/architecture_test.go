@@ -15,8 +15,7 @@ import (
 	"testing"
 )
 
-// Whoever follows the walks of docs/architecture.md, or its table of what is changed where,
-// finds what they name.
+// The names in the walks of docs/architecture.md and in its table of what to change where exist.
 func TestArchitectureNamesWhatThereIs(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/architecture.md")
@@ -27,7 +26,7 @@ func TestArchitectureNamesWhatThereIs(t *testing.T) {
 	walks, rest, where := strings.Cut(rest, "\n## Where do I change ...\n")
 	table, _, words := strings.Cut(rest, "\n## Words\n")
 	if !one || !where || !words {
-		t.Fatal("docs/architecture.md has no walk, table or words where this test looks for them")
+		t.Fatal("docs/architecture.md has no walk, table or words at the expected position")
 	}
 	names := declared(t, "../../internal")
 	checked := 0
@@ -38,12 +37,12 @@ func TestArchitectureNamesWhatThereIs(t *testing.T) {
 		for _, name := range namesIn(block) {
 			checked++
 			if !names.has(name) {
-				t.Errorf("a walk names %s, which nothing in internal is called", name)
+				t.Errorf("a walk names %s, which does not exist in internal", name)
 			}
 		}
 	}
 	if checked < 50 {
-		t.Errorf("only %d names of the walks were looked for", checked)
+		t.Errorf("only %d names of the walks were checked", checked)
 	}
 	rows := 0
 	for row := range strings.Lines(table) {
@@ -56,12 +55,11 @@ func TestArchitectureNamesWhatThereIs(t *testing.T) {
 		names.checkCell(t, cells[0], cells[2])
 	}
 	if rows < 15 {
-		t.Errorf("only %d rows of the table were looked at", rows)
+		t.Errorf("only %d rows of the table were checked", rows)
 	}
 }
 
-// namesIn finds what can only be a name: words with a dot between them, and words with a
-// capital letter inside.
+// namesIn returns the words that can only be names: those with a dot or a capital letter inside.
 func namesIn(block string) []string {
 	var out []string
 	for _, word := range regexp.MustCompile(`[A-Za-z][\w/.]*\w`).FindAllString(block, -1) {
@@ -77,9 +75,8 @@ func namesIn(block string) []string {
 	return out
 }
 
-// declarations are the names in a tree of packages: of a package pkg.Name and
-// pkg.Type.Member, and without the package Name and Type.Member; files and folders by the
-// end of their paths.
+// declarations is the set of names in a tree of packages: pkg.Name and pkg.Type.Member, Name and Type.Member
+// without the package, and all suffixes of the paths of files and directories.
 type declarations map[string]bool
 
 func (d declarations) has(name string) bool { return d[name] }
@@ -154,7 +151,7 @@ func noteSpec(spec ast.Spec, note func(string)) {
 	}
 }
 
-// receiver names a receiver's type, without pointer and type parameters.
+// receiver returns the name of a receiver's type, without pointer and type parameters.
 func receiver(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.StarExpr:
@@ -170,15 +167,15 @@ func receiver(e ast.Expr) string {
 	}
 }
 
-// checkCell looks for all that a cell of the table quotes: paths as they stand, in internal,
-// or in a folder that the cell has named before; tests and other names.
+// checkCell checks that everything quoted in a cell of the table exists: paths, relative to the repository, to
+// internal or to a directory named earlier in the cell; tests; and other names.
 func (d declarations) checkCell(t *testing.T, row, cell string) {
 	t.Helper()
 	folders := []string{"", "internal"}
 	for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cell, -1) {
 		words := strings.Fields(strings.TrimPrefix(m[1], "go test "))
 		is := strings.TrimSuffix(strings.TrimPrefix(words[0], "./"), "/...")
-		if strings.HasPrefix(is, "-") || strings.HasPrefix(is, "/") { // a flag, a route
+		if strings.HasPrefix(is, "-") || strings.HasPrefix(is, "/") { // flag or route
 			continue
 		}
 		if is == "make" && len(words) > 1 && makeTarget(t, words[1]) {
@@ -202,7 +199,7 @@ func (d declarations) checkCell(t *testing.T, row, cell string) {
 			continue
 		}
 		if !d.has(is) {
-			t.Errorf("%s: %s is no file, no folder and no name in internal", row, m[0])
+			t.Errorf("%s: %s is neither a file, a directory nor a name in internal", row, m[0])
 		}
 	}
 }

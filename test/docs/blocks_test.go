@@ -1,5 +1,5 @@
-// Package docs_test holds every block of commands in README and docs to this: a test
-// runs it, or table_test.go says why none does. Links lead where they say.
+// Package docs_test checks that every block of commands in README and docs is run by a test, or that
+// table_test.go contains the reason why not, and that links are valid.
 package docs_test
 
 import (
@@ -19,7 +19,7 @@ type block struct {
 	line              int
 }
 
-// pages are all that a reader may take commands from.
+// pages returns all pages from which a reader may copy commands.
 func pages(t *testing.T) (out []string) {
 	t.Helper()
 	for _, pattern := range []string{"*.md", "bench/*.md", "deploy/*.md"} {
@@ -41,7 +41,7 @@ func pages(t *testing.T) (out []string) {
 	return out
 }
 
-// blocks reads the fenced blocks of all pages.
+// blocks returns the fenced blocks of all pages.
 func blocks(t *testing.T) (out []block) {
 	t.Helper()
 	for _, page := range pages(t) {
@@ -60,9 +60,9 @@ func blocks(t *testing.T) (out []block) {
 			for i++; i < len(lines) && strings.TrimSpace(lines[i]) != "```"; i++ {
 			}
 			if i == len(lines) {
-				t.Fatalf("%s:%d: the block does not end", name, begin)
+				t.Fatalf("%s:%d: unterminated block", name, begin)
 			}
-			// A block of another language holds no commands.
+			// A block of another language contains no commands.
 			if l := strings.TrimPrefix(mark, "```"); l != "" && l != "sh" && l != "console" && l != "bash" {
 				continue
 			}
@@ -74,7 +74,7 @@ func blocks(t *testing.T) (out []block) {
 	return out
 }
 
-// of finds the row for a block.
+// of returns the index of the row for a block, -1 if there is none.
 func of(b block) int {
 	return slices.IndexFunc(table, func(r row) bool {
 		begins, has, _ := strings.Cut(r.first, " … ")
@@ -82,21 +82,21 @@ func of(b block) int {
 	})
 }
 
-// Every block has a row, every row a block; the test that a row names exists.
+// Every block has a row, and every row a block; the test named in a row exists.
 func TestEveryBlockHasARow(t *testing.T) {
 	t.Parallel()
 	used := make([]int, len(table))
 	for _, b := range blocks(t) {
 		i := of(b)
 		if i < 0 {
-			t.Errorf("%s:%d: nothing in table_test.go tells which test runs this block, or why none does:\n%s", b.page, b.line, b.text)
+			t.Errorf("%s:%d: table_test.go has no row for this block:\n%s", b.page, b.line, b.text)
 			continue
 		}
 		used[i]++
 	}
 	for i, r := range table {
 		if used[i] != 1 {
-			t.Errorf("%s %q: %d blocks begin like this", r.page, r.first, used[i])
+			t.Errorf("%s %q: %d blocks have this beginning", r.page, r.first, used[i])
 		}
 		ways := 0
 		for _, w := range []string{r.world, r.by, r.why} {
@@ -105,7 +105,7 @@ func TestEveryBlockHasARow(t *testing.T) {
 			}
 		}
 		if ways != 1 {
-			t.Errorf("%s %q: exactly one of world, by and why", r.page, r.first)
+			t.Errorf("%s %q: want exactly one of world, by and why", r.page, r.first)
 		}
 		if r.by != "" && !exists(t, r.by) {
 			t.Errorf("%s %q: there is no %s", r.page, r.first, r.by)
@@ -113,7 +113,7 @@ func TestEveryBlockHasARow(t *testing.T) {
 	}
 }
 
-// exists reports whether a file, or a package's tests, have a line: "file: text".
+// exists reports whether a file, or the tests of a package, contain a text; by has the form "file: text".
 func exists(t *testing.T, by string) bool {
 	t.Helper()
 	where, what, _ := strings.Cut(by, ": ")

@@ -13,10 +13,10 @@ var (
 	notInAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// Every link of a page leads to a file, and to a heading in it, that is there.
+// Every link of a page leads to an existing file, and to a heading in it.
 func TestLinks(t *testing.T) {
 	t.Parallel()
-	known := map[string]map[string]bool{} // the headings of a file
+	known := map[string]map[string]bool{} // headings by file
 	for _, page := range pages(t) {
 		raw, err := os.ReadFile(page)
 		if err != nil {
@@ -25,7 +25,7 @@ func TestLinks(t *testing.T) {
 		for _, m := range target.FindAllStringSubmatch(string(raw), -1) {
 			file, heading, _ := strings.Cut(m[1], "#")
 			if strings.Contains(file, ":") {
-				continue // somewhere else
+				continue // external link
 			}
 			there := page
 			if file != "" {
@@ -46,7 +46,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// headings of a page, as links name them.
+// headings returns the headings of a page as links write them.
 func headings(page string) map[string]bool {
 	out := map[string]bool{}
 	for line := range strings.Lines(page) {

@@ -19,7 +19,7 @@ import (
 
 var binDir string
 
-// asInit is set in the child that makes a network for the shell it becomes.
+// asInit is set in the child that configures a network and then becomes the shell.
 const asInit = "PD_TEST_DOCS_INIT"
 
 func TestMain(m *testing.M) {
@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	os.Exit(harness.Main(m, &binDir))
 }
 
-// becomeShell adds to the loopback device of this network namespace the addresses that the
-// pages have, then is a shell that reads world.sh.
+// becomeShell adds the addresses used by the pages to the loopback device of this network namespace, then
+// replaces the process by a shell that reads world.sh.
 func becomeShell() error {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_DGRAM, 0)
 	if err != nil {
@@ -69,9 +69,9 @@ func becomeShell() error {
 		}
 	}
 	_ = syscall.Close(fd)
-	// pidof sees the processes of this namespace; where that may not be, it sees none of ours.
+	// pidof finds the processes of this namespace; where mounting is not permitted, it finds none of ours.
 	_ = syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, "")
-	_ = syscall.Mount("tmpfs", "/run", "tmpfs", 0, "") // where agents have their sockets
+	_ = syscall.Mount("tmpfs", "/run", "tmpfs", 0, "") // directory of the agents' sockets
 	_ = syscall.Mount("proc", "/proc", "proc", 0, "")
 	bash, err := exec.LookPath("bash")
 	if err != nil {
@@ -80,7 +80,7 @@ func becomeShell() error {
 	return syscall.Exec(bash, []string{"bash", os.Getenv("WORLD_SH")}, os.Environ())
 }
 
-// alone makes a command the first process of namespaces of its own.
+// alone runs a command as the first process of its own namespaces.
 func alone(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	if os.Getuid() != 0 {
@@ -90,7 +90,7 @@ func alone(cmd *exec.Cmd) {
 	}
 }
 
-// Blocks run word for word, with the addresses and ports that they have.
+// Blocks run unchanged, with their addresses and ports.
 func TestBlocksRun(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
@@ -98,7 +98,7 @@ func TestBlocksRun(t *testing.T) {
 	alone(probe)
 	if err := probe.Run(); err != nil {
 		if os.Getenv("REQUIRE_NETNS") != "" {
-			t.Fatalf("REQUIRE_NETNS is set, but there can be no network namespace: %v", err)
+			t.Fatalf("REQUIRE_NETNS is set, but network namespaces are not available: %v", err)
 		}
 		t.Skipf("no network namespace (REQUIRE_NETNS=1 makes that a failure): %v", err)
 	}
@@ -133,9 +133,9 @@ func TestBlocksRun(t *testing.T) {
 			cmd.WaitDelay = 10 * time.Second
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s\n%s", err, b.text, out)
-				logs, _ := filepath.Glob(filepath.Join(dir, "logs", "*")) // the pattern is good
+				logs, _ := filepath.Glob(filepath.Join(dir, "logs", "*")) // the pattern is valid
 				for _, log := range logs {
-					text, _ := os.ReadFile(log) // what there is
+					text, _ := os.ReadFile(log) // best effort
 					t.Logf("%s:\n%s", filepath.Base(log), text[max(0, len(text)-2000):])
 				}
 			}

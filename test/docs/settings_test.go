@@ -37,7 +37,7 @@ Secrets are masked and commented out.
 | json list | ` + "`[\"a\",\"b\"]`" + ` or ` + "`a,b`" + `, or a list in the file |
 `
 
-// The page of the settings is made from the tables. With -update it is written.
+// The page of the settings is generated from the tables. With -update it is written.
 func TestSettingsPage(t *testing.T) {
 	t.Parallel()
 	var page strings.Builder

@@ -16,13 +16,13 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// adapterRig is one proxy with pairs of engines that are registered in different ways.
+// adapterRig is a proxy with pairs of engines that are registered in different ways.
 type adapterRig struct {
 	*testing.T
 	fleet *fleet.Fleet
 	proxy *fleet.Proxy
 	http  *http.Client
-	dir   string // what every adapter is loaded from
+	dir   string // directory from which every adapter is loaded
 	key   string
 }
 
@@ -32,7 +32,7 @@ func newAdapterRig(t *testing.T) *adapterRig {
 	return &adapterRig{T: t, fleet: newFleet(t), http: &http.Client{Transport: transport, Timeout: time.Minute}, dir: t.TempDir(), key: "e2e-admin-key"}
 }
 
-// engines starts a prefill and a decode engine; with etcd they have agents.
+// engines starts a prefill and a decode engine, with agents if etcd endpoints are given.
 func (r *adapterRig) engines(name string, etcd []string, args ...string) (pair map[instance.Role]*fleet.Node) {
 	r.Helper()
 	pair = map[instance.Role]*fleet.Node{}
@@ -72,7 +72,7 @@ func (r *adapterRig) send(method, url string, body any) (status int, header http
 	return resp.StatusCode, resp.Header, string(text)
 }
 
-// load loads an adapter at a server: an engine, or the proxy, which passes it on to all.
+// load loads an adapter on a server: an engine, or the proxy, which forwards it to all engines.
 func (r *adapterRig) load(url, name string) {
 	r.Helper()
 	if status, _, text := r.send(http.MethodPost, url+"/v1/load_lora_adapter", map[string]string{"lora_name": name, "lora_path": r.dir}); status != http.StatusOK {
@@ -87,7 +87,7 @@ func (r *adapterRig) unload(url, name string) {
 	}
 }
 
-// ask sends a completion for a model to the proxy.
+// ask sends a completion request for a model to the proxy.
 func (r *adapterRig) ask(name string) (status int, header http.Header, answer string) {
 	r.Helper()
 	return r.send(http.MethodPost, r.proxy.URL()+"/v1/completions", map[string]any{"model": name, "prompt": "tell me of the sea " + name, "max_tokens": 4})
@@ -103,7 +103,7 @@ func (r *adapterRig) served(name string) http.Header {
 	return header
 }
 
-// names returns what the proxy lists.
+// names returns the models that the proxy lists.
 func (r *adapterRig) names() (names []string) {
 	r.Helper()
 	status, _, text := r.send(http.MethodGet, r.proxy.URL()+"/v1/models", nil)
@@ -117,7 +117,7 @@ func (r *adapterRig) names() (names []string) {
 	return names
 }
 
-// listed returns an error unless that many instances of /status list a model.
+// listed returns an error unless n instances of /status list a model.
 func (r *adapterRig) listed(name string, want int) error {
 	status, err := r.proxy.Status(r.Context())
 	if err != nil {
@@ -137,9 +137,9 @@ func (r *adapterRig) listed(name string, want int) error {
 
 func nodeURL(n *fleet.Node) string { return "http://" + n.Address }
 
-// A LoRA adapter that is loaded while the proxy runs is served at once, however its engines
-// are registered and wherever it is loaded. One that is unloaded is not served any more, and
-// no engine is blamed for it.
+// A LoRA adapter that is loaded while the proxy runs is served at once, however its engines are
+// registered and wherever it is loaded. An unloaded adapter is not served any more, and this does not
+// count as a failure of an engine.
 func TestAdaptersLoadedAtRunTime(t *testing.T) {
 	t.Parallel()
 	r := newAdapterRig(t)
@@ -168,13 +168,13 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Loaded at the engines themselves: the first request that names it finds it.
+	// Loaded on the engines directly: the first request that names it discovers it.
 	for how, pair := range pairs {
 		name := "only-" + how
 		for _, role := range instance.Roles() {
 			r.load(nodeURL(pair[role]), name)
 		}
-		if how == "agent" { // its record has it after a probe, without any request
+		if how == "agent" { // the agent's probe adds it to the record, without a request
 			testkit.Eventually(t, time.Minute, func() error { return r.listed(name, 2) })
 		}
 		header := r.served(name)
@@ -183,7 +183,7 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 		}
 	}
 
-	// Through the proxy, for all: it is known when the answer comes.
+	// Loaded on all engines through the proxy: the proxy knows it when the response arrives.
 	r.load(r.proxy.URL(), "everywhere")
 	if err := r.listed("everywhere", 2*len(pairs)); err != nil {
 		t.Error(err)
@@ -200,7 +200,7 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 		t.Errorf("the proxy lists %q", names)
 	}
 
-	// It is unloaded at some engines directly: the others serve, and nothing is ejected.
+	// Unloaded on some engines directly: the others serve it, and no instance is ejected.
 	for _, how := range []string{"flags", "agent"} {
 		for _, role := range instance.Roles() {
 			r.unload(nodeURL(pairs[how][role]), "everywhere")
@@ -221,7 +221,7 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 		}
 	}
 	if len(status.PrefillNodes) != len(pairs) || len(status.DecodeNodes) != len(pairs) {
-		t.Errorf("%d prefill and %d decode instances are left", len(status.PrefillNodes), len(status.DecodeNodes))
+		t.Errorf("%d prefill and %d decode instances remain", len(status.PrefillNodes), len(status.DecodeNodes))
 	}
 	for _, how := range []string{"pdctl", "route", "bare"} {
 		for _, role := range instance.Roles() {
@@ -240,7 +240,7 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 	r.served(model)
 }
 
-// More adapters than a record holds, and a list of more than 1 MiB, are served to the last.
+// More adapters than a record can hold, and a model list of more than 1 MiB, are all served.
 func TestManyAdapters(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{401, 2500} {

@@ -13,16 +13,16 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
-// A proxy takes connections before it has heard from its instances. The first
-// requests wait for that instead of being refused.
+// A proxy accepts connections before its instances have answered a probe. The first requests wait for
+// that instead of being refused.
 func TestFirstRequestsWait(t *testing.T) {
 	t.Parallel()
-	asked := make(chan struct{})
+	probed := make(chan struct{})
 	answer := make(chan struct{})
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/models", func(w http.ResponseWriter, _ *http.Request) {
 		select {
-		case asked <- struct{}{}:
+		case probed <- struct{}{}:
 		default:
 		}
 		<-answer
@@ -56,31 +56,31 @@ func TestFirstRequestsWait(t *testing.T) {
 		got <- resp.Status
 	}()
 	select {
-	case <-asked: // the proxy knows the instance, and has not heard from it
+	case <-probed: // the proxy knows the instance and waits for its answer
 	case <-time.After(soon):
-		t.Fatal("the proxy does not ask its instance")
+		t.Fatal("the proxy does not probe its instance")
 	}
 	select {
 	case status := <-got:
 		close(answer)
-		t.Fatalf("answered before the instance was: %s", status)
+		t.Fatalf("answered before the instance was known: %s", status)
 	case <-time.After(300 * time.Millisecond): // it waits
 	}
 	close(answer)
 	if status := <-got; !strings.HasPrefix(status, "418") {
-		t.Errorf("%s: the request was not passed on", status)
+		t.Errorf("%s: the request was not forwarded", status)
 	}
 }
 
-// bareProxy starts a proxy with an etcd of its own and instances on its command line, of
-// which args makes the flags, and returns its address as soon as it takes connections.
+// bareProxy starts a proxy with an embedded etcd and the instances of the flags that args returns. It
+// returns the proxy's address as soon as the proxy accepts connections.
 func bareProxy(t *testing.T, args func(address string) []string) string {
 	t.Helper()
 	address, _ := startBareProxy(t, args)
 	return address
 }
 
-// startBareProxy returns the process as well.
+// startBareProxy is bareProxy and returns the process as well.
 func startBareProxy(t *testing.T, args func(address string) []string) (string, *fleet.Process) {
 	t.Helper()
 	ports, err := fleet.FreePorts(2)

@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// A fleet whose engines all are in both roles: pairs are of two of them, one that is left
-// serves alone, and one that goes under load costs nobody anything.
+// All engines of a fleet have both roles: pairs consist of two different engines, a remaining single
+// engine serves decode-only, and the loss of an engine under load fails no request.
 func TestFleetOfBoth(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
@@ -30,7 +30,7 @@ func TestFleetOfBoth(t *testing.T) {
 	}
 	wait(3)
 
-	// Everybody shows both memberships, and nobody complains of them.
+	// Every view shows both memberships without a warning.
 	agree(t, etcd, []*fleet.Proxy{proxy}, 6)
 	s, err := proxy.Status(t.Context())
 	if err != nil {
@@ -60,7 +60,7 @@ func TestFleetOfBoth(t *testing.T) {
 		t.Errorf("counted %v picks for prefill, %v for decode", p, d)
 	}
 
-	// One leaves in order, one is killed, agent and all.
+	// One engine stops gracefully, another is killed together with its agent.
 	l := startLoad(t, 8, proxy.URL())
 	l.served(50)
 	if err := nodes[0].Agent.Stop(t.Context()); err != nil {
@@ -74,7 +74,7 @@ func TestFleetOfBoth(t *testing.T) {
 	l.served(50)
 	l.finish()
 
-	// What is left serves alone, and says why.
+	// The remaining engine serves decode-only and reports why.
 	testkit.Eventually(t, soon, func() error {
 		r := complete(t.Context(), c, proxy.URL(), "and now", 5)
 		if r.Err != nil {
@@ -90,7 +90,7 @@ func TestFleetOfBoth(t *testing.T) {
 	}
 }
 
-// An engine in both roles steps in where instances of one role are missing.
+// An engine with both roles is used where instances of one role are missing.
 func TestBothStepsIn(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
@@ -135,7 +135,7 @@ func TestBothStepsIn(t *testing.T) {
 	pair(p, b, "decode") // never with itself as prefill
 }
 
-// pdctl adds and removes both memberships of an engine at once, and so do the admin routes.
+// pdctl and the admin routes add and remove both memberships of an engine at once.
 func TestAddBoth(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
@@ -161,11 +161,11 @@ func TestAddBoth(t *testing.T) {
 	revisions()
 	out := runProgram(t, "pdctl", "remove", "both", n.Address, "--etcd-endpoints", etcd)
 	if !strings.Contains(out, "prefill/"+n.Address) || !strings.Contains(out, "decode/"+n.Address) {
-		t.Errorf("pdctl remove says %q", out)
+		t.Errorf("pdctl remove prints %q", out)
 	}
 	wait(0)
 	if got := add(t, proxy.URL(), adminKey, "both", n.Address); !strings.Contains(got, "Added "+n.Address) {
-		t.Errorf("the route says %q", got)
+		t.Errorf("the route returns %q", got)
 	}
 	wait(1)
 	revisions()

@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// chaosTime is how long TestChaos goes on; PD_TEST_E2E_CHAOS=60s for the long form.
+// chaosTime returns the duration of TestChaos; PD_TEST_E2E_CHAOS=60s selects the long form.
 func chaosTime(t *testing.T) time.Duration {
 	t.Helper()
 	s := os.Getenv("PD_TEST_E2E_CHAOS")
@@ -30,7 +30,7 @@ func chaosTime(t *testing.T) time.Duration {
 	return d
 }
 
-// faults scripts an engine over HTTP; an empty fault clears them.
+// faults sets the faults of an engine over HTTP; an empty fault clears them.
 func faults(t *testing.T, n *fleet.Node, fault string) {
 	t.Helper()
 	method := http.MethodPost
@@ -53,8 +53,8 @@ func faults(t *testing.T, n *fleet.Node, fault string) {
 	}
 }
 
-// Every two seconds one of eight instances is killed, hung or made to answer
-// 503, and restored two seconds later. No request that was not committed fails.
+// Every two seconds one of eight instances is killed, hung or made to answer 503, and restored two
+// seconds later. No uncommitted request fails.
 func TestChaos(t *testing.T) {
 	longform.Test(t)
 	etcd := testkit.StartEtcdProcess(t).Endpoint()

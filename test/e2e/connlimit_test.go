@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// With all connections in use, a further client gets 503 and its connection ends, health
-// checks and operators are answered, and clients that are connected stay so.
+// With all connections in use, a further client gets 503 and its connection is closed, health checks
+// and admin requests are answered, and existing connections stay open.
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}})

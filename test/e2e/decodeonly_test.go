@@ -19,15 +19,15 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// aloneCase is a way to be served by decode alone: a request, and the engines of a model
-// of its own. Without any it uses those of the model "good".
+// aloneCase is a decode-only request and the engines of a model of its own; without engines the
+// request uses those of the model "good".
 type aloneCase struct {
 	reason, path, body string
 	prefill, decode    string // versions of the engines, "0.32.0" if empty
-	// What their records say beside models and version; those of nothing are bare.
+	// Members of their records besides models and version; empty for engines without records.
 	prefillRecord, decodeRecord string
-	fault, decodeFault          fakevllm.Fault // of prefill, of decode
-	withoutPrefill, refused     bool           // refused: the simulated engine answers another status than 200
+	fault, decodeFault          fakevllm.Fault // of the prefill and the decode engine
+	withoutPrefill, refused     bool           // refused: the simulated engine answers with a status other than 200
 	both                        bool           // one engine in both roles
 }
 
@@ -65,7 +65,7 @@ func aloneCases() []aloneCase {
 		{reason: bypass.ResponsesOwnID, path: responses, body: input, prefillRecord: push, decodeRecord: push},
 		{reason: bypass.RanksDiffer, path: chats, body: chat, prefillRecord: `"connector":"lmcache","tp_size":2,"ports":{"lmcache_notify":[1]}`, decodeRecord: receiver},
 		{reason: bypass.NotHeard, path: chats, body: chat, prefillRecord: `"connector":"lmcache"`, decodeRecord: receiver},
-		{reason: bypass.NotNotified, path: chats, body: chat, prefillRecord: `"connector":"lmcache","ports":{"lmcache_notify":[1]}`, decodeRecord: receiver}, // no agent listens there
+		{reason: bypass.NotNotified, path: chats, body: chat, prefillRecord: `"connector":"lmcache","ports":{"lmcache_notify":[1]}`, decodeRecord: receiver}, // no agent listens on that port
 		{reason: bypass.LeaseEnded, path: chats, body: chat + `,"stream":true`, prefill: "0.21.0", decode: "0.21.0", prefillRecord: `"connector":"nixl","kv_lease":1`,
 			decodeFault: fakevllm.Fault{Kind: fakevllm.FaultHang, Path: chats, At: fakevllm.AfterHeaders, Times: 3}},
 		{reason: bypass.NoTransfer, path: completions, body: `"prompt":"a","max_tokens":2`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
@@ -79,9 +79,8 @@ func aloneCases() []aloneCase {
 	}
 }
 
-// Whoever is served by decode alone is told why, and so are operators: the header of the
-// answer, the access log and the metric have the same reason, on every route that
-// generates, and there is a way to each reason.
+// Every decode-only request reports its reason: the response header, the access log and the metric
+// have the same reason, on every route that generates, and each reason has a case.
 func TestNobodyIsAloneInSilence(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -107,7 +106,7 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 		}
 		plays := fakevllm.Role(role)
 		if role == instance.Both {
-			plays = "" // whatever it is asked
+			plays = "" // for any request
 		}
 		s := fakevllm.StartTest(t, fakevllm.Options{Role: plays, Mode: fakevllm.NIXL, Models: []string{model}, Version: version})
 		value := ""
@@ -162,31 +161,31 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 			t.Errorf("%s on %s: %s, %v: %s", c.reason, c.path, resp.Status, err, body)
 		}
 		if got := resp.Header.Get("X-PD-Decode-Only"); got != c.reason {
-			t.Errorf("%s on %s: the client is told %q", c.reason, c.path, got)
+			t.Errorf("%s on %s: the response header is %q", c.reason, c.path, got)
 		}
 		counts[c.reason]++
-		testkit.Eventually(t, soon, func() error { // a request is counted behind its last byte
+		testkit.Eventually(t, soon, func() error { // a request is counted after its last byte
 			if n := metric(t, proxy.URL(), "pd_forward_decode_only_total", fmt.Sprintf("reason=%q", c.reason)); n != counts[c.reason] {
 				return fmt.Errorf("%s on %s: counted %v, want %v", c.reason, c.path, n, counts[c.reason])
 			}
 			return nil
 		})
 	}
-	decided(t, f, counts)
+	countDecisions(t, f, counts)
 	for _, r := range bypass.Reasons() {
 		if counts[r.Name] == 0 {
-			t.Errorf("no way is tried to %s", r.Name)
+			t.Errorf("no case has the reason %s", r.Name)
 		}
 	}
 
 	testkit.Eventually(t, soon, func() error { return logged(proxy.LogFile(), wanted) })
-	told(t, proxy, models[slices.IndexFunc(cases, func(c aloneCase) bool { return c.reason == bypass.NoTransfer })])
+	checkNotices(t, proxy, models[slices.IndexFunc(cases, func(c aloneCase) bool { return c.reason == bypass.NoTransfer })])
 }
 
-// decided counts the reasons that proxies give which may leave prefill out. A prefill
-// that takes its time has a queue when several requests come at once: new prompts, in each
-// round, since of those that it has in its cache it makes short work. Others come again.
-func decided(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
+// countDecisions counts the reasons of proxies that may skip prefill. A slow prefill engine has a queue when
+// several requests arrive at once. Each round uses new prompts, because prompts in the engine's cache
+// are prefilled quickly; the other prompts are repeated.
+func countDecisions(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 	t.Helper()
 	const model = "decided"
 	engine := func(role fakevllm.Role) string {
@@ -229,7 +228,7 @@ func decided(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 				label := fmt.Sprintf("reason=%q", reason)
 				n := metric(t, proxy.URL(), "pd_forward_decode_only_total", label)
 				if counts[reason] = n; n == 0 || n > metric(t, proxy.URL(), "pd_disaggregate_total", label) {
-					return fmt.Errorf("--disaggregate %s: %v requests are alone for %s", value, n, reason)
+					return fmt.Errorf("--disaggregate %s: %v decode-only requests for %s", value, n, reason)
 				}
 			}
 			return nil
@@ -237,7 +236,7 @@ func decided(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 	}
 }
 
-// posted sends a request and reads its answer.
+// posted sends a request and returns its response and body.
 func posted(t *testing.T, url, id, body string) (*http.Response, []byte, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
@@ -255,16 +254,16 @@ func posted(t *testing.T, url, id, body string) (*http.Response, []byte, error) 
 	return resp, b, err
 }
 
-// told sends more requests to an instance that hands nothing over: /status and pdctl
-// status say so in words.
-func told(t *testing.T, proxy *fleet.Proxy, model string) {
+// checkNotices sends more requests to an instance that transfers no KV cache and checks that /status and pdctl
+// status report it.
+func checkNotices(t *testing.T, proxy *fleet.Proxy, model string) {
 	t.Helper()
 	for range 5 {
 		if resp, body, err := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"a","max_tokens":2}`); err != nil || resp.StatusCode != http.StatusOK {
 			t.Fatalf("%s, %v: %s", resp.Status, err, body)
 		}
 	}
-	says := func(text string) error {
+	reported := func(text string) error {
 		for _, want := range []string{"prefill instances are ready, but each of the last ", " no_handover (prefill offered no KV transfer)", "(nixl) has handed nothing over in its last "} {
 			if !strings.Contains(text, want) {
 				return fmt.Errorf("%q is not in %s", want, text)
@@ -277,12 +276,12 @@ func told(t *testing.T, proxy *fleet.Proxy, model string) {
 		if err := json.Unmarshal(get(t, proxy.URL()+"/status"), &status); err != nil {
 			return err
 		}
-		return says(strings.Join(status.Notices, "\n"))
+		return reported(strings.Join(status.Notices, "\n"))
 	})
-	testkit.Eventually(t, soon, func() error { return says(runProgram(t, "pdctl", "status", "--etcd-endpoints", proxy.Etcd[0])) })
+	testkit.Eventually(t, soon, func() error { return reported(runProgram(t, "pdctl", "status", "--etcd-endpoints", proxy.Etcd[0])) })
 }
 
-// logged compares the access lines with the reasons that they should have.
+// logged compares the access log with the expected reasons.
 func logged(file string, wanted map[string]string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -299,7 +298,7 @@ func logged(file string, wanted map[string]string) error {
 			continue
 		}
 		if l.DecodeOnly != wanted[l.ID] {
-			return fmt.Errorf("%s, which was alone for %s, is logged with %q", l.ID, wanted[l.ID], l.DecodeOnly)
+			return fmt.Errorf("%s, decode-only for %s, is logged with %q", l.ID, wanted[l.ID], l.DecodeOnly)
 		}
 		seen = append(seen, l.ID)
 	}

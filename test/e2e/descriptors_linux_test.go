@@ -16,9 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// A proxy that has no file descriptor left can neither connect to an instance nor
-// ask it for a sign of life. That says nothing about the instance: the long prefill
-// that it is busy with goes on, and nobody is ejected.
+// A proxy without free file descriptors can neither connect to an instance nor probe it. That is no
+// evidence against the instance: its long prefill continues, and no instance is ejected.
 func TestNoDescriptorsLeft(t *testing.T) {
 	longform.Test(t)
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
@@ -61,7 +60,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	}
 	testkit.Eventually(t, soon, func() error {
 		if s := log(); !strings.Contains(s, notAsked) && !strings.Contains(s, ejected) {
-			return fmt.Errorf("nobody has been asked yet:\n%s", p.LogTail(5))
+			return fmt.Errorf("no instance has been probed yet:\n%s", p.LogTail(5))
 		}
 		return nil
 	})
@@ -75,7 +74,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	}
 }
 
-// noDescriptors lets a process open nothing more until restore is called.
+// noDescriptors prevents a process from opening files until restore is called.
 func noDescriptors(t *testing.T, p *fleet.Proxy) (restore func()) {
 	t.Helper()
 	var was unix.Rlimit

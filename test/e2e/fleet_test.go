@@ -21,7 +21,7 @@ import (
 
 const adminKey = "e2e-admin-key"
 
-// soon bounds what a test waits for; nothing is asserted on it.
+// soon bounds the time that a test waits for a condition; no test asserts on it.
 const soon = 60 * time.Second
 
 // proxies starts n proxies on one etcd.
@@ -41,7 +41,7 @@ func proxies(t *testing.T, f *fleet.Fleet, etcd string, n int) []*fleet.Proxy {
 	return out
 }
 
-// node starts an engine; with etcd endpoints also an agent next to it.
+// node starts an engine and, if etcd endpoints are given, an agent for it.
 func node(t *testing.T, f *fleet.Fleet, name string, role instance.Role, port int, etcd ...string) *fleet.Node {
 	t.Helper()
 	return nodeFor(t, f, 5*time.Second, name, role, port, etcd...)
@@ -69,7 +69,7 @@ func st(t *testing.T, etcd string) *store.Store {
 	return store.New(testkit.Client(t, etcd), l, "test")
 }
 
-// seen is what all views of the membership must agree in.
+// seen is the part of an instance on which all views of the membership must agree.
 type seen struct {
 	State    instance.State
 	View     instance.View
@@ -77,7 +77,7 @@ type seen struct {
 	Revision int64
 }
 
-func bySight(list []instance.Listing) map[string]seen {
+func viewsOf(list []instance.Listing) map[string]seen {
 	out := map[string]seen{}
 	for _, l := range list {
 		out[string(l.Role)+"/"+l.Address] = seen{l.State, l.View, l.Static, l.Revision}
@@ -91,10 +91,10 @@ func pdctlList(t *testing.T, etcd string) map[string]seen {
 	if err := json.Unmarshal([]byte(runProgram(t, "pdctl", "list", "-o", "json", "--etcd-endpoints", etcd)), &out); err != nil {
 		t.Fatal(err)
 	}
-	return bySight(out.Instances)
+	return viewsOf(out.Instances)
 }
 
-// agree waits until every proxy shows what pdctl shows, with n members.
+// agree waits until every proxy shows the same n members as pdctl.
 func agree(t *testing.T, etcd string, list []*fleet.Proxy, n int) map[string]seen {
 	t.Helper()
 	var want map[string]seen
@@ -108,7 +108,7 @@ func agree(t *testing.T, etcd string, list []*fleet.Proxy, n int) map[string]see
 			if err != nil {
 				return err
 			}
-			if got := bySight(s.Instances); !maps.Equal(got, want) {
+			if got := viewsOf(s.Instances); !maps.Equal(got, want) {
 				return fmt.Errorf("%s shows %v, pdctl %v", p.Name(), got, want)
 			}
 		}
@@ -117,8 +117,8 @@ func agree(t *testing.T, etcd string, list []*fleet.Proxy, n int) map[string]see
 	return want
 }
 
-// Three proxies on one etcd: what is added through one serves through another,
-// everybody shows the same, and nothing changes when all are restarted.
+// Three proxies share one etcd: an instance added through one serves through another, all show the
+// same, and nothing changes when all are restarted.
 func TestProxiesAgree(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
@@ -128,14 +128,14 @@ func TestProxiesAgree(t *testing.T) {
 	p2 := node(t, f, "p2", instance.Prefill, 0)
 	d1 := node(t, f, "d1", instance.Decode, 0)
 	if got, want := add(t, list[0].URL(), adminKey, "prefill", p2.Address), "Added "+p2.Address+" to prefill_instances."; got != want {
-		t.Fatalf("add says %q, want %q", got, want)
+		t.Fatalf("add returns %q, want %q", got, want)
 	}
 	add(t, list[0].URL(), adminKey, "decode", d1.Address)
 	before := agree(t, etcd, list, 3)
 	if s := before["decode/"+d1.Address]; !s.Static || s.State != instance.Ready {
 		t.Fatalf("the added instance is %+v", s)
 	}
-	// Both added ones serve through the second proxy.
+	// Both added instances serve through the second proxy.
 	c := newClient(t, adminKey)
 	served := map[string]bool{}
 	for i := range 4 {
@@ -166,8 +166,8 @@ func TestProxiesAgree(t *testing.T) {
 	}
 }
 
-// An add outlives the proxy that took it: whichever proxy first sees the
-// instance answer promotes it, and only one does.
+// An added instance outlives the proxy that accepted it: the first proxy whose probe succeeds promotes
+// it, and only one does.
 func TestPendingAddIsPromotedOnce(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
@@ -179,9 +179,9 @@ func TestPendingAddIsPromotedOnce(t *testing.T) {
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
 	if got, want := add(t, list[0].URL(), adminKey, "decode", address), "Waiting for decode_instance "+address+" to start."; got != want {
-		t.Fatalf("add says %q, want %q", got, want)
+		t.Fatalf("add returns %q, want %q", got, want)
 	}
-	// Five others know of it when the one that took the add is killed.
+	// The five other proxies know of it when the one that accepted it is killed.
 	for _, p := range list {
 		testkit.Eventually(t, soon, func() error {
 			s, err := p.Status(t.Context())
@@ -222,7 +222,7 @@ func TestPendingAddIsPromotedOnce(t *testing.T) {
 	}
 }
 
-// A node that dies with its agent costs no request that was not committed.
+// A node that dies together with its agent fails no uncommitted request.
 func TestNodeDiesUnderLoad(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
@@ -258,8 +258,7 @@ func TestNodeDiesUnderLoad(t *testing.T) {
 		}
 		testkit.Eventually(t, soon, ejected)
 		t.Logf("%s: ejected %s after the kill", n.Spec.Name, time.Since(killed).Round(time.Millisecond))
-		// From here on it gets nothing: no request meets a refused connection but
-		// those that were on their way to it.
+		// From now on it gets no request: only those already on their way meet a refused connection.
 		l.Turn()
 		before := metric(t, p.URL(), "pd_forward_retries_total", `class="not_connected"`)
 		want := map[instance.Role]int{instance.Prefill: 2, instance.Decode: 2}
@@ -270,7 +269,7 @@ func TestNodeDiesUnderLoad(t *testing.T) {
 		if err := p.WaitFor(t.Context(), want[instance.Prefill], want[instance.Decode]); err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("%s: its key was gone %s after the kill (TTL 5 s)", n.Spec.Name, time.Since(killed).Round(time.Millisecond))
+		t.Logf("%s: its key was deleted %s after the kill (TTL 5 s)", n.Spec.Name, time.Since(killed).Round(time.Millisecond))
 		if after := metric(t, p.URL(), "pd_forward_retries_total", `class="not_connected"`); after != before {
 			t.Errorf("%v more requests were sent to an ejected instance", after-before)
 		}
@@ -285,8 +284,7 @@ func TestNodeDiesUnderLoad(t *testing.T) {
 	})
 }
 
-// outage is how long etcd is away in TestEtcdAway; PD_TEST_E2E_OUTAGE=60s for the
-// long form.
+// outage returns the duration of the outage in TestEtcdAway; PD_TEST_E2E_OUTAGE=60s selects the long form.
 func outage(t *testing.T) time.Duration {
 	t.Helper()
 	s := os.Getenv("PD_TEST_E2E_OUTAGE")
@@ -300,13 +298,11 @@ func outage(t *testing.T) time.Duration {
 	return d
 }
 
-// awayTTL is that of the leases in TestEtcdAway. After the restart they have it
-// again, and the agents, which by then try to connect every three seconds, must
-// be in time for it on a slow machine too.
+// awayTTL is the TTL of the leases in TestEtcdAway. A lease has its full TTL after the restart. The
+// agents by then try to connect every three seconds and must renew in time, on a slow machine too.
 const awayTTL = 10 * time.Second
 
-// While etcd is away everything goes on, and afterwards nothing has changed:
-// the same leases hold the same keys.
+// While etcd is down all requests are served, and afterwards the same leases hold the same keys.
 func TestEtcdAway(t *testing.T) {
 	t.Parallel()
 	member := testkit.StartEtcdProcess(t)
@@ -351,7 +347,7 @@ func TestEtcdAway(t *testing.T) {
 			return err
 		})
 	}
-	t.Logf("a node that came after the restart was followed %s after it", time.Since(restarted).Round(time.Millisecond))
+	t.Logf("a node that registered after the restart was used %s after it", time.Since(restarted).Round(time.Millisecond))
 	l.served(50)
 	l.finish()
 	after := keys(t, etcd, 5)
@@ -362,7 +358,7 @@ func TestEtcdAway(t *testing.T) {
 	}
 }
 
-// keys returns lease, create revision and version of every instance's key.
+// keys returns the lease, create revision and version of every instance's key.
 func keys(t *testing.T, etcd string, n int) map[string][3]int64 {
 	t.Helper()
 	snap, err := st(t, etcd).Reader.Snapshot(t.Context())
@@ -379,8 +375,7 @@ func keys(t *testing.T, etcd string, n int) map[string][3]int64 {
 	return out
 }
 
-// A port that is taken and an etcd that is not there are said in words that
-// tell the person what to do.
+// The errors for a port in use and an unreachable etcd name the remedy.
 func TestStartErrors(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

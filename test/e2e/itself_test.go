@@ -9,14 +9,14 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// vLLM and the proxy have the same default port, so sooner or later somebody gives a
-// proxy its own address. It must not send a request to itself, without an end.
+// vLLM and the proxy have the same default port, so users will add a proxy's own address to it. The
+// proxy must not send requests to itself in an endless loop.
 func TestProxyIsItsOwnInstance(t *testing.T) {
 	t.Parallel()
 	address := bareProxy(t, func(own string) []string { return []string{"--prefill", own, "--decode", own, "--model", model} })
 	testkit.Eventually(t, soon, func() error {
 		if s := string(get(t, "http://"+address+"/status")); strings.Count(s, "is a pdmesh proxy") < 2 {
-			return fmt.Errorf("it does not know itself: %s", s)
+			return fmt.Errorf("the proxy does not recognize itself: %s", s)
 		}
 		return nil
 	})

@@ -19,10 +19,10 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// Two proxies before one prefill engine with LMCache's PD backend, which knows one address
-// for its notifications, that of its agent. Each proxy hears those of its own requests: a
-// lost one, or one that the other proxy took, would be a request that waits in vain, fails
-// as not_notified, and is tried again.
+// Two proxies share one prefill engine with LMCache's PD backend, which sends all its notifications to
+// one address, that of its agent. Each proxy receives the notifications of its own requests. After a
+// lost notification, or one that the other proxy received, a request would time out, fail as
+// not_notified and be retried.
 func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
@@ -68,7 +68,7 @@ func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 	for _, p := range list {
 		for line := range strings.Lines(string(get(t, p.URL()+"/metrics"))) {
 			if strings.HasPrefix(line, "pd_forward_retries_total") && !strings.HasSuffix(line, " 0\n") {
-				t.Errorf("%s: a leg was tried again: %s", p.Name(), line)
+				t.Errorf("%s: a leg was retried: %s", p.Name(), line)
 			}
 		}
 	}
@@ -86,9 +86,9 @@ func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 	}
 }
 
-// A prefill engine whose LMCache configuration has another port than its agent: each request
-// spends one wait, and after three of them none does. The proxy and pdctl doctor name the
-// instance, the port of its agent and the remedy.
+// A prefill engine whose LMCache configuration has a port other than its agent's: each of the first
+// three requests waits once, later requests do not. The proxy and pdctl doctor name the instance, its
+// agent's port and the remedy.
 func TestLMCacheNotificationsGoElsewhere(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()

@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// Short names of what these tests use all the time.
+// Short forms of the functions of package harness.
 
 const model = harness.Model
 

@@ -1,4 +1,4 @@
-// Package e2e_test runs the built programs as processes, the way people do.
+// Package e2e_test runs the built programs as processes, as users do.
 package e2e_test
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// binDir holds the programs; TestMain builds them once for all tests.
+// binDir is the directory of the programs; TestMain builds them once for all tests.
 var binDir string
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m, &binDir)) }

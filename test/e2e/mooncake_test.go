@@ -11,9 +11,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// Engines with MooncakeConnector through agent, etcd and proxy: decode computes no
-// prompt itself, also after the prefill engine has come back under another engine
-// id, and nothing arrives that such engines would not bear.
+// Engines with MooncakeConnector behind agent, etcd and proxy: decode engines compute no prompt
+// themselves, also after the prefill engine has restarted with another engine ID, and receive no
+// request that would harm real engines.
 func TestMooncakeFleet(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
@@ -61,14 +61,14 @@ func TestMooncakeFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := nodes[instance.Prefill].Spec
-	again.Etcd = nil // its agent is still there
+	again.Etcd = nil // its agent is still running
 	again.Name = "prefill-again"
 	if nodes[instance.Prefill], err = f.StartNode(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
 	id := state(instance.Prefill).EngineID
 	if id == old {
-		t.Fatalf("the engine is %s in both of its lives", id)
+		t.Fatalf("the engine has the ID %s again after its restart", id)
 	}
 	testkit.Eventually(t, soon, func() error {
 		resp, err := testkit.Client(t, etcd).Get(t.Context(), "/pd/prefill/"+nodes[instance.Prefill].Address)
@@ -93,9 +93,9 @@ func TestMooncakeFleet(t *testing.T) {
 	}
 }
 
-// Engines that nobody has an agent for: the proxy asks prefill's bootstrap server itself.
-// A prefill engine that begins a new life at its address is never taken for the old one,
-// and hands over again under its new id.
+// Engines without agents: the proxy queries the prefill engine's bootstrap server itself. A prefill
+// engine that restarts at the same address is never mistaken for the previous process, and transfers
+// again under its new ID.
 func TestMooncakeWithoutAgents(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
@@ -151,11 +151,11 @@ func TestMooncakeWithoutAgents(t *testing.T) {
 		t.Fatal(err)
 	}
 	if state(instance.Prefill).EngineID == old {
-		t.Fatalf("the engine is %s in both of its lives", old)
+		t.Fatalf("the engine has the ID %s again after its restart", old)
 	}
 	testkit.Eventually(t, soon, func() error {
 		if err := ask(); err != nil {
-			t.Fatal(err) // also while the new life is not known yet
+			t.Fatal(err) // also while the new process is not known yet
 		}
 		if s := state(instance.Decode); s.Counters.TransfersLoaded <= 5 {
 			return fmt.Errorf("%+v", s.Counters)

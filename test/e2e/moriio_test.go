@@ -14,14 +14,14 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// Engines that only ping: they appear, serve through prefill and decode, leave when they
-// ping no more or when the bridge is killed, and come back. In both homes of the bridge
-// and in both generations of the messages.
+// Engines that register by pings: they are discovered, serve through prefill and decode, are removed
+// when they stop pinging or the bridge is killed, and return. Tested with the bridge in the proxy and in
+// an agent, and with both generations of the messages.
 func TestMoRIIOFleet(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, mode string
-		old, agent bool // the older messages; the bridge is an agent's and not the proxy's
+		old, agent bool // old: the older messages; agent: the bridge runs in an agent instead of the proxy
 	}{
 		{"agent", "moriio_write", false, true}, {"proxy", "moriio_read", true, false},
 	} {
@@ -114,7 +114,7 @@ func TestMoRIIOFleet(t *testing.T) {
 					t.Fatal(err)
 				}
 				registered(0)
-				serve("orphans") // they answer, so that the proxy goes on with them
+				serve("orphans") // they answer probes, so the proxy keeps using them
 				startBridge()
 				registered(2)
 				serve("again")

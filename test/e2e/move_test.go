@@ -25,9 +25,9 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// house is a fleet on the etcd that its first proxy carries: two instances of
-// each role with agents, a static decode instance, and a removal active.
-type house struct {
+// moveRig is a fleet with the embedded etcd of its first proxy: two instances of each role with agents, a
+// static decode instance, and a removal.
+type moveRig struct {
 	t       *testing.T
 	f       *fleet.Fleet
 	old     string // the embedded etcd
@@ -36,12 +36,12 @@ type house struct {
 	static  *fleet.Node
 }
 
-// removedAddress is one that an operator has taken out.
+// removedAddress is the address of an instance that an operator has removed.
 const removedAddress = "127.0.0.1:9"
 
-func newHouse(t *testing.T) *house {
+func newMoveRig(t *testing.T) *moveRig {
 	t.Helper()
-	h := &house{t: t, f: newFleet(t)}
+	h := &moveRig{t: t, f: newFleet(t)}
 	args := []string{"--connector", "nixl", "--audit-interval", "2s"}
 	for i := range 2 {
 		s := fleet.ProxySpec{Name: fmt.Sprintf("proxy-%d", i+1), AdminKey: adminKey, Args: args}
@@ -66,7 +66,7 @@ func newHouse(t *testing.T) *house {
 	return h
 }
 
-func (h *house) serveAll() {
+func (h *moveRig) serveAll() {
 	h.t.Helper()
 	for _, p := range h.proxies {
 		if err := p.WaitFor(h.t.Context(), 2, 3); err != nil {
@@ -75,7 +75,7 @@ func (h *house) serveAll() {
 	}
 }
 
-// member is what must be the same in both houses.
+// member holds the properties of an instance that must be the same before and after the move.
 type member struct {
 	State  instance.State
 	View   instance.View
@@ -90,15 +90,15 @@ func members(list []instance.Listing) map[string]member {
 	for _, l := range list {
 		m := member{l.State, l.View, l.Intent, l.Static, l.ID, strings.Join(l.Models, ",")}
 		if l.Static {
-			m.ID = "" // goes by the revision, which is another in another etcd
+			m.ID = "" // contains the revision, which differs in the new etcd
 		}
 		out[string(l.Role)+"/"+l.Address] = m
 	}
 	return out
 }
 
-// membership is what etcd says, by pdctl.
-func (h *house) membership(etcd string) map[string]member {
+// membership returns the members in etcd as pdctl lists them.
+func (h *moveRig) membership(etcd string) map[string]member {
 	h.t.Helper()
 	var out struct{ Instances []instance.Listing }
 	text := runProgram(h.t, "pdctl", "list", "-o", "json", "--etcd-endpoints", etcd)
@@ -108,10 +108,10 @@ func (h *house) membership(etcd string) map[string]member {
 	return members(out.Instances)
 }
 
-// moveProxies restarts the proxies at the new etcd, one after the other, the one
-// that carries the old etcd last. Each comes back with all instances: those it
-// saved serve as orphans as long as they answer.
-func (h *house) moveProxies(etcd []string) {
+// moveProxies restarts the proxies with the new etcd one after the other, last the one with the old
+// embedded etcd. Each returns with all instances: saved instances are used as orphans while they answer
+// probes.
+func (h *moveRig) moveProxies(etcd []string) {
 	h.t.Helper()
 	for _, i := range []int{1, 0} {
 		p := h.proxies[i]
@@ -131,9 +131,9 @@ func (h *house) moveProxies(etcd []string) {
 	}
 }
 
-// moveAgents restarts the agents at the new etcd, one after the other. The
-// second signal skips the drain, which would be in vain: no proxy hears of it.
-func (h *house) moveAgents(etcd []string) {
+// moveAgents restarts the agents with the new etcd one after the other. A second signal skips the
+// drain, which no proxy would observe.
+func (h *moveRig) moveAgents(etcd []string) {
 	h.t.Helper()
 	for _, n := range h.nodes {
 		for range 2 {
@@ -142,13 +142,13 @@ func (h *house) moveAgents(etcd []string) {
 			}
 			select {
 			case <-n.Agent.Done():
-			case <-time.After(200 * time.Millisecond): // two signals at once are one
+			case <-time.After(200 * time.Millisecond): // two signals at once would be merged
 			}
 		}
 		select {
 		case <-n.Agent.Done():
 		case <-time.After(soon):
-			h.t.Fatalf("%s does not end", n.Agent.Name())
+			h.t.Fatalf("%s does not exit", n.Agent.Name())
 		}
 		if err := n.StartAgent(h.t.Context(), etcd...); err != nil {
 			h.t.Fatal(err)
@@ -163,13 +163,13 @@ func (h *house) moveAgents(etcd []string) {
 	}
 }
 
-// settled waits until everybody shows in the new house what was in the old one.
-func (h *house) settled(etcd []string, before map[string]member) {
+// awaitMembers waits until every view of the new etcd shows the members of the old one.
+func (h *moveRig) awaitMembers(etcd []string, before map[string]member) {
 	h.t.Helper()
 	testkit.Eventually(h.t, soon, func() error {
 		for _, e := range etcd {
 			if got := h.membership(e); !maps.Equal(got, before) {
-				return fmt.Errorf("%s has\n%v, before there was\n%v", e, got, before)
+				return fmt.Errorf("%s has\n%v, before the move\n%v", e, got, before)
 			}
 		}
 		for _, p := range h.proxies {
@@ -178,7 +178,7 @@ func (h *house) settled(etcd []string, before map[string]member) {
 				return err
 			}
 			if got := members(s.Instances); !maps.Equal(got, before) {
-				return fmt.Errorf("%s shows\n%v, before there was\n%v", p.Name(), got, before)
+				return fmt.Errorf("%s shows\n%v, before the move\n%v", p.Name(), got, before)
 			}
 			var page struct {
 				Etcd struct {
@@ -198,56 +198,56 @@ func (h *house) settled(etcd []string, before map[string]member) {
 	})
 }
 
-// move is the whole way, under load; furnish brings the data into the new house.
-func (h *house) move(furnish func() *testkit.Cluster) {
+// move performs the whole move under load; fill copies the data to the new etcd.
+func (h *moveRig) move(fill func() *testkit.Cluster) {
 	h.t.Helper()
 	before := h.membership(h.old)
 	if len(before) != 5 {
-		h.t.Fatalf("the old house holds %v", before)
+		h.t.Fatalf("the old etcd has %v", before)
 	}
 	l := harness.StartRetryingLoad(h.t, model, 8, 5*time.Millisecond, h.proxies[0].URL(), h.proxies[1].URL())
 	l.Served(50)
-	etcd := furnish().Endpoints()
+	etcd := fill().Endpoints()
 	l.Served(50)
 	h.moveProxies(etcd)
 	l.Served(50)
 	h.moveAgents(etcd)
 	l.Served(50)
-	h.settled(etcd, before)
+	h.awaitMembers(etcd, before)
 	if out := runProgram(h.t, "pdctl", "--etcd-endpoints", etcd[2], "get", "decode/"+removedAddress); !strings.Contains(out, `"state":"removed"`) {
-		h.t.Errorf("the removal has not moved along:\n%s", out)
+		h.t.Errorf("the removal was not copied:\n%s", out)
 	}
 	l.Served(50)
 	if n := l.Broken(); n > 0 {
-		h.t.Errorf("%d streams broke", n)
+		h.t.Errorf("%d streams were cut", n)
 	}
-	l.Finish() // fails the test if one request has
+	l.Finish() // fails the test if a request failed
 }
 
 func TestMoveByExport(t *testing.T) {
 	longform.Test(t)
-	h := newHouse(t)
+	h := newMoveRig(t)
 	h.move(func() *testkit.Cluster {
 		c := testkit.StartCluster(t, 3)
 		file := filepath.Join(t.TempDir(), "fleet.jsonl")
 		if err := os.WriteFile(file, []byte(runProgram(t, "pdctl", "--etcd-endpoints", h.old, "export")), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		said := runProgram(t, "pdctl", "--etcd-endpoints", strings.Join(c.Endpoints(), ","), "import", file)
-		if strings.Count(said, ": written\n") != 2 || strings.Count(said, "skipped: held by a lease") != 4 {
-			t.Fatalf("import says\n%s", said)
+		out := runProgram(t, "pdctl", "--etcd-endpoints", strings.Join(c.Endpoints(), ","), "import", file)
+		if strings.Count(out, ": written\n") != 2 || strings.Count(out, "skipped: held by a lease") != 4 {
+			t.Fatalf("import prints\n%s", out)
 		}
 		return c
 	})
 }
 
-// revisionBump is more than an etcd of this kind writes in its life: revisions
-// of the new house never look older than what a proxy has seen.
+// revisionBump exceeds the number of writes of such an etcd, so that no revision of the new etcd is
+// lower than one that a proxy has seen.
 const revisionBump = 1_000_000_000
 
 func TestMoveBySnapshot(t *testing.T) {
 	longform.Test(t)
-	h := newHouse(t)
+	h := newMoveRig(t)
 	h.move(func() *testkit.Cluster {
 		file := filepath.Join(t.TempDir(), "etcd.snapshot")
 		saveSnapshot(t, h.old, file)
@@ -263,7 +263,7 @@ func TestMoveBySnapshot(t *testing.T) {
 		})
 		log, err := store.New(c.Client(t), layout(t), "test").Reader.AuditLog(t.Context(), 0)
 		if err != nil || len(log) != 2 || log[0].What != "remove" {
-			t.Fatalf("the audit log has not moved along: %v, %v", log, err)
+			t.Fatalf("the audit log was not copied: %v, %v", log, err)
 		}
 		resp, err := c.Client(t).Get(t.Context(), "/pd/meta/schema")
 		if err != nil || resp.Header.Revision < revisionBump {
@@ -273,7 +273,7 @@ func TestMoveBySnapshot(t *testing.T) {
 	})
 }
 
-// saveSnapshot is what etcdctl snapshot save does, over the client port.
+// saveSnapshot does what etcdctl snapshot save does, over the client port.
 func saveSnapshot(t *testing.T, etcd, file string) {
 	t.Helper()
 	r, err := testkit.Client(t, etcd).Snapshot(t.Context())

@@ -21,15 +21,15 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// machine is a network namespace: an address that is no loopback, for programs that
-// nobody outside of the test reaches.
+// machine is a network namespace. It has a non-loopback address that is not reachable from outside the
+// test.
 type machine struct {
 	t       *testing.T
 	address string
-	pid     string // of a process that keeps it
+	pid     string // process that keeps the namespace
 }
 
-// machines are two that reach each other.
+// machines creates two connected machines.
 func machines(t *testing.T) (here, there *machine) {
 	t.Helper()
 	here, there = newMachine(t, "10.9.0.1"), newMachine(t, "10.9.0.2")
@@ -67,7 +67,7 @@ func (m *machine) on(command ...string) []string {
 	return append([]string{"-t", m.pid, "--net", "--"}, command...)
 }
 
-// run runs a command there to its end.
+// run runs a command there until it exits.
 func (m *machine) run(command ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(m.t.Context(), time.Minute)
 	defer cancel()
@@ -87,9 +87,9 @@ func (m *machine) must(command ...string) string {
 	return out
 }
 
-// An etcd that a proxy carries serves another machine: with TLS, and with users once
-// they are set up on its own. Agents and pdctl work there by the settings that they have
-// for any etcd, and so they do when the proxy has been started again.
+// The embedded etcd serves another machine: with TLS, and with users once they are created on the
+// proxy's machine. Agents and pdctl there use the same settings as for any etcd, also after the proxy
+// was restarted.
 func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
@@ -138,7 +138,7 @@ func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 	}
 	proxy := startProxy()
 
-	// Without users the other machine is refused, and told what to do.
+	// Without users the other machine is refused, and the error names the remedy.
 	if out, err := there.run(pdctl(append(access, "list")...)...); err == nil || !strings.Contains(out, "no users yet") || !strings.Contains(out, "auth init --apply") {
 		t.Errorf("before there are users: %v\n%s", err, out)
 	}
@@ -171,12 +171,12 @@ func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 	served()
 	operator := as(schema.RoleOperator)
 	if out := there.must(pdctl(append(operator, "list")...)...); !strings.Contains(out, here.address+":8100") || !strings.Contains(out, there.address+":8100") {
-		t.Errorf("pdctl list says\n%s", out)
+		t.Errorf("pdctl list prints\n%s", out)
 	}
 	there.must(pdctl(append(operator, "drain", "prefill", here.address+":8100", "--wait", "--timeout", "1m")...)...)
 	there.must(pdctl(append(operator, "undrain", "prefill", here.address+":8100")...)...)
 
-	// The users are in etcd: they are there at once when it comes back.
+	// The users are stored in etcd and exist right after a restart.
 	if err := proxy.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// A page of the origin that the command line names may ask both servers, and read
-// streams; a recording that it sends is heard.
+// Pages of an origin given by a flag may call both servers and read streams; the recording that such a
+// page sends is accepted.
 func TestPageAndRecording(t *testing.T) {
 	t.Parallel()
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, Transcription: true})
@@ -57,7 +57,7 @@ func TestPageAndRecording(t *testing.T) {
 			stream := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"a"}],"max_tokens":3,"stream":true}`, model)
 			if resp, body := send(http.MethodOptions, chat, "", "", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization"); resp.StatusCode != http.StatusOK ||
 				body != "OK" || resp.Header.Get("Access-Control-Allow-Headers") != "authorization" {
-				t.Errorf("asked before: %s %v %s", resp.Status, resp.Header, body)
+				t.Errorf("preflight: %s %v %s", resp.Status, resp.Header, body)
 			}
 			if resp, _ := send(http.MethodPost, chat, "application/json", stream); resp.StatusCode != http.StatusUnauthorized {
 				t.Errorf("without the key: %s", resp.Status)

@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// A chat's next turn finds its cache through a proxy that has not seen the chat.
+// The next turn of a chat finds its cache through a proxy that has not seen the chat.
 func TestNextTurnThroughAnotherProxy(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
@@ -45,10 +45,10 @@ func TestNextTurnThroughAnotherProxy(t *testing.T) {
 		return p
 	}
 	if p := explain(); p.Prefill.Cached != 0 {
-		t.Fatalf("%d tokens are expected of what nobody has sent", p.Prefill.Cached)
+		t.Fatalf("%d tokens are expected of a prompt that was never sent", p.Prefill.Cached)
 	}
 	testkit.Eventually(t, soon, func() error {
-		// A proxy tells nothing before it has heard of the other.
+		// A proxy publishes no placements before it knows the other proxy.
 		resp, body, err := posted(t, list[0].URL()+"/v1/completions", "", first)
 		if err != nil || resp.StatusCode != http.StatusOK {
 			return fmt.Errorf("%v: %s", err, body)

@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// Requests that wait in a decode engine's queue for longer than every limit of a leg, and than
-// the budget of their hand-over, are served once: its metrics show that it makes progress.
+// Requests that wait in a decode engine's queue for longer than every timeout of a leg, and than the
+// budget of their KV transfer, are sent once: the engine's metrics show progress.
 func TestQueuedRequestsAreServedOnce(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
@@ -64,7 +64,7 @@ func TestQueuedRequestsAreServedOnce(t *testing.T) {
 	}
 	for line := range strings.Lines(string(get(t, p.URL()+"/metrics"))) {
 		if strings.HasPrefix(line, "pd_forward_retries_total") && !strings.HasSuffix(line, " 0\n") {
-			t.Errorf("a leg was tried again: %s", line)
+			t.Errorf("a leg was retried: %s", line)
 		}
 	}
 }

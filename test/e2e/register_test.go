@@ -35,15 +35,15 @@ func gatewayPut(ctx context.Context, endpoint, key, value string) error {
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		raw, _ := io.ReadAll(io.LimitReader(res.Body, 1000)) // the status alone will do
+		raw, _ := io.ReadAll(io.LimitReader(res.Body, 1000)) // the status is enough
 		return fmt.Errorf("%s: %s", res.Status, raw)
 	}
 	return nil
 }
 
-// A node needs no agent: a script with curl, or a single put of an empty value,
-// is enough. The proxy probes such nodes itself. A broken value next to them is
-// shown with its reason and changes nothing.
+// A node needs no agent: a script with curl, or a single put of an empty value, is enough. The proxy
+// probes such nodes itself. An invalid value next to them is shown with its reason and has no other
+// effect.
 func TestNodesThatRegisterThemselves(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
@@ -121,7 +121,7 @@ func TestNodesThatRegisterThemselves(t *testing.T) {
 		t.Errorf("pdctl list does not show the rejected entry:\n%s", list)
 	}
 
-	// The script signs off: its node goes, and with it the last prefill.
+	// The script unregisters: its node is removed, and with it the last prefill instance.
 	stop, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	if err := registration.Stop(stop); err != nil {
@@ -133,7 +133,7 @@ func TestNodesThatRegisterThemselves(t *testing.T) {
 			return err
 		}
 		if len(s.PrefillNodes) != 0 || len(s.DecodeNodes) != 1 {
-			return errors.New("the node that signed off is still served")
+			return errors.New("the unregistered node is still used")
 		}
 		return nil
 	})

@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
-// pdctl route asks a proxy where a request would go: the one that is named, or the first
-// in etcd, which it names. The answer is where the request goes then.
+// pdctl route queries a proxy for the route of a request: the proxy given by a flag, or the first in
+// etcd, which it names. The actual request then takes that route.
 func TestRouteIsExplained(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -54,7 +54,7 @@ func TestRouteIsExplained(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if !strings.Contains(errs, "asked: "+proxy.URL()) {
-		t.Errorf("it does not say whom it asked: %q", errs)
+		t.Errorf("the queried proxy is not named: %q", errs)
 	}
 	if p.Way != plan.Pair || p.Prefill.Policy != "prefix" || len(p.Prefill.Candidates) != 2 || len(p.Prefill.Candidates[0].Scores) == 0 || p.Disaggregate.Reason != "learning" {
 		t.Errorf("%s", out)
@@ -69,17 +69,17 @@ func TestRouteIsExplained(t *testing.T) {
 		}
 	}
 	if n := metric(t, proxy.URL(), "pd_picks_total") + metric(t, proxy.URL(), "pd_requests_total"); n != 0 {
-		t.Errorf("questions count as %v picks and requests", n)
+		t.Errorf("queries count as %v picks and requests", n)
 	}
 	if resp, _, err := posted(t, proxy.URL()+"/v1/completions", "", text); err != nil || resp.Header.Get("X-PD-Prefill") != "" {
-		t.Errorf("who does not ask is told: %v, %v", resp.Header, err)
+		t.Errorf("a request without the trace header gets trace headers: %v, %v", resp.Header, err)
 	}
 	out, _ = run("--proxy", proxy.URL(), "-o", "json")
 	var again plan.Plan
 	if err := json.Unmarshal([]byte(out), &again); err != nil || again.Prefill.Chosen != p.Prefill.Chosen || again.Prefill.Cached == 0 {
 		t.Errorf("explained %s, then %s with %d tokens cached", p.Prefill.Chosen, again.Prefill.Chosen, again.Prefill.Cached)
 	}
-	// Without the key, and with a wrong one, nobody is told.
+	// Without the key, and with a wrong one, no route is returned.
 	for key, says := range map[string]string{"": "no admin key", "wrong": "Invalid API Key"} {
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, proxy.URL()+"/route?endpoint=/v1/completions", strings.NewReader(text))
 		req.Header.Set("X-Api-Key", key)

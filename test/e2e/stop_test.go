@@ -35,7 +35,7 @@ func dialPeer(t *testing.T, address string) *peer {
 	return &peer{c, bufio.NewReader(c)}
 }
 
-// send sends a request, and reads the head of its answer.
+// send sends a request and reads the header of its response.
 func (p *peer) send(method, path, body string) (*http.Response, error) {
 	if _, err := fmt.Fprintf(p, "%s %s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", method, path, len(body), body); err != nil {
 		return nil, err
@@ -43,8 +43,8 @@ func (p *peer) send(method, path, body string) (*http.Response, error) {
 	return http.ReadResponse(p.in, nil)
 }
 
-// get returns the status of an answer without a body of interest, and whether the
-// connection ends with it.
+// get returns the status of a response without reading its body, and whether the connection closes
+// after it.
 func (p *peer) get(method, path, body string) (status int, closes bool, err error) {
 	resp, err := p.send(method, path, body)
 	if err != nil {
@@ -68,13 +68,13 @@ func awaitServing(t *testing.T, address string) {
 	})
 }
 
-// awaitEnd waits until a process has ended, and returns its log.
+// awaitEnd waits until a process has exited and returns its log.
 func awaitEnd(t *testing.T, p *fleet.Process) string {
 	t.Helper()
 	select {
 	case <-p.Done():
 	case <-time.After(soon):
-		t.Fatalf("it does not end:\n%s", p.LogTail(20))
+		t.Fatalf("it does not exit:\n%s", p.LogTail(20))
 	}
 	if err := p.Err(); err != nil {
 		t.Errorf("%v\n%s", err, p.LogTail(20))
@@ -93,9 +93,8 @@ func awaitEnd(t *testing.T, p *fleet.Process) string {
 
 const oneToken = `{"model":"` + model + `","prompt":"a","max_tokens":1}`
 
-// After SIGTERM the proxy serves for --shutdown-delay: /readyz answers 503, new and idle
-// connections are served, and each answer ends its connection. A second signal skips the
-// delay.
+// After SIGTERM the proxy serves for --shutdown-delay: /readyz answers 503, new and idle connections are
+// served, and each response closes its connection. A second signal skips the delay.
 func TestShutdownDelay(t *testing.T) {
 	t.Parallel()
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}})
@@ -148,8 +147,8 @@ func TestInterruptSkipsShutdownDelay(t *testing.T) {
 	awaitEnd(t, p)
 }
 
-// SIGTERM while the embedded etcd starts is an orderly stop, and the etcd starts again
-// over the same files.
+// SIGTERM while the embedded etcd starts is an orderly stop, and etcd can start again with the same
+// files.
 func TestStopWhileEtcdStarts(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

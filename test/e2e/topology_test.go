@@ -24,10 +24,9 @@ type part struct {
 	start   func() error
 }
 
-// The topology of docker-compose.yml, as processes: each etcd member, each proxy
-// and each agent is killed under load and started again. Clients that switch to
-// the other proxy when a connection is refused notice nothing; of a killed proxy
-// they notice the answers in flight through it.
+// Runs the topology of docker-compose.yml as processes: each etcd member, each proxy and each agent is
+// killed under load and restarted. Clients that switch to the other proxy when a connection is refused
+// see no failure, except for the responses in flight through a killed proxy.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
@@ -63,20 +62,20 @@ func TestTopology(t *testing.T) {
 			l.Served(2 * clients)
 		}
 		if err := p.start(); err != nil {
-			t.Fatalf("start %s again: %v", p.name, err)
+			t.Fatalf("restart %s: %v", p.name, err)
 		}
 		serving(t, r.Proxies, 0)
 		l.Served(clients)
 		refused, lost, broken = l.Refused()-refused, l.Cut()-lost, l.Broken()-broken
 		t.Logf("killed %s: %d connections refused, %d lost, %d streams broken", p.name, refused, lost, broken)
 		if p.kind != "proxy" && refused+lost+broken > 0 {
-			t.Errorf("clients noticed the death of %s", p.name)
+			t.Errorf("the kill of %s failed requests", p.name)
 		}
 		if p.kind == "proxy" && lost+broken > clients {
-			t.Errorf("the death of %s cost more than the requests in flight through it", p.name)
+			t.Errorf("the kill of %s failed more than the requests in flight through it", p.name)
 		}
 		if failures := l.Failures(); len(failures) > 0 {
-			t.Fatalf("after the death of %s: %v", p.name, failures)
+			t.Fatalf("after the kill of %s: %v", p.name, failures)
 		}
 	}
 	l.Finish()
@@ -119,7 +118,7 @@ func killable(t *testing.T, f *fleet.Fleet, r *fleet.Running) []part {
 	for _, nodes := range [][]*fleet.Node{r.Prefill, r.Decode} {
 		for i, n := range nodes {
 			parts = append(parts, part{
-				name: n.Agent.Name(), kind: "agent", lapses: i == 0, // once for each role: it lasts a TTL
+				name: n.Agent.Name(), kind: "agent", lapses: i == 0, // once for each role, because it takes a TTL
 				process: func() *fleet.Process { return n.Agent },
 				start:   func() error { return n.StartAgent(t.Context(), n.Spec.Etcd...) },
 			})

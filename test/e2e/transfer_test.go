@@ -12,9 +12,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// Addresses on the command line say nothing of NIXL, and plain is the default. It
-// works, at twice the price, so it is said, also in the log. And pdctl knows from the proxy that the
-// instances have been verified.
+// Addresses on the command line do not show that engines use NIXL, and the default connector is plain.
+// That works, but computes each prompt twice, so the proxy warns in its status and its log. pdctl list
+// shows the instances as verified, as the proxy reports them.
 func TestNIXLWithoutItsConnector(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

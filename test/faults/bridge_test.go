@@ -13,8 +13,8 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// Engines that only ping leave when they, or the bridge that hears them, are no more,
-// and come back with either.
+// Engines that register by pings are removed when the engine or the bridge that receives its
+// pings stops, and registered again when it returns.
 func TestFault32_PingsEnd(t *testing.T) {
 	row(t, 32)
 	etcd := testkit.StartEtcdProcess(t)
@@ -40,7 +40,7 @@ func TestFault32_PingsEnd(t *testing.T) {
 	first := bridge("bridge-1")
 	killed, stopped, witness := engine("killed"), engine("stopped"), engine("witness")
 	for _, n := range []*fleet.Node{killed, stopped, witness} {
-		registered(t, h, n, time.Time{})
+		awaitRegistered(t, h, n, time.Time{})
 	}
 
 	at := time.Now()
@@ -50,29 +50,30 @@ func TestFault32_PingsEnd(t *testing.T) {
 	if err := stopped.Engine.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	measured(t, 32, "engine killed to DELETE (TTL 3 s)", gone(t, h, killed).At.Sub(at), ttl+time.Second)
-	measured(t, 32, "engine hangs to DELETE (TTL 3 s)", gone(t, h, stopped).At.Sub(at), ttl+time.Second)
+	measured(t, 32, "engine killed to DELETE (TTL 3 s)", awaitDeletion(t, h, killed).At.Sub(at), ttl+time.Second)
+	measured(t, 32, "engine hangs to DELETE (TTL 3 s)", awaitDeletion(t, h, stopped).At.Sub(at), ttl+time.Second)
 	if e, ok := h.Deleted(keyOf(t, witness)); ok {
-		t.Fatalf("an engine that pings was taken out: %+v", e)
+		t.Fatalf("an engine that pings was removed: %+v", e)
 	}
 	at = time.Now()
 	if err := stopped.Engine.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	measured(t, 32, "engine goes on to its registration", registered(t, h, stopped, at).Sub(at), 0)
+	measured(t, 32, "engine goes on to its registration", awaitRegistered(t, h, stopped, at).Sub(at), 0)
 
 	at = time.Now()
 	if err := first.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	measured(t, 32, "bridge killed to DELETE (TTL 3 s)", gone(t, h, witness).At.Sub(at), ttl+time.Second)
+	measured(t, 32, "bridge killed to DELETE (TTL 3 s)", awaitDeletion(t, h, witness).At.Sub(at), ttl+time.Second)
 	at = time.Now()
 	bridge("bridge-2")
-	measured(t, 32, "bridge started again to the registration", registered(t, h, witness, at).Sub(at), 0)
+	measured(t, 32, "bridge started again to the registration", awaitRegistered(t, h, witness, at).Sub(at), 0)
 }
 
-// registered waits until an engine is ready in etcd by a write after a time.
-func registered(t *testing.T, h *testkit.History, n *fleet.Node, after time.Time) (at time.Time) {
+// awaitRegistered waits until an engine has been written to etcd as ready after the given time, and
+// returns the time of that write.
+func awaitRegistered(t *testing.T, h *testkit.History, n *fleet.Node, after time.Time) (at time.Time) {
 	t.Helper()
 	k := instance.Key{Role: n.Spec.Role, Address: n.Address}
 	testkit.Eventually(t, soon, func() error {

@@ -15,14 +15,14 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// foreignTimes are the fields that hold a time of another process' clock.
+// foreignTimes are the fields that hold a time of another process's clock.
 var foreignTimes = map[string]bool{"StartedAt": true}
 
-// comparisons are the methods and functions that put two times in relation.
+// comparisons are the methods and functions that compare two times.
 var comparisons = map[string]bool{"Before": true, "After": true, "Sub": true, "Compare": true, "Since": true, "Until": true}
 
-// compared lists where a source file compares a time of another process with
-// anything. Equality is no comparison of clocks.
+// compared returns the positions at which a source file compares a time of another process.
+// Tests for equality do not count.
 func compared(name string, src any) ([]string, error) {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, name, src, 0)
@@ -56,13 +56,13 @@ func compared(name string, src any) ([]string, error) {
 	return found, nil
 }
 
-// Clocks an hour apart change nothing, because no time of another process is
-// ever compared: not in the sources, and not in what a watcher makes of them.
+// Clock skew between hosts has no effect, because no time of another process is ever compared:
+// neither in the sources nor in the watcher's handling of a record.
 func TestFault25_Clocks(t *testing.T) {
 	row(t, 25)
 	planted := "package p\nfunc f() bool { return time.Since(*rec.StartedAt) > 0 || now.Before(*in.Record.StartedAt) }"
 	if found, err := compared("planted.go", planted); err != nil || len(found) != 2 {
-		t.Fatalf("the search does not find what it is for: %v, %v", found, err)
+		t.Fatalf("the search does not find the planted comparisons: %v, %v", found, err)
 	}
 	files := 0
 	for _, dir := range []string{"cmd", "internal", "sim"} {
@@ -82,7 +82,7 @@ func TestFault25_Clocks(t *testing.T) {
 		}
 	}
 	if files < 50 {
-		t.Errorf("only %d files were looked at", files)
+		t.Errorf("only %d files were searched", files)
 	}
 
 	etcd := testkit.StartEtcd(t)
@@ -91,7 +91,7 @@ func TestFault25_Clocks(t *testing.T) {
 	for i, off := range []time.Duration{-time.Hour, time.Hour, 24 * 365 * 50 * time.Hour} {
 		put(t, cli, l.Instance(prefillAt(i)), fmt.Sprintf(
 			`{"v":1,"id":"A","models":["m"],"state":"ready","started_at":%q}`, time.Now().Add(off).Format(time.RFC3339)))
-		usable(t, w, prefillAt(i))
+		awaitUsable(t, w, prefillAt(i))
 	}
 	awaitState(t, w, watch.Live)
 }

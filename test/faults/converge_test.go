@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// readiness is what a proxy says of its membership without listing it.
+// readiness is the summary of the membership that /readyz reports.
 type readiness struct {
 	Revision int64 `json:"revision"`
 	Prefill  int   `json:"prefill_instances"`
@@ -38,8 +38,8 @@ func fetchReadiness(ctx context.Context, p *fleet.Proxy) (readiness, error) {
 	return r, json.NewDecoder(resp.Body).Decode(&r)
 }
 
-// Many instances register at an etcd that several proxies follow, each of these
-// a process: how long after the last acknowledgement all of them have all?
+// Many instances register at an etcd that several proxy processes watch. Measures the time from the
+// last acknowledged write until every proxy has all of them.
 func TestFault16_ManyRegistrations(t *testing.T) {
 	rowAlone(t, 16)
 	n, proxies := fleetSize(), 3
@@ -58,7 +58,7 @@ func TestFault16_ManyRegistrations(t *testing.T) {
 	for _, f := range facts {
 		last = max(last, f.Mod)
 	}
-	for _, p := range r.proxies { // one after the other: the last one counts
+	for _, p := range r.proxies { // sequential: the slowest proxy determines the time
 		testkit.Eventually(t, soon, func() error {
 			got, err := fetchReadiness(t.Context(), p)
 			if err != nil || got.Revision < last || got.Prefill+got.Decode != n {

@@ -12,7 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// digests are those that a proxy knows, by the proxy that wrote them.
+// digests returns the load digests that a proxy knows, by the ID of the proxy that wrote them, and
+// the ID of its own digest.
 func digests(t testing.TB, p *fleet.Proxy) (of map[string]httpapi.LoadDigest, own string) {
 	t.Helper()
 	var s struct {
@@ -31,9 +32,9 @@ func digests(t testing.TB, p *fleet.Proxy) (of map[string]httpapi.LoadDigest, ow
 	return of, own
 }
 
-// A proxy that is stopped under load says nothing more of it: the others let its digest
-// count for less, then for nothing, serve everybody, and stay even. When it goes on they
-// count it again, and what it had open ends well.
+// A proxy is suspended under load. The other proxies first reduce the weight of its digest, then
+// ignore it; they serve all requests and balance evenly. After it resumes they use its digest again,
+// and the streams that it had open end normally.
 func TestDigestOfASuspendedProxy(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)
@@ -66,7 +67,7 @@ func TestDigestOfASuspendedProxy(t *testing.T) {
 	seen(func(d httpapi.LoadDigest, there bool) bool { return !there || d.Worth == 0 })
 	for _, p := range others {
 		if n := harness.Metric(t, p.URL(), "pd_load_digests", `state="used"`); n != 1 {
-			t.Errorf("%s counts %g digests of others, and one is left", p.Name(), n)
+			t.Errorf("%s uses %g digests of other proxies, want 1", p.Name(), n)
 		}
 	}
 	var before [2]int64
@@ -76,7 +77,7 @@ func TestDigestOfASuspendedProxy(t *testing.T) {
 	l.Served(400)
 	a, b := requestsOf(t, r.decode[0])-before[0], requestsOf(t, r.decode[1])-before[1]
 	if spread := 2 * float64(max(a, b)) / float64(a+b); spread > 1.25 {
-		t.Errorf("without the third proxy decode got %d and %d requests", a, b)
+		t.Errorf("without the third proxy the decode instances got %d and %d requests", a, b)
 	}
 
 	if err := suspended.Signal(syscall.SIGCONT); err != nil {

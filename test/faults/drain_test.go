@@ -19,14 +19,14 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// pdctl runs it at the rig's etcd.
+// pdctl runs pdctl against the rig's etcd and returns its output and exit code.
 func (r *rig) pdctl(args ...string) (string, int) {
 	r.t.Helper()
 	return command(r.t, "pdctl", append(args, "--etcd-endpoints", strings.Join(r.etcd, ","))...)
 }
 
-// does is pdctl, which must do what it is told.
-func (r *rig) does(args ...string) string {
+// mustPdctl runs pdctl and fails the test unless it succeeds.
+func (r *rig) mustPdctl(args ...string) string {
 	r.t.Helper()
 	out, code := r.pdctl(args...)
 	if code != 0 {
@@ -35,7 +35,7 @@ func (r *rig) does(args ...string) string {
 	return out
 }
 
-// restart ends a node as a supervisor does, agent first, and starts it again at the same
+// restart stops a node as a supervisor does, the agent first, and starts it again at the same
 // address.
 func (r *rig) restart(n *fleet.Node) *fleet.Node {
 	r.t.Helper()
@@ -51,10 +51,10 @@ func (r *rig) restart(n *fleet.Node) *fleet.Node {
 	return again
 }
 
-// isReady waits until every proxy has a registered, verified entry with that intent.
-func (r *rig) isReady(address string, intent instance.Intent) {
+// awaitReady waits until every proxy has a registered, verified entry with the given intent.
+func (r *rig) awaitReady(address string, intent instance.Intent) {
 	r.t.Helper()
-	r.shows(func(s status) error {
+	r.awaitStatus(func(s status) error {
 		in, ok := s.entry(address)
 		if !ok || in.State != instance.Ready || in.View != "" || in.Intent != intent {
 			return fmt.Errorf("%s is %+v", address, in)
@@ -63,8 +63,8 @@ func (r *rig) isReady(address string, intent instance.Intent) {
 	})
 }
 
-// working is what an engine says that it has to do.
-type working struct {
+// pendingWork holds the counters of an engine's pending work.
+type pendingWork struct {
 	Counters struct {
 		Running  int64 `json:"running"`
 		Waiting  int64 `json:"waiting"`
@@ -72,31 +72,31 @@ type working struct {
 	} `json:"counters"`
 }
 
-// idle fails the test if an engine has anything to do.
-func idle(t testing.TB, n *fleet.Node) {
+// assertIdle fails the test if an engine has pending work.
+func assertIdle(t testing.TB, n *fleet.Node) {
 	t.Helper()
-	var w working
+	var w pendingWork
 	engineState(t, n, &w)
 	if w.Counters.Running+w.Counters.Waiting+w.Counters.Unpulled != 0 {
-		t.Errorf("%s has something left: %+v", n.Address, w.Counters)
+		t.Errorf("%s has pending work: %+v", n.Address, w.Counters)
 	}
 }
 
-// long streams through one proxy, which are to end well.
+// streams are long streams through one proxy. Each must end normally.
 type streams struct {
 	t  *testing.T
 	wg sync.WaitGroup
 }
 
-// longTokens is how many tokens each has: enough to last through what is done meanwhile.
+// longTokens is the number of tokens of each stream, enough to outlast the steps of a test.
 const longTokens = 4000
 
-// open begins streams, and sees the proxy have some on one of the instances.
+// open starts n streams and checks that the proxy has some in flight on one of the instances.
 func (r *rig) open(p *fleet.Proxy, n, tokens int, on ...*fleet.Node) *streams {
 	r.t.Helper()
 	s := &streams{t: r.t}
 	client := harness.NewClient(r.t, adminKey)
-	var begun sync.WaitGroup // with their first text: no leg is on its way any more
+	var begun sync.WaitGroup // done after the first text, when every leg has reached its engine
 	begun.Add(n)
 	for i := range n {
 		s.wg.Go(func() {
@@ -126,10 +126,10 @@ func (r *rig) open(p *fleet.Proxy, n, tokens int, on ...*fleet.Node) *streams {
 	return s
 }
 
-// ended waits until all have ended.
+// ended waits until all streams have ended.
 func (s *streams) ended() { s.wg.Wait() }
 
-// pdctl drain --wait returns when the engine has nothing left to do, and cuts nothing.
+// pdctl drain --wait returns when the engine has no work left, and no stream is cut.
 func TestDrainUntilFree(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)
@@ -140,28 +140,28 @@ func TestDrainUntilFree(t *testing.T) {
 	for _, proxy := range r.proxies {
 		open = append(open, r.open(proxy, 4, longTokens, x))
 	}
-	out := r.does("drain", "decode", x.Address, "--wait", "--timeout", "1m")
-	idle(t, x)
-	if !contains(out, "free") {
-		t.Errorf("pdctl says %q", out)
+	out := r.mustPdctl("drain", "decode", x.Address, "--wait", "--timeout", "1m")
+	assertIdle(t, x)
+	if !contains(out, "idle") {
+		t.Errorf("pdctl prints %q", out)
 	}
-	r.does("drain", "prefill", p.Address, "--wait", "--timeout", "1m")
-	idle(t, p)
+	r.mustPdctl("drain", "prefill", p.Address, "--wait", "--timeout", "1m")
+	assertIdle(t, p)
 	drained := []int64{requestsOf(t, x), requestsOf(t, p)}
 	l.Served(60)
 	if got := []int64{requestsOf(t, x), requestsOf(t, p)}; got[0] != drained[0] || got[1] != drained[1] {
 		t.Errorf("requests of the drained instances grew from %d to %d", drained, got)
 	}
-	// Both again, and every proxy knows it when wait returns.
-	revision := strings.TrimSpace(r.does("undrain", "decode", x.Address, "-o", "json"))
-	r.does("undrain", "prefill", p.Address)
+	// Undrain both. Every proxy has applied it when wait returns.
+	revision := strings.TrimSpace(r.mustPdctl("undrain", "decode", x.Address, "-o", "json"))
+	r.mustPdctl("undrain", "prefill", p.Address)
 	if _, after, ok := strings.Cut(revision, `"revision": `); ok {
 		n := strings.FieldsFunc(after, func(c rune) bool { return c < '0' || c > '9' })[0]
-		r.does("wait", "--revision", n, "--timeout", "1m")
+		r.mustPdctl("wait", "--revision", n, "--timeout", "1m")
 	} else {
 		t.Errorf("no revision in %s", revision)
 	}
-	r.full()
+	r.awaitAll()
 	for _, s := range open {
 		s.ended()
 	}
@@ -171,8 +171,8 @@ func TestDrainUntilFree(t *testing.T) {
 	}
 }
 
-// A proxy that is suspended while an instance is drained is named, and sends nothing there
-// when it wakes up. What it had in flight ends well.
+// A proxy is suspended while an instance is drained. pdctl names it, and after it resumes it sends
+// no request to the instance. Its streams in flight end normally.
 func TestDrainWithASuspendedProxy(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
@@ -192,11 +192,11 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 	}
 	for _, p := range r.proxies[:2] {
 		if _, last, _ := strings.Cut(out, "pdctl: "); contains(last, p.Address) {
-			t.Errorf("%s is named, too: %s", p.Address, out)
+			t.Errorf("%s is named as well: %s", p.Address, out)
 		}
 	}
 	before := requestsOf(t, x)
-	// These connect to the suspended proxy and are the first that it sees.
+	// These connect to the suspended proxy and are the first requests that it reads.
 	l := harness.StartLoad(t, clients, pause, suspended.URL())
 	wait(t, 200*time.Millisecond)
 	if err := suspended.Signal(syscall.SIGCONT); err != nil {
@@ -213,12 +213,12 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 	if n := requestsOf(t, x) - before; n != 0 {
 		t.Errorf("%d requests went to the drained instance", n)
 	}
-	// It is back, and says so itself.
-	r.does("drain", "decode", x.Address, "--wait", "--timeout", "1m")
-	idle(t, x)
+	// It has resumed and publishes its presence again.
+	r.mustPdctl("drain", "decode", x.Address, "--wait", "--timeout", "1m")
+	assertIdle(t, x)
 }
 
-// While a proxy holds requests for longer than the time given, the exit code says so.
+// pdctl drain --wait exits with a code of its own if a proxy has requests in flight after the timeout.
 func TestDrainTimesOut(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
@@ -230,10 +230,10 @@ func TestDrainTimesOut(t *testing.T) {
 		t.Errorf("exit %d: %s", code, out)
 	}
 	open.ended()
-	r.does("drain", "decode", r.decode[0].Address, "--wait", "--timeout", "1m")
+	r.mustPdctl("drain", "decode", r.decode[0].Address, "--wait", "--timeout", "1m")
 }
 
-// rounds is how many times a node is taken out and put back: PD_TEST_DRAIN_ROUNDS, or a few.
+// rounds returns the number of rounds of TestDrainRounds: PD_TEST_DRAIN_ROUNDS, or a few.
 func rounds(t testing.TB) int {
 	t.Helper()
 	n, err := strconv.Atoi(os.Getenv("PD_TEST_DRAIN_ROUNDS"))
@@ -243,8 +243,8 @@ func rounds(t testing.TB) int {
 	return n
 }
 
-// Nodes are taken out, restarted and put back, one after the other and under load, as the
-// page for operators says it. Nobody notices.
+// Nodes are drained, restarted and undrained one after the other under load, as the operator's guide
+// describes. No request fails.
 func TestDrainRounds(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
@@ -254,13 +254,13 @@ func TestDrainRounds(t *testing.T) {
 	n := rounds(t)
 	for i := range n {
 		x := r.decode[i%len(r.decode)]
-		r.does("drain", "decode", x.Address, "--wait", "--timeout", "50s", "--reason", fmt.Sprintf("round %d", i+1))
-		idle(t, x)
+		r.mustPdctl("drain", "decode", x.Address, "--wait", "--timeout", "50s", "--reason", fmt.Sprintf("round %d", i+1))
+		assertIdle(t, x)
 		x = r.restart(x)
 		r.decode[i%len(r.decode)] = x
-		r.isReady(x.Address, instance.Drain)
-		r.does("undrain", "decode", x.Address)
-		r.isReady(x.Address, "")
+		r.awaitReady(x.Address, instance.Drain)
+		r.mustPdctl("undrain", "decode", x.Address)
+		r.awaitReady(x.Address, "")
 		l.Served(8)
 		if failed := l.Failures(); len(failed) > 0 || l.Broken() > 0 {
 			t.Fatalf("round %d: %d failed, %d cut: %s", i+1, len(failed), l.Broken(), strings.Join(failed, "\n"))
@@ -273,8 +273,8 @@ func TestDrainRounds(t *testing.T) {
 	}
 }
 
-// Proxies that have nothing to tell write nothing: their presences do not chase each
-// other. Under load they write what they have in flight, and nothing else.
+// Idle proxies write nothing to etcd: updates of their presences do not trigger each other. Under
+// load they write their load digests and nothing else.
 func TestIdleProxiesWriteNothing(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
@@ -293,7 +293,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 		}
 		return resp.Header.Revision
 	}
-	// The last of what the start has to say is written within a second.
+	// The last write after the start happens within a second.
 	testkit.Eventually(t, soon, func() error {
 		before := revision()
 		wait(t, 3*time.Second)
@@ -312,7 +312,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	l.Served(200)
 	l.Finish()
 	if n := revision() - before; n == 0 {
-		t.Error("nobody tells of the load")
+		t.Error("no load digest was written")
 	} else {
 		t.Logf("%d revisions while 5 proxies answered %d requests", n, l.Answered())
 	}
@@ -323,8 +323,8 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	}
 }
 
-// A prefill instance is not free while it keeps what nobody has fetched: its client left
-// when decode had not come for it.
+// A prefill instance is not drained while it holds KV blocks that no decode instance has fetched. The
+// client disconnects before the fetch.
 func TestDrainOfPrefillWaitsForItsBlocks(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)
@@ -338,10 +338,10 @@ func TestDrainOfPrefillWaitsForItsBlocks(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		harness.Complete(ctx, harness.NewClient(t, adminKey), r.url(), "who comes for this", 8)
+		harness.Complete(ctx, harness.NewClient(t, adminKey), r.url(), "client that leaves early", 8)
 	}()
 	testkit.Eventually(t, soon, func() error {
-		var w working
+		var w pendingWork
 		engineState(t, p, &w)
 		if w.Counters.Unpulled == 0 {
 			return errNotYet
@@ -350,8 +350,8 @@ func TestDrainOfPrefillWaitsForItsBlocks(t *testing.T) {
 	})
 	leave()
 	<-done
-	out := r.does("drain", "prefill", p.Address, "--wait", "--timeout", "50s")
+	out := r.mustPdctl("drain", "prefill", p.Address, "--wait", "--timeout", "50s")
 	if !contains(out, "in flight: 1 on prefill/"+p.Address) {
-		t.Errorf("nobody waited for the blocks: %s", out)
+		t.Errorf("drain did not wait for the blocks: %s", out)
 	}
 }

@@ -27,8 +27,8 @@ func (r *rig) engines() {
 	}
 }
 
-// Instances of the command line are served although etcd accepts no writes, and stay in use
-// when it does again.
+// Instances given by flags are used while etcd accepts no writes, and remain in use after it
+// accepts them again.
 func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 	row(t, 35)
 	etcd := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
@@ -37,7 +37,7 @@ func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 	r := &rig{t: t, f: newFleet(t), etcd: []string{etcd.Endpoint()}}
 	r.engines()
 	r.proxies = append(r.proxies, r.proxy("proxy-1", "--audit-interval", "1s", "--prefill", r.prefill[0].Address, "--decode", r.decode[0].Address))
-	r.full()
+	r.awaitAll()
 	l, p := r.load(), r.startPool()
 	if n := len(keys(t, cli)); n > 0 {
 		t.Fatalf("%d keys in an etcd without space", n)
@@ -50,7 +50,7 @@ func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 		}
 		return nil
 	})
-	r.shows(func(s status) error {
+	r.awaitStatus(func(s status) error {
 		for _, n := range r.nodes() {
 			if in, ok := s.entry(n.Address); !ok || in.Revision == 0 || in.Reason != "" {
 				return fmt.Errorf("%+v", in)
@@ -60,10 +60,10 @@ func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 	})
 	l.Served(20)
 	l.Finish()
-	p.never(1)
-	// From now on the keys count: what an operator removes is not used any more.
-	succeeds(t, "pdctl", "remove", "decode", r.decode[0].Address, "--etcd-endpoints", etcd.Endpoint())
-	r.shows(func(s status) error {
+	p.neverBelow(1)
+	// From now on the keys decide: an instance that an operator removes is not used any more.
+	mustRun(t, "pdctl", "remove", "decode", r.decode[0].Address, "--etcd-endpoints", etcd.Endpoint())
+	r.awaitStatus(func(s status) error {
 		if in, ok := s.entry(r.decode[0].Address); ok && in.Intent != instance.Removed {
 			return fmt.Errorf("%+v", in)
 		}
@@ -71,7 +71,7 @@ func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 	})
 }
 
-// The same while no etcd answers at all, and it appears later.
+// The same while no etcd member answers, and etcd starts later.
 func TestFault35_CommandLineWithoutEtcd(t *testing.T) {
 	row(t, 35)
 	etcd := testkit.StartEtcdProcess(t)
@@ -79,7 +79,7 @@ func TestFault35_CommandLineWithoutEtcd(t *testing.T) {
 	r := &rig{t: t, f: newFleet(t), etcd: []string{etcd.Endpoint()}}
 	r.engines()
 	r.proxies = append(r.proxies, r.proxy("proxy-1", "--audit-interval", "1s", "--state-dir", "", "--prefill", r.prefill[0].Address, "--decode", r.decode[0].Address))
-	r.full()
+	r.awaitAll()
 	l, p := r.load(), r.startPool()
 	etcd.Restart()
 	cli := etcd.Client(t)
@@ -89,8 +89,8 @@ func TestFault35_CommandLineWithoutEtcd(t *testing.T) {
 		}
 		return nil
 	})
-	r.shows(etcdIs("live"))
+	r.awaitStatus(etcdIs("live"))
 	l.Served(20)
 	l.Finish()
-	p.never(1)
+	p.neverBelow(1)
 }

@@ -49,7 +49,7 @@ const (
 	corePaused   = `{"paused":true}`
 )
 
-// viewIs is a condition for shows: the instance has this view, and a reason that begins so.
+// viewIs is a condition for awaitStatus: the instance has this view, and its reason has this prefix.
 func viewIs(n *fleet.Node, v instance.View, reason string) func(status) error {
 	return func(s status) error {
 		if in, ok := s.entry(n.Address); !ok || in.View != v || !strings.HasPrefix(in.Reason, reason) {
@@ -69,21 +69,21 @@ func TestFault03_HungCore(t *testing.T) {
 	for _, n := range []*fleet.Node{r.decode[0], r.prefill[0]} {
 		hung := time.Now()
 		post(t, n, "/fake/core", coreHung)
-		r.shows(viewIs(n, instance.Ejected, "hung: "))
+		r.awaitStatus(viewIs(n, instance.Ejected, "hung: "))
 		measured(t, 3, string(n.Spec.Role)+": core hangs to ejected by the proxy", time.Since(hung), 8*time.Second)
 		l.Served(20)
-		r.shows(viewIs(n, instance.Ejected, "hung: ")) // its probes pass
+		r.awaitStatus(viewIs(n, instance.Ejected, "hung: ")) // its probes pass
 		if text := metricsOf(t, r.proxies[0]); strings.Contains(text, `pd_trial_requests_total{result="ok"} 0`) {
-			t.Error("no trial of a peer is counted")
+			t.Error("no trial request to a peer was counted")
 		}
 		post(t, n, "/fake/core", coreRuns)
-		r.shows(viewIs(n, "", ""))
+		r.awaitStatus(viewIs(n, "", ""))
 		l.Served(20)
 	}
 	l.Finish()
 }
 
-// Engines that sleep or are paused are not picked, are shown, and are no failures.
+// Engines that sleep or are paused are not picked, are shown as such, and do not count as failures.
 func TestFault03_SuspendedEngine(t *testing.T) {
 	row(t, 3)
 	etcd := testkit.StartEtcdProcess(t)
@@ -93,22 +93,21 @@ func TestFault03_SuspendedEngine(t *testing.T) {
 	n := r.decode[0]
 	for state, view := range map[string]instance.View{coreSleeping: instance.Sleeping, corePaused: instance.Paused} {
 		post(t, n, "/fake/core", state)
-		r.shows(viewIs(n, view, "the engine "))
+		r.awaitStatus(viewIs(n, view, "the engine "))
 		l.Served(20)
 		post(t, n, "/fake/core", coreRuns)
-		r.shows(viewIs(n, "", ""))
+		r.awaitStatus(viewIs(n, "", ""))
 		l.Served(20)
 	}
 	l.Finish()
-	if p.saw(n.Address, instance.Ejected) {
+	if p.sawView(n.Address, instance.Ejected) {
 		t.Error("a suspended engine was ejected")
 	}
 }
 
-// Long work is no hang: a prompt of a minute alone on a prefill instance, requests that wait
-// for minutes in an engine's queue, a core that stops for some seconds as for a grammar, and
-// engines that report nothing of their cores. No instance is ejected, and all requests are
-// served.
+// Long work is not a hang: a single prompt of one minute on a prefill instance, requests that wait
+// minutes in an engine's queue, a core that pauses for seconds, as grammar compilation does, and
+// engines that report nothing about their cores. No instance is ejected, and all requests are served.
 func TestFault03_LongWorkIsNotHung(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
@@ -149,7 +148,7 @@ func TestFault03_LongWorkIsNotHung(t *testing.T) {
 			wg.Wait()
 			p.end()
 			for _, n := range r.nodes() {
-				if p.saw(n.Address, instance.Ejected) {
+				if p.sawView(n.Address, instance.Ejected) {
 					t.Errorf("%s was ejected", n.Address)
 				}
 			}
@@ -157,7 +156,7 @@ func TestFault03_LongWorkIsNotHung(t *testing.T) {
 	}
 }
 
-// streamAll sends a request without a time limit of its own, and reads its stream to the end.
+// streamAll sends a request without a timeout and reads its stream to the end.
 func streamAll(ctx context.Context, url, prompt string, tokens int) error {
 	body := fmt.Appendf(nil, `{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true,"stream":true}`, harness.Model, prompt, tokens)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", bytes.NewReader(body))
@@ -204,7 +203,7 @@ const (
 	hungFor    = 25 * time.Second
 )
 
-// sent is what became of the requests of TestHungCheck.
+// sent records the outcomes of the requests of TestHungCheck.
 type sent struct {
 	mu     sync.Mutex
 	took   []time.Duration
@@ -212,7 +211,7 @@ type sent struct {
 	broken int     // after it
 }
 
-// run sends requests at a constant rate, whatever became of those before.
+// run sends requests at a constant rate, whatever the outcome of earlier requests.
 func (s *sent) run(t *testing.T, url string, d time.Duration, rate int, tokens int) {
 	t.Helper()
 	c := loadgen.NewClient(64, nil)
@@ -272,13 +271,13 @@ func TestHungCheck(t *testing.T) {
 		n := r.decode[i%2]
 		began := time.Now()
 		post(t, n, "/fake/core", coreHung)
-		r.shows(viewIs(n, instance.Ejected, "hung: "))
+		r.awaitStatus(viewIs(n, instance.Ejected, "hung: "))
 		detected := time.Since(began)
 		slowest = max(slowest, detected)
 		wait(t, time.Until(began.Add(hungFor)))
 		post(t, n, "/fake/core", coreRuns)
 		resumed := time.Now()
-		r.shows(viewIs(n, "", ""))
+		r.awaitStatus(viewIs(n, "", ""))
 		t.Logf("hang %d: %s ejected after %s, readmitted %s after its core ran again", i+1, n.Address, detected.Round(time.Millisecond), time.Since(resumed).Round(time.Millisecond))
 		wait(t, time.Until(began.Add(hungCycle)))
 	}
@@ -316,7 +315,7 @@ func TestHungCheck(t *testing.T) {
 	wg.Wait()
 	p.end()
 	for _, n := range r.decode {
-		if p.saw(n.Address, instance.Ejected) {
+		if p.sawView(n.Address, instance.Ejected) {
 			t.Errorf("%s was ejected though all four were slow", n.Address)
 		}
 	}

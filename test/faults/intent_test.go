@@ -20,9 +20,9 @@ func TestFault22_DrainThenRegister(t *testing.T) {
 	for i, role := range []instance.Role{instance.Prefill, instance.Decode} {
 		nodes := [][]*fleet.Node{r.prefill, r.decode}[i]
 		n := nodes[1]
-		r.does("drain", string(role), n.Address, "--wait", "--timeout", "1m", "--reason", "row 22")
+		r.mustPdctl("drain", string(role), n.Address, "--wait", "--timeout", "1m", "--reason", "row 22")
 		before := requestsOf(t, n)
-		// Only the agent, which comes back with the same engine, then both.
+		// First only the agent restarts, with the same engine, then both restart.
 		if err := n.Agent.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -30,21 +30,21 @@ func TestFault22_DrainThenRegister(t *testing.T) {
 		if err := n.StartAgent(t.Context(), r.agents...); err != nil {
 			t.Fatal(err)
 		}
-		r.agentSays(n, registrationIs(lease.Registered))
-		r.isReady(n.Address, instance.Drain)
+		r.awaitAgent(n, registrationIs(lease.Registered))
+		r.awaitReady(n.Address, instance.Drain)
 		l.Served(40)
 		picks := requestsOf(t, n) - before
 		n = r.restart(n)
 		nodes[1] = n
-		r.isReady(n.Address, instance.Drain)
+		r.awaitReady(n.Address, instance.Drain)
 		l.Served(40)
 		picks += requestsOf(t, n)
 		counted(t, 22, string(role)+": picks while drained, its agent and its engine restarted", picks, 0)
 		if picks != 0 {
 			t.Errorf("%d requests went to %s", picks, n.Address)
 		}
-		r.does("undrain", string(role), n.Address)
-		r.isReady(n.Address, "")
+		r.mustPdctl("undrain", string(role), n.Address)
+		r.awaitReady(n.Address, "")
 		testkit.Eventually(t, soon, func() error {
 			if requestsOf(t, n) == 0 {
 				return errNotYet
@@ -58,7 +58,7 @@ func TestFault22_DrainThenRegister(t *testing.T) {
 	}
 }
 
-// What an operator has removed stays out, whatever its agent does.
+// An instance that an operator removed stays removed, whatever its agent does.
 func TestFault23_RemovedStaysOut(t *testing.T) {
 	row(t, 23)
 	etcd := testkit.StartEtcdProcess(t)
@@ -66,14 +66,14 @@ func TestFault23_RemovedStaysOut(t *testing.T) {
 	h := testkit.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	n := r.decode[1]
-	r.does("remove", "decode", n.Address, "--reason", "row 23")
-	r.agentSays(n, func(rep agentctl.Report) error {
+	r.mustPdctl("remove", "decode", n.Address, "--reason", "row 23")
+	r.awaitAgent(n, func(rep agentctl.Report) error {
 		if rep.Registration.Phase == string(lease.Registered) {
 			return fmt.Errorf("%s still is registered", rep.Address)
 		}
 		return nil
 	})
-	r.shows(func(s status) error {
+	r.awaitStatus(func(s status) error {
 		if in, ok := s.entry(n.Address); ok && in.Intent != instance.Removed {
 			return fmt.Errorf("%+v", in)
 		}
@@ -81,11 +81,11 @@ func TestFault23_RemovedStaysOut(t *testing.T) {
 	})
 	l.Turn()
 	before := requestsOf(t, n)
-	wait(t, outage(2*ttl, 10*ttl)) // its agent looks after its key each TTL
+	wait(t, outage(2*ttl, 10*ttl)) // its agent checks its key once in each TTL
 	n = r.restart(n)
-	r.agentSays(n, func(rep agentctl.Report) error {
+	r.awaitAgent(n, func(rep agentctl.Report) error {
 		if rep.Registration.Phase == "" || rep.Registration.Reason == "" {
-			return fmt.Errorf("the agent says %+v", rep.Registration)
+			return fmt.Errorf("the agent reports %+v", rep.Registration)
 		}
 		return nil
 	})
@@ -95,19 +95,19 @@ func TestFault23_RemovedStaysOut(t *testing.T) {
 		t.Errorf("%d requests went to the removed instance, %d before", got, before)
 	}
 	var puts int64
-	gone := false
+	deleted := false
 	for _, e := range h.Of(keyOf(t, n)) {
-		if gone && !e.Deleted {
+		if deleted && !e.Deleted {
 			puts++
 		}
-		gone = gone || e.Deleted
+		deleted = deleted || e.Deleted
 	}
 	counted(t, 23, "writes of the record while the removal stood", puts, 0)
-	if puts != 0 || !gone {
-		t.Errorf("%d writes after the removal (deleted: %t): %+v", puts, gone, h.Of(keyOf(t, n)))
+	if puts != 0 || !deleted {
+		t.Errorf("%d writes after the removal (deleted: %t): %+v", puts, deleted, h.Of(keyOf(t, n)))
 	}
-	r.does("allow", "decode", n.Address)
-	r.isReady(n.Address, "")
+	r.mustPdctl("allow", "decode", n.Address)
+	r.awaitReady(n.Address, "")
 	l.Finish()
 	if n := l.Broken(); n > 0 {
 		t.Errorf("%d streams were cut", n)

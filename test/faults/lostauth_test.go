@@ -14,9 +14,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// etcd is paused past every lease, and when it goes on nobody can register: the
-// agents' user has lost its role, or its password is another. The instances
-// serve as long as their probes pass, beyond the grace, and people are told.
+// etcd is paused until every lease has expired, and when it resumes no agent can register, because
+// its user has lost the role or has another password. The instances are used while their probes
+// pass, also after the grace period, and the operator sees a notice.
 func TestFault28_PausedThenNoAuth(t *testing.T) {
 	longform.Test(t)
 	row(t, 28)
@@ -73,38 +73,38 @@ func TestFault28_PausedThenNoAuth(t *testing.T) {
 			wait(t, outage(6*time.Second, 30*time.Second))
 			l.Served(20)
 			etcd.Resume()
-			for _, n := range r.nodes() { // the alarm that a person sees
-				r.agentSays(n, func(rep agentctl.Report) error {
+			for _, n := range r.nodes() { // the alarm that an operator sees
+				r.awaitAgent(n, func(rep agentctl.Report) error {
 					if rep.Registration.Phase == string(lease.Registered) || !contains(rep.Registration.Reason, tc.says) {
 						return fmt.Errorf("%s: %+v", rep.Address, rep.Registration)
 					}
 					return nil
 				})
 			}
-			r.allAre(instance.Orphan)
+			r.awaitView(instance.Orphan)
 			wait(t, 6*time.Second) // three times the grace
-			r.allAre(instance.Orphan)
+			r.awaitView(instance.Orphan)
 			l.Served(20)
 			if err := tc.mend(t, admin); err != nil {
 				t.Fatal(err)
 			}
 			mended := time.Now()
 			for _, n := range r.nodes() {
-				r.agentSays(n, registrationIs(lease.Registered))
+				r.awaitAgent(n, registrationIs(lease.Registered))
 			}
-			r.allAre("")
+			r.awaitView("")
 			measured(t, 28, tc.name+": mended to all registered and followed", time.Since(mended), 0)
 			l.Served(20)
 			l.Finish()
-			p.never(2)
+			p.neverBelow(2)
 		})
 	}
 }
 
-// allAre waits until every agent's instance is shown in one view.
-func (r *rig) allAre(v instance.View) {
+// awaitView waits until every agent's instance is shown with the given view.
+func (r *rig) awaitView(v instance.View) {
 	r.t.Helper()
-	r.shows(func(s status) error {
+	r.awaitStatus(func(s status) error {
 		for _, n := range r.nodes() {
 			if in, ok := s.entry(n.Address); !ok || in.View != v {
 				return fmt.Errorf("%s is %+v, want view %q", n.Address, in, v)

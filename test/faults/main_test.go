@@ -1,10 +1,9 @@
-// Package faults_test injects the faults of the matrix that docs/reliability.md
-// shows, one test each. A test asserts what must not happen and what must come
-// about, never how long it took; where the matrix has a time as its bar the
-// test measures it and hands it to the report.
+// Package faults_test injects the faults of the matrix in docs/reliability.md, one test for each.
+// A test asserts what must happen and what must not, but no durations; where the matrix has a time
+// limit, the test measures the time and adds it to the report.
 //
-// PD_TEST_FAULT_LONG=1 makes outages as long as the matrix has them; PD_TEST_FAULT_REPORT
-// names a file to which every test appends what it measured.
+// PD_TEST_FAULT_LONG=1 uses the outage lengths of the matrix; PD_TEST_FAULT_REPORT names a file to
+// which every test appends its measurements.
 package faults_test
 
 import (
@@ -16,32 +15,32 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// bin holds the programs; TestMain builds them once for all tests.
+// bin is the directory of the programs; TestMain builds them once for all tests.
 var bin string
 
-// atOnce is how many tests run side by side unless -parallel says otherwise:
-// they wait for outages to pass far more than they compute.
-const atOnce = "4"
+// parallelTests is the number of tests that run in parallel unless -parallel sets another: they mostly wait
+// for outages to pass and use little CPU.
+const parallelTests = "4"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		if err := flag.Set("test.parallel", atOnce); err != nil {
-			panic(err) // the testing package has no such flag any more
+		if err := flag.Set("test.parallel", parallelTests); err != nil {
+			panic(err) // the testing package no longer has this flag
 		}
 	}
 	os.Exit(harness.Main(m, &bin))
 }
 
-// soon bounds what a test waits for; nothing is asserted on it.
+// soon bounds the time that a test waits for a condition; no test asserts on it.
 const soon = 60 * time.Second
 
-// long reports whether outages shall be as long as in the matrix.
+// long reports whether outages have the lengths of the matrix.
 func long() bool { return os.Getenv("PD_TEST_FAULT_LONG") != "" }
 
-// outage picks the length of an outage.
+// outage returns one of two lengths of an outage.
 func outage(short, full time.Duration) time.Duration {
 	if long() {
 		return full
@@ -49,7 +48,7 @@ func outage(short, full time.Duration) time.Duration {
 	return short
 }
 
-// wait lets an outage last. It is the fault, not a way to wait for something.
+// wait sleeps for the length of an outage. It is not a way to wait for a condition.
 func wait(t testing.TB, d time.Duration) {
 	t.Helper()
 	timer := time.NewTimer(d)

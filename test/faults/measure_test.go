@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// entry is one line of the report, as test/faults/report reads it.
+// entry is one line of the report; test/faults/report reads it.
 type entry struct {
 	Row    int     `json:"row"`
 	Test   string  `json:"test"`
@@ -19,16 +19,15 @@ type entry struct {
 	Long   bool    `json:"long,omitempty"`
 }
 
-// row says which row of the matrix the test is for, and lets it run beside
-// others.
+// row names the row of the matrix that the test covers, and marks the test as parallel.
 func row(t *testing.T, n int) {
 	t.Helper()
 	t.Parallel()
 	rowAlone(t, n)
 }
 
-// rowAlone is row for those whose bar asks for the whole machine: no other test
-// of this package runs meanwhile.
+// rowAlone is row for tests whose limit needs the whole machine: no other test of this package runs
+// at the same time.
 func rowAlone(t *testing.T, n int) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -39,16 +38,15 @@ func rowAlone(t *testing.T, n int) {
 	})
 }
 
-// measured reports a time beside its bar; a bar of 0 means that there is none.
-// What misses the bar is named in the report, and fails no test: how long
-// something takes says as much about the machine as about the program.
+// measured reports a time and its limit; 0 means no limit. A missed limit is shown in the report and
+// does not fail the test, because durations depend on the machine as much as on the program.
 func measured(t testing.TB, n int, what string, value, bar time.Duration) {
 	t.Helper()
 	t.Logf("row %d: %s: %s (bar %s)", n, what, value.Round(100*time.Microsecond), bar)
 	write(t, entry{Row: n, Test: t.Name(), What: what, Value: value.Seconds(), Bar: bar.Seconds(), Unit: "s"})
 }
 
-// counted reports a number that must not be larger than its bar.
+// counted reports a number and its maximum.
 func counted(t testing.TB, n int, what string, value, bar int64) {
 	t.Helper()
 	t.Logf("row %d: %s: %d (bar %d)", n, what, value, bar)

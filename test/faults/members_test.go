@@ -38,7 +38,7 @@ func decodeAt(i int) instance.Key {
 	return instance.Key{Role: instance.Decode, Address: prefillAt(i).Address}
 }
 
-// dial makes a client as the programs do.
+// dial creates a client with the options of the programs.
 func dial(t testing.TB, endpoints ...string) *clientv3.Client {
 	t.Helper()
 	cli, err := etcd.Dial(etcd.Config{Endpoints: endpoints})
@@ -49,7 +49,7 @@ func dial(t testing.TB, endpoints ...string) *clientv3.Client {
 	return cli
 }
 
-// running runs something that ends with its context, until the test ends.
+// running runs f until the test ends and checks the error that it returns.
 func running(t testing.TB, run func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -106,8 +106,8 @@ func awaitState(t testing.TB, w *watch.Watcher, want watch.State) {
 	})
 }
 
-// usable waits until the instance may be picked.
-func usable(t testing.TB, w *watch.Watcher, k instance.Key) *instance.Instance {
+// awaitUsable waits until the instance may be picked.
+func awaitUsable(t testing.TB, w *watch.Watcher, k instance.Key) *instance.Instance {
 	t.Helper()
 	var in *instance.Instance
 	testkit.Eventually(t, soon, func() error {
@@ -120,8 +120,8 @@ func usable(t testing.TB, w *watch.Watcher, k instance.Key) *instance.Instance {
 	return in
 }
 
-// neverWithout fails the test if any snapshot lacks one of the instances. stop
-// ends the watching; it also ends with the test.
+// neverWithout fails the test if any snapshot lacks one of the instances as usable. It checks until
+// stop is called or the test ends.
 func neverWithout(t testing.TB, w *watch.Watcher, keys ...instance.Key) (stop func()) {
 	t.Helper()
 	return members.EverySnapshot(t, w, func(s *instance.Snapshot) error {
@@ -134,8 +134,8 @@ func neverWithout(t testing.TB, w *watch.Watcher, keys ...instance.Key) (stop fu
 	})
 }
 
-// ticker writes a growing number into one record, and follows how it comes out
-// of a watcher.
+// ticker writes an increasing number into one record and follows that record in the snapshots of a
+// watcher.
 type ticker struct {
 	t    testing.TB
 	w    *watch.Watcher
@@ -144,7 +144,7 @@ type ticker struct {
 	wg   sync.WaitGroup
 
 	mu      sync.Mutex // guards all below
-	written int64      // highest number that etcd acknowledged
+	written int64      // highest number acknowledged by etcd
 	longest time.Duration
 	last    time.Time
 }
@@ -197,10 +197,9 @@ func startTicker(t testing.TB, cli *clientv3.Client, w *watch.Watcher, k instanc
 
 func (x *ticker) end() { x.stop(); x.wg.Wait() }
 
-// flows waits until a number written from now on came out of the watcher, and
-// a few more. The watch may tell of a number before its writer hears that it was
-// taken, so the very next one proves nothing.
-func (x *ticker) flows() {
+// awaitNewer waits until the watcher has a number that was written after the call, and a few more. One
+// number proves nothing: the watch may deliver it before its writer receives the acknowledgement.
+func (x *ticker) awaitNewer() {
 	x.t.Helper()
 	x.mu.Lock()
 	from := x.written + 5
@@ -213,7 +212,7 @@ func (x *ticker) flows() {
 	})
 }
 
-// seen is the number that the watcher has; 0 before the first.
+// seen returns the number that the watcher has, 0 before the first.
 func (x *ticker) seen() int64 {
 	in, ok := x.w.Snapshot().Lookup(x.k)
 	if !ok {
@@ -226,24 +225,24 @@ func (x *ticker) seen() int64 {
 	return n
 }
 
-// restart forgets the gaps seen so far.
+// restart discards the gaps recorded so far.
 func (x *ticker) restart() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.longest, x.last = 0, time.Now()
 }
 
-// settle stops the writer, checks that its last number arrived, and returns the
-// longest time without a new snapshot.
+// settle stops the writer, checks that its last number has arrived, and returns the longest time
+// without a new snapshot.
 func (x *ticker) settle() time.Duration {
 	x.t.Helper()
-	x.flows()
+	x.awaitNewer()
 	x.mu.Lock()
 	gap := x.longest
 	x.mu.Unlock()
 	x.end()
 	testkit.Eventually(x.t, soon, func() error {
-		if n := x.seen(); n < x.written { // the very last write may have been applied unheard
+		if n := x.seen(); n < x.written { // the last write may have been applied without an acknowledgement
 			return fmt.Errorf("etcd has number %d, the watcher %d", x.written, n)
 		}
 		return nil
@@ -251,8 +250,8 @@ func (x *ticker) settle() time.Duration {
 	return gap
 }
 
-// pinned makes a client whose watch goes to one member, though it knows all.
-// In front of each member is a link, so that the line to it can fail.
+// pinned creates a client that knows all members and whose watch goes to one of them. It connects to
+// each member through a link, so that a test can cut the connection.
 func pinned(t testing.TB, c *testkit.Cluster, to *testkit.EtcdProcess) (cli *clientv3.Client, link *testkit.Link, all func()) {
 	t.Helper()
 	var endpoints []string
@@ -267,17 +266,16 @@ func pinned(t testing.TB, c *testkit.Cluster, to *testkit.EtcdProcess) (cli *cli
 	return cli, link, func() { cli.SetEndpoints(endpoints...) }
 }
 
-// asking are the options of a watcher that checks what it knows, as the proxies
-// of these tests do.
-func asking() watch.Options { return watch.Options{AuditInterval: audit} }
+// checking returns the options of a watcher with the checks that the proxies of these tests use.
+func checking() watch.Options { return watch.Options{AuditInterval: audit} }
 
-// askingNothing leaves only the pings of the connection.
-func askingNothing() watch.Options {
+// pingsOnly turns off all checks but the pings of the connection.
+func pingsOnly() watch.Options {
 	return watch.Options{AuditInterval: time.Hour, CheckInterval: time.Hour}
 }
 
-// memberFault runs rows 5 to 7: the member that serves the watch fails, while
-// an instance is registered and another one changes all the time.
+// memberFault tests rows 5 to 7: the member that serves the watch fails while one instance registers
+// and another changes continuously.
 func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*testkit.EtcdProcess, *testkit.Link)) (gap time.Duration) {
 	t.Helper()
 	c := testkit.StartCluster(t, 3)
@@ -293,23 +291,23 @@ func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*testkit
 		others = append(others, m.Endpoint())
 	}
 	r := register(t, dial(t, append(others, victim.Endpoint())...), kept, schema.DefaultTTL)
-	before := usable(t, w, kept)
+	before := awaitUsable(t, w, kept)
 	neverWithout(t, w, kept)
 	x := startTicker(t, testkit.Client(t, others...), w, prefillAt(2))
-	x.flows()
-	all() // from now on the watch may move
+	x.awaitNewer()
+	all() // from now on the watch may move to another member
 	awaitState(t, w, watch.Live)
-	x.flows()
+	x.awaitNewer()
 	x.restart()
 	fault(victim, link)
-	x.flows()
+	x.awaitNewer()
 	gap = x.settle()
 	awaitState(t, w, watch.Live)
 	awaitPhase(t, r, lease.Registered)
 	if s := r.Status(); s.LeasesLost != 0 || s.LeaseID != before.Lease {
 		t.Errorf("the lease was lost: %+v", s)
 	}
-	if after := usable(t, w, kept); after.Lease != before.Lease || after.Version != before.Version {
+	if after := awaitUsable(t, w, kept); after.Lease != before.Lease || after.Version != before.Version {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
 	return gap
@@ -317,13 +315,13 @@ func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*testkit
 
 func TestFault05_FollowerKilled(t *testing.T) {
 	row(t, 5)
-	gap := memberFault(t, false, asking(), func(m *testkit.EtcdProcess, _ *testkit.Link) { m.Kill() })
+	gap := memberFault(t, false, checking(), func(m *testkit.EtcdProcess, _ *testkit.Link) { m.Kill() })
 	measured(t, 5, "longest gap between two events", gap, time.Second)
 }
 
 func TestFault06_LeaderKilled(t *testing.T) {
 	row(t, 6)
-	gap := memberFault(t, true, asking(), func(m *testkit.EtcdProcess, _ *testkit.Link) { m.Kill() })
+	gap := memberFault(t, true, checking(), func(m *testkit.EtcdProcess, _ *testkit.Link) { m.Kill() })
 	measured(t, 6, "longest gap between two events", gap, 4*time.Second)
 }
 
@@ -341,12 +339,12 @@ func TestFault07_MemberHangs(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			gap := memberFault(t, false, asking(), tc.fault)
+			gap := memberFault(t, false, checking(), tc.fault)
 			measured(t, 7, tc.name+": longest gap, audit each 2 s", gap, 5*time.Second)
 		})
 		t.Run(tc.name+", keepalive alone", func(t *testing.T) {
 			t.Parallel()
-			gap := memberFault(t, false, askingNothing(), tc.fault)
+			gap := memberFault(t, false, pingsOnly(), tc.fault)
 			measured(t, 7, tc.name+": longest gap, keepalive alone", gap, 15*time.Second)
 		})
 	}

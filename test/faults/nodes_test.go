@@ -13,8 +13,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// gone waits for the deletion of a node's key.
-func gone(t testing.TB, h *testkit.History, n *fleet.Node) testkit.Event {
+// awaitDeletion waits for the deletion of a node's key.
+func awaitDeletion(t testing.TB, h *testkit.History, n *fleet.Node) testkit.Event {
 	t.Helper()
 	var e testkit.Event
 	testkit.Eventually(t, soon, func() error {
@@ -27,8 +27,8 @@ func gone(t testing.TB, h *testkit.History, n *fleet.Node) testkit.Event {
 	return e
 }
 
-// The agent dies, its engine lives: the instance is an orphan that serves on,
-// and leaves when the grace is over, as most of its role is registered.
+// The agent stops and its engine does not: the instance is used as an orphan until the grace period
+// ends, since most instances of its role are registered.
 func TestFault01_AgentKilled(t *testing.T) {
 	row(t, 1)
 	etcd := testkit.StartEtcdProcess(t)
@@ -40,15 +40,15 @@ func TestFault01_AgentKilled(t *testing.T) {
 	if err := victim.Agent.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	measured(t, 1, "kill to DELETE (TTL 3 s)", gone(t, h, victim).At.Sub(killed), ttl+time.Second)
-	r.shows(func(s status) error {
+	measured(t, 1, "kill to DELETE (TTL 3 s)", awaitDeletion(t, h, victim).At.Sub(killed), ttl+time.Second)
+	r.awaitStatus(func(s status) error {
 		if in, ok := s.entry(victim.Address); !ok || in.View != instance.Orphan || !slices.Contains(s.DecodeNodes, victim.Address) {
 			return fmt.Errorf("%s is %+v", victim.Address, in)
 		}
 		return nil
 	})
 	l.Served(20)
-	r.shows(func(s status) error {
+	r.awaitStatus(func(s status) error {
 		if slices.Contains(s.DecodeNodes, victim.Address) {
 			return fmt.Errorf("%s is still served", victim.Address)
 		}
@@ -58,8 +58,8 @@ func TestFault01_AgentKilled(t *testing.T) {
 	l.Finish()
 }
 
-// Engine and agent die together: out by the first refused connection, long
-// before the lease.
+// Engine and agent stop together: the instance is removed at the first refused connection, long
+// before its lease expires.
 func TestFault02_NodeKilled(t *testing.T) {
 	row(t, 2)
 	etcd := testkit.StartEtcdProcess(t)
@@ -71,21 +71,21 @@ func TestFault02_NodeKilled(t *testing.T) {
 		if err := victim.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		r.shows(func(s status) error {
+		r.awaitStatus(func(s status) error {
 			if in, ok := s.entry(victim.Address); ok && in.View == "" {
 				return fmt.Errorf("%s is %+v", victim.Address, in)
 			}
 			return nil
 		})
 		measured(t, 2, string(victim.Spec.Role)+": kill to not being picked any more", time.Since(killed), time.Second)
-		measured(t, 2, string(victim.Spec.Role)+": kill to DELETE (TTL 3 s)", gone(t, h, victim).At.Sub(killed), ttl+time.Second)
+		measured(t, 2, string(victim.Spec.Role)+": kill to DELETE (TTL 3 s)", awaitDeletion(t, h, victim).At.Sub(killed), ttl+time.Second)
 	}
 	l.Served(20)
 	l.Finish()
 }
 
-// The engine hangs: its agent says down, and requests that wait on it are
-// served elsewhere.
+// The engine hangs: its agent reports it as down, and the requests that wait for it are retried on
+// another instance.
 func TestFault03_EngineHangs(t *testing.T) {
 	row(t, 3)
 	etcd := testkit.StartEtcdProcess(t)
@@ -97,7 +97,7 @@ func TestFault03_EngineHangs(t *testing.T) {
 		if err := victim.Engine.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		r.shows(func(s status) error {
+		r.awaitStatus(func(s status) error {
 			if in, ok := s.entry(victim.Address); !ok || in.State != instance.Down && in.View == "" {
 				return fmt.Errorf("%s is %+v", victim.Address, in)
 			}
@@ -108,7 +108,7 @@ func TestFault03_EngineHangs(t *testing.T) {
 		if err := victim.Engine.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
-		r.full()
+		r.awaitAll()
 	}
 	l.Finish()
 	for _, n := range r.nodes() {
@@ -118,7 +118,7 @@ func TestFault03_EngineHangs(t *testing.T) {
 	}
 }
 
-// A graceful stop cuts nothing.
+// A graceful stop cuts no stream.
 func TestFault04_GracefulStop(t *testing.T) {
 	row(t, 4)
 	etcd := testkit.StartEtcdProcess(t)
@@ -129,12 +129,12 @@ func TestFault04_GracefulStop(t *testing.T) {
 		if err := control(t, r.f, victim).Drain(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		gone(t, h, victim)
+		awaitDeletion(t, h, victim)
 		<-victim.Agent.Done()
 		if err := victim.Agent.Err(); err != nil {
 			t.Errorf("the agent ended with %v", err)
 		}
-		// As a supervisor does: the engine ends once its agent has.
+		// As a supervisor does: the engine stops after its agent.
 		if err := victim.Engine.Stop(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -143,14 +143,14 @@ func TestFault04_GracefulStop(t *testing.T) {
 			var rec instance.Record
 			switch err := json.Unmarshal([]byte(e.Value), &rec); {
 			case e.Deleted:
-				states = append(states, "gone")
+				states = append(states, "deleted")
 			case err != nil:
 				t.Errorf("%q: %v", e.Value, err)
 			default:
 				states = append(states, string(rec.State))
 			}
 		}
-		if got := fmt.Sprint(states); got != "[draining gone]" {
+		if got := fmt.Sprint(states); got != "[draining deleted]" {
 			t.Errorf("%s: %s", victim.Address, got)
 		}
 	}
@@ -159,7 +159,7 @@ func TestFault04_GracefulStop(t *testing.T) {
 	if n := l.Broken(); n > 0 {
 		t.Errorf("%d streams were cut", n)
 	}
-	// The time from the revocation to the event, without a program around it.
+	// The time from revocation to event, measured without a proxy or agent.
 	cli := dial(t, etcd.Endpoint())
 	k := prefillAt(1)
 	reg := register(t, cli, k, ttl)

@@ -15,15 +15,15 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// follows waits until every proxy serves a static instance that is written now,
-// and takes it back. It reports how long that took.
+// follows waits until every proxy uses a static instance that is written now, removes the instance,
+// and returns the time that took.
 func (r *rig) follows(n int) time.Duration {
 	r.t.Helper()
 	cli := dial(r.t, r.agents...)
 	start := time.Now()
 	k := decodeAt(n)
 	put(r.t, cli, layout(r.t).Instance(k), `{"v":1,"models":["other/model"],"state":"draining"}`)
-	r.shows(func(s status) error {
+	r.awaitStatus(func(s status) error {
 		if _, ok := s.entry(k.Address); !ok {
 			return fmt.Errorf("%s is not known; etcd is %s", k.Address, s.Etcd.State)
 		}
@@ -36,37 +36,36 @@ func (r *rig) follows(n int) time.Duration {
 	return took
 }
 
-// Most members of etcd are away: the last membership is served, and said to be
-// stale.
+// Most members of etcd are down: the proxies use the last known membership and report it as stale.
 func TestFault08_QuorumLost(t *testing.T) {
 	row(t, 8)
 	c := testkit.StartCluster(t, 3)
-	// A TTL longer than the outage: leases do not run while there is no leader,
-	// and row 9 is about what happens when it wakes up again.
+	// A TTL longer than the outage: leases do not expire while there is no leader, and row 9 covers the
+	// time after it resumes.
 	r := build(t, plan{etcd: c.Endpoints(), ttl: outage(30*time.Second, 120*time.Second), proxyArgs: []string{"--audit-interval", "2s"}})
 	before := keys(t, c.Client(t))
 	l, p := r.load(), r.startPool()
 	for _, m := range c.Members[:2] {
 		m.Pause()
 	}
-	r.shows(etcdIs(string(watch.Stale)))
+	r.awaitStatus(etcdIs(string(watch.Stale)))
 	wait(t, outage(8*time.Second, time.Minute))
 	l.Served(20)
 	for _, m := range c.Members[:2] {
 		m.Resume()
 	}
-	r.shows(etcdIs(string(watch.Live)))
+	r.awaitStatus(etcdIs(string(watch.Live)))
 	measured(t, 8, "resume to following again", r.follows(1), 0)
 	l.Served(20)
 	l.Finish()
-	p.never(2)
+	p.neverBelow(2)
 	if after := keys(t, c.Client(t)); !maps.Equal(before, after) {
-		t.Logf("leases before %v, after %v: the leader woke up still leading and revoked them", before, after)
+		t.Logf("leases before %v, after %v: the leader resumed as leader and revoked them", before, after)
 	}
 }
 
-// A single etcd is paused for longer than the leases live. When it goes on it
-// revokes them all at once, though every agent lives.
+// A single etcd is paused until every lease has expired. When it resumes it revokes all of them at
+// once, although every agent is running.
 func TestFault09_EtcdPaused(t *testing.T) {
 	row(t, 9)
 	lengths := []time.Duration{6 * time.Second}
@@ -96,44 +95,43 @@ func TestFault09_EtcdPaused(t *testing.T) {
 				return nil
 			})
 			measured(t, 9, "pause of "+length.String()+": resume to the last re-registration (TTL 3 s)", time.Since(resumed), ttl/3+time.Second)
-			r.full()
+			r.awaitAll()
 			l.Served(20)
 			l.Finish()
-			p.never(2)
+			p.neverBelow(2)
 		})
 	}
 }
 
-// A single etcd is killed and comes back on its data: the same leases hold the
-// same keys.
+// A single etcd is killed and restarts on its data: the same leases hold the same keys.
 func TestFault10_EtcdKilled(t *testing.T) {
 	row(t, 10)
 	etcd := testkit.StartEtcdProcess(t)
-	// After the restart a lease has its TTL again, and the agents, which by then
-	// try to connect every three seconds, must be in time for it.
+	// After the restart a lease has its full TTL again. The agents by then try to connect every three
+	// seconds and must renew in time.
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, ttl: longer, proxyArgs: []string{"--audit-interval", "2s"}})
 	before := keys(t, etcd.Client(t))
 	l, p := r.load(), r.startPool()
 	etcd.Kill()
-	r.shows(etcdIs(string(watch.Stale)))
+	r.awaitStatus(etcdIs(string(watch.Stale)))
 	wait(t, outage(longer+2*time.Second, 90*time.Second))
 	l.Served(20)
 	etcd.Restart()
 	measured(t, 10, "restart to an event at every proxy", r.follows(1), 5*time.Second)
-	r.shows(etcdIs(string(watch.Live)))
+	r.awaitStatus(etcdIs(string(watch.Live)))
 	for _, n := range r.nodes() {
-		r.agentSays(n, registrationIs(lease.Registered))
+		r.awaitAgent(n, registrationIs(lease.Registered))
 	}
 	l.Served(20)
 	l.Finish()
-	p.never(2)
+	p.neverBelow(2)
 	if after := keys(t, etcd.Client(t)); !maps.Equal(before, after) {
 		t.Errorf("keys before %v, after %v", before, after)
 	}
 }
 
-// etcd is paused, and when it goes on nobody can register: out of space. The
-// instances serve as long as their probes pass, however long that takes.
+// etcd is paused, and when it resumes no agent can register, because etcd is out of space. The
+// instances are used while their probes pass, for any length of time.
 func TestFault28_PausedThenNoSpace(t *testing.T) {
 	longform.Test(t)
 	row(t, 28)
@@ -146,22 +144,22 @@ func TestFault28_PausedThenNoSpace(t *testing.T) {
 	wait(t, outage(6*time.Second, 30*time.Second))
 	etcd.Resume()
 	for _, n := range r.nodes() {
-		r.agentSays(n, outOfSpace)
+		r.awaitAgent(n, outOfSpace)
 	}
-	r.allAre(instance.Orphan)
-	wait(t, 6*time.Second) // three times the grace
+	r.awaitView(instance.Orphan)
+	wait(t, 6*time.Second) // three times the grace period
 	l.Served(20)
 	testkit.MakeRoom(t, cli)
 	for _, n := range r.nodes() {
-		r.agentSays(n, registrationIs(lease.Registered))
+		r.awaitAgent(n, registrationIs(lease.Registered))
 	}
-	r.allAre("")
+	r.awaitView("")
 	l.Served(20)
 	l.Finish()
-	p.never(2)
+	p.neverBelow(2)
 }
 
-// outOfSpace is the alarm that a person sees.
+// outOfSpace is a condition for the alarm that an operator sees.
 func outOfSpace(rep agentctl.Report) error {
 	if rep.Registration.Phase == string(lease.Registered) || !contains(rep.Registration.Reason, "out of space") {
 		return fmt.Errorf("%s: %+v", rep.Address, rep.Registration)
@@ -169,7 +167,7 @@ func outOfSpace(rep agentctl.Report) error {
 	return nil
 }
 
-// etcd is out of space: who is registered stays, who comes is told why not.
+// etcd is out of space: registered instances remain, and a new registration fails with the reason.
 func TestFault19_NoSpace(t *testing.T) {
 	longform.Test(t)
 	row(t, 19)
@@ -180,25 +178,25 @@ func TestFault19_NoSpace(t *testing.T) {
 	l, p := r.load(), r.startPool()
 	testkit.FillUp(t, cli)
 	late := r.node(instance.Decode, 3, ttl)
-	r.agentSays(late, outOfSpace)
-	if out := fails(t, "pdctl", "add", "decode", "127.0.0.1:9", "--no-verify", "--etcd-endpoints", etcd.Endpoint()); !contains(out, "space") {
-		t.Errorf("pdctl add says %q", out)
+	r.awaitAgent(late, outOfSpace)
+	if out := mustFail(t, "pdctl", "add", "decode", "127.0.0.1:9", "--no-verify", "--etcd-endpoints", etcd.Endpoint()); !contains(out, "space") {
+		t.Errorf("pdctl add prints %q", out)
 	}
-	wait(t, longer+longer/2) // the leases are renewed all the same
+	wait(t, longer+longer/2) // the leases are renewed nevertheless
 	if after := keys(t, cli); !maps.Equal(before, after) {
 		t.Errorf("keys before %v, after %v", before, after)
 	}
 	l.Served(20)
 	testkit.MakeRoom(t, cli)
 	r.decode = append(r.decode, late)
-	r.full()
+	r.awaitAll()
 	l.Served(20)
 	l.Finish()
-	p.never(2)
+	p.neverBelow(2)
 }
 
-// Nothing is there: the proxy says so in the shape that clients know, and
-// joins when it comes.
+// etcd is not reachable at the start: the proxy answers with an error in the OpenAI format, and
+// becomes ready when etcd appears.
 func TestFault15_StartWithNothing(t *testing.T) {
 	row(t, 15)
 	etcd := testkit.StartEtcdProcess(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// hosted is a fleet of two proxies, the first of which carries the etcd.
+// hosted starts a fleet of two proxies, the first of which embeds etcd.
 func hosted(t *testing.T, hostArgs ...string) *rig {
 	t.Helper()
 	r := start(t, fleet.ProxySpec{Args: hostArgs})
@@ -30,11 +30,11 @@ func hosted(t *testing.T, hostArgs ...string) *rig {
 		r.prefill = append(r.prefill, r.node(instance.Prefill, i+1, ttl))
 		r.decode = append(r.decode, r.node(instance.Decode, i+1, ttl))
 	}
-	r.full()
+	r.awaitAll()
 	return r
 }
 
-// start starts the proxy that carries the etcd.
+// start starts the proxy that embeds etcd.
 func start(t *testing.T, s fleet.ProxySpec) *rig {
 	t.Helper()
 	r := &rig{t: t, f: newFleet(t)}
@@ -48,8 +48,8 @@ func start(t *testing.T, s fleet.ProxySpec) *rig {
 	return r
 }
 
-// ownEtcd finds the process of the embedded etcd of a proxy; 0 while there is none.
-func ownEtcd(t testing.TB, p *fleet.Proxy) int {
+// etcdPID returns the process ID of a proxy's embedded etcd, 0 if it is not running.
+func etcdPID(t testing.TB, p *fleet.Proxy) int {
 	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
@@ -76,7 +76,7 @@ func signal(t testing.TB, sig syscall.Signal, pids ...int) {
 	t.Helper()
 	for _, pid := range pids {
 		if pid <= 0 {
-			t.Fatalf("%s to nobody", sig) // it would be our own group
+			t.Fatalf("%s to process %d", sig, pid) // kill(2) would signal a process group
 		}
 		if err := syscall.Kill(pid, sig); err != nil {
 			t.Fatalf("%s to %d: %v", sig, pid, err)
@@ -84,8 +84,9 @@ func signal(t testing.TB, sig syscall.Signal, pids ...int) {
 	}
 }
 
-// ownEnds is a condition on what a proxy reports about its embedded etcd.
-func (r *rig) ownEnds(n int64, says string) {
+// awaitEtcdExits waits until the proxy's status has counted n exits of the embedded etcd, and its reason
+// contains says.
+func (r *rig) awaitEtcdExits(n int64, says string) {
 	r.t.Helper()
 	testkit.Eventually(r.t, soon, func() error {
 		s, err := fetchStatus(r.t.Context(), r.proxies[0])
@@ -96,20 +97,19 @@ func (r *rig) ownEnds(n int64, says string) {
 	})
 }
 
-// The etcd that a proxy carries ends: killed, and over files that it cannot use
-// any more. The proxy and its streams go on, it says what has happened, and the
-// etcd is back as soon as it can be.
+// The embedded etcd exits: first killed, then because it cannot use its files any more. The proxy and
+// its streams continue, the proxy reports the exit, and etcd restarts as soon as it can.
 func TestOwnEtcdEnds(t *testing.T) {
 	t.Parallel()
 	r := hosted(t)
 	host := r.proxies[0]
 	l, p := r.load(), r.startPool()
-	signal(t, syscall.SIGKILL, ownEtcd(t, host))
-	r.ownEnds(1, "")
+	signal(t, syscall.SIGKILL, etcdPID(t, host))
+	r.awaitEtcdExits(1, "")
 	r.follows(1)
 
 	db := filepath.Join(r.f.Dir(), "etcd-"+host.Etcd[0][strings.LastIndexByte(host.Etcd[0], ':')+1:], "member", "snap", "db")
-	signal(t, syscall.SIGSTOP, ownEtcd(t, host))
+	signal(t, syscall.SIGSTOP, etcdPID(t, host))
 	good, err := os.ReadFile(db)
 	if err != nil {
 		t.Fatal(err)
@@ -120,10 +120,10 @@ func TestOwnEtcdEnds(t *testing.T) {
 	if err := os.Rename(db+".new", db); err != nil {
 		t.Fatal(err)
 	}
-	signal(t, syscall.SIGKILL, ownEtcd(t, host))
-	r.ownEnds(2, filepath.Dir(filepath.Dir(filepath.Dir(db))))
+	signal(t, syscall.SIGKILL, etcdPID(t, host))
+	r.awaitEtcdExits(2, filepath.Dir(filepath.Dir(filepath.Dir(db))))
 	if _, body := page(t, host.URL()+"/metrics"); !strings.Contains(body, "\npd_etcd_embedded_up 0\n") || !strings.Contains(body, "\npd_etcd_embedded_ends_total 2\n") {
-		t.Error("the metrics do not say that the etcd has ended")
+		t.Error("the metrics do not show that etcd has exited")
 	}
 	if c, _ := page(t, host.URL()+"/health"); c != 200 {
 		t.Errorf("/health: %d", c)
@@ -132,19 +132,19 @@ func TestOwnEtcdEnds(t *testing.T) {
 	if err := os.WriteFile(db, good, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.ownEnds(2, "")
+	r.awaitEtcdExits(2, "")
 	r.follows(2)
-	r.full()
+	r.awaitAll()
 	l.Served(20)
 	l.Finish()
-	p.never(2)
+	p.neverBelow(2)
 	log, err := os.ReadFile(host.LogFile())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, w := range []string{"embedded etcd has ended", "signal: killed", "embedded etcd serves again", "files of the embedded etcd are damaged"} {
 		if !strings.Contains(string(log), w) {
-			t.Errorf("the log does not say %q", w)
+			t.Errorf("the log does not contain %q", w)
 		}
 	}
 	if strings.Contains(string(log), "goroutine ") {
@@ -198,7 +198,7 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 	testkit.Eventually(t, soon, served)
 	stop := make(chan struct{})
 	defer close(stop)
-	for range 300 { // each comes back when it is sent away
+	for range 300 { // each reconnects after it is refused
 		go func() {
 			for {
 				c, err := (&net.Dialer{Timeout: time.Second}).Dial("tcp", address)
@@ -237,12 +237,12 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 		t.Error(err)
 	}
 	if log, err := os.ReadFile(proxy.LogFile()); err != nil || strings.Contains(string(log), "has ended") {
-		t.Errorf("%v: its etcd has ended:\n%s", err, proxy.LogTail(10))
+		t.Errorf("%v: its etcd has exited:\n%s", err, proxy.LogTail(10))
 	}
 }
 
-// The proxy that carries the etcd gets no processor for longer than the leases
-// live. Its etcd is a process of its own: no lease is lost.
+// The proxy with the embedded etcd is suspended until the leases would have expired. etcd runs in a
+// process of its own: no lease is lost.
 func TestHostStarved(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
@@ -253,17 +253,16 @@ func TestHostStarved(t *testing.T) {
 	signal(t, syscall.SIGSTOP, r.proxies[0].PID())
 	wait(t, 3*ttl)
 	signal(t, syscall.SIGCONT, r.proxies[0].PID())
-	r.full()
+	r.awaitAll()
 	r.follows(1)
-	p.never(2)
+	p.neverBelow(2)
 	if after := keys(t, cli); !maps.Equal(before, after) {
 		t.Errorf("leases before %v, after %v", before, after)
 	}
 }
 
-// The whole machine stands still but for the engines: the proxy, its etcd and the
-// agents get no processor for longer than the leases live, and etcd ends the leases
-// when it goes on. Nobody is dropped, and all come back.
+// All processes but the engines are suspended: the proxy, its etcd and the agents, until the leases
+// have expired. etcd revokes the leases when it resumes. No instance is dropped, and all register again.
 func TestHostEtcdAndAgentsStarved(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
@@ -276,7 +275,7 @@ func TestHostEtcdAndAgentsStarved(t *testing.T) {
 			r := hosted(t)
 			var pids []int
 			if c.etcd {
-				pids = append(pids, r.proxies[0].PID(), ownEtcd(t, r.proxies[0]))
+				pids = append(pids, r.proxies[0].PID(), etcdPID(t, r.proxies[0]))
 			}
 			if c.agents {
 				for _, n := range r.nodes() {
@@ -298,13 +297,13 @@ func TestHostEtcdAndAgentsStarved(t *testing.T) {
 				}
 				return nil
 			})
-			r.shows(func(s status) error {
+			r.awaitStatus(func(s status) error {
 				if s.Etcd.State != "live" || len(s.PrefillNodes) != 2 || len(s.DecodeNodes) != 2 || s.Etcd.Orphans != 0 {
 					return fmt.Errorf("%+v", s)
 				}
 				return nil
 			})
-			p.never(2)
+			p.neverBelow(2)
 			l := r.load()
 			l.Served(20)
 			l.Finish()

@@ -16,10 +16,10 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// Alive makes alive a prober of health too.
+// Alive makes alive a prober of health.
 func (alive) Alive(context.Context, *instance.Instance) error { return nil }
 
-// picker is the choice of instances put together as in a proxy.
+// picker combines the parts that pick instances, as in a proxy.
 type picker struct {
 	w *watch.Watcher
 	s *sched.Scheduler
@@ -41,14 +41,14 @@ func newPicker(b *testing.B, cli *clientv3.Client) *picker {
 	return p
 }
 
-// latencies of picks.
+// latencies are the durations of picks.
 type latencies struct {
 	n         int
 	mean, p99 time.Duration
 }
 
-// pickUntil picks two instances each millisecond, as a thousand requests a
-// second do, until done says so, and returns how long a pick took.
+// pickUntil picks two instances each millisecond, as a thousand requests per second do, until done
+// returns true, and returns the durations of the picks.
 func (p *picker) pickUntil(b *testing.B, done func() bool) latencies {
 	b.Helper()
 	var took []time.Duration
@@ -73,14 +73,14 @@ func (p *picker) pickUntil(b *testing.B, done func() bool) latencies {
 	return latencies{len(took), sum / time.Duration(len(took)), took[len(took)*99/100]}
 }
 
-// expiryRound lets n leases run out by themselves, and compares the picks made
-// while etcd deletes their keys with those of the quiet time before.
+// expiryRound lets n leases expire and compares the picks while etcd deletes their keys with those of
+// the quiet time before.
 func (p *picker) expiryRound(b *testing.B, cli *clientv3.Client, n int) (quiet, during latencies) {
 	b.Helper()
 	const ttl, calm = 20, 4 * time.Second
 	registerMany(b, cli, n, ttl)
 	awaitCount(b, p.w, n)
-	testkit.Eventually(b, soon, func() error { // those of the last round are back
+	testkit.Eventually(b, soon, func() error { // the instances of the last round are registered again
 		if s := p.w.Status(); s.Orphans > 0 {
 			return fmt.Errorf("%d orphans", s.Orphans)
 		}
@@ -89,7 +89,7 @@ func (p *picker) expiryRound(b *testing.B, cli *clientv3.Client, n int) (quiet, 
 	end := time.Now().Add(calm)
 	quiet = p.pickUntil(b, func() bool { return time.Now().After(end) })
 	if s := p.w.Status(); s.Orphans > 0 {
-		b.Fatalf("leases of %d s had begun to run out in the quiet time, the machine is too slow: %+v", ttl, s)
+		b.Fatalf("leases of %d s began to expire in the quiet time, the machine is too slow: %+v", ttl, s)
 	}
 	testkit.Eventually(b, soon, func() error {
 		if s := p.w.Status(); s.Orphans == 0 {
@@ -104,7 +104,7 @@ func (p *picker) expiryRound(b *testing.B, cli *clientv3.Client, n int) (quiet, 
 	return quiet, during
 }
 
-// Quiet times and expiries take turns; the ratio is that of their medians.
+// Quiet times and expiries alternate; the ratio is that of their medians.
 func BenchmarkPickDuringExpiry10000(b *testing.B) {
 	const n, rounds = 10000, 3
 	for b.Loop() {

@@ -20,7 +20,7 @@ import (
 
 func contains(s, part string) bool { return strings.Contains(s, part) }
 
-// command runs a program to its end.
+// command runs a program until it exits.
 func command(t testing.TB, name string, args ...string) (string, int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -36,8 +36,8 @@ func command(t testing.TB, name string, args ...string) (string, int) {
 	return string(out), 0
 }
 
-// succeeds runs a program that must do what it is told.
-func succeeds(t testing.TB, name string, args ...string) string {
+// mustRun runs a program that must exit with 0.
+func mustRun(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	out, code := command(t, name, args...)
 	if code != 0 {
@@ -46,8 +46,8 @@ func succeeds(t testing.TB, name string, args ...string) string {
 	return out
 }
 
-// fails runs a program that must not succeed, and not by wrong usage either.
-func fails(t testing.TB, name string, args ...string) string {
+// mustFail runs a program that must exit with an error other than a usage error.
+func mustFail(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	out, code := command(t, name, args...)
 	if code != 1 {
@@ -56,8 +56,8 @@ func fails(t testing.TB, name string, args ...string) string {
 	return out
 }
 
-// proxyNotReady starts a proxy that cannot become ready yet. It returns as soon
-// as the proxy answers at all.
+// proxyNotReady starts a proxy that cannot become ready yet. It returns as soon as the proxy answers
+// any request.
 func (r *rig) proxyNotReady(args ...string) (p *fleet.Process, address string) {
 	r.t.Helper()
 	ports, err := fleet.FreePorts(1)
@@ -107,7 +107,7 @@ func request(t testing.TB, method, url, body string) (int, string, error) {
 	return resp.StatusCode, string(raw), err
 }
 
-// page fetches something that answers for sure.
+// page fetches a URL that must answer.
 func page(t testing.TB, url string) (int, string) {
 	t.Helper()
 	c, body, err := request(t, http.MethodGet, url, "")
@@ -128,7 +128,7 @@ func (r *rig) try(address string) (int, string) {
 	return c, body
 }
 
-// fleetAgent describes one more agent beside a node's engine.
+// fleetAgent describes an additional agent for a node's engine.
 func fleetAgent(n *fleet.Node, etcd, socket string, more ...string) fleet.Spec {
 	return fleet.Spec{
 		Name: n.Spec.Name + "-second", Program: "agent", Stage: 3,

@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// awaitLog waits until a process has logged a line with all of the texts.
+// awaitLog waits until a process has logged a line that contains all of the texts.
 func awaitLog(t testing.TB, p *fleet.Process, texts ...string) {
 	t.Helper()
 	testkit.Eventually(t, soon, func() error {
@@ -30,9 +30,9 @@ func awaitLog(t testing.TB, p *fleet.Process, texts ...string) {
 	})
 }
 
-// The members of etcd are replaced one by one at other addresses, until none is left of those
-// that proxies and agents were configured with. All follow, no lease is lost, a new instance is
-// seen, and a proxy that is started again finds the members by its state directory.
+// The members of etcd are replaced one by one with members at other addresses, until none is left that
+// proxies and agents were configured with. All processes follow, no lease is lost, a new instance is
+// discovered, and a restarted proxy finds the members through its state directory.
 func TestFault34_MembersReplaced(t *testing.T) {
 	row(t, 34)
 	host := testkit.OutsideAddress(t)
@@ -44,7 +44,7 @@ func TestFault34_MembersReplaced(t *testing.T) {
 	l, p := r.load(), r.startPool()
 	for _, m := range slices.Clone(c.Members) {
 		fresh := c.Replace(m, host)
-		r.shows(func(s status) error {
+		r.awaitStatus(func(s status) error {
 			if !slices.Contains(s.Etcd.Members, fresh.Endpoint()) || !slices.Contains(s.Etcd.Departed, m.Endpoint()) || s.Etcd.State != "live" {
 				return fmt.Errorf("%s replaced by %s: %+v", m.Endpoint(), fresh.Endpoint(), s.Etcd)
 			}
@@ -55,7 +55,7 @@ func TestFault34_MembersReplaced(t *testing.T) {
 		}
 	}
 	for _, n := range r.nodes() {
-		r.agentSays(n, registrationIs(lease.Registered))
+		r.awaitAgent(n, registrationIs(lease.Registered))
 	}
 	cli := c.Client(t)
 	for k, a := range keys(t, cli) {
@@ -63,7 +63,7 @@ func TestFault34_MembersReplaced(t *testing.T) {
 			t.Errorf("%s: before %+v, after %+v", k, b, a)
 		}
 	}
-	// A new instance, at an etcd that nobody was configured with.
+	// A new instance at an etcd member that no proxy was configured with.
 	fresh := decodeAt(7)
 	put(t, cli, layout(t).Instance(fresh), `{"v":1,"models":["other/model"],"state":"draining"}`)
 	sees := func(s status) error {
@@ -72,8 +72,8 @@ func TestFault34_MembersReplaced(t *testing.T) {
 		}
 		return nil
 	}
-	r.shows(sees)
-	r.shows(func(s status) error {
+	r.awaitStatus(sees)
+	r.awaitStatus(func(s status) error {
 		if departed := slices.Sorted(slices.Values(s.Etcd.Departed)); !slices.Equal(departed, configured) {
 			return fmt.Errorf("departed: %q", departed)
 		}
@@ -84,22 +84,22 @@ func TestFault34_MembersReplaced(t *testing.T) {
 		}
 		return nil
 	})
-	// pdctl doctor has it from the proxy.
+	// pdctl doctor reads it from the proxy.
 	out, _ := command(t, "pdctl", "doctor", "--etcd-endpoints", strings.Join(c.Endpoints(), ","))
 	if !strings.Contains(out, configured[0]+" is no longer a member") {
 		t.Errorf("pdctl doctor:\n%s", out)
 	}
 	l.Served(20)
 	l.Finish()
-	p.never(1)
-	// Another process, with the same configuration and state directory.
+	p.neverBelow(1)
+	// A new process with the same configuration and state directory.
 	if err := r.proxies[0].Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r.proxies = append(r.proxies[:0], r.proxy("proxy-again", "--audit-interval", "1s", "--state-dir", state))
-	r.shows(sees)
-	r.shows(etcdIs("live"))
+	r.awaitStatus(sees)
+	r.awaitStatus(etcdIs("live"))
 	r.agents = c.Endpoints()
 	r.decode = append(r.decode, r.node(instance.Decode, 2, longer, "--allow-loopback"))
-	r.full()
+	r.awaitAll()
 }

@@ -24,24 +24,24 @@ import (
 
 const (
 	adminKey = "faults-admin-key"
-	// ttl of the agents' leases: short, so that outages can be.
+	// ttl of the agents' leases, short so that outages can be short.
 	ttl = 3 * time.Second
-	// longer is that of agents whose lease must not end in a test, not even where
-	// they get no processor for seconds.
+	// longer is the TTL of agents whose lease must not expire in a test, even if they get no CPU for
+	// seconds.
 	longer = 10 * time.Second
-	// audit is the interval at which the proxies check what they know.
+	// audit is the interval between two audits of a proxy.
 	audit = 2 * time.Second
-	// clients and pause of the load: the fault is under test, not the machine.
+	// clients and pause of the load, which is light: the fault is under test, not the machine.
 	clients = 4
 	pause   = 10 * time.Millisecond
 )
 
-// rig is a whole fleet on one etcd.
+// rig is a whole fleet with one etcd cluster.
 type rig struct {
 	t       *testing.T
 	f       *fleet.Fleet
-	etcd    []string // as the proxies know it
-	agents  []string // as the agents know it
+	etcd    []string // endpoints of the proxies
+	agents  []string // endpoints of the agents
 	proxies []*fleet.Proxy
 	prefill []*fleet.Node
 	decode  []*fleet.Node
@@ -49,8 +49,7 @@ type rig struct {
 	engineArgs []string
 }
 
-// plan says what a rig consists of; zero counts mean one proxy and two
-// instances of each role.
+// plan is the composition of a rig; zero counts mean one proxy and two instances of each role.
 type plan struct {
 	etcd            []string // for proxies, and for agents unless agents is set
 	agents          []string
@@ -91,11 +90,11 @@ func build(t *testing.T, p plan) *rig {
 	for i := range p.decode {
 		r.decode = append(r.decode, r.node(instance.Decode, i+1, p.ttl, p.agentArgs...))
 	}
-	r.full()
+	r.awaitAll()
 	return r
 }
 
-// proxyArgs are what every proxy of these tests is started with.
+// proxyArgs returns the arguments of every proxy of these tests.
 func proxyArgs(more ...string) []string {
 	return append([]string{"--connector", "nixl", "--waiting-retry-interval", "200ms", "--access-log=off"}, more...)
 }
@@ -126,7 +125,7 @@ func (r *rig) node(role instance.Role, n int, ttl time.Duration, args ...string)
 
 func (r *rig) nodes() []*fleet.Node { return slices.Concat(r.prefill, r.decode) }
 
-// url of the first proxy.
+// url returns the URL of the first proxy.
 func (r *rig) url() string { return r.proxies[0].URL() }
 
 func (r *rig) urls() []string {
@@ -144,8 +143,8 @@ func (r *rig) load() *harness.Load {
 	return l
 }
 
-// full waits until every proxy serves every instance.
-func (r *rig) full() {
+// awaitAll waits until every proxy uses every instance.
+func (r *rig) awaitAll() {
 	r.t.Helper()
 	for _, p := range r.proxies {
 		if err := p.WaitFor(r.t.Context(), len(r.prefill), len(r.decode)); err != nil {
@@ -154,7 +153,7 @@ func (r *rig) full() {
 	}
 }
 
-// status of one proxy, with what the fleet does not ask for.
+// status is the status of one proxy, with fields that package fleet does not read.
 type status struct {
 	fleet.Status
 	Etcd struct {
@@ -187,8 +186,8 @@ func fetchStatus(ctx context.Context, p *fleet.Proxy) (status, error) {
 	return s, json.NewDecoder(resp.Body).Decode(&s)
 }
 
-// shows waits until every proxy's status is as wanted.
-func (r *rig) shows(want func(status) error) {
+// awaitStatus waits until every proxy's status meets a condition.
+func (r *rig) awaitStatus(want func(status) error) {
 	r.t.Helper()
 	for _, p := range r.proxies {
 		testkit.Eventually(r.t, soon, func() error {
@@ -204,7 +203,7 @@ func (r *rig) shows(want func(status) error) {
 	}
 }
 
-// etcdIs is a condition for shows.
+// etcdIs is a condition for awaitStatus.
 func etcdIs(state string) func(status) error {
 	return func(s status) error {
 		if s.Etcd.State != state {
@@ -214,7 +213,7 @@ func etcdIs(state string) func(status) error {
 	}
 }
 
-// entry finds an instance in a status.
+// entry returns an instance of a status.
 func (s status) entry(address string) (instance.Listing, bool) {
 	for _, in := range s.Instances {
 		if in.Address == address {
@@ -224,7 +223,7 @@ func (s status) entry(address string) (instance.Listing, bool) {
 	return instance.Listing{}, false
 }
 
-// pool follows how many instances the proxies serve.
+// pool records the number of instances that the proxies use.
 type pool struct {
 	t    *testing.T
 	stop context.CancelFunc
@@ -235,7 +234,7 @@ type pool struct {
 	states map[string]bool
 }
 
-// startPool begins to look at every proxy's status again and again.
+// startPool starts polling every proxy's status.
 func (r *rig) startPool() *pool {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	p := &pool{t: r.t, stop: cancel, least: map[instance.Role]int{instance.Prefill: 1 << 30, instance.Decode: 1 << 30}, states: map[string]bool{}}
@@ -269,34 +268,34 @@ func (r *rig) startPool() *pool {
 
 func (p *pool) end() { p.stop(); p.wg.Wait() }
 
-// never fails the test if a role had fewer than n at any look.
-func (p *pool) never(n int) {
+// neverBelow fails the test if a role had fewer than n instances in any poll.
+func (p *pool) neverBelow(n int) {
 	p.t.Helper()
 	p.end()
 	for role, least := range p.least {
 		if least < n {
-			p.t.Errorf("at one time %d %s instances were served, %d at least were wanted", least, role, n)
+			p.t.Errorf("%d %s instances were used at one time, want at least %d", least, role, n)
 		}
 	}
 }
 
-// saw reports whether an instance was in a view at some look.
-func (p *pool) saw(address string, v instance.View) bool {
+// sawView reports whether an instance had the given view in any poll.
+func (p *pool) sawView(address string, v instance.View) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.states[address+" "+string(v)]
 }
 
-// keyOf is the key of a node's record.
+// keyOf returns the key of a node's record.
 func keyOf(t testing.TB, n *fleet.Node) string {
 	t.Helper()
 	return layout(t).Instance(instance.Key{Role: n.Spec.Role, Address: n.Address})
 }
 
-// keyFacts are what must not change over an outage.
+// keyFacts are the properties of a key that an outage must not change.
 type keyFacts struct{ Lease, Create, Mod, Version int64 }
 
-// keys reads lease and revisions of every instance's key.
+// keys reads the lease and the revisions of every instance's key.
 func keys(t testing.TB, cli *clientv3.Client) map[string]keyFacts {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -314,7 +313,7 @@ func keys(t testing.TB, cli *clientv3.Client) map[string]keyFacts {
 	return out
 }
 
-// control talks to the agent of a node.
+// control returns a client for the agent of a node.
 func control(t testing.TB, f *fleet.Fleet, n *fleet.Node) *agentctl.Client {
 	t.Helper()
 	dir := f.Dir()
@@ -331,8 +330,8 @@ func control(t testing.TB, f *fleet.Fleet, n *fleet.Node) *agentctl.Client {
 	return agentctl.NewClient(path)
 }
 
-// agentSays waits until a node's agent reports what is wanted.
-func (r *rig) agentSays(n *fleet.Node, want func(agentctl.Report) error) {
+// awaitAgent waits until a node's agent reports a status that meets the condition.
+func (r *rig) awaitAgent(n *fleet.Node, want func(agentctl.Report) error) {
 	r.t.Helper()
 	c := control(r.t, r.f, n)
 	testkit.Eventually(r.t, soon, func() error {
@@ -353,7 +352,7 @@ func registrationIs(phase lease.Phase) func(agentctl.Report) error {
 	}
 }
 
-// put writes a key directly.
+// put writes a key and returns its revision.
 func put(t testing.TB, cli *clientv3.Client, key, value string, opts ...clientv3.OpOption) int64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -365,7 +364,7 @@ func put(t testing.TB, cli *clientv3.Client, key, value string, opts ...clientv3
 	return resp.Header.Revision
 }
 
-// engineState reads a counter of an engine.
+// engineState reads the counters of an engine.
 func engineState(t testing.TB, n *fleet.Node, into any) {
 	t.Helper()
 	if err := n.Get(t.Context(), "/fake/state", into); err != nil {
@@ -375,5 +374,5 @@ func engineState(t testing.TB, n *fleet.Node, into any) {
 
 var errNotYet = errors.New("not yet")
 
-// stateDir is a directory for a proxy's snapshot.
+// stateDir creates a state directory for a proxy.
 func stateDir(t testing.TB) string { t.Helper(); return filepath.Join(t.TempDir(), "state") }

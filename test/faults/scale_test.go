@@ -22,8 +22,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// fleetSize is how many instances the large rows take: as many as the matrix
-// says where the figures are wanted, fewer where only the behaviour is.
+// fleetSize returns the number of instances in the tests of large fleets: that of the matrix for the
+// report, fewer otherwise.
 func fleetSize() int {
 	if long() || os.Getenv("PD_TEST_FAULT_REPORT") != "" {
 		return 10000
@@ -31,8 +31,8 @@ func fleetSize() int {
 	return 1000
 }
 
-// registerMany writes n leased records, half of them prefill, and returns the
-// time of the last acknowledgement.
+// registerMany writes n leased records, half of them prefill, and returns the time of the last
+// acknowledgement.
 func registerMany(t testing.TB, cli *clientv3.Client, n int, ttl int64) (leases []clientv3.LeaseID, last time.Time) {
 	t.Helper()
 	l := layout(t)
@@ -86,7 +86,7 @@ func count(s *instance.Snapshot) int {
 	return len(s.Usable(instance.Prefill)) + len(s.Usable(instance.Decode))
 }
 
-// awaitCount waits until a watcher has that many usable instances.
+// awaitCount waits until a watcher has n usable instances.
 func awaitCount(t testing.TB, w *watch.Watcher, n int) {
 	t.Helper()
 	testkit.Eventually(t, soon, func() error {
@@ -97,8 +97,8 @@ func awaitCount(t testing.TB, w *watch.Watcher, n int) {
 	})
 }
 
-// converge registers n instances under the eyes of some watchers and tells how
-// long after the last acknowledgement the last of them has all.
+// converge registers n instances while watchers run and returns the time from the last
+// acknowledgement until the last watcher has all of them.
 func converge(t testing.TB, n, watchers int) time.Duration {
 	t.Helper()
 	etcd := testkit.StartEtcdProcess(t)
@@ -122,15 +122,14 @@ func converge(t testing.TB, n, watchers int) time.Duration {
 	return took
 }
 
-// alive is a prober whose instances all answer.
+// alive is a prober for which every instance answers.
 type alive struct{}
 
 func (alive) Probe(context.Context, *instance.Instance) (instance.Facts, error) {
 	return instance.Facts{Models: []string{"Qwen/Qwen2.5-7B-Instruct"}}, nil
 }
 
-// expire lets n leases end together and checks that nobody is lost: their
-// engines answer.
+// expire revokes n leases together and checks that no instance is lost while its engine answers.
 func expire(t testing.TB, n int) {
 	t.Helper()
 	etcd := testkit.StartEtcdProcess(t)
@@ -140,7 +139,7 @@ func expire(t testing.TB, n int) {
 	awaitCount(t, w, n)
 	var wg sync.WaitGroup
 	var next atomic.Int64
-	for range 8 { // what etcd does when it wakes up from a pause: it revokes them all
+	for range 8 { // as etcd does when it resumes after a pause: it revokes all of them
 		wg.Go(func() {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -175,16 +174,15 @@ func expire(t testing.TB, n int) {
 	}
 }
 
-// How long a pick takes meanwhile is measured by a benchmark, which has the
-// machine for itself.
+// The time of a pick meanwhile is measured by a benchmark, which has the machine to itself.
 func TestFault17_ManyExpiries(t *testing.T) {
 	longform.Test(t)
 	row(t, 17)
 	expire(t, fleetSize())
 }
 
-// putToSnapshot writes into a fleet of some size and reports how long it took
-// until the slowest of several watchers had published each change.
+// putToSnapshot changes records of a fleet of n instances and reports the time until the slowest of
+// several watchers has published each change.
 func putToSnapshot(t testing.TB, size, watchers, puts int) (p50, p99 time.Duration) {
 	t.Helper()
 	etcd := testkit.StartEtcdProcess(t)
@@ -197,7 +195,7 @@ func putToSnapshot(t testing.TB, size, watchers, puts int) (p50, p99 time.Durati
 		list = append(list, w)
 	}
 	var took []time.Duration
-	tick := time.NewTicker(20 * time.Millisecond) // apart from each other, as changes are
+	tick := time.NewTicker(20 * time.Millisecond) // spaced, as real changes are
 	defer tick.Stop()
 	for i := range puts {
 		<-tick.C
@@ -225,7 +223,7 @@ func TestFault24_ManyWatchers(t *testing.T) {
 	const watchers = 1000
 	connections := watchers
 	if fleetSize() < 10000 {
-		connections = 50 // the streams count, the connections cost
+		connections = 50 // few connections, since only the number of streams matters
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -267,8 +265,8 @@ func TestFault24_ManyWatchers(t *testing.T) {
 	measured(t, 24, fmt.Sprintf("one put to the last of 1000 watchers on %d connections, worst of 20", connections), worst, 200*time.Millisecond)
 }
 
-// A reader that does nothing keeps nobody waiting: the newest snapshot wins and
-// older ones are not kept.
+// A blocked reader does not block the watch: the newest snapshot replaces older ones, which are not
+// kept.
 func TestFault26_SlowReader(t *testing.T) {
 	longform.Test(t)
 	row(t, 26)
@@ -279,7 +277,7 @@ func TestFault26_SlowReader(t *testing.T) {
 		put(t, cli, l.Instance(prefillAt(i)), ready)
 	}
 	awaitCount(t, w, 200)
-	held := w.Snapshot() // and it is never looked at again
+	held := w.Snapshot() // never read again before the end
 	heap := func() int64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -307,7 +305,7 @@ func TestFault26_SlowReader(t *testing.T) {
 	}
 }
 
-// A hundred reconnects leave no goroutine behind.
+// A hundred reconnects leak no goroutine.
 func TestFault27_Reconnects(t *testing.T) {
 	longform.Test(t)
 	row(t, 27)
@@ -316,7 +314,7 @@ func TestFault27_Reconnects(t *testing.T) {
 	l := layout(t)
 	direct := server.Client(t)
 	put(t, direct, l.Instance(prefillAt(0)), ready)
-	func() { // TestMain looks for goroutines left behind
+	func() { // TestMain checks for leaked goroutines
 		cli, err := etcd.Dial(etcd.Config{Endpoints: []string{link.Address()}})
 		if err != nil {
 			t.Fatal(err)

@@ -19,11 +19,10 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// Slow is not dead. An engine that does nothing for seconds, as on a machine with
-// too much to do, is stopped here with SIGSTOP: its sockets take connections and
-// bytes, and nobody answers.
+// Slow engines are not dead. These tests stop an engine with SIGSTOP, which behaves like an engine on
+// an overloaded machine: its sockets accept connections and data, and nothing answers.
 
-// hold stops processes for a time.
+// hold suspends processes for the duration d.
 func hold(t *testing.T, d time.Duration, processes ...*fleet.Process) {
 	t.Helper()
 	for _, p := range processes {
@@ -31,7 +30,7 @@ func hold(t *testing.T, d time.Duration, processes ...*fleet.Process) {
 			t.Fatal(err)
 		}
 	}
-	timer := time.NewTimer(d) // the fault itself has a length
+	timer := time.NewTimer(d) // the length of the fault
 	defer timer.Stop()
 	<-timer.C
 	for _, p := range processes {
@@ -41,8 +40,8 @@ func hold(t *testing.T, d time.Duration, processes ...*fleet.Process) {
 	}
 }
 
-// The only decode instance stands still again and again: every request is served,
-// none is refused, no stream is cut.
+// The only decode instance is suspended repeatedly: every request is served, none is refused, no
+// stream is cut.
 func TestFault03_OnlyDecodeIsSlow(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
@@ -75,7 +74,7 @@ func TestFault03_OnlyDecodeIsSlow(t *testing.T) {
 	}
 }
 
-// Both decode instances stand still: nobody is ejected, and both serve on.
+// Both decode instances are suspended: neither is ejected, and both are used afterwards.
 func TestFault03_WholeRoleIsSlow(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
@@ -86,10 +85,10 @@ func TestFault03_WholeRoleIsSlow(t *testing.T) {
 	hold(t, 8*time.Second, r.decode[0].Engine, r.decode[1].Engine)
 	l.Served(20)
 	l.Finish()
-	p.never(1)
+	p.neverBelow(1)
 	for _, n := range r.decode {
-		if p.saw(n.Address, instance.Ejected) {
-			t.Errorf("%s was ejected, though nobody answered", n.Address)
+		if p.sawView(n.Address, instance.Ejected) {
+			t.Errorf("%s was ejected, although no instance answered", n.Address)
 		}
 	}
 	if n := l.Broken(); n > 0 {
@@ -97,8 +96,8 @@ func TestFault03_WholeRoleIsSlow(t *testing.T) {
 	}
 }
 
-// The only decode instance never comes back, and takes connections: requests end at
-// their own limit, with 504.
+// The only decode instance accepts connections and never answers again: requests end at their own
+// timeout with 504.
 func TestFault03_OnlyDecodeHangsForGood(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
@@ -136,8 +135,8 @@ func TestFault03_OnlyDecodeHangsForGood(t *testing.T) {
 	wg.Wait()
 }
 
-// One of two decode instances hangs, and nobody but the proxy looks (its agent
-// waits longer): it is left soon, and its requests are served by the other one.
+// One of two decode instances hangs, and only the proxy notices, since its agent's timeout is longer:
+// it is soon avoided, and the other instance serves its requests.
 func TestFault03_OneOfTwoHangs(t *testing.T) {
 	row(t, 3)
 	etcd := testkit.StartEtcdProcess(t)
@@ -147,7 +146,7 @@ func TestFault03_OneOfTwoHangs(t *testing.T) {
 	if err := r.decode[0].Engine.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	r.shows(func(s status) error {
+	r.awaitStatus(func(s status) error {
 		if in, ok := s.entry(r.decode[0].Address); !ok || in.View != instance.Ejected {
 			return fmt.Errorf("%s is %+v", r.decode[0].Address, in)
 		}
@@ -158,8 +157,8 @@ func TestFault03_OneOfTwoHangs(t *testing.T) {
 	if err := r.decode[0].Engine.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	r.full()
-	r.shows(func(s status) error {
+	r.awaitAll()
+	r.awaitStatus(func(s status) error {
 		if in, ok := s.entry(r.decode[0].Address); !ok || in.View != "" {
 			return fmt.Errorf("%s is %+v", r.decode[0].Address, in)
 		}
@@ -170,7 +169,7 @@ func TestFault03_OneOfTwoHangs(t *testing.T) {
 	l.Finish()
 }
 
-// The agent of the only decode instance says that it is slow. It is served on.
+// The agent of the only decode instance reports it as slow. The instance is used nevertheless.
 func TestFault03_OnlyDecodeIsSlowSaysItsAgent(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
@@ -180,7 +179,7 @@ func TestFault03_OnlyDecodeIsSlowSaysItsAgent(t *testing.T) {
 	var down atomic.Bool
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		r.shows(func(s status) error {
+		r.awaitStatus(func(s status) error {
 			if in, ok := s.entry(r.decode[0].Address); !ok || in.State != instance.Down {
 				return fmt.Errorf("%s is %+v", r.decode[0].Address, in)
 			}
@@ -198,7 +197,7 @@ func TestFault03_OnlyDecodeIsSlowSaysItsAgent(t *testing.T) {
 	l.Served(20)
 	l.Finish()
 	if !down.Load() {
-		t.Error("its agent has not said that it is down: nothing was shown")
+		t.Error("its agent has not reported it as down: the test shows nothing")
 	}
 	if n := l.Broken(); n > 0 {
 		t.Errorf("%d streams were cut", n)

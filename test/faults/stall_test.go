@@ -54,9 +54,9 @@ func (r *rig) followListing(n *fleet.Node) *listings {
 
 func (l *listings) end() { l.stop(); l.wg.Wait() }
 
-// The whole machine stands still for longer than the leases live: proxy, etcd, agents and
-// engines. When it continues, etcd ends all leases. No request fails, no stream is cut, and the
-// only instance of each role is used throughout, whatever its agent reported before.
+// All processes are suspended until the leases have expired: proxy, etcd, agents and engines. When
+// they resume, etcd revokes all leases. No request fails, no stream is cut, and the only instance of
+// each role is used throughout, whatever its agent reported before.
 func TestFault33_MachineStalls(t *testing.T) {
 	row(t, 33)
 	for _, c := range []struct {
@@ -68,7 +68,7 @@ func TestFault33_MachineStalls(t *testing.T) {
 			r := start(t, fleet.ProxySpec{})
 			r.prefill = append(r.prefill, r.node(instance.Prefill, 1, ttl))
 			r.decode = append(r.decode, r.node(instance.Decode, 1, ttl, "--probe-timeout", "500ms"))
-			r.full()
+			r.awaitAll()
 			proxy, decode := r.proxies[0], r.decode[0]
 			cli := dial(t, r.etcd...)
 			before := keys(t, cli)
@@ -76,7 +76,7 @@ func TestFault33_MachineStalls(t *testing.T) {
 			pids := []int{decode.Engine.PID()}
 			if c.slow {
 				signal(t, syscall.SIGSTOP, pids...)
-				r.shows(func(s status) error {
+				r.awaitStatus(func(s status) error {
 					if in, ok := s.entry(decode.Address); !ok || in.State != instance.Down || in.Cause != instance.CauseSlow {
 						return fmt.Errorf("%s is %+v", decode.Address, in)
 					}
@@ -84,7 +84,7 @@ func TestFault33_MachineStalls(t *testing.T) {
 				})
 				before = keys(t, cli)
 			}
-			pids = append(pids, proxy.PID(), ownEtcd(t, proxy), decode.Agent.PID(), r.prefill[0].Agent.PID(), r.prefill[0].Engine.PID())
+			pids = append(pids, proxy.PID(), etcdPID(t, proxy), decode.Agent.PID(), r.prefill[0].Agent.PID(), r.prefill[0].Engine.PID())
 			signal(t, syscall.SIGSTOP, pids...)
 			wait(t, 3*ttl)
 			signal(t, syscall.SIGCONT, pids...)
@@ -96,7 +96,7 @@ func TestFault33_MachineStalls(t *testing.T) {
 				}
 				return nil
 			})
-			r.shows(func(s status) error {
+			r.awaitStatus(func(s status) error {
 				if s.Etcd.State != "live" || len(s.PrefillNodes) != 1 || len(s.DecodeNodes) != 1 || s.Etcd.Orphans != 0 {
 					return fmt.Errorf("%+v", s)
 				}
@@ -115,16 +115,15 @@ func TestFault33_MachineStalls(t *testing.T) {
 	}
 }
 
-// The same while the only decode instance is being drained: the requests that wait on it are
-// answered by it.
+// The same while the only decode instance is being drained: it answers the requests that wait for it.
 func TestFault33_MachineStallsDuringDrain(t *testing.T) {
 	row(t, 33)
 	r := start(t, fleet.ProxySpec{})
 	r.prefill = append(r.prefill, r.node(instance.Prefill, 1, ttl))
 	r.decode = append(r.decode, r.node(instance.Decode, 1, ttl))
-	r.full()
+	r.awaitAll()
 	proxy, decode := r.proxies[0], r.decode[0]
-	// A request waits on the decode engine, which stands still.
+	// A request waits for the decode engine, which is suspended.
 	signal(t, syscall.SIGSTOP, decode.Engine.PID())
 	answer := make(chan error, 1)
 	go func() {
@@ -134,7 +133,7 @@ func TestFault33_MachineStallsDuringDrain(t *testing.T) {
 		}
 		answer <- err
 	}()
-	r.shows(func(s status) error {
+	r.awaitStatus(func(s status) error {
 		if in, ok := s.entry(decode.Address); !ok || in.InFlight == nil || *in.InFlight == 0 {
 			return fmt.Errorf("%+v", in)
 		}
@@ -143,7 +142,7 @@ func TestFault33_MachineStallsDuringDrain(t *testing.T) {
 	if err := decode.Agent.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	r.shows(func(s status) error {
+	r.awaitStatus(func(s status) error {
 		if in, ok := s.entry(decode.Address); !ok || in.State != instance.Draining {
 			return fmt.Errorf("%+v", in)
 		}
@@ -151,10 +150,10 @@ func TestFault33_MachineStallsDuringDrain(t *testing.T) {
 	})
 	cli := dial(t, r.etcd...)
 	before := keys(t, cli)
-	pids := []int{proxy.PID(), ownEtcd(t, proxy), decode.Agent.PID(), r.prefill[0].Agent.PID(), r.prefill[0].Engine.PID()}
+	pids := []int{proxy.PID(), etcdPID(t, proxy), decode.Agent.PID(), r.prefill[0].Agent.PID(), r.prefill[0].Engine.PID()}
 	signal(t, syscall.SIGSTOP, pids...)
 	wait(t, 3*ttl)
-	signal(t, syscall.SIGCONT, pids...)        // the decode engine comes last
+	signal(t, syscall.SIGCONT, pids...)        // the decode engine resumes last
 	testkit.Eventually(t, soon, func() error { // its agent registers it again
 		if a, b := keys(t, cli)[keyOf(t, decode)], before[keyOf(t, decode)]; a.Lease == 0 || a.Lease == b.Lease {
 			return fmt.Errorf("before %+v, after %+v", b, a)

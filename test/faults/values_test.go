@@ -21,13 +21,13 @@ import (
 
 const ready = `{"v":1,"id":"A","models":["m"],"state":"ready"}`
 
-// quick is a watcher whose timers suit a test.
+// quick returns watcher options with intervals that suit a test.
 func quick() watch.Options {
 	return watch.Options{CheckInterval: 100 * time.Millisecond, WaitingInterval: 50 * time.Millisecond}
 }
 
-// What a watcher missed was compacted before it came back: it reads everything
-// again and nobody who stayed is missed for a moment.
+// The revisions that a watcher missed were compacted before it reconnected: it lists all keys again,
+// and no snapshot lacks an instance that remained.
 func TestFault13_Compaction(t *testing.T) {
 	row(t, 13)
 	etcd := testkit.StartEtcd(t)
@@ -42,7 +42,7 @@ func TestFault13_Compaction(t *testing.T) {
 	}
 	left, came := prefillAt(100), prefillAt(101)
 	put(t, cli, l.Instance(left), ready)
-	usable(t, w, left)
+	awaitUsable(t, w, left)
 	awaitState(t, w, watch.Live)
 	neverWithout(t, w, kept...)
 	link.Cut()
@@ -53,7 +53,7 @@ func TestFault13_Compaction(t *testing.T) {
 		t.Fatal(err)
 	}
 	link.Restore()
-	usable(t, w, came)
+	awaitUsable(t, w, came)
 	testkit.Eventually(t, soon, func() error {
 		if in, ok := w.Snapshot().Lookup(left); ok {
 			return fmt.Errorf("%+v", in)
@@ -62,11 +62,11 @@ func TestFault13_Compaction(t *testing.T) {
 	})
 	awaitState(t, w, watch.Live)
 	if s := w.Status(); s.Compactions == 0 {
-		t.Errorf("no compaction was met: %+v", s)
+		t.Errorf("the watcher met no compaction: %+v", s)
 	}
 }
 
-// One bad value costs one entry, or none if a good value was known.
+// One invalid value costs one entry, or none if a valid value was known.
 func TestFault18_BadValues(t *testing.T) {
 	row(t, 18)
 	etcd := testkit.StartEtcd(t)
@@ -74,7 +74,7 @@ func TestFault18_BadValues(t *testing.T) {
 	w := watching(t, dial(t, etcd.Endpoint()), quick())
 	good := prefillAt(1)
 	put(t, cli, l.Instance(good), ready)
-	usable(t, w, good)
+	awaitUsable(t, w, good)
 	neverWithout(t, w, good)
 	for i, c := range []struct{ name, key, value string }{
 		{"broken JSON", l.Instance(prefillAt(10)), `{"v":1,`},
@@ -88,13 +88,13 @@ func TestFault18_BadValues(t *testing.T) {
 		{"binary key", l.Root() + "prefill/\xff\x00:80", ready},
 		{"no port", l.Root() + "prefill/10.0.0.18", ready},
 		{"wildcard", l.Root() + "prefill/0.0.0.0:80", ready},
-		{"a segment nobody knows", l.Root() + "new-thing/x", "?"},
+		{"an unknown segment", l.Root() + "new-thing/x", "?"},
 		{"broken override", l.Override(prefillAt(19)), `{"state":`},
 	} {
 		put(t, cli, c.key, c.value)
 		after := decodeAt(100 + i)
 		put(t, cli, l.Instance(after), ready)
-		usable(t, w, after) // what comes behind the bad one arrives
+		awaitUsable(t, w, after) // events after the invalid one arrive
 		for _, in := range w.Snapshot().All() {
 			if in.Usable() && in.Key != good && in.Role == instance.Prefill {
 				t.Errorf("%s: %+v is usable", c.name, in)
@@ -107,10 +107,10 @@ func TestFault18_BadValues(t *testing.T) {
 	if s := w.Status(); s.Rejected < 9 || s.State != watch.Live {
 		t.Errorf("status: %+v", s)
 	}
-	// A newer version is read as far as it is known.
+	// A newer version is read as far as its fields are known.
 	put(t, cli, l.Instance(prefillAt(30)), `{"v":7,"id":"N","models":["m"],"state":"ready","something":{"new":1}}`)
-	usable(t, w, prefillAt(30))
-	// A known instance keeps its last good value, and says what is wrong.
+	awaitUsable(t, w, prefillAt(30))
+	// A known instance keeps its last valid value and shows the error.
 	put(t, cli, l.Instance(good), `{"v":1,`)
 	testkit.Eventually(t, soon, func() error {
 		if in, ok := w.Snapshot().Lookup(good); !ok || !in.Usable() || in.Reason == "" {
@@ -120,8 +120,8 @@ func TestFault18_BadValues(t *testing.T) {
 	})
 }
 
-// A password, a role and a token that are no good any more: the last membership
-// stands, the trouble is told, and no restart is needed once it is mended.
+// The password, role or token of a proxy becomes invalid: the last membership remains in use, the
+// error is reported, and no restart is needed once it is repaired.
 func TestFault20_Auth(t *testing.T) {
 	longform.Test(t)
 	row(t, 20)
@@ -137,17 +137,17 @@ func TestFault20_Auth(t *testing.T) {
 	k, n := prefillAt(1), 1
 	put(t, root, l.Instance(k), ready)
 	w := watching(t, cli, quick())
-	usable(t, w, k)
+	awaitUsable(t, w, k)
 	neverWithout(t, w, k)
 	r := register(t, cli, decodeAt(1), ttl)
 	follows := func() {
 		t.Helper()
 		n++
 		put(t, root, l.Instance(prefillAt(n)), ready)
-		usable(t, w, prefillAt(n))
+		awaitUsable(t, w, prefillAt(n))
 	}
 	follows()
-	wait(t, 5*time.Second) // the token of two seconds has expired by now
+	wait(t, 5*time.Second) // the token, valid for two seconds, has expired by now
 	follows()
 
 	perm := clientv3.PermissionType(clientv3.PermReadWrite)
@@ -172,7 +172,7 @@ func TestFault20_Auth(t *testing.T) {
 		}
 		testkit.Eventually(t, soon, func() error {
 			if s := w.Status(); s.State == watch.Live || s.LastError == "" {
-				return fmt.Errorf("%s: not noticed: %+v", fault.name, s)
+				return fmt.Errorf("%s: not detected: %+v", fault.name, s)
 			}
 			return nil
 		})
@@ -190,7 +190,7 @@ func TestFault20_Auth(t *testing.T) {
 	}
 }
 
-// Two agents for one address on two hosts: the second stays away and says so.
+// Two agents on two hosts have the same address: the second does not register and reports why.
 func TestFault21_TwoAgents(t *testing.T) {
 	row(t, 21)
 	etcd := testkit.StartEtcdProcess(t)
@@ -220,11 +220,11 @@ func TestFault21_TwoAgents(t *testing.T) {
 		}
 		return nil
 	})
-	wait(t, 2*ttl) // it tries again each TTL of its own
+	wait(t, 2*ttl) // it retries once in each of its TTLs
 	if v, rev := read(); v != value || rev != revision {
 		t.Errorf("the record changed from %s at %d to %s at %d", value, revision, v, rev)
 	}
-	if err := first.Agent.Kill(); err != nil { // the lease runs out, the second may have it
+	if err := first.Agent.Kill(); err != nil { // the lease expires, then the second may register
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, soon, func() error {
@@ -236,13 +236,13 @@ func TestFault21_TwoAgents(t *testing.T) {
 	})
 }
 
-// A key is deleted by hand while its agent lives: dropped at once, no orphan,
-// and back by the agent's own check.
+// A key is deleted manually while its agent runs: the instance is dropped at once, does not become an
+// orphan, and is registered again by the agent's check.
 func TestFault30_DeletedByHand(t *testing.T) {
 	row(t, 30)
 	etcd := testkit.StartEtcdProcess(t)
 	lease := longer
-	if os.Getenv("PD_TEST_FAULT_REPORT") != "" { // the figure is that of a short one
+	if os.Getenv("PD_TEST_FAULT_REPORT") != "" { // the report uses a short TTL
 		lease = ttl
 	}
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: lease})
@@ -254,14 +254,14 @@ func TestFault30_DeletedByHand(t *testing.T) {
 	if _, err := cli.Delete(t.Context(), keyOf(t, victim)); err != nil {
 		t.Fatal(err)
 	}
-	r.shows(func(s status) error { // out, or, if the agent was very quick, back already
+	r.awaitStatus(func(s status) error { // removed, or already registered again
 		if in, ok := s.entry(victim.Address); ok && in.Revision == before.Mod {
 			return fmt.Errorf("still there: %+v", in)
 		}
 		return nil
 	})
 	measured(t, 30, "deletion to out", time.Since(deleted), 0)
-	r.full()
+	r.awaitAll()
 	measured(t, 30, fmt.Sprintf("deletion to served again (TTL %.0f s)", lease.Seconds()), time.Since(deleted), 0)
 	if after := keys(t, cli)[keyOf(t, victim)]; after.Lease != before.Lease || after.Create == before.Create {
 		t.Errorf("before %+v, after %+v, history %+v", before, after, h.Of(keyOf(t, victim)))
@@ -269,7 +269,7 @@ func TestFault30_DeletedByHand(t *testing.T) {
 	l.Served(20)
 	l.Finish()
 	p.end()
-	if p.saw(victim.Address, instance.Orphan) {
-		t.Error("it was taken for an orphan")
+	if p.sawView(victim.Address, instance.Orphan) {
+		t.Error("it became an orphan")
 	}
 }

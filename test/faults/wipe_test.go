@@ -19,11 +19,11 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// agrees waits until every proxy shows every agent's instance at the revision
-// that its key has in etcd now.
-func (r *rig) agrees(cli *clientv3.Client) {
+// awaitAgreement waits until every proxy shows every agent's instance at the current revision of its key in
+// etcd.
+func (r *rig) awaitAgreement(cli *clientv3.Client) {
 	r.t.Helper()
-	r.shows(func(s status) error {
+	r.awaitStatus(func(s status) error {
 		now := keys(r.t, cli)
 		for _, n := range r.nodes() {
 			in, ok := s.entry(n.Address)
@@ -35,32 +35,32 @@ func (r *rig) agrees(cli *clientv3.Client) {
 	})
 }
 
-// etcd loses its data and comes back with the same identity. Nothing tells the
-// watch; the revision that goes backwards tells the audit.
+// etcd loses its data and restarts with the same identity. The watch does not detect this; the audit
+// does, because the revision decreases.
 func TestFault11_Wiped(t *testing.T) {
 	row(t, 11)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, proxyArgs: []string{"--audit-interval", "2s"}})
 	cli := etcd.Client(t)
-	for range 300 { // so that the new store stays behind the old one
+	for range 300 { // so that the new store's revision stays below the old one
 		put(t, cli, "/elsewhere", "x")
 	}
 	l, p := r.load(), r.startPool()
 	etcd.Wipe()
 	etcd.Restart()
 	back := time.Now()
-	r.agrees(etcd.Client(t))
+	r.awaitAgreement(etcd.Client(t))
 	measured(t, 11, "wiped etcd back to all proxies agreeing with it (audit 2 s)", time.Since(back), audit+time.Second)
 	l.Served(20)
 	l.Finish()
-	p.never(2)
+	p.neverBelow(2)
 	if s, err := fetchStatus(t.Context(), r.proxies[0]); err != nil || s.Revision >= 300 {
 		t.Errorf("the proxy is at revision %d of a store that has fewer, %v", s.Revision, err)
 	}
 }
 
-// As above, and nobody has registered again when the new store is first read: the
-// list is empty, and valid, and must not be believed.
+// As above, but no agent has registered again when the new store is first listed: the list is empty
+// and valid, and must not be believed.
 func TestFault11_WipedAndEmpty(t *testing.T) {
 	row(t, 11)
 	etcd := testkit.StartEtcdProcess(t)
@@ -82,7 +82,7 @@ func TestFault11_WipedAndEmpty(t *testing.T) {
 	put(t, etcd.Client(t), layout(t).Schema(), `{"v":1}`)
 	testkit.Eventually(t, soon, func() error {
 		if s := w.Status(); s.Epochs == 0 || s.State != watch.Live {
-			return fmt.Errorf("not noticed: %+v", s)
+			return fmt.Errorf("the wipe was not detected: %+v", s)
 		}
 		return nil
 	})
@@ -93,8 +93,8 @@ func TestFault11_WipedAndEmpty(t *testing.T) {
 	}
 }
 
-// The new store has passed the old revision before the proxy's watch resumes:
-// no revision goes backwards, only the keys tell.
+// The new store has passed the old revision before the proxy's watch resumes: no revision decreases,
+// and only the keys show the change.
 func TestFault12_WipedAndPast(t *testing.T) {
 	row(t, 12)
 	etcd := testkit.StartEtcdProcess(t)
@@ -110,25 +110,24 @@ func TestFault12_WipedAndPast(t *testing.T) {
 	etcd.Restart()
 	cli := etcd.Client(t)
 	for _, n := range r.nodes() {
-		r.agentSays(n, registrationIs(lease.Registered))
+		r.awaitAgent(n, registrationIs(lease.Registered))
 	}
 	for rev := int64(0); rev < old.Revision+500; {
 		rev = put(t, cli, "/elsewhere", "x")
 	}
 	link.Restore()
 	back := time.Now()
-	r.agrees(cli)
+	r.awaitAgreement(cli)
 	measured(t, 12, "contact lost: line restored to agreeing with etcd (audit 2 s)", time.Since(back), 2*audit)
 	l.Served(20)
 	l.Finish()
-	p.never(2)
+	p.neverBelow(2)
 }
 
-// As above, and contact is never lost: behind the address of etcd there is, from
-// one moment to the next, a store of the same identity that was wiped, has all
-// instances registered again and has passed the old revision. The watch resumes
-// and is silent, every question is answered, no revision goes backwards: only
-// the audit's comparison of the keys can tell.
+// As above, but contact is never lost: the address of etcd switches to a store of the same identity
+// that was wiped, has all instances registered again and has passed the old revision. The watch
+// resumes without events, every request is answered and no revision decreases: only the audit's
+// comparison of the keys can detect it.
 func TestFault12_WipedUnheard(t *testing.T) {
 	row(t, 12)
 	before, after := testkit.StartEtcdProcess(t), testkit.StartEtcdProcess(t)
@@ -147,15 +146,15 @@ func TestFault12_WipedUnheard(t *testing.T) {
 	}
 	neverWithout(t, w, all...)
 	last := put(t, old, "/elsewhere", "x")
-	put(t, wiped, "/elsewhere", "x") // so that no instance is at the revision where it was
+	put(t, wiped, "/elsewhere", "x") // so that no instance has its old revision
 	registerMany(t, wiped, n, 600)
 	for rev := int64(0); rev < last+500; {
 		rev = put(t, wiped, "/elsewhere", "x")
 	}
 	if a, b := identity(t, old), identity(t, wiped); a != b {
-		t.Fatalf("the two stores are told apart by their identities %v and %v", a, b)
+		t.Fatalf("the two stores have different identities %v and %v", a, b)
 	}
-	// Just behind an audit: one that is under way would be cut, and its error counted.
+	// Right after an audit: one in progress would be cut and counted as an error.
 	audits := w.Status().Audits
 	testkit.Eventually(t, soon, func() error {
 		if n := w.Status().Audits; n == audits {
@@ -163,7 +162,7 @@ func TestFault12_WipedUnheard(t *testing.T) {
 		}
 		return nil
 	})
-	was := w.Status() // on a busy machine audits may have doubted the watch before
+	was := w.Status() // on a busy machine audits may have found drift before
 	link.Redirect(after.Endpoint())
 	began := time.Now()
 	l := layout(t)
@@ -180,18 +179,18 @@ func TestFault12_WipedUnheard(t *testing.T) {
 	measured(t, 12, "contact never lost: new store to agreeing with it (audit 2 s)", time.Since(began), 2*audit)
 	s := w.Status()
 	if drift, lists := s.Drift-was.Drift, s.Lists-was.Lists; drift < 1 || lists < 1 || lists > drift {
-		t.Errorf("it was not the audit's comparison that told: %+v, before %+v", s, was)
+		t.Errorf("the audit's comparison did not detect it: %+v, before %+v", s, was)
 	}
 	failed := func(s watch.Status) int64 { return s.AuditErrors + s.CheckErrors + s.ListErrors }
 	if failed(s) != failed(was) || s.Checks != 0 {
-		t.Errorf("contact was lost, or something else was asked: %+v, before %+v", s, was)
+		t.Errorf("contact was lost, or another request failed: %+v, before %+v", s, was)
 	}
 	if s.Epochs != 1 {
-		t.Errorf("it is not known to be another store: %+v", s)
+		t.Errorf("it was not recognized as another store: %+v", s)
 	}
 }
 
-// identity of the store that a client talks to.
+// identity returns the cluster ID and the member ID of the store behind a client.
 func identity(t testing.TB, cli *clientv3.Client) [2]uint64 {
 	t.Helper()
 	resp, err := cli.Get(t.Context(), "/elsewhere")
@@ -201,8 +200,8 @@ func identity(t testing.TB, cli *clientv3.Client) [2]uint64 {
 	return [2]uint64{resp.Header.ClusterId, resp.Header.MemberId}
 }
 
-// A wipe with statics, an override and a removal active: they stay so until
-// an operator decides, and what was removed never comes back.
+// A wipe while static instances, an override and a removal exist: they remain in effect until an
+// operator changes them, and a removed instance never returns.
 func TestFault29_WipedWithIntent(t *testing.T) {
 	longform.Test(t)
 	row(t, 29)
@@ -214,7 +213,7 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 	}
 	static := r.bare(instance.Decode, "static")
 	harness.Add(t, r.url(), adminKey, "decode", static.Address)
-	r.shows(func(s status) error {
+	r.awaitStatus(func(s status) error {
 		if !slices.Contains(s.DecodeNodes, static.Address) {
 			return fmt.Errorf("%s is not served", static.Address)
 		}
@@ -226,7 +225,7 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, cli, lay.Override(key(drained)), `{"v":1,"state":"drain","reason":"row 29"}`)
-	inForce := func(s status) error {
+	enforced := func(s status) error {
 		d, _ := s.entry(drained.Address)
 		switch {
 		case slices.Contains(s.DecodeNodes, removed.Address):
@@ -238,25 +237,25 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 		}
 		return nil
 	}
-	r.shows(inForce)
+	r.awaitStatus(enforced)
 	l, p := r.load(), r.startPool()
 	before := requestsOf(t, removed) + requestsOf(t, drained)
 	etcd.Wipe()
 	etcd.Restart()
-	r.shows(func(s status) error { // the new store is known, by a leased instance at its new revision
+	r.awaitStatus(func(s status) error { // a leased instance at its new revision shows that the new store is known
 		in, _ := s.entry(r.prefill[0].Address)
 		if mod := keys(t, etcd.Client(t))[keyOf(t, r.prefill[0])].Mod; mod == 0 || in.Revision != mod {
 			return fmt.Errorf("%+v, etcd has %d", in, mod)
 		}
 		return nil
 	})
-	// The agents of the removed and the drained one have registered again by now,
-	// or do so soon: it changes nothing.
+	// The agents of the removed and the drained instance have registered again by now, or will soon; this
+	// changes nothing.
 	for range 3 {
 		wait(t, ttl/2)
-		r.shows(inForce)
+		r.awaitStatus(enforced)
 	}
-	r.shows(func(s status) error { // and people can see it
+	r.awaitStatus(func(s status) error { // and operators can see it
 		for _, a := range []string{static.Address, drained.Address} {
 			if in, ok := s.entry(a); !ok || in.Reason == "" {
 				return fmt.Errorf("%s is not flagged: %+v", a, in)
@@ -266,7 +265,7 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 	})
 	l.Served(20)
 	l.Finish()
-	p.never(1)
+	p.neverBelow(1)
 	if after := requestsOf(t, removed) + requestsOf(t, drained); after != before {
 		t.Errorf("%d requests went to instances that were removed or drained", after-before)
 	}
@@ -284,7 +283,7 @@ func (r *rig) bare(role instance.Role, name string) *fleet.Node {
 	return n
 }
 
-// requestsOf counts the completions that have reached an engine.
+// requestsOf returns the number of completions that have reached an engine.
 func requestsOf(t testing.TB, n *fleet.Node) int64 {
 	t.Helper()
 	var s struct {
@@ -296,8 +295,8 @@ func requestsOf(t testing.TB, n *fleet.Node) int64 {
 	return s.Counters.Requests
 }
 
-// A proxy starts while etcd is down: its snapshot names the instances, their
-// probes decide, and what an operator removed stays away.
+// A proxy starts while etcd is down: its snapshot file names the instances, their probes decide which
+// are used, and an instance that an operator removed is not used.
 func TestFault14_StartWithoutEtcd(t *testing.T) {
 	row(t, 14)
 	etcd := testkit.StartEtcdProcess(t)
@@ -305,7 +304,7 @@ func TestFault14_StartWithoutEtcd(t *testing.T) {
 	args := []string{"--audit-interval", "2s", "--state-dir", dir}
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: args})
 	removed, dead := r.decode[2], r.prefill[1]
-	succeeds(t, "pdctl", "remove", "decode", removed.Address, "--reason", "row 14", "--etcd-endpoints", etcd.Endpoint())
+	mustRun(t, "pdctl", "remove", "decode", removed.Address, "--reason", "row 14", "--etcd-endpoints", etcd.Endpoint())
 	if err := r.proxies[0].WaitFor(t.Context(), 2, 2); err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +312,7 @@ func TestFault14_StartWithoutEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	etcd.Kill()
-	if err := dead.Kill(); err != nil { // the snapshot still names it
+	if err := dead.Kill(); err != nil { // still in the snapshot file
 		t.Fatal(err)
 	}
 	before := requestsOf(t, removed)
@@ -330,7 +329,7 @@ func TestFault14_StartWithoutEtcd(t *testing.T) {
 	l.Served(60)
 	etcd.Restart()
 	r.proxies = []*fleet.Proxy{{Process: process, Address: address}}
-	r.shows(etcdIs(string(watch.Live)))
+	r.awaitStatus(etcdIs(string(watch.Live)))
 	l.Served(20)
 	l.Finish()
 	if n := requestsOf(t, removed) - before; n != 0 {
@@ -338,8 +337,8 @@ func TestFault14_StartWithoutEtcd(t *testing.T) {
 	}
 }
 
-// A proxy is suspended, as a laptop or a virtual machine is, for longer than its
-// presence lives. What was drained meanwhile gets nothing when it wakes up.
+// A proxy is suspended, like a laptop or a virtual machine, until its presence has expired. An
+// instance that was drained meanwhile gets no request after it resumes.
 func TestFault31_ProxySuspended(t *testing.T) {
 	longform.Test(t)
 	row(t, 31)
@@ -352,7 +351,7 @@ func TestFault31_ProxySuspended(t *testing.T) {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, soon, func() error { // its presence runs out
+	testkit.Eventually(t, soon, func() error { // its presence expires
 		list, err := store.New(cli, layout(t), "test").Reader.Proxies(t.Context())
 		if err != nil || len(list) > 0 {
 			return fmt.Errorf("%v, %w", list, err)
@@ -361,7 +360,7 @@ func TestFault31_ProxySuspended(t *testing.T) {
 	})
 	put(t, cli, layout(t).Override(instance.Key{Role: instance.Decode, Address: drained.Address}), `{"v":1,"state":"drain"}`)
 	before := requestsOf(t, drained)
-	// These connect to the suspended proxy and are the first that it sees.
+	// These connect to the suspended proxy and are the first requests that it reads.
 	l = harness.StartLoad(t, clients, pause, r.url())
 	wait(t, 200*time.Millisecond)
 	if err := p.Signal(syscall.SIGCONT); err != nil {

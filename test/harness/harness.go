@@ -1,5 +1,5 @@
-// Package harness is what the tests of whole programs share: it builds them,
-// runs fleets of them, and sends load whose every answer is checked.
+// Package harness is shared by the tests of whole programs: it builds the programs, runs fleets of
+// them, and sends load whose every response is checked.
 package harness
 
 import (
@@ -19,14 +19,13 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
-// Model is the one that every engine of a test serves.
+// Model is the model that the engines of the tests serve.
 const Model = "e2e/simulated"
 
-// Main builds the programs, runs the tests of a package with their directory,
-// looks for goroutines left behind, and returns the exit code. PD_TEST_BIN names a
-// directory that has the programs already: make test builds them once for all packages.
-// The package must be two directories below the module's root. In a child process that
-// is to be an etcd member it is that and does not return.
+// Main builds the programs, stores their directory in *bin, runs the tests of a package, checks for
+// leaked goroutines and returns the exit code. PD_TEST_BIN names a directory with programs that are
+// already built: make test builds them once for all packages. The package must be two directories below
+// the module's root. In a child process that serves as an etcd member Main does not return.
 func Main(m *testing.M, bin *string) int {
 	testkit.MaybeRunEtcd()
 	code, err := buildAndRun(m, bin)
@@ -63,8 +62,8 @@ func runAndLook(m *testing.M) (int, error) {
 	return code, nil
 }
 
-// Build puts the programs into a directory. The package that calls it must be two
-// directories below the module's root.
+// Build builds the programs into a directory. The calling package must be two directories below the
+// module's root.
 func Build(dir string) error {
 	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./cmd/...")
 	build.Dir = filepath.Join("..", "..") // tests run in their package's directory
@@ -75,9 +74,8 @@ func Build(dir string) error {
 	return nil
 }
 
-// NewFleet makes a fleet whose processes are gone at the end of the test; when
-// the test failed their last lines are shown. PD_TEST_UPSTREAM names the HTTP
-// client of its proxies.
+// NewFleet creates a fleet whose processes are killed at the end of the test; if the test failed, the
+// ends of their logs are printed. PD_TEST_UPSTREAM sets the HTTP client of its proxies.
 func NewFleet(t testing.TB, bin string) *fleet.Fleet {
 	t.Helper()
 	o := fleet.Options{BinDir: bin, Dir: t.TempDir(), ReadyTimeout: 60 * time.Second}
@@ -101,7 +99,7 @@ func NewFleet(t testing.TB, bin string) *fleet.Fleet {
 	return f
 }
 
-// NewClient makes a client that asks for the trace headers.
+// NewClient creates a client that requests the trace headers.
 func NewClient(t testing.TB, adminKey string) *loadgen.Client {
 	t.Helper()
 	c := loadgen.NewClient(16, http.Header{"X-Pd-Trace": {"1"}, "X-Api-Key": {adminKey}})
@@ -109,12 +107,12 @@ func NewClient(t testing.TB, adminKey string) *loadgen.Client {
 	return c
 }
 
-// Complete streams one completion and checks the whole answer.
+// Complete streams one completion and checks the whole response.
 func Complete(ctx context.Context, c *loadgen.Client, url, prompt string, tokens int) loadgen.Result {
 	return completeOf(ctx, c, Model, url, prompt, tokens)
 }
 
-// CompleteSeen is Complete, and tells of every text that comes.
+// CompleteSeen is Complete and calls text with every text that arrives.
 func CompleteSeen(ctx context.Context, c *loadgen.Client, url, prompt string, tokens int, text func([]byte)) loadgen.Result {
 	return observe(ctx, c, Model, url, prompt, tokens, loadgen.Observer{Text: text})
 }

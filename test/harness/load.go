@@ -20,8 +20,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// Load is a number of clients that send one request after the other, half of
-// them streaming, until they are stopped. Every answer is checked.
+// Load is a set of clients, each of which sends one request after the other until it is stopped. Half
+// of the clients stream. Every response is checked.
 type Load struct {
 	t      testing.TB
 	model  string
@@ -31,28 +31,27 @@ type Load struct {
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
 
-	// retrying clients send a request again, to the next proxy, when its
-	// connection is refused or lost, as the official clients do.
+	// retrying clients resend a request to the next proxy when its connection is refused or lost, as
+	// the official clients do.
 	retrying     bool
 	refused, cut atomic.Int64
-	turns        []atomic.Int64 // by client: requests that have ended, well or not
+	turns        []atomic.Int64 // by client: number of finished requests, successful or not
 	ok, broken   atomic.Int64
 	mu           sync.Mutex // guards failures and slowest
 	failures     []string
 	slowest      time.Duration
 }
 
-// StartLoad begins; Finish ends it. Requests go round the given proxies, each
-// client sends its next one after pause.
+// StartLoad starts a load; Finish stops it. Each client sends its requests to the given proxies in turn,
+// with a pause before each.
 func StartLoad(t testing.TB, clients int, pause time.Duration, urls ...string) *Load {
 	t.Helper()
 	return startLoad(t, &Load{model: Model}, clients, pause, urls)
 }
 
-// StartRetryingLoad is StartLoad with clients that try the next proxy when a
-// connection is refused, or lost before a byte of an answer came, as an idle one
-// is that the proxy closes while the request is on its way. Refused and Cut
-// count these. An error that a proxy answers with is as little forgiven as
+// StartRetryingLoad is StartLoad with clients that try the next proxy when a connection is refused, or
+// lost before the first byte of a response, as happens when a proxy closes an idle connection while a
+// request is on its way. Refused and Cut count these. An error response from a proxy is a failure, as
 // without retries.
 func StartRetryingLoad(t testing.TB, model string, clients int, pause time.Duration, urls ...string) *Load {
 	t.Helper()
@@ -87,21 +86,21 @@ func startLoad(t testing.TB, l *Load, clients int, pause time.Duration, urls []s
 	return l
 }
 
-// LoadTokens is how many tokens each request of a Load asks for.
+// LoadTokens is the number of tokens that each request of a Load generates.
 const LoadTokens = 24
 
-// retries bounds how often a retrying client sends one request again.
+// retries is the maximum number of retries of one request.
 const retries = 8
 
-// again counts a failure that a retrying client does not care about.
-func (l *Load) again(err error, more bool) bool {
+// retryable counts an error that a retrying client tolerates, and reports whether to retry.
+func (l *Load) retryable(err error, more bool) bool {
 	switch {
 	case !l.retrying || !more:
 		return false
 	case errors.Is(err, syscall.ECONNREFUSED):
 		l.refused.Add(1)
 	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE),
-		strings.HasSuffix(err.Error(), "server closed idle connection"): // net/http has no name for it
+		strings.HasSuffix(err.Error(), "server closed idle connection"): // net/http exports no error value for it
 		l.cut.Add(1)
 	default:
 		return false
@@ -109,9 +108,9 @@ func (l *Load) again(err error, more bool) bool {
 	return true
 }
 
-// stream sends a streaming request and reports whether it is to be sent again. An
-// answer that is cut after its first text was committed: it may break, visibly.
-func (l *Load) stream(url, prompt string, more bool) (again bool) {
+// stream sends a streaming request and reports whether to retry it. A response that is cut after its
+// first text was committed and may visibly break.
+func (l *Load) stream(url, prompt string, more bool) (retry bool) {
 	r := completeOf(context.WithoutCancel(l.t.Context()), l.client, l.model, url, prompt, LoadTokens)
 	switch {
 	case r.Err == nil:
@@ -119,7 +118,7 @@ func (l *Load) stream(url, prompt string, more bool) (again bool) {
 		l.mu.Lock()
 		l.slowest = max(l.slowest, r.TTFT)
 		l.mu.Unlock()
-	case r.Header == nil && l.again(r.Err, more):
+	case r.Header == nil && l.retryable(r.Err, more):
 		return true
 	case r.TTFT > 0 && !errors.Is(r.Err, loadgen.ErrWrong):
 		l.broken.Add(1)
@@ -129,12 +128,12 @@ func (l *Load) stream(url, prompt string, more bool) (again bool) {
 	return false
 }
 
-// whole is the same for a request that does not stream.
-func (l *Load) whole(url, prompt string, more bool) (again bool) {
+// whole is stream for a request that does not stream.
+func (l *Load) whole(url, prompt string, more bool) (retry bool) {
 	body := fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true}`, l.model, prompt, LoadTokens)
 	resp, err := l.plain.Post(url+"/v1/completions", "application/json", strings.NewReader(body)) //nolint:noctx // has a timeout
 	if err != nil {
-		if l.again(err, more) {
+		if l.retryable(err, more) {
 			return true
 		}
 		l.fail("whole: %v", err)
@@ -142,7 +141,7 @@ func (l *Load) whole(url, prompt string, more bool) (again bool) {
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil && l.retrying { // the answer had begun, as with a stream
+	if err != nil && l.retrying { // the response had started, as with a stream
 		l.broken.Add(1)
 		return false
 	}
@@ -170,7 +169,7 @@ func (l *Load) fail(format string, args ...any) {
 	l.failures = append(l.failures, fmt.Sprintf(format, args...))
 }
 
-// wait pauses and reports whether to go on.
+// wait pauses and reports whether to continue.
 func wait(ctx context.Context, d time.Duration) bool {
 	if d > 0 {
 		timer := time.NewTimer(d)
@@ -183,10 +182,10 @@ func wait(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// T is the test that the load belongs to.
+// T returns the test that the load belongs to.
 func (l *Load) T() testing.TB { return l.t }
 
-// Served waits until n more requests have been answered.
+// Served waits until n more requests have been answered correctly.
 func (l *Load) Served(n int64) {
 	l.t.Helper()
 	want := l.ok.Load() + n
@@ -197,14 +196,14 @@ func (l *Load) Served(n int64) {
 	for l.ok.Load() < want {
 		select {
 		case <-deadline.C:
-			l.t.Fatalf("the load stands still at %d answers; failures: %v", l.ok.Load(), l.Failures())
+			l.t.Fatalf("the load stopped at %d responses; failures: %v", l.ok.Load(), l.Failures())
 		case <-tick.C:
 		}
 	}
 }
 
-// Turn waits until every request has ended that is under way now: what the proxy
-// did for them it has counted, and those that follow were begun after the call.
+// Turn waits until every request that is in flight now has finished. The proxy has then counted them,
+// and the following requests started after the call.
 func (l *Load) Turn() {
 	l.t.Helper()
 	for c := range l.turns {
@@ -218,35 +217,35 @@ func (l *Load) Turn() {
 	}
 }
 
-// Failures lists the requests that were lost so far.
+// Failures returns the errors of the requests that have failed so far.
 func (l *Load) Failures() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.failures)
 }
 
-// Answered counts the right answers so far.
+// Answered returns the number of correct responses so far.
 func (l *Load) Answered() int64 { return l.ok.Load() }
 
-// Slowest is the longest time to the first text of a stream so far.
+// Slowest returns the longest time to first token of a stream so far.
 func (l *Load) Slowest() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.slowest
 }
 
-// Refused counts the connections so far that were refused, of retrying clients.
+// Refused returns the number of refused connections of retrying clients so far.
 func (l *Load) Refused() int64 { return l.refused.Load() }
 
-// Cut counts the requests so far whose connection was lost and that were sent
-// again, of retrying clients.
+// Cut returns the number of requests of retrying clients so far that were resent because their
+// connection was lost.
 func (l *Load) Cut() int64 { return l.cut.Load() }
 
-// Broken counts the streams so far that were visibly cut after their first text.
+// Broken returns the number of streams so far that were visibly cut after their first text.
 func (l *Load) Broken() int64 { return l.broken.Load() }
 
-// Finish stops the clients, lets them end their requests, and fails the test
-// if a request was lost that had not been committed.
+// Finish stops the clients, waits for their requests in flight, and fails the test if an uncommitted
+// request failed.
 func (l *Load) Finish() {
 	l.stop()
 	l.wg.Wait()
@@ -256,6 +255,6 @@ func (l *Load) Finish() {
 		l.t.Errorf("%d of %d requests failed: %s", n, int64(n)+l.ok.Load(), strings.Join(l.failures[:min(n, 5)], "\n"))
 	}
 	l.failures = nil
-	l.t.Logf("load: %d right answers, %d streams visibly broken after their first text; %d connections refused, %d lost, and tried again",
+	l.t.Logf("load: %d correct responses, %d streams visibly broken after their first text; %d connections refused, %d lost and retried",
 		l.ok.Load(), l.broken.Load(), l.refused.Load(), l.cut.Load())
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Get fetches a page of a proxy.
+// Get fetches a page of a proxy, which must answer with 200.
 func Get(t testing.TB, url string) []byte {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -56,7 +56,7 @@ func Add(t testing.TB, url, key, role, address string) string {
 	return answer.Message
 }
 
-// Metric sums the samples of a metric whose labels hold all the given texts.
+// Metric returns the sum of the samples of a metric whose labels contain all of the given texts.
 func Metric(t testing.TB, url, name string, labels ...string) float64 {
 	t.Helper()
 	var sum float64

@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// The commands of the change that brought elastic scaling to vllm-ascend's
-// load-balance proxy. Its curl lines have no key; ours need one.
+// The commands of the change that added elastic scaling to vllm-ascend's load-balance proxy. Its curl
+// lines have no key; ours need one.
 const (
 	balanceStart = `python load_balance_proxy_server_example.py \
 --host 0.0.0.0 --port 9000 \
@@ -61,7 +61,7 @@ func TestLoadBalanceProxy(t *testing.T) {
 	s.answers("curl http://localhost:9000/healthcheck", 200,
 		`{"status":"ok","prefill_instances":2,"decode_instances":2,"request_num":0}`)
 
-	// The document's first answer: both have been started.
+	// The document's first response: both instances are running.
 	s.up(fakevllm.RolePrefill, "8102", "8103")
 	s.answers(withKey(balanceAdd), 200, `{"message": "add prefill instances: ['127.0.0.1:8102', '127.0.0.1:8103'].",
 		"current_prefill_instances": ["127.0.0.1:8100", "127.0.0.1:8101", "127.0.0.1:8102", "127.0.0.1:8103"],
@@ -79,7 +79,7 @@ func TestLoadBalanceProxy(t *testing.T) {
 	s.strict(true)
 }
 
-// The document's second answer: one of the two has not been started.
+// The document's second response: one of the two instances is not running.
 func TestLoadBalanceProxyWaits(t *testing.T) {
 	t.Parallel()
 	s := balanceSite(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// The commands of vllm-ascend's document about elastic_proxy.
+// The commands of vllm-ascend's documentation of elastic_proxy.
 const (
 	elasticStart = `python3 examples/elastic_scaling/elastic_proxy.py  \
    --model $model_name  \
@@ -37,7 +37,7 @@ const (
 -d '{"type": "prefill", "instance": "0.0.0.0:8100"}'`
 )
 
-// at makes the document's curl line speak of another instance.
+// at replaces the instance in a curl line of the document.
 func at(line, port string) string {
 	return strings.ReplaceAll(line, "0.0.0.0:8100", "127.0.0.1:"+port)
 }
@@ -66,7 +66,7 @@ func TestElasticProxy(t *testing.T) {
 	}
 	const printed = `{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:8100","127.0.0.1:8101"],"decode_nodes":["127.0.0.1:8200","127.0.0.1:8201"]}`
 	s.answers(elasticStatus, 200, printed, "instances", "notices", "load_digests", "prompts", "revision", "etcd", "id", "version", "limits")
-	// Byte for byte the same beginning, for those who cut text.
+	// The first bytes are the same, for scripts that cut text.
 	if _, body := s.curl(elasticStatus); !strings.HasPrefix(body, `{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:`) {
 		t.Errorf("/status: %s", body)
 	}
@@ -94,7 +94,7 @@ func TestElasticProxy(t *testing.T) {
 	if s.served("8100") != before {
 		t.Error("the removed instance still serves")
 	}
-	// In its words, with a status that a script can see.
+	// With the document's message, and with a status that a script can check.
 	s.answers(at(elasticRemove, "8999"), 404, `{"message":"Instance 127.0.0.1:8999 is not in the prefill_instances."}`, "error")
 	s.answers(at(elasticAdd, "8100"), 200, `{"message":"Added 127.0.0.1:8100 to prefill_instances."}`, lists...)
 	s.strict(true)
@@ -121,10 +121,10 @@ func TestElasticProxyRefusals(t *testing.T) {
 	detail(strings.Replace(elasticAdd, "prefill", "router", 1), 400, "Invalid instance type.")
 	detail(strings.Replace(elasticAdd, "0.0.0.0:8100", "localhost", 1), 400, "Invalid instance format.")
 	detail(strings.Replace(elasticAdd, "0.0.0.0:8100", "localhost:99999", 1), 400, "Invalid instance address.")
-	detail(elasticAdd, 400, "Invalid instance address.") // 0.0.0.0 names no machine
+	detail(elasticAdd, 400, "Invalid instance address.") // 0.0.0.0 is not the address of a host
 	detail(at(elasticAdd, "8104"), 400, "Instance validation failed.")
 	if st := s.status(); len(st.Instances) != 4 {
-		t.Errorf("a refused change left something: %+v", st.Instances)
+		t.Errorf("a refused change had an effect: %+v", st.Instances)
 	}
 }
 
@@ -141,7 +141,7 @@ func TestElasticProxyWithoutAdminKey(t *testing.T) {
 	}
 }
 
-// The numbers of elastic_proxy: an instance that never comes is given up.
+// The limits of elastic_proxy: the proxy gives up waiting for an instance that never starts.
 func TestElasticProxyChecks(t *testing.T) {
 	t.Parallel()
 	s := elasticSite(t)
@@ -153,7 +153,7 @@ func TestElasticProxyChecks(t *testing.T) {
 	s.reserve("8102")
 	s.answers(at(elasticAdd, "8102"), 200, `{"message":"Waiting for prefill_instance 127.0.0.1:8102 to start."}`, lists...)
 	if st := s.status(); len(st.Instances) != 5 {
-		t.Errorf("the instance that is waited for is not shown: %+v", st.Instances)
+		t.Errorf("the pending instance is not shown: %+v", st.Instances)
 	}
 	testkit.Eventually(t, soon, func() error {
 		if st := s.status(); len(st.Instances) != 4 {

@@ -2,7 +2,6 @@ package migrate_test
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -13,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// neighbour is a second site on the same machine, with engines of the same model: its
-// proxy finds the first one's etcd.
+// neighbour returns a second site on the same machine with engines of the same model, whose proxy finds
+// the first one's etcd.
 func neighbour(t *testing.T, first *site) *site {
 	s := elasticSite(t)
 	s.release(strings.TrimPrefix(s.etcd, "127.0.0.1:"))
@@ -22,20 +21,7 @@ func neighbour(t *testing.T, first *site) *site {
 	return s
 }
 
-func logHas(t *testing.T, p *fleet.Process, texts ...string) {
-	t.Helper()
-	testkit.Eventually(t, soon, func() error {
-		b, err := os.ReadFile(p.LogFile())
-		for _, w := range texts {
-			if err == nil && !strings.Contains(string(b), w) {
-				err = fmt.Errorf("its log does not say %q:\n%s", w, b)
-			}
-		}
-		return err
-	})
-}
-
-// Two elastic proxies on one machine, as two scripts on two ports, stay two fleets.
+// Two elastic proxies on one machine, as two scripts on two ports, form separate fleets.
 func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
 	t.Parallel()
 	a := elasticSite(t)
@@ -61,7 +47,7 @@ func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
 		t.Error("requests for the second fleet went to the first")
 	}
 
-	// What is added through one of them is that one's, also after a wait.
+	// An instance added through one proxy belongs to its fleet, also if it was pending.
 	a.up(fakevllm.RolePrefill, "8102")
 	a.answers(at(elasticAdd, "8102"), 200, `{"message":"Added 127.0.0.1:8102 to prefill_instances."}`, lists...)
 	a.reserve("8103")
@@ -69,7 +55,7 @@ func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
 	a.up(fakevllm.RolePrefill, "8103")
 	a.await([]string{"8100", "8101", "8102", "8103"}, []string{"8200", "8201"})
 	b.await([]string{"8100", "8101"}, []string{"8200", "8201"})
-	// The other one knows nothing of it, until it adds it too; then each may let go of it.
+	// The other fleet does not know it until it adds it too; then each fleet may remove it.
 	b.ports["8102"] = a.ports["8102"]
 	b.answers(at(elasticRemove, "8102"), 404, `{"message":"Instance 127.0.0.1:8102 is not in the prefill_instances."}`, "error")
 	b.answers(at(elasticAdd, "8102"), 200, `{"message":"Added 127.0.0.1:8102 to prefill_instances."}`, lists...)
@@ -78,14 +64,14 @@ func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
 	b.await([]string{"8100", "8101"}, []string{"8200", "8201"})
 	a.await([]string{"8100", "8101", "8102", "8103"}, []string{"8200", "8201"})
 
-	// A shorter command line of one takes out its own and no one else's.
+	// A shorter command line of one proxy removes only its own instances.
 	b.stop(q)
 	q = b.start(strings.Replace(elasticStart, "localhost:8200 localhost:8201", "localhost:8200", 1), "ADMIN_API_KEY="+adminKey)
 	b.await([]string{"8100", "8101"}, []string{"8200"})
-	logHas(t, q, b.text("decode/127.0.0.1:8201 was on an earlier command line of this proxy"))
+	awaitLog(t, q, b.text("decode/127.0.0.1:8201 was on an earlier command line of this proxy"))
 	a.await([]string{"8100", "8101", "8102", "8103"}, []string{"8200", "8201"})
 
-	// What registers by itself is for both.
+	// An instance that registers itself is used by both fleets.
 	e := fakevllm.StartTest(t, a.engine(fakevllm.RoleDecode, ""))
 	cli := testkit.Client(t, a.etcd)
 	if _, err := cli.Put(t.Context(), "/pd/decode/"+e.Address(), ""); err != nil {
@@ -100,18 +86,18 @@ func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
 		})
 	}
 
-	// Who loses something says so.
+	// A proxy that loses an instance of its command line logs it.
 	out, err := b.fleet.Start(t.Context(), fleet.Spec{
-		Name: "pdctl", Program: "pdctl", Args: []string{"--etcd-endpoints", a.etcd, "remove", "prefill", "127.0.0.1:" + a.ports["8100"], "--reason", "gone to be mended"},
+		Name: "pdctl", Program: "pdctl", Args: []string{"--etcd-endpoints", a.etcd, "remove", "prefill", "127.0.0.1:" + a.ports["8100"], "--reason", "under repair"},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	<-out.Done()
-	logHas(t, p, a.text("prefill/127.0.0.1:8100 of the command line"))
+	awaitLog(t, p, a.text("prefill/127.0.0.1:8100 of the command line"))
 	b.awaitPrefill(t, []string{"8100", "8101"})
 
-	// One of each: all that there is, for whatever has no command line.
+	// The instances of the other command line are shown, marked as elsewhere.
 	shown := 0
 	for _, in := range b.status().Instances {
 		if in.View == instance.Elsewhere {
@@ -125,7 +111,7 @@ func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
 	b.strict(true)
 }
 
-// awaitPrefill waits for the prefill instances alone.
+// awaitPrefill waits until exactly these prefill instances are used.
 func (s *site) awaitPrefill(t *testing.T, prefill []string) {
 	t.Helper()
 	testkit.Eventually(t, soon, func() error {

@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// The commands of LMCache's document about disaggregated prefill. Its "....
-// other arguments" are written out.
+// The commands of LMCache's documentation of disaggregated prefill, with its "... other arguments"
+// written out.
 const (
 	lmcacheHosts = `python disagg_proxy_server.py \
     --prefiller-host "${host1-IP},${host2-IP}" \
@@ -33,30 +33,29 @@ const (
     --decoder-init-port 7300 --decoder-alloc-port 7400`
 )
 
-// overStore is said to the proxy where the engines of a test share a store. LMCache's PD
-// backend, which the command line means, is served in package forward and by the demo.
+// overStore sets the connector of proxies whose test engines share a store. LMCache's PD backend, which
+// the command line implies, is tested in package forward and by the demo.
 const overStore = "PD_CONNECTOR=plain"
 
-// saysAtStart waits until the proxy's log has all of the words.
-func saysAtStart(t *testing.T, p *fleet.Process, says ...string) {
+// awaitLog waits until the proxy's log contains all of the texts.
+func awaitLog(t *testing.T, p *fleet.Process, texts ...string) {
 	t.Helper()
 	testkit.Eventually(t, soon, func() error {
 		b, err := os.ReadFile(p.LogFile())
 		if err != nil {
 			return err
 		}
-		for _, w := range says {
+		for _, w := range texts {
 			if !strings.Contains(string(b), w) {
-				return fmt.Errorf("%q is not said at start", w)
+				return fmt.Errorf("the log does not contain %q", w)
 			}
 		}
 		return nil
 	})
 }
 
-// One port is for two hosts, and two ports are for two others. The hosts are
-// addresses of the loopback here, so that all of them, and the proxy, can have
-// the port 8000 of the document.
+// One port for two hosts, and two ports for two other hosts. The hosts are loopback addresses here, so
+// that all of them and the proxy can use port 8000 of the document.
 func TestLMCacheSeveralHosts(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, fakevllm.Plain, "8000")
@@ -77,7 +76,7 @@ func TestLMCacheSeveralHosts(t *testing.T) {
 		up(fakevllm.RoleDecode, "127.0.0.4", "host3-IP", "8000"),
 		up(fakevllm.RoleDecode, "127.0.0.5", "host4-IP", "8001"),
 	}
-	p := s.start(lmcacheHosts, overStore, "PD_PORT="+s.ports["8000"]) // which the line leaves at its default, 8000
+	p := s.start(lmcacheHosts, overStore, "PD_PORT="+s.ports["8000"]) // the line uses the default, 8000
 	testkit.Eventually(t, soon, func() error {
 		if st := s.status(); !slices.Equal(st.PrefillNodes, prefills) || !slices.Equal(st.DecodeNodes, decodes) {
 			return fmt.Errorf("prefill %v, decode %v", st.PrefillNodes, st.DecodeNodes)
@@ -92,7 +91,7 @@ func TestLMCacheSeveralHosts(t *testing.T) {
 			t.Errorf("%s served nothing", name)
 		}
 	}
-	saysAtStart(t, p, `the connector is \"plain\"`)
+	awaitLog(t, p, `the connector is \"plain\"`)
 	s.strict(true)
 }
 
@@ -115,7 +114,7 @@ func TestLMCachePortLists(t *testing.T) {
 			t.Errorf("ports of %s:\n%s", port, diff)
 		}
 	}
-	saysAtStart(t, p, `the connector is \"plain\"`)
+	awaitLog(t, p, `the connector is \"plain\"`)
 	s.strict(true)
 }
 

@@ -21,8 +21,8 @@ const demoStart = `python3 examples/online_serving/disaggregated_serving/disagg_
        --decode localhost:8200 localhost:8201   \
        --port 8000`
 
-// vLLM's demo has its keys from the environment: one for the engines, one for
-// whatever changes the fleet.
+// vLLM's demo reads its keys from the environment: one for the engines, one for requests that change the
+// fleet.
 func TestDisaggProxyDemo(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, fakevllm.Plain, "8000")
@@ -33,7 +33,7 @@ func TestDisaggProxyDemo(t *testing.T) {
 			s.upWith(p, o)
 		}
 	}
-	s.vars["model_name"] = "somewhere/else/simulated" // the last part counts, as in the demo
+	s.vars["model_name"] = "somewhere/else/simulated" // only the last part matters, as in the demo
 	s.start(demoStart, "OPENAI_API_KEY=engine-key", "ADMIN_API_KEY="+adminKey)
 	s.vars["model_name"] = s.model
 	s.await([]string{"8100", "8101"}, []string{"8200", "8201"})
@@ -51,8 +51,8 @@ func TestDisaggProxyDemo(t *testing.T) {
 	s.strict(true)
 }
 
-// The curl lines of vLLM's kv_events.sh, which are in the same document. They
-// speak to one engine; whatever gives its port to the proxy gets the same.
+// The curl lines of vLLM's kv_events.sh, from the same document. They query one engine; a client that
+// uses the proxy's port instead gets the same responses.
 const (
 	eventsWait = `curl -s localhost:${port}/v1/completions`
 	eventsAsk  = `curl -X POST -s http://localhost:8100/v1/completions \
@@ -81,7 +81,7 @@ func TestKVEvents(t *testing.T) {
 	s.vars["MODEL_NAME"], s.vars["port"] = s.model, s.ports["8100"]
 	s.start("x.py --prefill localhost:8200 --decode localhost:8201 --port 8100")
 	s.await([]string{"8200"}, []string{"8201"})
-	// To the script any answer means that the server is there.
+	// For the script any response means that the server is running.
 	if code, body := s.curl(eventsWait); code != 405 || body != `{"detail":"Method Not Allowed"}` {
 		t.Errorf("%d %s", code, body)
 	}
@@ -90,7 +90,7 @@ func TestKVEvents(t *testing.T) {
 	s.strict(true)
 }
 
-// Mooncake's first proxy has its two instances written into the script.
+// Mooncake's first proxy has its two instances hard-coded.
 const (
 	mooncakeStart = "python3 proxy_server.py --prefill localhost:8100 --decode localhost:8200 --port 8000"
 	mooncakeAsk   = `curl -s http://localhost:8000/v1/completions -H "Content-Type: application/json" -d '{
@@ -113,7 +113,7 @@ func TestMooncakeProxyServer(t *testing.T) {
 	s.strict(true)
 }
 
-// The engines of its document serve another name than its curl line asks for.
+// The engines of its document serve a model name other than that of its curl line.
 func TestMooncakeProxyServerModelName(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, fakevllm.Plain, "8000")
@@ -128,8 +128,7 @@ func TestMooncakeProxyServerModelName(t *testing.T) {
 	s.strict(true)
 }
 
-// What a command line named is followed at every start, and nothing else is
-// touched.
+// The instances of the command line are applied at every start, and no others are changed.
 func TestFlagsAtTheNextStart(t *testing.T) {
 	t.Parallel()
 	s := elasticSite(t)
@@ -141,17 +140,16 @@ func TestFlagsAtTheNextStart(t *testing.T) {
 	s.answers(at(elasticRemove, "8101"), 200, `{"message":"Removed 127.0.0.1:8101 from prefill_instances."}`, lists...)
 	s.stop(p)
 
-	// The same line again: what was removed stays out, and that is said.
+	// The same line again: a removed instance stays removed, and the log reports it.
 	p = s.start(elasticStart, "ADMIN_API_KEY="+adminKey)
 	s.await([]string{"8100"}, []string{"8200", "8201", "8202"})
-	saysAtStart(t, p, s.text("127.0.0.1:8101 of the command line stays out"), s.text("pdctl add prefill 127.0.0.1:8101"))
+	awaitLog(t, p, s.text("127.0.0.1:8101 of the command line stays out"), s.text("pdctl add prefill 127.0.0.1:8101"))
 	s.stop(p)
 
-	// A shorter line, in another form: what it no longer lists goes, what was
-	// added by hand stays.
+	// A shorter line in another form: instances that it no longer lists are removed, added ones remain.
 	p = s.start("python x.py --port 8000 --prefiller-ports 8100 --decoder-ports 8201", "ADMIN_API_KEY="+adminKey)
 	s.await([]string{"8100"}, []string{"8201", "8202"})
-	saysAtStart(t, p, s.text("decode/127.0.0.1:8200 was on an earlier command line"))
+	awaitLog(t, p, s.text("decode/127.0.0.1:8200 was on an earlier command line"))
 	testkit.Eventually(t, soon, func() error {
 		if rec := s.record(instance.Prefill, "8100"); rec.Connector != "nixl" {
 			return fmt.Errorf("the record does not follow the command line: %+v", rec)
@@ -159,11 +157,11 @@ func TestFlagsAtTheNextStart(t *testing.T) {
 		return nil
 	})
 	if rec := s.record(instance.Decode, "8202"); rec.Source != "admin" {
-		t.Errorf("added by hand: %+v", rec)
+		t.Errorf("record of the added instance: %+v", rec)
 	}
 	s.stop(p)
 
-	// A line that names nobody says nothing about anybody.
+	// A line without instances changes none.
 	p = s.start("python x.py --port 8000", "ADMIN_API_KEY="+adminKey)
 	s.await([]string{"8100"}, []string{"8201", "8202"})
 	s.answers(at(elasticAdd, "8101"), 200, `{"message":"Added 127.0.0.1:8101 to prefill_instances."}`, lists...)
@@ -186,6 +184,6 @@ func TestBadCommandLines(t *testing.T) {
 	s.refuse("x.py --prefill localhost:8100 extra:1 --model", "flag needs an argument")
 	s.refuse("x.py --unknown-flag 1", "unknown flag")
 	if _, err := os.Stat("etcd"); err == nil {
-		t.Error("a refused start wrote something")
+		t.Error("a refused start wrote files")
 	}
 }

@@ -7,9 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
-// hold finds a free port and keeps it with a socket that is bound and does not
-// listen: tests that run beside this one look elsewhere, and whatever connects
-// is refused as if nothing were there.
+// hold finds a free port and reserves it with a bound socket that does not listen: parallel tests choose
+// other ports, and connections are refused as if the port were unused.
 func (s *site) hold() string {
 	s.t.Helper()
 	for range 50 {
@@ -23,7 +22,7 @@ func (s *site) hold() string {
 		}
 		syscall.CloseOnExec(fd)
 		if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: free[0], Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-			_ = syscall.Close(fd) // somebody was quicker
+			_ = syscall.Close(fd) // another process was faster
 			continue
 		}
 		port := strconv.Itoa(free[0])
@@ -34,7 +33,7 @@ func (s *site) hold() string {
 	return ""
 }
 
-// release lets go of a held port, for its owner to listen on.
+// release frees a held port so that its user can listen on it.
 func (s *site) release(port string) {
 	if fd, ok := s.held[port]; ok {
 		delete(s.held, port)

@@ -11,8 +11,8 @@ import (
 
 var variable = regexp.MustCompile(`^\$(\{[^}]+\}|\w+)`)
 
-// words splits a line as a shell does: blanks, both kinds of quotes, a
-// backslash before the end of a line, and $name out of vars.
+// words splits a line as a shell does: blanks, both kinds of quotes, a backslash at the end of a line,
+// and $name from vars.
 func words(t *testing.T, line string, vars map[string]string) []string {
 	t.Helper()
 	var out []string
@@ -49,7 +49,7 @@ func words(t *testing.T, line string, vars map[string]string) []string {
 		}
 	}
 	if quote != 0 {
-		t.Fatalf("a quote is open in %q", line)
+		t.Fatalf("unterminated quote in %q", line)
 	}
 	if inWord {
 		out = append(out, word.String())
@@ -73,12 +73,12 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// curl sends what a curl line says. It knows the options that the documents use.
+// curl sends the request of a curl line. It supports the options that the documents use.
 func curl(t *testing.T, line string, vars map[string]string) (status int, body string) {
 	t.Helper()
 	args := words(t, line, vars)
 	if len(args) == 0 || args[0] != "curl" {
-		t.Fatalf("no curl line: %q", line)
+		t.Fatalf("not a curl line: %q", line)
 	}
 	method, url, data := "", "", ""
 	header := http.Header{}
@@ -104,7 +104,7 @@ func curl(t *testing.T, line string, vars map[string]string) (status int, body s
 				url = "http://" + url
 			}
 		default:
-			t.Fatalf("%q of %q is not understood", arg, line)
+			t.Fatalf("unsupported option %q in %q", arg, line)
 		}
 	}
 	if method == "" {

@@ -27,26 +27,26 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// adminKey is the one that elastic_proxy's document uses.
+// adminKey is the key in the documentation of elastic_proxy.
 const adminKey = "YOUR_ADMIN_API_KEY"
 
-// soon bounds waits for what happens at once on a quick machine.
+// soon limits waits for events that are immediate on a fast machine.
 const soon = 60 * time.Second
 
-// site is a machine on which a document's commands are tried: each port the
-// document writes is replaced by a free one.
+// site is a machine on which the commands of a document run: each port of the document is replaced by a
+// free one.
 type site struct {
 	t       *testing.T
 	fleet   *fleet.Fleet
-	vars    map[string]string // of the shell
-	ports   map[string]string // document's → real
+	vars    map[string]string // shell variables
+	ports   map[string]string // port in the document → real port
 	etcd    string
 	mode    fakevllm.Mode
 	model   string
 	shared  *fakevllm.Shared
 	engines map[string]*fakevllm.Server // by the document's port
 	listen  string                      // the document's port of the proxy
-	held    map[string]int              // real ports that no one else shall take, and the sockets that hold them
+	held    map[string]int              // reserved real ports and the sockets that hold them
 	starts  int
 }
 
@@ -67,7 +67,7 @@ func newSite(t *testing.T, mode fakevllm.Mode, listen string) *site {
 	return s
 }
 
-// reserve maps the document's ports to real ones on which nothing listens.
+// reserve maps ports of the document to real ones on which nothing listens.
 func (s *site) reserve(ports ...string) {
 	s.t.Helper()
 	for _, p := range ports {
@@ -75,7 +75,7 @@ func (s *site) reserve(ports ...string) {
 	}
 }
 
-// up starts engines of a role at the document's ports.
+// up starts engines of a role at ports of the document.
 func (s *site) up(role fakevllm.Role, ports ...string) {
 	s.t.Helper()
 	for _, p := range ports {
@@ -83,7 +83,7 @@ func (s *site) up(role fakevllm.Role, ports ...string) {
 	}
 }
 
-// upWith starts one engine at the document's port.
+// upWith starts one engine at a port of the document.
 func (s *site) upWith(port string, o fakevllm.Options) {
 	s.t.Helper()
 	held := s.ports[port]
@@ -100,8 +100,8 @@ func (s *site) engine(role fakevllm.Role, port string) fakevllm.Options {
 	}
 }
 
-// upConsecutive starts n engines on consecutive ports, the first of which
-// in place of the document's.
+// upConsecutive starts n engines on consecutive ports, the first of which replaces the given port of the
+// document.
 func (s *site) upConsecutive(role fakevllm.Role, port string, n int) []string {
 	s.t.Helper()
 	first, err := strconv.Atoi(port)
@@ -119,7 +119,7 @@ func (s *site) upConsecutive(role fakevllm.Role, port string, n int) []string {
 		for i := range n {
 			e, err := fakevllm.Start(s.t.Context(), s.engine(role, strconv.Itoa(base+i)))
 			if err != nil {
-				break // somebody has that port: try elsewhere
+				break // the port is in use: try others
 			}
 			name := strconv.Itoa(first + i)
 			started[name] = e
@@ -144,7 +144,7 @@ func (s *site) upConsecutive(role fakevllm.Role, port string, n int) []string {
 
 var fourDigits = regexp.MustCompile(`\b\d{4}\b`)
 
-// text puts the real ports where the document's stand.
+// text replaces the ports of the document by the real ones.
 func (s *site) text(document string) string {
 	return fourDigits.ReplaceAllStringFunc(document, func(p string) string {
 		if port, ok := s.ports[p]; ok {
@@ -165,7 +165,7 @@ func (s *site) args(command string) []string {
 	return all[i+1:]
 }
 
-// start runs the proxy in place of the script, in the given environment.
+// start runs the proxy instead of the script, in the given environment.
 func (s *site) start(command string, env ...string) *fleet.Process {
 	s.t.Helper()
 	s.starts++
@@ -198,7 +198,7 @@ func (s *site) stop(p *fleet.Process) {
 	}
 }
 
-// refuse runs the proxy with a command line that it must not take.
+// refuse runs the proxy with a command line that it must reject.
 func (s *site) refuse(command string, says ...string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), soon)
@@ -220,8 +220,8 @@ func (s *site) curl(line string) (int, string) {
 	return curl(s.t, s.text(line), s.vars)
 }
 
-// answers sends a curl line and compares: every field of the printed answer
-// must be there with that value. Fields beyond those must be among extra.
+// answers sends a curl line and compares the response: every field of the printed response must be
+// present with that value. Additional fields must be in extra.
 func (s *site) answers(line string, status int, printed string, extra ...string) {
 	s.t.Helper()
 	code, body := s.curl(line)
@@ -236,7 +236,7 @@ func (s *site) answers(line string, status int, printed string, extra ...string)
 		s.t.Errorf("%s\nstatus %d, want %d: %s", line, code, status, body)
 	}
 	for name, value := range want {
-		if list, ok := value.([]any); ok { // ours are in the order of the addresses
+		if list, ok := value.([]any); ok { // ours are sorted by address
 			slices.SortFunc(list, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 		}
 		if !reflect.DeepEqual(got[name], value) {
@@ -250,8 +250,7 @@ func (s *site) answers(line string, status int, printed string, extra ...string)
 	}
 }
 
-// lists are the fields that every answer about instances has beside those of
-// elastic_proxy.
+// lists are the fields of every response about instances in addition to those of elastic_proxy.
 var lists = []string{"current_prefill_instances", "current_decode_instances"}
 
 type status struct {
@@ -271,7 +270,7 @@ func (s *site) status() status {
 	return st
 }
 
-// addresses are those of the document's ports, in the order that answers have.
+// addresses returns the real addresses of ports of the document, in the order of responses.
 func (s *site) addresses(ports ...string) []string {
 	out := make([]string, 0, len(ports))
 	for _, p := range ports {
@@ -281,7 +280,7 @@ func (s *site) addresses(ports ...string) []string {
 	return out
 }
 
-// await waits until exactly these instances are in.
+// await waits until exactly these instances are used.
 func (s *site) await(prefill, decode []string) {
 	s.t.Helper()
 	testkit.Eventually(s.t, soon, func() error {
@@ -293,7 +292,7 @@ func (s *site) await(prefill, decode []string) {
 	})
 }
 
-// serves sends a curl line of a completion and checks the whole answer.
+// serves sends a curl line of a completion and checks the whole response.
 func (s *site) serves(line, prompt string, tokens int) {
 	s.t.Helper()
 	code, body := s.curl(line)
@@ -317,8 +316,8 @@ func (s *site) serves(line, prompt string, tokens int) {
 	}
 }
 
-// strict fails if an engine saw what it should never see. With decoded, the
-// decode engines had every prompt computed for them.
+// strict fails the test if an engine received an invalid request. If decoded is set, the decode engines
+// must not have computed a prompt themselves.
 func (s *site) strict(decoded bool) {
 	s.t.Helper()
 	var local int64
@@ -333,7 +332,7 @@ func (s *site) strict(decoded bool) {
 	}
 }
 
-// served returns how many requests an engine had.
+// served returns the number of requests that the engines received.
 func (s *site) served(ports ...string) (n int64) {
 	for _, p := range ports {
 		n += s.engines[p].Counters().Requests

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// board is what Grafana's dashboard schema (core kind dashboard, version 39) wants of
-// the members that ours has.
+// board contains the members of Grafana's dashboard schema (core kind dashboard, version 39) that our
+// dashboard uses.
 type board struct {
 	UID           string `json:"uid"`
 	Title         string `json:"title"`
@@ -91,13 +91,13 @@ func loadBoard(t *testing.T) *board {
 	return &b
 }
 
-// The board has what Grafana wants: known types, units and places, ids of their own, and
-// a query in each panel.
+// The dashboard satisfies Grafana's schema: known types, units and positions, unique IDs, and a query in
+// each panel.
 func TestBoard(t *testing.T) {
 	t.Parallel()
 	b := loadBoard(t)
 	if b.UID == "" || len(b.UID) > 40 || b.Title == "" || b.SchemaVersion < 36 || b.GraphTooltip > 2 || b.Time.From == "" || b.Time.To == "" {
-		t.Errorf("the board itself: %+v", b)
+		t.Errorf("dashboard: %+v", b)
 	}
 	types := map[string]bool{"row": true, "timeseries": true, "stat": true, "heatmap": true, "table": true}
 	units := map[string]bool{"short": true, "s": true, "reqps": true, "percentunit": true, "bytes": true, "none": true}
@@ -110,12 +110,12 @@ func TestBoard(t *testing.T) {
 		ids[p.ID] = true
 		g := p.GridPos
 		if g.W <= 0 || g.H <= 0 || g.X < 0 || g.X+g.W > 24 {
-			t.Errorf("%s: place %+v", name, g)
+			t.Errorf("%s: position %+v", name, g)
 		}
 		for x := g.X; x < g.X+g.W; x++ {
 			for y := g.Y; y < g.Y+g.H; y++ {
 				if other := taken[[2]int{x, y}]; other != "" {
-					t.Fatalf("%s is over %s", name, other)
+					t.Fatalf("%s overlaps %s", name, other)
 				}
 				taken[[2]int{x, y}] = name
 			}
@@ -127,7 +127,7 @@ func TestBoard(t *testing.T) {
 			t.Errorf("%s: unit %q", name, p.FieldConfig.Defaults.Unit)
 		}
 		if len(p.Targets) == 0 {
-			t.Errorf("%s asks for nothing", name)
+			t.Errorf("%s has no query", name)
 		}
 		refs := map[string]bool{}
 		for _, q := range p.Targets {

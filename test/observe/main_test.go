@@ -1,5 +1,5 @@
-// Package observe_test tries what is in deploy for Prometheus and Grafana: the alert
-// rules with promtool, rules and board with a real Prometheus that follows proxies.
+// Package observe_test tests the Prometheus and Grafana files in deploy: the alert rules with promtool, rules
+// and dashboard with a real Prometheus that scrapes proxies.
 package observe_test
 
 import (
@@ -11,18 +11,18 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// binDir holds the programs; TestMain builds them once for all tests.
+// binDir is the directory of the programs; TestMain builds them once for all tests.
 var binDir string
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m, &binDir)) }
 
-// deploy is a file of the directory deploy.
+// deploy returns the path of a file in the directory deploy.
 func deploy(name ...string) string {
 	return filepath.Join(append([]string{"..", "..", "deploy"}, name...)...)
 }
 
-// tool finds a program of Prometheus. Without it the test is left out, or fails where
-// REQUIRE_PROMETHEUS is set.
+// tool finds a Prometheus program. If it is missing, the test is skipped, or fails if REQUIRE_PROMETHEUS is
+// set.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	unpacked, err := filepath.Abs(filepath.Join("..", "..", "dist", "prometheus", "usr", "bin", name))

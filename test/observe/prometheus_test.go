@@ -18,16 +18,16 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// patience is for what takes milliseconds on a quiet machine.
+// patience limits waits for events that take milliseconds on an idle machine.
 const patience = 2 * time.Minute
 
-// prometheus is a real one.
+// prometheus is a running Prometheus server.
 type prometheus struct {
 	t   *testing.T
 	url string
 }
 
-// get asks its API.
+// get queries its API.
 func (p *prometheus) get(path string, q url.Values, into any) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
@@ -57,7 +57,7 @@ func (p *prometheus) get(path string, q url.Values, into any) {
 	}
 }
 
-// count returns how many series a query has.
+// count returns the number of series that a query returns.
 func (p *prometheus) count(expr string) int {
 	p.t.Helper()
 	var data struct{ Result []json.RawMessage }
@@ -65,18 +65,18 @@ func (p *prometheus) count(expr string) int {
 	return len(data.Result)
 }
 
-// await waits until a query has a series.
+// await waits until a query returns a series.
 func (p *prometheus) await(expr string) {
 	p.t.Helper()
 	testkit.Eventually(p.t, patience, func() error {
 		if p.count(expr) == 0 {
-			return fmt.Errorf("nothing came of %s", expr)
+			return fmt.Errorf("no series for %s", expr)
 		}
 		return nil
 	})
 }
 
-// follow starts a Prometheus with our configuration, that follows these proxies.
+// follow starts a Prometheus with our configuration that scrapes the given proxies.
 func follow(t *testing.T, f *fleet.Fleet, proxies ...string) *prometheus {
 	t.Helper()
 	program, dir := tool(t, "prometheus"), t.TempDir()
@@ -126,13 +126,13 @@ func follow(t *testing.T, f *fleet.Fleet, proxies ...string) *prometheus {
 	return p
 }
 
-// quiet are the panels that have nothing to show of a fleet which is well.
+// quiet are the panels that are empty for a healthy fleet.
 var quiet = map[string]bool{
 	"Retries": true, "Lost KV transfers": true, "Certificates": true,
 }
 
-// A real Prometheus follows a proxy with traffic by our configuration: every rule is
-// evaluated, no alert of a page fires, and every panel of the board shows something.
+// A real Prometheus scrapes a proxy under load with our configuration: every rule is evaluated, no alert with
+// severity page fires, and every panel of the dashboard has data.
 func TestPrometheus(t *testing.T) {
 	t.Parallel()
 	tool(t, "prometheus")
@@ -188,7 +188,7 @@ func TestPrometheus(t *testing.T) {
 				t.Errorf("rule %s: %s %s", r.Name, r.Health, r.LastError)
 			}
 			if r.State == "firing" && r.Labels["severity"] == "page" {
-				t.Errorf("%s fires of a fleet that is well", r.Name)
+				t.Errorf("%s fires for a healthy fleet", r.Name)
 			}
 		}
 	}
@@ -200,7 +200,7 @@ func TestPrometheus(t *testing.T) {
 		for _, q := range panel.Targets {
 			expr := strings.NewReplacer("$__rate_interval", "1m", "$proxy", ".*").Replace(q.Expr)
 			if strings.Contains(expr, "$") {
-				t.Errorf("%s: a variable is left in %s", panel.Title, expr)
+				t.Errorf("%s: unreplaced variable in %s", panel.Title, expr)
 			}
 			shown += p.count(expr)
 		}

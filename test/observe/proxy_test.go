@@ -19,8 +19,8 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// The level of the log follows the route and signals. The own etcd, whose process has
-// the same name (pidof gives both), outlives the signals.
+// The log level changes by the route and by signals. The embedded etcd, whose process has the same name
+// (pidof returns both), ignores the signals.
 func TestLogLevel(t *testing.T) {
 	t.Parallel()
 	f := harness.NewFleet(t, binDir)
@@ -68,14 +68,14 @@ func TestLogLevel(t *testing.T) {
 		})
 	}
 	if n := harness.Metric(t, proxy.URL(), "pd_etcd_embedded_ends_total"); n != 0 || harness.Metric(t, proxy.URL(), "pd_etcd_embedded_up") != 1 {
-		t.Errorf("the own etcd has ended %v times", n)
+		t.Errorf("the embedded etcd has exited %v times", n)
 	}
 }
 
-// children are the processes that a process has started, at least one.
+// children returns the children of a process, at least one.
 func children(t *testing.T, pid int) (pids []int) {
 	t.Helper()
-	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is well
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is valid
 	for _, list := range lists {
 		for field := range strings.FieldsSeq(read(t, list)) {
 			child, err := strconv.Atoi(field)
@@ -86,13 +86,13 @@ func children(t *testing.T, pid int) (pids []int) {
 		}
 	}
 	if len(pids) == 0 {
-		t.Fatal("no own etcd runs")
+		t.Fatal("no embedded etcd is running")
 	}
 	return pids
 }
 
-// A proxy as people start it sends traces to a collector: one tree for a request, with
-// both legs in it.
+// A proxy with the usual settings sends traces to a collector: one tree for each request, with both legs in
+// it.
 func TestTraces(t *testing.T) {
 	t.Parallel()
 	c := collector.Start(t)
@@ -126,7 +126,7 @@ func TestTraces(t *testing.T) {
 	const root = "POST /v1/completions"
 	testkit.Eventually(t, patience, func() error {
 		if tree()[root].Span == nil {
-			return errors.New("no span of the request has come")
+			return errors.New("no span of the request has arrived")
 		}
 		return nil
 	})

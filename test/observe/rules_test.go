@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// promtool checks the configuration and runs the unit tests of the rules.
+// promtool accepts the configuration, and the unit tests of the rules pass.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	promtool := tool(t, "promtool")
@@ -22,7 +22,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Each alert has a unit test in which it fires, and is on the page.
+// Each alert has a unit test in which it fires, and is documented.
 func TestEveryAlertIsTried(t *testing.T) {
 	t.Parallel()
 	rules, tests, page := read(t, deploy("prometheus", "rules.yml")), read(t, deploy("prometheus", "rules_test.yml")), read(t, "../../docs/observe.md")
@@ -32,15 +32,15 @@ func TestEveryAlertIsTried(t *testing.T) {
 	}
 	for _, a := range alerts {
 		if !strings.Contains(tests, `{alertname="`+a[1]+`"}`) {
-			t.Errorf("no unit test has %s fire", a[1])
+			t.Errorf("%s fires in no unit test", a[1])
 		}
 		if !strings.Contains(page, "`"+a[1]+"`") {
-			t.Errorf("docs/observe.md does not tell of %s", a[1])
+			t.Errorf("docs/observe.md does not document %s", a[1])
 		}
 	}
 }
 
-// Rules and board ask for metrics that there are.
+// Rules and dashboard use existing metrics only.
 func TestMetricsExist(t *testing.T) {
 	t.Parallel()
 	known := strings.Fields(regexp.MustCompile("[^a-z_]+").ReplaceAllString(read(t, "../../docs/reference/metrics.md"), " "))
@@ -55,7 +55,7 @@ func TestMetricsExist(t *testing.T) {
 				base = strings.TrimSuffix(base, suffix)
 			}
 			if !there[name] && !there[base] {
-				t.Errorf("%s: docs/reference/metrics.md knows no %s", file, name)
+				t.Errorf("%s: docs/reference/metrics.md does not document %s", file, name)
 			}
 		}
 	}

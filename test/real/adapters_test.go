@@ -12,8 +12,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
-// TestAdapters loads and unloads LoRA adapters while the fleet serves: through the proxy and at
-// the engines themselves. The prefill instance is static, the decode instance has an agent.
+// TestAdapters loads and unloads LoRA adapters while the fleet serves, through the proxy and directly on
+// the engines. The prefill instance is static, the decode instance has an agent.
 func TestAdapters(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -32,7 +32,7 @@ func TestAdapters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.beside(engines[instance.Decode])
+	r.startAgent(engines[instance.Decode])
 	send := func(url, path string, body map[string]any) (int, http.Header, string) {
 		t.Helper()
 		raw, err := json.Marshal(body)
@@ -90,11 +90,11 @@ func TestAdapters(t *testing.T) {
 			t.Fatalf("%s: %d %v %s", name, status, header, got)
 		}
 		if got != want {
-			t.Errorf("%s: %q, with the adapter of the start %q", name, got, want)
+			t.Errorf("%s: %q, with the adapter loaded at start %q", name, got, want)
 		}
 	}
 	load := map[string]any{"lora_name": "a-late", "lora_path": filepath.Join(lab.dir, "adapter")}
-	say("load through the proxy: %s", must(r.proxy.URL(), "/v1/load_lora_adapter", load))
+	logf("load through the proxy: %s", must(r.proxy.URL(), "/v1/load_lora_adapter", load))
 	same("a-late")
 	must(r.proxy.URL(), "/v1/unload_lora_adapter", map[string]any{"lora_name": "a-late"})
 	if status, _, answer := ask("a-late"); status != http.StatusNotFound {
@@ -115,9 +115,9 @@ func TestAdapters(t *testing.T) {
 	}
 	must(engines[instance.Decode].url(), "/v1/load_lora_adapter", load)
 	must(engines[instance.Prefill].url(), "/v1/unload_lora_adapter", map[string]any{"lora_name": "a-direct"})
-	r.decodes(1)
+	r.awaitDecodes(1)
 	if status, _, answer := ask(model); status != http.StatusOK {
 		t.Errorf("the base model: %d %s", status, answer)
 	}
-	say("adapters that were loaded and unloaded at run time were served and refused at once")
+	logf("adapters that were loaded and unloaded at run time were served and refused at once")
 }

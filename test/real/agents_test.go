@@ -10,13 +10,13 @@ import (
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 
-// agentLength is a context that holds the agents' prompts of some 20,000 tokens. The
-// tiny model is told that it knows so many positions.
+// agentLength is a context length that holds the agents' prompts of about 20,000 tokens; the tiny model is
+// configured with that number of positions.
 var agentLength = []string{"--served-model-name", "m", "--max-model-len", "65536", "--hf-overrides", `{"max_position_embeddings":65536}`}
 
-// TestAgents sends what two coding agents sent, turn by turn, to one vLLM alone and to
-// the proxy in front of two, and compares. What is sent is the recording, but for how
-// much is to be answered, and how: a few tokens, the likeliest ones.
+// TestAgents sends the recorded requests of two coding agents, turn by turn, to a single vLLM and to the
+// proxy with two engines, and compares the answers. Only the length and the sampling of the answers are
+// changed: a few tokens, greedy.
 func TestAgents(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -49,7 +49,7 @@ func TestAgents(t *testing.T) {
 		got := r.turn(t, r.proxy.URL(), x)
 		c, e, l := r.sources(decode)
 		computed, received, cached = c-computed, e-received, l-cached
-		say("%s, turn %d: of %v tokens decode computed %v, received %v and had %v", rec.Agent, turn+1, computed+received+cached, computed, received, cached)
+		logf("%s, turn %d: of %v tokens decode computed %v, received %v and had %v", rec.Agent, turn+1, computed+received+cached, computed, received, cached)
 		if computed != 0 || received == 0 {
 			t.Errorf("%s, turn %d: decode computed %v tokens and received %v", rec.Agent, turn+1, computed, received)
 		}
@@ -59,7 +59,7 @@ func TestAgents(t *testing.T) {
 	})
 }
 
-// sources are decode's counters of where prompt tokens came from.
+// sources returns a decode engine's counters of prompt tokens by source.
 func (r *rig) sources(e *engine) (computed, received, cached float64) {
 	count := func(source string) float64 {
 		return r.metric(e, "vllm:prompt_tokens_by_source_total", `source="`+source+`"`)
@@ -67,14 +67,14 @@ func (r *rig) sources(e *engine) (computed, received, cached float64) {
 	return count("local_compute"), count("external_kv_transfer"), count("local_cache_hit")
 }
 
-// gist is what an answer says, whatever number of tokens each event holds.
+// gist is the content of an answer, independent of the number of tokens in each event.
 type gist struct {
-	events string // their names, those in a row once
-	said   string // all deltas
-	last   string // usage, and on /v1/responses the whole output
+	events string // names of the events, without repetitions
+	text   string // text of all deltas
+	last   string // usage; on /v1/responses also the whole output
 }
 
-// turn sends a recorded request.
+// turn sends a recorded request and returns the gist of its answer.
 func (r *rig) turn(t *testing.T, server string, x *agents.Exchange) gist {
 	t.Helper()
 	again := *x
@@ -105,13 +105,13 @@ func (r *rig) turn(t *testing.T, server string, x *agents.Exchange) gist {
 				t.Fatalf("%v in %s", err, event)
 			}
 		}
-		g.said += text + block.Text + block.Thinking + block.Partial
+		g.text += text + block.Text + block.Thinking + block.Partial
 		if name == "message_delta" || name == "response.completed" {
 			last, err := agents.Steady(event)
 			if err != nil {
 				t.Fatal(err)
 			}
-			g.last = numbered.ReplaceAllString(last, "") // how many events there were depends on the moment
+			g.last = numbered.ReplaceAllString(last, "") // the number of events depends on timing
 		}
 	}
 	return g
@@ -122,7 +122,7 @@ var (
 	numbered = regexp.MustCompile(`,"sequence_number":[0-9]+`)
 )
 
-// briefly is the request with an answer of at most 24 tokens.
+// briefly returns the request with an answer of at most 24 tokens.
 func briefly(x *agents.Exchange) []byte {
 	body := bytes.Replace(x.Body, []byte("{"), []byte(`{"temperature":0,"max_output_tokens":24,`), 1)
 	if x.Path() == "/v1/messages" {

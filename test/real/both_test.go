@@ -10,9 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
-// TestBothRoles has two engines with kv_both, each registered in both roles: a prompt is
-// computed by one of them and fetched by the other, and the answers are those of one vLLM
-// alone.
+// TestBothRoles tests two kv_both engines, each registered in both roles: a prompt is computed by one and
+// fetched by the other, and the answers equal those of a single vLLM.
 func TestBothRoles(t *testing.T) {
 	r := newRig(t)
 	list := slices.DeleteFunc(table(), func(q request) bool { return !q.short })
@@ -31,7 +30,7 @@ func TestBothRoles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.beside(engines[i])
+		r.startAgent(engines[i])
 	}
 	if err := r.proxy.WaitFor(t.Context(), 2, 2); err != nil {
 		t.Fatal(err)
@@ -43,7 +42,7 @@ func TestBothRoles(t *testing.T) {
 	of := func(e *engine) counts {
 		return counts{r.metric(e, name, `source="local_compute"`), r.metric(e, name, `source="external_kv_transfer"`)}
 	}
-	for i := range 2 { // each takes its turn as prefill
+	for i := range 2 { // each is prefill once
 		before := []counts{of(engines[0]), of(engines[1])}
 		tokens := float64(r.promptTokens(long("Counted " + strconv.Itoa(i) + ":")))
 		got := make([]counts, len(engines))
@@ -51,21 +50,21 @@ func TestBothRoles(t *testing.T) {
 			now := of(e)
 			got[i] = counts{now.computed - before[i].computed, now.received - before[i].received}
 		}
-		say("of a prompt of %v tokens the engines computed and received %v", tokens, got)
+		logf("of a prompt of %v tokens the engines computed and received %v", tokens, got)
 		prefill, decode := counts{computed: tokens}, counts{received: tokens}
 		if !slices.Equal(got, []counts{prefill, decode}) && !slices.Equal(got, []counts{decode, prefill}) {
 			t.Errorf("of a prompt of %v tokens the engines computed and received %v", tokens, got)
 		}
 	}
 
-	// One alone does both itself, and hands nothing over.
+	// A single engine does both itself and transfers nothing.
 	if err := engines[1].agent.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.decodes(1)
+	r.awaitDecodes(1)
 	before := of(engines[0])
 	tokens := float64(r.promptTokens(long("Alone:")))
 	if now := of(engines[0]); now.computed-before.computed != tokens || now.received != before.received {
-		t.Errorf("alone it computed %v of %v tokens and received %v", now.computed-before.computed, tokens, now.received-before.received)
+		t.Errorf("the single engine computed %v of %v tokens and received %v", now.computed-before.computed, tokens, now.received-before.received)
 	}
 }

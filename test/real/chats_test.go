@@ -18,36 +18,36 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
-// envDoc names a document into which the figures of TestChats are written.
+// envDoc names a document into which TestChats writes its measurements.
 const envDoc = "PD_TEST_REAL_DOC"
 
-// publishes is how vLLM's example of KV events (kv_events.sh) has its engine publish them:
-// it names no endpoint.
+// publishes is the KV events setting of vLLM's example (kv_events.sh), which names no endpoint.
 const publishes = `--kv-events-config={"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events"}`
 
 const (
 	chatTurns = 5
-	// chatsAside is odd: with two engines in turn no chat stays where it was.
+	// chatsAside is the number of concurrent chats. It is odd, so that round_robin with two engines
+	// moves every chat.
 	chatsAside = 3
 )
 
-// chat is one client's.
+// chat is the conversation of one client.
 type chat struct {
 	name     string
 	messages []message
-	at       string // the engine that computed the last turn's prompt
+	at       string // engine that computed the last turn's prompt
 }
 
-// turned is what came of a turn.
-type turned struct {
-	tokens, cached int    // of the prompt, as vLLM counts them
-	expected       int    // by the policy, in tokens as it estimates them
-	at             string // the prefill engine
+// turnResult is the result of a turn.
+type turnResult struct {
+	tokens, cached int    // of the prompt, counted by vLLM
+	expected       int    // number of cached tokens that the policy estimated
+	at             string // prefill engine
 	text           string
 }
 
-// says adds a user's words, some eight blocks of them.
-func (c *chat) says(turn int) {
+// addUserMessage adds a user message of about eight blocks.
+func (c *chat) addUserMessage(turn int) {
 	var b strings.Builder
 	for i := range 8 {
 		fmt.Fprintf(&b, "Section %d of part %d for %s: the contributor grants a perpetual license to reproduce the work. ", i, turn, c.name)
@@ -55,8 +55,8 @@ func (c *chat) says(turn int) {
 	c.messages = append(c.messages, message{"user", b.String()})
 }
 
-// asked sends the chat to the proxy.
-func (r *rig) asked(c *chat) (out turned, err error) {
+// sendChat sends the chat to the proxy.
+func (r *rig) sendChat(c *chat) (out turnResult, err error) {
 	raw, err := json.Marshal(map[string]any{"model": model, "messages": c.messages, "max_tokens": 24, "temperature": 0, "ignore_eos": true})
 	if err != nil {
 		return out, err
@@ -87,30 +87,30 @@ func (r *rig) asked(c *chat) (out turned, err error) {
 	if err := json.Unmarshal(body, &a); err != nil || len(a.Choices) != 1 {
 		return out, fmt.Errorf("%w: %s", err, body)
 	}
-	out = turned{tokens: a.Usage.Prompt, cached: a.Usage.Details.Cached, at: resp.Header.Get("X-Pd-Prefill"), text: a.Choices[0].Message.Content}
+	out = turnResult{tokens: a.Usage.Prompt, cached: a.Usage.Details.Cached, at: resp.Header.Get("X-Pd-Prefill"), text: a.Choices[0].Message.Content}
 	out.expected, err = strconv.Atoi(resp.Header.Get("X-Pd-Cached-Tokens"))
 	return out, err
 }
 
-// blocks names the whole blocks of a chat's prompt, each by all tokens up to its end.
+// blocks returns names for the whole blocks of a chat's prompt, each made of all tokens up to its end.
 func (r *rig) blocks(e *engine, c *chat) (names []string, tokens int) {
 	r.t.Helper()
-	var said struct {
+	var tokenized struct {
 		Tokens []uint32 `json:"tokens"`
 	}
-	cached{}.post(r, e, "/tokenize", map[string]any{"model": model, "messages": c.messages}, &said)
+	cached{}.post(r, e, "/tokenize", map[string]any{"model": model, "messages": c.messages}, &tokenized)
 	var all strings.Builder
-	for i, id := range said.Tokens {
+	for i, id := range tokenized.Tokens {
 		fmt.Fprint(&all, id, ",")
 		if (i+1)%blockSize == 0 {
 			names = append(names, all.String())
 		}
 	}
-	return names, len(said.Tokens)
+	return names, len(tokenized.Tokens)
 }
 
-// chats leads chats side by side through a proxy with a policy, and returns what the
-// engines found of what they had computed.
+// chats runs concurrent chats through a proxy with a policy and returns how many of the tokens that the
+// engines had computed before they found in their caches.
 func (r *rig) chats(t *testing.T, policy string, prefill []*engine) ground.ChatsRow {
 	t.Helper()
 	row := ground.ChatsRow{Policy: policy}
@@ -131,12 +131,12 @@ func (r *rig) chats(t *testing.T, policy string, prefill []*engine) ground.Chats
 	before, all := hits(), 0
 	computed := map[string]bool{}
 	for turn := range chatTurns {
-		out, errs := make([]turned, len(list)), make(chan error, len(list))
+		out, errs := make([]turnResult, len(list)), make(chan error, len(list))
 		for i, c := range list {
-			c.says(turn)
+			c.addUserMessage(turn)
 			go func() {
 				var err error
-				out[i], err = r.asked(c)
+				out[i], err = r.sendChat(c)
 				errs <- err
 			}()
 		}
@@ -158,12 +158,12 @@ func (r *rig) chats(t *testing.T, policy string, prefill []*engine) ground.Chats
 			}
 			possible *= blockSize
 			now = append(now, names...)
-			say("%s, turn %d: %d tokens, %d could be in a cache, %d are expected, %d found; at %s", c.name, turn+1, o.tokens, possible, o.expected, o.cached, o.at)
+			logf("%s, turn %d: %d tokens, %d could be in a cache, %d are expected, %d found; at %s", c.name, turn+1, o.tokens, possible, o.expected, o.cached, o.at)
 			all += o.cached
 			if turn > 0 {
 				row.Asked += o.tokens
 				row.Possible += possible
-				row.Found += min(o.cached, possible) // chats of one turn may find each other's beginning, too
+				row.Found += min(o.cached, possible) // chats of one turn may also find each other's prefix
 				if o.at != c.at {
 					row.Moved++
 				}
@@ -180,13 +180,13 @@ func (r *rig) chats(t *testing.T, policy string, prefill []*engine) ground.Chats
 	}
 	row.Expected += expected()
 	if counted := hits() - before; counted != float64(all) {
-		t.Errorf("%s: the answers tell of %d tokens from a cache, the prefill engines' counters of %v", policy, all, counted)
+		t.Errorf("%s: the answers report %d cached tokens, the prefill engines' counters %v", policy, all, counted)
 	}
 	return row
 }
 
-// TestChats leads chats of five turns before two prefill engines, with policies that know
-// caches: vLLM finds nine tenths and more of what the two had computed.
+// TestChats runs chats of five turns on two prefill engines with cache-aware policies: vLLM finds at least
+// nine tenths of the tokens that the two engines have computed before.
 func TestChats(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -196,7 +196,7 @@ func TestChats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Each policy has a proxy of its own before the same engines, so etcd is none's.
+	// Each policy has its own proxy for the same engines, so the etcd is not an embedded one.
 	clients, peers := "http://127.0.0.1:"+strconv.Itoa(ports[0]), "http://127.0.0.1:"+strconv.Itoa(ports[1])
 	if _, err := r.fleet.Start(t.Context(), fleet.Spec{
 		Name: "etcd", Program: "etcd",
@@ -218,7 +218,7 @@ func TestChats(t *testing.T) {
 	start(policies[0])
 	prefill := []*engine{r.wrapped("prefill-0", instance.Prefill, publishes), r.wrapped("prefill-1", instance.Prefill, publishes)}
 	decode := r.wrapped("decode", instance.Decode)
-	t.Cleanup(func() { // agents that are killed leave engines that take their time
+	t.Cleanup(func() { // engines take time to exit after their agents are killed
 		for _, e := range append(prefill, decode) {
 			r.killEngine(e)
 		}
@@ -239,19 +239,19 @@ func TestChats(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := calmAll(list); err != nil {
+				if err := lowerPriorities(list); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 		if policy == "kv_aware" {
-			r.followed(prefill)
+			r.awaitFollowed(prefill)
 		}
 		row := r.chats(t, policy, prefill)
 		figures.Rows = append(figures.Rows, row)
 		switch {
-		case policy == "round_robin" && row.Moved == 0: // else nothing here could fail
-			t.Errorf("%s left all chats where they were", policy)
+		case policy == "round_robin" && row.Moved == 0: // otherwise the test could not fail
+			t.Errorf("%s moved no chat", policy)
 		case policy != "round_robin" && row.Ratio() < 0.9:
 			t.Errorf("%s: vLLM found %d of %d tokens that were in a cache", policy, row.Found, row.Possible)
 		}
@@ -264,7 +264,7 @@ func TestChats(t *testing.T) {
 		t.Fatal(err)
 	}
 	figures.Engine = "vLLM " + is.Version
-	say("%s\n%s", figures.Engine, figures.Table())
+	logf("%s\n%s", figures.Engine, figures.Table())
 	if doc := os.Getenv(envDoc); doc != "" && !t.Failed() {
 		if err := figures.Save(doc); err != nil {
 			t.Fatal(err)

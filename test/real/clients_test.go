@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
-// python runs a program of the lab in its environment and returns what it printed.
+// python runs a program of the lab in its environment and returns its output.
 func (r *rig) python(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -25,18 +25,17 @@ func (r *rig) python(t *testing.T, program string, args ...string) string {
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%s: %v\n%s%s", program, err, out.String(), errs.String())
 	}
-	say("%s", strings.TrimSpace(errs.String()))
+	logf("%s", strings.TrimSpace(errs.String()))
 	return out.String()
 }
 
-// TestClients lets the official Python clients and vLLM's own load generator talk
-// to the proxy.
+// TestClients runs the official Python clients and vLLM's load generator against the proxy.
 func TestClients(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
 	}
 	r := newRig(t)
-	alone := r.start(1)[1] // a decode engine asked directly computes the prompt itself
+	alone := r.start(1)[1] // a decode engine that is queried directly computes the prompt itself
 	for _, program := range []string{"lab/openai_client.py", "lab/anthropic_client.py"} {
 		t.Run(program, func(t *testing.T) {
 			want := strings.Split(r.python(t, program, alone.url(), model), "\n")
@@ -46,7 +45,7 @@ func TestClients(t *testing.T) {
 			}
 			for i := range want {
 				if got[i] != want[i] {
-					t.Errorf("the proxy's answers gave %s\nvLLM's own %s", got[i], want[i])
+					t.Errorf("with the proxy %s\nvLLM's own %s", got[i], want[i])
 				}
 			}
 		})
@@ -54,7 +53,7 @@ func TestClients(t *testing.T) {
 	t.Run("vllm bench serve", r.bench)
 }
 
-// bench runs vllm bench serve through the proxy.
+// bench runs vllm bench serve against the proxy.
 func (r *rig) bench(t *testing.T) {
 	for _, backend := range [][2]string{{"openai", "/v1/completions"}, {"openai-chat", "/v1/chat/completions"}} {
 		dir := t.TempDir()
@@ -73,7 +72,7 @@ func (r *rig) bench(t *testing.T) {
 		select {
 		case <-p.Done():
 		case <-t.Context().Done():
-			t.Fatal("it does not end")
+			t.Fatal("it does not exit")
 		}
 		var result struct {
 			Completed, Failed int
@@ -86,7 +85,7 @@ func (r *rig) bench(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, p.LogTail(40))
 		}
-		say("vllm bench serve over %s: %d completed, %d failed", backend[1], result.Completed, result.Failed)
+		logf("vllm bench serve over %s: %d completed, %d failed", backend[1], result.Completed, result.Failed)
 		if result.Completed != 24 || result.Failed != 0 || result.Output != 24*20 {
 			t.Errorf("%s: %+v\n%s", backend[1], result, p.LogTail(40))
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 )
 
-// scheduled is what a NIXL scheduler made of a request.
+// scheduled is how a NIXL scheduler interpreted a request.
 type scheduled struct {
 	Produces, Receives bool
 	Registers          *struct {
@@ -24,25 +24,25 @@ type scheduled struct {
 	}
 }
 
-// understood is what vLLM has made of the legs of one case.
-type understood struct {
+// parsedCase is how vLLM interpreted the legs of one case.
+type parsedCase struct {
 	Tokens  int
 	Streams bool
 	// NIXL
-	Same            bool // decode has what prefill handed over, digit by digit
+	Same            bool // decode received prefill's transfer params unchanged
 	Prefill, Decode *scheduled
 	// the P2P tier
 	Keeps, Fetches, From string
 	Probes               bool
 }
 
-// TestContract feeds the legs of our golden data to the code of vLLM that reads them,
-// and compares the connectors that it registers with those that we know.
+// TestContract passes the legs of our golden files to the vLLM code that parses them, and compares the
+// connectors that vLLM registers with those that we know.
 func TestContract(t *testing.T) {
 	r := newRig(t)
 	var got struct {
 		Names []string
-		Legs  map[string]map[string]understood
+		Legs  map[string]map[string]parsedCase
 	}
 	if err := json.Unmarshal([]byte(r.python(t, "lab/contract.py", absolute("../../internal/connector/testdata"))), &got); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestContract(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := strings.Fields(string(list)); !slices.Equal(got.Names, want) {
-			t.Errorf("vLLM registers %q, and our file has %q", got.Names, want)
+			t.Errorf("vLLM registers %q, our file lists %q", got.Names, want)
 		}
 	})
 	for dialect, cases := range got.Legs {
@@ -96,8 +96,8 @@ func TestContract(t *testing.T) {
 
 var reRank = regexp.MustCompile(`(?m)^prefill: .*\n  X-data-parallel-rank: (\d+)$`)
 
-// prefillRank is the rank that the prefill leg of a case is for. A rank listens behind
-// the port of rank 0, by its number.
+// prefillRank returns the rank that the prefill leg of a case is for. Rank n listens on the port of rank 0
+// plus n.
 func prefillRank(t *testing.T, dialect, name string) int {
 	t.Helper()
 	legs, err := os.ReadFile(absolute(filepath.Join("../../internal/connector/testdata", dialect, name, "legs.txt")))

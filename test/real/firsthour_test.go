@@ -15,12 +15,11 @@ import (
 	"testing"
 )
 
-// fenced are the blocks of shell in a page.
+// fenced matches the shell blocks of a page.
 var fenced = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
-// TestFirstHour runs the blocks of README.md that are marked as shell, which are those of
-// its first hour, word for word, with the vllm command as it is installed. What this machine needs besides is in the
-// environment.
+// TestFirstHour runs the shell blocks of README.md, which cover a user's first hour, unchanged and with
+// the installed vllm command. Settings that this machine needs are in the environment.
 func TestFirstHour(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -48,8 +47,8 @@ func TestFirstHour(t *testing.T) {
 	home := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	// Whatever ends this test ends what the page starts: the trap passes the signal
-	// on. The kernel sends it at the end of the thread that has started the shell.
+	// However this test ends, the processes of the page must be stopped: the trap forwards the signal.
+	// The kernel sends it when the thread that started the shell exits.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, "bash", "-eu", "-c", "trap 'trap - TERM; kill 0' TERM\n"+script)
@@ -57,40 +56,40 @@ func TestFirstHour(t *testing.T) {
 	cmd.Env = append([]string{
 		"HOME=" + home, "PATH=" + vllmDir() + string(os.PathListSeparator) + os.Getenv("PATH"),
 		"MODEL=" + filepath.Join(lab.dir, "model"),
-		"VLLM_CPU_KVCACHE_SPACE=1", // GiB; else each engine takes most of the memory
+		"VLLM_CPU_KVCACHE_SPACE=1", // GiB; by default each engine takes most of the memory
 		"PD_TEST_LAB_ZYGOTE=" + lab.socket,
 	}, append(goEnvironment(t), lab.env...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) } // the agents end their engines
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) } // the agents stop their engines
 	out, err := os.Create(filepath.Join(home, "output"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	cmd.Stdout, cmd.Stderr = out, out // a file: nothing waits for what an engine left behind
+	cmd.Stdout, cmd.Stderr = out, out // a file, so that Wait does not block on processes that an engine left behind
 	err = cmd.Run()
 	raw, readErr := os.ReadFile(out.Name())
 	if err != nil || readErr != nil {
 		t.Fatalf("%v, %v\n%s", err, readErr, raw)
 	}
 	if !strings.Contains(string(raw), "data: [DONE]") || strings.Contains(string(raw), `data: {"error"`) {
-		t.Errorf("no whole stream:\n%s", raw)
+		t.Errorf("no complete stream:\n%s", raw)
 	}
 	for source, some := range map[string]bool{"local_compute": false, "external_kv_transfer": true} {
 		m := regexp.MustCompile(`(?m)^vllm:prompt_tokens_by_source_total\{.*source="` + source + `".*\} (\S+)$`).FindStringSubmatch(string(raw))
 		if m == nil {
-			t.Errorf("decode says nothing of %s:\n%s", source, raw)
+			t.Errorf("decode does not report %s:\n%s", source, raw)
 			continue
 		}
 		if n, err := strconv.ParseFloat(m[1], 64); err != nil || (n > 0) != some {
-			t.Errorf("decode's prompt tokens by %s: %s", source, m[1])
+			t.Errorf("prompt tokens of decode from %s: %s", source, m[1])
 		}
-		say("README.md: prompt tokens of decode by %s: %s", source, m[1])
+		logf("README.md: prompt tokens of decode by %s: %s", source, m[1])
 	}
 }
 
-// vllmDir is where the vllm command of the page is from: the installed one, or,
-// when somebody works at the page and cannot wait, the one of the zygote.
+// vllmDir returns the directory of the vllm command of the page: that of the installed one, or, for quick work
+// on the page, that of the zygote.
 func vllmDir() string {
 	if os.Getenv("PD_TEST_REAL_FIRST_HOUR") == "zygote" {
 		return absolute("lab/bin")
@@ -98,7 +97,7 @@ func vllmDir() string {
 	return filepath.Join(lab.dir, "venv", "bin")
 }
 
-// goEnvironment keeps Go's caches although HOME is another one.
+// goEnvironment keeps Go's caches although HOME is changed.
 func goEnvironment(t *testing.T) (out []string) {
 	t.Helper()
 	names := []string{"GOCACHE", "GOMODCACHE", "GOPATH", "GOPROXY", "GOFLAGS", "GONOSUMDB", "GONOSUMCHECK", "GOSUMDB"}

@@ -32,7 +32,7 @@ func (r *rig) send(url string, q request) (answers.Answer, error) {
 	return answers.Read(resp)
 }
 
-// reference records what one vLLM alone answers to the table, and ends it.
+// reference records the answers of a single vLLM to the table, then stops it.
 func (r *rig) reference(list []request) []answers.Answer {
 	r.t.Helper()
 	e, err := r.launch("alone", "")
@@ -51,8 +51,8 @@ func (r *rig) reference(list []request) []answers.Answer {
 	return out
 }
 
-// TestPrefillDecode compares one vLLM alone with the proxy in front of one that
-// computes prompts and two that answer, and kills these.
+// TestPrefillDecode compares a single vLLM with the proxy in front of one prefill and two decode engines,
+// and kills these.
 func TestPrefillDecode(t *testing.T) {
 	r := newRig(t)
 	list := table()
@@ -65,11 +65,11 @@ func TestPrefillDecode(t *testing.T) {
 	prefill, decode := engines[0], engines[1:]
 
 	t.Run("answers", func(t *testing.T) { r.answers(t, list, want) })
-	t.Run("transfer", func(t *testing.T) { r.transfers(t, decode) })
+	t.Run("transfer", func(t *testing.T) { r.checkTransfer(t, decode) })
 	t.Run("stored responses", func(t *testing.T) { r.storedResponses(t, decode) })
 	before := r.text(probe, 24)
 	t.Run("engine killed", func(t *testing.T) {
-		r.killed(t, decode[0], -decode[0].PID(), before, probe) // all processes of its group
+		r.kill(t, decode[0], -decode[0].PID(), before, probe) // its whole process group
 	})
 	if short() {
 		return
@@ -79,8 +79,8 @@ func TestPrefillDecode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.beside(again)
-		r.decodes(2)
+		r.startAgent(again)
+		r.awaitDecodes(2)
 		decode[0] = again
 	})
 	t.Run("worker killed", func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestPrefillDecode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.killed(t, decode[1], pid, before, probe)
+		r.kill(t, decode[1], pid, before, probe)
 	})
 	t.Run("prefill's worker killed", func(t *testing.T) {
 		pid, err := worker(prefill.Process)
@@ -101,28 +101,28 @@ func TestPrefillDecode(t *testing.T) {
 		testkit.Eventually(t, patience, func() error {
 			status, body, err := r.ask(probe, 24)
 			if err != nil || status != http.StatusOK {
-				return fmt.Errorf("status %d, %w: %s", status, errors.Join(err, errors.New("decode does not serve alone yet")), body)
+				return fmt.Errorf("status %d, %w: %s", status, errors.Join(err, errors.New("decode does not serve decode-only requests yet")), body)
 			}
 			return nil
 		})
 		if got := r.text(probe, 24); got != before {
-			t.Errorf("decode alone says %q, want %q", got, before)
+			t.Errorf("the decode-only answer is %q, want %q", got, before)
 		}
 	})
 }
 
-// answers sends the whole table to the proxy and compares.
+// answers sends the whole table to the proxy and compares the answers.
 func (r *rig) answers(t *testing.T, list []request, want []answers.Answer) {
 	allowed := r.compare(t, list, want)
 	if short() {
-		return // many rules are about requests that are not sent
+		return // many rules apply to requests that are not sent
 	}
 	for _, rule := range allowed.Unused() {
-		t.Errorf("nothing differs any more where testdata/allowed.yaml allows it: %s", rule)
+		t.Errorf("no difference matches this rule of testdata/allowed.yaml: %s", rule)
 	}
 }
 
-// compare sends requests of the table to the proxy and compares.
+// compare sends requests of the table to the proxy and compares the answers.
 func (r *rig) compare(t *testing.T, list []request, want []answers.Answer) *answers.Allowed {
 	t.Helper()
 	f, err := os.Open(filepath.Join("testdata", "allowed.yaml"))
@@ -152,13 +152,13 @@ func (r *rig) compare(t *testing.T, list []request, want []answers.Answer) *answ
 			equal++
 		}
 	}
-	say("%d requests: %d equal, %d with allowed differences, %d others", len(list), equal, explained, len(list)-equal-explained)
+	logf("%d requests: %d equal, %d with allowed differences, %d others", len(list), equal, explained, len(list)-equal-explained)
 	return allowed
 }
 
-// transfers shows by decode's own counters that a prompt came from prefill, on every
-// route that generates but those that decode serves alone.
-func (r *rig) transfers(t *testing.T, decode []*engine, alone ...string) {
+// checkTransfer checks decode's own counters: prompts came from prefill, on every route that generates except
+// the decode-only ones.
+func (r *rig) checkTransfer(t *testing.T, decode []*engine, alone ...string) {
 	const name = "vllm:prompt_tokens_by_source_total"
 	count := func(source string) (sum float64) {
 		for _, e := range decode {
@@ -169,7 +169,7 @@ func (r *rig) transfers(t *testing.T, decode []*engine, alone ...string) {
 	computed, received := count("local_compute"), count("external_kv_transfer")
 	tokens := r.promptTokens(long("Counted:") + long("twice"))
 	computed, received = count("local_compute")-computed, count("external_kv_transfer")-received
-	say("of a prompt of %d tokens decode computed %v and received %v", tokens, computed, received)
+	logf("of a prompt of %d tokens decode computed %v and received %v", tokens, computed, received)
 	if computed != 0 || received != float64(tokens) {
 		t.Errorf("of %d prompt tokens decode computed %v and received %v", tokens, computed, received)
 	}
@@ -187,36 +187,36 @@ func (r *rig) transfers(t *testing.T, decode []*engine, alone ...string) {
 			t.Errorf("%s: %d, %v: %s", path, status, err, answer)
 		}
 		computed, received = count("local_compute")-computed, count("external_kv_transfer")-received
-		say("%s: decode computed %v and received %v", path, computed, received)
+		logf("%s: decode computed %v and received %v", path, computed, received)
 		if computed != 0 || received < 200 {
 			t.Errorf("%s: decode computed %v and received %v", path, computed, received)
 		}
 	}
 }
 
-// killed ends a process of a decode engine with SIGKILL while requests run, and
-// waits until the proxy has left the engine out. Requests of others go on.
-func (r *rig) killed(t *testing.T, e *engine, pid int, want, probe string) {
+// kill kills a process of a decode engine with SIGKILL while requests run, and waits until the proxy no
+// longer uses the engine. No request fails.
+func (r *rig) kill(t *testing.T, e *engine, pid int, want, probe string) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	began, slowest := time.Now(), time.Duration(0)
-	for range 10 { // no pause: some of these meet the dead engine
+	for range 10 { // no pause, so that some requests reach the dead engine
 		sent := time.Now()
 		if got := r.text(probe, 24); got != want {
 			t.Errorf("answer %q, want %q", got, want)
 		}
 		slowest = max(slowest, time.Since(sent))
 	}
-	r.decodes(1)
-	say("%s: 10 requests answered right, the slowest after %v; left out after %v", t.Name(), slowest.Round(time.Millisecond), since(began))
+	r.awaitDecodes(1)
+	logf("%s: 10 correct answers, the slowest after %v; engine no longer used after %v", t.Name(), slowest.Round(time.Millisecond), since(began))
 	if got := r.text(probe, 24); got != want {
 		t.Errorf("answer %q, want %q", got, want)
 	}
 	select {
 	case <-e.Done():
 	case <-t.Context().Done():
-		t.Error("the engine lives on")
+		t.Error("the engine is still running")
 	}
 }

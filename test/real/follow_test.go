@@ -19,7 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// follows reports how the proxy follows what engines publish, by address.
+// follows returns the proxy's status of the followed KV event publishers, by address.
 func (r *rig) follows() (map[string]httpapi.KVEvents, error) {
 	var st httpapi.Status
 	if err := r.get(r.t.Context(), r.proxy.URL()+"/status", &st); err != nil {
@@ -32,17 +32,17 @@ func (r *rig) follows() (map[string]httpapi.KVEvents, error) {
 	return out, nil
 }
 
-// followed waits until the proxy follows engines, whether they have said anything or not.
-func (r *rig) followed(list []*engine) {
+// awaitFollowed waits until the proxy follows engines, whether they have published events or not.
+func (r *rig) awaitFollowed(list []*engine) {
 	r.t.Helper()
 	for _, e := range list {
-		r.inState(e, 0, kvevents.Following, kvevents.Silent)
+		r.awaitFollowState(e, 0, kvevents.Following, kvevents.Silent)
 	}
 }
 
-// inState waits until an engine is followed in one of some states, and at least so many of
-// its blocks are known.
-func (r *rig) inState(e *engine, blocks int, states ...kvevents.State) {
+// awaitFollowState waits until an engine is followed in one of some states and at least the given number of its
+// blocks is known.
+func (r *rig) awaitFollowState(e *engine, blocks int, states ...kvevents.State) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
 		all, err := r.follows()
@@ -56,8 +56,8 @@ func (r *rig) inState(e *engine, blocks int, states ...kvevents.State) {
 	})
 }
 
-// holds waits until the proxy knows so many blocks of an engine, for which it follows it.
-func (r *rig) holds(e *engine, blocks int) {
+// awaitBlocks waits until the proxy follows an engine and knows exactly the given number of its blocks.
+func (r *rig) awaitBlocks(e *engine, blocks int) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
 		all, err := r.follows()
@@ -71,7 +71,7 @@ func (r *rig) holds(e *engine, blocks int) {
 	})
 }
 
-// pdctl runs pdctl and returns what it prints.
+// pdctl runs pdctl and returns its output.
 func (r *rig) pdctl(args ...string) string {
 	r.t.Helper()
 	args = append(args, "--etcd-endpoints", strings.Join(r.proxy.Etcd, ","))
@@ -85,9 +85,9 @@ func (r *rig) pdctl(args ...string) string {
 	return string(out)
 }
 
-// explains sends the two requests of vLLM's example to an engine, and returns how many
-// blocks it has then filled.
-func (r *rig) explains(e *engine) (blocks int) {
+// runExample sends the two requests of vLLM's example to an engine and returns the number of blocks that
+// they fill.
+func (r *rig) runExample(e *engine) (blocks int) {
 	r.t.Helper()
 	for _, age := range []string{"5", "50"} {
 		status, body, err := r.callAt(e.url(), http.MethodPost, "/v1/completions", `{"model":"`+model+`","max_tokens":40,"ignore_eos":true,"temperature":0,`+
@@ -103,18 +103,18 @@ func (r *rig) explains(e *engine) (blocks int) {
 		if err := json.Unmarshal(body, &a); err != nil {
 			r.t.Fatal(err)
 		}
-		blocks += (a.Usage.Total - 1) / blockSize // the last token is in no cache
+		blocks += (a.Usage.Total - 1) / blockSize // the last token is not cached
 	}
 	return blocks
 }
 
-// unsaid are members that vLLM's types have and an engine does not send.
-var unsaid = regexp.MustCompile(`, (extra_keys|group_idx|kv_cache_spec_kind|kv_cache_spec_sliding_window|locality|ownership|session_id)=None`)
+// unsent matches members of vLLM's types that an engine does not send.
+var unsent = regexp.MustCompile(`, (extra_keys|group_idx|kv_cache_spec_kind|kv_cache_spec_sliding_window|locality|ownership|session_id)=None`)
 
-// TestEventsThroughAgents: the engine of vLLM's example of KV events, by the same line twice
-// on one machine. The agents give them ports and say which, the proxy follows both, and
-// pdctl prints what vLLM's types make of it. One that is killed is forgotten, and
-// followed again in its next life.
+// TestEventsThroughAgents starts the engine of vLLM's example of KV events twice on one machine with the
+// same command line. The agents assign ports and register them, the proxy follows both engines, and pdctl
+// prints the same events as vLLM's types. The state of a killed engine is discarded, and the engine is
+// followed again after its restart.
 func TestEventsThroughAgents(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -138,7 +138,7 @@ func TestEventsThroughAgents(t *testing.T) {
 		}
 		engines = append(engines, e)
 	}
-	r.followed(engines)
+	r.awaitFollowed(engines)
 
 	replays := make([]string, len(engines))
 	for i, e := range engines {
@@ -153,18 +153,18 @@ func TestEventsThroughAgents(t *testing.T) {
 		if err := json.Unmarshal([]byte(got.Keys[0].Value), &record); err != nil {
 			t.Fatalf("%v: %s", err, raw)
 		}
-		var says map[string]instance.KVEvents
-		if err := r.get(t.Context(), e.url()+"/kv_event_sources", &says); err != nil {
+		var published map[string]instance.KVEvents
+		if err := r.get(t.Context(), e.url()+"/kv_event_sources", &published); err != nil {
 			t.Fatal(err)
 		}
-		is, said := record.KVEvents["0"], says["0"]
-		want := instance.KVEvents{Endpoint: strings.Replace(said.Endpoint, "*", "127.0.0.1", 1), ReplayEndpoint: strings.Replace(said.ReplayEndpoint, "*", "127.0.0.1", 1), Topic: "kv-events"}
+		is, source := record.KVEvents["0"], published["0"]
+		want := instance.KVEvents{Endpoint: strings.Replace(source.Endpoint, "*", "127.0.0.1", 1), ReplayEndpoint: strings.Replace(source.ReplayEndpoint, "*", "127.0.0.1", 1), Topic: "kv-events"}
 		if len(record.KVEvents) != 1 || is != want || is.ReplayEndpoint == "" || is.ReplayEndpoint == is.Endpoint {
-			t.Errorf("%s: the record has %+v, the engine says %+v", e.name, record.KVEvents, says)
+			t.Errorf("%s: the record has %+v, the engine reports %+v", e.name, record.KVEvents, published)
 		}
 		replays[i] = is.ReplayEndpoint
-		say("%s: %+v", e.name, is)
-		r.holds(e, r.explains(e))
+		logf("%s: %+v", e.name, is)
+		r.awaitBlocks(e, r.runExample(e))
 	}
 
 	cmd := exec.CommandContext(t.Context(), filepath.Join(lab.dir, "venv", "bin", "python"), append([]string{absolute("lab/subscriber.py")}, replays...)...)
@@ -178,14 +178,14 @@ func TestEventsThroughAgents(t *testing.T) {
 		part, _, _ = strings.Cut(part, "--- ")
 		batches := strings.Count(part, "Received event batch at ")
 		got := r.pdctl("events", "prefill", e.address, "--past", "--count", strconv.Itoa(batches))
-		want := "Listening for KV cache events on topic: kv-events\n" + unsaid.ReplaceAllString(part, "")
+		want := "Listening for KV cache events on topic: kv-events\n" + unsent.ReplaceAllString(part, "")
 		if got != want || batches < 4 {
-			t.Errorf("%s: pdctl prints of %d batches\n%swant\n%s", e.name, batches, got, want)
+			t.Errorf("%s: pdctl prints for %d batches\n%swant\n%s", e.name, batches, got, want)
 		}
-		say("%s: pdctl prints %d batches as vLLM's own types do", e.name, batches)
+		logf("%s: pdctl prints %d batches as vLLM's own types do", e.name, batches)
 	}
 
-	// kill -9: what is known of it goes with it, and comes again; the other one's stays.
+	// kill -9: the known blocks of the engine are discarded and learned again; those of the other remain.
 	before, err := r.follows()
 	if err != nil {
 		t.Fatal(err)
@@ -198,11 +198,11 @@ func TestEventsThroughAgents(t *testing.T) {
 		}
 		return nil
 	})
-	say("after kill -9 nothing of %s is known", engines[0].name)
-	r.inState(engines[0], 0, kvevents.Silent) // of the next life, which has not said anything
-	r.holds(engines[0], r.explains(engines[0]))
+	logf("after kill -9 nothing of %s is known", engines[0].name)
+	r.awaitFollowState(engines[0], 0, kvevents.Silent) // the restarted engine, which has published nothing yet
+	r.awaitBlocks(engines[0], r.runExample(engines[0]))
 	if all, err := r.follows(); err != nil || all[engines[1].address].Blocks != before[engines[1].address].Blocks || all[engines[1].address].State != "following" {
-		t.Errorf("%v: the other one is %+v, was %+v", err, all[engines[1].address], before[engines[1].address])
+		t.Errorf("%v: the other engine is %+v, was %+v", err, all[engines[1].address], before[engines[1].address])
 	}
-	say("%s is followed again", engines[0].name)
+	logf("%s is followed again", engines[0].name)
 }

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// hang is how long an engine core is stopped.
+	// hang is the time for which an engine core is stopped.
 	hang = time.Minute
-	// queued is the least time that the last request of TestQueue waits for its first token, and
-	// that the stream of TestPause pauses. It is longer than any limit for silence without progress.
+	// queued is the least time until the first token of the last request of TestQueue, and the least
+	// pause of the stream of TestPause. It exceeds every limit for silence without progress.
 	queued = 150 * time.Second
 )
 
-// completion is an answer, and how the proxy came by it.
+// completion is an answer and how the proxy obtained it.
 type completion struct {
 	text, decode, attempts string
-	first                  time.Duration // until the first text of a stream
+	first                  time.Duration // time to the first text of a stream
 	pause                  time.Duration // longest time between two texts
 	err                    error
 }
@@ -78,9 +78,9 @@ func (r *rig) stream(url, prompt string, tokens int) (c completion) {
 	return c
 }
 
-// TestHungCore stops the core of one of two decode engines for a minute; its API server goes
-// on. The proxy ejects the engine and answers from the other one. Streams that had begun on it
-// go on when the core does. All texts are those of one vLLM.
+// TestHungCore stops the core of one of two decode engines for a minute while its API server runs. The
+// proxy ejects the engine and answers with the other one. Streams that had started on it continue after
+// the core does. All texts equal those of a single vLLM.
 func TestHungCore(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -95,7 +95,7 @@ func TestHungCore(t *testing.T) {
 		prompts[i] = long(fmt.Sprintf("Hang %d:", i))
 		tokens := 24
 		if i < 4 {
-			tokens = 600 // these run when the core is stopped
+			tokens = 600 // enough to be running when the core is stopped
 		}
 		c := r.stream(alone.url(), prompts[i], tokens)
 		if c.err != nil {
@@ -130,7 +130,7 @@ func TestHungCore(t *testing.T) {
 	}
 	testkit.Eventually(t, patience, func() error {
 		if n := r.metric(victim, "vllm:generation_tokens_total", ""); n < 20 {
-			return fmt.Errorf("%v tokens are generated", n) // some are with the client
+			return fmt.Errorf("%v tokens are generated", n) // some have reached the client
 		}
 		return nil
 	})
@@ -138,7 +138,7 @@ func TestHungCore(t *testing.T) {
 		t.Fatal(err)
 	}
 	stopped := time.Now()
-	defer func() { _ = syscall.Kill(core, syscall.SIGCONT) }() // if the test fails before
+	defer func() { _ = syscall.Kill(core, syscall.SIGCONT) }() // if the test fails earlier
 
 	var group sync.WaitGroup
 	var mu sync.Mutex
@@ -158,9 +158,9 @@ func TestHungCore(t *testing.T) {
 		})
 	}
 	testkit.Eventually(t, hang, func() error { return r.viewIs(victim, instance.Ejected, "hung:") })
-	say("the core of %s is stopped: ejected after %v", victim.address, time.Since(stopped).Round(100*time.Millisecond))
+	logf("the core of %s is stopped: ejected after %v", victim.address, time.Since(stopped).Round(100*time.Millisecond))
 	group.Wait()
-	say("%d answers while it was stopped, all right, the slowest after %v", answers, slowest.Round(time.Millisecond))
+	logf("%d answers while it was stopped, all right, the slowest after %v", answers, slowest.Round(time.Millisecond))
 	if err := syscall.Kill(core, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestHungCore(t *testing.T) {
 	for range 4 {
 		c := <-running
 		if c.err != nil {
-			t.Errorf("a stream that had begun: %v", c.err)
+			t.Errorf("a stream that had started: %v", c.err)
 		}
 		if c.decode == victim.address {
 			paused++
@@ -179,12 +179,12 @@ func TestHungCore(t *testing.T) {
 		t.Error("no stream was interrupted")
 	}
 	testkit.Eventually(t, patience, func() error { return r.viewIs(victim, "", "") })
-	say("%d streams went on; readmitted %v after the core", paused, time.Since(resumed).Round(100*time.Millisecond))
+	logf("%d streams went on; readmitted %v after the core", paused, time.Since(resumed).Round(100*time.Millisecond))
 	served := 0
 	for served < 4 {
 		answers := make(chan completion, len(prompts)-4)
 		for i := 4; i < len(prompts); i++ {
-			go func() { // at once, so that each instance has some
+			go func() { // concurrently, so that each instance gets some
 				c := r.stream(r.proxy.URL(), prompts[i], 24)
 				if c.err == nil && c.text != want[prompts[i]] {
 					c.err = fmt.Errorf("%q, want %q", c.text, want[prompts[i]])
@@ -204,7 +204,7 @@ func TestHungCore(t *testing.T) {
 	}
 }
 
-// viewIs returns nil if the proxy has this view of a decode instance, for a reason that begins so.
+// viewIs returns nil if the proxy has this view of a decode instance, with a reason that has this prefix.
 func (r *rig) viewIs(e *engine, view instance.View, reason string) error {
 	var status struct{ Instances []instance.Listing }
 	if err := r.get(r.t.Context(), r.proxy.URL()+"/status", &status); err != nil {
@@ -221,8 +221,8 @@ func (r *rig) viewIs(e *engine, view instance.View, reason string) error {
 	return fmt.Errorf("%s is not listed", e.address)
 }
 
-// TestQueue sends so many streams to engines that run one request at a time that the last one
-// waits for minutes. No request is given up, or computed twice.
+// TestQueue sends streams to engines that run one request at a time, enough for the last one to wait for
+// minutes. No request is cancelled or computed twice.
 func TestQueue(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -237,7 +237,7 @@ func TestQueue(t *testing.T) {
 		t.Fatal(c.err)
 	}
 	n := int(queued/time.Since(began)) + 2
-	say("a stream takes %v: %d at once", since(began), n)
+	logf("a stream takes %v: %d at once", since(began), n)
 	before := r.metric(engines[0], "vllm:request_success_total", "")
 	results := make(chan completion, n)
 	for i := range n {
@@ -252,17 +252,17 @@ func TestQueue(t *testing.T) {
 		last = max(last, c.first)
 	}
 	if last < queued {
-		t.Errorf("the last one waited only %v", last)
+		t.Errorf("the last request waited only %v", last)
 	}
 	if prefills := r.metric(engines[0], "vllm:request_success_total", "") - before; prefills != float64(n) {
 		t.Errorf("%v prefills for %d requests", prefills, n)
 	}
-	say("%d streams complete, each in one attempt, the last after %v in the queue", n, last.Round(time.Second))
+	logf("%d streams complete, each in one attempt, the last after %v in the queue", n, last.Round(time.Second))
 }
 
-// TestPause has a stream that pauses for minutes after its first text, while the engine generates:
-// with --stream-interval the engine sends the rest at the end. The stream is not cut, and its
-// text is what the decode instance generates without the proxy.
+// TestPause has a stream that pauses for minutes after its first text while the engine generates: with
+// --stream-interval the engine sends the rest at the end. The stream is not cut, and its text equals that
+// of the decode instance without the proxy.
 func TestPause(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -277,7 +277,7 @@ func TestPause(t *testing.T) {
 	if c := r.stream(r.proxy.URL(), "One:", tokens); c.err != nil {
 		t.Fatal(c.err)
 	}
-	say("%d tokens take %v", tokens, since(began))
+	logf("%d tokens take %v", tokens, since(began))
 	tokens = min(60000, int(float64(tokens)*1.2*float64(queued)/float64(time.Since(began))))
 	direct := make(chan completion, 1)
 	go func() { direct <- r.stream(decode.url(), "Two:", tokens) }()
@@ -286,10 +286,10 @@ func TestPause(t *testing.T) {
 		t.Fatalf("%v, %v, %s attempts", c.err, want.err, c.attempts)
 	}
 	if c.text != want.text {
-		t.Errorf("%d bytes of text differ from the %d of the instance alone", len(c.text), len(want.text))
+		t.Errorf("the text of %d bytes differs from that of the instance without the proxy, %d bytes", len(c.text), len(want.text))
 	}
 	if c.pause < queued {
 		t.Errorf("the stream paused only %v", c.pause)
 	}
-	say("a stream of %d tokens paused %v and is complete", tokens, c.pause.Round(time.Second))
+	logf("a stream of %d tokens paused %v and is complete", tokens, c.pause.Round(time.Second))
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// cached is a prompt and what it is asked with.
+// cached is a prompt with the parameters that affect its cache key.
 type cached struct {
 	prompt, lora, salt string
 }
@@ -29,32 +29,31 @@ func (c cached) model() string {
 	return model
 }
 
-// answer sends the prompt and returns how many of its tokens the engine found in its
-// cache.
+// answer sends the prompt and returns the number of its tokens that the engine found in its cache.
 func (c cached) answer(r *rig, e *engine) int {
 	r.t.Helper()
 	body := map[string]any{"model": c.model(), "prompt": c.prompt, "max_tokens": 1, "temperature": 0}
 	if c.salt != "" {
 		body["cache_salt"] = c.salt
 	}
-	var said struct {
+	var resp struct {
 		Usage struct {
 			Details struct {
 				Cached int `json:"cached_tokens"`
 			} `json:"prompt_tokens_details"`
 		} `json:"usage"`
 	}
-	c.post(r, e, "/v1/completions", body, &said)
-	return said.Usage.Details.Cached
+	c.post(r, e, "/v1/completions", body, &resp)
+	return resp.Usage.Details.Cached
 }
 
 func (c cached) tokens(r *rig, e *engine) []uint32 {
 	r.t.Helper()
-	var said struct {
+	var resp struct {
 		Tokens []uint32 `json:"tokens"`
 	}
-	c.post(r, e, "/tokenize", map[string]any{"model": c.model(), "prompt": c.prompt}, &said)
-	return said.Tokens
+	c.post(r, e, "/tokenize", map[string]any{"model": c.model(), "prompt": c.prompt}, &resp)
+	return resp.Tokens
 }
 
 func (c cached) post(r *rig, e *engine, path string, body, into any) {
@@ -72,8 +71,8 @@ func (c cached) post(r *rig, e *engine, path string, body, into any) {
 	}
 }
 
-// TestKVEventsOfVLLM: what our index makes of a real engine's events is, for a
-// repeated prompt, what the engine finds in its cache.
+// TestKVEventsOfVLLM checks that the index built from a real engine's events predicts, for a repeated
+// prompt, the number of tokens that the engine finds in its cache.
 func TestKVEventsOfVLLM(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -98,7 +97,7 @@ func TestKVEventsOfVLLM(t *testing.T) {
 		{prompt: shared, lora: adapted}, {prompt: shared, salt: "tenant"}, {prompt: shared, lora: adapted, salt: "tenant"},
 		{prompt: "short"},
 	}
-	prompts[0].answer(r, e) // before anybody follows: replayed
+	prompts[0].answer(r, e) // before the publisher is followed, to test the replay
 
 	var snap atomic.Pointer[instance.Snapshot]
 	snap.Store(instance.NewSnapshot(1, []*instance.Instance{{
@@ -133,17 +132,17 @@ func TestKVEventsOfVLLM(t *testing.T) {
 	}
 	for range 2 {
 		for i, c := range prompts {
-			// The engine has published before it answers; that the batch has come is seen
-			// by its number, which stands still.
+			// The engine publishes before it answers. The batch has arrived when its sequence number no longer
+			// changes.
 			testkit.Eventually(t, patience, func() error { return settled(f) })
 			blocks, size, all := predict(c)
 			want := min(blocks, (all-1)/size) * size // the last token is always computed
 			if got := c.answer(r, e); got != want {
-				t.Errorf("prompt %d of %d tokens: the engine found %d, the index says %d", i, all, got, want)
+				t.Errorf("prompt %d of %d tokens: the engine found %d, the index predicts %d", i, all, got, want)
 			} else {
-				say("prompt %d of %d tokens: %d of them cached, as the index says", i, all, got)
+				logf("prompt %d of %d tokens: %d of them cached, as the index predicts", i, all, got)
 			}
-			if blocks < all/size { // what it computed is published
+			if blocks < all/size { // the engine publishes the blocks that it computed
 				testkit.Eventually(t, patience, func() error {
 					if n, _, _ := predict(c); n != all/size {
 						return fmt.Errorf("%d of %d blocks are known", n, all/size)
@@ -155,7 +154,7 @@ func TestKVEventsOfVLLM(t *testing.T) {
 	}
 }
 
-// settled reports whether the publisher is followed without trouble.
+// settled returns nil if the publisher is followed without errors.
 func settled(f *kvfollow.Follower) error {
 	if st := f.Status(); len(st) != 1 || st[0].State != kvevents.Following || st[0].Bad > 0 || st[0].Index.Orphans > 0 {
 		return fmt.Errorf("%+v", st)

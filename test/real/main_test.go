@@ -1,6 +1,5 @@
-// Package real_test puts the built programs before real vLLM: engines on the
-// processor that hand the KV cache over with NIXL. make test-real runs it; it
-// needs minutes, memory and packages from PyPI (docs/real.md).
+// Package real_test tests the built programs with real vLLM: engines on the CPU that transfer the KV cache
+// with NIXL. make test-real runs it; it needs minutes, memory and packages from PyPI (docs/real.md).
 package real_test
 
 import (
@@ -21,19 +20,19 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// envReal asks for these tests: 1 for all of them, short for a few.
+// envReal enables these tests: 1 for all of them, short for a few.
 const envReal = "PD_TEST_REAL"
 
-// What all tests of the package share; TestMain sets it.
+// Values shared by all tests of the package; TestMain sets them.
 var (
-	binDir string // our programs
+	binDir string // directory of our programs
 	lab    installed
 )
 
-// installed is what install.py has made, and the process that forks engines.
+// installed is the installation that install.py made, and the process that forks engines.
 type installed struct {
 	dir    string   // venv/, model/, adapter/
-	env    []string // with which vLLM runs on any machine
+	env    []string // environment with which vLLM runs on any machine
 	socket string   // of the zygote
 }
 
@@ -42,7 +41,7 @@ func short() bool { return os.Getenv(envReal) == "short" }
 func TestMain(m *testing.M) {
 	switch os.Getenv(envReal) {
 	case "", "0":
-		fmt.Fprintln(os.Stderr, "real vLLM was not asked for: make test-real runs these tests")
+		fmt.Fprintln(os.Stderr, "tests with real vLLM are disabled: make test-real runs them")
 		os.Exit(0)
 	case "1", "short":
 	default:
@@ -73,7 +72,7 @@ func run(m *testing.M) (code int, err error) {
 	if err := install(); err != nil {
 		return 1, err
 	}
-	say("installed in %s, after %s", lab.dir, since(began))
+	logf("installed in %s, after %s", lab.dir, since(began))
 	code, err = withZygote(m, dir)
 	if code == 0 && err == nil {
 		err = leak.Find()
@@ -81,7 +80,7 @@ func run(m *testing.M) (code int, err error) {
 	return code, err
 }
 
-// withZygote runs the tests beside the process that has imported vLLM.
+// withZygote runs the tests next to the process that has imported vLLM.
 func withZygote(m *testing.M, dir string) (code int, err error) {
 	f, err := fleet.New(fleet.Options{BinDir: binDir, Dir: filepath.Join(dir, "zygote"), ReadyTimeout: patience})
 	if err != nil {
@@ -94,9 +93,9 @@ func withZygote(m *testing.M, dir string) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	say("vLLM is imported, after %s", since(began))
+	logf("vLLM is imported, after %s", since(began))
 	if code = m.Run(); code != 0 {
-		say("%s", p.LogTail(20))
+		logf("%s", p.LogTail(20))
 	}
 	return code, nil
 }
@@ -110,7 +109,7 @@ func zygote(name, socket string, env ...string) fleet.Spec {
 	}
 }
 
-// runInstall runs install.py, which says what a machine lacks, and returns the folder.
+// runInstall runs install.py, which reports missing requirements, and returns the installation directory.
 func runInstall(args ...string) (dir string, err error) {
 	python := os.Getenv("PYTHON")
 	if python == "" {
@@ -146,16 +145,16 @@ func exists(path string) error {
 	return err
 }
 
-// absolute is the path of a file of this package.
+// absolute returns the absolute path of a file of this package.
 func absolute(path string) string {
 	out, err := filepath.Abs(path)
 	if err != nil {
-		panic(err) // there is no working directory
+		panic(err) // no working directory
 	}
 	return out
 }
 
 func since(began time.Time) time.Duration { return time.Since(began).Round(time.Second) }
 
-// say reports how far the tests are, which take minutes.
-func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "real: "+format+"\n", args...) }
+// logf reports the progress of the tests, which take minutes.
+func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, "real: "+format+"\n", args...) }

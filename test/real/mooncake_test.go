@@ -18,9 +18,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// TestMooncake lets Mooncake's transfer engine keep its metadata in the etcd that
-// a proxy carries: a buffer moves between two processes, and neither touches what
-// the other has there.
+// TestMooncake lets Mooncake's transfer engine store its metadata in the embedded etcd of a proxy: a
+// buffer is transferred between two processes, and neither program changes the other's keys.
 func TestMooncake(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -35,7 +34,7 @@ func TestMooncake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.decodes(1)
+	r.awaitDecodes(1)
 	cli, err := clientv3.New(clientv3.Config{Endpoints: proxy.Etcd})
 	if err != nil {
 		t.Fatal(err)
@@ -63,16 +62,16 @@ func TestMooncake(t *testing.T) {
 
 	theirs := keys(t, cli, "mooncake/")
 	if !slices.ContainsFunc(theirs, func(k string) bool { return strings.HasSuffix(k, names[0]) }) {
-		t.Errorf("the segment that serves is not in etcd: %q", theirs)
+		t.Errorf("the serving segment is not in etcd: %q", theirs)
 	}
-	say("keys of Mooncake while a segment serves: %q", theirs)
-	// An instance comes and goes next to it: theirs stay.
+	logf("keys of Mooncake while a segment serves: %q", theirs)
+	// An instance registers and leaves; the keys of Mooncake are not affected.
 	if err := node.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	r.decodes(0)
+	r.awaitDecodes(0)
 	if after := keys(t, cli, "mooncake/"); !slices.Equal(after, theirs) {
-		t.Errorf("Mooncake's keys were %q and are %q", theirs, after)
+		t.Errorf("Mooncake's keys changed from %q to %q", theirs, after)
 	}
 	if err := serve.in.Close(); err != nil {
 		t.Fatal(err)
@@ -87,17 +86,17 @@ func TestMooncake(t *testing.T) {
 		}
 		return nil
 	})
-	// What the proxy says of itself is still there; the instance's own key is gone with its lease.
+	// The proxy's own keys still exist; the instance's key was deleted with its lease.
 	ours = slices.DeleteFunc(ours, func(k string) bool { return strings.Contains(k, node.Address) })
 	now := keys(t, cli, "/pd/")
 	for _, k := range ours {
 		if !slices.Contains(now, k) {
-			t.Errorf("%s is gone", k)
+			t.Errorf("%s was deleted", k)
 		}
 	}
 }
 
-// keys lists the names below a prefix.
+// keys returns the keys below a prefix.
 func keys(t *testing.T, cli *clientv3.Client, prefix string) (out []string) {
 	t.Helper()
 	resp, err := cli.Get(t.Context(), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -143,7 +142,7 @@ func (r *rig) segment(t *testing.T, args ...string) *segment {
 	return s
 }
 
-// line waits for a line of output that begins with a word, and returns its rest.
+// line waits for a line of output that begins with a word and returns its rest.
 func (s *segment) line(word string) string {
 	s.t.Helper()
 	for s.out.Scan() {

@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
-	asked "github.com/pdmesh/pdmesh/internal/openai/request"
+	openairequest "github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // moriioLeg is a leg as moriio.py reads it.
@@ -28,7 +28,7 @@ type moriioLeg struct {
 	Params json.RawMessage `json:"params"`
 }
 
-// moriioFound is what vLLM's code found out about the partner of a leg.
+// moriioFound is what vLLM's code derived about the partner of a leg.
 type moriioFound struct {
 	Host       string `json:"host"`
 	Handshake  int    `json:"handshake"`
@@ -44,8 +44,8 @@ const moriioHandover = `{"do_remote_prefill":true,"do_remote_decode":false,"remo
 	`"remote_host":"10.0.0.1","remote_handshake_port":6301,"remote_notify_port":61005,"remote_dp_rank":0,"remote_dp_rank_override":true,` +
 	`"remote_dp_size":1,"remote_dp_size_local":1,"tp_size":8,"transfer_id":"tx-00112233445566778899aabbccddeeff"}`
 
-// TestMoRIIOParsing passes our legs to vLLM's own code, which needs no GPU for that, and
-// has its own heartbeat register at us.
+// TestMoRIIOParsing passes our legs to vLLM's own parser, which needs no GPU, and lets vLLM's heartbeat
+// register with us.
 func TestMoRIIOParsing(t *testing.T) {
 	p := connector.Pair{
 		Prefill: &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.1:8100"},
@@ -66,7 +66,7 @@ func TestMoRIIOParsing(t *testing.T) {
 		{"chat", `{"model":"m","messages":[]}`, openai.Chat},
 		{"responses", `{"model":"m","input":"hi"}`, openai.Responses},
 	} {
-		req, err := asked.Parse(route.kind, []byte(route.body))
+		req, err := openairequest.Parse(route.kind, []byte(route.body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,11 +104,11 @@ func TestMoRIIOParsing(t *testing.T) {
 	}
 	for i := range want {
 		if a, b := text(t, found[i]), text(t, want[i]); a != b {
-			t.Errorf("%+v: vLLM reads %s, want %s", legs[i], a, b)
+			t.Errorf("%+v: vLLM parses %s, want %s", legs[i], a, b)
 		}
 	}
 	if loaded != 9 {
-		t.Errorf("a consumer in READ mode without a hand-over takes %v of 10 tokens for loaded: docs/connectors/moriio.md says 9", loaded)
+		t.Errorf("a consumer in READ mode without transfer params treats %v of 10 tokens as loaded: docs/connectors/moriio.md says 9", loaded)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -141,7 +141,7 @@ func text(t *testing.T, v any) string {
 	return string(b)
 }
 
-// moriioAsk runs moriio.py, which goes on with its heartbeat until the test ends.
+// moriioAsk runs moriio.py, which keeps sending heartbeats until the test ends.
 func moriioAsk(t *testing.T, legs []moriioLeg, endpoint string) (found []moriioFound, loaded float64) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(lab.dir, "venv", "bin", "python"), "lab/moriio.py")
@@ -170,13 +170,13 @@ func moriioAsk(t *testing.T, legs []moriioLeg, endpoint string) (found []moriioF
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said struct {
+	var resp struct {
 		Found  []moriioFound `json:"found"`
 		Loaded [2]any        `json:"loaded"`
 	}
-	if err := json.Unmarshal(line, &said); err != nil {
+	if err := json.Unmarshal(line, &resp); err != nil {
 		t.Fatalf("%s: %v", line, err)
 	}
-	loaded, _ = said.Loaded[0].(float64)
-	return said.Found, loaded
+	loaded, _ = resp.Loaded[0].(float64)
+	return resp.Found, loaded
 }

@@ -15,16 +15,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
-// blockSize is that of the lab's engines, in tokens.
+// blockSize is the block size of the lab's engines, in tokens.
 const blockSize = 32
 
-// message is one of a chat.
+// message is one message of a chat.
 type message struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
 }
 
-// phrases are of several kinds: the tokenizer knows some of them, cuts others into bytes.
+// phrases returns texts of several kinds: the tokenizer knows some and splits others into bytes.
 func phrases() []string {
 	return []string{
 		"The licensor grants rights to reproduce the work. ", "copyright", " Derivative Works", "\n\n    indented\tby a tab\n", "0123456789", " 2026-11-25T13:55:28Z ",
@@ -33,8 +33,8 @@ func phrases() []string {
 	}
 }
 
-// dialogues are chats that begin like others of them: some go on where another ended, some
-// part from it in the middle of a word.
+// dialogues returns chats with common prefixes: some continue where another ends, some diverge in the
+// middle of a word.
 func dialogues(rng *rand.Rand, n int) (out [][]message) {
 	words := phrases()
 	text := func() string {
@@ -65,8 +65,8 @@ func dialogues(rng *rand.Rand, n int) (out [][]message) {
 	return out
 }
 
-// TestPredictedBlocks: with the tokenizer and the template of the lab's model no block that
-// kv_aware counts as a chat's, by its text, is one that the chat does not have.
+// TestPredictedBlocks checks, with the tokenizer and the chat template of the lab's model, that every block
+// that kv_aware predicts for a chat from its text is one of the chat's blocks.
 func TestPredictedBlocks(t *testing.T) {
 	const chats = 400
 	list := dialogues(rand.New(rand.NewPCG(27, 5)), chats)
@@ -93,7 +93,7 @@ func TestPredictedBlocks(t *testing.T) {
 	}
 	for _, size := range []int{16, blockSize} {
 		names := prefix.NewNames(indexmem.New(0))
-		said, all, some, wrong := 0, 0, 0, 0
+		predicted, all, some, wrong := 0, 0, 0, 0
 		for i, body := range bodies {
 			var chain prefix.Chain
 			chain.Start(model)
@@ -102,17 +102,17 @@ func TestPredictedBlocks(t *testing.T) {
 			got, _ := names.Find(&chain)
 			if len(got) > len(is) || !slices.Equal(got, is[:len(got)]) {
 				wrong++
-				t.Errorf("chat %d: %d blocks of %d tokens are said to be its own, and are not: %s", i, len(got), size, body)
+				t.Errorf("chat %d: wrong prediction of %d blocks of %d tokens: %s", i, len(got), size, body)
 			}
-			said, all = said+len(got), all+len(is)
+			predicted, all = predicted+len(got), all+len(is)
 			if len(got) > 0 {
 				some++
 			}
 			names.Learn(&chain, is, size, len(tokens[i]))
 		}
-		say("blocks of %d tokens: %d of %d are known beforehand, of %d of %d chats; wrong in %d", size, said, all, some, chats, wrong)
+		logf("blocks of %d tokens: %d of %d are predicted, in %d of %d chats; wrong in %d", size, predicted, all, some, chats, wrong)
 		if some < chats/4 {
-			t.Errorf("blocks of %d chats are known, of %d", some, chats)
+			t.Errorf("blocks of %d chats are predicted, of %d", some, chats)
 		}
 	}
 }

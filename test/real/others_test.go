@@ -8,9 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/test/real/answers"
 )
 
-// TestOtherConnectors puts the proxy before engines with other connectors than that of
-// TestPrefillDecode: decode says what one vLLM alone says, and computes none of the
-// prompt.
+// TestOtherConnectors tests the proxy with engines that use connectors other than that of
+// TestPrefillDecode: the answers equal those of a single vLLM, and decode computes no prompt.
 func TestOtherConnectors(t *testing.T) {
 	if short() {
 		return
@@ -29,12 +28,13 @@ func TestOtherConnectors(t *testing.T) {
 			r.class, r.dialect = class, dialect
 			engines := r.start(1)
 			r.equal(t, list, want)
-			r.transfers(t, engines[1:], "/v1/responses")
+			r.checkTransfer(t, engines[1:], "/v1/responses")
 		})
 	}
 }
 
-// equal sends requests to the proxy, whose answers may differ only where the table's may.
+// equal sends requests to the proxy and compares the answers; the same differences as in the table are
+// allowed.
 func (r *rig) equal(t *testing.T, list []request, want []answers.Answer) {
 	f, err := os.Open(filepath.Join("testdata", "allowed.yaml"))
 	if err != nil {

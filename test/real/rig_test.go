@@ -23,11 +23,10 @@ import (
 )
 
 const (
-	// model is what the engines call the model, adapted the same with the adapter.
+	// model is the name of the model; adapted is the model with the adapter.
 	model   = "tiny"
 	adapted = "adapted"
-	// patience bounds waits. An engine takes seconds to start, and minutes where
-	// the machine has other work.
+	// patience limits waits. An engine takes seconds to start, and minutes on a busy machine.
 	patience = 10 * time.Minute
 )
 
@@ -37,11 +36,11 @@ type rig struct {
 	fleet *fleet.Fleet
 	proxy *fleet.Proxy
 	http  *http.Client
-	more  []string // arguments that every engine of this rig has besides
-	env   []string // and variables
+	more  []string // additional arguments of every engine of this rig
+	env   []string // additional environment variables
 	// adminKey is the admin key of the proxy that start starts, "" for none.
 	adminKey string
-	// class is the connector of the engines, and dialect our word for it.
+	// class is the connector class of the engines, and dialect its name in our settings.
 	class, dialect string
 }
 
@@ -54,7 +53,7 @@ func newRig(t *testing.T) *rig {
 	r := &rig{t: t, fleet: f, class: "NixlConnector", dialect: "nixl", http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	t.Cleanup(func() {
 		if t.Failed() {
-			logs, _ := filepath.Glob(filepath.Join(f.Dir(), "logs", "*.log")) // the pattern is right
+			logs, _ := filepath.Glob(filepath.Join(f.Dir(), "logs", "*.log")) // the pattern is valid
 			for _, path := range logs {
 				t.Logf("%s:\n%s", filepath.Base(path), tail(path, 40))
 			}
@@ -66,7 +65,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// tail returns the last lines of a file.
+// tail returns the last n lines of a file.
 func tail(path string, lines int) string {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -76,7 +75,7 @@ func tail(path string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// engine is a vLLM server, started by way of the zygote.
+// engine is a vLLM server that the zygote has forked.
 type engine struct {
 	*fleet.Process
 	name, address string
@@ -86,7 +85,7 @@ type engine struct {
 
 func (e *engine) url() string { return "http://" + e.address }
 
-// command is vllm serve as every engine of the lab has it.
+// command returns the vllm serve command line of every engine of the lab.
 func command(port int) []string {
 	return []string{
 		"serve", filepath.Join(lab.dir, "model"), "--served-model-name", model, "--host", "127.0.0.1", "--port", strconv.Itoa(port),
@@ -97,12 +96,12 @@ func command(port int) []string {
 	}
 }
 
-// environment of an engine that is started by way of the zygote.
+// environment returns the environment of an engine that the zygote forks.
 func environment(more ...string) []string {
 	return slices.Concat(lab.env, []string{"PD_TEST_LAB_ZYGOTE=" + lab.socket, "VLLM_ENABLE_RESPONSES_API_STORE=1"}, more)
 }
 
-// transfer is the argument with which an engine hands over with NIXL.
+// transfer returns the --kv-transfer-config argument of an engine.
 func transfer(role instance.Role) string { return transferBy("NixlConnector", role) }
 
 func transferBy(class string, role instance.Role) string {
@@ -110,7 +109,7 @@ func transferBy(class string, role instance.Role) string {
 	return `--kv-transfer-config={"kv_connector":"` + class + `","kv_role":"` + kv + `","kv_buffer_device":"cpu"}`
 }
 
-// launch starts an engine; without a role it is one alone, without NIXL.
+// launch starts an engine; without a role it is a single engine without a connector.
 func (r *rig) launch(name string, role instance.Role) (*engine, error) {
 	ports, err := fleet.FreePorts(2)
 	if err != nil {
@@ -130,12 +129,12 @@ func (r *rig) launch(name string, role instance.Role) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	say("%s serves, after %s", name, since(began))
-	return e, calm(e.Process)
+	logf("%s serves, after %s", name, since(began))
+	return e, lowerPriority(e.Process)
 }
 
-// beside starts an agent beside an engine.
-func (r *rig) beside(e *engine) {
+// startAgent starts the agent of an engine.
+func (r *rig) startAgent(e *engine) {
 	r.t.Helper()
 	var err error
 	e.agent, err = r.fleet.Start(r.t.Context(), fleet.Spec{
@@ -149,11 +148,11 @@ func (r *rig) beside(e *engine) {
 	}
 }
 
-// adminKey is the key of proxies that are asked for a trace.
+// adminKey is the admin key of proxies that return trace headers.
 const adminKey = "real-admin-key"
 
-// start starts a proxy with its own etcd, and engines with NIXL and an agent
-// each: one prefill, some decode. It waits until the proxy serves them.
+// start starts a proxy with an embedded etcd, and NIXL engines with agents: one prefill and the given
+// number of decode engines. It waits until the proxy uses them.
 func (r *rig) start(decodes int) (list []*engine) {
 	r.t.Helper()
 	var err error
@@ -175,7 +174,7 @@ func (r *rig) start(decodes int) (list []*engine) {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		r.beside(list[i])
+		r.startAgent(list[i])
 	}
 	if err := r.proxy.WaitFor(r.t.Context(), 1, decodes); err != nil {
 		r.t.Fatal(err)
@@ -183,7 +182,7 @@ func (r *rig) start(decodes int) (list []*engine) {
 	return list
 }
 
-// get fetches an answer of 200.
+// get decodes the JSON response of a URL, which must answer with 200, into a value unless it is nil.
 func (r *rig) get(ctx context.Context, url string, into any) error {
 	raw, err := r.fetch(ctx, url)
 	if err != nil || into == nil {
@@ -209,7 +208,7 @@ func (r *rig) fetch(ctx context.Context, url string) ([]byte, error) {
 	return raw, err
 }
 
-// metric adds up the samples of a metric that have certain labels.
+// metric returns the sum of the samples of a metric that have the given labels.
 func (r *rig) metric(e *engine, name, labels string) (sum float64) {
 	r.t.Helper()
 	raw, err := r.fetch(r.t.Context(), e.url()+"/metrics")
@@ -230,7 +229,7 @@ func (r *rig) metric(e *engine, name, labels string) (sum float64) {
 	return sum
 }
 
-// ask sends a completion to the proxy and returns what came back.
+// ask sends a completion to the proxy and returns the response.
 func (r *rig) ask(prompt string, tokens int) (status int, body []byte, err error) {
 	raw, err := json.Marshal(map[string]any{"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true})
 	if err != nil {
@@ -260,7 +259,7 @@ func (r *rig) callAt(url, method, path, body string) (status int, answer []byte,
 	return resp.StatusCode, answer, err
 }
 
-// text is the answer to a prompt. Anything but 200 ends the test.
+// text returns the answer to a prompt. Any status other than 200 fails the test.
 func (r *rig) text(prompt string, tokens int) string {
 	r.t.Helper()
 	status, body, err := r.ask(prompt, tokens)
@@ -274,7 +273,7 @@ func (r *rig) text(prompt string, tokens int) string {
 	return a.Choices[0].Text
 }
 
-// promptTokens asks for a token and returns the length of the prompt in tokens.
+// promptTokens generates one token and returns the length of the prompt in tokens.
 func (r *rig) promptTokens(prompt string) int {
 	r.t.Helper()
 	status, body, err := r.ask(prompt, 1)
@@ -292,8 +291,8 @@ func (r *rig) promptTokens(prompt string) int {
 	return a.Usage.PromptTokens
 }
 
-// decodes waits until the proxy serves that many decode instances.
-func (r *rig) decodes(n int) {
+// awaitDecodes waits until the proxy uses n decode instances.
+func (r *rig) awaitDecodes(n int) {
 	r.t.Helper()
 	testkit.Eventually(r.t, patience, func() error {
 		st, err := r.proxy.Status(r.t.Context())
@@ -307,13 +306,13 @@ func (r *rig) decodes(n int) {
 	})
 }
 
-// members are the processes of an engine: all of its process group.
+// members returns the processes of an engine: its whole process group.
 func members(p *fleet.Process) ([]int, error) {
 	all, err := processes()
 	return inGroup(all, p.PID()), err
 }
 
-// processes lists all of this machine.
+// processes returns all processes of this machine.
 func processes() (out []int, err error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range dirs {
@@ -333,7 +332,7 @@ func inGroup(list []int, group int) (out []int) {
 	return out
 }
 
-// worker is the process of an engine that computes.
+// worker returns the process of an engine that computes.
 func worker(p *fleet.Process) (int, error) {
 	list, err := members(p)
 	if err != nil {
@@ -342,12 +341,11 @@ func worker(p *fleet.Process) (int, error) {
 	return workerOf(list)
 }
 
-// workerOf finds the worker among the processes of an engine: it is the API
-// server's child's child, the largest of them.
+// workerOf returns the worker among the processes of an engine: the largest grandchild of the API server.
 func workerOf(list []int) (int, error) {
 	parent := map[int]int{}
 	for _, pid := range list {
-		parent[pid], _ = number(pid, "status", "PPid:") // 0 for one that is gone
+		parent[pid], _ = number(pid, "status", "PPid:") // 0 if it has exited
 	}
 	found, most := 0, 0
 	for _, pid := range list {
@@ -365,7 +363,7 @@ func workerOf(list []int) (int, error) {
 	return found, nil
 }
 
-// number reads a line of a file of /proc/pid.
+// number reads a number from a line of a file in /proc/pid.
 func number(pid int, file, name string) (int, error) {
 	return numberIn(fmt.Sprintf("/proc/%d/%s", pid, file), name)
 }
@@ -385,18 +383,17 @@ func numberIn(path, name string) (int, error) {
 	return 0, fmt.Errorf("no %s in %s", name, path)
 }
 
-// calm returns the lowest priority to threads that never sleep. NIXL has one in
-// each engine, which looks for work and takes a whole core. PD_TEST_REAL_SPIN=1 leaves
-// them as they are: then everything else has what they leave of the machine.
-func calm(p *fleet.Process) error {
+// lowerPriority sets the lowest priority for threads that never sleep. NIXL has one in each engine, which polls and
+// uses a whole core. PD_TEST_REAL_SPIN=1 disables this; the polling threads then compete with all others.
+func lowerPriority(p *fleet.Process) error {
 	list, err := members(p)
 	if err != nil {
 		return err
 	}
-	return calmAll(list)
+	return lowerPriorities(list)
 }
 
-func calmAll(list []int) error {
+func lowerPriorities(list []int) error {
 	if os.Getenv("PD_TEST_REAL_SPIN") == "1" {
 		return nil
 	}
@@ -407,10 +404,10 @@ func calmAll(list []int) error {
 		}
 		for _, task := range tasks {
 			if n, err := numberIn(filepath.Join(task, "status"), "voluntary_ctxt_switches:"); err != nil || n != 0 {
-				continue // it sleeps, or is gone
+				continue // it sleeps or has exited
 			}
 			if tid, err := strconv.Atoi(filepath.Base(task)); err == nil {
-				_ = syscall.Setpriority(syscall.PRIO_PROCESS, tid, 19) // it may be gone
+				_ = syscall.Setpriority(syscall.PRIO_PROCESS, tid, 19) // it may have exited
 			}
 		}
 	}

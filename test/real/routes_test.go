@@ -12,10 +12,10 @@ import (
 	"testing"
 )
 
-// What the tests of every day stand on is asked of the installed vLLM once more: its
-// routes, what it says to forms, and what its middleware says to browsers.
+// The facts about vLLM that the daily tests rely on are checked against the installed vLLM: its routes, its
+// answers to forms, and the answers of its middleware to browsers.
 
-// askLab runs a program of the lab in its environment and returns what it printed.
+// askLab runs a program of the lab in its environment and returns its output.
 func askLab(t *testing.T, program string, input []byte) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -47,34 +47,34 @@ func TestRoutesOfVLLM(t *testing.T) {
 	n := 0
 	for line := range strings.Lines(askLab(t, "lab/routes.py", nil)) {
 		if !want[line] {
-			t.Errorf("vLLM has %s", line)
+			t.Errorf("vLLM has an unlisted route %s", line)
 		}
 		delete(want, line)
 		n++
 	}
 	for line := range want {
-		t.Errorf("vLLM has no %s", line)
+		t.Errorf("vLLM lacks the route %s", line)
 	}
-	say("%d routes of vLLM are those of the list", n)
+	logf("%d routes of vLLM are those of the list", n)
 }
 
 func TestFormsOfVLLM(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
 	}
-	again(t, "../../sim/fakevllm/testdata/forms.json", "lab/forms.py")
+	replay(t, "../../sim/fakevllm/testdata/forms.json", "lab/forms.py")
 }
 
 func TestBrowsersOfVLLM(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
 	}
-	again(t, "../../internal/httpapi/testdata/cors.json", "lab/cors.py")
+	replay(t, "../../internal/httpapi/testdata/cors.json", "lab/cors.py")
 }
 
-// again asks what is recorded, and compares. The program reads the records and prints
-// each with its answer in place of the recorded one.
-func again(t *testing.T, file, program string) {
+// replay repeats recorded requests and compares the answers. The program reads the records and prints each
+// with its current answer.
+func replay(t *testing.T, file, program string) {
 	t.Helper()
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -97,5 +97,5 @@ func again(t *testing.T, file, program string) {
 			t.Errorf("%s: got %s\nrecorded %v", recorded[i]["name"], line, recorded[i])
 		}
 	}
-	say("%s: %d answers are those recorded", program, len(lines))
+	logf("%s: %d answers are those recorded", program, len(lines))
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// storedResponses has responses made, asked for and gone on from, and looks by the
-// engines' own counters that nobody is asked in vain.
+// storedResponses creates, retrieves and continues responses, and checks by the engines' own counters that
+// only the engine that stores a response is queried.
 func (r *rig) storedResponses(t *testing.T, decode []*engine) {
 	requests := func() (n float64) {
 		for _, e := range decode {
@@ -35,16 +35,16 @@ func (r *rig) storedResponses(t *testing.T, decode []*engine) {
 	for i := range rounds {
 		id := call(http.MethodPost, path, fmt.Sprintf(`{"model":"tiny","max_output_tokens":8,"temperature":0,"input":"Round %d"}`, i), http.StatusOK)
 		if got := call(http.MethodGet, path+"/"+id, "", http.StatusOK); got != id {
-			t.Errorf("asked for %s, got %s", id, got)
+			t.Errorf("requested %s, got %s", id, got)
 		}
 		call(http.MethodPost, path, fmt.Sprintf(`{"model":"tiny","max_output_tokens":8,"temperature":0,"input":"And then?","previous_response_id":%q}`, id), http.StatusOK)
 	}
 	if n := requests() - before; n != rounds {
-		t.Errorf("%v questions for %d stored responses", n, rounds)
+		t.Errorf("%v queries for %d stored responses", n, rounds)
 	}
 	queued := call(http.MethodPost, path, `{"model":"tiny","max_output_tokens":400,"background":true,"input":"Long"}`, http.StatusOK)
 	call(http.MethodPost, path+"/"+queued+"/cancel", "", http.StatusOK)
 	if !strings.HasPrefix(queued, "resp_") {
-		t.Errorf("the id %s", queued)
+		t.Errorf("invalid ID %s", queued)
 	}
 }

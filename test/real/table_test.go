@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// request is a line of the table: what one vLLM and the proxy are both asked.
+// request is a line of the table: a request that is sent to a single vLLM and to the proxy.
 type request struct {
 	name         string
 	method, path string
 	contentType  string
 	body         string
-	short        bool // of the short form, too
+	short        bool // part of the short form
 }
 
-// long is a prompt of some hundred tokens that begins with a word of its own, so
-// that no other request has computed any of it.
+// long returns a prompt of some hundred tokens that begins with its own word, so that no other request has
+// computed any of it.
 func long(word string) string {
 	return word + strings.Repeat(" The copyright owner grants a license to use the work in any form, and the notice shall stay with it.", 20)
 }
 
-// table lists all requests in the order in which they are sent.
+// table returns all requests in the order in which they are sent.
 func table() (out []request) {
 	out = append(out, completions()...)
 	out = append(out, chats()...)
@@ -29,10 +29,10 @@ func table() (out []request) {
 	return append(out, others()...)
 }
 
-const both = "+" // before a name: the same once more as a stream
+const both = "+" // prefix of a name: send the request again as a stream
 
-// posts makes requests of names and the members of their bodies. A name that
-// begins with + is sent as a stream, too, one with ! belongs to the short form.
+// posts returns requests with the given names and body members. A name with the prefix + is also sent as a
+// stream; one with ! is part of the short form.
 func posts(path, common string, list [][2]string) (out []request) {
 	for _, c := range list {
 		name, twice := strings.CutPrefix(c[0], both)
@@ -106,10 +106,10 @@ func completions() []request {
 	})
 }
 
-// schema is one that a model with random weights can fulfil in a few tokens.
+// schema can be satisfied by a model with random weights in a few tokens.
 const schema = `{"type":"object","properties":{"ok":{"type":"boolean"},"kind":{"enum":["a","b"]}},"required":["ok","kind"],"additionalProperties":false}`
 
-// manyTokens are so many ids that one of them comes up soon.
+// manyTokens returns enough token IDs that one of them is sampled soon.
 func manyTokens() string {
 	var out strings.Builder
 	for id := 300; id < 1600; id += 9 {
@@ -164,10 +164,10 @@ func chats() []request {
 	})...)
 }
 
-// ids is a prompt of token ids that is longer than a block.
+// ids is a prompt of token IDs that is longer than a block.
 const ids = `"token_ids":[300,301,302,303,304,305,306,307,308,309,310,311,312,313,314,315,316,317,318,319,320,321,322,323,324,325,326,327,328,329,330,331,332,333,334,335],`
 
-// refused are requests that vLLM does not serve.
+// refused returns requests that vLLM rejects.
 func refused() []request {
 	const common = `"model":"tiny","temperature":0,`
 	out := posts("/v1/completions", common, [][2]string{
@@ -209,7 +209,7 @@ func refused() []request {
 		{"refused/no messages", `"max_tokens":4`},
 		{"refused/messages empty", `"messages":[],"max_tokens":4`},
 		{"refused/messages text", `"messages":"hello","max_tokens":4`},
-		{"refused/role", `"messages":[{"role":"nobody","content":1}],"max_tokens":4`},
+		{"refused/role", `"messages":[{"role":"narrator","content":1}],"max_tokens":4`},
 		{"refused/no role", `"messages":[{"content":"x"}],"max_tokens":4`},
 		{"refused/top_logprobs alone", hello + `"top_logprobs":2,"max_tokens":4`},
 		{"refused/tool_choice without tools", hello + `"tool_choice":"required","max_tokens":4`},
@@ -242,7 +242,7 @@ func refused() []request {
 	return out
 }
 
-// others are what else vLLM has routes for, or not.
+// others returns requests to other routes, which vLLM has or lacks.
 func others() []request {
 	out := []request{
 		{name: "models", method: http.MethodGet, path: "/v1/models", short: true},
@@ -254,8 +254,8 @@ func others() []request {
 		{name: "load", method: http.MethodGet, path: "/load"},
 		{name: "version", method: http.MethodGet, path: "/version"},
 		{name: "health", method: http.MethodGet, path: "/health"},
-		{name: "response that nobody has", method: http.MethodGet, path: "/v1/responses/resp_1"},
-		{name: "response that nobody has, cancelled", method: http.MethodPost, path: "/v1/responses/resp_1/cancel"},
+		{name: "unknown response", method: http.MethodGet, path: "/v1/responses/resp_1"},
+		{name: "unknown response, cancelled", method: http.MethodPost, path: "/v1/responses/resp_1/cancel"},
 		{name: "tokenizer_info", method: http.MethodGet, path: "/tokenizer_info"},
 	}
 	out = append(out, posts("/inference/v1/generate", `"model":"tiny",`, [][2]string{
@@ -284,7 +284,7 @@ func others() []request {
 		{"messages/refused", "/v1/messages", `{"model":"tiny","messages":[]}`},
 		{"count_tokens", "/v1/messages/count_tokens", `{"model":"tiny","messages":[{"role":"user","content":"The license?"}]}`},
 		{"responses", "/v1/responses", `{"model":"tiny","max_output_tokens":12,"temperature":0,"input":"The license?"}`},
-		{"responses/previous nobody has", "/v1/responses", `{"model":"tiny","max_output_tokens":12,"input":"The license?","previous_response_id":"resp_1"}`},
+		{"responses/previous unknown", "/v1/responses", `{"model":"tiny","max_output_tokens":12,"input":"The license?","previous_response_id":"resp_1"}`},
 		{"responses/refused", "/v1/responses", `{"model":"tiny"}`},
 	} {
 		out = append(out, request{name: c[0], method: http.MethodPost, path: c[1], contentType: "application/json", body: c[2]})

@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
-// TestTwoVersions makes a wrong pair of real engines: prefill of one vLLM release, decode
-// of another. The engines refuse the hand-over, and the proxy never makes that pair.
+// TestTwoVersions pairs incompatible real engines: prefill of one vLLM release, decode of another. The
+// engines reject the KV transfer, and the proxy never makes that pair.
 func TestTwoVersions(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -35,32 +35,32 @@ func TestTwoVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := map[string]string{}
+	versions := map[string]string{}
 	for _, e := range []*engine{prefill, decode} {
 		var v struct{ Version string }
 		if err := r.get(t.Context(), e.url()+"/version", &v); err != nil {
 			t.Fatal(err)
 		}
-		said[e.name] = v.Version
+		versions[e.name] = v.Version
 	}
-	say("prefill is vLLM %s, decode %s", said["prefill"], said["decode"])
-	if said["prefill"] == said["decode"] {
-		t.Fatal("there is but one version")
+	logf("prefill is vLLM %s, decode %s", versions["prefill"], versions["decode"])
+	if versions["prefill"] == versions["decode"] {
+		t.Fatal("only one version is installed")
 	}
-	// Before the proxy knows them: it would ask after an engine's health.
+	// Before the proxy knows the engines, because it would probe an engine's health.
 	t.Run("engines", func(t *testing.T) { r.wrongPair(t, prefill, decode) })
 
 	if r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy"}); err != nil {
 		t.Fatal(err)
 	}
-	r.beside(prefill)
-	r.beside(decode)
+	r.startAgent(prefill)
+	r.startAgent(decode)
 	if err := r.proxy.WaitFor(t.Context(), 1, 1); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("fallback", func(t *testing.T) {
 		const name = "vllm:prompt_tokens_by_source_total"
-		handed := r.metric(decode, name, `source="external_kv_transfer"`)
+		transferred := r.metric(decode, name, `source="external_kv_transfer"`)
 		prompts := r.metric(prefill, "vllm:prompt_tokens_total", "")
 		body := `{"model":"tiny","temperature":0,"max_tokens":24,"prompt":"` + long("Mixed:") + `"}`
 		a, err := r.send(r.proxy.URL(), request{method: http.MethodPost, path: "/v1/completions", contentType: "application/json", body: body})
@@ -71,11 +71,11 @@ func TestTwoVersions(t *testing.T) {
 		if err != nil || !strings.Contains(string(raw), "version_mismatch") {
 			t.Errorf("%v: %s", err, raw)
 		}
-		if n := r.metric(decode, name, `source="external_kv_transfer"`); n != handed {
-			t.Errorf("decode received %v tokens", n-handed)
+		if n := r.metric(decode, name, `source="external_kv_transfer"`); n != transferred {
+			t.Errorf("decode received %v tokens", n-transferred)
 		}
 		if n := r.metric(prefill, "vllm:prompt_tokens_total", ""); n != prompts {
-			t.Errorf("prefill computed a prompt of %v tokens for nobody", n-prompts)
+			t.Errorf("prefill computed %v prompt tokens, want none", n-prompts)
 		}
 	})
 	t.Run("no fallback", func(t *testing.T) {
@@ -87,12 +87,12 @@ func TestTwoVersions(t *testing.T) {
 			t.Fatal(err)
 		}
 		status, body, err := r.callAt(strict.URL(), http.MethodPost, "/v1/completions", `{"model":"tiny","prompt":"x","max_tokens":4}`)
-		say("without a fallback: %d %s", status, body)
+		logf("without a fallback: %d %s", status, body)
 		if err != nil || status != http.StatusServiceUnavailable || !strings.Contains(string(body), "of one vLLM version") {
 			t.Errorf("%d, %v: %s", status, err, body)
 		}
 	})
-	t.Run("versions are no matter", func(t *testing.T) {
+	t.Run("version groups off", func(t *testing.T) {
 		loose, err := r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "loose", EtcdEndpoints: r.proxy.Etcd, Args: []string{"--version-groups", "off"}})
 		if err != nil {
 			t.Fatal(err)
@@ -101,38 +101,38 @@ func TestTwoVersions(t *testing.T) {
 			t.Fatal(err)
 		}
 		status, body, err := r.callAt(loose.URL(), http.MethodPost, "/v1/completions", `{"model":"tiny","prompt":"`+long("Loose:")+`","max_tokens":4}`)
-		say("with --version-groups off: %d %s", status, body)
+		logf("with --version-groups off: %d %s", status, body)
 		if err != nil || status != http.StatusInternalServerError {
 			t.Errorf("%d, %v: %s", status, err, body)
 		}
 	})
 }
 
-// wrongPair hands a prompt over from one engine to the other without a proxy.
+// wrongPair transfers a prompt from one engine to the other without a proxy.
 func (r *rig) wrongPair(t *testing.T, prefill, decode *engine) {
 	t.Helper()
 	ask := `{"model":"tiny","temperature":0,"prompt":"` + long("Wrong:") + `",`
 	status, body, err := r.callAt(prefill.url(), http.MethodPost, "/v1/completions",
 		ask+`"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`)
-	var handed struct {
+	var transferred struct {
 		KV json.RawMessage `json:"kv_transfer_params"`
 	}
-	if err != nil || status != http.StatusOK || json.Unmarshal(body, &handed) != nil || len(handed.KV) < 10 {
+	if err != nil || status != http.StatusOK || json.Unmarshal(body, &transferred) != nil || len(transferred.KV) < 10 {
 		t.Fatalf("%d, %v: %s", status, err, body)
 	}
-	status, body, err = r.callAt(decode.url(), http.MethodPost, "/v1/completions", ask+`"max_tokens":4,"kv_transfer_params":`+string(handed.KV)+`}`)
-	say("decode says to the hand-over of another version: %d, %v: %s", status, err, body)
+	status, body, err = r.callAt(decode.url(), http.MethodPost, "/v1/completions", ask+`"max_tokens":4,"kv_transfer_params":`+string(transferred.KV)+`}`)
+	logf("decode's answer to transfer params of another version: %d, %v: %s", status, err, body)
 	if err != nil || status != http.StatusInternalServerError {
 		t.Errorf("%d, %v: %s", status, err, body)
 	}
 	const hash = "compatibility hash mismatch"
 	log := decode.LogTail(400)
 	if !strings.Contains(log, hash) {
-		t.Errorf("decode's log does not say that they do not go together:\n%s", log)
+		t.Errorf("decode's log does not report the incompatibility:\n%s", log)
 	}
 	for line := range strings.Lines(log) {
 		if strings.Contains(line, hash) {
-			say("decode logs: %s", strings.TrimSpace(line))
+			logf("decode logs: %s", strings.TrimSpace(line))
 			break
 		}
 	}

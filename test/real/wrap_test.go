@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
-// wrapped starts an agent that starts an engine, with arguments besides.
+// wrapped starts an agent that starts an engine, with additional arguments.
 func (r *rig) wrapped(name string, role instance.Role, more ...string) *engine {
 	r.t.Helper()
 	ports, err := fleet.FreePorts(2)
@@ -32,8 +32,8 @@ func (r *rig) wrapped(name string, role instance.Role, more ...string) *engine {
 	return e
 }
 
-// TestWrappingAgent starts the engines by their agents, which read address, role,
-// connector and model off the command.
+// TestWrappingAgent starts the engines by their agents, which read address, role, connector and model from
+// the command line of the engine.
 func TestWrappingAgent(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -47,24 +47,24 @@ func TestWrappingAgent(t *testing.T) {
 	if err := r.proxy.WaitFor(t.Context(), 1, 1); err != nil {
 		t.Fatal(err)
 	}
-	r.transfers(t, []*engine{decode})
+	r.checkTransfer(t, []*engine{decode})
 
-	// SIGTERM: the agent drains, ends the engine, and says how it ended.
+	// SIGTERM: the agent drains, stops the engine, and reports its exit.
 	if err := prefill.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := prefill.Err(); err != nil {
-		t.Errorf("the agent of an engine that ended in order: %v\n%s", err, prefill.LogTail(40))
+		t.Errorf("the agent of an engine that was stopped: %v\n%s", err, prefill.LogTail(40))
 	}
 	if _, err := r.fetch(t.Context(), prefill.url()+"/health"); err == nil {
-		t.Error("the engine outlives its agent's orderly end")
+		t.Error("the engine is still running after its agent has stopped")
 	}
 	st, err := r.proxy.Status(t.Context())
 	if err != nil || len(st.PrefillNodes) != 0 {
 		t.Errorf("prefill instances %q, %v", st.PrefillNodes, err)
 	}
 
-	// The worker dies: the engine ends by itself, and the agent with it.
+	// The worker is killed: the engine exits by itself, and then its agent.
 	list, err := r.engineOf(decode)
 	if err != nil {
 		t.Fatal(err)
@@ -79,16 +79,16 @@ func TestWrappingAgent(t *testing.T) {
 	select {
 	case <-decode.Done():
 	case <-t.Context().Done():
-		t.Fatal("the agent lives on")
+		t.Fatal("the agent is still running")
 	}
-	r.decodes(0)
+	r.awaitDecodes(0)
 	if status, body, err := r.ask("x", 1); err != nil || status != http.StatusServiceUnavailable {
 		t.Errorf("status %d, %v: %s", status, err, body)
 	}
 }
 
-// engineOf lists the processes of the engine that an agent has started: the
-// process group of the agent's child.
+// engineOf returns the processes of the engine that an agent has started: the process group of the agent's
+// child.
 func (r *rig) engineOf(e *engine) ([]int, error) {
 	all, err := processes()
 	if err != nil {
@@ -106,7 +106,7 @@ func (r *rig) engineOf(e *engine) ([]int, error) {
 	return inGroup(all, group), nil
 }
 
-// killEngine ends the engine of an agent with SIGKILL, with all of its processes.
+// killEngine kills all processes of an agent's engine with SIGKILL.
 func (r *rig) killEngine(e *engine) {
 	r.t.Helper()
 	list, err := r.engineOf(e)
@@ -114,6 +114,6 @@ func (r *rig) killEngine(e *engine) {
 		r.t.Fatal(err)
 	}
 	for _, pid := range list {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have gone with another one
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have exited with another one
 	}
 }

@@ -1,9 +1,9 @@
-// Command record lets a coding agent work with the simulated engine and writes down what
-// it sends and gets, filled (package agents). It is started by scripts/record-agents.sh:
+// Command record runs a coding agent with the simulated engine and records its requests and their
+// responses, with texts replaced by filler (package agents). scripts/record-agents.sh runs it:
 //
 //	record -agent PACKAGE -version V -turns FILE -out FILE -- command of the agent
 //
-// {url} in the command, and in its environment, is the address that is recorded.
+// {url} in the command and in its environment is replaced by the address to use.
 package main
 
 import (
@@ -51,7 +51,7 @@ func run() error {
 	if r.Turns, err = fakevllm.ReadTurns(file); err != nil {
 		return err
 	}
-	for _, t := range r.Turns { // as a recording keeps them
+	for _, t := range r.Turns { // in the form that a recording stores
 		for i := range t.Calls {
 			var b bytes.Buffer
 			if err := json.Compact(&b, t.Calls[i].Input); err != nil {
@@ -66,7 +66,7 @@ func run() error {
 		return err
 	}
 	if len(r.Exchanges) != len(r.Turns) {
-		return fmt.Errorf("%d requests, but the model was told what to say to %d", len(r.Exchanges), len(r.Turns))
+		return fmt.Errorf("%d requests, but %d scripted turns", len(r.Exchanges), len(r.Turns))
 	}
 	filled, err := r.Filled(ctx)
 	if err != nil {
@@ -79,10 +79,10 @@ func run() error {
 	return os.WriteFile(*out, text, 0o644) //nolint:gosec // it is to be committed
 }
 
-// record runs the agent.
+// record runs the agent and returns the recording.
 func record(ctx context.Context, r *agents.Recording, command []string) error {
 	if len(command) == 0 {
-		return errors.New("no command of an agent")
+		return errors.New("missing command of the agent")
 	}
 	s, err := fakevllm.Start(ctx, fakevllm.Options{Models: []string{"m"}, PromptTokensDetails: true, Turns: r.Turns})
 	if err != nil {
@@ -105,7 +105,7 @@ func record(ctx context.Context, r *agents.Recording, command []string) error {
 		return out
 	}
 	command = at(command)
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // it is what was asked for
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // runs the given command
 	cmd.Env = at(os.Environ())
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	err = errors.Join(cmd.Run(), server.Close())
@@ -117,11 +117,11 @@ func record(ctx context.Context, r *agents.Recording, command []string) error {
 	return errors.Join(err, t.err)
 }
 
-// tap passes requests to the engine and writes them down.
+// tap forwards requests to the engine and records them.
 type tap struct {
 	engine string
 
-	mu  sync.Mutex // guards everything below
+	mu  sync.Mutex // guards the fields below
 	r   *agents.Recording
 	err error
 }
@@ -144,7 +144,7 @@ func (t *tap) pass(w http.ResponseWriter, q *http.Request) error {
 		return err
 	}
 	out.Header = q.Header.Clone()
-	out.Header.Del("Accept-Encoding") // the engine's answers are never encoded
+	out.Header.Del("Accept-Encoding") // the engine never encodes its responses
 	resp, err := http.DefaultTransport.RoundTrip(out)
 	if err != nil {
 		return err

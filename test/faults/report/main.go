@@ -1,4 +1,4 @@
-// Command report turns what the fault tests measured into docs/reliability.md.
+// Command report writes docs/reliability.md from the measurements of the fault tests.
 //
 //	report -in measured.json -commit $(git describe --always) > docs/reliability.md
 package main
@@ -67,7 +67,7 @@ func read(r io.Reader) ([]entry, error) {
 	return out, lines.Err()
 }
 
-// outcome of one row.
+// outcome is the result of one row.
 type outcome struct {
 	tests    []string
 	measured []string
@@ -187,7 +187,7 @@ wipe their data and cut their connections. [failures.md](failures.md) says what 
 	return err
 }
 
-// machine says in a line what the tests ran on.
+// machine describes, in one line, the machine that ran the tests.
 func machine() string {
 	model, memory := "unknown processor", ""
 	if raw, err := os.ReadFile("/proc/cpuinfo"); err == nil {

@@ -38,7 +38,7 @@ func TestRender(t *testing.T) {
 		}
 	}
 	if _, err := read(strings.NewReader("{")); err == nil {
-		t.Error("a broken line is taken")
+		t.Error("an invalid line is accepted")
 	}
 }
 

@@ -1,10 +1,9 @@
 package main
 
-// line is one row of the matrix: what is done to the system and what must come
-// of it.
+// line is one row of the matrix: the fault and its required outcome.
 type line struct {
 	row                  int
-	name                 string // shown instead of the number, for what is no fault
+	name                 string // shown instead of the number in rows that are not faults
 	fault, expected, bar string
 }
 
@@ -15,8 +14,7 @@ func (l line) id() string {
 	return itoa(l.row)
 }
 
-// matrix lists all rows in the order of the page. Times are the bars for this
-// kind of machine.
+// matrix lists all rows in the order of the page. Times are the limits on a machine like this one.
 func matrix() []line {
 	return []line{
 		{1, "", "agent killed, engine lives", "requests still go to the engine; it is left out after --orphan-grace if most of its role is registered", "0 failed requests; DELETE within TTL + 1 s"},

@@ -11,21 +11,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Rule allows differences.
+// Rule allows certain differences.
 type Rule struct {
-	// Cases and Paths name requests and places; a * matches anything.
+	// Cases and Paths are patterns of request names and of paths in an answer; * matches anything.
 	Cases []string `yaml:"cases"`
 	Paths []string `yaml:"paths"`
-	// Reason is what a reader needs to agree.
+	// Reason explains the rule to a reader.
 	Reason string `yaml:"reason"`
-	// Seldom marks what is not seen in every run; a rule without it that
-	// nothing needed is an error, so that the list stays true.
+	// Seldom marks differences that do not occur in every run. Any other rule that matches nothing is
+	// an error, so that the list stays up to date.
 	Seldom bool `yaml:"seldom"`
 
 	used bool
 }
 
-// Allowed is a list of rules. It must be used by one goroutine at a time.
+// Allowed is a list of rules. It is not safe for concurrent use.
 type Allowed struct{ rules []*Rule }
 
 // ReadAllowed reads a list of rules in YAML. A rule without a reason is an error.
@@ -44,8 +44,8 @@ func ReadAllowed(r io.Reader) (*Allowed, error) {
 	return &a, nil
 }
 
-// Judge returns the differences of a case that no rule allows, and reports whether any
-// was allowed by a rule that is not about all cases.
+// Judge returns the differences of a case that no rule allows, and reports whether any was allowed by a rule
+// that does not apply to all cases.
 func (a *Allowed) Judge(name string, list []Difference) (forbidden []Difference, special bool) {
 	for _, d := range list {
 		allowed, everywhere := a.allows(name, d.Path)
@@ -57,7 +57,7 @@ func (a *Allowed) Judge(name string, list []Difference) (forbidden []Difference,
 	return forbidden, special
 }
 
-// allows marks every rule that fits as used, so that two which overlap both count.
+// allows marks every matching rule as used, so that overlapping rules all count.
 func (a *Allowed) allows(name, path string) (ok, everywhere bool) {
 	for _, rule := range a.rules {
 		if matches(rule.Cases, name) && matches(rule.Paths, path) {
@@ -68,7 +68,7 @@ func (a *Allowed) allows(name, path string) (ok, everywhere bool) {
 	return ok, everywhere
 }
 
-// Unused returns the rules that nothing has needed and that should have been.
+// Unused returns the rules, except seldom ones, that have matched nothing.
 func (a *Allowed) Unused() (out []string) {
 	for _, rule := range a.rules {
 		if !rule.used && !rule.Seldom {

@@ -10,14 +10,13 @@ import (
 	"strings"
 )
 
-// Answer is an HTTP answer in the form that is compared: a tree of maps, lists,
-// strings, numbers and booleans.
+// Answer is a response in the form that is compared: a tree of maps, lists, strings, numbers and booleans.
 type Answer map[string]any
 
-// unheeded are headers that tell of the moment or of the connection.
-var unheeded = []string{"Connection", "Content-Length", "Date", "Keep-Alive", "Transfer-Encoding"}
+// volatile are headers that depend on the time or the connection.
+var volatile = []string{"Connection", "Content-Length", "Date", "Keep-Alive", "Transfer-Encoding"}
 
-// Read reads a whole answer and closes its body.
+// Read reads a whole response and closes its body.
 func Read(resp *http.Response) (Answer, error) {
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)
@@ -26,7 +25,7 @@ func Read(resp *http.Response) (Answer, error) {
 	}
 	headers := map[string]any{}
 	for name, values := range resp.Header {
-		if !slices.Contains(unheeded, name) {
+		if !slices.Contains(volatile, name) {
 			headers[name] = strings.Join(values, ", ")
 		}
 	}
@@ -44,7 +43,7 @@ func body(contentType string, raw []byte) any {
 	return steady(v)
 }
 
-// steady replaces what is made again for each answer by its form.
+// steady replaces values that differ in each response by their form.
 func steady(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -70,7 +69,7 @@ func steady(v any) any {
 	return v
 }
 
-// idForm is what an id says about its kind: chatcmpl-8d... is chatcmpl-.
+// idForm returns the form of an ID, which shows its kind: that of chatcmpl-8d... is chatcmpl-.
 func idForm(id string) string {
 	for _, kind := range []string{"generate-tokens-", "chatcmpl-tool-", "chatcmpl-", "cmpl-", "modelperm-", "resp_", "msg_", "call_", "tool_"} {
 		if strings.HasPrefix(id, kind) {
@@ -80,9 +79,8 @@ func idForm(id string) string {
 	return id
 }
 
-// stream puts the events of an answer together: the texts of each choice, and
-// which members its chunks have. How many tokens an event holds depends on the
-// moment, so it is not kept.
+// stream merges the events of a response: the texts of each choice and the members of its chunks. The number
+// of tokens in an event depends on timing and is ignored.
 func stream(raw []byte) any {
 	s := newMerger()
 	for event := range strings.SplitSeq(strings.TrimSpace(strings.ReplaceAll(string(raw), "\r\n", "\n")), "\n\n") {
@@ -93,7 +91,7 @@ func stream(raw []byte) any {
 				data = append(data, strings.TrimPrefix(value, " "))
 			case "event":
 				s.kinds[strings.TrimSpace(value)] = true
-			case "": // a comment
+			case "": // comment
 			default:
 				s.out["field "+name] = true
 			}
@@ -185,8 +183,8 @@ func (m *merger) choice(choice map[string]any) {
 	join(into, choice)
 }
 
-// join adds a piece to what has come: strings and lists grow, calls of tools are
-// joined by their index, of anything else the last one that is not null stays.
+// join appends a piece to the previous pieces: strings and lists grow, tool calls are merged by index, and of
+// other values the last one that is not null is kept.
 func join(into, piece map[string]any) {
 	for name, value := range piece {
 		switch value := value.(type) {

@@ -99,7 +99,7 @@ func TestStatusAndHeaders(t *testing.T) {
 
 func TestAllowed(t *testing.T) {
 	a, err := ReadAllowed(strings.NewReader(`
-- {cases: ["*"], paths: [body.id], reason: made anew}
+- {cases: ["*"], paths: [body.id], reason: differs in each response}
 - {cases: [errors/*], paths: [body.error.*], reason: other words}
 - {cases: [never], paths: ["*"], reason: not needed}
 - {cases: [seldom], paths: ["*"], reason: not needed, seldom: true}
@@ -119,7 +119,7 @@ func TestAllowed(t *testing.T) {
 	}
 	for _, bad := range []string{`[{cases: [a], paths: [b]}]`, `[{cases: [a], reason: c}]`, `[{paths: [a], reason: c}]`, `[{case: a}]`} {
 		if _, err := ReadAllowed(strings.NewReader(bad)); err == nil {
-			t.Errorf("taken: %s", bad)
+			t.Errorf("accepted: %s", bad)
 		}
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// tolerance is how far apart two floating-point numbers may be that come from
-// the same computation in another order.
+// tolerance is the maximum difference of two floating-point results of the same computation in a different
+// order.
 const tolerance = 1e-3
 
-// Difference is a place at which two answers differ.
+// Difference is a position at which two answers differ.
 type Difference struct {
-	Path      string // names of members and numbers of elements with dots between them
+	Path      string // member names and element indices, separated by dots
 	Want, Got string // JSON, or "nothing"
 }
 
@@ -23,7 +23,7 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%s: %s, want %s", d.Path, d.Got, d.Want)
 }
 
-// Compare lists where an answer differs from what is wanted.
+// Compare returns the differences between an answer and the expected one.
 func Compare(want, got Answer) []Difference {
 	var out []Difference
 	compare("", map[string]any(want), map[string]any(got), &out)

@@ -1,6 +1,4 @@
-// Package answers compares what two servers answered to the same request: one
-// vLLM alone, and the proxy in front of several. An answer is brought into a
-// form without what may differ from one run to the next (ids, times, how tokens
-// are packed into events), and a list says which other differences are allowed,
-// with a reason for each.
+// Package answers compares the responses of two servers to the same request: a single vLLM, and the proxy in
+// front of several. A response is normalized by removing what differs between runs (IDs, times, the
+// distribution of tokens over events), and a list of rules, each with a reason, allows other differences.
 package answers
