@@ -271,7 +271,7 @@ func TestNobodyToAsk(t *testing.T) {
 	if a.status != http.StatusBadRequest || string(a.body) != want {
 		t.Fatalf("%d: %s", a.status, a.body)
 	}
-	if got := r.rec.askOutcomes(); got != flow.AskNobody {
+	if got := r.rec.askOutcomes(); got != flow.AskNoInstance {
 		t.Errorf("asked: %q", got)
 	}
 }

@@ -16,7 +16,7 @@ import (
 //	order                                   TestConformanceAbort: which engine has a leg while prefill hangs
 //	abort at each point                     TestConformanceAbort
 //	failure of each leg                     TestConformanceFailures
-//	restart between the legs                restart_test.go; TestConcurrentInstanceRestarts, TestNotifiedInstanceGone
+//	restart between the legs                restart_test.go; TestConcurrentInstanceRestarts, TestNotifiedInstanceRemoved
 //	64-bit integers, unknown fields         TestConformanceBytes; KV transfers: engines refuse what has changed
 //	wrong pairs                             TestWrongPairs
 

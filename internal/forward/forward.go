@@ -128,7 +128,7 @@ func New(o Options) (*Handler, error) {
 		opts:   o,
 		bodies: scratch.NewBodies(o.MaxBodies),
 		legs: leg.Settings{
-			Upstream: o.Upstream, Gone: o.Picker.Gone, Progress: o.Progress, Busy: o.Busy, Connect: o.Connect, Log: o.Log,
+			Upstream: o.Upstream, Removed: o.Picker.Removed, Progress: o.Progress, Busy: o.Busy, Connect: o.Connect, Log: o.Log,
 			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
 		},
 		flow: flow.Settings{

@@ -332,7 +332,7 @@ func TestNotifiedDecodeFails(t *testing.T) {
 
 // An instance of the pair leaves the membership or restarts while prefill computes, and
 // while its notifications are waited for: the attempt ends at once.
-func TestNotifiedInstanceGone(t *testing.T) {
+func TestNotifiedInstanceRemoved(t *testing.T) {
 	t.Parallel()
 	for _, role := range []instance.Role{instance.Prefill, instance.Decode} {
 		for _, answered := range []bool{false, true} {

@@ -143,7 +143,7 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 	t.Parallel()
 	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {
 		if c.Flow() == connector.Notified {
-			t.Skip("decode has the blocks before its leg begins: TestNotifiedInstanceGone")
+			t.Skip("decode has the blocks before its leg begins: TestNotifiedInstanceRemoved")
 		}
 		answered := make(chan struct{})
 		r := start(t, fakevllm.Mode(c.Name()), 1, 1, func(o *forward.Options) {

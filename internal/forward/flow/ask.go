@@ -17,17 +17,17 @@ import (
 
 // The outcomes of asking an engine about an invalid request, for metrics.
 const (
-	AskRefused  = "refused"  // an engine refused it, and the client got that answer
-	AskAccepted = "accepted" // an engine would have served it
-	AskFailed   = "failed"   // no engine gave an answer that could be passed on
-	AskNobody   = "nobody"   // there was no instance to ask
-	AskBusy     = "busy"     // too many questions were under way
-	AskWithheld = "withheld" // it was not sent: see request.MayAsk
+	AskRefused    = "refused"  // an engine refused it, and the client got that answer
+	AskAccepted   = "accepted" // an engine would have served it
+	AskFailed     = "failed"   // no engine gave an answer that could be passed on
+	AskNoInstance = "nobody"   // there was no instance to ask
+	AskBusy       = "busy"     // too many questions were under way
+	AskWithheld   = "withheld" // it was not sent: see request.MayAsk
 )
 
 // AskOutcomes lists these outcomes.
 func AskOutcomes() []string {
-	return []string{AskRefused, AskAccepted, AskFailed, AskNobody, AskBusy, AskWithheld}
+	return []string{AskRefused, AskAccepted, AskFailed, AskNoInstance, AskBusy, AskWithheld}
 }
 
 const (
@@ -98,7 +98,7 @@ func (r *Request) ask() (*leg.Failure, string) {
 		a, err = r.attempts.pickAny()
 	}
 	if err != nil {
-		return nil, AskNobody
+		return nil, AskNoInstance
 	}
 	defer a.Done()
 	r.Route.notePick(a)

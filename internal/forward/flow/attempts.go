@@ -167,7 +167,7 @@ func (t *attempts) skipFailed(a *sched.Assignment, class leg.Class) {
 // waited to its limit does not wait for the same instances again. A connection that timed
 // out is no refusal, and an instance that is gone may be back as a new process.
 func (t *attempts) mayTryAgain() bool {
-	if t.lastFailure != nil && (t.lastFailure.Class == leg.ConnectTimeout || t.lastFailure.Class == leg.Gone) {
+	if t.lastFailure != nil && (t.lastFailure.Class == leg.ConnectTimeout || t.lastFailure.Class == leg.Removed) {
 		return true
 	}
 	return t.counted > 0 && (t.lastFailure == nil || !t.lastFailure.Class.TimedOut())
@@ -188,9 +188,9 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 		switch t.s.Models.Confirm(t.ctx, in, t.wanted.Model) {
 		case catalog.Broken:
 		case catalog.Unloaded:
-			blame, f.Rule.Free = leg.BlameNobody, true // it is not picked for this model any more
+			blame, f.Rule.Free = leg.BlameNone, true // it is not picked for this model any more
 		case catalog.Unclear:
-			blame = leg.BlameNobody
+			blame = leg.BlameNone
 		}
 	}
 	switch blame {
@@ -198,7 +198,7 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 		t.s.Health.Eject(in, "cannot connect: "+f.Err.Error())
 	case leg.BlameStrike:
 		t.suspects = append(t.suspects, suspect{in, f.Class})
-	case leg.BlameNobody, leg.BlameConfig:
+	case leg.BlameNone, leg.BlameConfig:
 	}
 	if !f.Rule.Retry {
 		return false

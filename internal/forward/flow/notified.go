@@ -88,7 +88,7 @@ func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure)
 		return nil, nil
 	}
 	if gone := watch.gone(); gone != nil && f.Class != leg.ClientGone {
-		return nil, a.c.r.Origin.JudgeGone(instance.Decode, gone)
+		return nil, a.c.r.Origin.JudgeRemoved(instance.Decode, gone)
 	}
 	if f.Class == leg.NotNotified {
 		a.c.unnotified.failures++
@@ -130,11 +130,11 @@ func (a *attempt) awaitNotifications(l *leg.Leg, n connector.Notices) <-chan boo
 }
 
 // watchDecode calls a prefill leg off when the decode instance that its KV cache goes to is
-// found gone: no answer of an engine would report it (TestNotifiedInstanceGone).
+// found gone: no answer of an engine would report it (TestNotifiedInstanceRemoved).
 func (a *attempt) watchDecode(d *sched.Assignment, prefill *leg.Leg) *decodeWatch {
 	w := &decodeWatch{pick: d, prefill: prefill}
 	w.awaitFrom(time.Now().Add(owesNothing))
-	if err := a.c.s.Picker.Gone(d); err != nil { // between the pick and Await
+	if err := a.c.s.Picker.Removed(d); err != nil { // between the pick and Await
 		w.CallOff(err)
 	}
 	return w

@@ -90,7 +90,7 @@ func (a *attempt) decode() (done bool) {
 			return true
 		}
 		if f.Class == leg.PartnerFailed { // the blocks of the KV transfer are gone
-			a.c.s.Recorder.Retried(instance.Prefill, leg.Gone)
+			a.c.s.Recorder.Retried(instance.Prefill, leg.Removed)
 			return false
 		}
 		f.Taken = f.Taken || f.Refused() && a.dialect.Terms(d.Instance).RefusalSpends
@@ -157,7 +157,7 @@ func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 // is found gone. Where an engine has the same id after a restart, decode would read
 // whatever is in those blocks then, without an error (TestRestartWhileDecodeWaits).
 func (a *attempt) watchPrefill(decode *leg.Leg) {
-	g := &prefillWatch{pick: a.p, decode: decode, gone: a.c.s.Picker.Gone}
+	g := &prefillWatch{pick: a.p, decode: decode, gone: a.c.s.Picker.Removed}
 	a.p.Await(g, time.Now().Add(owesNothing)) // prefill has answered already
 	g.CallOff(nil)                            // if it went before Await
 }
@@ -194,8 +194,8 @@ func (a *attempt) unusable(again bool) leg.Class {
 	case again && time.Now().After(a.decodeBy):
 		a.c.r.attempts.forgetTried(instance.Prefill)
 		return leg.TransferExpired
-	case a.c.s.Picker.Gone(a.p) != nil:
-		return leg.Gone
+	case a.c.s.Picker.Removed(a.p) != nil:
+		return leg.Removed
 	}
 	return ""
 }

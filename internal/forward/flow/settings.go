@@ -23,9 +23,9 @@ type Picker interface {
 	// Take returns an assignment of one instance.
 	Take(in *instance.Instance) (*sched.Assignment, error)
 	Members() *instance.Snapshot
-	// Gone reports why nothing more can come from the instance of a pick, nil if
+	// Removed reports why nothing more can come from the instance of a pick, nil if
 	// something can.
-	Gone(a *sched.Assignment) error
+	Removed(a *sched.Assignment) error
 	InFlight(k instance.Key) int64
 	// Models are the names of all models that instances list, in order.
 	Models() []string

@@ -105,7 +105,7 @@ func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *
 		return f, true
 	}
 	if f.Answer.Status == http.StatusNotFound {
-		f.Rule.Blame, f.Rule.Free = leg.BlameNobody, true // it has no such response, which is no fault
+		f.Rule.Blame, f.Rule.Free = leg.BlameNone, true // it has no such response, which is no fault
 	}
 	r.note(a, f)
 	return f, false

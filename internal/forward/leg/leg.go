@@ -68,14 +68,14 @@ func (l *Leg) Send(method, path string, h Header, body splice.Body) (*upstream.R
 		// The API server sends the header of a stream before the engine's core has seen the
 		// request, and answers invalid requests itself.
 		if resp.Status == http.StatusOK && !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
-			l.Heard()
+			l.Progressed()
 		}
 	}
 	return resp, err
 }
 
-// Heard notes progress of the engine's core: bytes of an answer that it has computed.
-func (l *Leg) Heard() {
+// Progressed notes progress of the engine's core: bytes of an answer that it has computed.
+func (l *Leg) Progressed() {
 	if l.pick != nil {
 		l.pick.NoteProgress()
 	}

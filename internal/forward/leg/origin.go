@@ -19,9 +19,9 @@ import (
 // Settings are the same for the legs of all requests.
 type Settings struct {
 	Upstream upstream.Client
-	// Gone reports why nothing more can come from the instance of a pick, nil if
+	// Removed reports why nothing more can come from the instance of a pick, nil if
 	// something can.
-	Gone func(*sched.Assignment) error
+	Removed func(*sched.Assignment) error
 	// Progress extends the limits of legs whose engines are busy with other work; nil: none
 	// is.
 	Progress Progress
@@ -103,14 +103,14 @@ var ErrPartner = errors.New("the other leg of the pair failed")
 var ErrNotNotified = errors.New("the notifications of prefill did not come")
 
 // Begin starts a leg on a picked instance. It ends when its wait is over, when the
-// client leaves, or as soon as its instance turns out to be gone, with sched.ErrGone.
+// client leaves, or as soon as its instance turns out to be gone, with sched.ErrRemoved.
 func (o *Origin) Begin(a *sched.Assignment, w Wait) *Leg {
 	l := o.newLeg(a.Instance, a, w)
 	o.noteBegin(l)
 	l.Span = o.Trace.Leg(string(l.Instance.Role), l.Instance.Address, a.Connector, l.Began)
 	a.Await(l, l.Began)
 	// The membership may have changed between the pick and Await.
-	if err := o.Settings.Gone(a); err != nil {
+	if err := o.Settings.Removed(a); err != nil {
 		l.cancel(err)
 	}
 	return l

@@ -82,7 +82,7 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 		e.N += m
 		if m > 0 {
 			if e.committed && e.Buf[e.N-m] != ':' { // comments are the API server's, to keep the connection open
-				l.Heard()
+				l.Progressed()
 			}
 			e.atEnd = errors.Is(err, io.EOF)
 			if f, stop := a.handleRead(s, &e); stop {
@@ -128,7 +128,7 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		}
 		e.classified = 0 // from now on, no whole event stays in Buf
 		s.Commit()
-		s.Leg.Heard()
+		s.Leg.Progressed()
 		a.Times.Pass(stage.First)
 		s.Leg.Span.First()
 		a.sendHeader(s.Resp, -1)
