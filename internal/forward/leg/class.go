@@ -53,7 +53,7 @@ func (c Class) OfInstance() bool {
 	return false
 }
 
-// Blame says what a failure is held against.
+// Blame is the consequence of a failure for its instance.
 type Blame uint8
 
 // The blames.
@@ -69,10 +69,10 @@ const (
 )
 
 func (b Blame) String() string {
-	return [...]string{"nobody", "ejected at once", "a strike, if another serves it", "our configuration"}[b]
+	return [...]string{"no instance", "ejected at once", "a strike, if another serves it", "our configuration"}[b]
 }
 
-// Rule is what follows from a class.
+// Rule is the consequence of a class.
 type Rule struct {
 	Class Class
 	What  string // what happened, for people
@@ -112,16 +112,16 @@ func Rules() []Rule {
 		{ErrorEvent, "an error event before the answer was committed (a failed KV load among them)", true, false, false, BlameStrike, "the event's status and error"},
 		{Aborted, "a finish by `abort` before the answer was committed: the engine is shutting down; if it has sent tokens, or its API does not show that it has not, the KV transfer is spent", true, false, true, BlameStrike, "503, Retry-After"},
 		{GaveUp, "a stop reason by which the engine says that it has given the answer up, before it was committed (vllm-ascend's `recomputed`)", true, false, false, BlameNone, "503, Retry-After"},
-		{OurEdit, "400 to a prefill with a forced tool call or a thinking budget, which our cut at one token causes; on `/v1/messages` and `/v1/responses` also 500", false, true, false, BlameNone, "nothing: decode serves alone"},
+		{OurEdit, "400 to a prefill with a forced tool call or a thinking budget, which our cut at one token causes; on `/v1/messages` and `/v1/responses` also 500", false, true, false, BlameNone, "nothing: the request becomes decode-only"},
 		{TransferExpired, "--kv-lease-budget, or two thirds of the instance's KV lease, passed before the first content, and nothing shows that decode read the KV cache or renewed the lease", true, false, false, BlameNone, "504"},
-		{PartnerFailed, "the other leg of the pair failed, or its instance is gone: that counts", true, true, false, BlameNone, "the other leg's"},
+		{PartnerFailed, "the other leg of the pair failed, or its instance was removed: that counts", true, true, false, BlameNone, "the other leg's"},
 		{NotNotified, "prefill has answered, but its ranks have not all notified the proxy within --lmcache-notify-timeout that decode has the KV cache, or the notifications cannot be received", true, false, false, BlameNone, "504"},
 		{Overtaken, "20 requests that began later on the instance were answered earlier, while this one waited for its first content far longer than they did", true, false, false, BlameNone, "504"},
-		{ClientGone, "the client left", false, true, false, BlameNone, "nobody is there; 499 in metrics"},
+		{ClientGone, "the client left", false, true, false, BlameNone, "no answer; 499 in metrics"},
 	}
 }
 
-// Rule finds what follows from the class.
+// Rule returns the rule of the class.
 func (c Class) Rule() Rule {
 	for _, r := range Rules() {
 		if r.Class == c {

@@ -31,7 +31,7 @@ func TestEveryClassHasARule(t *testing.T) {
 			t.Errorf("%s: a refused connection costs nothing and must not count", r.Class)
 		}
 		if !r.Retry && r.Blame == BlameStrike {
-			t.Errorf("%s: nobody else can serve it, so nobody can be blamed", r.Class)
+			t.Errorf("%s: no other instance can serve it, so no strike can be added", r.Class)
 		}
 	}
 	for _, c := range []Class{

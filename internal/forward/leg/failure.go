@@ -70,7 +70,7 @@ func Unavailable(role instance.Role, model string) *openai.Error {
 	return unavailable(msg)
 }
 
-// NeedsPrefill is the 503 of a request that no decode instance may serve alone; reason
+// NeedsPrefill is the 503 of a request that no instance may serve decode-only; reason
 // is why it cannot go through a pair.
 func NeedsPrefill(reason string) *openai.Error {
 	return unavailable("this request cannot go through prefill and decode (" + reason +

@@ -45,7 +45,7 @@ func (l *Leg) failed(class Class, a Answer, err error) *Failure {
 	return newFailure(class, a, err)
 }
 
-// JudgeRemoved judges an instance that turned out to be gone, because of err, before its leg began.
+// JudgeRemoved judges an instance that was removed, because of err, before its leg began.
 func (o *Origin) JudgeRemoved(role instance.Role, err error) *Failure {
 	return newFailure(Removed, ProxyError(Unavailable(role, o.Model)), err)
 }

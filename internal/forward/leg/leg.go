@@ -16,7 +16,7 @@ import (
 )
 
 // Leg is the lifetime of one request to an engine, as a context: it ends with
-// the client, by a limit of the proxy, when its instance is known to be gone, or
+// the client, by a limit of the proxy, when its instance is known to be removed, or
 // when the caller has finished with it. Ending it closes the connection of an
 // unfinished answer, which is what makes vLLM abort the work. context.Cause returns why it
 // ended.
@@ -74,7 +74,7 @@ func (l *Leg) Send(method, path string, h Header, body splice.Body) (*upstream.R
 	return resp, err
 }
 
-// Progressed notes progress of the engine's core: bytes of an answer that it has computed.
+// Progressed records progress of the engine's core: bytes of an answer that it has computed.
 func (l *Leg) Progressed() {
 	if l.pick != nil {
 		l.pick.NoteProgress()

@@ -11,7 +11,7 @@ import (
 
 const (
 	busyTimeout = 30 * time.Minute
-	always      = busyTimeout + time.Hour // longer than any leg here lives
+	always      = busyTimeout + time.Hour // longer than any leg here lasts
 )
 
 // observed begins a leg whose engine makes progress all the time until then, counted from the
@@ -34,13 +34,13 @@ func observed(t *testing.T, until time.Duration, observable bool, w Wait) *Leg {
 	return l
 }
 
-// lifetime returns how long a leg lives, in the time of a synctest bubble.
+// lifetime returns how long a leg lasts, in the time of a synctest bubble.
 func lifetime(l *Leg) time.Duration {
 	<-l.Done()
 	return time.Since(l.Began)
 }
 
-// While an engine makes progress, a silent leg lives up to --busy-timeout; from the end of the
+// While an engine makes progress, a silent leg lasts up to --busy-timeout; from the end of the
 // progress on, and where progress cannot be observed, as long as its limit says. The error
 // names the limit.
 func TestLimit_Progress(t *testing.T) {

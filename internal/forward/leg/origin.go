@@ -19,8 +19,7 @@ import (
 // Settings are the same for the legs of all requests.
 type Settings struct {
 	Upstream upstream.Client
-	// Removed reports why nothing more can come from the instance of a pick, nil if
-	// something can.
+	// Removed returns why the instance of a pick can send nothing more, nil if it can.
 	Removed func(*sched.Assignment) error
 	// Progress extends the limits of legs whose engines are busy with other work; nil: none
 	// is.
@@ -103,7 +102,7 @@ var ErrPartner = errors.New("the other leg of the pair failed")
 var ErrNotNotified = errors.New("the notifications of prefill did not come")
 
 // Begin starts a leg on a picked instance. It ends when its wait is over, when the
-// client leaves, or as soon as its instance turns out to be gone, with sched.ErrRemoved.
+// client leaves, or as soon as its instance is known to be removed, with sched.ErrRemoved.
 func (o *Origin) Begin(a *sched.Assignment, w Wait) *Leg {
 	l := o.newLeg(a.Instance, a, w)
 	o.noteBegin(l)
