@@ -15,12 +15,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// The outcomes of asking an engine about an invalid request, for metrics.
+// The outcomes of sending an invalid request to an engine, for metrics.
 const (
 	AskRefused    = "refused"  // an engine refused it, and the client got that answer
 	AskAccepted   = "accepted" // an engine would have served it
 	AskFailed     = "failed"   // no engine gave an answer that could be passed on
-	AskNoInstance = "nobody"   // there was no instance to ask
+	AskNoInstance = "nobody"   // no instance was available
 	AskBusy       = "busy"     // too many questions were under way
 	AskWithheld   = "withheld" // it was not sent: see request.MayAsk
 )

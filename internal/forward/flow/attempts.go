@@ -17,7 +17,7 @@ import (
 // It belongs to one goroutine.
 type attempts struct {
 	s      *Settings
-	ctx    context.Context //nolint:containedctx // the client's, for the life of the request
+	ctx    context.Context //nolint:containedctx // the client's, for the duration of the request
 	id     string          // of the request, for the log
 	trace  *tracing.Request
 	wanted sched.Request // what each pick of the request has in common
@@ -86,8 +86,8 @@ func (t *attempts) pickTentative(role instance.Role) (*sched.Assignment, error) 
 	return a, err
 }
 
-// pickAny chooses one instance that serves without another: a decode instance, or a
-// prefill instance where no decode instance may get a request alone.
+// pickAny chooses a single instance to serve the request: a decode instance, or a prefill
+// instance if no decode instance may serve decode-only.
 func (t *attempts) pickAny() (*sched.Assignment, error) {
 	a, err := t.pick(instance.Decode, nil)
 	for err == nil && t.s.needsPrefill(a) {
@@ -165,7 +165,7 @@ func (t *attempts) skipFailed(a *sched.Assignment, class leg.Class) {
 // mayTryAgain reports whether instances that failed may be tried once more. They may not if
 // all failures were refused connections, and not after a time limit: a request that has
 // waited to its limit does not wait for the same instances again. A connection that timed
-// out is no refusal, and an instance that is gone may be back as a new process.
+// out is no refusal, and an instance that was removed may be back as a new process.
 func (t *attempts) mayTryAgain() bool {
 	if t.lastFailure != nil && (t.lastFailure.Class == leg.ConnectTimeout || t.lastFailure.Class == leg.Removed) {
 		return true

@@ -6,7 +6,7 @@
 //	  notified     pick D ─▶ prefill ─▶ a notification of each rank ─▶ decode ─▶ client
 //	  concurrent   pick D ─▶ prefill and decode at once ─▶ client
 //	      any failure before the commit: another instance, or another pair
-//	none left: one decode instance alone, or an error
+//	no pair left: decode-only on one instance, or an error
 //
 // A flow knows no dialect, and a dialect knows a flow by its name only.
 package flow
@@ -120,7 +120,7 @@ type attempt struct {
 	dialect connector.Dialect
 	pair    connector.Pair
 
-	// Of runSequential: what prefill has handed over.
+	// Set by runSequential: the transfer params from prefill.
 	transfer  connector.TransferParams
 	budget    leg.Limit // time from prefill's answer until decode must have read the KV cache
 	decodeBy  time.Time // end of budget
@@ -145,8 +145,8 @@ func (a *attempt) pickDecode() (d *sched.Assignment, done bool) {
 	return d, false
 }
 
-// unfit reports why prefill must not hand over to decode, "" if it may; see
-// connector.Dialect. No engine hands over to itself: with NIXL it would shake hands with
+// unfit reports why prefill must not transfer its KV cache to decode, "" if it may; see
+// connector.Dialect. No engine transfers to itself: with NIXL it would shake hands with
 // its own id, with other connectors send to itself.
 func (c *completion) unfit(d connector.Dialect, p connector.Pair) string {
 	if p.Decode != nil && p.Prefill.Address == p.Decode.Address {

@@ -13,8 +13,8 @@ import (
 
 // What follows when a pair of legs has not answered: an end of the request, or another pair.
 
-// withoutPrefill handles a request that no prefill instance can take: decode alone serves
-// it, or it fails.
+// withoutPrefill handles a request that no prefill instance can take: it becomes
+// decode-only, or fails.
 func (c *completion) withoutPrefill(err error) {
 	switch fallback := c.s.Fallback && c.r.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
 	case errors.Is(err, sched.ErrSelf):
@@ -49,8 +49,8 @@ func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) 
 	return true
 }
 
-// refuseAlone ends a request that only decode instances are left for, none of which may
-// serve without a prefill.
+// refuseAlone refuses a request for which only decode instances are left, none of which may
+// serve it without a prefill.
 func (c *completion) refuseAlone() {
 	reason := c.r.Route.DecodeOnly
 	c.r.Route.DecodeOnly = ""
@@ -72,7 +72,7 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 	case f.Class == leg.OurEdit:
 		c.runAlone(nil, c.cutReason)
 	case (f.Rule.Retry || f.Class == leg.TooLarge) && f.Answer.Status >= 500 && c.s.Fallback:
-		// No further attempt at prefill is allowed; decode alone can still serve.
+		// No further attempt at prefill is allowed; decode-only is still possible.
 		reason := bypass.PrefillFailed
 		if f.Class == leg.NotNotified {
 			reason = bypass.NotNotified
@@ -120,7 +120,7 @@ func pairKeyOf(a *sched.Assignment) connector.PairKey {
 	return connector.PairKey{Connector: a.Connector, Build: a.Build, Blocks: a.Blocks}
 }
 
-// mismatchReason is the reason for decode alone where all instances that are left cannot
+// mismatchReason returns the reason for decode-only if none of the remaining instances can
 // be paired; "" for any other error of a pick.
 func mismatchReason(err error) string {
 	switch {

@@ -61,7 +61,7 @@ func (s *Settings) Explain(req *request.Request, session string) *plan.Plan {
 	return p
 }
 
-// unfitPair reports why prefill would not hand over to decode, "" if it would.
+// unfitPair reports why prefill would not transfer its KV cache to decode, "" if it would.
 func (s *Settings) unfitPair(d connector.Dialect, k openai.Kind, p, to *sched.Assignment) string {
 	if p.Instance.Address == to.Instance.Address {
 		return bypass.SameInstance
@@ -70,7 +70,7 @@ func (s *Settings) unfitPair(d connector.Dialect, k openai.Kind, p, to *sched.As
 }
 
 // explainDecision puts into the plan what Disaggregate would decide, and reports whether that
-// is decode alone.
+// is decode-only.
 func (s *Settings) explainDecision(p *plan.Plan, wanted sched.Request, a *sched.Assignment, d connector.Dialect, media bool) bool {
 	var is estimate.Explanation
 	decode := s.Picker.Explain(wanted).Assignment

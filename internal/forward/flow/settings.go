@@ -23,8 +23,7 @@ type Picker interface {
 	// Take returns an assignment of one instance.
 	Take(in *instance.Instance) (*sched.Assignment, error)
 	Members() *instance.Snapshot
-	// Removed reports why nothing more can come from the instance of a pick, nil if
-	// something can.
+	// Removed returns why the instance of a pick can send nothing more, nil if it can.
 	Removed(a *sched.Assignment) error
 	InFlight(k instance.Key) int64
 	// Models are the names of all models that instances list, in order.
@@ -38,15 +37,15 @@ type Health interface {
 	// Strike counts that it failed a request which another instance then served. timedOut
 	// reports that one of the proxy's time limits ended the leg.
 	Strike(in *instance.Instance, reason string, timedOut bool)
-	// Success counts that it served. It is called for every leg, so it must cost
-	// nothing while no instance is in trouble.
+	// Success counts that it served. It is called for every leg, so it must be
+	// free while no instance is in trouble.
 	Success(in *instance.Instance)
 	// Available reports whether it is not ejected.
 	Available(k instance.Key) bool
 }
 
-// Notifications receives what prefill instances send beside their answers, for the flow
-// notified. It is safe for concurrent use.
+// Notifications receives the messages that prefill instances send in addition to their
+// answers, for the flow notified. It is safe for concurrent use.
 type Notifications interface {
 	// CannotHear reports why notifications of an instance cannot be received, nil if they can.
 	CannotHear(in *instance.Instance) error
@@ -62,8 +61,8 @@ type Notifications interface {
 type Recorder interface {
 	// Retried counts a leg of this role that failed in this way and is tried again.
 	Retried(role instance.Role, class leg.Class)
-	// Handed counts an answer of a prefill instance whose connector hands over in it;
-	// something reports whether there was a KV transfer.
+	// Handed counts an answer of a prefill instance whose connector puts transfer params
+	// into it; something reports whether there were any.
 	Handed(in *instance.Instance, something bool)
 	// TransferSpent counts a decode leg that failed in this way after it may have taken
 	// a KV transfer that can be used once. Prefill holds its blocks until their lease ends.
@@ -71,8 +70,8 @@ type Recorder interface {
 	// Media counts a request with images, video or sound.
 	Media()
 	// Disaggregated counts a decision whether a request goes through prefill. stall is
-	// how many seconds all streams of the decode instance together wait for a prompt that
-	// it computes alone, by the estimate.
+	// the estimated time that all streams of the decode instance together wait for a prompt
+	// that it computes itself, in seconds.
 	Disaggregated(alone bool, reason string, stall float64)
 	// Asked counts an invalid request by its outcome: AskRefused and so on.
 	Asked(outcome string)
@@ -101,7 +100,7 @@ type Settings struct {
 	Idle         time.Duration // between two reads of an answer
 	NonStream    time.Duration // for a non-streamed answer to begin
 	KVBudget     time.Duration // how long a KV transfer may wait whose lease is not known
-	// RewriteHost puts the host by which prefill was reached into what it hands over.
+	// RewriteHost puts the host by which prefill was reached into its transfer params.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to the last of its notifications
 
@@ -114,7 +113,7 @@ type Settings struct {
 // not arrive, with the addresses at which they are expected.
 func (s *Settings) Unnotified() map[instance.Key]string { return s.unnotified.list(s.Picker.Members()) }
 
-// needsPrefill reports whether a decode instance may not be sent a request alone.
+// needsPrefill reports whether a decode instance must not serve decode-only requests.
 func (s *Settings) needsPrefill(a *sched.Assignment) bool {
 	d := s.dialects[a.Connector]
 	return d != nil && d.NeedsPrefill()
