@@ -220,11 +220,11 @@ func (a *Answer) addProxyHeader() {
 	}
 }
 
-// write sends and flushes bytes to the client; it reports false if the client is gone.
+// write sends and flushes bytes to the client; it reports false if the client has left.
 func (a *Answer) write(b []byte) bool { return a.send(b, true) }
 
-// writeUnflushed writes bytes that the server sends when it likes; it reports false if the client is
-// gone.
+// writeUnflushed writes bytes that the server may buffer; it reports false if the client has
+// left.
 func (a *Answer) writeUnflushed(b []byte) bool { return a.send(b, false) }
 
 func (a *Answer) send(b []byte, flush bool) bool {

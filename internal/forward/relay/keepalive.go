@@ -90,7 +90,7 @@ func (a *Answer) keepAlive() {
 		text = keepAlivePing
 	}
 	if !a.sendKeepAlive([]byte(text)) {
-		k.ended = true // the answer's goroutine notices by itself that the client is gone
+		k.ended = true // the answer's goroutine notices by itself that the client has left
 		return
 	}
 	k.sent++

@@ -46,7 +46,7 @@ func (t *Times) BeginPrefill(now time.Time) {
 	t.sent(now)
 }
 
-// BeginDecode notes that a decode leg, or one that answers alone, has begun.
+// BeginDecode records that a decode leg, or the only leg of a request, has begun.
 func (t *Times) BeginDecode(now time.Time) {
 	t.PassAt(Decode, now)
 	t.sent(now)
@@ -70,7 +70,7 @@ func (t *Times) WithoutPrefill() {
 type Stages struct {
 	Queue    time.Duration // until the first leg began: reading the body, waiting, picking
 	Retry    time.Duration // attempts that failed
-	Prefill  time.Duration // until prefill has answered; alone, the first content of a stream
+	Prefill  time.Duration // until prefill has answered; decode-only, until the first content of a stream
 	Handover time.Duration // from prefill's answer to the first content of a stream, by which decode shows that it has the KV cache
 	Decode   time.Duration // from the first content; of a whole answer, from prefill's answer
 }
