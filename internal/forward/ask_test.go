@@ -42,7 +42,7 @@ func argued(c *refusals.Case) string {
 	}
 	for _, field := range []string{"kv_transfer_params", "ec_transfer_params"} {
 		if strings.Contains(c.Text, field) {
-			return "the field is taken out, whatever stands in it"
+			return "the field is removed, whatever its value"
 		}
 	}
 	return ""
@@ -204,7 +204,7 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 			r.noneTroubled()
 			r.checkEngines()
 			if tc.name == "streamed" {
-				eventually(t, "the engine gives up", func() bool { return r.D[0].Counters().Aborted == 1 })
+				eventually(t, "the engine aborts", func() bool { return r.D[0].Counters().Aborted == 1 })
 			}
 		})
 	}

@@ -157,7 +157,7 @@ func eachConcurrentDialect(t *testing.T, test func(t *testing.T, dialect string)
 	}
 }
 
-// startConcurrent starts so many engines of a concurrent connector.
+// startConcurrent starts engines of a concurrent connector: prefills and decodes of them.
 func startConcurrent(t *testing.T, dialect string, prefills, decodes int, tune func(*forward.Options)) *concurrentRig {
 	t.Helper()
 	return startConcurrentTuned(t, dialect, prefills, decodes, tuning{forward: tune})
@@ -185,7 +185,7 @@ func startConcurrentTuned(t *testing.T, dialect string, prefills, decodes int, t
 	return m
 }
 
-// join makes the engines, in their present lives, the membership.
+// join makes the engines, in their current incarnations, the membership.
 func (m *concurrentRig) join() {
 	var list []*instance.Instance
 	for _, e := range append(append([]*pairEngine{}, m.P...), m.D...) {
@@ -204,7 +204,7 @@ func (m *concurrentRig) join() {
 
 func (m *concurrentRig) serve(e *pairEngine, w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
-		return // asked whether it lives
+		return // a health probe
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -272,7 +272,7 @@ func (m *concurrentRig) pair() (prefill, decode *pendingLeg) {
 	return prefill, decode
 }
 
-// zmqAddress is the ZMQ address of an engine, with its life in it.
+// zmqAddress returns the ZMQ address of an engine, which contains its incarnation.
 func zmqAddress(e *pairEngine) string {
 	_, port, _ := strings.Cut(e.address, ":")
 	return "host:127.0.0.1,handshake:6301" + ",notify:" + port
@@ -549,15 +549,15 @@ func TestConcurrentInstanceRestarts(t *testing.T) {
 
 func testConcurrentInstanceRestarts(t *testing.T, dialect string) {
 	t.Helper()
-	for _, who := range []string{"prefill at work", "prefill that has answered", "decode"} {
-		t.Run(who, func(t *testing.T) {
+	for _, restarted := range []string{"prefill at work", "prefill that has answered", "decode"} {
+		t.Run(restarted, func(t *testing.T) {
 			t.Parallel()
 			eachPair(t, func(t *testing.T, q scenario) {
 				m := startConcurrent(t, dialect, 1, 1, nil)
 				m.q = q
 				got := m.begin(t.Context(), q.body(""))
 				p, d := m.pair()
-				switch who {
+				switch restarted {
 				case "prefill that has answered":
 					p.reply(m.prefills)
 					await(t, "the end of prefill", p.left)
@@ -639,7 +639,7 @@ func testConcurrentFallsBack(t *testing.T, dialect string) {
 		p.reply(fails(500))
 		await(t, "the abort of decode", d.left)
 	}
-	alone := await(t, "the leg alone", m.legs)
+	alone := await(t, "the decode-only leg", m.legs)
 	if alone.engine.role != instance.Decode || strings.Contains(string(alone.body), "kv_transfer_params") {
 		t.Fatalf("%s got %s", alone.engine.address, alone.body)
 	}

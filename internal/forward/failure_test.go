@@ -440,7 +440,7 @@ func TestStalePooledConnection(t *testing.T) {
 	})
 }
 
-// An ejected instance that hangs does not delay a list of models that others can give.
+// An ejected instance that hangs does not delay a list of models that others can provide.
 func TestModelsAreAskedOfThoseWhoAreWell(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)

@@ -42,7 +42,7 @@ func TestVersionsArePaired(t *testing.T) {
 		body := chatBody(true, "")
 		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 		if e := r.entry(); e.DecodeOnly != "" || partner[e.Prefill] != e.Decode {
-			t.Errorf("%s goes with %s, alone %q", e.Prefill, e.Decode, e.DecodeOnly)
+			t.Errorf("%s is paired with %s, decode-only %q", e.Prefill, e.Decode, e.DecodeOnly)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func TestOnlyMixedPairs(t *testing.T) {
 			}
 			r.checkComplete(a, true, body)
 			if e.DecodeOnly != tc.alone || a.header.Get("X-PD-Decode-Only") != tc.alone || (e.Prefill == "") != (tc.alone != "") {
-				t.Errorf("alone %q, header %q, prefill %q; want %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill, tc.alone)
+				t.Errorf("decode-only %q, header %q, prefill %q; want %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill, tc.alone)
 			}
 			r.checkEngines()
 		})
@@ -107,12 +107,12 @@ func TestTheOtherVersionServes(t *testing.T) {
 		body := chatBody(true, "")
 		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 		if e := r.entry(); e.Prefill != r.P[1].Address() || e.Decode != r.D[1].Address() || e.DecodeOnly != "" {
-			t.Errorf("%s and %s, alone %q", e.Prefill, e.Decode, e.DecodeOnly)
+			t.Errorf("%s and %s, decode-only %q", e.Prefill, e.Decode, e.DecodeOnly)
 		}
 	}
 }
 
-// Prefill instances that cannot hand over to any decode instance do not each compute the
+// Prefill instances that cannot transfer to any decode instance do not each compute the
 // prompt.
 func TestOnePrefillForNobody(t *testing.T) {
 	t.Parallel()
@@ -122,11 +122,11 @@ func TestOnePrefillForNobody(t *testing.T) {
 	body := chatBody(true, "")
 	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 	if e, n := r.entry(), legs(r.P); e.DecodeOnly != "version_mismatch" || n > 2 {
-		t.Errorf("%d prefills, alone %q", n, e.DecodeOnly)
+		t.Errorf("%d prefills, decode-only %q", n, e.DecodeOnly)
 	}
 }
 
-// Where no other prefill instance is left, decode serves alone, with the reason.
+// Where no other prefill instance is left, the request becomes decode-only, with the reason.
 func TestNoOtherVersion(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
@@ -136,7 +136,7 @@ func TestNoOtherVersion(t *testing.T) {
 	a := r.post("/v1/chat/completions", body)
 	r.checkComplete(a, true, body)
 	if e := r.entry(); e.DecodeOnly != "version_mismatch" || e.Decode != r.D[1].Address() {
-		t.Errorf("%s alone %q", e.Decode, e.DecodeOnly)
+		t.Errorf("%s decode-only %q", e.Decode, e.DecodeOnly)
 	}
 }
 
@@ -175,12 +175,12 @@ func TestPrefillAborts(t *testing.T) {
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultAbort, Times: 1})
 		r.checkServed(q)
 		if e := r.entry(); e.DecodeOnly != "" || r.rec.retried() != "prefill/aborted" || r.rec.missing != 0 {
-			t.Errorf("alone %q, retried %q, %d without a KV transfer", e.DecodeOnly, r.rec.retried(), r.rec.missing)
+			t.Errorf("decode-only %q, retried %q, %d without a KV transfer", e.DecodeOnly, r.rec.retried(), r.rec.missing)
 		}
 	})
 }
 
-// A decode engine of vllm-ascend whose KV cache is full gives a request up with the stop
+// A decode engine of vllm-ascend whose KV cache is full aborts a request with the stop
 // reason "recomputed". Before the commit that failure is retried, after it the client sees
 // it. From other engines the word may be the client's own stop text.
 func TestRecomputed(t *testing.T) {

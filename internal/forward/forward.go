@@ -106,7 +106,7 @@ type Options struct {
 	KeepAlive time.Duration
 	NonStream time.Duration // for a non-streamed answer to begin, default 1 h
 	KVBudget  time.Duration // how long a KV transfer may wait whose lease is not known, default 20 s
-	// RewriteHost puts the host by which prefill was reached into what it hands over.
+	// RewriteHost puts the host by which prefill was reached into its transfer params.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to its last notification, default 30 s
 }
@@ -148,7 +148,7 @@ func (h *Handler) Completion(kind openai.Kind) HandlerFunc {
 	return h.serve(kind.Path(), kind, func(c *call) { c.completion(kind) })
 }
 
-// Passthrough serves an endpoint that one instance answers alone: a decode
+// Passthrough serves an endpoint that a single instance answers: a decode
 // instance, or a prefill instance where there is none. alone is why no prefill
 // computes the prompt, "" where nothing is generated from one.
 func (h *Handler) Passthrough(endpoint, alone string) HandlerFunc {

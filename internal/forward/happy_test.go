@@ -303,7 +303,7 @@ func TestRouteThatEnginesLack(t *testing.T) {
 	for range 3 {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			if q.Method != http.MethodPost {
-				return // asked whether it lives
+				return // a health probe
 			}
 			asked.Add(1)
 			w.Header().Set("Content-Type", "application/json")

@@ -60,9 +60,9 @@ type rig struct {
 	// inbox and receiver get the notifications of LMCache's engines; nil for others.
 	inbox    *lmcache.Inbox
 	receiver *lmcache.Receiver
-	// gone counts the requests whose context has ended.
-	gone atomic.Int64
-	stop func() // ends the server
+	// ended counts the requests whose context has ended.
+	ended atomic.Int64
+	stop  func() // ends the server
 }
 
 type members struct {
@@ -267,7 +267,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	return startScripted(t, mode, prefills, decodes, nil, tune, opinion)
 }
 
-// startScripted is startHealth with engines that give these answers.
+// startScripted is startHealth with engines that return these answers.
 func startScripted(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []fakevllm.Turn, tune func(*forward.Options), opinion func(*health.Options)) *rig {
 	t.Helper()
 	return startTuned(t, mode, prefills, decodes, tuning{
@@ -411,7 +411,7 @@ func (r *rig) serve(deps httpapi.Deps) (url string) {
 	r.t.Helper()
 	router := httpapi.NewRouter(deps, true)
 	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		context.AfterFunc(q.Context(), func() { r.gone.Add(1) })
+		context.AfterFunc(q.Context(), func() { r.ended.Add(1) })
 		router.ServeHTTP(w, q)
 	})}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -563,7 +563,7 @@ func (r *rig) checkComplete(a answer, chat bool, body string) {
 // leg waiting on a busy machine is suspected for a moment, until it has answered a probe.
 func (r *rig) noneTroubled() {
 	r.t.Helper()
-	eventually(r.t, "nobody is in trouble", func() bool { return len(r.tracker.Troubled()) == 0 })
+	eventually(r.t, "no instance is in trouble", func() bool { return len(r.tracker.Troubled()) == 0 })
 }
 
 // checkEngines fails if any engine got what no engine should get, and waits until nothing is

@@ -201,7 +201,7 @@ func TestTooLarge_NotRetried(t *testing.T) {
 	}
 }
 
-// After the commit an event that is too large breaks the answer off. The client is told why, and gets
+// After the commit an event that is too large breaks the answer off. The client gets the reason and
 // no address of the fleet.
 func TestTooLarge_AfterCommit(t *testing.T) {
 	t.Parallel()
@@ -215,7 +215,7 @@ func TestTooLarge_AfterCommit(t *testing.T) {
 	}
 }
 
-// A prefill whose answer is too large is not tried again. Decode serves alone.
+// A prefill whose answer is too large is not tried again. The request becomes decode-only.
 func TestTooLarge_Prefill(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 1, nil)

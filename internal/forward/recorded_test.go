@@ -15,7 +15,7 @@ import (
 
 // The recorded requests of two coding agents, turn by turn, go through prefill and decode
 // over each connector, and get the answers of one engine alone, event by event. Over
-// Mooncake decode serves /v1/messages alone, with the reason.
+// Mooncake decode serves /v1/messages decode-only, with the reason.
 func TestRecordedAgents(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()
@@ -91,7 +91,7 @@ func TestRecordedAgentsWhole(t *testing.T) {
 }
 
 // replay sends a recorded request, and compares legs and answer. why is the reason to be
-// served by decode alone, "" for none.
+// decode-only, "" if it is not.
 func (r *rig) replay(x *agents.Exchange, alone *fakevllm.Server, mode fakevllm.Mode, why string) {
 	r.t.Helper()
 	got, want := *x, *x
@@ -137,9 +137,9 @@ func (r *rig) sameEvents(got, want []string) {
 
 // sameBody compares decode's body with the client's, byte for byte. It may have one more
 // member, the KV transfer.
-func (r *rig) sameBody(sent, got []byte, handover bool) {
+func (r *rig) sameBody(sent, got []byte, transfer bool) {
 	r.t.Helper()
-	if !handover {
+	if !transfer {
 		if !bytes.Equal(sent, got) {
 			r.t.Errorf("decode got\n%.300s, sent was\n%.300s", got, sent)
 		}

@@ -126,7 +126,7 @@ func (r *rig) checkRow(t *testing.T, row routes.Row, url string) {
 		r.request(t, url, row, path, body, contentType, "X-Api-Key", adminKey)
 		for _, e := range engines {
 			if n := len(received(e, row.Route.Method(), path)); n != 1 {
-				t.Errorf("%s: an engine was told %d times", row.Route, n)
+				t.Errorf("%s: an engine got %d requests", row.Route, n)
 			}
 		}
 	case routes.Answered:

@@ -98,7 +98,7 @@ func TestStoredResponsesWithAClientsID(t *testing.T) {
 	r.noneTroubled()
 }
 
-// A stored response is gone with its engine's life, and with its instance.
+// A stored response is lost when its engine restarts or its instance leaves.
 func TestStoredResponsesEndWithTheirEngine(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)

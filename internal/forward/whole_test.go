@@ -98,7 +98,7 @@ func TestAnswerOfUnknownLengthBreaksOff(t *testing.T) {
 	for _, n := range []int{0, 1, 4 << 10, 4<<10 + 1, 100 << 10, 1<<20 - 1} {
 		up := &unannounced{bodies: []func() io.Reader{
 			func() io.Reader {
-				return io.MultiReader(bytes.NewReader(wholeAnswer(n)), iotest.ErrReader(errors.New("gone")))
+				return io.MultiReader(bytes.NewReader(wholeAnswer(n)), iotest.ErrReader(errors.New("connection lost")))
 			},
 			func() io.Reader { return bytes.NewReader(want) },
 		}}

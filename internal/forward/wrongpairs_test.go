@@ -66,9 +66,9 @@ func wrongPairs(t *testing.T) (list []wrongPair) {
 	return list
 }
 
-// Instances that cannot hand over to each other are never paired. Where no others are left
-// decode serves alone, its answer is right and has the reason. Without a fallback, and where
-// decode cannot serve alone, the error says why, and no engine gets a request.
+// Instances that cannot transfer to each other are never paired. If no others are left, the
+// request becomes decode-only, its answer is correct and has the reason. Without a fallback, and
+// where decode-only is not possible, the error has the reason, and no engine gets a request.
 func TestWrongPairs(t *testing.T) {
 	t.Parallel()
 	seen := map[string]int{}
@@ -118,7 +118,7 @@ func (w wrongPair) test(t *testing.T) {
 		case refused:
 			says := w.says
 			if fallback {
-				says = w.alone // and that decode cannot serve alone
+				says = w.alone // and that decode-only is not possible
 			}
 			if a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), says) {
 				t.Errorf("fallback %t: %d %s", fallback, a.status, a.body)
@@ -129,7 +129,7 @@ func (w wrongPair) test(t *testing.T) {
 		default:
 			r.checkComplete(a, true, body)
 			if e.DecodeOnly != w.alone || a.header.Get("X-PD-Decode-Only") != w.alone || e.Prefill != "" || legs(r.P) != 0 {
-				t.Errorf("alone %q, header %q, prefill %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill)
+				t.Errorf("decode-only %q, header %q, prefill %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill)
 			}
 			if n := r.D[0].Counters(); n.TransfersLoaded+n.WrongKV+n.KVParams != 0 {
 				t.Errorf("decode got a KV transfer: %+v", n)
