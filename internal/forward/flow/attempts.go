@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// attempts are the instances that were tried for one request, and what may still be tried.
+// attempts records the instances that were tried for one request, and what may still be tried.
 // It belongs to one goroutine.
 type attempts struct {
 	s      *Settings
@@ -101,10 +101,10 @@ func (t *attempts) pickAny() (*sched.Assignment, error) {
 	return t.pickOnce(instance.Prefill, nil, true)
 }
 
-func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, alone bool) (*sched.Assignment, error) {
+func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, single bool) (*sched.Assignment, error) {
 	span := t.trace.Pick(string(role))
 	r := t.wanted
-	r.Role, r.Partner, r.Alone = role, partner, alone
+	r.Role, r.Partner, r.Alone = role, partner, single
 	r.Tried, r.TriedRanks = *t.tried.of(role), *t.triedRanks.of(role)
 	a, err := t.choose(r)
 	switch {

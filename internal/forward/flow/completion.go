@@ -46,8 +46,8 @@ type completion struct {
 
 // Complete answers a completion.
 func (r *Request) Complete(req *request.Request) {
-	var room [4][]byte
-	head, prompt := req.Reading(room[:])
+	var buf [4][]byte
+	head, prompt := req.Reading(buf[:])
 	media := req.Media()
 	r.begin(sched.Request{Prompt: prompt, Head: head, TokensTell: !media && req.TokensTell(), Length: len(req.Body)})
 	if media {
@@ -69,7 +69,7 @@ func (c *completion) run() {
 		c.continueStored(c.req.PreviousResponse())
 		return
 	default:
-		c.runAlone(nil, c.req.Bypass)
+		c.runDecodeOnly(nil, c.req.Bypass)
 		return
 	}
 	for !c.tryPair() {
@@ -93,10 +93,10 @@ func (c *completion) tryPair() (done bool) {
 	d := c.s.dialects[p.Connector]
 	if why := c.unfit(d, connector.Pair{Prefill: p.Instance}); why != "" {
 		p.Done()
-		c.runAlone(nil, why)
+		c.runDecodeOnly(nil, why)
 		return true
 	}
-	if c.tryAlone(p, d) {
+	if c.tryDecodeOnly(p, d) {
 		return true
 	}
 	p.Confirm()
@@ -138,7 +138,7 @@ func (a *attempt) pickDecode() (d *sched.Assignment, done bool) {
 	if why := a.c.unfit(a.dialect, a.pair); why != "" {
 		a.p.Done()
 		d.Done()
-		a.c.runAlone(nil, why)
+		a.c.runDecodeOnly(nil, why)
 		return nil, true
 	}
 	a.c.r.Route.notePick(d)

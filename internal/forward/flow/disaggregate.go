@@ -30,10 +30,10 @@ func (c *completion) pickPrefill() (*sched.Assignment, error) {
 	return c.r.attempts.pickTentative(instance.Prefill)
 }
 
-// tryAlone serves the request decode-only if that is faster than with this prefill
+// tryDecodeOnly serves the request decode-only if that is faster than with this prefill
 // instance, and reports whether it has. After a failure it never does: then the pair that
 // may answer is tried.
-func (c *completion) tryAlone(p *sched.Assignment, dialect connector.Dialect) (served bool) {
+func (c *completion) tryDecodeOnly(p *sched.Assignment, dialect connector.Dialect) (served bool) {
 	s := c.s.Disaggregate
 	if s == nil || c.r.attempts.lastFailure != nil || len(c.pairs.unpaired) > 0 {
 		return false
@@ -49,7 +49,7 @@ func (c *completion) tryAlone(p *sched.Assignment, dialect connector.Dialect) (s
 	if d != nil {
 		d.Confirm()
 	}
-	c.runAlone(d, why.Reason)
+	c.runDecodeOnly(d, why.Reason)
 	return true
 }
 

@@ -22,11 +22,11 @@ func (a *attempt) runNotified() (done bool) {
 	switch {
 	case a.c.s.Notifications == nil || a.c.s.Notifications.CannotHear(a.p.Instance) != nil:
 		a.p.Done()
-		a.c.runAlone(nil, bypass.NotHeard)
+		a.c.runDecodeOnly(nil, bypass.NotHeard)
 		return true
 	case a.c.unnotified.failures >= maxNotifyFailures && a.c.s.Fallback:
 		a.p.Done()
-		a.c.runAlone(nil, bypass.NotNotified)
+		a.c.runDecodeOnly(nil, bypass.NotNotified)
 		return true
 	case slices.Contains(a.c.unnotified.keys, a.p.Instance.Key):
 		a.c.r.attempts.skip(a.p.Instance)
@@ -115,7 +115,7 @@ func (a *attempt) notifyWait() time.Duration {
 }
 
 // awaitNotifications begins to wait for the notifications of a prefill leg, before it is
-// sent. The channel gets whether all have come. If they cannot be received the leg is
+// sent. The channel receives whether all have arrived. If they cannot be received the leg is
 // called off.
 func (a *attempt) awaitNotifications(l *leg.Leg, n connector.Notices) <-chan bool {
 	arrived := make(chan bool, 1)

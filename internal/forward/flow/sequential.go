@@ -56,7 +56,7 @@ func (a *attempt) prefill() *leg.Failure {
 	if !a.dialect.SharesPool() {
 		a.c.s.Recorder.Handed(a.p.Instance, !a.withoutTransfer())
 		if a.withoutTransfer() && a.dialect.NeedsPrefill() {
-			return l.JudgeBadAnswer("it hands nothing over")
+			return l.JudgeBadAnswer("it has no transfer params")
 		}
 	}
 	a.c.prefilled(a.p, answer)
@@ -82,7 +82,7 @@ func (a *attempt) decode() (done bool) {
 		if why := a.c.unfit(a.dialect, a.pair); why != "" && a.dialect.NeedsPrefill() {
 			d.Done()
 			a.c.r.Route.DecodeOnly = why
-			a.c.refuseAlone()
+			a.c.refuseDecodeOnly()
 			return true
 		}
 		f := a.decodeWith(d)
@@ -106,7 +106,7 @@ func (a *attempt) decode() (done bool) {
 		if f.Class == leg.TransferExpired && a.c.expired >= maxExpired && a.c.s.Fallback && !a.dialect.NeedsPrefill() {
 			// Decode's queue is longer than the lease: without a KV transfer the request can
 			// wait there.
-			a.c.runAlone(nil, bypass.LeaseEnded)
+			a.c.runDecodeOnly(nil, bypass.LeaseEnded)
 			return true
 		}
 		if a.dialect.SharesPool() {

@@ -49,7 +49,7 @@ type Health interface {
 type Notifications interface {
 	// CannotHear reports why notifications of an instance cannot be received, nil if they can.
 	CannotHear(in *instance.Instance) error
-	// Address is where an instance should send its notifications, for people.
+	// Address returns where an instance should send its notifications, for operators.
 	Address(in *instance.Instance) string
 	// Await blocks until the given number of ranks of an instance has notified that the KV cache of
 	// the attempt with this id has arrived. It may be called before or after they have;
@@ -72,7 +72,7 @@ type Recorder interface {
 	// Disaggregated counts a decision whether a request goes through prefill. stall is
 	// the estimated time that all streams of the decode instance together wait for a prompt
 	// that it computes itself, in seconds.
-	Disaggregated(alone bool, reason string, stall float64)
+	Disaggregated(decodeOnly bool, reason string, stall float64)
 	// Asked counts an invalid request by its outcome: AskRefused and so on.
 	Asked(outcome string)
 }
@@ -139,7 +139,7 @@ func (s *Settings) LoadDialects() error {
 	return nil
 }
 
-// transferBudget is how long a KV transfer may wait for decode: two thirds of its lease, since
+// transferBudget returns how long a KV transfer may wait for decode: two thirds of its lease, since
 // decode needs some time to extend that, or KVBudget where the lease is not known.
 func (s *Settings) transferBudget(lease time.Duration) leg.Limit {
 	if lease > 0 {
@@ -148,7 +148,8 @@ func (s *Settings) transferBudget(lease time.Duration) leg.Limit {
 	return leg.Limit{After: s.KVBudget, Class: leg.TransferExpired, Setting: "--kv-lease-budget"}
 }
 
-// heldUntil is until when a prefill instance holds the KV cache that it has just computed.
+// heldUntil returns the time until which a prefill instance holds the KV cache that it has
+// just computed.
 func (s *Settings) heldUntil(p *sched.Assignment, d connector.Dialect) time.Time {
 	if lease := d.Terms(p.Instance).Lease; lease > 0 {
 		return time.Now().Add(lease)

@@ -1,8 +1,7 @@
 package leg
 
-// Class is what a failed leg was, decided in one place (judge.go) from what
-// is known of it. Everything that follows from a failure follows from its
-// class; docs/failures.md shows the same table and a test compares the two.
+// Class is the class of a failed leg, which only judge.go decides. It determines all
+// consequences of the failure; docs/failures.md has the same table and a test compares the two.
 type Class string
 
 // The classes.
@@ -75,15 +74,15 @@ func (b Blame) String() string {
 // Rule is the consequence of a class.
 type Rule struct {
 	Class Class
-	What  string // what happened, for people
+	What  string // what happened, for operators
 	Retry bool   // on another instance; on the same one only if there is no other
 	Free  bool   // does not count against --max-attempts or the retry budget
 	// SameKV reports whether the instance cannot have used the KV transfer, so that another
-	// decode instance may have it while its lease runs. The exception are an engine's
+	// decode instance may have it while its lease runs. The exceptions are an engine's
 	// own 4xx and 503 where a refusal frees the blocks (connector.Terms).
 	SameKV bool
 	Blame  Blame
-	Client string // what the client sees if this is the last word
+	Client string // what the client gets if no attempt follows
 }
 
 // Rules lists every class, in the order of the document.

@@ -89,7 +89,7 @@ func (l *Leg) Answered() {
 }
 
 // Commit notes that the answer is about to be committed: from now on CallOff does not
-// end the leg, whatever becomes of its instance. If the leg has ended before, Commit
+// end the leg, even if its instance is removed. If the leg has ended before, Commit
 // returns the cause, and nothing more can be read of the answer.
 func (l *Leg) Commit() error {
 	l.mu.Lock()
@@ -104,7 +104,7 @@ func (l *Leg) Commit() error {
 	return context.Cause(l)
 }
 
-// stopWaiting ends what watches over a leg before its answer is committed.
+// stopWaiting stops the checks of a leg whose answer is not committed.
 func (l *Leg) stopWaiting() {
 	if l.lease != nil {
 		l.lease.Stop()
@@ -160,8 +160,8 @@ func (l *Leg) Connector() string {
 	return l.pick.Connector
 }
 
-// End ends the leg, if it has not ended yet, and releases what it holds. More calls do no
-// harm.
+// End ends the leg, if it has not ended yet, and releases what it holds. It may be called
+// more than once.
 func (l *Leg) End() {
 	l.mu.Lock()
 	l.committed = true

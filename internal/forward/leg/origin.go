@@ -43,7 +43,7 @@ type Origin struct {
 	Times    *stage.Times     // where the beginnings of legs are noted; nil: nowhere
 	Trace    *tracing.Request // of the request; nil: none
 	// Optional reports whether engines have the route only by an option. Without it vLLM
-	// answers 403 since 0.32; such a 403 says nothing of a key.
+	// answers 403 since 0.32; such a 403 is not about a key.
 	Optional bool
 	// Privileged reports whether the client's X-Vllm-Priority gets through.
 	Privileged func() bool
@@ -64,7 +64,7 @@ func (o *Origin) HoldBody() (release func()) {
 // no further leg begins.
 func (o *Origin) BodyIsFree() bool { return o.bodyHolders.Load() == 0 && !o.readAfterSend.Load() }
 
-// Wait is how long a leg may wait for its answer.
+// Wait holds the limits of a leg that waits for its answer.
 type Wait struct {
 	Limit Limit // until the answer begins; see Leg.SetLimit for the limits after that
 	// Silence is the limit while the instance answers neither legs nor probes; the zero
