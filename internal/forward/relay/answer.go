@@ -24,7 +24,7 @@ import (
 // The ways a request can end, as in metrics and the access log.
 const (
 	OutcomeOK          = "ok"
-	OutcomeClientError = "client_error" // the client's mistake, as the proxy or the engine says
+	OutcomeClientError = "client_error" // the client's mistake, as reported by the proxy or the engine
 	OutcomeClientGone  = "client_gone"
 	OutcomeUnavailable = "unavailable" // no instance could serve it
 	OutcomeUpstream    = "upstream_error"
@@ -281,8 +281,8 @@ type Source struct {
 	Commit func()
 	// Rewriters change the answer, in this order.
 	Rewriters []connector.Rewriter
-	// GivesUp is the stop reason by which an engine of this kind says that it has given
-	// an answer up; "" where there is none.
+	// GivesUp is the stop reason by which an engine of this kind reports that it has aborted
+	// an answer; "" if there is none.
 	GivesUp string
 }
 

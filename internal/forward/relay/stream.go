@@ -41,12 +41,12 @@ func isMedia(contentType, media string) bool {
 type events struct {
 	scratch.Events
 
-	classified int // bytes of Buf that judge has looked at, before the commit
+	classified int // bytes of Buf that judge has read, before the commit
 	searched   int // bytes of Buf in which no event ends
 	committed  bool
 	finished   bool // a choice has a finish reason; only /inference/v1/generate needs it
 	done       bool // the closing event has come
-	failed     bool // and it says that the answer has failed
+	failed     bool // it reports that the answer has failed
 	atEnd      bool // Buf has the last bytes of the engine's answer
 
 	last        time.Time     // when the last events went to the client; zero before the first

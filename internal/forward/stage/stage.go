@@ -39,7 +39,7 @@ func (t *Times) PassAt(p Point, now time.Time) {
 // At is when a point was passed, from Start; 0 if it was not.
 func (t *Times) At(p Point) time.Duration { return time.Duration(t.at[p].Load()) }
 
-// BeginPrefill notes that a prefill leg has begun. What an earlier one did is forgotten.
+// BeginPrefill records that a prefill leg has begun. The times of an earlier one are discarded.
 func (t *Times) BeginPrefill(now time.Time) {
 	t.at[Prefilled].Store(0)
 	t.PassAt(Prefill, now)
@@ -58,15 +58,15 @@ func (t *Times) sent(now time.Time) {
 	}
 }
 
-// WithoutPrefill notes that the request goes on without a prefill.
+// WithoutPrefill records that the request continues without a prefill.
 func (t *Times) WithoutPrefill() {
 	t.at[Prefill].Store(0)
 	t.at[Prefilled].Store(0)
 }
 
-// Stages are how long each part of a request's way took. They follow each other, and
-// their sum is the time until they were asked for. 0 is a stage that the request did not
-// have.
+// Stages are the durations of the parts of a request. They are consecutive, and their sum is
+// the time from Times.Start to the call of Times.Stages. 0 is a stage that the request did
+// not have.
 type Stages struct {
 	Queue    time.Duration // until the first leg began: reading the body, waiting, picking
 	Retry    time.Duration // attempts that failed
