@@ -262,7 +262,7 @@ func TestAgentsStreamsWithoutAnEndAreBroken(t *testing.T) {
 	}
 }
 
-// A client gets nothing of what the engine says of KV transfers, in any form of answer.
+// No form of answer passes transfer params on to a client.
 func TestHandoversAreNotTold(t *testing.T) {
 	t.Parallel()
 	const kv = `"kv_transfer_params":{"remote_host":"10.0.0.1"}`
@@ -387,7 +387,7 @@ func TestAgentsOverMooncake(t *testing.T) {
 		if e := r.entry(); e.DecodeOnly != want || a.header.Get("X-PD-Decode-Only") != want {
 			t.Errorf("decode-only %q, %v", e.DecodeOnly, a.header)
 		}
-		if alone := want != ""; (d.LocalPrefills == 1) != alone || (d.TransfersLoaded == 1) == alone || (len(posted(r.P[0])) == 1) == alone {
+		if decodeOnly := want != ""; (d.LocalPrefills == 1) != decodeOnly || (d.TransfersLoaded == 1) == decodeOnly || (len(posted(r.P[0])) == 1) == decodeOnly {
 			t.Errorf("%d legs to prefill, decode %+v", len(posted(r.P[0])), d)
 		}
 		r.checkEngines()

@@ -277,7 +277,7 @@ func TestNobodyToAsk(t *testing.T) {
 }
 
 // A prefill instance is asked where there is no decode instance. Of a request for a model
-// that no instance serves an engine still says what else is wrong.
+// that no instance serves an engine still reports what else is wrong.
 func TestWhoIsAsked(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 0, nil)
@@ -382,7 +382,7 @@ func TestAnEngineThatIsAwayIsNotBlamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	// On a slow machine the question takes a while: that alone must not bring a probe.
+	// On a slow machine the question takes a while: that must not cause a probe.
 	r := startTuned(t, fakevllm.Plain, 0, 0, tuning{sched: noProbes})
 	r.members.set(instanceAt(instance.Decode, conn.LocalAddr().String(), fakevllm.Plain))
 	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.askOutcomes() != flow.AskFailed {

@@ -332,8 +332,8 @@ func TestCachedTokensAreThePrefills(t *testing.T) {
 			if sums[0] != sums[len(sums)-1] || sums[0] <= 16 {
 				t.Errorf("prompts of %v tokens: %s", sums, a.body)
 			}
-			alone := r.post(q.path, strings.Replace(body, "{", `{"ignored":1,`, 1))
-			if again := messageSums(t, alone); again[0] != sums[0] {
+			whole := r.post(q.path, strings.Replace(body, "{", `{"ignored":1,`, 1))
+			if again := messageSums(t, whole); again[0] != sums[0] {
 				t.Errorf("the same prompt has %d and %d tokens", sums[0], again[0])
 			}
 		}

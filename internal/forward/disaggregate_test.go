@@ -111,7 +111,7 @@ func TestDisaggregateLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// A decode instance where requests are queued, or whose KV cache has no room, computes no
+// A decode instance where requests are queued, or whose KV cache is full, computes no
 // prompt: the request goes through prefill. Requests that wait for their KV cache do not
 // count.
 func TestDisaggregateSparesWhoIsFull(t *testing.T) {

@@ -113,7 +113,7 @@ func TestStalledErrorOfOneInstance(t *testing.T) {
 }
 
 // The body of an error that goes to the client is waited for, but no longer than for the
-// next bytes of any answer; then the client gets the status alone.
+// next bytes of any answer; then the client gets the status only.
 func TestStalledErrorOfTheClient(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {

@@ -18,7 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// explain asks the proxy where a chat would go.
+// explain returns where the proxy would send a chat.
 func (r *rig) explain(body string) plan.Plan {
 	r.t.Helper()
 	w := httptest.NewRecorder()
@@ -100,7 +100,7 @@ func TestExplainWays(t *testing.T) {
 			}
 			r.post("/v1/chat/completions", tc.body)
 			if e := r.entry(); p.Way == plan.DecodeOnly && e.DecodeOnly != p.Reason {
-				t.Errorf("served alone because of %q", e.DecodeOnly)
+				t.Errorf("decode-only because of %q", e.DecodeOnly)
 			}
 		})
 	}

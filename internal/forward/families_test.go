@@ -54,19 +54,19 @@ func TestOnlyMixedPairs(t *testing.T) {
 		mode     fakevllm.Mode
 		mix      func(r *rig)
 		fallback bool
-		alone    string // "": a pair
+		reason   string // "": a pair
 		says     string // of the 503
 	}{
-		{name: "versions", mode: fakevllm.NIXL, fallback: true, alone: "version_mismatch",
+		{name: "versions", mode: fakevllm.NIXL, fallback: true, reason: "version_mismatch",
 			mix: func(r *rig) { r.ofVersions(fakevllm.NIXL, "0.31.0", "0.32.0") }},
-		{name: "versions, push", mode: fakevllm.NIXLPush, fallback: true, alone: "version_mismatch",
+		{name: "versions, push", mode: fakevllm.NIXLPush, fallback: true, reason: "version_mismatch",
 			mix: func(r *rig) { r.ofVersions(fakevllm.NIXLPush, "0.31.0", "0.32.0") }},
 		{name: "versions, no fallback", mode: fakevllm.NIXL, says: "of one vLLM version",
 			mix: func(r *rig) { r.ofVersions(fakevllm.NIXL, "0.31.0", "0.32.0") }},
 		{name: "one version unknown", mode: fakevllm.NIXL, mix: func(r *rig) { r.ofVersions(fakevllm.NIXL, "0.31.0", "") }},
 		{name: "versions of a pool", mode: fakevllm.Plain, mix: func(r *rig) { r.ofVersions(fakevllm.Plain, "0.31.0", "0.32.0") }},
 		{name: "versions of the P2P tier", mode: fakevllm.P2P, mix: func(r *rig) { r.ofVersions(fakevllm.P2P, "0.31.0", "0.32.0") }},
-		{name: "connectors", mode: fakevllm.NIXL, fallback: true, alone: "connector_mismatch", mix: mixConnectors},
+		{name: "connectors", mode: fakevllm.NIXL, fallback: true, reason: "connector_mismatch", mix: mixConnectors},
 		{name: "connectors, no fallback", mode: fakevllm.NIXL, says: "with one connector", mix: mixConnectors},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -83,8 +83,8 @@ func TestOnlyMixedPairs(t *testing.T) {
 				return
 			}
 			r.checkComplete(a, true, body)
-			if e.DecodeOnly != tc.alone || a.header.Get("X-PD-Decode-Only") != tc.alone || (e.Prefill == "") != (tc.alone != "") {
-				t.Errorf("decode-only %q, header %q, prefill %q; want %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill, tc.alone)
+			if e.DecodeOnly != tc.reason || a.header.Get("X-PD-Decode-Only") != tc.reason || (e.Prefill == "") != (tc.reason != "") {
+				t.Errorf("decode-only %q, header %q, prefill %q; want %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill, tc.reason)
 			}
 			r.checkEngines()
 		})

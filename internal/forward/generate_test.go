@@ -46,7 +46,7 @@ func (a answer) tokenIDs(t *testing.T) (ids []int) {
 	return ids
 }
 
-// checkTokensAnswer checks an answer of token ids against what the model says.
+// checkTokensAnswer checks an answer of token ids against the text of the model.
 func (r *rig) checkTokensAnswer(a answer, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAt(generatePath, []byte(body), 0)

@@ -92,7 +92,7 @@ type recorder struct {
 	media   int
 	spent   []forward.Class
 	asked   []string
-	decided map[string]int     // by "alone reason"
+	decided map[string]int     // by "decodeOnly reason"
 	ended   chan forward.Entry // as many as fit; see entry
 	onRetry func()             // called once, at the first retry
 	// onHanded is called once, when the first prefill of a sequential pair has answered.
@@ -120,13 +120,13 @@ func (r *recorder) Retried(role instance.Role, class forward.Class) {
 	}
 }
 
-func (r *recorder) Disaggregated(alone bool, reason string, _ float64) {
+func (r *recorder) Disaggregated(decodeOnly bool, reason string, _ float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.decided == nil {
 		r.decided = map[string]int{}
 	}
-	r.decided[fmt.Sprint(alone, " ", reason)]++
+	r.decided[fmt.Sprint(decodeOnly, " ", reason)]++
 }
 
 func (r *recorder) TransferSpent(class forward.Class) {
@@ -535,7 +535,7 @@ func (a answer) text(t *testing.T) string {
 	return b.String()
 }
 
-// checkComplete checks that a stream or answer is complete and what the model says.
+// checkComplete checks that a stream or answer is complete and has the text of the model.
 func (r *rig) checkComplete(a answer, chat bool, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAnswers(chat, []byte(body), 0)

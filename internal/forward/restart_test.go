@@ -94,7 +94,7 @@ func (r *rig) afterRestart(a answer, body string) {
 	r.checkAnswers()
 }
 
-// The prefill engine restarts when it has answered, before decode is asked.
+// The prefill engine restarts when it has answered, before the decode leg begins.
 func TestRestartBetweenTheLegs(t *testing.T) {
 	t.Parallel()
 	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {

@@ -56,7 +56,7 @@ func (r *rig) storedRequests() (n int) {
 	return n
 }
 
-// Any proxy asks the right instance for a stored response at once: the id names the
+// Any proxy queries the correct instance for a stored response at once: the id names the
 // instance, and proxies keep nothing.
 func TestStoredResponsesAreFoundAtOnce(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestStoredResponsesAreFoundAtOnce(t *testing.T) {
 	r.checkEngines()
 }
 
-// An id that the client chose names no instance: each one is asked once.
+// An id that the client chose names no instance: each one is queried once.
 func TestStoredResponsesWithAClientsID(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, nil)

@@ -258,7 +258,7 @@ func wantStream(s *scriptedClient, kind openai.Kind, cached string) (out []strin
 }
 
 // FuzzRelay lets an engine answer with any bytes, in any reads, with any end.
-// What the client gets depends on the bytes alone, holds whole events only, and
+// What the client gets depends on the bytes only, contains whole events only, and
 // never looks complete when it is not.
 func FuzzRelay(f *testing.F) {
 	const (
