@@ -426,8 +426,8 @@ func TestStoredResponsesAreNobodysFault(t *testing.T) {
 	if a.status != http.StatusNotFound || !strings.Contains(string(a.body), "Response with id 'resp_1' not found.") {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
-	if asked := len(posted(r.D[0])) + len(posted(r.D[1])); asked < 2 || len(posted(r.P[0])) != 0 {
-		t.Errorf("%d decode instances were asked", asked)
+	if queried := len(posted(r.D[0])) + len(posted(r.D[1])); queried < 2 || len(posted(r.P[0])) != 0 {
+		t.Errorf("%d decode instances were queried", queried)
 	}
 	r.noneTroubled()
 	if e := r.entry(); e.DecodeOnly != bypass.StoredResponse {

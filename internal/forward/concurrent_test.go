@@ -709,7 +709,7 @@ func testConcurrentPrefillIsSentLate(t *testing.T, dialect string) {
 	t.Helper()
 	late, mayGo := make(chan struct{}), make(chan struct{})
 	m := startConcurrent(t, dialect, 1, 1, func(o *forward.Options) {
-		o.Privileged = func(*http.Request) bool { // asked where a leg's header is made
+		o.Privileged = func(*http.Request) bool { // called when a leg's header is made
 			if strings.Contains(string(debug.Stack()), "beginPartner") {
 				close(late)
 				<-mayGo

@@ -64,8 +64,8 @@ func TestExplainIsWhatIsDone(t *testing.T) {
 			t.Errorf("timing %q", got)
 		}
 	}
-	if asked := legs(r.P) + legs(r.D); asked != 24 || len(r.rec.ended) != 0 {
-		t.Errorf("engines were asked %d times for 12 requests; %d more have ended", asked, len(r.rec.ended))
+	if queried := legs(r.P) + legs(r.D); queried != 24 || len(r.rec.ended) != 0 {
+		t.Errorf("engines got %d legs for 12 requests; %d more have ended", queried, len(r.rec.ended))
 	}
 }
 

@@ -29,8 +29,8 @@ func (r *rig) ofVersions(mode fakevllm.Mode, versions ...string) {
 	r.members.set(list...)
 }
 
-// A pair of NIXL engines has one version of vLLM. Where no such pair is left decode serves
-// alone, or the request fails, with the reason.
+// A pair of NIXL engines has one version of vLLM. If no such pair is left, the request
+// becomes decode-only or fails, with the reason.
 func TestVersionsArePaired(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 2, nil)

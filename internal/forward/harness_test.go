@@ -433,7 +433,7 @@ func (r *rig) serve(deps httpapi.Deps) (url string) {
 	return "http://" + ln.Addr().String()
 }
 
-// client is the upstream client under test: PD_TEST_UPSTREAM says which.
+// client is the upstream client under test, which PD_TEST_UPSTREAM selects.
 func client(t *testing.T) upstream.Client {
 	t.Helper()
 	kind := os.Getenv("PD_TEST_UPSTREAM")

@@ -136,7 +136,7 @@ func TestLargeAnswer_NoMemory(t *testing.T) {
 	r.checkEngines()
 }
 
-// preamble is n events of about size bytes that say nothing yet.
+// preamble returns n events of about size bytes without content.
 func preamble(n, size int) string {
 	one := `data: {"choices":[{"delta":{"role":"assistant","content":""}}],"x":"` + strings.Repeat("p", size) + "\"}\n\n"
 	return strings.Repeat(one, n)
@@ -194,7 +194,7 @@ func TestTooLarge_NotRetried(t *testing.T) {
 				a := r.post(chatPath, chatBody(true, ""))
 				e := r.entry()
 				if a.status != http.StatusBadGateway || e.Failure != leg.TooLarge || e.Attempts != 1 || asked.Load() != 1 || r.rec.retried() != "" {
-					t.Errorf("asked %d times, retried %q, status %d %s, entry %+v", asked.Load(), r.rec.retried(), a.status, a.body, e)
+					t.Errorf("%d legs, retried %q, status %d %s, entry %+v", asked.Load(), r.rec.retried(), a.status, a.body, e)
 				}
 			})
 		}
@@ -233,6 +233,6 @@ func TestTooLarge_Prefill(t *testing.T) {
 	r.members.set(instanceAt("prefill", address, fakevllm.NIXL), instanceOf("decode", r.D[0], fakevllm.NIXL))
 	r.checkServed(scenario{chatPath, true})
 	if e := r.entry(); e.DecodeOnly != "prefill_failed" || e.Attempts != 1 || asked.Load() != 1 {
-		t.Errorf("asked %d times, entry %+v", asked.Load(), e)
+		t.Errorf("%d legs, entry %+v", asked.Load(), e)
 	}
 }

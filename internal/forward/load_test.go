@@ -24,7 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// manyRequests is how many requests the tests of large numbers send;
+// manyRequests is the number of requests that the tests of large numbers send;
 // PD_TEST_REQUESTS=10000 for many more.
 func manyRequests(t *testing.T) int {
 	t.Helper()

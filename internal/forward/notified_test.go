@@ -376,8 +376,8 @@ func TestNotifiedInstanceRemoved(t *testing.T) {
 	}
 }
 
-// Pairs whose notifications cannot be received, or whose ranks differ, are not tried: decode
-// serves alone, with the reason.
+// Pairs whose notifications cannot be received, or whose ranks differ, are not tried: the
+// request becomes decode-only, with the reason.
 func TestNotifiedUnfit(t *testing.T) {
 	t.Parallel()
 	for _, want := range []string{"not_heard", "ranks_differ"} {

@@ -138,7 +138,7 @@ func TestStoredResponsesOfAnInstanceThatDrains(t *testing.T) {
 	}
 }
 
-// An instance that breaks the first connection may still have the response: it is asked
+// An instance that breaks the first connection may still have the response: it is queried
 // again.
 func TestStoredResponsesAreAskedForAgain(t *testing.T) {
 	t.Parallel()
@@ -202,7 +202,7 @@ func TestResponsesInTheBackground(t *testing.T) {
 	}
 }
 
-// An instance is asked for stored responses also if the proxy does not speak its connector,
+// An instance is queried for stored responses also if the proxy does not speak its connector,
 // or has not verified it yet.
 func TestStoredResponsesOfAnyInstance(t *testing.T) {
 	t.Parallel()

@@ -105,7 +105,7 @@ func TestAnswerOfUnknownLengthBreaksOff(t *testing.T) {
 		w := httptest.NewRecorder()
 		askWhole(t, wholeHandler(t, up), w)
 		if up.asked != 2 || w.Code != http.StatusOK || !bytes.Equal(w.Body.Bytes(), want) {
-			t.Errorf("after %d bytes: %d asked, status %d, %d bytes", n, up.asked, w.Code, w.Body.Len())
+			t.Errorf("after %d bytes: %d requests, status %d, %d bytes", n, up.asked, w.Code, w.Body.Len())
 		}
 	}
 }

@@ -113,7 +113,7 @@ func (a *Answer) Refuse(err error) {
 // body is not read.
 func (a *Answer) CloseAfter() { a.Client.Header().Set("Connection", "close") }
 
-// ClientGone notes that the client has left.
+// ClientGone records that the client has left.
 func (a *Answer) ClientGone() {
 	a.Status, a.Outcome = StatusClientGone, OutcomeClientGone
 	a.Broken = true // a client whose connection is half open must not read a clean end
@@ -246,8 +246,8 @@ func (a *Answer) writeLocked(b []byte) (at time.Time, ok bool) {
 	at = time.Now()
 	a.keep.last = at
 	if a.writeDeadline.Sub(at) < a.Idle/2 {
-		// A client that stops reading must not keep an instance busy for ever. The deadline is moved
-		// seldom: that takes longer than the write.
+		// A client that stops reading must not keep an instance busy forever. The deadline is moved
+		// rarely: that takes longer than the write.
 		a.writeDeadline = at.Add(a.Idle)
 		_ = a.Client.SetWriteDeadline(a.writeDeadline) // not supported: no deadline
 	}
@@ -286,8 +286,8 @@ type Source struct {
 	GivesUp string
 }
 
-// judgeEnd reports that an answer, or an event that would commit it, says that the engine gave the request
-// up; nil if it does not.
+// judgeEnd returns a failure if an answer, or an event that would commit it, shows that the engine aborted
+// the request; nil if it does not.
 func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 	switch {
 	case sse.Aborted(kind, b):
