@@ -121,7 +121,7 @@ func (r *rig) checkAgentAnswer(a answer, path, body string) {
 		r.t.Fatalf("events %s", names)
 	}
 	if bytes.Contains(a.body, []byte("remote_engine_id")) {
-		r.t.Fatalf("the KV transfer is told: %s", a.body)
+		r.t.Fatalf("the answer contains transfer params: %s", a.body)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestResponsesAndMessagesGoThroughPairs(t *testing.T) {
 					t.Errorf("%d KV transfers were made, %d loaded", p.TransfersMade, d.TransfersLoaded)
 				}
 				if a.header.Get("X-PD-Decode-Only") != "" {
-					t.Errorf("alone: %s", a.header.Get("X-PD-Decode-Only"))
+					t.Errorf("decode-only: %s", a.header.Get("X-PD-Decode-Only"))
 				}
 				if e := r.entry(); e.DecodeOnly != "" || e.Outcome != forward.OutcomeOK || e.Endpoint != path || e.Prefill == "" || e.Stream != stream {
 					t.Errorf("entry %+v", e)
@@ -166,7 +166,7 @@ func TestAgentsBodiesReachDecodeAsSent(t *testing.T) {
 			t.Fatalf("decode got %v", got)
 		}
 		sent := got[0].Body
-		if path == responsesPath { // it may be stored, under an id that tells where
+		if path == responsesPath { // it may be stored, under an id that names the instance
 			sent = regexp.MustCompile(`^\{"request_id":"resp_[0-9a-f]{40}",`).ReplaceAll(sent, []byte("{"))
 		}
 		if string(sent) != body {
@@ -262,7 +262,7 @@ func TestAgentsStreamsWithoutAnEndAreBroken(t *testing.T) {
 	}
 }
 
-// A client gets nothing of what the engine says of KV transfers, in any form of answer.
+// No form of answer passes transfer params on to a client.
 func TestHandoversAreNotTold(t *testing.T) {
 	t.Parallel()
 	const kv = `"kv_transfer_params":{"remote_host":"10.0.0.1"}`
@@ -300,7 +300,7 @@ func TestErrorsInTheShapeOfTheAPI(t *testing.T) {
 	}
 }
 
-// No request is served by decode alone without a reason: the entry, from which log and
+// No request is decode-only without a reason: the entry, from which log and
 // metric are made, and the header have the same one.
 func TestNeverSilentlyAlone(t *testing.T) {
 	t.Parallel()
@@ -346,7 +346,7 @@ func TestNeverSilentlyAlone(t *testing.T) {
 				t.Fatalf("%d, %v: %s", a.status, a.err, a.body)
 			}
 			if got := a.header.Get("X-PD-Decode-Only"); got != tc.reason || a.header.Get("X-PD-Decode") != "" {
-				t.Errorf("the client is told %q: %v", got, a.header)
+				t.Errorf("X-PD-Decode-Only is %q: %v", got, a.header)
 			}
 			if e := r.entry(); e.DecodeOnly != tc.reason || e.Decode == "" {
 				t.Errorf("entry %+v", e)
@@ -371,7 +371,7 @@ func (r *rig) bootstraps() {
 }
 
 // Concurrent pairs serve /v1/responses. On /v1/messages their legs would wait for each other
-// in vain: decode serves it alone.
+// in vain: the request becomes decode-only.
 func TestAgentsOverMooncake(t *testing.T) {
 	t.Parallel()
 	eachAgentAPI(t, func(t *testing.T, path string, stream bool) {
@@ -385,9 +385,9 @@ func TestAgentsOverMooncake(t *testing.T) {
 			want = "messages_need_length"
 		}
 		if e := r.entry(); e.DecodeOnly != want || a.header.Get("X-PD-Decode-Only") != want {
-			t.Errorf("alone %q, %v", e.DecodeOnly, a.header)
+			t.Errorf("decode-only %q, %v", e.DecodeOnly, a.header)
 		}
-		if alone := want != ""; (d.LocalPrefills == 1) != alone || (d.TransfersLoaded == 1) == alone || (len(posted(r.P[0])) == 1) == alone {
+		if decodeOnly := want != ""; (d.LocalPrefills == 1) != decodeOnly || (d.TransfersLoaded == 1) == decodeOnly || (len(posted(r.P[0])) == 1) == decodeOnly {
 			t.Errorf("%d legs to prefill, decode %+v", len(posted(r.P[0])), d)
 		}
 		r.checkEngines()
@@ -426,8 +426,8 @@ func TestStoredResponsesAreNobodysFault(t *testing.T) {
 	if a.status != http.StatusNotFound || !strings.Contains(string(a.body), "Response with id 'resp_1' not found.") {
 		t.Fatalf("%d %s", a.status, a.body)
 	}
-	if asked := len(posted(r.D[0])) + len(posted(r.D[1])); asked < 2 || len(posted(r.P[0])) != 0 {
-		t.Errorf("%d decode instances were asked", asked)
+	if queried := len(posted(r.D[0])) + len(posted(r.D[1])); queried < 2 || len(posted(r.P[0])) != 0 {
+		t.Errorf("%d decode instances were queried", queried)
 	}
 	r.noneTroubled()
 	if e := r.entry(); e.DecodeOnly != bypass.StoredResponse {
@@ -436,7 +436,7 @@ func TestStoredResponsesAreNobodysFault(t *testing.T) {
 	r.checkEngines()
 }
 
-// The reason for decode alone is that of the attempt that answered: none if that one had
+// The reason for decode-only is that of the attempt that answered: none if that one had
 // a prefill.
 func TestAReasonDoesNotOutliveItsAttempt(t *testing.T) {
 	t.Parallel()
@@ -448,7 +448,7 @@ func TestAReasonDoesNotOutliveItsAttempt(t *testing.T) {
 		a := r.postScenario(q)
 		r.checkRefused(q, a, http.StatusRequestEntityTooLarge, "")
 		if got := a.header.Get("X-PD-Decode-Only"); got != "" {
-			t.Errorf("the client is told %q", got)
+			t.Errorf("X-PD-Decode-Only is %q, want none", got)
 		}
 		if e := r.entry(); e.DecodeOnly != "" || e.Attempts != 2 {
 			t.Errorf("entry %+v", e)

@@ -42,7 +42,7 @@ func argued(c *refusals.Case) string {
 	}
 	for _, field := range []string{"kv_transfer_params", "ec_transfer_params"} {
 		if strings.Contains(c.Text, field) {
-			return "the field is taken out, whatever stands in it"
+			return "the field is removed, whatever its value"
 		}
 	}
 	return ""
@@ -61,7 +61,7 @@ func TestInvalidRequestsGetAnEnginesError(t *testing.T) {
 		body := bytes.ReplaceAll(c.Body(), []byte(`"tiny"`), []byte(`"m"`))
 		want := r.sendTo(r.D[0].URL(), c.Method, c.Path, c.Type(), body)
 		got := r.sendTo(r.URL, c.Method, c.Path, c.Type(), body)
-		// Of a body that no engine is asked about the client gets the proxy's own text.
+		// For a body that is sent to no engine the client gets the proxy's own text.
 		askable := c.Method != http.MethodPost || request.MayAsk(body)
 		if got.status != want.status || want.status >= 400 && askable && string(got.body) != string(want.body) {
 			t.Errorf("%s: %.300s\nproxy  %d %s\nengine %d %s", c.Name, body, got.status, got.body, want.status, want.body)
@@ -125,11 +125,11 @@ func TestInvalidRequestsAreAskedAbout(t *testing.T) {
 			if got := r.rec.askOutcomes(); got != flow.AskRefused {
 				t.Errorf("asked: %q", got)
 			}
-			asked := append(posted(r.D[0]), posted(r.D[1])...)
-			if len(asked) != 1 || len(posted(r.P[0])) != 0 {
-				t.Fatalf("%d decode and %d prefill instances were asked", len(asked), len(posted(r.P[0])))
+			queried := append(posted(r.D[0]), posted(r.D[1])...)
+			if len(queried) != 1 || len(posted(r.P[0])) != 0 {
+				t.Fatalf("%d decode and %d prefill instances were queried", len(queried), len(posted(r.P[0])))
 			}
-			q := asked[0]
+			q := queried[0]
 			if string(q.Body) != tc.body || q.Header.Get("X-Api-Key") != "" || q.Header.Get("Authorization") != "Bearer k" ||
 				!strings.HasPrefix(q.Header.Get("X-Request-Id"), "mine-") {
 				t.Errorf("the engine got %q, %v", q.Body, q.Header)
@@ -204,7 +204,7 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 			r.noneTroubled()
 			r.checkEngines()
 			if tc.name == "streamed" {
-				eventually(t, "the engine gives up", func() bool { return r.D[0].Counters().Aborted == 1 })
+				eventually(t, "the engine aborts", func() bool { return r.D[0].Counters().Aborted == 1 })
 			}
 		})
 	}
@@ -271,13 +271,13 @@ func TestNobodyToAsk(t *testing.T) {
 	if a.status != http.StatusBadRequest || string(a.body) != want {
 		t.Fatalf("%d: %s", a.status, a.body)
 	}
-	if got := r.rec.askOutcomes(); got != flow.AskNobody {
+	if got := r.rec.askOutcomes(); got != flow.AskNoInstance {
 		t.Errorf("asked: %q", got)
 	}
 }
 
-// A prefill instance is asked where there is no decode instance. Of a request for a model
-// that no instance serves an engine still says what else is wrong.
+// A prefill instance is queried if there is no decode instance. For a request for a model
+// that no instance serves an engine still reports what else is wrong.
 func TestWhoIsAsked(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 0, nil)
@@ -295,7 +295,7 @@ func TestWhoIsAsked(t *testing.T) {
 	r.checkEngines()
 }
 
-// The number of invalid requests that engines are asked about at a time is bounded: the
+// The number of invalid requests that are with engines at a time is bounded: the
 // others are answered at once.
 func TestQuestionsAreBounded(t *testing.T) {
 	t.Parallel()
@@ -339,7 +339,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	r.checkEngines()
 }
 
-// A client that leaves while an engine is asked ends the question.
+// A client that leaves while an engine is queried ends the query.
 func TestClientLeavesWhileAnEngineIsAsked(t *testing.T) {
 	t.Parallel()
 	arrived, left := make(chan struct{}), make(chan struct{})
@@ -368,7 +368,7 @@ func TestClientLeavesWhileAnEngineIsAsked(t *testing.T) {
 	r.checkEngines()
 }
 
-// An instance that takes no connections is not asked twice, nor blamed for a question.
+// An instance that accepts no connections is not queried twice, nor blamed for a query.
 func TestAnEngineThatIsAwayIsNotBlamed(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -382,7 +382,7 @@ func TestAnEngineThatIsAwayIsNotBlamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	// On a slow machine the question takes a while: that alone must not bring a probe.
+	// On a slow machine the query takes a while: that must not cause a probe.
 	r := startTuned(t, fakevllm.Plain, 0, 0, tuning{sched: noProbes})
 	r.members.set(instanceAt(instance.Decode, conn.LocalAddr().String(), fakevllm.Plain))
 	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.askOutcomes() != flow.AskFailed {

@@ -77,21 +77,21 @@ func TestTranscriptions(t *testing.T) {
 		if stream := tc.fields != nil; stream != e.Stream {
 			t.Errorf("%s: stream %t", name, e.Stream)
 		}
-		heard := ""
+		text := ""
 		if tc.fields == nil {
 			var whole struct{ Text string }
 			if err := json.Unmarshal(a.body, &whole); err != nil {
 				t.Fatalf("%s: %v in %s", name, err, a.body)
 			}
-			heard = whole.Text
+			text = whole.Text
 		} else {
-			heard = a.text(t)
+			text = a.text(t)
 			if n := len(a.events()); n != len(words)+1 || a.events()[n-1] != "[DONE]" {
 				t.Errorf("%s: %d events: %s", name, n, a.body)
 			}
 		}
-		if heard != strings.Join(words, "") {
-			t.Errorf("%s: %q, want %q", name, heard, words)
+		if text != strings.Join(words, "") {
+			t.Errorf("%s: %q, want %q", name, text, words)
 		}
 		legs := 0
 		for _, d := range r.D {
@@ -158,11 +158,11 @@ func TestOfficialClientTranscribes(t *testing.T) {
 	httpClient := &http.Client{Transport: &http.Transport{}}
 	t.Cleanup(httpClient.CloseIdleConnections)
 	c := openai.NewClient(option.WithBaseURL(r.URL+"/v1"), option.WithAPIKey("k"), option.WithHTTPClient(httpClient), option.WithMaxRetries(0))
-	heard, err := c.Audio.Transcriptions.New(t.Context(), openai.AudioTranscriptionNewParams{
+	text, err := c.Audio.Transcriptions.New(t.Context(), openai.AudioTranscriptionNewParams{
 		Model: model, File: openai.File(strings.NewReader(sound), `our "best" ä.wav`, "audio/wav"),
 	})
-	if want := strings.Join(fakevllm.ExpectedTranscription([]byte(sound), ""), ""); err != nil || heard.Text != want {
-		t.Fatalf("%v %+v, want %q", err, heard, want)
+	if want := strings.Join(fakevllm.ExpectedTranscription([]byte(sound), ""), ""); err != nil || text.Text != want {
+		t.Fatalf("%v %+v, want %q", err, text, want)
 	}
 }
 
@@ -198,5 +198,5 @@ func TestRequestsInFlight(t *testing.T) {
 	leave()
 	<-ended
 	<-ended
-	eventually(t, "nobody is counted any more", func() bool { return r.handler.Requests() == 0 })
+	eventually(t, "no request is counted any more", func() bool { return r.handler.Requests() == 0 })
 }

@@ -100,7 +100,7 @@ func waitingLeg(t *testing.T, r *rig, role instance.Role, q scenario) (*fakevllm
 	return s, done
 }
 
-// A leg that waits for an instance which turns out to be gone is called off
+// A leg that waits for an instance that is removed is called off
 // and tried elsewhere: no deadline has to pass.
 func TestWaitingLegsAreCalledOff(t *testing.T) {
 	t.Parallel()
@@ -273,7 +273,7 @@ func TestSlowIsNotSilent(t *testing.T) {
 	}
 }
 
-// When retries multiply the load beyond the budget, clients are told to wait.
+// When retries multiply the load beyond the budget, clients get 503 with Retry-After.
 func TestRetryBudgetIsSpent(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {
@@ -304,7 +304,7 @@ func TestRetryBudgetIsSpent(t *testing.T) {
 // The client gets the prefill instance's numbers.
 func TestCachedTokensAreThePrefills(t *testing.T) {
 	t.Parallel()
-	told := map[string][]string{
+	want := map[string][]string{
 		chatPath:      {`"cached_tokens":0`, `"created_cache_tokens":16`},
 		responsesPath: {`"cached_tokens":0`, `"cache_write_tokens":16`},
 		messagesPath:  {`"cache_creation_input_tokens":16`, `"cache_read_input_tokens":0`},
@@ -321,9 +321,9 @@ func TestCachedTokensAreThePrefills(t *testing.T) {
 		if a.err != nil || a.status != http.StatusOK {
 			t.Fatalf("%d %v", a.status, a.err)
 		}
-		for _, want := range told[q.path] {
-			if !strings.Contains(string(a.body), want) {
-				t.Errorf("%s is not told: %s", want, a.body)
+		for _, usage := range want[q.path] {
+			if !strings.Contains(string(a.body), usage) {
+				t.Errorf("the answer lacks %s: %s", usage, a.body)
 			}
 		}
 		// A message counts the parts of its prompt separately: their sum is the prompt.
@@ -332,8 +332,8 @@ func TestCachedTokensAreThePrefills(t *testing.T) {
 			if sums[0] != sums[len(sums)-1] || sums[0] <= 16 {
 				t.Errorf("prompts of %v tokens: %s", sums, a.body)
 			}
-			alone := r.post(q.path, strings.Replace(body, "{", `{"ignored":1,`, 1))
-			if again := messageSums(t, alone); again[0] != sums[0] {
+			whole := r.post(q.path, strings.Replace(body, "{", `{"ignored":1,`, 1))
+			if again := messageSums(t, whole); again[0] != sums[0] {
 				t.Errorf("the same prompt has %d and %d tokens", sums[0], again[0])
 			}
 		}

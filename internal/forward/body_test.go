@@ -14,7 +14,7 @@ import (
 
 // The memory of a body is used again by the next request. No engine may get another
 // request's bytes, also when legs fail with their body half sent. The simulator's answer
-// depends on the whole prompt, so one wrong byte gives another text.
+// depends on the whole prompt, so one wrong byte changes the text.
 func TestBodiesAreNotMixed(t *testing.T) {
 	t.Parallel()
 	for _, mode := range sequentialModes() {

@@ -37,7 +37,7 @@ func TestOfficialClient(t *testing.T) {
 	if err != nil || whole.Choices[0].Message.Content != want.Text {
 		t.Fatalf("whole: %v, %+v", err, whole)
 	}
-	params.Model = "nobody-serves-this"
+	params.Model = "unserved-model"
 	_, err = c.Chat.Completions.New(t.Context(), params)
 	var e *openai.Error
 	if !errors.As(err, &e) || e.StatusCode != http.StatusNotFound || e.Type != "NotFoundError" {

@@ -103,7 +103,7 @@ func TestComplaintFallbackMovesLoadSilently(t *testing.T) {
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultReset})
 		r.checkServed(q)
 		if e := r.entry(); e.DecodeOnly != "prefill_failed" || e.Attempts != 2 {
-			t.Fatalf("the fallback is not told, or tries are not bounded: %+v", e)
+			t.Fatalf("the fallback is not reported, or attempts are not bounded: %+v", e)
 		}
 	})
 }
@@ -119,7 +119,7 @@ func TestComplaintMultiPromptCrashesDecode(t *testing.T) {
 }
 
 // The prefill instance restarts at its address while its KV transfer waits for a
-// second decode instance: the KV transfer of the old life must not be used.
+// second decode instance: the KV transfer of the old incarnation must not be used.
 func TestComplaintRestartAtTheSameAddress(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {
@@ -146,7 +146,7 @@ func TestComplaintRestartAtTheSameAddress(t *testing.T) {
 			t.Fatalf("the second decode instance saw %+v", c)
 		}
 		if n := legs(r.P); n != 2 {
-			t.Fatalf("%d prefills, want one in each life", n)
+			t.Fatalf("%d prefills, want one in each incarnation", n)
 		}
 	})
 }

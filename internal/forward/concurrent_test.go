@@ -41,11 +41,11 @@ type pairLeg struct {
 	left   <-chan struct{} // closed when the proxy has given the leg up
 }
 
-// pairEngine is an engine that answers each leg as its test says.
+// pairEngine is an engine whose test scripts the answer to each leg.
 type pairEngine struct {
-	role    instance.Role
-	address string
-	life    string // its incarnation
+	role        instance.Role
+	address     string
+	incarnation string
 }
 
 // concurrentRig is a fleet of engines whose legs the test answers: each leg is sent to legs,
@@ -157,7 +157,7 @@ func eachConcurrentDialect(t *testing.T, test func(t *testing.T, dialect string)
 	}
 }
 
-// startConcurrent starts so many engines of a concurrent connector.
+// startConcurrent starts engines of a concurrent connector: prefills and decodes of them.
 func startConcurrent(t *testing.T, dialect string, prefills, decodes int, tune func(*forward.Options)) *concurrentRig {
 	t.Helper()
 	return startConcurrentTuned(t, dialect, prefills, decodes, tuning{forward: tune})
@@ -168,7 +168,7 @@ func startConcurrentTuned(t *testing.T, dialect string, prefills, decodes int, t
 	t.Helper()
 	m := &concurrentRig{t: t, dialect: dialect, q: scenario{chatPath, true}, rig: startTuned(t, "plain", 0, 0, tune), legs: make(chan *pendingLeg, 16)}
 	for i := range prefills + decodes {
-		e := &pairEngine{role: instance.Prefill, life: "1"}
+		e := &pairEngine{role: instance.Prefill, incarnation: "1"}
 		if i >= prefills {
 			e.role = instance.Decode
 		}
@@ -185,17 +185,17 @@ func startConcurrentTuned(t *testing.T, dialect string, prefills, decodes int, t
 	return m
 }
 
-// join makes the engines, in their present lives, the membership.
+// join makes the engines, in their current incarnations, the membership.
 func (m *concurrentRig) join() {
 	var list []*instance.Instance
 	for _, e := range append(append([]*pairEngine{}, m.P...), m.D...) {
 		one := instanceAt(e.role, e.address, fakevllm.Mode(m.dialect))
-		one.Record.ID = e.life
+		one.Record.ID = e.incarnation
 		switch {
 		case m.dialect == "moriio_write":
 			one.Record.ZMQAddress, one.Record.TPSize = zmqAddress(e), 4
 		case e.role == instance.Prefill:
-			one.Record.Ports, one.Record.EngineIDs = map[string][]int{"bootstrap": {8998}}, map[string]string{"0": e.address + "#" + e.life}
+			one.Record.Ports, one.Record.EngineIDs = map[string][]int{"bootstrap": {8998}}, map[string]string{"0": e.address + "#" + e.incarnation}
 		}
 		list = append(list, one)
 	}
@@ -204,7 +204,7 @@ func (m *concurrentRig) join() {
 
 func (m *concurrentRig) serve(e *pairEngine, w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
-		return // asked whether it lives
+		return // a health probe
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -266,13 +266,13 @@ func (m *concurrentRig) pair() (prefill, decode *pendingLeg) {
 		m.t.Fatalf("the legs are not linked: %+v, %+v", prefill.pairLeg, decode.pairLeg)
 	case m.dialect == "moriio_write":
 		m.checkMoRIIO(prefill, decode)
-	case decode.EngineID != prefill.engine.address+"#"+prefill.engine.life || prefill.rank != "0" || decode.rank != "":
+	case decode.EngineID != prefill.engine.address+"#"+prefill.engine.incarnation || prefill.rank != "0" || decode.rank != "":
 		m.t.Fatalf("engine %q, ranks %q and %q", decode.EngineID, prefill.rank, decode.rank)
 	}
 	return prefill, decode
 }
 
-// zmqAddress is the ZMQ address of an engine, with its life in it.
+// zmqAddress returns the ZMQ address of an engine, which contains its incarnation.
 func zmqAddress(e *pairEngine) string {
 	_, port, _ := strings.Cut(e.address, ":")
 	return "host:127.0.0.1,handshake:6301" + ",notify:" + port
@@ -433,7 +433,7 @@ func testConcurrentPrefillIsAway(t *testing.T, dialect string) {
 	eachPair(t, func(t *testing.T, q scenario) {
 		m := startConcurrent(t, dialect, 1, 1, nil)
 		m.q = q
-		m.P = append([]*pairEngine{{role: instance.Prefill, address: "127.0.0.1:1", life: "1"}}, m.P...)
+		m.P = append([]*pairEngine{{role: instance.Prefill, address: "127.0.0.1:1", incarnation: "1"}}, m.P...)
 		m.join()
 		for range 2 { // one of them meets the closed port
 			got := m.begin(t.Context(), q.body(""))
@@ -549,23 +549,23 @@ func TestConcurrentInstanceRestarts(t *testing.T) {
 
 func testConcurrentInstanceRestarts(t *testing.T, dialect string) {
 	t.Helper()
-	for _, who := range []string{"prefill at work", "prefill that has answered", "decode"} {
-		t.Run(who, func(t *testing.T) {
+	for _, restarted := range []string{"prefill at work", "prefill that has answered", "decode"} {
+		t.Run(restarted, func(t *testing.T) {
 			t.Parallel()
 			eachPair(t, func(t *testing.T, q scenario) {
 				m := startConcurrent(t, dialect, 1, 1, nil)
 				m.q = q
 				got := m.begin(t.Context(), q.body(""))
 				p, d := m.pair()
-				switch who {
+				switch restarted {
 				case "prefill that has answered":
 					p.reply(m.prefills)
 					await(t, "the end of prefill", p.left)
-					m.P[0].life = "2"
+					m.P[0].incarnation = "2"
 				case "prefill at work":
-					m.P[0].life = "2"
+					m.P[0].incarnation = "2"
 				case "decode":
-					m.D[0].life = "2"
+					m.D[0].incarnation = "2"
 				}
 				m.join()
 				await(t, "the end of decode", d.left)
@@ -639,11 +639,11 @@ func testConcurrentFallsBack(t *testing.T, dialect string) {
 		p.reply(fails(500))
 		await(t, "the abort of decode", d.left)
 	}
-	alone := await(t, "the leg alone", m.legs)
-	if alone.engine.role != instance.Decode || strings.Contains(string(alone.body), "kv_transfer_params") {
-		t.Fatalf("%s got %s", alone.engine.address, alone.body)
+	single := await(t, "the decode-only leg", m.legs)
+	if single.engine.role != instance.Decode || strings.Contains(string(single.body), "kv_transfer_params") {
+		t.Fatalf("%s got %s", single.engine.address, single.body)
 	}
-	alone.reply(streams)
+	single.reply(streams)
 	if a := await(t, "the answer", got); a.status != http.StatusOK || !strings.Contains(string(a.body), `"cached_tokens":9`) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
@@ -709,7 +709,7 @@ func testConcurrentPrefillIsSentLate(t *testing.T, dialect string) {
 	t.Helper()
 	late, mayGo := make(chan struct{}), make(chan struct{})
 	m := startConcurrent(t, dialect, 1, 1, func(o *forward.Options) {
-		o.Privileged = func(*http.Request) bool { // asked where a leg's header is made
+		o.Privileged = func(*http.Request) bool { // called when a leg's header is made
 			if strings.Contains(string(debug.Stack()), "beginPartner") {
 				close(late)
 				<-mayGo

@@ -16,7 +16,7 @@ import (
 //	order                                   TestConformanceAbort: which engine has a leg while prefill hangs
 //	abort at each point                     TestConformanceAbort
 //	failure of each leg                     TestConformanceFailures
-//	restart between the legs                restart_test.go; TestConcurrentInstanceRestarts, TestNotifiedInstanceGone
+//	restart between the legs                restart_test.go; TestConcurrentInstanceRestarts, TestNotifiedInstanceRemoved
 //	64-bit integers, unknown fields         TestConformanceBytes; KV transfers: engines refuse what has changed
 //	wrong pairs                             TestWrongPairs
 
@@ -114,7 +114,7 @@ func TestConformanceFailures(t *testing.T) {
 				script(t, engine, fault)
 				body := chatBody(true, "")
 				r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-				// A prefill that fails beside a decode leg may have handed over before: then decode
+				// A prefill that fails during a decode leg may have sent its KV cache before: then decode
 				// may have begun to answer, and nothing is retried.
 				e := r.entry()
 				begun := prefill && c.Flow() == connector.Concurrent && e.Attempts == 0
@@ -140,7 +140,7 @@ func TestConformanceBytes(t *testing.T) {
 			body := chatBody(stream, ","+unknown)
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 			if e := r.entry(); e.DecodeOnly != "" {
-				t.Errorf("alone: %s", e.DecodeOnly)
+				t.Errorf("decode-only: %s", e.DecodeOnly)
 			}
 			for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
 				list := posted(s)

@@ -90,6 +90,6 @@ func TestEnginesDoNotLetPages(t *testing.T) {
 		}
 	}
 	if asked.Load() == 0 {
-		t.Error("the engine was not asked")
+		t.Error("the engine got no request")
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// No request goes to decode alone before enough is known; then some do, and each has its
+// No request is decode-only before enough is known; then some do, and each has its
 // reason and is counted once. This holds in every flow.
 func TestDisaggregateLearns(t *testing.T) {
 	t.Parallel()
@@ -25,21 +25,21 @@ func TestDisaggregateLearns(t *testing.T) {
 			if mode == fakevllm.Mooncake {
 				r.bootstraps()
 			}
-			told := map[string]int{}
+			reasons := map[string]int{}
 			for range 64 {
 				body := chatBody(true, "")
 				a := r.post("/v1/chat/completions", body)
 				r.checkComplete(a, true, body)
 				why := r.entry().DecodeOnly
 				if got := a.header.Get("X-PD-Decode-Only"); got != why {
-					t.Errorf("the client is told %q, the log %q", got, why)
+					t.Errorf("X-PD-Decode-Only is %q, the log has %q", got, why)
 				}
-				told[why]++
+				reasons[why]++
 			}
 			r.rec.mu.Lock()
 			defer r.rec.mu.Unlock()
-			if told[bypass.Explore] == 0 || told[""] < 4 {
-				t.Errorf("alone by reason: %v, decisions %v", told, r.rec.decided)
+			if reasons[bypass.Explore] == 0 || reasons[""] < 4 {
+				t.Errorf("requests by reason: %v, decisions %v", reasons, r.rec.decided)
 			}
 			pairs := 0
 			for decision, n := range r.rec.decided {
@@ -47,8 +47,8 @@ func TestDisaggregateLearns(t *testing.T) {
 					pairs += n
 				}
 			}
-			if pairs != told[""] {
-				t.Errorf("%d through prefill, decisions %v", told[""], r.rec.decided)
+			if pairs != reasons[""] {
+				t.Errorf("%d through prefill, decisions %v", reasons[""], r.rec.decided)
 			}
 		})
 	}
@@ -59,12 +59,12 @@ func TestDisaggregateNever(t *testing.T) {
 	never := func(o *forward.Options) { o.Disaggregate = &flow.Disaggregate{Never: true} }
 	r := start(t, fakevllm.NIXL, 1, 1, never)
 	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK || a.header.Get("X-PD-Decode-Only") != bypass.Never {
-		t.Errorf("%d, alone: %q", a.status, a.header.Get("X-PD-Decode-Only"))
+		t.Errorf("%d, decode-only: %q", a.status, a.header.Get("X-PD-Decode-Only"))
 	}
 	// A decode instance in READ mode would answer with the wrong text.
 	r = start(t, fakevllm.MoRIIORead, 1, 1, never)
 	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK || a.header.Get("X-PD-Decode-Only") != "" {
-		t.Errorf("moriio_read: %d, alone: %q", a.status, a.header.Get("X-PD-Decode-Only"))
+		t.Errorf("moriio_read: %d, decode-only: %q", a.status, a.header.Get("X-PD-Decode-Only"))
 	}
 }
 
@@ -86,7 +86,7 @@ func text(stream bool) string {
 	return strings.Replace(chatBody(stream, ""), "tell me", strings.Repeat("tell me ", 60), 1)
 }
 
-// A prompt that decode has computed alone is not expected in prefill's cache, and no pick is
+// The prompt of a decode-only request is not expected in prefill's cache, and no pick is
 // counted for a leg that was not sent.
 func TestDisaggregateLeavesNoTrace(t *testing.T) {
 	t.Parallel()
@@ -111,7 +111,7 @@ func TestDisaggregateLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// A decode instance where requests are queued, or whose KV cache has no room, computes no
+// A decode instance where requests are queued, or whose KV cache is full, computes no
 // prompt: the request goes through prefill. Requests that wait for their KV cache do not
 // count.
 func TestDisaggregateSparesWhoIsFull(t *testing.T) {

@@ -43,7 +43,7 @@ func (r *rig) postWithin(path, body string) answer {
 	return r.postCtx(ctx, path, body)
 }
 
-// withEngine puts an odd engine into the membership, beside a good one if asked for.
+// withEngine puts an odd engine into the membership, next to a good one if requested.
 func (r *rig) withEngine(odd *instance.Instance, beside bool) {
 	var list []*instance.Instance
 	for _, s := range r.P {
@@ -59,7 +59,7 @@ func (r *rig) withEngine(odd *instance.Instance, beside bool) {
 	r.members.set(append(list, odd)...)
 }
 
-// The proxy never asks an engine to switch protocols: an engine that does so has failed,
+// The proxy never requests a switch of protocols from an engine: an engine that does so has failed,
 // and its connection is closed.
 func TestSwitchedProtocol(t *testing.T) {
 	t.Parallel()
@@ -113,7 +113,7 @@ func TestStalledErrorOfOneInstance(t *testing.T) {
 }
 
 // The body of an error that goes to the client is waited for, but no longer than for the
-// next bytes of any answer; then the client gets the status alone.
+// next bytes of any answer; then the client gets the status only.
 func TestStalledErrorOfTheClient(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {

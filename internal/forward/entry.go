@@ -24,7 +24,7 @@ const (
 // StatusClientGone is logged for a client that left before its answer.
 const StatusClientGone = relay.StatusClientGone
 
-// Entry is what is known of a request when it has ended.
+// Entry is the record of a request that has ended.
 type Entry struct {
 	RequestID string
 	Client    string
@@ -38,10 +38,10 @@ type Entry struct {
 	Outcome   string
 	Prefill   string // address, "" if there was none
 	Decode    string
-	// DecodeOnly says why the decode instance served the request without a
+	// DecodeOnly is why the decode instance served the request without a
 	// prefill, "" if it did not.
 	DecodeOnly string
-	// Elsewhere says why another instance would have been preferred, and in which role;
+	// Elsewhere is why another instance would have been preferred, and in which role;
 	// "" if none would; see flow.Route.
 	Elsewhere string
 	Attempts  int   // failed legs, also those that were retried

@@ -30,7 +30,7 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 		openai.WriteError(w, tooLarge(h.opts.MaxBody))
 		return
 	case err != nil:
-		return // the client has gone
+		return // the client has left
 	}
 	req, err := request.Parse(kind, body)
 	if err != nil {
@@ -48,5 +48,5 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(h.flow.Explain(req, session)) // the client may have gone
+	_ = e.Encode(h.flow.Explain(req, session)) // the client may have left
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// explain asks the proxy where a chat would go.
+// explain returns where the proxy would send a chat.
 func (r *rig) explain(body string) plan.Plan {
 	r.t.Helper()
 	w := httptest.NewRecorder()
@@ -64,8 +64,8 @@ func TestExplainIsWhatIsDone(t *testing.T) {
 			t.Errorf("timing %q", got)
 		}
 	}
-	if asked := legs(r.P) + legs(r.D); asked != 24 || len(r.rec.ended) != 0 {
-		t.Errorf("engines were asked %d times for 12 requests; %d more have ended", asked, len(r.rec.ended))
+	if queried := legs(r.P) + legs(r.D); queried != 24 || len(r.rec.ended) != 0 {
+		t.Errorf("engines got %d legs for 12 requests; %d more have ended", queried, len(r.rec.ended))
 	}
 }
 
@@ -100,7 +100,7 @@ func TestExplainWays(t *testing.T) {
 			}
 			r.post("/v1/chat/completions", tc.body)
 			if e := r.entry(); p.Way == plan.DecodeOnly && e.DecodeOnly != p.Reason {
-				t.Errorf("served alone because of %q", e.DecodeOnly)
+				t.Errorf("decode-only because of %q", e.DecodeOnly)
 			}
 		})
 	}

@@ -440,7 +440,7 @@ func TestStalePooledConnection(t *testing.T) {
 	})
 }
 
-// An ejected instance that hangs does not delay a list of models that others can give.
+// An ejected instance that hangs does not delay a list of models that others can provide.
 func TestModelsAreAskedOfThoseWhoAreWell(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
@@ -465,11 +465,11 @@ func TestModelsAreAskedOfThoseWhoAreWell(t *testing.T) {
 	_ = resp.Body.Close()
 	for _, q := range sick.Requests() {
 		if q.Path == "/v1/models" {
-			t.Error("the sick one was asked")
+			t.Error("the failing instance was queried")
 		}
 	}
 	if resp.StatusCode != http.StatusOK || sick.Counters().Requests != asked {
-		t.Errorf("%s, %d legs to the sick one", resp.Status, sick.Counters().Requests-asked)
+		t.Errorf("%s, %d legs to the failing instance", resp.Status, sick.Counters().Requests-asked)
 	}
 	sick.ClearFaults()
 }

@@ -29,8 +29,8 @@ func (r *rig) ofVersions(mode fakevllm.Mode, versions ...string) {
 	r.members.set(list...)
 }
 
-// A pair of NIXL engines has one version of vLLM. Where no such pair is left decode serves
-// alone, or the request fails, with the reason.
+// A pair of NIXL engines has one version of vLLM. If no such pair is left, the request
+// becomes decode-only or fails, with the reason.
 func TestVersionsArePaired(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 2, nil)
@@ -42,7 +42,7 @@ func TestVersionsArePaired(t *testing.T) {
 		body := chatBody(true, "")
 		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 		if e := r.entry(); e.DecodeOnly != "" || partner[e.Prefill] != e.Decode {
-			t.Errorf("%s goes with %s, alone %q", e.Prefill, e.Decode, e.DecodeOnly)
+			t.Errorf("%s is paired with %s, decode-only %q", e.Prefill, e.Decode, e.DecodeOnly)
 		}
 	}
 }
@@ -54,19 +54,19 @@ func TestOnlyMixedPairs(t *testing.T) {
 		mode     fakevllm.Mode
 		mix      func(r *rig)
 		fallback bool
-		alone    string // "": a pair
+		reason   string // "": a pair
 		says     string // of the 503
 	}{
-		{name: "versions", mode: fakevllm.NIXL, fallback: true, alone: "version_mismatch",
+		{name: "versions", mode: fakevllm.NIXL, fallback: true, reason: "version_mismatch",
 			mix: func(r *rig) { r.ofVersions(fakevllm.NIXL, "0.31.0", "0.32.0") }},
-		{name: "versions, push", mode: fakevllm.NIXLPush, fallback: true, alone: "version_mismatch",
+		{name: "versions, push", mode: fakevllm.NIXLPush, fallback: true, reason: "version_mismatch",
 			mix: func(r *rig) { r.ofVersions(fakevllm.NIXLPush, "0.31.0", "0.32.0") }},
 		{name: "versions, no fallback", mode: fakevllm.NIXL, says: "of one vLLM version",
 			mix: func(r *rig) { r.ofVersions(fakevllm.NIXL, "0.31.0", "0.32.0") }},
 		{name: "one version unknown", mode: fakevllm.NIXL, mix: func(r *rig) { r.ofVersions(fakevllm.NIXL, "0.31.0", "") }},
 		{name: "versions of a pool", mode: fakevllm.Plain, mix: func(r *rig) { r.ofVersions(fakevllm.Plain, "0.31.0", "0.32.0") }},
 		{name: "versions of the P2P tier", mode: fakevllm.P2P, mix: func(r *rig) { r.ofVersions(fakevllm.P2P, "0.31.0", "0.32.0") }},
-		{name: "connectors", mode: fakevllm.NIXL, fallback: true, alone: "connector_mismatch", mix: mixConnectors},
+		{name: "connectors", mode: fakevllm.NIXL, fallback: true, reason: "connector_mismatch", mix: mixConnectors},
 		{name: "connectors, no fallback", mode: fakevllm.NIXL, says: "with one connector", mix: mixConnectors},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -83,8 +83,8 @@ func TestOnlyMixedPairs(t *testing.T) {
 				return
 			}
 			r.checkComplete(a, true, body)
-			if e.DecodeOnly != tc.alone || a.header.Get("X-PD-Decode-Only") != tc.alone || (e.Prefill == "") != (tc.alone != "") {
-				t.Errorf("alone %q, header %q, prefill %q; want %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill, tc.alone)
+			if e.DecodeOnly != tc.reason || a.header.Get("X-PD-Decode-Only") != tc.reason || (e.Prefill == "") != (tc.reason != "") {
+				t.Errorf("decode-only %q, header %q, prefill %q; want %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill, tc.reason)
 			}
 			r.checkEngines()
 		})
@@ -107,12 +107,12 @@ func TestTheOtherVersionServes(t *testing.T) {
 		body := chatBody(true, "")
 		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 		if e := r.entry(); e.Prefill != r.P[1].Address() || e.Decode != r.D[1].Address() || e.DecodeOnly != "" {
-			t.Errorf("%s and %s, alone %q", e.Prefill, e.Decode, e.DecodeOnly)
+			t.Errorf("%s and %s, decode-only %q", e.Prefill, e.Decode, e.DecodeOnly)
 		}
 	}
 }
 
-// Prefill instances that cannot hand over to any decode instance do not each compute the
+// Prefill instances that cannot transfer to any decode instance do not each compute the
 // prompt.
 func TestOnePrefillForNobody(t *testing.T) {
 	t.Parallel()
@@ -122,11 +122,11 @@ func TestOnePrefillForNobody(t *testing.T) {
 	body := chatBody(true, "")
 	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 	if e, n := r.entry(), legs(r.P); e.DecodeOnly != "version_mismatch" || n > 2 {
-		t.Errorf("%d prefills, alone %q", n, e.DecodeOnly)
+		t.Errorf("%d prefills, decode-only %q", n, e.DecodeOnly)
 	}
 }
 
-// Where no other prefill instance is left, decode serves alone, with the reason.
+// Where no other prefill instance is left, the request becomes decode-only, with the reason.
 func TestNoOtherVersion(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
@@ -136,7 +136,7 @@ func TestNoOtherVersion(t *testing.T) {
 	a := r.post("/v1/chat/completions", body)
 	r.checkComplete(a, true, body)
 	if e := r.entry(); e.DecodeOnly != "version_mismatch" || e.Decode != r.D[1].Address() {
-		t.Errorf("%s alone %q", e.Decode, e.DecodeOnly)
+		t.Errorf("%s decode-only %q", e.Decode, e.DecodeOnly)
 	}
 }
 
@@ -175,12 +175,12 @@ func TestPrefillAborts(t *testing.T) {
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultAbort, Times: 1})
 		r.checkServed(q)
 		if e := r.entry(); e.DecodeOnly != "" || r.rec.retried() != "prefill/aborted" || r.rec.missing != 0 {
-			t.Errorf("alone %q, retried %q, %d without a KV transfer", e.DecodeOnly, r.rec.retried(), r.rec.missing)
+			t.Errorf("decode-only %q, retried %q, %d without a KV transfer", e.DecodeOnly, r.rec.retried(), r.rec.missing)
 		}
 	})
 }
 
-// A decode engine of vllm-ascend whose KV cache is full gives a request up with the stop
+// A decode engine of vllm-ascend whose KV cache is full aborts a request with the stop
 // reason "recomputed". Before the commit that failure is retried, after it the client sees
 // it. From other engines the word may be the client's own stop text.
 func TestRecomputed(t *testing.T) {

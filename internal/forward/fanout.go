@@ -19,8 +19,7 @@ const (
 	// fanOutTimeout bounds the request to each instance, which may load an adapter from
 	// a slow disk.
 	fanOutTimeout = 5 * time.Minute
-	// maxFanOut bounds the instances that are asked at a time, maxFanOutAnswer the answer
-	// of each, in bytes.
+	// maxFanOut bounds the requests in flight, maxFanOutAnswer the answer of each, in bytes.
 	maxFanOut       = 16
 	maxFanOutAnswer = 1 << 20
 )

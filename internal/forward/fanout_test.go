@@ -25,7 +25,7 @@ func TestFanOut(t *testing.T) {
 	for _, role := range []instance.Role{instance.Prefill, instance.Prefill, instance.Decode, instance.Decode} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			if q.Method != http.MethodPost {
-				return // asked whether it lives
+				return // a health probe
 			}
 			b, err := io.ReadAll(q.Body)
 			if err != nil {
@@ -44,7 +44,7 @@ func TestFanOut(t *testing.T) {
 		list = append(list, instanceAt(role, strings.TrimPrefix(s.URL, "http://"), "plain"))
 	}
 	r.members.set(list...)
-	tell := func(target, body string) *httptest.ResponseRecorder {
+	post := func(target, body string) *httptest.ResponseRecorder {
 		q := httptest.NewRequestWithContext(t.Context(), http.MethodPost, target, strings.NewReader(body))
 		q.Header.Set("Authorization", "Bearer operator")
 		q.Header.Set("X-Api-Key", "operator")
@@ -59,7 +59,7 @@ func TestFanOut(t *testing.T) {
 	}
 	for target, body := range map[string]string{"/v1/load_lora_adapter": `{"lora_name":"a"}`, "/reset_prefix_cache?reset_running_requests=true": ""} {
 		got = nil
-		if w := tell(target, body); w.Code != http.StatusOK || !strings.HasPrefix(w.Body.String(), "Success") {
+		if w := post(target, body); w.Code != http.StatusOK || !strings.HasPrefix(w.Body.String(), "Success") {
 			t.Errorf("%s: %d %s", target, w.Code, w.Body)
 		}
 		if want := target + " " + body + " Bearer engines"; len(got) != 4 || strings.Join(got, "\n") != strings.Repeat(want+"\n", 3)+want {
@@ -67,11 +67,11 @@ func TestFanOut(t *testing.T) {
 		}
 	}
 	broken = list[2].Address
-	if w := tell("/v1/load_lora_adapter", `{"lora_name":"a"}`); w.Code != http.StatusBadGateway || !strings.Contains(w.Body.String(), "1 of 4 instances") || !strings.Contains(w.Body.String(), broken+": 404 no such adapter") {
+	if w := post("/v1/load_lora_adapter", `{"lora_name":"a"}`); w.Code != http.StatusBadGateway || !strings.Contains(w.Body.String(), "1 of 4 instances") || !strings.Contains(w.Body.String(), broken+": 404 no such adapter") {
 		t.Errorf("one refuses: %d %s", w.Code, w.Body)
 	}
 	r.members.set()
-	if w := tell("/reset_prefix_cache", ""); w.Code != http.StatusServiceUnavailable {
-		t.Errorf("nobody there: %d %s", w.Code, w.Body)
+	if w := post("/reset_prefix_cache", ""); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("no instance: %d %s", w.Code, w.Body)
 	}
 }

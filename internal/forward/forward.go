@@ -7,8 +7,8 @@
 //
 // Each part has a package: flow has the order of the legs and what is left to try, leg one
 // request to one engine, relay one answer to one client, scratch the buffers, budget the
-// retries of the whole proxy. This package puts them together, and reports at the end how
-// the request ended.
+// retries of the whole proxy. This package connects them and reports the outcome of
+// the request.
 //
 // Nothing of an answer reaches the client before it is committed: the first event with content,
 // or a whole non-streamed answer. Only keep-alives may precede it (Options.KeepAlive). Until then a failure can be retried, and the client does
@@ -42,8 +42,8 @@ type Client = relay.Client
 // HandlerFunc answers one request of one client.
 type HandlerFunc func(c Client, r *http.Request)
 
-// Recorder hears of every request once, when it has ended, and of the events
-// on its way. It must not block.
+// Recorder receives every request once, when it has ended, and the events before
+// that. It must not block.
 type Recorder interface {
 	flow.Recorder
 	// Done is called when the request has ended. It must not keep e.
@@ -58,7 +58,7 @@ type Options struct {
 	Health          flow.Health
 	Upstream        upstream.Client
 	Notifications   flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
-	// Models reads the lists of models again that engines serve; nil: it is not done.
+	// Models reads the model lists of engines again; nil: they are not read again.
 	Models   *catalog.Catalog
 	Recorder Recorder
 	Progress leg.Progress // of the engines; nil: it cannot be observed
@@ -72,13 +72,13 @@ type Options struct {
 	// checks clients' keys, and therefore does not pass them on.
 	EngineKey  string
 	ClientKeys bool
-	// Trace reports whether this client may see how its request was routed, if it asks for
-	// that. TraceAll shows it to all clients, also if they do not ask.
+	// Trace reports whether this client may see how its request was routed, if it requests
+	// that. TraceAll shows it to all clients, even without a request for it.
 	Trace    func(*http.Request) bool
 	TraceAll bool
 	// Privileged reports whether this client may set the priority of its requests.
 	Privileged func(*http.Request) bool
-	// Ranked reports whether this client may say which data-parallel rank it wants.
+	// Ranked reports whether this client may choose its data-parallel rank.
 	Ranked func(*http.Request) bool
 	// KeyName names the client's key for the log, "" for none; nil: none has a name.
 	KeyName func(*http.Request) string
@@ -106,7 +106,7 @@ type Options struct {
 	KeepAlive time.Duration
 	NonStream time.Duration // for a non-streamed answer to begin, default 1 h
 	KVBudget  time.Duration // how long a KV transfer may wait whose lease is not known, default 20 s
-	// RewriteHost puts the host by which prefill was reached into what it hands over.
+	// RewriteHost puts the host by which prefill was reached into its transfer params.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to its last notification, default 30 s
 }
@@ -128,7 +128,7 @@ func New(o Options) (*Handler, error) {
 		opts:   o,
 		bodies: scratch.NewBodies(o.MaxBodies),
 		legs: leg.Settings{
-			Upstream: o.Upstream, Gone: o.Picker.Gone, Progress: o.Progress, Busy: o.Busy, Connect: o.Connect, Log: o.Log,
+			Upstream: o.Upstream, Removed: o.Picker.Removed, Progress: o.Progress, Busy: o.Busy, Connect: o.Connect, Log: o.Log,
 			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
 		},
 		flow: flow.Settings{
@@ -148,11 +148,11 @@ func (h *Handler) Completion(kind openai.Kind) HandlerFunc {
 	return h.serve(kind.Path(), kind, func(c *call) { c.completion(kind) })
 }
 
-// Passthrough serves an endpoint that one instance answers alone: a decode
-// instance, or a prefill instance where there is none. alone is why no prefill
-// computes the prompt, "" where nothing is generated from one.
-func (h *Handler) Passthrough(endpoint, alone string) HandlerFunc {
-	return h.serve(endpoint, openai.Other, func(c *call) { c.passThrough(alone) })
+// Passthrough serves an endpoint that a single instance answers: a decode
+// instance, or a prefill instance if there is none. reason is why no prefill
+// computes the prompt, "" if nothing is generated from one.
+func (h *Handler) Passthrough(endpoint, reason string) HandlerFunc {
+	return h.serve(endpoint, openai.Other, func(c *call) { c.passThrough(reason) })
 }
 
 // Stored serves an endpoint about one stored response. id returns the response's id.
@@ -167,8 +167,8 @@ func (h *Handler) Stored(endpoint string, id func(*http.Request) string) Handler
 }
 
 // Form is Passthrough for an endpoint whose requests are forms with a file in them.
-func (h *Handler) Form(endpoint, alone string) HandlerFunc {
-	return h.serve(endpoint, openai.Other, func(c *call) { c.passThroughForm(alone) })
+func (h *Handler) Form(endpoint, reason string) HandlerFunc {
+	return h.serve(endpoint, openai.Other, func(c *call) { c.passThroughForm(reason) })
 }
 
 // PassthroughGet is Passthrough for a route of GET, whose requests have no body.

@@ -46,7 +46,7 @@ func (a answer) tokenIDs(t *testing.T) (ids []int) {
 	return ids
 }
 
-// checkTokensAnswer checks an answer of token ids against what the model says.
+// checkTokensAnswer checks an answer of token ids against the text of the model.
 func (r *rig) checkTokensAnswer(a answer, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAt(generatePath, []byte(body), 0)
@@ -75,7 +75,7 @@ func TestTokensGoThroughPairs(t *testing.T) {
 					t.Errorf("decode computed %d prompts", n)
 				}
 				if strings.Contains(string(a.body), "remote_engine_id") {
-					t.Errorf("the KV transfer is told: %s", a.body)
+					t.Errorf("the answer contains transfer params: %s", a.body)
 				}
 				if e := r.entry(); e.DecodeOnly != "" || e.Outcome != forward.OutcomeOK || e.Endpoint != generatePath || e.Prefill == "" || e.Stream != stream {
 					t.Errorf("entry %+v", e)
@@ -112,7 +112,7 @@ func TestTokensFailuresBeforeTheCommitAreHidden(t *testing.T) {
 	}
 }
 
-// A request for several answers, or for logprobs of the prompt, is served by decode alone.
+// A request for several answers, or for logprobs of the prompt, is decode-only.
 func TestTokensThatDecodeServesAlone(t *testing.T) {
 	t.Parallel()
 	for sampling, reason := range map[string]string{`,"n":2`: "n", `,"prompt_logprobs":1`: "prompt_logprobs"} {

@@ -135,7 +135,7 @@ func TestClientControlFieldsAreStripped(t *testing.T) {
 	headers := []string{"X-Data-Parallel-Rank", "7", "X-Prefiller-Host-Port", "evil:1", "X-Vllm-Priority", "-9", "X-PD-Trace", "1", "X-Api-Key", "k"}
 	for _, tc := range []struct{ name, path, body string }{
 		{"chat", "/v1/chat/completions", chatBody(true, evil)},
-		{"alone", "/v1/completions", `{"model":"m","prompt":"x","max_tokens":2,"n":2` + evil + `}`},
+		{"decode-only", "/v1/completions", `{"model":"m","prompt":"x","max_tokens":2,"n":2` + evil + `}`},
 		{"a response", responsesPath, agentBody(responsesPath, true, evil)},
 		{"a message", messagesPath, agentBody(messagesPath, false, evil)},
 		{"another endpoint", "/tokenize", `{"model":"m","prompt":"x"` + evil + `}`},
@@ -192,7 +192,7 @@ func TestPriorityOfWhoMay(t *testing.T) {
 	r.checkEngines()
 }
 
-// With TraceAll every client gets the route of its request, whether it asks or not.
+// With TraceAll every client gets the route of its request, whether it requests it or not.
 func TestTraceForEverybody(t *testing.T) {
 	t.Parallel()
 	for _, all := range []bool{true, false} {
@@ -303,7 +303,7 @@ func TestRouteThatEnginesLack(t *testing.T) {
 	for range 3 {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			if q.Method != http.MethodPost {
-				return // asked whether it lives
+				return // a health probe
 			}
 			asked.Add(1)
 			w.Header().Set("Content-Type", "application/json")
@@ -319,16 +319,16 @@ func TestRouteThatEnginesLack(t *testing.T) {
 		list = append(list, instanceAt(instance.Decode, strings.TrimPrefix(s.URL, "http://"), fakevllm.Plain))
 	}
 	r.members.set(list...)
-	for path, alone := range map[string]string{"/pooling": "", "/v1/chat/completions/batch": "route"} {
+	for path, reason := range map[string]string{"/pooling": "", "/v1/chat/completions/batch": "route"} {
 		before := asked.Load()
 		a := r.post(path, `{"model":"m","input":"a b c"}`)
-		if a.status != http.StatusNotFound || string(a.body) != `{"detail":"Not Found"}` || a.header.Get("X-PD-Decode-Only") != alone {
+		if a.status != http.StatusNotFound || string(a.body) != `{"detail":"Not Found"}` || a.header.Get("X-PD-Decode-Only") != reason {
 			t.Errorf("%s: %d %v %s", path, a.status, a.header, a.body)
 		}
 		if n := asked.Load() - before; n != 1 {
 			t.Errorf("%s: %d legs", path, n)
 		}
-		if e := r.entry(); e.Outcome != forward.OutcomeClientError || e.DecodeOnly != alone {
+		if e := r.entry(); e.Outcome != forward.OutcomeClientError || e.DecodeOnly != reason {
 			t.Errorf("%s: %+v", path, e)
 		}
 	}

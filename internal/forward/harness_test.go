@@ -60,9 +60,9 @@ type rig struct {
 	// inbox and receiver get the notifications of LMCache's engines; nil for others.
 	inbox    *lmcache.Inbox
 	receiver *lmcache.Receiver
-	// gone counts the requests whose context has ended.
-	gone atomic.Int64
-	stop func() // ends the server
+	// ended counts the requests whose context has ended.
+	ended atomic.Int64
+	stop  func() // ends the server
 }
 
 type members struct {
@@ -92,7 +92,7 @@ type recorder struct {
 	media   int
 	spent   []forward.Class
 	asked   []string
-	decided map[string]int     // by "alone reason"
+	decided map[string]int     // by "decodeOnly reason"
 	ended   chan forward.Entry // as many as fit; see entry
 	onRetry func()             // called once, at the first retry
 	// onHanded is called once, when the first prefill of a sequential pair has answered.
@@ -120,13 +120,13 @@ func (r *recorder) Retried(role instance.Role, class forward.Class) {
 	}
 }
 
-func (r *recorder) Disaggregated(alone bool, reason string, _ float64) {
+func (r *recorder) Disaggregated(decodeOnly bool, reason string, _ float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.decided == nil {
 		r.decided = map[string]int{}
 	}
-	r.decided[fmt.Sprint(alone, " ", reason)]++
+	r.decided[fmt.Sprint(decodeOnly, " ", reason)]++
 }
 
 func (r *recorder) TransferSpent(class forward.Class) {
@@ -267,7 +267,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	return startScripted(t, mode, prefills, decodes, nil, tune, opinion)
 }
 
-// startScripted is startHealth with engines that give these answers.
+// startScripted is startHealth with engines that return these answers.
 func startScripted(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []fakevllm.Turn, tune func(*forward.Options), opinion func(*health.Options)) *rig {
 	t.Helper()
 	return startTuned(t, mode, prefills, decodes, tuning{
@@ -411,7 +411,7 @@ func (r *rig) serve(deps httpapi.Deps) (url string) {
 	r.t.Helper()
 	router := httpapi.NewRouter(deps, true)
 	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		context.AfterFunc(q.Context(), func() { r.gone.Add(1) })
+		context.AfterFunc(q.Context(), func() { r.ended.Add(1) })
 		router.ServeHTTP(w, q)
 	})}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -433,7 +433,7 @@ func (r *rig) serve(deps httpapi.Deps) (url string) {
 	return "http://" + ln.Addr().String()
 }
 
-// client is the upstream client under test: PD_TEST_UPSTREAM says which.
+// client is the upstream client under test, which PD_TEST_UPSTREAM selects.
 func client(t *testing.T) upstream.Client {
 	t.Helper()
 	kind := os.Getenv("PD_TEST_UPSTREAM")
@@ -535,7 +535,7 @@ func (a answer) text(t *testing.T) string {
 	return b.String()
 }
 
-// checkComplete checks that a stream or answer is complete and what the model says.
+// checkComplete checks that a stream or answer is complete and has the text of the model.
 func (r *rig) checkComplete(a answer, chat bool, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAnswers(chat, []byte(body), 0)
@@ -563,7 +563,7 @@ func (r *rig) checkComplete(a answer, chat bool, body string) {
 // leg waiting on a busy machine is suspected for a moment, until it has answered a probe.
 func (r *rig) noneTroubled() {
 	r.t.Helper()
-	eventually(r.t, "nobody is in trouble", func() bool { return len(r.tracker.Troubled()) == 0 })
+	eventually(r.t, "no instance is in trouble", func() bool { return len(r.tracker.Troubled()) == 0 })
 }
 
 // checkEngines fails if any engine got what no engine should get, and waits until nothing is

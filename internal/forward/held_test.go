@@ -48,7 +48,7 @@ func longBody(n int, stream bool) string {
 }
 
 // The memory of all bodies together is bounded; beyond it a request gets a 503 with
-// Retry-After. Small ones are served all the same, and one that is alone whatever its size.
+// Retry-After. Small ones are served anyway, and so is a single one of any size.
 func TestBodiesMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	for _, chunked := range []bool{false, true} {
@@ -97,7 +97,7 @@ func TestBodiesMemoryIsBounded(t *testing.T) {
 			r.checkComplete(r.post("/v1/chat/completions", small), true, small)
 			big := longBody(2*limit, false)
 			if a := r.post("/v1/completions", big); a.err == nil && a.status != http.StatusServiceUnavailable {
-				t.Errorf("a body that finds no room: %d %.200s", a.status, a.body)
+				t.Errorf("a body that exceeds the bound: %d %.200s", a.status, a.body)
 			}
 			for _, c := range patient {
 				_ = c.Close()

@@ -136,7 +136,7 @@ func TestLargeAnswer_NoMemory(t *testing.T) {
 	r.checkEngines()
 }
 
-// preamble is n events of about size bytes that say nothing yet.
+// preamble returns n events of about size bytes without content.
 func preamble(n, size int) string {
 	one := `data: {"choices":[{"delta":{"role":"assistant","content":""}}],"x":"` + strings.Repeat("p", size) + "\"}\n\n"
 	return strings.Repeat(one, n)
@@ -194,14 +194,14 @@ func TestTooLarge_NotRetried(t *testing.T) {
 				a := r.post(chatPath, chatBody(true, ""))
 				e := r.entry()
 				if a.status != http.StatusBadGateway || e.Failure != leg.TooLarge || e.Attempts != 1 || asked.Load() != 1 || r.rec.retried() != "" {
-					t.Errorf("asked %d times, retried %q, status %d %s, entry %+v", asked.Load(), r.rec.retried(), a.status, a.body, e)
+					t.Errorf("%d legs, retried %q, status %d %s, entry %+v", asked.Load(), r.rec.retried(), a.status, a.body, e)
 				}
 			})
 		}
 	}
 }
 
-// After the commit an event that is too large breaks the answer off. The client is told why, and gets
+// After the commit an event that is too large breaks the answer off. The client gets the reason and
 // no address of the fleet.
 func TestTooLarge_AfterCommit(t *testing.T) {
 	t.Parallel()
@@ -215,7 +215,7 @@ func TestTooLarge_AfterCommit(t *testing.T) {
 	}
 }
 
-// A prefill whose answer is too large is not tried again. Decode serves alone.
+// A prefill whose answer is too large is not tried again. The request becomes decode-only.
 func TestTooLarge_Prefill(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 1, nil)
@@ -233,6 +233,6 @@ func TestTooLarge_Prefill(t *testing.T) {
 	r.members.set(instanceAt("prefill", address, fakevllm.NIXL), instanceOf("decode", r.D[0], fakevllm.NIXL))
 	r.checkServed(scenario{chatPath, true})
 	if e := r.entry(); e.DecodeOnly != "prefill_failed" || e.Attempts != 1 || asked.Load() != 1 {
-		t.Errorf("asked %d times, entry %+v", asked.Load(), e)
+		t.Errorf("%d legs, entry %+v", asked.Load(), e)
 	}
 }

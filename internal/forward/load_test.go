@@ -24,7 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
-// manyRequests is how many requests the tests of large numbers send;
+// manyRequests is the number of requests that the tests of large numbers send;
 // PD_TEST_REQUESTS=10000 for many more.
 func manyRequests(t *testing.T) int {
 	t.Helper()
@@ -120,7 +120,7 @@ func TestManyAborts(t *testing.T) {
 		}
 	}
 	// A request whose client left at once may never have arrived.
-	eventually(t, "everybody who stayed is reported, and nothing is in flight", func() bool {
+	eventually(t, "every client that stayed is reported, and nothing is in flight", func() bool {
 		r.rec.mu.Lock()
 		defer r.rec.mu.Unlock()
 		reported := 0
@@ -147,16 +147,16 @@ func TestManyAborts(t *testing.T) {
 	r.rec.mu.Lock() // a request whose client left may be reported only now
 	entries := slices.Clone(r.rec.entries)
 	r.rec.mu.Unlock()
-	gone, streaming, missed, ok := 0, 0, 0, int64(0)
+	clientGone, streaming, missed, ok := 0, 0, 0, int64(0)
 	for _, e := range entries {
 		i, err := strconv.Atoi(strings.TrimPrefix(e.RequestID, "r"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if e.Outcome == forward.OutcomeClientGone {
-			gone++
+			clientGone++
 			if !left[i].Load() {
-				t.Errorf("%s counts as gone, but stayed", e.RequestID)
+				t.Errorf("%s has the outcome client_gone, but the client stayed", e.RequestID)
 			}
 			if e.TTFT > 0 {
 				streaming++
@@ -177,7 +177,7 @@ func TestManyAborts(t *testing.T) {
 	if late := total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }) - ok; int64(missed) > late {
 		t.Errorf("%d left in their stream and were not aborted; only %d answers ended before that was noticed", missed, late)
 	}
-	t.Logf("%d requests, %d left early, %d of them in the stream; engines aborted %d", n, gone, streaming, len(inEngine))
+	t.Logf("%d requests, %d left early, %d of them in the stream; engines aborted %d", n, clientGone, streaming, len(inEngine))
 	c.CloseIdleConnections()
 	r.up.Close()
 	eventually(t, "goroutines are back at the start", func() bool { return runtime.NumGoroutine() <= warm+8 })
@@ -223,7 +223,7 @@ func TestWholeRoleDiesAndReturns(t *testing.T) {
 			if fallback {
 				served(100)
 			} else {
-				eventually(t, "clients are told to wait", func() bool { return unavailable.Load() > 20 })
+				eventually(t, "clients get 503", func() bool { return unavailable.Load() > 20 })
 			}
 			for _, p := range r.P {
 				if err := p.Restart(t.Context()); err != nil {
@@ -244,7 +244,7 @@ func TestWholeRoleDiesAndReturns(t *testing.T) {
 			if late := unavailable.Load() - before; late > 9 {
 				t.Errorf("%d clients were turned away after the return", late)
 			}
-			t.Logf("%d served, %d told to wait; the two that came back got %d and %d prefills",
+			t.Logf("%d served, %d turned away; the two that came back got %d and %d prefills",
 				ok.Load(), unavailable.Load(), legs(r.P[:1]), legs(r.P[1:]))
 			r.checkEngines()
 		})

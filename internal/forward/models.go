@@ -17,11 +17,11 @@ import (
 // maxModelsAnswer bounds one engine's list of models in bytes. An adapter takes about 500.
 const maxModelsAnswer = 16 << 20
 
-// maxUnlike bounds the instances that are asked although the records of others, which have
-// answered, list the same models.
+// maxUnlike bounds the instances that are queried although other instances, whose records list
+// the same models, have answered.
 const maxUnlike = 16
 
-// probeTimeout bounds a question that an engine answers from memory.
+// probeTimeout bounds a query that an engine answers from memory.
 const probeTimeout = 5 * time.Second
 
 // Models serves GET /v1/models and /v1/models/{id}: the models of all usable
@@ -48,17 +48,17 @@ type modelList struct {
 func (c *call) models(members *instance.Snapshot, id string, again bool) (answered bool) {
 	list := modelList{Object: "list", Data: []json.RawMessage{}}
 	seen := map[string]bool{}
-	asked, outdated := 0, false
+	queried, outdated := 0, false
 	var last *leg.Failure
 	// Instances that are known to serve the same models have the same answer: one of them is
-	// asked, the next only if it fails, or if its answer shows that the known list is outdated.
+	// queried, the next only if it fails, or if its answer shows that the known list is outdated.
 	left := map[string]int{}
 	for _, in := range c.instancesToAsk(members) {
 		kind := strings.Join(in.Record.Models, "\x00")
 		if n, ok := left[kind]; ok && n == 0 {
 			continue
 		}
-		asked++
+		queried++
 		data, f := c.modelsOf(in)
 		if f != nil {
 			if last = f; !f.Rule.Retry {
@@ -81,9 +81,9 @@ func (c *call) models(members *instance.Snapshot, id string, again bool) (answer
 		c.h.opts.Models.Kick()
 	}
 	switch {
-	case asked == 0 && members.Revision == 0:
+	case queried == 0 && members.Revision == 0:
 		c.answer.Refuse(leg.MembershipUnread())
-	case asked == 0:
+	case queried == 0:
 		c.answer.Refuse(leg.Unavailable(instance.Decode, ""))
 	case len(left) == 0:
 		c.answer.SendFailure(last)

@@ -172,7 +172,7 @@ func TestMoRIIOModesAreNoPair(t *testing.T) {
 	}
 }
 
-// Requests that one instance serves go to prefill, since decode serves none alone.
+// Requests that one instance serves go to prefill, since decode cannot serve without it.
 func TestMoRIIOReadOtherRoutes(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.MoRIIORead, 1, 1, nil)

@@ -77,8 +77,8 @@ type notifiedLeg struct {
 
 func (l *notifiedLeg) reply(f func(http.ResponseWriter)) { l.answer <- f }
 
-// startNotified starts engines of so many ranks each. Where notify is not nil the
-// notifications go to the instances' agents, whose port it gives; else to the proxy.
+// startNotified starts engines with the given number of ranks each. If notify is not nil,
+// the notifications go to the instances' agents, whose port it returns; else to the proxy.
 func startNotified(t *testing.T, prefills, decodes, ranks int, tune func(*forward.Options)) *notifiedRig {
 	t.Helper()
 	w := &notifiedRig{t: t, legs: make(chan *notifiedLeg, 64)}
@@ -131,7 +131,7 @@ func (w *notifiedRig) join() { w.rig.members.set(append(slices.Clone(w.P), w.D..
 
 func (w *notifiedRig) serve(role instance.Role, rw http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
-		return // asked whether it lives
+		return // a health probe
 	}
 	body, err := io.ReadAll(r.Body)
 	if err != nil {

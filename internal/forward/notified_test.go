@@ -332,7 +332,7 @@ func TestNotifiedDecodeFails(t *testing.T) {
 
 // An instance of the pair leaves the membership or restarts while prefill computes, and
 // while its notifications are waited for: the attempt ends at once.
-func TestNotifiedInstanceGone(t *testing.T) {
+func TestNotifiedInstanceRemoved(t *testing.T) {
 	t.Parallel()
 	for _, role := range []instance.Role{instance.Prefill, instance.Decode} {
 		for _, answered := range []bool{false, true} {
@@ -376,8 +376,8 @@ func TestNotifiedInstanceGone(t *testing.T) {
 	}
 }
 
-// Pairs whose notifications cannot be received, or whose ranks differ, are not tried: decode
-// serves alone, with the reason.
+// Pairs whose notifications cannot be received, or whose ranks differ, are not tried: the
+// request becomes decode-only, with the reason.
 func TestNotifiedUnfit(t *testing.T) {
 	t.Parallel()
 	for _, want := range []string{"not_heard", "ranks_differ"} {

@@ -57,7 +57,7 @@ func TestPanicLeavesNothingInFlight(t *testing.T) {
 		"concurrent prefill": {fakevllm.Mooncake, of(instance.Prefill, false)},
 		"concurrent decode":  {fakevllm.Mooncake, of(instance.Decode, false)},
 		"notified decode":    {fakevllm.LMCache, of(instance.Decode, false)},
-		"alone":              {fakevllm.NIXL, of(instance.Decode, true)},
+		"decode-only":        {fakevllm.NIXL, of(instance.Decode, true)},
 		"a decision": {fakevllm.NIXL, func(o *forward.Options, panics *atomic.Int64) {
 			o.Disaggregate, o.Recorder = new(flow.Disaggregate), panickingRecorder{o.Recorder.(*recorder), panics}
 		}},

@@ -60,11 +60,11 @@ func TestDecodeHandsOver(t *testing.T) {
 		}
 		for _, secret := range []string{"remote_host", "remote_engine_id", r.D[0].EngineID()} {
 			if bytes.Contains(a.body, []byte(secret)) {
-				t.Errorf("stream %t tells %s: %s", stream, secret, a.body)
+				t.Errorf("stream %t: the answer contains %s: %s", stream, secret, a.body)
 			}
 		}
 		if !bytes.Contains(a.body, []byte(`"kv_transfer_params":null`)) {
-			t.Errorf("stream %t: the engine has told nothing: %s", stream, a.body)
+			t.Errorf("stream %t: the answer has no kv_transfer_params: %s", stream, a.body)
 		}
 		r.checkEngines()
 	}

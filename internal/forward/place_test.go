@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// While instances leave, come back in another life and leave again, every leg goes to the
-// instance that was picked, over a connection of its present life.
+// While instances leave, come back in another incarnation and leave again, every leg goes to the
+// instance that was picked, over a connection of its current incarnation.
 func TestLegsFollowTheMembership(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 3, nil)

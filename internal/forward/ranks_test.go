@@ -49,7 +49,7 @@ func startRanks(t *testing.T, more ...func(*forward.Options)) *rig {
 	})
 }
 
-// turnBody is a chat with so many turns before. Chats have no text in common.
+// turnBody returns the body of a chat with this number of earlier turns. Chats have no text in common.
 func turnBody(chat, turns int, stream bool) string {
 	type message struct {
 		Role    string `json:"role"`
@@ -69,7 +69,7 @@ func turnBody(chat, turns int, stream bool) string {
 	return string(b)
 }
 
-// requestsPerRank is how many requests each rank of an engine got in its present life.
+// requestsPerRank is how many requests each rank of an engine got in its current incarnation.
 func requestsPerRank(s *fakevllm.Server) (list []int64) {
 	for _, r := range s.Ranks() {
 		list = append(list, r.Requests)
@@ -249,7 +249,7 @@ func TestRanksChange(t *testing.T) {
 		}
 	}
 
-	// The agent has seen the new lives, the second one with more ranks than ever.
+	// The agent has seen the new incarnations, the second one with more ranks than ever.
 	again(r.P[0], 6)
 	var next []*instance.Instance
 	for _, old := range r.members.Snapshot().All() {
@@ -266,7 +266,7 @@ func TestRanksChange(t *testing.T) {
 	r.rec.retries = nil
 	r.rec.mu.Unlock()
 	eightAtATime(300, func(i int) { r.checkTurn(1000+i, 1) })
-	spread(t, "prefill in its new life", requestsPerRank(r.P[0]))
+	spread(t, "prefill in its new incarnation", requestsPerRank(r.P[0]))
 	if retried := r.rec.retried(); strings.Contains(retried, "rank_missing") {
 		t.Errorf("retried %q", retried)
 	}

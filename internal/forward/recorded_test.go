@@ -14,8 +14,8 @@ import (
 )
 
 // The recorded requests of two coding agents, turn by turn, go through prefill and decode
-// over each connector, and get the answers of one engine alone, event by event. Over
-// Mooncake decode serves /v1/messages alone, with the reason.
+// over each connector, and get the answers of a single engine, event by event. Over
+// Mooncake decode serves /v1/messages decode-only, with the reason.
 func TestRecordedAgents(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()
@@ -34,9 +34,9 @@ func TestRecordedAgents(t *testing.T) {
 						why = "messages_need_length"
 					}
 				}
-				alone := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, PromptTokensDetails: true, Turns: rec.Turns})
+				single := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, PromptTokensDetails: true, Turns: rec.Turns})
 				for i := range rec.Exchanges {
-					r.replay(&rec.Exchanges[i], alone, mode, why)
+					r.replay(&rec.Exchanges[i], single, mode, why)
 				}
 				want := int64(len(rec.Exchanges))
 				p, d := r.P[0].Counters(), r.D[0].Counters()
@@ -66,14 +66,14 @@ func TestRecordedAgentsWhole(t *testing.T) {
 		t.Run(rec.Agent, func(t *testing.T) {
 			t.Parallel()
 			r := startScripted(t, fakevllm.NIXL, 1, 1, rec.Turns, nil, func(*health.Options) {})
-			alone := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, PromptTokensDetails: true, Turns: rec.Turns})
+			single := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, PromptTokensDetails: true, Turns: rec.Turns})
 			for _, x := range rec.Exchanges {
 				x.Body = bytes.Replace(x.Body, []byte(`"stream":true`), []byte(`"stream":false`), 1)
 				want := x
 				if err := x.Ask(t.Context(), http.DefaultClient, r.URL); err != nil {
 					t.Fatal(err)
 				}
-				if err := want.Ask(t.Context(), http.DefaultClient, alone.URL()); err != nil {
+				if err := want.Ask(t.Context(), http.DefaultClient, single.URL()); err != nil {
 					t.Fatal(err)
 				}
 				if x.Status != http.StatusOK || len(x.Events) != 1 || x.Events[0][0] != '{' {
@@ -91,14 +91,14 @@ func TestRecordedAgentsWhole(t *testing.T) {
 }
 
 // replay sends a recorded request, and compares legs and answer. why is the reason to be
-// served by decode alone, "" for none.
-func (r *rig) replay(x *agents.Exchange, alone *fakevllm.Server, mode fakevllm.Mode, why string) {
+// decode-only, "" if it is not.
+func (r *rig) replay(x *agents.Exchange, single *fakevllm.Server, mode fakevllm.Mode, why string) {
 	r.t.Helper()
 	got, want := *x, *x
 	if err := got.Ask(r.t.Context(), http.DefaultClient, r.URL); err != nil {
 		r.t.Fatal(err)
 	}
-	if err := want.Ask(r.t.Context(), http.DefaultClient, alone.URL()); err != nil {
+	if err := want.Ask(r.t.Context(), http.DefaultClient, single.URL()); err != nil {
 		r.t.Fatal(err)
 	}
 	r.sameEvents(x.Events, want.Events) // the engine answers as it answered the agent
@@ -137,9 +137,9 @@ func (r *rig) sameEvents(got, want []string) {
 
 // sameBody compares decode's body with the client's, byte for byte. It may have one more
 // member, the KV transfer.
-func (r *rig) sameBody(sent, got []byte, handover bool) {
+func (r *rig) sameBody(sent, got []byte, transfer bool) {
 	r.t.Helper()
-	if !handover {
+	if !transfer {
 		if !bytes.Equal(sent, got) {
 			r.t.Errorf("decode got\n%.300s, sent was\n%.300s", got, sent)
 		}

@@ -14,16 +14,16 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
-// restart restarts a prefill engine at its address. told reports whether the membership learns of
-// it, as by its agent.
-func (r *rig) restart(s *fakevllm.Server, told bool) {
+// restart restarts a prefill engine at its address. announced reports whether the
+// membership receives the new record, as from its agent.
+func (r *rig) restart(s *fakevllm.Server, announced bool) {
 	s.Kill()
 	if err := s.Restart(context.WithoutCancel(r.t.Context())); err != nil {
 		r.t.Error(err)
 		return
 	}
 	r.up.Forget(s.Address()) // as health does when it has refused connections
-	if !told {
+	if !announced {
 		return
 	}
 	var next []*instance.Instance
@@ -87,14 +87,14 @@ func eachSingleUseDialect(t *testing.T, f func(t *testing.T, c connector.Dialect
 }
 
 // afterRestart checks that the client's answer is right, and that decode has read nothing
-// from the new life that was not made for it.
+// from the new incarnation that was not made for it.
 func (r *rig) afterRestart(a answer, body string) {
 	r.t.Helper()
 	r.checkComplete(a, true, body)
 	r.checkAnswers()
 }
 
-// The prefill engine begins another life when it has answered, before decode is asked.
+// The prefill engine restarts when it has answered, before the decode leg begins.
 func TestRestartBetweenTheLegs(t *testing.T) {
 	t.Parallel()
 	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {
@@ -107,7 +107,7 @@ func TestRestartBetweenTheLegs(t *testing.T) {
 		a := r.post("/v1/chat/completions", body)
 		r.afterRestart(a, body)
 		if e := r.entry(); e.DecodeOnly != "" || r.rec.retried() != "prefill/gone" {
-			t.Errorf("alone %q, retried %q", e.DecodeOnly, r.rec.retried())
+			t.Errorf("decode-only %q, retried %q", e.DecodeOnly, r.rec.retried())
 		}
 		d := r.D[0].Counters()
 		if d.TransfersLoaded != 1 || d.TransfersRefused != 0 || d.LocalPrefills != 0 || legs(r.D) != 1 || legs(r.P) != 2 {
@@ -117,7 +117,7 @@ func TestRestartBetweenTheLegs(t *testing.T) {
 }
 
 // A first decode instance cannot be reached. Before the KV transfer goes to the second one
-// the prefill engine begins another life.
+// the prefill engine restarts.
 func TestRestartBeforeTheSecondDecode(t *testing.T) {
 	t.Parallel()
 	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {
@@ -137,13 +137,13 @@ func TestRestartBeforeTheSecondDecode(t *testing.T) {
 	})
 }
 
-// The prefill engine begins another life when decode has its leg and has not read yet: the
+// The prefill engine restarts when decode has its leg and has not read yet: the
 // leg is called off, and decode is not blamed.
 func TestRestartWhileDecodeWaits(t *testing.T) {
 	t.Parallel()
 	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {
 		if c.Flow() == connector.Notified {
-			t.Skip("decode has the blocks before its leg begins: TestNotifiedInstanceGone")
+			t.Skip("decode has the blocks before its leg begins: TestNotifiedInstanceRemoved")
 		}
 		answered := make(chan struct{})
 		r := start(t, fakevllm.Mode(c.Name()), 1, 1, func(o *forward.Options) {
@@ -166,16 +166,16 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 	})
 }
 
-// The membership does not know of the new life yet. Engines that identify each other by an
-// id of the life refuse the KV transfer, and the request gets a new one.
-func TestRestartThatNobodyTold(t *testing.T) {
+// The membership does not know of the new incarnation yet. Engines that identify each other by an
+// id of the incarnation refuse the KV transfer, and the request gets a new one.
+func TestUnannouncedRestart(t *testing.T) {
 	t.Parallel()
 	eachSingleUseDialect(t, func(t *testing.T, c connector.Dialect) {
 		switch {
 		case c.Flow() != connector.Sequential:
 			t.Skip("decode is called off when the connection to prefill ends")
 		case c.NeedsPrefill():
-			t.Skip("its engines have the same name in each life: the bridge tells (docs/connectors/moriio.md)")
+			t.Skip("its engines have the same name in each incarnation: the bridge reports restarts (docs/connectors/moriio.md)")
 		}
 		r := start(t, fakevllm.Mode(c.Name()), 1, 1, nil)
 		r.rec.onHanded = func() { r.restart(r.P[0], false) }

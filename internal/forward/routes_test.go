@@ -59,7 +59,7 @@ func received(s *fakevllm.Server, method, path string) (bodies []string) {
 	return bodies
 }
 
-// The proxy does with each route what docs/routes.md says in its row.
+// The proxy handles each route as its row in docs/routes.md documents.
 func TestEveryRouteOfVLLM(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 2, nil)
@@ -105,19 +105,19 @@ func (r *rig) checkRow(t *testing.T, row routes.Row, url string) {
 			roles++
 		}
 	}
-	alone := a.header.Get("X-Pd-Decode-Only")
+	reason := a.header.Get("X-Pd-Decode-Only")
 	switch row.Verdict {
 	case routes.PD:
-		if a.status != http.StatusOK || roles != 2 || alone != "" {
-			t.Errorf("%s: %d %s, alone %q, %d roles", row.Route, a.status, a.body, alone, roles)
+		if a.status != http.StatusOK || roles != 2 || reason != "" {
+			t.Errorf("%s: %d %s, decode-only %q, %d roles", row.Route, a.status, a.body, reason, roles)
 		}
 	case routes.Passed:
 		want := strings.Replace(body, `,"kv_transfer_params":{"remote_host":"x"}`, "", 1)
 		if len(got) != 1 || got[0] != want || a.header.Get("Server") != "uvicorn" {
 			t.Errorf("%s: %d %v %s, engines got %q", row.Route, a.status, a.header, a.body, got)
 		}
-		if generates := strings.Contains(row.Note, "X-PD-Decode-Only: route"); generates != (alone == "route") || !generates && alone != "" {
-			t.Errorf("%s: alone %q", row.Route, alone)
+		if generates := strings.Contains(row.Note, "X-PD-Decode-Only: route"); generates != (reason == "route") || !generates && reason != "" {
+			t.Errorf("%s: decode-only %q", row.Route, reason)
 		}
 	case routes.FannedTo:
 		if a.status != http.StatusNotFound || len(got) != 0 {
@@ -126,7 +126,7 @@ func (r *rig) checkRow(t *testing.T, row routes.Row, url string) {
 		r.request(t, url, row, path, body, contentType, "X-Api-Key", adminKey)
 		for _, e := range engines {
 			if n := len(received(e, row.Route.Method(), path)); n != 1 {
-				t.Errorf("%s: an engine was told %d times", row.Route, n)
+				t.Errorf("%s: an engine got %d requests", row.Route, n)
 			}
 		}
 	case routes.Answered:

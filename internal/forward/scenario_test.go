@@ -139,7 +139,7 @@ func (r *rig) postScenario(q scenario, header ...string) answer {
 	return r.post(q.path, q.body(""), header...)
 }
 
-// checkWhole checks that an answer is complete and what the model says.
+// checkWhole checks that an answer is complete and has the text of the model.
 func (r *rig) checkWhole(q scenario, a answer) {
 	r.t.Helper()
 	if q.path == chatPath {

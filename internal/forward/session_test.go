@@ -73,7 +73,7 @@ func TestSessionHeaderIsNothingByDefault(t *testing.T) {
 }
 
 // A session whose instance is overloaded is served by another one, and the answer and the
-// log say so.
+// log have the reason.
 func TestSessionPassesTheOverloaded(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, func(o *forward.Options) { o.SessionHeader = "session-id" })

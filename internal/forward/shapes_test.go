@@ -125,7 +125,7 @@ func TestClientLeavesBetweenTheLegs(t *testing.T) {
 			s, _ := o.Picker.(*sched.Scheduler)
 			o.Picker = hookPicker{s, func() {
 				cancel()
-				eventually(t, "the server notices", func() bool { return r.gone.Load() > 0 })
+				eventually(t, "the server notices", func() bool { return r.ended.Load() > 0 })
 			}}
 		})
 		if a := r.postCtx(ctx, q.path, q.body("")); a.err == nil {

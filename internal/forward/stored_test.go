@@ -56,7 +56,7 @@ func (r *rig) storedRequests() (n int) {
 	return n
 }
 
-// Any proxy asks the right instance for a stored response at once: the id names the
+// Any proxy queries the correct instance for a stored response at once: the id names the
 // instance, and proxies keep nothing.
 func TestStoredResponsesAreFoundAtOnce(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestStoredResponsesAreFoundAtOnce(t *testing.T) {
 	r.checkEngines()
 }
 
-// An id that the client chose names no instance: each one is asked once.
+// An id that the client chose names no instance: each one is queried once.
 func TestStoredResponsesWithAClientsID(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, nil)
@@ -98,7 +98,7 @@ func TestStoredResponsesWithAClientsID(t *testing.T) {
 	r.noneTroubled()
 }
 
-// A stored response is gone with its engine's life, and with its instance.
+// A stored response is lost when its engine restarts or its instance leaves.
 func TestStoredResponsesEndWithTheirEngine(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -138,7 +138,7 @@ func TestStoredResponsesOfAnInstanceThatDrains(t *testing.T) {
 	}
 }
 
-// An instance that breaks the first connection may still have the response: it is asked
+// An instance that breaks the first connection may still have the response: it is queried
 // again.
 func TestStoredResponsesAreAskedForAgain(t *testing.T) {
 	t.Parallel()
@@ -202,7 +202,7 @@ func TestResponsesInTheBackground(t *testing.T) {
 	}
 }
 
-// An instance is asked for stored responses also if the proxy does not speak its connector,
+// An instance is queried for stored responses also if the proxy does not speak its connector,
 // or has not verified it yet.
 func TestStoredResponsesOfAnyInstance(t *testing.T) {
 	t.Parallel()

@@ -25,7 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
-// scriptedClient is an upstream client whose engines say what they are told to, in
+// scriptedClient is an upstream client whose engines send scripted bytes, in
 // reads of any size.
 type scriptedClient struct {
 	prefill []byte
@@ -258,7 +258,7 @@ func wantStream(s *scriptedClient, kind openai.Kind, cached string) (out []strin
 }
 
 // FuzzRelay lets an engine answer with any bytes, in any reads, with any end.
-// What the client gets depends on the bytes alone, holds whole events only, and
+// What the client gets depends on the bytes only, contains whole events only, and
 // never looks complete when it is not.
 func FuzzRelay(f *testing.F) {
 	const (
@@ -361,7 +361,7 @@ func FuzzRelay(f *testing.F) {
 				}
 				have = have[:len(have)-1]
 			} else if broken && (len(want) == 0 || sse.SignOf(kind, []byte(want[len(want)-1])) != sse.SignError) {
-				t.Fatalf("%q in reads of %v is broken and does not say so: %q", answer, s.cuts, got.body)
+				t.Fatalf("%q in reads of %v is broken without an error event: %q", answer, s.cuts, got.body)
 			}
 			if got.status != http.StatusOK || got.broken != broken || !slices.Equal(have, want) {
 				t.Fatalf("%q in reads of %v: %d, broken %v\n%q\nwant broken %v\n%q", answer, s.cuts, got.status, got.broken, have, broken, want)

@@ -132,7 +132,7 @@ func TestTraceOfARetry(t *testing.T) {
 	}
 }
 
-// A request that is not sampled makes no span, and engines are told so. A client's own
+// A request that is not sampled makes no span, and engines get the flag. A client's own
 // traceparent reaches them as it is.
 func TestUnsampledTrace(t *testing.T) {
 	t.Parallel()

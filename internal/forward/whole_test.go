@@ -98,14 +98,14 @@ func TestAnswerOfUnknownLengthBreaksOff(t *testing.T) {
 	for _, n := range []int{0, 1, 4 << 10, 4<<10 + 1, 100 << 10, 1<<20 - 1} {
 		up := &unannounced{bodies: []func() io.Reader{
 			func() io.Reader {
-				return io.MultiReader(bytes.NewReader(wholeAnswer(n)), iotest.ErrReader(errors.New("gone")))
+				return io.MultiReader(bytes.NewReader(wholeAnswer(n)), iotest.ErrReader(errors.New("connection lost")))
 			},
 			func() io.Reader { return bytes.NewReader(want) },
 		}}
 		w := httptest.NewRecorder()
 		askWhole(t, wholeHandler(t, up), w)
 		if up.asked != 2 || w.Code != http.StatusOK || !bytes.Equal(w.Body.Bytes(), want) {
-			t.Errorf("after %d bytes: %d asked, status %d, %d bytes", n, up.asked, w.Code, w.Body.Len())
+			t.Errorf("after %d bytes: %d requests, status %d, %d bytes", n, up.asked, w.Code, w.Body.Len())
 		}
 	}
 }

@@ -119,7 +119,7 @@ func wired(b *testing.B, prefill, decode []string) string {
 	return ln.Addr().String()
 }
 
-// listening starts so many engines that answer every request with the same bytes. It is not
+// listening starts engines that answer every request with the same bytes. It is not
 // testkit.RawServer, which allocates for each connection: with many engines that would count.
 func listening(b *testing.B, answer []byte, engines int) []string {
 	b.Helper()

@@ -26,7 +26,7 @@ func (h half) String() string {
 // pair; "" if they are one.
 type wrongPair struct {
 	prefill, decode half
-	alone, says     string
+	reason, says    string
 }
 
 // wrongPairs is the matrix: every dialect with every other, and each with itself in two
@@ -50,7 +50,7 @@ func wrongPairs(t *testing.T) (list []wrongPair) {
 			ofPrefill := c.Terms(&instance.Instance{Record: instance.Record{Version: v[0]}}).Build
 			ofDecode := c.Terms(&instance.Instance{Record: instance.Record{Version: v[1]}}).Build
 			if ofPrefill != "" && ofDecode != "" && ofPrefill != ofDecode {
-				w.alone, w.says = "version_mismatch", "of one vLLM version"
+				w.reason, w.says = "version_mismatch", "of one vLLM version"
 			}
 			list = append(list, w)
 		}
@@ -58,7 +58,7 @@ func wrongPairs(t *testing.T) (list []wrongPair) {
 			w := wrongPair{prefill: half{p, newer, size[0]}, decode: half{p, newer, size[1]}}
 			same := c.Terms(&instance.Instance{Record: instance.Record{BlockSize: 16}}).Blocks != 0
 			if same && size[0] != size[1] && size[0] != 0 && size[1] != 0 {
-				w.alone, w.says = "block_mismatch", "KV blocks of one size"
+				w.reason, w.says = "block_mismatch", "KV blocks of one size"
 			}
 			list = append(list, w)
 		}
@@ -66,14 +66,14 @@ func wrongPairs(t *testing.T) (list []wrongPair) {
 	return list
 }
 
-// Instances that cannot hand over to each other are never paired. Where no others are left
-// decode serves alone, its answer is right and has the reason. Without a fallback, and where
-// decode cannot serve alone, the error says why, and no engine gets a request.
+// Instances that cannot transfer to each other are never paired. If no others are left, the
+// request becomes decode-only, its answer is correct and has the reason. Without a fallback, and
+// where decode-only is not possible, the error has the reason, and no engine gets a request.
 func TestWrongPairs(t *testing.T) {
 	t.Parallel()
 	seen := map[string]int{}
 	for _, w := range wrongPairs(t) {
-		seen[w.alone]++
+		seen[w.reason]++
 		t.Run(w.prefill.String()+"_to_"+w.decode.String(), func(t *testing.T) {
 			t.Parallel()
 			w.test(t)
@@ -110,7 +110,7 @@ func (w wrongPair) test(t *testing.T) {
 		a := r.post("/v1/chat/completions", body)
 		e := r.entry()
 		switch refused := !fallback || c.NeedsPrefill(); {
-		case w.alone == "":
+		case w.reason == "":
 			r.checkComplete(a, true, body)
 			if e.DecodeOnly != "" || e.Prefill != r.P[0].Address() || e.Decode != r.D[0].Address() {
 				t.Errorf("no pair: %+v", e)
@@ -118,7 +118,7 @@ func (w wrongPair) test(t *testing.T) {
 		case refused:
 			says := w.says
 			if fallback {
-				says = w.alone // and that decode cannot serve alone
+				says = w.reason // and that decode-only is not possible
 			}
 			if a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), says) {
 				t.Errorf("fallback %t: %d %s", fallback, a.status, a.body)
@@ -128,8 +128,8 @@ func (w wrongPair) test(t *testing.T) {
 			}
 		default:
 			r.checkComplete(a, true, body)
-			if e.DecodeOnly != w.alone || a.header.Get("X-PD-Decode-Only") != w.alone || e.Prefill != "" || legs(r.P) != 0 {
-				t.Errorf("alone %q, header %q, prefill %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill)
+			if e.DecodeOnly != w.reason || a.header.Get("X-PD-Decode-Only") != w.reason || e.Prefill != "" || legs(r.P) != 0 {
+				t.Errorf("decode-only %q, header %q, prefill %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill)
 			}
 			if n := r.D[0].Counters(); n.TransfersLoaded+n.WrongKV+n.KVParams != 0 {
 				t.Errorf("decode got a KV transfer: %+v", n)

@@ -32,7 +32,7 @@ func TestEndAwait(t *testing.T) {
 			p.EndAwait()
 		}
 		s.Legs.Abandon(p.Instance.Key, true, "it is dead")
-		if errors.Is(leg.cause, sched.ErrGone) == ended {
+		if errors.Is(leg.cause, sched.ErrRemoved) == ended {
 			t.Errorf("ended %t: called off with %v", ended, leg.cause)
 		}
 		p.EndAwait()

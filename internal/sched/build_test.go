@@ -120,7 +120,7 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 			for p, in := range here {
 				if !p.pending {
 					want[p.k] = loads[p.k.Address]
-					if err := s.Gone(&Assignment{Instance: in, counter: s.Loads.counters.m[p.k.Address].counter}); err != nil {
+					if err := s.Removed(&Assignment{Instance: in, counter: s.Loads.counters.m[p.k.Address].counter}); err != nil {
 						t.Fatalf("%s is there: %v", p.k, err)
 					}
 				}
@@ -210,9 +210,9 @@ func BenchmarkPrepare(b *testing.B) {
 	}
 }
 
-// A pick may outlive its counter and the counter's entry: Gone then goes by the membership,
+// A pick may outlive its counter and the counter's entry: Removed then goes by the membership,
 // not by what the counter knows.
-func TestGoneWhateverTheCounterKnows(t *testing.T) {
+func TestRemovedWhateverTheCounterKnows(t *testing.T) {
 	t.Parallel()
 	life := func(id string) *instance.Instance {
 		return &instance.Instance{
@@ -242,13 +242,13 @@ func TestGoneWhateverTheCounterKnows(t *testing.T) {
 		{"itself again", []*instance.Instance{first}, false},
 	} {
 		src.s = instance.NewSnapshot(src.s.Revision+1, step.all)
-		if err := s.Gone(idle); (err != nil) != step.left {
+		if err := s.Removed(idle); (err != nil) != step.left {
 			t.Errorf("%s, the index is not built: %v", step.name, err)
 		}
 		if s.index.current().snapshot != src.s {
 			t.Fatalf("%s: the index is not the snapshot's", step.name)
 		}
-		if err := s.Gone(idle); (err != nil) != step.left {
+		if err := s.Removed(idle); (err != nil) != step.left {
 			t.Errorf("%s: %v", step.name, err)
 		}
 	}
@@ -261,7 +261,7 @@ func TestGoneWhateverTheCounterKnows(t *testing.T) {
 		t.Fatal(err)
 	}
 	src.s = instance.NewSnapshot(src.s.Revision+1, []*instance.Instance{life("fourth")})
-	if s.index.current(); s.Gone(busy) == nil || s.Loads.counters.m[first.Address].counter != busy.counter {
+	if s.index.current(); s.Removed(busy) == nil || s.Loads.counters.m[first.Address].counter != busy.counter {
 		t.Error("another incarnation is at the address of one in flight")
 	}
 }

@@ -45,7 +45,7 @@ func BenchmarkLeg(b *testing.B) {
 						b.Fatal(err)
 					}
 					a.Await(idleLeg{}, begun)
-					if err := s.Gone(a); err != nil {
+					if err := s.Removed(a); err != nil {
 						b.Fatal(err)
 					}
 					a.EndAwait()

@@ -279,8 +279,8 @@ func (s *Scheduler) take(in *instance.Instance) (*Assignment, error) {
 // has to. The publisher calls it before the source returns the snapshot.
 func (s *Scheduler) Prepare(snap *instance.Snapshot) { s.index.prepare(snap) }
 
-// Gone is Legs.Gone.
-func (s *Scheduler) Gone(a *Assignment) error { return s.Legs.Gone(a) }
+// Removed is Legs.Removed.
+func (s *Scheduler) Removed(a *Assignment) error { return s.Legs.Removed(a) }
 
 // InFlight is Loads.InFlight.
 func (s *Scheduler) InFlight(k instance.Key) int64 { return s.Loads.InFlight(k) }

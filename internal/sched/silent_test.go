@@ -166,7 +166,7 @@ func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
 		src.set(a, b)
 		time.Sleep(2 * time.Second)
 		for name, l := range legs {
-			if _, cause := l.recorded(); errors.Is(cause, sched.ErrGone) != (name == "free") {
+			if _, cause := l.recorded(); errors.Is(cause, sched.ErrRemoved) != (name == "free") {
 				t.Errorf("%s, beside another: %v", name, cause)
 			}
 		}
@@ -232,15 +232,15 @@ func TestLegsOnASlowInstance(t *testing.T) {
 	defer p.Done()
 	was := inst(instance.Decode, "a:1", slow)
 	src.set(was)
-	if err := s.Gone(p); err != nil {
+	if err := s.Removed(p); err != nil {
 		t.Errorf("alone: %v", err)
 	}
 	src.set(was, b)
-	if err := s.Gone(p); !errors.Is(err, sched.ErrGone) {
+	if err := s.Removed(p); !errors.Is(err, sched.ErrRemoved) {
 		t.Errorf("beside another: %v", err)
 	}
 	src.set(inst(instance.Decode, "a:1", dead))
-	if err := s.Gone(p); !errors.Is(err, sched.ErrGone) {
+	if err := s.Removed(p); !errors.Is(err, sched.ErrRemoved) {
 		t.Errorf("down for another reason: %v", err)
 	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// ErrGone is wrapped by the cause of a leg that was cancelled because no answer can come from its
+// ErrRemoved is wrapped by the cause of a leg that was cancelled because no answer can come from its
 // instance any more.
-var ErrGone = errors.New("the instance is not available any more")
+var ErrRemoved = errors.New("the instance is not available any more")
 
 // waiting lists the legs that wait for an instance and could be retried on another one. An engine
 // that hangs sends nothing, not even an error: without this list a leg would wait for its
@@ -85,7 +85,7 @@ type Leg interface {
 }
 
 // Await adds the leg to those that wait for the instance, since then. Until EndAwait the leg
-// is cancelled, with a cause that wraps ErrGone, when no answer can come any more (see Gone). A
+// is cancelled, with a cause that wraps ErrRemoved, when no answer can come any more (see Removed). A
 // second call replaces the leg and the time, and the leg counts as one that has just begun.
 func (a *Assignment) Await(l Leg, since time.Time) {
 	w := &a.counter.waiting
@@ -218,7 +218,7 @@ func (g *Legs) Run(ctx context.Context) {
 			}
 			return
 		}
-		g.cancelGone(last, snap)
+		g.cancelRemoved(last, snap)
 	})
 }
 
@@ -245,9 +245,9 @@ type observation struct {
 	seen     time.Time // last check
 }
 
-// cancelGone cancels the legs whose instance cannot answer any more since the last snapshot. A leg
-// that began to wait meanwhile, with a pick from an older snapshot, has checked that itself (Gone).
-func (g *Legs) cancelGone(last, snap *instance.Snapshot) {
+// cancelRemoved cancels the legs whose instance cannot answer any more since the last snapshot. A leg
+// that began to wait meanwhile, with a pick from an older snapshot, has checked that itself (Removed).
+func (g *Legs) cancelRemoved(last, snap *instance.Snapshot) {
 	instance.Changes(last, snap, func(was, _ *instance.Instance) {
 		if was == nil || was.View == instance.Pending {
 			return
@@ -266,7 +266,7 @@ func (g *Legs) cancelLegs(c *counter) {
 	legs := c.waiting.list()
 	now := g.opts.Source.Snapshot()
 	for _, w := range legs {
-		if err := g.whyGone(now, w.instance, w.wanted); err != nil {
+		if err := g.whyRemoved(now, w.instance, w.wanted); err != nil {
 			w.leg.CallOff(err)
 		}
 	}
@@ -312,7 +312,7 @@ func (g *Legs) findSilent(now time.Time, seen map[*counter]observation) {
 		}
 		for _, w := range c.waiting.list() {
 			if out && now.Sub(w.since) >= g.opts.SilentAfter && g.hasAlternative(w.instance, w.wanted) {
-				w.leg.CallOff(fmt.Errorf("%w: it does not respond, and another instance does", ErrGone))
+				w.leg.CallOff(fmt.Errorf("%w: it does not respond, and another instance does", ErrRemoved))
 				continue
 			}
 			w.leg.Silent(silent)
@@ -327,7 +327,7 @@ func (g *Legs) Abandon(k instance.Key, dead bool, why string) {
 	if !ok {
 		return
 	}
-	cause := fmt.Errorf("%w: %s", ErrGone, why)
+	cause := fmt.Errorf("%w: %s", ErrRemoved, why)
 	for _, w := range c.waiting.list() {
 		if dead || g.hasAlternative(w.instance, w.wanted) {
 			w.leg.CallOff(cause)
@@ -365,37 +365,37 @@ func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	return false
 }
 
-// Gone returns the reason why no answer can come from the instance of a pick any more: it left,
+// Removed returns the reason why no answer can come from the instance of a pick any more: it left,
 // was removed, is down, or has another incarnation; nil if an answer can come. Draining and
 // cordoned instances finish their requests.
-func (g *Legs) Gone(a *Assignment) error {
+func (g *Legs) Removed(a *Assignment) error {
 	snap := g.opts.Source.Snapshot()
 	// Nearly always the instance is in the newest snapshot, which its counter knows
 	// without a search. A counter that was dropped has no entries.
 	if ix := g.index.inUse.Load(); ix != nil && ix.snapshot == snap && a.counter.entry(a.Instance.Role).Load() == a.Instance {
 		return nil
 	}
-	return g.whyGone(snap, a.Instance, a.wanted)
+	return g.whyRemoved(snap, a.Instance, a.wanted)
 }
 
-// whyGone returns the reason why a leg should not wait for an instance any longer, nil if it
+// whyRemoved returns the reason why a leg should not wait for an instance any longer, nil if it
 // should. A leg waits for a slow instance, whose engine did not answer its agent's probes, while no
 // other instance can take it over.
-func (g *Legs) whyGone(snap *instance.Snapshot, in *instance.Instance, w wanted) error {
+func (g *Legs) whyRemoved(snap *instance.Snapshot, in *instance.Instance, w wanted) error {
 	now, ok := snap.Lookup(in.Key)
 	switch {
 	case !ok:
-		return fmt.Errorf("%w: it left the membership", ErrGone)
+		return fmt.Errorf("%w: it left the membership", ErrRemoved)
 	case now == in:
 		return nil
 	case now.Incarnation() != in.Incarnation():
-		return fmt.Errorf("%w: it was restarted", ErrGone)
+		return fmt.Errorf("%w: it was restarted", ErrRemoved)
 	case now.Intent == instance.Removed:
-		return fmt.Errorf("%w: it was removed", ErrGone)
+		return fmt.Errorf("%w: it was removed", ErrRemoved)
 	case now.Slow() && !g.hasAlternative(in, w):
 		return nil
 	case now.Record.State == instance.Down:
-		return fmt.Errorf("%w: its record says down", ErrGone)
+		return fmt.Errorf("%w: its record says down", ErrRemoved)
 	}
 	return nil
 }

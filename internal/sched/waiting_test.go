@@ -35,13 +35,13 @@ func TestLateLookCallsNobodyOff(t *testing.T) {
 	}
 	leg := &waitingLeg{}
 	pick.Await(leg, time.Now())
-	s.Legs.cancelGone(first, away)
+	s.Legs.cancelRemoved(first, away)
 	if leg.cause != nil {
 		t.Errorf("called off: %v", leg.cause)
 	}
 	src.s = instance.NewSnapshot(4, nil)
-	s.Legs.cancelGone(away, instance.NewSnapshot(3, []*instance.Instance{in("second")}))
-	s.Legs.cancelGone(instance.NewSnapshot(3, []*instance.Instance{in("second")}), src.s)
+	s.Legs.cancelRemoved(away, instance.NewSnapshot(3, []*instance.Instance{in("second")}))
+	s.Legs.cancelRemoved(instance.NewSnapshot(3, []*instance.Instance{in("second")}), src.s)
 	if leg.cause == nil {
 		t.Error("its instance left, and it still waits")
 	}

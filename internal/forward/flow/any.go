@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// Passthrough is a request that one instance answers alone, as it is.
+// Passthrough is a request that a single instance answers, unchanged.
 type Passthrough struct {
 	Method, Target string // Target is the path with its query
 	Body           splice.Body
@@ -20,8 +20,8 @@ type Passthrough struct {
 	DecodeOnly string
 }
 
-// PassThrough has one instance answer the request alone: a decode instance, or a prefill
-// instance where there is no decode instance.
+// PassThrough sends the request to a single instance: a decode instance, or a prefill
+// instance if there is no decode instance.
 func (r *Request) PassThrough(p Passthrough) {
 	r.begin(sched.Request{})
 	r.Route.DecodeOnly = p.DecodeOnly

@@ -15,19 +15,19 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// The outcomes of asking an engine about an invalid request, for metrics.
+// The outcomes of sending an invalid request to an engine, for metrics.
 const (
-	AskRefused  = "refused"  // an engine refused it, and the client got that answer
-	AskAccepted = "accepted" // an engine would have served it
-	AskFailed   = "failed"   // no engine gave an answer that could be passed on
-	AskNobody   = "nobody"   // there was no instance to ask
-	AskBusy     = "busy"     // too many questions were under way
-	AskWithheld = "withheld" // it was not sent: see request.MayAsk
+	AskRefused    = "refused"  // an engine refused it, and the client got that answer
+	AskAccepted   = "accepted" // an engine would have served it
+	AskFailed     = "failed"   // no engine gave an answer that could be passed on
+	AskNoInstance = "nobody"   // no instance was available
+	AskBusy       = "busy"     // too many questions were under way
+	AskWithheld   = "withheld" // it was not sent: see request.MayAsk
 )
 
 // AskOutcomes lists these outcomes.
 func AskOutcomes() []string {
-	return []string{AskRefused, AskAccepted, AskFailed, AskNobody, AskBusy, AskWithheld}
+	return []string{AskRefused, AskAccepted, AskFailed, AskNoInstance, AskBusy, AskWithheld}
 }
 
 const (
@@ -56,8 +56,8 @@ func (a *questions) begin() bool {
 
 func (a *questions) end() { a.Add(-1) }
 
-// Invalid answers a request whose body is invalid: with the answer of an engine, if one can
-// be asked and refuses it too, else with the proxy's own. The engine gets the body as the
+// Invalid answers a request whose body is invalid: with the answer of an engine, if one is
+// available and refuses it too, else with the proxy's own error. The engine gets the body as the
 // client sent it, once. Whatever it answers, it is not blamed, and nothing is tried again.
 func (r *Request) Invalid(err error) {
 	var own *openai.Error
@@ -91,14 +91,14 @@ func (r *Request) ask() (*leg.Failure, string) {
 	a, err := r.attempts.pickAny()
 	unknown := ""
 	if errors.Is(err, sched.ErrUnknownModel) {
-		// Any engine says what else is wrong: vLLM checks some fields before the model and
+		// Any engine reports what else is wrong: vLLM checks some fields before the model and
 		// some after it.
 		unknown, r.Origin.Model = r.Origin.Model, ""
 		r.begin(sched.Request{})
 		a, err = r.attempts.pickAny()
 	}
 	if err != nil {
-		return nil, AskNobody
+		return nil, AskNoInstance
 	}
 	defer a.Done()
 	r.Route.notePick(a)
@@ -124,8 +124,8 @@ func (r *Request) ask() (*leg.Failure, string) {
 	return l.JudgeInvalid(leg.Answer{Status: resp.Status, Header: resp.Header, Body: text}), AskRefused
 }
 
-// refusal reports whether an engine means the body by this status. Statuses about keys, a model
-// or its load say nothing of the body.
+// refusal reports whether this status is about the body. Statuses about keys, a model
+// or load are not about the body.
 func refusal(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:

@@ -13,11 +13,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// attempts are the instances that were tried for one request, and what may still be tried.
+// attempts records the instances that were tried for one request, and what may still be tried.
 // It belongs to one goroutine.
 type attempts struct {
 	s      *Settings
-	ctx    context.Context //nolint:containedctx // the client's, for the life of the request
+	ctx    context.Context //nolint:containedctx // the client's, for the duration of the request
 	id     string          // of the request, for the log
 	trace  *tracing.Request
 	wanted sched.Request // what each pick of the request has in common
@@ -86,8 +86,8 @@ func (t *attempts) pickTentative(role instance.Role) (*sched.Assignment, error) 
 	return a, err
 }
 
-// pickAny chooses one instance that serves without another: a decode instance, or a
-// prefill instance where no decode instance may get a request alone.
+// pickAny chooses a single instance to serve the request: a decode instance, or a prefill
+// instance if no decode instance may serve decode-only.
 func (t *attempts) pickAny() (*sched.Assignment, error) {
 	a, err := t.pick(instance.Decode, nil)
 	for err == nil && t.s.needsPrefill(a) {
@@ -101,10 +101,10 @@ func (t *attempts) pickAny() (*sched.Assignment, error) {
 	return t.pickOnce(instance.Prefill, nil, true)
 }
 
-func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, alone bool) (*sched.Assignment, error) {
+func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, single bool) (*sched.Assignment, error) {
 	span := t.trace.Pick(string(role))
 	r := t.wanted
-	r.Role, r.Partner, r.Alone = role, partner, alone
+	r.Role, r.Partner, r.Alone = role, partner, single
 	r.Tried, r.TriedRanks = *t.tried.of(role), *t.triedRanks.of(role)
 	a, err := t.choose(r)
 	switch {
@@ -165,9 +165,9 @@ func (t *attempts) skipFailed(a *sched.Assignment, class leg.Class) {
 // mayTryAgain reports whether instances that failed may be tried once more. They may not if
 // all failures were refused connections, and not after a time limit: a request that has
 // waited to its limit does not wait for the same instances again. A connection that timed
-// out is no refusal, and an instance that is gone may be back as a new process.
+// out is no refusal, and an instance that was removed may be back as a new process.
 func (t *attempts) mayTryAgain() bool {
-	if t.lastFailure != nil && (t.lastFailure.Class == leg.ConnectTimeout || t.lastFailure.Class == leg.Gone) {
+	if t.lastFailure != nil && (t.lastFailure.Class == leg.ConnectTimeout || t.lastFailure.Class == leg.Removed) {
 		return true
 	}
 	return t.counted > 0 && (t.lastFailure == nil || !t.lastFailure.Class.TimedOut())
@@ -188,9 +188,9 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 		switch t.s.Models.Confirm(t.ctx, in, t.wanted.Model) {
 		case catalog.Broken:
 		case catalog.Unloaded:
-			blame, f.Rule.Free = leg.BlameNobody, true // it is not picked for this model any more
+			blame, f.Rule.Free = leg.BlameNone, true // it is not picked for this model any more
 		case catalog.Unclear:
-			blame = leg.BlameNobody
+			blame = leg.BlameNone
 		}
 	}
 	switch blame {
@@ -198,7 +198,7 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 		t.s.Health.Eject(in, "cannot connect: "+f.Err.Error())
 	case leg.BlameStrike:
 		t.suspects = append(t.suspects, suspect{in, f.Class})
-	case leg.BlameNobody, leg.BlameConfig:
+	case leg.BlameNone, leg.BlameConfig:
 	}
 	if !f.Rule.Retry {
 		return false

@@ -6,7 +6,7 @@
 //	  notified     pick D ─▶ prefill ─▶ a notification of each rank ─▶ decode ─▶ client
 //	  concurrent   pick D ─▶ prefill and decode at once ─▶ client
 //	      any failure before the commit: another instance, or another pair
-//	none left: one decode instance alone, or an error
+//	no pair left: decode-only on one instance, or an error
 //
 // A flow knows no dialect, and a dialect knows a flow by its name only.
 package flow
@@ -46,8 +46,8 @@ type completion struct {
 
 // Complete answers a completion.
 func (r *Request) Complete(req *request.Request) {
-	var room [4][]byte
-	head, prompt := req.Reading(room[:])
+	var buf [4][]byte
+	head, prompt := req.Reading(buf[:])
 	media := req.Media()
 	r.begin(sched.Request{Prompt: prompt, Head: head, TokensTell: !media && req.TokensTell(), Length: len(req.Body)})
 	if media {
@@ -69,7 +69,7 @@ func (c *completion) run() {
 		c.continueStored(c.req.PreviousResponse())
 		return
 	default:
-		c.runAlone(nil, c.req.Bypass)
+		c.runDecodeOnly(nil, c.req.Bypass)
 		return
 	}
 	for !c.tryPair() {
@@ -93,10 +93,10 @@ func (c *completion) tryPair() (done bool) {
 	d := c.s.dialects[p.Connector]
 	if why := c.unfit(d, connector.Pair{Prefill: p.Instance}); why != "" {
 		p.Done()
-		c.runAlone(nil, why)
+		c.runDecodeOnly(nil, why)
 		return true
 	}
-	if c.tryAlone(p, d) {
+	if c.tryDecodeOnly(p, d) {
 		return true
 	}
 	p.Confirm()
@@ -120,7 +120,7 @@ type attempt struct {
 	dialect connector.Dialect
 	pair    connector.Pair
 
-	// Of runSequential: what prefill has handed over.
+	// Set by runSequential: the transfer params from prefill.
 	transfer  connector.TransferParams
 	budget    leg.Limit // time from prefill's answer until decode must have read the KV cache
 	decodeBy  time.Time // end of budget
@@ -138,15 +138,15 @@ func (a *attempt) pickDecode() (d *sched.Assignment, done bool) {
 	if why := a.c.unfit(a.dialect, a.pair); why != "" {
 		a.p.Done()
 		d.Done()
-		a.c.runAlone(nil, why)
+		a.c.runDecodeOnly(nil, why)
 		return nil, true
 	}
 	a.c.r.Route.notePick(d)
 	return d, false
 }
 
-// unfit reports why prefill must not hand over to decode, "" if it may; see
-// connector.Dialect. No engine hands over to itself: with NIXL it would shake hands with
+// unfit reports why prefill must not transfer its KV cache to decode, "" if it may; see
+// connector.Dialect. No engine transfers to itself: with NIXL it would shake hands with
 // its own id, with other connectors send to itself.
 func (c *completion) unfit(d connector.Dialect, p connector.Pair) string {
 	if p.Decode != nil && p.Prefill.Address == p.Decode.Address {

@@ -59,8 +59,8 @@ type partner struct {
 }
 
 // beginPartner sends the prefill leg. Whenever that ends before the answer is committed,
-// by its own failure or because its instance is gone, the decode leg is called off: it
-// would wait in vain. That holds after prefill has answered, too: decode may still have to
+// by its own failure or because its instance was removed, the decode leg is called off: it
+// would never be answered. That holds after prefill has answered, too: decode may still have to
 // read from it.
 func (a *attempt) beginPartner(decode *leg.Leg, out connector.Leg) *partner {
 	other := &partner{
@@ -92,7 +92,7 @@ func (o *partner) causeOf(decode *leg.Failure) *leg.Failure {
 	case decode == nil || decode.Class == leg.ClientGone:
 		return nil
 	case decode.Class != leg.PartnerFailed:
-		// Decode may have noticed before the proxy that its partner is gone.
+		// Decode may have noticed before the proxy that its partner was removed.
 		select {
 		case <-o.done:
 			return o.failure
@@ -102,7 +102,7 @@ func (o *partner) causeOf(decode *leg.Failure) *leg.Failure {
 	}
 	<-o.done // its leg has ended
 	if o.failure == nil {
-		o.failure = o.leg.JudgeCallOff(context.Cause(o.leg)) // it had answered, and its instance is gone
+		o.failure = o.leg.JudgeCallOff(context.Cause(o.leg)) // it had answered, and its instance was removed
 	}
 	return o.failure
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// runAlone has one decode instance serve the whole request: it computes the prompt, too, without
+// runDecodeOnly has one decode instance serve the whole request: it computes the prompt, too, without
 // KV transfer. first is the pick that is tried first, nil if there is none yet.
-func (c *completion) runAlone(first *sched.Assignment, reason string) {
+func (c *completion) runDecodeOnly(first *sched.Assignment, reason string) {
 	c.r.Route.DecodeOnly, c.r.Route.Prefill = reason, ""
 	c.r.Origin.Times.WithoutPrefill()
 	c.usage.Prefilled(nil)
@@ -24,7 +24,7 @@ func (c *completion) runAlone(first *sched.Assignment, reason string) {
 		switch {
 		case err == nil:
 		case passed && errors.Is(err, sched.ErrNone):
-			c.refuseAlone()
+			c.refuseDecodeOnly()
 			return
 		default:
 			c.withoutDecode(err)

@@ -12,17 +12,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
-// Disaggregate decides whether a request goes through prefill and decode, or is served by
-// decode alone. Its zero value learns which is quicker.
+// Disaggregate decides whether a request goes through prefill and decode or is decode-only.
+// Its zero value learns which is faster.
 type Disaggregate struct {
-	// Never has decode alone serve every request that it can serve alone.
+	// Never makes every request decode-only that can be.
 	Never bool
 
 	estimate estimate.Estimator
 }
 
 // pickPrefill chooses a prefill instance. With Settings.Disaggregate the pick is tentative:
-// a prompt that decode computes alone does not get into prefill's cache.
+// the prompt of a decode-only request does not get into prefill's cache.
 func (c *completion) pickPrefill() (*sched.Assignment, error) {
 	if c.s.Disaggregate == nil {
 		return c.r.attempts.pick(instance.Prefill, nil)
@@ -30,10 +30,10 @@ func (c *completion) pickPrefill() (*sched.Assignment, error) {
 	return c.r.attempts.pickTentative(instance.Prefill)
 }
 
-// tryAlone serves the request by decode alone where that is quicker than with this prefill
+// tryDecodeOnly serves the request decode-only if that is faster than with this prefill
 // instance, and reports whether it has. After a failure it never does: then the pair that
 // may answer is tried.
-func (c *completion) tryAlone(p *sched.Assignment, dialect connector.Dialect) (served bool) {
+func (c *completion) tryDecodeOnly(p *sched.Assignment, dialect connector.Dialect) (served bool) {
 	s := c.s.Disaggregate
 	if s == nil || c.r.attempts.lastFailure != nil || len(c.pairs.unpaired) > 0 {
 		return false
@@ -49,7 +49,7 @@ func (c *completion) tryAlone(p *sched.Assignment, dialect connector.Dialect) (s
 	if d != nil {
 		d.Confirm()
 	}
-	c.runAlone(d, why.Reason)
+	c.runDecodeOnly(d, why.Reason)
 	return true
 }
 
@@ -102,8 +102,8 @@ func (s *Disaggregate) learnPrefill(c *completion, p *sched.Assignment) {
 	s.estimate.Prefilled(c.r.Origin.Model, onPrefill(p, float64(uncached)), t.At(stage.Prefilled)-t.At(stage.Prefill))
 }
 
-// learnDecode notes how long decode took until it began to answer; p is nil for decode
-// alone. Only streams of completions and chats are measured: an answer that is no stream
+// learnDecode notes how long decode took until it began to answer; p is nil for a
+// decode-only request. Only streams of completions and chats are measured: an answer that is no stream
 // begins when it is complete, and the streams of other APIs begin before anything is
 // computed. The tokens of images are not known from their bytes.
 func (s *Disaggregate) learnDecode(c *completion, d, p *sched.Assignment) {

@@ -11,24 +11,25 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// What follows when a pair of legs has not answered: an end of the request, or another pair.
+// The functions below handle a pair of legs that has not answered: they end the request, or
+// have another pair tried.
 
-// withoutPrefill handles a request that no prefill instance can take: decode alone serves
-// it, or it fails.
+// withoutPrefill handles a request that no prefill instance can take: it becomes
+// decode-only, or fails.
 func (c *completion) withoutPrefill(err error) {
 	switch fallback := c.s.Fallback && c.r.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
 	case errors.Is(err, sched.ErrSelf):
-		c.runAlone(nil, bypass.SameInstance) // the decode instance is a prefill instance, too: this is no fallback
+		c.runDecodeOnly(nil, bypass.SameInstance) // the decode instance is a prefill instance, too: this is no fallback
 	case fallback && c.pairs.mismatch != "":
-		c.runAlone(nil, c.pairs.mismatch)
+		c.runDecodeOnly(nil, c.pairs.mismatch)
 	case fallback && len(c.unnotified.keys) > 0 && (c.r.attempts.lastFailure == nil || c.r.attempts.lastFailure.Class == leg.NotNotified):
-		c.runAlone(nil, bypass.NotNotified)
+		c.runDecodeOnly(nil, bypass.NotNotified)
 	case fallback && c.r.attempts.lastFailure == nil && mismatchReason(err) != "":
-		c.runAlone(nil, mismatchReason(err))
+		c.runDecodeOnly(nil, mismatchReason(err))
 	case fallback && c.r.attempts.lastFailure != nil:
-		c.runAlone(nil, bypass.PrefillFailed)
+		c.runDecodeOnly(nil, bypass.PrefillFailed)
 	case fallback:
-		c.runAlone(nil, bypass.NoPrefill)
+		c.runDecodeOnly(nil, bypass.NoPrefill)
 	case !c.s.Fallback && len(c.unnotified.keys) > 0 && c.r.attempts.lastFailure == nil:
 		e := leg.Unavailable(instance.Prefill, c.r.Origin.Model)
 		e.Message += ": " + bypass.Text(bypass.NotNotified)
@@ -49,9 +50,9 @@ func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) 
 	return true
 }
 
-// refuseAlone ends a request that only decode instances are left for, none of which may
-// serve without a prefill.
-func (c *completion) refuseAlone() {
+// refuseDecodeOnly refuses a request for which only decode instances are left, none of which may
+// serve it without a prefill.
+func (c *completion) refuseDecodeOnly() {
 	reason := c.r.Route.DecodeOnly
 	c.r.Route.DecodeOnly = ""
 	c.r.Answer.Refuse(leg.NeedsPrefill(reason))
@@ -70,14 +71,14 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 	}
 	switch {
 	case f.Class == leg.OurEdit:
-		c.runAlone(nil, c.cutReason)
+		c.runDecodeOnly(nil, c.cutReason)
 	case (f.Rule.Retry || f.Class == leg.TooLarge) && f.Answer.Status >= 500 && c.s.Fallback:
-		// No further attempt at prefill is allowed; decode alone can still serve.
+		// No further attempt at prefill is allowed; decode-only is still possible.
 		reason := bypass.PrefillFailed
 		if f.Class == leg.NotNotified {
 			reason = bypass.NotNotified
 		}
-		c.runAlone(nil, reason)
+		c.runDecodeOnly(nil, reason)
 	default:
 		c.r.Answer.SendFailure(f)
 	}
@@ -120,7 +121,7 @@ func pairKeyOf(a *sched.Assignment) connector.PairKey {
 	return connector.PairKey{Connector: a.Connector, Build: a.Build, Blocks: a.Blocks}
 }
 
-// mismatchReason is the reason for decode alone where all instances that are left cannot
+// mismatchReason returns the reason for decode-only if none of the remaining instances can
 // be paired; "" for any other error of a pick.
 func mismatchReason(err error) string {
 	switch {

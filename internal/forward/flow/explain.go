@@ -15,15 +15,15 @@ import (
 
 // Explain reports where a request with this session would go.
 func (s *Settings) Explain(req *request.Request, session string) *plan.Plan {
-	var room [4][]byte
-	head, prompt := req.Reading(room[:])
+	var buf [4][]byte
+	head, prompt := req.Reading(buf[:])
 	wanted := sched.Request{Model: req.Model, Session: session, Prompt: prompt, Head: head, Length: len(req.Body)}
 	p := &plan.Plan{Endpoint: req.Kind.Path(), Model: req.Model, Bytes: len(prompt)}
 	for _, h := range head {
 		p.Bytes += len(h)
 	}
 	if req.Bypass != "" {
-		s.explainAlone(p, wanted, req.Bypass)
+		s.explainDecodeOnly(p, wanted, req.Bypass)
 		return p
 	}
 	wanted.Role = instance.Prefill
@@ -36,12 +36,12 @@ func (s *Settings) Explain(req *request.Request, session string) *plan.Plan {
 	}
 	d := s.dialects[a.Connector]
 	if why := d.Unfit(req.Kind, connector.Pair{Prefill: a.Instance}); why != "" {
-		s.explainAlone(p, wanted, why)
+		s.explainDecodeOnly(p, wanted, why)
 		return p
 	}
 	wanted.Role = instance.Decode
 	if s.Disaggregate != nil && s.explainDecision(p, wanted, a, d, req.Media()) {
-		s.explainAlone(p, wanted, p.Disaggregate.Reason)
+		s.explainDecodeOnly(p, wanted, p.Disaggregate.Reason)
 		return p
 	}
 	wanted.Partner = a
@@ -50,7 +50,7 @@ func (s *Settings) Explain(req *request.Request, session string) *plan.Plan {
 	if decode.Assignment == nil {
 		p.Way, p.Reason = plan.None, decode.Err.Error()
 		if why := mismatchReason(decode.Err); why != "" && s.Fallback {
-			s.explainAlone(p, wanted, why)
+			s.explainDecodeOnly(p, wanted, why)
 		}
 		return p
 	}
@@ -61,7 +61,7 @@ func (s *Settings) Explain(req *request.Request, session string) *plan.Plan {
 	return p
 }
 
-// unfitPair reports why prefill would not hand over to decode, "" if it would.
+// unfitPair reports why prefill would not transfer its KV cache to decode, "" if it would.
 func (s *Settings) unfitPair(d connector.Dialect, k openai.Kind, p, to *sched.Assignment) string {
 	if p.Instance.Address == to.Instance.Address {
 		return bypass.SameInstance
@@ -70,7 +70,7 @@ func (s *Settings) unfitPair(d connector.Dialect, k openai.Kind, p, to *sched.As
 }
 
 // explainDecision puts into the plan what Disaggregate would decide, and reports whether that
-// is decode alone.
+// is decode-only.
 func (s *Settings) explainDecision(p *plan.Plan, wanted sched.Request, a *sched.Assignment, d connector.Dialect, media bool) bool {
 	var is estimate.Explanation
 	decode := s.Picker.Explain(wanted).Assignment
@@ -97,18 +97,18 @@ func (s *Settings) explainDecision(p *plan.Plan, wanted sched.Request, a *sched.
 func (s *Settings) explainWithout(p *plan.Plan, wanted sched.Request, err error) {
 	switch why := mismatchReason(err); {
 	case errors.Is(err, sched.ErrSelf):
-		s.explainAlone(p, wanted, bypass.SameInstance)
+		s.explainDecodeOnly(p, wanted, bypass.SameInstance)
 	case errors.Is(err, sched.ErrUnknownModel) || !s.Fallback:
 		p.Way, p.Reason = plan.None, err.Error()
 	case why != "":
-		s.explainAlone(p, wanted, why)
+		s.explainDecodeOnly(p, wanted, why)
 	default:
-		s.explainAlone(p, wanted, bypass.NoPrefill)
+		s.explainDecodeOnly(p, wanted, bypass.NoPrefill)
 	}
 }
 
-// explainAlone is the plan of a request that one decode instance serves.
-func (s *Settings) explainAlone(p *plan.Plan, wanted sched.Request, reason string) {
+// explainDecodeOnly is the plan of a request that one decode instance serves.
+func (s *Settings) explainDecodeOnly(p *plan.Plan, wanted sched.Request, reason string) {
 	wanted.Role, wanted.Partner = instance.Decode, nil
 	decode := s.Picker.Explain(wanted)
 	for decode.Assignment != nil && s.needsPrefill(decode.Assignment) {
@@ -122,7 +122,7 @@ func (s *Settings) explainAlone(p *plan.Plan, wanted sched.Request, reason strin
 	}
 }
 
-// addLeg puts into a plan what sched explains of one role.
+// addLeg adds the scheduler's explanation of one role to a plan.
 func addLeg(p *plan.Plan, e *sched.Explained) {
 	one := &plan.Leg{Policy: e.Policy, Candidates: make([]plan.Candidate, 0, len(e.Candidates))}
 	if e.Role == instance.Prefill {

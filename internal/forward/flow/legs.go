@@ -15,7 +15,7 @@ import (
 // prompt of a million tokens take well under a megabyte.
 const maxPrefillAnswer = 16 << 20
 
-// newPair makes the pair of a new attempt, with an id and a key of its own.
+// newPair returns the pair of a new attempt, with a new id and a new key.
 func (c *completion) newPair(p, d *sched.Assignment) connector.Pair {
 	pair := connector.Pair{
 		Prefill: p.Instance, PrefillRank: p.Rank,
@@ -54,12 +54,12 @@ func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer
 	return answer, nil
 }
 
-// prefillWait is how long a prefill leg may take to answer.
+// prefillWait returns the limits of a prefill leg.
 func (c *completion) prefillWait() leg.Wait {
 	return leg.Wait{Limit: leg.PrefillLimit(c.s.Prefill), Streamed: true, Patient: c.r.attempts.overtaken}
 }
 
-// decodeWait is how long a decode leg may take to answer.
+// decodeWait returns the limits of a decode leg.
 func (c *completion) decodeWait() leg.Wait {
 	first := leg.FirstByteLimit(c.s.FirstByte)
 	w := leg.Wait{Limit: first, Silence: first, Streamed: c.stream, Patient: c.r.attempts.overtaken}

@@ -22,11 +22,11 @@ func (a *attempt) runNotified() (done bool) {
 	switch {
 	case a.c.s.Notifications == nil || a.c.s.Notifications.CannotHear(a.p.Instance) != nil:
 		a.p.Done()
-		a.c.runAlone(nil, bypass.NotHeard)
+		a.c.runDecodeOnly(nil, bypass.NotHeard)
 		return true
 	case a.c.unnotified.failures >= maxNotifyFailures && a.c.s.Fallback:
 		a.p.Done()
-		a.c.runAlone(nil, bypass.NotNotified)
+		a.c.runDecodeOnly(nil, bypass.NotNotified)
 		return true
 	case slices.Contains(a.c.unnotified.keys, a.p.Instance.Key):
 		a.c.r.attempts.skip(a.p.Instance)
@@ -62,7 +62,7 @@ func (a *attempt) runNotified() (done bool) {
 }
 
 // sendKV has prefill compute the prompt and send its KV cache, and waits until it has
-// arrived. A failure is of prefill, or of decode, which was gone before its leg began.
+// arrived. A failure is of prefill, or of decode, which was removed before its leg began.
 func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure) {
 	l := a.c.r.Origin.Begin(a.p, a.c.prefillWait())
 	defer l.End()
@@ -87,8 +87,8 @@ func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure)
 		a.c.r.attempts.served(a.p.Instance)
 		return nil, nil
 	}
-	if gone := watch.gone(); gone != nil && f.Class != leg.ClientGone {
-		return nil, a.c.r.Origin.JudgeGone(instance.Decode, gone)
+	if removed := watch.removed(); removed != nil && f.Class != leg.ClientGone {
+		return nil, a.c.r.Origin.JudgeRemoved(instance.Decode, removed)
 	}
 	if f.Class == leg.NotNotified {
 		a.c.unnotified.failures++
@@ -115,7 +115,7 @@ func (a *attempt) notifyWait() time.Duration {
 }
 
 // awaitNotifications begins to wait for the notifications of a prefill leg, before it is
-// sent. The channel gets whether all have come. If they cannot be received the leg is
+// sent. The channel receives whether all have arrived. If they cannot be received the leg is
 // called off.
 func (a *attempt) awaitNotifications(l *leg.Leg, n connector.Notices) <-chan bool {
 	arrived := make(chan bool, 1)
@@ -130,11 +130,11 @@ func (a *attempt) awaitNotifications(l *leg.Leg, n connector.Notices) <-chan boo
 }
 
 // watchDecode calls a prefill leg off when the decode instance that its KV cache goes to is
-// found gone: no answer of an engine would report it (TestNotifiedInstanceGone).
+// removed: no answer of an engine would report it (TestNotifiedInstanceRemoved).
 func (a *attempt) watchDecode(d *sched.Assignment, prefill *leg.Leg) *decodeWatch {
 	w := &decodeWatch{pick: d, prefill: prefill}
 	w.awaitFrom(time.Now().Add(owesNothing))
-	if err := a.c.s.Picker.Gone(d); err != nil { // between the pick and Await
+	if err := a.c.s.Picker.Removed(d); err != nil { // between the pick and Await
 		w.CallOff(err)
 	}
 	return w
@@ -173,11 +173,11 @@ func (w *decodeWatch) Silent(time.Duration) {}
 
 // awaitFrom has sched treat the instance as one that keeps a request waiting since then. An
 // instance that cannot be reached gets nothing from prefill either, and prefill does not
-// say so.
+// report that.
 func (w *decodeWatch) awaitFrom(since time.Time) { w.pick.Await(w, since) }
 
-// gone reports why the instance is gone, nil if it is not.
-func (w *decodeWatch) gone() error {
+// removed returns why the instance was removed, nil if it was not.
+func (w *decodeWatch) removed() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err

@@ -43,7 +43,7 @@ type Route struct {
 	Stream bool
 
 	Prefill, Decode string // addresses, with #rank for one of several; "" for none
-	// DecodeOnly says why one instance served the request without a prefill, "" if
+	// DecodeOnly is why one instance served the request without a prefill, "" if
 	// there was one.
 	DecodeOnly string
 	// Decided is why the request goes through prefill and decode, or why not, where
@@ -98,7 +98,7 @@ func (r *Route) Header(h http.Header) {
 	}
 }
 
-// timing is how long the stages took until now, in milliseconds, in the form of a
+// timing returns how long the stages took until now, in milliseconds, in the form of a
 // Server-Timing header. A stream begins now: it gets the time to its first token.
 func (r *Route) timing(now time.Duration) string {
 	s := r.Times.Stages(now, r.Stream)
@@ -125,7 +125,7 @@ func (r *Route) timing(now time.Duration) string {
 	return string(b)
 }
 
-// Elsewhere says for which role, and why, the request went to another instance than its
+// Elsewhere returns for which role, and why, the request went to another instance than its
 // session or its zone would have it; "" if it did not.
 func (r *Route) Elsewhere() string {
 	prefill, decode := r.PrefillElsewhere, r.DecodeElsewhere
@@ -140,8 +140,8 @@ func (r *Route) Elsewhere() string {
 	return "prefill:" + prefill + ";decode:" + decode
 }
 
-// policy names what chose: one name where both roles have the same, else prefill's and
-// decode's.
+// policy returns the policy that chose: one name if both roles have the same, else prefill's
+// and decode's.
 func (r *Route) policy() string {
 	switch {
 	case r.Prefill == "" || r.PrefillPolicy == r.DecodePolicy:

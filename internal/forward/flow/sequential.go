@@ -22,7 +22,7 @@ func (a *attempt) withoutTransfer() bool { return !a.dialect.SharesPool() && a.t
 // prefill holds the blocks for it.
 func (a *attempt) singleUse() bool { return !a.dialect.SharesPool() && !a.transfer.Empty() }
 
-// runSequential runs prefill, then decode with what prefill has handed over.
+// runSequential runs prefill, then decode with the transfer params from prefill.
 func (a *attempt) runSequential() (done bool) {
 	a.pair = a.c.newPair(a.p, nil)
 	if f := a.prefill(); f != nil {
@@ -36,7 +36,7 @@ func (a *attempt) runSequential() (done bool) {
 	return done
 }
 
-// prefill has the instance compute the prompt, and takes the KV transfer.
+// prefill has the instance compute the prompt, and reads the transfer params.
 func (a *attempt) prefill() *leg.Failure {
 	l := a.c.r.Origin.Begin(a.p, a.c.prefillWait())
 	defer l.End()
@@ -56,7 +56,7 @@ func (a *attempt) prefill() *leg.Failure {
 	if !a.dialect.SharesPool() {
 		a.c.s.Recorder.Handed(a.p.Instance, !a.withoutTransfer())
 		if a.withoutTransfer() && a.dialect.NeedsPrefill() {
-			return l.JudgeBadAnswer("it hands nothing over")
+			return l.JudgeBadAnswer("it has no transfer params")
 		}
 	}
 	a.c.prefilled(a.p, answer)
@@ -82,15 +82,15 @@ func (a *attempt) decode() (done bool) {
 		if why := a.c.unfit(a.dialect, a.pair); why != "" && a.dialect.NeedsPrefill() {
 			d.Done()
 			a.c.r.Route.DecodeOnly = why
-			a.c.refuseAlone()
+			a.c.refuseDecodeOnly()
 			return true
 		}
 		f := a.decodeWith(d)
 		if f == nil {
 			return true
 		}
-		if f.Class == leg.PartnerFailed { // the blocks of the KV transfer are gone
-			a.c.s.Recorder.Retried(instance.Prefill, leg.Gone)
+		if f.Class == leg.PartnerFailed { // the blocks of the KV transfer were freed
+			a.c.s.Recorder.Retried(instance.Prefill, leg.Removed)
 			return false
 		}
 		f.Taken = f.Taken || f.Refused() && a.dialect.Terms(d.Instance).RefusalSpends
@@ -106,7 +106,7 @@ func (a *attempt) decode() (done bool) {
 		if f.Class == leg.TransferExpired && a.c.expired >= maxExpired && a.c.s.Fallback && !a.dialect.NeedsPrefill() {
 			// Decode's queue is longer than the lease: without a KV transfer the request can
 			// wait there.
-			a.c.runAlone(nil, bypass.LeaseEnded)
+			a.c.runDecodeOnly(nil, bypass.LeaseEnded)
 			return true
 		}
 		if a.dialect.SharesPool() {
@@ -114,8 +114,8 @@ func (a *attempt) decode() (done bool) {
 			continue
 		}
 		if f.Taken {
-			// The KV transfer is spent. The prefill instance did nothing wrong and
-			// may be asked again.
+			// The KV transfer is spent. The prefill instance is not at fault and
+			// may be picked again.
 			a.c.r.attempts.forgetTried(instance.Prefill)
 			return false
 		}
@@ -154,20 +154,20 @@ func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 }
 
 // watchPrefill calls a decode leg off when the prefill instance whose blocks it is to read
-// is found gone. Where an engine has the same id after a restart, decode would read
+// is removed. Where an engine has the same id after a restart, decode would read
 // whatever is in those blocks then, without an error (TestRestartWhileDecodeWaits).
 func (a *attempt) watchPrefill(decode *leg.Leg) {
-	g := &prefillWatch{pick: a.p, decode: decode, gone: a.c.s.Picker.Gone}
+	g := &prefillWatch{pick: a.p, decode: decode, removed: a.c.s.Picker.Removed}
 	a.p.Await(g, time.Now().Add(owesNothing)) // prefill has answered already
-	g.CallOff(nil)                            // if it went before Await
+	g.CallOff(nil)                            // if it was removed before Await
 }
 
 // prefillWatch watches a prefill instance whose blocks a decode leg reads. It implements
 // sched.Leg.
 type prefillWatch struct {
-	pick   *sched.Assignment
-	decode *leg.Leg
-	gone   func(*sched.Assignment) error
+	pick    *sched.Assignment
+	decode  *leg.Leg
+	removed func(*sched.Assignment) error
 }
 
 var _ sched.Leg = (*prefillWatch)(nil)
@@ -175,7 +175,7 @@ var _ sched.Leg = (*prefillWatch)(nil)
 // CallOff implements sched.Leg. Decode may read from an instance that is only slow, or
 // refuses connections; its answer says if it could not.
 func (g *prefillWatch) CallOff(error) {
-	if g.gone(g.pick) != nil {
+	if g.removed(g.pick) != nil {
 		g.decode.CallOff(leg.ErrPartner)
 	}
 }
@@ -187,15 +187,15 @@ func (*prefillWatch) Overtaken(int) {}
 func (*prefillWatch) Silent(time.Duration) {}
 
 // unusable reports why a KV transfer must not be used any more, "" if it may be: its lease is
-// about to end, which is not checked for the first decode, or the instance that made it is
-// gone.
+// about to end, which is not checked for the first decode, or the instance that made it was
+// removed.
 func (a *attempt) unusable(again bool) leg.Class {
 	switch {
 	case again && time.Now().After(a.decodeBy):
 		a.c.r.attempts.forgetTried(instance.Prefill)
 		return leg.TransferExpired
-	case a.c.s.Picker.Gone(a.p) != nil:
-		return leg.Gone
+	case a.c.s.Picker.Removed(a.p) != nil:
+		return leg.Removed
 	}
 	return ""
 }

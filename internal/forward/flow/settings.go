@@ -23,9 +23,8 @@ type Picker interface {
 	// Take returns an assignment of one instance.
 	Take(in *instance.Instance) (*sched.Assignment, error)
 	Members() *instance.Snapshot
-	// Gone reports why nothing more can come from the instance of a pick, nil if
-	// something can.
-	Gone(a *sched.Assignment) error
+	// Removed returns why the instance of a pick can send nothing more, nil if it can.
+	Removed(a *sched.Assignment) error
 	InFlight(k instance.Key) int64
 	// Models are the names of all models that instances list, in order.
 	Models() []string
@@ -38,19 +37,19 @@ type Health interface {
 	// Strike counts that it failed a request which another instance then served. timedOut
 	// reports that one of the proxy's time limits ended the leg.
 	Strike(in *instance.Instance, reason string, timedOut bool)
-	// Success counts that it served. It is called for every leg, so it must cost
-	// nothing while no instance is in trouble.
+	// Success counts that it served. It is called for every leg, so it must be
+	// free while no instance is in trouble.
 	Success(in *instance.Instance)
 	// Available reports whether it is not ejected.
 	Available(k instance.Key) bool
 }
 
-// Notifications receives what prefill instances send beside their answers, for the flow
-// notified. It is safe for concurrent use.
+// Notifications receives the messages that prefill instances send in addition to their
+// answers, for the flow notified. It is safe for concurrent use.
 type Notifications interface {
 	// CannotHear reports why notifications of an instance cannot be received, nil if they can.
 	CannotHear(in *instance.Instance) error
-	// Address is where an instance should send its notifications, for people.
+	// Address returns where an instance should send its notifications, for operators.
 	Address(in *instance.Instance) string
 	// Await blocks until the given number of ranks of an instance has notified that the KV cache of
 	// the attempt with this id has arrived. It may be called before or after they have;
@@ -62,8 +61,8 @@ type Notifications interface {
 type Recorder interface {
 	// Retried counts a leg of this role that failed in this way and is tried again.
 	Retried(role instance.Role, class leg.Class)
-	// Handed counts an answer of a prefill instance whose connector hands over in it;
-	// something reports whether there was a KV transfer.
+	// Handed counts an answer of a prefill instance whose connector puts transfer params
+	// into it; something reports whether there were any.
 	Handed(in *instance.Instance, something bool)
 	// TransferSpent counts a decode leg that failed in this way after it may have taken
 	// a KV transfer that can be used once. Prefill holds its blocks until their lease ends.
@@ -71,9 +70,9 @@ type Recorder interface {
 	// Media counts a request with images, video or sound.
 	Media()
 	// Disaggregated counts a decision whether a request goes through prefill. stall is
-	// how many seconds all streams of the decode instance together wait for a prompt that
-	// it computes alone, by the estimate.
-	Disaggregated(alone bool, reason string, stall float64)
+	// the estimated time that all streams of the decode instance together wait for a prompt
+	// that it computes itself, in seconds.
+	Disaggregated(decodeOnly bool, reason string, stall float64)
 	// Asked counts an invalid request by its outcome: AskRefused and so on.
 	Asked(outcome string)
 }
@@ -101,7 +100,7 @@ type Settings struct {
 	Idle         time.Duration // between two reads of an answer
 	NonStream    time.Duration // for a non-streamed answer to begin
 	KVBudget     time.Duration // how long a KV transfer may wait whose lease is not known
-	// RewriteHost puts the host by which prefill was reached into what it hands over.
+	// RewriteHost puts the host by which prefill was reached into its transfer params.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to the last of its notifications
 
@@ -114,7 +113,7 @@ type Settings struct {
 // not arrive, with the addresses at which they are expected.
 func (s *Settings) Unnotified() map[instance.Key]string { return s.unnotified.list(s.Picker.Members()) }
 
-// needsPrefill reports whether a decode instance may not be sent a request alone.
+// needsPrefill reports whether a decode instance must not serve decode-only requests.
 func (s *Settings) needsPrefill(a *sched.Assignment) bool {
 	d := s.dialects[a.Connector]
 	return d != nil && d.NeedsPrefill()
@@ -140,7 +139,7 @@ func (s *Settings) LoadDialects() error {
 	return nil
 }
 
-// transferBudget is how long a KV transfer may wait for decode: two thirds of its lease, since
+// transferBudget returns how long a KV transfer may wait for decode: two thirds of its lease, since
 // decode needs some time to extend that, or KVBudget where the lease is not known.
 func (s *Settings) transferBudget(lease time.Duration) leg.Limit {
 	if lease > 0 {
@@ -149,7 +148,8 @@ func (s *Settings) transferBudget(lease time.Duration) leg.Limit {
 	return leg.Limit{After: s.KVBudget, Class: leg.TransferExpired, Setting: "--kv-lease-budget"}
 }
 
-// heldUntil is until when a prefill instance holds the KV cache that it has just computed.
+// heldUntil returns the time until which a prefill instance holds the KV cache that it has
+// just computed.
 func (s *Settings) heldUntil(p *sched.Assignment, d connector.Dialect) time.Time {
 	if lease := d.Terms(p.Instance).Lease; lease > 0 {
 		return time.Now().Add(lease)

@@ -46,9 +46,9 @@ func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target strin
 	})
 }
 
-// askHolders asks the instances that may have a response, one after another, until one has
+// askHolders queries the instances that may have a response, one after another, until one has
 // answered the client. An id that a proxy made names the instance; for any other id each
-// decode instance is asked.
+// decode instance is queried.
 func (r *Request) askHolders(id string, ask func(*sched.Assignment) *leg.Failure) {
 	list := r.mayHold(id)
 	var notFound, failed *leg.Failure // the last ones
@@ -89,7 +89,7 @@ func (r *Request) askHolders(id string, ask func(*sched.Assignment) *leg.Failure
 	}
 }
 
-// askHolder asks one instance. done reports whether the client has been answered.
+// askHolder queries one instance. done reports whether the client has been answered.
 func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *leg.Failure) (f *leg.Failure, done bool) {
 	a, err := r.Settings.Picker.Take(in)
 	if err != nil {
@@ -105,13 +105,13 @@ func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *
 		return f, true
 	}
 	if f.Answer.Status == http.StatusNotFound {
-		f.Rule.Blame, f.Rule.Free = leg.BlameNobody, true // it has no such response, which is no fault
+		f.Rule.Blame, f.Rule.Free = leg.BlameNone, true // it has no such response, which is no fault
 	}
 	r.note(a, f)
 	return f, false
 }
 
-// pauseBeforeRetry waits before instances that failed are asked again. It returns false if the
+// pauseBeforeRetry waits before instances that failed are queried again. It returns false if the
 // client has left.
 func (r *Request) pauseBeforeRetry() bool {
 	wait := time.NewTimer(secondRoundWait/2 + rand.N(secondRoundWait))

@@ -1,8 +1,7 @@
 package leg
 
-// Class is what a failed leg was, decided in one place (judge.go) from what
-// is known of it. Everything that follows from a failure follows from its
-// class; docs/failures.md shows the same table and a test compares the two.
+// Class is the class of a failed leg, which only judge.go decides. It determines all
+// consequences of the failure; docs/failures.md has the same table and a test compares the two.
 type Class string
 
 // The classes.
@@ -17,7 +16,7 @@ const (
 	PrefillTimeout   Class = "prefill_timeout"
 	FirstByteTimeout Class = "first_byte_timeout"
 	IdleTimeout      Class = "idle_timeout"
-	Gone             Class = "gone"
+	Removed          Class = "gone"
 	Busy             Class = "busy"
 	Unavailable503   Class = "status_503"
 	Status5xx        Class = "status_5xx"
@@ -47,18 +46,18 @@ func (c Class) TimedOut() bool {
 // data-parallel rank that the leg was sent to.
 func (c Class) OfInstance() bool {
 	switch c {
-	case NotConnected, ConnectTimeout, NoConnection, NoSocket, Untrusted, Gone, EngineKey, ModelMissing, NotNotified:
+	case NotConnected, ConnectTimeout, NoConnection, NoSocket, Untrusted, Removed, EngineKey, ModelMissing, NotNotified:
 		return true
 	}
 	return false
 }
 
-// Blame says what a failure is held against.
+// Blame is the consequence of a failure for its instance.
 type Blame uint8
 
 // The blames.
 const (
-	BlameNobody Blame = iota
+	BlameNone Blame = iota
 	// BlameEject takes the instance out at once; one probe that it answers brings it back.
 	BlameEject
 	// BlameStrike adds a strike to the instance, but only when another instance then
@@ -69,21 +68,21 @@ const (
 )
 
 func (b Blame) String() string {
-	return [...]string{"nobody", "ejected at once", "a strike, if another serves it", "our configuration"}[b]
+	return [...]string{"no instance", "ejected at once", "a strike, if another serves it", "our configuration"}[b]
 }
 
-// Rule is what follows from a class.
+// Rule is the consequence of a class.
 type Rule struct {
 	Class Class
-	What  string // what happened, for people
+	What  string // what happened, for operators
 	Retry bool   // on another instance; on the same one only if there is no other
 	Free  bool   // does not count against --max-attempts or the retry budget
 	// SameKV reports whether the instance cannot have used the KV transfer, so that another
-	// decode instance may have it while its lease runs. The exception are an engine's
+	// decode instance may have it while its lease runs. The exceptions are an engine's
 	// own 4xx and 503 where a refusal frees the blocks (connector.Terms).
 	SameKV bool
 	Blame  Blame
-	Client string // what the client sees if this is the last word
+	Client string // what the client gets if no attempt follows
 }
 
 // Rules lists every class, in the order of the document.
@@ -92,36 +91,36 @@ func Rules() []Rule {
 		{NotConnected, "connection refused, or no route", true, true, true, BlameEject, "503, Retry-After"},
 		{ConnectTimeout, "no connection within --connect-timeout", true, true, true, BlameStrike, "503, Retry-After"},
 		{NoConnection, "no connection for another reason: no port left here for that address, an address that may not be used", true, false, true, BlameStrike, "503, Retry-After"},
-		{NoSocket, "no connection, since no descriptor or memory for one is left here", true, false, true, BlameNobody, "503, Retry-After"},
+		{NoSocket, "no connection, since no descriptor or memory for one is left here", true, false, true, BlameNone, "503, Retry-After"},
 		{Untrusted, "TLS was refused, by the engine or by the proxy: a certificate that has expired, for another name, of an unknown authority, or none; the log says which", true, false, true, BlameStrike, "502"},
 		{Lost, "sent, and the connection ended before any byte of an answer", true, false, false, BlameStrike, "502"},
 		{BrokeOff, "the answer began and broke off before it was committed", true, false, false, BlameStrike, "502"},
 		{PrefillTimeout, "no prefill answer for --prefill-timeout, or for --busy-timeout while the engine makes progress", true, false, false, BlameStrike, "504"},
 		{FirstByteTimeout, "no byte of an answer for --decode-first-byte-timeout (--non-stream-timeout if it is not streamed), or for --busy-timeout while the engine makes progress", true, false, false, BlameStrike, "504"},
 		{IdleTimeout, "no further byte of an answer for --idle-timeout, or for --busy-timeout while the engine makes progress, before it was committed", true, false, false, BlameStrike, "504"},
-		{Gone, "the instance left, turned down, was ejected, or restarted while the leg waited", true, true, false, BlameNobody, "503, Retry-After"},
-		{Busy, "429, 408 or 425", true, false, true, BlameNobody, "the engine's answer"},
+		{Removed, "the instance left, turned down, was ejected, or restarted while the leg waited", true, true, false, BlameNone, "503, Retry-After"},
+		{Busy, "429, 408 or 425", true, false, true, BlameNone, "the engine's answer"},
 		{Unavailable503, "503: not taken", true, false, true, BlameStrike, "the engine's answer"},
 		{Status5xx, "any other 5xx", true, false, false, BlameStrike, "the engine's answer"},
-		{Status4xx, "400, 413, 422 and the rest of 4xx", false, false, false, BlameNobody, "the engine's answer"},
+		{Status4xx, "400, 413, 422 and the rest of 4xx", false, false, false, BlameNone, "the engine's answer"},
 		{EngineKey, "401 or 403 for the proxy's own key", false, false, false, BlameConfig, "502"},
 		{ModelMissing, "404 for a model that the instance lists: its list is read again, and it is blamed only if it goes on listing the model for 2 s", true, false, true, BlameStrike, "the engine's answer"},
-		{RankMissing, "400 for a data-parallel rank that the record lists and the engine does not have: it has started with fewer", true, true, false, BlameNobody, "503, Retry-After"},
+		{RankMissing, "400 for a data-parallel rank that the record lists and the engine does not have: it has started with fewer", true, true, false, BlameNone, "503, Retry-After"},
 		{BadAnswer, "no HTTP, a cut stream, JSON that is none, or a status no engine sends", true, false, false, BlameStrike, "502"},
-		{TooLarge, "the answer has a head of more than 64 KiB, an event of more than 8 MiB, or does not fit into --max-bodies-memory: another instance would send the same", false, false, false, BlameNobody, "502; 503 with Retry-After if other bodies hold the memory"},
+		{TooLarge, "the answer has a head of more than 64 KiB, an event of more than 8 MiB, or does not fit into --max-bodies-memory: another instance would send the same", false, false, false, BlameNone, "502; 503 with Retry-After if other bodies hold the memory"},
 		{ErrorEvent, "an error event before the answer was committed (a failed KV load among them)", true, false, false, BlameStrike, "the event's status and error"},
 		{Aborted, "a finish by `abort` before the answer was committed: the engine is shutting down; if it has sent tokens, or its API does not show that it has not, the KV transfer is spent", true, false, true, BlameStrike, "503, Retry-After"},
-		{GaveUp, "a stop reason by which the engine says that it has given the answer up, before it was committed (vllm-ascend's `recomputed`)", true, false, false, BlameNobody, "503, Retry-After"},
-		{OurEdit, "400 to a prefill with a forced tool call or a thinking budget, which our cut at one token causes; on `/v1/messages` and `/v1/responses` also 500", false, true, false, BlameNobody, "nothing: decode serves alone"},
-		{TransferExpired, "--kv-lease-budget, or two thirds of the instance's KV lease, passed before the first content, and nothing shows that decode read the KV cache or renewed the lease", true, false, false, BlameNobody, "504"},
-		{PartnerFailed, "the other leg of the pair failed, or its instance is gone: that counts", true, true, false, BlameNobody, "the other leg's"},
-		{NotNotified, "prefill has answered, but its ranks have not all notified the proxy within --lmcache-notify-timeout that decode has the KV cache, or the notifications cannot be received", true, false, false, BlameNobody, "504"},
-		{Overtaken, "20 requests that began later on the instance were answered earlier, while this one waited for its first content far longer than they did", true, false, false, BlameNobody, "504"},
-		{ClientGone, "the client left", false, true, false, BlameNobody, "nobody is there; 499 in metrics"},
+		{GaveUp, "a stop reason by which the engine says that it has given the answer up, before it was committed (vllm-ascend's `recomputed`)", true, false, false, BlameNone, "503, Retry-After"},
+		{OurEdit, "400 to a prefill with a forced tool call or a thinking budget, which our cut at one token causes; on `/v1/messages` and `/v1/responses` also 500", false, true, false, BlameNone, "nothing: the request becomes decode-only"},
+		{TransferExpired, "--kv-lease-budget, or two thirds of the instance's KV lease, passed before the first content, and nothing shows that decode read the KV cache or renewed the lease", true, false, false, BlameNone, "504"},
+		{PartnerFailed, "the other leg of the pair failed, or its instance was removed: that counts", true, true, false, BlameNone, "the other leg's"},
+		{NotNotified, "prefill has answered, but its ranks have not all notified the proxy within --lmcache-notify-timeout that decode has the KV cache, or the notifications cannot be received", true, false, false, BlameNone, "504"},
+		{Overtaken, "20 requests that began later on the instance were answered earlier, while this one waited for its first content far longer than they did", true, false, false, BlameNone, "504"},
+		{ClientGone, "the client left", false, true, false, BlameNone, "no answer; 499 in metrics"},
 	}
 }
 
-// Rule finds what follows from the class.
+// Rule returns the rule of the class.
 func (c Class) Rule() Rule {
 	for _, r := range Rules() {
 		if r.Class == c {

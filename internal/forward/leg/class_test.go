@@ -31,11 +31,11 @@ func TestEveryClassHasARule(t *testing.T) {
 			t.Errorf("%s: a refused connection costs nothing and must not count", r.Class)
 		}
 		if !r.Retry && r.Blame == BlameStrike {
-			t.Errorf("%s: nobody else can serve it, so nobody can be blamed", r.Class)
+			t.Errorf("%s: no other instance can serve it, so no strike can be added", r.Class)
 		}
 	}
 	for _, c := range []Class{
-		NotConnected, ConnectTimeout, NoConnection, NoSocket, Lost, BrokeOff, PrefillTimeout, FirstByteTimeout, IdleTimeout, Gone, Busy,
+		NotConnected, ConnectTimeout, NoConnection, NoSocket, Lost, BrokeOff, PrefillTimeout, FirstByteTimeout, IdleTimeout, Removed, Busy,
 		Unavailable503, Status5xx, Status4xx, EngineKey, ModelMissing, BadAnswer, ErrorEvent, OurEdit, TransferExpired, PartnerFailed, NotNotified, Overtaken, ClientGone,
 	} {
 		if !seen[c] {

@@ -1,5 +1,5 @@
-// Package leg is one request to one engine: its life, its limits of time, its
-// header, and what its failure was.
+// Package leg implements one request to one engine: its lifetime, its time limits, its
+// header, and the class of its failure.
 //
 //	Origin.Begin(pick, Wait) ──▶ Leg ──Send──▶ answer
 //	                              │ ended by: the client, a limit, the instance's end, End

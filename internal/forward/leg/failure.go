@@ -54,7 +54,7 @@ func NoPick(err error, role instance.Role, model string) *openai.Error {
 	case errors.Is(err, sched.ErrVersions):
 		return unavailable("no pair of one vLLM version is available right now: prefill and decode instances of different versions refuse each other's KV cache")
 	case errors.Is(err, sched.ErrBlocks):
-		return unavailable("no pair with KV blocks of one size is available right now: prefill and decode instances have different ones, between which their connector hands nothing over")
+		return unavailable("no pair with KV blocks of one size is available right now: prefill and decode instances have different ones, between which their connector cannot transfer KV caches")
 	case errors.Is(err, sched.ErrConnectors):
 		return unavailable("no pair with one connector is available right now: prefill and decode instances speak different ones")
 	}
@@ -70,7 +70,7 @@ func Unavailable(role instance.Role, model string) *openai.Error {
 	return unavailable(msg)
 }
 
-// NeedsPrefill is the 503 of a request that no decode instance may serve alone; reason
+// NeedsPrefill is the 503 of a request that no instance may serve decode-only; reason
 // is why it cannot go through a pair.
 func NeedsPrefill(reason string) *openai.Error {
 	return unavailable("this request cannot go through prefill and decode (" + reason +

@@ -25,15 +25,15 @@ func private(name string) bool {
 	switch name {
 	case "X-Api-Key", "X-Request-Id", "Expect", "Accept-Encoding", "X-Encoder-Hosts-Ports", "X-Kv-Cache-Source-Host-Port":
 		return true
-	case "Origin": // which pages may read an answer is the proxy's to say
+	case "Origin": // which pages may read an answer is decided by the proxy
 		return true
 	}
 	return strings.HasPrefix(name, "X-Pd-") || strings.HasPrefix(name, "X-Prefiller-") || strings.HasPrefix(name, "X-Data-Parallel-")
 }
 
 // notForEngines reports whether a client's header does not go to the engines. A header spelt
-// with _ counts as the one with -: servers behind Python's gateway interfaces may take
-// the one for the other.
+// with _ counts as the one with -: servers with Python's gateway interfaces may confuse
+// the two.
 func notForEngines(name string) bool {
 	if hopByHop(name) || private(name) {
 		return true
@@ -58,8 +58,8 @@ type Header struct {
 	ownKey bool // see authorize
 }
 
-// NewHeader makes a leg's header out of the client's. id is its X-Request-Id; more
-// are fields of this leg alone.
+// NewHeader returns a leg's header, made from the client's. id is its X-Request-Id; more
+// are fields of this leg only.
 func (o *Origin) NewHeader(id string, more ...connector.Field) Header {
 	out := make(http.Header, len(o.Header)+4+len(more)) // with an id, a key, a user agent and a trace
 	for name, values := range o.Header {
@@ -114,7 +114,7 @@ func (o *Origin) authorize(out http.Header) (ownKey bool) {
 }
 
 // hasKey reports whether there is a key in an Authorization header. Clients
-// whose key is not set send the bare word "Bearer".
+// whose key is not set send "Bearer" without one.
 func hasKey(values []string) bool {
 	for _, v := range values {
 		scheme, rest, _ := strings.Cut(v, " ")

@@ -10,7 +10,7 @@ import (
 const maxID = 200
 
 // RequestID returns the client's own X-Request-Id, or a new one if it sent none that
-// can are in a header and a log line.
+// is valid in a header and a log line.
 func RequestID(h http.Header) string {
 	values := h["X-Request-Id"]
 	if len(values) == 0 || values[0] == "" || len(values[0]) > maxID {

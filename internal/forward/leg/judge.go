@@ -45,9 +45,9 @@ func (l *Leg) failed(class Class, a Answer, err error) *Failure {
 	return newFailure(class, a, err)
 }
 
-// JudgeGone judges an instance that turned out to be gone, because of err, before its leg began.
-func (o *Origin) JudgeGone(role instance.Role, err error) *Failure {
-	return newFailure(Gone, ProxyError(Unavailable(role, o.Model)), err)
+// JudgeRemoved judges an instance that was removed, because of err, before its leg began.
+func (o *Origin) JudgeRemoved(role instance.Role, err error) *Failure {
+	return newFailure(Removed, ProxyError(Unavailable(role, o.Model)), err)
 }
 
 // JudgeNeedsPrefill judges an instance that cannot answer without a prefill, which reason rules
@@ -70,8 +70,8 @@ func (l *Leg) JudgeCallOff(cause error) *Failure {
 // classOf finds the class of an error of the upstream client.
 func classOf(err error) Class {
 	switch {
-	case errors.Is(err, sched.ErrGone):
-		return Gone
+	case errors.Is(err, sched.ErrRemoved):
+		return Removed
 	case errors.Is(err, ErrPartner):
 		return PartnerFailed
 	case errors.Is(err, ErrNotNotified):
@@ -119,7 +119,7 @@ func classOf(err error) Class {
 func (l *Leg) clientAnswer(class Class, err error) Answer {
 	role := l.Instance.Role
 	switch class {
-	case NotConnected, NoConnection, Gone, PartnerFailed:
+	case NotConnected, NoConnection, Removed, PartnerFailed:
 		return ProxyError(Unavailable(role, l.origin.Model))
 	case ConnectTimeout:
 		e := Unavailable(role, l.origin.Model)

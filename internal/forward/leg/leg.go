@@ -16,7 +16,7 @@ import (
 )
 
 // Leg is the lifetime of one request to an engine, as a context: it ends with
-// the client, by a limit of the proxy, when its instance is known to be gone, or
+// the client, by a limit of the proxy, when its instance is known to be removed, or
 // when the caller has finished with it. Ending it closes the connection of an
 // unfinished answer, which is what makes vLLM abort the work. context.Cause returns why it
 // ended.
@@ -68,14 +68,14 @@ func (l *Leg) Send(method, path string, h Header, body splice.Body) (*upstream.R
 		// The API server sends the header of a stream before the engine's core has seen the
 		// request, and answers invalid requests itself.
 		if resp.Status == http.StatusOK && !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
-			l.Heard()
+			l.Progressed()
 		}
 	}
 	return resp, err
 }
 
-// Heard notes progress of the engine's core: bytes of an answer that it has computed.
-func (l *Leg) Heard() {
+// Progressed records progress of the engine's core: bytes of an answer that it has computed.
+func (l *Leg) Progressed() {
 	if l.pick != nil {
 		l.pick.NoteProgress()
 	}
@@ -89,7 +89,7 @@ func (l *Leg) Answered() {
 }
 
 // Commit notes that the answer is about to be committed: from now on CallOff does not
-// end the leg, whatever becomes of its instance. If the leg has ended before, Commit
+// end the leg, even if its instance is removed. If the leg has ended before, Commit
 // returns the cause, and nothing more can be read of the answer.
 func (l *Leg) Commit() error {
 	l.mu.Lock()
@@ -104,7 +104,7 @@ func (l *Leg) Commit() error {
 	return context.Cause(l)
 }
 
-// stopWaiting ends what watches over a leg before its answer is committed.
+// stopWaiting stops the checks of a leg whose answer is not committed.
 func (l *Leg) stopWaiting() {
 	if l.lease != nil {
 		l.lease.Stop()
@@ -160,8 +160,8 @@ func (l *Leg) Connector() string {
 	return l.pick.Connector
 }
 
-// End ends the leg, if it has not ended yet, and releases what it holds. More calls do no
-// harm.
+// End ends the leg, if it has not ended yet, and releases what it holds. It may be called
+// more than once.
 func (l *Leg) End() {
 	l.mu.Lock()
 	l.committed = true

@@ -12,7 +12,7 @@ import (
 type Limit struct {
 	After   time.Duration
 	Class   Class  // of the failure when the time is over
-	Setting string // where the time is set, for people
+	Setting string // where the time is set, for operators
 	// Firm limits do not move while the engine makes progress with other work.
 	Firm bool
 }
@@ -90,7 +90,7 @@ func (l *Leg) progress() (last time.Time, observable bool) {
 	return l.origin.Settings.Progress(l.Instance.Key)
 }
 
-// SetLimit replaces the limit. It runs from now on.
+// SetLimit replaces the limit, which starts now.
 func (l *Leg) SetLimit(limit Limit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +98,7 @@ func (l *Leg) SetLimit(limit Limit) {
 	l.arm(limit.After)
 }
 
-// Rearm has the limit run from now on, for d.
+// Rearm restarts the limit with the duration d.
 func (l *Leg) Rearm(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -114,8 +114,8 @@ func (l *Leg) arm(d time.Duration) {
 	}
 }
 
-// PartnerDone ends Wait.Partner: the other leg of the pair is done, and this one waits for its
-// own instance only.
+// PartnerDone ends Wait.Partner: the other leg of the pair is done, and this one waits only
+// for its instance.
 func (l *Leg) PartnerDone() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 
 const (
 	busyTimeout = 30 * time.Minute
-	always      = busyTimeout + time.Hour // longer than any leg here lives
+	always      = busyTimeout + time.Hour // longer than any leg here lasts
 )
 
 // observed begins a leg whose engine makes progress all the time until then, counted from the
@@ -34,13 +34,13 @@ func observed(t *testing.T, until time.Duration, observable bool, w Wait) *Leg {
 	return l
 }
 
-// lifetime returns how long a leg lives, in the time of a synctest bubble.
+// lifetime returns how long a leg lasts, in the time of a synctest bubble.
 func lifetime(l *Leg) time.Duration {
 	<-l.Done()
 	return time.Since(l.Began)
 }
 
-// While an engine makes progress, a silent leg lives up to --busy-timeout; from the end of the
+// While an engine makes progress, a silent leg lasts up to --busy-timeout; from the end of the
 // progress on, and where progress cannot be observed, as long as its limit says. The error
 // names the limit.
 func TestLimit_Progress(t *testing.T) {
@@ -50,7 +50,7 @@ func TestLimit_Progress(t *testing.T) {
 		limit  Limit
 		until  time.Duration // end of the engine's progress
 		hidden bool          // it cannot be observed
-		lives  time.Duration
+		lasts  time.Duration
 		error  string
 	}{
 		{"idle, busy engine", IdleLimit(2 * time.Minute), always, false, busyTimeout, "no further byte of the answer for 1800 s (--busy-timeout)"},
@@ -69,8 +69,8 @@ func TestLimit_Progress(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				l := observed(t, c.until, !c.hidden, Wait{Limit: c.limit})
-				if lives := lifetime(l); lives != c.lives || endedBy(l) != c.error {
-					t.Errorf("ended after %s by %q, want %s, %q", lives, endedBy(l), c.lives, c.error)
+				if lasted := lifetime(l); lasted != c.lasts || endedBy(l) != c.error {
+					t.Errorf("ended after %s by %q, want %s, %q", lasted, endedBy(l), c.lasts, c.error)
 				}
 			})
 		})
@@ -88,8 +88,8 @@ func TestLimit_BytesBeginANewSilence(t *testing.T) {
 			time.Sleep(busyTimeout - time.Second)
 			l.Rearm(2 * time.Minute)
 		}
-		if lives := lifetime(l); lives != 4*(busyTimeout-time.Second)+busyTimeout {
-			t.Errorf("ended after %s", lives)
+		if lasted := lifetime(l); lasted != 4*(busyTimeout-time.Second)+busyTimeout {
+			t.Errorf("ended after %s", lasted)
 		}
 	})
 }
@@ -106,17 +106,17 @@ func TestLimit_Lease(t *testing.T) {
 		until     time.Duration // end of the engine's progress
 		hidden    bool
 		committed bool
-		lives     time.Duration // 0: longer than it waits
+		lasts     time.Duration // 0: longer than it waits
 	}{
 		{name: "queue of a busy engine", renews: true, until: always},
-		{name: "engine stalls", renews: true, until: 60 * time.Second, lives: 70 * time.Second},
-		{name: "engine stalls at once", renews: true, until: 0, lives: lease},
-		{name: "engine stalls, not streamed", renews: true, whole: true, until: 0, lives: lease},
+		{name: "engine stalls", renews: true, until: 60 * time.Second, lasts: 70 * time.Second},
+		{name: "engine stalls at once", renews: true, until: 0, lasts: lease},
+		{name: "engine stalls, not streamed", renews: true, whole: true, until: 0, lasts: lease},
 		{name: "progress, not streamed", renews: true, whole: true, until: always},
-		{name: "progress without renewal", until: always, lives: lease},
+		{name: "progress without renewal", until: always, lasts: lease},
 		{name: "progress without renewal, not streamed", whole: true, until: always},
 		{name: "progress cannot be observed", renews: true, hidden: true},
-		{name: "neither renewal nor observation", hidden: true, lives: lease},
+		{name: "neither renewal nor observation", hidden: true, lasts: lease},
 		{name: "committed", until: 0, committed: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -129,11 +129,11 @@ func TestLimit_Lease(t *testing.T) {
 				if c.committed {
 					_ = l.Commit()
 				}
-				time.Sleep(cmp.Or(c.lives, waits) - time.Second)
+				time.Sleep(cmp.Or(c.lasts, waits) - time.Second)
 				if l.Err() != nil {
 					t.Fatalf("ended by %q", endedBy(l))
 				}
-				if c.lives == 0 {
+				if c.lasts == 0 {
 					return
 				}
 				time.Sleep(time.Second)

@@ -19,9 +19,8 @@ import (
 // Settings are the same for the legs of all requests.
 type Settings struct {
 	Upstream upstream.Client
-	// Gone reports why nothing more can come from the instance of a pick, nil if
-	// something can.
-	Gone func(*sched.Assignment) error
+	// Removed returns why the instance of a pick can send nothing more, nil if it can.
+	Removed func(*sched.Assignment) error
 	// Progress extends the limits of legs whose engines are busy with other work; nil: none
 	// is.
 	Progress Progress
@@ -44,7 +43,7 @@ type Origin struct {
 	Times    *stage.Times     // where the beginnings of legs are noted; nil: nowhere
 	Trace    *tracing.Request // of the request; nil: none
 	// Optional reports whether engines have the route only by an option. Without it vLLM
-	// answers 403 since 0.32; such a 403 says nothing of a key.
+	// answers 403 since 0.32; such a 403 is not about a key.
 	Optional bool
 	// Privileged reports whether the client's X-Vllm-Priority gets through.
 	Privileged func() bool
@@ -65,7 +64,7 @@ func (o *Origin) HoldBody() (release func()) {
 // no further leg begins.
 func (o *Origin) BodyIsFree() bool { return o.bodyHolders.Load() == 0 && !o.readAfterSend.Load() }
 
-// Wait is how long a leg may wait for its answer.
+// Wait holds the limits of a leg that waits for its answer.
 type Wait struct {
 	Limit Limit // until the answer begins; see Leg.SetLimit for the limits after that
 	// Silence is the limit while the instance answers neither legs nor probes; the zero
@@ -103,14 +102,14 @@ var ErrPartner = errors.New("the other leg of the pair failed")
 var ErrNotNotified = errors.New("the notifications of prefill did not come")
 
 // Begin starts a leg on a picked instance. It ends when its wait is over, when the
-// client leaves, or as soon as its instance turns out to be gone, with sched.ErrGone.
+// client leaves, or as soon as its instance is known to be removed, with sched.ErrRemoved.
 func (o *Origin) Begin(a *sched.Assignment, w Wait) *Leg {
 	l := o.newLeg(a.Instance, a, w)
 	o.noteBegin(l)
 	l.Span = o.Trace.Leg(string(l.Instance.Role), l.Instance.Address, a.Connector, l.Began)
 	a.Await(l, l.Began)
 	// The membership may have changed between the pick and Await.
-	if err := o.Settings.Gone(a); err != nil {
+	if err := o.Settings.Removed(a); err != nil {
 		l.cancel(err)
 	}
 	return l

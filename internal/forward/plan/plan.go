@@ -16,7 +16,7 @@ type Plan struct {
 	// Bytes of what the model reads, and the tokens that they should be.
 	Bytes  int `json:"prompt_bytes"`
 	Tokens int `json:"prompt_tokens"`
-	// Way is one of pair, alone and none, and Reason why it is not pair: the reason in
+	// Way is Pair, DecodeOnly or None, and Reason why it is not pair: the reason in
 	// X-PD-Decode-Only, or the error for the client.
 	Way          string   `json:"way"`
 	Reason       string   `json:"reason,omitempty"`
@@ -28,11 +28,11 @@ type Plan struct {
 // Weighed is whether the request should go through prefill and decode, by --disaggregate
 // auto or never.
 type Weighed struct {
-	Decision   string  `json:"decision"` // pair, alone
+	Decision   string  `json:"decision"` // Pair or DecodeOnly
 	Reason     string  `json:"reason"`
-	Pair       float64 `json:"pair_seconds"` // what each way should take, with what others wait
+	Pair       float64 `json:"pair_seconds"` // estimates, including the wait of other requests
 	DecodeOnly float64 `json:"decode_only_seconds"`
-	Stall      float64 `json:"stall_seconds"` // part of alone that others wait
+	Stall      float64 `json:"stall_seconds"` // part of decode_only_seconds that other requests wait
 }
 
 // Leg is the plan of one leg.

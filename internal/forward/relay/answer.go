@@ -24,7 +24,7 @@ import (
 // The ways a request can end, as in metrics and the access log.
 const (
 	OutcomeOK          = "ok"
-	OutcomeClientError = "client_error" // the client's mistake, as the proxy or the engine says
+	OutcomeClientError = "client_error" // the client's mistake, as reported by the proxy or the engine
 	OutcomeClientGone  = "client_gone"
 	OutcomeUnavailable = "unavailable" // no instance could serve it
 	OutcomeUpstream    = "upstream_error"
@@ -113,7 +113,7 @@ func (a *Answer) Refuse(err error) {
 // body is not read.
 func (a *Answer) CloseAfter() { a.Client.Header().Set("Connection", "close") }
 
-// ClientGone notes that the client has left.
+// ClientGone records that the client has left.
 func (a *Answer) ClientGone() {
 	a.Status, a.Outcome = StatusClientGone, OutcomeClientGone
 	a.Broken = true // a client whose connection is half open must not read a clean end
@@ -220,11 +220,11 @@ func (a *Answer) addProxyHeader() {
 	}
 }
 
-// write sends and flushes bytes to the client; it reports false if the client is gone.
+// write sends and flushes bytes to the client; it reports false if the client has left.
 func (a *Answer) write(b []byte) bool { return a.send(b, true) }
 
-// writeUnflushed writes bytes that the server sends when it likes; it reports false if the client is
-// gone.
+// writeUnflushed writes bytes that the server may buffer; it reports false if the client has
+// left.
 func (a *Answer) writeUnflushed(b []byte) bool { return a.send(b, false) }
 
 func (a *Answer) send(b []byte, flush bool) bool {
@@ -246,8 +246,8 @@ func (a *Answer) writeLocked(b []byte) (at time.Time, ok bool) {
 	at = time.Now()
 	a.keep.last = at
 	if a.writeDeadline.Sub(at) < a.Idle/2 {
-		// A client that stops reading must not keep an instance busy for ever. The deadline is moved
-		// seldom: that takes longer than the write.
+		// A client that stops reading must not keep an instance busy forever. The deadline is moved
+		// rarely: that takes longer than the write.
 		a.writeDeadline = at.Add(a.Idle)
 		_ = a.Client.SetWriteDeadline(a.writeDeadline) // not supported: no deadline
 	}
@@ -281,13 +281,13 @@ type Source struct {
 	Commit func()
 	// Rewriters change the answer, in this order.
 	Rewriters []connector.Rewriter
-	// GivesUp is the stop reason by which an engine of this kind says that it has given
-	// an answer up; "" where there is none.
+	// GivesUp is the stop reason by which an engine of this kind reports that it has aborted
+	// an answer; "" if there is none.
 	GivesUp string
 }
 
-// judgeEnd reports that an answer, or an event that would commit it, says that the engine gave the request
-// up; nil if it does not.
+// judgeEnd returns a failure if an answer, or an event that would commit it, shows that the engine aborted
+// the request; nil if it does not.
 func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 	switch {
 	case sse.Aborted(kind, b):

@@ -11,7 +11,7 @@ type Client interface {
 	// Flush sends what was written.
 	Flush()
 	// SetReadDeadline limits the reading of the request's body; the zero time
-	// takes the limit off.
+	// removes the limit.
 	SetReadDeadline(t time.Time) error
 	// SetWriteDeadline limits the writing of the answer in the same way.
 	SetWriteDeadline(t time.Time) error

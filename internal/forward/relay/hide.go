@@ -5,8 +5,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 )
 
-// HideTransferParams removes from an answer what it says about KV transfers inside the fleet.
-// Since vLLM 0.33 the last chunks of streams have it, too (its serving.py of chat and
+// HideTransferParams removes the transfer params from an answer. Since vLLM 0.33 the last
+// chunks of streams have them, too (its serving.py of chat and
 // completions; TestDecodeHandsOver).
 type HideTransferParams openai.Kind
 

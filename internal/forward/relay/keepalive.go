@@ -59,7 +59,7 @@ func (a *Answer) StartKeepAlive(interval time.Duration) {
 }
 
 // StopKeepAlive ends the keep-alives. When it has returned, only the caller writes to the client. It must be called
-// before the request ends; more calls do no harm.
+// before the request ends; it may be called more than once.
 func (a *Answer) StopKeepAlive() {
 	k := &a.keep
 	k.lock()
@@ -90,7 +90,7 @@ func (a *Answer) keepAlive() {
 		text = keepAlivePing
 	}
 	if !a.sendKeepAlive([]byte(text)) {
-		k.ended = true // the answer's goroutine notices by itself that the client is gone
+		k.ended = true // the answer's goroutine notices by itself that the client has left
 		return
 	}
 	k.sent++
@@ -166,7 +166,7 @@ func printable(r rune) rune {
 	return r
 }
 
-// failInStream sends an error to a client that has got the header of a stream: as an error event, behind
+// failInStream sends an error to a client that has got the header of a stream: as an error event after
 // a comment with what would have been in the header, and without a clean end. The keep-alives have been stopped.
 func (a *Answer) failInStream(status int, event []byte, more ...string) {
 	a.Log.WithField("request_id", a.ID).WithField("status", status).WithField("outcome", a.Outcome).

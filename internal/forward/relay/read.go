@@ -54,7 +54,7 @@ func ReadError(l *leg.Leg, resp *upstream.Response, idle time.Duration) *leg.Fai
 	}
 	body, err := ReadAll(resp, maxErrorBody)
 	if err != nil {
-		// The status alone says what to do; the body is lost.
+		// The status decides what follows; the body is lost.
 		body = (&openai.Error{Status: resp.Status, Type: openai.TypeBadGateway,
 			Message: "the instance's error text could not be read"}).JSON()
 		f.Answer.Header = resp.Header.Clone() // the map may be shared with other answers

@@ -41,12 +41,12 @@ func isMedia(contentType, media string) bool {
 type events struct {
 	scratch.Events
 
-	classified int // bytes of Buf that judge has looked at, before the commit
+	classified int // bytes of Buf that judge has read, before the commit
 	searched   int // bytes of Buf in which no event ends
 	committed  bool
 	finished   bool // a choice has a finish reason; only /inference/v1/generate needs it
 	done       bool // the closing event has come
-	failed     bool // and it says that the answer has failed
+	failed     bool // it reports that the answer has failed
 	atEnd      bool // Buf has the last bytes of the engine's answer
 
 	last        time.Time     // when the last events went to the client; zero before the first
@@ -82,7 +82,7 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 		e.N += m
 		if m > 0 {
 			if e.committed && e.Buf[e.N-m] != ':' { // comments are the API server's, to keep the connection open
-				l.Heard()
+				l.Progressed()
 			}
 			e.atEnd = errors.Is(err, io.EOF)
 			if f, stop := a.handleRead(s, &e); stop {
@@ -128,7 +128,7 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		}
 		e.classified = 0 // from now on, no whole event stays in Buf
 		s.Commit()
-		s.Leg.Heard()
+		s.Leg.Progressed()
 		a.Times.Pass(stage.First)
 		s.Leg.Span.First()
 		a.sendHeader(s.Resp, -1)

@@ -6,8 +6,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
-// noteEvents keeps what events on their way to the client report of tokens and of the finish
-// reason. Nearly all of them report nothing, and cost a search.
+// noteEvents records the token counts and the finish reason that events on their way to the
+// client report. Nearly all of them report nothing; for these it is one search.
 func (a *Answer) noteEvents(batch []byte) {
 	if a.Kind == openai.Other || !response.MayReport(batch) {
 		return

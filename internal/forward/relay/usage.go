@@ -40,8 +40,8 @@ func (u *Usage) await() *response.Cached {
 	return u.prefill.Load()
 }
 
-// Prompt returns how many tokens of the prompt prefill has counted, and how many of them
-// were in its cache; 0 where that is not known.
+// Prompt returns the number of prompt tokens that prefill has counted, and the number of them
+// that were in its cache; 0 if not known.
 func (u *Usage) Prompt() (tokens, cached int) {
 	c := u.prefill.Load()
 	if c == nil {

@@ -29,7 +29,7 @@ func TestUsageWaitsOnce(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 		if u.Prefilled(nil); string(u.Events([]byte(usageEvent))) != usageEvent {
-			t.Error("taken back, and still told")
+			t.Error("usage was reset, and is still reported")
 		}
 	})
 }

@@ -197,7 +197,7 @@ func eachMember(b []byte, f func(jsonscan.Member)) bool {
 // held is an answer that is read before any of it is sent. The zero value is empty.
 type held struct {
 	memory   *scratch.Bodies // nil: no bound
-	buf      []byte          // has room for one more byte if the length of the answer was announced
+	buf      []byte          // has capacity for one more byte if the length of the answer was announced
 	n        int             // bytes of the answer in buf
 	reserved int64           // bytes of buf that are counted in memory
 }
@@ -274,7 +274,7 @@ func (h *held) release() {
 }
 
 // readEnd reads the end of a body of known length, so that its connection goes back to
-// the pool. one has room for a byte that should not come.
+// the pool. one is a buffer of one byte, for a byte that should not come.
 func readEnd(r io.Reader, one []byte) error {
 	if _, err := r.Read(one); err != nil && err != io.EOF {
 		return err

@@ -6,8 +6,8 @@ import (
 )
 
 // Bodies reads request bodies and counts the memory of all that are being read or may
-// still be sent. Those under minPooledBody are not counted: they cost no more than their
-// connection, and are served also when there is no memory for others. A body that is the
+// still be sent. Those under minPooledBody are not counted: they need no more memory than
+// their connection, and are served even if there is no memory for others. A body that is the
 // only one is always taken. The zero value has no bound.
 type Bodies struct {
 	limit   int64 // bytes, 0 for none
@@ -18,7 +18,7 @@ type Bodies struct {
 // NewBodies bounds the memory of all bodies together; limit is in bytes, 0 for none.
 func NewBodies(limit int64) *Bodies { return &Bodies{limit: limit} }
 
-// ErrNoRoom reports whether with this body all bodies together would exceed their bound.
+// ErrNoRoom is returned if all bodies together would exceed their bound with this one.
 var ErrNoRoom = errors.New("too many request bodies at once")
 
 // Fits reports whether a body of n bytes would be taken now.

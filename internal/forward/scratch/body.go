@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// Bodies of these sizes are read into pooled memory: smaller ones cost
-	// nothing, larger ones are too rare to keep memory for.
+	// Bodies of these sizes are read into pooled memory: smaller ones are
+	// cheap to allocate, larger ones are too rare to keep memory for.
 	minPooledBody, maxPooledBody = 1 << minPower, 1 << maxPower
 	minPower, maxPower           = 12, 23
 	// bodySteps are the sizes between one power of two and the next, so that at most
@@ -117,21 +117,21 @@ const (
 	// firstBuffer is the size up to which a body gets all its memory before any byte of
 	// it has come.
 	firstBuffer = 16 << 10
-	// growFactor is how many times as large as what has come the next buffer of a body
-	// is, up to twice that if the whole body fits in then: a client that announces
+	// growFactor is the ratio of the next buffer of a body to the bytes read so far, up to
+	// twice that if the whole body then fits: a client that announces
 	// much and sends little must hold little memory.
 	growFactor = 4
 )
 
 // readAnnounced reads a body of known length.
 func (b *Body) readAnnounced(r io.Reader, length int64) error {
-	room := min(length, firstBuffer)
-	err := b.growAndRead(r, room)
-	for err == nil && room < length {
-		if room *= growFactor; 2*room > length {
-			room = length // a little more memory at once saves one copy
+	size := min(length, firstBuffer)
+	err := b.growAndRead(r, size)
+	for err == nil && size < length {
+		if size *= growFactor; 2*size > length {
+			size = length // a little more memory at once saves one copy
 		}
-		err = b.growAndRead(r, room)
+		err = b.growAndRead(r, size)
 	}
 	if err != nil {
 		return err
@@ -145,15 +145,15 @@ func (b *Body) readAnnounced(r io.Reader, length int64) error {
 	return nil
 }
 
-// growAndRead replaces the body's buffer by one of room bytes, copies what has come, and
+// growAndRead replaces the body's buffer by one of size bytes, copies the bytes read so far, and
 // reads until it is full.
-func (b *Body) growAndRead(r io.Reader, room int64) error {
+func (b *Body) growAndRead(r io.Reader, size int64) error {
 	before := b.held
-	buf, pooled, err := b.countedBuffer(room)
+	buf, pooled, err := b.countedBuffer(size)
 	if err != nil {
 		return err
 	}
-	buf = buf[:room]
+	buf = buf[:size]
 	n := copy(buf, b.bytes)
 	putBuffer(b.pooled) // no leg has seen it
 	b.pooled = pooled
@@ -167,8 +167,8 @@ func (b *Body) growAndRead(r io.Reader, room int64) error {
 }
 
 // The sizes of the pieces that a body of unknown length is read into, a small one first.
-// They are put together when the length is known: one copy, where a growing buffer takes
-// several and leaves as many buffers behind.
+// They are joined when the length is known: one copy, where a growing buffer needs several
+// and discards a buffer with each.
 const (
 	firstPieceSize = minPooledBody
 	pieceSize      = 64 << 10

@@ -118,8 +118,8 @@ func pattern(n int) []byte {
 	return b
 }
 
-// However a body of known length comes, and in however many steps its memory
-// is taken, it is the body that was sent, or told to be cut.
+// Whatever the reads of a body of known length, and the steps in which its memory is
+// allocated, the result is the body that was sent, or an error that it is cut.
 func TestReadAnnounced(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, minPooledBody, firstBuffer, firstBuffer + 1,

@@ -47,7 +47,7 @@ type Events struct {
 }
 
 // MakeSpace makes sure that Buf[N:] is not empty. whole is the number of bytes at the front of Buf that
-// are whole events. The error is ErrEventTooLarge if the event behind them is larger than MaxEvent, and
+// are whole events. The error is ErrEventTooLarge if the event after them is larger than MaxEvent, and
 // ErrNoRoom if there is no memory for all of them.
 func (e *Events) MakeSpace(whole int) error {
 	switch {

@@ -9,7 +9,7 @@ import (
 func (e *Events) read(t *testing.T, v byte, k int) {
 	t.Helper()
 	if e.MakeSpace(0) != nil {
-		t.Fatal("no room")
+		t.Fatal("no memory for a small event")
 	}
 	if k > len(e.Buf)-e.N {
 		k = len(e.Buf) - e.N

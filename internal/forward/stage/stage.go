@@ -39,14 +39,14 @@ func (t *Times) PassAt(p Point, now time.Time) {
 // At is when a point was passed, from Start; 0 if it was not.
 func (t *Times) At(p Point) time.Duration { return time.Duration(t.at[p].Load()) }
 
-// BeginPrefill notes that a prefill leg has begun. What an earlier one did is forgotten.
+// BeginPrefill records that a prefill leg has begun. The times of an earlier one are discarded.
 func (t *Times) BeginPrefill(now time.Time) {
 	t.at[Prefilled].Store(0)
 	t.PassAt(Prefill, now)
 	t.sent(now)
 }
 
-// BeginDecode notes that a decode leg, or one that answers alone, has begun.
+// BeginDecode records that a decode leg, or the only leg of a request, has begun.
 func (t *Times) BeginDecode(now time.Time) {
 	t.PassAt(Decode, now)
 	t.sent(now)
@@ -58,19 +58,19 @@ func (t *Times) sent(now time.Time) {
 	}
 }
 
-// WithoutPrefill notes that the request goes on without a prefill.
+// WithoutPrefill records that the request continues without a prefill.
 func (t *Times) WithoutPrefill() {
 	t.at[Prefill].Store(0)
 	t.at[Prefilled].Store(0)
 }
 
-// Stages are how long each part of a request's way took. They follow each other, and
-// their sum is the time until they were asked for. 0 is a stage that the request did not
-// have.
+// Stages are the durations of the parts of a request. They are consecutive, and their sum is
+// the time from Times.Start to the call of Times.Stages. 0 is a stage that the request did
+// not have.
 type Stages struct {
 	Queue    time.Duration // until the first leg began: reading the body, waiting, picking
 	Retry    time.Duration // attempts that failed
-	Prefill  time.Duration // until prefill has answered; alone, the first content of a stream
+	Prefill  time.Duration // until prefill has answered; decode-only, until the first content of a stream
 	Handover time.Duration // from prefill's answer to the first content of a stream, by which decode shows that it has the KV cache
 	Decode   time.Duration // from the first content; of a whole answer, from prefill's answer
 }

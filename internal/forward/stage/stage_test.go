@@ -37,15 +37,15 @@ func TestStagesFollowEachOther(t *testing.T) {
 			t.BeginDecode(at(31))
 			t.PassAt(stage.First, at(40))
 		}, true, [5]int{2, 8, 20, 10, 60}},
-		{"alone after prefill failed", func(t *stage.Times) {
+		{"decode-only after prefill failed", func(t *stage.Times) {
 			t.BeginPrefill(at(2))
 			t.PassAt(stage.Prefilled, at(5))
 			t.WithoutPrefill()
 			t.BeginDecode(at(10))
 			t.PassAt(stage.First, at(40))
 		}, true, [5]int{2, 8, 30, 0, 60}},
-		{"alone, whole", func(t *stage.Times) { t.BeginDecode(at(1)) }, false, [5]int{1, 0, 0, 0, 99}},
-		{"both at once, decode heard first", func(t *stage.Times) {
+		{"decode-only, whole", func(t *stage.Times) { t.BeginDecode(at(1)) }, false, [5]int{1, 0, 0, 0, 99}},
+		{"both at once, decode answered first", func(t *stage.Times) {
 			t.BeginDecode(at(1))
 			t.BeginPrefill(at(2))
 			t.PassAt(stage.First, at(30))
