@@ -29,7 +29,7 @@ type peers struct {
 	pending  int                     // probes that have not ended
 	answers  chan peerAnswer
 	quickest time.Duration // the time of the quickest answer in the slowest round, 0 for none
-	lastSign time.Time     // when a peer gave the last sign of life
+	lastSign time.Time     // when a peer last answered a probe or a request
 }
 
 type peerAnswer struct {
@@ -71,7 +71,7 @@ func (p *peers) answered(a peerAnswer, now time.Time) {
 	p.lastSign = now
 }
 
-// hear counts an answer that a peer gave to a request as a sign of life.
+// observe counts bytes of answers that were received from a peer like an answered probe.
 func (p *peers) observe(now time.Time) {
 	for k, before := range p.asked {
 		if received := p.t.opts.Received(k); received != before {

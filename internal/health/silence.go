@@ -12,10 +12,10 @@ import (
 
 // A busy machine makes a healthy engine silent for seconds, so a constant limit alone would
 // eject engines that would have answered. An instance is therefore compared with its
-// peers. It is ejected only while another instance that could take its requests gives a
-// sign of life, and only after a limit that grows with how long the peers and the instance
-// itself took to answer lately. While no instance gives a sign of life, none is ejected:
-// requests wait within their own limits.
+// peers. It is ejected only while another instance that could take its requests responds, and
+// only after a limit that grows with the recent response times of the peers and of the
+// instance. While no instance responds, none is ejected: requests wait within their own
+// limits.
 
 const (
 	// badAnswers is how many probes in a row must be refused, or answered with an error,
@@ -85,7 +85,7 @@ func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 type verdict int
 
 const (
-	alive       verdict = iota // it gave a sign of life
+	alive       verdict = iota // it responded
 	silent                     // it gave none, and a peer did
 	failing                    // it refuses connections or answers with errors
 	nobodyAsked                // the probe could not be sent
