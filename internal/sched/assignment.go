@@ -139,9 +139,9 @@ func (a *Assignment) Confirm() {
 }
 
 // Full reports whether the instance should not compute a prompt which another instance can
-// compute: by the last report of its engine requests are queued there or its KV cache has
-// no room, or the prompts of all legs there fill it. Requests that wait for their KV cache
-// to arrive are not queued; engines that do not tell them apart are full more often.
+// compute: by the last report of its engine requests are queued there or its KV cache is
+// full, or the prompts of all legs there fill it. Requests that wait for a KV transfer are not
+// queued; engines that do not report them separately are full more often.
 func (a *Assignment) Full() bool {
 	if room := a.load.Capacity.Load(); room > 0 && float64(a.load.Held.Load())+a.load.Others.Held.Load() > room {
 		return true

@@ -46,8 +46,8 @@ type Options struct {
 	Placements *prefix.Placements
 }
 
-// Memory gives access to the prompts that a policy records. Its functions are safe for concurrent
-// use, and nil if the policy records none.
+// Memory provides access to the prompts that a policy records. Its functions are safe for
+// concurrent use, and nil if the policy records none.
 type Memory struct {
 	// All returns the total, including candidates that have just left.
 	All func() Remembered
