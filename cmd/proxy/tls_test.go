@@ -67,7 +67,8 @@ func runProxy(t *testing.T, args ...string) *inProcess {
 	return p
 }
 
-// engines are two that hand over without a word in the request, behind TLS.
+// engines starts a prefill and a decode engine that serve TLS and need no transfer params in
+// the request. It returns their addresses.
 func engines(t *testing.T, config *tls.Config) (prefill, decode string) {
 	t.Helper()
 	shared := fakevllm.NewShared()
