@@ -54,7 +54,7 @@ func (t *Tracker) Suspect(in *instance.Instance) {
 	})
 }
 
-// conclude acts on the verdict about a silent instance.
+// conclude applies the verdict about a silent instance.
 func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 	in, r := w.in, w.record
 	if v == nobodyAsked {
@@ -86,7 +86,7 @@ type verdict int
 
 const (
 	alive       verdict = iota // it responded
-	silent                     // it gave none, and a peer did
+	silent                     // it did not respond, and a peer did
 	failing                    // it refuses connections or answers with errors
 	nobodyAsked                // the probe could not be sent
 	undecided                  // it left, or the Tracker is being closed
@@ -102,7 +102,7 @@ type silenceWatch struct {
 	probed    chan error
 	badProbes int
 	peers     peers
-	logged    bool // the log says that no peer answers
+	logged    bool // it was logged that no peer answers
 }
 
 func (t *Tracker) newWatch(in *instance.Instance, r *record) *silenceWatch {
@@ -112,8 +112,8 @@ func (t *Tracker) newWatch(in *instance.Instance, r *record) *silenceWatch {
 	}
 }
 
-// run probes the instance and some peers at once, again and again, and checks at every
-// checkInterval what is known.
+// run probes the instance and some of its peers repeatedly, and checks the results at every
+// checkInterval.
 func (w *silenceWatch) run() (verdict, string) {
 	w.probe()
 	w.peers.ask(w.since)
@@ -176,8 +176,7 @@ func (w *silenceWatch) answered(err error) (verdict, string, bool) {
 	return 0, "", false
 }
 
-// check looks for signs of life that are no answers to probes, and for the end of the
-// limit.
+// check detects responses other than answers to probes, and the end of the limit.
 func (w *silenceWatch) check(now time.Time) (verdict, string, bool) {
 	if w.t.opts.Received(w.in.Key) != w.received {
 		return alive, "", true
@@ -203,7 +202,7 @@ func (w *silenceWatch) check(now time.Time) (verdict, string, bool) {
 	return 0, "", false
 }
 
-// limit is how long the instance may be silent while peers answer.
+// limit returns how long the instance may be silent while peers answer.
 func (w *silenceWatch) limit() time.Duration {
 	own := min(historyFactor*w.t.history.slowest(w.in.Address), longestLimit)
 	return max(w.t.opts.SilenceLimit, w.peers.limit(), own)
