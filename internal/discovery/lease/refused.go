@@ -85,7 +85,7 @@ func (w *RefusedWriter) Run(ctx context.Context, ask func() *RefusedAgent) {
 	w.take(context.WithoutCancel(ctx))
 }
 
-// look makes etcd say what is so now.
+// look updates the published reason in etcd.
 func (w *RefusedWriter) look(ctx context.Context, a *RefusedAgent, now time.Time) {
 	if a == nil {
 		w.since = time.Time{}

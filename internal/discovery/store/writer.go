@@ -34,7 +34,7 @@ type writer struct {
 	maxAudit int64 // entries that are kept
 }
 
-// EnsureSchema writes the schema key if there is none, and checks it if there is.
+// ensureSchema writes the schema key if there is none, and checks it otherwise.
 func (w *writer) ensureSchema(ctx context.Context) error {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
@@ -90,10 +90,10 @@ func (w *writer) changeEach(ctx context.Context, k instance.Key, why string, dec
 	return err
 }
 
-// changeAt reads what is known of the memberships that k means, lets decide make a plan
-// of each and applies the plans, in one transaction, if nothing of what was read has
-// changed; else it starts over. It returns the revision of the transaction, 0 if there was
-// nothing to write.
+// changeAt reads the keys of the memberships that k stands for, calls decide for a plan of
+// each, and applies the plans in one transaction. If a key was changed since it was read,
+// changeAt starts over. It returns the revision of the transaction, 0 if there was nothing to
+// write.
 func (w *writer) changeAt(ctx context.Context, k instance.Key, why string, decide func(instance.Key, *etcd.Found) (plan, error)) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
@@ -192,8 +192,8 @@ func (w *writer) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID
 	return resp.ID, nil
 }
 
-// giveBack revokes leases that were granted in vain. It is a courtesy: they
-// hold no key and end by themselves.
+// revokeUnused revokes leases that were granted but not used. Its errors are ignored: the
+// leases have no key and expire by themselves.
 func (w *writer) revokeUnused(ctx context.Context, leases []clientv3.LeaseID) {
 	ctx = context.WithoutCancel(ctx)
 	for _, id := range leases {

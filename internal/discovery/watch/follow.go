@@ -39,7 +39,7 @@ const (
 	relistMoved    = "a member of etcd is silent, another answers"
 )
 
-// WatchEnd is the reason why a watch ended.
+// watchEnd is the reason why a watch ended.
 type watchEnd struct {
 	reason string
 	err    error

@@ -60,7 +60,7 @@ func (s *suspension) beat(ctx context.Context) {
 	}
 }
 
-// lookBack closes the gate if this process did not run for too long.
+// noticeGap closes the gate if this process has not run for at least s.after.
 func (s *suspension) noticeGap(now time.Time) {
 	if s.pulse.gap(now) >= s.after {
 		g := &gate{asked: s.asked.Add(1), until: now.Add(freshTimeout), open: make(chan struct{})}
