@@ -88,7 +88,7 @@ func (p *app) report() lease.Report {
 	}
 }
 
-// logWarnings logs once in each life of an instance what is not as it should be.
+// logWarnings logs the warnings about an instance, once in each incarnation.
 func (p *app) logWarnings(ctx context.Context) {
 	instance.Follow(ctx, p.watcher.Snapshot, func(last, snap *instance.Snapshot) {
 		instance.Changes(last, snap, func(was, is *instance.Instance) {

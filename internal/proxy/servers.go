@@ -49,9 +49,9 @@ func (p *app) limited(h http.Handler, ln net.Listener, n int) (*http.Server, net
 	return s, p.secure.Listen(limit.Listen(quickListener{ln}), p.log)
 }
 
-// delayShutdown waits for --shutdown-delay, in which the proxy serves requests while
-// /readyz says that it is stopping. hurry ends the wait, and so does a server that fails,
-// whose error is returned.
+// delayShutdown waits for --shutdown-delay, during which the proxy serves requests and
+// /readyz answers 503. The wait ends early if hurry is closed, or if a server fails, whose
+// error is returned.
 func (p *app) delayShutdown(hurry <-chan struct{}, failed <-chan error) error {
 	if p.cfg.ShutdownDelay <= 0 {
 		return nil

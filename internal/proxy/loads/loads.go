@@ -36,7 +36,7 @@ type Loads struct {
 	scraper *scrape.Scraper
 }
 
-// Scrape asks the engines for their load until ctx ends, unless that is off.
+// Scrape reads the load of the engines until ctx ends, unless that is off.
 func (l *Loads) Scrape(ctx context.Context) {
 	if l.ScrapeInterval > 0 {
 		l.scraper.Run(ctx)
