@@ -14,7 +14,7 @@ type Target struct {
 	Rank int
 }
 
-// Request says what is wanted of one pick.
+// Request describes one pick.
 type Request struct {
 	Role  instance.Role
 	Model string
@@ -23,8 +23,7 @@ type Request struct {
 	Partner *Assignment
 	// Alone reports whether a prefill instance needs no decode instance to go with it.
 	Alone bool
-	// Session is what the client calls its session, "" for none; see
-	// Options.NoBinding.
+	// Session is the session id of the client, "" for none; see Options.NoBinding.
 	Session string
 	// Tried are the instances that this request must not get again. Its elements do not
 	// change any more.
@@ -41,8 +40,8 @@ type Request struct {
 	// Head is what the model reads before the prompt, as it is in the body: tools,
 	// instructions, the salt of the cache. It is not kept.
 	Head [][]byte
-	// TokensTell says that the KV cache of the prompt follows from its tokens alone, and
-	// that a prefill instance can be asked for them.
+	// TokensTell reports whether the tokens of the prompt determine its KV cache, and a
+	// prefill instance can be queried for them.
 	TokensTell bool
 	// Length of the body in bytes.
 	Length int

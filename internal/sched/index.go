@@ -39,7 +39,7 @@ type index struct {
 }
 
 // models returns the names of all models of the snapshot. They are collected when the first
-// request asks for them: there may be thousands on each of many instances.
+// request needs them: there may be thousands on each of many instances.
 func (ix *index) models() []string {
 	ix.modelsOnce.Do(func() {
 		seen := map[string]bool{}

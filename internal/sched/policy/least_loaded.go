@@ -17,7 +17,7 @@ func newLeastLoaded(o Options) Policy {
 }
 
 const (
-	// manyLoads is how many candidates are too many to look at for nothing.
+	// manyLoads is the number of candidates above which a random sample is compared first.
 	manyLoads = 32
 	// draws is how many of them are looked at first. One that has nothing to do is as good
 	// as any.
