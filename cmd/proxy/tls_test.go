@@ -104,7 +104,7 @@ func put(t *testing.T, cli *clientv3.Client, key, value string) {
 	}
 }
 
-// client speaks to a proxy that wants certificates.
+// tlsClient returns a client for a proxy that requires client certificates.
 func tlsClient(t *testing.T, a *testkit.Authority, name string) *http.Client {
 	t.Helper()
 	c := &tls.Config{RootCAs: a.Pool()}
