@@ -27,7 +27,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/agentmetrics"
 )
 
-// SocketOff is the value of --socket that does without local control.
+// SocketOff is the value of --socket that turns local control off.
 const SocketOff = "off"
 
 // Control is the agent's local control. It can be asked from the start.
