@@ -138,7 +138,7 @@ func ReadMembers(dir string) (m etcd.SavedMembers, err error) {
 	return m, err
 }
 
-// WriteMembers writes the members of etcd to a file of their own: they are needed while etcd
+// WriteMembers writes the members of etcd to a separate file. They are needed while etcd
 // cannot be reached at its configured endpoints.
 func WriteMembers(dir string, m etcd.SavedMembers) error {
 	raw, err := json.Marshal(m)

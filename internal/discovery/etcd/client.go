@@ -33,11 +33,10 @@ const (
 	pingTimeout = 2 * time.Second
 )
 
-// How much etcd may send ahead of what is read: on one stream (a list of ten
-// thousand instances, or what a watch has to catch up with), and in all. gRPC
-// would find these out by itself, with a ping of its own for each piece of data
-// that comes: two writes and two reads for every event of a watch. A window is
-// a limit and not a buffer, nothing is set aside for it.
+// The flow control windows of gRPC: for one stream (a list of ten thousand instances, or
+// the backlog of a watch), and for the connection. With fixed windows gRPC does not
+// estimate them, for which it sends a ping for each piece of data: two writes and two
+// reads for every event of a watch. A window is a limit; no memory is allocated for it.
 const (
 	streamWindow = 4 << 20
 	connWindow   = 16 << 20

@@ -43,11 +43,11 @@ func (stickyBuilder) Build(cc balancer.ClientConn, o balancer.BuildOptions) bala
 	return stickyBalancer{b.Build(cc, o)}
 }
 
-// stickyBalancer hands the addresses on in an order of its own: the first to
-// be connected is used first, and not all clients shall use the same member.
+// stickyBalancer passes on the addresses in random order: the first connected member is
+// used first, and not all clients should use the same member.
 type stickyBalancer struct{ balancer.Balancer }
 
-// UpdateClientConnState hears which members there are.
+// UpdateClientConnState receives the list of members.
 func (b stickyBalancer) UpdateClientConnState(s balancer.ClientConnState) error {
 	var all []resolver.Address
 	for _, e := range s.ResolverState.Endpoints {
@@ -65,14 +65,15 @@ func (b stickyBalancer) ExitIdle() { b.Balancer.ExitIdle() }
 type memberChoice struct {
 	mu        sync.Mutex // guards all below
 	preferred string     // address; "" before the first call
-	// silent counts upward over all members: whose number is least has been
-	// found silent longest ago, or never. No member is excluded for good.
+	// silent has, for each member, the count at which it was last found silent: the member
+	// with the least number was silent longest ago, or never. No member is excluded
+	// permanently.
 	silent map[string]int
 	count  int
 }
 
-// shortest is how long a call must at least have waited for its deadline to
-// say something about the member: callers may be in a hurry of their own.
+// shortest is the least wait of a call after which its deadline counts as silence of the
+// member: callers may set shorter deadlines for their own reasons.
 const shortest = 250 * time.Millisecond
 
 // Build makes the picker for those members that are connected now.

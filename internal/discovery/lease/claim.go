@@ -116,8 +116,8 @@ func outcome(claims []claim) (phase Phase, why string, revision int64) {
 	return Registered, why, revision
 }
 
-// due are the claims that are not yet as they are wanted. Of a registration that is
-// refused only what is ours already is kept true, and nothing is added.
+// due returns the claims whose keys must be written. If the registration is refused, only
+// keys that this registrar already holds are updated, and none is added.
 func (r *Registrar) due(claims []claim, phase Phase) []*claim {
 	var due []*claim
 	for i := range claims {

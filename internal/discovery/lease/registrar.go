@@ -112,8 +112,8 @@ func (r *Registrar) Run(ctx context.Context) error {
 }
 
 // Revoke ends the registration: it ends Run, waits for it, and revokes the
-// lease, so that the key is deleted when it returns nil. If etcd cannot be reached
-// the key goes when the lease runs out. It has a deadline of its own besides
+// lease, so that the key is deleted when it returns nil. If etcd cannot be reached,
+// the key is deleted when the lease expires. Revoke has a deadline in addition to
 // that of ctx, and may be called more than once.
 func (r *Registrar) Revoke(ctx context.Context) error {
 	r.mu.Lock()

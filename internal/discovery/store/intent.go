@@ -40,13 +40,13 @@ type IntentResult struct {
 	Known bool
 	// Changed reports whether something was written. If not, all was so already.
 	Changed bool
-	// Was is what was wanted before, "" for nothing.
+	// Was is the previous intent, "" for none.
 	Was instance.Intent
-	// Revision is the one that a proxy must have applied to know of it, 0 for none.
+	// Revision that a proxy must have applied in order to know the intent, 0 for none.
 	Revision int64
 }
 
-// add takes in what came of one membership.
+// add adds the result for one membership.
 func (i *IntentResult) add(f *etcd.Found, was instance.Intent) {
 	i.Known = i.Known || f.Record != nil || f.Pending != nil || f.Override != nil
 	if was != "" {

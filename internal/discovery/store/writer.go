@@ -133,8 +133,8 @@ func (w *writer) changeAt(ctx context.Context, k instance.Key, why string, decid
 	return 0, fmt.Errorf("change %s: %w; try again", k, ErrBusy)
 }
 
-// apply makes the one transaction of a change. It returns its revision, 0 if it was not
-// applied, and the leases that it granted in vain.
+// apply makes the transaction of a change. It returns its revision, 0 if it was not applied,
+// and the leases that it granted but did not use.
 func (w *writer) apply(ctx context.Context, k instance.Key, why string, all []*etcd.Found, p plan) (revision int64, unused []clientv3.LeaseID, err error) {
 	ops := p.ops
 	var granted []clientv3.LeaseID
