@@ -33,8 +33,8 @@ func unverified(snap *instance.Snapshot) map[string]string {
 	return out
 }
 
-// opinion returns what this proxy knows of an instance beyond its record. It is the only
-// place that reads the state of package health for display, /readyz and pdctl.
+// opinion returns the state of an instance at this proxy that is not in its record. It is the
+// only reader of the state of package health for display, /readyz and pdctl.
 func (p *app) opinion(k instance.Key) instance.Opinion {
 	if !p.tracker.Trouble() {
 		return instance.Opinion{}

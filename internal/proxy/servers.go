@@ -33,7 +33,7 @@ func (p *app) startServers(work *sync.WaitGroup, ln *listeners) ([]*http.Server,
 	}
 	start(p.limited(p.router, ln.clients, maxConnections(p.cfg)))
 	if ln.admin != nil {
-		// A limit of its own, so that operators get in when clients use all connections.
+		// A separate limit, so that operators can connect when clients use all connections.
 		start(p.limited(p.adminRouter, ln.admin, adminConnections))
 	}
 	if ln.pprof != nil {
