@@ -93,7 +93,7 @@ type Assignment struct {
 	// Queued are the tokens that waited there when it was picked, by Load.Waiting and what
 	// other proxies say, Running the legs that were in flight; see Request.Measure.
 	Queued, Running int64
-	// Lesson is what the policy wants to know of prefill's answer.
+	// Lesson is the request of the policy for the tokens of the prompt in prefill's answer.
 	Lesson policy.Lesson
 	// Elsewhere is why another instance would have been preferred; "" if none would. See
 	// Tally.Elsewhere.

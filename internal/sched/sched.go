@@ -112,7 +112,7 @@ type Options struct {
 }
 
 // Scheduler picks instances. It is safe for concurrent use. Its exported fields are for
-// callers that need nothing else of it.
+// callers that need only one of its parts.
 type Scheduler struct {
 	// Loads knows what engines have to do.
 	Loads *Loads
