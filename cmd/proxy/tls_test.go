@@ -67,7 +67,8 @@ func runProxy(t *testing.T, args ...string) *inProcess {
 	return p
 }
 
-// engines are two that hand over without a word in the request, behind TLS.
+// engines starts a prefill and a decode engine that serve TLS and need no transfer params in
+// the request. It returns their addresses.
 func engines(t *testing.T, config *tls.Config) (prefill, decode string) {
 	t.Helper()
 	shared := fakevllm.NewShared()
@@ -103,7 +104,7 @@ func put(t *testing.T, cli *clientv3.Client, key, value string) {
 	}
 }
 
-// client speaks to a proxy that wants certificates.
+// tlsClient returns a client for a proxy that requires client certificates.
 func tlsClient(t *testing.T, a *testkit.Authority, name string) *http.Client {
 	t.Helper()
 	c := &tls.Config{RootCAs: a.Pool()}

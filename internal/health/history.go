@@ -8,8 +8,8 @@ import (
 // historyLasts is how long a slow answer is remembered.
 const historyLasts = 5 * time.Minute
 
-// history holds the slowest recent answer of engines that were slow lately, so that they get
-// more time when they are slow again.
+// history holds the slowest recent answer of each engine that was slow lately, so that it gets
+// more time when it is slow again.
 type history struct {
 	limit time.Duration // answers that took longer count as this long
 	mu    sync.Mutex
@@ -22,7 +22,7 @@ type slowAnswer struct {
 	at   time.Time
 }
 
-// remember remembers an answer if it was slow.
+// remember records an answer if it was slow.
 func (h *history) remember(address string, took time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -38,7 +38,7 @@ func (h *history) remember(address string, took time.Duration) {
 	}
 }
 
-// slowest is the time of the slowest answer that is remembered of an engine.
+// slowest returns the time of the slowest remembered answer of an engine.
 func (h *history) slowest(address string) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()

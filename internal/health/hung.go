@@ -51,14 +51,14 @@ const (
 type progressWatch struct {
 	t     *Tracker
 	in    *instance.Instance
-	since time.Time // when it was last known to make progress
+	since time.Time // last observed progress
 
 	readAt  time.Time // when the last reading of its metrics began
 	reading chan struct{}
 
 	own        *trial
 	unanswered time.Time // when the first trial began that it has not answered; zero: none
-	unproven   bool      // it refuses trials
+	unproven   bool      // the instance refuses trials
 	peers      map[*instance.Instance]*trial
 	peersAt    time.Time // when the peers were tried last
 	received   map[instance.Key]uint64

@@ -156,7 +156,7 @@ func runCores(t *testing.T, change func(*health.Options), all []*instance.Instan
 	})
 }
 
-// wait reports an instance as one that keeps legs waiting, every second as sched does, until it
+// waitEjected reports an instance as one that keeps legs waiting, every second as sched does, until it
 // is ejected or the time is over, and returns how long that took.
 func waitEjected(tr *health.Tracker, in *instance.Instance, limit time.Duration) (ejected bool, after time.Duration) {
 	begun := time.Now()

@@ -17,12 +17,12 @@ type Prober interface {
 	Alive(ctx context.Context, in *instance.Instance) error
 }
 
-// ErrNotAsked is wrapped by errors of a Prober that are the proxy's own: they say nothing
-// of the instance.
+// ErrNotAsked is wrapped by errors of a Prober whose cause is in this proxy, so that they are no
+// evidence about the instance.
 var ErrNotAsked = errors.New("not asked")
 
-// ErrNoAnswer is wrapped by errors of a Prober that got no answer in time: the instance is
-// silent, or slow.
+// ErrNoAnswer is wrapped by errors of a Prober that got no answer in time: the instance is silent
+// or slow.
 var ErrNoAnswer = errors.New("no answer")
 
 // Source returns the current membership.

@@ -25,11 +25,11 @@ type peers struct {
 
 	asked    map[instance.Key]uint64 // in the last round, with Options.Received of each at that time
 	askedAt  time.Time               // when that was
-	least    time.Duration           // the least limit next to them
+	least    time.Duration           // the least limit with these peers
 	pending  int                     // probes that have not ended
 	answers  chan peerAnswer
 	quickest time.Duration // the time of the quickest answer in the slowest round, 0 for none
-	lastSign time.Time     // when a peer gave the last sign of life
+	lastSign time.Time     // when a peer last answered a probe or a request
 }
 
 type peerAnswer struct {
@@ -37,12 +37,12 @@ type peerAnswer struct {
 	err  error
 }
 
-// limit is how long the instance may be silent next to them.
+// limit returns how long the instance may be silent, given the response times of the peers.
 func (p *peers) limit() time.Duration {
 	return max(p.least, min(peerFactor*p.quickest, longestLimit))
 }
 
-// ask probes some of them.
+// ask probes some of the peers.
 func (p *peers) ask(now time.Time) {
 	list, least := p.list()
 	p.least, p.askedAt = least, now
@@ -71,7 +71,7 @@ func (p *peers) answered(a peerAnswer, now time.Time) {
 	p.lastSign = now
 }
 
-// hear counts an answer that a peer gave to a request as a sign of life.
+// observe counts bytes of answers that were received from a peer like an answered probe.
 func (p *peers) observe(now time.Time) {
 	for k, before := range p.asked {
 		if received := p.t.opts.Received(k); received != before {
@@ -81,8 +81,8 @@ func (p *peers) observe(now time.Time) {
 	}
 }
 
-// list has the instances that could take the requests of this one, and the least time that
-// it is given next to them.
+// list returns the instances that could take the requests of this one, and the least limit with
+// them as peers.
 func (p *peers) list() (list []*instance.Instance, least time.Duration) {
 	snap := p.t.opts.Source.Snapshot()
 	available := func(role instance.Role) []*instance.Instance {

@@ -12,11 +12,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// complainEvery is the least time between two log entries that an instance could not be
-// asked: the reason holds for all instances, and they are probed each second.
+// complainEvery is the least time between two log entries about probes that could not be sent:
+// the reason holds for all instances, and they are probed each second.
 const complainEvery = 10 * time.Second
 
-// probes ask instances for signs of life, until they are closed.
+// probes sends the probes of a Tracker, until close is called.
 type probes struct {
 	prober  Prober
 	timeout time.Duration
@@ -41,7 +41,7 @@ func (p *probes) close() {
 	p.work.Wait()
 }
 
-// ask asks an instance for a sign of life; nil means that it gave one.
+// ask probes an instance; nil means that it has answered.
 func (p *probes) ask(in *instance.Instance) error {
 	ctx, cancel := context.WithTimeout(p.ctx, p.timeout)
 	defer cancel()
@@ -52,7 +52,7 @@ func (p *probes) ask(in *instance.Instance) error {
 	return err
 }
 
-// complain logs now and then that instances could not be asked.
+// complain logs that an instance could not be probed, at most once in complainEvery.
 func (p *probes) complain(k instance.Key, why string) {
 	p.mu.Lock()
 	recent := !p.complained.IsZero() && time.Since(p.complained) < complainEvery

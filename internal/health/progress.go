@@ -72,14 +72,14 @@ func (t *Tracker) Progress(k instance.Key) (last time.Time, observable bool) {
 	return c.last, true
 }
 
-// observe notes the time of answer bytes that have arrived since the last call.
+// observe records the time of answer bytes that have arrived since the last call.
 func (c *core) observe(received uint64, now time.Time) {
 	if c.received != received {
 		c.received, c.last = received, now
 	}
 }
 
-// watch notes that a progressWatch of an engine begins, and reports whether there was none.
+// watch records that a progressWatch of an engine begins, and reports whether there was none.
 func (cs *cores) watch(address string) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -135,7 +135,7 @@ func (cs *cores) withoutRoutes(in *instance.Instance) bool {
 	return known && id == in.Incarnation()
 }
 
-// noteNoRoutes notes that an engine lacks the routes, and drops notes of engines that have left.
+// noteNoRoutes records that an engine lacks the routes, and drops records of engines that have left.
 func (cs *cores) noteNoRoutes(in *instance.Instance, snap *instance.Snapshot) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

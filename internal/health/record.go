@@ -18,12 +18,12 @@ type record struct {
 	ejections    int           // in a row, each soon after the one before, with failed trials
 	readmitted   time.Time     // when it was readmitted last; zero: never
 	suspected    bool          // a silenceWatch is under way
-	silentSince  time.Time     // since when it has not answered probes, or made no progress; zero: it has
+	silentSince  time.Time     // beginning of a time without answers to probes or without progress; zero: none
 	trial        bool          // it is readmitted only after a successful trial
 	suspended    instance.View // instance.Sleeping or instance.Paused; "" for neither
 }
 
-// incarnation is that of a role.
+// incarnation returns the incarnation of a role.
 func (r *record) incarnation(role instance.Role) *string {
 	if role == instance.Prefill {
 		return &r.incarnations[0]
@@ -31,8 +31,8 @@ func (r *record) incarnation(role instance.Role) *string {
 	return &r.incarnations[1]
 }
 
-// eject notes that the engine is out from now on. Ejections are forgotten when it has served
-// well for long enough since the last one.
+// eject records an ejection. Earlier ejections are not counted if the engine has served without a
+// failure for forgiveAfter since the last one.
 func (r *record) eject(hard bool, reason string, forgiveAfter time.Duration) {
 	r.ejected, r.hard, r.since, r.reason = true, hard, time.Now(), reason
 	if !r.readmitted.IsZero() && time.Since(r.readmitted) > forgiveAfter {
@@ -41,7 +41,7 @@ func (r *record) eject(hard bool, reason string, forgiveAfter time.Duration) {
 	r.ejections++
 }
 
-// readmit notes that the engine is in again.
+// readmit records that the engine is available again.
 func (r *record) readmit() {
 	r.ejected, r.hard, r.strikes, r.readmitted, r.silentSince, r.trial = false, false, 0, time.Now(), time.Time{}, false
 }

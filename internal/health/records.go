@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Records are what is held against engines. Every pick asks them; reports to their Tracker and
-// what follows from reports change them.
+// Records holds the strikes and ejections of engines. Every pick reads them; their Tracker changes
+// them.
 type Records struct {
 	source    Source
 	slowStart time.Duration
@@ -17,19 +17,19 @@ type Records struct {
 	// needs no lock while no instance has one. The list is replaced, never changed.
 	trouble atomic.Pointer[[]instance.Key]
 
-	mu        sync.RWMutex       // guards what follows and the fields of each record; never held across a probe
+	mu        sync.RWMutex       // guards the fields below and those of each record; never held across a probe
 	byAddress map[string]*record // an engine in both roles has one
 	closed    bool               // no instance is ejected any more
 }
 
-// close keeps reports that still come from starting anything.
+// close prevents later reports from having an effect.
 func (rs *Records) close() {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	rs.closed = true
 }
 
-// Ejection is why and since when an instance is not picked.
+// Ejection describes why, and since when, an instance is not picked.
 type Ejection struct {
 	Since time.Time
 	// Reason begins with "hung:" for an instance whose core makes no progress.
@@ -95,8 +95,8 @@ func (rs *Records) Unreachable(k instance.Key) bool {
 	return r != nil && r.ejected && r.hard
 }
 
-// Share returns the part of its turns that the instance should take. It is less than 1 while
-// the instance starts slowly after an ejection, and 0 while its engine is suspended.
+// Share returns the fraction of its picks that the instance should get. It is less than 1 during
+// the slow start after an ejection, and 0 while its engine is suspended.
 func (rs *Records) Share(k instance.Key) float64 {
 	if !rs.Trouble() {
 		return 1
@@ -126,8 +126,8 @@ func (rs *Records) Ejected(k instance.Key) (Ejection, bool) {
 	return Ejection{Since: r.since, Reason: r.reason, Hard: r.hard, Strikes: r.strikes, Ejections: r.ejections}, true
 }
 
-// SilentFor reports how long an instance has not responded since it was
-// asked for one; 0 if it is not asked, or has answered.
+// SilentFor returns how long an instance has not answered its probes; 0 if it is not probed, or
+// has answered.
 func (rs *Records) SilentFor(k instance.Key) time.Duration {
 	if !rs.Trouble() {
 		return 0
@@ -153,7 +153,7 @@ func (rs *Records) Silent(k instance.Key) bool {
 	return r != nil && r.ejected && r.hard && !r.silentSince.IsZero()
 }
 
-// find finds or makes the record of an engine; the lock is held.
+// find returns the record of an engine, or creates it. The caller holds the lock.
 func (rs *Records) find(in *instance.Instance) *record {
 	r := rs.byAddress[in.Address]
 	if r != nil && *r.incarnation(in.Role) == in.Incarnation() {
@@ -171,7 +171,7 @@ func (rs *Records) find(in *instance.Instance) *record {
 	return r
 }
 
-// publish stores the keys of the records in trouble; the lock is held.
+// publish stores the keys of the records in trouble. The caller holds the lock.
 func (rs *Records) publish() {
 	if len(rs.byAddress) == 0 {
 		rs.trouble.Store(nil)
@@ -189,7 +189,7 @@ func (rs *Records) publish() {
 	rs.trouble.Store(&list)
 }
 
-// forget deletes a record; the lock is held.
+// forget deletes a record. The caller holds the lock.
 func (rs *Records) forget(k instance.Key) {
 	if rs.byAddress[k.Address] != nil {
 		delete(rs.byAddress, k.Address)
@@ -206,7 +206,7 @@ func (rs *Records) end(k instance.Key, r *record) {
 	}
 }
 
-// life finds the instance of a record in the snapshot, in this role if there is one: nil
+// life returns the instance of a record in the snapshot, in this role if there is one; nil
 // if its incarnation has ended.
 func (rs *Records) life(snap *instance.Snapshot, k instance.Key, r *record) *instance.Instance {
 	rs.mu.RLock()

@@ -9,15 +9,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// recovery brings one ejected engine back.
+// recovery readmits one ejected engine.
 type recovery struct {
 	t      *Tracker
 	key    instance.Key
 	record *record
 }
 
-// run waits and probes until the engine answers, and readmits it. Where the record asks for a
-// trial, the engine has to answer that, too.
+// run waits and probes until the engine answers, and readmits it. If the record requires a trial,
+// the engine must answer that, too.
 func (rc *recovery) run() {
 	t, pause := rc.t, rc.t.opts.ProbeInterval
 	next := max(rc.ejectionTime(), pause)
@@ -99,7 +99,7 @@ func (rc *recovery) needsTrial() bool {
 	return rc.record.trial
 }
 
-// failTrial notes a failed trial: the engine is not picked any more while another one can be
+// failTrial records a failed trial: the engine is not picked any more while another one can be
 // reached, and its ejection time doubles.
 func (rc *recovery) failTrial(tr *trial) {
 	rc.t.mu.Lock()

@@ -12,10 +12,10 @@ import (
 
 // A busy machine makes a healthy engine silent for seconds, so a constant limit alone would
 // eject engines that would have answered. An instance is therefore compared with its
-// peers. It is ejected only while another instance that could take its requests gives a
-// sign of life, and only after a limit that grows with how long the peers and the instance
-// itself took to answer lately. While no instance gives a sign of life, none is ejected:
-// requests wait within their own limits.
+// peers. It is ejected only while another instance that could take its requests responds, and
+// only after a limit that grows with the recent response times of the peers and of the
+// instance. While no instance responds, none is ejected: requests wait within their own
+// limits.
 
 const (
 	// badAnswers is how many probes in a row must be refused, or answered with an error,
@@ -54,7 +54,7 @@ func (t *Tracker) Suspect(in *instance.Instance) {
 	})
 }
 
-// conclude acts on the verdict about a silent instance.
+// conclude applies the verdict about a silent instance.
 func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 	in, r := w.in, w.record
 	if v == nobodyAsked {
@@ -85,8 +85,8 @@ func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 type verdict int
 
 const (
-	alive       verdict = iota // it gave a sign of life
-	silent                     // it gave none, and a peer did
+	alive       verdict = iota // it responded
+	silent                     // it did not respond, and a peer did
 	failing                    // it refuses connections or answers with errors
 	nobodyAsked                // the probe could not be sent
 	undecided                  // it left, or the Tracker is being closed
@@ -102,7 +102,7 @@ type silenceWatch struct {
 	probed    chan error
 	badProbes int
 	peers     peers
-	logged    bool // the log says that no peer answers
+	logged    bool // it was logged that no peer answers
 }
 
 func (t *Tracker) newWatch(in *instance.Instance, r *record) *silenceWatch {
@@ -112,8 +112,8 @@ func (t *Tracker) newWatch(in *instance.Instance, r *record) *silenceWatch {
 	}
 }
 
-// run probes the instance and some peers at once, again and again, and checks at every
-// checkInterval what is known.
+// run probes the instance and some of its peers repeatedly, and checks the results at every
+// checkInterval.
 func (w *silenceWatch) run() (verdict, string) {
 	w.probe()
 	w.peers.ask(w.since)
@@ -176,8 +176,7 @@ func (w *silenceWatch) answered(err error) (verdict, string, bool) {
 	return 0, "", false
 }
 
-// check looks for signs of life that are no answers to probes, and for the end of the
-// limit.
+// check detects responses other than answers to probes, and the end of the limit.
 func (w *silenceWatch) check(now time.Time) (verdict, string, bool) {
 	if w.t.opts.Received(w.in.Key) != w.received {
 		return alive, "", true
@@ -203,7 +202,7 @@ func (w *silenceWatch) check(now time.Time) (verdict, string, bool) {
 	return 0, "", false
 }
 
-// limit is how long the instance may be silent while peers answer.
+// limit returns how long the instance may be silent while peers answer.
 func (w *silenceWatch) limit() time.Duration {
 	own := min(historyFactor*w.t.history.slowest(w.in.Address), longestLimit)
 	return max(w.t.opts.SilenceLimit, w.peers.limit(), own)

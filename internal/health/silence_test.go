@@ -152,7 +152,7 @@ func TestAPeerThatStoppedTooIsNoPeer(t *testing.T) {
 	})
 }
 
-// A sign of life that a request has of an instance counts like an answer to a probe.
+// Bytes that a request receives from an instance count like an answer to a probe.
 func TestRequestsHearASilentInstance(t *testing.T) {
 	t.Parallel()
 	var received atomic.Uint64

@@ -15,9 +15,10 @@ import (
 // request can suspend it.
 var ErrNoRoute = errors.New("no such route")
 
-// CheckSuspended asks an engine whether it sleeps or is paused. While it is, it is not picked,
-// and asked again every MaxProbeInterval. An engine without the routes is asked once in each
-// incarnation. vLLM's API server asks the core, so a hung core does not answer: no evidence.
+// CheckSuspended queries whether an engine sleeps or is paused. While it is, it is not picked, and
+// it is queried again every MaxProbeInterval. An engine without the routes is queried once in each
+// incarnation. vLLM's API server queries the core, so a missing answer is no evidence: the core
+// may hang.
 func (t *Tracker) CheckSuspended(ctx context.Context, in *instance.Instance) {
 	if t.opts.Suspended == nil || t.cores.withoutRoutes(in) {
 		return
@@ -27,12 +28,12 @@ func (t *Tracker) CheckSuspended(ctx context.Context, in *instance.Instance) {
 	case errors.Is(err, ErrNoRoute):
 		t.cores.noteNoRoutes(in, t.opts.Source.Snapshot())
 	case err != nil:
-		return // it stays what it was
+		return // the state does not change
 	}
 	t.setSuspended(in, state)
 }
 
-// setSuspended notes the state of an engine, "" for none.
+// setSuspended records the state of an engine, "" for none.
 func (t *Tracker) setSuspended(in *instance.Instance, state instance.View) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +57,7 @@ func (t *Tracker) setSuspended(in *instance.Instance, state instance.View) {
 	t.probes.work.Go(func() { t.opts.OnEject(in.Key, false, "the engine is "+string(state)) })
 }
 
-// awaitResumed asks a suspended engine until it has resumed, or left.
+// awaitResumed polls a suspended engine until it has resumed or left.
 func (t *Tracker) awaitResumed(in *instance.Instance, r *record) {
 	tick := time.NewTicker(t.opts.MaxProbeInterval)
 	defer tick.Stop()

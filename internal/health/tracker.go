@@ -1,6 +1,6 @@
-// Package health is this proxy's own view of instances, from its requests, its probes and the
-// engines' metrics. It is never written to etcd: a network problem of one proxy must not remove
-// an instance from the others.
+// Package health judges instances by this proxy's requests and probes and by the engines' metrics.
+// The result is never written to etcd: a network problem of one proxy must not remove an instance
+// from the others.
 //
 //	requests: cannot connect ─────────────▶ ejected (hard) ──probe──▶ slow start ─▶ available
 //	          fails where others serve ─▶ strikes ─▶ ejected (soft) ──time, probe──┘
@@ -21,10 +21,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Tracker takes reports about instances, ejects and readmits them, and probes those that keep
+// Tracker receives reports about instances, ejects and readmits them, and probes those that keep
 // requests waiting. It is safe for concurrent use.
 type Tracker struct {
-	Records // what picks read
+	Records // read by picks
 	opts    Options
 	history history // slow answers to probes
 	pauses  history // pauses of engine cores
@@ -33,7 +33,7 @@ type Tracker struct {
 	cores   cores
 }
 
-// New builds a Tracker; Close ends its probes.
+// New returns a Tracker; Close ends its probes.
 func New(o Options) *Tracker {
 	o.setDefaults()
 	return &Tracker{
@@ -51,7 +51,7 @@ func (t *Tracker) Close() {
 	t.probes.close()
 }
 
-// Success clears the strikes of an instance that served.
+// Success clears the strikes of an instance that has served a request.
 func (t *Tracker) Success(in *instance.Instance) {
 	if !t.Trouble() {
 		return
@@ -68,7 +68,7 @@ func (t *Tracker) Success(in *instance.Instance) {
 	}
 }
 
-// forgiveAfter is how long an instance must serve well until its ejections are forgotten.
+// forgiveAfter is the time without a failure after which ejections are not counted any more.
 func (t *Tracker) forgiveAfter() time.Duration { return max(t.opts.SlowStart, 2*t.opts.MaxEjection) }
 
 // Strike counts a failure of an instance on a request that another one served. Enough of
@@ -96,7 +96,7 @@ func (t *Tracker) Strike(in *instance.Instance, reason string, timedOut bool) {
 	t.eject(in, r, false, false, reason)
 }
 
-// Eject takes out an instance that cannot be connected to.
+// Eject ejects an instance that cannot be connected to.
 func (t *Tracker) Eject(in *instance.Instance, reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,7 +110,8 @@ func (t *Tracker) Eject(in *instance.Instance, reason string) {
 	t.eject(in, r, true, true, reason)
 }
 
-// eject ejects an instance and starts its recovery; the lock is held. dead is that of OnEject.
+// eject ejects an instance and starts its recovery. The caller holds the lock. dead is passed to
+// OnEject.
 func (t *Tracker) eject(in *instance.Instance, r *record, hard, dead bool, reason string) {
 	already := r.ejected
 	r.eject(hard, reason, t.forgiveAfter())

@@ -31,8 +31,8 @@ func TrialResults() []string {
 	return []string{TrialOK, TrialFailed, TrialRefused, TrialCancelled}
 }
 
-// trials holds the last trial of each engine. It keeps to one trial of an engine at a time,
-// and one in an interval, whichever part of the Tracker needs its result.
+// trials holds the last trial of each engine. It makes at most one trial of an engine at a time,
+// and one in trialInterval, for all parts of the Tracker that need a result.
 type trials struct {
 	mu        sync.Mutex
 	byAddress map[string]*trial

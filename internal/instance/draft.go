@@ -2,10 +2,10 @@ package instance
 
 import "slices"
 
-// Draft is a membership that changes, from which snapshots are made. What a
-// change costs does not depend on how many entries there are, but for moving
-// and copying pointers; what has not changed is shared by all its snapshots.
-// The zero Draft is empty. It has one owner.
+// Draft is a mutable membership from which snapshots are made. Apart from moving and
+// copying pointers, the cost of a change does not depend on the number of entries.
+// Snapshots share the entries that have not changed. The zero Draft is empty. It is
+// not safe for concurrent use.
 type Draft struct {
 	all    list
 	usable [2]list
@@ -17,9 +17,8 @@ type list struct {
 	out   bool // a snapshot has it: it is copied before it is changed
 }
 
-// Reset makes the entries of the draft those given, and takes over the slice.
-// One that is in order already, which is prefill first and by address, costs
-// least.
+// Reset replaces the entries of the draft, and takes over the slice. A slice that is
+// already in order (prefill first, then by address) is not sorted.
 func (d *Draft) Reset(all []*Instance) {
 	if !slices.IsSortedFunc(all, compare) {
 		slices.SortFunc(all, compare)
@@ -114,7 +113,7 @@ func (l *list) replace(was, is *Instance) {
 	l.items = slices.Insert(l.items, at, is)
 }
 
-// find looks for an entry itself, not for one like it.
+// find returns the position of the entry in, compared by pointer.
 func (l *list) find(in *Instance) (int, bool) {
 	at, _ := slices.BinarySearchFunc(l.items, in, compare)
 	for ; at < len(l.items) && compare(l.items[at], in) == 0; at++ {

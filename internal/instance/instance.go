@@ -126,7 +126,7 @@ type Instance struct {
 // has no lease.
 func (i *Instance) Static() bool { return i.Lease == 0 }
 
-// Incarnation names one life of the engine process: the record's id, or for a
+// Incarnation identifies one start of the engine process: the record's id, or for a
 // record without one the create revision of its key.
 func (i *Instance) Incarnation() string {
 	if i.Record.ID != "" {

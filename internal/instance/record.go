@@ -18,12 +18,12 @@ const RecordVersion = 1
 // (Loop Detected) to it, since it is none.
 const ProbeHeader = "X-Pd-Probe"
 
-// CauseSlow is the Cause of an instance that is Down because its engine has left
-// the agent's probes unanswered. Nothing has refused or failed: it may be busy, so
-// a proxy takes it for a hint and goes on with it while no other one is ready.
+// CauseSlow is the Cause of an instance that is Down because its engine has not
+// answered the agent's probes. None was refused or failed, so the engine may be busy,
+// and a proxy uses the instance while no other one is ready.
 const CauseSlow = "slow"
 
-// TransferNIXL is the Transfer of an engine that hands over by NIXL.
+// TransferNIXL is the Transfer of an engine that transfers KV caches by NIXL.
 const TransferNIXL = "nixl"
 
 // PortBootstrap is the name in Record.Ports of the bootstrap server of a Mooncake
@@ -31,11 +31,11 @@ const TransferNIXL = "nixl"
 const PortBootstrap = "bootstrap"
 
 // PortNIXL is the name in Record.Ports of the side channels of a NIXL engine, where its
-// peers ask for blocks: one port for each rank that its agent starts. No proxy dials them
-// by the record; it shows two engines that were given one.
+// peers request blocks: one port for each rank that its agent starts. No proxy dials them;
+// the record shows whether two engines have the same port.
 const PortNIXL = "nixl_side_channel"
 
-// DefaultBootstrapPort is where vLLM has that server by default.
+// DefaultBootstrapPort is vLLM's default port of the bootstrap server.
 const DefaultBootstrapPort = 8998
 
 // PortP2P is the name in Record.Ports of the side channel of an engine whose

@@ -43,9 +43,9 @@ func compare(a, b *Instance) int {
 	return cmp.Compare(a.ModRevision, b.ModRevision)
 }
 
-// NewSnapshot takes over the slice and every instance in it. An address may
-// be listed once per role as a membership and once more as a pending add. A slice
-// that is in order already, which is prefill first and by address, costs least.
+// NewSnapshot returns a snapshot of the instances. It takes over the slice and every
+// instance in it. An address may be listed once per role as a membership, and also as a
+// pending add. A slice that is already in order (prefill first, then by address) is not sorted.
 func NewSnapshot(revision int64, all []*Instance) *Snapshot {
 	var d Draft
 	d.Reset(all)

@@ -1,9 +1,9 @@
-// Package pdctl is the operator's tool as a function: its commands read and
-// write etcd directly, need no proxy and no agent, and print tables for people
-// or JSON for scripts.
+// Package pdctl implements the command pdctl for operators. Its commands read and
+// write etcd directly, need no proxy and no agent, and print tables, or JSON for
+// scripts.
 //
 // Each group of commands is a package that imports session (the settings, the output and
-// the connection of one run); this package imports the groups and makes the tree of them:
+// the connection of one run). This package builds the command tree from them:
 //
 //	member      add, remove, allow, restore, forget: guarded transactions, with an audit entry
 //	intent      drain, undrain, cordon, uncordon, weight, wait
@@ -11,7 +11,7 @@
 //	diagnose    doctor
 //	route, events, mooncake, auth, transfer (export, import)
 //
-// Whatever was read from etcd or from an engine is escaped before it is shown.
+// Text from etcd or from an engine is escaped before it is printed.
 // Exit codes: 0 done, 1 failed, 2 wrong usage; 3 and 4 of commands that wait for proxies,
 // 5 of doctor.
 package pdctl

@@ -52,17 +52,17 @@ const rootExamples = `  pdctl add prefill 10.0.0.7:8100 10.0.0.8:8100
   pdctl drain decode 10.0.0.8:8200 --wait
   pdctl remove prefill 10.0.0.7:8100 --reason "new disks"`
 
-// Run executes one command line and returns the exit code. The end of ctx ends
-// commands that wait or watch.
+// Run executes one command line and returns the exit code. Commands that wait or
+// watch return when ctx is done.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) int {
 	return cli.Run(ctx, root(session.New(stdout, stderr, lookupEnv)), args, stdout, stderr)
 }
 
-// Settings are what the file of --config may say.
+// Settings are the settings that the file of --config may have.
 func Settings() settings.Table { return session.New(nil, nil, nil).Settings() }
 
-// root is the tree of all commands. What several commands have, --selector, --dry-run and
-// completion, is given to them here.
+// root returns the tree of all commands. It adds the features that several commands share:
+// --selector, --dry-run and completion.
 func root(s *session.Session) *cobra.Command {
 	root := &cobra.Command{
 		Use: "pdctl", Short: "show and change which vLLM instances the proxies use",

@@ -49,7 +49,7 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 }
 
 // followMembership drops pooled connections to engines that have a new incarnation at the same
-// address, and lets the metrics follow the membership.
+// address, and updates the metrics of the membership.
 func (p *app) followMembership(ctx context.Context) {
 	instance.Follow(ctx, p.watcher.Snapshot, func(last, snap *instance.Snapshot) {
 		instance.Changes(last, snap, func(was, is *instance.Instance) {

@@ -33,8 +33,8 @@ func unverified(snap *instance.Snapshot) map[string]string {
 	return out
 }
 
-// opinion returns what this proxy knows of an instance beyond its record. It is the only
-// place that reads the state of package health for display, /readyz and pdctl.
+// opinion returns the state of an instance at this proxy that is not in its record. It is the
+// only reader of the state of package health for display, /readyz and pdctl.
 func (p *app) opinion(k instance.Key) instance.Opinion {
 	if !p.tracker.Trouble() {
 		return instance.Opinion{}
@@ -88,7 +88,7 @@ func (p *app) report() lease.Report {
 	}
 }
 
-// logWarnings logs once in each life of an instance what is not as it should be.
+// logWarnings logs the warnings about an instance, once in each incarnation.
 func (p *app) logWarnings(ctx context.Context) {
 	instance.Follow(ctx, p.watcher.Snapshot, func(last, snap *instance.Snapshot) {
 		instance.Changes(last, snap, func(was, is *instance.Instance) {

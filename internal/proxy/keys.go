@@ -24,7 +24,7 @@ func openKeys(cfg *config.Proxy, log *logrus.Logger) (*apikeys.Ring, error) {
 	return ring, nil
 }
 
-// allow says what holders of the admin key and of keys with rights may do.
+// allow sets the permissions of holders of the admin key and of keys with rights.
 func allow(ring *apikeys.Ring, adminKey string, o *forward.Options) {
 	admin := httpapi.HoldsAdminKey(adminKey)
 	may := func(right apikeys.Rights) func(*http.Request) bool {

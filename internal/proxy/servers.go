@@ -33,7 +33,7 @@ func (p *app) startServers(work *sync.WaitGroup, ln *listeners) ([]*http.Server,
 	}
 	start(p.limited(p.router, ln.clients, maxConnections(p.cfg)))
 	if ln.admin != nil {
-		// A limit of its own, so that operators get in when clients use all connections.
+		// A separate limit, so that operators can connect when clients use all connections.
 		start(p.limited(p.adminRouter, ln.admin, adminConnections))
 	}
 	if ln.pprof != nil {
@@ -49,9 +49,9 @@ func (p *app) limited(h http.Handler, ln net.Listener, n int) (*http.Server, net
 	return s, p.secure.Listen(limit.Listen(quickListener{ln}), p.log)
 }
 
-// delayShutdown waits for --shutdown-delay, in which the proxy serves requests while
-// /readyz says that it is stopping. hurry ends the wait, and so does a server that fails,
-// whose error is returned.
+// delayShutdown waits for --shutdown-delay, during which the proxy serves requests and
+// /readyz answers 503. The wait ends early if hurry is closed, or if a server fails, whose
+// error is returned.
 func (p *app) delayShutdown(hurry <-chan struct{}, failed <-chan error) error {
 	if p.cfg.ShutdownDelay <= 0 {
 		return nil

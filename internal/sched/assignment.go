@@ -14,7 +14,7 @@ type Target struct {
 	Rank int
 }
 
-// Request says what is wanted of one pick.
+// Request describes one pick.
 type Request struct {
 	Role  instance.Role
 	Model string
@@ -23,8 +23,7 @@ type Request struct {
 	Partner *Assignment
 	// Alone reports whether a prefill instance needs no decode instance to go with it.
 	Alone bool
-	// Session is what the client calls its session, "" for none; see
-	// Options.NoBinding.
+	// Session is the session id of the client, "" for none; see Options.NoBinding.
 	Session string
 	// Tried are the instances that this request must not get again. Its elements do not
 	// change any more.
@@ -41,8 +40,8 @@ type Request struct {
 	// Head is what the model reads before the prompt, as it is in the body: tools,
 	// instructions, the salt of the cache. It is not kept.
 	Head [][]byte
-	// TokensTell says that the KV cache of the prompt follows from its tokens alone, and
-	// that a prefill instance can be asked for them.
+	// TokensTell reports whether the tokens of the prompt determine its KV cache, and a
+	// prefill instance can be queried for them.
 	TokensTell bool
 	// Length of the body in bytes.
 	Length int
@@ -94,7 +93,7 @@ type Assignment struct {
 	// Queued are the tokens that waited there when it was picked, by Load.Waiting and what
 	// other proxies say, Running the legs that were in flight; see Request.Measure.
 	Queued, Running int64
-	// Lesson is what the policy wants to know of prefill's answer.
+	// Lesson is the request of the policy for the tokens of the prompt in prefill's answer.
 	Lesson policy.Lesson
 	// Elsewhere is why another instance would have been preferred; "" if none would. See
 	// Tally.Elsewhere.
@@ -139,9 +138,9 @@ func (a *Assignment) Confirm() {
 }
 
 // Full reports whether the instance should not compute a prompt which another instance can
-// compute: by the last report of its engine requests are queued there or its KV cache has
-// no room, or the prompts of all legs there fill it. Requests that wait for their KV cache
-// to arrive are not queued; engines that do not tell them apart are full more often.
+// compute: by the last report of its engine requests are queued there or its KV cache is
+// full, or the prompts of all legs there fill it. Requests that wait for a KV transfer are not
+// queued; engines that do not report them separately are full more often.
 func (a *Assignment) Full() bool {
 	if room := a.load.Capacity.Load(); room > 0 && float64(a.load.Held.Load())+a.load.Others.Held.Load() > room {
 		return true

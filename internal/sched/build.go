@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// The index of a snapshot is made from the one before: a change of the membership costs
-// what it changes, and a copy of the lists that it is in.
+// The index of a snapshot is derived from the previous one: the cost of a change of the
+// membership is that of the changed entries, and of a copy of the lists that contain them.
 
 // change is one difference between two snapshots; see instance.Changes.
 type change struct{ was, is *instance.Instance }
@@ -259,8 +259,8 @@ func (ri *roleIndex) apply(e *edits, about map[string]bool, known map[string]int
 	return next
 }
 
-// close drops what the policies of a list remember: no index will have it any more. A pick
-// that still uses an older index goes on without.
+// close drops the state of the policies of a list that no later index has. A pick that still
+// uses an older index continues without that state.
 func (c *candidates) close() {
 	if c == nil {
 		return

@@ -80,8 +80,8 @@ func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy
 	return among, l
 }
 
-// judge finds the standing of every candidate, and how many have each. Health is asked only
-// about those in trouble, and once for each: opinions may change meanwhile.
+// judge sets the standing of every candidate, and returns the number of candidates with each.
+// Health is queried only for those in trouble, and once for each, since it may change meanwhile.
 func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, troubled, noRoom []instance.Key, fit bool) (n [standings]int) {
 	l.standings = slices.Grow(l.standings[:0], len(list.items))[:len(list.items)]
 	clear(l.standings)

@@ -39,7 +39,7 @@ type index struct {
 }
 
 // models returns the names of all models of the snapshot. They are collected when the first
-// request asks for them: there may be thousands on each of many instances.
+// request needs them: there may be thousands on each of many instances.
 func (ix *index) models() []string {
 	ix.modelsOnce.Do(func() {
 		seen := map[string]bool{}
@@ -145,7 +145,7 @@ type candidates struct {
 	policies []listPolicy      // asked in this order until one chooses
 }
 
-// facts are what the scheduler knows of a candidate and policies do not see.
+// facts are the properties of a candidate that policies do not see.
 type facts struct {
 	counter *counter
 	pairKey pairKey
@@ -167,7 +167,7 @@ type listPolicy struct {
 	memory *policy.Memory
 }
 
-// newList makes an empty list of a role, with policies of its own.
+// newList returns an empty list of a role, with new policies.
 func (x *indexer) newList(role instance.Role) *candidates {
 	c := &candidates{whole: policy.All(nil)}
 	for _, l := range x.chains[role] {

@@ -112,7 +112,7 @@ type Options struct {
 }
 
 // Scheduler picks instances. It is safe for concurrent use. Its exported fields are for
-// callers that need nothing else of it.
+// callers that need only one of its parts.
 type Scheduler struct {
 	// Loads knows what engines have to do.
 	Loads *Loads
@@ -316,7 +316,7 @@ type choice struct {
 	cached int // tokens of the prompt that should be in its cache
 }
 
-// choose asks the policies of the list for one of the candidates among, which are not empty.
+// choose returns the choice of the policies of the list among the candidates, which are not empty.
 func (c *candidates) choose(among policy.Candidates, r policy.Request) (by choice) {
 	for i := range c.policies {
 		p := &c.policies[i]

@@ -50,8 +50,8 @@ func (c *elsewhereCounts) counterFor(e elsewhere) *atomic.Uint64 {
 	return &c[e]
 }
 
-// elsewhereText says where a pick would have been preferred: in the preferred zone, or on
-// the instance of its session, which was passed over.
+// elsewhereText returns the preference that a pick did not meet: the preferred zone, or the
+// instance of its session.
 func elsewhereText(zone elsewhere, passed *policy.Candidate) string {
 	if passed == nil {
 		return zone.String()

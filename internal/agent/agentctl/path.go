@@ -67,7 +67,7 @@ func DefaultPath(k instance.Key, getenv func(string) string) (string, error) {
 	return "", fmt.Errorf("%w: %w; name a path with --socket", ErrDir, errors.Join(errs...))
 }
 
-// private checks that a directory is ours and no one else's.
+// private returns an error unless a directory belongs to this user and no other user has access.
 func private(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil {

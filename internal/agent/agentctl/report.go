@@ -35,7 +35,7 @@ type Process struct {
 	NextStartSeconds float64    `json:"next_start_in_seconds,omitempty"`
 }
 
-// Registration is what is known of the key in etcd.
+// Registration is the state of the key in etcd.
 type Registration struct {
 	Phase         string     `json:"phase"` // as internal/discovery names them
 	Reason        string     `json:"reason,omitempty"`

@@ -1,5 +1,5 @@
-// Package control is how a running agent is asked: its local socket with report and drain,
-// and the subcommands that ask there.
+// Package control implements the local socket of a running agent, with report and drain, and the
+// subcommands that use it.
 package control
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/agentmetrics"
 )
 
-// SocketOff is the value of --socket that does without local control.
+// SocketOff is the value of --socket that turns local control off.
 const SocketOff = "off"
 
 // Control is the agent's local control. It can be asked from the start.
@@ -130,7 +130,7 @@ func (ctl *Control) Report() agentctl.Report {
 	return r
 }
 
-// showReport writes a report for people.
+// showReport writes a report as text.
 func showReport(w io.Writer, r agentctl.Report) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-14s "+format+"\n", append([]any{name}, args...)...)

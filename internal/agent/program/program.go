@@ -72,14 +72,14 @@ const examples = `  # register a prefill engine that runs on this machine
   MOONCAKE_CONFIG_PATH=mooncake.json VLLM_DISTRIBUTED_KV_ROLE=producer \
         agent --restart on-failure -- vllm serve Qwen/Qwen2.5-7B-Instruct --port 8100`
 
-// Main runs the agent in a process of its own and returns its exit code.
+// Main runs the agent as the whole process and returns its exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
 	logging.OutliveReader()
 	return program{whole: true}.run(cli.WithVariables(context.Background(), os.Environ()), args, stdout, stderr)
 }
 
-// program is the agent. whole means that this process runs nothing else, so that it may adopt
-// and reap orphans of the engine.
+// program is the agent. whole reports whether this process runs nothing else, so that it may
+// adopt and reap orphans of the engine.
 type program struct{ whole bool }
 
 // run runs the program. The end of ctx drains, like the first signal. It returns 0 after an

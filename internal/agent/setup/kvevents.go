@@ -140,8 +140,8 @@ func (e *kvEvents) choose(engine string) {
 	e.Endpoint, e.Replay = vllmargs.DefaultEvents, replay // the start says what is wrong with it
 }
 
-// claim makes this agent the only one that chooses a port, as long as it lives: two that
-// start side by side find the same one free. See lock.
+// claim reserves a port among the agents of this machine until this agent exits: two agents that
+// start at the same time find the same port free. See lock.
 func (e *kvEvents) claim(port int) bool {
 	if runtime.GOOS != "linux" {
 		return true

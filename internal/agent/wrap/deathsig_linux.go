@@ -6,12 +6,12 @@ import (
 	"syscall"
 )
 
-// startDeathsig starts a child that gets SIGTERM when this program dies. Linux
-// sends that signal when the thread ends that started the child, and Go ends
-// threads; so one does nothing else until free is called.
+// startDeathsig starts a child that gets SIGTERM when this program exits. Linux sends
+// that signal when the thread that started the child ends, and Go may end threads, so
+// one thread is reserved until free is called.
 //
-// It is SIGTERM because only the child itself gets it: a vLLM that ends in
-// order takes its workers along, one that is killed leaves them.
+// The signal is SIGTERM because only the child gets it: vLLM stops its workers when it
+// exits on SIGTERM, and leaves them when it is killed.
 func startDeathsig(cmd *exec.Cmd, start func() error) (free func(), err error) {
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
 	started, ended, done := make(chan error), make(chan struct{}), make(chan struct{})

@@ -17,13 +17,13 @@ import (
 // ErrStart is wrapped by the error of a command that did not start.
 var ErrStart = errors.New("cannot start the command")
 
-// Options say what to run.
+// Options configure a process.
 type Options struct {
 	Argv           []string // the program first; required
 	Env            []string // as os.Environ returns it; nil inherits
 	Stdout, Stderr io.Writer
-	// DieWith has the kernel send the child SIGTERM when this program dies, by
-	// whatever means (Linux only). Without it the child lives on.
+	// DieWith makes the kernel send SIGTERM to the child when this program exits, for any
+	// reason (Linux only). Without it the child continues.
 	DieWith bool
 	// Sweep is how long what the child left in its group may take to end after
 	// SIGTERM before it is killed; 0 means 5 s.
@@ -59,7 +59,7 @@ type Exit struct {
 	At     time.Time
 }
 
-// OK reports whether the process ended by itself and says that all is well.
+// OK reports whether the process exited with code 0.
 func (e Exit) OK() bool { return e.Code == 0 && e.Signal == 0 && e.Err == nil }
 
 // Status returns the exit code as shells define it: 128+n after signal n.
@@ -84,8 +84,8 @@ func (e Exit) String() string {
 	return fmt.Sprintf("exit code %d", e.Code)
 }
 
-// StartStatus is the exit code by which shells say that a command could not be
-// started: 127 when there is none, 126 when it may not be run.
+// StartStatus returns the exit code that shells use for a command that cannot be
+// started: 127 if it does not exist, 126 if it is not executable.
 func StartStatus(err error) int {
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 		return 127
@@ -234,9 +234,9 @@ func (p *Process) kill() {
 	}
 }
 
-// sweepPoll is the pause between two looks at a group that is to end;
-// killWait is how long SIGKILL may take. A process in the middle of a driver
-// call dies when that returns.
+// sweepPoll is the interval at which a process group that should end is checked;
+// killWait is how long SIGKILL may take. A process within a driver call exits when
+// that returns.
 const (
 	sweepPoll = 20 * time.Millisecond
 	killWait  = 10 * time.Second

@@ -2,8 +2,8 @@
 
 package wrap
 
-// Adopt does nothing: only Linux lets a program adopt orphans.
+// Adopt does nothing: only on Linux can a program adopt orphans.
 func Adopt() error { return nil }
 
-// peekDead finds nothing: without adoption there are no orphans of ours.
+// peekDead returns 0: without adoption this program has no orphans.
 func peekDead() int { return 0 }

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Reaper collects the orphans that the kernel hands to this program, so that
-// they do not stay as zombies. Children started through it are left to who
-// waits for them. Nothing else in the program may start processes.
+// Reaper reaps the orphans that the kernel assigns to this program, so that they do not
+// stay as zombies. It does not reap children that were started through it; their starter
+// waits for them. All processes of the program must be started through it.
 type Reaper struct {
 	mu  sync.Mutex // guards own; held while a child starts, so that it is known before it can end
 	own map[int]bool

@@ -66,8 +66,8 @@ func (m *member) run(ctx context.Context, o *Options) {
 	<-held
 }
 
-// registration is a registrar that is left alone once the bridge stops: its engine
-// goes on, and the next bridge takes it over.
+// registration is a registrar whose key stays when the bridge stops: its engine continues to
+// serve, and the next bridge takes the key over.
 type registration struct {
 	*lease.Registrar
 	ctx context.Context //nolint:containedctx // it is the bridge's life

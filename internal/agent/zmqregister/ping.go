@@ -29,10 +29,10 @@ type Ping struct {
 	DPSize, TPSize int    // 1 at least
 }
 
-// The bounds of sizes, far above what there is.
+// maxRanks bounds a parallel size, far above real ones.
 const maxRanks = 1 << 16
 
-// fields are the members of a message that mean something in either form.
+// fields are the members of a message that are used in either form.
 type fields struct {
 	text   map[string]string
 	number map[string]int64

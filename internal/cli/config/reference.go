@@ -32,9 +32,9 @@ type referenceFlag struct {
 	name string
 	kind settings.Kind
 	form form
-	// One of the three is set: the setting of ours that the flag is a name of, why the flag
-	// has no effect, or how it names instances. A command line with a flag of the last sort
-	// names all instances; the rest of their list has the defaults of that proxy.
+	// Exactly one of the three is set: the setting of pdmesh that the flag sets, the reason why
+	// the flag has no effect, or how it names instances. A command line with a flag of the last
+	// kind names all instances; the rest of their list has the defaults of that proxy.
 	instead, idle, instances string
 }
 

@@ -31,9 +31,9 @@ func String() string {
 // and the first digits of the commit.
 var pseudo = regexp.MustCompile(`[-.]\d{14}-([0-9a-f]{12})$`)
 
-// source is the commit of a build in a clone. A program that go install has
-// fetched knows no clone, but the module's version: there source is the commit in
-// it, or the tag if that is not this very release.
+// source returns the commit of a build in a clone. A program of go install has only
+// the module's version: source then returns the commit in it, or the tag if it differs
+// from this release.
 func source(info *debug.BuildInfo) string {
 	var c string
 	dirty := ""

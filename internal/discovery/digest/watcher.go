@@ -34,9 +34,8 @@ type ProxyLoad struct {
 	revision int64
 }
 
-// Watcher follows the digests of all proxies, including this one. It has a watch of its own, on
-// which nothing else depends: while etcd is unreachable, the digests that it has grow old. A nil
-// Watcher has no digests.
+// Watcher follows the digests of all proxies, including this one. It uses a separate watch. While
+// etcd is unreachable, it keeps the last digests, whose age grows. A nil Watcher has no digests.
 type Watcher struct {
 	cli    *clientv3.Client
 	layout schema.Layout

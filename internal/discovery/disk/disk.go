@@ -1,6 +1,6 @@
-// Package disk keeps what a proxy knows of the membership in a file: a proxy that starts
-// while etcd is away asks the instances that it knew, and what operators have removed stays
-// out when etcd is wiped.
+// Package disk saves the membership of a proxy in a file. A proxy that starts while etcd is
+// unavailable probes the saved instances, and instances that operators have removed stay removed
+// when etcd is wiped.
 package disk
 
 import (
@@ -69,7 +69,7 @@ const (
 	Kept   = "kept"
 )
 
-// Image is what is to be written: all of the membership at one moment.
+// Image is the content of the file: the membership at one moment.
 type Image struct {
 	Head    Head
 	Entries iter.Seq[Entry]
@@ -138,7 +138,7 @@ func ReadMembers(dir string) (m etcd.SavedMembers, err error) {
 	return m, err
 }
 
-// WriteMembers writes the members of etcd to a file of their own: they are needed while etcd
+// WriteMembers writes the members of etcd to a separate file. They are needed while etcd
 // cannot be reached at its configured endpoints.
 func WriteMembers(dir string, m etcd.SavedMembers) error {
 	raw, err := json.Marshal(m)

@@ -13,10 +13,10 @@ import (
 const (
 	// savePause is the least time between two writes of the snapshot.
 	savePause = time.Second
-	// leasedPause is the least time while leased instances only change, and none comes or
-	// goes. The sync of a file costs as much as some hundred requests, as it also brings
-	// to the disk what else was written lately, above all the access log. An older file
-	// does little harm: after a start all instances in it are probed before they are used.
+	// leasedPause is the least time between two writes while leased instances only change, and
+	// none is added or removed. The sync of a file takes as much time as some hundred requests,
+	// since it also flushes other recent writes, above all the access log. An older file does
+	// little harm: after a start all instances in it are probed before they are used.
 	leasedPause = 10 * time.Second
 )
 
@@ -25,7 +25,7 @@ type SaverOptions struct {
 	Dir string
 	// Age is how old the file may be when it is read.
 	Age time.Duration
-	// Take returns what is to be written, nil for nothing. It returns false when ctx has ended.
+	// Take returns the image to write, nil if there is none. It returns false when ctx has ended.
 	Take func(ctx context.Context) (*Image, bool)
 	// Saved and Failed are called after each write.
 	Saved  func(at time.Time)
@@ -45,8 +45,8 @@ func NewSaver(o SaverOptions) *Saver {
 	return &Saver{o: o, changed: make(chan struct{}, 1), durable: make(chan struct{}, 1)}
 }
 
-// Changed notes that something has changed. soon says that an operator has changed
-// something, or that an instance was added or removed. It does not wait.
+// Changed records a change of the membership. soon reports that an operator has made it, or that
+// an instance was added or removed. It does not wait.
 func (s *Saver) Changed(soon bool) {
 	if soon {
 		etcd.Signal(s.durable)

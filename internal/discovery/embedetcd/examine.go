@@ -22,22 +22,21 @@ import (
 )
 
 const (
-	// examineTimeout is how long a taken port may stay silent before it is given
-	// up: an etcd that was started a moment ago takes connections, and answers
-	// them a second or two later.
+	// examineTimeout bounds the examination of a taken port that does not respond: an etcd
+	// that was just started accepts connections a second or two before it answers them.
 	examineTimeout = 10 * time.Second
 	examinePause   = 200 * time.Millisecond
 	askTimeout     = 2 * time.Second
 )
 
-// errFree means that no process listens at the port any more.
+// errFree is returned if no process listens at the port any more.
 var errFree = errors.New("the port is free again")
 
-// errSilent means that there was no answer, yet.
+// errSilent is returned if the server has not answered yet.
 var errSilent = errors.New("no answer")
 
-// examine finds out what serves at a taken address. The result is ErrJoin,
-// ErrPortTaken with what to do about it, errFree, or the end of ctx.
+// examine identifies the server at a taken address. It returns ErrJoin, ErrPortTaken with a
+// remedy, errFree, or the error of ctx.
 func examine(ctx context.Context, address string, l schema.Layout) error {
 	bounded, cancel := context.WithTimeout(ctx, examineTimeout)
 	defer cancel()
@@ -66,7 +65,7 @@ func ask(ctx context.Context, address string, l schema.Layout) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return errFree
 	case err != nil && what == "":
-		// Silent, or no HTTP/1 at all: it may be an etcd that speaks gRPC only.
+		// No answer, or not HTTP/1: it may be an etcd that serves gRPC only.
 		return askEtcd(ctx, address, l, "")
 	case what == "":
 		return askEtcd(ctx, address, l, "etcd")
@@ -75,8 +74,8 @@ func ask(ctx context.Context, address string, l schema.Layout) error {
 	}
 }
 
-// askHTTP asks for etcd's version page. what says who answered if that is no
-// etcd, and is "" if it is one or if there was no answer (err).
+// askHTTP requests etcd's version page. what describes the server if it is not etcd; it is ""
+// if it is etcd, or if there was no answer (err).
 func askHTTP(ctx context.Context, address string) (what string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -24,9 +24,8 @@ import (
 const maxBody = 4 << 20
 
 // gateway translates JSON requests into etcd's gRPC API, which it calls over
-// the client port like any client. etcd's own gateway does the same, but it
-// sits on the client port without a check of who asks and no way to put one
-// before it; so that one is off and this one is in its place.
+// the client port like any client. It replaces the gateway of etcd, which serves the
+// client port directly, so that no check can run before it.
 type gateway struct {
 	on   bool
 	mux  atomic.Pointer[runtime.ServeMux] // nil until the etcd serves
@@ -97,8 +96,8 @@ func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
 	mux.ServeHTTP(w, r)
 }
 
-// offered reports what a node needs that registers with curl. Members, users,
-// compaction and snapshots are an operator's, who has etcdctl.
+// offered reports whether the gateway serves a path. It serves what a node needs that registers
+// with curl; for members, users, compaction and snapshots, operators have etcdctl.
 func offered(path string) bool {
 	switch path {
 	case "/v3/kv/range", "/v3/kv/put", "/v3/kv/deleterange", "/v3/kv/txn",
@@ -118,11 +117,10 @@ func (g *gateway) close() {
 	}
 }
 
-// guard lets only those requests pass that a program made on purpose. A page in
-// a browser on this machine can send requests to a loopback address. It cannot
-// hide its Origin header on a POST of another site, cannot send JSON without
-// being asked first (and nothing here answers that question), and a name that
-// an attacker's DNS points to 127.0.0.1 is in the Host header.
+// guard rejects requests that a web page may have sent. A page in a browser on this machine can
+// send requests to a loopback address, but a cross-site POST has an Origin header, JSON needs a
+// preflight request (which is not answered here), and a name that an attacker's DNS resolves to
+// 127.0.0.1 is in the Host header.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -168,11 +166,10 @@ func isMedia(types []string, want string) bool {
 	return err == nil && media == want
 }
 
-// fromCurl reports whether curl or wget sends a body without an explicit content
-// type, which they declare as a form. A page can send forms as well, and a browser so old
-// that it hides where the page is from would get past the checks above. But no
-// page sets the User-Agent of a request that needs no permission first, so the
-// name of such a program is proof that there is no browser.
+// fromCurl reports whether curl or wget sent a body without an explicit content type, which they
+// declare as a form. A page can send forms as well, and a browser too old to send Origin would
+// pass the checks above. But no page can set the User-Agent of a request without a preflight, so
+// these names prove that the client is not a browser.
 func fromCurl(r *http.Request) bool {
 	agents := r.Header.Values("User-Agent")
 	if len(agents) != 1 || !strings.HasPrefix(agents[0], "curl/") && !strings.HasPrefix(agents[0], "Wget/") {
@@ -181,7 +178,7 @@ func fromCurl(r *http.Request) bool {
 	return isMedia(r.Header.Values("Content-Type"), "application/x-www-form-urlencoded")
 }
 
-// refuse answers with an error in the form that the gateway itself uses.
+// refuse answers with an error in the format of the gateway.
 func refuse(w http.ResponseWriter, status int, message string) {
 	body, err := json.Marshal(map[string]any{"code": status, "error": message, "message": message})
 	if err != nil {

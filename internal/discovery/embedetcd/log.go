@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 )
 
-// logger returns a logger that writes etcd's lines into ours, and drops them once we stop: an
-// orderly stop makes etcd complain about its own closed listeners.
+// logger returns a logger that writes etcd's lines to the log of this program. It drops them
+// during an orderly stop, when etcd reports its closed listeners as errors.
 func (s *Server) logger(log logrus.FieldLogger, fatal func(why string)) *zap.Logger {
 	options := []zap.Option{zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return &untilQuiet{Core: c, quiet: s.quiet, often: &often{last: map[string]time.Time{}, repeated: map[string]int{}}}
@@ -27,7 +27,7 @@ func (s *Server) logger(log logrus.FieldLogger, fatal func(why string)) *zap.Log
 	return etcd.ZapLogger(log, zapcore.WarnLevel).WithOptions(options...)
 }
 
-// lastWord gets the lines after which etcd ends.
+// lastWord is a hook that receives the log lines after which etcd exits.
 type lastWord struct{ fatal func(why string) }
 
 // OnWrite implements zapcore.CheckWriteHook.
@@ -45,9 +45,9 @@ func (w lastWord) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
 	w.fatal(strings.Join(why, ": "))
 }
 
-// untilQuiet is a zap core with an off switch. Of etcd's warnings it writes those that matter to
-// an operator, as messages of this program (translate); the others, and all that etcd calls
-// information, are of level debug. Errors are written as warnings of ours.
+// untilQuiet is a zap core that can be turned off. It writes the warnings of etcd that matter to
+// an operator as messages of this program (translate). Other warnings and information are
+// written at level debug, and errors as warnings.
 type untilQuiet struct {
 	zapcore.Core
 	quiet *atomic.Bool
@@ -58,8 +58,8 @@ func (u *untilQuiet) With(f []zapcore.Field) zapcore.Core {
 	return &untilQuiet{Core: u.Core.With(readable(f)), quiet: u.quiet, often: u.often}
 }
 
-// Check implements zapcore.Core. A warning may become a line of level debug, so that a core
-// without that level still has it checked here.
+// Check implements zapcore.Core. It accepts every warning, although some are written at level
+// debug, because only Write translates them.
 func (u *untilQuiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if u.quiet.Load() || !u.Enabled(e.Level) {
 		return ce
@@ -88,16 +88,16 @@ func (u *untilQuiet) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return u.Core.Write(e, readable(fields)) //nolint:wrapcheck // it is that of the core
 }
 
-// translate returns what a warning of etcd means to an operator, with its fields; "" for a
-// warning that means nothing here: about one member's load on a shared port, tokens of users
-// that nothing else has to accept, the version of files that etcd has yet to write, and
-// requests that a client expects to be refused.
+// translate returns the message for an operator that corresponds to a warning of etcd, with its
+// fields; "" for a warning that does not apply to this use of etcd: gRPC and HTTP on one port,
+// simple tokens with a single member, the storage version before its first write, and requests
+// whose refusal the client expects.
 func translate(message string, fields []zapcore.Field) (text string, plain []zapcore.Field) {
 	of := map[string]zapcore.Field{}
 	for _, f := range fields {
 		of[f.Key] = f
 	}
-	// slow says what took longer than expected.
+	// slow returns the message that an operation took longer than expected.
 	slow := func(what string, took, expected zapcore.Field) (string, []zapcore.Field) {
 		t, e := time.Duration(took.Integer), time.Duration(expected.Integer)
 		return fmt.Sprintf("etcd is slow: %s took %s, expected %s", what, short(t), short(e)), []zapcore.Field{zap.Stringer("took", t), zap.Stringer("expected", e)}
@@ -117,7 +117,7 @@ func translate(message string, fields []zapcore.Field) (text string, plain []zap
 	case "message exceeded backend quota; raising alarm":
 		return "etcd is full: it refuses writes until there is space again", []zapcore.Field{zap.String("limit", of["quota-size"].String)}
 	case "failed to apply request":
-		// Who writes an audit entry creates the lease of the day, which usually exists.
+		// Each writer of an audit entry tries to create the lease of the day, which usually exists.
 		if err != nil && !strings.Contains(err.Error(), "lease already exists") {
 			return "etcd refused a request", []zapcore.Field{zap.Error(err)}
 		}
@@ -125,7 +125,7 @@ func translate(message string, fields []zapcore.Field) (text string, plain []zap
 	return "", nil
 }
 
-// readable returns fields as a person reads them: durations with their unit.
+// readable returns the fields with durations as text with a unit.
 func readable(fields []zapcore.Field) []zapcore.Field {
 	out := make([]zapcore.Field, len(fields))
 	for i, f := range fields {
@@ -137,7 +137,7 @@ func readable(fields []zapcore.Field) []zapcore.Field {
 	return out
 }
 
-// short writes a duration with two digits.
+// short formats a duration with two digits.
 func short(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%d ms", d.Milliseconds())
@@ -145,19 +145,19 @@ func short(d time.Duration) string {
 	return strconv.FormatFloat(d.Round(100*time.Millisecond).Seconds(), 'f', -1, 64) + " s"
 }
 
-// quietTime is how long a message that was logged is not logged again: a slow disk causes one for
-// each request.
+// quietTime is the least time between two log entries with the same message: a slow disk causes
+// one for each request.
 const quietTime = 10 * time.Second
 
-// often counts messages that come too often. It is safe for concurrent use.
+// often limits the rate of repeated messages. It is safe for concurrent use.
 type often struct {
 	mu       sync.Mutex
 	last     map[string]time.Time
 	repeated map[string]int
 }
 
-// due reports whether a message is to be logged at this time, and how often it came since the
-// last time.
+// due reports whether a message is to be logged now, and how often it occurred since it was last
+// logged.
 func (o *often) due(message string, at time.Time) (repeated int, due bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -18,9 +18,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
-// securePort is the client port where TLS is spoken: gRPC alone, over a listener of
-// ours, since etcd's own reads the authorities of clients once only. Calls that come by
-// another port are refused, and those of other machines while etcd has no users.
+// securePort is the client port with TLS. It serves only gRPC, and over a separate listener,
+// since etcd's listener reads the CA of clients only once. Calls on another port are refused,
+// and those of other machines while etcd has no users.
 type securePort struct {
 	net.Listener // TLS
 	address      string
@@ -33,7 +33,7 @@ type securePort struct {
 	said time.Time  // when a refusal was last logged
 }
 
-// sayAgain is between two lines in the log about calls that are refused.
+// sayAgain is the least time between two log entries about refused calls.
 const sayAgain = 10 * time.Second
 
 func openSecurePort(listen string, files certs.Files, log logrus.FieldLogger) (*securePort, error) {
@@ -47,13 +47,13 @@ func openSecurePort(listen string, files certs.Files, log logrus.FieldLogger) (*
 		return nil, err
 	}
 	p := &securePort{address: ln.Addr().String(), files: files, source: source, log: log}
-	// A connection that has not said who it is must not cost etcd the descriptors for
-	// its files.
+	// Unauthenticated connections must not use up the descriptors that etcd needs for its
+	// files.
 	p.Listener = source.Listen(transport.LimitListener(ln, most()), log)
 	return p, nil
 }
 
-// most is how many connections are taken at once.
+// most returns the limit of simultaneous connections.
 func most() int {
 	const enough = 1 << 14
 	if n := connlimit.ByDescriptors(); n > 0 && n < enough {
@@ -62,11 +62,11 @@ func most() int {
 	return enough
 }
 
-// serve answers until the server stops. hasUsers reports whether authentication is on.
+// serve serves clients until the server stops. hasUsers reports whether authentication is on.
 func (p *securePort) serve(ctx context.Context, g *grpc.Server, hasUsers func() bool, work *sync.WaitGroup) {
 	p.hasUsers = hasUsers
 	work.Go(func() { p.source.Watch(ctx) })
-	work.Go(func() { _ = g.Serve(p.Listener) }) // its one end is that the server stops
+	work.Go(func() { _ = g.Serve(p.Listener) }) // returns only when the server stops
 	if !beyondLoopback(p.address) || hasUsers() {
 		return
 	}
@@ -77,7 +77,7 @@ func (p *securePort) cure() string {
 	return "pdctl --etcd-endpoints https://" + p.address + " --etcd-ca ca.pem auth init --apply (docs/tls.md)"
 }
 
-// options put the check before every call.
+// options returns the interceptors that run the check before every call.
 func (p *securePort) options() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
@@ -95,7 +95,7 @@ func (p *securePort) options() []grpc.ServerOption {
 	}
 }
 
-// check looks at where a call comes from.
+// check returns an error if the call does not come from a permitted address.
 func (p *securePort) check(ctx context.Context) error {
 	from, ok := peer.FromContext(ctx)
 	switch {
@@ -116,8 +116,8 @@ func (p *securePort) check(ctx context.Context) error {
 	return status.Error(codes.FailedPrecondition, "this etcd has no users yet and serves its own machine only; set them up there: "+p.cure())
 }
 
-// sameMachine reports of a connection from this machine: it comes from the loopback, or
-// from the very address that it leads to.
+// sameMachine reports whether a connection comes from this machine: from the loopback, or from
+// the address that it was made to.
 func sameMachine(from, to net.Addr) bool {
 	client, err := netip.ParseAddrPort(from.String())
 	if err != nil {

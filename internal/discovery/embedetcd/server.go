@@ -30,15 +30,15 @@ import (
 
 // Errors of Start.
 var (
-	// ErrJoin means that an etcd which this program may use serves at the client
-	// address already: be its client.
+	// ErrJoin means that an etcd which this program may use already serves at the client
+	// address; the caller should connect to it.
 	ErrJoin = errors.New("an etcd serves here already")
-	// ErrPortTaken means that something serves at the client address which this
+	// ErrPortTaken means that another server uses the client address, one that this
 	// program cannot or must not use.
 	ErrPortTaken = errors.New("the etcd client address is taken")
-	// ErrLocked means that another process works in the data directory.
+	// ErrLocked means that another process uses the data directory.
 	ErrLocked = errors.New("the etcd data directory is in use")
-	// ErrListen means that the client address is not one to listen on.
+	// ErrListen means that the client address cannot be listened on.
 	ErrListen = errors.New("invalid etcd listen address")
 )
 
@@ -50,14 +50,13 @@ const (
 	// answers at the port, before that is an error.
 	settleTimeout = 5 * time.Second
 	memberName    = "pdmesh"
-	// unsyncedBatch is how long writes are gathered before they go to the
-	// database's file when no write waits for the disk anyway, instead of etcd's
-	// 100 ms: every batch writes the pages of the tree's trunk again. Readers see
-	// what is gathered, and the log has it.
+	// unsyncedBatch is the batch interval of the backend with Unsynced, instead of etcd's
+	// 100 ms: every batch writes the inner pages of the tree again. Readers see batched
+	// writes, and the log has them.
 	unsyncedBatch = 2 * time.Second
 )
 
-// Config says how to run the etcd.
+// Config configures a Server.
 type Config struct {
 	// ListenClient is the host:port for clients, default 127.0.0.1:2379; without TLS a
 	// loopback address. Port 0 takes a free one.
@@ -76,8 +75,8 @@ type Config struct {
 	// Unsynced does not wait for the disk at each write. A crash of the machine
 	// may lose data: for tests and demos.
 	Unsynced bool
-	// Fatal is called when etcd cannot go on, with the reason, and must not
-	// return: etcd ends the process otherwise.
+	// Fatal is called with the reason when etcd has a fatal error. It must not return; otherwise
+	// etcd ends the process.
 	Fatal func(why string)
 
 	// Of tests: bytes of the database, 0 for quotaBytes; and whether they check the space.
@@ -100,11 +99,10 @@ type Server struct {
 	work     sync.WaitGroup
 }
 
-// Start runs an etcd and returns when it serves. If something serves at the
-// client address already the error says what to do about it: ErrJoin if that
-// is an etcd with our keys or none under our prefix, also if it was started at
-// the very same moment, else ErrPortTaken. It takes at most about a minute, in
-// the cases of a taken port about ten seconds.
+// Start runs an etcd and returns when it serves. If the client address is in use, the error
+// names a remedy: ErrJoin if the server is an etcd whose keys under the prefix are ours or
+// missing, also if it was started at the same moment, else ErrPortTaken. Start takes at most
+// about a minute, or about ten seconds if the port is in use.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.ListenClient == "" {
 		cfg.ListenClient = "127.0.0.1:2379"
@@ -177,7 +175,7 @@ func listenAddress(address string, secure bool) (string, error) {
 	return net.JoinHostPort(ip.String(), port), nil
 }
 
-// start makes one attempt.
+// start makes one attempt to run the etcd.
 func start(ctx context.Context, cfg Config, listen string) (*Server, error) {
 	lock, err := lockDir(cfg.DataDir)
 	if err != nil {
@@ -230,13 +228,13 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	return nil
 }
 
-// configure says how etcd is to run, and opens the port for clients if that has TLS.
+// configure returns the configuration of etcd, and opens the client port if it has TLS.
 func (s *Server) configure(cfg Config, listen string) (*embed.Config, error) {
 	ec := embed.NewConfig()
 	ec.Name = memberName
 	ec.Dir = cfg.DataDir
-	// A single member has no peers to talk to, but wants a listener; any free
-	// port does, also after a restart.
+	// A single member has no peers, but requires a peer listener. Any free port will do, also
+	// after a restart.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 	client := url.URL{Scheme: "http", Host: listen}
 	if !cfg.TLS.None() {
@@ -258,9 +256,9 @@ func (s *Server) configure(cfg Config, listen string) (*embed.Config, error) {
 		ec.BackendBatchInterval = unsyncedBatch
 	}
 	ec.EnablePprof = false
-	// No answer of this server is for a web page. An empty list would allow all.
+	// No web page may read an answer of this server. An empty list would allow all origins.
 	ec.CORS = map[string]struct{}{"https://nobody.invalid": {}}
-	// Its own gateway cannot be guarded; ours takes its place.
+	// The gateway of etcd cannot be guarded; type gateway replaces it.
 	ec.EnableGRPCGateway = false
 	s.gateway = newGateway(cfg.Gateway && s.secure == nil)
 	ec.UserHandlers = s.gateway.handlers()
@@ -283,19 +281,17 @@ func (s *Server) await(ctx context.Context, step <-chan struct{}, timeout *time.
 	}
 }
 
-// Client is a client without a network in between. It is to be closed before the
-// server is.
+// Client returns an in-process client. It must be closed before the server.
 func (s *Server) Client() *clientv3.Client { return v3client.New(s.etcd.Server) }
 
-// Endpoint is the host:port for clients.
+// Endpoint returns the host:port for clients.
 func (s *Server) Endpoint() string { return s.endpoint }
 
-// Err delivers an error if the etcd ends by itself.
+// Err returns a channel that receives an error if etcd stops by itself.
 func (s *Server) Err() <-chan error { return s.etcd.Err() }
 
-// Close stops the etcd and waits for it. Clients that are still connected are
-// cut off: waiting for their watches to end by themselves takes seconds, and
-// they never do.
+// Close stops the etcd and waits for it. It closes the connections of clients, because their
+// watches do not end by themselves and etcd would wait seconds for them.
 func (s *Server) Close() {
 	s.once.Do(func() {
 		s.quiet.Store(true)
@@ -351,8 +347,8 @@ func markFirstStart(dir string) error {
 	return nil
 }
 
-// lockDir makes the data directory and takes it for this process. Without this
-// etcd would wait silently for another process to leave it.
+// lockDir creates the data directory and locks it. Without the lock, etcd would wait without a
+// message until another process releases the directory.
 func lockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the etcd data directory: %w", err)

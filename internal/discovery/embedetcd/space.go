@@ -10,22 +10,22 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 )
 
-// A full disk ends an etcd: it must write to answer. Before that, while there is still space
-// for what it writes by itself, its NOSPACE alarm is raised: then it refuses new values with an
-// error that says so, and still renews leases, deletes and reads. Etcd raises the same alarm
-// when its database reaches the quota. It never ends the alarm by itself, not even after a
-// restart with an empty disk; this does.
+// etcd exits when the disk is full, because it must write to answer. While there is still space
+// for its internal writes, this file raises its NOSPACE alarm: etcd then refuses new values with
+// a clear error, and still renews leases, deletes and reads. Etcd raises the same alarm when its
+// database reaches the quota. It never clears the alarm, not even after a restart with an empty
+// disk, so this file does.
 const (
 	// reserve is the space that must be left: etcd's log grows by 64 MB at once, and
 	// its database by as much as is written.
 	reserve = 96 << 20
-	// lookEvery is the time from one check of the space to the next.
+	// lookEvery is the interval of the checks of the space.
 	lookEvery = 5 * time.Second
 	// compactLimit bounds one compaction.
 	compactLimit = 30 * time.Second
 )
 
-// space keeps an etcd from filling the disk, and ends its NOSPACE alarm when there is space.
+// space keeps an etcd from filling the disk, and clears its NOSPACE alarm when there is space.
 type space struct {
 	server   *etcdserver.EtcdServer
 	dir      string
@@ -50,8 +50,8 @@ func (s *space) run(ctx context.Context) {
 	}
 }
 
-// check raises the alarm if the space left is less than the reserve, and ends it once there is
-// a quarter more than that and the database is smaller than its quota.
+// check raises the alarm if less space is left than the reserve, and clears it when there is a
+// quarter more than the reserve and the database is smaller than its quota.
 func (s *space) check(ctx context.Context) {
 	free, all, err := s.room(s.dir)
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *space) shrink(ctx context.Context, free uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, compactLimit)
 	defer cancel()
 	revision := s.server.KV().Rev()
-	// An error means that this revision is compacted already, or that etcd will be asked again.
+	// An error means that this revision is compacted already, or the next check retries.
 	_, _ = s.server.Compact(ctx, &pb.CompactionRequest{Revision: revision, Physical: true})
 	db := s.server.Backend()
 	if used := db.SizeInUse(); used < db.Size()*9/10 && uint64(used) < free {

@@ -33,11 +33,10 @@ const (
 	pingTimeout = 2 * time.Second
 )
 
-// How much etcd may send ahead of what is read: on one stream (a list of ten
-// thousand instances, or what a watch has to catch up with), and in all. gRPC
-// would find these out by itself, with a ping of its own for each piece of data
-// that comes: two writes and two reads for every event of a watch. A window is
-// a limit and not a buffer, nothing is set aside for it.
+// The flow control windows of gRPC: for one stream (a list of ten thousand instances, or
+// the backlog of a watch), and for the connection. With fixed windows gRPC does not
+// estimate them, for which it sends a ping for each piece of data: two writes and two
+// reads for every event of a watch. A window is a limit; no memory is allocated for it.
 const (
 	streamWindow = 4 << 20
 	connWindow   = 16 << 20
@@ -49,7 +48,7 @@ var ErrEndpoint = errors.New("invalid etcd endpoint")
 // ErrUnreachable is wrapped when no endpoint answered in time.
 var ErrUnreachable = errors.New("etcd does not answer")
 
-// Config says how to reach etcd.
+// Config configures the connection to etcd.
 type Config struct {
 	Endpoints          []string // host:port or http(s)://host:port
 	Username, Password string
@@ -155,9 +154,9 @@ func checkEndpoint(e string) error {
 	return nil
 }
 
-// Ping asks etcd for the schema key with a linearizable read, so that an
-// answer means that etcd works, not only that something listens. It returns the
-// store's revision. The error names the endpoints and what was tried.
+// Ping reads the schema key with a linearizable read, so that an answer means that etcd has a
+// quorum, not only that a process listens. It returns the store's revision. The error names the
+// endpoints and the operation.
 func Ping(ctx context.Context, cli *clientv3.Client, l schema.Layout) (revision int64, err error) {
 	cctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
@@ -168,11 +167,10 @@ func Ping(ctx context.Context, cli *clientv3.Client, l schema.Layout) (revision 
 	return resp.Header.Revision, nil
 }
 
-// Explain turns an error of the client library into one that says which
-// endpoints were asked and what a person can do. The library waits for a
-// connection until the deadline and then reports only the deadline; the reason
-// is found by one short look at the sockets, which loops that keep failing do
-// at their first failure only.
+// Explain adds the endpoints and a remedy to an error of the client library. The library waits
+// for a connection until the deadline and then reports only the deadline. If look is set, Explain
+// finds the reason by a connection attempt; loops that keep failing set it only for their first
+// failure.
 func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, look bool) error {
 	at := strings.Join(cli.Endpoints(), ", ")
 	switch {

@@ -43,7 +43,7 @@ func Look(ctx context.Context, cli *clientv3.Client, l schema.Layout, k instance
 	return all[0], nil
 }
 
-// LookAll is look for several memberships, all at the same revision.
+// LookAll reads several memberships at the same revision.
 func LookAll(ctx context.Context, cli *clientv3.Client, l schema.Layout, keys []instance.Key, why bool) ([]*Found, error) {
 	cctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()

@@ -220,8 +220,8 @@ const memberTimeout = 2 * time.Second
 // errAnotherCluster is why an endpoint is not used.
 var errAnotherCluster = errors.New("another etcd cluster serves there")
 
-// identify asks the member at an endpoint for its id. The connection is made as any other of
-// the client: over TLS, its certificate must be for the host of the endpoint.
+// identify returns the id of the member at an endpoint. Over TLS, its certificate must be valid
+// for the host of the endpoint, as for every connection of the client.
 func (m *Members) identify(ctx context.Context, endpoint string) (member uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
 	defer cancel()

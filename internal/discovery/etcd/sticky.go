@@ -15,39 +15,39 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The client library spreads its calls over the members of etcd in turn. A
-// member that hangs then takes every third call until the pings of its
-// connection find it, 13 s later: a list, the audit that doubts the watch and
-// the new watch may each land there, and each costs its deadline. Here all
-// calls of a client go to one member, so that a call which is not answered says
-// that the watch would get no events either, and the next call goes to another.
+// The client library distributes its calls over the members of etcd by round robin. A
+// member that hangs then gets every third call until the pings of its connection
+// detect it, 13 s later: a list, an audit and the new watch may each reach it, and each
+// waits for its deadline. This policy sends all calls of a client to one member, so that
+// a call without an answer implies that the watch gets no events either. The next call
+// goes to another member.
 
-// stickyPolicy is the name under which gRPC knows this way of choosing.
+// stickyPolicy is the name of the balancer policy in gRPC.
 const stickyPolicy = "pd_sticky"
 
-// stickyConfig makes a client use it, whatever the library would have.
+// stickyConfig is the service config that makes a client use the policy.
 const stickyConfig = `{"loadBalancingConfig":[{"` + stickyPolicy + `":{}}]}`
 
-// gRPC finds a policy by its name only, and takes new ones during the
-// initialization of the program and at no other time.
+// gRPC looks up a policy by its name, and Register must not be called after the
+// initialization of the program.
 var _ = func() bool { balancer.Register(stickyBuilder{}); return true }()
 
 type stickyBuilder struct{}
 
 func (stickyBuilder) Name() string { return stickyPolicy }
 
-// Build makes the balancer of one client. All members are kept connected, so
-// that moving costs no dialing.
+// Build returns the balancer of one client. It keeps connections to all members, so
+// that a switch needs no dial.
 func (stickyBuilder) Build(cc balancer.ClientConn, o balancer.BuildOptions) balancer.Balancer {
 	b := base.NewBalancerBuilder(stickyPolicy, &memberChoice{silent: make(map[string]int)}, base.Config{})
 	return stickyBalancer{b.Build(cc, o)}
 }
 
-// stickyBalancer hands the addresses on in an order of its own: the first to
-// be connected is used first, and not all clients shall use the same member.
+// stickyBalancer passes on the addresses in random order: the first connected member is
+// used first, and not all clients should use the same member.
 type stickyBalancer struct{ balancer.Balancer }
 
-// UpdateClientConnState hears which members there are.
+// UpdateClientConnState receives the list of members.
 func (b stickyBalancer) UpdateClientConnState(s balancer.ClientConnState) error {
 	var all []resolver.Address
 	for _, e := range s.ResolverState.Endpoints {
@@ -65,14 +65,15 @@ func (b stickyBalancer) ExitIdle() { b.Balancer.ExitIdle() }
 type memberChoice struct {
 	mu        sync.Mutex // guards all below
 	preferred string     // address; "" before the first call
-	// silent counts upward over all members: whose number is least has been
-	// found silent longest ago, or never. No member is excluded for good.
+	// silent has, for each member, the count at which it was last found silent: the member
+	// with the least number was silent longest ago, or never. No member is excluded
+	// permanently.
 	silent map[string]int
 	count  int
 }
 
-// shortest is how long a call must at least have waited for its deadline to
-// say something about the member: callers may be in a hurry of their own.
+// shortest is the least wait of a call after which its deadline counts as silence of the
+// member: callers may set shorter deadlines for their own reasons.
 const shortest = 250 * time.Millisecond
 
 // Build makes the picker for those members that are connected now.

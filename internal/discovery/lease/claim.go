@@ -77,11 +77,11 @@ func (r *Registrar) judge(c *claim, id string) (phase Phase, why string) {
 		// Our own write under a lease we have lost.
 		return Registering, ""
 	case other.HostID != "" && other.HostID == r.o.HostID && !r.held:
-		// An earlier life of this agent left it; its lease has not run out yet.
+		// An earlier process of this agent wrote it; its lease has not expired yet.
 		return Registering, ""
 	case other.HostID != "" && other.HostID == r.o.HostID:
-		// We had it, and another on this host took it over. Taking it back would
-		// go on for ever: the later one keeps it.
+		// Another agent on this host has taken the key over from this one. It keeps the key:
+		// otherwise the two would take it from each other without end.
 		return Conflict, "another agent on this host has taken the key over (id " + schema.Quote(other.ID, 64) + "); stop one of the two"
 	default:
 		return Conflict, "another host holds this key (host id " + schema.Quote(other.HostID, 64) + ", id " + schema.Quote(other.ID, 64) +
@@ -89,9 +89,9 @@ func (r *Registrar) judge(c *claim, id string) (phase Phase, why string) {
 	}
 }
 
-// outcome is what the claims together come to. One that another party holds refuses the
-// registration as a whole. One that an operator has removed does not: the others stay registered,
-// and why says what is missing. revision is that of the keys that are there.
+// outcome combines the results of the claims. If another party holds one of the keys, the
+// registration fails as a whole. If an operator has removed one, the others stay registered, and
+// why names the missing one. revision is the revision of the registered keys.
 func outcome(claims []claim) (phase Phase, why string, revision int64) {
 	removed := 0
 	for i := range claims {
@@ -116,8 +116,8 @@ func outcome(claims []claim) (phase Phase, why string, revision int64) {
 	return Registered, why, revision
 }
 
-// due are the claims that are not yet as they are wanted. Of a registration that is
-// refused only what is ours already is kept true, and nothing is added.
+// due returns the claims whose keys must be written. If the registration is refused, only
+// keys that this registrar already holds are updated, and none is added.
 func (r *Registrar) due(claims []claim, phase Phase) []*claim {
 	var due []*claim
 	for i := range claims {

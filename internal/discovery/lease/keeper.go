@@ -14,13 +14,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 )
 
-// leaseKeeper holds one lease at a time and renews it on a goroutine of its own, so
-// that nothing else the owner does can starve it.
+// leaseKeeper holds one lease at a time and renews it on a separate goroutine, so that the
+// other work of the owner cannot delay the renewals.
 //
-// The client library's KeepAlive channel is closed when the TTL has passed on
-// the local clock, although etcd, back from an outage, extends the lease; so
-// the same lease is renewed one call at a time until etcd itself says that it
-// does not know it. Nothing else is taken for a loss.
+// The client library closes the KeepAlive channel when the TTL has passed on the local
+// clock, although etcd extends the lease after an outage. leaseKeeper therefore renews the
+// same lease with single calls until etcd answers that it does not know the lease. No other
+// error counts as a loss.
 type leaseKeeper struct {
 	cli *clientv3.Client
 	ttl time.Duration

@@ -14,8 +14,8 @@ import (
 )
 
 // followOverride signals r.look whenever the operator's intent for a key changes, until ctx
-// ends: an agent learns of a removal, and of its end, at once. hold also looks at the key at
-// least once in a TTL, so a watch that hangs only delays that.
+// ends, so that an agent reacts to a removal, and to its end, at once. hold also reads the key at
+// least once in a TTL, so a watch that hangs only delays the reaction.
 func (r *Registrar) followOverride(ctx context.Context, k instance.Key) {
 	for tries := 0; ctx.Err() == nil; {
 		start := time.Now()

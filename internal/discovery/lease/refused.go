@@ -17,9 +17,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// RefusedAgent is an agent whose instance is not registered, and why. It is in etcd
-// under a lease of its own for as long as that is so, for those to see who are on other
-// machines. It says nothing about membership.
+// RefusedAgent is an agent whose instance is not registered, with the reason. It is in etcd
+// under a separate lease while that is the case, so that it is visible on other machines. It
+// does not affect the membership.
 type RefusedAgent struct {
 	V            int           `json:"v"`
 	ID           string        `json:"id"` // of the agent's process
@@ -85,7 +85,7 @@ func (w *RefusedWriter) Run(ctx context.Context, ask func() *RefusedAgent) {
 	w.take(context.WithoutCancel(ctx))
 }
 
-// look makes etcd say what is so now.
+// look updates the published reason in etcd.
 func (w *RefusedWriter) look(ctx context.Context, a *RefusedAgent, now time.Time) {
 	if a == nil {
 		w.since = time.Time{}
@@ -123,7 +123,7 @@ func (w *RefusedWriter) take(ctx context.Context) {
 	w.written = ""
 }
 
-// write puts the value under the lease, into keys that are ours.
+// write puts the value under the lease, into the keys of this agent.
 func (w *RefusedWriter) write(ctx context.Context, value string) error {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()

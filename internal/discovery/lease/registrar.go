@@ -60,7 +60,7 @@ func NewRegistrar(cli *clientv3.Client, o RegistrarOptions) *Registrar {
 	}
 }
 
-// Set says what the record shall be. The first call begins the registration,
+// Set sets the record to register. The first call begins the registration,
 // later ones change it; the latest wins. It does not wait for etcd.
 func (r *Registrar) Set(rec instance.Record) {
 	r.mu.Lock()
@@ -112,8 +112,8 @@ func (r *Registrar) Run(ctx context.Context) error {
 }
 
 // Revoke ends the registration: it ends Run, waits for it, and revokes the
-// lease, so that the key is deleted when it returns nil. If etcd cannot be reached
-// the key goes when the lease runs out. It has a deadline of its own besides
+// lease, so that the key is deleted when it returns nil. If etcd cannot be reached,
+// the key is deleted when the lease expires. Revoke has a deadline in addition to
 // that of ctx, and may be called more than once.
 func (r *Registrar) Revoke(ctx context.Context) error {
 	r.mu.Lock()
@@ -190,7 +190,7 @@ const (
 	attemptCap   = 3 * time.Second
 )
 
-// attempt looks at the key and does what is due. It returns the time until the
+// attempt reads the key and writes it if that is necessary. It returns the time until the
 // next attempt; again is false while there is nothing to register.
 func (r *Registrar) attempt(ctx context.Context) (wait time.Duration, again bool) {
 	r.mu.Lock()
@@ -256,8 +256,8 @@ func (r *Registrar) try(ctx context.Context, rec instance.Record) (wait time.Dur
 	return etcd.Jitter(r.o.TTL), nil
 }
 
-// registered notes that the key is ours at a revision. why says what is not as it was
-// wanted, "" usually.
+// registered records that this registrar holds the key at a revision. why is the reason if the
+// registration is incomplete, "" usually.
 func (r *Registrar) registered(rec instance.Record, revision int64, why string) {
 	r.held = true
 	if rec.ID != "" {

@@ -49,9 +49,9 @@ type RegistrarOptions struct {
 	// TTL of the lease, default 15 s; etcd grants at least 2 s. It is renewed
 	// each third of it.
 	TTL time.Duration
-	// HostID distinguishes network namespaces: a record of the same key, another
-	// id and the same host was left by an earlier life of this agent and is taken
-	// over. An empty one takes over nothing.
+	// HostID distinguishes network namespaces: a record with the same key and host and
+	// another id was written by an earlier process of this agent and is taken over. If it is
+	// empty, no record is taken over.
 	HostID string
 	Log    logrus.FieldLogger // nil: silent
 	// OnEvent is called on each change of phase, one call at a time. It must not
@@ -59,7 +59,7 @@ type RegistrarOptions struct {
 	OnEvent func(Status)
 }
 
-// settlePoll is the pause between two looks at what etcd has.
+// settlePoll is the pause between two checks of the status.
 const settlePoll = 10 * time.Millisecond
 
 // Settle waits until what was Set last is in etcd, or is not to be written now; false

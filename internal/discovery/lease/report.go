@@ -18,20 +18,20 @@ type Report struct {
 	// role/address, each with the reason. Nil: the proxy does not report them, because it
 	// is of an older release or there are too many.
 	Unverified map[string]string `json:"unverified"`
-	// Instances has what this proxy knows of verified instances beyond their records, by
-	// role/address; those without an entry are as their records say. Nil: the proxy is of
-	// an older release, which does not report this.
+	// Instances has the state of verified instances that is not in their records, by
+	// role/address; those without an entry match their records. Nil: the proxy is of an
+	// older release, which does not report this.
 	Instances map[string]InstanceReport `json:"instances"`
 	// LeftOut is the number of entries that Instances has no space for.
 	LeftOut int `json:"instances_left_out,omitempty"`
 	// NotServing is why the proxy can serve no request, "" if it can.
 	NotServing string `json:"not_serving,omitempty"`
-	// Notices are problems of the fleet, in sentences. That of NotServing is one of them as
-	// written, and is not as read.
+	// Notices are problems of the fleet, in sentences. In etcd they include NotServing, which
+	// is removed when they are read.
 	Notices []string `json:"notices,omitempty"`
 }
 
-// An InstanceReport is what one proxy knows of one instance beyond its record.
+// An InstanceReport is the state of one instance at one proxy that is not in its record.
 type InstanceReport struct {
 	View   instance.View `json:"view,omitempty"` // such as ejected; "" if the proxy uses it
 	Reason string        `json:"reason,omitempty"`

@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// RejectedError says why a value in etcd cannot be used. Its text is made for
-// people and is safe to print: what it quotes is escaped.
+// RejectedError is the reason why a value in etcd cannot be used. Its text is safe to
+// print: quoted values are escaped.
 type RejectedError struct{ Reason string }
 
 func (e *RejectedError) Error() string { return e.Reason }

@@ -16,7 +16,7 @@ var ErrPrefix = errors.New("invalid etcd prefix")
 // DefaultPrefix is the root under which all keys live by default.
 const DefaultPrefix = "/pd"
 
-// The first path segment below the root says what a key is about.
+// The first path segments below the root.
 const (
 	segAgents   = "agents/"
 	segAudit    = "audit/"
@@ -103,11 +103,11 @@ func (l Layout) Schema() string { return l.root + KeySchema }
 // what they keep active although etcd has lost it.
 func (l Layout) Kept() string { return l.root + keyKept }
 
-// The watch is one range, so that all events come in one order and whole
-// transactions arrive whole: from decode/ to the end of prefill/. In etcd's
-// byte order that covers decode, load, meta, override, pending and prefill, and
-// leaves out audit and the presences in proxies/, which change all the time and
-// say nothing about membership. load/ lies inside and is skipped on arrival.
+// WatchStart is the first key of the watched range, from decode/ to the end of prefill/. The
+// watch is one range, so that events are ordered and transactions arrive whole. In etcd's
+// byte order the range covers decode, load, meta, override, pending and prefill. It excludes
+// audit and the presences in proxies/, which change all the time and do not affect the
+// membership. Events of load/ are skipped on arrival.
 func (l Layout) WatchStart() string { return l.root + string(instance.Decode) + "/" }
 func (l Layout) WatchEnd() string   { return l.root + string(instance.Prefill) + "0" } // '0' follows '/'
 
@@ -153,7 +153,7 @@ func (n Name) Path() string {
 	}
 }
 
-// Text is path for people to read.
+// Text returns the path in printable form.
 func (n Name) Text() string { return instance.Printable(n.Path(), 400) }
 
 // Parse takes a key apart. Keys outside the root, in a segment we do not read,

@@ -28,7 +28,7 @@ var (
 
 // CheckVersion reports whether this code may write below the layout's root, given the
 // value of the schema key: nil for the same major version, else ErrSchemaNewer or
-// ErrSchemaForeign in an error that says what to do.
+// ErrSchemaForeign in an error that names a remedy.
 func CheckVersion(l Layout, value []byte) error {
 	var schema struct {
 		V *int `json:"v"`

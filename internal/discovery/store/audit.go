@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	// auditTTL is how long an audit entry lives at least.
+	// auditTTL is the least time for which an audit entry is kept.
 	auditTTL = 30 * 24 * time.Hour
-	// maxAudit is how many entries are kept: each write beyond that deletes some of the
-	// oldest along. A script that drains and undrains all day must not fill etcd.
+	// maxAudit bounds the number of entries: each write beyond it also deletes some of the
+	// oldest. A script that drains and undrains all day must not fill etcd.
 	maxAudit = 10000
-	// auditTrim is how many of the oldest go at once.
+	// auditTrim is the number of entries that one write deletes.
 	auditTrim = 16
 	// maxWhy bounds the text of a reason, in bytes.
 	maxWhy = 1024
 )
 
-// AuditEntry says who changed what and why. Its revision is that of its key.
+// AuditEntry records who made which change, and why. Its revision is that of its key.
 type AuditEntry struct {
 	V       int           `json:"v"`
 	At      time.Time     `json:"at"` // the writer's clock, for people

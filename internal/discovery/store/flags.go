@@ -36,11 +36,11 @@ type FlagsOutcome struct {
 
 // SyncFlags makes the static records that came from the command line of a proxy
 // equal to want: missing ones are added, changed ones rewritten, those that are
-// wanted no more deleted. What other proxies have on their command lines stays
-// theirs; an instance that several name belongs to all of them. Records of any other
-// source are left alone, but that the proxy may use them, and flags never lift a
-// removal. It goes on after an instance that cannot be changed and returns the first
-// error.
+// not wanted any more deleted. Records of the command lines of other proxies are not
+// changed; an instance that several proxies name belongs to all of them. Records of any
+// other source are not changed, except that the proxy may use them, and flags never lift
+// a removal. If an instance cannot be changed, SyncFlags continues with the others and
+// returns the first error.
 func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instance.Key]instance.Record) (FlagsOutcome, error) {
 	var outcome FlagsOutcome
 	for k, rec := range want {

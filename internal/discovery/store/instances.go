@@ -262,10 +262,9 @@ func (s *Instances) remove(ctx context.Context, k instance.Key, reason string, f
 	return existed, err
 }
 
-// Allow ends a removal and does nothing else. An agent that the removal turned away may
-// then register again. A record that is there is left alone; there may be one that was
-// written although the removal stood. removed reports whether there was a removal. The key
-// must be well formed.
+// Allow ends a removal, so that an agent that was refused because of it can register again. An
+// existing record, which may have been written in spite of the removal, is not changed. removed
+// reports whether there was a removal. The key must be well formed.
 func (s *Instances) Allow(ctx context.Context, k instance.Key, reason string) (removed bool, err error) {
 	if err := checkKey(k); err != nil {
 		return false, err

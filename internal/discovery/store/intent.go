@@ -13,20 +13,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Intents says what is wanted of instances besides their records: drain, cordon, a weight.
+// Intents writes the intents of operators for instances: drain, cordon and weight.
 type Intents struct{ *writer }
 
-// ErrIntent marks an intent that does not fit what is wanted of the instance already.
+// ErrIntent is wrapped by the error of an intent that conflicts with the present intent.
 var ErrIntent = errors.New("not done")
 
-// minIntent is the shortest time for which an intent may hold: etcd makes leases no
-// shorter than two seconds with its usual settings.
+// minIntent is the shortest duration of a temporary intent: with default settings, etcd grants
+// no leases of less than two seconds.
 const minIntent = 2 * time.Second
 
-// IntentOptions say how an intent is written.
+// IntentOptions are the options of an intent.
 type IntentOptions struct {
 	Reason string
-	// For is how long it holds: then its key goes, with its lease. 0: until it is lifted.
+	// For is the duration of the intent, after which its key expires with its lease; 0 means
+	// until it is lifted.
 	For time.Duration
 	// Force writes it also of what etcd does not hold, as an orphan.
 	Force bool
@@ -39,13 +40,13 @@ type IntentResult struct {
 	Known bool
 	// Changed reports whether something was written. If not, all was so already.
 	Changed bool
-	// Was is what was wanted before, "" for nothing.
+	// Was is the previous intent, "" for none.
 	Was instance.Intent
-	// Revision is the one that a proxy must have applied to know of it, 0 for none.
+	// Revision that a proxy must have applied in order to know the intent, 0 for none.
 	Revision int64
 }
 
-// add takes in what came of one membership.
+// add adds the result for one membership.
 func (i *IntentResult) add(f *etcd.Found, was instance.Intent) {
 	i.Known = i.Known || f.Record != nil || f.Pending != nil || f.Override != nil
 	if was != "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Kept decides what becomes of what proxies keep from a former store.
+// Kept restores or discards the entries that proxies keep from a former store.
 type Kept struct{ *writer }
 
 // Restore makes every proxy write back to etcd what it keeps active of a

@@ -109,7 +109,7 @@ func (r *Reader) Loads(ctx context.Context) ([]*digest.ProxyLoad, error) {
 	return digest.Decode(r.layout, resp.Kvs), nil
 }
 
-// RefusedAgents lists the agents that say that they are refused.
+// RefusedAgents returns the agents that have published a reason why they are not registered.
 func (r *Reader) RefusedAgents(ctx context.Context) ([]lease.RefusedAgent, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()

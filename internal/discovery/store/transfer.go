@@ -19,23 +19,23 @@ import (
 // Transfer carries what an operator has put into one etcd to another.
 type Transfer struct{ *writer }
 
-// MoveKind says what kind of key a Carried represents.
+// MoveKind is the kind of key that a Carried represents.
 type MoveKind string
 
-// The kinds of keys that are carried from one etcd to another.
+// The kinds of keys that are copied from one etcd to another.
 const (
 	MoveRecord   MoveKind = "record"   // a static instance
 	MovePending  MoveKind = "pending"  // an add that waits for its instance
 	MoveOverride MoveKind = "override" // an operator's intent
 )
 
-// Carried is one key as it is carried from one etcd to another.
+// Carried is one key that is copied from one etcd to another.
 type Carried struct {
 	Kind  MoveKind
 	Key   instance.Key
 	Value []byte
-	TTL   time.Duration // left of the time of a pending add or an override, 0 for one without
-	// Skip says why it is not carried; "" if it is.
+	TTL   time.Duration // remaining time of a pending add or an override, 0 for one without a lease
+	// Skip is the reason why the key is not copied; "" if it is.
 	Skip string
 }
 

@@ -54,7 +54,7 @@ func (w *WatchWriter) DropPending(ctx context.Context, pending *instance.Instanc
 	return dropped && err == nil, err
 }
 
-// WriteBack writes what was kept of a former store, where the present one has nothing of its own.
+// WriteBack writes what was kept of a former store, except where the present store has a value.
 func (w *WatchWriter) WriteBack(ctx context.Context, k watch.Kept, reason string) error {
 	return w.change(ctx, k.Key, reason, func(f *etcd.Found) (plan, error) {
 		p := plan{what: schema.OrderRestore}

@@ -34,7 +34,7 @@ type writer struct {
 	maxAudit int64 // entries that are kept
 }
 
-// EnsureSchema writes the schema key if there is none, and checks it if there is.
+// ensureSchema writes the schema key if there is none, and checks it otherwise.
 func (w *writer) ensureSchema(ctx context.Context) error {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
@@ -90,10 +90,10 @@ func (w *writer) changeEach(ctx context.Context, k instance.Key, why string, dec
 	return err
 }
 
-// changeAt reads what is known of the memberships that k means, lets decide make a plan
-// of each and applies the plans, in one transaction, if nothing of what was read has
-// changed; else it starts over. It returns the revision of the transaction, 0 if there was
-// nothing to write.
+// changeAt reads the keys of the memberships that k stands for, calls decide for a plan of
+// each, and applies the plans in one transaction. If a key was changed since it was read,
+// changeAt starts over. It returns the revision of the transaction, 0 if there was nothing to
+// write.
 func (w *writer) changeAt(ctx context.Context, k instance.Key, why string, decide func(instance.Key, *etcd.Found) (plan, error)) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
@@ -133,8 +133,8 @@ func (w *writer) changeAt(ctx context.Context, k instance.Key, why string, decid
 	return 0, fmt.Errorf("change %s: %w; try again", k, ErrBusy)
 }
 
-// apply makes the one transaction of a change. It returns its revision, 0 if it was not
-// applied, and the leases that it granted in vain.
+// apply makes the transaction of a change. It returns its revision, 0 if it was not applied,
+// and the leases that it granted but did not use.
 func (w *writer) apply(ctx context.Context, k instance.Key, why string, all []*etcd.Found, p plan) (revision int64, unused []clientv3.LeaseID, err error) {
 	ops := p.ops
 	var granted []clientv3.LeaseID
@@ -192,8 +192,8 @@ func (w *writer) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID
 	return resp.ID, nil
 }
 
-// giveBack revokes leases that were granted in vain. It is a courtesy: they
-// hold no key and end by themselves.
+// revokeUnused revokes leases that were granted but not used. Its errors are ignored: the
+// leases have no key and expire by themselves.
 func (w *writer) revokeUnused(ctx context.Context, leases []clientv3.LeaseID) {
 	ctx = context.WithoutCancel(ctx)
 	for _, id := range leases {

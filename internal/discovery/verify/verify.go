@@ -1,5 +1,5 @@
-// Package verify decides, by what instances have answered when they were asked, whether they
-// are used and what is known of them. It sends no requests itself.
+// Package verify decides, by the answers of instances to probes, whether they are used, and
+// completes their facts. It sends no requests.
 package verify
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Facts are what this process has found out by its own probes, and how it judges by them.
-// The zero value is right for a reader that probes no instance.
+// Facts are the results of the probes of this process, and the rules by which it judges them.
+// The zero value is for a reader that probes no instance.
 type Facts struct {
 	// Model must be served by every instance; "" accepts any. It is compared as
 	// design says: any id or root, the last path component is enough.
@@ -25,18 +25,18 @@ type Facts struct {
 	// Check refuses records that the reader cannot use; nil refuses none.
 	Check func(instance.Key, instance.Record) error
 	// Learns selects the records that lack engine ids which are needed. Their engines
-	// are probed again and again, as nothing else shows that one has begun a new life.
+	// are probed repeatedly, since nothing else shows that one has restarted.
 	// nil selects none.
 	Learns func(instance.Key, instance.Record) bool
 	// Instances holds the answers, by membership.
 	Instances map[instance.Key]*Answer
 	// Models holds the lists of models that were read later, by membership.
 	Models map[instance.Key]*Models
-	// Pending says why a pending add is still pending.
+	// Pending has the reasons why pending adds are still pending.
 	Pending map[instance.Key]Wait
 }
 
-// Wait says why the pending add of one revision still waits.
+// Wait is the reason why the pending add of one revision is still pending.
 type Wait struct {
 	ModRevision int64
 	Reason      string // printable
@@ -61,8 +61,7 @@ func (m *Models) replaces(in *instance.Instance) bool {
 
 // Answer is the outcome of asking one instance. It is immutable.
 type Answer struct {
-	// Incarnation is the life of the engine that was asked; the answer counts
-	// for no other.
+	// Incarnation of the engine that was probed; the answer is valid for no other.
 	Incarnation string
 	// Facts is what it answered; nil if it did not.
 	Facts *instance.Facts
@@ -170,9 +169,9 @@ func WithFacts(rec instance.Record, f instance.Facts) instance.Record {
 	return rec
 }
 
-// withEngineIDs completes a record with what the bootstrap server of its engine answered.
-// The id of its first rank, which is another one in each life, names the incarnation
-// where the record names none.
+// withEngineIDs completes a record with the answer of the bootstrap server of its engine.
+// The id of its first rank, which differs after each restart, is the incarnation if the
+// record has none.
 func withEngineIDs(rec instance.Record, ids map[string]string) instance.Record {
 	rec.EngineIDs = ids
 	if rec.DPSize == 0 && len(ids) > 1 {
@@ -184,7 +183,7 @@ func withEngineIDs(rec instance.Record, ids map[string]string) instance.Record {
 	return rec
 }
 
-// WrongModel says that an instance serves other models.
+// WrongModel returns the text that an instance serves other models.
 func WrongModel(have []string, want string) string {
 	shown := have
 	if len(shown) > 3 {

@@ -8,9 +8,9 @@ import (
 )
 
 // An absence describes an entry that stays in use although etcd does not hold its key. Etcd
-// loses keys whose engines are well: an etcd that was paused revokes every lease when it
-// continues, and a wiped one has no keys. So the end of a key is a hint, and for most kinds
-// of loss the probes of the instance decide.
+// loses keys of healthy engines: an etcd that was paused revokes every lease when it
+// continues, and a wiped one has no keys. The end of a key is therefore a hint, and for most
+// kinds of loss the probes of the instance decide.
 type absence struct {
 	kind absenceKind
 	// lostAt is the revision of the deletion; 0 if it is not a revision of the store that the
@@ -24,8 +24,8 @@ type absence struct {
 	// and those without an answer.
 	failed, silent int
 	answered       time.Time // last answered probe; zero if there was none since the key went
-	// held reports whether the key was lost together with so many others of its role that even
-	// a living lease does not count as proof of intent.
+	// held reports whether so large a part of the role was lost together with the key (massLoss)
+	// that even a lease that still exists does not prove that the key was deleted on purpose.
 	held bool
 }
 
@@ -58,13 +58,13 @@ const (
 //	suspension ends   → probes and grace count again from 0    (onResume)
 //	key in a list     → the absence ends
 //
-// The functions are pure: their callers look up what they need to know.
+// The functions are pure: their callers pass all that they depend on.
 
 // orphanFailures is the number of probes in a row that must fail until an orphan counts
 // as dead.
 const orphanFailures = 2
 
-// loss is what is known when the key of an entry is gone.
+// loss describes the loss of the key of an entry.
 type loss struct {
 	lostAt   int64 // revision of the deletion, or of the list that lacks it
 	at       time.Time
@@ -133,9 +133,9 @@ func (e *entry) pickable() bool {
 	return e.rec.State == instance.Ready || e.rec.State == instance.Down && e.rec.Cause == instance.CauseSlow
 }
 
-// onLeaseAnswer applies etcd's answer about the lease. A living lease means that the key was
-// deleted on purpose, so the entry is dropped (nil), unless so many keys went with it that
-// it looks like an accident.
+// onLeaseAnswer applies etcd's answer about the lease. A lease that still exists means that the
+// key was deleted on purpose, so the entry is dropped (nil), unless the loss of other keys at
+// the same time suggests an accident (held).
 func (a absence) onLeaseAnswer(alive, massLoss bool) *absence {
 	if alive && !massLoss {
 		return nil
@@ -144,8 +144,8 @@ func (a absence) onLeaseAnswer(alive, massLoss bool) *absence {
 	return &a
 }
 
-// onStoreReplaced clears what only the former store knew: the revision of the deletion, and
-// the lease.
+// onStoreReplaced clears what is valid in the former store only: the revision of the deletion,
+// and the lease.
 func (a absence) onStoreReplaced() *absence {
 	a.lostAt = 0
 	if a.kind == asking {
@@ -192,7 +192,7 @@ func (a absence) onProbe(is outcome, alternative bool, now time.Time) *absence {
 	return &a
 }
 
-// surrounding is what an absent instance is judged by besides its own absence.
+// surrounding holds the facts outside of an absence that decide whether it ends.
 type surrounding struct {
 	removed     bool // an operator's removal exists
 	followed    bool // etcd is being followed, so that its answers count
@@ -275,12 +275,12 @@ type census struct {
 	other   int // kept, loaded or unwritten
 }
 
-// massLoss reports whether so much of a role went that it looks like an accident: more than
-// a third of it, and at least two.
+// massLoss reports whether the lost part of a role suggests an accident: more than a third of
+// it, and at least two.
 func (c census) massLoss() bool {
 	return c.absent >= 2 && 3*c.absent > c.present+c.absent+c.other
 }
 
-// quorum reports whether most of a role is registered, so that instances which have not come
-// back after their grace are not missed.
+// quorum reports whether most of a role is registered, so that instances which have not
+// registered again within their grace can be dropped.
 func (c census) quorum() bool { return 3*c.present >= 2*(c.present+c.absent+c.other) }

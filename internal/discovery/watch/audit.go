@@ -19,8 +19,8 @@ type audited struct {
 }
 
 // audit compares, on a jittered interval, all keys that etcd holds with what
-// the watch has delivered. It is the only thing that finds a watch which is silent
-// without an error, as one on a wiped store is.
+// the watch has delivered. Only an audit detects a watch that is silent without an error, such
+// as one on a wiped store.
 func (w *Watcher) audit(ctx context.Context) {
 	wait := etcd.Jitter(w.o.AuditInterval)
 	failed, hurried := false, 0
@@ -41,7 +41,7 @@ func (w *Watcher) audit(ctx context.Context) {
 		a.Listing, a.err = got, err
 		a.Before = before
 		wait = etcd.Jitter(w.o.AuditInterval)
-		if err != nil { // at another member, if there is one: this one may hang, and the watch with it
+		if err != nil { // list at another member, if there is one: this one may hang, and the watch with it
 			wait = min(wait, etcd.Jitter(auditRetry))
 		}
 		failed = err != nil
@@ -52,17 +52,17 @@ func (w *Watcher) audit(ctx context.Context) {
 }
 
 const (
-	// doubtPause is the time from an audit that found something to the next. A
-	// watch that can report how far it is has done so by then, and one that hangs
-	// has been still for long enough at the second.
+	// doubtPause is the time from an audit that found a difference to the next. By then a
+	// healthy watch has sent a progress notification, and one that hangs has been silent for
+	// long enough at the second.
 	doubtPause = 1200 * time.Millisecond
-	// earlyAudits is how many audits in a row may come early: a membership that
-	// always changes leaves a doubt each time.
+	// earlyAudits bounds the early audits in a row: a membership that changes all the time
+	// differs at each audit.
 	earlyAudits = 2
 )
 
-// pauseOrDoubt waits until the next audit is due: d, or less if the last one
-// has left a doubt and mayDoubt. It reports whether that was so.
+// pauseOrDoubt waits until the next audit is due: d, or doubtPause if the last one found a
+// difference and mayDoubt is set. It reports whether the pause was the short one.
 func (w *Watcher) pauseOrDoubt(ctx context.Context, d time.Duration, mayDoubt bool) (early bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -90,23 +90,23 @@ func (w *Watcher) pauseOrDoubt(ctx context.Context, d time.Duration, mayDoubt bo
 	}
 }
 
-// suspicion is what an audit found to differ, and what is known of the watch at
-// that time. One audit alone proves nothing: the watch may be on its way.
+// suspicion holds the differences that an audit found, and the state of the watch at that
+// time. One audit proves nothing: the events may still be under way.
 type suspicion struct {
 	keys     map[schema.Name]int64 // with the mod_revision that etcd has, 0 for none
 	revision int64                 // of the audit
-	watch    int64                 // that the watch had reached
-	still    time.Time             // since when it has not moved
+	watch    int64                 // revision that the watch had reached
+	still    time.Time             // since when that has not changed
 	at       time.Time             // of the audit
 }
 
-// apart is how long after one audit another one can confirm it. etcd before
-// 3.4.25 and 3.5.8 may say that a watch has reached a revision while events up to
-// there are still under way (etcd-io/etcd#15220).
+// apart is the least time between an audit and the one that confirms it. etcd before
+// 3.4.25 and 3.5.8 may report that a watch has reached a revision while events up to
+// it are still under way (etcd-io/etcd#15220).
 const apart = 300 * time.Millisecond
 
-// stillFor is how long a watch must not have moved at all to count as silent,
-// when it differs from the audits.
+// stillFor is the time without any progress after which a watch that differs from the audits
+// counts as silent.
 const stillFor = 2 * time.Second
 
 // audited applies the outcome of an audit. What differs in two audits running
@@ -143,8 +143,8 @@ func (c *contact) audited(a *audited) {
 	}
 	if was != nil && (now.watch >= was.revision || time.Since(now.still) >= stillFor) {
 		for n, mod := range was.keys {
-			// A key that keeps changing differs in another way each time; what counts
-			// is that the change of the earlier audit has not come.
+			// A key that changes all the time differs at each audit; what counts is that the
+			// change of the earlier audit was not delivered.
 			if again, ok := now.keys[n]; ok && (again == mod || c.behind(n, mod)) {
 				c.w.log.WithField("key", n.Text()).Warn("the watch missed a change of this key: reading everything again")
 				c.w.note(func(s *Status) { s.Drift++ })
@@ -158,15 +158,15 @@ func (c *contact) audited(a *audited) {
 	etcd.Signal(c.w.progress) // if the watch has delivered everything, its progress shows it
 }
 
-// behind reports whether the table holds a key as it was before revision mod. One
-// that it does not hold says nothing: it may have been added and deleted since.
+// behind reports whether the table holds a key as it was before revision mod. It returns false
+// for a key that the table lacks, which may have been added and deleted since.
 func (c *contact) behind(n schema.Name, mod int64) bool {
 	e := c.table.entries[n]
 	return e != nil && e.absent == nil && e.mod < mod
 }
 
-// differences compares the keys of an audit with the table. What the table has
-// from after the audit is no difference.
+// differences compares the keys of an audit with the table. Changes after the audit are no
+// differences.
 func (c *contact) differences(a *audited) map[schema.Name]int64 {
 	out := map[schema.Name]int64{}
 	if a.Schema != c.schema {

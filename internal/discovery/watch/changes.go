@@ -5,17 +5,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// What a table notes between two views, so that the next view, and the probes behind it,
-// look at nothing else.
+// The changes that a table records between two views, so that the next view and the update of
+// the probes process nothing else.
 
-// changes are the memberships and pending adds of which something new is shown.
+// changes are the memberships and pending adds whose view has changed.
 type changes struct {
 	all  bool // everything; or else keys
 	keys []targetKey
 }
 
-// touch notes that whatever is shown of an address is to be made again: its
-// record, its pending add, and those of the other role.
+// touch marks everything that is shown of an address as stale: its record, its pending add,
+// and those of the other role.
 func (t *table) touch(k instance.Key) {
 	if t.aliased > 0 { // rare: there is no index of other spellings
 		t.touchAll()
@@ -46,7 +46,7 @@ func (t *table) touchAll() {
 	t.changes = changes{all: true}
 }
 
-// updateBad keeps the set of what cannot be used.
+// updateBad updates the set of entries that cannot be used.
 func (t *table) updateBad(e *entry) {
 	if e.problem != "" || (e.in != nil && e.in.View == instance.Rejected) {
 		t.bad[e.Name] = e
@@ -55,7 +55,7 @@ func (t *table) updateBad(e *entry) {
 	}
 }
 
-// noteChange notes that something new is shown of an entry.
+// noteChange records that the view of an entry has changed.
 func (t *table) noteChange(e *entry) {
 	if !t.changes.all && e.Kind != schema.KindOverride {
 		t.changes.keys = append(t.changes.keys, targetKey{key: e.Key, pending: e.Kind == schema.KindPending})
@@ -65,30 +65,30 @@ func (t *table) noteChange(e *entry) {
 // durable reports whether the file has to be written soon.
 type durable struct{ dirty bool }
 
-// changed notes that an entry changes, which is saved soon unless it is a leased instance.
+// changed records the change of an entry, which is saved soon unless it is a leased instance.
 func (d *durable) changed(e *entry) {
 	if e != nil && e.saved() && (e.Kind != schema.KindInstance || e.leased == 0) {
 		d.dirty = true
 	}
 }
 
-// cameOrWent notes that an entry comes or goes. That is saved soon for all entries: a proxy
-// that is killed and starts without etcd knows only what is on the disk.
+// cameOrWent records that an entry was added or removed. That is saved soon for all entries: a
+// proxy that is killed and starts without etcd knows only what is on the disk.
 func (d *durable) cameOrWent(e *entry) {
 	if e.saved() {
 		d.dirty = true
 	}
 }
 
-// take reports whether something was added or removed since the last call, or
-// more than leased instances has changed.
+// take reports whether an entry was added or removed since the last call, or one that is not a
+// leased instance has changed.
 func (d *durable) take() bool {
 	was := d.dirty
 	d.dirty = false
 	return was
 }
 
-// takeChanges returns what was noted since it was last called.
+// takeChanges returns the changes since the last call.
 func (t *table) takeChanges() changes {
 	n := t.changes
 	t.changes = changes{}

@@ -13,8 +13,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// contact is what is known of etcd: whether it answers, and whether it is the same as
-// before. The goroutine of the owner uses it.
+// contact records whether etcd answers, and whether it is the same store as before. Only the
+// goroutine of the owner uses it.
 type contact struct {
 	w     *Watcher
 	table *table
@@ -33,10 +33,10 @@ type contact struct {
 	doubt     time.Time  // last time that etcd did not answer or this process was suspended
 }
 
-// noteRevision notes a revision that the store has reached.
+// noteRevision records a revision that the store has reached.
 func (c *contact) noteRevision(revision int64) { c.w.seen.Store(max(c.w.seen.Load(), revision)) }
 
-// noteContact notes an answer from etcd.
+// noteContact records an answer from etcd.
 func (c *contact) noteContact() {
 	c.w.note(func(s *Status) { s.LastContact = time.Now(); s.LastError = "" })
 }
@@ -53,8 +53,8 @@ func (c *contact) checked(got checked) {
 	c.answered(got.before, got.revision, got.cluster, got.member)
 }
 
-// answered processes what every answer shows: that etcd responds, and whether it is
-// the same as before. before is what was known when the question was sent.
+// answered processes the common part of every answer: that etcd responds, and whether it is
+// the same store. before is the last revision known when the request was sent.
 func (c *contact) answered(before, revision int64, cluster, member uint64) {
 	wasAway, moved := c.failures >= suspectAfter, c.failures > 0 && member != c.member
 	c.failures = 0
@@ -66,12 +66,12 @@ func (c *contact) answered(before, revision int64, cluster, member uint64) {
 		c.w.Relist(relistEpoch)
 		return
 	case wasAway:
-		// The watch resumes by itself, but does not show whether etcd is still the
-		// same: one list is cheap, and a watch on a wiped store is silent.
+		// The watch resumes by itself, but does not show whether this is still the same
+		// store: a watch on a wiped store is silent, and one list uses little CPU.
 		c.w.Relist(relistRegained)
 	case moved:
-		// The member that was asked before did not answer. The watch is there, and
-		// would not say if it hung too.
+		// The member that the watch uses did not answer the last check. If the watch hung
+		// as well, it would report no error.
 		c.w.Relist(relistMoved)
 	}
 	if c.listed && cluster == c.cluster && revision >= before {
@@ -79,7 +79,7 @@ func (c *contact) answered(before, revision int64, cluster, member uint64) {
 	}
 }
 
-// silence counts the questions to etcd in a row that got no answer.
+// silence counts the requests to etcd in a row that got no answer.
 func (c *contact) silence() int { return max(c.failures, c.listFails) }
 
 // readable reports whether there is a membership to publish.
@@ -110,13 +110,12 @@ func (c *contact) state() {
 	}
 }
 
-// Whether a list goes on with the history that the watch has followed, or is
-// of another store: one that was wiped, restored from an older copy, or is a
-// different cluster. A wiped store may have passed the old revision again, with
-// the same cluster id and the same member, so the revision alone proves
-// nothing; the keys themselves do.
+// A list may continue the history that the watch has followed, or be of another store: one that
+// was wiped, restored from an older copy, or is a different cluster. A wiped store may have
+// passed the old revision, with the same cluster id and the same member, so the revision does
+// not decide; the keys do.
 
-// otherStore says why a list does not go on with the known history; "" if it does.
+// otherStore returns why a list does not continue the known history; "" if it does.
 func (c *contact) otherStore(l *etcd.Listing) string {
 	t := c.table
 	switch {
@@ -159,10 +158,10 @@ func (c *contact) otherStore(l *etcd.Listing) string {
 	return ""
 }
 
-// share counts how much of something is missing.
+// share is a number of missing keys out of a total.
 type share struct{ lost, all int }
 
-// heavy is as census.massLoss.
+// heavy reports whether the missing part suggests an accident, like census.massLoss.
 func (s share) heavy() bool { return s.lost >= 2 && 3*s.lost > s.all }
 
 // missing counts what a list lacks of the good records of each role.
@@ -193,15 +192,14 @@ func (c *contact) missing(l *etcd.Listing) map[instance.Role]missing {
 }
 
 // live reports whether the membership is being followed; otherwise nothing is dropped on
-// etcd's answers. It is not while a suspension of this process has not been made up for by
-// a list.
+// etcd's answers. After a suspension of this process it returns false until a list was applied.
 func (c *contact) live() bool {
 	return c.listed && c.following && c.silence() < suspectAfter && c.w.suspension.gate.Load() == nil
 }
 
-// doubtful reports whether leases may have ended a moment ago although their agents live: this
-// process did not run, or etcd did not answer. After a stall of the whole machine it takes
-// until etcd has ended the leases, and the watch has delivered it.
+// doubtful reports whether leases may have ended a moment ago although their agents run: this
+// process did not run, or etcd did not answer. After a stall of the whole machine the watch
+// delivers the ends of leases with a delay.
 func (c *contact) doubtful() bool {
 	now := time.Now()
 	c.w.suspension.noticeGap(now)
@@ -209,12 +207,12 @@ func (c *contact) doubtful() bool {
 }
 
 const (
-	// suspectAfter and staleAfter are how many questions in a row must fail
-	// before the membership is called that.
+	// suspectAfter and staleAfter are the numbers of failed requests in a row after which
+	// the membership is Suspect and Stale.
 	suspectAfter = 2
 	staleAfter   = 5
-	// checkRetry is the pause after a failed check, so that the end of contact
-	// and its return are both noticed soon.
+	// checkRetry is the pause after a failed check. It is short, so that a loss of contact
+	// and its end are detected soon.
 	checkRetry = 500 * time.Millisecond
 )
 
@@ -236,7 +234,7 @@ func (w *Watcher) check(ctx context.Context) {
 	failed := false
 	answers := &etcd.Patience{Longest: etcd.LongestWait}
 	for sleep.For(ctx, wait) {
-		// Read before the question is sent: the answer cannot be older than that.
+		// Read before the request is sent: the answer cannot be older than that.
 		c := checked{before: w.seen.Load()}
 		start := time.Now()
 		cctx, cancel := context.WithTimeout(ctx, answers.Limit())

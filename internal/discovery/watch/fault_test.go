@@ -135,8 +135,8 @@ func TestWatcherEtcdPaused(t *testing.T) {
 }
 
 // A wiped etcd has the same member id, resumes the watch without an error and
-// stays silent until it has passed the old revision. The revision of the check
-// gives it away.
+// stays silent until it has passed the old revision. The check detects it by its
+// lower revision.
 func TestWatcherEtcdWiped(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)

@@ -39,7 +39,7 @@ const (
 	relistMoved    = "a member of etcd is silent, another answers"
 )
 
-// WatchEnd says why a watch ended.
+// watchEnd is the reason why a watch ended.
 type watchEnd struct {
 	reason string
 	err    error
@@ -48,17 +48,17 @@ type watchEnd struct {
 // creation reports that a watch was created, and which member of etcd serves it.
 type creation struct{ member uint64 }
 
-// follow lists, watches from the next revision, and does so again at any end
-// of the watch, for ever. All it learns goes to the owner.
+// follow lists, watches from the next revision, and repeats this whenever the watch ends, until
+// ctx ends. It sends everything that it receives to the owner.
 func (w *Watcher) follow(ctx context.Context) {
 	tries := 0
 	lists, creations := &etcd.Patience{Client: w.cli, Longest: etcd.LongestList}, &etcd.Patience{Client: w.cli, Longest: etcd.LongestWait}
 	for ctx.Err() == nil {
 		select {
-		case <-w.relist: // what is asked for comes now anyway
+		case <-w.relist: // the list below answers the request
 		default:
 		}
-		// Both are read before the list is asked for: it must not be older.
+		// Both are read before the list is requested: it must not be older.
 		before, asked := w.seen.Load(), w.suspension.asked.Load()
 		start := time.Now()
 		got, err := etcd.List(ctx, lists.LimitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, tries == 0)
@@ -104,8 +104,8 @@ func (w *Watcher) send(ctx context.Context, m message) bool {
 	}
 }
 
-// backOff waits with full jitter, so that many watchers that lost the same etcd
-// do not return together.
+// backOff waits with full jitter, so that the watchers that lost the same etcd
+// do not reconnect together.
 func (w *Watcher) backOff(ctx context.Context, tries *int) bool {
 	limit := min(etcd.BackoffCap, etcd.BackoffBase<<min(*tries, 10))
 	*tries++
@@ -121,7 +121,7 @@ func (w *Watcher) watch(ctx context.Context, revision int64, creations *etcd.Pat
 	deadline := time.AfterFunc(limit, cancel)
 	defer deadline.Stop()
 	created := false
-	routine := time.NewTimer(etcd.Jitter(w.o.RelistInterval)) // no watch is trusted for ever
+	routine := time.NewTimer(etcd.Jitter(w.o.RelistInterval)) // bounds the effect of an undetected fault
 	defer routine.Stop()
 	// Watch returns only once etcd has answered, or the context has ended.
 	events := w.cli.Watch(wctx, w.o.Layout.WatchStart(),

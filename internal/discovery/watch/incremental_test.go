@@ -254,9 +254,9 @@ func (s *simulated) check(t *testing.T) {
 	s.seen = append(s.seen, frozenView{got, values(got.All())})
 }
 
-// Whatever a watcher lives to see, in whatever order and however much of it
-// between two publications: what it publishes is what somebody would who had
-// never seen anything but the present. And nothing that was published changes.
+// For any sequence of events, and any number of them between two publications, a watcher
+// publishes what one would that had read only the present state. Published snapshots do
+// not change.
 func TestPublishedEqualsScratch(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -12,14 +12,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// lost is what becomes of entries that etcd does not hold any more.
+// lost decides what happens to entries that etcd does not hold any more.
 type lost struct {
 	*contact
 	facts *verify.Facts
 
 	foreign    bool                   // the list that is being loaded is of another store than before
-	heavy      map[instance.Role]bool // so much is missing in it that it is doubtful
-	questions  []leaseQuestion        // to be asked
+	heavy      map[instance.Role]bool // roles of which a doubtful part is missing in it
+	questions  []leaseQuestion        // not sent yet
 	order      int64                  // revision of the last order that was seen
 	writeBacks []Kept                 // to be written back
 }
@@ -30,8 +30,8 @@ func (l *lost) removed(k instance.Key) bool {
 	return e != nil && e.good && e.override.State == instance.Removed
 }
 
-// onKeyLost decides about an entry whose key is missing since a revision, and asks etcd for its
-// lease if the lease decides.
+// onKeyLost decides about an entry whose key is missing since a revision, and queries etcd for
+// its lease if the lease decides.
 func (l *lost) onKeyLost(e *entry, lostAt int64) *absence {
 	a := e.onKeyLost(loss{
 		lostAt: lostAt, at: time.Now(), probing: l.w.o.Prober != nil, replaced: l.foreign,
@@ -44,8 +44,7 @@ func (l *lost) onKeyLost(e *entry, lostAt int64) *absence {
 }
 
 // unused reports whether this proxy has no use for an instance. One that is known from the
-// disk only, and has not answered, is used if so many keys are missing that the list is
-// doubtful.
+// disk only, and has not answered, is used if the list is doubtful (heavy).
 func (l *lost) unused(e *entry) bool {
 	if e.absent != nil && !e.absent.proven {
 		return !l.foreign && !l.heavy[e.Role]
@@ -53,10 +52,10 @@ func (l *lost) unused(e *entry) bool {
 	return e.in != nil && (e.in.View == instance.Rejected || e.in.View == instance.Elsewhere)
 }
 
-// unanswered takes the questions about leases, answers those that the table
-// can, and returns the others. etcd ends a lease together with all its keys, in
-// one revision, so a lease under which it still holds a key lives. That is true
-// of a table of whole revisions, as after a response of etcd and not within.
+// unanswered takes the questions about leases, answers those that the table can, and returns
+// the others. etcd ends a lease together with all its keys, in one revision, so a lease under
+// which it still holds a key exists. That holds only for a table of whole revisions: after a
+// response of etcd has been applied, not within one.
 func (l *lost) unanswered() []leaseQuestion {
 	var open []leaseQuestion
 	for _, q := range l.questions {
@@ -70,7 +69,7 @@ func (l *lost) unanswered() []leaseQuestion {
 	return open
 }
 
-// leaseKnown takes the answer to a question about a lease.
+// leaseKnown applies the answer to a question about a lease.
 func (l *lost) leaseKnown(q leaseQuestion) {
 	e := l.table.entries[q.name]
 	if e == nil || e.absent == nil || e.absent.kind != asking || e.absent.lostAt != q.lostAt {
@@ -84,7 +83,7 @@ func (l *lost) leaseKnown(q leaseQuestion) {
 	}
 }
 
-// applyOverride lets an operator's override act on what etcd does not hold.
+// applyOverride applies an operator's override to entries that etcd does not hold.
 func (l *lost) applyOverride(k instance.Key) {
 	if e := l.table.find(schema.KindInstance, k); e != nil && e.absent != nil && l.removed(k) {
 		l.table.drop(e)
@@ -104,8 +103,8 @@ func (l *lost) clearRemoval(e *entry) {
 	}
 }
 
-// clearRemovals does that for what a list brings that no watch has delivered. A list of
-// another store ends no removal: what is in it may be a copy from before the removal.
+// clearRemovals calls clearRemoval for the entries of a list that no watch has delivered. A list
+// of another store ends no removal: it may be a copy from before the removal.
 func (l *lost) clearRemovals(revision int64) {
 	var later []*entry
 	for _, e := range l.table.order {
@@ -118,11 +117,11 @@ func (l *lost) clearRemovals(revision int64) {
 	}
 }
 
-// dropEnded drops the entries that etcd does not hold and whose time is over: removals act
-// at once, orphans that fail their probes are dropped, and those whose grace is over if most
+// dropEnded drops the entries that etcd does not hold and whose absence has ended: removals act
+// at once, and orphans are dropped if they fail their probes, or if their grace is over and most
 // of their role is registered. While etcd is not being followed none is dropped: one that
 // fails is only not picked. If this process was suspended, etcd is not being followed until
-// it has read the membership again.
+// the membership was read again.
 func (l *lost) dropEnded() {
 	if len(l.table.absent) == 0 {
 		return
@@ -198,7 +197,7 @@ func (l *lost) sameEngine(e *entry, v *verify.Answer) bool {
 	return len(e.rec.Models) == 0 || slices.ContainsFunc(e.rec.Models, func(m string) bool { return slices.Contains(v.Facts.Models, m) })
 }
 
-// absentees counts for the status.
+// absentees returns counts for the status.
 func (l *lost) absentees(s *Status) {
 	s.Orphans, s.Held, s.Kept = l.table.tally.orphans, l.table.tally.held, nil
 	if l.table.tally.kept == 0 {
@@ -216,21 +215,21 @@ const (
 	// maxLeaseQuestions bounds the calls under way at one time: ten thousand
 	// leases may end together.
 	maxLeaseQuestions = 16
-	// leaseTimeout bounds one question, the wait for its turn included. Without an
+	// leaseTimeout bounds one query, including its wait in the queue. Without an
 	// answer the lease counts as lost, and the instance is probed.
 	leaseTimeout = 2 * time.Second
 )
 
-// leaseQuestion asks whether a key was deleted on purpose: a key that went with
-// its lease was not.
+// leaseQuestion is a query whether a lease still exists. If it does, its key was deleted on
+// purpose.
 type leaseQuestion struct {
 	name   schema.Name
-	lostAt int64 // revision of the deletion, so that a late answer is no answer
+	lostAt int64 // revision of the deletion, so that a late answer is ignored
 	lease  int64
 	alive  bool // the answer
 }
 
-// leases asks etcd about leases, a bounded number of questions at a time.
+// leases queries etcd for leases, with a bounded number of calls at a time.
 type leases struct {
 	cli   *clientv3.Client
 	slots chan struct{}
@@ -251,5 +250,5 @@ func (l *leases) live(ctx context.Context, id clientv3.LeaseID) bool {
 	}
 	defer func() { <-l.slots }()
 	resp, err := l.cli.TimeToLive(ctx, id)
-	return err == nil && resp.TTL > 0 // etcd says -1 of a lease that it does not know
+	return err == nil && resp.TTL > 0 // etcd returns -1 for a lease that it does not know
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// What a former store said, and the present one lacks, only the proxies know.
-// An operator decides for all of them, with one key, what becomes of it.
+// Entries of a former store that the present one lacks are known only to the proxies.
+// An operator decides for all proxies, with one key, whether to restore or forget them.
 
-// applyOrder carries out an order, once. believed is false for one that came
-// with a store that is new to this process: it was given for another loss.
+// applyOrder executes an order once. believed is false for an order that came with
+// a store that is new to this process: it was written for another loss.
 func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
 	if kv == nil || kv.ModRevision <= l.order {
 		return
@@ -59,7 +59,7 @@ func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
 	}
 }
 
-// keptEntries lists what is kept of a former store.
+// keptEntries returns the entries that are kept of a former store.
 func (l *lost) keptEntries() []*entry {
 	var out []*entry
 	for _, e := range l.table.absent {
@@ -70,8 +70,8 @@ func (l *lost) keptEntries() []*entry {
 	return out
 }
 
-// writeBackAll writes back, off the owner; what it writes comes back through the
-// watch. Another proxy that does the same finds nothing to do.
+// writeBackAll writes entries back, on another goroutine than the owner's; the watch delivers
+// the writes. If another proxy does the same, its writes have no effect.
 func (w *Watcher) writeBackAll(ctx context.Context, entries []Kept) {
 	for _, k := range entries {
 		err := w.o.Writer.WriteBack(ctx, k, "kept since etcd was replaced")

@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// message is what the follower and the checker send to the owner. Exactly one of
+// message is a message of the follower or the checker to the owner. Exactly one of
 // the fields is set.
 type message struct {
 	listing   *etcd.Listing
@@ -27,11 +27,11 @@ type message struct {
 	audited   *audited
 	lease     *leaseQuestion
 	models    *readModels
-	save      chan<- *image // takes one answer; nil for nothing new
+	save      chan<- *image // receives one answer: the image, or nil if nothing has changed
 }
 
-// owner is the state of the goroutine that owns the membership. What it knows of etcd, and
-// of what etcd has lost, have types of their own.
+// owner is the state of the goroutine that owns the membership. The types contact and lost hold
+// the state of etcd, and of the entries that etcd has lost.
 type owner struct {
 	*contact
 	*lost
@@ -40,11 +40,11 @@ type owner struct {
 	facts *verify.Facts
 	ask   *probeScheduler
 
-	fresh     int64 // demands for a list that the last one answers
+	fresh     int64 // number of requests for a list that the last list answers
 	announced bool  // Ready is closed
 
 	began    time.Time
-	loadedAt time.Time // when what was on disk was true
+	loadedAt time.Time // time of the state that was read from disk
 	unsaved  bool
 
 	published time.Time
@@ -83,8 +83,7 @@ func newOwner(w *Watcher) *owner {
 	return o
 }
 
-// own applies what comes in and publishes snapshots. It never waits for
-// anything but its inbox.
+// own applies messages and publishes snapshots. It blocks only on its inbox.
 func (w *Watcher) own(ctx context.Context) {
 	o := newOwner(w)
 	defer o.timer.Stop()
@@ -120,8 +119,8 @@ func (w *Watcher) own(ctx context.Context) {
 	}
 }
 
-// sendQuestions sends off the questions about leases, and keeps the clock of
-// the orphans running while there are any.
+// sendQuestions sends the questions about leases, and runs the timer of the
+// orphans while there are any.
 func (o *owner) sendQuestions(ctx context.Context) {
 	for _, q := range o.unanswered() {
 		o.asking.Go(func() {
@@ -182,12 +181,12 @@ func (o *owner) handle(m message) {
 		o.leaseKnown(*m.lease)
 	case m.models != nil:
 		o.observeModels(m.models)
-		return // it says nothing about etcd
+		return // the message is no evidence about etcd
 	}
 	o.state()
 }
 
-// load replaces what etcd holds by a list.
+// load replaces the registered entries by a list.
 func (o *owner) load(l *etcd.Listing) {
 	if l.Asked > o.fresh { // it was requested because this process was suspended
 		o.doubt = time.Now()
@@ -266,16 +265,16 @@ func (o *owner) apply(resp *clientv3.WatchResponse) {
 		}
 		last = max(last, ev.Kv.ModRevision)
 	}
-	// Not the header's revision: while a watch catches up, that is ahead of the
-	// events that were sent.
+	// Not the header's revision, which is ahead of the delivered events while a watch catches
+	// up.
 	if last > o.table.revision {
 		o.table.advance(last)
 		o.noteRevision(last)
 	}
 	o.reached = max(o.reached, last)
 	if resp.IsProgressNotify() {
-		// It was asked for. Old versions of etcd gave too high a revision here, so it counts
-		// for the audit only.
+		// A requested progress notification. Old versions of etcd report too high a revision, so
+		// it is used by the audit only.
 		o.reached = max(o.reached, resp.Header.Revision)
 	}
 	o.noteContact()
@@ -302,8 +301,8 @@ func (o *owner) applyEvent(ev *clientv3.Event) bool {
 	prev := t.entries[n]
 	if n.Kind != schema.KindOther && kv.ModRevision > t.revision && kv.CreateRevision <= t.revision &&
 		(prev == nil || prev.absent != nil || prev.create != kv.CreateRevision) {
-		// It was created when it was not there: this is the watch of another
-		// store, which has grown past the revision of the former one.
+		// The key was created at a revision at which the table does not have it: this is the
+		// watch of another store, which has passed the revision of the former one.
 		o.w.Relist(relistEpoch)
 	}
 	if !t.put(kv) {
@@ -318,7 +317,7 @@ func (o *owner) applyEvent(ev *clientv3.Event) bool {
 	return true
 }
 
-// onVerdict takes the outcome of a probe.
+// onVerdict applies the outcome of a probe.
 func (o *owner) onVerdict(v verdict) {
 	if v.wait != nil {
 		if o.table.find(schema.KindPending, v.key) == nil {
@@ -353,15 +352,15 @@ func (o *owner) onVerdict(v verdict) {
 	}
 	if old.OK() && old.Incarnation == v.answer.Incarnation && o.facts.MustLearn(e.Key, e.rec) &&
 		(!v.answer.OK() || maps.Equal(old.Facts.EngineIDs, v.answer.Facts.EngineIDs)) {
-		return // the life that is known goes on; whether it is well is health's to say
+		return // the incarnation has not changed; package health judges whether it works
 	}
 	o.facts.Instances[v.key] = v.answer
 	o.table.touch(v.key)
 	o.table.dirty = true
 }
 
-// learn takes the engine ids of an entry that etcd does not hold: its engine may begin a
-// new life like any other.
+// learn stores the engine ids of an entry that etcd does not hold: its engine may restart like
+// any other.
 func (o *owner) learn(e *entry, v *verify.Answer) {
 	if !v.OK() || !o.facts.MustLearn(e.Key, e.rec) {
 		return

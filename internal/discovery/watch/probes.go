@@ -17,29 +17,29 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Probes of instances whose models are not known, and of those that wait to be added.
+// This file probes instances whose models are not known, and pending adds.
 
 const (
 	// maxProbes bounds the probes under way at one time.
 	maxProbes = 64
-	// mismatchFactor is how many times less often a wrong model is asked for again.
+	// mismatchFactor multiplies the interval of the probes of an instance with a wrong model.
 	mismatchFactor = 5
-	// spread is how much of the interval between two signs of life each
-	// instance asked adds: together they cost at most 200 probes a second.
+	// spread is the time that each instance adds to the interval of liveness probes, so that
+	// all together make at most 200 probes a second.
 	spread = 5 * time.Millisecond
 )
 
-// target is one instance to ask.
+// target is one instance to probe.
 type target struct {
 	in *instance.Instance
-	// life changes whenever an earlier answer counts no more: the instance is
-	// then asked at once.
+	// life changes whenever an earlier answer is no longer valid: the instance is then
+	// probed immediately.
 	life    string
 	pending bool
 	model   string
 	rec     instance.Record // to write at promotion
-	drop    bool            // a record is there already: only end the wait
-	sign    bool            // it is known, and asked again and again: signs share out the time
+	drop    bool            // the instance has a record: only remove the pending add
+	sign    bool            // a liveness probe of a known instance; all of them share one rate
 }
 
 type targetKey struct {
@@ -47,8 +47,8 @@ type targetKey struct {
 	pending bool
 }
 
-// verdict is the outcome of one probe. At most one of wait and answer is set; none if the
-// probe says nothing about the instance.
+// verdict is the outcome of one probe. At most one of wait and answer is set; neither if the
+// probe is no evidence about the instance.
 type verdict struct {
 	key    instance.Key
 	answer *verify.Answer
@@ -64,7 +64,7 @@ type probeScheduler struct {
 	slots chan struct{}
 	wg    sync.WaitGroup
 	run   map[targetKey]probing
-	signs atomic.Int64 // those in run whose answer matters for liveness only
+	signs atomic.Int64 // number of liveness probes in run
 }
 
 type probing struct {
@@ -85,10 +85,9 @@ func (a *probeScheduler) stop() {
 	a.wg.Wait()
 }
 
-// update makes the probes that run those of the targets. Of other keys than
-// those looked at nothing has changed; nil looks at all. It does not wait for
-// those that it ends: their probes are cancelled, and what they would still
-// say names an incarnation or a revision that is compared.
+// update starts and ends probes, so that those of the targets run. looked has the keys that may
+// have changed; nil means all. It does not wait for probes that it ends: they are cancelled,
+// and late results are dropped because they name an outdated incarnation or revision.
 func (a *probeScheduler) update(ctx context.Context, targets []target, looked []targetKey) {
 	if a.w.o.Prober == nil {
 		return
@@ -144,12 +143,11 @@ func (a *probeScheduler) end(k targetKey) {
 	}
 }
 
-// probeLoop asks until its context ends, which it does when the target has
-// what it wanted. run is the context of the Watcher: what is written to etcd
-// ends with that one only, since the change it makes comes back through the
-// watch, and would cut off the answer.
+// probeLoop probes until its context ends, which happens when the target needs no more probes.
+// run is the context of the Watcher. Writes to etcd use run, since the watch delivers their
+// change, which ends the context of the target before etcd has answered.
 func (a *probeScheduler) probeLoop(ctx, run context.Context, t target) {
-	// A lost etcd loses all leases at once: the first probes are spread too.
+	// All leases may be lost at once, so the first probes are spread as well.
 	if n := a.signs.Load(); t.sign && n > 1 && !sleep.For(ctx, rand.N(time.Duration(n)*spread)) {
 		return
 	}
@@ -198,8 +196,8 @@ func (a *probeScheduler) once(ctx, run context.Context, t target) (v verdict, sl
 	silent := errors.Is(err, vllm.ErrTimeout) || err != nil && pctx.Err() != nil
 	cancel()
 	if err != nil && t.sign {
-		// A deadline that passed while this process was suspended says nothing, nor does a
-		// probe that was never sent.
+		// A deadline that passed while this process was suspended is no evidence, and neither is
+		// a probe that was not sent.
 		a.w.suspension.noticeGap(time.Now())
 		if errors.Is(err, vllm.ErrNotAsked) || suspensions != a.w.suspension.asked.Load() {
 			return v, false
@@ -230,8 +228,8 @@ func (a *probeScheduler) once(ctx, run context.Context, t target) (v verdict, sl
 	return v, mismatch
 }
 
-// promote adds the instance for good. Others may have done so first: that shows
-// in the watch.
+// promote registers the instance of a pending add. Another proxy may have done so first, which
+// the watch then reports.
 func (a *probeScheduler) promote(ctx context.Context, t target, facts instance.Facts) (trouble string) {
 	won, err := a.w.o.Writer.Promote(ctx, t.in, verify.WithFacts(t.rec, facts))
 	if err != nil {
@@ -294,10 +292,10 @@ func (a *probeScheduler) target(e *entry) (target, bool) {
 			in: e.instance(), model: a.w.o.Model, sign: true,
 			life: "absent " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
 		}, true
-	case a.facts.Refuses(e.Key, e.rec) != nil: // nothing it could say would help
+	case a.facts.Refuses(e.Key, e.rec) != nil: // no answer would change that
 	case e.in.View == instance.Unverified, e.in.View == instance.Rejected:
 		return target{
-			in: e.instance(), model: a.w.o.Model, // without what was learned
+			in: e.instance(), model: a.w.o.Model, // without the facts of earlier probes
 			life: e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
 		}, true
 	case a.facts.MustLearn(e.Key, e.rec):
@@ -336,7 +334,7 @@ func (a *probeScheduler) forgetAnswers() {
 	}
 }
 
-// waiting makes a target of a pending add.
+// waiting returns the target of a pending add.
 func (a *probeScheduler) waiting(e *entry) (target, bool) {
 	if e.in.Intent == instance.Removed {
 		return target{}, false
@@ -345,8 +343,8 @@ func (a *probeScheduler) waiting(e *entry) (target, bool) {
 	if t.model == "" {
 		t.model = a.w.o.Model
 	}
-	// What is served although etcd does not hold it is still to be added; while its
-	// lease is being asked for it counts as before.
+	// An instance that is used although etcd does not hold it must still be added; while its
+	// lease is queried it counts as registered.
 	if r := a.table.find(schema.KindInstance, e.Key); r != nil && r.good && (r.absent == nil || r.absent.kind == asking) {
 		t.drop = true
 	}

@@ -11,13 +11,13 @@ import (
 // coalesce is the least time between two publications while changes pour in.
 const coalesce = 2 * time.Millisecond
 
-// coalesceCap is the most: on a machine that is busy otherwise a publication
-// takes long without costing more, and the last change must not wait for that.
+// coalesceCap is the longest time between two publications. On a machine that is otherwise busy
+// a publication takes longer without using more CPU, and the last change must not wait for that.
 const coalesceCap = 200 * time.Millisecond
 
-// schedule publishes at once when it was quiet, else as soon as coalesce or
-// ten times the cost of a publication has passed, so that a flood of changes
-// costs a tenth of one core and not all of it.
+// schedule publishes immediately after a quiet time, otherwise as soon as coalesce or
+// ten times the duration of a publication has passed, so that a burst of changes
+// uses at most a tenth of one core.
 func (o *owner) schedule(ctx context.Context) {
 	if !o.table.dirty || !o.readable() {
 		return
@@ -34,7 +34,7 @@ func (o *owner) schedule(ctx context.Context) {
 	o.timer.Reset(wait)
 }
 
-// publish makes and stores the snapshot of the table.
+// publish builds and stores the snapshot of the table.
 func (o *owner) publish(ctx context.Context) {
 	if !o.table.dirty || !o.readable() {
 		return
@@ -67,8 +67,8 @@ func (o *owner) publish(ctx context.Context) {
 	o.ask.retarget(ctx)
 }
 
-// announce closes Ready once there is something to be ready with. What was
-// published holds it already, but for what is not proven.
+// announce closes Ready as soon as the membership is known. The published snapshot already has
+// it, except for instances that are not proven.
 func (o *owner) announce() {
 	if o.announced || o.table.dirty || !(o.listed || (o.readable() && o.readyFromDisk())) {
 		return
@@ -88,7 +88,7 @@ func (o *owner) logOrphans(n int) {
 	o.orphans = n
 }
 
-// rejected counts what cannot be used and says it once for each revision.
+// rejected counts the entries that cannot be used, and logs each once for each revision.
 func (o *owner) rejected() int {
 	var fresh []*entry
 	for name, e := range o.table.bad {

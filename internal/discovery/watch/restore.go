@@ -13,11 +13,11 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// loadPatience is how long a watcher that knows something from the disk only
-// waits for the first answers until it says that it is ready.
+// loadPatience bounds how long a watcher whose state is from the disk only waits for the first
+// answers before it is ready.
 const loadPatience = time.Second
 
-// loadState reads the disk, once, before anything else is known.
+// loadState reads the saved state. It is called once, before the first list.
 func (o *owner) loadState() {
 	dir := o.w.o.StateDir
 	if dir == "" {
@@ -37,7 +37,7 @@ func (o *owner) loadState() {
 	log.WithField("instances", len(s.Entries)).Info("the membership is known from disk: instances that answer are served until etcd is read")
 }
 
-// newSaver makes what writes the file; it asks the owner for what is to be written.
+// newSaver returns the saver of the file, which requests the state from the owner.
 func (w *Watcher) newSaver() *disk.Saver {
 	return disk.NewSaver(disk.SaverOptions{
 		Dir: w.o.StateDir, Age: w.o.StateAge, Log: w.log,
@@ -53,8 +53,8 @@ func (w *Watcher) newSaver() *disk.Saver {
 	})
 }
 
-// readyFromDisk reports whether what is known without etcd has been probed, or has had its
-// time.
+// readyFromDisk reports whether the instances that were loaded from disk have been probed, or
+// loadPatience has passed.
 func (o *owner) readyFromDisk() bool {
 	if o.silence() > 0 || time.Since(o.began) >= loadPatience {
 		return true
@@ -67,8 +67,8 @@ func (o *owner) readyFromDisk() bool {
 	return true
 }
 
-// image is what is to be written. It holds the entries themselves, of which only what is
-// fixed is read.
+// image is the state to write. It refers to the entries of the table, and only their immutable
+// fields are read.
 type image struct {
 	head   disk.Head
 	order  []*entry
@@ -98,12 +98,12 @@ func (m *image) onDisk() *disk.Image {
 	return out
 }
 
-// saved reports whether the disk holds such entries. A pending add is in etcd only, an
-// unwritten instance on the command line, and of what cannot be read there is nothing to keep.
+// saved reports whether an entry is written to disk. Pending adds, unwritten instances of the
+// command line, and entries that cannot be decoded are not.
 func (e *entry) saved() bool { return e.good && e.Kind != schema.KindPending && e.mod > 0 }
 
-// imageOf takes the image of the present state. That is done on the goroutine
-// of the owner, so it copies pointers only.
+// imageOf returns an image of the present state. It runs on the goroutine of the owner, so it
+// copies only pointers.
 func (o *owner) imageOf() *image {
 	m := &image{
 		head: disk.Head{
@@ -132,13 +132,13 @@ func (o *owner) imageOf() *image {
 		}
 	}
 	if !answers {
-		m.head.SavedAt = o.loadedAt // nothing has confirmed it since
+		m.head.SavedAt = o.loadedAt // not confirmed since
 	}
 	return m
 }
 
-// restoreState takes in what was on disk. It is only a beginning: every
-// instance must answer before it is used, and the first list decides.
+// restoreState loads the saved state. It is provisional: every instance must answer before it
+// is used, and the first list replaces it.
 func (o *owner) restoreState(s *disk.State) {
 	now := time.Now()
 	for _, d := range s.Entries {

@@ -7,8 +7,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// What an operator wants is in a hurry, and who comes or goes: a proxy that is
-// killed and starts without etcd knows those on the disk only.
+// Intents, additions and removals are saved soon: a proxy that is killed and starts without
+// etcd knows only what is on the disk.
 func TestWhatIsSavedSoon(t *testing.T) {
 	t.Parallel()
 	l, err := schema.NewLayout("/pd")

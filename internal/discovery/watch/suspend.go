@@ -6,22 +6,21 @@ import (
 	"time"
 )
 
-// A process that was suspended, by SIGSTOP or with its machine, goes on as if
-// nothing had been, with a membership from before. Its first pick must not go
-// to an instance that was drained meanwhile.
+// A process that was suspended, by SIGSTOP or with its machine, continues with an outdated
+// membership. Its first pick must not use an instance that was drained meanwhile.
 
-// freshTimeout bounds how long picks wait for the list after a suspension, all
-// together: while etcd is away the old membership is the best there is.
+// freshTimeout bounds the time that picks wait for the list after a suspension. While etcd is
+// unavailable, they use the old membership.
 const freshTimeout = time.Second
 
-// pulse is when this process was last seen to run.
+// pulse is the last time at which this process was known to run.
 type pulse struct{ last atomic.Pointer[time.Time] }
 
 func (p *pulse) beat(now time.Time) { p.last.Store(&now) }
 
-// gap is how long it has not run. The monotonic clock goes on under SIGSTOP,
-// but stops while a machine sleeps, which the wall clock shows; that one
-// may be set forward too, which costs one list.
+// gap returns how long this process has not run. The monotonic clock continues during SIGSTOP,
+// but stops while the machine sleeps, which the wall clock shows. If the wall clock is set
+// forward, the only effect is an additional list.
 func (p *pulse) gap(now time.Time) time.Duration {
 	last := p.last.Load()
 	if last == nil {
@@ -30,25 +29,24 @@ func (p *pulse) gap(now time.Time) time.Duration {
 	return max(now.Sub(*last), now.Round(0).Sub(last.Round(0)))
 }
 
-// gate holds up picks until a list that was asked for after the suspension has
-// been published.
+// gate blocks picks until a list that was requested after the suspension has been published.
 type gate struct {
-	asked int64         // the demand that the list must answer
+	asked int64         // the request that the list must answer
 	until time.Time     // when waiting ends in any case
 	open  chan struct{} // closed by the list
 }
 
-// suspension finds out that this process did not run, and holds up picks then.
+// suspension detects that this process did not run, and then blocks picks.
 type suspension struct {
 	after time.Duration // how long it must not have run
-	found func()        // asks for a list
+	found func()        // requests a list
 
 	pulse pulse
-	asked atomic.Int64         // times that a list was demanded which begins later
-	gate  atomic.Pointer[gate] // set while a suspension has not been made up for
+	asked atomic.Int64         // number of requests for a list that starts later
+	gate  atomic.Pointer[gate] // set from a suspension until the list after it
 }
 
-// beat keeps the pulse.
+// beat updates the pulse periodically.
 func (s *suspension) beat(ctx context.Context) {
 	tick := time.NewTicker(max(s.after/8, time.Millisecond))
 	defer tick.Stop()
@@ -62,7 +60,7 @@ func (s *suspension) beat(ctx context.Context) {
 	}
 }
 
-// lookBack closes the gate if this process did not run for too long.
+// noticeGap closes the gate if this process has not run for at least s.after.
 func (s *suspension) noticeGap(now time.Time) {
 	if s.pulse.gap(now) >= s.after {
 		g := &gate{asked: s.asked.Add(1), until: now.Add(freshTimeout), open: make(chan struct{})}
@@ -73,15 +71,15 @@ func (s *suspension) noticeGap(now time.Time) {
 	s.pulse.beat(now)
 }
 
-// openGate lets picks go on after the publication of a list that answers so
-// many demands.
+// openGate unblocks picks after the publication of a list that answers the first asked requests,
+// if these include the request of the gate.
 func (s *suspension) openGate(asked int64) {
 	if g := s.gate.Load(); g != nil && asked >= g.asked && s.gate.CompareAndSwap(g, nil) {
 		close(g.open)
 	}
 }
 
-// wait is Watcher.Fresh.
+// wait implements Watcher.Fresh.
 func (s *suspension) wait(ctx context.Context, now time.Time) {
 	if s.gate.Load() == nil && s.pulse.gap(now) < s.after {
 		return
@@ -101,12 +99,12 @@ func (s *suspension) wait(ctx context.Context, now time.Time) {
 }
 
 // Fresh is called before instances are picked. It returns at once, unless this
-// process was suspended: then it waits for a list, for a second at most, or
-// until ctx ends. It costs two atomic loads. now is what the clock showed a moment
-// ago.
+// process was suspended: then it waits for a list, for at most one second, or
+// until ctx ends. Without a suspension it makes two atomic loads. now is a recent
+// reading of the clock.
 func (w *Watcher) Fresh(ctx context.Context, now time.Time) { w.suspension.wait(ctx, now) }
 
-// resumed reports that this process was suspended, and asks for a list.
+// resumed logs that this process was suspended, and requests a list.
 func (w *Watcher) resumed() {
 	w.note(func(s *Status) { s.Suspensions++ })
 	w.log.Warn("this process was suspended: reading the membership again before it picks instances")

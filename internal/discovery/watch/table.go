@@ -11,9 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// table is the membership as etcd has it, key by key, decoded. It does no I/O
-// and has one owner; a list fills it, events change it, and view makes
-// snapshots of it.
+// table is the decoded membership, one entry for each key in etcd. It does no I/O and has one
+// owner. A list fills it, events change it, and view derives snapshots from it.
 type table struct {
 	layout   schema.Layout
 	revision int64 // of the store, up to which the table is complete
@@ -24,22 +23,22 @@ type table struct {
 	order   []*entry
 	aliased int // entries that are not spelled in the canonical way
 
-	// What has happened since the last view, so that the next one costs what has
-	// changed and not what there is.
+	// The changes since the last view, so that the cost of the next one depends on the
+	// changes and not on the size of the table.
 	draft   instance.Draft       // the last view
-	renewed bool                 // all of order is to be shown again
-	stale   []*entry             // what is to be shown again, once each; some may be out of the table again
-	dropped []*instance.Instance // shown in the last view, of entries that are out of the table
+	renewed bool                 // all of order must be shown again
+	stale   []*entry             // entries to show again, without duplicates; some may have left the table
+	dropped []*instance.Instance // instances in the last view whose entries have left the table
 	changes changes              // since it was last taken
 	durable durable              // since it was last taken
 
-	// dirty reports whether a view would show something else than the last publication.
+	// dirty reports whether a view would differ from the last publication.
 	dirty bool
 
-	bad map[schema.Name]*entry // those that cannot be used as they are
+	bad map[schema.Name]*entry // entries that cannot be used
 
-	// onKeyLost decides what becomes of an entry whose key is missing since a revision;
-	// nil drops it. Without the function all are dropped.
+	// onKeyLost returns the absence of an entry whose key is missing since a revision;
+	// nil drops the entry. If the function is nil, all such entries are dropped.
 	onKeyLost func(e *entry, lostAt int64) *absence
 	counts
 }
@@ -56,7 +55,7 @@ func newCounts() counts {
 	return counts{absent: make(map[schema.Name]*entry), census: make(map[instance.Role]census), leases: make(map[int64]int)}
 }
 
-// add counts an entry in, or out with -1: it keeps the census, the leases and the set of the absent.
+// add adds an entry to the counts, or removes it with -1: the census, the leases and the absent.
 func (c *counts) add(e *entry, by int) {
 	switch {
 	case e.absent == nil && e.leased != 0:
@@ -94,7 +93,7 @@ func (c *counts) add(e *entry, by int) {
 	c.census[e.Role] = r
 }
 
-// tally counts the absent by what is shown of them.
+// tally counts the absent entries by their view.
 type tally struct{ orphans, held, kept int }
 
 func newTable(l schema.Layout) *table {
@@ -114,11 +113,11 @@ type entry struct {
 	// aliased reports whether the address is good but not spelled in the canonical
 	// way, as in localhost:8100.
 	Aliased bool
-	// problem says why the current value, or the key itself, cannot be used;
+	// problem is the reason why the current value, or the key itself, cannot be used;
 	// good reports whether the decoded fields hold a value, maybe an older one.
 	problem string
 	good    bool
-	value   []byte // from which the decoded fields are
+	value   []byte // source of the decoded fields
 
 	absent *absence // nil: etcd holds the key, as far as is known
 
@@ -146,8 +145,8 @@ func (e *entry) compare(o *entry) int {
 	return cmp.Compare(e.Name.Address, o.Name.Address)
 }
 
-// decodeEntry reads one key. prev is what the table held at the key: a value
-// that cannot be used leaves the last good one active, as long as the key was
+// decodeEntry decodes one key. prev is the previous entry of the key: if the value
+// cannot be used, the last good one stays active, provided that the key was
 // not deleted in between.
 func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	e := &entry{
@@ -206,9 +205,9 @@ func (e *entry) same(kv *mvccpb.KeyValue) bool {
 	return e.mod == kv.ModRevision && e.create == kv.CreateRevision && e.version == kv.Version && e.leased == kv.Lease
 }
 
-// sameKey is same for a key that was asked for without its value: etcd 3.7
-// answers that from its index of keys, which knows nothing of leases. A key gets
-// another lease by a put only, which changes its revision.
+// sameKey is like same for a key that was requested without its value: etcd 3.7
+// answers that from its index of keys, which has no leases. Only a put changes the
+// lease of a key, and it changes the revision.
 func (e *entry) sameKey(kv *mvccpb.KeyValue) bool {
 	return e.mod == kv.ModRevision && e.create == kv.CreateRevision && e.version == kv.Version &&
 		(kv.Lease == 0 || e.leased == kv.Lease)
@@ -257,13 +256,13 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 	t.touchAll()
 	if revision >= t.revision {
 		applied = max(applied, t.applied)
-	} // else it is another life of the store: what was applied before counts for nothing
+	} // else it is another store, and its revisions cannot be compared with earlier ones
 	t.revision, t.applied = revision, applied
 }
 
 func (t *table) sort() { slices.SortFunc(t.order, (*entry).compare) }
 
-// add takes an entry in, at the end of the order.
+// add adds an entry at the end of the order.
 func (t *table) add(e *entry) {
 	t.entries[e.Name] = e
 	t.order = append(t.order, e)
@@ -337,7 +336,7 @@ func (t *table) remove(kv *mvccpb.KeyValue) bool {
 	return true
 }
 
-// drop takes an entry out.
+// drop removes an entry.
 func (t *table) drop(e *entry) {
 	t.durable.cameOrWent(e)
 	t.counts.add(e, -1)
@@ -356,7 +355,7 @@ func (t *table) drop(e *entry) {
 	t.touch(e.Key)
 }
 
-// mark makes an entry one that etcd does not hold, or changes how.
+// mark sets the absence of an entry, or changes it.
 func (t *table) mark(e *entry, a *absence) {
 	t.durable.changed(e)
 	unseen := e.absent == nil && a.kind == asking // it is shown as before
@@ -372,13 +371,13 @@ func (t *table) mark(e *entry, a *absence) {
 // advance notes that the table is complete up to revision.
 func (t *table) advance(revision int64) { t.revision = max(t.revision, revision) }
 
-// describe is a short text of an entry's trouble while an older value is used.
+// describe returns a short text of an entry's problem while an older value is used.
 func (e *entry) describe() string {
 	return fmt.Sprintf("the value at revision %d cannot be used (%s); the last good value stays active", e.mod, e.problem)
 }
 
 // find returns the entry that represents a membership: that of the canonical key,
-// or one that is spelled in another way.
+// or of a key with another spelling.
 func (t *table) find(kind schema.Kind, k instance.Key) *entry {
 	if e, ok := t.entries[schema.Name{Kind: kind, Role: k.Role, Address: k.Address}]; ok || t.aliased == 0 {
 		return e

@@ -12,9 +12,9 @@ import (
 )
 
 // Build turns one listing of the membership into a snapshot. It is a pure
-// function: equal arguments yield equal snapshots. kvs may hold any keys, those
-// that say nothing about membership are skipped. prev has the last good
-// record of instances whose value cannot be used now; it may be nil.
+// function: equal arguments yield equal snapshots. kvs may hold any keys; those
+// outside of the membership are skipped. prev has the last good record of
+// instances whose value cannot be used now; it may be nil.
 func Build(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instance.Snapshot, verified verify.Facts) *instance.Snapshot {
 	t := newTable(l)
 	if prev != nil {
@@ -30,7 +30,7 @@ func Build(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instan
 	return t.snapshot(verified)
 }
 
-// surroundings are what an instance is made of besides its own entry.
+// surroundings are the inputs of an instance other than its entry.
 type surroundings struct {
 	override *entry
 	answer   *verify.Answer
@@ -39,10 +39,9 @@ type surroundings struct {
 	shadowed bool
 }
 
-// snapshot returns the instances at the table's revision. Those that nothing has
-// changed since the last snapshot are shared with it. All snapshots of a table are
-// made with the same Model and Probing, and a change of the facts is noted by
-// touch.
+// snapshot returns the instances at the table's revision. Those that have not changed
+// since the last snapshot are shared with it. All snapshots of a table use the same
+// Model and Probing, and a change of the facts is recorded by touch.
 func (t *table) snapshot(v verify.Facts) *instance.Snapshot {
 	// Entries that moved one by one would cost more than going through all.
 	if len(t.stale)+len(t.dropped) > fewStale+len(t.order)/256 {
@@ -74,16 +73,16 @@ func (t *table) snapshot(v verify.Facts) *instance.Snapshot {
 			t.draft.Replace(was, e.in)
 		}
 	}
-	clear(t.stale) // nothing is kept alive by what is only noted here
+	clear(t.stale) // do not keep entries in memory
 	clear(t.dropped)
 	t.renewed, t.stale, t.dropped = false, t.stale[:0], t.dropped[:0]
 	return t.draft.Snapshot(t.revision)
 }
 
-// fewStale is how many entries are shown again one by one in any case.
+// fewStale is the number of entries up to which they are always shown again one by one.
 const fewStale = 16
 
-// finder finds the entry that represents a name, spelled in whatever way.
+// finder finds the entry that represents a name in any spelling.
 func (t *table) finder() func(schema.Name) *entry {
 	alias := t.aliases()
 	return func(n schema.Name) *entry {
@@ -94,7 +93,7 @@ func (t *table) finder() func(schema.Name) *entry {
 	}
 }
 
-// show makes the instance of an entry again.
+// show rebuilds the instance of an entry.
 func (t *table) show(e *entry, v verify.Facts, find func(schema.Name) *entry) {
 	var c surroundings
 	if e.Aliased {
@@ -161,8 +160,8 @@ func (e *entry) instance() *instance.Instance {
 	}
 }
 
-// recordInstance applies the three lists in their order: what the record says,
-// what this process knows, what an operator wants.
+// recordInstance applies three sources in this order: the record, the facts of this
+// process, and the intent of the operator.
 func recordInstance(e *entry, c surroundings, v verify.Facts) *instance.Instance {
 	in := e.instance()
 	var why []string

@@ -1,8 +1,8 @@
 // Package watch follows the membership in etcd and publishes it as immutable snapshots.
 //
-// A Watcher follows with one list and one ordered watch. One goroutine owns the table; each
-// snapshot is made of the one before, as the table notes what a change touches. What etcd
-// has lost, and what it cannot have lost on purpose, stays active.
+// A Watcher uses one list and one ordered watch. One goroutine owns the table. Each snapshot
+// is derived from the previous one, since the table records what a change affects. Entries
+// that etcd has lost without a removal stay active.
 package watch
 
 import (
@@ -23,25 +23,25 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Prober asks one engine for its facts. It must end when ctx ends.
+// Prober reads the facts of one engine. It must return when ctx ends.
 type Prober interface {
 	Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error)
 }
 
-// Writer makes the few writes that follow from what a Watcher sees. Every one may be
-// made by several proxies at once: the later ones find nothing to do.
+// Writer performs the writes of a Watcher. Several proxies may make the same write at once:
+// all but the first have no effect.
 type Writer interface {
-	// Promote makes a pending add, which has answered, an instance. It reports whether
-	// it was this call that did.
+	// Promote registers the instance of a pending add, which has answered. It reports
+	// whether this call did so.
 	Promote(ctx context.Context, pending *instance.Instance, rec instance.Record) (bool, error)
 	// DropPending ends the wait for an instance that is registered in another way.
 	DropPending(ctx context.Context, pending *instance.Instance) (bool, error)
-	// WriteBack writes what was kept of a former store, where the present one has
-	// nothing of its own.
+	// WriteBack writes what was kept of a former store, except where the present store
+	// has a value.
 	WriteBack(ctx context.Context, k Kept, reason string) error
 }
 
-// Kept is what a Watcher keeps of one instance although a new store lacks it.
+// Kept is the state that a Watcher keeps of one instance that a new store lacks.
 type Kept struct {
 	Key              instance.Key
 	Record, Override []byte
@@ -52,9 +52,8 @@ type Kept struct {
 // Options configure a Watcher. Only Layout has to be set.
 type Options struct {
 	Layout schema.Layout
-	// Prober asks instances whose models are not known, and those that wait to
-	// be added. Without one nothing is verified or promoted, and what is not in
-	// etcd is not there.
+	// Prober probes instances whose models are not known, and pending adds. If it is
+	// nil, no instance is verified or promoted, and an instance that etcd lacks is dropped.
 	Prober Prober
 	// Model must be served by every instance, see instance.Facts.Serves; "" accepts any.
 	Model string
@@ -67,9 +66,8 @@ type Options struct {
 	// Learns reports the records without the engine ids that they need, see
 	// verify.Facts.Learns; nil: none is such.
 	Learns func(instance.Key, instance.Record) bool
-	// Prepare is called with each snapshot before it is published, so that what
-	// readers derive from it is ready when they see it; nil: nothing is. It must
-	// not block.
+	// Prepare is called with each snapshot before it is published, so that data that
+	// readers derive from it is ready. It must not block. It may be nil.
 	Prepare func(*instance.Snapshot)
 	Log     logrus.FieldLogger // nil: silent
 	// WaitingInterval is the mean time between two probes of an instance that
@@ -80,34 +78,33 @@ type Options struct {
 	// default 5 s. Without traffic a watch is silent also when etcd is unreachable.
 	CheckInterval time.Duration
 	// AuditInterval is the mean time between two comparisons of all keys with
-	// what the watch has delivered, default 15 s. A watch on a store that was wiped
-	// is silent, and says no error.
+	// what the watch has delivered, default 15 s. A watch on a wiped store delivers
+	// neither events nor an error.
 	AuditInterval time.Duration
-	// RelistInterval is the mean time until everything is read again without
-	// any reason, default 10 min.
+	// RelistInterval is the mean time between two unconditional lists, default 10 min.
 	RelistInterval time.Duration
 	// OrphanGrace is how long an instance that lost its lease, and answers, is
-	// served while most of its role is registered, default 60 s. While less than
-	// that is registered it is served as long as it answers.
+	// used while most of its role is registered, default 60 s. Otherwise it is used as
+	// long as it answers.
 	OrphanGrace time.Duration
-	// SuspendedAfter is how long this process must not have run at all to count
-	// as suspended, see Fresh; default half of the TTL of a presence, which was renewed a
-	// third of that before: its presence must not end sooner.
+	// SuspendedAfter is the time without running after which this process counts as
+	// suspended, see Fresh. The default is half of the TTL of a presence, which is renewed
+	// every third of it: the presence must not end sooner.
 	SuspendedAfter time.Duration
-	// StateDir is where what is known is written, so that it outlives this
-	// process; "" writes nothing.
+	// StateDir is the directory of the file that keeps the membership across restarts; ""
+	// writes none.
 	StateDir string
-	// StateAge is how old it may be when it is read, default 24 h.
+	// StateAge is the maximum age of that file when it is read, default 24 h.
 	StateAge time.Duration
 	// ProbeTimeout bounds one probe, default 3 s.
 	ProbeTimeout time.Duration
-	// Local are instances that are used although etcd does not hold them, those of the command
-	// line: while it takes no writes, or does not answer at all. They are added after the first
+	// Local are the instances of the command line. They are used although etcd does not hold
+	// them, while it takes no writes or does not answer. They are added after the first
 	// attempt to read the membership, so that an operator's removal is known. Once they are in
 	// etcd, only the key there counts.
 	Local map[instance.Key]instance.Record
-	// Writer writes what the Watcher decides; nil: it only reads, so that no pending
-	// add is promoted and nothing is written back.
+	// Writer performs the writes of the Watcher. If it is nil, no pending add is promoted
+	// and nothing is written back.
 	Writer Writer
 }
 
@@ -119,7 +116,7 @@ const (
 	Cold    State = "cold"    // nothing read yet
 	Listing State = "listing" // reading again; the last snapshot serves
 	Live    State = "live"    // following every change
-	Suspect State = "suspect" // two questions to etcd in a row got no answer
+	Suspect State = "suspect" // two requests to etcd in a row got no answer
 	Stale   State = "stale"   // no contact with etcd; the last snapshot serves
 )
 
@@ -144,17 +141,17 @@ type Status struct {
 	Audits      int64            // audits that were answered
 	LastAudit   time.Time        // when the last one was, by the local clock
 	AuditErrors int64            // audits that failed
-	Drift       int64            // audits that made everything be read again
-	Epochs      int64            // times the store turned out to be another one or an older one
+	Drift       int64            // audits that caused a list
+	Epochs      int64            // times that the store was found to be another or an older one
 	Promotions  int64            // pending adds that this process promoted
 	Rejected    int              // entries that cannot be used now
 	Orphans     int              // instances active whose lease is lost
-	Held        int              // those of them that went with most of their role
-	Loaded      bool             // it began with what was on disk
-	Suspensions int64            // times that this process was found to have been suspended
-	Saved       time.Time        // when what is on disk was true, by the local clock
-	Saves       int64            // times that it was written
-	SaveErrors  int64            // times that it could not be written
+	Held        int              // those of them that were lost together with most of their role
+	Loaded      bool             // started from the file on disk
+	Suspensions int64            // detected suspensions of this process
+	Saved       time.Time        // time of the state in the file, by the local clock
+	Saves       int64            // writes of the file
+	SaveErrors  int64            // failed writes of the file
 	Kept        []string         // keys, without the root, that are active although a new store lacks them
 }
 
@@ -169,16 +166,16 @@ type Watcher struct {
 	snapshot atomic.Pointer[instance.Snapshot]
 	seen     atomic.Int64 // highest revision of the store in any answer; the owner sets it
 	ready    chan struct{}
-	relist   chan string   // a reason to read everything again; capacity one: full means asked already
+	relist   chan string   // reason of a requested list; capacity one: full means already requested
 	inbox    chan message  // to the owner
 	verdicts chan verdict  // to the owner
-	progress chan struct{} // asks the watch how far it is; capacity one
-	doubt    chan struct{} // asks for the next audit soon; capacity one
+	progress chan struct{} // requests a progress notification of the watch; capacity one
+	doubt    chan struct{} // requests the next audit soon; capacity one
 
 	suspension suspension
 
 	saver *disk.Saver
-	last  *image // what was not saved when the owner ended; read after that
+	last  *image // not saved yet when the owner ended; read only after that
 
 	leases leases
 
@@ -230,8 +227,8 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 	return w
 }
 
-// Run follows etcd until ctx ends; then it returns nil with all its goroutines
-// gone. It is called once. No error of etcd ends it.
+// Run follows etcd until ctx ends; then it waits for its goroutines and returns nil. It is
+// called once. No error of etcd ends it.
 func (w *Watcher) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { w.own(ctx); return nil })
@@ -254,8 +251,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 // before the first list.
 func (w *Watcher) Snapshot() *instance.Snapshot { return w.snapshot.Load() }
 
-// Ready is closed after the first list was applied, or after what was on disk
-// has been loaded and its instances have been asked.
+// Ready returns a channel that is closed after the first list was applied, or after the file
+// on disk was loaded and its instances were probed.
 func (w *Watcher) Ready() <-chan struct{} { return w.ready }
 
 // Status returns a copy of the current state.
@@ -274,7 +271,7 @@ func (w *Watcher) Status() Status {
 func (w *Watcher) Relist(reason string) {
 	select {
 	case w.relist <- reason:
-	default: // asked already
+	default: // already requested
 	}
 }
 

@@ -45,11 +45,11 @@ const authExamples = `  pdctl auth init --dry-run
 
 const (
 	rootUser = "root"
-	// authLimit is for all steps together: a password takes etcd a tenth of a second.
+	// authLimit bounds all steps together: etcd takes 0.1 s to hash a password.
 	authLimit = 30 * time.Second
 )
 
-// Command makes the command auth.
+// Command returns the command auth.
 func Command(s *session.Session) *cobra.Command {
 	auth := &cobra.Command{
 		Use: "auth", Short: "set up etcd users", Example: "  pdctl auth init --dry-run", Args: cobra.NoArgs,
@@ -118,7 +118,7 @@ func (u *users) readPasswords(files []string) error {
 	return nil
 }
 
-// printAuth prints the commands of etcdctl that do the same.
+// printAuth prints the equivalent commands of etcdctl.
 func printAuth(s *session.Session, u *users) {
 	out := s.Out.Stdout
 	fmt.Fprintln(out, "# Nothing is changed. These commands do the same as --apply; etcdctl asks for the passwords.")
@@ -175,7 +175,7 @@ func applyAuth(ctx context.Context, s *session.Session, u *users) error {
 	return nil
 }
 
-// authSteps carry out the steps of one run.
+// authSteps executes the steps of one run.
 type authSteps struct {
 	ctx   context.Context //nolint:containedctx // of this one run
 	cli   *clientv3.Client
@@ -183,8 +183,8 @@ type authSteps struct {
 	out   io.Writer
 }
 
-// say prints what became of a user, at once: a later step may fail, and a password that
-// was made here is known nowhere else.
+// say prints the result for a user immediately: a later step may fail, and a generated password
+// is stored nowhere else.
 func (x *authSteps) say(format string, args ...any) { fmt.Fprintf(x.out, format+"\n", args...) }
 
 func (x *authSteps) role(r schema.EtcdRole) error {

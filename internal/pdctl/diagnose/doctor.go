@@ -1,5 +1,5 @@
-// Package diagnose is pdctl doctor: it gathers what can be seen from here, internal/observe/doctor
-// judges it.
+// Package diagnose implements pdctl doctor: it collects the state that this machine can observe,
+// and internal/observe/doctor evaluates it.
 package diagnose
 
 import (
@@ -32,7 +32,7 @@ Exit codes:
   1  it could not check: etcd does not answer, or refuses this user. A finding says why
   5  there are errors or warnings`
 
-// exitFindings is the exit code of doctor when it has found something.
+// exitFindings is the exit code of doctor if there are findings.
 const exitFindings = 5
 
 // doctorOptions are the flags of doctor.
@@ -41,7 +41,7 @@ type doctorOptions struct {
 	most          int
 }
 
-// Command makes the command doctor.
+// Command returns the command doctor.
 func Command(s *session.Session) *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{

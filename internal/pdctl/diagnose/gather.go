@@ -22,20 +22,20 @@ import (
 )
 
 const (
-	// recheckTime is how long a proxy that seems to lag is looked at again: longer than the
-	// time between two of its load digests.
+	// recheckTime is how long a proxy that seems to lag is polled: longer than the interval
+	// of its load digests.
 	recheckTime = digest.Refresh + 2*time.Second
-	// staleAfter is the age from which on a digest is looked at again. It is measured by the
-	// clocks of two machines.
+	// staleAfter is the age at which a digest is read again. It compares the clocks of two
+	// machines.
 	staleAfter = digest.Refresh + time.Second
-	// recheckPoll is how often such a proxy is looked at.
+	// recheckPoll is the interval between two reads of such a proxy.
 	recheckPoll = 200 * time.Millisecond
-	// probesAtOnce bounds the engines that are asked at a time.
+	// probesAtOnce bounds the engines that are probed at the same time.
 	probesAtOnce = 16
 )
 
-// gather collects what doctor examines. The error is why etcd could not be asked; then
-// the picture, if there is one, has the reason. No picture means wrong usage.
+// gather collects the input of doctor. The error is the reason why etcd could not be read; the
+// picture, if there is one, has it, too. A nil picture means wrong usage.
 func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.Picture, error) {
 	layout, err := s.Etcd.Layout()
 	if err != nil {
@@ -87,7 +87,7 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 	return p, err
 }
 
-// reach are the flags that the commands in a cure need to reach this etcd, never a
+// reach returns the flags with which suggested commands reach this etcd, without the
 // password.
 func reach(s *session.Session) doctor.Reach {
 	list := strings.Join(s.Etcd.Endpoints, ",")
@@ -153,7 +153,7 @@ func gatherEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *
 	p.Etcd.SchemaErr = etcd.CheckSchema(conn.Layout, schema.Kvs)
 }
 
-// gatherProxies looks at them, and once more at those that seem to lag.
+// gatherProxies reads the state of the proxies, and polls those that seem to lag.
 func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) error {
 	newest, err := conn.Store.Reader.Newest(ctx)
 	if err != nil {
@@ -197,7 +197,7 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 	}
 }
 
-// pause waits, and reports whether ctx goes on.
+// pause waits, and reports whether ctx is still active.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -209,7 +209,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// sameDigest reports whether a proxy has written no other digest in between.
+// sameDigest reports whether two reads returned the same digest of a proxy.
 func sameDigest(a, b *digest.ProxyLoad) bool {
 	return a != nil && b != nil && a.At != nil && b.At != nil && a.At.Equal(*b.At)
 }
@@ -219,7 +219,7 @@ func isStale(l *digest.ProxyLoad) bool {
 	return l.Ignored == "" && len(l.Load) > 0 && time.Since(*l.At) > staleAfter
 }
 
-// gatherEngines asks them from here, a few at a time.
+// gatherEngines probes the engines from this machine, at most probesAtOnce at a time.
 func gatherEngines(ctx context.Context, s *session.Session, o *doctorOptions, p *doctor.Picture) error {
 	client, err := s.Engines.Client()
 	if err != nil {
@@ -240,7 +240,7 @@ func gatherEngines(ctx context.Context, s *session.Session, o *doctorOptions, p 
 		asked = asked[:o.most]
 	}
 	p.Members.Probes, p.Members.Models = map[instance.Key]error{}, map[instance.Key]instance.Facts{}
-	var mu sync.Mutex // guards what was found
+	var mu sync.Mutex // guards the results
 	var g errgroup.Group
 	g.SetLimit(probesAtOnce)
 	for _, in := range asked {

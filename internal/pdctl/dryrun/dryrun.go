@@ -1,5 +1,5 @@
-// Package dryrun is --dry-run: a client of etcd that writes nothing and reports what it would
-// have written.
+// Package dryrun implements --dry-run: an interceptor for an etcd client that sends no writes and
+// records them.
 package dryrun
 
 import (
@@ -16,14 +16,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 )
 
-// Run is between the client and etcd and sends no writes. Reads go to etcd. Of
-// a transaction etcd evaluates the comparisons, and the writes are remembered here instead
-// of sent. A command gets the same answers as without it, so it needs no code of its own
-// for --dry-run.
+// Run intercepts the calls of an etcd client. Reads are sent to etcd. Of a transaction etcd
+// evaluates the comparisons, and Run records the writes instead of sending them. A command
+// gets the same answers as without it, so it needs no code for --dry-run.
 type Run struct {
-	On bool // without it nothing is kept from etcd
+	On bool // if false, all calls are sent
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	would []Txn
 	ttl   map[int64]int64 // of leases that were asked for
 }
@@ -43,10 +42,10 @@ type Write struct {
 	TTL   int64  `json:"ttl,omitempty"` // of the lease it would be attached to, in seconds
 }
 
-// errDry refuses a call that writes in a way that cannot be predicted.
+// errDry is returned for a call whose writes cannot be predicted.
 var errDry = errors.New("--dry-run: this would write in a way that cannot be shown")
 
-// Interceptor is the one of the client, nil where nothing is kept from etcd.
+// Interceptor returns the interceptor for the client, nil if d is off.
 func (d *Run) Interceptor() grpc.UnaryClientInterceptor {
 	if !d.On {
 		return nil
@@ -54,7 +53,7 @@ func (d *Run) Interceptor() grpc.UnaryClientInterceptor {
 	return d.intercept
 }
 
-// intercept gets every call of the client.
+// intercept handles every call of the client.
 func (d *Run) intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	switch req := req.(type) {
 	case *pb.TxnRequest:
@@ -178,14 +177,14 @@ func sign(c *pb.Compare) string {
 	return map[pb.Compare_CompareResult]string{pb.Compare_EQUAL: "=", pb.Compare_GREATER: ">", pb.Compare_LESS: "<", pb.Compare_NOT_EQUAL: "!="}[c.Result]
 }
 
-// Planned are the transactions that were not carried out so far.
+// Planned returns the transactions that were recorded so far.
 func (d *Run) Planned() []Txn {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return append([]Txn{}, d.would...)
 }
 
-// Text says what would have been written.
+// Text describes the recorded transactions.
 func (d *Run) Text() string {
 	var b strings.Builder
 	would := d.Planned()

@@ -1,4 +1,4 @@
-// Package events prints what an engine publishes of its KV cache.
+// Package events implements pdctl events, which prints the KV events of an engine.
 package events
 
 import (
@@ -41,7 +41,7 @@ type eventsFlags struct {
 	past        bool
 }
 
-// Command makes the command events.
+// Command returns the command events.
 func Command(s *session.Session) *cobra.Command {
 	f := eventsFlags{}
 	cmd := &cobra.Command{
@@ -97,7 +97,7 @@ func follow(ctx context.Context, s *session.Session, k instance.Key, f eventsFla
 	return t.err
 }
 
-// findPublishers asks where the ranks of an instance publish.
+// findPublishers returns the addresses at which the ranks of an instance publish.
 func findPublishers(ctx context.Context, s *session.Session, k instance.Key) (map[int]kvevents.Publisher, error) {
 	conn, err := s.Connect(ctx)
 	if err != nil {
@@ -125,7 +125,7 @@ func findPublishers(ctx context.Context, s *session.Session, k instance.Key) (ma
 	return nil, fmt.Errorf("%s publishes no KV events, according to the engine and its record: start the engine with --kv-events-config (docs/kv-events.md)", k)
 }
 
-// record reads the instance that is at a key.
+// record reads the record of an instance.
 func record(ctx context.Context, conn *session.Conn, k instance.Key) (*instance.Instance, error) {
 	keys, err := conn.Store.Reader.Get(ctx, k)
 	if err != nil {
@@ -146,12 +146,12 @@ func record(ctx context.Context, conn *session.Conn, k instance.Key) (*instance.
 
 var errNoInstance = errors.New("no instance")
 
-// eventsPrinter prints what comes from all ranks, one batch after the other.
+// eventsPrinter prints the batches of all ranks in the order of their arrival.
 type eventsPrinter struct {
 	out *output.Printer
 	end context.CancelFunc
 
-	mu    sync.Mutex // guards what follows, and the output
+	mu    sync.Mutex // guards the fields below, and the output
 	left  int        // batches until the end; 0: no end
 	ended bool
 	err   error

@@ -1,5 +1,5 @@
-// Package intent has the commands that say what an operator wants of instances: drain,
-// cordon and weight, and wait, which returns when every proxy does it.
+// Package intent implements the commands that set the intent for instances (drain, cordon,
+// weight and their inverses), and wait, which returns when every proxy has applied it.
 package intent
 
 import (
@@ -54,11 +54,11 @@ const uncordonHelp = `uncordon lifts a cordon: proxies use the instance again, a
 It does not lift a drain or a removal; that is an error (exit 1). An instance that is not
 cordoned is not changed.`
 
-// intentFlags are those of drain, cordon and weight.
+// intentFlags are the flags of drain, cordon and weight.
 type intentFlags struct {
 	wish store.IntentOptions
 	wait bool
-	// limit is --timeout: of --wait, else as at other commands.
+	// limit is --timeout. With --wait it bounds the wait, otherwise the calls to etcd.
 	limit time.Duration
 }
 
@@ -81,10 +81,10 @@ func (f *intentFlags) check() error {
 // maxReason bounds the text of a reason, in bytes.
 const maxReason = 1024
 
-// waitLimit is how long drain --wait and wait go on unless --timeout is given.
+// waitLimit is the default of --timeout for drain --wait and wait.
 const waitLimit = 5 * time.Minute
 
-// Drain makes the command drain.
+// Drain returns the command drain.
 func Drain(s *session.Session) *cobra.Command {
 	var f intentFlags
 	cmd := &cobra.Command{
@@ -119,7 +119,7 @@ func Drain(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-// Cordon makes the command cordon.
+// Cordon returns the command cordon.
 func Cordon(s *session.Session) *cobra.Command {
 	var f intentFlags
 	cmd := &cobra.Command{
@@ -142,12 +142,12 @@ func Cordon(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-// Undrain makes the command undrain.
+// Undrain returns the command undrain.
 func Undrain(s *session.Session) *cobra.Command {
 	return liftCommand(s, instance.Drain, undrainHelp, "  pdctl undrain decode 10.0.0.8:8200 --reason \"disks replaced\"\n  pdctl undrain both 10.0.0.6:8100")
 }
 
-// Uncordon makes the command uncordon.
+// Uncordon returns the command uncordon.
 func Uncordon(s *session.Session) *cobra.Command {
 	return liftCommand(s, instance.Cordon, uncordonHelp, "  pdctl uncordon decode 10.0.0.8:8200 10.0.0.9:8200")
 }
@@ -240,8 +240,8 @@ func connectAndApply(ctx context.Context, s *session.Session, keys []instance.Ke
 	return s.Finish(results)
 }
 
-// apply changes the intent of each instance and prints the result, whose text say sets. It
-// returns the highest revision, too.
+// apply changes the intent of each instance and prints the result, whose text is set by say. It
+// also returns the highest revision.
 func apply(s *session.Session, keys []instance.Key, do func(instance.Key) (store.IntentResult, error), say func(*session.Result, store.IntentResult)) ([]session.Result, int64) {
 	results, revision := make([]session.Result, 0, len(keys)), int64(0)
 	for _, k := range keys {

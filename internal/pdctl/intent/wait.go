@@ -31,14 +31,14 @@ Exit codes: 0 all have applied it; 4 --timeout has passed, and the others are na
 
 // Exit codes other than 0, 1 and 2.
 const (
-	exitVanished = 3 // a proxy vanished before it had proven that an instance is free
+	exitVanished = 3 // a proxy disappeared before it had confirmed that an instance is free
 	exitTimeout  = 4 // --timeout of a wait has passed
 )
 
 // waitPoll is the shortest interval between two readings of a wait.
 const waitPoll = 200 * time.Millisecond
 
-// Wait makes the command wait.
+// Wait returns the command wait.
 func Wait(s *session.Session) *cobra.Command {
 	var revision int64
 	var limit time.Duration
@@ -103,7 +103,7 @@ func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revi
 		return s.Hint(err)
 	}
 	for _, k := range drained {
-		// Of an engine in both roles there may be one only.
+		// An engine in both roles may have an entry for one of them only.
 		held := slices.DeleteFunc(k.Each(), func(one instance.Key) bool { return t.Intents[one].Intent == "" })
 		if len(held) == 0 {
 			return errEnded(k)
@@ -144,8 +144,8 @@ var (
 	errInterrupted = errors.New("interrupted")
 )
 
-// awaitProxies reads the reports of proxies until all of them have proven what is awaited, or
-// the limit has passed. It writes its progress to stderr.
+// awaitProxies reads the reports of proxies until all of them meet the condition, or the limit
+// has passed. It writes its progress to stderr.
 func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (drainproof.State, error) {
 	p, end := drainproof.New(revision, keys), time.NewTimer(limit)
 	defer end.Stop()
@@ -154,14 +154,14 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 	var last string
 	for {
 		start, gap := time.Now(), waitPoll
-		var away []string // error of etcd, if any
+		var away []string // the error of etcd, if any
 		t, err := conn.Store.Reader.Reports(ctx, keys)
 		switch {
 		case ctx.Err() != nil:
 			return state, errInterrupted
 		case session.RefusedUser(err):
 			return state, err
-		case err != nil: // it may be without a leader for a moment
+		case err != nil: // etcd may have no leader for a moment
 			away = []string{"etcd does not answer"}
 			if !errors.Is(err, etcd.ErrUnreachable) {
 				away[0] = instance.Printable(err.Error(), 300)

@@ -27,7 +27,7 @@ over the weight in it. It stays when the instance leaves and returns. "default" 
 with --for it ends after that time.
 A weight for an instance that is not in etcd is an error (exit 1).`
 
-// Weight makes the command weight.
+// Weight returns the command weight.
 func Weight(s *session.Session) *cobra.Command {
 	var f intentFlags
 	cmd := &cobra.Command{

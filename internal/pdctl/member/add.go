@@ -1,5 +1,5 @@
-// Package member has the commands that decide which instances there are: add, remove,
-// allow, and restore and forget after a loss of etcd.
+// Package member implements the commands that change the membership: add, remove, allow, and
+// restore and forget after a loss of etcd.
 package member
 
 import (
@@ -54,7 +54,7 @@ const addExamples = `  pdctl add prefill 10.0.0.7:8100
   pdctl add prefill 10.0.0.7:8100 --wait            # still loading its weights
   pdctl add prefill 10.0.0.7:8100 --wait=10m --block`
 
-// Add makes the command add.
+// Add returns the command add.
 func Add(s *session.Session) *cobra.Command {
 	var f addFlags
 	cmd := &cobra.Command{
@@ -135,7 +135,7 @@ func add(ctx context.Context, s *session.Session, keys []instance.Key, f *addFla
 	return s.Finish(results)
 }
 
-// one adds an address, in either role for "both".
+// one adds an address, or both of its roles for "both".
 func (a *adder) one(ctx context.Context, k instance.Key) session.Result {
 	f := a.flags
 	r := session.Result{Role: k.Role, Address: k.Address}
@@ -184,8 +184,8 @@ func (a *adder) one(ctx context.Context, k instance.Key) session.Result {
 	return r
 }
 
-// mayComeUp reports whether waiting can help: an engine that is not there or not ready may
-// come up; a wrong API key stays wrong, and a proxy does not become an engine.
+// mayComeUp reports whether it helps to wait after an error. An engine that is unreachable or
+// not ready may start; a wrong API key or the address of a proxy is a permanent error.
 func mayComeUp(err error) bool {
 	if status, ok := errors.AsType[*vllm.StatusError](err); ok {
 		return status.Code >= 500
@@ -200,8 +200,8 @@ func advice(err error) string {
 	return "; start it, or use --wait to add it when it answers"
 }
 
-// already reports whether an entry was there. One that cannot be used is a failure: an
-// operator who adds wants an instance that serves.
+// already returns the result for an instance that is registered. If it cannot be used, the result
+// is a failure, because an operator adds an instance in order to serve with it.
 func (a *adder) already(ctx context.Context, r session.Result) session.Result {
 	r.Outcome, r.Text = "already", "already exists; not changed"
 	snap, err := a.conn.Store.Reader.Snapshot(ctx)

@@ -17,7 +17,7 @@ import (
 // forever is --wait without a value.
 const forever = "forever"
 
-// addFlags are those of add.
+// addFlags are the flags of add.
 type addFlags struct {
 	model, connector, reason             string
 	wait                                 string
@@ -89,7 +89,8 @@ func (f *addFlags) check(s *session.Session, keys []instance.Key) error {
 	return nil
 }
 
-// readPorts reads where prefill instances reach the ranks of an LMCache decode engine.
+// readPorts parses the ports at which prefill instances reach the ranks of an LMCache decode
+// engine.
 func (f *addFlags) readPorts(dialect string, role instance.Role) error {
 	given := f.init+f.alloc+f.host != ""
 	switch {
@@ -116,5 +117,5 @@ func (f *addFlags) readPorts(dialect string, role instance.Role) error {
 	return nil
 }
 
-// lmcacheDialect is the one of LMCache's PD backend.
+// lmcacheDialect is the dialect of LMCache's PD backend.
 const lmcacheDialect = "lmcache"

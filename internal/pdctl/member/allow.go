@@ -20,7 +20,7 @@ not register.
 If an instance was removed and then added, and its agent should register it again, use
 remove and then allow. Allowing an instance that is not removed is an error (exit 1).`
 
-// Allow makes the command allow.
+// Allow returns the command allow.
 func Allow(s *session.Session) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{

@@ -13,11 +13,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-// blockPoll is how often add --block reads the membership.
+// blockPoll is the interval at which add --block reads the membership.
 const blockPoll = 500 * time.Millisecond
 
-// pending leaves an instance that does not answer yet to the proxies, any of which adds it
-// when it does.
+// pending writes a pending add for an instance that does not answer yet. The first proxy that
+// gets an answer from it adds it.
 func (a *adder) pending(ctx context.Context, k instance.Key, rec instance.Record, why error) session.Result {
 	f := a.flags
 	r := session.Result{Role: k.Role, Address: k.Address}

@@ -26,7 +26,7 @@ well formed is removed by the address that list shows.
 
 "both" removes an engine from both roles, in one transaction. It must have both.`
 
-// Remove makes the command remove.
+// Remove returns the command remove.
 func Remove(s *session.Session) *cobra.Command {
 	var reason string
 	var force bool
@@ -98,8 +98,8 @@ func remove(ctx context.Context, s *session.Session, role instance.Role, address
 	return s.Finish(results)
 }
 
-// parseKnown reads addresses. One that is not well formed is still taken if an entry is
-// listed under it, so that such a key can be removed.
+// parseKnown parses addresses. It accepts a malformed one if an entry has it, so that such a key
+// can be removed.
 func parseKnown(ctx context.Context, s *session.Session, conn *session.Conn, role instance.Role, addresses []string) ([]instance.Key, error) {
 	var keys []instance.Key
 	var bad []error

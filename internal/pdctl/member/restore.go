@@ -22,12 +22,12 @@ makes the proxies write these to the new etcd, unless it has a value of its own.
 It works on the instances given, or on everything with --all. pdctl does not wait for
 the proxies; their /status shows the result.`
 
-// Restore makes the command restore.
+// Restore returns the command restore.
 func Restore(s *session.Session) *cobra.Command {
 	return orderCommand(s, "restore", "make proxies write back what a wiped etcd has lost")
 }
 
-// Forget makes the command forget.
+// Forget returns the command forget.
 func Forget(s *session.Session) *cobra.Command {
 	return orderCommand(s, "forget", "make proxies drop what a wiped etcd has lost")
 }

@@ -1,4 +1,5 @@
-// Package mooncake shows what Mooncake keeps in the same etcd.
+// Package mooncake implements pdctl mooncake, which lists the segments that Mooncake has
+// registered in the same etcd.
 package mooncake
 
 import (
@@ -39,7 +40,7 @@ const (
 	dialsAtOnce  = 16
 )
 
-// Command makes the command mooncake.
+// Command returns the command mooncake.
 func Command(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "mooncake", Short: "show what Mooncake stores in the same etcd", Example: "  pdctl mooncake segments", Args: cobra.NoArgs,
@@ -141,7 +142,7 @@ func readSegments(ctx context.Context, conn *session.Conn) ([]*segment, error) {
 	return list, nil
 }
 
-// segmentKey takes a key apart: mooncake/[cluster/]ram|rpc_meta/name.
+// segmentKey splits a key: mooncake/[cluster/]ram|rpc_meta/name.
 func segmentKey(key string) (cluster, kind, name string, ok bool) {
 	parts := strings.SplitN(strings.TrimPrefix(key, mooncakeRoot), "/", 3)
 	if len(parts) >= 2 && (parts[0] == "ram" || parts[0] == "rpc_meta") {
@@ -153,7 +154,7 @@ func segmentKey(key string) (cluster, kind, name string, ok bool) {
 	return "", "", "", false
 }
 
-// rpcAddress is where a transfer engine says that it listens, "" if it does not.
+// rpcAddress returns the address at which a transfer engine listens, "" if its value has none.
 func rpcAddress(value []byte) string {
 	var meta struct {
 		Host string `json:"ip_or_host_name"`
@@ -184,7 +185,7 @@ func (x *segment) findInstances(snap *instance.Snapshot) {
 	}
 }
 
-// markStale says why the segment seems to be left over, if it does.
+// markStale sets the reason why the segment seems to be left over, if it does.
 func (x *segment) markStale(ctx context.Context, dial bool, limit time.Duration) {
 	var why []string
 	if x.RPC == "" {
@@ -195,7 +196,7 @@ func (x *segment) markStale(ctx context.Context, dial bool, limit time.Duration)
 		if conn, err := (&net.Dialer{}).DialContext(cctx, "tcp", x.RPC); err != nil {
 			why = append(why, "not listening")
 		} else {
-			_ = conn.Close() // nothing was asked
+			_ = conn.Close() // nothing was sent
 		}
 	}
 	if len(x.Instances) == 0 {

@@ -1,5 +1,5 @@
-// Package output prints what commands have to say: tables for people, JSON and YAML for
-// programs, and the words for an instance that all of them use.
+// Package output prints the results of commands: tables, and JSON and YAML for programs. It also
+// has the names for states and values that all commands share.
 package output
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli"
 )
 
-// The forms of what is printed (-o).
+// The output formats (-o).
 const (
 	Table = "table"
 	Wide  = "wide"
@@ -24,7 +24,7 @@ const (
 	YAML  = "yaml"
 )
 
-// Printer prints what a command has to say.
+// Printer prints the results of a command.
 type Printer struct {
 	Stdout, Stderr io.Writer
 	Format         string // one of the forms
@@ -32,7 +32,7 @@ type Printer struct {
 
 func forms() []string { return []string{Table, Wide, JSON, YAML} }
 
-// Check refuses an unknown form.
+// Check returns an error if the format is unknown.
 func (p *Printer) Check() error {
 	if !slices.Contains(forms(), p.Format) {
 		return cli.Wrongf("-o %q: use one of %s", p.Format, strings.Join(forms(), ", "))
@@ -46,7 +46,7 @@ func (p *Printer) Structured() bool { return p.Format == JSON || p.Format == YAM
 // Wide reports whether a table has all columns.
 func (p *Printer) Wide() bool { return p.Format == Wide }
 
-// Write prints one value for programs, in the form that was asked for.
+// Write prints one value in the selected structured format.
 func (p *Printer) Write(v any) error {
 	if p.Format == JSON {
 		return writeJSON(p.Stdout, v)
@@ -77,8 +77,8 @@ func (p *Printer) writeYAML(text []byte) error {
 	return nil
 }
 
-// block removes the styles that come from JSON: the document is written over several
-// lines, and strings have quotes only where they need them.
+// block removes the styles that come from JSON, so that the document has several lines, and
+// strings have quotes only where they need them.
 func block(n *yaml.Node) {
 	if len(n.Content) > 0 || n.Kind == yaml.ScalarNode {
 		n.Style = 0
@@ -103,7 +103,7 @@ func (p *Printer) WriteLine(v any) error {
 	return p.writeYAML(line)
 }
 
-// TextOnly refuses every form but the table, for a command that has no other.
+// TextOnly returns an error for every format but the table, for commands that have no other.
 func (p *Printer) TextOnly(what string) error {
 	if p.Format != Table {
 		return cli.Wrongf("-o %s: %s", p.Format, what)
@@ -111,12 +111,12 @@ func (p *Printer) TextOnly(what string) error {
 	return nil
 }
 
-// Complete offers the forms to a shell.
+// Complete returns the formats for shell completion.
 func Complete(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return forms(), cobra.ShellCompDirectiveNoFileComp
 }
 
-// WriteRaw prints what is JSON already.
+// WriteRaw prints a value that is JSON already.
 func (p *Printer) WriteRaw(text []byte) error {
 	if p.Format == YAML {
 		return p.writeYAML(text)

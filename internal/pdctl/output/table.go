@@ -8,7 +8,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// NewTable prints columns without borders, so that lines can be cut and grepped.
+// NewTable returns a table without borders, so that its lines suit cut and grep.
 func NewTable(header ...any) table.Writer {
 	t := table.NewWriter()
 	style := table.StyleLight

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Kind is leased, static or pending.
+// Kind returns leased, static or pending.
 func Kind(in *instance.Instance) string {
 	switch {
 	case in.View == instance.Pending:
@@ -21,7 +21,7 @@ func Kind(in *instance.Instance) string {
 	return "leased"
 }
 
-// ShortModels names the first two models and counts the others.
+// ShortModels returns the first two models and the number of the others.
 func ShortModels(models []string) string {
 	const most = 2
 	if len(models) <= most {
@@ -30,7 +30,7 @@ func ShortModels(models []string) string {
 	return fmt.Sprintf("%s +%d", strings.Join(models[:most], ","), len(models)-most)
 }
 
-// ByteSize is a size for people.
+// ByteSize formats a size with a unit.
 func ByteSize(n int64) string {
 	if n < 1<<10 {
 		return fmt.Sprintf("%d B", n)
@@ -42,7 +42,7 @@ func ByteSize(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", v, "KMGT"[unit-1])
 }
 
-// Weight is the weight that is active.
+// Weight returns the active weight.
 func Weight(w *int) string {
 	if w == nil {
 		return "100"
@@ -50,7 +50,7 @@ func Weight(w *int) string {
 	return strconv.Itoa(*w)
 }
 
-// Proxies is a number of proxies.
+// Proxies formats a number of proxies.
 func Proxies(n int) string {
 	if n == 1 {
 		return "1 proxy"
@@ -58,7 +58,7 @@ func Proxies(n int) string {
 	return fmt.Sprintf("%d proxies", n)
 }
 
-// Labels are NAME=VALUE, sorted.
+// Labels formats labels as NAME=VALUE, sorted.
 func Labels(m map[string]string) string {
 	parts := make([]string, 0, len(m))
 	for _, k := range slices.Sorted(maps.Keys(m)) {
@@ -67,7 +67,7 @@ func Labels(m map[string]string) string {
 	return Shown(strings.Join(parts, ","))
 }
 
-// Shown is a value for people: "-" for none.
+// Shown returns a value for a table: "-" if it is empty.
 func Shown(s string) string {
 	if s == "" {
 		return "-"
@@ -75,7 +75,7 @@ func Shown(s string) string {
 	return instance.Printable(s, 200)
 }
 
-// LeaseName is a lease as etcdctl prints it.
+// LeaseName formats a lease as etcdctl prints it.
 func LeaseName(id int64) string {
 	if id == 0 {
 		return "none"
@@ -83,8 +83,8 @@ func LeaseName(id int64) string {
 	return strconv.FormatInt(id, 16)
 }
 
-// maxShown bounds a value on a terminal; a usable one is at most 16 KiB.
+// maxShown bounds a printed value; a usable one has at most 16 KiB.
 const maxShown = 64 << 10
 
-// EscapeValue is a value of etcd without control characters.
+// EscapeValue returns a value of etcd with control characters escaped.
 func EscapeValue(value []byte) string { return instance.Printable(string(value), maxShown) }

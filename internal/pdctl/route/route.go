@@ -1,4 +1,4 @@
-// Package route asks a proxy where it would send a request.
+// Package route implements pdctl route, which queries a proxy for where it would send a request.
 package route
 
 import (
@@ -36,7 +36,7 @@ The exit code is 1 when the request would be refused.`
 // routeOptions are the flags of route.
 type routeOptions struct{ body, endpoint, proxy, key, sessionHeader, session string }
 
-// Command makes the command route.
+// Command returns the command route.
 func Command(s *session.Session) *cobra.Command {
 	var o routeOptions
 	cmd := &cobra.Command{
@@ -97,7 +97,7 @@ func explain(ctx context.Context, s *session.Session, stdin io.Reader, o *routeO
 	return err
 }
 
-// firstProxy is the URL of a proxy that is registered.
+// firstProxy returns the URL of a registered proxy.
 func firstProxy(ctx context.Context, s *session.Session) (string, error) {
 	conn, err := s.Connect(ctx)
 	if err != nil {
@@ -116,10 +116,10 @@ func firstProxy(ctx context.Context, s *session.Session) (string, error) {
 	return "", errors.New("no proxy is registered in etcd: name one by --proxy URL")
 }
 
-// maxPlan bounds the answer of a proxy: some hundred bytes for each instance.
+// maxPlan bounds the answer of a proxy, which has some hundred bytes for each instance.
 const maxPlan = 64 << 20
 
-// askRoute asks the proxy at /route.
+// askRoute sends the request to /route of the proxy.
 func askRoute(ctx context.Context, s *session.Session, o *routeOptions, body []byte) (*plan.Plan, []byte, error) {
 	base, err := url.Parse(o.proxy)
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
@@ -159,7 +159,7 @@ func askRoute(ctx context.Context, s *session.Session, o *routeOptions, body []b
 	return answer, raw, nil
 }
 
-// errorMessage is the message in an error answer, or the whole answer if it has none.
+// errorMessage returns the message of an error answer, or the whole answer if it has none.
 func errorMessage(raw []byte) string {
 	var body struct {
 		Error  struct{ Message string }

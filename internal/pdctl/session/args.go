@@ -7,8 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Keys reads "role address...". Every mistake in it is named, and nothing is
-// done when there is one.
+// Keys parses "role address...". Its error names every invalid argument.
 func Keys(args []string) ([]instance.Key, error) {
 	role, err := instance.ParseRole(args[0])
 	if err != nil {
@@ -17,7 +16,7 @@ func Keys(args []string) ([]instance.Key, error) {
 	return Addresses(role, args[1:])
 }
 
-// Addresses reads the addresses of instances of a role, as Keys does.
+// Addresses parses the addresses of instances of a role, as Keys does.
 func Addresses(role instance.Role, args []string) ([]instance.Key, error) {
 	var keys []instance.Key
 	var errs []error

@@ -9,11 +9,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// completeLimit bounds how long a shell waits for names.
+// completeLimit bounds the time of a completion.
 const completeLimit = time.Second
 
-// Completes has a shell complete a command's arguments: the role, then addresses that are
-// in etcd. roles are those that the command takes.
+// Completes adds shell completion of a command's arguments: the role, then addresses that are
+// in etcd. roles are the roles that the command accepts.
 func (s *Session) Completes(cmd *cobra.Command, roles ...instance.Role) *cobra.Command {
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		var out []string
@@ -41,7 +41,7 @@ func (s *Session) Completes(cmd *cobra.Command, roles ...instance.Role) *cobra.C
 	return cmd
 }
 
-// knownAddresses are the addresses of a role in etcd; none if it does not answer within
+// knownAddresses returns the addresses of a role in etcd; none if it does not answer within
 // completeLimit.
 func (s *Session) knownAddresses(ctx context.Context, role instance.Role) []string {
 	var out []string
@@ -58,11 +58,11 @@ func (s *Session) knownAddresses(ctx context.Context, role instance.Role) []stri
 	return out
 }
 
-// instances are all instances in etcd; none if it does not answer within completeLimit.
+// instances returns all instances in etcd; none if it does not answer within completeLimit.
 func (s *Session) instances(ctx context.Context) []*instance.Instance {
 	ctx, cancel := context.WithTimeout(ctx, completeLimit)
 	defer cancel()
-	s.Timeout = completeLimit // of a user's log-in
+	s.Timeout = completeLimit // bounds the authentication of a user
 	c, err := s.dial()
 	if err != nil {
 		return nil

@@ -25,10 +25,10 @@ type Conn struct {
 	Store  *store.Store
 }
 
-// Close ends it.
+// Close closes the connection.
 func (c *Conn) Close() { _ = c.Client.Close() }
 
-// dial connects without waiting for etcd, except to log in when a user is given.
+// dial creates the client. It does not wait for etcd, except to authenticate if a user is set.
 func (s *Session) dial() (*Conn, error) {
 	layout, err := s.Etcd.Layout()
 	if err != nil {
@@ -51,8 +51,8 @@ func (s *Session) dial() (*Conn, error) {
 	return &Conn{Client: client, Layout: layout, Store: store.New(client, layout, actor())}, nil
 }
 
-// Connect connects and sees etcd answer: without that every later error would be about a
-// deadline instead of about what is wrong.
+// Connect connects and waits for an answer of etcd. Otherwise every later error would report a
+// deadline instead of the cause.
 func (s *Session) Connect(ctx context.Context) (*Conn, error) {
 	c, err := s.dial()
 	if err != nil {
@@ -72,13 +72,13 @@ func (s *Session) Connect(ctx context.Context) (*Conn, error) {
 
 const hint = "\nStart etcd (or a proxy with an embedded etcd), or set its address with --etcd-endpoints host:port (PD_ETCD_ENDPOINTS). Tried: "
 
-// WithoutHint returns the message of an error without what Hint has added.
+// WithoutHint returns the message of an error without the text that Hint has added.
 func WithoutHint(err error) string {
 	text, _, _ := strings.Cut(err.Error(), hint)
 	return text
 }
 
-// Hint adds to an error how to reach an etcd that does not answer.
+// Hint adds to an error the flags with which an etcd that does not answer may be reached.
 func (s *Session) Hint(err error) error {
 	if !errors.Is(err, etcd.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -86,7 +86,7 @@ func (s *Session) Hint(err error) error {
 	return fmt.Errorf("%w%s%s", err, hint, instance.Printable(strings.Join(s.Etcd.Endpoints, ", "), 300))
 }
 
-// RefusedUser reports whether etcd answers, but not this user.
+// RefusedUser reports whether etcd answers, but refuses this user.
 func RefusedUser(err error) bool {
 	for _, is := range []error{rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed, rpctypes.ErrInvalidAuthToken, rpctypes.ErrPermissionDenied} {
 		if errors.Is(err, is) {

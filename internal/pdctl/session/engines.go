@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
-// Engines says how engines are asked: with which key, and by which files over TLS.
+// Engines holds the settings for requests to engines: the API key and the TLS files.
 type Engines struct {
 	Files certs.Files
 	key   string
@@ -31,7 +31,7 @@ func (x *Engines) settings() settings.Table {
 // Register adds the flags to a command that queries engines.
 func (x *Engines) Register(fs *pflag.FlagSet) { x.settings().Register(fs) }
 
-// Client asks engines so.
+// Client returns an HTTP client with these settings.
 func (x *Engines) Client() (*vllm.Client, error) {
 	if (x.Files.Cert == "") != (x.Files.Key == "") {
 		return nil, cli.Wrongf("set --engine-cert and --engine-key together")

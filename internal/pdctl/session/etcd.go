@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Etcd says how etcd is reached.
+// Etcd holds the settings for the connection to etcd.
 type Etcd struct {
 	Endpoints []string
 	Prefix    string
@@ -56,7 +56,7 @@ func (e *Etcd) settle(from settings.Sources) error {
 }
 
 // settleEndpoints checks the endpoints and the prefix, so that a typing error
-// is called one before anything is tried.
+// is reported before the first connection attempt.
 func (e *Etcd) settleEndpoints(from settings.Sources) error {
 	out, https, err := access.ParseEndpoints(e.Endpoints)
 	switch {
@@ -72,7 +72,7 @@ func (e *Etcd) settleEndpoints(from settings.Sources) error {
 	return nil
 }
 
-// Layout says where the keys are. A prefix that cannot be one is wrong usage.
+// Layout returns the layout of the keys. An invalid prefix is wrong usage.
 func (e *Etcd) Layout() (schema.Layout, error) {
 	l, err := schema.NewLayout(e.Prefix)
 	return l, cli.Wrong(err)

@@ -6,26 +6,26 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Result is what became of one address.
+// Result is the result of a command for one address.
 type Result struct {
 	Role    instance.Role `json:"role"`
 	Address string        `json:"address"`
 	Outcome string        `json:"outcome"` // added, already, waiting, removed, forbidden, allowed, drained, free, …, failed
 	Models  []string      `json:"models,omitempty"`
 	Error   string        `json:"error,omitempty"`
-	// Revision is that of the change: a proxy that has applied it knows of the change.
+	// Revision of the change. A proxy that has applied it has seen the change.
 	Revision int64  `json:"revision,omitempty"`
-	Text     string `json:"-"` // the outcome for people
+	Text     string `json:"-"` // the outcome as text
 }
 
-// Failed is the result of an address that failed, with the reason.
+// Failed returns the result of an address that failed, with the reason.
 func (r Result) Failed(format string, args ...any) Result {
 	r.Outcome, r.Error = "failed", fmt.Errorf(format, args...).Error()
 	r.Text = "failed: " + r.Error
 	return r
 }
 
-// Line prints one result at once: a long list shows its progress.
+// Line prints one result immediately, so that a long list shows its progress.
 func (s *Session) Line(r Result) {
 	if s.Out.Structured() {
 		return

@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// A Selector selects instances by what is known of them: all of its terms must match.
+// A Selector selects instances by their properties. All of its terms must match.
 type Selector []term
 
 // term is one requirement, in kubectl's notation: key=value, key!=value, key in (a,b),
@@ -23,10 +23,10 @@ type Selector []term
 type term struct {
 	key    string
 	not    bool     // !=, notin, !key: an instance without the label matches, too
-	values []string // one of them has to be the value; nil: the label has to exist
+	values []string // the accepted values; nil: the label must exist
 }
 
-// The keys that are not names of labels. A label that has such a name is written label:NAME.
+// The keys that are not names of labels. A label with such a name is written label:NAME.
 const (
 	byRole  = "role"
 	byModel = "model"
@@ -44,7 +44,7 @@ func states() []string {
 	}
 }
 
-// Selectors are the values of --selector, as they were given.
+// Selectors are the values of --selector as on the command line.
 type Selectors []string
 
 const selectorUsage = "only instances that match, in kubectl's notation: key=value, key!=value, key in (a,b), key notin (a,b), key, !key, separated by commas; " +
@@ -65,7 +65,7 @@ var (
 	termExists = regexp.MustCompile(`^(!?)\s*([^\s=!<>(),]+)$`)
 )
 
-// Parse reads them.
+// Parse parses the selectors.
 func (l *Selectors) Parse() (Selector, error) {
 	var out Selector
 	for _, text := range *l {
@@ -120,7 +120,7 @@ func parseTerm(text string) (t term, err error) {
 
 var errTerm = errors.New("write key=value, key!=value, key in (a,b), key notin (a,b), key or !key, e.g. state=down or rack in (3,4)")
 
-// check refuses values that no instance can have.
+// check returns an error for values that no instance can have.
 func (t *term) check() error {
 	switch t.key {
 	case byRole, byState, byModel:
@@ -147,8 +147,8 @@ func (t *term) check() error {
 	return nil
 }
 
-// NamedOrSelected checks the number of arguments, once the flags are read: a role and
-// addresses, or a role and --selector, and behind them as many as more says.
+// NamedOrSelected checks the number of arguments after the flags are parsed: a role and
+// addresses, or a role and --selector; more is the number of further arguments.
 func (l *Selectors) NamedOrSelected(more int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(*l) > 0 {
@@ -265,7 +265,7 @@ func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key
 	return keys, nil
 }
 
-// completeSelector offers a shell the keys, and the values that instances in etcd have.
+// completeSelector returns completions: the keys, and the values that instances in etcd have.
 func (s *Session) completeSelector(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	key, _, value := strings.Cut(typed, "=")
 	values := map[string]bool{}

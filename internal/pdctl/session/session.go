@@ -1,6 +1,6 @@
-// Package session is what all commands of pdctl share: the settings and the output of one
-// run, the connection to etcd, and how arguments name instances. Commands import it; it
-// knows none of them.
+// Package session has the parts that all commands of pdctl share: the settings and the output of
+// one run, the connection to etcd, and the parsing of arguments. Commands import it; it imports
+// none of them.
 package session
 
 import (
@@ -28,20 +28,20 @@ type Session struct {
 	Engines   Engines // how engines are asked, by commands that do
 	Timeout   time.Duration
 	Selectors Selectors
-	Dry       dryrun.Run // --dry-run, of commands that write, and what it has kept from etcd
+	Dry       dryrun.Run // --dry-run of commands that write, and the recorded writes
 
 	said   *settings.Values
 	file   string // --config
 	prints bool   // --print-config
 }
 
-// New makes a session whose flags are not read yet.
+// New returns a session whose flags are not parsed yet.
 func New(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *Session {
 	return &Session{Out: output.Printer{Stdout: stdout, Stderr: stderr}, LookupEnv: lookupEnv}
 }
 
-// Settings are what a file may say. They fill s; --output and the flags of single commands
-// are set with the command.
+// Settings returns the settings that a file may have. They set fields of s; --output and the
+// flags of single commands can be set only on the command line.
 func (s *Session) Settings() settings.Table {
 	return slices.Concat(s.general(), s.Engines.settings(), s.reading())
 }
@@ -52,8 +52,8 @@ func (s *Session) general() settings.Table {
 	)...)
 }
 
-// envConfig is the variable that names pdctl's file. It is not that of the proxy, whose
-// settings are others.
+// envConfig is the variable with the path of pdctl's file. It is not the variable of the proxy,
+// which has other settings.
 const envConfig = "PD_PDCTL_CONFIG"
 
 func (s *Session) reading() settings.Table {
@@ -66,8 +66,8 @@ func (s *Session) Register(fs *pflag.FlagSet) {
 	fs.StringVarP(&s.Out.Format, "output", "o", output.Table, "table, wide (table with more columns), json or yaml")
 }
 
-// Wrap has a command check the settings first, and say at the end what a dry run would
-// have written. With --print-config it prints them and does nothing.
+// Wrap makes a command check the settings first, and print at the end what a dry run would
+// have written. With --print-config the command only prints the settings.
 func (s *Session) Wrap(do func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := s.settle(cmd); err != nil {
@@ -104,7 +104,7 @@ func (s *Session) settle(cmd *cobra.Command) (err error) {
 	return s.Etcd.settle(s.said.Sources)
 }
 
-// printSettings writes what is active as a file that --config takes.
+// printSettings writes the active settings as a file for --config.
 func (s *Session) printSettings() error {
 	return s.Settings().Print(s.Out.Stdout, func(one settings.Setting) (any, string) {
 		if one.Name == "etcd-endpoints" {
@@ -120,7 +120,7 @@ func (s *Session) Writes(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// printDry says what would have been written.
+// printDry prints what would have been written.
 func (s *Session) printDry() error {
 	if !s.Dry.On || s.Out.Structured() {
 		return nil
@@ -128,7 +128,7 @@ func (s *Session) printDry() error {
 	return s.Out.Println(s.Dry.Text())
 }
 
-// actor is who changes something, for the audit trail.
+// actor returns the name of the user for the audit trail.
 func actor() string {
 	name := "unknown"
 	if u, err := user.Current(); err == nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 )
 
-// when says in which tables a column is.
+// when is the condition under which a table has a column.
 type when int
 
 const (
@@ -18,8 +18,8 @@ const (
 	ifAsked      // the table is wide
 )
 
-// column is one of the table of list: its head, what --help says of it, and its cell
-// for one entry.
+// column is a column of the table of list: its head, its description in --help, and the function
+// for the cell of one entry.
 type column struct {
 	name string
 	when when
@@ -27,13 +27,13 @@ type column struct {
 	cell func(e *listed) string
 }
 
-// listed is what a line of the table is made of.
+// listed is the data of one line of the table.
 type listed struct {
 	in *instance.Instance
 	instance.Listing
 }
 
-// columns are those of the table, from left to right. A new one is a line here.
+// columns are the columns of the table, from left to right.
 func columns() []column {
 	return []column{
 		{"ROLE", always, "prefill or decode", func(e *listed) string { return string(e.Role) }},
@@ -102,7 +102,7 @@ func connector(e *listed) string {
 	return e.Connector
 }
 
-// columnsHelp is what --help says of the columns.
+// columnsHelp returns the description of the columns for --help.
 func columnsHelp(of func(when) bool) string {
 	const width, indent = 78, 12
 	var b strings.Builder

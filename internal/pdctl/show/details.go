@@ -11,10 +11,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-// mostEvents bounds the history of an instance that get shows.
+// mostEvents bounds the history of an instance in the output of get.
 const mostEvents = 10
 
-// proxyView is what one proxy reports about an instance.
+// proxyView is the report of one proxy about an instance.
 type proxyView struct {
 	ID      string `json:"id"`
 	Address string `json:"address,omitempty"`
@@ -28,8 +28,8 @@ type proxyView struct {
 	DigestAge  string `json:"digest_age,omitempty"` // by the clocks of the proxy and of this machine
 }
 
-// details returns the reports of proxies about an instance and the end of its history. What
-// this etcd user may not read becomes a note instead of an error.
+// details returns the reports of proxies about an instance and the newest events of its history.
+// If this etcd user may not read a part, a note replaces it.
 func details(ctx context.Context, s *session.Session, conn *session.Conn, k instance.Key) (views []proxyView, events []event, notes []string) {
 	views, events = []proxyView{}, []event{}
 	note := func(what string, err error) {

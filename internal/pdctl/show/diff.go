@@ -29,7 +29,7 @@ func idOf(in *instance.Instance) entryID {
 	return entryID{in.Key, in.View == instance.Pending}
 }
 
-// diff lists what is different in next, in the order of the snapshots.
+// diff returns the changes from one snapshot to next, in the order of the snapshots.
 func diff(prev, next *instance.Snapshot) []change {
 	before := make(map[entryID]*instance.Instance, len(prev.All()))
 	for _, in := range prev.All() {

@@ -26,7 +26,7 @@ flight there, what each proxy reports about it, and the end of its history.
 The instance is role/host:port, as list and watch print it, or two words. The exit code
 is 1 when etcd has nothing about it.`
 
-// Get makes the command get.
+// Get returns the command get.
 func Get(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get role/host:port", Short: "show one instance as it is in etcd", Long: getHelp,

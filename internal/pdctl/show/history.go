@@ -24,7 +24,7 @@ audit entry for 30 days: who, what, why. etcd has the changes of the membership 
 has not compacted yet: registrations, states, ends of leases. These have no time and no
 author.`
 
-// History makes the command history.
+// History returns the command history.
 func History(s *session.Session) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
@@ -58,7 +58,7 @@ func History(s *session.Session) *cobra.Command {
 // event is one line of the history.
 type event struct {
 	Revision int64         `json:"revision"`
-	At       *time.Time    `json:"at,omitempty"` // by the clock of who did it
+	At       *time.Time    `json:"at,omitempty"` // by the clock of the writer
 	Who      string        `json:"who,omitempty"`
 	What     string        `json:"what"`
 	Role     instance.Role `json:"role,omitempty"`
@@ -68,7 +68,7 @@ type event struct {
 	Weight   *int          `json:"weight,omitempty"`
 }
 
-// about reports whether it happened to this instance. nil is any instance.
+// about reports whether the event concerns this instance; nil matches every event.
 func (h *event) about(k *instance.Key) bool {
 	return k == nil || h.Address == k.Address && (h.Role == k.Role || h.Role == instance.Both)
 }
@@ -99,8 +99,8 @@ func history(ctx context.Context, s *session.Session, of *instance.Key, limit in
 	return nil
 }
 
-// pastEvents are the newest limit events, oldest of them first, and the revision since
-// which etcd has the past.
+// pastEvents returns the newest events, at most limit, oldest first, and the first revision
+// that etcd has not compacted.
 func pastEvents(ctx context.Context, s *session.Session, conn *session.Conn, of *instance.Key, limit int) ([]event, int64, error) {
 	entries, err := conn.Store.Reader.AuditLog(ctx, 0)
 	if err != nil {
@@ -154,7 +154,7 @@ func printEvents(s *session.Session, events []event) error {
 	return output.Render(s.Out.Stdout, t)
 }
 
-// describe puts a past change that has no audit entry into words.
+// describe returns the text for a past change without an audit entry.
 func describe(p store.Past) string {
 	switch {
 	case p.Kind == store.PastPending && p.Deleted:

@@ -1,5 +1,4 @@
-// Package show has the commands that read and change nothing: list, get, watch, history
-// and status.
+// Package show implements the commands that only read: list, get, watch, history and status.
 package show
 
 import (
@@ -33,7 +32,7 @@ an error (exit 1).
 the /status of a proxy shows it.`
 }
 
-// List makes the command list.
+// List returns the command list.
 func List(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "list [prefill|decode]", Short: "list the instances", Long: listHelp(),
@@ -119,7 +118,7 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role) error 
 	return printRemoved(s, removed)
 }
 
-// removedOf are the removals of some roles.
+// removedOf returns the removals of some roles.
 func removedOf(removals []store.Removal, roles []instance.Role) []Removal {
 	out := []Removal{}
 	for _, r := range removals {

@@ -38,7 +38,7 @@ nothing over. Its numbers can be some seconds old; the proxy's /status has the c
 The exit code is 1 when etcd does not answer, or has an alarm, or when a proxy reports that
 nothing is served.`
 
-// Status makes the command status.
+// Status returns the command status.
 func Status(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "show the health of etcd, the instances and the proxies", Long: statusHelp,
@@ -102,7 +102,7 @@ func loadReports(loads []*digest.ProxyLoad) map[string]*loadReport {
 	return out
 }
 
-// age is how long ago the digest was written, by its clock and ours.
+// age returns the age of the digest, by the clocks of the proxy and of this machine.
 func (r *loadReport) age(now time.Time) string {
 	switch {
 	case r == nil:
@@ -132,7 +132,7 @@ func status(ctx context.Context, s *session.Session) error {
 	if rep.Membership, err = conn.Store.Reader.Newest(ctx); err != nil {
 		rep.Notes = append(rep.Notes, "membership revision: "+instance.Printable(err.Error(), 200))
 	}
-	// A user with rights on our keys only may not ask these; that is no failure.
+	// A user with rights on the keys of pdmesh only may not read these; that is no failure.
 	if alarms, err := askAlarms(ctx, s, conn); err != nil {
 		rep.Notes = append(rep.Notes, "alarms: "+instance.Printable(err.Error(), 200))
 	} else {
@@ -213,7 +213,7 @@ func askAlarms(ctx context.Context, s *session.Session, conn *session.Conn) ([]s
 	return out, nil
 }
 
-// counts counts the entries of each role by instance.Status.
+// counts returns the number of entries of each role by instance.Status.
 func counts(snap *instance.Snapshot) map[string]map[string]int {
 	out := make(map[string]map[string]int)
 	for _, role := range instance.Roles() {
@@ -305,7 +305,7 @@ func printProxies(s *session.Session, proxies []proxyReport) error {
 	return output.Render(s.Out.Stdout, t)
 }
 
-// printNotices prints the sentences of each proxy once, with the proxies that report them.
+// printNotices prints each notice once, with the proxies that report it.
 func printNotices(s *session.Session, kind string, proxies []proxyReport, of func(*proxyReport) []string) {
 	var texts []string
 	by := map[string][]string{}

@@ -7,8 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 )
 
-// listTable shows every entry. Columns for which no entry has a value are left out, unless
-// it is to be wide.
+// listTable returns a table of every entry. Without wide, columns for which no entry has a value
+// are omitted.
 func listTable(snap *instance.Snapshot, connector string, wide bool) table.Writer {
 	var entries []*listed
 	for _, in := range snap.All() {

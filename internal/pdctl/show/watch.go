@@ -30,10 +30,10 @@ gone.
 watch continues when etcd restarts. While etcd is away it reports that on stderr, and
 afterwards prints what has changed.`
 
-// statusPoll is how often the contact to etcd is checked.
+// statusPoll is the interval at which the contact to etcd is checked.
 const statusPoll = time.Second
 
-// Watch makes the command watch.
+// Watch returns the command watch.
 func Watch(s *session.Session) *cobra.Command {
 	var initial bool
 	cmd := &cobra.Command{
@@ -46,8 +46,8 @@ func Watch(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-// follow needs etcd to answer at the start, so that a wrong address is noticed. From then
-// on only ctx ends it.
+// follow fails if etcd does not answer at the start, so that a wrong address is reported. From
+// then on only ctx ends it.
 func follow(ctx context.Context, s *session.Session, initial bool) error {
 	sel, err := s.Selectors.Parse()
 	if err != nil {
@@ -108,7 +108,7 @@ func follow(ctx context.Context, s *session.Session, initial bool) error {
 	}
 }
 
-// printContact says when etcd went away and when it is back.
+// printContact prints when the contact to etcd is lost and when it is restored.
 func printContact(s *session.Session, st watch.Status, away bool) bool {
 	now := st.State == watch.Suspect || st.State == watch.Stale
 	switch {

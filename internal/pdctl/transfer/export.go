@@ -1,4 +1,5 @@
-// Package transfer moves what operators have put from one etcd to another.
+// Package transfer implements export and import, which copy the keys that operators have written
+// from one etcd to another.
 package transfer
 
 import (
@@ -20,7 +21,7 @@ in the new etcd. The export has no secrets.`
 const exportExamples = `  pdctl export > fleet.jsonl
   pdctl export | pdctl import --etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379 -`
 
-// Export makes the command export.
+// Export returns the command export.
 func Export(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "export", Short: "write out what operators stored in etcd", Long: exportHelp, Example: exportExamples,

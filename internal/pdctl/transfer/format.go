@@ -13,8 +13,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// The form of an export: one JSON object a line. The first says what it is, the
-// others are a key each, the value as text exactly as it is in etcd.
+// The format of an export is JSON Lines. The first line is the header; every other
+// line is one key, with the exact value in etcd as text.
 const (
 	formatName    = "pdmesh-export"
 	formatVersion = 1
@@ -39,7 +39,7 @@ type exportLine struct {
 	Address string         `json:"address"`
 	Value   *string        `json:"value,omitempty"`
 	TTL     int64          `json:"ttl,omitempty"`     // of what ends by itself: seconds left
-	Skipped string         `json:"skipped,omitempty"` // why it is not carried; then it has no value
+	Skipped string         `json:"skipped,omitempty"` // why it is not exported; then it has no value
 }
 
 func writeExport(w io.Writer, head exportHeader, entries []store.Carried) error {
@@ -64,7 +64,7 @@ func writeExport(w io.Writer, head exportHeader, entries []store.Carried) error 
 // errNoExport is wrapped by every error about the file itself.
 var errNoExport = errors.New("not an export that this pdctl can read")
 
-// readExport reads the whole of an export before anything is done with it.
+// readExport reads and checks the whole export, so that an invalid one has no effect.
 func readExport(r io.Reader) ([]store.Carried, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)

@@ -28,7 +28,7 @@ the agents with the new etcd.`
 const importExamples = `  pdctl import --etcd-endpoints 10.0.0.1:2379 --dry-run fleet.jsonl
   pdctl import --etcd-endpoints 10.0.0.1:2379 fleet.jsonl`
 
-// Import makes the command import.
+// Import returns the command import.
 func Import(s *session.Session) *cobra.Command {
 	var reason string
 	var dry bool
@@ -63,7 +63,7 @@ func openExport(path string, stdin io.Reader) ([]store.Carried, error) {
 	return readExport(f)
 }
 
-// importResult is what became of one key.
+// importResult is the result for one key.
 type importResult struct {
 	Kind    store.MoveKind `json:"kind"`
 	Role    instance.Role  `json:"role"`
@@ -113,7 +113,7 @@ func importAll(ctx context.Context, s *session.Session, entries []store.Carried,
 	return nil
 }
 
-// text describes the outcome.
+// text returns the outcome as text.
 func (r importResult) text(c store.Carried, dry bool) string {
 	switch r.Outcome {
 	case string(store.MoveWritten):

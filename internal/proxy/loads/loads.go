@@ -1,5 +1,5 @@
-// Package loads combines what a proxy knows of the load of instances: its own requests in
-// flight, load digests of other proxies, and metrics of engines.
+// Package loads combines the sources of the load of instances: the requests in flight of this
+// proxy, load digests of other proxies, and metrics of engines.
 package loads
 
 import (
@@ -36,7 +36,7 @@ type Loads struct {
 	scraper *scrape.Scraper
 }
 
-// Scrape asks the engines for their load until ctx ends, unless that is off.
+// Scrape reads the load of the engines until ctx ends, unless that is off.
 func (l *Loads) Scrape(ctx context.Context) {
 	if l.ScrapeInterval > 0 {
 		l.scraper.Run(ctx)
@@ -119,7 +119,7 @@ func (l *Loads) inFlight() []schema.LoadEntry {
 	return out
 }
 
-// FollowOthers keeps what policies know of the other proxies up to date until ctx ends.
+// FollowOthers updates the state of the other proxies for policies until ctx ends.
 func (l *Loads) FollowOthers(ctx context.Context) {
 	l.Others.FollowOthers(ctx, l.ID, func(others digest.Others) {
 		l.Placements.SetOthers(others.Present)

@@ -53,8 +53,8 @@ func client(at config.Listen) (hc *http.Client, scheme string, err error) {
 	return &http.Client{Transport: t}, "https", nil
 }
 
-// Ask requests a path of the proxy that listens at an address, and returns a line for people;
-// the error has the reason why it is unhealthy.
+// Ask requests a path of the proxy that listens at an address, and returns a line of text. The
+// error is the reason why the proxy is unhealthy.
 func Ask(ctx context.Context, at config.Listen, path string) (string, error) {
 	address := localAddress(at.Host, at.Port)
 	hc, scheme, err := client(at)

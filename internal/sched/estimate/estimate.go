@@ -129,8 +129,8 @@ func (e *Estimator) noteDecode(name string, d Decode) {
 	m.running.learn(d.Running)
 }
 
-// model returns what is known of a model, of which there are no more than instances list. The
-// lock is held.
+// model returns the estimates of a model, of which there are no more than instances list. The
+// caller holds the lock.
 func (e *Estimator) model(name string) *model {
 	m := e.models[name]
 	if m == nil {

@@ -48,8 +48,8 @@ func (h *held) take(c *Candidate) {
 	}
 }
 
-// shares lets a policy choose so many times, with so many held at once, and gives
-// what part each candidate of the list got, in percent.
+// shares makes n choices with a policy, of which at most most are held at once, and returns
+// the share of each candidate of the list, in percent.
 func shares(p Policy, c Candidates, n, most int) []float64 {
 	got := make([]float64, len(c.list))
 	h := held{most: most}

@@ -2,9 +2,8 @@ package policy
 
 import "math"
 
-// leastLoaded takes the candidate that has least to do in proportion to its weight;
-// among several of those one by chance, in proportion to the weights. Among many the one
-// whose turn it is comes first.
+// leastLoaded chooses the candidate with the least load relative to its weight. Among equal ones
+// it chooses at random in proportion to the weights, or, among many, the next in turn.
 type leastLoaded struct {
 	turns
 	rand func() float64
@@ -17,10 +16,10 @@ func newLeastLoaded(o Options) Policy {
 }
 
 const (
-	// manyLoads is how many candidates are too many to look at for nothing.
+	// manyLoads is the number of candidates above which a sample is tried for an idle one first:
+	// the next in turn, and random ones.
 	manyLoads = 32
-	// draws is how many of them are looked at first. One that has nothing to do is as good
-	// as any.
+	// draws is the size of that sample. An idle candidate in it is chosen at once.
 	draws = 8
 )
 

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What is known from elsewhere weighs as much as what this proxy holds itself, and
-// nothing of it is left when it is gone.
+// The reported load of other proxies weighs as much as this proxy's, and leaves no remainder
+// when it ends.
 func TestWeigh(t *testing.T) {
 	t.Parallel()
 	engine := func(r Rank) *Engine { return &Engine{Ranks: []Rank{r}, All: r} }

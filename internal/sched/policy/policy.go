@@ -13,9 +13,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 )
 
-// Policy chooses from one list of candidates: those of a role that serve a model. Each list has a
-// Policy of its own, which outlives changes of the membership and so may keep state. A Policy must
-// be safe for concurrent use, must not block, and takes random numbers from Options.Rand only.
+// Policy chooses from one list of candidates: those of a role that serve a model. Each list has
+// its own Policy, which may keep state, since it is kept across changes of the membership. A Policy
+// must be safe for concurrent use, must not block, and uses random numbers of Options.Rand only.
 type Policy interface {
 	// Choose returns the index of the chosen candidate, less than c.Len(), which is at least 1;
 	// or -1 if the policy does not apply to the request: then the default policy chooses. cached
@@ -46,8 +46,8 @@ type Options struct {
 	Placements *prefix.Placements
 }
 
-// Memory gives access to the prompts that a policy records. Its functions are safe for concurrent
-// use, and nil if the policy records none.
+// Memory provides access to the prompts that a policy records. Its functions are safe for
+// concurrent use, and nil if the policy records none.
 type Memory struct {
 	// All returns the total, including candidates that have just left.
 	All func() Remembered

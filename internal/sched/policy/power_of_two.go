@@ -1,11 +1,10 @@
 package policy
 
-// powerOfTwo looks at two candidates, the one whose turn it is and another one by chance, in
-// proportion to the weights, and takes the one that holds less in proportion to its
-// weight. Of two drawn by chance the first would sometimes be one that has just had a
-// request, and every candidate waits longer at times: with a thousand of them that costs a
-// tenth of a small request, in connections that are opened again or are in no cache of the
-// processor any more.
+// powerOfTwo compares two candidates, the next one in turn and another one at random, both in
+// proportion to the weights, and chooses the one with the lower load relative to its weight. If
+// both were random, some candidates would get a request soon after the last one, and others
+// would wait longer. With a thousand candidates that costs a tenth of the CPU time of a small
+// request, because connections are reopened or have left the caches of the processor.
 type powerOfTwo struct {
 	turns
 	rand func() float64

@@ -1,6 +1,6 @@
 package policy
 
-// random takes anybody, by chance, in proportion to the weights.
+// random chooses any candidate at random, in proportion to the weights.
 type random struct{ rand func() float64 }
 
 func newRandom(o Options) Policy { return random{o.Rand} }

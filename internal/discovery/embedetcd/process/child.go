@@ -19,18 +19,18 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 )
 
-// marker in the environment makes the program an etcd.
+// marker is the environment variable that makes the program run as an etcd.
 const marker = "PDMESH_EMBEDDED_ETCD"
 
-// MaybeMain is called first in main. In the child process of a Host it runs the
-// etcd and does not return; else it does nothing.
+// MaybeMain runs the etcd and does not return if this is the child process of a Host; otherwise
+// it returns at once. Call it first in main.
 func MaybeMain() {
 	if os.Getenv(marker) != "" {
 		os.Exit(serve(os.Stdin, os.Stdout))
 	}
 }
 
-// flushTime is how long the last lines may take.
+// flushTime bounds the wait until the last lines are written.
 const flushTime = 2 * time.Second
 
 // reports sends the state of the etcd to the Host, a line each.
@@ -46,14 +46,14 @@ func (r *reports) say(m message) {
 	}
 }
 
-// failed reports why there is no etcd, and returns the exit code.
+// failed reports the reason why etcd does not run, and returns the exit code.
 func (r *reports) failed(err error) int {
 	r.say(message{Failed: failure(err)})
 	r.queue.Flush(flushTime)
 	return 1
 }
 
-// fatal ends the process. Several goroutines may come here; the first has the reason.
+// fatal ends the process. Several goroutines may call it; the first one reports the reason.
 func (r *reports) fatal(why string) {
 	r.once.Do(func() {
 		os.Exit(r.failed(errors.New(why)))
@@ -74,10 +74,10 @@ func (r *reports) log(level string) *logrus.Logger {
 
 // serve runs an etcd until in ends.
 func serve(in io.Reader, out io.Writer) int {
-	// The proxy drains its requests after these signals, which a terminal and
-	// systemd send to both, and needs its etcd until then.
+	// A terminal and systemd send these signals to both processes. The proxy then drains
+	// its requests, and needs its etcd until that is done.
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	// A proxy that is stopped for a while reads nothing, and etcd must go on.
+	// etcd must continue while a stopped proxy does not read its output.
 	r := &reports{queue: logging.NewQueue(out, func(int) {})}
 	defer r.queue.Flush(flushTime)
 	lines := bufio.NewReader(in)

@@ -1,16 +1,15 @@
-// Package process runs the embedded etcd in a process of its own: the same
-// program once more, which a variable of its environment makes an etcd.
+// Package process runs the embedded etcd in a child process: the same program, which an
+// environment variable makes run as an etcd.
 //
-// etcd ends its process when it cannot go on, by os.Exit or by a panic in one of
-// its goroutines: no descriptor or no room is left, or its files are damaged.
-// Nothing can be done about that from within. The requests of a proxy must go on,
-// so etcd has a process that may end, with descriptors, a heap and a share of the
-// processor for itself.
+// etcd ends its process on a fatal error, by os.Exit or by a panic in one of its
+// goroutines: no descriptor or no disk space is left, or its files are damaged. The
+// caller cannot prevent that. The proxy must continue to serve requests, so etcd has
+// a separate process, with its own descriptors, heap and share of the processor.
 //
 //	proxy ── Host ─── stdin: the configuration; its end is the end ──▶ etcd
 //	              ◀── stdout: log lines, "serves at", "failed"    ───
 //	              ◀── stderr: the trace of a panic                ───
 //
-// A Host starts it again when it has ended, with growing pauses. It ends with the
-// process that started it, also when that is killed.
+// A Host restarts the child with backoff. The child exits with the process that started
+// it, also when that is killed.
 package process

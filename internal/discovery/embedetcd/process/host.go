@@ -18,10 +18,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
-// ErrDamaged means that etcd cannot start over the files in its data directory.
+// ErrDamaged is returned if etcd cannot start with the files in its data directory.
 var ErrDamaged = errors.New("the files of the embedded etcd are damaged")
 
-// Config says how to run the etcd.
+// Config configures a Host.
 type Config struct {
 	ListenClient string // as in embedetcd.Config
 	DataDir      string
@@ -29,14 +29,14 @@ type Config struct {
 	Gateway      bool
 	TLS          certs.Files // the same
 	Log          *logrus.Logger
-	// Pause is the first one before a new start; each next is twice as long, up to
-	// maxPause. Default one second.
+	// Pause is the first pause before a restart, default 1 s. It doubles with each attempt, up
+	// to maxPause.
 	Pause time.Duration
 }
 
 const (
 	maxPause = 30 * time.Second
-	// calm is how long an etcd must have run for its end to be a new one.
+	// calm is the time an etcd must have run until the pause starts again at its least value.
 	calm = time.Minute
 	// stopLimit is how long an etcd may take to close its files.
 	stopLimit = 5 * time.Second
@@ -46,17 +46,16 @@ const (
 
 // State is the state of the etcd.
 type State struct {
-	// Ended is the reason why it does not run; "" while it runs.
+	// Ended is the reason why etcd does not run; "" while it runs.
 	Ended string
-	// Ends counts the times that it ended by itself.
+	// Ends is the number of times that etcd exited by itself.
 	Ends int64
-	// Joined reports whether another proxy's etcd has taken its place: this process has
-	// none of its own any more.
+	// Joined reports whether this process runs no etcd any more, because the etcd of another
+	// proxy serves at its address.
 	Joined bool
 }
 
-// Host keeps an etcd running in a process of its own. It is safe for concurrent
-// use.
+// Host keeps an etcd running in a child process. It is safe for concurrent use.
 type Host struct {
 	cfg      Config
 	log      *logrus.Entry
@@ -69,8 +68,8 @@ type Host struct {
 }
 
 // Start runs an etcd and returns when it serves. Its errors are those of embedetcd.Start, and
-// ErrDamaged. If there is no space on the disk, it returns without an error, and the etcd is
-// started as soon as there is: the proxy can serve what it knows without it.
+// ErrDamaged. If the disk is full, it returns without an error, and etcd is started as soon as
+// there is space: the proxy can serve the membership that it has saved.
 func Start(ctx context.Context, cfg Config) (*Host, error) {
 	if cfg.Pause <= 0 {
 		cfg.Pause = time.Second
@@ -94,7 +93,7 @@ func Start(ctx context.Context, cfg Config) (*Host, error) {
 	return h, nil
 }
 
-// Endpoint is the host:port for clients; it stays the same.
+// Endpoint returns the host:port for clients; it does not change.
 func (h *Host) Endpoint() string { return h.endpoint }
 
 // State returns the state of the etcd.
@@ -116,8 +115,7 @@ func (h *Host) Close() {
 	<-h.done
 }
 
-// supervise starts the etcd again whenever it has ended, until ctx ends. c is nil if it has not
-// run yet.
+// supervise restarts the etcd whenever it exits, until ctx ends. c is nil if it has not run yet.
 func (h *Host) supervise(ctx context.Context, c *child) {
 	defer close(h.done)
 	pause := h.cfg.Pause
@@ -147,8 +145,8 @@ func (h *Host) supervise(ctx context.Context, c *child) {
 	}
 }
 
-// again starts the etcd until it serves. It returns nil when ctx ends, or when
-// another one serves in its place.
+// again retries to start the etcd until it serves. It returns nil when ctx ends, or when another
+// etcd serves at its address.
 func (h *Host) again(ctx context.Context, pause *time.Duration) *child {
 	last := ""
 	for {
@@ -176,7 +174,7 @@ func (h *Host) again(ctx context.Context, pause *time.Duration) *child {
 	}
 }
 
-// launch makes one attempt.
+// launch makes one attempt to start the etcd.
 func (h *Host) launch(ctx context.Context) (*child, error) {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -196,7 +194,7 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 		return c, nil
 	case <-c.done:
 	case <-ctx.Done():
-		// Not killed at once: etcd could not start over the files that a start leaves half done.
+		// Not killed at once: an interrupted start leaves files with which etcd cannot start.
 		c.close(stopLimit)
 		return nil, fmt.Errorf("start the embedded etcd: %w", context.Cause(ctx))
 	}
@@ -219,7 +217,7 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 	return nil, fmt.Errorf("start the embedded etcd with data in %s: %s", h.cfg.DataDir, why)
 }
 
-// errNoSpace is wrapped by the error of a start that fails for want of disk space.
+// errNoSpace is wrapped by the error of a start that fails because the disk is full.
 var errNoSpace = errors.New("the disk is full")
 
 func noSpace(why string) bool {
@@ -232,8 +230,8 @@ func damaged(dir, why string) error {
 		ErrDamaged, dir, why)
 }
 
-// look reports whether an etcd has worked in a directory, and which of its files is missing
-// that it needs: etcd itself would wait for that file for ever.
+// look reports whether an etcd has used a directory, and which required file is missing: etcd
+// would wait for that file without a limit.
 func look(dir string) (hadFiles bool, missing string) {
 	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil || embedetcd.Unfinished(dir) {
 		return false, ""
@@ -248,7 +246,7 @@ func look(dir string) (hadFiles bool, missing string) {
 	return true, ""
 }
 
-// external reports whether the files have no part in the end of etcd.
+// external reports whether etcd ended for a reason other than its files.
 func external(why string) bool {
 	for _, cause := range []string{
 		"no space left on device", "disk quota exceeded", "too many open files", "cannot allocate memory", "permission denied",

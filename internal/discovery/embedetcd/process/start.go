@@ -19,8 +19,8 @@ type child struct {
 	log      *logrus.Entry
 	ready    chan struct{} // closed when it serves
 	endpoint string        // to be read after ready
-	done     chan struct{} // closed at its end, after which all below may be read
-	failure  *failed       // what it said last, nil for nothing
+	done     chan struct{} // closed when it has exited; the fields below may be read after that
+	failure  *failed       // its last report of a failure; may be nil
 	err      error         // of the process
 	last     beginning     // of its standard error
 }
@@ -33,7 +33,7 @@ func start(s settings, log *logrus.Entry) (*child, error) {
 	}
 	c := &child{log: log, ready: make(chan struct{}), done: make(chan struct{})}
 	c.cmd = exec.Command(itself())
-	// Shown in the list of processes.
+	// The name in the list of processes.
 	c.cmd.Args = []string{os.Args[0], "embedded-etcd", s.DataDir}
 	c.cmd.Env = environment()
 	c.cmd.Stdout = &splitter{take: c.receive}
@@ -90,7 +90,7 @@ func (c *child) receive(line []byte) {
 	}
 }
 
-// reason returns why the process has ended.
+// reason returns why the process has exited.
 func (c *child) reason() string {
 	if c.failure != nil {
 		return c.failure.Text
@@ -125,8 +125,7 @@ func (c *child) close(limit time.Duration) {
 	<-c.done
 }
 
-// environment is what the process needs of ours: none of the keys and settings of
-// the proxy.
+// environment returns the environment of the child, without the keys and settings of the proxy.
 func environment() []string {
 	env := []string{marker + "=1"}
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "TZ", "GODEBUG", "GOTRACEBACK", "GORACE", "GOCOVERDIR"} {

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// itself is this program. Its file may have been replaced by a newer one since it
-// was started; this link still leads to the one that runs.
+// itself is the path of this program. Its file may have been replaced since it was started; this
+// link still refers to the running one.
 func itself() string {
 	const link = "/proc/self/exe"
 	if _, err := os.Stat(link); err == nil {
@@ -15,12 +15,12 @@ func itself() string {
 	return os.Args[0]
 }
 
-// attributes let the kernel end the etcd with its proxy, however that ends.
+// attributes makes the kernel end the etcd with its proxy, also if the proxy is killed.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
 
-// raisePriority gets this thread, and what it starts, a larger share of a busy
-// processor, where that is allowed: etcd needs little, and leases end if it gets
-// nothing for seconds.
+// raisePriority raises the scheduling priority of this thread, and of the processes that it
+// starts, if that is allowed: etcd needs little CPU time, and leases expire if it does not run
+// for seconds.
 func raisePriority() {
 	const more = 5
 	if left, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0); err == nil { // 20 less the niceness

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
-// settings is the line that the child gets first.
+// settings is the first line of the child's standard input.
 type settings struct {
 	ListenClient string `json:"listen_client"`
 	DataDir      string `json:"data_dir"`
@@ -22,7 +22,7 @@ type settings struct {
 	TLS certs.Files `json:"tls"`
 }
 
-// message is one line of the child's. Exactly one of the fields is set.
+// message is one line of the child's output. Exactly one of the fields is set.
 type message struct {
 	Log    *logLine `json:"log,omitempty"`
 	Ready  *ready   `json:"ready,omitempty"`
@@ -39,7 +39,7 @@ type ready struct {
 	Endpoint string `json:"endpoint"`
 }
 
-// failed is the last thing that a child says which does not go on.
+// failed is the last message of a child that exits.
 type failed struct {
 	Kind string `json:"kind,omitempty"` // of kinds; "" for any other error
 	Text string `json:"text"`
@@ -74,7 +74,7 @@ func (e *childError) Unwrap() error { return e.kind }
 
 func (f *failed) err() error { return &childError{kind: kinds()[f.Kind], text: f.Text} }
 
-// lineFormatter makes the child's log lines messages.
+// lineFormatter formats the child's log lines as messages.
 type lineFormatter struct{}
 
 // Format implements logrus.Formatter.
@@ -82,7 +82,7 @@ func (lineFormatter) Format(e *logrus.Entry) ([]byte, error) {
 	fields := make(map[string]any, len(e.Data))
 	for k, v := range e.Data {
 		if err, ok := v.(error); ok {
-			v = err.Error() // of an error JSON shows nothing
+			v = err.Error() // encoding/json writes an error as {}
 		}
 		fields[k] = v
 	}
@@ -93,13 +93,13 @@ func (lineFormatter) Format(e *logrus.Entry) ([]byte, error) {
 	return append(line, '\n'), err
 }
 
-// splitter hands on what is written to it line by line.
+// splitter is a writer that passes on its input line by line.
 type splitter struct {
 	rest []byte
 	take func(line []byte)
 }
 
-// maxLine bounds a line; what is longer is no message of ours.
+// maxLine bounds a line; a longer one is not a message of the child.
 const maxLine = 1 << 20
 
 // Write implements io.Writer.
