@@ -116,8 +116,8 @@ func TestLateAnswer(t *testing.T) {
 	p.manage("decode", first.Address, "drain")
 	p.do(chromedp.Click(chromedp.CSS("#act-ok")))
 	p.until(`window.answer`)
-	heard := value[int](p, `state.heard`)
-	p.until(fmt.Sprintf(`state.heard > %d`, heard)) // an event has come, and the dialog was brought up to date
+	last := value[int](p, `state.lastEvent`)
+	p.until(fmt.Sprintf(`state.lastEvent > %d`, last)) // an event arrived and updated the dialog
 	if !value[bool](p, `document.getElementById('act-ok').disabled`) {
 		t.Error("what is under way can be asked for once more")
 	}

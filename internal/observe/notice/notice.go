@@ -36,7 +36,7 @@ type View struct {
 	Blocks func(*instance.Instance) int
 	// Build is the build that a partner of an instance must have, too, "" for any; nil: any.
 	Build func(*instance.Instance) string
-	// Deaf says, by address, why the KV events of an instance cannot be followed.
+	// Deaf maps addresses of instances to the reason why their KV events cannot be followed.
 	Deaf map[string]string
 	// Unnotified has the prefill instances that are bypassed because their notifications do
 	// not arrive, with the addresses at which they are expected.
@@ -123,7 +123,7 @@ func (v View) Words() []string {
 		}
 	}
 	for _, address := range slices.Sorted(maps.Keys(v.Deaf)) {
-		say("nothing is heard of the KV cache of %s: %s", address, v.Deaf[address])
+		say("no KV events from %s: %s", address, v.Deaf[address])
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(v.Unnotified), func(a, b instance.Key) int { return cmp.Compare(a.Address, b.Address) }) {
 		// doctor reads this text (its file notifications.go).
