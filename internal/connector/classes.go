@@ -65,7 +65,7 @@ func Classes() []Class {
 		speaks("SharedStorageConnector", Default),
 		speaks("PyNcclConnector", Default),
 		{Name: "MoRIIOConnector", Itself: "its engines register themselves, at a proxy or an agent with --zmq-register", Page: pages + MoRIIO + ".md"},
-		refused("P2pNcclConnector", "it is gone since vLLM 0.24"),
+		refused("P2pNcclConnector", "removed in vLLM 0.24"),
 		refused("ECExampleConnector", encoderFirst),
 		refused("ECCPUConnector", encoderFirst),
 		refused("ECMooncakeConnector", encoderFirst),
