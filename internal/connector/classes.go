@@ -7,12 +7,12 @@ type Class struct {
 	Name    string
 	Dialect string // short name, "" if no dialect fits
 	Refused string // why no dialect fits
-	// Itself is how its engines register themselves without agents, "" if they do not.
+	// Itself describes how its engines register themselves without agents, "" if they do not.
 	Itself string
-	// Page is its page of the documentation, as a path from the root of the repository.
+	// Page is its documentation page, as a path from the root of the repository.
 	Page string
-	// Local reports whether it moves blocks only between memories of one machine. Beside another
-	// connector in a MultiConnector it does not count.
+	// Local reports whether it moves blocks only within one machine. In a MultiConnector with
+	// other connectors it is ignored.
 	Local bool
 }
 
@@ -57,7 +57,7 @@ func Classes() []Class {
 		speaks("LMCacheConnector", Default),
 		speaks("LMCacheConnectorV1", Default),
 		speaks("LMCacheMPConnector", Default),
-		speaks("MultiConnector", Default), // the agent looks at those inside
+		speaks("MultiConnector", Default), // the agent inspects the inner connectors
 		speaks("FlexKVConnectorV1", Default),
 		speaks("HF3FSKVConnector", Default),
 		speaks("ExampleConnector", Default),
@@ -65,7 +65,7 @@ func Classes() []Class {
 		speaks("SharedStorageConnector", Default),
 		speaks("PyNcclConnector", Default),
 		{Name: "MoRIIOConnector", Itself: "its engines register themselves, at a proxy or an agent with --zmq-register", Page: pages + MoRIIO + ".md"},
-		refused("P2pNcclConnector", "it is gone since vLLM 0.24"),
+		refused("P2pNcclConnector", "removed in vLLM 0.24"),
 		refused("ECExampleConnector", encoderFirst),
 		refused("ECCPUConnector", encoderFirst),
 		refused("ECMooncakeConnector", encoderFirst),

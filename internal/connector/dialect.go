@@ -20,9 +20,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
-// Dialect has the parameters by which a pair of engines hands over KV caches.
-// Implementations have no state and may be shared.
-type Dialect interface { //nolint:interfacebloat // each method is a short answer about a pair
+// Dialect builds the parameters with which a pair of engines transfers KV caches.
+// Implementations are stateless and may be shared.
+type Dialect interface { //nolint:interfacebloat // each method is a small property of a pair
 	// Name is the short name, as in --connector and in instance records.
 	Name() string
 	// Flow is the order in which the legs run.
@@ -34,14 +34,14 @@ type Dialect interface { //nolint:interfacebloat // each method is a short answe
 	// sequential flow Pair.Decode is nil at first, and Unfit is called again when decode
 	// is chosen.
 	Unfit(k openai.Kind, p Pair) (reason string)
-	// Prefill is the leg that makes an instance compute the prompt's KV cache.
-	// Pair.Decode is nil where the flow chooses it later.
+	// Prefill returns the leg that makes an instance compute the prompt's KV cache.
+	// Pair.Decode is nil if the flow chooses it later.
 	Prefill(r *request.Request, p Pair) Leg
-	// TransferParams takes from prefill's answer what the decode leg needs. If the answer offers
-	// no transfer, the result is the zero TransferParams. The error means that an engine of this
-	// dialect does not send such an answer.
+	// TransferParams extracts the transfer params for the decode leg from prefill's response. If
+	// the response offers no transfer, the result is the zero TransferParams. The error means
+	// that no engine of this dialect sends such a response.
 	TransferParams(answer []byte) (TransferParams, error)
-	// Decode is the leg that answers the client. In a sequential flow, the zero TransferParams
+	// Decode returns the leg that answers the client. In a sequential flow, the zero TransferParams
 	// makes the decode instance compute the prompt itself. In a concurrent flow, TransferParams
 	// is always zero, because the pair has all parameters.
 	Decode(r *request.Request, p Pair, h TransferParams) Leg
@@ -49,12 +49,12 @@ type Dialect interface { //nolint:interfacebloat // each method is a short answe
 	// decode instance may read one, any number of times. Otherwise one decode instance
 	// can read a KV transfer once.
 	SharesPool() bool
-	// Terms are what a flow must know about an instance.
+	// Terms returns what a flow must know about an instance.
 	Terms(in *instance.Instance) Terms
 	// NeedsPrefill reports whether a decode instance answers a request without a KV transfer with
 	// the wrong text. The proxy never sends it such a request.
 	NeedsPrefill() bool
-	// Rewriter changes the decode instance's answer for the client; nil changes nothing.
+	// Rewriter rewrites the decode instance's response for the client; nil changes nothing.
 	Rewriter(h TransferParams) Rewriter
 }
 
@@ -63,7 +63,7 @@ type Flow uint8
 
 // The flows.
 const (
-	// Sequential: prefill, then decode with what prefill has handed over.
+	// Sequential: prefill, then decode with the transfer params of prefill.
 	Sequential Flow = iota
 	// Concurrent: both at the same time. When one fails, the proxy aborts the other and
 	// tries another pair.
@@ -118,8 +118,8 @@ type Notices struct {
 // Field is one header field.
 type Field struct{ Name, Value string }
 
-// TransferParams is what the answer of prefill has for one decode leg. The zero value means that
-// there is no KV transfer.
+// TransferParams are the params in prefill's response for one decode leg. The zero value means
+// that there is no KV transfer.
 type TransferParams struct {
 	// Params is the raw JSON of kv_transfer_params. Callers must not change it.
 	Params []byte
@@ -128,11 +128,11 @@ type TransferParams struct {
 // Empty reports whether the prefill offered no transfer.
 func (h TransferParams) Empty() bool { return len(h.Params) == 0 }
 
-// Rewriter changes an answer for the client. It may return the same bytes.
+// Rewriter rewrites a response for the client. It may return the same bytes.
 type Rewriter interface {
-	// Whole changes an answer that is no stream.
+	// Whole rewrites a response without a stream.
 	Whole(body []byte) []byte
-	// Events changes one or more complete server-sent events.
+	// Events rewrites one or more complete server-sent events.
 	Events(batch []byte) []byte
 }
 
@@ -154,20 +154,20 @@ type Terms struct {
 	// Lease is how long prefill keeps a KV transfer until decode reads it; 0 if that is not
 	// known.
 	Lease time.Duration
-	// Renews reports that a decode engine which runs keeps the KV cache readable: it renews
-	// the lease of the requests in its queue, or prefill refuses a read that comes too late.
+	// Renews reports whether a running decode engine keeps the KV cache readable: it renews
+	// the lease of the requests in its queue, or prefill refuses a late read.
 	Renews bool
 	// RefusalSpends reports whether an instance which refuses a decode leg (4xx, 503) may make
 	// prefill free the blocks.
 	RefusalSpends bool
-	// GivesUp is the stop_reason with which decode gives up an answer, "" if there is none.
+	// GivesUp is the stop_reason with which decode aborts a response, "" if there is none.
 	GivesUp string
-	// Bootstrap is host:port of the server that has the engine ids of the present life of
+	// Bootstrap is host:port of the server that has the engine ids of the current process of
 	// prefill. Decode needs such an id. "" if the legs need none.
 	Bootstrap string
 }
 
-// lease is the lease in the record of an instance, 0 if there is none.
+// lease returns the lease in the record of an instance, 0 if there is none.
 func lease(in *instance.Instance) time.Duration {
 	return time.Duration(in.Record.KVLease) * time.Second
 }

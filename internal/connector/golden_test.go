@@ -181,7 +181,7 @@ func TestTerms(t *testing.T) {
 	}
 }
 
-// Who copes with KV blocks of two sizes says so by asking for none.
+// A dialect that supports different KV block sizes in a pair returns Blocks 0.
 func TestBlocksOfOneSize(t *testing.T) {
 	t.Parallel()
 	var got []string

@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// An instance of more ranks than are told apart is refused where a leg has to say at
-// which rank the other one is: all its requests would meet at rank 0.
+// An instance with more ranks than are distinguished is refused if a leg must name the
+// rank of the other one: otherwise all its requests would go to rank 0.
 func TestMoreRanksThanAreToldApart(t *testing.T) {
 	t.Parallel()
 	for _, name := range connector.Names() {

@@ -10,7 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
-// Every dialect can have prefill tell the tokens of the prompt, and none asks decode.
+// Every dialect can request the tokens of the prompt from prefill, and none requests them
+// from decode.
 func TestPrefillTellsTokens(t *testing.T) {
 	t.Parallel()
 	for _, name := range connector.Names() {

@@ -11,19 +11,19 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
-	"github.com/pdmesh/pdmesh/internal/forward/plan"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // explain returns where the proxy would send a chat.
-func (r *rig) explain(body string) plan.Plan {
+func (r *rig) explain(body string) explain.Plan {
 	r.t.Helper()
 	w := httptest.NewRecorder()
 	r.handler.Explain(w, httptest.NewRequestWithContext(r.t.Context(), http.MethodPost, "/route?endpoint=/v1/chat/completions", strings.NewReader(body)))
-	var p plan.Plan
+	var p explain.Plan
 	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusOK {
 		r.t.Fatalf("%d: %s", w.Code, w.Body)
 	}
@@ -37,7 +37,7 @@ func TestExplainIsWhatIsDone(t *testing.T) {
 	r := start(t, fakevllm.NIXL, 3, 2, nil)
 	for i := range 12 {
 		body := chatBody(i%2 == 0, "")
-		var p plan.Plan
+		var p explain.Plan
 		for range i % 4 {
 			p = r.explain(body)
 		}
@@ -47,7 +47,7 @@ func TestExplainIsWhatIsDone(t *testing.T) {
 		if i%4 == 0 {
 			continue
 		}
-		if p.Way != plan.Pair || p.Prefill.Chosen != e.Prefill || p.Decode.Chosen != e.Decode || p.Revision != e.Revision {
+		if p.Way != explain.Pair || p.Prefill.Chosen != e.Prefill || p.Decode.Chosen != e.Decode || p.Revision != e.Revision {
 			t.Errorf("explained %s %s to %s at %d, done %s to %s at %d", p.Way, p.Prefill.Chosen, p.Decode.Chosen, p.Revision, e.Prefill, e.Decode, e.Revision)
 		}
 		if len(p.Prefill.Candidates) != 3 || len(p.Decode.Candidates) != 2 || p.Tokens == 0 || p.Disaggregate != nil {
@@ -78,12 +78,12 @@ func TestExplainWays(t *testing.T) {
 		prefills    int
 		way, reason string
 	}{
-		"pair":       {chatBody(false, ""), nil, 1, plan.Pair, ""},
-		"n":          {chatBody(false, `,"n":2`), nil, 1, plan.DecodeOnly, bypass.N},
-		"no prefill": {chatBody(false, ""), nil, 0, plan.DecodeOnly, bypass.NoPrefill},
-		"never":      {chatBody(false, ""), &flow.Disaggregate{Never: true}, 1, plan.DecodeOnly, bypass.Never},
-		"auto":       {chatBody(false, ""), new(flow.Disaggregate), 1, plan.Pair, ""},
-		"model":      {strings.Replace(chatBody(false, ""), `"m"`, `"other"`, 1), nil, 1, plan.None, sched.ErrUnknownModel.Error()},
+		"pair":       {chatBody(false, ""), nil, 1, explain.Pair, ""},
+		"n":          {chatBody(false, `,"n":2`), nil, 1, explain.DecodeOnly, bypass.N},
+		"no prefill": {chatBody(false, ""), nil, 0, explain.DecodeOnly, bypass.NoPrefill},
+		"never":      {chatBody(false, ""), &flow.Disaggregate{Never: true}, 1, explain.DecodeOnly, bypass.Never},
+		"auto":       {chatBody(false, ""), new(flow.Disaggregate), 1, explain.Pair, ""},
+		"model":      {strings.Replace(chatBody(false, ""), `"m"`, `"other"`, 1), nil, 1, explain.None, sched.ErrUnknownModel.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -95,11 +95,11 @@ func TestExplainWays(t *testing.T) {
 			if (p.Disaggregate != nil) != (tc.disaggr != nil) {
 				t.Errorf("decided %+v", p.Disaggregate)
 			}
-			if p.Way != plan.None && p.Decode.Chosen != r.D[0].Address() {
+			if p.Way != explain.None && p.Decode.Chosen != r.D[0].Address() {
 				t.Errorf("decode %+v", p.Decode)
 			}
 			r.post("/v1/chat/completions", tc.body)
-			if e := r.entry(); p.Way == plan.DecodeOnly && e.DecodeOnly != p.Reason {
+			if e := r.entry(); p.Way == explain.DecodeOnly && e.DecodeOnly != p.Reason {
 				t.Errorf("decode-only because of %q", e.DecodeOnly)
 			}
 		})
@@ -115,7 +115,7 @@ func TestExplainDecisions(t *testing.T) {
 	for i := range 24 {
 		body := chatBody(true, "")
 		for range 5 {
-			if p := r.explain(body); p.Disaggregate.Decision == plan.Pair && p.Way != plan.Pair {
+			if p := r.explain(body); p.Disaggregate.Decision == explain.Pair && p.Way != explain.Pair {
 				t.Fatalf("%+v", p)
 			}
 		}

@@ -25,10 +25,10 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
-	"github.com/pdmesh/pdmesh/internal/forward/budget"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/forward/retrybudget"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/tracing"
@@ -138,7 +138,7 @@ func New(o Options) (*Handler, error) {
 		},
 	}
 	if o.RetryRatio >= 0 {
-		h.flow.Budget = budget.New(o.RetryRatio, o.RetryBurst, time.Now)
+		h.flow.Budget = retrybudget.New(o.RetryRatio, o.RetryBurst, time.Now)
 	}
 	return h, h.flow.LoadDialects()
 }

@@ -28,43 +28,44 @@ const (
 	Waiting         // the instance does not answer yet; a proxy adds it when it does
 )
 
-// ErrRefused marks a change that cannot be made as it was asked for. The answer is 400.
+// ErrRefused is wrapped by the error for an invalid change. The status is 400.
 var ErrRefused = errors.New("refused")
 
-// ErrUnavailable marks a change that etcd cannot take now. The answer is 503.
+// ErrUnavailable is wrapped by the error for a change that etcd cannot store now. The status is 503.
 var ErrUnavailable = errors.New("etcd is not available")
 
 // Admin changes the membership in etcd. A key of role instance.Both represents two
-// memberships, which change together. Errors wrap ErrRefused or ErrUnavailable; all
-// others are answered with 500.
+// memberships, which change together. Errors that wrap neither ErrRefused nor
+// ErrUnavailable are answered with 500.
 type Admin interface {
-	// Add returns when this proxy's own snapshot shows the change. ranks is the number
-	// of data-parallel ranks of the instance, 0 if the request does not say.
+	// Add returns when the snapshot of this proxy contains the change. ranks is the number
+	// of data-parallel ranks of the instance, 0 if the request does not specify it.
 	Add(ctx context.Context, k instance.Key, ranks int) (Outcome, error)
-	// Remove reports whether the instance was a member or was waited for.
+	// Remove reports whether the instance was a member or pending.
 	Remove(ctx context.Context, k instance.Key) (bool, error)
-	// ChangeIntent changes what operators want of an instance. It returns as Add does.
+	// ChangeIntent changes the intent of operators for an instance. Like Add, it returns
+	// when the snapshot of this proxy contains the change.
 	ChangeIntent(ctx context.Context, k instance.Key, change IntentChange) (IntentResult, error)
 }
 
-// maxAdminBody bounds the body of an admin request.
+// maxAdminBody bounds the body of an admin request in bytes.
 const maxAdminBody = 1 << 20
 
-// maxPerRequest bounds the instances of one admin request.
+// maxPerRequest bounds the number of instances in one admin request.
 const maxPerRequest = 256
 
-// change is what all requests to /instances/... have in common, in the form of either
+// change has the common fields of requests to /instances/..., in the form of either
 // reference proxy.
 type change struct {
 	role instance.Role
 	keys []instance.Key
 	// plural reports whether "instances" was sent, the form of the load-balance proxy. The
-	// answer then has that proxy's texts.
+	// response then uses that proxy's messages.
 	plural bool
-	ranks  int // data-parallel ranks of each instance, 0 if the body does not say
+	ranks  int // data-parallel ranks of each instance, 0 if not specified
 }
 
-// adminRoutes are the routes by which operators change the fleet and the log level.
+// adminRoutes are the routes with which operators change the fleet and the log level.
 type adminRoutes struct {
 	admin   Admin
 	members Members
@@ -72,7 +73,7 @@ type adminRoutes struct {
 	log     logrus.FieldLogger
 }
 
-// add adds them, behind what checks the key.
+// add registers the routes after the key check.
 func (a *adminRoutes) add(e *gin.Engine, require gin.HandlerFunc) {
 	g := e.Group("/instances", require, refuseEncoded)
 	g.POST("/add", a.addInstances)
@@ -138,30 +139,30 @@ func (a *adminRoutes) removeInstances(c *gin.Context) {
 		a.refuse(c, err)
 		return
 	}
-	var gone, unknown []string
+	var removed, unknown []string
 	for _, k := range ch.keys {
 		existed, err := a.admin.Remove(c.Request.Context(), k)
 		if err != nil {
-			a.refuse(c, withDone(err, k, gone))
+			a.refuse(c, withDone(err, k, removed))
 			return
 		}
 		if existed {
-			gone = append(gone, k.Address)
+			removed = append(removed, k.Address)
 		} else {
 			unknown = append(unknown, k.Address)
 		}
 	}
 	switch {
-	case len(gone) == 0 && !ch.plural:
+	case len(removed) == 0 && !ch.plural:
 		failAdmin(c, http.StatusNotFound, openai.TypeNotFound, asMessage,
 			fmt.Sprintf("Instance %s is not in the %s_instances.", unknown[0], ch.role))
-	case len(gone) == 0:
+	case len(removed) == 0:
 		failAdmin(c, http.StatusNotFound, openai.TypeNotFound, asMessage,
 			fmt.Sprintf("Instances %s are not in the %s instances.", pythonList(unknown), ch.role))
 	case !ch.plural:
-		a.answer(c, fmt.Sprintf("Removed %s from %s_instances.", gone[0], ch.role))
+		a.answer(c, fmt.Sprintf("Removed %s from %s_instances.", removed[0], ch.role))
 	default:
-		msg := fmt.Sprintf("remove %s instances: %s.", ch.role, pythonList(gone))
+		msg := fmt.Sprintf("remove %s instances: %s.", ch.role, pythonList(removed))
 		if len(unknown) > 0 {
 			msg += fmt.Sprintf(" Instances %s are not in the %s instances.", pythonList(unknown), ch.role)
 		}
@@ -192,15 +193,15 @@ func (a *adminRoutes) refuse(c *gin.Context, err error) {
 	}
 }
 
-// asMessage and asDetail are the fields in which the reference proxies put the text of
-// an error, where scripts may look for it.
+// asMessage and asDetail are the fields in which the reference proxies, and so scripts,
+// expect the text of an error.
 const (
-	asMessage = "message" // of an answer about instances
+	asMessage = "message" // of a response about instances
 	asDetail  = "detail"  // of a refused request
 )
 
-// failAdmin is fail for the admin routes. It adds the text as the field that the
-// reference proxies have it in.
+// failAdmin is fail for the admin routes. It also adds the text in the field of the
+// reference proxies.
 func failAdmin(c *gin.Context, status int, kind, field, text string) {
 	quoted, err := json.Marshal(text)
 	if err != nil { // a string always marshals
@@ -212,12 +213,12 @@ func failAdmin(c *gin.Context, status int, kind, field, text string) {
 	c.Abort()
 }
 
-// message is the error's text without the text of mark before it.
+// message returns the error's text without the prefix of mark.
 func message(err, mark error) string {
 	return strings.TrimPrefix(err.Error(), mark.Error()+": ")
 }
 
-// withDone adds to an error which instances of the request were done before it.
+// withDone adds the instances that were changed before an error to its text.
 func withDone(err error, k instance.Key, done []string) error {
 	if len(done) == 0 {
 		return err
@@ -309,12 +310,12 @@ func parseChange(b []byte) (change, error) {
 	return ch, nil
 }
 
-// pythonList prints addresses as the reference proxies do.
+// pythonList formats addresses as the reference proxies do.
 func pythonList(list []string) string {
 	return "['" + strings.Join(list, "', '") + "']"
 }
 
-// writeJSON answers in JSON. It does not escape characters for HTML.
+// writeJSON writes a JSON response without HTML escaping.
 func writeJSON(c *gin.Context, status int, v any) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

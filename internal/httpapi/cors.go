@@ -8,28 +8,28 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// CORS says which pages of other origins may use the proxy from a browser. The fields
-// are vLLM's options. The zero value allows none.
+// CORS configures which other origins may use the proxy from a browser. The fields
+// correspond to vLLM's options. The zero value allows none.
 type CORS struct {
 	Origins     []string // "https://chat.example.com", or "*" for all
 	Methods     []string // "*" for all
 	Headers     []string // of requests, "*" for all
-	Credentials bool     // requests may have cookies and the like
+	Credentials bool     // requests may carry credentials such as cookies
 }
 
-// exposedHeaders are the headers of answers that a page may read in addition to those
-// that every page may. vLLM exposes none.
+// exposedHeaders are the response headers that a page may read in addition to the
+// CORS-safelisted ones. vLLM exposes none.
 const exposedHeaders = "Retry-After, X-Request-Id, X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Decode-Only, X-PD-Elsewhere, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
 
-// These values are those of Starlette's CORSMiddleware, which vLLM uses. test/real has
-// recorded its answers in testdata/cors.json, and TestCORSAsVLLM compares with them.
+// These are the values of Starlette's CORSMiddleware, which vLLM uses. test/real recorded
+// its responses in testdata/cors.json, and TestCORSAsVLLM compares with them.
 const (
 	allMethods      = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY"
 	preflightVary   = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network"
 	preflightMaxAge = "600"
 )
 
-// cors is CORS, prepared for requests.
+// cors is the compiled form of CORS.
 type cors struct {
 	origins, methods, headers []string // headers in lower case
 	anyOrigin, anyHeader      bool
@@ -62,7 +62,7 @@ func (c *cors) allows(origin string) bool { return c.anyOrigin || slices.Contain
 // disabled reports whether no origin is allowed.
 func (c *cors) disabled() bool { return len(c.origins) == 0 }
 
-// setHeaders sets the CORS headers of an answer whose head is not sent yet.
+// setHeaders sets the CORS headers of a response whose head is not yet sent.
 func (c *cors) setHeaders(answer http.Header, r *http.Request) {
 	if c.disabled() {
 		return
@@ -85,9 +85,9 @@ func (c *cors) setHeaders(answer http.Header, r *http.Request) {
 	answer["Vary"] = []string{"Origin"}
 }
 
-// middleware answers preflight requests, and sets the CORS headers of all other
-// answers. A preflight needs no key, since browsers send none with it. Routes for
-// operators allow no page.
+// middleware answers preflight requests and sets the CORS headers of all other
+// responses. A preflight needs no key, since browsers send none with it. Operator
+// routes allow no other origin.
 func (c *cors) middleware(g *gin.Context) {
 	r := g.Request
 	if isOperatorRoute(r.URL.Path) {
@@ -101,7 +101,7 @@ func (c *cors) middleware(g *gin.Context) {
 	c.setHeaders(g.Writer.Header(), r)
 }
 
-// preflight answers a browser that asks what it may send (OPTIONS).
+// preflight answers a CORS preflight request (OPTIONS).
 func (c *cors) preflight(g *gin.Context) {
 	asked, answer := g.Request.Header, g.Writer.Header()
 	answer.Set("Vary", preflightVary)

@@ -21,16 +21,16 @@ func AdminActions() []string {
 	return all
 }
 
-// addDashboardRoute adds the route of the dashboard's events. Its page is at /, see
-// index.
+// addDashboardRoute adds the route of the dashboard's events. The page itself is served
+// by index.
 func (d *Deps) addDashboardRoute(e *gin.Engine) {
 	if d.Dashboard != nil {
 		e.GET(DashboardEvents, gin.WrapH(d.Dashboard))
 	}
 }
 
-// index answers browsers with the dashboard, and all other clients with the version and the
-// main routes of this listener.
+// index serves the dashboard to browsers, and the version and main routes of this listener
+// to all other clients.
 func (d *Deps) index(c *gin.Context, served gin.RoutesInfo) {
 	if d.Dashboard != nil {
 		c.Writer.Header().Add("Vary", "Accept")
@@ -50,8 +50,8 @@ func (d *Deps) index(c *gin.Context, served gin.RoutesInfo) {
 	writeJSON(c, http.StatusOK, gin.H{"name": "pdmesh", "version": d.Version, "routes": routes})
 }
 
-// wantsPage reports whether Accept names HTML, and prefers it to JSON or ranks both the
-// same. Browsers name it first. curl and libraries send */*, and get JSON.
+// wantsPage reports whether Accept contains HTML with at least the quality of JSON.
+// Browsers list it first. curl and libraries send */* and get JSON.
 func wantsPage(accept []string) bool {
 	page, data := 0.0, 0.0
 	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {

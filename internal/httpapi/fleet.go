@@ -14,12 +14,12 @@ type Members interface {
 	Snapshot() *instance.Snapshot
 }
 
-// Load reports how many requests this proxy has in flight on an instance.
+// Load returns the number of requests that this proxy has in flight on an instance.
 type Load interface {
 	InFlight(k instance.Key) int64
 }
 
-// Fleet is how this proxy sees the instances.
+// Fleet is the view of this proxy on the instances.
 type Fleet struct {
 	Members Members
 	Load    Load
@@ -27,12 +27,12 @@ type Fleet struct {
 	// NotServing returns why no request can be served, "" if requests can be; see
 	// notice.View.
 	NotServing func() string
-	// Details returns more of the load of an instance, or nil. The func may be nil.
+	// Details returns further load figures of an instance, or nil. The func may be nil.
 	Details   func(instance.Key) *instance.ListedLoad
 	Connector string // of instances whose record names none
 }
 
-// addresses has those of the instances of a role that are used.
+// addresses returns the addresses of the instances of a role that are in use.
 func addresses(s *instance.Snapshot, r instance.Role) []string {
 	out := make([]string, 0, len(s.Usable(r)))
 	for _, in := range s.Usable(r) {
@@ -41,7 +41,8 @@ func addresses(s *instance.Snapshot, r instance.Role) []string {
 	return out
 }
 
-// List returns the entry of one instance in /status, with this proxy's load and opinion.
+// List returns the entry of one instance in /status, with the load and health that this
+// proxy sees.
 func (f *Fleet) List(in *instance.Instance) instance.Listing {
 	if in.View == instance.Pending {
 		return in.Listed(f.Connector)
@@ -63,7 +64,7 @@ func (f *Fleet) count(s *instance.Snapshot, r instance.Role) (n int) {
 	return n
 }
 
-// health answers as vLLM does: an empty 200 while a request could be served.
+// health responds as vLLM does: an empty 200 while requests can be served.
 func (f *Fleet) health(c *gin.Context) {
 	if why := f.NotServing(); why != "" {
 		unavailable(c, why)
@@ -77,7 +78,7 @@ func unavailable(c *gin.Context, why string) {
 		Type: openai.TypeUnavailable, Message: why, RetryAfter: retryAfter})
 }
 
-// healthcheck answers in the form of the load-balance proxy.
+// healthcheck responds in the form of the load-balance proxy.
 func (f *Fleet) healthcheck(c *gin.Context) {
 	s := f.Members.Snapshot()
 	var n int64

@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// Verb is what an operator does to an instance, and the last part of its route.
+// Verb is an operator's action on an instance, and the last part of its route.
 type Verb string
 
 // The verbs.
@@ -28,25 +28,25 @@ const (
 
 func allVerbs() []Verb { return []Verb{Drain, Undrain, Cordon, Uncordon, SetWeight} }
 
-// IntentChange is what an operator wants of an instance.
+// IntentChange is a change of an operator's intent for an instance.
 type IntentChange struct {
 	Verb   Verb
-	Weight *int          // for SetWeight; nil: the instance's own again
-	For    time.Duration // how long the change is active; 0: until it is lifted
+	Weight *int          // for SetWeight; nil resets it to the weight in the record
+	For    time.Duration // duration of the change; 0: until it is reverted
 	Reason string
 }
 
 // IntentResult is the result of an IntentChange.
 type IntentResult struct {
-	Known bool // false: there is no such instance, and nothing was changed
-	// Revision is that of the change in etcd. A proxy that has applied it knows the change.
+	Known bool // false: no such instance, and nothing was changed
+	// Revision is the etcd revision of the change. A proxy that has applied it has the change.
 	Revision int64
 }
 
 // maxReason bounds the text of a reason, in bytes.
 const maxReason = 1024
 
-// intentBody has the fields of a request that /instances/add does not take.
+// intentBody has the fields of a request that /instances/add does not accept.
 type intentBody struct {
 	For    string          `json:"for"`
 	Reason string          `json:"reason"`
@@ -87,7 +87,7 @@ func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 	return ic, nil
 }
 
-// intentAnswer is changeAnswer and the revision of the change.
+// intentAnswer is changeAnswer with the revision of the change.
 type intentAnswer struct {
 	changeAnswer
 	Revision int64 `json:"revision"`

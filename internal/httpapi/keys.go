@@ -31,7 +31,7 @@ func (k keyring) holds(key string) bool {
 	return found == 1
 }
 
-// requireClient lets requests with a client's key pass.
+// requireClient rejects requests without a valid client key.
 func requireClient(ring *apikeys.Ring) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		if e := checkClientKey(ring, c.Request); e != nil {
@@ -42,8 +42,8 @@ func requireClient(ring *apikeys.Ring) gin.HandlerFunc {
 	}
 }
 
-// checkClientKey returns the reason why a request may not pass, nil if it may. Without a
-// ring every request may.
+// checkClientKey returns the reason why a request is rejected, nil if it is accepted.
+// Without a ring every request is accepted.
 func checkClientKey(ring *apikeys.Ring, r *http.Request) *openai.Error {
 	if ring == nil {
 		return nil
@@ -61,8 +61,8 @@ func checkClientKey(ring *apikeys.Ring, r *http.Request) *openai.Error {
 	return &openai.Error{Status: http.StatusUnauthorized, Type: openai.TypeAuth, Message: message}
 }
 
-// refuseEncoded refuses requests with an encoded body, on routes for operators. The data
-// path does so itself, and logs it.
+// refuseEncoded refuses requests with an encoded body on operator routes. The data path
+// does so itself, and logs it.
 func refuseEncoded(c *gin.Context) {
 	if e := openai.CheckEncoding(c.Request.Header); e != nil {
 		openai.WriteError(c.Writer, e)
@@ -70,7 +70,7 @@ func refuseEncoded(c *gin.Context) {
 	}
 }
 
-// requireAdmin lets requests with the admin key pass.
+// requireAdmin rejects requests without the admin key.
 func requireAdmin(adminKey string) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		key, ok := adminKeyOf(c.Request)
@@ -86,15 +86,15 @@ func requireAdmin(adminKey string) gin.HandlerFunc {
 	}
 }
 
-// requireAdminOrHide lets requests with the admin key pass. Requests without a key get
-// 404, as from a vLLM without the route, so that tools that try it go on.
+// requireAdminOrHide rejects requests without the admin key. Requests without any key get
+// 404, as from a vLLM without the route, so that tools that probe it continue.
 func requireAdminOrHide(adminKey string) gin.HandlerFunc {
 	holds, require := HoldsAdminKey(adminKey), requireAdmin(adminKey)
 	return func(c *gin.Context) {
 		switch {
 		case holds(c.Request):
 		case c.GetHeader("X-Api-Key") != "":
-			require(c) // answers that the key is wrong
+			require(c) // responds that the key is wrong
 		default:
 			fail(c, http.StatusNotFound, "", "Not Found")
 			c.Abort()

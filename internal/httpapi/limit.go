@@ -6,8 +6,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// ExemptFromLimit reports whether a request is served although the limit for open
-// connections is reached: health checks, and the routes of operators except the
+// ExemptFromLimit reports whether a request is served even if the limit of open
+// connections is reached. Exempt are health checks and operator routes, except the
 // dashboard's event stream, which would hold its connection.
 func ExemptFromLimit(r *http.Request) bool {
 	switch path := r.URL.Path; path {
@@ -20,7 +20,7 @@ func ExemptFromLimit(r *http.Request) bool {
 	}
 }
 
-// RefuseAtLimit answers a request on a connection beyond the limit.
+// RefuseAtLimit refuses a request on a connection beyond the limit.
 func RefuseAtLimit(w http.ResponseWriter, r *http.Request) {
 	openai.KindOf(r.URL.Path).WriteError(w, &openai.Error{
 		Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, RetryAfter: retryAfter,

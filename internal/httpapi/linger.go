@@ -16,10 +16,10 @@ const (
 	lingerMax   = 256             // pieces
 )
 
-// linger sends the answer to a refused request, and then drops the rest of the request's
-// body for a bounded time. If the connection were closed with bytes unread, it would be
-// reset, and a client that sends its whole request before it reads would not see the
-// answer (RFC 9112, 9.6).
+// linger sends the response to a refused request, and then discards the rest of the
+// request's body for a bounded time. Closing a connection with unread bytes resets it, and
+// a client that sends its whole request before it reads would not see the response
+// (RFC 9112, 9.6).
 func linger(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength == 0 {
 		return

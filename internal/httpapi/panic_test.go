@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// A panic before the answer has begun is answered with 500; a later one breaks the
+// A panic before the response has started results in a 500; a later one aborts the
 // connection.
 func TestPanic(t *testing.T) {
 	t.Parallel()

@@ -18,74 +18,74 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// EtcdStatus is what /status and /readyz say about etcd.
+// EtcdStatus is the state of etcd in /status and /readyz.
 type EtcdStatus struct {
 	State       string   `json:"state"` // cold, listing, live, suspect, stale
 	Embedded    bool     `json:"embedded"`
 	Endpoints   []string `json:"endpoints"`              // as configured
 	Members     []string `json:"members,omitempty"`      // endpoints of members in use besides those
 	Departed    []string `json:"departed,omitempty"`     // configured endpoints that are no longer members
-	Ended       string   `json:"ended,omitempty"`        // why the proxy's own etcd does not run
-	Ends        int64    `json:"ends,omitempty"`         // how often the proxy's own etcd has ended by itself
+	Ended       string   `json:"ended,omitempty"`        // why the embedded etcd does not run
+	Ends        int64    `json:"ends,omitempty"`         // number of unexpected exits of the embedded etcd
 	LastContact string   `json:"last_contact,omitempty"` // RFC 3339
 	LastError   string   `json:"last_error,omitempty"`
 
-	Epochs  int64    `json:"epochs,omitempty"`  // how often etcd turned out to be another store
+	Epochs  int64    `json:"epochs,omitempty"`  // number of times that etcd was replaced by another store
 	Orphans int      `json:"orphans,omitempty"` // instances that are used although their lease has ended
-	Held    int      `json:"held,omitempty"`    // orphans whose keys went together with most of their role
-	Kept    []string `json:"kept,omitempty"`    // keys that are active although etcd lacks them
+	Held    int      `json:"held,omitempty"`    // orphans whose keys disappeared together with most of their role
+	Kept    []string `json:"kept,omitempty"`    // keys that are in use although etcd lacks them
 }
 
-// DataHandlers build the handlers of the data path, which package forward has.
+// DataHandlers build the handlers of the data path; package forward implements them.
 type DataHandlers struct {
 	// Generate builds the handler of an endpoint that goes through prefill and decode.
 	Generate func(kind openai.Kind) forward.HandlerFunc
-	// Passthrough builds the handler of an endpoint that one instance answers alone.
-	// alone is the reason why a generated answer has no prefill elsewhere, "" for
-	// endpoints that generate none.
+	// Passthrough builds the handler of an endpoint that one instance serves without a
+	// pair. alone is the reason why a generation has no separate prefill, "" for
+	// endpoints that generate nothing.
 	Passthrough func(endpoint, alone string) forward.HandlerFunc
 	// Stored builds the handler of an endpoint about one stored response; its second
 	// argument returns the response's id.
 	Stored func(endpoint string, id func(*http.Request) string) forward.HandlerFunc
 	// Form is Passthrough for requests that are forms with a file in them.
 	Form func(endpoint, alone string) forward.HandlerFunc
-	// PassthroughGet is Passthrough for requests of GET, which have no body.
+	// PassthroughGet is Passthrough for GET requests, which have no body.
 	PassthroughGet func(endpoint string) forward.HandlerFunc
 	// FanOut builds the handler of an endpoint whose requests go to all instances.
 	FanOut func(endpoint string) forward.HandlerFunc
-	// Models builds the handler of GET /v1/models; its argument gives the id
+	// Models builds the handler of GET /v1/models; its argument returns the id
 	// of a single model, "" for the list.
 	Models func(id func(*http.Request) string) forward.HandlerFunc
 	// Explain answers with the instances that a request would go to, and sends nothing.
 	Explain http.HandlerFunc
-	// Requests reports how many requests are being answered.
+	// Requests returns the number of requests in progress.
 	Requests func() int64
 }
 
-// Deps are what the routes need.
+// Deps are the dependencies of the routes.
 type Deps struct {
 	Data  DataHandlers
 	Admin Admin
 	Fleet
-	// Prompts is what policies remember of prompts, by role; nil: nothing.
+	// Prompts returns the state of the policies' prompt indexes, by role; nil: none.
 	Prompts func() map[instance.Role]instance.ListedPrompts
 	// Digests returns the load digests of the proxies; nil: none.
 	Digests func() []LoadDigest
-	// KVEvents reports how the engines' KV events are followed; nil: they are not.
+	// KVEvents returns the state of the KV event streams of the engines; nil: they are not used.
 	KVEvents func() []KVEvents
 	Etcd     func() EtcdStatus
-	// Ready returns nil if the proxy may get traffic, else the reason why not.
+	// Ready returns nil if the proxy may receive traffic, else the reason why not.
 	Ready   func() error
 	Metrics http.Handler
-	// Dashboard answers browsers at / with a page, and its events at DashboardEvents;
-	// nil: there is none.
+	// Dashboard serves a page to browsers at /, and its events at DashboardEvents;
+	// nil: no dashboard.
 	Dashboard http.Handler
 	Log       logrus.FieldLogger
 	LogLevel  LogLevel // nil: it cannot be changed
 
 	CORS       CORS
 	ClientKeys *apikeys.Ring // nil: clients need no key
-	AdminKey   string        // "": the admin routes refuse everybody
+	AdminKey   string        // "": the admin routes refuse all requests
 	Version    string
 	ID         string // of this proxy, as in etcd
 	// Notices returns the notices of package notice.
@@ -94,8 +94,8 @@ type Deps struct {
 	Limits map[string]any
 }
 
-// NewRouter builds the routes for clients. With split, the operator's routes
-// (status, admin, metrics) are left out of it; NewAdminRouter has them.
+// NewRouter returns the handler of the client routes. With split, it does not have the
+// operator routes (status, admin, metrics), which NewAdminRouter has.
 func NewRouter(d Deps, split bool) http.Handler {
 	e := newGin(d.Log)
 	e.Use(newCORS(d.CORS).middleware)
@@ -132,7 +132,7 @@ func dataRoute(h forward.HandlerFunc) gin.HandlerFunc {
 	return func(c *gin.Context) { h(relay.Std(c.Writer), c.Request) }
 }
 
-// NewAdminRouter builds the routes of --admin-listen.
+// NewAdminRouter returns the handler of the routes of --admin-listen.
 func NewAdminRouter(d Deps) http.Handler {
 	e := newGin(d.Log)
 	d.addHealthRoutes(e)
@@ -146,10 +146,10 @@ func newGin(log logrus.FieldLogger) *gin.Engine {
 	e.HandleMethodNotAllowed = true
 	e.RedirectTrailingSlash = false
 	e.RedirectFixedPath = false
-	// Addresses in X-Forwarded-For are whatever the client wrote.
+	// Addresses in X-Forwarded-For are under the control of the client.
 	_ = e.SetTrustedProxies(nil) // nil cannot fail
 	e.Use(recovery(log), lingerAfterRefusal, refuseProbes)
-	// These are the texts of FastAPI, under vLLM.
+	// These are the messages of FastAPI, which vLLM uses.
 	e.NoRoute(func(c *gin.Context) { fail(c, http.StatusNotFound, "", "Not Found") })
 	e.NoMethod(func(c *gin.Context) {
 		if isProxyRoute(c.Request.URL.Path) {
@@ -161,7 +161,7 @@ func newGin(log logrus.FieldLogger) *gin.Engine {
 	return e
 }
 
-// isProxyRoute reports the routes that vLLM does not have. Their errors have one form.
+// isProxyRoute reports whether vLLM lacks the route. Errors of these routes have one form.
 func isProxyRoute(path string) bool {
 	if verb, ok := strings.CutPrefix(path, "/instances/"); ok {
 		return slices.Contains(AdminActions(), verb)
@@ -173,8 +173,8 @@ func isProxyRoute(path string) bool {
 	return false
 }
 
-// refuseProbes refuses the probes of proxies and agents that take this proxy for an
-// engine. As one of its own instances it would send each request to itself for ever.
+// refuseProbes refuses the probes of proxies and agents that mistake this proxy for an
+// engine. As one of its own instances it would forward each request to itself in a loop.
 func refuseProbes(c *gin.Context) {
 	if c.GetHeader(instance.ProbeHeader) == "" {
 		return
@@ -183,15 +183,15 @@ func refuseProbes(c *gin.Context) {
 	c.Abort()
 }
 
-// fail answers with an error. Without a kind it has the form {"detail":message}.
+// fail responds with an error. Without a kind it has the form {"detail":message}.
 func fail(c *gin.Context, status int, kind, message string) {
 	openai.WriteError(c.Writer, &openai.Error{Status: status, Type: kind, Message: message})
 	c.Abort()
 }
 
-// recovery answers 500 for a panic in a handler, or breaks the connection if the answer
-// has begun. It passes http.ErrAbortHandler on, which breaks the connection; gin's own
-// recovery would end a broken stream as if it were complete
+// recovery responds with 500 to a panic in a handler, or aborts the connection if the
+// response has started. It repanics http.ErrAbortHandler, which aborts the connection; gin's
+// own recovery would end an aborted stream as if it were complete
 // (TestAbortReachesTheClient).
 func recovery(log logrus.FieldLogger) gin.HandlerFunc {
 	return func(c *gin.Context) {

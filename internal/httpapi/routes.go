@@ -10,8 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 )
 
-// docs/routes.md has a verdict on every route of vLLM. TestTableIsTheCode compares it
-// with this file.
+// docs/routes.md lists every route of vLLM. TestTableIsTheCode compares it with this file.
 
 // fanOutRoutes returns the routes of vLLM whose requests go to all instances. They need
 // the admin key.
@@ -19,7 +18,7 @@ func fanOutRoutes() []string {
 	return []string{"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache", "/start_profile", "/stop_profile"}
 }
 
-// addStoredRoutes adds the routes about a stored response, which one instance has.
+// addStoredRoutes adds the routes about a stored response, which only one instance has.
 func (d *Deps) addStoredRoutes(client *gin.RouterGroup) {
 	const one = "/v1/responses/{response_id}"
 	get := d.Data.Stored(one, func(r *http.Request) string { return r.URL.Path[len("/v1/responses/"):] })
@@ -30,10 +29,10 @@ func (d *Deps) addStoredRoutes(client *gin.RouterGroup) {
 	client.POST("/v1/responses/:id/cancel", dataRoute(cancel))
 }
 
-// passedRoutes returns the routes of vLLM that one instance answers alone, with the
-// reason why a generated answer has no prefill there, "" if none is generated. A decode
-// instance is preferred. An engine whose model or options lack the route answers 404
-// or 403 itself.
+// passedRoutes returns the routes of vLLM that one instance serves without a pair, each
+// with the reason why a generation has no separate prefill, "" if nothing is generated. A
+// decode instance is preferred. An engine whose model or options lack the route responds
+// with 404 or 403 itself.
 func passedRoutes() map[string]string {
 	routes := map[string]string{
 		"/v1/chat/completions/batch": bypass.Route,
@@ -52,15 +51,15 @@ func passedRoutes() map[string]string {
 	return routes
 }
 
-// passedFormRoutes returns the passed routes whose requests are forms with a file.
+// passedFormRoutes returns the passed-through routes whose requests are forms with a file.
 func passedFormRoutes() map[string]string {
 	return map[string]string{"/v1/audio/transcriptions": bypass.Route, "/v1/audio/translations": bypass.Route}
 }
 
-// passedGetRoutes returns the passed routes of GET.
+// passedGetRoutes returns the passed-through GET routes.
 func passedGetRoutes() []string { return []string{"/tokenizer_info"} }
 
-// isOperatorRoute reports the routes that are for operators and their tools.
+// isOperatorRoute reports whether a route is for operators and their tools.
 func isOperatorRoute(path string) bool {
 	return isProxyRoute(path) || path == "/metrics" || slices.Contains(fanOutRoutes(), path)
 }

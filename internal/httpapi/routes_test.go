@@ -17,7 +17,7 @@ func registered(t *testing.T, h http.Handler) map[routes.Route]bool {
 	t.Helper()
 	e, ok := h.(*gin.Engine)
 	if !ok {
-		t.Fatal("the router does not tell its routes")
+		t.Fatalf("handler is %T, want *gin.Engine", h)
 	}
 	out := map[routes.Route]bool{}
 	for _, r := range e.Routes() {
@@ -35,7 +35,7 @@ func table(t *testing.T) (rows []routes.Row, own []routes.Route) {
 	return rows, own
 }
 
-// Every route of both releases of vLLM has a verdict and the condition under which vLLM
+// Every route of both releases of vLLM is listed with the condition under which vLLM
 // has it.
 func TestTableHasEveryRouteOfVLLM(t *testing.T) {
 	t.Parallel()

@@ -11,8 +11,8 @@ import (
 
 const retryAfter = time.Second
 
-// Status is the answer of /status. The first four fields are those of the reference
-// proxies. They count all members, also those that this proxy takes for unhealthy.
+// Status is the response of /status. The first four fields are those of the reference
+// proxies. They count all members, including those that this proxy considers unhealthy.
 type Status struct {
 	PrefillCount int                `json:"prefill_node_count"`
 	DecodeCount  int                `json:"decode_node_count"`
@@ -27,13 +27,13 @@ type Status struct {
 	Limits       map[string]any     `json:"limits,omitempty"`
 	// Digests are the load digests of all proxies, this one included.
 	Digests []LoadDigest `json:"load_digests,omitempty"`
-	// Prompts is what the policies of each role remember of prompts, by role.
+	// Prompts is the state of the policies' prompt indexes, by role.
 	Prompts map[instance.Role]instance.ListedPrompts `json:"prompts,omitempty"`
-	// KVEvents is how the engines' KV events are followed, with --kv-events.
+	// KVEvents is the state of the engines' KV event streams, with --kv-events.
 	KVEvents []KVEvents `json:"kv_events,omitempty"`
 }
 
-// KVEvents reports how the events of one data-parallel rank are followed.
+// KVEvents is the state of the event stream of one data-parallel rank.
 type KVEvents struct {
 	Instance   string  `json:"instance"`
 	Rank       int     `json:"rank"`
@@ -50,7 +50,7 @@ type LoadDigest struct {
 	ID        string  `json:"id"`
 	Own       bool    `json:"own,omitempty"`
 	Applied   int64   `json:"applied"`
-	Age       float64 `json:"age_seconds"` // since it was read; an empty digest is not renewed
+	Age       float64 `json:"age_seconds"` // since it was received; an empty digest is not renewed
 	Instances int     `json:"instances"`
 	LeftOut   int     `json:"left_out,omitempty"`
 	Worth     float64 `json:"worth"` // its weight in policies, from 1 down to 0
@@ -108,8 +108,8 @@ func (d *Deps) status(c *gin.Context) {
 	writeJSON(c, http.StatusOK, out)
 }
 
-// readyz answers whether a load balancer should send requests here. "started" reports the
-// part of it that holds without any instance: the membership has been read.
+// readyz reports whether a load balancer should send requests here. "started" reports
+// whether the membership has been read, which does not require any instance.
 func (d *Deps) readyz(c *gin.Context) {
 	s := d.Members.Snapshot()
 	body := gin.H{

@@ -346,7 +346,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// hidden fails if an answer tells of transfers after that was hidden, or differs in
+// hidden fails if HideTransferParams left transfer params in a response, or changed
 // anything else.
 func hidden(t *testing.T, kind openai.Kind, answer []byte, before []rawMember) {
 	t.Helper()
@@ -356,8 +356,8 @@ func hidden(t *testing.T, kind openai.Kind, answer []byte, before []rawMember) {
 		t.Fatalf("%s: %q became %q", kind.Path(), answer, got)
 	}
 	for _, m := range before {
-		tells := m.name == "kv_transfer_params" || m.name == "ec_transfer_params"
-		if tells && kind == openai.Messages {
+		secret := m.name == "kv_transfer_params" || m.name == "ec_transfer_params"
+		if secret && kind == openai.Messages {
 			continue
 		}
 		if len(after) == 0 || !bytes.Equal(after[0].key, m.key) {
@@ -365,7 +365,7 @@ func hidden(t *testing.T, kind openai.Kind, answer []byte, before []rawMember) {
 		}
 		value := after[0].value
 		after = after[1:]
-		if tells && kindOf(value) != 'n' || !tells && m.name != "response" && !bytes.Equal(value, m.value) {
+		if secret && kindOf(value) != 'n' || !secret && m.name != "response" && !bytes.Equal(value, m.value) {
 			t.Fatalf("%s: %q became %q", kind.Path(), answer, got)
 		}
 	}
@@ -374,8 +374,8 @@ func hidden(t *testing.T, kind openai.Kind, answer []byte, before []rawMember) {
 	}
 }
 
-// sameButTokens fails if two objects differ anywhere but in the value at path,
-// which has to be 77 where it was changed. | stands between names that may be there.
+// sameButTokens fails if two objects differ anywhere but in the value at path, which
+// must be 77 if it was changed. An element of path may list alternatives separated by |.
 func sameButTokens(t *testing.T, before, after []rawMember, path []string, changed bool) {
 	t.Helper()
 	if len(before) != len(after) {

@@ -34,7 +34,7 @@ func control(name string) bool {
 	return strings.HasPrefix(name, "bootstrap_")
 }
 
-// container tells in which objects control fields are looked for.
+// container reports whether control fields may be in the object of this name.
 func container(name string) bool {
 	return name == "sampling_params" || name == "extra_args" || name == "vllm_xargs"
 }
@@ -102,7 +102,7 @@ func pair() connector.Pair {
 // wanted is a member that a leg must hold.
 type wanted struct {
 	text string
-	// loose: a container that lost something, whose spaces may have gone too.
+	// loose is true for a container that lost a member and may have lost spaces, too.
 	loose bool
 	// in is the object of which the leg's member is changed inside.
 	in     []byte
@@ -159,8 +159,8 @@ func stripped(value []byte) (text string, lost bool) {
 	for _, m := range members {
 		text := m.String()
 		if container(m.name) {
-			inner, gone := stripped(m.value)
-			lost = lost || gone
+			inner, removed := stripped(m.value)
+			lost = lost || removed
 			text = string(m.key) + ":" + spaceless([]byte(inner))
 		}
 		if control(m.name) {
@@ -243,7 +243,7 @@ func checkObject(t *testing.T, what string, body, got []byte, changes map[string
 		return string(b[:open]) + "{}" + string(b[end+1:])
 	}
 	if outside(got) != outside(body) {
-		t.Fatalf("%s of %q: what stands around the object changed: %q", what, body, got)
+		t.Fatalf("%s of %q: the text around the object changed: %q", what, body, got)
 	}
 }
 
@@ -290,7 +290,7 @@ func FuzzLegs(f *testing.F) {
 				h = connector.TransferParams{}
 			}
 			changes = map[string]change{}
-			own := params[name].Decode != nil // what decode is told is in the pair
+			own := params[name].Decode != nil // the pair has the params of decode
 			if !h.Empty() && !own {
 				said, _ := rawMembers(answer)
 				if !bytes.Equal(h.Params, lastOf(said, "kv_transfer_params")) {

@@ -20,9 +20,9 @@ func otherwise(name string) string {
 	case "deep":
 		return "nesting is bounded"
 	case "max_tokens 0 and unknown model":
-		return "the model is looked for later"
+		return "the model is checked later"
 	case "two errors", "two errors and no messages":
-		return "the first error is told; an engine that is asked tells all"
+		return "only the first error is reported; an engine reports all"
 	case "route POST /inference/v1/generate":
 		return "an engine without the option for the route does not look at the request"
 	case "path in the value":

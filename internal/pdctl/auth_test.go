@@ -15,9 +15,9 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
@@ -170,7 +170,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	presence := lease.NewPresence(proxy, lease.PresenceOptions{
 		Layout: layout, ID: "p", Address: "10.0.0.9:8000", Version: "test", Log: log,
 		Applied: func() int64 { return watcher.Status().Applied },
-		Load: &digest.Source{
+		Load: &loaddigest.Source{
 			Applied: func() int64 { return watcher.Status().Applied }, Changed: func() <-chan struct{} { return watcher.Snapshot().Changed() },
 			InFlight:   func() []schema.LoadEntry { return nil },
 			HasPrompts: func() bool { return false }, TakePrompts: func(int) []byte { return nil },

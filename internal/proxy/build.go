@@ -12,10 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/cli/config"
 	"github.com/pdmesh/pdmesh/internal/cli/version"
-	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
@@ -36,6 +35,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
 	"github.com/pdmesh/pdmesh/internal/observe/tracing"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 	"github.com/pdmesh/pdmesh/internal/proxy/etcd"
 	"github.com/pdmesh/pdmesh/internal/proxy/loads"
@@ -139,9 +139,9 @@ func (b *builder) makeMembership() {
 // makeLoad makes the load of instances: in-flight requests of this proxy, digests of other
 // proxies, and metrics of engines.
 func (b *builder) makeLoad() {
-	var others *digest.Watcher
+	var others *loaddigest.Watcher
 	if b.cfg.LoadDigests {
-		others = digest.NewWatcher(b.etcd.Client, b.layout, b.log.WithField("component", "load"))
+		others = loaddigest.NewWatcher(b.etcd.Client, b.layout, b.log.WithField("component", "load"))
 	}
 	b.load = &loads.Loads{
 		ID: b.id, Watcher: b.watcher, Others: others, Prober: b.prober, ScrapeInterval: b.cfg.ScrapeInterval,

@@ -3,8 +3,8 @@ package proxy
 import (
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/cli/config"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
 // Sessions are read from the header where anybody goes by them, and only there.

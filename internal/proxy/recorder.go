@@ -3,12 +3,12 @@ package proxy
 import (
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/cli/config"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/dashboard"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
 // recorder hands every finished request to the counters, the access log and the dashboard.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/cli/config"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/connlimit"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
 // startServers starts a server on each listener. The channel receives the error of a

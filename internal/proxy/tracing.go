@@ -7,9 +7,9 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/cli/config"
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/observe/tracing"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
 // openTracer returns nil without a trace collector.

@@ -12,8 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
-// client is the client's side of a request: what is written to it, and how its connection
-// ends.
+// client is the client side of a request: it writes the response and ends the connection.
 type client struct {
 	w        http.ResponseWriter
 	flusher  flusher
@@ -41,7 +40,7 @@ func (c *client) flush() {
 	}
 }
 
-// write sends one or more whole events; false means that the client left.
+// write sends one or more complete events; false means that the client disconnected.
 func (c *client) write(b []byte) bool {
 	if _, err := c.w.Write(b); err != nil {
 		c.lifetime.Break()
@@ -51,8 +50,8 @@ func (c *client) write(b []byte) bool {
 	return !c.lifetime.Broken()
 }
 
-// refuse answers with an error. What the framework says of a request that is none has
-// one shape on all routes.
+// refuse responds with an error. Errors of the framework about invalid requests have the same
+// form on all routes.
 func (c *client) refuse(e *pydantic.Error) {
 	if c.api != request.Messages || e.Kind == "" || e.Kind == "Bad Request" {
 		e.Write(c.w)
@@ -68,7 +67,7 @@ func (c *client) fail(e *pydantic.Error) {
 		c.refuse(e)
 		return
 	case c.api == request.Responses:
-		// vLLM finds no event for what it would say, and breaks off.
+		// vLLM has no event for this error and aborts the stream.
 		c.drop(false)
 		return
 	case c.api == request.Messages:
@@ -127,7 +126,7 @@ func (c *client) hijack() net.Conn {
 	return conn
 }
 
-// garbage sends what is no HTTP or, inside a stream, no JSON.
+// garbage sends invalid HTTP or, inside a stream, invalid JSON.
 func (c *client) garbage() {
 	if c.streaming {
 		c.write([]byte("data: {\"choices\": [\xff\xfe garbage\n\n"))

@@ -1,28 +1,28 @@
-// Package fakevllm is a vLLM without a GPU: an engine for tests, demos and
-// benchmarks that takes and refuses what vLLM takes and refuses, and answers
-// in its shapes.
+// Package fakevllm simulates a vLLM engine without a GPU, for tests, demos and
+// benchmarks. It accepts and refuses the same requests as vLLM, and responds in
+// the same forms.
 //
 //	prompt ids ──▶ rolling hash ──▶ next id ──▶ word ──▶ event or response
 //	                    ▲              │
 //	                    └──────────────┘
 //
-// The answer is a pure function of the prompt and of all tokens so far, so
-// that whatever relays, retries or continues a generation can be checked
-// against Expected… without a second request. KV transfers are single-use,
-// leased and bound to prompt and request, in one process or between several.
-// Faults are scripted, aborts counted, and every request recorded as it came.
+// The response is a pure function of the prompt and all tokens so far, so that
+// relayed, retried and continued generations can be checked against Expected…
+// without a second request. KV transfers are single-use, leased and bound to
+// prompt and request, within one process or between several. Faults are
+// scripted, aborts are counted, and every request is recorded as received.
 //
-// Mooncake engines know their legs by transfer_id; a decode
-// waits for whatever vLLM does not report to it, and its text is wrong with the blocks of
-// another prompt.
+// Mooncake engines match their legs by transfer_id. As in vLLM, a decode waits
+// for a transfer that was never announced, and its text is wrong if it reads the
+// blocks of another prompt.
 //
-// The package itself is the process around the engine: a Server has one life after the
-// other, and a life answers HTTP.
+// The package itself is the process around the engine: a Server runs one life,
+// which is one process start, after the other, and a life serves HTTP.
 //
-//	exchange     one request: client, what is written and how its connection ends,
-//	             and engine.Request, its place in an engine core
-//	generation   an exchange that makes an answer: answer.Reply, the answer,
-//	             and connector.Leg, whence its KV cache comes and where that goes
+//	exchange     one request: client, response and end of its connection,
+//	             and engine.Request, its state in an engine core
+//	generation   an exchange that generates: answer.Reply, the response,
+//	             and connector.Leg, the source and target of its KV cache
 //
 // The packages below need no HTTP server and do not import this package:
 //
@@ -38,6 +38,6 @@
 //
 // Package command is the program's command line.
 //
-// It shares no code with the data path of the proxy: a mistake there must not
-// hide behind the same mistake here.
+// It shares no code with the data path of the proxy, so that a bug there is not
+// masked by the same bug here.
 package fakevllm

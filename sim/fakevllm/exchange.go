@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/responses"
 )
 
-// exchange is one request on its way through the engine: its client, what the engine core
-// has of it, and the fault that is to happen to it.
+// exchange is one request in progress: its client, its state in the engine core, and the fault
+// to inject.
 type exchange struct {
 	client
 	work engine.Request // of a request that generates
@@ -28,8 +28,7 @@ func (l *life) newExchange(c client, id string) *exchange {
 	return x
 }
 
-// strike lets the fault happen if it is its time; ended reports whether the
-// exchange is over.
+// strike injects the fault if it is due; ended reports whether the exchange is over.
 func (x *exchange) strike(at fault.Stage, tokens int) (ended bool) {
 	f := x.fault
 	if f == nil || f.At != at || at == fault.AfterTokens && f.Tokens != tokens {
@@ -78,7 +77,7 @@ func (x *exchange) status(f *fault.Fault) {
 	pydantic.WriteJSON(x.w, f.Status, []byte(f.Body))
 }
 
-// hang waits for the client to leave or the engine to die.
+// hang blocks until the client disconnects or the engine exits.
 func (x *exchange) hang() {
 	select {
 	case <-x.lifetime.Client:
@@ -98,7 +97,7 @@ func (x *exchange) aborted() {
 	x.life.count.Abort(x.id)
 }
 
-// abandon ends a request whose client left or whose engine died.
+// abandon ends a request whose client disconnected or whose engine exited.
 func (x *exchange) abandon() {
 	x.work.Release()
 	x.work.Core.Stats.Abort.Add(1)
@@ -120,13 +119,13 @@ func (x *exchange) completed() {
 	x.life.count.Completed.Add(1)
 }
 
-// reject answers what was found wrong with a request.
+// reject responds with the error of a request.
 func (x *exchange) reject(e *pydantic.Error) {
 	x.life.count.Rejected.Add(1)
 	x.refuse(e)
 }
 
-// fail answers what went wrong in the engine.
+// fail responds with an internal error of the engine.
 func (x *exchange) fail(e *pydantic.Error) {
 	x.life.count.Failed.Add(1)
 	x.client.fail(e)

@@ -8,14 +8,14 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
-// Sampling and Answer are what a request asks of the simulated model, and what that says.
+// Sampling and Answer are the input and the output of the simulated model.
 type (
 	Sampling = model.Sampling
 	Answer   = model.Answer
 )
 
-// ExpectedCompletion is the answer of /v1/completions to a prompt of token
-// ids. It costs some nanoseconds per token and no request.
+// ExpectedCompletion returns the answer of /v1/completions to a prompt of token
+// ids, without a request. It takes a few nanoseconds per token.
 func ExpectedCompletion(prompt []int, s Sampling) Answer { return model.Generate(prompt, s) }
 
 // ExpectedText is ExpectedCompletion for a prompt of text.
@@ -32,9 +32,9 @@ func ExpectedChat(messages []Message, s Sampling) Answer {
 	return model.Generate(ChatPrompt(messages, false), s)
 }
 
-// ChatPrompt is what the simulated chat template makes of messages: with the
-// opening of the assistant's answer, or, to continue the last message
-// (continue_final_message), without.
+// ChatPrompt returns the prompt that the simulated chat template builds from
+// messages: with the opening of the assistant's answer, or without it to
+// continue the last message (continue_final_message).
 func ChatPrompt(messages []Message, continueLast bool) []int {
 	p := request.Request{AddGenerate: !continueLast, ContinueMsg: continueLast}
 	for _, m := range messages {
@@ -45,10 +45,9 @@ func ChatPrompt(messages []Message, continueLast bool) []int {
 	return p.Prompts[0]
 }
 
-// ExpectedAnswers is what an engine with the given context length (0 is the
-// default) says to a request body, one answer per choice: for checking
-// whatever a client may send, tool calls included. The error is what the
-// engine would answer with 4xx.
+// ExpectedAnswers returns the answers of an engine with the given context length
+// (0 means the default) to any request body, including tool calls, one per
+// choice. The error is the one that the engine would return with status 4xx.
 func ExpectedAnswers(chat bool, body []byte, maxModelLen int) ([]Answer, error) {
 	if chat {
 		return ExpectedAt(request.PathChat, body, maxModelLen)

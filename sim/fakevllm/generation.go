@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
-// generation is a request to one of the routes that generate: the exchange that it came in
-// on, the answer, and the leg that brings or hands over its KV cache.
+// generation is a request to one of the generating routes: its exchange, its response, and
+// the leg that loads or transfers its KV cache.
 type generation struct {
 	*exchange
 	answer.Reply
@@ -56,8 +56,8 @@ func (x *exchange) generate(body []byte) {
 	g.run()
 }
 
-// identify names the answer: by X-Request-Id, else by the
-// body's request_id, else at random.
+// identify sets the id of the response: from X-Request-Id, else from the body's
+// request_id, else at random.
 func (g *generation) identify() {
 	p, x := g.Request, g.exchange
 	g.Base = x.r.Header.Get("X-Request-Id")
@@ -124,7 +124,7 @@ func (g *generation) connect() {
 	g.leg = g.life.connector.Leg(&g.kv)
 }
 
-// background answers at once that the request is queued, and goes on with it.
+// background responds immediately that the request is queued, and then processes it.
 func (g *generation) background() {
 	ctx, cancel := context.WithCancel(context.Background())
 	body := append(g.AppendResponse(nil, nil, "queued"), '}')
@@ -177,7 +177,7 @@ func (g *generation) run() {
 	g.work.Core.Stats.E2E.Observe(time.Since(g.work.Arrived))
 }
 
-// paused answers for an engine that is paused.
+// paused responds for a paused engine.
 func (g *generation) paused() bool {
 	if !g.life.server.pausing.Load() {
 		return false
@@ -209,7 +209,7 @@ func (g *generation) aborts(at fault.Stage, tokens int) bool {
 	return f != nil && f.Kind == fault.Abort && f.At == at && (at != fault.AfterTokens || f.Tokens == tokens)
 }
 
-// first waits for the first token; false means that the client left or the engine died.
+// first waits for the first token; false means that the client disconnected or the engine exited.
 func (g *generation) first() bool {
 	if !g.leg.Await(&g.kv) {
 		return false
@@ -228,7 +228,7 @@ func (g *generation) first() bool {
 	return ok
 }
 
-// loadFailed answers for a request whose KV cache has not come.
+// loadFailed responds to a request whose KV cache could not be loaded.
 func (g *generation) loadFailed() bool {
 	if g.kv.Failed {
 		g.work.Core.Stats.Fail.Add(1)
@@ -244,7 +244,7 @@ func (g *generation) step(ln *answer.Lane) (id int, text bool) {
 	return id, text
 }
 
-// inspect records what vLLM takes but no good proxy sends.
+// inspect records requests that vLLM accepts but no correct proxy sends.
 func (g *generation) inspect() {
 	if strings.HasPrefix(g.r.Header.Get("X-Request-Id"), "pd-trial-") {
 		return // the proxy's own, which hands nothing over

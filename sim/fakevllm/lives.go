@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 )
 
-// lives knows which life of an engine is the present one, and what is the same in all of them.
+// lives has the current life of an engine and the state that all lives share.
 type lives struct {
 	mu     sync.Mutex          // guards everything below
 	addr   string              // host:port
@@ -20,14 +20,14 @@ type lives struct {
 
 var errRunning = errors.New("the engine runs already, or was closed for good")
 
-// next is what the next life is to be like.
+// next configures the next life.
 func (s *lives) next() (addr string, at connector.Addresses, dpSize int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.addr, s.at, s.dpSize
 }
 
-// enter makes a life the present one, but for one that comes while another lasts.
+// enter makes a life the current one, unless another one is still running.
 func (s *lives) enter(l *life) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,11 +45,11 @@ func (s *lives) current() *life {
 	return s.life
 }
 
-// Died is closed when the present life of the engine has ended.
+// Died returns a channel that is closed when the current life of the engine ends.
 func (s *lives) Died() <-chan struct{} { return s.current().done }
 
-// Kill is kill -9: every connection ends by RST, new ones are refused, and
-// offers that were not fetched are lost. It doesn't wait for handlers.
+// Kill simulates kill -9: every connection is reset, new ones are refused, and
+// pending transfers are lost. It does not wait for handlers.
 func (s *lives) Kill() { s.current().end() }
 
 // Close kills the engine for good and waits until all its goroutines have ended.
@@ -77,30 +77,30 @@ func (s *lives) Shutdown(ctx context.Context) error {
 // to those idle for five seconds.
 func (s *lives) CloseIdle() { s.current().ln.CloseIdle() }
 
-// SetDPSize is how many ranks the next life has.
+// SetDPSize sets the number of ranks of the next life.
 func (s *lives) SetDPSize(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dpSize = max(n, 1)
 }
 
-// Address is host:port.
+// Address returns host:port of the engine.
 func (s *lives) Address() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.addr
 }
 
-// URL is the base URL, without a trailing slash.
+// URL returns the base URL, without a trailing slash.
 func (s *lives) URL() string { return "http://" + s.Address() }
 
-// EngineID names the present incarnation, as in kv_transfer_params: its rank 0.
+// EngineID returns the engine id of rank 0 in the current life, as in kv_transfer_params.
 func (s *lives) EngineID() string { return s.current().engineID }
 
-// SideChannel is the port of the side channel, 0 in plain mode.
+// SideChannel returns the port of the side channel, 0 in plain mode.
 func (s *lives) SideChannel() int { return s.current().connector.Port(0) }
 
-// Bootstrap is the port of the bootstrap server, 0 for all but a Mooncake producer.
+// Bootstrap returns the port of the bootstrap server, 0 for all but a Mooncake producer.
 func (s *lives) Bootstrap() int {
 	if c, ok := s.current().connector.(*connector.Mooncake); ok {
 		return c.Bootstrap()
@@ -108,7 +108,7 @@ func (s *lives) Bootstrap() int {
 	return 0
 }
 
-// AllocPorts are those of an LMCache decode, one for each rank.
+// AllocPorts returns the alloc ports of an LMCache decode, one for each rank.
 func (s *lives) AllocPorts() []int {
 	if c, ok := s.current().connector.(*connector.LMCache); ok {
 		return c.AllocPorts()
@@ -116,7 +116,7 @@ func (s *lives) AllocPorts() []int {
 	return nil
 }
 
-// Unread is how many prompts lie in the buffer of an LMCache decode.
+// Unread returns the number of prompts in the buffer of an LMCache decode.
 func (s *lives) Unread() int {
 	if c, ok := s.current().connector.(*connector.LMCache); ok {
 		return c.Unread()
@@ -124,7 +124,7 @@ func (s *lives) Unread() int {
 	return 0
 }
 
-// ZMQAddress is what a MoRI-IO engine says of itself, "" for all others.
+// ZMQAddress returns the address that a MoRI-IO engine reports, "" for all others.
 func (s *lives) ZMQAddress() string {
 	if c, ok := s.current().connector.(*connector.MoRIIO); ok {
 		return c.ZMQAddress()
@@ -132,8 +132,8 @@ func (s *lives) ZMQAddress() string {
 	return ""
 }
 
-// KVEventSources is where the present life of the engine publishes, as
-// GET /kv_event_sources says it; nil for one that does not.
+// KVEventSources returns the endpoints at which the current life publishes KV events, as in
+// GET /kv_event_sources; nil if it does not publish.
 func (s *lives) KVEventSources() *KVEvents {
 	if e := s.current().cores[0].Events; e != nil {
 		conf := e.Config()
@@ -142,14 +142,14 @@ func (s *lives) KVEventSources() *KVEvents {
 	return nil
 }
 
-// Rank is one data-parallel rank in the present life.
+// Rank is one data-parallel rank in the current life.
 type Rank struct {
 	EngineID    string `json:"engine_id"`
 	SideChannel int    `json:"side_channel,omitempty"`
 	Requests    int64  `json:"requests"` // that it was given
 }
 
-// Ranks reads them all, in their order.
+// Ranks returns all ranks in order.
 func (s *lives) Ranks() []Rank {
 	var out []Rank
 	l := s.current()

@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
-// What an engine is for, and how it hands over, see packages connector and kvparams.
+// Roles, policies and transfer modes of engines; see packages connector and kvparams.
 type (
 	Role       = connector.Role
 	Policy     = connector.Policy
@@ -43,13 +43,13 @@ const (
 	LMCache     = kvparams.LMCache
 )
 
-// Shared is what engines of one process have in common.
+// Shared is the common state of the engines in one process.
 type Shared = transfer.Shared
 
-// NewShared makes an empty one.
+// NewShared returns an empty Shared.
 func NewShared() *Shared { return transfer.NewShared() }
 
-// What a fault is made of, see package fault.
+// Parts of a fault; see package fault.
 type (
 	Fault = fault.Fault
 	Kind  = fault.Kind
@@ -80,7 +80,7 @@ const (
 	AfterTokens  = fault.AfterTokens
 )
 
-// Request is one request as it arrived, before anything looked at it.
+// Request is one request as received, before any processing.
 type Request = record.Request
 
 // Scripted answers of the model, see package answer.

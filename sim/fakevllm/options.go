@@ -33,7 +33,7 @@ type Options struct {
 	Version     string // of /version, default "0.24.0"
 	MaxModelLen int    // default 1<<20 tokens
 
-	// Transcription is a model that also hears: it has the audio routes.
+	// Transcription adds the audio routes.
 	Transcription bool
 	// TokenizerInfo is vLLM's --enable-tokenizer-info-endpoint.
 	TokenizerInfo bool
@@ -42,21 +42,21 @@ type Options struct {
 	ITL        time.Duration // time between tokens
 	MaxRunning int           // requests generating at once, others wait; 0 is no limit
 
-	// FineTokens cuts text as TokenizeFine does.
+	// FineTokens tokenizes text as TokenizeFine does.
 	FineTokens bool
-	// BlockSize is how many tokens a block of the KV cache holds, default 16.
-	// CacheBlocks is how many blocks there are. 0 is no limit, and then nothing is
-	// found again but what the connector brings.
+	// BlockSize is the number of tokens in a block of the KV cache, default 16.
+	// CacheBlocks is the number of blocks. 0 means no limit, and no prefix caching:
+	// only blocks that the connector loads are found.
 	BlockSize   int
 	CacheBlocks int
-	// KVEvents publishes what is stored in and removed from that cache; nil does not.
+	// KVEvents configures the events about that cache; nil publishes none.
 	KVEvents *KVEvents
-	// PrefillRate is how many tokens a second are computed of prompts, one after the
-	// other, LoadRate how many a connector loads; 0 is at once. Both come on top of
-	// TTFT.
+	// PrefillRate is the number of prompt tokens computed per second, one prompt after
+	// the other, and LoadRate the number that a connector loads; 0 takes no time. Both
+	// times are added to TTFT.
 	PrefillRate float64
 	LoadRate    float64
-	// ITLPerRequest is what every other running request adds to ITL. ChunkTokens is
+	// ITLPerRequest is added to ITL for every other running request. ChunkTokens is
 	// vLLM's max_num_batched_tokens, default 2048: while a prompt is computed, every
 	// token waits for a chunk of this size.
 	ITLPerRequest time.Duration
@@ -65,7 +65,7 @@ type Options struct {
 	// Shared joins engines of one process: their KV pool, and a short cut for KV
 	// transfers. With nil transfers use the side channel, as between processes.
 	Shared *Shared
-	// KVLease is how long a finished prefill waits for its decode; default 30 s.
+	// KVLease is the time that a finished prefill waits for its decode; default 30 s.
 	KVLease time.Duration
 	// KVLoadFailurePolicy is PolicyFail by default.
 	KVLoadFailurePolicy Policy

@@ -10,7 +10,7 @@ const pollEvery = 5 * time.Millisecond
 
 // Eventually polls cond until it returns nil. If it does not within timeout
 // the test fails at once, with cond's last error. The timeout is for a broken
-// program, so give it plenty; do not assert on the time it took.
+// program, so choose it generously; do not assert on the elapsed time.
 func Eventually(t testing.TB, timeout time.Duration, cond func() error) {
 	t.Helper()
 	deadline := time.NewTimer(timeout)

@@ -116,8 +116,8 @@ func TestLateAnswer(t *testing.T) {
 	p.manage("decode", first.Address, "drain")
 	p.do(chromedp.Click(chromedp.CSS("#act-ok")))
 	p.until(`window.answer`)
-	before := value[int](p, `state.heard`)
-	p.until(fmt.Sprintf(`state.heard > %d`, before)) // an event has arrived and the dialog was updated
+	last := value[int](p, `state.lastEvent`)
+	p.until(fmt.Sprintf(`state.lastEvent > %d`, last)) // an event arrived and updated the dialog
 	if !value[bool](p, `document.getElementById('act-ok').disabled`) {
 		t.Error("an action in progress can be sent again")
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/forward/plan"
+	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
@@ -27,7 +27,7 @@ func TestNextTurnThroughAnotherProxy(t *testing.T) {
 	turn := strings.Repeat("the sea is high again today ", 150)
 	first := `{"model":"` + model + `","prompt":"` + turn + `","max_tokens":2}`
 	next := `{"model":"` + model + `","prompt":"` + turn + ` and it is cold","max_tokens":2}`
-	explain := func() (p plan.Plan) {
+	explain := func() (p explain.Plan) {
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, list[1].URL()+"/route?endpoint=/v1/completions", strings.NewReader(next))
 		req.Header.Set("X-Api-Key", adminKey)
 		resp, err := http.DefaultClient.Do(req)

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/forward/plan"
+	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
@@ -49,14 +49,14 @@ func TestRouteIsExplained(t *testing.T) {
 		return out.String(), errs.String()
 	}
 	out, errs := run("--etcd-endpoints", proxy.Etcd[0], "-o", "json")
-	var p plan.Plan
+	var p explain.Plan
 	if err := json.Unmarshal([]byte(out), &p); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if !strings.Contains(errs, "asked: "+proxy.URL()) {
 		t.Errorf("the queried proxy is not named: %q", errs)
 	}
-	if p.Way != plan.Pair || p.Prefill.Policy != "prefix" || len(p.Prefill.Candidates) != 2 || len(p.Prefill.Candidates[0].Scores) == 0 || p.Disaggregate.Reason != "learning" {
+	if p.Way != explain.Pair || p.Prefill.Policy != "prefix" || len(p.Prefill.Candidates) != 2 || len(p.Prefill.Candidates[0].Scores) == 0 || p.Disaggregate.Reason != "learning" {
 		t.Errorf("%s", out)
 	}
 	shown, errs := run("--proxy", proxy.URL())
@@ -75,7 +75,7 @@ func TestRouteIsExplained(t *testing.T) {
 		t.Errorf("a request without the trace header gets trace headers: %v, %v", resp.Header, err)
 	}
 	out, _ = run("--proxy", proxy.URL(), "-o", "json")
-	var again plan.Plan
+	var again explain.Plan
 	if err := json.Unmarshal([]byte(out), &again); err != nil || again.Prefill.Chosen != p.Prefill.Chosen || again.Prefill.Cached == 0 {
 		t.Errorf("explained %s, then %s with %d tokens cached", p.Prefill.Chosen, again.Prefill.Chosen, again.Prefill.Cached)
 	}

@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -57,7 +57,7 @@ func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 			p.revision, again = at, true
 		}
 	}
-	loads := map[string]*digest.ProxyLoad{}
+	loads := map[string]*loaddigest.ProxyLoad{}
 	for _, l := range t.Loads {
 		loads[l.ID] = l
 	}
@@ -84,7 +84,7 @@ func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 }
 
 // missing returns what a proxy lacks, "" if nothing.
-func (p *Proof) missing(is *lease.ProxyPresence, l *digest.ProxyLoad, same Same) string {
+func (p *Proof) missing(is *lease.ProxyPresence, l *loaddigest.ProxyLoad, same Same) string {
 	applied := is.Applied
 	switch {
 	case l != nil && l.Ignored != "":

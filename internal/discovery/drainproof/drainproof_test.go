@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/drainproof"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -29,7 +29,7 @@ func saying(proxies ...[3]any) store.Reports {
 		if held > 0 {
 			d.Load[x.String()] = schema.LoadCount{InFlight: int64(held)}
 		}
-		t.Loads = append(t.Loads, &digest.ProxyLoad{ID: id, Digest: d})
+		t.Loads = append(t.Loads, &loaddigest.ProxyLoad{ID: id, Digest: d})
 	}
 	return t
 }
@@ -94,9 +94,9 @@ func TestProofOfTheNewestIntent(t *testing.T) {
 func TestNoProof(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	for name, change := range map[string]func(*digest.ProxyLoad){
-		"more in flight on leaving instances":                func(l *digest.ProxyLoad) { l.LeavingLeftOut = 1 },
-		"publishes a load digest that cannot be read: newer": func(l *digest.ProxyLoad) { l.Ignored = "newer" },
+	for name, change := range map[string]func(*loaddigest.ProxyLoad){
+		"more in flight on leaving instances":                func(l *loaddigest.ProxyLoad) { l.LeavingLeftOut = 1 },
+		"publishes a load digest that cannot be read: newer": func(l *loaddigest.ProxyLoad) { l.Ignored = "newer" },
 	} {
 		said := saying([3]any{"a", 50, 0})
 		change(said.Loads[0])

@@ -16,8 +16,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -55,7 +55,7 @@ type PresenceOptions struct {
 	Report func() Report
 	// Load is the load that is published for the other proxies, in a key of its own under the
 	// same lease; nil: none.
-	Load *digest.Source
+	Load *loaddigest.Source
 	TTL  time.Duration // of the lease, default 15 s
 	// Interval is the least time between two writes, default 1 s.
 	Interval time.Duration
@@ -103,7 +103,7 @@ func (p *Presence) Run(ctx context.Context) error {
 	g.Go(func() error { p.hold(gctx); return nil })
 	if p.o.Load != nil {
 		g.Go(func() error {
-			digest.Publish(gctx, digest.PublishOptions{
+			loaddigest.Publish(gctx, loaddigest.PublishOptions{
 				Source: p.o.Load, Interval: p.o.LoadInterval, TTL: p.o.TTL, Log: p.log,
 				Lease: func() clientv3.LeaseID { return p.keeper.state().id }, Write: p.writeLoad,
 			})

@@ -9,9 +9,9 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
@@ -98,7 +98,7 @@ func (r *Reader) Proxies(ctx context.Context) ([]lease.ProxyPresence, error) {
 }
 
 // Loads lists the digests of the proxies, in the order of their ids.
-func (r *Reader) Loads(ctx context.Context) ([]*digest.ProxyLoad, error) {
+func (r *Reader) Loads(ctx context.Context) ([]*loaddigest.ProxyLoad, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
 	prefix := r.layout.Load("")
@@ -106,7 +106,7 @@ func (r *Reader) Loads(ctx context.Context) ([]*digest.ProxyLoad, error) {
 	if err != nil {
 		return nil, etcd.Explain(ctx, r.cli, "list the load digests", err, true)
 	}
-	return digest.Decode(r.layout, resp.Kvs), nil
+	return loaddigest.Decode(r.layout, resp.Kvs), nil
 }
 
 // RefusedAgents returns the agents that have published a reason why they are not registered.

@@ -9,9 +9,9 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -21,7 +21,7 @@ import (
 type Reports struct {
 	Revision int64
 	Proxies  []lease.ProxyPresence
-	Loads    []*digest.ProxyLoad
+	Loads    []*loaddigest.ProxyLoad
 	// Intents are those of the instances that were asked about. Instances without one are
 	// left out.
 	Intents map[instance.Key]Standing
@@ -56,7 +56,7 @@ func (r *Reader) Reports(ctx context.Context, keys []instance.Key) (Reports, err
 	}
 	kvs := func(i int) []*mvccpb.KeyValue { return resp.Responses[i].GetResponseRange().Kvs }
 	t := Reports{
-		Revision: resp.Header.Revision, Proxies: lease.ReadProxies(r.layout, kvs(0)), Loads: digest.Decode(r.layout, kvs(1)),
+		Revision: resp.Header.Revision, Proxies: lease.ReadProxies(r.layout, kvs(0)), Loads: loaddigest.Decode(r.layout, kvs(1)),
 		Intents: map[instance.Key]Standing{},
 	}
 	for i := 2; i < len(ops); i++ {

@@ -30,7 +30,7 @@ const (
 	// maxNames bounds the unknown models that are remembered. While there are more, requests
 	// for further ones are refused without reading.
 	maxNames = 1024
-	// maxNameBytes bounds the length of a model's name that is looked for.
+	// maxNameBytes bounds the length of a model name for which engines are read.
 	maxNameBytes = 4096
 	// minPause is the shortest time from one round of reads to the next.
 	minPause = time.Second
@@ -158,7 +158,7 @@ func (e engine) incomplete() bool {
 	return slices.ContainsFunc(e, func(in *instance.Instance) bool { return in.Record.ModelsTruncated && !in.ModelsRead })
 }
 
-// due is when an engine is read next.
+// due is the time at which an engine is read next.
 type due struct {
 	at         time.Time
 	incomplete bool // see engine.incomplete

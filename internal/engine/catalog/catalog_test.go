@@ -162,7 +162,8 @@ func (f *fleet) start(t *testing.T) *catalog.Catalog {
 	return c
 }
 
-// A model that no instance lists is looked for once in 5 s, however many requests name it.
+// Engines are read at most once in 5 s for a model that no instance lists, regardless of the
+// number of requests that name it.
 func TestFind_OncePerModel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Verdict says why an engine has answered 404 for a model that it is known to serve.
+// Verdict is the reason why an engine responded with 404 for a model that it is known to serve.
 type Verdict uint8
 
 // The verdicts.
@@ -36,9 +36,9 @@ type confirm struct {
 // within brokenAfter of the last.
 type series struct{ first, last time.Time }
 
-// Confirm reads the engine of an instance that has answered 404 for a model that it is known to
-// serve. Requests share a read that begins after their own answer, so that a burst of them costs
-// few reads. If the model is gone the other engines are read as well.
+// Confirm reads the engine of an instance that responded with 404 for a model that it is known to
+// serve. Requests share a read that begins after their own response, so that a burst of requests
+// causes few reads. If the model was unloaded, the other engines are read as well.
 func (c *Catalog) Confirm(ctx context.Context, in *instance.Instance, model string) Verdict {
 	if c == nil {
 		return Broken
@@ -60,7 +60,7 @@ func (c *Catalog) Confirm(ctx context.Context, in *instance.Instance, model stri
 	}
 }
 
-// confirmation returns the read of an engine that runs, or begins one; nil after the end of Run.
+// confirmation returns the running read of an engine, or starts one; nil after the end of Run.
 func (c *Catalog) confirmation(in *instance.Instance, since time.Time) *confirm {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +104,7 @@ func (c *Catalog) confirmation(in *instance.Instance, since time.Time) *confirm 
 	return next
 }
 
-// verdict judges by a read that has ended.
+// verdict returns the verdict from a completed read.
 func (c *Catalog) verdict(r *confirm, model string) Verdict {
 	if r.read.err != nil {
 		return Unclear

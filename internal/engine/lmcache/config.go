@@ -23,7 +23,7 @@ const (
 // ErrConfig is wrapped by the errors of LoadConfig.
 var ErrConfig = errors.New("LMCache's configuration")
 
-// Config is what LMCache's configuration says of its PD backend.
+// Config is the part of LMCache's configuration about its PD backend.
 type Config struct {
 	Role      string // "" when the PD backend is off
 	ProxyHost string
@@ -33,7 +33,7 @@ type Config struct {
 	Alloc     []int
 }
 
-// oldNames are those of LMCache before 0.3, beside today's.
+// oldNames maps current names to those of LMCache before 0.3.
 func oldNames() map[string]string {
 	return map[string]string{
 		"enable_xpyd": "enable_pd", "nixl_role": "pd_role", "nixl_peer_host": "pd_peer_host",
@@ -88,7 +88,7 @@ func ParseConfig(raw []byte) (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// text returns a value of the file in the form of a command line.
+// text returns a value of the file in the form of a command-line argument.
 func text(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -103,10 +103,10 @@ func text(v any) string {
 	return fmt.Sprint(v)
 }
 
-// errPort reports of text that is no port.
+// errPort returns the error for text that is not a port.
 var errPort = errors.New("no port from 1 to 65535")
 
-// Ports reads ports with commas between them; none from empty text.
+// Ports parses comma-separated ports. Empty text has none.
 func Ports(s string) ([]int, error) {
 	if s == "" {
 		return nil, nil

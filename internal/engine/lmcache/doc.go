@@ -5,8 +5,8 @@
 //	                                     ▲
 //	                     Handler (agent) ┴──HTTP──◀ Asker (proxies)
 //
-// A prefill has one address for its notifications, and a fleet several proxies. So the
-// agent of the prefill receives them, and keeps them until a proxy queries those of
-// its own request. A notification that is lost, with an agent that restarts for
-// instance, is a failed attempt, never an early decode.
+// A prefill sends its notifications to one address, but a fleet has several proxies. So
+// the agent of the prefill receives them, and keeps them until a proxy queries those of its
+// own request. A lost notification, for example after a restart of the agent, causes a
+// failed attempt, never an early decode.
 package lmcache

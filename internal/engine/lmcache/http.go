@@ -14,18 +14,18 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Path is the route on which an agent answers proxies.
+// Path is the route on which an agent serves proxies.
 const Path = "/lmcache/notified"
 
-// maxWait bounds one request: a proxy that disappeared holds nothing for longer.
+// maxWait bounds one request, so that a proxy that disappeared does not hold resources.
 const maxWait = 10 * time.Minute
 
-// Handler returns the handler by which an agent answers proxies from an inbox:
+// Handler returns the handler with which an agent serves an inbox to proxies:
 //
 //	GET /lmcache/notified?req_id=<id>&ranks=<n>
 //
-// The header of the answer comes at once, and its body, "notified", when that number of
-// ranks has notified. An answer that ends without it means that the notification is lost.
+// The response header is sent immediately, and the body, "notified", when that number of
+// ranks has notified. A response that ends without it means that the notification is lost.
 func Handler(inbox *Inbox) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+Path, func(w http.ResponseWriter, r *http.Request) {
@@ -59,13 +59,13 @@ var (
 	ErrLost = errors.New("LMCache's notifications cannot be received")
 )
 
-// Asker waits for notifications, at the agents that have them.
+// Asker waits for notifications at the agents that receive them.
 type Asker struct {
 	// Own is the inbox of this proxy, for prefill instances without an agent that
 	// receives; nil if there is none. OwnAddress is where its socket is bound.
 	Own        *Inbox
 	OwnAddress string
-	// HTTP is how agents are asked.
+	// HTTP is the client for requests to agents.
 	HTTP *http.Client
 }
 
@@ -77,7 +77,7 @@ func (a *Asker) CannotHear(in *instance.Instance) error {
 	return nil
 }
 
-// Address is where an instance should send its notifications, for people.
+// Address returns the address at which the notifications of an instance are expected, for messages.
 func (a *Asker) Address(in *instance.Instance) string {
 	ports := in.Record.Ports
 	host, _, _ := net.SplitHostPort(in.Address)

@@ -24,12 +24,12 @@ const (
 type Inbox struct {
 	now func() time.Time
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	ids   map[string]*entry
 	order *list.List // of *entry, oldest first
 }
 
-// entry is what has come for one id.
+// entry has the notifications for one id.
 type entry struct {
 	id      string
 	first   time.Time
@@ -39,14 +39,14 @@ type entry struct {
 	place   *list.Element
 }
 
-// NewInbox makes an empty one.
+// NewInbox returns an empty Inbox.
 func NewInbox() *Inbox { return newInbox(time.Now) }
 
 func newInbox(now func() time.Time) *Inbox {
 	return &Inbox{now: now, ids: make(map[string]*entry), order: list.New()}
 }
 
-// Add notes a notification. sender is its connection.
+// Add records a notification. sender is its connection.
 func (b *Inbox) Add(id, sender string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,7 +84,8 @@ func (b *Inbox) Await(ctx context.Context, id string, ranks int) error {
 	return nil
 }
 
-// get finds or makes an entry, and lets go of old ones; b.mu is held.
+// get returns the entry of an id, creating it if necessary, and drops expired entries. The
+// caller holds b.mu.
 func (b *Inbox) get(id string) *entry {
 	now := b.now()
 	for at := b.order.Front(); at != nil; {
@@ -106,7 +107,7 @@ func (b *Inbox) get(id string) *entry {
 	return e
 }
 
-// drop forgets an entry; b.mu is held.
+// drop removes an entry. The caller holds b.mu.
 func (b *Inbox) drop(e *entry) {
 	if b.ids[e.id] == e {
 		delete(b.ids, e.id)
@@ -114,7 +115,7 @@ func (b *Inbox) drop(e *entry) {
 	}
 }
 
-// Len is how many ids are kept.
+// Len returns the number of ids that are kept.
 func (b *Inbox) Len() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -85,7 +85,7 @@ func TestInboxCountsRanks(t *testing.T) {
 	}
 }
 
-// What nobody asks for is forgotten; what is asked for is kept.
+// Notifications that no proxy waits for expire; others are kept.
 func TestInboxForgets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -209,11 +209,11 @@ func TestLostAgent(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := a.Await(ctx, in, "8", 1); !errors.Is(err, context.Canceled) {
-		t.Errorf("called off: %v", err)
+		t.Errorf("canceled: %v", err)
 	}
 	s.CloseClientConnections()
 	if err := <-over; !errors.Is(err, lmcache.ErrLost) {
-		t.Errorf("the agent has gone: %v", err)
+		t.Errorf("the agent closed the connection: %v", err)
 	}
 	s.Close()
 	if err := a.Await(t.Context(), in, "7", 1); !errors.Is(err, lmcache.ErrLost) {
@@ -221,6 +221,6 @@ func TestLostAgent(t *testing.T) {
 	}
 	in.Record.Ports = nil
 	if err := a.CannotHear(in); !errors.Is(err, lmcache.ErrNowhere) {
-		t.Errorf("nobody receives: %v", err)
+		t.Errorf("no receiver: %v", err)
 	}
 }

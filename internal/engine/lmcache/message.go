@@ -17,9 +17,9 @@ const maxID = 256
 // messages of the union never come to a proxy.
 const typeNotification = "ProxyNotif"
 
-// ParseNotification reads what a prefill rank sends: a msgpack map {"type":
-// "ProxyNotif", "req_id": "..."} (PDMsgBase in LMCache's pd_backend.py). Members that
-// are not known are no matter.
+// ParseNotification parses the message of a prefill rank: a msgpack map {"type":
+// "ProxyNotif", "req_id": "..."} (PDMsgBase in LMCache's pd_backend.py). Unknown members
+// are ignored.
 func ParseNotification(frame []byte) (id string, err error) {
 	var kind string
 	members, b, err := msgp.ReadMapHeaderBytes(frame)
@@ -44,7 +44,7 @@ func ParseNotification(frame []byte) (id string, err error) {
 	case err != nil:
 		return "", fmt.Errorf("%w: %w", ErrMessage, err)
 	case len(b) > 0:
-		return "", fmt.Errorf("%w: something stands behind the map", ErrMessage)
+		return "", fmt.Errorf("%w: trailing data after the map", ErrMessage)
 	case kind != typeNotification:
 		return "", fmt.Errorf("%w: type %.40q", ErrMessage, kind)
 	case id == "" || len(id) > maxID:
@@ -53,7 +53,7 @@ func ParseNotification(frame []byte) (id string, err error) {
 	return id, nil
 }
 
-// AppendNotification renders a notification, as an engine sends it.
+// AppendNotification appends a notification in the form that an engine sends.
 func AppendNotification(id string) []byte {
 	b := msgp.AppendMapHeader(nil, 2)
 	b = msgp.AppendString(msgp.AppendString(b, "type"), typeNotification)

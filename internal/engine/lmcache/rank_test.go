@@ -31,8 +31,8 @@ func (r *rank) notify(id string) {
 	}
 }
 
-// A message that is none costs nothing but a line in the log, and a prefill that comes
-// back is heard.
+// An invalid message only causes a line in the log, and notifications of a prefill that
+// reconnects are received.
 func TestReceiverGoesOn(t *testing.T) {
 	t.Parallel()
 	r, inbox, _, _ := bridge(t)

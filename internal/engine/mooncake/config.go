@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// EnvPath is the environment variable by which Mooncake and vLLM find the file.
+// EnvPath is the environment variable that names the file for Mooncake and vLLM.
 const EnvPath = "MOONCAKE_CONFIG_PATH"
 
 // maxBytes bounds the file; real ones have a few hundred bytes.
@@ -21,14 +21,13 @@ const maxBytes = 1 << 20
 
 // Errors of this package; test with errors.Is.
 var (
-	// ErrFile: the file cannot be read, or is not what mooncake.json is.
+	// ErrFile means that the file cannot be read or is not a mooncake.json.
 	ErrFile = errors.New("unusable mooncake.json")
-	// ErrNotEtcd: the file is fine, but its metadata server is no etcd.
+	// ErrNotEtcd means that the file is valid, but its metadata server is not etcd.
 	ErrNotEtcd = errors.New("the metadata server is no etcd")
 )
 
-// Generation is which of its shapes a file has; "" when its fields are those of
-// several.
+// Generation is the format of a file, "" if its fields match several formats.
 type Generation string
 
 // The generations.
@@ -39,8 +38,8 @@ const (
 	Store Generation = "store"
 )
 
-// Config is what a mooncake.json says that matters to us. Fields that the file
-// does not have are empty.
+// Config has the relevant fields of a mooncake.json. Fields that the file does not
+// have are empty.
 type Config struct {
 	Path           string
 	Generation     Generation
@@ -54,8 +53,8 @@ type Config struct {
 	prefill, decode string   // of v0.1 and v0.2
 }
 
-// fields are the names over all generations. Values that other programs read as
-// numbers or strings alike are not looked at.
+// fields has the fields of all generations. Values that may be numbers or strings
+// are not read.
 type fields struct {
 	LocalURL            *string `json:"local_url"`
 	RemoteURL           *string `json:"remote_url"`
@@ -131,12 +130,12 @@ func generation(f *fields) Generation {
 	return found[0]
 }
 
-// p2pHandshake is what the file has where nodes ask each other and no server is
-// involved.
+// p2pHandshake is the value of metadata_server if nodes exchange metadata directly,
+// without a server.
 const p2pHandshake = "P2PHANDSHAKE"
 
-// metadata fills Backend and endpoints. A scheme in metadata_server counts more
-// than metadata_backend, and without either the server is an etcd.
+// metadata sets Backend and endpoints. A scheme in metadata_server takes precedence
+// over metadata_backend; without either the server is etcd.
 func (c *Config) metadata(backend string) error {
 	server := c.MetadataServer
 	if server == "" {
@@ -158,7 +157,7 @@ func (c *Config) metadata(backend string) error {
 	if c.Backend != "etcd" {
 		return nil
 	}
-	// Mooncake takes a comma or a semicolon between members.
+	// Mooncake accepts commas and semicolons between members.
 	for _, part := range strings.FieldsFunc(server, func(r rune) bool { return r == ',' || r == ';' }) {
 		part = strings.TrimSpace(part)
 		if cut, rest, ok := strings.Cut(part, "://"); ok {
@@ -187,8 +186,8 @@ func (c *Config) metadata(backend string) error {
 	return nil
 }
 
-// Etcd returns host:port of each etcd member. If the metadata server is none the
-// error wraps ErrNotEtcd and says what it is.
+// Etcd returns host:port of each etcd member. If the metadata server is not etcd, the
+// error wraps ErrNotEtcd and names the backend.
 func (c *Config) Etcd() ([]string, error) {
 	switch c.Backend {
 	case "etcd":
@@ -203,7 +202,7 @@ func (c *Config) Etcd() ([]string, error) {
 	return nil, fmt.Errorf("%w: %s is %s", ErrNotEtcd, c.shown(), instance.Printable(c.Backend, 20))
 }
 
-// shown is metadata_server without what may be a password.
+// shown returns metadata_server without possible passwords.
 func (c *Config) shown() string {
 	scheme, rest, ok := strings.Cut(c.MetadataServer, "://")
 	if !ok {
@@ -216,9 +215,8 @@ func (c *Config) shown() string {
 	return instance.Printable(s, 120)
 }
 
-// Host is by which name or address the file knows the node of a role; "" when
-// it says nothing. A wildcard or an address that only means this machine is
-// passed on as it is.
+// Host returns the name or address of the node of a role in the file, "" if it has
+// none. Wildcard and loopback addresses are returned unchanged.
 func (c *Config) Host(role instance.Role) string {
 	at := c.LocalHostname
 	if at == "" {
@@ -230,7 +228,7 @@ func (c *Config) Host(role instance.Role) string {
 	return strings.Trim(at, "[]")
 }
 
-// Labels are what is worth showing beside an instance.
+// Labels returns the settings to show with an instance.
 func (c *Config) Labels() map[string]string {
 	out := make(map[string]string)
 	for name, value := range map[string]string{
@@ -259,7 +257,7 @@ func first(ps ...*string) string {
 	return ""
 }
 
-// explain words a JSON error with the line it is on.
+// explain adds the line number to a JSON error.
 func explain(raw []byte, err error) string {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError

@@ -308,7 +308,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// slowly answers any question after a while, unless its asker gives up before.
+// slowly responds to every request after a delay, unless the request is canceled.
 type slowly time.Duration
 
 func (d slowly) RoundTrip(r *http.Request) (*http.Response, error) {

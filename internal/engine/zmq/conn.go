@@ -26,12 +26,12 @@ const (
 // sendTimeout bounds connecting and sending, each.
 const sendTimeout = time.Second
 
-// readAhead is what a connection reads at once. A small message costs one system
-// call, not two for each of its frames.
+// readAhead is the size of one read in bytes. A small message needs one system call
+// instead of two for each of its frames.
 const readAhead = 32 << 10
 
-// bodyStep is how much room is made at first for a frame whose header announces
-// more: the rest comes as the bytes do.
+// bodyStep is the initial allocation in bytes for a frame whose header announces more.
+// The buffer grows as bytes arrive.
 const bodyStep = 1 << 20
 
 var errFrame = errors.New("malformed frame")
@@ -84,8 +84,7 @@ func Dial(ctx context.Context, kind Kind, endpoint string, b Bounds, dial DialFu
 	return peer, nil
 }
 
-// open shakes hands over a connection, which stays the caller's to close if that
-// fails.
+// open performs the handshake. If it fails, the caller must close the connection.
 func open(c net.Conn, kind Kind, b Bounds, server bool) (_ *Conn, err error) {
 	defer func() { // the library indexes what a peer sent without looking at its length
 		if p := recover(); p != nil {
@@ -120,10 +119,10 @@ func (c *Conn) Ping() error {
 	return c.write()
 }
 
-// Remote is ip:port of the peer.
+// Remote returns ip:port of the peer.
 func (c *Conn) Remote() string { return c.conn.RemoteAddr().String() }
 
-// Close ends the connection; who receives gets net.ErrClosed.
+// Close closes the connection; a pending Receive returns net.ErrClosed.
 func (c *Conn) Close() error {
 	if err := c.conn.Close(); err != nil {
 		return fmt.Errorf("close: %w", err)
@@ -131,8 +130,8 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// Send sends one message. After an error, or when the peer does not take it within a
-// second, the connection is of no use any more.
+// Send sends one message. If it fails, or the peer does not accept the message within a
+// second, the connection is unusable.
 func (c *Conn) Send(frames ...[]byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

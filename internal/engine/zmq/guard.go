@@ -7,15 +7,15 @@ import (
 	"net"
 )
 
-// ErrTooLarge: a peer announced a message above the bounds.
+// ErrTooLarge means that a peer announced a message above the bounds.
 var ErrTooLarge = errors.New("message is too large")
 
 // greetingSize is the length of ZMTP's greeting, which comes before all frames.
 const greetingSize = 64
 
-// guard is a connection that reads along and ends what is above the bounds before
-// anybody makes room for it: the library allocates what a frame's header says. It
-// precedes the library while that shakes hands.
+// guard is a connection that checks the frames it reads against the bounds before the
+// library sees them, because the library allocates the length in a frame's header. It
+// wraps the connection during the handshake.
 type guard struct {
 	net.Conn
 	from      io.Reader
@@ -34,8 +34,8 @@ func newGuard(c net.Conn, from io.Reader, b Bounds) *guard {
 	return &guard{Conn: c, from: from, maxBytes: b.Bytes, maxFrames: b.Frames, greeting: greetingSize}
 }
 
-// Read returns what there is to read, or ErrTooLarge in place of the header that
-// announces too much.
+// Read returns the available bytes, or ErrTooLarge in place of a header that exceeds the
+// bounds.
 func (g *guard) Read(p []byte) (int, error) {
 	n, err := g.from.Read(p)
 	if bad := g.follow(p[:n]); bad != nil {
@@ -64,7 +64,7 @@ func (g *guard) follow(p []byte) error {
 	return nil
 }
 
-// frame looks at a header once it is whole.
+// frame checks a complete header.
 func (g *guard) frame() error {
 	long := g.header[0]&flagLong != 0
 	if long && g.have < 9 || g.have < 2 {

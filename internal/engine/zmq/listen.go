@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Kind is what a socket is.
+// Kind is the type of a socket.
 type Kind string
 
 // The kinds.
@@ -21,12 +21,12 @@ const (
 	Pub    Kind = "PUB"    // bound or connected; peers are SUBs
 )
 
-// Bounds are what peers may do. A zero field means the default.
+// Bounds limit peers. A zero field means the default.
 type Bounds struct {
 	Bytes  int // of one message; 64 KiB
 	Frames int // of one message; 16
 	Peers  int // connections at once; 1024
-	// Handshake is how long a peer may take to say who it is; 5 s.
+	// Handshake is the timeout of a peer's handshake; 5 s.
 	Handshake time.Duration
 }
 
@@ -46,16 +46,16 @@ func (b Bounds) filled() Bounds {
 	return b
 }
 
-// ErrTooManyPeers: a connection was refused because Bounds.Peers are open.
+// ErrTooManyPeers means that a connection was refused because Bounds.Peers are open.
 var ErrTooManyPeers = errors.New("too many peers")
 
-// errPanic: the library failed over a peer's bytes.
+// errPanic means that the library panicked on a peer's bytes.
 var errPanic = errors.New("malformed")
 
 // Message is one message of a peer.
 type Message struct {
-	// Identity is what a DEALER calls itself, often nothing. Anybody may take
-	// any.
+	// Identity is the identity that a DEALER sends, often empty. It is not
+	// authenticated.
 	Identity []byte
 	Remote   string // ip:port of the peer's connection
 	Frames   [][]byte
@@ -63,19 +63,19 @@ type Message struct {
 	peer *Conn
 }
 
-// Answer sends a message to the peer that sent this one. A peer that is a REQ wants an
-// empty frame before the others.
+// Answer sends a message to the peer that sent this one. A REQ peer expects an empty
+// frame before the others.
 func (m Message) Answer(frames ...[]byte) error { return m.peer.Send(frames...) }
 
-// Listener is a bound socket that receives. Its methods may be called at once.
+// Listener is a bound socket that receives. It is safe for concurrent use.
 type Listener struct {
 	*Socket
 	messages chan Message
 }
 
-// Listen binds a Router, a Pull, or a Sub that wants every topic, to an endpoint of
-// the form that ParseEndpoint takes. trouble, if it is not nil, hears of every peer
-// that was refused or broke the protocol; a peer that merely leaves is none.
+// Listen binds a Router, a Pull, or a Sub with all topics to an endpoint of the form
+// that ParseEndpoint accepts. trouble, if not nil, is called with the error of every peer
+// that was refused or violated the protocol, but not when a peer disconnects.
 func Listen(ctx context.Context, kind Kind, endpoint string, b Bounds, trouble func(remote string, err error)) (*Listener, error) {
 	if kind != Router && kind != Pull && kind != Sub {
 		return nil, fmt.Errorf("a %s is not bound to receive", kind)

@@ -28,11 +28,10 @@ type Socket struct {
 	closed bool
 }
 
-// Bind binds a socket to an endpoint of the form that ParseEndpoint takes, and calls serve
-// for each peer after its handshake, each in a goroutine of its own; closing is closed by
-// Close. trouble, if it is
-// not nil, receives the error of every peer that was refused or broke the protocol, but
-// not of one that merely disconnected.
+// Bind binds a socket to an endpoint of the form that ParseEndpoint accepts, and calls serve
+// in a separate goroutine for each peer after its handshake; Close closes closing. trouble,
+// if not nil, is called with the error of every peer that was refused or violated the
+// protocol, but not when a peer disconnects.
 func Bind(ctx context.Context, kind Kind, endpoint string, b Bounds, trouble func(remote string, err error), serve func(closing <-chan struct{}, peer *Conn) error) (*Socket, error) {
 	address, err := ParseEndpoint(endpoint)
 	if err != nil {

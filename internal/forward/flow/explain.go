@@ -5,7 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
-	"github.com/pdmesh/pdmesh/internal/forward/plan"
+	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
@@ -14,11 +14,11 @@ import (
 )
 
 // Explain reports where a request with this session would go.
-func (s *Settings) Explain(req *request.Request, session string) *plan.Plan {
+func (s *Settings) Explain(req *request.Request, session string) *explain.Plan {
 	var buf [4][]byte
 	head, prompt := req.Reading(buf[:])
 	wanted := sched.Request{Model: req.Model, Session: session, Prompt: prompt, Head: head, Length: len(req.Body)}
-	p := &plan.Plan{Endpoint: req.Kind.Path(), Model: req.Model, Bytes: len(prompt)}
+	p := &explain.Plan{Endpoint: req.Kind.Path(), Model: req.Model, Bytes: len(prompt)}
 	for _, h := range head {
 		p.Bytes += len(h)
 	}
@@ -48,15 +48,15 @@ func (s *Settings) Explain(req *request.Request, session string) *plan.Plan {
 	decode := s.Picker.Explain(wanted)
 	addLeg(p, decode)
 	if decode.Assignment == nil {
-		p.Way, p.Reason = plan.None, decode.Err.Error()
+		p.Way, p.Reason = explain.None, decode.Err.Error()
 		if why := mismatchReason(decode.Err); why != "" && s.Fallback {
 			s.explainDecodeOnly(p, wanted, why)
 		}
 		return p
 	}
-	p.Way = plan.Pair
+	p.Way = explain.Pair
 	if why := s.unfitPair(d, req.Kind, a, decode.Assignment); why != "" {
-		p.Way, p.Reason = plan.DecodeOnly, why
+		p.Way, p.Reason = explain.DecodeOnly, why
 	}
 	return p
 }
@@ -71,7 +71,7 @@ func (s *Settings) unfitPair(d connector.Dialect, k openai.Kind, p, to *sched.As
 
 // explainDecision puts into the plan what Disaggregate would decide, and reports whether that
 // is decode-only.
-func (s *Settings) explainDecision(p *plan.Plan, wanted sched.Request, a *sched.Assignment, d connector.Dialect, media bool) bool {
+func (s *Settings) explainDecision(p *explain.Plan, wanted sched.Request, a *sched.Assignment, d connector.Dialect, media bool) bool {
 	var is estimate.Explanation
 	decode := s.Picker.Explain(wanted).Assignment
 	switch {
@@ -86,20 +86,20 @@ func (s *Settings) explainDecision(p *plan.Plan, wanted sched.Request, a *sched.
 	default:
 		is = s.Disaggregate.estimate.Explain(wanted.Model, onPrefill(a, float64(a.Tokens-a.Cached)), onDecode(decode))
 	}
-	p.Disaggregate = &plan.Weighed{Decision: plan.Pair, Reason: is.Reason, Pair: is.Pair, DecodeOnly: is.DecodeAlone, Stall: is.Stall}
+	p.Disaggregate = &explain.Weighed{Decision: explain.Pair, Reason: is.Reason, Pair: is.Pair, DecodeOnly: is.DecodeAlone, Stall: is.Stall}
 	if is.Alone {
-		p.Disaggregate.Decision = plan.DecodeOnly
+		p.Disaggregate.Decision = explain.DecodeOnly
 	}
 	return is.Alone
 }
 
 // explainWithout is the plan of a request that no prefill instance can take.
-func (s *Settings) explainWithout(p *plan.Plan, wanted sched.Request, err error) {
+func (s *Settings) explainWithout(p *explain.Plan, wanted sched.Request, err error) {
 	switch why := mismatchReason(err); {
 	case errors.Is(err, sched.ErrSelf):
 		s.explainDecodeOnly(p, wanted, bypass.SameInstance)
 	case errors.Is(err, sched.ErrUnknownModel) || !s.Fallback:
-		p.Way, p.Reason = plan.None, err.Error()
+		p.Way, p.Reason = explain.None, err.Error()
 	case why != "":
 		s.explainDecodeOnly(p, wanted, why)
 	default:
@@ -108,7 +108,7 @@ func (s *Settings) explainWithout(p *plan.Plan, wanted sched.Request, err error)
 }
 
 // explainDecodeOnly is the plan of a request that one decode instance serves.
-func (s *Settings) explainDecodeOnly(p *plan.Plan, wanted sched.Request, reason string) {
+func (s *Settings) explainDecodeOnly(p *explain.Plan, wanted sched.Request, reason string) {
 	wanted.Role, wanted.Partner = instance.Decode, nil
 	decode := s.Picker.Explain(wanted)
 	for decode.Assignment != nil && s.needsPrefill(decode.Assignment) {
@@ -116,15 +116,15 @@ func (s *Settings) explainDecodeOnly(p *plan.Plan, wanted sched.Request, reason 
 		decode = s.Picker.Explain(wanted)
 	}
 	addLeg(p, decode)
-	p.Way, p.Reason = plan.DecodeOnly, reason
+	p.Way, p.Reason = explain.DecodeOnly, reason
 	if decode.Assignment == nil {
-		p.Way, p.Reason = plan.None, decode.Err.Error()
+		p.Way, p.Reason = explain.None, decode.Err.Error()
 	}
 }
 
 // addLeg adds the scheduler's explanation of one role to a plan.
-func addLeg(p *plan.Plan, e *sched.Explained) {
-	one := &plan.Leg{Policy: e.Policy, Candidates: make([]plan.Candidate, 0, len(e.Candidates))}
+func addLeg(p *explain.Plan, e *sched.Explained) {
+	one := &explain.Leg{Policy: e.Policy, Candidates: make([]explain.Candidate, 0, len(e.Candidates))}
 	if e.Role == instance.Prefill {
 		p.Prefill = one
 	} else {
@@ -140,11 +140,11 @@ func addLeg(p *plan.Plan, e *sched.Explained) {
 	}
 	for i := range e.Candidates {
 		c := &e.Candidates[i]
-		var scores []plan.Score
+		var scores []explain.Score
 		for _, s := range c.Scores {
-			scores = append(scores, plan.Score{Name: s.Name, Value: s.Value})
+			scores = append(scores, explain.Score{Name: s.Name, Value: s.Value})
 		}
-		one.Candidates = append(one.Candidates, plan.Candidate{
+		one.Candidates = append(one.Candidates, explain.Candidate{
 			Address: sched.AddressOf(c.Instance, c.Rank), Chosen: c.Chosen, Out: c.Out, Weight: c.Weight,
 			InFlight: c.Load.InFlight, Waiting: c.Load.Waiting, Held: c.Load.Held, Others: c.Load.Others, Scores: scores,
 		})

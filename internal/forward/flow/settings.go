@@ -9,8 +9,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
-	"github.com/pdmesh/pdmesh/internal/forward/budget"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/retrybudget"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
@@ -87,7 +87,7 @@ type Settings struct {
 	// Models reads the lists of models again that engines serve; nil: it is not done.
 	Models   *catalog.Catalog
 	Recorder Recorder
-	Budget   *budget.Budget
+	Budget   *retrybudget.Budget
 	Log      logrus.FieldLogger
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.

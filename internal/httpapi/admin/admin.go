@@ -1,6 +1,6 @@
-// Package admin is what the proxy's admin routes do: verify an instance and
-// write the change to etcd, where every proxy reads it. Nothing is changed in
-// local memory.
+// Package admin implements the proxy's admin routes: it verifies an instance and
+// writes the change to etcd, where every proxy reads it. It keeps no state in
+// memory.
 package admin
 
 import (
@@ -18,12 +18,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 )
 
-// Prober asks an engine who it is.
+// Prober reads the facts of an engine.
 type Prober interface {
 	Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error)
 }
 
-// Members returns the membership as this proxy follows it.
+// Members provides the membership as seen by this proxy.
 type Members interface {
 	Snapshot() *instance.Snapshot
 }
@@ -37,7 +37,7 @@ type Instances interface {
 	Leave(ctx context.Context, k instance.Key, proxies []string, reason string) (left bool, err error)
 }
 
-// Intents writes what is wanted of instances; see store.Intents.
+// Intents writes the intents for instances; see store.Intents.
 type Intents interface {
 	Intend(ctx context.Context, k instance.Key, state instance.Intent, w store.IntentOptions) (store.IntentResult, error)
 	Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (store.IntentResult, error)
@@ -52,17 +52,17 @@ type Options struct {
 	Prober    Prober
 	Guard     netguard.Policy
 	Model     string // every instance must serve it; "" any
-	// Proxies are those that what is added through this proxy belongs to; nil or
-	// none: every proxy.
+	// Proxies are the proxies that use the instances added through this proxy; empty
+	// means every proxy.
 	Proxies func() []string
-	// PendingTTL is how long an add may wait for its instance; 0 for ever.
+	// PendingTTL is the maximum time that an add waits for its instance; 0 means no limit.
 	PendingTTL time.Duration
 }
 
 // Service implements httpapi.Admin.
 type Service struct{ o Options }
 
-// New builds a Service.
+// New returns a Service.
 func New(o Options) *Service {
 	if o.Proxies == nil {
 		o.Proxies = func() []string { return nil }
@@ -70,16 +70,16 @@ func New(o Options) *Service {
 	return &Service{o: o}
 }
 
-// probeTimeout bounds the question whether an instance is up.
+// probeTimeout bounds the probe of an instance.
 const probeTimeout = 3 * time.Second
 
-// seenTimeout bounds the wait until the proxy's own snapshot shows a change.
-// It passes only while the watch is behind; the change itself is made.
+// seenTimeout bounds the wait until the proxy's own snapshot contains a change. It
+// expires only if the watch lags; the change itself is then already in etcd.
 const seenTimeout = 2 * time.Second
 
-// Add verifies the instance and makes it a static member, with that number of data-parallel
-// ranks, 0 for as many as it says. One that does not answer becomes a pending add, which
-// any proxy promotes when it does.
+// Add verifies the instance and makes it a static member with the given number of
+// data-parallel ranks; 0 means the number that it reports. If the instance does not respond,
+// it becomes a pending add, which any proxy promotes once it responds.
 func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.Outcome, error) {
 	if ap, err := netip.ParseAddrPort(k.Address); err == nil {
 		if err := s.o.Guard.Check(ap.Addr()); err != nil {
@@ -90,7 +90,7 @@ func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.O
 	switch {
 	case errors.Is(err, netguard.ErrForbidden):
 		return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
-	case errors.Is(err, vllm.ErrProxy): // to be waited for in vain
+	case errors.Is(err, vllm.ErrProxy): // it will never become an instance
 		return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
 	case ctx.Err() != nil:
 		return 0, ctx.Err()
@@ -121,7 +121,7 @@ func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.O
 	return httpapi.Added, nil
 }
 
-// member reports whether an instance is in all roles that a key means.
+// member reports whether an instance is a member in all roles of a key.
 func member(snap *instance.Snapshot, k instance.Key) bool {
 	for _, one := range k.Each() {
 		in, ok := snap.Lookup(one)
@@ -132,10 +132,10 @@ func member(snap *instance.Snapshot, k instance.Key) bool {
 	return true
 }
 
-// wait notes an add whose instance does not answer.
+// wait stores a pending add for an instance that does not respond.
 func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error) (httpapi.Outcome, error) {
 	if member(s.o.Members.Snapshot(), k) {
-		return httpapi.Already, nil // a member that is away is a member
+		return httpapi.Already, nil // a member that does not respond is still a member
 	}
 	p := schema.PendingAdd{V: 1, Model: s.o.Model, Reason: instance.Printable(why.Error(), 300)}
 	if proxies := s.o.Proxies(); len(proxies) > 0 || ranks > 0 {
@@ -150,7 +150,7 @@ func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error
 	}
 	s.await(ctx, func(snap *instance.Snapshot) bool {
 		for _, one := range k.Each() {
-			in, ok := snap.Lookup(one) // it may have come up meanwhile
+			in, ok := snap.Lookup(one) // it may have started meanwhile
 			if !snap.Waiting(one) && (!ok || in.Intent == instance.Removed) {
 				return false
 			}
@@ -160,9 +160,9 @@ func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error
 	return httpapi.Waiting, nil
 }
 
-// Remove deletes the record and any pending add, and leaves the intent
-// "removed", so that an agent cannot bring the instance back. What belongs to other
-// proxies too stays theirs, and what belongs to others only is not known here.
+// Remove deletes the record and any pending add, and writes the intent "removed", so that
+// an agent cannot register the instance again. A record that other proxies also use stays
+// for them, and an instance that only other proxies use is unknown here.
 func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
 	if k.Role == instance.Both {
 		return s.removeBoth(ctx, k)
@@ -206,8 +206,8 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
 	return existed, nil
 }
 
-// removeBoth removes an engine from either role: at once, unless one of its records belongs
-// to other proxies, too.
+// removeBoth removes an engine from both roles, in one transaction unless other proxies also
+// use one of its records.
 func (s *Service) removeBoth(ctx context.Context, k instance.Key) (existed bool, err error) {
 	snap, together := s.o.Members.Snapshot(), true
 	for _, one := range k.Each() {
@@ -254,8 +254,8 @@ func (s *Service) probe(ctx context.Context, k instance.Key) (instance.Facts, er
 	return s.o.Prober.Probe(ctx, in)
 }
 
-// await waits a moment for the watch to show what has been written, so that the
-// answer lists the membership with the change in it.
+// await blocks until the watch has delivered the written change, at most seenTimeout, so
+// that the response lists the membership with the change.
 func (s *Service) await(ctx context.Context, shown func(*instance.Snapshot) bool) {
 	ctx, cancel := context.WithTimeout(ctx, seenTimeout)
 	defer cancel()

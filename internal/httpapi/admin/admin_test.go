@@ -64,7 +64,7 @@ func TestAddAndRemove(t *testing.T) {
 	if err != nil || outcome != httpapi.Added {
 		t.Fatalf("Add: %v, %v", outcome, err)
 	}
-	// The answer comes when this proxy's own snapshot shows the instance.
+	// Add returns when this proxy's own snapshot contains the instance.
 	in, ok := r.watcher.Snapshot().Lookup(k)
 	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Record.Transfer != instance.TransferNIXL || !in.ServesModel("m") || in.Ranks() != 4 {
 		t.Fatalf("instance %+v", in)
@@ -95,7 +95,7 @@ func TestAddThatWaits(t *testing.T) {
 	if err != nil || outcome != httpapi.Waiting {
 		t.Fatalf("Add: %v, %v", outcome, err)
 	}
-	// Both answers come when this proxy's own list is true of them.
+	// Both calls return when this proxy's own list contains the change.
 	if !r.watcher.Snapshot().Waiting(key(address)) {
 		t.Error("the list does not show the one that is waited for")
 	}
@@ -142,7 +142,7 @@ func TestAddRefuses(t *testing.T) {
 	}
 }
 
-// aProxy answers the question by which a program finds engines as a proxy does.
+// aProxy responds to probes of engines as a proxy does.
 func aProxy(t *testing.T) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -173,7 +173,7 @@ func TestEtcdAway(t *testing.T) {
 	})
 }
 
-// What an operator wants shows in this proxy's own snapshot when the answer comes.
+// An intent is in this proxy's own snapshot when the call returns.
 func TestChangeIntent(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})

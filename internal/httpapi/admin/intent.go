@@ -20,7 +20,7 @@ func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpa
 		}
 		shown = shown || ok
 	}
-	// One that has lost its key, an orphan, serves all the same.
+	// An orphan, which has lost its key, still serves.
 	done, err := s.carry(ctx, k, change, store.IntentOptions{Reason: change.Reason, For: change.For, Force: shown})
 	switch {
 	case errors.Is(err, store.ErrIntent):

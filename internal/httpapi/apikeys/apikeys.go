@@ -1,5 +1,5 @@
-// Package apikeys knows the keys of clients: those of --api-key, which have no name and no
-// rights, and those of a file, which is read again when it changes.
+// Package apikeys holds the API keys of clients: those of --api-key, which have no name and
+// no rights, and those of a file, which is reloaded when it changes.
 package apikeys
 
 import (
@@ -19,24 +19,24 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/http1"
 )
 
-// Rights are what a key allows beside sending requests.
+// Rights are the permissions of a key in addition to sending requests.
 type Rights uint8
 
 // The rights.
 const (
-	Priority Rights = 1 << iota // X-Vllm-Priority and the body's priority count
-	Rank                        // X-data-parallel-rank counts
-	Trace                       // X-PD-Trace is answered
+	Priority Rights = 1 << iota // X-Vllm-Priority and the body's priority are honored
+	Rank                        // X-data-parallel-rank is honored
+	Trace                       // X-PD-Trace is honored
 )
 
-// Has reports whether a right is among them.
+// Has reports whether r contains a right.
 func (r Rights) Has(one Rights) bool { return r&one != 0 }
 
 var words = map[string]Rights{"priority": Priority, "rank": Rank, "trace": Trace} //nolint:gochecknoglobals // a table
 
-// Key is what is known of a key, without the key itself.
+// Key is the name and the rights of a key, without the key itself.
 type Key struct {
-	Name   string // "" of one from --api-key
+	Name   string // "" for a key of --api-key
 	Rights Rights
 }
 
@@ -51,10 +51,11 @@ const (
 	maxName = 64
 )
 
-// ErrLine is wrapped by what is wrong with a line of a file.
+// ErrLine is wrapped by the error for an invalid line of a file.
 var ErrLine = errors.New("unusable")
 
-// parse reads lines of "key name rights". Errors name the line, never what is in it.
+// parse parses lines of "key name rights". Errors contain the number of the line, never its
+// content.
 func parse(raw []byte) (list []entry, err error) {
 	names, sums := map[string]bool{}, map[[sha256.Size]byte]bool{}
 	lines := bufio.NewScanner(bytes.NewReader(raw))
@@ -106,8 +107,8 @@ func isName(s string) bool {
 	return len(s) <= maxName
 }
 
-// table has the keys by the first bytes of their digests, so that the time of a lookup does not
-// depend on their number.
+// table maps the first bytes of digests to keys, so that the time of a lookup does not depend
+// on the number of keys.
 type table map[[8]byte][]entry
 
 func tableOf(lists ...[]entry) *table {
@@ -122,8 +123,8 @@ func tableOf(lists ...[]entry) *table {
 
 // Ring holds the keys. Open creates it. It is safe for concurrent use; a nil Ring requires no key.
 type Ring struct {
-	fixed *table               // if there is no file
-	files *reload.Files[table] // nil: there is none
+	fixed *table               // used without a file
+	files *reload.Files[table] // nil without a file
 }
 
 // Open returns a Ring of keys without rights and the keys of a file. It returns nil if there are
@@ -162,20 +163,20 @@ func Open(keys []string, path string, log logrus.FieldLogger) (*Ring, error) {
 	return r, nil
 }
 
-// Of is a ring of keys without rights.
+// Of returns a Ring of keys without rights.
 func Of(keys ...string) *Ring {
-	r, _ := Open(keys, "", nil) // if there is no file nothing fails
+	r, _ := Open(keys, "", nil) // cannot fail without a file
 	return r
 }
 
-// Watch reads the file again from time to time until ctx ends.
+// Watch rereads the file periodically until ctx ends.
 func (r *Ring) Watch(ctx context.Context) {
 	if r != nil && r.files != nil {
 		r.files.Watch(ctx)
 	}
 }
 
-// Problem reports why the file as it is now is not active; "" if it is.
+// Problem returns the reason why the current file is not active, "" if it is.
 func (r *Ring) Problem() string {
 	if r == nil || r.files == nil {
 		return ""
@@ -183,7 +184,7 @@ func (r *Ring) Problem() string {
 	return r.files.Status().Problem
 }
 
-// now are the keys active.
+// now returns the active keys.
 func (r *Ring) now() table {
 	if r.files == nil {
 		return *r.fixed
@@ -191,7 +192,7 @@ func (r *Ring) now() table {
 	return *r.files.Current()
 }
 
-// Len is how many keys there are.
+// Len returns the number of keys.
 func (r *Ring) Len() int {
 	if r == nil {
 		return 0
@@ -199,9 +200,8 @@ func (r *Ring) Len() int {
 	return len(r.now())
 }
 
-// Find looks a key up. What is compared are digests: where one begins as that of a key does
-// follows from the key in no way that would help to guess it, and the whole is compared in
-// constant time.
+// Find looks a key up by its digest. The lookup by the first bytes of a digest reveals nothing
+// that helps to guess a key, and whole digests are compared in constant time.
 func (r *Ring) Find(key string) (found Key, ok bool) {
 	if r == nil {
 		return Key{}, false
@@ -215,18 +215,18 @@ func (r *Ring) Find(key string) (found Key, ok bool) {
 	return Key{}, false
 }
 
-// Of returns the key that a request shows; the zero Key without one.
+// Of returns the key of a request, the zero Key if it has none.
 func (r *Ring) Of(req *http.Request) Key {
 	if r == nil || r.files == nil {
-		return Key{} // none has a name or rights
+		return Key{} // no key has a name or rights
 	}
 	found, _, _ := r.Check(req)
 	return found
 }
 
-// Check returns the key that a request shows. sent reports whether it shows any, ok whether
-// that is one of the ring's. A key is sent as a bearer token; Anthropic's clients may send
-// it as x-api-key.
+// Check returns the key of a request. sent reports whether the request has a key, ok whether
+// the ring contains it. Keys are sent as bearer tokens; Anthropic's clients may send
+// x-api-key.
 func (r *Ring) Check(req *http.Request) (found Key, sent, ok bool) {
 	key, sent := Bearer(req)
 	if sent {
@@ -241,7 +241,7 @@ func (r *Ring) Check(req *http.Request) (found Key, sent, ok bool) {
 	return Key{}, sent, false
 }
 
-// IsAnthropic reports whether a request is one of Anthropic's API: by its path, or by the
+// IsAnthropic reports whether a request uses Anthropic's API, judging by its path or by the
 // header that its clients send.
 func IsAnthropic(req *http.Request) bool {
 	const messages = "/v1/messages"
@@ -249,8 +249,8 @@ func IsAnthropic(req *http.Request) bool {
 	return ok && (rest == "" || rest[0] == '/') || req.Header.Get("Anthropic-Version") != ""
 }
 
-// Bearer returns the token of an Authorization header; the scheme's case does not matter,
-// as at vLLM.
+// Bearer returns the token of an Authorization header. As in vLLM, the scheme is
+// case-insensitive.
 func Bearer(req *http.Request) (string, bool) {
 	scheme, token, ok := strings.Cut(req.Header.Get("Authorization"), " ")
 	if !ok || !strings.EqualFold(scheme, "bearer") {

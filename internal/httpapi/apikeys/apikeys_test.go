@@ -21,8 +21,8 @@ func showing(key string) *http.Request {
 	return &http.Request{Header: http.Header{"Authorization": {"Bearer " + key}}}
 }
 
-// A new file is active at once, one that cannot be used changes nothing, and keys of
-// --api-key have no rights.
+// A new valid file becomes active, an invalid one changes nothing, and keys of --api-key
+// have no rights.
 func TestFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys")
@@ -69,8 +69,8 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// A file that is being written takes no key away: at each moment of it those that
-// were read before are active.
+// A partially written file does not remove keys: the keys that were read before stay
+// active.
 func TestFileThatIsBeingWritten(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys")

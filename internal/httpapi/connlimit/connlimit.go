@@ -33,7 +33,7 @@ type Limit struct {
 	limit, maxExcess int
 	log              logrus.FieldLogger
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	freed  sync.Cond  // signals that a connection has ended, or that the listener was closed
 	open   int
 	excess map[net.Conn]*excess // those of the open connections that are beyond the limit
@@ -154,7 +154,7 @@ func (l *Limit) admit(e *excess) bool {
 	return l.excess[e.conn] == nil
 }
 
-// ended forgets a connection.
+// ended removes a closed connection from the count.
 func (l *Limit) ended(c net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -2,5 +2,5 @@
 
 package connlimit
 
-// ByDescriptors is 0: there is no such limit.
+// ByDescriptors returns 0: there is no such limit.
 func ByDescriptors() int { return 0 }

@@ -4,9 +4,9 @@ package connlimit
 
 import "syscall"
 
-// ByDescriptors is how many clients a process may have connected so that
-// descriptors are left for the engines that serve them and for everything else; 0
-// where there is no end of descriptors. Go has raised the limit as far as it may.
+// ByDescriptors returns the number of client connections that leave enough file
+// descriptors for engines and everything else, or 0 if descriptors are unlimited. Go has
+// already raised the soft limit to the hard limit.
 func ByDescriptors() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
@@ -15,8 +15,8 @@ func ByDescriptors() int {
 	return byDescriptors(uint64(limit.Cur))
 }
 
-// byDescriptors takes a reserve off, and halves the rest: most requests have one
-// connection to an engine.
+// byDescriptors subtracts a reserve and halves the rest, because most requests also need
+// one connection to an engine.
 func byDescriptors(n uint64) int {
 	const endless = 1 << 26
 	if n >= endless {

@@ -13,14 +13,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 )
 
-// Publisher says where one rank of one engine publishes.
+// Publisher has the endpoints at which one rank of an engine publishes.
 type Publisher struct {
 	Endpoint string // tcp://host:port
 	Replay   string // of past batches; empty where the engine keeps none
 	Topic    string
 }
 
-// Handler takes what a Source reads. Its methods are called one after the other.
+// Handler receives the events of a Source. Its methods are not called concurrently.
 type Handler interface {
 	Apply(b *Batch)    // the handler must not retain the batch
 	Reset()            // discards all that was applied
@@ -38,7 +38,7 @@ const (
 	Silent    State = "no events" // following, but nothing was ever published
 )
 
-// Status is what a Source has seen.
+// Status is the status of a Source.
 type Status struct {
 	State    State
 	Error    string // why it is lost, or the last that went wrong
@@ -56,7 +56,7 @@ type Status struct {
 func bounds() zmq.Bounds { return zmq.Bounds{Bytes: 64 << 20, Frames: 8} }
 
 const (
-	// replayTimeout is how long a replay may take. Engines answer between batches.
+	// replayTimeout bounds a replay. Engines respond between batches.
 	replayTimeout = 30 * time.Second
 	pauseFirst    = 100 * time.Millisecond
 	pauseMost     = 5 * time.Second
@@ -85,7 +85,7 @@ func NewSource(p Publisher, dial zmq.DialFunc, h Handler, memory *Memory) *Sourc
 	return &Source{publisher: p, dial: dial, handler: h, memory: memory, status: Status{State: Lost}}
 }
 
-// Status reports how it goes.
+// Status returns the status of the Source.
 func (s *Source) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,7 @@ func (s *Source) follow(ctx context.Context, follows func()) error {
 	}
 }
 
-// read takes a message apart: topic, sequence, payload.
+// read splits a message into topic, sequence and payload.
 func read(frames [][]byte) (message, bool) {
 	if len(frames) != 3 || len(frames[1]) != 8 {
 		return message{}, false
@@ -173,7 +173,7 @@ func read(frames [][]byte) (message, bool) {
 	return message{sequence: binary.BigEndian.Uint64(frames[1]) + 1, payload: frames[2]}, true
 }
 
-// take applies a message that was published, after those before it.
+// take applies a published message, after the messages before it.
 func (s *Source) take(ctx context.Context, m message) error {
 	if m.catchUp {
 		return s.catchUp(ctx)
@@ -203,7 +203,7 @@ func (s *Source) take(ctx context.Context, m message) error {
 	return nil
 }
 
-// catchUp applies what was published since the last batch applied.
+// catchUp applies the batches published since the last applied batch.
 func (s *Source) catchUp(ctx context.Context) error {
 	if s.publisher.Replay == "" {
 		return nil
@@ -214,8 +214,7 @@ func (s *Source) catchUp(ctx context.Context) error {
 	return s.rebuild(ctx)
 }
 
-// fill gets what comes before a message. What is still missing then makes all that is
-// known void.
+// fill replays the batches before a message. If some are still missing, the state is rebuilt.
 func (s *Source) fill(ctx context.Context, m message) error {
 	if s.publisher.Replay != "" && s.last > 0 {
 		whole, err := s.replay(ctx, s.last+1)
@@ -229,7 +228,7 @@ func (s *Source) fill(ctx context.Context, m message) error {
 	return s.rebuild(ctx)
 }
 
-// rebuild forgets everything and asks for all that the publisher still has.
+// rebuild drops all state and requests a replay of everything that the publisher still has.
 func (s *Source) rebuild(ctx context.Context) error {
 	s.handler.SetLive(false)
 	s.handler.Reset()
@@ -277,8 +276,8 @@ func answer(frames [][]byte) (message, bool) {
 	return message{sequence: binary.BigEndian.Uint64(frames[n-2]) + 1, payload: frames[n-1]}, true
 }
 
-// apply hands a batch on. One that cannot be read may have said anything: what was
-// known before it is void.
+// apply passes a batch to the handler. A batch that cannot be decoded invalidates all earlier
+// state, because its content is unknown.
 func (s *Source) apply(m message) {
 	s.last = m.sequence
 	err := Decode(m.payload, &s.batch)

@@ -181,8 +181,9 @@ func runTo(t *testing.T, p *publisher, replay bool, dial zmq.DialFunc, memory *k
 	return s
 }
 
-// TestSource: what was before the connection is replayed, gaps are filled, what is gone
-// or counts again leads to a new beginning; with answers of both forms.
+// TestSource checks that events from before the connection are replayed, that gaps are
+// filled, and that lost events or a restarted count cause a resynchronization, with replies
+// in both forms.
 func TestSource(t *testing.T) {
 	t.Parallel()
 	for _, frames := range []int{2, 3} {

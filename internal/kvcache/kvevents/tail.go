@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 )
 
-// Tail reads what a publisher sends as it comes, and what was missed where the publisher
-// still has it. Its functions are called one after the other.
+// Tail reads the events of a publisher as they arrive, and replays missed ones if the publisher
+// still has them. Its functions are not called concurrently.
 type Tail struct {
 	Publisher Publisher
 	Dial      zmq.DialFunc
@@ -25,10 +25,10 @@ type Tail struct {
 	last uint64 // counts from 1
 }
 
-// tailPause is between two connections.
+// tailPause is the pause between two connections.
 const tailPause = time.Second
 
-// Run reads until the context ends.
+// Run reads events until the context ends.
 func (t *Tail) Run(ctx context.Context) {
 	for {
 		err := t.listen(ctx)

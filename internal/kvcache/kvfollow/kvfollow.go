@@ -1,11 +1,11 @@
-// Package kvfollow keeps an index of KV caches in step with the membership: it follows
-// what each data-parallel rank of each usable instance publishes, and forgets what
-// belongs to an engine that has left or begun a new life.
+// Package kvfollow synchronizes an index of KV caches with the membership: it follows the
+// KV events of each data-parallel rank of each usable instance, and drops the blocks of
+// engines that have left or restarted.
 //
-// Where a rank publishes is what the engine itself says (GET /kv_event_sources, since
-// vLLM 0.31), else what its record says. A wildcard represents the instance's host. The
-// dialer decides what may be connected to at all: an engine must not be able to send
-// the proxy elsewhere.
+// The endpoints of a rank are those that the engine reports (GET /kv_event_sources, since
+// vLLM 0.31), else those of its record. A wildcard represents the instance's host. The
+// dialer restricts the addresses, so that an engine cannot make the proxy connect to
+// other services.
 package kvfollow
 
 import (
@@ -24,18 +24,18 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 )
 
-// Membership returns the present snapshot.
+// Membership provides the current snapshot.
 type Membership func() *instance.Snapshot
 
-// Options are what a Follower needs.
+// Options configure a Follower.
 type Options struct {
 	Index      *kvindex.Index
 	Membership Membership
-	// Ask asks an engine for its sources; see Sources.
+	// Ask queries an engine for its sources; see Sources.
 	Ask func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error)
-	// Dial connects to endpoints. It must refuse what the proxy may not connect to.
+	// Dial connects to endpoints. It must refuse addresses that the proxy may not connect to.
 	Dial zmq.DialFunc
-	// AskAgain is between two questions to an engine that named no source; 30 s.
+	// AskAgain is the time between two queries to an engine that reported no source; default 30 s.
 	AskAgain time.Duration
 }
 
@@ -63,7 +63,7 @@ type member struct {
 	hints   map[int]string           // what it may be if a rank is lost
 }
 
-// New makes a Follower that has not begun.
+// New returns a Follower. Run starts it.
 func New(o Options) *Follower {
 	if o.AskAgain == 0 {
 		o.AskAgain = 30 * time.Second
@@ -246,7 +246,7 @@ func (h handler) Apply(b *kvevents.Batch) { h.index.Apply(h.target, b) }
 func (h handler) Reset()                  { h.index.Reset(h.target) }
 func (h handler) SetLive(live bool)       { h.index.SetLive(h.target, live) }
 
-// Status is how one rank is followed.
+// Status is the state of the event stream of one rank.
 type Status struct {
 	Address string
 	Rank    int

@@ -13,15 +13,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 )
 
-// maxRanks bounds what an engine may make the proxy connect to.
+// maxRanks bounds the number of endpoints of an engine that the proxy connects to.
 const maxRanks = 256
 
-// maxAnswer is how much of an answer is read.
+// maxAnswer bounds a response in bytes.
 const maxAnswer = 256 << 10
 
-// Sources returns a function for Options.Ask that asks over a client. An engine before
-// vLLM 0.31, which does not know the question, has no sources, and so has one that
-// publishes nothing.
+// Sources returns a function for Options.Ask that queries engines with a client. An engine
+// before vLLM 0.31, which lacks the route, has no sources, like an engine that publishes
+// nothing.
 func Sources(client *http.Client) func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error) {
 	return func(ctx context.Context, in *instance.Instance) (map[int]kvevents.Publisher, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, vllm.BaseURL(in)+"/kv_event_sources", nil)
@@ -62,7 +62,7 @@ func parse(body []byte) (map[int]kvevents.Publisher, error) {
 	return publishers(found), nil
 }
 
-// FromRecord returns what an instance's record says.
+// FromRecord returns the publishers in an instance's record.
 func FromRecord(in *instance.Instance) map[int]kvevents.Publisher {
 	return publishers(in.Record.KVEvents)
 }

@@ -75,7 +75,7 @@ func (x *Index) Evict(_ uint32, bytes int64) {
 	}
 }
 
-// share is how many blocks each target may have if all have equally many.
+// share returns the number of blocks of each target if all have the same number.
 func (x *Index) share() int {
 	all := *x.targets.Load()
 	sum := int64(0)
@@ -87,8 +87,8 @@ func (x *Index) share() int {
 
 func (x *Index) lookup(t Target) *target { return (*x.targets.Load())[t] }
 
-// target returns what is known of a target, which is made if need be. There is none
-// where 65,536 targets are known already.
+// target returns the state of a target, creating it if necessary. It returns nil if the
+// index already has 65,536 targets.
 func (x *Index) target(t Target) *target {
 	if known := x.lookup(t); known != nil {
 		return known
@@ -122,8 +122,7 @@ func (x *Index) replace(change func(map[Target]*target)) {
 	x.targets.Store(&all)
 }
 
-// Apply takes a batch of a target's events. A batch that comes twice changes nothing
-// the second time.
+// Apply applies a batch of a target's events. It is idempotent.
 func (x *Index) Apply(t Target, b *kvevents.Batch) {
 	known := x.target(t)
 	if known == nil {
@@ -141,7 +140,7 @@ func (x *Index) Apply(t Target, b *kvevents.Batch) {
 	known.publish()
 }
 
-// Reset forgets all blocks of a target, which stays known.
+// Reset removes all blocks of a target, but keeps the target.
 func (x *Index) Reset(t Target) {
 	if known := x.lookup(t); known != nil {
 		known.mu.Lock()
@@ -151,15 +150,15 @@ func (x *Index) Reset(t Target) {
 	}
 }
 
-// SetLive says whether what the index knows of a target is up to date. As long as it is
-// not, which is so at first, Longest says Unknown.
+// SetLive sets whether the blocks of a target are up to date; initially they are not. While
+// they are not, Longest returns Unknown.
 func (x *Index) SetLive(t Target, live bool) {
 	if known := x.target(t); known != nil {
 		known.live.Store(live)
 	}
 }
 
-// Drop forgets a target.
+// Drop removes a target.
 func (x *Index) Drop(t Target) {
 	x.mu.Lock()
 	known := x.lookup(t)
@@ -180,7 +179,7 @@ func (x *Index) Drop(t Target) {
 	x.mu.Unlock()
 }
 
-// BlockSize is how many tokens a target's blocks hold; 0 until it has stored one.
+// BlockSize returns the block size of a target in tokens; 0 until it has stored a block.
 func (x *Index) BlockSize(t Target) int {
 	if known := x.lookup(t); known != nil {
 		return int(known.blockSize.Load())
@@ -205,7 +204,7 @@ type Stats struct {
 	Full      uint64 // blocks left out or evicted because the memory was used up
 }
 
-// Stats returns what is known of a target; the zero Stats where nothing is.
+// Stats returns the state of a target, the zero Stats if it is unknown.
 func (x *Index) Stats(t Target) Stats {
 	known := x.lookup(t)
 	if known == nil {
@@ -217,7 +216,7 @@ func (x *Index) Stats(t Target) Stats {
 	}
 }
 
-// Targets are the targets that are known, in no order.
+// Targets returns the known targets in no particular order.
 func (x *Index) Targets() []Target {
 	all := *x.targets.Load()
 	out := make([]Target, 0, len(all))
@@ -227,9 +226,9 @@ func (x *Index) Targets() []Target {
 	return slices.Clip(out)
 }
 
-// Longest writes into out, for each target, how many of the first keys it has without
-// a gap, or Unknown. It allocates nothing. The keys are a Chain for the block size of
-// all these targets.
+// Longest sets out, for each target, to the number of leading keys that it has without a gap,
+// or to Unknown. It does not allocate. The keys are a Chain for the block size of all these
+// targets.
 func (x *Index) Longest(keys []Key, targets []Target, out []int) {
 	for len(targets) > 0 {
 		n := min(64, len(targets))

@@ -22,16 +22,16 @@ type Options struct {
 	Facts func(*instance.Instance) Facts
 	Hits  func(func(instance.Key, Hits))
 	Etcd  func() Etcd
-	// Requests reports how many requests are being answered.
+	// Requests returns the number of requests in progress.
 	Requests func() int64
-	// Findings returns descriptions of what is wrong in the fleet.
+	// Findings returns descriptions of problems in the fleet.
 	Findings func() []string
-	// Proxies lists the proxies that run. It may take its time.
+	// Proxies lists the running proxies. It may block.
 	Proxies func(context.Context) ([]Proxy, error)
 	Log     logrus.FieldLogger
 }
 
-// Board collects what the page shows. It is safe for concurrent use.
+// Board collects the contents of the page. It is safe for concurrent use.
 type Board struct {
 	o        Options
 	page     *page
@@ -41,19 +41,19 @@ type Board struct {
 	closed chan struct{}
 	close  sync.Once
 
-	// What follows belongs to Run's goroutine.
+	// The fields below are owned by the goroutine of Run.
 
 	history *history
 	feed    feed
-	members *instance.Snapshot // that has been followed
-	kept    *instance.Snapshot // that the lines are of
+	members *instance.Snapshot // last one in the feed
+	kept    *instance.Snapshot // last one in the history
 	tenures map[instance.Key]tenure
-	etcd    string // its state that was noted last
+	etcd    string // last state of etcd in the feed
 	ticks   int
 	shown   shown
 
 	proxies atomic.Pointer[proxies]
-	asking  atomic.Bool // a list of the proxies is under way
+	asking  atomic.Bool // a listing of the proxies is running
 }
 
 // shown is what all viewers have received.
@@ -151,8 +151,8 @@ func (b *Board) tick(ctx context.Context, now time.Time) {
 	b.show(ctx, now)
 }
 
-// look adds to the feed when etcd stops or begins to answer. A new read of the membership is not
-// reported: it happens every few minutes.
+// look adds to the feed when etcd stops or starts responding. A new read of the membership is not
+// reported, because it happens every few minutes.
 func (b *Board) look(now time.Time) {
 	is := b.o.Etcd()
 	switch {
@@ -166,8 +166,8 @@ func (b *Board) look(now time.Time) {
 	b.etcd = is.State
 }
 
-// greet sends the whole state to new viewers. It collects the state only if there were no viewers:
-// what was collected for the others is at most a second old.
+// greet sends the whole state to new viewers. It collects the state only if there were no viewers;
+// otherwise the state collected for the others is at most a second old.
 func (b *Board) greet(ctx context.Context, now time.Time) {
 	if b.shown.frame == nil {
 		b.show(ctx, now)
@@ -194,7 +194,7 @@ func (b *Board) show(ctx context.Context, now time.Time) {
 	b.shown = shown{frame: is, at: now, feed: b.feed.n, rounds: b.history.rounds}
 }
 
-// whole returns the snapshot event of what the viewers have received.
+// whole returns the snapshot event for the state that the viewers have received.
 func (b *Board) whole() []byte {
 	if b.shown.whole == nil {
 		t := &b.shown
@@ -211,7 +211,7 @@ func (b *Board) whole() []byte {
 	return b.shown.whole
 }
 
-// collect returns a frame of the present state.
+// collect returns a frame of the current state.
 func (b *Board) collect() *frame {
 	n := len(b.members.All())
 	f := &frame{rows: make(map[string]json.RawMessage, n), loads: make(map[string]json.RawMessage, n), parts: map[string]json.RawMessage{}}

@@ -13,7 +13,7 @@ const maxFeed = 100
 
 // Change is one entry of the feed: an instance that joined, left or changed.
 type Change struct {
-	N    int64         `json:"n"` // counts the changes
+	N    int64         `json:"n"` // sequence number
 	At   int64         `json:"at"`
 	Role instance.Role `json:"role,omitempty"`
 	Who  string        `json:"who,omitempty"` // an address, or what else has changed
@@ -27,7 +27,7 @@ const (
 	plain = "plain"
 )
 
-// feed has the last changes. It belongs to the goroutine of the Board.
+// feed has the last changes. It is owned by the goroutine of the Board.
 type feed struct {
 	all []Change
 	n   int64
@@ -117,7 +117,7 @@ func changes(was, is *instance.Instance) []Change {
 	return out
 }
 
-// condition returns the word for the state of an instance.
+// condition returns the name of the state of an instance.
 func condition(in *instance.Instance) string {
 	switch {
 	case in.View != "":

@@ -4,8 +4,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// history has the lines of the page: of this proxy, and of every instance. It belongs to
-// the goroutine of the Board.
+// history has the time series of the page, for this proxy and for every instance. It is
+// owned by the goroutine of the Board.
 type history struct {
 	requests *requests
 	rounds   int64 // points so far
@@ -13,7 +13,7 @@ type history struct {
 	of       map[instance.Key]*line
 }
 
-// totals are the lines of all requests.
+// totals are the series of all requests.
 type totals struct {
 	ends                  [ends]uint64
 	alone                 uint64
@@ -26,7 +26,7 @@ type totals struct {
 	whole50, whole95                    ring
 }
 
-// line has those of one instance.
+// line has the series of one instance.
 type line struct {
 	timed          *timed
 	first, between ring // median of each point, ms
@@ -36,7 +36,7 @@ type line struct {
 	known          bool // hits has been read once
 }
 
-// Hits is what prefill found in an instance's cache since the start, in tokens.
+// Hits is the number of tokens that prefill found in an instance's cache since its start.
 type Hits struct{ Asked, Found int64 }
 
 func newHistory(r *requests) *history {
@@ -45,7 +45,7 @@ func newHistory(r *requests) *history {
 	return h
 }
 
-// keep has lines for the members of a snapshot and for no one else.
+// keep creates the series of new members of a snapshot and drops those of all others.
 func (h *history) keep(s *instance.Snapshot) {
 	there := make(map[instance.Key]*timed, len(s.All()))
 	for _, in := range s.All() {
@@ -64,7 +64,7 @@ func (h *history) keep(s *instance.Snapshot) {
 	h.requests.of.Store(&there)
 }
 
-// point adds a point to every line.
+// point adds a point to every series.
 func (h *history) point(inFlight int64, hits map[instance.Key]Hits) {
 	h.rounds++
 	r, t := h.requests, &h.total
@@ -90,7 +90,7 @@ func (h *history) point(inFlight int64, hits map[instance.Key]Hits) {
 	}
 }
 
-// hit notes the counts of an instance's cache; they begin again with its counters.
+// hit records the cache counts of an instance. They restart when its counters do.
 func (l *line) hit(is Hits) {
 	if l.known && is.Asked >= l.hits.Asked {
 		l.asked.add(float32(is.Asked - l.hits.Asked))
@@ -99,8 +99,8 @@ func (l *line) hit(is Hits) {
 	l.hits, l.known = is, true
 }
 
-// ratio is the share of the tokens of prompts that prefill found in its cache, over the
-// points that are kept; none if there were no prompts.
+// ratio returns the share of prompt tokens that prefill found in its cache, over the kept
+// points; none if there were no prompts.
 func (l *line) ratio() value {
 	if asked := l.asked.sum(); asked > 0 {
 		return value(min(l.found.sum()/asked, 1))
@@ -116,7 +116,7 @@ func quantiles(was *counted, is *latency, median, high *ring) {
 	}
 }
 
-// lines returns every line of all requests under its name on the page.
+// lines returns the series of all requests by their names on the page.
 func (t *totals) lines() map[string]*ring {
 	return map[string]*ring{
 		"served": &t.served, "refused": &t.refused, "failed": &t.failed, "alone": &t.decodeOnly, "in_flight": &t.inFlight,

@@ -13,10 +13,10 @@ const (
 	buckets = 4 * 26 // the last one begins beyond 300 s
 )
 
-// latency counts durations, without a lock.
+// latency is a histogram of durations without locks.
 type latency [buckets]atomic.Uint32
 
-// add counts one; 0 represents none.
+// add counts a duration; 0 means none.
 func (l *latency) add(d time.Duration) {
 	if d > 0 {
 		l[bucket(d)].Add(1)
@@ -32,7 +32,7 @@ func bucket(d time.Duration) int {
 	return min(4*shift+int(n>>shift), buckets-1)
 }
 
-// lower returns the least duration of a bucket.
+// lower returns the lower bound of a bucket.
 func lower(i int) time.Duration {
 	if i < 4 {
 		return time.Duration(i) * unit

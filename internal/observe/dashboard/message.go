@@ -7,8 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// message is one event of the stream: a snapshot with everything, or a diff with what
-// has changed since the last one.
+// message is one event of the stream: a snapshot with the whole state, or a diff with the
+// changes since the last event.
 type message struct {
 	Now   int64                      `json:"now"`
 	Self  *Self                      `json:"self,omitempty"`
@@ -16,12 +16,12 @@ type message struct {
 	Loads map[string]json.RawMessage `json:"loads,omitempty"`
 	Parts map[string]json.RawMessage `json:"parts,omitempty"`
 	Feed  []Change                   `json:"feed,omitempty"`
-	// History has whole lines, in a snapshot; Point has one more point of each.
+	// History has whole series, in a snapshot; Point has the next point of each.
 	History *lines `json:"history,omitempty"`
 	Point   *point `json:"point,omitempty"`
 }
 
-// lines are all points that are kept, by name.
+// lines are all kept points, by name.
 type lines struct {
 	Step  int                   `json:"step"` // seconds
 	Total map[string][]value    `json:"total"`
@@ -60,7 +60,7 @@ func (h *history) newest() *point {
 	return out
 }
 
-// hit is the share of an instance's prompts that was in its cache.
+// hit returns the share of an instance's prompts that was in its cache.
 func (h *history) hit(k instance.Key) value {
 	if l := h.of[k]; l != nil && k.Role == instance.Prefill {
 		return l.ratio()
@@ -68,7 +68,7 @@ func (h *history) hit(k instance.Key) value {
 	return value(none)
 }
 
-// event writes a message as a server-sent event. JSON has no line ends in it.
+// event encodes a message as a server-sent event. Its JSON contains no line breaks.
 func event(name string, m *message) ([]byte, error) {
 	b, err := json.Marshal(m)
 	if err != nil {

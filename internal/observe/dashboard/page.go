@@ -25,8 +25,8 @@ type page struct {
 	policy string // Content-Security-Policy
 }
 
-// newPage puts style and script into the page. A page whose parts are missing is a
-// mistake of the build, which every test sees.
+// newPage inserts style and script into the page. It panics if a part is missing, which is
+// a build error that every test detects.
 func newPage() *page {
 	read := func(name string) []byte {
 		b, err := assets.ReadFile("assets/" + name)
@@ -53,7 +53,7 @@ func newPage() *page {
 			"connect-src 'self'",
 			"img-src data:", // its own icon
 			"base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
-			// No text can become HTML or script, whatever wrote it.
+			// No text can become HTML or script, whatever its origin.
 			"require-trusted-types-for 'script'", "trusted-types 'none'",
 		}, "; "),
 	}
@@ -76,10 +76,10 @@ func (p *page) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Length", fmt.Sprint(len(p.body)))
-	_, _ = w.Write(p.body) // a browser that left needs no error
+	_, _ = w.Write(p.body) // fails only if the browser has disconnected
 }
 
-// protect sets the headers that keep an answer from being used by other pages.
+// protect sets the headers that prevent other pages from using a response.
 func protect(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")

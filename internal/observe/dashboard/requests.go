@@ -7,13 +7,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// End is the way a request ended, as distinguished by the page.
+// End is the outcome of a request, as shown on the page.
 type End uint8
 
 // The ends.
 const (
 	Served  End = iota
-	Refused     // the client's mistake, or it left
+	Refused     // client error, or the client disconnected
 	Failed
 	ends
 )

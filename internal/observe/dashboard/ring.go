@@ -6,16 +6,16 @@ import (
 )
 
 const (
-	// points is how many points a line has, and step the seconds between two of them.
+	// points is the number of points of a series, and step the seconds between two of them.
 	points, step = 60, 5
-	// none represents a point at which there was nothing to measure.
+	// none represents a point without a measurement.
 	none float32 = -1
 )
 
-// value is a number of a line; none is written as null.
+// value is a number of a series; none is encoded as null.
 type value float32
 
-// MarshalJSON writes three digits, which is more than a line shows.
+// MarshalJSON encodes at least three significant digits, which is more than the page can show.
 func (v value) MarshalJSON() ([]byte, error) {
 	f := float64(v)
 	switch {
@@ -27,7 +27,7 @@ func (v value) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, f, 'g', 3, 64), nil
 }
 
-// ring has the last points of a line.
+// ring has the last points of a series.
 type ring struct {
 	at   [points]float32
 	next int
@@ -40,7 +40,7 @@ func (r *ring) add(v float32) {
 	r.n = min(r.n+1, points)
 }
 
-// line returns the points, the oldest first; nil where there was never one to show.
+// line returns the points, oldest first, or nil if there never was a value.
 func (r *ring) line() []value {
 	out, some := make([]value, 0, r.n), false
 	for i := range r.n {
@@ -53,7 +53,7 @@ func (r *ring) line() []value {
 	return out
 }
 
-// last is the newest point.
+// last returns the newest point.
 func (r *ring) last() value {
 	if r.n == 0 {
 		return value(none)
@@ -61,7 +61,7 @@ func (r *ring) last() value {
 	return value(r.at[(r.next-1+points)%points])
 }
 
-// sum is that of all points.
+// sum returns the sum of all points.
 func (r *ring) sum() (s float64) {
 	for i := range r.n {
 		if v := r.at[(r.next-1-i+points)%points]; v > 0 {

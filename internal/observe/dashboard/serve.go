@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// EventsPath is where the stream of events is.
+// EventsPath is the path of the event stream.
 const EventsPath = "/dashboard/events"
 
 const (
-	// writeLimit is how long a viewer may take for one event.
+	// writeLimit is the write timeout of one event.
 	writeLimit = 10 * time.Second
-	// again is after how many milliseconds a browser comes back.
+	// again is the reconnection time of browsers in milliseconds.
 	again = "retry: 2000\n\n"
 )
 
-// ServeHTTP answers with the events at EventsPath, and everywhere else with the page.
+// ServeHTTP serves the events at EventsPath, and the page at every other path.
 func (b *Board) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == EventsPath {
 		b.events(w, r)
@@ -25,7 +25,7 @@ func (b *Board) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.page.serve(w, r)
 }
 
-// events sends what there is to see until the viewer leaves or is too slow.
+// events sends events until the viewer disconnects or is too slow.
 func (b *Board) events(w http.ResponseWriter, r *http.Request) {
 	one, err := b.viewers.join()
 	if err != nil {
@@ -42,14 +42,14 @@ func (b *Board) events(w http.ResponseWriter, r *http.Request) {
 	protect(w.Header())
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Accel-Buffering", "no") // nginx in front would hold events back
+	w.Header().Set("X-Accel-Buffering", "no") // otherwise nginx buffers events
 	out := http.NewResponseController(w)
 	write := func(e []byte) bool {
 		_ = out.SetWriteDeadline(time.Now().Add(writeLimit)) // not supported: then none
 		_, err := w.Write(e)
 		return err == nil && out.Flush() == nil
 	}
-	// The deadline would stay with the connection, which may serve other requests.
+	// The deadline would apply to later requests on the connection.
 	defer func() { _ = out.SetWriteDeadline(time.Time{}) }()
 	if !write([]byte(again)) {
 		return
@@ -76,5 +76,5 @@ func refuse(w http.ResponseWriter, why string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Retry-After", "10")
 	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = io.WriteString(w, why+"\n") // a viewer that left needs no error
+	_, _ = io.WriteString(w, why+"\n") // fails only if the viewer has disconnected
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Row is what the page shows of one entry of the membership, but for its load.
+// Row is the part of a membership entry on the page that is independent of its load.
 type Row struct {
 	Role      instance.Role   `json:"role"`
 	Address   string          `json:"address"`
@@ -29,20 +29,20 @@ type Row struct {
 	Source    string          `json:"source,omitempty"`
 	Revision  int64           `json:"revision"`
 	Static    bool            `json:"static"`
-	// Since is from when on this proxy knows the entry's lease, or a static entry;
-	// AtLeast reports whether it was there when the proxy began.
+	// Since is the time at which this proxy first saw the entry's lease, or the static
+	// entry. AtLeast reports whether the entry existed when the proxy started.
 	Since   int64 `json:"since"`
 	AtLeast bool  `json:"at_least,omitempty"`
-	Started int64 `json:"started,omitempty"` // when its engine began, by its own clock
+	Started int64 `json:"started,omitempty"` // start time of the engine, by its own clock
 	// Usable reports whether new requests may be sent to it.
 	Usable bool `json:"usable"`
 }
 
-// Facts are what a proxy makes of an entry beside what /status lists.
+// Facts are a proxy's facts about an entry that /status does not list.
 type Facts struct {
-	Connector string  // that it is served by
-	Group     string  // which instances it pairs with, "" for all of its connector
-	Ranks     []int64 // what each of its data-parallel ranks has in flight; none if it has one
+	Connector string  // connector in use
+	Group     string  // group of instances it pairs with, "" for all with its connector
+	Ranks     []int64 // requests in flight by data-parallel rank; empty if there is one rank
 }
 
 // Proxy is one of the proxies in front of the fleet.
@@ -55,7 +55,7 @@ type Proxy struct {
 	Own     bool   `json:"own,omitempty"`
 }
 
-// Etcd is how this proxy is with etcd.
+// Etcd is the state of this proxy's connection to etcd.
 type Etcd struct {
 	State       string   `json:"state"` // cold, listing, live, suspect or stale, as in /status
 	Live        bool     `json:"live"`  // the membership is being followed
@@ -78,19 +78,19 @@ type Self struct {
 	Address  string `json:"address"`
 	Version  string `json:"version"`
 	Fallback bool   `json:"fallback"` // decode can serve without prefill
-	// Admin reports whether there is an admin key, Actions which admin routes there are.
+	// Admin reports whether there is an admin key. Actions lists the admin routes.
 	Admin   bool     `json:"admin"`
 	Actions []string `json:"actions"`
 }
 
-// tenure is since when an entry has been there under its lease.
+// tenure is the time since which an entry has existed under its lease.
 type tenure struct {
 	lease, create int64
 	since         time.Time
 	atLeast       bool
 }
 
-// row makes a Row of what /status lists.
+// row converts an entry of /status to a Row.
 func row(in *instance.Instance, l *instance.Listing, f Facts, since tenure) Row {
 	r := Row{
 		Role: l.Role, Address: l.Address, Status: l.Status, State: l.State, Cause: l.Cause, View: l.View, Intent: l.Intent, Reason: l.Reason,
@@ -105,7 +105,7 @@ func row(in *instance.Instance, l *instance.Listing, f Facts, since tenure) Row 
 	return r
 }
 
-// Load is what changes with every request, without what never is.
+// Load is the load of an instance, which changes with every request.
 type Load struct {
 	InFlight int64   `json:"n"`
 	Waiting  int64   `json:"waiting,omitempty"` // tokens of prompts
@@ -116,16 +116,16 @@ type Load struct {
 	Engine   *Engine `json:"engine,omitempty"`
 }
 
-// Engine is what an engine said of itself last.
+// Engine has the last metrics of an engine.
 type Engine struct {
 	Usage    float64 `json:"usage"` // of its KV cache, from 0 to 1
 	Capacity int64   `json:"capacity,omitempty"`
 	Running  float64 `json:"running"`
 	Waiting  float64 `json:"waiting"`
-	Old      bool    `json:"old,omitempty"` // it was longer ago than engines are asked
+	Old      bool    `json:"old,omitempty"` // older than the scrape interval
 }
 
-// oldEngine is how old the numbers of an engine may be, in seconds.
+// oldEngine is the maximum age of an engine's metrics in seconds.
 const oldEngine = 30
 
 func load(l *instance.Listing, f Facts, hit value) Load {
@@ -144,8 +144,8 @@ func load(l *instance.Listing, f Facts, hit value) Load {
 	return out
 }
 
-// frame is the whole state of the page at one moment, each part as JSON: parts that are
-// equal need not be sent again.
+// frame is the whole state of the page at one moment, each part as JSON, so that unchanged
+// parts are not sent again.
 type frame struct {
 	rows, loads map[string]json.RawMessage
 	parts       map[string]json.RawMessage

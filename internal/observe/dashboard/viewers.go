@@ -19,12 +19,12 @@ var errFull = errors.New("too many viewers")
 type viewers struct {
 	came chan struct{} // there is a new viewer
 
-	mu  sync.Mutex // guards all; requests of clients never take it
+	mu  sync.Mutex // guards the fields below; client requests never lock it
 	all map[*viewer]bool
 	new []*viewer // those without a snapshot
 }
 
-// viewer is one of them.
+// viewer is one open event stream.
 type viewer struct {
 	events chan []byte
 	slow   chan struct{} // closed when it is disconnected
@@ -34,7 +34,7 @@ func (v *viewers) init() {
 	v.came, v.all = make(chan struct{}, 1), map[*viewer]bool{}
 }
 
-// join adds a viewer, who gets a snapshot soon.
+// join adds a viewer, which receives a snapshot soon.
 func (v *viewers) join() (*viewer, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -69,7 +69,7 @@ func (v *viewers) none() bool {
 	return len(v.all)+len(v.new) == 0
 }
 
-// welcome sends the event that makes returns to new viewers; from then on they get all events.
+// welcome sends the event returned by makes to new viewers, which receive all events from then on.
 func (v *viewers) welcome(makes func() []byte) {
 	v.mu.Lock()
 	fresh := v.new

@@ -32,8 +32,8 @@ func (c *claimant) where() string {
 	return "on " + c.host
 }
 
-// cured adds a command of the agent. For an agent on another machine it is part of the cure,
-// because it cannot be pasted here.
+// cured adds a command of the agent. For an agent on another machine the command is part of the
+// cure text, because it cannot be run here.
 func (c *claimant) cured(f *Finding, verb string) {
 	command := shell("agent", verb, "--role", string(c.role), "--address", c.address)
 	if c.host == "" {
@@ -46,7 +46,7 @@ func (c *claimant) cured(f *Finding, verb string) {
 // Agents are the agents that could be queried.
 type Agents struct {
 	Here []agentctl.Report // of this machine
-	// Afar are those whose refusal is in etcd, including agents of this machine.
+	// Afar are the agents whose refusal is in etcd, including agents of this machine.
 	Afar []lease.RefusedAgent
 }
 

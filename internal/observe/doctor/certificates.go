@@ -10,13 +10,13 @@ import (
 // isCertificate reports whether a notice is about a certificate; these have their own check.
 func isCertificate(text string) bool { return strings.Contains(text, "certificate") }
 
-// A Certificate is one of the files given here.
+// Certificate is a certificate file in the settings of pdctl.
 type Certificate struct {
 	certs.Status
 	File string
 }
 
-// certificates reports those of proxies.
+// certificates reports problems of the proxies' certificates.
 func (x Proxies) certificates(r *report) {
 	for i := range x {
 		one := &x[i]
@@ -28,7 +28,7 @@ func (x Proxies) certificates(r *report) {
 	}
 }
 
-// ofFiles reports the certificates of files that were given here.
+// ofFiles reports problems of the certificate files in the settings of pdctl.
 func ofFiles(files []Certificate, now time.Time, r *report) {
 	for _, s := range files {
 		if text := s.Finding(now); text != "" {

@@ -7,21 +7,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Reach is what commands need to reach the same etcd.
+// Reach has the flags with which commands reach the same etcd.
 type Reach struct{ Pdctl, Etcdctl []string }
 
-// pdctl makes a command of pdctl.
+// pdctl returns a pdctl command line.
 func (r *Reach) pdctl(words ...string) string {
 	return shell(slices.Concat([]string{"pdctl"}, words, r.Pdctl)...)
 }
 
-// etcdctl makes a command of etcdctl.
+// etcdctl returns an etcdctl command line.
 func (r *Reach) etcdctl(words ...string) string {
 	return shell(slices.Concat([]string{"etcdctl"}, r.Etcdctl, words)...)
 }
 
-// shell joins words to a command. What came out of etcd may be anything: a word that a
-// shell would read otherwise is quoted.
+// shell joins words to a command line. Words with special characters of the shell are quoted,
+// because values from etcd are untrusted.
 func shell(words ...string) string {
 	out := make([]string, len(words))
 	for i, w := range words {

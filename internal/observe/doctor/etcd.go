@@ -10,36 +10,36 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 )
 
-// nearQuota is the share of its quota at which a database is reported.
+// nearQuota is the share of the quota from which the size of a database is reported.
 const nearQuota = 0.8
 
-// Etcd is etcd itself, as it says and as it is found.
+// Etcd is the state of etcd, from its own status and from probes.
 type Etcd struct {
-	Root      string   // of the keys of the fleet
-	Refused   *Refused // nil: etcd has answered
+	Root      string   // key prefix of the fleet
+	Refused   *Refused // nil: etcd responded
 	Endpoints []Endpoint
 	Alarms    []Alarm
 	SchemaErr error // of etcd.CheckSchema
-	Revision  int64 // of the membership; 0 where it is not known
+	Revision  int64 // of the membership; 0 if unknown
 }
 
-// Refused is why etcd could not be asked.
+// Refused is the reason why etcd could not be queried.
 type Refused struct {
-	Auth bool // it does not take this user, or denies it our keys
+	Auth bool // etcd rejects this user, or denies it access to our keys
 	Text string
 }
 
-// Endpoint is one member of etcd as it says of itself.
+// Endpoint is the status of one member of etcd.
 type Endpoint struct {
 	Address  string
-	Error    string // it does not answer
+	Error    string // "" if it responds
 	Size     int64  // bytes of its database
-	Quota    int64  // 0: it does not say
-	Leader   bool   // it knows one
+	Quota    int64  // bytes; 0 if not reported
+	Leader   bool   // it has a leader
 	Problems []string
 }
 
-// Alarm is one of etcd.
+// Alarm is an active alarm of etcd.
 type Alarm struct {
 	Name   string
 	Member string
@@ -92,8 +92,7 @@ func (e *Etcd) members(r *report) {
 	}
 }
 
-// hasLeader reports whether a member that answers knows a leader: most members then work
-// together.
+// hasLeader reports whether a member that responds has a leader, which implies a quorum.
 func (e *Etcd) hasLeader() bool {
 	return slices.ContainsFunc(e.Endpoints, func(m Endpoint) bool { return m.Error == "" && m.Leader })
 }

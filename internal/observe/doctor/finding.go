@@ -8,13 +8,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Severity is how bad a finding is.
+// Severity is the severity of a finding.
 type Severity string
 
 // The severities, most severe first.
 const (
 	Error   Severity = "error"   // something does not work
-	Warning Severity = "warning" // it works, and not as it should, or not for long
+	Warning Severity = "warning" // it works, but not as intended, or not for long
 	Note    Severity = "note"    // information; nothing is wrong by itself
 )
 
@@ -24,11 +24,11 @@ func (s Severity) rank() int { return slices.Index([]Severity{Error, Warning, No
 type Finding struct {
 	Check    string   `json:"check"` // see Checks
 	Severity Severity `json:"severity"`
-	Subject  string   `json:"subject"` // what it is about: etcd, role/address, proxy ID
+	Subject  string   `json:"subject"` // etcd, role/address or proxy ID
 	What     string   `json:"what"`
 	Why      string   `json:"why"`
 	Cure     string   `json:"cure"`
-	// Commands can be pasted into a shell as they are, one after the other.
+	// Commands can be pasted into a shell unchanged, one after the other.
 	Commands []string `json:"commands,omitempty"`
 }
 
@@ -40,7 +40,7 @@ func Wrong(list []Finding) bool {
 // report collects findings and builds the commands of cures.
 type report struct {
 	Reach
-	check    string // that runs
+	check    string // the running check
 	findings []Finding
 }
 
@@ -54,7 +54,7 @@ func (r *report) say(f Finding) {
 	r.findings = append(r.findings, f)
 }
 
-// maxText is the longest text of a finding.
+// maxText bounds a text of a finding.
 const maxText = 1000
 
 // some returns up to four names and the number of others.

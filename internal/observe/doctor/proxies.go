@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -19,7 +19,7 @@ type Proxies []Proxy
 // Proxy is the state of a proxy, read twice.
 type Proxy struct {
 	lease.ProxyPresence
-	Load *digest.ProxyLoad // nil: it publishes no load
+	Load *loaddigest.ProxyLoad // nil: it publishes no load
 	// Behind is a revision that it had not applied at either reading, 0 for none.
 	Behind int64
 	// Silent reports whether it had requests in flight and did not renew its digest between

@@ -36,7 +36,7 @@ func oneEngine(at string, list []*instance.Instance, r *report) {
 			var commands, removals []string
 			for _, in := range same[:min(len(same), 4)] {
 				commands = append(commands, r.pdctl("get", in.Key.String()))
-				// The record at the address itself stays: another that names it may be wrong.
+				// Keep the record at the address itself: another record that names it may be wrong.
 				if in.Static() && in.Address != at {
 					removals = append(removals, r.pdctl("remove", string(role), in.Address))
 				}
@@ -83,8 +83,8 @@ type side struct {
 	port int
 }
 
-// ports finds ports for peers that two engines of one machine share: the later one
-// cannot listen, and what is meant for it reaches the other, or never ends.
+// ports reports peer ports that two engines on one machine share: the later engine cannot
+// listen, and connections for it reach the other engine or hang.
 func (m *Members) ports(r *report) {
 	type use struct {
 		in   *instance.Instance
@@ -130,7 +130,7 @@ func (m *Members) ports(r *report) {
 	}
 }
 
-// cureOfPort says by what an engine gets a port of its own.
+// cureOfPort returns the setting that gives an engine a different port.
 func cureOfPort(name string) string {
 	by := map[string]string{
 		instance.PortNIXL:         "VLLM_NIXL_SIDE_CHANNEL_PORT (an agent that starts the engine chooses a free one where it is not set)",

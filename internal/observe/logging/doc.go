@@ -1,7 +1,7 @@
-// Package logging builds the one logger of a program and holds the names of
-// the fields that log lines share, so that a line of the agent and a line of
-// the proxy about one instance can be found by one search.
+// Package logging builds the logger of a program and defines the names of
+// common log fields, so that one search finds the lines of the agent and the
+// proxy about an instance.
 //
-// Everything else in the project takes a logrus.FieldLogger as an argument and
-// never touches logrus' package-level logger.
+// All other packages take a logrus.FieldLogger as an argument and do not use
+// the package-level logger of logrus.
 package logging

@@ -11,13 +11,13 @@ type Level struct {
 	first logrus.Level
 }
 
-// NewLevel takes hold of a logger's level.
+// NewLevel returns the Level of a logger.
 func NewLevel(log *logrus.Logger) *Level { return &Level{log: log, first: log.GetLevel()} }
 
-// Name is the level now, one of Levels.
+// Name returns the current level, one of Levels.
 func (l *Level) Name() string { return nameOf(l.log.GetLevel()) }
 
-// Set changes it to one of Levels.
+// Set changes the level to one of Levels.
 func (l *Level) Set(name string) error {
 	to, err := parseLevel(name)
 	if err != nil {
@@ -27,10 +27,10 @@ func (l *Level) Set(name string) error {
 	return nil
 }
 
-// More lets the log say one step more than now.
+// More raises the verbosity by one level.
 func (l *Level) More() { l.set(min(l.log.GetLevel()+1, logrus.TraceLevel)) }
 
-// Reset goes back to the level of the start.
+// Reset restores the initial level.
 func (l *Level) Reset() { l.set(l.first) }
 
 func (l *Level) set(to logrus.Level) {
@@ -40,7 +40,7 @@ func (l *Level) set(to logrus.Level) {
 	}
 }
 
-// nameOf returns the name that New takes.
+// nameOf returns the name of a level as New accepts it.
 func nameOf(level logrus.Level) string {
 	if level == logrus.WarnLevel {
 		return "warn" // logrus says warning

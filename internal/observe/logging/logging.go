@@ -11,12 +11,12 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Field names of structured log lines: one word for one thing everywhere.
+// Field names of structured log lines, common to all programs.
 const (
 	FieldAttempt   = "attempt"    // number of a try for one request, from 1
-	FieldComponent = "component"  // the part of the program that speaks: watcher, registrar, forward, etcd
+	FieldComponent = "component"  // the part of the program that logs: watcher, registrar, forward, etcd
 	FieldConnector = "connector"  // KV-transfer dialect
-	FieldDuration  = "duration"   // how long something took
+	FieldDuration  = "duration"   // elapsed time
 	FieldEndpoint  = "endpoint"   // host:port of anything but an instance, e.g. etcd
 	FieldError     = "error"      // same key as logrus' WithError
 	FieldInstance  = "instance"   // host:port of an instance
@@ -35,27 +35,26 @@ const (
 // TextTime is the format of times in the text format.
 const TextTime = "2006-01-02T15:04:05.000Z07:00"
 
-// The values New takes for format.
+// The values of New's argument format.
 const (
 	FormatText = "text"
 	FormatJSON = "json"
 )
 
-// Errors of New; each says what would have been right.
+// Errors of New; each lists the valid values.
 var (
 	ErrLevel  = errors.New("unknown log level")
 	ErrFormat = errors.New("unknown log format")
 )
 
-// Levels lists the levels New takes, the most silent first.
+// Levels lists the levels that New accepts, the least verbose first.
 func Levels() []string { return []string{"error", "warn", "info", "debug", "trace"} }
 
-// New builds a logger that writes to w. level is one of Levels ("" means
-// info; "warning" is taken too), format is "text" (the default for "") or
-// "json". The text form is never coloured, so that what is shown on a terminal
-// and what lands in a file are the same bytes. The logger may be used by
-// several goroutines, and so may its Out by a caller that writes other lines; w
-// sees one write at a time.
+// New returns a logger that writes to w. level is one of Levels ("" means
+// info; "warning" is accepted, too), format is "text" (the default for "") or
+// "json". The text form is never coloured, so that terminals and files receive
+// the same bytes. The logger and its Out are safe for concurrent use; w receives
+// one write at a time.
 func New(w io.Writer, level, format string) (*logrus.Logger, error) {
 	log := logrus.New()
 	log.SetOutput(&serial{w: w})
@@ -95,9 +94,9 @@ func parseLevel(s string) (logrus.Level, error) {
 	return 0, fmt.Errorf("%w %q: use %s", ErrLevel, s, strings.Join(Levels(), ", "))
 }
 
-// serial lets one write through at a time: the logger holds its own lock only.
+// serial serializes writes: the lock of the logger does not cover other users of Out.
 type serial struct {
-	mu sync.Mutex // held for a write to w, which is what it is for
+	mu sync.Mutex // held during a write to w
 	w  io.Writer
 }
 

@@ -13,37 +13,37 @@ import (
 )
 
 const (
-	// maxQueued bounds the bytes that wait for an output that takes nothing.
+	// maxQueued bounds the bytes that wait for a blocked output.
 	maxQueued = 4 << 20
-	// gather is how long lines are gathered after a write, for one write of all of them. A
-	// busy proxy has an access line every few microseconds, and a write each would take
-	// longer than the encoding of the line.
+	// gather is the time for which lines are collected after a write, to write them together.
+	// A busy proxy logs a request every few microseconds, and a separate write would take
+	// longer than encoding the line.
 	gather = 10 * time.Millisecond
 )
 
 // Queue is an output that never blocks its writers. The reader of a program's log may stall,
-// as a terminal does after Ctrl-S or a container's log driver that is full, while a writer
-// holds locks that every request needs. Lines that do not fit any more are dropped and
-// counted. NewQueue creates a Queue. It is safe for concurrent use.
+// like a terminal after Ctrl-S or a full log driver of a container, while a writer holds locks
+// that every request needs. Lines beyond the limit are dropped and counted. NewQueue creates a
+// Queue. It is safe for concurrent use.
 type Queue struct {
 	w    io.Writer
 	lost func(lines int)
 
-	mu      sync.Mutex // guards what follows; not held for a write to w
+	mu      sync.Mutex // guards the fields below; not held during a write to w
 	buf     []byte
-	dropped int           // lines since the last write that went through
-	idle    chan struct{} // closed when all is written; nil while nothing is being written
-	hurry   chan struct{} // has a value when someone waits for idle
+	dropped int           // lines dropped since the last successful write
+	idle    chan struct{} // closed when all lines are written; nil while no write is running
+	hurry   chan struct{} // has a value while Flush waits for idle
 }
 
-// NewQueue returns a queue in front of w. lost, if not nil, is called with the number of
-// lines that were dropped, once w takes lines again.
+// NewQueue returns a Queue that writes to w. lost, if not nil, is called with the number of
+// dropped lines, once w accepts lines again.
 func NewQueue(w io.Writer, lost func(lines int)) *Queue {
 	return &Queue{w: w, lost: lost, hurry: make(chan struct{}, 1)}
 }
 
-// Write takes whole lines and never blocks. It returns no error, because a writer of logs
-// could do nothing about it.
+// Write queues complete lines and never blocks. It returns no error, because a logger could not
+// handle it.
 func (q *Queue) Write(p []byte) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -59,7 +59,7 @@ func (q *Queue) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// write writes until nothing has come for a while.
+// write writes queued lines until none has arrived for some time.
 func (q *Queue) write(idle chan struct{}) {
 	defer close(idle)
 	var out []byte
@@ -99,7 +99,7 @@ func (q *Queue) wait() {
 	}
 }
 
-// Flush blocks until all is written, for at most limit, and reports whether it is.
+// Flush blocks until all lines are written, for at most limit, and reports whether they are.
 func (q *Queue) Flush(limit time.Duration) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -122,7 +122,7 @@ func (q *Queue) Flush(limit time.Duration) bool {
 	}
 }
 
-// FlushLimit is how long a program that ends waits for the reader of its log.
+// FlushLimit bounds the time for which an exiting program waits for the reader of its log.
 const FlushLimit = time.Second
 
 // Lost logs that lines were dropped.
@@ -130,7 +130,7 @@ func Lost(log logrus.FieldLogger, lines int) {
 	log.WithField("lines", lines).Warn("log lines dropped: output too slow")
 }
 
-// OutliveReader lets a program live on when the reader of its output ends: Go ends a
-// program that writes to a broken pipe on its standard output or error. The signal is
-// caught and not ignored, since a process that is started would inherit that.
+// OutliveReader keeps a program running when the reader of its output exits: by default Go
+// terminates a program that writes to a broken pipe on standard output or error. SIGPIPE is
+// caught instead of ignored, since child processes would inherit an ignored signal.
 func OutliveReader() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }

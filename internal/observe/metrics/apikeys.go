@@ -6,10 +6,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 )
 
-// APIKeys is what the families about clients' keys are read from, at scrape time.
+// APIKeys is the source of the metrics about client keys, read at scrape time.
 type APIKeys struct{ Ring *apikeys.Ring }
 
-// Register adds them.
+// Register registers the metrics.
 func (k APIKeys) Register(reg prometheus.Registerer) {
 	reg.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

@@ -2,14 +2,14 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Bodies is what the gauges of request bodies are read from, at scrape time.
+// Bodies is the source of the metrics about request bodies, read at scrape time.
 type Bodies struct {
-	// Memory returns the bytes that are held, the most that may be, and how many requests
-	// were refused for want of room.
+	// Memory returns the bytes in use, their limit, and the number of requests that were
+	// refused because of it.
 	Memory func() (held, limit, refused int64)
 }
 
-// Register adds them.
+// Register registers the metrics.
 func (b Bodies) Register(reg prometheus.Registerer) {
 	reg.MustRegister(bodies{
 		b: b,

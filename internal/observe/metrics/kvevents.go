@@ -17,7 +17,7 @@ type KVEvents struct {
 	Queue func() (used, limit int64, dropped uint64)
 }
 
-// Register adds them.
+// Register registers the metrics.
 func (k KVEvents) Register(reg prometheus.Registerer) {
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc("pd_kv_events_"+name, help, append([]string{"instance", "rank"}, more...), nil)

@@ -12,25 +12,25 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// Load is what the gauges of the instances' load are read from, at scrape time.
+// Load is the source of the metrics about the load of instances, read at scrape time.
 type Load struct {
-	// Each calls back for every instance.
+	// Each calls a function for every instance.
 	Each func(func(instance.Key, sched.Total))
-	// EachRank calls back for every rank of the instances that have several.
+	// EachRank calls a function for every rank of instances with several ranks.
 	EachRank func(func(k instance.Key, rank int, l sched.RankLoad))
-	// Remembered is what policies remember of prompts, by role; none where they remember
-	// nothing.
+	// Remembered returns the size of the policies' prompt indexes, by role; roles without
+	// an index are absent.
 	Remembered func() map[instance.Role]policy.Remembered
 	// Digests returns the number of digests of other proxies.
 	Digests func() Digests
-	// Memory is that of all indexes.
+	// Memory is the memory of all indexes.
 	Memory *indexmem.Budget
 }
 
 // Digests counts the load digests of the other proxies.
 type Digests struct{ Used, Old, Ignored int }
 
-// Register adds them.
+// Register registers the metrics.
 func (l Load) Register(reg prometheus.Registerer) {
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc("pd_instance_"+name, help, append([]string{"role", "instance"}, more...), nil)

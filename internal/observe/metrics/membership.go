@@ -10,38 +10,38 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// Membership is what the gauges of the fleet are read from, at scrape time.
+// Membership is the source of the metrics about the fleet, read at scrape time.
 type Membership struct {
 	Snapshot func() *instance.Snapshot
-	// InFlight calls back for every instance with what this proxy holds on it.
+	// InFlight calls a function for every instance with this proxy's load on it.
 	InFlight func(func(instance.Key, int64))
-	// Picks calls back for every policy of a role with how often it has chosen.
+	// Picks calls a function for every policy of a role with the number of its picks.
 	Picks func(func(role instance.Role, policy string, n uint64))
-	// Elsewhere calls back for each role and reason with how many picks went elsewhere
-	// than their session or their zone would have it.
+	// Elsewhere calls a function for each role and reason with the number of picks that
+	// deviated from their session or zone.
 	Elsewhere func(func(role instance.Role, reason string, n uint64))
-	// Both calls back for each role and reason with how often an engine that is in
-	// both roles was picked.
+	// Both calls a function for each role and reason with the number of picks of engines
+	// in both roles.
 	Both func(func(role instance.Role, reason string, n uint64))
-	// Hits calls back for every prefill instance with what prefill found in its cache.
+	// Hits calls a function for every prefill instance with its prefix cache hits.
 	Hits func(func(instance.Key, sched.Hits))
 	// View returns this proxy's view of an instance, "" for one that may be picked.
 	View func(instance.Key) instance.View
-	// Etcd reports how well the membership is being followed.
+	// Etcd returns the state of the membership watch.
 	Etcd func() Etcd
 }
 
-// Etcd is how well the membership is being followed.
+// Etcd is the state of the membership watch.
 type Etcd struct {
 	State  string   // one of States
-	States []string // all that there are
+	States []string // all possible states
 	// Counters since the start of the process.
 	Audits, AuditErrors, Drift, Epochs, Relists, Suspensions int64
 	Orphans, Held, Kept                                      int
 	// Saved is the time of the snapshot on disk; zero if there is none.
 	Saved time.Time
 	// Own reports whether the proxy has an embedded etcd, OwnRuns whether it is running.
-	// OwnEnds is the number of times that it has ended by itself.
+	// OwnEnds is the number of its unexpected exits.
 	Own, OwnRuns bool
 	OwnEnds      int64
 }
@@ -126,7 +126,7 @@ func (f fleet) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// collectEtcd returns what is known of the way to etcd.
+// collectEtcd collects the metrics of the membership watch.
 func (f fleet) collectEtcd(ch chan<- prometheus.Metric, e Etcd) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)

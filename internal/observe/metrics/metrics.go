@@ -42,8 +42,8 @@ type Metrics struct {
 	duration, firstToken, between, stages *prometheus.HistogramVec
 
 	known atomic.Pointer[map[kind]*series]
-	usual atomic.Pointer[series] // the kind of most requests
-	learn sync.Mutex             // one addition to known at a time
+	usual atomic.Pointer[series] // most frequent kind of request
+	learn sync.Mutex             // serializes additions to known
 }
 
 // Options configure Metrics.
@@ -52,8 +52,8 @@ type Options struct {
 	Models  int // labels for models, besides "other"
 }
 
-// New registers the counters, and those of the process and of the Go runtime. Counters whose
-// labels are known are there from the start, at zero, so that their first increase is seen.
+// New registers the counters, and the collectors of the process and the Go runtime. Counters
+// with known labels start at zero, so that their first increase is visible.
 func New(reg prometheus.Registerer, o Options) *Metrics {
 	m := &Metrics{
 		models: newModels(o.Models), instances: newInstances(),
@@ -158,7 +158,7 @@ func (m *Metrics) Changed(now *instance.Snapshot, was, is *instance.Instance) {
 	m.instances.changed(now, was)
 }
 
-// kind of request, by which requests are counted.
+// kind has the labels by which requests are counted.
 type kind struct {
 	endpoint, outcome string
 	status            int
@@ -174,9 +174,8 @@ type series struct {
 	queue, retry, prefill, handover, decode prometheus.Observer
 }
 
-// of returns the counters of a kind. There are few kinds, and a new one is rare:
-// the map is replaced as a whole, so that looking one up takes no lock and
-// allocates nothing.
+// of returns the counters of a kind. There are few kinds, and new ones are rare, so the map
+// is replaced as a whole: a lookup takes no lock and does not allocate.
 func (m *Metrics) of(k kind) *series {
 	if s := m.usual.Load(); s != nil && s.of == k {
 		return s
@@ -236,7 +235,7 @@ func (m *Metrics) Done(e *forward.Entry) {
 	}
 }
 
-// passed counts the first token and the stages of a request whose answer has begun.
+// passed counts the first token and the stages of a request whose response has started.
 func (s *series) passed(e *forward.Entry) {
 	if e.FirstToken > 0 {
 		s.firstToken.Observe(e.FirstToken.Seconds())
@@ -261,7 +260,7 @@ func (m *Metrics) Retried(role instance.Role, class forward.Class) {
 	m.retries.WithLabelValues(string(role), string(class)).Inc()
 }
 
-// Handed counts a prefill answer without transfer params.
+// Handed counts a prefill response without transfer params.
 func (m *Metrics) Handed(_ *instance.Instance, something bool) {
 	if !something {
 		m.missing.Inc()
@@ -281,7 +280,7 @@ func (m *Metrics) Disaggregated(alone bool, reason string, stall float64) {
 // TransferSpent counts a KV transfer whose decode leg failed.
 func (m *Metrics) TransferSpent(class forward.Class) { m.spent.WithLabelValues(string(class)).Inc() }
 
-// Media counts a request with images, video or sound.
+// Media counts a request with images, video or audio.
 func (m *Metrics) Media() { m.media.Inc() }
 
 // Asked counts an invalid request by the outcome of asking an engine for its error.

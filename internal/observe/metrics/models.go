@@ -23,8 +23,8 @@ const (
 )
 
 // models counts requests by model. There are at most max labels besides otherModels, for models
-// that instances list or have served. A model loses its label to another one when instances
-// have listed it and list it no more, or when it has no requests and the other one has.
+// that instances list or have served. A model loses its label to another one if instances no
+// longer list it, or if it has no requests and the other one has.
 type models struct {
 	max                int
 	requests, tokens   *prometheus.CounterVec
@@ -32,7 +32,7 @@ type models struct {
 	other              *modelSeries
 
 	known    atomic.Pointer[map[string]*modelSeries] // by the name in requests
-	mu       sync.Mutex                              // one change of known at a time; guards what follows
+	mu       sync.Mutex                              // serializes changes of known; guards the fields below
 	snapshot *instance.Snapshot
 	full     *instance.Snapshot // with it no label could be freed
 }
@@ -88,7 +88,7 @@ func (m *models) done(e *forward.Entry) {
 	}
 	s := (*m.known.Load())[e.Model]
 	if s == nil {
-		// What clients write gets no label: a model must have been served.
+		// Names from clients get no label: a model must have been served.
 		if s = m.other; e.Outcome == forward.OutcomeOK && e.Model != "" {
 			s = m.admit(e.Model, true)
 		}
@@ -202,8 +202,8 @@ func (m *models) changed(now *instance.Snapshot, is *instance.Instance) {
 	}
 }
 
-// instances are the times of requests by instance. An instance that has left the membership
-// has no series.
+// instances has the request times by instance. An instance that has left the membership has no
+// series.
 type instances struct {
 	firstToken, perOut *prometheus.HistogramVec
 	snapshot           atomic.Pointer[instance.Snapshot]

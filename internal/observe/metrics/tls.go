@@ -6,13 +6,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
-// TLS is what the families about certificates are read from, at scrape time.
+// TLS is the source of the metrics about certificates, read at scrape time.
 type TLS struct {
 	Sources func() []certs.Status
 	Refused func() map[certs.Reason]int64 // clients' handshakes
 }
 
-// Register adds them.
+// Register registers the metrics.
 func (t TLS) Register(reg prometheus.Registerer) {
 	desc := func(name, help, label string) *prometheus.Desc {
 		return prometheus.NewDesc("pd_tls_"+name, help, []string{label}, nil)

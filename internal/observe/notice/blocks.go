@@ -9,9 +9,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// blocks reports of roles whose KV caches have blocks of different sizes, as far as records
-// say: some connectors then have no pair, of a pool decode finds nothing, and what others
-// make of it their engines say.
+// blocks reports roles whose records have different KV block sizes. Depending on the connector,
+// instances then cannot be paired, decode finds nothing in a shared pool, or the engines report
+// the mismatch themselves.
 func (v View) blocks(prefill, decode []*instance.Instance, say func(string, ...any)) {
 	ps, ds := v.sizes(prefill), v.sizes(decode)
 	for _, name := range slices.Sorted(maps.Keys(ps)) {
@@ -30,14 +30,14 @@ func (v View) blocks(prefill, decode []*instance.Instance, say func(string, ...a
 	}
 }
 
-// sameOnly reports whether instances of a dialect with such blocks go with the same ones only.
+// sameOnly reports whether a dialect pairs only instances with the same block size.
 func (v View) sameOnly(list []*instance.Instance, name string, size int) bool {
 	return v.Blocks != nil && slices.ContainsFunc(list, func(in *instance.Instance) bool {
 		return v.Connector(in) == name && in.Record.BlockSize == size && v.Blocks(in) != 0
 	})
 }
 
-// sizes are those of the blocks, by dialect; who does not say is left out.
+// sizes returns the block sizes by dialect; instances without a size are left out.
 func (v View) sizes(list []*instance.Instance) map[string]map[int]bool {
 	out := map[string]map[int]bool{}
 	for _, in := range list {

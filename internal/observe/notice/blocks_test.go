@@ -10,8 +10,8 @@ func blocks(size int) func(*instance.Instance) {
 	return func(i *instance.Instance) { i.Record.BlockSize = size }
 }
 
-// Blocks of different sizes on the two sides are told of, where both sides say how large
-// theirs are and no size is on both.
+// A notice reports different block sizes of the two roles, if both roles report sizes and
+// have none in common.
 func TestBlocksOfDifferentSizes(t *testing.T) {
 	t.Parallel()
 	const p, d = instance.Prefill, instance.Decode

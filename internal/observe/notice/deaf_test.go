@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
 )
 
-// KV events that nobody can follow are told of, with what helps.
+// A notice reports KV events that cannot be followed, with the reason.
 func TestDeaf(t *testing.T) {
 	t.Parallel()
 	f := newFleet(in(instance.Decode, "b:1"))
@@ -16,7 +16,7 @@ func TestDeaf(t *testing.T) {
 		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, Fallback: true,
 		Connector: func(i *instance.Instance) string { return i.Record.Connector }, Deaf: map[string]string{"p:2": "it connects", "p:1": "it needs a wildcard"},
 	}.Words()
-	if want := "nothing is heard of the KV cache of p:1: it needs a wildcard\nnothing is heard of the KV cache of p:2: it connects"; strings.Join(got, "\n") != want {
+	if want := "no KV events from p:1: it needs a wildcard\nno KV events from p:2: it connects"; strings.Join(got, "\n") != want {
 		t.Errorf("%q", got)
 	}
 }

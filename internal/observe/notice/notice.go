@@ -13,30 +13,30 @@ import (
 )
 
 const (
-	// fewAlone is how many requests in a row are served by decode alone before that is
-	// worth a word, and fewLost how many answers hand nothing over.
+	// fewAlone is the number of consecutive decode-only requests that cause a notice, and
+	// fewLost the number of consecutive responses without a KV transfer.
 	fewAlone, fewLost = 5, 3
 	// most bounds the notices, and what one of them lists.
 	most, mostListed = 8, 4
 	longest          = 400 // bytes of a notice
 )
 
-// View is what notices are made of.
+// View is the state from which notices are derived.
 type View struct {
 	Snapshot *instance.Snapshot
 	// Opinion is this proxy's opinion of an instance.
 	Opinion func(instance.Key) instance.Opinion
 	// Fallback reports whether decode instances serve requests without a prefill instance.
 	Fallback bool
-	// Connector resolves the dialect of an instance, "" for one that is not known.
+	// Connector returns the dialect of an instance, "" if it is unknown.
 	Connector func(*instance.Instance) string
 	Counts    *Counts
-	// Blocks is the size of KV blocks that a partner of an instance must have, too, 0 where
-	// its connector copes with another; nil: all do.
+	// Blocks returns the KV block size that the partner of an instance must have, 0 if any
+	// size works; nil means any size for all instances.
 	Blocks func(*instance.Instance) int
 	// Build is the build that a partner of an instance must have, too, "" for any; nil: any.
 	Build func(*instance.Instance) string
-	// Deaf says, by address, why the KV events of an instance cannot be followed.
+	// Deaf maps addresses of instances to the reason why their KV events cannot be followed.
 	Deaf map[string]string
 	// Unnotified has the prefill instances that are bypassed because their notifications do
 	// not arrive, with the addresses at which they are expected.
@@ -123,7 +123,7 @@ func (v View) Words() []string {
 		}
 	}
 	for _, address := range slices.Sorted(maps.Keys(v.Deaf)) {
-		say("nothing is heard of the KV cache of %s: %s", address, v.Deaf[address])
+		say("no KV events from %s: %s", address, v.Deaf[address])
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(v.Unnotified), func(a, b instance.Key) int { return cmp.Compare(a.Address, b.Address) }) {
 		// doctor reads this text (its file notifications.go).
@@ -207,7 +207,7 @@ func (v View) status(in *instance.Instance) string {
 	}
 }
 
-// unpaired reports of dialects that only one of the roles speaks.
+// unpaired reports dialects that only one of the roles uses.
 func (v View) unpaired(prefill, decode []*instance.Instance, say func(string, ...any)) {
 	ps, ds := v.dialects(prefill), v.dialects(decode)
 	for _, name := range slices.Sorted(maps.Keys(ps)) {
@@ -226,13 +226,13 @@ func (v View) dialects(list []*instance.Instance) map[string]int64 {
 	return out
 }
 
-// pairs reports whether some prefill instance goes with some decode instance.
+// pairs reports whether any prefill instance can be paired with any decode instance.
 func (v View) pairs(prefill, decode []*instance.Instance) bool {
 	ds := v.dialects(decode)
 	return slices.ContainsFunc(prefill, func(in *instance.Instance) bool { return ds[v.Connector(in)] > 0 })
 }
 
-// models reports of models that only one of the roles serves.
+// models reports models that only one of the roles serves.
 func (v View) models(prefill, decode []*instance.Instance, say func(string, ...any)) {
 	ps, ds := served(prefill), served(decode)
 	only := func(a, b map[string]int64) (names []string) {
@@ -261,7 +261,7 @@ func served(list []*instance.Instance) map[string]int64 {
 	return out
 }
 
-// unused reports of prefill instances that could have been used, and were of no use.
+// unused reports usable prefill instances that recent requests did not use.
 func unused(ready int, counted map[string]int64, say func(string, ...any)) {
 	total := int64(0)
 	for _, n := range counted {
@@ -273,7 +273,7 @@ func unused(ready int, counted map[string]int64, say func(string, ...any)) {
 	}
 }
 
-// instances counts the instances of a role, up to the verb.
+// instances returns the number of instances of a role as the subject of a sentence.
 func instances(n int, role instance.Role) string {
 	if n == 1 {
 		return fmt.Sprintf("1 %s instance is", role)
@@ -281,7 +281,7 @@ func instances(n int, role instance.Role) string {
 	return fmt.Sprintf("%d %s instances are", n, role)
 }
 
-// listed writes counts, the largest first.
+// listed formats counts, the largest first.
 func listed(counts map[string]int64, words func(string) string) string {
 	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))

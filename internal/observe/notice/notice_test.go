@@ -200,14 +200,14 @@ func TestNotServing(t *testing.T) {
 
 func alone(reason string) *forward.Entry { return &forward.Entry{Decode: "b:1", DecodeOnly: reason} }
 
-// Requests that go alone one after the other are told of until a pair serves one.
+// A notice reports consecutive decode-only requests until a pair serves one.
 func TestWordsOfRequests(t *testing.T) {
 	t.Parallel()
 	f := newFleet(in(instance.Prefill, "a:1"), in(instance.Decode, "b:1"))
 	for range 4 {
 		f.counts.Done(alone("n"))
 	}
-	f.counts.Done(&forward.Entry{DecodeOnly: "n"}) // nobody served it
+	f.counts.Done(&forward.Entry{DecodeOnly: "n"}) // no instance served it
 	for range 9 {
 		f.counts.Done(alone("small_uncached")) // because that is better
 	}
@@ -228,8 +228,8 @@ func TestWordsOfRequests(t *testing.T) {
 	}
 }
 
-// A connector that hands nothing over is told of by instance, until it does, or begins
-// another life.
+// A notice reports an instance whose connector transfers nothing, until it does or the
+// engine restarts.
 func TestWordsOfHandovers(t *testing.T) {
 	t.Parallel()
 	bad, good, d := in(instance.Prefill, "10.0.0.1:8000"), in(instance.Prefill, "10.0.0.2:8000"), in(instance.Decode, "b:1")
@@ -261,11 +261,11 @@ func TestWordsOfHandovers(t *testing.T) {
 	}
 	lose(next, 3)
 	if got := f.words(); got != want {
-		t.Errorf("of the new life: %q", got)
+		t.Errorf("after the restart: %q", got)
 	}
 	f.snapshot = instance.NewSnapshot(3, []*instance.Instance{good, d})
 	if got := f.words(); got != "" {
-		t.Errorf("gone: %q", got)
+		t.Errorf("after it left: %q", got)
 	}
 }
 

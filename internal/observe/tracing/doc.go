@@ -8,7 +8,7 @@
 //	├─ pick decode
 //	└─ decode                   the leg, with an event "first token"
 //
-// A trace holds names, addresses, times and outcomes, and never anything of a prompt or
-// of an answer. Tracing that is off is a nil Tracer, a request that is not traced a nil
-// Request: all methods take a nil receiver, do nothing and allocate nothing.
+// A trace has names, addresses, times and outcomes, but no part of a prompt or a response.
+// A nil Tracer disables tracing, and a nil Request is not traced: all methods accept a nil
+// receiver, do nothing and allocate nothing.
 package tracing

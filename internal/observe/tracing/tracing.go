@@ -56,8 +56,8 @@ func (t *Tracer) Close(ctx context.Context) error {
 
 // Request is the trace of one request. It is safe for concurrent use.
 type Request struct {
-	// of is nil if the request is not sampled, as nearly all are. Then parent says so to the
-	// engines, which would sample by themselves otherwise.
+	// of is nil if the request is not sampled, which is the common case. parent then carries
+	// that decision to the engines, which would otherwise sample on their own.
 	of     *chosen
 	parent [1]string
 	// dropState reports whether the client's tracestate, sent without a traceparent, is dropped.
@@ -189,8 +189,8 @@ type Outcome struct {
 	ID, Model, Outcome, Failure, DecodeOnly string
 	Status, Failed                          int
 	Stream                                  bool
-	// Handed and First are when prefill had answered and when the first content went to
-	// the client; zero for none. Between them is the hand-over.
+	// Handed and First are the times of prefill's response and of the first content sent to
+	// the client; zero if there was none. The KV transfer is between them.
 	Handed, First time.Time
 }
 

@@ -99,8 +99,8 @@ func pair(tracer *Tracer, r *http.Request, now time.Time, h http.Header) {
 	q.End(&Outcome{ID: "id", Model: "m", Outcome: "ok", Status: http.StatusOK, Stream: true})
 }
 
-// A request that is not chosen allocates no more than the header that tells engines so,
-// and who holds it.
+// A request that is not sampled allocates only its Request and the header that carries the
+// decision to the engines.
 func TestWhoIsNotChosenCostsLittle(t *testing.T) { //nolint:paralleltest // it counts allocations
 	choose, sampler := share(0)
 	tracer := newTracer(sdktrace.NewTracerProvider(sdktrace.WithBatcher(nowhere{}), sdktrace.WithSampler(sampler)), choose)

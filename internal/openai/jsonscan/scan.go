@@ -2,7 +2,7 @@ package jsonscan
 
 import "fmt"
 
-// MaxDepth bounds nesting; vLLM's own parser gives up near 1000 levels.
+// MaxDepth bounds nesting; vLLM's own parser fails near 1000 levels.
 const MaxDepth = 512
 
 // Error is the error of every text that is not JSON.

@@ -23,9 +23,9 @@ func (r *Request) Reading(room [][]byte) (head [][]byte, prompt []byte) {
 	return r.unmarked(head, r.Prompt())
 }
 
-// cacheMark is how a mark begins, in the form in which Anthropic's clients write it, and
-// cacheName what is looked for: an underscore is rarer than a comma. A quote inside of a
-// string has a backslash before it, so that no text can look like a mark.
+// cacheMark is the beginning of a cache mark as Anthropic's clients write it. The search is
+// for cacheName, because an underscore is rarer than a comma. A quote inside a string is
+// preceded by a backslash, so no text can look like a mark.
 const (
 	cacheMark = `,"cache_control":{`
 	cacheName = `_control":{`

@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// What is not UTF-8 is found wherever it stands, and told of before what is wrong as
-// JSON: Python decodes first.
+// Invalid UTF-8 is found at any position, and reported before errors of the JSON syntax,
+// because Python decodes first.
 func TestNotUTF8(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat(`plain text\n`, 20)

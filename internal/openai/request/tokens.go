@@ -4,9 +4,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// TokensTell reports whether the KV cache of a request without media follows from the tokens of
-// its prompt alone, which it does not with a salt, and whether an engine returns them on
-// request, which it does on two of the routes.
+// TokensTell reports whether the tokens of the prompt determine the KV cache of a request
+// without media, which is not so with a cache salt, and an engine can return these tokens,
+// which only two of the routes support.
 func (r *Request) TokensTell() bool {
 	return (r.Kind == openai.Chat || r.Kind == openai.Completion) && r.last[FieldCacheSalt] == 0
 }

@@ -13,9 +13,9 @@ func TestTokensTell(t *testing.T) {
 		`{"messages":[],"prompt":"p"}`:                  true,
 		`{"messages":[],"prompt":"p","cache_salt":"s"}`: false,
 	} {
-		for kind, tells := range map[openai.Kind]bool{openai.Chat: true, openai.Completion: true, openai.Messages: false, openai.Responses: false} {
-			r, _ := request.Parse(kind, []byte(body)) // what is refused can be read all the same
-			if got := r.TokensTell(); got != (want && tells) {
+		for kind, returned := range map[openai.Kind]bool{openai.Chat: true, openai.Completion: true, openai.Messages: false, openai.Responses: false} {
+			r, _ := request.Parse(kind, []byte(body)) // a refused request is parsed as well
+			if got := r.TokensTell(); got != (want && returned) {
 				t.Errorf("%s on %v: %t", body, kind, got)
 			}
 		}

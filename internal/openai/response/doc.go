@@ -1,3 +1,3 @@
-// Package response reads what an engine's answer, or an event, says of its prefix cache, of
-// tokens and of a KV transfer, and changes that for the client.
+// Package response reads the prefix cache usage, the tokens and the KV transfer params in an
+// engine's response or event, and rewrites them for the client.
 package response

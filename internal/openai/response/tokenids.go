@@ -5,8 +5,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// PromptTokenIDs finds the tokens of the prompt in an answer to a request that asked for
-// them with return_token_ids; nil if there are none.
+// PromptTokenIDs returns the tokens of the prompt in a response to a request with
+// return_token_ids, or nil if there are none.
 func PromptTokenIDs(k openai.Kind, answer []byte) []uint32 {
 	const name = "prompt_token_ids"
 	s, at := jsonscan.Scanner{Text: answer}, 0
@@ -24,8 +24,8 @@ func PromptTokenIDs(k openai.Kind, answer []byte) []uint32 {
 	return numbers(answer[m.Value+1 : m.End-1])
 }
 
-// numbers reads the inside of a list of numbers that are whole and not negative; nil if
-// it is anything else.
+// numbers parses the inside of a list of non-negative integers; it returns nil for anything
+// else.
 func numbers(list []byte) []uint32 {
 	out := make([]uint32, 0, len(list)/5+1)
 	in, n := false, uint64(0)

@@ -7,8 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// Tokens is what an answer, or the data of an event, reports of its request. A number is 0,
-// and Finish "", if it is not reported.
+// Tokens is the usage in a response, or in the data of an event. A number is 0, and Finish
+// "", if it is not reported.
 type Tokens struct {
 	Input  int // of the prompt
 	Cached int // of them, in the cache of the instance that computed the prompt
@@ -16,9 +16,9 @@ type Tokens struct {
 	Finish string // finish reason of the first choice, as the API names it
 }
 
-// MayReport is a fast test whether an event, or several, may report something: every event
-// of a stream passes it. Engines write a null until they have a reason. It looks for
-// underscores, of which an event has a few, and quotes would be many.
+// MayReport is a fast test whether one or more events may report something; it runs for every
+// event of a stream. Engines write null until they have a reason. It searches for underscores,
+// which are rarer in an event than quotes.
 func MayReport(b []byte) bool {
 	const tokens, reason = `tokens":`, `reason":`
 	for {
@@ -38,7 +38,7 @@ func MayReport(b []byte) bool {
 	}
 }
 
-// TokensOf finds what an answer, or one event, reports.
+// TokensOf returns the usage in a response or one event.
 func TokensOf(k openai.Kind, b []byte) (t Tokens) {
 	open := bytes.IndexByte(b, '{') // after "data: " in an event
 	if open < 0 {
@@ -66,11 +66,11 @@ func TokensOf(k openai.Kind, b []byte) (t Tokens) {
 	return t
 }
 
-// bounded returns a number of tokens, which no prompt of an engine exceeds.
+// bounded returns a number of tokens, limited to more than any engine's context length.
 func bounded(n int64) int { return int(min(n, 1<<31-1)) }
 
-// finish finds the finish reason: of /v1/responses it is the status, or the reason why the
-// response is incomplete.
+// finish returns the finish reason. For /v1/responses it is the status, or the reason why
+// the response is incomplete.
 func finish(k openai.Kind, b []byte, open int) string {
 	switch k {
 	case openai.Responses:

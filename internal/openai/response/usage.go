@@ -8,10 +8,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// Cached is what an answer's usage reports about the prefix cache, unchanged.
-// The zero value means that there is no usage.
+// Cached is the prefix cache part of a response's usage, unchanged. The zero value
+// means that there is no usage.
 type Cached struct {
-	// Tokens is how many tokens of the prompt came from the cache: digits or null.
+	// Tokens is the number of tokens of the prompt from the cache: digits or null.
 	Tokens string
 	// Created is the number of tokens that were put into it, digits; "" if not reported.
 	Created string
@@ -19,8 +19,8 @@ type Cached struct {
 	Prompt int
 }
 
-// cacheNames are what an API calls the numbers of Cached, and the member of usage that
-// holds them; "" if they are in usage itself.
+// cacheNames are the names of an API for the numbers of Cached and for the member of usage
+// that holds them, "" if they are in usage itself.
 type cacheNames struct{ details, tokens, created string }
 
 func namesOf(k openai.Kind) cacheNames {

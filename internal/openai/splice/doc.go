@@ -1,2 +1,2 @@
-// Package splice makes a body of pieces of another one and a few new bytes between them.
+// Package splice assembles a body from pieces of another body and new bytes between them.
 package splice

@@ -1,3 +1,3 @@
-// Package sse cuts a stream into its events and reports what each means for the request that
-// it answers.
+// Package sse splits a stream of server-sent events and classifies each event by its meaning
+// for the request.
 package sse

@@ -7,15 +7,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// Aborted reports whether an answer, or an event, of this kind says that the engine gave the request up: it
-// shuts down, or was paused. vLLM 0.32 reports it with status 200 and
+// Aborted reports whether a response or an event of this kind shows that the engine aborted the request,
+// because it shuts down or was paused. vLLM 0.32 reports that with status 200 and
 //
 //	completions, chat, generate  the finish reason "abort" in a choice
 //	messages                     no stop reason: null in the event message_delta, absent from a whole answer
 //	responses                    the status "cancelled", or an end without any output token
 //
-// On /v1/responses an engine without Harmony's parser reports an abort behind its first token as
-// "completed", which looks like a whole answer.
+// On /v1/responses an engine without Harmony's parser reports an abort after its first token as
+// "completed", which looks like a complete response.
 func Aborted(k openai.Kind, b []byte) bool {
 	open := bytes.IndexByte(b, '{') // behind "data: " in an event
 	if open < 0 {
@@ -80,8 +80,8 @@ func member(b []byte, open int, name string) []byte {
 	return b[m.Value:m.End]
 }
 
-// Generated reports whether an answer that was aborted, or an event, has tokens, or may have some: only
-// choices show that there are none.
+// Generated reports whether an aborted response, or an event, has or may have tokens. Only choices can
+// prove that there are none.
 func Generated(k openai.Kind, b []byte) bool {
 	if k == openai.Messages || k == openai.Responses {
 		return true
@@ -120,14 +120,14 @@ func StopsBy(b []byte, reason string) bool {
 	return found
 }
 
-// eachChoice calls f for each of the choices of the object at open. They begin at their brace.
+// eachChoice calls f for each choice of the object at open, with the bytes from its opening brace.
 func eachChoice(b []byte, open int, f func(choice []byte)) {
 	if m, ok := jsonscan.Find(b, open, "choices"); ok {
 		jsonscan.EachObject(b[m.Value:m.End], f)
 	}
 }
 
-// choiceSays reports whether a choice has text, tokens, content or a call.
+// choiceSays reports whether a choice has text, tokens, content or a tool call.
 func choiceSays(choice []byte) bool {
 	for _, name := range [...]string{"text", "token_ids"} {
 		if v := member(choice, 0, name); v != nil && says(v) {

@@ -10,8 +10,8 @@ import (
 // Streams of /v1/responses and /v1/messages name their events, and have closing ones
 // of their own.
 
-// eventName is what an event's event line says, else the type in its data; nil for a
-// comment and for data without a type.
+// eventName returns the name in the event line of an event, else the type in its data, or
+// nil for a comment and for data without a type.
 func eventName(event []byte) []byte {
 	event = trimmed(event)
 	for rest := event; len(rest) > 0; {
@@ -29,8 +29,8 @@ func eventName(event []byte) []byte {
 	return jsonscan.Unquote(data[m.Value:m.End])
 }
 
-// Classify looks into one event of a stream of this kind. code is the error's status
-// where it names one.
+// Classify returns the class of one event of a stream of this kind. code is the status of
+// an error, 0 if the error has none.
 func Classify(k openai.Kind, event []byte) (class EventClass, code int) {
 	switch k {
 	case openai.Responses, openai.Messages:
@@ -76,20 +76,20 @@ func responsesClass(name string, event []byte) (class EventClass, code int) {
 	return EventContent, 0
 }
 
-// Sign is what an event behind the commit means for the stream.
+// Sign is the meaning of an event after the commit for the stream.
 type Sign uint8
 
 // The signs.
 const (
 	SignNone      Sign = iota
 	SignEnd            // the closing event
-	SignFailedEnd      // the closing event of an answer that failed
-	SignError          // an error, behind which nothing closes the answer
-	SignAborted        // the engine gave the request up
+	SignFailedEnd      // the closing event of a failed response
+	SignError          // an error, after which no closing event follows
+	SignAborted        // the engine aborted the request
 )
 
-// SignOf returns what an event says about the end of its stream. Every event passes it, so that it does
-// as little as it can.
+// SignOf returns the meaning of an event for the end of its stream. It runs for every event, so it does
+// as little as possible.
 func SignOf(k openai.Kind, event []byte) Sign {
 	switch k {
 	case openai.Responses, openai.Messages:
@@ -124,7 +124,7 @@ func SignOf(k openai.Kind, event []byte) Sign {
 	return SignNone
 }
 
-// ErrorOf is what an error event says, as the body of an answer that is no stream.
+// ErrorOf returns the error of an error event as the body of a response without a stream.
 func ErrorOf(k openai.Kind, event []byte) []byte {
 	data := bytes.TrimSpace(EventData(event))
 	if _, typed := jsonscan.Find(data, 0, "type"); k != openai.Responses && (k != openai.Messages || typed) {

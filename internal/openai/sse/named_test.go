@@ -67,7 +67,7 @@ func TestNamedEvents(t *testing.T) {
 	}
 }
 
-// A client that gets no stream is told of an error event in the shape of its API.
+// A client without a stream receives the error of an event in the form of its API.
 func TestErrorOfAnEvent(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

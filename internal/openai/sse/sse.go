@@ -6,9 +6,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// EventEnd finds the end of the last whole server-sent event in b: the
-// position after its blank line, 0 if there is none. Lines may end in \n or
-// \r\n. from is how much of b an earlier call has already seen.
+// EventEnd returns the end of the last complete server-sent event in b, which is
+// the position after its blank line, or 0 if there is none. Lines may end in \n
+// or \r\n. The first from bytes of b were already searched by an earlier call.
 func EventEnd(b []byte, from int) int {
 	if from -= 3; from < 0 {
 		from = 0
@@ -29,8 +29,8 @@ func EventEnd(b []byte, from int) int {
 	return 0
 }
 
-// NextEvent cuts the first event off b; ok is false if b holds no whole event.
-// Blank lines in front of an event belong to it.
+// NextEvent splits the first event off b; ok is false if b has no complete event.
+// Blank lines before an event belong to it.
 func NextEvent(b []byte) (event, rest []byte, ok bool) {
 	for i := 0; i < len(b); {
 		n := bytes.IndexByte(b[i:], '\n')
@@ -48,7 +48,7 @@ func NextEvent(b []byte) (event, rest []byte, ok bool) {
 	return nil, b, false
 }
 
-// EventData returns the payload of an event of one data line, nil if it has
+// EventData returns the payload of an event with one data line, nil if it has
 // none (a comment) or several.
 func EventData(event []byte) []byte {
 	var data []byte
@@ -68,24 +68,24 @@ func EventData(event []byte) []byte {
 	return data
 }
 
-// EventClass is what an event means for the request that it answers.
+// EventClass is the meaning of an event for its request.
 type EventClass uint8
 
 // The classes.
 const (
-	// EventPreamble says nothing yet: a comment, the role chunk, empty content.
+	// EventPreamble has no content: a comment, the role chunk, empty content.
 	EventPreamble EventClass = iota
-	// EventContent carries content, a tool call, reasoning, or a finish reason:
-	// with it the answer is committed.
+	// EventContent has content, a tool call, reasoning, or a finish reason. It
+	// commits the response.
 	EventContent
-	// EventError carries an error object.
+	// EventError has an error object.
 	EventError
 	// EventDone is the closing [DONE].
 	EventDone
 )
 
-// classifyChunk looks into one event of a stream whose events have no names. code is the
-// error's status where it names one.
+// classifyChunk returns the class of one event of a stream whose events have no names. code
+// is the status of an error, 0 if the error has none.
 func classifyChunk(event []byte) (class EventClass, code int) {
 	data := bytes.TrimSpace(EventData(event))
 	switch {
@@ -94,7 +94,7 @@ func classifyChunk(event []byte) (class EventClass, code int) {
 	case string(data) == "[DONE]":
 		return EventDone, 0
 	case data[0] != '{':
-		return EventContent, 0 // not ours to judge: let it pass
+		return EventContent, 0 // unknown data is passed on
 	}
 	class = EventPreamble
 	s := jsonscan.Scanner{Text: data}
@@ -110,7 +110,7 @@ func classifyChunk(event []byte) (class EventClass, code int) {
 				class = EventContent
 			}
 		case "object":
-			// vLLM before 0.10 sent the error flat.
+			// vLLM before 0.10 did not nest the error.
 			if string(val) == `"error"` {
 				class, code = EventError, errorCode(data)
 			}
@@ -123,8 +123,8 @@ func classifyChunk(event []byte) (class EventClass, code int) {
 	return class, code
 }
 
-// LooksLikeError is a cheap test for an error event behind the commit, where
-// every event passes: vLLM writes the error object first.
+// LooksLikeError is a fast test for an error event, for every event after the
+// commit: vLLM writes the error object first.
 func LooksLikeError(event []byte) bool {
 	event = trimmed(event)
 	return bytes.HasPrefix(event, []byte(`data: {"error"`)) ||
@@ -132,8 +132,8 @@ func LooksLikeError(event []byte) bool {
 		bytes.HasPrefix(event, []byte("event: error"))
 }
 
-// trimmed is an event without blank lines in front. (bytes.TrimLeft, called twice
-// for every event, makes a set of its two bytes first.)
+// trimmed returns an event without leading blank lines. (bytes.TrimLeft would build a
+// set of its two bytes twice for every event.)
 func trimmed(event []byte) []byte {
 	for len(event) > 0 && (event[0] == '\n' || event[0] == '\r') {
 		event = event[1:]
@@ -165,7 +165,7 @@ func errorCode(obj []byte) int {
 	return int(code)
 }
 
-// hasContent reports whether any choice says something.
+// hasContent reports whether any choice has content.
 func hasContent(choices []byte) bool {
 	found := false
 	jsonscan.EachObject(choices, func(choice []byte) {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -24,10 +24,10 @@ import (
 const (
 	// recheckTime is how long a proxy that seems to lag is polled: longer than the interval
 	// of its load digests.
-	recheckTime = digest.Refresh + 2*time.Second
+	recheckTime = loaddigest.Refresh + 2*time.Second
 	// staleAfter is the age at which a digest is read again. It compares the clocks of two
 	// machines.
-	staleAfter = digest.Refresh + time.Second
+	staleAfter = loaddigest.Refresh + time.Second
 	// recheckPoll is the interval between two reads of such a proxy.
 	recheckPoll = 200 * time.Millisecond
 	// probesAtOnce bounds the engines that are probed at the same time.
@@ -160,7 +160,7 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 		return err
 	}
 	start := time.Now()
-	first := map[string]*digest.ProxyLoad{}
+	first := map[string]*loaddigest.ProxyLoad{}
 	for {
 		proxies, err := conn.Store.Reader.Proxies(ctx)
 		if err != nil {
@@ -170,7 +170,7 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 		if err != nil {
 			return err
 		}
-		loads := map[string]*digest.ProxyLoad{}
+		loads := map[string]*loaddigest.ProxyLoad{}
 		for _, l := range list {
 			loads[l.ID] = l
 			if first[l.ID] == nil {
@@ -210,12 +210,12 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // sameDigest reports whether two reads returned the same digest of a proxy.
-func sameDigest(a, b *digest.ProxyLoad) bool {
+func sameDigest(a, b *loaddigest.ProxyLoad) bool {
 	return a != nil && b != nil && a.At != nil && b.At != nil && a.At.Equal(*b.At)
 }
 
 // isStale reports whether a digest should have been renewed by now.
-func isStale(l *digest.ProxyLoad) bool {
+func isStale(l *loaddigest.ProxyLoad) bool {
 	return l.Ignored == "" && len(l.Load) > 0 && time.Since(*l.At) > staleAfter
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/forward/plan"
+	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
@@ -44,7 +44,7 @@ func Command(s *session.Session) *cobra.Command {
 		Example: "  pdctl route --explain body.json --proxy http://10.0.0.1:8000\n" +
 			"  pdctl route --explain - --endpoint /v1/completions -o json < completion.json",
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return explain(cmd.Context(), s, cmd.InOrStdin(), &o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return requestPlan(cmd.Context(), s, cmd.InOrStdin(), &o) },
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&o.body, "explain", "", `file with the body of the request, "-" for standard input`)
@@ -56,7 +56,7 @@ func Command(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-func explain(ctx context.Context, s *session.Session, stdin io.Reader, o *routeOptions) error {
+func requestPlan(ctx context.Context, s *session.Session, stdin io.Reader, o *routeOptions) error {
 	if o.body == "" {
 		return cli.Wrongf(`--explain has no body: set a file, or "-" for standard input`)
 	}
@@ -91,7 +91,7 @@ func explain(ctx context.Context, s *session.Session, stdin io.Reader, o *routeO
 	} else {
 		err = printPlan(s, answer)
 	}
-	if err == nil && answer.Way == plan.None {
+	if err == nil && answer.Way == explain.None {
 		err = fmt.Errorf("the request would be refused: %s", instance.Printable(answer.Reason, 300))
 	}
 	return err
@@ -120,7 +120,7 @@ func firstProxy(ctx context.Context, s *session.Session) (string, error) {
 const maxPlan = 64 << 20
 
 // askRoute sends the request to /route of the proxy.
-func askRoute(ctx context.Context, s *session.Session, o *routeOptions, body []byte) (*plan.Plan, []byte, error) {
+func askRoute(ctx context.Context, s *session.Session, o *routeOptions, body []byte) (*explain.Plan, []byte, error) {
 	base, err := url.Parse(o.proxy)
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
 		return nil, nil, cli.Wrongf("--proxy %q: must be a URL such as http://10.0.0.1:8000", instance.Printable(o.proxy, 200))
@@ -152,7 +152,7 @@ func askRoute(ctx context.Context, s *session.Session, o *routeOptions, body []b
 	if resp.StatusCode != http.StatusOK {
 		return nil, nil, fmt.Errorf("the proxy says %d: %s", resp.StatusCode, instance.Printable(errorMessage(raw), 500))
 	}
-	answer := &plan.Plan{}
+	answer := &explain.Plan{}
 	if err := json.Unmarshal(raw, answer); err != nil || answer.Way == "" {
 		return nil, nil, fmt.Errorf("%s is no proxy of this version: %s", instance.Printable(u.Host, 200), instance.Printable(string(raw), 200))
 	}
@@ -174,7 +174,7 @@ func errorMessage(raw []byte) string {
 	return string(raw)
 }
 
-func printPlan(s *session.Session, p *plan.Plan) error {
+func printPlan(s *session.Session, p *explain.Plan) error {
 	name := func(s string) string { return instance.Printable(s, 200) }
 	way := p.Way
 	if p.Reason != "" {
@@ -186,7 +186,7 @@ func printPlan(s *session.Session, p *plan.Plan) error {
 	}
 	for _, one := range []struct {
 		role string
-		leg  *plan.Leg
+		leg  *explain.Leg
 	}{{"prefill", p.Prefill}, {"decode", p.Decode}} {
 		if one.leg == nil {
 			continue
@@ -204,7 +204,7 @@ func printPlan(s *session.Session, p *plan.Plan) error {
 	t := output.NewTable("ROLE", "ADDRESS", "", "OUT", "WEIGHT", "IN FLIGHT", "WAITING", "HELD", "OTHERS", "SCORES")
 	for _, one := range []struct {
 		role string
-		leg  *plan.Leg
+		leg  *explain.Leg
 	}{{"prefill", p.Prefill}, {"decode", p.Decode}} {
 		if one.leg == nil {
 			continue

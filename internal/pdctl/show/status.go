@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
@@ -90,7 +90,7 @@ type loadReport struct {
 	Ignored   string     `json:"ignored,omitempty"`
 }
 
-func loadReports(loads []*digest.ProxyLoad) map[string]*loadReport {
+func loadReports(loads []*loaddigest.ProxyLoad) map[string]*loadReport {
 	out := map[string]*loadReport{}
 	for _, l := range loads {
 		r := &loadReport{Applied: l.Applied, At: l.At, Instances: len(l.Load) + l.LeftOut, Ignored: l.Ignored}

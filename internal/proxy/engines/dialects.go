@@ -1,9 +1,9 @@
 package engines
 
 import (
-	"github.com/pdmesh/pdmesh/internal/cli/config"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
 // Dialects returns a function that resolves the connector of an instance: that of its record,

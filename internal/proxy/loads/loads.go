@@ -9,7 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/digest"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/engine/scrape"
@@ -27,7 +27,7 @@ type Loads struct {
 	ID             string // of this proxy
 	Watcher        *watch.Watcher
 	Scheduler      *sched.Scheduler
-	Others         *digest.Watcher // nil: digests are off
+	Others         *loaddigest.Watcher // nil: digests are off
 	Placements     *prefix.Placements
 	Log            logrus.FieldLogger
 	Prober         scrape.Asker
@@ -79,12 +79,12 @@ func (l *Loads) Of(k instance.Key) *instance.ListedLoad {
 }
 
 // Source returns the load digest of this proxy, nil if digests are off.
-func (l *Loads) Source() *digest.Source {
+func (l *Loads) Source() *loaddigest.Source {
 	if l.Others == nil {
 		return nil
 	}
 	last := int64(0)
-	return &digest.Source{
+	return &loaddigest.Source{
 		Applied: func() int64 {
 			// Requests are picked from what has been applied only once that is published.
 			if is := l.Watcher.Status().Applied; l.Watcher.Snapshot().Revision >= is {
@@ -121,7 +121,7 @@ func (l *Loads) inFlight() []schema.LoadEntry {
 
 // FollowOthers updates the state of the other proxies for policies until ctx ends.
 func (l *Loads) FollowOthers(ctx context.Context) {
-	l.Others.FollowOthers(ctx, l.ID, func(others digest.Others) {
+	l.Others.FollowOthers(ctx, l.ID, func(others loaddigest.Others) {
 		l.Placements.SetOthers(others.Present)
 		l.takePrompts(others.New)
 		counts := make(map[string]sched.Counts, len(others.Counts))
@@ -133,7 +133,7 @@ func (l *Loads) FollowOthers(ctx context.Context) {
 }
 
 // takePrompts adds the prompts that other proxies have placed.
-func (l *Loads) takePrompts(digests []*digest.ProxyLoad) {
+func (l *Loads) takePrompts(digests []*loaddigest.ProxyLoad) {
 	for _, d := range digests {
 		if err := l.Placements.Read(d.Prompts); err != nil {
 			l.Log.WithField("proxy", d.ID).WithField("error", err).Debug("prompt digest of another proxy ignored")
@@ -151,7 +151,7 @@ func (l *Loads) Digests() []httpapi.LoadDigest {
 		age := time.Since(d.ReceivedAt)
 		out = append(out, httpapi.LoadDigest{
 			ID: d.ID, Own: d.ID == l.ID, Applied: d.Applied, Age: age.Round(time.Millisecond).Seconds(),
-			Instances: len(d.Load), LeftOut: d.LeftOut, Worth: digest.Weight(age), Ignored: d.Ignored,
+			Instances: len(d.Load), LeftOut: d.LeftOut, Worth: loaddigest.Weight(age), Ignored: d.Ignored,
 		})
 	}
 	return out

@@ -12,7 +12,7 @@ import (
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
-	"github.com/pdmesh/pdmesh/internal/cli/config"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
 // garbagePercent is GOGC. Requests leave little live memory, so a higher value than Go's 100

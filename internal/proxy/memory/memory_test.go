@@ -9,7 +9,7 @@ import (
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
-	"github.com/pdmesh/pdmesh/internal/cli/config"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
 // The collector's settings are the process', so this test has no others next to it.

@@ -14,8 +14,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/cli/config"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
 // Timeout is the time limit of the check; container health checks run every few seconds.

@@ -10,9 +10,9 @@ import (
 // DialFunc is the shape of net.Dialer.DialContext.
 type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// DialTLS returns a function that dials and shakes hands within limit. config is asked for
-// each connection, so that new files are active with the next; nil, or a nil
-// answer, represents the system's authorities.
+// DialTLS returns a function that dials and completes the handshake within limit. config is called
+// for each connection, so that reloaded files apply to the next one. If config is nil or returns
+// nil, the system's authorities are used.
 func DialTLS(dial DialFunc, config func() *tls.Config, limit time.Duration) DialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		nc, err := dial(ctx, network, address)
@@ -34,7 +34,7 @@ func DialTLS(dial DialFunc, config func() *tls.Config, limit time.Duration) Dial
 	}
 }
 
-// named is a configuration for a server at that address.
+// named returns a configuration for a server at that address.
 func named(base *tls.Config, address string) *tls.Config {
 	var c *tls.Config
 	if base == nil {
@@ -52,8 +52,8 @@ func named(base *tls.Config, address string) *tls.Config {
 	return c
 }
 
-// clientConn explains what comes after the handshake: in TLS 1.3 a server looks at our
-// certificate only when the handshake is over for us.
+// clientConn explains errors after the handshake: in TLS 1.3 a server verifies the client's
+// certificate only after the client has completed the handshake.
 type clientConn struct{ *tls.Conn }
 
 // Read implements net.Conn.
@@ -74,8 +74,8 @@ func (c *clientConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Speaks reports whether the other side of a fresh connection answers a handshake; whose
-// certificate it shows is not looked at. Nothing else is sent, and nothing of it is used.
+// Speaks reports whether the peer of a new connection answers a TLS handshake. The peer's
+// certificate is not verified, and no application data is sent.
 func Speaks(ctx context.Context, nc net.Conn) bool {
 	err := tls.Client(nc, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}}).HandshakeContext(ctx)
 	reason, _, ok := Refused(err)

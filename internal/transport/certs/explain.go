@@ -10,24 +10,23 @@ import (
 	"time"
 )
 
-// Reason is why a handshake failed, in one word for a metric.
+// Reason is the reason why a handshake failed, as a label value of a metric.
 type Reason string
 
 // The reasons.
 const (
 	Expired          Reason = "expired"           // or not valid yet
-	WrongName        Reason = "wrong_name"        // the certificate is another party's
-	UnknownAuthority Reason = "unknown_authority" // none that is trusted has signed it
-	BadCertificate   Reason = "bad_certificate"   // refused for another reason
-	NoCertificate    Reason = "no_certificate"    // one is asked for, and none was shown
-	NoTLS            Reason = "no_tls"            // the other side does not speak it
-	Protocol         Reason = "protocol"          // no version or cipher in common, and the like
-	Closed           Reason = "closed"            // the other side went away meanwhile
+	WrongName        Reason = "wrong_name"        // the certificate is for another name
+	UnknownAuthority Reason = "unknown_authority" // not signed by a trusted authority
+	BadCertificate   Reason = "bad_certificate"   // rejected for another reason
+	NoCertificate    Reason = "no_certificate"    // required, but not presented
+	NoTLS            Reason = "no_tls"            // the peer does not speak TLS
+	Protocol         Reason = "protocol"          // for example no common version or cipher
+	Closed           Reason = "closed"            // the peer closed the connection during the handshake
 )
 
-// Refused reports why a handshake failed at this side or, by an alert, at the other. ok is
-// false for an error that is not about TLS. In text, a certificate is
-// the one of the other side unless it is called "ours".
+// Refused returns why a handshake failed, locally or by an alert of the peer. ok is false if err
+// is not about TLS. In text, a certificate is the peer's unless it is called "ours".
 func Refused(err error) (reason Reason, text string, ok bool) {
 	var authority x509.UnknownAuthorityError
 	var name x509.HostnameError
@@ -58,7 +57,7 @@ func Refused(err error) (reason Reason, text string, ok bool) {
 	return "", "", false
 }
 
-// alert explains an alert that the other side has sent.
+// alert explains an alert that the peer sent.
 func alert(text string) (Reason, string) {
 	text = strings.TrimPrefix(text, "tls: ")
 	switch text {
@@ -91,7 +90,7 @@ func issuer(c *x509.Certificate) string {
 	return fmt.Sprintf(" (%.200q)", c.Issuer.String())
 }
 
-// Error is a connection that TLS has refused.
+// Error is the error of a connection whose TLS handshake failed.
 type Error struct {
 	Reason Reason
 	Text   string
@@ -101,8 +100,7 @@ type Error struct {
 func (e *Error) Error() string { return "TLS: " + e.Text }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Explain turns an error of a connection into an *Error where TLS is at fault, and leaves
-// it as it is elsewhere.
+// Explain returns err as an *Error if TLS caused it, and unchanged otherwise.
 func Explain(err error) error {
 	if _, known := errors.AsType[*Error](err); known {
 		return err

@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	// shakeLimit is for a client's handshake.
+	// shakeLimit is the timeout of a client's handshake.
 	shakeLimit = 10 * time.Second
-	// sayAgain is between two lines in the log about the same reason.
+	// sayAgain is the minimum time between two log lines about the same reason.
 	sayAgain = 10 * time.Second
 )
 
-// Listener speaks TLS on the connections of another one. Its connections shake hands
-// when they are first read or written, so that a slow client holds up no one else.
+// Listener serves TLS on the connections of another listener. The handshake runs at the first
+// read or write of a connection, so that a slow client does not block Accept.
 type Listener struct {
 	net.Listener
 	config *tls.Config
 	log    logrus.FieldLogger
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	refused map[Reason]int64
 	said    map[Reason]time.Time
 }
 
-// Listen makes a Listener.
+// Listen returns a Listener.
 func (s *Source) Listen(ln net.Listener, log logrus.FieldLogger) *Listener {
 	return &Listener{Listener: ln, config: s.Server(), log: log, refused: map[Reason]int64{}, said: map[Reason]time.Time{}}
 }
@@ -46,14 +46,14 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return &serverConn{Conn: tls.Server(nc, l.config), listener: l}, nil
 }
 
-// RefusedCounts reports how many handshakes failed, by reason.
+// RefusedCounts returns the number of failed handshakes by reason.
 func (l *Listener) RefusedCounts() map[Reason]int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.refused)
 }
 
-// failed counts a handshake, and logs it if its reason was not logged a moment ago.
+// failed counts a failed handshake, and logs it unless its reason was logged within sayAgain.
 func (l *Listener) failed(client net.Addr, err error) {
 	reason, text, ok := Refused(err)
 	switch {
@@ -98,7 +98,7 @@ func (c *serverConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// Write implements net.Conn. A server of HTTP/2 begins with it.
+// Write implements net.Conn. An HTTP/2 server writes before it reads.
 func (c *serverConn) Write(p []byte) (int, error) {
 	c.once.Do(c.shake)
 	if c.err != nil {
@@ -114,12 +114,12 @@ func (c *serverConn) ConnectionState() tls.ConnectionState {
 	return c.Conn.ConnectionState()
 }
 
-// plainAnswer is for a client that speaks plain HTTP here.
+// plainAnswer is the response to a client that speaks plain HTTP on a TLS port.
 const plainAnswer = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n" +
 	`{"error":{"message":"this port speaks HTTPS: use https:// in place of http://","type":"BadRequestError","param":null,"code":400}}` + "\n"
 
-// shake performs the handshake. After an error the server gets io.EOF, because it
-// cannot send an answer.
+// shake performs the handshake. After an error, reads return io.EOF to the HTTP server, because no
+// response can be sent.
 func (c *serverConn) shake() {
 	ctx, cancel := context.WithTimeout(context.Background(), shakeLimit)
 	defer cancel()

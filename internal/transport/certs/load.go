@@ -8,25 +8,25 @@ import (
 	"time"
 )
 
-// Files names what is read. Cert and Key go together.
+// Files names the files of a Source. Cert and Key must be set together.
 type Files struct{ Cert, Key, CA string }
 
 // None reports whether no file is named.
 func (f Files) None() bool { return f == Files{} }
 
-// maxFile bounds a file: a larger one is no certificate.
+// maxFile bounds the size of a file in bytes; a larger file is not a certificate.
 const maxFile = 4 << 20
 
-// ErrFile is wrapped by what is wrong with a file.
+// ErrFile is wrapped by every error about the contents of a file.
 var ErrFile = errors.New("unusable")
 
-// material is a set of files that fit each other.
+// material is the parsed content of a consistent set of files.
 type material struct {
 	client, server *tls.Config
 	leaf           *x509.Certificate // nil without Cert
 }
 
-// parse makes the configurations of what the files hold.
+// parse builds the TLS configurations for the contents of the files.
 func (f Files) parse(cert, key, ca []byte, protocol string) (*material, error) {
 	m := &material{
 		client: &tls.Config{MinVersion: tls.VersionTLS12},
@@ -39,8 +39,8 @@ func (f Files) parse(cert, key, ca []byte, protocol string) (*material, error) {
 		}
 		m.leaf = pair.Leaf
 		m.server.Certificates = []tls.Certificate{pair}
-		// Given whatever authorities the server names: with none fitting, Go would send no
-		// certificate, and the server could only say that one is missing.
+		// The certificate is sent whichever authorities the server accepts. Otherwise Go sends
+		// none if no authority matches, and the server can only report a missing certificate.
 		m.client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 	}
 	if f.CA != "" {
@@ -50,14 +50,14 @@ func (f Files) parse(cert, key, ca []byte, protocol string) (*material, error) {
 		}
 		m.client.RootCAs, m.server.ClientCAs = pool, pool
 		m.server.ClientAuth = tls.RequireAndVerifyClientCert
-		// A resumed session would show the certificate of its first handshake, to the
-		// authorities of then.
+		// A resumed session would keep the certificate of its first handshake, verified
+		// against the authorities of that time.
 		m.server.SessionTicketsDisabled = true
 	}
 	return m, nil
 }
 
-// over reports why a certificate is not valid at a time, "" if it is.
+// over returns the reason why a certificate is not valid at a time, "" if it is.
 func over(leaf *x509.Certificate, now time.Time) string {
 	switch {
 	case leaf == nil:

@@ -20,30 +20,30 @@ const (
 	UseEtcdListener = "etcd_listener" // of the embedded etcd
 )
 
-// soon is the time before the expiry of a certificate in which Finding reports it.
+// soon is the time before a certificate expires from which Finding reports it.
 const soon = 7 * 24 * time.Hour
 
 // Options configure a Source.
 type Options struct {
 	Use   string // UseListener, UseEngines, UseEtcd or UseEtcdListener
 	Files Files
-	// Protocol is what clients of a listener must speak inside TLS, by ALPN; "": HTTP/1.1,
-	// so that the end of one connection does not end many streams.
+	// Protocol is the ALPN protocol that a listener requires. "" means HTTP/1.1, so that the
+	// end of one connection does not end many streams.
 	Protocol string
-	// ServerName is the name that a server's certificate must bear; "": that of the
-	// address which is dialled.
+	// ServerName is the name that a server's certificate must contain; "" means the host of
+	// the dialled address.
 	ServerName string
 	Log        logrus.FieldLogger // nil: nothing is logged
 }
 
-// Source has the configurations that were last loaded from its files. It is safe for concurrent use.
+// Source holds the configurations that were last loaded from its files. It is safe for concurrent use.
 type Source struct {
 	opts  Options
 	files *reload.Files[material]
 }
 
-// Open reads the files. What is wrong with them at the start is an error, but for a
-// certificate that has expired: other programs may not look at it.
+// Open reads the files and returns an error if they are unusable. An expired certificate is no
+// error, because peers may not check it.
 func Open(o Options) (*Source, error) {
 	s := &Source{opts: o}
 	files := reload.Options[material]{Paths: []string{o.Files.Cert, o.Files.Key, o.Files.CA}, MaxBytes: maxFile, Parse: s.parse}
@@ -97,7 +97,7 @@ func (s *Source) Server() *tls.Config {
 	}
 }
 
-// Watch reads the files again from time to time until ctx ends.
+// Watch rereads the files periodically until ctx ends.
 func (s *Source) Watch(ctx context.Context) { s.files.Watch(ctx) }
 
 // Check reads the files once; see reload.Files.Check.
@@ -106,7 +106,7 @@ func (s *Source) Check() { s.files.Check() }
 // Status is the state of a Source.
 type Status struct {
 	Use      string
-	NotAfter time.Time // of the certificate active; zero without one
+	NotAfter time.Time // of the active certificate; zero without one
 	reload.Status
 }
 
@@ -119,7 +119,7 @@ func (s *Source) Status() Status {
 	return st
 }
 
-// Finding describes what an operator has to fix; "" if nothing.
+// Finding returns a description of what an operator has to fix, "" if nothing.
 func (s Status) Finding(now time.Time) string {
 	switch left := s.NotAfter.Sub(now); {
 	case s.Problem != "":

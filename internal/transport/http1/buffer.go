@@ -2,7 +2,7 @@ package http1
 
 import "sync"
 
-// bufferSize is the size of a Buffer that has not grown.
+// bufferSize is the initial size of a Buffer in bytes.
 const bufferSize = 4 << 10
 
 var buffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
@@ -10,14 +10,14 @@ var buffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is
 	return &b
 }}
 
-// Buffer holds bytes that were read from a connection and not taken yet. An empty one
-// needs no memory. The zero value is empty.
+// Buffer holds bytes that were read from a connection and not yet taken. An empty Buffer
+// holds no memory. The zero value is empty.
 type Buffer struct {
-	b    *[]byte // nil while it has no memory
-	r, w int     // (*b)[r:w] is not taken yet
+	b    *[]byte // nil while the Buffer is empty
+	r, w int     // (*b)[r:w] is not yet taken
 }
 
-// Bytes returns the bytes that were read and not taken yet.
+// Bytes returns the bytes that were read and not yet taken.
 func (b *Buffer) Bytes() []byte {
 	if b.b == nil {
 		return nil
@@ -25,8 +25,8 @@ func (b *Buffer) Bytes() []byte {
 	return (*b.b)[b.r:b.w]
 }
 
-// Free returns space for the next read, at least one byte. It is valid until the next
-// call of the Buffer. Add reports how much of it was filled.
+// Free returns space of at least one byte for the next read. It is valid until the next
+// call of a method. The caller reports the number of bytes read with Add.
 func (b *Buffer) Free() []byte {
 	switch {
 	case b.b == nil:
@@ -44,8 +44,8 @@ func (b *Buffer) Free() []byte {
 	return (*b.b)[b.w:]
 }
 
-// Add reports whether n bytes were read into the space that Free gave. A Buffer that is
-// empty after that returns its memory.
+// Add appends the n bytes that were read into the space from Free. A Buffer that is still
+// empty releases its memory.
 func (b *Buffer) Add(n int) {
 	b.w += n
 	b.Take(0)
@@ -58,7 +58,7 @@ func (b *Buffer) Take(n int) {
 	}
 }
 
-// Release drops the bytes that were not taken yet, and returns the memory.
+// Release drops the bytes that were not yet taken and releases the memory.
 func (b *Buffer) Release() {
 	if b.b != nil && len(*b.b) == bufferSize {
 		buffers.Put(b.b)

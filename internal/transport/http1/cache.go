@@ -1,20 +1,20 @@
 package http1
 
-// maxCached bounds the fields that a HeadCache remembers, in bytes.
+// maxCached bounds the size in bytes of the fields that a HeadCache keeps.
 const maxCached = 1 << 10
 
-// HeadCache remembers the last fields of one connection, since peers often repeat
-// them. Fields with the same bytes, except for the digits of Content-Length, get the
-// same Header. The zero value remembers nothing.
+// HeadCache caches the last parsed fields of one connection, since peers often repeat
+// them. Fields with the same bytes, except for the digits of Content-Length, share one
+// Header. The zero value is an empty cache.
 type HeadCache struct {
 	fields []byte
-	digits span // of Content-Length in fields, empty if there are none
+	digits span // of Content-Length in fields; empty if there is none
 	http10 bool
 	head   Head
 }
 
-// Parse reads the fields of a head and does not change them. http10 reports whether the
-// message is HTTP/1.0. repeated reports whether the Header is that of the last call.
+// Parse parses the fields of a head and does not modify them. http10 is true for an
+// HTTP/1.0 message. repeated reports whether the Header is that of the previous call.
 func (c *HeadCache) Parse(fields []byte, http10 bool) (h Head, repeated bool, err error) {
 	if length, same := c.match(fields); same && http10 == c.http10 {
 		h = c.head
@@ -30,7 +30,7 @@ func (c *HeadCache) Parse(fields []byte, http10 bool) (h Head, repeated bool, er
 	return h, false, err
 }
 
-// match reports whether fields are the remembered ones, and returns their Content-Length.
+// match reports whether fields are the cached ones, and returns their Content-Length.
 func (c *HeadCache) match(fields []byte) (length int64, same bool) {
 	before, behind := c.fields[:c.digits.from], c.fields[c.digits.to:]
 	digits := len(fields) - len(before) - len(behind)

@@ -3,11 +3,11 @@ package http1
 const (
 	// maxSizeDigits bounds the hexadecimal digits of a chunk's size.
 	maxSizeDigits = 16
-	// maxExtension bounds one chunk's extension, and maxExtensions all those of a
-	// body: without a bound a peer could send them without end.
+	// maxExtension bounds the extension of one chunk in bytes, and maxExtensions all
+	// extensions of a body: otherwise a peer could send them endlessly.
 	maxExtension  = 1 << 10
 	maxExtensions = 16 << 10
-	// maxTrailer and maxTrailerLines bound the trailer behind the last chunk.
+	// maxTrailer and maxTrailerLines bound the trailer after the last chunk.
 	maxTrailer      = 8 << 10
 	maxTrailerLines = 64
 )
@@ -18,34 +18,34 @@ const (
 	atSize         chunkState = iota // first digit of a size
 	inSize                           // further digits, then ';' or CR
 	inExtension                      // until CR
-	atSizeLF                         // the LF behind a size
-	inData                           // left bytes to come
-	atDataCR                         // the CR behind the data
-	atDataLF                         // the LF behind that
+	atSizeLF                         // the LF after a size
+	inData                           // left bytes remain
+	atDataCR                         // the CR after the data
+	atDataLF                         // the LF after that
 	atTrailer                        // a trailer line, or the CR of the last empty line
 	inTrailerName                    // a trailer's name
 	inTrailerValue                   // a trailer's value, until CR
-	atTrailerLF                      // the LF behind it
+	atTrailerLF                      // the LF after it
 	atLastLF                         // the LF of the last empty line
 	atEnd                            // the body is complete
 )
 
-// ChunkDecoder takes the chunked framing off a body (RFC 9112, 7.1), which may come in
+// ChunkDecoder removes the chunked framing from a body (RFC 9112, 7.1), which may arrive in
 // pieces of any size. The zero value is at the beginning of a body.
 type ChunkDecoder struct {
 	state        chunkState
-	left         int64 // of the size that is being read, then of the data
+	left         int64 // the size read so far, then the remaining bytes of data
 	count        int   // digits, bytes of an extension, bytes of the trailer
-	trailerLines int   // of the trailer
+	trailerLines int   // lines of the trailer
 	extensionSum int   // bytes of all extensions
 }
 
 // Done reports whether the body is complete.
 func (d *ChunkDecoder) Done() bool { return d.state == atEnd }
 
-// Decode moves the data in src to dst, until dst is full or the body ends. n bytes
-// were written, and used bytes of src were read. dst may begin where src begins: data
-// without framing are shorter.
+// Decode copies the data in src to dst until dst is full or the body ends. It returns the
+// number n of bytes written and the number used of bytes read. dst may be at the start of
+// src, because data without framing is shorter.
 func (d *ChunkDecoder) Decode(dst, src []byte) (n, used int, err error) {
 	for used < len(src) && d.state != atEnd {
 		if d.state == inData {
@@ -68,7 +68,7 @@ func (d *ChunkDecoder) Decode(dst, src []byte) (n, used int, err error) {
 	return n, used, nil
 }
 
-// step reads one byte of framing.
+// step consumes one byte of framing.
 func (d *ChunkDecoder) step(c byte) error {
 	switch d.state {
 	case atSize, inSize:
@@ -126,7 +126,7 @@ func (d *ChunkDecoder) size(c byte) error {
 	return nil
 }
 
-// extension skips a chunk's extension, as RFC 9112, 7.1.1 asks for unknown ones.
+// extension skips a chunk's extension, as RFC 9112, 7.1.1 requires for unknown ones.
 func (d *ChunkDecoder) extension(c byte) error {
 	if c == '\r' {
 		d.state = atSizeLF
@@ -140,7 +140,7 @@ func (d *ChunkDecoder) extension(c byte) error {
 	return nil
 }
 
-// trailer checks the lines behind the last chunk and drops them.
+// trailer checks the lines after the last chunk and drops them.
 func (d *ChunkDecoder) trailer(c byte) error {
 	if d.count++; d.count > maxTrailer {
 		return ErrLargeTrailer

@@ -1,6 +1,6 @@
 package http1
 
-// Error reports why a message is not accepted as HTTP/1.x.
+// Error is the reason why a message is not accepted as HTTP/1.x.
 type Error string
 
 func (e Error) Error() string { return string(e) }

@@ -6,9 +6,8 @@ import (
 	"strconv"
 )
 
-// IsToken reports the bytes of a field name or a method (RFC 9110, 5.6.2). It runs for
-// every byte of every name, so it looks the byte up in two sets of bits, without
-// branches.
+// IsToken reports whether a byte may occur in a field name or a method (RFC 9110, 5.6.2).
+// It runs for every byte of every name, so it tests two bit sets without branches.
 func IsToken(b byte) bool {
 	const (
 		digits  = 1<<10 - 1
@@ -23,10 +22,10 @@ func IsToken(b byte) bool {
 	return b < 128 && set>>(b&63)&1 != 0
 }
 
-// isValue reports the bytes that a field's value may hold (RFC 9110, 5.5).
+// isValue reports whether a byte may occur in a field's value (RFC 9110, 5.5).
 func isValue(b byte) bool { return b >= ' ' && b != 0x7f || b == '\t' }
 
-// trim takes the blanks off both ends of a value.
+// trim removes spaces and tabs from both ends of a value.
 func trim(value []byte) []byte {
 	for len(value) > 0 && isBlank(value[0]) {
 		value = value[1:]
@@ -39,9 +38,9 @@ func trim(value []byte) []byte {
 
 func isBlank(b byte) bool { return b == ' ' || b == '\t' }
 
-// EqualFold compares with a word in lower case, by the case of ASCII letters only. For
-// bytes.EqualFold the Kelvin sign is a k, but another reader would not take a field
-// spelled with it for a length or an encoding (TestFieldsRefused).
+// EqualFold reports whether a field equals a lower-case word, ignoring the case of ASCII
+// letters only. bytes.EqualFold treats the Kelvin sign as a k, but other parsers do not
+// (TestFieldsRefused).
 func EqualFold[T string | []byte](s T, lower string) bool {
 	if len(s) != len(lower) {
 		return false
@@ -58,8 +57,7 @@ func EqualFold[T string | []byte](s T, lower string) bool {
 	return true
 }
 
-// ParseLength reads a Content-Length. It takes digits only, at most 18 of them, which
-// fit into an int64.
+// ParseLength parses a Content-Length. It accepts 1 to 18 digits, which fit into an int64.
 func ParseLength[T string | []byte](digits T) (n int64, ok bool) {
 	if len(digits) == 0 || len(digits) > 18 {
 		return 0, false
@@ -74,8 +72,8 @@ func ParseLength[T string | []byte](digits T) (n int64, ok bool) {
 	return n, true
 }
 
-// AppendField writes a field's line. A byte that could end the line early is an error,
-// which leaves b as it was. The error does not show the value, which may be a key.
+// AppendField appends a field line to b. A byte that could end the line early is an error,
+// and b is returned unchanged. The error does not contain the value, which may be a secret.
 func AppendField(b []byte, name, value string) ([]byte, error) {
 	if name == "" {
 		return b, fmt.Errorf("%w: it is empty", ErrName)
@@ -96,15 +94,15 @@ func AppendField(b []byte, name, value string) ([]byte, error) {
 	return append(b, "\r\n"...), nil
 }
 
-// AppendLength writes the line of a Content-Length.
+// AppendLength appends a Content-Length line to b.
 func AppendLength(b []byte, n int64) []byte {
 	b = append(b, "Content-Length: "...)
 	b = strconv.AppendInt(b, n, 10)
 	return append(b, "\r\n"...)
 }
 
-// NextField splits the first line off fields, whose lines end in CR LF, and checks it.
-// The value is without the blanks around it.
+// NextField splits the first line off fields, whose lines end in CR LF, and validates it.
+// The value is returned without surrounding spaces and tabs.
 func NextField(fields []byte) (name, value, rest []byte, err error) {
 	nl := bytes.IndexByte(fields, '\n')
 	if nl < 1 || fields[nl-1] != '\r' {

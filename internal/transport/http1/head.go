@@ -9,9 +9,9 @@ import (
 // maxFields bounds the fields of a head.
 const maxFields = 255
 
-// HeadLen returns the length of the head at the beginning of data, with the empty line at
-// its end, and 0 if the head is not complete. seen is the length of the data at an
-// earlier call, which are not searched again.
+// HeadLen returns the length of the head at the beginning of data, including the empty
+// line at its end, or 0 if the head is incomplete. seen is the length of data at an
+// earlier call; that part is not searched again.
 func HeadLen(data []byte, seen int) (int, error) {
 	for {
 		nl := bytes.IndexByte(data[seen:], '\n')
@@ -29,18 +29,18 @@ func HeadLen(data []byte, seen int) (int, error) {
 	}
 }
 
-// SplitHead splits a complete head, of the length that HeadLen gave, into its start
-// line without CR LF and its fields, each with CR LF.
+// SplitHead splits a complete head, of the length from HeadLen, into its start line
+// without CR LF and its fields, each with CR LF.
 func SplitHead(head []byte) (start, fields []byte) {
 	nl := bytes.IndexByte(head, '\n')
-	if nl+1 == len(head) { // nothing but an empty line
+	if nl+1 == len(head) { // only an empty line
 		return nil, nil
 	}
 	return head[:nl-1], head[nl+1 : len(head)-2]
 }
 
-// ParseStatusLine reads the start line of an answer. http10 reports whether its version is
-// HTTP/1.0, not 1.1.
+// ParseStatusLine parses the start line of a response. http10 reports whether its version is
+// HTTP/1.0 rather than 1.1.
 func ParseStatusLine(line []byte) (status int, http10 bool, err error) {
 	const version = len("HTTP/1.x")
 	switch {
@@ -67,7 +67,8 @@ func ParseStatusLine(line []byte) (status int, http10 bool, err error) {
 	return int(n), http10, nil
 }
 
-// Framing is what the fields of a message say about its end and its connection.
+// Framing describes, from the fields of a message, where its body ends and whether the
+// connection persists.
 type Framing struct {
 	Length    int64 // Content-Length, -1 if there is none
 	Chunked   bool
@@ -75,8 +76,8 @@ type Framing struct {
 	KeepAlive bool // "Connection: keep-alive"
 }
 
-// Add reads one field. Length must be -1 before the first. http10 reports whether the
-// message is HTTP/1.0, which has no chunks.
+// Add evaluates one field. Length must be -1 before the first call. http10 is true for an
+// HTTP/1.0 message, which cannot be chunked.
 func (f *Framing) Add(name, value []byte, http10 bool) error {
 	switch len(name) {
 	case len("Content-Length"):
@@ -129,7 +130,7 @@ func (f *Framing) addConnection(value []byte) {
 	}
 }
 
-// Head is what the fields of a message say.
+// Head is the parsed form of a message's fields.
 type Head struct {
 	Framing
 	// Header has canonical names, without Transfer-Encoding and Content-Length. Heads
@@ -137,13 +138,13 @@ type Head struct {
 	Header http.Header
 }
 
-// span is a part of a text, as two offsets. A head is far shorter than 2 GiB.
+// span is a part of a text as two offsets. A head is far shorter than 2 GiB.
 type span struct{ from, to int32 }
 
 func newSpan(from, to int) span { return span{int32(from), int32(to)} } //nolint:gosec // both are within a head
 
-// parseFields reads the fields of a head and does not change them. http10 reports whether the
-// message is HTTP/1.0. digits is the place of Content-Length's digits in fields.
+// parseFields parses the fields of a head and does not modify them. http10 is true for an
+// HTTP/1.0 message. digits is the position of the digits of Content-Length in fields.
 func parseFields(fields []byte, http10 bool) (h Head, digits span, err error) {
 	h.Length = -1
 	// On the stack, and large enough for most heads. The stack of a goroutine that serves a
@@ -182,8 +183,8 @@ func parseFields(fields []byte, http10 bool) (h Head, digits span, err error) {
 	return h, digits, nil
 }
 
-// makeHeader makes a Header. All names and values share one string, and all slices of
-// values one array.
+// makeHeader builds a Header. All names and values share one string, and all slices of
+// values share one array.
 func makeHeader(text string, spans []span) http.Header {
 	h := make(http.Header, len(spans)/2)
 	values := make([]string, 0, len(spans)/2)
@@ -199,7 +200,7 @@ func makeHeader(text string, spans []span) http.Header {
 	return h
 }
 
-// canonicalize spells a name as http.Header does.
+// canonicalize rewrites a name to the canonical form of http.Header.
 func canonicalize(name []byte) {
 	upper := true
 	for i, c := range name {

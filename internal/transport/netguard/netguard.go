@@ -1,7 +1,7 @@
-// Package netguard decides which addresses the proxy may connect to on the
-// word of etcd: whatever can write an instance would otherwise receive prompts
-// or reach services beside the fleet. It is asked at dial, after the name has
-// been resolved, so that a name cannot point somewhere else later.
+// Package netguard decides which addresses from etcd the proxy may connect to.
+// Otherwise, whatever can write an instance could receive prompts, or reach
+// services outside the fleet. The check runs at dial time, after name
+// resolution, so that a name cannot resolve to another address later.
 package netguard
 
 import (
@@ -12,7 +12,7 @@ import (
 	"syscall"
 )
 
-// ErrForbidden is wrapped by every refusal.
+// ErrForbidden is wrapped by every error of Check.
 var ErrForbidden = errors.New("address not allowed")
 
 // Policy is a set of networks. It is immutable and safe for concurrent use.
@@ -20,14 +20,14 @@ type Policy struct {
 	allow []netip.Prefix
 }
 
-// New allows exactly these networks; none at all means every address but the
-// always refused ones.
+// New returns a Policy that allows exactly these networks. Without any, it
+// allows every address but those that Check always refuses.
 func New(allow []netip.Prefix) Policy { return Policy{allow: allow} }
 
-// Check judges an address that is about to be connected to. Link-local
-// addresses (cloud metadata services live there), the metadata services that
-// live elsewhere, wildcards and multicast are refused whatever is allowed, also
-// where the address is an IPv6 one that a translator turns into such an IPv4 one.
+// Check returns an error if the address must not be connected to. Link-local
+// addresses (which include most cloud metadata services), metadata services at
+// other addresses, wildcards and multicast are always refused, also as IPv6
+// addresses that a translator maps to such an IPv4 address.
 func (p Policy) Check(ip netip.Addr) error {
 	ip = ip.Unmap()
 	if ip.IsUnspecified() || ip.IsMulticast() {
@@ -47,7 +47,7 @@ func (p Policy) Check(ip netip.Addr) error {
 	return fmt.Errorf("%w: %s is outside --instance-allow", ErrForbidden, ip)
 }
 
-// isMetadata reports link-local addresses, and the metadata services elsewhere.
+// isMetadata reports whether ip is link-local or a metadata service at another address.
 func isMetadata(ip netip.Addr) bool {
 	switch ip.WithZone("").String() {
 	case "fd00:ec2::254", // AWS
@@ -58,9 +58,8 @@ func isMetadata(ip netip.Addr) bool {
 	return ip.IsLinkLocalUnicast()
 }
 
-// embedded returns the IPv4 addresses that an IPv6 address may represent on its way
-// through a translator. Where the length of a translator's prefix is not known, all
-// that it may mean are given.
+// embedded returns the IPv4 addresses that a translator may map an IPv6 address to. If
+// the translator's prefix length is unknown, it returns one address for each length.
 func embedded(ip netip.Addr) []netip.Addr {
 	if !ip.Is6() || ip.IsLoopback() {
 		return nil
@@ -72,7 +71,7 @@ func embedded(ip netip.Addr) []netip.Addr {
 		within(ip, "::/96"),           // IPv4-compatible (RFC 4291, 2.5.5.1)
 		within(ip, "::ffff:0:0:0/96"): // IPv4-translated (RFC 2765)
 		return []netip.Addr{last}
-	case within(ip, "64:ff9b:1::/48"): // a network's own NAT64 (RFC 8215), with a prefix of 48, 56, 64 or 96 bits
+	case within(ip, "64:ff9b:1::/48"): // local-use NAT64 (RFC 8215), with a prefix of 48, 56, 64 or 96 bits
 		return []netip.Addr{
 			last,
 			netip.AddrFrom4([4]byte{b[6], b[7], b[9], b[10]}), // octet 8 is no part of any (RFC 6052, 2.2)
@@ -89,7 +88,7 @@ func within(ip netip.Addr, network string) bool {
 	return netip.MustParsePrefix(network).Contains(ip.WithZone(""))
 }
 
-// Control has the shape of net.Dialer.Control.
+// Control runs Check as a net.Dialer.Control.
 func (p Policy) Control(_, address string, _ syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {

@@ -7,16 +7,16 @@ import (
 	"unsafe"
 )
 
-// maxRawCall is the size up to which the scheduler is not told of a call: the kernel
-// copies as much in some 15 µs. A longer call could delay a garbage collection. A
-// request with a prompt of 64 KiB is shorter.
+// maxRawCall is the size in bytes up to which a call bypasses the scheduler: the kernel
+// copies that much in about 15 µs. A longer call could delay a garbage collection. A
+// request with a prompt of 64 KiB fits.
 const maxRawCall = 96 << 10
 
-// Recv reads the bytes that are there, without waiting. At the end of the stream it
-// gives 0 bytes without an error.
+// Recv reads the available bytes without waiting. At the end of the stream it returns
+// 0 bytes and no error.
 func Recv(fd uintptr, p []byte) (int, error) { return recv(fd, p, 0) }
 
-// Peek returns what Recv would, and leaves it to be read.
+// Peek returns what Recv would, without consuming it.
 func Peek(fd uintptr, p []byte) (int, error) { return recv(fd, p, syscall.MSG_PEEK) }
 
 func recv(fd uintptr, p []byte, flags uintptr) (int, error) {
@@ -38,7 +38,7 @@ func recv(fd uintptr, p []byte, flags uintptr) (int, error) {
 	}
 }
 
-// sendPiece writes as much of one piece as the socket takes now.
+// sendPiece writes as much of one piece as the socket accepts without blocking.
 func sendPiece(fd uintptr, p []byte) (int, error) {
 	for {
 		var n uintptr
@@ -60,12 +60,13 @@ func sendPiece(fd uintptr, p []byte) (int, error) {
 	}
 }
 
-// maxPiecesPerCall bounds the pieces of one system call. The list of them is on the
-// stack, so it is far shorter than the kernel would take (1024, IOV_MAX). A request
-// that was edited in every place has fewer pieces.
+// maxPiecesPerCall bounds the pieces of one system call. Their list is on the stack, so
+// it is far shorter than the kernel's limit (IOV_MAX, 1024). A request with every
+// possible edit has fewer pieces.
 const maxPiecesPerCall = 32
 
-// Send writes as much of the pieces as the socket takes now. Less than all is no error.
+// Send writes as much of the pieces as the socket accepts without blocking. A partial
+// write is not an error.
 func Send(fd uintptr, pieces [][]byte) (sent int, err error) {
 	if len(pieces) == 1 {
 		return sendPiece(fd, pieces[0])
@@ -94,7 +95,7 @@ func Send(fd uintptr, pieces [][]byte) (sent int, err error) {
 	return sent, nil
 }
 
-// sendVector sends pieces of size bytes in all.
+// sendVector sends pieces of size bytes in total.
 func sendVector(fd uintptr, pieces []syscall.Iovec, size int) (int, error) {
 	for {
 		var n uintptr

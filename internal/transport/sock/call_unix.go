@@ -4,11 +4,11 @@ package sock
 
 import "syscall"
 
-// The calls of package syscall tell the race detector that a send happens before its
-// receipt, so builds with -race use them on Linux, too.
+// The functions of package syscall inform the race detector that a send happens before
+// its receipt, so builds with -race use them on Linux, too.
 
-// Recv reads the bytes that are there, without waiting. At the end of the stream it
-// gives 0 bytes without an error.
+// Recv reads the available bytes without waiting. At the end of the stream it returns
+// 0 bytes and no error.
 func Recv(fd uintptr, p []byte) (int, error) {
 	for {
 		n, err := syscall.Read(int(fd), p)
@@ -18,7 +18,7 @@ func Recv(fd uintptr, p []byte) (int, error) {
 	}
 }
 
-// Peek returns what Recv would, and leaves it to be read.
+// Peek returns what Recv would, without consuming it.
 func Peek(fd uintptr, p []byte) (int, error) {
 	for {
 		n, _, err := syscall.Recvfrom(int(fd), p, syscall.MSG_PEEK)
@@ -28,8 +28,8 @@ func Peek(fd uintptr, p []byte) (int, error) {
 	}
 }
 
-// Send writes as much of the pieces as the socket takes now. Less than all is no
-// error. It makes a call for each piece.
+// Send writes as much of the pieces as the socket accepts without blocking, with one
+// system call for each piece. A partial write is not an error.
 func Send(fd uintptr, pieces [][]byte) (sent int, err error) {
 	for _, p := range pieces {
 		for len(p) > 0 {

@@ -8,15 +8,15 @@ import (
 	"syscall"
 )
 
-// Conn is a TCP connection. One goroutine may read and another write. All methods of
-// net.TCPConn may be called next to them, except its Read and Write.
+// Conn is a TCP connection. One goroutine may read while another writes. The methods of
+// net.TCPConn other than Read and Write may be called concurrently.
 type Conn struct {
 	*net.TCPConn
 
 	raw syscall.RawConn
 
-	// Read passes readBuf to readStep, and gets readN and readErr back. readFunc is
-	// readStep, made once: a new one for each call would be allocated.
+	// Read passes readBuf to readStep, which sets readN and readErr. readFunc is the
+	// method value of readStep, created once to avoid an allocation in each call.
 	readBuf  []byte
 	readN    int
 	readErr  error
@@ -30,7 +30,7 @@ type Conn struct {
 	writeFunc func(fd uintptr) bool
 }
 
-// New makes a Conn of a connection.
+// New returns a Conn that wraps tcp.
 func New(tcp *net.TCPConn) (*Conn, error) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {
@@ -41,8 +41,8 @@ func New(tcp *net.TCPConn) (*Conn, error) {
 	return c, nil
 }
 
-// Raw is for callers with system calls of their own. Raw().Read(f) calls f with the
-// descriptor, and again whenever there is something to read, until f gives true.
+// Raw returns the connection for the caller's own system calls. Raw().Read(f) calls f with
+// the descriptor, and again whenever the connection is readable, until f returns true.
 func (c *Conn) Raw() syscall.RawConn { return c.raw }
 
 // Read implements io.Reader.
@@ -77,8 +77,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.written, err
 }
 
-// WriteAll writes pieces one after the other, with few system calls, and returns the
-// rest that an error has left. It changes the slices, but never the bytes.
+// WriteAll writes all pieces with few system calls. After an error it returns the pieces
+// that were not written. It modifies the slices, but never the bytes.
 func (c *Conn) WriteAll(pieces [][]byte) (rest [][]byte, err error) {
 	c.pending, c.written, c.writeErr = pieces, 0, nil
 	err = c.raw.Write(c.writeFunc)

@@ -14,7 +14,7 @@ type Conn struct {
 	raw syscall.RawConn
 }
 
-// New makes a Conn of a connection.
+// New returns a Conn that wraps tcp.
 func New(tcp *net.TCPConn) (*Conn, error) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {
@@ -23,11 +23,11 @@ func New(tcp *net.TCPConn) (*Conn, error) {
 	return &Conn{TCPConn: tcp, raw: raw}, nil
 }
 
-// Raw is for callers with system calls of their own.
+// Raw returns the connection for the caller's own system calls.
 func (c *Conn) Raw() syscall.RawConn { return c.raw }
 
-// WriteAll writes pieces one after the other, and returns the rest that an error has
-// left. It changes the slices, but never the bytes.
+// WriteAll writes all pieces. After an error it returns the pieces that were not written.
+// It modifies the slices, but never the bytes.
 func (c *Conn) WriteAll(pieces [][]byte) (rest [][]byte, err error) {
 	v := net.Buffers(pieces)
 	_, err = v.WriteTo(c.TCPConn)

@@ -42,7 +42,7 @@ func pair(t testing.TB) (*sock.Conn, *net.TCPConn) {
 	return ours, accepted.(*net.TCPConn)
 }
 
-// TestBothWays sends up to more than all buffers on the way hold, in pieces of many
+// TestBothWays sends more bytes than all buffers on the path can hold, in pieces of many
 // sizes.
 func TestBothWays(t *testing.T) {
 	t.Parallel()
@@ -80,7 +80,7 @@ func TestBothWays(t *testing.T) {
 	}
 }
 
-// TestRestAfterADeadline sends the rest that a write has left at its deadline.
+// TestRestAfterADeadline sends the rest of a write that was cut off by its deadline.
 func TestRestAfterADeadline(t *testing.T) {
 	t.Parallel()
 	ours, peer := pair(t)
@@ -172,7 +172,7 @@ func TestErrors(t *testing.T) {
 	}
 	ours, _ := pair(t)
 	if n, err := ours.Read(nil); n != 0 || err != nil {
-		t.Errorf("a read of nothing gives %d, %v", n, err)
+		t.Errorf("Read(nil) = %d, %v", n, err)
 	}
 }
 

@@ -1,6 +1,6 @@
 package sock
 
-// Consume takes the first n bytes off pieces, and all empty pieces before the rest. If
+// Consume removes the first n bytes of pieces, and all empty pieces before the rest. If
 // n ends inside a piece, it shortens that piece's slice.
 func Consume(pieces [][]byte, n int) [][]byte {
 	for len(pieces) > 0 {

@@ -8,7 +8,7 @@ import (
 )
 
 // Exhausted reports whether a connection could not be made because this process or machine
-// has no descriptor or no memory for it. Such an error says nothing about the peer.
+// is out of file descriptors or memory. Such an error does not depend on the peer.
 func Exhausted(err error) bool {
 	for _, e := range [...]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
 		if errors.Is(err, e) {
@@ -18,7 +18,7 @@ func Exhausted(err error) bool {
 	return false
 }
 
-// OpError wraps the error of a system call as package net does.
+// OpError wraps the error of a system call in the same way as package net.
 func (c *Conn) OpError(what string, err error) error {
 	return &net.OpError{Op: what, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(what, err)}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/http1"
 )
 
-// minDirectRead is the size from which a read of a chunked body goes straight into
-// the caller's slice. With a smaller slice, framing would be read byte by byte.
+// minDirectRead is the size in bytes from which a read of a chunked body goes directly
+// into the caller's slice. A smaller slice would split the framing over many reads.
 const minDirectRead = 512
 
 var errBodyClosed = errors.New("the body was closed before")
@@ -22,26 +22,26 @@ const (
 	byClose
 )
 
-// answer is a Response and its Body. It holds the connection until the body's
-// end, clean or not.
+// answer is a Response and its Body. It holds the connection until the body ends
+// or fails.
 type answer struct {
 	Response
 
 	ctx     context.Context //nolint:containedctx // the exchange's own, to name the cause of an end
-	unwatch func() bool     // takes the connection off ctx; see context.AfterFunc
+	unwatch func() bool     // detaches the connection from ctx; see context.AfterFunc
 	pool    *Pool
 	conn    *conn // nil after release
 	address string
 
 	framing   framing
-	reusable  bool  // the connection may be used again after a clean end
-	remaining int64 // byLength: bytes to come
+	reusable  bool  // the connection may be reused after a clean end
+	remaining int64 // byLength: bytes not yet read
 	chunks    http1.ChunkDecoder
-	ended     error // what every further Read gives
+	ended     error // result of every further Read; nil before the end
 }
 
-// start decides how the body ends (RFC 9112, 6.3). An empty body releases the
-// connection at once.
+// start sets the framing of the body (RFC 9112, 6.3). An empty body releases the
+// connection immediately.
 func (a *answer) start(method string, h *head, sentAll bool) error {
 	a.reusable = sentAll && h.persistent()
 	a.Status, a.Header, a.Length = h.status, h.Header, h.Length
@@ -64,7 +64,7 @@ func (a *answer) start(method string, h *head, sentAll bool) error {
 	return nil
 }
 
-// Read returns the bytes that are there. The last ones come together with io.EOF.
+// Read returns the available bytes. The last ones are returned together with io.EOF.
 func (a *answer) Read(p []byte) (int, error) {
 	if a.ended != nil {
 		return 0, a.ended
@@ -100,7 +100,7 @@ func (a *answer) Read(p []byte) (int, error) {
 	return n, a.ended
 }
 
-// readChunks takes the framing off in the caller's own slice where it can.
+// readChunks reads a chunked body. Where possible, it decodes in place in the caller's slice.
 func (a *answer) readChunks(p []byte) (int, error) {
 	for {
 		n, err := a.decodeOnce(p)
@@ -109,7 +109,7 @@ func (a *answer) readChunks(p []byte) (int, error) {
 			a.fail(err)
 		case a.chunks.Done():
 			a.finish()
-		case n == 0: // nothing but framing came
+		case n == 0: // only framing was read
 			continue
 		}
 		return n, a.ended
@@ -134,7 +134,7 @@ func (a *answer) decodeOnce(p []byte) (int, error) {
 		return n, bad
 	}
 	if used < m {
-		a.reusable = false // there are bytes behind the body's end
+		a.reusable = false // there are bytes after the end of the body
 	}
 	if a.chunks.Done() {
 		return n, nil
@@ -148,7 +148,7 @@ func (a *answer) finish() {
 	a.release(a.reusable && len(a.conn.buf.Bytes()) == 0)
 }
 
-// fail ends a body that broke off.
+// fail ends a body that was cut off.
 func (a *answer) fail(err error) {
 	if err == io.EOF { //nolint:errorlint // Read's contract: io.EOF itself
 		err = io.ErrUnexpectedEOF
@@ -160,8 +160,8 @@ func (a *answer) fail(err error) {
 	a.release(false)
 }
 
-// Close ends the answer. Before the body's end it closes the connection, which makes
-// the engine stop its work.
+// Close releases the connection. Before the end of the body it closes the connection,
+// which makes the engine abort the request.
 func (a *answer) Close() error {
 	if a.ended == nil {
 		a.ended = &Error{Stage: StageBody, Address: a.address, Err: errBodyClosed, MaybeTaken: true}
@@ -170,8 +170,8 @@ func (a *answer) Close() error {
 	return nil
 }
 
-// release returns the connection to the pool. When ctx has ended, its function
-// may still be about to close the connection, so it is not used again
+// release returns the connection to the pool. If ctx has ended, its AfterFunc may
+// still close the connection later, so the connection is not reused
 // (TestEndedContextCostsTheConnection).
 func (a *answer) release(reusable bool) {
 	c := a.conn

@@ -278,7 +278,7 @@ func checkStaleThenGone(t *testing.T, open opener) {
 	_, e := do(t, c, in)
 	<-done
 	if e == nil || !e.Refused() || !e.MaybeTaken {
-		t.Fatalf("%+v: the instance is gone and may have taken the request before", e)
+		t.Fatalf("%+v: the instance exited and may have received the request", e)
 	}
 }
 

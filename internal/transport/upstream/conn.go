@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	// maxJoinedBody is the size up to which a body is copied behind the head: a
-	// plain write of a few hundred bytes costs less than a vectored one.
+	// maxJoinedBody is the size in bytes up to which a body is appended to the head:
+	// for small sizes a plain write is faster than a vectored one.
 	maxJoinedBody = 4 << 10
-	// minWatchedBody is the size from which a body may not fit the socket's buffer.
-	// While such a body is sent, send watches for an answer that comes early.
+	// minWatchedBody is the size in bytes from which a body may exceed the socket's
+	// buffer. While it sends such a body, send watches for an early response.
 	minWatchedBody = 16 << 10
-	// minPeekWait and maxPeekWait bound how long a blocked send waits before it
-	// looks for such an answer.
+	// minPeekWait and maxPeekWait bound the time that a blocked send waits before it
+	// checks for an early response.
 	minPeekWait = 10 * time.Millisecond
 	maxPeekWait = 160 * time.Millisecond
 )
 
-// conn is one connection to an engine. It has no goroutine: it belongs to the
-// exchange that uses it, then to the idle list.
+// conn is one connection to an engine. It has no goroutine of its own. It is owned
+// by the exchange that uses it, then by the idle list.
 type conn struct {
 	tcp    *sock.Conn
 	reader io.Reader // tcp, except in tests of the parser
@@ -36,19 +36,19 @@ type conn struct {
 	abort  func() // closes tcp; any goroutine may call it
 
 	host       *host
-	generation uint64        // of host when this was dialled
+	generation uint64        // generation of host when the connection was dialled
 	idleSince  time.Duration // by Pool.now; guarded by host.mu
 	reused     bool
 
 	buf      http1.Buffer
 	heads    http1.HeadCache
-	answered bool     // a byte of this exchange's answer came
+	answered bool     // a byte of this exchange's response was received
 	vector   [][]byte // the request
-	rest     [][]byte // the part of vector that is not sent yet
+	rest     [][]byte // the part of vector that is not yet sent
 
-	peekFunc func(fd uintptr) bool // for raw.Read, made once: a new one would be allocated
+	peekFunc func(fd uintptr) bool // for raw.Read; created once to avoid an allocation per call
 	peeked   peekResult
-	sendFunc func(fd uintptr) bool // sendStep, made once as well
+	sendFunc func(fd uintptr) bool // sendStep; created once as well
 	sending  sendState
 }
 
@@ -56,7 +56,7 @@ type conn struct {
 type peekResult uint8
 
 const (
-	peekNothing peekResult = iota // also where the system cannot tell
+	peekNothing peekResult = iota // also on systems without peek
 	peekData
 	peekEnd // the peer's close, or an error
 )
@@ -71,12 +71,12 @@ func newConn(tcp *net.TCPConn) (*conn, error) {
 	c.sendFunc = c.sendStep
 	c.peekFunc = func(fd uintptr) bool {
 		c.peeked = peekFD(fd)
-		return true // never wait
+		return true // do not wait
 	}
 	return c, nil
 }
 
-// peek looks at the socket without waiting and without taking anything.
+// peek returns what a read of the socket would find. It does not wait or consume data.
 func (c *conn) peek() peekResult {
 	c.peeked = peekEnd
 	if err := c.raw.Read(c.peekFunc); err != nil {
@@ -85,15 +85,15 @@ func (c *conn) peek() peekResult {
 	return c.peeked
 }
 
-// setRequest sets what send is to send. The body's bytes are shared with other legs
-// and are only read. The slices over them are copied, since sending shortens them.
+// setRequest sets the request for send. The bytes of the body are shared with other legs
+// and are not modified. The slices over them are copied, since sending shortens them.
 func (c *conn) setRequest(head []byte, body [][]byte) {
 	c.vector = append(append(c.vector[:0], head), body...)
 	c.rest = c.vector
 }
 
-// send writes what is left of the request. With watchEarlyReply it stops when an
-// answer comes before the end of the request; early tells so.
+// send writes the rest of the request. With watchEarlyReply it stops if a response
+// arrives before the end of the request; early reports whether one did.
 func (c *conn) send(watchEarlyReply bool) (early bool, err error) {
 	if !watchEarlyReply {
 		_, err = c.tcp.WriteAll(c.rest)
@@ -101,9 +101,9 @@ func (c *conn) send(watchEarlyReply bool) (early bool, err error) {
 		return false, err
 	}
 	for wait := minPeekWait; ; wait = min(2*wait, maxPeekWait) {
-		// No other goroutine waits for the answer meanwhile, so this one looks for
-		// it between short writes. An ended context closes the connection, which
-		// no deadline set here can undo.
+		// No other goroutine waits for the response meanwhile, so this one checks for
+		// it between short writes. An ended context closes the connection, which a
+		// deadline set here cannot undo.
 		if err = c.tcp.SetWriteDeadline(time.Now().Add(wait)); err != nil {
 			break
 		}
@@ -134,12 +134,12 @@ func (c *conn) releaseRequest() {
 	c.vector, c.rest = c.vector[:0], nil
 }
 
-// errNotIdle means that a pooled connection had bytes to read, or its end, before
-// the request was sent.
+// errNotIdle means that a pooled connection was readable, or closed by the peer,
+// before the request was sent.
 var errNotIdle = errors.New("not idle any more")
 
-// exchange sends the request and reads the answer's head, interim ones skipped.
-// sentAll reports whether all of the request was sent.
+// exchange sends the request and reads the head of the response, skipping interim
+// responses. sentAll reports whether the whole request was sent.
 func (c *conn) exchange(watchEarlyReply bool, h *head) (sentAll bool, err error) {
 	c.answered = false
 	more, early := true, false
@@ -154,8 +154,8 @@ func (c *conn) exchange(watchEarlyReply bool, h *head) (sentAll bool, err error)
 		early, sendErr = c.send(watchEarlyReply)
 	}
 	for range maxInterim + 1 {
-		// A peer that closed the connection may have answered before that. A read
-		// finds out, and cannot block on a connection that is gone.
+		// A peer that closed the connection may have responded first. A read returns
+		// that response, and cannot block on a closed connection.
 		if sendErr != nil && !errors.Is(sendErr, syscall.EPIPE) && !errors.Is(sendErr, syscall.ECONNRESET) {
 			return false, sendErr
 		}
@@ -171,14 +171,14 @@ func (c *conn) exchange(watchEarlyReply bool, h *head) (sentAll bool, err error)
 		case h.status >= http.StatusOK:
 			c.releaseRequest()
 			return !early && sendErr == nil, nil
-		case early: // after an interim answer the rest of the request is sent
+		case early: // after an interim response the rest of the request is sent
 			early, sendErr = c.send(watchEarlyReply)
 		}
 	}
 	return false, errInterim
 }
 
-// fill reads once into the buffer. At the end of the connection it gives
+// fill reads once into the buffer. At the end of the connection it returns
 // io.ErrUnexpectedEOF.
 func (c *conn) fill() error {
 	n, err := c.reader.Read(c.buf.Free())
@@ -193,13 +193,13 @@ func (c *conn) fill() error {
 	return err
 }
 
-// close ends the connection. A peer that is still sending gets a reset.
+// close closes the connection. A peer that is still sending receives a reset.
 func (c *conn) close() {
 	c.buf.Release()
 	c.abort()
 }
 
-// read returns buffered bytes, or reads from the connection into p directly.
+// read returns buffered bytes, or reads from the connection directly into p.
 func (c *conn) read(p []byte) (int, error) {
 	if b := c.buf.Bytes(); len(b) > 0 {
 		n := copy(p, b)

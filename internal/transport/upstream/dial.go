@@ -10,41 +10,41 @@ import (
 )
 
 const (
-	// maxRetryWait bounds the wait until another connection is dialled beside the
-	// first. Linux repeats a lost SYN after 1 s (RFC 6298, 2.1), which is all of the
+	// maxRetryWait bounds the time before another connection is dialled in parallel to
+	// the first. Linux retransmits a lost SYN after 1 s (RFC 6298, 2.1), which is the
 	// default --connect-timeout: one lost packet would fail the dial
 	// (TestLostPacketOfAConnect).
 	maxRetryWait = 300 * time.Millisecond
-	// maxTries bounds the dials for one connection.
+	// maxTries bounds the number of dials for one connection.
 	maxTries = 3
 )
 
-// Dialer makes connections with TCP_NODELAY (Go's default), to allowed addresses
-// only. While the first dial is unanswered, it starts others next to it.
+// Dialer opens TCP connections with TCP_NODELAY (Go's default), to allowed addresses
+// only. While the first dial is unanswered, it starts others in parallel.
 type Dialer struct {
 	net     net.Dialer
-	timeout time.Duration // for all tries together
+	timeout time.Duration // of all tries together
 }
 
-// NewDialer builds a Dialer.
+// NewDialer returns a Dialer.
 func NewDialer(o Options) *Dialer {
 	o.setDefaults()
 	return &Dialer{net: net.Dialer{KeepAlive: 15 * time.Second, Control: o.Guard.Control}, timeout: o.ConnectTimeout}
 }
 
-// DialContext has the shape of net.Dialer.DialContext.
+// DialContext connects to the address; it has the signature of net.Dialer.DialContext.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	a := attempt{dialer: d, ctx: ctx, cancel: cancel, network: network, address: address}
-	a.mu.Lock() // timer is set before it goes off
+	a.mu.Lock() // retry must not run before a.timer is set
 	a.timer = time.AfterFunc(d.retryWait(), a.retry)
 	a.mu.Unlock()
 	nc, err := d.net.DialContext(ctx, network, address)
 	return a.result(nc, err)
 }
 
-// retryWait is the time between the starts of two tries.
+// retryWait returns the time between the starts of two tries.
 func (d *Dialer) retryWait() time.Duration { return min(d.timeout/maxTries, maxRetryWait) }
 
 // attempt is one call of DialContext, with all its tries.
@@ -54,15 +54,15 @@ type attempt struct {
 	cancel           context.CancelFunc
 	network, address string
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	timer *time.Timer
-	extra int // tries beside the first
+	extra int // number of tries after the first
 	done  bool
 	conn  net.Conn // of an extra try
 	err   error    // of an extra try
 }
 
-// retry starts an extra try, beside those that run.
+// retry starts an extra try, in parallel to those that run.
 func (a *attempt) retry() {
 	a.mu.Lock()
 	if a.done {
@@ -82,11 +82,11 @@ func (a *attempt) retry() {
 	case a.done:
 	case err == nil, errors.Is(err, syscall.ECONNREFUSED):
 		a.done, a.conn, a.err = true, nc, err
-		a.cancel() // ends the first try, which DialContext waits for
+		a.cancel() // ends the first try, on which DialContext blocks
 	}
 }
 
-// result returns the outcome of all tries, when the first one has ended.
+// result returns the outcome of all tries; nc and err are that of the first.
 func (a *attempt) result(nc net.Conn, err error) (net.Conn, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -130,7 +130,7 @@ func TestLostPacketOfAConnect(t *testing.T) {
 				var first []int
 				testkit.Eventually(t, time.Minute, func() error {
 					if first = l.connecting(); len(first) == 0 && len(got) == 0 {
-						return errors.New("nobody asks")
+						return errors.New("no connection attempt")
 					}
 					return nil
 				})

@@ -3,33 +3,33 @@ package upstream
 import "github.com/pdmesh/pdmesh/internal/transport/http1"
 
 const (
-	// maxHead bounds the head of an answer in bytes.
+	// maxHead bounds the head of a response in bytes.
 	maxHead = 64 << 10
-	// maxInterim bounds the 1xx answers before the real one.
+	// maxInterim bounds the number of 1xx responses before the final one.
 	maxInterim = 8
 )
 
-// An answer that two readers could read in two ways is refused, here and in http1:
-// odd framing, by an engine or by something before it, must not give one client
-// another's answer (RFC 9112, 6.3 and 11).
+// A response with ambiguous framing is refused, here and in http1: a connection that an
+// engine or an intermediary desynchronized must not return one client's response to
+// another (RFC 9112, 6.3 and 11).
 const (
 	errHeadTooLarge = http1.Error("the head is larger than 64 KiB")
 	errNoFraming    = http1.Error("a body without a length on a connection that is kept")
 	errInterim      = http1.Error("too many interim answers")
-	errSwitched     = http1.Error("the protocol was switched, which nobody asked for")
+	errSwitched     = http1.Error("unrequested protocol switch (status 101)")
 )
 
-// head is the parsed head of an answer.
+// head is the parsed head of a response.
 type head struct {
 	http1.Head
 	status int
 	http10 bool
 }
 
-// persistent reports whether the peer keeps the connection (RFC 9112, 9.3).
+// persistent reports whether the peer keeps the connection open (RFC 9112, 9.3).
 func (h *head) persistent() bool { return !h.Close && (!h.http10 || h.KeepAlive) }
 
-// readHead reads one head, interim or not.
+// readHead reads one head, interim or final.
 func (c *conn) readHead(h *head) error {
 	seen := 0
 	for {

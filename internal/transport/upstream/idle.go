@@ -7,11 +7,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// maxIdle bounds the unused connections to one instance.
+// maxIdle bounds the number of idle connections to one instance.
 const maxIdle = 1024
 
-// incarnation tells one process behind an instance's key from the next, as
-// instance.Incarnation does, without making a string.
+// incarnation identifies one process start of an instance, as instance.Incarnation does,
+// without allocating a string.
 type incarnation struct {
 	id       string
 	revision int64 // of a record without an id
@@ -24,34 +24,34 @@ func incarnationOf(in *instance.Instance) incarnation {
 	return incarnation{revision: in.CreateRevision}
 }
 
-// host has the idle connections to one instance. An engine in both roles has two
-// hosts, since its records may name their incarnations differently.
+// host holds the idle connections to one instance. An engine in both roles has two
+// hosts, since its two records may have different incarnations.
 type host struct {
-	mu          sync.Mutex // guards what follows, and conn.idleSince of idle
-	idle        []*conn    // the last one was used last
+	mu          sync.Mutex // guards the fields below, and conn.idleSince of idle
+	idle        []*conn    // in the order of their last use
 	incarnation incarnation
-	// generation counts incarnations and Forget: connections of an earlier one
-	// are not used again.
+	// generation counts incarnations and calls of Forget: connections of an earlier
+	// generation are not reused.
 	generation uint64
-	active     int32 // exchanges that may bring a connection back
-	gone       bool  // taken out of Pool.hosts
+	active     int32 // exchanges that may return a connection
+	removed    bool  // deleted from Pool.hosts
 }
 
-// dropIdle empties the idle list. The caller closes the connections after it has
-// released mu.
+// dropIdle empties the idle list and returns its connections, which the caller closes
+// after it has released mu.
 func (h *host) dropIdle() []*conn {
 	toClose := h.idle
 	h.idle = nil
 	return toClose
 }
 
-// activeHost finds the host of an instance and counts the caller as active there.
-// toClose are the connections to an earlier incarnation, which the caller closes.
+// activeHost returns the host of an instance and counts the caller as active there.
+// The caller must close the connections in toClose, which are to an earlier incarnation.
 func (p *Pool) activeHost(in *instance.Instance) (h *host, toClose []*conn) {
 	for {
 		h = p.host(in.Key)
 		h.mu.Lock()
-		if h.gone {
+		if h.removed {
 			h.mu.Unlock()
 			continue
 		}
@@ -84,16 +84,16 @@ func (p *Pool) host(k instance.Key) *host {
 	return h
 }
 
-// leave takes the caller's count off.
+// removeActive removes the caller from the count of active exchanges.
 func (h *host) removeActive() {
 	h.mu.Lock()
 	h.active--
 	h.mu.Unlock()
 }
 
-// popIdle returns the connection that was used last, or nil if none is young enough at
-// that time. The exchange must check that the peer has neither closed it nor sent
-// anything since: bytes that nobody asked for would become the next client's answer
+// popIdle returns the most recently used connection, or nil if all have been idle for too
+// long at that time. The exchange must check that the peer has neither closed it nor sent
+// anything since: unsolicited bytes would be read as the response to the next client
 // (TestUnaskedAnswerBeforeTheNextRequest).
 func (p *Pool) popIdle(h *host, at time.Time) *conn {
 	oldest := at.Sub(p.started) - p.opts.IdleTimeout
@@ -117,12 +117,12 @@ func (p *Pool) popIdle(h *host, at time.Time) *conn {
 	return c
 }
 
-// release ends an exchange on c. The connection becomes idle or is closed.
+// release ends an exchange on c. It puts the connection on the idle list or closes it.
 func (p *Pool) release(c *conn, reusable bool) {
 	h := c.host
 	h.mu.Lock()
 	h.active--
-	reusable = reusable && c.generation == h.generation && len(h.idle) < maxIdle && !h.gone && !p.closed.Load()
+	reusable = reusable && c.generation == h.generation && len(h.idle) < maxIdle && !h.removed && !p.closed.Load()
 	if reusable {
 		c.idleSince = p.now()
 		h.idle = append(h.idle, c)
@@ -136,13 +136,13 @@ func (p *Pool) release(c *conn, reusable bool) {
 	}
 }
 
-// now is the pool's clock.
+// now returns the time since the pool was created.
 func (p *Pool) now() time.Duration { return time.Since(p.started) }
 
 func (p *Pool) sweepEvery() time.Duration { return max(p.opts.IdleTimeout/8, time.Millisecond) }
 
-// sweep closes the connections that were idle too long, and removes hosts without a
-// connection. It runs on a timer, which is set only while some connection is idle.
+// sweep closes the connections that have been idle for too long, and removes hosts without
+// a connection. It runs on a timer that is set only while a connection is idle.
 func (p *Pool) sweep() {
 	p.sweeping.Store(false) // before the scan: a release from now on sets the timer again
 	oldest := p.now() - p.opts.IdleTimeout
@@ -164,7 +164,7 @@ func (p *Pool) sweep() {
 		if len(h.idle) > 0 {
 			anyIdle = true
 		} else if h.active == 0 {
-			h.gone = true
+			h.removed = true
 			delete(p.hosts, k)
 		}
 		h.mu.Unlock()
@@ -177,7 +177,7 @@ func (p *Pool) sweep() {
 }
 
 // Forget closes the idle connections to an address, in any role. Running exchanges
-// close theirs when they end.
+// close their connections when they end.
 func (p *Pool) Forget(address string) {
 	p.closeIdle(func(k instance.Key) bool { return k.Address == address })
 }

@@ -2,6 +2,6 @@
 
 package upstream
 
-// peekFD cannot tell on this system. A closed connection is then found by using it,
-// and an early answer after all of the request was sent.
+// peekFD returns peekNothing, because peeking is not implemented on this system. A closed
+// connection is detected by using it, and an early response after the whole request was sent.
 func peekFD(uintptr) peekResult { return peekNothing }

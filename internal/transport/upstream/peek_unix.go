@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/sock"
 )
 
-// peekFD reports what a read of this non-blocking socket would find.
+// peekFD returns what a read of this non-blocking socket would find.
 func peekFD(fd uintptr) peekResult {
 	var b [1]byte
 	n, err := sock.Peek(fd, b[:])

@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Pool is a Client that speaks HTTP/1.1 over TCP itself. Instances with scheme
-// https are served by a Std inside it.
+// Pool is a Client that implements HTTP/1.1 over TCP itself. It uses a Std for instances
+// with scheme https. It is safe for concurrent use.
 type Pool struct {
 	opts   Options
 	dialer *Dialer
@@ -25,25 +25,25 @@ type Pool struct {
 	sweeping     atomic.Bool // sweeper is set
 	closed       atomic.Bool
 	staleRetries atomic.Int64
-	started      time.Time // conn.idleSince counts from here
+	started      time.Time // base of conn.idleSince
 }
 
-// NewPool builds a Pool.
+// NewPool returns a Pool.
 func NewPool(o Options) *Pool {
 	o.setDefaults()
 	p := &Pool{opts: o, dialer: NewDialer(o), https: NewStd(o), hosts: map[instance.Key]*host{}, started: time.Now()}
-	// release sets it when a connection turns idle.
+	// release sets the timer when a connection becomes idle.
 	p.sweeper = time.AfterFunc(time.Hour, p.sweep)
 	p.sweeper.Stop()
 	return p
 }
 
-// StaleRetries counts the requests that were sent again because the engine had
-// closed the pooled connection.
+// StaleRetries returns the number of requests that were retried because the engine
+// had closed the pooled connection.
 func (p *Pool) StaleRetries() int64 { return p.staleRetries.Load() + p.https.StaleRetries() }
 
-// Close drops idle connections, and the pool keeps none from then on. Running
-// exchanges go on.
+// Close closes the idle connections. Running exchanges continue, and the pool keeps no
+// connection after them.
 func (p *Pool) Close() {
 	p.closed.Store(true)
 	p.mu.Lock()
@@ -61,12 +61,12 @@ var headBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a poo
 	return &b
 }}
 
-// maxPooledHead bounds the buffers that are kept: one huge head must not stay in
-// memory for ever.
+// maxPooledHead bounds the size in bytes of pooled buffers: one huge head must not stay
+// in memory forever.
 const maxPooledHead = 16 << 10
 
-// Do implements Client. A request that meets a stale connection is sent again once,
-// at once, on a new one.
+// Do implements Client. A request that meets a stale connection is retried once,
+// immediately, on a new one.
 func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 	if isHTTPS(r.Instance) {
 		return p.https.Do(ctx, r)
@@ -104,16 +104,16 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 
 // message is a request ready for the wire.
 type message struct {
-	head            []byte // and a small body
+	head            []byte // includes a small body
 	body            [][]byte
 	method          string
 	instance        *instance.Instance
-	watchEarlyReply bool // for conn.send
+	watchEarlyReply bool // argument of conn.send
 	started         time.Time
 }
 
-// reuseOrDial runs the exchange on an idle connection, and on a new one if there is
-// none or it turns out to be stale. The exchange must undo its count in h.active.
+// reuseOrDial runs the exchange on an idle connection, or on a new one if there is none
+// or the idle one is stale. The exchange must remove its count from h.active.
 func (p *Pool) reuseOrDial(ctx context.Context, h *host, m *message) (*answer, *Error) {
 	var a *answer
 	var e *Error
@@ -138,14 +138,14 @@ func (p *Pool) reuseOrDial(ctx context.Context, h *host, m *message) (*answer, *
 	return a, e
 }
 
-// addActive counts an exchange again, whose failed first try took its count off.
+// addActive counts an exchange again after its failed first try removed the count.
 func (h *host) addActive() {
 	h.mu.Lock()
 	h.active++
 	h.mu.Unlock()
 }
 
-// fresh runs the exchange on a new connection.
+// tryNew runs the exchange on a new connection.
 func (p *Pool) tryNew(ctx context.Context, h *host, m *message) (*answer, *Error) {
 	c, err := p.dial(ctx, h, m.instance.Address)
 	if err != nil {
@@ -162,7 +162,7 @@ var errNotTCP = errors.New("not a TCP connection")
 
 func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error) {
 	h.mu.Lock()
-	generation := h.generation // read before the dial: a new incarnation meanwhile must not get this connection
+	generation := h.generation // read before the dial: an incarnation that starts meanwhile must not get this connection
 	h.mu.Unlock()
 	nc, err := p.dialAside(ctx, address)
 	if err != nil {
@@ -182,9 +182,9 @@ func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error)
 	return c, nil
 }
 
-// dialAside dials on a goroutine of its own. A dial needs 3 KiB of stack. On the goroutine of the
-// request, which serves its client's connection for as long as that lasts, they double the
-// stack to 16 KiB: a fifth of what an idle stream takes.
+// dialAside dials on a separate goroutine. A dial needs 3 KiB of stack. On the goroutine of the
+// request, which lives as long as the client's connection, it would double the stack to 16 KiB: a
+// fifth of the memory of an idle stream.
 func (p *Pool) dialAside(ctx context.Context, address string) (net.Conn, error) {
 	var dialled struct {
 		sync.WaitGroup
@@ -196,12 +196,12 @@ func (p *Pool) dialAside(ctx context.Context, address string) (net.Conn, error) 
 	return dialled.conn, dialled.err
 }
 
-// errTryAnother is the failure of a try that has sent nothing, since its connection
-// was not idle any more. The exchange tries another connection.
+// errTryAnother is the error of a try that sent nothing because its connection was no
+// longer idle. The exchange then tries another connection.
 var errTryAnother = &Error{Stage: StageStale, Err: errNotIdle}
 
-// try runs the exchange on c until the answer's head is there. From here on the end
-// of ctx closes the connection, also in the middle of a read or a write.
+// try runs the exchange on c until the head of the response is read. From here on, the
+// end of ctx closes the connection, also during a read or a write.
 func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 	unwatch := context.AfterFunc(ctx, c.abort)
 	c.setRequest(m.head, m.body)

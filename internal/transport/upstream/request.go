@@ -12,8 +12,8 @@ import (
 
 var errBadRequest = errors.New("the request cannot be sent")
 
-// appendHead writes the request's head. It checks every byte of it: nothing that a
-// client sent may end a line.
+// appendHead appends the head of the request to b. It validates every byte: input of a
+// client must not end a line.
 func appendHead(b []byte, r *Request) ([]byte, error) {
 	for _, c := range []byte(r.Method) {
 		if !http1.IsToken(c) {
@@ -61,7 +61,7 @@ func appendHeader(b []byte, h http.Header) ([]byte, error) {
 	return b, nil
 }
 
-// size is the length of the body in bytes.
+// size returns the length of the body in bytes.
 func (r *Request) size() int64 {
 	var n int64
 	for _, s := range r.Body {
@@ -70,8 +70,8 @@ func (r *Request) size() int64 {
 	return n
 }
 
-// isConnectionHeader reports the headers about the connection and the framing, which
-// this client decides itself.
+// isConnectionHeader reports whether a header is about the connection or the framing,
+// which this client sets itself.
 func isConnectionHeader(name string) bool {
 	switch len(name) {
 	case 4:
@@ -88,7 +88,7 @@ func isConnectionHeader(name string) bool {
 	return false
 }
 
-// appendTarget writes the path, escaped where it must be, and the query as it is.
+// appendTarget appends the path, escaped where necessary, and the query unchanged.
 func appendTarget(b []byte, target string) ([]byte, error) {
 	path, query, _ := strings.Cut(target, "?")
 	if path == "" || path[0] != '/' {
@@ -117,7 +117,7 @@ func isAlphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// isPlainPath reports whether a byte needs no escape in a path.
+// isPlainPath reports whether a byte needs no escaping in a path.
 func isPlainPath(c byte) bool {
 	return isAlphanumeric(c) || c == '/' || c == '_' || c == '-' || c == '.' || c == '~'
 }

@@ -9,21 +9,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/sock"
 )
 
-// sendState is the state of one sendAndRead. It checks the connection, writes to it
-// and waits for the answer in one call of the poller. That saves a read that would
-// find nothing yet, and the deadlines of a write that blocks.
+// sendState is the state of one sendAndRead, which checks the connection, writes the
+// request and waits for the response in one call of the poller. That avoids a read that
+// would return EAGAIN, and the deadlines of a blocking write.
 type sendState struct {
 	peeked  peekResult // on a reused connection, before the request
-	written bool       // one write was made, of as much as the socket took
-	sent    int        // bytes that were written
+	written bool       // a write was made
+	sent    int        // bytes written
 	size    int        // bytes of the request
 	sendErr error
-	readErr error // of the first read of the answer
+	readErr error // of the first read of the response
 }
 
 // sendAndRead checks that a reused connection is still idle, sends the request and
-// reads the first bytes of the answer. If the socket does not take all of the request,
-// it returns at once: more reports whether the rest must still be sent.
+// reads the first bytes of the response. If the socket accepts only part of the request,
+// it returns immediately: more reports whether the rest must still be sent.
 func (c *conn) sendAndRead() (more bool, sendErr, readErr error) {
 	c.sending = sendState{}
 	for _, piece := range c.rest {
@@ -35,7 +35,7 @@ func (c *conn) sendAndRead() (more bool, sendErr, readErr error) {
 	case s.peeked != peekNothing:
 		sendErr = errNotIdle
 	case !s.written:
-		sendErr = err // it was closed before
+		sendErr = err // closed before the write
 	case s.sendErr != nil:
 		sendErr = s.sendErr
 	case s.sent < s.size:
@@ -50,8 +50,8 @@ func (c *conn) sendAndRead() (more bool, sendErr, readErr error) {
 	return false, sendErr, readErr
 }
 
-// sendStep is what sendAndRead does with the socket. false makes the poller wait
-// until there is something to read, and call it again.
+// sendStep is the poller callback of sendAndRead. If it returns false, the poller calls it
+// again when the socket is readable.
 func (c *conn) sendStep(fd uintptr) bool {
 	s := &c.sending
 	if !s.written {

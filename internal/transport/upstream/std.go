@@ -19,21 +19,21 @@ import (
 // Std is a Client on top of http.Transport.
 type Std struct {
 	pooled *http.Transport
-	// unpooled never reuses a connection. It sends again what met a stale one.
+	// unpooled never reuses a connection. It retries requests that met a stale one.
 	unpooled     *http.Transport
 	staleRetries atomic.Int64
 }
 
-// NewStd builds a Std.
+// NewStd returns a Std.
 func NewStd(o Options) *Std {
 	o.setDefaults()
 	dial := NewDialer(o).DialContext
 	t := &http.Transport{
 		DialContext:    dial,
 		DialTLSContext: certs.DialTLS(dial, o.TLS, o.ConnectTimeout+2*time.Second),
-		// There is no proxy from the environment: the fleet is reached directly.
-		// Compression would hide the boundaries of events. HTTP/2 would end many
-		// streams with one connection.
+		// Proxy is not set: engines are reached directly, whatever the environment says.
+		// Compression would hide the boundaries of events. With HTTP/2, the loss of one
+		// connection would end many streams.
 		DisableCompression:     true,
 		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{},
 		MaxIdleConnsPerHost:    1024,
@@ -47,32 +47,32 @@ func NewStd(o Options) *Std {
 	return &Std{pooled: t, unpooled: unpooled}
 }
 
-// StaleRetries counts the requests that were sent again because the engine had
-// closed the pooled connection.
+// StaleRetries returns the number of requests that were retried because the engine
+// had closed the pooled connection.
 func (c *Std) StaleRetries() int64 { return c.staleRetries.Load() }
 
-// ReleasesBody implements Client: the standard library's client may go on sending
-// a body while its answer is there already.
+// ReleasesBody implements Client. It is false, because http.Transport may still send
+// a body after it has returned the response.
 func (c *Std) ReleasesBody(*Request) bool { return false }
 
-// Forget drops the idle connections to all addresses: http.Transport cannot drop
-// those to one. New ones cost little.
+// Forget closes the idle connections to all addresses: http.Transport cannot close
+// those to one address only.
 func (c *Std) Forget(string) { c.pooled.CloseIdleConnections() }
 
-// Close drops idle connections.
+// Close closes the idle connections.
 func (c *Std) Close() {
 	c.pooled.CloseIdleConnections()
 	c.unpooled.CloseIdleConnections()
 }
 
-// progress is what the transport tells about one try. The callbacks come from
-// goroutines of the transport, some after RoundTrip has returned.
+// progress records the events of one try. The transport sets them from its own
+// goroutines, some after RoundTrip has returned.
 type progress struct {
 	connected, reused, answered atomic.Bool
 }
 
-// Do implements Client. A request that meets a stale connection is sent again once,
-// at once, on a new one: as far as is known, the engine saw nothing of it.
+// Do implements Client. A request that meets a stale connection is retried once,
+// immediately, on a new one: the engine has most likely not received it.
 func (c *Std) Do(ctx context.Context, r *Request) (*Response, error) {
 	started := time.Now()
 	resp, err := c.try(ctx, c.pooled, r, started)
@@ -129,7 +129,7 @@ func (c *Std) request(ctx context.Context, r *Request) *http.Request {
 		Host:   r.Instance.Address,
 	}
 	if n := r.size(); n > 0 {
-		// Without GetBody the transport never sends a body twice on its own.
+		// Without GetBody the transport never resends a body by itself.
 		req.Body = &segments{rest: r.Body}
 		req.ContentLength = n
 	}
@@ -156,7 +156,7 @@ func (c *Std) classify(ctx context.Context, r *Request, p *progress, started tim
 	return e
 }
 
-// typedBody makes the errors of reading an answer *Error.
+// typedBody converts the errors of reading a response body to *Error.
 type typedBody struct {
 	io.ReadCloser
 	ctx     context.Context //nolint:containedctx // the exchange's own, to name the cause of an end

@@ -13,9 +13,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// numberingServer starts an engine that answers with the number of the request on its
-// connection. behind gives the bytes that follow the answer number n at once, and
-// whether the engine then closes the connection.
+// numberingServer starts an engine that responds with the number of the request on its
+// connection. behind returns the bytes that directly follow response n, and whether the
+// engine then closes the connection.
 func numberingServer(t *testing.T, behind func(n int) (more string, end bool)) *instance.Instance {
 	t.Helper()
 	address := testkit.RawServer(t, testkit.RawAnswers(func(c net.Conn, _ *http.Request, n int) bool {
@@ -44,8 +44,8 @@ func requestNumber(t *testing.T, p *Pool, in *instance.Instance) string {
 // large, so that a client that trusts a connection after many good answers would fail.
 const goodAnswers = 32
 
-// An answer that nobody asked for, right behind another one, is not given to the next
-// request, however many good answers the connection has had.
+// An unsolicited response directly after another one is not returned to the next
+// request, regardless of the number of good responses before it.
 func TestUnaskedAnswerBehindAnother(t *testing.T) {
 	t.Parallel()
 	const poison = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
@@ -65,8 +65,8 @@ func TestUnaskedAnswerBehindAnother(t *testing.T) {
 	}
 }
 
-// An answer that nobody asked for, a moment later, is not given to the next request,
-// which may be another client's.
+// A later unsolicited response is not returned to the next request, which may be
+// another client's.
 func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
 	t.Parallel()
 	const poison = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
@@ -113,8 +113,8 @@ func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
 	}
 }
 
-// An engine that closes a connection after an answer fails no request: the next one is
-// sent on another connection.
+// An engine that closes a connection after a response does not fail the next request,
+// which is sent on another connection.
 func TestSteadyConnectionEnds(t *testing.T) {
 	t.Parallel()
 	in := numberingServer(t, func(n int) (string, bool) { return "", n == goodAnswers })

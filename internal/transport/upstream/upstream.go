@@ -21,27 +21,27 @@ import (
 
 // Client sends requests to instances. It is safe for concurrent use.
 type Client interface {
-	// Do sends one request and returns the answer once its header is there; the
-	// caller closes the body. Redirects are never followed. A failure is an
-	// *Error; when ctx ended, its Err is the context's cause.
+	// Do sends one request and returns the response once its header is read; the
+	// caller closes the body. Redirects are not followed. Every error is an
+	// *Error; if ctx has ended, its Err is the cause of the context.
 	Do(ctx context.Context, r *Request) (*Response, error)
-	// ReleasesBody reports whether the request's body is read no more once Do has
-	// returned, with an error or without one.
+	// ReleasesBody reports whether the request's body is no longer read after Do has
+	// returned, with or without an error.
 	ReleasesBody(r *Request) bool
-	// Forget drops the idle connections to an address: another process may
+	// Forget closes the idle connections to an address: another process may
 	// listen there now.
 	Forget(address string)
-	// Close drops idle connections.
+	// Close closes the idle connections.
 	Close()
 }
 
-// KindOwn and KindStd name the implementations, as --upstream does.
+// KindOwn and KindStd are the values of --upstream.
 const (
 	KindOwn = "own" // Pool
 	KindStd = "std" // Std
 )
 
-// New builds the client of a kind.
+// New returns a client of the given kind.
 func New(kind string, o Options) (Client, error) {
 	switch kind {
 	case KindOwn:
@@ -52,15 +52,15 @@ func New(kind string, o Options) (Client, error) {
 	return nil, fmt.Errorf("unknown upstream client %q: use %s or %s", kind, KindOwn, KindStd)
 }
 
-// Options configure a Client; the zero value works.
+// Options configure a Client; the zero value is usable.
 type Options struct {
 	ConnectTimeout time.Duration // default 1 s
-	// IdleTimeout is how long a connection may be idle. It must be shorter than
-	// uvicorn's --timeout-keep-alive, 5 s by default. Default 4 s.
+	// IdleTimeout is the maximum time that a connection is kept idle; default 4 s. It must
+	// be shorter than uvicorn's --timeout-keep-alive, which is 5 s by default.
 	IdleTimeout time.Duration
 	Guard       netguard.Policy
 	// TLS returns the configuration for a new connection to an instance with scheme
-	// https. nil trusts the system's authorities and expects the address's name.
+	// https. nil means the system's authorities and the host name of the address.
 	TLS func() *tls.Config
 }
 
@@ -73,52 +73,52 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Request is what one leg sends. Header is sent as it is, but for Content-Length
-// and Host, which the client adds. It must not be changed after Do has begun.
+// Request is the request of one leg. Header is sent unchanged, except for Content-Length
+// and Host, which the client adds. It must not be modified after Do was called.
 type Request struct {
 	Instance *instance.Instance
 	Method   string
 	Path     string // with the query, beginning with '/'
 	Header   http.Header
-	Body     [][]byte // sent in order, never changed; nil for none
+	Body     [][]byte // sent in order, never modified; nil for none
 }
 
-// Response is an engine's answer. A read of Body fails with an *Error of StageBody.
-// Closing Body before its end closes the connection. Body belongs to one
-// goroutine. Names in Header are canonical, without Transfer-Encoding and
-// Content-Length. Answers may share one Header, so it must not be changed.
+// Response is the response of an engine. Errors of Body are of type *Error with
+// StageBody. Closing Body before its end closes the connection. Body is not safe for
+// concurrent use. Names in Header are canonical, without Transfer-Encoding and
+// Content-Length. Responses may share one Header, so it must not be modified.
 type Response struct {
 	Status int
 	Header http.Header
-	// Length of the body in bytes, -1 if not known beforehand.
+	// Length of the body in bytes, -1 if unknown.
 	Length int64
 	Body   io.ReadCloser
 }
 
-// idleCloseWindow bounds how long after its start a request can still meet the
-// engine's close of an idle connection. If a reused connection ends later than that,
-// the engine has the request and may have worked on it.
+// idleCloseWindow bounds the time after the start of a request in which the engine's close
+// of an idle connection can still arrive. If a reused connection ends later, the engine has
+// received the request and may have processed it.
 const idleCloseWindow = 500 * time.Millisecond
 
 // closedWhileIdle reports whether a reused connection that ends now may have been
-// closed by the engine as idle, while the request was on its way.
+// closed by the engine as idle while the request was in transit.
 func closedWhileIdle(started time.Time) bool { return time.Since(started) < idleCloseWindow }
 
-// Stage reports how far a request had come when it failed.
+// Stage is the stage that a request had reached when it failed.
 type Stage uint8
 
 // The stages, in order.
 const (
-	// StageNotConnected: there was no connection, so the engine saw nothing.
+	// StageNotConnected means that there was no connection, so the engine received nothing.
 	StageNotConnected Stage = iota
-	// StageStale: the engine closed a pooled connection before any byte of an
-	// answer. uvicorn closes idle ones after 5 s.
+	// StageStale means that the engine closed a pooled connection before any byte of a
+	// response. uvicorn closes idle ones after 5 s.
 	StageStale
-	// StageSent: the request was sent, at least in part, and no byte came back.
+	// StageSent means that the request was sent, at least in part, and no byte was received.
 	StageSent
-	// StageHeaders: the answer began, but its head is broken.
+	// StageHeaders means that the response began, but its head is invalid or incomplete.
 	StageHeaders
-	// StageBody: the answer's body broke off.
+	// StageBody means that the body of the response was cut off.
 	StageBody
 )
 
@@ -144,7 +144,7 @@ type Error struct {
 	Address string
 	Err     error
 	// MaybeTaken reports whether a try may have reached the engine, which then may have
-	// begun to work on the request.
+	// started to process the request.
 	MaybeTaken bool
 }
 
@@ -154,27 +154,27 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Refused reports whether nothing listens at the address, or that the network has no way
-// to it. That proves that the instance is away; a timeout would not.
+// Refused reports whether nothing listens at the address, or the network has no route to
+// it. Unlike a timeout, that proves that the instance is down.
 func (e *Error) Refused() bool {
 	return e.Stage == StageNotConnected &&
 		(errors.Is(e.Err, syscall.ECONNREFUSED) || errors.Is(e.Err, syscall.EHOSTUNREACH) ||
 			errors.Is(e.Err, syscall.ENETUNREACH))
 }
 
-// Untrusted returns why either side refused the TLS handshake, nil if neither did. An
-// engine that refuses it has taken nothing.
+// Untrusted returns the error if either side refused the TLS handshake, otherwise nil. An
+// engine that refuses the handshake has not received the request.
 func (e *Error) Untrusted() *certs.Error {
 	refused, _ := errors.AsType[*certs.Error](e.Err)
 	return refused
 }
 
-// Exhausted reports whether this process or machine has nothing left to make a connection
-// of, to any engine; see sock.Exhausted.
+// Exhausted reports whether this process or machine lacks the resources for a connection
+// to any engine; see sock.Exhausted.
 func (e *Error) Exhausted() bool { return e.Stage == StageNotConnected && sock.Exhausted(e.Err) }
 
-// TooLarge reports whether the head or the trailer of the answer is larger than this client reads. Other
-// engines would send the same.
+// TooLarge reports whether the head or the trailer of the response exceeds the limits of this client.
+// Other engines would send the same.
 func (e *Error) TooLarge() bool {
 	return errors.Is(e.Err, errHeadTooLarge) || errors.Is(e.Err, http1.ErrManyFields) || errors.Is(e.Err, http1.ErrLargeTrailer) ||
 		e.Stage == StageHeaders && strings.Contains(e.Err.Error(), "server response headers exceeded") // net/http has no value for it
@@ -186,7 +186,7 @@ func (e *Error) Timeout() bool {
 	return errors.As(e.Err, &n) && n.Timeout()
 }
 
-// plainCause drops the nesting that net errors print in front of the cause.
+// plainCause returns the text of err without the prefixes that net errors add.
 func plainCause(err error) string {
 	if refused, ok := errors.AsType[*certs.Error](err); ok {
 		return refused.Error()

@@ -43,7 +43,7 @@ func fetch(ctx context.Context, c upstream.Client, r *upstream.Request) (*upstre
 	return resp, string(b), err
 }
 
-// The answers of net/http's server are read right, on as few connections as possible.
+// The responses of net/http's server are read correctly, on as few connections as possible.
 func TestAgainstTheStandardServer(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
@@ -190,7 +190,7 @@ func TestAgainstAServerLikeUvicorn(t *testing.T) {
 	})
 }
 
-// A read gives the bytes that are there, and does not wait for more.
+// Read returns the available bytes and does not wait for more.
 func TestEventsArriveOneByOne(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
@@ -226,7 +226,7 @@ func TestEventsArriveOneByOne(t *testing.T) {
 	})
 }
 
-// To close an unfinished answer ends the connection, which makes the engine stop.
+// Closing an unfinished response closes the connection, which makes the engine stop.
 func TestCloseOfAnUnfinishedBody(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
@@ -253,8 +253,8 @@ func TestCloseOfAnUnfinishedBody(t *testing.T) {
 	})
 }
 
-// An answer that comes before the end of the request's body ends the sending, and the
-// connection is not used again.
+// A response that arrives before the end of the request's body stops the sending, and the
+// connection is not reused.
 func TestEarlyAnswer(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"waits", "closes", "interim first"} {
@@ -319,7 +319,7 @@ func TestEarlyAnswer(t *testing.T) {
 	}
 }
 
-// An engine that dies in the middle of a large request gives an error of StageSent.
+// An engine that exits during a large request causes an error of StageSent.
 func TestHalfWrittenRequest(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
@@ -337,7 +337,7 @@ func TestHalfWrittenRequest(t *testing.T) {
 	})
 }
 
-// A request that could smuggle another one is not sent at all.
+// A request that could smuggle another one is not sent.
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
 	in := server(t, func(_ int, _ net.Conn, _ *bufio.Reader) { t.Error("connected") })

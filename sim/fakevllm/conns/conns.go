@@ -1,4 +1,4 @@
-// Package conns ends connections as an engine does that dies: all at once, by RST.
+// Package conns closes connections as a crashing engine does: all together, with RST.
 package conns
 
 import (
@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Listener remembers its open connections so that all can be ended at once.
+// Listener tracks its open connections so that all can be closed together.
 type Listener struct {
 	net.Listener
 
@@ -22,12 +22,12 @@ type conn struct {
 	idle bool // guarded by l.mu
 }
 
-// Track remembers what a listener accepts, which is TCP.
+// Track returns a Listener that tracks the TCP connections accepted by a listener.
 func Track(ln net.Listener) *Listener {
 	return &Listener{Listener: ln, conns: make(map[*conn]struct{})}
 }
 
-// Accept is net.Listener's.
+// Accept implements net.Listener.
 func (l *Listener) Accept() (net.Conn, error) {
 	raw, err := l.Listener.Accept()
 	if err != nil {
@@ -45,7 +45,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// Close is net.Conn's.
+// Close implements net.Conn.
 func (c *conn) Close() error {
 	c.l.mu.Lock()
 	delete(c.l.conns, c)
@@ -60,7 +60,7 @@ func SetReset(c net.Conn) {
 	}
 }
 
-// ResetAll closes the listener and ends every connection by RST.
+// ResetAll closes the listener and resets every connection.
 func (l *Listener) ResetAll() {
 	l.mu.Lock()
 	l.shut = true

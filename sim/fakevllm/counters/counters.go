@@ -1,4 +1,5 @@
-// Package counters is what an engine did in all its lives: numbers, and remarks on some of them.
+// Package counters counts the events of an engine across its incarnations, with remarks on some
+// of them.
 package counters
 
 import (
@@ -11,8 +12,8 @@ import (
 // Counters outlast the incarnations of an engine: a restart does not reset them. The zero value
 // is ready.
 //
-// What is counted with a remark is written down before, so that whatever sees the number
-// finds what it counts.
+// A remark is stored before its counter is incremented, so that a reader of the counter finds the
+// remark.
 type Counters struct {
 	Remarks
 
@@ -26,37 +27,37 @@ type Counters struct {
 	aborted, violations, badParams, refused, wrongKV, reused atomic.Int64
 }
 
-// Abort notes a request that its client gave up.
+// Abort counts a request that its client aborted.
 func (c *Counters) Abort(id string) {
 	c.Remarks.aborted.add(id)
 	c.aborted.Add(1)
 }
 
-// Violate notes what no good proxy sends.
+// Violate counts a request that no correct proxy sends.
 func (c *Counters) Violate(format string, args ...any) {
 	c.Remarks.violations.add(fmt.Sprintf(format, args...))
 	c.violations.Add(1)
 }
 
-// BadParam notes kv_transfer_params that their connector cannot use.
+// BadParam counts kv_transfer_params that the connector cannot use.
 func (c *Counters) BadParam(id, why string) {
 	c.Remarks.badParams.add(id + ": " + why)
 	c.badParams.Add(1)
 }
 
-// Refuse notes a KV transfer that failed.
+// Refuse counts a failed KV transfer.
 func (c *Counters) Refuse(id string, err error) {
 	c.Remarks.refusals.add(id + ": " + err.Error())
 	c.refused.Add(1)
 }
 
-// Mislead notes an answer that is made from the blocks of another prompt.
+// Mislead counts a response that was computed from the blocks of another prompt.
 func (c *Counters) Mislead(id, why string) {
 	c.Remarks.refusals.add(id + ": " + why + ": the answer is wrong")
 	c.wrongKV.Add(1)
 }
 
-// Reuse notes a transfer_id that came a second time.
+// Reuse counts a transfer_id that was received twice.
 func (c *Counters) Reuse(format string, args ...any) {
 	c.Violate(format, args...)
 	c.reused.Add(1)
@@ -77,7 +78,7 @@ func (c *Counters) Read() Reading {
 	}
 }
 
-// Reading is what was counted at one time.
+// Reading has the values of the counters at one time.
 type Reading struct {
 	Requests         int64 `json:"requests"`          // completions and chat completions that arrived
 	Completed        int64 `json:"completed"`         // answered to the end
@@ -111,22 +112,22 @@ type Reading struct {
 	Violations       int64 `json:"violations"`
 }
 
-// Remarks say what some of the numbers count, at most 10000 of each.
+// Remarks describe the events of some counters, at most 10000 of each.
 type Remarks struct {
 	aborted, violations, badParams, refusals notes
 }
 
 // Aborted lists the ids ("chatcmpl-<X-Request-Id>") of requests whose client
-// went away before the answer was complete.
+// disconnected before the response was complete.
 func (r *Remarks) Aborted() []string { return r.aborted.all() }
 
-// Violations lists what arrived although vLLM takes it that a good proxy does
-// not send to an engine of this role; only with Options.StrictPrefill, but for
-// what kills a Mooncake engine or makes it wait in vain.
+// Violations lists requests that vLLM accepts but a correct proxy does not send
+// to an engine of this role. Without Options.StrictPrefill it only has requests
+// that crash a Mooncake engine or make it wait until a timeout.
 func (r *Remarks) Violations() []string { return r.violations.all() }
 
-// BadParams says what was wrong with each kv_transfer_params that had not
-// the shape its connector wants. vLLM warns and computes the prompt itself.
+// BadParams lists the errors of kv_transfer_params without the form that the
+// connector expects. vLLM logs a warning and computes the prompt itself.
 func (r *Remarks) BadParams() []string { return r.badParams.all() }
 
 // Refusals lists the reasons why this engine could not load KV caches.

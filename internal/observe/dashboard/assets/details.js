@@ -33,7 +33,7 @@ function details(row, load) {
   if (load.others) say('Other proxies', plural(load.others, 'leg'));
   if (load.engine) {
     const e = load.engine;
-    say('Engine', `${count(e.running)} running, ${count(e.waiting)} waiting, KV cache ${percent(e.usage)}${e.capacity ? ' of ' + count(e.capacity) + ' tokens' : ''}${e.old ? ' (told a while ago)' : ''}`, true);
+    say('Engine', `${count(e.running)} running, ${count(e.waiting)} waiting, KV cache ${percent(e.usage)}${e.capacity ? ' of ' + count(e.capacity) + ' tokens' : ''}${e.old ? ' (stale)' : ''}`, true);
   }
   return list;
 }

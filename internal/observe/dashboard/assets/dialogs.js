@@ -35,7 +35,7 @@ function withKey(then) {
   byId('key-dialog').showModal();
 }
 
-// post asks an admin route. It gives the proxy's message, or throws what went wrong.
+// post calls an admin route. It returns the proxy's message, or throws an error.
 async function post(action, body) {
   let response;
   try {
@@ -56,9 +56,8 @@ async function post(action, body) {
 
 let underway = null; // the action whose answer the open dialog waits for
 
-// submit runs a dialog's action once, with its button out of reach meanwhile. Whoever
-// closes the dialog before the answer comes is told it all the same, and it touches no
-// other dialog.
+// submit runs a dialog's action once, with its button disabled meanwhile. If the dialog is
+// closed before the response arrives, the result is still shown, and no other dialog changes.
 async function submit(dialog, button, error, action) {
   if (underway) return;
   const mine = underway = {};
@@ -79,7 +78,7 @@ async function submit(dialog, button, error, action) {
   dialog.close();
 }
 
-// leave makes a dialog's button ready for another action.
+// leave enables a dialog's button for another action.
 function leave(button) {
   underway = null;
   button.disabled = false;
@@ -106,8 +105,8 @@ function readAdd() {
   });
 }
 
-// The acts, with what they say of themselves. takes tells that the instance gets no new
-// requests then.
+// The actions with their texts. takes is true if the instance receives no new requests
+// afterwards.
 const acts = {
   undrain: { title: 'Let it serve again', note: 'Takes the drain back', takes: false, fits: (r) => r.intent === 'drain' },
   uncordon: { title: 'Let it serve again', note: 'Takes the cordon back', takes: false, fits: (r) => r.intent === 'cordon' },
@@ -142,7 +141,7 @@ function manage(name) {
 
 const chosen = () => document.querySelector('input[name=act]:checked')?.value;
 
-// The effect of an act on the role, in words; last tells that nobody remains.
+// effect describes the effect of an action on the role; last is true if no instance remains.
 function effect(act, row, weight) {
   const all = [...state.rows.values()].filter((r) => r.role === row.role && r.view !== 'pending' && r.view !== 'elsewhere' && r.intent !== 'removed');
   const serving = all.filter((r) => r.usable), goes = acts[act].takes || act === 'weight' && weight === 0;

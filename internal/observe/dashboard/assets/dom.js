@@ -1,8 +1,8 @@
-// Elements, and how things are written. Text goes in as text, never as HTML: names come
-// from etcd, where others write them.
+// Elements and formatting. Text is inserted as text, never as HTML: names come from etcd,
+// where other programs write them.
 
-// storage gives one of the browser's, or memory where the browser is told to keep nothing:
-// then even asking for one throws.
+// storage returns a storage of the browser, or one in memory if the browser blocks storage,
+// in which case even accessing it throws.
 function storage(name) {
   try { if (window[name]) return window[name]; } catch { /* as below */ }
   const kept = new Map();
@@ -29,7 +29,7 @@ function svg(tag, attributes, ...children) {
   return node;
 }
 
-// setText touches the page only where something changes.
+// setText changes an element only if its text differs.
 function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -50,7 +50,7 @@ function plural(n, one, many) {
   return number.format(n) + ' ' + (n === 1 ? one : many || one + 's');
 }
 
-// millis writes a latency as [number, unit].
+// millis formats a latency as [number, unit].
 function millis(ms) {
   if (ms === null || ms === undefined) return ['–', ''];
   if (ms < 10) return [ms.toFixed(1), 'ms'];
@@ -68,7 +68,7 @@ function percent(share) {
   return (share * 100).toFixed(0) + ' %';
 }
 
-// age writes how long something has lasted, with one unit.
+// age formats a duration with one unit.
 function age(ms) {
   const s = Math.max(0, ms / 1000);
   if (s < 100) return s.toFixed(0) + ' s';

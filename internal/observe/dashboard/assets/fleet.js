@@ -73,7 +73,7 @@ function markSort() {
   }
 }
 
-// wanted tells whether the filters let an entry through.
+// wanted reports whether an entry matches the filters.
 function wanted(row) {
   const only = byId('only').value, text = byId('search').value.trim().toLowerCase();
   if (only === 'serving' && !row.usable || only === 'out' && row.usable) return false;
@@ -84,7 +84,7 @@ function wanted(row) {
 
 const compareText = new Intl.Collator('en', { numeric: true }).compare;
 
-// arrange puts the rows that are wanted into their order.
+// arrange sorts the rows that match the filters.
 function arrange() {
   const [id, direction] = fleet.sort, by = columns.find((c) => c[0] === id)[2];
   const names = [...state.rows.keys()].filter((n) => wanted(state.rows.get(n)));
@@ -200,7 +200,7 @@ function drawLine(line) {
   });
 }
 
-// renderFleet brings the tables up to date with what one event has changed.
+// renderFleet updates the tables with the changes of one event.
 function renderFleet(change) {
   if (change.whole) for (const name of [...fleet.lines.keys()]) if (!state.rows.has(name)) dropLine(name);
   for (const name of change.rows) if (!state.rows.has(name)) dropLine(name);

@@ -1,4 +1,4 @@
-// What stands around the fleet: figures of the requests, findings, changes, proxies, etcd.
+// The panels around the fleet: request figures, findings, changes, proxies, etcd.
 
 const tiles = [
   { id: 'rate', title: 'Requests per second', colour: 'accent', lines: ['served', 'refused'], unit: '' },
@@ -106,7 +106,7 @@ function renderEtcd() {
   renderAlarm(e);
 }
 
-// The alarm is read aloud when its text changes, so that it has no running clock in it.
+// Screen readers announce the alarm when its text changes, so it contains no running clock.
 function renderAlarm(e) {
   const box = byId('alarm');
   let text = '', title = '', kind = 'bad';
@@ -114,8 +114,8 @@ function renderAlarm(e) {
     title = 'etcd does not answer';
     text = (e.last_contact ? `since ${clock(Date.parse(e.last_contact))}. ` : '. ') +
       'Requests go on with the instances below. Who comes, goes or is changed now is seen when etcd is back.';
-    if (e.ended) text += ' This proxy’s own etcd has ended: ' + e.ended;
-  } else if (e.state === 'cold') { // later it is read anew every few minutes
+    if (e.ended) text += ' The embedded etcd of this proxy has exited: ' + e.ended;
+  } else if (e.state === 'cold') { // the first read; later reads, every few minutes, are silent
     title = 'The membership is being read';
     kind = 'warn';
     text = e.last_error ? 'Last error: ' + e.last_error : '';
@@ -126,10 +126,10 @@ function renderAlarm(e) {
 }
 
 function renderLink() {
-  const quiet = Date.now() - state.heard, link = byId('link');
-  const lost = state.broken || state.heard > 0 && quiet > 6000;
-  link.dataset.state = lost ? 'lost' : state.heard ? 'live' : 'wait';
-  setText(byId('link-text'), lost ? (state.heard ? `no news since ${clock(state.heard)}` : 'no connection') : state.heard ? 'live' : 'connecting');
+  const quiet = Date.now() - state.lastEvent, link = byId('link');
+  const lost = state.broken || state.lastEvent > 0 && quiet > 6000;
+  link.dataset.state = lost ? 'lost' : state.lastEvent ? 'live' : 'wait';
+  setText(byId('link-text'), lost ? (state.lastEvent ? `no news since ${clock(state.lastEvent)}` : 'no connection') : state.lastEvent ? 'live' : 'connecting');
 }
 
 function renderSelf() {

@@ -1,4 +1,4 @@
-// The state of the page, as the events tell it.
+// The state of the page, built from the events.
 
 const state = {
   self: null,
@@ -8,7 +8,7 @@ const state = {
   feed: [],
   history: { step: 5, total: {}, of: new Map() },
   ahead: 0, // of the proxy's clock before this one's, in ms
-  heard: 0, // when the last event came
+  lastEvent: 0, // time of the last event, in ms
   broken: false,
 };
 
@@ -16,10 +16,10 @@ const maxPoints = 60;
 
 const now = () => Date.now() + state.ahead;
 
-// take merges one event into the state and tells what has changed.
+// take merges one event into the state and returns the changes.
 function take(message, whole) {
-  state.heard = Date.now();
-  state.ahead = message.now - state.heard;
+  state.lastEvent = Date.now();
+  state.ahead = message.now - state.lastEvent;
   const change = { whole, rows: new Set(), loads: new Set(), point: whole || Boolean(message.point), members: whole, parts: new Set(), feed: [] };
   if (whole) {
     state.self = message.self;
@@ -63,7 +63,7 @@ function push(line, value) {
   if (line.length > maxPoints) line.shift();
 }
 
-// addPoint makes every line one point longer; who has none in the event had no requests.
+// addPoint adds a point to every line; an instance without a point in the event had no requests.
 // Lines on which nothing is left go, so that addresses of the past do not pile up.
 function addPoint(point) {
   for (const [name, value] of Object.entries(point.total)) push(state.history.total[name] ||= [], value);
@@ -78,7 +78,7 @@ function addPoint(point) {
   }
 }
 
-// latest is the newest value of a line that is at most a minute old.
+// latest returns the newest value of a line that is at most a minute old.
 function latest(line) {
   for (let i = (line || []).length - 1, n = 0; i >= 0 && n < 12; i--, n++) if (line[i] !== null) return line[i];
   return null;
@@ -107,8 +107,8 @@ function connect() {
   });
 }
 
-// sayWhy asks for the events once more: an EventSource does not tell what was answered
-// in their place.
+// sayWhy requests the events again to show the error, because an EventSource does not expose
+// the response.
 async function sayWhy() {
   const stop = new AbortController();
   try {
@@ -123,7 +123,7 @@ function disconnect() {
   source = null;
 }
 
-// A page that nobody sees for a minute needs no events.
+// A page that is hidden for a minute needs no events.
 let away = 0;
 document.addEventListener('visibilitychange', () => {
   clearTimeout(away);

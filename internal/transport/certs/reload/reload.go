@@ -23,7 +23,7 @@ var ErrLarge = errors.New("too large")
 
 // Options configure Files.
 type Options[T any] struct {
-	Paths    []string // "" stands for an empty file
+	Paths    []string // "" reads as an empty file
 	MaxBytes int64    // limit for each file
 	// Parse returns the value for the contents of the files, in the order of Paths. old is the
 	// active value, nil at first.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/pdmesh/pdmesh/internal/cli/config"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
 // TestCommandsOfMoRIIOPages parses every command of the proxy that the pages print.

@@ -1,5 +1,5 @@
-// Package budget bounds the retries of the whole proxy.
-package budget
+// Package retrybudget bounds the retries of the whole proxy.
+package retrybudget
 
 import (
 	"sync"

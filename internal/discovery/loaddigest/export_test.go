@@ -1,4 +1,4 @@
-package digest
+package loaddigest
 
 var (
 	Sum     = sum

@@ -1,4 +1,4 @@
-package digest_test
+package loaddigest_test
 
 import (
 	"testing"

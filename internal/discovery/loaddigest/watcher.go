@@ -1,9 +1,9 @@
-// Package digest publishes the load of a proxy for the other proxies, and follows and adds up
+// Package loaddigest publishes the load of a proxy for the other proxies, and follows and adds up
 // what they publish. The format of a digest is schema.Digest.
 //
 // An old digest counts less: a proxy with requests in flight writes its digest every Refresh, so
 // one that is older belongs to a proxy that hangs or was stopped, or etcd is unreachable.
-package digest
+package loaddigest
 
 import (
 	"context"

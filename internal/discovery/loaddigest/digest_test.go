@@ -1,4 +1,4 @@
-package digest_test
+package loaddigest_test
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/digest"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -42,7 +42,7 @@ func publishing(t *testing.T, cli *clientv3.Client, id string, ttl, interval tim
 	p := &proxy{changed: make(chan struct{})}
 	presence := lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: members.Layout(t), ID: id, TTL: ttl, Interval: interval,
-		Load: &digest.Source{
+		Load: &loaddigest.Source{
 			Applied: func() int64 { p.mu.Lock(); defer p.mu.Unlock(); return p.applied },
 			InFlight: func() []schema.LoadEntry {
 				p.looks.Add(1)
@@ -69,9 +69,9 @@ func publishing(t *testing.T, cli *clientv3.Client, id string, ttl, interval tim
 	return p
 }
 
-func following(t *testing.T, cli *clientv3.Client) *digest.Watcher {
+func following(t *testing.T, cli *clientv3.Client) *loaddigest.Watcher {
 	t.Helper()
-	w := digest.NewWatcher(cli, members.Layout(t), nil)
+	w := loaddigest.NewWatcher(cli, members.Layout(t), nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = w.Run(ctx) }()
@@ -97,7 +97,7 @@ func TestLoadsOfThree(t *testing.T) {
 	sums := func(own string, d1, d2 float64) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
-			got := digest.Sum(w.All(), own, time.Now())
+			got := loaddigest.Sum(w.All(), own, time.Now())
 			if got["d:1"].InFlight != d1 || got["d:2"].InFlight != d2 || got["d:1"].Held != d1 || got["d:1"].Waiting != d1 {
 				return fmt.Errorf("%s: %+v", own, got)
 			}
@@ -238,7 +238,7 @@ func TestPublish_Prompts(t *testing.T) {
 	cli := testkit.StartEtcd(t).Client(t)
 	one := publishing(t, cli, "a", members.TTL, 10*time.Millisecond)
 	w := following(t, cli)
-	var seen digest.Seen
+	var seen loaddigest.Seen
 	received := func(want string) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {

@@ -1,4 +1,4 @@
-package digest_test
+package loaddigest_test
 
 import (
 	"fmt"
@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/digest"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 )
 
@@ -15,16 +15,16 @@ func TestWeight(t *testing.T) {
 	t.Parallel()
 	last := 1.0
 	for age := time.Duration(0); age < time.Minute; age += 100 * time.Millisecond {
-		is := digest.Weight(age)
+		is := loaddigest.Weight(age)
 		if is > last || is < 0 {
 			t.Fatalf("%g at %s, after %g", is, age, last)
 		}
 		last = is
 	}
-	if digest.Weight(0) != 1 || digest.Weight(2*digest.Refresh) != 1 || last != 0 {
+	if loaddigest.Weight(0) != 1 || loaddigest.Weight(2*loaddigest.Refresh) != 1 || last != 0 {
 		t.Error("a fresh digest must have weight 1, and an old one 0")
 	}
-	if a, b := digest.Weight(10*time.Second), digest.Weight(13*time.Second); b != a/2 {
+	if a, b := loaddigest.Weight(10*time.Second), loaddigest.Weight(13*time.Second); b != a/2 {
 		t.Errorf("%g, and %g three seconds later", a, b)
 	}
 }
@@ -32,13 +32,13 @@ func TestWeight(t *testing.T) {
 func TestSum(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	of := func(id string, age time.Duration, load map[string]schema.LoadCount) *digest.ProxyLoad {
-		return &digest.ProxyLoad{ID: id, ReceivedAt: now.Add(-age), Digest: schema.Digest{Load: load}}
+	of := func(id string, age time.Duration, load map[string]schema.LoadCount) *loaddigest.ProxyLoad {
+		return &loaddigest.ProxyLoad{ID: id, ReceivedAt: now.Add(-age), Digest: schema.Digest{Load: load}}
 	}
 	c := schema.LoadCount{InFlight: 2, Waiting: 20, Held: 200}
 	ignored := of("e", 0, map[string]schema.LoadCount{"decode/d:1": c})
 	ignored.Ignored = "nonsense"
-	got := digest.Sum([]*digest.ProxyLoad{
+	got := loaddigest.Sum([]*loaddigest.ProxyLoad{
 		of("own", 0, map[string]schema.LoadCount{"decode/d:1": c}),
 		of("a", 0, map[string]schema.LoadCount{"decode/d:1": c, "prefill/d:1": c, "prefill/p:1": c}),
 		of("b", time.Second, map[string]schema.LoadCount{"decode/d:1": c}),
@@ -46,7 +46,7 @@ func TestSum(t *testing.T) {
 		of("ended", time.Hour, map[string]schema.LoadCount{"decode/d:1": c}),
 		ignored,
 	}, "own", now)
-	want := map[string]digest.Count{"d:1": {InFlight: 5, Waiting: 50, Held: 500}, "p:1": {InFlight: 2, Waiting: 20, Held: 200}}
+	want := map[string]loaddigest.Count{"d:1": {InFlight: 5, Waiting: 50, Held: 500}, "p:1": {InFlight: 2, Waiting: 20, Held: 200}}
 	if !maps.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
@@ -58,20 +58,20 @@ func TestPresent(t *testing.T) {
 	busy := map[string]schema.LoadCount{"decode/d:1": {InFlight: 1}}
 	for _, tc := range []struct {
 		name string
-		one  digest.ProxyLoad
+		one  loaddigest.ProxyLoad
 		want bool
 	}{
-		{"its own", digest.ProxyLoad{ID: "own", ReceivedAt: now, Digest: schema.Digest{Load: busy}}, false},
-		{"a busy one", digest.ProxyLoad{ID: "a", ReceivedAt: now, Digest: schema.Digest{Load: busy}}, true},
-		{"one that hangs", digest.ProxyLoad{ID: "a", ReceivedAt: now.Add(-time.Hour), Digest: schema.Digest{Load: busy}}, false},
-		{"an idle one, which writes nothing", digest.ProxyLoad{ID: "a", ReceivedAt: now.Add(-time.Hour)}, true},
-		{"one that is not understood", digest.ProxyLoad{ID: "a", ReceivedAt: now, Ignored: "newer"}, false},
+		{"its own", loaddigest.ProxyLoad{ID: "own", ReceivedAt: now, Digest: schema.Digest{Load: busy}}, false},
+		{"a busy one", loaddigest.ProxyLoad{ID: "a", ReceivedAt: now, Digest: schema.Digest{Load: busy}}, true},
+		{"one that hangs", loaddigest.ProxyLoad{ID: "a", ReceivedAt: now.Add(-time.Hour), Digest: schema.Digest{Load: busy}}, false},
+		{"an idle one, which writes nothing", loaddigest.ProxyLoad{ID: "a", ReceivedAt: now.Add(-time.Hour)}, true},
+		{"one that is not understood", loaddigest.ProxyLoad{ID: "a", ReceivedAt: now, Ignored: "newer"}, false},
 	} {
-		if got := digest.Present([]*digest.ProxyLoad{&tc.one}, "own", now); got != tc.want {
+		if got := loaddigest.Present([]*loaddigest.ProxyLoad{&tc.one}, "own", now); got != tc.want {
 			t.Errorf("%s: %t", tc.name, got)
 		}
 	}
-	if digest.Present(nil, "own", now) {
+	if loaddigest.Present(nil, "own", now) {
 		t.Error("another proxy without digests")
 	}
 }
@@ -79,32 +79,32 @@ func TestPresent(t *testing.T) {
 // BenchmarkSum adds up the digests of a thousand proxies.
 func BenchmarkSum(b *testing.B) {
 	now := time.Now()
-	all := make([]*digest.ProxyLoad, 1000)
+	all := make([]*loaddigest.ProxyLoad, 1000)
 	for p := range all {
 		d := schema.Digest{Load: map[string]schema.LoadCount{}}
 		for i := range 50 {
 			d.Load[fmt.Sprintf("prefill/10.0.1.%d:8100", (p+5*i)%250)] = schema.LoadCount{InFlight: 1}
 			d.Load[fmt.Sprintf("decode/10.0.2.%d:8200", (p+5*i)%250)] = schema.LoadCount{InFlight: 1}
 		}
-		all[p] = &digest.ProxyLoad{ID: fmt.Sprint(p), Digest: d, ReceivedAt: now}
+		all[p] = &loaddigest.ProxyLoad{ID: fmt.Sprint(p), Digest: d, ReceivedAt: now}
 	}
 	for b.Loop() {
-		digest.Sum(all, "own", now)
+		loaddigest.Sum(all, "own", now)
 	}
 }
 
 func TestSeen(t *testing.T) {
 	t.Parallel()
-	own, a, b := &digest.ProxyLoad{ID: "own"}, &digest.ProxyLoad{ID: "a"}, &digest.ProxyLoad{ID: "b", Ignored: "nonsense"}
-	var s digest.Seen
-	if got := s.Update([]*digest.ProxyLoad{own, a, b}, "own"); len(got) != 1 || got[0] != a {
+	own, a, b := &loaddigest.ProxyLoad{ID: "own"}, &loaddigest.ProxyLoad{ID: "a"}, &loaddigest.ProxyLoad{ID: "b", Ignored: "nonsense"}
+	var s loaddigest.Seen
+	if got := s.Update([]*loaddigest.ProxyLoad{own, a, b}, "own"); len(got) != 1 || got[0] != a {
 		t.Errorf("%v", got)
 	}
-	if got := s.Update([]*digest.ProxyLoad{own, a, b}, "own"); len(got) != 0 {
+	if got := s.Update([]*loaddigest.ProxyLoad{own, a, b}, "own"); len(got) != 0 {
 		t.Errorf("%v again", got)
 	}
-	next := &digest.ProxyLoad{ID: "a"}
-	if got := s.Update([]*digest.ProxyLoad{own, next}, "own"); len(got) != 1 || got[0] != next {
+	next := &loaddigest.ProxyLoad{ID: "a"}
+	if got := s.Update([]*loaddigest.ProxyLoad{own, next}, "own"); len(got) != 1 || got[0] != next {
 		t.Errorf("%v", got)
 	}
 }

@@ -1,5 +1,5 @@
-// Package plan has the types of the answer of POST /route: where a request would go, and why.
-package plan
+// Package explain has the types of the answer of POST /route: where a request would go, and why.
+package explain
 
 // The ways of a plan.
 const (
