@@ -77,9 +77,9 @@ func TestBadRecordings(t *testing.T) {
 	const get = "=== a\n> GET / HTTP/1.1\n> Host: {host}\n>\n? status 200\n"
 	for name, tt := range map[string]struct{ text, says string }{
 		"good":              {head + get, ""},
-		"nothing":           {"", "names no tool"},
-		"no version":        {strings.Replace(head, "version: 1\n", "", 1) + get, "names no tool"},
-		"no exchange":       {head, "names no tool"},
+		"nothing":           {"", "has no tool"},
+		"no version":        {strings.Replace(head, "version: 1\n", "", 1) + get, "has no tool"},
+		"no exchange":       {head, "has no tool"},
 		"unknown field":     {"maker: x\n" + head + get, "before the first exchange"},
 		"unknown mark":      {head + get + "! x\n", "without a mark"},
 		"nothing required":  {head + strings.Replace(get, "? status 200\n", "", 1), "requires nothing"},
