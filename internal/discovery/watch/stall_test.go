@@ -116,10 +116,10 @@ func TestOrphan_SilentIsKeptWithoutAlternative(t *testing.T) {
 	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
 	p := &silentProber{Prober: members.NewProber(), silent: map[string]bool{}, misses: map[string]int{}}
 	a, b := members.Decode("10.0.0.1:8200"), members.Decode("10.0.0.2:8200")
-	ids := map[instance.Key]clientv3.LeaseID{}
+	id := members.Lease(t, cli, 600) // one, so that both lose it at once
 	for _, k := range []instance.Key{a, b} {
 		p.Answer(k.Address, "m")
-		ids[k] = members.Leased(t, cli, l, k)
+		members.Put(t, cli, l.Instance(k), members.Ready, clientv3.WithLease(id))
 	}
 	o := members.Probing(t, p, "")
 	o.OrphanGrace = time.Hour
@@ -130,9 +130,7 @@ func TestOrphan_SilentIsKeptWithoutAlternative(t *testing.T) {
 	}
 	members.WaitState(t, w, watch.Live)
 	alwaysPickable(t, w, a)
-	for _, id := range ids {
-		members.Revoke(t, cli, id)
-	}
+	members.Revoke(t, cli, id)
 	missed := func(k instance.Key, n int) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {

@@ -95,7 +95,7 @@ func fleet(n int) *instance.Snapshot {
 func TestScrape(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}, takes: time.Millisecond}
+		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}, takes: time.Microsecond}
 		var mu sync.Mutex
 		members := fleet(64)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -108,7 +108,7 @@ func TestScrape(t *testing.T) {
 				return members
 			}, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, Interval: 10 * time.Second}).Run(ctx)
 		}()
-		time.Sleep(10*time.Second - time.Millisecond)
+		time.Sleep(10*time.Second - time.Microsecond)
 		synctest.Wait()
 		e.mu.Lock()
 		for _, in := range members.All() {
