@@ -176,7 +176,7 @@ func (c *LMCache) send(spec *kvparams.LMCacheSpec, rank int, key string, plan No
 		if rank >= len(c.pushers) {
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
 		if err := c.pushers[rank].Send(ctx, frame); err != nil {
 			return fmt.Errorf("notify: %w", err)

@@ -12,7 +12,7 @@ import (
 )
 
 // sideTimeout bounds a question that is answered at once, and the writing of an answer.
-const sideTimeout = 2 * time.Second
+const sideTimeout = 30 * time.Second
 
 // Question is a request on a side channel: one JSON value over TCP, which another one answers.
 // It replaces the messages by ZeroMQ and the transfers by NIXL, Mooncake, or RDMA.

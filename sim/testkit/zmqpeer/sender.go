@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 )
 
-// handshake is the timeout of a connection's handshake.
-const handshake = time.Second
+// handshake is the timeout of a connection's handshake: libzmq has 30 s by default (ZMQ_HANDSHAKE_IVL).
+const handshake = 30 * time.Second
 
 // Sender is a connected DEALER or PUSH socket. It connects with the first message, and
 // reconnects when the connection was lost; messages in a lost connection are lost, as
