@@ -199,7 +199,8 @@ func TestWrapCrash(t *testing.T) {
 func TestWrapCrashLoop(t *testing.T) {
 	t.Parallel()
 	crash := filepath.Join(t.TempDir(), "crash")
-	w := wrapEngine(t, "crash="+crash, "--restart", "on-failure", "--restart-delay", "200ms", "--restart-delay-max", "1h")
+	// The first pause is long enough for a slow machine to see it.
+	w := wrapEngine(t, "crash="+crash, "--restart", "on-failure", "--restart-delay", "2s", "--restart-delay-max", "1h")
 	var ids []string
 	const lives = 3
 	for range lives {
@@ -225,7 +226,7 @@ func TestWrapCrashLoop(t *testing.T) {
 	if ids[0] == ids[1] || ids[1] == ids[2] || ids[0] == ids[2] {
 		t.Errorf("incarnations %q", ids)
 	}
-	for _, want := range []string{"restarting in 200ms", "restarting in 400ms", "restarting in 800ms"} {
+	for _, want := range []string{"restarting in 2s", "restarting in 4s", "restarting in 8s"} {
 		w.log.awaits(t, want)
 	}
 	awaitState(t, w.cli, w.key, instance.Ready)
