@@ -273,34 +273,3 @@ func TestFault30_DeletedByHand(t *testing.T) {
 		t.Error("it became an orphan")
 	}
 }
-
-// A watch can begin although the token of an older watch, which goes on, is no longer valid.
-func TestWatchContext_InvalidToken(t *testing.T) {
-	t.Parallel()
-	const user, password = "pd", "secret"
-	server := testkit.StartEtcd(t)
-	root := testkit.EnableAuth(t, server.Client(t), user, password, "/watched")
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cli.Close() })
-	begin := func(what string) {
-		t.Helper()
-		ctx, stop := etcd.WatchContext(t.Context())
-		t.Cleanup(stop)
-		select {
-		case resp, ok := <-cli.Watch(ctx, "/watched", clientv3.WithCreatedNotify()):
-			if !ok || resp.Err() != nil || !resp.Created {
-				t.Fatalf("watch %s the change: %v, %v", what, ok, resp.Err())
-			}
-		case <-time.NewTimer(soon).C:
-			t.Fatalf("watch %s the change: no answer", what)
-		}
-	}
-	begin("before")
-	if _, err := root.UserChangePassword(t.Context(), user, password); err != nil {
-		t.Fatal(err)
-	}
-	begin("after")
-}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap/zapcore"
@@ -93,6 +94,17 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 		first = cfg.TLS()
 		secure = append(secure, grpc.WithTransportCredentials(newShaker(cfg.TLS, why)))
 	}
+	var cli *clientv3.Client
+	if cfg.Username != "" {
+		secure = append(secure, grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any,
+			cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption,
+		) error {
+			if method != etcdserverpb.Auth_Authenticate_FullMethodName {
+				return next(ctx, method, req, reply, cc, opts...)
+			}
+			return logIn(ctx, Config{Endpoints: cli.Endpoints(), TLS: cfg.TLS, Log: cfg.Log}, req, reply)
+		}))
+	}
 	if cfg.Intercept != nil {
 		secure = append(secure, grpc.WithChainUnaryInterceptor(cfg.Intercept))
 	}
@@ -133,6 +145,17 @@ func firstToken(user string) string {
 		return ""
 	}
 	return "not-logged-in-yet"
+}
+
+// logIn sends a request of Authenticate over a connection of its own, without a token. clientv3
+// adds its last token to every call, and etcd 3.4 refuses to log in a client with an invalid one.
+func logIn(ctx context.Context, cfg Config, request, response any) error {
+	cli, err := Dial(cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cli.Close() }()
+	return cli.ActiveConnection().Invoke(ctx, etcdserverpb.Auth_Authenticate_FullMethodName, request, response)
 }
 
 func checkEndpoint(e string) error {

@@ -1,6 +1,7 @@
 package etcd_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -53,4 +54,41 @@ func TestEventsAreNotAnswered(t *testing.T) {
 	if sent := link.Passed(testkit.ToServer) - before; sent >= 13*many/4 {
 		t.Errorf("%d bytes were sent for %d events", sent, many)
 	}
+}
+
+// A client with a user logs in, and logs in again after its token has become invalid. A watch can
+// begin although the token of an older watch, which goes on, is no longer valid.
+func TestUser(t *testing.T) {
+	t.Parallel()
+	const user, password = "pd", "secret"
+	server := testkit.StartEtcd(t)
+	root := testkit.EnableAuth(t, server.Client(t), user, password, "/watched")
+	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cli.Close() })
+	use := func(when string) {
+		t.Helper()
+		ctx, stop := etcd.WatchContext(t.Context())
+		t.Cleanup(stop)
+		select {
+		case resp, ok := <-cli.Watch(ctx, "/watched", clientv3.WithCreatedNotify()):
+			if !ok || resp.Err() != nil || !resp.Created {
+				t.Fatalf("watch %s the change: %v, %v", when, ok, resp.Err())
+			}
+		case <-time.After(members.Soon):
+			t.Fatalf("watch %s the change: no answer", when)
+		}
+		ctx, stop = context.WithTimeout(t.Context(), members.Soon)
+		defer stop()
+		if _, err := cli.Get(ctx, "/watched"); err != nil {
+			t.Fatalf("get %s the change: %v", when, err)
+		}
+	}
+	use("before")
+	if _, err := root.UserChangePassword(t.Context(), user, password); err != nil {
+		t.Fatal(err)
+	}
+	use("after")
 }
