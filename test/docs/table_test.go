@@ -101,7 +101,6 @@ var table = []row{
 	{page: "docs/kv-events.md", first: "agent --role prefill --etcd-endpoints 127.0.0.1", world: "etcd", then: ready1},
 
 	{page: "docs/migrate/demo-and-elastic-proxy.md", first: "# before", by: "test/migrate: TestDisaggProxyDemo"},
-	{page: "docs/migrate/demo-and-elastic-proxy.md", first: "export ADMIN_API_KEY", by: "test/migrate: TestElasticProxy"},
 	{page: "docs/migrate/load-balance-proxy.md", first: "# before", by: "test/migrate: TestLoadBalanceProxy"},
 	{page: "docs/migrate/lmcache-disagg-proxy.md", first: "# before", by: "test/migrate: TestLMCacheSeveralHosts"},
 	{page: "docs/migrate/mooncake-proxy-server.md", first: "# before", by: "test/migrate: TestMooncakeProxyServer"},
