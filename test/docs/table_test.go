@@ -45,7 +45,6 @@ var table = []row{
 	{page: "docs/agent.md", first: "agent --role both", world: "etcd", then: ready2},
 
 	{page: "docs/api.md", first: "POST /instances/add", why: picture},
-	{page: "docs/architecture.md", first: "cmd/proxy", why: picture},
 	{page: "docs/architecture.md", first: "list  ", why: picture},
 	{page: "docs/architecture.md", first: "net/http.Server", why: picture},
 	{page: "docs/architecture.md", first: "etcd event", why: picture},
@@ -91,7 +90,6 @@ var table = []row{
 	{page: "docs/deploy.md", first: "proxy --host 0.0.0.0 --etcd-endpoints", world: "etcd and engines", then: ready1},
 	{page: "docs/deploy.md", first: "scripts/register-node.sh", world: "fleet without agents", then: ready1},
 	{page: "docs/deploy.md", first: "proxy --prefill 127.0.0.1:8100 127.0.0.1:8101", world: "engines", then: `instances 3`},
-	{page: "docs/deploy.md", first: "pdctl add decode", world: inFleet},
 	{page: "docs/deploy.md", first: "tar -xzf", why: installs},
 	{page: "docs/deploy.md", first: "apt install", why: installs},
 	{page: "docs/deploy.md", first: "docker load", why: docker},
@@ -102,8 +100,7 @@ var table = []row{
 	{page: "docs/kv-events.md", first: "vllm serve", why: gpuEngine},
 	{page: "docs/kv-events.md", first: "agent --role prefill --etcd-endpoints 127.0.0.1", world: "etcd", then: ready1},
 
-	{page: "docs/migrate/disagg-proxy-demo.md", first: "# before", by: "test/migrate: TestDisaggProxyDemo"},
-	{page: "docs/migrate/elastic-proxy.md", first: "export ADMIN_API_KEY", by: "test/migrate: TestElasticProxy"},
+	{page: "docs/migrate/demo-and-elastic-proxy.md", first: "# before", by: "test/migrate: TestDisaggProxyDemo"},
 	{page: "docs/migrate/load-balance-proxy.md", first: "# before", by: "test/migrate: TestLoadBalanceProxy"},
 	{page: "docs/migrate/lmcache-disagg-proxy.md", first: "# before", by: "test/migrate: TestLMCacheSeveralHosts"},
 	{page: "docs/migrate/mooncake-proxy-server.md", first: "# before", by: "test/migrate: TestMooncakeProxyServer"},
