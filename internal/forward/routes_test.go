@@ -59,12 +59,12 @@ func received(s *fakevllm.Server, method, path string) (bodies []string) {
 	return bodies
 }
 
-// The proxy handles each route as its row in docs/routes.md documents.
+// The proxy handles each route as its row in docs/reference/routes.md documents.
 func TestEveryRouteOfVLLM(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 2, nil)
 	whole := r.router(t)
-	rows, own, err := routes.Table("../../docs/routes.md")
+	rows, own, err := routes.Table("../../docs/reference/routes.md")
 	if err != nil || len(rows) < 80 || len(own) == 0 {
 		t.Fatalf("%d rows, %d own, %v", len(rows), len(own), err)
 	}

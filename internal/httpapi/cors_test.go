@@ -56,7 +56,7 @@ func corsHeaders(h http.Header) map[string]string {
 	return out
 }
 
-// Browsers get vLLM's answers, with the additions that docs/routes.md names.
+// Browsers get vLLM's answers, with the additions that docs/reference/routes.md names.
 func TestCORSAsVLLM(t *testing.T) {
 	t.Parallel()
 	for _, tc := range recordedAnswers(t) {

@@ -28,7 +28,7 @@ func registered(t *testing.T, h http.Handler) map[routes.Route]bool {
 
 func table(t *testing.T) (rows []routes.Row, own []routes.Route) {
 	t.Helper()
-	rows, own, err := routes.Table("../../docs/routes.md")
+	rows, own, err := routes.Table("../../docs/reference/routes.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestTableHasEveryRouteOfVLLM(t *testing.T) {
 	}
 	for release, list := range listed {
 		for route := range list {
-			t.Errorf("%s of vLLM %s is not in docs/routes.md", route, release)
+			t.Errorf("%s of vLLM %s is not in docs/reference/routes.md", route, release)
 		}
 	}
 }
@@ -104,6 +104,6 @@ func TestTableIsTheCode(t *testing.T) {
 		delete(code, route)
 	}
 	for route := range code {
-		t.Errorf("%s is in no table of docs/routes.md", route)
+		t.Errorf("%s is in no table of docs/reference/routes.md", route)
 	}
 }

@@ -29,7 +29,7 @@ func (r Route) Path() string {
 	return strings.NewReplacer("{}", "x", "*", "x").Replace(path)
 }
 
-// The verdicts of docs/routes.md.
+// The verdicts of docs/reference/routes.md.
 const (
 	PD       = "pd"
 	Passed   = "passed"
@@ -38,7 +38,7 @@ const (
 	Refused  = "refused"
 )
 
-// Row is a line of the table in docs/routes.md.
+// Row is a line of the table in docs/reference/routes.md.
 type Row struct {
 	Route    Route
 	Releases []string // "0.32", "0.33"
@@ -67,7 +67,7 @@ func List(file string) (map[Route]string, error) {
 	return out, nil
 }
 
-// Table reads docs/routes.md: its rows in order, and the routes of the proxy alone.
+// Table reads docs/reference/routes.md: its rows in order, and the routes of the proxy alone.
 func Table(file string) (rows []Row, own []Route, err error) {
 	raw, err := os.ReadFile(file) //nolint:gosec // a test's own
 	if err != nil {
