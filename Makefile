@@ -83,6 +83,10 @@ test-etcd34: ## test discovery with etcd 3.4 (scripts/get-etcd34.sh fetches it);
 		echo "NOTE: no etcd 3.4, so discovery is not tested with it (scripts/get-etcd34.sh fetches it)"; \
 	fi
 
+.PHONY: compose-test
+compose-test: build ## run docker-compose.yml in Docker and break it under load; scripts/get-docker.sh unpacks Docker if it is missing
+	@scripts/compose-test.sh
+
 # The output is printed at the end, without the lines about the order of the tests.
 .PHONY: test-clients
 test-clients: ## test official clients and recorded tools, and print their versions; REQUIRE_NODE=1 fails without the JavaScript client
