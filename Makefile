@@ -293,6 +293,13 @@ fleet-model: ## simulate fleet-bench for our policies without HTTP and clock, in
 	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-model TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@$(GO) run ./cmd/fleetbench model --trace "$(TRACE)" $(if $(filter command line,$(origin PART)),--part $(PART)) $(if $(TARGETS),--targets "$(TARGETS)") $(if $(RATE),--rate $(RATE)) $(FLEETFLAGS)
 
+SCALE_DOC ?= docs/scale.md
+
+.PHONY: scale
+scale: fleet-build ## change the membership of a large fleet under load, into docs/scale.md, in seven minutes: [INSTANCES=1000] [PROXIES=8] [CHANGES=2000] [DURATION=5m]
+	@$(BIN)/fleetbench scale --bin $(BIN) $(if $(SCALE_DOC),--doc $(SCALE_DOC)) $(if $(INSTANCES),--instances $(INSTANCES)) $(if $(PROXIES),--proxies $(PROXIES)) \
+		$(if $(CHANGES),--changes $(CHANGES)) $(if $(DURATION),--duration $(DURATION))
+
 .PHONY: fleet-real
 fleet-real: ## run chats with vLLM (docs/real.md), into docs/scheduling.md
 	@mkdir -p $(basename $(FLEET_DOC)) && PD_TEST_REAL=1 PD_TEST_REAL_DOC="$(abspath $(FLEET_DOC))" $(GO) test -count=1 -timeout 30m -v -ldflags '$(LDFLAGS)' -run 'TestChats$$' ./test/real

@@ -126,6 +126,7 @@ var table = []row{
 
 	{page: "docs/picking.md", first: "pdctl weight", world: inFleet},
 	{page: "docs/real.md", first: "make test-real", why: "real vLLM: minutes, 3.3 GB; CI_REAL=1 bash .ci/run runs the short form"},
+	{page: "docs/scale.md", first: "make scale", why: hours},
 	{page: "docs/scheduling.md", first: "make fleet-bench", why: hours},
 	{page: "docs/scheduling.md", first: "make fleet-disaggregate", why: hours},
 	{page: "docs/scheduling.md", first: "make fleet-real", why: "real engines, for an hour (docs/real.md)"},
