@@ -83,6 +83,10 @@ test-etcd34: ## test discovery with etcd 3.4 (scripts/get-etcd34.sh fetches it);
 		echo "NOTE: no etcd 3.4, so discovery is not tested with it (scripts/get-etcd34.sh fetches it)"; \
 	fi
 
+.PHONY: compose-test
+compose-test: build ## run docker-compose.yml in Docker and break it under load; scripts/get-docker.sh unpacks Docker if it is missing
+	@scripts/compose-test.sh
+
 # The output is printed at the end, without the lines about the order of the tests.
 .PHONY: test-clients
 test-clients: ## test official clients and recorded tools, and print their versions; REQUIRE_NODE=1 fails without the JavaScript client
@@ -288,6 +292,13 @@ fleet-disaggregate: fleet-build ## compare --disaggregate auto, always and never
 fleet-model: ## simulate fleet-bench for our policies without HTTP and clock, in seconds: TRACE=file [TARGETS=session] [PART=first] [RATE=1]
 	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-model TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@$(GO) run ./cmd/fleetbench model --trace "$(TRACE)" $(if $(filter command line,$(origin PART)),--part $(PART)) $(if $(TARGETS),--targets "$(TARGETS)") $(if $(RATE),--rate $(RATE)) $(FLEETFLAGS)
+
+SCALE_DOC ?= docs/scale.md
+
+.PHONY: scale
+scale: fleet-build ## change the membership of a large fleet under load, into docs/scale.md, in seven minutes: [INSTANCES=1000] [PROXIES=8] [CHANGES=2000] [DURATION=5m]
+	@$(BIN)/fleetbench scale --bin $(BIN) $(if $(SCALE_DOC),--doc $(SCALE_DOC)) $(if $(INSTANCES),--instances $(INSTANCES)) $(if $(PROXIES),--proxies $(PROXIES)) \
+		$(if $(CHANGES),--changes $(CHANGES)) $(if $(DURATION),--duration $(DURATION))
 
 .PHONY: fleet-real
 fleet-real: ## run chats with vLLM (docs/real.md), into docs/scheduling.md

@@ -61,7 +61,7 @@ const (
 func (c *Chats) WriteDoc(file string) error {
 	text := fmt.Sprintf("\n%s, %d cores, %s. %s: %d prefill and %d decode engines, blocks of %d tokens. %d chats of %d turns at the same time, which share a system prompt.\n\n%s\n",
 		c.Machine.CPU, c.Machine.Cores, c.Version, c.Engine, c.Prefill, c.Decode, c.Block, c.Chats, c.Turns, c.Table())
-	return replaceBetween(file, beginChats, endChats, text)
+	return ReplaceBetween(file, beginChats, endChats, text)
 }
 
 // chatsFile returns the file with the figures of a document.

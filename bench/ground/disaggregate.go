@@ -122,7 +122,7 @@ func (d *Disaggregated) WriteDoc(file string) error {
 		"%d prefill and %d decode engines, policy `%s`. Medians of %d runs; the three settings take turns. In brackets: `auto` compared with the better of the other two. "+
 		"ITL is the mean time between the tokens of one answer.\n\n%s\n",
 		d.Machine.CPU, d.Machine.Cores, d.Version, d.Part, strings.Join(loads, ", "), d.Speed, d.Engines, d.Engines, d.Policy, d.Runs, d.Table())
-	return replaceBetween(file, beginDisaggregated, endDisaggregated, text)
+	return ReplaceBetween(file, beginDisaggregated, endDisaggregated, text)
 }
 
 // Valid returns the number of valid runs of a way.

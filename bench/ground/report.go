@@ -80,11 +80,11 @@ func (r *Report) WriteDoc(file string) error {
 			return err
 		}
 	}
-	return replaceBetween(file, begin, end, r.markdown(filepath.Base(dir)))
+	return ReplaceBetween(file, begin, end, r.markdown(filepath.Base(dir)))
 }
 
-// replaceBetween replaces the text between two marks of a file.
-func replaceBetween(file, begin, end, text string) error {
+// ReplaceBetween replaces the text between two marks of a file.
+func ReplaceBetween(file, begin, end, text string) error {
 	old, err := os.ReadFile(file)
 	if err != nil {
 		return err

@@ -4,7 +4,6 @@ package deploy_test
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
@@ -37,15 +38,38 @@ func read(t *testing.T, name string) []byte {
 	return raw
 }
 
-// flag returns the value of the argument --name=value, or an empty string.
-func flag(command []string, name string) string {
-	for _, arg := range command {
-		if v, ok := strings.CutPrefix(arg, "--"+name+"="); ok {
-			return v
-		}
-	}
-	return ""
+// composeService has the keys of a service that tests read. TestContainers checks the file as a whole.
+type composeService struct {
+	Image, Restart  string
+	Profiles        []string
+	Command         []string
+	Environment     map[string]string
+	Ports, Volumes  []string
+	ReadOnly        bool `yaml:"read_only"`
+	Tmpfs           []string
+	CapDrop         []string `yaml:"cap_drop"`
+	SecurityOpt     []string `yaml:"security_opt"`
+	Healthcheck     struct{ Test []string }
+	StopGracePeriod time.Duration `yaml:"stop_grace_period"`
 }
+
+// variable matches ${NAME:-default}.
+var variable = regexp.MustCompile(`\$\{[A-Z_]+:-([^}]*)\}`)
+
+// services returns the services of all profiles, with every variable unset.
+func services(t *testing.T) map[string]composeService {
+	t.Helper()
+	var p struct{ Services map[string]composeService }
+	if err := yaml.Unmarshal(variable.ReplaceAll(read(t, composeFile), []byte("$1")), &p); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Services) < 13 {
+		t.Fatalf("%s has %d services", composeFile, len(p.Services))
+	}
+	return p.Services
+}
+
+const composeFile = "docker-compose.yml"
 
 func program(s composeService) string {
 	if len(s.Command) == 0 {
@@ -58,13 +82,19 @@ func program(s composeService) string {
 // health check.
 func TestComposeServices(t *testing.T) {
 	t.Parallel()
-	p := whole(t)
 	checks := map[string][]string{
 		"etcd":  {"CMD", "etcdctl", "--endpoints=http://127.0.0.1:2379", "endpoint", "health"},
 		"proxy": {"CMD", "proxy", "health"},
 		"agent": {"CMD", "agent", "health"},
 	}
-	for name, s := range p.Services {
+	for name, s := range services(t) {
+		for _, volume := range s.Volumes {
+			if source, _, _ := strings.Cut(volume, ":"); strings.HasPrefix(source, "./") {
+				if _, err := os.Stat(filepath.Join(root(t), source)); err != nil {
+					t.Errorf("%s: %v", name, err) // Docker would mount an empty directory
+				}
+			}
+		}
 		for _, port := range s.Ports {
 			if !strings.HasPrefix(port, "127.0.0.1:") {
 				t.Errorf("%s publishes %s to the whole network", name, port)
@@ -91,92 +121,12 @@ func TestComposeServices(t *testing.T) {
 // image is the image that the Dockerfile builds.
 const image = "pdmesh:latest"
 
-// The settings of the services without a profile are consistent.
-func TestComposeFleet(t *testing.T) {
-	t.Parallel()
-	p := whole(t)
-	const endpoints = "etcd-1:2379,etcd-2:2379,etcd-3:2379"
-	kinds := map[string]int{}
-	for name, s := range p.Services {
-		if len(s.Profiles) > 0 {
-			continue
-		}
-		switch program(s) {
-		case "agent":
-			kinds["agent of "+flag(s.Command, "role")]++
-			checkAgent(t, p, name, endpoints)
-		case "proxy":
-			kinds["proxy"]++
-			if got := flag(s.Command, "etcd-endpoints"); got != endpoints || s.Environment["PD_ETCD_ENDPOINTS"] != endpoints {
-				t.Errorf("%s uses etcd at %s, want %s", name, got, endpoints)
-			}
-			if !slices.Equal(s.Volumes, []string{name + ":" + flag(s.Command, "state-dir")}) {
-				t.Errorf("%s has its state in %s, its volumes are %v", name, flag(s.Command, "state-dir"), s.Volumes)
-			}
-			allow, subnet := flag(s.Command, "instance-allow"), p.Networks["fleet"].IPAM.Config[0].Subnet
-			if allow != subnet {
-				t.Errorf("%s allows instances in %s, want the network %s", name, allow, subnet)
-			}
-			if len(s.Ports) != 1 || !strings.HasSuffix(s.Ports[0], ":"+s.Environment["PD_PORT"]) {
-				t.Errorf("%s publishes %v and listens on port %s", name, s.Ports, s.Environment["PD_PORT"])
-			}
-		case "etcd":
-			kinds["etcd"]++
-			for flagName, want := range map[string]string{
-				"name":                        name,
-				"advertise-client-urls":       "http://" + name + ":2379",
-				"initial-advertise-peer-urls": "http://" + name + ":2380",
-				"initial-cluster":             "etcd-1=http://etcd-1:2380,etcd-2=http://etcd-2:2380,etcd-3=http://etcd-3:2380",
-			} {
-				if got := flag(s.Command, flagName); got != want {
-					t.Errorf("%s: --%s=%s, want %s", name, flagName, got, want)
-				}
-			}
-			if !slices.Equal(s.Volumes, []string{name + ":" + flag(s.Command, "data-dir")}) {
-				t.Errorf("%s: volume %v", name, s.Volumes)
-			}
-		case "fakevllm":
-			kinds["engine"]++
-		default:
-			t.Errorf("%s runs %q", name, s.Command)
-		}
-	}
-	want := map[string]int{"etcd": 3, "proxy": 2, "engine": 4, "agent of prefill": 2, "agent of decode": 2}
-	if !maps.Equal(kinds, want) {
-		t.Errorf("services: %v, want %v", kinds, want)
-	}
-}
-
-// checkAgent compares the settings of an agent with those of its engine.
-func checkAgent(t *testing.T, p *composeProject, name, endpoints string) {
-	t.Helper()
-	s := p.Services[name]
-	engineName, ok := strings.CutPrefix(s.NetworkMode, "service:")
-	if !ok {
-		t.Errorf("%s does not share the network of an engine", name)
-		return
-	}
-	engine := p.Services[engineName]
-	for _, same := range []struct{ agent, engine string }{
-		{flag(s.Command, "role"), flag(engine.Command, "role")},
-		{flag(s.Command, "connector"), flag(engine.Command, "mode")},
-		{flag(s.Command, "model"), flag(engine.Command, "model")},
-		{flag(s.Command, "address"), engineName + ":" + flag(engine.Command, "port")},
-		{flag(s.Command, "engine"), "http://127.0.0.1:" + flag(engine.Command, "port")},
-		{s.Environment["PD_ETCD_ENDPOINTS"], endpoints},
-	} {
-		if same.agent == "" || same.agent != same.engine {
-			t.Errorf("%s has %q, its engine %q", name, same.agent, same.engine)
-		}
-	}
-}
-
 // The programs accept the command lines and the environment of the file.
 func TestFlagsExist(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
 	programs := make(map[string]string) // name → its --help
-	for name, s := range whole(t).Services {
+	for name, s := range services(t) {
 		if s.Image != image {
 			continue
 		}
@@ -246,7 +196,7 @@ func TestDockerfileBuildsWhatComposeRuns(t *testing.T) {
 			t.Errorf("the Dockerfile has no %q", want)
 		}
 	}
-	for _, s := range whole(t).Services {
+	for _, s := range services(t) {
 		if s.Image != image {
 			continue
 		}

@@ -13,7 +13,7 @@ type row struct {
 
 const (
 	picture    = "a picture or a format, no commands"
-	docker     = "needs Docker; test/deploy reads the same file, and TestTopology runs the same topology as processes"
+	docker     = "needs images of a registry or a release; make compose-test loads and starts the same files"
 	hours      = "measures for minutes to hours, on a machine that does nothing else"
 	installs   = "installs a release on the machine: make release-check does it on a clean Debian"
 	otherTools = "commands of other projects; what they send is recorded in test/agents"
@@ -93,7 +93,7 @@ var table = []row{
 	{page: "docs/deploy.md", first: "tar -xzf", why: installs},
 	{page: "docs/deploy.md", first: "apt install", why: installs},
 	{page: "docs/deploy.md", first: "docker load", why: docker},
-	{page: "docs/deploy.md", first: "docker compose up", why: docker},
+	{page: "docs/deploy.md", first: "docker compose up", by: "test/deploy: TestContainers"},
 	{page: "docs/deploy.md", first: "docker compose --profile", why: docker},
 	{page: "docs/deploy.md", first: "make demo PROXIES=2 ETCD=3 KEEP=1", by: "test/e2e: TestDemoKept"},
 	{page: "docs/deploy.md", first: "install -m 755", why: "changes the machine's systemd; test/deploy verifies the units, make release-check starts them"},
@@ -123,6 +123,7 @@ var table = []row{
 
 	{page: "docs/picking.md", first: "pdctl weight", world: inFleet},
 	{page: "docs/real.md", first: "make test-real", why: "real vLLM: minutes, 3.3 GB; CI_REAL=1 bash .ci/run runs the short form"},
+	{page: "docs/scale.md", first: "make scale", why: hours},
 	{page: "docs/scheduling.md", first: "make fleet-bench", why: hours},
 	{page: "docs/scheduling.md", first: "make fleet-disaggregate", why: hours},
 	{page: "docs/scheduling.md", first: "make fleet-real", why: "real engines, for an hour (docs/real.md)"},

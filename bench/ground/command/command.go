@@ -88,7 +88,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	_ = fs.Set("speed", "12") // decode also computes prompts, and two cores must be enough
 	fs.Lookup("speed").DefValue = "12"
 	report.Flags().StringVar(&f.doc, "doc", "docs/scheduling.md", "document with the generated part")
-	root.AddCommand(replay, model, compare, report)
+	root.AddCommand(replay, model, compare, report, scaleCommand(ctx, stdout))
 	return cli.Run(ctx, root, args, stdout, stderr)
 }
 

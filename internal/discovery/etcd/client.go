@@ -66,8 +66,9 @@ type Config struct {
 // login: a program must start while etcd is away, users or not.
 //
 // The settings are what keeps a watch alive: HTTP/2 pings find a hung member
-// after 13 s (10 s is the least grpc-go allows, plus 3 s for the answer), and
-// reconnecting backs off to 3 s, not to gRPC's 120 s, so that a returning etcd
+// after 13 s (10 s is the least grpc-go allows, plus 3 s for the answer). Connections
+// without a call are not pinged, since etcd closes them for that ("too_many_pings").
+// Reconnecting backs off to 3 s, not to gRPC's 120 s, so that a returning etcd
 // is found at once. Of several members one gets all calls until it fails to
 // answer one; a call with a deadline thus finds a hung member long before the
 // pings do.
@@ -116,7 +117,6 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 		DialTimeout:          timeout,
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
-		PermitWithoutStream:  true,
 		Logger:               ZapLogger(cfg.Log, zapcore.DebugLevel),
 		DialOptions: append(secure,
 			grpc.WithConnectParams(grpc.ConnectParams{

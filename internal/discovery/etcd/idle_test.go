@@ -1,0 +1,62 @@
+package etcd_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
+)
+
+// The connection of a watch is pinged, to find a member that hangs. One without a call is not: etcd
+// closes a connection after three such pings ("too_many_pings"), and gRPC then doubles the interval of
+// all pings of the client.
+func TestIdleConnectionIsNotPinged(t *testing.T) {
+	t.Parallel()
+	longform.Test(t)
+	server := testkit.StartEtcd(t)
+	address := strings.TrimPrefix(server.Endpoint(), "http://")
+	links := [2]*testkit.Link{testkit.StartLink(t, address), testkit.StartLink(t, address)}
+	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{links[0].Address(), links[1].Address()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cli.Close() })
+	events := cli.Watch(t.Context(), "/watched", clientv3.WithCreatedNotify())
+	if resp := <-events; resp.Err() != nil {
+		t.Fatal(resp.Err())
+	}
+	sent := func(i int) int64 { return links[i].Passed(testkit.ToServer) }
+	testkit.Eventually(t, members.Soon, func() error { // both are connected
+		if sent(0) == 0 || sent(1) == 0 {
+			return fmt.Errorf("sent %d and %d bytes", sent(0), sent(1))
+		}
+		return nil
+	})
+	used, idle := 0, 1 // the connection of the watch has sent more
+	if sent(1) > sent(0) {
+		used, idle = 1, 0
+	}
+	before := sent(idle)
+	// After the first bytes there is only a ping each 10 s: two of one connection take longer than
+	// one of the other.
+	for range 3 {
+		now := sent(used)
+		testkit.Eventually(t, time.Minute, func() error {
+			if sent(used) == now {
+				return errors.New("no ping")
+			}
+			return nil
+		})
+	}
+	if n := sent(idle) - before; n > 0 {
+		t.Errorf("the idle connection has sent %d bytes", n)
+	}
+}
