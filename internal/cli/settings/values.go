@@ -101,6 +101,8 @@ func parseSize(s string) (int64, error) {
 		shift = 20
 	case "g", "gb", "gib":
 		shift = 30
+	case "t", "tb", "tib":
+		shift = 40
 	default:
 		return 0, bad
 	}

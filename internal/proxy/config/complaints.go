@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -38,12 +37,8 @@ func (c *complaints) pair(certName, cert, keyName, key string) {
 	}
 }
 
-// duration refuses times out of range.
-func (c *complaints) duration(name string, d time.Duration) {
-	if d < time.Millisecond || d > 7*24*time.Hour {
-		c.bad(name, "%s is out of range; use 1ms to 168h", d)
-	}
-}
+// anyTime is the range of times that have no range of their own.
+const anyTime = "1ms to 168h"
 
 // checkHost checks what precedes the port of a listen address; unlike an
 // instance's address it may be a wildcard.
