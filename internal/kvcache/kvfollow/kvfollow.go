@@ -9,6 +9,7 @@
 package kvfollow
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -65,9 +67,7 @@ type member struct {
 
 // New returns a Follower. Run starts it.
 func New(o Options) *Follower {
-	if o.AskAgain == 0 {
-		o.AskAgain = 30 * time.Second
-	}
+	o.AskAgain = cmp.Or(o.AskAgain, 30*time.Second)
 	return &Follower{
 		o: o, queue: kvevents.NewMemory(kvevents.QueueLimit),
 		members: make(map[string]*member), ending: make(map[string]chan struct{}),
@@ -168,13 +168,7 @@ func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publish
 		if len(publishers) > 0 {
 			return publishers
 		}
-		again := time.NewTimer(f.o.AskAgain)
-		select {
-		case <-ctx.Done():
-		case <-again.C:
-		}
-		again.Stop()
-		if ctx.Err() != nil {
+		if !sleep.For(ctx, f.o.AskAgain) {
 			return nil
 		}
 	}
