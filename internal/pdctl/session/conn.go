@@ -70,6 +70,16 @@ func (s *Session) Connect(ctx context.Context) (*Conn, error) {
 	}
 }
 
+// With connects, calls do, and closes the connection.
+func (s *Session) With(ctx context.Context, do func(*Conn) error) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return do(conn)
+}
+
 const hint = "\nStart etcd (or a proxy with an embedded etcd), or set its address with --etcd-endpoints host:port (PD_ETCD_ENDPOINTS). Tried: "
 
 // WithoutHint returns the message of an error without the text that Hint has added.

@@ -48,7 +48,7 @@ func History(s *session.Session) *cobra.Command {
 				}
 				of = &keys[0]
 			}
-			return history(cmd.Context(), s, of, limit)
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return history(cmd.Context(), s, conn, of, limit) })
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", 100, "show at most this many, the newest")
@@ -73,12 +73,7 @@ func (h *event) about(k *instance.Key) bool {
 	return k == nil || h.Address == k.Address && (h.Role == k.Role || h.Role == instance.Both)
 }
 
-func history(ctx context.Context, s *session.Session, of *instance.Key, limit int) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func history(ctx context.Context, s *session.Session, conn *session.Conn, of *instance.Key, limit int) error {
 	events, since, err := pastEvents(ctx, s, conn, of, limit)
 	if err != nil {
 		return err

@@ -40,7 +40,7 @@ func Import(s *session.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return importAll(cmd.Context(), s, entries, reason, dry)
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return importAll(cmd.Context(), s, conn, entries, reason, dry) })
 		},
 	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print what would be written, and write nothing")
@@ -72,12 +72,7 @@ type importResult struct {
 	Error   string         `json:"error,omitempty"`
 }
 
-func importAll(ctx context.Context, s *session.Session, entries []store.Carried, reason string, dry bool) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func importAll(ctx context.Context, s *session.Session, conn *session.Conn, entries []store.Carried, reason string, dry bool) error {
 	results := []importResult{}
 	failed := 0
 	for _, c := range entries {
