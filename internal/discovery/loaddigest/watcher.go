@@ -8,7 +8,6 @@ package loaddigest
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +17,6 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -89,20 +87,8 @@ func (w *Watcher) set(id string, p *ProxyLoad) {
 
 // Run follows the digests until ctx ends, and returns nil then.
 func (w *Watcher) Run(ctx context.Context) error {
-	tries := 0
-	for ctx.Err() == nil {
-		start := time.Now()
-		err := w.follow(ctx)
-		if ctx.Err() != nil {
-			break
-		}
-		w.log.WithField("error", err).Debug("watch of the load digests ended, listing again")
-		if tries++; time.Since(start) > etcd.GoodTime {
-			tries = 0
-		}
-		sleep.For(ctx, rand.N(min(etcd.BackoffCap, etcd.BackoffBase<<min(tries, 10))))
-	}
-	return nil //nolint:nilerr // the end of ctx is no failure
+	etcd.Retry(ctx, w.log, "watch of the load digests ended, listing again", w.follow)
+	return nil
 }
 
 // follow lists the digests and watches them until that fails.

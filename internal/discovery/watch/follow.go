@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 )
 
@@ -64,9 +62,10 @@ func (w *Watcher) follow(ctx context.Context) {
 		got, err := etcd.List(ctx, lists.LimitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, tries == 0)
 		lists.Learn(time.Since(start), err == nil)
 		if err != nil {
-			if !w.send(ctx, message{listError: err}) || !w.backOff(ctx, &tries) {
+			if !w.send(ctx, message{listError: err}) || !etcd.BackOff(ctx, tries) {
 				return
 			}
+			tries++
 			continue
 		}
 		got.Before, got.Asked = before, asked
@@ -88,9 +87,10 @@ func (w *Watcher) follow(ctx context.Context) {
 		if end.reason == endAsked {
 			continue
 		}
-		if !w.backOff(ctx, &tries) {
+		if !etcd.BackOff(ctx, tries) {
 			return
 		}
+		tries++
 	}
 }
 
@@ -102,14 +102,6 @@ func (w *Watcher) send(ctx context.Context, m message) bool {
 	case w.inbox <- m:
 		return true
 	}
-}
-
-// backOff waits with full jitter, so that the watchers that lost the same etcd
-// do not reconnect together.
-func (w *Watcher) backOff(ctx context.Context, tries *int) bool {
-	limit := min(etcd.BackoffCap, etcd.BackoffBase<<min(*tries, 10))
-	*tries++
-	return sleep.For(ctx, rand.N(limit))
 }
 
 // watch follows every change from revision on until the watch ends. The creation of the
