@@ -60,13 +60,11 @@ func (t *Transfer) Export(ctx context.Context) (entries []Carried, revision int6
 	if err != nil {
 		return nil, 0, err
 	}
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	version, err := t.cli.Get(cctx, t.layout.Schema())
+	version, err := t.get(ctx, "check the schema key", t.layout.Schema())
 	if err != nil {
-		return nil, 0, etcd.Explain(ctx, t.cli, "check the schema key", err, true)
+		return nil, 0, err
 	}
-	if err := etcd.CheckSchema(t.layout, version.Kvs); err != nil {
+	if err := etcd.CheckSchema(t.layout, version); err != nil {
 		return nil, 0, err
 	}
 	for _, kv := range got.KVs {
