@@ -1,6 +1,7 @@
 package agentctl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -80,9 +81,7 @@ func (r Report) Health() error {
 		return nil
 	}
 	why := r.Reason
-	if why == "" {
-		why = r.Registration.Reason
-	}
+	why = cmp.Or(why, r.Registration.Reason)
 	if why == "" {
 		return fmt.Errorf("%w: %s", ErrNotServing, r.Phase)
 	}

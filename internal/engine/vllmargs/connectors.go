@@ -1,6 +1,7 @@
 package vllmargs
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -68,9 +69,7 @@ func (t *Transfer) multi() (string, error) {
 			dialect = d
 		}
 	}
-	if dialect == "" {
-		dialect = dialectPlain
-	}
+	dialect = cmp.Or(dialect, dialectPlain)
 	return dialect, nil
 }
 

@@ -7,6 +7,7 @@
 package indexmem
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -66,9 +67,7 @@ type Budget struct {
 
 // New returns a Budget with a limit in bytes; 0 means DefaultLimit.
 func New(limit int64) *Budget {
-	if limit == 0 {
-		limit = DefaultLimit
-	}
+	limit = cmp.Or(limit, DefaultLimit)
 	return &Budget{limit: limit}
 }
 

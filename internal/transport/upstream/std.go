@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -118,9 +119,7 @@ func (c *Std) try(ctx context.Context, t *http.Transport, r *Request, started ti
 func (c *Std) request(ctx context.Context, r *Request) *http.Request {
 	path, query, _ := strings.Cut(r.Path, "?")
 	scheme := r.Instance.Record.Scheme
-	if scheme == "" {
-		scheme = "http"
-	}
+	scheme = cmp.Or(scheme, "http")
 	req := &http.Request{
 		Method: r.Method,
 		URL:    &url.URL{Scheme: scheme, Host: r.Instance.Address, Path: path, RawQuery: query},

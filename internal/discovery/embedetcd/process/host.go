@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,9 +72,7 @@ type Host struct {
 // ErrDamaged. If the disk is full, it returns without an error, and etcd is started as soon as
 // there is space: the proxy can serve the membership that it has saved.
 func Start(ctx context.Context, cfg Config) (*Host, error) {
-	if cfg.Pause <= 0 {
-		cfg.Pause = time.Second
-	}
+	cfg.Pause = cmp.Or(cfg.Pause, time.Second)
 	h := &Host{cfg: cfg, log: cfg.Log.WithField("component", "etcd"), done: make(chan struct{})}
 	c, err := h.launch(ctx)
 	switch {
