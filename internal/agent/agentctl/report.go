@@ -80,8 +80,7 @@ func (r Report) Health() error {
 	case "serving", "draining":
 		return nil
 	}
-	why := r.Reason
-	why = cmp.Or(why, r.Registration.Reason)
+	why := cmp.Or(r.Reason, r.Registration.Reason)
 	if why == "" {
 		return fmt.Errorf("%w: %s", ErrNotServing, r.Phase)
 	}

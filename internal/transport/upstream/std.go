@@ -118,8 +118,7 @@ func (c *Std) try(ctx context.Context, t *http.Transport, r *Request, started ti
 
 func (c *Std) request(ctx context.Context, r *Request) *http.Request {
 	path, query, _ := strings.Cut(r.Path, "?")
-	scheme := r.Instance.Record.Scheme
-	scheme = cmp.Or(scheme, "http")
+	scheme := cmp.Or(r.Instance.Record.Scheme, "http")
 	req := &http.Request{
 		Method: r.Method,
 		URL:    &url.URL{Scheme: scheme, Host: r.Instance.Address, Path: path, RawQuery: query},
