@@ -130,17 +130,13 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	defer stop()
 	regDone := make(chan error, 1)
 	go func() { regDone <- reg.Run(rctx) }()
-	sideDone := make(chan struct{})
-	go func() {
-		defer close(sideDone)
-		remind(rctx, s.orders.more, ag, reg, log)
-	}()
+	stopSide := background.Start(ctx, func(ctx context.Context) { remind(ctx, s.orders.more, ag, reg, log) })
 
 	if err := ag.Run(ctx); err != nil {
 		log.WithError(err).Warn("the registration not revoked; it ends with its lease")
 	}
 	stop()
-	<-sideDone
+	stopSide()
 	if err := <-regDone; err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
@@ -61,8 +62,7 @@ type Host struct {
 	cfg      Config
 	log      *logrus.Entry
 	endpoint string
-	stop     context.CancelFunc
-	done     chan struct{} // closed when nothing runs any more
+	stop     func()
 
 	mu    sync.Mutex // guards state
 	state State
@@ -73,7 +73,7 @@ type Host struct {
 // there is space: the proxy can serve the membership that it has saved.
 func Start(ctx context.Context, cfg Config) (*Host, error) {
 	cfg.Pause = cmp.Or(cfg.Pause, time.Second)
-	h := &Host{cfg: cfg, log: cfg.Log.WithField("component", "etcd"), done: make(chan struct{})}
+	h := &Host{cfg: cfg, log: cfg.Log.WithField("component", "etcd")}
 	c, err := h.launch(ctx)
 	switch {
 	case errors.Is(err, errNoSpace) && !strings.HasSuffix(cfg.ListenClient, ":0"):
@@ -86,9 +86,7 @@ func Start(ctx context.Context, cfg Config) (*Host, error) {
 		h.endpoint = c.endpoint
 		h.cfg.ListenClient = c.endpoint // also when it was any free port
 	}
-	run, stop := context.WithCancel(context.WithoutCancel(ctx))
-	h.stop = stop
-	go h.supervise(run, c)
+	h.stop = background.Start(ctx, func(ctx context.Context) { h.supervise(ctx, c) })
 	return h, nil
 }
 
@@ -111,12 +109,10 @@ func (h *Host) note(change func(*State)) {
 // Close stops the etcd and waits for it.
 func (h *Host) Close() {
 	h.stop()
-	<-h.done
 }
 
 // supervise restarts the etcd whenever it exits, until ctx ends. c is nil if it has not run yet.
 func (h *Host) supervise(ctx context.Context, c *child) {
-	defer close(h.done)
 	pause := h.cfg.Pause
 	for {
 		if c != nil {
