@@ -179,22 +179,16 @@ func FillRecord(k instance.Key, rec *instance.Record) error {
 // instances of a fleet have a few words between them, and what is alive is
 // what the garbage collector goes through. The record is the caller's alone.
 func shareWords(rec *instance.Record) {
-	one := func(w *string) {
+	words := []*string{
+		&rec.Scheme, (*string)(&rec.State), &rec.Cause, &rec.Connector, &rec.KVRole, &rec.TransferMode, &rec.Transfer, &rec.Version, &rec.Source,
+	}
+	for i := range rec.Models {
+		words = append(words, &rec.Models[i])
+	}
+	for _, w := range words {
 		if *w != "" {
 			*w = unique.Make(*w).Value()
 		}
-	}
-	one(&rec.Scheme)
-	one((*string)(&rec.State))
-	one(&rec.Cause)
-	one(&rec.Connector)
-	one(&rec.KVRole)
-	one(&rec.TransferMode)
-	one(&rec.Transfer)
-	one(&rec.Version)
-	one(&rec.Source)
-	for i := range rec.Models {
-		one(&rec.Models[i])
 	}
 }
 
