@@ -115,5 +115,5 @@ func (p *Proxy) EtcdIsLoopback() bool {
 	if p.Embedded() {
 		return instance.IsLoopback(p.EtcdListen)
 	}
-	return p.Etcd.endpointsAreLoopback()
+	return instance.AllLoopback(p.EtcdEndpoints)
 }
