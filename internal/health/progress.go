@@ -124,12 +124,10 @@ func (cs *cores) noteNoRoutes(in *instance.Instance, snap *instance.Snapshot) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	maps.DeleteFunc(cs.noRoutes, func(address, _ string) bool {
-		for _, role := range instance.Roles() {
-			if _, member := snap.Lookup(instance.Key{Role: role, Address: address}); member {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(instance.Roles(), func(role instance.Role) bool {
+			_, member := snap.Lookup(instance.Key{Role: role, Address: address})
+			return member
+		})
 	})
 	cs.noRoutes[in.Address] = in.Incarnation()
 }

@@ -19,7 +19,7 @@ var errFull = errors.New("too many viewers")
 type viewers struct {
 	came chan struct{} // there is a new viewer
 
-	mu  sync.Mutex // guards the fields below; client requests never lock it
+	mu  sync.Mutex       // guards the fields below; client requests never lock it
 	all map[*viewer]bool // whether it has a snapshot
 }
 

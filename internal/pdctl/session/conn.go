@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -98,10 +99,6 @@ func (s *Session) Hint(err error) error {
 
 // RefusedUser reports whether etcd answers, but refuses this user.
 func RefusedUser(err error) bool {
-	for _, is := range []error{rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed, rpctypes.ErrInvalidAuthToken, rpctypes.ErrPermissionDenied} {
-		if errors.Is(err, is) {
-			return true
-		}
-	}
-	return false
+	refusals := []error{rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed, rpctypes.ErrInvalidAuthToken, rpctypes.ErrPermissionDenied}
+	return slices.ContainsFunc(refusals, func(is error) bool { return errors.Is(err, is) })
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -58,12 +59,7 @@ func checkHost(host string) error {
 
 // isToken reports whether s can be the name of a header (RFC 9110, 5.6.2).
 func isToken(s string) bool {
-	for _, c := range []byte(s) {
-		if !http1.IsToken(c) {
-			return false
-		}
-	}
-	return s != "" && len(s) <= 200
+	return s != "" && len(s) <= 200 && !slices.ContainsFunc([]byte(s), func(c byte) bool { return !http1.IsToken(c) })
 }
 
 func checkListen(s string) error {
