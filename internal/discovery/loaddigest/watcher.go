@@ -8,6 +8,7 @@ package loaddigest
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -56,12 +57,7 @@ func (w *Watcher) All() []*ProxyLoad {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	out := make([]*ProxyLoad, 0, len(w.proxies))
-	for _, p := range w.proxies {
-		out = append(out, p)
-	}
-	slices.SortFunc(out, func(a, b *ProxyLoad) int { return strings.Compare(a.ID, b.ID) })
-	return out
+	return slices.SortedFunc(maps.Values(w.proxies), func(a, b *ProxyLoad) int { return strings.Compare(a.ID, b.ID) })
 }
 
 // Changed returns a channel that is closed when the result of All changes.

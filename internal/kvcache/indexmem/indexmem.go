@@ -67,8 +67,7 @@ type Budget struct {
 
 // New returns a Budget with a limit in bytes; 0 means DefaultLimit.
 func New(limit int64) *Budget {
-	limit = cmp.Or(limit, DefaultLimit)
-	return &Budget{limit: limit}
+	return &Budget{limit: cmp.Or(limit, DefaultLimit)}
 }
 
 // Register adds an index of a kind. It is forgotten by Unregister.
