@@ -91,11 +91,8 @@ func (a *Access) check(c *complaints, clients *Clients, etcd *Etcd) {
 
 func (a *Access) checkKeys(c *complaints) {
 	check := func(name, key string) {
-		for _, b := range []byte(key) {
-			if b <= ' ' || b > '~' {
-				c.bad(name, "a key must consist of visible ASCII characters, because it is sent in a header")
-				return
-			}
+		if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			c.bad(name, "a key must consist of visible ASCII characters, because it is sent in a header")
 		}
 	}
 	for _, key := range a.APIKeys {
