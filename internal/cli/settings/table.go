@@ -102,8 +102,8 @@ func (t Table) Register(fs *pflag.FlagSet) {
 	}
 }
 
-// variables returns the names of a setting in the environment, by precedence.
-func (s Setting) variables() []string {
+// Variables returns the names of a setting in the environment, by precedence.
+func (s Setting) Variables() []string {
 	if s.FlagOnly {
 		return s.Env
 	}
