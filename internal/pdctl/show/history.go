@@ -152,13 +152,13 @@ func printEvents(s *session.Session, events []event) error {
 // describe returns the text for a past change without an audit entry.
 func describe(p store.Past) string {
 	switch {
-	case p.Kind == store.PastPending && p.Deleted:
+	case p.Kind == store.KeyPending && p.Deleted:
 		return "no longer waited for"
-	case p.Kind == store.PastPending:
+	case p.Kind == store.KeyPending:
 		return "waited for"
-	case p.Kind == store.PastOverride && p.Deleted:
+	case p.Kind == store.KeyOverride && p.Deleted:
 		return "intent ended" // with its lease, or by hand
-	case p.Kind == store.PastOverride:
+	case p.Kind == store.KeyOverride:
 		return "intent written by hand"
 	case p.Deleted:
 		return "registration ended"

@@ -65,11 +65,11 @@ func openExport(path string, stdin io.Reader) ([]store.Carried, error) {
 
 // importResult is the result for one key.
 type importResult struct {
-	Kind    store.MoveKind `json:"kind"`
-	Role    instance.Role  `json:"role"`
-	Address string         `json:"address"`
-	Outcome string         `json:"outcome"` // written, same, differs, moot, skipped, failed
-	Error   string         `json:"error,omitempty"`
+	Kind    store.KeyKind `json:"kind"`
+	Role    instance.Role `json:"role"`
+	Address string        `json:"address"`
+	Outcome string        `json:"outcome"` // written, same, differs, moot, skipped, failed
+	Error   string        `json:"error,omitempty"`
 }
 
 func importAll(ctx context.Context, s *session.Session, conn *session.Conn, entries []store.Carried, reason string, dry bool) error {
