@@ -162,8 +162,8 @@ func WithVariables(ctx context.Context, environ []string) context.Context {
 	return ctx
 }
 
-// prepare gives errors of the RunE of a command and of its subcommands the exit code of a failure,
-// unless they are marked, and adds --help-all to commands with rare settings.
+// prepare marks errors of the RunE of a command and of its subcommands as failures, unless they have
+// an exit code or are wrong usage, and adds --help-all to commands with rare settings.
 func prepare(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
