@@ -261,17 +261,13 @@ func first(ps ...*string) string {
 func explain(raw []byte, err error) string {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
-	offset := int64(-1)
 	switch {
 	case errors.As(err, &kind):
 		return fmt.Sprintf("line %d: %s must be a text in quotes, not a %s", line(raw, kind.Offset), kind.Field, kind.Value)
 	case errors.As(err, &syntax):
-		offset = syntax.Offset
+		return fmt.Sprintf("line %d: %s", line(raw, syntax.Offset), err)
 	}
-	if offset < 0 {
-		return err.Error()
-	}
-	return fmt.Sprintf("line %d: %s", line(raw, offset), err)
+	return err.Error()
 }
 
 func line(raw []byte, offset int64) int {
