@@ -37,8 +37,6 @@ type Ejection struct {
 	// Hard reports that no connection to it could be made, that it was silent or hung, or that
 	// it has failed a trial.
 	Hard bool
-	// Strikes and Ejections are those in a row; each failed trial counts as an ejection.
-	Strikes, Ejections int
 }
 
 // Trouble reports whether any instance has a record.
@@ -114,7 +112,7 @@ func (rs *Records) Ejected(k instance.Key) (Ejection, bool) {
 	if !r.ejected {
 		return Ejection{}, false
 	}
-	return Ejection{Since: r.since, Reason: r.reason, Hard: r.hard, Strikes: r.strikes, Ejections: r.ejections}, true
+	return Ejection{Since: r.since, Reason: r.reason, Hard: r.hard}, true
 }
 
 // SilentFor returns how long an instance has not answered its probes; 0 if it is not probed, or
