@@ -197,7 +197,7 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 		h.log.Debug("stderr of etcd: " + trace)
 	}
 	if c.failure != nil && c.failure.Kind != "" {
-		return nil, c.failure.err()
+		return nil, c.failure
 	}
 	_, why, cut := strings.Cut(c.reason(), "with data in "+h.cfg.DataDir+": ")
 	if !cut {
