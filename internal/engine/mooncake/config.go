@@ -2,6 +2,7 @@ package mooncake
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func Parse(raw []byte) (Config, error) {
 	c := Config{
 		Generation: generation(&f), MetadataServer: text(f.MetadataServer), Protocol: strings.ToLower(text(f.Protocol)),
 		LocalHostname: text(f.LocalHostname), Master: text(f.MasterServerAddress),
-		prefill: first(f.PrefillURL, f.LocalURL), decode: first(f.DecodeURL, f.RemoteURL),
+		prefill: cmp.Or(text(f.PrefillURL), text(f.LocalURL)), decode: cmp.Or(text(f.DecodeURL), text(f.RemoteURL)),
 	}
 	return c, c.metadata(text(f.MetadataBackend))
 }
@@ -246,15 +247,6 @@ func text(p *string) string {
 		return ""
 	}
 	return strings.TrimSpace(*p)
-}
-
-func first(ps ...*string) string {
-	for _, p := range ps {
-		if s := text(p); s != "" {
-			return s
-		}
-	}
-	return ""
 }
 
 // explain adds the line number to a JSON error.
