@@ -113,9 +113,6 @@ func (s Setting) Variables() []string {
 // several reports whether a setting is a list.
 func (s Setting) several() bool { return s.Kind == List || s.Kind == Items }
 
-// split returns the items of a list in one flag, variable or default.
-func split(text string) []string { return strings.Split(text, ",") }
-
 // typed is a flag that keeps its text, so that the values of all sources are parsed in one
 // place. A list collects the items of repeated flags.
 type typed struct {
@@ -133,7 +130,7 @@ func (v *typed) String() string { return strings.Join(v.items, ",") }
 func (v *typed) Set(s string) error {
 	items := []string{s}
 	if v.kind == List {
-		items = split(s)
+		items = strings.Split(s, ",")
 	}
 	if v.given && (v.kind == List || v.kind == Items) {
 		items = append(v.items, items...)

@@ -185,7 +185,8 @@ func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (ma
 	}
 	publishers = instance.LocalRanks(in, publishers)
 	for rank, p := range publishers {
-		publishers[rank] = placed(p, in.Address)
+		p.Endpoint, p.Replay = onHost(p.Endpoint, in.Address), onHost(p.Replay, in.Address)
+		publishers[rank] = p
 	}
 	return publishers, instance.LocalRanks(in, hints), err
 }
@@ -207,12 +208,7 @@ func connecting(publishers map[int]kvevents.Publisher) map[int]string {
 	return hints
 }
 
-// placed puts the instance's host where an endpoint has a wildcard.
-func placed(p kvevents.Publisher, address string) kvevents.Publisher {
-	p.Endpoint, p.Replay = onHost(p.Endpoint, address), onHost(p.Replay, address)
-	return p
-}
-
+// onHost puts the instance's host where an endpoint has a wildcard.
 func onHost(endpoint, address string) string {
 	rest, ok := strings.CutPrefix(endpoint, "tcp://")
 	if !ok {
