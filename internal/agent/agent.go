@@ -175,11 +175,7 @@ func (a *Agent) judge(facts instance.Facts, err error) time.Duration {
 		return a.o.ProbeInterval
 	case !a.said.set: // probing
 		a.showReason(err, "not registered: ")
-		if a.backoff == 0 {
-			a.backoff = firstBackoff
-		} else {
-			a.backoff = min(2*a.backoff, MaxBackoff)
-		}
+		a.backoff = min(max(2*a.backoff, firstBackoff), MaxBackoff)
 		return a.backoff
 	case errors.Is(err, vllm.ErrNotAsked), errors.Is(err, errStarved):
 		a.showReason(err, "probe not sent: ")

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -51,19 +52,9 @@ const (
 )
 
 func (o *Options) fill() {
-	if o.ProbeInterval <= 0 {
-		o.ProbeInterval = DefaultProbeInterval
-	}
-	if o.ProbeTimeout <= 0 {
-		o.ProbeTimeout = DefaultProbeTimeout
-	}
-	if o.SlowAfter <= 0 {
-		o.SlowAfter = DefaultSlowAfter
-	}
-	if o.DrainTimeout <= 0 {
-		o.DrainTimeout = DefaultDrainTimeout
-	}
-	if o.KVLease == 0 {
-		o.KVLease = DefaultKVLease
-	}
+	o.ProbeInterval = cmp.Or(o.ProbeInterval, DefaultProbeInterval)
+	o.ProbeTimeout = cmp.Or(o.ProbeTimeout, DefaultProbeTimeout)
+	o.SlowAfter = cmp.Or(o.SlowAfter, DefaultSlowAfter)
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, DefaultDrainTimeout)
+	o.KVLease = cmp.Or(o.KVLease, DefaultKVLease)
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -50,11 +51,8 @@ func (a *Agent) shown(rec instance.Record, facts instance.Facts) (ranks int, tra
 	case facts.DPSize == 0 && same:
 		ranks = a.said.rec.DPSize
 	}
-	if transfer = rec.Transfer; transfer == "" {
-		transfer = facts.Transfer
-	}
-	if transfer == "" && same {
-		transfer = a.said.rec.Transfer
+	if transfer = cmp.Or(rec.Transfer, facts.Transfer); same {
+		transfer = cmp.Or(transfer, a.said.rec.Transfer)
 	}
 	return ranks, transfer
 }

@@ -101,12 +101,6 @@ func (e *exitError) Unwrap() error { return e.err }
 // Exit attaches an exit code to an error.
 func Exit(err error, code int) error { return &exitError{err, code} }
 
-// failure is an error of a RunE that is not marked as usage.
-type failure struct{ err error }
-
-func (e *failure) Error() string { return e.err.Error() }
-func (e *failure) Unwrap() error { return e.err }
-
 // NoArgs refuses arguments.
 func NoArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
@@ -135,16 +129,11 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 		return OK
 	}
 	fmt.Fprintf(stderr, "%s: %v\n", name, err)
-	var own *exitError
-	var failed *failure
-	switch {
-	case errors.As(err, &own):
+	if own, ok := errors.AsType[*exitError](err); ok {
 		return own.code
-	case IsWrong(err), !errors.As(err, &failed):
-		fmt.Fprintf(stderr, "See %s --help.\n", called.CommandPath())
-		return Usage
 	}
-	return Failure
+	fmt.Fprintf(stderr, "See %s --help.\n", called.CommandPath())
+	return Usage
 }
 
 // suggest adds the most similar flag to the error about an unknown one.
@@ -173,18 +162,19 @@ func WithVariables(ctx context.Context, environ []string) context.Context {
 	return ctx
 }
 
-// prepare marks what the RunE of a command and of its subcommands returns as a failure, and
-// adds --help-all to commands with rare settings.
+// prepare marks errors of the RunE of a command and of its subcommands as failures, unless they have
+// an exit code or are wrong usage, and adds --help-all to commands with rare settings.
 func prepare(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			if err, _ := cmd.Context().Value(variables{}).(error); err != nil {
 				return Wrong(err)
 			}
-			if err := run(cmd, args); err != nil {
-				return &failure{err}
+			err := run(cmd, args)
+			if _, own := errors.AsType[*exitError](err); err == nil || own || IsWrong(err) {
+				return err
 			}
-			return nil
+			return Exit(err, Failure)
 		}
 	}
 	if hasRare(cmd) {

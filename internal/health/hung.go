@@ -71,11 +71,14 @@ func (t *Tracker) watchProgress(in *instance.Instance) {
 	if t.opts.Read == nil || t.opts.Trial == nil {
 		return
 	}
-	if _, observable := t.Progress(in.Key); !observable || !t.cores.watch(in.Address) {
+	if _, observable := t.Progress(in.Key); !observable {
+		return
+	}
+	if _, watched := t.cores.watched.LoadOrStore(in.Address, true); watched {
 		return
 	}
 	t.probes.work.Go(func() {
-		defer t.cores.unwatch(in.Address)
+		defer t.cores.watched.Delete(in.Address)
 		w := &progressWatch{t: t, in: in, peers: map[*instance.Instance]*trial{}, received: map[instance.Key]uint64{}}
 		w.run()
 	})

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -79,21 +80,14 @@ type Options struct {
 }
 
 func (o *Options) setDefaults() {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&o.Ejection, time.Second)
-	def(&o.MaxEjection, 30*time.Second)
-	def(&o.ProbeInterval, 250*time.Millisecond)
-	def(&o.MaxProbeInterval, 2*time.Second)
-	def(&o.ProbeTimeout, 5*time.Second)
-	def(&o.SilenceLimit, 1250*time.Millisecond)
-	def(&o.SlowStart, 10*time.Second)
-	if o.MaxFailures <= 0 {
-		o.MaxFailures = 3
-	}
+	o.Ejection = cmp.Or(o.Ejection, time.Second)
+	o.MaxEjection = cmp.Or(o.MaxEjection, 30*time.Second)
+	o.ProbeInterval = cmp.Or(o.ProbeInterval, 250*time.Millisecond)
+	o.MaxProbeInterval = cmp.Or(o.MaxProbeInterval, 2*time.Second)
+	o.ProbeTimeout = cmp.Or(o.ProbeTimeout, 5*time.Second)
+	o.SilenceLimit = cmp.Or(o.SilenceLimit, 1250*time.Millisecond)
+	o.SlowStart = cmp.Or(o.SlowStart, 10*time.Second)
+	o.MaxFailures = cmp.Or(o.MaxFailures, 3)
 	if o.Received == nil {
 		o.Received = func(instance.Key) uint64 { return 0 }
 	}

@@ -14,9 +14,10 @@ import (
 // roles has one core. An API server answers /health, /v1/models and /metrics whatever its
 // core does, so only the core's own samples and bytes of answers show that it computes.
 type cores struct {
+	watched sync.Map // addresses for which there is a progressWatch
+
 	mu        sync.Mutex
 	byAddress map[string]*core
-	watched   map[string]bool   // there is a progressWatch
 	noRoutes  map[string]string // incarnations of engines without the routes of CheckSuspended
 }
 
@@ -79,23 +80,6 @@ func (c *core) observe(received uint64, now time.Time) {
 	}
 }
 
-// watch records that a progressWatch of an engine begins, and reports whether there was none.
-func (cs *cores) watch(address string) bool {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	if cs.watched[address] {
-		return false
-	}
-	cs.watched[address] = true
-	return true
-}
-
-func (cs *cores) unwatch(address string) {
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	delete(cs.watched, address)
-}
-
 // readAt returns when the metrics of an engine were read last; zero if they were not.
 func (cs *cores) readAt(address string) time.Time {
 	cs.mu.Lock()
@@ -140,12 +124,10 @@ func (cs *cores) noteNoRoutes(in *instance.Instance, snap *instance.Snapshot) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	maps.DeleteFunc(cs.noRoutes, func(address, _ string) bool {
-		for _, role := range instance.Roles() {
-			if _, member := snap.Lookup(instance.Key{Role: role, Address: address}); member {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(instance.Roles(), func(role instance.Role) bool {
+			_, member := snap.Lookup(instance.Key{Role: role, Address: address})
+			return member
+		})
 	})
 	cs.noRoutes[in.Address] = in.Incarnation()
 }

@@ -37,8 +37,6 @@ type Ejection struct {
 	// Hard reports that no connection to it could be made, that it was silent or hung, or that
 	// it has failed a trial.
 	Hard bool
-	// Strikes and Ejections are those in a row; each failed trial counts as an ejection.
-	Strikes, Ejections int
 }
 
 // Trouble reports whether any instance has a record.
@@ -53,46 +51,43 @@ func (rs *Records) Troubled() []instance.Key {
 	return nil
 }
 
+// read returns a copy of the record of an instance, the zero record if it has none.
+func (rs *Records) read(k instance.Key) record {
+	if !rs.Trouble() {
+		return record{}
+	}
+	rs.mu.RLock()
+	defer rs.mu.RUnlock()
+	if r := rs.byAddress[k.Address]; r != nil {
+		return *r
+	}
+	return record{}
+}
+
 // Available reports whether the instance is neither ejected nor suspended.
 func (rs *Records) Available(k instance.Key) bool {
 	if !rs.Trouble() {
 		return true
 	}
-	rs.mu.RLock()
-	defer rs.mu.RUnlock()
-	r := rs.byAddress[k.Address]
-	return r == nil || !r.ejected && r.suspended == ""
+	r := rs.read(k)
+	return !r.ejected && r.suspended == ""
 }
 
 // View returns this proxy's view of an instance: instance.Ejected, instance.Sleeping,
 // instance.Paused, or "" for an instance that may be picked.
 func (rs *Records) View(k instance.Key) instance.View {
-	if !rs.Trouble() {
-		return ""
-	}
-	rs.mu.RLock()
-	defer rs.mu.RUnlock()
-	switch r := rs.byAddress[k.Address]; {
-	case r == nil:
-		return ""
-	case r.suspended != "":
-		return r.suspended
-	case r.ejected:
+	r := rs.read(k)
+	if r.suspended == "" && r.ejected {
 		return instance.Ejected
 	}
-	return ""
+	return r.suspended
 }
 
 // Unreachable reports whether the instance is ejected and could not be connected to, was
 // silent or hung, or has failed a trial, so that it is not tried even when few others are left.
 func (rs *Records) Unreachable(k instance.Key) bool {
-	if !rs.Trouble() {
-		return false
-	}
-	rs.mu.RLock()
-	defer rs.mu.RUnlock()
-	r := rs.byAddress[k.Address]
-	return r != nil && r.ejected && r.hard
+	r := rs.read(k)
+	return r.ejected && r.hard
 }
 
 // Share returns the fraction of its picks that the instance should get. It is less than 1 during
@@ -101,56 +96,39 @@ func (rs *Records) Share(k instance.Key) float64 {
 	if !rs.Trouble() {
 		return 1
 	}
-	rs.mu.RLock()
-	defer rs.mu.RUnlock()
-	r := rs.byAddress[k.Address]
-	switch {
-	case r == nil:
-		return 1
+	switch r := rs.read(k); {
 	case r.suspended != "":
 		return 0
 	case r.readmitted.IsZero() || rs.slowStart < 0:
 		return 1
+	default:
+		return min(1, max(0.1, float64(time.Since(r.readmitted))/float64(rs.slowStart)))
 	}
-	return min(1, max(0.1, float64(time.Since(r.readmitted))/float64(rs.slowStart)))
 }
 
 // Ejected returns the ejection of an instance, if there is one.
 func (rs *Records) Ejected(k instance.Key) (Ejection, bool) {
-	rs.mu.RLock()
-	defer rs.mu.RUnlock()
-	r := rs.byAddress[k.Address]
-	if r == nil || !r.ejected {
+	r := rs.read(k)
+	if !r.ejected {
 		return Ejection{}, false
 	}
-	return Ejection{Since: r.since, Reason: r.reason, Hard: r.hard, Strikes: r.strikes, Ejections: r.ejections}, true
+	return Ejection{Since: r.since, Reason: r.reason, Hard: r.hard}, true
 }
 
 // SilentFor returns how long an instance has not answered its probes; 0 if it is not probed, or
 // has answered.
 func (rs *Records) SilentFor(k instance.Key) time.Duration {
-	if !rs.Trouble() {
-		return 0
+	if r := rs.read(k); !r.silentSince.IsZero() {
+		return time.Since(r.silentSince)
 	}
-	rs.mu.RLock()
-	defer rs.mu.RUnlock()
-	r := rs.byAddress[k.Address]
-	if r == nil || r.silentSince.IsZero() {
-		return 0
-	}
-	return time.Since(r.silentSince)
+	return 0
 }
 
 // Silent reports whether the instance is ejected because it did not respond. Unlike one
 // that refuses connections it may still answer a request.
 func (rs *Records) Silent(k instance.Key) bool {
-	if !rs.Trouble() {
-		return false
-	}
-	rs.mu.RLock()
-	defer rs.mu.RUnlock()
-	r := rs.byAddress[k.Address]
-	return r != nil && r.ejected && r.hard && !r.silentSince.IsZero()
+	r := rs.read(k)
+	return r.ejected && r.hard && !r.silentSince.IsZero()
 }
 
 // find returns the record of an engine, or creates it. The caller holds the lock.

@@ -41,7 +41,7 @@ func New(o Options) *Tracker {
 		opts:    o, history: history{slow: map[string]slowAnswer{}, limit: longestLimit}, probes: newProbes(&o),
 		pauses: history{slow: map[string]slowAnswer{}, limit: longestPause},
 		trials: trials{byAddress: map[string]*trial{}},
-		cores:  cores{byAddress: map[string]*core{}, watched: map[string]bool{}, noRoutes: map[string]string{}},
+		cores:  cores{byAddress: map[string]*core{}, noRoutes: map[string]string{}},
 	}
 }
 

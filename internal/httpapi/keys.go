@@ -1,8 +1,6 @@
 package httpapi
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
@@ -10,26 +8,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
-
-// keyring compares keys in constant time: all digests have the same length, and every
-// key is compared.
-type keyring [][sha256.Size]byte
-
-func newKeyring(keys []string) keyring {
-	k := make(keyring, 0, len(keys))
-	for _, key := range keys {
-		k = append(k, sha256.Sum256([]byte(key)))
-	}
-	return k
-}
-
-func (k keyring) holds(key string) bool {
-	sum, found := sha256.Sum256([]byte(key)), 0
-	for i := range k {
-		found |= subtle.ConstantTimeCompare(k[i][:], sum[:])
-	}
-	return found == 1
-}
 
 // requireClient rejects requests without a valid client key.
 func requireClient(ring *apikeys.Ring) gin.HandlerFunc {
@@ -72,15 +50,17 @@ func refuseEncoded(c *gin.Context) {
 
 // requireAdmin rejects requests without the admin key.
 func requireAdmin(adminKey string) gin.HandlerFunc {
+	ring := apikeys.Of(adminKey)
 	return func(c *gin.Context) {
 		key, ok := adminKeyOf(c.Request)
+		_, right := ring.Find(key)
 		switch {
 		case adminKey == "":
 			failAdmin(c, http.StatusForbidden, openai.TypePermission, asDetail,
 				"the admin routes are off: start the proxy with ADMIN_API_KEY set, or use pdctl")
 		case !ok:
 			failAdmin(c, http.StatusUnauthorized, openai.TypeAuth, asDetail, "no admin key: send it as X-Api-Key")
-		case !newKeyring([]string{adminKey}).holds(key):
+		case !right:
 			failAdmin(c, http.StatusForbidden, openai.TypePermission, asDetail, "Forbidden: Invalid API Key.")
 		}
 	}
@@ -115,9 +95,9 @@ func HoldsAdminKey(adminKey string) func(*http.Request) bool {
 	if adminKey == "" {
 		return func(*http.Request) bool { return false }
 	}
-	ring := newKeyring([]string{adminKey})
+	ring := apikeys.Of(adminKey)
 	return func(r *http.Request) bool {
-		key := r.Header.Get("X-Api-Key")
-		return key != "" && ring.holds(key)
+		_, ok := ring.Find(r.Header.Get("X-Api-Key"))
+		return ok
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -92,6 +93,11 @@ func checkHostname(host string) error {
 		return errHostNumeric
 	}
 	return nil
+}
+
+// AllLoopback reports whether IsLoopback is true of all addresses.
+func AllLoopback(addresses []string) bool {
+	return !slices.ContainsFunc(addresses, func(a string) bool { return !IsLoopback(a) })
 }
 
 // IsLoopback reports whether a canonical address is a loopback IP literal.

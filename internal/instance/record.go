@@ -1,6 +1,7 @@
 package instance
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -129,10 +130,7 @@ func Printable(s string, limit int) string {
 		r, n := utf8.DecodeRuneInString(s[i:])
 		switch {
 		case r == utf8.RuneError && n == 1:
-			b.WriteString(`\x`)
-			const hex = "0123456789abcdef"
-			b.WriteByte(hex[s[i]>>4])
-			b.WriteByte(hex[s[i]&15])
+			fmt.Fprintf(&b, `\x%02x`, s[i])
 		case r < 0x20 || (r >= 0x7f && r < 0xa0) || isFormatControl(r):
 			b.WriteString(escapeRune(r))
 		default:
@@ -154,7 +152,6 @@ func isFormatControl(r rune) bool {
 }
 
 func escapeRune(r rune) string {
-	const hex = "0123456789abcdef"
 	switch r {
 	case '\n':
 		return `\n`
@@ -163,5 +160,5 @@ func escapeRune(r rune) string {
 	case '\t':
 		return `\t`
 	}
-	return `\u` + string([]byte{hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15]})
+	return fmt.Sprintf(`\u%04x`, r)
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -41,12 +42,7 @@ func everyRoleUsable(snap *instance.Snapshot, flags []instance.Key) bool {
 			known[k.Role] = true
 		}
 	}
-	for role := range known {
-		if !usable[role] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(instance.Roles(), func(role instance.Role) bool { return known[role] && !usable[role] })
 }
 
 // awaitMembership blocks until the membership has been read, and read again after the

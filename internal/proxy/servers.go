@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	stdlog "log"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/connlimit"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
@@ -109,13 +111,10 @@ func (p *app) shutdown(ctx context.Context, servers []*http.Server) error {
 
 // awaitCut waits until no request is running, or for cutLimit.
 func (p *app) awaitCut() {
-	tick, limit := time.NewTicker(cutPoll), time.NewTimer(cutLimit)
-	defer tick.Stop()
-	defer limit.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), cutLimit)
+	defer cancel()
 	for p.requests() > 0 {
-		select {
-		case <-tick.C:
-		case <-limit.C:
+		if !sleep.For(ctx, cutPoll) {
 			return
 		}
 	}
@@ -126,10 +125,7 @@ const adminConnections = 64
 
 // maxConnections returns the connection limit of clients; 0 means no limit.
 func maxConnections(cfg *config.Proxy) int {
-	if cfg.MaxConnections > 0 {
-		return cfg.MaxConnections
-	}
-	return connlimit.ByDescriptors()
+	return cmp.Or(cfg.MaxConnections, connlimit.ByDescriptors())
 }
 
 func newServer(h http.Handler, log logrus.FieldLogger) *http.Server {

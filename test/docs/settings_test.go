@@ -1,6 +1,7 @@
 package docs_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -54,10 +55,52 @@ func TestSettingsPage(t *testing.T) {
 		if i := slices.IndexFunc(p.table, func(s settings.Setting) bool { return s.Group == "" }); i >= 0 {
 			t.Errorf("%s: --%s has no group", p.name, p.table[i].Name)
 		}
-		page.WriteString("\n## " + p.name + "\n\n" + p.about + "\n" + p.table.Reference(3))
-		variables = append(variables, p.table.Variables()...)
+		page.WriteString("\n## " + p.name + "\n\n" + p.about + "\n" + reference(p.table))
+		for _, s := range p.table {
+			variables = append(variables, s.Variables()...)
+		}
 	}
+	variables = slices.DeleteFunc(variables, func(v string) bool { return !strings.HasPrefix(v, "PD_") })
 	slices.Sort(variables)
 	testkit.Golden(t, filepath.Join(root, "internal", "cli", "settings", "variables.txt"), []byte(strings.Join(slices.Compact(variables), "\n")+"\n"))
 	testkit.Golden(t, filepath.Join(root, "docs", "reference", "settings.md"), []byte(page.String()))
+}
+
+// reference returns a table as Markdown, with a heading for each group.
+func reference(t settings.Table) string {
+	var out strings.Builder
+	for i, group := 0, "\x00"; i < len(t); i++ {
+		s := t[i]
+		if s.Hidden {
+			continue
+		}
+		if s.Group != group {
+			group = s.Group
+			out.WriteString("\n### " + group + "\n\n| setting | takes | default | variable | |\n|---|---|---|---|---|\n")
+		}
+		name := code(s.Name)
+		if s.FlagOnly {
+			name = code("--" + s.Name)
+		} else if s.Short != "" {
+			name += ", " + code("-"+s.Short)
+		}
+		var variables []string
+		for _, v := range s.Variables() {
+			variables = append(variables, code(v))
+		}
+		def := ""
+		if s.Default != "" {
+			def = code(s.Default)
+		}
+		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", name, plain(string(s.Kind)), def, strings.Join(variables, ", "), plain(s.Usage))
+	}
+	return out.String()
+}
+
+// code returns the text of a cell as code.
+func code(text string) string { return "`" + strings.ReplaceAll(text, "|", `\|`) + "`" }
+
+// plain escapes the text of a cell.
+func plain(text string) string {
+	return strings.NewReplacer("|", `\|`, "<", "&lt;", ">", "&gt;", "*", `\*`, "_", `\_`, "[", `\[`).Replace(text)
 }

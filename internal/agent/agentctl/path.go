@@ -83,21 +83,7 @@ func private(dir string) error {
 // Find returns the socket to talk to: that of k, or with a zero k the only one
 // there is.
 func Find(k instance.Key, getenv func(string) string) (string, error) {
-	var found []string
-	for _, dir := range dirs(getenv) {
-		if private(dir) != nil {
-			continue
-		}
-		if k.Address != "" {
-			found = append(found, existing(in(dir, k))...)
-			continue
-		}
-		list, err := filepath.Glob(filepath.Join(dir, "*.sock"))
-		if err != nil {
-			return "", fmt.Errorf("look for agents: %w", err)
-		}
-		found = append(found, list...)
-	}
+	found := sockets(k, getenv)
 	if len(found) > 1 {
 		found = answering(found)
 	}
@@ -113,15 +99,22 @@ func Find(k instance.Key, getenv func(string) string) (string, error) {
 }
 
 // All returns the sockets of every agent of this user that answers on this machine.
-func All(getenv func(string) string) []string {
-	var found []string
+func All(getenv func(string) string) []string { return answering(sockets(instance.Key{}, getenv)) }
+
+// sockets returns the sockets of k, of all instances with a zero k.
+func sockets(k instance.Key, getenv func(string) string) (found []string) {
 	for _, dir := range dirs(getenv) {
-		if private(dir) == nil {
+		if private(dir) != nil {
+			continue
+		}
+		if k.Address == "" {
 			list, _ := filepath.Glob(filepath.Join(dir, "*.sock")) // the pattern is well formed
 			found = append(found, list...)
+		} else if _, err := os.Lstat(in(dir, k)); err == nil {
+			found = append(found, in(dir, k))
 		}
 	}
-	return answering(found)
+	return found
 }
 
 // answering drops what dead agents have left behind, which a container that was
@@ -137,11 +130,4 @@ func answering(paths []string) []string {
 		out = append(out, path)
 	}
 	return out
-}
-
-func existing(path string) []string {
-	if _, err := os.Lstat(path); err != nil {
-		return nil
-	}
-	return []string{path}
 }

@@ -1,6 +1,7 @@
 package agentctl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -79,10 +80,7 @@ func (r Report) Health() error {
 	case "serving", "draining":
 		return nil
 	}
-	why := r.Reason
-	if why == "" {
-		why = r.Registration.Reason
-	}
+	why := cmp.Or(r.Reason, r.Registration.Reason)
 	if why == "" {
 		return fmt.Errorf("%w: %s", ErrNotServing, r.Phase)
 	}

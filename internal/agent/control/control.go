@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -61,16 +62,12 @@ func Start(ctx context.Context, c setup.Config, drain func(), log logrus.FieldLo
 	}
 	log.WithField("socket", lis.Addr().String()).Debug("local control")
 	// It outlives ctx: a drain is watched through it.
-	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		agentctl.Serve(sctx, lis, agentctl.Source{
+	return ctl, background.Start(ctx, func(ctx context.Context) {
+		agentctl.Serve(ctx, lis, agentctl.Source{
 			Report: ctl.Report, Drain: drain,
 			Metrics: agentmetrics.Handler(ctl.Report, phases()),
 		}, log.WithField(logging.FieldComponent, "control"))
-	}()
-	return ctl, func() { cancel(); <-done }, nil
+	}), nil
 }
 
 func openSocket(ctx context.Context, c setup.Config) (net.Listener, error) {

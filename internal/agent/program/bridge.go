@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
@@ -69,14 +70,10 @@ func (s *service) showBridge(ctx context.Context, b *zmqregister.Bridge) (stop f
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		shown := bridgemetrics.Bridge(func() bridgemetrics.Counts { return bridgemetrics.Counts(b.Counts()) })
+	shown := bridgemetrics.Bridge(func() bridgemetrics.Counts { return bridgemetrics.Counts(b.Counts()) })
+	return background.Start(ctx, func(ctx context.Context) {
 		agentctl.Serve(ctx, lis, agentctl.Source{Metrics: shown.Handler()}, s.log.WithField(logging.FieldComponent, "control"))
-	}()
-	return func() { cancel(); <-done }, nil
+	}), nil
 }
 
 // guarded restricts the addresses of a client to those of engines, because every program that

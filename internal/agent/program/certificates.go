@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"sync"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
@@ -33,16 +33,10 @@ func open(s setup.Secured, log logrus.FieldLogger) (c certificates, err error) {
 
 // watch reloads changed files until stop is called. It outlives ctx, like the registration.
 func (c certificates) watch(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var work sync.WaitGroup
-	work.Go(func() { c.engine.Watch(ctx) })
-	if c.etcd != nil {
-		work.Go(func() { c.etcd.Watch(ctx) })
+	if c.etcd == nil {
+		return background.Start(ctx, c.engine.Watch)
 	}
-	return func() {
-		cancel()
-		work.Wait()
-	}
+	return background.Start(ctx, c.engine.Watch, c.etcd.Watch)
 }
 
 // client returns a client for the engine.

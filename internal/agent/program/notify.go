@@ -3,7 +3,6 @@ package program
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -12,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 )
@@ -46,9 +46,7 @@ func (n *notifier) start(ctx context.Context) (stop func()) {
 	if !sdnotify.Enabled() {
 		return func() {}
 	}
-	bg, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var work sync.WaitGroup
-	work.Go(func() {
+	return background.Start(ctx, func(bg context.Context) {
 		err := sdnotify.Watch(bg, n.sane, func(err error) {
 			if err != nil {
 				n.log.WithError(err).Error("agent is stuck: no more watchdog pings")
@@ -57,9 +55,7 @@ func (n *notifier) start(ctx context.Context) (stop func()) {
 		if err != nil {
 			n.log.WithError(err).Warn("no watchdog")
 		}
-	})
-	work.Go(func() { n.status(bg, ctx.Done()) })
-	return func() { cancel(); work.Wait() }
+	}, func(bg context.Context) { n.status(bg, ctx.Done()) })
 }
 
 func (n *notifier) status(ctx context.Context, stopping <-chan struct{}) {

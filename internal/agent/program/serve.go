@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/agent/wrap"
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
@@ -94,8 +95,7 @@ func serve(ctx context.Context, s service) (code int, err error) {
 	defer followMembers(ctx, s.cli, s.TTL, log)()
 	defer s.publishRefusal(ctx)()
 	s.notify = newNotifier(s.Config, ctl, log)
-	stopNotifying := s.notify.start(ctx)
-	defer stopNotifying()
+	defer s.notify.start(ctx)()
 	if s.Command != nil {
 		return s.supervise(ctx)
 	}
@@ -130,17 +130,13 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	defer stop()
 	regDone := make(chan error, 1)
 	go func() { regDone <- reg.Run(rctx) }()
-	sideDone := make(chan struct{})
-	go func() {
-		defer close(sideDone)
-		remind(rctx, s.orders.more, ag, reg, log)
-	}()
+	stopSide := background.Start(ctx, func(ctx context.Context) { remind(ctx, s.orders.more, ag, reg, log) })
 
 	if err := ag.Run(ctx); err != nil {
 		log.WithError(err).Warn("the registration not revoked; it ends with its lease")
 	}
 	stop()
-	<-sideDone
+	stopSide()
 	if err := <-regDone; err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -209,11 +205,5 @@ func dial(c setup.Config, own certificates, log logrus.FieldLogger) (*clientv3.C
 // An agent has no state directory: after a restart it knows the configured endpoints only. stop
 // waits.
 func followMembers(ctx context.Context, cli *clientv3.Client, ttl time.Duration, log logrus.FieldLogger) (stop func()) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		etcd.NewMembers(etcd.MembersOptions{Client: cli, Interval: 2 * ttl, Log: log.WithField(logging.FieldComponent, "etcd")}).Run(ctx)
-	}()
-	return func() { cancel(); <-done }
+	return background.Start(ctx, etcd.NewMembers(etcd.MembersOptions{Client: cli, Interval: 2 * ttl, Log: log.WithField(logging.FieldComponent, "etcd")}).Run)
 }

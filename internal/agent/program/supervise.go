@@ -8,12 +8,13 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/agent/wrap"
+	"github.com/pdmesh/pdmesh/internal/cli/background"
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
@@ -37,10 +38,7 @@ func (s *service) reap(ctx context.Context) (stop func()) {
 		}
 	}
 	s.reaper = wrap.NewReaper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var work sync.WaitGroup
-	work.Go(func() { s.reaper.Run(ctx) })
-	return func() { cancel(); work.Wait() }
+	return background.Start(ctx, s.reaper.Run)
 }
 
 // supervise starts the engine and registers it, and restarts it with --restart. It returns the
@@ -94,12 +92,7 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 		log.WithError(failed).WithField("after", lasted.Round(time.Millisecond)).Warnf("engine failed; restarting in %s", delay)
 		s.ctl.Engine.Waits(failed, delay)
 		s.ctl.Life.Store(nil)
-		timer := time.NewTimer(delay)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		sleep.For(ctx, delay)
 	}
 	return last.Status(), nil
 }

@@ -144,7 +144,7 @@ func (r *reader) instance(c *Config, f *facts) {
 	if _, err := connector.Canonical(c.connector); err != nil { // every proxy would reject the record
 		r.fail("connector", err)
 	}
-	c.Key = r.key(f, allLoopback(c.EtcdEndpoints))
+	c.Key = r.key(f, instance.AllLoopback(c.EtcdEndpoints))
 	c.labels = r.allLabels(f.labels())
 	c.Facts.KVRole = f.kvRole(c.Key.Role, c.connector)
 	f.record(&c.Facts)
@@ -157,7 +157,7 @@ func (r *reader) instance(c *Config, f *facts) {
 	f.findEvents(c)
 	c.Notices = r.findLMCache(f, c)
 	c.Notes = f.notes
-	if c.Key.Address != "" && instance.IsLoopback(c.Key.Address) && !r.allowLoopback && !allLoopback(c.EtcdEndpoints) {
+	if c.Key.Address != "" && instance.IsLoopback(c.Key.Address) && !r.allowLoopback && !instance.AllLoopback(c.EtcdEndpoints) {
 		r.fail("address", errors.New(c.Key.Address+" is a loopback address, but etcd is on another machine, where proxies could not reach it: set the address by which they do, or --allow-loopback"))
 	}
 }
@@ -165,7 +165,7 @@ func (r *reader) instance(c *Config, f *facts) {
 // checkBridge refuses settings of one engine with --zmq-register. It accepts them in the
 // environment, where they may be for other agents of the same image.
 func (r *reader) checkBridge(c *Config) {
-	c.AllowLoopback = r.allowLoopback || allLoopback(c.EtcdEndpoints)
+	c.AllowLoopback = r.allowLoopback || instance.AllLoopback(c.EtcdEndpoints)
 	if _, err := zmq.ParseEndpoint(c.ZMQRegister); err != nil {
 		r.fail("zmq-register", err)
 	}
@@ -359,13 +359,4 @@ func (r *reader) checkTimes(c *Config) {
 	if c.TTL%time.Second != 0 {
 		r.fail("ttl", fmt.Errorf("%s: etcd counts whole seconds", c.TTL))
 	}
-}
-
-func allLoopback(endpoints []string) bool {
-	for _, e := range endpoints {
-		if !instance.IsLoopback(e) {
-			return false
-		}
-	}
-	return true
 }

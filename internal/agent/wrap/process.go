@@ -1,6 +1,7 @@
 package wrap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -96,9 +97,7 @@ func StartStatus(err error) int {
 // Start runs the command. It has no stdin: a background group that reads from a
 // terminal would be stopped.
 func Start(o Options) (*Process, error) {
-	if o.Sweep <= 0 {
-		o.Sweep = defaultSweep
-	}
+	o.Sweep = cmp.Or(o.Sweep, defaultSweep)
 	cmd := exec.Command(o.Argv[0], o.Argv[1:]...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = o.Env, o.Stdout, o.Stderr
 	cmd.WaitDelay = outputDelay

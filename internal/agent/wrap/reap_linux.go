@@ -2,23 +2,16 @@ package wrap
 
 import (
 	"fmt"
-	"syscall"
 	"unsafe"
-)
 
-// From the kernel's headers; package syscall has the numbers of the calls only.
-const (
-	prSetChildSubreaper = 36
-	pAll                = 0
-	wNoWait             = 0x01000000
-	siginfoSize         = 128
+	"golang.org/x/sys/unix"
 )
 
 // Adopt makes this program the parent of every orphan among its descendants,
 // which would else go to process 1. From then on it must run a Reaper.
 func Adopt() error {
-	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0, 0, 0, 0); errno != 0 {
-		return fmt.Errorf("adopt orphans: %w", errno)
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("adopt orphans: %w", err)
 	}
 	return nil
 }
@@ -26,15 +19,14 @@ func Adopt() error {
 // peekDead returns the process id of a zombie child, and
 // leaves it so; 0 when there is none.
 func peekDead() int {
-	var info [siginfoSize / 4]int32
-	_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, pAll, 0, uintptr(unsafe.Pointer(&info[0])),
-		syscall.WEXITED|syscall.WNOHANG|wNoWait, 0, 0)
-	if errno != 0 {
+	var info unix.Siginfo
+	if err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil {
 		return 0 // ECHILD: no child at all
 	}
 	// Three ints, then a union that is aligned like a pointer, si_pid first.
+	ints := (*[5]int32)(unsafe.Pointer(&info))
 	if unsafe.Sizeof(uintptr(0)) == 8 {
-		return int(info[4])
+		return int(ints[4])
 	}
-	return int(info[3])
+	return int(ints[3])
 }

@@ -1,6 +1,7 @@
 package zmqregister
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,12 +66,8 @@ type Bridge struct {
 
 // Listen binds the ROUTER. Run must follow, or Close.
 func Listen(ctx context.Context, o Options) (*Bridge, error) {
-	if o.TTL <= 0 {
-		o.TTL = schema.DefaultTTL
-	}
-	if o.MaxInstances == 0 {
-		o.MaxInstances = 1024
-	}
+	o.TTL = cmp.Or(o.TTL, schema.DefaultTTL)
+	o.MaxInstances = cmp.Or(o.MaxInstances, 1024)
 	b := &Bridge{o: o, warnings: warnings{log: o.Log}, members: make(map[instance.Key]*member), finished: make(chan *member)}
 	// An engine has one connection; those that an engine that crashed left behind
 	// stay until the kernel has noticed.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/tinylib/msgp/msgp"
@@ -133,8 +134,8 @@ func (f *fields) read(name string, b []byte) (rest []byte, err error) {
 	switch msgp.NextType(b) {
 	case msgp.StrType:
 		f.text[name], rest, err = msgp.ReadStringBytes(b)
-		if n, ok := number(f.text[name]); err == nil && ok {
-			f.number[name] = n
+		if n, bad := strconv.ParseUint(f.text[name], 10, 32); err == nil && bad == nil {
+			f.number[name] = int64(n)
 		}
 	case msgp.IntType, msgp.UintType:
 		f.number[name], rest, err = msgp.ReadInt64Bytes(b)
@@ -142,17 +143,4 @@ func (f *fields) read(name string, b []byte) (rest []byte, err error) {
 		rest, err = msgp.Skip(b)
 	}
 	return rest, err
-}
-
-func number(s string) (n int64, ok bool) {
-	if len(s) == 0 || len(s) > 9 {
-		return 0, false
-	}
-	for _, c := range []byte(s) {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = n*10 + int64(c-'0')
-	}
-	return n, true
 }

@@ -74,15 +74,3 @@ func isServiceVariable(name, value string) bool {
 
 // variableName returns a name in the form of a variable.
 func variableName(s string) string { return strings.ReplaceAll(strings.ToUpper(s), "-", "_") }
-
-// Variables returns the environment variables of the settings.
-func (t Table) Variables() (names []string) {
-	for _, s := range t {
-		for _, v := range s.variables() {
-			if strings.HasPrefix(v, prefix) {
-				names = append(names, v)
-			}
-		}
-	}
-	return names
-}

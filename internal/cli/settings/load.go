@@ -91,7 +91,7 @@ func (t Table) Load(flags *pflag.FlagSet, lookup Lookup, own string) (*Values, e
 func (t Table) environment(lookup Lookup) map[string]Env {
 	out := make(map[string]Env)
 	for _, s := range t {
-		if e, ok := lookup.First(s.variables()...); ok {
+		if e, ok := lookup.First(s.Variables()...); ok {
 			out[s.Name] = e
 		}
 	}

@@ -1,7 +1,6 @@
 package settings
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"net/netip"
@@ -48,18 +47,11 @@ func (t Table) Print(w io.Writer, in Printed, remarks ...string) error {
 func printLine(s Setting, value any, from string) (string, error) {
 	node := render(s, value)
 	node.LineComment = instance.Printable(from, 0)
-	var line bytes.Buffer
-	enc := yaml.NewEncoder(&line)
-	if err := enc.Encode(&yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{scalarNode(s.Name), node}}); err != nil {
-		return "", err
+	line, err := yaml.Marshal(&yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{scalarNode(s.Name), node}})
+	if s.Secret && strings.Contains(string(line), masked) {
+		return "# " + string(line), err
 	}
-	if err := enc.Close(); err != nil {
-		return "", err
-	}
-	if s.Secret && strings.Contains(line.String(), masked) {
-		return "# " + line.String(), nil
-	}
-	return line.String(), nil
+	return string(line), err
 }
 
 func render(s Setting, value any) *yaml.Node {

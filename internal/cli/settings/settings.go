@@ -84,11 +84,7 @@ func (d *duration) String() string { return time.Duration(*d).String() }
 
 // Set implements pflag.Value.
 func (d *duration) Set(s string) error {
-	v, err := Duration(s)
-	if err == nil {
-		*d = duration(v)
-	}
-	return err
+	return into((*time.Duration)(d))(Duration(s))
 }
 
 // Type implements pflag.Value.

@@ -43,6 +43,9 @@ type Setting struct {
 	Hidden bool
 	// Spread lists accept several arguments after the flag; see Normalize.
 	Spread bool
+	// Takes names the values that Table.Check accepts: words, as "own or std", or the bounds of
+	// a number, a size or a time, as "1 to 100" or "100ms to 1h, or 0 for none"; "" for any.
+	Takes string
 	// Into points to the variable that Fill sets; nil for a setting that is read by name.
 	Into any
 }
@@ -99,8 +102,8 @@ func (t Table) Register(fs *pflag.FlagSet) {
 	}
 }
 
-// variables returns the names of a setting in the environment, by precedence.
-func (s Setting) variables() []string {
+// Variables returns the names of a setting in the environment, by precedence.
+func (s Setting) Variables() []string {
 	if s.FlagOnly {
 		return s.Env
 	}
@@ -109,9 +112,6 @@ func (s Setting) variables() []string {
 
 // several reports whether a setting is a list.
 func (s Setting) several() bool { return s.Kind == List || s.Kind == Items }
-
-// split returns the items of a list in one flag, variable or default.
-func split(text string) []string { return strings.Split(text, ",") }
 
 // typed is a flag that keeps its text, so that the values of all sources are parsed in one
 // place. A list collects the items of repeated flags.
@@ -130,7 +130,7 @@ func (v *typed) String() string { return strings.Join(v.items, ",") }
 func (v *typed) Set(s string) error {
 	items := []string{s}
 	if v.kind == List {
-		items = split(s)
+		items = strings.Split(s, ",")
 	}
 	if v.given && (v.kind == List || v.kind == Items) {
 		items = append(v.items, items...)

@@ -30,33 +30,27 @@ func Assign(ptr, raw any) error {
 		}
 		*p = n
 	case *int64:
-		n, err := parseSize(text)
-		if err != nil {
-			return err
-		}
-		*p = n
+		return into(p)(parseSize(text))
 	case *bool:
-		on, err := Switch(text)
-		if err != nil {
-			return err
-		}
-		*p = on
+		return into(p)(Switch(text))
 	case *JSONList:
-		list, err := parseJSONList(text)
-		if err != nil {
-			return err
-		}
-		*p = list
+		return into(p)(parseJSONList(text))
 	case *time.Duration:
-		d, err := Duration(text)
-		if err != nil {
-			return err
-		}
-		*p = d
+		return into(p)(Duration(text))
 	default:
 		return assignItems(ptr, strings.Split(text, ","))
 	}
 	return nil
+}
+
+// into returns a function that sets *p unless there is an error.
+func into[T any](p *T) func(T, error) error {
+	return func(value T, err error) error {
+		if err == nil {
+			*p = value
+		}
+		return err
+	}
 }
 
 func assignItems(ptr any, items []string) error {
@@ -72,11 +66,7 @@ func assignItems(ptr any, items []string) error {
 	case *JSONList:
 		*p = items
 	case *[]netip.Prefix:
-		prefixes, err := parsePrefixes(items)
-		if err != nil {
-			return err
-		}
-		*p = prefixes
+		return into(p)(parsePrefixes(items))
 	default:
 		return fmt.Errorf("%w: a list, where one value is wanted", ErrValue)
 	}
@@ -89,22 +79,10 @@ func parseSize(s string) (int64, error) {
 	bad := fmt.Errorf("%w %q: must be a size such as 67108864, 512KiB or 64MiB", ErrValue, s)
 	digits := strings.TrimRight(strings.TrimSpace(s), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 	n, err := strconv.ParseInt(strings.TrimSpace(digits), 10, 64)
-	if err != nil {
-		return 0, bad
-	}
-	shift := 0
-	switch strings.ToLower(strings.TrimSpace(s)[len(digits):]) {
-	case "", "b":
-	case "k", "kb", "kib":
-		shift = 10
-	case "m", "mb", "mib":
-		shift = 20
-	case "g", "gb", "gib":
-		shift = 30
-	default:
-		return 0, bad
-	}
-	if n > math.MaxInt64>>shift || n < 0 {
+	shift, known := map[string]int{
+		"": 0, "b": 0, "k": 10, "kb": 10, "kib": 10, "m": 20, "mb": 20, "mib": 20, "g": 30, "gb": 30, "gib": 30, "t": 40, "tb": 40, "tib": 40,
+	}[strings.ToLower(strings.TrimSpace(s)[len(digits):])]
+	if err != nil || !known || n > math.MaxInt64>>shift || n < 0 {
 		return 0, bad
 	}
 	return n << shift, nil

@@ -10,6 +10,7 @@ package drainproof
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -126,12 +127,8 @@ type State struct {
 // State returns the progress of the proof.
 func (p *Proof) State(now time.Time) State {
 	var s State
-	ids := make([]*proxy, 0, len(p.m))
-	for _, one := range p.m {
-		ids = append(ids, one)
-	}
-	slices.SortFunc(ids, func(a, b *proxy) int { return cmp.Or(cmp.Compare(a.address, b.address), cmp.Compare(a.id, b.id)) })
-	for _, one := range ids {
+	inOrder := func(a, b *proxy) int { return cmp.Or(cmp.Compare(a.address, b.address), cmp.Compare(a.id, b.id)) }
+	for _, one := range slices.SortedFunc(maps.Values(p.m), inOrder) {
 		switch {
 		case one.done:
 			s.Done++

@@ -104,12 +104,8 @@ type Server struct {
 // missing, also if it was started at the same moment, else ErrPortTaken. Start takes at most
 // about a minute, or about ten seconds if the port is in use.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
-	if cfg.ListenClient == "" {
-		cfg.ListenClient = "127.0.0.1:2379"
-	}
-	if cfg.Prefix == "" {
-		cfg.Prefix = schema.DefaultPrefix
-	}
+	cfg.ListenClient = cmp.Or(cfg.ListenClient, "127.0.0.1:2379")
+	cfg.Prefix = cmp.Or(cfg.Prefix, schema.DefaultPrefix)
 	listen, err := listenAddress(cfg.ListenClient, !cfg.TLS.None())
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -67,9 +68,7 @@ type Members struct {
 
 // NewMembers returns Members for the present endpoints of a client.
 func NewMembers(o MembersOptions) *Members {
-	if o.Interval <= 0 {
-		o.Interval = 30 * time.Second
-	}
+	o.Interval = cmp.Or(o.Interval, 30*time.Second)
 	return &Members{o: o, log: LogOrDiscard(o.Log), configured: slices.Clone(o.Client.Endpoints())}
 }
 

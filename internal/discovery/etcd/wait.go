@@ -10,6 +10,8 @@ import (
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 )
 
 var watches atomic.Int64
@@ -52,10 +54,33 @@ func LogOrDiscard(log logrus.FieldLogger) logrus.FieldLogger {
 	return silent
 }
 
+// Retry calls follow until ctx ends, with a pause of full jitter after each call. ended is the log
+// line about the end of a call.
+func Retry(ctx context.Context, log logrus.FieldLogger, ended string, follow func(context.Context) error) {
+	for tries := 0; ctx.Err() == nil; {
+		start := time.Now()
+		err := follow(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if tries++; time.Since(start) > GoodTime {
+			tries = 0
+		}
+		log.WithField("error", err).Debug(ended)
+		BackOff(ctx, tries)
+	}
+}
+
+// BackOff waits with full jitter, so that programs that lost the same etcd do not return to it
+// together. It reports whether ctx still runs.
+func BackOff(ctx context.Context, tries int) bool {
+	return sleep.For(ctx, rand.N(min(backoffCap, backoffBase<<min(tries, 10))))
+}
+
 // Limits of the back-off between two tries to follow etcd.
 const (
-	BackoffBase = 100 * time.Millisecond
-	BackoffCap  = 3 * time.Second
+	backoffBase = 100 * time.Millisecond
+	backoffCap  = 3 * time.Second
 	// GoodTime is how long a watch must last for the backoff to start over.
 	GoodTime = 30 * time.Second
 )

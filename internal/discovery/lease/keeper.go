@@ -28,8 +28,17 @@ type leaseKeeper struct {
 	changed chan struct{}
 	granted chan struct{} // wakes the renewals after a grant; capacity one
 
-	mu       sync.Mutex // guards all below
-	id       clientv3.LeaseID
+	mu sync.Mutex // guards leaseState
+	leaseState
+}
+
+func newLeaseKeeper(cli *clientv3.Client, ttl time.Duration) *leaseKeeper {
+	return &leaseKeeper{cli: cli, ttl: ttl, changed: make(chan struct{}, 1), granted: make(chan struct{}, 1)}
+}
+
+// leaseState is the state of a keeper.
+type leaseState struct {
+	id       clientv3.LeaseID // 0: none, or lost
 	renewed  time.Time
 	trouble  error // of the last renewal, nil while all is well
 	lost     int64
@@ -37,24 +46,10 @@ type leaseKeeper struct {
 	failures int64 // renewals that failed for another reason than a lost lease
 }
 
-func newLeaseKeeper(cli *clientv3.Client, ttl time.Duration) *leaseKeeper {
-	return &leaseKeeper{cli: cli, ttl: ttl, changed: make(chan struct{}, 1), granted: make(chan struct{}, 1)}
-}
-
-// leaseState is a copy of a keeper's state.
-type leaseState struct {
-	id       clientv3.LeaseID // 0: none, or lost
-	renewed  time.Time
-	trouble  error
-	lost     int64
-	renewals int64
-	failures int64
-}
-
 func (k *leaseKeeper) state() leaseState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return leaseState{k.id, k.renewed, k.trouble, k.lost, k.renewals, k.failures}
+	return k.leaseState
 }
 
 // lease returns the current lease, granting one if there is none.

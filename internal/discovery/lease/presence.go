@@ -77,15 +77,9 @@ type Presence struct {
 // NewPresence makes a Presence on a client that the caller closes after Run
 // has returned.
 func NewPresence(cli *clientv3.Client, o PresenceOptions) *Presence {
-	if o.TTL <= 0 {
-		o.TTL = schema.DefaultTTL
-	}
-	if o.Interval <= 0 {
-		o.Interval = time.Second
-	}
-	if o.LoadInterval <= 0 {
-		o.LoadInterval = o.Interval
-	}
+	o.TTL = cmp.Or(o.TTL, schema.DefaultTTL)
+	o.Interval = cmp.Or(o.Interval, time.Second)
+	o.LoadInterval = cmp.Or(o.LoadInterval, o.Interval)
 	if o.Report == nil {
 		o.Report = func() Report { return Report{} }
 	}

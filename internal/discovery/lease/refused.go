@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -67,11 +68,7 @@ func NewRefusedWriter(cli *clientv3.Client, l schema.Layout, id string, ttl time
 // Run polls the state of the registration until ctx ends, nil for registered, or on the way, and
 // takes back what it has written. It returns after all its goroutines have ended.
 func (w *RefusedWriter) Run(ctx context.Context, ask func() *RefusedAgent) {
-	renewed := make(chan struct{})
-	go func() {
-		defer close(renewed)
-		w.keeper.run(ctx)
-	}()
+	stop := background.Start(ctx, w.keeper.run)
 	tick := time.NewTicker(refusedPoll)
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -81,7 +78,7 @@ func (w *RefusedWriter) Run(ctx context.Context, ask func() *RefusedAgent) {
 			w.look(ctx, ask(), now)
 		}
 	}
-	<-renewed
+	stop()
 	w.take(context.WithoutCancel(ctx))
 }
 

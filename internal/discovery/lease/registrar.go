@@ -3,6 +3,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -47,9 +48,7 @@ type Registrar struct {
 // NewRegistrar makes a Registrar on a client that the caller closes after Run
 // has returned and Revoke was called.
 func NewRegistrar(cli *clientv3.Client, o RegistrarOptions) *Registrar {
-	if o.TTL <= 0 {
-		o.TTL = schema.DefaultTTL
-	}
+	o.TTL = cmp.Or(o.TTL, schema.DefaultTTL)
 	return &Registrar{
 		cli: cli, o: o, log: etcd.LogOrDiscard(o.Log).WithField("instance", o.Key.String()),
 		keeper: newLeaseKeeper(cli, o.TTL),

@@ -8,7 +8,7 @@ package loaddigest
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +18,6 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -58,12 +57,7 @@ func (w *Watcher) All() []*ProxyLoad {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	out := make([]*ProxyLoad, 0, len(w.proxies))
-	for _, p := range w.proxies {
-		out = append(out, p)
-	}
-	slices.SortFunc(out, func(a, b *ProxyLoad) int { return strings.Compare(a.ID, b.ID) })
-	return out
+	return slices.SortedFunc(maps.Values(w.proxies), func(a, b *ProxyLoad) int { return strings.Compare(a.ID, b.ID) })
 }
 
 // Changed returns a channel that is closed when the result of All changes.
@@ -89,20 +83,8 @@ func (w *Watcher) set(id string, p *ProxyLoad) {
 
 // Run follows the digests until ctx ends, and returns nil then.
 func (w *Watcher) Run(ctx context.Context) error {
-	tries := 0
-	for ctx.Err() == nil {
-		start := time.Now()
-		err := w.follow(ctx)
-		if ctx.Err() != nil {
-			break
-		}
-		w.log.WithField("error", err).Debug("watch of the load digests ended, listing again")
-		if tries++; time.Since(start) > etcd.GoodTime {
-			tries = 0
-		}
-		sleep.For(ctx, rand.N(min(etcd.BackoffCap, etcd.BackoffBase<<min(tries, 10))))
-	}
-	return nil //nolint:nilerr // the end of ctx is no failure
+	etcd.Retry(ctx, w.log, "watch of the load digests ended, listing again", w.follow)
+	return nil
 }
 
 // follow lists the digests and watches them until that fails.

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,9 +41,7 @@ var ErrTooLarge = errors.New("value too large")
 // do not fit are left out, see instance.Record.FitModels. A record without a version gets the
 // current one. It refuses what DecodeRecord would reject, with a *RejectedError.
 func EncodeRecord(rec instance.Record) ([]byte, error) {
-	if rec.V == 0 {
-		rec.V = instance.RecordVersion
-	}
+	rec.V = cmp.Or(rec.V, instance.RecordVersion)
 	if err := checkRecord(&rec); err != nil {
 		return nil, fmt.Errorf("encode record: %w", err)
 	}
@@ -149,9 +148,7 @@ func bareAddress(k instance.Key, text string) (scheme string, err error) {
 
 // FillRecord checks a decoded record against its key and fills in defaults.
 func FillRecord(k instance.Key, rec *instance.Record) error {
-	if rec.V == 0 {
-		rec.V = instance.RecordVersion
-	}
+	rec.V = cmp.Or(rec.V, instance.RecordVersion)
 	if rec.Role != "" && rec.Role != k.Role {
 		return Rejectf("the value says role %s but the key says %s", Quote(string(rec.Role), 40), k.Role)
 	}
@@ -173,12 +170,8 @@ func FillRecord(k instance.Key, rec *instance.Record) error {
 			rec.Address = k.Address // one copy of it
 		}
 	}
-	if rec.Scheme == "" {
-		rec.Scheme = "http"
-	}
-	if rec.State == "" {
-		rec.State = instance.Ready
-	}
+	rec.Scheme = cmp.Or(rec.Scheme, "http")
+	rec.State = cmp.Or(rec.State, instance.Ready)
 	return checkRecord(rec)
 }
 
@@ -186,22 +179,16 @@ func FillRecord(k instance.Key, rec *instance.Record) error {
 // instances of a fleet have a few words between them, and what is alive is
 // what the garbage collector goes through. The record is the caller's alone.
 func shareWords(rec *instance.Record) {
-	one := func(w *string) {
+	words := []*string{
+		&rec.Scheme, (*string)(&rec.State), &rec.Cause, &rec.Connector, &rec.KVRole, &rec.TransferMode, &rec.Transfer, &rec.Version, &rec.Source,
+	}
+	for i := range rec.Models {
+		words = append(words, &rec.Models[i])
+	}
+	for _, w := range words {
 		if *w != "" {
 			*w = unique.Make(*w).Value()
 		}
-	}
-	one(&rec.Scheme)
-	one((*string)(&rec.State))
-	one(&rec.Cause)
-	one(&rec.Connector)
-	one(&rec.KVRole)
-	one(&rec.TransferMode)
-	one(&rec.Transfer)
-	one(&rec.Version)
-	one(&rec.Source)
-	for i := range rec.Models {
-		one(&rec.Models[i])
 	}
 }
 

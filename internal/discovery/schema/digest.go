@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -151,13 +152,6 @@ func (d *Digest) Differs(before *Digest) bool {
 
 // Equal reports whether two digests have the same load and revision.
 func (d *Digest) Equal(before *Digest) bool {
-	if before == nil || d.Applied != before.Applied || d.LeftOut != before.LeftOut || d.LeavingLeftOut != before.LeavingLeftOut || len(d.Load) != len(before.Load) {
-		return false
-	}
-	for key, c := range d.Load {
-		if was, ok := before.Load[key]; !ok || was != c {
-			return false
-		}
-	}
-	return true
+	return before != nil && d.Applied == before.Applied && d.LeftOut == before.LeftOut && d.LeavingLeftOut == before.LeavingLeftOut &&
+		maps.Equal(d.Load, before.Load)
 }

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -85,18 +86,10 @@ func (p PendingAdd) FullRecord(k instance.Key) instance.Record {
 	}
 	rec.V = instance.RecordVersion
 	rec.Role, rec.Address = k.Role, k.Address
-	if rec.Scheme == "" {
-		rec.Scheme = "http"
-	}
-	if rec.State == "" {
-		rec.State = instance.Ready
-	}
-	if rec.Source == "" {
-		rec.Source = "admin"
-	}
-	if rec.Connector == "" {
-		rec.Connector = p.Connector
-	}
+	rec.Scheme = cmp.Or(rec.Scheme, "http")
+	rec.State = cmp.Or(rec.State, instance.Ready)
+	rec.Source = cmp.Or(rec.Source, "admin")
+	rec.Connector = cmp.Or(rec.Connector, p.Connector)
 	return rec
 }
 

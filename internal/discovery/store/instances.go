@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -108,9 +109,7 @@ func checkKey(k instance.Key) error {
 
 // staticValue completes and encodes the record of a static instance.
 func staticValue(k instance.Key, rec instance.Record, source string) ([]byte, error) {
-	if rec.Source == "" {
-		rec.Source = source
-	}
+	rec.Source = cmp.Or(rec.Source, source)
 	if err := schema.FillRecord(k, &rec); err != nil {
 		return nil, fmt.Errorf("add %s: %w", k, err)
 	}
@@ -142,15 +141,9 @@ func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.Pen
 	if err := checkKeys(k); err != nil {
 		return "", err
 	}
-	if p.V == 0 {
-		p.V = 1
-	}
-	if p.By == "" {
-		p.By = s.actor
-	}
-	if p.Reason == "" {
-		p.Reason = reason
-	}
+	p.V = cmp.Or(p.V, 1)
+	p.By = cmp.Or(p.By, s.actor)
+	p.Reason = cmp.Or(p.Reason, reason)
 	if p.Since == nil {
 		now := time.Now().UTC()
 		p.Since = &now

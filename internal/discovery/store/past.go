@@ -10,24 +10,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
-	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
-)
-
-// PastKind is what a change of the past was about.
-type PastKind string
-
-// The kinds.
-const (
-	PastRecord   PastKind = "record"
-	PastPending  PastKind = "pending"
-	PastOverride PastKind = "override"
 )
 
 // Past is one change of the membership that etcd still remembers.
 type Past struct {
 	Revision int64
-	Kind     PastKind
+	Kind     KeyKind
 	Key      instance.Key // as spelled in etcd
 	Deleted  bool
 	Created  bool // there was no such key before
@@ -106,9 +95,9 @@ func (r *Reader) pastFrom(ctx context.Context, since, now int64) ([]Past, error)
 
 func (r *Reader) past(ev *clientv3.Event) (Past, bool) {
 	n := r.layout.Parse(string(ev.Kv.Key))
-	kind, ok := map[schema.Kind]PastKind{schema.KindInstance: PastRecord, schema.KindPending: PastPending, schema.KindOverride: PastOverride}[n.Kind]
+	kind := kindOf(n)
 	return Past{
 		Revision: ev.Kv.ModRevision, Kind: kind, Key: instance.Key{Role: n.Role, Address: n.Address},
 		Deleted: ev.Type == mvccpb.Event_DELETE, Created: ev.IsCreate(), Value: ev.Kv.Value,
-	}, ok
+	}, kind != ""
 }

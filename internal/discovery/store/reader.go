@@ -87,37 +87,29 @@ func (r *Reader) Newest(ctx context.Context) (int64, error) {
 // Proxies lists the proxies that run, in the order of their ids. One whose
 // value cannot be read is listed with its id alone.
 func (r *Reader) Proxies(ctx context.Context) ([]lease.ProxyPresence, error) {
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	prefix := r.layout.Proxy("")
-	resp, err := r.cli.Get(cctx, prefix, clientv3.WithPrefix())
+	kvs, err := r.get(ctx, "list the proxies", r.layout.Proxy(""), clientv3.WithPrefix())
 	if err != nil {
-		return nil, etcd.Explain(ctx, r.cli, "list the proxies", err, true)
+		return nil, err
 	}
-	return lease.ReadProxies(r.layout, resp.Kvs), nil
+	return lease.ReadProxies(r.layout, kvs), nil
 }
 
 // Loads lists the digests of the proxies, in the order of their ids.
 func (r *Reader) Loads(ctx context.Context) ([]*loaddigest.ProxyLoad, error) {
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	prefix := r.layout.Load("")
-	resp, err := r.cli.Get(cctx, prefix, clientv3.WithPrefix())
+	kvs, err := r.get(ctx, "list the load digests", r.layout.Load(""), clientv3.WithPrefix())
 	if err != nil {
-		return nil, etcd.Explain(ctx, r.cli, "list the load digests", err, true)
+		return nil, err
 	}
-	return loaddigest.Decode(r.layout, resp.Kvs), nil
+	return loaddigest.Decode(r.layout, kvs), nil
 }
 
 // RefusedAgents returns the agents that have published a reason why they are not registered.
 func (r *Reader) RefusedAgents(ctx context.Context) ([]lease.RefusedAgent, error) {
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	resp, err := r.cli.Get(cctx, r.layout.Agent(""), clientv3.WithPrefix())
+	kvs, err := r.get(ctx, "list the agents that are refused", r.layout.Agent(""), clientv3.WithPrefix())
 	if err != nil {
-		return nil, etcd.Explain(ctx, r.cli, "list the agents that are refused", err, true)
+		return nil, err
 	}
-	return lease.ReadRefused(r.layout, resp.Kvs), nil
+	return lease.ReadRefused(r.layout, kvs), nil
 }
 
 // RawKey is one key as etcd has it.
@@ -166,15 +158,13 @@ func (r *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
 // AuditLog reads the newest audit entries, newest first; limit 0 reads all.
 // Entries that cannot be read are shown with their text in Why.
 func (r *Reader) AuditLog(ctx context.Context, limit int64) ([]AuditEntry, error) {
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	resp, err := r.cli.Get(cctx, r.layout.Audit(""), clientv3.WithPrefix(), clientv3.WithLimit(limit),
+	kvs, err := r.get(ctx, "read the audit log", r.layout.Audit(""), clientv3.WithPrefix(), clientv3.WithLimit(limit),
 		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 	if err != nil {
-		return nil, etcd.Explain(ctx, r.cli, "read the audit log", err, true)
+		return nil, err
 	}
-	entries := make([]AuditEntry, 0, len(resp.Kvs))
-	for _, kv := range resp.Kvs {
+	entries := make([]AuditEntry, 0, len(kvs))
+	for _, kv := range kvs {
 		var e AuditEntry
 		if err := json.Unmarshal(kv.Value, &e); err != nil {
 			e = AuditEntry{What: "unreadable", Why: instance.Printable(string(kv.Value), 200)}

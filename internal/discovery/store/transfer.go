@@ -19,19 +19,24 @@ import (
 // Transfer carries what an operator has put into one etcd to another.
 type Transfer struct{ *writer }
 
-// MoveKind is the kind of key that a Carried represents.
-type MoveKind string
+// KeyKind is the kind of a key of the membership.
+type KeyKind string
 
-// The kinds of keys that are copied from one etcd to another.
+// The kinds of keys.
 const (
-	MoveRecord   MoveKind = "record"   // a static instance
-	MovePending  MoveKind = "pending"  // an add that waits for its instance
-	MoveOverride MoveKind = "override" // an operator's intent
+	KeyRecord   KeyKind = "record"   // an instance
+	KeyPending  KeyKind = "pending"  // an add that waits for its instance
+	KeyOverride KeyKind = "override" // an operator's intent
 )
+
+// kindOf returns the kind of a key, "" for a key of another kind.
+func kindOf(n schema.Name) KeyKind {
+	return map[schema.Kind]KeyKind{schema.KindInstance: KeyRecord, schema.KindPending: KeyPending, schema.KindOverride: KeyOverride}[n.Kind]
+}
 
 // Carried is one key that is copied from one etcd to another.
 type Carried struct {
-	Kind  MoveKind
+	Kind  KeyKind
 	Key   instance.Key
 	Value []byte
 	TTL   time.Duration // remaining time of a pending add or an override, 0 for one without a lease
@@ -60,13 +65,11 @@ func (t *Transfer) Export(ctx context.Context) (entries []Carried, revision int6
 	if err != nil {
 		return nil, 0, err
 	}
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	version, err := t.cli.Get(cctx, t.layout.Schema())
+	version, err := t.get(ctx, "check the schema key", t.layout.Schema())
 	if err != nil {
-		return nil, 0, etcd.Explain(ctx, t.cli, "check the schema key", err, true)
+		return nil, 0, err
 	}
-	if err := etcd.CheckSchema(t.layout, version.Kvs); err != nil {
+	if err := etcd.CheckSchema(t.layout, version); err != nil {
 		return nil, 0, err
 	}
 	for _, kv := range got.KVs {
@@ -85,29 +88,21 @@ func (t *Transfer) Export(ctx context.Context) (entries []Carried, revision int6
 		}
 		entries = append(entries, c)
 	}
-	place := map[MoveKind]int{MoveRecord: 0, MovePending: 1, MoveOverride: 2}
+	place := map[KeyKind]int{KeyRecord: 0, KeyPending: 1, KeyOverride: 2}
 	slices.SortStableFunc(entries, func(a, b Carried) int { return cmp.Compare(place[a.Kind], place[b.Kind]) })
 	return entries, got.Revision, nil
 }
 
 // carried makes an entry of a key.
 func carried(n schema.Name, kv *mvccpb.KeyValue) Carried {
-	c := Carried{Key: instance.Key{Role: n.Role, Address: n.Address}, Value: kv.Value}
-	switch n.Kind {
-	case schema.KindPending:
-		c.Kind = MovePending
-	case schema.KindOverride:
-		c.Kind = MoveOverride
-	default:
-		c.Kind = MoveRecord
-	}
+	c := Carried{Kind: kindOf(n), Key: instance.Key{Role: n.Role, Address: n.Address}, Value: kv.Value}
 	canonical, err := instance.ParseAddress(n.Address)
 	switch {
 	case err != nil:
 		c.Skip = "bad address: " + schema.ReasonOf(err)
 	case canonical != n.Address:
 		c.Skip = "spelled in another way than " + canonical + "; put it in again with pdctl add"
-	case c.Kind == MoveRecord && kv.Lease != 0:
+	case c.Kind == KeyRecord && kv.Lease != 0:
 		c.Skip = "held by a lease: its agent registers it again"
 	default:
 		if err := c.Check(); err != nil {
@@ -125,11 +120,11 @@ func (c *Carried) Check() error {
 	}
 	var err error
 	switch c.Kind {
-	case MoveRecord:
+	case KeyRecord:
 		_, _, err = schema.DecodeRecord(c.Key, c.Value)
-	case MovePending:
+	case KeyPending:
 		_, err = schema.DecodePending(c.Key, c.Value)
-	case MoveOverride:
+	case KeyOverride:
 		_, err = schema.DecodeOverride(c.Value)
 	default:
 		err = schema.Rejectf("%s is no kind of key; use record, pending or override", schema.Quote(string(c.Kind), 40))
@@ -173,24 +168,24 @@ func (t *Transfer) Import(ctx context.Context, c Carried, reason string, dry boo
 func (t *Transfer) carry(c Carried, f *etcd.Found, outcome *MoveOutcome) plan {
 	key, there := t.layout.Instance(c.Key), f.Record
 	switch c.Kind {
-	case MovePending:
+	case KeyPending:
 		key, there = t.layout.Pending(c.Key), f.Pending
-	case MoveOverride:
+	case KeyOverride:
 		key, there = t.layout.Override(c.Key), f.Override
-	case MoveRecord:
+	case KeyRecord:
 	}
 	p := plan{what: "import"}
 	*outcome = MoveWritten
 	switch {
 	case there != nil && bytes.Equal(there.Value, c.Value):
 		*outcome = MoveSame
-	case c.Kind == MoveRecord && there != nil && there.Lease != 0:
+	case c.Kind == KeyRecord && there != nil && there.Lease != 0:
 		*outcome = MovePointless // its agent has registered it
 	case there != nil:
 		*outcome = MoveDiffers
-	case c.Kind != MoveOverride && f.Removed(), c.Kind == MovePending && f.Record != nil:
+	case c.Kind != KeyOverride && f.Removed(), c.Kind == KeyPending && f.Record != nil:
 		*outcome = MovePointless
-	case c.Kind != MoveRecord:
+	case c.Kind != KeyRecord:
 		p.lease = c.TTL
 		p.put = func(id clientv3.LeaseID) clientv3.Op {
 			return clientv3.OpPut(key, string(c.Value), clientv3.WithLease(id))

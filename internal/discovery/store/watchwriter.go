@@ -59,12 +59,12 @@ func (w *WatchWriter) WriteBack(ctx context.Context, k watch.Kept, reason string
 	return w.change(ctx, k.Key, reason, func(f *etcd.Found) (plan, error) {
 		p := plan{what: schema.OrderRestore}
 		removed := f.Removed()
-		if k.HasOverride && f.Override == nil {
+		if k.Override != nil && f.Override == nil {
 			p.ops = append(p.ops, clientv3.OpPut(w.layout.Override(k.Key), string(k.Override)))
 			o, err := schema.DecodeOverride(k.Override)
 			removed = err == nil && o.State == instance.Removed
 		}
-		if k.HasRecord && f.Record == nil && !removed {
+		if k.Record != nil && f.Record == nil && !removed {
 			p.ops = append(p.ops, clientv3.OpPut(w.layout.Instance(k.Key), string(k.Record)))
 		}
 		return p, nil

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
@@ -22,6 +23,17 @@ var ErrBusy = errors.New("too many others change the same instance")
 type client struct {
 	cli    *clientv3.Client
 	layout schema.Layout
+}
+
+// get reads keys. doing describes that in an error.
+func (c *client) get(ctx context.Context, doing, key string, o ...clientv3.OpOption) ([]*mvccpb.KeyValue, error) {
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	resp, err := c.cli.Get(cctx, key, o...)
+	if err != nil {
+		return nil, etcd.Explain(ctx, c.cli, doing, err, true)
+	}
+	return resp.Kvs, nil
 }
 
 // writer makes changes: each is one transaction that carries its audit entry, and is only

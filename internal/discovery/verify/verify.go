@@ -3,6 +3,7 @@
 package verify
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -151,18 +152,12 @@ func (f *Facts) judge(in *instance.Instance, answer *Answer, say func(string, ..
 // itself stays.
 func WithFacts(rec instance.Record, f instance.Facts) instance.Record {
 	rec.Models, rec.ModelsTruncated = f.Models, f.ModelsTruncated
-	if rec.MaxModelLen == 0 {
-		rec.MaxModelLen = f.MaxModelLen
-	}
-	if rec.Version == "" {
-		rec.Version = f.Version
-	}
+	rec.MaxModelLen = cmp.Or(rec.MaxModelLen, f.MaxModelLen)
+	rec.Version = cmp.Or(rec.Version, f.Version)
 	if rec.DPSize == 0 && f.DPSize > 1 {
 		rec.DPSize = f.DPSize
 	}
-	if rec.Transfer == "" {
-		rec.Transfer = f.Transfer
-	}
+	rec.Transfer = cmp.Or(rec.Transfer, f.Transfer)
 	if rec.StartedAt == nil && !f.StartedAt.IsZero() {
 		rec.StartedAt = &f.StartedAt
 	}

@@ -45,7 +45,7 @@ func (w *Watcher) audit(ctx context.Context) {
 			wait = min(wait, etcd.Jitter(auditRetry))
 		}
 		failed = err != nil
-		if !w.send(ctx, message{audited: &a}) {
+		if !w.send(ctx, func(o *owner) { o.audited(&a) }) {
 			return
 		}
 	}
@@ -119,7 +119,7 @@ func (c *contact) audited(a *audited) {
 		c.w.note(func(s *Status) { s.AuditErrors++; s.LastError = a.err.Error() })
 		return
 	}
-	c.w.note(func(s *Status) { s.Audits++; s.LastAudit = time.Now() })
+	c.w.note(func(s *Status) { s.Audits++ })
 	c.answered(a.Before, a.Revision, a.Cluster, a.Member)
 	if !c.listed || !c.following {
 		c.suspicion = nil // a list is on its way

@@ -41,6 +41,26 @@ func (c *contact) noteContact() {
 	c.w.note(func(s *Status) { s.LastContact = time.Now(); s.LastError = "" })
 }
 
+// watchCreated notes that the watch was created, and which member of etcd serves it.
+func (c *contact) watchCreated(member uint64) {
+	c.following, c.member = true, member
+	c.noteContact()
+}
+
+// watchEnded notes that the watch ended.
+func (c *contact) watchEnded(end watchEnd) {
+	c.following = false
+	c.w.note(func(s *Status) {
+		s.WatchEnds[end.reason]++
+		if end.reason == endCompacted {
+			s.Compactions++
+		}
+		if end.err != nil {
+			s.LastError = end.err.Error()
+		}
+	})
+}
+
 // checked applies the outcome of a check.
 func (c *contact) checked(got checked) {
 	if got.err != nil {
@@ -249,7 +269,7 @@ func (w *Watcher) check(ctx context.Context) {
 			c.revision, c.cluster, c.member = resp.Header.Revision, resp.Header.ClusterId, resp.Header.MemberId
 		}
 		failed = err != nil
-		if !w.send(ctx, message{checked: &c}) {
+		if !w.send(ctx, func(o *owner) { o.checked(c) }) {
 			return
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 )
 
@@ -45,9 +43,6 @@ type watchEnd struct {
 	err    error
 }
 
-// creation reports that a watch was created, and which member of etcd serves it.
-type creation struct{ member uint64 }
-
 // follow lists, watches from the next revision, and repeats this whenever the watch ends, until
 // ctx ends. It sends everything that it receives to the owner.
 func (w *Watcher) follow(ctx context.Context) {
@@ -64,13 +59,14 @@ func (w *Watcher) follow(ctx context.Context) {
 		got, err := etcd.List(ctx, lists.LimitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, tries == 0)
 		lists.Learn(time.Since(start), err == nil)
 		if err != nil {
-			if !w.send(ctx, message{listError: err}) || !w.backOff(ctx, &tries) {
+			if !w.send(ctx, func(o *owner) { o.listFailed(err) }) || !etcd.BackOff(ctx, tries) {
 				return
 			}
+			tries++
 			continue
 		}
 		got.Before, got.Asked = before, asked
-		if !w.send(ctx, message{listing: &got}) {
+		if !w.send(ctx, func(o *owner) { o.load(&got) }) {
 			return
 		}
 		start = time.Now()
@@ -79,7 +75,7 @@ func (w *Watcher) follow(ctx context.Context) {
 			return
 		}
 		w.log.WithField("reason", end.reason).WithField("error", end.err).Debug("the watch ended, listing again")
-		if !w.send(ctx, message{ended: &end}) {
+		if !w.send(ctx, func(o *owner) { o.watchEnded(end) }) {
 			return
 		}
 		if time.Since(start) > etcd.GoodTime {
@@ -88,9 +84,10 @@ func (w *Watcher) follow(ctx context.Context) {
 		if end.reason == endAsked {
 			continue
 		}
-		if !w.backOff(ctx, &tries) {
+		if !etcd.BackOff(ctx, tries) {
 			return
 		}
+		tries++
 	}
 }
 
@@ -102,14 +99,6 @@ func (w *Watcher) send(ctx context.Context, m message) bool {
 	case w.inbox <- m:
 		return true
 	}
-}
-
-// backOff waits with full jitter, so that the watchers that lost the same etcd
-// do not reconnect together.
-func (w *Watcher) backOff(ctx context.Context, tries *int) bool {
-	limit := min(etcd.BackoffCap, etcd.BackoffBase<<min(*tries, 10))
-	*tries++
-	return sleep.For(ctx, rand.N(limit))
 }
 
 // watch follows every change from revision on until the watch ends. The creation of the
@@ -154,12 +143,12 @@ func (w *Watcher) watch(ctx context.Context, revision int64, creations *etcd.Pat
 				deadline.Stop()
 				created = true
 				creations.Learn(time.Since(start), true)
-				if !w.send(ctx, message{created: &creation{member: resp.Header.GetMemberId()}}) {
+				if !w.send(ctx, func(o *owner) { o.watchCreated(resp.Header.GetMemberId()) }) {
 					return watchEnd{reason: endClosed, err: ctx.Err()}
 				}
 				continue
 			}
-			if !w.send(ctx, message{events: &resp}) {
+			if !w.send(ctx, func(o *owner) { o.apply(&resp) }) {
 				return watchEnd{reason: endClosed, err: ctx.Err()}
 			}
 		}

@@ -114,7 +114,7 @@ func (s *simulated) step(names []string) {
 			q := s.questions[0]
 			s.questions = s.questions[1:]
 			q.alive = s.rng.IntN(2) == 0
-			s.handle(message{lease: &q})
+			s.handle(func(o *owner) { o.leaseKnown(q) })
 		}
 	case n < 17: // an instance has answered, or has not
 		if all := s.w.Snapshot().All(); len(all) > 0 {
@@ -156,10 +156,12 @@ func (s *simulated) step(names []string) {
 }
 
 func (s *simulated) event(kind mvccpb.Event_EventType, kv *mvccpb.KeyValue) {
-	s.handle(message{events: &clientv3.WatchResponse{
-		Header: &etcdserverpb.ResponseHeader{Revision: s.rev},
-		Events: []*clientv3.Event{{Type: kind, Kv: kv}},
-	}})
+	s.handle(func(o *owner) {
+		o.apply(&clientv3.WatchResponse{
+			Header: &etcdserverpb.ResponseHeader{Revision: s.rev},
+			Events: []*clientv3.Event{{Type: kind, Kv: kv}},
+		})
+	})
 }
 
 func (s *simulated) relist() {
@@ -167,7 +169,7 @@ func (s *simulated) relist() {
 	for _, k := range slices.Sorted(maps.Keys(s.keys)) {
 		l.KVs = append(l.KVs, s.keys[k])
 	}
-	s.handle(message{listing: l})
+	s.handle(func(o *owner) { o.load(l) })
 }
 
 // scratch is what a table with the same entries, that has shown nothing yet, shows.

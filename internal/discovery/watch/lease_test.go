@@ -56,7 +56,7 @@ func newLeaseRig(t *testing.T) *leaseRig {
 func (r *leaseRig) list(t *testing.T, kvs []*mvccpb.KeyValue) {
 	t.Helper()
 	r.rev++
-	r.handle(message{listing: &etcd.Listing{KVs: kvs, Revision: r.rev, Cluster: 1, Schema: 1}})
+	r.handle(func(o *owner) { o.load(&etcd.Listing{KVs: kvs, Revision: r.rev, Cluster: 1, Schema: 1}) })
 	r.publish(t.Context())
 }
 
@@ -78,7 +78,9 @@ func (r *leaseRig) deliver(events ...*clientv3.Event) {
 	for _, e := range events {
 		r.rev = max(r.rev, e.Kv.ModRevision)
 	}
-	r.handle(message{events: &clientv3.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: r.rev}, Events: events}})
+	r.handle(func(o *owner) {
+		o.apply(&clientv3.WatchResponse{Header: &etcdserverpb.ResponseHeader{Revision: r.rev}, Events: events})
+	})
 }
 
 // A lease is asked for when a key under it goes, unless etcd still holds
@@ -141,7 +143,7 @@ func TestLeaseIsAskedForUnlessAKeyProvesIt(t *testing.T) {
 		{"the other one is an orphan", func(r *leaseRig, t *testing.T) {
 			r.deliver(r.deleted(30, "A"), r.deleted(30, "B"))
 			for _, q := range r.unanswered() {
-				r.handle(message{lease: &q})
+				r.handle(func(o *owner) { o.leaseKnown(q) })
 			}
 			r.deliver(r.written(31, "A", 1))
 			r.deliver(r.deleted(32, "A"))

@@ -9,24 +9,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// readModels is a list of models that was read from the engine of an instance.
-type readModels struct {
-	key instance.Key
-	verify.Models
-}
-
 // ObserveModels takes the list of models that was read from the engine of in, an instance of a
 // snapshot. Snapshots have it until the engine restarts or, if an agent maintains the record,
 // until the record is rewritten. It returns before it is published.
 func (w *Watcher) ObserveModels(ctx context.Context, in *instance.Instance, facts instance.Facts) {
-	w.send(ctx, message{models: &readModels{in.Key, verify.Models{
-		Incarnation: in.Incarnation(), ModRevision: in.ModRevision, Names: facts.Models, Truncated: facts.ModelsTruncated,
-	}}})
+	m := &verify.Models{Incarnation: in.Incarnation(), ModRevision: in.ModRevision, Names: facts.Models, Truncated: facts.ModelsTruncated}
+	w.send(ctx, func(o *owner) { o.observeModels(in.Key, m) })
 }
 
 // observeModels stores a list that was read. Nothing is published if the snapshot has it already.
-func (o *owner) observeModels(m *readModels) {
-	e := o.table.find(schema.KindInstance, m.key)
+func (o *owner) observeModels(k instance.Key, m *verify.Models) {
+	e := o.table.find(schema.KindInstance, k)
 	if e == nil {
 		return // it was removed
 	}
@@ -34,7 +27,7 @@ func (o *owner) observeModels(m *readModels) {
 		in.Record.ModelsTruncated == m.Truncated && slices.Equal(in.Record.Models, m.Names) {
 		return
 	}
-	o.facts.Models[m.key] = &m.Models
-	o.table.touch(m.key)
+	o.facts.Models[k] = m
+	o.table.touch(k)
 	o.table.dirty = true
 }

@@ -46,9 +46,9 @@ func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
 			wanted[e.Key] = k
 		}
 		if e.Kind == schema.KindOverride {
-			k.Override, k.HasOverride = e.value, true
+			k.Override = e.value
 		} else {
-			k.Record, k.HasRecord = e.value, true
+			k.Record = e.value
 		}
 	}
 	if cmd.Do != schema.OrderRestore || l.w.o.Writer == nil {

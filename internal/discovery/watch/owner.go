@@ -15,20 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// message is a message of the follower or the checker to the owner. Exactly one of
-// the fields is set.
-type message struct {
-	listing   *etcd.Listing
-	created   *creation // of the watch
-	events    *clientv3.WatchResponse
-	ended     *watchEnd
-	listError error
-	checked   *checked
-	audited   *audited
-	lease     *leaseQuestion
-	models    *readModels
-	save      chan<- *image // receives one answer: the image, or nil if nothing has changed
-}
+// message is what another goroutine has the owner do.
+type message func(*owner)
 
 // owner is the state of the goroutine that owns the membership. The types contact and lost hold
 // the state of etcd, and of the entries that etcd has lost.
@@ -125,7 +113,7 @@ func (o *owner) sendQuestions(ctx context.Context) {
 	for _, q := range o.unanswered() {
 		o.asking.Go(func() {
 			q.alive = o.w.leases.live(ctx, clientv3.LeaseID(q.lease))
-			o.w.send(ctx, message{lease: &q})
+			o.w.send(ctx, func(o *owner) { o.leaseKnown(q) })
 		})
 	}
 	if entries := o.writeBacks; len(entries) > 0 {
@@ -139,51 +127,19 @@ func (o *owner) sendQuestions(ctx context.Context) {
 }
 
 func (o *owner) handle(m message) {
-	switch {
-	case m.listing != nil:
-		o.load(m.listing)
-	case m.created != nil:
-		o.following, o.member = true, m.created.member
-		o.noteContact()
-	case m.events != nil:
-		o.apply(m.events)
-	case m.ended != nil:
-		o.following = false
-		o.w.note(func(s *Status) {
-			s.WatchEnds[m.ended.reason]++
-			if m.ended.reason == endCompacted {
-				s.Compactions++
-			}
-			if m.ended.err != nil {
-				s.LastError = m.ended.err.Error()
-			}
-		})
-	case m.listError != nil:
-		o.listFails++
-		if !o.listed {
-			o.addLocal()
-			o.announce()
-		}
-		o.doubt = time.Now()
-		o.w.note(func(s *Status) { s.ListErrors++; s.LastError = m.listError.Error() })
-	case m.checked != nil:
-		o.checked(*m.checked)
-	case m.audited != nil:
-		o.audited(m.audited)
-	case m.save != nil:
-		if o.listed || o.restored {
-			m.save <- o.imageOf()
-		} else {
-			m.save <- nil
-		}
-		o.unsaved = false
-	case m.lease != nil:
-		o.leaseKnown(*m.lease)
-	case m.models != nil:
-		o.observeModels(m.models)
-		return // the message is no evidence about etcd
-	}
+	m(o)
 	o.state()
+}
+
+// listFailed notes that a list failed.
+func (o *owner) listFailed(err error) {
+	o.listFails++
+	if !o.listed {
+		o.addLocal()
+		o.announce()
+	}
+	o.doubt = time.Now()
+	o.w.note(func(s *Status) { s.ListErrors++; s.LastError = err.Error() })
 }
 
 // load replaces the registered entries by a list.

@@ -1,8 +1,10 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -317,21 +319,9 @@ func (a *probeScheduler) forgetAnswer(k targetKey) {
 }
 
 func (a *probeScheduler) forgetAnswers() {
-	for k := range a.facts.Instances {
-		if a.table.find(schema.KindInstance, k) == nil {
-			delete(a.facts.Instances, k)
-		}
-	}
-	for k := range a.facts.Models {
-		if a.table.find(schema.KindInstance, k) == nil {
-			delete(a.facts.Models, k)
-		}
-	}
-	for k := range a.facts.Pending {
-		if a.table.find(schema.KindPending, k) == nil {
-			delete(a.facts.Pending, k)
-		}
-	}
+	maps.DeleteFunc(a.facts.Instances, func(k instance.Key, _ *verify.Answer) bool { return a.table.find(schema.KindInstance, k) == nil })
+	maps.DeleteFunc(a.facts.Models, func(k instance.Key, _ *verify.Models) bool { return a.table.find(schema.KindInstance, k) == nil })
+	maps.DeleteFunc(a.facts.Pending, func(k instance.Key, _ verify.Wait) bool { return a.table.find(schema.KindPending, k) == nil })
 }
 
 // waiting returns the target of a pending add.
@@ -340,9 +330,7 @@ func (a *probeScheduler) waiting(e *entry) (target, bool) {
 		return target{}, false
 	}
 	t := target{in: e.in, pending: true, model: e.pending.Model, rec: e.pending.FullRecord(e.Key)}
-	if t.model == "" {
-		t.model = a.w.o.Model
-	}
+	t.model = cmp.Or(t.model, a.w.o.Model)
 	// An instance that is used although etcd does not hold it must still be added; while its
 	// lease is queried it counts as registered.
 	if r := a.table.find(schema.KindInstance, e.Key); r != nil && r.good && (r.absent == nil || r.absent.kind == asking) {

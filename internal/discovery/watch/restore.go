@@ -43,7 +43,7 @@ func (w *Watcher) newSaver() *disk.Saver {
 		Dir: w.o.StateDir, Age: w.o.StateAge, Log: w.log,
 		Take: func(ctx context.Context) (*disk.Image, bool) {
 			reply := make(chan *image, 1)
-			if !w.send(ctx, message{save: reply}) {
+			if !w.send(ctx, func(o *owner) { reply <- o.unsavedImage() }) {
 				return nil, false
 			}
 			return (<-reply).onDisk(), true
@@ -101,6 +101,15 @@ func (m *image) onDisk() *disk.Image {
 // saved reports whether an entry is written to disk. Pending adds, unwritten instances of the
 // command line, and entries that cannot be decoded are not.
 func (e *entry) saved() bool { return e.good && e.Kind != schema.KindPending && e.mod > 0 }
+
+// unsavedImage returns the image to save, nil if nothing is known.
+func (o *owner) unsavedImage() *image {
+	o.unsaved = false
+	if !o.listed && !o.restored {
+		return nil
+	}
+	return o.imageOf()
+}
 
 // imageOf returns an image of the present state. It runs on the goroutine of the owner, so it
 // copies only pointers.

@@ -138,11 +138,7 @@ func (t *table) aliases() map[schema.Name]*entry {
 // do not say that one engine serves both. It is a warning only: a wrong guess
 // must not take capacity away.
 func clashes(e *entry, find func(schema.Name) *entry) bool {
-	other := instance.Prefill
-	if e.Role == instance.Prefill {
-		other = instance.Decode
-	}
-	o := find(schema.Name{Kind: schema.KindInstance, Role: other, Address: e.Key.Address})
+	o := find(schema.Name{Kind: schema.KindInstance, Role: e.Role.Other(), Address: e.Key.Address})
 	if o == nil || !o.good || !e.good {
 		return false
 	}

@@ -6,6 +6,7 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -44,9 +45,7 @@ type Writer interface {
 // Kept is the state that a Watcher keeps of one instance that a new store lacks.
 type Kept struct {
 	Key              instance.Key
-	Record, Override []byte
-	HasRecord        bool
-	HasOverride      bool
+	Record, Override []byte // nil: none
 }
 
 // Options configure a Watcher. Only Layout has to be set.
@@ -139,7 +138,6 @@ type Status struct {
 	Checks      int64            // checks that were answered
 	CheckErrors int64            // checks that failed
 	Audits      int64            // audits that were answered
-	LastAudit   time.Time        // when the last one was, by the local clock
 	AuditErrors int64            // audits that failed
 	Drift       int64            // audits that caused a list
 	Epochs      int64            // times that the store was found to be another or an older one
@@ -186,30 +184,14 @@ type Watcher struct {
 // New makes a Watcher on a client that the caller closes after Run has
 // returned.
 func New(cli *clientv3.Client, o Options) *Watcher {
-	if o.WaitingInterval <= 0 {
-		o.WaitingInterval = 2 * time.Second
-	}
-	if o.CheckInterval <= 0 {
-		o.CheckInterval = 5 * time.Second
-	}
-	if o.AuditInterval <= 0 {
-		o.AuditInterval = 15 * time.Second
-	}
-	if o.RelistInterval <= 0 {
-		o.RelistInterval = 10 * time.Minute
-	}
-	if o.OrphanGrace <= 0 {
-		o.OrphanGrace = time.Minute
-	}
-	if o.SuspendedAfter <= 0 {
-		o.SuspendedAfter = schema.DefaultTTL / 2
-	}
-	if o.StateAge <= 0 {
-		o.StateAge = 24 * time.Hour
-	}
-	if o.ProbeTimeout <= 0 {
-		o.ProbeTimeout = 3 * time.Second
-	}
+	o.WaitingInterval = cmp.Or(o.WaitingInterval, 2*time.Second)
+	o.CheckInterval = cmp.Or(o.CheckInterval, 5*time.Second)
+	o.AuditInterval = cmp.Or(o.AuditInterval, 15*time.Second)
+	o.RelistInterval = cmp.Or(o.RelistInterval, 10*time.Minute)
+	o.OrphanGrace = cmp.Or(o.OrphanGrace, time.Minute)
+	o.SuspendedAfter = cmp.Or(o.SuspendedAfter, schema.DefaultTTL/2)
+	o.StateAge = cmp.Or(o.StateAge, 24*time.Hour)
+	o.ProbeTimeout = cmp.Or(o.ProbeTimeout, 3*time.Second)
 	w := &Watcher{
 		cli: cli, o: o, log: etcd.LogOrDiscard(o.Log),
 		ready:    make(chan struct{}),

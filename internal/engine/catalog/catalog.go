@@ -12,6 +12,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"slices"
@@ -99,12 +100,8 @@ type round struct {
 
 // New returns a Catalog that reads nothing at intervals until Run is called.
 func New(o Options) *Catalog {
-	if o.Interval <= 0 {
-		o.Interval = DefaultInterval
-	}
-	if o.Timeout <= 0 {
-		o.Timeout = 3 * time.Second
-	}
+	o.Interval = cmp.Or(o.Interval, DefaultInterval)
+	o.Timeout = cmp.Or(o.Timeout, 3*time.Second)
 	if o.Available == nil {
 		o.Available = func(instance.Key) bool { return true }
 	}

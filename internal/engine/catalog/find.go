@@ -27,24 +27,19 @@ func (c *Catalog) Find(ctx context.Context, model string) bool {
 	if r == nil {
 		return false
 	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-r.done:
-		return c.o.Serves(model)
-	case <-r.late:
-	}
-	for {
-		changed := c.o.Members().Changed()
-		if c.o.Serves(model) {
-			return true
-		}
+	var changed <-chan struct{} // of the members, once it is late
+	for late := r.late; ; late = nil {
 		select {
 		case <-ctx.Done():
 			return false
 		case <-r.done:
 			return c.o.Serves(model)
+		case <-late:
 		case <-changed:
+		}
+		changed = c.o.Members().Changed()
+		if c.o.Serves(model) {
+			return true
 		}
 	}
 }

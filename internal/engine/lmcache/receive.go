@@ -8,6 +8,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 )
 
@@ -16,8 +17,7 @@ type Receiver struct {
 	inbox  *Inbox
 	socket *zmq.Listener
 	log    logrus.FieldLogger
-	cancel context.CancelFunc
-	done   chan struct{}
+	stop   func()
 }
 
 // troublePause is the least time between two log lines about invalid messages.
@@ -25,7 +25,7 @@ const troublePause = 10 * time.Second
 
 // Listen binds a PULL socket at tcp://host:port.
 func Listen(ctx context.Context, endpoint string, inbox *Inbox, log logrus.FieldLogger) (*Receiver, error) {
-	r := &Receiver{inbox: inbox, log: log, done: make(chan struct{})}
+	r := &Receiver{inbox: inbox, log: log}
 	socket, err := zmq.Listen(ctx, zmq.Pull, endpoint, zmq.Bounds{Bytes: 4 << 10, Frames: 2}, func(remote string, err error) {
 		log.WithError(err).WithField("remote", remote).Warn("a peer of the socket for LMCache's notifications was refused")
 	})
@@ -33,14 +33,11 @@ func Listen(ctx context.Context, endpoint string, inbox *Inbox, log logrus.Field
 		return nil, fmt.Errorf("socket for LMCache's notifications: %w", err)
 	}
 	r.socket = socket
-	receiving, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	r.cancel = cancel
-	go r.receive(receiving)
+	r.stop = background.Start(ctx, r.receive)
 	return r, nil
 }
 
 func (r *Receiver) receive(ctx context.Context) {
-	defer close(r.done)
 	var logged time.Time
 	for {
 		m, err := r.socket.Receive(ctx)
@@ -67,7 +64,6 @@ func (r *Receiver) Addr() net.Addr { return r.socket.Addr() }
 
 // Close closes the socket and waits for its goroutine.
 func (r *Receiver) Close() {
-	r.cancel()
+	r.stop()
 	_ = r.socket.Close() // it was open
-	<-r.done
 }

@@ -2,6 +2,7 @@ package mooncake
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func Parse(raw []byte) (Config, error) {
 	c := Config{
 		Generation: generation(&f), MetadataServer: text(f.MetadataServer), Protocol: strings.ToLower(text(f.Protocol)),
 		LocalHostname: text(f.LocalHostname), Master: text(f.MasterServerAddress),
-		prefill: first(f.PrefillURL, f.LocalURL), decode: first(f.DecodeURL, f.RemoteURL),
+		prefill: cmp.Or(text(f.PrefillURL), text(f.LocalURL)), decode: cmp.Or(text(f.DecodeURL), text(f.RemoteURL)),
 	}
 	return c, c.metadata(text(f.MetadataBackend))
 }
@@ -248,30 +249,17 @@ func text(p *string) string {
 	return strings.TrimSpace(*p)
 }
 
-func first(ps ...*string) string {
-	for _, p := range ps {
-		if s := text(p); s != "" {
-			return s
-		}
-	}
-	return ""
-}
-
 // explain adds the line number to a JSON error.
 func explain(raw []byte, err error) string {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
-	offset := int64(-1)
 	switch {
 	case errors.As(err, &kind):
 		return fmt.Sprintf("line %d: %s must be a text in quotes, not a %s", line(raw, kind.Offset), kind.Field, kind.Value)
 	case errors.As(err, &syntax):
-		offset = syntax.Offset
+		return fmt.Sprintf("line %d: %s", line(raw, syntax.Offset), err)
 	}
-	if offset < 0 {
-		return err.Error()
-	}
-	return fmt.Sprintf("line %d: %s", line(raw, offset), err)
+	return err.Error()
 }
 
 func line(raw []byte, offset int64) int {

@@ -2,6 +2,7 @@ package vllm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -75,12 +76,8 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 
 // BaseURL returns the base URL of an instance's endpoints.
 func BaseURL(in *instance.Instance) string {
-	scheme := in.Record.Scheme
-	if scheme == "" {
-		scheme = "http"
-	}
 	// The address of the key, to which requests are sent as well.
-	return scheme + "://" + in.Address
+	return cmp.Or(in.Record.Scheme, "http") + "://" + in.Address
 }
 
 // Health calls GET /health: 200 with an empty body while the engine runs, 503 when its core has
@@ -162,39 +159,56 @@ func (c *Client) getJSON(ctx context.Context, base, path string, key bool, limit
 
 // get makes one call and passes the body of a 200 to read.
 func (c *Client) get(ctx context.Context, base, path string, key bool, read func(io.Reader) error) error {
-	timeout := c.limit(ctx)
-	cctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	u, err := endpoint(base, path)
+	req, err := c.request(ctx, http.MethodGet, base, path, nil, key)
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(cctx, http.MethodGet, u, nil)
+	err = c.do(req, base, c.limit(ctx), read)
+	var refused *StatusError
+	if errors.As(err, &refused) && refused.Code == http.StatusLoopDetected {
+		err = fmt.Errorf("%w: %s %w; use the address of vLLM", ErrNotVLLM, hostOf(base), ErrProxy)
+	}
 	if err != nil {
-		return fmt.Errorf("%w %q", ErrBase, instance.Printable(base, 80))
+		return callError(base, path, err)
+	}
+	return nil
+}
+
+func (c *Client) request(ctx context.Context, method, base, path string, body io.Reader, key bool) (*http.Request, error) {
+	u, err := endpoint(base, path)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u, body)
+	if err != nil {
+		return nil, fmt.Errorf("%w %q", ErrBase, instance.Printable(base, 80))
 	}
 	req.Header.Set(instance.ProbeHeader, "1")
 	if key && c.APIKey != "" {
 		req.Header.Set("Authorization", "Bearer "+c.APIKey)
 	}
-	resp, err := c.client().Do(req)
+	return req, nil
+}
+
+// do sends a request and passes the body of a 200 to read.
+func (c *Client) do(req *http.Request, base string, timeout time.Duration, read func(io.Reader) error) error {
+	ctx, cancel := context.WithTimeout(req.Context(), timeout)
+	defer cancel()
+	resp, err := c.client().Do(req.WithContext(ctx))
+	if err == nil {
+		defer func() { _ = resp.Body.Close() }()
+		if resp.StatusCode != http.StatusOK {
+			text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
+			return &StatusError{
+				Code: resp.StatusCode,
+				Text: instance.Printable(strings.TrimSpace(string(text)), 120),
+				key:  c.APIKey != "",
+			}
+		}
+		err = read(resp.Body)
+	}
 	if err != nil {
-		return callError(base, path, explain(ctx, cctx, base, timeout, err))
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode == http.StatusLoopDetected {
-		return callError(base, path, fmt.Errorf("%w: %s %w; use the address of vLLM", ErrNotVLLM, hostOf(base), ErrProxy))
-	}
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
-		return callError(base, path, &StatusError{
-			Code: resp.StatusCode,
-			Text: instance.Printable(strings.TrimSpace(string(text)), 120),
-			key:  c.APIKey != "",
-		})
-	}
-	if err := read(resp.Body); err != nil {
-		return callError(base, path, explain(ctx, cctx, base, timeout, err))
+		return explain(req.Context(), ctx, base, timeout, err)
 	}
 	return nil
 }

@@ -129,7 +129,7 @@ func TestStats(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Stats{
-		Running: 3, Waiting: 4, Finished: 13, KVCacheUsage: 0.375, Complete: true, Ranks: 2,
+		Running: 3, Waiting: 4, Finished: 13, Complete: true, Ranks: 2,
 		StartedAt: time.Unix(1700000000, 250e6).UTC(),
 	}
 	if d := cmp.Diff(want, got); d != "" {
@@ -154,7 +154,6 @@ func TestParseStats(t *testing.T) {
 		{name: "NIXL", text: "# TYPE vllm:nixl_num_failed_transfers counter\nvllm:nixl_num_failed_transfers_total{engine=\"0\",model_name=\"m\"} 0.0\n", want: Stats{NIXL: true}},
 		{name: "a comment is no NIXL", text: "# vllm:nixl_num_failed_transfers_total 1\n"},
 		{name: "ranks", text: "vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_running{engine=\"1\"} 2\n", want: Stats{Running: 3, Ranks: 2}},
-		{name: "old usage name", text: "vllm:gpu_cache_usage_perc{a=\"b\"} 0.5", want: Stats{KVCacheUsage: 0.5}},
 		{name: "no final newline", text: "vllm:num_requests_waiting 0\nvllm:num_requests_running{} 1", want: Stats{Running: 1, Complete: true, Ranks: 1}},
 		{name: "CRLF", text: "vllm:num_requests_waiting 2\r\nvllm:num_requests_running 0\r\n", want: Stats{Waiting: 2, Complete: true, Ranks: 1}},
 		{name: "overlong line skipped", text: long + "vllm:num_requests_waiting 1\n", want: Stats{Waiting: 1}},

@@ -26,9 +26,6 @@ type Stats struct {
 	Running  float64 // requests being computed
 	Waiting  float64 // requests queued
 	Finished float64 // requests that ended for any reason since the start of the process
-	// KVCacheUsage is the mean share of KV blocks in use, from 0 to 1. On a prefill instance
-	// it includes the blocks pinned for decode instances, also while no request runs.
-	KVCacheUsage float64
 	// StartedAt is process_start_time_seconds; zero if absent, as from a server with several
 	// API processes.
 	StartedAt time.Time
@@ -47,10 +44,12 @@ func (s Stats) Idle() bool { return s.Complete && s.Running == 0 && s.Waiting ==
 
 // RankLoad is the load of one data-parallel rank of a server, as its metrics show it.
 type RankLoad struct {
-	Rank    int     // label engine
-	Blocks  int64   // of the KV cache; 0 if unknown
-	Block   int64   // tokens in one block
-	Usage   float64 // share of the blocks in use, from 0 to 1
+	Rank   int   // label engine
+	Blocks int64 // of the KV cache; 0 if unknown
+	Block  int64 // tokens in one block
+	// Usage is the share of the blocks in use, from 0 to 1. On a prefill instance it includes the
+	// blocks pinned for decode instances, also while no request runs.
+	Usage   float64
 	Running float64
 	Waiting float64
 	// Starved is the part of Waiting for which the KV cache has no free blocks; 0 from engines
@@ -148,7 +147,7 @@ func (p *page) load() []RankLoad {
 // stats returns the sums over all ranks.
 func (p *page) stats() Stats {
 	s := Stats{Finished: p.finished, StartedAt: p.started, NIXL: p.nixl}
-	seen, usage, known := uint8(0), 0.0, 0
+	seen := uint8(0)
 	for _, r := range p.ranks {
 		seen |= r.seen
 		s.Running += r.Running
@@ -156,13 +155,6 @@ func (p *page) stats() Stats {
 		if r.seen&seenRunning != 0 {
 			s.Ranks++
 		}
-		if r.seen&seenUsage != 0 {
-			usage += r.Usage
-			known++
-		}
-	}
-	if known > 0 {
-		s.KVCacheUsage = usage / float64(known)
 	}
 	s.Complete = seen&seenRunning != 0 && seen&seenWaiting != 0
 	return s

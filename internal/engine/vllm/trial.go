@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -38,43 +37,19 @@ func (c *Client) Trial(ctx context.Context, base, model, id string, rank int) er
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = time.Until(deadline)
 	}
-	cctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	u, err := endpoint(base, trialPath)
+	req, err := c.request(ctx, http.MethodPost, base, trialPath, bytes.NewReader(body), true)
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(cctx, http.MethodPost, u, bytes.NewReader(body))
-	if err != nil {
-		return fmt.Errorf("%w %q", ErrBase, instance.Printable(base, 80))
-	}
-	req.Header.Set(instance.ProbeHeader, "1")
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("X-Request-Id", id)
 	if rank >= 0 {
 		req.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(rank))
 	}
-	if c.APIKey != "" {
-		req.Header.Set("Authorization", "Bearer "+c.APIKey)
-	}
-	if err := c.sendTrial(req); err != nil {
-		return fmt.Errorf("POST %s%s: %w", base, trialPath, explain(ctx, cctx, base, timeout, err))
+	if err := c.do(req, base, timeout, readTrial); err != nil {
+		return fmt.Errorf("POST %s%s: %w", base, trialPath, err)
 	}
 	return nil
-}
-
-// sendTrial sends a trial request and reads its answer.
-func (c *Client) sendTrial(req *http.Request) error {
-	resp, err := c.client().Do(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
-		return &StatusError{Code: resp.StatusCode, Text: instance.Printable(strings.TrimSpace(string(text)), 120), key: c.APIKey != ""}
-	}
-	return readTrial(resp.Body)
 }
 
 // readTrial reports whether the answer is complete. An engine that shuts down or is being paused

@@ -297,11 +297,7 @@ func Masked(argv []string) []string {
 }
 
 func secret(flag string) bool {
-	for _, part := range []string{"key", "token", "password", "secret"} {
-		// Words of the flag, not parts of them: --max-num-batched-tokens is none.
-		if slices.Contains(strings.Split(strings.TrimLeft(flag, "-"), "-"), part) {
-			return true
-		}
-	}
-	return false
+	// Words of the flag, not parts of them: --max-num-batched-tokens is none.
+	words := strings.Split(strings.TrimLeft(flag, "-"), "-")
+	return slices.ContainsFunc([]string{"key", "token", "password", "secret"}, func(part string) bool { return slices.Contains(words, part) })
 }

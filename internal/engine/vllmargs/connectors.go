@@ -1,7 +1,9 @@
 package vllmargs
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
@@ -68,50 +70,38 @@ func (t *Transfer) multi() (string, error) {
 			dialect = d
 		}
 	}
-	if dialect == "" {
-		dialect = dialectPlain
+	return cmp.Or(dialect, dialectPlain), nil
+}
+
+// parts returns t and the connectors inside a MultiConnector.
+func (t *Transfer) parts() []*Transfer {
+	all := []*Transfer{t}
+	for i := range t.Connectors {
+		all = append(all, t.Connectors[i].parts()...)
 	}
-	return dialect, nil
+	return all
 }
 
 // NIXL reports whether the engine hands over by NIXL, also as a part of a
 // MultiConnector. Such an engine listens on a side channel.
 func (t *Transfer) NIXL() bool {
-	switch strings.ToLower(t.Connector) {
-	case "nixlconnector", "nixlpullconnector", "nixlpushconnector":
-		return true
-	}
-	for i := range t.Connectors {
-		if t.Connectors[i].NIXL() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.parts(), func(p *Transfer) bool {
+		return slices.Contains([]string{"nixlconnector", "nixlpullconnector", "nixlpushconnector"}, strings.ToLower(p.Connector))
+	})
 }
 
 // LMCache reports whether LMCache's in-process connector is a part of the engine's. With
 // LMCache's PD backend it hands over by itself.
 func (t *Transfer) LMCache() bool {
-	if strings.EqualFold(t.Connector, "LMCacheConnectorV1") {
-		return true
-	}
-	for i := range t.Connectors {
-		if t.Connectors[i].LMCache() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.parts(), func(p *Transfer) bool { return strings.EqualFold(p.Connector, "LMCacheConnectorV1") })
 }
 
 // Mooncake returns the part that is vLLM's MooncakeConnector, also within a
 // MultiConnector; nil if there is none. A producer of it has a bootstrap server.
 func (t *Transfer) Mooncake() *Transfer {
-	if c := t.class(); c.Dialect == dialectMooncake {
-		return t
-	}
-	for i := range t.Connectors {
-		if m := t.Connectors[i].Mooncake(); m != nil {
-			return m
+	for _, p := range t.parts() {
+		if p.class().Dialect == dialectMooncake {
+			return p
 		}
 	}
 	return nil
@@ -120,12 +110,9 @@ func (t *Transfer) Mooncake() *Transfer {
 // Offloading returns the part whose blocks other engines fetch from a P2P tier, also
 // within a MultiConnector; nil if there is none.
 func (t *Transfer) Offloading() *P2PTier {
-	if t.Tier != nil {
-		return t.Tier
-	}
-	for i := range t.Connectors {
-		if tier := t.Connectors[i].Offloading(); tier != nil {
-			return tier
+	for _, p := range t.parts() {
+		if p.Tier != nil {
+			return p.Tier
 		}
 	}
 	return nil
@@ -133,13 +120,13 @@ func (t *Transfer) Offloading() *P2PTier {
 
 // LeaseSeconds returns the time for which the engine keeps the blocks of a KV transfer, also of a
 // part of a MultiConnector; 0 if it is not set.
-func (t *Transfer) LeaseSeconds() int {
-	seconds := t.Lease
-	if t.Tier != nil {
-		seconds = t.Tier.Timeout
-	}
-	for i := range t.Connectors {
-		seconds = max(seconds, t.Connectors[i].LeaseSeconds())
+func (t *Transfer) LeaseSeconds() (seconds int) {
+	for _, p := range t.parts() {
+		if p.Tier != nil {
+			seconds = max(seconds, p.Tier.Timeout)
+		} else {
+			seconds = max(seconds, p.Lease)
+		}
 	}
 	return seconds
 }

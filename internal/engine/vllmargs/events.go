@@ -1,6 +1,7 @@
 package vllmargs
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -129,9 +130,7 @@ func (e *Events) Sources(host string, ranks Ranks) map[string]instance.KVEvents 
 		if port == 0 {
 			return ""
 		}
-		if own == "" {
-			own = host
-		}
+		own = cmp.Or(own, host)
 		return "tcp://" + net.JoinHostPort(own, strconv.Itoa(port+rank))
 	}
 	out := map[string]instance.KVEvents{}

@@ -1,6 +1,7 @@
 package zmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,18 +32,10 @@ type Bounds struct {
 }
 
 func (b Bounds) filled() Bounds {
-	if b.Bytes == 0 {
-		b.Bytes = 64 << 10
-	}
-	if b.Frames == 0 {
-		b.Frames = 16
-	}
-	if b.Peers == 0 {
-		b.Peers = 1024
-	}
-	if b.Handshake == 0 {
-		b.Handshake = 5 * time.Second
-	}
+	b.Bytes = cmp.Or(b.Bytes, 64<<10)
+	b.Frames = cmp.Or(b.Frames, 16)
+	b.Peers = cmp.Or(b.Peers, 1024)
+	b.Handshake = cmp.Or(b.Handshake, 5*time.Second)
 	return b
 }
 

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/sirupsen/logrus"
@@ -99,12 +100,7 @@ func parse(raw []byte) (list []entry, err error) {
 }
 
 func isName(s string) bool {
-	for _, c := range []byte(s) {
-		if !http1.IsToken(c) {
-			return false
-		}
-	}
-	return len(s) <= maxName
+	return len(s) <= maxName && !slices.ContainsFunc([]byte(s), func(c byte) bool { return !http1.IsToken(c) })
 }
 
 // table maps the first bytes of digests to keys, so that the time of a lookup does not depend

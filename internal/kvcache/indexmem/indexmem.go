@@ -7,6 +7,7 @@
 package indexmem
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -66,10 +67,7 @@ type Budget struct {
 
 // New returns a Budget with a limit in bytes; 0 means DefaultLimit.
 func New(limit int64) *Budget {
-	if limit == 0 {
-		limit = DefaultLimit
-	}
-	return &Budget{limit: limit}
+	return &Budget{limit: cmp.Or(limit, DefaultLimit)}
 }
 
 // Register adds an index of a kind. It is forgotten by Unregister.

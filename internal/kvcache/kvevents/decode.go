@@ -87,7 +87,7 @@ func fieldsOf(k Kind) []string {
 	case Stored:
 		return []string{
 			"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
-			"lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind",
+			"lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window",
 		}
 	case Removed:
 		return []string{"block_hashes", "medium", "group_idx"}

@@ -37,7 +37,7 @@ func halves(payload []byte) (ts float64, events []byte, err error) {
 	member := func(name string, value []byte) error {
 		switch name {
 		case "ts":
-			ts, err = float(value)
+			ts, err = readFloat(value)
 			return err
 		case "events":
 			events = value
@@ -58,23 +58,6 @@ func halves(payload []byte) (ts float64, events []byte, err error) {
 		err = errShort
 	}
 	return ts, events, err
-}
-
-func float(p []byte) (float64, error) {
-	if msgp.NextType(p) == msgp.Float64Type {
-		f, _, err := msgp.ReadFloat64Bytes(p)
-		return f, err
-	}
-	n, _, err := msgp.ReadInt64Bytes(p)
-	return float64(n), err
-}
-
-// members are the names of what is in an event that is an array, behind its type.
-func members(kind string) []string {
-	return map[string][]string{
-		"BlockStored":  {"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window"},
-		"BlockRemoved": {"block_hashes", "medium", "group_idx"},
-	}[kind]
 }
 
 func printEvent(b *strings.Builder, p []byte) error {
@@ -101,7 +84,8 @@ func printEvent(b *strings.Builder, p []byte) error {
 			switch {
 			case i == 0:
 				kind, _, err = msgp.ReadStringBytes(item)
-				names = members(kind)
+				known, _ := readKind(item)
+				names = fieldsOf(known)
 				return err
 			case i <= len(names):
 				return add(names[i-1], item)

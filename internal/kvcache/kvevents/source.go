@@ -10,6 +10,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 )
 
@@ -107,12 +108,7 @@ func (s *Source) Run(ctx context.Context) {
 		err := s.follow(ctx, pause.Reset)
 		s.handler.SetLive(false)
 		s.note(func(st *Status) { st.State, st.Error = Lost, err.Error() })
-		again := time.NewTimer(pause.NextBackOff())
-		select {
-		case <-ctx.Done():
-		case <-again.C:
-		}
-		again.Stop()
+		sleep.For(ctx, pause.NextBackOff())
 	}
 }
 

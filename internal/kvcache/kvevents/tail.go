@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 )
 
@@ -36,12 +37,7 @@ func (t *Tail) Run(ctx context.Context) {
 			return
 		}
 		t.Lost(err, tailPause)
-		wait := time.NewTimer(tailPause)
-		select {
-		case <-ctx.Done():
-		case <-wait.C:
-		}
-		wait.Stop()
+		sleep.For(ctx, tailPause)
 	}
 }
 

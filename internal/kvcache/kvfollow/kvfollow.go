@@ -9,6 +9,7 @@
 package kvfollow
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -65,9 +67,7 @@ type member struct {
 
 // New returns a Follower. Run starts it.
 func New(o Options) *Follower {
-	if o.AskAgain == 0 {
-		o.AskAgain = 30 * time.Second
-	}
+	o.AskAgain = cmp.Or(o.AskAgain, 30*time.Second)
 	return &Follower{
 		o: o, queue: kvevents.NewMemory(kvevents.QueueLimit),
 		members: make(map[string]*member), ending: make(map[string]chan struct{}),
@@ -168,13 +168,7 @@ func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publish
 		if len(publishers) > 0 {
 			return publishers
 		}
-		again := time.NewTimer(f.o.AskAgain)
-		select {
-		case <-ctx.Done():
-		case <-again.C:
-		}
-		again.Stop()
-		if ctx.Err() != nil {
+		if !sleep.For(ctx, f.o.AskAgain) {
 			return nil
 		}
 	}
@@ -191,7 +185,8 @@ func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (ma
 	}
 	publishers = instance.LocalRanks(in, publishers)
 	for rank, p := range publishers {
-		publishers[rank] = placed(p, in.Address)
+		p.Endpoint, p.Replay = onHost(p.Endpoint, in.Address), onHost(p.Replay, in.Address)
+		publishers[rank] = p
 	}
 	return publishers, instance.LocalRanks(in, hints), err
 }
@@ -213,12 +208,7 @@ func connecting(publishers map[int]kvevents.Publisher) map[int]string {
 	return hints
 }
 
-// placed puts the instance's host where an endpoint has a wildcard.
-func placed(p kvevents.Publisher, address string) kvevents.Publisher {
-	p.Endpoint, p.Replay = onHost(p.Endpoint, address), onHost(p.Replay, address)
-	return p
-}
-
+// onHost puts the instance's host where an endpoint has a wildcard.
 func onHost(endpoint, address string) string {
 	rest, ok := strings.CutPrefix(endpoint, "tcp://")
 	if !ok {

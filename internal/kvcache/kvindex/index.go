@@ -55,8 +55,7 @@ func (x *Index) Oldest() (tick uint32, ok bool) { return 0, x.memory.Used(indexm
 // Evict implements indexmem.Evictor. The largest targets lose blocks until they have equally
 // many, whatever their ticks.
 func (x *Index) Evict(_ uint32, bytes int64) {
-	all := slices.Collect(maps.Values(*x.targets.Load()))
-	slices.SortFunc(all, func(a, b *target) int { return int(b.held.Load() - a.held.Load()) })
+	all := slices.SortedFunc(maps.Values(*x.targets.Load()), func(a, b *target) int { return int(b.held.Load() - a.held.Load()) })
 	need, sum := (bytes+entryBytes-1)/entryBytes, int64(0)
 	for i, t := range all {
 		sum += t.held.Load()

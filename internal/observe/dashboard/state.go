@@ -166,21 +166,15 @@ func (f *frame) name(in *instance.Instance) string {
 
 // changed returns the differences between two frames; null represents a removed entry.
 func changed(was, is map[string]json.RawMessage) map[string]json.RawMessage {
-	var out map[string]json.RawMessage
-	put := func(name string, v json.RawMessage) {
-		if out == nil {
-			out = map[string]json.RawMessage{}
-		}
-		out[name] = v
-	}
+	out := map[string]json.RawMessage{}
 	for name, v := range is {
 		if string(was[name]) != string(v) {
-			put(name, v)
+			out[name] = v
 		}
 	}
 	for name := range was {
 		if is[name] == nil {
-			put(name, json.RawMessage("null"))
+			out[name] = json.RawMessage("null")
 		}
 	}
 	return out

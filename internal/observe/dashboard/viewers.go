@@ -19,9 +19,8 @@ var errFull = errors.New("too many viewers")
 type viewers struct {
 	came chan struct{} // there is a new viewer
 
-	mu  sync.Mutex // guards the fields below; client requests never lock it
-	all map[*viewer]bool
-	new []*viewer // those without a snapshot
+	mu  sync.Mutex       // guards the fields below; client requests never lock it
+	all map[*viewer]bool // whether it has a snapshot
 }
 
 // viewer is one open event stream.
@@ -38,11 +37,11 @@ func (v *viewers) init() {
 func (v *viewers) join() (*viewer, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.all)+len(v.new) >= maxViewers {
+	if len(v.all) >= maxViewers {
 		return nil, errFull
 	}
 	one := &viewer{events: make(chan []byte, behind), slow: make(chan struct{})}
-	v.new = append(v.new, one)
+	v.all[one] = false
 	select {
 	case v.came <- struct{}{}:
 	default: // already signalled
@@ -54,28 +53,24 @@ func (v *viewers) leave(one *viewer) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.all, one)
-	for i := range v.new {
-		if v.new[i] == one {
-			v.new = append(v.new[:i], v.new[i+1:]...)
-			break
-		}
-	}
 }
 
 // none reports whether there are no viewers.
 func (v *viewers) none() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return len(v.all)+len(v.new) == 0
+	return len(v.all) == 0
 }
 
 // welcome sends the event returned by makes to new viewers, which receive all events from then on.
 func (v *viewers) welcome(makes func() []byte) {
 	v.mu.Lock()
-	fresh := v.new
-	v.new = nil
-	for _, one := range fresh {
-		v.all[one] = true
+	var fresh []*viewer
+	for one, greeted := range v.all {
+		if !greeted {
+			v.all[one] = true
+			fresh = append(fresh, one)
+		}
 	}
 	v.mu.Unlock()
 	if len(fresh) == 0 {
@@ -91,7 +86,10 @@ func (v *viewers) welcome(makes func() []byte) {
 func (v *viewers) send(e []byte) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for one := range v.all {
+	for one, greeted := range v.all {
+		if !greeted {
+			continue
+		}
 		select {
 		case one.events <- e:
 		default:

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"regexp"
 	"slices"
 
@@ -14,26 +13,14 @@ var unnotified = regexp.MustCompile(`^prefill (\S+) is bypassed: its LMCache not
 
 // notifications reports prefill instances whose notifications do not arrive at proxies.
 func (x Proxies) notifications(r *report) {
-	type silent struct{ address, expected string }
-	var list []silent
-	by := map[silent][]string{}
-	for i := range x {
-		for _, text := range x[i].Notices {
-			if m := unnotified.FindStringSubmatch(text); m != nil {
-				s := silent{m[1], m[2]}
-				if by[s] == nil {
-					list = append(list, s)
-				}
-				by[s] = append(by[s], cmp.Or(x[i].Address, x[i].ID))
-			}
-		}
-	}
-	for _, s := range list {
-		slices.Sort(by[s])
-		k := instance.Key{Role: instance.Prefill, Address: s.address}
+	texts, by := x.reporters(func(p *Proxy) []string { return p.Notices }, unnotified.MatchString)
+	for _, text := range texts {
+		slices.Sort(by[text])
+		m := unnotified.FindStringSubmatch(text)
+		k := instance.Key{Role: instance.Prefill, Address: m[1]}
 		r.say(Finding{
 			Severity: Warning, Subject: k.String(), What: "its LMCache notifications do not arrive: requests bypass it",
-			Why: "they are expected at " + s.expected + "; reported by " + some(by[s]),
+			Why: "they are expected at " + m[2] + "; reported by " + some(by[text]),
 			Cure: "set pd_proxy_host and pd_proxy_port in the engine's LMCache configuration to that address, leave pd_skip_proxy_notification off, " +
 				"and restart the engine; a firewall must let the port through (docs/connectors/lmcache.md)",
 			Commands: []string{r.pdctl("get", k.String())},

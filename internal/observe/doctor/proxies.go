@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -45,15 +44,28 @@ func (x Proxies) connector() string {
 	return cmp.Or(x[0].Connector, connector.Default)
 }
 
-// notServing reports the proxies that can serve no request.
-func (x Proxies) notServing(r *report) {
-	by := map[string][]string{}
+// reporters returns the wanted texts of the proxies, each once, and the proxies that report each.
+func (x Proxies) reporters(of func(*Proxy) []string, wanted func(string) bool) (texts []string, by map[string][]string) {
+	by = map[string][]string{}
 	for i := range x {
-		if text := x[i].NotServing; text != "" {
+		for _, text := range of(&x[i]) {
+			if !wanted(text) {
+				continue
+			}
+			if by[text] == nil {
+				texts = append(texts, text)
+			}
 			by[text] = append(by[text], cmp.Or(x[i].Address, x[i].ID))
 		}
 	}
-	for _, text := range slices.Sorted(maps.Keys(by)) {
+	return texts, by
+}
+
+// notServing reports the proxies that can serve no request.
+func (x Proxies) notServing(r *report) {
+	texts, by := x.reporters(func(p *Proxy) []string { return []string{p.NotServing} }, func(text string) bool { return text != "" })
+	slices.Sort(texts)
+	for _, text := range texts {
 		subject := "fleet"
 		if len(by[text]) < len(x) {
 			subject = "proxy " + some(by[text])
@@ -103,19 +115,7 @@ func (x Proxies) behind(root string, r *report) {
 }
 
 func (x Proxies) notices(r *report) {
-	var texts []string
-	by := map[string][]string{}
-	for i := range x {
-		for _, text := range x[i].Notices {
-			if isCertificate(text) || unnotified.MatchString(text) {
-				continue
-			}
-			if by[text] == nil {
-				texts = append(texts, text)
-			}
-			by[text] = append(by[text], cmp.Or(x[i].Address, x[i].ID))
-		}
-	}
+	texts, by := x.reporters(func(p *Proxy) []string { return p.Notices }, func(text string) bool { return !isCertificate(text) && !unnotified.MatchString(text) })
 	for _, text := range texts {
 		slices.Sort(by[text])
 		r.say(Finding{

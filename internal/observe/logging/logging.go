@@ -1,6 +1,7 @@
 package logging
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -13,22 +14,14 @@ import (
 
 // Field names of structured log lines, common to all programs.
 const (
-	FieldAttempt   = "attempt"    // number of a try for one request, from 1
 	FieldComponent = "component"  // the part of the program that logs: watcher, registrar, forward, etcd
-	FieldConnector = "connector"  // KV-transfer dialect
-	FieldDuration  = "duration"   // elapsed time
-	FieldEndpoint  = "endpoint"   // host:port of anything but an instance, e.g. etcd
 	FieldError     = "error"      // same key as logrus' WithError
 	FieldInstance  = "instance"   // host:port of an instance
-	FieldKey       = "key"        // key in etcd
-	FieldLease     = "lease"      // lease id in hexadecimal, as etcdctl prints it
 	FieldModel     = "model"      // model name
-	FieldPhase     = "phase"      // phase of an agent or a registration
 	FieldReason    = "reason"     // human-readable cause
 	FieldRequestID = "request_id" // the client's id of a request
 	FieldRevision  = "revision"   // revision of the etcd store
 	FieldRole      = "role"       // prefill or decode
-	FieldState     = "state"      // state of a record or of a state machine
 	FieldStatus    = "status"     // HTTP status
 )
 
@@ -79,19 +72,11 @@ func New(w io.Writer, level, format string) (*logrus.Logger, error) {
 }
 
 func parseLevel(s string) (logrus.Level, error) {
-	switch strings.ToLower(s) {
-	case "error":
-		return logrus.ErrorLevel, nil
-	case "warn", "warning":
-		return logrus.WarnLevel, nil
-	case "", "info":
-		return logrus.InfoLevel, nil
-	case "debug":
-		return logrus.DebugLevel, nil
-	case "trace":
-		return logrus.TraceLevel, nil
+	level, err := logrus.ParseLevel(cmp.Or(s, "info"))
+	if err != nil || level < logrus.ErrorLevel {
+		return 0, fmt.Errorf("%w %q: use %s", ErrLevel, s, strings.Join(Levels(), ", "))
 	}
-	return 0, fmt.Errorf("%w %q: use %s", ErrLevel, s, strings.Join(Levels(), ", "))
+	return level, nil
 }
 
 // serial serializes writes: the lock of the logger does not cover other users of Out.

@@ -1,6 +1,10 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
+)
 
 // Bodies is the source of the metrics about request bodies, read at scrape time.
 type Bodies struct {
@@ -11,33 +15,14 @@ type Bodies struct {
 
 // Register registers the metrics.
 func (b Bodies) Register(reg prometheus.Registerer) {
-	reg.MustRegister(bodies{
-		b: b,
-		held: prometheus.NewDesc("pd_request_bodies_bytes",
-			"Memory of the request bodies that the proxy reads or may still send, and of large answers that it holds back.", nil, nil),
-		limit: prometheus.NewDesc("pd_request_bodies_limit_bytes",
-			"Limit for this memory (--max-bodies-memory).", nil, nil),
-		refused: prometheus.NewDesc("pd_request_bodies_refused_total",
-			"Requests that were refused, or lost their answer, because this memory was full.", nil, nil),
-	})
-}
-
-type bodies struct {
-	b                    Bodies
-	held, limit, refused *prometheus.Desc
-}
-
-// Describe implements prometheus.Collector.
-func (c bodies) Describe(ch chan<- *prometheus.Desc) {
-	ch <- c.held
-	ch <- c.limit
-	ch <- c.refused
-}
-
-// Collect implements prometheus.Collector.
-func (c bodies) Collect(ch chan<- prometheus.Metric) {
-	held, limit, refused := c.b.Memory()
-	ch <- prometheus.MustNewConstMetric(c.held, prometheus.GaugeValue, float64(held))
-	ch <- prometheus.MustNewConstMetric(c.limit, prometheus.GaugeValue, float64(limit))
-	ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(refused))
+	reg.MustRegister(scraped.Collector(func(emit scraped.Emit) {
+		held, limit, refused := b.Memory()
+		emit("pd_request_bodies_bytes", float64(held))
+		emit("pd_request_bodies_limit_bytes", float64(limit))
+		emit("pd_request_bodies_refused_total", float64(refused))
+	},
+		scraped.New("pd_request_bodies_bytes", "Memory of the request bodies that the proxy reads or may still send, and of large answers that it holds back."),
+		scraped.New("pd_request_bodies_limit_bytes", "Limit for this memory (--max-bodies-memory)."),
+		scraped.New("pd_request_bodies_refused_total", "Requests that were refused, or lost their answer, because this memory was full."),
+	))
 }

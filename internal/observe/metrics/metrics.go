@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
@@ -55,70 +56,41 @@ type Options struct {
 // New registers the counters, and the collectors of the process and the Go runtime. Counters
 // with known labels start at zero, so that their first increase is visible.
 func New(reg prometheus.Registerer, o Options) *Metrics {
+	f := factory{promauto.With(reg)}
 	m := &Metrics{
-		models: newModels(o.Models), instances: newInstances(),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pd_requests_total", Help: "Requests that have ended, by endpoint, outcome and status.",
-		}, []string{"endpoint", "outcome", "code"}),
-		duration: newLatency("pd_request_duration_seconds", "Time from a request's arrival to its end.", requests(), "endpoint"),
-		firstToken: newLatency("pd_time_to_first_token_seconds",
+		models: newModels(f, o.Models), instances: newInstances(f),
+		requests: f.counters("pd_requests_total", "Requests that have ended, by endpoint, outcome and status.", "endpoint", "outcome", "code"),
+		duration: f.latency("pd_request_duration_seconds", "Time from a request's arrival to its end.", requests(), "endpoint"),
+		firstToken: f.latency("pd_time_to_first_token_seconds",
 			"Time from a request's arrival to the first content of its stream; way is pair, or decode_only (without prefill).", firstTokens(), "endpoint", "way"),
-		between: newLatency("pd_inter_token_seconds",
+		between: f.latency("pd_inter_token_seconds",
 			"Time between two events of a stream, as sent to the client.", betweenTokens(), "endpoint"),
-		stages: newLatency("pd_stage_seconds",
+		stages: f.latency("pd_stage_seconds",
 			"Time of each stage of a request, in their order: queue, retry, prefill, handover (KV transfer), decode; role is that of the instance that serves the stage.",
 			stages(), "endpoint", "stage", "role"),
-		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pd_forward_retries_total", Help: "Failed legs that were retried on another instance.",
-		}, []string{"role", "class"}),
-		alone: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pd_forward_decode_only_total", Help: "Requests that a decode instance served without a prefill, by reason.",
-		}, []string{"reason"}),
-		decided: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pd_disaggregate_total", Help: "Decisions of --disaggregate for requests, pair or decode_only, by reason.",
-		}, []string{"decision", "reason"}),
-		stalls: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "pd_disaggregate_stall_seconds_total", Help: "Estimated time, in seconds summed over all running streams, that they waited while decode instances computed prompts by such a decision.",
-		}),
-		missing: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "pd_forward_handover_missing_total", Help: "Prefill answers without the transfer params that their connector needs.",
-		}),
-		spent: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pd_forward_handovers_spent_total",
-			Help: "KV transfers whose decode leg failed; prefill keeps their blocks until the lease ends.",
-		}, []string{"class"}),
+		retries:  f.counters("pd_forward_retries_total", "Failed legs that were retried on another instance.", "role", "class"),
+		alone:    f.counters("pd_forward_decode_only_total", "Requests that a decode instance served without a prefill, by reason.", "reason"),
+		decided:  f.counters("pd_disaggregate_total", "Decisions of --disaggregate for requests, pair or decode_only, by reason.", "decision", "reason"),
+		stalls:   f.counter("pd_disaggregate_stall_seconds_total", "Estimated time, in seconds summed over all running streams, that they waited while decode instances computed prompts by such a decision."),
+		missing:  f.counter("pd_forward_handover_missing_total", "Prefill answers without the transfer params that their connector needs."),
+		spent:    f.counters("pd_forward_handovers_spent_total", "KV transfers whose decode leg failed; prefill keeps their blocks until the lease ends.", "class"),
+		media:    f.counter("pd_forward_media_total", "Requests with images, video or sound, which prefill encodes itself."),
+		asked:    f.counters("pd_forward_asked_total", "Requests with an invalid body that the proxy sent to an engine for its error message, by outcome.", "outcome"),
+		kept:     f.counter("pd_forward_keep_alives_total", "SSE comments and pings that the proxy sent to clients of silent streams (--sse-keep-alive-interval)."),
+		late:     f.counters("pd_forward_late_errors_total", "Errors sent as an event, because a keep-alive had sent the status 200 before, by the status that they would have had.", "code"),
+		trials:   f.counters("pd_trial_requests_total", "Requests of one token that the proxy sent to instances suspected or ejected for making no progress, and to their peers, by result: ok, failed, refused (4xx), cancelled.", "result"),
+		vanished: f.counters("pd_membership_vanished_total", "Registered instances that left the membership without a drain, by role.", "role"),
 	}
-	m.media = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "pd_forward_media_total", Help: "Requests with images, video or sound, which prefill encodes itself.",
-	})
-	m.asked = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "pd_forward_asked_total", Help: "Requests with an invalid body that the proxy sent to an engine for its error message, by outcome.",
-	}, []string{"outcome"})
-	m.kept = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "pd_forward_keep_alives_total", Help: "SSE comments and pings that the proxy sent to clients of silent streams (--sse-keep-alive-interval).",
-	})
-	m.late = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "pd_forward_late_errors_total", Help: "Errors sent as an event, because a keep-alive had sent the status 200 before, by the status that they would have had.",
-	}, []string{"code"})
-	m.trials = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "pd_trial_requests_total", Help: "Requests of one token that the proxy sent to instances suspected or ejected for making no progress, and to their peers, by result: ok, failed, refused (4xx), cancelled.",
-	}, []string{"result"})
 	for _, result := range health.TrialResults() {
 		m.trials.WithLabelValues(result)
 	}
 	m.known.Store(&map[kind]*series{})
-	info := prometheus.NewGauge(prometheus.GaugeOpts{
+	f.NewGauge(prometheus.GaugeOpts{
 		Name: "pd_build_info", Help: "Always 1; the version is in the label.",
 		ConstLabels: prometheus.Labels{"version": o.Version},
-	})
-	info.Set(1)
-	m.vanished = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "pd_membership_vanished_total", Help: "Registered instances that left the membership without a drain, by role.",
-	}, []string{"role"})
+	}).Set(1)
 	m.atZero()
-	reg.MustRegister(append(m.models.collectors(), m.instances.firstToken, m.instances.perOut, m.vanished)...)
-	reg.MustRegister(m.requests, m.duration, m.firstToken, m.between, m.stages, m.retries, m.alone, m.decided, m.stalls, m.missing, m.spent, m.media, m.asked, m.trials, m.kept, m.late, info,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 

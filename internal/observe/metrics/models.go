@@ -47,25 +47,17 @@ type modelSeries struct {
 	firstToken, perOut    prometheus.Observer
 }
 
-func newModels(most int) *models {
+func newModels(f factory, most int) *models {
 	m := &models{
-		max: most,
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pd_model_requests_total", Help: "Requests that have ended, by model and outcome.",
-		}, []string{"model", "outcome"}),
-		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pd_model_tokens_total", Help: "Tokens of requests, by model: input, cached (of the input, in the cache of the instance that computed it), output.",
-		}, []string{"model", "what"}),
-		firstToken: newLatency("pd_model_time_to_first_token_seconds", "Time from a request's arrival to the first content of its stream, by model.", firstTokens(), "model"),
-		perOut:     newLatency("pd_model_time_per_output_token_seconds", "Mean time between the tokens of a stream after the first, one observation for each stream, by model.", betweenTokens(), "model"),
+		max:        most,
+		requests:   f.counters("pd_model_requests_total", "Requests that have ended, by model and outcome.", "model", "outcome"),
+		tokens:     f.counters("pd_model_tokens_total", "Tokens of requests, by model: input, cached (of the input, in the cache of the instance that computed it), output.", "model", "what"),
+		firstToken: f.latency("pd_model_time_to_first_token_seconds", "Time from a request's arrival to the first content of its stream, by model.", firstTokens(), "model"),
+		perOut:     f.latency("pd_model_time_per_output_token_seconds", "Mean time between the tokens of a stream after the first, one observation for each stream, by model.", betweenTokens(), "model"),
 	}
 	m.known.Store(&map[string]*modelSeries{})
 	m.other = m.series(otherModels)
 	return m
-}
-
-func (m *models) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.tokens, m.firstToken, m.perOut}
 }
 
 // series returns the series of a label, all of them at zero if they are new.
@@ -209,11 +201,11 @@ type instances struct {
 	snapshot           atomic.Pointer[instance.Snapshot]
 }
 
-func newInstances() *instances {
+func newInstances(f factory) *instances {
 	return &instances{
-		firstToken: newLatency("pd_instance_time_to_first_token_seconds",
+		firstToken: f.latency("pd_instance_time_to_first_token_seconds",
 			"Time from a request's arrival to the first content of its stream, by the instance that computed the prompt.", fewFirstTokens(), "role", "instance"),
-		perOut: newLatency("pd_instance_time_per_output_token_seconds",
+		perOut: f.latency("pd_instance_time_per_output_token_seconds",
 			"Mean time between the tokens of a stream after the first, one observation for each stream, by decode instance.", fewBetweenTokens(), "role", "instance"),
 	}
 }

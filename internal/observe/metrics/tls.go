@@ -3,6 +3,7 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
@@ -14,44 +15,23 @@ type TLS struct {
 
 // Register registers the metrics.
 func (t TLS) Register(reg prometheus.Registerer) {
-	desc := func(name, help, label string) *prometheus.Desc {
-		return prometheus.NewDesc("pd_tls_"+name, help, []string{label}, nil)
-	}
-	reg.MustRegister(secured{
-		t:       t,
-		expiry:  desc("certificate_expiry_timestamp_seconds", "Expiry of the active certificate; use is listener, engines, etcd or etcd_listener.", "use"),
-		stale:   desc("files_rejected", "1 while changed certificate files are rejected and the previous certificate stays active.", "use"),
-		reloads: desc("reloads_total", "Times that changed certificate files were loaded.", "use"),
-		refused: desc("handshakes_failed_total", "TLS handshakes of clients that failed, by reason.", "reason"),
-	})
+	reg.MustRegister(scraped.Collector(t.read,
+		scraped.New("pd_tls_certificate_expiry_timestamp_seconds", "Expiry of the active certificate; use is listener, engines, etcd or etcd_listener.", "use"),
+		scraped.New("pd_tls_files_rejected", "1 while changed certificate files are rejected and the previous certificate stays active.", "use"),
+		scraped.New("pd_tls_reloads_total", "Times that changed certificate files were loaded.", "use"),
+		scraped.New("pd_tls_handshakes_failed_total", "TLS handshakes of clients that failed, by reason.", "reason"),
+	))
 }
 
-type secured struct {
-	t                               TLS
-	expiry, stale, reloads, refused *prometheus.Desc
-}
-
-// Describe implements prometheus.Collector.
-func (c secured) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.expiry, c.stale, c.reloads, c.refused} {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (c secured) Collect(ch chan<- prometheus.Metric) {
-	for _, s := range c.t.Sources() {
+func (t TLS) read(emit scraped.Emit) {
+	for _, s := range t.Sources() {
 		if !s.NotAfter.IsZero() {
-			ch <- prometheus.MustNewConstMetric(c.expiry, prometheus.GaugeValue, float64(s.NotAfter.Unix()), s.Use)
+			emit("pd_tls_certificate_expiry_timestamp_seconds", float64(s.NotAfter.Unix()), s.Use)
 		}
-		stale := 0.0
-		if s.Problem != "" {
-			stale = 1
-		}
-		ch <- prometheus.MustNewConstMetric(c.stale, prometheus.GaugeValue, stale, s.Use)
-		ch <- prometheus.MustNewConstMetric(c.reloads, prometheus.CounterValue, float64(s.Reloads), s.Use)
+		emit("pd_tls_files_rejected", scraped.Truth(s.Problem != ""), s.Use)
+		emit("pd_tls_reloads_total", float64(s.Reloads), s.Use)
 	}
-	for reason, n := range c.t.Refused() {
-		ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(n), string(reason))
+	for reason, n := range t.Refused() {
+		emit("pd_tls_handshakes_failed_total", float64(n), string(reason))
 	}
 }

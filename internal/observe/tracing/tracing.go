@@ -3,6 +3,7 @@ package tracing
 import (
 	"context"
 	"encoding/binary"
+	"encoding/hex"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -123,13 +124,11 @@ func notChosen(r *http.Request, parent string) *Request {
 
 // randomParent returns the traceparent of a span that is not recorded.
 func randomParent() string {
-	b := make([]byte, 0, 55)
-	b = append(b, "00-"...)
-	b = appendHex(b, rand.Uint64())
-	b = appendHex(b, rand.Uint64()|1) // zero is none
-	b = append(b, '-')
-	b = appendHex(b, rand.Uint64()|1)
-	return string(append(b, "-00"...))
+	var c trace.SpanContextConfig
+	binary.BigEndian.PutUint64(c.TraceID[:8], rand.Uint64())
+	binary.BigEndian.PutUint64(c.TraceID[8:], rand.Uint64()|1) // zero is none
+	binary.BigEndian.PutUint64(c.SpanID[:], rand.Uint64()|1)
+	return header(trace.NewSpanContext(c))
 }
 
 // operation is what the semantic conventions call what a route does.
@@ -147,26 +146,13 @@ func operation(route string) string {
 
 // header is the traceparent of a span.
 func header(c trace.SpanContext) string {
-	b := make([]byte, 0, 55)
-	b = append(b, "00-"...)
-	id, span := c.TraceID(), c.SpanID()
-	b = appendHex(b, binary.BigEndian.Uint64(id[:8]))
-	b = appendHex(b, binary.BigEndian.Uint64(id[8:]))
-	b = append(b, '-')
-	b = appendHex(b, binary.BigEndian.Uint64(span[:]))
+	id, span, sampled := c.TraceID(), c.SpanID(), "-00"
 	if c.IsSampled() {
-		return string(append(b, "-01"...))
+		sampled = "-01"
 	}
-	return string(append(b, "-00"...))
-}
-
-// appendHex appends the sixteen digits of n.
-func appendHex(b []byte, n uint64) []byte {
-	const digits = "0123456789abcdef"
-	for shift := 60; shift >= 0; shift -= 4 {
-		b = append(b, digits[n>>shift&15])
-	}
-	return b
+	b := append(make([]byte, 0, 55), "00-"...)
+	b = append(hex.AppendEncode(b, id[:]), '-')
+	return string(append(hex.AppendEncode(b, span[:]), sampled...))
 }
 
 // maxWritten bounds what a client may have written, such as a model's name.

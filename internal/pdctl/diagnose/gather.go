@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -191,21 +192,9 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 		if !lags || time.Since(start) >= recheckTime {
 			return nil
 		}
-		if !pause(ctx, recheckPoll) {
+		if !sleep.For(ctx, recheckPoll) {
 			return ctx.Err()
 		}
-	}
-}
-
-// pause waits, and reports whether ctx is still active.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }
 

@@ -108,7 +108,7 @@ func Drain(s *session.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return intend(cmd.Context(), s, keys, instance.Drain, f)
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return intend(cmd.Context(), s, conn, keys, instance.Drain, f) })
 		},
 	}
 	f.add(cmd)
@@ -134,7 +134,7 @@ func Cordon(s *session.Session) *cobra.Command {
 			if err := f.check(); err != nil {
 				return err
 			}
-			return intend(cmd.Context(), s, keys, instance.Cordon, f)
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return intend(cmd.Context(), s, conn, keys, instance.Cordon, f) })
 		},
 	}
 	f.add(cmd)
@@ -173,12 +173,7 @@ func liftCommand(s *session.Session, state instance.Intent, long, examples strin
 	return cmd
 }
 
-func intend(ctx context.Context, s *session.Session, keys []instance.Key, state instance.Intent, f intentFlags) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, state instance.Intent, f intentFlags) error {
 	word := map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[state]
 	results, revision := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
 		return conn.Store.Intents.Intend(ctx, k, state, f.wish)
@@ -231,13 +226,10 @@ func lift(ctx context.Context, s *session.Session, keys []instance.Key, state in
 
 // connectAndApply connects to etcd, applies a change to each instance and prints the results.
 func connectAndApply(ctx context.Context, s *session.Session, keys []instance.Key, do func(*store.Intents, instance.Key) (store.IntentResult, error), say func(*session.Result, store.IntentResult)) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) { return do(conn.Store.Intents, k) }, say)
-	return s.Finish(results)
+	return s.With(ctx, func(conn *session.Conn) error {
+		results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) { return do(conn.Store.Intents, k) }, say)
+		return s.Finish(results)
+	})
 }
 
 // apply changes the intent of each instance and prints the result, whose text is set by say. It

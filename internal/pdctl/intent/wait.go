@@ -53,7 +53,7 @@ func Wait(s *session.Session) *cobra.Command {
 			case limit <= 0:
 				return cli.Wrongf("--timeout %s: must be more than zero", limit)
 			}
-			return waitApplied(cmd.Context(), s, revision, limit)
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return waitApplied(cmd.Context(), s, conn, revision, limit) })
 		},
 	}
 	cmd.Flags().Int64Var(&revision, "revision", 0, "revision that every proxy must have applied")
@@ -61,12 +61,7 @@ func Wait(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-func waitApplied(ctx context.Context, s *session.Session, revision int64, limit time.Duration) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func waitApplied(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, limit time.Duration) error {
 	at, err := etcd.Ping(ctx, conn.Client, conn.Layout)
 	switch {
 	case err != nil:

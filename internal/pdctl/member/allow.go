@@ -32,19 +32,14 @@ func Allow(s *session.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return allow(cmd.Context(), s, keys, reason)
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return allow(cmd.Context(), s, conn, keys, reason) })
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
 	return cmd
 }
 
-func allow(ctx context.Context, s *session.Session, keys []instance.Key, reason string) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func allow(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, reason string) error {
 	results := make([]session.Result, 0, len(keys))
 	for _, k := range keys {
 		r := session.Result{Role: k.Role, Address: k.Address}

@@ -49,7 +49,7 @@ func Remove(s *session.Session) *cobra.Command {
 					addresses = append(addresses, k.Address)
 				}
 			}
-			return remove(cmd.Context(), s, role, addresses, reason, force)
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return remove(cmd.Context(), s, conn, role, addresses, reason, force) })
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
@@ -57,12 +57,7 @@ func Remove(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-func remove(ctx context.Context, s *session.Session, role instance.Role, addresses []string, reason string, force bool) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func remove(ctx context.Context, s *session.Session, conn *session.Conn, role instance.Role, addresses []string, reason string, force bool) error {
 	keys, err := parseKnown(ctx, s, conn, role, addresses)
 	if err != nil {
 		return err

@@ -52,7 +52,7 @@ func orderCommand(s *session.Session, verb, short string) *cobra.Command {
 					return err
 				}
 			}
-			return order(cmd.Context(), s, verb, keys, reason)
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return order(cmd.Context(), s, conn, verb, keys, reason) })
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
@@ -60,12 +60,7 @@ func orderCommand(s *session.Session, verb, short string) *cobra.Command {
 	return cmd
 }
 
-func order(ctx context.Context, s *session.Session, verb string, keys []instance.Key, reason string) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func order(ctx context.Context, s *session.Session, conn *session.Conn, verb string, keys []instance.Key, reason string) error {
 	do := conn.Store.Kept.Restore
 	if verb == "forget" {
 		do = conn.Store.Kept.Forget

@@ -52,7 +52,9 @@ func Command(s *session.Session) *cobra.Command {
 		Example: "  pdctl mooncake segments\n  pdctl mooncake segments --dial=false\n  pdctl mooncake segments -o json | jq '.segments[] | select(.stale)'",
 		Args:    cobra.NoArgs,
 	}
-	segments.RunE = s.Wrap(func(cmd *cobra.Command, _ []string) error { return listSegments(cmd.Context(), s, dial) })
+	segments.RunE = s.Wrap(func(cmd *cobra.Command, _ []string) error {
+		return s.With(cmd.Context(), func(conn *session.Conn) error { return listSegments(cmd.Context(), s, conn, dial) })
+	})
 	segments.Flags().BoolVar(&dial, "dial", true, "connect to each rpc port, to find those that do not listen")
 	cmd.AddCommand(segments)
 	return cmd
@@ -68,12 +70,7 @@ type segment struct {
 	Stale     string   `json:"stale,omitempty"`
 }
 
-func listSegments(ctx context.Context, s *session.Session, dial bool) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func listSegments(ctx context.Context, s *session.Session, conn *session.Conn, dial bool) error {
 	cctx, cancel := context.WithTimeout(ctx, max(s.Timeout, 2*time.Second))
 	defer cancel()
 	list, err := readSegments(cctx, conn)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,6 +71,16 @@ func (s *Session) Connect(ctx context.Context) (*Conn, error) {
 	}
 }
 
+// With connects, calls do, and closes the connection.
+func (s *Session) With(ctx context.Context, do func(*Conn) error) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return do(conn)
+}
+
 const hint = "\nStart etcd (or a proxy with an embedded etcd), or set its address with --etcd-endpoints host:port (PD_ETCD_ENDPOINTS). Tried: "
 
 // WithoutHint returns the message of an error without the text that Hint has added.
@@ -88,10 +99,6 @@ func (s *Session) Hint(err error) error {
 
 // RefusedUser reports whether etcd answers, but refuses this user.
 func RefusedUser(err error) bool {
-	for _, is := range []error{rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed, rpctypes.ErrInvalidAuthToken, rpctypes.ErrPermissionDenied} {
-		if errors.Is(err, is) {
-			return true
-		}
-	}
-	return false
+	refusals := []error{rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed, rpctypes.ErrInvalidAuthToken, rpctypes.ErrPermissionDenied}
+	return slices.ContainsFunc(refusals, func(is error) bool { return errors.Is(err, is) })
 }

@@ -79,11 +79,4 @@ func (e *Etcd) Layout() (schema.Layout, error) {
 }
 
 // Local reports whether every endpoint is on this machine's loopback.
-func (e *Etcd) Local() bool {
-	for _, address := range e.Endpoints {
-		if !instance.IsLoopback(address) {
-			return false
-		}
-	}
-	return true
-}
+func (e *Etcd) Local() bool { return instance.AllLoopback(e.Endpoints) }

@@ -44,7 +44,7 @@ func Get(s *session.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return get(cmd.Context(), s, keys[0])
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return get(cmd.Context(), s, conn, keys[0]) })
 		},
 	}
 }
@@ -63,12 +63,7 @@ type rawJSON struct {
 	GrantedTTL     int64  `json:"granted_ttl,omitempty"`
 }
 
-func get(ctx context.Context, s *session.Session, k instance.Key) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func get(ctx context.Context, s *session.Session, conn *session.Conn, k instance.Key) error {
 	keys, err := conn.Store.Reader.Get(ctx, k)
 	if err != nil {
 		return s.Hint(err)

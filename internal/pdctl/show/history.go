@@ -48,7 +48,7 @@ func History(s *session.Session) *cobra.Command {
 				}
 				of = &keys[0]
 			}
-			return history(cmd.Context(), s, of, limit)
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return history(cmd.Context(), s, conn, of, limit) })
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", 100, "show at most this many, the newest")
@@ -73,12 +73,7 @@ func (h *event) about(k *instance.Key) bool {
 	return k == nil || h.Address == k.Address && (h.Role == k.Role || h.Role == instance.Both)
 }
 
-func history(ctx context.Context, s *session.Session, of *instance.Key, limit int) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func history(ctx context.Context, s *session.Session, conn *session.Conn, of *instance.Key, limit int) error {
 	events, since, err := pastEvents(ctx, s, conn, of, limit)
 	if err != nil {
 		return err
@@ -157,13 +152,13 @@ func printEvents(s *session.Session, events []event) error {
 // describe returns the text for a past change without an audit entry.
 func describe(p store.Past) string {
 	switch {
-	case p.Kind == store.PastPending && p.Deleted:
+	case p.Kind == store.KeyPending && p.Deleted:
 		return "no longer waited for"
-	case p.Kind == store.PastPending:
+	case p.Kind == store.KeyPending:
 		return "waited for"
-	case p.Kind == store.PastOverride && p.Deleted:
+	case p.Kind == store.KeyOverride && p.Deleted:
 		return "intent ended" // with its lease, or by hand
-	case p.Kind == store.PastOverride:
+	case p.Kind == store.KeyOverride:
 		return "intent written by hand"
 	case p.Deleted:
 		return "registration ended"

@@ -44,7 +44,9 @@ func Status(s *session.Session) *cobra.Command {
 		Use: "status", Short: "show the health of etcd, the instances and the proxies", Long: statusHelp,
 		Example: "  pdctl status\n  pdctl status -o json | jq .proxies",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return status(cmd.Context(), s) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return status(cmd.Context(), s, conn) })
+		},
 	}
 }
 
@@ -115,12 +117,7 @@ func (r *loadReport) age(now time.Time) string {
 	return max(0, now.Sub(*r.At)).Round(100 * time.Millisecond).String()
 }
 
-func status(ctx context.Context, s *session.Session) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func status(ctx context.Context, s *session.Session, conn *session.Conn) error {
 	snap, err := conn.Store.Reader.Snapshot(ctx)
 	if err != nil {
 		return s.Hint(err)

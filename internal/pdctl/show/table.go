@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -27,9 +28,7 @@ func listTable(snap *instance.Snapshot, connector string, wide bool) table.Write
 		}
 		header = append(header, c.name)
 		for i, cell := range cells {
-			if cell == "" {
-				cell = "-"
-			}
+			cell = cmp.Or(cell, "-")
 			rows[i] = append(rows[i], cell)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
@@ -62,16 +63,7 @@ func follow(ctx context.Context, s *session.Session, initial bool) error {
 	log.SetOutput(io.Discard)
 	// Without a Prober the watcher only reads: it verifies and promotes nothing.
 	w := watch.New(conn.Client, watch.Options{Layout: conn.Layout, Log: log})
-	wctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = w.Run(wctx) // nil: only its context ends it
-	}()
-	defer func() {
-		cancel()
-		<-done
-	}()
+	defer background.Start(ctx, func(ctx context.Context) { _ = w.Run(ctx) })() // nil: only its context ends it
 
 	select {
 	case <-w.Ready():

@@ -30,17 +30,12 @@ func Export(s *session.Session) *cobra.Command {
 			if err := s.Out.TextOnly("an export is JSON lines already"); err != nil {
 				return err
 			}
-			return export(cmd.Context(), s)
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return export(cmd.Context(), s, conn) })
 		},
 	}
 }
 
-func export(ctx context.Context, s *session.Session) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func export(ctx context.Context, s *session.Session, conn *session.Conn) error {
 	entries, revision, err := conn.Store.Transfer.Export(ctx)
 	if err != nil {
 		return s.Hint(err)

@@ -34,12 +34,12 @@ type exportHeader struct {
 
 // exportLine is one key.
 type exportLine struct {
-	Kind    store.MoveKind `json:"kind"`
-	Role    instance.Role  `json:"role"`
-	Address string         `json:"address"`
-	Value   *string        `json:"value,omitempty"`
-	TTL     int64          `json:"ttl,omitempty"`     // of what ends by itself: seconds left
-	Skipped string         `json:"skipped,omitempty"` // why it is not exported; then it has no value
+	Kind    store.KeyKind `json:"kind"`
+	Role    instance.Role `json:"role"`
+	Address string        `json:"address"`
+	Value   *string       `json:"value,omitempty"`
+	TTL     int64         `json:"ttl,omitempty"`     // of what ends by itself: seconds left
+	Skipped string        `json:"skipped,omitempty"` // why it is not exported; then it has no value
 }
 
 func writeExport(w io.Writer, head exportHeader, entries []store.Carried) error {
@@ -129,7 +129,7 @@ func readLine(text []byte) (store.Carried, error) {
 	if err := c.Check(); err != nil {
 		return store.Carried{}, err
 	}
-	if line.TTL < 0 || (line.TTL > 0 && c.Kind == store.MoveRecord) {
+	if line.TTL < 0 || (line.TTL > 0 && c.Kind == store.KeyRecord) {
 		return store.Carried{}, fmt.Errorf("ttl %d: only pending adds and overrides have one, in seconds", line.TTL)
 	}
 	return c, nil

@@ -40,7 +40,7 @@ func Import(s *session.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return importAll(cmd.Context(), s, entries, reason, dry)
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return importAll(cmd.Context(), s, conn, entries, reason, dry) })
 		},
 	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print what would be written, and write nothing")
@@ -65,19 +65,14 @@ func openExport(path string, stdin io.Reader) ([]store.Carried, error) {
 
 // importResult is the result for one key.
 type importResult struct {
-	Kind    store.MoveKind `json:"kind"`
-	Role    instance.Role  `json:"role"`
-	Address string         `json:"address"`
-	Outcome string         `json:"outcome"` // written, same, differs, moot, skipped, failed
-	Error   string         `json:"error,omitempty"`
+	Kind    store.KeyKind `json:"kind"`
+	Role    instance.Role `json:"role"`
+	Address string        `json:"address"`
+	Outcome string        `json:"outcome"` // written, same, differs, moot, skipped, failed
+	Error   string        `json:"error,omitempty"`
 }
 
-func importAll(ctx context.Context, s *session.Session, entries []store.Carried, reason string, dry bool) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+func importAll(ctx context.Context, s *session.Session, conn *session.Conn, entries []store.Carried, reason string, dry bool) error {
 	results := []importResult{}
 	failed := 0
 	for _, c := range entries {

@@ -91,11 +91,8 @@ func (a *Access) check(c *complaints, clients *Clients, etcd *Etcd) {
 
 func (a *Access) checkKeys(c *complaints) {
 	check := func(name, key string) {
-		for _, b := range []byte(key) {
-			if b <= ' ' || b > '~' {
-				c.bad(name, "a key must consist of visible ASCII characters, because it is sent in a header")
-				return
-			}
+		if strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			c.bad(name, "a key must consist of visible ASCII characters, because it is sent in a header")
 		}
 	}
 	for _, key := range a.APIKeys {
@@ -114,7 +111,7 @@ func (a *Access) checkKeys(c *complaints) {
 // checkNetworks requires InstanceAllow if others than the operator of this proxy can write to
 // etcd, and so could send prompts anywhere.
 func (a *Access) checkNetworks(c *complaints, etcd *Etcd) {
-	if a.InstanceAllow == nil && !etcd.endpointsAreLoopback() && etcd.EtcdUsername == "" && etcd.EtcdCert == "" {
+	if a.InstanceAllow == nil && !instance.AllLoopback(etcd.EtcdEndpoints) && etcd.EtcdUsername == "" && etcd.EtcdCert == "" {
 		c.bad("instance-allow", "required, because etcd at %s is not on loopback and requires no password or certificate: every client that can write there "+
 			"could make this proxy send prompts to any address. Name the networks your instances are in, e.g. --instance-allow 10.0.0.0/8 "+
 			"(--instance-allow any takes all), or set --etcd-username and --etcd-password, or --etcd-cert", strings.Join(etcd.EtcdEndpoints, ","))

@@ -51,19 +51,21 @@ type Choice struct {
 
 func (ch *Choice) settings() settings.Table {
 	return settings.About("Scheduling",
-		settings.Setting{Name: "disaggregate", Kind: settings.Text, Default: DisaggregateAlways, Usage: "which requests use both prefill and decode: always (all that can), auto (not those that decode alone serves better, as estimated from earlier requests) or never (for comparison)", Into: &ch.Disaggregate},
+		settings.Setting{Name: "disaggregate", Kind: settings.Text, Takes: DisaggregateAlways + ", " + DisaggregateAuto + " or " + DisaggregateNever, Default: DisaggregateAlways, Usage: "which requests use both prefill and decode: always (all that can), auto (not those that decode alone serves better, as estimated from earlier requests) or never (for comparison)", Into: &ch.Disaggregate},
 		settings.Setting{Name: "policy", Kind: settings.Text, Usage: "how an instance is chosen, for both roles: " + strings.Join(policy.Names(), ", "), Into: &ch.Policy},
 		settings.Setting{Name: "prefill-policy", Kind: settings.Text, Usage: "policy for prefill instances (default: that of --policy, or " + policy.DefaultPrefill + ")", Into: &ch.PrefillPolicy},
 		settings.Setting{Name: "decode-policy", Kind: settings.Text, Usage: "policy for decode instances (default: that of --policy, or " + policy.Default + ")", Into: &ch.DecodePolicy},
 		settings.Setting{Name: "cache-weight", Kind: settings.Number, Default: strconv.Itoa(policy.DefaultCacheWeight), Rare: true, Usage: "for policies that know caches: this many tokens that wait for an instance count as much as one token that is not in its cache", Into: &ch.CacheWeight},
-		settings.Setting{Name: "index-memory", Kind: settings.Bytes, Default: "512MiB", Rare: true, Usage: "limit for the memory of the indexes of prompts (all roles and models) and of KV blocks together; each kind is sure of half, and the least recently used prompts are evicted; 1MiB to 1TiB", Into: &ch.IndexMemory},
+		settings.Setting{Name: "index-memory", Kind: settings.Bytes, Takes: "1MiB to 1TiB", Default: "512MiB", Rare: true, Usage: "limit for the memory of the indexes of prompts (all roles and models) and of KV blocks together; each kind is sure of half, and the least recently used prompts are evicted; 1MiB to 1TiB", Into: &ch.IndexMemory},
 		settings.Setting{Name: "client-bound", Kind: settings.OnOff, Default: "off", Env: []string{"CLIENT_BOUND"}, Usage: "send requests of one session to the same instances, with any policy; also CLIENT_BOUND", Into: &ch.ClientBound},
 		settings.Setting{Name: "client-bound-key", Kind: settings.Text, Default: "session-id", Env: []string{"CLIENT_BOUND_KEY"}, Rare: true, Usage: "header that names the session, for --client-bound and the policy session; also CLIENT_BOUND_KEY", Into: &ch.ClientBoundKey},
 		settings.Setting{Name: "zone", Kind: settings.Text, Usage: "zone of this proxy, which prefers instances with the same label zone; without it, decode instances in the zone of the prefill instance are preferred", Into: &ch.Zone},
 		settings.Setting{Name: "kv-events", Kind: settings.OnOff, Default: "off", Usage: "follow the KV events that engines publish (--kv-events-config); the policy " + policy.KVAware + " always does", Into: &ch.KVEvents},
 		settings.Setting{Name: "load-digests", Kind: settings.OnOff, Default: "on", Rare: true, Usage: "publish the load of this proxy in etcd for the other proxies, and use their load", Into: &ch.LoadDigests},
-		settings.Setting{Name: "load-interval", Kind: settings.Time, Default: "1s", Rare: true, Usage: "shortest time between two such digests of one proxy; each is a write to etcd", Into: &ch.LoadInterval},
-		settings.Setting{Name: "scrape-interval", Kind: settings.Time, Default: "5s", Rare: true, Usage: "how often the metrics of each engine are read, for KV cache use, waiting requests and progress; 0s means never, and that hung cores are not detected", Into: &ch.ScrapeInterval},
+		// At most digest.Refresh: the others weigh an older digest less and less, and a
+		// drain waits for the next one.
+		settings.Setting{Name: "load-interval", Kind: settings.Time, Takes: "20ms to 3s", Default: "1s", Rare: true, Usage: "shortest time between two such digests of one proxy; each is a write to etcd", Into: &ch.LoadInterval},
+		settings.Setting{Name: "scrape-interval", Kind: settings.Time, Takes: "100ms to 1h, or 0s for none", Default: "5s", Rare: true, Usage: "how often the metrics of each engine are read, for KV cache use, waiting requests and progress; 0s means never, and that hung cores are not detected", Into: &ch.ScrapeInterval},
 	)
 }
 
@@ -74,25 +76,12 @@ func (ch *Choice) complete() {
 }
 
 func (ch *Choice) check(c *complaints) {
-	switch ch.Disaggregate {
-	case DisaggregateAlways, DisaggregateAuto, DisaggregateNever:
-	default:
-		c.bad("disaggregate", "%q is not known; use %s, %s or %s", ch.Disaggregate, DisaggregateAlways, DisaggregateAuto, DisaggregateNever)
-	}
 	ch.checkPolicies(c)
 	if !isToken(ch.ClientBoundKey) {
 		c.bad("client-bound-key", "invalid header name %q: use letters, digits and dashes", instance.Printable(ch.ClientBoundKey, 80))
 	}
 	if ch.Zone != instance.Printable(ch.Zone, 0) || len(ch.Zone) > 128 || strings.TrimSpace(ch.Zone) != ch.Zone {
 		c.bad("zone", "invalid zone %q: use up to 128 bytes, without surrounding spaces", instance.Printable(ch.Zone, 80))
-	}
-	// At most digest.Refresh: the others weigh an older digest less and less, and a
-	// drain waits for the next one.
-	if d := ch.LoadInterval; d < 20*time.Millisecond || d > 3*time.Second {
-		c.bad("load-interval", "%s is out of range; use 20ms to 3s", d)
-	}
-	if d := ch.ScrapeInterval; d != 0 && (d < 100*time.Millisecond || d > time.Hour) {
-		c.bad("scrape-interval", "%s is out of range; use 100ms to 1h, or 0s for none", d)
 	}
 }
 
@@ -113,8 +102,5 @@ func (ch *Choice) checkPolicies(c *complaints) {
 	}
 	if ch.CacheWeight < 1 {
 		c.bad("cache-weight", "must be 1 or more")
-	}
-	if m := ch.IndexMemory; m < 1<<20 || m > 1<<40 {
-		c.bad("index-memory", "%d is out of range; use 1MiB to 1TiB", m)
 	}
 }

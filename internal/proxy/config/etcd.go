@@ -46,16 +46,6 @@ func (e *Etcd) EtcdTLS() access.TLS {
 // Embedded reports whether this proxy runs an embedded etcd.
 func (e *Etcd) Embedded() bool { return len(e.EtcdEndpoints) == 0 }
 
-// endpointsAreLoopback reports whether all endpoints are on loopback.
-func (e *Etcd) endpointsAreLoopback() bool {
-	for _, address := range e.EtcdEndpoints {
-		if !instance.IsLoopback(address) {
-			return false
-		}
-	}
-	return true
-}
-
 // complete parses the endpoints and reads the password file.
 func (e *Etcd) complete(c *complaints) {
 	endpoints, https, err := access.ParseEndpoints(e.EtcdEndpoints)

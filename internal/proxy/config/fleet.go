@@ -21,9 +21,9 @@ type Membership struct {
 func (m *Membership) settings() settings.Table {
 	return settings.About("Membership",
 		settings.Setting{Name: "state-dir", Kind: settings.Text, Usage: "directory where the membership and the members of etcd are saved, for a start while etcd is away; empty saves nothing (default: pdmesh/proxy-<port> in the user's state directory)", Into: &m.StateDir},
-		settings.Setting{Name: "audit-interval", Kind: settings.Time, Default: "15s", Rare: true, Usage: "how often all keys in etcd are compared with what the watch has delivered", Into: &m.AuditInterval},
-		settings.Setting{Name: "orphan-grace", Kind: settings.Time, Default: "1m", Rare: true, Usage: "how long an instance without a lease is used, if it answers and most of its role are registered", Into: &m.OrphanGrace},
-		settings.Setting{Name: "waiting-retry-interval", Kind: settings.Time, Default: "2s", Rare: true, Usage: "time between two probes of an instance that was added before it was up", Into: &m.WaitingRetryInterval},
+		settings.Setting{Name: "audit-interval", Kind: settings.Time, Takes: anyTime, Default: "15s", Rare: true, Usage: "how often all keys in etcd are compared with what the watch has delivered", Into: &m.AuditInterval},
+		settings.Setting{Name: "orphan-grace", Kind: settings.Time, Takes: anyTime, Default: "1m", Rare: true, Usage: "how long an instance without a lease is used, if it answers and most of its role are registered", Into: &m.OrphanGrace},
+		settings.Setting{Name: "waiting-retry-interval", Kind: settings.Time, Takes: anyTime, Default: "2s", Rare: true, Usage: "time between two probes of an instance that was added before it was up", Into: &m.WaitingRetryInterval},
 		settings.Setting{Name: "max-waiting-retries", Kind: settings.Number, Default: "0", Rare: true, Usage: "number of probes after which such an instance is given up; 0 means never", Into: &m.MaxWaitingRetries},
 	)
 }
@@ -41,9 +41,6 @@ func (m *Membership) complete(c *complaints, port int, lookupEnv func(string) (s
 }
 
 func (m *Membership) check(c *complaints) {
-	c.duration("audit-interval", m.AuditInterval)
-	c.duration("orphan-grace", m.OrphanGrace)
-	c.duration("waiting-retry-interval", m.WaitingRetryInterval)
 	if m.MaxWaitingRetries < 0 {
 		c.bad("max-waiting-retries", "%d is negative; use 0 for ever", m.MaxWaitingRetries)
 	}
@@ -60,20 +57,10 @@ type Health struct {
 
 func (h *Health) settings() settings.Table {
 	return settings.About("Health checks",
-		settings.Setting{Name: "max-failures", Kind: settings.Number, Default: "3", Usage: "number of failures in a row that eject an instance; only requests count that another instance then served", Into: &h.MaxFailures},
-		settings.Setting{Name: "ejection-time", Kind: settings.Time, Default: "1s", Usage: "length of the first such ejection; it doubles up to 30s, and ends with a successful probe, after request timeouts with a successful trial request", Into: &h.EjectionTime},
-		settings.Setting{Name: "slow-start", Kind: settings.Time, Default: "10s", Rare: true, Usage: "time until an instance that returned gets its full share of requests", Into: &h.SlowStart},
-		settings.Setting{Name: "silence-limit", Kind: settings.Time, Default: "1.25s", Rare: true, Usage: "how long an instance with waiting requests may send nothing, while others of its role do, before it is avoided; grows up to 10s if engines answer slowly", Into: &h.SilenceLimit},
-		settings.Setting{Name: "probe-timeout", Kind: settings.Time, Default: "5s", Rare: true, Usage: "time limit of one probe of an instance", Into: &h.ProbeTimeout},
+		settings.Setting{Name: "max-failures", Kind: settings.Number, Takes: "1 to 1000", Default: "3", Usage: "number of failures in a row that eject an instance; only requests count that another instance then served", Into: &h.MaxFailures},
+		settings.Setting{Name: "ejection-time", Kind: settings.Time, Takes: anyTime, Default: "1s", Usage: "length of the first such ejection; it doubles up to 30s, and ends with a successful probe, after request timeouts with a successful trial request", Into: &h.EjectionTime},
+		settings.Setting{Name: "slow-start", Kind: settings.Time, Takes: anyTime, Default: "10s", Rare: true, Usage: "time until an instance that returned gets its full share of requests", Into: &h.SlowStart},
+		settings.Setting{Name: "silence-limit", Kind: settings.Time, Takes: anyTime, Default: "1.25s", Rare: true, Usage: "how long an instance with waiting requests may send nothing, while others of its role do, before it is avoided; grows up to 10s if engines answer slowly", Into: &h.SilenceLimit},
+		settings.Setting{Name: "probe-timeout", Kind: settings.Time, Takes: anyTime, Default: "5s", Rare: true, Usage: "time limit of one probe of an instance", Into: &h.ProbeTimeout},
 	)
-}
-
-func (h *Health) check(c *complaints) {
-	if h.MaxFailures < 1 || h.MaxFailures > 1000 {
-		c.bad("max-failures", "%d is out of range; use 1 to 1000", h.MaxFailures)
-	}
-	c.duration("ejection-time", h.EjectionTime)
-	c.duration("slow-start", h.SlowStart)
-	c.duration("silence-limit", h.SilenceLimit)
-	c.duration("probe-timeout", h.ProbeTimeout)
 }

@@ -95,7 +95,7 @@ func (p *Proxy) complete(lookupEnv func(string) (string, bool)) error {
 // Validate checks the settings without network or disk. The error has a line for each
 // invalid setting, which names its flag.
 func (p *Proxy) Validate() error {
-	c := &complaints{sources: p.sources}
+	c := &complaints{sources: p.sources, errs: []error{p.Settings().Check(p.sources)}}
 	p.Clients.check(c, &p.Access)
 	p.Etcd.check(c)
 	p.EmbeddedEtcd.check(c, &p.Etcd)
@@ -105,7 +105,6 @@ func (p *Proxy) Validate() error {
 	p.Origins.check(c)
 	p.Requests.check(c)
 	p.KVTransfer.check(c)
-	p.Health.check(c)
 	p.Choice.check(c)
 	p.Records.check(c)
 	return c.err()
@@ -116,5 +115,5 @@ func (p *Proxy) EtcdIsLoopback() bool {
 	if p.Embedded() {
 		return instance.IsLoopback(p.EtcdListen)
 	}
-	return p.Etcd.endpointsAreLoopback()
+	return instance.AllLoopback(p.EtcdEndpoints)
 }

@@ -29,7 +29,7 @@ func (r *Records) settings() settings.Table {
 		settings.Setting{Name: "trace-headers", Kind: settings.OnOff, Default: "off", Usage: "add X-PD-... headers with the instances to every answer", Into: &r.TraceHeaders},
 		settings.Setting{Name: "otlp-endpoint", Kind: settings.Text, Usage: "URL of an OTLP collector for traces, such as http://127.0.0.1:4318; also OTEL_EXPORTER_OTLP_ENDPOINT and other OTEL_ variables; without it there are no traces", Into: &r.OTLPEndpoint},
 		settings.Setting{Name: "trace-sample", Kind: settings.Text, Rare: true, Usage: "share of requests that are traced, from 0 to 1; for a request with a traceparent, its flag decides (default 0.01, or OTEL_TRACES_SAMPLER)", Into: &r.TraceSample},
-		settings.Setting{Name: "metrics-models", Kind: settings.Number, Default: "100", Rare: true, Usage: "models that have their own label in metrics; the others together have the label other; 0 to 10000, each takes some 60 series", Into: &r.MetricsModels},
+		settings.Setting{Name: "metrics-models", Kind: settings.Number, Takes: "0 to 10000", Default: "100", Rare: true, Usage: "models that have their own label in metrics; the others together have the label other; 0 to 10000, each takes some 60 series", Into: &r.MetricsModels},
 		settings.Setting{Name: "log-level", Kind: settings.Text, Default: "info", Usage: "error, warn, info, debug or trace", Into: &r.LogLevel},
 		settings.Setting{Name: "log-format", Kind: settings.Text, Default: "text", Usage: "text or json", Into: &r.LogFormat},
 	)
@@ -41,9 +41,6 @@ func (r *Records) check(c *complaints) {
 	}
 	if share, err := strconv.ParseFloat(r.TraceSample, 64); r.TraceSample != "" && (err != nil || !(share >= 0 && share <= 1)) {
 		c.bad("trace-sample", "%q: must be a share from 0 to 1, such as 0.01", r.TraceSample)
-	}
-	if n := r.MetricsModels; n < 0 || n > 10_000 {
-		c.bad("metrics-models", "%d is out of range; use 0 to 10000", n)
 	}
 	if !slices.Contains(logging.Levels(), strings.ToLower(r.LogLevel)) && !strings.EqualFold(r.LogLevel, "warning") {
 		c.bad("log-level", "%q is not known; use %s", r.LogLevel, strings.Join(logging.Levels(), ", "))

@@ -140,6 +140,14 @@ func (r *reference) changed(name string) bool { return r.fs.Lookup(name).Changed
 // raw returns the text of a flag.
 func (r *reference) raw(name string) string { return r.fs.Lookup(name).Value.String() }
 
+// rawOr returns the text of a flag, or def if it is not set.
+func (r *reference) rawOr(flag, def string) string {
+	if !r.changed(flag) {
+		return def
+	}
+	return r.raw(flag)
+}
+
 // lists reports whether the command line names instances in a form.
 func (r *reference) lists(f form) bool {
 	return slices.ContainsFunc(r.given, func(g referenceFlag) bool { return g.form == f && g.instances != "" })

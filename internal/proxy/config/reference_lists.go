@@ -85,17 +85,10 @@ func (r *reference) lmcacheChannel() {
 	if r.p.Connector != "lmcache" || r.p.LMCacheNotify != "" {
 		return
 	}
-	host, port := defaultHost, "8500"
-	if r.changed("proxy-host") {
-		host = r.raw("proxy-host")
-	}
-	if r.changed("proxy-port") {
-		port = r.raw("proxy-port")
-	}
+	host, port := strings.Trim(r.rawOr("proxy-host", defaultHost), "[]"), r.rawOr("proxy-port", "8500")
 	if ports := r.portList("proxy-port", port); ports == nil {
 		return
 	}
-	host = strings.Trim(host, "[]")
 	if host == defaultHost {
 		host = "127.0.0.1"
 	}
@@ -106,14 +99,7 @@ func (r *reference) lmcacheChannel() {
 // lmcachePorts sets the LMCache ports of decode instances. Of consecutive instances, the i-th
 // has each port plus i.
 func (r *reference) lmcachePorts(addresses []string, consecutive bool) {
-	read := func(flag, def string) []int {
-		raw := def
-		if r.changed(flag) {
-			raw = r.raw(flag)
-		}
-		return r.portList(flag, raw)
-	}
-	initPorts, allocPorts := read("decoder-init-port", "8300"), read("decoder-alloc-port", "8400")
+	initPorts, allocPorts := r.portList("decoder-init-port", "8300"), r.portList("decoder-alloc-port", "8400")
 	if r.changed("decoder-init-port") && r.changed("decoder-alloc-port") && initPorts != nil && allocPorts != nil && len(initPorts) != len(allocPorts) {
 		r.fail("--decoder-init-port has %s and --decoder-alloc-port %s: must be one of each for every tensor parallel rank",
 			counted(len(initPorts), "port"), counted(len(allocPorts), "port"))
@@ -158,11 +144,7 @@ func (r *reference) read(s side) (hosts []string, ports []int, ok bool) {
 			}
 		}
 	}
-	raw := s.defaultPort
-	if r.changed(s.ports) {
-		raw = r.raw(s.ports)
-	}
-	ports = r.portList(s.ports, raw)
+	ports = r.portList(s.ports, s.defaultPort)
 	if !r.changed(s.hosts) && !r.changed(s.ports) {
 		r.notice("no %s instances on the command line: using %s:%s, the default of %s", s.setting, defaultHost, s.defaultPort, r.given[0].form)
 	}
@@ -171,10 +153,10 @@ func (r *reference) read(s side) (hosts []string, ports []int, ok bool) {
 
 const maxPort = 65535
 
-// portList parses a list of ports; it returns nil after an error.
-func (r *reference) portList(flag, raw string) []int {
+// portList parses a list of ports, whose default is def; it returns nil after an error.
+func (r *reference) portList(flag, def string) []int {
 	var items []string
-	if err := settings.Assign(&items, raw); err != nil {
+	if err := settings.Assign(&items, r.rawOr(flag, def)); err != nil {
 		r.fail("--%s: %w", flag, err)
 		return nil
 	}

@@ -48,62 +48,27 @@ type Requests struct {
 // settings returns the time limits, the retries and the memory limits of requests.
 func (r *Requests) settings() settings.Table {
 	return slices.Concat(settings.About("Timeouts",
-		settings.Setting{Name: "connect-timeout", Kind: settings.Time, Default: "1s", Rare: true, Usage: "time limit for connecting to an instance, with up to three tries", Into: &r.ConnectTimeout},
-		settings.Setting{Name: "prefill-timeout", Kind: settings.Time, Default: "5m", Usage: "time limit for the whole answer of prefill", Into: &r.PrefillTimeout},
-		settings.Setting{Name: "decode-first-byte-timeout", Kind: settings.Time, Default: "1m", Usage: "time limit for the first byte of a decode answer", Into: &r.DecodeFirstByteTimeout},
-		settings.Setting{Name: "idle-timeout", Kind: settings.Time, Default: "2m", Usage: "longest pause between two chunks of an answer", Into: &r.IdleTimeout},
-		settings.Setting{Name: "busy-timeout", Kind: settings.Time, Default: "30m", Rare: true, Usage: "limit that replaces the three before, while the metrics of the engine show that it makes progress; a shorter one has no effect", Into: &r.BusyTimeout},
-		settings.Setting{Name: "non-stream-timeout", Kind: settings.Time, Default: "1h", Usage: "time limit for the first byte of an answer that is not streamed; engines send it when it is complete", Into: &r.NonStreamTimeout},
-		settings.Setting{Name: "shutdown-delay", Kind: settings.Time, Default: "0s", Usage: "after SIGTERM: how long to go on serving while /readyz answers 503, so that load balancers notice; at most 1h; SIGINT or a second signal skips it", Into: &r.ShutdownDelay},
-		settings.Setting{Name: "shutdown-timeout", Kind: settings.Time, Default: "30s", Usage: "how long running requests may take once no new ones are accepted (after SIGTERM and --shutdown-delay)", Into: &r.ShutdownTimeout},
+		settings.Setting{Name: "connect-timeout", Kind: settings.Time, Takes: anyTime, Default: "1s", Rare: true, Usage: "time limit for connecting to an instance, with up to three tries", Into: &r.ConnectTimeout},
+		settings.Setting{Name: "prefill-timeout", Kind: settings.Time, Takes: anyTime, Default: "5m", Usage: "time limit for the whole answer of prefill", Into: &r.PrefillTimeout},
+		settings.Setting{Name: "decode-first-byte-timeout", Kind: settings.Time, Takes: anyTime, Default: "1m", Usage: "time limit for the first byte of a decode answer", Into: &r.DecodeFirstByteTimeout},
+		settings.Setting{Name: "idle-timeout", Kind: settings.Time, Takes: anyTime, Default: "2m", Usage: "longest pause between two chunks of an answer", Into: &r.IdleTimeout},
+		settings.Setting{Name: "busy-timeout", Kind: settings.Time, Takes: anyTime, Default: "30m", Rare: true, Usage: "limit that replaces the three before, while the metrics of the engine show that it makes progress; a shorter one has no effect", Into: &r.BusyTimeout},
+		settings.Setting{Name: "non-stream-timeout", Kind: settings.Time, Takes: anyTime, Default: "1h", Usage: "time limit for the first byte of an answer that is not streamed; engines send it when it is complete", Into: &r.NonStreamTimeout},
+		settings.Setting{Name: "shutdown-delay", Kind: settings.Time, Takes: "0s to 1h", Default: "0s", Usage: "after SIGTERM: how long to go on serving while /readyz answers 503, so that load balancers notice; at most 1h; SIGINT or a second signal skips it", Into: &r.ShutdownDelay},
+		settings.Setting{Name: "shutdown-timeout", Kind: settings.Time, Takes: anyTime, Default: "30s", Usage: "how long running requests may take once no new ones are accepted (after SIGTERM and --shutdown-delay)", Into: &r.ShutdownTimeout},
 	), settings.About("Requests",
-		settings.Setting{Name: "upstream", Kind: settings.Text, Default: UpstreamOwn, Rare: true, Usage: "HTTP client for the instances: own (plain HTTP only; https uses std) or std (Go's net/http)", Into: &r.Upstream},
-		settings.Setting{Name: "sse-keep-alive-interval", Kind: settings.Time, Default: "0", Rare: true, Usage: "send an SSE comment to the client of a stream when nothing has been sent for so long, also before the first token; after it, errors are events instead of a status; 0 means off, otherwise 100ms to 1h", Into: &r.SSEKeepAliveInterval},
-		settings.Setting{Name: "max-attempts", Kind: settings.Number, Default: "4", Usage: "attempts for one request, including the first, on different instances", Into: &r.MaxAttempts},
-		settings.Setting{Name: "retry-budget", Kind: settings.Number, Default: "20", Rare: true, Usage: "limit for retries, in percent of the requests of the last 10s, plus a burst of 64", Into: &r.RetryBudget},
-		settings.Setting{Name: "fallback", Kind: settings.Text, Default: FallbackDecode, Usage: "without a usable prefill instance: decode (decode instances serve alone) or none (503)", Into: &r.Fallback},
-		settings.Setting{Name: "max-body-bytes", Kind: settings.Bytes, Default: "32MiB", Usage: "largest request body; larger ones get 413", Into: &r.MaxBodyBytes},
-		settings.Setting{Name: "max-bodies-memory", Kind: settings.Bytes, Default: "0", Rare: true, Usage: "limit for all request bodies together, and for answers that are held back, as far as each is over 1MiB; beyond it requests get 503, except a single body and those under 4KiB; 0 means half of the memory limit (GOMEMLIMIT or the container's), or a quarter of the machine's memory", Into: &r.MaxBodiesMemory},
+		settings.Setting{Name: "upstream", Kind: settings.Text, Takes: UpstreamOwn + " or " + UpstreamStd, Default: UpstreamOwn, Rare: true, Usage: "HTTP client for the instances: own (plain HTTP only; https uses std) or std (Go's net/http)", Into: &r.Upstream},
+		settings.Setting{Name: "sse-keep-alive-interval", Kind: settings.Time, Takes: "100ms to 1h, or 0 for none", Default: "0", Rare: true, Usage: "send an SSE comment to the client of a stream when nothing has been sent for so long, also before the first token; after it, errors are events instead of a status; 0 means off, otherwise 100ms to 1h", Into: &r.SSEKeepAliveInterval},
+		settings.Setting{Name: "max-attempts", Kind: settings.Number, Takes: "1 (no retry) to 100", Default: "4", Usage: "attempts for one request, including the first, on different instances", Into: &r.MaxAttempts},
+		settings.Setting{Name: "retry-budget", Kind: settings.Number, Takes: "0 (a burst only) to 1000 percent", Default: "20", Rare: true, Usage: "limit for retries, in percent of the requests of the last 10s, plus a burst of 64", Into: &r.RetryBudget},
+		settings.Setting{Name: "fallback", Kind: settings.Text, Takes: FallbackDecode + " or " + FallbackNone, Default: FallbackDecode, Usage: "without a usable prefill instance: decode (decode instances serve alone) or none (503)", Into: &r.Fallback},
+		settings.Setting{Name: "max-body-bytes", Kind: settings.Bytes, Takes: "1KiB to 4GiB", Default: "32MiB", Usage: "largest request body; larger ones get 413", Into: &r.MaxBodyBytes},
+		settings.Setting{Name: "max-bodies-memory", Kind: settings.Bytes, Takes: "1MiB to 1TiB, or 0 for a share of the memory limit", Default: "0", Rare: true, Usage: "limit for all request bodies together, and for answers that are held back, as far as each is over 1MiB; beyond it requests get 503, except a single body and those under 4KiB; 0 means half of the memory limit (GOMEMLIMIT or the container's), or a quarter of the machine's memory", Into: &r.MaxBodiesMemory},
 		settings.Setting{Name: "max-connections", Kind: settings.Number, Default: "0", Rare: true, Usage: "limit for open connections of clients; beyond it requests get 503 and the connection ends, except health checks and admin routes; 0 means nearly half of the limit on file descriptors", Into: &r.MaxConnections},
 	))
 }
 
 func (r *Requests) check(c *complaints) {
-	if r.Upstream != UpstreamOwn && r.Upstream != UpstreamStd {
-		c.bad("upstream", "%q is not known; use %s or %s", r.Upstream, UpstreamOwn, UpstreamStd)
-	}
-	c.duration("connect-timeout", r.ConnectTimeout)
-	c.duration("prefill-timeout", r.PrefillTimeout)
-	c.duration("decode-first-byte-timeout", r.DecodeFirstByteTimeout)
-	c.duration("idle-timeout", r.IdleTimeout)
-	c.duration("busy-timeout", r.BusyTimeout)
-	c.duration("non-stream-timeout", r.NonStreamTimeout)
-	if d := r.SSEKeepAliveInterval; d != 0 && (d < 100*time.Millisecond || d > time.Hour) {
-		c.bad("sse-keep-alive-interval", "%s is out of range; use 100ms to 1h, or 0 for none", d)
-	}
-	if r.Fallback != FallbackDecode && r.Fallback != FallbackNone {
-		c.bad("fallback", "%q is not known; use %s or %s", r.Fallback, FallbackDecode, FallbackNone)
-	}
-	r.checkLimits(c)
-	if r.ShutdownDelay < 0 || r.ShutdownDelay > time.Hour {
-		c.bad("shutdown-delay", "%s is out of range; use 0s to 1h", r.ShutdownDelay)
-	}
-	c.duration("shutdown-timeout", r.ShutdownTimeout)
-}
-
-func (r *Requests) checkLimits(c *complaints) {
-	if r.MaxAttempts < 1 || r.MaxAttempts > 100 {
-		c.bad("max-attempts", "%d is out of range; use 1 (no retry) to 100", r.MaxAttempts)
-	}
-	if r.RetryBudget < 0 || r.RetryBudget > 1000 {
-		c.bad("retry-budget", "%d is out of range; use 0 (a burst only) to 1000 percent", r.RetryBudget)
-	}
-	if r.MaxBodyBytes < 1<<10 || r.MaxBodyBytes > 4<<30 {
-		c.bad("max-body-bytes", "%d is out of range; use 1KiB to 4GiB", r.MaxBodyBytes)
-	}
-	if m := r.MaxBodiesMemory; m != 0 && (m < 1<<20 || m > 1<<40) {
-		c.bad("max-bodies-memory", "%d is out of range; use 1MiB to 1TiB, or 0 for a share of the memory limit", m)
-	}
 	if r.MaxConnections < 0 {
 		c.bad("max-connections", "%d is negative; use 0 for nearly half of the limit on file descriptors", r.MaxConnections)
 	}
@@ -120,18 +85,16 @@ type KVTransfer struct {
 
 func (h *KVTransfer) settings() settings.Table {
 	return settings.About("KV transfer",
-		settings.Setting{Name: "kv-lease-budget", Kind: settings.Time, Default: "20s", Rare: true, Usage: "how long after prefill its KV cache may be transferred", Into: &h.KVLeaseBudget},
+		settings.Setting{Name: "kv-lease-budget", Kind: settings.Time, Takes: anyTime, Default: "20s", Rare: true, Usage: "how long after prefill its KV cache may be transferred", Into: &h.KVLeaseBudget},
 		settings.Setting{Name: "version-groups", Kind: settings.OnOff, Default: "on", Usage: "pair only NIXL engines of the same vLLM version, because others refuse each other's KV cache; turn off for engines with enforce_handshake_compat false", Into: &h.VersionGroups},
 		settings.Setting{Name: "rewrite-remote-host", Kind: settings.OnOff, Default: "off", Rare: true, Usage: "send decode the host at which the proxy reaches prefill, instead of the host in the answer of prefill", Into: &h.RewriteRemoteHost},
 		settings.Setting{Name: "lmcache-notify", Kind: settings.Text, Usage: "tcp://host:port where this proxy receives notifications of LMCache's prefill instances, as in their pd_proxy_host and pd_proxy_port; for a single proxy, and prefill instances whose agents do not receive them", Into: &h.LMCacheNotify},
-		settings.Setting{Name: "lmcache-notify-timeout", Kind: settings.Time, Default: "30s", Rare: true, Usage: "how long to wait, after the answer of prefill, for LMCache's notifications of all ranks; then another pair is tried", Into: &h.LMCacheNotifyTimeout},
+		settings.Setting{Name: "lmcache-notify-timeout", Kind: settings.Time, Takes: anyTime, Default: "30s", Rare: true, Usage: "how long to wait, after the answer of prefill, for LMCache's notifications of all ranks; then another pair is tried", Into: &h.LMCacheNotifyTimeout},
 	)
 }
 
 func (h *KVTransfer) check(c *complaints) {
-	c.duration("kv-lease-budget", h.KVLeaseBudget)
 	if _, err := zmq.ParseEndpoint(h.LMCacheNotify); h.LMCacheNotify != "" && err != nil {
 		c.bad("lmcache-notify", "%w", err)
 	}
-	c.duration("lmcache-notify-timeout", h.LMCacheNotifyTimeout)
 }

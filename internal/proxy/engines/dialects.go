@@ -25,12 +25,21 @@ func Builds(cfg *config.Proxy) func(*instance.Instance) string {
 	if !cfg.VersionGroups {
 		return nil
 	}
-	resolve := Dialects(cfg.Connector)
-	return func(in *instance.Instance) string {
-		d, err := connector.New(resolve(in))
-		if err != nil {
-			return ""
+	return term(cfg.Connector, func(t connector.Terms) string { return t.Build })
+}
+
+// Blocks returns a function for the KV block size that an instance and its partner must have
+// in common. It returns 0 if the connector supports different sizes or the record has none.
+func Blocks(def string) func(*instance.Instance) int {
+	return term(def, func(t connector.Terms) int { return t.Blocks })
+}
+
+func term[T any](def string, of func(connector.Terms) T) func(*instance.Instance) T {
+	resolve := Dialects(def)
+	return func(in *instance.Instance) (value T) {
+		if d, err := connector.New(resolve(in)); err == nil {
+			value = of(d.Terms(in))
 		}
-		return d.Terms(in).Build
+		return value
 	}
 }

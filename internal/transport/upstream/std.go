@@ -1,14 +1,16 @@
 package upstream
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -117,10 +119,7 @@ func (c *Std) try(ctx context.Context, t *http.Transport, r *Request, started ti
 
 func (c *Std) request(ctx context.Context, r *Request) *http.Request {
 	path, query, _ := strings.Cut(r.Path, "?")
-	scheme := r.Instance.Record.Scheme
-	if scheme == "" {
-		scheme = "http"
-	}
+	scheme := cmp.Or(r.Instance.Record.Scheme, "http")
 	req := &http.Request{
 		Method: r.Method,
 		URL:    &url.URL{Scheme: scheme, Host: r.Instance.Address, Path: path, RawQuery: query},
@@ -130,7 +129,8 @@ func (c *Std) request(ctx context.Context, r *Request) *http.Request {
 	}
 	if n := r.size(); n > 0 {
 		// Without GetBody the transport never resends a body by itself.
-		req.Body = &segments{rest: r.Body}
+		body := net.Buffers(slices.Clone(r.Body)) // reading changes its elements
+		req.Body = io.NopCloser(&body)
 		req.ContentLength = n
 	}
 	return req.WithContext(ctx)
@@ -173,39 +173,3 @@ func (b *typedBody) Read(p []byte) (int, error) {
 	}
 	return n, &Error{Stage: StageBody, Address: b.address, Err: err, MaybeTaken: true}
 }
-
-// segments reads a vectored body.
-type segments struct {
-	rest [][]byte
-	off  int
-}
-
-func (s *segments) Read(p []byte) (int, error) {
-	n := 0
-	for n < len(p) && len(s.rest) > 0 {
-		c := copy(p[n:], s.rest[0][s.off:])
-		n += c
-		if s.off += c; s.off == len(s.rest[0]) {
-			s.rest, s.off = s.rest[1:], 0
-		}
-	}
-	if n == 0 && len(p) > 0 {
-		return 0, io.EOF
-	}
-	return n, nil
-}
-
-func (s *segments) WriteTo(w io.Writer) (int64, error) {
-	var total int64
-	for len(s.rest) > 0 {
-		n, err := io.Copy(w, bytes.NewReader(s.rest[0][s.off:]))
-		total += n
-		if err != nil {
-			return total, err
-		}
-		s.rest, s.off = s.rest[1:], 0
-	}
-	return total, nil
-}
-
-func (s *segments) Close() error { return nil }

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -65,12 +66,8 @@ type Options struct {
 }
 
 func (o *Options) setDefaults() {
-	if o.ConnectTimeout <= 0 {
-		o.ConnectTimeout = time.Second
-	}
-	if o.IdleTimeout <= 0 {
-		o.IdleTimeout = 4 * time.Second
-	}
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, 4*time.Second)
 }
 
 // Request is the request of one leg. Header is sent unchanged, except for Content-Length

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
@@ -60,8 +62,7 @@ type Host struct {
 	cfg      Config
 	log      *logrus.Entry
 	endpoint string
-	stop     context.CancelFunc
-	done     chan struct{} // closed when nothing runs any more
+	stop     func()
 
 	mu    sync.Mutex // guards state
 	state State
@@ -71,10 +72,8 @@ type Host struct {
 // ErrDamaged. If the disk is full, it returns without an error, and etcd is started as soon as
 // there is space: the proxy can serve the membership that it has saved.
 func Start(ctx context.Context, cfg Config) (*Host, error) {
-	if cfg.Pause <= 0 {
-		cfg.Pause = time.Second
-	}
-	h := &Host{cfg: cfg, log: cfg.Log.WithField("component", "etcd"), done: make(chan struct{})}
+	cfg.Pause = cmp.Or(cfg.Pause, time.Second)
+	h := &Host{cfg: cfg, log: cfg.Log.WithField("component", "etcd")}
 	c, err := h.launch(ctx)
 	switch {
 	case errors.Is(err, errNoSpace) && !strings.HasSuffix(cfg.ListenClient, ":0"):
@@ -87,9 +86,7 @@ func Start(ctx context.Context, cfg Config) (*Host, error) {
 		h.endpoint = c.endpoint
 		h.cfg.ListenClient = c.endpoint // also when it was any free port
 	}
-	run, stop := context.WithCancel(context.WithoutCancel(ctx))
-	h.stop = stop
-	go h.supervise(run, c)
+	h.stop = background.Start(ctx, func(ctx context.Context) { h.supervise(ctx, c) })
 	return h, nil
 }
 
@@ -112,12 +109,10 @@ func (h *Host) note(change func(*State)) {
 // Close stops the etcd and waits for it.
 func (h *Host) Close() {
 	h.stop()
-	<-h.done
 }
 
 // supervise restarts the etcd whenever it exits, until ctx ends. c is nil if it has not run yet.
 func (h *Host) supervise(ctx context.Context, c *child) {
-	defer close(h.done)
 	pause := h.cfg.Pause
 	for {
 		if c != nil {
@@ -202,7 +197,7 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 		h.log.Debug("stderr of etcd: " + trace)
 	}
 	if c.failure != nil && c.failure.Kind != "" {
-		return nil, c.failure.err()
+		return nil, c.failure
 	}
 	_, why, cut := strings.Cut(c.reason(), "with data in "+h.cfg.DataDir+": ")
 	if !cut {

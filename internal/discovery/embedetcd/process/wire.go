@@ -39,7 +39,7 @@ type ready struct {
 	Endpoint string `json:"endpoint"`
 }
 
-// failed is the last message of a child that exits.
+// failed is the last message of a child that exits, and the error of its parent.
 type failed struct {
 	Kind string `json:"kind,omitempty"` // of kinds; "" for any other error
 	Text string `json:"text"`
@@ -63,16 +63,8 @@ func failure(err error) *failed {
 	return &failed{Text: err.Error()}
 }
 
-// childError is an error that came over the wire.
-type childError struct {
-	kind error // may be nil
-	text string
-}
-
-func (e *childError) Error() string { return e.text }
-func (e *childError) Unwrap() error { return e.kind }
-
-func (f *failed) err() error { return &childError{kind: kinds()[f.Kind], text: f.Text} }
+func (f *failed) Error() string { return f.Text }
+func (f *failed) Unwrap() error { return kinds()[f.Kind] }
 
 // lineFormatter formats the child's log lines as messages.
 type lineFormatter struct{}

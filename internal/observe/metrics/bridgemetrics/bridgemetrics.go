@@ -6,8 +6,8 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
 )
 
 // Counts are those of zmqregister.Counts.
@@ -17,49 +17,24 @@ type Counts struct{ Instances, Pings, Refused, Registrations, Lost int64 }
 type Bridge func() Counts
 
 // Handler serves it alone, for an agent.
-func (b Bridge) Handler() http.Handler {
-	reg := prometheus.NewRegistry()
-	b.Register(reg)
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
-}
+func (b Bridge) Handler() http.Handler { return scraped.Handler(b.collector()) }
 
 // Register adds it.
-func (b Bridge) Register(reg prometheus.Registerer) {
-	d := func(name, help string) *prometheus.Desc {
-		return prometheus.NewDesc("pd_zmq_register_"+name, help, nil, nil)
-	}
-	reg.MustRegister(collector{
-		bridge:    b,
-		instances: d("instances", "Engines that are registered because they send pings."),
-		counters: [4]*prometheus.Desc{
-			d("pings_total", "Pings of engines that the bridge accepted."),
-			d("refused_total", "Messages that the bridge refused: no ping, or from an engine that it does not register."),
-			d("registrations_total", "Registrations that began with a ping."),
-			d("lost_total", "Registrations that ended because the pings ended, or because the engine returned with other addresses."),
-		},
-	})
-}
+func (b Bridge) Register(reg prometheus.Registerer) { reg.MustRegister(b.collector()) }
 
-type collector struct {
-	bridge    Bridge
-	instances *prometheus.Desc
-	counters  [4]*prometheus.Desc
-}
-
-// Describe implements prometheus.Collector.
-func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- c.instances
-	for _, d := range c.counters {
-		ch <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (c collector) Collect(ch chan<- prometheus.Metric) {
-	n := c.bridge()
-	ch <- prometheus.MustNewConstMetric(c.instances, prometheus.GaugeValue, float64(n.Instances))
-	for i, v := range []int64{n.Pings, n.Refused, n.Registrations, n.Lost} {
-		ch <- prometheus.MustNewConstMetric(c.counters[i], prometheus.CounterValue, float64(v))
-	}
+func (b Bridge) collector() prometheus.Collector {
+	return scraped.Collector(func(emit scraped.Emit) {
+		n := b()
+		emit("pd_zmq_register_instances", float64(n.Instances))
+		emit("pd_zmq_register_pings_total", float64(n.Pings))
+		emit("pd_zmq_register_refused_total", float64(n.Refused))
+		emit("pd_zmq_register_registrations_total", float64(n.Registrations))
+		emit("pd_zmq_register_lost_total", float64(n.Lost))
+	},
+		scraped.New("pd_zmq_register_instances", "Engines that are registered because they send pings."),
+		scraped.New("pd_zmq_register_pings_total", "Pings of engines that the bridge accepted."),
+		scraped.New("pd_zmq_register_refused_total", "Messages that the bridge refused: no ping, or from an engine that it does not register."),
+		scraped.New("pd_zmq_register_registrations_total", "Registrations that began with a ping."),
+		scraped.New("pd_zmq_register_lost_total", "Registrations that ended because the pings ended, or because the engine returned with other addresses."),
+	)
 }
