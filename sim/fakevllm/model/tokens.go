@@ -111,6 +111,7 @@ func Tokenize(text string) []int {
 	return AppendTokens(make([]int, 0, len(text)/5+4), text)
 }
 
+// AppendTokens appends the tokens of Tokenize.
 func AppendTokens(dst []int, text string) []int {
 	for i := 0; i < len(text); {
 		start := i
@@ -126,6 +127,7 @@ func AppendTokens(dst []int, text string) []int {
 	return dst
 }
 
+// PieceID returns the token of a piece of at most MaxPiece+1 bytes.
 func PieceID(piece string) int {
 	if id, ok := WordID(piece); ok {
 		return id
