@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-var watches atomic.Int64
+var watches atomic.Int64 //nolint:gochecknoglobals // metadata must be unique in the process
 
 // WatchContext returns the context for one call of clientv3.Watch, which must end with it. The
 // watch requires a leader, so that a member cut off from the others ends it, and has a gRPC
