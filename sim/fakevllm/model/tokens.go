@@ -26,9 +26,11 @@ const (
 const (
 	consonants = "bdfghjklmnprstvz"
 	vowels     = "aeio"
-	wordLen    = 7  // a space and three syllables
-	MaxPiece   = 12 // bytes of one token besides its leading space
+	wordLen    = 7 // a space and three syllables
 )
+
+// MaxPiece is the number of bytes of a token besides its leading space.
+const MaxPiece = 12
 
 // wordSuffix appends a tail to some words, so that streams carry two- and four-byte
 // runes and characters that JSON escapes: a relay that cuts runes, trims, or

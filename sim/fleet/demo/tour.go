@@ -99,7 +99,7 @@ func (t *tour) run(ctx context.Context) error {
 		if err := step(ctx); err != nil {
 			if ctx.Err() != nil {
 				t.say("\nInterrupted.")
-				return nil
+				return nil //nolint:nilerr // an interrupt is not an error
 			}
 			return fmt.Errorf("step %d failed: %w", t.step, err)
 		}
@@ -117,7 +117,7 @@ func (t *tour) say(format string, args ...any) { fmt.Fprintf(t.out, format+"\n",
 func (t *tour) title(format string, args ...any) {
 	t.step++
 	line := fmt.Sprintf("\n%d.", t.step)
-	for _, word := range strings.Fields(fmt.Sprintf(format, args...)) {
+	for word := range strings.FieldsSeq(fmt.Sprintf(format, args...)) {
 		if len(line)+len(word) > width+8 {
 			t.say("%s", line)
 			line = "  "
