@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -21,7 +20,7 @@ import (
 var ErrWrong = errors.New("wrong answer")
 
 // maxEvent bounds one line of an event stream.
-const maxEvent = 256 << 10
+const maxEvent = 64 << 10
 
 // Expected is what the one right answer looks like.
 type Expected struct {
@@ -47,9 +46,8 @@ type Result struct {
 
 // Client sends requests. It may be used by several goroutines.
 type Client struct {
-	http    *http.Client
-	header  http.Header
-	readers sync.Pool // of *bufio.Reader
+	http   *http.Client
+	header http.Header
 }
 
 // NewClient makes a client that keeps up to conns idle connections per host.
@@ -68,7 +66,6 @@ func NewClient(conns int, header http.Header) *Client {
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		readers: sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 16<<10) }},
 	}
 }
 
@@ -106,7 +103,7 @@ func (c *Client) StreamWith(ctx context.Context, url string, header http.Header,
 		r.Err = fmt.Errorf("%w: content type %q instead of text/event-stream", ErrWrong, res.Header.Get("Content-Type"))
 	} else {
 		s := stream{want: want, observer: o, start: start}
-		r.Err = c.read(res.Body, &s)
+		r.Err = s.read(res.Body)
 		r.TTFT, r.Tokens = s.ttft, s.output
 	}
 	r.Total = time.Since(start)
@@ -125,30 +122,18 @@ func (c *Client) post(ctx context.Context, url string, header http.Header, body 
 }
 
 // read takes a stream apart into events.
-func (c *Client) read(body io.Reader, s *stream) error {
-	br := c.readers.Get().(*bufio.Reader)
-	br.Reset(body)
-	defer func() { br.Reset(nil); c.readers.Put(br) }()
-
-	var long []byte // a line that did not fit into the reader
-	open := false   // a data line came, its blank line did not
+func (s *stream) read(body io.Reader) error {
+	br := bufio.NewReaderSize(body, maxEvent)
+	open := false // a data line came, its blank line did not
 	for {
 		line, err := br.ReadSlice('\n')
-		if errors.Is(err, bufio.ErrBufferFull) {
-			if long = append(long, line...); len(long) > maxEvent {
-				return fmt.Errorf("%w: an event is longer than %d bytes", ErrWrong, maxEvent)
-			}
-			continue
-		}
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				return s.end(open || len(long)+len(line) > 0)
-			}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			return fmt.Errorf("%w: an event is longer than %d bytes", ErrWrong, maxEvent)
+		case errors.Is(err, io.EOF):
+			return s.end(open || len(line) > 0)
+		case err != nil:
 			return fmt.Errorf("the stream broke after %d of %d bytes of text: %w", s.offset, len(s.want.Text), err)
-		}
-		if len(long) > 0 {
-			long = append(long, line...)
-			line = long
 		}
 		line = bytes.TrimRight(line, "\r\n")
 		switch {
@@ -163,7 +148,6 @@ func (c *Client) read(body io.Reader, s *stream) error {
 				return err
 			}
 		}
-		long = long[:0]
 	}
 }
 

@@ -97,14 +97,10 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if f.port < 0 || f.port > 65535 {
-		return cli.Wrongf("--port %d is no port", f.port)
-	}
-	if f.bootstrap < 0 || f.bootstrap > 65535 {
-		return cli.Wrongf("--bootstrap-port %d is no port", f.bootstrap)
-	}
-	if f.side < 0 || f.side > 65535 {
-		return cli.Wrongf("--side-channel-port %d is no port", f.side)
+	for name, port := range map[string]int{"port": f.port, "bootstrap-port": f.bootstrap, "side-channel-port": f.side} {
+		if port < 0 || port > 65535 {
+			return cli.Wrongf("--%s %d is no port", name, port)
+		}
 	}
 	o := f.opt
 	o.Log = log

@@ -128,7 +128,7 @@ func (t *tour) title(format string, args ...any) {
 }
 
 func (t *tour) startEtcd(ctx context.Context) (err error) {
-	t.title("Start an etcd of %d %s.", t.o.etcd, plural(t.o.etcd, "member"))
+	t.title("Start an etcd; members: %d.", t.o.etcd)
 	if t.etcd, err = t.fleet.StartEtcd(ctx, t.o.etcd); err != nil {
 		return err
 	}
@@ -497,11 +497,4 @@ func (t *tour) pdctl(ctx context.Context, args ...string) (string, error) {
 		return string(out), fmt.Errorf("pdctl %s: %w: %s", strings.Join(args, " "), err, out)
 	}
 	return string(out), nil
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return noun
-	}
-	return noun + "s"
 }
