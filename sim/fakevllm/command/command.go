@@ -11,10 +11,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -93,9 +93,12 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
-	log, err := logger(f, stderr)
+	if f.quiet {
+		stderr = io.Discard
+	}
+	log, err := logging.New(stderr, f.logLevel, f.logFormat)
 	if err != nil {
-		return err
+		return cli.Wrongf("--log-level or --log-format: %w", err)
 	}
 	for name, port := range map[string]int{"port": f.port, "bootstrap-port": f.bootstrap, "side-channel-port": f.side} {
 		if port < 0 || port > 65535 {
@@ -171,25 +174,4 @@ func bootstrap(s *fakevllm.Server) string {
 		return ""
 	}
 	return ", bootstrap port " + strconv.Itoa(s.Bootstrap())
-}
-
-func logger(f *flags, stderr io.Writer) (*logrus.Logger, error) {
-	log := logrus.New()
-	log.SetOutput(stderr)
-	level, err := logrus.ParseLevel(f.logLevel)
-	if err != nil {
-		return nil, cli.Wrongf("--log-level: %w", err)
-	}
-	log.SetLevel(level)
-	switch f.logFormat {
-	case "text":
-	case "json":
-		log.SetFormatter(&logrus.JSONFormatter{})
-	default:
-		return nil, cli.Wrongf("--log-format %q: use text or json", f.logFormat)
-	}
-	if f.quiet {
-		log.SetOutput(io.Discard)
-	}
-	return log, nil
 }

@@ -112,20 +112,13 @@ func (p *progress) stop() {
 	<-p.done
 }
 
-// round formats a duration with two or three significant digits.
-func round(d time.Duration) string {
-	switch {
-	case d < time.Millisecond:
-		return d.Round(10 * time.Microsecond).String()
-	case d < 10*time.Millisecond:
-		return d.Round(100 * time.Microsecond).String()
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d < time.Minute:
-		return d.Round(100 * time.Millisecond).String()
-	default:
-		return d.Round(time.Second).String()
+// round rounds a duration to about three significant digits.
+func round(d time.Duration) time.Duration {
+	unit := 10 * time.Microsecond
+	for unit < time.Second && d >= 1000*unit {
+		unit *= 10
 	}
+	return d.Round(unit)
 }
 
 // thousands formats 12031 as 12,031.
