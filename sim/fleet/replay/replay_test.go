@@ -113,8 +113,8 @@ func TestReadableNumbers(t *testing.T) {
 func TestProgressStops(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	p := startProgress(&out, &tally{total: 5})
-	p.stop()
+	stop := startProgress(&out, &tally{total: 5})
+	stop()
 	if out.Len() != 0 {
 		t.Errorf("wrote %q before its first tick", out.String())
 	}
