@@ -140,7 +140,11 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 	}
 	defer s.Close()
 	if !f.quiet {
-		_, _ = fmt.Fprintf(stdout, "fakevllm: %s %s serving %s on %s%s\n", f.role, f.mode, f.models[0], s.URL(), bootstrap(s))
+		line := fmt.Sprintf("fakevllm: %s %s serving %s on %s", f.role, f.mode, f.models[0], s.URL())
+		if port := s.Bootstrap(); port != 0 {
+			line += fmt.Sprintf(", bootstrap port %d", port)
+		}
+		_, _ = fmt.Fprintln(stdout, line)
 	}
 	select {
 	case <-ctx.Done():
@@ -166,12 +170,4 @@ func readTurns(path string) ([]fakevllm.Turn, error) {
 	}
 	defer file.Close()
 	return fakevllm.ReadTurns(file)
-}
-
-// bootstrap says where a Mooncake producer's bootstrap server is, "" for none.
-func bootstrap(s *fakevllm.Server) string {
-	if s.Bootstrap() == 0 {
-		return ""
-	}
-	return ", bootstrap port " + strconv.Itoa(s.Bootstrap())
 }
