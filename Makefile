@@ -167,7 +167,7 @@ screenshots: ## write the pictures of docs/dashboard.md, after five minutes of l
 	PD_TEST_SCREENSHOTS=$(CURDIR)/docs/dashboard PD_TEST_SCREENSHOTS_AFTER=$(AFTER) REQUIRE_BROWSER=1 $(GO) test -count=1 -timeout 20m -run TestScreenshots $(TESTFLAGS) ./test/browser
 
 .PHONY: size
-size: ## count the lines of product and tests, and list the largest type, package and function: [AT=commit]
+size: ## count the lines of product, tests and the rest: [AT=commit]
 	@$(GO) -C tools run ./size .. $(AT)
 
 .PHONY: clean

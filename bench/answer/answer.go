@@ -121,8 +121,9 @@ func New(p Params) *Response {
 	text := " " + zeroTag + ".000000"
 	firstText := fmt.Sprintf("%s.%d.%08x", text, p.Prompt, p.Sum)
 	if !p.Stream {
+		content := []byte(firstText)
 		for i := 1; i < p.Tokens; i++ {
-			firstText += fmt.Sprintf(" %s.%06d", zeroTag, i)
+			content = fmt.Appendf(content, " %s.%06d", zeroTag, i)
 		}
 		kv := "null"
 		if p.Prefill {
@@ -130,7 +131,7 @@ func New(p Params) *Response {
 				`"remote_request_id":` + string(AppendKVName(nil, 0, p.Sum)) + `,"remote_host":"127.0.0.1","remote_port":5600,"tp_size":1}`
 		}
 		r.set(role, `{"id":"chatcmpl-`+zeroTag+`","object":"chat.completion","created":1700000000,"model":"`+Model+
-			`","choices":[{"index":0,"message":{"role":"assistant","content":"`+firstText+
+			`","choices":[{"index":0,"message":{"role":"assistant","content":"`+string(content)+
 			`","refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}],`+
 			`"service_tier":null,"system_fingerprint":null,"usage":`+p.counts()+`,"prompt_logprobs":null,"prompt_token_ids":null,"kv_transfer_params":`+kv+`}`)
 		return r

@@ -102,8 +102,12 @@ func (e *Engine) accept(ln net.Listener) {
 			return
 		}
 		if err != nil { // probably out of descriptors
-			time.Sleep(10 * time.Millisecond)
-			continue
+			select {
+			case <-time.NewTimer(10 * time.Millisecond).C:
+				continue
+			case <-e.quit:
+				return
+			}
 		}
 		e.mu.Lock()
 		if e.conn == nil {

@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -106,7 +107,7 @@ func parse(r io.Reader) (map[string]*figures, error) {
 func compare(base, now map[string]*figures, slower float64, w io.Writer) int {
 	worse := 0
 	fmt.Fprintf(w, "%-48s %22s %22s %24s\n", "benchmark", "allocs/op", "B/op", "ns/op (fastest)")
-	for _, name := range sorted(now) {
+	for _, name := range slices.Sorted(maps.Keys(now)) {
 		a, b := base[name], now[name]
 		if a == nil {
 			fmt.Fprintf(w, "%-48s new\n", name)
@@ -130,7 +131,7 @@ func compare(base, now map[string]*figures, slower float64, w io.Writer) int {
 		}
 		fmt.Fprintln(w)
 	}
-	for _, name := range sorted(base) {
+	for _, name := range slices.Sorted(maps.Keys(base)) {
 		if now[name] == nil {
 			fmt.Fprintf(w, "%-48s removed\n", name)
 		}
@@ -141,15 +142,6 @@ func compare(base, now map[string]*figures, slower float64, w io.Writer) int {
 	}
 	fmt.Fprintln(w, "\nno benchmark is worse")
 	return 0
-}
-
-func sorted(m map[string]*figures) []string {
-	names := make([]string, 0, len(m))
-	for name := range m {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 func median(v []float64) float64 {

@@ -51,33 +51,18 @@ func (c *Chats) Table() string {
 	return b.String()
 }
 
-// The marks around the figures in a document.
-const (
-	beginChats = "<!-- made by make fleet-real: begin -->\n"
-	endChats   = "<!-- made by make fleet-real: end -->\n"
-)
-
 // WriteDoc writes the figures into a document.
 func (c *Chats) WriteDoc(file string) error {
 	text := fmt.Sprintf("\n%s, %d cores, %s. %s: %d prefill and %d decode engines, blocks of %d tokens. %d chats of %d turns at the same time, which share a system prompt.\n\n%s\n",
 		c.Machine.CPU, c.Machine.Cores, c.Version, c.Engine, c.Prefill, c.Decode, c.Block, c.Chats, c.Turns, c.Table())
-	return ReplaceBetween(file, beginChats, endChats, text)
+	return ReplacePart(file, "fleet-real", text)
 }
 
 // chatsFile returns the file with the figures of a document.
 func chatsFile(doc string) string { return filepath.Join(strings.TrimSuffix(doc, ".md"), "chats.json") }
 
 // Save writes the figures to their file and into a document.
-func (c *Chats) Save(doc string) error {
-	b, err := json.MarshalIndent(c, "", " ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(chatsFile(doc), append(b, '\n'), 0o644); err != nil { //nolint:gosec // figures are public
-		return err
-	}
-	return c.WriteDoc(doc)
-}
+func (c *Chats) Save(doc string) error { return Save(c, chatsFile(doc), doc) }
 
 // RewriteChats writes the figures of a document again if it has any.
 func RewriteChats(doc string) error {

@@ -2,7 +2,6 @@ package ground
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/bench/machine"
@@ -106,12 +105,6 @@ func (d *Disaggregated) Table() string {
 	return b.String()
 }
 
-// The marks around the figures in a document.
-const (
-	beginDisaggregated = "<!-- made by make fleet-disaggregate: begin -->\n"
-	endDisaggregated   = "<!-- made by make fleet-disaggregate: end -->\n"
-)
-
 // WriteDoc writes the figures into a document.
 func (d *Disaggregated) WriteDoc(file string) error {
 	var loads []string
@@ -122,10 +115,5 @@ func (d *Disaggregated) WriteDoc(file string) error {
 		"%d prefill and %d decode engines, policy `%s`. Medians of %d runs; the three settings take turns. In brackets: `auto` compared with the better of the other two. "+
 		"ITL is the mean time between the tokens of one answer.\n\n%s\n",
 		d.Machine.CPU, d.Machine.Cores, d.Version, d.Part, strings.Join(loads, ", "), d.Speed, d.Engines, d.Engines, d.Policy, d.Runs, d.Table())
-	return ReplaceBetween(file, beginDisaggregated, endDisaggregated, text)
-}
-
-// Valid returns the number of valid runs of a way.
-func (l *Level) Valid(way string) int {
-	return len(slices.DeleteFunc(slices.Clone(l.Runs[way]), func(r Result) bool { return r.Void != "" }))
+	return ReplacePart(file, "fleet-disaggregate", text)
 }

@@ -21,7 +21,7 @@ func TestDisaggregatedTable(t *testing.T) {
 		"auto":   {run(0.5, 3, 0.022), run(0.5, 2, 0.022), run(0.5, 3, 0.022)},
 		"never":  {run(2, 8, 0.030)},
 	}}}}
-	if n := d.Levels[0].Valid("always"); n != 3 {
+	if n := len(ground.Valid(d.Levels[0].Runs["always"])); n != 3 {
 		t.Errorf("%d valid runs", n)
 	}
 	const want = `| load | requests | way | TTFT p50 s | TTFT p90 s | ITL p90 ms | goodput % | computed by decode % | failures | machine busy % |

@@ -1,9 +1,10 @@
 package ground
 
 import (
-	"container/heap"
+	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -146,7 +147,7 @@ type model struct {
 	caches   []*kvcache.Cache
 	free     []time.Duration // time at which the queue of an engine is empty
 	computed []int64
-	ends     ends
+	ends     []ending // by time
 
 	now time.Duration
 	ids []int // tokens of the current prompt
@@ -183,7 +184,8 @@ func (m *model) compute(now time.Duration, at int, ids []int, believed int, load
 	waiting := int64(max(0, len(ids)-believed))
 	load.Begin(len(ids))
 	load.Waiting.Add(waiting)
-	heap.Push(&m.ends, ending{end, func() {
+	i, _ := slices.BinarySearchFunc(m.ends, end, func(e ending, at time.Duration) int { return cmp.Compare(e.at, at) })
+	m.ends = slices.Insert(m.ends, i, ending{end, func() {
 		load.End(len(ids))
 		load.Waiting.Add(-waiting)
 	}})
@@ -195,7 +197,8 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 // until completes the prefills that end up to a time.
 func (m *model) until(now time.Duration) {
 	for len(m.ends) > 0 && m.ends[0].at <= now {
-		heap.Pop(&m.ends).(ending).do()
+		m.ends[0].do()
+		m.ends = m.ends[1:]
 	}
 }
 
@@ -203,17 +206,4 @@ func (m *model) until(now time.Duration) {
 type ending struct {
 	at time.Duration
 	do func()
-}
-
-// ends is a heap of the ends of prefills.
-type ends []ending
-
-func (e ends) Len() int           { return len(e) }
-func (e ends) Less(i, j int) bool { return e[i].at < e[j].at }
-func (e ends) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
-func (e *ends) Push(x any)        { *e = append(*e, x.(ending)) }
-func (e *ends) Pop() any {
-	last := (*e)[len(*e)-1]
-	*e = (*e)[:len(*e)-1]
-	return last
 }

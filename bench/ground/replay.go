@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/target"
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
@@ -177,25 +178,13 @@ func (p *Replay) settle(ctx context.Context, urls []string) error {
 				if good = 0; time.Now().After(deadline) {
 					return fmt.Errorf("%s: no correct responses: %w", url, got.Err)
 				}
-				if err := pause(ctx, 200*time.Millisecond); err != nil {
-					return err
+				if !sleep.For(ctx, 200*time.Millisecond) {
+					return ctx.Err()
 				}
 			}
 		}
 	}
 	return nil
-}
-
-// pause blocks for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
 }
 
 // awaitIdle blocks until other processes have used little processor time for two seconds, or
@@ -208,8 +197,8 @@ func (p *Replay) awaitIdle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := pause(ctx, look); err != nil {
-			return err
+		if !sleep.For(ctx, look) {
+			return ctx.Err()
 		}
 		busy1, all1, err := machine.Times()
 		if err != nil || (busy1-busy0)/(all1-all0) < others || p.Patience <= 0 {

@@ -1,6 +1,7 @@
 package ground
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -60,11 +61,25 @@ func Table(rows []Result) string {
 	return b.String()
 }
 
-// The marks around the generated part of a document.
-const (
-	begin = "<!-- made by make fleet-bench: begin -->\n"
-	end   = "<!-- made by make fleet-bench: end -->\n"
-)
+// Figures can be written into a document.
+type Figures interface{ WriteDoc(file string) error }
+
+// Save writes figures to a file as JSON, and into a document, unless the names are empty.
+func Save(f Figures, file, doc string) error {
+	if file != "" {
+		b, err := json.MarshalIndent(f, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, append(b, '\n'), 0o644); err != nil { //nolint:gosec // figures are public
+			return err
+		}
+	}
+	if doc == "" {
+		return nil
+	}
+	return f.WriteDoc(doc)
+}
 
 // ErrMarks is returned for a document without marks.
 var ErrMarks = errors.New("document has no marks of a generated part")
@@ -80,15 +95,16 @@ func (r *Report) WriteDoc(file string) error {
 			return err
 		}
 	}
-	return ReplaceBetween(file, begin, end, r.markdown(filepath.Base(dir)))
+	return ReplacePart(file, "fleet-bench", r.markdown(filepath.Base(dir)))
 }
 
-// ReplaceBetween replaces the text between two marks of a file.
-func ReplaceBetween(file, begin, end, text string) error {
+// ReplacePart replaces the part of a document that a target of make writes.
+func ReplacePart(file, target, text string) error {
 	old, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
+	begin, end := "<!-- made by make "+target+": begin -->\n", "<!-- made by make "+target+": end -->\n"
 	before, rest, ok1 := strings.Cut(string(old), begin)
 	_, after, ok2 := strings.Cut(rest, end)
 	if !ok1 || !ok2 {

@@ -1,6 +1,7 @@
 package ground
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -90,9 +91,27 @@ func (r *Result) setRatios(queries, hits int64, computed []int64, shared float64
 	}
 }
 
+// Line returns the figures of a run in one line.
+func (r *Result) Line() string {
+	s := fmt.Sprintf("TTFT p50 %.2f s p90 %.2f s, ITL p90 %.1f ms, hits %.1f %%, goodput %.1f %%, %.1f %% computed by decode, %d failures, machine %.0f %% busy",
+		r.TTFT50, r.TTFT90, 1000*r.ITL90, 100*r.Hits, 100*r.Good, 100*r.Local, r.Failures, 100*r.Busy)
+	if r.Void != "" {
+		s += ", VOID: " + r.Void
+	}
+	if r.Failure != "" {
+		s += ", first failure: " + r.Failure
+	}
+	return s
+}
+
+// Valid returns the runs that are not void.
+func Valid(runs []Result) []Result {
+	return slices.DeleteFunc(slices.Clone(runs), func(r Result) bool { return r.Void != "" })
+}
+
 // Median returns the medians of all figures. Void runs count only if there are no valid ones.
 func Median(runs []Result) Result {
-	valid := slices.DeleteFunc(slices.Clone(runs), func(r Result) bool { return r.Void != "" })
+	valid := Valid(runs)
 	if len(valid) == 0 {
 		valid = runs
 	}

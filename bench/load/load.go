@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/bench/answer"
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
 
@@ -80,7 +81,7 @@ func Start(ctx context.Context, p Plan) *Generator {
 	var clients sync.WaitGroup
 	for i := range p.Conns {
 		clients.Go(func() {
-			if wait(ctx, p.Ramp*time.Duration(i)/time.Duration(p.Conns)) {
+			if sleep.For(ctx, p.Ramp*time.Duration(i)/time.Duration(p.Conns)) {
 				newClient(g, i).run(ctx)
 			}
 		})
@@ -107,28 +108,17 @@ func (g *Generator) Open() int { return int(g.open.Load()) }
 // had to be closed.
 func (g *Generator) Stop(grace time.Duration) (cut bool) {
 	g.ending.Store(true)
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
 	select {
 	case <-g.done:
-	case <-time.After(grace):
+	case <-timer.C:
 		cut = true
 		g.cutting.Store(true)
 	}
 	g.cancel()
 	<-g.done
 	return cut
-}
-
-// wait blocks for d. It reports false if ctx has ended.
-func wait(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // client is one client. It belongs to one goroutine.
@@ -170,7 +160,7 @@ func (c *client) run(ctx context.Context) {
 		}
 		if c.count(err); err != nil {
 			c.disconnect()
-			wait(ctx, pauseAfterFailure)
+			sleep.For(ctx, pauseAfterFailure)
 		}
 	}
 }

@@ -46,11 +46,14 @@ func Tree(pid int) []int {
 func Memory(pids []int) (int64, error) {
 	var sum int64
 	for _, pid := range pids {
-		status, err := os.ReadFile(proc(pid, "status"))
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 		if err != nil {
 			return 0, fmt.Errorf("process %d: %w", pid, err)
 		}
-		sum += field(status, "VmRSS:")
+		_, rss, _ := strings.Cut(string(status), "VmRSS:")
+		kib := int64(0)
+		_, _ = fmt.Sscan(rss, &kib) // a process that has ended has none
+		sum += kib
 	}
 	return sum, nil
 }
@@ -112,36 +115,12 @@ func RaiseFiles() int {
 		return 1024
 	}
 	const plenty = 200_000
-	if l.Max < plenty {
-		more := syscall.Rlimit{Cur: plenty, Max: plenty}
-		if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &more) == nil {
-			return plenty
+	for _, n := range []uint64{max(l.Max, plenty), l.Max} { // the first one requires a privilege if it is above l.Max
+		if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n}) == nil {
+			return int(min(n, 10*plenty))
 		}
 	}
-	l.Cur = l.Max
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
-		return 1024
-	}
-	return int(min(l.Max, 10*plenty))
-}
-
-func proc(pid int, file string) string { return "/proc/" + strconv.Itoa(pid) + "/" + file }
-
-// field returns the number in a line "Name:   123 kB" of a file; 0 if it has none.
-func field(file []byte, name string) int64 {
-	i := bytes.Index(file, []byte(name))
-	if i < 0 {
-		return 0
-	}
-	words := bytes.Fields(file[i+len(name):][:min(40, len(file)-i-len(name))])
-	if len(words) == 0 {
-		return 0
-	}
-	n, err := strconv.ParseInt(string(words[0]), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
+	return 1024
 }
 
 func (f *Facts) fill() {
@@ -154,8 +133,9 @@ func (f *Facts) fill() {
 			f.Cores = n // NumCPU counts only those this process may use
 		}
 	}
-	if info, err := os.ReadFile("/proc/meminfo"); err == nil {
-		f.Memory = field(info, "MemTotal:") / 1024
+	var system syscall.Sysinfo_t
+	if syscall.Sysinfo(&system) == nil {
+		f.Memory = int64(system.Totalram) * int64(system.Unit) >> 20 //nolint:gosec,unconvert // fits; other types elsewhere
 	}
 	if v, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		f.Kernel = "Linux " + strings.TrimSpace(string(v))

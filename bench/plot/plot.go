@@ -1,3 +1,4 @@
+// Package plot draws charts as SVG.
 package plot
 
 import (

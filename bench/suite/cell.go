@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/bench/target"
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
@@ -116,9 +117,6 @@ func until(ctx context.Context, limit time.Duration, cond func() bool) bool {
 	return true
 }
 
-// pause blocks for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) { until(ctx, d, func() bool { return false }) }
-
 // part applies the load, and measures for length after warmup.
 func (c *cell) part(ctx context.Context, length, warmup time.Duration) error {
 	g := load.Start(ctx, c.plan)
@@ -131,7 +129,7 @@ func (c *cell) part(ctx context.Context, length, warmup time.Duration) error {
 		until(ctx, time.Minute, func() bool { return g.Open() >= want })
 		c.out.Open = g.Open()
 	}
-	pause(ctx, warmup)
+	sleep.For(ctx, warmup)
 	if err := c.window(ctx, g, length); err != nil {
 		return err
 	}
@@ -164,7 +162,7 @@ func (c *cell) window(ctx context.Context, g *load.Generator, length time.Durati
 	c.bad(g.Swap(&c.tally))
 	empty := func() bool { return c.tally.Tokens.Load() == tokens && time.Since(start) < length+20*time.Second }
 	for (time.Since(start) < length || empty()) && ctx.Err() == nil {
-		pause(ctx, max(min(length-time.Since(start), 250*time.Millisecond), 5*time.Millisecond))
+		sleep.For(ctx, max(min(length-time.Since(start), 250*time.Millisecond), 5*time.Millisecond))
 		if kib, err := machine.Memory(c.pids); err == nil {
 			c.rss = append(c.rss, kib)
 		}

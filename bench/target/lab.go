@@ -1,10 +1,11 @@
+// Package target starts what is measured, as processes pinned to one core, and an etcd in
+// which the engines are registered for our proxy. Lab.Close stops everything.
 package target
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,7 +30,6 @@ type Lab struct {
 	o     Options
 	fleet *fleet.Fleet
 	dir   string
-	http  *http.Client
 	n     int // of processes
 }
 
@@ -51,7 +51,7 @@ func NewLab(o Options) (*Lab, error) {
 			return nil, fmt.Errorf("pin targets: install util-linux, or use --pin off for a run without meaningful figures: %w", err)
 		}
 	}
-	return &Lab{o: o, fleet: f, dir: dir, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}, nil
+	return &Lab{o: o, fleet: f, dir: dir}, nil
 }
 
 // Dir returns the directory of logs and configuration.
@@ -122,27 +122,11 @@ func (l *Lab) launch(ctx context.Context, name, url string, argv []string) (*Run
 	}
 	p, err := l.fleet.Start(ctx, fleet.Spec{
 		Name: name, Program: "/bin/sh", Args: append(args, argv...),
-		Ready: func(ctx context.Context) error { return l.get(ctx, url) },
+		Ready: func(ctx context.Context) error { return l.fleet.Get(ctx, url, nil) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w; end of its output:\n%s", err, tail(r.log))
 	}
 	r.process = p
 	return r, nil
-}
-
-func (l *Lab) get(ctx context.Context, url string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	res, err := l.http.Do(req)
-	if err != nil {
-		return err
-	}
-	res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: status %d", url, res.StatusCode)
-	}
-	return nil
 }

@@ -120,18 +120,12 @@ func TestWaitingLegsAreCalledOff(t *testing.T) {
 				eachAPI(t, both(), func(t *testing.T, q scenario) {
 					r := start(t, fakevllm.NIXL, 2, 2, nil)
 					s, done := waitingLeg(t, r, role, q)
-					var next []*instance.Instance
-					for _, old := range r.members.Snapshot().All() {
-						c := *old
-						if c.Key == key(role, s) {
-							if now := change(&c); now != nil {
-								next = append(next, now)
-							}
-							continue
+					r.members.change(func(in *instance.Instance) *instance.Instance {
+						if in.Key == key(role, s) {
+							return change(in)
 						}
-						next = append(next, &c)
-					}
-					r.members.set(next...)
+						return in
+					})
 					r.checkWhole(q, <-done)
 					if got := r.rec.retried(); got != string(role)+"/gone" {
 						t.Errorf("retried %q", got)
@@ -187,13 +181,7 @@ func TestCalledOffBeforeTheCommit(t *testing.T) {
 		var r *rig
 		r = start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) {
 			o.Upstream = &delayedClient{Client: o.Upstream, happen: func(leg context.Context, in *instance.Instance) {
-				var rest []*instance.Instance
-				for _, i := range r.members.Snapshot().All() {
-					if i.Key != in.Key {
-						rest = append(rest, i)
-					}
-				}
-				r.members.set(rest...)
+				r.members.remove(in.Key)
 				<-leg.Done()
 			}}
 		})
@@ -216,15 +204,12 @@ func TestDrainingLegsGoOn(t *testing.T) {
 		done := make(chan answer, 1)
 		go func() { done <- r.postScenario(q) }()
 		eventually(t, "the decode leg runs", func() bool { return r.D[0].Counters().Faults == 1 })
-		var next []*instance.Instance
-		for _, old := range r.members.Snapshot().All() {
-			c := *old
-			if c.Key == key(instance.Decode, r.D[0]) {
-				c.Record.State = instance.Draining
+		r.members.change(func(in *instance.Instance) *instance.Instance {
+			if in.Key == key(instance.Decode, r.D[0]) {
+				in.Record.State = instance.Draining
 			}
-			next = append(next, &c)
-		}
-		r.members.set(next...)
+			return in
+		})
 		r.checkWhole(q, <-done)
 		if e := r.entry(); e.Attempts != 0 || e.Decode != r.D[0].Address() {
 			t.Fatalf("entry %+v", e)
@@ -379,13 +364,7 @@ func TestSecondRoundAfterMixedFailures(t *testing.T) {
 				done := make(chan answer, 1)
 				go func() { done <- r.postScenario(q) }()
 				eventually(t, "the second one hangs", func() bool { return list[1].Counters().Faults == 1 })
-				var stay []*instance.Instance
-				for _, in := range r.members.Snapshot().All() {
-					if in.Key != key(role, list[1]) {
-						stay = append(stay, in)
-					}
-				}
-				r.members.set(stay...)
+				r.members.remove(key(role, list[1]))
 				r.checkWhole(q, <-done)
 				if got, want := r.rec.retried(), string(role)+"/status_5xx "+string(role)+"/gone"; got != want {
 					t.Errorf("retried %q, want %q", got, want)

@@ -169,6 +169,9 @@ func TestNoPrefillLeft(t *testing.T) {
 				}
 			} else {
 				r.checkRefused(q, a, http.StatusServiceUnavailable, "no prefill instance")
+				if n := legs(r.D); n != 0 {
+					t.Errorf("%d decode legs without a prefill", n)
+				}
 			}
 			r.checkEngines()
 		}
@@ -202,22 +205,47 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// An engine's refusal of a client's mistake goes to the client as it is, after one leg.
+// An answer that breaks off on every decode instance before its first content is an error,
+// not an empty answer with status 200.
+func TestEmptyAnswerIsAnError(t *testing.T) {
+	t.Parallel()
+	eachAPI(t, both(), func(t *testing.T, q scenario) {
+		for _, kind := range []fakevllm.Kind{fakevllm.FaultClose, fakevllm.FaultReset, fakevllm.FaultErrorEvent} {
+			r := start(t, fakevllm.NIXL, 1, 2, nil)
+			for _, d := range r.D {
+				script(t, d, fakevllm.Fault{Kind: kind, At: fakevllm.AfterRole})
+			}
+			if a := r.postScenario(q); a.status < 500 || !bytes.Contains(a.body, []byte(`"error"`)) {
+				t.Errorf("%s on every decode instance: status %d, body %q", kind, a.status, a.body)
+			}
+		}
+	})
+}
+
+// An engine's refusal of a client's mistake goes to the client as it is, after one leg of
+// its role.
 func TestClientErrorsPass(t *testing.T) {
 	t.Parallel()
-	for _, status := range []int{400, 413, 422} {
-		t.Run(fmt.Sprint(status), func(t *testing.T) {
+	for _, tc := range []struct {
+		status  int
+		prefill bool
+	}{{400, true}, {400, false}, {413, true}, {422, true}} {
+		t.Run(fmt.Sprintf("%d prefill=%t", tc.status, tc.prefill), func(t *testing.T) {
 			t.Parallel()
 			eachAPI(t, both(), func(t *testing.T, q scenario) {
 				r := start(t, fakevllm.NIXL, 2, 2, nil)
-				for _, p := range r.P {
-					script(t, p, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: status, Body: `{"error":{"message":"yours"}}`})
+				list := r.D
+				if tc.prefill {
+					list = r.P
+				}
+				for _, s := range list {
+					script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: tc.status, Body: `{"error":{"message":"yours"}}`})
 				}
 				a := r.postScenario(q)
-				if a.status != status || string(a.body) != `{"error":{"message":"yours"}}` {
+				if a.status != tc.status || string(a.body) != `{"error":{"message":"yours"}}` {
 					t.Fatalf("%d: %s", a.status, a.body)
 				}
-				if n := legs(r.P) + legs(r.D); n != 1 {
+				if n := legs(list); n != 1 || legs(r.P) != 1 {
 					t.Fatalf("%d legs for a request that no engine takes", n)
 				}
 				if e := r.entry(); e.Outcome != forward.OutcomeClientError {

@@ -83,6 +83,28 @@ func (m *members) set(list ...*instance.Instance) {
 	}
 }
 
+// change publishes copies of all instances, as f returns them; nil removes one.
+func (m *members) change(f func(*instance.Instance) *instance.Instance) {
+	var next []*instance.Instance
+	for _, old := range m.Snapshot().All() {
+		c := *old
+		if in := f(&c); in != nil {
+			next = append(next, in)
+		}
+	}
+	m.set(next...)
+}
+
+// remove publishes all instances but one.
+func (m *members) remove(k instance.Key) {
+	m.change(func(in *instance.Instance) *instance.Instance {
+		if in.Key == k {
+			return nil
+		}
+		return in
+	})
+}
+
 // recorder is the Recorder of a test.
 type recorder struct {
 	mu      sync.Mutex

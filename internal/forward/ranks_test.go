@@ -251,16 +251,13 @@ func TestRanksChange(t *testing.T) {
 
 	// The agent has seen the new incarnations, the second one with more ranks than ever.
 	again(r.P[0], 6)
-	var next []*instance.Instance
-	for _, old := range r.members.Snapshot().All() {
-		c := *old
-		c.Record.ID += "-next"
-		if c.Record.DPSize = 1; c.Role == instance.Prefill {
-			c.Record.DPSize = 6
+	r.members.change(func(in *instance.Instance) *instance.Instance {
+		in.Record.ID += "-next"
+		if in.Record.DPSize = 1; in.Role == instance.Prefill {
+			in.Record.DPSize = 6
 		}
-		next = append(next, &c)
-	}
-	r.members.set(next...)
+		return in
+	})
 	eventually(t, "it is not ejected", func() bool { return r.tracker.Available(key(instance.Prefill, r.P[0])) })
 	r.rec.mu.Lock()
 	r.rec.retries = nil

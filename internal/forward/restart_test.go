@@ -26,16 +26,13 @@ func (r *rig) restart(s *fakevllm.Server, announced bool) {
 	if !announced {
 		return
 	}
-	var next []*instance.Instance
-	for _, old := range r.members.Snapshot().All() {
-		c := *old
-		if c.Address == s.Address() {
-			c = *instanceOf(c.Role, s, fakevllm.Mode(c.Record.Connector))
-			c.Record.ID += "-next"
+	r.members.change(func(in *instance.Instance) *instance.Instance {
+		if in.Address == s.Address() {
+			in = instanceOf(in.Role, s, fakevllm.Mode(in.Record.Connector))
+			in.Record.ID += "-next"
 		}
-		next = append(next, &c)
-	}
-	r.members.set(next...)
+		return in
+	})
 }
 
 // readToEnd is an upstream client that calls a hook when the answer of an instance of a role

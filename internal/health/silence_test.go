@@ -196,23 +196,3 @@ func TestTheLastPrefillBesideDecode(t *testing.T) {
 		}
 	})
 }
-
-// An instance that refuses connections is ejected, also the only one.
-func TestRefusingIsNotSilence(t *testing.T) {
-	t.Parallel()
-	var dead atomic.Int64
-	run(t, func(o *health.Options) {
-		o.OnEject = func(_ instance.Key, d bool, _ string) {
-			if d {
-				dead.Add(1)
-			}
-		}
-	}, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
-		eng.answer(errDead)
-		tr.Suspect(in)
-		synctest.Wait()
-		if tr.Available(in.Key) || tr.Silent(in.Key) || dead.Load() != 1 {
-			t.Errorf("available %v, silent %v, dead %d", tr.Available(in.Key), tr.Silent(in.Key), dead.Load())
-		}
-	})
-}

@@ -248,6 +248,7 @@ func TestANewLifeIsForgiven(t *testing.T) {
 	}
 }
 
+// An instance that refuses connections is ejected, also the only one, and is not silent.
 func TestSuspect(t *testing.T) {
 	t.Parallel()
 	var ejected atomic.Int64
@@ -267,8 +268,8 @@ func TestSuspect(t *testing.T) {
 		tr.Suspect(in)
 		tr.Suspect(in)
 		synctest.Wait()
-		if tr.Available(in.Key) || ejected.Load() != 1 || eng.probes() != 4 {
-			t.Fatalf("silent: available %v, %d ejections, %d probes", tr.Available(in.Key), ejected.Load(), eng.probes())
+		if tr.Available(in.Key) || tr.Silent(in.Key) || ejected.Load() != 1 || eng.probes() != 4 {
+			t.Fatalf("dead: available %v, %d ejections, %d probes", tr.Available(in.Key), ejected.Load(), eng.probes())
 		}
 	})
 }

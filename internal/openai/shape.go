@@ -82,8 +82,8 @@ func (e *Error) anthropic() []byte {
 	return marshal(anthropicError{"error", anthropicErrorInner{e.Type, e.Message}})
 }
 
-// errorJSON is the body of an error on an endpoint of this kind. What the framework
-// under vLLM says, and of what is no valid request, has one shape on all of them.
+// ErrorJSON returns the body of an error on an endpoint of this kind. Errors of the framework below vLLM, and
+// errors about invalid requests, have the same shape on all endpoints.
 func (k Kind) ErrorJSON(e *Error) []byte {
 	if k != Messages || e.Type == "" || e.Type == TypeInvalid {
 		return e.JSON()

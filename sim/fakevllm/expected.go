@@ -8,11 +8,11 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
-// Sampling and Answer are the input and the output of the simulated model.
-type (
-	Sampling = model.Sampling
-	Answer   = model.Answer
-)
+// Sampling has the parameters of a request to the simulated model.
+type Sampling = model.Sampling
+
+// Answer is the output of the simulated model.
+type Answer = model.Answer
 
 // ExpectedCompletion returns the answer of /v1/completions to a prompt of token
 // ids, without a request. It takes a few nanoseconds per token.

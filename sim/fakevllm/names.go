@@ -15,11 +15,15 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/transfer"
 )
 
-// Roles, policies and transfer modes of engines; see packages connector and kvparams.
+// Names of packages connector and kvparams, so that users of this package need only one import.
 type (
-	Role       = connector.Role
-	Policy     = connector.Policy
-	Mode       = kvparams.Mode
+	// Role is the role of an engine.
+	Role = connector.Role
+	// Policy is vLLM's kv_load_failure_policy.
+	Policy = connector.Policy
+	// Mode is the KV transfer of an engine.
+	Mode = kvparams.Mode
+	// NoticePlan has the notifications of a prefill engine.
 	NoticePlan = connector.NoticePlan
 )
 
@@ -49,10 +53,13 @@ type Shared = transfer.Shared
 // NewShared returns an empty Shared.
 func NewShared() *Shared { return transfer.NewShared() }
 
-// Parts of a fault; see package fault.
+// Names of package fault.
 type (
+	// Fault is what goes wrong with some requests.
 	Fault = fault.Fault
-	Kind  = fault.Kind
+	// Kind is the kind of a fault.
+	Kind = fault.Kind
+	// Stage is the point of a request at which a fault happens.
 	Stage = fault.Stage
 )
 
@@ -83,9 +90,11 @@ const (
 // Request is one request as received, before any processing.
 type Request = record.Request
 
-// Scripted answers of the model, see package answer.
+// Names of package answer.
 type (
-	Turn     = answer.Turn
+	// Turn is a scripted answer of the model.
+	Turn = answer.Turn
+	// ToolCall is a call in a scripted answer.
 	ToolCall = answer.ToolCall
 )
 

@@ -67,7 +67,7 @@ func (f *Fleet) StartMember(ctx context.Context, s MemberSpec) (*Member, error) 
 			"--initial-cluster=" + s.Cluster, "--initial-cluster-token=pdmesh",
 			"--auto-compaction-mode=periodic", "--auto-compaction-retention=5m",
 		},
-		Ready: func(ctx context.Context) error { return f.get(ctx, client+"/health", nil) },
+		Ready: func(ctx context.Context) error { return f.Get(ctx, client+"/health", nil) },
 	})
 	if err != nil {
 		return nil, err

@@ -105,7 +105,7 @@ type Status struct {
 // Status reads the /status of the proxy.
 func (p *Proxy) Status(ctx context.Context) (Status, error) {
 	var s Status
-	err := p.fleet.get(ctx, p.URL()+"/status", &s)
+	err := p.fleet.Get(ctx, p.URL()+"/status", &s)
 	return s, err
 }
 
@@ -162,7 +162,7 @@ type Node struct {
 
 // Get sends a GET request to the engine and decodes its JSON answer.
 func (n *Node) Get(ctx context.Context, path string, into any) error {
-	return n.fleet.get(ctx, "http://"+n.Address+path, into)
+	return n.fleet.Get(ctx, "http://"+n.Address+path, into)
 }
 
 // StartNode starts an engine, waits for its /health, and starts its agent.
@@ -194,7 +194,7 @@ func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
 	var err error
 	n.Engine, err = f.Start(ctx, Spec{
 		Name: s.Name, Program: "fakevllm", Args: append(args, s.EngineArgs...), Stage: stageEngine,
-		Ready: func(ctx context.Context) error { return f.get(ctx, "http://"+n.Address+"/health", nil) },
+		Ready: func(ctx context.Context) error { return f.Get(ctx, "http://"+n.Address+"/health", nil) },
 	})
 	if err != nil || len(s.Etcd) == 0 {
 		return n, err
@@ -271,9 +271,9 @@ func (n *Node) Kill() error {
 	return errors.Join(append(errs, n.Engine.Kill())...)
 }
 
-// get reads a URL and decodes its JSON answer into into, if that is not nil. A
+// Get reads a URL and decodes its JSON answer into into, if that is not nil. A
 // status other than 200 is an error.
-func (f *Fleet) get(ctx context.Context, url string, into any) error {
+func (f *Fleet) Get(ctx context.Context, url string, into any) error {
 	status, raw, err := f.read(ctx, url)
 	switch {
 	case err != nil:

@@ -66,21 +66,12 @@ func (l *lineWriter) flush() {
 
 // tail returns the last lines of a file, from at most its last 32 KiB.
 func tail(path string, lines int) string {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
 	const window = 32 << 10
-	f, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	if st, err := f.Stat(); err == nil && st.Size() > window {
-		if _, err := f.Seek(-window, io.SeekEnd); err != nil {
-			return ""
-		}
-	}
-	raw, err := io.ReadAll(io.LimitReader(f, window))
-	if err != nil {
-		return ""
-	}
+	raw = raw[max(0, len(raw)-window):]
 	all := strings.Split(strings.TrimRight(string(raw), "\n"), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }

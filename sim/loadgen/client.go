@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -21,7 +20,7 @@ import (
 var ErrWrong = errors.New("wrong answer")
 
 // maxEvent bounds one line of an event stream.
-const maxEvent = 256 << 10
+const maxEvent = 64 << 10
 
 // Expected is what the one right answer looks like.
 type Expected struct {
@@ -47,10 +46,8 @@ type Result struct {
 
 // Client sends requests. It may be used by several goroutines.
 type Client struct {
-	http    *http.Client
-	header  http.Header
-	readers sync.Pool // of *bufio.Reader
-	chunks  sync.Pool // of *chunk
+	http   *http.Client
+	header http.Header
 }
 
 // NewClient makes a client that keeps up to conns idle connections per host.
@@ -69,8 +66,6 @@ func NewClient(conns int, header http.Header) *Client {
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
-		readers: sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 16<<10) }},
-		chunks:  sync.Pool{New: func() any { return new(chunk) }},
 	}
 }
 
@@ -108,7 +103,7 @@ func (c *Client) StreamWith(ctx context.Context, url string, header http.Header,
 		r.Err = fmt.Errorf("%w: content type %q instead of text/event-stream", ErrWrong, res.Header.Get("Content-Type"))
 	} else {
 		s := stream{want: want, observer: o, start: start}
-		r.Err = c.read(res.Body, &s)
+		r.Err = s.read(res.Body)
 		r.TTFT, r.Tokens = s.ttft, s.output
 	}
 	r.Total = time.Since(start)
@@ -127,32 +122,18 @@ func (c *Client) post(ctx context.Context, url string, header http.Header, body 
 }
 
 // read takes a stream apart into events.
-func (c *Client) read(body io.Reader, s *stream) error {
-	br := c.readers.Get().(*bufio.Reader)
-	br.Reset(body)
-	defer func() { br.Reset(nil); c.readers.Put(br) }()
-	s.chunk = c.chunks.Get().(*chunk)
-	defer func() { c.chunks.Put(s.chunk); s.chunk = nil }()
-
-	var long []byte // a line that did not fit into the reader
-	open := false   // a data line came, its blank line did not
+func (s *stream) read(body io.Reader) error {
+	br := bufio.NewReaderSize(body, maxEvent)
+	open := false // a data line came, its blank line did not
 	for {
 		line, err := br.ReadSlice('\n')
-		if errors.Is(err, bufio.ErrBufferFull) {
-			if long = append(long, line...); len(long) > maxEvent {
-				return fmt.Errorf("%w: an event is longer than %d bytes", ErrWrong, maxEvent)
-			}
-			continue
-		}
-		if err != nil {
-			if errors.Is(err, io.EOF) {
-				return s.end(open || len(long)+len(line) > 0)
-			}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			return fmt.Errorf("%w: an event is longer than %d bytes", ErrWrong, maxEvent)
+		case errors.Is(err, io.EOF):
+			return s.end(open || len(line) > 0)
+		case err != nil:
 			return fmt.Errorf("the stream broke after %d of %d bytes of text: %w", s.offset, len(s.want.Text), err)
-		}
-		if len(long) > 0 {
-			long = append(long, line...)
-			line = long
 		}
 		line = bytes.TrimRight(line, "\r\n")
 		switch {
@@ -167,7 +148,6 @@ func (c *Client) read(body io.Reader, s *stream) error {
 				return err
 			}
 		}
-		long = long[:0]
 	}
 }
 
@@ -176,7 +156,6 @@ type stream struct {
 	want     Expected
 	observer Observer
 	start    time.Time
-	chunk    *chunk
 
 	ttft     time.Duration
 	last     time.Time // of the last event with text
@@ -195,14 +174,15 @@ func (s *stream) event(data []byte) error {
 		s.done = true
 		return nil
 	}
-	k := s.chunk
-	if err := k.parse(data); err != nil {
-		return fmt.Errorf("%w: event %.200q: %w", ErrWrong, data, err)
+	var k chunk
+	text, finish, err := k.parse(data)
+	if err != nil {
+		return fmt.Errorf("%w: event %.200q is not valid JSON of a chunk: %w", ErrWrong, data, err)
 	}
-	if k.isError {
+	if k.Error != nil {
 		return fmt.Errorf("an error event after %d bytes of text: %.300q", s.offset, data)
 	}
-	if len(k.text) > 0 {
+	if text != "" {
 		now := time.Now()
 		if s.last.IsZero() {
 			s.ttft = now.Sub(s.start)
@@ -213,27 +193,27 @@ func (s *stream) event(data []byte) error {
 		if s.finished {
 			return fmt.Errorf("%w: text after the finish reason", ErrWrong)
 		}
-		if !bytes.HasPrefix(s.want.Text[s.offset:], k.text) {
-			return fmt.Errorf("%w: at byte %d of the text came %.60q instead of %.60q", ErrWrong, s.offset, k.text, s.want.Text[s.offset:])
+		if !bytes.HasPrefix(s.want.Text[s.offset:], []byte(text)) {
+			return fmt.Errorf("%w: at byte %d of the text came %.60q instead of %.60q", ErrWrong, s.offset, text, s.want.Text[s.offset:])
 		}
-		s.offset += len(k.text)
+		s.offset += len(text)
 		if s.observer.Text != nil {
-			s.observer.Text(k.text)
+			s.observer.Text([]byte(text))
 		}
 	}
-	if len(k.finish) > 0 {
-		if s.finished || string(k.finish) != s.want.FinishReason {
-			return fmt.Errorf("%w: finish reason %q instead of %q (or a second one)", ErrWrong, k.finish, s.want.FinishReason)
+	if finish != "" {
+		if s.finished || finish != s.want.FinishReason {
+			return fmt.Errorf("%w: finish reason %q instead of %q (or a second one)", ErrWrong, finish, s.want.FinishReason)
 		}
 		s.finished = true
 	}
-	if k.usage && k.choices == 0 {
+	if u := k.Usage; u != nil && len(k.Choices) == 0 {
 		if s.counted {
 			return fmt.Errorf("%w: usage twice", ErrWrong)
 		}
-		s.counted, s.output = true, k.output
-		if k.prompt != s.want.PromptTokens || k.output != s.want.CompletionTokens {
-			return fmt.Errorf("%w: usage says %d + %d tokens instead of %d + %d", ErrWrong, k.prompt, k.output, s.want.PromptTokens, s.want.CompletionTokens)
+		s.counted, s.output = true, u.CompletionTokens
+		if u.PromptTokens != s.want.PromptTokens || u.CompletionTokens != s.want.CompletionTokens {
+			return fmt.Errorf("%w: usage says %d + %d tokens instead of %d + %d", ErrWrong, u.PromptTokens, u.CompletionTokens, s.want.PromptTokens, s.want.CompletionTokens)
 		}
 	}
 	return nil

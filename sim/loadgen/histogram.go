@@ -17,7 +17,6 @@ const (
 type Histogram struct {
 	counts [buckets]atomic.Uint64
 	n      atomic.Uint64
-	sum    atomic.Uint64
 	max    atomic.Uint64
 }
 
@@ -43,7 +42,6 @@ func (h *Histogram) Record(d time.Duration) {
 	v := uint64(max(d, 0))
 	h.counts[bucketOf(v)].Add(1)
 	h.n.Add(1)
-	h.sum.Add(v)
 	for {
 		old := h.max.Load()
 		if v <= old || h.max.CompareAndSwap(old, v) {
@@ -57,15 +55,6 @@ func (h *Histogram) Count() uint64 { return h.n.Load() }
 
 // Max is the longest duration, exactly.
 func (h *Histogram) Max() time.Duration { return time.Duration(h.max.Load()) }
-
-// Mean is the arithmetic mean, 0 without any duration.
-func (h *Histogram) Mean() time.Duration {
-	n := h.n.Load()
-	if n == 0 {
-		return 0
-	}
-	return time.Duration(h.sum.Load() / n)
-}
 
 // Quantile returns a duration that q (0 to 1) of all are not longer than, at most
 // 1.6 % above the exact one; 0 without any duration.

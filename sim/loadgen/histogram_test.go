@@ -38,7 +38,7 @@ func TestHistogramQuantiles(t *testing.T) {
 func TestHistogramEdges(t *testing.T) {
 	t.Parallel()
 	var h loadgen.Histogram
-	if h.Quantile(0.5) != 0 || h.Mean() != 0 || h.Max() != 0 {
+	if h.Quantile(0.5) != 0 || h.Max() != 0 {
 		t.Error("an empty histogram must return zeros")
 	}
 	h.Record(-5)
@@ -48,8 +48,8 @@ func TestHistogramEdges(t *testing.T) {
 	}
 	var one loadgen.Histogram
 	one.Record(1234567)
-	if one.Quantile(0.5) != 1234567 || one.Mean() != 1234567 {
-		t.Errorf("one value: median %v, mean %v", one.Quantile(0.5), one.Mean())
+	if one.Quantile(0.5) != 1234567 {
+		t.Errorf("one value: median %v", one.Quantile(0.5))
 	}
 }
 
@@ -65,7 +65,7 @@ func TestHistogramConcurrent(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if h.Count() != 4000 || h.Max() != 3999 || h.Mean() != 1999 {
-		t.Errorf("count %d, max %d, mean %d", h.Count(), h.Max(), h.Mean())
+	if h.Count() != 4000 || h.Max() != 3999 {
+		t.Errorf("count %d, max %d", h.Count(), h.Max())
 	}
 }

@@ -25,7 +25,7 @@ type Cluster struct {
 // The package's TestMain must call MaybeRunEtcd first.
 func StartCluster(t testing.TB, n int, opts ...ProcessOption) *Cluster {
 	t.Helper()
-	return startCluster(t, n, nil, opts)
+	return StartClusterFrom(t, n, nil, opts...)
 }
 
 // Member is what a member of a cluster has to know before it starts.
@@ -39,11 +39,6 @@ type Member struct {
 // StartClusterFrom is StartCluster over data that prepare puts into the
 // directory of each member beforehand.
 func StartClusterFrom(t testing.TB, n int, prepare func(Member), opts ...ProcessOption) *Cluster {
-	t.Helper()
-	return startCluster(t, n, prepare, opts)
-}
-
-func startCluster(t testing.TB, n int, prepare func(Member), opts []ProcessOption) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t}
 	var all []string

@@ -51,6 +51,10 @@ func StartLink(t testing.TB, target string) *Link {
 	if err != nil {
 		t.Fatalf("link: %v", err)
 	}
+	return startLink(t, lis, target)
+}
+
+func startLink(t testing.TB, lis net.Listener, target string) *Link {
 	l := &Link{
 		t: t, target: target, addr: lis.Addr().String(), lis: lis,
 		ended: make(chan struct{}), conns: make(map[net.Conn]end),

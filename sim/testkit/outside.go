@@ -2,10 +2,8 @@ package testkit
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"runtime"
@@ -56,19 +54,26 @@ func outsideCommand(t testing.TB, cfg *memberConfig) *exec.Cmd {
 	return cmd
 }
 
-var errNotWell = errors.New("it says that it is not healthy")
-
 // outsideReady waits until the member at address serves and knows a leader.
 func outsideReady(address string, ended <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	cli, err := quietClient(address)
+	if err != nil {
+		return err
+	}
+	defer cli.Close()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := healthy(ctx, client, address)
-		if err == nil {
+		call, done := context.WithTimeout(ctx, 5*time.Second)
+		status, err := cli.Status(call, address)
+		done()
+		if err == nil && status.Leader != 0 {
 			return nil
+		}
+		if err == nil {
+			err = errors.New("no leader")
 		}
 		select {
 		case <-ended:
@@ -78,26 +83,4 @@ func outsideReady(address string, ended <-chan struct{}) error {
 		case <-tick.C:
 		}
 	}
-}
-
-func healthy(ctx context.Context, client *http.Client, address string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/health", nil)
-	if err != nil {
-		return err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	var answer struct {
-		Health string `json:"health"`
-	}
-	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-		return err
-	}
-	if answer.Health != "true" {
-		return errNotWell
-	}
-	return nil
 }

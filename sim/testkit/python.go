@@ -87,11 +87,9 @@ func (p *Python) End() {
 
 // Kill ends the script as a crash would.
 func (p *Python) Kill() {
-	p.t.Helper()
-	if p.ended {
-		return
+	if !p.ended {
+		p.ended = true
+		_ = p.cmd.Process.Kill() // it may have ended
+		_ = p.cmd.Wait()         // it was killed
 	}
-	p.ended = true
-	_ = p.cmd.Process.Kill() // it may have ended
-	_ = p.cmd.Wait()         // it was killed
 }

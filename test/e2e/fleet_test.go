@@ -2,11 +2,9 @@ package e2e_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -44,14 +42,8 @@ func proxies(t *testing.T, f *fleet.Fleet, etcd string, n int) []*fleet.Proxy {
 // node starts an engine and, if etcd endpoints are given, an agent for it.
 func node(t *testing.T, f *fleet.Fleet, name string, role instance.Role, port int, etcd ...string) *fleet.Node {
 	t.Helper()
-	return nodeFor(t, f, 5*time.Second, name, role, port, etcd...)
-}
-
-// nodeFor is node with another TTL.
-func nodeFor(t *testing.T, f *fleet.Fleet, ttl time.Duration, name string, role instance.Role, port int, etcd ...string) *fleet.Node {
-	t.Helper()
 	n, err := f.StartNode(t.Context(), fleet.NodeSpec{
-		Name: name, Role: role, Port: port, Connector: "nixl", Model: model, Etcd: etcd, TTL: ttl,
+		Name: name, Role: role, Port: port, Connector: "nixl", Model: model, Etcd: etcd, TTL: 5 * time.Second,
 		ITL: time.Millisecond,
 	})
 	if err != nil {
@@ -220,159 +212,6 @@ func TestPendingAddIsPromotedOnce(t *testing.T) {
 	if got := strings.Join(what, " "); got != "promote wait" {
 		t.Fatalf("audit: %q, want one wait and one promote", got)
 	}
-}
-
-// A node that dies together with its agent fails no uncommitted request.
-func TestNodeDiesUnderLoad(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcdProcess(t).Endpoint()
-	f := newFleet(t)
-	p := proxies(t, f, etcd, 1)[0]
-	var nodes []*fleet.Node
-	for _, role := range instance.Roles() {
-		for i := range 2 {
-			nodes = append(nodes, node(t, f, fmt.Sprintf("%s-%d", role, i+1), role, 0, etcd))
-		}
-	}
-	if err := p.WaitFor(t.Context(), 2, 2); err != nil {
-		t.Fatal(err)
-	}
-	l := startLoad(t, 8, p.URL())
-	l.served(50)
-	for _, n := range []*fleet.Node{nodes[1], nodes[3]} { // one of each role
-		killed := time.Now()
-		if err := n.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		ejected := func() error {
-			s, err := p.Status(t.Context())
-			if err != nil {
-				return err
-			}
-			for _, in := range s.Instances {
-				if in.Address == n.Address && in.View != instance.Ejected {
-					return fmt.Errorf("%s is %+v", n.Address, in)
-				}
-			}
-			return nil
-		}
-		testkit.Eventually(t, soon, ejected)
-		t.Logf("%s: ejected %s after the kill", n.Spec.Name, time.Since(killed).Round(time.Millisecond))
-		// From now on it gets no request: only those already on their way meet a refused connection.
-		l.Turn()
-		before := metric(t, p.URL(), "pd_forward_retries_total", `class="not_connected"`)
-		want := map[instance.Role]int{instance.Prefill: 2, instance.Decode: 2}
-		want[n.Spec.Role]--
-		if n == nodes[3] {
-			want[instance.Prefill]--
-		}
-		if err := p.WaitFor(t.Context(), want[instance.Prefill], want[instance.Decode]); err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("%s: its key was deleted %s after the kill (TTL 5 s)", n.Spec.Name, time.Since(killed).Round(time.Millisecond))
-		if after := metric(t, p.URL(), "pd_forward_retries_total", `class="not_connected"`); after != before {
-			t.Errorf("%v more requests were sent to an ejected instance", after-before)
-		}
-	}
-	l.served(50)
-	l.finish()
-	testkit.Eventually(t, soon, func() error {
-		if n := metric(t, p.URL(), "pd_instance_in_flight"); n != 0 {
-			return fmt.Errorf("%v legs in flight after the end", n)
-		}
-		return nil
-	})
-}
-
-// outage returns the duration of the outage in TestEtcdAway; PD_TEST_E2E_OUTAGE=60s selects the long form.
-func outage(t *testing.T) time.Duration {
-	t.Helper()
-	s := os.Getenv("PD_TEST_E2E_OUTAGE")
-	if s == "" {
-		return awayTTL + 2*time.Second // longer than the leases' TTL
-	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
-// awayTTL is the TTL of the leases in TestEtcdAway. A lease has its full TTL after the restart. The
-// agents by then try to connect every three seconds and must renew in time, on a slow machine too.
-const awayTTL = 10 * time.Second
-
-// While etcd is down all requests are served, and afterwards the same leases hold the same keys.
-func TestEtcdAway(t *testing.T) {
-	t.Parallel()
-	member := testkit.StartEtcdProcess(t)
-	etcd := member.Endpoint()
-	f := newFleet(t)
-	list := proxies(t, f, etcd, 2)
-	for _, role := range instance.Roles() {
-		for i := range 2 {
-			nodeFor(t, f, awayTTL, fmt.Sprintf("%s-%d", role, i+1), role, 0, etcd)
-		}
-	}
-	for _, p := range list {
-		if err := p.WaitFor(t.Context(), 2, 2); err != nil {
-			t.Fatal(err)
-		}
-	}
-	before := keys(t, etcd, 4)
-	l := startLoad(t, 8, list[0].URL(), list[1].URL())
-	l.served(50)
-	member.Kill()
-	away := time.NewTimer(outage(t))
-	defer away.Stop()
-	for _, p := range list {
-		testkit.Eventually(t, soon, func() error {
-			if live := metric(t, p.URL(), "pd_membership_live"); live != 0 {
-				return errors.New("the proxy has not noticed that etcd is away")
-			}
-			return nil
-		})
-	}
-	<-away.C
-	l.served(50)
-	member.Restart()
-	restarted := time.Now()
-	late := node(t, f, "late", instance.Decode, 0, etcd)
-	for _, p := range list {
-		testkit.Eventually(t, soon, func() error {
-			s, err := p.Status(t.Context())
-			if err == nil && !slices.Contains(s.DecodeNodes, late.Address) {
-				err = fmt.Errorf("%s does not follow: %v", p.Name(), s.DecodeNodes)
-			}
-			return err
-		})
-	}
-	t.Logf("a node that registered after the restart was used %s after it", time.Since(restarted).Round(time.Millisecond))
-	l.served(50)
-	l.finish()
-	after := keys(t, etcd, 5)
-	for k, v := range before {
-		if after[k] != v {
-			t.Errorf("%s: lease and version %v before, %v after", k, v, after[k])
-		}
-	}
-}
-
-// keys returns the lease, create revision and version of every instance's key.
-func keys(t *testing.T, etcd string, n int) map[string][3]int64 {
-	t.Helper()
-	snap, err := st(t, etcd).Reader.Snapshot(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string][3]int64{}
-	for _, in := range snap.All() {
-		out[in.Key.String()] = [3]int64{in.Lease, in.CreateRevision, in.Version}
-	}
-	if len(out) != n {
-		t.Fatalf("%d instances in etcd, want %d", len(out), n)
-	}
-	return out
 }
 
 // The errors for a port in use and an unreachable etcd name the remedy.

@@ -184,7 +184,7 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 	connected := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}, Timeout: 20 * time.Second}
 	defer connected.CloseIdleConnections()
 	served := func() error {
-		resp, err := connected.Post("http://"+address+"/v1/completions", "application/json", strings.NewReader(`{"prompt":"hello","max_tokens":4}`))
+		resp, err := testkit.Ask(t.Context(), connected, http.MethodPost, "http://"+address+"/v1/completions", `{"prompt":"hello","max_tokens":4}`)
 		if err != nil {
 			return err
 		}

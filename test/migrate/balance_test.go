@@ -93,24 +93,3 @@ func TestLoadBalanceProxyWaits(t *testing.T) {
 	s.up(fakevllm.RolePrefill, "8103")
 	s.await([]string{"8100", "8101", "8102", "8103"}, []string{"8200", "8201"})
 }
-
-func TestLoadBalanceProxyRefusals(t *testing.T) {
-	t.Parallel()
-	s := balanceSite(t)
-	s.start(balanceStart, "ADMIN_API_KEY="+adminKey)
-	s.await([]string{"8100", "8101"}, []string{"8200", "8201"})
-	for _, tt := range []struct {
-		name, line string
-		status     int
-		says       string
-	}{
-		{"no key, as the document has it", balanceAdd, 401, "send it as X-Api-Key"},
-		{"bad type", withKey(strings.Replace(balanceAdd, `"prefill"`, `"router"`, 1)), 400, "Invalid instance type."},
-		{"bad address", withKey(strings.Replace(balanceAdd, `"127.0.0.1:8102"`, `"127.0.0.1"`, 1)), 400, "Invalid instance format."},
-		{"unknown one", withKey(strings.Replace(balanceRemove, "8201", "8999", 1)), 404, "Instances ['127.0.0.1:8999'] are not in the decode instances."},
-	} {
-		if code, body := s.curl(tt.line); code != tt.status || !strings.Contains(body, tt.says) {
-			t.Errorf("%s: %d %s", tt.name, code, body)
-		}
-	}
-}

@@ -28,9 +28,6 @@ const (
     --proxy-host localhost --proxy-port 7500 \
     --decoder-init-port  "7300,7301,7302,7303,7304,7305,7306,7307" \
     --decoder-alloc-port "7400,7401,7402,7403,7404,7405,7406,7407"`
-	lmcacheCounts = `python disagg_proxy_server.py \
-    --port 9100 --prefiller-port 7100 --num-prefillers 2 --decoder-port 7200 --num-decoders 2 \
-    --decoder-init-port 7300 --decoder-alloc-port 7400`
 )
 
 // overStore sets the connector of proxies whose test engines share a store. LMCache's PD backend, which
@@ -115,23 +112,6 @@ func TestLMCachePortLists(t *testing.T) {
 		}
 	}
 	awaitLog(t, p, `the connector is \"plain\"`)
-	s.strict(true)
-}
-
-func TestLMCacheConsecutivePorts(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, fakevllm.Plain, "9100")
-	s.upConsecutive(fakevllm.RolePrefill, "7100", 2)
-	s.upConsecutive(fakevllm.RoleDecode, "7200", 2)
-	s.start(lmcacheCounts, overStore)
-	s.await([]string{"7100", "7101"}, []string{"7200", "7201"})
-	s.serves(strings.ReplaceAll(elasticChat, "8000", "9100"), "hello", 50)
-	for i, port := range []string{"7200", "7201"} {
-		want := map[string][]int{"lmcache_init": {7300 + i}, "lmcache_alloc": {7400 + i}}
-		if diff := cmp.Diff(want, s.record(instance.Decode, port).Ports); diff != "" {
-			t.Errorf("ports of %s:\n%s", port, diff)
-		}
-	}
 	s.strict(true)
 }
 

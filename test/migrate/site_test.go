@@ -6,14 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -98,48 +96,6 @@ func (s *site) engine(role fakevllm.Role, port string) fakevllm.Options {
 	return fakevllm.Options{
 		Addr: "127.0.0.1:" + port, Role: role, Mode: s.mode, Models: []string{s.model}, Shared: s.shared, StrictPrefill: true,
 	}
-}
-
-// upConsecutive starts n engines on consecutive ports, the first of which replaces the given port of the
-// document.
-func (s *site) upConsecutive(role fakevllm.Role, port string, n int) []string {
-	s.t.Helper()
-	first, err := strconv.Atoi(port)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for range 50 {
-		free, err := fleet.FreePorts(1)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		base := free[0]
-		var names []string
-		started := map[string]*fakevllm.Server{}
-		for i := range n {
-			e, err := fakevllm.Start(s.t.Context(), s.engine(role, strconv.Itoa(base+i)))
-			if err != nil {
-				break // the port is in use: try others
-			}
-			name := strconv.Itoa(first + i)
-			started[name] = e
-			names = append(names, name)
-			s.ports[name] = strconv.Itoa(base + i)
-		}
-		if len(started) < n {
-			for _, e := range started {
-				e.Close()
-			}
-			continue
-		}
-		for _, e := range started {
-			s.t.Cleanup(e.Close)
-		}
-		maps.Copy(s.engines, started)
-		return names
-	}
-	s.t.Fatal("no consecutive ports are free")
-	return nil
 }
 
 var fourDigits = regexp.MustCompile(`\b\d{4}\b`)

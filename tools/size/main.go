@@ -1,15 +1,13 @@
-// Command size reports how large a commit of the module above is: lines of product
-// code, of tests and of the rest, and the largest type, package and function of the
-// product. Lines are counted by scc at the version of this module's go.mod, so that
-// figures of two commits can be compared; it is started with this module's directory as
-// the current one.
+// Command size reports the lines of product code, of tests and of the rest in a commit of
+// the parent module. Lines are counted by scc at the version in go.mod of this module, so
+// that the figures of two commits can be compared. Its working directory must be that of
+// this module.
 //
 //	size REPOSITORY [COMMIT]
 package main
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,17 +63,6 @@ func size(w io.Writer, repository, commit string) (err error) {
 	}
 	fmt.Fprintf(w, "%s\nGo and assembly, counted by %s\n", title[:len(title)-1], counter)
 	writeLines(w, files)
-	var sources []string
-	for _, f := range files {
-		if kindOf(f.Location) == product && strings.HasSuffix(f.Location, ".go") {
-			sources = append(sources, f.Location)
-		}
-	}
-	s, err := shapeOf(dir, sources)
-	if err != nil {
-		return err
-	}
-	s.write(w)
 	return nil
 }
 
@@ -90,13 +77,13 @@ func run(stdin []byte, name string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// file is what scc says of one.
+// file has the counts of one file, as scc prints them.
 type file struct {
 	Location             string
 	Code, Comment, Blank int
 }
 
-// count has scc count a tree; locations are relative to it.
+// count runs scc. Locations are relative to dir.
 func count(dir string) ([]file, error) {
 	out, err := run(nil, "go", "tool", "scc", "--by-file", "--format", "json", "--include-ext", "go,s", "--no-gitignore", "--no-ignore", dir)
 	if err != nil {
@@ -104,7 +91,7 @@ func count(dir string) ([]file, error) {
 	}
 	var languages []struct{ Files []file }
 	if err := json.Unmarshal(out, &languages); err != nil {
-		return nil, fmt.Errorf("what scc says: %w", err)
+		return nil, fmt.Errorf("parse the output of scc: %w", err)
 	}
 	var files []file
 	for _, l := range languages {
@@ -115,7 +102,6 @@ func count(dir string) ([]file, error) {
 			files = append(files, f)
 		}
 	}
-	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.Location, b.Location) })
 	return files, nil
 }
 
@@ -126,8 +112,8 @@ const (
 	rest    = "the rest"
 )
 
-// kindOf reports what a file belongs to. Simulators, what tests and measurements are made
-// of, and programs that only show something are no product.
+// kindOf returns the kind of a file. Simulators, helpers of tests and benchmarks, and
+// programs for demonstrations are not product code.
 func kindOf(location string) string {
 	parts := strings.Split(filepath.ToSlash(location), "/")
 	others := map[string][]string{

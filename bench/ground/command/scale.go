@@ -31,7 +31,7 @@ func scaleCommand(ctx context.Context, stdout io.Writer) *cobra.Command {
 			}
 			_, _ = io.WriteString(stdout, r.Table())
 			if doc != "" && err == nil {
-				err = ground.ReplaceBetween(doc, "<!-- made by make scale: begin -->\n", "<!-- made by make scale: end -->\n", r.Table())
+				err = ground.ReplacePart(doc, "scale", r.Table())
 			}
 			return err
 		},

@@ -176,6 +176,7 @@ func showProcess(line func(name, format string, args ...any), p *agentctl.Proces
 	}
 }
 
+// WithReason returns a phase with its reason, which is made printable, for output.
 func WithReason(phase, reason string) string {
 	if reason == "" {
 		return phase

@@ -61,7 +61,7 @@ func Retype(err error, args []string) error {
 
 // flatten returns the errors that errors.Join has joined.
 func flatten(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // this error itself
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var out []error
 		for _, one := range joined.Unwrap() {
 			out = append(out, flatten(one)...)

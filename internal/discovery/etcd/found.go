@@ -93,4 +93,5 @@ func (f *Found) Wanted() (schema.Override, error) {
 	return schema.DecodeOverride(f.Override.Value)
 }
 
+// Temporary reports whether the override ends with a lease.
 func (f *Found) Temporary() bool { return f.Override != nil && f.Override.Lease != 0 }

@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 )
 
-var watches atomic.Int64
+var watches atomic.Int64 //nolint:gochecknoglobals // metadata must be unique in the process
 
 // WatchContext returns the context for one call of clientv3.Watch, which must end with it. The
 // watch requires a leader, so that a member cut off from the others ends it, and has a gRPC

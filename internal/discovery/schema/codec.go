@@ -22,6 +22,7 @@ type RejectedError struct{ Reason string }
 
 func (e *RejectedError) Error() string { return e.Reason }
 
+// Rejectf returns a *RejectedError. Quote what is not printable.
 func Rejectf(format string, args ...any) error {
 	return &RejectedError{Reason: fmt.Sprintf(format, args...)}
 }
@@ -49,6 +50,7 @@ func EncodeRecord(rec instance.Record) ([]byte, error) {
 	return Encode(rec)
 }
 
+// Encode returns the JSON of a value, at most MaxRecordBytes; otherwise the error wraps ErrTooLarge.
 func Encode(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)

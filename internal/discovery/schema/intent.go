@@ -93,4 +93,5 @@ func (p PendingAdd) FullRecord(k instance.Key) instance.Record {
 	return rec
 }
 
+// SourceFlags is the Source of records from the command line of a proxy.
 const SourceFlags = "flags"

@@ -109,11 +109,14 @@ func (l Layout) Kept() string { return l.root + keyKept }
 // audit and the presences in proxies/, which change all the time and do not affect the
 // membership. Events of load/ are skipped on arrival.
 func (l Layout) WatchStart() string { return l.root + string(instance.Decode) + "/" }
-func (l Layout) WatchEnd() string   { return l.root + string(instance.Prefill) + "0" } // '0' follows '/'
+
+// WatchEnd is the end of the watched range, which does not include it.
+func (l Layout) WatchEnd() string { return l.root + string(instance.Prefill) + "0" } // '0' follows '/'
 
 // Kind reports what a key is about.
 type Kind int
 
+// The kinds.
 const (
 	KindOther Kind = iota
 	KindInstance

@@ -165,14 +165,16 @@ func classify(err error) watchEnd {
 	case errors.Is(err, rpctypes.ErrNoLeader):
 		end.reason = endNoLeader
 	case status.Code(err) == codes.PermissionDenied, status.Code(err) == codes.Unauthenticated,
-		slices.ContainsFunc(authErrors, func(e error) bool { return isReason(err, e) }):
+		slices.ContainsFunc(authErrors(), func(e error) bool { return isReason(err, e) }):
 		end.reason = endAuth
 	}
 	return end
 }
 
 // authErrors are the errors of etcd about the token or the rights of a client.
-var authErrors = []error{rpctypes.ErrPermissionDenied, rpctypes.ErrInvalidAuthToken, rpctypes.ErrUserEmpty, rpctypes.ErrAuthOldRevision}
+func authErrors() []error {
+	return []error{rpctypes.ErrPermissionDenied, rpctypes.ErrInvalidAuthToken, rpctypes.ErrUserEmpty, rpctypes.ErrAuthOldRevision}
+}
 
 // isReason reports whether err is e, or the cancellation of a watch because of e: etcd sends the
 // reason as text (WatchResponse.cancel_reason), and clientv3 does not recognise it if it begins

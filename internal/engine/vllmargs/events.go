@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// ErrEvents: a --kv-events-config that cannot be read.
+// ErrEvents is wrapped by errors about a --kv-events-config that cannot be read.
 var ErrEvents = errors.New("unusable configuration of KV events")
 
 const flagEvents = "kv-events-config"

@@ -38,8 +38,8 @@ func TestUnnotified_Trials(t *testing.T) {
 			t.Errorf("listed: %v", list)
 		}
 		warned := len(lines.AllEntries())
-		for _, pause := range []time.Duration{1, 2, 4, 8, 10, 10} {
-			time.Sleep(pause*time.Minute - time.Second)
+		for _, pause := range []int{1, 2, 4, 8, 10, 10} {
+			time.Sleep(time.Duration(pause)*time.Minute - time.Second)
 			if !u.bypassed(in) {
 				t.Fatalf("tried before %d minutes", pause)
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Intend implements httpapi.Admin.
+// ChangeIntent implements httpapi.Admin.
 func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpapi.IntentChange) (httpapi.IntentResult, error) {
 	shown := false
 	for _, one := range k.Each() {

@@ -9,7 +9,7 @@ import (
 
 // unnotified matches the notices of proxies about a prefill instance whose notifications do
 // not arrive (package notice), with its address and the one at which they are expected.
-var unnotified = regexp.MustCompile(`^prefill (\S+) is bypassed: its LMCache notifications do not arrive; they are expected at (.+)$`) //nolint:gochecknoglobals // compiled once
+var unnotified = regexp.MustCompile(`^prefill (\S+) is bypassed: its LMCache notifications do not arrive; they are expected at (.+)$`)
 
 // notifications reports prefill instances whose notifications do not arrive at proxies.
 func (x Proxies) notifications(r *report) {

@@ -22,20 +22,7 @@ func TestIndexMemory(t *testing.T) {
 		Each: func(func(instance.Key, sched.Total)) {}, EachRank: func(func(instance.Key, int, sched.RankLoad)) {},
 		Remembered: func() map[instance.Role]policy.Remembered { return nil }, Digests: func() metrics.Digests { return metrics.Digests{} }, Memory: memory,
 	}.Register(reg)
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]float64{}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			name := f.GetName()
-			for _, l := range m.GetLabel() {
-				name += " " + l.GetValue()
-			}
-			got[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
-		}
-	}
+	got := gathered(t, reg)
 	for name, want := range map[string]float64{
 		"pd_index_memory_bytes prompts": 0, "pd_index_memory_bytes kv_blocks": 7, "pd_index_memory_limit_bytes": 1000,
 		"pd_index_memory_evicted_bytes_total prompts": 0, "pd_index_memory_evicted_bytes_total kv_blocks": 0,

@@ -33,20 +33,7 @@ func TestMembershipTellsOfEtcd(t *testing.T) {
 			}
 		},
 	}.Register(reg)
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]float64{}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			name := f.GetName()
-			for _, l := range m.GetLabel() {
-				name += " " + l.GetValue()
-			}
-			got[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
-		}
-	}
+	got := gathered(t, reg)
 	for name, want := range map[string]float64{
 		"pd_membership_state live": 0, "pd_membership_state suspect": 1, "pd_membership_live": 0,
 		"pd_membership_audits_total ok": 5, "pd_membership_audits_total error": 2,

@@ -28,28 +28,15 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 		})
 	}
 	clients.Wait()
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	counts := map[string]uint64{}
-	for _, f := range families {
-		for _, x := range f.GetMetric() {
-			name := f.GetName()
-			for _, l := range x.GetLabel() {
-				name += " " + l.GetValue()
-			}
-			counts[name] = x.GetHistogram().GetSampleCount() + uint64(x.GetCounter().GetValue())
-		}
-	}
-	for name, n := range map[string]uint64{
+	counts := gathered(t, reg)
+	for name, n := range map[string]float64{
 		"pd_requests_total 200 /v1/completions ok": 800, "pd_requests_total 400 /v1/completions client_error": 800,
 		"pd_requests_total 200 /v1/chat/completions ok": 800, "pd_forward_decode_only_total no_prefill": 800,
 		"pd_request_duration_seconds /v1/completions": 1600, "pd_request_duration_seconds /v1/chat/completions": 800,
 		"pd_time_to_first_token_seconds /v1/completions pair": 800, "pd_time_to_first_token_seconds /v1/chat/completions decode_only": 0,
 	} {
 		if counts[name] != n {
-			t.Errorf("%s counted %d, want %d", name, counts[name], n)
+			t.Errorf("%s counted %v, want %v", name, counts[name], n)
 		}
 	}
 }

@@ -29,6 +29,7 @@ const (
 	NestedTooDeep = "nested too deeply" // Python accepts more levels
 )
 
+// ErrorAt returns an *Error at a position.
 func ErrorAt(pos int, what string) error { return &Error{pos, what} }
 
 // Scanner validates JSON (RFC 8259) without building anything. Its methods
@@ -43,6 +44,7 @@ type Scanner struct {
 	Several bool
 }
 
+// Space returns the position after the white space at i.
 func (s *Scanner) Space(i int) int {
 	for i < len(s.Text) {
 		switch s.Text[i] {
@@ -121,6 +123,7 @@ func (s *Scanner) number(i int) (int, error) {
 	return i, nil
 }
 
+// Digits returns the position after the decimal digits at i.
 func Digits(b []byte, i int) int {
 	for i < len(b) && b[i]-'0' <= 9 {
 		i++

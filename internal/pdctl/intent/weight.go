@@ -61,8 +61,7 @@ func Weight(s *session.Session) *cobra.Command {
 	}
 	f.add(cmd)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		var unknown *pflag.NotExistError
-		if errors.As(err, &unknown) {
+		if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 			if n := unknown.GetSpecifiedShortnames(); n != "" && strings.Trim(n, "0123456789") == "" {
 				return invalidWeight("-" + n) // pflag takes it for a flag
 			}

@@ -58,13 +58,13 @@ type Listen struct {
 }
 
 // listenSettings are what LoadListen reads.
-var listenSettings = []string{"host", "port", "tls-cert", "tls-key"}
+func listenSettings() []string { return []string{"host", "port", "tls-cert", "tls-key"} }
 
 // RegisterListenFlags adds the same flags as RegisterProxyFlags, and hides those that
 // LoadListen does not read.
 func RegisterListenFlags(fs *pflag.FlagSet) {
 	RegisterProxyFlags(fs)
-	fs.VisitAll(func(f *pflag.Flag) { f.Hidden = f.Name != "config" && !slices.Contains(listenSettings, f.Name) })
+	fs.VisitAll(func(f *pflag.Flag) { f.Hidden = f.Name != "config" && !slices.Contains(listenSettings(), f.Name) })
 }
 
 // LoadListen returns where the proxy with these flags, environment and file listens. It
@@ -77,7 +77,7 @@ func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Liste
 		return Listen{}, err
 	}
 	p.sources = v.Sources
-	if err := v.Fill(listenSettings...); err != nil {
+	if err := v.Fill(listenSettings()...); err != nil {
 		return Listen{}, err
 	}
 	if p.Port < 1 || p.Port > 65535 {

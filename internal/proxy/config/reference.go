@@ -49,7 +49,7 @@ const (
 
 // referenceFlags are in the order of the documentation. Meanings and defaults are those of
 // the scripts; docs/migrate has a page for each.
-var referenceFlags = []referenceFlag{
+var referenceFlags = []referenceFlag{ //nolint:gochecknoglobals // a table that nothing changes
 	{name: "check-interval", kind: settings.Time, form: formElastic, instead: "waiting-retry-interval"},
 	{name: "check-times", kind: settings.Number, form: formElastic, instead: "max-waiting-retries"},
 	{name: "retry-times", kind: settings.Number, form: formElastic, instead: "max-failures"},

@@ -16,9 +16,9 @@ const (
 	Faster   = "faster"   // it is quicker, or delays running streams less
 	Full     = "decode_full"
 	Refresh  = "explore" // decode alone would be quicker, but prefill needs new samples
-	// These two are decided without an estimate:
-	Connector = "connector" // decode cannot serve alone
-	Media     = "media"     // the request has images or sound
+
+	Connector = "connector" // no estimate: decode-only is impossible
+	Media     = "media"     // no estimate: the request has images or sound
 )
 
 const (

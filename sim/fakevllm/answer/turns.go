@@ -42,6 +42,7 @@ func ReadTurns(r io.Reader) ([]Turn, error) {
 	return list, CheckTurns(list)
 }
 
+// CheckTurns returns an error for a turn that cannot be answered.
 func CheckTurns(list []Turn) error {
 	for i, t := range list {
 		if t.Thinking == "" && t.Text == "" && len(t.Calls) == 0 {

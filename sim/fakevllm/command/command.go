@@ -11,10 +11,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -93,18 +93,17 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
-	log, err := logger(f, stderr)
+	if f.quiet {
+		stderr = io.Discard
+	}
+	log, err := logging.New(stderr, f.logLevel, f.logFormat)
 	if err != nil {
-		return err
+		return cli.Wrongf("--log-level or --log-format: %w", err)
 	}
-	if f.port < 0 || f.port > 65535 {
-		return cli.Wrongf("--port %d is no port", f.port)
-	}
-	if f.bootstrap < 0 || f.bootstrap > 65535 {
-		return cli.Wrongf("--bootstrap-port %d is no port", f.bootstrap)
-	}
-	if f.side < 0 || f.side > 65535 {
-		return cli.Wrongf("--side-channel-port %d is no port", f.side)
+	for name, port := range map[string]int{"port": f.port, "bootstrap-port": f.bootstrap, "side-channel-port": f.side} {
+		if port < 0 || port > 65535 {
+			return cli.Wrongf("--%s %d is no port", name, port)
+		}
 	}
 	o := f.opt
 	o.Log = log
@@ -141,7 +140,11 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 	}
 	defer s.Close()
 	if !f.quiet {
-		_, _ = fmt.Fprintf(stdout, "fakevllm: %s %s serving %s on %s%s\n", f.role, f.mode, f.models[0], s.URL(), bootstrap(s))
+		line := fmt.Sprintf("fakevllm: %s %s serving %s on %s", f.role, f.mode, f.models[0], s.URL())
+		if port := s.Bootstrap(); port != 0 {
+			line += fmt.Sprintf(", bootstrap port %d", port)
+		}
+		_, _ = fmt.Fprintln(stdout, line)
 	}
 	select {
 	case <-ctx.Done():
@@ -167,33 +170,4 @@ func readTurns(path string) ([]fakevllm.Turn, error) {
 	}
 	defer file.Close()
 	return fakevllm.ReadTurns(file)
-}
-
-// bootstrap says where a Mooncake producer's bootstrap server is, "" for none.
-func bootstrap(s *fakevllm.Server) string {
-	if s.Bootstrap() == 0 {
-		return ""
-	}
-	return ", bootstrap port " + strconv.Itoa(s.Bootstrap())
-}
-
-func logger(f *flags, stderr io.Writer) (*logrus.Logger, error) {
-	log := logrus.New()
-	log.SetOutput(stderr)
-	level, err := logrus.ParseLevel(f.logLevel)
-	if err != nil {
-		return nil, cli.Wrongf("--log-level: %w", err)
-	}
-	log.SetLevel(level)
-	switch f.logFormat {
-	case "text":
-	case "json":
-		log.SetFormatter(&logrus.JSONFormatter{})
-	default:
-		return nil, cli.Wrongf("--log-format %q: use text or json", f.logFormat)
-	}
-	if f.quiet {
-		log.SetOutput(io.Discard)
-	}
-	return log, nil
 }

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
@@ -85,7 +86,7 @@ func (p *peers) find(ctx context.Context, engineID, base string) (addr string, e
 			if _, lost := errors.AsType[*url.Error](err); n > 3 || !lost || ctx.Err() != nil {
 				return "", errors.Join(fmt.Errorf("remote engine_id %s not found from bootstrap server %s", engineID, base), err)
 			}
-			time.Sleep(100 * time.Millisecond)
+			sleep.For(ctx, 100*time.Millisecond)
 		}
 		err = p.query(ctx, base)
 	}

@@ -12,6 +12,7 @@ import (
 // Form is what kv_transfer_params asks for.
 type Form int
 
+// The forms.
 const (
 	Absent  Form = iota
 	Produce      // the six-field form of a prefill

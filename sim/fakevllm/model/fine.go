@@ -12,6 +12,7 @@ func TokenizeFine(text string) []int {
 	return AppendFine(make([]int, 0, len(text)/4+4), text)
 }
 
+// AppendFine appends the tokens of TokenizeFine.
 func AppendFine(dst []int, text string) []int {
 	for i := 0; i < len(text); {
 		end := i + 1

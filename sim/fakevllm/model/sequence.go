@@ -85,6 +85,7 @@ type Sequence struct {
 	Finish string
 }
 
+// NewSequence returns the answer to a prompt, before its first token.
 func NewSequence(prompt []int, s *Sampling, keepText bool) Sequence {
 	q := Sequence{gen: NewGenerator(prompt, s.Choice), s: s, Keep: keepText || len(s.Stop) > 0}
 	for _, stop := range s.Stop {

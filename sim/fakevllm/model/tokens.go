@@ -26,9 +26,11 @@ const (
 const (
 	consonants = "bdfghjklmnprstvz"
 	vowels     = "aeio"
-	wordLen    = 7  // a space and three syllables
-	MaxPiece   = 12 // bytes of one token besides its leading space
+	wordLen    = 7 // a space and three syllables
 )
+
+// MaxPiece is the number of bytes of a token besides its leading space.
+const MaxPiece = 12
 
 // wordSuffix appends a tail to some words, so that streams carry two- and four-byte
 // runes and characters that JSON escapes: a relay that cuts runes, trims, or
@@ -111,6 +113,7 @@ func Tokenize(text string) []int {
 	return AppendTokens(make([]int, 0, len(text)/5+4), text)
 }
 
+// AppendTokens appends the tokens of Tokenize.
 func AppendTokens(dst []int, text string) []int {
 	for i := 0; i < len(text); {
 		start := i
@@ -126,6 +129,7 @@ func AppendTokens(dst []int, text string) []int {
 	return dst
 }
 
+// PieceID returns the token of a piece of at most MaxPiece+1 bytes.
 func PieceID(piece string) int {
 	if id, ok := WordID(piece); ok {
 		return id

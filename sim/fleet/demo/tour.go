@@ -99,7 +99,7 @@ func (t *tour) run(ctx context.Context) error {
 		if err := step(ctx); err != nil {
 			if ctx.Err() != nil {
 				t.say("\nInterrupted.")
-				return nil
+				return nil //nolint:nilerr // an interrupt is not an error
 			}
 			return fmt.Errorf("step %d failed: %w", t.step, err)
 		}
@@ -117,7 +117,7 @@ func (t *tour) say(format string, args ...any) { fmt.Fprintf(t.out, format+"\n",
 func (t *tour) title(format string, args ...any) {
 	t.step++
 	line := fmt.Sprintf("\n%d.", t.step)
-	for _, word := range strings.Fields(fmt.Sprintf(format, args...)) {
+	for word := range strings.FieldsSeq(fmt.Sprintf(format, args...)) {
 		if len(line)+len(word) > width+8 {
 			t.say("%s", line)
 			line = "  "
@@ -128,7 +128,7 @@ func (t *tour) title(format string, args ...any) {
 }
 
 func (t *tour) startEtcd(ctx context.Context) (err error) {
-	t.title("Start an etcd of %d %s.", t.o.etcd, plural(t.o.etcd, "member"))
+	t.title("Start an etcd; members: %d.", t.o.etcd)
 	if t.etcd, err = t.fleet.StartEtcd(ctx, t.o.etcd); err != nil {
 		return err
 	}
@@ -497,11 +497,4 @@ func (t *tour) pdctl(ctx context.Context, args ...string) (string, error) {
 		return string(out), fmt.Errorf("pdctl %s: %w: %s", strings.Join(args, " "), err, out)
 	}
 	return string(out), nil
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return noun
-	}
-	return noun + "s"
 }

@@ -77,7 +77,7 @@ func replay(ctx context.Context, o options, stdout, stderr io.Writer) (err error
 	client := loadgen.NewClient(o.maxInFlight, http.Header{"X-Pd-Trace": {"1"}, "X-Api-Key": {key}})
 	defer client.Close()
 	t := &tally{total: len(entries), share: make(map[string]int)}
-	progress := startProgress(stdout, t)
+	stopProgress := startProgress(stdout, t)
 	t.start = time.Now()
 	lag := loadgen.OpenLoop(ctx, loadgen.Schedule{
 		Requests: len(entries), MaxInFlight: o.maxInFlight,
@@ -95,7 +95,7 @@ func replay(ctx context.Context, o options, stdout, stderr io.Writer) (err error
 		},
 	})
 	t.took = time.Since(t.start)
-	progress.stop()
+	stopProgress()
 
 	engines, engineErr := engineStates(context.WithoutCancel(ctx), running)
 	t.report(stdout, o, lag, engines)

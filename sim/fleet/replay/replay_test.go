@@ -101,10 +101,10 @@ func TestReadableNumbers(t *testing.T) {
 		}
 	}
 	for d, want := range map[time.Duration]string{
-		0: "0s", 123456 * time.Nanosecond: "120µs", 2345 * time.Microsecond: "2.3ms", 45678 * time.Microsecond: "46ms",
+		0: "0s", 123456 * time.Nanosecond: "120µs", 2345 * time.Microsecond: "2.35ms", 45678 * time.Microsecond: "45.7ms",
 		12345 * time.Millisecond: "12.3s", 3*time.Minute + 1600*time.Millisecond: "3m2s",
 	} {
-		if got := round(d); got != want {
+		if got := round(d).String(); got != want {
 			t.Errorf("%v formatted as %q, want %q", d, got, want)
 		}
 	}
@@ -113,8 +113,8 @@ func TestReadableNumbers(t *testing.T) {
 func TestProgressStops(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	p := startProgress(&out, &tally{total: 5})
-	p.stop()
+	stop := startProgress(&out, &tally{total: 5})
+	stop()
 	if out.Len() != 0 {
 		t.Errorf("wrote %q before its first tick", out.String())
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -66,16 +67,11 @@ func (t *tally) report(w io.Writer, o options, lag loadgen.Lag, engines []engine
 	}
 }
 
-// progress prints the state of the replay: on a terminal one line that is updated
-// every second, otherwise a line every ten seconds.
-type progress struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-}
-
-func startProgress(w io.Writer, t *tally) *progress {
+// startProgress prints the state of the replay until stop is called: on a terminal one line
+// that is updated every second, otherwise a line every ten seconds.
+func startProgress(w io.Writer, t *tally) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &progress{cancel: cancel, done: make(chan struct{})}
+	var printing sync.WaitGroup
 	every, begin, end := 10*time.Second, "", "\n"
 	if file, ok := w.(*os.File); ok {
 		if st, err := file.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
@@ -83,8 +79,7 @@ func startProgress(w io.Writer, t *tally) *progress {
 		}
 	}
 	start := time.Now()
-	go func() {
-		defer close(p.done)
+	printing.Go(func() {
 		tick := time.NewTicker(every)
 		defer tick.Stop()
 		var before int64
@@ -103,29 +98,17 @@ func startProgress(w io.Writer, t *tally) *progress {
 				thousands(int64(float64(tokens-before)/every.Seconds())), end)
 			before = tokens
 		}
-	}()
-	return p
+	})
+	return func() { cancel(); printing.Wait() }
 }
 
-func (p *progress) stop() {
-	p.cancel()
-	<-p.done
-}
-
-// round formats a duration with two or three significant digits.
-func round(d time.Duration) string {
-	switch {
-	case d < time.Millisecond:
-		return d.Round(10 * time.Microsecond).String()
-	case d < 10*time.Millisecond:
-		return d.Round(100 * time.Microsecond).String()
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d < time.Minute:
-		return d.Round(100 * time.Millisecond).String()
-	default:
-		return d.Round(time.Second).String()
+// round rounds a duration to about three significant digits.
+func round(d time.Duration) time.Duration {
+	unit := 10 * time.Microsecond
+	for unit < time.Second && d >= 1000*unit {
+		unit *= 10
 	}
+	return d.Round(unit)
 }
 
 // thousands formats 12031 as 12,031.

@@ -23,13 +23,13 @@ type Span struct {
 	Resource []*commonpb.KeyValue
 }
 
-// Trace, ID and Parent are its ids in hexadecimal; a root has the parent "".
+// Trace returns the ID of the trace in hexadecimal.
 func (s Span) Trace() string { return hex.EncodeToString(s.TraceId) }
 
-// ID is the span's own.
+// ID returns the ID of the span in hexadecimal.
 func (s Span) ID() string { return hex.EncodeToString(s.SpanId) }
 
-// Parent is its parent's.
+// Parent returns the ID of the parent in hexadecimal; "" for a root.
 func (s Span) Parent() string { return hex.EncodeToString(s.ParentSpanId) }
 
 // Attribute returns the text of an attribute, "" if it has none of that name.

@@ -6,13 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-
-	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
@@ -27,6 +26,7 @@ import (
 // machine under test load is slow, and nothing is asserted on it.
 const Soon = time.Minute
 
+// Layout returns the layout of keys with the prefix /pd.
 func Layout(t testing.TB) schema.Layout {
 	t.Helper()
 	l, err := schema.NewLayout("/pd")
@@ -36,14 +36,17 @@ func Layout(t testing.TB) schema.Layout {
 	return l
 }
 
+// Prefill returns the key of a prefill instance.
 func Prefill(address string) instance.Key {
 	return instance.Key{Role: instance.Prefill, Address: address}
 }
 
+// Decode returns the key of a decode instance.
 func Decode(address string) instance.Key {
 	return instance.Key{Role: instance.Decode, Address: address}
 }
 
+// Put writes a key, and returns the revision.
 func Put(t testing.TB, cli *clientv3.Client, key, value string, opts ...clientv3.OpOption) int64 {
 	t.Helper()
 	resp, err := cli.Put(t.Context(), key, value, opts...)
@@ -53,6 +56,7 @@ func Put(t testing.TB, cli *clientv3.Client, key, value string, opts ...clientv3
 	return resp.Header.Revision
 }
 
+// Del deletes a key.
 func Del(t testing.TB, cli *clientv3.Client, key string) {
 	t.Helper()
 	if _, err := cli.Delete(t.Context(), key); err != nil {
@@ -60,6 +64,7 @@ func Del(t testing.TB, cli *clientv3.Client, key string) {
 	}
 }
 
+// Lease grants a lease of ttl seconds.
 func Lease(t testing.TB, cli *clientv3.Client, ttl int64) clientv3.LeaseID {
 	t.Helper()
 	resp, err := cli.Grant(t.Context(), ttl)
@@ -69,9 +74,10 @@ func Lease(t testing.TB, cli *clientv3.Client, ttl int64) clientv3.LeaseID {
 	return resp.ID
 }
 
+// Ready is the record of a ready instance.
 const Ready = `{"v":1,"id":"A","models":["m"],"state":"ready"}`
 
-// watch starts a Watcher that ends with the test.
+// Watch starts a Watcher that ends with the test.
 func Watch(t testing.TB, cli *clientv3.Client, o watch.Options) *watch.Watcher {
 	t.Helper()
 	if o.Writer == nil {
@@ -99,6 +105,7 @@ func WatcherOptions(t testing.TB) watch.Options {
 	}
 }
 
+// WaitReady waits for the first list of the Watcher.
 func WaitReady(t testing.TB, w *watch.Watcher) {
 	t.Helper()
 	soon := time.NewTimer(Soon)
@@ -161,6 +168,7 @@ func WaitFor(t testing.TB, w *watch.Watcher, k instance.Key, want func(*instance
 	return found
 }
 
+// Usable returns an error if an instance is not usable.
 func Usable(in *instance.Instance) error {
 	if !in.Usable() {
 		return fmt.Errorf("%s is not usable: %+v", in.Key, in)
@@ -168,6 +176,7 @@ func Usable(in *instance.Instance) error {
 	return nil
 }
 
+// HasView returns a check of the view of an instance.
 func HasView(v instance.View) func(*instance.Instance) error {
 	return func(in *instance.Instance) error {
 		if in.View != v {
@@ -177,6 +186,7 @@ func HasView(v instance.View) func(*instance.Instance) error {
 	}
 }
 
+// AtRevision returns a check of the revision of an instance.
 func AtRevision(rev int64) func(*instance.Instance) error {
 	return func(in *instance.Instance) error {
 		if in.ModRevision != rev {
@@ -207,22 +217,26 @@ type Prober struct {
 	Hold   chan struct{} // if set, probes wait for its end
 }
 
+// NewProber returns a Prober without scripts.
 func NewProber() *Prober {
 	return &Prober{Facts: map[string]instance.Facts{}, probes: map[string]int{}}
 }
 
+// Answer scripts an instance that serves models.
 func (p *Prober) Answer(address string, models ...string) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	p.Facts[address] = instance.Facts{Models: models, MaxModelLen: 4096, Version: "0.12.0"}
 }
 
+// Set scripts the facts of an instance.
 func (p *Prober) Set(address string, f instance.Facts) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
 	p.Facts[address] = f
 }
 
+// Count returns the number of probes of an instance.
 func (p *Prober) Count(address string) int {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -231,6 +245,7 @@ func (p *Prober) Count(address string) int {
 
 var errRefused = errors.New("connection refused")
 
+// Probe implements watch.Prober.
 func (p *Prober) Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error) {
 	p.Mu.Lock()
 	p.probes[in.Address]++
@@ -273,6 +288,7 @@ func Register(t testing.TB, cli *clientv3.Client, o lease.RegistrarOptions) *lea
 	return r
 }
 
+// WaitPhase waits for a phase of the Registrar.
 func WaitPhase(t testing.TB, r *lease.Registrar, want lease.Phase) {
 	t.Helper()
 	testkit.Eventually(t, Soon, func() error {
@@ -298,8 +314,10 @@ func RawKey(t testing.TB, cli *clientv3.Client, k instance.Key) *store.RawKey {
 	return nil
 }
 
+// TTL is the TTL of RegistrarOptions.
 const TTL = 3 * time.Second
 
+// RegistrarOptions returns the options of a Registrar of k.
 func RegistrarOptions(t testing.TB, k instance.Key) lease.RegistrarOptions {
 	return lease.RegistrarOptions{Layout: Layout(t), Key: k, TTL: TTL, HostID: "host-1"}
 }
@@ -323,6 +341,7 @@ func Leased(t testing.TB, cli *clientv3.Client, l schema.Layout, k instance.Key)
 	return id
 }
 
+// Revoke revokes a lease.
 func Revoke(t testing.TB, cli *clientv3.Client, id clientv3.LeaseID) {
 	t.Helper()
 	if _, err := cli.Revoke(t.Context(), id); err != nil {
@@ -330,14 +349,17 @@ func Revoke(t testing.TB, cli *clientv3.Client, id clientv3.LeaseID) {
 	}
 }
 
+// Probing returns WatcherOptions with a prober and the model of the fleet.
 func Probing(t testing.TB, p watch.Prober, model string) watch.Options {
 	o := WatcherOptions(t)
 	o.Prober, o.Model = p, model
 	return o
 }
 
+// BadValue is a value that is rejected with a reason that contains Reason.
 type BadValue struct{ Name, Value, Reason string }
 
+// BadValues returns values of prefill/10.0.0.1:8100 that must be rejected.
 func BadValues() []BadValue {
 	return []BadValue{
 		{"broken JSON", `{"v":1,"models":[`, "broken JSON"},

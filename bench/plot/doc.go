@@ -1,2 +1,0 @@
-// Package plot draws charts as SVG.
-package plot
