@@ -57,10 +57,10 @@ func (c *containers) up() {
 	c.do("up", "--detach", "--wait", "--wait-timeout", "180")
 }
 
-// serving waits until each proxy uses n prefill and m decode instances.
-func (c *containers) serving(n, m int) {
+// serving waits until each of the proxies uses n prefill and m decode instances.
+func (c *containers) serving(n, m int, proxies ...string) {
 	c.t.Helper()
-	for _, url := range c.proxies {
+	for _, url := range proxies {
 		testkit.Eventually(c.t, 2*time.Minute, func() error {
 			res, err := http.Get(url + "/status") //nolint:noctx // the test has a timeout
 			if err != nil {
@@ -128,8 +128,8 @@ func start(t *testing.T, dir string) *containers {
 	return c
 }
 
-// Runs docker-compose.yml in containers under load: kills a decode engine and its agent, disconnects the other
-// one, pauses a prefill engine, and restarts the proxies. No response is lost. A stream may break visibly if its
+// Runs docker-compose.yml in containers under load: kills a decode engine with its agent, an etcd member and a proxy, disconnects the other
+// decode engine, pauses a prefill engine, and restarts the proxies. No response is lost. A stream may break visibly if its
 // decode engine is killed or disconnected.
 func TestContainers(t *testing.T) {
 	dir := os.Getenv("PD_TEST_COMPOSE") // has the images
@@ -147,7 +147,7 @@ func TestContainers(t *testing.T) {
 	if n := len(strings.Fields(c.do("ps", "--quiet"))); n != 13 {
 		t.Fatalf("%d containers run, want 13", n)
 	}
-	c.serving(2, 2)
+	c.serving(2, 2, c.proxies...)
 	t.Logf("all containers are healthy after %s", time.Since(began).Round(time.Second))
 
 	const clients = 12
@@ -169,35 +169,35 @@ func TestContainers(t *testing.T) {
 		}
 	}
 	network, cut := c.project+"_fleet", strings.TrimSpace(c.do("ps", "--quiet", "decode-1"))
-	step("docker compose kill decode-2 decode-2-agent", true, func() {
-		c.do("kill", "decode-2", "decode-2-agent")
-		c.serving(2, 1)
+	step("docker compose kill etcd-1 proxy-2 decode-2 decode-2-agent", true, func() {
+		c.do("kill", "etcd-1", "proxy-2", "decode-2", "decode-2-agent")
+		c.serving(2, 1, c.proxies[0])
 	})
 	step("docker compose up", false, func() {
 		c.up()
-		c.serving(2, 2)
+		c.serving(2, 2, c.proxies...)
 	})
 	step("docker network disconnect decode-1", true, func() {
 		run(t, "docker", "network", "disconnect", network, cut)
-		c.serving(2, 1)
+		c.serving(2, 1, c.proxies...)
 	})
 	step("docker network connect decode-1", false, func() {
 		run(t, "docker", "network", "connect", "--alias", "decode-1", network, cut)
-		c.serving(2, 2)
+		c.serving(2, 2, c.proxies...)
 	})
 	step("docker compose pause prefill-1", false, func() {
 		c.do("pause", "prefill-1")
-		c.serving(1, 2)
+		c.serving(1, 2, c.proxies...)
 	})
 	step("docker compose unpause prefill-1", false, func() {
 		c.do("unpause", "prefill-1")
-		c.serving(2, 2)
+		c.serving(2, 2, c.proxies...)
 	})
 	for _, name := range []string{"proxy-1", "proxy-2"} {
 		step("docker compose restart "+name, false, func() {
 			c.do("restart", name)
 			c.up()
-			c.serving(2, 2)
+			c.serving(2, 2, c.proxies...)
 		})
 	}
 	l.Finish()
