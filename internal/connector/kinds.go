@@ -62,6 +62,9 @@ func tooOld(k openai.Kind, p Pair) string {
 // here names the instance (see openai.HolderOf).
 func decodeEdit(r *request.Request, p Pair) *request.Edit {
 	e := r.NewEdit()
+	if p.AnswerIDs {
+		e.Set(request.FieldReturnTokenIDs, "true")
+	}
 	if r.Kind == openai.Responses && p.Decode != nil && r.MayBeStored() {
 		e.Set(request.FieldRequestID, `"`+openai.ResponseID(p.Key, p.Decode.Address)+`"`)
 	}
