@@ -57,7 +57,9 @@ func (a *attempt) runNotified() (done bool) {
 	if f == nil {
 		return true
 	}
-	a.c.s.Recorder.TransferSpent(f.Class)
+	if !f.Begun {
+		a.c.s.Recorder.TransferSpent(f.Class)
+	}
 	return a.c.decodeFailed(d, f)
 }
 

@@ -127,7 +127,7 @@ func (l *Leg) clientAnswer(class Class, err error) Answer {
 		return ProxyError(e)
 	case NoSocket:
 		return ProxyError(noSocket())
-	case NotNotified, PrefillTimeout, FirstByteTimeout, IdleTimeout, TransferExpired, Overtaken:
+	case NotNotified, PrefillTimeout, FirstByteTimeout, IdleTimeout, TransferExpired, Overtaken, NotContinued:
 		return ProxyError(timedOut(role, err))
 	case TooLarge:
 		return ProxyError(tooLarge(role, "its head or its trailer"))

@@ -7,12 +7,14 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/health"
@@ -35,6 +37,9 @@ type Metrics struct {
 	late     *prometheus.CounterVec
 	trials   *prometheus.CounterVec
 	vanished *prometheus.CounterVec
+
+	continued, notContinued *prometheus.CounterVec
+	pause                   prometheus.Histogram
 
 	models    *models
 	instances *instances
@@ -88,6 +93,16 @@ func New(reg prometheus.Registerer, o Options) *Metrics {
 			Help: "KV transfers whose decode leg failed; prefill keeps their blocks until the lease ends.",
 		}, []string{"class"}),
 	}
+	m.continued = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "pd_streams_continued_total", Help: "Streams that went on after their decode leg was lost (--continue-streams), by the class of the failure and by how.",
+	}, []string{"reason", "how"})
+	m.notContinued = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "pd_streams_not_continued_total", Help: "Streams that were broken off because they could not go on after their decode leg was lost (--continue-streams), by reason.",
+	}, []string{"reason"})
+	m.pause = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "pd_stream_continue_pause_seconds", Help: "Time from the loss of a stream's decode leg until the stream went on.",
+		Buckets: []float64{0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30},
+	})
 	m.media = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "pd_forward_media_total", Help: "Requests with images, video or sound, which prefill encodes itself.",
 	})
@@ -117,7 +132,7 @@ func New(reg prometheus.Registerer, o Options) *Metrics {
 	}, []string{"role"})
 	m.atZero()
 	reg.MustRegister(append(m.models.collectors(), m.instances.firstToken, m.instances.perOut, m.vanished)...)
-	reg.MustRegister(m.requests, m.duration, m.firstToken, m.between, m.stages, m.retries, m.alone, m.decided, m.stalls, m.missing, m.spent, m.media, m.asked, m.trials, m.kept, m.late, info,
+	reg.MustRegister(m.requests, m.duration, m.firstToken, m.between, m.stages, m.retries, m.alone, m.decided, m.stalls, m.missing, m.spent, m.continued, m.notContinued, m.pause, m.media, m.asked, m.trials, m.kept, m.late, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -137,6 +152,12 @@ func (m *Metrics) atZero() {
 		for _, role := range instance.Roles() {
 			m.retries.WithLabelValues(string(role), string(rule.Class))
 		}
+	}
+	for _, reason := range continuation.Reasons() {
+		m.notContinued.WithLabelValues(reason)
+	}
+	for _, how := range continuation.Hows() {
+		m.continued.WithLabelValues(string(leg.BrokeOff), how)
 	}
 	for _, reason := range bypass.Reasons() {
 		m.alone.WithLabelValues(reason.Name)
@@ -279,6 +300,15 @@ func (m *Metrics) Disaggregated(alone bool, reason string, stall float64) {
 
 // TransferSpent counts a KV transfer whose decode leg failed.
 func (m *Metrics) TransferSpent(class forward.Class) { m.spent.WithLabelValues(string(class)).Inc() }
+
+// Continued counts a stream that went on.
+func (m *Metrics) Continued(class forward.Class, how string, pause time.Duration) {
+	m.continued.WithLabelValues(string(class), how).Inc()
+	m.pause.Observe(pause.Seconds())
+}
+
+// NotContinued counts a stream that was broken off.
+func (m *Metrics) NotContinued(reason string) { m.notContinued.WithLabelValues(reason).Inc() }
 
 // Media counts a request with images, video or audio.
 func (m *Metrics) Media() { m.media.Inc() }
