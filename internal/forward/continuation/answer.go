@@ -19,6 +19,7 @@ type Answer struct {
 	moves  int              // how many times it may still go on
 	why    string           // why it cannot go on, one of Reasons; "" if it may
 	asked  bool             // the client wants the token ids itself
+	old    bool             // the engines cannot continue chats
 	prompt idList           // tokens of the prompt
 	ids    idList           // tokens of the answer
 	events int              // with text, or a tool call
@@ -59,6 +60,13 @@ func New(req *request.Request, moves int, memory *scratch.Bodies) *Answer {
 
 // Records reports whether the legs have to report token ids, and their events go through Pass.
 func (a *Answer) Records() bool { return a != nil && a.why == "" }
+
+// NoteEngine notes whether the engines can compute a chat's prompt from token ids.
+func (a *Answer) NoteEngine(takesPromptIDs bool) {
+	if a != nil {
+		a.old = !takesPromptIDs
+	}
+}
 
 // Continued reports whether the answer has gone on at least once.
 func (a *Answer) Continued() bool { return a != nil && a.leg.continues }

@@ -36,6 +36,7 @@ const (
 	ReasonCustom    = "custom"     // logits processors
 	ReasonMedia     = "media"      // images, video, or audio
 	ReasonToolCall  = "tool_call"  // a tool call may be open
+	ReasonOldEngine = "old_engine" // a chat of engines before vLLM 0.31
 	ReasonNoIDs     = "no_ids"     // the engine reported no token ids
 	ReasonMemory    = "memory"     // no memory for the token ids
 	ReasonSeam      = "seam"       // no token ids have the text that the client has
@@ -48,7 +49,7 @@ const (
 func Reasons() []string {
 	return []string{
 		ReasonLimit, ReasonDeadline, ReasonBudget, ReasonFailed, ReasonAPI, ReasonChoices, ReasonEmbeds, ReasonSeed, ReasonThinking,
-		ReasonPenalty, ReasonStructure, ReasonCustom, ReasonMedia, ReasonToolCall, ReasonNoIDs, ReasonMemory, ReasonSeam, ReasonText, ReasonRefused,
+		ReasonPenalty, ReasonStructure, ReasonCustom, ReasonMedia, ReasonToolCall, ReasonOldEngine, ReasonNoIDs, ReasonMemory, ReasonSeam, ReasonText, ReasonRefused,
 	}
 }
 
@@ -94,6 +95,8 @@ func (a *Answer) refused() (why string, replay bool) {
 		why = ReasonToolCall
 	case f.forced:
 		why = ReasonStructure
+	case a.old && a.req.Kind == openai.Chat:
+		why = ReasonOldEngine
 	case a.req.Media():
 		why = ReasonMedia
 	default:

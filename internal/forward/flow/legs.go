@@ -98,6 +98,7 @@ func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, rw conne
 		source.Continuation = c
 	}
 	if c.progress.Records() {
+		c.progress.NoteEngine(connector.TakesPromptIDs(l.Instance))
 		source.Commit = func() {
 			commit()
 			l.Watch()

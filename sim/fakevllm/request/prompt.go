@@ -113,7 +113,9 @@ func (p *Request) TakePromptIDs() ([]int, error) {
 		}
 		return nil
 	})
-	p.KV = append(rest, '}')
+	if p.KV = append(rest, '}'); len(p.KV) == len("{}") {
+		p.KV = nil
+	}
 	if string(raw) == "null" || p.Echo {
 		return nil, nil
 	}
