@@ -10,7 +10,10 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	simmodel "github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
 func continuing(o *forward.Options) { o.ContinueStreams = 3 }
@@ -35,6 +38,7 @@ func (r *rig) checkOne(a answer, path, body string, o fakevllm.Options) {
 	}
 	events := a.events()
 	text, reasoning, finish := "", "", ""
+	var calls []simmodel.Call
 	ids, roles := map[string]int{}, 0
 	var usage struct {
 		Prompt     int `json:"prompt_tokens"`
@@ -47,10 +51,16 @@ func (r *rig) checkOne(a answer, path, body string, o fakevllm.Options) {
 			Created int64
 			Choices []struct {
 				Text  string
-				Delta struct{ Role, Content, Reasoning string }
-				IDs   []int  `json:"token_ids"`
-				PIDs  []int  `json:"prompt_token_ids"`
-				Why   string `json:"finish_reason"`
+				Delta struct {
+					Role, Content, Reasoning string
+					Calls                    []struct {
+						Index    int
+						Function simmodel.Call
+					} `json:"tool_calls"`
+				}
+				IDs  []int  `json:"token_ids"`
+				PIDs []int  `json:"prompt_token_ids"`
+				Why  string `json:"finish_reason"`
 			}
 			PIDs  []int           `json:"prompt_token_ids"`
 			Usage json.RawMessage `json:"usage"`
@@ -69,6 +79,13 @@ func (r *rig) checkOne(a answer, path, body string, o fakevllm.Options) {
 			if c.Delta.Role != "" {
 				roles++
 			}
+			for _, call := range c.Delta.Calls {
+				for len(calls) <= call.Index {
+					calls = append(calls, simmodel.Call{})
+				}
+				calls[call.Index].Name += call.Function.Name
+				calls[call.Index].Arguments += call.Function.Arguments
+			}
 			if c.IDs != nil || c.PIDs != nil || v.PIDs != nil {
 				r.t.Errorf("the client gets token ids: %s", e)
 			}
@@ -76,6 +93,9 @@ func (r *rig) checkOne(a answer, path, body string, o fakevllm.Options) {
 	}
 	if text != want[0].Text || reasoning != want[0].Reasoning || finish != want[0].FinishReason {
 		r.t.Errorf("text %q, reasoning %q, finish %q;\nwant %q, %q, %q", text, reasoning, finish, want[0].Text, want[0].Reasoning, want[0].FinishReason)
+	}
+	if !slices.Equal(calls, want[0].Calls) {
+		r.t.Errorf("calls %v, want %v", calls, want[0].Calls)
 	}
 	if len(ids) != 1 || events[len(events)-1] != "[DONE]" || strings.Count(string(a.body), "[DONE]") != 1 || roles > 1 {
 		r.t.Errorf("ids %v, %d roles in %s", ids, roles, a.body)
@@ -137,25 +157,133 @@ func TestStreamContinues(t *testing.T) {
 // A stream goes on as many times as it may.
 func TestStreamContinuesAgain(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{3, 4} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
+	r := start(t, fakevllm.NIXL, 1, 3, continuing)
+	for _, d := range r.D {
+		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 5, Times: 4})
+	}
+	a := r.post(completionsPath, sixtyBody(completionsPath, ""))
+	e := r.entry()
+	if e.Outcome != forward.OutcomeBroken || e.Continued != 3 || a.err == nil {
+		t.Errorf("entry %+v, err %v", e, a.err)
+	}
+	if !strings.Contains(string(a.body), `"error"`) || strings.Contains(string(a.body), "[DONE]") {
+		t.Errorf("the client gets %s", a.body)
+	}
+	if got := r.rec.stayed; !slices.Equal(got, []string{continuation.ReasonLimit}) {
+		t.Errorf("not continued: %v", got)
+	}
+}
+
+// If only the end of a stream is missing, the proxy sends it.
+func TestStreamIsCompleted(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{completionsPath, chatPath} {
+		r := start(t, fakevllm.NIXL, 1, 2, continuing)
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: 60, Times: 1})
+		body := sixtyBody(path, `,"ignore_eos":true`)
+		r.checkOne(r.post(path, body), path, body, engineOptions(func(*fakevllm.Options) {}))
+		r.checkMoved("broke_off completed")
+		if n := legs(r.D); n != 1 {
+			t.Errorf("%s: %d decode legs", path, n)
+		}
+	}
+}
+
+const offeredTools = `,"tools":[{"type":"function","function":{"name":"look"}},{"type":"function","function":{"name":"go_on"}}]`
+
+// Streams are cut after every few tokens. Each of them continues exactly, or is of a kind that is
+// refused.
+func TestStreamContinuesAtEveryCut(t *testing.T) {
+	t.Parallel()
+	parsers := func(reasoning string) func(*fakevllm.Options) {
+		return func(o *fakevllm.Options) {
+			o.Version, o.SplitCharacters, o.ReasoningParser, o.ToolParser, o.ParsedWords = "0.32.0", true, reasoning, "hermes", 10
+		}
+	}
+	split := func(o *fakevllm.Options) { o.Version, o.SplitCharacters = "0.32.0", true }
+	schema := `,"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{}}}`
+	greedy := `,"temperature":0`
+	for _, c := range []struct {
+		name, path, more string
+		engine           func(*fakevllm.Options)
+		how              []string // ways that occur
+		refused          string   // reason that occurs; "" if all cuts continue
+	}{
+		{"completion", completionsPath, `,"ignore_eos":true`, split, []string{"prompt"}, ""},
+		{"completion, several ids in an event", completionsPath, `,"stream_interval":4`, split, []string{"prompt"}, ""},
+		{"completion, stop strings", completionsPath, `,"stop":["never written","xyz"]`, split, []string{"prompt"}, ""},
+		{"completion, logprobs", completionsPath, `,"logprobs":1`, split, []string{"prompt"}, ""},
+		{"chat", chatPath, `,"ignore_eos":true`, split, []string{"chat"}, ""},
+		{"chat, stop strings", chatPath, `,"stop":["never written","xyz"]`, split, []string{"chat"}, ""},
+		{"chat, several ids in an event", chatPath, `,"stream_interval":4`, split, []string{"chat"}, ""},
+		{"chat, continuous usage", chatPath, `,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`, split, []string{"chat"}, ""},
+		{"reasoning and tools", chatPath, offeredTools, parsers("qwen3"), []string{"chat"}, continuation.ReasonToolCall},
+		{"reasoning of R1 and tools", chatPath, offeredTools, parsers("deepseek_r1"), []string{"chat"}, continuation.ReasonToolCall},
+		{"reasoning and tools, greedy", chatPath, offeredTools + greedy, parsers("qwen3"), []string{"chat", "replay"}, ""},
+		{"schema", chatPath, schema, split, nil, continuation.ReasonStructure},
+		{"schema, greedy", chatPath, schema + greedy, split, []string{"replay"}, ""},
+		{"schema after reasoning, greedy", chatPath, schema + greedy, parsers("qwen3"), []string{"replay"}, ""},
+		{"penalty, greedy", completionsPath, `,"presence_penalty":0.5` + greedy, split, []string{"replay"}, ""},
+		{"old engine", chatPath, "", func(o *fakevllm.Options) { o.Version, o.SplitCharacters = "0.30.1", true }, nil, continuation.ReasonOldEngine},
+		{"old engine, greedy", chatPath, greedy, func(o *fakevllm.Options) { o.Version, o.SplitCharacters = "0.30.1", true }, []string{"replay"}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, fakevllm.NIXL, 1, 3, continuing)
-			for _, d := range r.D {
-				script(t, d, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 5, Times: n})
+			r := startTuned(t, fakevllm.NIXL, 2, 3, tuning{forward: func(o *forward.Options) { o.ContinueStreams = 9 }, engine: c.engine, sched: noProbes,
+				health: func(o *health.Options) { o.MaxFailures = 1 << 20 }})
+			r.recordVersion(engineOptions(c.engine).Version)
+			refused := 0
+			for cut := 1; cut < 80; cut++ {
+				at := cut
+				body := strings.Replace(sixtyBody(c.path, c.more), "the sea", fmt.Sprint("sea ", cut), 1)
+				if strings.Contains(c.more, "tools") {
+					body, at = strings.Replace(body, `"max_tokens":60`, `"max_tokens":300`, 1), 2*cut
+				}
+				for _, d := range r.D {
+					d.ClearFaults()
+					script(t, d, fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: at, Times: 1})
+				}
+				a := r.post(c.path, body)
+				if e := r.entry(); e.Outcome == forward.OutcomeBroken && c.refused != "" {
+					refused++
+					continue
+				}
+				r.checkOne(a, c.path, body, engineOptions(c.engine))
+				if t.Failed() {
+					t.Fatalf("after %d tokens: continued %v", cut, r.rec.moved)
+				}
 			}
-			script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 5, Times: n})
-			a := r.post(completionsPath, sixtyBody(completionsPath, ""))
-			e := r.entry()
-			if e.Outcome != forward.OutcomeBroken || e.Continued != 3 || a.err == nil {
-				t.Errorf("entry %+v, err %v", e, a.err)
+			ways, reasons := map[string]int{}, map[string]int{}
+			for _, m := range r.rec.moved {
+				_, how, _ := strings.Cut(m, " ")
+				ways[how]++
 			}
-			if !strings.Contains(string(a.body), `"error"`) || strings.Contains(string(a.body), "[DONE]") {
-				t.Errorf("the client gets %s", a.body)
+			for _, m := range r.rec.stayed {
+				reasons[m]++
 			}
-			if got := r.rec.stayed; !slices.Equal(got, []string{continuation.ReasonLimit}) {
-				t.Errorf("not continued: %v", got)
+			t.Logf("ways %v, refused %v", ways, reasons)
+			for _, how := range c.how {
+				if ways[how] == 0 {
+					t.Errorf("none went on by %s", how)
+				}
+				delete(ways, how)
 			}
+			delete(ways, "completed")
+			if len(ways) > 0 || reasons[c.refused] != refused || len(r.rec.stayed) != refused || (refused > 0) != (c.refused != "") {
+				t.Errorf("other ways %v, %d broken, reasons %v", ways, refused, reasons)
+			}
+			r.checkEngines()
 		})
 	}
+}
+
+// recordVersion sets the version of vLLM in the records of all instances.
+func (r *rig) recordVersion(version string) {
+	var list []*instance.Instance
+	for _, in := range r.members.Snapshot().All() {
+		is := *in
+		is.Record.Version = version
+		list = append(list, &is)
+	}
+	r.members.set(list...)
 }
