@@ -1,7 +1,6 @@
 package forward_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -13,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	simmodel "github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
 )
 
 func continuing(o *forward.Options) { o.ContinueStreams = 3 }
@@ -36,72 +35,12 @@ func (r *rig) checkOne(a answer, path, body string, o fakevllm.Options) {
 	if a.err != nil || a.status != http.StatusOK {
 		r.t.Fatalf("status %d, err %v, continued %q, not continued %q, retried %q: %.2000s", a.status, a.err, r.rec.moved, r.rec.stayed, r.rec.retries, a.body)
 	}
-	events := a.events()
-	text, reasoning, finish := "", "", ""
-	var calls []simmodel.Call
-	ids, roles := map[string]int{}, 0
-	var usage struct {
-		Prompt     int `json:"prompt_tokens"`
-		Completion int `json:"completion_tokens"`
-		Total      int `json:"total_tokens"`
+	got, err := sseanswer.Read(string(a.body))
+	if err != nil {
+		r.t.Fatal(err)
 	}
-	for _, e := range events[:len(events)-1] {
-		var v struct {
-			ID      string
-			Created int64
-			Choices []struct {
-				Text  string
-				Delta struct {
-					Role, Content, Reasoning string
-					Calls                    []struct {
-						Index    int
-						Function simmodel.Call
-					} `json:"tool_calls"`
-				}
-				IDs  []int  `json:"token_ids"`
-				PIDs []int  `json:"prompt_token_ids"`
-				Why  string `json:"finish_reason"`
-			}
-			PIDs  []int           `json:"prompt_token_ids"`
-			Usage json.RawMessage `json:"usage"`
-		}
-		if err := json.Unmarshal([]byte(e), &v); err != nil {
-			r.t.Fatalf("%v in %q", err, e)
-		}
-		ids[fmt.Sprint(v.ID, v.Created)]++
-		if len(v.Usage) > 0 && string(v.Usage) != "null" {
-			if err := json.Unmarshal(v.Usage, &usage); err != nil {
-				r.t.Fatal(err)
-			}
-		}
-		for _, c := range v.Choices {
-			text, reasoning, finish = text+c.Text+c.Delta.Content, reasoning+c.Delta.Reasoning, finish+c.Why
-			if c.Delta.Role != "" {
-				roles++
-			}
-			for _, call := range c.Delta.Calls {
-				for len(calls) <= call.Index {
-					calls = append(calls, simmodel.Call{})
-				}
-				calls[call.Index].Name += call.Function.Name
-				calls[call.Index].Arguments += call.Function.Arguments
-			}
-			if c.IDs != nil || c.PIDs != nil || v.PIDs != nil {
-				r.t.Errorf("the client gets token ids: %s", e)
-			}
-		}
-	}
-	if text != want[0].Text || reasoning != want[0].Reasoning || finish != want[0].FinishReason {
-		r.t.Errorf("text %q, reasoning %q, finish %q;\nwant %q, %q, %q", text, reasoning, finish, want[0].Text, want[0].Reasoning, want[0].FinishReason)
-	}
-	if !slices.Equal(calls, want[0].Calls) {
-		r.t.Errorf("calls %v, want %v", calls, want[0].Calls)
-	}
-	if len(ids) != 1 || events[len(events)-1] != "[DONE]" || strings.Count(string(a.body), "[DONE]") != 1 || roles > 1 {
-		r.t.Errorf("ids %v, %d roles in %s", ids, roles, a.body)
-	}
-	if usage.Total != usage.Prompt+usage.Completion || usage.Completion != len(want[0].Tokens) {
-		r.t.Errorf("usage %+v, want %d tokens", usage, len(want[0].Tokens))
+	if err := got.Differs(&want[0], strings.Contains(body, `"return_token_ids":true`)); err != nil {
+		r.t.Errorf("%v\nin %s", err, a.body)
 	}
 }
 
@@ -201,6 +140,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 		}
 	}
 	split := func(o *fakevllm.Options) { o.Version, o.SplitCharacters = "0.32.0", true }
+	whole := func(o *fakevllm.Options) { o.Version = "0.32.0" }
 	schema := `,"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{}}}`
 	greedy := `,"temperature":0`
 	for _, c := range []struct {
@@ -212,6 +152,8 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 		{"completion", completionsPath, `,"ignore_eos":true`, split, []string{"prompt"}, ""},
 		{"completion, several ids in an event", completionsPath, `,"stream_interval":4`, split, []string{"prompt"}, ""},
 		{"completion, stop strings", completionsPath, `,"stop":["never written","xyz"]`, split, []string{"prompt"}, ""},
+		{"completion, token ids", completionsPath, `,"return_token_ids":true`, whole, []string{"prompt"}, ""},
+		{"chat, token ids", chatPath, `,"return_token_ids":true`, whole, []string{"chat"}, ""},
 		{"completion, logprobs", completionsPath, `,"logprobs":1`, split, []string{"prompt"}, ""},
 		{"chat", chatPath, `,"ignore_eos":true`, split, []string{"chat"}, ""},
 		{"chat, stop strings", chatPath, `,"stop":["never written","xyz"]`, split, []string{"chat"}, ""},
