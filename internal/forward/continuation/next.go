@@ -108,6 +108,16 @@ func (a *Answer) refused() (why string, replay bool) {
 	return why, false
 }
 
+// MayMove reports whether the answer could go on now, if its leg ended. It changes nothing.
+func (a *Answer) MayMove(detokenize Detokenize) bool {
+	why, replay := a.refused()
+	if why != "" || replay || a.finished {
+		return replay && !a.finished
+	}
+	_, _, _, why = a.seam(detokenize)
+	return why == ""
+}
+
 // Next returns how the answer goes on after its leg was lost; why is the reason if it does not,
 // one of Reasons.
 func (a *Answer) Next(detokenize Detokenize) (next *Next, why string) {

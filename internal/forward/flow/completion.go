@@ -41,6 +41,8 @@ type completion struct {
 
 	progress *continuation.Answer // what the client has of a stream; nil if it is not continued
 	move     move
+	// triedMoves counts the calls of MayMove.
+	triedMoves int
 
 	// What earlier attempts have found out.
 	expired    int // decode legs that ended with TransferExpired
