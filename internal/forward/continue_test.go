@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -22,9 +23,9 @@ func continuing(o *forward.Options) { o.ContinueStreams = 3 }
 // sixtyBody is a streamed request for 60 tokens.
 func sixtyBody(path, more string) string {
 	if path == completionsPath {
-		return `{"model":"m","prompt":"tell me of the sea","max_tokens":60,"stream":true,"stream_options":{"include_usage":true}` + more + `}`
+		return `{"model":"m","prompt":"describe the sea","max_tokens":60,"stream":true,"stream_options":{"include_usage":true}` + more + `}`
 	}
-	return `{"model":"m","messages":[{"role":"user","content":"tell me of the sea"}],"max_tokens":60,"stream":true,"stream_options":{"include_usage":true}` + more + `}`
+	return `{"model":"m","messages":[{"role":"user","content":"describe the sea"}],"max_tokens":60,"stream":true,"stream_options":{"include_usage":true}` + more + `}`
 }
 
 // checkOne checks that a stream is one complete answer, and the answer of an undisturbed engine.
@@ -81,7 +82,7 @@ func TestStreamContinues(t *testing.T) {
 					body := sixtyBody(path, "")
 					a := r.post(path, body)
 					r.checkOne(a, path, body, engineOptions(split))
-					if !strings.Contains(string(a.body), "\n\n: continued\n\n") {
+					if !strings.Contains(string(a.body), "\n\n: continued\n") {
 						t.Errorf("no comment in %s", a.body)
 					}
 					e := r.entry()
@@ -265,7 +266,7 @@ func TestStreamsMoveOffDrainedInstance(t *testing.T) {
 			r.members.set(list...)
 			r.checkOne(<-ended, completionsPath, body, engineOptions(slow))
 			if moves {
-				r.checkMoved("gone prompt")
+				r.checkMoved(string(leg.Removed) + " prompt")
 			} else {
 				r.checkMoved()
 			}
@@ -301,5 +302,5 @@ func TestStreamContinuesAfterRestart(t *testing.T) {
 	rest, err := io.ReadAll(resp.Body)
 	got := answer{status: resp.StatusCode, header: resp.Header, body: append(first[:], rest...), err: err}
 	r.checkOne(got, completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
-	r.checkMoved("gone prompt")
+	r.checkMoved(string(leg.Removed) + " prompt")
 }

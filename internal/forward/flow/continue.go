@@ -37,7 +37,7 @@ const (
 // move is a stream's change from one leg to the next. The zero value means that its leg is not
 // lost.
 type move struct {
-	lost  time.Time // when the leg was lost; zero if another one has gone on
+	lost  time.Time // when the leg was lost; zero if another one continues the stream
 	class leg.Class // how it was lost
 	how   string    // how the stream goes on, once that is known
 	why   string    // why it does not

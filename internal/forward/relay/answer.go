@@ -302,7 +302,7 @@ func (a *Answer) Complete(events []byte) {
 	a.lost = nil
 	a.StopKeepAlive()
 	a.noteEvents(events)
-	if a.write(append([]byte(continuedComment), events...)) {
+	if a.write(append(a.continuedComment(), events...)) {
 		a.Outcome = OutcomeOK
 	}
 }
