@@ -59,7 +59,7 @@ func New(req *request.Request, moves int, memory *scratch.Bodies) *Answer {
 	return a
 }
 
-// Records reports whether the legs have to report token ids, and their events go through Pass.
+// Records reports whether the legs have to report token ids, and the body of the request is still needed.
 func (a *Answer) Records() bool { return a != nil && a.why == "" }
 
 // NoteEngine notes whether the engines can compute a chat's prompt from token ids.
