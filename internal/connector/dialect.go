@@ -92,6 +92,8 @@ type Pair struct {
 	Key string
 	// TokenIDs asks prefill for the tokens of the prompt.
 	TokenIDs bool
+	// AnswerIDs asks decode for the tokens of prompt and answer.
+	AnswerIDs bool
 }
 
 // Leg is what the proxy sends to one engine.

@@ -46,6 +46,10 @@ func older(in *instance.Instance, than release) bool {
 	return ok && r.before(than)
 }
 
+// TakesPromptIDs reports whether an engine computes a chat's prompt from prompt_token_ids in
+// kv_transfer_params, as vLLM does since 0.31 (vllm#48145). Older ones ignore them.
+func TakesPromptIDs(in *instance.Instance) bool { return !older(in, release{0, 31}) }
+
 // tooOld is the reason why a pair cannot serve a route, because one of its engines does
 // not know kv_transfer_params there: /v1/responses and /v1/messages have them since vLLM
 // 0.19.
@@ -62,6 +66,9 @@ func tooOld(k openai.Kind, p Pair) string {
 // here names the instance (see openai.HolderOf).
 func decodeEdit(r *request.Request, p Pair) *request.Edit {
 	e := r.NewEdit()
+	if p.AnswerIDs {
+		e.Set(request.FieldReturnTokenIDs, "true")
+	}
 	if r.Kind == openai.Responses && p.Decode != nil && r.MayBeStored() {
 		e.Set(request.FieldRequestID, `"`+openai.ResponseID(p.Key, p.Decode.Address)+`"`)
 	}

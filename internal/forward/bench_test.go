@@ -83,6 +83,9 @@ func (noRecorder) Disaggregated(bool, string, float64)  {}
 func (noRecorder) TransferSpent(forward.Class)          {}
 func (noRecorder) Media()                               {}
 func (noRecorder) Asked(string)                         {}
+func (noRecorder) NotContinued(string)                  {}
+
+func (noRecorder) Continued(forward.Class, string, time.Duration) {}
 
 // BenchmarkRequest is the data path of one request, without its network:
 // reading the body, both legs, the answer.

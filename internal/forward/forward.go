@@ -109,6 +109,8 @@ type Options struct {
 	// RewriteHost puts the host by which prefill was reached into its transfer params.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to its last notification, default 30 s
+	// ContinueStreams is how many times a stream may go on after its decode leg was lost, default 0.
+	ContinueStreams int
 }
 
 // Handler serves completions. It is safe for concurrent use.
@@ -135,8 +137,10 @@ func New(o Options) (*Handler, error) {
 			Picker: o.Picker, AwaitMembership: o.AwaitMembership, Health: o.Health, Notifications: o.Notifications, Models: o.Models, Recorder: o.Recorder, Log: o.Log,
 			Fallback: o.Fallback, Disaggregate: o.Disaggregate, MaxAttempts: o.MaxAttempts,
 			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost, Notified: o.Notified,
+			ContinueStreams: o.ContinueStreams,
 		},
 	}
+	h.flow.Memory = h.bodies
 	if o.RetryRatio >= 0 {
 		h.flow.Budget = retrybudget.New(o.RetryRatio, o.RetryBurst, time.Now)
 	}

@@ -114,6 +114,8 @@ type recorder struct {
 	media   int
 	spent   []forward.Class
 	asked   []string
+	moved   []string           // "class how" of streams that went on
+	stayed  []string           // reasons of streams that did not
 	decided map[string]int     // by "decodeOnly reason"
 	ended   chan forward.Entry // as many as fit; see entry
 	onRetry func()             // called once, at the first retry
@@ -189,6 +191,18 @@ func (r *recorder) askOutcomes() string {
 	all := strings.Join(r.asked, " ")
 	r.asked = nil
 	return all
+}
+
+func (r *recorder) Continued(class forward.Class, how string, _ time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.moved = append(r.moved, string(class)+" "+how)
+}
+
+func (r *recorder) NotContinued(reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stayed = append(r.stayed, reason)
 }
 
 func (r *recorder) retried() string {

@@ -102,6 +102,9 @@ func (healthy) Disaggregated(bool, string, float64)     {}
 func (healthy) TransferSpent(forward.Class)             {}
 func (healthy) Media()                                  {}
 func (healthy) Asked(string)                            {}
+func (healthy) NotContinued(string)                     {}
+func (healthy) Continued(forward.Class, string, time.Duration) {
+}
 
 // clientView is what a client got.
 type clientView struct {

@@ -23,7 +23,7 @@ type exchange struct {
 
 func (l *life) newExchange(c client, id string) *exchange {
 	x := &exchange{client: c, life: l, id: id}
-	x.lifetime = engine.Lifetime{Client: c.r.Context().Done(), Engine: l.done}
+	x.lifetime = engine.Lifetime{Client: c.r.Context().Done(), Engine: l.stop}
 	x.work.Core, x.work.Life = l.cores[0], &x.lifetime
 	return x
 }
@@ -90,11 +90,22 @@ func (x *exchange) hang() {
 // engine that ended. The request is released before it is counted.
 func (x *exchange) aborted() {
 	x.work.Release()
-	if x.lifetime.Dead() || x.counted {
-		return
+	switch {
+	case x.counted:
+	case x.life.failed.Load():
+		x.counted = true
+		x.fail(deadEngine())
+	case !x.lifetime.Dead():
+		x.counted = true
+		x.life.count.Abort(x.id)
 	}
-	x.counted = true
-	x.life.count.Abort(x.id)
+}
+
+// deadEngine is the error of requests whose engine core has ended (vLLM, v1/engine/exceptions.py).
+func deadEngine() *pydantic.Error {
+	e := pydantic.InternalError()
+	e.Message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+	return e
 }
 
 // abandon ends a request whose client disconnected or whose engine exited.

@@ -57,7 +57,14 @@ func ExpectedAnswers(chat bool, body []byte, maxModelLen int) ([]Answer, error) 
 
 // ExpectedAt is ExpectedAnswers for any of the generating routes.
 func ExpectedAt(path string, body []byte, maxModelLen int) ([]Answer, error) {
-	o, err := Options{MaxModelLen: maxModelLen}.withDefaults()
+	return Options{MaxModelLen: maxModelLen}.Expected(path, body)
+}
+
+// Expected returns the answers of an engine with these options to any request body, one per choice.
+// The error is the one that the engine would return with status 4xx. With parsers an answer has reasoning and
+// calls besides its text.
+func (o Options) Expected(path string, body []byte) ([]Answer, error) {
+	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
@@ -69,11 +76,9 @@ func ExpectedAt(path string, body []byte, maxModelLen int) ([]Answer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the engine refuses it: %w", err)
 	}
-	j := &answer.Reply{Request: p}
-	if p.Chat {
-		if err := p.Render(); err != nil {
-			return nil, fmt.Errorf("the engine refuses it: %w", err)
-		}
+	j := &answer.Reply{Request: p, Model: o.model()}
+	if err := o.render(p); err != nil {
+		return nil, fmt.Errorf("the engine refuses it: %w", err)
 	}
 	if err := j.Fit(o.MaxModelLen); err != nil {
 		return nil, fmt.Errorf("the engine refuses it: %w", err)
@@ -88,7 +93,9 @@ func ExpectedAt(path string, body []byte, maxModelLen int) ([]Answer, error) {
 			id, _ := ln.Step()
 			a.Tokens = append(a.Tokens, id)
 		}
-		a.Text, a.FinishReason, a.StopReason = string(ln.Seq.Text), ln.FinishReason(j), ln.Seq.Reason
+		a.Text = string(ln.Seq.Text)
+		j.Parse(ln, a)
+		a.FinishReason, a.StopReason = ln.FinishReason(j), ln.Seq.Reason
 		switch {
 		case ln.Calling():
 			a.ToolName, a.ToolArguments = ln.ToolCall()

@@ -10,7 +10,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/fault"
-	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
@@ -104,16 +103,13 @@ func (g *generation) admit() error {
 		return err
 	}
 	g.Scripted = answer.TurnOf(o.Turns, g.Request)
-	g.Tokenize = o.tokenizer()
-	for i, text := range g.PromptText {
-		if o.FineTokens && text != "" { // else it came as ids
-			g.Prompts[i] = model.TokenizeFine(text)
-		}
+	g.Model = o.model()
+	g.Interval = max(1, o.StreamInterval)
+	if g.StreamInterval != nil {
+		g.Interval = max(g.Interval, *g.StreamInterval)
 	}
-	if g.Chat {
-		if err := g.Render(); err != nil {
-			return err
-		}
+	if err := o.render(g.Request); err != nil {
+		return err
 	}
 	return g.Fit(o.MaxModelLen)
 }

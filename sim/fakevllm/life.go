@@ -46,6 +46,9 @@ type life struct {
 	serving   sync.WaitGroup         // the accept loop
 	work      sync.WaitGroup         // loads that run, of clients that may have left, and pings
 	done      chan struct{}          // closed when this life ends
+	stop      chan struct{}          // closed when its requests end, not after done
+	stopOnce  sync.Once
+	failed    atomic.Bool // they end with an error of the engine
 
 	mu     sync.Mutex // guards everything below
 	dead   bool
@@ -63,7 +66,7 @@ func (s *Server) begin(ctx context.Context) error {
 	l := &life{
 		server: s, count: &s.count, started: time.Now(),
 		adapters: adapters{list: startAdapters(&s.opt)},
-		ln:       conns.Track(raw), done: make(chan struct{}), idle: make(chan struct{}),
+		ln:       conns.Track(raw), done: make(chan struct{}), stop: make(chan struct{}), idle: make(chan struct{}),
 	}
 	if s.opt.StoreResponses {
 		l.responses = responses.New()
@@ -179,6 +182,19 @@ func (l *life) isDead() bool {
 	return l.dead
 }
 
+// failing is how long responses with the error of a failed engine may take.
+const failing = 5 * time.Second
+
+// fail ends all requests with the error of an engine whose core has ended, and then the life.
+func (l *life) fail() {
+	l.failed.Store(true)
+	l.stopOnce.Do(func() { close(l.stop) })
+	ctx, cancel := context.WithTimeout(context.Background(), failing)
+	defer cancel()
+	_ = l.http.Shutdown(ctx) // what is left is reset
+	l.end()
+}
+
 // end is the death of a life; only the first call does anything.
 func (l *life) end() {
 	l.mu.Lock()
@@ -188,6 +204,7 @@ func (l *life) end() {
 	}
 	l.dead = true
 	close(l.done)
+	l.stopOnce.Do(func() { close(l.stop) })
 	if l.active == 0 {
 		close(l.idle)
 	}

@@ -65,10 +65,19 @@ func (s *lives) Close() {
 	l.work.Wait()
 }
 
-// Shutdown stops accepting, lets running requests finish until ctx ends, and
-// then closes.
+// KillWorker simulates kill -9 of the engine's worker, and SIGTERM without a shutdown timeout: running
+// requests end with an error, streams by an error event and [DONE] inside their 200. Then
+// the engine exits. It blocks until that.
+func (s *lives) KillWorker() { s.current().fail() }
+
+// Shutdown stops accepting, lets running requests finish until ctx ends, ends
+// the others as KillWorker does, and then closes.
 func (s *lives) Shutdown(ctx context.Context) error {
-	err := s.current().http.Shutdown(ctx)
+	l := s.current()
+	err := l.http.Shutdown(ctx)
+	if err != nil {
+		l.fail()
+	}
 	s.Close()
 	return err
 }

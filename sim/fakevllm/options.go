@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -13,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
 // RecordNone as Options.RecordLimit keeps no record of requests.
@@ -41,6 +43,19 @@ type Options struct {
 	TTFT       time.Duration // time until the first token of every request
 	ITL        time.Duration // time between tokens
 	MaxRunning int           // requests generating at once, others wait; 0 is no limit
+
+	// SplitCharacters makes the model write some characters as one token per byte, so that
+	// ids may end in a part of a character.
+	SplitCharacters bool
+	// StreamInterval is vLLM's --stream-interval, default 1: the number of tokens of an event.
+	StreamInterval int
+	// ReasoningParser and ToolParser are vLLM's --reasoning-parser (qwen3 or deepseek_r1) and
+	// --tool-call-parser (hermes), default none. With one of them chats have reasoning, content and,
+	// if tools are offered, up to two tool calls; ParsedWords is the mean number of words of each
+	// of these, default 24.
+	ReasoningParser string
+	ToolParser      string
+	ParsedWords     int
 
 	// FineTokens tokenizes text as TokenizeFine does.
 	FineTokens bool
@@ -201,6 +216,9 @@ func (o *Options) fillKinds() error {
 	default:
 		return fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\", \"nixl_push\", \"ascend\", \"p2p\", \"mooncake\", \"lmcache\", \"moriio_read\" or \"moriio_write\"", ErrOptions, o.Mode)
 	}
+	if !slices.Contains([]string{"", "qwen3", "deepseek_r1"}, o.ReasoningParser) || !slices.Contains([]string{"", "hermes"}, o.ToolParser) {
+		return fmt.Errorf("%w: parsers %q and %q: use \"qwen3\" or \"deepseek_r1\", and \"hermes\"", ErrOptions, o.ReasoningParser, o.ToolParser)
+	}
 	switch o.KVLoadFailurePolicy {
 	case "":
 		o.KVLoadFailurePolicy = PolicyFail
@@ -222,7 +240,7 @@ func (o *Options) fillSizes() error {
 	if o.ChunkTokens == 0 {
 		o.ChunkTokens = 2048
 	}
-	if o.BlockSize < 0 || o.CacheBlocks < 0 || o.PrefillRate < 0 || o.LoadRate < 0 || o.ITLPerRequest < 0 || o.ChunkTokens < 0 {
+	if o.BlockSize < 0 || o.CacheBlocks < 0 || o.PrefillRate < 0 || o.LoadRate < 0 || o.ITLPerRequest < 0 || o.ChunkTokens < 0 || o.StreamInterval < 0 || o.ParsedWords < 0 {
 		return fmt.Errorf("%w: sizes and rates cannot be negative", ErrOptions)
 	}
 	room := o.BlockSize * o.CacheBlocks
@@ -303,4 +321,33 @@ func (o *Options) tokenizer() func(dst []int, text string) []int {
 		return model.AppendFine
 	}
 	return model.AppendTokens
+}
+
+// model is the model of an engine.
+func (o *Options) model() answer.Model {
+	return answer.Model{Split: o.SplitCharacters, Reasoning: o.ReasoningParser, Tools: o.ToolParser, Words: o.ParsedWords}
+}
+
+// render makes the prompts of a request: of texts, of messages, or of the ids that came with those.
+func (o *Options) render(p *request.Request) error {
+	p.Tokenize = o.tokenizer()
+	for i, text := range p.PromptText {
+		if o.FineTokens && text != "" { // else it came as ids
+			p.Prompts[i] = model.TokenizeFine(text)
+		}
+	}
+	if !p.Chat {
+		return nil
+	}
+	if p.API == request.Chat && minor(o.Version) >= 31 {
+		ids, err := p.TakePromptIDs()
+		if err != nil {
+			return err
+		}
+		if ids != nil {
+			p.Prompts = [][]int{ids}
+			return nil
+		}
+	}
+	return p.Render()
 }

@@ -46,7 +46,7 @@ func (g *generation) stream() {
 	if g.loadFailed() {
 		return
 	}
-	lanes := g.Lanes(false)
+	lanes := g.Lanes(g.Interval > 1 || g.Chat && (g.Model.Reasoning != "" || g.Model.Tools != ""))
 	for i := range lanes {
 		lanes[i].Begin(&g.Reply, head)
 	}
@@ -185,12 +185,12 @@ func (g *generation) streamTokens(lanes []answer.Lane, buf []byte) (ok bool) {
 			if ln.Seq.Finish != "" && ln.Index == 0 && g.life.server.opt.Bidirectional {
 				g.leg.End(&g.kv, ln.Seq.Finish, true)
 			}
-			buf = g.AppendEvent(buf[:0], ln, id, text, round == 1)
+			buf = g.AppendEvent(buf[:0], ln, id, text)
 			if ln.Seq.Finish != "" {
 				open--
 				g.work.Core.Finished(ln.Seq.Finish)
 			}
-			if !g.emit(buf) {
+			if len(buf) > 0 && !g.emit(buf) {
 				return false
 			}
 		}

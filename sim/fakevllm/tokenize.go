@@ -2,6 +2,7 @@ package fakevllm
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
@@ -46,7 +47,8 @@ func (x *exchange) detokenize(body []byte) {
 		x.reject(e)
 		return
 	}
-	pydantic.WriteJSON(x.w, http.StatusOK, jsontext.Append(nil, `{"prompt":$}`, model.Detokenize(ids)))
+	text := strings.ToValidUTF8(model.DetokenizeAll(ids), "\ufffd")
+	pydantic.WriteJSON(x.w, http.StatusOK, jsontext.Append(nil, `{"prompt":$}`, text))
 }
 
 // checkModel refuses a model that is not served; the body was validated.

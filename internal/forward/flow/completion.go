@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
@@ -38,6 +39,11 @@ type completion struct {
 	media     bool   // images, video or audio: the size of the body says nothing about its tokens
 	usage     relay.Usage
 
+	progress *continuation.Answer // what the client has of a stream; nil if it is not continued
+	move     move
+	// triedMoves counts the calls of MayMove.
+	triedMoves int
+
 	// What earlier attempts have found out.
 	expired    int // decode legs that ended with TransferExpired
 	pairs      pairing
@@ -55,9 +61,12 @@ func (r *Request) Complete(req *request.Request) {
 	}
 	c := &completion{
 		r: r, s: r.Settings, req: req, kind: req.Kind, stream: req.Stream, cutReason: req.CutReason, media: media,
-		usage: relay.Usage{Kind: req.Kind},
+		usage: relay.Usage{Kind: req.Kind}, progress: continuation.New(req, r.Settings.ContinueStreams, r.Settings.Memory),
 	}
 	c.run()
+	if c.progress != nil {
+		c.endProgress()
+	}
 	r.Answer.Prompted(c.usage.Prompt())
 }
 
@@ -161,12 +170,19 @@ func (c *completion) committed(d, p *sched.Assignment) {
 	p.Done() // decode has its KV cache
 	d.Prefilled(0, 0)
 	c.r.attempts.served(d.Instance)
+	if c.progress.Records() {
+		return // a later leg may need the body
+	}
 	c.req = nil
 	c.r.DropBody()
 }
 
 // prefilled notes the answer of a prefill instance.
 func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
+	if c.progress.Continued() {
+		p.Prefilled(0, 0) // its prompt is not that of the client
+		return
+	}
 	c.r.Origin.Times.Pass(stage.Prefilled)
 	c.usage.Prefilled(answer)
 	c.s.Disaggregate.learnPrefill(c, p)

@@ -39,6 +39,8 @@ func (a *attempt) runConcurrent() (done bool) {
 	switch {
 	case f == nil:
 		return true
+	case f.Begun:
+		return a.c.decodeFailed(d, f)
 	case cause != nil:
 		a.p.Done()
 		return a.c.prefillFailed(a.p, cause)

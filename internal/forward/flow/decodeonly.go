@@ -15,7 +15,9 @@ import (
 func (c *completion) runDecodeOnly(first *sched.Assignment, reason string) {
 	c.r.Route.DecodeOnly, c.r.Route.Prefill = reason, ""
 	c.r.Origin.Times.WithoutPrefill()
-	c.usage.Prefilled(nil)
+	if !c.progress.Continued() {
+		c.usage.Prefilled(nil)
+	}
 	for done, passed := false, false; !done; {
 		d, err := first, error(nil)
 		if first = nil; d == nil {
@@ -47,7 +49,7 @@ func (c *completion) answerOn(d *sched.Assignment) *leg.Failure {
 	defer d.Done()
 	l := c.r.Origin.Begin(d, c.decodeWait())
 	defer l.End()
-	out := connector.DecodeOnly(c.req, connector.Pair{Decode: d.Instance, DecodeRank: d.Rank, Key: leg.Key()})
+	out := connector.DecodeOnly(c.req, connector.Pair{Decode: d.Instance, DecodeRank: d.Rank, Key: leg.Key(), AnswerIDs: c.progress.Records()})
 	return c.decodeOn(l, leg.EngineID(c.r.Origin.ID), out, nil, func() { c.committed(d, nil) })
 }
 

@@ -87,6 +87,9 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 
 // decodeFailed handles a failed decode leg in the same way.
 func (c *completion) decodeFailed(d *sched.Assignment, f *leg.Failure) (done bool) {
+	if f.Begun {
+		return c.continueAfter(d, f)
+	}
 	if c.r.note(d, f) {
 		return false
 	}

@@ -19,7 +19,8 @@ const maxPrefillAnswer = 16 << 20
 func (c *completion) newPair(p, d *sched.Assignment) connector.Pair {
 	pair := connector.Pair{
 		Prefill: p.Instance, PrefillRank: p.Rank,
-		ID: leg.EngineID(c.r.Origin.ID), Key: leg.Key(), TokenIDs: p.Lesson.Wanted(),
+		ID: leg.EngineID(c.r.Origin.ID), Key: leg.Key(), TokenIDs: p.Lesson.Wanted() && !c.progress.Continued(),
+		AnswerIDs: c.progress.Records(),
 	}
 	if d != nil {
 		pair.Decode, pair.DecodeRank = d.Instance, d.Rank
@@ -29,6 +30,7 @@ func (c *completion) newPair(p, d *sched.Assignment) connector.Pair {
 
 // prefillOn sends the prefill leg and reads the answer.
 func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byte, f *leg.Failure) {
+	defer c.move.bound(l)()
 	resp, err := l.Send(http.MethodPost, c.path(&out), c.r.engineHeader(id, &out), out.Body)
 	if err != nil {
 		return nil, l.JudgeError(err)
@@ -74,6 +76,7 @@ func (c *completion) decodeWait() leg.Wait {
 // decodeOn sends the decode leg and passes its answer on. nil means that the client has
 // been answered, completely or visibly broken.
 func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, rw connector.Rewriter, commit func()) *leg.Failure {
+	defer c.move.bound(l)()
 	resp, err := l.Send(http.MethodPost, c.path(&out), c.r.engineHeader(id, &out), out.Body)
 	if err != nil {
 		return l.JudgeError(err)
@@ -90,7 +93,18 @@ func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, rw conne
 	if rw != nil {
 		rewriters = append(rewriters, rw)
 	}
-	return c.r.Answer.Relay(relay.Source{Leg: l, Resp: resp, Commit: commit, Rewriters: rewriters, GivesUp: givesUp})
+	source := relay.Source{Leg: l, Resp: resp, Commit: commit, Rewriters: rewriters, GivesUp: givesUp}
+	if c.progress != nil {
+		source.Continuation = c
+	}
+	if c.progress.Records() {
+		c.progress.NoteEngine(connector.TakesPromptIDs(l.Instance))
+		source.Commit = func() {
+			commit()
+			l.Watch()
+		}
+	}
+	return c.r.Answer.Relay(source)
 }
 
 // path is the path of a leg's request.

@@ -57,7 +57,9 @@ func (a *attempt) runNotified() (done bool) {
 	if f == nil {
 		return true
 	}
-	a.c.s.Recorder.TransferSpent(f.Class)
+	if !f.Begun {
+		a.c.s.Recorder.TransferSpent(f.Class)
+	}
 	return a.c.decodeFailed(d, f)
 }
 
@@ -167,6 +169,9 @@ func (w *decodeWatch) CallOff(cause error) {
 
 // Overtaken implements sched.Leg.
 func (w *decodeWatch) Overtaken(int) {}
+
+// Move implements sched.Leg: there is no stream yet.
+func (w *decodeWatch) Move() {}
 
 // Silent implements sched.Leg: prefill has its own limit.
 func (w *decodeWatch) Silent(time.Duration) {}

@@ -94,7 +94,7 @@ func (a *attempt) decode() (done bool) {
 			return false
 		}
 		f.Taken = f.Taken || f.Refused() && a.dialect.Terms(d.Instance).RefusalSpends
-		if f.Taken && a.singleUse() {
+		if f.Taken && !f.Begun && a.singleUse() {
 			a.c.s.Recorder.TransferSpent(f.Class)
 		}
 		if f.Class == leg.TransferExpired {
@@ -102,6 +102,9 @@ func (a *attempt) decode() (done bool) {
 		}
 		if a.c.decodeFailed(d, f) {
 			return true
+		}
+		if f.Begun {
+			return false // the answer goes on from another prompt
 		}
 		if f.Class == leg.TransferExpired && a.c.expired >= maxExpired && a.c.s.Fallback && !a.dialect.NeedsPrefill() {
 			// Decode's queue is longer than the lease: without a KV transfer the request can
@@ -182,6 +185,9 @@ func (g *prefillWatch) CallOff(error) {
 
 // Overtaken implements sched.Leg.
 func (*prefillWatch) Overtaken(int) {}
+
+// Move implements sched.Leg: prefill has no stream.
+func (*prefillWatch) Move() {}
 
 // Silent implements sched.Leg.
 func (*prefillWatch) Silent(time.Duration) {}

@@ -9,8 +9,10 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
+	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/retrybudget"
+	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
@@ -75,6 +77,11 @@ type Recorder interface {
 	Disaggregated(decodeOnly bool, reason string, stall float64)
 	// Asked counts an invalid request by its outcome: AskRefused and so on.
 	Asked(outcome string)
+	// Continued counts a stream that goes on after a leg failed in this way; how is one of
+	// continuation.Hows, and pause the time from the failure to the next event.
+	Continued(class leg.Class, how string, pause time.Duration)
+	// NotContinued counts a stream that was lost, by one of continuation.Reasons.
+	NotContinued(reason string)
 }
 
 // Settings are the same for all requests.
@@ -103,7 +110,13 @@ type Settings struct {
 	// RewriteHost puts the host by which prefill was reached into its transfer params.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to the last of its notifications
+	// ContinueStreams is how many times a stream may go on after its leg was lost; 0: streams are
+	// not continued.
+	ContinueStreams int
+	// Memory bounds the token ids of streams that may go on; nil: no bound.
+	Memory *scratch.Bodies
 
+	pace       continuation.Pace
 	dialects   map[string]connector.Dialect
 	questions  questions
 	unnotified unnotified

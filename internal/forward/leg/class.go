@@ -34,6 +34,7 @@ const (
 	PartnerFailed    Class = "partner_failed"
 	NotNotified      Class = "not_notified"
 	Overtaken        Class = "overtaken"
+	NotContinued     Class = "not_continued"
 	ClientGone       Class = "client_gone"
 )
 
@@ -116,6 +117,7 @@ func Rules() []Rule {
 		{PartnerFailed, "the other leg of the pair failed, or its instance was removed: that counts", true, true, false, BlameNone, "the other leg's"},
 		{NotNotified, "prefill has answered, but its ranks have not all notified the proxy within --lmcache-notify-timeout that decode has the KV cache, or the notifications cannot be received", true, false, false, BlameNone, "504"},
 		{Overtaken, "20 requests that began later on the instance were answered earlier, while this one waited for its first content far longer than they did", true, false, false, BlameNone, "504"},
+		{NotContinued, "no instance continued an answer within 30 s after its leg was lost (--continue-streams)", false, false, false, BlameNone, "the error of the lost leg"},
 		{ClientGone, "the client left", false, true, false, BlameNone, "no answer; 499 in metrics"},
 	}
 }

@@ -19,6 +19,9 @@ type Failure struct {
 	// Taken reports whether the instance may have begun to work, so that a KV transfer
 	// that can be used once counts as spent.
 	Taken bool
+	// Begun reports whether the client has a part of the answer: only a leg that continues it may
+	// follow.
+	Begun bool
 	// Answer is what the client gets if no further attempt is made.
 	Answer Answer
 	Err    error

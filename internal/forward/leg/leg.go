@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -33,6 +34,7 @@ type Leg struct {
 	// ownKey reports whether a refused key is the proxy's; see authorize.
 	ownKey bool
 
+	moves atomic.Bool // see Move
 	timer *time.Timer // of limit
 	lease *time.Timer // of Wait.KVUntil; nil without it
 
@@ -43,6 +45,8 @@ type Leg struct {
 	// waitsForPartner is Wait.Partner until the other leg is done: timer does nothing.
 	waitsForPartner bool
 	committed       bool // CallOff does nothing any more
+	// doubt is why a silence of streamSilence ends the leg, nil if it does not; see Watch.
+	doubt error
 }
 
 var (
@@ -159,6 +163,52 @@ func (l *Leg) Connector() string {
 	}
 	return l.pick.Connector
 }
+
+// streamSilence is the silence that ends a committed leg whose instance is lost or hung. An ejected
+// instance that still streams keeps its streams.
+const streamSilence = 5 * time.Second
+
+// Move implements sched.Leg.
+func (l *Leg) Move() { l.moves.Store(true) }
+
+// ShouldMove reports whether another instance should continue the leg's stream.
+func (l *Leg) ShouldMove() bool { return l.moves.Load() }
+
+// Watch makes a committed leg end soon if its instance is lost or hung: another leg will continue its
+// answer. Otherwise only a limit would end it, for the client would not get more.
+func (l *Leg) Watch() {
+	if l.pick != nil {
+		l.pick.Await(committedLeg{l}, time.Now().Add(noWait))
+	}
+}
+
+// noWait is added to the time from which sched counts a leg as waiting: a committed leg does not wait.
+const noWait = 365 * 24 * time.Hour
+
+// committedLeg is a leg after its commit. It implements sched.Leg.
+type committedLeg struct{ leg *Leg }
+
+var _ sched.Leg = committedLeg{}
+
+// CallOff implements sched.Leg.
+func (c committedLeg) CallOff(cause error) {
+	l := c.leg
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.doubt == nil && l.Err() == nil {
+		l.doubt = cause
+		l.timer.Reset(streamSilence)
+	}
+}
+
+// Overtaken implements sched.Leg.
+func (committedLeg) Overtaken(int) {}
+
+// Move implements sched.Leg.
+func (c committedLeg) Move() { c.leg.Move() }
+
+// Silent implements sched.Leg.
+func (committedLeg) Silent(time.Duration) {}
 
 // End ends the leg, if it has not ended yet, and releases what it holds. It may be called
 // more than once.

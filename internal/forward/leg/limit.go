@@ -51,6 +51,11 @@ func NotifyLimit(d time.Duration) Limit {
 	return Limit{After: d, Class: NotNotified, Setting: "--lmcache-notify-timeout", Firm: true}
 }
 
+// ContinueLimit is the limit until an answer that had begun goes on after its leg was lost.
+func ContinueLimit(d time.Duration) Limit {
+	return Limit{After: d, Class: NotContinued, Setting: "a fixed limit", Firm: true}
+}
+
 // LimitError is the cause of a leg that a time limit of the proxy has ended.
 type LimitError struct{ Limit Limit }
 
@@ -62,6 +67,7 @@ func (e *LimitError) Error() string {
 		FirstByteTimeout: "no byte of an answer",
 		IdleTimeout:      "no further byte of the answer",
 		NotNotified:      "no notification from every rank of prefill",
+		NotContinued:     "no further token of the answer",
 		TransferExpired:  "no content, and no proof that the KV cache was read,",
 	}[e.Limit.Class]
 	return fmt.Sprintf("%s for %s (%s)", what, seconds(e.Limit.After), e.Limit.Setting)
@@ -108,6 +114,9 @@ func (l *Leg) Rearm(d time.Duration) {
 
 // arm starts the timer of a new silence; l.mu is held.
 func (l *Leg) arm(d time.Duration) {
+	if l.doubt != nil {
+		d = min(d, streamSilence)
+	}
 	l.silent, l.armed = 0, d
 	if !l.waitsForPartner {
 		l.timer.Reset(d)
@@ -141,6 +150,10 @@ func (l *Leg) expire() {
 	defer l.mu.Unlock()
 	if l.waitsForPartner || l.Err() != nil {
 		return // PartnerDone starts the timer
+	}
+	if l.doubt != nil {
+		l.cancel(l.doubt)
+		return
 	}
 	l.silent += l.armed
 	limit := l.limit

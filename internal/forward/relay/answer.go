@@ -76,8 +76,10 @@ type Answer struct {
 	Result
 
 	keep          keepAlive
-	writeDeadline time.Time // keep guards it
-	lastWrite     time.Time // when the last write of the answer began
+	lost          *leg.Failure // of the last leg, while no other one continues the stream; else nil
+	counted       int          // what Tokens.Output is if no leg reports it
+	writeDeadline time.Time    // keep guards it
+	lastWrite     time.Time    // when the last write of the answer began
 }
 
 // Refuse answers with one of the proxy's own errors. Any other error than an *openai.Error
@@ -88,6 +90,10 @@ func (a *Answer) Refuse(err error) {
 		e = &openai.Error{Status: http.StatusInternalServerError, Type: openai.TypeInternal, Message: err.Error()}
 	}
 	a.StopKeepAlive()
+	if a.lost != nil {
+		a.breakLost()
+		return
+	}
 	a.Status = e.Status
 	switch {
 	case e.Status < 500:
@@ -123,6 +129,10 @@ func (a *Answer) ClientGone() {
 func (a *Answer) SendFailure(f *leg.Failure) {
 	if f.Class == leg.ClientGone || a.Ctx.Err() != nil {
 		a.ClientGone()
+		return
+	}
+	if a.lost != nil {
+		a.breakLost()
 		return
 	}
 	a.Failure = f.Class
@@ -272,6 +282,42 @@ func (a *Answer) breakOff(events bool, class leg.Class, cause error) {
 	a.Outcome, a.Broken = OutcomeBroken, true
 }
 
+// breakLost ends a stream that no leg continues, with the error of the leg that was lost.
+func (a *Answer) breakLost() {
+	f := a.lost
+	a.lost = nil
+	if f.Answer.Own == nil {
+		a.StopKeepAlive()
+		if !a.write(a.Kind.ErrorEventOf(f.Answer.Status, f.Answer.Body)) {
+			return
+		}
+		a.breakOff(false, f.Class, f.Err)
+		return
+	}
+	a.breakOff(true, f.Class, f.Err)
+}
+
+// Complete sends the events that complete a stream whose leg was lost.
+func (a *Answer) Complete(events []byte) {
+	a.lost = nil
+	a.StopKeepAlive()
+	a.noteEvents(events)
+	if a.write(append(a.continuedComment(), events...)) {
+		a.Outcome = OutcomeOK
+	}
+}
+
+// Continuation lets a stream go on after its leg was lost.
+type Continuation interface {
+	// Pass records whole events of a leg, and returns them as the client may have them. It may use
+	// their memory. An error means that the leg does not continue the stream.
+	Pass(events []byte) ([]byte, error)
+	// MayMove reports whether another leg may continue the stream now, although its leg has not failed.
+	MayMove() bool
+	// Continues reports whether another leg may continue the stream after this failure.
+	Continues(f *leg.Failure) bool
+}
+
 // Source is an engine's answer and how it is relayed.
 type Source struct {
 	Leg  *leg.Leg
@@ -284,6 +330,8 @@ type Source struct {
 	// GivesUp is the stop reason by which an engine of this kind reports that it has aborted
 	// an answer; "" if there is none.
 	GivesUp string
+	// Continuation is nil if the answer is not continued.
+	Continuation Continuation
 }
 
 // judgeEnd returns a failure if an answer, or an event that would commit it, shows that the engine aborted
@@ -298,12 +346,16 @@ func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 	return nil
 }
 
-// Relay passes an answer with status 200 on. A failure means that nothing was sent to the
-// client; nil means that the client has been answered, completely or visibly broken.
+// Relay passes an answer with status 200 on. A failure means that nothing of it was sent to the client, or,
+// with Failure.Begun, that another leg has to continue it; nil means that the client has been answered,
+// completely or visibly broken.
 func (a *Answer) Relay(s Source) *leg.Failure {
 	s.Leg.SetLimit(leg.IdleLimit(a.Idle))
 	if isEventStream(s.Resp.Header) {
 		return a.stream(&s)
+	}
+	if a.lost != nil {
+		return s.Leg.JudgeBadAnswer("no stream")
 	}
 	return a.whole(&s)
 }

@@ -71,7 +71,7 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 	l := s.Leg
 	for {
 		if err := e.MakeSpace(e.classified); err != nil {
-			return a.streamEnded(&e, a.judgeSize(l, err))
+			return a.streamEnded(s, &e, a.judgeSize(l, err))
 		}
 		if e.done {
 			l.SetLimit(leg.GraceLimit(doneGrace))
@@ -94,12 +94,12 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 		case e.done:
 			return nil // the answer is complete; how the connection ends does not matter
 		case !errors.Is(err, io.EOF):
-			return a.streamEnded(&e, l.JudgeError(err))
+			return a.streamEnded(s, &e, l.JudgeError(err))
 		case a.Kind == openai.Other && e.committed && len(bytes.TrimLeft(e.Buf[:e.N], "\r\n")) == 0:
 			a.Outcome = OutcomeOK
 			return nil
 		default:
-			return a.streamEnded(&e, l.JudgeBadAnswer("the event stream ended too early"))
+			return a.streamEnded(s, &e, l.JudgeBadAnswer("the event stream ended too early"))
 		}
 	}
 }
@@ -129,21 +129,19 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		e.classified = 0 // from now on, no whole event stays in Buf
 		s.Commit()
 		s.Leg.Progressed()
-		a.Times.Pass(stage.First)
 		s.Leg.Span.First()
-		a.sendHeader(s.Resp, -1)
+		if a.lost == nil {
+			a.Times.Pass(stage.First)
+			a.sendHeader(s.Resp, -1)
+		}
 	}
 	end := sse.EventEnd(e.Buf[:e.N], e.searched)
 	if end == 0 {
 		e.searched = e.N
 		return nil, false
 	}
-	if good, class, cause := e.scan(a.Kind, end, s.GivesUp); cause != nil {
-		// The client gets the engine's own error event, but not its clean end.
-		if good == 0 || a.write(s.rewriteEvents(e.Buf[:good])) {
-			a.breakOff(true, class, cause)
-		}
-		return nil, true
+	if before, after, class, cause := e.scan(a.Kind, end, s.GivesUp); cause != nil {
+		return a.failInEvents(s, e, before, after, class, cause), true
 	}
 	switch {
 	case e.failed:
@@ -151,7 +149,11 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	case e.done:
 		a.Outcome = OutcomeOK
 	}
-	batch := s.rewriteEvents(e.Buf[:end])
+	batch, err := a.pass(s, e.Buf[:end])
+	if err != nil {
+		a.breakOff(true, leg.BadAnswer, err)
+		return nil, true
+	}
 	a.noteEvents(batch)
 	if e.done {
 		a.StopKeepAlive() // nothing follows the closing event
@@ -161,12 +163,19 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		e.countSent(a.lastWrite, a.Gaps)
 		return nil, true
 	}
-	if !a.write(batch) {
-		return nil, true
+	if len(batch) > 0 { // else all events were of token ids only
+		if !a.write(batch) {
+			return nil, true
+		}
+		e.countSent(a.lastWrite, a.Gaps)
 	}
-	e.countSent(a.lastWrite, a.Gaps)
 	e.Drop(end)
 	e.searched = e.N
+	if s.Continuation != nil && s.Leg.ShouldMove() && !e.done && s.Continuation.MayMove() {
+		f = s.Leg.JudgeMoved()
+		f.Begun, a.lost = true, f
+		return f, true
+	}
 	return nil, false
 }
 
@@ -192,23 +201,24 @@ func (e *events) end(a *Answer) {
 	if e.laterEvents > 0 {
 		a.Gap = e.span / time.Duration(e.laterEvents)
 	}
-	if a.Tokens.Output == 0 && a.Kind != openai.Other {
-		a.Tokens.Output = max(0, e.passed-e.preamble)
+	if a.Tokens.Output == a.counted && a.Kind != openai.Other { // no leg has reported it
+		a.counted += max(0, e.passed-e.preamble)
+		a.Tokens.Output = a.counted
 	}
 	e.Release()
 }
 
-// scan reads the events that end before end. If one of them breaks the answer off, it returns the class and
-// the cause of that, and how many bytes the client may still have: those before the event, and an
-// engine's error event itself. givesUp is Source.GivesUp.
-func (e *events) scan(kind openai.Kind, end int, givesUp string) (good int, class leg.Class, cause error) {
+// scan reads the events that end before end. If one of them breaks the answer off, it returns where that
+// begins and ends, and the class and the cause of that. givesUp is Source.GivesUp.
+func (e *events) scan(kind openai.Kind, end int, givesUp string) (before, after int, class leg.Class, cause error) {
 	for rest := e.Buf[:end]; ; {
 		event, tail, ok := sse.NextEvent(rest)
 		if !ok {
-			return 0, "", nil
+			return 0, 0, "", nil
 		}
+		before, after = end-len(rest), end-len(tail)
 		if givesUp != "" && sse.StopsBy(event, givesUp) {
-			return end - len(rest), leg.GaveUp, errGaveUp
+			return before, after, leg.GaveUp, errGaveUp
 		}
 		sign := sse.SignOf(kind, event)
 		if kind == openai.Generate {
@@ -216,9 +226,9 @@ func (e *events) scan(kind openai.Kind, end int, givesUp string) (good int, clas
 		}
 		switch sign {
 		case sse.SignError:
-			return end - len(tail), leg.ErrorEvent, errEngineEvent
+			return before, after, leg.ErrorEvent, errEngineEvent
 		case sse.SignAborted:
-			return end - len(rest), leg.Aborted, errAborted
+			return before, after, leg.Aborted, errAborted
 		case sse.SignFailedEnd:
 			e.done, e.failed = true, true
 		case sse.SignEnd:
@@ -275,9 +285,9 @@ func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 	}
 }
 
-// streamEnded handles an early end: before the commit it is a failure that can be
-// retried, after it the client gets a broken stream.
-func (a *Answer) streamEnded(e *events, f *leg.Failure) *leg.Failure {
+// streamEnded handles an early end: before the commit it is a failure that can be retried. After it,
+// another leg continues the stream, or the client gets a broken one.
+func (a *Answer) streamEnded(s *Source, e *events, f *leg.Failure) *leg.Failure {
 	if !e.committed {
 		return f
 	}
@@ -285,8 +295,69 @@ func (a *Answer) streamEnded(e *events, f *leg.Failure) *leg.Failure {
 		a.ClientGone()
 		return nil
 	}
+	if s.Continuation != nil && s.Continuation.Continues(f) {
+		f.Begun, a.lost = true, f
+		return f
+	}
 	a.breakOff(true, f.Class, f.Err)
 	return nil
+}
+
+// failInEvents handles an event that breaks a committed answer off, Buf[before:after].
+func (a *Answer) failInEvents(s *Source, e *events, before, after int, class leg.Class, cause error) *leg.Failure {
+	event := bytes.Clone(e.Buf[before:after]) // pass may use the buffer
+	if before > 0 {
+		batch, err := a.pass(s, e.Buf[:before])
+		if err != nil {
+			a.breakOff(true, leg.BadAnswer, err)
+			return nil
+		}
+		if len(batch) > 0 && !a.write(batch) {
+			return nil
+		}
+	}
+	if s.Continuation != nil {
+		f := s.Leg.JudgeFinish(class, true)
+		if class == leg.ErrorEvent {
+			_, code := sse.Classify(a.Kind, event)
+			f = s.Leg.JudgeEvent(code, sse.ErrorOf(a.Kind, event))
+		}
+		if s.Continuation.Continues(f) {
+			f.Begun, a.lost = true, f
+			return f
+		}
+	}
+	// The client gets the engine's own error event, but not its clean end.
+	if class != leg.ErrorEvent || a.write(event) {
+		a.breakOff(true, class, cause)
+	}
+	return nil
+}
+
+// continuedComment is the comment before the events of a leg that continues the stream, with the fields
+// about its route that the client may see.
+func (a *Answer) continuedComment() []byte {
+	if route := a.reasons(); route != nil {
+		return append([]byte(": continued\n"), route...)
+	}
+	return []byte(": continued\n\n")
+}
+
+// pass returns whole events as they go to the client. An error means that they do not belong to the
+// client's answer.
+func (a *Answer) pass(s *Source, events []byte) ([]byte, error) {
+	if s.Continuation != nil {
+		var err error
+		if events, err = s.Continuation.Pass(events); err != nil {
+			return nil, err
+		}
+	}
+	events = s.rewriteEvents(events)
+	if a.lost != nil {
+		a.lost = nil
+		events = append(a.continuedComment(), events...)
+	}
+	return events, nil
 }
 
 func (s *Source) rewriteEvents(batch []byte) []byte {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/health"
@@ -36,6 +38,9 @@ type Metrics struct {
 	late     *prometheus.CounterVec
 	trials   *prometheus.CounterVec
 	vanished *prometheus.CounterVec
+
+	continued, notContinued *prometheus.CounterVec
+	pause                   prometheus.Histogram
 
 	models    *models
 	instances *instances
@@ -68,19 +73,25 @@ func New(reg prometheus.Registerer, o Options) *Metrics {
 		stages: f.latency("pd_stage_seconds",
 			"Time of each stage of a request, in their order: queue, retry, prefill, handover (KV transfer), decode; role is that of the instance that serves the stage.",
 			stages(), "endpoint", "stage", "role"),
-		retries:  f.counters("pd_forward_retries_total", "Failed legs that were retried on another instance.", "role", "class"),
-		alone:    f.counters("pd_forward_decode_only_total", "Requests that a decode instance served without a prefill, by reason.", "reason"),
-		decided:  f.counters("pd_disaggregate_total", "Decisions of --disaggregate for requests, pair or decode_only, by reason.", "decision", "reason"),
-		stalls:   f.counter("pd_disaggregate_stall_seconds_total", "Estimated time, in seconds summed over all running streams, that they waited while decode instances computed prompts by such a decision."),
-		missing:  f.counter("pd_forward_handover_missing_total", "Prefill answers without the transfer params that their connector needs."),
-		spent:    f.counters("pd_forward_handovers_spent_total", "KV transfers whose decode leg failed; prefill keeps their blocks until the lease ends.", "class"),
-		media:    f.counter("pd_forward_media_total", "Requests with images, video or sound, which prefill encodes itself."),
-		asked:    f.counters("pd_forward_asked_total", "Requests with an invalid body that the proxy sent to an engine for its error message, by outcome.", "outcome"),
-		kept:     f.counter("pd_forward_keep_alives_total", "SSE comments and pings that the proxy sent to clients of silent streams (--sse-keep-alive-interval)."),
-		late:     f.counters("pd_forward_late_errors_total", "Errors sent as an event, because a keep-alive had sent the status 200 before, by the status that they would have had.", "code"),
-		trials:   f.counters("pd_trial_requests_total", "Requests of one token that the proxy sent to instances suspected or ejected for making no progress, and to their peers, by result: ok, failed, refused (4xx), cancelled.", "result"),
-		vanished: f.counters("pd_membership_vanished_total", "Registered instances that left the membership without a drain, by role.", "role"),
+		retries:      f.counters("pd_forward_retries_total", "Failed legs that were retried on another instance.", "role", "class"),
+		alone:        f.counters("pd_forward_decode_only_total", "Requests that a decode instance served without a prefill, by reason.", "reason"),
+		decided:      f.counters("pd_disaggregate_total", "Decisions of --disaggregate for requests, pair or decode_only, by reason.", "decision", "reason"),
+		stalls:       f.counter("pd_disaggregate_stall_seconds_total", "Estimated time, in seconds summed over all running streams, that they waited while decode instances computed prompts by such a decision."),
+		missing:      f.counter("pd_forward_handover_missing_total", "Prefill answers without the transfer params that their connector needs."),
+		spent:        f.counters("pd_forward_handovers_spent_total", "KV transfers whose decode leg failed; prefill keeps their blocks until the lease ends.", "class"),
+		media:        f.counter("pd_forward_media_total", "Requests with images, video or sound, which prefill encodes itself."),
+		asked:        f.counters("pd_forward_asked_total", "Requests with an invalid body that the proxy sent to an engine for its error message, by outcome.", "outcome"),
+		kept:         f.counter("pd_forward_keep_alives_total", "SSE comments and pings that the proxy sent to clients of silent streams (--sse-keep-alive-interval)."),
+		late:         f.counters("pd_forward_late_errors_total", "Errors sent as an event, because a keep-alive had sent the status 200 before, by the status that they would have had.", "code"),
+		trials:       f.counters("pd_trial_requests_total", "Requests of one token that the proxy sent to instances suspected or ejected for making no progress, and to their peers, by result: ok, failed, refused (4xx), cancelled.", "result"),
+		continued:    f.counters("pd_streams_continued_total", "Streams that went on after their decode leg was lost (--continue-streams), by the class of the failure and by how.", "reason", "how"),
+		notContinued: f.counters("pd_streams_not_continued_total", "Streams that were broken off because they could not go on after their decode leg was lost (--continue-streams), by reason.", "reason"),
+		vanished:     f.counters("pd_membership_vanished_total", "Registered instances that left the membership without a drain, by role.", "role"),
 	}
+	m.pause = f.NewHistogram(prometheus.HistogramOpts{
+		Name: "pd_stream_continue_pause_seconds", Help: "Time from the loss of a stream's decode leg until the stream went on.",
+		Buckets: []float64{0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30},
+	})
 	for _, result := range health.TrialResults() {
 		m.trials.WithLabelValues(result)
 	}
@@ -109,6 +120,12 @@ func (m *Metrics) atZero() {
 		for _, role := range instance.Roles() {
 			m.retries.WithLabelValues(string(role), string(rule.Class))
 		}
+	}
+	for _, reason := range continuation.Reasons() {
+		m.notContinued.WithLabelValues(reason)
+	}
+	for _, how := range continuation.Hows() {
+		m.continued.WithLabelValues(string(leg.BrokeOff), how)
 	}
 	for _, reason := range bypass.Reasons() {
 		m.alone.WithLabelValues(reason.Name)
@@ -251,6 +268,15 @@ func (m *Metrics) Disaggregated(alone bool, reason string, stall float64) {
 
 // TransferSpent counts a KV transfer whose decode leg failed.
 func (m *Metrics) TransferSpent(class forward.Class) { m.spent.WithLabelValues(string(class)).Inc() }
+
+// Continued counts a stream that went on.
+func (m *Metrics) Continued(class forward.Class, how string, pause time.Duration) {
+	m.continued.WithLabelValues(string(class), how).Inc()
+	m.pause.Observe(pause.Seconds())
+}
+
+// NotContinued counts a stream that was broken off.
+func (m *Metrics) NotContinued(reason string) { m.notContinued.WithLabelValues(reason).Inc() }
 
 // Media counts a request with images, video or audio.
 func (m *Metrics) Media() { m.media.Inc() }

@@ -3,6 +3,7 @@ package request
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"unsafe"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -97,6 +98,9 @@ const maxUsualSplices = 12
 // Body builds the leg. It shares the request's bytes.
 func (e *Edit) Body() splice.Body {
 	r := e.r
+	if r.PromptTokenIDs != nil {
+		e.SetBytes(FieldKVTransferParams, withPromptIDs(e.value(FieldKVTransferParams), r.PromptTokenIDs))
+	}
 	var room [maxUsualSplices]splice.Splice
 	splices := room[:0]
 	for i := range r.occ {
@@ -113,6 +117,19 @@ func (e *Edit) Body() splice.Body {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End))
 	})
 	return splice.Assemble(r.Body, splices)
+}
+
+// withPromptIDs adds the token ids of the prompt to transfer params; params is "" for none.
+func withPromptIDs(params string, ids []byte) []byte {
+	out := make([]byte, 0, len(params)+len(ids)+len(`{"prompt_token_ids":}`)+1)
+	if rest := strings.TrimRight(params, " \t\r\n"); strings.HasSuffix(rest, "}") {
+		if out = append(out, rest[:len(rest)-1]...); strings.TrimSpace(rest) != "{}" {
+			out = append(out, ',')
+		}
+	} else {
+		out = append(out, '{')
+	}
+	return append(append(append(out, `"prompt_token_ids":`...), ids...), '}')
 }
 
 // removes reports whether a member is removed. Setting a control field removes every occurrence

@@ -22,6 +22,9 @@ type Request struct {
 	CutReason string
 	// KeepPriority lets the client's own "priority" through to the engines.
 	KeepPriority bool
+	// PromptTokenIDs are the token ids that a chat's engines compute instead of its messages, as a
+	// JSON list; nil for the messages. vLLM reads them from kv_transfer_params since 0.31 (vllm#48145).
+	PromptTokenIDs []byte
 	// Bypass says why prefill and decode must not be split for this request,
 	// "" if they may. It is one of package bypass, as CutReason is.
 	Bypass string

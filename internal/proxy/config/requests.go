@@ -35,6 +35,7 @@ type Requests struct {
 	BusyTimeout            time.Duration // in place of the three before, while the engine makes progress
 	SSEKeepAliveInterval   time.Duration // between two signs of life in a stream that is silent; 0 = none
 	NonStreamTimeout       time.Duration // until a non-streamed answer begins
+	ContinueStreams        int           // times that a stream may go on after its decode leg was lost
 	MaxAttempts            int           // tries for one request, the first included
 	RetryBudget            int           // percent of the requests of the last 10 s
 	Fallback               string        // FallbackDecode or FallbackNone
@@ -59,6 +60,7 @@ func (r *Requests) settings() settings.Table {
 	), settings.About("Requests",
 		settings.Setting{Name: "upstream", Kind: settings.Text, Takes: UpstreamOwn + " or " + UpstreamStd, Default: UpstreamOwn, Rare: true, Usage: "HTTP client for the instances: own (plain HTTP only; https uses std) or std (Go's net/http)", Into: &r.Upstream},
 		settings.Setting{Name: "sse-keep-alive-interval", Kind: settings.Time, Takes: "100ms to 1h, or 0 for none", Default: "0", Rare: true, Usage: "send an SSE comment to the client of a stream when nothing has been sent for so long, also before the first token; after it, errors are events instead of a status; 0 means off, otherwise 100ms to 1h", Into: &r.SSEKeepAliveInterval},
+		settings.Setting{Name: "continue-streams", Kind: settings.Number, Takes: "0 (off) to 100", Default: "0", Usage: "how many times a stream may go on on another instance after its decode instance was lost; engines then report token ids, which clients do not get; 0 means off, at most 100", Into: &r.ContinueStreams},
 		settings.Setting{Name: "max-attempts", Kind: settings.Number, Takes: "1 (no retry) to 100", Default: "4", Usage: "attempts for one request, including the first, on different instances", Into: &r.MaxAttempts},
 		settings.Setting{Name: "retry-budget", Kind: settings.Number, Takes: "0 (a burst only) to 1000 percent", Default: "20", Rare: true, Usage: "limit for retries, in percent of the requests of the last 10s, plus a burst of 64", Into: &r.RetryBudget},
 		settings.Setting{Name: "fallback", Kind: settings.Text, Takes: FallbackDecode + " or " + FallbackNone, Default: FallbackDecode, Usage: "without a usable prefill instance: decode (decode instances serve alone) or none (503)", Into: &r.Fallback},

@@ -55,17 +55,36 @@ func maybe(ids []int, show bool) any {
 }
 
 func appendChatChoice(b []byte, j *Reply, ln *Lane) []byte {
-	b = jsontext.Append(b, `{"index":$,"message":{"role":$,"content":"`, ln.Index, j.role())
-	if ln.call == nil {
-		b = jsontext.AppendText(b, j.EchoText())
-		b = jsontext.AppendText(b, ln.Seq.Text)
+	content, reasoning := any(nil), any(nil)
+	var calls []parsedCall
+	hidden := false
+	switch {
+	case ln.call != nil:
+		content = ""
+		calls = []parsedCall{{id: ln.call.id, name: ln.call.name, args: ln.call.upTo(ln.Seq.N)}}
+	case j.Model.parses():
+		m := j.parse(ln)
+		if m.content != "" {
+			content = m.content
+		}
+		if m.reasoning != "" {
+			reasoning = m.reasoning
+		}
+		calls, hidden = m.calls, j.HideReasoning
+		ln.called = len(calls) > 0
+	default:
+		content = j.EchoText() + string(ln.Seq.Text)
 	}
-	b = append(b, `","refusal":null,"annotations":null,"audio":null,"function_call":null`...)
-	if ln.call != nil {
-		b = jsontext.Append(b, `,"tool_calls":[{"id":$,"type":"function","function":{"name":$,"arguments":$}}]`, ln.call.id, ln.call.name, ln.call.upTo(ln.Seq.N))
+	b = jsontext.Append(b, `{"index":$,"message":{"role":$,"content":$,"refusal":null,"annotations":null,"audio":null,"function_call":null`, ln.Index, j.role(), content)
+	for i, c := range calls {
+		b = append(b, []string{`,"tool_calls":[`, `,`}[min(i, 1)]...)
+		b = jsontext.Append(b, `{"id":$,"type":"function","function":{"name":$,"arguments":$}}`, c.id, c.name, c.args)
 	}
-	b = append(b, `,"reasoning":null},"logprobs":`...)
-	if j.Logprobs == nil || ln.call != nil {
+	if len(calls) > 0 {
+		b = append(b, ']')
+	}
+	b = jsontext.Append(b, `,"reasoning":$},"logprobs":`, reasoning)
+	if j.Logprobs == nil || ln.call != nil || hidden {
 		b = append(b, "null"...)
 	} else {
 		b = append(b, `{"content":[`...)
@@ -78,7 +97,7 @@ func appendChatChoice(b []byte, j *Reply, ln *Lane) []byte {
 		b = append(b, "]}"...)
 	}
 	return jsontext.Append(b, `,"finish_reason":$,"stop_reason":$,"token_ids":$,"routed_experts":null}`,
-		ln.FinishReason(j), ln.Seq.Reason, maybe(ln.Tokens, j.ReturnTokenIDs))
+		ln.FinishReason(j), ln.Seq.Reason, maybe(ln.Tokens, j.ReturnTokenIDs && !hidden))
 }
 
 func appendTextChoice(b []byte, j *Reply, ln *Lane) []byte {

@@ -42,7 +42,7 @@ func (j *Reply) AppendRole(b []byte, head []byte, index int) []byte {
 
 // role returns the role of the answer.
 func (j *Reply) role() string {
-	if j.AddGenerate {
+	if j.AddGenerate || len(j.Messages) == 0 {
 		return "assistant"
 	}
 	return j.Messages[len(j.Messages)-1].Role
@@ -51,7 +51,10 @@ func (j *Reply) role() string {
 // EchoText returns what echo puts before a chat answer: the last message if it has the answer's
 // role.
 func (j *Reply) EchoText() string {
-	if last := j.Messages[len(j.Messages)-1]; j.Echo && last.Role == j.role() {
+	if !j.Echo {
+		return ""
+	}
+	if last := j.Messages[len(j.Messages)-1]; last.Role == j.role() {
 		return last.Text
 	}
 	return ""
@@ -60,8 +63,9 @@ func (j *Reply) EchoText() string {
 // Begin sets up what all events of a lane have before its text.
 func (ln *Lane) Begin(j *Reply, head []byte) {
 	ln.head = strconv.AppendInt(append(make([]byte, 0, len(head)+32), head...), int64(ln.Index), 10)
+	ln.parser = j.newParser(ln)
 	switch {
-	case ln.call != nil:
+	case ln.call != nil, ln.parser != nil:
 		ln.head = append(ln.head, `,"delta":{`...)
 	case j.Chat:
 		ln.head = append(ln.head, `,"delta":{"content":"`...)
@@ -70,34 +74,68 @@ func (ln *Lane) Begin(j *Reply, head []byte) {
 	}
 }
 
-// AppendEvent renders the event of a token without allocating, for benchmarks.
-func (j *Reply) AppendEvent(buf []byte, ln *Lane, id int, text, first bool) []byte {
-	simple := j.Logprobs == nil && !j.ReturnTokenIDs && !j.ContinuousUsage && !j.Echo && ln.Seq.Finish == "" && ln.call == nil
+// AppendEvent renders the event of a token, without allocating if nothing is special about the request,
+// for benchmarks. It appends nothing while the token waits for others of its event, and for a token
+// in which the parser finds nothing.
+func (j *Reply) AppendEvent(buf []byte, ln *Lane, id int, text bool) []byte {
+	ln.pending = append(ln.pending, id)
+	first := !ln.began
+	if !first && ln.Seq.Finish == "" && ln.call == nil && len(ln.pending) < j.Interval {
+		return buf
+	}
+	var d delta
+	if ln.parser != nil {
+		d = j.parsed(ln)
+		if d.empty() && ln.Seq.Finish == "" && (j.HideReasoning || !j.ReturnTokenIDs && j.Logprobs == nil) {
+			ln.began, ln.pending = true, ln.pending[:0]
+			return buf
+		}
+	}
+	simple := j.Logprobs == nil && !j.ReturnTokenIDs && !j.ContinuousUsage && !j.Echo && ln.Seq.Finish == "" && ln.call == nil && ln.parser == nil
 	buf = append(buf, ln.head...)
-	if ln.call == nil && first && j.Echo {
+	if ln.call == nil && ln.parser == nil && first && j.Echo {
 		buf = jsontext.AppendText(buf, j.Text(ln.Prompt))
 	}
 	switch {
+	case ln.parser != nil:
+		buf = d.render(buf)
 	case ln.call != nil:
 		buf = ln.call.appendDelta(buf, ln.Seq.N)
+	case j.EchoOnly:
 	case ln.Seq.Keep:
 		buf = jsontext.AppendText(buf, ln.Seq.Delta())
-	case text && !j.EchoOnly:
+	case text:
 		buf = model.AppendWordJSON(buf, id)
 	}
 	switch {
 	case simple && j.Chat:
-		return append(buf, chatTail...)
+		buf = append(buf, chatTail...)
 	case simple:
-		return append(buf, textTail...)
+		buf = append(buf, textTail...)
+	default:
+		buf = j.appendTail(buf, ln, first)
 	}
-	return j.appendTail(buf, ln, id, first)
+	ln.began, ln.pending = true, ln.pending[:0]
+	return buf
+}
+
+// parsed is what the parser finds in the text that is ready.
+func (j *Reply) parsed(ln *Lane) delta {
+	d := ln.parser.feed(string(ln.Seq.Delta()), ln.Seq.Finish != "")
+	if j.OneCall { // vLLM, maybe_filter_parallel_tool_calls
+		d.calls = slices.DeleteFunc(d.calls, func(c callDelta) bool { return c.index > 0 })
+	}
+	if j.HideReasoning {
+		d.reasoning = ""
+	}
+	ln.called = ln.called || len(d.calls) > 0
+	return d
 }
 
 // appendTail closes the text and renders the rest of an event in full.
-func (j *Reply) appendTail(b []byte, ln *Lane, id int, first bool) []byte {
+func (j *Reply) appendTail(b []byte, ln *Lane, first bool) []byte {
 	switch {
-	case ln.call != nil:
+	case ln.call != nil, ln.parser != nil:
 		b = append(b, `},"logprobs":`...)
 	case j.Chat:
 		b = append(b, `"},"logprobs":`...)
@@ -105,20 +143,30 @@ func (j *Reply) appendTail(b []byte, ln *Lane, id int, first bool) []byte {
 		b = append(b, `","logprobs":`...)
 	}
 	ids := j.Prompts[ln.Prompt]
+	hidden := ln.parser != nil && j.HideReasoning
 	switch {
-	case j.Logprobs == nil || ln.call != nil:
+	case j.Logprobs == nil || ln.call != nil || hidden:
 		b = append(b, "null"...)
 	case j.Chat:
-		b = append(appendChatLogprob(append(b, `{"content":[`...), id, *j.Logprobs), "]}"...)
+		b = append(b, `{"content":[`...)
+		for i, id := range ln.pending {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendChatLogprob(b, id, *j.Logprobs)
+		}
+		b = append(b, "]}"...)
 	case first && j.Echo:
-		b = appendTextLogprobs(b, append(slices.Clone(ids), id), 1, 0)
+		b = appendTextLogprobs(b, slices.Concat(ids, ln.pending), 1, 0)
 	default:
-		b = appendTextLogprobs(b, []int{id}, 0, ln.offset)
+		b = appendTextLogprobs(b, ln.pending, 0, ln.offset)
 	}
 	if first && j.Echo {
 		ln.offset += utf8.RuneCountInString(j.Text(ln.Prompt))
 	}
-	ln.offset += utf8.RuneCount(model.AppendWord(nil, id))
+	for _, id := range ln.pending {
+		ln.offset += utf8.RuneCount(model.AppendWord(nil, id))
+	}
 	if ln.Seq.Finish == "" {
 		b = append(b, `,"finish_reason":null`...)
 	} else {
@@ -130,7 +178,7 @@ func (j *Reply) appendTail(b []byte, ln *Lane, id int, first bool) []byte {
 	if !j.Chat {
 		b = jsontext.Append(b, `,"prompt_token_ids":$`, maybe(ids, first && j.ReturnTokenIDs))
 	}
-	b = jsontext.Append(b, `,"token_ids":$}]`, maybe([]int{id}, j.ReturnTokenIDs))
+	b = jsontext.Append(b, `,"token_ids":$}]`, maybe(ln.pending, j.ReturnTokenIDs && !hidden))
 	if j.ContinuousUsage {
 		b = j.AppendUsage(append(b, `,"usage":`...), len(ids), ln.Seq.N, false, false)
 	}

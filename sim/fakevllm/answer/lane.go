@@ -28,6 +28,8 @@ type Reply struct {
 	Details        bool  // usage reports them
 	WrongKV        bool  // what was loaded is of another prompt
 	Scripted       *Turn // scripted answer of the model, nil for its own
+	Model          Model
+	Interval       int // tokens of an event, at least 1
 }
 
 // Lane is one of the answers that a request generates in parallel.
@@ -39,6 +41,10 @@ type Lane struct {
 	call     *call
 	scripted *scripted // scripted answer of the model, nil for its own
 	head     []byte    // everything of a chunk before its text
+	parser   *parser   // nil for an answer that is not parsed
+	began    bool      // an event was sent
+	called   bool      // an event had a part of a tool call
+	pending  []int     // tokens that no event has shown
 	Tokens   []int     // only when the response shows them
 	offset   int       // characters of text so far, for text_offset
 }
@@ -70,12 +76,17 @@ func (j *Reply) Lanes(keepText bool) []Lane {
 			ln := &all[len(all)-1]
 			ln.sampling = j.Sampling
 			ln.sampling.MaxTokens, ln.sampling.Choice = j.limits[p], i
+			ln.sampling.Split, ln.sampling.Restarts = j.Model.Split, j.Restarts()
 			if j.Chat && j.WantsCall() {
 				c := newCall(j.loaded(ids), j.Request, i)
 				ln.call = &c
 			}
-			if j.Scripted != nil && !j.WrongKV {
+			switch {
+			case ln.call != nil:
+			case j.Scripted != nil && !j.WrongKV:
 				ln.scripted = newScripted(j.Scripted, ids)
+			default:
+				ln.sampling.Plan = j.plan(j.loaded(ids), i)
 			}
 		}
 	}
@@ -119,7 +130,7 @@ func (ln *Lane) Step() (id int, text bool) {
 
 // FinishReason returns the finish reason of a lane as the response has it.
 func (ln *Lane) FinishReason(j *Reply) string {
-	if ln.call != nil && ln.Seq.Finish == "stop" && j.ToolChoice == "required" {
+	if (ln.call != nil && j.ToolChoice == "required" || ln.called) && ln.Seq.Finish == "stop" {
 		return "tool_calls"
 	}
 	return ln.Seq.Finish

@@ -3,10 +3,15 @@ package model
 import (
 	"math/bits"
 	"slices"
+	"unicode/utf8"
 )
 
-// eosEvery is the mean number of tokens of an answer that nothing else ends.
-const eosEvery = 256
+const (
+	// eosEvery is the mean number of tokens of an answer that nothing else ends.
+	eosEvery = 256
+	// splitEvery is the mean number of words between characters that are split over tokens.
+	splitEvery = 6
+)
 
 // Generator yields the tokens that follow a sequence of tokens.
 // Each is a pure function of all tokens before it, prompt and answer alike, so
@@ -15,6 +20,8 @@ const eosEvery = 256
 // NewGenerator. Next and Push cost a few nanoseconds and never allocate.
 type Generator struct {
 	state uint64
+	half  int  // bytes that the last character lacks
+	Split bool // some characters come as one token per byte
 }
 
 // NewGenerator starts after a prompt. Choice numbers the n answers of one
@@ -34,15 +41,39 @@ func NewGenerator(prompt []int, choice int) Generator {
 func (g *Generator) Push(id int) {
 	s := (g.state ^ uint64(id)) * 0xff51afd7ed558ccd
 	g.state = s ^ s>>32
+	switch b := id - FirstByte; {
+	case b < 0xc0:
+		g.half = max(0, g.half-1)
+		if b < 0x80 {
+			g.half = 0
+		}
+	case b < 0xe0:
+		g.half = 1
+	case b < 0xf0:
+		g.half = 2
+	default:
+		g.half = 3
+	}
 }
 
 // Next proposes the token that follows and whether it would rather end here;
 // it doesn't change the sequence. A caller that must not end takes the token.
 func (g *Generator) Next() (id int, eos bool) {
 	x := Mix(g.state)
-	hi, lo := bits.Mul64(x, VocabSize-FirstTextToken)
-	return FirstTextToken + int(hi), lo>>20%eosEvery == 0
+	switch {
+	case g.half == 3: // 0xf0 and 0x9f begin emoji and other pictographs
+		return FirstByte + 0x9f, false
+	case g.half > 0:
+		return FirstByte + 0x80 + int(x%64), false
+	case g.Split && x>>8%splitEvery == 0:
+		return FirstByte + []int{0xc3, 0xe6, 0xf0}[x>>20%3], false
+	}
+	_, lo := bits.Mul64(x, VocabSize-FirstTextToken)
+	return word(x), lo>>20%eosEvery == 0
 }
+
+// Whole reports whether the sequence ends in a whole character.
+func (g *Generator) Whole() bool { return g.half == 0 }
 
 // Hash identifies the sequence so far.
 func (g *Generator) Hash() uint64 { return Mix(g.state ^ 0x632be59bd9b4e019) }
@@ -57,6 +88,14 @@ type Sampling struct {
 	StopTokenIDs []int
 	IncludeStop  bool // include_stop_str_in_output
 	Choice       int  // which of n answers
+	// Split makes the model write some characters as one token per byte, as all models do
+	// with characters that have no token.
+	Split bool
+	// Restarts makes the answer depend on where the prompt ends: penalties that count
+	// only the output, and seeds.
+	Restarts bool
+	// Plan are tokens that the answer begins with, before the model goes on by itself.
+	Plan []int
 }
 
 // Answer is what the model says to a prompt.
@@ -70,7 +109,13 @@ type Answer struct {
 	// is empty then.
 	ToolName      string
 	ToolArguments string
+	// Reasoning, Text and Calls are the parts of an answer that parsers have cut.
+	Reasoning string
+	Calls     []Call
 }
+
+// Call is a tool call that the model has chosen to make.
+type Call struct{ Name, Arguments string }
 
 // Sequence runs one answer token by token.
 type Sequence struct {
@@ -79,45 +124,71 @@ type Sequence struct {
 	N      int    // tokens so far
 	Text   []byte // whole text so far; kept only when keepText
 	sent   int    // bytes of text already handed out by delta
-	hold   int    // bytes held back while a stop string may still complete
+	hold   int    // characters held back while a stop string may still complete
+	plan   []int  // what is left of it
 	Keep   bool
 	Reason any
 	Finish string
 }
 
-// NewSequence returns the answer to a prompt, before its first token.
+// NewSequence returns the answer to a prompt, before its first token. If the prompt ends in a part of a
+// character, the text of the answer begins with the whole text of the prompt, as in vLLM: its DecodeStream
+// has no prefix then (v1/engine/detokenizer.py, FastIncrementalDetokenizer).
 func NewSequence(prompt []int, s *Sampling, keepText bool) Sequence {
-	q := Sequence{gen: NewGenerator(prompt, s.Choice), s: s, Keep: keepText || len(s.Stop) > 0}
+	q := Sequence{gen: NewGenerator(prompt, s.Choice), s: s, plan: s.Plan, Keep: keepText || len(s.Stop) > 0 || s.Split || len(s.Plan) > 0}
+	q.gen.Split = s.Split
+	if s.Restarts {
+		q.gen.state = Mix(q.gen.state ^ 0x94d049bb133111eb)
+	}
 	for _, stop := range s.Stop {
 		if !s.IncludeStop {
-			q.hold = max(q.hold, len(stop)-1)
+			q.hold = max(q.hold, utf8.RuneCountInString(stop)-1)
+		}
+	}
+	if n := len(prompt); n > 0 && prompt[n-1] >= FirstByte+utf8.RuneSelf {
+		if text := []byte(Detokenize(prompt)); whole(text) < len(text) {
+			q.Text, q.Keep = text, true
 		}
 	}
 	return q
 }
 
+// propose is the next token of the plan, or else of the model.
+func (q *Sequence) propose() (id int, eos bool) {
+	if len(q.plan) == 0 {
+		return q.gen.Next()
+	}
+	id, q.plan = q.plan[0], q.plan[1:]
+	if id != EOS {
+		return id, false
+	}
+	id, _ = q.gen.Next()
+	return id, true
+}
+
 // Step makes the next token. After it, finish is non-empty when the answer is
 // complete, and text reports whether the token's word belongs to the text.
 func (q *Sequence) Step() (id int, text bool) {
-	id, eos := q.gen.Next()
+	id, eos := q.propose()
 	mayStop := q.N >= q.s.MinTokens
 	if eos && mayStop && !q.s.IgnoreEOS {
 		q.N++
-		q.Finish = "stop"
+		q.end("stop")
 		return EOS, false
 	}
 	if len(q.s.StopTokenIDs) > 0 && contains(q.s.StopTokenIDs, id) {
 		if mayStop {
 			q.N++
-			q.Finish, q.Reason = "stop", id
+			q.Reason = id
 			if q.s.IncludeStop && q.Keep {
 				q.Text = AppendWord(q.Text, id)
 			}
+			q.end("stop")
 			return id, q.s.IncludeStop
 		}
 		// Before min_tokens the stop tokens cannot be sampled at all.
 		for contains(q.s.StopTokenIDs, id) {
-			id = FirstTextToken + (id+1-FirstTextToken)%(VocabSize-FirstTextToken)
+			id = FirstTextToken + (id+1-FirstTextToken)%(FirstByte-FirstTextToken)
 		}
 	}
 	q.N++
@@ -130,9 +201,15 @@ func (q *Sequence) Step() (id int, text bool) {
 		}
 	}
 	if q.Finish == "" && q.N >= q.s.MaxTokens {
-		q.Finish = "length"
+		q.end("length")
 	}
 	return id, true
+}
+
+// end finishes the answer. A part of a character at its end is no text, as in vLLM.
+func (q *Sequence) end(reason string) {
+	q.Finish = reason
+	q.Text = q.Text[:whole(q.Text)]
 }
 
 // checkStop looks for the first stop string that ends in what was added after
@@ -159,7 +236,11 @@ func (q *Sequence) checkStop(before int) {
 func (q *Sequence) Delta() []byte {
 	ready := len(q.Text)
 	if q.Finish == "" {
-		ready = runeStart(q.Text, max(q.sent, ready-q.hold))
+		ready = whole(q.Text)
+		for range q.hold {
+			_, n := utf8.DecodeLastRune(q.Text[:ready])
+			ready -= n
+		}
 	}
 	if ready <= q.sent {
 		return nil
@@ -169,13 +250,17 @@ func (q *Sequence) Delta() []byte {
 	return d
 }
 
-// runeStart moves i back to a rune boundary: text is handed out in whole
-// characters only.
-func runeStart(b []byte, i int) int {
-	for i > 0 && i < len(b) && b[i]&0xc0 == 0x80 {
-		i--
+// whole is the length of a text without the part of a character that it ends in.
+func whole(b []byte) int {
+	for i := len(b) - 1; i >= max(0, len(b)-utf8.UTFMax); i-- {
+		if utf8.RuneStart(b[i]) {
+			if !utf8.FullRune(b[i:]) {
+				return i
+			}
+			break
+		}
 	}
-	return i
+	return len(b)
 }
 
 func indexFrom(text []byte, sub string, from int) int {

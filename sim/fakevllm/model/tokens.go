@@ -4,14 +4,17 @@ import (
 	"math/bits"
 	"strconv"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 )
 
 // VocabSize is the number of token ids of the simulated model: ids run from 0
-// to VocabSize-1, the first FirstTextToken of them are special and have no
-// text.
+// to VocabSize-1. The first FirstTextToken of them are special; most of those have
+// no text. Words follow, and the last 256 ids, from FirstByte on, are single bytes.
 const (
 	VocabSize      = 1 << 17
 	FirstTextToken = 16
+	FirstByte      = VocabSize - 256
 )
 
 // The special tokens of the simulated chat template. EOS ends an answer and,
@@ -21,7 +24,29 @@ const (
 	StartMessage = 3 // begins a message; the role's token follows
 	EndMessage   = 4 // ends a message
 	StartTools   = 5 // begins the tools block
+
+	// The tags of reasoning and tool calls. As in Qwen3's vocabulary they have text and
+	// are not skipped as special tokens.
+	Think       = 6
+	EndThink    = 7
+	ToolCall    = 8
+	EndToolCall = 9
 )
+
+// tag is the text of a special token, "" for none.
+func tag(id int) string {
+	switch id {
+	case Think:
+		return "<think>"
+	case EndThink:
+		return "</think>"
+	case ToolCall:
+		return "<tool_call>"
+	case EndToolCall:
+		return "</tool_call>"
+	}
+	return ""
+}
 
 const (
 	consonants = "bdfghjklmnprstvz"
@@ -51,21 +76,26 @@ func wordSuffix(id int) string {
 	return ""
 }
 
-// AppendWord appends the text of a token id. Every text token begins with a
+// AppendWord appends the text of a token id. Every word begins with a
 // space, which is what makes Tokenize(a+Detokenize(ids)) equal to
-// Tokenize(a) followed by ids. Special ids have no text.
+// Tokenize(a) followed by ids. A byte may be part of a character.
 func AppendWord(dst []byte, id int) []byte {
-	if id < FirstTextToken || id >= VocabSize {
+	switch {
+	case id < FirstTextToken:
+		return append(dst, tag(id)...)
+	case id >= VocabSize:
 		return dst
+	case id >= FirstByte:
+		return append(dst, byte(id-FirstByte))
 	}
 	dst = appendSyllables(dst, id)
 	return append(dst, wordSuffix(id)...)
 }
 
-// AppendWordJSON is AppendWord inside a JSON string.
+// AppendWordJSON is AppendWord inside a JSON string. A byte that is no character becomes U+FFFD.
 func AppendWordJSON(dst []byte, id int) []byte {
-	if id < FirstTextToken || id >= VocabSize {
-		return dst
+	if id < FirstTextToken || id >= FirstByte {
+		return jsontext.AppendText(dst, AppendWord(nil, id))
 	}
 	dst = appendSyllables(dst, id)
 	switch s := wordSuffix(id); s {
@@ -100,7 +130,7 @@ func WordID(piece string) (id int, ok bool) {
 		}
 		id = id<<6 | c<<2 | v
 	}
-	if id < FirstTextToken || id >= VocabSize {
+	if id < FirstTextToken || id >= FirstByte {
 		return 0, false
 	}
 	return id, piece[wordLen:] == wordSuffix(id)
@@ -134,8 +164,17 @@ func PieceID(piece string) int {
 	if id, ok := WordID(piece); ok {
 		return id
 	}
-	hi, _ := bits.Mul64(HashPiece(piece), VocabSize-FirstTextToken)
-	return FirstTextToken + int(hi)
+	return word(HashPiece(piece))
+}
+
+// word maps a hash to the id of a word.
+func word(hash uint64) int {
+	hi, _ := bits.Mul64(hash, VocabSize-FirstTextToken)
+	id := FirstTextToken + int(hi)
+	if id >= FirstByte {
+		id -= VocabSize - FirstByte
+	}
+	return id
 }
 
 // HashPiece hashes at most 16 bytes, eight at a time: prompts may have a megabyte.
@@ -158,10 +197,32 @@ func load64(s string) uint64 {
 		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }
 
-// Detokenize is the text of a list of ids; special ids have none.
+// AppendBytes appends text as one token per byte.
+func AppendBytes(dst []int, text string) []int {
+	for i := range len(text) {
+		dst = append(dst, FirstByte+int(text[i]))
+	}
+	return dst
+}
+
+// Detokenize is the text of a list of ids. It ends in a part of a character if the ids do.
 func Detokenize(ids []int) string {
 	b := make([]byte, 0, len(ids)*wordLen)
 	for _, id := range ids {
+		b = AppendWord(b, id)
+	}
+	return string(b)
+}
+
+// DetokenizeAll is Detokenize with the names of special ids, which vLLM's streams skip and its
+// /detokenize shows.
+func DetokenizeAll(ids []int) string {
+	b := make([]byte, 0, len(ids)*wordLen)
+	for _, id := range ids {
+		if id < FirstTextToken && tag(id) == "" {
+			b = append(strconv.AppendInt(append(b, "<|"...), int64(id), 10), "|>"...)
+			continue
+		}
 		b = AppendWord(b, id)
 	}
 	return string(b)

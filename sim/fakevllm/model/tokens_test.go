@@ -11,7 +11,7 @@ import (
 
 func TestEveryWordIsItsOwnToken(t *testing.T) {
 	t.Parallel()
-	for id := model.FirstTextToken; id < model.VocabSize; id++ {
+	for id := model.FirstTextToken; id < model.FirstByte; id++ {
 		word := string(model.AppendWord(nil, id))
 		if got := model.Tokenize(word); len(got) != 1 || got[0] != id {
 			t.Fatalf("%q of %d is tokenized as %v", word, id, got)
@@ -162,7 +162,7 @@ func TestWordsSurviveJSON(t *testing.T) {
 
 func TestWordsAsJSON(t *testing.T) {
 	t.Parallel()
-	for id := range model.VocabSize {
+	for id := range model.FirstByte {
 		var back string
 		out := append(model.AppendWordJSON([]byte{'"'}, id), '"')
 		if err := json.Unmarshal(out, &back); err != nil || back != string(model.AppendWord(nil, id)) {

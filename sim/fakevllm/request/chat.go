@@ -43,9 +43,6 @@ func (p *reader) parseMessages(raw []byte) error {
 		}
 		p.Messages = append(p.Messages, m)
 	}
-	if len(p.Messages) == 0 {
-		return pydantic.BadRequest("", "Cannot apply chat template to an empty conversation. Provide at least one message.")
-	}
 	return nil
 }
 
@@ -228,6 +225,9 @@ func (p *Request) Render() error {
 	if p.ContinueMsg && p.AddGenerate {
 		return pydantic.BadRequest("", "continue_final_message and add_generation_prompt are not compatible.")
 	}
+	if len(p.Messages) == 0 {
+		return pydantic.BadRequest("", "Cannot apply chat template to an empty conversation. Provide at least one message.")
+	}
 	size := 2
 	for _, m := range p.Messages {
 		size += len(m.Text)/4 + 4
@@ -256,6 +256,17 @@ func (p *Request) Render() error {
 }
 
 func roleToken(role string) int { return model.PieceID(role) }
+
+// Turn returns the length of a prompt up to the last opening of an assistant's message, 0 if it
+// has none.
+func Turn(ids []int) int {
+	for i := len(ids) - 2; i >= 0; i-- {
+		if ids[i] == model.StartMessage && ids[i+1] == roleToken("assistant") {
+			return i + 2
+		}
+	}
+	return 0
+}
 
 // WantsCall reports whether the answer must be a tool call.
 func (p *Request) WantsCall() bool { return p.ToolChoice == "required" || p.ToolChoice == "function" }

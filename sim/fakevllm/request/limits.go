@@ -47,6 +47,12 @@ func (p *Request) Verify() error {
 	return nil
 }
 
+// Restarts reports whether the answer depends on where the prompt ends, so that a continuation from
+// ids differs: penalties of the output, and a seed.
+func (p *Request) Restarts() bool {
+	return p.presencePenalty != 0 || p.frequencyPenalty != 0 || p.seed != nil && p.temperature > 0 && p.topK != 1
+}
+
 // Limit returns max_tokens for a prompt of promptLen tokens, derived as vLLM does, and checks
 // what depends on it. echoOnly is completions' max_tokens 0 with echo: the prompt comes back
 // and nothing is generated.

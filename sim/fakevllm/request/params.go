@@ -25,7 +25,7 @@ func newReader(chat bool) *reader {
 	p := &reader{Request: Request{Chat: chat, N: 1, AddGenerate: chat, temperature: 1, topP: 1, repetitionPenalty: 1}, raw: map[string][]byte{}}
 	p.into = map[string]any{
 		"model": &p.Model, "stream": &p.Stream, "stream_options": p.streamOptions, "kv_transfer_params": &p.KV, "request_id": &p.RequestID,
-		"return_token_ids": &p.ReturnTokenIDs, "priority": new(int), "max_tokens": &p.MaxTokens, "n": &p.N, "seed": new(int),
+		"return_token_ids": &p.ReturnTokenIDs, "priority": new(int), "max_tokens": &p.MaxTokens, "n": &p.N, "seed": &p.seed,
 		"min_tokens": &p.Sampling.MinTokens, "ignore_eos": &p.Sampling.IgnoreEOS, "stop": p.stop, "stop_token_ids": &p.Sampling.StopTokenIDs,
 		"prompt_logprobs": &p.PromptLogprobs, "temperature": &p.temperature, "top_p": &p.topP, "top_k": &p.topK,
 		"vllm_xargs": checkXArgs, "cache_salt": p.cacheSalt,
@@ -120,14 +120,15 @@ func (p *reader) completion(body []byte, large string, parse func() error) error
 			p.into[name] = func(raw []byte) error { return convert(name, raw) }
 		}
 	}
+	reasoning, parallel := true, true
 	maps.Copy(p.into, map[string]any{
 		"use_beam_search": &p.BeamSearch, "include_stop_str_in_output": &p.Sampling.IncludeStop, "truncate_prompt_tokens": &p.truncate,
 		"min_p": &p.minP, "presence_penalty": &p.presencePenalty, "frequency_penalty": &p.frequencyPenalty,
 		"repetition_penalty": &p.repetitionPenalty, "length_penalty": new(float64), "allowed_token_ids": new([]int), "bad_words": new([]string),
-		"logit_bias": checkLogitBias,
+		"logit_bias": checkLogitBias, "stream_interval": p.streamInterval, "structured_outputs": p.structuredOutputs,
+		"include_reasoning": &reasoning, "parallel_tool_calls": &parallel,
 	})
-	for _, name := range []string{"skip_special_tokens", "spaces_between_special_tokens", "add_special_tokens", "return_tokens_as_token_ids",
-		"parallel_tool_calls", "include_reasoning"} {
+	for _, name := range []string{"skip_special_tokens", "spaces_between_special_tokens", "add_special_tokens", "return_tokens_as_token_ids"} {
 		p.into[name] = new(bool)
 	}
 	for _, name := range []string{"user", "suffix", "session_id", "chat_template"} {
@@ -143,6 +144,7 @@ func (p *reader) completion(body []byte, large string, parse func() error) error
 	if err := p.members(body, large); err != nil {
 		return err
 	}
+	p.HideReasoning, p.OneCall = !reasoning, !parallel
 	if err := p.checkRaw(); err != nil {
 		return err
 	}
@@ -171,6 +173,10 @@ func (p *reader) checkRaw() error {
 	}
 	if err := checkResponseFormat(raw("response_format")); err != nil {
 		return err
+	}
+	if format := raw("response_format"); !pydantic.IsNull(format) {
+		kind := string(membersOf(format)["type"])
+		p.JSON = p.JSON || kind == `"json_object"` || kind == `"json_schema"`
 	}
 	if err := p.checkLogprobs(); err != nil {
 		return err
@@ -266,6 +272,25 @@ func (p *reader) streamOptions(raw []byte) error {
 	})
 	p.ContinuousUsage = p.ContinuousUsage && p.IncludeUsage
 	return err
+}
+
+func (p *reader) streamInterval(raw []byte) error {
+	n, err := pydantic.Int("stream_interval", raw)
+	if err == nil && n < 1 {
+		err = pydantic.Invalid("stream_interval", "Input should be greater than or equal to 1")
+	}
+	p.StreamInterval = &n
+	return err
+}
+
+// structuredOutputs knows the structure json.
+func (p *reader) structuredOutputs(raw []byte) error {
+	if err := pydantic.Object("structured_outputs", raw); err != nil {
+		return err
+	}
+	members := membersOf(raw)
+	p.JSON = p.JSON || !pydantic.IsNull(members["json"]) || pydantic.Truthy(members["json_object"])
+	return nil
 }
 
 // membersOf returns the members of a JSON object that was read before.

@@ -2,7 +2,9 @@ package request
 
 import (
 	"fmt"
+	"slices"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
@@ -89,6 +91,42 @@ func (p *reader) addIDs(loc string, ids []int) error {
 	}
 	p.Prompts = append(p.Prompts, ids)
 	return nil
+}
+
+const promptIDs = "prompt_token_ids"
+
+// TakePromptIDs takes prompt_token_ids out of kv_transfer_params, as vLLM does since 0.31
+// (renderers/online_renderer.py, _reused_prompt_token_ids). The result is nil if the messages are to
+// be rendered, also with echo.
+func (p *Request) TakePromptIDs() ([]int, error) {
+	raw := membersOf(p.KV)[promptIDs]
+	if raw == nil {
+		return nil, nil
+	}
+	rest := []byte("{")
+	_ = pydantic.ForEachMember(p.KV, func(key string, raw []byte) error { // it was read before
+		if key != promptIDs {
+			if len(rest) > 1 {
+				rest = append(rest, ',')
+			}
+			rest = append(append(jsontext.AppendString(rest, key), ':'), raw...)
+		}
+		return nil
+	})
+	if p.KV = append(rest, '}'); len(p.KV) == len("{}") {
+		p.KV = nil
+	}
+	if string(raw) == "null" || p.Echo {
+		return nil, nil
+	}
+	ids, ok := pydantic.ScanInts(raw, nil)
+	if !ok || len(ids) == 0 || slices.Min(ids) < 0 {
+		return nil, pydantic.BadRequest("kv_transfer_params."+promptIDs, "`kv_transfer_params['prompt_token_ids']` must be a non-empty list of non-negative integers.")
+	}
+	if id := slices.Max(ids); id >= model.VocabSize {
+		return nil, pydantic.BadRequest("kv_transfer_params."+promptIDs, "Token id %d is out of vocabulary", id)
+	}
+	return ids, nil
 }
 
 // Text returns the text that echo puts before the answer to a prompt.

@@ -43,6 +43,10 @@ type Request struct {
 	Logprobs            *int // completions: number; chat: top_logprobs when logprobs is true
 	PromptLogprobs      *int
 	ReturnTokenIDs      bool
+	StreamInterval      *int // number of tokens of an event; the engine's option is the least
+	HideReasoning       bool // include_reasoning is false
+	OneCall             bool // parallel_tool_calls is false
+	JSON                bool // the answer is structured: a JSON object
 	RequestID           string
 	CacheSalt           string
 	KV                  []byte // raw kv_transfer_params, nil when absent or null
@@ -52,6 +56,7 @@ type Request struct {
 	topK                                                 int
 	presencePenalty, frequencyPenalty, repetitionPenalty float64
 	BeamSearch                                           bool
+	seed                                                 *int
 
 	// Fields of /v1/responses and /v1/messages that no chat has.
 	Store, Background bool

@@ -113,7 +113,7 @@ func request(e *loadgen.Entry) ([]byte, loadgen.Expected) {
 	body := make([]byte, 0, 256+7*e.InputLength) // an id has at most six digits
 	body = append(body, `{"model":"`+modelName+`","prompt":[`...)
 	gen := model.NewGenerator(nil, 0)
-	e.EachToken(model.FirstTextToken, model.VocabSize, func(id int) {
+	e.EachToken(model.FirstTextToken, model.FirstByte, func(id int) {
 		body = strconv.AppendInt(body, int64(id), 10)
 		body = append(body, ',')
 		gen.Push(id)

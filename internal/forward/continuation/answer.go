@@ -1,0 +1,312 @@
+package continuation
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+
+	"github.com/pdmesh/pdmesh/internal/forward/scratch"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/internal/openai/sse"
+)
+
+// Answer is what the client has of one streamed answer. New creates it. It belongs to one
+// goroutine. A nil Answer records nothing and cannot go on.
+type Answer struct {
+	req    *request.Request // the client's
+	moves  int              // how many times it may still go on
+	why    string           // why it cannot go on, one of Reasons; "" if it may
+	asked  bool             // the client wants the token ids itself
+	old    bool             // the engines cannot continue chats
+	prompt idList           // tokens of the prompt
+	ids    idList           // tokens of the answer
+	events int              // with text, or a tool call
+
+	// What the client has.
+	id, created, model []byte // JSON values of its events
+	said               said
+	channel            channel
+	run                text // since the channel changed, if it has
+	switches           int  // changes of the channel
+	mark               int  // ids up to the last event with text
+	renamed            bool // see chunk.renamed
+	finished           bool // it has the finish reason
+	usage              bool // it has the usage
+	promptTokens       int  // for the usage of later legs
+
+	leg legState
+	out edited // of Pass
+}
+
+// New returns an Answer for a streamed request that may go on the given number of times, nil if
+// that is 0. memory bounds the token ids of all answers.
+func New(req *request.Request, moves int, memory *scratch.Bodies) *Answer {
+	if moves <= 0 || !req.Stream {
+		return nil
+	}
+	a := &Answer{req: req, moves: moves, prompt: idList{memory: memory}, ids: idList{memory: memory}}
+	switch {
+	case req.Kind != openai.Completion && req.Kind != openai.Chat:
+		a.why = ReasonAPI
+	case req.Bypass != "":
+		a.why = ReasonChoices
+	}
+	if raw := req.Raw(request.FieldReturnTokenIDs); raw != nil {
+		a.asked, _ = jsonscan.LaxBool(raw)
+	}
+	return a
+}
+
+// Records reports whether the legs have to report token ids, and the body of the request is still needed.
+func (a *Answer) Records() bool { return a != nil && a.why == "" }
+
+// NoteEngine notes whether the engines can compute a chat's prompt from token ids.
+func (a *Answer) NoteEngine(takesPromptIDs bool) {
+	if a != nil {
+		a.old = !takesPromptIDs
+	}
+}
+
+// Continued reports whether the answer was continued at least once.
+func (a *Answer) Continued() bool { return a != nil && a.leg.continues }
+
+// Release frees the memory of the token ids.
+func (a *Answer) Release() {
+	if a != nil {
+		a.giveUp(ReasonEnded)
+	}
+}
+
+// giveUp notes why the answer cannot go on any more.
+func (a *Answer) giveUp(why string) {
+	if a.why == "" {
+		a.why = why
+	}
+	a.prompt.release()
+	a.ids.release()
+}
+
+// Pass records whole events of a leg, and returns them as the client may have them. It may change
+// the bytes of batch. An error means that the leg does not continue the answer, and the client
+// must get nothing of it.
+func (a *Answer) Pass(batch []byte) ([]byte, error) {
+	if a.why == ReasonAPI || a.why == ReasonChoices {
+		return batch, nil
+	}
+	out := &a.out
+	*out = edited{out: batch[:0]}
+	for rest := batch; ; {
+		event, tail, ok := sse.NextEvent(rest)
+		if !ok {
+			return append(out.out, rest...), nil
+		}
+		out.begin(event)
+		if err := a.event(event, out); err != nil {
+			return nil, err
+		}
+		rest = tail
+	}
+}
+
+// event records one event, and edits it.
+func (a *Answer) event(event []byte, out *edited) error {
+	c := readChunk(event, a.prompt.n == 0 && a.why == "" || a.leg.continues && !a.leg.verified)
+	if a.created == nil {
+		a.noteHead(event)
+	}
+	if a.leg.continues {
+		if err := a.verify(&c); err != nil {
+			return err
+		}
+	}
+	rest := a.speakRest(&c)
+	before := a.said
+	if a.leg.replays {
+		before = a.said.clone()
+	}
+	a.note(&c)
+	hide := !a.asked && c.ids.end > 0
+	if hide && a.req.Kind == openai.Chat && !c.says() && c.delta.end-c.delta.start == len("{}") {
+		return nil // without return_token_ids, the engine would not have sent it
+	}
+	if !a.asked || a.leg.continues {
+		out.replace(c.prompt, "null")
+	}
+	if !a.asked {
+		out.replace(c.ids, "null")
+	}
+	switch {
+	case !a.leg.continues:
+		out.keep()
+	case a.leg.replays && !a.replayed(&before):
+		swallowed, err := a.swallow(&c, &before, out)
+		if err != nil || swallowed {
+			return err
+		}
+		fallthrough
+	default:
+		a.join(&c, rest, out)
+	}
+	return nil
+}
+
+// noteHead notes the values that all events of an answer have in common.
+func (a *Answer) noteHead(event []byte) {
+	open := bytes.IndexByte(event, '{')
+	if open < 0 || sse.IsDone(event) {
+		return
+	}
+	value := func(name string) []byte {
+		if m, ok := jsonscan.Find(event, open, name); ok {
+			return bytes.Clone(event[m.Value:m.End])
+		}
+		return nil
+	}
+	a.id, a.created, a.model = value("id"), value("created"), value("model")
+}
+
+// note records what an event adds to the answer.
+func (a *Answer) note(c *chunk) {
+	switch {
+	case c.prompt.end > 0 && a.prompt.n == 0:
+		if a.why == "" && !a.prompt.addJSON(c.prompt.of(c.event)) {
+			a.giveUp(ReasonMemory)
+		}
+		a.prompt.clip()
+	case c.open == 0:
+		a.usage = a.usage || a.finished && bytes.Contains(c.event, []byte(`"usage":{`))
+		return
+	}
+	if a.why == "" {
+		switch {
+		case c.ids.end > 0:
+			if !a.ids.addJSON(c.ids.of(c.event)) {
+				a.giveUp(ReasonMemory)
+			}
+		case c.text.end|c.thoughts.end|c.calls.end > 0:
+			a.giveUp(ReasonNoIDs)
+		}
+	}
+	if c.thoughts.end > 0 {
+		a.say(reasoning, jsonscan.Unquote(c.thoughts.of(c.event)))
+		a.renamed = c.renamed
+	}
+	if c.text.end > 0 {
+		a.say(content, jsonscan.Unquote(c.text.of(c.event)))
+	}
+	if c.calls.end > 0 {
+		a.say(toolCalls, nil)
+		jsonscan.EachObject(c.calls.of(c.event), func(call []byte) {
+			a.sayCall(a.leg.calls+callIndex(call), arguments(call))
+		})
+	}
+	a.finished = a.finished || c.finish.end > 0
+}
+
+// maxCalls bounds the tool calls of an answer.
+const maxCalls = 1024
+
+// sayCall records arguments of a tool call.
+func (a *Answer) sayCall(index int, args []byte) {
+	if index < 0 || index >= maxCalls {
+		a.giveUp(ReasonToolCall)
+		return
+	}
+	for len(a.said.calls) <= index {
+		a.said.calls = append(a.said.calls, text{})
+	}
+	a.said.calls[index].add(args)
+}
+
+// arguments returns the text of the arguments of a tool call in an event.
+func arguments(call []byte) []byte {
+	f, ok := jsonscan.Find(call, 0, "function")
+	if !ok || call[f.Value] != '{' {
+		return nil
+	}
+	m, ok := jsonscan.Find(call, f.Value, "arguments")
+	if !ok || call[m.Value] != '"' {
+		return nil
+	}
+	return jsonscan.Unquote(call[m.Value:m.End])
+}
+
+// callIndex returns the index of a tool call in an event.
+func callIndex(call []byte) int {
+	m, ok := jsonscan.Find(call, 0, "index")
+	if !ok {
+		return 0
+	}
+	i, err := strconv.Atoi(string(call[m.Value:m.End]))
+	if err != nil {
+		return 0
+	}
+	return i
+}
+
+// say records text of a channel.
+func (a *Answer) say(in channel, said []byte) {
+	a.events++
+	if a.channel != in {
+		a.channel, a.run = in, text{}
+		a.switches++
+	}
+	if in < toolCalls {
+		a.said.texts[in].add(said)
+	}
+	if a.switches > 0 {
+		a.run.add(said)
+	}
+	a.mark = a.ids.n
+}
+
+// edited builds the events for the client, in the memory of the original ones as far as they fit.
+type edited struct {
+	out   []byte
+	moved bool // out has memory of its own
+	event []byte
+	cuts  []cut
+	room  [8]cut
+}
+
+type cut struct {
+	span
+	by string
+}
+
+// begin begins an event. Without keep, it is left out.
+func (e *edited) begin(event []byte) { e.event, e.cuts = event, e.room[:0] }
+
+// replace replaces a value of the event, if it has it.
+func (e *edited) replace(s span, by string) {
+	if s.end > 0 {
+		e.cuts = append(e.cuts, cut{s, by})
+	}
+}
+
+// insert inserts text.
+func (e *edited) insert(at int, text string) { e.cuts = append(e.cuts, cut{span{at, at}, text}) }
+
+// keep appends the event with its changes.
+func (e *edited) keep() {
+	if len(e.cuts) > 1 {
+		slices.SortStableFunc(e.cuts, func(a, b cut) int { return a.start - b.start })
+	}
+	size, grows := len(e.event), false
+	for _, c := range e.cuts {
+		more := len(c.by) - (c.end - c.start)
+		size += more
+		grows = grows || more > 0
+	}
+	if grows && !e.moved { // in place, it would overwrite what is not copied yet
+		e.out, e.moved = append(make([]byte, 0, 2*(len(e.out)+size)), e.out...), true
+	}
+	from := 0
+	for _, c := range e.cuts {
+		e.out = append(append(e.out, e.event[from:c.start]...), c.by...)
+		from = c.end
+	}
+	e.out = append(e.out, e.event[from:]...)
+}

@@ -1,0 +1,466 @@
+package continuation_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/forward/continuation"
+	"github.com/pdmesh/pdmesh/internal/forward/scratch"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+)
+
+// vocabulary has the text of token 10, 11, and so on. Tokens 12 and 13 are halves of a character.
+func vocabulary() []string {
+	return []string{"The", " sea", "\xc3", "\xb6", " is", " deep", "\n", " and", " wide", "<", "tool", "!"}
+}
+
+// detokenize is the decoding of an engine.
+func detokenize(ids []byte) (string, error) {
+	var list []int
+	if err := json.Unmarshal(ids, &list); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, id := range list {
+		if i := id - 10; i >= 0 && i < len(vocabulary()) {
+			b.WriteString(vocabulary()[i])
+		} else {
+			fmt.Fprintf(&b, "(%d)", id)
+		}
+	}
+	return strings.ToValidUTF8(b.String(), "\uFFFD"), nil
+}
+
+func quote(s string) string {
+	b, _ := json.Marshal(s)
+	return string(b)
+}
+
+// textEvent is an event of /v1/completions, as vLLM writes it.
+func textEvent(text string, prompt, ids []int) string {
+	list := func(l []int) string {
+		b, _ := json.Marshal(l)
+		return string(b)
+	}
+	return `data: {"id":"cmpl-1","object":"text_completion","created":5,"model":"m","choices":[{"index":0,"text":` + quote(text) +
+		`,"logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":` + list(prompt) + `,"token_ids":` + list(ids) + "}]}\n\n"
+}
+
+// chatEvent is an event of /v1/chat/completions with this inside of its delta.
+func chatEvent(delta string, ids ...int) string {
+	b, _ := json.Marshal(ids)
+	return `data: {"id":"chat-1","object":"chat.completion.chunk","created":5,"model":"m","choices":[{"index":0,"delta":{` + delta +
+		`},"logprobs":null,"finish_reason":null,"token_ids":` + string(b) + "}]}\n\n"
+}
+
+func roleEvent(prompt ...int) string {
+	b, _ := json.Marshal(prompt)
+	return `data: {"id":"chat-1","object":"chat.completion.chunk","created":5,"model":"m","choices":[{"index":0,` +
+		`"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":` + string(b) + `,"prompt_text":null}` + "\n\n"
+}
+
+func parse(t testing.TB, kind openai.Kind, body string) *request.Request {
+	t.Helper()
+	r, err := request.Parse(kind, []byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func begin(t *testing.T, kind openai.Kind, more string) *continuation.Answer {
+	t.Helper()
+	body := `{"model":"m","stream":true,"prompt":"x"` + more + `}`
+	if kind == openai.Chat {
+		body = `{"model":"m","stream":true,"messages":[{"role":"user","content":"x"}]` + more + `}`
+	}
+	return newAnswer(t, kind, body)
+}
+
+func newAnswer(t testing.TB, kind openai.Kind, body string) *continuation.Answer {
+	t.Helper()
+	return continuation.New(parse(t, kind, body), 3, scratch.NewBodies(0))
+}
+
+// pass passes events on and returns what the client gets.
+func pass(t *testing.T, a *continuation.Answer, events ...string) string {
+	t.Helper()
+	out, err := a.Pass([]byte(strings.Join(events, "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func next(t *testing.T, a *continuation.Answer) *continuation.Next {
+	t.Helper()
+	n, why := a.Next(detokenize)
+	if why != "" {
+		t.Fatalf("refused: %s", why)
+	}
+	return n
+}
+
+func fields(t *testing.T, body []byte) map[string]any {
+	t.Helper()
+	var v map[string]any
+	if err := json.Unmarshal(body, &v); err != nil {
+		t.Fatalf("%v in %s", err, body)
+	}
+	return v
+}
+
+func TestAnswer_HidesTokenIDs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, more, in, want string
+		kind                 openai.Kind
+	}{
+		{"completion", "", textEvent("The", []int{20, 21}, []int{10}), textEvent("The", nil, nil), openai.Completion},
+		{"id of one digit", "", textEvent("The", []int{2}, []int{1}), textEvent("The", nil, nil), openai.Completion},
+		{"asked for", `,"return_token_ids":true`, textEvent("The", []int{20}, []int{10}), textEvent("The", []int{20}, []int{10}), openai.Completion},
+		{"half a character", "", textEvent("", nil, []int{12}), textEvent("", nil, nil), openai.Completion},
+		{"held back by a parser", "", chatEvent(`"content":"a"`, 10) + chatEvent("", 11), strings.Replace(chatEvent(`"content":"a"`), "[]", "null", 1), openai.Chat},
+	} {
+		a := begin(t, c.kind, c.more)
+		want := strings.ReplaceAll(c.want, ":[]", ":null")
+		if got := pass(t, a, c.in); got != want {
+			t.Errorf("%s:\n got %s\nwant %s", c.name, got, want)
+		}
+	}
+}
+
+func TestAnswer_ContinuesCompletion(t *testing.T) {
+	t.Parallel()
+	a := begin(t, openai.Completion, `,"max_tokens":40,"min_tokens":5,"truncate_prompt_tokens":3,"temperature":0.7`)
+	pass(t, a, textEvent("The", []int{20, 21}, []int{10}), textEvent(" sea", nil, []int{11}))
+	n := next(t, a)
+	f := fields(t, n.Request.Body)
+	if got := fmt.Sprint(f["prompt"], f["max_tokens"], f["min_tokens"], f["truncate_prompt_tokens"], f["temperature"]); got != "[20 21 10 11] 38 3 <nil> 0.7" {
+		t.Errorf("next request: %s", n.Request.Body)
+	}
+	second := strings.NewReplacer("cmpl-1", "cmpl-2", `"created":5`, `"created":9`).Replace(
+		textEvent(" is", []int{20, 21, 10, 11}, []int{14}) + `data: {"id":"cmpl-1","choices":[],"usage":{"prompt_tokens":4,"total_tokens":5,"completion_tokens":1}}` + "\n\n")
+	want := strings.ReplaceAll(textEvent(" is", nil, nil), ":[]", ":null") + `data: {"id":"cmpl-1","choices":[],"usage":{"prompt_tokens":2,"total_tokens":5,"completion_tokens":3}}` + "\n\n"
+	if got := pass(t, a, second); got != want {
+		t.Errorf("second leg:\n got %s\nwant %s", got, want)
+	}
+}
+
+// A completion without max_tokens has at most 16 tokens.
+func TestAnswer_DefaultLimit(t *testing.T) {
+	t.Parallel()
+	a := begin(t, openai.Completion, "")
+	pass(t, a, textEvent("The", []int{20}, []int{10}))
+	if f := fields(t, next(t, a).Request.Body); f["max_tokens"] != 15.0 {
+		t.Errorf("max_tokens %v", f["max_tokens"])
+	}
+}
+
+func TestAnswer_ContinuesChat(t *testing.T) {
+	t.Parallel()
+	a := begin(t, openai.Chat, `,"max_completion_tokens":9,"max_tokens":50`)
+	pass(t, a, roleEvent(20, 21), chatEvent(`"reasoning":"The"`, 10), chatEvent(`"content":" is"`, 11, 14), chatEvent("", 19))
+	n := next(t, a)
+	f := fields(t, n.Request.Body)
+	if f["max_tokens"] != 6.0 || f["max_completion_tokens"] != nil || f["messages"] == nil {
+		t.Errorf("next request: %s", n.Request.Body)
+	}
+	if got := string(n.Request.PromptTokenIDs); got != "[20,21,10,11,14]" {
+		t.Errorf("prompt %s", got)
+	}
+	if got := string(n.Request.NewEdit().Body().Bytes()); !strings.Contains(got, `"kv_transfer_params":{"prompt_token_ids":[20,21,10,11,14]}`) {
+		t.Errorf("leg %s", got)
+	}
+	got := pass(t, a, roleEvent(20, 21, 10, 11, 14), chatEvent(`"content":" deep"`, 15))
+	if want := strings.Replace(chatEvent(`"content":" deep"`), "null}", "null}", 1); got != strings.Replace(want, `"token_ids":[]`, `"token_ids":null`, 1) && !strings.Contains(got, `" deep"`) || strings.Contains(got, "role") {
+		t.Errorf("second leg: %s", got)
+	}
+}
+
+// The next leg must go on from ids whose text the client has, and which end in a whole character.
+func TestAnswer_Seam(t *testing.T) {
+	t.Parallel()
+	first := textEvent("The", []int{20}, []int{10})
+	for _, c := range []struct {
+		name, more string
+		events     []string
+		ids, rest  string // of the next leg; ids "" if it is refused
+	}{
+		{"half a character", "", []string{first, textEvent("", nil, []int{12})}, "[20 10]", ""},
+		{"half a character behind text", "", []string{textEvent("The sea", []int{20}, []int{10, 11, 12})}, "[20 10 11]", ""},
+		{"whole character", "", []string{first, textEvent("", nil, []int{12}), textEvent("ö", nil, []int{13})}, "[20 10 12 13]", ""},
+		{"held back for a stop string", `,"stop":["xyz!"]`, []string{textEvent("", []int{20}, []int{10}), textEvent("The s", nil, []int{11})}, "[20 10 11]", "ea"},
+		{"end of the text may begin a stop string", `,"stop":"\n\n"`, []string{first, textEvent("", nil, []int{16})}, "[20 10]", ""},
+		{"another text", "", []string{textEvent("Xhe", []int{20}, []int{10})}, "", ""},
+		{"text before its ids", "", []string{textEvent("The sea is", []int{20}, []int{10})}, "", ""},
+		{"client has the ids", `,"return_token_ids":true`, []string{first, textEvent("", nil, []int{12})}, "", ""},
+	} {
+		a := begin(t, openai.Completion, `,"max_tokens":99`+c.more)
+		pass(t, a, c.events...)
+		n, why := a.Next(detokenize)
+		if why != "" {
+			if c.ids != "" || why != continuation.ReasonSeam {
+				t.Errorf("%s: refused: %s", c.name, why)
+			}
+			continue
+		}
+		prompt := fields(t, n.Request.Body)["prompt"]
+		if fmt.Sprint(prompt) != c.ids {
+			t.Errorf("%s: goes on from %v, want %q", c.name, prompt, c.ids)
+			continue
+		}
+		var ids []int
+		for _, id := range prompt.([]any) {
+			ids = append(ids, int(id.(float64)))
+		}
+		if got := pass(t, a, textEvent(" wide", ids, []int{18})); !strings.Contains(got, `"text":"`+c.rest+` wide"`) {
+			t.Errorf("%s: %s", c.name, got)
+		}
+	}
+}
+
+// Text that a parser of the engine holds back must not get to the client as content.
+func TestAnswer_SeamOfParsers(t *testing.T) {
+	t.Parallel()
+	a := begin(t, openai.Chat, `,"tools":[{"type":"function"}]`)
+	pass(t, a, roleEvent(20), chatEvent(`"content":"The"`, 10, 19), chatEvent("", 20))
+	if got := string(next(t, a).Request.PromptTokenIDs); got != "[20,10]" {
+		t.Errorf("goes on from %s", got)
+	}
+}
+
+// A leg that does not continue the answer must not reach the client.
+func TestAnswer_RefusesAnotherAnswer(t *testing.T) {
+	t.Parallel()
+	long := textEvent("The", []int{10, 11, 14, 15, 17, 18, 10, 11}, []int{10}) + textEvent(" sea is deep and wide", nil, []int{11, 14, 15, 17, 18})
+	for name, event := range map[string]string{
+		"other prompt": textEvent(" is", []int{10, 11}, []int{14}),
+		"no prompt":    textEvent(" is", nil, []int{14}),
+		"prompt text":  textEvent("The sea is deep and wideThe seaThe sea is deep and wide is", []int{10, 11, 14, 15, 17, 18, 10, 11, 10, 11, 14, 15, 17, 18}, []int{14}),
+		"history text": textEvent("he sea The sea is deep and wide is", []int{10, 11, 14, 15, 17, 18, 10, 11, 10, 11, 14, 15, 17, 18}, []int{14}),
+	} {
+		a := begin(t, openai.Completion, `,"max_tokens":99`)
+		pass(t, a, long)
+		next(t, a)
+		if out, err := a.Pass([]byte(event)); err == nil {
+			t.Errorf("%s: the client gets %s", name, out)
+		}
+	}
+}
+
+func TestAnswer_CompletesItself(t *testing.T) {
+	t.Parallel()
+	done := "data: [DONE]\n\n"
+	for _, c := range []struct {
+		name, more string
+		kind       openai.Kind
+		events     []string
+		want       []string
+	}{
+		{"limit reached", `,"max_tokens":2,"stream_options":{"include_usage":true}`, openai.Completion,
+			[]string{textEvent("The", []int{20}, []int{10}), textEvent(" sea", nil, []int{11})},
+			[]string{`"finish_reason":"length"`, `"prompt_tokens":1,"total_tokens":3,"completion_tokens":2`}},
+		{"limit reached, text held back", `,"max_tokens":2,"stop":["xyz!"]`, openai.Completion,
+			[]string{textEvent("", []int{20}, []int{10}), textEvent("The s", nil, []int{11})}, []string{`"text":"ea"`}},
+		{"only the usage is missing", `,"stream_options":{"include_usage":true}`, openai.Chat,
+			[]string{roleEvent(20), strings.Replace(chatEvent(`"content":"The"`, 10), `"finish_reason":null`, `"finish_reason":"stop"`, 1)},
+			[]string{`"completion_tokens":1`}},
+	} {
+		a := begin(t, c.kind, c.more)
+		pass(t, a, c.events...)
+		n := next(t, a)
+		got := string(n.Events)
+		for _, want := range append(c.want, done) {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: no %s in %s", c.name, want, got)
+			}
+		}
+		if n.How != continuation.HowProxy || strings.Contains(got, "finish_reason") != strings.HasPrefix(c.name, "limit") {
+			t.Errorf("%s: %s %s", c.name, n.How, got)
+		}
+	}
+}
+
+// Calls that begin after the seam go on with the indexes of those before it.
+func TestAnswer_ToolCallsAfterTheSeam(t *testing.T) {
+	t.Parallel()
+	call := func(index int) string {
+		return fmt.Sprintf(`"tool_calls":[{"index":%d,"function":{"name":"f","arguments":""}}]`, index)
+	}
+	a := begin(t, openai.Chat, `,"tools":[{"type":"function"}]`)
+	pass(t, a, roleEvent(20), chatEvent(`"content":"The"`, 10), chatEvent(call(0), 11))
+	if _, why := a.Next(detokenize); why != continuation.ReasonToolCall {
+		t.Fatalf("an open call: %q", why)
+	}
+	pass(t, a, chatEvent(`"content":" is"`, 14))
+	next(t, a)
+	finish := strings.Replace(chatEvent("", 15), `"finish_reason":null`, `"finish_reason":"stop"`, 1)
+	got := pass(t, a, roleEvent(20, 10, 11, 14), chatEvent(call(0), 15), finish)
+	if !strings.Contains(got, `"index":1,"function"`) || !strings.Contains(got, `"finish_reason":"tool_calls"`) {
+		t.Errorf("second leg: %s", got)
+	}
+}
+
+func TestAnswer_ShiftsTextOffsets(t *testing.T) {
+	t.Parallel()
+	a := begin(t, openai.Completion, `,"max_tokens":99,"logprobs":1`)
+	with := func(event, offset string) string {
+		return strings.Replace(event, `"logprobs":null`, `"logprobs":{"text_offset":[`+offset+`],"tokens":["x"]}`, 1)
+	}
+	pass(t, a, with(textEvent("The", []int{20}, []int{10}), "0"))
+	next(t, a)
+	if got := pass(t, a, with(textEvent(" sea is", []int{20, 10}, []int{11, 14}), "0,4")); !strings.Contains(got, `"text_offset":[3,7]`) {
+		t.Errorf("second leg: %s", got)
+	}
+}
+
+// Every refusal has one of the listed reasons.
+func TestAnswer_Refuses(t *testing.T) {
+	t.Parallel()
+	for more, want := range map[string]string{
+		`,"n":2`:                                       continuation.ReasonChoices,
+		`,"echo":true`:                                 continuation.ReasonChoices,
+		`,"prompt_logprobs":1`:                         continuation.ReasonChoices,
+		`,"seed":1`:                                    continuation.ReasonSeed,
+		`,"seed":1,"temperature":0.5`:                  continuation.ReasonSeed,
+		`,"seed":1,"temperature":0`:                    "",
+		`,"seed":1,"top_k":1`:                          "",
+		`,"presence_penalty":0.1`:                      continuation.ReasonPenalty,
+		`,"presence_penalty":0`:                        "",
+		`,"repetition_penalty":1.3`:                    "",
+		`,"bad_words":["x"]`:                           continuation.ReasonPenalty,
+		`,"response_format":{"type":"json_object"}`:    continuation.ReasonStructure,
+		`,"response_format":{"type":"text"}`:           "",
+		`,"structured_outputs":{"regex":"a"}`:          continuation.ReasonStructure,
+		`,"thinking_token_budget":4`:                   continuation.ReasonThinking,
+		`,"logits_processors":["x"]`:                   continuation.ReasonCustom,
+		`,"tool_choice":"required"`:                    continuation.ReasonStructure,
+		`,"stop":["x"],"logit_bias":{"1":2},"top_p":1`: "",
+	} {
+		kind := openai.Completion
+		if strings.Contains(more, "tool_choice") {
+			kind = openai.Chat
+		}
+		a := begin(t, kind, `,"max_tokens":9`+more)
+		if kind == openai.Chat {
+			pass(t, a, roleEvent(20), chatEvent(`"content":"The"`, 10))
+		} else {
+			pass(t, a, textEvent("The", []int{20}, []int{10}))
+		}
+		if _, why := a.Next(detokenize); why != want {
+			t.Errorf("%s: %q, want %q", more, why, want)
+		} else if why != "" && !slices.Contains(continuation.Reasons(), why) {
+			t.Errorf("%s is not listed", why)
+		}
+	}
+}
+
+func TestAnswer_RefusesMore(t *testing.T) {
+	t.Parallel()
+	first := textEvent("The", []int{20}, []int{10})
+	if a := continuation.New(parse(t, openai.Completion, `{"prompt":"x"}`), 3, nil); a != nil {
+		t.Error("an answer that is no stream is continued")
+	}
+	if a := begin(t, openai.Completion, ""); a.Records() != true {
+		t.Error("no token ids are recorded")
+	}
+	responses := continuation.New(parse(t, openai.Responses, `{"input":"x","stream":true}`), 3, nil)
+	if responses.Records() || responses.Refused() != continuation.ReasonAPI {
+		t.Errorf("responses: %s", responses.Refused())
+	}
+	a := begin(t, openai.Completion, "")
+	pass(t, a, strings.Replace(first, "[10]", "null", 1))
+	if why := a.Refused(); why != continuation.ReasonNoIDs {
+		t.Errorf("an engine without token ids: %q", why)
+	}
+	a = begin(t, openai.Completion, "")
+	pass(t, a, first)
+	if _, why := a.Next(func([]byte) (string, error) { return "", errors.New("x") }); why != continuation.ReasonText {
+		t.Errorf("no engine detokenizes: %q", why)
+	}
+	for i := range 4 {
+		_, why := a.Next(detokenize)
+		if (why == continuation.ReasonLimit) != (i == 3) {
+			t.Errorf("move %d: %q", i, why)
+		}
+	}
+	bodies := scratch.NewBodies(8 << 10)
+	if err := bodies.Reserve(8 << 10); err != nil {
+		t.Fatal(err)
+	}
+	a = continuation.New(parse(t, openai.Completion, `{"prompt":"x","stream":true}`), 3, bodies)
+	many := make([]int, 4096)
+	pass(t, a, textEvent("The", many, []int{10}))
+	if why := a.Refused(); why != continuation.ReasonMemory {
+		t.Errorf("no memory: %q", why)
+	}
+}
+
+// A replay leaves out what the client has, at the border inside of an event, too, and ends if the
+// engine writes another answer.
+func TestAnswer_Replays(t *testing.T) {
+	t.Parallel()
+	args := func(index int, s string) string {
+		return fmt.Sprintf(`"tool_calls":[{"index":%d,"function":{"arguments":%s}}]`, index, quote(s))
+	}
+	open := `"tool_calls":[{"id":"c1","type":"function","index":0,"function":{"name":"f","arguments":""}}]`
+	lost := []string{roleEvent(20), chatEvent(`"reasoning":"hm"`, 10), chatEvent(`"content":"The"`, 10), chatEvent(open, 11), chatEvent(args(0, `{"a`), 12)}
+	for _, c := range []struct {
+		name, replay string
+		want         []string
+	}{
+		{"packed otherwise", roleEvent(20) + chatEvent(`"reasoning":"h"`, 10) + chatEvent(`"reasoning":"m"`, 10) + chatEvent(`"content":"Th"`, 10) + chatEvent(`"content":"e"`, 10) +
+			chatEvent(strings.ReplaceAll(open, "c1", "c2"), 11) + chatEvent(args(0, `{"a":1}`), 12) + chatEvent(strings.ReplaceAll(open, `"index":0`, `"index":1`), 13),
+			[]string{`"index":0,"function":{"arguments":"\":1}"}`, `"index":1,"function":{"name":"f"`}},
+		{"another text", roleEvent(20) + chatEvent(`"reasoning":"ho"`, 10), nil},
+		{"ends earlier", roleEvent(20) + chatEvent(`"reasoning":"hm"`, 10) + strings.Replace(chatEvent("", 10), `"finish_reason":null`, `"finish_reason":"stop"`, 1), nil},
+	} {
+		a := begin(t, openai.Chat, `,"temperature":0,"tools":[{"type":"function"}]`)
+		pass(t, a, lost...)
+		n := next(t, a)
+		if n.How != continuation.HowReplay || n.Request.PromptTokenIDs != nil {
+			t.Fatalf("%s: goes on by %s", c.name, n.How)
+		}
+		out, err := a.Pass([]byte(c.replay))
+		if (err == nil) != (c.want != nil) {
+			t.Fatalf("%s: %v, %s", c.name, err, out)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("%s: no %s in %s", c.name, want, out)
+			}
+		}
+		if s := string(out); strings.Contains(s, "hm") || strings.Contains(s, "c2") || strings.Contains(s, "role") || strings.Contains(s, `{\"a\"`) {
+			t.Errorf("%s: %s", c.name, s)
+		}
+	}
+}
+
+// The memory of token ids is counted, and free when the request has ended.
+func TestAnswer_CountsMemory(t *testing.T) {
+	t.Parallel()
+	bodies := scratch.NewBodies(1 << 20)
+	a := continuation.New(parse(t, openai.Completion, `{"prompt":"x","stream":true}`), 3, bodies)
+	many := make([]int, 20000)
+	for i := range many {
+		many[i] = i * 7
+	}
+	pass(t, a, textEvent("The", many, []int{10}))
+	if held, _, _ := bodies.Memory(); held < 40000 || held > 64<<10 {
+		t.Errorf("%d bytes for 20,000 tokens", held)
+	}
+	f := fields(t, next(t, a).Request.Body)
+	if got := f["prompt"].([]any); len(got) != 20001 || got[19999] != float64(19999*7) {
+		t.Errorf("%d tokens", len(got))
+	}
+	a.Release()
+	if held, _, _ := bodies.Memory(); held != 0 {
+		t.Errorf("%d bytes are held", held)
+	}
+}

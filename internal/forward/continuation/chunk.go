@@ -1,0 +1,117 @@
+package continuation
+
+import (
+	"bytes"
+
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+)
+
+// span is a value in an event; the zero value means that the event has none.
+type span struct{ start, end int }
+
+func (s span) of(event []byte) []byte { return event[s.start:s.end] }
+
+// chunk is what one event of a completion or a chat has, as far as it matters here. Values that
+// are null or empty count as absent, except for finish, which is 0 for null only.
+type chunk struct {
+	event    []byte
+	open     int // position of the choice's brace; 0 if there is no choice
+	ids      span
+	prompt   span
+	text     span // text of a completion, content of a chat
+	thoughts span // reasoning of a chat
+	calls    span
+	delta    span
+	finish   span
+	logprobs span
+	role     bool
+	textAt   int  // where the text begins, after its quote, also if it is empty; 0 if there is none
+	renamed  bool // reasoning has the name reasoning_content, as before vLLM 0.12
+}
+
+// says reports whether the client reads anything in the event's choice.
+func (c *chunk) says() bool { return c.text.end|c.thoughts.end|c.calls.end|c.finish.end != 0 }
+
+const firstChoice = `"choices":[{`
+
+// readChunk reads an event. wantPrompt reports that the tokens of the prompt are expected: only
+// the first event of a leg has them.
+func readChunk(event []byte, wantPrompt bool) chunk {
+	c := chunk{event: event}
+	s := jsonscan.Scanner{Text: event}
+	// A quote inside a string has a backslash before it, so this is no text.
+	if i := bytes.Index(event, []byte(firstChoice)); i >= 0 {
+		c.open = i + len(firstChoice) - 1
+	} else if m, ok := jsonscan.Find(event, max(0, bytes.IndexByte(event, '{')), "choices"); ok {
+		if i := s.Space(m.Value + 1); event[m.Value] == '[' && event[i] == '{' {
+			c.open = i
+		}
+	}
+	if c.open > 0 {
+		_, err := s.Members(c.open, 0, c.member)
+		if err != nil {
+			return chunk{event: event}
+		}
+	}
+	if wantPrompt && c.prompt.end == 0 {
+		if m, ok := jsonscan.Find(event, max(0, bytes.IndexByte(event, '{')), "prompt_token_ids"); ok {
+			c.prompt = c.value(m)
+		}
+	}
+	return c
+}
+
+// value returns a member's value, the zero span for one that is null or empty.
+func (c *chunk) value(m jsonscan.Member) span {
+	if m.End-m.Value <= 2 || jsonscan.IsNull(c.event[m.Value:m.End]) {
+		return span{}
+	}
+	return span{m.Value, m.End}
+}
+
+// inside returns where the text of a string begins, 0 for any other value.
+func (c *chunk) inside(m jsonscan.Member) int {
+	if c.event[m.Value] != '"' {
+		return 0
+	}
+	return m.Value + 1
+}
+
+// member notes a member of the choice.
+func (c *chunk) member(m jsonscan.Member) error {
+	switch string(jsonscan.Unquote(c.event[m.Key:m.KeyEnd])) {
+	case "text":
+		c.text, c.textAt = c.value(m), c.inside(m)
+	case "delta":
+		if c.event[m.Value] == '{' {
+			c.delta = span{m.Value, m.End}
+			s := jsonscan.Scanner{Text: c.event}
+			_, err := s.Members(m.Value, 0, c.deltaMember)
+			return err
+		}
+	case "finish_reason":
+		c.finish = c.value(m)
+	case "token_ids":
+		c.ids = c.value(m)
+	case "prompt_token_ids":
+		c.prompt = c.value(m)
+	case "logprobs":
+		c.logprobs = c.value(m)
+	}
+	return nil
+}
+
+func (c *chunk) deltaMember(m jsonscan.Member) error {
+	switch string(jsonscan.Unquote(c.event[m.Key:m.KeyEnd])) {
+	case "role":
+		c.role = true
+	case "content":
+		c.text, c.textAt = c.value(m), c.inside(m)
+	case "reasoning", "reasoning_content":
+		c.thoughts = c.value(m)
+		c.renamed = m.KeyEnd-m.Key > len(`"reasoning"`)
+	case "tool_calls":
+		c.calls = c.value(m)
+	}
+	return nil
+}

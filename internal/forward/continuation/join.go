@@ -1,0 +1,213 @@
+package continuation
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+)
+
+// legState is what is different while a leg continues the answer. The zero value is for the first
+// leg.
+type legState struct {
+	continues bool
+	verified  bool    // its engine has got the expected prompt
+	spoken    bool    // text of the leg has come
+	rest      string  // text that the lost leg held back: it precedes the text of this one
+	restOf    channel // of rest, once it was said
+	history   string  // text of the tokens of the answer before this leg
+	opening   string  // first text of the prompt
+	ids       int     // tokens of the answer before this leg
+	calls     int     // tool calls before it
+	runes     int     // characters before it
+	replays   bool    // it repeats the answer from its start
+	has       said    // what the client had before a leg that replays
+}
+
+// The errors of a leg that does not continue the answer, although its engine has accepted it.
+var (
+	errPrompt = errors.New("the engine did not continue from the token ids that it was sent")
+	errLeak   = errors.New("the engine repeated the prompt instead of continuing it")
+)
+
+// verify checks that an event belongs to a leg that continues the answer: that the engine has
+// used the token ids that it was sent, and does not send the text of the prompt.
+func (a *Answer) verify(c *chunk) error {
+	if !a.leg.verified {
+		switch {
+		case c.prompt.end > 0:
+			var got idList
+			n := len(a.prompt.b)
+			if !got.addJSON(c.prompt.of(c.event)) || got.n != a.prompt.n+a.ids.n ||
+				!bytes.Equal(got.b[:n], a.prompt.b) || !bytes.Equal(got.b[n:], a.ids.b) {
+				return errPrompt
+			}
+			a.leg.verified = true
+		case c.open > 0 && (c.says() || c.ids.end > 0):
+			return errPrompt
+		}
+	}
+	if first := c.text; !a.leg.spoken && (first.end > 0 || c.thoughts.end > 0) {
+		if first.end == 0 {
+			first = c.thoughts
+		}
+		a.leg.spoken = true
+		if a.leaked(string(jsonscan.Unquote(first.of(c.event)))) {
+			return errLeak
+		}
+	}
+	return nil
+}
+
+const (
+	// openingIDs is the number of tokens whose text is the opening of the prompt.
+	openingIDs = 8
+	// distinct is the length from which a text does not occur in another one by chance, in bytes.
+	distinct = 16
+)
+
+// leaked reports whether the first text of a leg repeats the prompt: vLLM's detokenizer sends
+// prompt and history if their ids end in half a character (DecodeStream in vLLM's
+// v1/engine/detokenizer.py). It is the last guard; seam cuts the history so that it cannot happen.
+func (a *Answer) leaked(first string) bool {
+	opens := strings.HasPrefix(first, a.leg.opening)
+	repeats := strings.Contains(first, a.leg.history)
+	return opens && len(a.leg.opening) >= distinct || repeats && len(a.leg.history) >= distinct ||
+		opens && repeats && len(a.leg.opening) > 0 && len(a.leg.opening)+len(a.leg.history) >= distinct/2
+}
+
+// speakRest returns the text that the lost leg held back, once: at the first event into which it
+// fits.
+func (a *Answer) speakRest(c *chunk) string {
+	rest := a.leg.rest
+	if rest == "" || c.open == 0 || !c.says() {
+		return ""
+	}
+	a.say(a.channel, []byte(rest))
+	a.leg.rest, a.leg.restOf = "", a.channel
+	return rest
+}
+
+// join edits an event of a leg that continues the answer, so that the client sees one answer. rest
+// is the text that precedes its own.
+func (a *Answer) join(c *chunk, rest string, out *edited) {
+	if c.role && !c.says() {
+		return // the client has the role
+	}
+	open := bytes.IndexByte(c.event, '{')
+	if open < 0 {
+		out.keep()
+		return
+	}
+	for _, f := range [...]struct {
+		name  string
+		value []byte
+	}{{"id", a.id}, {"created", a.created}, {"model", a.model}} {
+		if m, ok := jsonscan.Find(c.event, open, f.name); ok && f.value != nil {
+			out.replace(span{m.Value, m.End}, string(f.value))
+		}
+	}
+	if rest != "" {
+		a.insertRest(c, rest, out)
+	}
+	if a.req.Kind == openai.Chat && len(a.said.calls) > 0 && !a.leg.replays && string(c.finish.of(c.event)) == `"stop"` {
+		out.replace(c.finish, `"tool_calls"`)
+	}
+	if a.leg.calls > 0 && c.calls.end > 0 {
+		a.shiftCalls(c, out)
+	}
+	if a.leg.runes > 0 && c.logprobs.end > 0 {
+		a.shiftOffsets(c, out)
+	}
+	a.addUsage(c.event, open, out)
+	out.keep()
+}
+
+func (a *Answer) insertRest(c *chunk, rest string, out *edited) {
+	quoted, err := json.Marshal(rest)
+	if err != nil { // a string has no error
+		return
+	}
+	inner := string(quoted[1 : len(quoted)-1])
+	switch {
+	case a.req.Kind == openai.Completion, a.leg.restOf == content && c.textAt > 0:
+		out.insert(c.textAt, inner)
+	case c.thoughts.end > 0 && a.leg.restOf == reasoning:
+		out.insert(c.thoughts.start+1, inner)
+	default:
+		member := `"` + a.nameOf(a.leg.restOf) + `":` + string(quoted)
+		if c.delta.end-c.delta.start > len("{}") {
+			member += ","
+		}
+		out.insert(c.delta.start+1, member)
+	}
+}
+
+// shiftCalls adds the calls of earlier legs to the indexes of tool calls.
+func (a *Answer) shiftCalls(c *chunk, out *edited) {
+	at := c.calls.start
+	jsonscan.EachObject(c.calls.of(c.event), func(call []byte) {
+		at += bytes.Index(c.event[at:], call)
+		if m, ok := jsonscan.Find(call, 0, "index"); ok {
+			out.replace(span{at + m.Value, at + m.End}, strconv.Itoa(a.leg.calls+callIndex(call)))
+		}
+		at += len(call)
+	})
+}
+
+// shiftOffsets adds the characters of earlier legs to the offsets of logprobs.
+func (a *Answer) shiftOffsets(c *chunk, out *edited) {
+	m, ok := jsonscan.Find(c.event, c.logprobs.start, "text_offset")
+	if !ok || c.event[m.Value] != '[' {
+		return
+	}
+	var offsets []int
+	if json.Unmarshal(c.event[m.Value:m.End], &offsets) != nil {
+		return
+	}
+	b := []byte{'['}
+	for i, o := range offsets {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, int64(o+a.leg.runes), 10)
+	}
+	out.replace(span{m.Value, m.End}, string(append(b, ']')))
+}
+
+// addUsage adds the tokens of earlier legs to the usage of an event.
+func (a *Answer) addUsage(event []byte, open int, out *edited) {
+	if a.leg.replays || !bytes.Contains(event, []byte(`"completion_tokens":`)) {
+		return
+	}
+	usage, ok := jsonscan.Find(event, open, "usage")
+	if !ok || event[usage.Value] != '{' {
+		return
+	}
+	completion, ok := number(event, usage.Value, "completion_tokens")
+	if !ok {
+		return
+	}
+	completion += a.leg.ids
+	for _, f := range [...]struct {
+		name  string
+		value int
+	}{{"prompt_tokens", a.promptTokens}, {"completion_tokens", completion}, {"total_tokens", a.promptTokens + completion}} {
+		if m, ok := jsonscan.Find(event, usage.Value, f.name); ok {
+			out.replace(span{m.Value, m.End}, strconv.Itoa(f.value))
+		}
+	}
+}
+
+func number(b []byte, open int, name string) (int, bool) {
+	m, ok := jsonscan.Find(b, open, name)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.Atoi(string(b[m.Value:m.End]))
+	return n, err == nil
+}

@@ -1,0 +1,277 @@
+package continuation
+
+import (
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+)
+
+// The ways in which an answer goes on, for metrics.
+const (
+	HowPrompt = "prompt"    // a completion whose prompt is the ids
+	HowChat   = "chat"      // a chat with the ids in kv_transfer_params
+	HowReplay = "replay"    // the same request again, of which the client gets the part that it does not have
+	HowProxy  = "completed" // only the end was missing
+)
+
+// Hows lists the ways.
+func Hows() []string { return []string{HowPrompt, HowChat, HowReplay, HowProxy} }
+
+// The reasons why an answer does not go on, for metrics.
+const (
+	ReasonLimit     = "limit"      // it was continued as many times as it may be
+	ReasonDeadline  = "deadline"   // no instance went on with it in time
+	ReasonBudget    = "budget"     // the retry budget is spent
+	ReasonFailed    = "failed"     // no instance could go on with it
+	ReasonAPI       = "api"        // engines report no token ids on this route
+	ReasonChoices   = "choices"    // several choices or prompts, beam search, echo, prompt_logprobs
+	ReasonEmbeds    = "embeddings" // the prompt is no tokens
+	ReasonSeed      = "seed"       // a seed with a temperature above 0
+	ReasonThinking  = "thinking"   // a thinking budget
+	ReasonPenalty   = "penalty"    // a penalty on the tokens of the answer, or bad_words
+	ReasonStructure = "structured" // structured output, or a forced tool call
+	ReasonCustom    = "custom"     // logits processors
+	ReasonMedia     = "media"      // images, video, or audio
+	ReasonToolCall  = "tool_call"  // a tool call may be open
+	ReasonOldEngine = "old_engine" // a chat of engines before vLLM 0.31
+	ReasonNoIDs     = "no_ids"     // the engine reported no token ids
+	ReasonMemory    = "memory"     // no memory for the token ids
+	ReasonSeam      = "seam"       // no token ids have the text that the client has
+	ReasonText      = "detokenize" // no engine turned the token ids into text
+	ReasonRefused   = "refused"    // the failure is not one of the instance
+	ReasonEnded     = "ended"      // the request has ended
+)
+
+// Reasons lists the reasons.
+func Reasons() []string {
+	return []string{
+		ReasonLimit, ReasonDeadline, ReasonBudget, ReasonFailed, ReasonAPI, ReasonChoices, ReasonEmbeds, ReasonSeed, ReasonThinking,
+		ReasonPenalty, ReasonStructure, ReasonCustom, ReasonMedia, ReasonToolCall, ReasonOldEngine, ReasonNoIDs, ReasonMemory, ReasonSeam, ReasonText, ReasonRefused,
+	}
+}
+
+// Detokenize turns token ids, as a JSON list, into their text.
+type Detokenize func(ids []byte) (string, error)
+
+// Next is how an answer goes on.
+type Next struct {
+	How string
+	// Request is what the next legs send.
+	Request *request.Request
+	// Events complete the answer without another leg; nil otherwise.
+	Events []byte
+}
+
+// defaultMaxTokens is vLLM's limit for a completion that names none.
+const defaultMaxTokens = 16
+
+// Refused returns why the answer cannot go on, as far as that is known without an engine; "" if
+// it may.
+func (a *Answer) Refused() string {
+	why, _ := a.refused()
+	return why
+}
+
+// refused returns why the answer cannot go on, and whether it can only be replayed.
+func (a *Answer) refused() (why string, replay bool) {
+	switch {
+	case a.finished && a.created != nil && (a.why == "" || !a.req.IncludeUsage):
+		return "", false
+	case a.why != "" && a.why != ReasonNoIDs:
+		return a.why, false // the request's body may be released
+	case a.moves == 0:
+		return ReasonLimit, false
+	}
+	f := a.parameters()
+	switch {
+	case f.never != "":
+		return f.never, false
+	case a.why != "" || a.ids.n == 0 || a.prompt.n == 0:
+		why = ReasonNoIDs
+	case a.leg.replays && !a.replayed(&a.said):
+		why = ReasonSeam // the ids are not those of the client's text
+	case a.channel == toolCalls, f.single && len(a.said.calls) > 0: // the next engine would not leave a second call out
+		why = ReasonToolCall
+	case f.forced:
+		why = ReasonStructure
+	case a.old && a.req.Kind == openai.Chat:
+		why = ReasonOldEngine
+	case a.req.Media():
+		why = ReasonMedia
+	default:
+		why = f.why
+	}
+	if why != "" && a.replayable(&f) {
+		return "", true
+	}
+	return why, false
+}
+
+// MayMove reports whether the answer could go on now, if its leg ended. It changes nothing.
+func (a *Answer) MayMove(detokenize Detokenize) bool {
+	why, replay := a.refused()
+	if why != "" || replay || a.finished {
+		return replay && !a.finished
+	}
+	_, _, _, why = a.seam(detokenize)
+	return why == ""
+}
+
+// Next returns how the answer goes on after its leg was lost; why is the reason if it does not,
+// one of Reasons.
+func (a *Answer) Next(detokenize Detokenize) (next *Next, why string) {
+	why, replay := a.refused()
+	if why != "" {
+		return nil, why
+	}
+	if replay {
+		return a.replay(), ""
+	}
+	if a.finished {
+		return &Next{How: HowProxy, Events: a.ending("", false)}, ""
+	}
+	n, history, rest, why := a.seam(detokenize)
+	if f := a.parameters(); why == ReasonSeam && a.replayable(&f) {
+		return a.replay(), ""
+	}
+	if why != "" {
+		return nil, why
+	}
+	limit := a.limit()
+	if limit > 0 && int64(n) >= limit {
+		return &Next{How: HowProxy, Events: a.ending(rest, true)}, ""
+	}
+	opening, err := detokenize(append(a.prompt.appendJSON([]byte{'['}, min(a.prompt.n, openingIDs)), ']'))
+	if err != nil {
+		return nil, ReasonText
+	}
+	a.ids.cut(n)
+	body := a.body(n, limit)
+	req, err := request.Parse(a.req.Kind, body)
+	if err != nil {
+		return nil, ReasonRefused
+	}
+	req.KeepPriority = a.req.KeepPriority
+	next = &Next{How: HowPrompt, Request: req}
+	if a.req.Kind == openai.Chat {
+		next.How = HowChat
+		req.PromptTokenIDs = a.history([]byte{'['}, n)
+	}
+	a.moves--
+	a.promptTokens, a.mark = a.prompt.n, min(a.mark, n)
+	a.leg = legState{
+		continues: true, rest: rest, history: history, opening: opening, ids: n, calls: len(a.said.calls), runes: utf8.RuneCountInString(history),
+	}
+	return next, ""
+}
+
+// limit returns the number of tokens that the answer may have, 0 if only the engine knows.
+func (a *Answer) limit() int64 {
+	if a.req.Kind == openai.Completion && a.req.Raw(request.FieldMaxTokens) == nil {
+		return defaultMaxTokens
+	}
+	return a.req.MaxTokens
+}
+
+// history appends the ids of the prompt and the first n of the answer, as the rest of a JSON list.
+func (a *Answer) history(out []byte, n int) []byte {
+	return append(a.ids.appendJSON(a.prompt.appendJSON(out, a.prompt.n), n), ']')
+}
+
+// body returns the body of the next request: that of the client with another prompt and with the
+// limits that are left after n tokens.
+func (a *Answer) body(n int, limit int64) []byte {
+	out := append(make([]byte, 0, len(a.req.Body)+8*(a.prompt.n+n)+128), `{"stream":true`...)
+	minTokens := int64(0)
+	s := jsonscan.Scanner{Text: a.req.Body}
+	_, _ = s.Members(s.Space(0), 0, func(m jsonscan.Member) error { // was scanned before
+		value := a.req.Body[m.Value:m.End]
+		switch name := string(jsonscan.Unquote(a.req.Body[m.Key:m.KeyEnd])); {
+		case name == "min_tokens":
+			minTokens, _, _ = jsonscan.LaxInt(value)
+		case name == "stream", name == "return_token_ids", name == "max_tokens", name == "max_completion_tokens", name == "min_completion_tokens", name == "truncate_prompt_tokens":
+		case name == "prompt" && a.req.Kind == openai.Completion:
+		default:
+			out = append(append(append(append(out, ','), a.req.Body[m.Key:m.KeyEnd]...), ':'), value...)
+		}
+		return nil
+	})
+	if a.req.Kind == openai.Completion {
+		out = a.history(append(out, `,"prompt":[`...), n)
+	}
+	switch {
+	case limit > 0:
+		out = strconv.AppendInt(append(out, `,"max_tokens":`...), limit-int64(n), 10)
+	case a.req.Kind == openai.Completion:
+		out = append(out, `,"max_tokens":null`...)
+	}
+	if minTokens > int64(n) {
+		out = strconv.AppendInt(append(out, `,"min_tokens":`...), minTokens-int64(n), 10)
+	}
+	return append(out, '}')
+}
+
+// parameters reads the sampling parameters of the request.
+func (a *Answer) parameters() (f parameters) {
+	s := jsonscan.Scanner{Text: a.req.Body}
+	_, _ = s.Members(s.Space(0), 0, func(m jsonscan.Member) error { // was scanned before
+		f.read(string(jsonscan.Unquote(a.req.Body[m.Key:m.KeyEnd])), a.req.Body[m.Value:m.End])
+		return nil
+	})
+	if f.seed && !f.greedy {
+		f.never = ReasonSeed
+	}
+	return f
+}
+
+// parameters are what matters of the sampling parameters of a request.
+type parameters struct {
+	never  string // why the answer cannot go on in any way
+	why    string // why it can only be replayed
+	seed   bool
+	greedy bool // each token is the most probable one
+	forced bool // a tool call is forced
+	single bool // at most one tool call
+}
+
+// read reads one member of the request. Of duplicates the last counts in vLLM; here each does,
+// which refuses too much.
+func (f *parameters) read(name string, value []byte) {
+	set := jsonscan.Truthy(value)
+	switch name {
+	case "temperature":
+		f.greedy = f.greedy || !set && !jsonscan.IsNull(value)
+	case "top_k":
+		f.greedy = f.greedy || string(value) == "1"
+	case "seed":
+		f.seed = !jsonscan.IsNull(value)
+	case "tool_choice":
+		f.forced = len(value) > 0 && (value[0] == '{' || string(value) == `"required"`)
+	case "parallel_tool_calls":
+		f.single = !set && !jsonscan.IsNull(value)
+	case "presence_penalty", "frequency_penalty", "bad_words":
+		refuse(&f.why, set, ReasonPenalty)
+	case "thinking_token_budget", "thinking":
+		refuse(&f.never, !jsonscan.IsNull(value), ReasonThinking)
+	case "prompt_embeds":
+		refuse(&f.never, !jsonscan.IsNull(value), ReasonEmbeds)
+	case "response_format":
+		if m, ok := jsonscan.Find(value, 0, "type"); ok {
+			refuse(&f.why, string(value[m.Value:m.End]) != `"text"`, ReasonStructure)
+		}
+	case "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "structural_tag":
+		refuse(&f.why, !jsonscan.IsNull(value), ReasonStructure)
+	case "logits_processors", "vllm_xargs":
+		refuse(&f.why, set, ReasonCustom)
+	}
+}
+
+// refuse sets a reason that is not set yet.
+func refuse(to *string, yes bool, why string) {
+	if yes && *to == "" {
+		*to = why
+	}
+}

@@ -1,0 +1,135 @@
+package continuation
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+)
+
+// maxReplay bounds the tokens of an answer that is replayed: they are computed again before the
+// client gets anything.
+const maxReplay = 512
+
+// errDiffers is the error of a leg that replays an answer and writes another one.
+var errDiffers = errors.New("the engine wrote another answer when the request was repeated")
+
+// replayable reports whether the answer can go on by a repetition of its request.
+func (a *Answer) replayable(f *parameters) bool {
+	return f.greedy && a.events <= maxReplay && a.ids.n <= maxReplay && !a.asked
+}
+
+// replay prepares a leg that repeats the request. Pass leaves out what the client has.
+func (a *Answer) replay() *Next {
+	has := a.said
+	if a.leg.replays && !a.replayed(&a.said) {
+		has = a.leg.has // the last replay did not get to the end of it
+	}
+	a.moves--
+	a.promptTokens = a.prompt.n
+	a.leg = legState{continues: true, replays: true, verified: true, spoken: true, has: has}
+	a.ids.cut(0)
+	a.said, a.run, a.channel, a.switches, a.mark, a.events = said{}, text{}, content, 0, 0, 0
+	return &Next{How: HowReplay, Request: a.req}
+}
+
+// replayed reports whether a replay has got to the end of what the client had before it.
+func (a *Answer) replayed(s *said) bool {
+	has := &a.leg.has
+	if len(s.calls) < len(has.calls) {
+		return false
+	}
+	for i := range has.texts {
+		if s.texts[i].n < has.texts[i].n {
+			return false
+		}
+	}
+	for i := range has.calls {
+		if s.calls[i].n < has.calls[i].n {
+			return false
+		}
+	}
+	return true
+}
+
+// swallow leaves out of an event what the client has. before is what the replay had written before
+// it. It reports whether nothing of the event is left.
+func (a *Answer) swallow(c *chunk, before *said, out *edited) (all bool, err error) {
+	left := c.finish.end > 0
+	for ch, at := range [...]span{content: c.text, reasoning: c.thoughts} {
+		if at.end == 0 {
+			continue
+		}
+		rest, err := a.leg.has.texts[ch].without(before.texts[ch], jsonscan.Unquote(at.of(c.event)))
+		if err != nil {
+			return false, err
+		}
+		out.replace(at, quoted(rest))
+		left = left || len(rest) > 0
+	}
+	if c.calls.end > 0 {
+		calls, err := a.swallowCalls(c.calls.of(c.event), before)
+		if err != nil {
+			return false, err
+		}
+		out.replace(c.calls, calls)
+		left = left || calls != "[]"
+	}
+	if c.finish.end > 0 && !a.replayed(&a.said) {
+		return false, errDiffers
+	}
+	return !left && c.open > 0, nil
+}
+
+// swallowCalls returns what is left of the tool calls of an event.
+func (a *Answer) swallowCalls(calls []byte, before *said) (left string, err error) {
+	list := []byte{'['}
+	jsonscan.EachObject(calls, func(call []byte) {
+		i := callIndex(call)
+		if i < 0 || i >= len(a.leg.has.calls) {
+			list = append(append(list, call...), ',') // a new one
+			return
+		}
+		earlier := text{}
+		if i < len(before.calls) {
+			earlier = before.calls[i]
+		}
+		rest, differs := a.leg.has.calls[i].without(earlier, arguments(call))
+		switch {
+		case differs != nil:
+			err = differs
+		case len(rest) > 0:
+			list = append(list, `{"index":`+strconv.Itoa(i)+`,"function":{"arguments":`+quoted(rest)+`}},`...)
+		}
+	})
+	return strings.TrimSuffix(string(list), ",") + "]", err
+}
+
+// without returns what is left of part without the end of t, if earlier was written before it. The
+// error means that a part of t is different.
+func (t *text) without(earlier text, part []byte) ([]byte, error) {
+	if earlier.n >= t.n {
+		return part, nil
+	}
+	n := min(len(part), t.n-earlier.n)
+	earlier.add(part[:n])
+	if earlier.n == t.n && earlier.hash != t.hash {
+		return nil, errDiffers
+	}
+	return part[n:], nil
+}
+
+func quoted(s []byte) string {
+	b, _ := json.Marshal(string(s)) // a string has no error
+	return string(b)
+}
+
+// clone returns a copy whose calls can be compared later.
+func (s *said) clone() said {
+	c := *s
+	c.calls = slices.Clone(s.calls)
+	return c
+}

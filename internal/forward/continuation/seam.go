@@ -1,0 +1,170 @@
+package continuation
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+)
+
+const (
+	// maxCuts bounds the tokens that are generated again because the client has none of their text.
+	maxCuts = 16
+	// halfCharacter is the end of a text whose last token has only a part of a character.
+	halfCharacter = "\uFFFD"
+	// markup are characters with which the parsers of tool calls and of reasoning hold text back.
+	markup = "<>[]{}|`"
+)
+
+// seam returns how many ids of the answer the next leg goes on from, and their text. rest is the
+// end of that text if the client does not have it yet: an engine with stop strings holds back what
+// may begin one.
+//
+// The ids must have exactly the text that the client has, and end with a whole character. The next
+// engine looks for stop strings in its own text only, so none may begin before the seam.
+func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) {
+	n = a.ids.n
+	if a.req.Kind == openai.Chat {
+		n = a.mark // later ids are of text that a parser holds back, or of no text
+	}
+	stops := a.stops()
+	for cuts := 0; n >= 0 && cuts < maxCuts; cuts++ {
+		if n == 0 && a.said.texts[content].n+a.said.texts[reasoning].n == 0 {
+			return 0, "", "", "" // the client has no text yet
+		}
+		if a.asked && n < a.ids.n {
+			break // it has ids that would be generated again
+		}
+		text, err := detokenize(append(a.ids.appendJSON([]byte{'['}, n), ']'))
+		if err != nil {
+			return 0, "", "", ReasonText
+		}
+		if !strings.HasSuffix(text, halfCharacter) {
+			if rest, ok := a.heldBack(text, stops); ok && !mayStop(text, stops) {
+				return n, text, rest, ""
+			}
+		}
+		n--
+	}
+	return 0, "", "", ReasonSeam
+}
+
+// heldBack returns the end of text that the client does not have. It reports false if the rest of
+// text is not what the client has, or if the engine cannot have held the end back.
+func (a *Answer) heldBack(text string, stops []string) (rest string, ok bool) {
+	held := 0
+	for _, s := range stops {
+		held = max(held, utf8.RuneCountInString(s)-1)
+	}
+	if a.said.texts[content].lead == ' ' && !strings.HasPrefix(text, " ") && a.switches == 0 {
+		text = " " + text // some tokenizers drop it at the start of a text
+	}
+	ends := make([]int, 1, held+1)
+	for ends[0] = len(text); len(ends) <= held && ends[len(ends)-1] > 0; {
+		at := ends[len(ends)-1]
+		_, size := utf8.DecodeLastRuneInString(text[:at])
+		ends = append(ends, at-size)
+	}
+	for _, at := range ends {
+		if a.switches == 0 && a.said.texts[content].equals(text[:at]) {
+			return text[at:], a.passable(text[at:])
+		}
+	}
+	if a.req.Kind == openai.Completion {
+		return "", false
+	}
+	run := a.run
+	if a.switches == 0 {
+		run = a.said.texts[content]
+	}
+	// Of a message with several parts, only the last one is compared: the markup between them is not
+	// known. In a text that repeats itself, several ends fit; the engine holds back all that it may.
+	for _, at := range slices.Backward(ends) {
+		if at >= run.n && run.equals(text[at-run.n:at]) {
+			return text[at:], a.passable(text[at:])
+		}
+	}
+	return "", false
+}
+
+// passable reports whether the client may get a text that its engine has held back, as it is: what
+// a parser would make of it is not known.
+func (a *Answer) passable(rest string) bool {
+	return a.req.Kind == openai.Completion || !strings.ContainsAny(rest, markup)
+}
+
+// stops returns the stop strings of the request.
+func (a *Answer) stops() []string {
+	raw := a.req.Raw(request.FieldStop)
+	if len(raw) == 0 || jsonscan.IsNull(raw) {
+		return nil
+	}
+	var list []string
+	if raw[0] == '"' {
+		return []string{string(jsonscan.Unquote(raw))}
+	}
+	_ = json.Unmarshal(raw, &list) // the engine has accepted it
+	return list
+}
+
+// mayStop reports whether a stop string may begin in text and end after it.
+func mayStop(text string, stops []string) bool {
+	for _, s := range stops {
+		for n := 1; n < len(s); n++ {
+			if strings.HasSuffix(text, s[:n]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// ending returns the events that complete the answer. rest is the text that the client does not
+// have yet; finish reports that it has no finish reason either, which then is the limit.
+func (a *Answer) ending(rest string, finish bool) []byte {
+	object := "text_completion"
+	if a.req.Kind == openai.Chat {
+		object = "chat.completion.chunk"
+	}
+	var out []byte
+	begin := func() {
+		out = append(append(append(out, `data: {"id":`...), a.id...), `,"object":"`+object+`","created":`...)
+		out = append(append(append(out, a.created...), `,"model":`...), a.model...)
+	}
+	if finish {
+		quoted, _ := json.Marshal(rest) // a string has no error
+		begin()
+		if out = append(out, `,"choices":[{"index":0,`...); a.req.Kind == openai.Chat {
+			out = append(append(append(out, `"delta":{"`+a.channelName()+`":`...), quoted...), `},"logprobs":null,"finish_reason":"length","stop_reason":null}]}`...)
+		} else {
+			out = append(append(append(out, `"text":`...), quoted...), `,"logprobs":null,"finish_reason":"length","stop_reason":null}]}`...)
+		}
+		out = append(out, "\n\n"...)
+	}
+	if a.req.IncludeUsage && !a.usage {
+		begin()
+		out = strconv.AppendInt(append(out, `,"choices":[],"usage":{"prompt_tokens":`...), int64(a.prompt.n), 10)
+		out = strconv.AppendInt(append(out, `,"total_tokens":`...), int64(a.prompt.n+a.ids.n), 10)
+		out = strconv.AppendInt(append(out, `,"completion_tokens":`...), int64(a.ids.n), 10)
+		out = append(out, "}}\n\n"...)
+	}
+	return append(out, "data: [DONE]\n\n"...)
+}
+
+// channelName returns the name of the last text of the client in a delta.
+func (a *Answer) channelName() string { return a.nameOf(a.channel) }
+
+func (a *Answer) nameOf(ch channel) string {
+	switch {
+	case ch != reasoning:
+		return "content"
+	case a.renamed:
+		return "reasoning_content"
+	}
+	return "reasoning"
+}

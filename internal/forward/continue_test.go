@@ -1,0 +1,307 @@
+package forward_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/continuation"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
+)
+
+func continuing(o *forward.Options) { o.ContinueStreams = 3 }
+
+// sixtyBody is a streamed request for 60 tokens.
+func sixtyBody(path, more string) string {
+	if path == completionsPath {
+		return `{"model":"m","prompt":"describe the sea","max_tokens":60,"stream":true,"stream_options":{"include_usage":true}` + more + `}`
+	}
+	return `{"model":"m","messages":[{"role":"user","content":"describe the sea"}],"max_tokens":60,"stream":true,"stream_options":{"include_usage":true}` + more + `}`
+}
+
+// checkOne checks that a stream is one complete answer, and the answer of an undisturbed engine.
+func (r *rig) checkOne(a answer, path, body string, o fakevllm.Options) {
+	r.t.Helper()
+	want, err := o.Expected(path, []byte(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if a.err != nil || a.status != http.StatusOK {
+		r.t.Fatalf("status %d, err %v, continued %q, not continued %q, retried %q: %.2000s", a.status, a.err, r.rec.moved, r.rec.stayed, r.rec.retries, a.body)
+	}
+	got, err := sseanswer.Read(string(a.body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := got.Differs(&want[0], strings.Contains(body, `"return_token_ids":true`)); err != nil {
+		r.t.Errorf("%v\nin %s", err, a.body)
+	}
+}
+
+// checkMoved checks how often streams went on, and how.
+func (r *rig) checkMoved(want ...string) {
+	r.t.Helper()
+	r.rec.mu.Lock()
+	defer r.rec.mu.Unlock()
+	if !slices.Equal(r.rec.moved, want) || len(r.rec.stayed) > 0 {
+		r.t.Errorf("continued %q, not continued %q, want %q", r.rec.moved, r.rec.stayed, want)
+	}
+}
+
+// engineOptions are those of the engines of a rig, as far as they change answers.
+func engineOptions(more func(*fakevllm.Options)) fakevllm.Options {
+	o := fakevllm.Options{Models: []string{model}}
+	more(&o)
+	return o
+}
+
+// However a decode leg is lost in the middle of a stream, the client gets one complete answer.
+func TestStreamContinues(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.Mooncake, fakevllm.P2P, fakevllm.LMCache, fakevllm.MoRIIOWrite} {
+		for _, path := range []string{completionsPath, chatPath} {
+			for _, fault := range []fakevllm.Fault{
+				{Kind: fakevllm.FaultReset, Tokens: 7}, {Kind: fakevllm.FaultClose, Tokens: 20}, {Kind: fakevllm.FaultErrorEvent, Tokens: 33},
+				{Kind: fakevllm.FaultAbort, Tokens: 11}, {Kind: fakevllm.FaultDie, Tokens: 1},
+			} {
+				t.Run(fmt.Sprintf("%s%s/%s", mode, path, fault.Kind), func(t *testing.T) {
+					t.Parallel()
+					split := func(o *fakevllm.Options) { o.SplitCharacters, o.Version = true, "0.32.0" }
+					r := startTuned(t, mode, 2, 2, tuning{forward: continuing, engine: split, sched: noProbes})
+					fault.Times = 1
+					script(t, r.D[0], fault)
+					body := sixtyBody(path, "")
+					a := r.post(path, body)
+					r.checkOne(a, path, body, engineOptions(split))
+					if !strings.Contains(string(a.body), "\n\n: continued\n") {
+						t.Errorf("no comment in %s", a.body)
+					}
+					e := r.entry()
+					if e.Outcome != forward.OutcomeOK || e.Continued != 1 {
+						t.Errorf("entry %+v", e)
+					}
+					r.checkEngines()
+				})
+			}
+		}
+	}
+}
+
+// A stream goes on as many times as it may.
+func TestStreamContinuesAgain(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 3, continuing)
+	for _, d := range r.D {
+		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 5, Times: 4})
+	}
+	a := r.post(completionsPath, sixtyBody(completionsPath, ""))
+	e := r.entry()
+	if e.Outcome != forward.OutcomeBroken || e.Continued != 3 || a.err == nil {
+		t.Errorf("entry %+v, err %v", e, a.err)
+	}
+	if !strings.Contains(string(a.body), `"error"`) || strings.Contains(string(a.body), "[DONE]") {
+		t.Errorf("the client gets %s", a.body)
+	}
+	if got := r.rec.stayed; !slices.Equal(got, []string{continuation.ReasonLimit}) {
+		t.Errorf("not continued: %v", got)
+	}
+}
+
+// If only the end of a stream is missing, the proxy sends it.
+func TestStreamIsCompleted(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{completionsPath, chatPath} {
+		r := start(t, fakevllm.NIXL, 1, 2, continuing)
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: 60, Times: 1})
+		body := sixtyBody(path, `,"ignore_eos":true`)
+		r.checkOne(r.post(path, body), path, body, engineOptions(func(*fakevllm.Options) {}))
+		r.checkMoved("broke_off completed")
+		if n := legs(r.D); n != 1 {
+			t.Errorf("%s: %d decode legs", path, n)
+		}
+	}
+}
+
+const offeredTools = `,"tools":[{"type":"function","function":{"name":"look"}},{"type":"function","function":{"name":"go_on"}}]`
+
+// Streams are cut after every few tokens. Each of them continues exactly, or is of a kind that is
+// refused.
+func TestStreamContinuesAtEveryCut(t *testing.T) {
+	t.Parallel()
+	parsers := func(reasoning string) func(*fakevllm.Options) {
+		return func(o *fakevllm.Options) {
+			o.Version, o.SplitCharacters, o.ReasoningParser, o.ToolParser, o.ParsedWords = "0.32.0", true, reasoning, "hermes", 10
+		}
+	}
+	split := func(o *fakevllm.Options) { o.Version, o.SplitCharacters = "0.32.0", true }
+	whole := func(o *fakevllm.Options) { o.Version = "0.32.0" }
+	schema := `,"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{}}}`
+	greedy := `,"temperature":0`
+	for _, c := range []struct {
+		name, path, more string
+		engine           func(*fakevllm.Options)
+		how              []string // ways that occur
+		refused          string   // reason that occurs; "" if all cuts continue
+	}{
+		{"completion", completionsPath, `,"ignore_eos":true`, split, []string{"prompt"}, ""},
+		{"completion, several ids in an event", completionsPath, `,"stream_interval":4`, split, []string{"prompt"}, ""},
+		{"completion, stop strings", completionsPath, `,"stop":["never written","xyz"]`, split, []string{"prompt"}, ""},
+		{"completion, token ids", completionsPath, `,"return_token_ids":true`, whole, []string{"prompt"}, ""},
+		{"chat, token ids", chatPath, `,"return_token_ids":true`, whole, []string{"chat"}, ""},
+		{"completion, logprobs", completionsPath, `,"logprobs":1`, split, []string{"prompt"}, ""},
+		{"chat", chatPath, `,"ignore_eos":true`, split, []string{"chat"}, ""},
+		{"chat, stop strings", chatPath, `,"stop":["never written","xyz"]`, split, []string{"chat"}, ""},
+		{"chat, several ids in an event", chatPath, `,"stream_interval":4`, split, []string{"chat"}, ""},
+		{"chat, continuous usage", chatPath, `,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`, split, []string{"chat"}, ""},
+		{"reasoning and tools", chatPath, offeredTools, parsers("qwen3"), []string{"chat"}, continuation.ReasonToolCall},
+		{"reasoning and stop strings", chatPath, `,"stop":["never written","xyz"]`, parsers("qwen3"), []string{"chat"}, ""},
+		{"reasoning of R1 and tools", chatPath, offeredTools, parsers("deepseek_r1"), []string{"chat"}, continuation.ReasonToolCall},
+		{"reasoning and tools, greedy", chatPath, offeredTools + greedy, parsers("qwen3"), []string{"chat", "replay"}, ""},
+		{"schema", chatPath, schema, split, nil, continuation.ReasonStructure},
+		{"schema, greedy", chatPath, schema + greedy, split, []string{"replay"}, ""},
+		{"schema after reasoning, greedy", chatPath, schema + greedy, parsers("qwen3"), []string{"replay"}, ""},
+		{"penalty, greedy", completionsPath, `,"presence_penalty":0.5` + greedy, split, []string{"replay"}, ""},
+		{"old engine", chatPath, "", func(o *fakevllm.Options) { o.Version, o.SplitCharacters = "0.30.1", true }, nil, continuation.ReasonOldEngine},
+		{"old engine, greedy", chatPath, greedy, func(o *fakevllm.Options) { o.Version, o.SplitCharacters = "0.30.1", true }, []string{"replay"}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := startTuned(t, fakevllm.NIXL, 2, 3, tuning{forward: func(o *forward.Options) { o.ContinueStreams = 9 }, engine: c.engine, sched: noProbes,
+				health: func(o *health.Options) { o.MaxFailures = 1 << 20 }})
+			r.recordVersion(engineOptions(c.engine).Version)
+			refused := 0
+			for cut := 1; cut < 80; cut++ {
+				at := cut
+				body := strings.Replace(sixtyBody(c.path, c.more), "the sea", fmt.Sprint("sea ", cut), 1)
+				if strings.Contains(c.more, "tools") {
+					body, at = strings.Replace(body, `"max_tokens":60`, `"max_tokens":300`, 1), 2*cut
+				}
+				for _, d := range r.D {
+					d.ClearFaults()
+					script(t, d, fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: at, Times: 1})
+				}
+				a := r.post(c.path, body)
+				if e := r.entry(); e.Outcome == forward.OutcomeBroken && c.refused != "" {
+					refused++
+					continue
+				}
+				r.checkOne(a, c.path, body, engineOptions(c.engine))
+				if t.Failed() {
+					t.Fatalf("after %d tokens: continued %v", cut, r.rec.moved)
+				}
+			}
+			ways, reasons := map[string]int{}, map[string]int{}
+			for _, m := range r.rec.moved {
+				_, how, _ := strings.Cut(m, " ")
+				ways[how]++
+			}
+			for _, m := range r.rec.stayed {
+				reasons[m]++
+			}
+			t.Logf("ways %v, refused %v", ways, reasons)
+			for _, how := range c.how {
+				if ways[how] == 0 {
+					t.Errorf("none went on by %s", how)
+				}
+				delete(ways, how)
+			}
+			delete(ways, "completed")
+			if len(ways) > 0 || reasons[c.refused] != refused || len(r.rec.stayed) != refused || (refused > 0) != (c.refused != "") {
+				t.Errorf("other ways %v, %d broken, reasons %v", ways, refused, reasons)
+			}
+			r.checkEngines()
+		})
+	}
+}
+
+// recordVersion sets the version of vLLM in the records of all instances.
+func (r *rig) recordVersion(version string) {
+	var list []*instance.Instance
+	for _, in := range r.members.Snapshot().All() {
+		is := *in
+		is.Record.Version = version
+		list = append(list, &is)
+	}
+	r.members.set(list...)
+}
+
+// Streams of an instance that is drained with a time to move go on elsewhere; those that cannot run to
+// their end.
+func TestStreamsMoveOffDrainedInstance(t *testing.T) {
+	t.Parallel()
+	slow := func(o *fakevllm.Options) { o.Version, o.ITL = "0.32.0", 5*time.Millisecond }
+	for more, moves := range map[string]bool{`,"ignore_eos":true`: true, `,"ignore_eos":true,"seed":5`: false} {
+		t.Run(fmt.Sprint(moves), func(t *testing.T) {
+			t.Parallel()
+			r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slow, sched: noProbes})
+			body := strings.Replace(sixtyBody(completionsPath, more), `"max_tokens":60`, `"max_tokens":200`, 1)
+			ended := make(chan answer, 1)
+			go func() { ended <- r.post(completionsPath, body) }()
+			var busy *fakevllm.Server
+			eventually(t, "a stream runs", func() bool {
+				for _, d := range r.D {
+					if d.Counters().GenerationTokens > 3 {
+						busy = d
+					}
+				}
+				return busy != nil
+			})
+			now := time.Duration(0)
+			var list []*instance.Instance
+			for _, in := range r.members.Snapshot().All() {
+				is := *in
+				if is.Address == busy.Address() {
+					is.Intent, is.MoveAfter = instance.Drain, &now
+				}
+				list = append(list, &is)
+			}
+			r.members.set(list...)
+			r.checkOne(<-ended, completionsPath, body, engineOptions(slow))
+			if moves {
+				r.checkMoved(string(leg.Removed) + " prompt")
+			} else {
+				r.checkMoved()
+			}
+			r.checkEngines()
+		})
+	}
+}
+
+// The streams of an instance whose engine was restarted go on as soon as they are silent.
+func TestStreamContinuesAfterRestart(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 2, continuing)
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, Tokens: 5, Times: 1})
+	body := sixtyBody(completionsPath, "")
+	resp, err := http.Post(r.URL+completionsPath, "application/json", strings.NewReader(body)) //nolint:noctx // the rig ends it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var first [1]byte
+	if _, err := io.ReadFull(resp.Body, first[:]); err != nil { // the answer is committed
+		t.Fatal(err)
+	}
+	var list []*instance.Instance
+	for _, in := range r.members.Snapshot().All() {
+		is := *in
+		if is.Address == r.D[0].Address() {
+			is.Record.ID = "restarted"
+		}
+		list = append(list, &is)
+	}
+	r.members.set(list...)
+	rest, err := io.ReadAll(resp.Body)
+	got := answer{status: resp.StatusCode, header: resp.Header, body: append(first[:], rest...), err: err}
+	r.checkOne(got, completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
+	r.checkMoved(string(leg.Removed) + " prompt")
+}

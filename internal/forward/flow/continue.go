@@ -1,0 +1,249 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/continuation"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/forward/stage"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/internal/openai/splice"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+const (
+	// continueWithin bounds the time from the loss of a leg until another one continues its stream.
+	continueWithin = 30 * time.Second
+	// movesPerDecode is how many streams go on at the same time in one proxy, for each decode
+	// instance.
+	movesPerDecode = 4
+	// maxTriedMoves bounds how often a stream tries to move off a draining instance: each try takes a
+	// request to an engine.
+	maxTriedMoves = 16
+	// detokenizeLimit bounds one request for the text of token ids.
+	detokenizeLimit = 5 * time.Second
+	// maxDetokenized bounds the text of token ids, in bytes.
+	maxDetokenized = 16 << 20
+)
+
+// move is a stream's change from one leg to the next. The zero value means that its leg is not
+// lost.
+type move struct {
+	lost  time.Time // when the leg was lost; zero if another one continues the stream
+	class leg.Class // how it was lost
+	how   string    // how the stream goes on, once that is known
+	why   string    // why it does not
+	end   func()    // ends the stream's turn in the pace
+}
+
+// bound ends a leg that has not continued its stream in time. The caller calls stop when the leg
+// is over. A leg that continues no stream is not bounded.
+func (m *move) bound(l *leg.Leg) (stop func()) {
+	if m.lost.IsZero() {
+		return func() {}
+	}
+	t := time.AfterFunc(time.Until(m.lost.Add(continueWithin)), func() {
+		l.CallOff(&leg.LimitError{Limit: leg.ContinueLimit(continueWithin)})
+	})
+	return func() { t.Stop() }
+}
+
+// endTurn lets the next stream go on.
+func (m *move) endTurn() {
+	if m.end != nil {
+		m.end()
+		m.end = nil
+	}
+}
+
+var _ relay.Continuation = (*completion)(nil)
+
+// Pass implements relay.Continuation.
+func (c *completion) Pass(events []byte) ([]byte, error) {
+	out, err := c.progress.Pass(events)
+	switch {
+	case err != nil:
+		c.s.Recorder.NotContinued(continuation.ReasonSeam)
+		c.move.lost = time.Time{}
+	case !c.move.lost.IsZero():
+		c.continued()
+	}
+	return out, err
+}
+
+// Continues implements relay.Continuation.
+func (c *completion) Continues(f *leg.Failure) bool {
+	why := c.progress.Refused()
+	if why == "" && !f.Rule.Retry {
+		why = continuation.ReasonRefused
+	}
+	if why != "" {
+		c.s.Recorder.NotContinued(why)
+	}
+	return why == ""
+}
+
+// MayMove implements relay.Continuation.
+func (c *completion) MayMove() bool {
+	if c.triedMoves >= maxTriedMoves {
+		return false
+	}
+	c.triedMoves++
+	return c.progress.MayMove(c.detokenize)
+}
+
+// continued notes that the stream goes on.
+func (c *completion) continued() {
+	m := &c.move
+	pause := time.Since(m.lost)
+	c.s.Recorder.Continued(m.class, m.how, pause)
+	c.r.Route.Continued++
+	c.s.Log.WithField("request_id", c.r.Origin.ID).WithField("how", m.how).WithField("failure", string(m.class)).
+		WithField("decode", c.r.Route.Decode).WithField("pause_ms", pause.Milliseconds()).Info("stream continued on another leg")
+	m.endTurn()
+	*m = move{}
+}
+
+// endProgress ends what is known of the stream with the request.
+func (c *completion) endProgress() {
+	m := &c.move
+	m.endTurn()
+	if !m.lost.IsZero() && c.r.Origin.Client.Err() == nil {
+		why := m.why
+		switch {
+		case why != "":
+		case time.Since(m.lost) >= continueWithin:
+			why = continuation.ReasonDeadline
+		default:
+			why = continuation.ReasonFailed
+		}
+		c.s.Recorder.NotContinued(why)
+	}
+	c.progress.Release()
+}
+
+// continueAfter prepares the legs that continue the stream after its leg on d was lost. done
+// reports that the client has been answered; if not, another pair is due.
+func (c *completion) continueAfter(d *sched.Assignment, f *leg.Failure) (done bool) {
+	m := &c.move
+	*m = move{lost: time.Now(), class: f.Class}
+	if why := c.prepare(d, f); why != "" {
+		m.why = why
+		c.r.Answer.SendFailure(f)
+		return true
+	}
+	return m.how == continuation.HowProxy || f.Class == leg.BrokeOff && c.sameFirst(d.Instance)
+}
+
+// prepare waits for the stream's turn and finds out how it goes on. why is the reason if it does
+// not.
+func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
+	m, t := &c.move, &c.r.attempts
+	t.forgetTried(instance.Prefill)
+	t.forgetTried(instance.Decode)
+	t.counted = -1 // the lost leg has served
+	if !c.r.note(d, f) {
+		return continuation.ReasonBudget
+	}
+	ctx, cancel := context.WithDeadlineCause(c.r.Origin.Client, m.lost.Add(continueWithin), errNoTurn)
+	defer cancel()
+	var err error
+	if m.end, err = c.s.pace.Begin(ctx, c.r.Answer.Times.Start, movesPerDecode*c.usableDecodes()); err != nil {
+		return continuation.ReasonDeadline
+	}
+	next, why := c.progress.Next(c.detokenize)
+	if why != "" {
+		return why
+	}
+	if m.how = next.How; next.Events != nil {
+		c.r.Answer.Complete(next.Events)
+		c.continued()
+		m.how = continuation.HowProxy
+		return ""
+	}
+	c.req = next.Request
+	c.pairs, c.unnotified, c.expired = pairing{}, withoutNotice{}, 0
+	c.r.Origin.Times = &stage.Times{Start: m.lost} // the stages of the request end with its first token
+	return ""
+}
+
+var errNoTurn = errors.New("the stream did not go on in time")
+
+// usableDecodes returns the number of decode instances that may be picked.
+func (c *completion) usableDecodes() (n int) {
+	for _, in := range c.s.Picker.Members().All() {
+		if in.Role == instance.Decode && in.Usable() && c.s.Health.Available(in.Key) {
+			n++
+		}
+	}
+	return n
+}
+
+// sameFirst tries to continue the stream on the instance whose connection was lost, if that is
+// still the same: it has the KV cache. It reports whether the client has been answered.
+func (c *completion) sameFirst(in *instance.Instance) (done bool) {
+	now, ok := c.s.Picker.Members().Lookup(in.Key)
+	if !ok || !now.Usable() || now.Incarnation() != in.Incarnation() || !c.s.Health.Available(in.Key) {
+		return false
+	}
+	d, err := c.s.Picker.Take(now)
+	if err != nil || c.s.needsPrefill(d) {
+		d.Done()
+		return false
+	}
+	c.r.Route.notePick(d)
+	f := c.answerOn(d)
+	return f == nil || c.decodeFailed(d, f)
+}
+
+// detokenize implements continuation.Detokenize with a decode instance.
+func (c *completion) detokenize(ids []byte) (text string, err error) {
+	for range 2 {
+		if text, err = c.detokenizeOnce(ids); err == nil {
+			return text, nil
+		}
+	}
+	return "", err
+}
+
+func (c *completion) detokenizeOnce(ids []byte) (string, error) {
+	r := c.r
+	r.attempts.wanted.Tentative = true
+	a, err := r.attempts.pickOnce(instance.Decode, nil, false)
+	r.attempts.wanted.Tentative = false
+	if err != nil {
+		return "", err
+	}
+	defer a.Done()
+	body := append(append(make([]byte, 0, len(ids)+128), `{"tokens":`...), ids...)
+	if name := c.req.Raw(request.FieldModel); name != nil {
+		body = append(append(body, `,"model":`...), name...)
+	}
+	l, resp, err := r.Origin.Ask(a.Instance, detokenizeLimit, http.MethodPost, "/detokenize",
+		r.Origin.NewHeader(leg.EngineID(r.Origin.ID), connector.Pinned(a.Instance, a.Rank)...), splice.Of(append(body, '}')))
+	defer l.End()
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	answer, err := relay.ReadAll(resp, maxDetokenized)
+	if err != nil {
+		return "", err
+	}
+	if resp.Status != http.StatusOK {
+		return "", fmt.Errorf("%s answered /detokenize with %d", a.Instance.Key, resp.Status)
+	}
+	text, err := jsonscan.TopLevel(answer, "prompt")
+	if err != nil || len(text) == 0 || text[0] != '"' {
+		return "", fmt.Errorf("%s answered /detokenize with no text", a.Instance.Key)
+	}
+	return string(jsonscan.Unquote(text)), nil
+}

@@ -1,0 +1,223 @@
+package answer
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
+)
+
+// Tags in the text of an answer.
+const (
+	tagThink       = "<think>"
+	tagEndThink    = "</think>"
+	tagToolCall    = "<tool_call>"
+	tagEndToolCall = "</tool_call>"
+)
+
+// parser cuts the text of a chat into reasoning, content and tool calls, as vLLM's parsers of
+// reasoning and its hermes parser of calls do (vLLM 0.32, parser/abstract_parser.py,
+// tool_parsers/hermes_tool_parser.py). Its state begins empty after any prompt; only whether the
+// reasoning has ended is read from the prompt.
+type parser struct {
+	thinks  bool   // the reasoning has not ended
+	pending string // text of the reasoning that may be the beginning of a tag
+	tools   bool   // calls are parsed
+	text    string // all of it after the reasoning; only with tools
+	sent    int    // bytes of content sent
+	calls   []parsedCall
+	seed    uint64 // of the ids of calls
+}
+
+// parsedCall is what was sent of a tool call.
+type parsedCall struct{ id, name, args string }
+
+// delta is what a piece of text adds.
+type delta struct {
+	reasoning, content string
+	calls              []callDelta
+}
+
+// callDelta has the name of a call that begins, or more of its arguments.
+type callDelta struct {
+	index          int
+	id, name, args string
+}
+
+func (d *delta) empty() bool { return d.reasoning == "" && d.content == "" && len(d.calls) == 0 }
+
+// newParser returns nil for a request whose answer is not parsed.
+func (j *Reply) newParser(ln *Lane) *parser {
+	if j.API != request.Chat || !j.Model.parses() || ln.call != nil {
+		return nil
+	}
+	prompt := j.Prompts[ln.Prompt]
+	g := model.NewGenerator(prompt, ln.Index)
+	return &parser{
+		thinks: j.Model.Reasoning != "" && !reasoningEnded(prompt),
+		tools:  j.Model.Tools != "" && j.ToolChoice == "auto",
+		seed:   g.Hash(),
+	}
+}
+
+// feed parses more text.
+func (p *parser) feed(text string, finished bool) (d delta) {
+	if p.thinks {
+		text = p.reason(&d, text, finished)
+	}
+	if !p.tools {
+		d.content = text
+		return d
+	}
+	p.text += text
+	p.advance(&d)
+	return d
+}
+
+// reason parses text of the reasoning and returns what follows it.
+func (p *parser) reason(d *delta, text string, finished bool) (rest string) {
+	p.pending = strings.Replace(p.pending+text, tagThink, "", 1)
+	reasoning, rest, ended := strings.Cut(p.pending, tagEndThink)
+	p.thinks, p.pending = !ended, ""
+	if !ended && !finished {
+		n := len(reasoning) - max(overlap(reasoning, tagThink), overlap(reasoning, tagEndThink))
+		reasoning, p.pending = reasoning[:n], reasoning[n:]
+	}
+	d.reasoning = reasoning
+	return rest
+}
+
+// overlap is how much of the end of a text may be the beginning of a tag.
+func overlap(text, tag string) int {
+	for n := min(len(text), len(tag)-1); n > 0; n-- {
+		if strings.HasSuffix(text, tag[:n]) {
+			return n
+		}
+	}
+	return 0
+}
+
+var (
+	nameInCall = regexp.MustCompile(`"name"\s*:\s*"([^"]+)"`)
+	argsInCall = regexp.MustCompile(`"arguments"\s*:\s*`)
+)
+
+// advance looks for content and calls in all of the text, and adds what was not sent.
+func (p *parser) advance(d *delta) {
+	ready := strings.Index(p.text, tagToolCall)
+	if ready < 0 {
+		ready = len(p.text) - overlap(p.text, tagToolCall)
+	}
+	if ready > p.sent {
+		d.content, p.sent = p.text[p.sent:ready], ready
+	}
+	for i, rest := 0, p.text; ; i++ {
+		_, body, found := strings.Cut(rest, tagToolCall)
+		if !found {
+			return
+		}
+		body, rest, found = strings.Cut(body, tagEndToolCall)
+		if !found {
+			body = body[:len(body)-overlap(body, tagEndToolCall)]
+		}
+		body = strings.TrimSpace(body)
+		if i == len(p.calls) {
+			name := nameInCall.FindStringSubmatch(body)
+			if name == nil {
+				return
+			}
+			x := model.Mix(p.seed + uint64(i))
+			p.calls = append(p.calls, parsedCall{id: callID(x), name: name[1]})
+			d.calls = append(d.calls, callDelta{index: i, id: p.calls[i].id, name: name[1]})
+		}
+		if at := argsInCall.FindStringIndex(body); at != nil {
+			args := body[at[1]:]
+			if found || json.Valid([]byte(body)) {
+				args = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(args), "}"))
+			}
+			if c := &p.calls[i]; len(args) > len(c.args) {
+				d.calls = append(d.calls, callDelta{index: i, args: args[len(c.args):]})
+				c.args = args
+			}
+		}
+		if !found {
+			return
+		}
+	}
+}
+
+// render appends the inside of "delta".
+func (d *delta) render(b []byte) []byte {
+	open := len(b)
+	comma := func() {
+		if len(b) > open {
+			b = append(b, ',')
+		}
+	}
+	switch {
+	case d.content != "":
+		b = jsontext.Append(b, `"content":$`, d.content)
+	case len(d.calls) > 0:
+		b = append(b, `"content":null`...)
+	}
+	if d.reasoning != "" {
+		comma()
+		b = jsontext.Append(b, `"reasoning":$`, d.reasoning)
+	}
+	if len(d.calls) == 0 {
+		return b
+	}
+	comma()
+	b = append(b, `"tool_calls":[`...)
+	for i, c := range d.calls {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if c.name != "" {
+			b = jsontext.Append(b, `{"id":$,"type":"function","index":$,"function":{"name":$}}`, c.id, c.index, c.name)
+		} else {
+			b = jsontext.Append(b, `{"index":$,"function":{"arguments":$}}`, c.index, c.args)
+		}
+	}
+	return append(b, ']')
+}
+
+// message is a whole answer as parsed.
+type message struct {
+	delta
+	calls []parsedCall
+}
+
+// parse parses a whole answer. One that ends inside of a call is content, as vLLM has it.
+func (j *Reply) parse(ln *Lane) message {
+	p := j.newParser(ln)
+	m := message{delta: p.feed(string(ln.Seq.Text), true)}
+	if j.HideReasoning {
+		m.reasoning = ""
+	}
+	if open := strings.LastIndex(p.text, tagToolCall); open >= 0 && !strings.Contains(p.text[open:], tagEndToolCall) {
+		m.content = p.text
+		return m
+	}
+	m.calls = p.calls
+	if j.OneCall && len(m.calls) > 1 {
+		m.calls = m.calls[:1]
+	}
+	return m
+}
+
+// Parse sets the parts of a complete answer, if it is one that is parsed.
+func (j *Reply) Parse(ln *Lane, a *model.Answer) {
+	if j.API != request.Chat || !j.Model.parses() || ln.call != nil {
+		return
+	}
+	m := j.parse(ln)
+	a.Text, a.Reasoning = m.content, m.reasoning
+	for _, c := range m.calls {
+		a.Calls = append(a.Calls, model.Call{Name: c.name, Arguments: c.args})
+	}
+	ln.called = len(m.calls) > 0
+}
