@@ -187,7 +187,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 				}
 				for _, d := range r.D {
 					d.ClearFaults()
-					script(t, d, fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: at, Times: 1})
+					script(t, d, fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: at, Times: 1})
 				}
 				a := r.post(c.path, body)
 				if e := r.entry(); e.Outcome == forward.OutcomeBroken && c.refused != "" {
