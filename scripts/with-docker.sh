@@ -25,7 +25,7 @@ export PATH=$dir/usr/sbin:$dir/usr/bin:$dir/sbin:$PATH
 command -v dockerd >/dev/null || fail "no dockerd: scripts/get-docker.sh unpacks Debian's"
 
 ip link set lo up
-mount -t tmpfs tmpfs /run # sockets and locks that are not below --exec-root
+mount -t tmpfs tmpfs /run # sockets, locks and mounts of the engine end with the namespace
 work=$(mktemp -d)
 trap 'exit 130' INT TERM
 trap 'rm -rf "$work"' EXIT
@@ -33,7 +33,7 @@ echo '{}' >"$work/daemon.json"
 # With ndots, a name without a dot that no container has does not exist. Without it, the
 # engine would ask a name server, which it cannot reach.
 env LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:-}" XTABLES_LIBDIR="$(printf '%s:' "$dir"/usr/lib/*-linux-gnu/xtables /usr/lib/*-linux-gnu/xtables)" \
-	dockerd --config-file "$work/daemon.json" --data-root "$work/data" --exec-root "$work/exec" --pidfile "$work/pid" \
+	dockerd --config-file "$work/daemon.json" --data-root "$work/data" --exec-root /run/docker --pidfile /run/docker.pid \
 	--host "unix://$work/docker.sock" --bridge none --dns-opt ndots:1 >"$work/log" 2>&1 &
 engine=$!
 export DOCKER_HOST=unix://$work/docker.sock DOCKER_CONFIG=$dir/config
