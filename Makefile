@@ -218,6 +218,12 @@ HUNG ?= 5m
 hung-check: ## hang 2 of 4 decode instances in turn under load, then slow down all four: [HUNG=5m]
 	PD_TEST_LONG=1 PD_TEST_HUNG_CHECK=$(HUNG) $(GO) test -count=1 -timeout 30m -v -run 'TestHungCheck$$' ./test/faults
 
+CONTINUE ?= 5m
+
+.PHONY: continue-check
+continue-check: ## kill a decode instance every 10 s at 200 streaming clients: [CONTINUE=5m]
+	PD_TEST_LONG=1 PD_TEST_CONTINUE_CHECK=$(CONTINUE) $(GO) test -count=1 -timeout 30m -v -run 'TestStreamsContinueAfterKill$$' ./test/faults
+
 .PHONY: idle-check
 idle-check: ## check that five idle proxies write nothing to etcd for five minutes
 	PD_TEST_LONG=1 PD_TEST_FAULT_LONG=1 $(GO) test -count=1 -timeout 20m -v -run 'TestIdleProxiesWriteNothing$$' ./test/faults

@@ -37,6 +37,7 @@ type Answer struct {
 	promptTokens       int  // for the usage of later legs
 
 	leg legState
+	out edited // of Pass
 }
 
 // New returns an Answer for a streamed request that may go on the given number of times, nil if
@@ -94,14 +95,15 @@ func (a *Answer) Pass(batch []byte) ([]byte, error) {
 	if a.why == ReasonAPI || a.why == ReasonChoices {
 		return batch, nil
 	}
-	out := edited{out: batch[:0]}
+	out := &a.out
+	*out = edited{out: batch[:0]}
 	for rest := batch; ; {
 		event, tail, ok := sse.NextEvent(rest)
 		if !ok {
 			return append(out.out, rest...), nil
 		}
 		out.begin(event)
-		if err := a.event(event, &out); err != nil {
+		if err := a.event(event, out); err != nil {
 			return nil, err
 		}
 		rest = tail
@@ -287,7 +289,9 @@ func (e *edited) insert(at int, text string) { e.cuts = append(e.cuts, cut{span{
 
 // keep appends the event with its changes.
 func (e *edited) keep() {
-	slices.SortStableFunc(e.cuts, func(a, b cut) int { return a.start - b.start })
+	if len(e.cuts) > 1 {
+		slices.SortStableFunc(e.cuts, func(a, b cut) int { return a.start - b.start })
+	}
 	size, grows := len(e.event), false
 	for _, c := range e.cuts {
 		more := len(c.by) - (c.end - c.start)

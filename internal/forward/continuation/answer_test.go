@@ -64,7 +64,7 @@ func roleEvent(prompt ...int) string {
 		`"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":` + string(b) + `,"prompt_text":null}` + "\n\n"
 }
 
-func parse(t *testing.T, kind openai.Kind, body string) *request.Request {
+func parse(t testing.TB, kind openai.Kind, body string) *request.Request {
 	t.Helper()
 	r, err := request.Parse(kind, []byte(body))
 	if err != nil {
@@ -79,6 +79,11 @@ func begin(t *testing.T, kind openai.Kind, more string) *continuation.Answer {
 	if kind == openai.Chat {
 		body = `{"model":"m","stream":true,"messages":[{"role":"user","content":"x"}]` + more + `}`
 	}
+	return newAnswer(t, kind, body)
+}
+
+func newAnswer(t testing.TB, kind openai.Kind, body string) *continuation.Answer {
+	t.Helper()
 	return continuation.New(parse(t, kind, body), 3, scratch.NewBodies(0))
 }
 
@@ -394,6 +399,46 @@ func TestAnswer_RefusesMore(t *testing.T) {
 	pass(t, a, textEvent("The", many, []int{10}))
 	if why := a.Refused(); why != continuation.ReasonMemory {
 		t.Errorf("no memory: %q", why)
+	}
+}
+
+// A replay leaves out what the client has, at the border inside of an event, too, and ends if the
+// engine writes another answer.
+func TestAnswer_Replays(t *testing.T) {
+	t.Parallel()
+	args := func(index int, s string) string {
+		return fmt.Sprintf(`"tool_calls":[{"index":%d,"function":{"arguments":%s}}]`, index, quote(s))
+	}
+	open := `"tool_calls":[{"id":"c1","type":"function","index":0,"function":{"name":"f","arguments":""}}]`
+	lost := []string{roleEvent(20), chatEvent(`"reasoning":"hm"`, 10), chatEvent(`"content":"The"`, 10), chatEvent(open, 11), chatEvent(args(0, `{"a`), 12)}
+	for _, c := range []struct {
+		name, replay string
+		want         []string
+	}{
+		{"packed otherwise", roleEvent(20) + chatEvent(`"reasoning":"h"`, 10) + chatEvent(`"reasoning":"m"`, 10) + chatEvent(`"content":"Th"`, 10) + chatEvent(`"content":"e"`, 10) +
+			chatEvent(strings.ReplaceAll(open, "c1", "c2"), 11) + chatEvent(args(0, `{"a":1}`), 12) + chatEvent(strings.ReplaceAll(open, `"index":0`, `"index":1`), 13),
+			[]string{`"index":0,"function":{"arguments":"\":1}"}`, `"index":1,"function":{"name":"f"`}},
+		{"another text", roleEvent(20) + chatEvent(`"reasoning":"ho"`, 10), nil},
+		{"ends earlier", roleEvent(20) + chatEvent(`"reasoning":"hm"`, 10) + strings.Replace(chatEvent("", 10), `"finish_reason":null`, `"finish_reason":"stop"`, 1), nil},
+	} {
+		a := begin(t, openai.Chat, `,"temperature":0,"tools":[{"type":"function"}]`)
+		pass(t, a, lost...)
+		n := next(t, a)
+		if n.How != continuation.HowReplay || n.Request.PromptTokenIDs != nil {
+			t.Fatalf("%s: goes on by %s", c.name, n.How)
+		}
+		out, err := a.Pass([]byte(c.replay))
+		if (err == nil) != (c.want != nil) {
+			t.Fatalf("%s: %v, %s", c.name, err, out)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("%s: no %s in %s", c.name, want, out)
+			}
+		}
+		if s := string(out); strings.Contains(s, "hm") || strings.Contains(s, "c2") || strings.Contains(s, "role") || strings.Contains(s, `{\"a\"`) {
+			t.Errorf("%s: %s", c.name, s)
+		}
 	}
 }
 

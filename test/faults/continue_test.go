@@ -1,0 +1,185 @@
+package faults_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+// continuable are requests whose streams continue when their decode instance is lost, "chat, tools"
+// only outside of a call. The first %d is a number, the second one of tokens; those with tools end
+// before it.
+var continuable = map[string]struct{ path, body string }{
+	"completion":              {"/v1/completions", `{"prompt":"request %d","ignore_eos":true,"max_tokens":%d`},
+	"completion, stop string": {"/v1/completions", `{"prompt":"request %d","ignore_eos":true,"stop":["never written"],"max_tokens":%d`},
+	"chat":                    {"/v1/chat/completions", `{"messages":[{"role":"user","content":"request %d"}],"include_reasoning":true,"ignore_eos":true,"max_tokens":%d`},
+	"chat, tools, greedy": {"/v1/chat/completions", `{"messages":[{"role":"user","content":"request %d"}],"temperature":0,` +
+		`"tools":[{"type":"function","function":{"name":"look"}}],"max_tokens":9%d`},
+	"chat, schema, greedy": {"/v1/chat/completions", `{"messages":[{"role":"user","content":"request %d"}],"temperature":0,` +
+		`"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{}}},"max_tokens":%d`},
+	"chat, tools": {"/v1/chat/completions", `{"messages":[{"role":"user","content":"request %d"}],` +
+		`"tools":[{"type":"function","function":{"name":"look"}}],"max_tokens":9%d`},
+}
+
+// continued records the streams of a load by kind.
+type continued struct {
+	mu    sync.Mutex
+	whole map[string]int // complete and exact
+	moved map[string]int // of them, those that went on at least once
+	lost  map[string]int // ended with the error of a lost stream
+	wrong []error
+}
+
+// stream sends one request and compares its stream with the answer of an undisturbed engine.
+func (c *continued) stream(ctx context.Context, url, kind string, number, tokens int, o fakevllm.Options) {
+	q := continuable[kind]
+	body := fmt.Sprintf(q.body, number, tokens) + `,"model":"` + harness.Model + `","stream":true,"stream_options":{"include_usage":true}}`
+	want, err := o.Expected(q.path, []byte(body))
+	text := ""
+	if err == nil {
+		text, err = readAll(ctx, url+q.path, body)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
+	got, parse := sseanswer.Read(text)
+	switch {
+	case parse == nil && got.Error != "" && len(got.Heads) > 0:
+		c.lost[kind]++
+	case err == nil && parse == nil:
+		err = got.Differs(&want[0], false)
+		fallthrough
+	default:
+		if err = errors.Join(err, parse); err != nil {
+			c.wrong = append(c.wrong, fmt.Errorf("%s %d: %w", kind, number, err))
+			return
+		}
+		c.whole[kind]++
+		if got.Continued > 0 {
+			c.moved[kind]++
+		}
+	}
+}
+
+// readAll sends a request and returns what came of its stream.
+func readAll(ctx context.Context, url, body string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader([]byte(body)))
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if resp.StatusCode != http.StatusOK {
+		return string(b), fmt.Errorf("status %d: %s", resp.StatusCode, b)
+	}
+	return string(b), err
+}
+
+var notContinued = regexp.MustCompile(`pd_streams_not_continued_total\{reason="(\w+)"\} (\d+)`)
+
+// refusals returns how many streams did not go on, by reason.
+func refusals(t *testing.T, proxies []*fleet.Proxy) map[string]int {
+	t.Helper()
+	out := map[string]int{}
+	for _, p := range proxies {
+		for _, m := range notContinued.FindAllStringSubmatch(metricsOf(t, p), -1) {
+			if n, _ := strconv.Atoi(m[2]); n > 0 {
+				out[m[1]] += n
+			}
+		}
+	}
+	return out
+}
+
+// Decode instances are killed one after the other while clients stream through three proxies. Every
+// stream that can go on does, exactly. PD_TEST_CONTINUE_CHECK is the length of the load, of 200
+// clients; without it, two instances are killed under a few streams.
+func TestStreamsContinueAfterKill(t *testing.T) {
+	d, err := time.ParseDuration(os.Getenv("PD_TEST_CONTINUE_CHECK"))
+	clients, every, tokens, kills := 200, 10*time.Second, 400, int(d/(10*time.Second))
+	if err != nil {
+		clients, every, tokens, kills = 12, 1500*time.Millisecond, 120, 2
+	}
+	etcd := testkit.StartEtcdProcess(t)
+	parsed := 12
+	engine := []string{"--vllm-version", "0.32.0", "--split-characters", "--reasoning-parser", "qwen3", "--tool-call-parser", "hermes", "--parsed-words", strconv.Itoa(parsed), "--itl", "40ms"}
+	r := build(t, plan{
+		etcd: []string{etcd.Endpoint()}, proxies: 3, prefill: 2, decode: 4, engineArgs: engine, ttl: longer,
+		proxyArgs: []string{"--continue-streams", "3"},
+	})
+	o := fakevllm.Options{Models: []string{harness.Model}, Version: "0.32.0", SplitCharacters: true, ReasoningParser: "qwen3", ToolParser: "hermes", ParsedWords: parsed}
+	kinds := slices.Sorted(maps.Keys(continuable))
+	c := continued{whole: map[string]int{}, moved: map[string]int{}, lost: map[string]int{}}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for i := range clients {
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				number := n*clients + i
+				c.stream(t.Context(), r.proxies[i%3].URL(), kinds[number%len(kinds)], number, tokens, o)
+			}
+		})
+	}
+	for k := range kills {
+		wait(t, every)
+		killed := r.decode[0]
+		if err := killed.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		r.decode = append(r.decode[1:], r.node(instance.Decode, 5+k, longer))
+	}
+	close(stop)
+	wg.Wait()
+	reasons := refusals(t, r.proxies)
+	t.Logf("complete %v; of them continued %v; lost %v, reasons %v", c.whole, c.moved, c.lost, reasons)
+	lost := 0
+	for kind, n := range c.lost {
+		lost += n
+		if kind != "chat, tools" {
+			t.Errorf("%d streams of %s were lost", n, kind)
+		}
+	}
+	for _, err := range c.wrong {
+		t.Errorf("%.1500v", err)
+	}
+	if reasons["tool_call"] != lost || len(reasons) > min(lost, 1) {
+		t.Errorf("%d streams were lost, reasons %v", lost, reasons)
+	}
+	moved := 0
+	for _, n := range c.moved {
+		moved += n
+	}
+	if moved == 0 {
+		t.Error("no stream went on")
+	}
+}
