@@ -221,8 +221,8 @@ hung-check: ## hang 2 of 4 decode instances in turn under load, then slow down a
 CONTINUE ?= 5m
 
 .PHONY: continue-check
-continue-check: ## kill a decode instance every 10 s at 200 streaming clients: [CONTINUE=5m]
-	PD_TEST_LONG=1 PD_TEST_CONTINUE_CHECK=$(CONTINUE) $(GO) test -count=1 -timeout 30m -v -run 'TestStreamsContinueAfterKill$$' ./test/faults
+continue-check: ## kill, drain and overload decode instances under streams that continue: [CONTINUE=5m]
+	PD_TEST_LONG=1 PD_TEST_CONTINUE_CHECK=$(CONTINUE) $(GO) test -count=1 -timeout 30m -v -run 'TestStreamsContinue|TestStreamsMove' ./test/faults
 
 .PHONY: idle-check
 idle-check: ## check that five idle proxies write nothing to etcd for five minutes

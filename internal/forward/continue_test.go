@@ -2,13 +2,16 @@ package forward_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -20,9 +23,9 @@ func continuing(o *forward.Options) { o.ContinueStreams = 3 }
 // sixtyBody is a streamed request for 60 tokens.
 func sixtyBody(path, more string) string {
 	if path == completionsPath {
-		return `{"model":"m","prompt":"tell me of the sea","max_tokens":60,"stream":true,"stream_options":{"include_usage":true}` + more + `}`
+		return `{"model":"m","prompt":"describe the sea","max_tokens":60,"stream":true,"stream_options":{"include_usage":true}` + more + `}`
 	}
-	return `{"model":"m","messages":[{"role":"user","content":"tell me of the sea"}],"max_tokens":60,"stream":true,"stream_options":{"include_usage":true}` + more + `}`
+	return `{"model":"m","messages":[{"role":"user","content":"describe the sea"}],"max_tokens":60,"stream":true,"stream_options":{"include_usage":true}` + more + `}`
 }
 
 // checkOne checks that a stream is one complete answer, and the answer of an undisturbed engine.
@@ -79,7 +82,7 @@ func TestStreamContinues(t *testing.T) {
 					body := sixtyBody(path, "")
 					a := r.post(path, body)
 					r.checkOne(a, path, body, engineOptions(split))
-					if !strings.Contains(string(a.body), "\n\n: continued\n\n") {
+					if !strings.Contains(string(a.body), "\n\n: continued\n") {
 						t.Errorf("no comment in %s", a.body)
 					}
 					e := r.entry()
@@ -228,4 +231,76 @@ func (r *rig) recordVersion(version string) {
 		list = append(list, &is)
 	}
 	r.members.set(list...)
+}
+
+// Streams of an instance that is drained with a time to move go on elsewhere; those that cannot run to
+// their end.
+func TestStreamsMoveOffDrainedInstance(t *testing.T) {
+	t.Parallel()
+	slow := func(o *fakevllm.Options) { o.Version, o.ITL = "0.32.0", 5*time.Millisecond }
+	for more, moves := range map[string]bool{`,"ignore_eos":true`: true, `,"ignore_eos":true,"seed":5`: false} {
+		t.Run(fmt.Sprint(moves), func(t *testing.T) {
+			t.Parallel()
+			r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slow, sched: noProbes})
+			body := strings.Replace(sixtyBody(completionsPath, more), `"max_tokens":60`, `"max_tokens":200`, 1)
+			ended := make(chan answer, 1)
+			go func() { ended <- r.post(completionsPath, body) }()
+			var busy *fakevllm.Server
+			eventually(t, "a stream runs", func() bool {
+				for _, d := range r.D {
+					if d.Counters().GenerationTokens > 3 {
+						busy = d
+					}
+				}
+				return busy != nil
+			})
+			now := time.Duration(0)
+			var list []*instance.Instance
+			for _, in := range r.members.Snapshot().All() {
+				is := *in
+				if is.Address == busy.Address() {
+					is.Intent, is.MoveAfter = instance.Drain, &now
+				}
+				list = append(list, &is)
+			}
+			r.members.set(list...)
+			r.checkOne(<-ended, completionsPath, body, engineOptions(slow))
+			if moves {
+				r.checkMoved(string(leg.Removed) + " prompt")
+			} else {
+				r.checkMoved()
+			}
+			r.checkEngines()
+		})
+	}
+}
+
+// The streams of an instance whose engine was restarted go on as soon as they are silent.
+func TestStreamContinuesAfterRestart(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 2, continuing)
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, Tokens: 5, Times: 1})
+	body := sixtyBody(completionsPath, "")
+	resp, err := http.Post(r.URL+completionsPath, "application/json", strings.NewReader(body)) //nolint:noctx // the rig ends it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var first [1]byte
+	if _, err := io.ReadFull(resp.Body, first[:]); err != nil { // the answer is committed
+		t.Fatal(err)
+	}
+	var list []*instance.Instance
+	for _, in := range r.members.Snapshot().All() {
+		is := *in
+		if is.Address == r.D[0].Address() {
+			is.Record.ID = "restarted"
+		}
+		list = append(list, &is)
+	}
+	r.members.set(list...)
+	rest, err := io.ReadAll(resp.Body)
+	got := answer{status: resp.StatusCode, header: resp.Header, body: append(first[:], rest...), err: err}
+	r.checkOne(got, completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
+	r.checkMoved(string(leg.Removed) + " prompt")
 }

@@ -117,6 +117,9 @@ type Instance struct {
 
 	View   View
 	Intent Intent
+	// MoveAfter is how long after a drain the streams that still run move to other instances; nil if
+	// they stay.
+	MoveAfter *time.Duration
 	// Reason describes why View or Intent is what it is; may quote bytes
 	// from etcd and is therefore escaped already (see Printable).
 	Reason string

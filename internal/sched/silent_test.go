@@ -115,6 +115,8 @@ func (l *waitingLeg) CallOff(cause error) {
 
 func (*waitingLeg) Overtaken(int) {}
 
+func (*waitingLeg) Move() {}
+
 func (l *waitingLeg) Silent(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -75,6 +75,9 @@ type Leg interface {
 	// CallOff ends the leg unless its answer has been committed meanwhile. It must
 	// not block; more calls do no harm.
 	CallOff(cause error)
+	// Move asks a leg with a stream to let another instance continue it, if it can. It must not
+	// block.
+	Move()
 	// Overtaken is called, again and again, once at least n legs that began later have
 	// been answered and the leg has waited far longer than they did. The leg decides
 	// whether it ends. It must not block.
@@ -219,6 +222,30 @@ func (g *Legs) Run(ctx context.Context) {
 			return
 		}
 		g.cancelRemoved(last, snap)
+		g.moveDrained(ctx, last, snap)
+	})
+}
+
+// moveDrained has the streams move of instances that are drained since the last snapshot with a time
+// for that.
+func (g *Legs) moveDrained(ctx context.Context, last, snap *instance.Snapshot) {
+	instance.Changes(last, snap, func(was, is *instance.Instance) {
+		if is == nil || is.MoveAfter == nil || was != nil && was.MoveAfter != nil && *was.MoveAfter == *is.MoveAfter {
+			return
+		}
+		key := is.Key
+		time.AfterFunc(*is.MoveAfter, func() {
+			if now, ok := g.opts.Source.Snapshot().Lookup(key); !ok || now.MoveAfter == nil || ctx.Err() != nil {
+				return
+			}
+			if c, ok := g.loads.counters.find(key.Address); ok {
+				for _, w := range c.waiting.list() {
+					if w.instance.Key == key {
+						w.leg.Move()
+					}
+				}
+			}
+		})
 	})
 }
 

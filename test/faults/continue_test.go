@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -181,5 +182,104 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 	}
 	if moved == 0 {
 		t.Error("no stream went on")
+	}
+}
+
+// streams sends n requests for completions of the given length to the proxies, and returns a function
+// that waits for their ends, and one that returns how many have ended.
+func (c *continued) streams(t *testing.T, r *rig, n, tokens int, o fakevllm.Options) (wait func(), ended func() int) {
+	var wg sync.WaitGroup
+	var done atomic.Int64
+	for i := range n {
+		wg.Go(func() {
+			c.stream(t.Context(), r.proxies[i%len(r.proxies)].URL(), "completion", i, tokens, o)
+			done.Add(1)
+		})
+	}
+	return wg.Wait, func() int { return int(done.Load()) }
+}
+
+// runningOn returns the number of requests that run on an engine.
+func runningOn(t *testing.T, n *fleet.Node) int {
+	t.Helper()
+	var w pendingWork
+	engineState(t, n, &w)
+	return int(w.Counters.Running)
+}
+
+// pdctl drain --move-after --wait returns while the streams go on elsewhere. PD_TEST_CONTINUE_CHECK has
+// 50 streams of a minute.
+func TestStreamsMoveOffDrainedNode(t *testing.T) {
+	n, tokens := 50, 1500
+	if os.Getenv("PD_TEST_CONTINUE_CHECK") == "" {
+		n, tokens = 8, 300
+	}
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{
+		etcd: []string{etcd.Endpoint()}, proxies: 3, engineArgs: []string{"--vllm-version", "0.32.0", "--itl", "40ms"}, ttl: longer,
+		proxyArgs: []string{"--continue-streams", "3"},
+	})
+	c := continued{whole: map[string]int{}, moved: map[string]int{}, lost: map[string]int{}}
+	wait, ended := c.streams(t, r, n, tokens, fakevllm.Options{Models: []string{harness.Model}, Version: "0.32.0"})
+	drained := r.decode[0]
+	testkit.Eventually(t, soon, func() error {
+		if k := runningOn(t, drained); k < n/3 {
+			return fmt.Errorf("%d streams run on %s", k, drained.Address)
+		}
+		return nil
+	})
+	began := time.Now()
+	r.mustPdctl("drain", "decode", drained.Address, "--move-after", "2s", "--wait", "--timeout", "60s")
+	t.Logf("drained in %s", time.Since(began))
+	if k := ended(); k > 0 {
+		t.Errorf("%d streams had ended before: the drain has waited for them", k)
+	}
+	wait()
+	t.Logf("complete %v; of them continued %v; lost %v", c.whole, c.moved, c.lost)
+	for _, err := range c.wrong {
+		t.Errorf("%.1500v", err)
+	}
+	if c.whole["completion"] != n || c.moved["completion"] < n/3 {
+		t.Errorf("%d streams are complete, %d went on", c.whole["completion"], c.moved["completion"])
+	}
+}
+
+// An instance with 300 streams is killed, and the rest has capacity for 200: these go on, and the others
+// end with the error. PD_TEST_CONTINUE_CHECK runs it.
+func TestStreamsContinueUpToCapacity(t *testing.T) {
+	if os.Getenv("PD_TEST_CONTINUE_CHECK") == "" {
+		t.Skip("make continue-check runs it (PD_TEST_CONTINUE_CHECK=5m)")
+	}
+	const n, capacity, tokens = 300, 200, 1500
+	etcd := testkit.StartEtcdProcess(t)
+	engine := []string{"--vllm-version", "0.32.0", "--itl", "60ms"}
+	r := build(t, plan{
+		etcd: []string{etcd.Endpoint()}, proxies: 3, prefill: 2, decode: 1, engineArgs: engine, ttl: longer,
+		proxyArgs: []string{"--continue-streams", "3", "--scrape-interval", "1s"},
+	})
+	c := continued{whole: map[string]int{}, moved: map[string]int{}, lost: map[string]int{}}
+	o := fakevllm.Options{Models: []string{harness.Model}, Version: "0.32.0"}
+	waitStreams, _ := c.streams(t, r, n, tokens, o)
+	killed := r.decode[0]
+	testkit.Eventually(t, soon, func() error {
+		if k := runningOn(t, killed); k < n {
+			return fmt.Errorf("%d streams run on %s", k, killed.Address)
+		}
+		return nil
+	})
+	r.engineArgs = append(engine, "--max-num-seqs", strconv.Itoa(capacity))
+	rest := r.node(instance.Decode, 2, longer)
+	r.decode = append(r.decode, rest)
+	r.awaitAll()
+	if err := killed.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	waitStreams()
+	t.Logf("complete %v; of them continued %v; lost %v, reasons %v", c.whole, c.moved, c.lost, refusals(t, r.proxies))
+	for _, err := range c.wrong {
+		t.Errorf("%.600v", err)
+	}
+	if c.moved["completion"] < capacity*9/10 || c.moved["completion"]+c.lost["completion"] != n {
+		t.Errorf("%d streams went on, %d were lost", c.moved["completion"], c.lost["completion"])
 	}
 }

@@ -14,6 +14,9 @@ type Override struct {
 	Weight *int            `json:"weight,omitempty"` // replaces the record's, at least 0
 	Reason string          `json:"reason,omitempty"`
 	By     string          `json:"by,omitempty"`
+	// MoveAfter is the number of seconds after which the streams that still run on a drained
+	// instance continue on others, from the moment when a proxy applies the drain; nil: they stay.
+	MoveAfter *int `json:"move_after,omitempty"`
 }
 
 // PendingAdd is the JSON value of an add that waits until its instance answers.
@@ -48,6 +51,9 @@ func DecodeOverride(value []byte) (Override, error) {
 	}
 	if o.Weight != nil && *o.Weight < 0 {
 		return Override{}, Rejectf("weight is negative")
+	}
+	if o.MoveAfter != nil && *o.MoveAfter < 0 {
+		return Override{}, Rejectf("move_after is negative")
 	}
 	return o, nil
 }

@@ -29,6 +29,8 @@ type IntentOptions struct {
 	// For is the duration of the intent, after which its key expires with its lease; 0 means
 	// until it is lifted.
 	For time.Duration
+	// MoveAfter is after what time of a drain running streams move; nil: they stay.
+	MoveAfter *time.Duration
 	// Force writes it also of what etcd does not hold, as an orphan.
 	Force bool
 }
@@ -71,12 +73,16 @@ func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Int
 			o = schema.Override{V: 1} // the former value had no effect
 		case o.State == instance.Removed:
 			return plan{}, fmt.Errorf("%w: %s is removed, no proxy uses it; pdctl allow or pdctl add lifts that", ErrIntent, k)
-		case o.State == state && w.For == 0 && !f.Temporary() && (w.Reason == "" || w.Reason == o.Reason):
+		case o.State == state && w.For == 0 && !f.Temporary() && (w.Reason == "" || w.Reason == o.Reason) && w.MoveAfter == nil:
 			return plan{}, nil
 		case o.Weight != nil && (w.For > 0 || f.Temporary()):
 			return plan{}, fmt.Errorf("%w: %s has a weight of %d beside its record, which would end together with it; lift the weight first, or leave out the time", ErrIntent, k, *o.Weight)
 		}
-		o.State, o.Reason, o.By = state, w.Reason, s.actor
+		o.State, o.Reason, o.By, o.MoveAfter = state, w.Reason, s.actor, nil
+		if w.MoveAfter != nil {
+			seconds := int(w.MoveAfter.Seconds())
+			o.MoveAfter = &seconds
+		}
 		return s.override(k, o, w.For, string(state))
 	})
 }
@@ -102,7 +108,7 @@ func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Inten
 			p.ops = []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
 			return p, nil
 		}
-		o.State, o.Reason, o.By = "", reason, s.actor
+		o.State, o.Reason, o.By, o.MoveAfter = "", reason, s.actor, nil
 		value, err := schema.Encode(o)
 		p.ops = []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value), clientv3.WithIgnoreLease())}
 		return p, err

@@ -3,6 +3,7 @@ package watch
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -233,6 +234,10 @@ func applyOverride(in *instance.Instance, e *entry, say func(string, ...any)) {
 	}
 	o := e.override
 	in.Intent = o.State
+	if o.MoveAfter != nil && o.State == instance.Drain {
+		d := time.Duration(*o.MoveAfter) * time.Second
+		in.MoveAfter = &d
+	}
 	if o.Weight != nil {
 		w := *o.Weight
 		in.Record.Weight = &w

@@ -69,7 +69,7 @@ func (a *Answer) NoteEngine(takesPromptIDs bool) {
 	}
 }
 
-// Continued reports whether the answer has gone on at least once.
+// Continued reports whether the answer was continued at least once.
 func (a *Answer) Continued() bool { return a != nil && a.leg.continues }
 
 // Release frees the memory of the token ids.
@@ -131,8 +131,10 @@ func (a *Answer) event(event []byte, out *edited) error {
 	if hide && a.req.Kind == openai.Chat && !c.says() && c.delta.end-c.delta.start == len("{}") {
 		return nil // without return_token_ids, the engine would not have sent it
 	}
-	if !a.asked {
+	if !a.asked || a.leg.continues {
 		out.replace(c.prompt, "null")
+	}
+	if !a.asked {
 		out.replace(c.ids, "null")
 	}
 	switch {

@@ -5,5 +5,5 @@
 //	                 └ the events that are missing       if only the end is
 //
 // An Answer knows what the client has of one answer. It knows no connector and no instance: the
-// flow sends the requests, and gives it a function that turns token ids into text.
+// flow sends the requests, and passes a function that turns token ids into text.
 package continuation

@@ -180,7 +180,7 @@ func (a *Answer) shiftOffsets(c *chunk, out *edited) {
 
 // addUsage adds the tokens of earlier legs to the usage of an event.
 func (a *Answer) addUsage(event []byte, open int, out *edited) {
-	if !bytes.Contains(event, []byte(`"completion_tokens":`)) {
+	if a.leg.replays || !bytes.Contains(event, []byte(`"completion_tokens":`)) {
 		return
 	}
 	usage, ok := jsonscan.Find(event, open, "usage")

@@ -22,7 +22,7 @@ func Hows() []string { return []string{HowPrompt, HowChat, HowReplay, HowProxy} 
 
 // The reasons why an answer does not go on, for metrics.
 const (
-	ReasonLimit     = "limit"      // it has gone on as many times as it may
+	ReasonLimit     = "limit"      // it was continued as many times as it may be
 	ReasonDeadline  = "deadline"   // no instance went on with it in time
 	ReasonBudget    = "budget"     // the retry budget is spent
 	ReasonFailed    = "failed"     // no instance could go on with it
@@ -77,14 +77,16 @@ func (a *Answer) Refused() string {
 
 // refused returns why the answer cannot go on, and whether it can only be replayed.
 func (a *Answer) refused() (why string, replay bool) {
-	f := a.parameters()
 	switch {
 	case a.finished && a.created != nil:
 		return "", false
 	case a.why != "" && a.why != ReasonNoIDs:
-		return a.why, false
+		return a.why, false // the request's body may be released
 	case a.moves == 0:
 		return ReasonLimit, false
+	}
+	f := a.parameters()
+	switch {
 	case f.never != "":
 		return f.never, false
 	case a.why != "" || a.ids.n == 0 || a.prompt.n == 0:
@@ -106,6 +108,16 @@ func (a *Answer) refused() (why string, replay bool) {
 		return "", true
 	}
 	return why, false
+}
+
+// MayMove reports whether the answer could go on now, if its leg ended. It changes nothing.
+func (a *Answer) MayMove(detokenize Detokenize) bool {
+	why, replay := a.refused()
+	if why != "" || replay || a.finished {
+		return replay && !a.finished
+	}
+	_, _, _, why = a.seam(detokenize)
+	return why == ""
 }
 
 // Next returns how the answer goes on after its leg was lost; why is the reason if it does not,

@@ -24,7 +24,7 @@ type waiter struct {
 }
 
 // Begin blocks until a stream that began at a given time may go on, or ctx ends. limit is how many
-// may at the same time; at least one may. The caller calls end, once, when the stream has gone on
+// may at the same time; at least one may. The caller calls end, once, when the stream continues
 // or failed.
 func (p *Pace) Begin(ctx context.Context, began time.Time, limit int) (end func(), err error) {
 	p.mu.Lock()

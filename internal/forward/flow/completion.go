@@ -41,6 +41,8 @@ type completion struct {
 
 	progress *continuation.Answer // what the client has of a stream; nil if it is not continued
 	move     move
+	// triedMoves counts the calls of MayMove.
+	triedMoves int
 
 	// What earlier attempts have found out.
 	expired    int // decode legs that ended with TransferExpired
@@ -178,7 +180,8 @@ func (c *completion) committed(d, p *sched.Assignment) {
 // prefilled notes the answer of a prefill instance.
 func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
 	if c.progress.Continued() {
-		return // its prompt is not that of the client
+		p.Prefilled(0, 0) // its prompt is not that of the client
+		return
 	}
 	c.r.Origin.Times.Pass(stage.Prefilled)
 	c.usage.Prefilled(answer)

@@ -25,6 +25,9 @@ const (
 	// movesPerDecode is how many streams go on at the same time in one proxy, for each decode
 	// instance.
 	movesPerDecode = 4
+	// maxTriedMoves bounds how often a stream tries to move off a draining instance: each try takes a
+	// request to an engine.
+	maxTriedMoves = 16
 	// detokenizeLimit bounds one request for the text of token ids.
 	detokenizeLimit = 5 * time.Second
 	// maxDetokenized bounds the text of token ids, in bytes.
@@ -34,7 +37,7 @@ const (
 // move is a stream's change from one leg to the next. The zero value means that its leg is not
 // lost.
 type move struct {
-	lost  time.Time // when the leg was lost; zero if another one has gone on
+	lost  time.Time // when the leg was lost; zero if another one continues the stream
 	class leg.Class // how it was lost
 	how   string    // how the stream goes on, once that is known
 	why   string    // why it does not
@@ -86,6 +89,15 @@ func (c *completion) Continues(f *leg.Failure) bool {
 		c.s.Recorder.NotContinued(why)
 	}
 	return why == ""
+}
+
+// MayMove implements relay.Continuation.
+func (c *completion) MayMove() bool {
+	if c.triedMoves >= maxTriedMoves {
+		return false
+	}
+	c.triedMoves++
+	return c.progress.MayMove(c.detokenize)
 }
 
 // continued notes that the stream goes on.

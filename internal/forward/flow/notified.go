@@ -170,6 +170,9 @@ func (w *decodeWatch) CallOff(cause error) {
 // Overtaken implements sched.Leg.
 func (w *decodeWatch) Overtaken(int) {}
 
+// Move implements sched.Leg: there is no stream yet.
+func (w *decodeWatch) Move() {}
+
 // Silent implements sched.Leg: prefill has its own limit.
 func (w *decodeWatch) Silent(time.Duration) {}
 

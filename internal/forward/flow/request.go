@@ -58,7 +58,7 @@ type Route struct {
 	Cached   int   // tokens of the prompt that the policy expects in prefill's cache
 	Revision int64 // of the snapshot of the last pick
 	Failed   int   // legs that failed, also where the client saw nothing of it
-	// Continued is how many times the stream has gone on after its leg was lost.
+	// Continued is how many times the stream was continued after its leg was lost.
 	Continued int
 }
 

@@ -186,6 +186,9 @@ func (g *prefillWatch) CallOff(error) {
 // Overtaken implements sched.Leg.
 func (*prefillWatch) Overtaken(int) {}
 
+// Move implements sched.Leg: prefill has no stream.
+func (*prefillWatch) Move() {}
+
 // Silent implements sched.Leg.
 func (*prefillWatch) Silent(time.Duration) {}
 

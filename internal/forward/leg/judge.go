@@ -50,6 +50,11 @@ func (o *Origin) JudgeRemoved(role instance.Role, err error) *Failure {
 	return newFailure(Removed, ProxyError(Unavailable(role, o.Model)), err)
 }
 
+// JudgeMoved judges a leg whose stream another instance continues because this one drains.
+func (l *Leg) JudgeMoved() *Failure {
+	return newFailure(Removed, ProxyError(Unavailable(l.Instance.Role, l.origin.Model)), fmt.Errorf("%s drains: its streams move", l.Instance.Key))
+}
+
 // JudgeNeedsPrefill judges an instance that cannot answer without a prefill, which reason rules
 // out.
 func JudgeNeedsPrefill(reason string) *Failure {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -33,6 +34,7 @@ type Leg struct {
 	// ownKey reports whether a refused key is the proxy's; see authorize.
 	ownKey bool
 
+	moves atomic.Bool // see Move
 	timer *time.Timer // of limit
 	lease *time.Timer // of Wait.KVUntil; nil without it
 
@@ -166,6 +168,12 @@ func (l *Leg) Connector() string {
 // instance that still streams keeps its streams.
 const streamSilence = 5 * time.Second
 
+// Move implements sched.Leg.
+func (l *Leg) Move() { l.moves.Store(true) }
+
+// ShouldMove reports whether another instance should continue the leg's stream.
+func (l *Leg) ShouldMove() bool { return l.moves.Load() }
+
 // Watch makes a committed leg end soon if its instance is lost or hung: another leg will continue its
 // answer. Otherwise only a limit would end it, for the client would not get more.
 func (l *Leg) Watch() {
@@ -195,6 +203,9 @@ func (c committedLeg) CallOff(cause error) {
 
 // Overtaken implements sched.Leg.
 func (committedLeg) Overtaken(int) {}
+
+// Move implements sched.Leg.
+func (c committedLeg) Move() { c.leg.Move() }
 
 // Silent implements sched.Leg.
 func (committedLeg) Silent(time.Duration) {}

@@ -302,7 +302,7 @@ func (a *Answer) Complete(events []byte) {
 	a.lost = nil
 	a.StopKeepAlive()
 	a.noteEvents(events)
-	if a.write(append([]byte(continuedComment), events...)) {
+	if a.write(append(a.continuedComment(), events...)) {
 		a.Outcome = OutcomeOK
 	}
 }
@@ -312,6 +312,8 @@ type Continuation interface {
 	// Pass records whole events of a leg, and returns them as the client may have them. It may use
 	// their memory. An error means that the leg does not continue the stream.
 	Pass(events []byte) ([]byte, error)
+	// MayMove reports whether another leg may continue the stream now, although its leg has not failed.
+	MayMove() bool
 	// Continues reports whether another leg may continue the stream after this failure.
 	Continues(f *leg.Failure) bool
 }

@@ -171,6 +171,11 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	}
 	e.Drop(end)
 	e.searched = e.N
+	if s.Leg.ShouldMove() && s.Continuation != nil && !e.done && s.Continuation.MayMove() {
+		f = s.Leg.JudgeMoved()
+		f.Begun, a.lost = true, f
+		return f, true
+	}
 	return nil, false
 }
 
@@ -329,7 +334,14 @@ func (a *Answer) failInEvents(s *Source, e *events, before, after int, class leg
 	return nil
 }
 
-const continuedComment = ": continued\n\n"
+// continuedComment is the comment before the events of a leg that continues the stream, with the fields
+// about its route that the client may see.
+func (a *Answer) continuedComment() []byte {
+	if route := a.reasons(); route != nil {
+		return append([]byte(": continued\n"), route...)
+	}
+	return []byte(": continued\n\n")
+}
 
 // pass returns whole events as they go to the client. An error means that they do not belong to the
 // client's answer.
@@ -343,7 +355,7 @@ func (a *Answer) pass(s *Source, events []byte) ([]byte, error) {
 	events = s.rewriteEvents(events)
 	if a.lost != nil {
 		a.lost = nil
-		events = append([]byte(continuedComment), events...)
+		events = append(a.continuedComment(), events...)
 	}
 	return events, nil
 }

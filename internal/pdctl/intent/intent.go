@@ -31,6 +31,9 @@ With --wait, drain returns when the instance is idle. Exit codes:
   4  --timeout has passed; the proxies with requests in flight are named
   1  any other failure, for example the drain was undone meanwhile
 
+With --move-after, streams that still run after that time continue on other instances, if
+the proxies have --continue-streams and the stream can move. The others run to their end.
+
 A prefill instance is idle when decode has fetched its KV caches, or when the engine
 has dropped them. For an engine in both roles, drain "both". Progress goes to stderr.
 With every exit code the drain stays in effect, and "pdctl drain --wait" can be repeated.
@@ -58,6 +61,8 @@ cordoned is not changed.`
 type intentFlags struct {
 	wish store.IntentOptions
 	wait bool
+	// move is --move-after.
+	move time.Duration
 	// limit is --timeout. With --wait it bounds the wait, otherwise the calls to etcd.
 	limit time.Duration
 }
@@ -77,6 +82,9 @@ func (f *intentFlags) check() error {
 	}
 	return nil
 }
+
+// maxMoveAfter bounds --move-after.
+const maxMoveAfter = 24 * time.Hour
 
 // maxReason bounds the text of a reason, in bytes.
 const maxReason = 1024
@@ -104,6 +112,12 @@ func Drain(s *session.Session) *cobra.Command {
 			if err := f.check(); err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("move-after") {
+				if f.move < 0 || f.move > maxMoveAfter || f.move%time.Second != 0 {
+					return cli.Wrongf("--move-after %s: must be whole seconds, from 0s to 24h", f.move)
+				}
+				f.wish.MoveAfter = &f.move
+			}
 			keys, err := s.ChosenKeys(cmd.Context(), args)
 			if err != nil {
 				return err
@@ -115,6 +129,7 @@ func Drain(s *session.Session) *cobra.Command {
 	fs := cmd.Flags()
 	fs.BoolVar(&f.wait, "wait", false, "return when no proxy has requests in flight there")
 	settings.DurationVar(fs, &f.limit, "timeout", waitLimit, "with --wait: how long to wait; else how long to try to reach etcd")
+	settings.DurationVar(fs, &f.move, "move-after", 0, "continue streams that still run after this time on other instances, with proxies that have --continue-streams; without it they run to their end")
 	fs.BoolVar(&f.wish.Force, "force", false, "drain it also if etcd does not know it")
 	return cmd
 }

@@ -18,6 +18,7 @@ type Answer struct {
 	Text, Reasoning, Finish string
 	Calls                   []model.Call
 	IDs                     []int // token ids of the answer
+	Prompts                 int   // events with the token ids of the prompt
 	Heads                   []string
 	Roles, Done             int
 	Usage                   Usage
@@ -38,6 +39,7 @@ type event struct {
 	Created int64
 	Error   json.RawMessage
 	Usage   *Usage
+	Prompt  []int `json:"prompt_token_ids"`
 	Choices []choice
 }
 
@@ -51,6 +53,7 @@ type choice struct {
 		} `json:"tool_calls"`
 	}
 	IDs    []int  `json:"token_ids"`
+	Prompt []int  `json:"prompt_token_ids"`
 	Finish string `json:"finish_reason"`
 }
 
@@ -85,6 +88,9 @@ func Read(body string) (Answer, error) {
 		if e.Usage != nil {
 			a.Usage = *e.Usage
 		}
+		if e.Prompt != nil {
+			a.Prompts++
+		}
 		for i := range e.Choices {
 			a.add(&e.Choices[i])
 		}
@@ -97,6 +103,9 @@ func (a *Answer) add(c *choice) {
 	a.Reasoning += c.Delta.Reasoning
 	a.Finish += c.Finish
 	a.IDs = append(a.IDs, c.IDs...)
+	if c.Prompt != nil {
+		a.Prompts++
+	}
 	if c.Delta.Role != "" {
 		a.Roles++
 	}
@@ -124,11 +133,12 @@ func (a *Answer) Differs(want *fakevllm.Answer, ids bool) error {
 	check(slices.Equal(a.Calls, want.Calls), "calls %v, want %v", a.Calls, want.Calls)
 	check(a.Finish == want.FinishReason, "finish reason %q, want %q", a.Finish, want.FinishReason)
 	check(a.Done == 1 && len(a.Heads) == 1 && a.Roles <= 1, "%d [DONE], %d roles, ids %v", a.Done, a.Roles, a.Heads)
-	check(a.Usage.Total == a.Usage.Prompt+a.Usage.Completion && a.Usage.Completion == len(want.Tokens), "usage %+v, want %d tokens", a.Usage, len(want.Tokens))
+	check(a.Usage.Total == a.Usage.Prompt+a.Usage.Completion && a.Usage.Prompt == want.PromptTokens && a.Usage.Completion == len(want.Tokens),
+		"usage %+v, want %d and %d tokens", a.Usage, want.PromptTokens, len(want.Tokens))
 	if ids {
-		check(slices.Equal(a.IDs, want.Tokens), "token ids %v, want %v", a.IDs, want.Tokens)
+		check(slices.Equal(a.IDs, want.Tokens) && a.Prompts == 1, "token ids %v, want %v; %d times those of the prompt", a.IDs, want.Tokens, a.Prompts)
 	} else {
-		check(len(a.IDs) == 0, "unexpected token ids: %v", a.IDs)
+		check(len(a.IDs) == 0 && a.Prompts == 0, "unexpected token ids: %v", a.IDs)
 	}
 	return errors.Join(errs...)
 }
