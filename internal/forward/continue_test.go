@@ -163,6 +163,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 		{"chat, several ids in an event", chatPath, `,"stream_interval":4`, split, []string{"chat"}, ""},
 		{"chat, continuous usage", chatPath, `,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`, split, []string{"chat"}, ""},
 		{"reasoning and tools", chatPath, offeredTools, parsers("qwen3"), []string{"chat"}, continuation.ReasonToolCall},
+		{"reasoning and stop strings", chatPath, `,"stop":["never written","xyz"]`, parsers("qwen3"), []string{"chat"}, ""},
 		{"reasoning of R1 and tools", chatPath, offeredTools, parsers("deepseek_r1"), []string{"chat"}, continuation.ReasonToolCall},
 		{"reasoning and tools, greedy", chatPath, offeredTools + greedy, parsers("qwen3"), []string{"chat", "replay"}, ""},
 		{"schema", chatPath, schema, split, nil, continuation.ReasonStructure},

@@ -15,16 +15,17 @@ import (
 // leg.
 type legState struct {
 	continues bool
-	verified  bool   // its engine has got the expected prompt
-	spoken    bool   // text of the leg has come
-	rest      string // text that the lost leg held back: it precedes the text of this one
-	history   string // text of the tokens of the answer before this leg
-	opening   string // first text of the prompt
-	ids       int    // tokens of the answer before this leg
-	calls     int    // tool calls before it
-	runes     int    // characters before it
-	replays   bool   // it repeats the answer from its start
-	has       said   // what the client had before a leg that replays
+	verified  bool    // its engine has got the expected prompt
+	spoken    bool    // text of the leg has come
+	rest      string  // text that the lost leg held back: it precedes the text of this one
+	restOf    channel // of rest, once it was said
+	history   string  // text of the tokens of the answer before this leg
+	opening   string  // first text of the prompt
+	ids       int     // tokens of the answer before this leg
+	calls     int     // tool calls before it
+	runes     int     // characters before it
+	replays   bool    // it repeats the answer from its start
+	has       said    // what the client had before a leg that replays
 }
 
 // The errors of a leg that does not continue the answer, although its engine has accepted it.
@@ -87,7 +88,7 @@ func (a *Answer) speakRest(c *chunk) string {
 		return ""
 	}
 	a.say(a.channel, []byte(rest))
-	a.leg.rest = ""
+	a.leg.rest, a.leg.restOf = "", a.channel
 	return rest
 }
 
@@ -133,12 +134,12 @@ func (a *Answer) insertRest(c *chunk, rest string, out *edited) {
 	}
 	inner := string(quoted[1 : len(quoted)-1])
 	switch {
-	case a.req.Kind == openai.Completion, a.channel == content && c.textAt > 0:
+	case a.req.Kind == openai.Completion, a.leg.restOf == content && c.textAt > 0:
 		out.insert(c.textAt, inner)
-	case c.thoughts.end > 0 && a.channel == reasoning:
+	case c.thoughts.end > 0 && a.leg.restOf == reasoning:
 		out.insert(c.thoughts.start+1, inner)
 	default:
-		member := `"content":` + string(quoted)
+		member := `"` + a.nameOf(a.leg.restOf) + `":` + string(quoted)
 		if c.delta.end-c.delta.start > len("{}") {
 			member += ","
 		}

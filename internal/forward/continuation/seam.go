@@ -157,9 +157,11 @@ func (a *Answer) ending(rest string, finish bool) []byte {
 }
 
 // channelName returns the name of the last text of the client in a delta.
-func (a *Answer) channelName() string {
+func (a *Answer) channelName() string { return a.nameOf(a.channel) }
+
+func (a *Answer) nameOf(ch channel) string {
 	switch {
-	case a.channel != reasoning:
+	case ch != reasoning:
 		return "content"
 	case a.renamed:
 		return "reasoning_content"
