@@ -113,7 +113,7 @@ func (r *rig) follow(url, id string, q *moving, begun func(decode string), each 
 	return moved{decode: m.decode, err: fmt.Errorf("status %d: the stream does not end: %w", resp.StatusCode, lines.Err())}
 }
 
-// TestContinue kills a decode engine under streams of all kinds, several times, at other places of the answers. The
+// TestContinue ends a decode engine under streams of all kinds, several times, at other places of the answers. The
 // clients get what a single vLLM answers.
 func TestContinue(t *testing.T) {
 	if short() {
@@ -142,7 +142,7 @@ func TestContinue(t *testing.T) {
 	r.adminKey, r.proxyArgs = adminKey, []string{"--continue-streams", "3", "--log-level", "debug"}
 	engines := r.start(2)
 	decodes := engines[1:]
-	const rounds = 6
+	const rounds = 7
 	for round := range rounds {
 		victim := r.killUnder(t, list, want, decodes, round)
 		again, err := r.launch(fmt.Sprintf("decode-again-%d", round), instance.Decode)
@@ -214,7 +214,8 @@ func (r *rig) killUnder(t *testing.T, list []moving, want []moved, decodes []*en
 			waiting = i != first // it may be shorter
 		}
 	}
-	if err := syscall.Kill(-decodes[victim].PID(), syscall.SIGKILL); err != nil {
+	how, err := endEngine(decodes[victim], round)
+	if err != nil {
 		t.Error(err)
 	}
 	for ; left > 0; left-- {
@@ -232,8 +233,23 @@ func (r *rig) killUnder(t *testing.T, list []moving, want []moved, decodes []*en
 			t.Errorf("round %d, %s, continued %d times: %s", round, list[i].name, g.continued, d)
 		}
 	}
-	logf("round %d: killed after event %d of %s: %d of %d streams continued", round, after, list[first].name, continued, len(list))
+	logf("round %d: "+how+" after event %d of %s: %d of %d streams continued", round, after, list[first].name, continued, len(list))
 	return victim
+}
+
+// endEngine kills an engine, or only its worker, or terminates it: its API server then ends streams with an error event.
+func endEngine(e *engine, round int) (how string, err error) {
+	switch round {
+	case 2:
+		pid, err := worker(e.Process)
+		if err != nil {
+			return "", err
+		}
+		return "worker killed", syscall.Kill(pid, syscall.SIGKILL)
+	case 4:
+		return "terminated", syscall.Kill(e.PID(), syscall.SIGTERM)
+	}
+	return "killed", syscall.Kill(-e.PID(), syscall.SIGKILL)
 }
 
 func requestID(round, i int) string { return fmt.Sprintf("moving-%d-%d", round, i) }
