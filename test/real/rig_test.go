@@ -38,8 +38,12 @@ type rig struct {
 	http  *http.Client
 	more  []string // additional arguments of every engine of this rig
 	env   []string // additional environment variables
+	// weights is the directory of the engines' model, "" for the lab's.
+	weights string
 	// adminKey is the admin key of the proxy that start starts, "" for none.
 	adminKey string
+	// proxyArgs are additional arguments of that proxy.
+	proxyArgs []string
 	// class is the connector class of the engines, and dialect its name in our settings.
 	class, dialect string
 }
@@ -116,6 +120,9 @@ func (r *rig) launch(name string, role instance.Role) (*engine, error) {
 		return nil, err
 	}
 	args, env := append(command(ports[0]), r.more...), environment(r.env...)
+	if r.weights != "" {
+		args[1] = r.weights
+	}
 	if role != "" {
 		args = append(args, transferBy(r.class, role))
 		env = append(env, "VLLM_NIXL_SIDE_CHANNEL_PORT="+strconv.Itoa(ports[1]))
@@ -156,7 +163,7 @@ const adminKey = "real-admin-key"
 func (r *rig) start(decodes int) (list []*engine) {
 	r.t.Helper()
 	var err error
-	if r.proxy, err = r.fleet.StartProxy(r.t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: r.adminKey}); err != nil {
+	if r.proxy, err = r.fleet.StartProxy(r.t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: r.adminKey, Args: r.proxyArgs}); err != nil {
 		r.t.Fatal(err)
 	}
 	list = make([]*engine, 1+decodes)
