@@ -212,6 +212,9 @@ func deadline(ctx context.Context) time.Time {
 func report(t *testing.T, r *rig, duration time.Duration) {
 	h := r.h
 	v := Check(h)
+	for _, f := range h.Final {
+		t.Logf("%s: %d starts, before %+v, after %+v", f.Proxy, f.Restarts, f.Before, f.After)
+	}
 	outcomes, lag, stalled := map[Outcome]int{}, time.Duration(0), time.Duration(0)
 	for _, q := range h.Requests {
 		outcomes[q.Outcome]++
