@@ -11,6 +11,8 @@ import (
 const (
 	// settled is how long an instance must have been without faults and changes to count as able.
 	settled = 5 * time.Second
+	// hangs is how long a request may wait while an instance is able.
+	hangs = 30 * time.Second
 	// follows is how long a proxy may take to apply a change while it follows etcd.
 	follows = 2 * time.Second
 	// leaves is how long an engine may take to notice that a request has ended.
@@ -107,6 +109,9 @@ func checkBroken(h *History, v *Verdict) {
 // while before it until its end; "" if there is none. The spare does not count.
 func (h *History) able(r Request) string {
 	from := r.From.Add(-settled)
+	if r.To.Sub(r.From) > hangs { // no request may wait for long although an instance is able
+		from = r.To.Add(-hangs)
+	}
 	for _, e := range h.Engines {
 		if e.Role == "prefill" || e.Name == "spare" || h.faulty(from, r.To, e.Name, e.Name+"-agent") != nil ||
 			!h.serves(e.Name, r.Model, from, r.To) {

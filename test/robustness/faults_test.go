@@ -24,11 +24,17 @@ func (r *rig) perform(ctx context.Context, a Action) {
 	case slices.Contains(operators, a.Kind) || slices.Contains(spareOps, a.Kind):
 		r.operate(ctx, a)
 		return
-	case a.Kind == "deregister":
-		r.deregister(ctx, r.engine(a.Target))
-		return
 	case a.Kind == "restart-behind":
 		r.restartBehind(ctx)
+		return
+	}
+	free, ok := r.take(a.Target)
+	if !ok {
+		return
+	}
+	defer free()
+	if a.Kind == "deregister" {
+		r.deregister(ctx, r.engine(a.Target))
 		return
 	}
 	target := a.Target
@@ -109,7 +115,7 @@ var scripted = map[string]string{
 	"503": `{"kind":"status","status":503}`, "500": `{"kind":"status","status":500}`, "429": `{"kind":"status","status":429}`,
 	"reset": `{"kind":"reset","tokens":3,"probability":0.5}`, "close": `{"kind":"close","tokens":3,"probability":0.5}`,
 	"hang": `{"kind":"hang"}`, "error-event": `{"kind":"error_event"}`, "abort": `{"kind":"abort"}`,
-	"slow": `{"kind":"slow","ttft":"300ms","itl":"30ms"}`,
+	"slow": `{"kind":"slow","ttft":"300ms","itl":"10ms"}`,
 }
 
 func (r *rig) injectEngine(ctx context.Context, a Action, e *engine) (undo func() error, err error) {
@@ -323,6 +329,11 @@ func (r *rig) restartBehind(ctx context.Context) {
 		return r.engines[slices.IndexFunc(r.engines, func(e *engine) bool { return e.Role == role && e.Connector == "nixl" })]
 	}
 	p, d := of("prefill"), of("decode")
+	free, ok := r.take(p.Name, d.Name)
+	if !ok {
+		return
+	}
+	defer free()
 	id := func() string {
 		var rec struct{ ID string }
 		if resp, err := r.etcd.Get(ctx, "/pd/prefill/"+p.address()); err == nil && len(resp.Kvs) == 1 {

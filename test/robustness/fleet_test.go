@@ -48,8 +48,9 @@ type rig struct {
 	// version: see Mixed.
 	old func(program, process string) string
 
-	mu sync.Mutex // guards h and epoch
-	h  *History
+	mu   sync.Mutex // guards the fields below
+	h    *History
+	busy map[string]bool // names of engines that a fault has at the moment
 	// epoch is the number of wipes of etcd so far.
 	epoch int
 }
@@ -95,6 +96,24 @@ func (r *rig) record(change func(h *History)) {
 	change(r.h)
 }
 
+// take reports whether no other fault has one of the engines, and takes them until free is called.
+func (r *rig) take(engines ...string) (free func(), ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range engines {
+		if r.busy[name] {
+			return nil, false
+		}
+	}
+	set := func(to bool) {
+		for _, name := range engines {
+			r.busy[name] = to
+		}
+	}
+	set(true)
+	return func() { r.record(func(*History) { set(false) }) }, true
+}
+
 // build starts the fleet of a plan and waits until every proxy uses every instance.
 func build(t *testing.T, plan Plan, old func(program, process string) string) *rig {
 	t.Helper()
@@ -110,6 +129,7 @@ func build(t *testing.T, plan Plan, old func(program, process string) string) *r
 	r := &rig{
 		t: t, plan: plan, f: f, old: old,
 		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second},
+		busy: map[string]bool{},
 		h:    &History{Seed: plan.Seed, Start: time.Now(), Audit: audit, Models: map[string][]Serves{}, Garbage: map[string]bool{}},
 	}
 	var endpoints []string
@@ -225,6 +245,8 @@ func (r *rig) startProxy(ctx context.Context, p *proxy) (err error) {
 		Args: []string{
 			"--host", "127.0.0.1", "--port", strconv.Itoa(p.port), "--state-dir", p.dir, "--etcd-endpoints", strings.Join(p.etcd, ","),
 			"--connector", "nixl", "--waiting-retry-interval", "500ms", "--access-log=off", "--trace-headers", "--audit-interval", audit.String(),
+			// An engine may lose a request and serve all others: these limits end it.
+			"--prefill-timeout", "10s", "--decode-first-byte-timeout", "10s", "--non-stream-timeout", "20s", "--busy-timeout", "20s",
 		},
 		Ready: func(ctx context.Context) error {
 			var ready struct{ Started bool }

@@ -26,11 +26,10 @@ func (r *rig) operate(ctx context.Context, a Action) {
 		hold(ctx, a.For)
 		r.until(do, a.Via, "un"+a.Kind)
 	case "drain-wait":
-		// Repeated as the manual says, as long as a proxy that vanished is named.
-		do("pdctl", "drain", "--wait", "--timeout", "10s")
-		hold(ctx, a.For/2)
-		do("pdctl", "drain", "--wait", "--timeout", "10s")
-		hold(ctx, a.For/2)
+		if o := do("pdctl", "drain", "--wait", "--timeout", "5s"); o.Code != 0 { // repeated as the manual says
+			do("pdctl", "drain", "--wait", "--timeout", "3s")
+		}
+		hold(ctx, a.For)
 		r.until(do, a.Via, "undrain")
 	case "weight-0", "weight":
 		do(a.Via, a.Kind)
@@ -49,8 +48,7 @@ func (r *rig) operate(ctx context.Context, a Action) {
 	case "add":
 		do(a.Via, "add")
 		hold(ctx, a.For)
-		r.until(do, "pdctl", "remove")
-		r.until(do, "pdctl", "allow")
+		r.removeSpare(do)
 	case "add-pending":
 		r.pending(ctx, a, e, do)
 	}
@@ -74,7 +72,12 @@ func (r *rig) pending(ctx context.Context, a Action, e *engine, do func(via, ver
 		}
 	}
 	hold(ctx, a.For/2)
-	r.until(do, "pdctl", "remove")
+	r.removeSpare(do)
+}
+
+// removeSpare removes a static instance, also one that an add that failed has left, and the removal.
+func (r *rig) removeSpare(do func(via, verb string, more ...string) Op) {
+	r.until(func(via, verb string, _ ...string) Op { return do(via, verb, "--force") }, "pdctl", "remove")
 	r.until(do, "pdctl", "allow")
 }
 
@@ -132,7 +135,7 @@ func (r *rig) change(ctx context.Context, via, verb string, e *engine, more ...s
 	o.To = time.Now()
 	o.Output = strings.Join(strings.Fields(o.Output), " ")
 	for verb, undo := range undoing { // what was not done, or only in vain, needs no undoing
-		if o.Verb == undo && verb != "deregister" && (strings.Contains(o.Output, "is not removed") || strings.Contains(o.Output, "no such instance")) {
+		if o.Verb == undo && verb != "deregister" && (strings.Contains(o.Output, "is not removed") || strings.Contains(o.Output, "no such")) {
 			o.Code = 0
 		}
 	}
@@ -208,10 +211,7 @@ func (r *rig) changeByProgram(ctx context.Context, o *Op, e *engine, more []stri
 			o.Revision = max(o.Revision, res.Revision)
 		}
 	}
-	o.Output = progress.String()
-	if o.Output == "" {
-		o.Output = out.String()
-	}
+	o.Output = progress.String() + out.String()
 }
 
 // deregister ends an agent as a supervisor does, and starts it again.

@@ -58,7 +58,7 @@ func TestRobustness(t *testing.T) {
 
 // run is the run of one seed.
 func run(t *testing.T, seed uint64, duration time.Duration) {
-	plan := NewPlan(seed, duration)
+	plan, begun := NewPlan(seed, duration), time.Now()
 	r := build(t, plan, mixed(seed))
 	r.h.Start = time.Now()
 	background, stop := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -72,9 +72,12 @@ func run(t *testing.T, seed uint64, duration time.Duration) {
 	healed := time.Now()
 	r.converge(healed)
 	l.finish(healed)
+	finished := time.Now()
 	stop()
 	watching.Wait()
 	r.settle()
+	t.Logf("seed %d: started in %s, faults for %s, last requests after %s more, settled after %s more", seed, r.h.Start.Sub(begun).Round(time.Millisecond),
+		healed.Sub(r.h.Start).Round(time.Millisecond), finished.Sub(healed).Round(time.Millisecond), time.Since(finished).Round(time.Millisecond))
 	r.readJournals()
 	for _, p := range r.f.Running() {
 		r.alive(p)
@@ -212,9 +215,6 @@ func deadline(ctx context.Context) time.Time {
 func report(t *testing.T, r *rig, duration time.Duration) {
 	h := r.h
 	v := Check(h)
-	for _, f := range h.Final {
-		t.Logf("%s: %d starts, before %+v, after %+v", f.Proxy, f.Restarts, f.Before, f.After)
-	}
 	outcomes, lag, stalled := map[Outcome]int{}, time.Duration(0), time.Duration(0)
 	for _, q := range h.Requests {
 		outcomes[q.Outcome]++
@@ -238,18 +238,24 @@ func report(t *testing.T, r *rig, duration time.Duration) {
 		t.Errorf("seed %d at %s: %s\n%s", h.Seed, h.clock(one.At), one, h.Excerpt(one, 6*time.Second, 30))
 	}
 	t.Errorf("seed %d: violations by rule: %v\nreplay its schedule: make robustness SEED=%d DURATION=%s", h.Seed, rules, h.Seed, duration)
-	if dir := os.Getenv("PD_ROBUSTNESS_DIR"); dir != "" {
-		raw, err := json.MarshalIndent(h, "", " ")
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, fmt.Sprintf("seed-%d.json", h.Seed)), raw, 0o600)
-		}
-		if err == nil {
-			err = os.CopyFS(filepath.Join(dir, fmt.Sprintf("seed-%d-%d", h.Seed, time.Now().Unix())), os.DirFS(filepath.Join(r.f.Dir(), "logs")))
-		}
-		if err != nil {
-			t.Error(err)
-		}
+	r.fail(r.keep())
+}
+
+// keep copies the history and the logs to PD_ROBUSTNESS_DIR.
+func (r *rig) keep() error {
+	dir := os.Getenv("PD_ROBUSTNESS_DIR")
+	if dir == "" {
+		return nil
 	}
+	dir = filepath.Join(dir, fmt.Sprintf("seed-%d", r.h.Seed))
+	if err := errors.Join(os.RemoveAll(dir), os.CopyFS(dir, os.DirFS(filepath.Join(r.f.Dir(), "logs")))); err != nil {
+		return err
+	}
+	raw, err := json.MarshalIndent(r.h, "", " ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "history.json"), raw, 0o600)
 }
 
 // mixed chooses the processes that run the older version, for PD_ROBUSTNESS_OLD, the directory

@@ -78,12 +78,13 @@ func NewPlan(seed uint64, duration time.Duration) Plan {
 	}
 	proxies, members := numbered("proxy", p.Proxies), numbered("etcd", 3)
 	p.Lanes = []Lane{
-		every("engines", 1500*time.Millisecond, 4*time.Second, engineFaults, names("prefill", "decode", "both")),
-		every("proxies", 5*time.Second, 4*time.Second, proxyFaults, proxies),
-		every("etcd", 5*time.Second, 4*time.Second, etcdFaults, members),
-		every("operator-1", 3*time.Second, 5*time.Second, operators, names("decode", "both")),
-		every("operator-2", 3*time.Second, 5*time.Second, operators, names("prefill")),
-		every("spare", 6*time.Second, 5*time.Second, spareOps, []string{p.Engines[len(p.Engines)-1].Name}),
+		every("prefill", time.Second, 3*time.Second, engineFaults, names("prefill")),
+		every("decode", time.Second, 3*time.Second, engineFaults, names("decode", "both")),
+		every("proxies", 2*time.Second, 3*time.Second, proxyFaults, proxies),
+		every("etcd", 2*time.Second, 3*time.Second, etcdFaults, members),
+		every("operator-1", time.Second, 3*time.Second, operators, names("decode", "both")),
+		every("operator-2", time.Second, 3*time.Second, operators, names("prefill")),
+		every("spare", 2*time.Second, 3*time.Second, spareOps, []string{p.Engines[len(p.Engines)-1].Name}),
 	}
 	for i := range p.Lanes {
 		if l := &p.Lanes[i]; l.Name[0] == 'o' || l.Name == "spare" {
