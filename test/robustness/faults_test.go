@@ -253,19 +253,21 @@ func (r *rig) makeSpace(ctx context.Context) error {
 	return errors.Join(err, e)
 }
 
-// compact drops all history of etcd.
+// compact drops all history of etcd. A member may have a fault at the same time.
 func (r *rig) compact(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
-	resp, err := r.etcd.Get(ctx, filler)
-	if err != nil {
+	return r.await(ctx, func() error {
+		resp, err := r.etcd.Get(ctx, filler)
+		if err != nil {
+			return err
+		}
+		_, err = r.etcd.Compact(ctx, resp.Header.Revision)
+		if err != nil && strings.Contains(err.Error(), "compacted") { // twice at the same revision
+			return nil
+		}
 		return err
-	}
-	_, err = r.etcd.Compact(ctx, resp.Header.Revision)
-	if err != nil && strings.Contains(err.Error(), "compacted") { // twice at the same revision
-		return nil
-	}
-	return err
+	})
 }
 
 // moveLeader makes another member the leader. A cluster without a leader is no error.
