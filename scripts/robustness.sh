@@ -10,9 +10,9 @@ if [ -n "${SEED:-}" ]; then
 fi
 if [ -n "${OLD:-}" ]; then
 	old=$(mktemp -d)
-	trap 'git worktree remove --force "$old/tree" 2>/dev/null; rm -rf "$old"' EXIT
-	git worktree add --quiet --detach "$old/tree" "$OLD"
-	mkdir "$old/bin"
+	trap 'rm -rf "$old"' EXIT
+	mkdir "$old/bin" "$old/tree"
+	git archive "$OLD" | tar -x -C "$old/tree"
 	(cd "$old/tree" && CGO_ENABLED=0 go build -o "$old/bin/" ./cmd/proxy ./cmd/agent ./cmd/pdctl)
 	export PD_ROBUSTNESS_OLD=$old/bin
 	echo "older programs: $(git log -1 --format='%h %s' "$OLD")"

@@ -253,7 +253,8 @@ func (r *rig) makeSpace(ctx context.Context) error {
 	return errors.Join(err, e)
 }
 
-// compact drops all history of etcd. A member may have a fault at the same time.
+// compact drops all history of etcd that the suite has recorded. A member may have a fault at the
+// same time.
 func (r *rig) compact(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
@@ -261,6 +262,9 @@ func (r *rig) compact(ctx context.Context) error {
 		resp, err := r.etcd.Get(ctx, filler)
 		if err != nil {
 			return err
+		}
+		if r.currentEpoch() == 0 && r.seen.Load() < resp.Header.Revision {
+			return errors.Join(errors.New("the watch of the suite is behind"), r.etcd.RequestProgress(ctx))
 		}
 		_, err = r.etcd.Compact(ctx, resp.Header.Revision)
 		if err != nil && strings.Contains(err.Error(), "compacted") { // twice at the same revision

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -47,6 +48,8 @@ type rig struct {
 	// old returns the path of the older version's program for a process, or "" for the present
 	// version: see Mixed.
 	old func(program, process string) string
+
+	seen atomic.Int64 // revision that the watch of the suite has reached
 
 	mu   sync.Mutex // guards the fields below
 	h    *History
@@ -453,6 +456,7 @@ func (r *rig) watch() {
 					break
 				}
 				next = resp.Header.Revision + 1
+				r.seen.Store(resp.Header.Revision)
 				r.record(func(h *History) {
 					for _, ev := range resp.Events {
 						key := string(ev.Kv.Key)
