@@ -208,7 +208,12 @@ func (r *rig) injectAll(ctx context.Context, a Action) (undo func() error, err e
 		return func() error {
 			return errors.Join(r.startMember(ctx, r.members[0]), r.startMember(ctx, r.members[1]))
 		}, errors.Join(r.kill(r.members[0].proc), r.kill(r.members[1].proc))
-	case "wipe":
+	case "wipe": // agents cannot reach it at first, so proxies see an empty store
+		var agents []*testkit.Link
+		for _, e := range r.engines {
+			agents = append(agents, e.links...)
+		}
+		undo, _ := onLinks("cut", agents...)
 		r.record(func(h *History) { h.Wipes = append(h.Wipes, time.Now()); r.epoch++ })
 		for _, m := range r.members {
 			err = errors.Join(err, r.kill(m.proc), os.RemoveAll(filepath.Join(r.f.Dir(), m.name)))
@@ -216,7 +221,7 @@ func (r *rig) injectAll(ctx context.Context, a Action) (undo func() error, err e
 		if err == nil {
 			err = r.startEtcd(ctx)
 		}
-		return func() error { return nil }, err
+		return undo, err
 	case "no-space":
 		return func() error { return r.makeSpace(ctx) }, r.fill(ctx)
 	}

@@ -73,6 +73,7 @@ type engine struct {
 	starts          int           // number of engine ids that it has had
 	link            *testkit.Link // through which proxies reach it
 	etcd            []string      // for the agent
+	links           []*testkit.Link
 	journal         string
 	proc, agent     *fleet.Process
 }
@@ -155,7 +156,7 @@ func build(t *testing.T, plan Plan, old func(program, process string) string) *r
 	for _, spec := range plan.Engines {
 		e := &engine{EngineSpec: spec, own: port(testkit.FreePort(t)), side: port(testkit.FreePort(t)), boot: port(testkit.FreePort(t)), journal: filepath.Join(r.f.Dir(), spec.Name+".journal")}
 		e.link = testkit.StartLink(t, net.JoinHostPort("127.0.0.1", strconv.Itoa(e.own)))
-		e.etcd, _ = r.endpoints()
+		e.etcd, e.links = r.endpoints()
 		r.engines = append(r.engines, e)
 		r.h.Engines = append(r.h.Engines, Engine{Name: e.Name, Role: e.Role, Address: e.address()})
 		group.Go(func() error {

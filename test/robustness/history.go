@@ -208,7 +208,7 @@ func (h *History) Excerpt(v Violation, around time.Duration, limit int) string {
 	}
 	for _, o := range h.Ops {
 		add(o.From, "op      %s %s via %s begins", o.Verb, o.Instance, o.Via)
-		add(o.To, "op      %s %s via %s: code %d, revision %d: %s", o.Verb, o.Instance, o.Via, o.Code, o.Revision, o.Output)
+		add(o.To, "op      %s %s via %s: code %d, revision %d: %.200s", o.Verb, o.Instance, o.Via, o.Code, o.Revision, o.Output)
 	}
 	for _, s := range h.Stalls {
 		add(s.From, "stall   of %s", s.To.Sub(s.From).Round(time.Millisecond))
