@@ -251,6 +251,8 @@ func checkPicks(h *History, v *Verdict) {
 			case x.key != "decode/"+r.Decode, x.revision == 0, r.Revision < x.revision, r.From.Before(x.op.From):
 			case h.wiped(h.Start, r.To): // revisions of two stores cannot be compared
 			case !x.To.IsZero() && r.To.After(x.To) && (x.undone == 0 || r.Revision >= x.undone):
+			case x.op.Verb == "deregister" && h.faulty(x.op.From.Add(-etcdRecovery), r.To, etcdAnd(r.Proxy)...) != nil:
+				v.Excused["a proxy that missed the drain of an agent used the engine as an orphan"]++
 			default:
 				v.add("picks", r.From, []string{r.ID, r.Decode}, "%s picked %s for %s from revision %d, although %s at revision %d took it out",
 					r.Proxy, r.Decode, r.ID, r.Revision, x.op.Verb, x.revision)
@@ -283,7 +285,7 @@ func checkArrivals(h *History, v *Verdict) {
 				continue
 			}
 			before := x.op.From.Add(-etcdRecovery)
-			if h.faulty(before, a.From, append(etcdNames, r.Proxy, "etcd", "machine")...) != nil {
+			if h.faulty(before, a.From, etcdAnd(r.Proxy)...) != nil {
 				v.Excused["a proxy could not follow etcd"]++
 				continue
 			}
@@ -297,6 +299,11 @@ func checkArrivals(h *History, v *Verdict) {
 }
 
 var etcdNames = numbered("etcd", 3)
+
+// etcdAnd returns the targets of faults that keep a proxy from following etcd.
+func etcdAnd(proxy string) []string {
+	return append(slices.Clone(etcdNames), "etcd", "machine", proxy)
+}
 
 // whole reports whether an exile concerns all roles of its engine.
 func (h *History) whole(x exile) bool {

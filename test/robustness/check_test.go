@@ -154,6 +154,13 @@ func TestCheck_Excused(t *testing.T) {
 			h.Arrivals[2].Engine = d1
 			h.Faults = append(h.Faults, Fault{span(19, 26), "cut-etcd", "proxy-1"})
 		}},
+		"a deregistration was missed": {"a proxy that missed the drain of an agent used the engine as an orphan", func(h *History) {
+			h.Ops[0].Verb, h.Ops[0].Wait, h.Ops[0].Revision, h.Ops[1].Verb, h.Ops[1].Revision = "deregister", false, 0, "register", 0
+			h.Changes[3].Key, h.Changes[3].Deleted, h.Changes[4] = "/pd/decode/"+d1, true, Change{at(30), 20, "/pd/decode/" + d1, false, "{}"}
+			h.Polls[1].Instances[0].View, h.Polls[1].Instances[0].Intent, h.Polls[2].Instances[0].Revision = "orphan", "", 20
+			h.Requests[2].Decode = d1
+			h.Faults = append(h.Faults, Fault{span(19, 24), "cut-etcd", "proxy-1"})
+		}},
 		"the budget": {"the retry budget was used up", func(h *History) {
 			h.Requests[0].Outcome, h.Requests[0].Err = Failed, "503: too many requests are being retried"
 		}},

@@ -56,11 +56,13 @@ func (r *rig) operate(ctx context.Context, a Action) {
 
 // pending adds an engine that starts only later: a proxy must add it then.
 func (r *rig) pending(ctx context.Context, a Action, e *engine, do func(via, verb string, more ...string) Op) {
+	killed := time.Now()
 	r.fail(r.kill(e.proc))
 	added := do(a.Via, "add", "--wait")
 	hold(ctx, a.For/2)
 	r.fail(r.startEngine(ctx, e, e.Models...))
 	started := time.Now()
+	r.record(func(h *History) { h.Faults = append(h.Faults, Fault{Span{killed, started}, "kill", e.Name}) })
 	if added.Code == 0 {
 		ctx, cancel := context.WithTimeout(ctx, soon)
 		defer cancel()
