@@ -7,16 +7,19 @@ cd "$(dirname "$0")/.."
 
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
+export CGO_ENABLED=0
 go test -c -o "$tree/robustness.test" ./test/robustness
+mkdir "$tree/bin"
+go build -trimpath -o "$tree/bin/" ./cmd/fakevllm ./cmd/etcd
 
 missed=0
 for patch in scripts/planted-robustness/${BUG:-*}.patch; do
 	printf '== %s: %s\n' "$(basename "$patch" .patch)" "$(head -1 "$patch")"
-	rm -rf "${tree:?}/copy" "${tree:?}/bin"
-	mkdir "$tree/copy" "$tree/bin"
+	rm -rf "${tree:?}/copy"
+	mkdir "$tree/copy"
 	git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$tree/copy" --
 	patch --quiet --strip=1 --forward --fuzz=0 --directory="$tree/copy" <"$patch"
-	if ! (cd "$tree/copy" && CGO_ENABLED=0 go build -o "$tree/bin/" ./cmd/proxy ./cmd/agent ./cmd/pdctl ./cmd/fakevllm ./cmd/etcd); then
+	if ! (cd "$tree/copy" && go build -trimpath -o "$tree/bin/" ./cmd/proxy ./cmd/agent ./cmd/pdctl); then
 		echo "the tree does not compile with the patch" >&2
 		exit 2
 	fi

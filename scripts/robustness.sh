@@ -13,7 +13,7 @@ if [ -n "${OLD:-}" ]; then
 	trap 'rm -rf "$old"' EXIT
 	mkdir "$old/bin" "$old/tree"
 	git archive "$OLD" | tar -x -C "$old/tree"
-	(cd "$old/tree" && CGO_ENABLED=0 go build -o "$old/bin/" ./cmd/proxy ./cmd/agent ./cmd/pdctl)
+	(cd "$old/tree" && CGO_ENABLED=0 go build -trimpath -o "$old/bin/" ./cmd/proxy ./cmd/agent ./cmd/pdctl)
 	export PD_ROBUSTNESS_OLD=$old/bin
 	echo "older programs: $(git log -1 --format='%h %s' "$OLD")"
 fi

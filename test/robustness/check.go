@@ -19,7 +19,7 @@ const (
 	leaves = time.Second
 	// etcdRecovery is how long after a fault of etcd a proxy may use an older membership.
 	etcdRecovery = 15 * time.Second
-	// budgetShare is the share of requests that may fail because of the retry budget: 1 in so many.
+	// One request of budgetShare may fail because of the retry budget.
 	budgetShare = 1000
 )
 
