@@ -391,17 +391,22 @@ func checkPolls(h *History, v *Verdict) {
 	slices.SortStableFunc(changes, func(a, b Change) int { return int(a.Revision - b.Revision) })
 	polls := slices.DeleteFunc(slices.Clone(h.Polls), func(p Poll) bool { return h.wiped(h.Start, p.At) })
 	slices.SortStableFunc(polls, func(a, b Poll) int { return int(a.Revision - b.Revision) })
-	keys, intents := map[string]int64{}, map[string]string{}
+	keys, intents, lost := map[string]int64{}, map[string]string{}, map[string]time.Time{}
 	reported := map[string]bool{}
 	i := 0
 	for _, p := range polls {
 		for ; i < len(changes) && changes[i].Revision <= p.Revision; i++ {
 			applyChange(changes[i], keys, intents)
+			lost[strings.TrimPrefix(changes[i].Key, "/pd/")] = changes[i].At // if it was deleted
 		}
 		if i > 0 && changes[i-1].Revision > p.Revision || i == 0 {
 			continue
 		}
-		for _, d := range differences(p, keys, intents, h.Garbage) {
+		// A proxy shows an instance as before while it asks etcd about the lease of the lost key.
+		asking := func(key string) bool {
+			return p.At.Sub(lost[key]) < settled || h.faulty(p.At.Add(-etcdRecovery), p.At, etcdAnd(p.Proxy)...) != nil
+		}
+		for _, d := range differences(p, keys, intents, h.Garbage, asking) {
 			if text := p.Proxy + ": " + d; !reported[text] {
 				reported[text] = true
 				v.add("snapshots", p.At, []string{p.Proxy}, "at revision %d %s", p.Revision, text)
@@ -430,8 +435,9 @@ func applyChange(c Change, keys map[string]int64, intents map[string]string) {
 	}
 }
 
-// differences compares a snapshot with etcd.
-func differences(p Poll, keys map[string]int64, intents map[string]string, garbage map[string]bool) []string {
+// differences compares a snapshot with etcd. asking reports whether a proxy may not know yet why an
+// instance has no key; nil means never.
+func differences(p Poll, keys map[string]int64, intents map[string]string, garbage map[string]bool, asking func(key string) bool) []string {
 	var out []string
 	seen := map[string]Seen{}
 	for _, s := range p.Instances {
@@ -439,7 +445,7 @@ func differences(p Poll, keys map[string]int64, intents map[string]string, garba
 			continue
 		}
 		seen[s.Key] = s
-		if _, ok := keys[s.Key]; !ok && s.View == "" && s.Intent != "removed" {
+		if _, ok := keys[s.Key]; !ok && s.View == "" && s.Intent != "removed" && (asking == nil || !asking(s.Key)) {
 			out = append(out, s.Key+" has no key in etcd, and the proxy uses it")
 		}
 		if s.Intent != "" && !strings.Contains(intents[s.Key], `"`+s.Intent+`"`) {

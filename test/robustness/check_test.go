@@ -52,7 +52,7 @@ func good() *History {
 		Polls: []Poll{
 			{at(5), "proxy-1", 5, []Seen{{"decode/" + d1, "", "", 2, false}, {"decode/" + d2, "", "", 3, false}, {"prefill/" + p1, "", "", 4, false}}},
 			{at(22), "proxy-1", 12, []Seen{{"decode/" + d1, "", "drain", 2, false}, {"decode/" + d2, "", "", 3, false}, {"prefill/" + p1, "", "", 4, false}}},
-			{at(46), "proxy-1", 21, []Seen{{"decode/" + d1, "", "", 2, false}, {"decode/" + d2, "orphan", "", 3, false}, {"prefill/" + p1, "", "", 4, false}}},
+			{at(52), "proxy-1", 21, []Seen{{"decode/" + d1, "", "", 2, false}, {"decode/" + d2, "orphan", "", 3, false}, {"prefill/" + p1, "", "", 4, false}}},
 		},
 		Final: []Final{{Proxy: "proxy-1", Lag: time.Second, Before: Usage{50, 50, 10 << 20}, After: Usage{60, 60, 12 << 20}}},
 	}

@@ -383,7 +383,7 @@ func (r *rig) converged(ctx context.Context, p *proxy) error {
 	if err != nil {
 		return err
 	}
-	if d := differences(s, keys, intents, nil); len(d) > 0 {
+	if d := differences(s, keys, intents, nil, nil); len(d) > 0 {
 		return errors.New(strings.Join(d, "; "))
 	}
 	for _, e := range r.engines {

@@ -127,13 +127,14 @@ func (r *rig) recordStalls(ctx context.Context) {
 	}
 }
 
-// recordPolls records what a proxy reports of the membership, at each of its revisions.
+// recordPolls records what a proxy reports of the membership, at each of its revisions and every two
+// seconds.
 func (r *rig) recordPolls(ctx context.Context, p *proxy) {
-	last := int64(-1)
+	last, at := int64(-1), time.Time{}
 	for ctx.Err() == nil {
 		hold(ctx, 200*time.Millisecond)
-		if s, err := r.poll(ctx, p); err == nil && s.Revision != last { // a proxy may be away
-			last = s.Revision
+		if s, err := r.poll(ctx, p); err == nil && (s.Revision != last || s.At.Sub(at) > 2*time.Second) { // a proxy may be away
+			last, at = s.Revision, s.At
 			r.record(func(h *History) { h.Polls = append(h.Polls, s) })
 		}
 	}
