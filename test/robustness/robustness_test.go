@@ -186,6 +186,8 @@ func (r *rig) settle() {
 			return nil
 		})
 	}
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(r.t.Context()), 30*time.Second)
+	defer cancel()
 	for i, e := range r.engines {
 		r.fail(r.await(ctx, func() error {
 			var s struct {
