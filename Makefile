@@ -232,6 +232,18 @@ continue-check: ## kill, drain and overload decode instances under streams that 
 idle-check: ## check that five idle proxies write nothing to etcd for five minutes
 	PD_TEST_LONG=1 PD_TEST_FAULT_LONG=1 $(GO) test -count=1 -timeout 20m -v -run 'TestIdleProxiesWriteNothing$$' ./test/faults
 
+SEEDS ?= 8
+
+# OLD is a commit whose programs run beside the present ones; every seed has another combination
+# of proxies, agents and pdctl.
+.PHONY: robustness
+robustness: ## run fleets under random faults and changes, and check their histories (docs/robustness.md): [SEEDS=8] [DURATION=60s] [SEED=n] [OLD=commit]
+	@SEEDS="$(SEEDS)" DURATION="$(or $(DURATION),60s)" SEED="$(SEED)" OLD="$(OLD)" TESTFLAGS="$(TESTFLAGS)" scripts/robustness.sh
+
+.PHONY: robustness-bugs
+robustness-bugs: ## check that make robustness finds each planted bug within ten seeds: [BUG=name] [DURATION=20s]
+	@BUG="$(BUG)" DURATION="$(or $(DURATION),20s)" scripts/robustness-bugs.sh
+
 ##@ Benchmarks
 
 .PHONY: replay

@@ -1,6 +1,7 @@
 package fakevllm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +104,7 @@ func (s *Server) begin(ctx context.Context) error {
 // its own. The ids of ranks differ in their suffix, as in vLLM.
 func (l *life) addCores(dpSize int, at connector.Addresses, events *kvevents.Publisher) {
 	o := &l.server.opt
-	ids := []string{newUUID()}
+	ids := []string{cmp.Or(o.EngineID, newUUID())}
 	if dpSize > 1 {
 		base := ids[0]
 		ids = ids[:0]

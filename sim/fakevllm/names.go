@@ -90,6 +90,15 @@ const (
 // Request is one request as received, before any processing.
 type Request = record.Request
 
+// Journal is a journal of arrivals and ends, and JournalEntry a line of it; see package record.
+type (
+	Journal      = record.Journal
+	JournalEntry = record.Entry
+)
+
+// NewJournal returns a journal that writes to w.
+func NewJournal(w io.Writer) *Journal { return record.NewJournal(w) }
+
 // Names of package answer.
 type (
 	// Turn is a scripted answer of the model.

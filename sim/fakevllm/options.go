@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/record"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 )
 
@@ -91,6 +92,10 @@ type Options struct {
 	// RewrittenParams accepts transfer params that were decoded and encoded again, as
 	// real engines do. By default what does not come back byte for byte is refused.
 	RewrittenParams bool
+	// EngineID is engine_id of --kv-transfer-config: the engine has the same id in every life, so a
+	// NIXL decode that comes with the params of a former life reads other requests' blocks. "" is a
+	// random id for each life. It is for engines with one data-parallel rank.
+	EngineID string
 	// SideChannelAddr is where a NIXL engine serves its offers, default
 	// port 0 on the host of Addr; SideChannelHost is the host in its transfer params,
 	// default the host it listens on.
@@ -143,6 +148,8 @@ type Options struct {
 	// RecordLimit bounds the record of requests, default 1024; RecordNone
 	// keeps none. Bodies are bounded by 64 MiB together as well.
 	RecordLimit int
+	// Journal receives the arrival and the end of each request that generates; nil keeps none.
+	Journal *record.Journal
 	// Admin serves /fake/faults, /fake/core and /fake/state.
 	Admin bool
 	// IdleTimeout closes idle connections, default 5 s as uvicorn does.
@@ -308,7 +315,7 @@ func (o *Options) fillRanks(host string) error {
 func (o *Options) connector() connector.Config {
 	return connector.Config{
 		Mode: o.Mode, Role: o.Role, Policy: o.KVLoadFailurePolicy, Shared: o.Shared, Log: o.Log,
-		Version: o.Version, RewrittenParams: o.RewrittenParams,
+		Version: o.Version, RewrittenParams: o.RewrittenParams, FixedID: o.EngineID != "",
 		Bidirectional: o.Bidirectional, Lease: o.KVLease, TransferTimeout: o.TransferTimeout,
 		SideChannelAddr: o.SideChannelAddr, SideChannelHost: o.SideChannelHost, TPSize: o.TPSize, Ranks: o.Ranks,
 		NotifyAddr: o.NotifyAddr, PingTo: o.PingTo, PingInterval: o.PingInterval, PingOld: o.PingOld,

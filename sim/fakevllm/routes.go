@@ -81,6 +81,9 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	api, generates := request.APIOf(path)
+	if generates {
+		defer s.opt.Journal.Begin(r.Header.Get("X-Request-Id"))()
+	}
 	x := l.newExchange(client{w: w, flusher: w.(flusher), r: r, api: api}, path)
 	x.fault = s.faults.Match(path, r.Header.Get(connector.HeaderRank), generates)
 	if x.strike(BeforeRead, 0) {

@@ -132,11 +132,9 @@ func member(snap *instance.Snapshot, k instance.Key) bool {
 	return true
 }
 
-// wait stores a pending add for an instance that does not respond.
+// wait stores a pending add for an instance that does not respond, unless etcd has its record: a
+// member that does not respond is still a member. The snapshot may be behind.
 func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error) (httpapi.Outcome, error) {
-	if member(s.o.Members.Snapshot(), k) {
-		return httpapi.Already, nil // a member that does not respond is still a member
-	}
 	p := schema.PendingAdd{V: 1, Model: s.o.Model, Reason: instance.Printable(why.Error(), 300)}
 	if proxies := s.o.Proxies(); len(proxies) > 0 || ranks > 0 {
 		p.Record = &instance.Record{Proxies: proxies, DPSize: ranks}

@@ -117,6 +117,36 @@ func TestAddThatWaits(t *testing.T) {
 	})
 }
 
+// lagging is the membership of a proxy whose watch is behind.
+type lagging struct{ snapshot *instance.Snapshot }
+
+func (l lagging) Snapshot() *instance.Snapshot { return l.snapshot }
+
+// An instance that was removed is added through a proxy that does not know of the removal yet. It
+// does not respond, so the add must wait for it in etcd.
+func TestAddThroughALaggingProxy(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	l, err := schema.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := key(testkit.FreePort(t))
+	st := store.New(etcd.Client(t), l, "test")
+	svc := admin.New(admin.Options{
+		Instances: st.Instances, Intents: st.Intents, Prober: vllm.New(""),
+		Members: lagging{instance.NewSnapshot(1, []*instance.Instance{{Key: k, Verified: true}})},
+	})
+	outcome, err := svc.Add(t.Context(), k, 0)
+	if err != nil || outcome != httpapi.Waiting {
+		t.Errorf("Add: %v, %v", outcome, err)
+	}
+	resp, err := etcd.Client(t).Get(t.Context(), l.Pending(k))
+	if err != nil || len(resp.Kvs) != 1 {
+		t.Errorf("the pending add in etcd: %v, %v", resp, err)
+	}
+}
+
 func TestAddRefuses(t *testing.T) {
 	t.Parallel()
 	r := start(t, "wanted", netguard.New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}))

@@ -22,13 +22,13 @@ import (
 var errDied = errors.New("the engine has died")
 
 type flags struct {
-	host, role, mode, policy, logLevel, logFormat, turns, events string
-	models                                                       []string
-	port, bootstrap, side, records                               int
-	alloc                                                        []int
-	drain                                                        time.Duration
-	quiet                                                        bool
-	opt                                                          fakevllm.Options
+	host, role, mode, policy, logLevel, logFormat, turns, events, journal string
+	models                                                                []string
+	port, bootstrap, side, records                                        int
+	alloc                                                                 []int
+	drain                                                                 time.Duration
+	quiet                                                                 bool
+	opt                                                                   fakevllm.Options
 }
 
 // Run is the whole program: 0 after a clean end, 1 for a failure, 2 for a
@@ -76,6 +76,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.BoolVar(&f.opt.DisableLogStats, "disable-log-stats", false, "report no statistics in /metrics")
 	fl.DurationVar(&f.opt.KVLease, "kv-lease", 30*time.Second, "how long a finished prefill waits for its decode")
 	fl.StringVar(&f.policy, "kv-load-failure-policy", "fail", "what a decode does if it cannot load a KV cache: fail or recompute")
+	fl.StringVar(&f.opt.EngineID, "engine-id", "", "engine id in --kv-transfer-config, the same after a restart (default: a random one at each start)")
 	fl.StringVar(&f.opt.SideChannelHost, "side-channel-host", "", "host that other engines reach the side channel by (default --host)")
 	fl.IntVar(&f.side, "side-channel-port", 0, "port that other engines fetch KV caches from, 0 for a free one")
 	fl.IntVar(&f.bootstrap, "bootstrap-port", 8998, "port of a mooncake prefill's bootstrap server, 0 for a free one")
@@ -85,6 +86,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.IntVar(&f.opt.DPSize, "data-parallel-size", 1, "data-parallel ranks behind the address (plain, nixl, nixl_push, ascend)")
 	fl.IntVar(&f.opt.Ranks, "tensor-parallel-size", 1, "ranks of an lmcache engine")
 	fl.IntVar(&f.records, "record", 0, "requests to keep a record of")
+	fl.StringVar(&f.journal, "journal", "", "file to which the arrival and the end of each generating request are appended")
+	fl.BoolVar(&f.opt.ScaleOut, "enable-scale-out", false, "have /inference/v1/generate")
 	fl.BoolVar(&f.opt.StrictPrefill, "strict", false, "count what a good proxy would not send as violations")
 	fl.BoolVar(&f.opt.PromptTokensDetails, "enable-prompt-tokens-details", false, "report cached tokens in usage")
 	fl.BoolVar(&f.opt.Transcription, "transcription", false, "have the audio routes of a model that hears")
@@ -135,6 +138,14 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 	}
 	if o.Turns, err = readTurns(f.turns); err != nil {
 		return cli.Wrongf("--turns: %w", err)
+	}
+	if f.journal != "" {
+		file, err := os.OpenFile(f.journal, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			return cli.Wrongf("--journal: %w", err)
+		}
+		defer file.Close()
+		o.Journal = fakevllm.NewJournal(file)
 	}
 	s, err := fakevllm.Start(ctx, o)
 	switch {

@@ -125,6 +125,7 @@ type Config struct {
 	Log    logrus.FieldLogger
 
 	Version         string // of the engine
+	FixedID         bool   // engine ids are the same in every life
 	RewrittenParams bool
 	Bidirectional   bool
 	Lease           time.Duration

@@ -69,14 +69,20 @@ func (l *nixlLeg) Begin(r *Request) *pydantic.Error {
 }
 
 // load fetches the blocks. Pull is a one-sided read: after the end of the lease the present
-// content of the blocks is taken for the prompt's, and the answer is wrong.
+// content of the blocks is taken for the prompt's, and the answer is wrong. The same happens if
+// prefill has restarted with the same engine id.
 func (l *nixlLeg) load(r *Request) error {
 	err := l.fetch(r)
-	if errors.Is(err, transfer.ErrExpired) && l.n.Mode == kvparams.NIXL {
-		l.n.mislead(r, transfer.ErrExpired.Error())
+	if l.n.Mode == kvparams.NIXL && (errors.Is(err, transfer.ErrExpired) || l.n.FixedID && isUnknown(err)) {
+		l.n.mislead(r, err.Error())
 		return nil
 	}
 	return err
+}
+
+// isUnknown reports whether a peer does not know the request, as after a restart with the same id.
+func isUnknown(err error) bool {
+	return err != nil && strings.Contains(err.Error(), transfer.ErrUnknown.Error()) // the side channel sends the text
 }
 
 // fetch takes it from a neighbour in this process or over the side channel.

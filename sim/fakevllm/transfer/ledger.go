@@ -9,7 +9,7 @@ import (
 // The reasons why an engine refuses a claim.
 var (
 	errForeign  = errors.New("the engine id is not of this incarnation")
-	errUnknown  = errors.New("unknown request id")
+	ErrUnknown  = errors.New("unknown request id")
 	errFreed    = errors.New("the blocks were freed, as a decode engine refused their request")
 	errFetched  = errors.New("the blocks were fetched already")
 	ErrExpired  = errors.New("the lease of the blocks has ended")
@@ -87,7 +87,7 @@ func (l *Ledger) Take(c Claim, now time.Time) error {
 		if why := l.spent.m[c.RequestID]; why != nil {
 			return why
 		}
-		return errUnknown
+		return ErrUnknown
 	case o.Prompt != c.Prompt:
 		return ErrPrompt
 	case (o.Base != "" || l.bound) && o.Base != c.Base:

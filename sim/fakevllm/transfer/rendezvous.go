@@ -40,7 +40,7 @@ type Rendezvous struct {
 
 	mu      sync.Mutex // guards everything below
 	open    map[string]*transfer
-	spent   recent[string, struct{}] // ids that are over
+	spent   recent[string, bool] // ids that are over; true: a decode has had the blocks
 	expired int64
 	pulls   int64 // decodes that came
 }
@@ -48,7 +48,7 @@ type Rendezvous struct {
 // NewRendezvous returns an empty Rendezvous. timeout is how long a decode waits for its prefill,
 // and the blocks of a prefill for their decode.
 func NewRendezvous(timeout time.Duration, done <-chan struct{}, reused func(id string)) *Rendezvous {
-	return &Rendezvous{timeout: timeout, done: done, reused: reused, open: make(map[string]*transfer), spent: newRecent[string, struct{}](1 << 16)}
+	return &Rendezvous{timeout: timeout, done: done, reused: reused, open: make(map[string]*transfer), spent: newRecent[string, bool](1 << 16)}
 }
 
 // Begin notes that a prefill runs. It returns false if the id was used before.
@@ -88,21 +88,21 @@ func (t *Rendezvous) Finish(id string, prompt uint64, now time.Time) {
 func (t *Rendezvous) Drop(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.end(id)
+	t.end(id, false)
 }
 
 // end takes an id out for good; t.mu is held.
-func (t *Rendezvous) end(id string) {
+func (t *Rendezvous) end(id string, taken bool) {
 	delete(t.open, id)
-	t.spent.put(id, struct{}{})
+	t.spent.put(id, taken || t.spent.m[id])
 }
 
 // Pull waits for a prefill and takes its blocks, once.
 func (t *Rendezvous) Pull(id string) (prompt uint64, err error) {
 	t.mu.Lock()
 	tr := t.get(id)
-	_, again := t.spent.m[id]
-	again, tr.pulled = again && !tr.begun || tr.pulled, true
+	again := t.spent.m[id] && !tr.begun || tr.pulled
+	tr.pulled = true
 	t.pulls++
 	t.mu.Unlock()
 	if again {
@@ -139,7 +139,7 @@ func (t *Rendezvous) take(id string, tr *transfer, now time.Time) bool {
 	if t.open[id] != tr {
 		return false
 	}
-	t.end(id)
+	t.end(id, true)
 	return true
 }
 
@@ -147,7 +147,7 @@ func (t *Rendezvous) take(id string, tr *transfer, now time.Time) bool {
 func (t *Rendezvous) expire(now time.Time) {
 	for id, tr := range t.open {
 		if tr.offered() && !now.Before(tr.expires) {
-			t.end(id)
+			t.end(id, false)
 			t.expired++
 		}
 	}

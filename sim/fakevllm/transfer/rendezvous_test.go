@@ -30,3 +30,23 @@ func TestTransferAfterItsTime(t *testing.T) {
 		t.Errorf("%d are kept", len(tr.open))
 	}
 }
+
+// A decode that comes after its prefill was cancelled does not reuse the id: no decode has had it.
+func TestPullAfterDrop(t *testing.T) {
+	t.Parallel()
+	reused := 0
+	tr := NewRendezvous(time.Millisecond, nil, func(string) { reused++ })
+	tr.Begin("x")
+	tr.Drop("x")
+	if _, err := tr.Pull("x"); !errors.Is(err, ErrNoPrefill) || reused != 0 {
+		t.Errorf("%v, %d reused", err, reused)
+	}
+	tr.Begin("y")
+	tr.Finish("y", 1, time.Now())
+	for range 2 {
+		_, _ = tr.Pull("y") // the second one finds nothing
+	}
+	if reused != 1 {
+		t.Errorf("%d reused, want 1", reused)
+	}
+}

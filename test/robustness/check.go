@@ -1,0 +1,520 @@
+package robustness
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// settled is how long an instance must have been without faults and changes to count as able.
+	settled = 5 * time.Second
+	// hangs is how long a request may wait while an instance is able.
+	hangs = 30 * time.Second
+	// follows is how long a proxy may take to apply a change while it follows etcd.
+	follows = 2 * time.Second
+	// leaves is how long an engine may take to notice that a request has ended.
+	leaves = time.Second
+	// etcdRecovery is how long after a fault of etcd a proxy may use an older membership.
+	etcdRecovery = 15 * time.Second
+	// One request of budgetShare may fail because of the retry budget.
+	budgetShare = 1000
+)
+
+// Verdict is the result of Check.
+type Verdict struct {
+	Violations []Violation
+	Excused    map[string]int // number of failures that a documented exception covers, by exception
+}
+
+// Check applies every rule to a history.
+func Check(h *History) Verdict {
+	v := Verdict{Excused: map[string]int{}}
+	for _, rule := range []func(*History, *Verdict){
+		checkAnswers, checkLost, checkBroken, checkPicks, checkArrivals, checkDrainWait, checkAcknowledged, checkPolls, checkEnd,
+	} {
+		rule(h, &v)
+	}
+	slices.SortStableFunc(v.Violations, func(a, b Violation) int { return a.At.Compare(b.At) })
+	return v
+}
+
+func (v *Verdict) add(rule string, at time.Time, who []string, format string, args ...any) {
+	v.Violations = append(v.Violations, Violation{rule, at, fmt.Sprintf(format, args...), who})
+}
+
+// checkAnswers: no answer looks complete and is not the expected one.
+func checkAnswers(h *History, v *Verdict) {
+	for _, r := range h.Requests {
+		if r.Outcome == Wrong {
+			v.add("answers", r.To, []string{r.ID}, "%s of %s (%s) through %s, decode %s: %s", r.Route, r.ID, r.Model, r.Proxy, r.Decode, r.Err)
+		}
+	}
+}
+
+// checkLost: a request whose answer was not committed fails only if no decode instance could serve
+// it, and a connection to a proxy is lost only if the proxy had a fault.
+func checkLost(h *History, v *Verdict) {
+	budget := 0
+	for _, r := range h.Requests {
+		switch r.Outcome {
+		case Transport:
+			if h.faulty(r.From, r.To, r.Proxy) != nil {
+				v.Excused["the proxy of the request had a fault"]++
+				continue
+			}
+			v.add("lost", r.To, []string{r.ID}, "no answer to %s from %s, which had no fault: %s", r.ID, r.Proxy, r.Err)
+		case Failed, TimedOut:
+			if strings.Contains(r.Err, "too many requests are being retried") {
+				v.Excused["the retry budget was used up"]++
+				budget++
+				continue
+			}
+			if able := h.able(r); able != "" {
+				v.add("lost", r.To, []string{r.ID, able}, "%s of %s (%s) through %s %s although %s could serve it: %s",
+					r.Route, r.ID, r.Model, r.Proxy, r.Outcome, able, r.Err)
+				continue
+			}
+			v.Excused["no decode instance could serve the request"]++
+		}
+	}
+	if n := len(h.Requests); budget > max(1, n/budgetShare) {
+		v.add("budget", h.Start, nil, "%d of %d requests failed because of the retry budget", budget, n)
+	}
+}
+
+// checkBroken: a committed answer breaks only if its decode instance or its proxy had a fault.
+func checkBroken(h *History, v *Verdict) {
+	for _, r := range h.Requests {
+		if r.Outcome != Broken {
+			continue
+		}
+		targets := []string{r.Proxy}
+		for _, e := range h.Engines {
+			if e.Address == r.Decode {
+				targets = append(targets, e.Name)
+			}
+		}
+		if h.faulty(r.From, r.To, targets...) != nil {
+			v.Excused["a stream broke with its decode instance or its proxy"]++
+			continue
+		}
+		v.add("broken", r.To, []string{r.ID, r.Decode}, "%s of %s through %s broke, and neither the proxy nor %s had a fault: %s", r.Route, r.ID, r.Proxy, r.Decode, r.Err)
+	}
+}
+
+// able returns the address of a decode instance that could serve a request all the time, from a
+// while before it until its end; "" if there is none. The spare does not count.
+func (h *History) able(r Request) string {
+	from := r.From.Add(-settled)
+	if r.To.Sub(r.From) > hangs { // no request may wait for long although an instance is able
+		from = r.To.Add(-hangs)
+	}
+	for _, e := range h.Engines {
+		if e.Role == "prefill" || e.Name == "spare" || h.faulty(from, r.To, e.Name, e.Name+"-agent") != nil ||
+			!h.serves(e.Name, r.Model, from, r.To) {
+			continue
+		}
+		if !slices.ContainsFunc(h.out("decode", e.Address), func(s Span) bool { return s.Overlaps(from, r.To) }) {
+			return e.Address
+		}
+	}
+	return ""
+}
+
+// serves reports whether an engine serves a model during a whole interval.
+func (h *History) serves(name, model string, from, to time.Time) bool {
+	served := false
+	for _, s := range h.Models[name] {
+		switch {
+		case s.From.After(to):
+		case s.From.After(from):
+			served = served && slices.Contains(s.Models, model)
+		default:
+			served = slices.Contains(s.Models, model)
+		}
+	}
+	return served
+}
+
+// undoing has the verbs that stop new requests to an instance, each with the verb that undoes it.
+var undoing = map[string]string{
+	"drain": "undrain", "cordon": "uncordon", "weight-0": "weight-default", "remove": "allow", "deregister": "register",
+}
+
+// concerns reports whether an op changes an instance.
+func (o *Op) concerns(role, address string) bool {
+	r, a, _ := strings.Cut(o.Instance, "/")
+	return a == address && (r == role || r == "both")
+}
+
+// out returns the times in which operators may have kept an instance out: from the beginning of a
+// change, successful or not, until a successful end of its undoing.
+func (h *History) out(role, address string) []Span {
+	var out []Span
+	for verb, undo := range undoing {
+		open := false
+		for _, o := range h.Ops {
+			switch {
+			case !o.concerns(role, address):
+			case o.Verb == verb && !open:
+				out, open = append(out, Span{From: o.From}), true
+			case o.Verb == undo && open && o.Code == 0:
+				out[len(out)-1].To, open = o.To, false
+			}
+		}
+	}
+	return out
+}
+
+// exile is a time in which an instance must get no new requests: after a successful change, until
+// the beginning of the next attempt to undo it.
+type exile struct {
+	Span
+	op        *Op
+	revision  int64 // of the change; 0 if not known
+	undone    int64 // revision of the undoing; 0 if not known
+	key, name string
+}
+
+// exiles returns all of them.
+func (h *History) exiles() []exile {
+	var out []exile
+	for _, e := range h.Engines {
+		for _, role := range roles(e.Role) {
+			for _, verb := range slices.Sorted(maps.Keys(undoing)) {
+				out = append(out, h.exilesBy(verb, e, role)...)
+			}
+		}
+	}
+	return out
+}
+
+func (h *History) exilesBy(verb string, e Engine, role string) (out []exile) {
+	open := false
+	for i := range h.Ops {
+		o := &h.Ops[i]
+		switch {
+		case !o.concerns(role, e.Address):
+		case o.Verb == verb && o.Code == 0 && !open:
+			open = true
+			out = append(out, exile{Span: Span{From: o.To}, op: o, revision: h.revisionOf(o, role, e.Address), key: role + "/" + e.Address, name: e.Name})
+		case o.Verb == undoing[verb] && open:
+			open = false
+			x := &out[len(out)-1]
+			if x.To = o.From; o.Code == 0 {
+				x.undone = o.Revision
+			}
+		}
+	}
+	return out
+}
+
+func roles(role string) []string {
+	if role == "both" {
+		return []string{"prefill", "decode"}
+	}
+	return []string{role}
+}
+
+// revisionOf returns the revision of a change. That of an agent's deregistration is that of the
+// deletion of its key.
+func (h *History) revisionOf(o *Op, role, address string) int64 {
+	if o.Verb != "deregister" {
+		return o.Revision
+	}
+	for _, c := range h.Changes {
+		if c.Deleted && strings.HasSuffix(c.Key, "/"+role+"/"+address) && !c.At.Before(o.From) && !c.At.After(o.To.Add(follows)) {
+			return c.Revision
+		}
+	}
+	return 0
+}
+
+// wiped reports whether etcd was wiped in [from, to].
+func (h *History) wiped(from, to time.Time) bool {
+	return slices.ContainsFunc(h.Wipes, func(at time.Time) bool { return !at.Before(from) && !at.After(to) })
+}
+
+// checkPicks: no decode instance is picked from a snapshot that has the change that took it out.
+// This rule has no time limit.
+func checkPicks(h *History, v *Verdict) {
+	exiles := h.exiles()
+	for _, r := range h.Requests {
+		if r.Decode == "" || r.Revision == 0 {
+			continue
+		}
+		for _, x := range exiles {
+			switch {
+			case x.key != "decode/"+r.Decode, x.revision == 0, r.Revision < x.revision, r.From.Before(x.op.From):
+			case h.wiped(h.Start, r.To): // revisions of two stores cannot be compared
+			case !x.To.IsZero() && r.To.After(x.To) && (x.undone == 0 || r.Revision >= x.undone):
+			case x.op.Verb == "deregister" && h.faulty(x.op.From.Add(-etcdRecovery), r.To, etcdAnd(r.Proxy)...) != nil:
+				v.Excused["a proxy that missed the drain of an agent used the engine as an orphan"]++
+			default:
+				v.add("picks", r.From, []string{r.ID, r.Decode}, "%s picked %s for %s from revision %d, although %s at revision %d took it out",
+					r.Proxy, r.Decode, r.ID, r.Revision, x.op.Verb, x.revision)
+			}
+		}
+	}
+}
+
+// checkArrivals: an instance that was taken out gets no new request later than the time that a
+// proxy needs to follow etcd. Proxies that could not follow etcd are excused: checkPicks covers
+// them.
+func checkArrivals(h *History, v *Verdict) {
+	requests := map[string]*Request{}
+	for i := range h.Requests {
+		requests[h.Requests[i].ID] = &h.Requests[i]
+	}
+	exiles := h.exiles()
+	for _, a := range h.Arrivals {
+		r := requests[clientID(a.ID)]
+		if r == nil { // trial requests of proxies, and those of clients that were not recorded
+			continue
+		}
+		for _, x := range exiles {
+			_, address, _ := strings.Cut(x.key, "/")
+			if address != a.Engine || a.From.Before(x.From) || !x.To.IsZero() && a.From.After(x.To) || !h.whole(x) {
+				continue
+			}
+			late := a.From.Sub(x.From)
+			if late <= follows+h.stalled(x.From, a.From) {
+				continue
+			}
+			before := x.op.From.Add(-etcdRecovery)
+			if h.faulty(before, a.From, etcdAnd(r.Proxy)...) != nil {
+				v.Excused["a proxy could not follow etcd"]++
+				continue
+			}
+			if h.faulty(r.From.Add(-time.Second), a.From, x.name) != nil {
+				v.Excused["a request arrived late at an engine with a fault"]++
+				continue
+			}
+			v.add("arrivals", a.From, []string{r.ID, a.Engine}, "%s through %s arrived at %s %s after %s", r.ID, r.Proxy, a.Engine, late.Round(time.Millisecond), x.op.Verb)
+		}
+	}
+}
+
+var etcdNames = numbered("etcd", 3)
+
+// etcdAnd returns the targets of faults that keep a proxy from following etcd.
+func etcdAnd(proxy string) []string {
+	return append(slices.Clone(etcdNames), "etcd", "machine", proxy)
+}
+
+// whole reports whether an exile concerns all roles of its engine.
+func (h *History) whole(x exile) bool {
+	for _, e := range h.Engines {
+		if e.Name == x.name {
+			return e.Role != "both" || strings.HasPrefix(x.op.Instance, "both/")
+		}
+	}
+	return false
+}
+
+// clientID returns the id that the client of a request has sent: proxies append -<8 digits>.
+func clientID(id string) string {
+	if i := strings.LastIndexByte(id, '-'); i > 0 {
+		return id[:i]
+	}
+	return id
+}
+
+// checkDrainWait: after drain --wait has returned 0, no request runs on the instance and none
+// starts.
+func checkDrainWait(h *History, v *Verdict) {
+	for _, x := range h.exiles() {
+		if !h.whole(x) {
+			continue
+		}
+		_, address, _ := strings.Cut(x.key, "/")
+		for i := range h.Ops {
+			o := &h.Ops[i]
+			if !o.Wait || o.Code != 0 || !o.concerns("decode", address) && !o.concerns("prefill", address) || o.To.Before(x.From) || !x.To.IsZero() && o.To.After(x.To) {
+				continue
+			}
+			for _, a := range h.Arrivals {
+				if a.Engine != address || strings.HasPrefix(a.ID, "pd-trial-") || !x.To.IsZero() && a.From.After(x.To) {
+					continue
+				}
+				who := []string{clientID(a.ID), address}
+				if a.From.After(o.To) {
+					if h.faulty(o.From.Add(-settled), a.From, x.name) != nil {
+						v.Excused["a cancelled request was read late by an engine with a fault"]++
+						continue
+					}
+					v.add("drain", a.From, who, "%s arrived at %s after drain --wait had returned", a.ID, address)
+					continue
+				}
+				end := a.To
+				if end.IsZero() {
+					if h.faulty(a.From, o.To.Add(leaves), x.name) != nil {
+						continue // its engine was killed
+					}
+				} else if end.Sub(o.To) <= leaves+h.stalled(o.To, end) {
+					continue
+				}
+				if h.faulty(a.From, o.To.Add(leaves), x.name) != nil {
+					v.Excused["a cancelled request was read late by an engine with a fault"]++
+					continue
+				}
+				v.add("drain", o.To, who, "%s was running at %s when drain --wait returned; it ended at %s", a.ID, address, h.clock(a.To))
+			}
+		}
+	}
+}
+
+// checkAcknowledged: what was acknowledged with a revision is in etcd at that revision.
+func checkAcknowledged(h *History, v *Verdict) {
+	at := map[int64][]Change{}
+	for _, c := range h.Changes {
+		at[c.Revision] = append(at[c.Revision], c)
+	}
+	for _, o := range h.Ops {
+		if o.Code != 0 || o.Revision == 0 || o.Verb == "deregister" || h.wiped(h.Start, o.To) {
+			continue
+		}
+		_, address, _ := strings.Cut(o.Instance, "/")
+		if !slices.ContainsFunc(at[o.Revision], func(c Change) bool { return strings.HasSuffix(c.Key, "/"+address) }) {
+			v.add("acknowledged", o.To, []string{address}, "%s of %s via %s is not in etcd at revision %d", o.Verb, o.Instance, o.Via, o.Revision)
+		}
+	}
+}
+
+// checkPolls: a proxy's snapshot equals etcd at the snapshot's revision. Instances without a key
+// may be there as orphans; one that was deleted without a trace must not.
+func checkPolls(h *History, v *Verdict) {
+	changes := slices.Clone(h.Changes)
+	slices.SortStableFunc(changes, func(a, b Change) int { return int(a.Revision - b.Revision) })
+	polls := slices.DeleteFunc(slices.Clone(h.Polls), func(p Poll) bool { return h.wiped(h.Start, p.At) })
+	slices.SortStableFunc(polls, func(a, b Poll) int { return int(a.Revision - b.Revision) })
+	keys, intents, lost := map[string]int64{}, map[string]string{}, map[string]time.Time{}
+	reported := map[string]bool{}
+	i := 0
+	for _, p := range polls {
+		for ; i < len(changes) && changes[i].Revision <= p.Revision; i++ {
+			applyChange(changes[i], keys, intents)
+			lost[strings.TrimPrefix(changes[i].Key, "/pd/")] = changes[i].At // if it was deleted
+		}
+		if i > 0 && changes[i-1].Revision > p.Revision || i == 0 {
+			continue
+		}
+		// A proxy shows an instance as before while it asks etcd about the lease of the lost key.
+		asking := func(key string) bool {
+			return p.At.Sub(lost[key]) < settled || h.faulty(p.At.Add(-etcdRecovery), p.At, etcdAnd(p.Proxy)...) != nil
+		}
+		for _, d := range differences(p, keys, intents, h.Garbage, asking) {
+			if text := p.Proxy + ": " + d; !reported[text] {
+				reported[text] = true
+				v.add("snapshots", p.At, []string{p.Proxy}, "at revision %d %s", p.Revision, text)
+			}
+		}
+	}
+}
+
+// applyChange applies an event to the keys of instances, by role/address, and to their intents.
+func applyChange(c Change, keys map[string]int64, intents map[string]string) {
+	rest, ok := strings.CutPrefix(c.Key, "/pd/")
+	if !ok {
+		return
+	}
+	name, override := strings.CutPrefix(rest, "override/")
+	switch {
+	case override && c.Deleted:
+		delete(intents, name)
+	case override:
+		intents[name] = c.Value
+	case !strings.HasPrefix(rest, "prefill/") && !strings.HasPrefix(rest, "decode/"):
+	case c.Deleted:
+		delete(keys, name)
+	default:
+		keys[name] = c.Revision
+	}
+}
+
+// differences compares a snapshot with etcd. asking reports whether a proxy may not know yet why an
+// instance has no key; nil means never.
+func differences(p Poll, keys map[string]int64, intents map[string]string, garbage map[string]bool, asking func(key string) bool) []string {
+	var out []string
+	seen := map[string]Seen{}
+	for _, s := range p.Instances {
+		if s.Pending {
+			continue
+		}
+		seen[s.Key] = s
+		if _, ok := keys[s.Key]; !ok && s.View == "" && s.Intent != "removed" && (asking == nil || !asking(s.Key)) {
+			out = append(out, s.Key+" has no key in etcd, and the proxy uses it")
+		}
+		if s.Intent != "" && !strings.Contains(intents[s.Key], `"`+s.Intent+`"`) {
+			out = append(out, fmt.Sprintf("%s is %s, and etcd has %q", s.Key, s.Intent, intents[s.Key]))
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		switch s, ok := seen[k]; {
+		case strings.Contains(intents[k], `"removed"`):
+		case !ok:
+			out = append(out, k+" is in etcd, and the proxy does not list it")
+		case s.Revision != keys[k] && !garbage[k]:
+			out = append(out, fmt.Sprintf("%s has revision %d, and etcd %d", k, s.Revision, keys[k]))
+		case s.Intent == "" && (strings.Contains(intents[k], `"drain"`) || strings.Contains(intents[k], `"cordon"`)):
+			out = append(out, fmt.Sprintf("%s has no intent, and etcd has %q", k, intents[k]))
+		}
+	}
+	return out
+}
+
+// checkEnd: after the faults and the load, every snapshot equals etcd within an audit interval, no
+// counter is left, no process has ended by itself, and proxies have released what they used.
+func checkEnd(h *History, v *Verdict) {
+	end := h.Start
+	for _, f := range h.Faults {
+		if f.To.After(end) {
+			end = f.To
+		}
+	}
+	var before Usage
+	for _, f := range h.Final {
+		before.Goroutines = max(before.Goroutines, f.Before.Goroutines)
+		before.Descriptors = max(before.Descriptors, f.Before.Descriptors)
+		before.Heap = max(before.Heap, f.Before.Heap)
+	}
+	for _, f := range h.Final {
+		who := []string{f.Proxy}
+		switch limit := h.Audit + h.stalled(end, end.Add(f.Lag)); {
+		case f.Differs != "":
+			v.add("converges", end, who, "%s differs from etcd %s after the last fault: %s", f.Proxy, f.Lag.Round(time.Millisecond), f.Differs)
+		case f.Lag > limit:
+			v.add("converges", end, who, "%s differed from etcd for %s after the last fault, want %s", f.Proxy, f.Lag.Round(time.Millisecond), limit)
+		}
+		for _, in := range slices.Sorted(maps.Keys(f.InFlight)) {
+			v.add("counters", end, who, "%s has %d requests in flight on %s after the load", f.Proxy, f.InFlight[in], in)
+		}
+		for _, u := range []struct {
+			name            string
+			before, after   int64
+			factor, allowed int64
+		}{
+			{"goroutines", int64(before.Goroutines), int64(f.After.Goroutines), 1, 100},
+			{"descriptors", int64(before.Descriptors), int64(f.After.Descriptors), 1, 100},
+			{"bytes of heap", before.Heap, f.After.Heap, 2, 32 << 20},
+		} {
+			if u.after > u.factor*u.before+u.allowed {
+				v.add("resources", end, who, "%s has %d %s after the load, %d before", f.Proxy, u.after, u.name, u.before)
+			}
+		}
+	}
+	for _, e := range h.Engines {
+		if e.Running+e.Waiting != 0 {
+			v.add("counters", end, []string{e.Address}, "%s has %d running and %d waiting requests after the load", e.Name, e.Running, e.Waiting)
+		}
+		for _, c := range e.Complaints {
+			v.add("engines", end, []string{e.Address}, "%s: %s", e.Name, c)
+		}
+	}
+	for _, c := range h.Crashes {
+		v.add("crashes", end, nil, "%s", c)
+	}
+}

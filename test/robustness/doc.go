@@ -1,0 +1,11 @@
+// Package robustness runs a whole fleet as child processes under a seeded schedule of faults and
+// operators' changes, records a history, and checks it.
+//
+//   - schedule.go derives the actions of a run from its seed, and nothing else
+//   - history.go has what a run records
+//   - check.go has the rules, pure functions over a history
+//   - fleet_test.go starts the processes and the links between them
+//   - faults_test.go and operators_test.go execute the actions
+//   - load_test.go sends requests, and judges each answer
+//   - robustness_test.go is a run from its start to its verdict
+package robustness

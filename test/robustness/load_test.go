@@ -1,0 +1,338 @@
+package robustness
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/loadgen"
+)
+
+const (
+	clients = 12
+	patient = 60 * time.Second // after which a client gives up
+)
+
+// The routes that generate.
+const (
+	completions = "/v1/completions"
+	chat        = "/v1/chat/completions"
+	responses   = "/v1/responses"
+	messages    = "/v1/messages"
+	generate    = "/inference/v1/generate"
+)
+
+// load is the traffic of a run: clients that send one request after the other to all proxies.
+type load struct {
+	r      *rig
+	client *loadgen.Client
+	plain  *http.Client
+	models []string
+	stop   context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu   sync.Mutex // guards open
+	open map[string]time.Time
+}
+
+func (r *rig) startLoad() *load {
+	ctx, stop := context.WithCancel(context.WithoutCancel(r.t.Context()))
+	l := &load{
+		r: r, stop: stop, models: []string{ModelA}, open: map[string]time.Time{},
+		client: loadgen.NewClient(clients, nil),
+		plain:  &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}},
+	}
+	for _, e := range r.plan.Engines {
+		if slices.Contains(e.Models, ModelB) {
+			l.models = []string{ModelA, ModelA, ModelA, ModelB}
+		}
+	}
+	for c := range clients {
+		l.wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(r.plan.Seed, uint64(c))) //nolint:gosec // a seed repeats a run
+			for i := 0; ctx.Err() == nil; i++ {
+				l.one(rnd, fmt.Sprintf("c%d-r%d", c, i))
+				hold(ctx, time.Duration(20+rnd.IntN(60))*time.Millisecond)
+			}
+		})
+	}
+	l.wg.Go(func() { l.idle(ctx) })
+	return l
+}
+
+// idle opens connections to each proxy that send nothing.
+func (l *load) idle(ctx context.Context) {
+	for _, p := range l.r.proxies {
+		for range 5 {
+			if c, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(p.port)); err == nil {
+				defer c.Close()
+			}
+		}
+	}
+	<-ctx.Done()
+}
+
+// finish waits until no request from before a time is open, stops the clients and waits for them.
+func (l *load) finish(before time.Time) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.r.t.Context()), patient)
+	defer cancel()
+	_ = l.r.await(ctx, func() error { // what stays open is judged when its client gives up
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, since := range l.open {
+			if since.Before(before) {
+				return errors.New("requests from before the end of the faults are open")
+			}
+		}
+		return nil
+	})
+	l.stop()
+	l.wg.Wait()
+	l.client.Close()
+	l.plain.CloseIdleConnections()
+}
+
+// one sends one request and records it.
+func (l *load) one(rnd *rand.Rand, id string) {
+	p := l.r.proxies[rnd.IntN(len(l.r.proxies))]
+	q := Request{ID: id, Proxy: p.name, Model: l.models[rnd.IntN(len(l.models))], Stream: rnd.IntN(3) > 0}
+	q.Route = []string{completions, completions, completions, chat, chat, responses, messages, generate}[rnd.IntN(8)]
+	tokens := 8 + rnd.IntN(40)
+	if rnd.IntN(16) == 0 {
+		tokens = 800
+	}
+	body := q.body(fmt.Sprintf("%s says: %s", id, strings.Repeat("this is a line of a prompt ", 1+rnd.IntN(30))), tokens)
+	answers, err := fakevllm.ExpectedAt(q.Route, body, 0)
+	if err != nil {
+		l.r.fail(err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patient)
+	defer cancel()
+	leaves := rnd.IntN(20) == 0
+	if leaves {
+		timer := time.AfterFunc(time.Duration(rnd.IntN(60))*time.Millisecond, cancel)
+		defer timer.Stop()
+	}
+	q.From = time.Now()
+	l.mu.Lock()
+	l.open[id] = q.From
+	l.mu.Unlock()
+	switch {
+	case q.Stream && (q.Route == completions || q.Route == chat):
+		l.stream(ctx, p, &q, body, answers[0])
+	default:
+		l.other(ctx, p, &q, body, answers[0])
+	}
+	if leaves && ctx.Err() != nil && q.Outcome != OK && q.Outcome != Wrong {
+		q.Outcome = Aborted
+	} else if ctx.Err() != nil && q.Outcome != OK && q.Outcome != Wrong {
+		q.Outcome = TimedOut
+	}
+	q.To = time.Now()
+	l.mu.Lock()
+	delete(l.open, id)
+	l.mu.Unlock()
+	l.r.record(func(h *History) { h.Requests = append(h.Requests, q) })
+}
+
+// body returns the body of a request.
+func (q *Request) body(prompt string, tokens int) []byte {
+	m := map[string]any{"model": q.Model, "stream": q.Stream}
+	switch q.Route {
+	case completions:
+		m["prompt"], m["max_tokens"], m["ignore_eos"] = prompt, tokens, true
+	case chat:
+		m["messages"], m["max_tokens"], m["ignore_eos"] = []map[string]string{{"role": "user", "content": prompt}}, tokens, true
+	case responses:
+		m["input"], m["max_output_tokens"] = prompt, tokens
+	case messages:
+		m["messages"], m["max_tokens"] = []map[string]string{{"role": "user", "content": prompt}}, tokens
+	case generate:
+		q.Stream, m["stream"] = false, false
+		ids := make([]int, 0, len(prompt))
+		for _, b := range []byte(prompt) {
+			ids = append(ids, int(b))
+		}
+		m["token_ids"], m["sampling_params"] = ids, map[string]any{"max_tokens": tokens, "ignore_eos": true}
+	}
+	if q.Stream && (q.Route == completions || q.Route == chat) {
+		m["stream_options"] = map[string]bool{"include_usage": true}
+	}
+	raw, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // texts and numbers
+	}
+	return raw
+}
+
+// header takes the trace headers of an answer.
+func (q *Request) header(h http.Header) {
+	q.Prefill, q.Decode, q.Alone = h.Get("X-Pd-Prefill"), h.Get("X-Pd-Decode"), h.Get("X-Pd-Decode-Only")
+	q.Revision, _ = strconv.ParseInt(h.Get("X-Pd-Revision"), 10, 64) // absent from answers of proxies without a pick
+	q.Attempts, _ = strconv.Atoi(h.Get("X-Pd-Attempts"))
+}
+
+// stream sends a streaming request whose answer loadgen checks.
+func (l *load) stream(ctx context.Context, p *proxy, q *Request, body []byte, want fakevllm.Answer) {
+	res := l.client.StreamWith(ctx, p.url()+q.Route, http.Header{"X-Request-Id": {q.ID}}, body, loadgen.Expected{
+		Text: []byte(want.Text), PromptTokens: want.PromptTokens, CompletionTokens: len(want.Tokens), FinishReason: want.FinishReason,
+	}, loadgen.Observer{})
+	q.header(res.Header)
+	switch {
+	case res.Err == nil:
+		q.Outcome = OK
+	case errors.Is(res.Err, loadgen.ErrWrong):
+		q.Outcome = Wrong
+	case res.TTFT > 0:
+		q.Outcome = Broken
+	case strings.HasPrefix(res.Err.Error(), "status ") || strings.HasPrefix(res.Err.Error(), "an error event"):
+		q.Outcome = Failed
+	default:
+		q.Outcome = Transport
+	}
+	if res.Err != nil {
+		q.Err = res.Err.Error()
+	}
+}
+
+// other sends a request that is not streamed, or a stream of one of the agents' APIs.
+func (l *load) other(ctx context.Context, p *proxy, q *Request, body []byte, want fakevllm.Answer) {
+	end := func(o Outcome, format string, args ...any) { q.Outcome, q.Err = o, fmt.Sprintf(format, args...) }
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url()+q.Route, bytes.NewReader(body))
+	if err != nil {
+		l.r.fail(err)
+		return
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Request-Id", q.ID)
+	req.GetBody = nil // the client library must not send it again
+	res, err := l.plain.Do(req)
+	if err != nil {
+		end(Transport, "%v", err)
+		return
+	}
+	defer res.Body.Close()
+	q.header(res.Header)
+	if res.StatusCode == http.StatusOK && q.Stream {
+		readNamed(res.Body, want.Text, end)
+		return
+	}
+	raw, err := io.ReadAll(res.Body)
+	switch {
+	case err != nil: // the header was there, so this is a visible end of a committed answer
+		end(Broken, "%v", err)
+	case res.StatusCode != http.StatusOK:
+		end(Failed, "status %d: %.300s", res.StatusCode, raw)
+	case !right(q.Route, raw, want):
+		end(Wrong, "%.300s", raw)
+	default:
+		end(OK, "")
+	}
+}
+
+// right compares a whole answer with the expected one.
+func right(route string, raw []byte, want fakevllm.Answer) bool {
+	type texts []struct{ Text string }
+	var a struct {
+		Choices []struct {
+			Text     string
+			Message  struct{ Content string }
+			TokenIDs []int `json:"token_ids"`
+		}
+		Output  []struct{ Content texts }
+		Content texts
+	}
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return false
+	}
+	if route == generate {
+		return len(a.Choices) == 1 && slices.Equal(a.Choices[0].TokenIDs, want.Tokens)
+	}
+	var got strings.Builder
+	for _, c := range a.Choices {
+		got.WriteString(c.Text + c.Message.Content)
+	}
+	for _, o := range a.Output {
+		for _, c := range o.Content {
+			got.WriteString(c.Text)
+		}
+	}
+	for _, c := range a.Content {
+		got.WriteString(c.Text)
+	}
+	return got.String() == want.Text
+}
+
+// readNamed checks a stream of /v1/responses or /v1/messages.
+func readNamed(body io.Reader, want string, end func(Outcome, string, ...any)) {
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, 1<<20)
+	got, done := "", false
+	for lines.Scan() {
+		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
+		if !ok {
+			continue
+		}
+		var e struct {
+			Type  string
+			Delta json.RawMessage
+		}
+		if err := json.Unmarshal(data, &e); err != nil {
+			end(Wrong, "event %.200q: %v", data, err)
+			return
+		}
+		switch e.Type {
+		case "response.output_text.delta":
+			var text string
+			if err := json.Unmarshal(e.Delta, &text); err != nil {
+				end(Wrong, "event %.200q: %v", data, err)
+				return
+			}
+			got += text
+		case "content_block_delta":
+			var delta struct{ Text string }
+			if err := json.Unmarshal(e.Delta, &delta); err != nil {
+				end(Wrong, "event %.200q: %v", data, err)
+				return
+			}
+			got += delta.Text
+		case "response.completed", "response.incomplete", "message_stop":
+			done = true
+		case "error", "response.failed":
+			if got == "" {
+				end(Failed, "%.300s", data)
+			} else {
+				end(Broken, "%.300s", data)
+			}
+			return
+		}
+		if !strings.HasPrefix(want, got) {
+			end(Wrong, "text %.60q... is not that of %.60q...", got, want)
+			return
+		}
+	}
+	switch err := lines.Err(); {
+	case done && got == want:
+		end(OK, "")
+	case err == nil || done:
+		end(Wrong, "the stream ended cleanly (%v) after %d of %d bytes of text", err, len(got), len(want))
+	case got == "":
+		end(Transport, "%v", err)
+	default:
+		end(Broken, "%v", err)
+	}
+}

@@ -1,0 +1,155 @@
+package robustness
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Plan is everything about a run that its seed decides.
+type Plan struct {
+	Seed    uint64
+	For     time.Duration
+	Engines []EngineSpec // the last one is the spare: it has no agent and begins as no member
+	Proxies int
+	Lanes   []Lane
+}
+
+// EngineSpec is an engine of a run.
+type EngineSpec struct {
+	Name      string
+	Role      string // prefill, decode or both
+	Connector string
+	Models    []string
+}
+
+// Lane is a list of actions that are executed one after the other. Lanes run at the same time.
+type Lane struct {
+	Name    string
+	Actions []Action
+}
+
+// Action is a fault, or a change by an operator with its undoing.
+type Action struct {
+	At     time.Duration // since the start of the run; later if the one before takes longer
+	For    time.Duration // until it is undone
+	Kind   string
+	Target string // name of a process; for operators the name of an engine
+	Via    string // of operators: pdctl, or the name of a proxy
+	Alone  bool   // no other lane acts meanwhile
+}
+
+// The names of models.
+const (
+	ModelA = "sim/first"
+	ModelB = "sim/second"
+)
+
+// The kinds of faults of each kind of process.
+var (
+	engineFaults = []string{
+		"kill", "kill-node", "stop", "cut", "refuse", "to-server", "to-client", "freeze", "delay", "slow", "503", "500", "429",
+		"reset", "close", "hang", "hung-core", "error-event", "abort", "kill-agent", "stop-agent", "deregister", "other-model", "restart-behind",
+	}
+	proxyFaults = []string{"kill", "kill-forget", "stop", "term", "cut-etcd", "to-etcd", "from-etcd", "delay-etcd", "compact-behind"}
+	etcdFaults  = []string{"kill", "stop", "cut", "to-client", "delay", "peer-freeze", "move-leader", "compact", "garbage"}
+	// exclusive faults affect everything, and happen without others.
+	exclusive = []string{"wipe", "no-space", "stall", "no-quorum"}
+	operators = []string{"drain", "drain-wait", "cordon", "weight-0", "weight", "remove"}
+	spareOps  = []string{"add", "add-pending", "add-pending"}
+)
+
+// NewPlan returns the plan of a seed. The same arguments return the same plan.
+func NewPlan(seed uint64, duration time.Duration) Plan {
+	rnd := rand.New(rand.NewPCG(seed, 0x70646d657368)) //nolint:gosec // a seed repeats a run
+	p := Plan{Seed: seed, For: duration, Proxies: 3, Engines: engines(rnd)}
+	names := func(roles ...string) []string {
+		var out []string
+		for _, e := range p.Engines[:len(p.Engines)-1] {
+			if slices.Contains(roles, e.Role) {
+				out = append(out, e.Name)
+			}
+		}
+		return out
+	}
+	every := func(name string, mean, longest time.Duration, kinds, targets []string) Lane {
+		return Lane{name, actions(rnd, duration, mean, longest, kinds, targets)}
+	}
+	proxies, members := numbered("proxy", p.Proxies), numbered("etcd", 3)
+	p.Lanes = []Lane{
+		every("prefill", time.Second, 3*time.Second, engineFaults, names("prefill")),
+		every("decode", time.Second, 3*time.Second, engineFaults, names("decode", "both")),
+		every("proxies", 2*time.Second, 3*time.Second, proxyFaults, proxies),
+		every("etcd", 2*time.Second, 3*time.Second, etcdFaults, members),
+		every("operator-1", time.Second, 3*time.Second, operators, names("decode", "both")),
+		every("operator-2", time.Second, 3*time.Second, operators, names("prefill")),
+		every("spare", 2*time.Second, 3*time.Second, spareOps, []string{p.Engines[len(p.Engines)-1].Name}),
+	}
+	for i := range p.Lanes {
+		if l := &p.Lanes[i]; l.Name[0] == 'o' || l.Name == "spare" {
+			for j := range l.Actions {
+				l.Actions[j].Via = append([]string{"pdctl", "pdctl"}, proxies...)[rnd.IntN(2+len(proxies))]
+			}
+		}
+	}
+	// One exclusive fault in each 20 s, in the middle third.
+	third := 20 * time.Second / 3
+	var alone []Action
+	for at := time.Duration(0); at+20*time.Second <= duration; at += 20 * time.Second {
+		a := Action{At: at + third + time.Duration(rnd.Int64N(int64(third))), Kind: exclusive[rnd.IntN(len(exclusive))], Target: "etcd", Alone: true}
+		a.For = 2*time.Second + time.Duration(rnd.Int64N(int64(3*time.Second)))
+		if a.Kind == "stall" {
+			a.Target, a.For = "machine", min(15*time.Second, duration/4)
+		}
+		alone = append(alone, a)
+	}
+	p.Lanes = append(p.Lanes, Lane{"exclusive", alone})
+	return p
+}
+
+// engines returns four prefill and four decode engines and the spare. Some seeds have an engine in
+// both roles, a second connector, or a second model.
+func engines(rnd *rand.Rand) []EngineSpec {
+	var out []EngineSpec
+	for _, role := range []string{"prefill", "decode"} {
+		for i := range 4 {
+			out = append(out, EngineSpec{Name: fmt.Sprintf("%s-%d", role, i+1), Role: role, Connector: "nixl", Models: []string{ModelA}})
+		}
+	}
+	if rnd.IntN(3) == 0 {
+		out[4].Name, out[4].Role = "both-1", "both"
+	}
+	if rnd.IntN(3) == 0 { // two pairs of the second connector
+		for _, i := range []int{2, 3, 6, 7} {
+			out[i].Connector = "mooncake"
+		}
+	}
+	if rnd.IntN(2) == 0 { // two engines of each role serve both models
+		for _, i := range []int{1, 2, 5, 6} {
+			out[i].Models = []string{ModelA, ModelB}
+		}
+	}
+	return append(out, EngineSpec{Name: "spare", Role: "decode", Connector: "nixl", Models: []string{ModelA}})
+}
+
+// actions returns actions of random kinds on random targets, at a mean distance.
+func actions(rnd *rand.Rand, duration, mean, longest time.Duration, kinds, targets []string) []Action {
+	var out []Action
+	at := time.Duration(rnd.Int64N(int64(mean)))
+	for at < duration-longest/2 {
+		a := Action{At: at, Kind: kinds[rnd.IntN(len(kinds))], Target: targets[rnd.IntN(len(targets))]}
+		a.For = 300*time.Millisecond + time.Duration(rnd.Int64N(int64(longest)))
+		out = append(out, a)
+		at += a.For + mean/2 + time.Duration(rnd.Int64N(int64(mean)))
+	}
+	return out
+}
+
+func numbered(name string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("%s-%d", name, i+1)
+	}
+	return out
+}
