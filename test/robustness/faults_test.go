@@ -331,7 +331,7 @@ func (r *rig) garbage(ctx context.Context) (undo func() error, err error) {
 }
 
 // restartBehind restarts a prefill engine with the same engine id while a decode engine is stopped,
-// and resumes that when etcd has the new incarnation: decode would read other blocks with the
+// and resumes that when all proxies know the new incarnation: decode would read other blocks with the
 // transfer params that it has got, and must not be used with them.
 func (r *rig) restartBehind(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), soon)
@@ -352,6 +352,8 @@ func (r *rig) restartBehind(ctx context.Context) {
 		}
 		return rec.ID
 	}
+	applied, stop := context.WithTimeout(ctx, 5*time.Second)
+	defer stop()
 	before, from := id(), time.Now()
 	err := d.proc.Signal(syscall.SIGSTOP)
 	hold(ctx, 150*time.Millisecond)
@@ -361,10 +363,32 @@ func (r *rig) restartBehind(ctx context.Context) {
 		}
 		return nil
 	}))
-	hold(ctx, 150*time.Millisecond)
-	r.fail(errors.Join(err, d.proc.Signal(syscall.SIGCONT)))
+	if follow := r.await(applied, func() error { return r.allAt(ctx, "/pd/prefill/"+p.address()) }); follow == nil {
+		err = errors.Join(err, d.proc.Signal(syscall.SIGCONT))
+	} else { // a proxy cannot know of the restart: decode must not go on with what it got from it
+		err = errors.Join(err, r.kill(d.proc), r.startEngine(ctx, d, d.Models...))
+	}
+	r.fail(err)
 	now := time.Now()
 	r.record(func(h *History) {
 		h.Faults = append(h.Faults, Fault{Span{from, now}, "stop", d.Name}, Fault{Span{from, now}, "restart-behind", p.Name})
 	})
+}
+
+// allAt returns nil if every proxy has applied the last change of a key.
+func (r *rig) allAt(ctx context.Context, key string) error {
+	resp, err := r.etcd.Get(ctx, key)
+	if err != nil || len(resp.Kvs) != 1 {
+		return fmt.Errorf("read %s: %w", key, err)
+	}
+	for _, p := range r.proxies {
+		s, err := r.poll(ctx, p)
+		if err != nil {
+			return err
+		}
+		if s.Revision < resp.Kvs[0].ModRevision {
+			return fmt.Errorf("%s is at revision %d", p.name, s.Revision)
+		}
+	}
+	return nil
 }
