@@ -116,6 +116,19 @@ func TestStreamContinuesAgain(t *testing.T) {
 	}
 }
 
+// A stream goes on although engines fail to detokenize its tokens for a while.
+func TestStreamContinuesAfterDetokenizeFails(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 2, continuing)
+	for _, d := range r.D {
+		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusServiceUnavailable, Path: "/detokenize", Times: 2})
+	}
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 9, Times: 1})
+	body := sixtyBody(completionsPath, "")
+	r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
+	r.checkMoved("error_event prompt")
+}
+
 // If only the end of a stream is missing, the proxy sends it.
 func TestStreamIsCompleted(t *testing.T) {
 	t.Parallel()

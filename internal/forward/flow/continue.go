@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
@@ -28,8 +29,11 @@ const (
 	// maxTriedMoves bounds how often a stream tries to move off a draining instance: each try takes a
 	// request to an engine.
 	maxTriedMoves = 16
-	// detokenizeLimit bounds one request for the text of token ids.
+	// detokenizeLimit bounds one request for the text of token ids, and detokenizeTries their number:
+	// together they take about as long as a stream may.
 	detokenizeLimit = 5 * time.Second
+	detokenizeTries = 6
+	detokenizePause = 200 * time.Millisecond
 	// maxDetokenized bounds the text of token ids, in bytes.
 	maxDetokenized = 16 << 20
 )
@@ -204,14 +208,15 @@ func (c *completion) sameFirst(in *instance.Instance) (done bool) {
 	return f == nil || c.decodeFailed(d, f)
 }
 
-// detokenize implements continuation.Detokenize with a decode instance.
+// detokenize implements continuation.Detokenize with a decode instance. A stream that has lost its leg
+// waits for an instance that answers.
 func (c *completion) detokenize(ids []byte) (text string, err error) {
-	for range 2 {
-		if text, err = c.detokenizeOnce(ids); err == nil {
-			return text, nil
+	for try := 1; ; try++ {
+		text, err = c.detokenizeOnce(ids)
+		if err == nil || try == detokenizeTries || c.move.lost.IsZero() || !sleep.For(c.r.Origin.Client, detokenizePause) {
+			return text, err
 		}
 	}
-	return "", err
 }
 
 func (c *completion) detokenizeOnce(ids []byte) (string, error) {
