@@ -21,7 +21,7 @@ func TestCommandsOfTheMigrationPages(t *testing.T) {
 	for i := range 4 {
 		t.Setenv(fmt.Sprintf("host%d_IP", i+1), fmt.Sprint("10.0.0.", i+1))
 	}
-	taken(t, "../../docs/migrate/*.md", 12)
+	taken(t, "../../docs/migrate/*.md", 11)
 }
 
 // taken passes every command of pages, of which there are at least least, to the proxy.

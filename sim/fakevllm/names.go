@@ -90,9 +90,11 @@ const (
 // Request is one request as received, before any processing.
 type Request = record.Request
 
-// Journal is a journal of arrivals and ends, and JournalEntry a line of it; see package record.
+// Names of a journal.
 type (
-	Journal      = record.Journal
+	// Journal has a line for each arrival and each end of a request.
+	Journal = record.Journal
+	// JournalEntry is a line of a journal.
 	JournalEntry = record.Entry
 )
 
