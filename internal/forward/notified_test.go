@@ -95,7 +95,7 @@ func TestNotifiedByEightRanks(t *testing.T) {
 func TestNotificationLost(t *testing.T) {
 	t.Parallel()
 	const ranks = 8
-	w := startNotified(t, 2, 1, ranks, func(o *forward.Options) { o.Notified = 300 * time.Millisecond })
+	w := startNotified(t, 2, 1, ranks, func(o *forward.Options) { o.Notified = 3 * time.Second }) // the second attempt must not take as long
 	got := w.begin(t.Context(), chatBody(true, ""))
 	first := w.leg(instance.Prefill)
 	for rank := range ranks - 1 {
