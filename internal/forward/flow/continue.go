@@ -29,10 +29,9 @@ const (
 	// maxTriedMoves bounds how often a stream tries to move off a draining instance: each try takes a
 	// request to an engine.
 	maxTriedMoves = 16
-	// detokenizeLimit bounds one request for the text of token ids, and detokenizeTries their number:
-	// together they take about as long as a stream may.
+	// detokenizeLimit bounds one request for the text of token ids, and detokenizePause is the time
+	// until the next one after a failure.
 	detokenizeLimit = 5 * time.Second
-	detokenizeTries = 6
 	detokenizePause = 200 * time.Millisecond
 	// maxDetokenized bounds the text of token ids, in bytes.
 	maxDetokenized = 16 << 20
@@ -209,17 +208,24 @@ func (c *completion) sameFirst(in *instance.Instance) (done bool) {
 }
 
 // detokenize implements continuation.Detokenize with a decode instance. A stream that has lost its leg
-// waits for an instance that answers.
+// waits for an instance that answers, as long as it may go on.
 func (c *completion) detokenize(ids []byte) (text string, err error) {
-	for try := 1; ; try++ {
-		text, err = c.detokenizeOnce(ids)
-		if err == nil || try == detokenizeTries || c.move.lost.IsZero() || !sleep.For(c.r.Origin.Client, detokenizePause) {
+	if c.move.lost.IsZero() {
+		return c.detokenizeOnce(ids, detokenizeLimit)
+	}
+	for {
+		left := time.Until(c.move.lost.Add(continueWithin))
+		if left <= 0 {
+			return "", errNoTurn
+		}
+		text, err = c.detokenizeOnce(ids, min(left, detokenizeLimit))
+		if err == nil || !sleep.For(c.r.Origin.Client, detokenizePause) {
 			return text, err
 		}
 	}
 }
 
-func (c *completion) detokenizeOnce(ids []byte) (string, error) {
+func (c *completion) detokenizeOnce(ids []byte, limit time.Duration) (string, error) {
 	r := c.r
 	r.attempts.wanted.Tentative = true
 	a, err := r.attempts.pickOnce(instance.Decode, nil, false)
@@ -232,7 +238,7 @@ func (c *completion) detokenizeOnce(ids []byte) (string, error) {
 	if name := c.req.Raw(request.FieldModel); name != nil {
 		body = append(append(body, `,"model":`...), name...)
 	}
-	l, resp, err := r.Origin.Ask(a.Instance, detokenizeLimit, http.MethodPost, "/detokenize",
+	l, resp, err := r.Origin.Ask(a.Instance, limit, http.MethodPost, "/detokenize",
 		r.Origin.NewHeader(leg.EngineID(r.Origin.ID), connector.Pinned(a.Instance, a.Rank)...), splice.Of(append(body, '}')))
 	defer l.End()
 	if err != nil {
