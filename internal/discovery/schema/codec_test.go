@@ -113,7 +113,7 @@ func TestDecodeOverride(t *testing.T) {
 	if err != nil || o.State != instance.Cordon || *o.Weight != 3 {
 		t.Fatalf("%+v, %v", o, err)
 	}
-	for _, bad := range []string{"", "drain", `{"state":"gone"}`, `{"weight":-1}`, `{"state":1}`, "\xff"} {
+	for _, bad := range []string{"", "drain", `{"state":"gone"}`, `{"weight":-1}`, `{"state":"drain","move_after":-1}`, `{"state":"drain","move_after":10000000000}`, `{"state":1}`, "\xff"} {
 		if _, err := schema.DecodeOverride([]byte(bad)); err == nil {
 			t.Errorf("%q was accepted", bad)
 		}

@@ -31,6 +31,9 @@ type PendingAdd struct {
 	Record    *instance.Record `json:"record,omitempty"` // what to write beside the verified facts
 }
 
+// maxMoveAfter bounds Override.MoveAfter: a day.
+const maxMoveAfter = 24 * 60 * 60
+
 // DecodeOverride reads an override. Every error is a *RejectedError. An empty
 // value is an error: it says nothing about what is wanted.
 func DecodeOverride(value []byte) (Override, error) {
@@ -53,8 +56,8 @@ func DecodeOverride(value []byte) (Override, error) {
 	if o.Weight != nil && *o.Weight < 0 {
 		return Override{}, Rejectf("weight is negative")
 	}
-	if o.MoveAfter != nil && *o.MoveAfter < 0 {
-		return Override{}, Rejectf("move_after is negative")
+	if o.MoveAfter != nil && (*o.MoveAfter < 0 || *o.MoveAfter > maxMoveAfter) {
+		return Override{}, Rejectf("move_after is not 0 to %d seconds", maxMoveAfter)
 	}
 	return o, nil
 }
