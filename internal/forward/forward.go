@@ -33,6 +33,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/tracing"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
@@ -82,6 +83,8 @@ type Options struct {
 	Ranked func(*http.Request) bool
 	// KeyName names the client's key for the log, "" for none; nil: none has a name.
 	KeyName func(*http.Request) string
+	// Keys applies the limits of clients' keys and counts their use; nil: there are none.
+	Keys *keylimit.Table
 	// SessionHeader names the request header whose value binds requests to the
 	// same instances; "" binds none.
 	SessionHeader string
@@ -193,7 +196,7 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 		h.requests.Add(1)
 		defer h.requests.Add(-1)
 		c := h.newCall(client, r, endpoint, kind, between)
-		defer c.answer.StopKeepAlive() // also when answer panics
+		defer c.endUnfinished() // when answer panics
 		answer(c)
 		c.finish()
 	}

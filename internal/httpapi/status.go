@@ -62,6 +62,7 @@ func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.POST("/status", d.status) // the reference proxy's example sends POST
 	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, log: d.Log}
 	admin.add(e, requireAdmin(d.AdminKey))
+	d.addKeyRoutes(e.Group("/", requireAdmin(d.AdminKey)), admin)
 	e.POST("/route", requireAdmin(d.AdminKey), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
 	for _, path := range fanOutRoutes() {
 		e.POST(path, requireAdminOrHide(d.AdminKey), dataRoute(d.Data.FanOut(path)))

@@ -26,6 +26,7 @@ const (
 	TypeBadGateway     = "BadGatewayError"
 	TypeUnavailable    = "ServiceUnavailableError"
 	TypeGatewayTimeout = "GatewayTimeoutError"
+	TypeRateLimit      = "rate_limit_exceeded" // the code of OpenAI
 )
 
 // Error is an error that the proxy answers with itself, in the shape of vLLM

@@ -54,7 +54,7 @@ type Table struct {
 }
 
 // Published is the demand that a proxy has published, by key.
-type Published map[string][]int64
+type Published = map[string][]int64
 
 // key is one key with limits.
 type key struct {

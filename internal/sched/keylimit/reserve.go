@@ -147,6 +147,9 @@ func (t *Ticket) End(u Usage) {
 	used := Amounts{Input: float64(u.Input), Uncached: float64(max(0, u.Input-u.Cached)), Output: float64(u.Output)}
 	if u.Served && u.Input == 0 { // not reported: the estimate stays
 		used[Input], used[Uncached] = t.est[Input], t.est[Uncached]
+		if u.Output == 0 {
+			used[Output] = t.est[Output]
+		}
 	}
 	for kind := Input; kind < Concurrent; kind++ {
 		if k.limit[kind] > 0 {
