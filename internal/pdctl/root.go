@@ -25,7 +25,8 @@ import (
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
 
-pdctl uses etcd directly; no proxy or agent needs to run. Only "pdctl route" asks a proxy.
+pdctl uses etcd directly; no proxy or agent needs to run. Only "pdctl route" and
+"pdctl usage" ask proxies.
 The default etcd is 127.0.0.1:2379, where a proxy without --etcd-endpoints runs its own.
 --etcd-endpoints or PD_ETCD_ENDPOINTS names another one.
 

@@ -100,6 +100,9 @@ var table = []row{
 	{page: "docs/kv-events.md", first: "vllm serve", why: gpuEngine},
 	{page: "docs/kv-events.md", first: "agent --role prefill --etcd-endpoints 127.0.0.1", world: "etcd", then: ready1},
 
+	{page: "docs/limits.md", first: "pdctl limit set", by: "test/cli: TestEveryExample"},
+	{page: "docs/limits.md", first: "pdctl usage", by: "test/cli: TestEveryExample"},
+
 	{page: "docs/migrate/demo-and-elastic-proxy.md", first: "# before", by: "test/migrate: TestDisaggProxyDemo"},
 	{page: "docs/migrate/load-balance-proxy.md", first: "# before", by: "test/migrate: TestLoadBalanceProxy"},
 	{page: "docs/migrate/lmcache-disagg-proxy.md", first: "# before", by: "test/migrate: TestLMCacheSeveralHosts"},
