@@ -82,9 +82,8 @@ type Options struct {
 	Ranked func(*http.Request) bool
 	// KeyName names the client's key for the log, "" for none; nil: none has a name.
 	KeyName func(*http.Request) string
-	// SessionHeader names the request header whose value binds requests to the
-	// same instances; "" binds none.
-	SessionHeader string
+	// Sessions finds the session of a request; the zero value finds none.
+	Sessions Sessions
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
 	Fallback bool

@@ -63,6 +63,7 @@ var table = []row{
 	{page: "docs/clients.md", first: "ANTHROPIC_BASE_URL", why: otherTools},
 	{page: "docs/clients.md", first: `model = "m"`, why: picture},
 	{page: "docs/clients.md", first: "codex exec", why: otherTools},
+	{page: "docs/clients.md", first: "{", why: picture},
 
 	{page: "docs/connectors/ascend.md", first: "# prefill", world: "etcd", then: ready2},
 	{page: "docs/connectors/ascend.md", first: "agent --role", world: "etcd and engines", then: ready2},
