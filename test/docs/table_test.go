@@ -122,6 +122,8 @@ var table = []row{
 	{page: "docs/observe.md", first: "proxy --otlp-endpoint", world: "engines"},
 	{page: "docs/observe.md", first: "curl -X PUT", world: inFleet},
 
+	{page: "docs/kubernetes.md", first: "kubectl create", why: "needs a cluster; tools/kubernetes and test/deploy check the files"},
+
 	{page: "docs/picking.md", first: "pdctl weight", world: inFleet},
 	{page: "docs/real.md", first: "make test-real", why: "real vLLM: minutes, 3.3 GB; CI_REAL=1 bash .ci/run runs the short form"},
 	{page: "docs/scale.md", first: "make scale", why: hours},
