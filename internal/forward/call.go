@@ -57,9 +57,7 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 			c.flow.Ranked, c.flow.Rank = true, int(n)
 		}
 	}
-	if name := h.opts.SessionHeader; name != "" {
-		c.flow.Session = r.Header.Get(name)
-	}
+	c.flow.Session = h.opts.Sessions.ofHeader(r.Header)
 	c.answer.SetRequestID() // for every way that the request can end
 	h.flow.Budget.Request(c.times.Start)
 	return c
@@ -172,6 +170,9 @@ func (c *call) parsed(req *request.Request, err error) bool {
 	if req != nil {
 		c.origin.Model, c.stream = req.Model, req.Stream
 		c.flow.Route.Stream = req.Stream
+		if c.flow.Session == "" {
+			c.flow.Session = c.h.opts.Sessions.ofBody(req)
+		}
 	}
 	if err != nil {
 		model := c.origin.Model

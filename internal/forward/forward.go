@@ -85,9 +85,8 @@ type Options struct {
 	KeyName func(*http.Request) string
 	// Keys applies the limits of clients' keys and counts their use; nil: there are none.
 	Keys *keylimit.Table
-	// SessionHeader names the request header whose value binds requests to the
-	// same instances; "" binds none.
-	SessionHeader string
+	// Sessions finds the session of a request; the zero value finds none.
+	Sessions Sessions
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
 	Fallback bool

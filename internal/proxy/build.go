@@ -214,7 +214,7 @@ func (b *builder) makeForwarder() error {
 		Picker: b.sched, AwaitMembership: b.awaitMembership, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
 		Keys: b.limits, EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders,
-		Fallback: b.cfg.Fallback == config.FallbackDecode, SessionHeader: sessionHeader(b.cfg), Disaggregate: disaggregate(b.cfg),
+		Fallback: b.cfg.Fallback == config.FallbackDecode, Sessions: sessions(b.cfg), Disaggregate: disaggregate(b.cfg),
 		MaxBody: b.cfg.MaxBodyBytes, MaxBodies: memory.Bodies(b.cfg), MaxAttempts: b.cfg.MaxAttempts, ContinueStreams: b.cfg.ContinueStreams,
 		RetryRatio: retryRatio(b.cfg.RetryBudget),
 		Prefill:    b.cfg.PrefillTimeout, FirstByte: b.cfg.DecodeFirstByteTimeout,
@@ -321,12 +321,12 @@ func policies(cfg *config.Proxy) (map[instance.Role]policy.Kind, error) {
 	return of, nil
 }
 
-// sessionHeader is the header that names sessions. It is "" if no policy binds sessions.
-func sessionHeader(cfg *config.Proxy) string {
-	if cfg.ClientBound || cfg.PrefillPolicy == policy.Session || cfg.DecodePolicy == policy.Session {
-		return cfg.ClientBoundKey
+// sessions says how requests name their session; none if no policy uses it.
+func sessions(cfg *config.Proxy) forward.Sessions {
+	if !cfg.ClientBound && !policy.UsesSession(cfg.PrefillPolicy) && !policy.UsesSession(cfg.DecodePolicy) {
+		return forward.Sessions{}
 	}
-	return ""
+	return forward.Sessions{Header: cfg.ClientBoundKey, Known: cfg.ClientBoundKey == ""}
 }
 
 // retryRatio is the percentage of --retry-budget as a share. 0 % is a very small share,
