@@ -38,7 +38,7 @@ func (m *queue) status() instance.ListedQueue {
 	if m.opts.Mode == On {
 		wait = 0
 		if m.order.len() > 0 {
-			wait = m.predict(&account{class: Default}, 0, p)
+			wait = m.predict(&account{class: Default}, m.order.cost[Default], p) // after all of its class
 		}
 	}
 	s.PredictedWait = wait.Round(time.Millisecond).Seconds()
