@@ -33,6 +33,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/tracing"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
@@ -90,6 +91,9 @@ type Options struct {
 	Fallback bool
 	// Disaggregate decides which requests go through prefill and decode; nil: all.
 	Disaggregate *flow.Disaggregate
+	// Estimator learns how long the stages of requests take; nil: only what Disaggregate needs
+	// is measured.
+	Estimator *estimate.Estimator
 
 	MaxBody     int64         // bytes, default 64 MiB
 	MaxBodies   int64         // bytes of all bodies at once, default no bound
@@ -135,7 +139,7 @@ func New(o Options) (*Handler, error) {
 		},
 		flow: flow.Settings{
 			Picker: o.Picker, AwaitMembership: o.AwaitMembership, Health: o.Health, Notifications: o.Notifications, Models: o.Models, Recorder: o.Recorder, Log: o.Log,
-			Fallback: o.Fallback, Disaggregate: o.Disaggregate, MaxAttempts: o.MaxAttempts,
+			Fallback: o.Fallback, Disaggregate: o.Disaggregate, Estimator: o.Estimator, MaxAttempts: o.MaxAttempts,
 			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost, Notified: o.Notified,
 			ContinueStreams: o.ContinueStreams,
 		},
@@ -232,6 +236,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.RetryBurst <= 0 {
 		o.RetryBurst = 64
+	}
+	if o.Disaggregate != nil && o.Estimator == nil {
+		o.Estimator = new(estimate.Estimator)
 	}
 	never := func(*http.Request) bool { return false }
 	if o.Trace == nil {

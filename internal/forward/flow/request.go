@@ -157,7 +157,7 @@ func (r *Route) policy() string {
 // begin prepares the request for its first pick; wanted is what is not the same for all.
 func (r *Request) begin(wanted sched.Request) {
 	wanted.Model, wanted.Session = r.Origin.Model, r.Session
-	wanted.Measure = r.Settings.Disaggregate != nil
+	wanted.Measure = r.Settings.Estimator != nil
 	wanted.Ranked, wanted.Rank = r.Ranked, r.Rank
 	r.attempts = attempts{s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, trace: r.Origin.Trace, wanted: wanted}
 }
