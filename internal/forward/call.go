@@ -57,9 +57,7 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 			c.flow.Ranked, c.flow.Rank = true, int(n)
 		}
 	}
-	if name := h.opts.SessionHeader; name != "" {
-		c.flow.Session = r.Header.Get(name)
-	}
+	c.flow.Session = h.opts.Sessions.ofHeader(r.Header)
 	c.answer.SetRequestID() // for every way that the request can end
 	h.flow.Budget.Request(c.times.Start)
 	return c
@@ -81,7 +79,7 @@ func (c *call) finish() {
 	c.h.opts.Recorder.Done(&Entry{
 		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.limit.name(c), Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
 		Model: c.origin.Model, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
-		Prefill: route.Prefill, Decode: route.Decode, DecodeOnly: route.DecodeOnly, Elsewhere: route.Elsewhere(), Attempts: route.Failed, Continued: route.Continued,
+		Prefill: route.Prefill, Decode: route.Decode, DecodeOnly: route.DecodeOnly, Elsewhere: route.Elsewhere(), Refused: route.Refused, Attempts: route.Failed, Continued: route.Continued,
 		Failure: result.Failure, Late: result.Late, KeepAlives: c.answer.KeepAlives(), Revision: route.Revision,
 		BytesIn: c.bytesIn, BytesOut: result.Bytes,
 		Input: result.Tokens.Input, Cached: result.Tokens.Cached, Output: result.Tokens.Output, Finish: result.Tokens.Finish, TraceID: c.origin.Trace.ID(c.r.Header),
@@ -113,6 +111,10 @@ func (c *call) completion(kind openai.Kind) {
 	}
 	req, err := request.Parse(kind, c.flow.Body.Bytes())
 	if c.parsed(req, err) {
+		if err := c.place(); err != nil {
+			c.answer.Refuse(err)
+			return
+		}
 		if !c.admit(keylimit.Want{Bytes: len(req.Body), MaxTokens: req.MaxTokens, Generates: true}) {
 			return
 		}
@@ -172,6 +174,9 @@ func (c *call) parsed(req *request.Request, err error) bool {
 	if req != nil {
 		c.origin.Model, c.stream = req.Model, req.Stream
 		c.flow.Route.Stream = req.Stream
+		if c.flow.Session == "" {
+			c.flow.Session = c.h.opts.Sessions.ofBody(req)
+		}
 	}
 	if err != nil {
 		model := c.origin.Model

@@ -40,8 +40,8 @@ func TestKeyLimits(t *testing.T) {
 	}{
 		{"a", "/v1/chat/completions", chatBody(true, ""), 200, "data:", "1 0"},
 		{"a", "/v1/chat/completions", chatBody(true, ""), 429, `{"error":{"message":"Rate limit reached for API key a: limit 1 requests per minute. Please try again in`, "1 0"},
-		{"a", "/v1/messages", message, 429, `{"type":"error","error":{"type":"rate_limit_exceeded","message":"Rate limit`, "1 0"},
-		{"a", "/v1/embeddings", `{"model":"m","input":"x"}`, 429, `"type":"rate_limit_exceeded","param":null,"code":429`, "1 0"},
+		{"a", "/v1/messages", message, 429, `{"type":"error","error":{"type":"RateLimitError","message":"Rate limit`, "1 0"},
+		{"a", "/v1/embeddings", `{"model":"m","input":"x"}`, 429, `"type":"RateLimitError","param":null,"code":429`, "1 0"},
 		{"a", "/v1/chat/completions", `{"model":`, 400, "", ""},
 		{"b", "/v1/completions", `{"model":"m","max_tokens":2,"prompt":"` + strings.Repeat("the sea ", 40) + `"}`, 200, "", "60 0"},
 		{"b", "/v1/embeddings", `{"model":"m","input":"x"}`, 429, "limit 60 input tokens per minute", "60 0"},

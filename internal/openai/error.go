@@ -22,11 +22,11 @@ const (
 	TypeUnsupported    = "Unsupported Media Type"
 	TypeTooLarge       = "RequestEntityTooLargeError"
 	TypeConflict       = "ConflictError"
+	TypeRateLimit      = "RateLimitError"
 	TypeInternal       = "InternalServerError"
 	TypeBadGateway     = "BadGatewayError"
 	TypeUnavailable    = "ServiceUnavailableError"
 	TypeGatewayTimeout = "GatewayTimeoutError"
-	TypeRateLimit      = "rate_limit_exceeded" // the code of OpenAI
 )
 
 // Error is an error that the proxy answers with itself, in the shape of vLLM

@@ -43,6 +43,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/secure"
 	"github.com/pdmesh/pdmesh/internal/proxy/static"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
@@ -62,6 +64,7 @@ type app struct {
 	kv       *kvfollow.Follower // nil: off
 	tracker  *health.Tracker
 	sched    *sched.Scheduler
+	queues   *admission.Queues // nil: off
 	models   *catalog.Catalog
 	upstream upstream.Client
 	tracer   *tracing.Tracer // nil: off
@@ -94,6 +97,8 @@ type builder struct {
 	prober  engines.Prober
 	memory  *indexmem.Budget // of policies and of index
 	index   *kvindex.Index   // nil: no policy asks for it
+
+	estimator *estimate.Estimator
 }
 
 // build wires the parts. Each step uses the results of the steps before it. Nothing runs
@@ -148,6 +153,7 @@ func (b *builder) makeLoad() {
 	b.load = &loads.Loads{
 		ID: b.id, Watcher: b.watcher, Others: others, Prober: b.prober, ScrapeInterval: b.cfg.ScrapeInterval,
 		Placements: new(prefix.Placements), Keys: b.limits, Log: b.log.WithField("component", "load"),
+		Changed: func() { b.queues.Wake() },
 	}
 	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address)
 }
@@ -209,12 +215,14 @@ func (b *builder) openConnections() error {
 func (b *builder) makeForwarder() error {
 	b.registry = prometheus.NewRegistry()
 	b.counters = metrics.New(b.registry, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
+	b.makeQueue()
 	options := forward.Options{
+		Queue: b.queues, Estimator: b.estimator,
 		Models: b.models, Notifications: b.lmcache.asker, Notified: b.cfg.LMCacheNotifyTimeout,
 		Picker: b.sched, AwaitMembership: b.awaitMembership, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
 		Keys: b.limits, EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders,
-		Fallback: b.cfg.Fallback == config.FallbackDecode, SessionHeader: sessionHeader(b.cfg), Disaggregate: disaggregate(b.cfg),
+		Fallback: b.cfg.Fallback == config.FallbackDecode, Sessions: sessions(b.cfg), Disaggregate: disaggregate(b.cfg),
 		MaxBody: b.cfg.MaxBodyBytes, MaxBodies: memory.Bodies(b.cfg), MaxAttempts: b.cfg.MaxAttempts, ContinueStreams: b.cfg.ContinueStreams,
 		RetryRatio: retryRatio(b.cfg.RetryBudget),
 		Prefill:    b.cfg.PrefillTimeout, FirstByte: b.cfg.DecodeFirstByteTimeout,
@@ -256,7 +264,7 @@ func (b *builder) makeRoutes() {
 			Members: b.watcher, Load: b.sched, Details: b.load.Of, Opinion: b.opinion, NotServing: b.notServing,
 			Connector: b.cfg.Connector,
 		},
-		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
+		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Queues: b.queues.Status, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
 		Ready: b.ready, Metrics: promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{}), Log: b.log.WithField("component", "http"), LogLevel: b.level,
 		CORS: httpapi.CORS{
 			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,
@@ -321,12 +329,12 @@ func policies(cfg *config.Proxy) (map[instance.Role]policy.Kind, error) {
 	return of, nil
 }
 
-// sessionHeader is the header that names sessions. It is "" if no policy binds sessions.
-func sessionHeader(cfg *config.Proxy) string {
-	if cfg.ClientBound || cfg.PrefillPolicy == policy.Session || cfg.DecodePolicy == policy.Session {
-		return cfg.ClientBoundKey
+// sessions says how requests name their session; none if no policy uses it.
+func sessions(cfg *config.Proxy) forward.Sessions {
+	if !cfg.ClientBound && !policy.UsesSession(cfg.PrefillPolicy) && !policy.UsesSession(cfg.DecodePolicy) {
+		return forward.Sessions{}
 	}
-	return ""
+	return forward.Sessions{Header: cfg.ClientBoundKey, Known: cfg.ClientBoundKey == ""}
 }
 
 // retryRatio is the percentage of --retry-budget as a share. 0 % is a very small share,

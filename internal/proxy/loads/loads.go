@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 // Loads joins the scheduler's counts, the engines' own figures and the digests of other
@@ -34,6 +35,9 @@ type Loads struct {
 	Log            logrus.FieldLogger
 	Prober         scrape.Asker
 	ScrapeInterval time.Duration // 0: engines are not asked
+
+	// Changed is called when the load of an engine that others report has changed.
+	Changed func()
 
 	scraper *scrape.Scraper
 }
@@ -58,8 +62,13 @@ func (l *Loads) WaitingTokens(k instance.Key) int64 {
 func (l *Loads) Use(s *sched.Scheduler, t *health.Tracker) {
 	l.Scheduler = s
 	l.scraper = scrape.New(scrape.Options{
-		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: s.Loads.SetEngine, Observe: t.Observe, Check: t.CheckSuspended, Interval: l.ScrapeInterval,
+		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: l.setEngine, Observe: t.Observe, Check: t.CheckSuspended, Interval: l.ScrapeInterval,
 	})
+}
+
+func (l *Loads) setEngine(k instance.Key, report *policy.Engine) {
+	l.Scheduler.Loads.SetEngine(k, report)
+	l.Changed()
 }
 
 // Of returns the load of an instance for /status.
@@ -133,6 +142,7 @@ func (l *Loads) FollowOthers(ctx context.Context) {
 			counts[address] = sched.Counts(c)
 		}
 		l.Scheduler.Loads.SetOthers(counts)
+		l.Changed()
 	})
 }
 
