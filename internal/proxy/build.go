@@ -285,6 +285,7 @@ func (b *builder) dataRoutes() httpapi.DataHandlers {
 func (b *builder) adminRoutes() *admin.Service {
 	return admin.New(admin.Options{
 		Instances: b.store.Instances, Intents: b.store.Intents, Members: b.watcher, Prober: b.prober, Guard: b.guard, Model: b.cfg.Model, Proxies: b.flags.Fleet,
+		Fits:       engines.Usable(b.cfg.Connector),
 		PendingTTL: time.Duration(b.cfg.MaxWaitingRetries) * b.cfg.WaitingRetryInterval,
 	})
 }
