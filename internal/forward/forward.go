@@ -33,6 +33,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/tracing"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
@@ -91,6 +92,10 @@ type Options struct {
 	Fallback bool
 	// Disaggregate decides which requests go through prefill and decode; nil: all.
 	Disaggregate *flow.Disaggregate
+	// Queue admits completions; nil: all at once. Class returns the class of a client's requests
+	// and the highest that it may ask for; nil: Default, and any.
+	Queue *admission.Queues
+	Class func(*http.Request) (is, highest admission.Class)
 	// Estimator learns how long the stages of requests take; nil: only what Disaggregate needs
 	// is measured.
 	Estimator *estimate.Estimator
@@ -139,7 +144,7 @@ func New(o Options) (*Handler, error) {
 		},
 		flow: flow.Settings{
 			Picker: o.Picker, AwaitMembership: o.AwaitMembership, Health: o.Health, Notifications: o.Notifications, Models: o.Models, Recorder: o.Recorder, Log: o.Log,
-			Fallback: o.Fallback, Disaggregate: o.Disaggregate, Estimator: o.Estimator, MaxAttempts: o.MaxAttempts,
+			Fallback: o.Fallback, Disaggregate: o.Disaggregate, Estimator: o.Estimator, Queue: o.Queue, MaxAttempts: o.MaxAttempts,
 			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost, Notified: o.Notified,
 			ContinueStreams: o.ContinueStreams,
 		},
@@ -249,6 +254,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Ranked == nil {
 		o.Ranked = never
+	}
+	if o.Class == nil {
+		o.Class = func(*http.Request) (is, highest admission.Class) { return admission.Default, admission.Interactive }
 	}
 	if o.KeyName == nil {
 		o.KeyName = func(*http.Request) string { return "" }

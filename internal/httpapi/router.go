@@ -71,6 +71,8 @@ type Deps struct {
 	Prompts func() map[instance.Role]instance.ListedPrompts
 	// Digests returns the load digests of the proxies; nil: none.
 	Digests func() []LoadDigest
+	// Queues returns the queues in front of the engines; nil: there are none.
+	Queues func() []instance.ListedQueue
 	// KVEvents returns the state of the KV event streams of the engines; nil: they are not used.
 	KVEvents func() []KVEvents
 	Etcd     func() EtcdStatus

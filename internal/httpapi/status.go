@@ -29,6 +29,8 @@ type Status struct {
 	Digests []LoadDigest `json:"load_digests,omitempty"`
 	// Prompts is the state of the policies' prompt indexes, by role.
 	Prompts map[instance.Role]instance.ListedPrompts `json:"prompts,omitempty"`
+	// Queues are those in front of the engines, with --queue observe or on.
+	Queues []instance.ListedQueue `json:"queues,omitempty"`
 	// KVEvents is the state of the engines' KV event streams, with --kv-events.
 	KVEvents []KVEvents `json:"kv_events,omitempty"`
 }
@@ -97,6 +99,9 @@ func (d *Deps) status(c *gin.Context) {
 	}
 	if d.Prompts != nil {
 		out.Prompts = d.Prompts()
+	}
+	if d.Queues != nil {
+		out.Queues = d.Queues()
 	}
 	if d.KVEvents != nil {
 		out.KVEvents = d.KVEvents()

@@ -27,6 +27,7 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Legs.Run(ctx) })
 	work.Go(func() { p.models.Run(ctx) })
+	work.Go(func() { p.queues.Run(ctx) })
 	work.Go(func() { p.load.Scrape(ctx) })
 	work.Go(func() { p.tracker.ProbeStatic(ctx) })
 	work.Go(func() { p.load.FollowOthers(ctx) })
@@ -58,6 +59,7 @@ func (p *app) followMembership(ctx context.Context) {
 				p.upstream.Forget(is.Address)
 			}
 		})
+		p.queues.Wake()
 	})
 }
 

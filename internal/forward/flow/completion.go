@@ -58,6 +58,10 @@ func (r *Request) Complete(req *request.Request) {
 	head, prompt := req.Reading(buf[:])
 	media := req.Media()
 	r.begin(sched.Request{Prompt: prompt, Head: head, TokensTell: !media && req.TokensTell(), Length: len(req.Body)})
+	if !r.admit(media) {
+		return
+	}
+	defer r.endAdmission()
 	if media {
 		r.Settings.Recorder.Media()
 	}
@@ -112,7 +116,7 @@ func (c *completion) tryPair() (done bool) {
 		return true
 	}
 	p.Confirm()
-	c.r.Route.notePick(p)
+	c.r.notePick(p)
 	a := &attempt{c: c, p: p, dialect: d}
 	switch d.Flow() {
 	case connector.Concurrent:
@@ -153,7 +157,7 @@ func (a *attempt) pickDecode() (d *sched.Assignment, done bool) {
 		a.c.runDecodeOnly(nil, why)
 		return nil, true
 	}
-	a.c.r.Route.notePick(d)
+	a.c.r.notePick(d)
 	return d, false
 }
 
@@ -190,6 +194,7 @@ func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
 	c.usage.Prefilled(answer)
 	c.learnPrefill(p)
 	p.Prefilled(c.usage.Prompt())
+	c.r.Admission.Prefilled()
 	if p.Lesson.Wanted() {
 		if ids := response.PromptTokenIDs(c.kind, answer); ids != nil {
 			p.Lesson.Learn(ids)

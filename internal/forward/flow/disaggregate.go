@@ -92,12 +92,16 @@ func (c *completion) learnPrefill(p *sched.Assignment) {
 	if c.s.Estimator == nil || c.media {
 		return
 	}
-	uncached := p.Tokens - p.Cached
-	if tokens, cached := c.usage.Prompt(); tokens > 0 {
-		uncached = tokens - cached
-	}
 	t := c.r.Origin.Times
-	c.s.Estimator.Prefilled(c.r.Origin.Model, onPrefill(p, float64(uncached)), t.At(stage.Prefilled)-t.At(stage.Prefill))
+	c.s.Estimator.Prefilled(c.r.Origin.Model, onPrefill(p, c.uncached(p)), t.At(stage.Prefilled)-t.At(stage.Prefill))
+}
+
+// uncached returns the number of tokens that prefill has computed.
+func (c *completion) uncached(p *sched.Assignment) float64 {
+	if tokens, cached := c.usage.Prompt(); tokens > 0 {
+		return float64(tokens - cached)
+	}
+	return float64(p.Tokens - p.Cached)
 }
 
 // learnDecode records how long decode took until it began to answer; p is nil for a
@@ -113,6 +117,10 @@ func (c *completion) learnDecode(d, p *sched.Assignment) {
 	c.streamed = onDecode(d)
 	switch prefilled := t.At(stage.Prefilled); {
 	case p != nil && prefilled != 0 && c.r.Route.DecodeOnly == "":
+		if begun := t.At(stage.Prefill); c.s.Queue != nil && begun != 0 {
+			rates := c.s.Estimator.Rates(c.r.Origin.Model, p.Address())
+			c.s.Queue.Predicted((now - begun).Seconds(), rates.TTFT(float64(p.Queued), c.uncached(p), float64(p.Tokens)))
+		}
 		c.s.Estimator.Handed(c.r.Origin.Model, c.streamed, max(0, now-prefilled))
 	case p == nil && c.req.Bypass == "":
 		c.s.Estimator.Alone(c.r.Origin.Model, c.streamed, now-t.At(stage.Decode))

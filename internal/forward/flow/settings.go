@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
@@ -103,6 +104,8 @@ type Settings struct {
 	// Disaggregate decides which requests go through prefill and decode; nil: all. It needs an
 	// Estimator.
 	Disaggregate *Disaggregate
+	// Queue admits completions; nil: all at once.
+	Queue *admission.Queues
 	// Estimator learns how long the stages of requests take; nil: it is not measured.
 	Estimator   *estimate.Estimator
 	MaxAttempts int           // failures per request that count (leg.Rule.Free)

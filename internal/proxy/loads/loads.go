@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 // Loads joins the scheduler's counts, the engines' own figures and the digests of other
@@ -32,6 +33,9 @@ type Loads struct {
 	Log            logrus.FieldLogger
 	Prober         scrape.Asker
 	ScrapeInterval time.Duration // 0: engines are not asked
+
+	// Changed is called when the load of an engine that others report has changed.
+	Changed func()
 
 	scraper *scrape.Scraper
 }
@@ -56,8 +60,13 @@ func (l *Loads) WaitingTokens(k instance.Key) int64 {
 func (l *Loads) Use(s *sched.Scheduler, t *health.Tracker) {
 	l.Scheduler = s
 	l.scraper = scrape.New(scrape.Options{
-		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: s.Loads.SetEngine, Observe: t.Observe, Check: t.CheckSuspended, Interval: l.ScrapeInterval,
+		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: l.setEngine, Observe: t.Observe, Check: t.CheckSuspended, Interval: l.ScrapeInterval,
 	})
+}
+
+func (l *Loads) setEngine(k instance.Key, report *policy.Engine) {
+	l.Scheduler.Loads.SetEngine(k, report)
+	l.Changed()
 }
 
 // Of returns the load of an instance for /status.
@@ -129,6 +138,7 @@ func (l *Loads) FollowOthers(ctx context.Context) {
 			counts[address] = sched.Counts(c)
 		}
 		l.Scheduler.Loads.SetOthers(counts)
+		l.Changed()
 	})
 }
 

@@ -80,6 +80,7 @@ type model struct {
 	queued, running mean // of decode instances
 	output          mean // tokens of an answer
 	uncached        mean // tokens of a prompt that prefill computes
+	pace            mean // seconds for one output token
 	alone           [64]bool
 	decisions       uint64
 }

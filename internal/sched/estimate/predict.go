@@ -22,6 +22,7 @@ type Rates struct {
 	Token    Line    // seconds for one output token of a stream, by the streams of its decode instance
 	Output   float64 // mean number of output tokens; 0: unknown
 	Uncached float64 // mean number of prompt tokens that prefill computes; 0: unknown
+	Pace     float64 // mean of the latest times per token, in seconds; 0: unknown
 }
 
 // TTFT predicts the seconds until the first token of a prompt with a number of tokens, of which
@@ -70,7 +71,11 @@ func (e *Estimator) Streamed(name string, d Decode, output int, took time.Durati
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.model(name).output.learn(float64(output))
+	m := e.model(name)
+	m.output.learn(float64(output))
+	if output >= minOutput {
+		m.pace.learn(took.Seconds() / float64(output-1))
+	}
 }
 
 // Rates returns what was learned of a model; with an address, of that instance, as far as there are
@@ -93,6 +98,6 @@ func (e *Estimator) Rates(name, address string) Rates {
 		Prefill:  of(func(l *lines) *line { return &l.prefill }),
 		Transfer: of(func(l *lines) *line { return &l.handover }),
 		Token:    of(func(l *lines) *line { return &l.token }),
-		Output:   m.output.value, Uncached: m.uncached.value,
+		Output:   m.output.value, Uncached: m.uncached.value, Pace: m.pace.value,
 	}
 }
