@@ -73,6 +73,8 @@ type Deps struct {
 	Digests func() []LoadDigest
 	// Queues returns the queues in front of the engines; nil: there are none.
 	Queues func() []instance.ListedQueue
+	// Roles returns the advice about the number of instances of each role.
+	Roles func() []instance.Advice
 	// KVEvents returns the state of the KV event streams of the engines; nil: they are not used.
 	KVEvents func() []KVEvents
 	Etcd     func() EtcdStatus
@@ -169,7 +171,7 @@ func isProxyRoute(path string) bool {
 		return slices.Contains(AdminActions(), verb)
 	}
 	switch path {
-	case "/status", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents:
+	case "/status", "/roles", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents:
 		return true
 	}
 	return false

@@ -121,11 +121,10 @@ const maxPlan = 64 << 20
 
 // askRoute sends the request to /route of the proxy.
 func askRoute(ctx context.Context, s *session.Session, o *routeOptions, body []byte) (*explain.Plan, []byte, error) {
-	base, err := url.Parse(o.proxy)
-	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
-		return nil, nil, cli.Wrongf("--proxy %q: must be a URL such as http://10.0.0.1:8000", instance.Printable(o.proxy, 200))
+	u, err := proxyURL(o.proxy, "/route")
+	if err != nil {
+		return nil, nil, err
 	}
-	u := base.JoinPath("/route")
 	u.RawQuery = url.Values{"endpoint": {o.endpoint}}.Encode()
 	ctx, cancel := context.WithTimeout(ctx, 5*s.Timeout)
 	defer cancel()
@@ -138,25 +137,43 @@ func askRoute(ctx context.Context, s *session.Session, o *routeOptions, body []b
 	if o.session != "" {
 		req.Header.Set(o.sessionHeader, o.session)
 	}
-	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	defer client.CloseIdleConnections()
-	resp, err := client.Do(req)
+	raw, err := send(req)
 	if err != nil {
-		return nil, nil, fmt.Errorf("the proxy does not answer: %w", err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxPlan))
-	if err != nil {
-		return nil, nil, fmt.Errorf("the proxy's answer ended early: %w", err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, nil, fmt.Errorf("the proxy says %d: %s", resp.StatusCode, instance.Printable(errorMessage(raw), 500))
+		return nil, nil, err
 	}
 	answer := &explain.Plan{}
 	if err := json.Unmarshal(raw, answer); err != nil || answer.Way == "" {
 		return nil, nil, fmt.Errorf("%s is no proxy of this version: %s", instance.Printable(u.Host, 200), instance.Printable(string(raw), 200))
 	}
 	return answer, raw, nil
+}
+
+// proxyURL returns the URL of a path of a proxy.
+func proxyURL(proxy, path string) (*url.URL, error) {
+	base, err := url.Parse(proxy)
+	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
+		return nil, cli.Wrongf("--proxy %q: must be a URL such as http://10.0.0.1:8000", instance.Printable(proxy, 200))
+	}
+	return base.JoinPath(path), nil
+}
+
+// send sends a request to a proxy and returns the body of the answer, whose status is 200.
+func send(req *http.Request) ([]byte, error) {
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("the proxy does not answer: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxPlan))
+	if err != nil {
+		return nil, fmt.Errorf("the proxy's answer ended early: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the proxy says %d: %s", resp.StatusCode, instance.Printable(errorMessage(raw), 500))
+	}
+	return raw, nil
 }
 
 // errorMessage returns the message of an error answer, or the whole answer if it has none.

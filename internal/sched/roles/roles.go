@@ -159,22 +159,10 @@ func (d *Demand) decode(n float64) (kv, tpot float64) {
 	return r.KVUse(estimate.KV{Held: held * streams, Streams: streams, Capacity: d.now.Capacity, Usage: d.now.Usage * d.now.Decode / n}), r.TimePerToken(streams)
 }
 
-// Advice is how many instances a role of a model should have.
-type Advice struct {
-	Model     string        `json:"model"`
-	Role      instance.Role `json:"role"`
-	Instances float64       `json:"instances"` // usable; one in both roles counts half in each
-	Pressure  float64       `json:"pressure"`  // in units of the target; above 1 it is missed
-	Fewer     float64       `json:"pressure_with_one_fewer"`
-	Wanted    int           `json:"wanted"`
-	Known     bool          `json:"known"` // whether enough requests were measured; if not, Wanted is Instances
-	Reason    string        `json:"reason"`
-}
-
 // Advise returns the advice for a role.
-func (d *Demand) Advise(r instance.Role) Advice {
+func (d *Demand) Advise(r instance.Role) instance.Advice {
 	n := d.Instances(r)
-	a := Advice{
+	a := instance.Advice{
 		Model: d.Model, Role: r, Instances: n, Known: d.Known(), Wanted: int(math.Ceil(n)),
 		Pressure: d.Pressure(r, n), Fewer: d.Pressure(r, n-1),
 	}
