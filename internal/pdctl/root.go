@@ -25,8 +25,8 @@ import (
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
 
-pdctl uses etcd directly; no proxy or agent needs to run. Only "pdctl route" and
-"pdctl usage" ask proxies.
+pdctl uses etcd directly; no proxy or agent needs to run. Only "pdctl route", "pdctl ratio"
+and "pdctl usage" ask proxies.
 The default etcd is 127.0.0.1:2379, where a proxy without --etcd-endpoints runs its own.
 --etcd-endpoints or PD_ETCD_ENDPOINTS names another one.
 
@@ -84,9 +84,9 @@ func root(s *session.Session) *cobra.Command {
 	}
 	root.AddCommand(
 		s.Writes(member.Add(s)), s.Writes(member.Allow(s)), s.Writes(member.Restore(s)), s.Writes(member.Forget(s)),
-		intent.Wait(s),
+		s.Writes(s.Completes(intent.Role(s), all...)), intent.Wait(s),
 		s.Completes(show.Get(s), one...), s.Completes(show.History(s), one...), s.Selects(show.List(s)), s.Selects(show.Watch(s)), show.Status(s),
-		diagnose.Command(s), s.Completes(events.Command(s), one...), route.Command(s),
+		diagnose.Command(s), s.Completes(events.Command(s), one...), route.Command(s), route.Ratio(s),
 		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s), limit.Command(s), limit.Usage(s),
 	)
 	for _, c := range root.Commands() {

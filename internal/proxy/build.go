@@ -40,6 +40,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/etcd"
 	"github.com/pdmesh/pdmesh/internal/proxy/loads"
 	"github.com/pdmesh/pdmesh/internal/proxy/memory"
+	"github.com/pdmesh/pdmesh/internal/proxy/ratio"
 	"github.com/pdmesh/pdmesh/internal/proxy/secure"
 	"github.com/pdmesh/pdmesh/internal/proxy/static"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -65,6 +66,7 @@ type app struct {
 	tracker  *health.Tracker
 	sched    *sched.Scheduler
 	queues   *admission.Queues // nil: off
+	ratio    *ratio.Follower
 	models   *catalog.Catalog
 	upstream upstream.Client
 	tracer   *tracing.Tracer // nil: off
@@ -216,6 +218,7 @@ func (b *builder) makeForwarder() error {
 	b.registry = prometheus.NewRegistry()
 	b.counters = metrics.New(b.registry, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
 	b.makeQueue()
+	b.makeRatio()
 	options := forward.Options{
 		Queue: b.queues, Estimator: b.estimator,
 		Models: b.models, Notifications: b.lmcache.asker, Notified: b.cfg.LMCacheNotifyTimeout,
@@ -264,7 +267,7 @@ func (b *builder) makeRoutes() {
 			Members: b.watcher, Load: b.sched, Details: b.load.Of, Opinion: b.opinion, NotServing: b.notServing,
 			Connector: b.cfg.Connector,
 		},
-		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Queues: b.queues.Status, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
+		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Queues: b.queues.Status, Roles: b.ratio.Advice, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
 		Ready: b.ready, Metrics: promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{}), Log: b.log.WithField("component", "http"), LogLevel: b.level,
 		CORS: httpapi.CORS{
 			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,
@@ -296,6 +299,7 @@ func (b *builder) dataRoutes() httpapi.DataHandlers {
 func (b *builder) adminRoutes() *admin.Service {
 	return admin.New(admin.Options{
 		Instances: b.store.Instances, Intents: b.store.Intents, Documents: b.store.Documents, Members: b.watcher, Prober: b.prober, Guard: b.guard, Model: b.cfg.Model, Proxies: b.flags.Fleet,
+		Fits:       engines.Usable(b.cfg.Connector),
 		PendingTTL: time.Duration(b.cfg.MaxWaitingRetries) * b.cfg.WaitingRetryInterval,
 	})
 }

@@ -38,7 +38,7 @@ func columns() []column {
 	return []column{
 		{"ROLE", always, "prefill or decode", func(e *listed) string { return string(e.Role) }},
 		{"ADDRESS", always, "host:port by which proxies reach it", func(e *listed) string { return instance.Printable(e.Address, 0) }},
-		{"STATE", always, "its state in one word, as --selector state= has it: an operator's intent (drain, cordon, removed), otherwise the proxies' view, otherwise the state in its record (starting, ready, draining, down). down (slow): its engine does not answer probes in time; proxies use it while no other of its role is ready", state},
+		{"STATE", always, "its state in one word, as --selector state= has it: an operator's intent (drain, cordon, removed; decode-only or prefill-only: pdctl role keeps it in that role), otherwise the proxies' view, otherwise the state in its record (starting, ready, draining, down). down (slow): its engine does not answer probes in time; proxies use it while no other of its role is ready", state},
 		{"VIEW", ifAny, "the proxies' view where STATE is an intent. pending: added, and does not answer yet. unverified: its record names no models, so each proxy asks it first, and at least one got no valid answer. ejected: at least one proxy does not use it, because it does not answer or fails. rejected: its record in etcd is invalid. REASON names the proxies and the cause", func(e *listed) string { return unless(e.Status, string(e.View)) }},
 		{"RECORD", ifAny, "the state in its record, where it is not ready and not STATE", record},
 		{"KIND", always, "leased: its key is deleted with its lease. static: it stays until it is removed", func(e *listed) string { return output.Kind(e.in) }},
