@@ -52,6 +52,7 @@ var table = []row{
 	{page: "docs/cli.md", first: "pdctl drain", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl list -o wide --selector", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl cordon prefill", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl wait --for", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl cordon decode", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl doctor", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl mooncake", by: "test/cli: TestEveryExample"},

@@ -28,11 +28,11 @@ author.`
 func History(s *session.Session) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
-		Use: "history [prefill|decode host:port]", Short: "show who changed what, and what happened", Long: historyHelp,
+		Use: "history [[ROLE/]HOST:PORT]", Short: "show who changed what, and what happened", Long: historyHelp,
 		Example: "  pdctl history\n  pdctl history decode 10.0.0.8:8200 --limit 20\n  pdctl history -o json | jq '.events[] | select(.what == \"drain\")'",
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 0 && len(args) != 2 {
-				return fmt.Errorf("too many arguments: use none, or one instance as role and host:port")
+			if len(args) > 2 {
+				return fmt.Errorf("too many arguments: use none, or one instance as role/host:port")
 			}
 			return nil
 		},
@@ -41,8 +41,8 @@ func History(s *session.Session) *cobra.Command {
 				return cli.Wrongf("--limit %d: must be 1 or more", limit)
 			}
 			var of *instance.Key
-			if len(args) == 2 {
-				keys, err := session.Keys(args)
+			if len(args) > 0 {
+				keys, err := s.Named(cmd.Context(), args, 0)
 				if err != nil {
 					return err
 				}
