@@ -49,7 +49,7 @@ func (r *rig) run(args ...string) (code int, stdout, stderr string) {
 
 // confirmed adds --yes to a command that asks; TestConfirm tests the question.
 func confirmed(args []string) []string {
-	if slices.Contains([]string{"remove", "drain", "cordon", "weight"}, args[0]) {
+	if slices.Contains([]string{"remove", "drain", "cordon", "weight", "revert", "apply"}, args[0]) {
 		return slices.Insert(slices.Clone(args), 1, "--yes")
 	}
 	return args

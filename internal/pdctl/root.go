@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/auth"
 	"github.com/pdmesh/pdmesh/internal/pdctl/diagnose"
 	"github.com/pdmesh/pdmesh/internal/pdctl/events"
+	"github.com/pdmesh/pdmesh/internal/pdctl/fleet"
 	"github.com/pdmesh/pdmesh/internal/pdctl/intent"
 	"github.com/pdmesh/pdmesh/internal/pdctl/member"
 	"github.com/pdmesh/pdmesh/internal/pdctl/mooncake"
@@ -93,6 +94,7 @@ func root(s *session.Session) *cobra.Command {
 		s.Names(s.Selects(s.Completes(intent.Wait(s), all...))), show.Version(s),
 		s.Completes(show.Get(s), one...), s.Watches(s.Completes(show.History(s), one...)), s.Names(s.Watches(s.Selects(show.List(s)))),
 		s.Selects(show.Watch(s)), s.Watches(show.Status(s)),
+		s.Watches(fleet.Diff(s)), s.Confirms(s.Writes(fleet.Revert(s))), s.Confirms(s.Writes(fleet.Apply(s))),
 		diagnose.Command(s), s.Completes(events.Command(s), one...), route.Command(s),
 		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s),
 	)

@@ -2,6 +2,8 @@ package cli_test
 
 import (
 	"net"
+	"os"
+	"path/filepath"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -126,6 +128,18 @@ var examples = map[string]example{
 		spare: true, before: []string{"pdctl add decode 10.0.0.8:8200", "pdctl export > fleet.jsonl"}, want: []string{"10.0.0.8:8200: written"},
 	},
 
+	"pdctl diff --from 4710":                   {set: (*stage).undone, want: []string{"+ override/decode/10.0.0.9:8200\n    + {\"v\":1,\"state\":\"drain\",\"reason\":\"wrong rack\""}},
+	"pdctl diff --from 4710 --to 4711 -o json": {set: (*stage).undone, want: []string{`"key": "override/decode/10.0.0.9:8200"`}},
+	"pdctl revert 4710 --dry-run":              {set: (*stage).undone, want: []string{"Dry run: nothing is written.", "delete  /pd/override/decode/10.0.0.9:8200"}},
+	`pdctl revert 4710 --to 4711 --reason "wrong rack"`: {
+		set: (*stage).undone, want: []string{"- override/decode/10.0.0.9:8200", "; keys: 1"},
+	},
+	"pdctl apply -f fleet.yaml --dry-run": {spare: true, set: declare, want: []string{"+ prefill/10.0.0.7:8100", "Dry run: nothing is written."}},
+	`pdctl apply -f fleet.yaml --prune --reason "rack 4"`: {
+		spare: true, set: declare, want: []string{"+ prefill/10.0.0.7:8100", "written at revision "}, after: has("/pd/prefill/10.0.0.7:8100"),
+	},
+	"pdctl apply --export > fleet.yaml": {before: []string{"pdctl cordon decode/10.0.0.9:8200"}, after: func(s *stage) { s.holds("fleet.yaml", s.here("decode/10.0.0.9:8200")) }},
+
 	"pdctl auth init --dry-run": {want: []string{"# Nothing is changed.", "etcdctl role add pd-proxy", "etcdctl auth enable"}},
 	"pdctl auth init --apply --password-file pd-proxy=proxy.pass --password-file root=root.pass": {
 		alone: true, want: []string{"pd-proxy: created with the password of its file", "pd-operator: password ", "authentication is on"},
@@ -140,6 +154,14 @@ var examples = map[string]example{
 
 	"source <(pdctl completion bash)": {},
 	"systemctl stop pd-agent":         {skip: "placeholder for any way to stop a node; the unit is not installed here"},
+}
+
+// declare writes a file for pdctl apply.
+func declare(s *stage) {
+	text := "statics:\n  prefill/" + s.here("10.0.0.7:8100") + ": {connector: nixl}\n"
+	if err := os.WriteFile(filepath.Join(s.dir, "fleet.yaml"), []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // segments writes the keys that a stopped Mooncake process leaves behind.

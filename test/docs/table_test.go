@@ -57,6 +57,8 @@ var table = []row{
 	{page: "docs/cli.md", first: "pdctl doctor", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl mooncake", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl history", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl diff", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl apply", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "source <(pdctl completion bash)", world: inFleet, then: "complete -p pdctl"},
 
 	{page: "docs/clients.md", first: "make test-clients", by: "Makefile: test-clients:"},

@@ -133,8 +133,8 @@ func (s *Session) printDry() error {
 	return s.Out.Println(s.Dry.Text())
 }
 
-// actor returns the name of the user for the audit trail.
-func actor() string {
+// Actor returns the name of the user for the audit trail.
+func Actor() string {
 	name := "unknown"
 	if u, err := user.Current(); err == nil {
 		name = u.Username

@@ -109,10 +109,21 @@ func pastEvents(ctx context.Context, s *session.Session, conn *session.Conn, of 
 	audited := map[int64]bool{}
 	for _, e := range entries {
 		audited[e.Revision] = true
-		events = append(events, event{
+		one := event{
 			Revision: e.Revision, At: &e.At, Who: instance.Printable(e.Who, 80), What: instance.Printable(e.What, 40), Role: e.Role,
 			Address: instance.Printable(e.Address, 300), Why: instance.Printable(e.Why, 300), For: instance.Printable(e.For, 40), Weight: e.Weight,
-		})
+		}
+		if e.Role != "" || len(e.Changes) == 0 {
+			events = append(events, one)
+			continue
+		}
+		for _, c := range e.Changes { // several keys
+			n := conn.Layout.Parse(conn.Layout.Root() + c.Key)
+			if address := instance.Printable(n.Address, 300); one.Role != n.Role || one.Address != address {
+				one.Role, one.Address = n.Role, address
+				events = append(events, one)
+			}
+		}
 	}
 	for _, p := range changes {
 		if !audited[p.Revision] {
