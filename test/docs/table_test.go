@@ -52,10 +52,13 @@ var table = []row{
 	{page: "docs/cli.md", first: "pdctl drain", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl list -o wide --selector", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl cordon prefill", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl wait --for", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl cordon decode", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl doctor", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl mooncake", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl history", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl diff", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl apply", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "source <(pdctl completion bash)", world: inFleet, then: "complete -p pdctl"},
 
 	{page: "docs/clients.md", first: "make test-clients", by: "Makefile: test-clients:"},
