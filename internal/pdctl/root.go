@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/route"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
+	"github.com/pdmesh/pdmesh/internal/pdctl/top"
 	"github.com/pdmesh/pdmesh/internal/pdctl/transfer"
 )
 
@@ -83,7 +84,7 @@ func root(s *session.Session) *cobra.Command {
 	root.AddCommand(
 		s.Writes(member.Add(s)), s.Writes(member.Allow(s)), s.Writes(member.Restore(s)), s.Writes(member.Forget(s)),
 		intent.Wait(s),
-		s.Completes(show.Get(s), one...), s.Completes(show.History(s), one...), s.Selects(show.List(s)), s.Selects(show.Watch(s)), show.Status(s),
+		s.Completes(show.Get(s), one...), s.Completes(show.History(s), one...), s.Selects(show.List(s)), s.Selects(show.Watch(s)), show.Status(s), s.Selects(s.Writes(top.Command(s))),
 		diagnose.Command(s), s.Completes(events.Command(s), one...), route.Command(s),
 		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s),
 	)

@@ -85,18 +85,19 @@ type app struct {
 // builder has what one step of build passes to another.
 type builder struct {
 	*app
-	layout  schema.Layout
-	address string // of this proxy
-	lmcache *lmcacheNotices
-	guard   netguard.Policy
-	prober  engines.Prober
-	memory  *indexmem.Budget // of policies and of index
-	index   *kvindex.Index   // nil: no policy asks for it
+	layout schema.Layout
+	// address is where this proxy serves clients, adminURL the base URL of its operator routes.
+	address, adminURL string
+	lmcache           *lmcacheNotices
+	guard             netguard.Policy
+	prober            engines.Prober
+	memory            *indexmem.Budget // of policies and of index
+	index             *kvindex.Index   // nil: no policy asks for it
 }
 
 // build wires the parts. Each step uses the results of the steps before it. Nothing runs
 // before startBackground.
-func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address string, notices *lmcacheNotices) (*app, error) {
+func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address, adminURL string, notices *lmcacheNotices) (*app, error) {
 	layout, err := schema.NewLayout(cfg.EtcdPrefix)
 	if err != nil {
 		return nil, err
@@ -104,7 +105,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	guard := netguard.New(cfg.InstanceAllow)
 	b := &builder{
 		app:    &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), started: make(chan struct{})},
-		layout: layout, address: address, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
+		layout: layout, address: address, adminURL: adminURL, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
 	}
 	b.makeMembership()
 	b.makeLoad()
@@ -147,7 +148,7 @@ func (b *builder) makeLoad() {
 		ID: b.id, Watcher: b.watcher, Others: others, Prober: b.prober, ScrapeInterval: b.cfg.ScrapeInterval,
 		Placements: new(prefix.Placements), Log: b.log.WithField("component", "load"),
 	}
-	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address)
+	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address, b.adminURL)
 }
 
 // makeHealth makes the tracker of outliers.
