@@ -66,8 +66,7 @@ func Of(name string, k instance.Key) Series {
 type Sample struct {
 	At               time.Time
 	gauges, counters map[Series]float64
-	// Queue is the state of the proxy's queue; nil if it reports none.
-	Queue json.RawMessage
+	queues           []instance.ListedQueue
 }
 
 // A Target is a proxy to read.
@@ -122,8 +121,8 @@ func read(ctx context.Context, c *http.Client, p Target) (*Sample, error) {
 		return nil, err
 	}
 	var status struct {
-		ID    string          `json:"id"`
-		Queue json.RawMessage `json:"queue"`
+		ID     string                 `json:"id"`
+		Queues []instance.ListedQueue `json:"queues"`
 	}
 	if json.Unmarshal(raw, &status) != nil || status.ID != p.ID {
 		return nil, errors.New("another program answers at this address")
@@ -136,7 +135,7 @@ func read(ctx context.Context, c *http.Client, p Target) (*Sample, error) {
 	if err != nil {
 		return nil, fmt.Errorf("/metrics: %w", err)
 	}
-	s := &Sample{At: time.Now(), gauges: map[Series]float64{}, counters: map[Series]float64{}, Queue: status.Queue}
+	s := &Sample{At: time.Now(), gauges: map[Series]float64{}, counters: map[Series]float64{}, queues: status.Queues}
 	for name, label := range labels() {
 		for _, m := range families[name].GetMetric() {
 			s.take(name, label, m)
@@ -222,6 +221,9 @@ func (h *History) Add(samples map[string]*Sample) {
 type Fleet struct {
 	// Seconds is the length of the window; 0: since the proxies started.
 	Seconds float64
+	// Queues has the queue of each model: requests and bytes of all proxies, the longest waits, and
+	// the mode of one of them.
+	Queues []instance.ListedQueue
 
 	gauges, counters map[Series]float64
 	buckets          map[Series][]bucket // of histograms, the lowest first
@@ -250,6 +252,9 @@ func (h *History) Fleet() *Fleet {
 				youngest[s], f.gauges[s] = age, v
 			}
 		}
+		for i := range last.queues {
+			f.queue(&last.queues[i])
+		}
 		if f.Seconds > 0 && last == first {
 			continue
 		}
@@ -270,6 +275,24 @@ func (h *History) Fleet() *Fleet {
 		slices.SortFunc(all, func(a, b bucket) int { return cmp.Compare(a.low, b.low) })
 	}
 	return f
+}
+
+// queue adds the queue of one proxy.
+func (f *Fleet) queue(q *instance.ListedQueue) {
+	i := slices.IndexFunc(f.Queues, func(is instance.ListedQueue) bool { return is.Model == q.Model })
+	if i < 0 {
+		i = len(f.Queues)
+		f.Queues = append(f.Queues, instance.ListedQueue{Model: q.Model, Mode: q.Mode, Waiting: map[string]int{}, Keys: map[string]int{}})
+	}
+	sum := &f.Queues[i]
+	for class, n := range q.Waiting {
+		sum.Waiting[class] += n
+	}
+	for name, n := range q.Keys {
+		sum.Keys[name] += n
+	}
+	sum.Bytes += q.Bytes
+	sum.PredictedWait, sum.Oldest = max(sum.PredictedWait, q.PredictedWait), max(sum.Oldest, q.Oldest)
 }
 
 // Gauge returns the sum of a gauge of all proxies, for Usage the newest; nil if no proxy has it.

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
@@ -33,7 +35,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.URL.Path == "/status" {
-		fmt.Fprintf(w, `{"id":%q,"queue":{"length":3}}`, p.id)
+		fmt.Fprintf(w, `{"id":%q,"queues":[{"model":"chat","mode":"on","waiting":{"batch":3},"keys":{"a":2,"":1},"oldest":1.5}]}`, p.id)
 		return
 	}
 	fmt.Fprint(w, p.metrics)
@@ -99,7 +101,7 @@ func TestFleet(t *testing.T) {
 				t.Errorf("%s: %q", id, failed[id])
 			}
 		}
-		if len(samples) != 2 || string(samples["one"].Queue) != `{"length":3}` {
+		if len(samples) != 2 {
 			t.Fatalf("%v", samples)
 		}
 		return samples
@@ -108,6 +110,10 @@ func TestFleet(t *testing.T) {
 	first := read()
 	h.Add(first)
 	f := h.Fleet()
+	want := instance.ListedQueue{Model: "chat", Mode: "on", Waiting: map[string]int{"batch": 6}, Keys: map[string]int{"a": 4, "": 2}, Oldest: 1.5}
+	if d := cmp.Diff([]instance.ListedQueue{want}, f.Queues); d != "" {
+		t.Error(d)
+	}
 	is(t, "in flight", f.Gauge(figures.Of(figures.InFlight, decode)), 4)
 	is(t, "newest usage", f.Gauge(figures.Of(figures.Usage, decode)), .7)
 	is(t, "hit rate", f.HitRate("p:1"), .25)

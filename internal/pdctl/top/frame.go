@@ -3,8 +3,8 @@ package top
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -37,6 +37,8 @@ type frame struct {
 	TTFT95    *float64 `json:"ttft_p95_seconds,omitempty"`
 	Instances []*row   `json:"instances"`
 	Proxies   []proxy  `json:"proxies"`
+	// Queues are those of the proxies with metrics, added up by model.
+	Queues []instance.ListedQueue `json:"queues,omitempty"`
 
 	all []*row // Instances, and those that the selector does not match
 }
@@ -62,15 +64,14 @@ func (r *row) member() bool {
 
 // proxy is one proxy. Source is where its figures are from: metrics, digest (only load), or none.
 type proxy struct {
-	ID         string          `json:"id"`
-	Address    string          `json:"address,omitempty"`
-	Version    string          `json:"version,omitempty"`
-	Behind     bool            `json:"behind,omitempty"` // it has not applied the newest change
-	Source     string          `json:"source"`
-	Error      string          `json:"error,omitempty"` // why it has no metrics
-	InFlight   *int64          `json:"in_flight,omitempty"`
-	NotServing string          `json:"not_serving,omitempty"`
-	Queue      json.RawMessage `json:"queue,omitempty"` // as in its /status
+	ID         string `json:"id"`
+	Address    string `json:"address,omitempty"`
+	Version    string `json:"version,omitempty"`
+	Behind     bool   `json:"behind,omitempty"` // it has not applied the newest change
+	Source     string `json:"source"`
+	Error      string `json:"error,omitempty"` // why it has no metrics
+	InFlight   *int64 `json:"in_flight,omitempty"`
+	NotServing string `json:"not_serving,omitempty"`
 }
 
 // collector reads frames. It keeps the metrics of the last minute.
@@ -113,7 +114,7 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 	f := &frame{
 		At: time.Now().UTC(), Revision: snap.Revision, Seconds: fleet.Seconds, Instances: []*row{}, Proxies: []proxy{},
 		Rate: fleet.Rate(figures.Requests, append(lost, "ok", "client_error", "client_gone")...), Failed: fleet.Rate(figures.Requests, lost...),
-		TTFT: fleet.Quantile(.5, all), TTFT95: fleet.Quantile(.95, all),
+		TTFT: fleet.Quantile(.5, all), TTFT95: fleet.Quantile(.95, all), Queues: fleet.Queues,
 	}
 	loads := map[string]*loaddigest.ProxyLoad{}
 	for _, l := range reports.Loads {
@@ -130,8 +131,8 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 				*one.InFlight += n.InFlight
 			}
 		}
-		if s := samples[p.ID]; s != nil {
-			one.Source, one.Queue = "metrics", s.Queue
+		if samples[p.ID] != nil {
+			one.Source = "metrics"
 			delete(loads, p.ID)
 		}
 		f.Proxies = append(f.Proxies, one)
@@ -298,7 +299,7 @@ func instanceLines(rows []*row) []string {
 	return strings.Split(t.Render(), "\n")
 }
 
-// head returns the lines above the instances: figures of the fleet, and the proxies.
+// head returns the lines above the instances: figures of the fleet, the proxies, and the queues.
 func (f *frame) head() []string {
 	rate := func(v float64) string { return fmt.Sprintf("%.1f", v) }
 	parts := []string{f.At.Format("15:04:05 MST"), fmt.Sprintf("revision %d", f.Revision)}
@@ -321,7 +322,17 @@ func (f *frame) head() []string {
 		}
 		t.AppendRow(table.Row{cmp.Or(p.Address, p.ID), cmp.Or(p.Version, "-"), state, inFlight, strings.TrimSuffix(p.Source+": "+p.Error, ": ")})
 	}
-	return append([]string{strings.Join(parts, "  "), ""}, strings.Split(t.Render(), "\n")...)
+	lines := []string{strings.Join(parts, "  ")}
+	counts := func(of map[string]int) (out string) {
+		for _, name := range slices.Sorted(maps.Keys(of)) {
+			out += fmt.Sprintf(" %s %d", cmp.Or(instance.Printable(name, 40), "(no name)"), of[name])
+		}
+		return cmp.Or(out, " none")
+	}
+	for _, q := range f.Queues {
+		lines = append(lines, fmt.Sprintf("queue of %s (%s):%s; by key:%s; oldest %s", instance.Printable(q.Model, 80), q.Mode, counts(q.Waiting), counts(q.Keys), seconds(q.Oldest)))
+	}
+	return append(append(lines, ""), strings.Split(t.Render(), "\n")...)
 }
 
 // count returns the number of instances of a role that serve, and of all.

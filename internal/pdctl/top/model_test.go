@@ -28,7 +28,8 @@ func newTestModel(t *testing.T) *testModel {
 		poll: func() (*frame, error) { return m.frame, nil },
 		act:  func(x change) string { m.done = append(m.done, x); return "done" },
 	}
-	f := &frame{At: time.Date(2026, 11, 26, 9, 0, 0, 0, time.UTC), Revision: 7, Proxies: []proxy{{ID: "a", Address: "10.0.0.1:8000", Source: "digest", Error: "refused"}}}
+	f := &frame{At: time.Date(2026, 11, 26, 9, 0, 0, 0, time.UTC), Revision: 7, Proxies: []proxy{{ID: "a", Address: "10.0.0.1:8000", Source: "digest", Error: "refused"}},
+		Queues: []instance.ListedQueue{{Model: "chat", Mode: "on", Waiting: map[string]int{"interactive": 1, "batch": 40}, Keys: map[string]int{"": 1, "team": 40}, Oldest: 2.5}}}
 	for i, address := range []string{"p:1", "p:2", "d:1", "d:2", "d:3"} {
 		role, n, load, weight := instance.Decode, int64(i), float64(i)/10, 100
 		if address[0] == 'p' {
@@ -95,6 +96,7 @@ func TestScreen(t *testing.T) {
 	t.Parallel()
 	m := newTestModel(t)
 	m.shows("09:00:00 UTC  revision 7  prefill 2/2 serving  decode 2/3 serving  - req/s", "10.0.0.1:8000  -        serving  -          digest: refused",
+		"queue of chat (on): batch 40 interactive 1; by key: (no name) 1 team 40; oldest 2.50 s",
 		"decode   d:3      drain          4        -     -     -     -          -  100     new disks", "since the proxies started. Sorted by address.")
 	for _, tc := range []struct {
 		keys string
@@ -119,7 +121,7 @@ func TestScreen(t *testing.T) {
 		t.Errorf("without the filter: %v", got)
 	}
 	// The selected line stays on a small screen, and the error of etcd replaces no instance.
-	m.height = 10
+	m.height = 11
 	m.press("down", "down", "down", "down", "down", "down")
 	m.Update(frameMsg{err: errors.New("no leader")})
 	m.shows("etcd: no leader")
