@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/route"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
+	"github.com/pdmesh/pdmesh/internal/pdctl/top"
 	"github.com/pdmesh/pdmesh/internal/pdctl/transfer"
 )
 
@@ -95,7 +96,7 @@ func root(s *session.Session) *cobra.Command {
 		s.Names(s.Writes(member.Add(s))), s.Names(s.Writes(member.Allow(s))), s.Writes(member.Restore(s)), s.Writes(member.Forget(s)),
 		s.Writes(s.Completes(intent.Role(s), all...)), s.Names(s.Selects(s.Completes(intent.Wait(s), all...))), show.Version(s),
 		s.Completes(show.Get(s), one...), s.Watches(s.Completes(show.History(s), one...)), s.Names(s.Watches(s.Selects(show.List(s)))),
-		s.Selects(show.Watch(s)), s.Watches(show.Status(s)),
+		s.Selects(show.Watch(s)), s.Watches(show.Status(s)), s.Selects(s.Writes(top.Command(s))),
 		s.Watches(fleet.Diff(s)), s.Confirms(s.Writes(fleet.Revert(s))), s.Confirms(s.Writes(fleet.Apply(s))),
 		diagnose.Command(s), s.Completes(events.Command(s), one...), route.Command(s), route.Ratio(s),
 		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s), limit.Command(s), limit.Usage(s),

@@ -121,9 +121,9 @@ func (p *app) ready() error {
 	return p.flags.Ready()
 }
 
-func newPresence(cli *clientv3.Client, l schema.Layout, p *app, address string) *lease.Presence {
+func newPresence(cli *clientv3.Client, l schema.Layout, p *app, address, adminURL string) *lease.Presence {
 	return lease.NewPresence(cli, lease.PresenceOptions{
-		Layout: l, ID: p.id, Address: address, Version: version.String(), Log: p.log.WithField("component", "presence"),
+		Layout: l, ID: p.id, Address: address, AdminURL: adminURL, Version: version.String(), Log: p.log.WithField("component", "presence"),
 		Applied: func() int64 { return p.watcher.Status().Applied }, Connector: p.cfg.Connector,
 		Report: p.report, Load: p.load.Source(), LoadInterval: p.cfg.LoadInterval,
 	})

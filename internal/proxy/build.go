@@ -92,8 +92,10 @@ type app struct {
 // builder has what one step of build passes to another.
 type builder struct {
 	*app
-	layout  schema.Layout
-	address string // of this proxy
+	layout schema.Layout
+	// address is where this proxy serves clients, adminURL the base URL of its operator routes.
+	address, adminURL string
+
 	lmcache *lmcacheNotices
 	guard   netguard.Policy
 	prober  engines.Prober
@@ -105,7 +107,7 @@ type builder struct {
 
 // build wires the parts. Each step uses the results of the steps before it. Nothing runs
 // before startBackground.
-func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address string, notices *lmcacheNotices) (*app, error) {
+func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address, adminURL string, notices *lmcacheNotices) (*app, error) {
 	layout, err := schema.NewLayout(cfg.EtcdPrefix)
 	if err != nil {
 		return nil, err
@@ -113,7 +115,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	guard := netguard.New(cfg.InstanceAllow)
 	b := &builder{
 		app:    &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), started: make(chan struct{}), limits: new(keylimit.Table)},
-		layout: layout, address: address, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
+		layout: layout, address: address, adminURL: adminURL, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
 	}
 	b.makeMembership()
 	b.makeLoad()
@@ -157,7 +159,7 @@ func (b *builder) makeLoad() {
 		Placements: new(prefix.Placements), Keys: b.limits, Log: b.log.WithField("component", "load"),
 		Changed: func() { b.queues.Wake() },
 	}
-	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address)
+	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address, b.adminURL)
 }
 
 // makeHealth makes the tracker of outliers.

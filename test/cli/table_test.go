@@ -99,6 +99,10 @@ var examples = map[string]example{
 	"pdctl history decode 10.0.0.8:8200 --limit 20":                            {want: []string{"registered: ready", "decode/10.0.0.8:8200"}},
 	"pdctl history decode 10.0.0.8:8200 -o json":                               {want: []string{`"what": "registered: ready"`, `"remembered_since"`}},
 	"pdctl history -o json | jq '.events[] | select(.what == \"drain\")'":      {before: []string{"pdctl drain decode 10.0.0.9:8200"}, want: []string{`"address": "10.0.0.9:8200"`}},
+	"pdctl top":                               {code: 2, want: []string{"top needs a terminal"}}, // TestTopInTerminal has one
+	"pdctl top --once --sort-by in-flight":    {want: []string{"prefill 3/3 serving  decode 3/3 serving", "10.0.0.1:8000", "10.0.0.8:8200  ready"}},
+	"pdctl top --once --selector role=decode": {want: []string{"10.0.0.8:8200  ready"}},
+	"pdctl top -o json | jq '.instances[] | {address, in_flight, ttft_p50_seconds}'": {want: []string{`"address": "10.0.0.7:8100"`, `"in_flight": 0`}},
 	"pdctl doctor":                      {want: []string{"Nothing is wrong."}},
 	"pdctl doctor --probe --timeout 3s": {want: []string{"Nothing is wrong."}},
 	"pdctl doctor -o json | jq '.findings[] | select(.severity == \"error\")'": {set: down, code: 5, want: []string{`"check": "engine"`, `"subject": "decode/127.0.0.1:9"`, "errors"}},
