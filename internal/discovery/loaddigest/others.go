@@ -43,6 +43,8 @@ type Others struct {
 	// New has the usable digests that were not in a previous Others. One that was overwritten
 	// in between is missed.
 	New []*ProxyLoad
+	// All has the last digest of every proxy, including this one.
+	All []*ProxyLoad
 }
 
 // minPause and maxPause bound the time for which FollowOthers collects further changes. Each of a
@@ -63,7 +65,7 @@ func (w *Watcher) FollowOthers(ctx context.Context, own string, f func(Others)) 
 		start := time.Now()
 		changed := w.Changed()
 		all := w.All()
-		f(Others{Counts: sum(all, own, start), Present: present(all, own, start), New: last.update(all, own)})
+		f(Others{Counts: sum(all, own, start), Present: present(all, own, start), New: last.update(all, own), All: all})
 		pause := min(max(minPause, 10*time.Since(start)), maxPause)
 		select {
 		case <-ctx.Done():
