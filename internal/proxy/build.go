@@ -157,7 +157,7 @@ func (b *builder) makeLoad() {
 	b.load = &loads.Loads{
 		ID: b.id, Watcher: b.watcher, Others: others, Prober: b.prober, ScrapeInterval: b.cfg.ScrapeInterval,
 		Placements: new(prefix.Placements), Keys: b.limits, Log: b.log.WithField("component", "load"),
-		Changed: func() { b.queues.Wake() },
+		Changed: func() { b.queues.Wake() }, Queue: b.publishedQueue, OnDigests: b.followQueues,
 	}
 	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address, b.adminURL)
 }
