@@ -179,6 +179,7 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	in := a.Instance
 	t.lastFailure = f
 	t.failed++
+	t.s.Recorder.Failed(in.Key, f.Class)
 	t.overtaken = t.overtaken || f.Class == leg.Overtaken
 	if f.Class != leg.TransferExpired { // the KV transfer is at fault, not the instance
 		t.skipFailed(a, f.Class)
