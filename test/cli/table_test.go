@@ -56,7 +56,6 @@ var examples = map[string]example{
 	"pdctl cordon decode 10.0.0.9:8200 -o json":                                                         {want: []string{`"outcome": "cordoned"`, `"revision": `}},
 	"pdctl uncordon decode 10.0.0.8:8200 10.0.0.9:8200":                                                 {before: []string{"pdctl cordon decode 10.0.0.8:8200 10.0.0.9:8200"}, want: []string{"decode/10.0.0.8:8200: uncordoned", "decode/10.0.0.9:8200: uncordoned"}},
 	`pdctl limit set team-a --rpm 600 --uncached-tpm 200000 --concurrent 50 --reason "trial until May"`: {want: []string{"team-a: set"}, after: has("/pd/limits/team-a")},
-	"pdctl limit set team-a --rpm 600 --uncached-tpm 200000 --concurrent 50":                            {want: []string{"team-a: set"}},
 	"pdctl limit set default --rpm 60 --reason trial --dry-run":                                         {want: []string{"default: would be: set", "put     /pd/limits/default"}},
 	"pdctl limit list":         {before: []string{"pdctl limit set team-a --rpm 600"}, want: []string{"team-a", "600"}},
 	"pdctl limit list -o json": {before: []string{"pdctl limit set team-a --rpm 600"}, want: []string{`"rpm": 600`}},
