@@ -73,7 +73,6 @@ var examples = map[string]example{
 	"pdctl wait --revision 4711 --timeout 30s":                     {want: []string{"applied by 1 proxy"}},
 	"pdctl wait --revision $(pdctl status -o json | jq .revision)": {want: []string{"applied by 1 proxy"}},
 	`pdctl limit set team-a --rpm 600 --uncached-tpm 200000 --concurrent 50 --reason "trial until May"`: {want: []string{"team-a: set"}, after: has("/pd/limits/team-a")},
-	"pdctl limit set team-a --rpm 600 --uncached-tpm 200000 --concurrent 50":                            {want: []string{"team-a: set"}},
 	"pdctl limit set default --rpm 60 --reason trial --dry-run":                                         {want: []string{"default: would be: set", "put     /pd/limits/default"}},
 	"pdctl limit list":         {before: []string{"pdctl limit set team-a --rpm 600"}, want: []string{"team-a", "600"}},
 	"pdctl limit list -o json": {before: []string{"pdctl limit set team-a --rpm 600"}, want: []string{`"rpm": 600`}},

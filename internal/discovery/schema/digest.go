@@ -199,14 +199,13 @@ func DecodeDigest(value []byte) (Digest, error) {
 	return d, nil
 }
 
-// SetKeys sets Keys. A key that does not fit is left out: the proxy then uses a share by its own
-// demand, which the others do not subtract.
+// SetKeys sets Keys. Keys that do not fit are left out, the last ones by name, at all proxies.
 func (d *Digest) SetKeys(keys map[string][]int64) {
 	free := min(maxKeySize, d.free)
 	for _, name := range slices.Sorted(maps.Keys(keys)) {
 		n := len(strconv.Quote(name)) + 20*len(keys[name]) + len(`:[],`)
 		if n > free || len(d.Keys) == maxKeys {
-			continue
+			break
 		}
 		if d.Keys == nil {
 			d.Keys = map[string][]int64{}
