@@ -35,6 +35,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
@@ -84,9 +85,10 @@ type Options struct {
 	Ranked func(*http.Request) bool
 	// KeyName names the client's key for the log, "" for none; nil: none has a name.
 	KeyName func(*http.Request) string
-	// SessionHeader names the request header whose value binds requests to the
-	// same instances; "" binds none.
-	SessionHeader string
+	// Keys applies the limits of clients' keys and counts their use; nil: there are none.
+	Keys *keylimit.Table
+	// Sessions finds the session of a request; the zero value finds none.
+	Sessions Sessions
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
 	Fallback bool
@@ -202,7 +204,7 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 		h.requests.Add(1)
 		defer h.requests.Add(-1)
 		c := h.newCall(client, r, endpoint, kind, between)
-		defer c.answer.StopKeepAlive() // also when answer panics
+		defer c.endUnfinished() // when answer panics
 		answer(c)
 		c.finish()
 	}

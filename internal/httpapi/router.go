@@ -96,6 +96,10 @@ type Deps struct {
 	Notices func() []string
 	// Limits are this proxy's limits, as /status shows them.
 	Limits map[string]any
+	// Usage returns the use of API keys at this proxy.
+	Usage func() []instance.KeyUsage
+	// KeyLimits changes the limits of API keys in etcd.
+	KeyLimits KeyLimits
 }
 
 // NewRouter returns the handler of the client routes. With split, it does not have the
@@ -171,10 +175,10 @@ func isProxyRoute(path string) bool {
 		return slices.Contains(AdminActions(), verb)
 	}
 	switch path {
-	case "/status", "/roles", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents:
+	case "/status", "/roles", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents, usagePath, limitsPath:
 		return true
 	}
-	return false
+	return strings.HasPrefix(path, limitsPath+"/")
 }
 
 // refuseProbes refuses the probes of proxies and agents that mistake this proxy for an

@@ -65,6 +65,7 @@ func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.GET("/roles", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"roles": d.Roles()}) })
 	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, log: d.Log}
 	admin.add(e, requireAdmin(d.AdminKey))
+	d.addKeyRoutes(e.Group("/", requireAdmin(d.AdminKey)), admin)
 	e.POST("/route", requireAdmin(d.AdminKey), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
 	for _, path := range fanOutRoutes() {
 		e.POST(path, requireAdminOrHide(d.AdminKey), dataRoute(d.Data.FanOut(path)))

@@ -39,6 +39,7 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 		work.Go(func() { p.kv.Run(ctx) })
 	}
 	work.Go(func() { p.followMembership(ctx) })
+	work.Go(func() { p.followLimits(ctx) })
 	work.Go(func() { p.logWarnings(ctx) })
 	work.Go(func() { followSignals(ctx, p.level) })
 	work.Go(func() { p.awaitFirstAnswers(ctx) })

@@ -49,6 +49,7 @@ type Intents interface {
 type Options struct {
 	Instances Instances
 	Intents   Intents
+	Documents Documents
 	Members   Members
 	Prober    Prober
 	Guard     netguard.Policy

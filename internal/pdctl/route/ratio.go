@@ -39,28 +39,19 @@ func Ratio(s *session.Session) *cobra.Command {
 
 func ratio(ctx context.Context, s *session.Session, proxy string) error {
 	if proxy == "" {
-		var err error
-		if proxy, err = firstProxy(ctx, s); err != nil {
+		urls, err := s.ProxyURLs(ctx)
+		if err != nil {
 			return err
 		}
+		proxy = urls[0]
 	}
-	u, err := proxyURL(proxy, "/roles")
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return err
-	}
-	raw, err := send(req)
+	raw, err := s.AskProxy(ctx, proxy, "/roles", nil, http.Header{}, nil)
 	if err != nil {
 		return err
 	}
 	var answer struct{ Roles []instance.Advice }
 	if err := json.Unmarshal(raw, &answer); err != nil {
-		return fmt.Errorf("%s is no proxy of this version: %s", instance.Printable(u.Host, 200), instance.Printable(string(raw), 200))
+		return fmt.Errorf("%s is no proxy of this version: %s", instance.Printable(proxy, 200), instance.Printable(string(raw), 200))
 	}
 	if s.Out.Structured() {
 		return s.Out.WriteRaw(raw)
