@@ -98,7 +98,7 @@ var examples = map[string]example{
 	"pdctl doctor --probe --timeout 3s": {want: []string{"Nothing is wrong."}},
 	"pdctl doctor -o json | jq '.findings[] | select(.severity == \"error\")'": {set: down, code: 5, want: []string{`"check": "engine"`, `"subject": "decode/127.0.0.1:9"`, "errors"}},
 
-	"pdctl watch": {want: []string{"decode/10.0.0.9:8200  cordon  intent - -> cordon"}, during: func(s *stage, c *typed) {
+	"pdctl watch": {want: []string{"decode/10.0.0.9:8200  cordoned  intent - -> cordon"}, during: func(s *stage, c *typed) {
 		c.sees(s.t, "Watching 6 instances")
 		s.put(s.here("/pd/override/decode/10.0.0.9:8200"), `{"v":1,"state":"cordon"}`)
 		c.sees(s.t, "intent - -> cordon")

@@ -78,7 +78,7 @@ func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Int
 		case o.Weight != nil && (w.For > 0 || f.Temporary()):
 			return plan{}, fmt.Errorf("%w: %s has a weight of %d beside its record, which would end together with it; lift the weight first, or leave out the time", ErrIntent, k, *o.Weight)
 		}
-		o.State, o.Reason, o.By, o.MoveAfter = state, w.Reason, s.actor, nil
+		o.State, o.Reason, o.By, o.MoveAfter = state, w.Reason, s.by(ctx), nil
 		if w.MoveAfter != nil {
 			seconds := int(w.MoveAfter.Seconds())
 			o.MoveAfter = &seconds
@@ -108,7 +108,7 @@ func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Inten
 			p.ops = []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
 			return p, nil
 		}
-		o.State, o.Reason, o.By, o.MoveAfter = "", reason, s.actor, nil
+		o.State, o.Reason, o.By, o.MoveAfter = "", reason, s.by(ctx), nil
 		value, err := schema.Encode(o)
 		p.ops = []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value), clientv3.WithIgnoreLease())}
 		return p, err
@@ -152,7 +152,7 @@ func (s *Intents) SetWeight(ctx context.Context, k instance.Key, weight *int, w 
 			return plan{}, nil
 		}
 		if o.Weight = weight; o.State == "" {
-			o.Reason, o.By = w.Reason, s.actor
+			o.Reason, o.By = w.Reason, s.by(ctx)
 		}
 		if o.State == "" && weight == nil {
 			return plan{what: "weight", ops: []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}}, nil
