@@ -129,7 +129,7 @@ func deps() httpapi.Deps {
 		Etcd:      func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} },
 		Notices:   func() []string { return []string{"no decode instance serves model m"} },
 		Dashboard: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "dashboard "+r.URL.Path) }),
-		Ready:     func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: "secret", Version: "v", ID: "me",
+		Ready:     func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: apikeys.Admin("secret"), Version: "v", ID: "me",
 	}
 }
 
@@ -454,7 +454,7 @@ func TestAdminKey(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
 	off := deps()
-	off.AdminKey = ""
+	off.AdminKey = nil
 	s2 := serve(t, off, false)
 	const body = `{"type":"prefill","instance":"new:1"}`
 	for _, tc := range []struct {

@@ -89,7 +89,7 @@ type Deps struct {
 
 	CORS       CORS
 	ClientKeys *apikeys.Ring // nil: clients need no key
-	AdminKey   string        // "": the admin routes refuse all requests
+	AdminKey   *apikeys.Ring // nil: the admin routes refuse all requests
 	Version    string
 	ID         string // of this proxy, as in etcd
 	// Notices returns the notices of package notice.

@@ -75,6 +75,7 @@ type app struct {
 	limits   *keylimit.Table
 	secure   *secure.Certificates
 	keys     *apikeys.Ring // nil: clients need none
+	admins   *apikeys.Ring // admin keys; nil: none
 	flags    *static.Instances
 	noticed  *notice.Counts
 	access   *forward.AccessLog // nil: off
@@ -205,7 +206,7 @@ func (b *builder) openConnections() error {
 	if err != nil {
 		return err
 	}
-	if b.keys, err = openKeys(b.cfg, b.log); err != nil {
+	if b.keys, b.admins, err = openKeys(b.cfg, b.log); err != nil {
 		return err
 	}
 	if b.tracer, err = openTracer(b.cfg, b.id, b.log); err != nil {
@@ -234,7 +235,7 @@ func (b *builder) makeForwarder() error {
 		Busy: b.cfg.BusyTimeout, Connect: b.cfg.ConnectTimeout, Progress: b.tracker.Progress,
 		Idle: b.cfg.IdleTimeout, KeepAlive: b.cfg.SSEKeepAliveInterval, KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost, NonStream: b.cfg.NonStreamTimeout,
 	}
-	allow(b.keys, b.cfg.AdminAPIKey, &options)
+	allow(b.keys, b.admins, &options)
 	var err error
 	b.handler, err = forward.New(options)
 	return err
@@ -274,7 +275,7 @@ func (b *builder) makeRoutes() {
 		CORS: httpapi.CORS{
 			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,
 		},
-		ClientKeys: b.keys, AdminKey: b.cfg.AdminAPIKey, Version: version.String(), ID: b.id,
+		ClientKeys: b.keys, AdminKey: b.admins, Version: version.String(), ID: b.id,
 		Limits: limits(b.cfg), Notices: b.notices, Usage: b.limits.Usage,
 	}
 	if b.board = b.newBoard(deps.List, deps.Etcd, b.handler.Requests, b.address); b.board != nil {

@@ -92,12 +92,15 @@ var examples = map[string]example{
 	"pdctl list -o json | jq '.instances[] | select(.state == \"down\")'":      {set: down, want: []string{`"address": "127.0.0.1:9"`}},
 	"pdctl get prefill/10.0.0.7:8100":                                          {want: []string{"key       /pd/prefill/10.0.0.7:8100", modelName, "of 5 s left", "10.0.0.1:8000"}},
 	"pdctl get decode 10.0.0.8:8200 -o json":                                   {want: []string{`"key": "/pd/decode/10.0.0.8:8200"`, `"proxies"`, `"history"`}},
-	"pdctl status":                                                             {want: []string{"leader", "alarms: none", "3 ready", "10.0.0.1:8000"}},
-	"pdctl status -o json | jq .proxies":                                       {want: []string{`"address": "10.0.0.1:8000"`, `"applied"`}},
-	"pdctl history":                                                            {before: []string{"pdctl cordon decode 10.0.0.9:8200"}, want: []string{"cordon", "decode/10.0.0.9:8200", "registered: ready"}},
-	"pdctl history decode 10.0.0.8:8200 --limit 20":                            {want: []string{"registered: ready", "decode/10.0.0.8:8200"}},
-	"pdctl history decode 10.0.0.8:8200 -o json":                               {want: []string{`"what": "registered: ready"`, `"remembered_since"`}},
-	"pdctl history -o json | jq '.events[] | select(.what == \"drain\")'":      {before: []string{"pdctl drain decode 10.0.0.9:8200"}, want: []string{`"address": "10.0.0.9:8200"`}},
+	"pdctl list --proxy http://10.0.0.1:8000":                                  {want: []string{"prefill  10.0.0.7:8100", "from proxy "}},
+	"pdctl status --proxy http://10.0.0.1:8000":                                {want: []string{"etcd: live", "3 ready"}},
+	"pdctl get 10.0.0.7:8100 --proxy http://10.0.0.1:8000":                     {want: []string{"STATE        ready"}},
+	"pdctl status":                                  {want: []string{"leader", "alarms: none", "3 ready", "10.0.0.1:8000"}},
+	"pdctl status -o json | jq .proxies":            {want: []string{`"address": "10.0.0.1:8000"`, `"applied"`}},
+	"pdctl history":                                 {before: []string{"pdctl cordon decode 10.0.0.9:8200"}, want: []string{"cordon", "decode/10.0.0.9:8200", "registered: ready"}},
+	"pdctl history decode 10.0.0.8:8200 --limit 20": {want: []string{"registered: ready", "decode/10.0.0.8:8200"}},
+	"pdctl history decode 10.0.0.8:8200 -o json":    {want: []string{`"what": "registered: ready"`, `"remembered_since"`}},
+	"pdctl history -o json | jq '.events[] | select(.what == \"drain\")'": {before: []string{"pdctl drain decode 10.0.0.9:8200"}, want: []string{`"address": "10.0.0.9:8200"`}},
 	"pdctl top":                               {code: 2, want: []string{"top needs a terminal"}}, // TestTopInTerminal has one
 	"pdctl top --once --sort-by in-flight":    {want: []string{"prefill 3/3 serving  decode 3/3 serving", "10.0.0.1:8000", "10.0.0.8:8200  ready"}},
 	"pdctl top --once --selector role=decode": {want: []string{"10.0.0.8:8200  ready"}},
@@ -106,7 +109,7 @@ var examples = map[string]example{
 	"pdctl doctor --probe --timeout 3s": {want: []string{"Nothing is wrong."}},
 	"pdctl doctor -o json | jq '.findings[] | select(.severity == \"error\")'": {set: down, code: 5, want: []string{`"check": "engine"`, `"subject": "decode/127.0.0.1:9"`, "errors"}},
 
-	"pdctl watch": {want: []string{"decode/10.0.0.9:8200  cordon  intent - -> cordon"}, during: func(s *stage, c *typed) {
+	"pdctl watch": {want: []string{"decode/10.0.0.9:8200  cordoned  intent - -> cordon"}, during: func(s *stage, c *typed) {
 		c.sees(s.t, "Watching 6 instances")
 		s.put(s.here("/pd/override/decode/10.0.0.9:8200"), `{"v":1,"state":"cordon"}`)
 		c.sees(s.t, "intent - -> cordon")

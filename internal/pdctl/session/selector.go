@@ -173,8 +173,13 @@ func (l *Selectors) NamedOrSelected(more int) cobra.PositionalArgs {
 	}
 }
 
-// matches reports whether an instance meets all requirements.
-func (l Selector) matches(in *instance.Instance) bool {
+// Labels reports whether a requirement is about a label.
+func (l Selector) Labels() bool {
+	return slices.ContainsFunc(l, func(t term) bool { return t.key != byRole && t.key != byModel && t.key != byState })
+}
+
+// Matches reports whether an instance meets all requirements.
+func (l Selector) Matches(in *instance.Instance) bool {
 	return !slices.ContainsFunc(l, func(t term) bool { return !t.matches(in) })
 }
 
@@ -224,7 +229,7 @@ func (l Selector) Filter(snap *instance.Snapshot) *instance.Snapshot {
 	}
 	var keep []*instance.Instance
 	for _, in := range snap.All() {
-		if l.matches(in) {
+		if l.Matches(in) {
 			keep = append(keep, in)
 		}
 	}
