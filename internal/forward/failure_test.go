@@ -620,11 +620,16 @@ func TestUnreachablePrefillIsNotPairedAgain(t *testing.T) {
 		sched: func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
 	})
 	failed := 0
-	for i := range 8 {
-		a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+strings.Repeat(strconv.Itoa(i)+" is the number of this line. ", 40)+`"}`)
+	for i := range 16 {
+		text := strings.Repeat(strconv.Itoa(i)+" is the number of this line. ", 40)
+		path, body := "/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+text+`"}`
+		if i%2 == 1 { // its stream ends without an event
+			path, body = "/v1/responses", `{"model":"m","max_output_tokens":2,"stream":true,"input":"`+text+`"}`
+		}
+		a := r.post(path, body)
 		e := r.entry()
-		if a.status != http.StatusOK || e.Attempts > 1 {
-			t.Errorf("prompt %d: %d after %d failures: %s", i, a.status, e.Attempts, a.body)
+		if a.status != http.StatusOK || e.Attempts > 2 {
+			t.Errorf("%s %d: %d after %d failures: %s", path, i, a.status, e.Attempts, a.body)
 		}
 		failed += e.Attempts
 	}

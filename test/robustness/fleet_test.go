@@ -524,6 +524,21 @@ func (r *rig) alive(p *fleet.Process) {
 	}
 }
 
+// panics records handlers of proxies that have panicked: the client sees a broken answer only.
+func (r *rig) panics() {
+	for _, p := range r.proxies {
+		raw, err := os.ReadFile(filepath.Join(r.f.Dir(), "logs", p.name+".log"))
+		r.fail(err)
+		for line := range strings.Lines(string(raw)) {
+			if strings.Contains(line, "panic(") || strings.HasPrefix(line, "panic: ") {
+				r.record(func(h *History) {
+					h.Crashes = append(h.Crashes, fmt.Sprintf("a handler of %s panicked: %.600s", p.name, line))
+				})
+			}
+		}
+	}
+}
+
 // signalAll sends a signal to every process.
 func (r *rig) signalAll(sig syscall.Signal) error {
 	var errs []error

@@ -119,10 +119,10 @@ func (a *attempt) decode() (done bool) {
 		if f.Taken {
 			// The KV transfer is spent. The prefill instance may be picked again, but
 			// preferably not if decode may have failed to read from it.
-			a.c.r.attempts.forgetTried(instance.Prefill)
-			switch f.Class {
-			case leg.Status5xx, leg.ErrorEvent, leg.FirstByteTimeout:
-				a.c.r.attempts.avoided = append(a.c.r.attempts.avoided, a.p.Instance.Key)
+			t := &a.c.r.attempts
+			t.forgetTried(instance.Prefill)
+			if f.Class == leg.Status5xx || f.Class == leg.ErrorEvent || f.Class == leg.FirstByteTimeout || t.counted > 1 {
+				t.avoided = append(t.avoided, a.p.Instance.Key)
 			}
 			return false
 		}
