@@ -12,6 +12,9 @@ type Snapshot struct {
 	// Revision is the etcd store revision up to which this view is complete;
 	// 0 before the first list.
 	Revision int64
+	// Documents are the settings of the fleet at that revision. Snapshots between which none
+	// has changed share them. It may be nil.
+	Documents *Documents
 
 	all     []*Instance // in the order of compare, by which Lookup finds them
 	usable  [2][]*Instance

@@ -40,6 +40,9 @@ type AuditEntry struct {
 	Why     string        `json:"why,omitempty"`
 	For     string        `json:"for,omitempty"`    // how long it holds; "": until it is lifted
 	Weight  *int          `json:"weight,omitempty"` // of what weight; none: lifted
+	// Before and After are the values of a document, nil for none.
+	Before *string `json:"before,omitempty"`
+	After  *string `json:"after,omitempty"`
 
 	Revision int64 `json:"-"`
 }
@@ -48,6 +51,7 @@ type AuditEntry struct {
 func (w *writer) audit(ctx context.Context, k instance.Key, p plan, why string) ([]clientv3.Op, error) {
 	e := AuditEntry{
 		V: 1, At: time.Now().UTC(), Who: w.actor, What: p.what, Role: k.Role, Address: k.Address, Why: cut(why, maxWhy), Weight: p.weight,
+		Before: p.before, After: p.after,
 	}
 	if p.lease > 0 {
 		e.For = p.lease.String()

@@ -3,6 +3,7 @@
 //
 //	Instances    add, wait for, remove, allow, the command line of a proxy
 //	Intents      drain, cordon, weight
+//	Documents    limits of keys, model routes
 //	Kept         restore or forget what a former etcd held
 //	Transfer     export and import
 //	WatchWriter  what a proxy's watch.Watcher writes
@@ -24,6 +25,7 @@ import (
 type Store struct {
 	Instances *Instances
 	Intents   *Intents
+	Documents *Documents
 	Kept      *Kept
 	Transfer  *Transfer
 	Watch     *WatchWriter
@@ -38,7 +40,7 @@ func New(cli *clientv3.Client, l schema.Layout, actor string) *Store {
 	c := client{cli: cli, layout: l}
 	w := &writer{client: c, actor: actor, maxAudit: maxAudit}
 	return &Store{
-		Instances: &Instances{w}, Intents: &Intents{w}, Kept: &Kept{w}, Transfer: &Transfer{w}, Watch: &WatchWriter{w},
+		Instances: &Instances{w}, Intents: &Intents{w}, Documents: &Documents{w}, Kept: &Kept{w}, Transfer: &Transfer{w}, Watch: &WatchWriter{w},
 		Reader: &Reader{c}, writer: w,
 	}
 }

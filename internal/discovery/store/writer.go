@@ -66,11 +66,12 @@ func (w *writer) ensureSchema(ctx context.Context) error {
 
 // plan is what a decision wants written: nothing if ops is empty.
 type plan struct {
-	ops    []clientv3.Op
-	what   string // for the audit entry
-	weight *int   // the same
-	lease  time.Duration
-	put    func(clientv3.LeaseID) clientv3.Op // one more op, under a lease of that length
+	ops           []clientv3.Op
+	what          string  // for the audit entry
+	weight        *int    // the same
+	before, after *string // the same, of a document
+	lease         time.Duration
+	put           func(clientv3.LeaseID) clientv3.Op // one more op, under a lease of that length
 
 	puts []func(clientv3.LeaseID) clientv3.Op // those of several plans together
 }
