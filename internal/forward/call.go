@@ -77,7 +77,7 @@ func (c *call) finish() {
 	result, route, took := &c.answer.Result, &c.flow.Route, time.Since(c.times.Start)
 	c.h.opts.Recorder.Done(&Entry{
 		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.h.opts.KeyName(c.r), Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
-		Model: c.origin.Model, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
+		Model: c.flow.Model(), Target: route.Target, PassedOver: route.PassedOver, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
 		Prefill: route.Prefill, Decode: route.Decode, DecodeOnly: route.DecodeOnly, Elsewhere: route.Elsewhere(), Attempts: route.Failed, Continued: route.Continued,
 		Failure: result.Failure, Late: result.Late, KeepAlives: c.answer.KeepAlives(), Revision: route.Revision,
 		BytesIn: c.bytesIn, BytesOut: result.Bytes,
@@ -125,7 +125,10 @@ func (c *call) passThrough(reason string) {
 	}
 	req, err := request.ParseOther(c.flow.Body.Bytes())
 	if c.parsed(req, err) {
-		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Stream: req.Stream, DecodeOnly: reason})
+		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Stream: req.Stream, DecodeOnly: reason, Body: func(served string) splice.Body {
+			req.Served = served
+			return req.NewEdit().Body()
+		}})
 	}
 }
 
@@ -141,7 +144,10 @@ func (c *call) passThroughForm(reason string) {
 		return
 	}
 	c.origin.Model, c.stream = f.Model, f.Stream
-	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Stream: f.Stream, DecodeOnly: reason})
+	c.split(nil)
+	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Stream: f.Stream, DecodeOnly: reason, Body: func(served string) splice.Body {
+		return f.Body(bytes, served)
+	}})
 }
 
 // passThroughNoBody passes a request without a body to one instance.
@@ -170,8 +176,18 @@ func (c *call) parsed(req *request.Request, err error) bool {
 		c.origin.Model = model
 		return false
 	}
+	c.split(req)
 	req.KeepPriority = req.Raw(request.FieldPriority) != nil && c.h.opts.Privileged(c.r)
 	return true
+}
+
+// split sends a request whose model is the name of a model route to one of its targets.
+func (c *call) split(req *request.Request) {
+	route := c.h.opts.Routes.Find(c.origin.Model)
+	if route == nil || !route.Own && c.h.opts.Picker.Lists(c.origin.Model) {
+		return
+	}
+	c.flow.Split(route.Begin(c.flow.Session, c.h.opts.KeyName(c.r)), req)
 }
 
 // readJSON reads the whole body of a request whose Content-Type is JSON. False means that

@@ -55,19 +55,24 @@ func (r *Request) Complete(req *request.Request) {
 	var buf [4][]byte
 	head, prompt := req.Reading(buf[:])
 	media := req.Media()
-	r.begin(sched.Request{Prompt: prompt, Head: head, TokensTell: !media && req.TokensTell(), Length: len(req.Body)})
 	if media {
 		r.Settings.Recorder.Media()
 	}
-	c := &completion{
-		r: r, s: r.Settings, req: req, kind: req.Kind, stream: req.Stream, cutReason: req.CutReason, media: media,
-		usage: relay.Usage{Kind: req.Kind}, progress: continuation.New(req, r.Settings.ContinueStreams, r.Settings.Memory),
+	for r.again = true; r.again; {
+		r.again, req.Served = false, r.served()
+		r.begin(sched.Request{Prompt: prompt, Head: head, TokensTell: !media && req.TokensTell(), Length: len(req.Body)})
+		c := &completion{
+			r: r, s: r.Settings, req: req, kind: req.Kind, stream: req.Stream, cutReason: req.CutReason, media: media,
+			usage: relay.Usage{Kind: req.Kind}, progress: continuation.New(req, r.Settings.ContinueStreams, r.Settings.Memory),
+		}
+		c.run()
+		if c.progress != nil {
+			c.endProgress()
+		}
+		if !r.again {
+			r.Answer.Prompted(c.usage.Prompt())
+		}
 	}
-	c.run()
-	if c.progress != nil {
-		c.endProgress()
-	}
-	r.Answer.Prompted(c.usage.Prompt())
 }
 
 // run tries pairs until one has answered, each in the flow of its dialect.
@@ -169,6 +174,7 @@ func (c *completion) committed(d, p *sched.Assignment) {
 	c.s.Disaggregate.learnDecode(c, d, p)
 	p.Done() // decode has its KV cache
 	d.Prefilled(0, 0)
+	c.r.committed = true
 	c.r.attempts.served(d.Instance)
 	if c.progress.Records() {
 		return // a later leg may need the body

@@ -46,6 +46,9 @@ func (r *Request) NewEdit() *Edit {
 	if !r.KeepPriority {
 		e.action[FieldPriority] = remove
 	}
+	if r.Served != "" {
+		e.Replace(FieldModel, r.Served)
+	}
 	return e
 }
 

@@ -1,0 +1,204 @@
+// Package modelroute chooses the model, and the instances that serve it, for a request whose model
+// is the name of a model route.
+//
+// Requests of one client go to the same target, by weighted rendezvous hashing: all proxies make
+// the same choice, and a change of weights moves only the share that it must. All other requests
+// take turns in a sequence that keeps to the weights in every part of it.
+package modelroute
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// Target is one target of a route.
+type Target struct {
+	Name   string            // of the target, unique in its route
+	Model  string            // that the engines serve
+	Labels instance.Selector // of the instances; nil: any
+	Weight int
+
+	Quoted string // Model as JSON
+	hash   uint64
+}
+
+// Route is a model route.
+type Route struct {
+	Name    string
+	Sticky  func(session, key string) string // returns what keeps a request on its target, "" for nothing
+	Targets []*Target
+	// Own reports whether the route may have the name of a model that engines serve.
+	Own bool
+
+	Quoted string // Name as JSON
+	turn   *atomic.Uint64
+}
+
+// Source returns the membership.
+type Source interface{ Snapshot() *instance.Snapshot }
+
+// Decode reads the documents of model routes.
+type Decode func(*instance.Documents) []*Route
+
+// Routes are the model routes of the present snapshot. They are safe for concurrent use.
+type Routes struct {
+	source Source
+	decode Decode
+	table  atomic.Pointer[table]
+	mu     sync.Mutex // serializes changes of table
+}
+
+type table struct {
+	documents *instance.Documents
+	byName    map[string]*Route
+	list      []*Route
+}
+
+// New returns the routes in the documents of a source.
+func New(source Source, decode Decode) *Routes { return &Routes{source: source, decode: decode} }
+
+func (r *Routes) now() *table {
+	documents := r.source.Snapshot().Documents
+	if t := r.table.Load(); t != nil && t.documents == documents {
+		return t
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.table.Load()
+	if old != nil && old.documents == documents {
+		return old
+	}
+	t := &table{documents: documents, list: r.decode(documents), byName: map[string]*Route{}}
+	for _, one := range t.list {
+		one.turn, one.Quoted = new(atomic.Uint64), quote(one.Name)
+		if old != nil && old.byName[one.Name] != nil {
+			one.turn = old.byName[one.Name].turn // other routes have changed, or the weights
+		}
+		for _, target := range one.Targets {
+			target.Quoted, target.hash = quote(target.Model), policy.HashText(target.Name)
+		}
+		t.byName[one.Name] = one
+	}
+	r.table.Store(t)
+	return t
+}
+
+func quote(name string) string {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(name) // a string has no error
+	return string(bytes.TrimSpace(b.Bytes()))
+}
+
+// Find returns the route with the name of a model, nil if there is none. A nil Routes has none.
+func (r *Routes) Find(model string) *Route {
+	if r == nil {
+		return nil
+	}
+	t := r.now()
+	if len(t.list) == 0 {
+		return nil
+	}
+	return t.byName[model]
+}
+
+// List returns all routes, by name.
+func (r *Routes) List() []*Route {
+	if r == nil {
+		return nil
+	}
+	return r.now().list
+}
+
+// Choice is the choice of a target for one request. It belongs to one goroutine.
+type Choice struct {
+	Route *Route
+	// PassedOver are the names of the targets that were chosen and did not serve the request.
+	PassedOver []string
+	// Target is the present target.
+	Target *Target
+
+	key   string // what keeps the request on its target; "" if nothing does
+	turn  uint64
+	tried uint64 // targets that Next has returned, one bit for each
+}
+
+// Begin returns the choice for a request of this session and API key.
+func (r *Route) Begin(session, key string) *Choice {
+	c := &Choice{Route: r, key: r.Sticky(session, key)}
+	if c.key == "" {
+		// Multiples of the golden ratio: of any number of turns in sequence, each target has its share.
+		c.turn = r.turn.Add(1) * 0x9e3779b97f4a7c15
+	}
+	return c
+}
+
+// Next makes the next target the present one, and reports whether there was one left: the one
+// that weights and key choose among those that are usable. If none is, it is one that is not.
+func (c *Choice) Next(usable func(*Target) bool) bool {
+	if c.Target != nil {
+		c.PassedOver = append(c.PassedOver, c.Target.Name)
+	}
+	first, skip, passed := -1, c.tried, len(c.PassedOver)
+	for at := c.best(skip); at >= 0; at = c.best(skip) {
+		t := c.Route.Targets[at]
+		if usable(t) {
+			c.Target = t
+			c.tried |= 1 << at
+			return true
+		}
+		if first < 0 {
+			first = at
+		}
+		skip |= 1 << at
+		c.PassedOver = append(c.PassedOver, t.Name)
+	}
+	c.PassedOver = c.PassedOver[:passed]
+	if first < 0 {
+		return false
+	}
+	c.Target = c.Route.Targets[first]
+	c.tried |= 1 << first
+	return true
+}
+
+// best returns the target that weights and key choose among those that are not in skip, -1 if
+// there is none.
+func (c *Choice) best(skip uint64) int {
+	total, best, least := uint64(0), -1, 0.0
+	for i, t := range c.Route.Targets {
+		if skip&(1<<i) != 0 {
+			continue
+		}
+		if total += uint64(t.Weight); c.key == "" {
+			if best < 0 {
+				best = i
+			}
+			continue
+		}
+		if d := policy.Distance(c.key, t.hash, max(float64(t.Weight), 1e-9)); best < 0 || d < least {
+			best, least = i, d
+		}
+	}
+	if c.key != "" || total == 0 {
+		return best
+	}
+	at, _ := bits.Mul64(c.turn, total)
+	for i, t := range c.Route.Targets {
+		if skip&(1<<i) != 0 {
+			continue
+		}
+		if at < uint64(t.Weight) {
+			return i
+		}
+		at -= uint64(t.Weight)
+	}
+	return best
+}

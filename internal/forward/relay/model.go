@@ -1,0 +1,52 @@
+package relay
+
+import (
+	"bytes"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+)
+
+// ModelName puts the model that the client asked for into an answer: the engine reports the one that
+// it serves.
+type ModelName struct {
+	Kind openai.Kind
+	Name string // as JSON
+}
+
+// Whole implements connector.Rewriter.
+func (m *ModelName) Whole(body []byte) []byte {
+	at := m.find(body)
+	if at.End == 0 {
+		return body
+	}
+	return jsonscan.Replaced(body, at.Value, at.End, []byte(m.Name))
+}
+
+// Events implements connector.Rewriter.
+func (m *ModelName) Events(batch []byte) []byte {
+	if !bytes.Contains(batch, []byte(`"model"`)) {
+		return batch
+	}
+	return eachEvent(batch, m.Whole)
+}
+
+// find finds the model of an answer, or of an event. On the two agents' APIs some events have it
+// inside the answer that they hold.
+func (m *ModelName) find(b []byte) (at jsonscan.Member) {
+	open := bytes.IndexByte(b, '{') // behind "data: " in an event
+	if open < 0 || !bytes.Contains(b, []byte(`"model"`)) {
+		return at
+	}
+	outer := map[openai.Kind]string{openai.Responses: "response", openai.Messages: "message"}[m.Kind]
+	at, ok := jsonscan.Find(b, open, "model")
+	if !ok && outer != "" {
+		if in, found := jsonscan.Find(b, open, outer); found {
+			at, ok = jsonscan.Find(b, in.Value, "model")
+		}
+	}
+	if !ok || b[at.Value] != '"' {
+		return jsonscan.Member{}
+	}
+	return at
+}
