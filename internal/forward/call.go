@@ -84,6 +84,7 @@ func (c *call) finish() {
 		Input: result.Tokens.Input, Cached: result.Tokens.Cached, Output: result.Tokens.Output, Finish: result.Tokens.Finish, TraceID: c.origin.Trace.ID(c.r.Header),
 		Start: c.times.Start, TTFT: result.TTFT, Duration: took, FirstToken: c.times.At(stage.First), Gap: result.Gap, Stages: c.times.Stages(took, c.stream),
 	})
+	c.flow.CountTarget()
 	if c.origin.Trace.Chosen() {
 		c.endTrace()
 	}
@@ -125,10 +126,7 @@ func (c *call) passThrough(reason string) {
 	}
 	req, err := request.ParseOther(c.flow.Body.Bytes())
 	if c.parsed(req, err) {
-		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Stream: req.Stream, DecodeOnly: reason, Body: func(served string) splice.Body {
-			req.Served = served
-			return req.NewEdit().Body()
-		}})
+		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Named: req, Stream: req.Stream, DecodeOnly: reason})
 	}
 }
 
@@ -145,9 +143,7 @@ func (c *call) passThroughForm(reason string) {
 	}
 	c.origin.Model, c.stream = f.Model, f.Stream
 	c.split(nil)
-	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Stream: f.Stream, DecodeOnly: reason, Body: func(served string) splice.Body {
-		return f.Body(bytes, served)
-	}})
+	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Named: f, Stream: f.Stream, DecodeOnly: reason})
 }
 
 // passThroughNoBody passes a request without a body to one instance.

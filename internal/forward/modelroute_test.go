@@ -46,7 +46,7 @@ func routesOf(t testing.TB, routes map[string][]string) (*modelroute.Routes, fun
 	m.p.Store(&instance.Snapshot{Documents: &instance.Documents{}})
 	r := modelroute.New(&m, func(*instance.Documents) (out []*modelroute.Route) {
 		for name, targets := range routes {
-			one := &modelroute.Route{Name: name, Sticky: func(session, _ string) string { return session }}
+			one := &modelroute.Route{Name: name}
 			for _, text := range targets {
 				one.Targets = append(one.Targets, target(t, text))
 				one.Own = one.Own || one.Targets[len(one.Targets)-1].Model == name
@@ -69,7 +69,7 @@ func startRoutes(t *testing.T, models []string, routes map[string][]string, tune
 	served, n := map[string]string{}, 0
 	r := startTuned(t, fakevllm.NIXL, len(models), len(models), tuning{
 		engine: func(o *fakevllm.Options) {
-			o.Models = []string{models[n%len(models)]}
+			o.Models, o.Version = []string{models[n%len(models)]}, "0.32.0"
 			served[o.Addr] = o.Models[0]
 			n++
 		},

@@ -82,6 +82,20 @@ func (admin) ChangeIntent(_ context.Context, k instance.Key, change httpapi.Inte
 	return httpapi.IntentResult{Known: true, Revision: revision + int64(change.For/time.Second)}, nil
 }
 
+func (admin) SetModelRoute(_ context.Context, name string, route []byte, d time.Duration) (int64, error) {
+	if name == "served" {
+		return 0, fmt.Errorf("%w: an engine serves it", httpapi.ErrRefused)
+	}
+	return int64(len(route)) + int64(d/time.Second), nil
+}
+
+func (admin) DeleteModelRoute(_ context.Context, name, reason string) (int64, error) {
+	if name == "none" {
+		return 0, nil
+	}
+	return int64(len(reason)), nil
+}
+
 func members() *instance.Snapshot {
 	ready := func(role instance.Role, address string) *instance.Instance {
 		return &instance.Instance{
@@ -126,7 +140,10 @@ func deps() httpapi.Deps {
 		Fleet: httpapi.Fleet{
 			Members: fixed{members()}, Load: load{}, Opinion: opinion{"10.0.0.3:1": "cannot connect"}.of, NotServing: func() string { return "" },
 		},
-		Etcd:      func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} },
+		Etcd: func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} },
+		ModelRoutes: func() []instance.ListedModelRoute {
+			return []instance.ListedModelRoute{{Name: "org/chat", Targets: []instance.ListedModelTarget{{Target: "new", Decode: 2}}}}
+		},
 		Notices:   func() []string { return []string{"no decode instance serves model m"} },
 		Dashboard: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "dashboard "+r.URL.Path) }),
 		Ready:     func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: "secret", Version: "v", ID: "me",

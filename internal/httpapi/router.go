@@ -90,6 +90,8 @@ type Deps struct {
 	ID         string // of this proxy, as in etcd
 	// Notices returns the notices of package notice.
 	Notices func() []string
+	// ModelRoutes returns the model routes; nil: there are none.
+	ModelRoutes func() []instance.ListedModelRoute
 	// Limits are this proxy's limits, as /status shows them.
 	Limits map[string]any
 }
@@ -165,6 +167,9 @@ func newGin(log logrus.FieldLogger) *gin.Engine {
 func isProxyRoute(path string) bool {
 	if verb, ok := strings.CutPrefix(path, "/instances/"); ok {
 		return slices.Contains(AdminActions(), verb)
+	}
+	if strings.HasPrefix(path, modelRoutesPath) {
+		return true
 	}
 	switch path {
 	case "/status", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents:

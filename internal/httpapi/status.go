@@ -25,6 +25,8 @@ type Status struct {
 	ID           string             `json:"id"`
 	Version      string             `json:"version"`
 	Limits       map[string]any     `json:"limits,omitempty"`
+	// ModelRoutes are the model routes as this proxy uses them.
+	ModelRoutes []instance.ListedModelRoute `json:"model_routes,omitempty"`
 	// Digests are the load digests of all proxies, this one included.
 	Digests []LoadDigest `json:"load_digests,omitempty"`
 	// Prompts is the state of the policies' prompt indexes, by role.
@@ -60,7 +62,7 @@ type LoadDigest struct {
 func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.GET("/status", d.status)
 	e.POST("/status", d.status) // the reference proxy's example sends POST
-	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, log: d.Log}
+	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, routes: d.ModelRoutes, log: d.Log}
 	admin.add(e, requireAdmin(d.AdminKey))
 	e.POST("/route", requireAdmin(d.AdminKey), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
 	for _, path := range fanOutRoutes() {
@@ -91,6 +93,9 @@ func (d *Deps) status(c *gin.Context) {
 		Instances: make([]instance.Listing, 0, len(s.All())),
 		Notices:   append([]string{}, d.Notices()...),
 		Revision:  s.Revision, Etcd: d.Etcd(), ID: d.ID, Version: d.Version, Limits: d.Limits,
+	}
+	if d.ModelRoutes != nil {
+		out.ModelRoutes = d.ModelRoutes()
 	}
 	if d.Digests != nil {
 		out.Digests = d.Digests()

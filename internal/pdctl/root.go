@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/events"
 	"github.com/pdmesh/pdmesh/internal/pdctl/intent"
 	"github.com/pdmesh/pdmesh/internal/pdctl/member"
+	"github.com/pdmesh/pdmesh/internal/pdctl/model"
 	"github.com/pdmesh/pdmesh/internal/pdctl/mooncake"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/route"
@@ -85,7 +86,7 @@ func root(s *session.Session) *cobra.Command {
 		intent.Wait(s),
 		s.Completes(show.Get(s), one...), s.Completes(show.History(s), one...), s.Selects(show.List(s)), s.Selects(show.Watch(s)), show.Status(s),
 		diagnose.Command(s), s.Completes(events.Command(s), one...), route.Command(s),
-		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s),
+		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s), model.Command(s),
 	)
 	for _, c := range root.Commands() {
 		c.RunE = s.Wrap(c.RunE)

@@ -1,7 +1,10 @@
 package schema
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -15,7 +18,6 @@ type ModelRoute struct {
 	// StickyNone.
 	Sticky string `json:"sticky,omitempty"`
 	Reason string `json:"reason,omitempty"`
-	By     string `json:"by,omitempty"`
 }
 
 // ModelTarget is one target of a model route.
@@ -47,6 +49,14 @@ func (t *ModelTarget) Share() int {
 	return *t.Weight
 }
 
+// Labels returns the selector, nil for none.
+func (t *ModelTarget) Labels() (instance.Selector, error) {
+	if t.Selector == "" {
+		return nil, nil
+	}
+	return instance.ParseSelector(t.Selector)
+}
+
 // String returns the target as pdctl reads it, without its weight. No two targets of a route have
 // the same.
 func (t *ModelTarget) String() string {
@@ -56,10 +66,19 @@ func (t *ModelTarget) String() string {
 	return t.Model + "{" + t.Selector + "}"
 }
 
-// SplitsItself reports whether the route of a name has that name among its targets. Only such a
-// route may have the name of a model that engines serve.
-func (r *ModelRoute) SplitsItself(name string) bool {
-	return slices.ContainsFunc(r.Targets, func(t ModelTarget) bool { return t.Model == name })
+// Conflict returns why the route of a name cannot be used although it is correct, "" if it can: a name
+// that an engine serves is no alias. Only a route that splits the requests for that model has such a
+// name: the model is one of its targets.
+func (r *ModelRoute) Conflict(name string, all []*instance.Instance) string {
+	if slices.ContainsFunc(r.Targets, func(t ModelTarget) bool { return t.Model == name }) {
+		return ""
+	}
+	for _, in := range all {
+		if in.ServesModel(name) {
+			return fmt.Sprintf("%s serves a model with the name %s, which takes precedence; to split its requests, make it one of the targets", in.Key, instance.Printable(name, 80))
+		}
+	}
+	return ""
 }
 
 // DecodeModelRoute reads and checks a model route. Every error is a *RejectedError.
@@ -93,13 +112,14 @@ func (r *ModelRoute) Check() error {
 		if err := CheckDocument(instance.Key{Role: Models, Address: t.Model}, []byte("{}")); err != nil {
 			return Rejectf("model of target %d: %s", i+1, ReasonOf(err))
 		}
-		if t.Selector != "" {
-			switch l, err := instance.ParseSelector(t.Selector); {
-			case err != nil:
-				return Rejectf("selector %s: %s", Quote(t.Selector, 80), err)
-			case !l.OnlyLabels():
-				return Rejectf("selector %s: only labels select the instances of a target; write label:NAME for a label with the name role, model or state", Quote(t.Selector, 80))
-			}
+		if strings.ContainsAny(t.Model, "{}") {
+			return Rejectf("model of target %d: the name %s contains braces", i+1, Quote(t.Model, 80))
+		}
+		switch l, err := t.Labels(); {
+		case err != nil:
+			return Rejectf("selector %s: %s", Quote(t.Selector, 80), err)
+		case !l.OnlyLabels():
+			return Rejectf("selector %s: only labels select the instances of a target; write label:NAME for a label with the name role, model or state", Quote(t.Selector, 80))
 		}
 		if !instance.ValidWeight(t.Share()) {
 			return Rejectf("weight %d of %s: must be between 0 and %d", t.Share(), Quote(t.String(), 80), instance.MaxWeight)
@@ -113,4 +133,35 @@ func (r *ModelRoute) Check() error {
 		return Rejectf("all weights are 0")
 	}
 	return nil
+}
+
+// ListModelRoute returns the route in a document with the instances that its targets can use, among
+// all as they are seen.
+func ListModelRoute(d instance.Document, all []*instance.Instance) instance.ListedModelRoute {
+	r, err := DecodeModelRoute(d.Value)
+	l := instance.ListedModelRoute{
+		Name: instance.Printable(d.Address, 256), Sticky: cmp.Or(r.Sticky, StickySession), Reason: instance.Printable(r.Reason, 300), Revision: d.Revision,
+		Targets: []instance.ListedModelTarget{},
+	}
+	if err != nil {
+		l.Problem = ReasonOf(err)
+		return l
+	}
+	l.Problem = r.Conflict(d.Address, all)
+	for i := range r.Targets {
+		t := &r.Targets[i]
+		labels, _ := t.Labels() // was checked
+		one := instance.ListedModelTarget{Target: instance.Printable(t.String(), 256), Model: instance.Printable(t.Model, 256), Selector: instance.Printable(t.Selector, 256), Weight: t.Share()}
+		for _, in := range all {
+			switch {
+			case !in.Usable() || !in.ServesModel(t.Model) || !labels.Matches(in):
+			case in.Role == instance.Prefill:
+				one.Prefill++
+			default:
+				one.Decode++
+			}
+		}
+		l.Targets = append(l.Targets, one)
+	}
+	return l
 }

@@ -13,9 +13,13 @@ import (
 
 // Passthrough is a request that a single instance answers, unchanged.
 type Passthrough struct {
-	Method, Target string                          // Target is the path with its query
-	Body           func(served string) splice.Body // served is that of request.Request; nil: no body
-	Stream         bool
+	Method, Target string // Target is the path with its query
+	Body           splice.Body
+	// Named returns the body with another model, which is JSON.
+	Named interface {
+		Named(model string) splice.Body
+	}
+	Stream bool
 	// DecodeOnly is why no prefill computes its prompt, "" if nothing is generated from one.
 	DecodeOnly string
 }
@@ -59,9 +63,9 @@ func plainLeg(a *sched.Assignment) *connector.Leg {
 }
 
 func (r *Request) passThroughOn(a *sched.Assignment, l *leg.Leg, p *Passthrough) *leg.Failure {
-	var body splice.Body
-	if p.Body != nil {
-		body = p.Body(r.served())
+	body := p.Body
+	if model := r.served(); model != "" {
+		body = p.Named.Named(model)
 	}
 	resp, err := l.Send(p.Method, p.Target, r.engineHeader(leg.EngineID(r.Origin.ID), plainLeg(a)), body)
 	if err != nil {

@@ -29,6 +29,19 @@ func (r *Request) Model() string {
 	return r.Origin.Model
 }
 
+// CountTarget counts the request at its target, and at those that were chosen before.
+func (r *Request) CountTarget() {
+	if r.choice == nil {
+		return
+	}
+	r.choice.Target.Requests.Add(1)
+	for _, t := range r.choice.Route.Targets {
+		if slices.Contains(r.choice.PassedOver, t.Name) {
+			t.PassedOver.Add(1)
+		}
+	}
+}
+
 // served is the model that engines get, as JSON, "" for the one that the client named.
 func (r *Request) served() string {
 	if r.choice == nil || r.choice.Target.Model == r.named {

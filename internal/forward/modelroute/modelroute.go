@@ -25,13 +25,22 @@ type Target struct {
 	Weight int
 
 	Quoted string // Model as JSON
-	hash   uint64
+	// Requests counts the requests that the target got last, PassedOver those that it was chosen for
+	// and that another one got. Both outlive changes of the route.
+	Requests, PassedOver *atomic.Uint64
+	hash                 uint64
 }
+
+// What keeps the requests of a client on one target, see Route.Sticky.
+const (
+	ByKey  = "key"  // the name of the API key
+	ByNone = "none" // nothing
+)
 
 // Route is a model route.
 type Route struct {
 	Name    string
-	Sticky  func(session, key string) string // returns what keeps a request on its target, "" for nothing
+	Sticky  string // ByKey, ByNone, or any other text: the session
 	Targets []*Target
 	// Own reports whether the route may have the name of a model that engines serve.
 	Own bool
@@ -82,11 +91,29 @@ func (r *Routes) now() *table {
 		}
 		for _, target := range one.Targets {
 			target.Quoted, target.hash = quote(target.Model), policy.HashText(target.Name)
+			if was := old.target(one.Name, target.Name); was != nil {
+				target.Requests, target.PassedOver = was.Requests, was.PassedOver
+			} else {
+				target.Requests, target.PassedOver = new(atomic.Uint64), new(atomic.Uint64)
+			}
 		}
 		t.byName[one.Name] = one
 	}
 	r.table.Store(t)
 	return t
+}
+
+// target returns the target of a route, nil if there is none.
+func (t *table) target(route, name string) *Target {
+	if t == nil || t.byName[route] == nil {
+		return nil
+	}
+	for _, one := range t.byName[route].Targets {
+		if one.Name == name {
+			return one
+		}
+	}
+	return nil
 }
 
 func quote(name string) string {
@@ -132,7 +159,13 @@ type Choice struct {
 
 // Begin returns the choice for a request of this session and API key.
 func (r *Route) Begin(session, key string) *Choice {
-	c := &Choice{Route: r, key: r.Sticky(session, key)}
+	c := &Choice{Route: r, key: session}
+	switch r.Sticky {
+	case ByKey:
+		c.key = key
+	case ByNone:
+		c.key = ""
+	}
 	if c.key == "" {
 		// Multiples of the golden ratio: of any number of turns in sequence, each target has its share.
 		c.turn = r.turn.Add(1) * 0x9e3779b97f4a7c15

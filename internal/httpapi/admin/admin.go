@@ -48,6 +48,7 @@ type Intents interface {
 type Options struct {
 	Instances Instances
 	Intents   Intents
+	Documents *store.Documents // nil: model routes cannot be changed
 	Members   Members
 	Prober    Prober
 	Guard     netguard.Policy

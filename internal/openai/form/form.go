@@ -34,15 +34,13 @@ type Form struct {
 	Model  string // "" if the form names none
 	Stream bool
 
-	modelStart, modelEnd int // of Model in the body; 0 if the form names none
+	body                 []byte
+	modelStart, modelEnd int // of Model in body
 }
 
-// Body returns the body with another model, which is JSON; "" for the client's.
-func (f *Form) Body(body []byte, model string) splice.Body {
-	if model == "" || f.modelEnd == 0 {
-		return splice.Of(body)
-	}
-	return splice.Assemble(body, []splice.Splice{{Start: f.modelStart, End: f.modelEnd, Text: jsonscan.Unquote([]byte(model))}})
+// Named returns the body with another model, which is JSON. The form must name one.
+func (f *Form) Named(model string) splice.Body {
+	return splice.Assemble(f.body, []splice.Splice{{Start: f.modelStart, End: f.modelEnd, Text: jsonscan.Unquote([]byte(model))}})
 }
 
 // Parse reads a form without copying its file. The error is an *openai.Error with status 400.
@@ -75,7 +73,7 @@ func read(contentType []string, body []byte) (*Form, *openai.Error) {
 	if err != nil {
 		return nil, invalid(err)
 	}
-	f, hasFile := &Form{}, false
+	f, hasFile := &Form{body: body}, false
 	for i, parts := 0, multipart.NewReader(bytes.NewReader(body), boundary); ; i++ {
 		p, err := parts.NextRawPart()
 		switch {

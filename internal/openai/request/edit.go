@@ -52,6 +52,12 @@ func (r *Request) NewEdit() *Edit {
 	return e
 }
 
+// Named returns the request with another model, which is JSON, and no other change than NewEdit makes.
+func (r *Request) Named(model string) splice.Body {
+	r.Served = model
+	return r.NewEdit().Body()
+}
+
 // Kind is that of the request.
 func (e *Edit) Kind() openai.Kind { return e.r.Kind }
 
