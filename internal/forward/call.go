@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
@@ -179,11 +180,19 @@ func (c *call) parsed(req *request.Request, err error) bool {
 
 // split sends a request whose model is the name of a model route to one of its targets.
 func (c *call) split(req *request.Request) {
-	route := c.h.opts.Routes.Find(c.origin.Model)
-	if route == nil || !route.Own && c.h.opts.Picker.Lists(c.origin.Model) {
-		return
+	if route := c.h.routeOf(c.origin.Model); route != nil {
+		c.flow.Split(route.Begin(c.flow.Session, c.h.opts.KeyName(c.r)), req)
 	}
-	c.flow.Split(route.Begin(c.flow.Session, c.h.opts.KeyName(c.r)), req)
+}
+
+// routeOf returns the model route for a model, nil if there is none, or an engine serves a model of
+// that name.
+func (h *Handler) routeOf(model string) *modelroute.Route {
+	route := h.opts.Routes.Find(model)
+	if route == nil || !route.Own && h.opts.Picker.Lists(model) {
+		return nil
+	}
+	return route
 }
 
 // readJSON reads the whole body of a request whose Content-Type is JSON. False means that

@@ -2,10 +2,13 @@ package forward_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -294,7 +297,36 @@ func (r *rig) engineOf(model string, list []*fakevllm.Server) *fakevllm.Server {
 // The name of a model that engines serve is no alias, unless the route splits that model itself.
 func TestModelRoute_EngineNameWins(t *testing.T) {
 	t.Parallel()
-	r, change := startRoutes(t, []string{"new", "old"}, map[string][]string{"old": {"100:new"}, "none": {"100:gone"}}, nil)
+	r, change := startRoutes(t, []string{"new", "old"}, map[string][]string{"old": {"100:new"}, "none": {"100:gone"}, "split": {"0:gone", "30:old", "70:new"}}, nil)
+	for path, want := range map[string]string{
+		"": `"new","old","split"`, "/split": `"split"`, "/old": `"old"`,
+	} {
+		resp, err := http.Get(r.URL + "/v1/models" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var one, list struct {
+			ID, Root string
+			Parent   *string
+			Data     []struct{ ID, Root, Parent string }
+		}
+		text, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err := errors.Join(json.Unmarshal(text, &list), json.Unmarshal(text, &one)); err != nil {
+			t.Fatal(err)
+		}
+		ids := []string{strconv.Quote(one.ID)}
+		if path == "" {
+			ids = nil
+			for _, m := range list.Data {
+				ids = append(ids, strconv.Quote(m.ID))
+			}
+			slices.Sort(ids)
+		}
+		if strings.Join(ids, ",") != want || path == "/split" && (one.Root != "old" || one.Parent == nil || *one.Parent != "old") {
+			t.Errorf("/v1/models%s: %s", path, text)
+		}
+	}
 	if is := r.targetOf("old", true); is != "" {
 		t.Errorf("the request went to %s", is)
 	}

@@ -34,8 +34,7 @@ const probeTimeout = 5 * time.Second
 func (h *Handler) Models(members func() *instance.Snapshot, id func(*http.Request) string) HandlerFunc {
 	return h.serve("/v1/models", openai.Other, func(c *call) {
 		name := id(c.r)
-		route := c.h.opts.Routes.Find(name)
-		if route != nil && !c.h.opts.Picker.Lists(name) {
+		if route := h.routeOf(name); route != nil && !h.opts.Picker.Lists(name) {
 			c.alias(members(), route)
 			return
 		}

@@ -159,16 +159,25 @@ type Choice struct {
 
 // Begin returns the choice for a request of this session and API key.
 func (r *Route) Begin(session, key string) *Choice {
-	c := &Choice{Route: r, key: session}
+	c := r.Preview(session, key)
+	if c.key == "" {
+		c.turn = r.turn.Add(1) * golden
+	}
+	return c
+}
+
+// golden is the golden ratio in 64 bits: of any number of its multiples in sequence, each target has its
+// share.
+const golden = 0x9e3779b97f4a7c15
+
+// Preview returns what Begin would return, and takes no turn.
+func (r *Route) Preview(session, key string) *Choice {
+	c := &Choice{Route: r, key: session, turn: (r.turn.Load() + 1) * golden}
 	switch r.Sticky {
 	case ByKey:
 		c.key = key
 	case ByNone:
 		c.key = ""
-	}
-	if c.key == "" {
-		// Multiples of the golden ratio: of any number of turns in sequence, each target has its share.
-		c.turn = r.turn.Add(1) * 0x9e3779b97f4a7c15
 	}
 	return c
 }
