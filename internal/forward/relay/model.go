@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"errors"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
@@ -38,15 +39,23 @@ func (m *ModelName) find(b []byte) (at jsonscan.Member) {
 	if open < 0 || !bytes.Contains(b, []byte(`"model"`)) {
 		return at
 	}
-	outer := map[openai.Kind]string{openai.Responses: "response", openai.Messages: "message"}[m.Kind]
-	at, ok := jsonscan.Find(b, open, "model")
-	if !ok && outer != "" {
-		if in, found := jsonscan.Find(b, open, outer); found {
-			at, ok = jsonscan.Find(b, in.Value, "model")
+	s := jsonscan.Scanner{Text: b}
+	look := func(one jsonscan.Member) error {
+		switch string(jsonscan.Unquote(b[one.Key:one.KeyEnd])) {
+		case "model":
+			at = one
+			return errFound // it is at the start, before what takes long to read
+		case "response", "message":
+			if inner := m.Kind == openai.Responses || m.Kind == openai.Messages; inner && b[one.Value] == '{' {
+				at, _ = jsonscan.Find(b, one.Value, "model")
+			}
 		}
+		return nil
 	}
-	if !ok || b[at.Value] != '"' {
+	if _, err := s.Members(open, 0, look); err != nil && !errors.Is(err, errFound) || at.End == 0 || b[at.Value] != '"' {
 		return jsonscan.Member{}
 	}
 	return at
 }
+
+var errFound = errors.New("found")
