@@ -42,9 +42,9 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 		openai.WriteError(w, invalid)
 		return
 	}
-	session := ""
-	if name := h.opts.SessionHeader; name != "" {
-		session = r.Header.Get(name)
+	session := h.opts.Sessions.ofHeader(r.Header)
+	if session == "" {
+		session = h.opts.Sessions.ofBody(req)
 	}
 	var choice *modelroute.Choice
 	if route := h.routeOf(req.Model); route != nil {

@@ -77,7 +77,7 @@ func startRoutes(t *testing.T, models []string, routes map[string][]string, tune
 			n++
 		},
 		forward: func(o *forward.Options) {
-			o.Routes, o.SessionHeader = list, "session-id"
+			o.Routes, o.Sessions = list, forward.Sessions{Header: "session-id"}
 			if tune != nil {
 				tune(o)
 			}

@@ -31,6 +31,8 @@ type Status struct {
 	Digests []LoadDigest `json:"load_digests,omitempty"`
 	// Prompts is the state of the policies' prompt indexes, by role.
 	Prompts map[instance.Role]instance.ListedPrompts `json:"prompts,omitempty"`
+	// Queues are those in front of the engines, with --queue observe or on.
+	Queues []instance.ListedQueue `json:"queues,omitempty"`
 	// KVEvents is the state of the engines' KV event streams, with --kv-events.
 	KVEvents []KVEvents `json:"kv_events,omitempty"`
 }
@@ -64,6 +66,7 @@ func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.POST("/status", d.status) // the reference proxy's example sends POST
 	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, routes: d.ModelRoutes, log: d.Log}
 	admin.add(e, requireAdmin(d.AdminKey))
+	d.addKeyRoutes(e.Group("/", requireAdmin(d.AdminKey)), admin)
 	e.POST("/route", requireAdmin(d.AdminKey), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
 	for _, path := range fanOutRoutes() {
 		e.POST(path, requireAdminOrHide(d.AdminKey), dataRoute(d.Data.FanOut(path)))
@@ -102,6 +105,9 @@ func (d *Deps) status(c *gin.Context) {
 	}
 	if d.Prompts != nil {
 		out.Prompts = d.Prompts()
+	}
+	if d.Queues != nil {
+		out.Queues = d.Queues()
 	}
 	if d.KVEvents != nil {
 		out.KVEvents = d.KVEvents()

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/diagnose"
 	"github.com/pdmesh/pdmesh/internal/pdctl/events"
 	"github.com/pdmesh/pdmesh/internal/pdctl/intent"
+	"github.com/pdmesh/pdmesh/internal/pdctl/limit"
 	"github.com/pdmesh/pdmesh/internal/pdctl/member"
 	"github.com/pdmesh/pdmesh/internal/pdctl/model"
 	"github.com/pdmesh/pdmesh/internal/pdctl/mooncake"
@@ -25,7 +26,8 @@ import (
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
 
-pdctl uses etcd directly; no proxy or agent needs to run. Only "pdctl route" asks a proxy.
+pdctl uses etcd directly; no proxy or agent needs to run. Only "pdctl route" and
+"pdctl usage" ask proxies.
 The default etcd is 127.0.0.1:2379, where a proxy without --etcd-endpoints runs its own.
 --etcd-endpoints or PD_ETCD_ENDPOINTS names another one.
 
@@ -86,7 +88,7 @@ func root(s *session.Session) *cobra.Command {
 		intent.Wait(s),
 		s.Completes(show.Get(s), one...), s.Completes(show.History(s), one...), s.Selects(show.List(s)), s.Selects(show.Watch(s)), show.Status(s),
 		diagnose.Command(s), s.Completes(events.Command(s), one...), route.Command(s),
-		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s), model.Command(s),
+		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s), limit.Command(s), limit.Usage(s), model.Command(s),
 	)
 	for _, c := range root.Commands() {
 		c.RunE = s.Wrap(c.RunE)

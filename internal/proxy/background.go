@@ -27,6 +27,7 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Legs.Run(ctx) })
 	work.Go(func() { p.models.Run(ctx) })
+	work.Go(func() { p.queues.Run(ctx) })
 	work.Go(func() { p.load.Scrape(ctx) })
 	work.Go(func() { p.tracker.ProbeStatic(ctx) })
 	work.Go(func() { p.load.FollowOthers(ctx) })
@@ -37,6 +38,7 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 		work.Go(func() { p.kv.Run(ctx) })
 	}
 	work.Go(func() { p.followMembership(ctx) })
+	work.Go(func() { p.followLimits(ctx) })
 	work.Go(func() { p.logWarnings(ctx) })
 	work.Go(func() { followSignals(ctx, p.level) })
 	work.Go(func() { p.awaitFirstAnswers(ctx) })
@@ -58,6 +60,7 @@ func (p *app) followMembership(ctx context.Context) {
 				p.upstream.Forget(is.Address)
 			}
 		})
+		p.queues.Wake()
 	})
 }
 

@@ -1,14 +1,17 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
@@ -41,4 +44,28 @@ func (p *app) keyFindings() []string {
 		return []string{"the new file of API keys cannot be used; the previous keys stay active: " + why}
 	}
 	return nil
+}
+
+// followLimits applies the limits of API keys that etcd has. While a document cannot be read, the
+// previous limits of its key stay.
+func (p *app) followLimits(ctx context.Context) {
+	limits := map[string]instance.KeyLimits{}
+	instance.Follow(ctx, p.watcher.Snapshot, func(last, snap *instance.Snapshot) {
+		if last != nil && last.Documents == snap.Documents {
+			return
+		}
+		next := map[string]instance.KeyLimits{}
+		for _, d := range snap.Documents.In(schema.Limits) {
+			l, err := instance.DecodeKeyLimits(d.Value)
+			if err != nil {
+				p.log.WithError(err).WithField("key", instance.Printable(d.Address, 64)).Warn("limits of an API key ignored")
+				if l = limits[d.Address]; l.V == 0 {
+					continue
+				}
+			}
+			next[d.Address] = l
+		}
+		limits = next
+		p.limits.Set(limits)
+	})
 }

@@ -240,9 +240,9 @@ func (s *Scheduler) Serves(model string) bool {
 	return known && len(list.items) > 0
 }
 
-// Usable reports whether an instance with these labels, which is neither slow nor ejected, serves the
+// CanServe reports whether an instance with these labels, which is neither slow nor ejected, serves the
 // model: a decode instance, or a prefill instance if there is no decode instance.
-func (s *Scheduler) Usable(model string, labels instance.Selector) bool {
+func (s *Scheduler) CanServe(model string, labels instance.Selector) bool {
 	ix := s.index.current()
 	role := instance.Decode
 	if len(ix.decode.all.items) == 0 {

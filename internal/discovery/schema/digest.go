@@ -31,7 +31,10 @@ type Digest struct {
 	// Prompts are the prompts sent to prefill instances since the previous digest, in the format
 	// of prefix.Placements: what the caches of these instances contain now.
 	Prompts []byte `json:"prompts,omitempty"`
-	free    int    // bytes left for prompts
+	// Keys has the demand of API keys with limits, by their names: requests, input, output and
+	// uncached tokens per minute, requests at the same time. Proxies without limits lack it.
+	Keys map[string][]int64 `json:"keys,omitempty"`
+	free int                // bytes left for prompts
 	// At is the time of writing by the clock of the writer. It is for display and never compared.
 	At *time.Time `json:"at,omitempty"`
 }
@@ -54,6 +57,8 @@ type LoadEntry struct {
 const (
 	maxDigest  = 64 << 10 // bytes of the value
 	maxPrompts = 8 << 10  // bytes of prompts in a digest
+	maxKeys    = 64       // API keys in a digest
+	maxKeySize = 4 << 10  // bytes of all these
 	maxCount   = 1 << 40  // of every number in a digest
 )
 
@@ -123,7 +128,32 @@ func DecodeDigest(value []byte) (Digest, error) {
 			}
 		}
 	}
+	if len(d.Keys) > maxKeys {
+		return Digest{}, fmt.Errorf("%w: %d API keys, more than %d", ErrDigest, len(d.Keys), maxKeys)
+	}
+	for key, demand := range d.Keys {
+		if len(demand) > 16 || slices.ContainsFunc(demand, func(n int64) bool { return n < 0 || n > maxCount }) {
+			return Digest{}, fmt.Errorf("%w: demand of %s", ErrDigest, Quote(key, 80))
+		}
+	}
 	return d, nil
+}
+
+// SetKeys sets Keys. A key that does not fit is left out: the proxy then uses a share by its own
+// demand, which the others do not subtract.
+func (d *Digest) SetKeys(keys map[string][]int64) {
+	free := min(maxKeySize, d.free)
+	for _, name := range slices.Sorted(maps.Keys(keys)) {
+		n := len(strconv.Quote(name)) + 20*len(keys[name]) + len(`:[],`)
+		if n > free || len(d.Keys) == maxKeys {
+			continue
+		}
+		if d.Keys == nil {
+			d.Keys = map[string][]int64{}
+		}
+		d.Keys[name] = keys[name]
+		free, d.free = free-n, d.free-n
+	}
 }
 
 // PromptBytes returns the number of bytes of prompts that fit into the digest, where they are base64.
@@ -134,7 +164,7 @@ func (d *Digest) PromptBytes() int {
 // Differs reports whether d differs so much from the digest before it that it should be published
 // within a second. Small changes wait for digest.Refresh.
 func (d *Digest) Differs(before *Digest) bool {
-	if before == nil || d.Applied != before.Applied || len(d.Load) != len(before.Load) {
+	if before == nil || d.Applied != before.Applied || len(d.Load) != len(before.Load) || len(d.Keys) != len(before.Keys) {
 		return true
 	}
 	much := func(a, b, least int64) bool {
@@ -147,11 +177,22 @@ func (d *Digest) Differs(before *Digest) bool {
 			return true
 		}
 	}
+	for key, demand := range d.Keys {
+		was := before.Keys[key]
+		if len(was) != len(demand) {
+			return true
+		}
+		for i, n := range demand {
+			if much(n, was[i], 2) {
+				return true
+			}
+		}
+	}
 	return false
 }
 
-// Equal reports whether two digests have the same load and revision.
+// Equal reports whether two digests have the same load, demand of keys and revision.
 func (d *Digest) Equal(before *Digest) bool {
 	return before != nil && d.Applied == before.Applied && d.LeftOut == before.LeftOut && d.LeavingLeftOut == before.LeavingLeftOut &&
-		maps.Equal(d.Load, before.Load)
+		maps.Equal(d.Load, before.Load) && maps.EqualFunc(d.Keys, before.Keys, slices.Equal[[]int64])
 }

@@ -61,7 +61,7 @@ func (a *questions) end() { a.Add(-1) }
 // client sent it, once. Whatever it answers, it is not blamed, and nothing is tried again.
 func (r *Request) Invalid(err error) {
 	var own *openai.Error
-	if !errors.As(err, &own) || own.Final || r.choice != nil { // engines do not know the model of a model route
+	if !errors.As(err, &own) || own.Final {
 		r.Answer.Refuse(err)
 		return
 	}

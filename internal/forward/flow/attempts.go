@@ -208,7 +208,9 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 			return false
 		}
 		if !t.s.Budget.Take(t.s.Picker.InFlight(in.Key)) {
-			f.Answer = leg.ProxyError(leg.BudgetSpent())
+			if f.Class != leg.Busy {
+				f.Answer = leg.ProxyError(leg.BudgetSpent())
+			}
 			return false
 		}
 	}

@@ -21,7 +21,7 @@ func (s *Settings) Explain(req *request.Request, session string, choice *modelro
 	head, prompt := req.Reading(buf[:])
 	wanted := sched.Request{Model: req.Model, Session: session, Prompt: prompt, Head: head, Length: len(req.Body)}
 	p := &explain.Plan{Endpoint: req.Kind.Path(), Model: req.Model, Bytes: len(prompt)}
-	if choice != nil && choice.Next(func(t *modelroute.Target) bool { return s.Picker.Usable(t.Model, t.Labels) }) {
+	if choice != nil && choice.Next(func(t *modelroute.Target) bool { return s.Picker.CanServe(t.Model, t.Labels) }) {
 		wanted.Model, wanted.Labels, p.Target = choice.Target.Model, choice.Target.Labels, choice.Target.Name
 	}
 	for _, h := range head {
@@ -89,7 +89,7 @@ func (s *Settings) explainDecision(p *explain.Plan, wanted sched.Request, a *sch
 	case decode == nil:
 		is.Reason = estimate.Full
 	default:
-		is = s.Disaggregate.estimate.Explain(wanted.Model, onPrefill(a, float64(a.Tokens-a.Cached)), onDecode(decode))
+		is = s.Estimator.Explain(wanted.Model, onPrefill(a, float64(a.Tokens-a.Cached)), onDecode(decode))
 	}
 	p.Disaggregate = &explain.Weighed{Decision: explain.Pair, Reason: is.Reason, Pair: is.Pair, DecodeOnly: is.DecodeAlone, Stall: is.Stall}
 	if is.Alone {

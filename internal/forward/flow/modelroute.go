@@ -53,7 +53,7 @@ func (r *Request) served() string {
 // nextTarget makes the next target of the model route the present one. It returns false if there
 // is none left.
 func (r *Request) nextTarget() bool {
-	usable := func(t *modelroute.Target) bool { return r.Settings.Picker.Usable(t.Model, t.Labels) }
+	usable := func(t *modelroute.Target) bool { return r.Settings.Picker.CanServe(t.Model, t.Labels) }
 	if r.previous != "" { // only instances that have the response can continue it
 		holders := r.mayHold(r.previous)
 		usable = func(t *modelroute.Target) bool {

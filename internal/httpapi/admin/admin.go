@@ -48,7 +48,7 @@ type Intents interface {
 type Options struct {
 	Instances Instances
 	Intents   Intents
-	Documents *store.Documents // nil: model routes cannot be changed
+	Documents Documents
 	Members   Members
 	Prober    Prober
 	Guard     netguard.Policy

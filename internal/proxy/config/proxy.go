@@ -26,6 +26,7 @@ type Proxy struct {
 	KVTransfer
 	Health
 	Choice
+	Admission
 	Records
 
 	ConfigFile  string
@@ -53,6 +54,7 @@ func (p *Proxy) Settings() settings.Table {
 		p.KVTransfer.settings(),
 		p.Health.settings(),
 		p.Choice.settings(),
+		p.Admission.settings(),
 		p.Records.settings(),
 		settings.Reading("PD_CONFIG", &p.ConfigFile, &p.PrintConfig),
 	)
