@@ -336,6 +336,8 @@ func TestModelRoute_EngineNameWins(t *testing.T) {
 	}
 	if a := r.post(chatPath, chatOf("none", false)); a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), "none") {
 		t.Errorf("%d %s", a.status, a.body)
+	} else if passed := a.header.Get("X-Pd-Model-Fallback"); passed != "" {
+		t.Errorf("%s was passed over, and there is no other target", passed)
 	}
 	if a := r.post(chatPath, chatOf("unknown", false)); a.status != http.StatusNotFound {
 		t.Errorf("%d %s", a.status, a.body)

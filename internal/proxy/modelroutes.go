@@ -67,7 +67,7 @@ func (p *app) routeFindings() (out []string) {
 		}
 		for _, t := range r.Targets {
 			if r.Problem == "" && t.Weight > 0 && t.Decode+t.Prefill == 0 {
-				out = append(out, fmt.Sprintf("model route %s: no instance of target %s can be used; its requests go to the other targets", r.Name, t.Target))
+				out = append(out, fmt.Sprintf("model route %s: no instance of target %s can be used; its requests go to other targets, if those have any", r.Name, t.Target))
 			}
 		}
 		if len(out) >= maxRouteFindings {

@@ -185,30 +185,33 @@ func (r *Route) Preview(session, key string) *Choice {
 // Next makes the next target the present one, and reports whether there was one left: the one
 // that weights and key choose among those that are usable. If none is, it is one that is not.
 func (c *Choice) Next(usable func(*Target) bool) bool {
+	passed := c.PassedOver
 	if c.Target != nil {
-		c.PassedOver = append(c.PassedOver, c.Target.Name)
+		passed = append(passed, c.Target.Name)
 	}
-	first, skip, passed := -1, c.tried, len(c.PassedOver)
+	first, skip, n := -1, c.tried, len(passed)
 	for at := c.best(skip); at >= 0; at = c.best(skip) {
 		t := c.Route.Targets[at]
 		if usable(t) {
-			c.Target = t
-			c.tried |= 1 << at
+			c.set(at, passed)
 			return true
 		}
 		if first < 0 {
 			first = at
 		}
 		skip |= 1 << at
-		c.PassedOver = append(c.PassedOver, t.Name)
+		passed = append(passed, t.Name)
 	}
-	c.PassedOver = c.PassedOver[:passed]
 	if first < 0 {
 		return false
 	}
-	c.Target = c.Route.Targets[first]
-	c.tried |= 1 << first
+	c.set(first, passed[:n])
 	return true
+}
+
+func (c *Choice) set(at int, passed []string) {
+	c.Target, c.PassedOver = c.Route.Targets[at], passed
+	c.tried |= 1 << at
 }
 
 // best returns the target that weights and key choose among those that are not in skip, -1 if
