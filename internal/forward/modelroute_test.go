@@ -297,7 +297,7 @@ func (r *rig) engineOf(model string, list []*fakevllm.Server) *fakevllm.Server {
 // The name of a model that engines serve is no alias, unless the route splits that model itself.
 func TestModelRoute_EngineNameWins(t *testing.T) {
 	t.Parallel()
-	r, change := startRoutes(t, []string{"new", "old"}, map[string][]string{"old": {"100:new"}, "none": {"100:gone"}, "split": {"0:gone", "30:old", "70:new"}}, nil)
+	r, change := startRoutes(t, []string{"new", "old"}, map[string][]string{"old": {"100:new"}, "none": {"100:absent"}, "split": {"0:absent", "30:old", "70:new"}}, nil)
 	for path, want := range map[string]string{
 		"": `"new","old","split"`, "/split": `"split"`, "/old": `"old"`,
 	} {
@@ -344,6 +344,28 @@ func TestModelRoute_EngineNameWins(t *testing.T) {
 	}
 	if a := r.post(chatPath, strings.Replace(chatOf("none", false), "12", `"x"`, 1)); a.status != http.StatusBadRequest {
 		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+// A request that continues a stored response goes to the target whose instance has it.
+func TestModelRoute_StoredResponse(t *testing.T) {
+	t.Parallel()
+	r, _ := startRoutes(t, []string{"new", "old"}, map[string][]string{"chat": {"50:new", "50:old"}}, nil)
+	used := map[string]bool{}
+	for i := range 12 {
+		id := ""
+		for range 2 {
+			a := r.post(responsesPath, `{"model":"chat","input":"the sea","max_output_tokens":4`+id+`}`, "X-PD-Trace", "1", "Session-Id", fmt.Sprint(i, id))
+			var v struct{ ID, Model string }
+			if err := json.Unmarshal(a.body, &v); err != nil || a.status != http.StatusOK || v.Model != "chat" {
+				t.Fatalf("%d %s", a.status, a.body)
+			}
+			used[a.header.Get("X-Pd-Model")] = true
+			id = fmt.Sprintf(`,"previous_response_id":%q`, v.ID)
+		}
+	}
+	if len(used) != 2 {
+		t.Errorf("used %v", used)
 	}
 }
 

@@ -256,6 +256,35 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
+func TestModelRoutes(t *testing.T) {
+	t.Parallel()
+	s := serve(t, deps(), false)
+	for _, tc := range []struct {
+		method, path, body string
+		code               int
+		says               string
+	}{
+		{"GET", "", "", 200, `{"routes":[{"name":"org/chat"`},
+		{"GET", "/org/chat", "", 200, `"target":"new"`},
+		{"GET", "/none", "", 404, "There is no model route none."},
+		{"PUT", "/org/chat", `{"targets":[],"for":"1h"}`, 200, `{"revision":3614}`}, // the stub counts bytes and seconds
+		{"PUT", "/org/chat", `{"for":"soon"}`, 400, "duration"},
+		{"PUT", "/org/chat", `{"for":"-1s"}`, 400, "duration"},
+		{"PUT", "/org/chat", `[]`, 400, "targets"},
+		{"PUT", "/served", `{}`, 400, "an engine serves it"},
+		{"DELETE", "/org/chat?reason=done", "", 200, `{"revision":4}`},
+		{"DELETE", "/none", "", 404, "There is no model route none."},
+	} {
+		code, _, body := call(t, tc.method, s.URL+"/models/routes"+tc.path, tc.body, "X-Api-Key", "secret", "Content-Type", "application/json")
+		if code != tc.code || !strings.Contains(body, tc.says) {
+			t.Errorf("%s %s %s: %d %s", tc.method, tc.path, tc.body, code, body)
+		}
+	}
+	if code, _, _ := call(t, http.MethodDelete, s.URL+"/models/routes/org/chat", ""); code != http.StatusUnauthorized {
+		t.Errorf("without a key: %d", code)
+	}
+}
+
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
