@@ -34,10 +34,6 @@ const probeTimeout = 5 * time.Second
 func (h *Handler) Models(members func() *instance.Snapshot, id func(*http.Request) string) HandlerFunc {
 	return h.serve("/v1/models", openai.Other, func(c *call) {
 		name := id(c.r)
-		if route := h.routeOf(name); route != nil && !h.opts.Picker.Lists(name) {
-			c.alias(members(), route)
-			return
-		}
 		if !c.models(members(), name, true) {
 			c.h.opts.Models.Find(c.r.Context(), name)
 			c.models(members(), name, false)
@@ -53,7 +49,14 @@ type modelList struct {
 // models answers with the list and the model routes, or with the model id. It returns false, and has not answered, if
 // no instance lists id and the lists may be read again.
 func (c *call) models(members *instance.Snapshot, id string, again bool) (answered bool) {
-	list, f := c.list(members, id)
+	route, wanted := c.h.opts.Routes.Find(id), id
+	if route != nil && !c.h.opts.Picker.Lists(id) {
+		wanted = "" // the model of a target
+	}
+	list, f := c.list(members, wanted)
+	if list != nil && wanted != id {
+		list.Data = list.alias(route)
+	}
 	switch {
 	case f != nil:
 		c.answer.SendFailure(f)
@@ -73,40 +76,22 @@ func (c *call) models(members *instance.Snapshot, id string, again bool) (answer
 			if c.h.opts.Picker.Lists(route.Name) {
 				continue
 			}
-			if one := engines.alias(route); one != nil {
-				list.Data = append(list.Data, one)
-			}
+			list.Data = append(list.Data, engines.alias(route)...)
 		}
 		c.answer.JSON(list)
 	}
 	return true
 }
 
-// alias answers with the model of a model route.
-func (c *call) alias(members *instance.Snapshot, route *modelroute.Route) {
-	list, f := c.list(members, "")
-	switch {
-	case f != nil:
-		c.answer.SendFailure(f)
-		return
-	case list != nil:
-		if one := list.alias(route); one != nil {
-			c.answer.JSON(one)
-			return
-		}
-	}
-	c.answer.Refuse(leg.Unavailable(instance.Decode, route.Name))
-}
-
 // alias returns the model of a model route: that of its first target in the list, with another id, and
-// with the target as its parent. It is nil if the list has no target.
-func (l *modelList) alias(route *modelroute.Route) json.RawMessage {
+// with the target as its parent. It is empty if the list has no target.
+func (l *modelList) alias(route *modelroute.Route) []json.RawMessage {
 	for _, t := range route.Targets {
 		for _, m := range l.Data {
 			if id, err := jsonscan.TopLevel(m, "id"); err != nil || !bytes.HasPrefix(id, []byte{'"'}) || string(jsonscan.Unquote(id)) != t.Model {
 				continue
 			}
-			return jsonscan.Replace(jsonscan.Replace(m, "parent", t.Quoted), "id", route.Quoted)
+			return []json.RawMessage{jsonscan.Replace(jsonscan.Replace(m, "parent", t.Quoted), "id", route.Quoted)}
 		}
 	}
 	return nil

@@ -267,7 +267,7 @@ func TestModelRoutes(t *testing.T) {
 		{"GET", "", "", 200, `{"routes":[{"name":"org/chat"`},
 		{"GET", "/org/chat", "", 200, `"target":"new"`},
 		{"GET", "/none", "", 404, "There is no model route none."},
-		{"PUT", "/org/chat", `{"targets":[],"for":"1h"}`, 200, `{"revision":3614}`}, // the stub counts bytes and seconds
+		{"PUT", "/org/chat", `{"targets":[],"for":"1h"}`, 200, `{"revision":3625}`}, // the stub counts bytes and seconds
 		{"PUT", "/org/chat", `{"for":"soon"}`, 400, "duration"},
 		{"PUT", "/org/chat", `{"for":"-1s"}`, 400, "duration"},
 		{"PUT", "/org/chat", `[]`, 400, "targets"},

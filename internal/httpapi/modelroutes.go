@@ -54,31 +54,18 @@ func noModelRoute(c *gin.Context, name string) {
 
 // setModelRoute writes the model route in the body, which is that of the key in etcd, with "for".
 func (a *adminRoutes) setModelRoute(c *gin.Context) {
-	raw, err := readAdminBody(c.Request)
-	if err != nil {
-		a.refuse(c, err)
-		return
-	}
-	fields := map[string]json.RawMessage{}
 	var limit struct{ For string }
-	if err = json.Unmarshal(raw, &fields); err == nil {
-		err = json.Unmarshal(raw, &limit)
-	}
 	var d time.Duration
-	if err == nil && limit.For != "" {
-		d, err = settings.Duration(limit.For)
+	raw, err := readAdminBody(c.Request)
+	if err == nil && (json.Unmarshal(raw, &limit) != nil || limit.For != "") {
+		if d, err = settings.Duration(limit.For); err != nil || d <= 0 {
+			err = badRequest(`send {"targets":[{"model":"NAME"}]}; "for" is a duration such as "1h"`)
+		}
 	}
-	if err != nil || limit.For != "" && d <= 0 {
-		a.refuse(c, badRequest(`send {"targets":[{"model":"NAME"}]}; "for" is a duration such as "1h"`))
-		return
+	revision := int64(0)
+	if err == nil {
+		revision, err = a.admin.SetModelRoute(c.Request.Context(), c.Param("name")[1:], raw, d)
 	}
-	delete(fields, "for")
-	route, err := json.Marshal(fields)
-	if err != nil {
-		a.refuse(c, err)
-		return
-	}
-	revision, err := a.admin.SetModelRoute(c.Request.Context(), c.Param("name")[1:], route, d)
 	if err != nil {
 		a.refuse(c, err)
 		return

@@ -26,26 +26,25 @@ func (s *Service) SetModelRoute(ctx context.Context, name string, raw []byte, d 
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
 	}
-	k := instance.Key{Role: schema.Models, Address: name}
-	return s.documentChanged(ctx)(s.o.Documents.Put(ctx, k, value, store.DocumentOptions{Reason: r.Reason, For: d}))
+	revision, err := s.o.Documents.Put(ctx, instance.Key{Role: schema.Models, Address: name}, value, store.DocumentOptions{Reason: r.Reason, For: d})
+	return revision, s.routeChanged(ctx, revision, err)
 }
 
 // DeleteModelRoute deletes a model route.
 func (s *Service) DeleteModelRoute(ctx context.Context, name, reason string) (int64, error) {
-	return s.documentChanged(ctx)(s.o.Documents.Delete(ctx, instance.Key{Role: schema.Models, Address: name}, reason))
+	revision, err := s.o.Documents.Delete(ctx, instance.Key{Role: schema.Models, Address: name}, reason)
+	return revision, s.routeChanged(ctx, revision, err)
 }
 
-// documentChanged returns a function that waits until the proxy's own snapshot contains a change.
-func (s *Service) documentChanged(ctx context.Context) func(revision int64, err error) (int64, error) {
-	return func(revision int64, err error) (int64, error) {
-		var rejected *schema.RejectedError
-		switch {
-		case errors.As(err, &rejected):
-			return 0, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
-		case err != nil:
-			return 0, storeError(err)
-		}
-		s.await(ctx, func(snap *instance.Snapshot) bool { return snap.Revision >= revision })
-		return revision, nil
+// routeChanged waits until the proxy's own snapshot contains a change.
+func (s *Service) routeChanged(ctx context.Context, revision int64, err error) error {
+	_, rejected := errors.AsType[*schema.RejectedError](err)
+	switch {
+	case rejected, errors.Is(err, store.ErrIntent):
+		return fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
+	case err != nil:
+		return storeError(err)
 	}
+	s.await(ctx, func(snap *instance.Snapshot) bool { return snap.Revision >= revision })
+	return nil
 }
