@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/intent"
 	"github.com/pdmesh/pdmesh/internal/pdctl/limit"
 	"github.com/pdmesh/pdmesh/internal/pdctl/member"
+	"github.com/pdmesh/pdmesh/internal/pdctl/model"
 	"github.com/pdmesh/pdmesh/internal/pdctl/mooncake"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/route"
@@ -100,7 +101,7 @@ func root(s *session.Session) *cobra.Command {
 		s.Selects(show.Watch(s)), s.ReadsProxy(s.Watches(show.Status(s))), s.Selects(s.Writes(top.Command(s))),
 		s.Watches(fleet.Diff(s)), s.Confirms(s.Writes(fleet.Revert(s))), s.Confirms(s.Writes(fleet.Apply(s))),
 		diagnose.Command(s), s.Completes(events.Command(s), one...), route.Command(s), route.Ratio(s),
-		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s), limit.Command(s), limit.Usage(s),
+		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s), limit.Command(s), limit.Usage(s), model.Command(s),
 	)
 	for _, c := range root.Commands() {
 		c.RunE = s.Wrap(c.RunE)

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/admin"
@@ -64,6 +65,7 @@ type app struct {
 	load     *loads.Loads
 	kv       *kvfollow.Follower // nil: off
 	tracker  *health.Tracker
+	routes   *modelroute.Routes
 	sched    *sched.Scheduler
 	queues   *admission.Queues // nil: off
 	ratio    *ratio.Follower
@@ -222,8 +224,10 @@ func (b *builder) makeForwarder() error {
 	b.counters = metrics.New(b.registry, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
 	b.makeQueue()
 	b.makeRatio()
+	b.routes = modelroute.New(b.watcher, decodeModelRoutes(b.log.WithField("component", "forward")))
 	options := forward.Options{
-		Queue: b.queues, Estimator: b.estimator,
+		Routes: b.routes,
+		Queue:  b.queues, Estimator: b.estimator,
 		Models: b.models, Notifications: b.lmcache.asker, Notified: b.cfg.LMCacheNotifyTimeout,
 		Picker: b.sched, AwaitMembership: b.awaitMembership, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
@@ -256,6 +260,7 @@ func (b *builder) registerMetrics() {
 	b.secure.Metrics().Register(b.registry)
 	metrics.APIKeys{Ring: b.keys, Use: b.limits}.Register(b.registry)
 	metrics.Bodies{Memory: b.handler.BodyMemory}.Register(b.registry)
+	metrics.ModelRoutes{List: b.listModelRoutes}.Register(b.registry)
 	if b.kv != nil {
 		metrics.KVEvents{Status: b.kv.Status, Queue: b.kv.Queue}.Register(b.registry)
 	}
@@ -276,7 +281,7 @@ func (b *builder) makeRoutes() {
 			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,
 		},
 		ClientKeys: b.keys, AdminKey: b.admins, Version: version.String(), ID: b.id,
-		Limits: limits(b.cfg), Notices: b.notices, Usage: b.limits.Usage,
+		Limits: limits(b.cfg), Notices: b.notices, Usage: b.limits.Usage, ModelRoutes: b.listModelRoutes,
 	}
 	if b.board = b.newBoard(deps.List, deps.Etcd, b.handler.Requests, b.address); b.board != nil {
 		deps.Dashboard = b.board
