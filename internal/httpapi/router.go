@@ -73,6 +73,8 @@ type Deps struct {
 	Digests func() []LoadDigest
 	// Queues returns the queues in front of the engines; nil: there are none.
 	Queues func() []instance.ListedQueue
+	// Roles returns the advice about the number of instances of each role.
+	Roles func() []instance.Advice
 	// KVEvents returns the state of the KV event streams of the engines; nil: they are not used.
 	KVEvents func() []KVEvents
 	Etcd     func() EtcdStatus
@@ -173,7 +175,7 @@ func isProxyRoute(path string) bool {
 		return slices.Contains(AdminActions(), verb)
 	}
 	switch path {
-	case "/status", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents, usagePath, limitsPath:
+	case "/status", "/roles", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents, usagePath, limitsPath:
 		return true
 	}
 	return strings.HasPrefix(path, limitsPath+"/")

@@ -62,6 +62,7 @@ type LoadDigest struct {
 func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.GET("/status", d.status)
 	e.POST("/status", d.status) // the reference proxy's example sends POST
+	e.GET("/roles", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"roles": d.Roles()}) })
 	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, log: d.Log}
 	admin.add(e, requireAdmin(d.AdminKey))
 	d.addKeyRoutes(e.Group("/", requireAdmin(d.AdminKey)), admin)

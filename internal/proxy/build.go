@@ -40,6 +40,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/etcd"
 	"github.com/pdmesh/pdmesh/internal/proxy/loads"
 	"github.com/pdmesh/pdmesh/internal/proxy/memory"
+	"github.com/pdmesh/pdmesh/internal/proxy/ratio"
 	"github.com/pdmesh/pdmesh/internal/proxy/secure"
 	"github.com/pdmesh/pdmesh/internal/proxy/static"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -65,6 +66,7 @@ type app struct {
 	tracker  *health.Tracker
 	sched    *sched.Scheduler
 	queues   *admission.Queues // nil: off
+	ratio    *ratio.Follower
 	models   *catalog.Catalog
 	upstream upstream.Client
 	tracer   *tracing.Tracer // nil: off
@@ -90,8 +92,10 @@ type app struct {
 // builder has what one step of build passes to another.
 type builder struct {
 	*app
-	layout  schema.Layout
-	address string // of this proxy
+	layout schema.Layout
+	// address is where this proxy serves clients, adminURL the base URL of its operator routes.
+	address, adminURL string
+
 	lmcache *lmcacheNotices
 	guard   netguard.Policy
 	prober  engines.Prober
@@ -103,7 +107,7 @@ type builder struct {
 
 // build wires the parts. Each step uses the results of the steps before it. Nothing runs
 // before startBackground.
-func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address string, notices *lmcacheNotices) (*app, error) {
+func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address, adminURL string, notices *lmcacheNotices) (*app, error) {
 	layout, err := schema.NewLayout(cfg.EtcdPrefix)
 	if err != nil {
 		return nil, err
@@ -111,7 +115,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	guard := netguard.New(cfg.InstanceAllow)
 	b := &builder{
 		app:    &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), started: make(chan struct{}), limits: new(keylimit.Table)},
-		layout: layout, address: address, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
+		layout: layout, address: address, adminURL: adminURL, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
 	}
 	b.makeMembership()
 	b.makeLoad()
@@ -153,9 +157,9 @@ func (b *builder) makeLoad() {
 	b.load = &loads.Loads{
 		ID: b.id, Watcher: b.watcher, Others: others, Prober: b.prober, ScrapeInterval: b.cfg.ScrapeInterval,
 		Placements: new(prefix.Placements), Keys: b.limits, Log: b.log.WithField("component", "load"),
-		Changed: func() { b.queues.Wake() },
+		Changed: func() { b.queues.Wake() }, Queue: b.publishedQueue, OnDigests: b.followQueues,
 	}
-	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address)
+	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address, b.adminURL)
 }
 
 // makeHealth makes the tracker of outliers.
@@ -216,6 +220,7 @@ func (b *builder) makeForwarder() error {
 	b.registry = prometheus.NewRegistry()
 	b.counters = metrics.New(b.registry, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
 	b.makeQueue()
+	b.makeRatio()
 	options := forward.Options{
 		Queue: b.queues, Estimator: b.estimator,
 		Models: b.models, Notifications: b.lmcache.asker, Notified: b.cfg.LMCacheNotifyTimeout,
@@ -264,7 +269,7 @@ func (b *builder) makeRoutes() {
 			Members: b.watcher, Load: b.sched, Details: b.load.Of, Opinion: b.opinion, NotServing: b.notServing,
 			Connector: b.cfg.Connector,
 		},
-		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Queues: b.queues.Status, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
+		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Queues: b.queues.Status, Roles: b.ratio.Advice, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
 		Ready: b.ready, Metrics: promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{}), Log: b.log.WithField("component", "http"), LogLevel: b.level,
 		CORS: httpapi.CORS{
 			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,
@@ -296,6 +301,7 @@ func (b *builder) dataRoutes() httpapi.DataHandlers {
 func (b *builder) adminRoutes() *admin.Service {
 	return admin.New(admin.Options{
 		Instances: b.store.Instances, Intents: b.store.Intents, Documents: b.store.Documents, Members: b.watcher, Prober: b.prober, Guard: b.guard, Model: b.cfg.Model, Proxies: b.flags.Fleet,
+		Fits:       engines.Usable(b.cfg.Connector),
 		PendingTTL: time.Duration(b.cfg.MaxWaitingRetries) * b.cfg.WaitingRetryInterval,
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
 )
 
 // openKeys reads the clients' keys. nil means that they need none.
@@ -36,6 +37,14 @@ func allow(ring *apikeys.Ring, adminKey string, o *forward.Options) {
 	o.Trace, o.Privileged, o.Ranked = may(apikeys.Trace), may(apikeys.Priority), may(apikeys.Rank)
 	o.KeyName = func(r *http.Request) string { return ring.Of(r).Name }
 	o.ClientKeys = ring != nil
+	if ring != nil { // without keys every client may choose
+		o.Class = func(r *http.Request) (is, highest admission.Class) {
+			k := ring.Of(r)
+			is, _ = admission.ParseClass(k.Class)
+			highest, _ = admission.ParseClass(k.MaxClass)
+			return is, highest
+		}
+	}
 }
 
 // keyFindings are the problems with the file of API keys.
@@ -46,8 +55,8 @@ func (p *app) keyFindings() []string {
 	return nil
 }
 
-// followLimits applies the limits of API keys that etcd has. While a document cannot be read, the
-// previous limits of its key stay.
+// followLimits applies the limits of API keys that etcd has. While a document is invalid or of a newer
+// release, the previous limits of its key stay.
 func (p *app) followLimits(ctx context.Context) {
 	limits := map[string]instance.KeyLimits{}
 	instance.Follow(ctx, p.watcher.Snapshot, func(last, snap *instance.Snapshot) {

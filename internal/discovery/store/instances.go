@@ -91,6 +91,9 @@ func checkKeys(k instance.Key) error {
 	return nil
 }
 
+// CheckKey returns an error unless a key of an instance is spelled in the canonical way.
+func CheckKey(k instance.Key) error { return checkKey(k) }
+
 // checkKey refuses to write a key that is not spelled in the canonical way: it
 // would be a second key of the same membership.
 func checkKey(k instance.Key) error {
@@ -105,6 +108,14 @@ func checkKey(k instance.Key) error {
 		return fmt.Errorf("%w %q: write %s", instance.ErrAddress, k.Address, canonical)
 	}
 	return nil
+}
+
+// StaticValue returns the value of a static record of an operator; the key must be canonical.
+func StaticValue(k instance.Key, rec instance.Record) ([]byte, error) {
+	if err := CheckKey(k); err != nil {
+		return nil, err
+	}
+	return staticValue(k, rec, "admin")
 }
 
 // staticValue completes and encodes the record of a static instance.

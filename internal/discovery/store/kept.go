@@ -48,7 +48,7 @@ func (s *Kept) order(ctx context.Context, do string, keys []instance.Key, reason
 	if len(keys) == 1 {
 		one = keys[0]
 	}
-	audit, err := s.audit(ctx, one, plan{what: do}, reason)
+	audit, err := s.audit(ctx, one, plan{what: do, changes: []Change{}}, reason)
 	if err != nil {
 		s.revokeUnused(ctx, []clientv3.LeaseID{lease})
 		return err

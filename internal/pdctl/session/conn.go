@@ -49,7 +49,7 @@ func (s *Session) dial() (*Conn, error) {
 	if err != nil {
 		return nil, s.Hint(err)
 	}
-	return &Conn{Client: client, Layout: layout, Store: store.New(client, layout, actor())}, nil
+	return &Conn{Client: client, Layout: layout, Store: store.New(client, layout, Actor())}, nil
 }
 
 // Connect connects and waits for an answer of etcd. Otherwise every later error would report a

@@ -35,13 +35,25 @@ const (
 	labelPrefix = "label:"
 )
 
-// states returns the values of state=: those of records, of views and of intents.
+// states returns the values of state=, as Instance.Status returns them.
 func states() []string {
 	return []string{
 		string(instance.Starting), string(instance.Ready), string(instance.Draining), string(instance.Down),
 		string(instance.Pending), string(instance.Unverified), string(instance.Ejected), string(instance.Sleeping), string(instance.Paused), string(instance.Rejected),
-		string(instance.Drain), string(instance.Cordon), string(instance.Removed),
+		instance.Cordoned, string(instance.Removed), "prefill-only", "decode-only",
 	}
+}
+
+// EffectiveState returns the state for a value of state=, which can also be the name of an
+// operator's intent.
+func EffectiveState(value string) string {
+	switch value {
+	case string(instance.Drain):
+		return string(instance.Draining)
+	case string(instance.Cordon):
+		return instance.Cordoned
+	}
+	return value
 }
 
 // Selectors are the values of --selector as on the command line.
@@ -135,7 +147,7 @@ func (t *term) check() error {
 				return fmt.Errorf("%s: %w", t.key, err)
 			}
 		case byState:
-			if !slices.Contains(states(), value) {
+			if !slices.Contains(states(), EffectiveState(value)) {
 				return fmt.Errorf("state=%q: use one of %s", instance.Printable(value, 40), strings.Join(states(), ", "))
 			}
 		case byModel:
@@ -147,14 +159,17 @@ func (t *term) check() error {
 	return nil
 }
 
-// NamedOrSelected checks the number of arguments after the flags are parsed: a role and
-// addresses, or a role and --selector; more is the number of further arguments.
+// NamedOrSelected checks the number of arguments after the flags are parsed: instances, or a role
+// or nothing with --selector; more is the number of further arguments.
 func (l *Selectors) NamedOrSelected(more int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(*l) > 0 {
-			return cobra.ExactArgs(1+more)(cmd, args)
+			if len(args) < more || len(args) > 1+more {
+				return fmt.Errorf("with --selector, name only a role: %q", args)
+			}
+			return nil
 		}
-		return cobra.MinimumNArgs(2+more)(cmd, args)
+		return cobra.MinimumNArgs(1+more)(cmd, args)
 	}
 }
 
@@ -177,7 +192,7 @@ func (t *term) has(in *instance.Instance, value string) bool {
 	case byRole:
 		return string(in.Role) == value
 	case byState:
-		return in.Status() == value
+		return in.Status() == EffectiveState(value)
 	case byModel: // the last part of a name is enough, as for --model
 		return (&instance.Facts{Models: in.Record.Models}).Serves(value, false)
 	}
@@ -199,7 +214,7 @@ func (l *Selectors) NoMatch(what string, snap *instance.Snapshot) error {
 			hint = fmt.Sprintf("; no instance has a label %s: for several values write %s in (%s,%s)", t.key, before.key, before.values[0], t.key)
 		}
 	}
-	return fmt.Errorf("no %sinstance matches --selector %s%s; see pdctl list", what, instance.Printable(strings.Join(*l, " "), 200), instance.Printable(hint, 200))
+	return fmt.Errorf("no %sinstance matches --selector %s%s; see pdctl list", strings.TrimLeft(what, " "), instance.Printable(strings.Join(*l, " "), 200), instance.Printable(hint, 200))
 }
 
 // Filter keeps the instances that match.
@@ -218,17 +233,21 @@ func (l Selector) Filter(snap *instance.Snapshot) *instance.Snapshot {
 
 // ChosenKeys returns the instances that a command changes: those named, or those that match
 // the selector. For the role "both", both entries of an engine have to match.
-func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key, error) {
-	role, err := instance.ParseRoles(args[0])
-	if err != nil {
-		return nil, cli.Wrong(err)
-	}
+func (s *Session) ChosenKeys(ctx context.Context, args []string, accept Accept) ([]instance.Key, error) {
 	sel, err := s.Selectors.Parse()
 	if err != nil {
 		return nil, err
 	}
 	if len(sel) == 0 {
-		return Addresses(role, args[1:])
+		return s.Named(ctx, args, BothRoles|accept)
+	}
+	roles := instance.Roles()
+	if len(args) > 0 {
+		role, err := instance.ParseRoles(args[0])
+		if err != nil {
+			return nil, cli.Wrong(err)
+		}
+		roles = []instance.Role{role}
 	}
 	c, err := s.Connect(ctx)
 	if err != nil {
@@ -253,14 +272,16 @@ func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key
 	}
 	slices.Sort(order)
 	var keys []instance.Key
-	for _, address := range slices.Compact(order) {
-		k := instance.Key{Role: role, Address: address}
-		if !slices.ContainsFunc(k.Each(), func(one instance.Key) bool { return !fit[one] }) {
-			keys = append(keys, k)
+	for _, role := range roles {
+		for _, address := range slices.Compact(order) {
+			k := instance.Key{Role: role, Address: address}
+			if !slices.ContainsFunc(k.Each(), func(one instance.Key) bool { return !fit[one] }) {
+				keys = append(keys, k)
+			}
 		}
 	}
 	if len(keys) == 0 {
-		return nil, s.Selectors.NoMatch(string(role)+" ", snap)
+		return nil, s.Selectors.NoMatch(strings.Join(args, "")+" ", snap)
 	}
 	return keys, nil
 }

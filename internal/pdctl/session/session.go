@@ -33,6 +33,8 @@ type Session struct {
 	said   *settings.Values
 	file   string // --config
 	prints bool   // --print-config
+	yes    bool   // --yes of commands that confirm
+	again  bool   // --watch of lists
 }
 
 // New returns a session whose flags are not parsed yet.
@@ -63,7 +65,7 @@ func (s *Session) reading() settings.Table {
 // Register adds the flags of all commands to the root command.
 func (s *Session) Register(fs *pflag.FlagSet) {
 	append(s.general(), s.reading()...).Register(fs)
-	fs.StringVarP(&s.Out.Format, "output", "o", output.Table, "table, wide (table with more columns), json or yaml")
+	fs.StringVarP(&s.Out.Format, "output", "o", output.Table, "table, wide (table with more columns), json, yaml or name (role/host:port, for commands that print instances)")
 }
 
 // Wrap makes a command check the settings first, and print at the end what a dry run would
@@ -76,7 +78,10 @@ func (s *Session) Wrap(do func(*cobra.Command, []string) error) func(*cobra.Comm
 		if s.prints {
 			return s.printSettings()
 		}
-		err := do(cmd, args)
+		if s.Out.Format == output.Name && cmd.Annotations[names] == "" {
+			return cli.Wrongf("-o name: %s prints no instances", cmd.CommandPath())
+		}
+		err := s.repeat(cmd, args, do)
 		if cli.IsWrong(err) {
 			return err
 		}
@@ -122,14 +127,14 @@ func (s *Session) Writes(cmd *cobra.Command) *cobra.Command {
 
 // printDry prints what would have been written.
 func (s *Session) printDry() error {
-	if !s.Dry.On || s.Out.Structured() {
+	if !s.Dry.On || s.Out.Structured() || s.Out.Format == output.Name {
 		return nil
 	}
 	return s.Out.Println(s.Dry.Text())
 }
 
-// actor returns the name of the user for the audit trail.
-func actor() string {
+// Actor returns the name of the user for the audit trail.
+func Actor() string {
 	name := "unknown"
 	if u, err := user.Current(); err == nil {
 		name = u.Username
