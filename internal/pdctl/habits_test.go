@@ -1,6 +1,9 @@
 package pdctl_test
 
 import (
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -119,6 +122,37 @@ func TestWaitFor(t *testing.T) {
 	r.say("a", r.revision("/pd/override/decode/10.0.0.1:8200"), "")
 	if code := stop(false); code != 0 || !strings.HasSuffix(out.String(), "decode/10.0.0.1:8200: drained\n") {
 		t.Errorf("exit %d\n%s", code, out.String())
+	}
+}
+
+// With --proxy, the fleet is read from a proxy, without etcd.
+func TestReadFromProxy(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"id":"01M8","version":"0.9","revision":7,"notices":["one \u001b[2Jproblem"],"etcd":{"state":"stale","last_contact":"2026-11-26T10:00:00Z"},
+			"instances":[{"role":"prefill","address":"10.0.0.7:8100","status":"ready","state":"ready","models":["m"],"revision":3,"in_flight":2},
+			{"role":"decode","address":"10.0.0.8:8200","status":"draining","state":"ready","intent":"drain","reason":"disks","models":["m"],"revision":4}]}`)
+	})
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	env := map[string]string{"PD_ETCD_ENDPOINTS": testkit.FreePort(t)}
+	for line, want := range map[string]string{
+		"list":                 "decode   10.0.0.8:8200  draining  -    -          100     leased  m       -          disks\n",
+		"list -l state=drain":  "decode  10.0.0.8:8200",
+		"list -o name":         "prefill/10.0.0.7:8100\ndecode/10.0.0.8:8200\n",
+		"list prefill -o json": `"in_flight": 2`,
+		"get 10.0.0.8:8200":    "STATE        draining\n",
+		"status":               "notice: one \\u001b[2Jproblem\n",
+		"status -o json":       `"state": "stale"`,
+	} {
+		code, out, errs := execute(t.Context(), env, append(strings.Fields(line), "--proxy", srv.URL)...)
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%s: exit %d, %q is not in\n%s%s", line, code, want, out, errs)
+		}
+	}
+	if code, _, errs := execute(t.Context(), env, "list", "-l", "rack=3", "--proxy", srv.URL); code != 2 || !strings.Contains(errs, "does not show labels") {
+		t.Errorf("exit %d\n%s", code, errs)
 	}
 }
 

@@ -2,6 +2,7 @@ package pdctl_test
 
 import (
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +26,9 @@ func TestUnreachableEtcd(t *testing.T) {
 				if !strings.Contains(errs, want) {
 					t.Errorf("%q is not in %q", want, errs)
 				}
+			}
+			if reads := slices.Contains([]string{"list", "get", "status"}, args[0]); strings.Contains(errs, "--proxy http://HOST:PORT") != reads {
+				t.Errorf("a hint at --proxy: %v, in %q", !reads, errs)
 			}
 		})
 	}

@@ -46,6 +46,7 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.writeStart(ctx) })
 	work.Go(func() { p.flags.Watch(ctx, p.log) })
 	work.Go(func() { p.keys.Watch(ctx) })
+	work.Go(func() { p.admins.Watch(ctx) })
 	if p.board != nil {
 		work.Go(func() { p.board.Run(ctx) })
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -39,7 +40,7 @@ func newTopRig(t *testing.T) *topRig {
 		w.proxies = append(w.proxies, p)
 	}
 	w.prefill = w.engine(fakevllm.Options{Role: fakevllm.RolePrefill, CacheBlocks: 10000, PromptTokensDetails: true}).Address()
-	w.decode = w.engine(fakevllm.Options{Role: fakevllm.RoleDecode, CacheBlocks: 10000}).Address()
+	w.decode = w.engine(fakevllm.Options{Role: fakevllm.RoleDecode, CacheBlocks: 10000, ITL: 5 * time.Millisecond}).Address()
 	for role, address := range map[instance.Role]string{instance.Prefill: w.prefill, instance.Decode: w.decode} {
 		if code, out := w.run(fmt.Sprintf("pdctl add %s %s", role, address)); code != 0 {
 			t.Fatal(out)

@@ -45,11 +45,15 @@ var table = []row{
 	{page: "docs/agent.md", first: "agent --role both", world: "etcd", then: ready2},
 
 	{page: "docs/api.md", first: "POST /instances/add", why: picture},
+	{page: "docs/api.md", first: "GET    /models/routes", why: picture},
 	{page: "docs/architecture.md", first: "list  ", why: picture},
 	{page: "docs/architecture.md", first: "net/http.Server", why: picture},
 	{page: "docs/architecture.md", first: "etcd event", why: picture},
 
 	{page: "docs/cli.md", first: "pdctl drain", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl model route", by: "test/cli: TestEveryExample"},
+	{page: "docs/models.md", first: "pdctl model route gpt-4o=Qwen2.5-72B ", world: inFleet, then: "pdctl model ls | grep canary"},
+	{page: "docs/models.md", first: "pdctl model route qwen=80", world: inFleet, then: "pdctl model ls | grep qwen-next"},
 	{page: "docs/cli.md", first: "pdctl list -o wide --selector", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl cordon prefill", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl wait --for", by: "test/cli: TestEveryExample"},
@@ -58,6 +62,7 @@ var table = []row{
 	{page: "docs/cli.md", first: "pdctl top", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl mooncake", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl history", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl list --proxy", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl diff", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl apply", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "source <(pdctl completion bash)", world: inFleet, then: "complete -p pdctl"},

@@ -53,7 +53,7 @@ type AuditEntry struct {
 // audit makes the operations that write an audit entry.
 func (w *writer) audit(ctx context.Context, k instance.Key, p plan, why string) ([]clientv3.Op, error) {
 	e := AuditEntry{
-		V: 1, At: time.Now().UTC(), Who: w.actor, What: p.what, Role: k.Role, Address: k.Address, Why: cut(why, maxWhy), Weight: p.weight,
+		V: 1, At: time.Now().UTC(), Who: w.by(ctx), What: p.what, Role: k.Role, Address: k.Address, Why: cut(why, maxWhy), Weight: p.weight,
 		Before: p.before, After: p.after, Changes: p.changes,
 	}
 	e.fit()

@@ -153,7 +153,7 @@ func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.Pen
 		return "", err
 	}
 	p.V = cmp.Or(p.V, 1)
-	p.By = cmp.Or(p.By, s.actor)
+	p.By = cmp.Or(p.By, s.by(ctx))
 	p.Reason = cmp.Or(p.Reason, reason)
 	if p.Since == nil {
 		now := time.Now().UTC()
@@ -243,7 +243,7 @@ func (s *Instances) remove(ctx context.Context, k instance.Key, reason string, f
 		}
 		p := plan{what: "remove"}
 		if checkKey(k) == nil { // of a key with a bad address nothing can return
-			value, err := s.removal(f, reason)
+			value, err := s.removal(ctx, f, reason)
 			if err != nil {
 				return plan{}, err
 			}
@@ -282,8 +282,8 @@ func (s *Instances) Allow(ctx context.Context, k instance.Key, reason string) (r
 
 // removal is the override of a removed instance; a weight set before stays, unless it
 // was for a time: the removal is not.
-func (s *Instances) removal(f *etcd.Found, reason string) ([]byte, error) {
-	o := schema.Override{V: 1, State: instance.Removed, Reason: reason, By: s.actor}
+func (s *Instances) removal(ctx context.Context, f *etcd.Found, reason string) ([]byte, error) {
+	o := schema.Override{V: 1, State: instance.Removed, Reason: reason, By: s.by(ctx)}
 	if old, err := f.Wanted(); err == nil && !f.Temporary() {
 		o.Weight = old.Weight
 	}

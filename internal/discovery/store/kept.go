@@ -29,7 +29,7 @@ func (s *Kept) Forget(ctx context.Context, keys []instance.Key, reason string) e
 }
 
 func (s *Kept) order(ctx context.Context, do string, keys []instance.Key, reason string) error {
-	o := schema.Order{V: 1, Do: do, By: s.actor, Reason: reason}
+	o := schema.Order{V: 1, Do: do, By: s.by(ctx), Reason: reason}
 	for _, k := range keys {
 		o.Keys = append(o.Keys, k.String())
 	}

@@ -46,6 +46,23 @@ type writer struct {
 	maxAudit int64 // entries that are kept
 }
 
+// actorKey is the key of the actor in a context.
+type actorKey struct{}
+
+// WithActor returns a context whose changes are attributed to another actor than that of New, for
+// example the name of an admin key.
+func WithActor(ctx context.Context, actor string) context.Context {
+	return context.WithValue(ctx, actorKey{}, actor)
+}
+
+// by returns who makes a change.
+func (w *writer) by(ctx context.Context) string {
+	if actor, ok := ctx.Value(actorKey{}).(string); ok {
+		return actor
+	}
+	return w.actor
+}
+
 // ensureSchema writes the schema key if there is none, and checks it otherwise.
 func (w *writer) ensureSchema(ctx context.Context) error {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -37,6 +38,9 @@ const (
 	Usage      = "pd_instance_kv_cache_usage"
 	usageAge   = "pd_instance_engine_age_seconds"
 	Prompts    = "pd_prompt_tokens_total"
+	DecodeOnly = "pd_forward_decode_only_total"
+	Failures   = "pd_instance_failures_total"
+	Between    = "pd_model_time_per_output_token_seconds"
 	First      = "pd_instance_time_to_first_token_seconds"
 	PerToken   = "pd_instance_time_per_output_token_seconds"
 )
@@ -45,8 +49,8 @@ const (
 // without role and instance, are added up.
 func labels() map[string]string {
 	return map[string]string{
-		Requests: "outcome", Tokens: "what", Prompts: "what",
-		FirstToken: "", InFlight: "", Waiting: "", Usage: "", usageAge: "", First: "", PerToken: "",
+		Requests: "outcome", Tokens: "what", Prompts: "what", Failures: "class",
+		DecodeOnly: "", Between: "", FirstToken: "", InFlight: "", Waiting: "", Usage: "", usageAge: "", First: "", PerToken: "",
 	}
 }
 
@@ -135,13 +139,21 @@ func read(ctx context.Context, c *http.Client, p Target) (*Sample, error) {
 	if err != nil {
 		return nil, fmt.Errorf("/metrics: %w", err)
 	}
-	s := &Sample{At: time.Now(), gauges: map[Series]float64{}, counters: map[Series]float64{}, queues: status.Queues}
-	for name, label := range labels() {
-		for _, m := range families[name].GetMetric() {
-			s.take(name, label, m)
+	return NewSample(slices.Collect(maps.Values(families)), status.Queues), nil
+}
+
+// NewSample returns the sample of a proxy with these metrics and queues.
+func NewSample(families []*dto.MetricFamily, queues []instance.ListedQueue) *Sample {
+	s := &Sample{At: time.Now(), gauges: map[Series]float64{}, counters: map[Series]float64{}, queues: queues}
+	of := labels()
+	for _, f := range families {
+		if label, ok := of[f.GetName()]; ok {
+			for _, m := range f.GetMetric() {
+				s.take(f.GetName(), label, m)
+			}
 		}
 	}
-	return s, nil
+	return s
 }
 
 func get(ctx context.Context, c *http.Client, url string) ([]byte, error) {
@@ -191,26 +203,24 @@ func (s *Sample) take(name, label string, m *dto.Metric) {
 
 // A History has the last samples of proxies. It is not safe for concurrent use. The zero value has
 // none.
-type History struct{ of map[string][]*Sample }
+type History struct {
+	// Window is the time over which rates and latencies are computed; default a minute.
+	Window time.Duration
 
-const (
-	// Window is the time over which rates and latencies are computed.
-	Window = time.Minute
-	// apart is the least time between two samples that are kept, except for the newest.
-	apart = Window / 6
-)
+	of map[string][]*Sample
+}
 
 // Add adds the newest samples by proxy, and forgets proxies without one.
 func (h *History) Add(samples map[string]*Sample) {
-	was := h.of
+	was, window := h.of, cmp.Or(h.Window, time.Minute)
 	h.of = make(map[string][]*Sample, len(samples))
 	for id, s := range samples {
 		all := was[id]
-		if n := len(all); n >= 2 && all[n-1].At.Sub(all[n-2].At) < apart {
+		if n := len(all); n >= 2 && all[n-1].At.Sub(all[n-2].At) < window/6 { // close samples are not kept
 			all = all[:n-1]
 		}
 		all = append(all, s)
-		for len(all) > 2 && s.At.Sub(all[1].At) >= Window {
+		for len(all) > 2 && s.At.Sub(all[1].At) >= window {
 			all = all[1:]
 		}
 		h.of[id] = all
@@ -314,6 +324,27 @@ func (f *Fleet) Rate(name string, labels ...string) *float64 {
 		sum += f.counters[Series{Name: name, Label: label}] / f.Seconds
 	}
 	return &sum
+}
+
+// Sum returns the sum of a gauge of all instances.
+func (f *Fleet) Sum(name string) (sum float64) {
+	for s, v := range f.gauges {
+		if s.Name == name {
+			sum += v
+		}
+	}
+	return sum
+}
+
+// Counts returns the increase of a counter by instance and label, without those that are 0.
+func (f *Fleet) Counts(name string) map[Series]float64 {
+	out := map[Series]float64{}
+	for s, v := range f.counters {
+		if s.Name == name && v > 0 {
+			out[s] = v
+		}
+	}
+	return out
 }
 
 // HitRate returns the share of the prompt tokens that a prefill instance had in its cache, from 0

@@ -25,7 +25,7 @@ type waitFor struct {
 	count int    // number of instances that must have the state; 0: all that are selected
 	named []instance.Key
 	role  instance.Role // "": both
-	sel   session.Selector
+	sel   instance.Selector
 	limit time.Duration
 }
 
@@ -39,7 +39,7 @@ func parseFor(text string) (string, error) {
 	if _, err := one.Parse(); err != nil {
 		return "", cli.Wrongf("--for %q: use state=ready, state=removed, state=drained or another state of pdctl list", instance.Printable(text, 80))
 	}
-	return session.EffectiveState(state), nil
+	return instance.EffectiveState(state), nil
 }
 
 // run polls etcd until the condition is met. It also waits for an etcd that does not answer.

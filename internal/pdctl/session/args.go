@@ -84,15 +84,15 @@ func (s *Session) Named(ctx context.Context, args []string, accept Accept) ([]in
 // find completes the keys without a role, and checks that malformed addresses exist.
 func (s *Session) find(ctx context.Context, keys []instance.Key, bad *[]error) error {
 	roles := map[string][]instance.Role{}
-	err := s.With(ctx, func(c *Conn) error {
+	add := func(k instance.Key) {
+		if !slices.Contains(roles[k.Address], k.Role) {
+			roles[k.Address] = append(roles[k.Address], k.Role)
+		}
+	}
+	read := func(c *Conn) error {
 		snap, removals, err := c.Store.Reader.List(ctx)
 		if err != nil {
 			return s.Hint(err)
-		}
-		add := func(k instance.Key) {
-			if !slices.Contains(roles[k.Address], k.Role) {
-				roles[k.Address] = append(roles[k.Address], k.Role)
-			}
 		}
 		for _, in := range snap.All() {
 			add(in.Key)
@@ -101,8 +101,16 @@ func (s *Session) find(ctx context.Context, keys []instance.Key, bad *[]error) e
 			add(r.Key)
 		}
 		return nil
-	})
-	if err != nil {
+	}
+	if s.Proxy != "" {
+		st, err := s.FromProxy(ctx)
+		if err != nil {
+			return err
+		}
+		for _, l := range st.Instances {
+			add(instance.Key{Role: l.Role, Address: l.Address})
+		}
+	} else if err := s.With(ctx, read); err != nil {
 		return err
 	}
 	for i := range keys {

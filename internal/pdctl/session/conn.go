@@ -94,7 +94,11 @@ func (s *Session) Hint(err error) error {
 	if !errors.Is(err, etcd.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return fmt.Errorf("%w%s%s", err, hint, instance.Printable(strings.Join(s.Etcd.Endpoints, ", "), 300))
+	tried := instance.Printable(strings.Join(s.Etcd.Endpoints, ", "), 300)
+	if s.canProxy {
+		tried += proxyHint
+	}
+	return fmt.Errorf("%w%s%s", err, hint, tried)
 }
 
 // RefusedUser reports whether etcd answers, but refuses this user.

@@ -20,8 +20,15 @@ const names = "names"
 
 // Names marks commands that accept -o name.
 func (s *Session) Names(cmd *cobra.Command) *cobra.Command {
-	cmd.Annotations = map[string]string{names: "true"}
+	annotate(cmd, names)
 	return cmd
+}
+
+func annotate(cmd *cobra.Command, name string) {
+	if cmd.Annotations == nil {
+		cmd.Annotations = map[string]string{}
+	}
+	cmd.Annotations[name] = "true"
 }
 
 // Watches adds the flag --watch to a command that lists something.

@@ -27,6 +27,7 @@ type Session struct {
 	LookupEnv settings.Lookup
 	Engines   Engines // how engines are asked, by commands that do
 	Timeout   time.Duration
+	Proxy     string // --proxy of commands that can read the fleet from a proxy
 	Selectors Selectors
 	Dry       dryrun.Run // --dry-run of commands that write, and the recorded writes
 
@@ -35,6 +36,8 @@ type Session struct {
 	prints bool   // --print-config
 	yes    bool   // --yes of commands that confirm
 	again  bool   // --watch of lists
+	// canProxy is set while a command runs that has the flag --proxy of ReadsProxy.
+	canProxy bool
 }
 
 // New returns a session whose flags are not parsed yet.
@@ -81,6 +84,7 @@ func (s *Session) Wrap(do func(*cobra.Command, []string) error) func(*cobra.Comm
 		if s.Out.Format == output.Name && cmd.Annotations[names] == "" {
 			return cli.Wrongf("-o name: %s prints no instances", cmd.CommandPath())
 		}
+		s.canProxy = cmd.Annotations[readsProxy] != ""
 		err := s.repeat(cmd, args, do)
 		if cli.IsWrong(err) {
 			return err

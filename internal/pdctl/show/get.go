@@ -29,12 +29,15 @@ is 1 when etcd has nothing about it.`
 func Get(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "get [ROLE/]HOST:PORT", SuggestFor: []string{"describe", "show"}, Short: "show one instance as it is in etcd", Long: getHelp,
-		Example: "  pdctl get prefill/10.0.0.7:8100\n  pdctl get decode 10.0.0.8:8200 -o json",
+		Example: "  pdctl get prefill/10.0.0.7:8100\n  pdctl get 10.0.0.7:8100 --proxy http://10.0.0.1:8000\n  pdctl get decode 10.0.0.8:8200 -o json",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keys, err := s.Named(cmd.Context(), args, 0)
 			if err != nil {
 				return err
+			}
+			if s.Proxy != "" {
+				return proxyGet(cmd.Context(), s, keys[0])
 			}
 			return s.With(cmd.Context(), func(conn *session.Conn) error { return get(cmd.Context(), s, conn, keys[0]) })
 		},

@@ -37,7 +37,7 @@ func List(s *session.Session) *cobra.Command {
 	var order string
 	cmd := &cobra.Command{
 		Use: "list [prefill|decode]", Aliases: []string{"ls"}, Short: "list the instances", Long: listHelp(),
-		Example: "  pdctl list\n  pdctl list decode --sort-by in-flight\n  pdctl list -o wide --selector state=ready --selector rack=3\n  pdctl list -o json | jq '.instances[] | select(.state == \"down\")'",
+		Example: "  pdctl list\n  pdctl list decode --sort-by in-flight\n  pdctl list --proxy http://10.0.0.1:8000\n  pdctl list -o wide --selector state=ready --selector rack=3\n  pdctl list -o json | jq '.instances[] | select(.state == \"down\")'",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			roles := instance.Roles()
@@ -76,6 +76,9 @@ type Removal struct {
 }
 
 func list(ctx context.Context, s *session.Session, roles []instance.Role, order string) error {
+	if s.Proxy != "" {
+		return proxyList(ctx, s, roles, order)
+	}
 	sel, err := s.Selectors.Parse()
 	if err != nil {
 		return err

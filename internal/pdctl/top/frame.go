@@ -78,7 +78,7 @@ type proxy struct {
 type collector struct {
 	s      *session.Session
 	conn   *session.Conn
-	sel    session.Selector
+	sel    instance.Selector
 	client *http.Client
 
 	mu      sync.Mutex // held while a frame is read; guards history
