@@ -18,6 +18,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -33,6 +34,9 @@ type stage struct {
 	proxies  []Proxy
 	broken   error // of the proxies' list
 	hits     map[instance.Key]Hits
+	figures  *figures.Fleet
+	findings []Finding
+	opinions map[instance.Key]instance.Opinion
 }
 
 func member(role instance.Role, address string, change ...func(*instance.Instance)) *instance.Instance {
@@ -85,10 +89,15 @@ func (s *stage) board() *Board {
 			return s.etcd
 		},
 		Requests: s.inFlight.Load, Findings: func() []string { return []string{"all is well"} },
-		Proxies: func(context.Context) ([]Proxy, error) {
+		Proxies: func(context.Context) (Fleet, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return s.proxies, s.broken
+			return Fleet{Proxies: s.proxies, Figures: s.figures, Findings: s.findings}, s.broken
+		},
+		Opinion: func(k instance.Key) instance.Opinion {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.opinions[k]
 		},
 		Log: log,
 	})
