@@ -169,7 +169,7 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 		return nil
 	}
 	if !m.used.Load() {
-		m.used.Store(true)
+		m.freshen()
 		q.wakeRun()
 	}
 	p := m.plan.Load()

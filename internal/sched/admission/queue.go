@@ -20,7 +20,7 @@ type queue struct {
 	plan     atomic.Pointer[plan]
 	accounts atomic.Pointer[map[accountKey]*account]
 	waiting  atomic.Int64 // len of order
-	used     atomic.Bool  // a request has come since the last tick
+	used     atomic.Bool  // a request has come since the plan had to be made again
 	stale    atomic.Bool  // the plan must be made again
 	out      outgoing
 	miss     atomic.Uint64 // bits of the share of prompt tokens that are not cached; 0: nothing is known
@@ -315,6 +315,15 @@ func (m *queue) send(r *Request) {
 	r.ready <- nil
 }
 
+// freshen makes the plan again for the first request after a while.
+func (m *queue) freshen() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used.Store(true)
+	m.stale.Store(true)
+	m.replan(m.opts.Now())
+}
+
 // replan makes the plan again if it is old. The caller holds the lock.
 func (m *queue) replan(now time.Time) {
 	if last := m.plan.Load(); m.stale.Swap(false) || now.Sub(last.at) >= busyRefresh {
@@ -334,8 +343,6 @@ func (m *queue) tick() time.Duration {
 		if !m.used.Swap(false) {
 			return time.Hour
 		}
-		m.stale.Store(true)
-		m.replan(now)
 		return refresh
 	}
 	m.dispatchLocked(now)
