@@ -64,7 +64,7 @@ func (m *meter) note(cost float64, now time.Time) {
 	m.cost += cost
 	passed := now.Sub(m.since).Seconds()
 	switch {
-	case m.since.IsZero() || passed > 10: // no request has waited
+	case m.since.IsZero():
 		m.since, m.cost = now, cost
 	case passed >= busyRefresh.Seconds():
 		weight := min(1, passed/5)
@@ -305,6 +305,9 @@ func (m *queue) dispatchLocked(now time.Time) {
 		sent += r.cost
 	}
 	m.meter.note(sent, now)
+	if m.order.len() == 0 {
+		m.meter.since = time.Time{} // the time without waiting requests does not count
+	}
 }
 
 // send dispatches a request. The caller holds the lock.
