@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -84,8 +85,9 @@ type Deps struct {
 	LogLevel  LogLevel // nil: it cannot be changed
 
 	CORS       CORS
-	ClientKeys *apikeys.Ring // nil: clients need no key
-	AdminKey   *apikeys.Ring // nil: the admin routes refuse all requests
+	ClientKeys *apikeys.Ring         // nil: clients need no key
+	Config     func(io.Writer) error // writes the settings, secrets masked; nil: there is no such route
+	AdminKey   *apikeys.Ring         // nil: the admin routes refuse all requests
 	Version    string
 	ID         string // of this proxy, as in etcd
 	// Notices returns the notices of package notice.
@@ -167,7 +169,7 @@ func isProxyRoute(path string) bool {
 		return slices.Contains(AdminActions(), verb)
 	}
 	switch path {
-	case "/status", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents:
+	case "/status", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, configPath, DashboardEvents:
 		return true
 	}
 	return false

@@ -63,6 +63,9 @@ func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.POST("/status", d.status) // the reference proxy's example sends POST
 	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, log: d.Log}
 	admin.add(e, requireRight(d.AdminKey, apikeys.Read), requireAdmin(d.AdminKey))
+	if d.Config != nil {
+		e.GET(configPath, requireRight(d.AdminKey, apikeys.Read), d.config)
+	}
 	e.POST("/route", requireRight(d.AdminKey, apikeys.Read), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
 	for _, path := range fanOutRoutes() {
 		e.POST(path, requireAdminOrHide(d.AdminKey), dataRoute(d.Data.FanOut(path)))

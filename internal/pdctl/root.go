@@ -96,7 +96,7 @@ func root(s *session.Session) *cobra.Command {
 		s.ReadsProxy(s.Completes(show.Get(s), one...)), s.Watches(s.Completes(show.History(s), one...)), s.Names(s.ReadsProxy(s.Watches(s.Selects(show.List(s))))),
 		s.Selects(show.Watch(s)), s.ReadsProxy(s.Watches(show.Status(s))),
 		s.Watches(fleet.Diff(s)), s.Confirms(s.Writes(fleet.Revert(s))), s.Confirms(s.Writes(fleet.Apply(s))),
-		diagnose.Command(s), s.Completes(events.Command(s), one...), route.Command(s),
+		diagnose.Command(s), debugCommand(s), s.Completes(events.Command(s), one...), route.Command(s),
 		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s),
 	)
 	for _, c := range root.Commands() {
