@@ -59,6 +59,7 @@ func (a *AccessLog) Write(e *Entry) {
 	l.some("decode", e.Decode)
 	l.some("decode_only", e.DecodeOnly)
 	l.some("elsewhere", e.Elsewhere)
+	l.some("refused", e.Refused)
 	l.some("failure", string(e.Failure))
 	l.number("failed_legs", int64(e.Attempts))
 	l.positive("continued", e.Continued)

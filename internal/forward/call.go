@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/form"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
+	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 )
 
 // call is one client's request, from its first byte to its entry in the log. It
@@ -34,6 +35,7 @@ type call struct {
 	origin leg.Origin
 	answer relay.Answer
 	flow   flow.Request
+	limit  limit
 }
 
 func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind openai.Kind, between relay.Observer) *call {
@@ -55,9 +57,7 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 			c.flow.Ranked, c.flow.Rank = true, int(n)
 		}
 	}
-	if name := h.opts.SessionHeader; name != "" {
-		c.flow.Session = r.Header.Get(name)
-	}
+	c.flow.Session = h.opts.Sessions.ofHeader(r.Header)
 	c.answer.SetRequestID() // for every way that the request can end
 	h.flow.Budget.Request(c.times.Start)
 	return c
@@ -74,11 +74,12 @@ func (c *call) finish() {
 	if c.flow.Body != nil {
 		c.flow.DropBody()
 	}
+	c.settle()
 	result, route, took := &c.answer.Result, &c.flow.Route, time.Since(c.times.Start)
 	c.h.opts.Recorder.Done(&Entry{
-		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.h.opts.KeyName(c.r), Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
+		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.limit.name(c), Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
 		Model: c.origin.Model, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
-		Prefill: route.Prefill, Decode: route.Decode, DecodeOnly: route.DecodeOnly, Elsewhere: route.Elsewhere(), Attempts: route.Failed, Continued: route.Continued,
+		Prefill: route.Prefill, Decode: route.Decode, DecodeOnly: route.DecodeOnly, Elsewhere: route.Elsewhere(), Refused: route.Refused, Attempts: route.Failed, Continued: route.Continued,
 		Failure: result.Failure, Late: result.Late, KeepAlives: c.answer.KeepAlives(), Revision: route.Revision,
 		BytesIn: c.bytesIn, BytesOut: result.Bytes,
 		Input: result.Tokens.Input, Cached: result.Tokens.Cached, Output: result.Tokens.Output, Finish: result.Tokens.Finish, TraceID: c.origin.Trace.ID(c.r.Header),
@@ -110,6 +111,13 @@ func (c *call) completion(kind openai.Kind) {
 	}
 	req, err := request.Parse(kind, c.flow.Body.Bytes())
 	if c.parsed(req, err) {
+		if err := c.place(); err != nil {
+			c.answer.Refuse(err)
+			return
+		}
+		if !c.admit(keylimit.Want{Bytes: len(req.Body), MaxTokens: req.MaxTokens, Generates: true}) {
+			return
+		}
 		if req.Stream {
 			c.answer.StartKeepAlive(c.h.opts.KeepAlive)
 		}
@@ -124,7 +132,7 @@ func (c *call) passThrough(reason string) {
 		return
 	}
 	req, err := request.ParseOther(c.flow.Body.Bytes())
-	if c.parsed(req, err) {
+	if c.parsed(req, err) && c.admit(c.passed(len(req.Body), reason)) {
 		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Stream: req.Stream, DecodeOnly: reason})
 	}
 }
@@ -141,6 +149,9 @@ func (c *call) passThroughForm(reason string) {
 		return
 	}
 	c.origin.Model, c.stream = f.Model, f.Stream
+	if !c.admit(keylimit.Want{}) { // the file says nothing about tokens
+		return
+	}
 	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Stream: f.Stream, DecodeOnly: reason})
 }
 
@@ -163,6 +174,9 @@ func (c *call) parsed(req *request.Request, err error) bool {
 	if req != nil {
 		c.origin.Model, c.stream = req.Model, req.Stream
 		c.flow.Route.Stream = req.Stream
+		if c.flow.Session == "" {
+			c.flow.Session = c.h.opts.Sessions.ofBody(req)
+		}
 	}
 	if err != nil {
 		model := c.origin.Model

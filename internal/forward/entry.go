@@ -44,9 +44,10 @@ type Entry struct {
 	// Elsewhere is why another instance would have been preferred, and in which role;
 	// "" if none would; see flow.Route.
 	Elsewhere string
-	Attempts  int   // failed legs, also those that were retried
-	Failure   Class // of the leg whose failure the client got
-	Continued int   // times that the stream went on after its decode leg was lost
+	Refused   string // why the queue did not admit it, "" if it did; see package admission
+	Attempts  int    // failed legs, also those that were retried
+	Failure   Class  // of the leg whose failure the client got
+	Continued int    // times that the stream went on after its decode leg was lost
 	// Late is the status of an error that was sent as an event, because a keep-alive had sent the header
 	// before; 0 of any other request. Status is then what the client got.
 	Late       int

@@ -41,9 +41,9 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 		openai.WriteError(w, invalid)
 		return
 	}
-	session := ""
-	if name := h.opts.SessionHeader; name != "" {
-		session = r.Header.Get(name)
+	session := h.opts.Sessions.ofHeader(r.Header)
+	if session == "" {
+		session = h.opts.Sessions.ofBody(req)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	e := json.NewEncoder(w)

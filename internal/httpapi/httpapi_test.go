@@ -544,6 +544,8 @@ func TestAdminWordsAndErrors(t *testing.T) {
 		{"no weight", "weight", `{"type":"prefill","instance":"a:1"}`, 400, "is missing"},
 		{"bad weight", "weight", `{"type":"prefill","instance":"a:1","weight":-1}`, 400, "whole number"},
 		{"half a weight", "weight", `{"type":"prefill","instance":"a:1","weight":1.5}`, 400, "whole number"},
+		{"role", "role", `{"type":"decode","instance":"a:1","for":"2h","auto":true,"force":true}`, 200, "role decode instances: ['a:1']."},
+		{"force of a drain", "drain", `{"type":"decode","instance":"a:1","force":true}`, 400, "go with /instances/role"},
 		{"weight of a drain", "drain", `{"type":"prefill","instance":"a:1","weight":1}`, 400, "goes with /instances/weight"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -72,6 +72,10 @@ type Deps struct {
 	Prompts func() map[instance.Role]instance.ListedPrompts
 	// Digests returns the load digests of the proxies; nil: none.
 	Digests func() []LoadDigest
+	// Queues returns the queues in front of the engines; nil: there are none.
+	Queues func() []instance.ListedQueue
+	// Roles returns the advice about the number of instances of each role.
+	Roles func() []instance.Advice
 	// KVEvents returns the state of the KV event streams of the engines; nil: they are not used.
 	KVEvents func() []KVEvents
 	Etcd     func() EtcdStatus
@@ -94,6 +98,10 @@ type Deps struct {
 	Notices func() []string
 	// Limits are this proxy's limits, as /status shows them.
 	Limits map[string]any
+	// Usage returns the use of API keys at this proxy.
+	Usage func() []instance.KeyUsage
+	// KeyLimits changes the limits of API keys in etcd.
+	KeyLimits KeyLimits
 }
 
 // NewRouter returns the handler of the client routes. With split, it does not have the
@@ -169,10 +177,10 @@ func isProxyRoute(path string) bool {
 		return slices.Contains(AdminActions(), verb)
 	}
 	switch path {
-	case "/status", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, configPath, DashboardEvents:
+	case "/status", "/roles", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, configPath, DashboardEvents, usagePath, limitsPath:
 		return true
 	}
-	return false
+	return strings.HasPrefix(path, limitsPath+"/")
 }
 
 // refuseProbes refuses the probes of proxies and agents that mistake this proxy for an

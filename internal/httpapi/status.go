@@ -30,6 +30,8 @@ type Status struct {
 	Digests []LoadDigest `json:"load_digests,omitempty"`
 	// Prompts is the state of the policies' prompt indexes, by role.
 	Prompts map[instance.Role]instance.ListedPrompts `json:"prompts,omitempty"`
+	// Queues are those in front of the engines, with --queue observe or on.
+	Queues []instance.ListedQueue `json:"queues,omitempty"`
 	// KVEvents is the state of the engines' KV event streams, with --kv-events.
 	KVEvents []KVEvents `json:"kv_events,omitempty"`
 }
@@ -61,8 +63,10 @@ type LoadDigest struct {
 func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.GET("/status", d.status)
 	e.POST("/status", d.status) // the reference proxy's example sends POST
+	e.GET("/roles", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"roles": d.Roles()}) })
 	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, log: d.Log}
 	admin.add(e, requireRight(d.AdminKey, apikeys.Read), requireAdmin(d.AdminKey))
+	d.addKeyRoutes(e.Group("/", requireAdmin(d.AdminKey)), admin)
 	if d.Config != nil {
 		e.GET(configPath, requireRight(d.AdminKey, apikeys.Read), d.config)
 	}
@@ -101,6 +105,9 @@ func (d *Deps) status(c *gin.Context) {
 	}
 	if d.Prompts != nil {
 		out.Prompts = d.Prompts()
+	}
+	if d.Queues != nil {
+		out.Queues = d.Queues()
 	}
 	if d.KVEvents != nil {
 		out.KVEvents = d.KVEvents()

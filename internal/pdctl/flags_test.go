@@ -225,11 +225,11 @@ func TestSelector(t *testing.T) {
 	if errs := r.want(1, "", "list", "--selector", "rack=3,4"); !strings.Contains(errs, "no instance has a label 4: for several values write rack in (3,4)") {
 		t.Errorf("%q", errs)
 	}
-	if errs := r.want(1, "both/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both\n", "drain", "both", "10.0.0.8:8200"); !strings.Contains(errs, "1 of 1 failed") {
+	if errs := r.want(1, "both/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n", "drain", "both", "10.0.0.8:8200"); !strings.Contains(errs, "1 of 1 failed") {
 		t.Errorf("%q", errs)
 	}
-	r.want(1, "prefill/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both\n"+
-		"decode/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both\n", "remove", "both", "10.0.0.8:8200")
+	r.want(1, "prefill/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n"+
+		"decode/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n", "remove", "both", "10.0.0.8:8200")
 	if got := r.listings().Instances; len(got) != 4 || got[3].Intent != "" {
 		t.Errorf("%+v", got)
 	}

@@ -14,19 +14,22 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/events"
 	"github.com/pdmesh/pdmesh/internal/pdctl/fleet"
 	"github.com/pdmesh/pdmesh/internal/pdctl/intent"
+	"github.com/pdmesh/pdmesh/internal/pdctl/limit"
 	"github.com/pdmesh/pdmesh/internal/pdctl/member"
 	"github.com/pdmesh/pdmesh/internal/pdctl/mooncake"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/route"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
+	"github.com/pdmesh/pdmesh/internal/pdctl/top"
 	"github.com/pdmesh/pdmesh/internal/pdctl/transfer"
 )
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
 
-pdctl uses etcd directly; no proxy or agent needs to run. Only "pdctl route" asks a proxy.
-While etcd is down, list, get and status can read the fleet from one, with --proxy URL.
+pdctl uses etcd directly; no proxy or agent needs to run. Only "pdctl route", "pdctl ratio"
+and "pdctl usage" ask proxies. While etcd is down, list, get and status can read the fleet from
+one, with --proxy URL.
 The default etcd is 127.0.0.1:2379, where a proxy without --etcd-endpoints runs its own.
 --etcd-endpoints or PD_ETCD_ENDPOINTS names another one.
 
@@ -92,12 +95,12 @@ func root(s *session.Session) *cobra.Command {
 	}
 	root.AddCommand(
 		s.Names(s.Writes(member.Add(s))), s.Names(s.Writes(member.Allow(s))), s.Writes(member.Restore(s)), s.Writes(member.Forget(s)),
-		s.Names(s.Selects(s.Completes(intent.Wait(s), all...))), show.Version(s),
+		s.Writes(s.Completes(intent.Role(s), all...)), s.Names(s.Selects(s.Completes(intent.Wait(s), all...))), show.Version(s),
 		s.ReadsProxy(s.Completes(show.Get(s), one...)), s.Watches(s.Completes(show.History(s), one...)), s.Names(s.ReadsProxy(s.Watches(s.Selects(show.List(s))))),
-		s.Selects(show.Watch(s)), s.ReadsProxy(s.Watches(show.Status(s))),
+		s.Selects(show.Watch(s)), s.ReadsProxy(s.Watches(show.Status(s))), s.Selects(s.Writes(top.Command(s))),
 		s.Watches(fleet.Diff(s)), s.Confirms(s.Writes(fleet.Revert(s))), s.Confirms(s.Writes(fleet.Apply(s))),
-		diagnose.Command(s), debugCommand(s), s.Completes(events.Command(s), one...), route.Command(s),
-		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s),
+		diagnose.Command(s), debugCommand(s), s.Completes(events.Command(s), one...), route.Command(s), route.Ratio(s),
+		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s), limit.Command(s), limit.Usage(s),
 	)
 	for _, c := range root.Commands() {
 		c.RunE = s.Wrap(c.RunE)

@@ -14,7 +14,7 @@ func TestUnreachableEtcd(t *testing.T) {
 	port := testkit.FreePort(t)
 	env := map[string]string{"PD_ETCD_ENDPOINTS": port}
 	for _, args := range [][]string{
-		{"add", "prefill", "127.0.0.1:1"}, {"remove", "prefill", "127.0.0.1:1"}, {"allow", "prefill", "127.0.0.1:1"}, {"drain", "prefill", "127.0.0.1:1"}, {"uncordon", "prefill", "127.0.0.1:1"}, {"list"}, {"get", "prefill/127.0.0.1:1"}, {"watch"}, {"status"},
+		{"add", "prefill", "127.0.0.1:1"}, {"remove", "prefill", "127.0.0.1:1"}, {"allow", "prefill", "127.0.0.1:1"}, {"drain", "prefill", "127.0.0.1:1"}, {"uncordon", "prefill", "127.0.0.1:1"}, {"list"}, {"get", "prefill/127.0.0.1:1"}, {"watch"}, {"status"}, {"top", "--once"},
 	} {
 		t.Run(args[0], func(t *testing.T) {
 			t.Parallel()
@@ -96,6 +96,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"get", "prefill/10.0.0.1"}, "give host:port"},
 		{[]string{"watch", "all"}, "unknown command"},
 		{[]string{"status", "all"}, "unknown command"},
+		{[]string{"top"}, "needs a terminal"},
 		{[]string{"export", "file"}, "unknown command"},
 		{[]string{"import"}, "accepts 1 arg"},
 		{[]string{"import", "no-such-file"}, "no such file"},
@@ -127,7 +128,7 @@ func TestRemoveOfABadAddressIsWrongUsage(t *testing.T) {
 
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
-	for _, sub := range []string{"", "add", "remove", "allow", "drain", "undrain", "cordon", "uncordon", "weight", "wait", "history", "list", "get", "watch", "status", "export", "import", "auth", "doctor"} {
+	for _, sub := range []string{"", "add", "remove", "allow", "drain", "undrain", "cordon", "uncordon", "weight", "wait", "history", "list", "get", "watch", "status", "top", "export", "import", "auth", "doctor"} {
 		code, out, errs := execute(t.Context(), nil, strings.Fields(sub+" --help")...)
 		if code != 0 || errs != "" || !strings.Contains(out, "Examples:\n  pdctl "+sub) || !strings.Contains(out, "--etcd-endpoints") {
 			t.Errorf("pdctl %s --help: exit %d %s\n%s", sub, code, errs, out)

@@ -1,15 +1,19 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
 )
 
 // openKeys reads the clients' keys and the admin keys. A nil ring of clients means that they need
@@ -42,6 +46,14 @@ func allow(ring, admins *apikeys.Ring, o *forward.Options) {
 	o.Trace, o.Privileged, o.Ranked = may(apikeys.Trace), may(apikeys.Priority), may(apikeys.Rank)
 	o.KeyName = func(r *http.Request) string { return ring.Of(r).Name }
 	o.ClientKeys = ring != nil
+	if ring != nil { // without keys every client may choose
+		o.Class = func(r *http.Request) (is, highest admission.Class) {
+			k := ring.Of(r)
+			is, _ = admission.ParseClass(k.Class)
+			highest, _ = admission.ParseClass(k.MaxClass)
+			return is, highest
+		}
+	}
 }
 
 // keyFindings are the problems with the file of API keys.
@@ -53,4 +65,28 @@ func (p *app) keyFindings() []string {
 		}
 	}
 	return found
+}
+
+// followLimits applies the limits of API keys that etcd has. While a document cannot be read, the
+// previous limits of its key stay.
+func (p *app) followLimits(ctx context.Context) {
+	limits := map[string]instance.KeyLimits{}
+	instance.Follow(ctx, p.watcher.Snapshot, func(last, snap *instance.Snapshot) {
+		if last != nil && last.Documents == snap.Documents {
+			return
+		}
+		next := map[string]instance.KeyLimits{}
+		for _, d := range snap.Documents.In(schema.Limits) {
+			l, err := instance.DecodeKeyLimits(d.Value)
+			if err != nil {
+				p.log.WithError(err).WithField("key", instance.Printable(d.Address, 64)).Warn("limits of an API key ignored")
+				if l = limits[d.Address]; l.V == 0 {
+					continue
+				}
+			}
+			next[d.Address] = l
+		}
+		limits = next
+		p.limits.Set(limits)
+	})
 }

@@ -138,7 +138,7 @@ func (s *stage) put(key, value string) {
 // reset reverts the changes of a command.
 func (s *stage) reset() {
 	s.t.Helper()
-	for _, prefix := range []string{"/pd/override/", "/pd/pending/", "/pd/meta/kept", "mooncake/"} {
+	for _, prefix := range []string{"/pd/override/", "/pd/limits/", "/pd/pending/", "/pd/meta/kept", "mooncake/"} {
 		s.remove(prefix, clientv3.WithPrefix())
 	}
 	all, err := s.cli.Get(s.t.Context(), "/pd/", clientv3.WithPrefix())

@@ -26,7 +26,7 @@ func (r *rig) operate(ctx context.Context, a Action) {
 		hold(ctx, a.For)
 		r.until(do, a.Via, "un"+a.Kind)
 	case "drain-wait":
-		if o := do("pdctl", "drain", "--wait", "--timeout", "5s"); o.Code != 0 { // repeated as the manual says
+		if o := do("pdctl", "drain", "--wait", "--timeout", "6s"); o.Code != 0 { // repeated as the manual says
 			do("pdctl", "drain", "--wait", "--timeout", "3s")
 		}
 		hold(ctx, a.For)

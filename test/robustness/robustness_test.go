@@ -230,6 +230,9 @@ func report(t *testing.T, r *rig, duration time.Duration) {
 	t.Logf("seed %d: %d requests %v; %d faults, %d changes by operators; excused %v; proxies equal etcd %s after the faults; stalls of %s",
 		h.Seed, len(h.Requests), outcomes, len(h.Faults), len(h.Ops), v.Excused, lag.Round(time.Millisecond), stalled.Round(time.Millisecond))
 	if len(v.Violations) == 0 {
+		if os.Getenv("PD_KEEP_TMP") != "" {
+			r.fail(r.keep())
+		}
 		return
 	}
 	rules := map[string]int{}

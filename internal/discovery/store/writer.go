@@ -92,6 +92,10 @@ type plan struct {
 	put           func(clientv3.LeaseID) clientv3.Op // one more op, under a lease of that length
 
 	puts []func(clientv3.LeaseID) clientv3.Op // those of several plans together
+
+	// once and compares are the operations and conditions that all plans of a change share.
+	once     []clientv3.Op
+	compares []clientv3.Cmp
 }
 
 // add takes the plan for another membership in.
@@ -102,6 +106,9 @@ func (p *plan) add(more plan) {
 	p.ops, p.lease = append(p.ops, more.ops...), max(p.lease, more.lease)
 	if more.put != nil {
 		p.puts = append(p.puts, more.put)
+	}
+	if p.once == nil {
+		p.once, p.compares = more.once, more.compares
 	}
 }
 
@@ -201,11 +208,11 @@ func (w *writer) apply(ctx context.Context, k instance.Key, why string, all []*e
 	if err != nil {
 		return 0, granted, err
 	}
-	ops = append(ops, audit...)
+	ops = append(append(ops, p.once...), audit...)
 	if all[0].Schema == nil {
 		ops = append(ops, clientv3.OpPut(w.layout.Schema(), schema.VersionValue))
 	}
-	compares := []clientv3.Cmp{etcd.Unchanged(w.layout.Schema(), all[0].Schema)}
+	compares := append(p.compares, etcd.Unchanged(w.layout.Schema(), all[0].Schema))
 	for i, k := range k.Each() {
 		f := all[i]
 		compares = append(compares, etcd.Unchanged(w.layout.Instance(k), f.Record),

@@ -25,6 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
 // completion is a request that goes through prefill and decode. The prefill leg of a concurrent
@@ -38,6 +39,7 @@ type completion struct {
 	cutReason string // why an engine may refuse a prefill of one token, see request.Request
 	media     bool   // images, video or audio: the size of the body says nothing about its tokens
 	usage     relay.Usage
+	streamed  estimate.Decode // what decode had to do when it began a stream that can be measured
 
 	progress *continuation.Answer // what the client has of a stream; nil if it is not continued
 	move     move
@@ -56,6 +58,10 @@ func (r *Request) Complete(req *request.Request) {
 	head, prompt := req.Reading(buf[:])
 	media := req.Media()
 	r.begin(sched.Request{Prompt: prompt, Head: head, TokensTell: !media && req.TokensTell(), Length: len(req.Body)})
+	if !r.admit(media) {
+		return
+	}
+	defer r.endAdmission()
 	if media {
 		r.Settings.Recorder.Media()
 	}
@@ -68,6 +74,7 @@ func (r *Request) Complete(req *request.Request) {
 		c.endProgress()
 	}
 	r.Answer.Prompted(c.usage.Prompt())
+	c.learnStream()
 }
 
 // run tries pairs until one has answered, each in the flow of its dialect.
@@ -109,7 +116,7 @@ func (c *completion) tryPair() (done bool) {
 		return true
 	}
 	p.Confirm()
-	c.r.Route.notePick(p)
+	c.r.notePick(p)
 	a := &attempt{c: c, p: p, dialect: d}
 	switch d.Flow() {
 	case connector.Concurrent:
@@ -150,7 +157,7 @@ func (a *attempt) pickDecode() (d *sched.Assignment, done bool) {
 		a.c.runDecodeOnly(nil, why)
 		return nil, true
 	}
-	a.c.r.Route.notePick(d)
+	a.c.r.notePick(d)
 	return d, false
 }
 
@@ -166,7 +173,7 @@ func (c *completion) unfit(d connector.Dialect, p connector.Pair) string {
 
 // committed is called when the answer is committed: its pair has served.
 func (c *completion) committed(d, p *sched.Assignment) {
-	c.s.Disaggregate.learnDecode(c, d, p)
+	c.learnDecode(d, p)
 	p.Done() // decode has its KV cache
 	d.Prefilled(0, 0)
 	c.r.attempts.served(d.Instance)
@@ -185,8 +192,9 @@ func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
 	}
 	c.r.Origin.Times.Pass(stage.Prefilled)
 	c.usage.Prefilled(answer)
-	c.s.Disaggregate.learnPrefill(c, p)
+	c.learnPrefill(p)
 	p.Prefilled(c.usage.Prompt())
+	c.r.Admission.Prefilled()
 	if p.Lesson.Wanted() {
 		if ids := response.PromptTokenIDs(c.kind, answer); ids != nil {
 			p.Lesson.Learn(ids)

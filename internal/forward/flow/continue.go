@@ -202,7 +202,7 @@ func (c *completion) sameFirst(in *instance.Instance) (done bool) {
 		d.Done()
 		return false
 	}
-	c.r.Route.notePick(d)
+	c.r.notePick(d)
 	f := c.answerOn(d)
 	return f == nil || c.decodeFailed(d, f)
 }

@@ -17,7 +17,7 @@ import (
 // withoutPrefill handles a request that no prefill instance can take: it becomes
 // decode-only, or fails.
 func (c *completion) withoutPrefill(err error) {
-	switch fallback := c.s.Fallback && c.r.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
+	switch fallback := c.s.Fallback && !c.saturated() && c.r.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
 	case errors.Is(err, sched.ErrSelf):
 		c.runDecodeOnly(nil, bypass.SameInstance) // the decode instance is a prefill instance, too: this is no fallback
 	case fallback && c.pairs.mismatch != "":
@@ -37,6 +37,13 @@ func (c *completion) withoutPrefill(err error) {
 	default:
 		c.r.answerUnserved(err, instance.Prefill, func(*leg.Failure) bool { return true })
 	}
+}
+
+// saturated reports whether a prefill instance has refused the request because it is full. Decode
+// instances do not compute its prompt then: they would delay their streams.
+func (c *completion) saturated() bool {
+	f := c.r.attempts.lastFailure
+	return f != nil && f.Class == leg.Busy
 }
 
 // withoutPartner handles a prefill instance for which no decode instance was picked. done
@@ -72,7 +79,7 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 	switch {
 	case f.Class == leg.OurEdit:
 		c.runDecodeOnly(nil, c.cutReason)
-	case (f.Rule.Retry || f.Class == leg.TooLarge) && f.Answer.Status >= 500 && c.s.Fallback:
+	case (f.Rule.Retry || f.Class == leg.TooLarge) && f.Answer.Status >= 500 && c.s.Fallback && f.Class != leg.Busy:
 		// No further attempt at prefill is allowed; decode-only is still possible.
 		reason := bypass.PrefillFailed
 		if f.Class == leg.NotNotified {

@@ -84,7 +84,7 @@ func (s *Settings) explainDecision(p *explain.Plan, wanted sched.Request, a *sch
 	case decode == nil:
 		is.Reason = estimate.Full
 	default:
-		is = s.Disaggregate.estimate.Explain(wanted.Model, onPrefill(a, float64(a.Tokens-a.Cached)), onDecode(decode))
+		is = s.Estimator.Explain(wanted.Model, onPrefill(a, float64(a.Tokens-a.Cached)), onDecode(decode))
 	}
 	p.Disaggregate = &explain.Weighed{Decision: explain.Pair, Reason: is.Reason, Pair: is.Pair, DecodeOnly: is.DecodeAlone, Stall: is.Stall}
 	if is.Alone {

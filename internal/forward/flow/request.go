@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
 )
 
 // Request is one client's request that engines are to answer.
@@ -27,6 +28,9 @@ type Request struct {
 	// Rank is the data-parallel rank that the client wants, if Ranked.
 	Ranked bool
 	Rank   int
+
+	// Admission is its place in Settings.Queue, with the fields that the client decides.
+	Admission admission.Request
 
 	Route Route // filled in as the request proceeds
 
@@ -54,6 +58,9 @@ type Route struct {
 	// PrefillElsewhere and DecodeElsewhere are why other instances would have been
 	// preferred, "" if none would; see sched.Tally.
 	PrefillElsewhere, DecodeElsewhere string
+
+	// Refused is why the request was not admitted, "" if it was; see package admission.
+	Refused string
 
 	Cached   int   // tokens of the prompt that the policy expects in prefill's cache
 	Revision int64 // of the snapshot of the last pick
@@ -154,10 +161,16 @@ func (r *Route) policy() string {
 	return r.PrefillPolicy + ", " + r.DecodePolicy
 }
 
+// notePick notes where a leg of a completion goes.
+func (r *Request) notePick(a *sched.Assignment) {
+	r.Route.notePick(a)
+	r.Admission.Picked(a.Instance.Role)
+}
+
 // begin prepares the request for its first pick; wanted is what is not the same for all.
 func (r *Request) begin(wanted sched.Request) {
 	wanted.Model, wanted.Session = r.Origin.Model, r.Session
-	wanted.Measure = r.Settings.Disaggregate != nil
+	wanted.Measure = r.Settings.Estimator != nil
 	wanted.Ranked, wanted.Rank = r.Ranked, r.Rank
 	r.attempts = attempts{s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, trace: r.Origin.Trace, wanted: wanted}
 }

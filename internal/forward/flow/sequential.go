@@ -117,9 +117,13 @@ func (a *attempt) decode() (done bool) {
 			continue
 		}
 		if f.Taken {
-			// The KV transfer is spent. The prefill instance is not at fault and
-			// may be picked again.
+			// The KV transfer is spent. The prefill instance may be picked again, but
+			// preferably not if decode may have failed to read from it.
 			a.c.r.attempts.forgetTried(instance.Prefill)
+			switch f.Class {
+			case leg.Status5xx, leg.ErrorEvent, leg.FirstByteTimeout:
+				a.c.r.attempts.avoided = append(a.c.r.attempts.avoided, a.p.Instance.Key)
+			}
 			return false
 		}
 	}
@@ -128,7 +132,7 @@ func (a *attempt) decode() (done bool) {
 // decodeWith runs one decode leg. It ends the pick.
 func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 	defer d.Done()
-	a.c.r.Route.notePick(d)
+	a.c.r.notePick(d)
 	a.pair.Decode, a.pair.DecodeRank = d.Instance, d.Rank
 	transfer := a.transfer
 	switch why := a.c.unfit(a.dialect, a.pair); {

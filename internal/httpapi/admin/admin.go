@@ -42,16 +42,20 @@ type Intents interface {
 	Intend(ctx context.Context, k instance.Key, state instance.Intent, w store.IntentOptions) (store.IntentResult, error)
 	Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (store.IntentResult, error)
 	SetWeight(ctx context.Context, k instance.Key, weight *int, w store.IntentOptions) (store.IntentResult, error)
+	SetRole(ctx context.Context, address string, role instance.Role, w store.RoleOptions) (store.IntentResult, error)
 }
 
 // Options configure a Service.
 type Options struct {
 	Instances Instances
 	Intents   Intents
+	Documents Documents
 	Members   Members
 	Prober    Prober
 	Guard     netguard.Policy
-	Model     string // every instance must serve it; "" any
+	// Fits returns why an engine can't serve in the role of its key; nil: it is not checked.
+	Fits  func(instance.Key, instance.Record) error
+	Model string // every instance must serve it; "" any
 	// Proxies are the proxies that use the instances added through this proxy; empty
 	// means every proxy.
 	Proxies func() []string

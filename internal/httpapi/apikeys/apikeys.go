@@ -50,7 +50,13 @@ func (w words) String() string { return strings.Join(slices.Sorted(maps.Keys(w))
 type Key struct {
 	Name   string // "" for a key of --api-key or --admin-api-key
 	Rights Rights
+	// Class is the class of its requests, and MaxClass the highest that they may ask for: a name of
+	// package admission; "" is default.
+	Class, MaxClass string
 }
+
+// classes returns the names of the classes, the highest first.
+func classes() []string { return []string{"interactive", "", "batch"} }
 
 type entry struct {
 	sum [sha256.Size]byte
@@ -66,7 +72,7 @@ const (
 // ErrLine is wrapped by the error for an invalid line of a file.
 var ErrLine = errors.New("unusable")
 
-// parse parses lines of "key name rights". Errors contain the number of the line, never its
+// parse parses lines of "key name rights class=... max-class=...", of which key and name are required. Errors contain the number of the line, never its
 // content.
 func parse(raw []byte, rights words) (list []entry, err error) {
 	names, sums := map[string]bool{}, map[[sha256.Size]byte]bool{}
@@ -78,7 +84,7 @@ func parse(raw []byte, rights words) (list []entry, err error) {
 		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
 			continue
 		}
-		if len(fields) < 2 || len(fields) > 3 {
+		if len(fields) < 2 {
 			return nil, fail(`write "key name" or "key name rights"`)
 		}
 		for _, c := range []byte(fields[0]) {
@@ -90,7 +96,9 @@ func parse(raw []byte, rights words) (list []entry, err error) {
 		if !isName(e.Name) {
 			return nil, fail("the name, its second word, may have letters, digits, dashes, dots and _, 64 at most")
 		}
-		if len(fields) == 3 {
+		more := fields[2:]
+		if len(more) > 0 && !strings.Contains(more[0], "=") {
+			more = more[1:]
 			for word := range strings.SplitSeq(fields[2], ",") {
 				right, ok := rights[word]
 				if !ok {
@@ -98,6 +106,9 @@ func parse(raw []byte, rights words) (list []entry, err error) {
 				}
 				e.Rights |= right
 			}
+		}
+		if err := e.setClasses(more); err != "" {
+			return nil, fail(err)
 		}
 		if names[e.Name] || sums[e.sum] {
 			return nil, fail("its name or its key is also in an earlier line")
@@ -108,6 +119,34 @@ func parse(raw []byte, rights words) (list []entry, err error) {
 		}
 	}
 	return list, lines.Err()
+}
+
+// setClasses reads the words after the rights, and returns what is wrong with them, "" if they are valid.
+func (e *entry) setClasses(list []string) (problem string) {
+	bounded := false
+	for _, word := range list {
+		name, value, _ := strings.Cut(word, "=")
+		if value == "" || value != "default" && !slices.Contains(classes(), value) {
+			name = ""
+		}
+		value = strings.TrimPrefix(value, "default")
+		switch name {
+		case "class":
+			e.Class = value
+		case "max-class":
+			e.MaxClass, bounded = value, true
+		default:
+			return "after the rights, it may have class= and max-class=, each with interactive, default or batch"
+		}
+	}
+	rank := func(class string) int { return slices.Index(classes(), class) }
+	if !bounded && rank(e.Class) < rank(e.MaxClass) {
+		e.MaxClass = e.Class
+	}
+	if rank(e.Class) < rank(e.MaxClass) {
+		return "its class is above its max-class"
+	}
+	return ""
 }
 
 func isName(s string) bool {

@@ -40,7 +40,7 @@ func states() []string {
 	return []string{
 		string(instance.Starting), string(instance.Ready), string(instance.Draining), string(instance.Down),
 		string(instance.Pending), string(instance.Unverified), string(instance.Ejected), string(instance.Sleeping), string(instance.Paused), string(instance.Rejected),
-		instance.Cordoned, string(instance.Removed),
+		instance.Cordoned, string(instance.Removed), "prefill-only", "decode-only",
 	}
 }
 
