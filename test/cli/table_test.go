@@ -169,8 +169,8 @@ var examples = map[string]example{
 	"pdctl mooncake segments --dial=false":                                {set: segments, want: []string{"127.0.0.1:12001"}},
 	"pdctl mooncake segments -o json | jq '.segments[] | select(.stale)'": {set: segments, want: []string{`"stale": "not listening"`}},
 
-	"source <(pdctl completion bash)": {},
-	"systemctl stop pd-agent":         {skip: "placeholder for any way to stop a node; the unit is not installed here"},
+	"source <(pdctl completion bash)":    {},
+	"systemctl stop pdmesh-agent@decode": {skip: "placeholder for any way to stop a node; the unit is not installed here"},
 }
 
 // declare writes a file for pdctl apply.
