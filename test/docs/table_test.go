@@ -63,6 +63,7 @@ var table = []row{
 	{page: "docs/cli.md", first: "pdctl top", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl mooncake", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl history", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl debug", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl list --proxy", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl diff", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl apply", by: "test/cli: TestEveryExample"},
