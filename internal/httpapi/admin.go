@@ -80,19 +80,18 @@ type adminRoutes struct {
 	log     logrus.FieldLogger
 }
 
-// add registers the routes after the key check.
-func (a *adminRoutes) add(e *gin.Engine, require gin.HandlerFunc) {
+// add registers the routes after the key check: read for those that change nothing.
+func (a *adminRoutes) add(e *gin.Engine, read, require gin.HandlerFunc) {
 	g := e.Group("/instances", require, refuseEncoded)
 	g.POST("/add", a.addInstances)
 	g.POST("/remove", a.removeInstances)
 	for _, verb := range allVerbs() {
 		g.POST("/"+string(verb), a.intend(verb))
 	}
-	a.addModelRoutes(e, require)
+	a.addModelRoutes(e, read, require)
 	if a.level != nil {
-		g := e.Group(logLevelPath, require)
-		g.GET("", a.answerLevel)
-		g.PUT("", refuseEncoded, a.setLevel)
+		e.GET(logLevelPath, read, a.answerLevel)
+		e.PUT(logLevelPath, require, refuseEncoded, a.setLevel)
 	}
 }
 

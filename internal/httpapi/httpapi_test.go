@@ -146,7 +146,7 @@ func deps() httpapi.Deps {
 		},
 		Notices:   func() []string { return []string{"no decode instance serves model m"} },
 		Dashboard: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "dashboard "+r.URL.Path) }),
-		Ready:     func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: "secret", Version: "v", ID: "me",
+		Ready:     func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: apikeys.Admin("secret"), Version: "v", ID: "me",
 	}
 }
 
@@ -500,7 +500,7 @@ func TestAdminKey(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
 	off := deps()
-	off.AdminKey = ""
+	off.AdminKey = nil
 	s2 := serve(t, off, false)
 	const body = `{"type":"prefill","instance":"new:1"}`
 	for _, tc := range []struct {
@@ -590,6 +590,8 @@ func TestAdminWordsAndErrors(t *testing.T) {
 		{"no weight", "weight", `{"type":"prefill","instance":"a:1"}`, 400, "is missing"},
 		{"bad weight", "weight", `{"type":"prefill","instance":"a:1","weight":-1}`, 400, "whole number"},
 		{"half a weight", "weight", `{"type":"prefill","instance":"a:1","weight":1.5}`, 400, "whole number"},
+		{"role", "role", `{"type":"decode","instance":"a:1","for":"2h","auto":true,"force":true}`, 200, "role decode instances: ['a:1']."},
+		{"force of a drain", "drain", `{"type":"decode","instance":"a:1","force":true}`, 400, "go with /instances/role"},
 		{"weight of a drain", "drain", `{"type":"prefill","instance":"a:1","weight":1}`, 400, "goes with /instances/weight"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -64,10 +65,11 @@ type LoadDigest struct {
 func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.GET("/status", d.status)
 	e.POST("/status", d.status) // the reference proxy's example sends POST
+	e.GET("/roles", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"roles": d.Roles()}) })
 	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, routes: d.ModelRoutes, log: d.Log}
-	admin.add(e, requireAdmin(d.AdminKey))
-	d.addKeyRoutes(e.Group("/", requireAdmin(d.AdminKey)), admin)
-	e.POST("/route", requireAdmin(d.AdminKey), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
+	admin.add(e, requireRight(d.AdminKey, apikeys.Read), requireAdmin(d.AdminKey))
+	e.POST("/route", requireRight(d.AdminKey, apikeys.Read), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
+	d.addKeyRoutes(e, admin)
 	for _, path := range fanOutRoutes() {
 		e.POST(path, requireAdminOrHide(d.AdminKey), dataRoute(d.Data.FanOut(path)))
 	}

@@ -28,13 +28,25 @@ const (
 	LabelPrefix = "label:"
 )
 
-// SelectorStates returns the values of state=: those of records, of views and of intents.
+// SelectorStates returns the values of state=, as Instance.Status returns them.
 func SelectorStates() []string {
 	return []string{
 		string(Starting), string(Ready), string(Draining), string(Down),
 		string(Pending), string(Unverified), string(Ejected), string(Sleeping), string(Paused), string(Rejected),
-		string(Drain), string(Cordon), string(Removed),
+		Cordoned, string(Removed), "prefill-only", "decode-only",
 	}
+}
+
+// EffectiveState returns the state for a value of state=, which can also be the name of an
+// operator's intent.
+func EffectiveState(value string) string {
+	switch value {
+	case string(Drain):
+		return string(Draining)
+	case string(Cordon):
+		return Cordoned
+	}
+	return value
 }
 
 // The forms of a term. k8s.io/apimachinery/pkg/labels reads the same notation, but refuses
@@ -61,6 +73,11 @@ func ParseSelector(text string) (Selector, error) {
 // OnlyLabels reports whether a selector has no other requirement than on labels.
 func (l Selector) OnlyLabels() bool {
 	return !slices.ContainsFunc(l, func(t Term) bool { return t.key == ByRole || t.key == ByModel || t.key == ByState })
+}
+
+// Labels reports whether a requirement is about a label.
+func (l Selector) Labels() bool {
+	return slices.ContainsFunc(l, func(t Term) bool { return t.key != ByRole && t.key != ByModel && t.key != ByState })
 }
 
 // splitTerms splits at the commas outside of parentheses.
@@ -118,7 +135,7 @@ func (t *Term) check() error {
 				return fmt.Errorf("%s: %w", t.key, err)
 			}
 		case ByState:
-			if !slices.Contains(SelectorStates(), value) {
+			if !slices.Contains(SelectorStates(), EffectiveState(value)) {
 				return fmt.Errorf("state=%q: use one of %s", Printable(value, 40), strings.Join(SelectorStates(), ", "))
 			}
 		case ByModel:
@@ -149,7 +166,7 @@ func (t *Term) has(in *Instance, value string) bool {
 	case ByRole:
 		return string(in.Role) == value
 	case ByState:
-		return in.Status() == value
+		return in.Status() == EffectiveState(value)
 	case ByModel: // the last part of a name is enough, as for --model
 		return (&Facts{Models: in.Record.Models}).Serves(value, false)
 	}

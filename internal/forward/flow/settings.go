@@ -69,6 +69,8 @@ type Notifications interface {
 type Recorder interface {
 	// Retried counts a leg of this role that failed in this way and is tried again.
 	Retried(role instance.Role, class leg.Class)
+	// Failed counts a leg to an instance that failed in this way.
+	Failed(k instance.Key, class leg.Class)
 	// Handed counts an answer of a prefill instance whose connector puts transfer params
 	// into it; something reports whether there were any.
 	Handed(in *instance.Instance, something bool)

@@ -38,14 +38,17 @@ func (l *Selectors) Parse() (out instance.Selector, err error) {
 	return out, nil
 }
 
-// NamedOrSelected checks the number of arguments after the flags are parsed: a role and
-// addresses, or a role and --selector; more is the number of further arguments.
+// NamedOrSelected checks the number of arguments after the flags are parsed: instances, or a role
+// or nothing with --selector; more is the number of further arguments.
 func (l *Selectors) NamedOrSelected(more int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(*l) > 0 {
-			return cobra.ExactArgs(1+more)(cmd, args)
+			if len(args) < more || len(args) > 1+more {
+				return fmt.Errorf("with --selector, name only a role: %q", args)
+			}
+			return nil
 		}
-		return cobra.MinimumNArgs(2+more)(cmd, args)
+		return cobra.MinimumNArgs(1+more)(cmd, args)
 	}
 }
 
@@ -55,22 +58,26 @@ func (l *Selectors) NoMatch(what string, snap *instance.Snapshot) error {
 	if sel, err := l.Parse(); err == nil {
 		hint = sel.SetHint(snap)
 	}
-	return fmt.Errorf("no %sinstance matches --selector %s%s; see pdctl list", what, instance.Printable(strings.Join(*l, " "), 200), instance.Printable(hint, 200))
+	return fmt.Errorf("no %sinstance matches --selector %s%s; see pdctl list", strings.TrimLeft(what, " "), instance.Printable(strings.Join(*l, " "), 200), instance.Printable(hint, 200))
 }
 
 // ChosenKeys returns the instances that a command changes: those named, or those that match
 // the selector. For the role "both", both entries of an engine have to match.
-func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key, error) {
-	role, err := instance.ParseRoles(args[0])
-	if err != nil {
-		return nil, cli.Wrong(err)
-	}
+func (s *Session) ChosenKeys(ctx context.Context, args []string, accept Accept) ([]instance.Key, error) {
 	sel, err := s.Selectors.Parse()
 	if err != nil {
 		return nil, err
 	}
 	if len(sel) == 0 {
-		return Addresses(role, args[1:])
+		return s.Named(ctx, args, BothRoles|accept)
+	}
+	roles := instance.Roles()
+	if len(args) > 0 {
+		role, err := instance.ParseRoles(args[0])
+		if err != nil {
+			return nil, cli.Wrong(err)
+		}
+		roles = []instance.Role{role}
 	}
 	c, err := s.Connect(ctx)
 	if err != nil {
@@ -95,14 +102,16 @@ func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key
 	}
 	slices.Sort(order)
 	var keys []instance.Key
-	for _, address := range slices.Compact(order) {
-		k := instance.Key{Role: role, Address: address}
-		if !slices.ContainsFunc(k.Each(), func(one instance.Key) bool { return !fit[one] }) {
-			keys = append(keys, k)
+	for _, role := range roles {
+		for _, address := range slices.Compact(order) {
+			k := instance.Key{Role: role, Address: address}
+			if !slices.ContainsFunc(k.Each(), func(one instance.Key) bool { return !fit[one] }) {
+				keys = append(keys, k)
+			}
 		}
 	}
 	if len(keys) == 0 {
-		return nil, s.Selectors.NoMatch(string(role)+" ", snap)
+		return nil, s.Selectors.NoMatch(strings.Join(args, "")+" ", snap)
 	}
 	return keys, nil
 }
