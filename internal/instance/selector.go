@@ -28,7 +28,7 @@ const (
 	LabelPrefix = "label:"
 )
 
-// SelectorStates returns the values of state=, as Instance.Status returns them.
+// SelectorStates returns the values of state=: as Instance.Status returns them.
 func SelectorStates() []string {
 	return []string{
 		string(Starting), string(Ready), string(Draining), string(Down),
