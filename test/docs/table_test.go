@@ -59,6 +59,7 @@ var table = []row{
 	{page: "docs/cli.md", first: "pdctl wait --for", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl cordon decode", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl doctor", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "23:43:52 UTC", why: picture},
 	{page: "docs/cli.md", first: "pdctl top", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl mooncake", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl history", by: "test/cli: TestEveryExample"},
@@ -153,5 +154,6 @@ var table = []row{
 	{page: "bench/README.md", first: "make bench", why: hours},
 	{page: "bench/README.md", first: "core 1", why: picture},
 	{page: "bench/README.md", first: "bin/bench run", why: hours},
+	{page: "docs/overload.md", first: "make fleet-overload-model", why: hours},
 	{page: "docs/performance/README.md", first: "make bench", why: hours},
 }
