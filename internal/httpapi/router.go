@@ -89,11 +89,13 @@ type Deps struct {
 
 	CORS       CORS
 	ClientKeys *apikeys.Ring // nil: clients need no key
-	AdminKey   string        // "": the admin routes refuse all requests
+	AdminKey   *apikeys.Ring // nil: the admin routes refuse all requests
 	Version    string
 	ID         string // of this proxy, as in etcd
 	// Notices returns the notices of package notice.
 	Notices func() []string
+	// ModelRoutes returns the model routes; nil: there are none.
+	ModelRoutes func() []instance.ListedModelRoute
 	// Limits are this proxy's limits, as /status shows them.
 	Limits map[string]any
 	// Usage returns the use of API keys at this proxy.
@@ -173,6 +175,9 @@ func newGin(log logrus.FieldLogger) *gin.Engine {
 func isProxyRoute(path string) bool {
 	if verb, ok := strings.CutPrefix(path, "/instances/"); ok {
 		return slices.Contains(AdminActions(), verb)
+	}
+	if strings.HasPrefix(path, modelRoutesPath) {
+		return true
 	}
 	switch path {
 	case "/status", "/roles", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents, usagePath, limitsPath:

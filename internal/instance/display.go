@@ -33,6 +33,10 @@ func (i *Instance) Seen(o Opinion) *Instance {
 	return &c
 }
 
+// Cordoned is the status of an instance with the intent Cordon. That of one with the intent Drain
+// is Draining, as if its agent had drained it.
+const Cordoned = "cordoned"
+
 // Status returns the state of an instance in one word, for every place that shows one:
 // pdctl, /status and the dashboard. An engine in both roles that is kept in one of them is shown
 // as "decode-only" or "prefill-only" in the other. The operator's intent takes precedence over the
@@ -44,6 +48,10 @@ func (i *Instance) Status() string {
 		return string(i.View)
 	case i.OnlyRole != "":
 		return string(i.OnlyRole) + "-only"
+	case i.Intent == Drain:
+		return string(Draining)
+	case i.Intent == Cordon:
+		return Cordoned
 	case i.Intent != "":
 		return string(i.Intent)
 	case i.View != "" && i.View != Orphan:

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Snapshot is an immutable view of the membership, complete up to Revision.
@@ -133,6 +134,8 @@ type Listing struct {
 	Version  string   `json:"version,omitempty"`
 	Revision int64    `json:"revision"` // mod_revision of its key
 	InFlight *int64   `json:"in_flight,omitempty"`
+	// StartedAt is when this start of the engine was registered, by the clock of its machine.
+	StartedAt *time.Time `json:"started_at,omitempty"`
 	// Load is more of what is known of its load; none where nothing is.
 	Load *ListedLoad `json:"load,omitempty"`
 }
@@ -209,6 +212,6 @@ func (i *Instance) List() Listing {
 		Intent: i.Intent, OnlyRole: i.OnlyRole, Reason: i.Reason, Static: i.Static(),
 		ID: Printable(i.Incarnation(), 128), Models: models, ModelsTruncated: i.Record.ModelsTruncated,
 		Connector: Printable(i.Record.Connector, 64), Weight: i.Record.Weight, Source: Printable(i.Record.Source, 32),
-		Version: Printable(i.Record.Version, 64), Revision: i.ModRevision,
+		Version: Printable(i.Record.Version, 64), Revision: i.ModRevision, StartedAt: i.Record.StartedAt,
 	}
 }

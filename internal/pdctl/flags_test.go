@@ -151,14 +151,14 @@ func TestDryRunOfWhatWaits(t *testing.T) {
 		"drain decode 10.0.0.8:8200 --for soon":             "or a number of seconds",
 		"drain decode --selector state=asleep":              "use one of starting, ready",
 		"drain decode --selector role=both":                 `"prefill" or "decode"`,
-		"drain decode 10.0.0.8:8200 --selector rack=3":      "accepts 1 arg(s), received 2",
-		"weight decode --selector rack=3":                   "accepts 2 arg(s), received 1",
+		"drain decode 10.0.0.8:8200 --selector rack=3":      "with --selector, name only a role",
+		"weight decode --selector rack=3":                   "invalid weight \"decode\"",
 		"list -o xml":                                       "use one of table, wide, json, yaml",
 		"events decode 10.0.0.8:8200 -o yaml":               "events are text only",
 		"export -o json":                                    "an export is JSON lines already",
 		"auth init -o yaml":                                 "this prints text only",
 		"list --selector model=":                            "name a model",
-		"drain decode":                                      "requires at least 2 arg(s)",
+		"drain decode":                                      "name the instances",
 	} {
 		code, _, errs := r.run(strings.Fields(line)...)
 		if code != 2 || !strings.Contains(errs, want) {
@@ -248,7 +248,7 @@ func TestSelector(t *testing.T) {
 			t.Errorf("%q is not in\n%s", word, wide)
 		}
 	}
-	if _, forms, _ := r.run("__complete", "list", "-o", ""); forms != "table\nwide\njson\nyaml\n:4\n" {
+	if _, forms, _ := r.run("__complete", "list", "-o", ""); forms != "table\nwide\njson\nyaml\nname\n:4\n" {
 		t.Errorf("%s", forms)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/admin"
@@ -64,6 +65,7 @@ type app struct {
 	load     *loads.Loads
 	kv       *kvfollow.Follower // nil: off
 	tracker  *health.Tracker
+	routes   *modelroute.Routes
 	sched    *sched.Scheduler
 	queues   *admission.Queues // nil: off
 	ratio    *ratio.Follower
@@ -75,6 +77,7 @@ type app struct {
 	limits   *keylimit.Table
 	secure   *secure.Certificates
 	keys     *apikeys.Ring // nil: clients need none
+	admins   *apikeys.Ring // admin keys; nil: none
 	flags    *static.Instances
 	noticed  *notice.Counts
 	access   *forward.AccessLog // nil: off
@@ -92,8 +95,10 @@ type app struct {
 // builder has what one step of build passes to another.
 type builder struct {
 	*app
-	layout  schema.Layout
-	address string // of this proxy
+	layout schema.Layout
+	// address is where this proxy serves clients, adminURL the base URL of its operator routes.
+	address, adminURL string
+
 	lmcache *lmcacheNotices
 	guard   netguard.Policy
 	prober  engines.Prober
@@ -105,7 +110,7 @@ type builder struct {
 
 // build wires the parts. Each step uses the results of the steps before it. Nothing runs
 // before startBackground.
-func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address string, notices *lmcacheNotices) (*app, error) {
+func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address, adminURL string, notices *lmcacheNotices) (*app, error) {
 	layout, err := schema.NewLayout(cfg.EtcdPrefix)
 	if err != nil {
 		return nil, err
@@ -113,7 +118,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	guard := netguard.New(cfg.InstanceAllow)
 	b := &builder{
 		app:    &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), started: make(chan struct{}), limits: new(keylimit.Table)},
-		layout: layout, address: address, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
+		layout: layout, address: address, adminURL: adminURL, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
 	}
 	b.makeMembership()
 	b.makeLoad()
@@ -155,9 +160,9 @@ func (b *builder) makeLoad() {
 	b.load = &loads.Loads{
 		ID: b.id, Watcher: b.watcher, Others: others, Prober: b.prober, ScrapeInterval: b.cfg.ScrapeInterval,
 		Placements: new(prefix.Placements), Keys: b.limits, Log: b.log.WithField("component", "load"),
-		Changed: func() { b.queues.Wake() },
+		Changed: func() { b.queues.Wake() }, Queue: b.publishedQueue, OnDigests: b.followQueues,
 	}
-	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address)
+	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address, b.adminURL)
 }
 
 // makeHealth makes the tracker of outliers.
@@ -203,7 +208,7 @@ func (b *builder) openConnections() error {
 	if err != nil {
 		return err
 	}
-	if b.keys, err = openKeys(b.cfg, b.log); err != nil {
+	if b.keys, b.admins, err = openKeys(b.cfg, b.log); err != nil {
 		return err
 	}
 	if b.tracer, err = openTracer(b.cfg, b.id, b.log); err != nil {
@@ -219,8 +224,10 @@ func (b *builder) makeForwarder() error {
 	b.counters = metrics.New(b.registry, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
 	b.makeQueue()
 	b.makeRatio()
+	b.routes = modelroute.New(b.watcher, decodeModelRoutes(b.log.WithField("component", "forward")))
 	options := forward.Options{
-		Queue: b.queues, Estimator: b.estimator,
+		Routes: b.routes,
+		Queue:  b.queues, Estimator: b.estimator,
 		Models: b.models, Notifications: b.lmcache.asker, Notified: b.cfg.LMCacheNotifyTimeout,
 		Picker: b.sched, AwaitMembership: b.awaitMembership, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
@@ -232,7 +239,7 @@ func (b *builder) makeForwarder() error {
 		Busy: b.cfg.BusyTimeout, Connect: b.cfg.ConnectTimeout, Progress: b.tracker.Progress,
 		Idle: b.cfg.IdleTimeout, KeepAlive: b.cfg.SSEKeepAliveInterval, KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost, NonStream: b.cfg.NonStreamTimeout,
 	}
-	allow(b.keys, b.cfg.AdminAPIKey, &options)
+	allow(b.keys, b.admins, &options)
 	var err error
 	b.handler, err = forward.New(options)
 	return err
@@ -253,6 +260,7 @@ func (b *builder) registerMetrics() {
 	b.secure.Metrics().Register(b.registry)
 	metrics.APIKeys{Ring: b.keys, Use: b.limits}.Register(b.registry)
 	metrics.Bodies{Memory: b.handler.BodyMemory}.Register(b.registry)
+	metrics.ModelRoutes{List: b.listModelRoutes}.Register(b.registry)
 	if b.kv != nil {
 		metrics.KVEvents{Status: b.kv.Status, Queue: b.kv.Queue}.Register(b.registry)
 	}
@@ -272,8 +280,8 @@ func (b *builder) makeRoutes() {
 		CORS: httpapi.CORS{
 			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,
 		},
-		ClientKeys: b.keys, AdminKey: b.cfg.AdminAPIKey, Version: version.String(), ID: b.id,
-		Limits: limits(b.cfg), Notices: b.notices, Usage: b.limits.Usage,
+		ClientKeys: b.keys, AdminKey: b.admins, Version: version.String(), ID: b.id,
+		Limits: limits(b.cfg), Notices: b.notices, Usage: b.limits.Usage, ModelRoutes: b.listModelRoutes,
 	}
 	if b.board = b.newBoard(deps.List, deps.Etcd, b.handler.Requests, b.address); b.board != nil {
 		deps.Dashboard = b.board

@@ -78,7 +78,7 @@ func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Int
 		case o.Weight != nil && (w.For > 0 || f.Temporary()):
 			return plan{}, weighted(k, *o.Weight)
 		}
-		o.State, o.Reason, o.By, o.MoveAfter, o.Role, o.Auto = state, w.Reason, s.actor, nil, "", false
+		o.State, o.Reason, o.By, o.MoveAfter, o.Role, o.Auto = state, w.Reason, s.by(ctx), nil, "", false
 		if w.MoveAfter != nil {
 			seconds := int(w.MoveAfter.Seconds())
 			o.MoveAfter = &seconds
@@ -103,7 +103,7 @@ func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Inten
 			return plan{}, nil
 		}
 		lifted = true
-		return s.lifted(k, o, reason, "un"+string(state))
+		return s.lifted(ctx, k, o, reason, "un"+string(state))
 	})
 	if err == nil && !lifted {
 		err = other
@@ -112,13 +112,13 @@ func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Inten
 }
 
 // lifted plans to end the state of an override. A weight stays.
-func (s *Intents) lifted(k instance.Key, o schema.Override, reason, what string) (plan, error) {
+func (s *Intents) lifted(ctx context.Context, k instance.Key, o schema.Override, reason, what string) (plan, error) {
 	p := plan{what: what}
 	if o.Weight == nil {
 		p.ops = []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
 		return p, nil
 	}
-	value, err := schema.Encode(schema.Override{V: o.V, Weight: o.Weight, Reason: reason, By: s.actor})
+	value, err := schema.Encode(schema.Override{V: o.V, Weight: o.Weight, Reason: reason, By: s.by(ctx)})
 	p.ops = []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value), clientv3.WithIgnoreLease())}
 	return p, err
 }
@@ -161,7 +161,7 @@ func (s *Intents) SetWeight(ctx context.Context, k instance.Key, weight *int, w 
 			return plan{}, nil
 		}
 		if o.Weight = weight; o.State == "" {
-			o.Reason, o.By = w.Reason, s.actor
+			o.Reason, o.By = w.Reason, s.by(ctx)
 		}
 		if o.State == "" && weight == nil {
 			return plan{what: "weight", ops: []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}}, nil

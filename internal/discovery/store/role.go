@@ -81,10 +81,10 @@ func (s *Intents) SetRole(ctx context.Context, address string, role instance.Rol
 		case leaves:
 			p, err = s.leave(ctx, k, f, o, role, w)
 		default:
-			p, err = s.serve(k, f, o, w)
+			p, err = s.serve(ctx, k, f, o, w)
 		}
 		if err == nil && (len(p.ops) > 0 || p.put != nil) {
-			err = s.move(&p, last, schema.Move{V: 1, Role: role, Address: address, By: s.actor, Reason: w.Reason, Auto: w.Auto})
+			err = s.move(&p, last, schema.Move{V: 1, Role: role, Address: address, By: s.by(ctx), Reason: w.Reason, Auto: w.Auto})
 		}
 		return p, err
 	})
@@ -103,12 +103,12 @@ func (s *Intents) leave(ctx context.Context, k instance.Key, f *etcd.Found, o sc
 			return plan{}, err
 		}
 	}
-	o.State, o.Role, o.Auto, o.Reason, o.By, o.MoveAfter = instance.Drain, role, w.Auto, w.Reason, s.actor, nil
+	o.State, o.Role, o.Auto, o.Reason, o.By, o.MoveAfter = instance.Drain, role, w.Auto, w.Reason, s.by(ctx), nil
 	return s.override(k, o, w.For, "role "+string(role))
 }
 
 // serve plans that an engine serves a role, again if that role was drained by an earlier change.
-func (s *Intents) serve(k instance.Key, f *etcd.Found, o schema.Override, w RoleOptions) (plan, error) {
+func (s *Intents) serve(ctx context.Context, k instance.Key, f *etcd.Found, o schema.Override, w RoleOptions) (plan, error) {
 	if f.Record != nil && w.Fits != nil {
 		rec, _, err := schema.DecodeRecord(k, f.Record.Value)
 		if err == nil {
@@ -121,7 +121,7 @@ func (s *Intents) serve(k instance.Key, f *etcd.Found, o schema.Override, w Role
 	if o.Role == "" {
 		return plan{}, nil
 	}
-	return s.lifted(k, o, w.Reason, "role "+string(instance.Both))
+	return s.lifted(ctx, k, o, w.Reason, "role "+string(instance.Both))
 }
 
 // last returns an error if no other usable instance serves a model of an instance in its role.

@@ -81,10 +81,19 @@ const probeTimeout = 3 * time.Second
 // expires only if the watch lags; the change itself is then already in etcd.
 const seenTimeout = 2 * time.Second
 
+// named attributes changes to the name of the admin key of the request, if it has one.
+func named(ctx context.Context) context.Context {
+	if name := httpapi.KeyName(ctx); name != "" {
+		return store.WithActor(ctx, name)
+	}
+	return ctx
+}
+
 // Add verifies the instance and makes it a static member with the given number of
 // data-parallel ranks; 0 means the number that it reports. If the instance does not respond,
 // it becomes a pending add, which any proxy promotes once it responds.
 func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.Outcome, error) {
+	ctx = named(ctx)
 	if ap, err := netip.ParseAddrPort(k.Address); err == nil {
 		if err := s.o.Guard.Check(ap.Addr()); err != nil {
 			return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
@@ -166,6 +175,7 @@ func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error
 // an agent cannot register the instance again. A record that other proxies also use stays
 // for them, and an instance that only other proxies use is unknown here.
 func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
+	ctx = named(ctx)
 	if k.Role == instance.Both {
 		return s.removeBoth(ctx, k)
 	}

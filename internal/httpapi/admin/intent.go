@@ -12,6 +12,7 @@ import (
 
 // ChangeIntent implements httpapi.Admin.
 func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpapi.IntentChange) (httpapi.IntentResult, error) {
+	ctx = named(ctx)
 	shown := false
 	for _, one := range k.Each() {
 		in, ok := s.o.Members.Snapshot().Lookup(one)

@@ -48,6 +48,7 @@ func TestEveryFamilyIsDocumented(t *testing.T) {
 	metrics.KVEvents{}.Register(l)
 	metrics.TLS{}.Register(l)
 	metrics.APIKeys{}.Register(l)
+	metrics.NewQueue(l, nil, 0)
 	metrics.Roles{}.Register(l)
 	bridgemetrics.Bridge(nil).Register(l)
 	if len(l.names) < 20 {

@@ -44,7 +44,7 @@ func Role(s *session.Session) *cobra.Command {
 			if err != nil {
 				return cli.Wrong(err)
 			}
-			keys, err := session.Addresses(role, args[1:])
+			keys, err := s.Named(cmd.Context(), args, session.BothRoles)
 			if err != nil {
 				return err
 			}

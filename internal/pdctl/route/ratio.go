@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -45,7 +44,7 @@ func ratio(ctx context.Context, s *session.Session, proxy string) error {
 		}
 		proxy = urls[0]
 	}
-	raw, err := s.AskProxy(ctx, proxy, "/roles", nil, http.Header{}, nil)
+	raw, err := s.AskProxy(ctx, proxy, "/roles", nil, nil, nil)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ type queue struct {
 	model  string
 	opts   *Options
 	closed *atomic.Bool
+	others *atomic.Pointer[Others]
 
 	plan     atomic.Pointer[plan]
 	accounts atomic.Pointer[map[accountKey]*account]
