@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
@@ -78,13 +79,14 @@ func (c *call) finish() {
 	result, route, took := &c.answer.Result, &c.flow.Route, time.Since(c.times.Start)
 	c.h.opts.Recorder.Done(&Entry{
 		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.limit.name(c), Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
-		Model: c.origin.Model, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
+		Model: c.flow.Model(), Target: route.Target, PassedOver: route.PassedOver, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
 		Prefill: route.Prefill, Decode: route.Decode, DecodeOnly: route.DecodeOnly, Elsewhere: route.Elsewhere(), Refused: route.Refused, Attempts: route.Failed, Continued: route.Continued,
 		Failure: result.Failure, Late: result.Late, KeepAlives: c.answer.KeepAlives(), Revision: route.Revision,
 		BytesIn: c.bytesIn, BytesOut: result.Bytes,
 		Input: result.Tokens.Input, Cached: result.Tokens.Cached, Output: result.Tokens.Output, Finish: result.Tokens.Finish, TraceID: c.origin.Trace.ID(c.r.Header),
 		Start: c.times.Start, TTFT: result.TTFT, Duration: took, FirstToken: c.times.At(stage.First), Gap: result.Gap, Stages: c.times.Stages(took, c.stream),
 	})
+	c.flow.CountTarget()
 	if c.origin.Trace.Chosen() {
 		c.endTrace()
 	}
@@ -118,6 +120,7 @@ func (c *call) completion(kind openai.Kind) {
 		if !c.admit(keylimit.Want{Bytes: len(req.Body), MaxTokens: req.MaxTokens, Generates: true}) {
 			return
 		}
+		c.split(req)
 		if req.Stream {
 			c.answer.StartKeepAlive(c.h.opts.KeepAlive)
 		}
@@ -133,7 +136,8 @@ func (c *call) passThrough(reason string) {
 	}
 	req, err := request.ParseOther(c.flow.Body.Bytes())
 	if c.parsed(req, err) && c.admit(c.passed(len(req.Body), reason)) {
-		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Stream: req.Stream, DecodeOnly: reason})
+		c.split(req)
+		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Named: req, Stream: req.Stream, DecodeOnly: reason})
 	}
 }
 
@@ -152,7 +156,8 @@ func (c *call) passThroughForm(reason string) {
 	if !c.admit(keylimit.Want{}) { // the file says nothing about tokens
 		return
 	}
-	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Stream: f.Stream, DecodeOnly: reason})
+	c.split(nil)
+	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Named: f, Stream: f.Stream, DecodeOnly: reason})
 }
 
 // passThroughNoBody passes a request without a body to one instance.
@@ -178,6 +183,10 @@ func (c *call) parsed(req *request.Request, err error) bool {
 			c.flow.Session = c.h.opts.Sessions.ofBody(req)
 		}
 	}
+	if err != nil && c.h.routeOf(c.origin.Model) != nil {
+		c.answer.Refuse(err) // no engine is asked: engines do not know the model
+		return false
+	}
 	if err != nil {
 		model := c.origin.Model
 		c.flow.Invalid(err)
@@ -186,6 +195,23 @@ func (c *call) parsed(req *request.Request, err error) bool {
 	}
 	req.KeepPriority = req.Raw(request.FieldPriority) != nil && c.h.opts.Privileged(c.r)
 	return true
+}
+
+// split sends a request whose model is the name of a model route to one of its targets.
+func (c *call) split(req *request.Request) {
+	if route := c.h.routeOf(c.origin.Model); route != nil {
+		c.flow.Split(route.Begin(c.flow.Session, c.h.opts.KeyName(c.r)), req)
+	}
+}
+
+// routeOf returns the model route for a model, nil if there is none, or an engine serves a model of
+// that name.
+func (h *Handler) routeOf(model string) *modelroute.Route {
+	route := h.opts.Routes.Find(model)
+	if route == nil || !route.Own && h.opts.Picker.Lists(model) {
+		return nil
+	}
+	return route
 }
 
 // readJSON reads the whole body of a request whose Content-Type is JSON. False means that

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -594,5 +597,43 @@ func TestSpentHandoverOnUsedConnection(t *testing.T) {
 		if n, refused := legs(r.P), r.D[0].Counters().TransfersRefused; n != want || refused != 0 {
 			t.Errorf("used %v: %d prefills, want %d; %d KV transfers refused", used, n, want, refused)
 		}
+	}
+}
+
+// Decode instances that cannot reach one prefill instance answer 500. The next attempt uses another prefill
+// instance, although its policy prefers the one that has the prompt in its cache; if there is no other, it
+// is used again.
+func TestUnreachablePrefillIsNotPairedAgain(t *testing.T) {
+	t.Parallel()
+	prefix, err := policy.Find(policy.DefaultPrefill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	engines := 0
+	r := startTuned(t, fakevllm.NIXL, 2, 4, tuning{
+		engine: func(o *fakevllm.Options) {
+			if o.Shared = nil; engines == 0 {
+				o.SideChannelHost = "127.0.0.3" // nothing listens there
+			}
+			engines++
+		},
+		sched: func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
+	})
+	failed := 0
+	for i := range 16 {
+		text := strings.Repeat(strconv.Itoa(i)+" is the number of this line. ", 40)
+		path, body := "/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+text+`"}`
+		if i%2 == 1 { // its stream ends without an event
+			path, body = "/v1/responses", `{"model":"m","max_output_tokens":2,"stream":true,"input":"`+text+`"}`
+		}
+		a := r.post(path, body)
+		e := r.entry()
+		if a.status != http.StatusOK || e.Attempts > 2 {
+			t.Errorf("%s %d: %d after %d failures: %s", path, i, a.status, e.Attempts, a.body)
+		}
+		failed += e.Attempts
+	}
+	if failed == 0 {
+		t.Error("no prompt was sent to the prefill instance that decode cannot reach")
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/retrybudget"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
@@ -61,6 +62,8 @@ type Options struct {
 	Health          flow.Health
 	Upstream        upstream.Client
 	Notifications   flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
+	// Routes are the model routes; nil: there are none.
+	Routes *modelroute.Routes
 	// Models reads the model lists of engines again; nil: they are not read again.
 	Models   *catalog.Catalog
 	Recorder Recorder

@@ -102,13 +102,3 @@ func TestKeyLimits_Uncached(t *testing.T) {
 		before = u
 	}
 }
-
-// A request whose key has no limits does not allocate for them.
-func BenchmarkReserve_OtherKey(b *testing.B) {
-	table := new(keylimit.Table)
-	table.Set(map[string]instance.KeyLimits{"a": {V: 1, Requests: 60}})
-	b.ReportAllocs()
-	for b.Loop() {
-		table.Reserve("b", keylimit.Want{Bytes: 1000, Generates: true})
-	}
-}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
@@ -33,16 +34,18 @@ type Usage struct {
 	Keys  []instance.KeyUsage `json:"keys"`
 }
 
-// addKeyRoutes adds these routes to a group that requires the admin key.
-func (d *Deps) addKeyRoutes(g *gin.RouterGroup, a *adminRoutes) {
-	g.GET(usagePath, func(c *gin.Context) { writeJSON(c, http.StatusOK, Usage{Proxy: d.ID, Keys: d.Usage()}) })
-	g.GET(limitsPath, func(c *gin.Context) { d.answerLimits(c, a) })
-	one := g.Group(limitsPath+"/:key", refuseEncoded, func(c *gin.Context) {
+// addKeyRoutes adds these routes.
+func (d *Deps) addKeyRoutes(e *gin.Engine, a *adminRoutes) {
+	read := requireRight(d.AdminKey, apikeys.Read)
+	e.GET(usagePath, read, func(c *gin.Context) { writeJSON(c, http.StatusOK, Usage{Proxy: d.ID, Keys: d.Usage()}) })
+	e.GET(limitsPath, read, func(c *gin.Context) { d.answerLimits(c, a) })
+	name := func(c *gin.Context) {
 		if !instance.ValidKeyName(c.Param("key")) {
 			a.refuse(c, badRequest("invalid name of an API key: 1 to 64 visible ASCII characters without a slash"))
 		}
-	})
-	one.GET("", func(c *gin.Context) { d.answerLimits(c, a) })
+	}
+	e.GET(limitsPath+"/:key", read, name, func(c *gin.Context) { d.answerLimits(c, a) })
+	one := e.Group(limitsPath+"/:key", requireAdmin(d.AdminKey), refuseEncoded, name)
 	one.PUT("", func(c *gin.Context) {
 		raw, err := readAdminBody(c.Request)
 		if err != nil {

@@ -73,6 +73,8 @@ type Deps struct {
 	Digests func() []LoadDigest
 	// Queues returns the queues in front of the engines; nil: there are none.
 	Queues func() []instance.ListedQueue
+	// Roles returns the advice about the number of instances of each role.
+	Roles func() []instance.Advice
 	// KVEvents returns the state of the KV event streams of the engines; nil: they are not used.
 	KVEvents func() []KVEvents
 	Etcd     func() EtcdStatus
@@ -87,11 +89,13 @@ type Deps struct {
 
 	CORS       CORS
 	ClientKeys *apikeys.Ring // nil: clients need no key
-	AdminKey   string        // "": the admin routes refuse all requests
+	AdminKey   *apikeys.Ring // nil: the admin routes refuse all requests
 	Version    string
 	ID         string // of this proxy, as in etcd
 	// Notices returns the notices of package notice.
 	Notices func() []string
+	// ModelRoutes returns the model routes; nil: there are none.
+	ModelRoutes func() []instance.ListedModelRoute
 	// Limits are this proxy's limits, as /status shows them.
 	Limits map[string]any
 	// Usage returns the use of API keys at this proxy.
@@ -172,8 +176,11 @@ func isProxyRoute(path string) bool {
 	if verb, ok := strings.CutPrefix(path, "/instances/"); ok {
 		return slices.Contains(AdminActions(), verb)
 	}
+	if strings.HasPrefix(path, modelRoutesPath) {
+		return true
+	}
 	switch path {
-	case "/status", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents, usagePath, limitsPath:
+	case "/status", "/roles", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents, usagePath, limitsPath:
 		return true
 	}
 	return strings.HasPrefix(path, limitsPath+"/")

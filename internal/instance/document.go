@@ -24,3 +24,29 @@ func (d *Documents) In(folder Role) []Document {
 	}
 	return in
 }
+
+// ListedModelRoute is how a model route is shown: by /status and pdctl.
+type ListedModelRoute struct {
+	Name    string              `json:"name"`
+	Sticky  string              `json:"sticky"`
+	Reason  string              `json:"reason,omitempty"`
+	Problem string              `json:"problem,omitempty"` // why it is not used
+	Targets []ListedModelTarget `json:"targets"`
+
+	Revision int64 `json:"revision"` // mod_revision of its key
+}
+
+// ListedModelTarget is one target of a model route.
+type ListedModelTarget struct {
+	Target   string `json:"target"` // model and selector
+	Model    string `json:"model"`
+	Selector string `json:"selector,omitempty"`
+	Weight   int    `json:"weight"`
+	// Prefill and Decode are the instances that can be used now.
+	Prefill int `json:"prefill"`
+	Decode  int `json:"decode"`
+	// Requests and PassedOver are those of this proxy since it started: requests that the target
+	// served or failed, and requests that went to another target although this one was chosen.
+	Requests   uint64 `json:"requests,omitempty"`
+	PassedOver uint64 `json:"passed_over,omitempty"`
+}

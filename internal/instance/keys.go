@@ -84,7 +84,6 @@ func (u *KeyUse) Add(o KeyUse) {
 type KeyUsage struct {
 	Key      string     `json:"key"`
 	Hour     KeyUse     `json:"hour"`             // the last 60 minutes
-	Minute   KeyUse     `json:"minute"`           // the last complete minute
 	InFlight int64      `json:"in_flight"`        // requests; counted only for keys with limits
 	Limits   *KeyLimits `json:"limits,omitempty"` // of all proxies together; nil: none
 }

@@ -28,6 +28,7 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.sched.Legs.Run(ctx) })
 	work.Go(func() { p.models.Run(ctx) })
 	work.Go(func() { p.queues.Run(ctx) })
+	work.Go(func() { p.ratio.Run(ctx) })
 	work.Go(func() { p.load.Scrape(ctx) })
 	work.Go(func() { p.tracker.ProbeStatic(ctx) })
 	work.Go(func() { p.load.FollowOthers(ctx) })
@@ -45,6 +46,7 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.writeStart(ctx) })
 	work.Go(func() { p.flags.Watch(ctx, p.log) })
 	work.Go(func() { p.keys.Watch(ctx) })
+	work.Go(func() { p.admins.Watch(ctx) })
 	if p.board != nil {
 		work.Go(func() { p.board.Run(ctx) })
 	}

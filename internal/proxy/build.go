@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/admin"
@@ -40,6 +41,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/etcd"
 	"github.com/pdmesh/pdmesh/internal/proxy/loads"
 	"github.com/pdmesh/pdmesh/internal/proxy/memory"
+	"github.com/pdmesh/pdmesh/internal/proxy/ratio"
 	"github.com/pdmesh/pdmesh/internal/proxy/secure"
 	"github.com/pdmesh/pdmesh/internal/proxy/static"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -63,8 +65,10 @@ type app struct {
 	load     *loads.Loads
 	kv       *kvfollow.Follower // nil: off
 	tracker  *health.Tracker
+	routes   *modelroute.Routes
 	sched    *sched.Scheduler
 	queues   *admission.Queues // nil: off
+	ratio    *ratio.Follower
 	models   *catalog.Catalog
 	upstream upstream.Client
 	tracer   *tracing.Tracer // nil: off
@@ -73,6 +77,7 @@ type app struct {
 	limits   *keylimit.Table
 	secure   *secure.Certificates
 	keys     *apikeys.Ring // nil: clients need none
+	admins   *apikeys.Ring // admin keys; nil: none
 	flags    *static.Instances
 	noticed  *notice.Counts
 	access   *forward.AccessLog // nil: off
@@ -155,7 +160,7 @@ func (b *builder) makeLoad() {
 	b.load = &loads.Loads{
 		ID: b.id, Watcher: b.watcher, Others: others, Prober: b.prober, ScrapeInterval: b.cfg.ScrapeInterval,
 		Placements: new(prefix.Placements), Keys: b.limits, Log: b.log.WithField("component", "load"),
-		Changed: func() { b.queues.Wake() },
+		Changed: func() { b.queues.Wake() }, Queue: b.publishedQueue, OnDigests: b.followQueues,
 	}
 	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address, b.adminURL)
 }
@@ -203,7 +208,7 @@ func (b *builder) openConnections() error {
 	if err != nil {
 		return err
 	}
-	if b.keys, err = openKeys(b.cfg, b.log); err != nil {
+	if b.keys, b.admins, err = openKeys(b.cfg, b.log); err != nil {
 		return err
 	}
 	if b.tracer, err = openTracer(b.cfg, b.id, b.log); err != nil {
@@ -218,8 +223,11 @@ func (b *builder) makeForwarder() error {
 	b.registry = prometheus.NewRegistry()
 	b.counters = metrics.New(b.registry, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
 	b.makeQueue()
+	b.makeRatio()
+	b.routes = modelroute.New(b.watcher, decodeModelRoutes(b.log.WithField("component", "forward")))
 	options := forward.Options{
-		Queue: b.queues, Estimator: b.estimator,
+		Routes: b.routes,
+		Queue:  b.queues, Estimator: b.estimator,
 		Models: b.models, Notifications: b.lmcache.asker, Notified: b.cfg.LMCacheNotifyTimeout,
 		Picker: b.sched, AwaitMembership: b.awaitMembership, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
@@ -231,7 +239,7 @@ func (b *builder) makeForwarder() error {
 		Busy: b.cfg.BusyTimeout, Connect: b.cfg.ConnectTimeout, Progress: b.tracker.Progress,
 		Idle: b.cfg.IdleTimeout, KeepAlive: b.cfg.SSEKeepAliveInterval, KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost, NonStream: b.cfg.NonStreamTimeout,
 	}
-	allow(b.keys, b.cfg.AdminAPIKey, &options)
+	allow(b.keys, b.admins, &options)
 	var err error
 	b.handler, err = forward.New(options)
 	return err
@@ -252,6 +260,7 @@ func (b *builder) registerMetrics() {
 	b.secure.Metrics().Register(b.registry)
 	metrics.APIKeys{Ring: b.keys, Use: b.limits}.Register(b.registry)
 	metrics.Bodies{Memory: b.handler.BodyMemory}.Register(b.registry)
+	metrics.ModelRoutes{List: b.listModelRoutes}.Register(b.registry)
 	if b.kv != nil {
 		metrics.KVEvents{Status: b.kv.Status, Queue: b.kv.Queue}.Register(b.registry)
 	}
@@ -266,13 +275,13 @@ func (b *builder) makeRoutes() {
 			Members: b.watcher, Load: b.sched, Details: b.load.Of, Opinion: b.opinion, NotServing: b.notServing,
 			Connector: b.cfg.Connector,
 		},
-		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Queues: b.queues.Status, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
+		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Queues: b.queues.Status, Roles: b.ratio.Advice, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
 		Ready: b.ready, Metrics: promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{}), Log: b.log.WithField("component", "http"), LogLevel: b.level,
 		CORS: httpapi.CORS{
 			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,
 		},
-		ClientKeys: b.keys, AdminKey: b.cfg.AdminAPIKey, Version: version.String(), ID: b.id,
-		Limits: limits(b.cfg), Notices: b.notices, Usage: b.limits.Usage,
+		ClientKeys: b.keys, AdminKey: b.admins, Version: version.String(), ID: b.id,
+		Limits: limits(b.cfg), Notices: b.notices, Usage: b.limits.Usage, ModelRoutes: b.listModelRoutes,
 	}
 	if b.board = b.newBoard(deps.List, deps.Etcd, b.handler.Requests, b.address); b.board != nil {
 		deps.Dashboard = b.board
@@ -298,6 +307,7 @@ func (b *builder) dataRoutes() httpapi.DataHandlers {
 func (b *builder) adminRoutes() *admin.Service {
 	return admin.New(admin.Options{
 		Instances: b.store.Instances, Intents: b.store.Intents, Documents: b.store.Documents, Members: b.watcher, Prober: b.prober, Guard: b.guard, Model: b.cfg.Model, Proxies: b.flags.Fleet,
+		Fits:       engines.Usable(b.cfg.Connector),
 		PendingTTL: time.Duration(b.cfg.MaxWaitingRetries) * b.cfg.WaitingRetryInterval,
 	})
 }

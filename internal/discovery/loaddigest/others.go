@@ -45,6 +45,8 @@ type Others struct {
 	New []*ProxyLoad
 	// Keys has the demand of API keys at every proxy, by its ID; that of own, too.
 	Keys map[string]map[string][]int64
+	// All has the last digest of every proxy, including this one.
+	All []*ProxyLoad
 }
 
 // minPause and maxPause bound the time for which FollowOthers collects further changes. Each of a
@@ -65,7 +67,7 @@ func (w *Watcher) FollowOthers(ctx context.Context, own string, f func(Others)) 
 		start := time.Now()
 		changed := w.Changed()
 		all := w.All()
-		f(Others{Counts: sum(all, own, start), Present: present(all, own, start), New: last.update(all, own), Keys: keys(all)})
+		f(Others{Counts: sum(all, own, start), Present: present(all, own, start), New: last.update(all, own), All: all, Keys: keys(all)})
 		pause := min(max(minPause, 10*time.Since(start)), maxPause)
 		select {
 		case <-ctx.Done():

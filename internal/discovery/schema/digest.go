@@ -34,7 +34,10 @@ type Digest struct {
 	// Keys has the demand of API keys with limits, by their names: requests, input, output and
 	// uncached tokens per minute, requests at the same time. Proxies without limits lack it.
 	Keys map[string][]int64 `json:"keys,omitempty"`
-	free int                // bytes left for prompts
+	// Queue is the state of the keys that wait for a model, or have been served lately; absent from
+	// proxies of an older version, and from those whose queue is off or idle.
+	Queue []QueueEntry `json:"queue,omitempty"`
+	free  int          // bytes left for prompts
 	// At is the time of writing by the clock of the writer. It is for display and never compared.
 	At *time.Time `json:"at,omitempty"`
 }
@@ -44,6 +47,57 @@ type LoadCount struct {
 	InFlight int64 `json:"in_flight"`      // legs
 	Waiting  int64 `json:"waiting_tokens"` // tokens of prompts that are not computed yet
 	Held     int64 `json:"held_tokens"`    // tokens of prompts in the KV cache
+}
+
+// QueueEntry is the state of one API key, by its name, in one class of a model's queue.
+type QueueEntry struct {
+	Model    string `json:"m"`
+	Class    int    `json:"c"` // 0 to 2, the highest first
+	Key      string `json:"k,omitempty"`
+	Attained int64  `json:"a,omitempty"` // service, with a half-life of 60 s
+	Backlog  int64  `json:"b,omitempty"` // cost of the waiting requests
+}
+
+const (
+	// MaxQueue is the largest number of entries of a queue in a digest.
+	MaxQueue = 64
+	maxQueue = 4 << 10 // bytes of these entries
+)
+
+// SetQueue adds entries to a digest, as far as they fit.
+func (d *Digest) SetQueue(entries []QueueEntry) {
+	free := min(maxQueue, d.free) - len(`"queue":[],`)
+	for _, e := range entries {
+		raw, err := json.Marshal(e)
+		if free -= len(raw) + 1; err != nil || free < 0 || len(d.Queue) == MaxQueue {
+			break
+		}
+		d.Queue = append(d.Queue, e)
+		d.free -= len(raw) + 1
+	}
+}
+
+// queueDiffers reports whether the backlog of a key differs much. Attained service that only fades is
+// no difference: other proxies know how it does.
+func (d *Digest) queueDiffers(before *Digest) bool {
+	type name struct {
+		model, key string
+		class      int
+	}
+	was := map[name]int64{}
+	for _, e := range before.Queue {
+		if e.Backlog > 0 {
+			was[name{e.Model, e.Key, e.Class}] = e.Backlog
+		}
+	}
+	for _, e := range d.Queue {
+		n := name{e.Model, e.Key, e.Class}
+		if diff := max(e.Backlog-was[n], was[n]-e.Backlog); diff > max(2048, was[n]/10) || (e.Backlog == 0) != (was[n] == 0) {
+			return true
+		}
+		delete(was, n)
+	}
+	return len(was) > 0
 }
 
 // LoadEntry is the load of one proxy on one instance, for NewDigest.
@@ -136,17 +190,22 @@ func DecodeDigest(value []byte) (Digest, error) {
 			return Digest{}, fmt.Errorf("%w: demand of %s", ErrDigest, Quote(key, 80))
 		}
 	}
+	if len(d.Queue) > MaxQueue || slices.ContainsFunc(d.Queue, func(e QueueEntry) bool {
+		return e.Class < 0 || e.Class > 2 || min(e.Attained, e.Backlog) < 0 || max(e.Attained, e.Backlog) > maxCount ||
+			e.Key != instance.Printable(e.Key, 64)
+	}) {
+		return Digest{}, fmt.Errorf("%w: the queue is out of range", ErrDigest)
+	}
 	return d, nil
 }
 
-// SetKeys sets Keys. A key that does not fit is left out: the proxy then uses a share by its own
-// demand, which the others do not subtract.
+// SetKeys sets Keys. Keys that do not fit are left out, the last ones by name, at all proxies.
 func (d *Digest) SetKeys(keys map[string][]int64) {
 	free := min(maxKeySize, d.free)
 	for _, name := range slices.Sorted(maps.Keys(keys)) {
 		n := len(strconv.Quote(name)) + 20*len(keys[name]) + len(`:[],`)
 		if n > free || len(d.Keys) == maxKeys {
-			continue
+			break
 		}
 		if d.Keys == nil {
 			d.Keys = map[string][]int64{}
@@ -164,7 +223,7 @@ func (d *Digest) PromptBytes() int {
 // Differs reports whether d differs so much from the digest before it that it should be published
 // within a second. Small changes wait for digest.Refresh.
 func (d *Digest) Differs(before *Digest) bool {
-	if before == nil || d.Applied != before.Applied || len(d.Load) != len(before.Load) || len(d.Keys) != len(before.Keys) {
+	if before == nil || d.Applied != before.Applied || len(d.Load) != len(before.Load) || len(d.Keys) != len(before.Keys) || d.queueDiffers(before) {
 		return true
 	}
 	much := func(a, b, least int64) bool {
@@ -191,8 +250,9 @@ func (d *Digest) Differs(before *Digest) bool {
 	return false
 }
 
-// Equal reports whether two digests have the same load, demand of keys and revision.
+// Equal reports whether two digests have the same load, demand of keys and revision, and about the same
+// backlog.
 func (d *Digest) Equal(before *Digest) bool {
 	return before != nil && d.Applied == before.Applied && d.LeftOut == before.LeftOut && d.LeavingLeftOut == before.LeavingLeftOut &&
-		maps.Equal(d.Load, before.Load) && maps.EqualFunc(d.Keys, before.Keys, slices.Equal[[]int64])
+		maps.Equal(d.Load, before.Load) && maps.EqualFunc(d.Keys, before.Keys, slices.Equal[[]int64]) && !d.queueDiffers(before)
 }

@@ -26,6 +26,7 @@ const (
 	segLoad     = "load/"
 	KeySchema   = "meta/schema"
 	keyKept     = "meta/kept"
+	keyMoves    = "meta/moves"
 )
 
 // The folders of documents: settings of the fleet that apply to more than one instance.
@@ -111,6 +112,9 @@ func (l Layout) Schema() string { return l.root + KeySchema }
 // Kept is the key by which an operator decides what proxies do with
 // what they keep active although etcd has lost it.
 func (l Layout) Kept() string { return l.root + keyKept }
+
+// Moves is the key that holds the last change of a role; see Move.
+func (l Layout) Moves() string { return l.root + keyMoves }
 
 // WatchStart is the first key of the watched range, from decode/ to the end of prefill/. The
 // watch is one range, so that events are ordered and transactions arrive whole. In etcd's

@@ -242,7 +242,7 @@ func applyOverride(in *instance.Instance, e *entry, say func(string, ...any)) {
 		say("of its override, %s", e.describe())
 	}
 	o := e.override
-	in.Intent = o.State
+	in.Intent, in.OnlyRole, in.AutoRole = o.State, o.Role, o.Auto
 	if o.MoveAfter != nil && o.State == instance.Drain {
 		d := time.Duration(*o.MoveAfter) * time.Second
 		in.MoveAfter = &d
@@ -258,6 +258,9 @@ func applyOverride(in *instance.Instance, e *entry, say func(string, ...any)) {
 		defer say("%s", "of that, "+e.absent.reason(true))
 	}
 	text := string(o.State)
+	if o.Role != "" {
+		text = "role " + string(o.Role)
+	}
 	if o.By != "" {
 		text += " by " + instance.Printable(o.By, 80)
 	}

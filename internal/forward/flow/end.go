@@ -31,9 +31,9 @@ func (c *completion) withoutPrefill(err error) {
 	case fallback:
 		c.runDecodeOnly(nil, bypass.NoPrefill)
 	case !c.s.Fallback && len(c.unnotified.keys) > 0 && c.r.attempts.lastFailure == nil:
-		e := leg.Unavailable(instance.Prefill, c.r.Origin.Model)
+		e := leg.Unavailable(instance.Prefill, c.r.Model())
 		e.Message += ": " + bypass.Text(bypass.NotNotified)
-		c.r.Answer.Refuse(e)
+		c.r.refuse(e)
 	default:
 		c.r.answerUnserved(err, instance.Prefill, func(*leg.Failure) bool { return true })
 	}
@@ -62,7 +62,7 @@ func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) 
 func (c *completion) refuseDecodeOnly() {
 	reason := c.r.Route.DecodeOnly
 	c.r.Route.DecodeOnly = ""
-	c.r.Answer.Refuse(leg.NeedsPrefill(reason))
+	c.r.refuse(leg.NeedsPrefill(reason))
 }
 
 // withoutDecode ends a request that no decode instance can take.
@@ -87,7 +87,7 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 		}
 		c.runDecodeOnly(nil, reason)
 	default:
-		c.r.Answer.SendFailure(f)
+		c.r.sendFailure(f)
 	}
 	return true
 }
@@ -100,7 +100,7 @@ func (c *completion) decodeFailed(d *sched.Assignment, f *leg.Failure) (done boo
 	if c.r.note(d, f) {
 		return false
 	}
-	c.r.Answer.SendFailure(f)
+	c.r.sendFailure(f)
 	return true
 }
 

@@ -30,6 +30,10 @@ type Picker interface {
 	// Removed returns why the instance of a pick can send nothing more, nil if it can.
 	Removed(a *sched.Assignment) error
 	InFlight(k instance.Key) int64
+	// CanServe reports whether an instance with these labels that can be used now serves the model.
+	CanServe(model string, labels instance.Selector) bool
+	// Lists reports whether any instance lists the model.
+	Lists(model string) bool
 	// Models are the names of all models that instances list, in order.
 	Models() []string
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -26,23 +27,6 @@ const setHelp = `set replaces all limits of a key: what is not set has no limit.
 are those of the engines; cached tokens are those in the cache of the instance that
 computed the prompt. Changes apply within a second, and are in the audit log.`
 
-// fields are the limits, in the order of columns.
-func fields(l *instance.KeyLimits) []*int64 {
-	return []*int64{&l.Requests, &l.Input, &l.Output, &l.Uncached, &l.Concurrent}
-}
-
-// row returns the limits for a table.
-func row(l *instance.KeyLimits) (out []any) {
-	for _, n := range fields(l) {
-		text := "-"
-		if *n > 0 {
-			text = strconv.FormatInt(*n, 10)
-		}
-		out = append(out, text)
-	}
-	return out
-}
-
 // result is a change of a key in -o json.
 type result struct {
 	Key      string              `json:"key"`
@@ -61,7 +45,7 @@ func Command(s *session.Session) *cobra.Command {
 	l := instance.KeyLimits{V: 1}
 	set := &cobra.Command{
 		Use: "set KEY", Short: "replace the limits of an API key", Long: setHelp, Args: cobra.ExactArgs(1),
-		Example: "  pdctl limit set team-a --rpm 600 --uncached-tpm 200000 --concurrent 50\n  pdctl limit set default --rpm 60 --reason trial --dry-run",
+		Example: "  pdctl limit set team-a --rpm 600 --uncached-tpm 200000 --concurrent 50 --reason \"trial until May\"\n  pdctl limit set default --rpm 60 --reason trial --dry-run",
 		RunE: s.Wrap(func(cmd *cobra.Command, args []string) error {
 			var wrong error
 			cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -163,7 +147,11 @@ func list(ctx context.Context, s *session.Session) error {
 		}
 		t := output.NewTable("KEY", "RPM", "INPUT TPM", "OUTPUT TPM", "UNCACHED TPM", "CONCURRENT", "PROBLEM")
 		for _, one := range all {
-			t.AppendRow(append(append([]any{one.Key}, row(&one.KeyLimits)...), one.Invalid))
+			row := []any{one.Key}
+			for _, n := range []int64{one.Requests, one.Input, one.Output, one.Uncached, one.Concurrent} {
+				row = append(row, strings.TrimPrefix(strconv.FormatInt(n, 10), "0"))
+			}
+			t.AppendRow(append(row, one.Invalid))
 		}
 		return output.Render(s.Out.Stdout, t)
 	})

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
@@ -58,36 +57,22 @@ func Usage(s *session.Session) *cobra.Command {
 
 // ask sums what the proxies have counted.
 func ask(ctx context.Context, s *session.Session, proxies []string, key string) usage {
-	type answer struct {
-		Keys []instance.KeyUsage `json:"keys"`
-		err  error
-	}
-	answers := make([]answer, len(proxies))
-	var g errgroup.Group
-	g.SetLimit(16)
-	for i, base := range proxies {
-		g.Go(func() error {
-			raw, err := s.AskProxy(ctx, base, "/usage", nil, http.Header{"X-Api-Key": {key}}, nil)
-			if err == nil {
-				err = json.Unmarshal(raw, &answers[i])
-			}
-			answers[i].err = err
-			return nil
-		})
-	}
-	_ = g.Wait() // each answer has its error
 	out, sums := usage{Keys: []instance.KeyUsage{}, Failed: map[string]string{}}, map[string]instance.KeyUsage{}
-	for i, a := range answers {
-		if a.err != nil {
-			out.Failed[proxies[i]] = a.err.Error()
+	for _, base := range proxies {
+		var answer struct{ Keys []instance.KeyUsage }
+		raw, err := s.AskProxy(ctx, base, "/usage", nil, http.Header{"X-Api-Key": {key}}, nil)
+		if err == nil {
+			err = json.Unmarshal(raw, &answer)
+		}
+		if err != nil {
+			out.Failed[base] = err.Error()
 			continue
 		}
 		out.Proxies++
-		for _, one := range a.Keys {
+		for _, one := range answer.Keys {
 			sum := sums[one.Key]
 			sum.Key = one.Key
 			sum.Hour.Add(one.Hour)
-			sum.Minute.Add(one.Minute)
 			sum.InFlight += one.InFlight
 			if one.Limits != nil {
 				sum.Limits = one.Limits

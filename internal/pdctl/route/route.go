@@ -117,7 +117,11 @@ func printPlan(s *session.Session, p *explain.Plan) error {
 	if p.Reason != "" {
 		way += " (" + name(p.Reason) + ")"
 	}
-	fmt.Fprintf(s.Out.Stdout, "way       %s\nmodel     %s\nprompt    %d bytes, about %d tokens\nrevision  %d\n", way, name(p.Model), p.Bytes, p.Tokens, p.Revision)
+	model := name(p.Model)
+	if p.Target != "" {
+		model += ", target " + name(p.Target)
+	}
+	fmt.Fprintf(s.Out.Stdout, "way       %s\nmodel     %s\nprompt    %d bytes, about %d tokens\nrevision  %d\n", way, model, p.Bytes, p.Tokens, p.Revision)
 	if d := p.Disaggregate; d != nil {
 		fmt.Fprintf(s.Out.Stdout, "decided   %s, %s: pair takes %.3f s, decode-only %.3f s, of which others wait %.3f s\n", name(d.Decision), name(d.Reason), d.Pair, d.DecodeOnly, d.Stall)
 	}

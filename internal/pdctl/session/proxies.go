@@ -63,8 +63,8 @@ func (s *Session) ProxyURLs(ctx context.Context) ([]string, error) {
 	return urls, nil
 }
 
-// maxProxyAnswer bounds the answer of a proxy, in bytes.
-const maxProxyAnswer = 256 << 10
+// maxProxyAnswer bounds the answer of a proxy, in bytes: it may have some hundred for each instance.
+const maxProxyAnswer = 64 << 20
 
 // AskProxy sends a request to a route of a proxy and returns the answer, which has status 200. base
 // is the URL of the proxy, query may be nil; a request without a body is a GET.

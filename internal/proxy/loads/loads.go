@@ -36,7 +36,11 @@ type Loads struct {
 	Prober         scrape.Asker
 	ScrapeInterval time.Duration // 0: engines are not asked
 
-	// Changed is called when the load of an engine that others report has changed.
+	// Queue returns the state of the queue to publish, and OnDigests receives the digests of all
+	// proxies, at least once a second.
+	Queue     func() []schema.QueueEntry
+	OnDigests func([]*loaddigest.ProxyLoad)
+	// Changed is called when an engine has reported its load.
 	Changed func()
 
 	scraper *scrape.Scraper
@@ -107,6 +111,7 @@ func (l *Loads) Source() *loaddigest.Source {
 		HasPrompts:  l.Placements.Waiting,
 		TakePrompts: l.Placements.Take,
 		Keys:        l.Keys.Publish,
+		Queue:       l.Queue,
 		Changed:     func() <-chan struct{} { return l.Watcher.Snapshot().Changed() },
 	}
 }
@@ -142,7 +147,7 @@ func (l *Loads) FollowOthers(ctx context.Context) {
 			counts[address] = sched.Counts(c)
 		}
 		l.Scheduler.Loads.SetOthers(counts)
-		l.Changed()
+		l.OnDigests(others.All)
 	})
 }
 

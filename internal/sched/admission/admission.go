@@ -98,10 +98,8 @@ type Options struct {
 	// MaxWaiting and MaxBytes bound the requests that wait for one model, and their bodies.
 	MaxWaiting int
 	MaxBytes   int64
-	// Others returns what other proxies have published; nil: there are none.
-	Others   func() Others
-	Observer Observer
-	Now      func() time.Time // default time.Now
+	Observer   Observer
+	Now        func() time.Time // default time.Now
 }
 
 // Queues has the queue of each model. New creates it; it is safe for concurrent use. A nil Queues
@@ -112,6 +110,7 @@ type Queues struct {
 	models atomic.Pointer[map[string]*queue]
 	active chan struct{} // receives a value when Run has to watch a queue again
 	closed atomic.Bool
+	others atomic.Pointer[Others] // nil: there are none
 }
 
 // New returns the queues, nil for mode Off. Run must be called.
@@ -217,7 +216,7 @@ func (q *Queues) find(model string) *queue {
 	if prefill, decode := q.opts.Engines(model); len(prefill)+len(decode) == 0 {
 		return nil
 	}
-	m := &queue{model: model, opts: &q.opts, closed: &q.closed}
+	m := &queue{model: model, opts: &q.opts, closed: &q.closed, others: &q.others}
 	m.accounts.Store(&map[accountKey]*account{})
 	m.plan.Store(q.opts.newPlan(model, q.opts.Now(), nil))
 	next := maps.Clone(now)

@@ -14,13 +14,3 @@ func (q *Queues) Tick() {
 		m.tick()
 	}
 }
-
-// DispatchOne dispatches the next request, whether it fits or not.
-func (q *Queues) DispatchOne() {
-	m := (*q.models.Load())["m"]
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if r := m.order.next(m.opts.Now()); r != nil {
-		m.send(r)
-	}
-}

@@ -73,13 +73,14 @@ func (p *plan) fits(w work, c Class, out pending) bool {
 	return p.prefillFits(queue, float64(out.uncached)) && p.decodeFits(w, decode, out)
 }
 
-// prefillFits reports whether less than the target waits in the engines that compute prompts.
+// prefillFits reports whether less waits in the engines that compute prompts than this proxy's share of
+// the target. Requests go where a policy sends them, so that all engines are one pool.
 func (p *plan) prefillFits(limit, pending float64) bool {
 	if len(p.prefill) == 0 {
 		return true
 	}
-	limit *= p.target * p.share
-	room := -pending * p.rates.Prefill.Each
+	limit *= p.target
+	room := -pending*p.rates.Prefill.Each - (1-p.share)*limit*float64(len(p.prefill))
 	for i := range p.prefill {
 		room += max(0, limit-p.waiting(&p.prefill[i]))
 		if room > 0 {

@@ -5,7 +5,6 @@
 package keylimit
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"sync"
@@ -139,13 +138,16 @@ func (t *Table) share(keys map[string]*key) {
 			}
 		}
 		k.mu.Lock()
-		own := k.demands(now)
-		switch i := slices.Index(ids, t.own); {
-		case at >= 0:
-		case i >= 0: // its last digest does not have this key
-			at, demands[i] = i, own
-		default: // none is published yet
-			at, demands = len(demands), append(demands, own)
+		if at < 0 { // its last digest, if there is one, does not have this key
+			own := k.demands(now)
+			if k.matters(own) {
+				clear(demands) // all digests may be full: equal shares
+			}
+			if at = slices.Index(ids, t.own); at < 0 {
+				at, demands = len(demands), append(demands, own)
+			} else {
+				demands[at] = own
+			}
 		}
 		k.setShares(demands, at, now)
 		k.mu.Unlock()
@@ -180,46 +182,32 @@ func (k *key) demands(now time.Time) (d Amounts) {
 	return d
 }
 
-// MaxPublished is the number of keys whose demand a proxy publishes.
-const MaxPublished = 64
-
 // leastDemand is the part of a limit below which a demand is not published.
 const leastDemand = 0.005
 
-// Publish returns the demand of this proxy for its load digest: at most MaxPublished keys, those
-// with the most demand relative to their limits; nil for none.
-func (t *Table) Publish() Published {
-	type one struct {
-		name string
-		part float64
-		d    Amounts
+// matters reports whether a demand is published. The caller holds mu.
+func (k *key) matters(d Amounts) bool {
+	for kind, limit := range k.limit {
+		if limit > 0 && d[kind] >= leastDemand*limit {
+			return true
+		}
 	}
-	var all []one
-	now := time.Now()
+	return false
+}
+
+// Publish returns the demand of this proxy for its load digest.
+func (t *Table) Publish() Published {
+	out, now := Published{}, time.Now()
 	for name, k := range t.keys() {
 		k.mu.Lock()
-		o := one{name: name, d: k.demands(now)}
-		for kind, limit := range k.limit {
-			if limit > 0 {
-				o.part = max(o.part, o.d[kind]/limit)
+		if d := k.demands(now); k.matters(d) {
+			list := make([]int64, kinds)
+			for i := range d {
+				list[i] = int64(d[i] + 0.5)
 			}
+			out[name] = list
 		}
 		k.mu.Unlock()
-		if o.part >= leastDemand {
-			all = append(all, o)
-		}
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	slices.SortFunc(all, func(a, b one) int { return cmp.Or(cmp.Compare(b.part, a.part), cmp.Compare(a.name, b.name)) })
-	out := Published{}
-	for _, o := range all[:min(len(all), MaxPublished)] {
-		list := make([]int64, kinds)
-		for i, d := range o.d {
-			list[i] = int64(d + 0.5)
-		}
-		out[o.name] = list
 	}
 	return out
 }

@@ -119,9 +119,6 @@ func (t *Table) Usage() []instance.KeyUsage {
 				if s.minute > now-minutes {
 					is.Hour.Add(s.KeyUse)
 				}
-				if s.minute == now-1 {
-					is.Minute = s.KeyUse
-				}
 			}
 			one.mu.Unlock()
 			if is.Hour != (instance.KeyUse{}) {

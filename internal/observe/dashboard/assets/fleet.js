@@ -21,7 +21,7 @@ const lineOf = (name, i) => (state.history.of.get(keyOf(state.rows.get(name))) |
 
 // The status of an instance (instance.Status in Go) for people, and how good it is.
 function condition(row) {
-  const texts = { pending: 'awaited', drain: row.state === 'down' ? 'drain, down' : 'draining', cordon: 'cordoned' };
+  const texts = { pending: 'awaited', draining: row.state === 'down' ? 'draining, down' : 'draining' };
   const kinds = { ready: 'good', rejected: 'bad', ejected: 'bad', down: 'bad', removed: '', elsewhere: '' };
   const label = (text, kind) => ({ text, kind });
   if (row.status === 'down' && row.cause === 'slow') return label('slow', 'warn');
@@ -32,7 +32,7 @@ function condition(row) {
 // Why a row without a reason of its own is not ready.
 const reasons = {
   pending: 'it has not answered yet', starting: 'its engine is starting', draining: 'its agent drains it', down: 'its engine does not answer its agent', orphan: 'its lease was lost, and it answers',
-  unverified: 'no proxy has had a valid answer', elsewhere: 'it belongs to other proxies', drain: 'an operator drains it', cordon: 'an operator has cordoned it', removed: 'an operator has removed it',
+  unverified: 'no proxy has had a valid answer', elsewhere: 'it belongs to other proxies', cordoned: 'an operator has cordoned it', removed: 'an operator has removed it',
 };
 
 const fleet = { tables: new Map(), lines: new Map(), sort: ['who', 1], order: '' };
@@ -173,7 +173,7 @@ function writeRow(line) {
   line.about.title = line.about.textContent;
   setText(line.badge, is.text);
   setClass(line.badge, 'badge ' + is.kind);
-  const why = [row.weight !== 100 && `weight ${row.weight}`, row.reason || row.warning || (row.usable ? '' : reasons[row.status])].filter(Boolean).join(' · ');
+  const why = [row.weight !== 100 && `weight ${row.weight}`, row.reason || row.warning || (row.usable ? '' : row.intent === 'drain' ? 'an operator drains it' : reasons[row.status])].filter(Boolean).join(' · ');
   setText(line.why, why);
   line.why.title = why;
   setClass(line.tr, row.usable ? '' : 'out');
