@@ -1,19 +1,20 @@
 #!/bin/sh
-# Records the requests of two coding agents to the simulated engine, and writes
+# Records the requests of three coding agents to the simulated engine, and writes
 # test/agents/recordings, with texts replaced by filler and the structure unchanged.
 # Requires npm with node 18 or newer, Go, unshare (util-linux), ip (iproute2), and Linux on
 # x86_64; root, or unprivileged user namespaces.
 #
-#   scripts/record-agents.sh               both
+#   scripts/record-agents.sh               all
 #   scripts/record-agents.sh claude-code   one of them
 #
 # The agents run in a network namespace with only loopback, with a temporary HOME and
-# without telemetry. Their packages take 800 MB in a temporary directory. Claude Code
-# gets four of its twelve tools, which keeps its requests small.
+# without telemetry. Their packages take 1.2 GB in a temporary directory. Claude Code and
+# OpenCode get few of their tools, which keeps their requests small.
 set -eu
 
 claude_version=2.1.331
 codex_version=0.169.0
+opencode_version=1.18.33
 home=/tmp/pdmesh-record # the turns name files below it
 question='What do the notes in notes.txt say? Count their words, too.'
 
@@ -61,10 +62,22 @@ codex() {
 		-c analytics.enabled=false "$question"
 }
 
-case "${1:-both}" in
-both) claude_code && codex ;;
+# A session with a title does not ask the model for one.
+opencode() {
+	install opencode-ai "$opencode_version"
+	program=$dir/$opencode_version/node_modules/opencode-linux-x64/bin/opencode
+	isolated env OPENCODE_DISABLE_AUTOUPDATE=1 OPENCODE_DISABLE_MODELS_FETCH=1 OPENCODE_DISABLE_SHARE=1 OPENCODE_DISABLE_LSP_DOWNLOAD=1 \
+		OPENCODE_CONFIG_CONTENT='{"model":"pdmesh/m","small_model":"pdmesh/m","provider":{"pdmesh":{"npm":"@ai-sdk/openai","options":{"baseURL":"{url}/v1","apiKey":"key"},"models":{"m":{}}}},"tools":{"*":false,"bash":true,"read":true,"write":true}}' \
+		"$dir/record" -agent opencode-ai -version "$opencode_version" -command 'opencode run' \
+		-turns "$root/test/agents/record/opencode.turns.json" -out "$root/test/agents/recordings/opencode.txt" -- \
+		"$program" run --title notes "$question"
+}
+
+case "${1:-all}" in
+all) claude_code && codex && opencode ;;
 claude-code) claude_code ;;
 codex) codex ;;
-*) echo "usage: $0 [claude-code | codex]" >&2 && exit 2 ;;
+opencode) opencode ;;
+*) echo "usage: $0 [claude-code | codex | opencode]" >&2 && exit 2 ;;
 esac
 ls -l test/agents/recordings

@@ -110,7 +110,7 @@ unit() {
 # documents DIR: copies documentation, units and scripts, with the paths of the
 # repository, so that the commands of README.md work in the archive.
 documents() {
-	git ls-files -z -- README.md CHANGELOG.md LICENSE docker-compose.yml docs deploy/systemd deploy/prometheus deploy/grafana \
+	git ls-files -z -- README.md CHANGELOG.md LICENSE docker-compose.yml docs deploy/systemd deploy/kubernetes deploy/prometheus deploy/grafana \
 		scripts/register-node.sh | xargs -0 cp --parents -t "$1"
 	cp "$work/THIRD_PARTY_LICENSES" "$1/"
 }

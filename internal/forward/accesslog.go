@@ -50,6 +50,8 @@ func (a *AccessLog) Write(e *Entry) {
 	l.text("method", e.Method)
 	l.text("path", e.Path)
 	l.text(logging.FieldModel, shown(e.Model))
+	l.some("target", e.Target)
+	l.some("passed_over", strings.Join(e.PassedOver, ","))
 	l.b = strconv.AppendBool(l.name("stream"), e.Stream)
 	l.number(logging.FieldStatus, int64(e.Status))
 	l.positive("late_status", e.Late)

@@ -32,12 +32,16 @@ type Entry struct {
 	Method    string
 	Path      string
 	Endpoint  string // the route, for metrics: one of a fixed few
-	Model     string
-	Stream    bool
-	Status    int
-	Outcome   string
-	Prefill   string // address, "" if there was none
-	Decode    string
+	Model     string // as the client named it
+	// Target is the target of the model route, "" if there is none. PassedOver are the targets that
+	// were chosen before and could not serve the request.
+	Target     string
+	PassedOver []string
+	Stream     bool
+	Status     int
+	Outcome    string
+	Prefill    string // address, "" if there was none
+	Decode     string
 	// DecodeOnly is why the decode instance served the request without a
 	// prefill, "" if it did not.
 	DecodeOnly string

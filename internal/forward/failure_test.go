@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -44,6 +47,7 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 		{name: "500", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1}, retry: "decode/status_5xx", prefills: 2},
 		{name: "503", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/status_503", prefills: 2},
 		{name: "429", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/busy", prefills: 2},
+		{name: "saturated", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Body: saturated, Times: 1}, retry: "decode/busy", prefills: 2},
 		{name: "reset after the request", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1}, retry: "decode/lost", prefills: 2},
 		{name: "closed without an answer", fault: fakevllm.Fault{Kind: fakevllm.FaultClose, Times: 1}, retry: "decode/lost", prefills: 2},
 		{name: "reset after the header", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1, At: fakevllm.AfterHeaders}, retry: "decode/broke_off", prefills: 2},
@@ -253,6 +257,49 @@ func TestClientErrorsPass(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// saturated is the body of vLLM's 503 for a request above --max-num-queued-reqs.
+const saturated = `{"error":{"message":"The engine is currently busy and cannot accept new requests.","type":"Service Unavailable","param":null,"code":503}}`
+
+// A saturated instance has not failed: others serve what it refuses, and it gets no strike. When
+// all refuse, the client gets their answer and when to come back.
+func TestSaturationIsNoFailure(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []fakevllm.Fault{
+		{Kind: fakevllm.FaultStatus, Status: 503, Body: saturated},
+		{Kind: fakevllm.FaultErrorEvent, Status: 429},
+	} {
+		for _, role := range instance.Roles() {
+			if role == instance.Prefill && fault.Kind == fakevllm.FaultErrorEvent {
+				continue // its leg is not streamed
+			}
+			t.Run(fmt.Sprintf("%s %d %s", fault.Kind, fault.Status, role), func(t *testing.T) {
+				t.Parallel()
+				r := start(t, fakevllm.NIXL, 2, 2, nil)
+				list := r.P
+				if role == instance.Decode {
+					list = r.D
+				}
+				script(t, list[0], fault)
+				body := chatBody(true, "")
+				for range 20 { // far more than the strikes that eject
+					r.checkComplete(r.post("/v1/chat/completions", body), true, body)
+				}
+				if r.rec.retried() == "" || !r.tracker.Available(key(role, list[0])) {
+					t.Errorf("retried %q, available %t", r.rec.retried(), r.tracker.Available(key(role, list[0])))
+				}
+				script(t, list[1], fault)
+				a := r.post("/v1/chat/completions", body)
+				if a.status != fault.Status || fault.Body != "" && (string(a.body) != fault.Body || a.header.Get("Retry-After") != "1") {
+					t.Errorf("%d %v: %s", a.status, a.header, a.body)
+				}
+				if e := r.entry(); e.DecodeOnly != "" {
+					t.Errorf("saturation was passed on to decode: %+v", e)
+				}
+			})
+		}
 	}
 }
 
@@ -550,5 +597,43 @@ func TestSpentHandoverOnUsedConnection(t *testing.T) {
 		if n, refused := legs(r.P), r.D[0].Counters().TransfersRefused; n != want || refused != 0 {
 			t.Errorf("used %v: %d prefills, want %d; %d KV transfers refused", used, n, want, refused)
 		}
+	}
+}
+
+// Decode instances that cannot reach one prefill instance answer 500. The next attempt uses another prefill
+// instance, although its policy prefers the one that has the prompt in its cache; if there is no other, it
+// is used again.
+func TestUnreachablePrefillIsNotPairedAgain(t *testing.T) {
+	t.Parallel()
+	prefix, err := policy.Find(policy.DefaultPrefill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	engines := 0
+	r := startTuned(t, fakevllm.NIXL, 2, 4, tuning{
+		engine: func(o *fakevllm.Options) {
+			if o.Shared = nil; engines == 0 {
+				o.SideChannelHost = "127.0.0.3" // nothing listens there
+			}
+			engines++
+		},
+		sched: func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
+	})
+	failed := 0
+	for i := range 16 {
+		text := strings.Repeat(strconv.Itoa(i)+" is the number of this line. ", 40)
+		path, body := "/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+text+`"}`
+		if i%2 == 1 { // its stream ends without an event
+			path, body = "/v1/responses", `{"model":"m","max_output_tokens":2,"stream":true,"input":"`+text+`"}`
+		}
+		a := r.post(path, body)
+		e := r.entry()
+		if a.status != http.StatusOK || e.Attempts > 2 {
+			t.Errorf("%s %d: %d after %d failures: %s", path, i, a.status, e.Attempts, a.body)
+		}
+		failed += e.Attempts
+	}
+	if failed == 0 {
+		t.Error("no prompt was sent to the prefill instance that decode cannot reach")
 	}
 }

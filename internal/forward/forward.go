@@ -27,6 +27,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/retrybudget"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
@@ -35,6 +36,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
@@ -60,6 +62,8 @@ type Options struct {
 	Health          flow.Health
 	Upstream        upstream.Client
 	Notifications   flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
+	// Routes are the model routes; nil: there are none.
+	Routes *modelroute.Routes
 	// Models reads the model lists of engines again; nil: they are not read again.
 	Models   *catalog.Catalog
 	Recorder Recorder
@@ -84,9 +88,10 @@ type Options struct {
 	Ranked func(*http.Request) bool
 	// KeyName names the client's key for the log, "" for none; nil: none has a name.
 	KeyName func(*http.Request) string
-	// SessionHeader names the request header whose value binds requests to the
-	// same instances; "" binds none.
-	SessionHeader string
+	// Keys applies the limits of clients' keys and counts their use; nil: there are none.
+	Keys *keylimit.Table
+	// Sessions finds the session of a request; the zero value finds none.
+	Sessions Sessions
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
 	Fallback bool
@@ -202,7 +207,7 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 		h.requests.Add(1)
 		defer h.requests.Add(-1)
 		c := h.newCall(client, r, endpoint, kind, between)
-		defer c.answer.StopKeepAlive() // also when answer panics
+		defer c.endUnfinished() // when answer panics
 		answer(c)
 		c.finish()
 	}

@@ -21,7 +21,7 @@ func pairOf(r *rig, header ...string) string {
 // Requests of a session stay on their pair; those without one take turns.
 func TestSessionsKeepTheirPair(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 3, 3, func(o *forward.Options) { o.SessionHeader = "session-id" })
+	r := start(t, fakevllm.NIXL, 3, 3, func(o *forward.Options) { o.Sessions = forward.Sessions{Header: "session-id"} })
 	pairs := map[string]bool{}
 	for i := range 8 {
 		id := fmt.Sprintf("conversation-%d", i)
@@ -49,7 +49,7 @@ func TestSessionsKeepTheirPair(t *testing.T) {
 // A session whose instance is lost goes on with another one.
 func TestSessionOutlivesItsInstance(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.SessionHeader = "session-id" })
+	r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.Sessions = forward.Sessions{Header: "session-id"} })
 	first := pairOf(r, "Session-Id", "s")
 	for _, d := range r.D {
 		if first == r.P[0].Address()+" "+d.Address() {
@@ -76,7 +76,7 @@ func TestSessionHeaderIsNothingByDefault(t *testing.T) {
 // log have the reason.
 func TestSessionPassesTheOverloaded(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 3, func(o *forward.Options) { o.SessionHeader = "session-id" })
+	r := start(t, fakevllm.NIXL, 1, 3, func(o *forward.Options) { o.Sessions = forward.Sessions{Header: "session-id"} })
 	ask := func() answer {
 		a := r.post("/v1/chat/completions", chatBody(true, ""), "Session-Id", "s", "X-PD-Trace", "1")
 		r.checkComplete(a, true, chatBody(true, ""))
@@ -103,7 +103,7 @@ func TestSessionPassesTheOverloaded(t *testing.T) {
 func TestSessionHeadersReachEngines(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"session-id", ""} {
-		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.SessionHeader = name })
+		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.Sessions = forward.Sessions{Header: name} })
 		r.checkComplete(r.post("/v1/chat/completions", chatBody(false, ""), "X-Session-ID", "s-1", "Session-Id", "s-2"), true, chatBody(false, ""))
 		for _, e := range []*fakevllm.Server{r.P[0], r.D[0]} {
 			got := posted(e)

@@ -73,6 +73,8 @@ type Deps struct {
 	Digests func() []LoadDigest
 	// Queues returns the queues in front of the engines; nil: there are none.
 	Queues func() []instance.ListedQueue
+	// Roles returns the advice about the number of instances of each role.
+	Roles func() []instance.Advice
 	// KVEvents returns the state of the KV event streams of the engines; nil: they are not used.
 	KVEvents func() []KVEvents
 	Etcd     func() EtcdStatus
@@ -87,13 +89,19 @@ type Deps struct {
 
 	CORS       CORS
 	ClientKeys *apikeys.Ring // nil: clients need no key
-	AdminKey   string        // "": the admin routes refuse all requests
+	AdminKey   *apikeys.Ring // nil: the admin routes refuse all requests
 	Version    string
 	ID         string // of this proxy, as in etcd
 	// Notices returns the notices of package notice.
 	Notices func() []string
+	// ModelRoutes returns the model routes; nil: there are none.
+	ModelRoutes func() []instance.ListedModelRoute
 	// Limits are this proxy's limits, as /status shows them.
 	Limits map[string]any
+	// Usage returns the use of API keys at this proxy.
+	Usage func() []instance.KeyUsage
+	// KeyLimits changes the limits of API keys in etcd.
+	KeyLimits KeyLimits
 }
 
 // NewRouter returns the handler of the client routes. With split, it does not have the
@@ -168,11 +176,14 @@ func isProxyRoute(path string) bool {
 	if verb, ok := strings.CutPrefix(path, "/instances/"); ok {
 		return slices.Contains(AdminActions(), verb)
 	}
-	switch path {
-	case "/status", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents:
+	if strings.HasPrefix(path, modelRoutesPath) {
 		return true
 	}
-	return false
+	switch path {
+	case "/status", "/roles", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents, usagePath, limitsPath:
+		return true
+	}
+	return strings.HasPrefix(path, limitsPath+"/")
 }
 
 // refuseProbes refuses the probes of proxies and agents that mistake this proxy for an

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -25,6 +26,8 @@ type Status struct {
 	ID           string             `json:"id"`
 	Version      string             `json:"version"`
 	Limits       map[string]any     `json:"limits,omitempty"`
+	// ModelRoutes are the model routes as this proxy uses them.
+	ModelRoutes []instance.ListedModelRoute `json:"model_routes,omitempty"`
 	// Digests are the load digests of all proxies, this one included.
 	Digests []LoadDigest `json:"load_digests,omitempty"`
 	// Prompts is the state of the policies' prompt indexes, by role.
@@ -62,9 +65,11 @@ type LoadDigest struct {
 func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.GET("/status", d.status)
 	e.POST("/status", d.status) // the reference proxy's example sends POST
-	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, log: d.Log}
-	admin.add(e, requireAdmin(d.AdminKey))
-	e.POST("/route", requireAdmin(d.AdminKey), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
+	e.GET("/roles", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"roles": d.Roles()}) })
+	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, routes: d.ModelRoutes, log: d.Log}
+	admin.add(e, requireRight(d.AdminKey, apikeys.Read), requireAdmin(d.AdminKey))
+	e.POST("/route", requireRight(d.AdminKey, apikeys.Read), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
+	d.addKeyRoutes(e, admin)
 	for _, path := range fanOutRoutes() {
 		e.POST(path, requireAdminOrHide(d.AdminKey), dataRoute(d.Data.FanOut(path)))
 	}
@@ -93,6 +98,9 @@ func (d *Deps) status(c *gin.Context) {
 		Instances: make([]instance.Listing, 0, len(s.All())),
 		Notices:   append([]string{}, d.Notices()...),
 		Revision:  s.Revision, Etcd: d.Etcd(), ID: d.ID, Version: d.Version, Limits: d.Limits,
+	}
+	if d.ModelRoutes != nil {
+		out.ModelRoutes = d.ModelRoutes()
 	}
 	if d.Digests != nil {
 		out.Digests = d.Digests()

@@ -14,6 +14,7 @@ type ListedQueue struct {
 	Oldest        float64 `json:"oldest"`
 	// Saturation is the load by role in terms of what the queue lets through: from 1 on, requests wait.
 	Saturation map[Role]float64 `json:"saturation"`
+	Refused    int64            `json:"refused"` // requests, since the queue was made
 	Samples    int              `json:"samples"` // of the prediction
 	Share      float64          `json:"share"`   // of the fleet's capacity that is this proxy's
 	Full       bool             `json:"full"`    // every engine of a role reports a queue, or a full KV cache

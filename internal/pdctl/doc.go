@@ -8,6 +8,7 @@
 //	member      add, remove, allow, restore, forget: guarded transactions, with an audit entry
 //	intent      drain, undrain, cordon, uncordon, weight, wait
 //	show        list, get, watch, history, status: every entry, usable or not, and why not
+//	fleet       diff, revert, apply
 //	diagnose    doctor
 //	route, events, mooncake, auth, transfer (export, import)
 //

@@ -3,26 +3,31 @@ package proxy
 import (
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
-// Sessions are read from the header where anybody goes by them, and only there.
+// Sessions are read if a policy uses them, from the configured header or by the identifiers of known clients.
 func TestWhoReadsSessions(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		bound           bool
-		prefill, decode string
-		want            string
+		bound                bool
+		key, prefill, decode string
+		want                 forward.Sessions
 	}{
-		{false, "round_robin", "least_loaded", ""},
-		{true, "round_robin", "least_loaded", "x-chat"},
-		{false, "session", "least_loaded", "x-chat"},
-		{false, "random", "session", "x-chat"},
+		{false, "x-chat", "round_robin", "least_loaded", forward.Sessions{}},
+		{false, "", "round_robin", "least_loaded", forward.Sessions{}},
+		{true, "x-chat", "round_robin", "least_loaded", forward.Sessions{Header: "x-chat"}},
+		{true, "", "round_robin", "least_loaded", forward.Sessions{Known: true}},
+		{false, "x-chat", "session", "least_loaded", forward.Sessions{Header: "x-chat"}},
+		{false, "", "random", "session", forward.Sessions{Known: true}},
+		{false, "", "prefix", "round_robin", forward.Sessions{Known: true}},
+		{false, "x-chat", "kv_aware", "round_robin", forward.Sessions{Header: "x-chat"}},
 	} {
-		cfg := &config.Proxy{Choice: config.Choice{ClientBound: tc.bound, ClientBoundKey: "x-chat", PrefillPolicy: tc.prefill, DecodePolicy: tc.decode}}
-		if got := sessionHeader(cfg); got != tc.want {
-			t.Errorf("%+v: %q", tc, got)
+		cfg := &config.Proxy{Choice: config.Choice{ClientBound: tc.bound, ClientBoundKey: tc.key, PrefillPolicy: tc.prefill, DecodePolicy: tc.decode}}
+		if got := sessions(cfg); got != tc.want {
+			t.Errorf("%+v: %+v", tc, got)
 		}
 		kinds, err := policies(cfg)
 		if err != nil || kinds[instance.Prefill].Name != tc.prefill || kinds[instance.Decode].Name != tc.decode {

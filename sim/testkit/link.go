@@ -33,6 +33,7 @@ type Link struct {
 	flow   [2]chan struct{} // by direction; closed while bytes may flow
 	passed [2]int64         // by direction, bytes
 	delay  time.Duration
+	rate   int // bytes per second; 0: no limit
 	conns  map[net.Conn]end
 }
 
@@ -47,7 +48,13 @@ const (
 // StartLink starts a relay to target, a host:port. It ends with the test.
 func StartLink(t testing.TB, target string) *Link {
 	t.Helper()
-	lis, err := net.Listen("tcp", FreePort(t))
+	return StartLinkAt(t, FreePort(t), target)
+}
+
+// StartLinkAt is StartLink with a given address to listen at.
+func StartLinkAt(t testing.TB, address, target string) *Link {
+	t.Helper()
+	lis, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatalf("link: %v", err)
 	}
@@ -160,11 +167,18 @@ func (l *Link) Delay(d time.Duration) {
 	l.delay = d
 }
 
+// Slow lets at most rate bytes per second pass in each direction of a connection. 0 ends it.
+func (l *Link) Slow(rate int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rate = rate
+}
+
 // Restore ends every fault. Connections that a HalfOpen has torn are reset now.
 func (l *Link) Restore() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.cut, l.delay = false, 0
+	l.cut, l.delay, l.rate = false, 0, 0
 	for d := range l.flow {
 		select {
 		case <-l.flow[d]:
@@ -267,7 +281,7 @@ func (l *Link) pump(to, from net.Conn, d Direction) {
 		if !l.mayPass(d) || !l.arrives(p.due) {
 			break
 		}
-		if len(p.data) == 0 {
+		if len(p.data) == 0 || !l.arrives(time.Now().Add(l.takes(len(p.data)))) {
 			break
 		}
 		if _, err := to.Write(p.data); err != nil {
@@ -310,6 +324,16 @@ func (l *Link) delayed() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.delay
+}
+
+// takes is the time that a slow line needs for n bytes.
+func (l *Link) takes(n int) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rate <= 0 {
+		return 0
+	}
+	return time.Duration(n) * time.Second / time.Duration(l.rate)
 }
 
 // mayPass waits while the direction is frozen. False: the test has ended.

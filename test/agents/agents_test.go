@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 // values and events of the two APIs, JSON Schema keywords, header names and values, and names of the two
 // agents' packages.
 const words = `
-Accept Access Agent Anthropic Arch Beta Browser Claude Client Code Codex Connection Content Count Dangerous Direct
+Accept Access Affinity Agent Anthropic Arch Beta Browser Claude Client Code Codex Connection Content Count Dangerous Direct
 Encoding Features Lang Metadata Originator POST Package Request Retry Runtime Session Stainless Thread Timeout Turn Type
 User Version Window access adaptive added additionalProperties agent alive annotations anthropic application arguments
 array assistant async auto background beta block boolean cache cached call caller calls changes choice claude clear
@@ -27,7 +27,7 @@ client code codex command completed config content context control conversation 
 delta description details developer disabled display done draft edits effort encrypted enum ephemeral error event
 exclusiveMinimum exec external false function gzip high include incomplete index input installation integer interleaved
 item items json keep loading logprobs management maximum message messages metadata minimum model name namespace null
-number object omitted openai output parallel parameters params part partial phase previous progress prompt properties read
+number object omitted openai opencode output parallel parameters params part partial phase previous progress prompt properties read
 reason reasoning required response responses result role root schema search sequence session signature start status stop
 store stream strict string summary system temperature text thinking thread token tokens tool tools total transfer true
 truncation turn turns type usage user version updates window write`
@@ -36,7 +36,7 @@ truncation turn turns type usage user version updates window write`
 func TestOnlyFillerIsCommitted(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("recordings/*.txt")
-	if err != nil || len(files) != 2 {
+	if err != nil || len(files) != 3 {
 		t.Fatalf("%v, %v", files, err)
 	}
 	// IDs and signatures of the simulated engine are hexadecimal digits.
@@ -85,11 +85,11 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// The recordings contain two conversations of the expected form.
+// The recordings contain three conversations of the expected form.
 func TestRecordings(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()
-	if err != nil || len(list) != 2 {
+	if err != nil || len(list) != 3 {
 		t.Fatalf("%d recordings, %v", len(list), err)
 	}
 	for i, want := range []struct {
@@ -98,6 +98,7 @@ func TestRecordings(t *testing.T) {
 	}{
 		{"@anthropic-ai/claude-code", "/v1/messages", []string{`"tools":[`, `"cache_control":{"type":"ephemeral"}`, `"thinking":{"type":"adaptive"`, `"type":"tool_result"`, `"type":"thinking"`}},
 		{"@openai/codex", "/v1/responses", []string{`"tools":[`, `"type":"function_call_output"`, `"type":"reasoning"`, `"store":false`}},
+		{"opencode-ai", "/v1/responses", []string{`"tools":[`, `"type":"function_call_output"`, `"store":false`}},
 	} {
 		r := list[i]
 		if r.Agent != want.agent || len(r.Exchanges) != 3 || len(r.Turns) != 3 {

@@ -45,17 +45,26 @@ var table = []row{
 	{page: "docs/agent.md", first: "agent --role both", world: "etcd", then: ready2},
 
 	{page: "docs/api.md", first: "POST /instances/add", why: picture},
+	{page: "docs/api.md", first: "GET    /models/routes", why: picture},
 	{page: "docs/architecture.md", first: "list  ", why: picture},
 	{page: "docs/architecture.md", first: "net/http.Server", why: picture},
 	{page: "docs/architecture.md", first: "etcd event", why: picture},
 
 	{page: "docs/cli.md", first: "pdctl drain", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl model route", by: "test/cli: TestEveryExample"},
+	{page: "docs/models.md", first: "pdctl model route gpt-4o=Qwen2.5-72B ", world: inFleet, then: "pdctl model ls | grep canary"},
+	{page: "docs/models.md", first: "pdctl model route qwen=80", world: inFleet, then: "pdctl model ls | grep qwen-next"},
 	{page: "docs/cli.md", first: "pdctl list -o wide --selector", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl cordon prefill", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl wait --for", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl cordon decode", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl doctor", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl top", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl mooncake", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl history", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl list --proxy", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl diff", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl apply", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "source <(pdctl completion bash)", world: inFleet, then: "complete -p pdctl"},
 
 	{page: "docs/clients.md", first: "make test-clients", by: "Makefile: test-clients:"},
@@ -63,6 +72,7 @@ var table = []row{
 	{page: "docs/clients.md", first: "ANTHROPIC_BASE_URL", why: otherTools},
 	{page: "docs/clients.md", first: `model = "m"`, why: picture},
 	{page: "docs/clients.md", first: "codex exec", why: otherTools},
+	{page: "docs/clients.md", first: "{", why: picture},
 
 	{page: "docs/connectors/ascend.md", first: "# prefill", world: "etcd", then: ready2},
 	{page: "docs/connectors/ascend.md", first: "agent --role", world: "etcd and engines", then: ready2},
@@ -100,6 +110,9 @@ var table = []row{
 	{page: "docs/kv-events.md", first: "vllm serve", why: gpuEngine},
 	{page: "docs/kv-events.md", first: "agent --role prefill --etcd-endpoints 127.0.0.1", world: "etcd", then: ready1},
 
+	{page: "docs/limits.md", first: "pdctl limit set", by: "test/cli: TestEveryExample"},
+	{page: "docs/limits.md", first: "pdctl usage", by: "test/cli: TestEveryExample"},
+
 	{page: "docs/migrate/demo-and-elastic-proxy.md", first: "# before", by: "test/migrate: TestDisaggProxyDemo"},
 	{page: "docs/migrate/load-balance-proxy.md", first: "# before", by: "test/migrate: TestLoadBalanceProxy"},
 	{page: "docs/migrate/lmcache-disagg-proxy.md", first: "# before", by: "test/migrate: TestLMCacheSeveralHosts"},
@@ -120,6 +133,8 @@ var table = []row{
 	{page: "docs/observe.md", first: "docker compose", why: docker},
 	{page: "docs/observe.md", first: "proxy --otlp-endpoint", world: "engines"},
 	{page: "docs/observe.md", first: "curl -X PUT", world: inFleet},
+
+	{page: "docs/kubernetes.md", first: "kubectl create", why: "needs a cluster; tools/kubernetes and test/deploy check the files"},
 
 	{page: "docs/picking.md", first: "pdctl weight", world: inFleet},
 	{page: "docs/real.md", first: "make test-real", why: "real vLLM: minutes, 3.3 GB; CI_REAL=1 bash .ci/run runs the short form"},

@@ -14,7 +14,7 @@ import (
 // configured with that number of positions.
 var agentLength = []string{"--served-model-name", "m", "--max-model-len", "65536", "--hf-overrides", `{"max_position_embeddings":65536}`}
 
-// TestAgents sends the recorded requests of two coding agents, turn by turn, to a single vLLM and to the
+// TestAgents sends the recorded requests of three coding agents, turn by turn, to a single vLLM and to the
 // proxy with two engines, and compares the answers. Only the length and the sampling of the answers are
 // changed: a few tokens, greedy.
 func TestAgents(t *testing.T) {

@@ -61,7 +61,8 @@ func checkLost(h *History, v *Verdict) {
 	for _, r := range h.Requests {
 		switch r.Outcome {
 		case Transport:
-			if h.faulty(r.From, r.To, r.Proxy) != nil {
+			// A client may use a connection that was just reset.
+			if h.faulty(r.From, r.To, r.Proxy) != nil || h.faulty(r.From.Add(-time.Second), r.To, r.Proxy+ClientLink) != nil {
 				v.Excused["the proxy of the request had a fault"]++
 				continue
 			}
@@ -91,7 +92,7 @@ func checkBroken(h *History, v *Verdict) {
 		if r.Outcome != Broken {
 			continue
 		}
-		targets := []string{r.Proxy}
+		targets := []string{r.Proxy, r.Proxy + ClientLink}
 		for _, e := range h.Engines {
 			if e.Address == r.Decode {
 				targets = append(targets, e.Name)

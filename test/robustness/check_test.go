@@ -222,7 +222,7 @@ func TestPlan(t *testing.T) {
 			shapes[e.Role+" "+e.Connector+" "+strings.Join(e.Models, ",")] = true
 		}
 	}
-	for _, kind := range slices.Concat(engineFaults, proxyFaults, etcdFaults, exclusive, operators, spareOps) {
+	for _, kind := range slices.Concat(engineFaults, streamFaults, linkFaults, []string{"restart-behind", "unload-adapter"}, proxyFaults, etcdFaults, exclusive, operators, spareOps) {
 		if !kinds[kind] {
 			t.Errorf("no seed has %s", kind)
 		}

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -25,7 +26,7 @@ func (r *rig) perform(ctx context.Context, a Action) {
 		r.operate(ctx, a)
 		return
 	case a.Kind == "restart-behind":
-		r.restartBehind(ctx)
+		r.restartBehind(ctx, a)
 		return
 	}
 	free, ok := r.take(a.Target)
@@ -38,6 +39,9 @@ func (r *rig) perform(ctx context.Context, a Action) {
 		return
 	}
 	target := a.Target
+	if a.Kind == "unload-adapter" {
+		target += ofAdapter
+	}
 	if a.Kind == "kill-agent" || a.Kind == "stop-agent" {
 		target += "-agent"
 	}
@@ -77,6 +81,9 @@ func (r *rig) inject(ctx context.Context, a Action) (undo func() error, err erro
 		return func() error { return r.signalAll(syscall.SIGCONT) }, r.signalAll(syscall.SIGSTOP)
 	case a.Target == "etcd":
 		return r.injectAll(ctx, a)
+	case r.links[a.Target] != nil:
+		undo, _ := onLinks(a.Kind, r.links[a.Target])
+		return undo, nil
 	case kind == "etcd":
 		m := r.members[slices.IndexFunc(r.members, func(m *member) bool { return m.name == a.Target })]
 		return r.injectMember(ctx, a, m)
@@ -95,6 +102,7 @@ func onLinks(kind string, links ...*testkit.Link) (undo func() error, ok bool) {
 		"to-server": func(l *testkit.Link) { l.OneWay(testkit.ToServer) },
 		"to-client": func(l *testkit.Link) { l.OneWay(testkit.ToClient) },
 		"delay":     func(l *testkit.Link) { l.Delay(200 * time.Millisecond) },
+		"slow":      func(l *testkit.Link) { l.Slow(4 << 10) },
 	}[kind]
 	if do == nil {
 		return nil, false
@@ -119,12 +127,12 @@ var scripted = map[string]string{
 }
 
 func (r *rig) injectEngine(ctx context.Context, a Action, e *engine) (undo func() error, err error) {
-	if undo, ok := onLinks(a.Kind, e.link); ok {
-		return undo, nil
-	}
 	if fault, ok := scripted[a.Kind]; ok {
 		return func() error { return r.send(ctx, "DELETE", e.direct()+"/fake/faults", "", nil) },
 			r.send(ctx, "POST", e.direct()+"/fake/faults", fault, nil)
+	}
+	if undo, ok := onLinks(a.Kind, e.link); ok {
+		return undo, nil
 	}
 	switch a.Kind {
 	case "kill":
@@ -145,6 +153,8 @@ func (r *rig) injectEngine(ctx context.Context, a Action, e *engine) (undo func(
 		return func() error {
 			return errors.Join(r.kill(e.proc), r.startEngine(ctx, e, e.Models...))
 		}, r.startEngine(ctx, e, ModelB)
+	case "unload-adapter":
+		return func() error { return r.adapter(ctx, e, "load") }, r.adapter(ctx, e, "unload")
 	case "kill-agent":
 		return func() error { return r.startAgent(ctx, e) }, r.kill(e.agent)
 	case "stop-agent":
@@ -171,9 +181,8 @@ func (r *rig) injectProxy(ctx context.Context, a Action, p *proxy) (undo func() 
 		return start, p.proc.Stop(ctx)
 	case "stop":
 		return func() error { return p.proc.Signal(syscall.SIGCONT) }, p.proc.Signal(syscall.SIGSTOP)
-	case "compact-behind": // its watch cannot go on where it was
-		undo, _ := onLinks("cut", p.links...)
-		return func() error { return errors.Join(r.compact(ctx), undo()) }, nil
+	case "compact-behind":
+		return func() error { return nil }, r.compactBehind(ctx, a, p)
 	}
 	return nil, fmt.Errorf("unknown fault %q", a.Kind)
 }
@@ -226,6 +235,39 @@ func (r *rig) injectAll(ctx context.Context, a Action) (undo func() error, err e
 		return func() error { return r.makeSpace(ctx) }, r.fill(ctx)
 	}
 	return nil, fmt.Errorf("unknown fault %q", a.Kind)
+}
+
+// compactBehind compacts a change away that a proxy has not seen, so that its watch cannot go on where it
+// was. The proxy is cut from etcd for so short a time that it does not list again by itself.
+func (r *rig) compactBehind(ctx context.Context, a Action, p *proxy) error {
+	ctx, cancel := context.WithTimeout(ctx, soon)
+	defer cancel()
+	resp, err := r.etcd.Get(ctx, "/pd/", clientv3.WithPrefix())
+	if err != nil {
+		return nil // etcd has a fault
+	}
+	records := slices.DeleteFunc(resp.Kvs, func(kv *mvccpb.KeyValue) bool {
+		rest := strings.TrimPrefix(string(kv.Key), "/pd/")
+		return !strings.HasPrefix(rest, "prefill/") && !strings.HasPrefix(rest, "decode/")
+	})
+	if len(records) == 0 {
+		return nil
+	}
+	kv := records[int(a.For)%len(records)]
+	undo, _ := onLinks("cut", p.links...)
+	// The same record again, unless it has changed; then another change, which the compaction may keep.
+	_, err = r.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(string(kv.Key)), "=", kv.ModRevision)).
+		Then(clientv3.OpPut(string(kv.Key), string(kv.Value), clientv3.WithLease(clientv3.LeaseID(kv.Lease)))).Commit()
+	if err == nil {
+		_, err = r.etcd.Put(ctx, filler, "")
+	}
+	if err == nil {
+		err = r.compact(ctx)
+	}
+	if err != nil && ctx.Err() == nil { // the lease has ended, or etcd has a fault
+		err = nil
+	}
+	return errors.Join(err, undo())
 }
 
 const filler = "/filler/"
@@ -333,13 +375,11 @@ func (r *rig) garbage(ctx context.Context) (undo func() error, err error) {
 // restartBehind restarts a prefill engine with the same engine id while a decode engine is stopped,
 // and resumes that when all proxies know the new incarnation: decode would read other blocks with the
 // transfer params that it has got, and must not be used with them.
-func (r *rig) restartBehind(ctx context.Context) {
+func (r *rig) restartBehind(ctx context.Context, a Action) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), soon)
 	defer cancel()
-	of := func(role string) *engine {
-		return r.engines[slices.IndexFunc(r.engines, func(e *engine) bool { return e.Role == role && e.Connector == "nixl" })]
-	}
-	p, d := of("prefill"), of("decode")
+	partners := r.plan.nixl("decode")
+	p, d := r.engine(a.Target), r.engine(partners[int(a.For)%len(partners)])
 	free, ok := r.take(p.Name, d.Name)
 	if !ok {
 		return
@@ -352,11 +392,11 @@ func (r *rig) restartBehind(ctx context.Context) {
 		}
 		return rec.ID
 	}
-	applied, stop := context.WithTimeout(ctx, 5*time.Second)
+	applied, stop := context.WithTimeout(ctx, 3*time.Second)
 	defer stop()
 	before, from := id(), time.Now()
 	err := d.proc.Signal(syscall.SIGSTOP)
-	hold(ctx, 150*time.Millisecond)
+	hold(ctx, 400*time.Millisecond) // less than after which proxies stop waiting for a silent engine
 	err = errors.Join(err, r.kill(p.proc), r.startAgain(ctx, p, p.Models...), r.await(ctx, func() error {
 		if now := id(); now == "" || now == before {
 			return errors.New("its agent has not noticed the restart")

@@ -45,6 +45,7 @@ type rig struct {
 	members []*member
 	engines []*engine
 	proxies []*proxy
+	links   map[string]*testkit.Link // those of clients and of KV transfers, by name
 	// old returns the path of the older version's program for a process, or "" for the present
 	// version: see Mixed.
 	old func(program, process string) string
@@ -93,6 +94,9 @@ func (e *engine) address() string { return e.link.Address() }
 func (e *engine) direct() string  { return "http://127.0.0.1:" + strconv.Itoa(e.own) }
 func (p *proxy) url() string      { return "http://127.0.0.1:" + strconv.Itoa(p.port) }
 
+// transferHost is the host by which other engines reach the side channel of an engine, through a link.
+const transferHost = "127.0.0.2"
+
 // record changes the history.
 func (r *rig) record(change func(h *History)) {
 	r.mu.Lock()
@@ -133,8 +137,8 @@ func build(t *testing.T, plan Plan, old func(program, process string) string) *r
 	r := &rig{
 		t: t, plan: plan, f: f, old: old,
 		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second},
-		busy: map[string]bool{},
-		h:    &History{Seed: plan.Seed, Start: time.Now(), Audit: audit, Models: map[string][]Serves{}, Garbage: map[string]bool{}},
+		busy: map[string]bool{}, links: map[string]*testkit.Link{},
+		h: &History{Seed: plan.Seed, Start: time.Now(), Audit: audit, Models: map[string][]Serves{}, Garbage: map[string]bool{}},
 	}
 	var endpoints []string
 	for _, name := range etcdNames {
@@ -150,12 +154,14 @@ func build(t *testing.T, plan Plan, old func(program, process string) string) *r
 		p.dir = filepath.Join(r.f.Dir(), p.name)
 		p.etcd, p.links = r.endpoints()
 		r.proxies = append(r.proxies, p)
+		r.links[p.name+ClientLink] = testkit.StartLink(t, "127.0.0.1:"+strconv.Itoa(p.port))
 		r.must(r.startProxy(t.Context(), p))
 	}
 	var group errgroup.Group
 	for _, spec := range plan.Engines {
 		e := &engine{EngineSpec: spec, own: port(testkit.FreePort(t)), side: port(testkit.FreePort(t)), boot: port(testkit.FreePort(t)), journal: filepath.Join(r.f.Dir(), spec.Name+".journal")}
 		e.link = testkit.StartLink(t, net.JoinHostPort("127.0.0.1", strconv.Itoa(e.own)))
+		r.links[e.Name+TransferLink] = testkit.StartLinkAt(t, net.JoinHostPort(transferHost, strconv.Itoa(e.side)), "127.0.0.1:"+strconv.Itoa(e.side))
 		e.etcd, e.links = r.endpoints()
 		r.engines = append(r.engines, e)
 		r.h.Engines = append(r.h.Engines, Engine{Name: e.Name, Role: e.Role, Address: e.address()})
@@ -250,7 +256,7 @@ func (r *rig) startProxy(ctx context.Context, p *proxy) (err error) {
 			"--host", "127.0.0.1", "--port", strconv.Itoa(p.port), "--state-dir", p.dir, "--etcd-endpoints", strings.Join(p.etcd, ","),
 			"--connector", "nixl", "--waiting-retry-interval", "500ms", "--access-log=off", "--trace-headers", "--audit-interval", audit.String(),
 			// An engine may lose a request and serve all others: these limits end it.
-			"--prefill-timeout", "10s", "--decode-first-byte-timeout", "10s", "--non-stream-timeout", "20s", "--busy-timeout", "20s",
+			"--prefill-timeout", "10s", "--decode-first-byte-timeout", "10s", "--non-stream-timeout", "20s", "--busy-timeout", "20s", "--shutdown-timeout", "3s",
 		},
 		Ready: func(ctx context.Context) error {
 			var ready struct{ Started bool }
@@ -274,8 +280,11 @@ func (r *rig) startAgain(ctx context.Context, e *engine, models ...string) (err 
 	args := []string{
 		"--host", "127.0.0.1", "--port", strconv.Itoa(e.own), "--role", e.Role, "--mode", e.Connector, "--model", strings.Join(models, ","),
 		"--ttft", "2ms", "--itl", "2ms", "--faults", "--enable-scale-out", "--strict", "--transfer-timeout", "5s", "--kv-lease", "10s",
-		"--side-channel-port", strconv.Itoa(e.side), "--engine-id", fmt.Sprintf("%s-%d", e.Name, e.starts),
+		"--side-channel-host", transferHost, "--side-channel-port", strconv.Itoa(e.side), "--engine-id", fmt.Sprintf("%s-%d", e.Name, e.starts),
 		"--bootstrap-port", strconv.Itoa(e.boot), "--journal", e.journal, "--log-level", "error",
+	}
+	if r.plan.Adapters {
+		args = append(args, "--runtime-lora")
 	}
 	e.proc, err = r.f.Start(ctx, fleet.Spec{
 		Name: e.Name, Program: "fakevllm", Args: args, Stage: 2,
@@ -283,6 +292,22 @@ func (r *rig) startAgain(ctx context.Context, e *engine, models ...string) (err 
 	})
 	if err == nil {
 		r.record(func(h *History) { h.Models[e.Name] = append(h.Models[e.Name], Serves{time.Now(), models}) })
+	}
+	if err == nil && r.plan.Adapters && slices.Contains(models, ModelA) {
+		err = r.adapter(ctx, e, "load")
+	}
+	return err
+}
+
+// adapter loads or unloads Adapter on an engine that serves its usual models.
+func (r *rig) adapter(ctx context.Context, e *engine, verb string) error {
+	serves := Serves{time.Now(), slices.Clone(e.Models)}
+	err := r.send(ctx, http.MethodPost, e.direct()+"/v1/"+verb+"_lora_adapter", fmt.Sprintf(`{"lora_name":%q,"lora_path":%q}`, Adapter, r.f.Dir()), nil)
+	if verb == "load" {
+		serves = Serves{time.Now(), append(serves.Models, Adapter)}
+	}
+	if err == nil {
+		r.record(func(h *History) { h.Models[e.Name] = append(h.Models[e.Name], serves) })
 	}
 	return err
 }
@@ -496,6 +521,21 @@ func (r *rig) alive(p *fleet.Process) {
 			h.Crashes = append(h.Crashes, fmt.Sprintf("%s has ended by itself: %v; last lines of its log:\n%s", p.Name(), p.Err(), p.LogTail(20)))
 		})
 	default:
+	}
+}
+
+// panics records handlers of proxies that have panicked: the client sees a broken answer only.
+func (r *rig) panics() {
+	for _, p := range r.proxies {
+		raw, err := os.ReadFile(filepath.Join(r.f.Dir(), "logs", p.name+".log"))
+		r.fail(err)
+		for line := range strings.Lines(string(raw)) {
+			if strings.Contains(line, "panic(") || strings.HasPrefix(line, "panic: ") {
+				r.record(func(h *History) {
+					h.Crashes = append(h.Crashes, fmt.Sprintf("a handler of %s panicked: %.600s", p.name, line))
+				})
+			}
+		}
 	}
 }
 

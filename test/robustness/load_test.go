@@ -39,6 +39,7 @@ const (
 type load struct {
 	r      *rig
 	client *loadgen.Client
+	urls   map[string]string // of the proxies by name, through their links
 	plain  *http.Client
 	models []string
 	stop   context.CancelFunc
@@ -51,7 +52,7 @@ type load struct {
 func (r *rig) startLoad() *load {
 	ctx, stop := context.WithCancel(context.WithoutCancel(r.t.Context()))
 	l := &load{
-		r: r, stop: stop, models: []string{ModelA}, open: map[string]time.Time{},
+		r: r, stop: stop, models: []string{ModelA}, open: map[string]time.Time{}, urls: map[string]string{},
 		client: loadgen.NewClient(clients, nil),
 		plain:  &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}},
 	}
@@ -59,6 +60,12 @@ func (r *rig) startLoad() *load {
 		if slices.Contains(e.Models, ModelB) {
 			l.models = []string{ModelA, ModelA, ModelA, ModelB}
 		}
+	}
+	if r.plan.Adapters {
+		l.models = append(l.models, Adapter)
+	}
+	for _, p := range r.proxies {
+		l.urls[p.name] = "http://" + r.links[p.name+ClientLink].Address()
 	}
 	for c := range clients {
 		l.wg.Go(func() {
@@ -111,8 +118,11 @@ func (l *load) one(rnd *rand.Rand, id string) {
 	q := Request{ID: id, Proxy: p.name, Model: l.models[rnd.IntN(len(l.models))], Stream: rnd.IntN(3) > 0}
 	q.Route = []string{completions, completions, completions, chat, chat, responses, messages, generate}[rnd.IntN(8)]
 	tokens := 8 + rnd.IntN(40)
-	if rnd.IntN(16) == 0 {
+	switch rnd.IntN(32) {
+	case 0:
 		tokens = 800
+	case 1: // runs for longer than a proxy needs to publish that it has ended
+		tokens = 1600
 	}
 	body := q.body(fmt.Sprintf("%s says: %s", id, strings.Repeat("this is a line of a prompt ", 1+rnd.IntN(30))), tokens)
 	answers, err := fakevllm.ExpectedAt(q.Route, body, 0)
@@ -188,7 +198,7 @@ func (q *Request) header(h http.Header) {
 
 // stream sends a streaming request whose answer loadgen checks.
 func (l *load) stream(ctx context.Context, p *proxy, q *Request, body []byte, want fakevllm.Answer) {
-	res := l.client.StreamWith(ctx, p.url()+q.Route, http.Header{"X-Request-Id": {q.ID}}, body, loadgen.Expected{
+	res := l.client.StreamWith(ctx, l.urls[p.name]+q.Route, http.Header{"X-Request-Id": {q.ID}}, body, loadgen.Expected{
 		Text: []byte(want.Text), PromptTokens: want.PromptTokens, CompletionTokens: len(want.Tokens), FinishReason: want.FinishReason,
 	}, loadgen.Observer{})
 	q.header(res.Header)
@@ -212,7 +222,7 @@ func (l *load) stream(ctx context.Context, p *proxy, q *Request, body []byte, wa
 // other sends a request that is not streamed, or a stream of one of the agents' APIs.
 func (l *load) other(ctx context.Context, p *proxy, q *Request, body []byte, want fakevllm.Answer) {
 	end := func(o Outcome, format string, args ...any) { q.Outcome, q.Err = o, fmt.Sprintf(format, args...) }
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url()+q.Route, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.urls[p.name]+q.Route, bytes.NewReader(body))
 	if err != nil {
 		l.r.fail(err)
 		return

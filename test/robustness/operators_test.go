@@ -26,7 +26,7 @@ func (r *rig) operate(ctx context.Context, a Action) {
 		hold(ctx, a.For)
 		r.until(do, a.Via, "un"+a.Kind)
 	case "drain-wait":
-		if o := do("pdctl", "drain", "--wait", "--timeout", "5s"); o.Code != 0 { // repeated as the manual says
+		if o := do("pdctl", "drain", "--wait", "--timeout", "6s"); o.Code != 0 { // repeated as the manual says
 			do("pdctl", "drain", "--wait", "--timeout", "3s")
 		}
 		hold(ctx, a.For)
@@ -196,6 +196,9 @@ func (r *rig) changeByProgram(ctx context.Context, o *Op, e *engine, more []stri
 	args = append(append(args, more...), "-o", "json", "--etcd-endpoints", strings.Join(endpoints, ","))
 	path := r.program("pdctl", "pdctl")
 	if !strings.ContainsRune(path, filepath.Separator) {
+		if slices.Contains([]string{"drain", "cordon", "remove", "weight"}, verb) { // the former release does not ask
+			args = append(args, "--yes")
+		}
 		path = filepath.Join(bin, path)
 	}
 	cmd := exec.CommandContext(ctx, path, args...)

@@ -81,6 +81,7 @@ func run(t *testing.T, seed uint64, duration time.Duration) {
 	for _, p := range r.f.Running() {
 		r.alive(p)
 	}
+	r.panics()
 	report(t, r, duration)
 }
 

@@ -12,8 +12,10 @@ type Plan struct {
 	Seed    uint64
 	For     time.Duration
 	Engines []EngineSpec // the last one is the spare: it has no agent and begins as no member
-	Proxies int
-	Lanes   []Lane
+	// Adapters reports whether the engines of ModelA load Adapter at run time.
+	Adapters bool
+	Proxies  int
+	Lanes    []Lane
 }
 
 // EngineSpec is an engine of a run.
@@ -40,23 +42,39 @@ type Action struct {
 	Alone  bool   // no other lane acts meanwhile
 }
 
+// The suffixes of the targets of faults that do not concern a whole process: the link of a proxy to its
+// clients, and that of a prefill engine to the engines that read its KV caches.
+const (
+	ClientLink   = "-clients"
+	TransferLink = "-transfers"
+	// ofAdapter is the suffix of the target of an adapter's unloading.
+	ofAdapter = "-adapter"
+)
+
 // The names of models.
 const (
 	ModelA = "sim/first"
 	ModelB = "sim/second"
+	// Adapter is a LoRA adapter of ModelA.
+	Adapter = "sim/first-adapter"
 )
 
 // The kinds of faults of each kind of process.
 var (
 	engineFaults = []string{
 		"kill", "kill-node", "stop", "cut", "refuse", "to-server", "to-client", "freeze", "delay", "slow", "503", "500", "429",
-		"reset", "close", "hang", "hung-core", "error-event", "abort", "kill-agent", "stop-agent", "deregister", "other-model", "restart-behind",
+		"reset", "close", "hang", "hung-core", "error-event", "abort", "kill-agent", "stop-agent", "deregister", "other-model",
 	}
-	proxyFaults = []string{"kill", "kill-forget", "stop", "term", "cut-etcd", "to-etcd", "from-etcd", "delay-etcd", "compact-behind"}
-	etcdFaults  = []string{"kill", "stop", "cut", "to-client", "delay", "peer-freeze", "move-leader", "compact", "garbage"}
+	proxyFaults = []string{"kill", "kill-forget", "stop", "term", "cut-etcd", "to-etcd", "from-etcd", "delay-etcd", "compact-behind", "compact-behind"}
+	// streamFaults break answers off in the middle.
+	streamFaults = []string{"reset", "close", "cut", "kill", "error-event"}
+	// linkFaults are those of a network: the line is cut, refuses, passes nothing, one direction only,
+	// late, or few bytes per second.
+	linkFaults = []string{"cut", "refuse", "freeze", "to-server", "to-client", "delay", "slow"}
+	etcdFaults = []string{"kill", "stop", "cut", "to-client", "delay", "peer-freeze", "move-leader", "compact", "garbage"}
 	// exclusive faults affect everything, and happen without others.
 	exclusive = []string{"wipe", "no-space", "stall", "no-quorum"}
-	operators = []string{"drain", "drain-wait", "cordon", "weight-0", "weight", "remove"}
+	operators = []string{"drain", "drain-wait", "drain-wait", "cordon", "weight-0", "weight", "remove"}
 	spareOps  = []string{"add", "add-pending", "add-pending"}
 )
 
@@ -81,6 +99,10 @@ func NewPlan(seed uint64, duration time.Duration) Plan {
 		every("prefill", time.Second, 3*time.Second, engineFaults, names("prefill")),
 		every("decode", time.Second, 3*time.Second, engineFaults, names("decode", "both")),
 		every("proxies", 2*time.Second, 3*time.Second, proxyFaults, proxies),
+		every("clients", 2*time.Second, 2*time.Second, linkFaults, suffixed(proxies, ClientLink)),
+		every("transfers", 2*time.Second, 2*time.Second, linkFaults, suffixed(p.nixl("prefill"), TransferLink)),
+		every("streams", time.Second, time.Second, streamFaults, names("decode", "both")),
+		every("restarts", 3*time.Second, time.Second, []string{"restart-behind"}, p.nixl("prefill")),
 		every("etcd", 2*time.Second, 3*time.Second, etcdFaults, members),
 		every("operator-1", time.Second, 3*time.Second, operators, names("decode", "both")),
 		every("operator-2", time.Second, 3*time.Second, operators, names("prefill")),
@@ -105,6 +127,9 @@ func NewPlan(seed uint64, duration time.Duration) Plan {
 		alone = append(alone, a)
 	}
 	p.Lanes = append(p.Lanes, Lane{"exclusive", alone})
+	if p.Adapters = rnd.IntN(3) == 0; p.Adapters {
+		p.Lanes = append(p.Lanes, every("adapters", time.Second, 2*time.Second, []string{"unload-adapter"}, names("prefill", "decode", "both")))
+	}
 	return p
 }
 
@@ -142,6 +167,24 @@ func actions(rnd *rand.Rand, duration, mean, longest time.Duration, kinds, targe
 		a.For = 300*time.Millisecond + time.Duration(rnd.Int64N(int64(longest)))
 		out = append(out, a)
 		at += a.For + mean/2 + time.Duration(rnd.Int64N(int64(mean)))
+	}
+	return out
+}
+
+// nixl returns the names of the engines of one role that transfer KV caches with NIXL.
+func (p *Plan) nixl(role string) (out []string) {
+	for _, e := range p.Engines[:len(p.Engines)-1] {
+		if e.Role == role && e.Connector == "nixl" {
+			out = append(out, e.Name)
+		}
+	}
+	return out
+}
+
+func suffixed(names []string, suffix string) []string {
+	out := make([]string, len(names))
+	for i, name := range names {
+		out[i] = name + suffix
 	}
 	return out
 }

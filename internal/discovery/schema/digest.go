@@ -31,10 +31,13 @@ type Digest struct {
 	// Prompts are the prompts sent to prefill instances since the previous digest, in the format
 	// of prefix.Placements: what the caches of these instances contain now.
 	Prompts []byte `json:"prompts,omitempty"`
-	free    int    // bytes left for prompts
+	// Keys has the demand of API keys with limits, by their names: requests, input, output and
+	// uncached tokens per minute, requests at the same time. Proxies without limits lack it.
+	Keys map[string][]int64 `json:"keys,omitempty"`
 	// Queue is the state of the keys that wait for a model, or have been served lately; absent from
 	// proxies of an older version, and from those whose queue is off or idle.
 	Queue []QueueEntry `json:"queue,omitempty"`
+	free  int          // bytes left for prompts
 	// At is the time of writing by the clock of the writer. It is for display and never compared.
 	At *time.Time `json:"at,omitempty"`
 }
@@ -108,6 +111,8 @@ type LoadEntry struct {
 const (
 	maxDigest  = 64 << 10 // bytes of the value
 	maxPrompts = 8 << 10  // bytes of prompts in a digest
+	maxKeys    = 64       // API keys in a digest
+	maxKeySize = 4 << 10  // bytes of all these
 	maxCount   = 1 << 40  // of every number in a digest
 )
 
@@ -177,6 +182,14 @@ func DecodeDigest(value []byte) (Digest, error) {
 			}
 		}
 	}
+	if len(d.Keys) > maxKeys {
+		return Digest{}, fmt.Errorf("%w: %d API keys, more than %d", ErrDigest, len(d.Keys), maxKeys)
+	}
+	for key, demand := range d.Keys {
+		if len(demand) > 16 || slices.ContainsFunc(demand, func(n int64) bool { return n < 0 || n > maxCount }) {
+			return Digest{}, fmt.Errorf("%w: demand of %s", ErrDigest, Quote(key, 80))
+		}
+	}
 	if len(d.Queue) > MaxQueue || slices.ContainsFunc(d.Queue, func(e QueueEntry) bool {
 		return e.Class < 0 || e.Class > 2 || min(e.Attained, e.Backlog) < 0 || max(e.Attained, e.Backlog) > maxCount ||
 			e.Key != instance.Printable(e.Key, 64)
@@ -184,6 +197,22 @@ func DecodeDigest(value []byte) (Digest, error) {
 		return Digest{}, fmt.Errorf("%w: the queue is out of range", ErrDigest)
 	}
 	return d, nil
+}
+
+// SetKeys sets Keys. Keys that do not fit are left out, the last ones by name, at all proxies.
+func (d *Digest) SetKeys(keys map[string][]int64) {
+	free := min(maxKeySize, d.free)
+	for _, name := range slices.Sorted(maps.Keys(keys)) {
+		n := len(strconv.Quote(name)) + 20*len(keys[name]) + len(`:[],`)
+		if n > free || len(d.Keys) == maxKeys {
+			break
+		}
+		if d.Keys == nil {
+			d.Keys = map[string][]int64{}
+		}
+		d.Keys[name] = keys[name]
+		free, d.free = free-n, d.free-n
+	}
 }
 
 // PromptBytes returns the number of bytes of prompts that fit into the digest, where they are base64.
@@ -194,7 +223,7 @@ func (d *Digest) PromptBytes() int {
 // Differs reports whether d differs so much from the digest before it that it should be published
 // within a second. Small changes wait for digest.Refresh.
 func (d *Digest) Differs(before *Digest) bool {
-	if before == nil || d.Applied != before.Applied || len(d.Load) != len(before.Load) || d.queueDiffers(before) {
+	if before == nil || d.Applied != before.Applied || len(d.Load) != len(before.Load) || len(d.Keys) != len(before.Keys) || d.queueDiffers(before) {
 		return true
 	}
 	much := func(a, b, least int64) bool {
@@ -207,11 +236,23 @@ func (d *Digest) Differs(before *Digest) bool {
 			return true
 		}
 	}
+	for key, demand := range d.Keys {
+		was := before.Keys[key]
+		if len(was) != len(demand) {
+			return true
+		}
+		for i, n := range demand {
+			if much(n, was[i], 2) {
+				return true
+			}
+		}
+	}
 	return false
 }
 
-// Equal reports whether two digests have the same load and revision, and about the same backlog.
+// Equal reports whether two digests have the same load, demand of keys and revision, and about the same
+// backlog.
 func (d *Digest) Equal(before *Digest) bool {
 	return before != nil && d.Applied == before.Applied && d.LeftOut == before.LeftOut && d.LeavingLeftOut == before.LeavingLeftOut &&
-		maps.Equal(d.Load, before.Load) && !d.queueDiffers(before)
+		maps.Equal(d.Load, before.Load) && maps.EqualFunc(d.Keys, before.Keys, slices.Equal[[]int64]) && !d.queueDiffers(before)
 }

@@ -37,6 +37,9 @@ type table struct {
 
 	bad map[schema.Name]*entry // entries that cannot be used
 
+	// documents are those of the last view; nil if they have changed since.
+	documents *instance.Documents
+
 	// onKeyLost returns the absence of an entry whose key is missing since a revision;
 	// nil drops the entry. If the function is nil, all such entries are dropped.
 	onKeyLost func(e *entry, lostAt int64) *absence
@@ -154,6 +157,14 @@ func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	}
 	if prev != nil && (prev.create == e.create || prev.mod == 0) {
 		e.life = prev.life
+	}
+	if n.Kind == schema.KindDocument {
+		e.Key = instance.Key{Role: n.Role, Address: n.Address}
+		if err := schema.CheckDocument(e.Key, kv.Value); err != nil {
+			e.problem = schema.ReasonOf(err)
+		}
+		e.good, e.value = e.problem == "", kv.Value
+		return e
 	}
 	address, err := instance.ParseAddress(n.Address)
 	if err != nil {

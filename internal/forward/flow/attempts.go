@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
@@ -25,6 +26,9 @@ type attempts struct {
 	tried       byRole[[]instance.Key]
 	triedRanks  byRole[[]sched.Target] // ranks that were tried, of instances with several
 	secondRound byRole[bool]           // all instances of the role were tried once
+	// avoided are prefill instances whose KV transfer has failed a decode instance, perhaps because
+	// it cannot reach them. They are picked only if there is no other.
+	avoided     []instance.Key
 	lastFailure *leg.Failure
 	// failed counts the legs that failed; counted those of them that count against
 	// MaxAttempts.
@@ -59,6 +63,14 @@ const secondRoundWait = 50 * time.Millisecond
 // were refused connections: a single instance that broke one connection can
 // still serve (TestSecondRoundAfterMixedFailures).
 func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.Assignment, error) {
+	if role == instance.Prefill && len(t.avoided) > 0 {
+		tried := t.tried.prefill
+		t.tried.prefill = slices.Concat(tried, t.avoided)
+		a, err := t.pickOnce(role, partner, false)
+		if t.tried.prefill = tried; err == nil {
+			return a, nil
+		}
+	}
 	a, err := t.pickOnce(role, partner, false)
 	if err == nil || !errors.Is(err, sched.ErrNone) || len(*t.tried.of(role))+len(*t.triedRanks.of(role)) == 0 {
 		return a, err
@@ -179,6 +191,7 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	in := a.Instance
 	t.lastFailure = f
 	t.failed++
+	t.s.Recorder.Failed(in.Key, f.Class)
 	t.overtaken = t.overtaken || f.Class == leg.Overtaken
 	if f.Class != leg.TransferExpired { // the KV transfer is at fault, not the instance
 		t.skipFailed(a, f.Class)
@@ -208,7 +221,9 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 			return false
 		}
 		if !t.s.Budget.Take(t.s.Picker.InFlight(in.Key)) {
-			f.Answer = leg.ProxyError(leg.BudgetSpent())
+			if f.Class != leg.Busy {
+				f.Answer = leg.ProxyError(leg.BudgetSpent())
+			}
 			return false
 		}
 	}

@@ -57,7 +57,8 @@ func (r *Request) Complete(req *request.Request) {
 	var buf [4][]byte
 	head, prompt := req.Reading(buf[:])
 	media := req.Media()
-	r.begin(sched.Request{Prompt: prompt, Head: head, TokensTell: !media && req.TokensTell(), Length: len(req.Body)})
+	wanted := sched.Request{Prompt: prompt, Head: head, TokensTell: !media && req.TokensTell(), Length: len(req.Body)}
+	r.begin(wanted)
 	if !r.admit(media) {
 		return
 	}
@@ -65,16 +66,22 @@ func (r *Request) Complete(req *request.Request) {
 	if media {
 		r.Settings.Recorder.Media()
 	}
-	c := &completion{
-		r: r, s: r.Settings, req: req, kind: req.Kind, stream: req.Stream, cutReason: req.CutReason, media: media,
-		usage: relay.Usage{Kind: req.Kind}, progress: continuation.New(req, r.Settings.ContinueStreams, r.Settings.Memory),
+	for r.again = true; r.again; {
+		r.again, req.Served = false, r.served()
+		r.begin(wanted)
+		c := &completion{
+			r: r, s: r.Settings, req: req, kind: req.Kind, stream: req.Stream, cutReason: req.CutReason, media: media,
+			usage: relay.Usage{Kind: req.Kind}, progress: continuation.New(req, r.Settings.ContinueStreams, r.Settings.Memory),
+		}
+		c.run()
+		if c.progress != nil {
+			c.endProgress()
+		}
+		if !r.again {
+			r.Answer.Prompted(c.usage.Prompt())
+			c.learnStream()
+		}
 	}
-	c.run()
-	if c.progress != nil {
-		c.endProgress()
-	}
-	r.Answer.Prompted(c.usage.Prompt())
-	c.learnStream()
 }
 
 // run tries pairs until one has answered, each in the flow of its dialect.
@@ -177,6 +184,7 @@ func (c *completion) committed(d, p *sched.Assignment) {
 	p.Done() // decode has its KV cache
 	d.Prefilled(0, 0)
 	c.r.Admission.Prefilled()
+	c.r.committed = true
 	c.r.attempts.served(d.Instance)
 	if c.progress.Records() {
 		return // a later leg may need the body

@@ -117,9 +117,13 @@ func (a *attempt) decode() (done bool) {
 			continue
 		}
 		if f.Taken {
-			// The KV transfer is spent. The prefill instance is not at fault and
-			// may be picked again.
-			a.c.r.attempts.forgetTried(instance.Prefill)
+			// The KV transfer is spent. The prefill instance may be picked again, but
+			// preferably not if decode may have failed to read from it.
+			t := &a.c.r.attempts
+			t.forgetTried(instance.Prefill)
+			if f.Class == leg.Status5xx || f.Class == leg.ErrorEvent || f.Class == leg.FirstByteTimeout || t.counted > 1 {
+				t.avoided = append(t.avoided, a.p.Instance.Key)
+			}
 			return false
 		}
 	}

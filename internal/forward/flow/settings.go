@@ -30,6 +30,10 @@ type Picker interface {
 	// Removed returns why the instance of a pick can send nothing more, nil if it can.
 	Removed(a *sched.Assignment) error
 	InFlight(k instance.Key) int64
+	// CanServe reports whether an instance with these labels that can be used now serves the model.
+	CanServe(model string, labels instance.Selector) bool
+	// Lists reports whether any instance lists the model.
+	Lists(model string) bool
 	// Models are the names of all models that instances list, in order.
 	Models() []string
 }
@@ -65,6 +69,8 @@ type Notifications interface {
 type Recorder interface {
 	// Retried counts a leg of this role that failed in this way and is tried again.
 	Retried(role instance.Role, class leg.Class)
+	// Failed counts a leg to an instance that failed in this way.
+	Failed(k instance.Key, class leg.Class)
 	// Handed counts an answer of a prefill instance whose connector puts transfer params
 	// into it; something reports whether there were any.
 	Handed(in *instance.Instance, something bool)

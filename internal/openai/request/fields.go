@@ -45,6 +45,7 @@ const (
 	FieldInstructions
 	FieldCacheSalt
 	FieldReturnTokenIDs
+	FieldPromptCacheKey
 	FieldPriority
 	FieldKVTransferParams
 	FieldECTransferParams
@@ -89,6 +90,7 @@ var fieldNames = [numFields]string{ //nolint:gochecknoglobals // a constant tabl
 	FieldInstructions:        "instructions",
 	FieldCacheSalt:           "cache_salt",
 	FieldReturnTokenIDs:      "return_token_ids",
+	FieldPromptCacheKey:      "prompt_cache_key",
 	FieldPriority:            "priority",
 	FieldKVTransferParams:    "kv_transfer_params",
 	FieldECTransferParams:    "ec_transfer_params",
@@ -191,6 +193,8 @@ func fieldOf(tok []byte) Field {
 		return FieldCacheSalt
 	case "return_token_ids":
 		return FieldReturnTokenIDs
+	case "prompt_cache_key":
+		return FieldPromptCacheKey
 	}
 	return steeringField(name)
 }

@@ -35,9 +35,10 @@ type Choice struct {
 	CacheWeight int
 	IndexMemory int64 // bytes of the indexes of prompts and KV blocks together
 
-	// ClientBound sends requests with the same value of the header
-	// ClientBoundKey to the same instances while those can serve.
-	ClientBound    bool
+	// ClientBound sends requests of the same session to the same instances while those can serve.
+	ClientBound bool
+	// ClientBoundKey is the header that names the session; "" uses the identifiers of known
+	// clients.
 	ClientBoundKey string
 
 	// Zone is the zone of this proxy; instances with the same label zone are preferred.
@@ -58,7 +59,7 @@ func (ch *Choice) settings() settings.Table {
 		settings.Setting{Name: "cache-weight", Kind: settings.Number, Default: strconv.Itoa(policy.DefaultCacheWeight), Rare: true, Usage: "for policies that know caches: this many tokens that wait for an instance count as much as one token that is not in its cache", Into: &ch.CacheWeight},
 		settings.Setting{Name: "index-memory", Kind: settings.Bytes, Takes: "1MiB to 1TiB", Default: "512MiB", Rare: true, Usage: "limit for the memory of the indexes of prompts (all roles and models) and of KV blocks together; each kind is sure of half, and the least recently used prompts are evicted; 1MiB to 1TiB", Into: &ch.IndexMemory},
 		settings.Setting{Name: "client-bound", Kind: settings.OnOff, Default: "off", Env: []string{"CLIENT_BOUND"}, Usage: "send requests of one session to the same instances, with any policy; also CLIENT_BOUND", Into: &ch.ClientBound},
-		settings.Setting{Name: "client-bound-key", Kind: settings.Text, Default: "session-id", Env: []string{"CLIENT_BOUND_KEY"}, Rare: true, Usage: "header that names the session, for --client-bound and the policy session; also CLIENT_BOUND_KEY", Into: &ch.ClientBoundKey},
+		settings.Setting{Name: "client-bound-key", Kind: settings.Text, Env: []string{"CLIENT_BOUND_KEY"}, Rare: true, Usage: "header that names the session, for --client-bound and policies that use sessions (default: session-id and other identifiers of known clients, see docs/picking.md); also CLIENT_BOUND_KEY", Into: &ch.ClientBoundKey},
 		settings.Setting{Name: "zone", Kind: settings.Text, Usage: "zone of this proxy, which prefers instances with the same label zone; without it, decode instances in the zone of the prefill instance are preferred", Into: &ch.Zone},
 		settings.Setting{Name: "kv-events", Kind: settings.OnOff, Default: "off", Usage: "follow the KV events that engines publish (--kv-events-config); the policy " + policy.KVAware + " always does", Into: &ch.KVEvents},
 		settings.Setting{Name: "load-digests", Kind: settings.OnOff, Default: "on", Rare: true, Usage: "publish the load of this proxy in etcd for the other proxies, and use their load", Into: &ch.LoadDigests},
@@ -77,7 +78,7 @@ func (ch *Choice) complete() {
 
 func (ch *Choice) check(c *complaints) {
 	ch.checkPolicies(c)
-	if !isToken(ch.ClientBoundKey) {
+	if ch.ClientBoundKey != "" && !isToken(ch.ClientBoundKey) {
 		c.bad("client-bound-key", "invalid header name %q: use letters, digits and dashes", instance.Printable(ch.ClientBoundKey, 80))
 	}
 	if ch.Zone != instance.Printable(ch.Zone, 0) || len(ch.Zone) > 128 || strings.TrimSpace(ch.Zone) != ch.Zone {

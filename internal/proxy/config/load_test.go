@@ -78,7 +78,7 @@ func TestDefaults(t *testing.T) {
 		KVTransfer: config.KVTransfer{KVLeaseBudget: 20 * time.Second, VersionGroups: true, LMCacheNotifyTimeout: 30 * time.Second},
 		Health:     config.Health{MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second},
 		Choice: config.Choice{
-			Disaggregate: "always", PrefillPolicy: "prefix", DecodePolicy: "round_robin", CacheWeight: 10, IndexMemory: 512 << 20, ClientBoundKey: "session-id",
+			Disaggregate: "always", PrefillPolicy: "prefix", DecodePolicy: "round_robin", CacheWeight: 10, IndexMemory: 512 << 20,
 			LoadDigests: true, LoadInterval: time.Second, ScrapeInterval: 5 * time.Second,
 		},
 		Admission: config.Admission{Queue: config.QueueObserve, QueueLength: 5000, TPOTTarget: 50 * time.Millisecond},

@@ -27,6 +27,7 @@ type Proxy struct {
 	Health
 	Choice
 	Admission
+	Roles
 	Records
 
 	ConfigFile  string
@@ -55,6 +56,7 @@ func (p *Proxy) Settings() settings.Table {
 		p.Health.settings(),
 		p.Choice.settings(),
 		p.Admission.settings(),
+		p.Roles.settings(),
 		p.Records.settings(),
 		settings.Reading("PD_CONFIG", &p.ConfigFile, &p.PrintConfig),
 	)

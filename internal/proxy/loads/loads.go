@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
@@ -30,6 +31,7 @@ type Loads struct {
 	Scheduler      *sched.Scheduler
 	Others         *loaddigest.Watcher // nil: digests are off
 	Placements     *prefix.Placements
+	Keys           *keylimit.Table
 	Log            logrus.FieldLogger
 	Prober         scrape.Asker
 	ScrapeInterval time.Duration // 0: engines are not asked
@@ -108,6 +110,7 @@ func (l *Loads) Source() *loaddigest.Source {
 		InFlight:    l.inFlight,
 		HasPrompts:  l.Placements.Waiting,
 		TakePrompts: l.Placements.Take,
+		Keys:        l.Keys.Publish,
 		Queue:       l.Queue,
 		Changed:     func() <-chan struct{} { return l.Watcher.Snapshot().Changed() },
 	}
@@ -138,6 +141,7 @@ func (l *Loads) FollowOthers(ctx context.Context) {
 	l.Others.FollowOthers(ctx, l.ID, func(others loaddigest.Others) {
 		l.Placements.SetOthers(others.Present)
 		l.takePrompts(others.New)
+		l.Keys.SetDemands(l.ID, others.Keys)
 		counts := make(map[string]sched.Counts, len(others.Counts))
 		for address, c := range others.Counts {
 			counts[address] = sched.Counts(c)

@@ -22,6 +22,7 @@ type queue struct {
 	waiting  atomic.Int64 // len of order
 	used     atomic.Bool  // a request has come since the plan had to be made again
 	stale    atomic.Bool  // the plan must be made again
+	refused  atomic.Int64
 	out      outgoing
 	miss     atomic.Uint64 // bits of the share of prompt tokens that are not cached; 0: nothing is known
 
@@ -226,6 +227,7 @@ func (m *queue) refusal(r *Request, reason string) error {
 func (m *queue) note(r *Request, err error) error {
 	if refused, ok := err.(*Refused); ok { //nolint:errorlint // this package made it
 		m.opts.Observer.NotAdmitted(r.Class, refused.Reason)
+		m.refused.Add(1)
 		return err
 	}
 	if r.ready != nil {

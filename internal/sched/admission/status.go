@@ -32,7 +32,7 @@ func (m *queue) status() instance.ListedQueue {
 	p := m.plan.Load()
 	s := instance.ListedQueue{
 		Model: m.model, Mode: string(m.opts.Mode), Waiting: map[string]int{}, Keys: map[string]int{}, Bytes: m.order.bytes,
-		Saturation: p.saturation(), Samples: p.rates.Samples(), Share: p.share, Full: p.full(),
+		Saturation: p.saturation(), Samples: p.rates.Samples(), Refused: m.refused.Load(), Share: p.share, Full: p.full(),
 	}
 	wait := p.queued()
 	if m.opts.Mode == On {

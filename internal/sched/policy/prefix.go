@@ -12,8 +12,8 @@ import (
 // to the requests of this proxy, unless so much waits there that another instance would be
 // done earlier. It needs nothing of the engines.
 //
-// Ties within the slack are broken by a hash of the prompt, so that independent proxies make
-// the same choice. In addition proxies publish the prompts that they have placed, so that
+// Ties within the slack are broken by a hash of the session, or of the prompt if the request
+// names no session, so that independent proxies make the same choice. In addition proxies publish the prompts that they have placed, so that
 // the next turn of a chat finds its cache through any proxy.
 type prefixCache struct {
 	now    func() time.Time
@@ -164,7 +164,11 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 		}
 		p.balance.add(n, expected)
 	}
-	at, cached = p.balance.choose(&c, r.Tokens, uint64(chain.Key(own)), others || p.placements == nil, r.Explanation)
+	key := uint64(chain.Key(own))
+	if r.Session != "" { // the same choice as that of the policy session
+		key = mix(hashText(r.Session))
+	}
+	at, cached = p.balance.choose(&c, r.Tokens, key, others || p.placements == nil, r.Explanation)
 	if p.exact != nil {
 		p.exact.lesson(r.Lesson, &p.mu, chain, most > own)
 	}

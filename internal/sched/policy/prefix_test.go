@@ -206,3 +206,41 @@ func BenchmarkPrefix(b *testing.B) {
 		})
 	}
 }
+
+// Proxies that know nothing of each other choose the same instance for a session's first prompt, and for
+// one that shares nothing with the prompts before. A cached prompt and waiting work count for more.
+func TestPrefixBreaksTiesBySession(t *testing.T) {
+	t.Parallel()
+	list := fleet(1, 1, 1, 1)
+	spread := map[int]int{}
+	for n := range 40 {
+		asks := func(p Policy, parts ...[]byte) int {
+			r := asking(parts...)
+			r.Session = fmt.Sprint("session-", n)
+			at, _ := p.Choose(All(list), r)
+			return at
+		}
+		a, b := newPrefix(Options{}), newPrefix(Options{})
+		home := asks(a, prompt(n, 3000))
+		spread[home]++
+		bound, _ := newSession(Options{}).Choose(All(list), Request{Session: fmt.Sprint("session-", n)})
+		if other := asks(b, prompt(1000+n, 3000)); other != home || bound != home {
+			t.Errorf("session %d is at %d, at %d by the other proxy, and at %d by the policy session", n, home, other, bound)
+		}
+		list[home].Load.Waiting.Add(20000)
+		if at := asks(newPrefix(Options{}), prompt(2000+n, 3000)); at == home {
+			t.Errorf("session %d waits at its instance", n)
+		}
+		list[home].Load.Waiting.Add(-20000)
+		other := newPrefix(Options{})
+		placed, _ := other.Choose(All(list), asking(prompt(3000+n, 3000)))
+		if at := asks(other, prompt(3000+n, 3000)); at != placed {
+			t.Errorf("session %d is not at the cache of its prompt", n)
+		}
+	}
+	for i := range list {
+		if spread[i] < 4 {
+			t.Errorf("sessions are spread %v", spread)
+		}
+	}
+}

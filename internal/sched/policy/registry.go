@@ -65,6 +65,11 @@ func Chain(own Kind, bind bool) []Kind {
 	return chain
 }
 
+// UsesSession reports whether the policy with the given name uses Request.Session.
+func UsesSession(name string) bool {
+	return name == Session || name == DefaultPrefill || name == KVAware
+}
+
 // ErrUnknown is wrapped by the error of Find.
 var ErrUnknown = errors.New("no such policy")
 

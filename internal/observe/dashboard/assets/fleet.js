@@ -20,7 +20,7 @@ const lineOf = (name, i) => (state.history.of.get(keyOf(state.rows.get(name))) |
 
 // The status of an instance (instance.Status in Go) for people, and how good it is.
 function condition(row) {
-  const texts = { pending: 'awaited', drain: row.state === 'down' ? 'drain, down' : 'draining', cordon: 'cordoned' };
+  const texts = { pending: 'awaited', draining: row.state === 'down' ? 'draining, down' : 'draining' };
   const kinds = { ready: 'good', rejected: 'bad', ejected: 'bad', down: 'bad', removed: '', elsewhere: '' };
   const label = (text, kind) => ({ text, kind });
   if (row.status === 'down' && row.cause === 'slow') return label('slow', 'warn');

@@ -1,0 +1,179 @@
+package deploy_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// kubernetesContainer has the keys of a container that tests read. tools/kubernetes decodes the files as a
+// whole.
+type kubernetesContainer struct {
+	Name, Image   string
+	Command, Args []string
+	Env           []struct{ Name, Value string }
+	Lifecycle     struct {
+		PreStop struct{ Exec struct{ Command []string } } `yaml:"preStop"`
+	}
+}
+
+// kubernetesPod is the template of a Deployment or StatefulSet.
+type kubernetesPod struct {
+	Grace          int                   `yaml:"terminationGracePeriodSeconds"`
+	InitContainers []kubernetesContainer `yaml:"initContainers"`
+	Containers     []kubernetesContainer
+}
+
+// kubernetesPods returns the templates by name.
+func kubernetesPods(t *testing.T) map[string]kubernetesPod {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root(t), "deploy/kubernetes/*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pods := map[string]kubernetesPod{}
+	for _, file := range files {
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, doc := range bytes.Split(raw, []byte("\n---\n")) {
+			var o struct {
+				Metadata struct{ Name string }
+				Spec     struct{ Template struct{ Spec kubernetesPod } }
+			}
+			if err := yaml.Unmarshal(doc, &o); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			if p := o.Spec.Template.Spec; len(p.Containers) > 0 {
+				pods[o.Metadata.Name] = p
+			}
+		}
+	}
+	if len(pods) != 4 {
+		t.Fatalf("%d pods in %v", len(pods), files)
+	}
+	return pods
+}
+
+// The programs accept the command lines and the environment of the manifests, and each pod may take longer
+// to stop than its programs.
+func TestKubernetesFlags(t *testing.T) {
+	t.Parallel()
+	bin, built := t.TempDir(), map[string]bool{}
+	podIP := strings.NewReplacer("$(POD_IP)", "10.0.0.7")
+	for name, p := range kubernetesPods(t) {
+		for _, c := range slices.Concat(p.InitContainers, p.Containers) {
+			if c.Image != image {
+				continue
+			}
+			program := c.Command[0]
+			if !built[program] {
+				help(t, bin, program)
+				built[program] = true
+			}
+			var args []string
+			for _, arg := range c.Args {
+				args = append(args, podIP.Replace(arg))
+			}
+			cmd := exec.CommandContext(t.Context(), filepath.Join(bin, program), append(args, "--print-config")...)
+			cmd.Env = []string{"HOME=" + bin}
+			for _, e := range c.Env {
+				cmd.Env = append(cmd.Env, e.Name+"="+e.Value)
+			}
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Errorf("%s: %v: %v\n%s", name, c.Args, err, out)
+			}
+			limit := 0 * time.Second
+			for _, m := range regexp.MustCompile(`--(?:shutdown-delay|shutdown-timeout|drain-timeout)=(\S+)`).FindAllStringSubmatch(strings.Join(args, " "), -1) {
+				d, err := time.ParseDuration(m[1])
+				if err != nil {
+					t.Error(err)
+				}
+				limit += d
+			}
+			if grace := time.Duration(p.Grace) * time.Second; limit == 0 || grace < limit+10*time.Second {
+				t.Errorf("%s: terminationGracePeriodSeconds is %v, the program may take %v", name, grace, limit)
+			}
+		}
+	}
+	if !built["proxy"] || !built["agent"] {
+		t.Errorf("the programs are %v", built)
+	}
+}
+
+// The preStop hook of vLLM ends when the agent next to it has drained and deregistered the instance.
+func TestKubernetesPreStopDrains(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"curl", "sh"} {
+		if _, err := exec.LookPath(name); err != nil {
+			if os.Getenv("REQUIRE_CURL") != "" {
+				t.Fatal(err)
+			}
+			t.Skip(err)
+		}
+	}
+	p := kubernetesPods(t)["decode"]
+	bin := t.TempDir()
+	help(t, bin, "agent")
+	etcd := testkit.StartEtcd(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}})
+	const path = "/run/pdmesh/agent.sock"
+	socket := filepath.Join(bin, "agent.sock")
+	agent := exec.CommandContext(t.Context(), filepath.Join(bin, "agent"), "--role=decode", "--address="+engine.Address(),
+		"--etcd-endpoints="+etcd.Endpoint(), "--socket="+socket)
+	agent.Env = []string{"HOME=" + bin}
+	var output bytes.Buffer
+	agent.Stdout, agent.Stderr = &output, &output
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- agent.Wait() }()
+	client := testkit.Client(t, etcd.Endpoint())
+	registered := func() (bool, error) {
+		got, err := client.Get(t.Context(), "/pd/decode/"+engine.Address())
+		return err == nil && got.Count == 1, err
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		if ok, err := registered(); !ok {
+			return fmt.Errorf("the instance is not registered: %w", err)
+		}
+		return nil
+	})
+	hook := p.Containers[0].Lifecycle.PreStop.Exec.Command
+	if strings.Count(strings.Join(hook, " "), path) != 2 || !slices.Contains(p.InitContainers[0].Args, "--socket="+path) {
+		t.Fatalf("the hook %q and the agent do not share %s", hook, path)
+	}
+	var args []string
+	for _, arg := range hook[1:] {
+		args = append(args, strings.ReplaceAll(arg, path, socket))
+	}
+	if out, err := exec.CommandContext(t.Context(), hook[0], args...).CombinedOutput(); err != nil && len(out) > 0 {
+		t.Errorf("%v: %s", err, out)
+	}
+	if ok, err := registered(); ok || err != nil {
+		t.Errorf("after the hook the instance is registered (%v)", err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("agent: %v\n%s", err, output.String())
+		}
+	case <-time.After(time.Minute):
+		t.Error("the agent runs")
+	}
+}
