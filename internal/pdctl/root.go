@@ -100,11 +100,16 @@ func root(s *session.Session) *cobra.Command {
 		s.ReadsProxy(s.Completes(show.Get(s), one...)), s.Watches(s.Completes(show.History(s), one...)), s.Names(s.ReadsProxy(s.Watches(s.Selects(show.List(s))))),
 		s.Selects(show.Watch(s)), s.ReadsProxy(s.Watches(show.Status(s))), s.Selects(s.Writes(top.Command(s))),
 		s.Watches(fleet.Diff(s)), s.Confirms(s.Writes(fleet.Revert(s))), s.Confirms(s.Writes(fleet.Apply(s))),
-		diagnose.Command(s), debugCommand(s), s.Completes(events.Command(s), one...), route.Command(s), route.Ratio(s),
-		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s), limit.Command(s), limit.Usage(s), model.Command(s),
+		diagnose.Command(s), debugCommand(s), s.Completes(events.Command(s), one...), route.Command(s), s.Watches(route.Ratio(s)),
+		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s), limit.Command(s), s.Watches(limit.Usage(s)), model.Command(s),
 	)
 	for _, c := range root.Commands() {
 		c.RunE = s.Wrap(c.RunE)
+		for _, sub := range c.Commands() { // limit list, model ls
+			if sub.Name() == "list" || sub.Name() == "ls" {
+				s.Watches(sub)
+			}
+		}
 	}
 	return root
 }
