@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
 // mixed returns requests with the lengths of the recorded trace, by and large.
@@ -40,7 +41,7 @@ func TestRoles_Day(t *testing.T) {
 // The advice is within one instance of the smallest fleet that meets the targets.
 func TestRoles_Advice(t *testing.T) {
 	t.Parallel()
-	for _, rate := range []float64{3, 8} {
+	for _, rate := range []float64{3, 8}[:longform.Count(1, 2)] {
 		size := ground.SmallestFleet(mixed(), rate, 1)
 		wanted := ground.Fleet(mixed(), rate, 1, size[0]+1, size[1]+1).Wanted
 		for i, role := range instance.Roles() {

@@ -113,8 +113,6 @@ var table = []row{
 	{page: "docs/kv-events.md", first: "agent --role prefill --etcd-endpoints 127.0.0.1", world: "etcd", then: ready1},
 
 	{page: "docs/roles.md", first: "pdctl ratio", by: "test/cli: TestEveryExample"},
-	{page: "docs/roles.md", first: "apiVersion: keda.sh", why: otherTools},
-	{page: "docs/roles.md", first: "scaling {", why: otherTools},
 	{page: "docs/roles.md", first: "n=$(pdctl ratio", why: elsewhere},
 	{page: "docs/roles.md", first: "pdctl role decode", by: "test/cli: TestEveryExample"},
 	{page: "docs/limits.md", first: "pdctl limit set", by: "test/cli: TestEveryExample"},

@@ -82,6 +82,7 @@ func TestDefaults(t *testing.T) {
 			LoadDigests: true, LoadInterval: time.Second, ScrapeInterval: 5 * time.Second,
 		},
 		Admission: config.Admission{Queue: config.QueueObserve, QueueLength: 5000, TPOTTarget: 50 * time.Millisecond},
+		Roles:     config.Roles{AutoRoles: config.AutoRolesOff, TTFTTarget: 2 * time.Second},
 		Records:   config.Records{AccessLog: true, MetricsModels: 100, LogLevel: "info", LogFormat: "text"},
 	}
 	if diff := cmp.Diff(want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
