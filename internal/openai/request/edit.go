@@ -46,9 +46,6 @@ func (r *Request) NewEdit() *Edit {
 	if !r.KeepPriority {
 		e.action[FieldPriority] = remove
 	}
-	if r.Served != "" {
-		e.Replace(FieldModel, r.Served)
-	}
 	return e
 }
 
@@ -107,6 +104,9 @@ const maxUsualSplices = 12
 // Body builds the leg. It shares the request's bytes.
 func (e *Edit) Body() splice.Body {
 	r := e.r
+	if r.Served != "" {
+		e.Replace(FieldModel, r.Served)
+	}
 	if r.PromptTokenIDs != nil {
 		e.SetBytes(FieldKVTransferParams, withPromptIDs(e.value(FieldKVTransferParams), r.PromptTokenIDs))
 	}
