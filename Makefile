@@ -34,9 +34,10 @@ demo: build ## run a fleet on this machine, and a tour of it: [PROXIES=2] [ETCD=
 		$(if $(call on,$(ONCE)),--once) $(if $(CONNECTOR),--connector "$(CONNECTOR)")
 
 .PHONY: build
-build: ## build static programs into bin/
+build: ## build static programs into bin/, with links to the names of the packages (pdmesh-proxy, pdmesh-agent)
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
+	@ln -sf proxy $(BIN)/pdmesh-proxy && ln -sf agent $(BIN)/pdmesh-agent
 
 # For scripts/test.sh.
 test test-long: export PACKAGES := $(PACKAGES)
@@ -285,6 +286,7 @@ bench-policies: bench-build ## CPU of a request with each policy, compared with 
 # vllm-router and smg are skipped if they are not in the path, and the report says "not measured".
 FLEET_JSON    ?= docs/scheduling/result.json
 FLEET_DOC     ?= docs/scheduling.md
+OVERLOAD_DOC  ?= docs/overload.md
 FLEET_TARGETS ?= round_robin,least_loaded,power_of_two,session,prefix,kv_aware,vllm-router:round_robin,vllm-router:cache_aware,smg:round_robin,smg:cache_aware
 PART          ?= second
 
@@ -305,6 +307,19 @@ fleet-disaggregate: fleet-build ## compare --disaggregate auto, always and never
 	@mkdir -p $(basename $(FLEET_DOC)) && $(BIN)/fleetbench disaggregate --bin $(BIN) --trace "$(TRACE)" --part $(PART) \
 		--json $(basename $(FLEET_DOC))/disaggregate.json --doc $(FLEET_DOC) $(if $(TARGETS),--targets "$(TARGETS)") $(if $(RATES),--rates $(RATES)) \
 		$(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(if $(RUNS),--runs $(RUNS)) $(FLEETFLAGS)
+
+.PHONY: fleet-overload
+fleet-overload: fleet-build ## compare the queue on and off, and other routers, at loads up to three times the recorded rate, into docs/overload.md: TRACE=file [RATES=1,2,3] [RUNS=3] [LIMIT=1000] [SPEED=10] [TARGETS=prefix+--queue=on] [PROXIES=1] [PART=second]
+	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-overload TRACE=conversation_trace.jsonl" >&2; exit 2; }
+	@$(BIN)/fleetbench overload --bin $(BIN) --trace "$(TRACE)" --part $(PART) --doc $(OVERLOAD_DOC) $(if $(TARGETS),--targets "$(TARGETS)") \
+		$(if $(RATES),--rates $(RATES)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(if $(RUNS),--runs $(RUNS)) \
+		$(if $(PROXIES),--proxies $(PROXIES)) $(FLEETFLAGS)
+
+.PHONY: fleet-overload-model
+fleet-overload-model: ## the queue with modelled engines and a virtual clock, into docs/overload.md: TRACE=file [RATES=1,2,3] [PART=second] [PROXIES=1]
+	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-overload-model TRACE=conversation_trace.jsonl" >&2; exit 2; }
+	@PD_TRACE="$(abspath $(TRACE))" PD_PART=$(PART) PD_RATES=$(RATES) PD_PROXIES=$(PROXIES) PD_DOC="$(abspath $(OVERLOAD_DOC))" \
+		$(GO) test ./bench/ground -run TestFloodTrace -count=1 -v
 
 .PHONY: fleet-model
 fleet-model: ## simulate fleet-bench for our policies without HTTP and clock, in seconds: TRACE=file [TARGETS=session] [PART=first] [RATE=1]

@@ -82,7 +82,7 @@ func (o *Model) Run(w *Workload, name string) (Result, error) {
 		samples = append(samples, sample{ttft: m.compute(r.At, at, ids, believed, one.list[at].Load), ok: true})
 	}
 	res := Result{Target: "model " + name}
-	res.fill(samples, o.Limits)
+	res.fill(samples, o.Limits, w.Length)
 	queries, hits := int64(0), int64(0)
 	for _, cache := range m.caches {
 		s := cache.Stats()

@@ -110,7 +110,7 @@ func (p *Replay) measure(ctx context.Context, res *Result, e *engines, urls []st
 	if err != nil {
 		return err
 	}
-	res.fill(samples, p.Limits)
+	res.fill(samples, p.Limits, p.Workload.Length)
 	if failure != nil {
 		res.Failure = failure.Error()
 	}
@@ -144,7 +144,13 @@ func (p *Replay) send(ctx context.Context, urls []string) (samples []sample, lag
 		Send: func(ctx context.Context, i int) {
 			ctx, cancel := context.WithTimeout(ctx, longest)
 			defer cancel()
-			r := client.StreamWith(ctx, urls[i%len(urls)], http.Header{"Session-Id": {list[i].Session}}, list[i].Body(), list[i].expected(), loadgen.Observer{})
+			want := list[i].expected()
+			r := client.StreamWith(ctx, urls[i%len(urls)], http.Header{"Session-Id": {list[i].Session}}, list[i].Body(), want, loadgen.Observer{})
+			samples[i].input = want.PromptTokens * Shrink
+			if r.Status == http.StatusTooManyRequests || r.Status == http.StatusServiceUnavailable {
+				samples[i].refused, samples[i].took = true, p.traceTime(r.Total)
+				return
+			}
 			if r.Err != nil {
 				mu.Lock()
 				defer mu.Unlock()
@@ -153,7 +159,8 @@ func (p *Replay) send(ctx context.Context, urls []string) (samples []sample, lag
 				}
 				return
 			}
-			samples[i] = sample{ttft: p.traceTime(r.TTFT), ok: true}
+			samples[i].ok, samples[i].ttft = true, p.traceTime(r.TTFT)
+			samples[i].work = samples[i].input + (list[i].Output-r.Cached)*Shrink
 			if n := list[i].Output; n > 1 {
 				samples[i].itl = p.traceTime(r.Total-r.TTFT) / time.Duration((n-1)*Shrink)
 			}

@@ -110,3 +110,29 @@ func TestReport(t *testing.T) {
 		t.Errorf("the plot: %v %s", err, svg)
 	}
 }
+
+func TestOverloadTable(t *testing.T) {
+	t.Parallel()
+	run := func(rate float64) []ground.Result {
+		return []ground.Result{{Requests: 8, GoodRate: rate, GoodTokens: 100 * rate, TTFT90: 4.5, Admitted: [4]float64{1, 1, 1, 0.5}, Refusal: 0.25}}
+	}
+	o := ground.Overload{Part: "second", Speed: 10, Targets: []string{"on", "absent", "off"}, Levels: []ground.Level{
+		{Rate: 1, Runs: map[string][]ground.Result{"on": run(4), "off": run(4)}},
+		{Rate: 3, Runs: map[string][]ground.Result{"on": run(3.9), "off": run(1)}},
+	}}
+	for _, want := range []string{"| 3 | on | 3.90 (98 %) | 390 (98 %) |", "| 12.5 | 0.50 | 0.25 |", "| 3 | off | 1.00 (25 %) | 100 (25 %) |"} {
+		if text := o.Table(); !strings.Contains(text, want) {
+			t.Errorf("no %q in:\n%s", want, text)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(file, []byte("<!-- made by make fleet-overload: begin -->\n<!-- made by make fleet-overload: end -->\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.WriteDoc(file); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(file); err != nil || !strings.Contains(string(b), o.Table()) || !strings.Contains(string(b), "(page/goodput.svg)") {
+		t.Errorf("%v: %s", err, b)
+	}
+}

@@ -1,7 +1,9 @@
 package ground
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -32,20 +34,40 @@ type Result struct {
 	// time that was used during the replay. Both are 0 for the model.
 	RouterCPU float64 `json:"router_cpu_us"`
 	Busy      float64 `json:"machine_busy"`
-	Failure   string  `json:"failure,omitempty"` // the first one
+	// Refused counts the requests that were answered with 429 or 503; they are no failures, and
+	// TTFT50 and TTFT90 leave them out. Refusal is the 99th percentile of the time until that answer.
+	Refused int     `json:"refused,omitempty"`
+	Refusal float64 `json:"refusal_p99_s,omitempty"`
+	// GoodRate and GoodTokens are the requests within Limits, and their uncached prompt tokens and
+	// output tokens, per second of the trace.
+	GoodRate   float64 `json:"good_requests_per_s,omitempty"`
+	GoodTokens float64 `json:"good_tokens_per_s,omitempty"`
+	// Admitted is the part of the requests that were not refused, by quartile of the prompt's length.
+	Admitted [4]float64 `json:"admitted_by_prompt_length"`
+	Failure  string     `json:"failure,omitempty"` // the first one
 }
 
 // sample is one response, in time of the trace.
 type sample struct {
 	ttft, itl time.Duration
 	ok        bool
+	refused   bool          // after took
+	took      time.Duration // of a refusal
+	input     int           // tokens of the prompt
+	work      int           // uncached tokens of the prompt, and those of the response
 }
 
-// fill computes the figures of the samples.
-func (r *Result) fill(samples []sample, limits Limits) {
+// fill computes the figures of the samples, of a workload of this length.
+func (r *Result) fill(samples []sample, limits Limits, length time.Duration) {
 	var ttft, itl []time.Duration
-	good := 0
+	good, tokens := 0, 0
+	var refusals []time.Duration
 	for _, s := range samples {
+		if s.refused {
+			r.Refused++
+			refusals = append(refusals, s.took)
+			continue
+		}
 		if !s.ok {
 			r.Failures++
 			continue
@@ -56,6 +78,20 @@ func (r *Result) fill(samples []sample, limits Limits) {
 		}
 		if s.ttft <= limits.TTFT && s.itl <= limits.ITL {
 			good++
+			tokens += s.work
+		}
+	}
+	slices.Sort(refusals)
+	r.Refusal = quantile(refusals, 0.99)
+	r.GoodRate, r.GoodTokens = float64(good)/length.Seconds(), float64(tokens)/length.Seconds()
+	byLength := slices.Clone(samples)
+	slices.SortStableFunc(byLength, func(a, b sample) int { return cmp.Compare(a.input, b.input) })
+	for i := range r.Admitted {
+		part := byLength[i*len(samples)/4 : (i+1)*len(samples)/4]
+		for _, s := range part {
+			if !s.refused {
+				r.Admitted[i] += 1 / float64(len(part))
+			}
 		}
 	}
 	slices.Sort(ttft)
@@ -95,6 +131,9 @@ func (r *Result) setRatios(queries, hits int64, computed []int64, shared float64
 func (r *Result) Line() string {
 	s := fmt.Sprintf("TTFT p50 %.2f s p90 %.2f s, ITL p90 %.1f ms, hits %.1f %%, goodput %.1f %%, %.1f %% computed by decode, %d failures, machine %.0f %% busy",
 		r.TTFT50, r.TTFT90, 1000*r.ITL90, 100*r.Hits, 100*r.Good, 100*r.Local, r.Failures, 100*r.Busy)
+	if r.Refused > 0 {
+		s += fmt.Sprintf(", %d refused in %.2f s", r.Refused, r.Refusal)
+	}
 	if r.Void != "" {
 		s += ", VOID: " + r.Void
 	}
@@ -122,6 +161,9 @@ func Median(runs []Result) Result {
 		func(r *Result) *float64 { return &r.Hits }, func(r *Result) *float64 { return &r.OfShared },
 		func(r *Result) *float64 { return &r.Spread }, func(r *Result) *float64 { return &r.Good },
 		func(r *Result) *float64 { return &r.Local }, func(r *Result) *float64 { return &r.RouterCPU }, func(r *Result) *float64 { return &r.Busy },
+		func(r *Result) *float64 { return &r.Refusal }, func(r *Result) *float64 { return &r.GoodRate }, func(r *Result) *float64 { return &r.GoodTokens },
+		func(r *Result) *float64 { return &r.Admitted[0] }, func(r *Result) *float64 { return &r.Admitted[1] },
+		func(r *Result) *float64 { return &r.Admitted[2] }, func(r *Result) *float64 { return &r.Admitted[3] },
 	} {
 		all := make([]float64, len(valid))
 		for i := range valid {
@@ -130,6 +172,7 @@ func Median(runs []Result) Result {
 		slices.Sort(all)
 		*f(&m) = all[len(all)/2]
 	}
+	m.Refused = int(math.Round(float64(m.Requests) * (1 - (m.Admitted[0]+m.Admitted[1]+m.Admitted[2]+m.Admitted[3])/4)))
 	for i := range valid {
 		if valid[i].Failures > m.Failures {
 			m.Failures, m.Failure = valid[i].Failures, valid[i].Failure

@@ -9,8 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 // Keys of a file have names and rights, and change while the proxy runs; a file that
@@ -107,5 +110,61 @@ func TestKeysFile(t *testing.T) {
 	})
 	if strings.Contains(p.log.String(), "secret") {
 		t.Error("a key is in the log")
+	}
+}
+
+// Admin keys of a file have names, which the audit log has, and rights.
+func TestAdminKeysFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(path, []byte("secret-a ann operate\nsecret-b bob read\nsecret-c eve\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	etcd := testkit.StartEtcd(t)
+	decode := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.Plain, Models: []string{"m"}, Shared: fakevllm.NewShared()})
+	cli := etcd.Client(t)
+	members.Put(t, cli, members.Layout(t).Instance(instance.Key{Role: instance.Decode, Address: decode.Address()}), `{"models":["m"]}`)
+	p := runProxy(t, "--etcd-endpoints", etcd.Endpoint(), "--admin-api-keys-file", path)
+	call := func(method, route, key, body string) int {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, p.url+route, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("X-Api-Key", key)
+		resp, err := (&http.Client{Timeout: tlsPatience, Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	cordon := fmt.Sprintf(`{"type":"decode","instance":%q,"reason":"disks"}`, decode.Address())
+	for _, c := range []struct {
+		method, route, key, body string
+		want                     int
+	}{
+		{"POST", "/instances/cordon", "secret-b", cordon, 403},
+		{"POST", "/instances/cordon", "secret-c", cordon, 403},
+		{"POST", "/instances/cordon", "secret-d", cordon, 403},
+		{"POST", "/instances/cordon", "", cordon, 401},
+		{"POST", "/instances/cordon", "secret-a", cordon, 200},
+		{"GET", "/log-level", "secret-b", "", 200},
+		{"GET", "/log-level", "secret-c", "", 403},
+		{"PUT", "/log-level", "secret-b", `{"level":"info"}`, 403},
+		{"PUT", "/log-level", "secret-a", `{"level":"info"}`, 200},
+		{"POST", "/route", "secret-c", `{"model":"m","prompt":"x"}`, 403},
+	} {
+		if got := call(c.method, c.route, c.key, c.body); got != c.want {
+			t.Errorf("%s %s with %q: %d, want %d", c.method, c.route, c.key, got, c.want)
+		}
+	}
+	log, err := store.New(cli, members.Layout(t), "").Reader.AuditLog(t.Context(), 1)
+	if err != nil || len(log) != 1 || log[0].Who != "ann" || log[0].What != "cordon" {
+		t.Errorf("%+v, %v", log, err)
+	}
+	if strings.Contains(p.log.String(), "secret-") {
+		t.Errorf("a key is in the log:\n%s", p.log)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -163,7 +164,7 @@ func WithVariables(ctx context.Context, environ []string) context.Context {
 }
 
 // prepare marks errors of the RunE of a command and of its subcommands as failures, unless they have
-// an exit code or are wrong usage, and adds --help-all to commands with rare settings.
+// an exit code or are wrong usage, adds similar commands to the error about an unknown one, and adds --help-all to commands with rare settings.
 func prepare(cmd *cobra.Command) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -179,6 +180,19 @@ func prepare(cmd *cobra.Command) {
 	}
 	if hasRare(cmd) {
 		cmd.Flags().BoolFunc(helpAll, "help with all flags", func(string) error { return cmd.Flags().Set("help", "true") })
+	}
+	if check := cmd.Args; check != nil && cmd.HasSubCommands() {
+		cmd.SuggestionsMinimumDistance = 2
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			err := check(cmd, args)
+			if err == nil || len(args) == 0 {
+				return err
+			}
+			if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+				return fmt.Errorf("%w; did you mean %s?", err, strings.Join(like, " or "))
+			}
+			return err
+		}
 	}
 	for _, c := range cmd.Commands() {
 		prepare(c)

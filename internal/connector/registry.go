@@ -83,3 +83,16 @@ func OfRecord(rec *instance.Record, def string) (Dialect, error) {
 	}
 	return New(name)
 }
+
+// Lacks reports what a record lacks to serve in the role of a key, such as an engine of that role;
+// nil if it lacks nothing. def is the connector of records that name none. See Dialect.Lacks.
+func Lacks(k instance.Key, rec instance.Record, def string) error {
+	d, err := OfRecord(&rec, def)
+	if err != nil {
+		return err
+	}
+	if err := d.Lacks(&instance.Instance{Key: k, Record: rec}); err != nil {
+		return fmt.Errorf("connector %s: %w", d.Name(), err)
+	}
+	return nil
+}

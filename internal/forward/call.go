@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
@@ -19,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/form"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
+	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 )
 
 // call is one client's request, from its first byte to its entry in the log. It
@@ -34,6 +36,7 @@ type call struct {
 	origin leg.Origin
 	answer relay.Answer
 	flow   flow.Request
+	limit  limit
 }
 
 func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind openai.Kind, between relay.Observer) *call {
@@ -72,16 +75,18 @@ func (c *call) finish() {
 	if c.flow.Body != nil {
 		c.flow.DropBody()
 	}
+	c.settle()
 	result, route, took := &c.answer.Result, &c.flow.Route, time.Since(c.times.Start)
 	c.h.opts.Recorder.Done(&Entry{
-		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.h.opts.KeyName(c.r), Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
-		Model: c.origin.Model, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
-		Prefill: route.Prefill, Decode: route.Decode, DecodeOnly: route.DecodeOnly, Elsewhere: route.Elsewhere(), Attempts: route.Failed, Continued: route.Continued,
+		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.limit.name(c), Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
+		Model: c.flow.Model(), Target: route.Target, PassedOver: route.PassedOver, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
+		Prefill: route.Prefill, Decode: route.Decode, DecodeOnly: route.DecodeOnly, Elsewhere: route.Elsewhere(), Refused: route.Refused, Attempts: route.Failed, Continued: route.Continued,
 		Failure: result.Failure, Late: result.Late, KeepAlives: c.answer.KeepAlives(), Revision: route.Revision,
 		BytesIn: c.bytesIn, BytesOut: result.Bytes,
 		Input: result.Tokens.Input, Cached: result.Tokens.Cached, Output: result.Tokens.Output, Finish: result.Tokens.Finish, TraceID: c.origin.Trace.ID(c.r.Header),
 		Start: c.times.Start, TTFT: result.TTFT, Duration: took, FirstToken: c.times.At(stage.First), Gap: result.Gap, Stages: c.times.Stages(took, c.stream),
 	})
+	c.flow.CountTarget()
 	if c.origin.Trace.Chosen() {
 		c.endTrace()
 	}
@@ -108,6 +113,14 @@ func (c *call) completion(kind openai.Kind) {
 	}
 	req, err := request.Parse(kind, c.flow.Body.Bytes())
 	if c.parsed(req, err) {
+		if err := c.place(); err != nil {
+			c.answer.Refuse(err)
+			return
+		}
+		if !c.admit(keylimit.Want{Bytes: len(req.Body), MaxTokens: req.MaxTokens, Generates: true}) {
+			return
+		}
+		c.split(req)
 		if req.Stream {
 			c.answer.StartKeepAlive(c.h.opts.KeepAlive)
 		}
@@ -122,8 +135,9 @@ func (c *call) passThrough(reason string) {
 		return
 	}
 	req, err := request.ParseOther(c.flow.Body.Bytes())
-	if c.parsed(req, err) {
-		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Stream: req.Stream, DecodeOnly: reason})
+	if c.parsed(req, err) && c.admit(c.passed(len(req.Body), reason)) {
+		c.split(req)
+		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Named: req, Stream: req.Stream, DecodeOnly: reason})
 	}
 }
 
@@ -139,7 +153,11 @@ func (c *call) passThroughForm(reason string) {
 		return
 	}
 	c.origin.Model, c.stream = f.Model, f.Stream
-	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Stream: f.Stream, DecodeOnly: reason})
+	if !c.admit(keylimit.Want{}) { // the file says nothing about tokens
+		return
+	}
+	c.split(nil)
+	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Named: f, Stream: f.Stream, DecodeOnly: reason})
 }
 
 // passThroughNoBody passes a request without a body to one instance.
@@ -165,6 +183,10 @@ func (c *call) parsed(req *request.Request, err error) bool {
 			c.flow.Session = c.h.opts.Sessions.ofBody(req)
 		}
 	}
+	if err != nil && c.h.routeOf(c.origin.Model) != nil {
+		c.answer.Refuse(err) // no engine is asked: engines do not know the model
+		return false
+	}
 	if err != nil {
 		model := c.origin.Model
 		c.flow.Invalid(err)
@@ -173,6 +195,23 @@ func (c *call) parsed(req *request.Request, err error) bool {
 	}
 	req.KeepPriority = req.Raw(request.FieldPriority) != nil && c.h.opts.Privileged(c.r)
 	return true
+}
+
+// split sends a request whose model is the name of a model route to one of its targets.
+func (c *call) split(req *request.Request) {
+	if route := c.h.routeOf(c.origin.Model); route != nil {
+		c.flow.Split(route.Begin(c.flow.Session, c.h.opts.KeyName(c.r)), req)
+	}
+}
+
+// routeOf returns the model route for a model, nil if there is none, or an engine serves a model of
+// that name.
+func (h *Handler) routeOf(model string) *modelroute.Route {
+	route := h.opts.Routes.Find(model)
+	if route == nil || !route.Own && h.opts.Picker.Lists(model) {
+		return nil
+	}
+	return route
 }
 
 // readJSON reads the whole body of a request whose Content-Type is JSON. False means that

@@ -32,21 +32,26 @@ type Entry struct {
 	Method    string
 	Path      string
 	Endpoint  string // the route, for metrics: one of a fixed few
-	Model     string
-	Stream    bool
-	Status    int
-	Outcome   string
-	Prefill   string // address, "" if there was none
-	Decode    string
+	Model     string // as the client named it
+	// Target is the target of the model route, "" if there is none. PassedOver are the targets that
+	// were chosen before and could not serve the request.
+	Target     string
+	PassedOver []string
+	Stream     bool
+	Status     int
+	Outcome    string
+	Prefill    string // address, "" if there was none
+	Decode     string
 	// DecodeOnly is why the decode instance served the request without a
 	// prefill, "" if it did not.
 	DecodeOnly string
 	// Elsewhere is why another instance would have been preferred, and in which role;
 	// "" if none would; see flow.Route.
 	Elsewhere string
-	Attempts  int   // failed legs, also those that were retried
-	Failure   Class // of the leg whose failure the client got
-	Continued int   // times that the stream went on after its decode leg was lost
+	Refused   string // why the queue did not admit it, "" if it did; see package admission
+	Attempts  int    // failed legs, also those that were retried
+	Failure   Class  // of the leg whose failure the client got
+	Continued int    // times that the stream went on after its decode leg was lost
 	// Late is the status of an error that was sent as an event, because a keep-alive had sent the header
 	// before; 0 of any other request. Status is then what the client got.
 	Late       int

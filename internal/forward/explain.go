@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
@@ -45,8 +46,12 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 	if session == "" {
 		session = h.opts.Sessions.ofBody(req)
 	}
+	var choice *modelroute.Choice
+	if route := h.routeOf(req.Model); route != nil {
+		choice = route.Preview(session, h.opts.KeyName(r))
+	}
 	w.Header().Set("Content-Type", "application/json")
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(h.flow.Explain(req, session)) // the client may have left
+	_ = e.Encode(h.flow.Explain(req, session, choice)) // the client may have left
 }

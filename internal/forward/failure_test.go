@@ -47,6 +47,7 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 		{name: "500", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1}, retry: "decode/status_5xx", prefills: 2},
 		{name: "503", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/status_503", prefills: 2},
 		{name: "429", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/busy", prefills: 2},
+		{name: "saturated", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Body: saturated, Times: 1}, retry: "decode/busy", prefills: 2},
 		{name: "reset after the request", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1}, retry: "decode/lost", prefills: 2},
 		{name: "closed without an answer", fault: fakevllm.Fault{Kind: fakevllm.FaultClose, Times: 1}, retry: "decode/lost", prefills: 2},
 		{name: "reset after the header", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1, At: fakevllm.AfterHeaders}, retry: "decode/broke_off", prefills: 2},
@@ -256,6 +257,49 @@ func TestClientErrorsPass(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// saturated is the body of vLLM's 503 for a request above --max-num-queued-reqs.
+const saturated = `{"error":{"message":"The engine is currently busy and cannot accept new requests.","type":"Service Unavailable","param":null,"code":503}}`
+
+// A saturated instance has not failed: others serve what it refuses, and it gets no strike. When
+// all refuse, the client gets their answer and when to come back.
+func TestSaturationIsNoFailure(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []fakevllm.Fault{
+		{Kind: fakevllm.FaultStatus, Status: 503, Body: saturated},
+		{Kind: fakevllm.FaultErrorEvent, Status: 429},
+	} {
+		for _, role := range instance.Roles() {
+			if role == instance.Prefill && fault.Kind == fakevllm.FaultErrorEvent {
+				continue // its leg is not streamed
+			}
+			t.Run(fmt.Sprintf("%s %d %s", fault.Kind, fault.Status, role), func(t *testing.T) {
+				t.Parallel()
+				r := start(t, fakevllm.NIXL, 2, 2, nil)
+				list := r.P
+				if role == instance.Decode {
+					list = r.D
+				}
+				script(t, list[0], fault)
+				body := chatBody(true, "")
+				for range 20 { // far more than the strikes that eject
+					r.checkComplete(r.post("/v1/chat/completions", body), true, body)
+				}
+				if r.rec.retried() == "" || !r.tracker.Available(key(role, list[0])) {
+					t.Errorf("retried %q, available %t", r.rec.retried(), r.tracker.Available(key(role, list[0])))
+				}
+				script(t, list[1], fault)
+				a := r.post("/v1/chat/completions", body)
+				if a.status != fault.Status || fault.Body != "" && (string(a.body) != fault.Body || a.header.Get("Retry-After") != "1") {
+					t.Errorf("%d %v: %s", a.status, a.header, a.body)
+				}
+				if e := r.entry(); e.DecodeOnly != "" {
+					t.Errorf("saturation was passed on to decode: %+v", e)
+				}
+			})
+		}
 	}
 }
 

@@ -27,12 +27,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/retrybudget"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/tracing"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 )
 
@@ -58,6 +62,8 @@ type Options struct {
 	Health          flow.Health
 	Upstream        upstream.Client
 	Notifications   flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
+	// Routes are the model routes; nil: there are none.
+	Routes *modelroute.Routes
 	// Models reads the model lists of engines again; nil: they are not read again.
 	Models   *catalog.Catalog
 	Recorder Recorder
@@ -82,6 +88,8 @@ type Options struct {
 	Ranked func(*http.Request) bool
 	// KeyName names the client's key for the log, "" for none; nil: none has a name.
 	KeyName func(*http.Request) string
+	// Keys applies the limits of clients' keys and counts their use; nil: there are none.
+	Keys *keylimit.Table
 	// Sessions finds the session of a request; the zero value finds none.
 	Sessions Sessions
 	// Fallback lets a decode instance compute the prompt when no prefill
@@ -89,6 +97,13 @@ type Options struct {
 	Fallback bool
 	// Disaggregate decides which requests go through prefill and decode; nil: all.
 	Disaggregate *flow.Disaggregate
+	// Queue admits completions; nil: all at once. Class returns the class of a client's requests
+	// and the highest that it may ask for; nil: Default, and any.
+	Queue *admission.Queues
+	Class func(*http.Request) (is, highest admission.Class)
+	// Estimator learns how long the stages of requests take; nil: only what Disaggregate needs
+	// is measured.
+	Estimator *estimate.Estimator
 
 	MaxBody     int64         // bytes, default 64 MiB
 	MaxBodies   int64         // bytes of all bodies at once, default no bound
@@ -134,7 +149,7 @@ func New(o Options) (*Handler, error) {
 		},
 		flow: flow.Settings{
 			Picker: o.Picker, AwaitMembership: o.AwaitMembership, Health: o.Health, Notifications: o.Notifications, Models: o.Models, Recorder: o.Recorder, Log: o.Log,
-			Fallback: o.Fallback, Disaggregate: o.Disaggregate, MaxAttempts: o.MaxAttempts,
+			Fallback: o.Fallback, Disaggregate: o.Disaggregate, Estimator: o.Estimator, Queue: o.Queue, MaxAttempts: o.MaxAttempts,
 			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost, Notified: o.Notified,
 			ContinueStreams: o.ContinueStreams,
 		},
@@ -192,7 +207,7 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 		h.requests.Add(1)
 		defer h.requests.Add(-1)
 		c := h.newCall(client, r, endpoint, kind, between)
-		defer c.answer.StopKeepAlive() // also when answer panics
+		defer c.endUnfinished() // when answer panics
 		answer(c)
 		c.finish()
 	}
@@ -232,6 +247,9 @@ func (o *Options) setDefaults() {
 	if o.RetryBurst <= 0 {
 		o.RetryBurst = 64
 	}
+	if o.Disaggregate != nil && o.Estimator == nil {
+		o.Estimator = new(estimate.Estimator)
+	}
 	never := func(*http.Request) bool { return false }
 	if o.Trace == nil {
 		o.Trace = never
@@ -241,6 +259,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Ranked == nil {
 		o.Ranked = never
+	}
+	if o.Class == nil {
+		o.Class = func(*http.Request) (is, highest admission.Class) { return admission.Default, admission.Interactive }
 	}
 	if o.KeyName == nil {
 		o.KeyName = func(*http.Request) string { return "" }

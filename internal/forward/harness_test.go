@@ -133,6 +133,8 @@ func (r *recorder) Done(e *forward.Entry) {
 	}
 }
 
+func (r *recorder) Failed(instance.Key, forward.Class) {}
+
 func (r *recorder) Retried(role instance.Role, class forward.Class) {
 	r.mu.Lock()
 	r.retries = append(r.retries, string(role)+"/"+string(class))

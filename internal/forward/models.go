@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -8,9 +9,11 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
@@ -43,10 +46,61 @@ type modelList struct {
 	Data   []json.RawMessage `json:"data"`
 }
 
-// models answers with the list, or with the model id. It returns false, and has not answered, if
+// models answers with the list and the model routes, or with the model id. It returns false, and has not answered, if
 // no instance lists id and the lists may be read again.
 func (c *call) models(members *instance.Snapshot, id string, again bool) (answered bool) {
-	list := modelList{Object: "list", Data: []json.RawMessage{}}
+	route, wanted := c.h.opts.Routes.Find(id), id
+	if route != nil && !c.h.opts.Picker.Lists(id) {
+		wanted = "" // the model of a target
+	}
+	list, f := c.list(members, wanted)
+	if list != nil && wanted != id {
+		list.Data = list.alias(route)
+	}
+	switch {
+	case f != nil:
+		c.answer.SendFailure(f)
+	case list == nil && members.Revision == 0:
+		c.answer.Refuse(leg.MembershipUnread())
+	case list == nil:
+		c.answer.Refuse(leg.Unavailable(instance.Decode, ""))
+	case id != "" && len(list.Data) == 0 && again:
+		return false
+	case id != "" && len(list.Data) == 0:
+		c.answer.Refuse(openai.UnknownModel(id, c.h.opts.Picker.Models()))
+	case id != "":
+		c.answer.JSON(list.Data[0])
+	default:
+		engines := *list
+		for _, route := range c.h.opts.Routes.List() {
+			if c.h.opts.Picker.Lists(route.Name) {
+				continue
+			}
+			list.Data = append(list.Data, engines.alias(route)...)
+		}
+		c.answer.JSON(list)
+	}
+	return true
+}
+
+// alias returns the model of a model route: that of its first target in the list, with another id, and
+// with the target as its parent. It is empty if the list has no target.
+func (l *modelList) alias(route *modelroute.Route) []json.RawMessage {
+	for _, t := range route.Targets {
+		for _, m := range l.Data {
+			if id, err := jsonscan.TopLevel(m, "id"); err != nil || !bytes.HasPrefix(id, []byte{'"'}) || string(jsonscan.Unquote(id)) != t.Model {
+				continue
+			}
+			return []json.RawMessage{jsonscan.Replace(jsonscan.Replace(m, "parent", t.Quoted), "id", route.Quoted)}
+		}
+	}
+	return nil
+}
+
+// list reads the models of the instances, all of them or the model id. It returns nil if there is no
+// instance, and a failure if no instance has answered.
+func (c *call) list(members *instance.Snapshot, id string) (*modelList, *leg.Failure) {
+	list := &modelList{Object: "list", Data: []json.RawMessage{}}
 	seen := map[string]bool{}
 	queried, outdated := 0, false
 	var last *leg.Failure
@@ -62,8 +116,7 @@ func (c *call) models(members *instance.Snapshot, id string, again bool) (answer
 		data, f := c.modelsOf(in)
 		if f != nil {
 			if last = f; !f.Rule.Retry {
-				c.answer.SendFailure(f)
-				return true
+				return nil, f
 			}
 			continue
 		}
@@ -81,22 +134,12 @@ func (c *call) models(members *instance.Snapshot, id string, again bool) (answer
 		c.h.opts.Models.Kick()
 	}
 	switch {
-	case queried == 0 && members.Revision == 0:
-		c.answer.Refuse(leg.MembershipUnread())
 	case queried == 0:
-		c.answer.Refuse(leg.Unavailable(instance.Decode, ""))
+		return nil, nil
 	case len(left) == 0:
-		c.answer.SendFailure(last)
-	case id != "" && len(list.Data) == 0 && again:
-		return false
-	case id != "" && len(list.Data) == 0:
-		c.answer.Refuse(openai.UnknownModel(id, c.h.opts.Picker.Models()))
-	case id != "":
-		c.answer.JSON(list.Data[0])
-	default:
-		c.answer.JSON(list)
+		return nil, last
 	}
-	return true
+	return list, nil
 }
 
 // add adds the models of an engine that are new, or only the model id unless that is "". It

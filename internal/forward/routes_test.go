@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/routes"
@@ -23,7 +24,7 @@ func (idle) InFlight(instance.Key) int64 { return 0 }
 func (r *rig) router(t *testing.T) (url string) {
 	t.Helper()
 	d := r.deps
-	d.AdminKey, d.Members, d.Load, d.Opinion = adminKey, &r.members, idle{}, func(instance.Key) instance.Opinion { return instance.Opinion{} }
+	d.AdminKey, d.Members, d.Load, d.Opinion = apikeys.Admin(adminKey), &r.members, idle{}, func(instance.Key) instance.Opinion { return instance.Opinion{} }
 	d.NotServing = func() string { return "" }
 	d.Etcd = func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} }
 	d.Ready = func() error { return nil }

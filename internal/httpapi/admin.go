@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/gin-gonic/gin"
 	"github.com/sirupsen/logrus"
@@ -46,6 +47,11 @@ type Admin interface {
 	// ChangeIntent changes the intent of operators for an instance. Like Add, it returns
 	// when the snapshot of this proxy contains the change.
 	ChangeIntent(ctx context.Context, k instance.Key, change IntentChange) (IntentResult, error)
+	// SetModelRoute writes the model route of a name, for a time if that is not 0, and returns the
+	// revision of the change; 0 if there was none. route is JSON.
+	SetModelRoute(ctx context.Context, name string, route []byte, d time.Duration) (int64, error)
+	// DeleteModelRoute returns revision 0 if there is no such model route.
+	DeleteModelRoute(ctx context.Context, name, reason string) (int64, error)
 }
 
 // maxAdminBody bounds the body of an admin request in bytes.
@@ -70,21 +76,22 @@ type adminRoutes struct {
 	admin   Admin
 	members Members
 	level   LogLevel // nil: it cannot be changed
+	routes  func() []instance.ListedModelRoute
 	log     logrus.FieldLogger
 }
 
-// add registers the routes after the key check.
-func (a *adminRoutes) add(e *gin.Engine, require gin.HandlerFunc) {
+// add registers the routes after the key check: read for those that change nothing.
+func (a *adminRoutes) add(e *gin.Engine, read, require gin.HandlerFunc) {
 	g := e.Group("/instances", require, refuseEncoded)
 	g.POST("/add", a.addInstances)
 	g.POST("/remove", a.removeInstances)
 	for _, verb := range allVerbs() {
 		g.POST("/"+string(verb), a.intend(verb))
 	}
+	a.addModelRoutes(e, read, require)
 	if a.level != nil {
-		g := e.Group(logLevelPath, require)
-		g.GET("", a.answerLevel)
-		g.PUT("", refuseEncoded, a.setLevel)
+		e.GET(logLevelPath, read, a.answerLevel)
+		e.PUT(logLevelPath, require, refuseEncoded, a.setLevel)
 	}
 }
 

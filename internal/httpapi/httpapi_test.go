@@ -82,6 +82,20 @@ func (admin) ChangeIntent(_ context.Context, k instance.Key, change httpapi.Inte
 	return httpapi.IntentResult{Known: true, Revision: revision + int64(change.For/time.Second)}, nil
 }
 
+func (admin) SetModelRoute(_ context.Context, name string, route []byte, d time.Duration) (int64, error) {
+	if name == "served" {
+		return 0, fmt.Errorf("%w: an engine serves it", httpapi.ErrRefused)
+	}
+	return int64(len(route)) + int64(d/time.Second), nil
+}
+
+func (admin) DeleteModelRoute(_ context.Context, name, reason string) (int64, error) {
+	if name == "none" {
+		return 0, nil
+	}
+	return int64(len(reason)), nil
+}
+
 func members() *instance.Snapshot {
 	ready := func(role instance.Role, address string) *instance.Instance {
 		return &instance.Instance{
@@ -126,10 +140,13 @@ func deps() httpapi.Deps {
 		Fleet: httpapi.Fleet{
 			Members: fixed{members()}, Load: load{}, Opinion: opinion{"10.0.0.3:1": "cannot connect"}.of, NotServing: func() string { return "" },
 		},
-		Etcd:      func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} },
+		Etcd: func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} },
+		ModelRoutes: func() []instance.ListedModelRoute {
+			return []instance.ListedModelRoute{{Name: "org/chat", Targets: []instance.ListedModelTarget{{Target: "new", Decode: 2}}}}
+		},
 		Notices:   func() []string { return []string{"no decode instance serves model m"} },
 		Dashboard: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "dashboard "+r.URL.Path) }),
-		Ready:     func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: "secret", Version: "v", ID: "me",
+		Ready:     func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: apikeys.Admin("secret"), Config: func(w io.Writer) error { _, err := io.WriteString(w, "key: x"); return err }, Version: "v", ID: "me",
 	}
 }
 
@@ -236,6 +253,35 @@ func TestRoutes(t *testing.T) {
 		if code != tc.code || !strings.Contains(body, tc.says) {
 			t.Errorf("%s %s: %d %s", tc.method, tc.path, code, body)
 		}
+	}
+}
+
+func TestModelRoutes(t *testing.T) {
+	t.Parallel()
+	s := serve(t, deps(), false)
+	for _, tc := range []struct {
+		method, path, body string
+		code               int
+		says               string
+	}{
+		{"GET", "", "", 200, `{"routes":[{"name":"org/chat"`},
+		{"GET", "/org/chat", "", 200, `"target":"new"`},
+		{"GET", "/none", "", 404, "There is no model route none."},
+		{"PUT", "/org/chat", `{"targets":[],"for":"1h"}`, 200, `{"revision":3625}`}, // the stub counts bytes and seconds
+		{"PUT", "/org/chat", `{"for":"soon"}`, 400, "duration"},
+		{"PUT", "/org/chat", `{"for":"-1s"}`, 400, "duration"},
+		{"PUT", "/org/chat", `[]`, 400, "targets"},
+		{"PUT", "/served", `{}`, 400, "an engine serves it"},
+		{"DELETE", "/org/chat?reason=done", "", 200, `{"revision":4}`},
+		{"DELETE", "/none", "", 404, "There is no model route none."},
+	} {
+		code, _, body := call(t, tc.method, s.URL+"/models/routes"+tc.path, tc.body, "X-Api-Key", "secret", "Content-Type", "application/json")
+		if code != tc.code || !strings.Contains(body, tc.says) {
+			t.Errorf("%s %s %s: %d %s", tc.method, tc.path, tc.body, code, body)
+		}
+	}
+	if code, _, _ := call(t, http.MethodDelete, s.URL+"/models/routes/org/chat", ""); code != http.StatusUnauthorized {
+		t.Errorf("without a key: %d", code)
 	}
 }
 
@@ -454,7 +500,7 @@ func TestAdminKey(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
 	off := deps()
-	off.AdminKey = ""
+	off.AdminKey = nil
 	s2 := serve(t, off, false)
 	const body = `{"type":"prefill","instance":"new:1"}`
 	for _, tc := range []struct {
@@ -544,6 +590,8 @@ func TestAdminWordsAndErrors(t *testing.T) {
 		{"no weight", "weight", `{"type":"prefill","instance":"a:1"}`, 400, "is missing"},
 		{"bad weight", "weight", `{"type":"prefill","instance":"a:1","weight":-1}`, 400, "whole number"},
 		{"half a weight", "weight", `{"type":"prefill","instance":"a:1","weight":1.5}`, 400, "whole number"},
+		{"role", "role", `{"type":"decode","instance":"a:1","for":"2h","auto":true,"force":true}`, 200, "role decode instances: ['a:1']."},
+		{"force of a drain", "drain", `{"type":"decode","instance":"a:1","force":true}`, 400, "go with /instances/role"},
 		{"weight of a drain", "drain", `{"type":"prefill","instance":"a:1","weight":1}`, 400, "goes with /instances/weight"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

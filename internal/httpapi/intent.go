@@ -24,9 +24,10 @@ const (
 	Cordon    Verb = "cordon"
 	Uncordon  Verb = "uncordon"
 	SetWeight Verb = "weight"
+	SetRole   Verb = "role" // the key has the role in which the engine is kept
 )
 
-func allVerbs() []Verb { return []Verb{Drain, Undrain, Cordon, Uncordon, SetWeight} }
+func allVerbs() []Verb { return []Verb{Drain, Undrain, Cordon, Uncordon, SetWeight, SetRole} }
 
 // IntentChange is a change of an operator's intent for an instance.
 type IntentChange struct {
@@ -34,6 +35,8 @@ type IntentChange struct {
 	Weight *int          // for SetWeight; nil resets it to the weight in the record
 	For    time.Duration // duration of the change; 0: until it is reverted
 	Reason string
+	// Auto and Force are for SetRole; see store.RoleOptions.
+	Auto, Force bool
 }
 
 // IntentResult is the result of an IntentChange.
@@ -51,13 +54,15 @@ type intentBody struct {
 	For    string          `json:"for"`
 	Reason string          `json:"reason"`
 	Weight json.RawMessage `json:"weight"`
+	Auto   bool            `json:"auto"`
+	Force  bool            `json:"force"`
 }
 
 func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 	ic := IntentChange{Verb: verb}
 	var body intentBody
 	if err := json.Unmarshal(raw, &body); err != nil {
-		return ic, badRequest(`"reason" is a text, "for" a duration such as "10m": %w`, err)
+		return ic, badRequest(`"reason" is a text, "for" a duration such as "10m", "auto" and "force" are true or false: %w`, err)
 	}
 	if ic.Reason = body.Reason; len(ic.Reason) > maxReason {
 		return ic, badRequest(`"reason" is longer than %d bytes`, maxReason)
@@ -71,6 +76,9 @@ func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 			return ic, badRequest(`"for" goes with drain, cordon and weight`)
 		}
 		ic.For = d
+	}
+	if ic.Auto, ic.Force = body.Auto, body.Force; verb != SetRole && (ic.Auto || ic.Force) {
+		return ic, badRequest(`"auto" and "force" go with /instances/role`)
 	}
 	weight := bytes.TrimSpace(body.Weight)
 	switch {

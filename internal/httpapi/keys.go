@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/gin-gonic/gin"
@@ -48,28 +49,44 @@ func refuseEncoded(c *gin.Context) {
 	}
 }
 
-// requireAdmin rejects requests without the admin key.
-func requireAdmin(adminKey string) gin.HandlerFunc {
-	ring := apikeys.Of(adminKey)
+// requireAdmin rejects requests without an admin key that may change the fleet. The name of the
+// key is in the context of the request.
+func requireAdmin(ring *apikeys.Ring) gin.HandlerFunc { return requireRight(ring, apikeys.Operate) }
+
+// requireRight rejects requests without an admin key that has a right.
+func requireRight(ring *apikeys.Ring, right apikeys.Rights) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		key, ok := adminKeyOf(c.Request)
-		_, right := ring.Find(key)
+		found, known := ring.Find(key)
 		switch {
-		case adminKey == "":
+		case ring == nil:
 			failAdmin(c, http.StatusForbidden, openai.TypePermission, asDetail,
-				"the admin routes are off: start the proxy with ADMIN_API_KEY set, or use pdctl")
+				"the admin routes are off: start the proxy with ADMIN_API_KEY or --admin-api-keys-file set, or use pdctl")
 		case !ok:
 			failAdmin(c, http.StatusUnauthorized, openai.TypeAuth, asDetail, "no admin key: send it as X-Api-Key")
-		case !right:
+		case !known:
 			failAdmin(c, http.StatusForbidden, openai.TypePermission, asDetail, "Forbidden: Invalid API Key.")
+		case !found.Rights.Has(right):
+			failAdmin(c, http.StatusForbidden, openai.TypePermission, asDetail, "Forbidden: the key "+found.Name+" may not do that.")
+		case found.Name != "":
+			c.Request = c.Request.WithContext(context.WithValue(c.Request.Context(), keyName{}, found.Name))
 		}
 	}
 }
 
+// keyName is the key of the name of an admin key in a context.
+type keyName struct{}
+
+// KeyName returns the name of the admin key of a request by its context; "" if the key has none.
+func KeyName(ctx context.Context) string {
+	name, _ := ctx.Value(keyName{}).(string)
+	return name
+}
+
 // requireAdminOrHide rejects requests without the admin key. Requests without any key get
 // 404, as from a vLLM without the route, so that tools that probe it continue.
-func requireAdminOrHide(adminKey string) gin.HandlerFunc {
-	holds, require := HoldsAdminKey(adminKey), requireAdmin(adminKey)
+func requireAdminOrHide(ring *apikeys.Ring) gin.HandlerFunc {
+	holds, require := HoldsAdminKey(ring), requireAdmin(ring)
 	return func(c *gin.Context) {
 		switch {
 		case holds(c.Request):
@@ -89,15 +106,15 @@ func adminKeyOf(r *http.Request) (string, bool) {
 	return apikeys.Bearer(r)
 }
 
-// HoldsAdminKey returns a function that reports whether a request has the admin key. If
-// none is configured, no request has it.
-func HoldsAdminKey(adminKey string) func(*http.Request) bool {
-	if adminKey == "" {
-		return func(*http.Request) bool { return false }
-	}
-	ring := apikeys.Of(adminKey)
+// HoldsAdminKey returns a function that reports whether a request has an admin key that may change
+// the fleet. If none is configured, no request has it.
+func HoldsAdminKey(ring *apikeys.Ring) func(*http.Request) bool {
 	return func(r *http.Request) bool {
-		_, ok := ring.Find(r.Header.Get("X-Api-Key"))
-		return ok
+		key := r.Header.Get("X-Api-Key")
+		if ring == nil || key == "" {
+			return false
+		}
+		found, ok := ring.Find(key)
+		return ok && found.Rights.Has(apikeys.Operate)
 	}
 }

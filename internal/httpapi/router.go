@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -71,6 +72,10 @@ type Deps struct {
 	Prompts func() map[instance.Role]instance.ListedPrompts
 	// Digests returns the load digests of the proxies; nil: none.
 	Digests func() []LoadDigest
+	// Queues returns the queues in front of the engines; nil: there are none.
+	Queues func() []instance.ListedQueue
+	// Roles returns the advice about the number of instances of each role.
+	Roles func() []instance.Advice
 	// KVEvents returns the state of the KV event streams of the engines; nil: they are not used.
 	KVEvents func() []KVEvents
 	Etcd     func() EtcdStatus
@@ -84,14 +89,21 @@ type Deps struct {
 	LogLevel  LogLevel // nil: it cannot be changed
 
 	CORS       CORS
-	ClientKeys *apikeys.Ring // nil: clients need no key
-	AdminKey   string        // "": the admin routes refuse all requests
+	ClientKeys *apikeys.Ring         // nil: clients need no key
+	Config     func(io.Writer) error // writes the settings, secrets masked; nil: there is no such route
+	AdminKey   *apikeys.Ring         // nil: the admin routes refuse all requests
 	Version    string
 	ID         string // of this proxy, as in etcd
 	// Notices returns the notices of package notice.
 	Notices func() []string
+	// ModelRoutes returns the model routes; nil: there are none.
+	ModelRoutes func() []instance.ListedModelRoute
 	// Limits are this proxy's limits, as /status shows them.
 	Limits map[string]any
+	// Usage returns the use of API keys at this proxy.
+	Usage func() []instance.KeyUsage
+	// KeyLimits changes the limits of API keys in etcd.
+	KeyLimits KeyLimits
 }
 
 // NewRouter returns the handler of the client routes. With split, it does not have the
@@ -166,11 +178,14 @@ func isProxyRoute(path string) bool {
 	if verb, ok := strings.CutPrefix(path, "/instances/"); ok {
 		return slices.Contains(AdminActions(), verb)
 	}
-	switch path {
-	case "/status", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents:
+	if strings.HasPrefix(path, modelRoutesPath) {
 		return true
 	}
-	return false
+	switch path {
+	case "/status", "/roles", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, configPath, DashboardEvents, usagePath, limitsPath:
+		return true
+	}
+	return strings.HasPrefix(path, limitsPath+"/")
 }
 
 // refuseProbes refuses the probes of proxies and agents that mistake this proxy for an

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -25,10 +26,14 @@ type Status struct {
 	ID           string             `json:"id"`
 	Version      string             `json:"version"`
 	Limits       map[string]any     `json:"limits,omitempty"`
+	// ModelRoutes are the model routes as this proxy uses them.
+	ModelRoutes []instance.ListedModelRoute `json:"model_routes,omitempty"`
 	// Digests are the load digests of all proxies, this one included.
 	Digests []LoadDigest `json:"load_digests,omitempty"`
 	// Prompts is the state of the policies' prompt indexes, by role.
 	Prompts map[instance.Role]instance.ListedPrompts `json:"prompts,omitempty"`
+	// Queues are those in front of the engines, with --queue observe or on.
+	Queues []instance.ListedQueue `json:"queues,omitempty"`
 	// KVEvents is the state of the engines' KV event streams, with --kv-events.
 	KVEvents []KVEvents `json:"kv_events,omitempty"`
 }
@@ -60,9 +65,14 @@ type LoadDigest struct {
 func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.GET("/status", d.status)
 	e.POST("/status", d.status) // the reference proxy's example sends POST
-	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, log: d.Log}
-	admin.add(e, requireAdmin(d.AdminKey))
-	e.POST("/route", requireAdmin(d.AdminKey), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
+	e.GET("/roles", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"roles": d.Roles()}) })
+	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, routes: d.ModelRoutes, log: d.Log}
+	admin.add(e, requireRight(d.AdminKey, apikeys.Read), requireAdmin(d.AdminKey))
+	if d.Config != nil {
+		e.GET(configPath, requireRight(d.AdminKey, apikeys.Read), d.config)
+	}
+	e.POST("/route", requireRight(d.AdminKey, apikeys.Read), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
+	d.addKeyRoutes(e, admin)
 	for _, path := range fanOutRoutes() {
 		e.POST(path, requireAdminOrHide(d.AdminKey), dataRoute(d.Data.FanOut(path)))
 	}
@@ -92,11 +102,17 @@ func (d *Deps) status(c *gin.Context) {
 		Notices:   append([]string{}, d.Notices()...),
 		Revision:  s.Revision, Etcd: d.Etcd(), ID: d.ID, Version: d.Version, Limits: d.Limits,
 	}
+	if d.ModelRoutes != nil {
+		out.ModelRoutes = d.ModelRoutes()
+	}
 	if d.Digests != nil {
 		out.Digests = d.Digests()
 	}
 	if d.Prompts != nil {
 		out.Prompts = d.Prompts()
+	}
+	if d.Queues != nil {
+		out.Queues = d.Queues()
 	}
 	if d.KVEvents != nil {
 		out.KVEvents = d.KVEvents()

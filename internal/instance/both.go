@@ -1,6 +1,9 @@
 package instance
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Both is how flags and admin routes name an engine that is in either role. No
 // membership has it: there are two, with one address.
@@ -23,6 +26,17 @@ func (r Role) Other() Role {
 		return Decode
 	}
 	return Prefill
+}
+
+// Serving lists the usable instances of a key's role, other than the key's own, that serve at least
+// one of the models.
+func (s *Snapshot) Serving(k Key, models []string) (out []*Instance) {
+	for _, in := range s.Usable(k.Role) {
+		if in.Address != k.Address && slices.ContainsFunc(models, in.ServesModel) {
+			out = append(out, in)
+		}
+	}
+	return out
 }
 
 // Each returns the memberships that a key means: two for Both, in display order, else

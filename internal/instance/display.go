@@ -33,14 +33,25 @@ func (i *Instance) Seen(o Opinion) *Instance {
 	return &c
 }
 
+// Cordoned is the status of an instance with the intent Cordon. That of one with the intent Drain
+// is Draining, as if its agent had drained it.
+const Cordoned = "cordoned"
+
 // Status returns the state of an instance in one word, for every place that shows one:
-// pdctl, /status and the dashboard. The operator's intent takes precedence over the
+// pdctl, /status and the dashboard. An engine in both roles that is kept in one of them is shown
+// as "decode-only" or "prefill-only" in the other. The operator's intent takes precedence over the
 // proxies' view, and the view over the record. An instance without a record worth showing
 // (pending, rejected) has no intent to show. Apply Seen first.
 func (i *Instance) Status() string {
 	switch {
 	case i.View == Pending, i.View == Rejected:
 		return string(i.View)
+	case i.OnlyRole != "":
+		return string(i.OnlyRole) + "-only"
+	case i.Intent == Drain:
+		return string(Draining)
+	case i.Intent == Cordon:
+		return Cordoned
 	case i.Intent != "":
 		return string(i.Intent)
 	case i.View != "" && i.View != Orphan:

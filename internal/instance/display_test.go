@@ -30,13 +30,13 @@ func TestStatus(t *testing.T) {
 		}, opinion: dead, status: "down", serves: true},
 		{name: "orphan", change: func(in *instance.Instance) { in.View, in.Reason = instance.Orphan, "its lease ended" }, status: "orphan", reason: "its lease ended", serves: true},
 		{name: "dead orphan", change: func(in *instance.Instance) { in.View, in.Reason = instance.Orphan, "its lease ended" }, opinion: dead, status: "ejected", reason: "connection refused; its lease ended"},
-		{name: "cordoned", change: func(in *instance.Instance) { in.Intent, in.Reason = instance.Cordon, "cordon by me" }, opinion: dead, status: "cordon", reason: "connection refused; cordon by me"},
+		{name: "cordoned", change: func(in *instance.Instance) { in.Intent, in.Reason = instance.Cordon, "cordon by me" }, opinion: dead, status: "cordoned", reason: "connection refused; cordon by me"},
 		{name: "unverified", change: func(in *instance.Instance) {
 			in.View, in.Verified, in.Reason = instance.Unverified, false, "no answer yet"
 		}, opinion: dead, status: "unverified", reason: "no answer yet"},
 		{name: "unverified and cordoned", change: func(in *instance.Instance) {
 			in.View, in.Verified, in.Intent = instance.Unverified, false, instance.Cordon
-		}, status: "cordon"},
+		}, status: "cordoned"},
 		{name: "pending and cordoned", change: func(in *instance.Instance) {
 			in.View, in.Verified, in.Intent = instance.Pending, false, instance.Cordon
 		}, status: "pending"},

@@ -120,6 +120,10 @@ type Instance struct {
 	// MoveAfter is how long after a drain the streams that still run move to other instances; nil if
 	// they stay.
 	MoveAfter *time.Duration
+	// OnlyRole is the role that a drain leaves to an engine in both roles; "" for any other intent.
+	OnlyRole Role
+	// AutoRole reports whether a proxy set OnlyRole, not an operator.
+	AutoRole bool
 	// Reason describes why View or Intent is what it is; may quote bytes
 	// from etcd and is therefore escaped already (see Printable).
 	Reason string

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Snapshot is an immutable view of the membership, complete up to Revision.
@@ -12,6 +13,9 @@ type Snapshot struct {
 	// Revision is the etcd store revision up to which this view is complete;
 	// 0 before the first list.
 	Revision int64
+	// Documents are the settings of the fleet at that revision. Snapshots between which none
+	// has changed share them. It may be nil.
+	Documents *Documents
 
 	all     []*Instance // in the order of compare, by which Lookup finds them
 	usable  [2][]*Instance
@@ -103,18 +107,20 @@ func (s *Snapshot) Supersede() { s.once.Do(func() { close(s.changed) }) }
 // Listing is how an instance is shown to people and scripts: by the proxy's
 // /status and by pdctl, field for field the same.
 type Listing struct {
-	Role    Role     `json:"role"`
-	Address string   `json:"address"`
-	Status  string   `json:"status"`          // Instance.Status; one word for State, View and Intent
-	State   State    `json:"state"`           // of the record
-	Cause   string   `json:"cause,omitempty"` // of State: slow
-	View    View     `json:"view,omitempty"`
-	Intent  Intent   `json:"intent,omitempty"`
-	Reason  string   `json:"reason,omitempty"`
-	Warning string   `json:"warning,omitempty"` // it serves, but not as it should
-	Static  bool     `json:"static"`
-	ID      string   `json:"id,omitempty"`
-	Models  []string `json:"models"`
+	Role    Role   `json:"role"`
+	Address string `json:"address"`
+	Status  string `json:"status"`          // Instance.Status; one word for State, View and Intent
+	State   State  `json:"state"`           // of the record
+	Cause   string `json:"cause,omitempty"` // of State: slow
+	View    View   `json:"view,omitempty"`
+	Intent  Intent `json:"intent,omitempty"`
+	// OnlyRole is the role in which an engine in both roles is kept; see Instance.OnlyRole.
+	OnlyRole Role     `json:"only_role,omitempty"`
+	Reason   string   `json:"reason,omitempty"`
+	Warning  string   `json:"warning,omitempty"` // it serves, but not as it should
+	Static   bool     `json:"static"`
+	ID       string   `json:"id,omitempty"`
+	Models   []string `json:"models"`
 	// ModelsTruncated is set if the engine serves more models than are listed.
 	ModelsTruncated bool   `json:"models_truncated,omitempty"`
 	Connector       string `json:"connector,omitempty"`
@@ -128,6 +134,8 @@ type Listing struct {
 	Version  string   `json:"version,omitempty"`
 	Revision int64    `json:"revision"` // mod_revision of its key
 	InFlight *int64   `json:"in_flight,omitempty"`
+	// StartedAt is when this start of the engine was registered, by the clock of its machine.
+	StartedAt *time.Time `json:"started_at,omitempty"`
 	// Load is more of what is known of its load; none where nothing is.
 	Load *ListedLoad `json:"load,omitempty"`
 }
@@ -201,9 +209,9 @@ func (i *Instance) List() Listing {
 	return Listing{
 		Ranks:   ranks,
 		Proxies: proxies, Role: i.Role, Address: i.Address, Status: i.Status(), State: i.Record.State, Cause: Printable(i.Record.Cause, 32), View: i.View,
-		Intent: i.Intent, Reason: i.Reason, Static: i.Static(),
+		Intent: i.Intent, OnlyRole: i.OnlyRole, Reason: i.Reason, Static: i.Static(),
 		ID: Printable(i.Incarnation(), 128), Models: models, ModelsTruncated: i.Record.ModelsTruncated,
 		Connector: Printable(i.Record.Connector, 64), Weight: i.Record.Weight, Source: Printable(i.Record.Source, 32),
-		Version: Printable(i.Record.Version, 64), Revision: i.ModRevision,
+		Version: Printable(i.Record.Version, 64), Revision: i.ModRevision, StartedAt: i.Record.StartedAt,
 	}
 }

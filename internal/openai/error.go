@@ -22,6 +22,7 @@ const (
 	TypeUnsupported    = "Unsupported Media Type"
 	TypeTooLarge       = "RequestEntityTooLargeError"
 	TypeConflict       = "ConflictError"
+	TypeRateLimit      = "RateLimitError"
 	TypeInternal       = "InternalServerError"
 	TypeBadGateway     = "BadGatewayError"
 	TypeUnavailable    = "ServiceUnavailableError"

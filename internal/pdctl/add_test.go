@@ -50,7 +50,7 @@ func TestAddListRemove(t *testing.T) {
 		t.Error(d)
 	}
 	_, table, _ := r.run("list", "decode")
-	if strings.Contains(table, p) || !strings.Contains(table, "decode  "+d+"  ready  static  org/m   admin") {
+	if strings.Contains(table, p) || !strings.Contains(table, "decode  "+d+"  ready  -    -          100     static  org/m   -") {
 		t.Errorf("list decode:\n%s", table)
 	}
 

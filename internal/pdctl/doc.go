@@ -8,7 +8,8 @@
 //	member      add, remove, allow, restore, forget: guarded transactions, with an audit entry
 //	intent      drain, undrain, cordon, uncordon, weight, wait
 //	show        list, get, watch, history, status: every entry, usable or not, and why not
-//	diagnose    doctor
+//	fleet       diff, revert, apply
+//	diagnose    doctor; debug is in this package, because it runs other commands
 //	route, events, mooncake, auth, transfer (export, import)
 //
 // Text from etcd or from an engine is escaped before it is printed.

@@ -151,14 +151,14 @@ func TestDryRunOfWhatWaits(t *testing.T) {
 		"drain decode 10.0.0.8:8200 --for soon":             "or a number of seconds",
 		"drain decode --selector state=asleep":              "use one of starting, ready",
 		"drain decode --selector role=both":                 `"prefill" or "decode"`,
-		"drain decode 10.0.0.8:8200 --selector rack=3":      "accepts 1 arg(s), received 2",
-		"weight decode --selector rack=3":                   "accepts 2 arg(s), received 1",
+		"drain decode 10.0.0.8:8200 --selector rack=3":      "with --selector, name only a role",
+		"weight decode --selector rack=3":                   "invalid weight \"decode\"",
 		"list -o xml":                                       "use one of table, wide, json, yaml",
 		"events decode 10.0.0.8:8200 -o yaml":               "events are text only",
 		"export -o json":                                    "an export is JSON lines already",
 		"auth init -o yaml":                                 "this prints text only",
 		"list --selector model=":                            "name a model",
-		"drain decode":                                      "requires at least 2 arg(s)",
+		"drain decode":                                      "name the instances",
 	} {
 		code, _, errs := r.run(strings.Fields(line)...)
 		if code != 2 || !strings.Contains(errs, want) {
@@ -225,11 +225,11 @@ func TestSelector(t *testing.T) {
 	if errs := r.want(1, "", "list", "--selector", "rack=3,4"); !strings.Contains(errs, "no instance has a label 4: for several values write rack in (3,4)") {
 		t.Errorf("%q", errs)
 	}
-	if errs := r.want(1, "both/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both\n", "drain", "both", "10.0.0.8:8200"); !strings.Contains(errs, "1 of 1 failed") {
+	if errs := r.want(1, "both/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n", "drain", "both", "10.0.0.8:8200"); !strings.Contains(errs, "1 of 1 failed") {
 		t.Errorf("%q", errs)
 	}
-	r.want(1, "prefill/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both\n"+
-		"decode/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both\n", "remove", "both", "10.0.0.8:8200")
+	r.want(1, "prefill/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n"+
+		"decode/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n", "remove", "both", "10.0.0.8:8200")
 	if got := r.listings().Instances; len(got) != 4 || got[3].Intent != "" {
 		t.Errorf("%+v", got)
 	}
@@ -248,7 +248,7 @@ func TestSelector(t *testing.T) {
 			t.Errorf("%q is not in\n%s", word, wide)
 		}
 	}
-	if _, forms, _ := r.run("__complete", "list", "-o", ""); forms != "table\nwide\njson\nyaml\n:4\n" {
+	if _, forms, _ := r.run("__complete", "list", "-o", ""); forms != "table\nwide\njson\nyaml\nname\n:4\n" {
 		t.Errorf("%s", forms)
 	}
 }

@@ -17,7 +17,7 @@ func TestRestoreAndForget(t *testing.T) {
 		want string // in stdout, or in stderr of what fails
 	}{
 		{[]string{"restore"}, 2, "--all"},
-		{[]string{"forget", "prefill"}, 2, "--all"},
+		{[]string{"forget", "prefill"}, 2, "name the instances"},
 		{[]string{"forget", "--all", "prefill", "10.0.0.1:1"}, 2, "exclude each other"},
 		{[]string{"restore", "both", "10.0.0.1:1"}, 2, "prefill"},
 		{[]string{"restore", "decode", "10.0.0.1"}, 2, "nothing was done"},

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,7 +44,15 @@ func newRig(t *testing.T) *rig {
 // run executes one command line.
 func (r *rig) run(args ...string) (code int, stdout, stderr string) {
 	r.t.Helper()
-	return r.runEnv(map[string]string{"PD_ETCD_ENDPOINTS": r.etcd.Endpoint()}, args...)
+	return r.runEnv(map[string]string{"PD_ETCD_ENDPOINTS": r.etcd.Endpoint()}, confirmed(args)...)
+}
+
+// confirmed adds --yes to a command that asks; TestConfirm tests the question.
+func confirmed(args []string) []string {
+	if slices.Contains([]string{"remove", "drain", "cordon", "weight", "revert", "apply"}, args[0]) {
+		return slices.Insert(slices.Clone(args), 1, "--yes")
+	}
+	return args
 }
 
 func (r *rig) runEnv(env map[string]string, args ...string) (code int, stdout, stderr string) {
@@ -130,7 +139,7 @@ func (r *rig) background(args ...string) (*lockedBuffer, func(interrupt bool) in
 	out := &lockedBuffer{}
 	done := make(chan int, 1)
 	go func() {
-		done <- pdctl.Run(ctx, args, out, out, func(name string) (string, bool) {
+		done <- pdctl.Run(ctx, confirmed(args), out, out, func(name string) (string, bool) {
 			return r.etcd.Endpoint(), name == "PD_ETCD_ENDPOINTS"
 		})
 	}()

@@ -12,26 +12,37 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/auth"
 	"github.com/pdmesh/pdmesh/internal/pdctl/diagnose"
 	"github.com/pdmesh/pdmesh/internal/pdctl/events"
+	"github.com/pdmesh/pdmesh/internal/pdctl/fleet"
 	"github.com/pdmesh/pdmesh/internal/pdctl/intent"
+	"github.com/pdmesh/pdmesh/internal/pdctl/limit"
 	"github.com/pdmesh/pdmesh/internal/pdctl/member"
+	"github.com/pdmesh/pdmesh/internal/pdctl/model"
 	"github.com/pdmesh/pdmesh/internal/pdctl/mooncake"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/route"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
+	"github.com/pdmesh/pdmesh/internal/pdctl/top"
 	"github.com/pdmesh/pdmesh/internal/pdctl/transfer"
 )
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
 
-pdctl uses etcd directly; no proxy or agent needs to run. Only "pdctl route" asks a proxy.
+pdctl uses etcd directly; no proxy or agent needs to run. Only "pdctl route", "pdctl ratio"
+and "pdctl usage" ask proxies. While etcd is down, list, get and status can read the fleet from
+one, with --proxy URL.
 The default etcd is 127.0.0.1:2379, where a proxy without --etcd-endpoints runs its own.
 --etcd-endpoints or PD_ETCD_ENDPOINTS names another one.
 
--o wide prints a table with all columns; -o json and -o yaml are for programs. --selector
-selects instances by role, model, state or label, for commands that list instances, and
-in place of addresses for commands that change them. Every command that writes has
---dry-run: it compares with etcd, prints what would be written, and writes nothing.
+An instance is decode/10.0.0.8:8200, as list prints it with -o name, or two words. The role
+can be left out if the address has one only. --selector selects instances by role, model,
+state or label, for commands that list them, and in place of names for commands that change
+them.
+
+-o wide prints a table with all columns; -o json and -o yaml are for programs, -o name for
+xargs. Lists have --watch. Every command that writes has --dry-run: it compares with etcd,
+prints what would be written, and writes nothing. A command that would leave a role without
+a usable instance asks first; without a terminal it needs --yes.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage. "drain --wait" and "wait" also have 3 (a
 proxy vanished before it had answered) and 4 (the time has passed). doctor has 5 (it
@@ -50,6 +61,7 @@ const rootExamples = `  pdctl add prefill 10.0.0.7:8100 10.0.0.8:8100
   pdctl watch
   pdctl status
   pdctl drain decode 10.0.0.8:8200 --wait
+  pdctl wait --for state=ready --count 2
   pdctl remove prefill 10.0.0.7:8100 --reason "new disks"`
 
 // Run executes one command line and returns the exit code. Commands that wait or
@@ -77,15 +89,19 @@ func root(s *session.Session) *cobra.Command {
 	s.Register(root.PersistentFlags())
 	_ = root.RegisterFlagCompletionFunc("output", output.Complete) // the flag is there
 	all, one := []instance.Role{instance.Prefill, instance.Decode, instance.Both}, instance.Roles()
-	for _, c := range []*cobra.Command{member.Remove(s), intent.Drain(s), intent.Undrain(s), intent.Cordon(s), intent.Uncordon(s), intent.Weight(s)} {
-		root.AddCommand(s.Selects(s.Writes(s.Completes(c, all...))))
+	for _, c := range []*cobra.Command{
+		s.Confirms(member.Remove(s)), s.Confirms(intent.Drain(s)), intent.Undrain(s), s.Confirms(intent.Cordon(s)), intent.Uncordon(s), s.Confirms(intent.Weight(s)),
+	} {
+		root.AddCommand(s.Names(s.Selects(s.Writes(s.Completes(c, all...)))))
 	}
 	root.AddCommand(
-		s.Writes(member.Add(s)), s.Writes(member.Allow(s)), s.Writes(member.Restore(s)), s.Writes(member.Forget(s)),
-		intent.Wait(s),
-		s.Completes(show.Get(s), one...), s.Completes(show.History(s), one...), s.Selects(show.List(s)), s.Selects(show.Watch(s)), show.Status(s),
-		diagnose.Command(s), s.Completes(events.Command(s), one...), route.Command(s),
-		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s),
+		s.Names(s.Writes(member.Add(s))), s.Names(s.Writes(member.Allow(s))), s.Writes(member.Restore(s)), s.Writes(member.Forget(s)),
+		s.Writes(s.Completes(intent.Role(s), all...)), s.Names(s.Selects(s.Completes(intent.Wait(s), all...))), show.Version(s),
+		s.ReadsProxy(s.Completes(show.Get(s), one...)), s.Watches(s.Completes(show.History(s), one...)), s.Names(s.ReadsProxy(s.Watches(s.Selects(show.List(s))))),
+		s.Selects(show.Watch(s)), s.ReadsProxy(s.Watches(show.Status(s))), s.Selects(s.Writes(top.Command(s))),
+		s.Watches(fleet.Diff(s)), s.Confirms(s.Writes(fleet.Revert(s))), s.Confirms(s.Writes(fleet.Apply(s))),
+		diagnose.Command(s), debugCommand(s), s.Completes(events.Command(s), one...), route.Command(s), route.Ratio(s),
+		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s), limit.Command(s), limit.Usage(s), model.Command(s),
 	)
 	for _, c := range root.Commands() {
 		c.RunE = s.Wrap(c.RunE)

@@ -62,7 +62,7 @@ func TestGetShowsWhatIsAround(t *testing.T) {
 	}
 	code, out, errs := r.run("get", "decode", "10.0.0.8:8200")
 	for _, want := range []string{"\noverride\n", "10.0.0.1:8000        9  3          -           unverified  no answer yet: \\u001b[2J\n", "10.0.0.2:8000        9  -          -           -           -\n",
-		"state     drain\nreason    10.0.0.1:8000: no answer yet: \\u001b[2J (verified by 1 of 2 proxies); drain by ", "registered", "new disks"} {
+		"state     draining (unverified)\nreason    10.0.0.1:8000: no answer yet: \\u001b[2J (verified by 1 of 2 proxies); drain by ", "registered", "new disks"} {
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("exit %d, %q is not in\n%s%s", code, want, out, errs)
 		}
@@ -149,8 +149,8 @@ func TestListShowsWhatProxiesReport(t *testing.T) {
 		{"an older proxy", `{"models":["m"]}`, "", []string{`{"applied":99,"address":"a:1","unverified":{}}`}, "ready", "", "m"},
 		{"a proxy that is behind", `{"models":["m"]}`, "", []string{strings.ReplaceAll(proxy("a:1", dead), "99", "1")}, "ready", "", "m"},
 		{"silent", `{"models":["m"]}`, "", []string{proxy("a:1", `"`+key+`":{"reason":"no response for 5s"}`)}, "ready", "a:1: no response for 5s", "m"},
-		{"ejected and cordoned", `{"models":["m"]}`, `{"state":"cordon","by":"me","reason":"new disks"}`, []string{proxy("a:1", dead)}, "cordon", `a:1: connection refused\u001b[2J; cordon by me: new disks`, "m"},
-		{"by curl", "", `{"state":"cordon","by":"me","reason":"new disks"}`, []string{proxy("a:1", `"`+key+`":{"models":["org/m","lora"],"version":"0.12.0"}`)}, "cordon", "cordon by me: new disks", "org/m,lora"},
+		{"ejected and cordoned", `{"models":["m"]}`, `{"state":"cordon","by":"me","reason":"new disks"}`, []string{proxy("a:1", dead)}, "cordoned", `a:1: connection refused\u001b[2J; cordon by me: new disks`, "m"},
+		{"by curl", "", `{"state":"cordon","by":"me","reason":"new disks"}`, []string{proxy("a:1", `"`+key+`":{"models":["org/m","lora"],"version":"0.12.0"}`)}, "cordoned", "cordon by me: new disks", "org/m,lora"},
 		{"down", `{"models":["m"],"state":"down"}`, "", []string{proxy("a:1", dead)}, "down", "", "m"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestListShowsWhatProxiesReport(t *testing.T) {
 			if _, out, _ := r.run("list", "--selector", "state="+tc.status); !strings.Contains(out, "decode  10.0.0.1:1  "+tc.status+" ") || strings.Contains(out, "\x1b") {
 				t.Errorf("list:\n%s", out)
 			}
-			if _, out, _ := r.run("get", key); !strings.HasPrefix(out, "state     "+tc.status+"\n") || !strings.Contains(out, tc.reason) {
+			if _, out, _ := r.run("get", key); !strings.HasPrefix(out, "state     "+tc.status) || !strings.Contains(out, tc.reason) {
 				t.Errorf("get:\n%s", out)
 			}
 			if _, out, _ := r.run("status"); !strings.Contains(out, "  1 "+tc.status+"\n") {

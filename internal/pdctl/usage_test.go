@@ -2,6 +2,7 @@ package pdctl_test
 
 import (
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ func TestUnreachableEtcd(t *testing.T) {
 	port := testkit.FreePort(t)
 	env := map[string]string{"PD_ETCD_ENDPOINTS": port}
 	for _, args := range [][]string{
-		{"add", "prefill", "127.0.0.1:1"}, {"remove", "prefill", "127.0.0.1:1"}, {"allow", "prefill", "127.0.0.1:1"}, {"drain", "prefill", "127.0.0.1:1"}, {"uncordon", "prefill", "127.0.0.1:1"}, {"list"}, {"get", "prefill/127.0.0.1:1"}, {"watch"}, {"status"},
+		{"add", "prefill", "127.0.0.1:1"}, {"remove", "prefill", "127.0.0.1:1"}, {"allow", "prefill", "127.0.0.1:1"}, {"drain", "prefill", "127.0.0.1:1"}, {"uncordon", "prefill", "127.0.0.1:1"}, {"list"}, {"get", "prefill/127.0.0.1:1"}, {"watch"}, {"status"}, {"top", "--once"},
 	} {
 		t.Run(args[0], func(t *testing.T) {
 			t.Parallel()
@@ -25,6 +26,9 @@ func TestUnreachableEtcd(t *testing.T) {
 				if !strings.Contains(errs, want) {
 					t.Errorf("%q is not in %q", want, errs)
 				}
+			}
+			if reads := slices.Contains([]string{"list", "get", "status"}, args[0]); strings.Contains(errs, "--proxy http://HOST:PORT") != reads {
+				t.Errorf("a hint at --proxy: %v, in %q", !reads, errs)
 			}
 		})
 	}
@@ -40,7 +44,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"list", "both"}, `unknown role "both": use "prefill" or "decode"`},
 		{[]string{"list", "prefill", "decode"}, "accepts at most 1 arg"},
 		{[]string{"list", "--nope"}, "unknown flag: --nope"},
-		{[]string{"list", "-o", "xml"}, `-o "xml": use one of table, wide, json, yaml`},
+		{[]string{"list", "-o", "xml"}, `-o "xml": use one of table, wide, json, yaml, name`},
 		{[]string{"list", "--timeout", "0s"}, "--timeout: 0s: must be more than zero"},
 		{[]string{"list", "--timeout", "x"}, `--timeout: bad value "x"`},
 		{[]string{"list", "--etcd-prefix", "/"}, "invalid etcd prefix"},
@@ -54,8 +58,17 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"route"}, "--explain has no body"},
 		{[]string{"route", "--explain", "x"}, "ADMIN_API_KEY"},
 		{[]string{"route", "--explain", "root.go", "--admin-key", "k", "--proxy", "10.0.0.1:8000"}, "must be a URL such as"},
-		{[]string{"add"}, "requires at least 2 arg"},
-		{[]string{"add", "prefill"}, "requires at least 2 arg"},
+		{[]string{"add"}, "requires at least 1 arg"},
+		{[]string{"add", "prefill"}, "name the instances"},
+		{[]string{"add", "10.0.0.1:1"}, "10.0.0.1:1 has no role"},
+		{[]string{"drain", "decode", "prefill/10.0.0.1:1"}, "is not of role decode"},
+		{[]string{"remvoe"}, "did you mean remove?"},
+		{[]string{"delete", "x"}, "did you mean remove?"},
+		{[]string{"auth", "inti"}, "did you mean init?"},
+		{[]string{"status", "-o", "name"}, "prints no instances"},
+		{[]string{"list", "--sort-by", "size"}, "in-flight"},
+		{[]string{"wait"}, "use either --for"},
+		{[]string{"wait", "--for", "state=asleep"}, "state=drained"},
 		{[]string{"add", "all", "h:1"}, `use "prefill", "decode" or "both"`},
 		{[]string{"add", "prefill", "h:1", "0.0.0.0:1", "fd00::1:2"}, "wildcard"},
 		{[]string{"add", "prefill", "h:1", "h"}, "nothing was done"},
@@ -76,13 +89,14 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"add", "prefill", "h:1", "--block"}, "--block needs --wait"},
 		{[]string{"add", "prefill", "h:1", "--wait", "--strict-model"}, "--strict-model and --wait exclude each other"},
 		{[]string{"add", "prefill", "127.0.0.1:1", "--etcd-endpoints", "10.0.0.1:2379"}, "is a loopback address"},
-		{[]string{"remove", "prefill"}, "requires at least 2 arg"},
+		{[]string{"remove", "prefill"}, "name the instances"},
 		{[]string{"remove", "all", "h:1"}, `use "prefill", "decode" or "both"`},
 		{[]string{"get"}, "accepts between 1 and 2 arg"},
-		{[]string{"get", "10.0.0.1:1"}, "role/host:port"},
+		{[]string{"get", "10.0.0.1"}, "unknown role"},
 		{[]string{"get", "prefill/10.0.0.1"}, "give host:port"},
 		{[]string{"watch", "all"}, "unknown command"},
 		{[]string{"status", "all"}, "unknown command"},
+		{[]string{"top"}, "needs a terminal"},
 		{[]string{"export", "file"}, "unknown command"},
 		{[]string{"import"}, "accepts 1 arg"},
 		{[]string{"import", "no-such-file"}, "no such file"},
@@ -114,7 +128,7 @@ func TestRemoveOfABadAddressIsWrongUsage(t *testing.T) {
 
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
-	for _, sub := range []string{"", "add", "remove", "allow", "drain", "undrain", "cordon", "uncordon", "weight", "wait", "history", "list", "get", "watch", "status", "export", "import", "auth", "doctor"} {
+	for _, sub := range []string{"", "add", "remove", "allow", "drain", "undrain", "cordon", "uncordon", "weight", "wait", "history", "list", "get", "watch", "status", "top", "export", "import", "auth", "doctor"} {
 		code, out, errs := execute(t.Context(), nil, strings.Fields(sub+" --help")...)
 		if code != 0 || errs != "" || !strings.Contains(out, "Examples:\n  pdctl "+sub) || !strings.Contains(out, "--etcd-endpoints") {
 			t.Errorf("pdctl %s --help: exit %d %s\n%s", sub, code, errs, out)

@@ -27,6 +27,8 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Legs.Run(ctx) })
 	work.Go(func() { p.models.Run(ctx) })
+	work.Go(func() { p.queues.Run(ctx) })
+	work.Go(func() { p.ratio.Run(ctx) })
 	work.Go(func() { p.load.Scrape(ctx) })
 	work.Go(func() { p.tracker.ProbeStatic(ctx) })
 	work.Go(func() { p.load.FollowOthers(ctx) })
@@ -37,12 +39,14 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 		work.Go(func() { p.kv.Run(ctx) })
 	}
 	work.Go(func() { p.followMembership(ctx) })
+	work.Go(func() { p.followLimits(ctx) })
 	work.Go(func() { p.logWarnings(ctx) })
 	work.Go(func() { followSignals(ctx, p.level) })
 	work.Go(func() { p.awaitFirstAnswers(ctx) })
 	work.Go(func() { p.writeStart(ctx) })
 	work.Go(func() { p.flags.Watch(ctx, p.log) })
 	work.Go(func() { p.keys.Watch(ctx) })
+	work.Go(func() { p.admins.Watch(ctx) })
 	if p.board != nil {
 		work.Go(func() { p.board.Run(ctx) })
 	}
@@ -58,6 +62,7 @@ func (p *app) followMembership(ctx context.Context) {
 				p.upstream.Forget(is.Address)
 			}
 		})
+		p.queues.Wake()
 	})
 }
 
@@ -117,9 +122,9 @@ func (p *app) ready() error {
 	return p.flags.Ready()
 }
 
-func newPresence(cli *clientv3.Client, l schema.Layout, p *app, address string) *lease.Presence {
+func newPresence(cli *clientv3.Client, l schema.Layout, p *app, address, adminURL string) *lease.Presence {
 	return lease.NewPresence(cli, lease.PresenceOptions{
-		Layout: l, ID: p.id, Address: address, Version: version.String(), Log: p.log.WithField("component", "presence"),
+		Layout: l, ID: p.id, Address: address, AdminURL: adminURL, Version: version.String(), Log: p.log.WithField("component", "presence"),
 		Applied: func() int64 { return p.watcher.Status().Applied }, Connector: p.cfg.Connector,
 		Report: p.report, Load: p.load.Source(), LoadInterval: p.cfg.LoadInterval,
 	})

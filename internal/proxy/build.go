@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/admin"
@@ -40,9 +41,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/etcd"
 	"github.com/pdmesh/pdmesh/internal/proxy/loads"
 	"github.com/pdmesh/pdmesh/internal/proxy/memory"
+	"github.com/pdmesh/pdmesh/internal/proxy/ratio"
 	"github.com/pdmesh/pdmesh/internal/proxy/secure"
 	"github.com/pdmesh/pdmesh/internal/proxy/static"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
@@ -60,14 +65,19 @@ type app struct {
 	load     *loads.Loads
 	kv       *kvfollow.Follower // nil: off
 	tracker  *health.Tracker
+	routes   *modelroute.Routes
 	sched    *sched.Scheduler
+	queues   *admission.Queues // nil: off
+	ratio    *ratio.Follower
 	models   *catalog.Catalog
 	upstream upstream.Client
 	tracer   *tracing.Tracer // nil: off
 	registry *prometheus.Registry
 	counters *metrics.Metrics
+	limits   *keylimit.Table
 	secure   *secure.Certificates
 	keys     *apikeys.Ring // nil: clients need none
+	admins   *apikeys.Ring // admin keys; nil: none
 	flags    *static.Instances
 	noticed  *notice.Counts
 	access   *forward.AccessLog // nil: off
@@ -85,26 +95,30 @@ type app struct {
 // builder has what one step of build passes to another.
 type builder struct {
 	*app
-	layout  schema.Layout
-	address string // of this proxy
+	layout schema.Layout
+	// address is where this proxy serves clients, adminURL the base URL of its operator routes.
+	address, adminURL string
+
 	lmcache *lmcacheNotices
 	guard   netguard.Policy
 	prober  engines.Prober
 	memory  *indexmem.Budget // of policies and of index
 	index   *kvindex.Index   // nil: no policy asks for it
+
+	estimator *estimate.Estimator
 }
 
 // build wires the parts. Each step uses the results of the steps before it. Nothing runs
 // before startBackground.
-func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address string, notices *lmcacheNotices) (*app, error) {
+func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address, adminURL string, notices *lmcacheNotices) (*app, error) {
 	layout, err := schema.NewLayout(cfg.EtcdPrefix)
 	if err != nil {
 		return nil, err
 	}
 	guard := netguard.New(cfg.InstanceAllow)
 	b := &builder{
-		app:    &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), started: make(chan struct{})},
-		layout: layout, address: address, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
+		app:    &app{cfg: cfg, log: log, secure: certificates, etcd: own, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), started: make(chan struct{}), limits: new(keylimit.Table)},
+		layout: layout, address: address, adminURL: adminURL, lmcache: notices, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
 	}
 	b.makeMembership()
 	b.makeLoad()
@@ -145,9 +159,10 @@ func (b *builder) makeLoad() {
 	}
 	b.load = &loads.Loads{
 		ID: b.id, Watcher: b.watcher, Others: others, Prober: b.prober, ScrapeInterval: b.cfg.ScrapeInterval,
-		Placements: new(prefix.Placements), Log: b.log.WithField("component", "load"),
+		Placements: new(prefix.Placements), Keys: b.limits, Log: b.log.WithField("component", "load"),
+		Changed: func() { b.queues.Wake() }, Queue: b.publishedQueue, OnDigests: b.followQueues,
 	}
-	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address)
+	b.presence = newPresence(b.etcd.Client, b.layout, b.app, b.address, b.adminURL)
 }
 
 // makeHealth makes the tracker of outliers.
@@ -193,7 +208,7 @@ func (b *builder) openConnections() error {
 	if err != nil {
 		return err
 	}
-	if b.keys, err = openKeys(b.cfg, b.log); err != nil {
+	if b.keys, b.admins, err = openKeys(b.cfg, b.log); err != nil {
 		return err
 	}
 	if b.tracer, err = openTracer(b.cfg, b.id, b.log); err != nil {
@@ -207,11 +222,16 @@ func (b *builder) openConnections() error {
 func (b *builder) makeForwarder() error {
 	b.registry = prometheus.NewRegistry()
 	b.counters = metrics.New(b.registry, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
+	b.makeQueue()
+	b.makeRatio()
+	b.routes = modelroute.New(b.watcher, decodeModelRoutes(b.log.WithField("component", "forward")))
 	options := forward.Options{
+		Routes: b.routes,
+		Queue:  b.queues, Estimator: b.estimator,
 		Models: b.models, Notifications: b.lmcache.asker, Notified: b.cfg.LMCacheNotifyTimeout,
 		Picker: b.sched, AwaitMembership: b.awaitMembership, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
 		EventGaps: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
-		EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders,
+		Keys: b.limits, EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders,
 		Fallback: b.cfg.Fallback == config.FallbackDecode, Sessions: sessions(b.cfg), Disaggregate: disaggregate(b.cfg),
 		MaxBody: b.cfg.MaxBodyBytes, MaxBodies: memory.Bodies(b.cfg), MaxAttempts: b.cfg.MaxAttempts, ContinueStreams: b.cfg.ContinueStreams,
 		RetryRatio: retryRatio(b.cfg.RetryBudget),
@@ -219,7 +239,7 @@ func (b *builder) makeForwarder() error {
 		Busy: b.cfg.BusyTimeout, Connect: b.cfg.ConnectTimeout, Progress: b.tracker.Progress,
 		Idle: b.cfg.IdleTimeout, KeepAlive: b.cfg.SSEKeepAliveInterval, KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost, NonStream: b.cfg.NonStreamTimeout,
 	}
-	allow(b.keys, b.cfg.AdminAPIKey, &options)
+	allow(b.keys, b.admins, &options)
 	var err error
 	b.handler, err = forward.New(options)
 	return err
@@ -238,8 +258,9 @@ func (b *builder) registerMetrics() {
 	}.Register(b.registry)
 	metrics.Load{Each: b.sched.Loads.Totals, EachRank: b.load.EachRank, Remembered: b.load.Remembered, Digests: b.load.Metrics, Memory: b.memory}.Register(b.registry)
 	b.secure.Metrics().Register(b.registry)
-	metrics.APIKeys{Ring: b.keys}.Register(b.registry)
+	metrics.APIKeys{Ring: b.keys, Use: b.limits}.Register(b.registry)
 	metrics.Bodies{Memory: b.handler.BodyMemory}.Register(b.registry)
+	metrics.ModelRoutes{List: b.listModelRoutes}.Register(b.registry)
 	if b.kv != nil {
 		metrics.KVEvents{Status: b.kv.Status, Queue: b.kv.Queue}.Register(b.registry)
 	}
@@ -247,19 +268,20 @@ func (b *builder) registerMetrics() {
 
 // makeRoutes makes the routers of all listeners.
 func (b *builder) makeRoutes() {
+	service := b.adminRoutes()
 	deps := httpapi.Deps{
-		Data: b.dataRoutes(), Admin: b.adminRoutes(),
+		Data: b.dataRoutes(), Admin: service, KeyLimits: service,
 		Fleet: httpapi.Fleet{
 			Members: b.watcher, Load: b.sched, Details: b.load.Of, Opinion: b.opinion, NotServing: b.notServing,
 			Connector: b.cfg.Connector,
 		},
-		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
+		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Queues: b.queues.Status, Roles: b.ratio.Advice, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
 		Ready: b.ready, Metrics: promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{}), Log: b.log.WithField("component", "http"), LogLevel: b.level,
 		CORS: httpapi.CORS{
 			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,
 		},
-		ClientKeys: b.keys, AdminKey: b.cfg.AdminAPIKey, Version: version.String(), ID: b.id,
-		Limits: limits(b.cfg), Notices: b.notices,
+		ClientKeys: b.keys, Config: b.cfg.Print, AdminKey: b.admins, Version: version.String(), ID: b.id,
+		Limits: limits(b.cfg), Notices: b.notices, Usage: b.limits.Usage, ModelRoutes: b.listModelRoutes,
 	}
 	if b.board = b.newBoard(deps.List, deps.Etcd, b.handler.Requests, b.address); b.board != nil {
 		deps.Dashboard = b.board
@@ -284,7 +306,8 @@ func (b *builder) dataRoutes() httpapi.DataHandlers {
 // adminRoutes are the routes that change the membership.
 func (b *builder) adminRoutes() *admin.Service {
 	return admin.New(admin.Options{
-		Instances: b.store.Instances, Intents: b.store.Intents, Members: b.watcher, Prober: b.prober, Guard: b.guard, Model: b.cfg.Model, Proxies: b.flags.Fleet,
+		Instances: b.store.Instances, Intents: b.store.Intents, Documents: b.store.Documents, Members: b.watcher, Prober: b.prober, Guard: b.guard, Model: b.cfg.Model, Proxies: b.flags.Fleet,
+		Fits:       engines.Usable(b.cfg.Connector),
 		PendingTTL: time.Duration(b.cfg.MaxWaitingRetries) * b.cfg.WaitingRetryInterval,
 	})
 }

@@ -72,7 +72,7 @@ func (p *app) view() notice.View {
 func (p *app) notices() []string {
 	v := p.view()
 	v.Counts, v.Deaf, v.Unnotified = p.noticed, p.unfollowed(), p.handler.Unnotified()
-	return slices.Concat(p.secure.Findings(), p.etcd.Findings(), p.keyFindings(), v.Words())
+	return slices.Concat(p.secure.Findings(), p.etcd.Findings(), p.keyFindings(), p.routeFindings(), v.Words())
 }
 
 // notServing returns why no request can be served, "" if some can be.

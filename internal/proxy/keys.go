@@ -1,44 +1,92 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
 )
 
-// openKeys reads the clients' keys. nil means that they need none.
-func openKeys(cfg *config.Proxy, log *logrus.Logger) (*apikeys.Ring, error) {
-	ring, err := apikeys.Open(cfg.APIKeys, cfg.APIKeysFile, log.WithField("component", "keys"))
+// openKeys reads the clients' keys and the admin keys. A nil ring of clients means that they need
+// none, a nil ring of administrators that there are none.
+func openKeys(cfg *config.Proxy, log *logrus.Logger) (ring, admin *apikeys.Ring, err error) {
+	if admin, err = apikeys.OpenAdmin(cfg.AdminAPIKey, cfg.AdminAPIKeysFile, log.WithField("component", "keys")); err != nil {
+		return nil, nil, fmt.Errorf("admin keys (--admin-api-keys-file): %w", err)
+	}
+	ring, err = apikeys.Open(cfg.APIKeys, cfg.APIKeysFile, log.WithField("component", "keys"))
 	if err != nil {
-		return nil, fmt.Errorf("keys of clients (--api-keys-file): %w", err)
+		return nil, nil, fmt.Errorf("keys of clients (--api-keys-file): %w", err)
 	}
 	if _, both := ring.Find(cfg.AdminAPIKey); both && cfg.AdminAPIKey != "" {
-		return nil, fmt.Errorf("--api-keys-file: contains the admin key: %w: that client could change the fleet", apikeys.ErrLine)
+		return nil, nil, fmt.Errorf("--api-keys-file: contains the admin key: %w: that client could change the fleet", apikeys.ErrLine)
 	}
-	return ring, nil
+	for _, key := range cfg.APIKeys {
+		if _, both := admin.Find(key); both {
+			return nil, nil, fmt.Errorf("--admin-api-keys-file: contains a key of --api-key: %w: that client could change the fleet", apikeys.ErrLine)
+		}
+	}
+	return ring, admin, nil
 }
 
 // allow sets the permissions of holders of the admin key and of keys with rights.
-func allow(ring *apikeys.Ring, adminKey string, o *forward.Options) {
-	admin := httpapi.HoldsAdminKey(adminKey)
+func allow(ring, admins *apikeys.Ring, o *forward.Options) {
+	admin := httpapi.HoldsAdminKey(admins)
 	may := func(right apikeys.Rights) func(*http.Request) bool {
 		return func(r *http.Request) bool { return admin(r) || ring.Of(r).Rights.Has(right) }
 	}
 	o.Trace, o.Privileged, o.Ranked = may(apikeys.Trace), may(apikeys.Priority), may(apikeys.Rank)
 	o.KeyName = func(r *http.Request) string { return ring.Of(r).Name }
 	o.ClientKeys = ring != nil
+	if ring != nil { // without keys every client may choose
+		o.Class = func(r *http.Request) (is, highest admission.Class) {
+			k := ring.Of(r)
+			is, _ = admission.ParseClass(k.Class)
+			highest, _ = admission.ParseClass(k.MaxClass)
+			return is, highest
+		}
+	}
 }
 
 // keyFindings are the problems with the file of API keys.
 func (p *app) keyFindings() []string {
-	if why := p.keys.Problem(); why != "" {
-		return []string{"the new file of API keys cannot be used; the previous keys stay active: " + why}
+	var found []string
+	for _, ring := range []*apikeys.Ring{p.keys, p.admins} {
+		if why := ring.Problem(); why != "" {
+			found = append(found, "the new file of API keys cannot be used; the previous keys stay active: "+why)
+		}
 	}
-	return nil
+	return found
+}
+
+// followLimits applies the limits of API keys that etcd has. While a document is invalid or of a newer
+// release, the previous limits of its key stay.
+func (p *app) followLimits(ctx context.Context) {
+	limits := map[string]instance.KeyLimits{}
+	instance.Follow(ctx, p.watcher.Snapshot, func(last, snap *instance.Snapshot) {
+		if last != nil && last.Documents == snap.Documents {
+			return
+		}
+		next := map[string]instance.KeyLimits{}
+		for _, d := range snap.Documents.In(schema.Limits) {
+			l, err := instance.DecodeKeyLimits(d.Value)
+			if err != nil {
+				p.log.WithError(err).WithField("key", instance.Printable(d.Address, 64)).Warn("limits of an API key ignored")
+				if l = limits[d.Address]; l.V == 0 {
+					continue
+				}
+			}
+			next[d.Address] = l
+		}
+		limits = next
+		p.limits.Set(limits)
+	})
 }

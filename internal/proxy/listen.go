@@ -1,11 +1,13 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/transport/sock"
@@ -39,6 +41,29 @@ func openListeners(cfg *config.Proxy) (*listeners, error) {
 		}
 	}
 	return ln, nil
+}
+
+// adminURL returns the base URL by which others can reach the operator routes. On all addresses of
+// the machine it has the one from which the machine reaches etcd.
+func (l *listeners) adminURL(ctx context.Context, scheme string, etcd []string) string {
+	ln := l.clients
+	if l.admin != nil {
+		ln = l.admin
+	}
+	host, port, _ := net.SplitHostPort(ln.Addr().String())
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+		target := "192.0.2.1:9" // of no machine (RFC 5737): the source is that of the default route
+		if len(etcd) > 0 {
+			target = etcd[0]
+		}
+		dialer := net.Dialer{Timeout: time.Second}
+		if c, err := dialer.DialContext(ctx, "udp", target); err == nil { // sends nothing
+			host, _, _ = net.SplitHostPort(c.LocalAddr().String())
+			_ = c.Close()
+		}
+	}
+	return scheme + "://" + net.JoinHostPort(host, port)
 }
 
 // quickListener accepts TCP connections whose reads and writes are those of package sock.

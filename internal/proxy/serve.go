@@ -64,7 +64,7 @@ func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		return err
 	}
 	defer notices.close()
-	p, err := build(cfg, log, own, certificates, ln.clients.Addr().String(), notices)
+	p, err := build(cfg, log, own, certificates, ln.clients.Addr().String(), ln.adminURL(ctx, certificates.Scheme(), cfg.EtcdEndpoints), notices)
 	if err != nil {
 		return err
 	}
@@ -93,6 +93,7 @@ func (p *app) run(ctx context.Context, ln *listeners, bridge *zmqregister.Bridge
 	case err = <-failed:
 	}
 	p.stopping.Store(true)
+	p.queues.Close()
 	if err == nil {
 		err = p.delayShutdown(cli.Hurry(ctx), failed)
 	}

@@ -18,6 +18,8 @@ type Target struct {
 type Request struct {
 	Role  instance.Role
 	Model string
+	// Labels are those that the instance must have; nil: any. See package modelroute.
+	Labels instance.Selector
 	// Partner is the other half of the pair, nil if it is not chosen yet or
 	// there is none; its dialect must be the same.
 	Partner *Assignment

@@ -12,6 +12,7 @@ import (
 // Why a candidate may not be picked, beside what its record and view say.
 const (
 	OutModel     = "model"       // it serves other models
+	OutLabels    = "labels"      // its labels are not those of the target of the model route
 	OutUnspoken  = "connector"   // the proxy does not speak its connector
 	OutEjected   = "ejected"     // in health's opinion
 	OutSilent    = "unreachable" // in health's opinion, it cannot be connected to, hangs, or fails trials
@@ -176,6 +177,8 @@ func (s *Scheduler) outReason(ix *index, list *candidates, at int, r *Request) s
 	switch {
 	case list.tried(at, r), list.siblingTried(at, r):
 		return OutTried
+	case !r.Labels.Matches(list.items[at].Instance):
+		return OutLabels
 	case !list.fits(at, ix, r):
 		one := *list
 		one.items, one.facts = list.items[at:at+1], list.facts[at:at+1]

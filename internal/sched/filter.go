@@ -197,7 +197,7 @@ func (f *filter) lastResort(list *candidates, i int, r *Request) bool {
 func (c *candidates) fits(i int, ix *index, r *Request) bool {
 	own := c.facts[i].pairKey
 	switch {
-	case c.tried(i, r), r.Ranked && c.otherRank(i, r):
+	case c.tried(i, r), r.Ranked && c.otherRank(i, r), len(r.Labels) > 0 && !r.Labels.Matches(c.items[i].Instance):
 		return false
 	case r.Partner != nil:
 		return r.canPair(own, r.Partner.pairKey())
@@ -239,7 +239,7 @@ func (c *candidates) siblingTried(i int, r *Request) bool {
 func (ix *index) allFit(list *candidates, r *Request) bool {
 	ri := ix.role(r.Role)
 	switch {
-	case len(r.Tried)+len(r.TriedRanks) > 0, r.Ranked:
+	case len(r.Tried)+len(r.TriedRanks)+len(r.Labels) > 0, r.Ranked:
 		return false
 	case r.Partner != nil:
 		return ri.alike && r.canPair(ri.only, r.Partner.pairKey()) && r.partnerPlace(list) < 0
@@ -262,7 +262,7 @@ func (ix *index) noPairReason(list *candidates, r *Request) error {
 	}
 	var why error
 	for i := range list.items {
-		if list.tried(i, r) || r.Ranked && list.otherRank(i, r) || list.fits(i, ix, r) {
+		if list.tried(i, r) || r.Ranked && list.otherRank(i, r) || !r.Labels.Matches(list.items[i].Instance) || list.fits(i, ix, r) {
 			continue
 		}
 		self := list.facts[i].both && r.Partner == nil

@@ -25,7 +25,9 @@ type Total struct {
 	Others float64
 	// OthersWaiting is the number of tokens of the other proxies' prompts that wait there.
 	OthersWaiting float64
-	Engine        *policy.Engine // its last report; nil: there is none, or it is too old
+	// OthersHeld is the number of tokens of their prompts in its KV cache.
+	OthersHeld float64
+	Engine     *policy.Engine // its last report; nil: there is none, or it is too old
 }
 
 // Counts is the load of an instance by other proxies.
@@ -191,11 +193,12 @@ func (c *counters) setEngine(address string, report *policy.Engine) (full bool) 
 }
 
 func (e *engine) total() Total {
-	t := Total{InFlight: e.load.InFlight.Load(), Others: e.load.Others.InFlight.Load(), OthersWaiting: e.load.Others.Waiting.Load(), Waiting: e.load.Waiting.Load(), Held: e.load.Held.Load(), Engine: e.report}
+	t := Total{InFlight: e.load.InFlight.Load(), Others: e.load.Others.InFlight.Load(), OthersWaiting: e.load.Others.Waiting.Load(), OthersHeld: e.load.Others.Held.Load(), Waiting: e.load.Waiting.Load(), Held: e.load.Held.Load(), Engine: e.report}
 	for _, l := range e.otherRanks {
 		t.InFlight += l.InFlight.Load()
 		t.Others += l.Others.InFlight.Load()
 		t.OthersWaiting += l.Others.Waiting.Load()
+		t.OthersHeld += l.Others.Held.Load()
 		t.Waiting += l.Waiting.Load()
 		t.Held += l.Held.Load()
 	}

@@ -240,6 +240,26 @@ func (s *Scheduler) Serves(model string) bool {
 	return known && len(list.items) > 0
 }
 
+// CanServe reports whether an instance with these labels, which is neither slow nor ejected, serves the
+// model: a decode instance, or a prefill instance if there is no decode instance.
+func (s *Scheduler) CanServe(model string, labels instance.Selector) bool {
+	ix := s.index.current()
+	role := instance.Decode
+	if len(ix.decode.all.items) == 0 {
+		role = instance.Prefill
+	}
+	list := ix.role(role).byModel[model]
+	for i := 0; list != nil && i < len(list.items); i++ {
+		if in := list.items[i].Instance; !list.facts[i].slow && labels.Matches(in) && s.opts.Health.Available(in.Key) {
+			return true
+		}
+	}
+	return false
+}
+
+// Lists reports whether any instance lists the model, usable or not.
+func (s *Scheduler) Lists(model string) bool { return s.index.current().decode.byModel[model] != nil }
+
 // Take returns an assignment of a given instance, for a request that no other instance can
 // answer. Pick might not return that instance. Of several ranks it is the one with the least
 // in flight.
@@ -359,7 +379,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	a.Instance, a.Rank, a.Connector, a.Build, a.Blocks = chosen.Instance, chosen.Rank, own.pairKey.connector, own.pairKey.build, own.pairKey.blocks
 	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached
 	a.counter, a.load, a.bytes, a.ratio, a.pins = own.counter, chosen.Load, bytes, ratio, &s.Loads.pins
-	a.wanted = wanted{model: r.Model, tried: r.Tried, alone: r.Alone, length: r.Length}
+	a.wanted = wanted{model: r.Model, labels: r.Labels, tried: r.Tried, alone: r.Alone, length: r.Length}
 	if r.Measure {
 		a.Queued = a.load.Waiting.Load() + int64(a.load.Others.Waiting.Load())
 		a.Running = a.load.InFlight.Load() + int64(a.load.Others.InFlight.Load())

@@ -64,6 +64,7 @@ type waiter struct {
 // instance could take the leg over.
 type wanted struct {
 	model   string
+	labels  instance.Selector
 	partner pairKey // of the other instance of the pair, zero for none
 	tried   []instance.Key
 	alone   bool
@@ -366,7 +367,7 @@ func (g *Legs) Abandon(k instance.Key, dead bool, why string) {
 // leg that may be a decode instance which computes the prompt itself.
 func (g *Legs) hasAlternative(in *instance.Instance, w wanted) bool {
 	ix := g.index.current()
-	r := Request{Role: in.Role, Model: w.model, Tried: w.tried, Alone: w.alone}
+	r := Request{Role: in.Role, Model: w.model, Labels: w.labels, Tried: w.tried, Alone: w.alone}
 	if w.partner != (pairKey{}) {
 		r.Partner = &Assignment{Connector: w.partner.connector, Build: w.partner.build, Blocks: w.partner.blocks}
 	}
@@ -374,7 +375,7 @@ func (g *Legs) hasAlternative(in *instance.Instance, w wanted) bool {
 		return true
 	}
 	return g.opts.PrefillOptional && in.Role == instance.Prefill && !w.alone &&
-		g.hasOther(ix, in, &Request{Role: instance.Decode, Model: w.model})
+		g.hasOther(ix, in, &Request{Role: instance.Decode, Model: w.model, Labels: w.labels})
 }
 
 // hasOther reports whether another instance may be picked that is neither slow nor ejected.

@@ -111,7 +111,13 @@ func (g *generation) admit() error {
 	if err := o.render(g.Request); err != nil {
 		return err
 	}
-	return g.Fit(o.MaxModelLen)
+	if err := g.Fit(o.MaxModelLen); err != nil {
+		return err
+	}
+	if why := core.Full(); why != "" {
+		return &pydantic.Error{Status: http.StatusServiceUnavailable, Kind: "Service Unavailable", Message: why}
+	}
+	return nil
 }
 
 // connect passes the request to the connector, which does nothing yet.

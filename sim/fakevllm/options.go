@@ -44,6 +44,11 @@ type Options struct {
 	TTFT       time.Duration // time until the first token of every request
 	ITL        time.Duration // time between tokens
 	MaxRunning int           // requests generating at once, others wait; 0 is no limit
+	// MaxQueuedRequests is vLLM's --max-num-queued-reqs, the number of requests waiting and running
+	// from which on further ones get 503; MaxQueuedTokens is --max-num-queued-tokens, the number of
+	// prompt tokens not yet computed. 0 is no limit. Each data-parallel rank counts its own.
+	MaxQueuedRequests int
+	MaxQueuedTokens   int
 
 	// SplitCharacters makes the model write some characters as one token per byte, so that
 	// ids may end in a part of a character.
@@ -263,7 +268,7 @@ func (o *Options) fillSizes() error {
 	if room > 0 && room < o.MaxModelLen {
 		return fmt.Errorf("%w: a KV cache of %d tokens is too small for a model length of %d", ErrOptions, room, o.MaxModelLen)
 	}
-	if o.MaxModelLen < 0 || o.TTFT < 0 || o.ITL < 0 || o.KVLease < 0 || o.TransferTimeout < 0 || o.MaxRunning < 0 {
+	if o.MaxModelLen < 0 || o.TTFT < 0 || o.ITL < 0 || o.KVLease < 0 || o.TransferTimeout < 0 || o.MaxRunning < 0 || o.MaxQueuedRequests < 0 || o.MaxQueuedTokens < 0 {
 		return fmt.Errorf("%w: lengths, times and limits cannot be negative", ErrOptions)
 	}
 	return nil

@@ -36,6 +36,8 @@ type Result struct {
 	// stream; both from when the request was about to be sent.
 	TTFT, Total time.Duration
 	Tokens      int // completion tokens of a right answer
+	Cached      int // of its prompt tokens: those that usage reports as cached
+	Status      int // of the answer; 0 when none came
 	// Header is that of the answer; nil when none came.
 	Header http.Header
 	// Err is nil for a right answer and wraps ErrWrong for a wrong one; any
@@ -95,7 +97,7 @@ func (c *Client) StreamWith(ctx context.Context, url string, header http.Header,
 		return Result{Total: time.Since(start), Err: err}
 	}
 	defer res.Body.Close()
-	r := Result{Header: res.Header}
+	r := Result{Header: res.Header, Status: res.StatusCode}
 	if res.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 2048)) // best effort: the status says enough
 		r.Err = fmt.Errorf("status %d: %q", res.StatusCode, text)
@@ -104,7 +106,7 @@ func (c *Client) StreamWith(ctx context.Context, url string, header http.Header,
 	} else {
 		s := stream{want: want, observer: o, start: start}
 		r.Err = s.read(res.Body)
-		r.TTFT, r.Tokens = s.ttft, s.output
+		r.TTFT, r.Tokens, r.Cached = s.ttft, s.output, s.cached
 	}
 	r.Total = time.Since(start)
 	return r
@@ -164,6 +166,7 @@ type stream struct {
 	counted  bool
 	done     bool
 	output   int
+	cached   int
 }
 
 func (s *stream) event(data []byte) error {
@@ -211,7 +214,7 @@ func (s *stream) event(data []byte) error {
 		if s.counted {
 			return fmt.Errorf("%w: usage twice", ErrWrong)
 		}
-		s.counted, s.output = true, u.CompletionTokens
+		s.counted, s.output, s.cached = true, u.CompletionTokens, u.Details.Cached
 		if u.PromptTokens != s.want.PromptTokens || u.CompletionTokens != s.want.CompletionTokens {
 			return fmt.Errorf("%w: usage says %d + %d tokens instead of %d + %d", ErrWrong, u.PromptTokens, u.CompletionTokens, s.want.PromptTokens, s.want.CompletionTokens)
 		}

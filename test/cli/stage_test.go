@@ -41,6 +41,7 @@ type stage struct {
 	book              map[string]string // the one of the two that is in use
 	etcd              string            // endpoint of the fleet's etcd
 	other             *testkit.Etcd     // target of exports
+	before            int64             // revision before undone
 }
 
 // newStage starts a proxy, two instances of each role and one with both roles, with their agents, and
@@ -137,7 +138,7 @@ func (s *stage) put(key, value string) {
 // reset reverts the changes of a command.
 func (s *stage) reset() {
 	s.t.Helper()
-	for _, prefix := range []string{"/pd/override/", "/pd/pending/", "/pd/meta/kept", "mooncake/"} {
+	for _, prefix := range []string{"/pd/override/", "/pd/limits/", "/pd/pending/", "/pd/meta/kept", "mooncake/"} {
 		s.remove(prefix, clientv3.WithPrefix())
 	}
 	all, err := s.cli.Get(s.t.Context(), "/pd/", clientv3.WithPrefix())
@@ -177,7 +178,7 @@ func (s *stage) here(line string) string {
 	}
 	pairs = append(pairs,
 		"10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379", s.other.Endpoint(), "10.0.0.1:2379", s.other.Endpoint(),
-		"10.0.0.1:8000", s.proxy.Address, "4711", strconv.FormatInt(s.revision(), 10))
+		"10.0.0.1:8000", s.proxy.Address, "4710", strconv.FormatInt(s.before, 10), "4711", strconv.FormatInt(s.revision(), 10))
 	return strings.NewReplacer(pairs...).Replace(line)
 }
 
@@ -259,9 +260,25 @@ func (s *stage) fillCache() {
 // exported checks the file of an export.
 func exported(s *stage) {
 	s.t.Helper()
-	raw, err := os.ReadFile(filepath.Join(s.dir, "fleet.jsonl"))
-	if want := s.here("10.0.0.7:8100"); err != nil || !strings.Contains(string(raw), want) {
+	s.holds("fleet.jsonl", s.here("10.0.0.7:8100"))
+}
+
+// holds checks that a file contains a text.
+func (s *stage) holds(file, want string) {
+	s.t.Helper()
+	raw, err := os.ReadFile(filepath.Join(s.dir, file))
+	if err != nil || !strings.Contains(string(raw), want) {
 		s.t.Errorf("%s is not in the file (%v)\n%s", want, err, raw)
+	}
+}
+
+// undone makes a change to be undone; 4710 is the revision before it.
+func (s *stage) undone() {
+	s.t.Helper()
+	s.before = s.revision()
+	c := s.begin(s.here(`pdctl drain decode/10.0.0.9:8200 --reason "wrong rack"`), s.etcd)
+	if code := c.end(); code != 0 {
+		s.t.Fatalf("exit %d\n%s", code, c.out.String())
 	}
 }
 

@@ -159,7 +159,7 @@ func TestAddBoth(t *testing.T) {
 	runProgram(t, "pdctl", "add", "both", n.Address, "--connector", "nixl", "--etcd-endpoints", etcd)
 	wait(1)
 	revisions()
-	out := runProgram(t, "pdctl", "remove", "both", n.Address, "--etcd-endpoints", etcd)
+	out := runProgram(t, "pdctl", "remove", "--yes", "both", n.Address, "--etcd-endpoints", etcd)
 	if !strings.Contains(out, "prefill/"+n.Address) || !strings.Contains(out, "decode/"+n.Address) {
 		t.Errorf("pdctl remove prints %q", out)
 	}

@@ -61,7 +61,7 @@ func newMoveRig(t *testing.T) *moveRig {
 	}
 	h.static = node(t, h.f, "decode-static", instance.Decode, 0)
 	runProgram(t, "pdctl", "--etcd-endpoints", h.old, "add", "decode", h.static.Address)
-	runProgram(t, "pdctl", "--etcd-endpoints", h.old, "remove", "--force", "decode", removedAddress, "--reason", "new disks")
+	runProgram(t, "pdctl", "--etcd-endpoints", h.old, "remove", "--force", "--yes", "decode", removedAddress, "--reason", "new disks")
 	h.serveAll()
 	return h
 }

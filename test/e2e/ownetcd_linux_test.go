@@ -173,7 +173,7 @@ func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 	if out := there.must(pdctl(append(operator, "list")...)...); !strings.Contains(out, here.address+":8100") || !strings.Contains(out, there.address+":8100") {
 		t.Errorf("pdctl list prints\n%s", out)
 	}
-	there.must(pdctl(append(operator, "drain", "prefill", here.address+":8100", "--wait", "--timeout", "1m")...)...)
+	there.must(pdctl(append(operator, "drain", "--yes", "prefill", here.address+":8100", "--wait", "--timeout", "1m")...)...)
 	there.must(pdctl(append(operator, "undrain", "prefill", here.address+":8100")...)...)
 
 	// The users are stored in etcd and exist right after a restart.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +23,9 @@ import (
 // pdctl runs pdctl against the rig's etcd and returns its output and exit code.
 func (r *rig) pdctl(args ...string) (string, int) {
 	r.t.Helper()
+	if slices.Contains([]string{"drain", "remove"}, args[0]) {
+		args = append(args, "--yes") // the last instance of its role, too
+	}
 	return command(r.t, "pdctl", append(args, "--etcd-endpoints", strings.Join(r.etcd, ","))...)
 }
 

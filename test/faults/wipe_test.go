@@ -304,7 +304,7 @@ func TestFault14_StartWithoutEtcd(t *testing.T) {
 	args := []string{"--audit-interval", "2s", "--state-dir", dir}
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: args})
 	removed, dead := r.decode[2], r.prefill[1]
-	mustRun(t, "pdctl", "remove", "decode", removed.Address, "--reason", "row 14", "--etcd-endpoints", etcd.Endpoint())
+	mustRun(t, "pdctl", "remove", "--yes", "decode", removed.Address, "--reason", "row 14", "--etcd-endpoints", etcd.Endpoint())
 	if err := r.proxies[0].WaitFor(t.Context(), 2, 2); err != nil {
 		t.Fatal(err)
 	}

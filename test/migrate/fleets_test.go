@@ -88,7 +88,7 @@ func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
 
 	// A proxy that loses an instance of its command line logs it.
 	out, err := b.fleet.Start(t.Context(), fleet.Spec{
-		Name: "pdctl", Program: "pdctl", Args: []string{"--etcd-endpoints", a.etcd, "remove", "prefill", "127.0.0.1:" + a.ports["8100"], "--reason", "under repair"},
+		Name: "pdctl", Program: "pdctl", Args: []string{"--etcd-endpoints", a.etcd, "remove", "--yes", "prefill", "127.0.0.1:" + a.ports["8100"], "--reason", "under repair"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -198,6 +198,9 @@ func (r *rig) changeByProgram(ctx context.Context, o *Op, e *engine, more []stri
 	args = append(append(args, more...), "-o", "json", "--etcd-endpoints", strings.Join(endpoints, ","))
 	path := r.program("pdctl", "pdctl")
 	if !strings.ContainsRune(path, filepath.Separator) {
+		if slices.Contains([]string{"drain", "cordon", "remove", "weight"}, verb) { // the former release does not ask
+			args = append(args, "--yes")
+		}
 		path = filepath.Join(bin, path)
 	}
 	cmd := exec.CommandContext(ctx, path, args...)

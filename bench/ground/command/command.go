@@ -21,7 +21,7 @@ import (
 type flags struct {
 	trace, part string
 	rate, cache float64
-	rates       []float64 // only of disaggregate
+	rates       []float64 // only of disaggregate and overload
 	limit       int
 	engines     int
 	seed        uint64
@@ -33,8 +33,11 @@ type flags struct {
 	// only of model
 	weight float64
 	silent bool
+	roles  bool
+	phase  time.Duration
+	noise  float64
 
-	// of run and disaggregate
+	// of run, disaggregate and overload
 	bin, vllmRouter, smg, json, doc string
 	speed                           float64
 	runs                            int
@@ -45,7 +48,7 @@ type flags struct {
 // Run runs the program. It returns 0 after success, 1 after a failure, and 2 for a wrong command
 // line.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	var f, g flags // g is for disaggregate, which has other defaults
+	var f, g, o flags // g is for disaggregate and o for overload, which have other defaults
 	root := &cobra.Command{
 		Use: "fleetbench", Short: "Replay recorded traffic to engines with finite KV caches",
 	}
@@ -61,6 +64,10 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Use: "disaggregate", Short: "replay through our proxy with each value of --disaggregate, at several loads", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return disaggregate(ctx, &g, stdout) },
 	}
+	above := &cobra.Command{
+		Use: "overload", Short: "replay through our proxy and other routers at loads up to far above the capacity", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return overload(ctx, &o, stdout) },
+	}
 	report := &cobra.Command{
 		Use: "report RESULT.json", Short: "write the report from the figures of a run", Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error { return rewrite(args[0], f.doc) },
@@ -71,9 +78,10 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs := model.Flags()
 	fs.Float64Var(&f.weight, "cache-weight", 0, "setting of this name of the proxy; 0 means its default")
 	fs.BoolVar(&f.silent, "silent", false, "proxies exchange no load digests")
-	fs = replay.Flags()
-	fs.StringVar(&f.vllmRouter, "vllm-router", "vllm-router", "program of vllm-router")
-	fs.StringVar(&f.smg, "smg", "smg", "program of smg")
+	fs.BoolVar(&f.roles, "roles", false, "simulate engines in both roles under a day curve instead: static ratios, an oracle, automatic roles, and the advice at ten loads")
+	fs.DurationVar(&f.phase, "phase", time.Hour, "with --roles: length of each of the three phases")
+	fs.Float64Var(&f.noise, "noise", 0.2, "with --roles: rates, prompts and steps vary by this part")
+	f.peerFlags(replay.Flags())
 	for _, fs := range []*pflag.FlagSet{model.Flags(), replay.Flags()} {
 		fs.Float64Var(&f.rate, "rate", 1, "multiplies the request rate of the trace")
 		fs.IntVar(&f.limit, "limit", 0, "largest number of requests; 0 means all")
@@ -85,11 +93,29 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.Float64SliceVar(&g.rates, "rates", []float64{0.5, 1, 1.5}, "factors of the request rate of the trace")
 	fs.IntVar(&g.limit, "limit", 1000, "number of requests at rate 1, and in proportion at other rates")
 	fs.StringSliceVar(&g.targets, "targets", []string{"prefix"}, "policy of prefill instances")
-	_ = fs.Set("speed", "12") // decode also computes prompts, and two cores must be enough
-	fs.Lookup("speed").DefValue = "12"
+	setDefault(fs, "speed", "12") // decode also computes prompts, and two cores must be enough
+	o.workloadFlags(above.Flags())
+	o.replayFlags(above.Flags())
+	o.peerFlags(above.Flags())
+	fs = above.Flags()
+	fs.Float64SliceVar(&o.rates, "rates", []float64{0.75, 1, 1.25, 1.5, 2, 3}, "factors of the request rate of the trace")
+	fs.IntVar(&o.limit, "limit", 0, "number of requests at rate 1, and in proportion at other rates; 0 means all")
+	fs.StringSliceVar(&o.targets, "targets", []string{"prefix+--queue=off", "prefix+--queue=on", "vllm-router:cache_aware"}, "as of run")
+	setDefault(fs, "speed", "10") // three times the load
 	report.Flags().StringVar(&f.doc, "doc", "docs/scheduling.md", "document with the generated part")
-	root.AddCommand(replay, model, compare, report, scaleCommand(ctx, stdout))
+	root.AddCommand(replay, model, compare, above, report, scaleCommand(ctx, stdout))
 	return cli.Run(ctx, root, args, stdout, stderr)
+}
+
+func setDefault(fs *pflag.FlagSet, name, value string) {
+	_ = fs.Set(name, value)
+	fs.Lookup(name).DefValue = value
+}
+
+// peerFlags registers the programs of other routers.
+func (f *flags) peerFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&f.vllmRouter, "vllm-router", "vllm-router", "program of vllm-router")
+	fs.StringVar(&f.smg, "smg", "smg", "program of smg")
 }
 
 // workloadFlags registers the flags of a workload.
@@ -115,8 +141,8 @@ func (f *flags) replayFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.doc, "doc", "", "document with the generated part; plots go into the directory of its name")
 }
 
-// workload returns the workload of the flags.
-func (f *flags) workload() (*ground.Workload, error) {
+// entries returns the trace of the flags.
+func (f *flags) entries() ([]loadgen.Entry, error) {
 	if f.trace == "" {
 		return nil, cli.Wrongf("--trace is missing")
 	}
@@ -132,6 +158,15 @@ func (f *flags) workload() (*ground.Workload, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--trace %s: %w", f.trace, err)
 	}
+	return entries, nil
+}
+
+// workload returns the workload of the flags.
+func (f *flags) workload() (*ground.Workload, error) {
+	entries, err := f.entries()
+	if err != nil {
+		return nil, err
+	}
 	w, err := ground.NewWorkload(entries, ground.Part(f.part), f.rate, f.limit)
 	if err != nil {
 		return nil, cli.Wrongf("--part: %w", err)
@@ -141,6 +176,17 @@ func (f *flags) workload() (*ground.Workload, error) {
 
 // model runs the subcommand of this name.
 func model(f *flags, stdout io.Writer) error {
+	if f.roles {
+		entries, err := f.entries()
+		if err != nil {
+			return err
+		}
+		if f.engines < 3 || f.phase < time.Minute || f.noise < 0 || f.noise > 0.9 {
+			return cli.Wrongf("--engines must be 3 or more, --phase 1m or more, --noise 0 to 0.9")
+		}
+		_, _ = fmt.Fprintf(stdout, "%s\n%s", ground.NewDay(entries, f.engines, f.phase, f.rate, f.noise, f.seed).Compare(), ground.CompareAdvice(entries, f.seed))
+		return nil
+	}
 	w, err := f.workload()
 	if err != nil {
 		return err

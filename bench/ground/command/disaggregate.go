@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,53 +10,92 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/machine"
+	"github.com/pdmesh/pdmesh/bench/target"
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/version"
 )
 
-// disaggregate compares the values of --disaggregate at several loads. All loads have the same
-// length in time of the trace. The ways take turns, so that other work of the machine affects
-// all of them.
-func disaggregate(ctx context.Context, f *flags, stdout io.Writer) (err error) {
-	if len(f.rates) == 0 || f.speed <= 0 || f.runs < 1 || f.limit < 1 || len(f.targets) != 1 {
-		return cli.Wrongf("--rates, --speed, --runs and --limit must be positive, and --targets must have one policy")
-	}
-	levels := make([]*ground.Workload, len(f.rates))
-	limit := f.limit
-	for i, rate := range f.rates {
-		f.rate, f.limit = rate, int(math.Ceil(float64(limit)*max(rate, 0)))
-		if levels[i], err = f.workload(); err != nil {
-			return err
-		}
-	}
-	p, stop, err := f.start(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop()) }()
-	routers := make([]ground.Router, len(ground.Ways()))
-	for i, way := range ground.Ways() {
-		if routers[i], err = ground.Find(f.targets[0]+"+--disaggregate="+way, ground.Programs{}, f.proxyFlags); err != nil {
-			return cli.Wrongf("--targets: %w", err)
-		}
+// disaggregate compares the values of --disaggregate at several loads.
+func disaggregate(ctx context.Context, f *flags, stdout io.Writer) error {
+	if f.limit < 1 || len(f.targets) != 1 {
+		return cli.Wrongf("--limit must be positive, and --targets must have one policy")
 	}
 	report := ground.Disaggregated{
 		Version: version.String(), Machine: machine.Describe(), Part: f.part, Policy: f.targets[0], Speed: f.speed, Engines: f.engines, Runs: f.runs,
 	}
-	for i, w := range levels {
+	names := map[string]string{}
+	for _, way := range ground.Ways() {
+		names[way] = report.Policy + "+--disaggregate=" + way
+	}
+	levels, err := f.levels(ctx, ground.Ways(), names, stdout)
+	if err != nil {
+		return err
+	}
+	report.Levels = levels
+	_, _ = io.WriteString(stdout, report.Table())
+	return ground.Save(&report, f.json, f.doc)
+}
+
+// overload compares targets at loads up to far above the capacity.
+func overload(ctx context.Context, f *flags, stdout io.Writer) error {
+	report := ground.Overload{
+		Version: version.String(), Machine: machine.Describe(), Part: f.part, Speed: f.speed, Engines: f.engines, Proxies: f.proxies, Runs: f.runs, Limits: f.limits,
+	}
+	levels, err := f.levels(ctx, f.targets, nil, stdout)
+	if err != nil {
+		return err
+	}
+	report.Targets, report.Levels = f.targets, levels
+	_, _ = io.WriteString(stdout, report.Table())
+	return ground.Save(&report, f.json, f.doc)
+}
+
+// levels replays the workload at all rates through the targets of names, which have their own
+// names as default. All loads have the same length in time of the trace, if there is a limit. The
+// targets take turns, so that other work of the machine affects all of them.
+func (f *flags) levels(ctx context.Context, keys []string, names map[string]string, stdout io.Writer) (out []ground.Level, err error) {
+	if len(f.rates) == 0 || f.speed <= 0 || f.runs < 1 || f.proxies < 1 {
+		return nil, cli.Wrongf("--rates, --speed, --runs and --proxies must be positive")
+	}
+	workloads := make([]*ground.Workload, len(f.rates))
+	limit := f.limit
+	for i, rate := range f.rates {
+		f.rate, f.limit = rate, int(math.Ceil(float64(limit)*max(rate, 0)))
+		if workloads[i], err = f.workload(); err != nil {
+			return nil, err
+		}
+	}
+	var routers []ground.Router
+	var present []string
+	for _, key := range keys {
+		r, err := ground.Find(cmp.Or(names[key], key), ground.Programs{VLLMRouter: f.vllmRouter, SMG: f.smg}, f.proxyFlags)
+		if errors.Is(err, target.ErrAbsent) {
+			_, _ = fmt.Fprintf(stdout, "%s: skipped: %v\n", key, err)
+			continue
+		}
+		if err != nil {
+			return nil, cli.Wrongf("--targets: %w", err)
+		}
+		routers, present = append(routers, r), append(present, key)
+	}
+	p, stop, err := f.start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	for i, w := range workloads {
 		p.Workload, p.Caches = w, ground.NewCaches(w, f.engines, f.cache)
 		p.Shared = ground.SharedHits(w, p.Caches, f.engines)
 		_, _ = fmt.Fprintf(stdout, "load %g:\n", f.rates[i])
 		rows, err := repeat(ctx, p, routers, f.runs, stdout)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		level := ground.Level{Rate: f.rates[i], Requests: len(w.Requests), Runs: map[string][]ground.Result{}}
-		for k, way := range ground.Ways() {
-			level.Runs[way] = rows[k]
+		for k, key := range present {
+			level.Runs[key] = rows[k]
 		}
-		report.Levels = append(report.Levels, level)
+		out = append(out, level)
 	}
-	_, _ = io.WriteString(stdout, report.Table())
-	return ground.Save(&report, f.json, f.doc)
+	return out, nil
 }

@@ -27,7 +27,9 @@ type ProxyPresence struct {
 	V       int    `json:"v"`
 	ID      string `json:"id"`
 	Address string `json:"address,omitempty"` // where it serves, host:port
-	Version string `json:"version,omitempty"`
+	// AdminURL is the base URL of its operator routes, such as /status; "" if unknown.
+	AdminURL string `json:"admin_url,omitempty"`
+	Version  string `json:"version,omitempty"`
 	// Applied is the highest mod_revision that the proxy has seen under the keys
 	// of the membership. Presences do not count, so that they never chase each
 	// other.
@@ -46,7 +48,9 @@ type PresenceOptions struct {
 	Layout  schema.Layout
 	ID      string
 	Address string
-	Version string
+	// AdminURL is as in ProxyPresence.
+	AdminURL string
+	Version  string
 	// Applied returns the watcher's Status().Applied; nil: always 0.
 	Applied func() int64
 	// Connector is as in ProxyPresence.
@@ -184,7 +188,7 @@ func (p *Presence) writeLoad(ctx context.Context, value string, id clientv3.Leas
 
 func (p *Presence) write(ctx context.Context, applied int64, report Report, started time.Time, look bool) (clientv3.LeaseID, error) {
 	value, err := schema.Encode(ProxyPresence{
-		V: 1, ID: p.o.ID, Address: p.o.Address, Version: p.o.Version, Applied: applied, StartedAt: &started,
+		V: 1, ID: p.o.ID, Address: p.o.Address, AdminURL: p.o.AdminURL, Version: p.o.Version, Applied: applied, StartedAt: &started,
 		Connector: p.o.Connector, Report: report,
 	})
 	if err != nil {
@@ -218,7 +222,7 @@ func ReadProxies(l schema.Layout, kvs []*mvccpb.KeyValue) []ProxyPresence {
 		}
 		p.ID = instance.Printable(strings.TrimPrefix(string(kv.Key), l.Proxy("")), 128)
 		p.Address, p.Version = instance.Printable(p.Address, 300), instance.Printable(p.Version, 64)
-		p.Connector = instance.Printable(p.Connector, 64)
+		p.AdminURL, p.Connector = instance.Printable(p.AdminURL, 300), instance.Printable(p.Connector, 64)
 		p.NotServing = instance.Printable(p.NotServing, 500)
 		for k, r := range p.Instances {
 			r.View = instance.View(instance.Printable(string(r.View), 32))

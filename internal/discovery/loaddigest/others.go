@@ -43,6 +43,10 @@ type Others struct {
 	// New has the usable digests that were not in a previous Others. One that was overwritten
 	// in between is missed.
 	New []*ProxyLoad
+	// Keys has the demand of API keys at every proxy, by its ID; that of own, too.
+	Keys map[string]map[string][]int64
+	// All has the last digest of every proxy, including this one.
+	All []*ProxyLoad
 }
 
 // minPause and maxPause bound the time for which FollowOthers collects further changes. Each of a
@@ -63,7 +67,7 @@ func (w *Watcher) FollowOthers(ctx context.Context, own string, f func(Others)) 
 		start := time.Now()
 		changed := w.Changed()
 		all := w.All()
-		f(Others{Counts: sum(all, own, start), Present: present(all, own, start), New: last.update(all, own)})
+		f(Others{Counts: sum(all, own, start), Present: present(all, own, start), New: last.update(all, own), All: all, Keys: keys(all)})
 		pause := min(max(minPause, 10*time.Since(start)), maxPause)
 		select {
 		case <-ctx.Done():
@@ -83,6 +87,18 @@ func present(all []*ProxyLoad, own string, now time.Time) bool {
 	return slices.ContainsFunc(all, func(p *ProxyLoad) bool {
 		return p.ID != own && p.Ignored == "" && (len(p.Load) == 0 || Weight(now.Sub(p.ReceivedAt)) > 0)
 	})
+}
+
+// keys returns the demand of API keys. An old digest counts until its lease ends: while etcd is
+// unreachable, shares stay as they are.
+func keys(all []*ProxyLoad) map[string]map[string][]int64 {
+	out := make(map[string]map[string][]int64, len(all))
+	for _, p := range all {
+		if p.Ignored == "" {
+			out[p.ID] = p.Keys
+		}
+	}
+	return out
 }
 
 // sum adds up the digests of all proxies but own, by address. An engine with both roles is listed

@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 )
 
-// Source provides the load that a proxy publishes. All fields must be set.
+// Source provides the load that a proxy publishes. All fields but Keys and Queue must be set.
 type Source struct {
 	// Applied returns the mod_revision of the membership that new picks use.
 	Applied func() int64
@@ -24,6 +24,10 @@ type Source struct {
 	HasPrompts func() bool
 	// TakePrompts returns at most limit bytes of these prompts, and forgets all of them.
 	TakePrompts func(limit int) []byte
+	// Keys returns the demand of API keys, see schema.Digest; nil: none is published.
+	Keys func() map[string][]int64
+	// Queue returns the state of the queue; nil: there is none.
+	Queue func() []schema.QueueEntry
 }
 
 // PublishOptions are the options of Publish. All fields must be set.
@@ -114,6 +118,12 @@ func (p *publisher) update(ctx context.Context) time.Duration {
 	applied := p.applied.update(p.Source.Applied(), now) // before InFlight: it must not promise more
 	entries := p.Source.InFlight()
 	next := schema.NewDigest(applied, entries, now.UTC().Round(time.Millisecond))
+	if p.Source.Keys != nil {
+		next.SetKeys(p.Source.Keys())
+	}
+	if p.Source.Queue != nil {
+		next.SetQueue(p.Source.Queue())
+	}
 	wait, leaving := p.Interval, map[string]bool{}
 	for _, e := range entries {
 		if e.Leaving && e.LoadCount != (schema.LoadCount{}) {

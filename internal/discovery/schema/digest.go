@@ -31,7 +31,13 @@ type Digest struct {
 	// Prompts are the prompts sent to prefill instances since the previous digest, in the format
 	// of prefix.Placements: what the caches of these instances contain now.
 	Prompts []byte `json:"prompts,omitempty"`
-	free    int    // bytes left for prompts
+	// Keys has the demand of API keys with limits, by their names: requests, input, output and
+	// uncached tokens per minute, requests at the same time. Proxies without limits lack it.
+	Keys map[string][]int64 `json:"keys,omitempty"`
+	// Queue is the state of the keys that wait for a model, or have been served lately; absent from
+	// proxies of an older version, and from those whose queue is off or idle.
+	Queue []QueueEntry `json:"queue,omitempty"`
+	free  int          // bytes left for prompts
 	// At is the time of writing by the clock of the writer. It is for display and never compared.
 	At *time.Time `json:"at,omitempty"`
 }
@@ -41,6 +47,57 @@ type LoadCount struct {
 	InFlight int64 `json:"in_flight"`      // legs
 	Waiting  int64 `json:"waiting_tokens"` // tokens of prompts that are not computed yet
 	Held     int64 `json:"held_tokens"`    // tokens of prompts in the KV cache
+}
+
+// QueueEntry is the state of one API key, by its name, in one class of a model's queue.
+type QueueEntry struct {
+	Model    string `json:"m"`
+	Class    int    `json:"c"` // 0 to 2, the highest first
+	Key      string `json:"k,omitempty"`
+	Attained int64  `json:"a,omitempty"` // service, with a half-life of 60 s
+	Backlog  int64  `json:"b,omitempty"` // cost of the waiting requests
+}
+
+const (
+	// MaxQueue is the largest number of entries of a queue in a digest.
+	MaxQueue = 64
+	maxQueue = 4 << 10 // bytes of these entries
+)
+
+// SetQueue adds entries to a digest, as far as they fit.
+func (d *Digest) SetQueue(entries []QueueEntry) {
+	free := min(maxQueue, d.free) - len(`"queue":[],`)
+	for _, e := range entries {
+		raw, err := json.Marshal(e)
+		if free -= len(raw) + 1; err != nil || free < 0 || len(d.Queue) == MaxQueue {
+			break
+		}
+		d.Queue = append(d.Queue, e)
+		d.free -= len(raw) + 1
+	}
+}
+
+// queueDiffers reports whether the backlog of a key differs much. Attained service that only fades is
+// no difference: other proxies know how it does.
+func (d *Digest) queueDiffers(before *Digest) bool {
+	type name struct {
+		model, key string
+		class      int
+	}
+	was := map[name]int64{}
+	for _, e := range before.Queue {
+		if e.Backlog > 0 {
+			was[name{e.Model, e.Key, e.Class}] = e.Backlog
+		}
+	}
+	for _, e := range d.Queue {
+		n := name{e.Model, e.Key, e.Class}
+		if diff := max(e.Backlog-was[n], was[n]-e.Backlog); diff > max(2048, was[n]/10) || (e.Backlog == 0) != (was[n] == 0) {
+			return true
+		}
+		delete(was, n)
+	}
+	return len(was) > 0
 }
 
 // LoadEntry is the load of one proxy on one instance, for NewDigest.
@@ -54,6 +111,8 @@ type LoadEntry struct {
 const (
 	maxDigest  = 64 << 10 // bytes of the value
 	maxPrompts = 8 << 10  // bytes of prompts in a digest
+	maxKeys    = 64       // API keys in a digest
+	maxKeySize = 4 << 10  // bytes of all these
 	maxCount   = 1 << 40  // of every number in a digest
 )
 
@@ -123,7 +182,37 @@ func DecodeDigest(value []byte) (Digest, error) {
 			}
 		}
 	}
+	if len(d.Keys) > maxKeys {
+		return Digest{}, fmt.Errorf("%w: %d API keys, more than %d", ErrDigest, len(d.Keys), maxKeys)
+	}
+	for key, demand := range d.Keys {
+		if len(demand) > 16 || slices.ContainsFunc(demand, func(n int64) bool { return n < 0 || n > maxCount }) {
+			return Digest{}, fmt.Errorf("%w: demand of %s", ErrDigest, Quote(key, 80))
+		}
+	}
+	if len(d.Queue) > MaxQueue || slices.ContainsFunc(d.Queue, func(e QueueEntry) bool {
+		return e.Class < 0 || e.Class > 2 || min(e.Attained, e.Backlog) < 0 || max(e.Attained, e.Backlog) > maxCount ||
+			e.Key != instance.Printable(e.Key, 64)
+	}) {
+		return Digest{}, fmt.Errorf("%w: the queue is out of range", ErrDigest)
+	}
 	return d, nil
+}
+
+// SetKeys sets Keys. Keys that do not fit are left out, the last ones by name, at all proxies.
+func (d *Digest) SetKeys(keys map[string][]int64) {
+	free := min(maxKeySize, d.free)
+	for _, name := range slices.Sorted(maps.Keys(keys)) {
+		n := len(strconv.Quote(name)) + 20*len(keys[name]) + len(`:[],`)
+		if n > free || len(d.Keys) == maxKeys {
+			break
+		}
+		if d.Keys == nil {
+			d.Keys = map[string][]int64{}
+		}
+		d.Keys[name] = keys[name]
+		free, d.free = free-n, d.free-n
+	}
 }
 
 // PromptBytes returns the number of bytes of prompts that fit into the digest, where they are base64.
@@ -134,7 +223,7 @@ func (d *Digest) PromptBytes() int {
 // Differs reports whether d differs so much from the digest before it that it should be published
 // within a second. Small changes wait for digest.Refresh.
 func (d *Digest) Differs(before *Digest) bool {
-	if before == nil || d.Applied != before.Applied || len(d.Load) != len(before.Load) {
+	if before == nil || d.Applied != before.Applied || len(d.Load) != len(before.Load) || len(d.Keys) != len(before.Keys) || d.queueDiffers(before) {
 		return true
 	}
 	much := func(a, b, least int64) bool {
@@ -147,11 +236,23 @@ func (d *Digest) Differs(before *Digest) bool {
 			return true
 		}
 	}
+	for key, demand := range d.Keys {
+		was := before.Keys[key]
+		if len(was) != len(demand) {
+			return true
+		}
+		for i, n := range demand {
+			if much(n, was[i], 2) {
+				return true
+			}
+		}
+	}
 	return false
 }
 
-// Equal reports whether two digests have the same load and revision.
+// Equal reports whether two digests have the same load, demand of keys and revision, and about the same
+// backlog.
 func (d *Digest) Equal(before *Digest) bool {
 	return before != nil && d.Applied == before.Applied && d.LeftOut == before.LeftOut && d.LeavingLeftOut == before.LeavingLeftOut &&
-		maps.Equal(d.Load, before.Load)
+		maps.Equal(d.Load, before.Load) && maps.EqualFunc(d.Keys, before.Keys, slices.Equal[[]int64]) && !d.queueDiffers(before)
 }

@@ -18,6 +18,22 @@ type Override struct {
 	// MoveAfter is the number of seconds after which the streams that still run on a drained
 	// instance continue on others, from the moment when a proxy applies the drain; nil: they stay.
 	MoveAfter *int `json:"move_after,omitempty"`
+	// Role marks a drain of an engine in both roles that keeps it in this other role only. A drain
+	// without it is an operator's own. Programs that do not know the field see a drain.
+	Role instance.Role `json:"role,omitempty"`
+	// Auto reports, with Role, that a proxy chose the role (--auto-roles), not an operator.
+	Auto bool `json:"auto,omitempty"`
+}
+
+// Move is the JSON value of the key that holds the last change of a role. Every change compares the
+// revision of the key, so that two changes never happen at the same time.
+type Move struct {
+	V       int           `json:"v"`
+	Role    instance.Role `json:"role"` // prefill, decode or both
+	Address string        `json:"address"`
+	By      string        `json:"by,omitempty"`
+	Reason  string        `json:"reason,omitempty"`
+	Auto    bool          `json:"auto,omitempty"`
 }
 
 // PendingAdd is the JSON value of an add that waits until its instance answers.
@@ -58,6 +74,9 @@ func DecodeOverride(value []byte) (Override, error) {
 	}
 	if o.MoveAfter != nil && (*o.MoveAfter < 0 || *o.MoveAfter > maxMoveAfter) {
 		return Override{}, Rejectf("move_after is not 0 to %d seconds", maxMoveAfter)
+	}
+	if o.State != instance.Drain || o.Role != instance.Prefill && o.Role != instance.Decode {
+		o.Role, o.Auto = "", false // of a newer program: the drain counts
 	}
 	return o, nil
 }

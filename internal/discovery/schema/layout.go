@@ -26,6 +26,13 @@ const (
 	segLoad     = "load/"
 	KeySchema   = "meta/schema"
 	keyKept     = "meta/kept"
+	keyMoves    = "meta/moves"
+)
+
+// The folders of documents: settings of the fleet that apply to more than one instance.
+const (
+	Limits instance.Role = "limits" // limits of API keys, by the name of the key
+	Models instance.Role = "models" // model routes, by the name of the model
 )
 
 // Layout knows where every key is. The zero Layout is not usable; see NewLayout.
@@ -84,6 +91,9 @@ func (l Layout) Override(k instance.Key) string {
 // Overrides is the common prefix of all overrides.
 func (l Layout) Overrides() string { return l.root + segOverride }
 
+// Document is the key of a document: k.Role is its folder, and k.Address its name.
+func (l Layout) Document(k instance.Key) string { return l.root + k.String() }
+
 // Proxy is the key of a proxy's presence.
 func (l Layout) Proxy(id string) string { return l.root + segProxies + id }
 
@@ -103,9 +113,12 @@ func (l Layout) Schema() string { return l.root + KeySchema }
 // what they keep active although etcd has lost it.
 func (l Layout) Kept() string { return l.root + keyKept }
 
+// Moves is the key that holds the last change of a role; see Move.
+func (l Layout) Moves() string { return l.root + keyMoves }
+
 // WatchStart is the first key of the watched range, from decode/ to the end of prefill/. The
 // watch is one range, so that events are ordered and transactions arrive whole. In etcd's
-// byte order the range covers decode, load, meta, override, pending and prefill. It excludes
+// byte order the range covers decode, limits, load, meta, models, override, pending and prefill. It excludes
 // audit and the presences in proxies/, which change all the time and do not affect the
 // membership. Events of load/ are skipped on arrival.
 func (l Layout) WatchStart() string { return l.root + string(instance.Decode) + "/" }
@@ -122,19 +135,23 @@ const (
 	KindInstance
 	KindPending
 	KindOverride
+	KindDocument
 )
 
 // ListedPrefixes are what a list of the membership reads, besides the schema key.
 func (l Layout) ListedPrefixes() []string {
 	return []string{
 		l.root + string(instance.Decode) + "/",
+		l.root + string(Limits) + "/",
+		l.root + string(Models) + "/",
 		l.root + segOverride,
 		l.root + segPending,
 		l.root + string(instance.Prefill) + "/",
 	}
 }
 
-// Name is a key taken apart. Address is as spelled in the key, unchecked.
+// Name is a key taken apart. Address is as spelled in the key, unchecked. Of a document Role is
+// the folder, and Address the name, which may contain slashes.
 type Name struct {
 	Kind    Kind
 	Role    instance.Role
@@ -180,6 +197,11 @@ func (l Layout) Parse(key string) Name {
 	case instance.Prefill, instance.Decode:
 		n.Role, n.Address = r, address
 		return n
+	case Limits, Models:
+		if n.Kind != KindInstance || address == "" {
+			return Name{}
+		}
+		return Name{Kind: KindDocument, Role: r, Address: address}
 	default:
 		return Name{}
 	}
@@ -198,7 +220,7 @@ func (l Layout) Owns(key string) bool {
 		return false
 	}
 	switch segment {
-	case "prefill", "decode", "both", "pending", "override", "proxies", "load", "agents", "audit", "meta", "config":
+	case "prefill", "decode", "both", "pending", "override", "limits", "models", "proxies", "load", "agents", "audit", "meta", "config":
 		return true
 	}
 	return false

@@ -45,7 +45,7 @@ func EtcdRoles(l Layout) []EtcdRole {
 	changes := func(more ...string) []Grant {
 		grants := []Grant{{Prefix: l.root}}
 		for _, p := range append([]string{
-			string(instance.Prefill) + "/", string(instance.Decode) + "/", segPending, segOverride, segAudit, "meta/",
+			string(instance.Prefill) + "/", string(instance.Decode) + "/", segPending, segOverride, segAudit, "meta/", string(Limits) + "/", string(Models) + "/",
 		}, more...) {
 			grants = append(grants, Grant{Prefix: l.root + p, Write: true})
 		}

@@ -40,6 +40,12 @@ type AuditEntry struct {
 	Why     string        `json:"why,omitempty"`
 	For     string        `json:"for,omitempty"`    // how long it holds; "": until it is lifted
 	Weight  *int          `json:"weight,omitempty"` // of what weight; none: lifted
+	// Before and After are the values of a document, nil for none.
+	Before *string `json:"before,omitempty"`
+	After  *string `json:"after,omitempty"`
+	// Changes are those of static instances and overrides, at most 16 KiB together. Nil: not
+	// recorded, because they are larger or the writer is of an older release.
+	Changes []Change `json:"changes,omitzero"`
 
 	Revision int64 `json:"-"`
 }
@@ -47,12 +53,18 @@ type AuditEntry struct {
 // audit makes the operations that write an audit entry.
 func (w *writer) audit(ctx context.Context, k instance.Key, p plan, why string) ([]clientv3.Op, error) {
 	e := AuditEntry{
-		V: 1, At: time.Now().UTC(), Who: w.actor, What: p.what, Role: k.Role, Address: k.Address, Why: cut(why, maxWhy), Weight: p.weight,
+		V: 1, At: time.Now().UTC(), Who: w.by(ctx), What: p.what, Role: k.Role, Address: k.Address, Why: cut(why, maxWhy), Weight: p.weight,
+		Before: p.before, After: p.after, Changes: p.changes,
 	}
+	e.fit()
 	if p.lease > 0 {
 		e.For = p.lease.String()
 	}
 	value, err := schema.Encode(e)
+	if errors.Is(err, schema.ErrTooLarge) { // with the escapes of the values
+		e.Changes, e.Before, e.After = nil, nil, nil
+		value, err = schema.Encode(e)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -91,6 +91,9 @@ func checkKeys(k instance.Key) error {
 	return nil
 }
 
+// CheckKey returns an error unless a key of an instance is spelled in the canonical way.
+func CheckKey(k instance.Key) error { return checkKey(k) }
+
 // checkKey refuses to write a key that is not spelled in the canonical way: it
 // would be a second key of the same membership.
 func checkKey(k instance.Key) error {
@@ -105,6 +108,14 @@ func checkKey(k instance.Key) error {
 		return fmt.Errorf("%w %q: write %s", instance.ErrAddress, k.Address, canonical)
 	}
 	return nil
+}
+
+// StaticValue returns the value of a static record of an operator; the key must be canonical.
+func StaticValue(k instance.Key, rec instance.Record) ([]byte, error) {
+	if err := CheckKey(k); err != nil {
+		return nil, err
+	}
+	return staticValue(k, rec, "admin")
 }
 
 // staticValue completes and encodes the record of a static instance.
@@ -142,7 +153,7 @@ func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.Pen
 		return "", err
 	}
 	p.V = cmp.Or(p.V, 1)
-	p.By = cmp.Or(p.By, s.actor)
+	p.By = cmp.Or(p.By, s.by(ctx))
 	p.Reason = cmp.Or(p.Reason, reason)
 	if p.Since == nil {
 		now := time.Now().UTC()
@@ -232,7 +243,7 @@ func (s *Instances) remove(ctx context.Context, k instance.Key, reason string, f
 		}
 		p := plan{what: "remove"}
 		if checkKey(k) == nil { // of a key with a bad address nothing can return
-			value, err := s.removal(f, reason)
+			value, err := s.removal(ctx, f, reason)
 			if err != nil {
 				return plan{}, err
 			}
@@ -271,8 +282,8 @@ func (s *Instances) Allow(ctx context.Context, k instance.Key, reason string) (r
 
 // removal is the override of a removed instance; a weight set before stays, unless it
 // was for a time: the removal is not.
-func (s *Instances) removal(f *etcd.Found, reason string) ([]byte, error) {
-	o := schema.Override{V: 1, State: instance.Removed, Reason: reason, By: s.actor}
+func (s *Instances) removal(ctx context.Context, f *etcd.Found, reason string) ([]byte, error) {
+	o := schema.Override{V: 1, State: instance.Removed, Reason: reason, By: s.by(ctx)}
 	if old, err := f.Wanted(); err == nil && !f.Temporary() {
 		o.Weight = old.Weight
 	}

@@ -73,12 +73,12 @@ func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Int
 			o = schema.Override{V: 1} // the former value had no effect
 		case o.State == instance.Removed:
 			return plan{}, fmt.Errorf("%w: %s is removed, no proxy uses it; pdctl allow or pdctl add lifts that", ErrIntent, k)
-		case o.State == state && w.For == 0 && !f.Temporary() && (w.Reason == "" || w.Reason == o.Reason) && w.MoveAfter == nil:
+		case o.State == state && o.Role == "" && w.For == 0 && !f.Temporary() && (w.Reason == "" || w.Reason == o.Reason) && w.MoveAfter == nil:
 			return plan{}, nil
 		case o.Weight != nil && (w.For > 0 || f.Temporary()):
-			return plan{}, fmt.Errorf("%w: %s has a weight of %d beside its record, which would end together with it; lift the weight first, or leave out the time", ErrIntent, k, *o.Weight)
+			return plan{}, weighted(k, *o.Weight)
 		}
-		o.State, o.Reason, o.By, o.MoveAfter = state, w.Reason, s.actor, nil
+		o.State, o.Reason, o.By, o.MoveAfter, o.Role, o.Auto = state, w.Reason, s.by(ctx), nil, "", false
 		if w.MoveAfter != nil {
 			seconds := int(w.MoveAfter.Seconds())
 			o.MoveAfter = &seconds
@@ -103,20 +103,29 @@ func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Inten
 			return plan{}, nil
 		}
 		lifted = true
-		p := plan{what: "un" + string(state)}
-		if o.Weight == nil {
-			p.ops = []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
-			return p, nil
-		}
-		o.State, o.Reason, o.By, o.MoveAfter = "", reason, s.actor, nil
-		value, err := schema.Encode(o)
-		p.ops = []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value), clientv3.WithIgnoreLease())}
-		return p, err
+		return s.lifted(ctx, k, o, reason, "un"+string(state))
 	})
 	if err == nil && !lifted {
 		err = other
 	}
 	return done, err
+}
+
+// lifted plans to end the state of an override. A weight stays.
+func (s *Intents) lifted(ctx context.Context, k instance.Key, o schema.Override, reason, what string) (plan, error) {
+	p := plan{what: what}
+	if o.Weight == nil {
+		p.ops = []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
+		return p, nil
+	}
+	value, err := schema.Encode(schema.Override{V: o.V, Weight: o.Weight, Reason: reason, By: s.by(ctx)})
+	p.ops = []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value), clientv3.WithIgnoreLease())}
+	return p, err
+}
+
+// weighted returns the error of a temporary intent for an instance that has a weight.
+func weighted(k instance.Key, weight int) error {
+	return fmt.Errorf("%w: %s has a weight of %d beside its record, which would end together with it; lift the weight first, or leave out the time", ErrIntent, k, weight)
 }
 
 // standing describes the intent that is set, and how to lift it.
@@ -152,7 +161,7 @@ func (s *Intents) SetWeight(ctx context.Context, k instance.Key, weight *int, w 
 			return plan{}, nil
 		}
 		if o.Weight = weight; o.State == "" {
-			o.Reason, o.By = w.Reason, s.actor
+			o.Reason, o.By = w.Reason, s.by(ctx)
 		}
 		if o.State == "" && weight == nil {
 			return plan{what: "weight", ops: []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}}, nil
@@ -165,7 +174,7 @@ func (s *Intents) SetWeight(ctx context.Context, k instance.Key, weight *int, w 
 
 // oneRole returns the error of a change in both roles of an engine that has one.
 func oneRole(address string, role instance.Role) error {
-	return fmt.Errorf("%w: %s is registered as %s only: name that role instead of %s", ErrIntent, address, role, instance.Both)
+	return fmt.Errorf("%w: %s is registered as %s only: name that role instead of %s, or register the engine in both roles", ErrIntent, address, role, instance.Both)
 }
 
 // override plans to write an override, for a time or until it is lifted.

@@ -29,7 +29,7 @@ func (s *Kept) Forget(ctx context.Context, keys []instance.Key, reason string) e
 }
 
 func (s *Kept) order(ctx context.Context, do string, keys []instance.Key, reason string) error {
-	o := schema.Order{V: 1, Do: do, By: s.actor, Reason: reason}
+	o := schema.Order{V: 1, Do: do, By: s.by(ctx), Reason: reason}
 	for _, k := range keys {
 		o.Keys = append(o.Keys, k.String())
 	}
@@ -48,7 +48,7 @@ func (s *Kept) order(ctx context.Context, do string, keys []instance.Key, reason
 	if len(keys) == 1 {
 		one = keys[0]
 	}
-	audit, err := s.audit(ctx, one, plan{what: do}, reason)
+	audit, err := s.audit(ctx, one, plan{what: do, changes: []Change{}}, reason)
 	if err != nil {
 		s.revokeUnused(ctx, []clientv3.LeaseID{lease})
 		return err

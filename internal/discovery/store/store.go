@@ -3,8 +3,10 @@
 //
 //	Instances    add, wait for, remove, allow, the command line of a proxy
 //	Intents      drain, cordon, weight
+//	Documents    limits of keys, model routes
 //	Kept         restore or forget what a former etcd held
 //	Transfer     export and import
+//	Edits        several keys at once; undo
 //	WatchWriter  what a proxy's watch.Watcher writes
 //	Reader       all that is only read
 //
@@ -24,8 +26,10 @@ import (
 type Store struct {
 	Instances *Instances
 	Intents   *Intents
+	Documents *Documents
 	Kept      *Kept
 	Transfer  *Transfer
+	Edits     *Edits
 	Watch     *WatchWriter
 	Reader    *Reader
 
@@ -38,7 +42,7 @@ func New(cli *clientv3.Client, l schema.Layout, actor string) *Store {
 	c := client{cli: cli, layout: l}
 	w := &writer{client: c, actor: actor, maxAudit: maxAudit}
 	return &Store{
-		Instances: &Instances{w}, Intents: &Intents{w}, Kept: &Kept{w}, Transfer: &Transfer{w}, Watch: &WatchWriter{w},
+		Instances: &Instances{w}, Intents: &Intents{w}, Documents: &Documents{w}, Kept: &Kept{w}, Transfer: &Transfer{w}, Edits: &Edits{w}, Watch: &WatchWriter{w},
 		Reader: &Reader{c}, writer: w,
 	}
 }

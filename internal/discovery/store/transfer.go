@@ -74,7 +74,7 @@ func (t *Transfer) Export(ctx context.Context) (entries []Carried, revision int6
 	}
 	for _, kv := range got.KVs {
 		n := t.layout.Parse(string(kv.Key))
-		if n.Kind == schema.KindOther {
+		if kindOf(n) == "" {
 			continue
 		}
 		c := carried(n, kv)

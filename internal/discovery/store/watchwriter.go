@@ -56,6 +56,15 @@ func (w *WatchWriter) DropPending(ctx context.Context, pending *instance.Instanc
 
 // WriteBack writes what was kept of a former store, except where the present store has a value.
 func (w *WatchWriter) WriteBack(ctx context.Context, k watch.Kept, reason string) error {
+	if k.Document != nil {
+		_, err := (&Documents{w.writer}).change(ctx, k.Key, DocumentOptions{Reason: reason}, func(old *instance.Document) (*documentPlan, error) {
+			if old != nil {
+				return nil, nil
+			}
+			return &documentPlan{what: schema.OrderRestore, value: k.Document}, nil
+		})
+		return err
+	}
 	return w.change(ctx, k.Key, reason, func(f *etcd.Found) (plan, error) {
 		p := plan{what: schema.OrderRestore}
 		removed := f.Removed()

@@ -46,6 +46,23 @@ type writer struct {
 	maxAudit int64 // entries that are kept
 }
 
+// actorKey is the key of the actor in a context.
+type actorKey struct{}
+
+// WithActor returns a context whose changes are attributed to another actor than that of New, for
+// example the name of an admin key.
+func WithActor(ctx context.Context, actor string) context.Context {
+	return context.WithValue(ctx, actorKey{}, actor)
+}
+
+// by returns who makes a change.
+func (w *writer) by(ctx context.Context) string {
+	if actor, ok := ctx.Value(actorKey{}).(string); ok {
+		return actor
+	}
+	return w.actor
+}
+
 // ensureSchema writes the schema key if there is none, and checks it otherwise.
 func (w *writer) ensureSchema(ctx context.Context) error {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
@@ -66,13 +83,19 @@ func (w *writer) ensureSchema(ctx context.Context) error {
 
 // plan is what a decision wants written: nothing if ops is empty.
 type plan struct {
-	ops    []clientv3.Op
-	what   string // for the audit entry
-	weight *int   // the same
-	lease  time.Duration
-	put    func(clientv3.LeaseID) clientv3.Op // one more op, under a lease of that length
+	ops           []clientv3.Op
+	what          string   // for the audit entry
+	weight        *int     // the same
+	before, after *string  // the same, of a document
+	changes       []Change // the same, of several keys
+	lease         time.Duration
+	put           func(clientv3.LeaseID) clientv3.Op // one more op, under a lease of that length
 
 	puts []func(clientv3.LeaseID) clientv3.Op // those of several plans together
+
+	// once and compares are the operations and conditions that all plans of a change share.
+	once     []clientv3.Op
+	compares []clientv3.Cmp
 }
 
 // add takes the plan for another membership in.
@@ -83,6 +106,9 @@ func (p *plan) add(more plan) {
 	p.ops, p.lease = append(p.ops, more.ops...), max(p.lease, more.lease)
 	if more.put != nil {
 		p.puts = append(p.puts, more.put)
+	}
+	if p.once == nil {
+		p.once, p.compares = more.once, more.compares
 	}
 }
 
@@ -149,6 +175,7 @@ func (w *writer) changeAt(ctx context.Context, k instance.Key, why string, decid
 // and the leases that it granted but did not use.
 func (w *writer) apply(ctx context.Context, k instance.Key, why string, all []*etcd.Found, p plan) (revision int64, unused []clientv3.LeaseID, err error) {
 	ops := p.ops
+	var limited []clientv3.Op
 	var granted []clientv3.LeaseID
 	if len(p.puts) > 0 {
 		id := clientv3.NoLease
@@ -160,18 +187,32 @@ func (w *writer) apply(ctx context.Context, k instance.Key, why string, all []*e
 			granted = append(granted, id)
 		}
 		for _, put := range p.puts {
-			ops = append(ops, put(id))
+			if p.lease > 0 {
+				limited = append(limited, put(id))
+			} else {
+				ops = append(ops, put(id))
+			}
 		}
 	}
+	before := map[string]*mvccpb.KeyValue{}
+	for _, f := range all {
+		for _, kv := range append([]*mvccpb.KeyValue{f.Record, f.Override}, f.Aliases...) {
+			if kv != nil {
+				before[string(kv.Key)] = kv
+			}
+		}
+	}
+	p.changes = w.changesOf(ops, limited, before)
+	ops = append(ops, limited...)
 	audit, err := w.audit(ctx, k, p, why)
 	if err != nil {
 		return 0, granted, err
 	}
-	ops = append(ops, audit...)
+	ops = append(append(ops, p.once...), audit...)
 	if all[0].Schema == nil {
 		ops = append(ops, clientv3.OpPut(w.layout.Schema(), schema.VersionValue))
 	}
-	compares := []clientv3.Cmp{etcd.Unchanged(w.layout.Schema(), all[0].Schema)}
+	compares := append(p.compares, etcd.Unchanged(w.layout.Schema(), all[0].Schema))
 	for i, k := range k.Each() {
 		f := all[i]
 		compares = append(compares, etcd.Unchanged(w.layout.Instance(k), f.Record),

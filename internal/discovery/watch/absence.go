@@ -99,9 +99,9 @@ func (e *entry) onKeyLost(l loss) *absence {
 	switch {
 	case !l.probing, !e.good, e.Kind == schema.KindPending:
 		return nil // without probes it is unknown whether it still serves
-	case e.Kind == schema.KindOverride && e.leased != 0:
-		return nil // kept, a temporary override would have no end
-	case e.Kind == schema.KindOverride, e.leased == 0:
+	case !e.shown() && e.leased != 0:
+		return nil // kept, a temporary override or document would have no end
+	case !e.shown(), e.leased == 0:
 		if !l.replaced || (e.Kind == schema.KindInstance && l.removed) {
 			return nil
 		}

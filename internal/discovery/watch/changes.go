@@ -31,14 +31,17 @@ func (t *table) touch(k instance.Key) {
 }
 
 func (t *table) touchOne(e *entry) {
-	if !e.old && e.Kind != schema.KindOverride {
+	if e.Kind == schema.KindDocument {
+		t.documents = nil
+	}
+	if !e.old && e.shown() {
 		e.old = true
 		t.stale = append(t.stale, e)
 	}
 }
 
 func (t *table) touchAll() {
-	t.durable.dirty = true
+	t.durable.dirty, t.documents = true, nil
 	for _, e := range t.order {
 		e.old = true
 	}
@@ -57,7 +60,10 @@ func (t *table) updateBad(e *entry) {
 
 // noteChange records that the view of an entry has changed.
 func (t *table) noteChange(e *entry) {
-	if !t.changes.all && e.Kind != schema.KindOverride {
+	if e.Kind == schema.KindDocument {
+		t.documents = nil
+	}
+	if !t.changes.all && e.shown() {
 		t.changes.keys = append(t.changes.keys, targetKey{key: e.Key, pending: e.Kind == schema.KindPending})
 	}
 }

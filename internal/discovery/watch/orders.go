@@ -45,9 +45,12 @@ func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
 			k = &Kept{Key: e.Key}
 			wanted[e.Key] = k
 		}
-		if e.Kind == schema.KindOverride {
+		switch e.Kind {
+		case schema.KindOverride:
 			k.Override = e.value
-		} else {
+		case schema.KindDocument:
+			k.Document = e.value
+		default:
 			k.Record = e.value
 		}
 	}

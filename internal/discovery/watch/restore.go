@@ -158,7 +158,7 @@ func (o *owner) restoreState(s *disk.State) {
 		e := decodeEntry(n, &mvccpb.KeyValue{
 			Value: d.Value, CreateRevision: d.Create, ModRevision: d.Mod, Version: d.Version, Lease: d.Lease,
 		}, nil)
-		e.absent = &absence{kind: loaded, since: now, proven: e.Kind == schema.KindOverride}
+		e.absent = &absence{kind: loaded, since: now, proven: !e.shown()}
 		switch d.Absent {
 		case disk.Orphan:
 			e.absent.kind = orphaned

@@ -37,6 +37,9 @@ type table struct {
 
 	bad map[schema.Name]*entry // entries that cannot be used
 
+	// documents are those of the last view; nil if they have changed since.
+	documents *instance.Documents
+
 	// onKeyLost returns the absence of an entry whose key is missing since a revision;
 	// nil drops the entry. If the function is nil, all such entries are dropped.
 	onKeyLost func(e *entry, lostAt int64) *absence
@@ -155,7 +158,10 @@ func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	if prev != nil && (prev.create == e.create || prev.mod == 0) {
 		e.life = prev.life
 	}
-	address, err := instance.ParseAddress(n.Address)
+	address, err := n.Address, error(nil)
+	if n.Kind != schema.KindDocument {
+		address, err = instance.ParseAddress(n.Address)
+	}
 	if err != nil {
 		e.Key = instance.Key{Role: n.Role, Address: instance.Printable(n.Address, 120)}
 		e.problem = "the key has a bad address: " + err.Error()
@@ -180,6 +186,8 @@ func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 		var o schema.Override
 		o, err = schema.DecodeOverride(kv.Value)
 		e.override = &o
+	case schema.KindDocument:
+		err = schema.CheckDocument(e.Key, kv.Value)
 	}
 	if err == nil {
 		e.good, e.value = true, kv.Value

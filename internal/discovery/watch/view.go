@@ -52,7 +52,7 @@ func (t *table) snapshot(v verify.Facts) *instance.Snapshot {
 	if t.renewed {
 		all := make([]*instance.Instance, 0, len(t.order))
 		for _, e := range t.order {
-			if e.Kind == schema.KindOverride {
+			if !e.shown() {
 				continue
 			}
 			if e.in == nil || e.old {
@@ -77,8 +77,21 @@ func (t *table) snapshot(v verify.Facts) *instance.Snapshot {
 	clear(t.stale) // do not keep entries in memory
 	clear(t.dropped)
 	t.renewed, t.stale, t.dropped = false, t.stale[:0], t.dropped[:0]
-	return t.draft.Snapshot(t.revision)
+	snap := t.draft.Snapshot(t.revision)
+	if t.documents == nil {
+		t.documents = &instance.Documents{}
+		for _, e := range t.order {
+			if e.Kind == schema.KindDocument && e.good {
+				t.documents.List = append(t.documents.List, instance.Document{Key: e.Key, Value: e.value, Revision: e.mod})
+			}
+		}
+	}
+	snap.Documents = t.documents
+	return snap
 }
+
+// shown reports whether an entry is an instance of the view: a membership, or a pending add.
+func (e *entry) shown() bool { return e.Kind == schema.KindInstance || e.Kind == schema.KindPending }
 
 // fewStale is the number of entries up to which they are always shown again one by one.
 const fewStale = 16
@@ -229,7 +242,7 @@ func applyOverride(in *instance.Instance, e *entry, say func(string, ...any)) {
 		say("of its override, %s", e.describe())
 	}
 	o := e.override
-	in.Intent = o.State
+	in.Intent, in.OnlyRole, in.AutoRole = o.State, o.Role, o.Auto
 	if o.MoveAfter != nil && o.State == instance.Drain {
 		d := time.Duration(*o.MoveAfter) * time.Second
 		in.MoveAfter = &d
@@ -245,6 +258,9 @@ func applyOverride(in *instance.Instance, e *entry, say func(string, ...any)) {
 		defer say("%s", "of that, "+e.absent.reason(true))
 	}
 	text := string(o.State)
+	if o.Role != "" {
+		text = "role " + string(o.Role)
+	}
 	if o.By != "" {
 		text += " by " + instance.Printable(o.By, 80)
 	}

@@ -44,8 +44,8 @@ type Writer interface {
 
 // Kept is the state that a Watcher keeps of one instance that a new store lacks.
 type Kept struct {
-	Key              instance.Key
-	Record, Override []byte // nil: none
+	Key                        instance.Key
+	Record, Override, Document []byte // nil: none
 }
 
 // Options configure a Watcher. Only Layout has to be set.

@@ -154,7 +154,7 @@ func (a *Answer) Next(detokenize Detokenize) (next *Next, why string) {
 	if err != nil {
 		return nil, ReasonRefused
 	}
-	req.KeepPriority = a.req.KeepPriority
+	req.KeepPriority, req.Served = a.req.KeepPriority, a.req.Served
 	next = &Next{How: HowPrompt, Request: req}
 	if a.req.Kind == openai.Chat {
 		next.How = HowChat

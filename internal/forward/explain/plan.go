@@ -12,6 +12,7 @@ const (
 type Plan struct {
 	Endpoint string `json:"endpoint"`
 	Model    string `json:"model"`
+	Target   string `json:"target,omitempty"` // of the model route
 	Revision int64  `json:"revision"`
 	// Bytes of what the model reads, and the tokens that they should be.
 	Bytes  int `json:"prompt_bytes"`

@@ -15,7 +15,11 @@ import (
 type Passthrough struct {
 	Method, Target string // Target is the path with its query
 	Body           splice.Body
-	Stream         bool
+	// Named returns the body with another model, which is JSON.
+	Named interface {
+		Named(model string) splice.Body
+	}
+	Stream bool
 	// DecodeOnly is why no prefill computes its prompt, "" if nothing is generated from one.
 	DecodeOnly string
 }
@@ -23,6 +27,13 @@ type Passthrough struct {
 // PassThrough sends the request to a single instance: a decode instance, or a prefill
 // instance if there is no decode instance.
 func (r *Request) PassThrough(p Passthrough) {
+	for r.again = true; r.again; {
+		r.again = false
+		r.passThrough(p)
+	}
+}
+
+func (r *Request) passThrough(p Passthrough) {
 	r.begin(sched.Request{})
 	r.Route.DecodeOnly = p.DecodeOnly
 	w := leg.Wait{Limit: leg.NonStreamLimit(r.Settings.NonStream), Silence: leg.FirstByteLimit(r.Settings.FirstByte)}
@@ -41,7 +52,7 @@ func (r *Request) PassThrough(p Passthrough) {
 		l.End()
 		a.Done()
 		if done = f == nil || !r.note(a, f); done && f != nil {
-			r.Answer.SendFailure(f)
+			r.sendFailure(f)
 		}
 	}
 }
@@ -52,7 +63,11 @@ func plainLeg(a *sched.Assignment) *connector.Leg {
 }
 
 func (r *Request) passThroughOn(a *sched.Assignment, l *leg.Leg, p *Passthrough) *leg.Failure {
-	resp, err := l.Send(p.Method, p.Target, r.engineHeader(leg.EngineID(r.Origin.ID), plainLeg(a)), p.Body)
+	body := p.Body
+	if model := r.served(); model != "" {
+		body = p.Named.Named(model)
+	}
+	resp, err := l.Send(p.Method, p.Target, r.engineHeader(leg.EngineID(r.Origin.ID), plainLeg(a)), body)
 	if err != nil {
 		return l.JudgeError(err)
 	}

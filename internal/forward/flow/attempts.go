@@ -191,6 +191,7 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 	in := a.Instance
 	t.lastFailure = f
 	t.failed++
+	t.s.Recorder.Failed(in.Key, f.Class)
 	t.overtaken = t.overtaken || f.Class == leg.Overtaken
 	if f.Class != leg.TransferExpired { // the KV transfer is at fault, not the instance
 		t.skipFailed(a, f.Class)
@@ -220,7 +221,9 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 			return false
 		}
 		if !t.s.Budget.Take(t.s.Picker.InFlight(in.Key)) {
-			f.Answer = leg.ProxyError(leg.BudgetSpent())
+			if f.Class != leg.Busy {
+				f.Answer = leg.ProxyError(leg.BudgetSpent())
+			}
 			return false
 		}
 	}

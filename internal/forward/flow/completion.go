@@ -25,6 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
 // completion is a request that goes through prefill and decode. The prefill leg of a concurrent
@@ -38,6 +39,7 @@ type completion struct {
 	cutReason string // why an engine may refuse a prefill of one token, see request.Request
 	media     bool   // images, video or audio: the size of the body says nothing about its tokens
 	usage     relay.Usage
+	streamed  estimate.Decode // what decode had to do when it began a stream that can be measured
 
 	progress *continuation.Answer // what the client has of a stream; nil if it is not continued
 	move     move
@@ -55,19 +57,31 @@ func (r *Request) Complete(req *request.Request) {
 	var buf [4][]byte
 	head, prompt := req.Reading(buf[:])
 	media := req.Media()
-	r.begin(sched.Request{Prompt: prompt, Head: head, TokensTell: !media && req.TokensTell(), Length: len(req.Body)})
+	wanted := sched.Request{Prompt: prompt, Head: head, TokensTell: !media && req.TokensTell(), Length: len(req.Body)}
+	r.begin(wanted)
+	if !r.admit(media) {
+		return
+	}
+	defer r.endAdmission()
 	if media {
 		r.Settings.Recorder.Media()
 	}
-	c := &completion{
-		r: r, s: r.Settings, req: req, kind: req.Kind, stream: req.Stream, cutReason: req.CutReason, media: media,
-		usage: relay.Usage{Kind: req.Kind}, progress: continuation.New(req, r.Settings.ContinueStreams, r.Settings.Memory),
+	for r.again = true; r.again; {
+		r.again, req.Served = false, r.served()
+		r.begin(wanted)
+		c := &completion{
+			r: r, s: r.Settings, req: req, kind: req.Kind, stream: req.Stream, cutReason: req.CutReason, media: media,
+			usage: relay.Usage{Kind: req.Kind}, progress: continuation.New(req, r.Settings.ContinueStreams, r.Settings.Memory),
+		}
+		c.run()
+		if c.progress != nil {
+			c.endProgress()
+		}
+		if !r.again {
+			r.Answer.Prompted(c.usage.Prompt())
+			c.learnStream()
+		}
 	}
-	c.run()
-	if c.progress != nil {
-		c.endProgress()
-	}
-	r.Answer.Prompted(c.usage.Prompt())
 }
 
 // run tries pairs until one has answered, each in the flow of its dialect.
@@ -109,7 +123,7 @@ func (c *completion) tryPair() (done bool) {
 		return true
 	}
 	p.Confirm()
-	c.r.Route.notePick(p)
+	c.r.notePick(p)
 	a := &attempt{c: c, p: p, dialect: d}
 	switch d.Flow() {
 	case connector.Concurrent:
@@ -150,7 +164,7 @@ func (a *attempt) pickDecode() (d *sched.Assignment, done bool) {
 		a.c.runDecodeOnly(nil, why)
 		return nil, true
 	}
-	a.c.r.Route.notePick(d)
+	a.c.r.notePick(d)
 	return d, false
 }
 
@@ -166,9 +180,11 @@ func (c *completion) unfit(d connector.Dialect, p connector.Pair) string {
 
 // committed is called when the answer is committed: its pair has served.
 func (c *completion) committed(d, p *sched.Assignment) {
-	c.s.Disaggregate.learnDecode(c, d, p)
+	c.learnDecode(d, p)
 	p.Done() // decode has its KV cache
 	d.Prefilled(0, 0)
+	c.r.committed = true
+	c.r.Admission.Prefilled()
 	c.r.attempts.served(d.Instance)
 	if c.progress.Records() {
 		return // a later leg may need the body
@@ -185,8 +201,9 @@ func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
 	}
 	c.r.Origin.Times.Pass(stage.Prefilled)
 	c.usage.Prefilled(answer)
-	c.s.Disaggregate.learnPrefill(c, p)
+	c.learnPrefill(p)
 	p.Prefilled(c.usage.Prompt())
+	c.r.Admission.Prefilled()
 	if p.Lesson.Wanted() {
 		if ids := response.PromptTokenIDs(c.kind, answer); ids != nil {
 			p.Lesson.Learn(ids)

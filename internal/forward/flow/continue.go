@@ -15,7 +15,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
-	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
@@ -202,7 +201,7 @@ func (c *completion) sameFirst(in *instance.Instance) (done bool) {
 		d.Done()
 		return false
 	}
-	c.r.Route.notePick(d)
+	c.r.notePick(d)
 	f := c.answerOn(d)
 	return f == nil || c.decodeFailed(d, f)
 }
@@ -235,7 +234,7 @@ func (c *completion) detokenizeOnce(ids []byte, limit time.Duration) (string, er
 	}
 	defer a.Done()
 	body := append(append(make([]byte, 0, len(ids)+128), `{"tokens":`...), ids...)
-	if name := c.req.Raw(request.FieldModel); name != nil {
+	if name := c.req.EngineModel(); name != nil {
 		body = append(append(body, `,"model":`...), name...)
 	}
 	l, resp, err := r.Origin.Ask(a.Instance, limit, http.MethodPost, "/detokenize",

@@ -38,7 +38,7 @@ func (c *completion) runDecodeOnly(first *sched.Assignment, reason string) {
 			passed = true
 			continue
 		}
-		c.r.Route.notePick(d)
+		c.r.notePick(d)
 		f := c.answerOn(d)
 		done = f == nil || c.decodeFailed(d, f)
 	}

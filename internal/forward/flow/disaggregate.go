@@ -12,13 +12,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
-// Disaggregate decides whether a request goes through prefill and decode or is decode-only.
-// Its zero value learns which is faster.
+// Disaggregate decides whether a request goes through prefill and decode or is decode-only, by
+// Settings.Estimator.
 type Disaggregate struct {
 	// Never makes every request decode-only that can be.
 	Never bool
-
-	estimate estimate.Estimator
 }
 
 // pickPrefill chooses a prefill instance. With Settings.Disaggregate the pick is tentative:
@@ -65,7 +63,7 @@ func (s *Disaggregate) decide(c *completion, p *sched.Assignment, dialect connec
 		return estimate.Decision{Reason: estimate.Media}, nil
 	}
 	model, prefill := c.r.Origin.Model, onPrefill(p, float64(p.Tokens-p.Cached))
-	why = s.estimate.Decide(model, prefill, float64(p.Tokens))
+	why = c.s.Estimator.Decide(model, prefill, float64(p.Tokens))
 	if !why.Alone {
 		return why, nil
 	}
@@ -76,7 +74,7 @@ func (s *Disaggregate) decide(c *completion, p *sched.Assignment, dialect connec
 	case c.s.needsPrefill(d):
 		return estimate.Decision{Reason: estimate.Connector}, d
 	}
-	return s.estimate.Confirm(model, why, prefill, onDecode(d)), d
+	return c.s.Estimator.Confirm(model, why, prefill, onDecode(d)), d
 }
 
 func onPrefill(p *sched.Assignment, uncached float64) estimate.Prefill {
@@ -89,33 +87,51 @@ func onDecode(d *sched.Assignment) estimate.Decode {
 	}
 }
 
-// learnPrefill notes how long prefill took, which has just answered.
-func (s *Disaggregate) learnPrefill(c *completion, p *sched.Assignment) {
-	if s == nil || c.media {
+// learnPrefill records how long prefill took, which has just answered.
+func (c *completion) learnPrefill(p *sched.Assignment) {
+	if c.s.Estimator == nil || c.media {
 		return
 	}
-	uncached := p.Tokens - p.Cached
-	if tokens, cached := c.usage.Prompt(); tokens > 0 {
-		uncached = tokens - cached
-	}
 	t := c.r.Origin.Times
-	s.estimate.Prefilled(c.r.Origin.Model, onPrefill(p, float64(uncached)), t.At(stage.Prefilled)-t.At(stage.Prefill))
+	c.s.Estimator.Prefilled(c.r.Origin.Model, onPrefill(p, c.uncached(p)), t.At(stage.Prefilled)-t.At(stage.Prefill))
 }
 
-// learnDecode notes how long decode took until it began to answer; p is nil for a
+// uncached returns the number of tokens that prefill has computed.
+func (c *completion) uncached(p *sched.Assignment) float64 {
+	if tokens, cached := c.usage.Prompt(); tokens > 0 {
+		return float64(tokens - cached)
+	}
+	return float64(p.Tokens - p.Cached)
+}
+
+// learnDecode records how long decode took until it began to answer; p is nil for a
 // decode-only request. Only streams of completions and chats are measured: an answer that is no stream
 // begins when it is complete, and the streams of other APIs begin before anything is
 // computed. The tokens of images are not known from their bytes.
-func (s *Disaggregate) learnDecode(c *completion, d, p *sched.Assignment) {
-	if s == nil || c.media || !c.req.Stream || c.kind != openai.Completion && c.kind != openai.Chat || c.r.Route.Failed > 0 {
+func (c *completion) learnDecode(d, p *sched.Assignment) {
+	if c.s.Estimator == nil || c.media || !c.req.Stream || c.kind != openai.Completion && c.kind != openai.Chat || c.r.Route.Failed > 0 {
 		return
 	}
 	t := c.r.Origin.Times
 	now := time.Since(t.Start)
+	c.streamed = onDecode(d)
 	switch prefilled := t.At(stage.Prefilled); {
 	case p != nil && prefilled != 0 && c.r.Route.DecodeOnly == "":
-		s.estimate.Handed(c.r.Origin.Model, onDecode(d), max(0, now-prefilled))
+		if begun := t.At(stage.Prefill); c.s.Queue != nil && begun != 0 {
+			rates := c.s.Estimator.Rates(c.r.Origin.Model, p.Address())
+			c.s.Queue.Predicted((now - begun).Seconds(), rates.TTFT(float64(p.Queued), c.uncached(p), float64(p.Tokens)))
+		}
+		c.s.Estimator.Handed(c.r.Origin.Model, c.streamed, max(0, now-prefilled))
 	case p == nil && c.req.Bypass == "":
-		s.estimate.Alone(c.r.Origin.Model, onDecode(d), now-t.At(stage.Decode))
+		c.s.Estimator.Alone(c.r.Origin.Model, c.streamed, now-t.At(stage.Decode))
 	}
+}
+
+// learnStream records how long the tokens of a stream took, which has ended.
+func (c *completion) learnStream() {
+	first := c.r.Answer.Times.At(stage.First)
+	if c.streamed.Address == "" || first == 0 || c.r.Route.Continued > 0 {
+		return
+	}
+	c.s.Estimator.Streamed(c.r.Origin.Model, c.streamed, c.r.Answer.Tokens.Output, time.Since(c.r.Answer.Times.Start)-first)
 }

@@ -17,7 +17,7 @@ import (
 // withoutPrefill handles a request that no prefill instance can take: it becomes
 // decode-only, or fails.
 func (c *completion) withoutPrefill(err error) {
-	switch fallback := c.s.Fallback && c.r.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
+	switch fallback := c.s.Fallback && !c.saturated() && c.r.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
 	case errors.Is(err, sched.ErrSelf):
 		c.runDecodeOnly(nil, bypass.SameInstance) // the decode instance is a prefill instance, too: this is no fallback
 	case fallback && c.pairs.mismatch != "":
@@ -31,12 +31,19 @@ func (c *completion) withoutPrefill(err error) {
 	case fallback:
 		c.runDecodeOnly(nil, bypass.NoPrefill)
 	case !c.s.Fallback && len(c.unnotified.keys) > 0 && c.r.attempts.lastFailure == nil:
-		e := leg.Unavailable(instance.Prefill, c.r.Origin.Model)
+		e := leg.Unavailable(instance.Prefill, c.r.Model())
 		e.Message += ": " + bypass.Text(bypass.NotNotified)
-		c.r.Answer.Refuse(e)
+		c.r.refuse(e)
 	default:
 		c.r.answerUnserved(err, instance.Prefill, func(*leg.Failure) bool { return true })
 	}
+}
+
+// saturated reports whether a prefill instance has refused the request because it is full. Decode
+// instances do not compute its prompt then: they would delay their streams.
+func (c *completion) saturated() bool {
+	f := c.r.attempts.lastFailure
+	return f != nil && f.Class == leg.Busy
 }
 
 // withoutPartner handles a prefill instance for which no decode instance was picked. done
@@ -55,7 +62,7 @@ func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) 
 func (c *completion) refuseDecodeOnly() {
 	reason := c.r.Route.DecodeOnly
 	c.r.Route.DecodeOnly = ""
-	c.r.Answer.Refuse(leg.NeedsPrefill(reason))
+	c.r.refuse(leg.NeedsPrefill(reason))
 }
 
 // withoutDecode ends a request that no decode instance can take.
@@ -72,7 +79,7 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 	switch {
 	case f.Class == leg.OurEdit:
 		c.runDecodeOnly(nil, c.cutReason)
-	case (f.Rule.Retry || f.Class == leg.TooLarge) && f.Answer.Status >= 500 && c.s.Fallback:
+	case (f.Rule.Retry || f.Class == leg.TooLarge) && f.Answer.Status >= 500 && c.s.Fallback && f.Class != leg.Busy:
 		// No further attempt at prefill is allowed; decode-only is still possible.
 		reason := bypass.PrefillFailed
 		if f.Class == leg.NotNotified {
@@ -80,7 +87,7 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 		}
 		c.runDecodeOnly(nil, reason)
 	default:
-		c.r.Answer.SendFailure(f)
+		c.r.sendFailure(f)
 	}
 	return true
 }
@@ -93,7 +100,7 @@ func (c *completion) decodeFailed(d *sched.Assignment, f *leg.Failure) (done boo
 	if c.r.note(d, f) {
 		return false
 	}
-	c.r.Answer.SendFailure(f)
+	c.r.sendFailure(f)
 	return true
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/explain"
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
@@ -13,12 +14,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
-// Explain reports where a request with this session would go.
-func (s *Settings) Explain(req *request.Request, session string) *explain.Plan {
+// Explain reports where a request with this session would go. choice is that of its model route, nil
+// if it has none.
+func (s *Settings) Explain(req *request.Request, session string, choice *modelroute.Choice) *explain.Plan {
 	var buf [4][]byte
 	head, prompt := req.Reading(buf[:])
 	wanted := sched.Request{Model: req.Model, Session: session, Prompt: prompt, Head: head, Length: len(req.Body)}
 	p := &explain.Plan{Endpoint: req.Kind.Path(), Model: req.Model, Bytes: len(prompt)}
+	if choice != nil && choice.Next(func(t *modelroute.Target) bool { return s.Picker.CanServe(t.Model, t.Labels) }) {
+		wanted.Model, wanted.Labels, p.Target = choice.Target.Model, choice.Target.Labels, choice.Target.Name
+	}
 	for _, h := range head {
 		p.Bytes += len(h)
 	}
@@ -84,7 +89,7 @@ func (s *Settings) explainDecision(p *explain.Plan, wanted sched.Request, a *sch
 	case decode == nil:
 		is.Reason = estimate.Full
 	default:
-		is = s.Disaggregate.estimate.Explain(wanted.Model, onPrefill(a, float64(a.Tokens-a.Cached)), onDecode(decode))
+		is = s.Estimator.Explain(wanted.Model, onPrefill(a, float64(a.Tokens-a.Cached)), onDecode(decode))
 	}
 	p.Disaggregate = &explain.Weighed{Decision: explain.Pair, Reason: is.Reason, Pair: is.Pair, DecodeOnly: is.DecodeAlone, Stall: is.Stall}
 	if is.Alone {

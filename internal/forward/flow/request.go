@@ -4,16 +4,19 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
 )
 
 // Request is one client's request that engines are to answer.
@@ -28,9 +31,17 @@ type Request struct {
 	Ranked bool
 	Rank   int
 
+	// Admission is its place in Settings.Queue, with the fields that the client decides.
+	Admission admission.Request
+
 	Route Route // filled in as the request proceeds
 
-	attempts attempts
+	attempts  attempts
+	choice    *modelroute.Choice // of the model route; nil if the request has none
+	named     string             // the model that the client named, if there is a choice
+	previous  string             // id of the stored response that the request continues, if there is a choice
+	again     bool               // another target takes the request over
+	committed bool               // the client has a part of the answer
 }
 
 // Route is where a request went.
@@ -55,6 +66,13 @@ type Route struct {
 	// preferred, "" if none would; see sched.Tally.
 	PrefillElsewhere, DecodeElsewhere string
 
+	// Target is the target of the model route, "" for a request without one. PassedOver are the
+	// targets that were chosen before, and could not serve the request.
+	Target     string
+	PassedOver []string
+	// Refused is why the request was not admitted, "" if it was; see package admission.
+	Refused string
+
 	Cached   int   // tokens of the prompt that the policy expects in prefill's cache
 	Revision int64 // of the snapshot of the last pick
 	Failed   int   // legs that failed, also where the client saw nothing of it
@@ -78,8 +96,14 @@ func (r *Route) Header(h http.Header) {
 	if r.DecodeOnly != "" {
 		h.Set("X-PD-Decode-Only", r.DecodeOnly)
 	}
+	if len(r.PassedOver) > 0 {
+		h.Set("X-PD-Model-Fallback", strings.Join(r.PassedOver, ", "))
+	}
 	if !r.Traced {
 		return
+	}
+	if r.Target != "" {
+		h.Set("X-PD-Model", r.Target)
 	}
 	h.Set("X-PD-Prefill", r.Prefill)
 	h.Set("X-PD-Decode", r.Decode)
@@ -154,12 +178,21 @@ func (r *Route) policy() string {
 	return r.PrefillPolicy + ", " + r.DecodePolicy
 }
 
+// notePick notes where a leg of a completion goes.
+func (r *Request) notePick(a *sched.Assignment) {
+	r.Route.notePick(a)
+	r.Admission.Picked(a.Instance.Role)
+}
+
 // begin prepares the request for its first pick; wanted is what is not the same for all.
 func (r *Request) begin(wanted sched.Request) {
 	wanted.Model, wanted.Session = r.Origin.Model, r.Session
-	wanted.Measure = r.Settings.Disaggregate != nil
+	wanted.Measure = r.Settings.Estimator != nil
 	wanted.Ranked, wanted.Rank = r.Ranked, r.Rank
-	r.attempts = attempts{s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, trace: r.Origin.Trace, wanted: wanted}
+	if r.choice != nil {
+		wanted.Labels = r.choice.Target.Labels
+	}
+	r.attempts = attempts{failed: r.Route.Failed, s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, trace: r.Origin.Trace, wanted: wanted}
 }
 
 // note counts a failed leg; see attempts.note.
@@ -195,12 +228,13 @@ func (r *Request) answerUnserved(err error, role instance.Role, accept func(*leg
 	switch {
 	case r.Origin.Client.Err() != nil:
 		r.Answer.ClientGone()
-	case errors.Is(err, sched.ErrUnknownModel):
+	case r.fallsOver():
+	case errors.Is(err, sched.ErrUnknownModel) && r.choice == nil:
 		r.Answer.Refuse(r.unknownModel(r.Origin.Model))
 	case last != nil && accept(last):
 		r.Answer.SendFailure(last)
 	default:
-		r.Answer.Refuse(leg.NoPick(err, role, r.Origin.Model))
+		r.Answer.Refuse(leg.NoPick(err, role, r.Model()))
 	}
 }
 

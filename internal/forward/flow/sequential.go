@@ -132,7 +132,7 @@ func (a *attempt) decode() (done bool) {
 // decodeWith runs one decode leg. It ends the pick.
 func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 	defer d.Done()
-	a.c.r.Route.notePick(d)
+	a.c.r.notePick(d)
 	a.pair.Decode, a.pair.DecodeRank = d.Instance, d.Rank
 	transfer := a.transfer
 	switch why := a.c.unfit(a.dialect, a.pair); {

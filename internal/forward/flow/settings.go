@@ -15,6 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 )
 
 // Picker chooses instances; see sched.Scheduler.
@@ -28,6 +30,10 @@ type Picker interface {
 	// Removed returns why the instance of a pick can send nothing more, nil if it can.
 	Removed(a *sched.Assignment) error
 	InFlight(k instance.Key) int64
+	// CanServe reports whether an instance with these labels that can be used now serves the model.
+	CanServe(model string, labels instance.Selector) bool
+	// Lists reports whether any instance lists the model.
+	Lists(model string) bool
 	// Models are the names of all models that instances list, in order.
 	Models() []string
 }
@@ -63,6 +69,8 @@ type Notifications interface {
 type Recorder interface {
 	// Retried counts a leg of this role that failed in this way and is tried again.
 	Retried(role instance.Role, class leg.Class)
+	// Failed counts a leg to an instance that failed in this way.
+	Failed(k instance.Key, class leg.Class)
 	// Handed counts an answer of a prefill instance whose connector puts transfer params
 	// into it; something reports whether there were any.
 	Handed(in *instance.Instance, something bool)
@@ -99,14 +107,19 @@ type Settings struct {
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
 	Fallback bool
-	// Disaggregate decides which requests go through prefill and decode; nil: all.
+	// Disaggregate decides which requests go through prefill and decode; nil: all. It needs an
+	// Estimator.
 	Disaggregate *Disaggregate
-	MaxAttempts  int           // failures per request that count (leg.Rule.Free)
-	Prefill      time.Duration // for a whole prefill
-	FirstByte    time.Duration // until decode answers
-	Idle         time.Duration // between two reads of an answer
-	NonStream    time.Duration // for a non-streamed answer to begin
-	KVBudget     time.Duration // how long a KV transfer may wait whose lease is not known
+	// Queue admits completions; nil: all at once.
+	Queue *admission.Queues
+	// Estimator learns how long the stages of requests take; nil: it is not measured.
+	Estimator   *estimate.Estimator
+	MaxAttempts int           // failures per request that count (leg.Rule.Free)
+	Prefill     time.Duration // for a whole prefill
+	FirstByte   time.Duration // until decode answers
+	Idle        time.Duration // between two reads of an answer
+	NonStream   time.Duration // for a non-streamed answer to begin
+	KVBudget    time.Duration // how long a KV transfer may wait whose lease is not known
 	// RewriteHost puts the host by which prefill was reached into its transfer params.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to the last of its notifications

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -208,10 +209,29 @@ func isBusy(status int) bool {
 // noSuchRoute is the body of FastAPI's 404 for a route that vLLM does not have.
 const noSuchRoute = `{"detail":"Not Found"}`
 
+// saturated reports whether an error is that of a vLLM that admits no further request
+// (--max-num-queued-reqs, --max-num-queued-tokens), or a 429. The type is the phrase of the
+// status; vLLM's other 503s, such as that of a paused engine, have another one.
+func saturated(status int, body []byte) bool {
+	var e struct {
+		Error struct{ Type string }
+	}
+	return status == http.StatusTooManyRequests ||
+		status == http.StatusServiceUnavailable && json.Unmarshal(body, &e) == nil && e.Error.Type == http.StatusText(status)
+}
+
 // JudgeBody judges a refusal again when its body has been read. Only the body distinguishes a
-// missing route from a missing model, and a data-parallel rank that the engine does not have
-// from an invalid request.
+// missing route from a missing model, a data-parallel rank that the engine does not have from an
+// invalid request, and a full queue from an engine that cannot serve.
 func (l *Leg) JudgeBody(f *Failure, body []byte) *Failure {
+	if (f.Class == Busy || f.Class == Unavailable503) && saturated(f.Answer.Status, body) {
+		f = l.failed(Busy, f.Answer, f.Err)
+		if f.Answer.Header.Get("Retry-After") == "" { // vLLM sends none
+			f.Answer.Header = f.Answer.Header.Clone() // the map may be shared with other answers
+			f.Answer.Header.Set("Retry-After", strconv.Itoa(int(RetryWait.Seconds())))
+		}
+		return f
+	}
 	if f.Class == ModelMissing && string(body) == noSuchRoute {
 		return newFailure(Status4xx, f.Answer, f.Err)
 	}
@@ -235,6 +255,11 @@ func (l *Leg) JudgeEvent(code int, body []byte) *Failure {
 	}
 	a := Answer{Status: code, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}
 	err := fmt.Errorf("%s sent an error event (%d)", l.Instance.Key, code)
+	if saturated(code, body) {
+		f := l.JudgeBody(l.failed(Busy, a, err), body)
+		f.Taken = true // its headers came before
+		return f
+	}
 	if code >= 400 && code < 500 && !isBusy(code) {
 		return l.JudgeBody(l.failed(Status4xx, a, err), body)
 	}

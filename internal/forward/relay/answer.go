@@ -72,6 +72,9 @@ type Answer struct {
 	Memory *scratch.Bodies // bounds the memory of what is held back; nil: no bound
 	// Gaps receives the times between the events of a stream; nil if they are not recorded.
 	Gaps Observer
+	// Model puts the model that the client asked for into the answer; nil: it stays that of the
+	// engine.
+	Model *ModelName
 
 	Result
 
@@ -301,6 +304,9 @@ func (a *Answer) breakLost() {
 func (a *Answer) Complete(events []byte) {
 	a.lost = nil
 	a.StopKeepAlive()
+	if a.Model != nil {
+		events = a.Model.Events(events)
+	}
 	a.noteEvents(events)
 	if a.write(append(a.continuedComment(), events...)) {
 		a.Outcome = OutcomeOK
@@ -351,6 +357,9 @@ func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 // completely or visibly broken.
 func (a *Answer) Relay(s Source) *leg.Failure {
 	s.Leg.SetLimit(leg.IdleLimit(a.Idle))
+	if a.Model != nil {
+		s.Rewriters = append(s.Rewriters, a.Model)
+	}
 	if isEventStream(s.Resp.Header) {
 		return a.stream(&s)
 	}

@@ -42,16 +42,20 @@ type Intents interface {
 	Intend(ctx context.Context, k instance.Key, state instance.Intent, w store.IntentOptions) (store.IntentResult, error)
 	Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (store.IntentResult, error)
 	SetWeight(ctx context.Context, k instance.Key, weight *int, w store.IntentOptions) (store.IntentResult, error)
+	SetRole(ctx context.Context, address string, role instance.Role, w store.RoleOptions) (store.IntentResult, error)
 }
 
 // Options configure a Service.
 type Options struct {
 	Instances Instances
 	Intents   Intents
+	Documents Documents
 	Members   Members
 	Prober    Prober
 	Guard     netguard.Policy
-	Model     string // every instance must serve it; "" any
+	// Fits returns why an engine can't serve in the role of its key; nil: it is not checked.
+	Fits  func(instance.Key, instance.Record) error
+	Model string // every instance must serve it; "" any
 	// Proxies are the proxies that use the instances added through this proxy; empty
 	// means every proxy.
 	Proxies func() []string
@@ -77,10 +81,19 @@ const probeTimeout = 3 * time.Second
 // expires only if the watch lags; the change itself is then already in etcd.
 const seenTimeout = 2 * time.Second
 
+// named attributes changes to the name of the admin key of the request, if it has one.
+func named(ctx context.Context) context.Context {
+	if name := httpapi.KeyName(ctx); name != "" {
+		return store.WithActor(ctx, name)
+	}
+	return ctx
+}
+
 // Add verifies the instance and makes it a static member with the given number of
 // data-parallel ranks; 0 means the number that it reports. If the instance does not respond,
 // it becomes a pending add, which any proxy promotes once it responds.
 func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.Outcome, error) {
+	ctx = named(ctx)
 	if ap, err := netip.ParseAddrPort(k.Address); err == nil {
 		if err := s.o.Guard.Check(ap.Addr()); err != nil {
 			return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
@@ -162,6 +175,7 @@ func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error
 // an agent cannot register the instance again. A record that other proxies also use stays
 // for them, and an instance that only other proxies use is unknown here.
 func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
+	ctx = named(ctx)
 	if k.Role == instance.Both {
 		return s.removeBoth(ctx, k)
 	}

@@ -12,6 +12,7 @@ import (
 
 // ChangeIntent implements httpapi.Admin.
 func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpapi.IntentChange) (httpapi.IntentResult, error) {
+	ctx = named(ctx)
 	shown := false
 	for _, one := range k.Each() {
 		in, ok := s.o.Members.Snapshot().Lookup(one)
@@ -47,6 +48,10 @@ func (s *Service) carry(ctx context.Context, k instance.Key, change httpapi.Inte
 		return s.o.Intents.Lift(ctx, k, instance.Cordon, change.Reason)
 	case httpapi.SetWeight:
 		return s.o.Intents.SetWeight(ctx, k, change.Weight, how)
+	case httpapi.SetRole:
+		return s.o.Intents.SetRole(ctx, k.Address, k.Role, store.RoleOptions{
+			Reason: change.Reason, For: change.For, Auto: change.Auto, Force: change.Force, Fits: s.o.Fits,
+		})
 	}
 	return store.IntentResult{}, fmt.Errorf("%w: %q is none of the verbs", store.ErrIntent, change.Verb)
 }

@@ -10,6 +10,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -28,18 +29,34 @@ const (
 	Priority Rights = 1 << iota // X-Vllm-Priority and the body's priority are honored
 	Rank                        // X-data-parallel-rank is honored
 	Trace                       // X-PD-Trace is honored
+
+	Read    // of an admin key: explanations of routes, the log level
+	Operate // of an admin key: changes of the fleet, and the rights above
 )
 
 // Has reports whether r contains a right.
 func (r Rights) Has(one Rights) bool { return r&one != 0 }
 
-var words = map[string]Rights{"priority": Priority, "rank": Rank, "trace": Trace} //nolint:gochecknoglobals // a table
+// words are the rights that the lines of a file may have.
+type words map[string]Rights
+
+func clientWords() words { return words{"priority": Priority, "rank": Rank, "trace": Trace} }
+func adminWords() words  { return words{"read": Read, "operate": Read | Operate} }
+
+// String lists the words.
+func (w words) String() string { return strings.Join(slices.Sorted(maps.Keys(w)), ", ") }
 
 // Key is the name and the rights of a key, without the key itself.
 type Key struct {
-	Name   string // "" for a key of --api-key
+	Name   string // "" for a key of --api-key or --admin-api-key
 	Rights Rights
+	// Class is the class of its requests, and MaxClass the highest that they may ask for: a name of
+	// package admission; "" is default.
+	Class, MaxClass string
 }
+
+// classes returns the names of the classes, the highest first.
+func classes() []string { return []string{"interactive", "", "batch"} }
 
 type entry struct {
 	sum [sha256.Size]byte
@@ -55,9 +72,9 @@ const (
 // ErrLine is wrapped by the error for an invalid line of a file.
 var ErrLine = errors.New("unusable")
 
-// parse parses lines of "key name rights". Errors contain the number of the line, never its
+// parse parses lines of "key name rights class=... max-class=...", of which key and name are required. Errors contain the number of the line, never its
 // content.
-func parse(raw []byte) (list []entry, err error) {
+func parse(raw []byte, rights words) (list []entry, err error) {
 	names, sums := map[string]bool{}, map[[sha256.Size]byte]bool{}
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, maxFile+1)
@@ -67,7 +84,7 @@ func parse(raw []byte) (list []entry, err error) {
 		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
 			continue
 		}
-		if len(fields) < 2 || len(fields) > 3 {
+		if len(fields) < 2 {
 			return nil, fail(`write "key name" or "key name rights"`)
 		}
 		for _, c := range []byte(fields[0]) {
@@ -79,14 +96,19 @@ func parse(raw []byte) (list []entry, err error) {
 		if !isName(e.Name) {
 			return nil, fail("the name, its second word, may have letters, digits, dashes, dots and _, 64 at most")
 		}
-		if len(fields) == 3 {
+		more := fields[2:]
+		if len(more) > 0 && !strings.Contains(more[0], "=") {
+			more = more[1:]
 			for word := range strings.SplitSeq(fields[2], ",") {
-				right, ok := words[word]
+				right, ok := rights[word]
 				if !ok {
-					return nil, fail("the rights, its third word, are priority, rank and trace, by comma")
+					return nil, fail("the rights, its third word, are of " + rights.String() + ", by comma")
 				}
 				e.Rights |= right
 			}
+		}
+		if err := e.setClasses(more); err != "" {
+			return nil, fail(err)
 		}
 		if names[e.Name] || sums[e.sum] {
 			return nil, fail("its name or its key is also in an earlier line")
@@ -97,6 +119,34 @@ func parse(raw []byte) (list []entry, err error) {
 		}
 	}
 	return list, lines.Err()
+}
+
+// setClasses reads the words after the rights, and returns what is wrong with them, "" if they are valid.
+func (e *entry) setClasses(list []string) (problem string) {
+	bounded := false
+	for _, word := range list {
+		name, value, _ := strings.Cut(word, "=")
+		if value == "" || value != "default" && !slices.Contains(classes(), value) {
+			name = ""
+		}
+		value = strings.TrimPrefix(value, "default")
+		switch name {
+		case "class":
+			e.Class = value
+		case "max-class":
+			e.MaxClass, bounded = value, true
+		default:
+			return "after the rights, it may have class= and max-class=, each with interactive, default or batch"
+		}
+	}
+	rank := func(class string) int { return slices.Index(classes(), class) }
+	if !bounded && rank(e.Class) < rank(e.MaxClass) {
+		e.MaxClass = e.Class
+	}
+	if rank(e.Class) < rank(e.MaxClass) {
+		return "its class is above its max-class"
+	}
+	return ""
 }
 
 func isName(s string) bool {
@@ -126,19 +176,34 @@ type Ring struct {
 // Open returns a Ring of keys without rights and the keys of a file. It returns nil if there are
 // neither keys nor a file, and an error if the file is invalid.
 func Open(keys []string, path string, log logrus.FieldLogger) (*Ring, error) {
+	return open(keys, 0, path, clientWords(), log)
+}
+
+// OpenAdmin returns a Ring of admin keys: one with all rights and no name, unless it is "", and
+// those of a file, with the rights read and operate. It returns nil if there are none, and an
+// error if the file is invalid.
+func OpenAdmin(key, path string, log logrus.FieldLogger) (*Ring, error) {
+	var keys []string
+	if key != "" {
+		keys = []string{key}
+	}
+	return open(keys, Read|Operate, path, adminWords(), log)
+}
+
+func open(keys []string, all Rights, path string, rights words, log logrus.FieldLogger) (*Ring, error) {
 	if len(keys) == 0 && path == "" {
 		return nil, nil
 	}
 	var fixed []entry
 	for _, key := range keys {
-		fixed = append(fixed, entry{sum: sha256.Sum256([]byte(key))})
+		fixed = append(fixed, entry{sum: sha256.Sum256([]byte(key)), Key: Key{Rights: all}})
 	}
 	r := &Ring{fixed: tableOf(fixed)}
 	if path == "" {
 		return r, nil
 	}
 	file := reload.Options[table]{Paths: []string{path}, MaxBytes: maxFile, Parse: func(contents [][]byte, _ *table) (*table, error) {
-		list, err := parse(contents[0])
+		list, err := parse(contents[0], rights)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
@@ -146,10 +211,10 @@ func Open(keys []string, path string, log logrus.FieldLogger) (*Ring, error) {
 	}}
 	if log != nil {
 		file.Loaded = func(t *table) {
-			log.WithField("keys", len(*t)).Info("API keys file reloaded")
+			log.WithField("keys", len(*t)).Info("keys file reloaded: " + path)
 		}
 		file.Rejected = func(why error) {
-			log.WithError(why).Error("API keys file rejected, keeping the previous keys")
+			log.WithError(why).Error("keys file rejected, keeping the previous keys")
 		}
 	}
 	var err error
@@ -162,6 +227,12 @@ func Open(keys []string, path string, log logrus.FieldLogger) (*Ring, error) {
 // Of returns a Ring of keys without rights.
 func Of(keys ...string) *Ring {
 	r, _ := Open(keys, "", nil) // cannot fail without a file
+	return r
+}
+
+// Admin returns a Ring of one admin key with all rights, nil if it is "".
+func Admin(key string) *Ring {
+	r, _ := OpenAdmin(key, "", nil) // cannot fail without a file
 	return r
 }
 

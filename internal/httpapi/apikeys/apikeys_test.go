@@ -45,7 +45,7 @@ func TestFile(t *testing.T) {
 		"k0": {}, "k1": {Name: "team-a", Rights: apikeys.Priority | apikeys.Trace}, "k2": {Name: "team-b"},
 	}
 	expect("at first", first)
-	for _, bad := range []string{"k1 a\nk2", "k1 a fly", "k1 a priority,", "k1 a trace more", "k1 a\nk1 b", "k1 a\nk2 a", "k\x01 a", "k1 a/b", "k1 " + strings.Repeat("n", 65)} {
+	for _, bad := range []string{"k1 a\nk2", "k1 a fly", "k1 a priority,", "k1 a trace more", "k1 a class=", "k1 a class=urgent", "k1 a max-class=top", "k1 a class=interactive max-class=default", "k1 a max-class=batch", "k1 a class=batch trace", "k1 a\nk1 b", "k1 a\nk2 a", "k\x01 a", "k1 a/b", "k1 " + strings.Repeat("n", 65)} {
 		write(t, path, bad)
 		r.Reload()
 		if r.Reload(); r.Problem() == "" || strings.Contains(r.Problem(), "k1") || !strings.Contains(r.Problem(), path) || !strings.Contains(r.Problem(), "line ") {
@@ -53,6 +53,13 @@ func TestFile(t *testing.T) {
 		}
 		expect(bad, first)
 	}
+	write(t, path, "k1 a class=interactive\nk2 b trace class=batch\nk3 c class=default max-class=interactive\nK1 d class=batch max-class=batch")
+	r.Reload()
+	r.Reload()
+	expect("classes", map[string]apikeys.Key{
+		"k0": {}, "k1": {Name: "a", Class: "interactive", MaxClass: "interactive"}, "k2": {Name: "b", Rights: apikeys.Trace, Class: "batch"},
+		"k3": {Name: "c", MaxClass: "interactive"}, "K1": {Name: "d", Class: "batch", MaxClass: "batch"},
+	})
 	write(t, path, "k3 team-c rank\nk1 team-a\n")
 	r.Reload()
 	r.Reload() // a changed file is taken by the second

@@ -249,6 +249,13 @@ func (m *Metrics) Retried(role instance.Role, class forward.Class) {
 	m.retries.WithLabelValues(string(role), string(class)).Inc()
 }
 
+// Failed counts a failed leg of an instance that is still a member.
+func (m *Metrics) Failed(k instance.Key, class forward.Class) {
+	if m.instances.member(k) {
+		m.instances.failed.WithLabelValues(string(k.Role), k.Address, string(class)).Inc()
+	}
+}
+
 // Handed counts a prefill response without transfer params.
 func (m *Metrics) Handed(_ *instance.Instance, something bool) {
 	if !something {

@@ -198,6 +198,7 @@ func (m *models) changed(now *instance.Snapshot, is *instance.Instance) {
 // series.
 type instances struct {
 	firstToken, perOut *prometheus.HistogramVec
+	failed             *prometheus.CounterVec
 	snapshot           atomic.Pointer[instance.Snapshot]
 }
 
@@ -207,6 +208,7 @@ func newInstances(f factory) *instances {
 			"Time from a request's arrival to the first content of its stream, by the instance that computed the prompt.", fewFirstTokens(), "role", "instance"),
 		perOut: f.latency("pd_instance_time_per_output_token_seconds",
 			"Mean time between the tokens of a stream after the first, one observation for each stream, by decode instance.", fewBetweenTokens(), "role", "instance"),
+		failed: f.counters("pd_instance_failures_total", "Failed legs of an instance, by the class of the failure.", "role", "instance", "class"),
 	}
 }
 
@@ -227,13 +229,17 @@ func (i *instances) done(e *forward.Entry) {
 // observe records a time of an instance that is still a member.
 func (i *instances) observe(h *prometheus.HistogramVec, role instance.Role, target string, d time.Duration) {
 	address, _, _ := strings.Cut(target, "#") // of a rank: address#rank
-	snapshot := i.snapshot.Load()
-	if snapshot == nil {
-		return
-	}
-	if _, ok := snapshot.Lookup(instance.Key{Role: role, Address: address}); ok {
+	if i.member(instance.Key{Role: role, Address: address}) {
 		h.WithLabelValues(string(role), address).Observe(d.Seconds())
 	}
+}
+
+// member reports whether an instance is in the newest snapshot.
+func (i *instances) member(k instance.Key) (is bool) {
+	if snapshot := i.snapshot.Load(); snapshot != nil {
+		_, is = snapshot.Lookup(k)
+	}
+	return is
 }
 
 // changed follows the membership.
@@ -245,6 +251,7 @@ func (i *instances) changed(now *instance.Snapshot, was *instance.Instance) {
 	if _, ok := now.Lookup(was.Key); !ok {
 		i.firstToken.DeleteLabelValues(string(was.Role), was.Address)
 		i.perOut.DeleteLabelValues(string(was.Role), was.Address)
+		i.failed.DeletePartialMatch(prometheus.Labels{"role": string(was.Role), "instance": was.Address})
 	}
 }
 

@@ -152,7 +152,11 @@ func TestInstances(t *testing.T) {
 	alone := answered("a")
 	alone.Prefill, alone.DecodeOnly = "", "no_prefill"
 	m.Done(alone)
+	for _, k := range []instance.Key{p.Key, d.Key, d.Key, {Role: instance.Decode, Address: "d:9"}} {
+		m.Failed(k, "lost")
+	}
 	check(t, gathered(t, reg), map[string]float64{
+		"pd_instance_failures_total lost p:1 prefill": 1, "pd_instance_failures_total lost d:1 decode": 2,
 		"pd_instance_time_to_first_token_seconds p:1 prefill": 1, "pd_instance_time_to_first_token_seconds d:1 decode": 1,
 		"pd_instance_time_per_output_token_seconds d:1 decode": 2,
 	})
@@ -161,7 +165,7 @@ func TestInstances(t *testing.T) {
 	got := gathered(t, reg)
 	check(t, got, map[string]float64{"pd_instance_time_to_first_token_seconds p:1 prefill": 2})
 	for name := range got {
-		if strings.Contains(name, "d:1") {
+		if strings.Contains(name, "d:1") || strings.Contains(name, "d:9") {
 			t.Errorf("there is %s", name)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
 const (
@@ -32,6 +33,14 @@ const (
 type Form struct {
 	Model  string // "" if the form names none
 	Stream bool
+
+	body                 []byte
+	modelStart, modelEnd int // of Model in body
+}
+
+// Named returns the body with another model, which is JSON. The form must name one.
+func (f *Form) Named(model string) splice.Body {
+	return splice.Assemble(f.body, []splice.Splice{{Start: f.modelStart, End: f.modelEnd, Text: jsonscan.Unquote([]byte(model))}})
 }
 
 // Parse reads a form without copying its file. The error is an *openai.Error with status 400.
@@ -57,14 +66,15 @@ func Parse(contentType []string, body []byte) (*Form, error) {
 // read reads a multipart form.
 func read(contentType []string, body []byte) (*Form, *openai.Error) {
 	boundary, err := boundaryOf(contentType)
+	var ends []int // of the parts
 	if err == nil {
-		err = checkFraming(body, boundary)
+		ends, err = checkFraming(body, boundary)
 	}
 	if err != nil {
 		return nil, invalid(err)
 	}
-	f, hasFile := &Form{}, false
-	for parts := multipart.NewReader(bytes.NewReader(body), boundary); ; {
+	f, hasFile := &Form{body: body}, false
+	for i, parts := 0, multipart.NewReader(bytes.NewReader(body), boundary); ; i++ {
 		p, err := parts.NextRawPart()
 		switch {
 		case errors.Is(err, io.EOF) && hasFile:
@@ -93,7 +103,7 @@ func read(contentType []string, body []byte) (*Form, *openai.Error) {
 				return nil, err
 			}
 		case name == "model": // the last of several counts
-			f.Model = string(value)
+			f.Model, f.modelStart, f.modelEnd = string(value), ends[i]-len(value), ends[i]
 		default:
 			f.Stream, _ = jsonscan.LaxBool([]byte(strconv.Quote(string(value)))) // the engine refuses other values
 		}
@@ -118,25 +128,29 @@ func boundaryOf(contentType []string) (string, error) {
 }
 
 // checkFraming returns an error unless every reader finds the same parts in a body. It is
-// stricter than multipart.Reader, which accepts a preamble and lines that end with LF.
-func checkFraming(body []byte, boundary string) error {
+// stricter than multipart.Reader, which accepts a preamble and lines that end with LF. It returns
+// where the parts end.
+func checkFraming(body []byte, boundary string) (ends []int, err error) {
 	const lineEnd = "\r\n"
 	rest, ok := bytes.CutPrefix(bytes.TrimLeft(body, lineEnd), []byte("--"+boundary))
 	if !ok {
-		return errors.New("the body does not begin with the boundary")
+		return nil, errors.New("the body does not begin with the boundary")
 	}
+	at := len(body) - len(rest)
 	for part := range bytes.SplitSeq(rest, []byte(lineEnd+"--"+boundary)) {
 		if bytes.HasPrefix(part, []byte("--")) {
-			return nil
+			return ends, nil
 		}
+		ends = append(ends, at+len(part))
+		at += len(part) + len(lineEnd+"--"+boundary)
 		header, _, ok := bytes.Cut(part, []byte(lineEnd+lineEnd))
 		lines := bytes.Count(header, []byte(lineEnd))
 		if !ok || !bytes.HasPrefix(header, []byte(lineEnd)) || len(header) > maxPartHeader ||
 			bytes.Count(header, []byte("\n")) != lines || bytes.Count(header, []byte("\r")) != lines {
-			return errors.New("malformed header of a part")
+			return nil, errors.New("malformed header of a part")
 		}
 	}
-	return errors.New("missing final boundary")
+	return nil, errors.New("missing final boundary")
 }
 
 // fieldOf returns the name of the field in a part, and whether it is a file. The error means

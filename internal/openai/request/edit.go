@@ -46,7 +46,16 @@ func (r *Request) NewEdit() *Edit {
 	if !r.KeepPriority {
 		e.action[FieldPriority] = remove
 	}
+	if r.Served != "" {
+		e.Replace(FieldModel, r.Served)
+	}
 	return e
+}
+
+// Named returns the request with another model, which is JSON, and no other change than NewEdit makes.
+func (r *Request) Named(model string) splice.Body {
+	r.Served = model
+	return r.NewEdit().Body()
 }
 
 // Kind is that of the request.

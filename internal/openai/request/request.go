@@ -22,6 +22,8 @@ type Request struct {
 	CutReason string
 	// KeepPriority lets the client's own "priority" through to the engines.
 	KeepPriority bool
+	// Served is the model that engines get in place of the client's, as JSON; "" for the client's.
+	Served string
 	// PromptTokenIDs are the token ids that a chat's engines compute instead of its messages, as a
 	// JSON list; nil for the messages. vLLM reads them from kv_transfer_params since 0.31 (vllm#48145).
 	PromptTokenIDs []byte
@@ -57,6 +59,14 @@ func ParseOther(body []byte) (*Request, error) {
 		r.Stream, _ = jsonscan.LaxBool(raw) // the engine judges it
 	}
 	return r, nil
+}
+
+// EngineModel returns the model as engines get it, nil for none.
+func (r *Request) EngineModel() []byte {
+	if r.Served != "" {
+		return []byte(r.Served)
+	}
+	return r.Raw(FieldModel)
 }
 
 // Prompt returns what the model is asked, as sent: the prompt, or the messages; nil if

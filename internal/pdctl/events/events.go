@@ -45,11 +45,11 @@ type eventsFlags struct {
 func Command(s *session.Session) *cobra.Command {
 	f := eventsFlags{}
 	cmd := &cobra.Command{
-		Use: "events prefill|decode host:port", Short: "print the KV events of an engine", Long: eventsHelp,
+		Use: "events [ROLE/]HOST:PORT", Short: "print the KV events of an engine", Long: eventsHelp,
 		Example: "  pdctl events prefill 10.0.0.7:8100\n  pdctl events prefill 10.0.0.7:8100 --past --count 1",
-		Args:    cobra.ExactArgs(2),
+		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := session.Keys(args)
+			keys, err := s.Named(cmd.Context(), args, 0)
 			switch {
 			case err != nil:
 				return err

@@ -38,7 +38,8 @@ A prefill instance is idle when decode has fetched its KV caches, or when the en
 has dropped them. For an engine in both roles, drain "both". Progress goes to stderr.
 With every exit code the drain stays in effect, and "pdctl drain --wait" can be repeated.
 
-Draining an instance that is not in etcd is an error (exit 1). --force drains it anyway.
+If no usable instance of the role would be left, drain asks; without a terminal it needs
+--yes. Draining an instance that is not in etcd is an error (exit 1). --force drains it anyway.
 Use it for an instance without a key that proxies still use (view "orphan" in /status).`
 
 const cordonHelp = `cordon stops new requests to an instance; requests that run there go on.
@@ -96,7 +97,7 @@ const waitLimit = 5 * time.Minute
 func Drain(s *session.Session) *cobra.Command {
 	var f intentFlags
 	cmd := &cobra.Command{
-		Use: "drain prefill|decode|both host:port...", Short: "stop new requests to instances, and wait until they are idle", Long: drainHelp,
+		Use: "drain [ROLE/]HOST:PORT...", Short: "stop new requests to instances, and wait until they are idle", Long: drainHelp,
 		Example: "  pdctl drain decode 10.0.0.8:8200 --wait --timeout 5m --reason \"new disks\"\n" +
 			"  pdctl drain both 10.0.0.6:8100\n  pdctl drain decode --selector rack=3 --dry-run\n  pdctl drain prefill 10.0.0.7:8100 10.0.0.8:8100 --for 30m",
 		Args: s.Selectors.NamedOrSelected(0),
@@ -118,7 +119,7 @@ func Drain(s *session.Session) *cobra.Command {
 				}
 				f.wish.MoveAfter = &f.move
 			}
-			keys, err := s.ChosenKeys(cmd.Context(), args)
+			keys, err := s.ChosenKeys(cmd.Context(), args, 0)
 			if err != nil {
 				return err
 			}
@@ -138,11 +139,11 @@ func Drain(s *session.Session) *cobra.Command {
 func Cordon(s *session.Session) *cobra.Command {
 	var f intentFlags
 	cmd := &cobra.Command{
-		Use: "cordon prefill|decode|both host:port...", Short: "stop new requests to instances", Long: cordonHelp,
+		Use: "cordon [ROLE/]HOST:PORT...", Short: "stop new requests to instances", Long: cordonHelp,
 		Example: "  pdctl cordon decode 10.0.0.8:8200 --reason \"being looked at\"\n  pdctl cordon prefill 10.0.0.7:8100 --for 1h",
 		Args:    s.Selectors.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := s.ChosenKeys(cmd.Context(), args)
+			keys, err := s.ChosenKeys(cmd.Context(), args, 0)
 			if err != nil {
 				return err
 			}
@@ -171,10 +172,10 @@ func liftCommand(s *session.Session, state instance.Intent, long, examples strin
 	var f intentFlags
 	name := "un" + string(state)
 	cmd := &cobra.Command{
-		Use: name + " prefill|decode|both host:port...", Short: "lift a " + string(state), Long: long, Example: examples,
+		Use: name + " [ROLE/]HOST:PORT...", Short: "lift a " + string(state), Long: long, Example: examples,
 		Args: s.Selectors.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := s.ChosenKeys(cmd.Context(), args)
+			keys, err := s.ChosenKeys(cmd.Context(), args, 0)
 			if err != nil {
 				return err
 			}
@@ -189,6 +190,9 @@ func liftCommand(s *session.Session, state instance.Intent, long, examples strin
 }
 
 func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, state instance.Intent, f intentFlags) error {
+	if err := s.Confirm(ctx, conn, keys); err != nil {
+		return err
+	}
 	word := map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[state]
 	results, revision := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
 		return conn.Store.Intents.Intend(ctx, k, state, f.wish)

@@ -20,14 +20,25 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const waitHelp = `wait returns when every running proxy has applied a revision. From then on all of them
-use the membership of that revision, or a later one.
+const waitHelp = `wait returns when instances have a state, or when every proxy has applied a revision.
 
-drain, cordon, weight and the admin routes of a proxy answer with the revision of their
-change ("revision" of -o json); status shows the newest one. If a proxy vanishes
-meanwhile, wait does not wait for it, and names it on stderr.
+--for state=STATE waits until all selected instances have the state, at least one. STATE is
+ready or another word of the column STATE of pdctl list, or one of:
 
-Exit codes: 0 all have applied it; 4 --timeout has passed, and the others are named.`
+  removed   no selected instance is left: removed by an operator, or not registered
+  drained   drained with "pdctl drain", and no proxy has requests in flight there
+
+Select instances by name (role/host:port), by role, or with --selector; without these, all.
+With --count N it is enough that N have the state. Set it when you start a fleet:
+instances that are not registered yet cannot be selected. wait also waits for etcd.
+
+--revision N waits until every running proxy has applied that revision. drain, cordon,
+weight and the admin routes of a proxy answer with the revision of their change ("revision"
+of -o json); status shows the newest one. If a proxy vanishes meanwhile, wait does not wait
+for it, and names it on stderr.
+
+Exit codes: 0 done; 3 (state=drained) a proxy vanished before its proof; 4 --timeout has
+passed, and what is missing is named.`
 
 // Exit codes other than 0, 1 and 2.
 const (
@@ -41,23 +52,56 @@ const waitPoll = 200 * time.Millisecond
 // Wait returns the command wait.
 func Wait(s *session.Session) *cobra.Command {
 	var revision int64
-	var limit time.Duration
+	var condition string
+	var w waitFor
 	cmd := &cobra.Command{
-		Use: "wait --revision N", Short: "wait until every proxy has applied a revision", Long: waitHelp,
-		Example: "  pdctl wait --revision 4711\n  pdctl wait --revision $(pdctl status -o json | jq .revision) --timeout 30s",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Use: "wait --for state=STATE [ROLE|ROLE/HOST:PORT...]", Short: "wait until instances have a state, or until every proxy has applied a revision", Long: waitHelp,
+		Example: "  pdctl wait --for state=ready --count 2\n  pdctl wait --for state=ready decode --selector rack=3 --timeout 10m\n" +
+			"  pdctl wait --for state=drained decode/10.0.0.8:8200\n  pdctl wait --for state=removed prefill/10.0.0.7:8100\n" +
+			"  pdctl wait --revision 4711\n  pdctl wait --revision $(pdctl status -o json | jq .revision) --timeout 30s",
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			switch {
-			case revision <= 0:
-				return cli.Wrongf("--revision is missing: set it to the revision of a change, from drain -o json")
-			case limit <= 0:
-				return cli.Wrongf("--timeout %s: must be more than zero", limit)
+			case w.limit <= 0:
+				return cli.Wrongf("--timeout %s: must be more than zero", w.limit)
+			case (condition == "") == (revision == 0):
+				return cli.Wrongf("use either --for state=STATE or --revision N")
+			case condition == "" && (len(args) > 0 || w.count != 0 || len(s.Selectors) > 0):
+				return cli.Wrongf("instances, --selector and --count need --for")
+			case condition == "" && revision < 0:
+				return cli.Wrongf("--revision %d: set it to the revision of a change, from drain -o json", revision)
+			case condition == "":
+				return s.With(cmd.Context(), func(conn *session.Conn) error { return waitApplied(cmd.Context(), s, conn, revision, w.limit) })
+			case w.count < 0 || cmd.Flags().Changed("count") && w.count == 0:
+				return cli.Wrongf("--count %d: must be 1 or more", w.count)
 			}
-			return s.With(cmd.Context(), func(conn *session.Conn) error { return waitApplied(cmd.Context(), s, conn, revision, limit) })
+			if w.state, err = parseFor(condition); err != nil {
+				return err
+			}
+			if w.sel, err = s.Selectors.Parse(); err != nil {
+				return err
+			}
+			if len(args) == 1 {
+				if role, err := instance.ParseRole(args[0]); err == nil {
+					w.role, args = role, nil
+				}
+			}
+			if len(args) > 0 {
+				named, err := s.Named(cmd.Context(), args, session.BothRoles)
+				if err != nil {
+					return err
+				}
+				for _, k := range named {
+					w.named = append(w.named, k.Each()...)
+				}
+			}
+			return w.run(cmd.Context(), s)
 		},
 	}
-	cmd.Flags().Int64Var(&revision, "revision", 0, "revision that every proxy must have applied")
-	settings.DurationVar(cmd.Flags(), &limit, "timeout", waitLimit, "how long to wait")
+	fs := cmd.Flags()
+	fs.StringVar(&condition, "for", "", "state that the instances must have: state=ready, state=removed, state=drained or another state")
+	fs.IntVar(&w.count, "count", 0, "with --for: how many instances must have the state; 0: all that are selected")
+	fs.Int64Var(&revision, "revision", 0, "revision that every proxy must have applied")
+	settings.DurationVar(fs, &w.limit, "timeout", waitLimit, "how long to wait")
 	return cmd
 }
 

@@ -31,7 +31,7 @@ A weight for an instance that is not in etcd is an error (exit 1).`
 func Weight(s *session.Session) *cobra.Command {
 	var f intentFlags
 	cmd := &cobra.Command{
-		Use: "weight prefill|decode|both host:port... N|default", Short: "set the share of requests that instances get", Long: weightHelp,
+		Use: "weight [ROLE/]HOST:PORT... N|default", Short: "set the share of requests that instances get", Long: weightHelp,
 		Example: "  pdctl weight decode 10.0.0.8:8200 300 --reason \"more memory\"\n  pdctl weight prefill 10.0.0.7:8100 10.0.0.8:8100 0 --for 1h\n  pdctl weight decode 10.0.0.8:8200 default",
 		Args:    s.Selectors.NamedOrSelected(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,9 +52,14 @@ func Weight(s *session.Session) *cobra.Command {
 			} else if f.wish.For > 0 {
 				return cli.Wrongf("--for needs a weight, and cannot be used with default")
 			}
-			keys, err := s.ChosenKeys(cmd.Context(), args[:last])
+			keys, err := s.ChosenKeys(cmd.Context(), args[:last], 0)
 			if err != nil {
 				return err
+			}
+			if weight != nil && *weight == 0 {
+				if err := s.With(cmd.Context(), func(conn *session.Conn) error { return s.Confirm(cmd.Context(), conn, keys) }); err != nil {
+					return err
+				}
 			}
 			return weigh(cmd.Context(), s, keys, weight, f.wish)
 		},

@@ -58,14 +58,10 @@ const addExamples = `  pdctl add prefill 10.0.0.7:8100
 func Add(s *session.Session) *cobra.Command {
 	var f addFlags
 	cmd := &cobra.Command{
-		Use: "add prefill|decode|both host:port...", Short: "add static instances", Long: addHelp, Example: addExamples,
-		Args: cobra.MinimumNArgs(2),
+		Use: "add ROLE/HOST:PORT...", Short: "add static instances", Long: addHelp, Example: addExamples,
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			role, err := instance.ParseRoles(args[0])
-			if err != nil {
-				return cli.Wrong(err)
-			}
-			keys, err := session.Addresses(role, args[1:])
+			keys, err := s.Named(cmd.Context(), args, session.BothRoles|session.Fresh)
 			if err != nil {
 				if f.wait == forever && errors.Is(err, instance.ErrAddress) {
 					return cli.Wrongf("%w (a limit of --wait is written --wait=10m)", err)

@@ -24,11 +24,11 @@ remove and then allow. Allowing an instance that is not removed is an error (exi
 func Allow(s *session.Session) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
-		Use: "allow prefill|decode host:port...", Short: "undo removals, so that agents register again", Long: allowHelp,
+		Use: "allow [ROLE/]HOST:PORT...", Short: "undo removals, so that agents register again", Long: allowHelp,
 		Example: "  pdctl allow decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"disks replaced\"",
-		Args:    cobra.MinimumNArgs(2),
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := session.Keys(args)
+			keys, err := s.Named(cmd.Context(), args, 0)
 			if err != nil {
 				return err
 			}

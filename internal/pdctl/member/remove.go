@@ -2,12 +2,10 @@ package member
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
-	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
@@ -31,25 +29,15 @@ func Remove(s *session.Session) *cobra.Command {
 	var reason string
 	var force bool
 	cmd := &cobra.Command{
-		Use: "remove prefill|decode|both host:port...", Short: "remove instances", Long: removeHelp,
+		Use: "remove [ROLE/]HOST:PORT...", Aliases: []string{"rm"}, SuggestFor: []string{"delete"}, Short: "remove instances", Long: removeHelp,
 		Example: "  pdctl remove prefill 10.0.0.7:8100\n  pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"new disks\"",
 		Args:    s.Selectors.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			role, err := instance.ParseRoles(args[0])
+			keys, err := s.ChosenKeys(cmd.Context(), args, session.Malformed)
 			if err != nil {
-				return cli.Wrong(err)
+				return err
 			}
-			addresses := args[1:]
-			if len(s.Selectors) > 0 {
-				keys, err := s.ChosenKeys(cmd.Context(), args)
-				if err != nil {
-					return err
-				}
-				for _, k := range keys {
-					addresses = append(addresses, k.Address)
-				}
-			}
-			return s.With(cmd.Context(), func(conn *session.Conn) error { return remove(cmd.Context(), s, conn, role, addresses, reason, force) })
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return remove(cmd.Context(), s, conn, keys, reason, force) })
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
@@ -57,9 +45,8 @@ func Remove(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-func remove(ctx context.Context, s *session.Session, conn *session.Conn, role instance.Role, addresses []string, reason string, force bool) error {
-	keys, err := parseKnown(ctx, s, conn, role, addresses)
-	if err != nil {
+func remove(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, reason string, force bool) error {
+	if err := s.Confirm(ctx, conn, keys); err != nil {
 		return err
 	}
 	var results []session.Result
@@ -91,40 +78,4 @@ func remove(ctx context.Context, s *session.Session, conn *session.Conn, role in
 		}
 	}
 	return s.Finish(results)
-}
-
-// parseKnown parses addresses. It accepts a malformed one if an entry has it, so that such a key
-// can be removed.
-func parseKnown(ctx context.Context, s *session.Session, conn *session.Conn, role instance.Role, addresses []string) ([]instance.Key, error) {
-	var keys []instance.Key
-	var bad []error
-	listed := map[string]bool(nil)
-	for _, text := range addresses {
-		address, err := instance.ParseAddress(text)
-		if err == nil {
-			keys = append(keys, instance.Key{Role: role, Address: address})
-			continue
-		}
-		if listed == nil {
-			snap, err := conn.Store.Reader.Snapshot(ctx)
-			if err != nil {
-				return nil, s.Hint(err)
-			}
-			listed = make(map[string]bool)
-			for _, in := range snap.All() {
-				if in.Role == role || role == instance.Both {
-					listed[in.Address] = true
-				}
-			}
-		}
-		if listed[text] {
-			keys = append(keys, instance.Key{Role: role, Address: text})
-		} else {
-			bad = append(bad, err)
-		}
-	}
-	if len(bad) > 0 {
-		return nil, cli.Wrongf("%w; nothing was done", errors.Join(bad...))
-	}
-	return keys, nil
 }

@@ -36,7 +36,7 @@ func orderCommand(s *session.Session, verb, short string) *cobra.Command {
 	var reason string
 	var all bool
 	cmd := &cobra.Command{
-		Use: verb + " --all | prefill|decode host:port...", Short: short, Long: fmt.Sprintf(orderHelp, verb),
+		Use: verb + " --all | ROLE/HOST:PORT...", Short: short, Long: fmt.Sprintf(orderHelp, verb),
 		Example: "  pdctl " + verb + " --all\n  pdctl " + verb + " prefill 10.0.0.7:8100",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var keys []instance.Key
@@ -44,11 +44,11 @@ func orderCommand(s *session.Session, verb, short string) *cobra.Command {
 			case all && len(args) > 0:
 				return cli.Wrongf("--all and instances exclude each other")
 			case all:
-			case len(args) < 2:
-				return cli.Wrongf("missing role and instances, or --all")
+			case len(args) == 0:
+				return cli.Wrongf("missing instances, or --all")
 			default:
 				var err error
-				if keys, err = session.Keys(args); err != nil {
+				if keys, err = s.Named(cmd.Context(), args, session.Fresh); err != nil {
 					return err
 				}
 			}

@@ -55,7 +55,7 @@ func Command(s *session.Session) *cobra.Command {
 	segments.RunE = s.Wrap(func(cmd *cobra.Command, _ []string) error {
 		return s.With(cmd.Context(), func(conn *session.Conn) error { return listSegments(cmd.Context(), s, conn, dial) })
 	})
-	segments.Flags().BoolVar(&dial, "dial", true, "connect to each rpc port, to find those that do not listen")
+	s.Watches(segments).Flags().BoolVar(&dial, "dial", true, "connect to each rpc port, to find those that do not listen")
 	cmd.AddCommand(segments)
 	return cmd
 }

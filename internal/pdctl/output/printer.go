@@ -22,6 +22,7 @@ const (
 	Wide  = "wide"
 	JSON  = "json"
 	YAML  = "yaml"
+	Name  = "name" // role/host:port of each instance, one on a line
 )
 
 // Printer prints the results of a command.
@@ -30,7 +31,7 @@ type Printer struct {
 	Format         string // one of the forms
 }
 
-func forms() []string { return []string{Table, Wide, JSON, YAML} }
+func forms() []string { return []string{Table, Wide, JSON, YAML, Name} }
 
 // Check returns an error if the format is unknown.
 func (p *Printer) Check() error {
@@ -101,6 +102,16 @@ func (p *Printer) WriteLine(v any) error {
 		return err
 	}
 	return p.writeYAML(line)
+}
+
+// Names prints names, one on a line.
+func (p *Printer) Names(names []string) error {
+	for _, name := range names {
+		if err := p.Println(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // TextOnly returns an error for every format but the table, for commands that have no other.

@@ -2,10 +2,8 @@
 package route
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -60,14 +58,11 @@ func requestPlan(ctx context.Context, s *session.Session, stdin io.Reader, o *ro
 	if o.body == "" {
 		return cli.Wrongf(`--explain has no body: set a file, or "-" for standard input`)
 	}
-	if o.key == "" {
-		o.key, _ = s.LookupEnv("ADMIN_API_KEY")
-	}
-	if o.key == "" {
-		return cli.Wrongf("the proxy needs its admin key: set --admin-key or ADMIN_API_KEY")
+	var err error
+	if o.key, err = s.AdminKey(o.key); err != nil {
+		return err
 	}
 	var body []byte
-	var err error
 	if o.body == "-" {
 		body, err = io.ReadAll(stdin)
 	} else {
@@ -77,9 +72,11 @@ func requestPlan(ctx context.Context, s *session.Session, stdin io.Reader, o *ro
 		return fmt.Errorf("--explain: %w", err)
 	}
 	if o.proxy == "" {
-		if o.proxy, err = firstProxy(ctx, s); err != nil {
+		urls, err := s.ProxyURLs(ctx)
+		if err != nil {
 			return err
 		}
+		o.proxy = urls[0]
 		fmt.Fprintf(s.Out.Stderr, "asked: %s, the first proxy in etcd\n", instance.Printable(o.proxy, 200))
 	}
 	answer, raw, err := askRoute(ctx, s, o, body)
@@ -97,81 +94,21 @@ func requestPlan(ctx context.Context, s *session.Session, stdin io.Reader, o *ro
 	return err
 }
 
-// firstProxy returns the URL of a registered proxy.
-func firstProxy(ctx context.Context, s *session.Session) (string, error) {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close()
-	proxies, err := conn.Store.Reader.Proxies(ctx)
-	if err != nil {
-		return "", s.Hint(err)
-	}
-	for _, p := range proxies {
-		if p.Address != "" {
-			return "http://" + p.Address, nil
-		}
-	}
-	return "", errors.New("no proxy is registered in etcd: name one by --proxy URL")
-}
-
-// maxPlan bounds the answer of a proxy, which has some hundred bytes for each instance.
-const maxPlan = 64 << 20
-
 // askRoute sends the request to /route of the proxy.
 func askRoute(ctx context.Context, s *session.Session, o *routeOptions, body []byte) (*explain.Plan, []byte, error) {
-	base, err := url.Parse(o.proxy)
-	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
-		return nil, nil, cli.Wrongf("--proxy %q: must be a URL such as http://10.0.0.1:8000", instance.Printable(o.proxy, 200))
+	header := http.Header{"X-Api-Key": {o.key}}
+	if o.session != "" {
+		header.Set(o.sessionHeader, o.session)
 	}
-	u := base.JoinPath("/route")
-	u.RawQuery = url.Values{"endpoint": {o.endpoint}}.Encode()
-	ctx, cancel := context.WithTimeout(ctx, 5*s.Timeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
+	raw, err := s.AskProxy(ctx, o.proxy, "/route", url.Values{"endpoint": {o.endpoint}}, header, body)
 	if err != nil {
 		return nil, nil, err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("X-Api-Key", o.key)
-	if o.session != "" {
-		req.Header.Set(o.sessionHeader, o.session)
-	}
-	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	defer client.CloseIdleConnections()
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, nil, fmt.Errorf("the proxy does not answer: %w", err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxPlan))
-	if err != nil {
-		return nil, nil, fmt.Errorf("the proxy's answer ended early: %w", err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return nil, nil, fmt.Errorf("the proxy says %d: %s", resp.StatusCode, instance.Printable(errorMessage(raw), 500))
-	}
 	answer := &explain.Plan{}
 	if err := json.Unmarshal(raw, answer); err != nil || answer.Way == "" {
-		return nil, nil, fmt.Errorf("%s is no proxy of this version: %s", instance.Printable(u.Host, 200), instance.Printable(string(raw), 200))
+		return nil, nil, fmt.Errorf("%s is no proxy of this version: %s", instance.Printable(o.proxy, 200), instance.Printable(string(raw), 200))
 	}
 	return answer, raw, nil
-}
-
-// errorMessage returns the message of an error answer, or the whole answer if it has none.
-func errorMessage(raw []byte) string {
-	var body struct {
-		Error  struct{ Message string }
-		Detail string
-	}
-	switch err := json.Unmarshal(raw, &body); {
-	case err == nil && body.Error.Message != "":
-		return body.Error.Message
-	case err == nil && body.Detail != "":
-		return body.Detail
-	}
-	return string(raw)
 }
 
 func printPlan(s *session.Session, p *explain.Plan) error {
@@ -180,7 +117,11 @@ func printPlan(s *session.Session, p *explain.Plan) error {
 	if p.Reason != "" {
 		way += " (" + name(p.Reason) + ")"
 	}
-	fmt.Fprintf(s.Out.Stdout, "way       %s\nmodel     %s\nprompt    %d bytes, about %d tokens\nrevision  %d\n", way, name(p.Model), p.Bytes, p.Tokens, p.Revision)
+	model := name(p.Model)
+	if p.Target != "" {
+		model += ", target " + name(p.Target)
+	}
+	fmt.Fprintf(s.Out.Stdout, "way       %s\nmodel     %s\nprompt    %d bytes, about %d tokens\nrevision  %d\n", way, model, p.Bytes, p.Tokens, p.Revision)
 	if d := p.Disaggregate; d != nil {
 		fmt.Fprintf(s.Out.Stdout, "decided   %s, %s: pair takes %.3f s, decode-only %.3f s, of which others wait %.3f s\n", name(d.Decision), name(d.Reason), d.Pair, d.DecodeOnly, d.Stall)
 	}

@@ -2,6 +2,8 @@ package session
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,10 +15,18 @@ import (
 const completeLimit = time.Second
 
 // Completes adds shell completion of a command's arguments: the role, then addresses that are
-// in etcd. roles are the roles that the command accepts.
+// in etcd; or role/address, once a slash is typed. roles are the roles that the command accepts.
 func (s *Session) Completes(cmd *cobra.Command, roles ...instance.Role) *cobra.Command {
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		var out []string
+		if named := strings.Contains(strings.Join(args, "")+typed, "/"); named && s.settle(cmd) == nil {
+			for _, in := range s.instances(cmd.Context()) {
+				if _, err := instance.ParseAddress(in.Address); err == nil && !slices.Contains(args, in.Key.String()) && slices.Contains(roles, in.Role) {
+					out = append(out, in.Key.String())
+				}
+			}
+			return out, cobra.ShellCompDirectiveNoFileComp
+		}
 		if len(args) == 0 {
 			for _, r := range roles {
 				out = append(out, string(r))

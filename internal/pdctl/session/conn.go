@@ -49,7 +49,7 @@ func (s *Session) dial() (*Conn, error) {
 	if err != nil {
 		return nil, s.Hint(err)
 	}
-	return &Conn{Client: client, Layout: layout, Store: store.New(client, layout, actor())}, nil
+	return &Conn{Client: client, Layout: layout, Store: store.New(client, layout, Actor())}, nil
 }
 
 // Connect connects and waits for an answer of etcd. Otherwise every later error would report a
@@ -94,7 +94,11 @@ func (s *Session) Hint(err error) error {
 	if !errors.Is(err, etcd.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return fmt.Errorf("%w%s%s", err, hint, instance.Printable(strings.Join(s.Etcd.Endpoints, ", "), 300))
+	tried := instance.Printable(strings.Join(s.Etcd.Endpoints, ", "), 300)
+	if s.canProxy {
+		tried += proxyHint
+	}
+	return fmt.Errorf("%w%s%s", err, hint, tried)
 }
 
 // RefusedUser reports whether etcd answers, but refuses this user.

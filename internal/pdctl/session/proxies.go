@@ -1,6 +1,19 @@
 package session
 
-import "github.com/pdmesh/pdmesh/internal/discovery/lease"
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
 
 // DefaultConnector returns the connector that all proxies assume for records that name none,
 // or "" if they differ or do not publish it.
@@ -14,4 +27,94 @@ func DefaultConnector(proxies []lease.ProxyPresence) string {
 		return ""
 	}
 	return proxies[0].Connector
+}
+
+// AdminKey returns the admin key of proxies: the value of a flag, or of ADMIN_API_KEY.
+func (s *Session) AdminKey(flag string) (string, error) {
+	if flag == "" {
+		flag, _ = s.LookupEnv("ADMIN_API_KEY")
+	}
+	if flag == "" {
+		return "", cli.Wrongf("the proxy needs its admin key: set --admin-key or ADMIN_API_KEY")
+	}
+	return flag, nil
+}
+
+// ProxyURLs returns the URLs of the registered proxies, at least one.
+func (s *Session) ProxyURLs(ctx context.Context) ([]string, error) {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	proxies, err := conn.Store.Reader.Proxies(ctx)
+	if err != nil {
+		return nil, s.Hint(err)
+	}
+	var urls []string
+	for _, p := range proxies {
+		if p.Address != "" {
+			urls = append(urls, "http://"+p.Address)
+		}
+	}
+	if len(urls) == 0 {
+		return nil, errors.New("no proxy is registered in etcd: name one by --proxy URL")
+	}
+	return urls, nil
+}
+
+// maxProxyAnswer bounds the answer of a proxy, in bytes: it may have some hundred for each instance.
+const maxProxyAnswer = 64 << 20
+
+// AskProxy sends a request to a route of a proxy and returns the answer, which has status 200. base
+// is the URL of the proxy, query may be nil; a request without a body is a GET.
+func (s *Session) AskProxy(ctx context.Context, base, path string, query url.Values, header http.Header, body []byte) ([]byte, error) {
+	u, err := url.Parse(base)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, cli.Wrongf("--proxy %q: must be a URL such as http://10.0.0.1:8000", instance.Printable(base, 200))
+	}
+	u = u.JoinPath(path)
+	u.RawQuery = query.Encode()
+	ctx, cancel := context.WithTimeout(ctx, 5*s.Timeout)
+	defer cancel()
+	method := http.MethodGet
+	if body != nil {
+		method = http.MethodPost
+		header.Set("Content-Type", "application/json")
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header = header
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("the proxy does not answer: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxProxyAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("the proxy's answer ended early: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the proxy says %d: %s", resp.StatusCode, instance.Printable(errorMessage(raw), 500))
+	}
+	return raw, nil
+}
+
+// errorMessage returns the message of an error answer, or the whole answer if it has none.
+func errorMessage(raw []byte) string {
+	var body struct {
+		Error  struct{ Message string }
+		Detail string
+	}
+	switch err := json.Unmarshal(raw, &body); {
+	case err == nil && body.Error.Message != "":
+		return body.Error.Message
+	case err == nil && body.Detail != "":
+		return body.Detail
+	}
+	return string(raw)
 }

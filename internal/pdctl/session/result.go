@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 )
 
 // Result is the result of a command for one address.
@@ -28,6 +29,14 @@ func (r Result) Failed(format string, args ...any) Result {
 // Line prints one result immediately, so that a long list shows its progress.
 func (s *Session) Line(r Result) {
 	if s.Out.Structured() {
+		return
+	}
+	if s.Out.Format == output.Name {
+		if r.Outcome != "failed" {
+			fmt.Fprintf(s.Out.Stdout, "%s/%s\n", r.Role, r.Address)
+		} else {
+			fmt.Fprintf(s.Out.Stderr, "%s/%s: %s\n", r.Role, r.Address, r.Text)
+		}
 		return
 	}
 	if s.Dry.On {

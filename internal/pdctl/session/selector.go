@@ -2,9 +2,7 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -14,35 +12,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
-
-// A Selector selects instances by their properties. All of its terms must match.
-type Selector []term
-
-// term is one requirement, in kubectl's notation: key=value, key!=value, key in (a,b),
-// key notin (a,b), key or !key. key is byRole, byModel or byState, else the name of a label.
-type term struct {
-	key    string
-	not    bool     // !=, notin, !key: an instance without the label matches, too
-	values []string // the accepted values; nil: the label must exist
-}
-
-// The keys that are not names of labels. A label with such a name is written label:NAME.
-const (
-	byRole  = "role"
-	byModel = "model"
-	byState = "state"
-
-	labelPrefix = "label:"
-)
-
-// states returns the values of state=: those of records, of views and of intents.
-func states() []string {
-	return []string{
-		string(instance.Starting), string(instance.Ready), string(instance.Draining), string(instance.Down),
-		string(instance.Pending), string(instance.Unverified), string(instance.Ejected), string(instance.Sleeping), string(instance.Paused), string(instance.Rejected),
-		string(instance.Drain), string(instance.Cordon), string(instance.Removed),
-	}
-}
 
 // Selectors are the values of --selector as on the command line.
 type Selectors []string
@@ -57,178 +26,58 @@ func (s *Session) Selects(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// The forms of a term. k8s.io/apimachinery/pkg/labels reads the same notation, but refuses
-// values with a slash, which names of models have, and keys with a colon.
-var (
-	termEqual  = regexp.MustCompile(`^([^\s=!<>(),]+)\s*(==|=|!=)\s*([^\s=!<>(),]*)$`)
-	termSet    = regexp.MustCompile(`^([^\s=!<>(),]+)\s+(in|notin)\s*\(([^=!<>()]*)\)$`)
-	termExists = regexp.MustCompile(`^(!?)\s*([^\s=!<>(),]+)$`)
-)
-
 // Parse parses the selectors.
-func (l *Selectors) Parse() (Selector, error) {
-	var out Selector
+func (l *Selectors) Parse() (out instance.Selector, err error) {
 	for _, text := range *l {
-		for _, part := range splitTerms(text) {
-			t, err := parseTerm(strings.TrimSpace(part))
-			if err != nil {
-				return nil, cli.Wrongf("--selector %q: %w", instance.Printable(text, 80), err)
-			}
-			out = append(out, t)
+		one, err := instance.ParseSelector(text)
+		if err != nil {
+			return nil, cli.Wrongf("--selector %q: %w", instance.Printable(text, 80), err)
 		}
+		out = append(out, one...)
 	}
 	return out, nil
 }
 
-// splitTerms splits at the commas outside of parentheses.
-func splitTerms(text string) (parts []string) {
-	depth, start := 0, 0
-	for i, c := range text {
-		switch c {
-		case '(':
-			depth++
-		case ')':
-			depth--
-		case ',':
-			if depth == 0 {
-				parts = append(parts, text[start:i])
-				start = i + 1
-			}
-		}
-	}
-	return append(parts, text[start:])
-}
-
-func parseTerm(text string) (t term, err error) {
-	if m := termEqual.FindStringSubmatch(text); m != nil {
-		t = term{key: m[1], not: m[2] == "!=", values: []string{m[3]}}
-	} else if m := termSet.FindStringSubmatch(text); m != nil {
-		t = term{key: m[1], not: m[2] == "notin"}
-		for value := range strings.SplitSeq(m[3], ",") {
-			t.values = append(t.values, strings.TrimSpace(value))
-		}
-	} else if m := termExists.FindStringSubmatch(text); m != nil {
-		t = term{key: m[2], not: m[1] != ""}
-	} else {
-		return t, errTerm
-	}
-	if t.key == labelPrefix {
-		return t, errTerm
-	}
-	return t, t.check()
-}
-
-var errTerm = errors.New("write key=value, key!=value, key in (a,b), key notin (a,b), key or !key, e.g. state=down or rack in (3,4)")
-
-// check returns an error for values that no instance can have.
-func (t *term) check() error {
-	switch t.key {
-	case byRole, byState, byModel:
-		if t.values == nil {
-			return fmt.Errorf("every instance has a %s: write %[1]s=value", t.key)
-		}
-	}
-	for _, value := range t.values {
-		switch t.key {
-		case byRole:
-			if _, err := instance.ParseRole(value); err != nil {
-				return fmt.Errorf("%s: %w", t.key, err)
-			}
-		case byState:
-			if !slices.Contains(states(), value) {
-				return fmt.Errorf("state=%q: use one of %s", instance.Printable(value, 40), strings.Join(states(), ", "))
-			}
-		case byModel:
-			if value == "" {
-				return errors.New("model=: name a model")
-			}
-		}
-	}
-	return nil
-}
-
-// NamedOrSelected checks the number of arguments after the flags are parsed: a role and
-// addresses, or a role and --selector; more is the number of further arguments.
+// NamedOrSelected checks the number of arguments after the flags are parsed: instances, or a role
+// or nothing with --selector; more is the number of further arguments.
 func (l *Selectors) NamedOrSelected(more int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(*l) > 0 {
-			return cobra.ExactArgs(1+more)(cmd, args)
+			if len(args) < more || len(args) > 1+more {
+				return fmt.Errorf("with --selector, name only a role: %q", args)
+			}
+			return nil
 		}
-		return cobra.MinimumNArgs(2+more)(cmd, args)
+		return cobra.MinimumNArgs(1+more)(cmd, args)
 	}
 }
 
-// matches reports whether an instance meets all requirements.
-func (l Selector) matches(in *instance.Instance) bool {
-	return !slices.ContainsFunc(l, func(t term) bool { return !t.matches(in) })
-}
-
-func (t *term) matches(in *instance.Instance) bool {
-	if t.values == nil {
-		_, ok := in.Record.Labels[t.label()]
-		return ok != t.not
-	}
-	return slices.ContainsFunc(t.values, func(value string) bool { return t.has(in, value) }) != t.not
-}
-
-// has reports whether an instance has a value.
-func (t *term) has(in *instance.Instance, value string) bool {
-	switch t.key {
-	case byRole:
-		return string(in.Role) == value
-	case byState:
-		return in.Status() == value
-	case byModel: // the last part of a name is enough, as for --model
-		return (&instance.Facts{Models: in.Record.Models}).Serves(value, false)
-	}
-	is, ok := in.Record.Labels[t.label()]
-	return ok && is == value
-}
-
-func (t *term) label() string { return strings.TrimPrefix(t.key, labelPrefix) }
-
-// NoMatch returns the error that no instance of what, such as "decode ", matches. In
-// "rack=1,2" the 2 is the name of a label, as for kubectl: if no instance has that label, the
-// error says how to select several values.
+// NoMatch returns the error that no instance of what, such as "decode ", matches.
 func (l *Selectors) NoMatch(what string, snap *instance.Snapshot) error {
 	hint := ""
-	sel, err := l.Parse()
-	for i := 1; err == nil && i < len(sel); i++ {
-		t, before := &sel[i], &sel[i-1]
-		if t.values == nil && !t.not && len(before.values) == 1 && !slices.ContainsFunc(snap.All(), t.matches) {
-			hint = fmt.Sprintf("; no instance has a label %s: for several values write %s in (%s,%s)", t.key, before.key, before.values[0], t.key)
-		}
+	if sel, err := l.Parse(); err == nil {
+		hint = sel.SetHint(snap)
 	}
-	return fmt.Errorf("no %sinstance matches --selector %s%s; see pdctl list", what, instance.Printable(strings.Join(*l, " "), 200), instance.Printable(hint, 200))
-}
-
-// Filter keeps the instances that match.
-func (l Selector) Filter(snap *instance.Snapshot) *instance.Snapshot {
-	if len(l) == 0 {
-		return snap
-	}
-	var keep []*instance.Instance
-	for _, in := range snap.All() {
-		if l.matches(in) {
-			keep = append(keep, in)
-		}
-	}
-	return instance.NewSnapshot(snap.Revision, keep)
+	return fmt.Errorf("no %sinstance matches --selector %s%s; see pdctl list", strings.TrimLeft(what, " "), instance.Printable(strings.Join(*l, " "), 200), instance.Printable(hint, 200))
 }
 
 // ChosenKeys returns the instances that a command changes: those named, or those that match
 // the selector. For the role "both", both entries of an engine have to match.
-func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key, error) {
-	role, err := instance.ParseRoles(args[0])
-	if err != nil {
-		return nil, cli.Wrong(err)
-	}
+func (s *Session) ChosenKeys(ctx context.Context, args []string, accept Accept) ([]instance.Key, error) {
 	sel, err := s.Selectors.Parse()
 	if err != nil {
 		return nil, err
 	}
 	if len(sel) == 0 {
-		return Addresses(role, args[1:])
+		return s.Named(ctx, args, BothRoles|accept)
+	}
+	roles := instance.Roles()
+	if len(args) > 0 {
+		role, err := instance.ParseRoles(args[0])
+		if err != nil {
+			return nil, cli.Wrong(err)
+		}
+		roles = []instance.Role{role}
 	}
 	c, err := s.Connect(ctx)
 	if err != nil {
@@ -253,14 +102,16 @@ func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key
 	}
 	slices.Sort(order)
 	var keys []instance.Key
-	for _, address := range slices.Compact(order) {
-		k := instance.Key{Role: role, Address: address}
-		if !slices.ContainsFunc(k.Each(), func(one instance.Key) bool { return !fit[one] }) {
-			keys = append(keys, k)
+	for _, role := range roles {
+		for _, address := range slices.Compact(order) {
+			k := instance.Key{Role: role, Address: address}
+			if !slices.ContainsFunc(k.Each(), func(one instance.Key) bool { return !fit[one] }) {
+				keys = append(keys, k)
+			}
 		}
 	}
 	if len(keys) == 0 {
-		return nil, s.Selectors.NoMatch(string(role)+" ", snap)
+		return nil, s.Selectors.NoMatch(strings.Join(args, "")+" ", snap)
 	}
 	return keys, nil
 }
@@ -270,28 +121,28 @@ func (s *Session) completeSelector(cmd *cobra.Command, _ []string, typed string)
 	key, _, value := strings.Cut(typed, "=")
 	values := map[string]bool{}
 	switch {
-	case value && key == byRole:
+	case value && key == instance.ByRole:
 		for _, r := range instance.Roles() {
 			values[key+"="+string(r)] = true
 		}
-	case value && key == byState:
-		for _, state := range states() {
+	case value && key == instance.ByState:
+		for _, state := range instance.SelectorStates() {
 			values[key+"="+state] = true
 		}
 	case s.settle(cmd) != nil:
 	default:
 		if !value {
-			values[byRole+"="], values[byModel+"="], values[byState+"="] = true, true, true
+			values[instance.ByRole+"="], values[instance.ByModel+"="], values[instance.ByState+"="] = true, true, true
 		}
 		for _, in := range s.instances(cmd.Context()) {
-			if value && key == byModel {
+			if value && key == instance.ByModel {
 				for _, m := range in.Record.Models {
 					values[key+"="+m] = true
 				}
 			}
 			for name, is := range in.Record.Labels {
-				if name == byRole || name == byModel || name == byState {
-					name = labelPrefix + name
+				if name == instance.ByRole || name == instance.ByModel || name == instance.ByState {
+					name = instance.LabelPrefix + name
 				}
 				if !value {
 					values[name+"="] = true

@@ -27,12 +27,17 @@ type Session struct {
 	LookupEnv settings.Lookup
 	Engines   Engines // how engines are asked, by commands that do
 	Timeout   time.Duration
+	Proxy     string // --proxy of commands that can read the fleet from a proxy
 	Selectors Selectors
 	Dry       dryrun.Run // --dry-run of commands that write, and the recorded writes
 
 	said   *settings.Values
 	file   string // --config
 	prints bool   // --print-config
+	yes    bool   // --yes of commands that confirm
+	again  bool   // --watch of lists
+	// canProxy is set while a command runs that has the flag --proxy of ReadsProxy.
+	canProxy bool
 }
 
 // New returns a session whose flags are not parsed yet.
@@ -63,7 +68,7 @@ func (s *Session) reading() settings.Table {
 // Register adds the flags of all commands to the root command.
 func (s *Session) Register(fs *pflag.FlagSet) {
 	append(s.general(), s.reading()...).Register(fs)
-	fs.StringVarP(&s.Out.Format, "output", "o", output.Table, "table, wide (table with more columns), json or yaml")
+	fs.StringVarP(&s.Out.Format, "output", "o", output.Table, "table, wide (table with more columns), json, yaml or name (role/host:port, for commands that print instances)")
 }
 
 // Wrap makes a command check the settings first, and print at the end what a dry run would
@@ -76,7 +81,11 @@ func (s *Session) Wrap(do func(*cobra.Command, []string) error) func(*cobra.Comm
 		if s.prints {
 			return s.printSettings()
 		}
-		err := do(cmd, args)
+		if s.Out.Format == output.Name && cmd.Annotations[names] == "" {
+			return cli.Wrongf("-o name: %s prints no instances", cmd.CommandPath())
+		}
+		s.canProxy = cmd.Annotations[readsProxy] != ""
+		err := s.repeat(cmd, args, do)
 		if cli.IsWrong(err) {
 			return err
 		}
@@ -122,14 +131,14 @@ func (s *Session) Writes(cmd *cobra.Command) *cobra.Command {
 
 // printDry prints what would have been written.
 func (s *Session) printDry() error {
-	if !s.Dry.On || s.Out.Structured() {
+	if !s.Dry.On || s.Out.Structured() || s.Out.Format == output.Name {
 		return nil
 	}
 	return s.Out.Println(s.Dry.Text())
 }
 
-// actor returns the name of the user for the audit trail.
-func actor() string {
+// Actor returns the name of the user for the audit trail.
+func Actor() string {
 	name := "unknown"
 	if u, err := user.Current(); err == nil {
 		name = u.Username

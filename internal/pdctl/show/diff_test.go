@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -101,45 +102,38 @@ func TestDiff(t *testing.T) {
 	}
 }
 
+// A table has the same columns whatever the entries are, and an intent hides neither what proxies
+// see nor what the record says.
 func TestListTable(t *testing.T) {
 	t.Parallel()
-	plain := instance.NewSnapshot(9, []*instance.Instance{entry("a:1", 3, nil)})
-	want := "ROLE    ADDRESS  STATE  KIND    MODELS  SOURCE  REVISION\n" +
-		"decode  a:1      ready  leased  m       -       3"
-	if d := cmp.Diff(want, listTable(plain, "", false).Render()); d != "" {
-		t.Error(d)
-	}
-	full := instance.NewSnapshot(9, []*instance.Instance{
+	var entries []*listed
+	for _, in := range []*instance.Instance{
 		entry("a:1", 3, func(in *instance.Instance) {
 			in.Record.Models, in.Record.Connector, in.Lease = []string{"m", "n\x1b[2J", "o", "p"}, "nixl", 0
 		}),
 		entry("b:\u202e1", 4, func(in *instance.Instance) { in.View, in.Reason = instance.Rejected, "broken" }),
-	})
-	want = "ROLE    ADDRESS    STATE     KIND    MODELS           CONNECTOR        SOURCE  REVISION  REASON\n" +
-		`decode  a:1        ready     static  m,n\u001b[2J +2  nixl             -       3         -` + "\n" +
-		`decode  b:\u202e1  rejected  leased  m                plain (default)  -       4         broken`
-	if d := cmp.Diff(want, listTable(full, "plain", false).Render()); d != "" {
+		entry("c:1", 5, func(in *instance.Instance) { in.Intent, in.Record.State = instance.Drain, instance.Down }),
+		entry("d:1", 6, func(in *instance.Instance) {
+			then := time.Now().Add(-3*time.Hour - time.Minute)
+			in.Intent, in.View, in.Record.StartedAt = instance.Cordon, instance.Ejected, &then
+		}),
+	} {
+		entries = append(entries, &listed{in, in.Listed("plain")})
+	}
+	three := int64(3)
+	entries[2].InFlight = &three
+	want := "ROLE    ADDRESS    STATE               AGE  IN FLIGHT  WEIGHT  KIND    MODELS           CONNECTOR        REASON\n" +
+		`decode  a:1        ready               -    -          100     static  m,n\u001b[2J +2  nixl             -` + "\n" +
+		`decode  b:\u202e1  rejected            -    -          100     leased  m                plain (default)  broken` + "\n" +
+		`decode  c:1        draining (down)     -    3          100     leased  m                plain (default)  -` + "\n" +
+		`decode  d:1        cordoned (ejected)  3h   -          100     leased  m                plain (default)  -`
+	if d := cmp.Diff(want, listTable(entries, false).Render()); d != "" {
 		t.Error(d)
 	}
-	// An intent hides neither what proxies see nor what the record says.
-	hidden := instance.NewSnapshot(9, []*instance.Instance{
-		entry("a:1", 3, func(in *instance.Instance) { in.Intent, in.Record.State = instance.Drain, instance.Down }),
-		entry("b:1", 4, func(in *instance.Instance) { in.Intent, in.View = instance.Cordon, instance.Ejected }),
-	})
-	want = "ROLE    ADDRESS  STATE   VIEW     RECORD  KIND    MODELS  SOURCE  REVISION\n" +
-		"decode  a:1      drain   -        down    leased  m       -       3\n" +
-		"decode  b:1      cordon  ejected  -       leased  m       -       4"
-	if d := cmp.Diff(want, listTable(hidden, "", false).Render()); d != "" {
-		t.Error(d)
-	}
-	owned := instance.NewSnapshot(9, []*instance.Instance{
-		entry("a:1", 3, func(in *instance.Instance) { in.Record.Proxies = []string{"p1", "p2"} }), entry("b:1", 4, nil),
-	})
-	want = "ROLE    ADDRESS  STATE  KIND    MODELS  SOURCE  PROXIES  REVISION\n" +
-		"decode  a:1      ready  leased  m       -       p1,p2    3\n" +
-		"decode  b:1      ready  leased  m       -       -        4"
-	if d := cmp.Diff(want, listTable(owned, "", false).Render()); d != "" {
-		t.Error(d)
+	for name, want := range map[string]string{"state": "d:1", "age": "d:1", "revision": "a:1"} {
+		if err := sortBy(entries, name); err != nil || entries[0].Address != want {
+			t.Errorf("by %s: %s, %v", name, entries[0].Address, err)
+		}
 	}
 }
 

@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -23,26 +21,23 @@ etcd (the value, its revisions and lease, and the pending add and the operator's
 that address, if any). Control characters are escaped. It also shows what each proxy has in
 flight there, what each proxy reports about it, and the end of its history.
 
-The instance is role/host:port, as list and watch print it, or two words. The exit code
+The instance is role/host:port, as list and watch print it, or two words; the role can be
+left out if the address has one only. The exit code
 is 1 when etcd has nothing about it.`
 
 // Get returns the command get.
 func Get(s *session.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "get role/host:port", Short: "show one instance as it is in etcd", Long: getHelp,
-		Example: "  pdctl get prefill/10.0.0.7:8100\n  pdctl get decode 10.0.0.8:8200 -o json",
+		Use: "get [ROLE/]HOST:PORT", SuggestFor: []string{"describe", "show"}, Short: "show one instance as it is in etcd", Long: getHelp,
+		Example: "  pdctl get prefill/10.0.0.7:8100\n  pdctl get 10.0.0.7:8100 --proxy http://10.0.0.1:8000\n  pdctl get decode 10.0.0.8:8200 -o json",
 		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				role, address, ok := strings.Cut(args[0], "/")
-				if !ok {
-					return cli.Wrongf("%q: name the instance as role/host:port, e.g. prefill/10.0.0.7:8100", instance.Printable(args[0], 80))
-				}
-				args = []string{role, address}
-			}
-			keys, err := session.Keys(args)
+			keys, err := s.Named(cmd.Context(), args, 0)
 			if err != nil {
 				return err
+			}
+			if s.Proxy != "" {
+				return proxyGet(cmd.Context(), s, keys[0])
 			}
 			return s.With(cmd.Context(), func(conn *session.Conn) error { return get(cmd.Context(), s, conn, keys[0]) })
 		},

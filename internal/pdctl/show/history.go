@@ -28,11 +28,11 @@ author.`
 func History(s *session.Session) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
-		Use: "history [prefill|decode host:port]", Short: "show who changed what, and what happened", Long: historyHelp,
+		Use: "history [[ROLE/]HOST:PORT]", Short: "show who changed what, and what happened", Long: historyHelp,
 		Example: "  pdctl history\n  pdctl history decode 10.0.0.8:8200 --limit 20\n  pdctl history -o json | jq '.events[] | select(.what == \"drain\")'",
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 0 && len(args) != 2 {
-				return fmt.Errorf("too many arguments: use none, or one instance as role and host:port")
+			if len(args) > 2 {
+				return fmt.Errorf("too many arguments: use none, or one instance as role/host:port")
 			}
 			return nil
 		},
@@ -41,8 +41,8 @@ func History(s *session.Session) *cobra.Command {
 				return cli.Wrongf("--limit %d: must be 1 or more", limit)
 			}
 			var of *instance.Key
-			if len(args) == 2 {
-				keys, err := session.Keys(args)
+			if len(args) > 0 {
+				keys, err := s.Named(cmd.Context(), args, 0)
 				if err != nil {
 					return err
 				}
@@ -109,10 +109,21 @@ func pastEvents(ctx context.Context, s *session.Session, conn *session.Conn, of 
 	audited := map[int64]bool{}
 	for _, e := range entries {
 		audited[e.Revision] = true
-		events = append(events, event{
+		one := event{
 			Revision: e.Revision, At: &e.At, Who: instance.Printable(e.Who, 80), What: instance.Printable(e.What, 40), Role: e.Role,
 			Address: instance.Printable(e.Address, 300), Why: instance.Printable(e.Why, 300), For: instance.Printable(e.For, 40), Weight: e.Weight,
-		})
+		}
+		if e.Role != "" || len(e.Changes) == 0 {
+			events = append(events, one)
+			continue
+		}
+		for _, c := range e.Changes { // several keys
+			n := conn.Layout.Parse(conn.Layout.Root() + c.Key)
+			if address := instance.Printable(n.Address, 300); one.Role != n.Role || one.Address != address {
+				one.Role, one.Address = n.Role, address
+				events = append(events, one)
+			}
+		}
 	}
 	for _, p := range changes {
 		if !audited[p.Revision] {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
@@ -20,23 +21,23 @@ import (
 func listHelp() string {
 	return `list shows all instances, whether proxies use them or not.
 
-` + columnsHelp(func(w when) bool { return w != ifAsked }) + `
-Columns without a value may be left out. Below the table are removals of instances that are
-not registered ("pdctl allow"), except with --selector. A selector that no instance matches is
-an error (exit 1).
+` + columnsHelp(false) + `
+Below the table are removals of instances that are not registered ("pdctl allow"), except
+with --selector. A selector that no instance matches is an error (exit 1).
 
 -o wide has all of these columns, and:
 
-` + columnsHelp(func(w when) bool { return w == ifAsked }) + `
+` + columnsHelp(true) + `
 -o json prints {"revision": N, "instances": [...], "removed": [...]}, each instance as
 the /status of a proxy shows it.`
 }
 
 // List returns the command list.
 func List(s *session.Session) *cobra.Command {
-	return &cobra.Command{
-		Use: "list [prefill|decode]", Short: "list the instances", Long: listHelp(),
-		Example: "  pdctl list\n  pdctl list decode\n  pdctl list -o wide --selector state=ready --selector rack=3\n  pdctl list -o json | jq '.instances[] | select(.state == \"down\")'",
+	var order string
+	cmd := &cobra.Command{
+		Use: "list [prefill|decode]", Aliases: []string{"ls"}, Short: "list the instances", Long: listHelp(),
+		Example: "  pdctl list\n  pdctl list decode --sort-by in-flight\n  pdctl list --proxy http://10.0.0.1:8000\n  pdctl list -o wide --selector state=ready --selector rack=3\n  pdctl list -o json | jq '.instances[] | select(.state == \"down\")'",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			roles := instance.Roles()
@@ -47,9 +48,14 @@ func List(s *session.Session) *cobra.Command {
 				}
 				roles = []instance.Role{role}
 			}
-			return list(cmd.Context(), s, roles)
+			if err := sortBy(nil, order); err != nil {
+				return err
+			}
+			return list(cmd.Context(), s, roles, order)
 		},
 	}
+	cmd.Flags().StringVar(&order, "sort-by", "", "column to sort by, e.g. age, in-flight or state (default: role and address)")
+	return cmd
 }
 
 // listing is the JSON form of list.
@@ -69,7 +75,10 @@ type Removal struct {
 	Revision int64         `json:"revision"` // mod_revision of the override
 }
 
-func list(ctx context.Context, s *session.Session, roles []instance.Role) error {
+func list(ctx context.Context, s *session.Session, roles []instance.Role, order string) error {
+	if s.Proxy != "" {
+		return proxyList(ctx, s, roles, order)
+	}
 	sel, err := s.Selectors.Parse()
 	if err != nil {
 		return err
@@ -87,33 +96,76 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role) error 
 	if err != nil {
 		return s.Hint(err)
 	}
+	loads, err := conn.Store.Reader.Loads(ctx)
+	if err != nil && !session.RefusedUser(err) { // a user may have no rights for them
+		return s.Hint(err)
+	}
 	all := lease.Seen(snap, proxies)
-	snap = sel.Filter(only(all, roles))
 	removed := []Removal{}
 	if len(sel) == 0 {
 		removed = removedOf(removals, roles)
 	}
-	if s.Out.Structured() {
-		out := listing{Revision: snap.Revision, Instances: []instance.Listing{}, Removed: removed}
-		for _, in := range snap.All() {
-			out.Instances = append(out.Instances, in.Listed(session.DefaultConnector(proxies)))
+	entries := []*listed{}
+	for _, in := range sel.Filter(only(all, roles)).All() {
+		e := &listed{in, in.Listed(session.DefaultConnector(proxies))}
+		e.InFlight = inFlight(loads, in.Key)
+		entries = append(entries, e)
+	}
+	if err := printList(s, entries, order, removed, snap.Revision, conn.Layout.Root()); err != nil {
+		return err
+	}
+	if len(entries) == 0 && len(sel) > 0 {
+		return s.Selectors.NoMatch("", all)
+	}
+	return nil
+}
+
+// inFlight returns the number of requests that proxies have in flight at an instance, nil if none
+// publishes it.
+func inFlight(loads []*loaddigest.ProxyLoad, k instance.Key) *int64 {
+	var sum *int64
+	for _, l := range loads {
+		c, known := l.Load[k.String()]
+		if l.Ignored != "" || !known && l.LeftOut > 0 {
+			continue
 		}
-		if err := s.Out.Write(out); err != nil {
-			return err
+		if sum == nil {
+			sum = new(int64)
 		}
+		*sum += c.InFlight
+	}
+	return sum
+}
+
+// printList prints entries and removals in the format of -o.
+func printList(s *session.Session, entries []*listed, order string, removed []Removal, revision int64, root string) error {
+	if err := sortBy(entries, order); err != nil {
+		return err
 	}
 	switch {
-	case len(snap.All()) == 0 && len(sel) > 0:
-		return s.Selectors.NoMatch("", all)
 	case s.Out.Structured():
+		out := listing{Revision: revision, Instances: []instance.Listing{}, Removed: removed}
+		for _, e := range entries {
+			out.Instances = append(out.Instances, e.Listing)
+		}
+		return s.Out.Write(out)
+	case s.Out.Format == output.Name:
+		for _, e := range entries {
+			if err := s.Out.Println(string(e.Role) + "/" + instance.Printable(e.Address, 0)); err != nil {
+				return err
+			}
+		}
 		return nil
-	}
-	if len(snap.All()) == 0 {
-		if _, err := fmt.Fprintf(s.Out.Stdout, "No instances below %s. Add one with: pdctl add prefill host:port\n", conn.Layout.Root()); err != nil {
+	case len(entries) == 0 && len(s.Selectors) > 0:
+		return nil
+	case len(entries) == 0:
+		if err := s.Out.Println(fmt.Sprintf("No instances below %s. Add one with: pdctl add prefill host:port", root)); err != nil {
 			return err
 		}
-	} else if err := output.Render(s.Out.Stdout, listTable(snap, session.DefaultConnector(proxies), s.Out.Wide())); err != nil {
-		return err
+	default:
+		if err := output.Render(s.Out.Stdout, listTable(entries, s.Out.Wide())); err != nil {
+			return err
+		}
 	}
 	return printRemoved(s, removed)
 }

@@ -42,9 +42,12 @@ nothing is served.`
 func Status(s *session.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "show the health of etcd, the instances and the proxies", Long: statusHelp,
-		Example: "  pdctl status\n  pdctl status -o json | jq .proxies",
+		Example: "  pdctl status\n  pdctl status --proxy http://10.0.0.1:8000\n  pdctl status -o json | jq .proxies",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if s.Proxy != "" {
+				return proxyState(cmd.Context(), s)
+			}
 			return s.With(cmd.Context(), func(conn *session.Conn) error { return status(cmd.Context(), s, conn) })
 		},
 	}

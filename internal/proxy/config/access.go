@@ -23,18 +23,21 @@ type Access struct {
 	APIKeysFile  string   // further ones, with names and rights; "" = none
 	EngineAPIKey string   // key sent to the engines
 	AdminAPIKey  string   // key of the routes that change the fleet; "" = these routes refuse
-	AdminListen  string   // host:port for status, admin and metrics; "" = same as clients
-	Dashboard    bool     // the page at /
-	PprofListen  string   // loopback host:port for Go's profiles; "" = none
+	// AdminAPIKeysFile has further ones, with names and rights; "" = none.
+	AdminAPIKeysFile string
+	AdminListen      string // host:port for status, admin and metrics; "" = same as clients
+	Dashboard        bool   // the page at /
+	PprofListen      string // loopback host:port for Go's profiles; "" = none
 }
 
 func (a *Access) settings() settings.Table {
 	return settings.About("Access",
 		settings.Setting{Name: "instance-allow", Kind: settings.List, Spread: true, Usage: "networks that may receive prompts, CIDR or address; \"any\" allows all (default: loopback, if etcd is on loopback)", Into: &a.InstanceAllow},
 		settings.Setting{Name: "api-key", Kind: settings.List, Spread: true, Secret: true, Usage: "API keys of clients; better set PD_API_KEY; without any, clients need no key", Into: &a.APIKeys},
-		settings.Setting{Name: "api-keys-file", Kind: settings.Text, Usage: "file with API keys of clients, one \"key name rights\" on each line; rights are priority, rank and trace, separated by commas; read again when it changes", Into: &a.APIKeysFile},
+		settings.Setting{Name: "api-keys-file", Kind: settings.Text, Usage: "file with API keys of clients, one \"key name rights\" on each line, and perhaps class= and max-class=; rights are priority, rank and trace, separated by commas; read again when it changes", Into: &a.APIKeysFile},
 		settings.Setting{Name: "engine-api-key", Kind: settings.Text, Secret: true, Env: []string{"OPENAI_API_KEY"}, Usage: "API key for the engines: sent always with --api-key, otherwise when the client sent none; also OPENAI_API_KEY", Into: &a.EngineAPIKey},
 		settings.Setting{Name: "admin-api-key", Kind: settings.Text, Secret: true, Env: []string{"ADMIN_API_KEY"}, Usage: "API key for changes of the fleet over HTTP; also ADMIN_API_KEY", Into: &a.AdminAPIKey},
+		settings.Setting{Name: "admin-api-keys-file", Kind: settings.Text, Usage: "file with admin keys, one \"key name rights\" on each line; rights are read and operate, separated by commas; the audit log has the name; read again when it changes", Into: &a.AdminAPIKeysFile},
 		settings.Setting{Name: "admin-listen", Kind: settings.Text, Usage: "separate address, host:port, for status, dashboard, admin routes and metrics; empty means --port", Into: &a.AdminListen},
 		settings.Setting{Name: "dashboard", Kind: settings.OnOff, Default: "on", Rare: true, Usage: "web page at / that shows the fleet and, with the admin key, can change it; as public as /status", Into: &a.Dashboard},
 		settings.Setting{Name: "pprof-listen", Kind: settings.Text, Rare: true, Usage: "loopback address, host:port, for Go's profiles (/debug/pprof/); empty disables them", Into: &a.PprofListen},

@@ -81,7 +81,8 @@ func TestDefaults(t *testing.T) {
 			Disaggregate: "always", PrefillPolicy: "prefix", DecodePolicy: "round_robin", CacheWeight: 10, IndexMemory: 512 << 20,
 			LoadDigests: true, LoadInterval: time.Second, ScrapeInterval: 5 * time.Second,
 		},
-		Records: config.Records{AccessLog: true, MetricsModels: 100, LogLevel: "info", LogFormat: "text"},
+		Admission: config.Admission{Queue: config.QueueObserve, QueueLength: 5000, TPOTTarget: 50 * time.Millisecond},
+		Records:   config.Records{AccessLog: true, MetricsModels: 100, LogLevel: "info", LogFormat: "text"},
 	}
 	if diff := cmp.Diff(want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)

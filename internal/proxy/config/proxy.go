@@ -26,6 +26,8 @@ type Proxy struct {
 	KVTransfer
 	Health
 	Choice
+	Admission
+	Roles
 	Records
 
 	ConfigFile  string
@@ -53,6 +55,8 @@ func (p *Proxy) Settings() settings.Table {
 		p.KVTransfer.settings(),
 		p.Health.settings(),
 		p.Choice.settings(),
+		p.Admission.settings(),
+		p.Roles.settings(),
 		p.Records.settings(),
 		settings.Reading("PD_CONFIG", &p.ConfigFile, &p.PrintConfig),
 	)

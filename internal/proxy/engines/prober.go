@@ -118,17 +118,11 @@ func (p Prober) Alive(ctx context.Context, in *instance.Instance) error {
 // the connector of records that name none.
 func Usable(def string) func(instance.Key, instance.Record) error {
 	return func(k instance.Key, rec instance.Record) error {
-		d, err := connector.OfRecord(&rec, def)
-		if err != nil {
-			return err
-		}
 		if rec.State == instance.Starting {
-			return nil // it gets no requests, and its agent has not queried everything yet
+			_, err := connector.OfRecord(&rec, def)
+			return err // it gets no requests, and its agent has not queried everything yet
 		}
-		if err := d.Lacks(&instance.Instance{Key: k, Record: rec}); err != nil {
-			return fmt.Errorf("connector %s: %w", d.Name(), err)
-		}
-		return nil
+		return connector.Lacks(k, rec, def)
 	}
 }
 

@@ -19,6 +19,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 // Loads joins the scheduler's counts, the engines' own figures and the digests of other
@@ -29,9 +31,17 @@ type Loads struct {
 	Scheduler      *sched.Scheduler
 	Others         *loaddigest.Watcher // nil: digests are off
 	Placements     *prefix.Placements
+	Keys           *keylimit.Table
 	Log            logrus.FieldLogger
 	Prober         scrape.Asker
 	ScrapeInterval time.Duration // 0: engines are not asked
+
+	// Queue returns the state of the queue to publish, and OnDigests receives the digests of all
+	// proxies, at least once a second.
+	Queue     func() []schema.QueueEntry
+	OnDigests func([]*loaddigest.ProxyLoad)
+	// Changed is called when an engine has reported its load.
+	Changed func()
 
 	scraper *scrape.Scraper
 }
@@ -56,8 +66,13 @@ func (l *Loads) WaitingTokens(k instance.Key) int64 {
 func (l *Loads) Use(s *sched.Scheduler, t *health.Tracker) {
 	l.Scheduler = s
 	l.scraper = scrape.New(scrape.Options{
-		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: s.Loads.SetEngine, Observe: t.Observe, Check: t.CheckSuspended, Interval: l.ScrapeInterval,
+		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: l.setEngine, Observe: t.Observe, Check: t.CheckSuspended, Interval: l.ScrapeInterval,
 	})
+}
+
+func (l *Loads) setEngine(k instance.Key, report *policy.Engine) {
+	l.Scheduler.Loads.SetEngine(k, report)
+	l.Changed()
 }
 
 // Of returns the load of an instance for /status.
@@ -95,6 +110,8 @@ func (l *Loads) Source() *loaddigest.Source {
 		InFlight:    l.inFlight,
 		HasPrompts:  l.Placements.Waiting,
 		TakePrompts: l.Placements.Take,
+		Keys:        l.Keys.Publish,
+		Queue:       l.Queue,
 		Changed:     func() <-chan struct{} { return l.Watcher.Snapshot().Changed() },
 	}
 }
@@ -124,11 +141,13 @@ func (l *Loads) FollowOthers(ctx context.Context) {
 	l.Others.FollowOthers(ctx, l.ID, func(others loaddigest.Others) {
 		l.Placements.SetOthers(others.Present)
 		l.takePrompts(others.New)
+		l.Keys.SetDemands(l.ID, others.Keys)
 		counts := make(map[string]sched.Counts, len(others.Counts))
 		for address, c := range others.Counts {
 			counts[address] = sched.Counts(c)
 		}
 		l.Scheduler.Loads.SetOthers(counts)
+		l.OnDigests(others.All)
 	})
 }
 

@@ -71,12 +71,16 @@ type lines struct {
 	prefill  line // to prefill's answer, by the tokens computed and those queued before
 	handover line // from prefill's answer to the first content, by the tokens of the prompt
 	alone    line // to the first content of decode alone, by the tokens of the prompt and those queued
+	token    line // for one output token, by the streams of the decode instance
 }
 
 type model struct {
 	lines
 	instances       map[string]*lines
 	queued, running mean // of decode instances
+	output          mean // tokens of an answer
+	uncached        mean // tokens of a prompt that prefill computes
+	pace            mean // seconds for one output token
 	alone           [64]bool
 	decisions       uint64
 }
@@ -91,6 +95,9 @@ func (m *mean) learn(v float64) {
 // Prefilled notes how long a prefill instance took to answer.
 func (e *Estimator) Prefilled(name string, p Prefill, took time.Duration) {
 	e.learn(name, p.Address, func(l *lines) { l.prefill.learn(p.Queued+p.Uncached, took.Seconds()) })
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.model(name).uncached.learn(p.Uncached)
 }
 
 // Handed notes how long after prefill's answer decode began to answer.

@@ -2,7 +2,10 @@ package estimate
 
 // line is how long something takes by how much work it is: a straight line through the
 // samples, of which the latest count most. It is nowhere below 0.
-type line struct{ n, x, y, xx, xy float64 } // n is the weight of all samples, the others are weighted sums
+type line struct {
+	n, x, y, xx, xy float64 // n is the weight of all samples, the others are weighted sums
+	samples         int
+}
 
 const (
 	// decay is how much of its weight a sample keeps with every new one: half is left
@@ -28,6 +31,7 @@ func (l *line) learn(work, seconds float64) {
 		*sum *= decay
 	}
 	l.n++
+	l.samples++
 	l.x += work
 	l.y += seconds
 	l.xx += work * work

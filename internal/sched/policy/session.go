@@ -59,6 +59,15 @@ func best(c *Candidates, of uint64, limit float64) int {
 	return max(best, 0)
 }
 
+// Distance is how far a key is from a choice with this hash and weight, in weighted rendezvous
+// hashing: the choice with the least distance is the one of the key.
+func Distance(key string, hash uint64, weight float64) float64 {
+	return -math.Log(unit(mix(mix(hashText(key))^hash))) / weight
+}
+
+// HashText is a hash for Distance. It is the same in every process and version.
+func HashText(s string) uint64 { return mix(hashText(s)) }
+
 // hashText is FNV-1a with 64 bits.
 func hashText(s string) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211

@@ -57,6 +57,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.DurationVar(&f.opt.ITL, "itl", 0, "time between tokens")
 	fl.IntVar(&f.opt.MaxModelLen, "max-model-len", 0, "context length in tokens (default 1048576)")
 	fl.IntVar(&f.opt.MaxRunning, "max-num-seqs", 0, "requests running at once, 0 for no limit")
+	fl.IntVar(&f.opt.MaxQueuedRequests, "max-num-queued-reqs", 0, "requests waiting and running from which on further ones get 503, 0 for no limit")
+	fl.IntVar(&f.opt.MaxQueuedTokens, "max-num-queued-tokens", 0, "prompt tokens not yet computed from which on further requests get 503, 0 for no limit")
 	fl.BoolVar(&f.opt.FineTokens, "fine-tokens", false, "cut text into tokens of 1 to 8 bytes, as many as real vocabularies do")
 	fl.BoolVar(&f.opt.SplitCharacters, "split-characters", false, "write some characters as one token per byte")
 	fl.IntVar(&f.opt.StreamInterval, "stream-interval", 1, "tokens of an event of a stream")

@@ -1,0 +1,326 @@
+package ground
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
+	"github.com/pdmesh/pdmesh/sim/loadgen"
+)
+
+// flood is a fleet of proxies with the real admission, the real estimates and the policy prefix, and
+// of modelled engines, in a bubble with a virtual clock. Counts of tokens are those of a replay.
+type flood struct {
+	mode    admission.Mode
+	engines int
+	engine  Engine
+	caches  Caches
+	limits  Limits
+	warm    *Workload // sent first, so that the proxies have learned how fast the engines are
+	// ask sets what the i-th client asks for.
+	ask func(i int, r *admission.Request)
+
+	mu       sync.Mutex // guards the engines
+	cache    []*kvcache.Cache
+	free     []time.Time // when the queue of a prefill engine is empty
+	held     []int       // requests in a prefill engine
+	computed []int64
+	streams  []int // of a decode engine
+	proxies  []*floodProxy
+}
+
+type floodProxy struct {
+	chain           []policy.Policy
+	prefill, decode []policy.Candidate
+	placed          *prefix.Placements
+	estimator       estimate.Estimator
+	queues          *admission.Queues
+}
+
+// Waited implements admission.Observer.
+func (*floodProxy) Waited(admission.Class, time.Duration) {}
+
+// NotAdmitted implements admission.Observer.
+func (*floodProxy) NotAdmitted(admission.Class, string) {}
+
+// Observed implements admission.Observer.
+func (*floodProxy) Observed(admission.Class, string) {}
+
+// Predicted implements admission.Observer.
+func (*floodProxy) Predicted(float64) {}
+
+// queued returns the candidates of one role for the queue.
+func queued(list []policy.Candidate) (out []admission.Engine) {
+	for i := range list {
+		out = append(out, admission.Engine{Address: list[i].Instance.Address, Load: list[i].Load})
+	}
+	return out
+}
+
+// newProxy adds a proxy.
+func (f *flood) newProxy(others bool) *floodProxy {
+	p := &floodProxy{placed: new(prefix.Placements)}
+	p.placed.SetOthers(others)
+	for _, role := range instance.Roles() {
+		for i := range f.engines {
+			in := &instance.Instance{Key: instance.Key{Role: role, Address: fmt.Sprintf("10.0.%d.%d:8000", len(role), i+1)}}
+			if c := policy.NewCandidate(in, 0, new(policy.Load)); role == instance.Prefill {
+				p.prefill = append(p.prefill, c)
+			} else {
+				p.decode = append(p.decode, c)
+			}
+		}
+	}
+	kind, _ := policy.Find("prefix")
+	for _, k := range policy.Chain(kind, false) {
+		p.chain = append(p.chain, k.New(policy.Options{Rand: rand.Float64, Placements: p.placed}))
+	}
+	p.queues = admission.New(admission.Options{
+		Mode: f.mode, TPOT: scaled(f.limits.ITL, 1), MaxWaiting: 10000, MaxBytes: 1 << 30, Observer: p, Rates: p.estimator.Rates,
+		Tokens:  func(_ string, bytes int) int { return bytes / 4 },
+		Engines: func(string) (prefill, decode []admission.Engine) { return queued(p.prefill), queued(p.decode) },
+	})
+	f.proxies = append(f.proxies, p)
+	return p
+}
+
+// run sends the workload through n proxies in turn.
+func (f *flood) run(t *testing.T, w *Workload, n int) (samples []sample) {
+	t.Helper()
+	f.cache, f.free, f.held, f.computed, f.streams = nil, make([]time.Time, f.engines), make([]int, f.engines), make([]int64, f.engines), make([]int, f.engines)
+	for i := range f.engines {
+		f.cache = append(f.cache, kvcache.New(kvcache.Config{BlockSize: f.caches.BlockSize, Blocks: f.caches.Blocks, Seed: uint64(i)}))
+	}
+	samples = make([]sample, len(w.Requests))
+	synctest.Test(t, func(t *testing.T) {
+		f.proxies = nil
+		ctx, cancel := context.WithCancel(t.Context())
+		for range n {
+			p := f.newProxy(n > 1)
+			go p.queues.Run(ctx)
+		}
+		go func() {
+			for sleep.For(ctx, digestInterval) {
+				f.exchange()
+			}
+		}()
+		send := func(w *Workload, samples []sample) {
+			var all sync.WaitGroup
+			start := time.Now()
+			for i := range w.Requests {
+				time.Sleep(w.Requests[i].At - time.Since(start))
+				all.Go(func() { samples[i] = f.serve(ctx, f.proxies[i%n], i, &w.Requests[i]) })
+			}
+			all.Wait()
+		}
+		send(f.warm, make([]sample, len(f.warm.Requests)))
+		send(w, samples)
+		cancel()
+	})
+	return samples
+}
+
+// exchange has the proxies publish their loads, and the engines their metrics.
+func (f *flood) exchange() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, p := range f.proxies {
+		placed := p.placed.Take(digestBytes)
+		for k, other := range f.proxies {
+			if k != i {
+				_ = other.placed.Read(placed)
+			}
+		}
+	}
+	for _, list := range []func(*floodProxy) []policy.Candidate{func(p *floodProxy) []policy.Candidate { return p.prefill }, func(p *floodProxy) []policy.Candidate { return p.decode }} {
+		for i := range f.engines {
+			var legs, waiting, held int64
+			for _, p := range f.proxies {
+				l := list(p)[i].Load
+				legs, waiting, held = legs+l.InFlight.Load(), waiting+l.Waiting.Load(), held+l.Held.Load()
+			}
+			for _, p := range f.proxies {
+				l := list(p)[i].Load
+				l.Others.InFlight.Store(float64(legs - l.InFlight.Load()))
+				l.Others.Waiting.Store(float64(waiting - l.Waiting.Load()))
+				l.Others.Held.Store(float64(held - l.Held.Load()))
+				report := policy.Rank{Running: float64(f.streams[i])}
+				if list(p)[i].Instance.Role == instance.Prefill {
+					report = policy.Rank{Running: float64(min(1, f.held[i])), Waiting: float64(max(0, f.held[i]-1))}
+				}
+				l.Engine.Store(&policy.Engine{At: time.Now(), Ranks: []policy.Rank{report}, All: report})
+				l.Weigh()
+			}
+		}
+	}
+	for _, p := range f.proxies {
+		p.queues.Wake()
+	}
+}
+
+// serve serves one request, from its arrival.
+func (f *flood) serve(ctx context.Context, p *floodProxy, i int, r *Request) sample {
+	ids, chat, arrived := r.Prompt(), r.chat(), time.Now()
+	s := sample{input: len(ids) * Shrink}
+	place := &admission.Request{Model: Served, Class: admission.Default, Prompt: len(chat), Bytes: int64(len(chat))}
+	if f.ask != nil {
+		f.ask(i, place)
+	}
+	if err := p.queues.Admit(ctx, place); err != nil {
+		var refused *admission.Refused
+		s.refused, s.took = errors.As(err, &refused), time.Since(arrived)
+		return s
+	}
+	defer place.Done(0, 0, 0)
+	at, believed := choose(p.chain, policy.All(p.prefill), policy.Request{
+		Role: instance.Prefill, Model: Served, Session: r.Session, Prompt: chat, Tokens: len(chat) / 4, Length: len(chat),
+	})
+	load, waiting := p.prefill[at].Load, int64(max(0, len(ids)-believed))
+	work := estimate.Prefill{Address: p.prefill[at].Instance.Address, Queued: float64(load.Waiting.Load()) + load.Others.Waiting.Load()}
+	load.Begin(len(ids))
+	load.Waiting.Add(waiting)
+	place.Picked(instance.Prefill)
+	sent := time.Now()
+	rest := f.prefill(at, ids)
+	load.Waiting.Add(-waiting)
+	load.End(len(ids))
+	work.Uncached = float64(rest)
+	p.estimator.Prefilled(Served, work, time.Since(sent))
+	place.Prefilled()
+	at = 0
+	for k := range p.decode {
+		if p.decode[k].Load.Legs() < p.decode[at].Load.Legs() {
+			at = k
+		}
+	}
+	load = p.decode[at].Load
+	stream := estimate.Decode{Address: p.decode[at].Instance.Address, Tokens: float64(len(ids)), Running: float64(load.InFlight.Load()) + load.Others.InFlight.Load()}
+	load.Begin(len(ids))
+	place.Picked(instance.Decode)
+	sent = time.Now()
+	f.mu.Lock()
+	f.streams[at]++
+	f.mu.Unlock()
+	time.Sleep(seconds(float64(len(ids)*Shrink) / f.engine.LoadRate))
+	p.estimator.Handed(Served, stream, time.Since(sent))
+	s.ok, s.ttft, s.work = true, time.Since(arrived), (rest+r.Output)*Shrink
+	first := time.Now()
+	for range r.Output - 1 {
+		f.mu.Lock()
+		step := scaled(f.engine.ITL+f.engine.ITLPerRequest*time.Duration(f.streams[at]-1), 1)
+		f.mu.Unlock()
+		time.Sleep(step)
+	}
+	f.mu.Lock()
+	f.streams[at]--
+	f.mu.Unlock()
+	if r.Output > 1 {
+		s.itl = time.Since(first) / time.Duration((r.Output-1)*Shrink)
+		p.estimator.Streamed(Served, stream, r.Output, time.Since(first))
+	}
+	load.End(len(ids))
+	place.Done(len(ids), rest, r.Output)
+	return s
+}
+
+// prefill computes a prompt behind those that the engine has, and returns how many tokens were not
+// in its cache.
+func (f *flood) prefill(at int, ids []int) (rest int) {
+	f.mu.Lock()
+	rest = len(ids)
+	if h := f.cache[at].TryTake(ids, ""); h != nil {
+		rest -= h.Cached()
+		h.Computed()
+		h.Free()
+	}
+	f.computed[at] += int64(rest)
+	if now := time.Now(); f.free[at].Before(now) {
+		f.free[at] = now
+	}
+	f.free[at] = f.free[at].Add(seconds(float64(rest*Shrink) / f.engine.PrefillRate))
+	end := f.free[at]
+	f.held[at]++
+	f.mu.Unlock()
+	time.Sleep(time.Until(end))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.held[at]--
+	return rest
+}
+
+// result returns the figures.
+func (f *flood) result(w *Workload, target string, samples []sample) Result {
+	r := Result{Target: target}
+	r.fill(samples, f.limits, w.Length)
+	queries, hits := int64(0), int64(0)
+	for _, c := range f.cache {
+		s := c.Stats()
+		queries, hits = queries+s.Queries, hits+s.Hits
+	}
+	r.setRatios(queries, hits, f.computed, 0)
+	return r
+}
+
+// newFlood returns a fleet for a workload of which each client wants its first token in time.
+func newFlood(w, warm *Workload, engines int, mode admission.Mode) *flood {
+	l := DefaultLimits()
+	return &flood{mode: mode, engines: engines, engine: DefaultEngine(), caches: NewCaches(w, engines, 1), limits: l, warm: warm,
+		ask: func(_ int, r *admission.Request) { r.Timeout = l.TTFT }}
+}
+
+// TestFloodTrace writes the figures of a trace into docs/overload.md (make fleet-overload-model).
+func TestFloodTrace(t *testing.T) {
+	file, err := os.Open(os.Getenv("PD_TRACE"))
+	if err != nil {
+		t.Skip("PD_TRACE names no trace")
+	}
+	defer file.Close()
+	entries, err := loadgen.ReadTrace(file, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxies, _ := strconv.Atoi(os.Getenv("PD_PROXIES"))
+	o := Overload{Part: cmp.Or(os.Getenv("PD_PART"), "first"), Engines: 8, Proxies: max(1, proxies), Runs: 1, Limits: DefaultLimits(), Targets: []string{"queue=off", "queue=on"}}
+	warm, err := NewWorkload(entries, Whole, 1, 200*o.Proxies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range strings.Split(cmp.Or(os.Getenv("PD_RATES"), "0.75,1,1.25,1.5,2,3"), ",") {
+		rate, _ := strconv.ParseFloat(text, 64)
+		w, err := NewWorkload(entries, Part(o.Part), rate, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		level := Level{Rate: rate, Requests: len(w.Requests), Runs: map[string][]Result{}}
+		for _, mode := range []admission.Mode{admission.Off, admission.On} {
+			f := newFlood(w, warm, o.Engines, mode)
+			began := time.Now()
+			r := f.result(w, "queue="+string(mode), f.run(t, w, o.Proxies))
+			t.Logf("%g %s: %s (%v)", rate, r.Target, r.Line(), time.Since(began))
+			level.Runs[r.Target] = []Result{r}
+		}
+		o.Levels = append(o.Levels, level)
+	}
+	t.Logf("\n%s", o.Table())
+	if doc := os.Getenv("PD_DOC"); doc != "" {
+		if err := Save(&o, strings.TrimSuffix(doc, ".md")+"/model.json", doc); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

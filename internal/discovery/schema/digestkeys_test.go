@@ -1,0 +1,41 @@
+package schema
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// However many keys have demand, they take 4 KiB and 64 keys at most; a digest that differs in them
+// is written soon, and impossible ones are refused.
+func TestDigestKeys(t *testing.T) {
+	t.Parallel()
+	for _, length := range []int{3, 64} {
+		all := map[string][]int64{}
+		for i := range 200 {
+			all[fmt.Sprintf("%0*d", length, i)] = []int64{maxCount, maxCount, maxCount, maxCount, maxCount}
+		}
+		d, without := NewDigest(1, nil, time.Now()), NewDigest(1, nil, time.Now())
+		d.SetKeys(all)
+		raw, err := json.Marshal(d)
+		if err != nil || len(raw) > maxKeySize+200 || len(d.Keys) > maxKeys || len(d.Keys) < 20 {
+			t.Errorf("%d keys, %d bytes, %v", len(d.Keys), len(raw), err)
+		}
+		if again, err := DecodeDigest(raw); err != nil || !again.Equal(&d) || again.Differs(&d) || !again.Differs(&without) || again.Equal(&without) {
+			t.Errorf("%v: %+v", err, again)
+		}
+	}
+	a, b := NewDigest(1, nil, time.Now()), NewDigest(1, nil, time.Now())
+	a.SetKeys(map[string][]int64{"a": {600}})
+	b.SetKeys(map[string][]int64{"a": {640}})
+	if a.Differs(&b) || a.Equal(&b) {
+		t.Error("a change by less than a tenth is urgent, or is none")
+	}
+	for _, bad := range []string{`{"a":[-1]}`, `{"a":[1099511627777]}`, `{"a":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}`, `{"a":1}`} {
+		if _, err := DecodeDigest([]byte(`{"v":1,"load":{},"keys":` + bad + `}`)); err == nil || !strings.Contains(err.Error(), "invalid load digest") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}

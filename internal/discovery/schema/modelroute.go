@@ -1,0 +1,167 @@
+package schema
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ModelRoute is the JSON value of the document of a model route. Requests for the model that the
+// document is named after go to one of the targets.
+type ModelRoute struct {
+	V       int           `json:"v"`
+	Targets []ModelTarget `json:"targets"`
+	// Sticky is what keeps requests on one target: StickySession (the default), StickyKey or
+	// StickyNone.
+	Sticky string `json:"sticky,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// ModelTarget is one target of a model route.
+type ModelTarget struct {
+	// Model is a model that engines serve.
+	Model string `json:"model"`
+	// Selector restricts the requests to instances whose labels match; "" allows all.
+	Selector string `json:"selector,omitempty"`
+	// Weight is the target's share of the requests, 0 to instance.MaxWeight; nil means
+	// instance.DefaultWeight. A target of weight 0 gets requests only while the others cannot serve.
+	Weight *int `json:"weight,omitempty"`
+}
+
+// What keeps the requests of a client on one target of a model route.
+const (
+	StickySession = "session" // the session of the client
+	StickyKey     = "key"     // the name of the API key
+	StickyNone    = "none"
+)
+
+// maxTargets bounds the targets of a model route.
+const maxTargets = 16
+
+// Share returns the weight.
+func (t *ModelTarget) Share() int {
+	if t.Weight == nil {
+		return instance.DefaultWeight
+	}
+	return *t.Weight
+}
+
+// Labels returns the selector, nil for none.
+func (t *ModelTarget) Labels() (instance.Selector, error) {
+	if t.Selector == "" {
+		return nil, nil
+	}
+	return instance.ParseSelector(t.Selector)
+}
+
+// String returns the target as pdctl reads it, without its weight. No two targets of a route have
+// the same.
+func (t *ModelTarget) String() string {
+	if t.Selector == "" {
+		return t.Model
+	}
+	return t.Model + "{" + t.Selector + "}"
+}
+
+// Conflict returns why the route of a name cannot be used although it is correct, "" if it can: a name
+// that an engine serves is no alias. Only a route that splits the requests for that model has such a
+// name: the model is one of its targets.
+func (r *ModelRoute) Conflict(name string, all []*instance.Instance) string {
+	if slices.ContainsFunc(r.Targets, func(t ModelTarget) bool { return t.Model == name }) {
+		return ""
+	}
+	for _, in := range all {
+		if in.ServesModel(name) {
+			return fmt.Sprintf("%s serves a model with the name %s, which takes precedence; to split its requests, make it one of the targets", in.Key, instance.Printable(name, 80))
+		}
+	}
+	return ""
+}
+
+// DecodeModelRoute reads and checks a model route. Every error is a *RejectedError.
+func DecodeModelRoute(value []byte) (r ModelRoute, err error) {
+	text, err := valueText(value)
+	if err != nil {
+		return r, err
+	}
+	if text == "" || text[0] != '{' {
+		return r, Rejectf(`a model route must be a JSON object such as {"v":1,"targets":[{"model":"Qwen2.5-72B"}]}`)
+	}
+	if err := decodeObject(text, &r); err != nil {
+		return ModelRoute{}, err
+	}
+	return r, r.Check()
+}
+
+// Check returns why the route cannot be used, nil if it can. The error is a *RejectedError.
+func (r *ModelRoute) Check() error {
+	switch r.Sticky {
+	case "", StickySession, StickyKey, StickyNone:
+	default:
+		return Rejectf("sticky is %s; use session, key or none", Quote(r.Sticky, 40))
+	}
+	if len(r.Targets) == 0 || len(r.Targets) > maxTargets {
+		return Rejectf("a model route has 1 to %d targets, not %d", maxTargets, len(r.Targets))
+	}
+	total, seen := 0, map[string]bool{}
+	for i := range r.Targets {
+		t := &r.Targets[i]
+		if err := CheckDocument(instance.Key{Role: Models, Address: t.Model}, []byte("{}")); err != nil {
+			return Rejectf("model of target %d: %s", i+1, ReasonOf(err))
+		}
+		if strings.ContainsAny(t.Model, "{}") {
+			return Rejectf("model of target %d: the name %s contains braces", i+1, Quote(t.Model, 80))
+		}
+		switch l, err := t.Labels(); {
+		case err != nil:
+			return Rejectf("selector %s: %s", Quote(t.Selector, 80), err)
+		case !l.OnlyLabels():
+			return Rejectf("selector %s: only labels select the instances of a target; write label:NAME for a label with the name role, model or state", Quote(t.Selector, 80))
+		}
+		if !instance.ValidWeight(t.Share()) {
+			return Rejectf("weight %d of %s: must be between 0 and %d", t.Share(), Quote(t.String(), 80), instance.MaxWeight)
+		}
+		if seen[t.String()] {
+			return Rejectf("target %s occurs twice", Quote(t.String(), 80))
+		}
+		seen[t.String()], total = true, total+t.Share()
+	}
+	if total == 0 {
+		return Rejectf("all weights are 0")
+	}
+	return nil
+}
+
+// ListModelRoute returns the route in a document with the instances that its targets can use, among
+// all as they are seen.
+func ListModelRoute(d instance.Document, all []*instance.Instance) instance.ListedModelRoute {
+	r, err := DecodeModelRoute(d.Value)
+	l := instance.ListedModelRoute{
+		Name: instance.Printable(d.Address, 256), Sticky: cmp.Or(r.Sticky, StickySession), Reason: instance.Printable(r.Reason, 300), Revision: d.Revision,
+		Targets: []instance.ListedModelTarget{},
+	}
+	if err != nil {
+		l.Problem = ReasonOf(err)
+		return l
+	}
+	l.Problem = r.Conflict(d.Address, all)
+	for i := range r.Targets {
+		t := &r.Targets[i]
+		labels, _ := t.Labels() // was checked
+		one := instance.ListedModelTarget{Target: instance.Printable(t.String(), 256), Model: instance.Printable(t.Model, 256), Selector: instance.Printable(t.Selector, 256), Weight: t.Share()}
+		for _, in := range all {
+			switch {
+			case !in.Usable() || !in.ServesModel(t.Model) || !labels.Matches(in):
+			case in.Role == instance.Prefill:
+				one.Prefill++
+			default:
+				one.Decode++
+			}
+		}
+		l.Targets = append(l.Targets, one)
+	}
+	return l
+}

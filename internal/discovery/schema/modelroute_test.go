@@ -1,0 +1,35 @@
+package schema_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+)
+
+func TestDecodeModelRoute(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{ // part of the error, "" for none
+		`{"v":1,"targets":[{"model":"Qwen/Qwen2.5-72B"}]}`:                                                 "",
+		`{"v":9,"targets":[{"model":"a","weight":0},{"model":"a","selector":"tier=x"}],"new":1}`:           "",
+		`{"v":1,"targets":[{"model":"a","selector":"label:role in (x,y)"}],"sticky":"key","reason":"why"}`: "",
+		``:                                    "JSON object",
+		`[]`:                                  "JSON object",
+		`{"v":1}`:                             "1 to 16 targets",
+		`{"v":1,"targets":[{"model":""}]}`:    "1 to 256 bytes",
+		`{"v":1,"targets":[{"model":"a b"}]}`: "spaces",
+		`{"v":1,"targets":[{"model":"a","weight":0}]}`:                "all weights are 0",
+		`{"v":1,"targets":[{"model":"a","weight":-1}]}`:               "weight -1",
+		`{"v":1,"targets":[{"model":"a"},{"model":"a"}]}`:             "occurs twice",
+		`{"v":1,"targets":[{"model":"a","selector":"role=prefill"}]}`: "only labels",
+		`{"v":1,"targets":[{"model":"a","selector":"=="}]}`:           "selector",
+		`{"v":1,"targets":[{"model":"a"}],"sticky":"user"}`:           "session, key or none",
+	} {
+		_, err := schema.DecodeModelRoute([]byte(value))
+		var rejected *schema.RejectedError
+		if want == "" && err != nil || want != "" && (!errors.As(err, &rejected) || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", value, err, want)
+		}
+	}
+}

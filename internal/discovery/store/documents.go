@@ -1,0 +1,164 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Documents reads and writes settings of the fleet, see schema.Layout.Document. Their values are
+// checked by the packages that use them.
+type Documents struct{ *writer }
+
+// DocumentOptions are the options of a change.
+type DocumentOptions struct {
+	Reason string
+	// For is the time after which the document ends; 0 means until it is deleted. The shortest
+	// is 2 s.
+	For time.Duration
+}
+
+// documentPlan is the change that a decision wants.
+type documentPlan struct {
+	what  string
+	value []byte // nil: delete the document
+}
+
+// List reads the documents in a folder, by name. Values that cannot be used are included.
+func (s *Documents) List(ctx context.Context, folder instance.Role) ([]instance.Document, error) {
+	kvs, err := s.get(ctx, "list "+string(folder), s.layout.Document(instance.Key{Role: folder}), clientv3.WithPrefix())
+	if err != nil {
+		return nil, err
+	}
+	out := make([]instance.Document, 0, len(kvs))
+	for _, kv := range kvs {
+		n := s.layout.Parse(string(kv.Key))
+		out = append(out, instance.Document{Key: instance.Key{Role: n.Role, Address: n.Address}, Value: kv.Value, Revision: kv.ModRevision})
+	}
+	return out, nil
+}
+
+// Put writes a document. It returns the revision of the change, 0 if etcd has this value already.
+func (s *Documents) Put(ctx context.Context, k instance.Key, value []byte, o DocumentOptions) (int64, error) {
+	return s.Update(ctx, k, o, func([]byte) ([]byte, error) { return value, nil })
+}
+
+// Update reads a document, calls next with its value, nil for none, and writes the value that next
+// returns. If another program changes the document meanwhile, Update starts over. It returns the
+// revision of the change, 0 if the value is the same and no time is set.
+func (s *Documents) Update(ctx context.Context, k instance.Key, o DocumentOptions, next func(old []byte) ([]byte, error)) (int64, error) {
+	return s.change(ctx, k, o, func(old *instance.Document) (*documentPlan, error) {
+		var was []byte
+		if old != nil {
+			was = old.Value
+		}
+		value, err := next(was)
+		if err != nil {
+			return nil, err
+		}
+		if err := schema.CheckDocument(k, value); err != nil {
+			return nil, err
+		}
+		if old != nil && bytes.Equal(was, value) && o.For == 0 {
+			return nil, nil
+		}
+		return &documentPlan{what: "set", value: value}, nil
+	})
+}
+
+// Delete deletes a document. It returns the revision of the change, 0 if there is no document.
+func (s *Documents) Delete(ctx context.Context, k instance.Key, reason string) (int64, error) {
+	return s.change(ctx, k, DocumentOptions{Reason: reason}, func(old *instance.Document) (*documentPlan, error) {
+		if old == nil {
+			return nil, nil
+		}
+		return &documentPlan{what: "delete"}, nil
+	})
+}
+
+// change reads a document, calls decide for a plan, nil for no change, and applies it in one
+// transaction with its audit entry. It starts over if the document has changed meanwhile.
+func (s *Documents) change(ctx context.Context, k instance.Key, o DocumentOptions, decide func(old *instance.Document) (*documentPlan, error)) (int64, error) {
+	if o.For != 0 && o.For < minIntent {
+		return 0, fmt.Errorf("%w: for %s; %s at least", ErrIntent, o.For, minIntent)
+	}
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	if err := s.ensureSchema(ctx); err != nil {
+		return 0, err
+	}
+	var lease clientv3.LeaseID
+	key := s.layout.Document(k)
+	for try := range storeTries {
+		if try > 0 && !sleep.For(ctx, time.Duration(rand.Int64N(int64(20*time.Millisecond)*int64(try)))) {
+			break
+		}
+		kvs, err := s.get(ctx, "read "+k.String(), key)
+		if err != nil {
+			return 0, err
+		}
+		var was *mvccpb.KeyValue
+		var old *instance.Document
+		p := plan{lease: o.For}
+		if len(kvs) > 0 {
+			was = kvs[0]
+			old = &instance.Document{Key: k, Value: was.Value, Revision: was.ModRevision}
+			p.before = textOf(was.Value)
+		}
+		wanted, err := decide(old)
+		if err != nil || wanted == nil {
+			s.revokeUnused(ctx, leasesOf(lease))
+			return 0, err
+		}
+		p.what = wanted.what
+		op := clientv3.OpDelete(key)
+		if wanted.value != nil {
+			p.after = textOf(wanted.value)
+			if o.For > 0 && lease == 0 {
+				if lease, err = s.grant(ctx, o.For); err != nil {
+					return 0, err
+				}
+			}
+			op = clientv3.OpPut(key, string(wanted.value), clientv3.WithLease(lease))
+		}
+		ops, err := s.audit(ctx, k, p, o.Reason)
+		if err != nil {
+			s.revokeUnused(ctx, leasesOf(lease))
+			return 0, err
+		}
+		cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+		resp, err := s.cli.Txn(cctx).If(etcd.Unchanged(key, was)).Then(append(ops, op)...).Commit()
+		cancel()
+		if err != nil {
+			return 0, fmt.Errorf("%w (it may have been applied all the same; repeating it does no harm)",
+				etcd.Explain(ctx, s.cli, p.what+" "+k.String(), err, true))
+		}
+		if resp.Succeeded {
+			return resp.Header.Revision, nil
+		}
+	}
+	s.revokeUnused(ctx, leasesOf(lease))
+	return 0, fmt.Errorf("change %s: %w; try again", k, ErrBusy)
+}
+
+func textOf(value []byte) *string {
+	text := string(value)
+	return &text
+}
+
+func leasesOf(id clientv3.LeaseID) []clientv3.LeaseID {
+	if id == 0 {
+		return nil
+	}
+	return []clientv3.LeaseID{id}
+}

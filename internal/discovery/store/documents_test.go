@@ -1,0 +1,76 @@
+package store_test
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
+)
+
+// Each change of a document has an audit entry with both values, equal values change nothing, and
+// concurrent updates are all applied.
+func TestDocuments(t *testing.T) {
+	t.Parallel()
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	s := store.New(cli, l, "ann")
+	k := instance.Key{Role: schema.Limits, Address: "team-a"}
+	change := func(value string, changes bool) {
+		t.Helper()
+		if revision, err := s.Documents.Put(t.Context(), k, []byte(value), store.DocumentOptions{Reason: "why"}); err != nil || revision > 0 != changes {
+			t.Fatal(revision, err)
+		}
+	}
+	change(`{"n":""}`, true)
+	change(`{"n":""}`, false)
+	change(`{"n":"b"}`, true)
+	if revision, err := s.Documents.Delete(t.Context(), k, ""); err != nil || revision == 0 {
+		t.Fatal(revision, err)
+	}
+	if revision, err := s.Documents.Delete(t.Context(), k, ""); err != nil || revision != 0 {
+		t.Fatal(revision, err)
+	}
+	log, err := s.Reader.AuditLog(t.Context(), 0)
+	if err != nil || len(log) != 3 {
+		t.Fatal(log, err)
+	}
+	if e := log[1]; e.What != "set" || e.Who != "ann" || e.Why != "why" || e.Role != schema.Limits || e.Address != "team-a" ||
+		*e.Before != `{"n":""}` || *e.After != `{"n":"b"}` {
+		t.Errorf("%+v", e)
+	}
+	if first, last := log[2], log[0]; first.Before != nil || last.After != nil || last.What != "delete" || *last.Before != `{"n":"b"}` {
+		t.Errorf("%+v, %+v", first, last)
+	}
+
+	change(`{"n":""}`, true)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			_, err := s.Documents.Update(t.Context(), k, store.DocumentOptions{}, func(old []byte) ([]byte, error) {
+				return append(append(old[:len(old)-2:len(old)-2], 'x'), `"}`...), nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if list, err := s.Documents.List(t.Context(), schema.Limits); err != nil || len(list) != 1 || string(list[0].Value) != `{"n":"xxxxxxxx"}` {
+		t.Fatalf("%q, %v", list, err)
+	}
+
+	for _, bad := range []string{"", "[]", "{", "{}{}"} {
+		var rejected *schema.RejectedError
+		if _, err := s.Documents.Put(t.Context(), k, []byte(bad), store.DocumentOptions{}); !errors.As(err, &rejected) {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	if _, err := s.Documents.Put(t.Context(), k, []byte("{}"), store.DocumentOptions{For: time.Second}); !errors.Is(err, store.ErrIntent) {
+		t.Error(err)
+	}
+}

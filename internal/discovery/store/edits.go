@@ -1,0 +1,296 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Edits changes several keys of operators in one transaction: static instances, overrides and
+// documents. It compares them with their past, as the audit log has it.
+type Edits struct{ *writer }
+
+// Change is what an audited transaction did to one key of operators.
+type Change struct {
+	Key    string  `json:"key"`              // below the root of the layout
+	Before *string `json:"before,omitempty"` // nil: there was no key
+	After  *string `json:"after,omitempty"`  // nil: deleted
+	// BeforeEnds and AfterEnds report whether the value has a lease: it ends by itself.
+	BeforeEnds bool `json:"before_ends,omitempty"`
+	AfterEnds  bool `json:"after_ends,omitempty"`
+}
+
+const (
+	// MaxEdits is the largest number of keys in one transaction. etcd's limit is 128 operations.
+	MaxEdits = 100
+	// maxChanges bounds the values in an audit entry, in bytes.
+	maxChanges = 16 << 10
+)
+
+// Errors of Edits.
+var (
+	ErrTooMany = errors.New("too many changes for one transaction")
+	// ErrConflict means that another program has changed a key.
+	ErrConflict = errors.New("changed by another program")
+	// ErrNotRecorded means that the audit log lacks values.
+	ErrNotRecorded = errors.New("cannot be reconstructed")
+)
+
+// changesOf returns the changes of operations, compared with the keys as they were read. Records
+// with a lease belong to their agents and are omitted. limited are operations whose keys get a
+// lease.
+func (w *writer) changesOf(ops, limited []clientv3.Op, before map[string]*mvccpb.KeyValue) []Change {
+	changes := []Change{}
+	add := func(op clientv3.Op, ends bool) {
+		key := string(op.KeyBytes())
+		n := w.layout.Parse(key)
+		if n.Kind != schema.KindInstance && n.Kind != schema.KindOverride && n.Kind != schema.KindDocument {
+			return
+		}
+		c := Change{Key: strings.TrimPrefix(key, w.layout.Root()), AfterEnds: ends}
+		if was := before[key]; was != nil && (n.Kind != schema.KindInstance || was.Lease == 0) {
+			c.Before, c.BeforeEnds = textOf(was.Value), was.Lease != 0
+		}
+		if op.IsPut() {
+			c.After = textOf(op.ValueBytes())
+		}
+		if c.Before != nil || c.After != nil {
+			changes = append(changes, c)
+		}
+	}
+	for _, op := range ops {
+		add(op, false)
+	}
+	for _, op := range limited {
+		add(op, true)
+	}
+	return changes
+}
+
+// recorded returns the changes of an entry; ok is false if the entry lacks them.
+func (e *AuditEntry) recorded() (changes []Change, ok bool) {
+	if e.Before != nil || e.After != nil {
+		return []Change{{Key: string(e.Role) + "/" + e.Address, Before: e.Before, After: e.After, AfterEnds: e.For != ""}}, true
+	}
+	return e.Changes, e.Changes != nil
+}
+
+// fit drops the values of an entry that are not text or too long; it cannot be reverted then.
+func (e *AuditEntry) fit() {
+	size := 0
+	for _, c := range append(slices.Clone(e.Changes), Change{Before: e.Before, After: e.After}) {
+		for _, v := range []*string{c.Before, c.After} {
+			if v == nil {
+				continue
+			}
+			if size += len(*v); !utf8.ValidString(*v) {
+				size = maxChanges + 1
+			}
+		}
+	}
+	if size > maxChanges {
+		e.Changes, e.Before, e.After = nil, nil, nil
+	}
+}
+
+// Between returns the changes from one revision to another, by the audit log, one for each key,
+// ordered by key. Those that were undone in between are omitted. to 0 is the newest revision. The
+// error wraps ErrNotRecorded if an entry of that time lacks values.
+func (s *Edits) Between(ctx context.Context, from, to int64) ([]Change, error) {
+	entries, err := (&Reader{s.client}).AuditLog(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(entries, func(a, b AuditEntry) int { return cmp.Compare(a.Revision, b.Revision) })
+	if int64(len(entries)) >= s.maxAudit-auditTrim && from < entries[0].Revision {
+		return nil, fmt.Errorf("%w: the audit log begins at revision %d", ErrNotRecorded, entries[0].Revision)
+	}
+	all, ends := map[string]*Change{}, map[string]bool{}
+	for i := range entries {
+		e := &entries[i]
+		changes, ok := e.recorded()
+		switch {
+		case to > 0 && e.Revision > to:
+			continue
+		case e.Revision <= from:
+			for _, c := range changes {
+				ends[c.Key] = c.AfterEnds
+			}
+			continue
+		case !ok:
+			return nil, fmt.Errorf("%w: the entry of revision %d (%s of %s/%s by %s) lacks the values, because they are too large or its writer is of an older release",
+				ErrNotRecorded, e.Revision, instance.Printable(e.What, 40), e.Role, instance.Printable(e.Address, 300), instance.Printable(e.Who, 80))
+		}
+		for _, c := range changes {
+			if first := all[c.Key]; first != nil {
+				first.After, first.AfterEnds = c.After, c.AfterEnds
+			} else {
+				c.BeforeEnds = c.BeforeEnds || ends[c.Key] && c.Before != nil
+				all[c.Key] = &c
+			}
+		}
+	}
+	var out []Change
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if c := all[key]; !equal(c.Before, c.After) || c.BeforeEnds != c.AfterEnds {
+			out = append(out, *c)
+		}
+	}
+	return out, nil
+}
+
+func equal(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
+
+// Fleet has all keys of the membership, as they were read at one revision.
+type Fleet struct {
+	Revision int64
+	layout   schema.Layout
+	kvs      map[string]*mvccpb.KeyValue // by the key below the root
+}
+
+// Value returns the value of a key, nil for none, and whether it has a lease.
+func (f *Fleet) Value(key string) (value *string, leased bool) {
+	kv := f.kvs[key]
+	if kv == nil {
+		return nil, false
+	}
+	return textOf(kv.Value), kv.Lease != 0
+}
+
+// Keys returns the keys, sorted, with what they are about.
+func (f *Fleet) Keys() []schema.Name {
+	var out []schema.Name
+	for _, key := range slices.Sorted(maps.Keys(f.kvs)) {
+		out = append(out, f.layout.Parse(f.layout.Root()+key))
+	}
+	return out
+}
+
+// Read reads all keys.
+func (s *Edits) Read(ctx context.Context) (*Fleet, error) {
+	if err := s.ensureSchema(ctx); err != nil {
+		return nil, err
+	}
+	got, err := etcd.List(ctx, etcd.CallTimeout, s.cli, s.layout, true)
+	if err != nil {
+		return nil, err
+	}
+	f := &Fleet{Revision: got.Revision, layout: s.layout, kvs: map[string]*mvccpb.KeyValue{}}
+	for _, kv := range got.KVs {
+		f.kvs[strings.TrimPrefix(string(kv.Key), s.layout.Root())] = kv
+	}
+	return f, nil
+}
+
+// Changes returns the changes that values would make, ordered by key.
+func (f *Fleet) Changes(values map[string]*string) []Change {
+	out := make([]Change, 0, len(values))
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		is, leased := f.Value(key)
+		out = append(out, Change{Key: key, Before: is, BeforeEnds: leased, After: values[key]})
+	}
+	return out
+}
+
+// Update returns changes with the values of f in place of their last ones.
+func (f *Fleet) Update(changes []Change) []Change {
+	var out []Change
+	for _, c := range changes {
+		if c.After, c.AfterEnds = f.Value(c.Key); !equal(c.Before, c.After) || c.BeforeEnds != c.AfterEnds {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// Undo returns the values that undo changes: nil deletes the key. The error names every key that
+// another program has changed since, or whose former value had a time limit.
+func (f *Fleet) Undo(changes []Change) (map[string]*string, error) {
+	undo, bad := map[string]*string{}, []error{}
+	for _, c := range changes {
+		is, leased := f.Value(c.Key)
+		switch {
+		case equal(is, c.Before) && !leased:
+		case !equal(is, c.After) && (is != nil || !c.AfterEnds):
+			at := "deleted since"
+			if kv := f.kvs[c.Key]; kv != nil {
+				at = fmt.Sprintf("at revision %d", kv.ModRevision)
+			}
+			bad = append(bad, fmt.Errorf("%s: %w, %s", c.Key, ErrConflict, at))
+		case c.BeforeEnds:
+			bad = append(bad, fmt.Errorf("%s: %w: its former value had a time limit", c.Key, ErrNotRecorded))
+		default:
+			undo[c.Key] = c.Before
+		}
+	}
+	return undo, errors.Join(bad...)
+}
+
+// Write writes values, by key below the root, in one transaction with an audit entry; nil deletes a
+// key. It writes nothing if one of the keys has changed since f was read: the error wraps
+// ErrConflict and names them. It returns the revision, 0 if there is nothing to write.
+func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, what, reason string) (int64, error) {
+	switch n := len(values); {
+	case n == 0:
+		return 0, nil
+	case n > MaxEdits:
+		return 0, fmt.Errorf("%w: %d, the limit is %d", ErrTooMany, n, MaxEdits)
+	}
+	var compares []clientv3.Cmp
+	var ops, gets []clientv3.Op
+	before := map[string]*mvccpb.KeyValue{}
+	keys := slices.Sorted(maps.Keys(values))
+	k := instance.Key{}
+	for i, name := range keys {
+		key := s.layout.Root() + name
+		before[key] = f.kvs[name]
+		compares, gets = append(compares, etcd.Unchanged(key, f.kvs[name])), append(gets, clientv3.OpGet(key, clientv3.WithKeysOnly()))
+		n := s.layout.Parse(key)
+		if of := (instance.Key{Role: n.Role, Address: n.Address}); i == 0 || k == of {
+			k = of
+		} else {
+			k = instance.Key{}
+		}
+		if value := values[name]; value == nil {
+			ops = append(ops, clientv3.OpDelete(key))
+		} else {
+			ops = append(ops, clientv3.OpPut(key, *value))
+		}
+	}
+	audit, err := s.audit(ctx, k, plan{what: what, changes: s.changesOf(ops, nil, before)}, reason)
+	if err != nil {
+		return 0, err
+	}
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	resp, err := s.cli.Txn(cctx).If(compares...).Then(append(audit, ops...)...).Else(gets...).Commit()
+	if err != nil {
+		return 0, fmt.Errorf("%w (it may have been applied all the same; repeating it does no harm)", etcd.Explain(ctx, s.cli, what, err, true))
+	}
+	if resp.Succeeded {
+		return resp.Header.Revision, nil
+	}
+	var changed []error
+	for i, r := range resp.Responses {
+		var now int64
+		if kvs := r.GetResponseRange().Kvs; len(kvs) > 0 {
+			now = kvs[0].ModRevision
+		}
+		if was := f.kvs[keys[i]]; was == nil && now != 0 || was != nil && was.ModRevision != now {
+			changed = append(changed, fmt.Errorf("%s: %w", keys[i], ErrConflict))
+		}
+	}
+	return 0, errors.Join(changed...)
+}

@@ -1,0 +1,152 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ErrMoved is wrapped by the error of an automatic change of a role if another change was made since
+// the decision.
+var ErrMoved = errors.New("another role was changed meanwhile")
+
+// RoleOptions are the options of a change of a role.
+type RoleOptions struct {
+	Reason string
+	// For is the duration of the change, after which the engine is in both roles again; 0 means
+	// until it is changed.
+	For time.Duration
+	// Auto lets proxies change the role again (--auto-roles).
+	Auto bool
+	// Force allows a change that leaves a role without an instance.
+	Force bool
+	// Fits returns why an engine can't serve in a role; nil: it is not checked.
+	Fits func(instance.Key, instance.Record) error
+	// Since is the revision of the last change of a role (LastMove) that a proxy's decision is based
+	// on. With it, an instance with an operator's intent is refused. nil for an operator.
+	Since *int64
+}
+
+// LastMove returns the mod revision of the key that holds the last change of a role, 0 if there was
+// none.
+func (s *Intents) LastMove(ctx context.Context) (int64, error) {
+	kv, err := s.lastMove(ctx)
+	if kv == nil {
+		return 0, err
+	}
+	return kv.ModRevision, nil
+}
+
+func (s *Intents) lastMove(ctx context.Context) (*mvccpb.KeyValue, error) {
+	kvs, err := s.get(ctx, "read the last change of a role", s.layout.Moves())
+	if len(kvs) == 0 {
+		return nil, err
+	}
+	return kvs[0], nil
+}
+
+// SetRole keeps an engine in both roles in one of them, or lets it serve both again. It is one
+// transaction: the other role is drained, with a mark, and such a drain of the role itself is
+// lifted. An operator's drain, cordon or removal is not changed, but is an error.
+func (s *Intents) SetRole(ctx context.Context, address string, role instance.Role, w RoleOptions) (IntentResult, error) {
+	both := instance.Key{Role: instance.Both, Address: address}
+	var last *mvccpb.KeyValue
+	done, err := s.intend(ctx, both, IntentOptions{Reason: w.Reason, For: w.For}, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (p plan, err error) {
+		if k.Role == instance.Prefill { // the first: it decides on the same revisions as the transaction
+			if last, err = s.lastMove(ctx); err != nil {
+				return plan{}, err
+			}
+			if w.Since != nil && (last == nil) != (*w.Since == 0) || w.Since != nil && last != nil && last.ModRevision != *w.Since {
+				return plan{}, fmt.Errorf("%w: %w", ErrIntent, ErrMoved)
+			}
+		}
+		leaves := role != instance.Both && k.Role != role
+		switch {
+		case unread != nil:
+			return plan{}, fmt.Errorf("the override of %s: %w", k, unread)
+		case o.State != "" && o.Role == "":
+			return plan{}, fmt.Errorf("%w: %s is %s", ErrIntent, k, standing(o.State))
+		case o.Role != "" && !o.Auto && w.Since != nil:
+			return plan{}, fmt.Errorf("%w: an operator has set the role of %s", ErrIntent, k.Address)
+		case f.Record == nil && role != instance.Both:
+			return plan{}, fmt.Errorf("%w: %s is not registered", ErrIntent, k)
+		case leaves:
+			p, err = s.leave(ctx, k, f, o, role, w)
+		default:
+			p, err = s.serve(ctx, k, f, o, w)
+		}
+		if err == nil && (len(p.ops) > 0 || p.put != nil) {
+			err = s.move(&p, last, schema.Move{V: 1, Role: role, Address: address, By: s.by(ctx), Reason: w.Reason, Auto: w.Auto})
+		}
+		return p, err
+	})
+	return done, err
+}
+
+// leave plans the drain of the role that an engine leaves.
+func (s *Intents) leave(ctx context.Context, k instance.Key, f *etcd.Found, o schema.Override, role instance.Role, w RoleOptions) (plan, error) {
+	switch {
+	case o.Role == role && o.Auto == w.Auto && w.For == 0 && !f.Temporary() && (w.Reason == "" || w.Reason == o.Reason):
+		return plan{}, nil
+	case o.Weight != nil && (w.For > 0 || f.Temporary()):
+		return plan{}, weighted(k, *o.Weight)
+	case o.Role == "" && !w.Force:
+		if err := s.last(ctx, k, f); err != nil {
+			return plan{}, err
+		}
+	}
+	o.State, o.Role, o.Auto, o.Reason, o.By, o.MoveAfter = instance.Drain, role, w.Auto, w.Reason, s.by(ctx), nil
+	return s.override(k, o, w.For, "role "+string(role))
+}
+
+// serve plans that an engine serves a role, again if that role was drained by an earlier change.
+func (s *Intents) serve(ctx context.Context, k instance.Key, f *etcd.Found, o schema.Override, w RoleOptions) (plan, error) {
+	if f.Record != nil && w.Fits != nil {
+		rec, _, err := schema.DecodeRecord(k, f.Record.Value)
+		if err == nil {
+			err = w.Fits(k, rec)
+		}
+		if err != nil {
+			return plan{}, fmt.Errorf("%w: %s can't serve: %w", ErrIntent, k, err)
+		}
+	}
+	if o.Role == "" {
+		return plan{}, nil
+	}
+	return s.lifted(ctx, k, o, w.Reason, "role "+string(instance.Both))
+}
+
+// last returns an error if no other usable instance serves a model of an instance in its role.
+func (s *Intents) last(ctx context.Context, k instance.Key, f *etcd.Found) error {
+	rec, _, err := schema.DecodeRecord(k, f.Record.Value)
+	if err != nil {
+		return fmt.Errorf("the record of %s: %w", k, err)
+	}
+	snap, err := (&Reader{s.client}).Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	for _, model := range rec.Models {
+		if len(snap.Serving(k, []string{model})) == 0 {
+			return fmt.Errorf("%w: no other usable %s instance serves %s", ErrIntent, k.Role, instance.Printable(model, 120))
+		}
+	}
+	return nil
+}
+
+// move adds to a plan the key that every change of a role writes, and its comparison.
+func (s *Intents) move(p *plan, last *mvccpb.KeyValue, m schema.Move) error {
+	value, err := schema.Encode(m)
+	p.compares = []clientv3.Cmp{etcd.Unchanged(s.layout.Moves(), last)}
+	p.once = []clientv3.Op{clientv3.OpPut(s.layout.Moves(), string(value))}
+	p.what = "role " + string(m.Role)
+	return err
+}

@@ -1,0 +1,209 @@
+package store_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
+)
+
+// roleRig is an etcd with three engines in both roles.
+type roleRig struct {
+	t   *testing.T
+	cli *clientv3.Client
+	st  *store.Store
+}
+
+var roleEngines = []string{"127.0.0.1:8101", "127.0.0.1:8102", "127.0.0.1:8103"}
+
+func newRoleRig(t *testing.T) *roleRig {
+	t.Helper()
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	for _, address := range roleEngines {
+		for _, k := range (instance.Key{Role: instance.Both, Address: address}).Each() {
+			members.Put(t, cli, l.Instance(k), `{"models":["m"]}`)
+		}
+	}
+	return &roleRig{t, cli, store.New(cli, l, "ann")}
+}
+
+// roles returns what each engine serves: p, d, pd, or "" in the order of roleEngines.
+func (r *roleRig) roles() string {
+	r.t.Helper()
+	snap, err := r.st.Reader.Snapshot(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var out []string
+	for _, address := range roleEngines {
+		is := ""
+		for _, k := range (instance.Key{Role: instance.Both, Address: address}).Each() {
+			if in, ok := snap.Lookup(k); ok && in.Usable() {
+				is += string(k.Role)[:1]
+			}
+		}
+		out = append(out, is)
+	}
+	return strings.Join(out, " ")
+}
+
+func (r *roleRig) set(at int, role instance.Role, o store.RoleOptions) (store.IntentResult, error) {
+	return r.st.Intents.SetRole(r.t.Context(), roleEngines[at], role, o)
+}
+
+func TestSetRole(t *testing.T) {
+	t.Parallel()
+	r := newRoleRig(t)
+	step := func(at int, role instance.Role, o store.RoleOptions, want string) store.IntentResult {
+		t.Helper()
+		done, err := r.set(at, role, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.roles(); got != want {
+			t.Fatalf("%s of %d: %q, want %q", role, at, got, want)
+		}
+		return done
+	}
+	refused := func(at int, role instance.Role, o store.RoleOptions, says string) {
+		t.Helper()
+		was := r.roles()
+		if done, err := r.set(at, role, o); !errors.Is(err, store.ErrIntent) || !strings.Contains(err.Error(), says) || done.Changed {
+			t.Fatalf("%s of %d: %+v, %v", role, at, done, err)
+		}
+		if got := r.roles(); got != was {
+			t.Fatalf("a refused change made %q of %q", got, was)
+		}
+	}
+	step(0, instance.Decode, store.RoleOptions{Reason: "night"}, "d pd pd")
+	snap, err := r.st.Reader.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, _ := snap.Lookup(instance.Key{Role: instance.Prefill, Address: roleEngines[0]})
+	if in.Status() != "decode-only" || in.Intent != instance.Drain || in.Reason != "role decode by ann: night" {
+		t.Errorf("shown as %s, %s: %s", in.Status(), in.Intent, in.Reason)
+	}
+	if done := step(0, instance.Decode, store.RoleOptions{}, "d pd pd"); done.Changed {
+		t.Errorf("again: %+v", done)
+	}
+	step(0, instance.Prefill, store.RoleOptions{}, "p pd pd") // one transaction, both keys
+	step(0, instance.Both, store.RoleOptions{}, "pd pd pd")
+	step(0, instance.Decode, store.RoleOptions{}, "d pd pd")
+	step(1, instance.Decode, store.RoleOptions{}, "d d pd")
+	refused(2, instance.Decode, store.RoleOptions{}, "no other usable prefill instance serves m")
+	step(2, instance.Decode, store.RoleOptions{Force: true}, "d d d")
+	refused(2, instance.Prefill, store.RoleOptions{Fits: func(k instance.Key, _ instance.Record) error {
+		return errors.New("a fixed " + string(k.Role))
+	}}, "a fixed prefill")
+	step(2, instance.Prefill, store.RoleOptions{}, "d d p")
+
+	// An operator's own drain is never overwritten, and takes the place of the mark.
+	k := instance.Key{Role: instance.Decode, Address: roleEngines[1]}
+	if _, err := r.st.Intents.Intend(t.Context(), k, instance.Cordon, store.IntentOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	refused(1, instance.Prefill, store.RoleOptions{}, "uncordon lifts that")
+	refused(1, instance.Both, store.RoleOptions{}, "uncordon lifts that")
+	if _, err := r.st.Intents.Intend(t.Context(), instance.Key{Role: instance.Prefill, Address: roleEngines[0]}, instance.Drain, store.IntentOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	refused(0, instance.Prefill, store.RoleOptions{}, "undrain lifts that")
+
+	// One role only.
+	members.Put(t, r.cli, members.Layout(t).Instance(instance.Key{Role: instance.Decode, Address: "127.0.0.1:9"}), members.Ready)
+	if _, err := r.st.Intents.SetRole(t.Context(), "127.0.0.1:9", instance.Prefill, store.RoleOptions{}); !errors.Is(err, store.ErrIntent) ||
+		!strings.Contains(err.Error(), "is registered as decode only") {
+		t.Errorf("of one role: %v", err)
+	}
+	log, err := r.st.Reader.AuditLog(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := log[len(log)-1]; e.What != "role decode" || e.Why != "night" || e.Role != instance.Both || e.Who != "ann" {
+		t.Errorf("audit: %+v", e)
+	}
+}
+
+// A temporary change ends by itself.
+func TestSetRoleForATime(t *testing.T) {
+	t.Parallel()
+	r := newRoleRig(t)
+	if _, err := r.set(0, instance.Decode, store.RoleOptions{For: 2 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		if got := r.roles(); got != "pd pd pd" {
+			return errors.New(got)
+		}
+		return nil
+	})
+}
+
+// Changes at the same time never leave an engine without a role, nor a role without an engine.
+func TestSetRoleAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	r := newRoleRig(t)
+	for round := range 5 {
+		var wg sync.WaitGroup
+		for i := range 6 {
+			wg.Go(func() {
+				role, at := instance.Roles()[(i+round)%2], i%3
+				if round%2 == 0 {
+					role = instance.Decode // of all three
+				}
+				if _, err := r.set(at, role, store.RoleOptions{}); err != nil && !errors.Is(err, store.ErrIntent) && !errors.Is(err, store.ErrBusy) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		got := r.roles()
+		if !strings.Contains(got, "p") || !strings.Contains(got, "d") || len(strings.Fields(got)) != 3 {
+			t.Fatalf("round %d: %q", round, got)
+		}
+	}
+}
+
+// Of two proxies that decide on the same state, one changes a role. Neither changes what an operator
+// has set.
+func TestSetRoleAutomatic(t *testing.T) {
+	t.Parallel()
+	r := newRoleRig(t)
+	since, err := r.st.Intents.LastMove(t.Context())
+	if err != nil || since != 0 {
+		t.Fatal(since, err)
+	}
+	var wg sync.WaitGroup
+	var done [2]store.IntentResult
+	var errs [2]error
+	for i := range 2 {
+		wg.Go(func() {
+			done[i], errs[i] = r.set(i, instance.Decode, store.RoleOptions{Auto: true, Since: &since})
+		})
+	}
+	wg.Wait()
+	if done[0].Changed == done[1].Changed || !errors.Is(errors.Join(errs[0], errs[1]), store.ErrMoved) {
+		t.Fatalf("%+v, %v", done, errs)
+	}
+	if since, err = r.st.Intents.LastMove(t.Context()); err != nil || since != max(done[0].Revision, done[1].Revision) {
+		t.Errorf("last move at %d: %v", since, err)
+	}
+	if _, err := r.set(2, instance.Decode, store.RoleOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if since, err = r.st.Intents.LastMove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.set(2, instance.Prefill, store.RoleOptions{Auto: true, Since: &since}); err == nil || !strings.Contains(err.Error(), "an operator has set the role") {
+		t.Errorf("of an operator's: %v", err)
+	}
+}

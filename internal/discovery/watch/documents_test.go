@@ -1,0 +1,108 @@
+package watch_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
+)
+
+// Documents are followed like the membership, and outlive a restart of the proxy without etcd and
+// the loss of etcd's data. A document for a time ends with the store that it was written to.
+func TestDocuments(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
+	st := store.New(cli, l, "test")
+	chat, code := instance.Key{Role: schema.Models, Address: "org/chat"}, instance.Key{Role: schema.Models, Address: "code"}
+	put := func(k instance.Key, value string, d time.Duration) {
+		t.Helper()
+		if revision, err := st.Documents.Put(t.Context(), k, []byte(value), store.DocumentOptions{For: d}); err != nil || revision == 0 {
+			t.Fatal(revision, err)
+		}
+	}
+	has := func(w *watch.Watcher, want ...string) {
+		t.Helper()
+		testkit.Eventually(t, members.Soon, func() error {
+			var is []string
+			for _, d := range w.Snapshot().Documents.In(schema.Models) {
+				is = append(is, d.Key.Address+string(d.Value))
+			}
+			if fmt.Sprint(is) != fmt.Sprint(want) {
+				return fmt.Errorf("%v, want %v", is, want)
+			}
+			return nil
+		})
+	}
+	put(chat, `{"v":1}`, 0)
+	put(code, `{}`, time.Hour)
+	members.Put(t, cli, l.Document(instance.Key{Role: schema.Models, Address: "bad"}), "no object")
+	o := members.Probing(t, prober, "")
+	o.StateDir = filepath.Join(t.TempDir(), "state")
+	w, stop := runWatcher(t, cli, o)
+	has(w, `code{}`, `org/chat{"v":1}`)
+	if len(w.Snapshot().All()) != 0 || w.Status().Rejected != 1 {
+		t.Errorf("%+v, %d rejected", w.Snapshot().All(), w.Status().Rejected)
+	}
+	put(chat, `{"v":2}`, 0)
+	has(w, `code{}`, `org/chat{"v":2}`)
+	// A value that cannot be used leaves the last one in effect.
+	members.Put(t, cli, l.Document(chat), "{")
+	testkit.Eventually(t, members.Soon, func() error {
+		if n := w.Status().Rejected; n != 2 {
+			return fmt.Errorf("%d rejected", n)
+		}
+		return nil
+	})
+	has(w, `code{}`, `org/chat{"v":2}`)
+	put(chat, `{"v":2}`, 0)
+	has(w, `code{}`, `org/chat{"v":2}`)
+	before := w.Snapshot()
+	k := members.Prefill("10.0.0.1:8100")
+	prober.Answer(k.Address, "m")
+	members.Put(t, cli, l.Instance(k), members.Ready)
+	members.WaitFor(t, w, k, members.Usable)
+	if w.Snapshot().Documents != before.Documents {
+		t.Error("a change of an instance copied the documents")
+	}
+	stop()
+
+	etcd.Kill()
+	w, stop = runWatcher(t, members.Dial(t, etcd.Endpoint()), o)
+	has(w, `code{}`, `org/chat{"v":2}`)
+	etcd.Wipe()
+	etcd.Restart()
+	members.WaitState(t, w, watch.Live)
+	has(w, `org/chat{"v":2}`)
+	if kept := w.Status().Kept; fmt.Sprint(kept) != "[models/org/chat prefill/10.0.0.1:8100]" {
+		t.Errorf("kept: %v", kept)
+	}
+	stop()
+
+	again := members.Dial(t, etcd.Endpoint())
+	st = store.New(again, l, "test")
+	o.Writer = st.Watch
+	w, _ = runWatcher(t, again, o)
+	has(w, `org/chat{"v":2}`)
+	members.WaitState(t, w, watch.Live)
+	if err := st.Kept.Restore(t.Context(), nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, members.Soon, func() error {
+		if list, err := st.Documents.List(t.Context(), schema.Models); err != nil || len(list) != 1 || string(list[0].Value) != `{"v":2}` {
+			return fmt.Errorf("%+v, %w", list, err)
+		}
+		return nil
+	})
+	if revision, err := st.Documents.Delete(t.Context(), chat, "old"); err != nil || revision == 0 {
+		t.Fatal(revision, err)
+	}
+	has(w)
+}

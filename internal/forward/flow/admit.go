@@ -1,0 +1,69 @@
+package flow
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
+)
+
+// maxRetryAfter is the longest Retry-After that clients' libraries follow.
+const maxRetryAfter = time.Minute
+
+// admit waits until the engines have capacity for the request. It reports false if the request is not
+// served: then it has been answered.
+func (r *Request) admit(media bool) bool {
+	if r.Settings.Queue == nil {
+		return true
+	}
+	a, w := &r.Admission, &r.attempts.wanted
+	a.Model, a.Bytes = r.Origin.Model, int64(w.Length)
+	if !media { // the tokens of images are not known from their bytes
+		a.Prompt = len(w.Prompt)
+		for _, h := range w.Head {
+			a.Prompt += len(h)
+		}
+	}
+	err := r.Settings.Queue.Admit(r.Origin.Client, a)
+	var refused *admission.Refused
+	switch {
+	case err == nil:
+		return true
+	case errors.As(err, &refused):
+		r.Route.Refused = refused.Reason
+		if refused.Wait > maxRetryAfter {
+			r.Answer.Client.Header().Set("X-Should-Retry", "false")
+		}
+		r.Answer.Refuse(notAdmitted(refused))
+	default:
+		r.Answer.ClientGone()
+	}
+	return false
+}
+
+// notAdmitted returns the answer to a request that is not admitted.
+func notAdmitted(r *admission.Refused) *openai.Error {
+	e := &openai.Error{Status: http.StatusTooManyRequests, Type: openai.TypeRateLimit, RetryAfter: r.Wait}
+	switch r.Reason {
+	case admission.ReasonStopping:
+		e.Status, e.Type, e.RetryAfter = http.StatusServiceUnavailable, openai.TypeUnavailable, leg.RetryWait
+		e.Message = "this proxy is stopping"
+	case admission.ReasonFull:
+		e.Message = "all instances are busy, and too many requests wait for them"
+	case admission.ReasonDeadline:
+		e.Message = "all instances were busy until the deadline of the request"
+	default:
+		e.Message = "all instances are busy, and the request would wait longer than it may"
+	}
+	e.Message += " (" + r.Reason + ")"
+	return e
+}
+
+// endAdmission releases the place of the request, with what it has used.
+func (r *Request) endAdmission() {
+	t := &r.Answer.Tokens
+	r.Admission.Done(t.Input, t.Input-t.Cached, t.Output)
+}

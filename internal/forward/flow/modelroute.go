@@ -1,0 +1,90 @@
+package flow
+
+import (
+	"slices"
+
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+)
+
+// Split sends the request to a target of a model route. req is nil for a form.
+func (r *Request) Split(c *modelroute.Choice, req *request.Request) {
+	r.choice, r.named = c, r.Origin.Model
+	r.Answer.Model = &relay.ModelName{Kind: r.Answer.Kind, Name: c.Route.Quoted}
+	if req != nil && req.Bypass == bypass.StoredResponse {
+		r.previous = req.PreviousResponse()
+	}
+	r.nextTarget()
+}
+
+// Model returns the model that the client named.
+func (r *Request) Model() string {
+	if r.choice != nil {
+		return r.named
+	}
+	return r.Origin.Model
+}
+
+// CountTarget counts the request at its target, and at those that were chosen before.
+func (r *Request) CountTarget() {
+	if r.choice == nil {
+		return
+	}
+	r.choice.Target.Requests.Add(1)
+	for _, t := range r.choice.Route.Targets {
+		if slices.Contains(r.choice.PassedOver, t.Name) {
+			t.PassedOver.Add(1)
+		}
+	}
+}
+
+// served is the model that engines get, as JSON, "" for the one that the client named.
+func (r *Request) served() string {
+	if r.choice == nil || r.choice.Target.Model == r.named {
+		return ""
+	}
+	return r.choice.Target.Quoted
+}
+
+// nextTarget makes the next target of the model route the present one. It returns false if there
+// is none left.
+func (r *Request) nextTarget() bool {
+	usable := func(t *modelroute.Target) bool { return r.Settings.Picker.CanServe(t.Model, t.Labels) }
+	if r.previous != "" { // only instances that have the response can continue it
+		holders := r.mayHold(r.previous)
+		usable = func(t *modelroute.Target) bool {
+			return slices.ContainsFunc(holders, func(in *instance.Instance) bool { return in.ServesModel(t.Model) && t.Labels.Matches(in) })
+		}
+	}
+	if !r.choice.Next(usable) {
+		return false
+	}
+	t := r.choice.Target
+	r.Origin.Model, r.Route.Target, r.Route.PassedOver = t.Model, t.Name, r.choice.PassedOver
+	return true
+}
+
+// fallsOver reports whether another target of the model route takes over a request that could not
+// be served, of whose answer the client has nothing.
+func (r *Request) fallsOver() bool {
+	r.again = r.choice != nil && !r.committed && r.Origin.Client.Err() == nil && r.nextTarget()
+	return r.again
+}
+
+// refuse answers with an error unless another target takes the request over.
+func (r *Request) refuse(err error) {
+	if !r.fallsOver() {
+		r.Answer.Refuse(err)
+	}
+}
+
+// sendFailure answers with the failure of a leg unless another target takes the request over.
+func (r *Request) sendFailure(f *leg.Failure) {
+	if !f.Rule.Retry || !r.fallsOver() {
+		r.Answer.SendFailure(f)
+	}
+}

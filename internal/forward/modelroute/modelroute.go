@@ -1,0 +1,249 @@
+// Package modelroute chooses the model, and the instances that serve it, for a request whose model
+// is the name of a model route.
+//
+// Requests of one client go to the same target, by weighted rendezvous hashing: all proxies make
+// the same choice, and a change of weights moves only the share that it must. All other requests
+// take turns in a sequence that keeps to the weights in every part of it.
+package modelroute
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// Target is one target of a route.
+type Target struct {
+	Name   string            // of the target, unique in its route
+	Model  string            // that the engines serve
+	Labels instance.Selector // of the instances; nil: any
+	Weight int
+
+	Quoted string // Model as JSON
+	// Requests counts the requests that the target got last, PassedOver those that it was chosen for
+	// and that another one got. Both outlive changes of the route.
+	Requests, PassedOver *atomic.Uint64
+	hash                 uint64
+}
+
+// What keeps the requests of a client on one target, see Route.Sticky.
+const (
+	ByKey  = "key"  // the name of the API key
+	ByNone = "none" // nothing
+)
+
+// Route is a model route.
+type Route struct {
+	Name    string
+	Sticky  string // ByKey, ByNone, or any other text: the session
+	Targets []*Target
+	// Own reports whether the route may have the name of a model that engines serve.
+	Own bool
+
+	Quoted string // Name as JSON
+	turn   *atomic.Uint64
+}
+
+// Source returns the membership.
+type Source interface{ Snapshot() *instance.Snapshot }
+
+// Decode reads the documents of model routes.
+type Decode func(*instance.Documents) []*Route
+
+// Routes are the model routes of the present snapshot. They are safe for concurrent use.
+type Routes struct {
+	source Source
+	decode Decode
+	table  atomic.Pointer[table]
+	mu     sync.Mutex // serializes changes of table
+}
+
+type table struct {
+	documents *instance.Documents
+	byName    map[string]*Route
+	list      []*Route
+}
+
+// New returns the routes in the documents of a source.
+func New(source Source, decode Decode) *Routes { return &Routes{source: source, decode: decode} }
+
+func (r *Routes) now() *table {
+	documents := r.source.Snapshot().Documents
+	if t := r.table.Load(); t != nil && t.documents == documents {
+		return t
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.table.Load()
+	if old != nil && old.documents == documents {
+		return old
+	}
+	t := &table{documents: documents, list: r.decode(documents), byName: map[string]*Route{}}
+	for _, one := range t.list {
+		one.turn, one.Quoted = new(atomic.Uint64), quote(one.Name)
+		if old != nil && old.byName[one.Name] != nil {
+			one.turn = old.byName[one.Name].turn // other routes have changed, or the weights
+		}
+		for _, target := range one.Targets {
+			target.Quoted, target.hash = quote(target.Model), policy.HashText(target.Name)
+			if was := old.target(one.Name, target.Name); was != nil {
+				target.Requests, target.PassedOver = was.Requests, was.PassedOver
+			} else {
+				target.Requests, target.PassedOver = new(atomic.Uint64), new(atomic.Uint64)
+			}
+		}
+		t.byName[one.Name] = one
+	}
+	r.table.Store(t)
+	return t
+}
+
+// target returns the target of a route, nil if there is none.
+func (t *table) target(route, name string) *Target {
+	if t == nil || t.byName[route] == nil {
+		return nil
+	}
+	for _, one := range t.byName[route].Targets {
+		if one.Name == name {
+			return one
+		}
+	}
+	return nil
+}
+
+func quote(name string) string {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(name) // a string has no error
+	return string(bytes.TrimSpace(b.Bytes()))
+}
+
+// Find returns the route with the name of a model, nil if there is none. A nil Routes has none.
+func (r *Routes) Find(model string) *Route {
+	if r == nil {
+		return nil
+	}
+	t := r.now()
+	if len(t.list) == 0 {
+		return nil
+	}
+	return t.byName[model]
+}
+
+// List returns all routes, by name.
+func (r *Routes) List() []*Route {
+	if r == nil {
+		return nil
+	}
+	return r.now().list
+}
+
+// Choice is the choice of a target for one request. It belongs to one goroutine.
+type Choice struct {
+	Route *Route
+	// PassedOver are the names of the targets that were chosen and did not serve the request.
+	PassedOver []string
+	// Target is the present target.
+	Target *Target
+
+	key   string // what keeps the request on its target; "" if nothing does
+	turn  uint64
+	tried uint64 // targets that Next has returned, one bit for each
+}
+
+// Begin returns the choice for a request of this session and API key.
+func (r *Route) Begin(session, key string) *Choice {
+	c := r.Preview(session, key)
+	if c.key == "" {
+		c.turn = r.turn.Add(1) * golden
+	}
+	return c
+}
+
+// golden is the golden ratio in 64 bits: of any number of its multiples in sequence, each target has its
+// share.
+const golden = 0x9e3779b97f4a7c15
+
+// Preview returns what Begin would return, and takes no turn.
+func (r *Route) Preview(session, key string) *Choice {
+	c := &Choice{Route: r, key: session, turn: (r.turn.Load() + 1) * golden}
+	switch r.Sticky {
+	case ByKey:
+		c.key = key
+	case ByNone:
+		c.key = ""
+	}
+	return c
+}
+
+// Next makes the next target the present one, and reports whether there was one left: the one
+// that weights and key choose among those that are usable. If none is, it is one that is not.
+func (c *Choice) Next(usable func(*Target) bool) bool {
+	passed := c.PassedOver
+	if c.Target != nil {
+		passed = append(passed, c.Target.Name)
+	}
+	first, skip, n := -1, c.tried, len(passed)
+	for at := c.best(skip); at >= 0; at = c.best(skip) {
+		t := c.Route.Targets[at]
+		if usable(t) {
+			c.set(at, passed)
+			return true
+		}
+		if first < 0 {
+			first = at
+		}
+		skip |= 1 << at
+		passed = append(passed, t.Name)
+	}
+	if first < 0 {
+		return false
+	}
+	c.set(first, passed[:n])
+	return true
+}
+
+func (c *Choice) set(at int, passed []string) {
+	c.Target, c.PassedOver = c.Route.Targets[at], passed
+	c.tried |= 1 << at
+}
+
+// best returns the target that weights and key choose among those that are not in skip, -1 if
+// there is none.
+func (c *Choice) best(skip uint64) int {
+	total, best, least := uint64(0), -1, 0.0
+	for i, t := range c.Route.Targets {
+		if skip&(1<<i) != 0 {
+			continue
+		}
+		if total += uint64(t.Weight); c.key == "" {
+			if best < 0 {
+				best = i
+			}
+			continue
+		}
+		if d := policy.Distance(c.key, t.hash, max(float64(t.Weight), 1e-9)); best < 0 || d < least {
+			best, least = i, d
+		}
+	}
+	if c.key != "" || total == 0 {
+		return best
+	}
+	at, _ := bits.Mul64(c.turn, total)
+	for i, t := range c.Route.Targets {
+		if skip&(1<<i) != 0 {
+			continue
+		}
+		if at < uint64(t.Weight) {
+			return i
+		}
+		at -= uint64(t.Weight)
+	}
+	return best
+}

@@ -1,0 +1,265 @@
+package forward_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// observer counts what the queue reports.
+type observer struct {
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+func (o *observer) count(format string, args ...any) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.seen == nil {
+		o.seen = map[string]int{}
+	}
+	o.seen[fmt.Sprintf(format, args...)]++
+}
+
+func (o *observer) Waited(c admission.Class, _ time.Duration)    { o.count("%s waited", c) }
+func (o *observer) NotAdmitted(c admission.Class, reason string) { o.count("%s refused %s", c, reason) }
+func (o *observer) Observed(c admission.Class, result string)    { o.count("%s would %s", c, result) }
+func (o *observer) Predicted(float64)                            {}
+func (o *observer) of(what string) int                           { o.mu.Lock(); defer o.mu.Unlock(); return o.seen[what] }
+func queuedLine(each float64) estimate.Line                      { return estimate.Line{Each: each, Samples: 99} }
+func occupy(r *rig, tokens int64)                                { prefillLoad(r).Waiting.Add(tokens) }
+func prefillLoad(r *rig) *policy.Load                            { return r.sched.Usable(instance.Prefill, model)[0].Load }
+
+// startQueue is start with one pair and a queue that lets one prompt after another through: each token
+// is predicted to take 10 s.
+func startQueue(t *testing.T, mode admission.Mode, tune func(*admission.Options)) (*rig, *admission.Queues, *observer) {
+	t.Helper()
+	var r *rig
+	var queues *admission.Queues
+	seen := new(observer)
+	o := admission.Options{
+		Mode: mode, MaxWaiting: 100, MaxBytes: 1 << 20, Observer: seen,
+		Rates: func(string, string) estimate.Rates {
+			return estimate.Rates{Prefill: queuedLine(10), Transfer: queuedLine(0), Token: queuedLine(0), Output: 10, Uncached: 10}
+		},
+		Tokens: func(m string, bytes int) int { return r.sched.Tokens(m, bytes) },
+		Engines: func(m string) (prefill, decode []admission.Engine) {
+			of := func(role instance.Role) (list []admission.Engine) {
+				for _, c := range r.sched.Usable(role, m) {
+					list = append(list, admission.Engine{Address: sched.AddressOf(c.Instance, c.Rank), Load: c.Load})
+				}
+				return list
+			}
+			return of(instance.Prefill), of(instance.Decode)
+		},
+	}
+	if tune != nil {
+		tune(&o)
+	}
+	queues = admission.New(o)
+	r = start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
+		o.Queue = queues
+		o.KeyName = func(r *http.Request) string { return r.Header.Get("X-Key") }
+		o.Class = func(r *http.Request) (is, highest admission.Class) {
+			highest, _ = admission.ParseClass(r.Header.Get("X-Highest"))
+			return admission.Default, min(highest, admission.Default)
+		}
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); queues.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return r, queues, seen
+}
+
+// waiting waits until as many requests wait.
+func waiting(t *testing.T, q *admission.Queues, want int) {
+	t.Helper()
+	testkit.Eventually(t, waitLimit, func() error {
+		for _, s := range q.Status() {
+			if n := s.Waiting["interactive"] + s.Waiting["default"] + s.Waiting["batch"]; n == want && s.Model == model {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", q.Status())
+	})
+}
+
+const queuedPath = "/v1/completions"
+
+func queuedBody(name string) string {
+	return `{"model":"m","max_tokens":2,"prompt":"` + name + strings.Repeat(" word", 20) + `"}`
+}
+
+// sendQueued sends requests in this order, and returns the names of their prompts in the order in which
+// prefill got them. Names are class/key/n.
+func sendQueued(t *testing.T, r *rig, q *admission.Queues, names ...string) []string {
+	t.Helper()
+	occupy(r, 1000)
+	var clients sync.WaitGroup
+	for i, name := range names {
+		class, rest, _ := strings.Cut(name, "/")
+		key, _, _ := strings.Cut(rest, "/")
+		clients.Go(func() {
+			if a := r.post(queuedPath, queuedBody(name), "X-Priority", class, "X-Key", key, "X-Highest", "interactive"); a.status != http.StatusOK {
+				t.Errorf("%s: %d %s", name, a.status, a.body)
+			}
+		})
+		waiting(t, q, i+1)
+	}
+	r.P[0].ForgetRequests()
+	occupy(r, -1000)
+	q.Wake()
+	clients.Wait()
+	var order []string
+	for _, one := range r.P[0].Requests() {
+		for _, name := range names {
+			if strings.Contains(string(one.Body), `"`+name+" word") {
+				order = append(order, name)
+			}
+		}
+	}
+	return order
+}
+
+// Requests go by class, within a class to the key with the least service, within a key by arrival.
+func TestQueueOrder(t *testing.T) {
+	t.Parallel()
+	r, q, seen := startQueue(t, admission.On, nil)
+	got := sendQueued(t, r, q, "batch/a/1", "default/a/1", "default/a/2", "default/a/3", "default/b/1", "default/b/2", "interactive/c/1", "batch/a/2")
+	want := "interactive/c/1 default/a/1 default/b/1 default/a/2 default/b/2 default/a/3 batch/a/1 batch/a/2"
+	if strings.Join(got, " ") != want {
+		t.Errorf("%v, want %s", got, want)
+	}
+	if seen.of("default waited") != 5 || seen.of("batch waited") != 2 || seen.of("interactive waited") != 1 {
+		t.Errorf("%v", seen.seen)
+	}
+}
+
+// With observe every request passes at once, and what would happen is counted.
+func TestQueueObserve(t *testing.T) {
+	t.Parallel()
+	r, _, seen := startQueue(t, admission.Observe, nil)
+	post := func(want string, header ...string) {
+		t.Helper()
+		before := seen.of(want)
+		if a := r.post(queuedPath, queuedBody("x"), header...); a.status != http.StatusOK || seen.of(want) != before+1 {
+			t.Errorf("%s: %d %s, %v", want, a.status, a.body, seen.seen)
+		}
+	}
+	post("default would pass")
+	post("default would pass", "X-Priority", "nonsense", "X-Request-Timeout", "nonsense")
+	occupy(r, 1000)
+	defer occupy(r, -1000)
+	post("default would wait")
+	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model)[0].Instance.Key, &policy.Engine{
+		At: time.Now(), Ranks: []policy.Rank{{Waiting: 3}}, All: policy.Rank{Waiting: 3},
+	})
+	post("batch would refuse", "X-Priority", "batch")
+}
+
+// A client that leaves takes its request with it, other requests bypass the queue, and what waits when
+// the proxy stops gets 503.
+func TestQueueLeaveAndStop(t *testing.T) {
+	t.Parallel()
+	r, q, seen := startQueue(t, admission.On, nil)
+	occupy(r, 1000)
+	defer occupy(r, -1000)
+	ctx, leave := context.WithCancel(t.Context())
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		req, _ := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+queuedPath, strings.NewReader(queuedBody("x")))
+		req.Header.Set("Content-Type", "application/json")
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			_ = resp.Body.Close()
+			t.Error("answered")
+		}
+	}()
+	waiting(t, q, 1)
+	leave()
+	<-gone
+	waiting(t, q, 0)
+	if e := r.entry(); e.Outcome != forward.OutcomeClientGone || e.Refused != "" {
+		t.Errorf("%+v", e)
+	}
+	if a := r.post("/tokenize", `{"model":"m","prompt":"x"}`); a.status != http.StatusOK {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	r.entry()
+	if a := r.post(queuedPath, `{"model":"m","prompt":"x","max_tokens":-1}`); a.status != http.StatusBadRequest {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	r.entry()
+	answered := make(chan answer, 1)
+	go func() { answered <- r.post(queuedPath, queuedBody("x")) }()
+	waiting(t, q, 1)
+	q.Close()
+	for range 2 {
+		a := <-answered
+		if e := r.entry(); a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" || e.Refused != admission.ReasonStopping {
+			t.Errorf("%d %v %s, %+v", a.status, a.header, a.body, e)
+		}
+		answered <- r.post(queuedPath, queuedBody("x"))
+	}
+	if seen.of("default refused stopping") != 3 {
+		t.Errorf("%v", seen.seen)
+	}
+}
+
+// A request that would wait too long is refused at once, if the engines report that they are full.
+func TestQueueRefuses(t *testing.T) {
+	t.Parallel()
+	r, q, _ := startQueue(t, admission.On, nil)
+	occupy(r, 1000)
+	defer occupy(r, -1000)
+	var clients sync.WaitGroup
+	ctx, leave := context.WithCancel(t.Context())
+	defer func() { leave(); clients.Wait() }()
+	wait := func(n int, class string) {
+		clients.Go(func() {
+			req, _ := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+queuedPath, strings.NewReader(queuedBody("x")))
+			req.Header.Set("Content-Type", "application/json")
+			req.Header.Set("X-Priority", class)
+			if resp, err := http.DefaultClient.Do(req); err == nil {
+				_ = resp.Body.Close()
+				t.Error("answered")
+			}
+		})
+		waiting(t, q, n)
+	}
+	wait(1, "default")
+	wait(2, "default") // nothing is refused by a prediction
+	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model)[0].Instance.Key, &policy.Engine{
+		At: time.Now(), Ranks: []policy.Rank{{Running: 1}}, All: policy.Rank{Running: 1},
+	})
+	a := r.post(queuedPath, queuedBody("y"), "X-Request-Timeout", "20")
+	after, err := strconv.Atoi(a.header.Get("Retry-After"))
+	if a.status != http.StatusTooManyRequests || err != nil || after <= 60 || a.header.Get("X-Should-Retry") != "false" ||
+		!strings.Contains(string(a.body), `"code":429`) || !strings.Contains(string(a.body), admission.ReasonWait) {
+		t.Errorf("%d %v %s", a.status, a.header, a.body)
+	}
+	if e := r.entry(); e.Refused != admission.ReasonWait || e.Outcome != forward.OutcomeClientError || e.Prefill != "" {
+		t.Errorf("%+v", e)
+	}
+	wait(3, "batch") // it would wait as long, but may
+	for _, header := range [][]string{{"X-Priority", "urgent"}, {"X-Request-Timeout", "0"}, {"X-Request-Timeout", "3601"}, {"X-Request-Timeout", "soon"}, {"X-Request-Timeout", "NaN"}} {
+		if a := r.post(queuedPath, queuedBody("y"), header...); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), header[0]) {
+			t.Errorf("%v: %d %s", header, a.status, a.body)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package relay
+
+import (
+	"bytes"
+	"errors"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+)
+
+// ModelName puts the model that the client asked for into an answer: the engine reports the one that
+// it serves.
+type ModelName struct {
+	Kind openai.Kind
+	Name string // as JSON
+}
+
+// Whole implements connector.Rewriter.
+func (m *ModelName) Whole(body []byte) []byte {
+	at := m.find(body)
+	if at.End == 0 {
+		return body
+	}
+	return jsonscan.Replaced(body, at.Value, at.End, []byte(m.Name))
+}
+
+// Events implements connector.Rewriter.
+func (m *ModelName) Events(batch []byte) []byte {
+	if !bytes.Contains(batch, []byte(`"model"`)) {
+		return batch
+	}
+	return eachEvent(batch, m.Whole)
+}
+
+// find finds the model of an answer, or of an event. On the two agents' APIs some events have it
+// inside the answer that they hold.
+func (m *ModelName) find(b []byte) (at jsonscan.Member) {
+	open := bytes.IndexByte(b, '{') // behind "data: " in an event
+	if open < 0 || !bytes.Contains(b, []byte(`"model"`)) {
+		return at
+	}
+	s := jsonscan.Scanner{Text: b}
+	look := func(one jsonscan.Member) error {
+		switch string(jsonscan.Unquote(b[one.Key:one.KeyEnd])) {
+		case "model":
+			at = one
+			return errFound // it is at the start, before what takes long to read
+		case "response", "message":
+			if inner := m.Kind == openai.Responses || m.Kind == openai.Messages; inner && b[one.Value] == '{' {
+				at, _ = jsonscan.Find(b, one.Value, "model")
+			}
+		}
+		return nil
+	}
+	if _, err := s.Members(open, 0, look); err != nil && !errors.Is(err, errFound) || at.End == 0 || b[at.Value] != '"' {
+		return jsonscan.Member{}
+	}
+	return at
+}
+
+var errFound = errors.New("found")

@@ -1,0 +1,58 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Documents reads and writes the settings of the fleet in etcd; see store.Documents.
+type Documents interface {
+	List(ctx context.Context, folder instance.Role) ([]instance.Document, error)
+	Put(ctx context.Context, k instance.Key, value []byte, o store.DocumentOptions) (int64, error)
+	Delete(ctx context.Context, k instance.Key, reason string) (int64, error)
+}
+
+// Limits implements httpapi.KeyLimits. Documents that cannot be read are left out.
+func (s *Service) Limits(ctx context.Context) (map[string]instance.KeyLimits, error) {
+	list, err := s.o.Documents.List(ctx, schema.Limits)
+	if err != nil {
+		return nil, storeError(err)
+	}
+	all := map[string]instance.KeyLimits{}
+	for _, d := range list {
+		if l, err := instance.DecodeKeyLimits(d.Value); err == nil {
+			all[d.Address] = l
+		}
+	}
+	return all, nil
+}
+
+// SetLimits implements httpapi.KeyLimits.
+func (s *Service) SetLimits(ctx context.Context, key string, l instance.KeyLimits, reason string) error {
+	ctx = named(ctx)
+	value, err := json.Marshal(l)
+	if err != nil {
+		return err
+	}
+	revision, err := s.o.Documents.Put(ctx, instance.Key{Role: schema.Limits, Address: key}, value, store.DocumentOptions{Reason: reason})
+	if err != nil {
+		return storeError(err)
+	}
+	s.await(ctx, func(snap *instance.Snapshot) bool { return snap.Revision >= revision })
+	return nil
+}
+
+// RemoveLimits implements httpapi.KeyLimits.
+func (s *Service) RemoveLimits(ctx context.Context, key, reason string) (bool, error) {
+	ctx = named(ctx)
+	revision, err := s.o.Documents.Delete(ctx, instance.Key{Role: schema.Limits, Address: key}, reason)
+	if err != nil {
+		return false, storeError(err)
+	}
+	s.await(ctx, func(snap *instance.Snapshot) bool { return snap.Revision >= revision })
+	return revision > 0, nil
+}

@@ -1,0 +1,50 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// SetModelRoute writes a model route. It returns when the proxy's own snapshot contains it.
+func (s *Service) SetModelRoute(ctx context.Context, name string, raw []byte, d time.Duration) (int64, error) {
+	r, err := schema.DecodeModelRoute(raw)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
+	}
+	if why := r.Conflict(name, s.o.Members.Snapshot().All()); why != "" {
+		return 0, fmt.Errorf("%w: %s", httpapi.ErrRefused, why)
+	}
+	r.V = 1
+	value, err := schema.Encode(r)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
+	}
+	revision, err := s.o.Documents.Put(ctx, instance.Key{Role: schema.Models, Address: name}, value, store.DocumentOptions{Reason: r.Reason, For: d})
+	return revision, s.routeChanged(ctx, revision, err)
+}
+
+// DeleteModelRoute deletes a model route.
+func (s *Service) DeleteModelRoute(ctx context.Context, name, reason string) (int64, error) {
+	revision, err := s.o.Documents.Delete(ctx, instance.Key{Role: schema.Models, Address: name}, reason)
+	return revision, s.routeChanged(ctx, revision, err)
+}
+
+// routeChanged waits until the proxy's own snapshot contains a change.
+func (s *Service) routeChanged(ctx context.Context, revision int64, err error) error {
+	_, rejected := errors.AsType[*schema.RejectedError](err)
+	switch {
+	case rejected, errors.Is(err, store.ErrIntent):
+		return fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
+	case err != nil:
+		return storeError(err)
+	}
+	s.await(ctx, func(snap *instance.Snapshot) bool { return snap.Revision >= revision })
+	return nil
+}

@@ -1,0 +1,104 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// The routes about API keys; they need the admin key.
+const (
+	usagePath  = "/usage"
+	limitsPath = "/limits"
+)
+
+// KeyLimits reads and changes the limits of API keys in etcd. Errors are as those of Admin.
+type KeyLimits interface {
+	// Limits returns the limits of all keys, by name.
+	Limits(ctx context.Context) (map[string]instance.KeyLimits, error)
+	// SetLimits replaces the limits of a key.
+	SetLimits(ctx context.Context, key string, l instance.KeyLimits, reason string) error
+	// RemoveLimits reports whether the key had limits.
+	RemoveLimits(ctx context.Context, key, reason string) (bool, error)
+}
+
+// Usage is the response of GET /usage.
+type Usage struct {
+	Proxy string              `json:"proxy"` // id
+	Keys  []instance.KeyUsage `json:"keys"`
+}
+
+// addKeyRoutes adds these routes.
+func (d *Deps) addKeyRoutes(e *gin.Engine, a *adminRoutes) {
+	read := requireRight(d.AdminKey, apikeys.Read)
+	e.GET(usagePath, read, func(c *gin.Context) { writeJSON(c, http.StatusOK, Usage{Proxy: d.ID, Keys: d.Usage()}) })
+	e.GET(limitsPath, read, func(c *gin.Context) { d.answerLimits(c, a) })
+	name := func(c *gin.Context) {
+		if !instance.ValidKeyName(c.Param("key")) {
+			a.refuse(c, badRequest("invalid name of an API key: 1 to 64 visible ASCII characters without a slash"))
+		}
+	}
+	e.GET(limitsPath+"/:key", read, name, func(c *gin.Context) { d.answerLimits(c, a) })
+	one := e.Group(limitsPath+"/:key", requireAdmin(d.AdminKey), refuseEncoded, name)
+	one.PUT("", func(c *gin.Context) {
+		raw, err := readAdminBody(c.Request)
+		if err != nil {
+			a.refuse(c, err)
+			return
+		}
+		var body struct {
+			instance.KeyLimits
+			Reason string `json:"reason"`
+		}
+		if err := json.Unmarshal(raw, &body); err != nil {
+			a.refuse(c, badRequest(`send limits such as {"rpm":600,"concurrent":10}: %w`, err))
+			return
+		}
+		body.V = 1
+		switch err := body.Check(); {
+		case err != nil:
+			a.refuse(c, badRequest("%w", err))
+		case len(body.Reason) > maxReason:
+			a.refuse(c, badRequest(`"reason" is longer than %d bytes`, maxReason))
+		default:
+			if err := d.KeyLimits.SetLimits(c.Request.Context(), c.Param("key"), body.KeyLimits, body.Reason); err != nil {
+				a.refuse(c, err)
+				return
+			}
+			writeJSON(c, http.StatusOK, body.KeyLimits)
+		}
+	})
+	one.DELETE("", func(c *gin.Context) {
+		existed, err := d.KeyLimits.RemoveLimits(c.Request.Context(), c.Param("key"), "")
+		switch {
+		case err != nil:
+			a.refuse(c, err)
+		case !existed:
+			fail(c, http.StatusNotFound, openai.TypeNotFound, "API key "+c.Param("key")+" has no limits")
+		default:
+			writeJSON(c, http.StatusOK, gin.H{"removed": c.Param("key")})
+		}
+	})
+}
+
+// answerLimits answers with the limits of one key, or of all.
+func (d *Deps) answerLimits(c *gin.Context, a *adminRoutes) {
+	all, err := d.KeyLimits.Limits(c.Request.Context())
+	key := c.Param("key")
+	switch one, ok := all[key]; {
+	case err != nil:
+		a.refuse(c, err)
+	case key == "":
+		writeJSON(c, http.StatusOK, gin.H{"limits": all})
+	case ok:
+		writeJSON(c, http.StatusOK, one)
+	default:
+		fail(c, http.StatusNotFound, openai.TypeNotFound, "API key "+key+" has no limits")
+	}
+}

@@ -1,0 +1,74 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// modelRoutesPath is the route of model routes. The rest of the path is the name of one, which may have
+// slashes.
+const modelRoutesPath = "/models/routes"
+
+func (a *adminRoutes) addModelRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
+	if a.routes == nil {
+		return
+	}
+	g := e.Group(modelRoutesPath)
+	g.GET("", read, func(c *gin.Context) {
+		writeJSON(c, http.StatusOK, gin.H{"routes": append([]instance.ListedModelRoute{}, a.routes()...)})
+	})
+	g.GET("/*name", read, func(c *gin.Context) {
+		list, name := a.routes(), c.Param("name")[1:]
+		at := slices.IndexFunc(list, func(r instance.ListedModelRoute) bool { return r.Name == name })
+		if at < 0 {
+			noModelRoute(c, name)
+			return
+		}
+		writeJSON(c, http.StatusOK, list[at])
+	})
+	g.PUT("/*name", require, refuseEncoded, a.setModelRoute)
+	g.DELETE("/*name", require, func(c *gin.Context) {
+		revision, err := a.admin.DeleteModelRoute(c.Request.Context(), c.Param("name")[1:], instance.Printable(c.Query("reason"), maxReason))
+		switch {
+		case err != nil:
+			a.refuse(c, err)
+		case revision == 0:
+			noModelRoute(c, c.Param("name")[1:])
+		default:
+			writeJSON(c, http.StatusOK, gin.H{"revision": revision})
+		}
+	})
+}
+
+func noModelRoute(c *gin.Context, name string) {
+	failAdmin(c, http.StatusNotFound, openai.TypeNotFound, asMessage, "There is no model route "+instance.Printable(name, 200)+".")
+}
+
+// setModelRoute writes the model route in the body, which is that of the key in etcd, with "for".
+func (a *adminRoutes) setModelRoute(c *gin.Context) {
+	var limit struct{ For string }
+	var d time.Duration
+	raw, err := readAdminBody(c.Request)
+	if err == nil && (json.Unmarshal(raw, &limit) != nil || limit.For != "") {
+		if d, err = settings.Duration(limit.For); err != nil || d <= 0 {
+			err = badRequest(`send {"targets":[{"model":"NAME"}]}; "for" is a duration such as "1h"`)
+		}
+	}
+	revision := int64(0)
+	if err == nil {
+		revision, err = a.admin.SetModelRoute(c.Request.Context(), c.Param("name")[1:], raw, d)
+	}
+	if err != nil {
+		a.refuse(c, err)
+		return
+	}
+	writeJSON(c, http.StatusOK, gin.H{"revision": revision})
+}

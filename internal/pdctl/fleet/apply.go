@@ -1,0 +1,294 @@
+package fleet
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const applyHelp = `apply makes static instances, intents, limits of keys and model routes as a YAML or JSON file
+declares them. If they are so already, it writes nothing, so it can be repeated. FILE can be -
+for standard input. "pdctl apply --export" prints the file of the present fleet.
+
+  statics:                       # instances without an agent, as pdctl add writes them
+    decode/10.0.0.8:8200: {connector: nixl, models: [Qwen/Qwen2.5-7B-Instruct]}
+  intents:                       # state drain, cordon or removed; weight
+    prefill/10.0.0.7:8100: {state: cordon, reason: new disks}
+  limits: {}                     # values as in etcd (docs/reference/keys.md)
+  models: {}
+
+A section that is left out is not changed. --prune deletes what a section of the file does
+not have. Instances of agents and of the command lines of proxies, intents of pdctl role, and
+what has a time limit (--for), are never deleted.
+
+The changes are one transaction (of 100 keys each, if there are more) with one audit entry.
+If another program changes a key meanwhile, nothing is written, the error names the key,
+and the exit code is 1. "pdctl revert" undoes an apply.`
+
+// Apply returns the command apply.
+func Apply(s *session.Session) *cobra.Command {
+	var file, reason string
+	var prune, export bool
+	cmd := &cobra.Command{
+		Use: "apply -f FILE", Short: "make the fleet as a file declares it", Long: applyHelp,
+		Example: "  pdctl apply -f fleet.yaml --dry-run\n  pdctl apply -f fleet.yaml --prune --reason \"rack 4\"\n  pdctl apply --export > fleet.yaml",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if (file == "") == !export {
+				return cli.Wrongf("use either -f FILE or --export")
+			}
+			var d declared
+			if file != "" {
+				var err error
+				if d, err = open(file, cmd.InOrStdin()); err != nil {
+					return err
+				}
+			}
+			return s.With(cmd.Context(), func(conn *session.Conn) error {
+				now, err := conn.Store.Edits.Read(cmd.Context())
+				if err != nil {
+					return s.Hint(err)
+				}
+				if export {
+					return exportFile(s, now)
+				}
+				values, err := d.changes(s, now, prune)
+				if err != nil {
+					return err
+				}
+				return write(cmd.Context(), s, conn, now, values, "apply", reason)
+			})
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&file, "filename", "f", "", "file that declares the fleet, - for standard input")
+	fs.BoolVar(&prune, "prune", false, "delete what a section of the file does not have")
+	fs.BoolVar(&export, "export", false, "print the present fleet as a file for -f")
+	fs.StringVar(&reason, "reason", "", "reason, for the audit log")
+	return cmd
+}
+
+// declared has the sections of a file, by name, and the values in each, by the name of the
+// instance or the document.
+type declared map[string]map[string]json.RawMessage
+
+// The sections of a file.
+const (
+	statics = "statics"
+	intents = "intents"
+)
+
+// section returns the section and the name in it of a key, "" for others.
+func section(n schema.Name) (string, string) {
+	k := instance.Key{Role: n.Role, Address: n.Address}
+	switch n.Kind {
+	case schema.KindInstance:
+		return statics, k.String()
+	case schema.KindOverride:
+		return intents, k.String()
+	case schema.KindDocument:
+		return string(n.Role), n.Address
+	}
+	return "", ""
+}
+
+// keyOf is the inverse of section: the key below the root.
+func keyOf(section, name string) string {
+	switch section {
+	case statics:
+		return name
+	case intents:
+		return "override/" + name
+	}
+	return section + "/" + name
+}
+
+// open reads a file.
+func open(path string, stdin io.Reader) (declared, error) {
+	var text []byte
+	var err error
+	if path == "-" {
+		text, err = io.ReadAll(stdin)
+	} else {
+		text, err = os.ReadFile(path)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, cli.Wrong(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var doc map[string]map[string]any
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		return nil, cli.Wrongf("%s: %w", path, err)
+	}
+	d := declared{}
+	for sec, values := range doc {
+		d[sec] = map[string]json.RawMessage{}
+		if sec != statics && sec != intents && sec != string(schema.Limits) && sec != string(schema.Models) {
+			return nil, cli.Wrongf("%s: unknown section %q: use %s, %s, %s or %s", path, instance.Printable(sec, 80), statics, intents, schema.Limits, schema.Models)
+		}
+		for name, value := range values {
+			raw, err := json.Marshal(value)
+			if err == nil {
+				d[sec][name], err = normal(sec, name, raw)
+			}
+			if err != nil {
+				return nil, cli.Wrongf("%s: %s: %s: %w", path, sec, instance.Printable(name, 300), err)
+			}
+		}
+	}
+	return d, nil
+}
+
+// normal returns the value to compare and to write for a value of a file or of etcd; it is valid.
+func normal(section, name string, raw []byte) (json.RawMessage, error) {
+	strict := json.NewDecoder(bytes.NewReader(raw))
+	strict.DisallowUnknownFields()
+	role, address, _ := strings.Cut(name, "/")
+	k := instance.Key{Role: instance.Role(role), Address: address}
+	switch section {
+	case statics:
+		var rec instance.Record
+		if len(raw) > 0 && string(raw) != "null" {
+			if err := strict.Decode(&rec); err != nil {
+				return nil, err
+			}
+		}
+		return store.StaticValue(k, rec)
+	case intents:
+		var o schema.Override
+		if err := strict.Decode(&o); err != nil {
+			return nil, err
+		}
+		if o.V = 1; o.State == "" && o.Weight == nil {
+			return nil, errors.New("it has neither a state nor a weight")
+		}
+		if _, err := schema.DecodeOverride(raw); err != nil {
+			return nil, err
+		}
+		if err := store.CheckKey(k); err != nil {
+			return nil, err
+		}
+		o.By = ""
+		return schema.Encode(o)
+	case string(schema.Models):
+		if _, err := schema.DecodeModelRoute(raw); err != nil {
+			return nil, err
+		}
+	}
+	var value map[string]any
+	numbers := json.NewDecoder(bytes.NewReader(raw))
+	numbers.UseNumber()
+	if err := numbers.Decode(&value); err != nil {
+		return nil, err
+	}
+	out, err := schema.Encode(value)
+	if err != nil {
+		return nil, err
+	}
+	return out, schema.CheckDocument(instance.Key{Role: instance.Role(section), Address: name}, out)
+}
+
+// changes returns the values to write, nil for keys to delete.
+func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map[string]*string, error) {
+	values := map[string]*string{}
+	same := map[string]bool{} // present, and not to be pruned
+	for _, n := range now.Keys() {
+		sec, name := section(n)
+		want, managed := d[sec]
+		if !managed {
+			continue
+		}
+		key := keyOf(sec, name)
+		is, leased := now.Value(key)
+		to, wanted := want[name]
+		switch {
+		case wanted && sec == statics && leased:
+			same[key] = true
+			fmt.Fprintf(s.Out.Stderr, "%s: registered by its agent, not changed\n", key)
+		case wanted && !leased:
+			if have, err := normal(sec, name, []byte(*is)); err == nil && bytes.Equal(have, to) {
+				same[key] = true
+			}
+		case !wanted && prune && !leased && !foreign(sec, n, *is):
+			values[key] = nil
+		}
+	}
+	for sec, want := range d {
+		for name, to := range want {
+			key := keyOf(sec, name)
+			if same[key] {
+				continue
+			}
+			text := string(to)
+			if sec == intents {
+				var o schema.Override
+				if err := json.Unmarshal(to, &o); err != nil {
+					return nil, err
+				}
+				o.By = session.Actor()
+				by, err := schema.Encode(o)
+				if err != nil {
+					return nil, err
+				}
+				text = string(by)
+			}
+			values[key] = &text
+		}
+	}
+	return values, nil
+}
+
+// foreign reports whether a static instance belongs to the command lines of proxies, or an intent
+// to a change of roles.
+func foreign(section string, n schema.Name, value string) bool {
+	switch section {
+	case intents:
+		o, err := schema.DecodeOverride([]byte(value))
+		return err == nil && o.Role != ""
+	case statics:
+	default:
+		return false
+	}
+	rec, _, err := schema.DecodeRecord(instance.Key{Role: n.Role, Address: n.Address}, []byte(value))
+	return err == nil && (len(rec.Proxies) > 0 || rec.Source == schema.SourceFlags)
+}
+
+// exportFile prints the fleet as a file for -f.
+func exportFile(s *session.Session, now *store.Fleet) error {
+	out := declared{statics: {}, intents: {}, string(schema.Limits): {}, string(schema.Models): {}}
+	for _, n := range now.Keys() {
+		sec, name := section(n)
+		if sec == "" {
+			continue
+		}
+		value, leased := now.Value(keyOf(sec, name))
+		if leased || foreign(sec, n, *value) {
+			continue
+		}
+		raw, err := normal(sec, name, []byte(*value))
+		if err != nil {
+			fmt.Fprintf(s.Out.Stderr, "%s: left out: %v\n", instance.Printable(keyOf(sec, name), 0), err)
+			continue
+		}
+		out[sec][name] = raw
+	}
+	if !s.Out.Structured() {
+		s.Out.Format = "yaml"
+	}
+	return s.Out.Write(out)
+}

@@ -1,0 +1,216 @@
+// Package fleet implements diff and revert, which compare the settings of the fleet with their past
+// and restore them, and apply, which makes them as a file declares them.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const diffHelp = `diff shows what operators have changed since a revision: static instances, intents (drains,
+cordons, removals, weights), limits of keys and model routes. "pdctl history" has the
+revisions, and who made which change.
+
+Without --to, it compares with the present values in etcd. Changes that were undone in
+between are not shown. Registrations and states of agents are not part of it: see history.
+
+The values come from the audit log (30 days). Changes of older releases, and of more than
+16 KiB, are not recorded: then the exit code is 1.`
+
+const revertHelp = `revert restores static instances, intents (drains, cordons, removals, weights), limits of
+keys and model routes as they were at a revision. It undoes every later change, in one
+transaction of at most 100 keys. "pdctl diff --from REVISION" shows them before, and
+--dry-run what would be written.
+
+To undo single changes, add --to: "revert 4710 --to 4711" undoes the change of revision
+4711 only. "pdctl history" has the revisions. A revert can be reverted.
+
+If a key has been changed since in a way that the revert would overwrite, nothing is
+written, the error names the key, and the exit code is 1. The same applies if the former
+value is not recorded, or had a time limit (--for).`
+
+// Diff returns the command diff.
+func Diff(s *session.Session) *cobra.Command {
+	var from, to int64
+	cmd := &cobra.Command{
+		Use: "diff --from REVISION", Short: "show what operators changed since a revision", Long: diffHelp,
+		Example: "  pdctl diff --from 4710\n  pdctl diff --from 4710 --to 4711 -o json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := check(from, to); err != nil {
+				return err
+			}
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return diff(cmd.Context(), s, conn, from, to) })
+		},
+	}
+	cmd.Flags().Int64Var(&from, "from", 0, "revision to compare with")
+	cmd.Flags().Int64Var(&to, "to", 0, "revision to compare; 0: the present")
+	return cmd
+}
+
+// Revert returns the command revert.
+func Revert(s *session.Session) *cobra.Command {
+	var to int64
+	var reason string
+	cmd := &cobra.Command{
+		Use: "revert REVISION", Short: "restore what operators have set as it was at a revision", Long: revertHelp,
+		SuggestFor: []string{"undo", "rollback"},
+		Example:    "  pdctl revert 4710 --dry-run\n  pdctl revert 4710 --to 4711 --reason \"wrong rack\"",
+		Args:       cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			from, err := strconv.ParseInt(args[0], 10, 64)
+			if err != nil {
+				return cli.Wrongf("%q: name a revision; pdctl history shows them", instance.Printable(args[0], 80))
+			}
+			if err := check(from, to); err != nil {
+				return err
+			}
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return revert(cmd.Context(), s, conn, from, to, reason) })
+		},
+	}
+	cmd.Flags().Int64Var(&to, "to", 0, "undo the changes up to this revision; 0: all")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
+	return cmd
+}
+
+func check(from, to int64) error {
+	switch {
+	case from <= 0:
+		return cli.Wrongf("--from %d: name a revision of 1 or more; pdctl history shows them", from)
+	case to < 0 || to > 0 && to <= from:
+		return cli.Wrongf("--to %d: must be later than %d", to, from)
+	}
+	return nil
+}
+
+func diff(ctx context.Context, s *session.Session, conn *session.Conn, from, to int64) error {
+	changes, err := conn.Store.Edits.Between(ctx, from, to)
+	if err != nil {
+		return s.Hint(err)
+	}
+	if to == 0 {
+		now, err := conn.Store.Edits.Read(ctx)
+		if err != nil {
+			return s.Hint(err)
+		}
+		changes = now.Update(changes)
+	}
+	return report(s, changes, 0)
+}
+
+func revert(ctx context.Context, s *session.Session, conn *session.Conn, from, to int64, reason string) error {
+	changes, err := conn.Store.Edits.Between(ctx, from, to)
+	if err != nil {
+		return s.Hint(err)
+	}
+	now, err := conn.Store.Edits.Read(ctx)
+	if err != nil {
+		return s.Hint(err)
+	}
+	values, err := now.Undo(changes)
+	if err != nil {
+		return nothing(err)
+	}
+	if len(values) > store.MaxEdits {
+		return nothing(fmt.Errorf("%w: %d keys would be restored, the limit is %d; undo a part with --to", store.ErrTooMany, len(values), store.MaxEdits))
+	}
+	return write(ctx, s, conn, now, values, "revert", reason)
+}
+
+func nothing(err error) error {
+	return fmt.Errorf("%w; nothing was written", errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")))
+}
+
+// write asks for a confirmation where one is needed, writes values and reports them.
+func write(ctx context.Context, s *session.Session, conn *session.Conn, now *store.Fleet, values map[string]*string, what, reason string) error {
+	var taken []instance.Key
+	for key, value := range values {
+		n := conn.Layout.Parse(conn.Layout.Root() + key)
+		k := instance.Key{Role: n.Role, Address: n.Address}
+		switch {
+		case n.Kind == schema.KindInstance && value == nil:
+			taken = append(taken, k)
+		case n.Kind == schema.KindOverride && value != nil:
+			if o, err := schema.DecodeOverride([]byte(*value)); err == nil && (o.State != "" || o.Weight != nil && *o.Weight == 0) {
+				taken = append(taken, k)
+			}
+		}
+	}
+	if err := s.Confirm(ctx, conn, taken); err != nil {
+		return err
+	}
+	changes := now.Changes(values)
+	revision := int64(0)
+	for len(changes) > 0 {
+		batch := map[string]*string{}
+		for _, c := range changes[:min(len(changes), store.MaxEdits)] {
+			batch[c.Key] = c.After
+		}
+		at, err := conn.Store.Edits.Write(ctx, now, batch, what, reason)
+		if err != nil && revision == 0 {
+			return nothing(err)
+		} else if err != nil {
+			return fmt.Errorf("%w; %d of %d changes were written", err, len(values)-len(changes), len(values))
+		}
+		revision, changes = at, changes[len(batch):]
+	}
+	return report(s, now.Changes(values), revision)
+}
+
+// report prints changes. revision is that of their transaction, 0 if they were not written by this
+// command.
+func report(s *session.Session, changes []store.Change, revision int64) error {
+	if s.Out.Structured() {
+		all := map[string]any{"changes": append([]store.Change{}, changes...)}
+		if revision > 0 {
+			all["revision"] = revision
+		}
+		if s.Dry.On {
+			all["dry_run"] = s.Dry.Planned()
+		}
+		return s.Out.Write(all)
+	}
+	for _, c := range changes {
+		kind, lines := "~", ""
+		for _, v := range []struct {
+			mark  string
+			value *string
+			ends  bool
+		}{{"-", c.Before, c.BeforeEnds}, {"+", c.After, c.AfterEnds}} {
+			if v.value == nil {
+				continue
+			}
+			if lines += "\n    " + v.mark + " " + output.EscapeValue([]byte(*v.value)); v.ends {
+				lines += " (for a time)"
+			}
+		}
+		switch {
+		case c.Before == nil:
+			kind = "+"
+		case c.After == nil:
+			kind = "-"
+		}
+		if err := s.Out.Println(kind + " " + instance.Printable(c.Key, 0) + lines); err != nil {
+			return err
+		}
+	}
+	switch {
+	case len(changes) == 0:
+		return s.Out.Println("nothing to change")
+	case revision > 0 && !s.Dry.On:
+		return s.Out.Println(fmt.Sprintf("written at revision %d; keys: %d", revision, len(changes)))
+	}
+	return nil
+}

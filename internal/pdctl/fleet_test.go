@@ -1,0 +1,255 @@
+package pdctl_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
+)
+
+// operated returns the values of the keys of operators.
+func (r *rig) operated() map[string]string {
+	r.t.Helper()
+	out := map[string]string{}
+	for _, prefix := range []string{"/pd/prefill/", "/pd/decode/", "/pd/override/", "/pd/limits/", "/pd/models/"} {
+		resp, err := r.cli.Get(r.t.Context(), prefix, clientv3.WithPrefix())
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		for _, kv := range resp.Kvs {
+			out[string(kv.Key)] = string(kv.Value)
+		}
+	}
+	return out
+}
+
+func (r *rig) ok(args ...string) string {
+	r.t.Helper()
+	code, out, errs := r.run(args...)
+	if code != 0 {
+		r.t.Fatalf("pdctl %s: exit %d\n%s%s", strings.Join(args, " "), code, out, errs)
+	}
+	return out
+}
+
+// revert restores static instances, intents and documents byte for byte, and leaves everything else.
+func TestRevert(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const a, b, c, d = "10.0.0.1:8200", "10.0.0.2:8200", "10.0.0.3:8200", "10.0.0.4:8200"
+	for _, at := range []string{a, b, c} {
+		r.ok("add", "decode/"+at, "--no-verify", "--reason", "é \"<&>\"")
+	}
+	r.leased("/pd/decode/10.0.0.9:8200", `{"models":["m"]}`)
+	r.ok("cordon", "decode/"+b, "--reason", "kept")
+	r.ok("weight", "decode/"+c, "300")
+	documents := store.New(r.cli, members.Layout(t), "ann").Documents
+	if _, err := documents.Put(t.Context(), instance.Key{Role: "limits", Address: "team-a"}, []byte(`{ "rate": 1}`), store.DocumentOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	then, at := r.operated(), fmt.Sprint(r.now())
+	r.want(0, "nothing to change\n", "diff", "--from", at)
+
+	r.ok("remove", "decode/"+a)
+	r.ok("uncordon", "decode/"+b)
+	r.ok("weight", "decode/"+b, "50")
+	r.ok("drain", "decode/"+c)
+	r.ok("add", "decode/"+d, "--no-verify")
+	r.ok("remove", "decode/10.0.0.9:8200")
+	r.ok("cordon", "prefill/"+d, "--force", "--for", "1h")
+	if _, err := documents.Delete(t.Context(), instance.Key{Role: "limits", Address: "team-a"}, ""); err != nil {
+		t.Fatal(err)
+	}
+	r.ok("drain", "decode/"+d)
+	r.ok("undrain", "decode/"+d) // nothing remains of it
+	out := r.ok("diff", "--from", at)
+	for _, want := range []string{
+		"- decode/" + a + "\n    - ", "+ override/decode/" + a + "\n    + {", "~ override/decode/" + b + "\n    - ", "+ decode/" + d + "\n",
+		"- limits/team-a\n    - { \"rate\": 1}\n", "+ override/decode/10.0.0.9:8200\n", "+ override/prefill/" + d, "(for a time)",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "decode/"+d+"\n    - ") {
+		t.Errorf("what was undone is shown:\n%s", out)
+	}
+	before := r.operated()
+	if out := r.ok("revert", at, "--dry-run"); !strings.Contains(out, "Dry run: nothing is written.") {
+		t.Error(out)
+	}
+	if d := cmp.Diff(before, r.operated()); d != "" {
+		t.Errorf("a dry run writes\n%s", d)
+	}
+	last := fmt.Sprint(r.now())
+	if out := r.ok("revert", at, "--reason", "back"); !strings.Contains(out, "; keys: 8\n") {
+		t.Error(out)
+	}
+	delete(then, "/pd/decode/10.0.0.9:8200") // its agent registers it again
+	if d := cmp.Diff(then, r.operated()); d != "" {
+		t.Errorf("(-then +now)\n%s", d)
+	}
+	r.want(0, "nothing to change\n", "diff", "--from", at)
+	r.want(0, "nothing to change\n", "revert", at)
+	if out := r.ok("history", "decode/"+a, "--limit", "1"); !strings.Contains(out, "revert") || !strings.Contains(out, "back") {
+		t.Error(out)
+	}
+	if code, _, errs := r.run("revert", last); code != 1 || !strings.Contains(errs, "override/prefill/"+d+": cannot be reconstructed: its former value had a time limit; nothing was written") {
+		t.Errorf("exit %d\n%s", code, errs)
+	}
+}
+
+// A revert never overwrites the change of another operator: the error names the key.
+func TestRevertConflicts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/10.0.0.1:8200", `{"models":["m"]}`)
+	r.put("/pd/decode/10.0.0.2:8200", `{"models":["m"]}`)
+	from := r.now()
+	r.ok("drain", "decode/10.0.0.1:8200")
+	to := fmt.Sprint(r.now())
+	r.ok("cordon", "decode/10.0.0.2:8200")
+	r.ok("cordon", "decode/10.0.0.1:8200")
+	at := fmt.Sprint(from)
+	now := r.operated()
+	if errs := r.want(1, "", "revert", at, "--to", to); !strings.Contains(errs, "override/decode/10.0.0.1:8200: changed by another program, at revision ") || !strings.Contains(errs, "nothing was written") {
+		t.Error(errs)
+	}
+	r.put("/pd/override/decode/10.0.0.2:8200", `{"v":1,"state":"drain"}`) // without an audit entry
+	now["/pd/override/decode/10.0.0.2:8200"] = `{"v":1,"state":"drain"}`
+	if errs := r.want(1, "", "revert", at); !strings.Contains(errs, "override/decode/10.0.0.2:8200: changed by another program") {
+		t.Error(errs)
+	}
+	if d := cmp.Diff(now, r.operated()); d != "" {
+		t.Errorf("a conflict writes\n%s", d)
+	}
+	// Between the reading and the writing.
+	s := store.New(r.cli, members.Layout(t), "ann")
+	fleet, err := s.Edits.Read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:8200"}
+	if _, err := s.Intents.Lift(t.Context(), k, instance.Cordon, ""); err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]*string{"override/decode/10.0.0.1:8200": nil, "override/decode/10.0.0.2:8200": nil}
+	if _, err := s.Edits.Write(t.Context(), fleet, values, "revert", ""); err == nil || err.Error() != "override/decode/10.0.0.1:8200: changed by another program" {
+		t.Errorf("%v", err)
+	}
+	if got := r.operated()["/pd/override/decode/10.0.0.2:8200"]; got == "" {
+		t.Error("a part of the transaction was written")
+	}
+	// Entries of an older release have no values.
+	r.put("/pd/audit/0", `{"v":1,"who":"old","what":"drain","role":"decode","address":"10.0.0.1:8200"}`)
+	if errs := r.want(1, "", "revert", at); !strings.Contains(errs, "(drain of decode/10.0.0.1:8200 by old) lacks the values") {
+		t.Error(errs)
+	}
+	// Too many changes.
+	since := fmt.Sprint(r.now())
+	for range 2 {
+		values = map[string]*string{}
+		if fleet, err = s.Edits.Read(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 60 {
+			value := `{"v":1,"state":"drain"}`
+			values[fmt.Sprintf("override/prefill/10.0.%d.%d:8100", len(fleet.Keys()), i)] = &value
+		}
+		if _, err := s.Edits.Write(t.Context(), fleet, values, "apply", ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if errs := r.want(1, "", "revert", since); !strings.Contains(errs, "120 keys would be restored, the limit is 100") {
+		t.Error(errs)
+	}
+}
+
+// Values of more than 16 KiB are not recorded, and nothing is reverted without them.
+func TestRevertOfLargeValues(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	documents := store.New(r.cli, members.Layout(t), "ann").Documents
+	r.put("/pd/meta/x", "")
+	at := fmt.Sprint(r.now())
+	for _, fill := range []string{"a", "b"} {
+		value := `{"x":"` + strings.Repeat(fill, 10<<10) + `"}`
+		if _, err := documents.Put(t.Context(), instance.Key{Role: "models", Address: "m"}, []byte(value), store.DocumentOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if errs := r.want(1, "", "revert", at); !strings.Contains(errs, "set of models/m by ann) lacks the values") {
+		t.Error(errs)
+	}
+}
+
+// apply makes the fleet as a file declares it; the second time it writes nothing.
+func TestApply(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.leased("/pd/decode/10.0.0.9:8200", `{"models":["m"]}`)
+	r.put("/pd/prefill/10.0.0.8:8100", `{"models":["m"],"source":"flags","proxies":["p1"]}`)
+	r.ok("add", "decode/10.0.0.1:8200", "--no-verify")
+	r.ok("cordon", "decode/10.0.0.9:8200")
+	path := filepath.Join(t.TempDir(), "fleet.yaml")
+	file := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file(`statics:
+  decode/10.0.0.2:8200: {connector: nixl, models: [m], labels: {rack: "3"}}
+  decode/10.0.0.9:8200: {}
+intents:
+  decode/10.0.0.2:8200: {weight: 50}
+limits:
+  team-a: {rate: 1, big: 12345678901234567}
+`)
+	out := r.ok("apply", "-f", path, "--prune", "--reason", "rack 3")
+	for _, want := range []string{"- decode/10.0.0.1:8200\n", "+ decode/10.0.0.2:8200\n", "- override/decode/10.0.0.9:8200\n", "+ override/decode/10.0.0.2:8200\n", `+ {"big":12345678901234567,"rate":1}`, "; keys: 5\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	keys, revision := r.operated(), r.now()
+	if keys["/pd/decode/10.0.0.9:8200"] == "" || keys["/pd/prefill/10.0.0.8:8100"] == "" {
+		t.Errorf("apply deletes what it does not own: %v", keys)
+	}
+	exported := r.ok("apply", "--export")
+	for _, args := range [][]string{{"-f", path, "--prune"}, {"-f", path}} {
+		r.want(0, "nothing to change\n", append([]string{"apply"}, args...)...)
+	}
+	file(exported)
+	r.want(0, "nothing to change\n", "apply", "-f", path, "--prune")
+	if now := r.now(); now != revision {
+		t.Errorf("revision %d, and %d after it was applied again", revision, now)
+	}
+	r.ok("revert", fmt.Sprint(revision-1))
+	if got := r.operated(); got["/pd/decode/10.0.0.1:8200"] == "" || got["/pd/decode/10.0.0.2:8200"] != "" {
+		t.Errorf("%v", got)
+	}
+	for text, want := range map[string]string{
+		"static: {}": "unknown section",
+		"statics: {decode/10.0.0.1:8200: {conector: x}}":   `unknown field "conector"`,
+		"statics: {10.0.0.1:8200: {}}":                     "unknown role",
+		"intents: {decode/10.0.0.1:8200: {state: asleep}}": "use drain, cordon or removed",
+		"intents: {decode/10.0.0.1:8200: {}}":              "neither a state nor a weight",
+		"models: {chat: {targets: []}}":                    "1 to 16 targets",
+		"limits: {a: 3}":                                   "limits: a: ",
+		"[]":                                               "cannot unmarshal",
+	} {
+		file(text)
+		if errs := r.want(2, "", "apply", "-f", path); !strings.Contains(errs, want) {
+			t.Errorf("%s: %q is not in %s", text, want, errs)
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package pdctl_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+const patience = 60 * time.Second
+
+// env has the endpoint of the etcd of a rig.
+func (r *rig) env() map[string]string {
+	return map[string]string{"PD_ETCD_ENDPOINTS": r.etcd.Endpoint()}
+}
+
+// A change that takes the last usable instance of a role out of use needs --yes.
+func TestConfirm(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/10.0.0.1:8200", `{"models":["m"]}`)
+	r.put("/pd/decode/10.0.0.2:8200", `{"models":["m"],"state":"down"}`)
+	for _, line := range []string{"drain decode/10.0.0.1:8200", "cordon decode/10.0.0.1:8200", "remove 10.0.0.1:8200", "weight 10.0.0.1:8200 0", "drain -l role=decode"} {
+		args := strings.Fields(line)
+		code, out, errs := execute(t.Context(), r.env(), args...)
+		if code != 2 || out != "" || !strings.Contains(errs, "decode would have no usable instance left; nothing was done. Repeat the command with --yes") {
+			t.Errorf("%s: exit %d\n%s%s", line, code, out, errs)
+		}
+		if code, out, errs := execute(t.Context(), r.env(), append(args, "--dry-run")...); code != 0 {
+			t.Errorf("%s --dry-run: exit %d\n%s%s", line, code, out, errs)
+		}
+	}
+	if got := r.listings().Instances; got[0].Intent != "" || got[1].Intent != "" || *cmpOr(got[0].Weight) != 100 {
+		t.Errorf("%+v", got)
+	}
+	for _, line := range []string{"drain decode/10.0.0.2:8200", "weight decode/10.0.0.1:8200 50", "drain decode/10.0.0.1:8200 --yes", "cordon decode/10.0.0.1:8200"} {
+		if code, out, errs := execute(t.Context(), r.env(), strings.Fields(line)...); code != 0 {
+			t.Errorf("%s: exit %d\n%s%s", line, code, out, errs)
+		}
+	}
+}
+
+func cmpOr(w *int) *int {
+	if w != nil {
+		return w
+	}
+	n := 100
+	return &n
+}
+
+// Every verb accepts role/address, and an address that only one role has.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.leased("/pd/decode/10.0.0.1:8200", `{"models":["m"]}`)
+	r.leased("/pd/prefill/10.0.0.6:8100", `{"models":["m"]}`)
+	r.leased("/pd/decode/10.0.0.6:8100", `{"models":["m"]}`)
+	r.want(0, "decode/10.0.0.1:8200: drained\n", "drain", "decode/10.0.0.1:8200")
+	r.want(0, "decode/10.0.0.1:8200: undrained; proxies use it again as it registers\n", "undrain", "10.0.0.1:8200")
+	r.want(0, "decode/10.0.0.1:8200: weight 50\nprefill/10.0.0.6:8100: weight 50\n", "weight", "10.0.0.1:8200", "prefill/10.0.0.6:8100", "50")
+	r.want(0, "both/10.0.0.6:8100: cordoned\n", "cordon", "both/10.0.0.6:8100")
+	if errs := r.want(2, "", "uncordon", "10.0.0.6:8100"); !strings.Contains(errs, "10.0.0.6:8100 is prefill and decode") {
+		t.Error(errs)
+	}
+	if errs := r.want(1, "", "uncordon", "10.0.0.9:8100"); !strings.Contains(errs, "there is no instance 10.0.0.9:8100") {
+		t.Error(errs)
+	}
+	r.want(0, removed("decode", "10.0.0.1:8200"), "rm", "--yes", "10.0.0.1:8200")
+	r.want(0, "decode/10.0.0.1:8200: allowed; proxies use it again when it registers\n", "allow", "10.0.0.1:8200")
+	r.leased("/pd/decode/10.0.0.1:8200", `{"models":["m"]}`)
+	r.want(0, "prefill/10.0.0.6:8100\ndecode/10.0.0.1:8200\ndecode/10.0.0.6:8100\n", "ls", "-o", "name")
+	r.want(0, "prefill/10.0.0.6:8100\ndecode/10.0.0.6:8100\ndecode/10.0.0.1:8200\n", "list", "-o", "name", "--sort-by", "state")
+	r.want(0, "decode/10.0.0.1:8200\n", "weight", "decode/10.0.0.1:8200", "70", "-o", "name")
+	for _, args := range [][]string{{"get", "10.0.0.1:8200"}, {"history", "decode/10.0.0.1:8200"}} {
+		if code, out, errs := r.run(args...); code != 0 || !strings.Contains(out, "decode/10.0.0.1:8200") {
+			t.Errorf("%q: exit %d\n%s%s", args, code, out, errs)
+		}
+	}
+	if code, out, _ := r.run("version"); code != 0 || !strings.HasPrefix(out, "pdctl 0.") {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+}
+
+func TestWaitFor(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.leased("/pd/decode/10.0.0.1:8200", `{"models":["m"],"labels":{"rack":"3"}}`)
+	out, stop := r.background("wait", "--for", "state=ready", "--count", "2")
+	testkit.Eventually(t, patience, func() error { return out.has("waiting: 1 of at least 2 instances are ready") })
+	r.leased("/pd/decode/10.0.0.2:8200", `{"models":["m"]}`)
+	if code := stop(false); code != 0 {
+		t.Fatalf("exit %d\n%s", code, out.String())
+	}
+	r.leased("/pd/prefill/10.0.0.3:8100", `{"models":["m"],"state":"starting"}`)
+	for line, want := range map[string]struct {
+		code int
+		out  string
+	}{
+		"--for state=ready --selector rack=3":               {0, "decode/10.0.0.1:8200: ready\n"},
+		"--for ready decode -o name":                        {0, "decode/10.0.0.1:8200\ndecode/10.0.0.2:8200\n"},
+		"--for state=ready --timeout 300ms":                 {4, "prefill/10.0.0.3:8100 starting"},
+		"--for state=ready decode/10.0.0.9:1 --timeout 1ms": {4, "decode/10.0.0.9:1 not registered"},
+		"--for state=removed prefill/10.0.0.9:1":            {0, "prefill/10.0.0.9:1: removed\n"},
+		"--for state=removed -l rack=4":                     {0, "no instance is left\n"},
+		"--for removed decode/10.0.0.1:8200 --timeout 1ms":  {4, "decode/10.0.0.1:8200 ready"},
+	} {
+		code, out, errs := r.run(append([]string{"wait"}, strings.Fields(line)...)...)
+		if code != want.code || !strings.Contains(out+errs, want.out) || code == 0 && out != want.out {
+			t.Errorf("%s: exit %d\n%s%s", line, code, out, errs)
+		}
+	}
+	// Drained: only once the proxy has reported that nothing is in flight.
+	r.say("a", 1, `"decode/10.0.0.1:8200":{"in_flight":1}`)
+	out, stop = r.background("wait", "--for", "state=drained", "10.0.0.1:8200")
+	testkit.Eventually(t, patience, func() error { return out.has("0 of at least 1 instances are drained") })
+	r.want(0, "decode/10.0.0.1:8200: drained\n", "drain", "10.0.0.1:8200")
+	testkit.Eventually(t, patience, func() error { return out.has("0 of 1 proxy done") })
+	r.say("a", r.revision("/pd/override/decode/10.0.0.1:8200"), "")
+	if code := stop(false); code != 0 || !strings.HasSuffix(out.String(), "decode/10.0.0.1:8200: drained\n") {
+		t.Errorf("exit %d\n%s", code, out.String())
+	}
+}
+
+// With --proxy, the fleet is read from a proxy, without etcd.
+func TestReadFromProxy(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"id":"01M8","version":"0.9","revision":7,"notices":["one \u001b[2Jproblem"],"etcd":{"state":"stale","last_contact":"2026-11-26T10:00:00Z"},
+			"instances":[{"role":"prefill","address":"10.0.0.7:8100","status":"ready","state":"ready","models":["m"],"revision":3,"in_flight":2},
+			{"role":"decode","address":"10.0.0.8:8200","status":"draining","state":"ready","intent":"drain","reason":"disks","models":["m"],"revision":4}]}`)
+	})
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	env := map[string]string{"PD_ETCD_ENDPOINTS": testkit.FreePort(t)}
+	for line, want := range map[string]string{
+		"list":                 "decode   10.0.0.8:8200  draining  -    -          100     leased  m       -          disks\n",
+		"list -l state=drain":  "decode  10.0.0.8:8200",
+		"list -o name":         "prefill/10.0.0.7:8100\ndecode/10.0.0.8:8200\n",
+		"list prefill -o json": `"in_flight": 2`,
+		"get 10.0.0.8:8200":    "STATE        draining\n",
+		"status":               "notice: one \\u001b[2Jproblem\n",
+		"status -o json":       `"state": "stale"`,
+	} {
+		code, out, errs := execute(t.Context(), env, append(strings.Fields(line), "--proxy", srv.URL)...)
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%s: exit %d, %q is not in\n%s%s", line, code, want, out, errs)
+		}
+	}
+	if code, _, errs := execute(t.Context(), env, "list", "-l", "rack=3", "--proxy", srv.URL); code != 2 || !strings.Contains(errs, "does not show labels") {
+		t.Errorf("exit %d\n%s", code, errs)
+	}
+}
+
+// wait --for also waits for etcd, and --watch prints a list again when it has changed.
+func TestWatchOfLists(t *testing.T) {
+	t.Parallel()
+	code, _, errs := execute(t.Context(), map[string]string{"PD_ETCD_ENDPOINTS": testkit.FreePort(t)}, "wait", "--for", "state=ready", "--timeout", "1s")
+	if code != 4 || !strings.Contains(errs, "etcd does not answer") {
+		t.Errorf("exit %d\n%s", code, errs)
+	}
+	r := newRig(t)
+	r.put("/pd/decode/10.0.0.1:8200", `{"models":["m"]}`)
+	out, stop := r.background("list", "--watch")
+	testkit.Eventually(t, patience, func() error { return out.has("10.0.0.1:8200  ready") })
+	r.put("/pd/decode/10.0.0.1:8200", `{"models":["m"],"state":"down"}`)
+	testkit.Eventually(t, patience, func() error { return out.has("10.0.0.1:8200  down") })
+	if code := stop(true); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}

@@ -1,0 +1,112 @@
+package intent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const roleHelp = `role keeps an engine that is registered in both roles (--role both) in one of them:
+proxies send it new requests in that role only. "both" lets it serve both again.
+
+The engine does not restart: the other role is drained, with a mark, and pdctl list shows
+it there as decode-only or prefill-only. Requests that run there go on. Proxies of an
+earlier release see a drain. The role stays when the engine or the agent restarts; with
+--for it ends after that time.
+
+It is an error (exit 1) if the engine has the record of one role only, if its connector
+can't serve in the role, if an operator has drained, cordoned or removed it in one of the
+roles, or if no other usable instance of the role that it leaves serves its models
+(--force allows that).
+
+With --wait, role returns when no proxy has requests in flight in the role that the engine
+leaves. The exit codes are those of "pdctl drain --wait".`
+
+// Role returns the command role.
+func Role(s *session.Session) *cobra.Command {
+	var f intentFlags
+	var auto bool
+	cmd := &cobra.Command{
+		Use: "role prefill|decode|both host:port...", Short: "keep engines of both roles in one of them", Long: roleHelp,
+		Example: "  pdctl role decode 10.0.0.6:8100 --reason \"long answers at night\" --wait\n" +
+			"  pdctl role prefill 10.0.0.6:8100 --for 2h\n  pdctl role both 10.0.0.6:8100",
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			role, err := instance.ParseRoles(args[0])
+			if err != nil {
+				return cli.Wrong(err)
+			}
+			keys, err := s.Named(cmd.Context(), args, session.BothRoles)
+			if err != nil {
+				return err
+			}
+			if err := f.check(); err != nil {
+				return err
+			}
+			switch given := cmd.Flags().Changed("timeout"); {
+			case role == instance.Both && (f.wish.For > 0 || auto):
+				return cli.Wrongf("--for and --auto need the role prefill or decode")
+			case given && f.limit <= 0:
+				return cli.Wrongf("--timeout %s: must be more than zero", f.limit)
+			case s.Dry.On && f.wait:
+				return cli.Wrongf("--dry-run and --wait exclude each other: there is nothing to wait for")
+			case given && !f.wait:
+				s.Timeout = f.limit
+			}
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return setRole(cmd.Context(), s, conn, keys, f, auto) })
+		},
+	}
+	f.add(cmd)
+	fs := cmd.Flags()
+	fs.BoolVar(&f.wait, "wait", false, "return when no proxy has requests in flight in the role that is left")
+	settings.DurationVar(fs, &f.limit, "timeout", waitLimit, "with --wait: how long to wait; else how long to try to reach etcd")
+	fs.BoolVar(&auto, "auto", false, "let proxies with --auto-roles on change the role again")
+	fs.BoolVar(&f.wish.Force, "force", false, "change it also if that leaves a role without an instance")
+	return cmd
+}
+
+func setRole(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, f intentFlags, auto bool) error {
+	proxies, err := conn.Store.Reader.Proxies(ctx)
+	if err != nil {
+		return s.Hint(err)
+	}
+	usual := session.DefaultConnector(proxies)
+	o := store.RoleOptions{Reason: f.wish.Reason, For: f.wish.For, Auto: auto, Force: f.wish.Force, Fits: func(k instance.Key, rec instance.Record) error { return connector.Lacks(k, rec, usual) }}
+	results, revision := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
+		return conn.Store.Intents.SetRole(ctx, k.Address, k.Role, o)
+	}, func(r *session.Result, done store.IntentResult) {
+		if r.Outcome, r.Text = "role", string(r.Role)+" only"; r.Role == instance.Both {
+			r.Text = "in both roles"
+		}
+		switch {
+		case !done.Changed:
+			r.Text += " already"
+		case f.wish.For > 0:
+			r.Text += fmt.Sprintf(" for %s", f.wish.For)
+		}
+	})
+	finish := func(waited error) error {
+		if err := s.Finish(results); err != nil && waited == nil {
+			return err
+		}
+		return waited
+	}
+	var left []instance.Key
+	for _, r := range results {
+		if r.Outcome != "failed" && r.Role != instance.Both {
+			left = append(left, instance.Key{Role: r.Role.Other(), Address: r.Address})
+		}
+	}
+	if !f.wait || len(left) == 0 {
+		return finish(nil)
+	}
+	return finish(awaitFree(ctx, s, conn, revision, left, f.limit))
+}

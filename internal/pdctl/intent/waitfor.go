@@ -1,0 +1,169 @@
+package intent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+// drained is the state of --for that also waits for the proxies.
+const drained = "drained"
+
+// waitFor is a condition on the state of instances.
+type waitFor struct {
+	state string // a value of state=, or drained
+	count int    // number of instances that must have the state; 0: all that are selected
+	named []instance.Key
+	role  instance.Role // "": both
+	sel   instance.Selector
+	limit time.Duration
+}
+
+// parseFor parses the condition of --for.
+func parseFor(text string) (string, error) {
+	state := strings.TrimPrefix(text, "state=")
+	if state == drained {
+		return state, nil
+	}
+	one := session.Selectors{"state=" + state}
+	if _, err := one.Parse(); err != nil {
+		return "", cli.Wrongf("--for %q: use state=ready, state=removed, state=drained or another state of pdctl list", instance.Printable(text, 80))
+	}
+	return instance.EffectiveState(state), nil
+}
+
+// run polls etcd until the condition is met. It also waits for an etcd that does not answer.
+func (w *waitFor) run(ctx context.Context, s *session.Session) error {
+	end := time.Now().Add(w.limit)
+	last := ""
+	for {
+		start := time.Now()
+		open, done, err := w.poll(ctx, s, time.Until(end))
+		switch {
+		case ctx.Err() != nil:
+			return errInterrupted
+		case done:
+			return err
+		case err != nil && !errors.Is(err, etcd.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded):
+			return err
+		case err != nil:
+			open = "etcd does not answer"
+		}
+		progress(s, &last, "waiting: "+open)
+		gap := time.NewTimer(max(waitPoll, 10*time.Since(start)))
+		select {
+		case <-ctx.Done():
+			gap.Stop()
+			return errInterrupted
+		case <-gap.C:
+		}
+		if time.Now().After(end) {
+			return cli.Exit(fmt.Errorf("after %s: %s", w.limit, open), exitTimeout)
+		}
+	}
+}
+
+// poll reads the membership once. open describes what is missing. done reports whether the wait
+// is over; err is then its result.
+func (w *waitFor) poll(ctx context.Context, s *session.Session, left time.Duration) (open string, done bool, err error) {
+	err = s.With(ctx, func(conn *session.Conn) error {
+		snap, err := conn.Store.Reader.Snapshot(ctx)
+		if err != nil {
+			return s.Hint(err)
+		}
+		proxies, err := conn.Store.Reader.Proxies(ctx)
+		if err != nil {
+			return s.Hint(err)
+		}
+		met, missing := w.check(lease.Seen(snap, proxies))
+		need := max(1, w.count)
+		if w.state == string(instance.Removed) && w.count == 0 {
+			need = 0
+		}
+		if len(met) < need || len(missing) > 0 && w.count == 0 {
+			if open = fmt.Sprintf("%d of at least %d instances are %s", len(met), need, w.state); len(missing) > 0 {
+				open += ": " + strings.Join(missing[:min(len(missing), 5)], ", ")
+			}
+			return nil
+		}
+		if done = true; w.state == drained {
+			r, err := conn.Store.Reader.Reports(ctx, met)
+			if err != nil {
+				return s.Hint(err)
+			}
+			revision := int64(0)
+			for _, k := range met {
+				revision = max(revision, r.Intents[k].Revision)
+			}
+			if err := awaitFree(ctx, s, conn, revision, met, max(left, time.Second)); err != nil {
+				return err
+			}
+		}
+		return w.print(s, met, snap.Revision)
+	})
+	return open, done, err
+}
+
+// check returns the selected instances that have the state, and the others with theirs.
+func (w *waitFor) check(snap *instance.Snapshot) (met []instance.Key, missing []string) {
+	state := map[instance.Key]string{}
+	for _, in := range w.sel.Filter(snap).All() {
+		if in.View != instance.Pending && (w.role == "" || in.Role == w.role) && (w.named == nil || slices.Contains(w.named, in.Key)) {
+			state[in.Key] = in.Status()
+			if w.state == drained && in.Intent == instance.Drain {
+				state[in.Key] = drained
+			}
+		}
+	}
+	keys := slices.Clone(w.named)
+	if keys == nil {
+		for _, in := range snap.All() {
+			if _, ok := state[in.Key]; ok && !slices.Contains(keys, in.Key) {
+				keys = append(keys, in.Key)
+			}
+		}
+	}
+	for _, k := range keys {
+		is, ok := state[k]
+		if !ok {
+			is = "not registered"
+		}
+		if is == w.state || !ok && w.state == string(instance.Removed) {
+			met = append(met, k)
+		} else {
+			missing = append(missing, k.String()+" "+is)
+		}
+	}
+	return met, missing
+}
+
+func (w *waitFor) print(s *session.Session, met []instance.Key, revision int64) error {
+	names := make([]string, 0, len(met))
+	for _, k := range met {
+		names = append(names, k.String())
+	}
+	switch {
+	case s.Out.Structured():
+		return s.Out.Write(map[string]any{"state": w.state, "instances": names, "revision": revision})
+	case s.Out.Format == output.Name:
+		return s.Out.Names(names)
+	case len(names) == 0:
+		return s.Out.Println("no instance is left")
+	}
+	for _, name := range names {
+		if err := s.Out.Println(name + ": " + w.state); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+// Package limit implements pdctl limit, which changes the limits of API keys, and pdctl usage, which
+// shows what they use.
+package limit
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const limitHelp = `limit shows and changes the limits of API keys, which hold for all proxies together. KEY is
+the name of a key in the proxies' --api-keys-file. "default" is all clients whose key has no
+name, or that need no key. Requests above a limit get status 429 with Retry-After.`
+
+const setHelp = `set replaces all limits of a key: what is not set has no limit. Each is 1 to 1e12. Tokens
+are those of the engines; cached tokens are those in the cache of the instance that
+computed the prompt. Changes apply within a second, and are in the audit log.`
+
+// result is a change of a key in -o json.
+type result struct {
+	Key      string              `json:"key"`
+	Outcome  string              `json:"outcome"` // set, unchanged, removed
+	Limits   *instance.KeyLimits `json:"limits,omitempty"`
+	Revision int64               `json:"revision,omitempty"` // of the change
+}
+
+// Command returns the command limit.
+func Command(s *session.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "limit", Short: "show and change the limits of API keys", Long: limitHelp, Example: "  pdctl limit list", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	var reason string
+	l := instance.KeyLimits{V: 1}
+	set := &cobra.Command{
+		Use: "set KEY", Short: "replace the limits of an API key", Long: setHelp, Args: cobra.ExactArgs(1),
+		Example: "  pdctl limit set team-a --rpm 600 --uncached-tpm 200000 --concurrent 50 --reason \"trial until May\"\n  pdctl limit set default --rpm 60 --reason trial --dry-run",
+		RunE: s.Wrap(func(cmd *cobra.Command, args []string) error {
+			var wrong error
+			cmd.Flags().Visit(func(f *pflag.Flag) {
+				if f.Value.String() == "0" {
+					wrong = cli.Wrongf("--%s 0: leave the flag out for no limit, or take the key out of --api-keys-file", f.Name)
+				}
+			})
+			if wrong != nil {
+				return wrong
+			}
+			if err := l.Check(); err != nil {
+				return cli.Wrong(err)
+			}
+			value, err := json.Marshal(l)
+			if err != nil {
+				return err
+			}
+			return change(cmd.Context(), s, result{Key: args[0], Outcome: "set", Limits: &l}, func(d *store.Documents, k instance.Key) (int64, error) {
+				return d.Put(cmd.Context(), k, value, store.DocumentOptions{Reason: reason})
+			})
+		}),
+	}
+	fs := set.Flags()
+	fs.Int64Var(&l.Requests, "rpm", 0, "requests per minute")
+	fs.Int64Var(&l.Input, "input-tpm", 0, "tokens of prompts per minute")
+	fs.Int64Var(&l.Output, "output-tpm", 0, "generated tokens per minute")
+	fs.Int64Var(&l.Uncached, "uncached-tpm", 0, "tokens of prompts that were not cached, per minute")
+	fs.Int64Var(&l.Concurrent, "concurrent", 0, "requests at the same time")
+	rm := &cobra.Command{
+		Use: "rm KEY", Short: "remove the limits of an API key", Args: cobra.ExactArgs(1), Example: "  pdctl limit rm team-a",
+		RunE: s.Wrap(func(cmd *cobra.Command, args []string) error {
+			return change(cmd.Context(), s, result{Key: args[0], Outcome: "removed"}, func(d *store.Documents, k instance.Key) (int64, error) {
+				return d.Delete(cmd.Context(), k, reason)
+			})
+		}),
+	}
+	for _, c := range []*cobra.Command{set, rm} {
+		c.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
+		cmd.AddCommand(s.Writes(c))
+	}
+	cmd.AddCommand(&cobra.Command{
+		Use: "list", Short: "list the limits of API keys", Args: cobra.NoArgs, Example: "  pdctl limit list\n  pdctl limit list -o json",
+		RunE: s.Wrap(func(cmd *cobra.Command, _ []string) error { return list(cmd.Context(), s) }),
+	})
+	return cmd
+}
+
+func change(ctx context.Context, s *session.Session, r result, write func(*store.Documents, instance.Key) (int64, error)) error {
+	if !instance.ValidKeyName(r.Key) {
+		return cli.Wrongf("invalid name of an API key %q: must have 1 to 64 visible ASCII characters without a slash", instance.Printable(r.Key, 80))
+	}
+	return s.With(ctx, func(conn *session.Conn) error {
+		var err error
+		if r.Revision, err = write(conn.Store.Documents, instance.Key{Role: schema.Limits, Address: r.Key}); err != nil {
+			return s.Hint(err)
+		}
+		if r.Revision == 0 {
+			r.Outcome = "unchanged"
+		}
+		if !s.Out.Structured() {
+			would := ""
+			if s.Dry.On {
+				would = "would be: "
+			}
+			return s.Out.Println(r.Key + ": " + would + r.Outcome)
+		}
+		all := map[string]any{"results": []result{r}}
+		if s.Dry.On {
+			all["dry_run"] = s.Dry.Planned()
+		}
+		return s.Out.Write(all)
+	})
+}
+
+// listed is one key in -o json.
+type listed struct {
+	Key string `json:"key"`
+	instance.KeyLimits
+	Revision int64  `json:"revision"`
+	Invalid  string `json:"invalid,omitempty"` // why proxies do not use them
+}
+
+func list(ctx context.Context, s *session.Session) error {
+	return s.With(ctx, func(conn *session.Conn) error {
+		documents, err := conn.Store.Documents.List(ctx, schema.Limits)
+		if err != nil {
+			return s.Hint(err)
+		}
+		all := make([]listed, 0, len(documents))
+		for _, d := range documents {
+			one := listed{Key: instance.Printable(d.Address, 64), Revision: d.Revision}
+			if one.KeyLimits, err = instance.DecodeKeyLimits(d.Value); err != nil {
+				one.Invalid = err.Error()
+			}
+			all = append(all, one)
+		}
+		if s.Out.Structured() {
+			return s.Out.Write(map[string]any{"limits": all})
+		}
+		t := output.NewTable("KEY", "RPM", "INPUT TPM", "OUTPUT TPM", "UNCACHED TPM", "CONCURRENT", "PROBLEM")
+		for _, one := range all {
+			row := []any{one.Key}
+			for _, n := range []int64{one.Requests, one.Input, one.Output, one.Uncached, one.Concurrent} {
+				row = append(row, strings.TrimPrefix(strconv.FormatInt(n, 10), "0"))
+			}
+			t.AppendRow(append(row, one.Invalid))
+		}
+		return output.Render(s.Out.Stdout, t)
+	})
+}

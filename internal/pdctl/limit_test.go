@@ -1,0 +1,81 @@
+package pdctl_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	if code, out, errs := r.run("limit", "set", "team-a", "--rpm", "600", "--dry-run"); code != 0 || !strings.Contains(out, `put     /pd/limits/team-a {"v":1,"rpm":600}`) {
+		t.Errorf("%d %s %s", code, out, errs)
+	}
+	r.want(0, "team-a: set\n", "limit", "set", "team-a", "--rpm", "600", "--concurrent", "5", "--reason", "trial")
+	r.want(0, "team-a: unchanged\n", "limit", "set", "team-a", "--rpm", "600", "--concurrent", "5")
+	r.want(0, "b: set\n", "limit", "set", "b", "--uncached-tpm", "7")
+	r.put("/pd/limits/c", `{"v":2}`)
+	_, out, _ := r.run("limit", "list")
+	for _, want := range []string{"team-a  600                                       5", "version 2"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	_, out, _ = r.run("limit", "list", "-o", "json")
+	var list struct {
+		Limits []struct {
+			Key      string
+			RPM      int64
+			Revision int64
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Limits) != 3 || list.Limits[2].Key != "team-a" || list.Limits[2].RPM != 600 || list.Limits[2].Revision == 0 {
+		t.Errorf("%v: %s", err, out)
+	}
+	_, out, _ = r.run("limit", "rm", "team-a", "-o", "json")
+	if !strings.Contains(out, `"outcome": "removed"`) {
+		t.Error(out)
+	}
+	r.want(0, "team-a: unchanged\n", "limit", "rm", "team-a")
+	for _, tc := range []struct{ args, want string }{
+		{"set a", "invalid limits: none is set"}, {"set a --rpm 0", "--rpm 0: leave the flag out"}, {"set a --rpm -1", "-1 is not between 1 and"}, {"set a/b --rpm 1", "invalid name"}, {"rm", "accepts 1 arg"},
+	} {
+		if errs := r.want(2, "", append([]string{"limit"}, strings.Fields(tc.args)...)...); !strings.Contains(errs, tc.want) {
+			t.Errorf("%s: %s", tc.args, errs)
+		}
+	}
+}
+
+// The use of a key is the sum of what proxies count. One that does not answer is named.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	proxy := func(status int, answer string) string {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			if q.URL.Path != "/usage" || q.Header.Get("X-Api-Key") != "k" || q.Method != http.MethodGet {
+				t.Errorf("%s %s %v", q.Method, q.URL, q.Header)
+			}
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte(answer))
+		}))
+		t.Cleanup(s.Close)
+		return s.URL
+	}
+	one := proxy(200, `{"proxy":"p","keys":[{"key":"a","hour":{"requests":3,"input_tokens":40,"cached_tokens":10,"output_tokens":5,"refused":1},"in_flight":2}]}`)
+	two := proxy(200, `{"proxy":"q","keys":[{"key":"a","hour":{"requests":4,"input_tokens":2,"refused":1}},{"key":"b","hour":{"requests":1}}]}`)
+	broken := proxy(403, `{"detail":"Forbidden"}`)
+	code, out, errs := r.run("usage", "--admin-key", "k", "--proxy", one, "--proxy", two)
+	if rows := strings.Join(strings.Fields(out), " "); code != 0 || !strings.Contains(rows, "a 7 2 42 10 5 2 b 1 0 0 0 0 0") {
+		t.Errorf("%d %s %s", code, out, errs)
+	}
+	code, out, errs = r.run("usage", "--admin-key", "k", "--proxy", one, "--proxy", broken, "-o", "json")
+	if code != 1 || !strings.Contains(out, `"requests": 3`) || !strings.Contains(errs, "1 of 2 proxies did not answer") || !strings.Contains(errs, broken+": the proxy says 403: Forbidden") {
+		t.Errorf("%d %s %s", code, out, errs)
+	}
+	if _, _, errs := r.run("usage"); !strings.Contains(errs, "ADMIN_API_KEY") {
+		t.Error(errs)
+	}
+}

@@ -1,0 +1,229 @@
+// Package model implements pdctl model, which shows and changes model routes.
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const modelHelp = `model shows and changes model routes: names that clients may use as model, and the models
+that serve their requests. See docs/models.md.`
+
+const routeHelp = `route sets a model route: proxies send requests for the model NAME to the targets, in
+proportion to their weights. It replaces the route that NAME had.
+
+A target is [WEIGHT:]MODEL[{SELECTOR}]. MODEL is a model that engines serve. WEIGHT is 0 to
+10000, by default 100; a target of weight 0 gets requests only while no other can serve
+them. SELECTOR restricts the target to instances whose labels match, prefill and decode:
+KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY, !KEY, separated by commas.
+Quote a target with a selector for the shell.
+
+--sticky keeps requests on one target: those of a session (the default), those with an API
+key of the same name, or none. Other requests are split one by one.
+
+NAME must not be a model that an engine serves, unless it is one of the targets.`
+
+// Command returns the command model.
+func Command(s *session.Session) *cobra.Command {
+	model := &cobra.Command{
+		Use: "model", Short: "show and change model routes", Long: modelHelp, Args: cobra.NoArgs,
+		Example: "  pdctl model route gpt-4o=Qwen2.5-72B\n  pdctl model ls",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	model.AddCommand(setCommand(s), listCommand(s), removeCommand(s))
+	return model
+}
+
+func setCommand(s *session.Session) *cobra.Command {
+	var r schema.ModelRoute
+	var o store.DocumentOptions
+	cmd := &cobra.Command{
+		Use: "route NAME=TARGET[,TARGET...]", Short: "set a model route", Long: routeHelp,
+		Example: "  pdctl model route gpt-4o=Qwen2.5-72B --reason \"clients with a fixed name\"\n" +
+			"  pdctl model route chat=70:new,30:old --sticky session\n" +
+			"  pdctl model route 'qwen=90:qwen{tier=stable},10:qwen{tier=canary}' --for 1h\n" +
+			"  pdctl model route qwen=80:qwen,20:qwen-next --dry-run",
+		Args: cobra.ExactArgs(1),
+		RunE: s.Wrap(func(cmd *cobra.Command, args []string) error {
+			name, targets, _ := strings.Cut(args[0], "=")
+			r.V, r.Reason, r.Targets = 1, o.Reason, parseTargets(targets)
+			if r.Sticky == schema.StickySession {
+				r.Sticky = "" // the default
+			}
+			k := instance.Key{Role: schema.Models, Address: name}
+			if err := errors.Join(r.Check(), schema.CheckDocument(k, []byte("{}"))); err != nil {
+				return cli.Wrongf("%q: %w", instance.Printable(args[0], 200), err)
+			}
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return set(cmd.Context(), s, conn, k, &r, o) })
+		}),
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&r.Sticky, "sticky", schema.StickySession, "what keeps requests on one target: session, key (the name of the API key) or none")
+	fs.StringVar(&o.Reason, "reason", "", "reason, for the audit log and model ls")
+	settings.DurationVar(fs, &o.For, "for", 0, "how long it is in effect, e.g. 1h, at least 2s; 0: until it is removed")
+	return s.Writes(cmd)
+}
+
+// parseTargets reads targets as on the command line, separated by the commas outside of braces.
+func parseTargets(text string) (targets []schema.ModelTarget) {
+	depth, start := 0, 0
+	for i := 0; i <= len(text); i++ {
+		switch {
+		case i == len(text), text[i] == ',' && depth == 0:
+			targets = append(targets, parseTarget(strings.TrimSpace(text[start:i])))
+			start = i + 1
+		case text[i] == '{':
+			depth++
+		case text[i] == '}':
+			depth--
+		}
+	}
+	return targets
+}
+
+func parseTarget(text string) (t schema.ModelTarget) {
+	if weight, rest, ok := strings.Cut(text, ":"); ok {
+		if n, err := strconv.Atoi(weight); err == nil {
+			t.Weight, text = &n, rest
+		}
+	}
+	if model, labels, ok := strings.Cut(text, "{"); ok && strings.HasSuffix(labels, "}") {
+		text, t.Selector = model, strings.TrimSuffix(labels, "}")
+	}
+	t.Model = text
+	return t
+}
+
+func set(ctx context.Context, s *session.Session, conn *session.Conn, k instance.Key, r *schema.ModelRoute, o store.DocumentOptions) error {
+	value, err := schema.Encode(r)
+	if err != nil {
+		return cli.Wrong(err)
+	}
+	all, err := seen(ctx, s, conn)
+	if err != nil {
+		return err
+	}
+	if why := r.Conflict(k.Address, all); why != "" {
+		return errors.New(why)
+	}
+	result := session.Result{Role: k.Role, Address: k.Address, Outcome: "already", Text: "unchanged"}
+	switch result.Revision, err = conn.Store.Documents.Put(ctx, k, value, o); {
+	case err != nil:
+		result = result.Failed("%w", err)
+	case result.Revision > 0:
+		result.Outcome, result.Text = "set", "set"
+		if o.For > 0 {
+			result.Text += fmt.Sprintf(" for %s", o.For)
+		}
+	}
+	s.Line(result)
+	for _, t := range schema.ListModelRoute(instance.Document{Key: k, Value: value}, all).Targets {
+		if t.Prefill+t.Decode == 0 {
+			fmt.Fprintf(s.Out.Stderr, "warning: no instance of target %s can be used now\n", t.Target)
+		}
+	}
+	return s.Finish([]session.Result{result})
+}
+
+// seen returns the instances as the proxies see them.
+func seen(ctx context.Context, s *session.Session, conn *session.Conn) ([]*instance.Instance, error) {
+	snap, err := conn.Store.Reader.Snapshot(ctx)
+	if err != nil {
+		return nil, s.Hint(err)
+	}
+	proxies, err := conn.Store.Reader.Proxies(ctx)
+	if err != nil {
+		return nil, s.Hint(err)
+	}
+	return lease.Seen(snap, proxies).All(), nil
+}
+
+const lsHelp = `ls lists the model routes: for each target its weight, and how many prefill and decode
+instances it can use now. -o json prints {"routes": [...]}.`
+
+func listCommand(s *session.Session) *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "list the model routes", Long: lsHelp, Args: cobra.NoArgs,
+		Example: "  pdctl model ls\n  pdctl model ls -o json",
+		RunE: s.Wrap(func(cmd *cobra.Command, _ []string) error {
+			return s.With(cmd.Context(), func(conn *session.Conn) error { return list(cmd.Context(), s, conn) })
+		}),
+	}
+}
+
+func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
+	documents, err := conn.Store.Documents.List(ctx, schema.Models)
+	if err != nil {
+		return s.Hint(err)
+	}
+	all, err := seen(ctx, s, conn)
+	if err != nil {
+		return err
+	}
+	routes := []instance.ListedModelRoute{}
+	table := output.NewTable("NAME", "TARGET", "WEIGHT", "PREFILL", "DECODE", "STICKY", "NOTE")
+	for _, d := range documents {
+		r := schema.ListModelRoute(d, all)
+		routes = append(routes, r)
+		note := output.Shown(r.Reason)
+		if r.Problem != "" {
+			note = "not used: " + r.Problem
+		}
+		if len(r.Targets) == 0 {
+			table.AppendRow([]any{r.Name, "-", "-", "-", "-", "-", note})
+		}
+		for _, t := range r.Targets {
+			table.AppendRow([]any{r.Name, t.Target, t.Weight, t.Prefill, t.Decode, r.Sticky, note})
+		}
+	}
+	switch {
+	case s.Out.Structured():
+		return s.Out.Write(map[string]any{"routes": routes})
+	case len(routes) == 0:
+		return s.Out.Println("No model routes. Add one with: pdctl model route NAME=MODEL")
+	}
+	return output.Render(s.Out.Stdout, table)
+}
+
+func removeCommand(s *session.Session) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use: "rm NAME...", Aliases: []string{"remove"}, Short: "remove model routes", Args: cobra.MinimumNArgs(1),
+		Long:    "rm removes model routes. Requests for the name get 404 again, unless an engine serves it.",
+		Example: "  pdctl model rm chat --reason \"all clients use new\"",
+		RunE: s.Wrap(func(cmd *cobra.Command, args []string) error {
+			return s.With(cmd.Context(), func(conn *session.Conn) error {
+				results := make([]session.Result, 0, len(args))
+				for _, name := range args {
+					r := session.Result{Role: schema.Models, Address: name, Outcome: "removed", Text: "removed"}
+					var err error
+					switch r.Revision, err = conn.Store.Documents.Delete(cmd.Context(), instance.Key{Role: schema.Models, Address: name}, reason); {
+					case err != nil:
+						r = r.Failed("%w", err)
+					case r.Revision == 0:
+						r = r.Failed("there is no such model route; see pdctl model ls")
+					}
+					results = append(results, r)
+					s.Line(r)
+				}
+				return s.Finish(results)
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, for the audit log")
+	return s.Writes(cmd)
+}

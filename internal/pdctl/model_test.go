@@ -1,0 +1,52 @@
+package pdctl_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Model routes are set, listed with the instances that their targets can use, and removed. A name that an
+// engine serves is refused.
+func TestModel(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/10.0.0.1:8200", `{"v":1,"state":"ready","models":["qwen"],"labels":{"tier":"stable"}}`)
+	r.put("/pd/prefill/10.0.0.2:8100", `{"v":1,"state":"ready","models":["qwen","org/new"],"labels":{"tier":"stable"}}`)
+	r.want(0, "No model routes. Add one with: pdctl model route NAME=MODEL\n", "model", "ls")
+	if errs := r.want(0, "models/org/chat: set\n", "model", "route", "org/chat=70:org/new,30:old:8b", "--reason", "trial"); !strings.Contains(errs, "no instance of target old:8b") {
+		t.Errorf("stderr %q", errs)
+	}
+	r.want(0, "models/org/chat: unchanged\n", "model", "route", "org/chat=70:org/new,30:old:8b", "--reason", "trial")
+	r.want(0, "models/qwen: set for 1h0m0s\n", "model", "route", "qwen=90:qwen{tier in (stable,x)},10:qwen{tier=canary},0:org/new", "--sticky", "key", "--for", "1h")
+	r.want(1, "", "model", "route", "org/new=old")
+	r.want(0, `NAME      TARGET                    WEIGHT  PREFILL  DECODE  STICKY   NOTE
+org/chat  org/new                       70        1       0  session  trial
+org/chat  old:8b                        30        0       0  session  trial
+qwen      qwen{tier in (stable,x)}      90        1       1  key      -
+qwen      qwen{tier=canary}             10        0       0  key      -
+qwen      org/new                        0        1       0  key      -
+`, "model", "ls")
+	if got, err := r.cli.Get(t.Context(), "/pd/models/org/chat"); err != nil || len(got.Kvs) != 1 ||
+		string(got.Kvs[0].Value) != `{"v":1,"targets":[{"model":"org/new","weight":70},{"model":"old:8b","weight":30}],"reason":"trial"}` {
+		t.Errorf("%v %v", got, err)
+	}
+	r.put("/pd/models/bad", `{"v":1,"targets":[]}`)
+	r.put("/pd/models/org/new", `{"v":1,"targets":[{"model":"qwen"}]}`)
+	_, text, _ := r.run("model", "ls", "-o", "json")
+	var out struct{ Routes []instance.ListedModelRoute }
+	if err := json.Unmarshal([]byte(text), &out); err != nil || len(out.Routes) != 4 || !strings.Contains(out.Routes[0].Problem, "1 to 16 targets") ||
+		!strings.Contains(out.Routes[2].Problem, "prefill/10.0.0.2:8100 serves") || out.Routes[1].Problem != "" {
+		t.Errorf("%v %s", err, text)
+	}
+	for _, bad := range []string{"chat", "=new", "chat=", "chat=a,a", "chat=0:a", "chat=20000:a", "chat=a{state=down}", "chat=a{x==}=", "a b=c"} {
+		r.want(2, "", "model", "route", bad)
+	}
+	r.want(2, "", "model", "route", "chat=new", "--sticky", "user")
+	if code, out, _ := r.run("model", "rm", "qwen", "--dry-run"); code != 0 || !strings.Contains(out, "delete  /pd/models/qwen") {
+		t.Errorf("%d %s", code, out)
+	}
+	r.want(1, "models/qwen: removed\nmodels/none: failed: there is no such model route; see pdctl model ls\n", "model", "rm", "qwen", "none")
+}

@@ -1,0 +1,87 @@
+package pdctl_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+func TestRole(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const x, y, one = "10.0.0.1:8100", "10.0.0.2:8100", "10.0.0.3:8100"
+	record := `{"v":1,"state":"ready","models":["m"],"kv_role":"kv_both","connector":"nixl"}`
+	for _, address := range []string{x, y} {
+		r.put("/pd/prefill/"+address, record)
+		r.put("/pd/decode/"+address, record)
+	}
+	r.want(0, "decode/"+x+": decode only for 2h0m0s\n", "role", "decode", x, "--reason", "night", "--for", "2h")
+	in := r.listings().Instances
+	if in[0].Status != "decode-only" || in[0].OnlyRole != instance.Decode || in[0].Intent != instance.Drain || !strings.HasSuffix(in[0].Reason, "night") {
+		t.Errorf("listed: %+v", in[0])
+	}
+	if _, out, _ := r.run("list", "--selector", "state=decode-only"); !strings.Contains(out, x) || strings.Contains(out, y) {
+		t.Errorf("list:\n%s", out)
+	}
+	if _, out, _ := r.run("history", "prefill", x); !strings.Contains(out, "role decode for 2h0m0s") || !strings.Contains(out, "night") {
+		t.Errorf("history:\n%s", out)
+	}
+	r.want(1, "decode/"+y+": failed: not done: no other usable prefill instance serves m\n", "role", "decode", y)
+	r.want(0, "both/"+x+": in both roles\n", "role", "both", x)
+	r.want(0, "both/"+x+": in both roles already\n", "role", "both", x)
+	if _, out, _ := r.run("role", "prefill", x, "--dry-run"); !strings.Contains(out, `"role":"prefill"`) || !strings.Contains(out, "/pd/meta/moves does not exist") && !strings.Contains(out, "/pd/meta/moves has not changed") {
+		t.Errorf("dry run:\n%s", out)
+	}
+	// Refused: one role, a connector whose engines have one, an unknown engine, an operator's drain.
+	r.put("/pd/decode/"+one, record)
+	r.want(1, "prefill/"+one+": failed: not done: "+one+" is registered as decode only: name that role instead of both, or register the engine in both roles\n", "role", "prefill", one)
+	r.put("/pd/prefill/"+one, strings.ReplaceAll(strings.ReplaceAll(record, "kv_both", "kv_consumer"), "nixl", "mooncake"))
+	r.want(1, "prefill/"+one+": failed: not done: prefill/"+one+" can't serve: connector mooncake: its engine is a kv_consumer, which a leg in the role prefill would end\n", "role", "prefill", one)
+	r.want(1, "decode/10.0.0.9:1: failed: there is no such instance; see pdctl list\n", "role", "decode", "10.0.0.9:1")
+	r.want(0, "prefill/"+y+": drained\n", "drain", "prefill", y)
+	r.want(1, "prefill/"+y+": failed: not done: prefill/"+y+" is drained; undrain lifts that\n", "role", "prefill", y)
+	r.want(0, "prefill/"+y+": undrained; proxies use it again as it registers\n", "undrain", "prefill", y)
+
+	// --wait uses the proof of drains, and names a proxy that can't prove.
+	r.put("/pd/proxies/old", `{"v":1,"id":"old","address":"old:8000"}`)
+	if errs := r.want(4, "decode/"+x+": decode only\n", "role", "decode", x, "--wait", "--timeout", "300ms"); !strings.Contains(errs, "proxy old:8000 (old)") {
+		t.Errorf("%q", errs)
+	}
+	r.say("old", r.revision("/pd/override/prefill/"+x), "")
+	r.want(0, "decode/"+x+": decode only already\n", "role", "decode", x, "--wait", "--timeout", "60s")
+	for _, args := range [][]string{
+		{"role", "both", x, "--for", "1h"}, {"role", "both", x, "--auto"}, {"role", "any", x}, {"role", "decode", "x"}, {"role", "decode"},
+		{"role", "decode", x, "--wait", "--timeout", "0s"}, {"role", "decode", x, "--wait", "--dry-run"},
+	} {
+		r.want(2, "", args...)
+	}
+}
+
+// Commands at the same time leave each engine one role, and each role an engine.
+func TestRolesAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const x, y = "10.0.0.1:8100", "10.0.0.2:8100"
+	for _, address := range []string{x, y} {
+		for _, role := range instance.Roles() {
+			r.put(fmt.Sprintf("/pd/%s/%s", role, address), `{"v":1,"state":"ready","models":["m"]}`)
+		}
+	}
+	_, endX := r.background("role", "decode", x)
+	_, endY := r.background("role", "decode", y)
+	codes := []int{endX(false), endY(false)}
+	if codes[0]+codes[1] != 1 {
+		t.Errorf("exit codes %v, want 0 and 1", codes)
+	}
+	serving := map[instance.Role]int{}
+	for _, in := range r.listings().Instances {
+		if in.Intent == "" {
+			serving[in.Role]++
+		}
+	}
+	if serving[instance.Prefill] != 1 || serving[instance.Decode] != 2 {
+		t.Errorf("%v", serving)
+	}
+}

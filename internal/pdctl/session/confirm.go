@@ -1,0 +1,65 @@
+package session
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/mattn/go-isatty"
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Confirms adds the flag --yes to a command that calls Confirm.
+func (s *Session) Confirms(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().BoolVarP(&s.yes, "yes", "y", false, "do not ask, also if a role has no usable instance afterwards")
+	return cmd
+}
+
+// Confirm asks the operator before a change that takes the last usable instance of a role out of
+// use. Without a terminal and without --yes it returns an error of usage.
+func (s *Session) Confirm(ctx context.Context, conn *Conn, keys []instance.Key) error {
+	if s.yes || s.Dry.On {
+		return nil
+	}
+	snap, err := conn.Store.Reader.Snapshot(ctx)
+	if err != nil {
+		return s.Hint(err)
+	}
+	proxies, err := conn.Store.Reader.Proxies(ctx)
+	if err != nil {
+		return s.Hint(err)
+	}
+	var taken []instance.Key
+	for _, k := range keys {
+		taken = append(taken, k.Each()...)
+	}
+	seen := lease.Seen(snap, proxies)
+	for _, role := range instance.Roles() {
+		usable := seen.Usable(role)
+		if len(usable) == 0 || slices.ContainsFunc(usable, func(in *instance.Instance) bool { return !slices.Contains(taken, in.Key) }) {
+			continue
+		}
+		return s.ask(fmt.Sprintf("%s would have no usable instance left", role))
+	}
+	return nil
+}
+
+// ask asks a question on the terminal.
+func (s *Session) ask(effect string) error {
+	if !isatty.IsTerminal(os.Stdin.Fd()) {
+		return cli.Wrongf("%s; nothing was done. Repeat the command with --yes if that is intended", effect)
+	}
+	fmt.Fprintf(s.Out.Stderr, "%s. Continue? [y/N] ", effect)
+	answer, _ := bufio.NewReader(os.Stdin).ReadString('\n') // an end of input is a no
+	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
+		return cli.Wrongf("%s; nothing was done", effect)
+	}
+	return nil
+}

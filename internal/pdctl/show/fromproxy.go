@@ -1,0 +1,107 @@
+package show
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+// proxyList is list, from a proxy.
+func proxyList(ctx context.Context, s *session.Session, roles []instance.Role, order string) error {
+	sel, err := s.Selectors.Parse()
+	if err != nil {
+		return err
+	}
+	if sel.Labels() {
+		return cli.Wrongf("--proxy: a proxy does not show labels; use role, model or state in --selector")
+	}
+	st, err := s.FromProxy(ctx)
+	if err != nil {
+		return err
+	}
+	entries := []*listed{}
+	for _, l := range st.Instances {
+		if slices.Contains(roles, l.Role) && sel.Matches(asInstance(l)) {
+			entries = append(entries, &listed{Listing: l})
+		}
+	}
+	noteProxy(s, st)
+	if err := printList(s, entries, order, []Removal{}, st.Revision, s.Proxy); err != nil {
+		return err
+	}
+	if len(entries) == 0 && len(sel) > 0 {
+		return s.Selectors.NoMatch("", instance.NewSnapshot(0, nil))
+	}
+	return nil
+}
+
+// noteProxy says on stderr where the data comes from.
+func noteProxy(s *session.Session, st *session.ProxyStatus) {
+	fmt.Fprintf(s.Out.Stderr, "from proxy %s, whose etcd is %s; last contact %s\n", instance.Printable(st.ID, 64), instance.Printable(st.Etcd.State, 20), instance.Printable(st.Etcd.LastContact, 40))
+}
+
+// asInstance returns what a selector needs of an entry.
+func asInstance(l instance.Listing) *instance.Instance {
+	return &instance.Instance{
+		Key: instance.Key{Role: l.Role, Address: l.Address}, View: l.View, Intent: l.Intent,
+		Record: instance.Record{Models: l.Models, State: l.State, Cause: l.Cause},
+	}
+}
+
+// proxyGet is get, from a proxy: only what list has.
+func proxyGet(ctx context.Context, s *session.Session, k instance.Key) error {
+	st, err := s.FromProxy(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(st.Instances, func(l instance.Listing) bool { return l.Role == k.Role && l.Address == k.Address })
+	if i < 0 {
+		return fmt.Errorf("the proxy does not know %s; see pdctl list --proxy", k)
+	}
+	noteProxy(s, st)
+	l := &st.Instances[i]
+	if s.Out.Structured() {
+		return s.Out.Write(map[string]any{"instance": l, "role": k.Role, "address": k.Address})
+	}
+	for _, c := range columns() {
+		if cell := c.cell(&listed{Listing: *l}); cell != "" {
+			fmt.Fprintf(s.Out.Stdout, "%-11s  %s\n", c.name, cell)
+		}
+	}
+	return nil
+}
+
+// proxyState is status, from a proxy.
+func proxyState(ctx context.Context, s *session.Session) error {
+	st, err := s.FromProxy(ctx)
+	if err != nil {
+		return err
+	}
+	if s.Out.Structured() {
+		return s.Out.Write(st)
+	}
+	fmt.Fprintf(s.Out.Stdout, "proxy: %s, version %s\netcd: %s, last contact %s\n", instance.Printable(st.ID, 64), instance.Printable(st.Version, 40),
+		instance.Printable(st.Etcd.State, 20), instance.Printable(st.Etcd.LastContact, 40))
+	if st.Etcd.LastError != "" {
+		fmt.Fprintf(s.Out.Stdout, "last error of etcd: %s\n", instance.Printable(st.Etcd.LastError, 300))
+	}
+	fmt.Fprintf(s.Out.Stdout, "revision: %d\n\n", st.Revision)
+	all := make([]*instance.Instance, 0, len(st.Instances))
+	for _, l := range st.Instances {
+		all = append(all, asInstance(l))
+	}
+	if err := printCounts(s, counts(instance.NewSnapshot(st.Revision, all))); err != nil {
+		return err
+	}
+	for i, n := range st.Notices {
+		if i == 0 {
+			fmt.Fprintln(s.Out.Stdout)
+		}
+		fmt.Fprintf(s.Out.Stdout, "notice: %s\n", instance.Printable(n, 500))
+	}
+	return nil
+}

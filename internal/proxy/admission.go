@@ -1,0 +1,105 @@
+package proxy
+
+import (
+	"slices"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/internal/proxy/memory"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+)
+
+// makeQueue makes the queue in front of the engines, and its metrics.
+func (b *builder) makeQueue() {
+	b.estimator = new(estimate.Estimator)
+	o := admission.Options{
+		Mode: admission.Mode(b.cfg.Queue), TPOT: b.cfg.TPOTTarget, MaxWaiting: b.cfg.QueueLength, MaxBytes: memory.Bodies(b.cfg) / 2,
+		Rates: b.estimator.Rates, Tokens: b.sched.Tokens,
+		Engines: func(model string) (prefill, decode []admission.Engine) {
+			return b.engines(instance.Prefill, model), b.engines(instance.Decode, model)
+		},
+	}
+	if o.Mode == admission.Off {
+		return
+	}
+	o.Observer = metrics.NewQueue(b.registry, func() []instance.ListedQueue { return b.queues.Status() }, b.cfg.MetricsModels)
+	b.queues = admission.New(o)
+}
+
+// engines returns the ranks of a role that may be picked for a model.
+func (b *builder) engines(role instance.Role, model string) []admission.Engine {
+	var out []admission.Engine
+	for _, c := range b.sched.Usable(role, model) {
+		out = append(out, admission.Engine{Address: sched.AddressOf(c.Instance, c.Rank), Load: c.Load})
+	}
+	return out
+}
+
+// publishedQueue returns what the load digest of this proxy has of its queues.
+func (p *app) publishedQueue() []schema.QueueEntry {
+	var out []schema.QueueEntry
+	for _, e := range p.queues.Entries(schema.MaxQueue) {
+		out = append(out, schema.QueueEntry{Model: e.Model, Class: int(e.Class), Key: e.Key, Attained: int64(e.Attained), Backlog: int64(e.Backlog)})
+	}
+	return out
+}
+
+// followQueues passes what the digests have of other proxies to the queues.
+func (p *app) followQueues(digests []*loaddigest.ProxyLoad) {
+	if p.queues != nil {
+		waits := slices.ContainsFunc(p.publishedQueue(), func(e schema.QueueEntry) bool { return e.Backlog > 0 })
+		p.queues.SetOthers(othersOf(digests, p.id, waits, time.Now()))
+	}
+}
+
+// othersOf returns what the digests have of the proxies but own. waits reports that requests wait in
+// this proxy.
+func othersOf(digests []*loaddigest.ProxyLoad, own string, waits bool, now time.Time) *admission.Others {
+	o := &admission.Others{}
+	byLoad, all, proxies, blind := 0.0, 0.0, 0, false
+	for _, d := range digests {
+		age := now.Sub(d.ReceivedAt)
+		weight := loaddigest.Weight(age)
+		if d.ID == own {
+			blind = (waits || len(d.Load) > 0) && weight < 1 // etcd would have returned a newer one
+			continue
+		}
+		if d.Ignored != "" {
+			continue
+		}
+		proxies++
+		waiting := 0.0
+		for _, c := range d.Load {
+			waiting += weight * float64(c.Waiting)
+		}
+		all += waiting
+		competes := false
+		entries := make([]admission.Entry, 0, len(d.Queue))
+		for _, e := range d.Queue {
+			is := admission.Entry{
+				Model: e.Model, Class: admission.Class(e.Class), Key: e.Key, //nolint:gosec // 0 to 2
+				Attained: float64(e.Attained) * admission.Decay(age), Backlog: float64(e.Backlog) * weight,
+			}
+			competes = competes || is.Backlog > 0
+			entries = append(entries, is)
+		}
+		if competes {
+			o.Queues = append(o.Queues, entries)
+		} else {
+			o.Attained = append(o.Attained, entries...)
+			byLoad += waiting
+		}
+	}
+	if all > 0 {
+		o.ByLoad = byLoad / all
+	}
+	if blind {
+		o.Blind = proxies
+	}
+	return o
+}

@@ -1,0 +1,286 @@
+// Package ratio follows the load of each role of the fleet, publishes advice about the number of its
+// instances, and with --auto-roles on changes the roles of engines in both roles.
+package ratio
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/internal/sched/roles"
+)
+
+// Intents changes roles in etcd; see store.Intents.
+type Intents interface {
+	LastMove(ctx context.Context) (int64, error)
+	SetRole(ctx context.Context, address string, role instance.Role, w store.RoleOptions) (store.IntentResult, error)
+}
+
+// Options configure a Follower.
+type Options struct {
+	Mode     string // of --auto-roles
+	Targets  roles.Targets
+	Snapshot func() *instance.Snapshot
+	Load     func(instance.Key) (sched.Total, bool)
+	// Rates returns what is known of the speed of a model's engines.
+	Rates func(model, address string) estimate.Rates
+	// Queues returns the queues of this proxy.
+	Queues  func() []instance.ListedQueue
+	Intents Intents
+	// Stale returns why the membership or the load of other proxies may be out of date, "" if not.
+	Stale func() string
+	Fits  func(instance.Key, instance.Record) error
+	Log   logrus.FieldLogger
+	// Tick is the interval of the computation; default 1 s.
+	Tick time.Duration
+}
+
+// Follower computes the advice. It is created by New.
+type Follower struct {
+	o       Options
+	demands map[string]*roles.Demand
+	refused map[string]int64 // at the last tick, by model
+	auto    roles.Automatic
+	move    *int64    // revision of the last change of a role; nil: unknown
+	polled  time.Time // last successful poll of it
+	advice  atomic.Pointer[[]instance.Advice]
+	moves   [2]map[string]*atomic.Int64 // by role and result
+}
+
+// The results of automatic changes.
+const (
+	Moved   = "moved"
+	Advised = "advised" // --auto-roles advise: it would have been made
+	Failed  = "failed"  // refused, or etcd did not answer
+)
+
+// New returns a Follower.
+func New(o Options) *Follower {
+	if o.Tick <= 0 {
+		o.Tick = time.Second
+	}
+	f := &Follower{o: o, demands: map[string]*roles.Demand{}, refused: map[string]int64{}}
+	for i := range f.moves {
+		f.moves[i] = map[string]*atomic.Int64{Moved: {}, Advised: {}, Failed: {}}
+	}
+	f.advice.Store(&[]instance.Advice{})
+	return f
+}
+
+// Advice returns the advice for each model and role, ordered by model.
+func (f *Follower) Advice() []instance.Advice { return *f.advice.Load() }
+
+// Moves calls emit for the number of automatic changes to each role, by result.
+func (f *Follower) Moves(emit func(role instance.Role, result string, n int64)) {
+	for i, role := range instance.Roles() {
+		for result, n := range f.moves[i] {
+			emit(role, result, n.Load())
+		}
+	}
+}
+
+// Run computes the advice, and changes roles, until ctx ends.
+func (f *Follower) Run(ctx context.Context) {
+	tick := time.NewTicker(f.o.Tick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			f.Step(ctx, now)
+		}
+	}
+}
+
+// Step does the work of one tick. It must not be called concurrently.
+func (f *Follower) Step(ctx context.Context, now time.Time) {
+	groups := f.loads()
+	var all []*roles.Demand
+	var advice []instance.Advice
+	for _, g := range groups {
+		d := f.demands[g.model]
+		if d == nil {
+			d = &roles.Demand{Model: g.model}
+			f.demands[g.model] = d
+		}
+		d.Add(now, g.load, g.rates, f.o.Targets)
+		all = append(all, d)
+		for _, role := range instance.Roles() {
+			advice = append(advice, d.Advise(role))
+		}
+	}
+	for model := range f.demands {
+		if !slices.ContainsFunc(groups, func(g *group) bool { return g.model == model }) {
+			delete(f.demands, model)
+		}
+	}
+	f.advice.Store(&advice)
+	if f.o.Mode != config.AutoRolesOff {
+		f.change(ctx, now, all)
+	}
+}
+
+// pollMove is the interval in which the last change of a role is read, and pollLimit bounds a read.
+const (
+	pollMove  = 5 * time.Second
+	pollLimit = 2 * time.Second
+)
+
+// change changes the role of one engine, if that should be done now.
+func (f *Follower) change(ctx context.Context, now time.Time, all []*roles.Demand) {
+	if stale := f.o.Stale(); stale != "" {
+		f.auto.Reset()
+		return
+	}
+	if now.Sub(f.polled) >= pollMove {
+		pctx, cancel := context.WithTimeout(ctx, pollLimit)
+		is, err := f.o.Intents.LastMove(pctx)
+		cancel()
+		if err != nil {
+			f.auto.Reset()
+			return
+		}
+		if f.polled = now; f.move == nil || *f.move != is {
+			f.move = &is
+			f.auto.Moved(now) // the time at which this proxy learned of it: clocks are not compared
+		}
+	}
+	m, ok := f.auto.Decide(now, all, f.engines())
+	if !ok {
+		return
+	}
+	log := f.o.Log.WithFields(logrus.Fields{"instance": m.Address, "role": m.Role, "model": instance.Printable(m.Model, 120), "reason": m.Reason})
+	f.auto.Moved(now)
+	if f.o.Mode == config.AutoRolesAdvise {
+		f.count(m.Role, Advised)
+		log.Info("role change advised")
+		return
+	}
+	done, err := f.o.Intents.SetRole(ctx, m.Address, m.Role, store.RoleOptions{Reason: m.Reason, Auto: true, Since: f.move, Fits: f.o.Fits})
+	switch {
+	case errors.Is(err, store.ErrMoved): // by another proxy or an operator
+		f.polled = time.Time{}
+		log.Debug("role not changed: another role was")
+	case err != nil || !done.Changed:
+		f.count(m.Role, Failed)
+		log.WithField("error", err).Warn("role not changed")
+	default:
+		f.count(m.Role, Moved)
+		f.polled = time.Time{}
+		log.Info("role changed")
+	}
+}
+
+func (f *Follower) count(role instance.Role, result string) {
+	f.moves[slices.Index(instance.Roles(), role)][result].Add(1)
+}
+
+// engines returns the engines in both roles of which no operator has an intent.
+func (f *Follower) engines() []roles.Engine {
+	var out []roles.Engine
+	snap := f.o.Snapshot()
+	for _, p := range snap.All() {
+		if p.Role != instance.Prefill {
+			break
+		}
+		d, ok := snap.Lookup(instance.Key{Role: instance.Decode, Address: p.Address})
+		if !ok || !movable(p) || !movable(d) {
+			continue
+		}
+		t, _ := f.o.Load(p.Key)
+		out = append(out, roles.Engine{Address: p.Address, Models: p.Record.Models[:1], Prefill: p.Usable(), Decode: d.Usable(), InFlight: t.InFlight + int64(t.Others)})
+	}
+	return out
+}
+
+// movable reports whether proxies may change the role of an engine, by one of its instances.
+func movable(in *instance.Instance) bool {
+	return in.View == "" && in.Verified && in.Record.State == instance.Ready && len(in.Record.Models) > 0 && (in.Intent == "" || in.AutoRole)
+}
+
+// group is the instances whose first model is the same. Adapters count for it.
+type group struct {
+	model    string
+	load     roles.Load
+	rates    estimate.Rates
+	reported float64 // decode instances whose engines report
+}
+
+// loads returns the load of each group now, ordered by model.
+func (f *Follower) loads() []*group {
+	groups := map[string]*group{}
+	snap := f.o.Snapshot()
+	for _, in := range snap.All() {
+		if !in.Usable() || len(in.Record.Models) == 0 {
+			continue
+		}
+		model := in.Record.Models[0]
+		g := groups[model]
+		if g == nil {
+			g = &group{model: model}
+			groups[model] = g
+			for _, name := range in.Record.Models {
+				if r := f.o.Rates(name, ""); r.Samples() > g.rates.Samples() {
+					g.rates = r
+				}
+			}
+		}
+		share := 1.0
+		if other, ok := snap.Lookup(instance.Key{Role: in.Role.Other(), Address: in.Address}); ok && other.Usable() {
+			share = 0.5
+		}
+		t, _ := f.o.Load(in.Key)
+		g.add(in.Role, share, t)
+	}
+	for _, q := range f.o.Queues() {
+		if g := groups[q.Model]; g != nil {
+			for _, n := range q.Waiting {
+				g.load.Waiting += float64(n) * g.rates.Uncached / max(q.Share, 0.01) // the others have as many, in proportion
+			}
+			g.load.Refused = float64(q.Refused-f.refused[q.Model]) / max(q.Share, 0.01)
+			f.refused[q.Model] = q.Refused
+		}
+	}
+	var out []*group
+	for _, g := range groups {
+		if g.load.Usage /= max(g.load.Decode, 1); g.reported > 0 {
+			g.load.Capacity /= g.reported
+		}
+		out = append(out, g)
+	}
+	slices.SortFunc(out, func(a, b *group) int { return cmp.Compare(a.model, b.model) })
+	return out
+}
+
+// add adds an instance. The count of requests of an engine in both roles is one for both: those that
+// are not prompts are streams.
+func (g *group) add(role instance.Role, share float64, t sched.Total) {
+	waiting := float64(t.Waiting) + t.OthersWaiting
+	if role == instance.Prefill {
+		g.load.Prefill += share
+		g.load.Waiting += waiting
+		if waiting > 0 {
+			g.load.Computing += share
+		}
+		return
+	}
+	g.load.Decode += share
+	g.load.Streams += max(0, float64(t.InFlight)+t.Others-waiting/max(g.rates.Uncached, 1))
+	g.load.Held += float64(t.Held) + t.OthersHeld
+	if e := t.Engine; e != nil && e.All.Capacity > 0 {
+		g.reported++
+		g.load.Capacity += float64(e.All.Capacity)
+		g.load.Usage += share * e.All.Usage
+	}
+}

@@ -1,0 +1,211 @@
+package ratio_test
+
+import (
+	"context"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/internal/proxy/ratio"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/internal/sched/roles"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
+)
+
+func TestMain(m *testing.M) { testkit.MaybeRunEtcd(); leak.Main(m) }
+
+// proxy is a Follower in a fleet of engines in both roles, of which one is in prefill and full.
+type proxy struct {
+	*ratio.Follower
+	t     *testing.T
+	st    *store.Store
+	now   time.Time
+	snap  *instance.Snapshot
+	stale string
+	full  bool
+}
+
+// fleet has the records of four engines, and keeps them in one role each.
+func fleet(t *testing.T, etcd *testkit.Etcd, auto bool) {
+	t.Helper()
+	cli, l := etcd.Client(t), members.Layout(t)
+	st := store.New(cli, l, "test")
+	addresses := []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:4"}
+	for _, address := range addresses {
+		for _, k := range (instance.Key{Role: instance.Both, Address: address}).Each() {
+			members.Put(t, cli, l.Instance(k), `{"models":["m"]}`)
+		}
+	}
+	for i, address := range addresses {
+		role := instance.Decode
+		if i == 0 {
+			role = instance.Prefill
+		}
+		if _, err := st.Intents.SetRole(t.Context(), address, role, store.RoleOptions{Auto: auto}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func newProxy(t *testing.T, etcd *testkit.Etcd, mode, name string) *proxy {
+	t.Helper()
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	p := &proxy{t: t, st: store.New(etcd.Client(t), members.Layout(t), name), now: time.Unix(0, 0), full: true}
+	p.Follower = ratio.New(ratio.Options{
+		Mode: mode, Targets: roles.Targets{TTFT: 2, TPOT: 0.05}, Intents: p.st.Intents, Log: log,
+		Snapshot: func() *instance.Snapshot { return p.snap },
+		Load: func(k instance.Key) (sched.Total, bool) {
+			out := sched.Total{InFlight: 2, Held: 1000, Engine: &policy.Engine{}}
+			if p.full && k.Role == instance.Prefill {
+				out.OthersWaiting = 200000
+			}
+			return out, true
+		},
+		Rates: func(string, string) estimate.Rates {
+			line := estimate.Line{Fixed: 0.01, Each: 0.0001, Samples: 100}
+			return estimate.Rates{Prefill: line, Transfer: line, Token: line, Output: 10, Uncached: 5000}
+		},
+		Queues: func() []instance.ListedQueue { return nil }, Stale: func() string { return p.stale },
+	})
+	return p
+}
+
+// run lets seconds pass, in steps of five. Without etcd, ctx is cancelled.
+func (p *proxy) run(ctx context.Context, seconds int) {
+	for range seconds / 5 {
+		if snap, err := p.st.Reader.Snapshot(ctx); err == nil {
+			p.snap = snap
+		}
+		p.now = p.now.Add(5 * time.Second)
+		p.Step(ctx, p.now)
+	}
+}
+
+// moves returns the number of changes with a result.
+func (p *proxy) moves(result string) (n int64) {
+	p.Moves(func(_ instance.Role, is string, count int64) {
+		if is == result {
+			n += count
+		}
+	})
+	return n
+}
+
+// serving returns the number of prefill and decode instances in use.
+func (p *proxy) serving() [2]int {
+	p.t.Helper()
+	snap, err := p.st.Reader.Snapshot(p.t.Context())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return [2]int{len(snap.Usable(instance.Prefill)), len(snap.Usable(instance.Decode))}
+}
+
+// Of two proxies that decide at the same moment, one makes the change. The other waits as long after
+// it as the first one.
+func TestTwoProxies(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	fleet(t, etcd, true)
+	a, b := newProxy(t, etcd, config.AutoRolesOn, "a"), newProxy(t, etcd, config.AutoRolesOn, "b")
+	run := func(seconds int) {
+		for range seconds / 5 {
+			var wg sync.WaitGroup
+			for _, p := range []*proxy{a, b} {
+				wg.Go(func() { p.run(t.Context(), 5) })
+			}
+			wg.Wait()
+		}
+	}
+	run(120)
+	if got := a.serving(); got != [2]int{1, 3} {
+		t.Fatalf("%v after 120 s: the last change was less than 120 s ago", got)
+	}
+	run(10)
+	if got := a.serving(); got != [2]int{2, 2} || a.moves(ratio.Moved)+b.moves(ratio.Moved) != 1 {
+		t.Fatalf("%v, %d and %d changes", got, a.moves(ratio.Moved), b.moves(ratio.Moved))
+	}
+	run(105)
+	if got := a.serving(); got != [2]int{2, 2} {
+		t.Fatalf("%v: changed again too early", got)
+	}
+	run(15)
+	if got := a.serving(); got != [2]int{3, 1} {
+		t.Fatalf("%v", got)
+	}
+	run(200)
+	if got := a.serving(); got != [2]int{3, 1} {
+		t.Fatalf("%v: the last one of a role", got)
+	}
+	log, err := a.st.Reader.AuditLog(t.Context(), 1)
+	if err != nil || log[0].What != "role prefill" || log[0].Why == "" || log[0].Who != "a" && log[0].Who != "b" {
+		t.Errorf("%+v, %v", log, err)
+	}
+	advice := a.Advice()
+	if len(advice) != 2 || advice[0].Instances != 3 || advice[0].Pressure <= 1 || advice[0].Wanted <= 3 || advice[1].Role != instance.Decode {
+		t.Errorf("%+v", advice)
+	}
+}
+
+// Nothing changes while the load is fine, the state of the fleet is not known, etcd is away, or an
+// operator has set the roles; and nothing is written in mode advise.
+func TestNothingChanges(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	fleet(t, etcd, true)
+	p := newProxy(t, etcd, config.AutoRolesOn, "a")
+	unchanged := func(what string) {
+		t.Helper()
+		if got := p.serving(); got != [2]int{1, 3} || p.moves(ratio.Moved) != 0 {
+			t.Fatalf("%s: %v", what, got)
+		}
+	}
+	p.full = false
+	p.run(t.Context(), 200)
+	unchanged("fine")
+	p.full, p.stale = true, "digests are old"
+	p.run(t.Context(), 200)
+	unchanged("stale")
+	p.stale = ""
+	p.run(t.Context(), 5)
+	etcd.Stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // calls fail at once
+	p.run(ctx, 100)
+	etcd.Restart()
+	testkit.Eventually(t, time.Minute, func() error {
+		_, err := p.st.Intents.LastMove(t.Context())
+		return err
+	})
+	unchanged("without etcd")
+	p.run(t.Context(), 25)
+	unchanged("the pressure is known for 25 s")
+
+	advises := newProxy(t, etcd, config.AutoRolesAdvise, "b")
+	advises.run(t.Context(), 400)
+	if n := advises.moves(ratio.Advised); n != 3 {
+		t.Errorf("advised %d times in 400 s", n)
+	}
+	unchanged("advised")
+	if off := newProxy(t, etcd, config.AutoRolesOff, "c"); true {
+		off.run(t.Context(), 200)
+		unchanged("off")
+	}
+
+	operator := testkit.StartEtcd(t)
+	fleet(t, operator, false)
+	p = newProxy(t, operator, config.AutoRolesOn, "a")
+	p.run(t.Context(), 400)
+	unchanged("an operator's roles")
+}

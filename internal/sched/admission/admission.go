@@ -1,0 +1,343 @@
+// Package admission keeps requests in the proxy while the engines have enough to do, so that their
+// order is the proxy's, and refuses those that would come too late.
+//
+//	Admit ─▶ fits? ─▶ begin ─▶ Picked (prefill, decode) ─▶ Prefilled ─▶ Done
+//	           │ no                                             │         │
+//	           └▶ refuse, or wait: class ─▶ key ─▶ deadline ◀── wake ─────┘
+//
+// There is one queue for each model, so that a full model does not delay another. A prediction may
+// delay a request; only engines that report that they are full may have it refused. All proxies apply
+// the same rules to what they publish of their backlog, so that they work as one queue.
+package admission
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+)
+
+// Mode is what the queue does.
+type Mode string
+
+// The modes.
+const (
+	Off     Mode = "off"
+	Observe Mode = "observe" // only count what On would do
+	On      Mode = "on"
+)
+
+// The reasons of refusals.
+const (
+	ReasonWait     = "predicted_wait" // it would exceed the deadline
+	ReasonDeadline = "deadline"       // it has passed
+	ReasonFull     = "queue_full"     // by number or by bytes
+	ReasonStopping = "stopping"       // the proxy is
+)
+
+// Reasons returns all reasons of refusals.
+func Reasons() []string { return []string{ReasonWait, ReasonDeadline, ReasonFull, ReasonStopping} }
+
+// The results that observe counts.
+const (
+	ResultPass   = "pass"
+	ResultWait   = "wait"
+	ResultRefuse = "refuse"
+)
+
+// Results returns all results that observe counts.
+func Results() []string { return []string{ResultPass, ResultWait, ResultRefuse} }
+
+// Refused is the error of a request that is not served.
+type Refused struct {
+	Reason string
+	// Wait is the time after which it may be sent again, with jitter.
+	Wait time.Duration
+}
+
+// Error implements error.
+func (r *Refused) Error() string { return "not admitted: " + r.Reason }
+
+// ErrGone is returned for a client that left while its request waited.
+var ErrGone = errors.New("the client has left")
+
+// Bound returns the longest time that a request of a class waits.
+func (c Class) Bound() time.Duration {
+	return [...]time.Duration{30 * time.Second, 2 * time.Minute, 30 * time.Minute}[c]
+}
+
+// Observer receives what happens to requests. It must not block.
+type Observer interface {
+	// Waited is called for every dispatched request that had to wait.
+	Waited(c Class, d time.Duration)
+	// NotAdmitted is called for every refused request.
+	NotAdmitted(c Class, reason string)
+	// Observed is called in mode Observe with what On would have done.
+	Observed(c Class, result string)
+	// Predicted is called with the measured divided by the predicted time to first token.
+	Predicted(ratio float64)
+}
+
+// Options configure Queues. All functions must be set.
+type Options struct {
+	Mode Mode
+	// Engines returns what may be picked for a model; empty for an unknown model.
+	Engines func(model string) (prefill, decode []Engine)
+	// Rates returns what was learned of a model, and of an instance unless address is empty.
+	Rates func(model, address string) estimate.Rates
+	// Tokens estimates the number of tokens in bytes of a prompt.
+	Tokens func(model string, bytes int) int
+	// TPOT is the target of the time between two tokens; 0: none.
+	TPOT time.Duration
+	// MaxWaiting and MaxBytes bound the requests that wait for one model, and their bodies.
+	MaxWaiting int
+	MaxBytes   int64
+	Observer   Observer
+	Now        func() time.Time // default time.Now
+}
+
+// Queues has the queue of each model. New creates it; it is safe for concurrent use. A nil Queues
+// admits all.
+type Queues struct {
+	opts   Options
+	mu     sync.Mutex // guards changes of models
+	models atomic.Pointer[map[string]*queue]
+	active chan struct{} // receives a value when Run has to watch a queue again
+	closed atomic.Bool
+	others atomic.Pointer[Others] // nil: there are none
+}
+
+// New returns the queues, nil for mode Off. Run must be called.
+func New(o Options) *Queues {
+	if o.Mode == Off {
+		return nil
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	q := &Queues{opts: o, active: make(chan struct{}, 1)}
+	q.models.Store(&map[string]*queue{})
+	return q
+}
+
+// Mode returns what the queues do.
+func (q *Queues) Mode() Mode {
+	if q == nil {
+		return Off
+	}
+	return q.opts.Mode
+}
+
+// Request is the place of one request. Its exported fields are set before Admit; a Request that is
+// not admitted has no place. It belongs to one goroutine, except while Admit waits.
+type Request struct {
+	Model string
+	Class Class
+	Key   string // name of the client's API key, "" for all clients without one
+	// Prompt is the number of bytes that the model reads, Bytes the size of the body.
+	Prompt int
+	Bytes  int64
+	// Timeout is the time until the first token after which the client has no use for it; 0: none.
+	Timeout time.Duration
+
+	queue    *queue // nil: it has no place
+	account  *account
+	work     work
+	cost     float64 // of work
+	pending  pending // its part of queue.pending
+	arrived  time.Time
+	deadline time.Time
+	seq      uint64
+	index    int        // in account.waiting
+	ready    chan error // receives the end of the wait
+}
+
+// Admit returns when the request may be sent to engines, or a *Refused, or ErrGone. Done must be
+// called when it has ended.
+func (q *Queues) Admit(ctx context.Context, r *Request) error {
+	if q == nil {
+		return nil
+	}
+	m := q.find(r.Model)
+	if m == nil {
+		return nil
+	}
+	if !m.used.Load() {
+		m.freshen()
+		q.wakeRun()
+	}
+	p := m.plan.Load()
+	m.estimate(r, p)
+	if m.waiting.Load() == 0 && p.fits(r.work, r.Class, m.out.load()) {
+		m.begin(r)
+		if q.opts.Mode == Observe {
+			q.opts.Observer.Observed(r.Class, ResultPass)
+		}
+		return nil
+	}
+	r.arrived = q.opts.Now()
+	if q.opts.Mode == Observe {
+		q.opts.Observer.Observed(r.Class, m.observe(r))
+		m.begin(r)
+		return nil
+	}
+	if err := m.enqueue(r); err != nil || r.ready == nil {
+		return m.note(r, err)
+	}
+	q.wakeRun()
+	select {
+	case err := <-r.ready:
+		return m.note(r, err)
+	case <-ctx.Done():
+		if m.leave(r) {
+			return ErrGone
+		}
+		return m.note(r, <-r.ready)
+	}
+}
+
+// pruneModels is the number of queues from which those of models without engines are dropped.
+const pruneModels = 1024
+
+// find returns the queue of a model, nil if no engine serves it.
+func (q *Queues) find(model string) *queue {
+	if m := (*q.models.Load())[model]; m != nil {
+		return m
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := *q.models.Load()
+	if m := now[model]; m != nil {
+		return m
+	}
+	if prefill, decode := q.opts.Engines(model); len(prefill)+len(decode) == 0 {
+		return nil
+	}
+	m := &queue{model: model, opts: &q.opts, closed: &q.closed, others: &q.others}
+	m.accounts.Store(&map[accountKey]*account{})
+	m.plan.Store(q.opts.newPlan(model, q.opts.Now(), nil))
+	next := maps.Clone(now)
+	if len(next) >= pruneModels {
+		maps.DeleteFunc(next, func(model string, m *queue) bool {
+			prefill, decode := q.opts.Engines(model)
+			return len(prefill)+len(decode) == 0 && m.waiting.Load() == 0
+		})
+	}
+	next[model] = m
+	q.models.Store(&next)
+	return m
+}
+
+// Picked records that a leg of the request is in the load counts of an engine of this role.
+func (r *Request) Picked(role instance.Role) {
+	if r.queue == nil {
+		return
+	}
+	r.queue.out.add(pending{uncached: -r.pending.uncached})
+	r.pending.uncached = 0
+	if role == instance.Decode {
+		r.queue.out.add(pending{tokens: -r.pending.tokens, streams: -r.pending.streams})
+		r.pending = pending{}
+	}
+}
+
+// Prefilled records that an engine has computed the prompt: another one may be sent.
+func (r *Request) Prefilled() {
+	if r.queue != nil && r.queue.waiting.Load() > 0 {
+		r.queue.dispatch()
+	}
+}
+
+// Done ends the request. uncached is the number of prompt tokens that were computed, output that of
+// the answer. tokens is the length of the prompt; 0: nothing is known. Only the first call counts.
+func (r *Request) Done(tokens, uncached, output int) {
+	m := r.queue
+	if m == nil {
+		return
+	}
+	r.queue = nil
+	m.out.add(pending{-r.pending.uncached, -r.pending.tokens, -r.pending.streams})
+	is := work{uncached: float64(uncached), output: float64(output)}
+	r.account.fresh.Add(int64(is.cost()) - int64(r.cost))
+	r.account.running.Add(-1)
+	if tokens > 0 {
+		m.learnMiss(float64(uncached) / float64(tokens))
+	}
+	if m.waiting.Load() > 0 {
+		m.dispatch()
+	}
+}
+
+// Wake dispatches what fits now. It is called when the load of engines, or the membership, has
+// changed.
+func (q *Queues) Wake() {
+	if q == nil {
+		return
+	}
+	for _, m := range *q.models.Load() {
+		if m.waiting.Load() > 0 {
+			m.stale.Store(true)
+			m.dispatch()
+		}
+	}
+}
+
+// Close refuses all requests that wait, and those that would have to from now on.
+func (q *Queues) Close() {
+	if q == nil {
+		return
+	}
+	q.closed.Store(true)
+	for _, m := range *q.models.Load() {
+		m.refuseAll()
+	}
+}
+
+const (
+	// tick is the time between two checks of a queue with waiting requests.
+	tick = 20 * time.Millisecond
+	// refresh is the time between two plans of a queue that is used; of one with waiting requests,
+	// busyRefresh.
+	refresh, busyRefresh = time.Second, 250 * time.Millisecond
+)
+
+func (q *Queues) wakeRun() {
+	select {
+	case q.active <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the queues up to date until ctx ends. It does nothing while no request arrives.
+func (q *Queues) Run(ctx context.Context) {
+	if q == nil {
+		return
+	}
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-q.active:
+		case <-timer.C:
+		}
+		wait := time.Hour
+		for _, m := range *q.models.Load() {
+			wait = min(wait, m.tick())
+		}
+		timer.Reset(wait)
+	}
+}
+
+// jitter returns a duration between 0.9 and 1.3 times d, and at least a second, so that clients do
+// not come back together.
+func jitter(d time.Duration) time.Duration {
+	return max(time.Second, time.Duration(float64(d)*(0.9+0.4*rand.Float64())))
+}

@@ -1,0 +1,369 @@
+package admission_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/admission"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// rig has one prefill and one decode engine for each model, a clock that tests set, and a queue. A
+// token takes a millisecond, so that 300 tokens may wait.
+type rig struct {
+	*admission.Queues
+	t               testing.TB
+	prefill, decode map[string]*policy.Load
+	rates           estimate.Rates
+
+	mu   sync.Mutex // guards the fields below
+	now  time.Time
+	seen []string // what the observer was told
+}
+
+func (r *rig) Now() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now
+}
+
+func (r *rig) pass(d time.Duration) {
+	r.mu.Lock()
+	r.now = r.now.Add(d)
+	r.mu.Unlock()
+	r.Tick()
+}
+
+func (r *rig) note(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen = append(r.seen, fmt.Sprintf(format, args...))
+}
+
+func (r *rig) told() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.seen)
+}
+
+func (r *rig) Waited(c admission.Class, d time.Duration)    { r.note("%s waited %s", c, d) }
+func (r *rig) NotAdmitted(c admission.Class, reason string) { r.note("%s refused %s", c, reason) }
+func (r *rig) Observed(c admission.Class, result string)    { r.note("%s would %s", c, result) }
+func (r *rig) Predicted(float64)                            {}
+func line(each float64) estimate.Line                       { return estimate.Line{Each: each, Samples: 99} }
+func engine(name string, l *policy.Load) []admission.Engine {
+	return []admission.Engine{{Address: name, Load: l}}
+}
+func (r *rig) full(l *policy.Load, running, waiting, kv float64) {
+	l.Engine.Store(&policy.Engine{All: policy.Rank{Running: running, Waiting: waiting, Usage: kv}})
+}
+
+func newRig(t testing.TB, change func(*admission.Options, *rig)) *rig {
+	t.Helper()
+	r := &rig{t: t, now: time.Unix(1e9, 0), prefill: map[string]*policy.Load{}, decode: map[string]*policy.Load{}}
+	r.rates = estimate.Rates{Prefill: line(0.001), Transfer: line(0), Token: line(0.001), Output: 10, Uncached: 100}
+	for _, m := range []string{"m", "other"} {
+		r.prefill[m], r.decode[m] = new(policy.Load), new(policy.Load)
+	}
+	o := admission.Options{
+		Mode: admission.On, MaxWaiting: 1000, MaxBytes: 1 << 20, Observer: r, Now: r.Now, TPOT: 100 * time.Millisecond,
+		Rates:  func(string, string) estimate.Rates { return r.rates },
+		Tokens: func(_ string, bytes int) int { return bytes },
+		Engines: func(m string) (prefill, decode []admission.Engine) {
+			if r.prefill[m] == nil {
+				return nil, nil
+			}
+			return engine("p", r.prefill[m]), engine("d", r.decode[m])
+		},
+	}
+	if change != nil {
+		change(&o, r)
+	}
+	r.Queues = admission.New(o)
+	return r
+}
+
+// one is a request in a goroutine of its own.
+type one struct {
+	admission.Request
+	err    error
+	done   chan struct{}
+	cancel func()
+}
+
+// send sends a request, and returns when it waits or has its answer.
+func (r *rig) send(q admission.Request) *one {
+	r.t.Helper()
+	if q.Model == "" {
+		q.Model = "m"
+	}
+	if q.Prompt == 0 {
+		q.Prompt = 100
+	}
+	o := &one{Request: q, done: make(chan struct{})}
+	var ctx context.Context
+	ctx, o.cancel = context.WithCancel(context.Background())
+	before, told := r.Waiting(), r.told()
+	go func() {
+		defer close(o.done)
+		o.err = r.Admit(ctx, &o.Request)
+	}()
+	testkit.Eventually(r.t, members.Soon, func() error {
+		select {
+		case <-o.done:
+			return nil
+		default:
+		}
+		if r.Waiting() <= before && r.told() == told { // it may replace another one
+			return errors.New("it does not wait")
+		}
+		return nil
+	})
+	r.t.Cleanup(func() { o.cancel(); <-o.done })
+	return o
+}
+
+func (o *one) waits(t *testing.T) {
+	t.Helper()
+	select {
+	case <-o.done:
+		t.Errorf("it does not wait: %v", o.err)
+	default:
+	}
+}
+
+// end waits until a request has its answer.
+func (o *one) end(t *testing.T) error {
+	t.Helper()
+	select {
+	case <-o.done:
+	case <-time.After(members.Soon):
+		t.Fatal("it still waits")
+	}
+	return o.err
+}
+
+func refused(err error) string {
+	var r *admission.Refused
+	if errors.As(err, &r) {
+		return r.Reason
+	}
+	return fmt.Sprint(err)
+}
+
+// busy makes the prefill engine of a model busy, so that the next requests wait.
+func (r *rig) busy(model string) { r.prefill[model].Waiting.Store(1000) }
+
+func TestFastPath(t *testing.T) {
+	r := newRig(t, nil)
+	var q admission.Request
+	for range 100 {
+		q = admission.Request{Model: "m", Class: admission.Default, Prompt: 100}
+		if err := r.Admit(t.Context(), &q); err != nil {
+			t.Fatal(err)
+		}
+		q.Picked(instance.Prefill)
+		q.Picked(instance.Decode)
+		q.Prefilled()
+		q.Done(100, 100, 10)
+		q.Done(100, 100, 10)
+	}
+	unknown := admission.Request{Model: "unknown"}
+	if err := r.Admit(t.Context(), &unknown); err != nil || len(r.Status()) != 1 {
+		t.Errorf("%v %+v", err, r.Status())
+	}
+	var off *admission.Queues
+	if err := off.Admit(t.Context(), &q); err != nil || off.Mode() != admission.Off {
+		t.Error(err)
+	}
+	if allocs := testing.AllocsPerRun(100, func() {
+		q = admission.Request{Model: "m", Class: admission.Default, Prompt: 100}
+		_ = r.Admit(context.Background(), &q)
+		q.Done(100, 100, 10)
+	}); allocs > 0 {
+		t.Errorf("%v allocations", allocs)
+	}
+}
+
+// BenchmarkIdle is what the queue adds to a request while the fleet is idle.
+func BenchmarkIdle(b *testing.B) {
+	r := newRig(b, nil)
+	var q admission.Request
+	ctx := context.Background()
+	b.ReportAllocs()
+	for b.Loop() {
+		q = admission.Request{Model: "m", Class: admission.Default, Prompt: 100}
+		_ = r.Admit(ctx, &q)
+		q.Picked(instance.Prefill)
+		q.Picked(instance.Decode)
+		q.Prefilled()
+		q.Done(100, 100, 10)
+	}
+}
+
+func of(c admission.Class) admission.Request { return admission.Request{Class: c, Bytes: 10} }
+
+// The bounds are on the number and on the bytes of what waits; the newest of the lowest class makes room.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*admission.Options, *rig){
+		"number": func(o *admission.Options, _ *rig) { o.MaxWaiting = 3 },
+		"bytes":  func(o *admission.Options, _ *rig) { o.MaxBytes = 39 },
+	} {
+		r := newRig(t, change)
+		r.busy("m")
+		first := r.send(of(admission.Default))
+		batch := []*one{r.send(of(admission.Batch)), r.send(of(admission.Batch))}
+		second := r.send(of(admission.Default))
+		if got := refused(batch[1].end(t)); got != admission.ReasonFull {
+			t.Errorf("%s: the newest of the lowest class: %s", name, got)
+		}
+		batch[0].waits(t)
+		third := r.send(of(admission.Default))
+		if got := refused(batch[0].end(t)); got != admission.ReasonFull {
+			t.Errorf("%s: %s", name, got)
+		}
+		third.waits(t)
+		if got := refused(r.send(of(admission.Default)).end(t)); got != admission.ReasonFull {
+			t.Errorf("%s: no lower class is left: %s", name, got)
+		}
+		first.waits(t)
+		second.waits(t)
+	}
+}
+
+// At its deadline a request is dispatched, or refused where engines report that they are full and there
+// are samples enough.
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		running float64
+		samples int
+		timeout time.Duration
+		after   time.Duration
+		want    string
+	}{
+		{"not full", 0, 99, 0, 2 * time.Minute, "<nil>"},
+		{"no samples", 1, 49, 0, 2 * time.Minute, "<nil>"},
+		{"full", 1, 99, 0, 2 * time.Minute, admission.ReasonDeadline},
+		{"own deadline", 1, 99, 3 * time.Second, 3 * time.Second, admission.ReasonDeadline},
+		{"own deadline, not full", 0, 99, 3 * time.Second, 3 * time.Second, "<nil>"},
+	} {
+		r := newRig(t, nil)
+		r.rates.Prefill.Samples = tc.samples
+		r.busy("m")
+		q := of(admission.Default)
+		q.Timeout = tc.timeout
+		o := r.send(q)
+		r.full(r.prefill["m"], tc.running, 0, 0)
+		r.pass(tc.after - time.Millisecond)
+		o.waits(t)
+		r.pass(2 * time.Millisecond)
+		if got := refused(o.end(t)); got != tc.want {
+			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
+		}
+	}
+}
+
+// A full model does not delay another, and what the load of engines is decides.
+func TestSaturation(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	r.busy("m")
+	waits := r.send(of(admission.Interactive))
+	other := of(admission.Batch)
+	other.Model = "other"
+	if err := r.send(other).end(t); err != nil {
+		t.Error(err)
+	}
+	waits.waits(t)
+	r.prefill["m"].Waiting.Store(0)
+	r.Wake()
+	if err := waits.end(t); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(p, d *policy.Load){
+		"prefill":            func(p, _ *policy.Load) { p.Waiting.Store(300) },
+		"an older proxy":     func(p, _ *policy.Load) { p.Others.Waiting.Store(300) },
+		"KV cache":           func(_, d *policy.Load) { d.Capacity.Store(1000); d.Held.Store(850); d.InFlight.Store(1) },
+		"KV cache, others":   func(_, d *policy.Load) { d.Capacity.Store(1000); d.Others.Held.Store(850); d.Others.InFlight.Store(1) },
+		"time of each token": func(_, d *policy.Load) { d.InFlight.Store(100) },
+	} {
+		r := newRig(t, nil)
+		change(r.prefill["m"], r.decode["m"])
+		r.send(of(admission.Interactive)).waits(t)
+		if s := r.Status()[0]; s.Waiting["interactive"] != 1 || s.Keys[""] != 1 || s.Bytes != 10 || s.Mode != "on" || max(s.Saturation[instance.Prefill], s.Saturation[instance.Decode]) < 0.9 {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
+
+// What others have published decides about the share.
+func TestShare(t *testing.T) {
+	t.Parallel()
+	backlog := func(c admission.Class, key string, n float64) admission.Entry {
+		return admission.Entry{Model: "m", Class: c, Key: key, Backlog: n}
+	}
+	for _, tc := range []struct {
+		name   string
+		others *admission.Others
+		want   float64
+	}{
+		{"nobody", nil, 1},
+		{"idle", &admission.Others{Attained: []admission.Entry{{Model: "m", Key: "a", Attained: 1000}}}, 1},
+		{"another model", &admission.Others{Queues: [][]admission.Entry{{{Model: "other", Key: "a", Backlog: 1000}}}}, 1},
+		{"an equal key", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Default, "a", 1e6)}}}, 0.5},
+		{"the same key", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Default, "", 3*120)}}}, 0.25},
+		{"three keys", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Default, "a", 500), backlog(admission.Default, "b", 500)}, {backlog(admission.Default, "c", 500)}}}, 0.25},
+		{"a lower class", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Batch, "a", 1e6)}}}, 0.95},
+		{"a higher class", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Interactive, "a", 1e6)}}}, 0.25}, // the least, since it may be new
+		{"old digests", &admission.Others{Blind: 2}, 1.0 / 3},
+	} {
+		r := newRig(t, nil)
+		r.busy("m")
+		r.send(of(admission.Default)).waits(t)
+		r.SetOthers(tc.others)
+		if got := r.Status()[0].Share; math.Abs(got-tc.want) > 0.01 {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+// The state that is published is bounded, and has the largest backlogs.
+func TestEntries(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	served := admission.Request{Model: "m", Key: "served", Prompt: 200}
+	if err := r.Admit(t.Context(), &served); err != nil {
+		t.Fatal(err)
+	}
+	served.Done(200, 150, 20)
+	r.busy("m")
+	for n, key := range []string{"a", "b", "b"} {
+		q := of(admission.Batch)
+		q.Key, q.Prompt = key, 100+n
+		r.send(q)
+	}
+	got := r.Entries(64)
+	want := []admission.Entry{{Model: "m", Class: admission.Batch, Key: "b", Backlog: 101 + 102 + 40}, {Model: "m", Class: admission.Batch, Key: "a", Backlog: 120}, {Model: "m", Key: "served", Attained: 190}}
+	for i := range want[:2] {
+		want[i].Backlog = got[i].Backlog // depends on the learned share of uncached tokens
+	}
+	if !slices.Equal(got, want) || got[0].Backlog <= got[1].Backlog || !slices.Equal(r.Entries(1), want[:1]) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}

@@ -1,0 +1,28 @@
+package admission
+
+// Class is the priority of a request. Lower values go first.
+type Class uint8
+
+// The classes.
+const (
+	Interactive Class = iota
+	Default
+	Batch
+	classes
+)
+
+// Classes returns all classes, the first to be dispatched first.
+func Classes() []Class { return []Class{Interactive, Default, Batch} }
+
+// String returns the name of the class, as in the header X-Priority.
+func (c Class) String() string { return [...]string{"interactive", "default", "batch"}[c] }
+
+// ParseClass returns the class of a name.
+func ParseClass(name string) (c Class, ok bool) {
+	for _, c := range Classes() {
+		if c.String() == name {
+			return c, true
+		}
+	}
+	return Default, false
+}

@@ -1,0 +1,230 @@
+package admission
+
+import (
+	"container/heap"
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// inputCost and outputCost weigh tokens: an uncached token of a prompt, and one of an answer.
+	inputCost, outputCost = 1, 2
+	// halfLife is the time in which attained service loses half of its weight.
+	halfLife = time.Minute
+	// leastShare is the part of the capacity that a class keeps while higher classes wait.
+	leastShare = 0.05
+)
+
+// account is the service that one key has attained in one class of one queue. Requests of the fast
+// path use only its atomic fields.
+type account struct {
+	name    string
+	class   Class
+	fresh   atomic.Int64 // cost that is not in service yet; negative after a request that used less than reserved
+	running atomic.Int64 // requests that were dispatched and have not ended
+
+	// The queue's lock guards the fields below.
+	service float64 // at the time at, without fresh
+	others  float64 // that other proxies have published
+	at      time.Time
+	waiting backlog
+	cost    float64 // of waiting
+}
+
+// fold adds what is fresh and decreases the weight of the past.
+func (a *account) fold(now time.Time) {
+	if passed := now.Sub(a.at); passed > 0 {
+		a.service *= math.Exp2(-float64(passed) / float64(halfLife))
+		a.at = now
+	}
+	a.service = max(0, a.service+float64(a.fresh.Swap(0)))
+}
+
+// attained returns the service in all proxies. The account must be folded.
+func (a *account) attained() float64 { return a.service + a.others }
+
+func (a *account) active() bool { return len(a.waiting) > 0 || a.running.Load() > 0 }
+
+// backlog is a heap of requests: the earliest deadline first, then the earliest arrival.
+type backlog []*Request
+
+func (b backlog) Len() int { return len(b) }
+func (b backlog) Less(i, j int) bool {
+	if !b[i].deadline.Equal(b[j].deadline) {
+		return b[i].deadline.Before(b[j].deadline)
+	}
+	return b[i].seq < b[j].seq
+}
+func (b backlog) Swap(i, j int) {
+	b[i], b[j] = b[j], b[i]
+	b[i].index, b[j].index = i, j
+}
+func (b *backlog) Push(x any) {
+	r, _ := x.(*Request)
+	r.index = len(*b)
+	*b = append(*b, r)
+}
+func (b *backlog) Pop() any {
+	last := len(*b) - 1
+	r := (*b)[last]
+	(*b)[last] = nil
+	*b = (*b)[:last]
+	return r
+}
+
+// order has the waiting requests of a queue. The zero value is empty. The queue's lock guards it.
+type order struct {
+	accounts [classes][]*account // all, also without waiting requests
+	length   [classes]int
+	cost     [classes]float64
+	credit   [classes]float64 // what each class has saved of its least share
+	bytes    int64
+	seq      uint64
+}
+
+func (o *order) len() (n int) {
+	for _, l := range o.length {
+		n += l
+	}
+	return n
+}
+
+// add makes a request wait. A key that becomes active starts at the smallest attained service of the
+// active keys of its class.
+func (o *order) add(r *Request, now time.Time) {
+	a := r.account
+	a.fold(now)
+	if !a.active() {
+		o.start(a, now)
+	}
+	o.seq++
+	r.seq = o.seq
+	heap.Push(&a.waiting, r)
+	o.account(r, 1)
+}
+
+// start raises the attained service of a key to the smallest of the active keys of its class.
+func (o *order) start(a *account, now time.Time) {
+	least := math.Inf(1)
+	for _, b := range o.accounts[a.class] {
+		if b != a && b.active() {
+			b.fold(now)
+			least = min(least, b.attained())
+		}
+	}
+	if !math.IsInf(least, 1) {
+		a.service = max(a.service, least-a.others)
+	}
+}
+
+// account adds a request to the sums, or removes it.
+func (o *order) account(r *Request, sign int) {
+	c := r.account.class
+	o.length[c] += sign
+	o.bytes += int64(sign) * r.Bytes
+	if o.length[c] == 0 {
+		o.cost[c], o.credit[c] = 0, 0
+	} else {
+		o.cost[c] += float64(sign) * r.cost
+	}
+	if r.account.cost += float64(sign) * r.cost; len(r.account.waiting) == 0 {
+		r.account.cost = 0
+	}
+}
+
+// remove takes a request out that leaves without being dispatched.
+func (o *order) remove(r *Request) {
+	heap.Remove(&r.account.waiting, r.index)
+	o.account(r, -1)
+}
+
+// next returns the request that is due: of the lowest class that has saved enough of its least share,
+// else of the highest class; in it of the key with the least attained service. It is nil if none waits.
+func (o *order) next(now time.Time) *Request {
+	var first *Request
+	for c := classes; c > 0; c-- {
+		if o.length[c-1] == 0 {
+			continue
+		}
+		r := o.head(c-1, now)
+		if o.credit[c-1] >= r.cost && o.higher(c-1) {
+			return r
+		}
+		first = r
+	}
+	return first
+}
+
+// higher reports whether a request of a higher class waits.
+func (o *order) higher(c Class) bool {
+	for h := range c {
+		if o.length[h] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// head returns the first request of a class.
+func (o *order) head(c Class, now time.Time) *Request {
+	var best *account
+	for _, a := range o.accounts[c] {
+		if len(a.waiting) == 0 {
+			continue
+		}
+		a.fold(now)
+		if best == nil || a.attained() < best.attained() || a.attained() == best.attained() && a.waiting[0].seq < best.waiting[0].seq {
+			best = a
+		}
+	}
+	return best.waiting[0]
+}
+
+// dispatch takes a request out that is dispatched. Classes below it that wait save a part of its cost.
+func (o *order) dispatch(r *Request) {
+	c := r.account.class
+	for low := c + 1; low < classes; low++ {
+		if o.length[low] > 0 {
+			o.credit[low] += leastShare / (1 - leastShare) * r.cost
+		}
+	}
+	if o.higher(c) {
+		o.credit[c] = max(0, o.credit[c]-r.cost)
+	}
+	o.remove(r)
+}
+
+// newest returns the newest request of the lowest class that waits, nil if none does.
+func (o *order) newest() (last *Request) {
+	for c := classes; c > 0; c-- {
+		for _, a := range o.accounts[c-1] {
+			for _, r := range a.waiting {
+				if last == nil || r.seq > last.seq {
+					last = r
+				}
+			}
+		}
+		if last != nil {
+			return last
+		}
+	}
+	return nil
+}
+
+// ahead estimates the cost that is dispatched before a request that would arrive now: that of higher
+// classes, and in its class of every other key as much as its own. It is not more than what its
+// class's least share of the capacity takes.
+func (o *order) ahead(a *account, cost float64) float64 {
+	own, sum := a.cost+cost, a.cost
+	for _, b := range o.accounts[a.class] {
+		if b != a && len(b.waiting) > 0 {
+			sum += min(b.cost, own)
+		}
+	}
+	higher := 0.0
+	for c := range a.class {
+		higher += o.cost[c]
+	}
+	return min(sum+higher, sum/leastShare+cost)
+}

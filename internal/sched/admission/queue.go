@@ -1,0 +1,376 @@
+package admission
+
+import (
+	"maps"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+)
+
+// queue has the requests of one model. Those that fit at once take no lock.
+type queue struct {
+	model  string
+	opts   *Options
+	closed *atomic.Bool
+	others *atomic.Pointer[Others]
+
+	plan     atomic.Pointer[plan]
+	accounts atomic.Pointer[map[accountKey]*account]
+	waiting  atomic.Int64 // len of order
+	used     atomic.Bool  // a request has come since the plan had to be made again
+	stale    atomic.Bool  // the plan must be made again
+	refused  atomic.Int64
+	out      outgoing
+	miss     atomic.Uint64 // bits of the share of prompt tokens that are not cached; 0: nothing is known
+
+	mu    sync.Mutex // guards all below, and what accounts say; never held across I/O
+	order order
+	meter meter
+}
+
+type accountKey struct {
+	name  string
+	class Class
+}
+
+// outgoing sums pending of all requests.
+type outgoing struct{ uncached, tokens, streams atomic.Int64 }
+
+func (o *outgoing) add(p pending) {
+	if p.uncached != 0 {
+		o.uncached.Add(p.uncached)
+	}
+	if p.streams != 0 {
+		o.tokens.Add(p.tokens)
+		o.streams.Add(p.streams)
+	}
+}
+
+func (o *outgoing) load() pending {
+	return pending{o.uncached.Load(), o.tokens.Load(), o.streams.Load()}
+}
+
+// meter measures the cost that is dispatched per second while requests wait.
+type meter struct {
+	rate  float64
+	since time.Time
+	cost  float64
+}
+
+// note adds what was dispatched, and updates the rate at most every busyRefresh.
+func (m *meter) note(cost float64, now time.Time) {
+	m.cost += cost
+	passed := now.Sub(m.since).Seconds()
+	switch {
+	case m.since.IsZero():
+		m.since, m.cost = now, cost
+	case passed >= busyRefresh.Seconds():
+		weight := min(1, passed/5)
+		if m.rate == 0 {
+			weight = 1
+		}
+		m.rate += (m.cost/passed - m.rate) * weight
+		m.since, m.cost = now, 0
+	}
+}
+
+// estimate predicts what a request will take, and finds its account.
+func (m *queue) estimate(r *Request, p *plan) {
+	miss := 1.0
+	if bits := m.miss.Load(); bits != 0 {
+		miss = math.Float64frombits(bits)
+	}
+	tokens := float64(m.opts.Tokens(m.model, r.Prompt))
+	r.work = work{uncached: tokens * miss, tokens: tokens, output: p.rates.Output}
+	r.cost = r.work.cost()
+	k := accountKey{r.Key, r.Class}
+	if r.account = (*m.accounts.Load())[k]; r.account == nil {
+		r.account = m.open(k)
+	}
+}
+
+// maxAccounts bounds the keys of a queue that are known; further ones share an account.
+const maxAccounts = 3 * 1024
+
+// open returns the account of a key that was not there.
+func (m *queue) open(k accountKey) *account {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := *m.accounts.Load()
+	if a := now[k]; a != nil {
+		return a
+	}
+	if len(now) >= maxAccounts {
+		k.name = ""
+		if a := now[k]; a != nil {
+			return a
+		}
+	}
+	a := &account{name: k.name, class: k.class, at: m.opts.Now()}
+	next := maps.Clone(now)
+	next[k] = a
+	m.accounts.Store(&next)
+	m.order.accounts[k.class] = append(m.order.accounts[k.class], a)
+	return a
+}
+
+// learnMiss learns the share of a prompt that was computed. One of two concurrent calls may be lost.
+func (m *queue) learnMiss(share float64) {
+	was := 1.0
+	if bits := m.miss.Load(); bits != 0 {
+		was = math.Float64frombits(bits)
+	}
+	m.miss.Store(math.Float64bits(was + (min(share, 1)-was)/32))
+}
+
+// begin gives a request its place among those that are being served.
+func (m *queue) begin(r *Request) {
+	r.queue = m
+	r.pending = pending{uncached: int64(r.work.uncached), tokens: int64(r.work.tokens), streams: 1}
+	m.out.add(r.pending)
+	r.account.fresh.Add(int64(r.cost))
+	r.account.running.Add(1)
+}
+
+// enqueue makes a request wait. If it need not, r.ready is nil; an error refuses it.
+func (m *queue) enqueue(r *Request) error {
+	now := r.arrived
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.replan(now)
+	r.deadline = now.Add(r.limit())
+	if m.closed.Load() {
+		return m.refusal(r, ReasonStopping)
+	}
+	if m.order.len() == 0 && m.plan.Load().fits(r.work, r.Class, m.out.load()) {
+		m.begin(r)
+		return nil
+	}
+	if m.late(r) {
+		return m.refusal(r, ReasonWait)
+	}
+	for m.order.len() >= m.opts.MaxWaiting || m.order.bytes+r.Bytes > m.opts.MaxBytes {
+		last := m.order.newest()
+		if last == nil || last.Class <= r.Class {
+			return m.refusal(r, ReasonFull)
+		}
+		m.end(last, m.refusal(last, ReasonFull))
+	}
+	r.ready = make(chan error, 1)
+	m.order.add(r, now)
+	m.waiting.Add(1)
+	m.dispatchLocked(now)
+	return nil
+}
+
+// limit returns the longest time that a request may wait.
+func (r *Request) limit() time.Duration {
+	if r.Timeout > 0 {
+		return min(r.Timeout, r.Class.Bound())
+	}
+	return r.Class.Bound()
+}
+
+// late reports whether a request is predicted to wait longer than its deadline allows, by engines that
+// report that they are full.
+func (m *queue) late(r *Request) bool {
+	p := m.plan.Load()
+	return p.mayRefuse() && m.predict(r.account, r.cost, p) > r.allowance(p)
+}
+
+// mayRefuse reports whether a prediction may have a request refused.
+func (p *plan) mayRefuse() bool { return p.rates.Samples() >= estimate.Reliable && p.full() }
+
+// allowance returns how much of its time a request may spend waiting: what an average request needs
+// until its first token is left, so that long prompts are not refused more often than short ones.
+func (r *Request) allowance(p *plan) time.Duration {
+	if r.Timeout == 0 {
+		return r.limit()
+	}
+	serving := seconds(p.rates.TTFT(p.target/max(p.rates.Prefill.Each, 1e-9), p.rates.Uncached, 0))
+	return max(r.limit()-serving, r.limit()/4)
+}
+
+// predict returns how long a request would wait.
+func (m *queue) predict(a *account, cost float64, p *plan) time.Duration {
+	rate := m.meter.rate
+	if rate == 0 && p.rates.Uncached > 0 {
+		for i := range p.prefill {
+			if each := p.prefill[i].each; each > 0 {
+				rate += (1 + outputCost*p.rates.Output/p.rates.Uncached) / each * p.share
+			}
+		}
+	}
+	if rate == 0 {
+		return 0
+	}
+	return seconds(m.order.ahead(a, cost) / rate)
+}
+
+func seconds(s float64) time.Duration {
+	return time.Duration(min(s, float64(math.MaxInt32)) * float64(time.Second))
+}
+
+// refusal returns the error of a request. The caller holds the lock.
+func (m *queue) refusal(r *Request, reason string) error {
+	wait := time.Duration(0)
+	if reason != ReasonStopping {
+		wait = m.predict(r.account, r.cost, m.plan.Load())
+	}
+	return &Refused{Reason: reason, Wait: jitter(wait)}
+}
+
+// note reports the end of the wait of a request.
+func (m *queue) note(r *Request, err error) error {
+	if refused, ok := err.(*Refused); ok { //nolint:errorlint // this package made it
+		m.opts.Observer.NotAdmitted(r.Class, refused.Reason)
+		m.refused.Add(1)
+		return err
+	}
+	if r.ready != nil {
+		m.opts.Observer.Waited(r.Class, m.opts.Now().Sub(r.arrived))
+	}
+	return nil
+}
+
+// observe returns what would happen to a request that does not fit.
+func (m *queue) observe(r *Request) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.replan(r.arrived)
+	p := m.plan.Load()
+	if p.fits(r.work, r.Class, m.out.load()) {
+		return ResultPass
+	}
+	if !p.mayRefuse() || p.queued() <= r.allowance(p) {
+		return ResultWait
+	}
+	return ResultRefuse
+}
+
+// queued returns the shortest time that work waits in the engines, beyond what should.
+func (p *plan) queued() time.Duration {
+	least := math.Inf(1)
+	for i := range p.prefill {
+		s := &p.prefill[i]
+		least = min(least, s.each*(float64(s.load.Waiting.Load())+s.load.Others.Waiting.Load())-p.target)
+	}
+	if math.IsInf(least, 1) {
+		return 0
+	}
+	return seconds(max(0, least))
+}
+
+// end takes a request out of the queue. The caller holds the lock.
+func (m *queue) end(r *Request, err error) {
+	m.order.remove(r)
+	m.waiting.Add(-1)
+	r.ready <- err
+}
+
+// leave takes out the request of a client that has left. It reports false if its wait has ended.
+func (m *queue) leave(r *Request) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(r.ready) > 0 {
+		return false
+	}
+	m.order.remove(r)
+	m.waiting.Add(-1)
+	return true
+}
+
+// dispatch sends what fits now.
+func (m *queue) dispatch() {
+	now := m.opts.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dispatchLocked(now)
+}
+
+func (m *queue) dispatchLocked(now time.Time) {
+	m.replan(now)
+	p := m.plan.Load()
+	sent := 0.0
+	for r := m.order.next(now); r != nil; r = m.order.next(now) {
+		c := r.Class
+		if m.order.higher(c) {
+			c = Interactive // it uses its least share
+		}
+		if !p.fits(r.work, c, m.out.load()) {
+			break
+		}
+		m.send(r)
+		sent += r.cost
+	}
+	m.meter.note(sent, now)
+	if m.order.len() == 0 {
+		m.meter.since = time.Time{} // the time without waiting requests does not count
+	}
+}
+
+// send dispatches a request. The caller holds the lock.
+func (m *queue) send(r *Request) {
+	m.order.dispatch(r)
+	m.waiting.Add(-1)
+	m.begin(r)
+	r.ready <- nil
+}
+
+// freshen makes the plan again for the first request after a while.
+func (m *queue) freshen() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used.Store(true)
+	m.stale.Store(true)
+	m.replan(m.opts.Now())
+}
+
+// replan makes the plan again if it is old. The caller holds the lock.
+func (m *queue) replan(now time.Time) {
+	if last := m.plan.Load(); m.stale.Swap(false) || now.Sub(last.at) >= busyRefresh {
+		next := m.opts.newPlan(m.model, now, last)
+		m.share(next)
+		m.plan.Store(next)
+	}
+}
+
+// tick ends the wait of requests at their deadlines: refused if engines report that they are full,
+// dispatched if not. It returns the time until the next call.
+func (m *queue) tick() time.Duration {
+	now := m.opts.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.order.len() == 0 {
+		if !m.used.Swap(false) {
+			return time.Hour
+		}
+		return refresh
+	}
+	m.dispatchLocked(now)
+	refuse := m.plan.Load().mayRefuse()
+	for _, list := range m.order.accounts {
+		for _, a := range list {
+			for len(a.waiting) > 0 && !a.waiting[0].deadline.After(now) {
+				if r := a.waiting[0]; refuse {
+					m.end(r, m.refusal(r, ReasonDeadline))
+				} else {
+					m.send(r)
+				}
+			}
+		}
+	}
+	return tick
+}
+
+// refuseAll refuses what waits because the proxy stops.
+func (m *queue) refuseAll() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for r := m.order.newest(); r != nil; r = m.order.newest() {
+		m.end(r, m.refusal(r, ReasonStopping))
+	}
+}

@@ -1,0 +1,202 @@
+package admission
+
+import (
+	"math"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// Engine is a rank of an instance that may be picked for a model now.
+type Engine struct {
+	Address string
+	Load    *policy.Load
+}
+
+const (
+	// step is the work in time that an engine should have waiting: enough that it does not idle until
+	// the proxy has sent the next request.
+	step = 300 * time.Millisecond
+	// fullKV is the share of the KV cache up to which requests are dispatched, and above which an
+	// engine counts as full by its own report.
+	fullKV = 0.9
+	// unknownOutput is the number of output tokens that is expected before any answer was seen.
+	unknownOutput = 128
+)
+
+// limits are the parts of the engines' capacity that each class may fill: a little is left for the
+// classes above batch, so that they do not wait behind work that cannot be interrupted.
+func limits(c Class) (queue, decode float64) {
+	if c == Batch {
+		return 0.5, 0.9
+	}
+	return 1, 1
+}
+
+// work is what a request is expected to take.
+type work struct{ uncached, tokens, output float64 }
+
+// cost is the service that it attains.
+func (w work) cost() float64 { return w.uncached*inputCost + w.output*outputCost }
+
+// plan is what is known of the engines of a model. It is immutable, and about a second old at most.
+type plan struct {
+	at              time.Time
+	prefill, decode []stage
+	rates           estimate.Rates // of the model
+	miss            float64        // share of prompt tokens that are not cached
+	held            float64        // KV cache in use for each held token by the load counts
+	target          float64        // seconds of work that may wait in each engine of prefill
+	share           float64        // of the engines' capacity that is this proxy's
+	tpot            float64        // target of the time per token in seconds; 0: none
+	decodeOnly      bool           // decode computes the prompts
+	byLoad          float64        // part of the other proxies' waiting tokens that has no share
+}
+
+// stage is one engine in one role.
+type stage struct {
+	load     *policy.Load
+	each     float64 // seconds to compute one token
+	capacity float64 // tokens of the KV cache that may be in use; 0: unknown
+	streams  float64 // that it may have at once
+}
+
+// Pending is the work that was dispatched and is not in the load counts of engines yet.
+type pending struct{ uncached, tokens, streams int64 }
+
+// fits reports whether both roles have capacity for one more request. It stops at the first engine
+// that has enough, so that it reads little of an idle fleet.
+func (p *plan) fits(w work, c Class, out pending) bool {
+	queue, decode := limits(c)
+	return p.prefillFits(queue, float64(out.uncached)) && p.decodeFits(w, decode, out)
+}
+
+// prefillFits reports whether less waits in the engines that compute prompts than this proxy's share of
+// the target. Requests go where a policy sends them, so that all engines are one pool.
+func (p *plan) prefillFits(limit, pending float64) bool {
+	if len(p.prefill) == 0 {
+		return true
+	}
+	limit *= p.target
+	room := -pending*p.rates.Prefill.Each - (1-p.share)*limit*float64(len(p.prefill))
+	for i := range p.prefill {
+		room += max(0, limit-p.waiting(&p.prefill[i]))
+		if room > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// waiting returns the seconds of work that wait for an engine and count for this proxy: its own, and
+// that of proxies without a share in its capacity.
+func (p *plan) waiting(s *stage) float64 {
+	return s.each * (float64(s.load.Waiting.Load()) + p.byLoad*s.load.Others.Waiting.Load())
+}
+
+// decodeFits reports whether the KV caches have space for the request and its answer, and whether its
+// tokens would come in time.
+func (p *plan) decodeFits(w work, limit float64, out pending) bool {
+	if len(p.decode) == 0 {
+		return true
+	}
+	kv, streams := -float64(out.tokens)*p.held, -float64(out.streams)
+	need := w.tokens*p.held + w.output
+	for i := range p.decode {
+		s := &p.decode[i]
+		n := float64(s.load.InFlight.Load()) + s.load.Others.InFlight.Load()
+		if n == 0 && out.streams == 0 {
+			return true // it fits nowhere better
+		}
+		if s.capacity == 0 {
+			kv = math.Inf(1)
+		} else {
+			held := p.held * (float64(s.load.Held.Load()) + s.load.Others.Held.Load())
+			kv += max(0, limit*s.capacity-held-n*w.output/2)
+		}
+		if streams += max(0, limit*s.streams-n); kv >= need && streams >= 1 {
+			return true
+		}
+	}
+	return false
+}
+
+// saturation returns how much of what the queue lets through each role has.
+func (p *plan) saturation() map[instance.Role]float64 {
+	out := map[instance.Role]float64{}
+	for i := range p.prefill {
+		s := &p.prefill[i]
+		out[instance.Prefill] += s.each * (float64(s.load.Waiting.Load()) + s.load.Others.Waiting.Load()) / p.target / float64(len(p.prefill))
+	}
+	for i := range p.decode {
+		s := &p.decode[i]
+		n := float64(s.load.InFlight.Load()) + s.load.Others.InFlight.Load()
+		is := n / s.streams
+		if s.capacity > 0 {
+			kv := estimate.KV{Held: p.held * (float64(s.load.Held.Load()) + s.load.Others.Held.Load()), Streams: n / 2, Capacity: s.capacity}
+			is = max(is, p.rates.KVUse(kv))
+		}
+		out[instance.Decode] += is / float64(len(p.decode))
+	}
+	return out
+}
+
+// full reports whether every engine of a role is measured to be full. Only then may a request be
+// refused. An engine is full if it reports waiting requests, or a KV cache that is nearly full. The
+// proxies keep the queues of engines shorter than their reports can show, so an engine that computes
+// prompts is also full while it reports a running request, and decode while the measured time per
+// token is about the target.
+func (p *plan) full() bool {
+	all := func(list []stage, busy func(*policy.Engine) bool) bool {
+		for i := range list {
+			e := list[i].load.Engine.Load()
+			if e == nil || max(0, e.All.Waiting-e.All.Deferred) == 0 && e.All.Usage <= fullKV && !busy(e) {
+				return false
+			}
+		}
+		return len(list) > 0
+	}
+	return all(p.prefill, func(e *policy.Engine) bool { return !p.decodeOnly && e.All.Running > 0 }) ||
+		all(p.decode, func(*policy.Engine) bool { return p.tpot > 0 && p.rates.Pace >= 0.8*p.tpot })
+}
+
+// newPlan reads what is known of the engines of a model.
+func (o *Options) newPlan(model string, now time.Time, last *plan) *plan {
+	prefill, decode := o.Engines(model)
+	p := &plan{at: now, rates: o.Rates(model, ""), miss: 1, held: 1, target: step.Seconds(), share: 1, byLoad: 1, tpot: o.TPOT.Seconds()}
+	if last != nil {
+		p.held = last.held
+	}
+	if p.rates.Output == 0 {
+		p.rates.Output = unknownOutput
+	}
+	if p.decodeOnly = len(prefill) == 0; p.decodeOnly {
+		prefill = decode
+	}
+	for _, e := range prefill {
+		p.prefill = append(p.prefill, stage{load: e.Load, each: o.Rates(model, e.Address).Prefill.Each})
+	}
+	var reported, held float64
+	for _, e := range decode {
+		s := stage{load: e.Load, capacity: e.Load.Capacity.Load() * fullKV, streams: math.Inf(1)}
+		if r := o.Rates(model, e.Address); o.TPOT > 0 && r.Token.Each > 0 {
+			// An engine that is slow with few streams is not kept idle for it.
+			s.streams = max(minStreams, (o.TPOT.Seconds()-r.Token.Fixed)/r.Token.Each)
+		}
+		p.decode = append(p.decode, s)
+		if report := e.Load.Engine.Load(); report != nil && s.capacity > 0 {
+			reported += report.All.Usage * e.Load.Capacity.Load()
+			held += float64(e.Load.Held.Load()) + e.Load.Others.Held.Load()
+		}
+	}
+	if held > 0 && reported > 0 {
+		// Streams share prefixes, and add their output: a moving average, since both change.
+		p.held += (min(max(reported/held, 0.05), 2) - p.held) / 8
+	}
+	return p
+}
+
+// minStreams is the number of streams that a decode instance may have at any time per token.
+const minStreams = 8

@@ -1,0 +1,197 @@
+package admission
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// Entry is the state of one key in one class and queue of a proxy, as proxies publish it.
+type Entry struct {
+	Model string
+	Class Class
+	Key   string // name of the API key
+	// Attained is the service that it has attained lately, Backlog the cost of its waiting requests:
+	// an uncached prompt token counts 1, an output token 2.
+	Attained, Backlog float64
+}
+
+// Others is what is known of the other proxies. It is immutable.
+type Others struct {
+	// Queues has the entries of each proxy with a backlog; the backlog of an old digest counts less.
+	// Attained is the service of the other proxies, whose entries have no backlog.
+	Queues   [][]Entry
+	Attained []Entry
+	// ByLoad is the part of the waiting tokens of other proxies that belongs to proxies without a
+	// backlog, from 0 to 1: those of an older version, or with another mode. They are counted by their
+	// load, the others by their share.
+	ByLoad float64
+	// Blind is the last known number of other proxies while their digests are too old; 0 while digests
+	// are received.
+	Blind int
+}
+
+// SetOthers sets what is known of the other proxies, and dispatches what fits.
+func (q *Queues) SetOthers(o *Others) {
+	if q != nil {
+		q.others.Store(o)
+		for _, m := range *q.models.Load() {
+			m.used.Store(false) // the next request makes the plan again
+		}
+		q.Wake()
+	}
+}
+
+// Entries returns what this proxy publishes: at most limit entries, those with the largest backlog
+// first, then those with the most service. It is empty unless the queues are on.
+func (q *Queues) Entries(limit int) []Entry {
+	if q.Mode() != On {
+		return nil
+	}
+	now := q.opts.Now()
+	var out []Entry
+	for _, m := range *q.models.Load() {
+		m.mu.Lock()
+		for _, list := range m.order.accounts {
+			for _, a := range list {
+				a.fold(now)
+				if a.cost >= 1 || a.service >= minAttained {
+					out = append(out, Entry{m.model, a.class, a.name, math.Round(a.service), math.Round(a.cost)})
+				}
+			}
+		}
+		m.mu.Unlock()
+	}
+	slices.SortFunc(out, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(b.Backlog, a.Backlog), cmp.Compare(b.Attained, a.Attained), cmp.Compare(a.Model, b.Model), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Class, b.Class))
+	})
+	return out[:min(len(out), limit)]
+}
+
+// minAttained is the attained service below which a key without a backlog is not published.
+const minAttained = 100
+
+// Decay returns the weight of service that was attained some time ago.
+func Decay(age time.Duration) float64 {
+	return math.Exp2(-float64(max(age, 0)) / float64(halfLife))
+}
+
+// demand is the backlog of one key in one class.
+type demand struct {
+	class      Class
+	key        string
+	own, total float64 // of this proxy, and of all
+	given      float64 // set by divide: the part of total that the capacity suffices for
+}
+
+// divide divides capacity among demands: by class, of which each lower one keeps leastShare, and
+// within a class max-min over its keys. It may reorder them.
+func divide(capacity float64, list []demand) {
+	slices.SortFunc(list, func(a, b demand) int { return cmp.Or(cmp.Compare(a.class, b.class), cmp.Compare(a.total, b.total)) })
+	var sums [classes]float64
+	for _, d := range list {
+		sums[d.class] += d.total
+	}
+	left := capacity
+	for from := 0; from < len(list); {
+		c, to := list[from].class, from
+		for to < len(list) && list[to].class == c {
+			to++
+		}
+		kept := 0.0
+		for low := c + 1; low < classes; low++ {
+			kept += min(sums[low], leastShare*capacity)
+		}
+		give := min(sums[c], max(left-kept, 0))
+		left -= give
+		for i := from; i < to; i++ { // by increasing demand
+			list[i].given = min(list[i].total, give/float64(to-i))
+			give -= list[i].given
+		}
+		from = to
+	}
+}
+
+// shareOf returns the part of what divide has given that belongs to this proxy: of each key in
+// proportion to its part of the backlog.
+func shareOf(list []demand) float64 {
+	own, all := 0.0, 0.0
+	for _, d := range list {
+		all += d.given
+		if d.total > 0 {
+			own += d.given * d.own / d.total
+		}
+	}
+	if all == 0 {
+		return 1
+	}
+	return own / all
+}
+
+// share sets the part of the capacity in a plan that is this proxy's, and what the keys have attained
+// in other proxies. The caller holds the lock.
+func (m *queue) share(p *plan) {
+	o := m.others.Load()
+	switch {
+	case o == nil:
+		return
+	case o.Blind > 0:
+		p.share = 1 / float64(1+o.Blind)
+		return
+	}
+	p.byLoad = o.ByLoad
+	type name struct {
+		class Class
+		key   string
+	}
+	found := map[name]*demand{}
+	of := func(c Class, key string) *demand {
+		n := name{c, key}
+		if found[n] == nil {
+			found[n] = &demand{class: c, key: key}
+		}
+		return found[n]
+	}
+	accounts, attained := *m.accounts.Load(), 0.0
+	for _, a := range accounts {
+		a.fold(p.at)
+		a.others = 0
+		attained += a.service
+		if a.cost > 0 {
+			d := of(a.class, a.name)
+			d.own, d.total = a.cost, a.cost
+		}
+	}
+	competing := 0
+	for i, entries := range append(slices.Clip(o.Queues), o.Attained) {
+		competes := false
+		for _, e := range entries {
+			if e.Model != m.model {
+				continue
+			}
+			attained += e.Attained
+			if a := accounts[accountKey{e.Key, e.Class}]; a != nil {
+				a.others += e.Attained
+			}
+			if e.Backlog > 0 && i < len(o.Queues) {
+				of(e.Class, e.Key).total += e.Backlog
+				competes = true
+			}
+		}
+		if competes {
+			competing++
+		}
+	}
+	if competing == 0 {
+		return
+	}
+	list := make([]demand, 0, len(found))
+	for _, d := range found {
+		list = append(list, *d)
+	}
+	// The service of a second, from what was attained lately.
+	divide(max(attained*math.Ln2/halfLife.Seconds(), 1), list)
+	// A proxy whose backlog has just begun is not known to the others yet.
+	p.share = max(shareOf(list), 0.5/float64(1+competing))
+}

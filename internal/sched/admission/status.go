@@ -1,0 +1,74 @@
+package admission
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// maxListedKeys bounds the keys of a queue in its status: those with the most waiting requests.
+const maxListedKeys = 64
+
+// Status returns the state of each queue, ordered by model.
+func (q *Queues) Status() []instance.ListedQueue {
+	if q == nil {
+		return nil
+	}
+	out := []instance.ListedQueue{}
+	for _, m := range *q.models.Load() {
+		out = append(out, m.status())
+	}
+	slices.SortFunc(out, func(a, b instance.ListedQueue) int { return cmp.Compare(a.Model, b.Model) })
+	return out
+}
+
+func (m *queue) status() instance.ListedQueue {
+	now := m.opts.Now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.replan(now)
+	p := m.plan.Load()
+	s := instance.ListedQueue{
+		Model: m.model, Mode: string(m.opts.Mode), Waiting: map[string]int{}, Keys: map[string]int{}, Bytes: m.order.bytes,
+		Saturation: p.saturation(), Samples: p.rates.Samples(), Refused: m.refused.Load(), Share: p.share, Full: p.full(),
+	}
+	wait := p.queued()
+	if m.opts.Mode == On {
+		wait = 0
+		if m.order.len() > 0 {
+			wait = m.predict(&account{class: Default}, m.order.cost[Default], p) // after all of its class
+		}
+	}
+	s.PredictedWait = wait.Round(time.Millisecond).Seconds()
+	for _, c := range Classes() {
+		s.Waiting[c.String()] = m.order.length[c]
+		for _, a := range m.order.accounts[c] {
+			if len(a.waiting) == 0 {
+				continue
+			}
+			s.Keys[a.name] += len(a.waiting)
+			for _, r := range a.waiting {
+				s.Oldest = max(s.Oldest, now.Sub(r.arrived).Round(time.Millisecond).Seconds())
+			}
+		}
+	}
+	for len(s.Keys) > maxListedKeys {
+		least := ""
+		for name, n := range s.Keys {
+			if least == "" || n < s.Keys[least] {
+				least = name
+			}
+		}
+		delete(s.Keys, least)
+	}
+	return s
+}
+
+// Predicted records how long a first token took, and the prediction when its legs began.
+func (q *Queues) Predicted(took, predicted float64) {
+	if q != nil && predicted > 0 {
+		q.opts.Observer.Predicted(took / predicted)
+	}
+}

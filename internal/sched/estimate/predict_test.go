@@ -1,0 +1,55 @@
+package estimate_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+)
+
+func TestPredictions(t *testing.T) {
+	t.Parallel()
+	e := trained(time.Millisecond)
+	if r := new(estimate.Estimator).Rates(name, "p"); r != (estimate.Rates{}) || r.Samples() != 0 || r.TTFT(1e6, 1e6, 1e6) != 0 {
+		t.Errorf("without samples: %+v", r)
+	}
+	// 10 ms for one stream, and a millisecond more for each further one.
+	for i := range 64 {
+		running := i % 8
+		e.Streamed(name, estimate.Decode{Address: "d", Running: float64(running)}, 101, time.Duration(100*(10+running))*time.Millisecond)
+		e.Streamed(name, estimate.Decode{Address: "d"}, 2, time.Hour) // too short for a sample
+		e.Streamed(name, estimate.Decode{Address: "d"}, 0, time.Hour)
+	}
+	near := func(what string, got, want float64) {
+		t.Helper()
+		if math.Abs(got-want) > 0.02*want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	for _, address := range []string{"", "p", "another"} {
+		r := e.Rates(name, address)
+		near("TTFT", r.TTFT(2000, 300, 1000), 2.320)
+		near("time per token of 4 streams", r.TimePerToken(4), 0.013)
+		near("time per token of 40 streams", r.TimePerToken(40), 0.049)
+		near("uncached", r.Uncached, 379) // of the last 16
+		if r.Samples() != 32 || r.Prefill.Samples != 32 || r.Token.Samples != 64 {
+			t.Errorf("%d samples: %+v", r.Samples(), r)
+		}
+	}
+	r := estimate.Rates{Output: 50}
+	for _, tc := range []struct {
+		kv   estimate.KV
+		want float64
+	}{
+		{estimate.KV{Held: 500, Streams: 2}, 0},
+		{estimate.KV{Held: 500, Streams: 2, Usage: 0.3}, 0.3},
+		{estimate.KV{Held: 500, Streams: 2, Capacity: 1000}, 0.6},
+		{estimate.KV{Held: 500, Streams: 2, Capacity: 1000, Usage: 0.7}, 0.7},
+		{estimate.KV{Held: 900, Streams: 4, Capacity: 1000}, 1.1},
+	} {
+		if got := r.KVUse(tc.kv); math.Abs(got-tc.want) > 1e-9 {
+			t.Errorf("%+v: %v, want %v", tc.kv, got, tc.want)
+		}
+	}
+}

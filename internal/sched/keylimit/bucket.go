@@ -1,0 +1,70 @@
+package keylimit
+
+import (
+	"math"
+	"time"
+)
+
+// bucket is a token bucket whose balance may be negative. golang.org/x/time/rate has whole bursts,
+// refuses more than a burst at once, and takes nothing back; a reservation of tokens is often
+// larger than the burst of a second, and is corrected when the request ends.
+type bucket struct {
+	rate    float64 // per second
+	burst   float64
+	balance float64 // at most burst
+	at      time.Time
+}
+
+const (
+	// exceed is the part of a share by which a minute may exceed it, if the limit is at least
+	// largeLimit; of smaller limits it is 1 for each proxy.
+	exceed     = 0.025
+	largeLimit = 600
+)
+
+// set changes the share per minute of a limit. In every minute, a bucket admits at most the share
+// and what it may be exceeded by, if what is taken at once is not larger than the burst. A larger
+// burst loses less of arrivals at random, but for that bound it needs a lower rate.
+func (b *bucket) set(share, limit float64, now time.Time) {
+	more := 1.0
+	if limit >= largeLimit {
+		more = max(more, exceed*share)
+	}
+	fresh := b.at.IsZero()
+	b.advance(now)
+	b.burst = max(more, math.Sqrt(share)/2)
+	b.rate = (share - b.burst + more) / 60
+	if b.balance = min(b.balance, b.burst); fresh {
+		b.balance = b.burst
+	}
+}
+
+func (b *bucket) advance(now time.Time) {
+	if d := now.Sub(b.at).Seconds(); d > 0 {
+		b.balance = min(b.burst, b.balance+d*b.rate)
+		b.at = now
+	}
+}
+
+// missing returns what the balance lacks before n can be taken, 0 for nothing. More than a burst
+// can be taken from a full bucket, which is then in debt.
+func (b *bucket) missing(n float64) float64 { return max(0, min(n, b.burst)-b.balance) }
+
+// take changes the balance; a negative n gives back.
+func (b *bucket) take(n float64) { b.balance = min(b.burst, b.balance-n) }
+
+// meanRate is an exponentially weighted rate per minute, with a time constant of 20 s.
+type meanRate struct {
+	sum float64
+	at  time.Time
+}
+
+const rateWindow = 20 * time.Second
+
+func (r *meanRate) add(n float64, now time.Time) {
+	r.sum, r.at = r.perMinute(now)/60*rateWindow.Seconds()+n, now
+}
+
+func (r *meanRate) perMinute(now time.Time) float64 {
+	return r.sum * math.Exp(-float64(now.Sub(r.at))/float64(rateWindow)) * 60 / rateWindow.Seconds()
+}

@@ -1,0 +1,4 @@
+package keylimit
+
+// WholeShare is wholeShare.
+var WholeShare = wholeShare

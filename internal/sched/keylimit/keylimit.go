@@ -1,0 +1,213 @@
+// Package keylimit applies the limits of API keys. The limits are those of all proxies together:
+// each proxy uses its Share, which follows the demand that proxies publish in their load digests.
+// A request reserves what it will probably use when it arrives, and the difference is settled
+// when it ends.
+package keylimit
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Kind is what a limit counts.
+type Kind int
+
+// The kinds. All but Concurrent are per minute.
+const (
+	Requests Kind = iota
+	Input
+	Output
+	Uncached
+	Concurrent
+	kinds
+)
+
+func (k Kind) String() string {
+	return [kinds]string{"requests", "input_tokens", "output_tokens", "uncached_tokens", "concurrent"}[k]
+}
+
+// Kinds returns all kinds.
+func Kinds() []Kind { return []Kind{Requests, Input, Output, Uncached, Concurrent} }
+
+// Amounts has a number of each kind.
+type Amounts [kinds]float64
+
+func amountsOf(l instance.KeyLimits) Amounts {
+	return Amounts{float64(l.Requests), float64(l.Input), float64(l.Output), float64(l.Uncached), float64(l.Concurrent)}
+}
+
+// Table holds the limits and the use of all keys. The zero value has no limits. It is safe for
+// concurrent use.
+type Table struct {
+	limited atomic.Pointer[map[string]*key] // keys with limits; nil: none
+	use     uses
+
+	mu    sync.Mutex           // serializes Set and SetDemands
+	own   string               // this proxy; guarded by mu
+	peers map[string]Published // guarded by mu
+}
+
+// Published is the demand that a proxy has published, by key.
+type Published = map[string][]int64
+
+// key is one key with limits.
+type key struct {
+	name   string
+	limits instance.KeyLimits
+
+	mu       sync.Mutex // guards the fields below
+	limit    Amounts    // of all proxies; 0: none
+	buckets  [Concurrent]bucket
+	cap      int64 // requests at the same time
+	proxies  float64
+	inFlight int64
+	demand   [Concurrent]meanRate // of arrivals, with those refused
+	// What requests of the key use on average; see learn.
+	perByte, uncached, output, seconds float64
+}
+
+const (
+	initialPerByte = 0.25 // tokens of a prompt per byte of a body
+	initialOutput  = 256  // tokens of an answer without max_tokens
+	initialSeconds = 1
+	learnPart      = 1.0 / 16
+)
+
+// Set replaces the limits. A key keeps its use and its estimates.
+func (t *Table) Set(limits map[string]instance.KeyLimits) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(limits) == 0 {
+		t.limited.Store(nil)
+		return
+	}
+	last, next := t.keys(), make(map[string]*key, len(limits))
+	for name, l := range limits {
+		k := last[name]
+		if k == nil {
+			k = &key{perByte: initialPerByte, uncached: 1, output: initialOutput, seconds: initialSeconds}
+		}
+		k.mu.Lock()
+		k.name, k.limits, k.limit = name, l, amountsOf(l)
+		k.mu.Unlock()
+		next[name] = k
+	}
+	t.share(next)
+	t.limited.Store(&next)
+}
+
+func (t *Table) keys() map[string]*key {
+	if p := t.limited.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Limited reports whether any key has limits.
+func (t *Table) Limited() bool { return t.limited.Load() != nil }
+
+// SetDemands changes the shares of this proxy, whose id is own, to what the demands of all proxies
+// result in, which include its own. A proxy without demand is in the map, too.
+func (t *Table) SetDemands(own string, demands map[string]Published) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.own, t.peers = own, demands
+	t.share(t.keys())
+}
+
+// share computes the shares of keys. The caller holds mu.
+func (t *Table) share(keys map[string]*key) {
+	now := time.Now()
+	// All proxies add and round in the same order.
+	ids := slices.Sorted(maps.Keys(t.peers))
+	for name, k := range keys {
+		demands, at := make([]Amounts, len(ids), len(ids)+1), -1
+		for i, id := range ids {
+			for kind, d := range t.peers[id][name] {
+				if kind < int(kinds) {
+					demands[i][kind] = max(0, float64(d))
+				}
+			}
+			if id == t.own && len(t.peers[id][name]) > 0 {
+				at = i
+			}
+		}
+		k.mu.Lock()
+		if at < 0 { // its last digest, if there is one, does not have this key
+			own := k.demands(now)
+			if k.matters(own) {
+				clear(demands) // all digests may be full: equal shares
+			}
+			if at = slices.Index(ids, t.own); at < 0 {
+				at, demands = len(demands), append(demands, own)
+			} else {
+				demands[at] = own
+			}
+		}
+		k.setShares(demands, at, now)
+		k.mu.Unlock()
+	}
+}
+
+// setShares sets the shares from the demands of all proxies. The caller holds mu.
+func (k *key) setShares(demands []Amounts, at int, now time.Time) {
+	k.proxies = float64(len(demands))
+	of := make([]float64, len(demands))
+	for kind := range kinds {
+		if k.limit[kind] == 0 {
+			continue
+		}
+		for i := range demands {
+			of[i] = demands[i][kind]
+		}
+		if kind == Concurrent {
+			k.cap = wholeShare(k.limit[kind], of, at)
+		} else {
+			k.buckets[kind].set(Share(k.limit[kind], of, at), k.limit[kind], now)
+		}
+	}
+}
+
+// demands returns the demand of this proxy. The caller holds mu.
+func (k *key) demands(now time.Time) (d Amounts) {
+	for kind := range Concurrent {
+		d[kind] = k.demand[kind].perMinute(now)
+	}
+	d[Concurrent] = max(float64(k.inFlight), d[Requests]/60*k.seconds)
+	return d
+}
+
+// leastDemand is the part of a limit below which a demand is not published.
+const leastDemand = 0.005
+
+// matters reports whether a demand is published. The caller holds mu.
+func (k *key) matters(d Amounts) bool {
+	for kind, limit := range k.limit {
+		if limit > 0 && d[kind] >= leastDemand*limit {
+			return true
+		}
+	}
+	return false
+}
+
+// Publish returns the demand of this proxy for its load digest.
+func (t *Table) Publish() Published {
+	out, now := Published{}, time.Now()
+	for name, k := range t.keys() {
+		k.mu.Lock()
+		if d := k.demands(now); k.matters(d) {
+			list := make([]int64, kinds)
+			for i := range d {
+				list[i] = int64(d[i] + 0.5)
+			}
+			out[name] = list
+		}
+		k.mu.Unlock()
+	}
+	return out
+}

@@ -1,0 +1,286 @@
+package keylimit_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
+)
+
+// Shares sum to the limit, none is negative, and none exceeds its demand while the limit is
+// exceeded: exhaustively for small fleets.
+func TestShares(t *testing.T) {
+	t.Parallel()
+	levels := []float64{0, 1, 7, 40, 1000}
+	for n := 1; n <= 4; n++ {
+		for code := range int(math.Pow(float64(len(levels)), float64(n))) {
+			demands, total := make([]float64, n), 0.0
+			for i, c := 0, code; i < n; i, c = i+1, c/len(levels) {
+				demands[i] = levels[c%len(levels)]
+				total += demands[i]
+			}
+			for _, limit := range []float64{1, 3, 60, 600} {
+				sum, whole := 0.0, int64(0)
+				for i := range demands {
+					s, w := keylimit.Share(limit, demands, i), keylimit.WholeShare(limit, demands, i)
+					if s < 0 || total >= limit && s > demands[i]+1e-9 || total < limit && s < demands[i] {
+						t.Fatalf("share %d of %g by %v: %g", i, limit, demands, s)
+					}
+					if w < 1 || float64(w) > s+1.001 {
+						t.Fatalf("whole share %d of %g by %v: %d", i, limit, demands, w)
+					}
+					sum, whole = sum+s, whole+w
+				}
+				if math.Abs(sum-limit) > 1e-6 || whole < int64(limit) || whole > int64(limit)+int64(n)-1 {
+					t.Fatalf("%g by %v: %g, whole %d", limit, demands, sum, whole)
+				}
+			}
+		}
+	}
+}
+
+// fleet is a number of proxies in virtual time, which exchange their demands once a second. Each
+// second, demands that were published a second before become effective, in a different order and
+// at a different time at each proxy.
+type fleet struct {
+	proxies   []*keylimit.Table
+	dead      []bool
+	published map[string]keylimit.Published
+	random    *rand.Rand
+	admitted  []time.Time
+	tokens    []float64 // of each request in admitted
+	ends      []func()
+	endAt     []time.Time
+}
+
+func newFleet(n int, l instance.KeyLimits) *fleet {
+	f := &fleet{published: map[string]keylimit.Published{}, random: rand.New(rand.NewPCG(1, 2))}
+	for i := range n {
+		p := new(keylimit.Table)
+		p.Set(map[string]instance.KeyLimits{"k": l})
+		f.proxies, f.dead, f.published[name(i)] = append(f.proxies, p), append(f.dead, false), nil
+	}
+	return f
+}
+
+func name(i int) string { return fmt.Sprintf("p%d", i) }
+
+// run lets requests arrive for a time, at each proxy with its rate per minute. Each request has
+// output tokens of the mean, and takes a second.
+func (f *fleet) run(d time.Duration, rates []float64, output int) {
+	const step = 20 * time.Millisecond
+	for end, n := time.Now().Add(d), 0; time.Now().Before(end); n++ {
+		for i, p := range f.proxies {
+			if f.dead[i] {
+				continue
+			}
+			switch phase := (n + 7*i) % 50; phase {
+			case 0:
+				f.published[name(i)] = p.Publish()
+			case 25: // half a second after the digest of another proxy on average
+				all := map[string]keylimit.Published{}
+				for id, d := range f.published {
+					all[id] = d
+				}
+				p.SetDemands(name(i), all)
+			}
+			for m := rates[i] / 60 * step.Seconds(); m > 0; m-- {
+				if f.random.Float64() < m {
+					f.arrive(p, output)
+				}
+			}
+		}
+		time.Sleep(step)
+		for len(f.endAt) > 0 && !time.Now().Before(f.endAt[0]) {
+			f.ends[0]()
+			f.ends, f.endAt = f.ends[1:], f.endAt[1:]
+		}
+	}
+}
+
+func (f *fleet) arrive(p *keylimit.Table, output int) {
+	ticket, refusal := p.Reserve("k", keylimit.Want{Bytes: 400, MaxTokens: 4096, Generates: output > 0})
+	if refusal != nil {
+		return
+	}
+	used := 0
+	if output > 0 {
+		used = 1 + f.random.IntN(2*output)
+	}
+	f.admitted, f.tokens = append(f.admitted, time.Now()), append(f.tokens, float64(used))
+	f.ends = append(f.ends, func() { ticket.End(keylimit.Usage{Input: 100, Cached: 50, Output: used, Served: true}) })
+	f.endAt = append(f.endAt, time.Now().Add(time.Second))
+}
+
+// minutes returns the least and the most that was admitted in any minute since a time.
+func (f *fleet) minutes(since time.Time, tokens bool) (least, most float64) {
+	sums := map[int]float64{}
+	for i, at := range f.admitted {
+		if second := int(at.Sub(since) / time.Second); second >= 0 && at.Sub(since) >= 0 {
+			if tokens {
+				sums[second] += f.tokens[i]
+			} else {
+				sums[second]++
+			}
+		}
+	}
+	least = math.Inf(1)
+	seconds := int(time.Since(since) / time.Second)
+	for from := 0; from+60 <= seconds; from++ {
+		sum := 0.0
+		for s := from; s < from+60; s++ {
+			sum += sums[s]
+		}
+		least, most = min(least, sum), max(most, sum)
+	}
+	return least, most
+}
+
+func rates(n int, each float64) []float64 {
+	out := make([]float64, n)
+	for i := range out {
+		out[i] = each
+	}
+	return out
+}
+
+// In every minute of sustained demand, from the first on, 95 to 105 % of a limit of at least 600
+// is admitted by 1, 4 and 8 proxies, however demand is distributed; of smaller limits, at most one
+// more for each proxy. A killed proxy returns its share when its digest is deleted.
+func TestFleet(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 4, 8} {
+		for _, limit := range []int64{5, 60, 300, 600, 6000} {
+			for _, skew := range []string{"even", "skewed", "barely"} {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFleet(n, instance.KeyLimits{V: 1, Requests: limit})
+					all := rates(n, 3*float64(limit)/float64(n))
+					switch skew {
+					case "skewed":
+						all = rates(n, 0.5*float64(limit)/float64(n))
+						all[0] = 2 * float64(limit)
+					case "barely":
+						all = rates(n, 1.15*float64(limit)/float64(n))
+					}
+					f.run(20*time.Second, all, 0)
+					start := time.Now()
+					f.run(4*time.Minute, all, 0)
+					least, most := f.minutes(start, false)
+					first, firstMost := f.minutes(start.Add(-20*time.Second), false)
+					t.Logf("%d proxies, %d/min, %s: %.1f to %.1f %%, from the start %.1f to %.1f %%", n, limit, skew,
+						100*least/float64(limit), 100*most/float64(limit), 100*first/float64(limit), 100*firstMost/float64(limit))
+					enough := 0.95
+					if skew == "barely" {
+						enough = 0.8 // arrivals at random leave gaps that a small share cannot use later
+					}
+					most = max(most, firstMost)
+					if limit >= 600 && (least < enough*float64(limit) || most > 1.05*float64(limit)) || limit < 600 && most > float64(limit)+float64(n) {
+						t.Errorf("%d proxies, %d/min, %s: %g to %g in a minute", n, limit, skew, least, most)
+					}
+					if n == 1 || skew != "even" {
+						return
+					}
+					f.dead[0] = true
+					f.run(15*time.Second, all, 0) // the TTL of a lease
+					delete(f.published, name(0))
+					f.run(3*time.Second, all, 0)
+					start = time.Now()
+					f.run(2*time.Minute, all, 0)
+					if least, most := f.minutes(start, false); limit >= 600 && least < 0.95*float64(limit) || most > max(1.05*float64(limit), float64(limit)+float64(n)) {
+						t.Errorf("%d proxies, %d/min, one was killed: %g to %g in a minute", n, limit, least, most)
+					}
+				})
+			}
+		}
+	}
+}
+
+// The tokens of answers are settled to what was generated, although max_tokens is far larger.
+func TestFleet_Tokens(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 4, 8} {
+		synctest.Test(t, func(t *testing.T) {
+			const limit = 300_000
+			f := newFleet(n, instance.KeyLimits{V: 1, Output: limit})
+			all := rates(n, 9000/float64(n))
+			f.run(20*time.Second, all, 100)
+			start := time.Now()
+			f.run(4*time.Minute, all, 100)
+			least, most := f.minutes(start, true)
+			t.Logf("%d proxies: %.1f to %.1f %%", n, 100*least/limit, 100*most/limit)
+			if least < 0.95*limit || most > 1.05*limit {
+				t.Errorf("%d proxies: %g to %g tokens in a minute, limit %d", n, least, most, limit)
+			}
+		})
+	}
+}
+
+// A request is counted with its uncached tokens, reserves nothing if it is refused, and is settled
+// once.
+func TestReserve(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := new(keylimit.Table)
+		if ticket, refusal := p.Reserve("k", keylimit.Want{}); refusal != nil || ticket.Limited() || p.Limited() {
+			t.Fatal("limited without limits")
+		}
+		p.Set(map[string]instance.KeyLimits{"k": {V: 1, Requests: 60, Uncached: 6000, Concurrent: 2}})
+		reserve := func(want string) keylimit.Ticket {
+			t.Helper()
+			ticket, refusal := p.Reserve("k", keylimit.Want{Bytes: 4000, Generates: true})
+			is := ""
+			if refusal != nil {
+				is = fmt.Sprint(refusal.Kind, " ", refusal.Limit, " ", refusal.Wait.Round(time.Second))
+			}
+			if is != want {
+				t.Fatalf("%q, want %q", is, want)
+			}
+			return ticket
+		}
+		first := reserve("")
+		reserve("uncached_tokens 6000 10s") // 1000 tokens are reserved, of a burst of 120
+		first.End(keylimit.Usage{Input: 1000, Cached: 1000, Output: 3, Served: true})
+		first.End(keylimit.Usage{})
+		time.Sleep(1100 * time.Millisecond)
+		first = reserve("")
+		time.Sleep(time.Minute)
+		reserve("")
+		time.Sleep(time.Minute)
+		reserve("concurrent 2 1s")
+		first.End(keylimit.Usage{Input: 10, Served: true})
+		reserve("")
+	})
+}
+
+// A request whose key has no limits takes no lock and does not allocate; its use is counted at the end.
+func BenchmarkTable(b *testing.B) {
+	limited := new(keylimit.Table)
+	limited.Set(map[string]instance.KeyLimits{"a": {V: 1, Requests: 1e9, Uncached: 1e12}})
+	want := keylimit.Want{Bytes: 1000, Generates: true}
+	for _, bc := range []struct {
+		name, key string
+		table     *keylimit.Table
+	}{{"no limits", "b", new(keylimit.Table)}, {"another key", "b", limited}, {"limited", "a", limited}} {
+		b.Run(bc.name+"/reserve and end", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if !bc.table.Limited() {
+					continue
+				}
+				ticket, _ := bc.table.Reserve(bc.key, want)
+				ticket.End(keylimit.Usage{Input: 100, Output: 10, Served: true})
+			}
+		})
+		b.Run(bc.name+"/count", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				bc.table.Count(bc.key, keylimit.Usage{Input: 100, Output: 10, Served: true})
+			}
+		})
+	}
+}

@@ -1,0 +1,174 @@
+package keylimit
+
+import "time"
+
+// Want is what a request asks for.
+type Want struct {
+	Bytes     int   // of the body, if it has a prompt for the engines; else 0
+	MaxTokens int64 // of the answer; 0 is not known
+	Generates bool  // an answer has tokens
+}
+
+// Ticket is the reservation of one request. The zero Ticket has none.
+type Ticket struct {
+	k     *key
+	want  Want
+	est   Amounts
+	start time.Time
+}
+
+// Refusal is why a request is above a limit.
+type Refusal struct {
+	Kind  Kind
+	Limit int64         // of all proxies
+	Wait  time.Duration // until the request will probably fit: 1 s to 1 min
+}
+
+// Standing is the state of one limit, for the headers of an answer. Limit is 0 if there is none.
+type Standing struct {
+	Limit     int64         // of all proxies
+	Remaining int64         // what this proxy would admit now
+	Reset     time.Duration // until this proxy's share is unused
+}
+
+const maxWait = time.Minute
+
+// Reserve takes what a request of a key will probably use. It returns a Refusal, and takes
+// nothing, if that is above a limit; then the request must not be served. Otherwise the caller
+// calls Ticket.End.
+func (t *Table) Reserve(name string, w Want) (Ticket, *Refusal) {
+	k := t.keys()[name]
+	if k == nil {
+		return Ticket{}, nil
+	}
+	now := time.Now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ticket := Ticket{k: k, want: w, start: now, est: k.estimate(w)}
+	for kind := range Concurrent {
+		k.demand[kind].add(ticket.est[kind], now)
+	}
+	var over *Refusal
+	refuse := func(kind Kind, wait float64) {
+		d := min(max(time.Duration(wait*float64(time.Second)), time.Second), maxWait)
+		if over == nil || d > over.Wait {
+			over = &Refusal{Kind: kind, Limit: int64(k.limit[kind]), Wait: d}
+		}
+	}
+	for kind := range Concurrent {
+		b := &k.buckets[kind]
+		if k.limit[kind] == 0 || ticket.est[kind] == 0 {
+			continue
+		}
+		b.advance(now)
+		if lack := b.missing(ticket.est[kind]); lack > 0 {
+			// A small share grows within a second, when its demand is published.
+			refuse(kind, lack/max(b.rate, k.limit[kind]/60/k.proxies))
+		}
+	}
+	if k.limit[Concurrent] > 0 && k.inFlight >= k.cap {
+		refuse(Concurrent, k.seconds/float64(k.cap))
+	}
+	if over != nil {
+		t.use.refused(name, over.Kind)
+		return Ticket{k: k}, over
+	}
+	for kind := range Concurrent {
+		if k.limit[kind] > 0 {
+			k.buckets[kind].take(ticket.est[kind])
+		}
+	}
+	k.inFlight++
+	return ticket, nil
+}
+
+// estimate returns what a request will probably use. The caller holds mu.
+func (k *key) estimate(w Want) Amounts {
+	est := Amounts{Requests: 1}
+	if w.Bytes > 0 {
+		est[Input] = max(1, float64(w.Bytes)*k.perByte)
+		est[Uncached] = est[Input] * k.uncached
+	}
+	if w.Generates {
+		est[Output] = k.output
+		if w.MaxTokens > 0 {
+			est[Output] = min(est[Output], float64(w.MaxTokens))
+		}
+	}
+	return est
+}
+
+// Limited reports whether the request's key has limits.
+func (t *Ticket) Limited() bool { return t.k != nil }
+
+// Standings returns the state of the limit on requests, and of the tightest limit on tokens.
+func (t *Ticket) Standings() (requests, tokens Standing) {
+	k, now := t.k, time.Now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	tightest := 2.0
+	for kind := range Concurrent {
+		b := &k.buckets[kind]
+		if k.limit[kind] == 0 {
+			continue
+		}
+		b.advance(now)
+		s := Standing{Limit: int64(k.limit[kind]), Remaining: int64(max(0, b.balance))}
+		if b.rate > 0 {
+			s.Reset = min(time.Duration((b.burst-b.balance)/b.rate*float64(time.Second)), time.Hour)
+		}
+		if kind == Requests {
+			requests = s
+		} else if part := b.balance / b.burst; part < tightest {
+			tightest, tokens = part, s
+		}
+	}
+	return requests, tokens
+}
+
+// Usage is what a request has used, as far as engines reported it.
+type Usage struct {
+	Input, Cached, Output int
+	// Served is false for a request that no engine computed.
+	Served bool
+}
+
+// End settles the reservation. Only the first call has an effect, and none with the zero Ticket.
+func (t *Ticket) End(u Usage) {
+	k := t.k
+	if k == nil {
+		return
+	}
+	t.k = nil
+	now := time.Now()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.inFlight--
+	used := Amounts{Input: float64(u.Input), Uncached: float64(max(0, u.Input-u.Cached)), Output: float64(u.Output)}
+	if u.Served && u.Input == 0 { // not reported: the estimate stays
+		used[Input], used[Uncached] = t.est[Input], t.est[Uncached]
+		if u.Output == 0 {
+			used[Output] = t.est[Output]
+		}
+	}
+	for kind := Input; kind < Concurrent; kind++ {
+		if k.limit[kind] > 0 {
+			k.buckets[kind].advance(now)
+			k.buckets[kind].take(used[kind] - t.est[kind])
+		}
+	}
+	k.learn(t.want, u, now.Sub(t.start))
+}
+
+// learn updates what requests of the key use on average. The caller holds mu.
+func (k *key) learn(w Want, u Usage, took time.Duration) {
+	toward := func(mean *float64, x float64) { *mean += (x - *mean) * learnPart }
+	toward(&k.seconds, took.Seconds())
+	if u.Input > 0 && w.Bytes > 0 {
+		toward(&k.perByte, float64(u.Input)/float64(w.Bytes))
+		toward(&k.uncached, float64(max(0, u.Input-u.Cached))/float64(u.Input))
+	}
+	if u.Output > 0 && w.Generates {
+		toward(&k.output, float64(u.Output))
+	}
+}

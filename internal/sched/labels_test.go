@@ -1,0 +1,89 @@
+package sched
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// tiers are instances of each role, every second one with the label tier=canary, and the others with
+// tier=stable.
+func tiers(n int) []*instance.Instance {
+	var all []*instance.Instance
+	for _, role := range instance.Roles() {
+		for i := range n {
+			all = append(all, &instance.Instance{
+				Key: instance.Key{Role: role, Address: fmt.Sprintf("10.0.0.%d:%d", i, 8000+len(all))}, Verified: true,
+				Record: instance.Record{
+					Models: []string{"m"}, State: instance.Ready, Connector: "plain", Labels: map[string]string{"tier": []string{"stable", "canary"}[i%2]},
+				},
+			})
+		}
+	}
+	return all
+}
+
+// A request with labels goes to instances that have them, in both roles, and another instance takes its
+// legs over only if it has them.
+func TestLabels(t *testing.T) {
+	t.Parallel()
+	src := &fixed{instance.NewSnapshot(1, tiers(4))}
+	s := schedulerOf(src)
+	canary, _ := instance.ParseSelector("tier=canary")
+	none, _ := instance.ParseSelector("tier=none")
+	for range 8 {
+		p, err := s.Pick(Request{Role: instance.Prefill, Model: "m", Labels: canary})
+		if err != nil || p.Instance.Record.Labels["tier"] != "canary" {
+			t.Fatal(p, err)
+		}
+		d, err := s.Pick(Request{Role: instance.Decode, Model: "m", Labels: canary, Partner: p})
+		if err != nil || d.Instance.Record.Labels["tier"] != "canary" {
+			t.Fatal(d, err)
+		}
+	}
+	if _, err := s.Pick(Request{Role: instance.Decode, Model: "m", Labels: none}); !errors.Is(err, ErrNone) {
+		t.Error(err)
+	}
+	if !s.CanServe("m", canary) || s.CanServe("m", none) || s.CanServe("other", nil) || !s.Lists("m") || s.Lists("other") {
+		t.Error("CanServe or Lists is wrong")
+	}
+	e := s.Explain(Request{Role: instance.Decode, Model: "m", Labels: canary})
+	for _, c := range e.Candidates {
+		if want := map[string]string{"stable": OutLabels}[c.Instance.Record.Labels["tier"]]; c.Out != want {
+			t.Errorf("%s is out for %q, want %q", c.Instance.Key, c.Out, want)
+		}
+	}
+	p, err := s.Pick(Request{Role: instance.Decode, Model: "m", Labels: canary})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.Legs.hasAlternative(p.Instance, p.wanted) {
+		t.Error("no other instance takes over")
+	}
+	p.wanted.labels = none
+	if s.Legs.hasAlternative(p.Instance, p.wanted) {
+		t.Error("an instance with other labels takes over")
+	}
+}
+
+// BenchmarkLabels is a pick without labels, and one of every second of so many instances.
+func BenchmarkLabels(b *testing.B) {
+	canary, _ := instance.ParseSelector("tier=canary")
+	for _, n := range []int{4, 200} {
+		for name, labels := range map[string]instance.Selector{"none": nil, "half": canary} {
+			b.Run(fmt.Sprintf("%s of %d", name, n), func(b *testing.B) {
+				s := schedulerOf(&fixed{instance.NewSnapshot(1, tiers(n))})
+				b.ReportAllocs()
+				for b.Loop() {
+					a, err := s.Pick(Request{Role: instance.Decode, Model: "m", Labels: labels})
+					if err != nil {
+						b.Fatal(err)
+					}
+					a.Done()
+				}
+			})
+		}
+	}
+}

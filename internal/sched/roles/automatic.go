@@ -1,0 +1,129 @@
+package roles
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+const (
+	// hold is how long a pressure must be above 1 until an instance changes its role.
+	hold = 30 * time.Second
+	// Gap is the shortest time between two changes of the fleet.
+	Gap = 120 * time.Second
+)
+
+// Engine is an engine in both roles whose role may change.
+type Engine struct {
+	Address         string
+	Models          []string
+	Prefill, Decode bool  // whether it serves in the role now
+	InFlight        int64 // requests
+}
+
+func (e *Engine) serves(r instance.Role) bool {
+	return r == instance.Prefill && e.Prefill || r == instance.Decode && e.Decode
+}
+
+// Move is a change of the role of an engine.
+type Move struct {
+	Address string        `json:"address"`
+	Role    instance.Role `json:"role"` // in which it is kept from now on
+	Model   string        `json:"model"`
+	Reason  string        `json:"reason"`
+}
+
+// Automatic decides when an engine should change its role. Its zero value is ready. It is not safe
+// for concurrent use.
+type Automatic struct {
+	over map[need]time.Time // since when the pressure has been above 1
+	last time.Time          // last change of any engine
+}
+
+type need struct {
+	model string
+	role  instance.Role
+}
+
+// Moved records that the role of an engine was changed by any proxy or operator.
+func (a *Automatic) Moved(now time.Time) { a.last = now }
+
+// Reset forgets for how long pressures have been too high: the state of the fleet is not known.
+func (a *Automatic) Reset() { clear(a.over) }
+
+// Decide returns the change that should be made now; false if there is none. all are the demands of
+// all models, and engines those that may change their roles.
+func (a *Automatic) Decide(now time.Time, all []*Demand, engines []Engine) (Move, bool) {
+	over := map[need]time.Time{}
+	var worst Move
+	high := 1.0
+	for _, d := range all {
+		for _, role := range instance.Roles() {
+			at, is := need{d.Model, role}, d.Pressure(role, d.Instances(role))
+			if is <= 1 {
+				continue
+			}
+			if over[at] = now; !a.over[at].IsZero() {
+				over[at] = a.over[at]
+			}
+			if now.Sub(over[at]) < hold || now.Sub(a.last) < Gap || is <= high {
+				continue
+			}
+			if m, ok := choose(d, role, all, engines); ok {
+				worst, high = m, is
+			}
+		}
+	}
+	a.over = over
+	return worst, worst.Address != ""
+}
+
+// choose chooses an engine that changes from the other role to a role: one that serves in the other
+// role only if there is one, with the fewest requests.
+func choose(d *Demand, role instance.Role, all []*Demand, engines []Engine) (Move, bool) {
+	list := slices.DeleteFunc(slices.Clone(engines), func(e Engine) bool {
+		return !e.serves(role.Other()) || !slices.Contains(e.Models, d.Model) || !spare(&e, role.Other(), all)
+	})
+	n := d.Instances(role)
+	if len(list) == 0 || d.Pressure(role, n+1) > 0.99*d.Pressure(role, n) {
+		return Move{}, false
+	}
+	e := slices.MinFunc(list, func(a, b Engine) int {
+		if a.serves(role) != b.serves(role) {
+			if b.serves(role) {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(a.InFlight, b.InFlight), cmp.Compare(a.Address, b.Address))
+	})
+	other := d.Instances(role.Other())
+	return Move{Address: e.Address, Role: role, Model: d.Model, Reason: fmt.Sprintf(
+		"%s has pressure %.2f with %g instances (%s), %s %.2f with %g", role, d.Pressure(role, n), n, d.describe(role, n),
+		role.Other(), d.Pressure(role.Other(), other-e.part(role)), other-e.part(role))}, true
+}
+
+// part returns how many instances the other role loses when an engine changes to a role.
+func (e *Engine) part(role instance.Role) float64 {
+	if e.serves(role) {
+		return 0.5
+	}
+	return 1
+}
+
+// spare reports whether a role can do without an engine, in all models that it serves.
+func spare(e *Engine, from instance.Role, all []*Demand) bool {
+	for _, d := range all {
+		if !slices.Contains(e.Models, d.Model) {
+			continue
+		}
+		left := d.Instances(from) - e.part(from.Other())
+		if left < 0.5 || !d.Known() || d.Pressure(from, left) >= spared {
+			return false
+		}
+	}
+	return true
+}

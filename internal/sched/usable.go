@@ -1,0 +1,30 @@
+package sched
+
+import (
+	"slices"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// Usable returns the candidates of a role that a request for a model could get now; none if no
+// instance lists the model.
+func (s *Scheduler) Usable(role instance.Role, model string) []policy.Candidate {
+	ix := s.index.current()
+	list, known := ix.candidates(role, model)
+	if !known {
+		return nil
+	}
+	among, l := s.filter.admitted(ix, list, &Request{Role: role, Model: model, Alone: true})
+	out := make([]policy.Candidate, 0, among.Len())
+	for i := range among.Len() {
+		out = append(out, list.items[among.Index(i)])
+	}
+	if l != nil {
+		s.filter.scratches.Put(l)
+	}
+	return slices.Clip(out)
+}
+
+// Tokens estimates the number of tokens in so many bytes of a prompt.
+func (s *Scheduler) Tokens(model string, bytes int) int { return s.ratios.of(model).tokens(bytes) }

@@ -1,0 +1,139 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// Three proxies keep one limit together, and the others get the share of one that was killed. pdctl
+// shows what all of them have counted, and removes the limit.
+func TestLimitOfTheFleet(t *testing.T) {
+	t.Parallel()
+	const limit = 1200 // per minute
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	list := proxies(t, f, etcd, 3)
+	node(t, f, "p", instance.Prefill, 0, etcd)
+	node(t, f, "d", instance.Decode, 0, etcd)
+	agree(t, etcd, list, 2)
+	do := func(method, body string) string {
+		req, _ := http.NewRequestWithContext(t.Context(), method, list[0].URL()+"/limits/default", strings.NewReader(body))
+		req.Header.Set("X-Api-Key", adminKey)
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(string(b)))
+	}
+	for _, tc := range []struct{ method, body, want string }{
+		{http.MethodGet, "", "404 "}, {http.MethodDelete, "", "404 "}, {http.MethodPut, `{"rpm":-1}`, "400 "}, {http.MethodPut, `{}`, "400 "},
+		{http.MethodPut, `{"rpm":1200,"reason":"test"}`, `200 {"v":1,"rpm":1200}`}, {http.MethodGet, "", `200 {"v":1,"rpm":1200}`},
+	} {
+		if is := do(tc.method, tc.body); !strings.HasPrefix(is, tc.want) {
+			t.Fatalf("%s %s: %s, want %s", tc.method, tc.body, is, tc.want)
+		}
+	}
+	for _, p := range list {
+		testkit.Eventually(t, soon, func() error {
+			resp, _, err := posted(t, p.URL()+"/v1/completions", "", oneToken)
+			if err != nil || resp.Header.Get("X-Ratelimit-Limit-Requests") != "1200" {
+				return fmt.Errorf("no limit yet: %v", err)
+			}
+			return nil
+		})
+	}
+
+	start := time.Now()
+	var admitted atomic.Int64
+	stop, clients := make(chan struct{}), sync.WaitGroup{}
+	defer clients.Wait()
+	defer close(stop)
+	for _, p := range list {
+		clients.Go(func() { sendAtRate(t, p, limit, &admitted, stop) })
+	}
+	// The rate at which the limit is used, by the live proxies.
+	reach := func(within time.Duration) {
+		t.Helper()
+		testkit.Eventually(t, within, func() error {
+			before, since := admitted.Load(), time.Now()
+			time.Sleep(5 * time.Second)
+			if rate := float64(admitted.Load()-before) / time.Since(since).Minutes(); rate < 0.9*limit {
+				return fmt.Errorf("%.0f requests per minute", rate)
+			}
+			return nil
+		})
+	}
+	reach(2 * time.Minute)
+	if err := list[2].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	reach(2 * time.Minute)
+	if n, most := admitted.Load(), 1.05*limit*time.Since(start).Minutes()+0.05*limit; float64(n) > most {
+		t.Errorf("%d requests were admitted, at most %.0f may be", n, most)
+	}
+
+	cmd := exec.CommandContext(t.Context(), filepath.Join(binDir, "pdctl"), "usage", "--etcd-endpoints", etcd, "-o", "json", "--proxy", list[0].URL(), "--proxy", list[1].URL())
+	cmd.Env = append(os.Environ(), "ADMIN_API_KEY="+adminKey)
+	out, err := cmd.Output()
+	var usage struct{ Keys []instance.KeyUsage }
+	if err == nil {
+		err = json.Unmarshal(out, &usage)
+	}
+	if err != nil || len(usage.Keys) != 1 || usage.Keys[0].Key != instance.DefaultKey || usage.Keys[0].Hour.Output < 100 || usage.Keys[0].Hour.Refused < 100 || usage.Keys[0].Limits.Requests != limit {
+		t.Errorf("%v: %s", err, out)
+	}
+	if is := do(http.MethodDelete, ""); is != `200 {"removed":"default"}` {
+		t.Error(is)
+	}
+	if out := runProgram(t, "pdctl", "limit", "list", "--etcd-endpoints", etcd); strings.Contains(out, "default") {
+		t.Error(out)
+	}
+}
+
+// sendAtRate sends requests at a rate per minute until stop is closed or the proxy is gone.
+func sendAtRate(t *testing.T, p *fleet.Proxy, rate int, admitted *atomic.Int64, stop chan struct{}) {
+	tick := time.NewTicker(time.Minute / time.Duration(rate))
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-p.Done():
+			return
+		case <-tick.C:
+		}
+		resp, err := http.Post(p.URL()+"/v1/completions", "application/json", strings.NewReader(oneToken))
+		if err != nil {
+			continue // it was killed
+		}
+		_, _ = io.Copy(io.Discard, resp.Body) // to use the connection again
+		_ = resp.Body.Close()
+		switch {
+		case resp.StatusCode == http.StatusOK:
+			admitted.Add(1)
+		case resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "":
+			t.Errorf("%d %v", resp.StatusCode, resp.Header)
+			return
+		}
+	}
+}

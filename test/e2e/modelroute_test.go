@@ -1,0 +1,105 @@
+package e2e_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// A model route that pdctl or the admin route writes is used at once, is listed and counted, and outlives a
+// restart of the proxy while etcd is down.
+func TestModelRoutes(t *testing.T) {
+	t.Parallel()
+	r := newAdapterRig(t)
+	ctx := t.Context()
+	etcd, err := r.fleet.StartEtcd(ctx, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := fleet.ProxySpec{Name: "proxy", AdminKey: r.key, EtcdEndpoints: []string{etcd[0].Spec.Client}, Args: []string{"--connector", "nixl", "--state-dir", t.TempDir()}}
+	for _, role := range []fakevllm.Role{fakevllm.RolePrefill, fakevllm.RoleDecode} {
+		spec.Args = append(spec.Args, "--"+string(role))
+		for _, model := range []string{"new", "old"} {
+			spec.Args = append(spec.Args, fakevllm.StartTest(t, fakevllm.Options{Role: role, Mode: fakevllm.NIXL, Models: []string{model}, Version: "0.32.0"}).Address())
+		}
+	}
+	if r.proxy, err = r.fleet.StartProxy(ctx, spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.proxy.WaitFor(ctx, 2, 2); err != nil {
+		t.Fatal(err)
+	}
+	at := []string{"--etcd-endpoints", etcd[0].Spec.Client}
+	runProgram(t, "pdctl", append(at, "model", "route", "org/chat=75:new,25:old")...)
+	testkit.Eventually(t, time.Minute, func() error {
+		if status, _, text := r.ask("org/chat"); status != http.StatusOK {
+			return fmt.Errorf("%d %s", status, text)
+		}
+		return nil
+	})
+	const url = "/models/routes/gpt-4o"
+	if status, _, text := r.send(http.MethodPut, r.proxy.URL()+url, map[string]any{"targets": []any{map[string]any{"model": "old"}}, "reason": "why"}); status != http.StatusOK {
+		t.Fatalf("%d %s", status, text)
+	}
+	if status, _, text := r.send(http.MethodPut, r.proxy.URL()+"/models/routes/new", map[string]any{"targets": []any{map[string]any{"model": "old"}}}); status != http.StatusBadRequest || !strings.Contains(text, "takes precedence") {
+		t.Errorf("%d %s", status, text)
+	}
+	if status, _, text := r.send(http.MethodGet, r.proxy.URL()+url, nil); status != http.StatusOK || !strings.Contains(text, `"decode":1`) {
+		t.Errorf("%d %s", status, text)
+	}
+	if names := strings.Join(r.names(), " "); names != "new old gpt-4o org/chat" && names != "old new gpt-4o org/chat" {
+		t.Errorf("listed: %s", names)
+	}
+	split := func() {
+		t.Helper()
+		count := map[string]int{}
+		for range 40 {
+			count[r.served("org/chat").Get("X-PD-Model")]++
+		}
+		if n := count["new"]; n < 29 || n > 31 || count["old"] != 40-n {
+			t.Errorf("split %v", count)
+		}
+		if header := r.served("gpt-4o"); header.Get("X-PD-Model") != "old" {
+			t.Errorf("%v", header)
+		}
+	}
+	split()
+	resp, err := r.http.Get(r.proxy.URL() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if line := `pd_model_route_requests_total{route="gpt-4o",target="old"} 1`; !strings.Contains(string(text), line) {
+		t.Errorf("no %s in the metrics", line)
+	}
+
+	if err := r.proxy.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := etcd[0].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(r.proxy.Address) // its name in records
+	spec.Name = "again"
+	spec.Port, _ = strconv.Atoi(port)
+	if r.proxy, err = r.fleet.StartProxy(ctx, spec); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, time.Minute, func() error {
+		if status, _, text := r.ask("gpt-4o"); status != http.StatusOK {
+			return fmt.Errorf("%d %s", status, text)
+		}
+		return nil
+	})
+	split()
+}
