@@ -94,6 +94,10 @@ func checkLost(h *History, v *Verdict) {
 				budget++
 				continue
 			}
+			if strings.Contains(r.Err, "has not read yet which instances") && h.faulty(r.From, r.To, r.Proxy) != nil {
+				v.Excused["the proxy of the request had a fault"]++ // it starts: its /readyz fails
+				continue
+			}
 			if r.Attempts >= maxAttempts && h.transfersBroken(r) {
 				v.Excused["all attempts were used up while KV transfers failed"]++
 				budget++
