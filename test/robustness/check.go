@@ -19,7 +19,9 @@ const (
 	leaves = time.Second
 	// etcdRecovery is how long after a fault of etcd a proxy may use an older membership.
 	etcdRecovery = 15 * time.Second
-	// One request of budgetShare may fail because of the retry budget.
+	// maxAttempts is the proxies' default of --max-attempts.
+	maxAttempts = 4
+	// One request of budgetShare may fail because of the retry budget, or of all attempts.
 	budgetShare = 1000
 )
 
@@ -92,6 +94,15 @@ func checkLost(h *History, v *Verdict) {
 				budget++
 				continue
 			}
+			if strings.Contains(r.Err, "has not read yet which instances") && h.faulty(r.From, r.To, r.Proxy) != nil {
+				v.Excused["the proxy of the request had a fault"]++ // it starts: its /readyz fails
+				continue
+			}
+			if r.Attempts >= maxAttempts && h.transfersBroken(r) {
+				v.Excused["all attempts were used up while KV transfers failed"]++
+				budget++
+				continue
+			}
 			if able := h.able(r); able != "" {
 				v.add("lost", r.To, []string{r.ID, able}, "%s of %s (%s) through %s %s although %s could serve it: %s",
 					r.Route, r.ID, r.Model, r.Proxy, r.Outcome, able, r.Err)
@@ -101,8 +112,15 @@ func checkLost(h *History, v *Verdict) {
 		}
 	}
 	if n := len(h.Requests); budget > max(1, n/budgetShare) {
-		v.add("budget", h.Start, nil, "%d of %d requests failed because of the retry budget", budget, n)
+		v.add("budget", h.Start, nil, "%d of %d requests failed because of the retry budget or used up all attempts", budget, n)
 	}
+}
+
+// transfersBroken reports whether a line for KV transfers had a fault during a request.
+func (h *History) transfersBroken(r Request) bool {
+	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
+		return strings.HasSuffix(f.Target, TransferLink) && f.Overlaps(r.From, r.To)
+	})
 }
 
 // checkBroken: a committed answer breaks only if its decode instance or its proxy had a fault.

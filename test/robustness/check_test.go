@@ -165,6 +165,10 @@ func TestCheck_Excused(t *testing.T) {
 			h.Requests[0].Outcome = Wrong
 			h.Faults = append(h.Faults, Fault{Span{h.Requests[0].From, h.Requests[0].To.Add(time.Second)}, "restart-behind", "prefill-1"})
 		}},
+		"all attempts": {"all attempts were used up while KV transfers failed", func(h *History) {
+			h.Requests[0].Outcome, h.Requests[0].Err, h.Requests[0].Attempts = Failed, "500", 4
+			h.Faults = append(h.Faults, Fault{h.Requests[0].Span, "cut", "prefill-1" + TransferLink})
+		}},
 		"the budget": {"the retry budget was used up", func(h *History) {
 			h.Requests[0].Outcome, h.Requests[0].Err = Failed, "503: too many requests are being retried"
 		}},

@@ -115,18 +115,18 @@ func NewPlan(seed uint64, duration time.Duration) Plan {
 			}
 		}
 	}
-	// One exclusive fault in each 20 s, in the middle third, and one drain.
+	// At first a drain without any fault: it should succeed. Then one exclusive fault in each 20 s, in the
+	// middle third.
 	third := 20 * time.Second / 3
-	var alone []Action
+	decodes := names("decode")
+	alone := []Action{{For: 500 * time.Millisecond, Kind: "drain-wait", Target: decodes[rnd.IntN(len(decodes))], Via: "pdctl", Alone: true}}
 	for at := time.Duration(0); at+20*time.Second <= duration; at += 20 * time.Second {
 		a := Action{At: at + third + time.Duration(rnd.Int64N(int64(third))), Kind: exclusive[rnd.IntN(len(exclusive))], Target: "etcd", Alone: true}
 		a.For = 2*time.Second + time.Duration(rnd.Int64N(int64(3*time.Second)))
 		if a.Kind == "stall" {
 			a.Target, a.For = "machine", min(15*time.Second, duration/4)
 		}
-		// Then a drain while nothing else happens: it should succeed.
-		drain := Action{At: a.At + third/2, For: time.Second, Kind: "drain-wait", Target: names("decode")[rnd.IntN(len(names("decode")))], Via: "pdctl", Alone: true}
-		alone = append(alone, a, drain)
+		alone = append(alone, a)
 	}
 	p.Lanes = append(p.Lanes, Lane{"exclusive", alone})
 	if p.Adapters = rnd.IntN(3) == 0; p.Adapters {
