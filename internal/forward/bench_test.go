@@ -76,7 +76,7 @@ func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 
 type noRecorder struct{}
 
-func (noRecorder) Done(*forward.Entry)                  {}
+func (noRecorder) Done(*forward.Entry)                {}
 func (noRecorder) Failed(instance.Key, forward.Class) {}
 
 func (noRecorder) Retried(instance.Role, forward.Class) {}

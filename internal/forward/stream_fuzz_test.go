@@ -96,7 +96,7 @@ func (healthy) Eject(*instance.Instance, string)        {}
 func (healthy) Strike(*instance.Instance, string, bool) {}
 func (healthy) Success(*instance.Instance)              {}
 func (healthy) Done(*forward.Entry)                     {}
-func (healthy) Failed(instance.Key, forward.Class) {}
+func (healthy) Failed(instance.Key, forward.Class)      {}
 func (healthy) Retried(instance.Role, forward.Class)    {}
 func (healthy) Handed(*instance.Instance, bool)         {}
 func (healthy) Disaggregated(bool, string, float64)     {}

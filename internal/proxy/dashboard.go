@@ -1,15 +1,21 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"strings"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/cli/version"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/dashboard"
+	"github.com/pdmesh/pdmesh/internal/observe/doctor"
+	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -39,7 +45,7 @@ func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func
 			p.sched.Loads.Hits(func(k instance.Key, h sched.Hits) { each(k, dashboard.Hits{Asked: h.Asked, Found: h.Found}) })
 		},
 		Etcd:    func() dashboard.Etcd { return boardEtcd(etcd()) },
-		Proxies: p.boardProxies,
+		Proxies: (&survey{app: p, history: figures.History{Window: surveyWindow}}).read, Opinion: p.opinion,
 	})
 }
 
@@ -50,25 +56,82 @@ func boardEtcd(s httpapi.EtcdStatus) dashboard.Etcd {
 	}
 }
 
-func (p *app) boardProxies(ctx context.Context) ([]dashboard.Proxy, error) {
-	list, err := p.store.Reader.Proxies(ctx)
+// surveyWindow is the time over which the dashboard computes figures of several proxies.
+const surveyWindow = 15 * time.Second
+
+// survey reads the figures of all proxies for the dashboard. Only one goroutine at a time uses it.
+type survey struct {
+	*app
+	history figures.History
+}
+
+// read lists the proxies, and reads the metrics of all others.
+func (s *survey) read(ctx context.Context) (dashboard.Fleet, error) {
+	var f dashboard.Fleet
+	reports, err := s.store.Reader.Reports(ctx, nil)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
-	out := make([]dashboard.Proxy, 0, len(list))
-	for _, one := range list {
-		is := dashboard.Proxy{ID: one.ID, Address: one.Address, Version: one.Version, Applied: one.Applied, Own: one.ID == p.id}
+	families, err := s.registry.Gather()
+	if err != nil {
+		return f, err
+	}
+	var others []figures.Target
+	for i := range reports.Proxies {
+		if one := &reports.Proxies[i]; one.ID != s.id {
+			others = append(others, figures.Target{ID: one.ID, URL: cmp.Or(one.AdminURL, "http://"+one.Address)})
+		}
+	}
+	client := figures.NewClient()
+	samples, missing := figures.Read(ctx, client, surveyLimit, others)
+	client.CloseIdleConnections()
+	samples[s.id] = figures.NewSample(families, s.queues.Status())
+	s.history.Add(samples)
+	var totals figures.History
+	totals.Add(samples)
+	f.Figures, f.Totals = s.history.Fleet(), totals.Fleet()
+	for i := range reports.Proxies {
+		one := &reports.Proxies[i]
+		is := dashboard.Proxy{ID: one.ID, Address: one.Address, Version: one.Version, Applied: one.Applied, Own: one.ID == s.id, Missing: missing[one.ID]}
 		if one.StartedAt != nil {
 			is.Started = one.StartedAt.UnixMilli()
 		}
-		out = append(out, is)
+		f.Proxies = append(f.Proxies, is)
+	}
+	f.Findings, err = s.examine(ctx, reports)
+	return f, err
+}
+
+// surveyLimit bounds the time to read one proxy.
+const surveyLimit = 2 * time.Second
+
+// examine returns what doctor finds in the membership that this proxy knows, and in reports. It
+// omits notices, which the dashboard shows anyway.
+func (s *survey) examine(ctx context.Context, reports store.Reports) ([]dashboard.Finding, error) {
+	layout, err := schema.NewLayout(s.cfg.EtcdPrefix)
+	if err != nil {
+		return nil, err
+	}
+	snap := s.watcher.Snapshot()
+	p := doctor.Picture{Now: time.Now(), Etcd: doctor.Etcd{Root: layout.Root(), Revision: snap.Revision}, Members: doctor.Members{Snapshot: snap}}
+	for _, one := range reports.Proxies {
+		p.Proxies = append(p.Proxies, doctor.Proxy{ProxyPresence: one})
+	}
+	if p.Agents.Afar, err = s.store.Reader.RefusedAgents(ctx); err != nil {
+		return nil, err
+	}
+	out := []dashboard.Finding{}
+	for _, f := range p.Examine() {
+		if f.Check != "notice" && f.Check != "serving" {
+			out = append(out, dashboard.Finding{Severity: string(f.Severity), Text: f.Subject + ": " + f.What, Cure: f.Cure})
+		}
 	}
 	return out, nil
 }
 
 // sample returns the data of a request for the dashboard.
 func sample(e *forward.Entry) dashboard.Sample {
-	s := dashboard.Sample{Prefill: addressOf(e.Prefill), Decode: addressOf(e.Decode), Alone: e.DecodeOnly != "", FirstToken: e.FirstToken, BetweenTokens: e.Gap, Total: e.Duration}
+	s := dashboard.Sample{Prefill: addressOf(e.Prefill), Decode: addressOf(e.Decode), Alone: e.DecodeOnly != "", FirstToken: e.FirstToken, BetweenTokens: e.Gap, Total: e.Duration, Input: e.Input, Output: e.Output}
 	switch e.Outcome {
 	case forward.OutcomeOK:
 		s.End = dashboard.Served

@@ -85,7 +85,12 @@ var examples = map[string]example{
 	"pdctl limit list":         {before: []string{"pdctl limit set team-a --rpm 600"}, want: []string{"team-a", "600"}},
 	"pdctl limit list -o json": {before: []string{"pdctl limit set team-a --rpm 600"}, want: []string{`"rpm": 600`}},
 	"pdctl limit rm team-a":    {before: []string{"pdctl limit set team-a --rpm 600"}, want: []string{"team-a: removed"}},
-	"pdctl usage":              {want: []string{"KEY", "REFUSED"}},
+	`pdctl role decode 10.0.0.6:8100 --reason "long answers at night" --wait`: {want: []string{"decode/10.0.0.6:8100: decode only"}, after: has("/pd/override/prefill/10.0.0.6:8100")},
+	"pdctl role prefill 10.0.0.6:8100 --for 2h":                               {want: []string{"prefill/10.0.0.6:8100: prefill only for 2h0m0s"}},
+	"pdctl role both 10.0.0.6:8100":                                           {before: []string{"pdctl role decode 10.0.0.6:8100"}, want: []string{"both/10.0.0.6:8100: in both roles"}},
+	"pdctl ratio":                                                             {want: []string{"MODEL", "too few requests were measured"}},
+	"pdctl ratio -o json | jq '.roles[] | select(.pressure > 1)'":             {},
+	"pdctl usage": {want: []string{"KEY", "REFUSED"}},
 	"pdctl usage --proxy http://10.0.0.1:8000 -o json":                           {want: []string{`"proxies": 1`}},
 	"pdctl wait --revision $(pdctl status -o json | jq .revision) --timeout 30s": {want: []string{"applied by 1 proxy"}},
 
@@ -162,6 +167,9 @@ var examples = map[string]example{
 	},
 	"pdctl apply --export > fleet.yaml": {before: []string{"pdctl cordon decode/10.0.0.9:8200"}, after: func(s *stage) { s.holds("fleet.yaml", s.here("decode/10.0.0.9:8200")) }},
 
+	"pdctl debug": {want: []string{"tar.gz: 8 files, 0 notes"}},
+	"pdctl debug -f report.tar.gz --proxy http://10.0.0.1:8000": {want: []string{"report.tar.gz: 8 files, 0 notes"}},
+
 	"pdctl auth init --dry-run": {want: []string{"# Nothing is changed.", "etcdctl role add pd-proxy", "etcdctl auth enable"}},
 	"pdctl auth init --apply --password-file pd-proxy=proxy.pass --password-file root=root.pass": {
 		alone: true, want: []string{"pd-proxy: created with the password of its file", "pd-operator: password ", "authentication is on"},
@@ -174,8 +182,8 @@ var examples = map[string]example{
 	"pdctl mooncake segments --dial=false":                                {set: segments, want: []string{"127.0.0.1:12001"}},
 	"pdctl mooncake segments -o json | jq '.segments[] | select(.stale)'": {set: segments, want: []string{`"stale": "not listening"`}},
 
-	"source <(pdctl completion bash)": {},
-	"systemctl stop pd-agent":         {skip: "placeholder for any way to stop a node; the unit is not installed here"},
+	"source <(pdctl completion bash)":    {},
+	"systemctl stop pdmesh-agent@decode": {skip: "placeholder for any way to stop a node; the unit is not installed here"},
 }
 
 // declare writes a file for pdctl apply.

@@ -59,9 +59,11 @@ var table = []row{
 	{page: "docs/cli.md", first: "pdctl wait --for", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl cordon decode", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl doctor", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "23:43:52 UTC", why: picture},
 	{page: "docs/cli.md", first: "pdctl top", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl mooncake", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl history", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl debug", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl list --proxy", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl diff", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl apply", by: "test/cli: TestEveryExample"},
@@ -110,6 +112,11 @@ var table = []row{
 	{page: "docs/kv-events.md", first: "vllm serve", why: gpuEngine},
 	{page: "docs/kv-events.md", first: "agent --role prefill --etcd-endpoints 127.0.0.1", world: "etcd", then: ready1},
 
+	{page: "docs/roles.md", first: "pdctl ratio", by: "test/cli: TestEveryExample"},
+	{page: "docs/roles.md", first: "apiVersion: keda.sh", why: otherTools},
+	{page: "docs/roles.md", first: "scaling {", why: otherTools},
+	{page: "docs/roles.md", first: "n=$(pdctl ratio", why: elsewhere},
+	{page: "docs/roles.md", first: "pdctl role decode", by: "test/cli: TestEveryExample"},
 	{page: "docs/limits.md", first: "pdctl limit set", by: "test/cli: TestEveryExample"},
 	{page: "docs/limits.md", first: "pdctl usage", by: "test/cli: TestEveryExample"},
 

@@ -1,8 +1,11 @@
 package dashboard
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/figures"
 )
 
 // Options configure a Board. All functions must be set. One goroutine calls them, and another one
@@ -26,8 +30,10 @@ type Options struct {
 	Requests func() int64
 	// Findings returns descriptions of problems in the fleet.
 	Findings func() []string
-	// Proxies lists the running proxies. It may block.
-	Proxies func(context.Context) ([]Proxy, error)
+	// Proxies lists the running proxies, with their figures. It may block.
+	Proxies func(context.Context) (Fleet, error)
+	// Opinion is why this proxy does not use an instance. It is called every second.
+	Opinion func(instance.Key) instance.Opinion
 	Log     logrus.FieldLogger
 }
 
@@ -48,7 +54,9 @@ type Board struct {
 	members *instance.Snapshot // last one in the feed
 	kept    *instance.Snapshot // last one in the history
 	tenures map[instance.Key]tenure
-	etcd    string // last state of etcd in the feed
+	lost    map[instance.Key]Lost
+	passed  map[instance.Key]instance.View // views of Opinion in the feed
+	etcd    string                         // last state of etcd in the feed
 	ticks   int
 	shown   shown
 
@@ -67,14 +75,31 @@ type shown struct {
 
 // proxies is the last list of the proxies.
 type proxies struct {
-	list  []Proxy
+	Fleet
 	at    time.Time
 	error string
 }
 
+// figures returns the figures of all proxies; nil without current ones of another proxy.
+func (p *proxies) figures(now time.Time) *figures.Fleet {
+	if p == nil || now.Sub(p.at) > currentFor {
+		return nil
+	}
+	included := 0
+	for _, one := range p.Proxies {
+		if one.Missing == "" {
+			included++
+		}
+	}
+	if included < 2 {
+		return nil
+	}
+	return p.Figures
+}
+
 // New creates a Board. It shows nothing until Run is called.
 func New(o Options) *Board {
-	b := &Board{o: o, page: newPage(), closed: make(chan struct{}), tenures: map[instance.Key]tenure{}}
+	b := &Board{o: o, page: newPage(), closed: make(chan struct{}), tenures: map[instance.Key]tenure{}, lost: map[instance.Key]Lost{}, passed: map[instance.Key]instance.View{}}
 	b.viewers.init()
 	b.history = newHistory(&b.requests)
 	b.members = instance.NewSnapshot(0, nil)
@@ -116,10 +141,14 @@ func (b *Board) follow(now time.Time) {
 	is := b.o.Members()
 	b.feed.follow(b.members, is, now)
 	first := b.members.Revision == 0 && len(b.members.All()) == 0
-	instance.Changes(b.members, is, func(_, is *instance.Instance) {
+	instance.Changes(b.members, is, func(was, is *instance.Instance) {
 		if is == nil {
+			if isLost(was) {
+				b.lost[was.Key] = Lost{was.Role, was.Address, now.UnixMilli()}
+			}
 			return
 		}
+		delete(b.lost, is.Key)
 		if t, ok := b.tenures[is.Key]; !ok || t.lease != is.Lease || t.create != is.CreateRevision {
 			b.tenures[is.Key] = tenure{is.Lease, is.CreateRevision, now, first}
 		}
@@ -130,6 +159,7 @@ func (b *Board) follow(now time.Time) {
 // tick runs every second.
 func (b *Board) tick(ctx context.Context, now time.Time) {
 	b.look(now)
+	b.lookAtInstances(now)
 	if b.kept != b.members {
 		b.history.keep(b.members)
 		for k := range b.tenures {
@@ -142,13 +172,34 @@ func (b *Board) tick(ctx context.Context, now time.Time) {
 	if b.ticks++; b.ticks%step == 0 {
 		hits := map[instance.Key]Hits{}
 		b.o.Hits(func(k instance.Key, h Hits) { hits[k] = h })
-		b.history.point(b.o.Requests(), hits)
+		b.history.point(b.o.Requests(), hits, b.proxies.Load().figures(now))
 	}
 	if b.viewers.none() {
 		b.shown = shown{}
 		return
 	}
 	b.show(ctx, now)
+}
+
+// lookAtInstances adds to the feed which instances this proxy begins or ceases to pass over, such as
+// ejected ones, and forgets old losses.
+func (b *Board) lookAtInstances(now time.Time) {
+	maps.DeleteFunc(b.lost, func(_ instance.Key, l Lost) bool { return now.UnixMilli()-l.At > lostFor.Milliseconds() })
+	views := make(map[instance.Key]instance.View, len(b.passed))
+	for _, in := range b.members.All() {
+		o := b.o.Opinion(in.Key)
+		if in.View == instance.Pending || o.View == b.passed[in.Key] {
+			views[in.Key] = o.View
+			continue
+		}
+		c := Change{Role: in.Role, Who: in.Address, Kind: bad, Text: "is " + string(o.View) + because(o.Reason)}
+		if o.View == "" {
+			c.Kind, c.Text = good, "is not "+string(b.passed[in.Key])+" any more"
+		}
+		b.feed.add(c, now)
+		views[in.Key] = o.View
+	}
+	b.passed = views
 }
 
 // look adds to the feed when etcd stops or starts responding. A new read of the membership is not
@@ -184,13 +235,17 @@ func (b *Board) show(ctx context.Context, now time.Time) {
 			Now: now.UnixMilli(), Rows: changed(was.rows, is.rows), Loads: changed(was.loads, is.loads),
 			Parts: changed(was.parts, is.parts), Feed: b.feed.since(b.shown.feed),
 		}
-		if b.shown.rounds != b.history.rounds {
+		switch {
+		case b.history.switched:
+			m.History = b.history.lines()
+		case b.shown.rounds != b.history.rounds:
 			m.Point = b.history.newest()
 		}
 		if e, err := event("diff", m); err == nil {
 			b.viewers.send(e)
 		}
 	}
+	b.history.switched = false
 	b.shown = shown{frame: is, at: now, feed: b.feed.n, rounds: b.history.rounds}
 }
 
@@ -226,8 +281,14 @@ func (b *Board) collect() *frame {
 	f.parts["revision"] = encode(b.members.Revision)
 	f.parts["findings"] = encode(b.o.Findings())
 	f.parts["requests"] = encode(b.o.Requests())
+	f.parts["fleet"] = encode(b.history.fleet)
+	f.parts["lost"] = encode(slices.SortedFunc(maps.Values(b.lost), func(a, b Lost) int { return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Address, b.Address)) }))
 	if p := b.proxies.Load(); p != nil {
-		f.parts["proxies"] = encode(map[string]any{"list": p.list, "at": p.at.UnixMilli(), "error": p.error})
+		f.parts["proxies"] = encode(map[string]any{"list": p.Proxies, "at": p.at.UnixMilli(), "error": p.error})
+		f.parts["doctor"] = encode(p.Fleet.Findings)
+		if p.Totals != nil {
+			f.parts["failures"], f.parts["queues"] = encode(failures(p.Totals)), encode(p.Totals.Queues)
+		}
 	}
 	return f
 }
@@ -246,6 +307,8 @@ const (
 	// proxiesLimit bounds the time of one listing.
 	proxiesEvery = 3 * time.Second
 	proxiesLimit = 3 * time.Second
+	// currentFor is the age up to which figures of other proxies are shown.
+	currentFor = 4 * proxiesEvery
 )
 
 // askProxies lists the proxies in another goroutine.
@@ -258,12 +321,12 @@ func (b *Board) askProxies(ctx context.Context, now time.Time) {
 		defer b.asking.Store(false)
 		ctx, cancel := context.WithTimeout(ctx, proxiesLimit)
 		defer cancel()
-		list, err := b.o.Proxies(ctx)
-		is := &proxies{list: list, at: time.Now()}
+		fleet, err := b.o.Proxies(ctx)
+		is := &proxies{Fleet: fleet, at: time.Now()}
 		if err != nil {
 			is.error = instance.Printable(err.Error(), 200)
 			if was != nil {
-				is.list = was.list
+				is.Fleet = was.Fleet
 			}
 		}
 		b.proxies.Store(is)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,9 +16,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -33,6 +37,9 @@ type stage struct {
 	proxies  []Proxy
 	broken   error // of the proxies' list
 	hits     map[instance.Key]Hits
+	figures  *figures.Fleet
+	findings []Finding
+	opinions map[instance.Key]instance.Opinion
 }
 
 func member(role instance.Role, address string, change ...func(*instance.Instance)) *instance.Instance {
@@ -85,10 +92,15 @@ func (s *stage) board() *Board {
 			return s.etcd
 		},
 		Requests: s.inFlight.Load, Findings: func() []string { return []string{"all is well"} },
-		Proxies: func(context.Context) ([]Proxy, error) {
+		Proxies: func(context.Context) (Fleet, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return s.proxies, s.broken
+			return Fleet{Proxies: s.proxies, Figures: s.figures, Totals: s.figures, Findings: s.findings}, s.broken
+		},
+		Opinion: func(k instance.Key) instance.Opinion {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.opinions[k]
 		},
 		Log: log,
 	})
@@ -426,4 +438,142 @@ func TestEventsOverHTTP(t *testing.T) {
 	if late.StatusCode != http.StatusServiceUnavailable || late.Header.Get("Retry-After") == "" {
 		t.Errorf("after the end: %s", late.Status)
 	}
+}
+
+// fleetOf returns the figures of a fleet in which a proxy has served n requests within ten seconds.
+func fleetOf(n float64) *figures.Fleet {
+	families := func(v float64) []*dto.MetricFamily {
+		reg := prometheus.NewRegistry()
+		requests := prometheus.NewCounterVec(prometheus.CounterOpts{Name: figures.Requests, Help: "h"}, []string{"outcome"})
+		failed := prometheus.NewCounterVec(prometheus.CounterOpts{Name: figures.Failures, Help: "h"}, []string{"role", "instance", "class"})
+		reg.MustRegister(requests, failed)
+		requests.WithLabelValues("ok").Add(v)
+		failed.WithLabelValues("decode", "10.0.0.2:1", "lost").Add(v)
+		failed.WithLabelValues("decode", "10.0.0.2:1", "client_gone").Add(v)
+		out, _ := reg.Gather() // a registry of counters has no errors
+		return out
+	}
+	var h figures.History
+	first, last := figures.NewSample(families(0), nil), figures.NewSample(families(n), []instance.ListedQueue{{Model: "m", Mode: "on", Waiting: map[string]int{"batch": 2}}})
+	last.At = first.At.Add(10 * time.Second)
+	h.Add(map[string]*figures.Sample{"a": first})
+	h.Add(map[string]*figures.Sample{"a": last})
+	return h.Fleet()
+}
+
+// With several proxies the lines are those of all, without the points of this proxy before.
+func TestFiguresOfAllProxies(t *testing.T) {
+	t.Parallel()
+	run(t, func(t *testing.T, s *stage, b *Board) {
+		v := join(t, b)
+		// during returns the line of served requests after some seconds, with one request in each.
+		var line []value
+		during := func(seconds int) []value {
+			for range seconds {
+				b.Done(Sample{End: Served})
+				time.Sleep(time.Second)
+				synctest.Wait()
+				_, all := read(t, v)
+				for _, m := range all {
+					if m.History != nil {
+						line = m.History.Total["served"]
+					}
+					if m.Point != nil {
+						line = append(line, m.Point.Total["served"])
+					}
+				}
+			}
+			return line
+		}
+		if own := during(12); !slices.Contains(own, 1) {
+			t.Fatalf("of this proxy: %v", own)
+		}
+		s.mu.Lock()
+		s.proxies = append(s.proxies, Proxy{ID: "a"}, Proxy{ID: "b", Missing: "refused"})
+		s.figures, s.findings = fleetOf(70), []Finding{{Severity: "warning", Text: "decode/10.0.0.2:1: is down", Cure: "start it"}}
+		s.mu.Unlock()
+		if all := during(12); slices.Contains(all, 1) || !slices.Contains(all, 7) {
+			t.Errorf("of all proxies: %v", all)
+		}
+		one := join(t, b)
+		synctest.Wait()
+		_, all := read(t, one)
+		for part, want := range map[string]string{
+			"fleet": "true", "queues": `"batch":2`, "doctor": "is down", "proxies": `"missing":"refused"`,
+			"failures": `[{"role":"decode","instance":"10.0.0.2:1","class":"lost","count":70}]`,
+		} {
+			if got := string(all[0].Parts[part]); !strings.Contains(got, want) {
+				t.Errorf("%s: %s", part, got)
+			}
+		}
+		b.viewers.leave(one)
+		s.mu.Lock()
+		s.proxies = s.proxies[:1]
+		s.mu.Unlock()
+		if own := during(12); slices.Contains(own, 7) || !slices.Contains(own, 1) {
+			t.Errorf("of this proxy again: %v", own)
+		}
+	})
+}
+
+// An instance that leaves without a drain is shown until it returns, or for an hour.
+func TestLost(t *testing.T) {
+	t.Parallel()
+	run(t, func(t *testing.T, s *stage, b *Board) {
+		p, d1, d2 := member(instance.Prefill, "10.0.0.1:1"), member(instance.Decode, "10.0.0.2:1"), member(instance.Decode, "10.0.0.3:1")
+		drained := member(instance.Decode, "10.0.0.4:1", func(in *instance.Instance) { in.Intent = instance.Drain })
+		check := func(want ...string) {
+			t.Helper()
+			time.Sleep(2 * time.Second)
+			v := join(t, b)
+			defer b.viewers.leave(v)
+			synctest.Wait()
+			_, all := read(t, v)
+			var list []Lost
+			if err := json.Unmarshal(all[0].Parts["lost"], &list); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, l := range list {
+				got = append(got, string(l.Role)+"/"+l.Address)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("lost: %v, want %v", got, want)
+			}
+		}
+		s.set(4, p, d1, d2, drained)
+		check()
+		s.set(5, p)
+		check("decode/10.0.0.2:1", "decode/10.0.0.3:1")
+		s.set(6, p, d1)
+		check("decode/10.0.0.3:1")
+		time.Sleep(time.Hour)
+		check()
+	})
+}
+
+// What a proxy passes over is in the feed.
+func TestEjectedInFeed(t *testing.T) {
+	t.Parallel()
+	run(t, func(t *testing.T, s *stage, b *Board) {
+		k := instance.Key{Role: instance.Decode, Address: "10.0.0.2:1"}
+		for _, o := range []instance.Opinion{{View: instance.Ejected, Reason: "refused"}, {View: instance.Ejected, Reason: "lost"}, {}} {
+			s.mu.Lock()
+			s.opinions = map[instance.Key]instance.Opinion{k: o}
+			s.mu.Unlock()
+			time.Sleep(2 * time.Second)
+		}
+		v := join(t, b)
+		synctest.Wait()
+		_, all := read(t, v)
+		var texts []string
+		for _, c := range all[0].Feed {
+			if c.Who == k.Address {
+				texts = append(texts, c.Text)
+			}
+		}
+		if want := []string{"is ejected: refused", "is not ejected any more"}; !slices.Equal(texts, want) {
+			t.Errorf("%q, want %q", texts, want)
+		}
+	})
 }

@@ -2,6 +2,7 @@ package dashboard
 
 import (
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/figures"
 )
 
 // history has the time series of the page, for this proxy and for every instance. It is
@@ -11,16 +12,19 @@ type history struct {
 	rounds   int64 // points so far
 	total    totals
 	of       map[instance.Key]*line
+	// fleet reports whether the newest points are those of all proxies; switched, that the ones
+	// before were not and have been cleared since the last event.
+	fleet, switched bool
 }
 
 // totals are the series of all requests.
 type totals struct {
 	ends                  [ends]uint64
-	alone                 uint64
+	alone, tokIn, tokOut  uint64
 	first, between, whole counted
 
 	served, refused, failed, decodeOnly ring // a second
-	inFlight                            ring
+	inFlight, input, output             ring // input and output in tokens a second
 	first50, first95                    ring // ms
 	between50, between95                ring
 	whole50, whole95                    ring
@@ -33,7 +37,8 @@ type line struct {
 	was            struct{ first, between counted }
 	asked, found   ring // tokens of prompts, and of them in the cache
 	hits           Hits
-	known          bool // hits has been read once
+	known          bool     // hits has been read once
+	share          *float64 // of all proxies
 }
 
 // Hits is the number of tokens that prefill found in an instance's cache since its start.
@@ -64,8 +69,48 @@ func (h *history) keep(s *instance.Snapshot) {
 	h.requests.of.Store(&there)
 }
 
-// point adds a point to every series.
-func (h *history) point(inFlight int64, hits map[instance.Key]Hits) {
+// point adds a point to every series: that of this proxy, or of all proxies if fleet is not nil.
+func (h *history) point(inFlight int64, hits map[instance.Key]Hits, fleet *figures.Fleet) {
+	if is := fleet != nil; is != h.fleet {
+		h.fleet, h.switched = is, true
+		for _, r := range h.total.lines() {
+			r.clear()
+		}
+		for _, l := range h.of {
+			l.first.clear()
+			l.between.clear()
+		}
+	}
+	h.own(inFlight, hits)
+	if fleet != nil {
+		h.ofFleet(fleet)
+	}
+}
+
+// ofFleet replaces the newest points by the figures of all proxies.
+func (h *history) ofFleet(f *figures.Fleet) {
+	t, all := &h.total, figures.Series{Name: figures.FirstToken}
+	between, inFlight := figures.Series{Name: figures.Between}, f.Sum(figures.InFlight)
+	t.served.replace(f.Rate(figures.Requests, "ok"), 1)
+	t.refused.replace(f.Rate(figures.Requests, "client_error", "client_gone"), 1)
+	t.failed.replace(f.Rate(figures.Requests, "unavailable", "upstream_error", "broken"), 1)
+	t.decodeOnly.replace(f.Rate(figures.DecodeOnly, ""), 1)
+	t.input.replace(f.Rate(figures.Tokens, "input"), 1)
+	t.output.replace(f.Rate(figures.Tokens, "output"), 1)
+	t.inFlight.replace(&inFlight, 1)
+	t.first50.replace(f.Quantile(.5, all), 1e3)
+	t.first95.replace(f.Quantile(.95, all), 1e3)
+	t.between50.replace(f.Quantile(.5, between), 1e3)
+	t.between95.replace(f.Quantile(.95, between), 1e3)
+	for k, l := range h.of {
+		l.first.replace(f.Quantile(.5, figures.Of(figures.First, k)), 1e3)
+		l.between.replace(f.Quantile(.5, figures.Of(figures.PerToken, k)), 1e3)
+		l.share = f.HitRate(k.Address)
+	}
+}
+
+// own adds a point of this proxy to every series.
+func (h *history) own(inFlight int64, hits map[instance.Key]Hits) {
 	h.rounds++
 	r, t := h.requests, &h.total
 	rate := func(is uint64, was *uint64) float32 {
@@ -77,6 +122,8 @@ func (h *history) point(inFlight int64, hits map[instance.Key]Hits) {
 	t.refused.add(rate(r.ends[Refused].Load(), &t.ends[Refused]))
 	t.failed.add(rate(r.ends[Failed].Load(), &t.ends[Failed]))
 	t.decodeOnly.add(rate(r.alone.Load(), &t.alone))
+	t.input.add(rate(r.input.Load(), &t.tokIn))
+	t.output.add(rate(r.output.Load(), &t.tokOut))
 	t.inFlight.add(float32(inFlight))
 	quantiles(&t.first, &r.first, &t.first50, &t.first95)
 	quantiles(&t.between, &r.between, &t.between50, &t.between95)
@@ -119,7 +166,7 @@ func quantiles(was *counted, is *latency, median, high *ring) {
 // lines returns the series of all requests by their names on the page.
 func (t *totals) lines() map[string]*ring {
 	return map[string]*ring{
-		"served": &t.served, "refused": &t.refused, "failed": &t.failed, "alone": &t.decodeOnly, "in_flight": &t.inFlight,
+		"served": &t.served, "refused": &t.refused, "failed": &t.failed, "alone": &t.decodeOnly, "in_flight": &t.inFlight, "input": &t.input, "output": &t.output,
 		"first50": &t.first50, "first95": &t.first95, "between50": &t.between50, "between95": &t.between95,
 		"whole50": &t.whole50, "whole95": &t.whole95,
 	}

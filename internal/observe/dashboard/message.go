@@ -16,7 +16,7 @@ type message struct {
 	Loads map[string]json.RawMessage `json:"loads,omitempty"`
 	Parts map[string]json.RawMessage `json:"parts,omitempty"`
 	Feed  []Change                   `json:"feed,omitempty"`
-	// History has whole series, in a snapshot; Point has the next point of each.
+	// History has whole series, in a snapshot and when they are those of other proxies than before; Point has the next point of each.
 	History *lines `json:"history,omitempty"`
 	Point   *point `json:"point,omitempty"`
 }
@@ -63,6 +63,9 @@ func (h *history) newest() *point {
 // hit returns the share of an instance's prompts that was in its cache.
 func (h *history) hit(k instance.Key) value {
 	if l := h.of[k]; l != nil && k.Role == instance.Prefill {
+		if h.fleet && l.share != nil {
+			return value(*l.share)
+		}
 		return l.ratio()
 	}
 	return value(none)

@@ -26,6 +26,7 @@ type Sample struct {
 	FirstToken      time.Duration // from its arrival; 0 if there was none to see
 	BetweenTokens   time.Duration // on average, of a stream
 	Total           time.Duration
+	Input, Output   int // tokens
 }
 
 // requests has the counters of request times. The map of instances is replaced as a whole, so that
@@ -33,6 +34,7 @@ type Sample struct {
 type requests struct {
 	ends           [ends]atomic.Uint64
 	alone          atomic.Uint64
+	input, output  atomic.Uint64 // tokens
 	first, between latency
 	total          latency
 	of             atomic.Pointer[map[instance.Key]*timed]
@@ -47,6 +49,8 @@ func (r *requests) done(s *Sample) {
 	if s.Alone {
 		r.alone.Add(1)
 	}
+	r.input.Add(uint64(max(0, s.Input)))
+	r.output.Add(uint64(max(0, s.Output)))
 	if s.End != Served {
 		return
 	}

@@ -40,6 +40,22 @@ func (r *ring) add(v float32) {
 	r.n = min(r.n+1, points)
 }
 
+// replace replaces the newest point by a figure of the fleet times a factor.
+func (r *ring) replace(v *float64, factor float64) {
+	is := none
+	if v != nil {
+		is = float32(*v * factor)
+	}
+	r.at[(r.next-1+points)%points] = is
+}
+
+// clear makes all points unknown.
+func (r *ring) clear() {
+	for i := range r.at {
+		r.at[i] = none
+	}
+}
+
 // line returns the points, oldest first, or nil if there never was a value.
 func (r *ring) line() []value {
 	out, some := make([]value, 0, r.n), false

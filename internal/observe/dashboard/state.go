@@ -1,12 +1,15 @@
 package dashboard
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/figures"
 )
 
 // Row is the part of a membership entry on the page that is independent of its load.
@@ -53,6 +56,65 @@ type Proxy struct {
 	Applied int64  `json:"applied"`
 	Started int64  `json:"started,omitempty"`
 	Own     bool   `json:"own,omitempty"`
+	// Missing is why its figures are not included.
+	Missing string `json:"missing,omitempty"`
+}
+
+// Fleet is what is known of all proxies.
+type Fleet struct {
+	Proxies []Proxy
+	// Findings are those of doctor.
+	Findings []Finding
+	// Figures are those of this proxy and of all others without Missing, of the last seconds; Totals
+	// are those since the proxies started.
+	Figures, Totals *figures.Fleet
+}
+
+// Finding is a problem that doctor has found.
+type Finding struct {
+	Severity string `json:"severity"` // error, warning, note
+	Text     string `json:"text"`
+	Cure     string `json:"cure"`
+}
+
+// Lost is an instance that left the membership without a drain.
+type Lost struct {
+	Role    instance.Role `json:"role"`
+	Address string        `json:"address"`
+	At      int64         `json:"at"` // ms since 1970
+}
+
+// lostFor is how long such an instance is shown.
+const lostFor = time.Hour
+
+// isLost reports whether an instance that left the membership was neither drained nor removed, as
+// pd_membership_vanished_total counts it.
+func isLost(was *instance.Instance) bool {
+	state := was.Record.State
+	return !was.Static() && was.View != instance.Pending && was.View != instance.Rejected && was.Intent == "" && (state == instance.Ready || state == instance.Down)
+}
+
+// Failure is the number of failed legs of an instance since the proxies started, by class.
+type Failure struct {
+	Role     string `json:"role"`
+	Instance string `json:"instance"`
+	Class    string `json:"class"`
+	Count    int64  `json:"count"`
+}
+
+// failures returns the failed legs of all instances, without those of clients that left, the most
+// first.
+func failures(f *figures.Fleet) []Failure {
+	out := []Failure{}
+	for s, n := range f.Counts(figures.Failures) {
+		if s.Label != "client_gone" {
+			out = append(out, Failure{Role: s.Role, Instance: s.Instance, Class: s.Label, Count: int64(n)})
+		}
+	}
+	slices.SortFunc(out, func(a, b Failure) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Class, b.Class))
+	})
+	return out
 }
 
 // Etcd is the state of this proxy's connection to etcd.

@@ -8,28 +8,37 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // verbs returns the changes by their keys.
-func verbs() map[string]string { return map[string]string{"d": "drain", "c": "cordon", "w": "weight"} }
+func verbs() map[string]string {
+	return map[string]string{"d": "drain", "c": "cordon", "w": "weight", "R": "role"}
+}
 
 // change is a change of the intent for one instance.
 type change struct {
 	key    instance.Key
-	verb   string // drain, undrain, cordon, uncordon, weight
+	verb   string // drain, undrain, cordon, uncordon, weight, role
 	weight int
+	role   instance.Role // that an engine of both roles keeps
+	sure   bool          // also if no instance of a role remains
 	reason string
 }
 
-// apply writes the change and returns its outcome.
-func (x change) apply(ctx context.Context, intents *store.Intents) string {
+// apply writes the change and returns its outcome. usual is the connector of records without one.
+func (x change) apply(ctx context.Context, intents *store.Intents, usual string) string {
 	var done store.IntentResult
 	var err error
 	switch wish := (store.IntentOptions{Reason: x.reason}); x.verb {
 	case "weight":
 		done, err = intents.SetWeight(ctx, x.key, &x.weight, wish)
+	case "role":
+		done, err = intents.SetRole(ctx, x.key.Address, x.role, store.RoleOptions{
+			Reason: x.reason, Force: x.sure, Fits: func(k instance.Key, rec instance.Record) error { return connector.Lacks(k, rec, usual) },
+		})
 	case "drain", "cordon":
 		done, err = intents.Intend(ctx, x.key, instance.Intent(x.verb), wish)
 	default:
@@ -72,7 +81,18 @@ func (d *dialog) parse(f *frame) string {
 		}
 		words = words[1:]
 	}
-	if _, last := d.effect(f); last {
+	if d.role = ""; d.verb == "role" {
+		var err error
+		if len(words) > 0 {
+			d.role, err = instance.ParseRoles(words[0])
+		}
+		if d.role == "" || err != nil {
+			return "type a role: prefill, decode or both"
+		}
+		words = words[1:]
+	}
+	_, d.sure = d.effect(f)
+	if d.sure {
 		if len(words) == 0 || words[0] != "yes" {
 			return fmt.Sprintf(`no %s instance would remain: type "yes" before the reason`, d.key.Role)
 		}
@@ -96,8 +116,8 @@ func (m *model) confirm() tea.Cmd {
 func (d *dialog) lines(f *frame) []string {
 	d.parse(f) // the effect depends on the weight
 	asks := "reason: "
-	if d.verb == "weight" {
-		asks = "weight and reason: "
+	if d.verb == "weight" || d.verb == "role" {
+		asks = d.verb + " and reason: "
 	}
 	effect, last := d.effect(f)
 	if last {
@@ -109,10 +129,18 @@ func (d *dialog) lines(f *frame) []string {
 // effect describes what the change does to the role, as the dashboard does; last reports that no
 // instance of it would remain.
 func (d *dialog) effect(f *frame) (what string, last bool) {
-	serving, all := f.count(d.key.Role)
+	key := d.key
+	switch {
+	case d.verb != "role":
+	case d.role == instance.Prefill || d.role == instance.Decode:
+		key.Role = d.role.Other() // the role that it leaves
+	default:
+		return "An engine of both roles serves in the role that you type, or in both.", false
+	}
+	serving, all := f.count(key.Role)
 	left, ends := serving, ""
 	for _, r := range f.all {
-		if r.key() != d.key {
+		if r.key() != key {
 			continue
 		}
 		if r.Serves {
@@ -124,14 +152,14 @@ func (d *dialog) effect(f *frame) (what string, last bool) {
 	}
 	switch {
 	case d.verb == "undrain" || d.verb == "uncordon":
-		return fmt.Sprintf("It takes requests again: %d of %d %s instances will serve, if it is well.", left+1, all, d.key.Role), false
+		return fmt.Sprintf("It takes requests again: %d of %d %s instances will serve, if it is well.", left+1, all, key.Role), false
 	case d.verb == "weight" && d.weight != 0:
-		return fmt.Sprintf("%d of %d %s instances serve.", serving, all, d.key.Role), false
+		return fmt.Sprintf("%d of %d %s instances serve.", serving, all, key.Role), false
 	case left == serving:
-		return fmt.Sprintf("It does not serve now: %d of %d %s instances serve.%s", left, all, d.key.Role, ends), false
+		return fmt.Sprintf("It does not serve now: %d of %d %s instances serve.%s", left, all, key.Role, ends), false
 	case left > 0:
-		return fmt.Sprintf("%d of %d serving %s instances remain.%s", left, serving, d.key.Role, ends), false
-	case d.key.Role == instance.Prefill:
+		return fmt.Sprintf("%d of %d serving %s instances remain.%s", left, serving, key.Role, ends), false
+	case key.Role == instance.Prefill:
 		return "No prefill instance remains: decode computes every prompt itself, or with --fallback none every request is refused with 503." + ends, true
 	}
 	return "No decode instance remains: every request is refused with 503." + ends, true

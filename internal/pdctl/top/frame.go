@@ -81,8 +81,9 @@ type collector struct {
 	sel    instance.Selector
 	client *http.Client
 
-	mu      sync.Mutex // held while a frame is read; guards history
+	mu      sync.Mutex // held while a frame is read; guards the fields below
 	history figures.History
+	usual   string // connector of records without one
 }
 
 func (c *collector) collect(ctx context.Context) (*frame, error) {
@@ -101,6 +102,7 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 	if err != nil {
 		return nil, c.s.Hint(err)
 	}
+	c.usual = session.DefaultConnector(reports.Proxies)
 	var targets []figures.Target
 	for i := range reports.Proxies {
 		p := &reports.Proxies[i]

@@ -202,7 +202,7 @@ func (m *model) bottom() []string {
 	} else if m.filter != "" {
 		line += " Filter: " + m.filter
 	}
-	return []string{cmp.Or(m.problem(), m.said, line), "up/down select  s sort  r reverse  / filter  d drain  c cordon  w weight  q quit"}
+	return []string{cmp.Or(m.problem(), m.said, line), "up/down select  s sort  r reverse  / filter  d drain  c cordon  w weight  R role  q quit"}
 }
 
 // live shows frames until the user quits or ctx ends.
@@ -210,7 +210,7 @@ func live(ctx context.Context, c *collector, o *options, in io.Reader, out io.Wr
 	ctx, cancel := context.WithCancel(ctx)
 	m := &model{
 		o: o, poll: func() (*frame, error) { return c.collect(ctx) },
-		act: func(x change) string { return x.apply(ctx, c.conn.Store.Intents) },
+		act: func(x change) string { return x.apply(ctx, c.conn.Store.Intents, c.usual) },
 	}
 	_, err := tea.NewProgram(m, tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler()).Run()
 	cancel()

@@ -147,18 +147,22 @@ func TestChange(t *testing.T) {
 		shows  string
 		want   change // without a verb: none is made
 	}{
-		{"drain", d1, 100, []string{"d", "new disks"}, "1 of 2 serving decode instances remain. 2 in flight there run to their end.", change{d1, "drain", -1, "new disks"}},
-		{"cordon", p1, 100, []string{"c"}, "1 of 2 serving prefill instances remain.", change{p1, "cordon", -1, ""}},
-		{"undrain", d3, 100, []string{"d"}, "It takes requests again: 3 of 3 decode", change{d3, "undrain", -1, ""}},
-		{"cordon of a drained one", d3, 100, []string{"c"}, "It does not serve now: 2 of 3 decode", change{d3, "cordon", -1, ""}},
-		{"weight", d2, 100, []string{"w300 more memory"}, "2 of 3 decode instances serve.", change{d2, "weight", 300, "more memory"}},
+		{"drain", d1, 100, []string{"d", "new disks"}, "1 of 2 serving decode instances remain. 2 in flight there run to their end.", change{key: d1, verb: "drain", weight: -1, reason: "new disks"}},
+		{"cordon", p1, 100, []string{"c"}, "1 of 2 serving prefill instances remain.", change{key: p1, verb: "cordon", weight: -1, reason: ""}},
+		{"undrain", d3, 100, []string{"d"}, "It takes requests again: 3 of 3 decode", change{key: d3, verb: "undrain", weight: -1, reason: ""}},
+		{"cordon of a drained one", d3, 100, []string{"c"}, "It does not serve now: 2 of 3 decode", change{key: d3, verb: "cordon", weight: -1, reason: ""}},
+		{"weight", d2, 100, []string{"w300 more memory"}, "2 of 3 decode instances serve.", change{key: d2, verb: "weight", weight: 300, reason: "more memory"}},
 		{"no weight", d2, 100, []string{"w"}, "weight and reason: _", change{}},
 		{"invalid weight", d2, 100, []string{"w10001"}, "2 of 3 decode instances serve.", change{}},
-		{"weight 0", d2, 100, []string{"w00"}, "1 of 2 serving decode instances remain.", change{d2, "weight", 0, ""}},
+		{"weight 0", d2, 100, []string{"w00"}, "1 of 2 serving decode instances remain.", change{key: d2, verb: "weight", weight: 0, reason: ""}},
 		{"last one", d1, 0, []string{"dnew disks"}, `"yes" and reason: new disks_`, change{}},
-		{"last one, confirmed", d1, 0, []string{"dyes new disks"}, "No decode instance remains: every request is refused with 503. 2 in flight", change{d1, "drain", -1, "new disks"}},
+		{"last one, confirmed", d1, 0, []string{"dyes new disks"}, "No decode instance remains: every request is refused with 503. 2 in flight", change{key: d1, verb: "drain", weight: -1, sure: true, reason: "new disks"}},
 		{"weight 0 of the last one", d1, 0, []string{"w0"}, "No decode instance remains", change{}},
-		{"weight 0 of the last one, confirmed", d1, 0, []string{"w0 yes"}, "No decode instance remains", change{d1, "weight", 0, ""}},
+		{"weight 0 of the last one, confirmed", d1, 0, []string{"w0 yes"}, "No decode instance remains", change{key: d1, verb: "weight", sure: true}},
+		{"role", d2, 100, []string{"Rprefill at night"}, "1 of 2 serving decode instances remain.", change{key: d2, verb: "role", weight: -1, role: instance.Prefill, reason: "at night"}},
+		{"role of the last one", d1, 0, []string{"Rprefill"}, `role and "yes" and reason: prefill_`, change{}},
+		{"both roles", d2, 100, []string{"Rboth"}, "serves in the role that you type, or in both", change{key: d2, verb: "role", weight: -1, role: instance.Both}},
+		{"no role", d2, 100, []string{"Rencode"}, "serves in the role that you type, or in both", change{}},
 		{"cancelled", d1, 100, []string{"dx", "esc"}, "d:1", change{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/charmbracelet/x/term"
+	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
@@ -35,8 +35,9 @@ Latencies, hit rates and rates are those of the last minute; in the first frame 
 proxy whose metrics cannot be read counts only with its load digest in etcd.
 
 Keys: up, down (or k, j) select an instance; s changes the order, r reverses it; / filters
-by text; d drains or undrains, c cordons or uncordons, w sets the weight; q quits. A change
-shows its effect and asks for a confirmation. With --dry-run it is not written.`
+by text; d drains or undrains, c cordons or uncordons, w sets the weight, R keeps an engine
+of both roles in one of them; q quits. A change shows its effect and asks for a
+confirmation. With --dry-run it is not written.`
 
 // options are the flags of top.
 type options struct {
@@ -73,7 +74,7 @@ func run(ctx context.Context, s *session.Session, o *options, in io.Reader) erro
 		return cli.Wrongf("--sort-by %q: use one of %s", o.sort, strings.Join(sorts(), ", "))
 	case o.every < time.Second/2 || o.every > time.Minute:
 		return cli.Wrongf("--interval %s: must be from 500ms to 1m", o.every)
-	case !o.once && (!file || !term.IsTerminal(out.Fd())):
+	case !o.once && (!file || !isatty.IsTerminal(out.Fd())):
 		return cli.Wrongf("top needs a terminal: use --once or -o json")
 	}
 	return s.With(ctx, func(conn *session.Conn) error {

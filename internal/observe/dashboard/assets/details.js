@@ -3,6 +3,8 @@
 function toggleDetails(line) {
   const open = !line.more;
   line.open.setAttribute('aria-expanded', String(open));
+  view.open[open ? 'add' : 'delete'](line.name);
+  writeView();
   if (!open) {
     line.more.remove();
     line.more = null;
@@ -30,7 +32,7 @@ function details(row, load) {
   say('Revision', String(row.revision));
   say('Life', row.id);
   if (load.held) say('Prompts held', count(load.held) + ' tokens');
-  if (load.others) say('Other proxies', plural(load.others, 'leg'));
+  if (load.others) say('In flight', `${count(load.n)} of this proxy, ${count(load.others)} of others`);
   if (load.engine) {
     const e = load.engine;
     say('Engine', `${count(e.running)} running, ${count(e.waiting)} waiting, KV cache ${percent(e.usage)}${e.capacity ? ' of ' + count(e.capacity) + ' tokens' : ''}${e.old ? ' (stale)' : ''}`, true);

@@ -78,9 +78,9 @@ function age(ms) {
 }
 
 function clock(ms) {
-  return new Date(ms).toLocaleTimeString('en-GB');
+  return new Date(ms).toLocaleTimeString('en-GB', { timeZoneName: 'short' });
 }
 
 function moment(ms) {
-  return new Date(ms).toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'medium' });
+  return new Date(ms).toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'long' });
 }

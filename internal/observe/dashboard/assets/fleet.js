@@ -4,7 +4,7 @@ const roles = [['prefill', 'Prefill'], ['decode', 'Decode']];
 const columns = [
   ['who', 'Instance', (n) => state.rows.get(n).address],
   ['state', 'State', (n) => condition(state.rows.get(n)).text],
-  ['load', 'Load', (n) => loadOf(n).n],
+  ['load', 'Load', (n) => legs(n)],
   ['first', 'First token', (n) => latest(lineOf(n, 0)) ?? -1],
   ['between', 'Between tokens', (n) => latest(lineOf(n, 1)) ?? -1],
   ['cache', 'Cache', (n) => loadOf(n).hit ?? (loadOf(n).engine ? loadOf(n).engine.usage : -1)],
@@ -14,6 +14,7 @@ const columns = [
 
 const noLoad = { n: 0, hit: null };
 const loadOf = (name) => state.loads.get(name) || noLoad;
+const legs = (name) => loadOf(name).n + (loadOf(name).others || 0); // of all proxies
 const keyOf = (row) => row.role + '/' + row.address;
 const noLines = [[], []];
 const lineOf = (name, i) => (state.history.of.get(keyOf(state.rows.get(name))) || noLines)[i];
@@ -27,6 +28,12 @@ function condition(row) {
   if (row.status === 'ready' && row.weight === 0) return label('weight 0', 'warn');
   return label(texts[row.status] || row.status || 'unknown', kinds[row.status] ?? 'warn');
 }
+
+// Why a row without a reason of its own is not ready.
+const reasons = {
+  pending: 'it has not answered yet', starting: 'its engine is starting', draining: 'its agent drains it', down: 'its engine does not answer its agent', orphan: 'its lease was lost, and it answers',
+  unverified: 'no proxy has had a valid answer', elsewhere: 'it belongs to other proxies', cordoned: 'an operator has cordoned it', removed: 'an operator has removed it',
+};
 
 const fleet = { tables: new Map(), lines: new Map(), sort: ['who', 1], order: '' };
 
@@ -42,7 +49,7 @@ const seen = new IntersectionObserver((entries) => {
 
 function buildTables() {
   for (const [role, title] of roles) {
-    const note = el('p');
+    const note = el('p'), lost = el('ul', { class: 'lost' });
     const head = el('tr', { role: 'row' });
     for (const [id, text, by] of columns) {
       head.append(el('th', { role: 'columnheader', scope: 'col', 'data-by': id }, by
@@ -52,8 +59,8 @@ function buildTables() {
     const body = el('tbody', { role: 'rowgroup' });
     const empty = el('p', { class: 'empty' });
     const table = el('table', { role: 'table', 'aria-labelledby': 'h-' + role }, el('thead', { role: 'rowgroup' }, head), body);
-    byId('tables').append(el('div', { class: 'table c-' + role }, el('div', { class: 'caption' }, el('h3', { id: 'h-' + role }, title), note), table, empty));
-    fleet.tables.set(role, { note, head, body, empty, table });
+    byId('tables').append(el('div', { class: 'table c-' + role }, el('div', { class: 'caption' }, el('h3', { id: 'h-' + role }, title), note), lost, table, empty));
+    fleet.tables.set(role, { note, lost, head, body, empty, table });
   }
   markSort();
 }
@@ -62,6 +69,7 @@ function sortBy(id) {
   fleet.sort = [id, fleet.sort[0] === id ? -fleet.sort[1] : ['load', 'first', 'between', 'cache'].includes(id) ? -1 : 1];
   markSort();
   arrange();
+  writeView();
 }
 
 function markSort() {
@@ -124,7 +132,7 @@ function newLine(name) {
   };
   const line = {
     name, near: false, more: null, open: el('button', { type: 'button', class: 'name', 'aria-expanded': 'false', onclick: () => toggleDetails(line) }),
-    about: el('div', { class: 'sub' }), badge: el('span', { class: 'badge' }), why: el('div', { class: 'sub' }),
+    about: el('div', { class: 'sub' }), badge: el('span', { class: 'badge' }), why: el('div', { class: 'sub' }), left: el('div', { class: 'sub' }), most: 0,
     n: el('b'), flying: el('span'), waits: el('span', { title: 'Tokens of prompts that wait to be computed' }), meter: el('i'), first: spark(), between: spark(), hits: el('div'), usage: el('div', { class: 'sub' }), age: el('span'),
     manage: el('button', { type: 'button', class: 'quiet', onclick: () => manage(name) }, 'Manage'),
   };
@@ -132,7 +140,7 @@ function newLine(name) {
   line.flying.append(line.n, ' in flight');
   line.tr = el('tr', { role: 'row' },
     cell('who', null, line.open, line.about),
-    cell('state', null, line.badge, line.why),
+    cell('state', null, line.badge, line.why, line.left),
     cell('load', 'Load', el('p', null, line.flying, line.waits), el('div', { class: 'meter' }, line.meter)),
     cell('first', 'First token', line.first.box),
     cell('between', 'Between tokens', line.between.box),
@@ -144,6 +152,7 @@ function newLine(name) {
   writeRow(line);
   writeLoad(line);
   seen.observe(line.tr);
+  if (view.open.has(name)) toggleDetails(line);
   return line;
 }
 
@@ -164,7 +173,7 @@ function writeRow(line) {
   line.about.title = line.about.textContent;
   setText(line.badge, is.text);
   setClass(line.badge, 'badge ' + is.kind);
-  const why = [row.weight !== 100 && `weight ${row.weight}`, row.reason || row.warning].filter(Boolean).join(' · ');
+  const why = [row.weight !== 100 && `weight ${row.weight}`, row.reason || row.warning || (row.usable ? '' : row.intent === 'drain' ? 'an operator drains it' : reasons[row.status])].filter(Boolean).join(' · ');
   setText(line.why, why);
   line.why.title = why;
   setClass(line.tr, row.usable ? '' : 'out');
@@ -181,11 +190,14 @@ function writeAge(line) {
 
 function writeLoad(line) {
   const load = loadOf(line.name), row = state.rows.get(line.name);
-  setText(line.n, count(load.n));
+  const all = legs(line.name);
+  setText(line.n, count(all));
   setText(line.waits, load.waiting ? count(load.waiting) + ' tok' : '');
-  line.meter.style.transform = `scaleX(${Math.min(1, load.n / (fleet.most?.[row.role] || 1)).toFixed(3)})`;
+  line.meter.style.transform = `scaleX(${Math.min(1, all / (fleet.most?.[row.role] || 1)).toFixed(3)})`;
   setText(line.hits, load.hit === null ? '' : percent(load.hit) + ' hits');
   setText(line.usage, load.engine ? 'KV ' + percent(load.engine.usage) + (load.engine.old ? ' (old)' : '') : load.hit === null ? '–' : '');
+  line.most = row.intent === 'drain' ? Math.max(line.most, all) : 0;
+  setText(line.left, row.intent !== 'drain' ? '' : all ? `${count(all)} of ${count(line.most)} in flight left` : 'nothing in flight');
   if (line.more) writeDetails(line);
 }
 
@@ -205,7 +217,7 @@ function renderFleet(change) {
   if (change.whole) for (const name of [...fleet.lines.keys()]) if (!state.rows.has(name)) dropLine(name);
   for (const name of change.rows) if (!state.rows.has(name)) dropLine(name);
   const most = { prefill: 1, decode: 1 };
-  for (const [name, row] of state.rows) most[row.role] = Math.max(most[row.role], loadOf(name).n);
+  for (const [name, row] of state.rows) most[row.role] = Math.max(most[row.role], legs(name));
   const scale = fleet.most && most.prefill === fleet.most.prefill && most.decode === fleet.most.decode;
   fleet.most = most;
   for (const [name, line] of fleet.lines) {
@@ -218,17 +230,42 @@ function renderFleet(change) {
   writeNotes();
 }
 
+// Losses that the user of this browser has acknowledged, by role/address@time.
+const lostPlace = 'pdmesh-acknowledged', lostStorage = storage('localStorage');
+const lostId = (l) => `${l.role}/${l.address}@${l.at}`;
+const acknowledged = () => (lostStorage.getItem(lostPlace) || '').split(' ');
+const lostOf = (role) => (state.parts.lost || []).filter((l) => l.role === role && !acknowledged().includes(lostId(l)));
+
+function acknowledge(l) {
+  lostStorage.setItem(lostPlace, [...acknowledged(), lostId(l)].slice(-200).join(' '));
+  writeNotes();
+}
+
+function writeLost(list, lost) {
+  const ids = lost.map(lostId).join(' ');
+  if (list.dataset.ids !== ids) {
+    list.dataset.ids = ids;
+    list.replaceChildren(...lost.map((l) => el('li', null, el('span', { class: 'mono' }, l.address), el('span', { title: moment(l.at) }),
+      el('button', { type: 'button', class: 'quiet', 'aria-label': `Acknowledge the loss of ${l.role} ${l.address}`, onclick: () => acknowledge(l) }, 'Acknowledge'))));
+  }
+  lost.forEach((l, i) => setText(list.children[i].children[1], ` lost ${age(now() - l.at)} ago, without a drain `));
+}
+
 function writeNotes() {
   for (const [role, table] of fleet.tables) {
+    const lost = lostOf(role);
+    writeLost(table.lost, lost);
     let serving = 0, all = 0, running = 0, waiting = 0;
     for (const [name, row] of state.rows) {
       if (row.role !== role) continue;
       all++;
       serving += row.usable ? 1 : 0;
-      running += loadOf(name).n;
+      running += legs(name);
       waiting += loadOf(name).waiting || 0;
     }
-    setText(table.note, all === 0 ? 'none' : `${serving} of ${all} serving · ${count(running)} in flight` + (waiting ? ` · ${count(waiting)} tokens wait` : ''));
-    setClass(table.note, all > 0 && serving === 0 ? 'bad' : '');
+    all += lost.length;
+    setText(table.note, all === 0 ? 'none' : `${serving} of ${all} serving` + (lost.length ? `, ${lost.length === 1 ? 'one' : lost.length} lost ${age(now() - lost.at(-1).at)} ago` : '') +
+      ` · ${count(running)} in flight` + (waiting ? ` · ${count(waiting)} tokens wait` : ''));
+    setClass(table.note, all > 0 && serving === 0 || lost.length ? 'bad' : '');
   }
 }

@@ -5,6 +5,7 @@ const tiles = [
   { id: 'flight', title: 'In flight', colour: 'accent', lines: ['in_flight'], unit: '' },
   { id: 'first', title: 'First token', colour: 'prefill', lines: ['first50', 'first95'], unit: 'ms' },
   { id: 'between', title: 'Between tokens', colour: 'decode', lines: ['between50', 'between95'], unit: 'ms' },
+  { id: 'tokens', title: 'Tokens per second', colour: 'accent', lines: ['output', 'input'], unit: '' },
   { id: 'failed', title: 'Failed', colour: 'bad', lines: ['failed'], unit: '' },
 ];
 
@@ -35,8 +36,12 @@ function renderTiles(change) {
       setText(tile.value, is === null ? '–' : number.format(is));
     }
   }
-  const [rate, flight, , , failed] = tiles;
-  setText(flight.value, count(state.parts.requests || 0));
+  const [rate, flight, , , tokens, failed] = tiles, all = state.parts.fleet;
+  setText(flight.value, count(all ? last('in_flight') || 0 : state.parts.requests || 0));
+  setText(flight.more, all ? 'legs to engines' : '');
+  setText(tokens.value, last('output') === null ? '–' : count(last('output')));
+  setText(tokens.small, ' out');
+  setText(tokens.more, last('input') === null ? '' : `${count(last('input'))} in`);
   const alone = last('alone');
   setText(rate.more, alone ? `${number.format(alone)} by decode alone` : '');
   const lost = Math.round((lines.failed || []).reduce((sum, v) => sum + (v || 0), 0) * state.history.step);
@@ -49,9 +54,32 @@ function renderTiles(change) {
 }
 
 function renderFindings() {
-  const list = state.parts.findings || [];
+  const doctor = (state.parts.doctor || []).map((f) => `${f.severity}: ${f.text}. ${f.cure}`);
+  const list = [...(state.parts.findings || []), ...doctor];
   byId('findings').hidden = list.length === 0;
   byId('findings-list').replaceChildren(...list.map((text) => el('li', null, text)));
+}
+
+// renderScope says whose figures are shown.
+function renderScope() {
+  const list = state.parts.proxies?.list || [], out = list.filter((p) => p.missing), box = byId('scope');
+  box.hidden = list.length < 2;
+  const whose = state.parts.fleet ? `Figures of ${list.length - out.length} of ${list.length} proxies.` : 'Figures of this proxy.';
+  setText(box, whose + (out.length ? ` Not included: ${out.map((p) => `${p.address || p.id} (${p.missing})`).join(', ')}.` : ''));
+  setClass(box, out.length ? 'bad' : '');
+}
+
+function renderFailures() {
+  const list = state.parts.failures || [];
+  byId('failures-card').hidden = list.length === 0;
+  byId('failures').replaceChildren(...list.slice(0, 30).map((f) => el('li', null, el('span', { class: 'tag ' + f.role }, f.role), ' ', el('span', { class: 'mono' }, f.instance), ` ${f.class}: ${count(f.count)}`)));
+}
+
+function renderQueues() {
+  const list = state.parts.queues || [], counts = (of) => Object.entries(of || {}).sort().map(([name, n]) => `${name || '(no name)'} ${count(n)}`).join(', ') || 'none';
+  byId('queues-card').hidden = list.length === 0;
+  byId('queues').replaceChildren(...list.flatMap((q) => [el('dt', null, q.model + (q.mode === 'on' ? '' : ` (${q.mode})`)),
+    el('dd', null, `waiting: ${counts(q.waiting)}; by key: ${counts(q.keys)}; oldest ${latency(q.oldest * 1000)}`)]));
 }
 
 function feedEntry(c) {
@@ -85,7 +113,7 @@ function renderProxies() {
     const lag = newest - p.applied;
     return el('div', { class: 'proxy' },
       el('span', { class: 'mono' }, p.address || p.id), el('span', { class: 'badge ' + (lag ? 'warn' : 'good') }, lag ? `${count(lag)} behind` : 'up to date'),
-      el('span', { class: 'sub' }, [p.own ? 'this one' : '', p.version, p.started ? 'up ' + age(now() - p.started) : '', 'revision ' + p.applied].filter(Boolean).join(' · ')));
+      el('span', { class: 'sub' }, [p.own ? 'this one' : '', p.missing ? 'figures not included' : '', p.version, p.started ? 'up ' + age(now() - p.started) : '', 'revision ' + p.applied].filter(Boolean).join(' · ')));
   });
   if (part.error) nodes.push(el('p', { class: 'error' }, `As of ${clock(part.at)}: ${part.error}`));
   if (!nodes.length) nodes.push(el('p', { class: 'muted' }, 'None has said that it is there.'));

@@ -4,7 +4,7 @@ const state = {
   self: null,
   rows: new Map(), // by name: what an entry of the membership is
   loads: new Map(), // by the same name: what it has to do
-  parts: {}, // etcd, revision, findings, requests, proxies
+  parts: {}, // etcd, revision, findings, requests, proxies, fleet, lost, doctor, failures, queues
   feed: [],
   history: { step: 5, total: {}, of: new Map() },
   ahead: 0, // of the proxy's clock before this one's, in ms
@@ -20,15 +20,14 @@ const now = () => Date.now() + state.ahead;
 function take(message, whole) {
   state.lastEvent = Date.now();
   state.ahead = message.now - state.lastEvent;
-  const change = { whole, rows: new Set(), loads: new Set(), point: whole || Boolean(message.point), members: whole, parts: new Set(), feed: [] };
+  const change = { whole, rows: new Set(), loads: new Set(), point: whole || Boolean(message.point || message.history), members: whole, parts: new Set(), feed: [] };
   if (whole) {
     state.self = message.self;
-    for (const all of [state.rows, state.loads, state.history.of]) all.clear();
+    for (const all of [state.rows, state.loads]) all.clear();
     state.parts = {};
     state.feed = [];
-    state.history.total = {};
-    readHistory(message.history);
   }
+  if (message.history) readHistory(message.history);
   for (const [name, row] of Object.entries(message.rows || {})) {
     change.rows.add(name);
     if (row === null || !state.rows.has(name)) change.members = true;
@@ -53,7 +52,8 @@ function take(message, whole) {
 }
 
 function readHistory(history) {
-  state.history.step = history.step;
+  Object.assign(state.history, { step: history.step, total: {} });
+  state.history.of.clear();
   for (const [name, line] of Object.entries(history.total)) state.history.total[name] = line || [];
   for (const [key, [first, between]] of Object.entries(history.of)) state.history.of.set(key, [first || [], between || []]);
 }

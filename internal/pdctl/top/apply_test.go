@@ -1,0 +1,60 @@
+package top
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) {
+	testkit.MaybeRunEtcd()
+	leak.Main(m)
+}
+
+// Every change is written to etcd.
+func TestApply(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	layout, err := schema.NewLayout(schema.DefaultPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"prefill/10.0.0.1:1", "decode/10.0.0.1:1", "prefill/10.0.0.2:1", "decode/10.0.0.2:1"} {
+		if _, err := cli.Put(t.Context(), "/pd/"+key, `{"v":1,"models":["chat"],"connector":"nixl","state":"ready"}`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	intents := store.New(cli, layout, "test").Intents
+	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}
+	for _, tc := range []struct {
+		x         change
+		key, want string // a text in the override of this key, and in the outcome
+	}{
+		{change{key: k, verb: "drain", reason: "new disks"}, `"state":"drain"`, "drain decode/10.0.0.1:1: done, revision "},
+		{change{key: k, verb: "drain", reason: "new disks"}, "new disks", "drain decode/10.0.0.1:1: nothing to change"},
+		{change{key: k, verb: "uncordon"}, "", "failed: not done: decode/10.0.0.1:1 is drained"},
+		{change{key: k, verb: "undrain"}, "", "undrain decode/10.0.0.1:1: done"},
+		{change{key: k, verb: "weight", weight: 30}, `"weight":30`, "weight decode/10.0.0.1:1: done"},
+		{change{key: k, verb: "role", role: instance.Prefill}, `"drain"`, "role decode/10.0.0.1:1: done"},
+	} {
+		if got := tc.x.apply(t.Context(), intents, "nixl"); !strings.HasPrefix(got, tc.want) {
+			t.Errorf("%+v: %q", tc.x, got)
+		}
+		resp, err := cli.Get(t.Context(), layout.Override(k))
+		if err != nil {
+			t.Fatal(err)
+		}
+		value := ""
+		for _, kv := range resp.Kvs {
+			value = string(kv.Value)
+		}
+		if !strings.Contains(value, tc.key) {
+			t.Errorf("%+v: %s", tc.x, value)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package browser_test
+
+import (
+	"fmt"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// A page shows the figures of all proxies, and an instance that was lost until that is acknowledged. Its URL has
+// the view.
+func TestFleet(t *testing.T) {
+	r := newRig(t, 2)
+	r.node(instance.Prefill, true)
+	decode := r.node(instance.Decode, true)
+	cli := r.etcd.Client(t)
+	lease, err := cli.Grant(t.Context(), 600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cli.Put(t.Context(), "/pd/decode/127.0.0.1:9", fmt.Sprintf(`{"v":1,"models":[%q],"connector":"nixl","state":"starting"}`, r.model), clientv3.WithLease(lease.ID)); err != nil {
+		t.Fatal(err)
+	}
+	r.serves(1, 1)
+	p := open(t, r.url(), desktop())
+	p.shownText("scope", "Figures of 2 of 2 proxies.")
+	p.shows("decode", "127.0.0.1:9", "starting")
+	p.until(fmt.Sprintf(`(%s).textContent.includes('its engine is starting')`, row("decode", "127.0.0.1:9")))
+
+	// All requests go through the other proxy.
+	traffic(t, r.model, 2, r.proxies[1].URL())
+	p.until(`latest(state.history.total.served) > 0 && latest(state.history.total.output) > 0 && state.parts.fleet`)
+	p.until(fmt.Sprintf(`(%s).querySelector('.load b').textContent !== '0'`, row("decode", decode.Address)))
+
+	// The lost one is down for its agent at last; it was neither drained nor removed.
+	if _, err := cli.Put(t.Context(), "/pd/decode/127.0.0.1:9", fmt.Sprintf(`{"v":1,"models":[%q],"connector":"nixl","state":"down"}`, r.model), clientv3.WithLease(lease.ID)); err != nil {
+		t.Fatal(err)
+	}
+	p.shows("decode", "127.0.0.1:9", "down")
+	if _, err := cli.Revoke(t.Context(), lease.ID); err != nil {
+		t.Fatal(err)
+	}
+	const note = `document.querySelector('.table.c-decode .caption p').textContent`
+	p.until(note + `.includes('1 of 2 serving, one lost ')`)
+	p.do(chromedp.Click(chromedp.CSS(`.table.c-decode .lost button`)))
+	p.until(note + `.startsWith('1 of 1 serving ·')`)
+
+	value[any](p, fmt.Sprintf(`(%s).querySelector('.name').click()`, row("decode", decode.Address)))
+	p.do(chromedp.SendKeys(chromedp.CSS("#search"), "nixl"))
+	p.until(`location.hash.startsWith('#q=nixl&open=decode')`)
+	again := open(t, r.url()+"/"+value[string](p, `location.hash`)+"&only=serving&sort=-load", desktop())
+	again.until(`document.querySelector('.more-row') && document.getElementById('search').value === 'nixl' && document.getElementById('only').value === 'serving'`)
+	again.until(`document.querySelector('th[data-by=load]').getAttribute('aria-sort') === 'descending' && document.querySelectorAll('tr[data-name]').length === 2`)
+}
