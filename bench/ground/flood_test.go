@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
 // flood is a fleet of proxies with the real admission, the real estimates and the policy prefix, and
@@ -169,8 +171,22 @@ func (f *flood) exchange() {
 			}
 		}
 	}
-	for _, p := range f.proxies {
-		p.queues.Wake()
+	published := make([][]admission.Entry, len(f.proxies))
+	for i, p := range f.proxies {
+		published[i] = p.queues.Entries(64)
+	}
+	for i, p := range f.proxies {
+		o := &admission.Others{}
+		for k, list := range published {
+			switch {
+			case k == i:
+			case slices.ContainsFunc(list, func(e admission.Entry) bool { return e.Backlog > 0 }):
+				o.Queues = append(o.Queues, list)
+			default:
+				o.Attained = append(o.Attained, list...)
+			}
+		}
+		p.queues.SetOthers(o)
 	}
 }
 
@@ -301,7 +317,7 @@ func TestFloodTrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range strings.Split(cmp.Or(os.Getenv("PD_RATES"), "0.75,1,1.25,1.5,2,3"), ",") {
+	for text := range strings.SplitSeq(cmp.Or(os.Getenv("PD_RATES"), "0.75,1,1.25,1.5,2,3"), ",") {
 		rate, _ := strconv.ParseFloat(text, 64)
 		w, err := NewWorkload(entries, Part(o.Part), rate, 0)
 		if err != nil {
@@ -322,5 +338,142 @@ func TestFloodTrace(t *testing.T) {
 		if err := Save(&o, strings.TrimSuffix(doc, ".md")+"/model.json", doc); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// source is a client that sends prompts of random lengths at random times.
+type source struct {
+	key   string
+	class admission.Class
+	load  float64 // part of the capacity of prefill
+}
+
+const (
+	floodEngines = 8
+	floodLength  = 3 * time.Minute
+	floodPrompt  = 4000 // tokens on average
+)
+
+// newSources returns a fleet, the requests of the sources, and the source of each request. No prompt
+// is in a cache. A source sends the same, whatever the others do.
+func newSources(t *testing.T, list []source) (f *flood, w *Workload, of []source) {
+	t.Helper()
+	type arrival struct {
+		entry loadgen.Entry
+		of    source
+	}
+	build := func(seed uint64) (*Workload, []source) {
+		var all []arrival
+		var of []source
+		for k, s := range list {
+			rng := rand.New(rand.NewPCG(seed, uint64(k)))
+			every := floodPrompt / (s.load * floodEngines * DefaultEngine().PrefillRate)
+			for at := every * rng.ExpFloat64(); at < floodLength.Seconds(); at += every * rng.ExpFloat64() {
+				e := loadgen.Entry{Timestamp: int64(at * 1000), InputLength: floodPrompt/2 + rng.IntN(floodPrompt), OutputLength: 64 + rng.IntN(128)}
+				for range (e.InputLength + 511) / 512 {
+					e.HashIDs = append(e.HashIDs, rng.Int64())
+				}
+				all = append(all, arrival{e, s})
+			}
+		}
+		slices.SortStableFunc(all, func(a, b arrival) int { return cmp.Compare(a.entry.Timestamp, b.entry.Timestamp) })
+		entries := []loadgen.Entry{}
+		for i, a := range all {
+			if i > 0 { // NewWorkload distributes entries of the same time over some seconds
+				a.entry.Timestamp = max(a.entry.Timestamp, entries[i-1].Timestamp+1)
+			}
+			entries, of = append(entries, a.entry), append(of, a.of)
+		}
+		w, err := NewWorkload(entries, Whole, 1, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return w, of
+	}
+	warm, _ := build(1)
+	warm.Requests = warm.Requests[:min(400, len(warm.Requests))]
+	w, of = build(2)
+	f = newFlood(w, warm, floodEngines, admission.On)
+	f.ask = func(i int, r *admission.Request) { s := of[i%len(of)]; r.Key, r.Class = s.key, s.class }
+	return f, w, of
+}
+
+// attained returns the tokens per second that each key got while the sources sent.
+func attained(w *Workload, of []source, samples []sample) map[string]float64 {
+	out := map[string]float64{}
+	for i, s := range samples {
+		if s.ok && w.Requests[i].At+s.ttft <= floodLength {
+			out[of[i].key] += float64(s.work) / floodLength.Seconds()
+		}
+	}
+	return out
+}
+
+func jain(of map[string]float64) float64 {
+	sum, squares := 0.0, 0.0
+	for _, v := range of {
+		sum, squares = sum+v, squares+v*v
+	}
+	return sum * sum / (float64(len(of)) * squares)
+}
+
+// A key that sends ten times its share takes nothing from the others, and keys that send the same get
+// the same, with any number of proxies.
+func TestFloodFairness(t *testing.T) {
+	counts := []int{4}
+	if longform.Run() {
+		counts = []int{1, 4, 8}
+	}
+	for _, proxies := range counts {
+		var equal, fair, heavy []source
+		for i := range 8 {
+			key := strconv.Itoa(i)
+			equal = append(equal, source{key, admission.Default, 3.0 / 8})
+			load, more := 1.0/8, 1.0
+			if i == 0 {
+				more = 10
+			}
+			fair, heavy = append(fair, source{key, admission.Default, load}), append(heavy, source{key, admission.Default, load * more})
+		}
+		f, w, of := newSources(t, equal)
+		got := attained(w, of, f.run(t, w, proxies))
+		index := jain(got)
+		f, w, of = newSources(t, fair)
+		alone := attained(w, of, f.run(t, w, proxies))
+		f, w, of = newSources(t, heavy)
+		beside, worst := attained(w, of, f.run(t, w, proxies)), 1.0
+		for _, s := range fair[1:] {
+			worst = min(worst, beside[s.key]/alone[s.key])
+		}
+		t.Logf("%d proxies: Jain index %.4f, least kept beside a heavy key %.3f", proxies, index, worst)
+		if index < 0.95 || worst < 0.95 && proxies <= 4 || worst < 0.75 {
+			t.Errorf("%v\n%v\n%v", got, alone, beside)
+		}
+	}
+}
+
+// Requests of class batch above the capacity do not delay those of class interactive, and use what
+// these leave.
+func TestFloodPriority(t *testing.T) {
+	times := func(list ...source) (ttft []time.Duration, got map[string]float64) {
+		f, w, of := newSources(t, list)
+		samples := f.run(t, w, 1)
+		for i, s := range samples {
+			if of[i].class == admission.Interactive {
+				ttft = append(ttft, s.ttft)
+			}
+		}
+		slices.Sort(ttft)
+		return ttft, attained(w, of, samples)
+	}
+	chat, batch := source{"chat", admission.Interactive, 0.2}, source{"batch", admission.Batch, 3}
+	idle, alone := times(chat)
+	beside, got := times(chat, batch)
+	_, full := times(batch)
+	rest := full["batch"] - alone["chat"]
+	t.Logf("interactive TTFT p50 %.2f (idle %.2f) s, p99 %.2f (%.2f) s; batch uses %.0f %% of the rest",
+		quantile(beside, 0.5), quantile(idle, 0.5), quantile(beside, 0.99), quantile(idle, 0.99), 100*got["batch"]/rest)
+	if quantile(beside, 0.5) > 1.5*quantile(idle, 0.5) || quantile(beside, 0.99) > quantile(idle, 0.99)+1.5 || got["batch"] < 0.9*rest {
+		t.Errorf("%v", got)
 	}
 }

@@ -76,7 +76,7 @@ func (o *Overload) WriteDoc(file string) error {
 	}
 	how := fmt.Sprintf("%s, %d cores, %s. The trace was sent %g times as fast, through %d proxies. Medians of %d runs.", o.Machine.CPU, o.Machine.Cores, o.Version, o.Speed, o.Proxies, o.Runs)
 	if o.Speed == 0 {
-		how = fmt.Sprintf("The admission of %s with modelled engines and a virtual clock (no HTTP), %d proxies.", o.Version, o.Proxies)
+		how = fmt.Sprintf("The real queue with modelled engines and a virtual clock, without HTTP. Proxies: %d.", o.Proxies)
 	}
 	text := fmt.Sprintf("\n%s The %s half of the trace; %d prefill and %d decode engines. Load 1 is the recorded rate. *In time* are requests whose first token comes within %g s "+
 		"and whose tokens are at most %g ms apart on average; tokens are the uncached ones of their prompts and those of their answers. In brackets: of the target's best load.\n\n%s\n![%s](%s/goodput.svg)\n\n",

@@ -95,7 +95,7 @@ func (o *order) len() (n int) {
 func (o *order) add(r *Request, now time.Time) {
 	a := r.account
 	a.fold(now)
-	if !a.active() {
+	if !a.active() && a.others == 0 { // it may be active in another proxy
 		o.start(a, now)
 	}
 	o.seq++

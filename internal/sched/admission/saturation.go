@@ -18,7 +18,7 @@ type Engine struct {
 const (
 	// step is the work in time that an engine should have waiting: enough that it does not idle until
 	// the proxy has sent the next request.
-	step = 300 * time.Millisecond
+	step = 100 * time.Millisecond
 	// fullKV is the share of the KV cache up to which requests are dispatched, and above which an
 	// engine counts as full by its own report.
 	fullKV = 0.9
