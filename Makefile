@@ -34,9 +34,10 @@ demo: build ## run a fleet on this machine, and a tour of it: [PROXIES=2] [ETCD=
 		$(if $(call on,$(ONCE)),--once) $(if $(CONNECTOR),--connector "$(CONNECTOR)")
 
 .PHONY: build
-build: ## build static programs into bin/
+build: ## build static programs into bin/, with links to the names of the packages (pdmesh-proxy, pdmesh-agent)
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
+	@ln -sf proxy $(BIN)/pdmesh-proxy && ln -sf agent $(BIN)/pdmesh-agent
 
 # For scripts/test.sh.
 test test-long: export PACKAGES := $(PACKAGES)
@@ -313,6 +314,12 @@ fleet-overload: fleet-build ## compare the queue on and off, and other routers, 
 	@$(BIN)/fleetbench overload --bin $(BIN) --trace "$(TRACE)" --part $(PART) --doc $(OVERLOAD_DOC) $(if $(TARGETS),--targets "$(TARGETS)") \
 		$(if $(RATES),--rates $(RATES)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(if $(RUNS),--runs $(RUNS)) \
 		$(if $(PROXIES),--proxies $(PROXIES)) $(FLEETFLAGS)
+
+.PHONY: fleet-overload-model
+fleet-overload-model: ## the queue with modelled engines and a virtual clock, into docs/overload.md: TRACE=file [RATES=1,2,3] [PART=second] [PROXIES=1]
+	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-overload-model TRACE=conversation_trace.jsonl" >&2; exit 2; }
+	@PD_TRACE="$(abspath $(TRACE))" PD_PART=$(PART) PD_RATES=$(RATES) PD_PROXIES=$(PROXIES) PD_DOC="$(abspath $(OVERLOAD_DOC))" \
+		$(GO) test ./bench/ground -run TestFloodTrace -count=1 -v
 
 .PHONY: fleet-model
 fleet-model: ## simulate fleet-bench for our policies without HTTP and clock, in seconds: TRACE=file [TARGETS=session] [PART=first] [RATE=1]

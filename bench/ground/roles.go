@@ -54,14 +54,14 @@ type DayResult struct {
 
 // NewDay returns the day curve: prompt-heavy, answer-heavy, prompt-heavy, with the requests of a trace
 // whose ratio is above and below its median.
-func NewDay(entries []loadgen.Entry, engines int, phase time.Duration, rate float64) *Day {
+func NewDay(entries []loadgen.Entry, engines int, phase time.Duration, rate, noise float64, seed uint64) *Day {
 	sorted := slices.Clone(entries)
 	slices.SortStableFunc(sorted, func(a, b loadgen.Entry) int {
 		return b.InputLength*max(1, a.OutputLength) - a.InputLength*max(1, b.OutputLength)
 	})
 	prompts, answers := sorted[:len(sorted)/2], sorted[len(sorted)/2:]
 	scale := rate * float64(engines) / 8
-	return &Day{Engines: engines, Targets: roles.Targets{TTFT: 4, TPOT: 0.05}, Seed: 1, Phases: []Phase{
+	return &Day{Engines: engines, Targets: dayTargets(), Noise: noise, Seed: seed, Phases: []Phase{
 		{phase.Seconds(), 8 * scale, prompts}, {phase.Seconds(), 10 * scale, answers}, {phase.Seconds(), 8 * scale, prompts},
 	}}
 }
@@ -100,6 +100,43 @@ func (o *Day) Compare() string {
 	row(fmt.Sprintf("automatic from %d prefill", worst), o.Run([]int{worst}, true))
 	return b.String()
 }
+
+// enough is the goodput with which a fleet meets its targets.
+const enough = 0.9
+
+// CompareAdvice returns a table of the smallest fleet that meets the targets at ten loads, and of the
+// advice of a fleet with that size and of one with two more engines of each role.
+func CompareAdvice(entries []loadgen.Entry, seed uint64) string {
+	var b strings.Builder
+	b.WriteString("| requests/s | smallest fleet | advice there | advice with two more of each role |\n|---|---|---|---|\n")
+	for rate := 2.0; rate <= 20; rate += 2 {
+		size := SmallestFleet(entries, rate, seed)
+		at := func(more int) string {
+			wanted := fleet(entries, rate, seed, size[0]+more, size[1]+more).Wanted
+			return fmt.Sprintf("%.1f prefill, %.1f decode", wanted[0], wanted[1])
+		}
+		fmt.Fprintf(&b, "| %g | %d prefill, %d decode | %s | %s |\n", rate, size[0], size[1], at(0), at(2))
+	}
+	return b.String()
+}
+
+// SmallestFleet returns the least numbers of prefill and decode engines that meet the targets.
+func SmallestFleet(entries []loadgen.Entry, rate float64, seed uint64) (size [2]int) {
+	const plenty = 24
+	for size[0] = 1; size[0] < plenty && fleet(entries, rate, seed, size[0], plenty).All < enough; size[0]++ {
+	}
+	for size[1] = 1; size[1] < plenty && fleet(entries, rate, seed, size[0]+2, size[1]).All < enough; size[1]++ {
+	}
+	return size
+}
+
+// fleet runs a constant load for 25 minutes.
+func fleet(entries []loadgen.Entry, rate float64, seed uint64, prefill, decode int) DayResult {
+	d := &Day{Engines: prefill + decode, Targets: dayTargets(), Seed: seed, Noise: 0.2, Phases: []Phase{{1500, rate, entries}}}
+	return d.Run([]int{prefill}, false)
+}
+
+func dayTargets() roles.Targets { return roles.Targets{TTFT: 4, TPOT: 0.05} }
 
 // Run runs the day. prefill is the number of prefill engines by phase; with one number, that from the
 // start on.

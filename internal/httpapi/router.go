@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -88,8 +89,9 @@ type Deps struct {
 	LogLevel  LogLevel // nil: it cannot be changed
 
 	CORS       CORS
-	ClientKeys *apikeys.Ring // nil: clients need no key
-	AdminKey   *apikeys.Ring // nil: the admin routes refuse all requests
+	ClientKeys *apikeys.Ring         // nil: clients need no key
+	Config     func(io.Writer) error // writes the settings, secrets masked; nil: there is no such route
+	AdminKey   *apikeys.Ring         // nil: the admin routes refuse all requests
 	Version    string
 	ID         string // of this proxy, as in etcd
 	// Notices returns the notices of package notice.
@@ -180,7 +182,7 @@ func isProxyRoute(path string) bool {
 		return true
 	}
 	switch path {
-	case "/status", "/roles", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents, usagePath, limitsPath:
+	case "/status", "/roles", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, configPath, DashboardEvents, usagePath, limitsPath:
 		return true
 	}
 	return strings.HasPrefix(path, limitsPath+"/")

@@ -68,6 +68,9 @@ func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.GET("/roles", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"roles": d.Roles()}) })
 	admin := &adminRoutes{admin: d.Admin, members: d.Members, level: d.LogLevel, routes: d.ModelRoutes, log: d.Log}
 	admin.add(e, requireRight(d.AdminKey, apikeys.Read), requireAdmin(d.AdminKey))
+	if d.Config != nil {
+		e.GET(configPath, requireRight(d.AdminKey, apikeys.Read), d.config)
+	}
 	e.POST("/route", requireRight(d.AdminKey, apikeys.Read), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
 	d.addKeyRoutes(e, admin)
 	for _, path := range fanOutRoutes() {

@@ -9,7 +9,7 @@
 //	intent      drain, undrain, cordon, uncordon, weight, wait
 //	show        list, get, watch, history, status: every entry, usable or not, and why not
 //	fleet       diff, revert, apply
-//	diagnose    doctor
+//	diagnose    doctor; debug is in this package, because it runs other commands
 //	route, events, mooncake, auth, transfer (export, import)
 //
 // Text from etcd or from an engine is escaped before it is printed.

@@ -29,8 +29,8 @@ import (
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
 
 pdctl uses etcd directly; no proxy or agent needs to run. Only "pdctl route", "pdctl ratio"
-and "pdctl usage" ask proxies.
-While etcd is down, list, get and status can read the fleet from one, with --proxy URL.
+and "pdctl usage" ask proxies. While etcd is down, list, get and status can read the fleet from
+one, with --proxy URL.
 The default etcd is 127.0.0.1:2379, where a proxy without --etcd-endpoints runs its own.
 --etcd-endpoints or PD_ETCD_ENDPOINTS names another one.
 
@@ -100,7 +100,7 @@ func root(s *session.Session) *cobra.Command {
 		s.ReadsProxy(s.Completes(show.Get(s), one...)), s.Watches(s.Completes(show.History(s), one...)), s.Names(s.ReadsProxy(s.Watches(s.Selects(show.List(s))))),
 		s.Selects(show.Watch(s)), s.ReadsProxy(s.Watches(show.Status(s))), s.Selects(s.Writes(top.Command(s))),
 		s.Watches(fleet.Diff(s)), s.Confirms(s.Writes(fleet.Revert(s))), s.Confirms(s.Writes(fleet.Apply(s))),
-		diagnose.Command(s), s.Completes(events.Command(s), one...), route.Command(s), route.Ratio(s),
+		diagnose.Command(s), debugCommand(s), s.Completes(events.Command(s), one...), route.Command(s), route.Ratio(s),
 		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s), limit.Command(s), limit.Usage(s), model.Command(s),
 	)
 	for _, c := range root.Commands() {

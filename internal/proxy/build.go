@@ -280,7 +280,7 @@ func (b *builder) makeRoutes() {
 		CORS: httpapi.CORS{
 			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,
 		},
-		ClientKeys: b.keys, AdminKey: b.admins, Version: version.String(), ID: b.id,
+		ClientKeys: b.keys, Config: b.cfg.Print, AdminKey: b.admins, Version: version.String(), ID: b.id,
 		Limits: limits(b.cfg), Notices: b.notices, Usage: b.limits.Usage, ModelRoutes: b.listModelRoutes,
 	}
 	if b.board = b.newBoard(deps.List, deps.Etcd, b.handler.Requests, b.address); b.board != nil {

@@ -67,8 +67,8 @@ func (p *app) keyFindings() []string {
 	return found
 }
 
-// followLimits applies the limits of API keys that etcd has. While a document cannot be read, the
-// previous limits of its key stay.
+// followLimits applies the limits of API keys that etcd has. While a document is invalid or of a newer
+// release, the previous limits of its key stay.
 func (p *app) followLimits(ctx context.Context) {
 	limits := map[string]instance.KeyLimits{}
 	instance.Follow(ctx, p.watcher.Snapshot, func(last, snap *instance.Snapshot) {

@@ -27,7 +27,7 @@ type Total struct {
 	OthersWaiting float64
 	// OthersHeld is the number of tokens of their prompts in its KV cache.
 	OthersHeld float64
-	Engine        *policy.Engine // its last report; nil: there is none, or it is too old
+	Engine     *policy.Engine // its last report; nil: there is none, or it is too old
 }
 
 // Counts is the load of an instance by other proxies.

@@ -162,6 +162,9 @@ var examples = map[string]example{
 	},
 	"pdctl apply --export > fleet.yaml": {before: []string{"pdctl cordon decode/10.0.0.9:8200"}, after: func(s *stage) { s.holds("fleet.yaml", s.here("decode/10.0.0.9:8200")) }},
 
+	"pdctl debug": {want: []string{"tar.gz: 8 files, 0 notes"}},
+	"pdctl debug -f report.tar.gz --proxy http://10.0.0.1:8000": {want: []string{"report.tar.gz: 8 files, 0 notes"}},
+
 	"pdctl auth init --dry-run": {want: []string{"# Nothing is changed.", "etcdctl role add pd-proxy", "etcdctl auth enable"}},
 	"pdctl auth init --apply --password-file pd-proxy=proxy.pass --password-file root=root.pass": {
 		alone: true, want: []string{"pd-proxy: created with the password of its file", "pd-operator: password ", "authentication is on"},
@@ -174,8 +177,8 @@ var examples = map[string]example{
 	"pdctl mooncake segments --dial=false":                                {set: segments, want: []string{"127.0.0.1:12001"}},
 	"pdctl mooncake segments -o json | jq '.segments[] | select(.stale)'": {set: segments, want: []string{`"stale": "not listening"`}},
 
-	"source <(pdctl completion bash)": {},
-	"systemctl stop pd-agent":         {skip: "placeholder for any way to stop a node; the unit is not installed here"},
+	"source <(pdctl completion bash)":    {},
+	"systemctl stop pdmesh-agent@decode": {skip: "placeholder for any way to stop a node; the unit is not installed here"},
 }
 
 // declare writes a file for pdctl apply.

@@ -63,6 +63,7 @@ var table = []row{
 	{page: "docs/cli.md", first: "pdctl top", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl mooncake", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl history", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl debug", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl list --proxy", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl diff", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl apply", by: "test/cli: TestEveryExample"},
@@ -111,6 +112,11 @@ var table = []row{
 	{page: "docs/kv-events.md", first: "vllm serve", why: gpuEngine},
 	{page: "docs/kv-events.md", first: "agent --role prefill --etcd-endpoints 127.0.0.1", world: "etcd", then: ready1},
 
+	{page: "docs/roles.md", first: "pdctl ratio", by: "test/cli: TestEveryExample"},
+	{page: "docs/roles.md", first: "apiVersion: keda.sh", why: otherTools},
+	{page: "docs/roles.md", first: "scaling {", why: otherTools},
+	{page: "docs/roles.md", first: "n=$(pdctl ratio", why: elsewhere},
+	{page: "docs/roles.md", first: "pdctl role decode", by: "test/cli: TestEveryExample"},
 	{page: "docs/limits.md", first: "pdctl limit set", by: "test/cli: TestEveryExample"},
 	{page: "docs/limits.md", first: "pdctl usage", by: "test/cli: TestEveryExample"},
 
@@ -154,5 +160,6 @@ var table = []row{
 	{page: "bench/README.md", first: "make bench", why: hours},
 	{page: "bench/README.md", first: "core 1", why: picture},
 	{page: "bench/README.md", first: "bin/bench run", why: hours},
+	{page: "docs/overload.md", first: "make fleet-overload-model", why: hours},
 	{page: "docs/performance/README.md", first: "make bench", why: hours},
 }

@@ -49,9 +49,28 @@ func (v *Verdict) add(rule string, at time.Time, who []string, format string, ar
 func checkAnswers(h *History, v *Verdict) {
 	for _, r := range h.Requests {
 		if r.Outcome == Wrong {
+			if h.restartedUnknown(r) {
+				v.Excused["decode read from a prefill engine that had restarted with the same engine id, before proxies knew"]++
+				continue
+			}
 			v.add("answers", r.To, []string{r.ID}, "%s of %s (%s) through %s, decode %s: %s", r.Route, r.ID, r.Model, r.Proxy, r.Decode, r.Err)
 		}
 	}
+}
+
+// restartedUnknown reports whether the prefill engine of a request restarted with the same engine id, and
+// the request ended before all proxies knew. No proxy can prevent that. Requests that wait for longer must
+// not use what they got before the restart.
+func (h *History) restartedUnknown(r Request) bool {
+	for _, e := range h.Engines {
+		if e.Address != r.Prefill {
+			continue
+		}
+		return slices.ContainsFunc(h.Faults, func(f Fault) bool {
+			return f.Kind == "restart-behind" && f.Target == e.Name && !r.To.Before(f.From) && r.To.Before(f.To)
+		})
+	}
+	return false
 }
 
 // checkLost: a request whose answer was not committed fails only if no decode instance could serve

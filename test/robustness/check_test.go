@@ -161,6 +161,10 @@ func TestCheck_Excused(t *testing.T) {
 			h.Requests[2].Decode = d1
 			h.Faults = append(h.Faults, Fault{span(19, 24), "cut-etcd", "proxy-1"})
 		}},
+		"a restart with the same engine id": {"decode read from a prefill engine that had restarted with the same engine id, before proxies knew", func(h *History) {
+			h.Requests[0].Outcome = Wrong
+			h.Faults = append(h.Faults, Fault{Span{h.Requests[0].From, h.Requests[0].To.Add(time.Second)}, "restart-behind", "prefill-1"})
+		}},
 		"the budget": {"the retry budget was used up", func(h *History) {
 			h.Requests[0].Outcome, h.Requests[0].Err = Failed, "503: too many requests are being retried"
 		}},

@@ -353,8 +353,11 @@ func (r *rig) garbage(ctx context.Context) (undo func() error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	resp, err := r.etcd.Get(ctx, "/pd/decode/", clientv3.WithPrefix())
-	if err != nil || len(resp.Kvs) == 0 {
+	if err != nil {
 		return nil, fmt.Errorf("no record to overwrite: %w", err)
+	}
+	if len(resp.Kvs) == 0 { // etcd was wiped
+		return func() error { return nil }, nil
 	}
 	kv := resp.Kvs[int(r.plan.Seed)%len(resp.Kvs)]
 	key := string(kv.Key)

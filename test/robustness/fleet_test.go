@@ -45,6 +45,7 @@ type rig struct {
 	members []*member
 	engines []*engine
 	proxies []*proxy
+	load    *load
 	links   map[string]*testkit.Link // those of clients and of KV transfers, by name
 	// old returns the path of the older version's program for a process, or "" for the present
 	// version: see Mixed.

@@ -71,7 +71,7 @@ func (r *rig) startLoad() *load {
 		l.wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(r.plan.Seed, uint64(c))) //nolint:gosec // a seed repeats a run
 			for i := 0; ctx.Err() == nil; i++ {
-				l.one(rnd, fmt.Sprintf("c%d-r%d", c, i))
+				l.one(rnd, fmt.Sprintf("c%d-r%d", c, i), 0)
 				hold(ctx, time.Duration(20+rnd.IntN(60))*time.Millisecond)
 			}
 		})
@@ -112,17 +112,29 @@ func (l *load) finish(before time.Time) {
 	l.plain.CloseIdleConnections()
 }
 
-// one sends one request and records it.
-func (l *load) one(rnd *rand.Rand, id string) {
+// long sends requests that run for longer than a proxy needs to publish that they have ended.
+func (l *load) long(name string, n int) {
+	for i := range n {
+		l.wg.Go(func() {
+			id := fmt.Sprintf("%s-%d", name, i)
+			l.one(rand.New(rand.NewPCG(l.r.plan.Seed, uint64(i))), id, longest) //nolint:gosec // a seed repeats a run
+		})
+	}
+}
+
+// longest is the number of tokens of a long answer: more than 3 s.
+const longest = 1600
+
+// one sends one request and records it. The number of tokens is random if it is 0.
+func (l *load) one(rnd *rand.Rand, id string, tokens int) {
 	p := l.r.proxies[rnd.IntN(len(l.r.proxies))]
 	q := Request{ID: id, Proxy: p.name, Model: l.models[rnd.IntN(len(l.models))], Stream: rnd.IntN(3) > 0}
 	q.Route = []string{completions, completions, completions, chat, chat, responses, messages, generate}[rnd.IntN(8)]
-	tokens := 8 + rnd.IntN(40)
-	switch rnd.IntN(32) {
-	case 0:
-		tokens = 800
-	case 1: // runs for longer than a proxy needs to publish that it has ended
-		tokens = 1600
+	if tokens == 0 {
+		tokens = 8 + rnd.IntN(40)
+		if rnd.IntN(16) == 0 {
+			tokens = []int{longest / 2, longest}[rnd.IntN(2)]
+		}
 	}
 	body := q.body(fmt.Sprintf("%s says: %s", id, strings.Repeat("this is a line of a prompt ", 1+rnd.IntN(30))), tokens)
 	answers, err := fakevllm.ExpectedAt(q.Route, body, 0)

@@ -25,7 +25,9 @@ func (r *rig) operate(ctx context.Context, a Action) {
 		do(a.Via, a.Kind)
 		hold(ctx, a.For)
 		r.until(do, a.Via, "un"+a.Kind)
-	case "drain-wait":
+	case "drain-wait": // at all proxies, requests run when it begins
+		r.load.long(fmt.Sprintf("before-%s-%s", a.Target, a.At), 8)
+		hold(ctx, 200*time.Millisecond)
 		if o := do("pdctl", "drain", "--wait", "--timeout", "6s"); o.Code != 0 { // repeated as the manual says
 			do("pdctl", "drain", "--wait", "--timeout", "3s")
 		}

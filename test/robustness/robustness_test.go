@@ -67,6 +67,7 @@ func run(t *testing.T, seed uint64, duration time.Duration) {
 		watching.Go(func() { r.recordPolls(background, p) })
 	}
 	l := r.startLoad()
+	r.load = l
 	r.runLanes(plan)
 	healed := time.Now()
 	r.converge(healed)

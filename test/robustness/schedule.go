@@ -115,7 +115,7 @@ func NewPlan(seed uint64, duration time.Duration) Plan {
 			}
 		}
 	}
-	// One exclusive fault in each 20 s, in the middle third.
+	// One exclusive fault in each 20 s, in the middle third, and one drain.
 	third := 20 * time.Second / 3
 	var alone []Action
 	for at := time.Duration(0); at+20*time.Second <= duration; at += 20 * time.Second {
@@ -124,7 +124,9 @@ func NewPlan(seed uint64, duration time.Duration) Plan {
 		if a.Kind == "stall" {
 			a.Target, a.For = "machine", min(15*time.Second, duration/4)
 		}
-		alone = append(alone, a)
+		// Then a drain while nothing else happens: it should succeed.
+		drain := Action{At: a.At + third/2, For: time.Second, Kind: "drain-wait", Target: names("decode")[rnd.IntN(len(names("decode")))], Via: "pdctl", Alone: true}
+		alone = append(alone, a, drain)
 	}
 	p.Lanes = append(p.Lanes, Lane{"exclusive", alone})
 	if p.Adapters = rnd.IntN(3) == 0; p.Adapters {

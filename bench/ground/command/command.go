@@ -33,6 +33,9 @@ type flags struct {
 	// only of model
 	weight float64
 	silent bool
+	roles  bool
+	phase  time.Duration
+	noise  float64
 
 	// of run, disaggregate and overload
 	bin, vllmRouter, smg, json, doc string
@@ -75,6 +78,9 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs := model.Flags()
 	fs.Float64Var(&f.weight, "cache-weight", 0, "setting of this name of the proxy; 0 means its default")
 	fs.BoolVar(&f.silent, "silent", false, "proxies exchange no load digests")
+	fs.BoolVar(&f.roles, "roles", false, "simulate engines in both roles under a day curve instead: static ratios, an oracle, automatic roles, and the advice at ten loads")
+	fs.DurationVar(&f.phase, "phase", time.Hour, "with --roles: length of each of the three phases")
+	fs.Float64Var(&f.noise, "noise", 0.2, "with --roles: rates, prompts and steps vary by this part")
 	f.peerFlags(replay.Flags())
 	for _, fs := range []*pflag.FlagSet{model.Flags(), replay.Flags()} {
 		fs.Float64Var(&f.rate, "rate", 1, "multiplies the request rate of the trace")
@@ -135,8 +141,8 @@ func (f *flags) replayFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.doc, "doc", "", "document with the generated part; plots go into the directory of its name")
 }
 
-// workload returns the workload of the flags.
-func (f *flags) workload() (*ground.Workload, error) {
+// entries returns the trace of the flags.
+func (f *flags) entries() ([]loadgen.Entry, error) {
 	if f.trace == "" {
 		return nil, cli.Wrongf("--trace is missing")
 	}
@@ -152,6 +158,15 @@ func (f *flags) workload() (*ground.Workload, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--trace %s: %w", f.trace, err)
 	}
+	return entries, nil
+}
+
+// workload returns the workload of the flags.
+func (f *flags) workload() (*ground.Workload, error) {
+	entries, err := f.entries()
+	if err != nil {
+		return nil, err
+	}
 	w, err := ground.NewWorkload(entries, ground.Part(f.part), f.rate, f.limit)
 	if err != nil {
 		return nil, cli.Wrongf("--part: %w", err)
@@ -161,6 +176,17 @@ func (f *flags) workload() (*ground.Workload, error) {
 
 // model runs the subcommand of this name.
 func model(f *flags, stdout io.Writer) error {
+	if f.roles {
+		entries, err := f.entries()
+		if err != nil {
+			return err
+		}
+		if f.engines < 3 || f.phase < time.Minute || f.noise < 0 || f.noise > 0.9 {
+			return cli.Wrongf("--engines must be 3 or more, --phase 1m or more, --noise 0 to 0.9")
+		}
+		_, _ = fmt.Fprintf(stdout, "%s\n%s", ground.NewDay(entries, f.engines, f.phase, f.rate, f.noise, f.seed).Compare(), ground.CompareAdvice(entries, f.seed))
+		return nil
+	}
 	w, err := f.workload()
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 	defer stopListening()
 	s.log.WithFields(logrus.Fields{
 		"zmq_register": s.ZMQRegister, "etcd": strings.Join(s.EtcdEndpoints, ","), "ttl": s.TTL, "host_id": s.HostID,
-	}).Info("pd-agent " + version.String())
+	}).Info("pdmesh-agent " + version.String())
 	cli, err := dial(s.Config, s.certs, s.log)
 	if err != nil {
 		return 1, err

@@ -3,6 +3,7 @@ package loaddigest
 var (
 	Sum     = sum
 	Present = present
+	Keys    = keys
 )
 
 // Seen exports seen for tests.

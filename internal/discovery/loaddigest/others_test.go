@@ -108,3 +108,17 @@ func TestSeen(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// The demand of keys counts at every proxy that has a digest, however old: the proxy may be cut off from
+// etcd itself, and one that has ended loses its digest.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	demand := map[string][]int64{"a": {1}}
+	got := loaddigest.Keys([]*loaddigest.ProxyLoad{
+		{ID: "own", ReceivedAt: time.Now(), Digest: schema.Digest{Keys: demand}}, {ID: "old", Digest: schema.Digest{Keys: demand}},
+		{ID: "before", ReceivedAt: time.Now()}, {ID: "newer", Ignored: "nonsense"},
+	})
+	if fmt.Sprint(got) != "map[before:map[] old:map[a:[1]] own:map[a:[1]]]" {
+		t.Error(got)
+	}
+}

@@ -81,6 +81,8 @@ func TestDigestRefused(t *testing.T) {
 		``, `x`, `{}`, `[]`, `{"v":2,"load":{}}`, `{"v":1,"applied":-1}`, `{"v":1,"left_out":-1}`,
 		`{"v":1,"load":{"decode/d:1":{"in_flight":-1}}}`, `{"v":1,"load":{"decode/d:1":{"held_tokens":1e99}}}`,
 		`{"v":1,"load":{"decode/d:1":{"waiting_tokens":9007199254740993}}}`, `{"v":1,"load":{"d:1":{}}}`, `{"v":1,"load":{"encode/d:1":{}}}`,
+		`{"v":1,"queue":[{"m":"m","c":3}]}`, `{"v":1,"queue":[{"m":"m","b":-1}]}`, `{"v":1,"queue":[{"m":"m","a":9007199254740993}]}`, `{"v":1,"queue":[{"m":"m","k":"a\u0000"}]}`,
+		`{"v":1,"queue":[` + strings.Repeat(`{"m":"m"},`, MaxQueue) + `{"m":"m"}]}`,
 		`{"v":1,"load":{"decode/":{}}}`, `{"v":1,"load":{"decode/d:1":{"in_flight":1.5}}}`, `{"v":1} ` + strings.Repeat(" ", maxDigest),
 	} {
 		if d, err := DecodeDigest([]byte(text)); !errors.Is(err, ErrDigest) || len(d.Load) > 0 && d.V == 1 && err == nil {
@@ -139,5 +141,53 @@ func TestDigestTells(t *testing.T) {
 	}
 	if of(1, 1, 1).Differs(nil) != true || of(1, 2, 1).Differs(of(1, 1, 1)) != true {
 		t.Error("the first digest, or one more leg of few, must differ")
+	}
+}
+
+// The state of the queue takes 4 KiB at most, and is published when a backlog changes, not when service
+// fades.
+func TestDigestQueue(t *testing.T) {
+	t.Parallel()
+	of := func(entries ...QueueEntry) *Digest {
+		d := NewDigest(1, nil, time.Unix(1e9, 0))
+		d.SetQueue(entries)
+		return &d
+	}
+	var many []QueueEntry
+	for i := range 200 {
+		many = append(many, QueueEntry{Model: "a/model", Class: i % 3, Key: fmt.Sprint("key-", i), Attained: 1e9, Backlog: 1e9})
+	}
+	d := of(many...)
+	raw, err := json.Marshal(d)
+	if err != nil || len(raw) > 4<<10+256 || len(d.Queue) < 40 || len(d.Queue) > MaxQueue {
+		t.Errorf("%d entries in %d bytes, %v", len(d.Queue), len(raw), err)
+	}
+	back, err := DecodeDigest(raw)
+	if err != nil || len(back.Queue) != len(d.Queue) || back.Queue[3] != many[3] {
+		t.Errorf("%+v, %v", back, err)
+	}
+	if long := of(QueueEntry{Model: strings.Repeat("m", 5000), Backlog: 1}); len(long.Queue) != 0 {
+		t.Error("an entry of 5000 bytes fits")
+	}
+	waits := QueueEntry{Model: "m", Key: "a", Backlog: 10_000}
+	for _, tc := range []struct {
+		name string
+		now  *Digest
+		was  *Digest
+		want bool
+	}{
+		{"nothing", of(), of(), false},
+		{"fades", of(QueueEntry{Model: "m", Attained: 1}), of(QueueEntry{Model: "m", Attained: 1e6}), false},
+		{"gone", of(), of(QueueEntry{Model: "m", Attained: 1e6}), false},
+		{"begins", of(waits), of(), true},
+		{"the same", of(waits), of(waits), false},
+		{"grows a little", of(QueueEntry{Model: "m", Key: "a", Backlog: 11_000}), of(waits), false},
+		{"grows", of(QueueEntry{Model: "m", Key: "a", Backlog: 13_000}), of(waits), true},
+		{"another key", of(QueueEntry{Model: "m", Key: "b", Backlog: 10_000}), of(waits), true},
+		{"ends", of(), of(waits), true},
+	} {
+		if got := tc.now.Differs(tc.was); got != tc.want || tc.now.Equal(tc.was) == tc.want {
+			t.Errorf("%s: differs %t, want %t", tc.name, got, tc.want)
+		}
 	}
 }

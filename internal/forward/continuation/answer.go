@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -23,6 +24,7 @@ type Answer struct {
 	prompt idList           // tokens of the prompt
 	ids    idList           // tokens of the answer
 	events int              // with text, or a tool call
+	since  time.Time        // time of the first of them, or of the first since a replay began; zero: none yet
 
 	// What the client has.
 	id, created, model []byte // JSON values of its events
@@ -248,7 +250,9 @@ func callIndex(call []byte) int {
 
 // say records text of a channel.
 func (a *Answer) say(in channel, said []byte) {
-	a.events++
+	if a.events++; a.since.IsZero() {
+		a.since = time.Now()
+	}
 	if a.channel != in {
 		a.channel, a.run = in, text{}
 		a.switches++

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
@@ -440,6 +442,23 @@ func TestAnswer_Replays(t *testing.T) {
 			t.Errorf("%s: %s", c.name, s)
 		}
 	}
+}
+
+// An answer is replayed only within ten seconds of its first text, since that may take as long again.
+func TestAnswer_ReplaysForTenSeconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for wait, how := range map[time.Duration]string{9 * time.Second: continuation.HowReplay, 11 * time.Second: ""} {
+			a := begin(t, openai.Chat, `,"temperature":0,"response_format":{"type":"json_object"}`)
+			time.Sleep(time.Minute) // before the first text, nothing was computed that a replay repeats
+			pass(t, a, roleEvent(20), chatEvent(`"content":"{"`, 10))
+			time.Sleep(wait)
+			n, why := a.Next(nil)
+			if how == "" && why != continuation.ReasonStructure || how != "" && (why != "" || n.How != how) {
+				t.Errorf("after %v: %+v, %q", wait, n, why)
+			}
+		}
+	})
 }
 
 // The memory of token ids is counted, and free when the request has ended.

@@ -6,20 +6,24 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
-// maxReplay bounds the tokens of an answer that is replayed: they are computed again before the
-// client gets anything.
-const maxReplay = 512
+// maxReplay and replayTime bound an answer that is replayed, in tokens and in the time since its first
+// text: it is computed again before the client gets anything.
+const (
+	maxReplay  = 512
+	replayTime = 10 * time.Second
+)
 
 // errDiffers is the error of a leg that replays an answer and writes another one.
 var errDiffers = errors.New("the engine wrote another answer when the request was repeated")
 
 // replayable reports whether the answer can go on by a repetition of its request.
 func (a *Answer) replayable(f *parameters) bool {
-	return f.greedy && a.events <= maxReplay && a.ids.n <= maxReplay && !a.asked
+	return f.greedy && a.events <= maxReplay && a.ids.n <= maxReplay && !a.asked && (a.since.IsZero() || time.Since(a.since) <= replayTime)
 }
 
 // replay prepares a leg that repeats the request. Pass leaves out what the client has.
@@ -33,6 +37,7 @@ func (a *Answer) replay() *Next {
 	a.leg = legState{continues: true, replays: true, verified: true, spoken: true, has: has}
 	a.ids.cut(0)
 	a.said, a.run, a.channel, a.switches, a.mark, a.events = said{}, text{}, content, 0, 0, 0
+	a.since = time.Time{}
 	return &Next{How: HowReplay, Request: a.req}
 }
 

@@ -184,6 +184,7 @@ func (c *completion) committed(d, p *sched.Assignment) {
 	p.Done() // decode has its KV cache
 	d.Prefilled(0, 0)
 	c.r.committed = true
+	c.r.Admission.Prefilled()
 	c.r.attempts.served(d.Instance)
 	if c.progress.Records() {
 		return // a later leg may need the body

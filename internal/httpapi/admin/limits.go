@@ -33,6 +33,7 @@ func (s *Service) Limits(ctx context.Context) (map[string]instance.KeyLimits, er
 
 // SetLimits implements httpapi.KeyLimits.
 func (s *Service) SetLimits(ctx context.Context, key string, l instance.KeyLimits, reason string) error {
+	ctx = named(ctx)
 	value, err := json.Marshal(l)
 	if err != nil {
 		return err
@@ -47,6 +48,7 @@ func (s *Service) SetLimits(ctx context.Context, key string, l instance.KeyLimit
 
 // RemoveLimits implements httpapi.KeyLimits.
 func (s *Service) RemoveLimits(ctx context.Context, key, reason string) (bool, error) {
+	ctx = named(ctx)
 	revision, err := s.o.Documents.Delete(ctx, instance.Key{Role: schema.Limits, Address: key}, reason)
 	if err != nil {
 		return false, storeError(err)

@@ -31,8 +31,8 @@ for standard input. "pdctl apply --export" prints the file of the present fleet.
   models: {}
 
 A section that is left out is not changed. --prune deletes what a section of the file does
-not have. Instances of agents and of the command lines of proxies, and what has a time limit
-(--for), are never deleted.
+not have. Instances of agents and of the command lines of proxies, intents of pdctl role, and
+what has a time limit (--for), are never deleted.
 
 The changes are one transaction (of 100 keys each, if there are more) with one audit entry.
 If another program changes a key meanwhile, nothing is written, the error names the key,
@@ -220,7 +220,7 @@ func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map
 			if have, err := normal(sec, name, []byte(*is)); err == nil && bytes.Equal(have, to) {
 				same[key] = true
 			}
-		case !wanted && prune && !leased && !ofProxies(sec, n, *is):
+		case !wanted && prune && !leased && !foreign(sec, n, *is):
 			values[key] = nil
 		}
 	}
@@ -249,9 +249,15 @@ func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map
 	return values, nil
 }
 
-// ofProxies reports whether a static instance belongs to the command lines of proxies.
-func ofProxies(section string, n schema.Name, value string) bool {
-	if section != statics {
+// foreign reports whether a static instance belongs to the command lines of proxies, or an intent
+// to a change of roles.
+func foreign(section string, n schema.Name, value string) bool {
+	switch section {
+	case intents:
+		o, err := schema.DecodeOverride([]byte(value))
+		return err == nil && o.Role != ""
+	case statics:
+	default:
 		return false
 	}
 	rec, _, err := schema.DecodeRecord(instance.Key{Role: n.Role, Address: n.Address}, []byte(value))
@@ -267,7 +273,7 @@ func exportFile(s *session.Session, now *store.Fleet) error {
 			continue
 		}
 		value, leased := now.Value(keyOf(sec, name))
-		if leased || ofProxies(sec, n, *value) {
+		if leased || foreign(sec, n, *value) {
 			continue
 		}
 		raw, err := normal(sec, name, []byte(*value))

@@ -29,7 +29,7 @@ ready or another word of the column STATE of pdctl list, or one of:
   drained   drained with "pdctl drain", and no proxy has requests in flight there
 
 Select instances by name (role/host:port), by role, or with --selector; without these, all.
-With --count N it is enough that N have the state. Give the number when you start a fleet:
+With --count N it is enough that N have the state. Set it when you start a fleet:
 instances that are not registered yet cannot be selected. wait also waits for etcd.
 
 --revision N waits until every running proxy has applied that revision. drain, cordon,

@@ -18,7 +18,7 @@ const ratioHelp = `ratio shows how much load each role has, and how many instanc
 PRESSURE is the predicted load in units of the targets (--ttft-target and --tpot-target of
 the proxy): above 1 a target is missed. For prefill it is the time to the first token that
 nine of ten requests have, for decode the time per token, or the use of the KV cache if
-that is larger. One instance less is wanted only if the pressure would stay below 0.7.
+that is larger. One instance less is wanted only if the pressure would stay below 0.85.
 
 All proxies compute the same, from the requests of all of them: pdctl asks the first one in
 etcd, or that of --proxy. "-" is for a model of which too few requests were measured.`

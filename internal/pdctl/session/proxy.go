@@ -31,7 +31,7 @@ const readsProxy = "proxy"
 const proxyHint = "\nWhile etcd is down, a proxy still knows the fleet: repeat the command with --proxy http://HOST:PORT."
 
 // Fetch returns the answer of a proxy to a GET request.
-func (s *Session) Fetch(ctx context.Context, proxy, path string) ([]byte, error) {
+func (s *Session) Fetch(ctx context.Context, proxy, path string, header http.Header) ([]byte, error) {
 	base, err := url.Parse(proxy)
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
 		return nil, cli.Wrongf("--proxy %q: must be a URL such as http://10.0.0.1:8000", instance.Printable(proxy, 200))
@@ -41,6 +41,9 @@ func (s *Session) Fetch(ctx context.Context, proxy, path string) ([]byte, error)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath(path).String(), nil)
 	if err != nil {
 		return nil, err
+	}
+	if header != nil {
+		req.Header = header
 	}
 	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	defer client.CloseIdleConnections()
@@ -75,7 +78,7 @@ type ProxyStatus struct {
 
 // FromProxy returns the /status of the proxy of --proxy.
 func (s *Session) FromProxy(ctx context.Context) (*ProxyStatus, error) {
-	raw, err := s.Fetch(ctx, s.Proxy, "/status")
+	raw, err := s.Fetch(ctx, s.Proxy, "/status", nil)
 	if err != nil {
 		return nil, err
 	}

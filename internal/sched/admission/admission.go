@@ -169,7 +169,7 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 		return nil
 	}
 	if !m.used.Load() {
-		m.used.Store(true)
+		m.freshen()
 		q.wakeRun()
 	}
 	p := m.plan.Load()
@@ -202,6 +202,9 @@ func (q *Queues) Admit(ctx context.Context, r *Request) error {
 	}
 }
 
+// pruneModels is the number of queues from which those of models without engines are dropped.
+const pruneModels = 1024
+
 // find returns the queue of a model, nil if no engine serves it.
 func (q *Queues) find(model string) *queue {
 	if m := (*q.models.Load())[model]; m != nil {
@@ -220,6 +223,12 @@ func (q *Queues) find(model string) *queue {
 	m.accounts.Store(&map[accountKey]*account{})
 	m.plan.Store(q.opts.newPlan(model, q.opts.Now(), nil))
 	next := maps.Clone(now)
+	if len(next) >= pruneModels {
+		maps.DeleteFunc(next, func(model string, m *queue) bool {
+			prefill, decode := q.opts.Engines(model)
+			return len(prefill)+len(decode) == 0 && m.waiting.Load() == 0
+		})
+	}
 	next[model] = m
 	q.models.Store(&next)
 	return m

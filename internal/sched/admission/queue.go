@@ -20,7 +20,7 @@ type queue struct {
 	plan     atomic.Pointer[plan]
 	accounts atomic.Pointer[map[accountKey]*account]
 	waiting  atomic.Int64 // len of order
-	used     atomic.Bool  // a request has come since the last tick
+	used     atomic.Bool  // a request has come since the plan had to be made again
 	stale    atomic.Bool  // the plan must be made again
 	refused  atomic.Int64
 	out      outgoing
@@ -65,7 +65,7 @@ func (m *meter) note(cost float64, now time.Time) {
 	m.cost += cost
 	passed := now.Sub(m.since).Seconds()
 	switch {
-	case m.since.IsZero() || passed > 10: // no request has waited
+	case m.since.IsZero():
 		m.since, m.cost = now, cost
 	case passed >= busyRefresh.Seconds():
 		weight := min(1, passed/5)
@@ -307,6 +307,9 @@ func (m *queue) dispatchLocked(now time.Time) {
 		sent += r.cost
 	}
 	m.meter.note(sent, now)
+	if m.order.len() == 0 {
+		m.meter.since = time.Time{} // the time without waiting requests does not count
+	}
 }
 
 // send dispatches a request. The caller holds the lock.
@@ -315,6 +318,15 @@ func (m *queue) send(r *Request) {
 	m.waiting.Add(-1)
 	m.begin(r)
 	r.ready <- nil
+}
+
+// freshen makes the plan again for the first request after a while.
+func (m *queue) freshen() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used.Store(true)
+	m.stale.Store(true)
+	m.replan(m.opts.Now())
 }
 
 // replan makes the plan again if it is old. The caller holds the lock.
@@ -336,8 +348,6 @@ func (m *queue) tick() time.Duration {
 		if !m.used.Swap(false) {
 			return time.Hour
 		}
-		m.stale.Store(true)
-		m.replan(now)
 		return refresh
 	}
 	m.dispatchLocked(now)

@@ -36,6 +36,9 @@ type Others struct {
 func (q *Queues) SetOthers(o *Others) {
 	if q != nil {
 		q.others.Store(o)
+		for _, m := range *q.models.Load() {
+			m.used.Store(false) // the next request makes the plan again
+		}
 		q.Wake()
 	}
 }

@@ -121,7 +121,7 @@ func spare(e *Engine, from instance.Role, all []*Demand) bool {
 			continue
 		}
 		left := d.Instances(from) - e.part(from.Other())
-		if left < 0.5 || !d.Known() || d.Pressure(from, left) >= Fewer {
+		if left < 0.5 || !d.Known() || d.Pressure(from, left) >= spared {
 			return false
 		}
 	}

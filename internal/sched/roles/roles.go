@@ -38,8 +38,15 @@ const (
 	horizon = 60.0
 	// fullest is the utilization up to which the length of a queue is predicted.
 	fullest = 0.98
-	// Fewer is the pressure up to which a role can do with one instance less.
-	Fewer = 0.7
+	// headroom is the load of prefill that is planned for, by the mean: it varies from minute to
+	// minute, and a prompt does not change its queue.
+	headroom = 1.1
+	// leastFixed is the least part of a step that does not depend on the number of streams.
+	leastFixed = 0.4
+	// spared is the pressure up to which a role can give an engine to the other one, and fewer the
+	// pressure up to which it can do with an instance less.
+	spared = 0.7
+	fewer  = 0.85
 	// maxPressure bounds every pressure, and maxGrowth the wanted instances by the present ones.
 	maxPressure = 100.0
 	maxGrowth   = 4
@@ -136,7 +143,7 @@ func (d *Demand) service() (seconds, busy float64) {
 // with Sakasegawa's approximation) and the wait for a backlog.
 func (d *Demand) prefill(n float64) float64 {
 	service, busy := d.service()
-	use := min(busy/n, fullest)
+	use := min(headroom*busy/n, fullest)
 	waits := math.Pow(use, math.Sqrt(2*(n+1))-1) // the share of prompts that wait
 	queue := max(0, service/(n*(1-use))*math.Log(10*waits))
 	backlog := (d.now.Waiting*service/d.rates.Uncached + (busy-n)*horizon) / n
@@ -144,15 +151,20 @@ func (d *Demand) prefill(n float64) float64 {
 }
 
 // decode predicts the share of the KV cache in use and the seconds for an output token, with n
-// instances that generate the same tokens per second, or those of all arriving prompts if these are
-// more.
+// instances that generate as many tokens per second as now, and those of the prompts that do not
+// get through prefill.
 func (d *Demand) decode(n float64) (kv, tpot float64) {
-	r := &d.rates
-	service, busy := d.service()
-	tokens := max(d.now.Streams/r.TimePerToken(d.now.Streams/max(d.now.Decode, 0.5)), busy/service*r.Output)
+	r := d.rates
+	now := max(d.now.Streams/max(d.now.Decode, 0.5), 1)
+	step := r.TimePerToken(now)
+	// A step reads the weights for any number of streams: of samples with nearly the same number, a
+	// line says little about that.
+	r.Token.Fixed = max(r.Token.Fixed, leastFixed*step)
+	r.Token.Each = (step - r.Token.Fixed) / now
+	tokens := d.now.Streams/step + max(0, d.growth/r.Uncached+d.refused)*r.Output
 	each := tokens / n // the number of streams x has x = each * TimePerToken(x)
 	streams := each * r.Token.Fixed / max(1-each*r.Token.Each, 1-fullest)
-	held := d.rates.Uncached
+	held := r.Uncached
 	if d.now.Streams > 0 {
 		held = d.now.Held / d.now.Streams
 	}
@@ -179,8 +191,8 @@ func (d *Demand) Advise(r instance.Role) instance.Advice {
 				return a
 			}
 		}
-	case a.Wanted > 1 && d.Pressure(r, float64(a.Wanted-1)) < Fewer:
-		for a.Wanted > 1 && d.Pressure(r, float64(a.Wanted-1)) < Fewer {
+	case a.Wanted > 1 && d.Pressure(r, float64(a.Wanted-1)) < fewer:
+		for a.Wanted > 1 && d.Pressure(r, float64(a.Wanted-1)) < fewer {
 			a.Wanted--
 		}
 	case n > 1:

@@ -1,0 +1,170 @@
+package pdctl
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pdmesh/pdmesh/internal/cli/version"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const debugHelp = `debug writes an archive (tar.gz) for a report of a problem: the output of status, list,
+doctor and history, and of each proxy in etcd /status, /readyz, /metrics and its settings,
+with secrets masked. The file notes.txt names what could not be read. Proxies keep no log:
+add their output, for example of journalctl.
+
+The settings need an admin key with the right "read" (ADMIN_API_KEY), which is sent to the
+addresses of the proxies in etcd. Without it they are left out. --proxy names proxies
+instead of those in etcd, for example if they have --admin-listen.
+
+The archive has addresses, names of models, labels and reasons, but no prompts, no answers
+and no keys. Look into it before you pass it on.`
+
+func debugCommand(s *session.Session) *cobra.Command {
+	var file string
+	var proxies []string
+	cmd := &cobra.Command{
+		Use: "debug", Short: "write an archive for a report of a problem", Long: debugHelp,
+		Example: "  pdctl debug\n  pdctl debug -f report.tar.gz --proxy http://10.0.0.1:8000",
+		Args:    cobra.NoArgs,
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := s.Out.TextOnly("it writes a file"); err != nil {
+			return err
+		}
+		file = cmp.Or(file, "pdctl-debug-"+time.Now().UTC().Format("20060102T150405Z")+".tar.gz")
+		b := bundle{s: s, at: time.Now()}
+		b.commands(cmd)
+		b.proxies(cmd.Context(), proxies)
+		if err := b.write(file); err != nil {
+			return err
+		}
+		return s.Out.Println(fmt.Sprintf("%s: %d files, %d notes", file, len(b.files), strings.Count(b.notes.String(), "\n")))
+	}
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "file to write (default: pdctl-debug-TIME.tar.gz in the working directory)")
+	cmd.Flags().StringArrayVar(&proxies, "proxy", nil, "URL of a proxy, or of its --admin-listen; can be repeated (default: the proxies in etcd)")
+	return cmd
+}
+
+// bundle collects the files of an archive.
+type bundle struct {
+	s     *session.Session
+	at    time.Time
+	files []bundled
+	notes strings.Builder
+}
+
+type bundled struct {
+	name string
+	text []byte
+}
+
+func (b *bundle) add(name string, text []byte, err error) {
+	if err != nil {
+		fmt.Fprintf(&b.notes, "%s: %s\n", name, strings.ReplaceAll(session.WithoutHint(err), "\n", " "))
+	}
+	if len(text) > 0 {
+		b.files = append(b.files, bundled{name, text})
+	}
+}
+
+// commands adds the output of commands, run with the connection flags of this one.
+func (b *bundle) commands(cmd *cobra.Command) {
+	var flags []string
+	cmd.InheritedFlags().Visit(func(f *pflag.Flag) {
+		if f.Name == "output" {
+			return
+		}
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = []string{strings.Join(list.GetSlice(), ",")}
+		}
+		flags = append(flags, "--"+f.Name+"="+values[0])
+	})
+	for _, name := range []string{"status", "list", "doctor", "history"} {
+		var out, errs bytes.Buffer
+		args := append([]string{name, "-o", "json"}, flags...)
+		var err error
+		if code := Run(cmd.Context(), args, &out, &errs, b.s.LookupEnv); code != 0 {
+			err = fmt.Errorf("exit code %d: %s", code, errs.String())
+		}
+		b.add(name+".json", out.Bytes(), err)
+	}
+}
+
+// proxies adds what proxies show of themselves.
+func (b *bundle) proxies(ctx context.Context, urls []string) {
+	if len(urls) == 0 {
+		err := b.s.With(ctx, func(conn *session.Conn) error {
+			list, err := conn.Store.Reader.Proxies(ctx)
+			for _, p := range list {
+				if p.Address != "" {
+					urls = append(urls, "http://"+p.Address)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			fmt.Fprintf(&b.notes, "proxies: %s\n", strings.ReplaceAll(session.WithoutHint(err), "\n", " "))
+		}
+	}
+	key, _ := b.s.LookupEnv("ADMIN_API_KEY")
+	for _, url := range urls {
+		_, host, _ := strings.Cut(url, "://")
+		folder := "proxies/" + unsafeName.ReplaceAllString(host, "_") + "/"
+		for _, one := range []struct{ path, file string }{{"/status", "status.json"}, {"/readyz", "readyz.json"}, {"/metrics", "metrics.txt"}, {"/config", "config.yaml"}} {
+			header := http.Header{}
+			if one.path == "/config" {
+				if key == "" {
+					b.add(folder+one.file, nil, errors.New("needs ADMIN_API_KEY"))
+					continue
+				}
+				header.Set("X-Api-Key", key)
+			}
+			text, err := b.s.Fetch(ctx, url, one.path, header)
+			b.add(folder+one.file, text, err)
+		}
+	}
+}
+
+// unsafeName matches characters that are not in the names of the archive's folders.
+var unsafeName = regexp.MustCompile(`[^A-Za-z0-9.:_-]`)
+
+// userInfo matches the user and the password of a URL.
+var userInfo = regexp.MustCompile(`://[^/@\s"']+@`)
+
+// write writes the archive, readable by its owner only.
+func (b *bundle) write(path string) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("write the archive: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	zip := gzip.NewWriter(f)
+	out := tar.NewWriter(zip)
+	notes := fmt.Sprintf("pdctl %s, %s\n%s", version.String(), b.at.UTC().Format(time.RFC3339), b.notes.String())
+	for _, one := range append(b.files, bundled{"notes.txt", []byte(notes)}) {
+		text := userInfo.ReplaceAll(one.text, []byte("://***@"))
+		if err := out.WriteHeader(&tar.Header{Name: "pdctl-debug/" + one.name, Mode: 0o600, Size: int64(len(text)), ModTime: b.at}); err != nil {
+			return err
+		}
+		if _, err := io.Copy(out, bytes.NewReader(text)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(out.Close(), zip.Close())
+}
