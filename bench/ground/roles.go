@@ -112,7 +112,7 @@ func CompareAdvice(entries []loadgen.Entry, seed uint64) string {
 	for rate := 2.0; rate <= 20; rate += 2 {
 		size := SmallestFleet(entries, rate, seed)
 		at := func(more int) string {
-			wanted := fleet(entries, rate, seed, size[0]+more, size[1]+more).Wanted
+			wanted := Fleet(entries, rate, seed, size[0]+more, size[1]+more).Wanted
 			return fmt.Sprintf("%.1f prefill, %.1f decode", wanted[0], wanted[1])
 		}
 		fmt.Fprintf(&b, "| %g | %d prefill, %d decode | %s | %s |\n", rate, size[0], size[1], at(0), at(2))
@@ -123,15 +123,15 @@ func CompareAdvice(entries []loadgen.Entry, seed uint64) string {
 // SmallestFleet returns the least numbers of prefill and decode engines that meet the targets.
 func SmallestFleet(entries []loadgen.Entry, rate float64, seed uint64) (size [2]int) {
 	const plenty = 24
-	for size[0] = 1; size[0] < plenty && fleet(entries, rate, seed, size[0], plenty).All < enough; size[0]++ {
+	for size[0] = 1; size[0] < plenty && Fleet(entries, rate, seed, size[0], plenty).All < enough; size[0]++ {
 	}
-	for size[1] = 1; size[1] < plenty && fleet(entries, rate, seed, size[0]+2, size[1]).All < enough; size[1]++ {
+	for size[1] = 1; size[1] < plenty && Fleet(entries, rate, seed, size[0]+2, size[1]).All < enough; size[1]++ {
 	}
 	return size
 }
 
-// fleet runs a constant load for 25 minutes.
-func fleet(entries []loadgen.Entry, rate float64, seed uint64, prefill, decode int) DayResult {
+// Fleet runs a constant load for 25 minutes.
+func Fleet(entries []loadgen.Entry, rate float64, seed uint64, prefill, decode int) DayResult {
 	d := &Day{Engines: prefill + decode, Targets: dayTargets(), Seed: seed, Noise: 0.2, Phases: []Phase{{1500, rate, entries}}}
 	return d.Run([]int{prefill}, false)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -635,5 +636,19 @@ func TestUnreachablePrefillIsNotPairedAgain(t *testing.T) {
 	}
 	if failed == 0 {
 		t.Error("no prompt was sent to the prefill instance that decode cannot reach")
+	}
+}
+
+// If decode cannot reach the only prefill instance, a decode instance computes the prompt after the second
+// failure, before all attempts are used up.
+func TestUnreachableOnlyPrefill(t *testing.T) {
+	t.Parallel()
+	r := startTuned(t, fakevllm.NIXL, 1, 4, tuning{
+		forward: func(o *forward.Options) { o.Fallback = true },
+		engine:  func(o *fakevllm.Options) { o.Shared, o.SideChannelHost = nil, "127.0.0.3" }, // nothing listens there
+	})
+	a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`)
+	if e := r.entry(); a.status != http.StatusOK || e.Attempts != 2 || e.DecodeOnly != bypass.PrefillFailed {
+		t.Errorf("%d after %d failures, decode-only because of %q: %s", a.status, e.Attempts, e.DecodeOnly, a.body)
 	}
 }

@@ -88,7 +88,7 @@ func (a *adminRoutes) add(e *gin.Engine, read, require gin.HandlerFunc) {
 	for _, verb := range allVerbs() {
 		g.POST("/"+string(verb), a.intend(verb))
 	}
-	a.addModelRoutes(e, require)
+	a.addModelRoutes(e, read, require)
 	if a.level != nil {
 		e.GET(logLevelPath, read, a.answerLevel)
 		e.PUT(logLevelPath, require, refuseEncoded, a.setLevel)

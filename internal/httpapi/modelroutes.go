@@ -17,15 +17,15 @@ import (
 // slashes.
 const modelRoutesPath = "/models/routes"
 
-func (a *adminRoutes) addModelRoutes(e *gin.Engine, require gin.HandlerFunc) {
+func (a *adminRoutes) addModelRoutes(e *gin.Engine, read, require gin.HandlerFunc) {
 	if a.routes == nil {
 		return
 	}
-	g := e.Group(modelRoutesPath, require, refuseEncoded)
-	g.GET("", func(c *gin.Context) {
+	g := e.Group(modelRoutesPath)
+	g.GET("", read, func(c *gin.Context) {
 		writeJSON(c, http.StatusOK, gin.H{"routes": append([]instance.ListedModelRoute{}, a.routes()...)})
 	})
-	g.GET("/*name", func(c *gin.Context) {
+	g.GET("/*name", read, func(c *gin.Context) {
 		list, name := a.routes(), c.Param("name")[1:]
 		at := slices.IndexFunc(list, func(r instance.ListedModelRoute) bool { return r.Name == name })
 		if at < 0 {
@@ -34,8 +34,8 @@ func (a *adminRoutes) addModelRoutes(e *gin.Engine, require gin.HandlerFunc) {
 		}
 		writeJSON(c, http.StatusOK, list[at])
 	})
-	g.PUT("/*name", a.setModelRoute)
-	g.DELETE("/*name", func(c *gin.Context) {
+	g.PUT("/*name", require, refuseEncoded, a.setModelRoute)
+	g.DELETE("/*name", require, func(c *gin.Context) {
 		revision, err := a.admin.DeleteModelRoute(c.Request.Context(), c.Param("name")[1:], instance.Printable(c.Query("reason"), maxReason))
 		switch {
 		case err != nil:

@@ -243,6 +243,7 @@ limits:
 		"statics: {10.0.0.1:8200: {}}":                     "unknown role",
 		"intents: {decode/10.0.0.1:8200: {state: asleep}}": "use drain, cordon or removed",
 		"intents: {decode/10.0.0.1:8200: {}}":              "neither a state nor a weight",
+		"models: {chat: {targets: []}}":                    "1 to 16 targets",
 		"limits: {a: 3}":                                   "limits: a: ",
 		"[]":                                               "cannot unmarshal",
 	} {

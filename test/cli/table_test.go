@@ -85,7 +85,12 @@ var examples = map[string]example{
 	"pdctl limit list":         {before: []string{"pdctl limit set team-a --rpm 600"}, want: []string{"team-a", "600"}},
 	"pdctl limit list -o json": {before: []string{"pdctl limit set team-a --rpm 600"}, want: []string{`"rpm": 600`}},
 	"pdctl limit rm team-a":    {before: []string{"pdctl limit set team-a --rpm 600"}, want: []string{"team-a: removed"}},
-	"pdctl usage":              {want: []string{"KEY", "REFUSED"}},
+	`pdctl role decode 10.0.0.6:8100 --reason "long answers at night" --wait`: {want: []string{"decode/10.0.0.6:8100: decode only"}, after: has("/pd/override/prefill/10.0.0.6:8100")},
+	"pdctl role prefill 10.0.0.6:8100 --for 2h":                               {want: []string{"prefill/10.0.0.6:8100: prefill only for 2h0m0s"}},
+	"pdctl role both 10.0.0.6:8100":                                           {before: []string{"pdctl role decode 10.0.0.6:8100"}, want: []string{"both/10.0.0.6:8100: in both roles"}},
+	"pdctl ratio":                                                             {want: []string{"MODEL", "too few requests were measured"}},
+	"pdctl ratio -o json | jq '.roles[] | select(.pressure > 1)'":             {},
+	"pdctl usage": {want: []string{"KEY", "REFUSED"}},
 	"pdctl usage --proxy http://10.0.0.1:8000 -o json":                           {want: []string{`"proxies": 1`}},
 	"pdctl wait --revision $(pdctl status -o json | jq .revision) --timeout 30s": {want: []string{"applied by 1 proxy"}},
 

@@ -16,25 +16,7 @@ func TestBothRoles(t *testing.T) {
 	r := newRig(t)
 	list := slices.DeleteFunc(table(), func(q request) bool { return !q.short })
 	want := r.reference(list)
-	var err error
-	if r.proxy, err = r.fleet.StartProxy(r.t.Context(), fleet.ProxySpec{Name: "proxy"}); err != nil {
-		t.Fatal(err)
-	}
-	engines, errs := make([]*engine, 2), make([]error, 2)
-	var group sync.WaitGroup
-	for i := range engines {
-		group.Go(func() { engines[i], errs[i] = r.launch("both-"+strconv.Itoa(i), instance.Both) })
-	}
-	group.Wait()
-	for i, err := range errs {
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.startAgent(engines[i])
-	}
-	if err := r.proxy.WaitFor(t.Context(), 2, 2); err != nil {
-		t.Fatal(err)
-	}
+	engines := r.startBoth()
 	r.compare(t, list, want)
 
 	const name = "vllm:prompt_tokens_by_source_total"
@@ -67,4 +49,60 @@ func TestBothRoles(t *testing.T) {
 	if now := of(engines[0]); now.computed-before.computed != tokens || now.received != before.received {
 		t.Errorf("the single engine computed %v of %v tokens and received %v", now.computed-before.computed, tokens, now.received-before.received)
 	}
+}
+
+// startBoth starts a proxy and two engines in both roles.
+func (r *rig) startBoth() []*engine {
+	t := r.t
+	t.Helper()
+	var err error
+	if r.proxy, err = r.fleet.StartProxy(r.t.Context(), fleet.ProxySpec{Name: "proxy"}); err != nil {
+		t.Fatal(err)
+	}
+	engines, errs := make([]*engine, 2), make([]error, 2)
+	var group sync.WaitGroup
+	for i := range engines {
+		group.Go(func() { engines[i], errs[i] = r.launch("both-"+strconv.Itoa(i), instance.Both) })
+	}
+	group.Wait()
+	for i, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.startAgent(engines[i])
+	}
+	if err := r.proxy.WaitFor(t.Context(), 2, 2); err != nil {
+		t.Fatal(err)
+	}
+	return engines
+}
+
+// TestRoleByIntent changes the roles of two engines under requests. The answers equal those of a single
+// vLLM.
+func TestRoleByIntent(t *testing.T) {
+	r := newRig(t)
+	list := slices.DeleteFunc(table(), func(q request) bool { return !q.short })
+	want := r.reference(list)
+	engines := r.startBoth()
+	var group sync.WaitGroup
+	done := make(chan struct{})
+	group.Go(func() {
+		defer close(done)
+		r.compare(t, list, want)
+	})
+	changes := 0
+	for running := true; running || changes < 2; changes++ {
+		prefill, decode := engines[changes%2], engines[(changes+1)%2]
+		r.pdctl("role", "both", prefill.address, decode.address)
+		r.pdctl("role", "prefill", prefill.address)
+		r.pdctl("role", "decode", decode.address, "--wait", "--timeout", "5m")
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+	}
+	group.Wait()
+	logf("%d changes of both roles under requests", changes)
+	r.compare(t, list, want) // with the last roles
 }

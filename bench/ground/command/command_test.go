@@ -41,6 +41,7 @@ func TestCommandLine(t *testing.T) {
 		{"speed", []string{"run", "--trace", file, "--speed", "0"}, 2, "must be positive"},
 		{"rates", []string{"disaggregate", "--trace", file, "--rates", "0,1"}, 2, "must be positive"},
 		{"two policies", []string{"disaggregate", "--trace", file, "--targets", "prefix,session"}, 2, "one policy"},
+		{"phase", []string{"model", "--trace", file, "--roles", "--phase", "1s"}, 2, "--phase 1m or more"},
 		{"policy", []string{"model", "--trace", file, "--targets", "astrology"}, 1, "no such policy"},
 		{"model", []string{"model", "--trace", file, "--targets", "session"}, 0, "| model session |"},
 	} {

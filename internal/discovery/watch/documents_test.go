@@ -53,6 +53,17 @@ func TestDocuments(t *testing.T) {
 	}
 	put(chat, `{"v":2}`, 0)
 	has(w, `code{}`, `org/chat{"v":2}`)
+	// A value that cannot be used leaves the last one in effect.
+	members.Put(t, cli, l.Document(chat), "{")
+	testkit.Eventually(t, members.Soon, func() error {
+		if n := w.Status().Rejected; n != 2 {
+			return fmt.Errorf("%d rejected", n)
+		}
+		return nil
+	})
+	has(w, `code{}`, `org/chat{"v":2}`)
+	put(chat, `{"v":2}`, 0)
+	has(w, `code{}`, `org/chat{"v":2}`)
 	before := w.Snapshot()
 	k := members.Prefill("10.0.0.1:8100")
 	prober.Answer(k.Address, "m")

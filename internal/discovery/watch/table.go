@@ -158,15 +158,10 @@ func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	if prev != nil && (prev.create == e.create || prev.mod == 0) {
 		e.life = prev.life
 	}
-	if n.Kind == schema.KindDocument {
-		e.Key = instance.Key{Role: n.Role, Address: n.Address}
-		if err := schema.CheckDocument(e.Key, kv.Value); err != nil {
-			e.problem = schema.ReasonOf(err)
-		}
-		e.good, e.value = e.problem == "", kv.Value
-		return e
+	address, err := n.Address, error(nil)
+	if n.Kind != schema.KindDocument {
+		address, err = instance.ParseAddress(n.Address)
 	}
-	address, err := instance.ParseAddress(n.Address)
 	if err != nil {
 		e.Key = instance.Key{Role: n.Role, Address: instance.Printable(n.Address, 120)}
 		e.problem = "the key has a bad address: " + err.Error()
@@ -191,6 +186,8 @@ func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 		var o schema.Override
 		o, err = schema.DecodeOverride(kv.Value)
 		e.override = &o
+	case schema.KindDocument:
+		err = schema.CheckDocument(e.Key, kv.Value)
 	}
 	if err == nil {
 		e.good, e.value = true, kv.Value

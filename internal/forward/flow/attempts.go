@@ -27,7 +27,7 @@ type attempts struct {
 	triedRanks  byRole[[]sched.Target] // ranks that were tried, of instances with several
 	secondRound byRole[bool]           // all instances of the role were tried once
 	// avoided are prefill instances whose KV transfer has failed a decode instance, perhaps because
-	// it cannot reach them. They are picked only if there is no other.
+	// it cannot reach them. They are picked only if there is no other; see pick.
 	avoided     []instance.Key
 	lastFailure *leg.Failure
 	// failed counts the legs that failed; counted those of them that count against
@@ -67,8 +67,10 @@ func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 		tried := t.tried.prefill
 		t.tried.prefill = slices.Concat(tried, t.avoided)
 		a, err := t.pickOnce(role, partner, false)
-		if t.tried.prefill = tried; err == nil {
-			return a, nil
+		t.tried.prefill = tried
+		// After the second failure, the prompt is rather computed by decode.
+		if err == nil || t.s.Fallback && t.counted > 1 && errors.Is(err, sched.ErrNone) {
+			return a, err
 		}
 	}
 	a, err := t.pickOnce(role, partner, false)

@@ -50,6 +50,7 @@ func TestEveryFamilyIsDocumented(t *testing.T) {
 	metrics.APIKeys{}.Register(l)
 	metrics.NewQueue(l, nil, 0)
 	metrics.Roles{}.Register(l)
+	metrics.ModelRoutes{}.Register(l)
 	bridgemetrics.Bridge(nil).Register(l)
 	if len(l.names) < 20 {
 		t.Errorf("only %d families: %v", len(l.names), l.names)

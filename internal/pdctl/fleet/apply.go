@@ -185,6 +185,10 @@ func normal(section, name string, raw []byte) (json.RawMessage, error) {
 		}
 		o.By = ""
 		return schema.Encode(o)
+	case string(schema.Models):
+		if _, err := schema.DecodeModelRoute(raw); err != nil {
+			return nil, err
+		}
 	}
 	var value map[string]any
 	numbers := json.NewDecoder(bytes.NewReader(raw))

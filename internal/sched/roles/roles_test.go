@@ -46,8 +46,8 @@ func TestPressure(t *testing.T) {
 		{"idle", idle, [2]float64{0.2, 0.3}, [2]float64{0.1, 0.3}, [2]int{1, 1}},
 		{"prefill is busy", busy, [2]float64{0.8, 2.5}, [2]float64{0.2, 0.4}, [2]int{3, 1}},
 		{"many streams", streams, [2]float64{0.2, 0.3}, [2]float64{0.7, 0.9}, [2]int{1, 2}},
-		{"prompts queue", queued, [2]float64{10, 20}, [2]float64{0.2, 0.5}, [2]int{3, 2}},
-		{"requests are refused", refused, [2]float64{5, 20}, [2]float64{0.4, 0.6}, [2]int{4, 2}},
+		{"prompts queue", queued, [2]float64{10, 20}, [2]float64{0.2, 0.5}, [2]int{3, 1}},
+		{"requests are refused", refused, [2]float64{5, 20}, [2]float64{0.2, 0.5}, [2]int{4, 1}},
 	} {
 		d := steady("m", tc.load)
 		for i, role := range instance.Roles() {
@@ -110,7 +110,7 @@ func TestAutomatic(t *testing.T) {
 		{"only an engine in both roles", []*roles.Demand{full}, engines[3:], 31, "d"},
 		{"no role is full", []*roles.Demand{fine}, engines, 0, ""},
 		{"both roles are full", []*roles.Demand{both}, engines, 0, ""},
-		{"the last one of a role", []*roles.Demand{single}, engines, 0, ""},
+		{"the last one of a role", []*roles.Demand{single}, engines[:2], 0, ""},
 		{"no engine may move", []*roles.Demand{full}, engines[:1], 0, ""},
 		{"the engine is needed for another model", []*roles.Demand{full, other}, []roles.Engine{engine("e", "m n", false, true, 0)}, 0, ""},
 	} {

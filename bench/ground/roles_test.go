@@ -1,0 +1,52 @@
+package ground_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/bench/ground"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/loadgen"
+)
+
+// mixed returns requests with the lengths of the recorded trace, by and large.
+func mixed() []loadgen.Entry {
+	rng := rand.New(rand.NewPCG(7, 7))
+	out := make([]loadgen.Entry, 4000)
+	for i := range out {
+		out[i] = loadgen.Entry{InputLength: 500 + int(11500*rng.ExpFloat64()), OutputLength: 20 + int(320*rng.ExpFloat64())}
+	}
+	return out
+}
+
+// From the worst ratio, automatic roles become better than any static one, and do not oscillate.
+func TestRoles_Day(t *testing.T) {
+	t.Parallel()
+	d := ground.NewDay(mixed(), 8, time.Hour, 0.8, 0.2, 1)
+	static := 0.0
+	for p := 1; p < 8; p++ {
+		static = max(static, d.Run([]int{p}, false).All)
+	}
+	for _, start := range []int{1, 7} {
+		got := d.Run([]int{start}, true)
+		if got.All <= static || len(got.Moves) > 14 {
+			t.Errorf("from %d prefill engines: goodput %.3f with %d moves, the best static ratio has %.3f\n%q", start, got.All, len(got.Moves), static, got.Moves)
+		}
+	}
+}
+
+// The advice is within one instance of the smallest fleet that meets the targets.
+func TestRoles_Advice(t *testing.T) {
+	t.Parallel()
+	for _, rate := range []float64{3, 8} {
+		size := ground.SmallestFleet(mixed(), rate, 1)
+		wanted := ground.Fleet(mixed(), rate, 1, size[0]+1, size[1]+1).Wanted
+		for i, role := range instance.Roles() {
+			if math.Abs(wanted[i]-float64(size[i])) > 1.2 { // a mean
+				t.Errorf("%v requests/s: %.1f %s instances are wanted, %d are needed", rate, wanted[i], role, size[i])
+			}
+		}
+	}
+}
