@@ -180,9 +180,9 @@ func TestQueueLeaveAndStop(t *testing.T) {
 	occupy(r, 1000)
 	defer occupy(r, -1000)
 	ctx, leave := context.WithCancel(t.Context())
-	gone := make(chan struct{})
+	left := make(chan struct{})
 	go func() {
-		defer close(gone)
+		defer close(left)
 		req, _ := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+queuedPath, strings.NewReader(queuedBody("x")))
 		req.Header.Set("Content-Type", "application/json")
 		if resp, err := http.DefaultClient.Do(req); err == nil {
@@ -192,7 +192,7 @@ func TestQueueLeaveAndStop(t *testing.T) {
 	}()
 	waiting(t, q, 1)
 	leave()
-	<-gone
+	<-left
 	waiting(t, q, 0)
 	if e := r.entry(); e.Outcome != forward.OutcomeClientGone || e.Refused != "" {
 		t.Errorf("%+v", e)

@@ -68,7 +68,7 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// BenchmarkLabels is a pick without labels, and one of every second of so many instances.
+// BenchmarkLabels is a pick without labels, and one among every second of n instances.
 func BenchmarkLabels(b *testing.B) {
 	canary, _ := instance.ParseSelector("tier=canary")
 	for _, n := range []int{4, 200} {

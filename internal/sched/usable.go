@@ -26,5 +26,5 @@ func (s *Scheduler) Usable(role instance.Role, model string) []policy.Candidate 
 	return slices.Clip(out)
 }
 
-// Tokens estimates the number of tokens in so many bytes of a prompt.
+// Tokens estimates the number of tokens in a number of bytes of a prompt.
 func (s *Scheduler) Tokens(model string, bytes int) int { return s.ratios.of(model).tokens(bytes) }

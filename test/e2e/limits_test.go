@@ -110,7 +110,7 @@ func TestLimitOfTheFleet(t *testing.T) {
 	}
 }
 
-// sendAtRate sends requests at a rate per minute until stop is closed or the proxy is gone.
+// sendAtRate sends requests at a rate per minute until stop is closed or the proxy has ended.
 func sendAtRate(t *testing.T, p *fleet.Proxy, rate int, admitted *atomic.Int64, stop chan struct{}) {
 	tick := time.NewTicker(time.Minute / time.Duration(rate))
 	defer tick.Stop()

@@ -178,7 +178,7 @@ func TestDigestQueue(t *testing.T) {
 	}{
 		{"nothing", of(), of(), false},
 		{"fades", of(QueueEntry{Model: "m", Attained: 1}), of(QueueEntry{Model: "m", Attained: 1e6}), false},
-		{"gone", of(), of(QueueEntry{Model: "m", Attained: 1e6}), false},
+		{"left", of(), of(QueueEntry{Model: "m", Attained: 1e6}), false},
 		{"begins", of(waits), of(), true},
 		{"the same", of(waits), of(waits), false},
 		{"grows a little", of(QueueEntry{Model: "m", Key: "a", Backlog: 11_000}), of(waits), false},

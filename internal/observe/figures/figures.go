@@ -157,7 +157,7 @@ func NewSample(families []*dto.MetricFamily, queues []instance.ListedQueue) *Sam
 }
 
 func get(ctx context.Context, c *http.Client, url string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
 	}

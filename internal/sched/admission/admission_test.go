@@ -31,7 +31,7 @@ type rig struct {
 
 	mu   sync.Mutex // guards the fields below
 	now  time.Time
-	seen []string // what the observer was told
+	seen []string // what the observer was notified of
 }
 
 func (r *rig) Now() time.Time {
@@ -53,7 +53,7 @@ func (r *rig) note(format string, args ...any) {
 	r.seen = append(r.seen, fmt.Sprintf(format, args...))
 }
 
-func (r *rig) told() int {
+func (r *rig) notified() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.seen)
@@ -116,7 +116,7 @@ func (r *rig) send(q admission.Request) *one {
 	o := &one{Request: q, done: make(chan struct{})}
 	var ctx context.Context
 	ctx, o.cancel = context.WithCancel(context.Background())
-	before, told := r.Waiting(), r.told()
+	before, notified := r.Waiting(), r.notified()
 	go func() {
 		defer close(o.done)
 		o.err = r.Admit(ctx, &o.Request)
@@ -127,7 +127,7 @@ func (r *rig) send(q admission.Request) *one {
 			return nil
 		default:
 		}
-		if r.Waiting() <= before && r.told() == told { // it may replace another one
+		if r.Waiting() <= before && r.notified() == notified { // it may replace another one
 			return errors.New("it does not wait")
 		}
 		return nil
@@ -323,7 +323,7 @@ func TestShare(t *testing.T) {
 		others *admission.Others
 		want   float64
 	}{
-		{"nobody", nil, 1},
+		{"no key", nil, 1},
 		{"idle", &admission.Others{Attained: []admission.Entry{{Model: "m", Key: "a", Attained: 1000}}}, 1},
 		{"another model", &admission.Others{Queues: [][]admission.Entry{{{Model: "other", Key: "a", Backlog: 1000}}}}, 1},
 		{"an equal key", &admission.Others{Queues: [][]admission.Entry{{backlog(admission.Default, "a", 1e6)}}}, 0.5},

@@ -203,14 +203,14 @@ func checkDivision(capacity, sum float64, list []demand) string {
 	given := 0.0
 	var byClass, wanted [classes]float64
 	for _, d := range list {
-		given += d.given
-		byClass[d.class] += d.given
+		given += d.granted
+		byClass[d.class] += d.granted
 		wanted[d.class] += d.total
-		if d.given > d.total+epsilon {
+		if d.granted > d.total+epsilon {
 			return "a key gets more than it wants"
 		}
 		for _, e := range list {
-			if e.class == d.class && d.given < d.total-epsilon && e.given > d.given+epsilon {
+			if e.class == d.class && d.granted < d.total-epsilon && e.granted > d.granted+epsilon {
 				return "a key gets less than another one, and wants more"
 			}
 		}

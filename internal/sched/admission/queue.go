@@ -128,7 +128,7 @@ func (m *queue) learnMiss(share float64) {
 	m.miss.Store(math.Float64bits(was + (min(share, 1)-was)/32))
 }
 
-// begin gives a request its place among those that are being served.
+// begin counts a request among those that are being served.
 func (m *queue) begin(r *Request) {
 	r.queue = m
 	r.pending = pending{uncached: int64(r.work.uncached), tokens: int64(r.work.tokens), streams: 1}

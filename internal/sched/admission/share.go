@@ -82,7 +82,7 @@ type demand struct {
 	class      Class
 	key        string
 	own, total float64 // of this proxy, and of all
-	given      float64 // set by divide: the part of total that the capacity suffices for
+	granted    float64 // set by divide: the part of total that the capacity suffices for
 }
 
 // divide divides capacity among demands: by class, of which each lower one keeps leastShare, and
@@ -103,24 +103,24 @@ func divide(capacity float64, list []demand) {
 		for low := c + 1; low < classes; low++ {
 			kept += min(sums[low], leastShare*capacity)
 		}
-		give := min(sums[c], max(left-kept, 0))
-		left -= give
+		grant := min(sums[c], max(left-kept, 0))
+		left -= grant
 		for i := from; i < to; i++ { // by increasing demand
-			list[i].given = min(list[i].total, give/float64(to-i))
-			give -= list[i].given
+			list[i].granted = min(list[i].total, grant/float64(to-i))
+			grant -= list[i].granted
 		}
 		from = to
 	}
 }
 
-// shareOf returns the part of what divide has given that belongs to this proxy: of each key in
+// shareOf returns the part of what divide has granted that belongs to this proxy: of each key in
 // proportion to its part of the backlog.
 func shareOf(list []demand) float64 {
 	own, all := 0.0, 0.0
 	for _, d := range list {
-		all += d.given
+		all += d.granted
 		if d.total > 0 {
-			own += d.given * d.own / d.total
+			own += d.granted * d.own / d.total
 		}
 	}
 	if all == 0 {

@@ -50,7 +50,7 @@ func (b *bucket) advance(now time.Time) {
 // can be taken from a full bucket, which is then in debt.
 func (b *bucket) missing(n float64) float64 { return max(0, min(n, b.burst)-b.balance) }
 
-// take changes the balance; a negative n gives back.
+// take changes the balance; a negative n returns tokens.
 func (b *bucket) take(n float64) { b.balance = min(b.burst, b.balance-n) }
 
 // meanRate is an exponentially weighted rate per minute, with a time constant of 20 s.

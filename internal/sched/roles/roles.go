@@ -43,7 +43,7 @@ const (
 	headroom = 1.1
 	// leastFixed is the least part of a step that does not depend on the number of streams.
 	leastFixed = 0.4
-	// spared is the pressure up to which a role can give an engine to the other one, and fewer the
+	// spared is the pressure up to which a role can pass an engine to the other one, and fewer the
 	// pressure up to which it can do with an instance less.
 	spared = 0.7
 	fewer  = 0.85
