@@ -199,7 +199,7 @@ func (f *flood) serve(ctx context.Context, p *floodProxy, i int, r *Request) sam
 		f.ask(i, place)
 	}
 	if err := p.queues.Admit(ctx, place); err != nil {
-		var refused *admission.Refused
+		var refused *admission.RefusedError
 		s.refused, s.took = errors.As(err, &refused), time.Since(arrived)
 		return s
 	}

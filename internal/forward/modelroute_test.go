@@ -302,7 +302,8 @@ func TestModelRoute_EngineNameWins(t *testing.T) {
 	for path, want := range map[string]string{
 		"": `"new","old","split"`, "/split": `"split"`, "/old": `"old"`,
 	} {
-		resp, err := http.Get(r.URL + "/v1/models" + path)
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, r.URL+"/v1/models"+path, nil)
+		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -155,7 +156,7 @@ func TestTopInTerminal(t *testing.T) {
 	w := newTopRig(t)
 	user, program := openTerminal(t)
 	cmd := exec.CommandContext(t.Context(), filepath.Join(binDir, "pdctl"), "top", "--etcd-endpoints", w.etcd, "--interval", "500ms", "--selector", "role=decode")
-	cmd.Env = append(w.s.env[:len(w.s.env):len(w.s.env)], "TERM=xterm-256color")
+	cmd.Env = append(slices.Clip(w.s.env), "TERM=xterm-256color")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {

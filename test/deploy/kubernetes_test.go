@@ -49,7 +49,7 @@ func kubernetesPods(t *testing.T) map[string]kubernetesPod {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, doc := range bytes.Split(raw, []byte("\n---\n")) {
+		for doc := range bytes.SplitSeq(raw, []byte("\n---\n")) {
 			var o struct {
 				Metadata struct{ Name string }
 				Spec     struct{ Template struct{ Spec kubernetesPod } }

@@ -122,7 +122,9 @@ func sendAtRate(t *testing.T, p *fleet.Proxy, rate int, admitted *atomic.Int64, 
 			return
 		case <-tick.C:
 		}
-		resp, err := http.Post(p.URL()+"/v1/completions", "application/json", strings.NewReader(oneToken))
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL()+"/v1/completions", strings.NewReader(oneToken))
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			continue // it was killed
 		}

@@ -73,7 +73,8 @@ func TestModelRoutes(t *testing.T) {
 		}
 	}
 	split()
-	resp, err := r.http.Get(r.proxy.URL() + "/metrics")
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, r.proxy.URL()+"/metrics", nil)
+	resp, err := r.http.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

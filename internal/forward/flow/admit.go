@@ -28,7 +28,7 @@ func (r *Request) admit(media bool) bool {
 		}
 	}
 	err := r.Settings.Queue.Admit(r.Origin.Client, a)
-	var refused *admission.Refused
+	var refused *admission.RefusedError
 	switch {
 	case err == nil:
 		return true
@@ -45,7 +45,7 @@ func (r *Request) admit(media bool) bool {
 }
 
 // notAdmitted returns the answer to a request that is not admitted.
-func notAdmitted(r *admission.Refused) *openai.Error {
+func notAdmitted(r *admission.RefusedError) *openai.Error {
 	e := &openai.Error{Status: http.StatusTooManyRequests, Type: openai.TypeRateLimit, RetryAfter: r.Wait}
 	switch r.Reason {
 	case admission.ReasonStopping:

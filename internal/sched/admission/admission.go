@@ -54,15 +54,15 @@ const (
 // Results returns all results that observe counts.
 func Results() []string { return []string{ResultPass, ResultWait, ResultRefuse} }
 
-// Refused is the error of a request that is not served.
-type Refused struct {
+// RefusedError is the error of a request that is not served.
+type RefusedError struct {
 	Reason string
 	// Wait is the time after which it may be sent again, with jitter.
 	Wait time.Duration
 }
 
 // Error implements error.
-func (r *Refused) Error() string { return "not admitted: " + r.Reason }
+func (r *RefusedError) Error() string { return "not admitted: " + r.Reason }
 
 // ErrGone is returned for a client that left while its request waited.
 var ErrGone = errors.New("the client has left")
@@ -158,7 +158,7 @@ type Request struct {
 	ready    chan error // receives the end of the wait
 }
 
-// Admit returns when the request may be sent to engines, or a *Refused, or ErrGone. Done must be
+// Admit returns when the request may be sent to engines, or a *RefusedError, or ErrGone. Done must be
 // called when it has ended.
 func (q *Queues) Admit(ctx context.Context, r *Request) error {
 	if q == nil {

@@ -157,8 +157,7 @@ func (o *one) end(t *testing.T) error {
 }
 
 func refused(err error) string {
-	var r *admission.Refused
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*admission.RefusedError](err); ok {
 		return r.Reason
 	}
 	return fmt.Sprint(err)

@@ -230,12 +230,12 @@ func (m *queue) refusal(r *Request, reason string) error {
 	if reason != ReasonStopping {
 		wait = m.predict(r.account, r.cost, m.plan.Load())
 	}
-	return &Refused{Reason: reason, Wait: jitter(wait)}
+	return &RefusedError{Reason: reason, Wait: jitter(wait)}
 }
 
 // note reports the end of the wait of a request.
 func (m *queue) note(r *Request, err error) error {
-	if refused, ok := err.(*Refused); ok { //nolint:errorlint // this package made it
+	if refused, ok := err.(*RefusedError); ok { //nolint:errorlint // this package made it
 		m.opts.Observer.NotAdmitted(r.Class, refused.Reason)
 		m.refused.Add(1)
 		return err

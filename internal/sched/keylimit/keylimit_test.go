@@ -2,6 +2,7 @@ package keylimit_test
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -83,11 +84,7 @@ func (f *fleet) run(d time.Duration, rates []float64, output int) {
 			case 0:
 				f.published[name(i)] = p.Publish()
 			case 25: // half a second after the digest of another proxy on average
-				all := map[string]keylimit.Published{}
-				for id, d := range f.published {
-					all[id] = d
-				}
-				p.SetDemands(name(i), all)
+				p.SetDemands(name(i), maps.Clone(f.published))
 			}
 			for m := rates[i] / 60 * step.Seconds(); m > 0; m-- {
 				if f.random.Float64() < m {
