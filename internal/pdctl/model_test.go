@@ -24,9 +24,9 @@ func TestModel(t *testing.T) {
 	r.want(1, "", "model", "route", "org/new=old")
 	r.want(0, `NAME      TARGET                    WEIGHT  PREFILL  DECODE  STICKY   NOTE
 org/chat  org/new                       70        1       0  session  trial
-org/chat  old:8b                        30        0       0  session  trial
+org/chat  old:8b                        30        0       0  session  no usable instance: its share goes to the others
 qwen      qwen{tier in (stable,x)}      90        1       1  key      -
-qwen      qwen{tier=canary}             10        0       0  key      -
+qwen      qwen{tier=canary}             10        0       0  key      no usable instance: its share goes to the others
 qwen      org/new                        0        1       0  key      -
 `, "model", "ls")
 	if got, err := r.cli.Get(t.Context(), "/pd/models/org/chat"); err != nil || len(got.Kvs) != 1 ||
@@ -41,7 +41,7 @@ qwen      org/new                        0        1       0  key      -
 		!strings.Contains(out.Routes[2].Problem, "prefill/10.0.0.2:8100 serves") || out.Routes[1].Problem != "" {
 		t.Errorf("%v %s", err, text)
 	}
-	for _, bad := range []string{"chat", "=new", "chat=", "chat=a,a", "chat=0:a", "chat=20000:a", "chat=a{state=down}", "chat=a{x==}=", "a b=c"} {
+	for _, bad := range []string{"chat", "=new", "chat=", "chat=a,a", "chat=0:a", "chat=20000:a", "chat=80:a,20%:b", "chat=a{state=down}", "chat=a{x==}=", "a b=c"} {
 		r.want(2, "", "model", "route", bad)
 	}
 	r.want(2, "", "model", "route", "chat=new", "--sticky", "user")

@@ -57,7 +57,7 @@ func TestDeadStaticInstance(t *testing.T) {
 	states := "curl -s http://" + proxy.Address + `/status | grep -o '"status":"[a-z]*"'`
 	counts := "curl -s http://" + proxy.Address + `/status | grep -o '"decode_node_count":[0-9]*'`
 	shows("both engines run", lines{
-		"pdctl list":                  {0, "decode " + decode + " ready static " + modelName + " nixl (default)"},
+		"pdctl list":                  {0, "decode " + decode + " ready"},
 		"pdctl get decode/" + decode:  {0, "state ready"},
 		"pdctl status":                {0, "decode 1 1 ready"},
 		"pdctl doctor":                {0, "Nothing is wrong."},
@@ -70,7 +70,7 @@ func TestDeadStaticInstance(t *testing.T) {
 		t.Fatal(err)
 	}
 	shows("the prefill engine is dead: decode serves alone", lines{
-		"pdctl list":                  {0, "prefill " + prefill + " ejected static"},
+		"pdctl list":                  {0, "prefill " + prefill + " ejected"},
 		"pdctl status":                {0, "prefill 1 1 ejected"},
 		"proxy health --port " + port: {0, "ready, 0 prefill and 1 decode instances"},
 	})
@@ -79,7 +79,7 @@ func TestDeadStaticInstance(t *testing.T) {
 	}
 	const nothing = "1 decode instance is registered, but none can be used (1 ejected): nothing is served"
 	shows("both are dead", lines{
-		"pdctl list":                          {0, "decode " + decode + " ejected static"},
+		"pdctl list":                          {0, "decode " + decode + " ejected"},
 		"pdctl list --selector state=ejected": {0, "connection refused"},
 		"pdctl get decode/" + decode:          {0, "state ejected reason " + proxy.Address + ": no response: "},
 		"pdctl status":                        {1, "error (" + proxy.Address + "): " + nothing},
@@ -98,7 +98,7 @@ func TestDeadStaticInstance(t *testing.T) {
 		}
 	}
 	shows("both are back", lines{
-		"pdctl list":                  {0, "decode " + decode + " ready static"},
+		"pdctl list":                  {0, "decode " + decode + " ready"},
 		"pdctl status":                {0, "decode 1 1 ready"},
 		"pdctl doctor":                {0, "Nothing is wrong."},
 		"proxy health --port " + port: {0, "ready, 1 prefill and 1 decode instances"},

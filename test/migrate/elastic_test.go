@@ -65,7 +65,7 @@ func TestElasticProxy(t *testing.T) {
 		}
 	}
 	const printed = `{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:8100","127.0.0.1:8101"],"decode_nodes":["127.0.0.1:8200","127.0.0.1:8201"]}`
-	s.answers(elasticStatus, 200, printed, "instances", "notices", "load_digests", "prompts", "revision", "etcd", "id", "version", "limits")
+	s.answers(elasticStatus, 200, printed, "instances", "notices", "queues", "model_routes", "load_digests", "prompts", "revision", "etcd", "id", "version", "limits")
 	// The first bytes are the same, for scripts that cut text.
 	if _, body := s.curl(elasticStatus); !strings.HasPrefix(body, `{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:`) {
 		t.Errorf("/status: %s", body)

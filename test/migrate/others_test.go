@@ -43,7 +43,7 @@ func TestDisaggProxyDemo(t *testing.T) {
 	}
 	s.answers("curl http://127.0.0.1:8000/status", 200,
 		`{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:8100","127.0.0.1:8101"],"decode_nodes":["127.0.0.1:8200","127.0.0.1:8201"]}`,
-		"instances", "notices", "load_digests", "prompts", "revision", "etcd", "id", "version", "limits")
+		"instances", "notices", "queues", "model_routes", "load_digests", "prompts", "revision", "etcd", "id", "version", "limits")
 	s.answers(at(elasticAdd, "8102"), 200, `{"message":"Added 127.0.0.1:8102 to prefill_instances."}`, lists...)
 	if code, body := s.curl(strings.Replace(elasticCompletion, "application/json", "text/plain", 1)); code != 400 {
 		t.Errorf("text/plain: %d %s", code, body)

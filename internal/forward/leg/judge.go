@@ -226,7 +226,7 @@ func saturated(status int, body []byte) bool {
 func (l *Leg) JudgeBody(f *Failure, body []byte) *Failure {
 	if (f.Class == Busy || f.Class == Unavailable503) && saturated(f.Answer.Status, body) {
 		f = l.failed(Busy, f.Answer, f.Err)
-		if f.Answer.Header.Get("Retry-After") == "" { // vLLM sends none
+		if f.Answer.Header.Get("Retry-After") == "" && f.Answer.Header.Get("Retry-After-Ms") == "" { // vLLM sends none
 			f.Answer.Header = f.Answer.Header.Clone() // the map may be shared with other answers
 			f.Answer.Header.Set("Retry-After", strconv.Itoa(int(RetryWait.Seconds())))
 		}

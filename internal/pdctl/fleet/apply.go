@@ -21,7 +21,8 @@ import (
 
 const applyHelp = `apply makes static instances, intents, limits of keys and model routes as a YAML or JSON file
 declares them. If they are so already, it writes nothing, so it can be repeated. FILE can be -
-for standard input. "pdctl apply --export" prints the file of the present fleet.
+for standard input. "pdctl apply --export" prints the file of the present fleet ("pdctl
+export" writes a file for another etcd, with pending adds and removals).
 
   statics:                       # instances without an agent, as pdctl add writes them
     decode/10.0.0.8:8200: {connector: nixl, models: [Qwen/Qwen2.5-7B-Instruct]}
@@ -30,6 +31,7 @@ for standard input. "pdctl apply --export" prints the file of the present fleet.
   limits: {}                     # values as in etcd (docs/reference/keys.md)
   models: {}
 
+To bring the fleet back to a file, use --prune: without it, what the file does not have stays.
 A section that is left out is not changed. --prune deletes what a section of the file does
 not have. Instances of agents and of the command lines of proxies, intents of pdctl role, and
 what has a time limit (--for), are never deleted.
@@ -207,6 +209,7 @@ func normal(section, name string, raw []byte) (json.RawMessage, error) {
 func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map[string]*string, error) {
 	values := map[string]*string{}
 	same := map[string]bool{} // present, and not to be pruned
+	kept := 0                 // that prune would delete
 	for _, n := range now.Keys() {
 		sec, name := section(n)
 		want, managed := d[sec]
@@ -224,9 +227,15 @@ func (d declared) changes(s *session.Session, now *store.Fleet, prune bool) (map
 			if have, err := normal(sec, name, []byte(*is)); err == nil && bytes.Equal(have, to) {
 				same[key] = true
 			}
-		case !wanted && prune && !leased && !foreign(sec, n, *is):
+		case wanted, leased, foreign(sec, n, *is):
+		case prune:
 			values[key] = nil
+		default:
+			kept++
 		}
+	}
+	if kept > 0 {
+		fmt.Fprintf(s.Out.Stderr, "%d settings are not in the file and stay as they are; --prune deletes them\n", kept)
 	}
 	for sec, want := range d {
 		for name, to := range want {

@@ -21,7 +21,8 @@ import (
 
 const diffHelp = `diff shows what operators have changed since a revision: static instances, intents (drains,
 cordons, removals, weights), limits of keys and model routes. "pdctl history" has the
-revisions, and who made which change.
+revisions, and who made which change; "revision" of "pdctl status" is the present one. The
+change of REVISION itself is not shown: it compares with the state after that change.
 
 Without --to, it compares with the present values in etcd. Changes that were undone in
 between are not shown. Registrations and states of agents are not part of it: see history.
@@ -30,12 +31,12 @@ The values come from the audit log (30 days). Changes of older releases, and of 
 16 KiB, are not recorded: then the exit code is 1.`
 
 const revertHelp = `revert restores static instances, intents (drains, cordons, removals, weights), limits of
-keys and model routes as they were at a revision. It undoes every later change, in one
+keys and model routes as they were after a revision. It undoes every later change, in one
 transaction of at most 100 keys. "pdctl diff --from REVISION" shows them before, and
 --dry-run what would be written.
 
-To undo single changes, add --to: "revert 4710 --to 4711" undoes the change of revision
-4711 only. "pdctl history" has the revisions. A revert can be reverted.
+To undo the change of revision N of "pdctl history" only, write "revert N-1 --to N", e.g.
+"revert 4710 --to 4711" for 4711. A revert can be reverted.
 
 If a key has been changed since in a way that the revert would overwrite, nothing is
 written, the error names the key, and the exit code is 1. The same applies if the former

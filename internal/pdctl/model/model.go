@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -27,8 +28,9 @@ const routeHelp = `route sets a model route: proxies send requests for the model
 proportion to their weights. It replaces the route that NAME had.
 
 A target is [WEIGHT:]MODEL[{SELECTOR}]. MODEL is a model that engines serve. WEIGHT is 0 to
-10000, by default 100; a target of weight 0 gets requests only while no other can serve
-them. SELECTOR restricts the target to instances whose labels match, prefill and decode:
+10000, by default 100. The share of a target is its weight divided by the sum of all: write
+chat=80:old,20:new for 20 %. A target of weight 0 gets requests only while no other can serve
+them; the share of a target without usable instances goes to the others. SELECTOR restricts the target to instances whose labels match, prefill and decode:
 KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY, !KEY, separated by commas.
 Quote a target with a selector for the shell.
 
@@ -60,6 +62,9 @@ func setCommand(s *session.Session) *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: s.Wrap(func(cmd *cobra.Command, args []string) error {
 			name, targets, _ := strings.Cut(args[0], "=")
+			if at := percent.FindString(targets); at != "" {
+				return cli.Wrongf("%q: a weight is a number without %%, such as 20:MODEL", instance.Printable(args[0], 200))
+			}
 			r.V, r.Reason, r.Targets = 1, o.Reason, parseTargets(targets)
 			if r.Sticky == schema.StickySession {
 				r.Sticky = "" // the default
@@ -77,6 +82,9 @@ func setCommand(s *session.Session) *cobra.Command {
 	settings.DurationVar(fs, &o.For, "for", 0, "how long it is in effect, e.g. 1h, at least 2s; 0: until it is removed")
 	return s.Writes(cmd)
 }
+
+// percent finds a weight that is written as a percentage.
+var percent = regexp.MustCompile(`(^|,)\s*[0-9.]+\s*%:`)
 
 // parseTargets reads targets as on the command line, separated by the commas outside of braces.
 func parseTargets(text string) (targets []schema.ModelTarget) {
@@ -133,7 +141,7 @@ func set(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 	s.Line(result)
 	for _, t := range schema.ListModelRoute(instance.Document{Key: k, Value: value}, all).Targets {
 		if t.Prefill+t.Decode == 0 {
-			fmt.Fprintf(s.Out.Stderr, "warning: no instance of target %s can be used now\n", t.Target)
+			fmt.Fprintf(s.Out.Stderr, "warning: no instance of target %s can be used now; its share goes to the other targets, if there are any\n", t.Target)
 		}
 	}
 	return s.Finish([]session.Result{result})
@@ -187,7 +195,11 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 			table.AppendRow([]any{r.Name, "-", "-", "-", "-", "-", note})
 		}
 		for _, t := range r.Targets {
-			table.AppendRow([]any{r.Name, t.Target, t.Weight, t.Prefill, t.Decode, r.Sticky, note})
+			text := note
+			if t.Prefill+t.Decode == 0 && len(r.Targets) > 1 && r.Problem == "" {
+				text = "no usable instance: its share goes to the others"
+			}
+			table.AppendRow([]any{r.Name, t.Target, t.Weight, t.Prefill, t.Decode, r.Sticky, text})
 		}
 	}
 	switch {

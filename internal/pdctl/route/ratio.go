@@ -21,7 +21,8 @@ nine of ten requests have, for decode the time per token, or the use of the KV c
 that is larger. One instance less is wanted only if the pressure would stay below 0.85.
 
 All proxies compute the same, from the requests of all of them: pdctl asks the first one in
-etcd, or that of --proxy. "-" is for a model of which too few requests were measured.`
+etcd, or that of --proxy. "-" is for a model of which too few requests were measured: the
+proxy needs streamed answers of 8 tokens or more (in JSON, known is false then).`
 
 // Ratio returns the command ratio.
 func Ratio(s *session.Session) *cobra.Command {

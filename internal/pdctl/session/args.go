@@ -36,7 +36,7 @@ func (s *Session) Named(ctx context.Context, args []string, accept Accept) ([]in
 	if role, err := accept.role(args[0]); err == nil {
 		of, args = role, args[1:]
 	} else if !strings.ContainsAny(args[0], ":/") {
-		return nil, cli.Wrong(err)
+		return nil, cli.Wrongf("%w; an instance is role/host:port, as pdctl list -o name prints it", err)
 	}
 	if len(args) == 0 {
 		return nil, cli.Wrongf("name the instances: role/host:port, or role and host:port")

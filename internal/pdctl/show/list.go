@@ -54,7 +54,7 @@ func List(s *session.Session) *cobra.Command {
 			return list(cmd.Context(), s, roles, order)
 		},
 	}
-	cmd.Flags().StringVar(&order, "sort-by", "", "column to sort by, e.g. age, in-flight or state (default: role and address)")
+	cmd.Flags().StringVar(&order, "sort-by", "", "column to sort by, smallest first, e.g. age, in-flight or state (default: role and address)")
 	return cmd
 }
 
