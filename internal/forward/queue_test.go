@@ -225,8 +225,8 @@ func TestQueueLeaveAndStop(t *testing.T) {
 func TestQueueRefuses(t *testing.T) {
 	t.Parallel()
 	r, q, _ := startQueue(t, admission.On, nil)
-	occupy(r, 1000)
-	defer occupy(r, -1000)
+	occupy(r, 100)
+	defer occupy(r, -100)
 	var clients sync.WaitGroup
 	ctx, leave := context.WithCancel(t.Context())
 	defer func() { leave(); clients.Wait() }()

@@ -32,7 +32,7 @@ func (t *table) touch(k instance.Key) {
 
 func (t *table) touchOne(e *entry) {
 	if e.Kind == schema.KindDocument {
-		t.documents = nil
+		t.staleDocuments = true
 	}
 	if !e.old && e.shown() {
 		e.old = true
@@ -41,7 +41,7 @@ func (t *table) touchOne(e *entry) {
 }
 
 func (t *table) touchAll() {
-	t.durable.dirty, t.documents = true, nil
+	t.durable.dirty, t.staleDocuments = true, true
 	for _, e := range t.order {
 		e.old = true
 	}
@@ -61,7 +61,7 @@ func (t *table) updateBad(e *entry) {
 // noteChange records that the view of an entry has changed.
 func (t *table) noteChange(e *entry) {
 	if e.Kind == schema.KindDocument {
-		t.documents = nil
+		t.staleDocuments = true
 	}
 	if !t.changes.all && e.shown() {
 		t.changes.keys = append(t.changes.keys, targetKey{key: e.Key, pending: e.Kind == schema.KindPending})

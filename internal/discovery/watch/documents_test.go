@@ -55,14 +55,19 @@ func TestDocuments(t *testing.T) {
 	has(w, `code{}`, `org/chat{"v":2}`)
 	// A value that cannot be used leaves the last one in effect.
 	members.Put(t, cli, l.Document(chat), "{")
-	testkit.Eventually(t, members.Soon, func() error {
-		if n := w.Status().Rejected; n != 2 {
-			return fmt.Errorf("%d rejected", n)
-		}
-		return nil
-	})
+	rejected := func(want int) {
+		t.Helper()
+		testkit.Eventually(t, members.Soon, func() error {
+			if n := w.Status().Rejected; n != want {
+				return fmt.Errorf("%d rejected", n)
+			}
+			return nil
+		})
+	}
+	rejected(2)
 	has(w, `code{}`, `org/chat{"v":2}`)
 	put(chat, `{"v":2}`, 0)
+	rejected(1)
 	has(w, `code{}`, `org/chat{"v":2}`)
 	before := w.Snapshot()
 	k := members.Prefill("10.0.0.1:8100")

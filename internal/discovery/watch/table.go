@@ -37,8 +37,8 @@ type table struct {
 
 	bad map[schema.Name]*entry // entries that cannot be used
 
-	// documents are those of the last view; nil if they have changed since.
-	documents *instance.Documents
+	documents      *instance.Documents // of the last view
+	staleDocuments bool                // they may have changed since
 
 	// onKeyLost returns the absence of an entry whose key is missing since a revision;
 	// nil drops the entry. If the function is nil, all such entries are dropped.

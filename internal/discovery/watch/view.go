@@ -2,6 +2,7 @@ package watch
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -78,12 +79,17 @@ func (t *table) snapshot(v verify.Facts) *instance.Snapshot {
 	clear(t.dropped)
 	t.renewed, t.stale, t.dropped = false, t.stale[:0], t.dropped[:0]
 	snap := t.draft.Snapshot(t.revision)
-	if t.documents == nil {
-		t.documents = &instance.Documents{}
+	if t.staleDocuments {
+		t.staleDocuments = false
+		next := &instance.Documents{}
 		for _, e := range t.order {
 			if e.Kind == schema.KindDocument && e.good {
-				t.documents.List = append(t.documents.List, instance.Document{Key: e.Key, Value: e.value, Revision: e.mod})
+				next.List = append(next.List, instance.Document{Key: e.Key, Value: e.value, Revision: e.mod})
 			}
+		}
+		same := func(a, b instance.Document) bool { return a.Key == b.Key && a.Revision == b.Revision }
+		if t.documents == nil || !slices.EqualFunc(t.documents.List, next.List, same) {
+			t.documents = next
 		}
 	}
 	snap.Documents = t.documents

@@ -102,7 +102,7 @@ func TestWordsOfTheMembership(t *testing.T) {
 		},
 		{
 			name: "no decode is usable", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1", func(i *instance.Instance) { i.Intent = instance.Cordon })},
-			want: "1 decode instance is registered, but none can be used (1 cordon): nothing is served",
+			want: "1 decode instance is registered, but none can be used (1 cordoned): nothing is served",
 		},
 		{
 			name: "no pair", list: []*instance.Instance{in(p, "a:1"), in(p, "a:2"), in(d, "b:1", connector("mooncake"))},
