@@ -186,7 +186,7 @@ func TestFault20_Auth(t *testing.T) {
 		awaitPhase(t, r, lease.Registered)
 	}
 	if s := w.Status(); s.WatchEnds["canceled"] != 0 {
-		t.Errorf("watch ends without a known reason: %v", s.WatchEnds)
+		t.Errorf("watch ends without a known reason: %v, last error %q", s.WatchEnds, s.LastError)
 	}
 }
 

@@ -173,7 +173,8 @@ func classify(err error) watchEnd {
 
 // authErrors are the errors of etcd about the token or the rights of a client.
 func authErrors() []error {
-	return []error{rpctypes.ErrPermissionDenied, rpctypes.ErrInvalidAuthToken, rpctypes.ErrUserEmpty, rpctypes.ErrAuthOldRevision}
+	return []error{rpctypes.ErrPermissionDenied, rpctypes.ErrInvalidAuthToken, rpctypes.ErrUserEmpty, rpctypes.ErrAuthOldRevision,
+		rpctypes.ErrUserNotFound, rpctypes.ErrAuthFailed, rpctypes.ErrAuthNotEnabled, rpctypes.ErrInvalidAuthMgmt}
 }
 
 // isReason reports whether err is e, or the cancellation of a watch because of e: etcd sends the
