@@ -135,7 +135,7 @@ func (b *bundle) proxies(ctx context.Context, urls []string) {
 				}
 				header.Set("X-Api-Key", key)
 			}
-			text, err := b.s.Fetch(ctx, url, one.path, header)
+			text, err := b.s.AskProxy(ctx, url, one.path, nil, header, nil)
 			b.add(folder+one.file, text, err)
 		}
 	}
