@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -91,7 +92,9 @@ func start(t *testing.T, dir string) *containers {
 	}
 	c := &containers{t: t, project: "pdmesh-test-" + strconv.Itoa(ports[0])}
 	override := "services:\n"
-	for name, s := range services(t) {
+	all := services(t)
+	for _, name := range slices.Sorted(maps.Keys(all)) { // proxy-1 before proxy-2
+		s := all[name]
 		if len(s.Profiles) > 0 {
 			continue
 		}
