@@ -293,7 +293,7 @@ func TestDoctorTwoAgentsOnOneAddress(t *testing.T) {
 		t.Fatalf("exit %d, %v\n%s%s", code, err, out, errs)
 	}
 	executable(t, d.Findings)
-	finds(t, d.Findings, "conflict", "decode/10.0.0.8:8200", "another host holds this key", "agent-one", "stop one of the two agents", "pdctl get decode/10.0.0.8:8200", "agent drain --role decode --address 10.0.0.8:8200")
+	finds(t, d.Findings, "conflict", "decode/10.0.0.8:8200", "another host holds this key", "agent-one", "stop one of the two agents", "pdctl get decode/10.0.0.8:8200", "pdmesh-agent drain --role decode --address 10.0.0.8:8200")
 }
 
 // agentSocket answers as an agent of this machine; it returns the environment in which it
@@ -418,7 +418,7 @@ func TestDoctorWrongModel(t *testing.T) {
 	executable(t, d.Findings)
 	const cure = "start the engine with the right model"
 	finds(t, d.Findings, "model", "decode/"+elsewhere, "serves llama, not qwen", cure, "pdctl get decode/"+elsewhere)
-	finds(t, d.Findings, "model", "decode/10.0.0.9:8200", "agent on this machine", cure, "agent status --role decode --address 10.0.0.9:8200")
+	finds(t, d.Findings, "model", "decode/10.0.0.9:8200", "agent on this machine", cure, "pdmesh-agent status --role decode --address 10.0.0.9:8200")
 	finds(t, d.Findings, "model", "prefill/"+engine, "serves mistral, not qwen", cure)
 	if len(d.Findings) != 3 {
 		t.Errorf("no finding about an agent that is not registered: %+v", d.Findings)

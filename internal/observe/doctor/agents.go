@@ -35,7 +35,7 @@ func (c *claimant) where() string {
 // cured adds a command of the agent. For an agent on another machine the command is part of the
 // cure text, because it cannot be run here.
 func (c *claimant) cured(f *Finding, verb string) {
-	command := shell("agent", verb, "--role", string(c.role), "--address", c.address)
+	command := shell("pdmesh-agent", verb, "--role", string(c.role), "--address", c.address)
 	if c.host == "" {
 		f.Commands = append(f.Commands, command)
 		return
