@@ -99,6 +99,7 @@ func phases() agentmetrics.Phases {
 func (ctl *Control) Report() agentctl.Report {
 	r := agentctl.Report{
 		ID: ctl.ID, Version: version.String(), Role: ctl.c.Key.Role, Address: ctl.c.Key.Address, Engine: ctl.c.Engine,
+		Etcd: ctl.c.EtcdEndpoints, EtcdPrefix: ctl.c.EtcdPrefix,
 		Phase: string(agent.Probing), Registration: agentctl.Registration{Phase: string(lease.Idle)},
 		Process: ctl.Engine.report(),
 	}

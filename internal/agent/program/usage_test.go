@@ -37,7 +37,7 @@ func TestMissingRoleShowsTheLineToType(t *testing.T) {
 			}
 			suggested := 0
 			for line := range strings.Lines(errs.String()) {
-				command, ok := strings.CutPrefix(line, "  agent ")
+				command, ok := strings.CutPrefix(line, "  pdmesh-agent ")
 				if !ok {
 					continue
 				}
