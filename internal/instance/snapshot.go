@@ -204,7 +204,7 @@ func (i *Instance) why() string {
 	case i.Record.State == Draining:
 		return "its agent drains it"
 	case i.Record.State == Down && i.Static():
-		return "its record says so, and no agent updates it"
+		return "no agent updates its static record"
 	case i.Record.State == Down && i.Record.Cause == CauseSlow:
 		return "its engine does not answer its agent in time"
 	case i.Record.State == Down:

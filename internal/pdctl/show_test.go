@@ -100,7 +100,7 @@ func TestListSaysWhyAnInstanceIsDown(t *testing.T) {
 	r.ok("cordon", "decode/10.0.0.4:1", "--reason", "disks", "--for", "1h")
 	_, table, _ = r.run("list")
 	got := r.listings().Instances
-	for i, want := range []string{"its record says so", "its record says so", "its engine fails the probes", "cordon by ", "its agent drains it"} {
+	for i, want := range []string{"no agent updates it", "no agent updates it", "its engine fails the probes", "cordon by ", "its agent drains it"} {
 		if !strings.HasPrefix(got[i].Reason, want) || !strings.Contains(table, "  "+want) {
 			t.Errorf("%q is not the reason of %+v, or not in\n%s", want, got[i], table)
 		}
@@ -169,7 +169,7 @@ func TestListShowsWhatProxiesReport(t *testing.T) {
 		{"silent", `{"models":["m"]}`, "", []string{proxy("a:1", `"`+key+`":{"reason":"no response for 5s"}`)}, "ready", "a:1: no response for 5s", "m"},
 		{"ejected and cordoned", `{"models":["m"]}`, `{"state":"cordon","by":"me","reason":"new disks"}`, []string{proxy("a:1", dead)}, "cordoned", `a:1: connection refused\u001b[2J; cordon by me: new disks`, "m"},
 		{"by curl", "", `{"state":"cordon","by":"me","reason":"new disks"}`, []string{proxy("a:1", `"`+key+`":{"models":["org/m","lora"],"version":"0.12.0"}`)}, "cordoned", "cordon by me: new disks", "org/m,lora"},
-		{"down", `{"models":["m"],"state":"down"}`, "", []string{proxy("a:1", dead)}, "down", "its record says so, and no agent updates it", "m"},
+		{"down", `{"models":["m"],"state":"down"}`, "", []string{proxy("a:1", dead)}, "down", "no agent updates its static record", "m"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -66,7 +66,7 @@ var table = []row{
 	{page: "docs/cli.md", first: "pdctl debug", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl list --proxy", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl diff", by: "test/cli: TestEveryExample"},
-	{page: "docs/cli.md", first: "pdctl apply", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl export", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "source <(pdctl completion bash)", world: inFleet, then: "complete -p pdctl"},
 
 	{page: "docs/clients.md", first: "make test-clients", by: "Makefile: test-clients:"},
