@@ -10,7 +10,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
-	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
@@ -77,15 +76,11 @@ func (w *waitFor) run(ctx context.Context, s *session.Session) error {
 // is over; err is then its result.
 func (w *waitFor) poll(ctx context.Context, s *session.Session, left time.Duration) (open string, done bool, err error) {
 	err = s.With(ctx, func(conn *session.Conn) error {
-		snap, err := conn.Store.Reader.Snapshot(ctx)
+		snap, err := s.Seen(ctx, conn)
 		if err != nil {
-			return s.Hint(err)
+			return err
 		}
-		proxies, err := conn.Store.Reader.Proxies(ctx)
-		if err != nil {
-			return s.Hint(err)
-		}
-		met, missing := w.check(lease.Seen(snap, proxies))
+		met, missing := w.check(snap)
 		need := max(1, w.count)
 		if w.state == string(instance.Removed) && w.count == 0 {
 			need = 0

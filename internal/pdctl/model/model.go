@@ -13,7 +13,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
-	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -121,11 +120,11 @@ func set(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 	if err != nil {
 		return cli.Wrong(err)
 	}
-	all, err := seen(ctx, s, conn)
+	seen, err := s.Seen(ctx, conn)
 	if err != nil {
 		return err
 	}
-	if why := r.Conflict(k.Address, all); why != "" {
+	if why := r.Conflict(k.Address, seen.All()); why != "" {
 		return errors.New(why)
 	}
 	result := session.Result{Role: k.Role, Address: k.Address, Outcome: "already", Text: "unchanged"}
@@ -139,25 +138,12 @@ func set(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 		}
 	}
 	s.Line(result)
-	for _, t := range schema.ListModelRoute(instance.Document{Key: k, Value: value}, all).Targets {
+	for _, t := range schema.ListModelRoute(instance.Document{Key: k, Value: value}, seen.All()).Targets {
 		if t.Prefill+t.Decode == 0 {
 			fmt.Fprintf(s.Out.Stderr, "warning: no instance of target %s can be used now; its share goes to the other targets, if there are any\n", t.Target)
 		}
 	}
 	return s.Finish([]session.Result{result})
-}
-
-// seen returns the instances as the proxies see them.
-func seen(ctx context.Context, s *session.Session, conn *session.Conn) ([]*instance.Instance, error) {
-	snap, err := conn.Store.Reader.Snapshot(ctx)
-	if err != nil {
-		return nil, s.Hint(err)
-	}
-	proxies, err := conn.Store.Reader.Proxies(ctx)
-	if err != nil {
-		return nil, s.Hint(err)
-	}
-	return lease.Seen(snap, proxies).All(), nil
 }
 
 const lsHelp = `ls lists the model routes: for each target its weight, and how many prefill and decode
@@ -178,14 +164,14 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 	if err != nil {
 		return s.Hint(err)
 	}
-	all, err := seen(ctx, s, conn)
+	seen, err := s.Seen(ctx, conn)
 	if err != nil {
 		return err
 	}
 	routes := []instance.ListedModelRoute{}
 	table := output.NewTable("NAME", "TARGET", "WEIGHT", "PREFILL", "DECODE", "STICKY", "NOTE")
 	for _, d := range documents {
-		r := schema.ListModelRoute(d, all)
+		r := schema.ListModelRoute(d, seen.All())
 		routes = append(routes, r)
 		note := output.Shown(r.Reason)
 		if r.Problem != "" {

@@ -10,17 +10,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Kind returns leased, static or pending.
-func Kind(in *instance.Instance) string {
-	switch {
-	case in.View == instance.Pending:
-		return "pending"
-	case in.Static():
-		return "static"
-	}
-	return "leased"
-}
-
 // ShortModels returns the first two models and the number of the others.
 func ShortModels(models []string) string {
 	const most = 2

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -28,19 +27,14 @@ func (s *Session) Confirm(ctx context.Context, conn *Conn, keys []instance.Key) 
 	if s.yes || s.Dry.On {
 		return nil
 	}
-	snap, err := conn.Store.Reader.Snapshot(ctx)
+	seen, err := s.Seen(ctx, conn)
 	if err != nil {
-		return s.Hint(err)
-	}
-	proxies, err := conn.Store.Reader.Proxies(ctx)
-	if err != nil {
-		return s.Hint(err)
+		return err
 	}
 	var taken []instance.Key
 	for _, k := range keys {
 		taken = append(taken, k.Each()...)
 	}
-	seen := lease.Seen(snap, proxies)
 	for _, role := range instance.Roles() {
 		usable := seen.Usable(role)
 		if len(usable) == 0 || slices.ContainsFunc(usable, func(in *instance.Instance) bool { return !slices.Contains(taken, in.Key) }) {

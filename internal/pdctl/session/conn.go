@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -79,6 +80,19 @@ func (s *Session) With(ctx context.Context, do func(*Conn) error) error {
 	}
 	defer conn.Close()
 	return do(conn)
+}
+
+// Seen returns the fleet as the proxies see it.
+func (s *Session) Seen(ctx context.Context, conn *Conn) (*instance.Snapshot, error) {
+	snap, err := conn.Store.Reader.Snapshot(ctx)
+	if err != nil {
+		return nil, s.Hint(err)
+	}
+	proxies, err := conn.Store.Reader.Proxies(ctx)
+	if err != nil {
+		return nil, s.Hint(err)
+	}
+	return lease.Seen(snap, proxies), nil
 }
 
 const hint = "\nStart etcd (or a proxy with an embedded etcd), or set its address with --etcd-endpoints host:port (PD_ETCD_ENDPOINTS). Tried: "

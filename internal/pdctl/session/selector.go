@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -84,17 +83,13 @@ func (s *Session) ChosenKeys(ctx context.Context, args []string, accept Accept) 
 		return nil, err
 	}
 	defer c.Close()
-	snap, err := c.Store.Reader.Snapshot(ctx)
+	snap, err := s.Seen(ctx, c)
 	if err != nil {
-		return nil, s.Hint(err)
-	}
-	proxies, err := c.Store.Reader.Proxies(ctx)
-	if err != nil {
-		return nil, s.Hint(err)
+		return nil, err
 	}
 	fit := map[instance.Key]bool{}
 	var order []string
-	for _, in := range sel.Filter(lease.Seen(snap, proxies)).All() {
+	for _, in := range sel.Filter(snap).All() {
 		if !fit[in.Key] {
 			order = append(order, in.Address)
 		}

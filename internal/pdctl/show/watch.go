@@ -129,7 +129,8 @@ func printChange(s *session.Session, c change) error {
 	}
 	what := strings.Join(c.what, "; ")
 	if c.kind != "~" {
-		what = strings.TrimSpace(output.Kind(c.in) + " " + output.ShortModels(c.in.List().Models))
+		l := &listed{Listing: c.in.List()}
+		what = strings.TrimSpace(kind(l) + " " + output.ShortModels(l.Models))
 	}
 	state := c.in.Status()
 	if c.kind == "-" {
