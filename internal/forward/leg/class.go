@@ -69,7 +69,7 @@ const (
 )
 
 func (b Blame) String() string {
-	return [...]string{"no instance", "ejected at once", "strike", "our configuration"}[b]
+	return [...]string{"no instance", "ejected at once", "strike", "the configuration"}[b]
 }
 
 // Rule is the consequence of a class.
