@@ -34,10 +34,10 @@ demo: build ## run a fleet on this machine, and a tour of it: [PROXIES=2] [ETCD=
 		$(if $(call on,$(ONCE)),--once) $(if $(CONNECTOR),--connector "$(CONNECTOR)")
 
 .PHONY: build
-build: ## build static programs into bin/, with links to the names of the packages (pdmesh-proxy, pdmesh-agent)
-	@mkdir -p $(BIN)
+build: ## build static programs into bin/; proxy and agent are links to pdmesh-proxy and pdmesh-agent
+	@mkdir -p $(BIN) && rm -f $(BIN)/proxy $(BIN)/agent
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
-	@ln -sf proxy $(BIN)/pdmesh-proxy && ln -sf agent $(BIN)/pdmesh-agent
+	@scripts/long-names.sh $(BIN)
 
 # For scripts/test.sh.
 test test-long: export PACKAGES := $(PACKAGES)

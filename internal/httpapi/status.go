@@ -71,6 +71,9 @@ func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	if d.Config != nil {
 		e.GET(configPath, requireRight(d.AdminKey, apikeys.Read), d.config)
 	}
+	if d.RecentLog != nil {
+		e.GET(logPath, requireRight(d.AdminKey, apikeys.Read), d.log)
+	}
 	e.POST("/route", requireRight(d.AdminKey, apikeys.Read), refuseEncoded, func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
 	d.addKeyRoutes(e, admin)
 	for _, path := range fanOutRoutes() {

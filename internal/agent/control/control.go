@@ -57,7 +57,7 @@ func Start(ctx context.Context, c setup.Config, drain func(), log logrus.FieldLo
 	case err != nil && c.Socket != "":
 		return nil, nil, err
 	case err != nil:
-		log.WithError(err).Warn("no local control: agent status, drain and health will not find this agent")
+		log.WithError(err).Warn("no local control: pdmesh-agent status, drain and health will not find this agent")
 		return ctl, func() {}, nil
 	}
 	log.WithField("socket", lis.Addr().String()).Debug("local control")
@@ -99,6 +99,7 @@ func phases() agentmetrics.Phases {
 func (ctl *Control) Report() agentctl.Report {
 	r := agentctl.Report{
 		ID: ctl.ID, Version: version.String(), Role: ctl.c.Key.Role, Address: ctl.c.Key.Address, Engine: ctl.c.Engine,
+		Etcd: ctl.c.EtcdEndpoints, EtcdPrefix: ctl.c.EtcdPrefix,
 		Phase: string(agent.Probing), Registration: agentctl.Registration{Phase: string(lease.Idle)},
 		Process: ctl.Engine.report(),
 	}

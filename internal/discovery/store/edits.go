@@ -180,7 +180,11 @@ func (f *Fleet) Keys() []schema.Name {
 
 // Read reads all keys.
 func (s *Edits) Read(ctx context.Context) (*Fleet, error) {
-	if err := s.ensureSchema(ctx); err != nil {
+	version, err := s.get(ctx, "check the schema key", s.layout.Schema())
+	if err != nil {
+		return nil, err
+	}
+	if err := etcd.CheckSchema(s.layout, version); err != nil {
 		return nil, err
 	}
 	got, err := etcd.List(ctx, etcd.CallTimeout, s.cli, s.layout, true)
@@ -247,6 +251,9 @@ func (s *Edits) Write(ctx context.Context, f *Fleet, values map[string]*string, 
 		return 0, nil
 	case n > MaxEdits:
 		return 0, fmt.Errorf("%w: %d, the limit is %d", ErrTooMany, n, MaxEdits)
+	}
+	if err := s.ensureSchema(ctx); err != nil {
+		return 0, err
 	}
 	var compares []clientv3.Cmp
 	var ops, gets []clientv3.Op

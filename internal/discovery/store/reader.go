@@ -53,6 +53,29 @@ func (r *Reader) List(ctx context.Context) (*instance.Snapshot, []Removal, error
 	return snap, removals, nil
 }
 
+// IntentEnds returns when the intents with a time limit end, by the clock of this machine.
+func (r *Reader) IntentEnds(ctx context.Context) (map[instance.Key]time.Time, error) {
+	kvs, err := r.get(ctx, "list the intents", r.layout.Overrides(), clientv3.WithPrefix()) // with values: keys only have no lease in etcd 3.7
+	if err != nil {
+		return nil, err
+	}
+	ends := map[instance.Key]time.Time{}
+	for _, kv := range kvs {
+		if kv.Lease == 0 {
+			continue
+		}
+		cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+		left, err := r.cli.TimeToLive(cctx, clientv3.LeaseID(kv.Lease))
+		cancel()
+		if err != nil {
+			return nil, etcd.Explain(ctx, r.cli, "read the time limit of an intent", err, true)
+		}
+		n := r.layout.Parse(string(kv.Key))
+		ends[instance.Key{Role: n.Role, Address: n.Address}] = time.Now().Add(time.Duration(left.TTL) * time.Second).UTC().Truncate(time.Second)
+	}
+	return ends, nil
+}
+
 // Removal is an operator's word that an instance stays out. By and Reason are as
 // they are in etcd.
 type Removal struct {
