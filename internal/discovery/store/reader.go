@@ -69,11 +69,9 @@ func (r *Reader) Newest(ctx context.Context) (int64, error) {
 		ops = append(ops, clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
 			clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend), clientv3.WithLimit(1)))
 	}
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	resp, err := r.cli.Txn(cctx).Then(ops...).Commit()
+	resp, err := r.txn(ctx, "ask for the newest change", nil, ops)
 	if err != nil {
-		return 0, etcd.Explain(ctx, r.cli, "ask for the newest change", err, true)
+		return 0, err
 	}
 	newest := int64(0)
 	for _, one := range resp.Responses {

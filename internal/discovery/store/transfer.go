@@ -115,7 +115,7 @@ func carried(n schema.Name, kv *mvccpb.KeyValue) Carried {
 // Check reports whether the entry may be written: a canonical key, and a value
 // that a reader would take.
 func (c *Carried) Check() error {
-	if err := checkKey(c.Key); err != nil {
+	if err := CheckKey(c.Key); err != nil {
 		return err
 	}
 	var err error
@@ -186,10 +186,7 @@ func (t *Transfer) carry(c Carried, f *etcd.Found, outcome *MoveOutcome) plan {
 	case c.Kind != KeyOverride && f.Removed(), c.Kind == KeyPending && f.Record != nil:
 		*outcome = MovePointless
 	case c.Kind != KeyRecord:
-		p.lease = c.TTL
-		p.put = func(id clientv3.LeaseID) clientv3.Op {
-			return clientv3.OpPut(key, string(c.Value), clientv3.WithLease(id))
-		}
+		p.lease, p.timed = c.TTL, []keyValue{{key, c.Value}}
 	default:
 		p.ops = append(p.ops, clientv3.OpPut(key, string(c.Value)))
 		if f.Pending != nil {
