@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
@@ -32,9 +33,5 @@ const ascendLease = 480 * time.Second
 // decode engine that refuses a request makes prefill free the blocks. RefusalSpends is
 // true for older engines too: a new prefill is always safe.
 func (ascend) Terms(in *instance.Instance) Terms {
-	t := Terms{Lease: ascendLease, RefusalSpends: true, GivesUp: "recomputed"}
-	if stated := lease(in); stated > 0 {
-		t.Lease = stated
-	}
-	return t
+	return Terms{Lease: cmp.Or(lease(in), ascendLease), RefusalSpends: true, GivesUp: "recomputed"}
 }
