@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -209,6 +210,17 @@ func (in *input) text(name string, found ...fact) string {
 		}
 	}
 	return in.Text(name)
+}
+
+// port returns the port of a setting, as text does; 0 if it is not valid.
+func (in *input) port(name string, found ...fact) int {
+	text := in.text(name, found...)
+	port, err := strconv.Atoi(text)
+	if err != nil || port < 1 || port > 65535 {
+		in.fail(name, fmt.Errorf("invalid port %q", instance.Printable(text, 40)))
+		return 0
+	}
+	return port
 }
 
 func (r *reader) restarts() bool {
