@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
@@ -18,12 +17,7 @@ func (ascend) Name() string { return "ascend" }
 
 // Unfit: prefill hands over only if it ends by length, also in vllm-ascend 0.26.0rc1.
 // A request to /v1/messages cannot ensure that.
-func (ascend) Unfit(k openai.Kind, p Pair) string {
-	if k == openai.Messages {
-		return bypass.MessagesNeedLength
-	}
-	return tooOld(k, p)
-}
+func (ascend) Unfit(k openai.Kind, p Pair) string { return needsLength(k, p) }
 
 // ascendLease is the default of VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT.
 const ascendLease = 480 * time.Second

@@ -6,7 +6,6 @@ import (
 	"net"
 	"strconv"
 
-	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
@@ -54,12 +53,7 @@ func (mooncake) Lacks(in *instance.Instance) error {
 
 // Unfit: prefill hands over only if it ends by length; otherwise decode would wait for
 // minutes (vLLM's PR#46008). A request to /v1/messages cannot ensure that.
-func (mooncake) Unfit(k openai.Kind, p Pair) string {
-	if k == openai.Messages {
-		return bypass.MessagesNeedLength
-	}
-	return tooOld(k, p)
-}
+func (mooncake) Unfit(k openai.Kind, p Pair) string { return needsLength(k, p) }
 
 func (mooncake) Prefill(r *request.Request, p Pair) Leg {
 	return Leg{
