@@ -3,6 +3,7 @@
 package setup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -126,9 +127,7 @@ func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	if err := errors.Join(r.errs...); err != nil {
 		return Config{}, err
 	}
-	if c.KVLease == 0 {
-		c.KVLease = -1 // to the agent zero means its default
-	}
+	c.KVLease = cmp.Or(c.KVLease, -1) // to the agent zero means its default
 	if c.HostID == "" {
 		id, err := agent.HostID(os.DirFS("/"), os.Readlink)
 		if err != nil {
