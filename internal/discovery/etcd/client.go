@@ -4,6 +4,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -84,10 +85,6 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 		}
 		endpoints = append(endpoints, e)
 	}
-	timeout := cfg.DialTimeout
-	if timeout <= 0 {
-		timeout = CallTimeout
-	}
 	why := &lastRefusal{log: cfg.Log, tls: cfg.TLS != nil}
 	var secure []grpc.DialOption
 	var first *tls.Config
@@ -116,7 +113,7 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 		Token:                token,
 		TLS:                  first, // endpoints then need no https:// in front; secure shakes hands
 		Context:              context.WithValue(context.Background(), refusalKey{}, why),
-		DialTimeout:          timeout,
+		DialTimeout:          cmp.Or(cfg.DialTimeout, CallTimeout),
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
 		Logger:               ZapLogger(cfg.Log, zapcore.DebugLevel),

@@ -125,10 +125,11 @@ type RawKey struct {
 // Get reads everything etcd holds about one membership: its record, its
 // pending add and its override, those that exist, in this order.
 func (r *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
-	f, err := etcd.Look(ctx, r.cli, r.layout, k, true)
+	all, err := etcd.LookAll(ctx, r.cli, r.layout, []instance.Key{k}, true)
 	if err != nil {
 		return nil, err
 	}
+	f := all[0]
 	var raw []RawKey
 	for _, kv := range []*mvccpb.KeyValue{f.Record, f.Pending, f.Override} {
 		if kv == nil {
