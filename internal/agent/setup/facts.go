@@ -84,11 +84,16 @@ func (f *facts) env(name string) string {
 	return v
 }
 
-func (f *facts) findMooncake() {
-	path, from := f.Text("mooncake-config"), "--mooncake-config"
-	if path == "" {
-		path, from = f.env(mooncake.EnvPath), mooncake.EnvPath
+// path returns the path of a file from a setting or else a variable, and which of them has it.
+func (f *facts) path(setting, variable string) (path, from string) {
+	if path = f.Text(setting); path != "" {
+		return path, "--" + setting
 	}
+	return f.env(variable), variable
+}
+
+func (f *facts) findMooncake() {
+	path, from := f.path("mooncake-config", mooncake.EnvPath)
 	if path == "" {
 		return
 	}

@@ -265,9 +265,9 @@ func (c *Command) transfer(f flags) error {
 	// vLLM also takes the fields one by one.
 	dotted := transferJSON{}
 	given := false
-	for field, into := range map[string]**string{"kv_connector": &dotted.Connector, "kv_role": &dotted.Role, "engine_id": &dotted.EngineID, "kv_connector_extra_config.bootstrap_server_address": &dotted.Extra.Bootstrap} {
+	for field, into := range map[string]*string{"kv_connector": &dotted.Connector, "kv_role": &dotted.Role, "engine_id": &dotted.EngineID, "kv_connector_extra_config.bootstrap_server_address": &dotted.Extra.Bootstrap} {
 		if v := f.text(name + "." + field); v != "" {
-			*into, given = &v, true
+			*into, given = v, true
 		}
 	}
 	if !given {
