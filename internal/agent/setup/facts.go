@@ -257,6 +257,9 @@ func (f *facts) labels() map[string]string {
 			out["kv_connector"] = s
 		}
 	}
+	if f.command.Scheduling == "priority" {
+		out["scheduling_policy"] = "priority" // proxies send such engines the priorities of requests
+	}
 	return out
 }
 

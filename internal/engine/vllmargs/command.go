@@ -34,6 +34,8 @@ type Command struct {
 	ReasoningParser string // --reasoning-parser
 	ToolParser      string // --tool-call-parser, if --enable-auto-tool-choice is set
 
+	Scheduling string // --scheduling-policy, "" for vLLM's default, fcfs
+
 	ConfigFile string // --config: a file that is not read here
 	Transfer   *Transfer
 	Events     Events
@@ -188,7 +190,7 @@ func (c *Command) fill(f flags) error {
 	c.Host, c.ConfigFile = f.text("host"), f.text("config")
 	c.TLS = f.text("ssl-certfile") != ""
 	c.APIKey = f.text("api-key")
-	c.Served = f["served-model-name"]
+	c.Served, c.Scheduling = f["served-model-name"], f.text("scheduling-policy")
 	if m := f.text("model"); m != "" {
 		c.Model = m
 	}

@@ -46,8 +46,8 @@ func TestCommand(t *testing.T) {
 			vllmargs.Command{VLLM: true, Port: 8200, Model: "N"},
 		},
 		{
-			"parsers", []string{"vllm", "serve", "M", "--reasoning-parser", "deepseek_r1", "--enable-auto-tool-choice", "--tool-call-parser=hermes"},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", ReasoningParser: "deepseek_r1", ToolParser: "hermes"},
+			"parsers", []string{"vllm", "serve", "M", "--reasoning-parser", "deepseek_r1", "--enable-auto-tool-choice", "--tool-call-parser=hermes", "--scheduling-policy", "priority"},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", ReasoningParser: "deepseek_r1", ToolParser: "hermes", Scheduling: "priority"},
 		},
 		{
 			"parsers by other flags", []string{"vllm", "serve", "M", "--structured-outputs-config", `{"reasoning_parser":"qwen3"}`, "--tool-call-parser", "hermes"},

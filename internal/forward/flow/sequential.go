@@ -40,7 +40,7 @@ func (a *attempt) runSequential() (done bool) {
 func (a *attempt) prefill() *leg.Failure {
 	l := a.c.r.Origin.Begin(a.p, a.c.prefillWait())
 	defer l.End()
-	answer, f := a.c.prefillOn(l, a.pair.ID, a.dialect.Prefill(a.c.req, a.pair))
+	answer, f := a.c.prefillOn(l, a.pair.ID, a.dialect.Prefill(a.c.reqFor(a.p.Instance), a.pair))
 	if f != nil {
 		return f
 	}
@@ -154,7 +154,7 @@ func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 		a.watchPrefill(l)
 		defer a.p.EndAwait()
 	}
-	return a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.req, a.pair, transfer), a.dialect.Rewriter(transfer), func() {
+	return a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.reqFor(a.pair.Decode), a.pair, transfer), a.dialect.Rewriter(transfer), func() {
 		a.p.EndAwait()
 		a.c.committed(d, a.p)
 	})
