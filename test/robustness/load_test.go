@@ -27,7 +27,7 @@ const (
 	// flood is the number of clients of a run with a queue, engineRate the number of prompt tokens per
 	// second of each of its engines, and queueLength --queue-length.
 	flood       = 48
-	engineRate  = 1000
+	engineRate  = 400
 	queueLength = 12
 	patient     = 60 * time.Second // after which a client gives up
 )
@@ -223,7 +223,7 @@ var refusal = regexp.MustCompile(`^status (?:429|503): .*\((predicted_wait|deadl
 
 // headers returns those that a request sends.
 func (q *Request) headers() http.Header {
-	h := http.Header{"X-Request-Id": {q.ID}}
+	h := http.Header{"Content-Type": {"application/json"}, "X-Request-Id": {q.ID}}
 	if q.Class != "" {
 		h["X-Priority"], h["X-Request-Timeout"] = []string{q.Class}, []string{strconv.Itoa(int(q.Timeout.Seconds()))}
 	}
@@ -303,7 +303,6 @@ func (l *load) other(ctx context.Context, p *proxy, q *Request, body []byte, wan
 		return
 	}
 	req.Header = q.headers()
-	req.Header.Set("Content-Type", "application/json")
 	req.GetBody = nil // the client library must not send it again
 	res, err := l.plain.Do(req)
 	if err != nil {
