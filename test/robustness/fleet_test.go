@@ -297,7 +297,7 @@ func (r *rig) startAgain(ctx context.Context, e *engine, models ...string) (err 
 		args = append(args, "--runtime-lora")
 	}
 	if r.h.QueueLength > 0 {
-		args = append(args, "--prefill-rate", strconv.Itoa(engineRate))
+		args = append(args, "--prefill-rate", strconv.Itoa(engineRate), "--max-num-batched-tokens", "1") // an engine in both roles decodes between the tokens of prompts
 	}
 	e.proc, err = r.f.Start(ctx, fleet.Spec{
 		Name: e.Name, Program: "fakevllm", Args: args, Stage: 2,
