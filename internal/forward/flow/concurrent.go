@@ -46,7 +46,7 @@ func (a *attempt) runConcurrent() (done bool) {
 		return a.c.prefillFailed(a.p, cause)
 	}
 	if other.served && f.Taken {
-		a.c.s.Recorder.TransferSpent(f.Class)
+		a.c.transferSpent(f)
 	}
 	return a.c.decodeFailed(d, f)
 }

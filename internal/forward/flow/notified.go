@@ -58,7 +58,7 @@ func (a *attempt) runNotified() (done bool) {
 		return true
 	}
 	if !f.Begun {
-		a.c.s.Recorder.TransferSpent(f.Class)
+		a.c.transferSpent(f)
 	}
 	return a.c.decodeFailed(d, f)
 }

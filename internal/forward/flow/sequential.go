@@ -95,7 +95,7 @@ func (a *attempt) decode() (done bool) {
 		}
 		f.Taken = f.Taken || f.Refused() && a.dialect.Terms(d.Instance).RefusalSpends
 		if f.Taken && !f.Begun && a.singleUse() {
-			a.c.s.Recorder.TransferSpent(f.Class)
+			a.c.transferSpent(f)
 		}
 		if f.Class == leg.TransferExpired {
 			a.c.expired++

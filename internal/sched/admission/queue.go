@@ -379,7 +379,7 @@ func (m *queue) tick() time.Duration {
 		for _, a := range list {
 			for len(a.waiting) > 0 && !a.waiting[0].deadline.After(now) {
 				r := a.waiting[0]
-				if refuse {
+				if refuse || r.Timeout > 0 && now.Before(m.overdue) { // the client does not wait any longer
 					m.end(r, m.refusal(r, ReasonDeadline))
 					continue
 				}
