@@ -91,17 +91,19 @@ func (a *Answer) namedEvent(event []byte, out *edited) error {
 	}
 	tape, has := &a.said.texts[content], &a.leg.has.texts[content]
 	before := *tape
-	said := jsonscan.Unquote(e.text.of(event))
+	var said []byte
 	if e.text.end == 0 || !bytes.Equal(e.mark, a.marked) {
 		tape.add(e.mark)
-		said, a.marked = append(slices.Clone(e.mark), said...), e.mark
+		said, a.marked = e.mark, slices.Clone(e.mark)
+	}
+	if e.text.end > 0 {
+		text := jsonscan.Unquote(e.text.of(event))
+		a.say(content, text)
+		said = append(said, text...)
 	}
 	rest, err := has.without(before, said)
 	if err != nil {
 		return err
-	}
-	if e.text.end > 0 {
-		a.say(content, jsonscan.Unquote(e.text.of(event)))
 	}
 	for _, name := range e.names {
 		if !slices.ContainsFunc(a.leg.names, func(n []byte) bool { return bytes.Equal(n, name) }) {
