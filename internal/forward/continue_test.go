@@ -122,6 +122,16 @@ func TestStreamContinuesAgain(t *testing.T) {
 	}
 }
 
+// With a single decode instance, a stream whose connection broke goes on there.
+func TestStreamContinuesOnTheSameInstance(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, continuing)
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 9, Times: 1})
+	body := sixtyBody(completionsPath, "")
+	r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
+	r.checkMoved("broke_off prompt")
+}
+
 // A stream goes on although engines fail to detokenize its tokens for a while.
 func TestStreamContinuesAfterDetokenizeFails(t *testing.T) {
 	t.Parallel()

@@ -58,10 +58,7 @@ type named struct {
 	Item     *struct{ ID, Type, Name string }
 	ItemID   string `json:"item_id"`
 	Index    int
-	Message  *struct {
-		ID    string
-		Usage *Usage
-	}
+	Message  json.RawMessage // a text in an error
 	Response *struct {
 		ID, Status string
 		Created    int64 `json:"created_at"`
@@ -105,8 +102,8 @@ func Read(body string) (Answer, error) {
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
 			return a, fmt.Errorf("%w in %q", err, data)
 		}
-		if len(e.Error) > 0 {
-			a.Error = string(e.Error)
+		if len(e.Error) > 0 || e.Type == "error" {
+			a.Error = data
 			continue
 		}
 		if e.Type != "" {
@@ -140,8 +137,13 @@ func (a *Answer) addNamed(e *event) error {
 	if r := e.Response; r != nil {
 		e.ID, e.Created, e.Usage = r.ID, r.Created, r.Usage
 	}
-	if e.Message != nil {
-		e.ID, e.Usage = e.Message.ID, e.Message.Usage
+	if e.Type == "message_start" {
+		if err := json.Unmarshal(e.Message, &struct {
+			ID    *string
+			Usage **Usage
+		}{&e.ID, &e.Usage}); err != nil {
+			return err
+		}
 	}
 	if strings.HasPrefix(e.Type, "response.") {
 		if a.sequence++; e.Sequence != a.sequence-1 {
