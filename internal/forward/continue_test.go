@@ -145,6 +145,19 @@ func TestStreamContinuesAfterDetokenizeFails(t *testing.T) {
 	r.checkMoved("error_event prompt")
 }
 
+// A stream goes on although the first engine that is asked does not turn its tokens into text.
+func TestStreamContinuesAfterDetokenizeHangs(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 3, continuing)
+	for _, d := range r.D {
+		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "/detokenize", Times: 1})
+	}
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 9, Times: 1})
+	body := sixtyBody(completionsPath, "")
+	r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
+	r.checkMoved("error_event prompt")
+}
+
 // If only the end of a stream is missing, the proxy sends it.
 func TestStreamIsCompleted(t *testing.T) {
 	t.Parallel()
