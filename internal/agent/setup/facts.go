@@ -269,9 +269,6 @@ const maxRankIDs = 64
 // record adds the sizes and ids to what the agent registers.
 func (f *facts) record(rec *instance.Record) {
 	rec.TPSize, rec.PPSize, rec.DPSize = f.command.TensorParallel, f.command.PipelineParallel, f.command.DataParallel
-	if f.command.VLLM && f.command.ConfigFile == "" {
-		rec.Parsers = &instance.Parsers{Reasoning: f.command.ReasoningParser, Tool: f.command.ToolParser}
-	}
 	if f.transfer != nil && f.transfer.NIXL() {
 		rec.Transfer = instance.TransferNIXL
 	}

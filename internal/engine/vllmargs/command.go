@@ -1,8 +1,6 @@
 package vllmargs
 
 import (
-	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"path"
@@ -30,9 +28,6 @@ type Command struct {
 	// DataParallel is how many ranks answer behind this one address.
 	DataParallel int
 	Ranks        Ranks
-
-	ReasoningParser string // --reasoning-parser
-	ToolParser      string // --tool-call-parser, if --enable-auto-tool-choice is set
 
 	Scheduling string // --scheduling-policy, "" for vLLM's default, fcfs
 
@@ -194,7 +189,6 @@ func (c *Command) fill(f flags) error {
 	if m := f.text("model"); m != "" {
 		c.Model = m
 	}
-	c.parsers(f)
 	if f.has("data-parallel-multi-port-external-lb") {
 		return fmt.Errorf("%w: --data-parallel-multi-port-external-lb uses one port for each rank, and an agent registers one port: start a command and an agent for each rank (--data-parallel-rank, --port)", ErrCommand)
 	}
@@ -239,20 +233,6 @@ func (c *Command) fill(f flags) error {
 		return err
 	}
 	return c.transfer(f)
-}
-
-// parsers reads the parsers of answers. vLLM also takes the one of reasoning as a field of
-// --structured-outputs-config, which --reasoning-parser overrides.
-func (c *Command) parsers(f flags) {
-	const config = "structured-outputs-config"
-	var fields struct {
-		Reasoning string `json:"reasoning_parser"`
-	}
-	_ = json.Unmarshal([]byte(f.text(config)), &fields) // vLLM refuses to start with another
-	c.ReasoningParser = cmp.Or(f.text("reasoning-parser"), f.text(config+".reasoning_parser"), fields.Reasoning)
-	if f.has("enable-auto-tool-choice") {
-		c.ToolParser = f.text("tool-call-parser")
-	}
 }
 
 func (c *Command) transfer(f flags) error {
