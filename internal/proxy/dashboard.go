@@ -161,7 +161,7 @@ func (s *survey) examine(ctx context.Context, reports store.Reports) ([]dashboar
 
 // sample returns the data of a request for the dashboard.
 func sample(e *forward.Entry) dashboard.Sample {
-	s := dashboard.Sample{Prefill: addressOf(e.Prefill), Decode: addressOf(e.Decode), Alone: e.DecodeOnly != "", FirstToken: e.FirstToken, BetweenTokens: e.Gap, Total: e.Duration, Input: e.Input, Output: e.Output}
+	s := dashboard.Sample{Prefill: addressOf(e.Prefill), Decode: addressOf(e.Decode), Alone: e.DecodeOnly != "", FirstToken: e.FirstToken, BetweenTokens: e.Gap, Input: e.Input, Output: e.Output}
 	switch e.Outcome {
 	case forward.OutcomeOK:
 		s.End = dashboard.Served

@@ -141,7 +141,7 @@ func TestRole(t *testing.T) {
 	click("#act-sure")
 	click("#act-ok")
 	p.shows("prefill", n.Address, "decode-only")
-	p.until(fmt.Sprintf(`(%s).textContent.includes('its engine is kept in decode')`, row("prefill", n.Address)))
+	p.until(fmt.Sprintf(`(%s).textContent.includes('role decode by')`, row("prefill", n.Address)))
 }
 
 // A slow response blocks a second request of the dialog and belongs to the dialog that sent the request.

@@ -263,7 +263,7 @@ func TestLines(t *testing.T) {
 		synctest.Wait()
 		count(1200, 950)
 		for range 10 {
-			b.Done(Sample{Prefill: p.Address, Decode: "10.0.0.2:1", FirstToken: 100 * time.Millisecond, BetweenTokens: 10 * time.Millisecond, Total: time.Second})
+			b.Done(Sample{Prefill: p.Address, Decode: "10.0.0.2:1", FirstToken: 100 * time.Millisecond, BetweenTokens: 10 * time.Millisecond})
 		}
 		b.Done(Sample{Decode: "absent:1", End: Served, Alone: true})
 		b.Done(Sample{End: Failed, FirstToken: time.Hour})
