@@ -309,7 +309,7 @@ fleet-disaggregate: fleet-build ## compare --disaggregate auto, always and never
 		$(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(if $(RUNS),--runs $(RUNS)) $(FLEETFLAGS)
 
 .PHONY: fleet-overload
-fleet-overload: fleet-build ## compare the queue on and off, and other routers, at loads up to three times the recorded rate, into docs/overload.md: TRACE=file [RATES=1,2,3] [RUNS=3] [LIMIT=1000] [SPEED=10] [TARGETS=prefix+--queue=on] [PROXIES=1] [PART=second]
+fleet-overload: fleet-build ## compare the queue on and off, and other routers, at loads up to three times the recorded rate, into docs/overload.md: TRACE=file [RATES=1,2,3] [RUNS=3] [LIMIT=1000] [SPEED=2.5] [TARGETS=prefix+--queue=on] [PROXIES=1] [PART=second]
 	@test -n "$(TRACE)" || { echo "TRACE is missing: make fleet-overload TRACE=conversation_trace.jsonl" >&2; exit 2; }
 	@$(BIN)/fleetbench overload --bin $(BIN) --trace "$(TRACE)" --part $(PART) --doc $(OVERLOAD_DOC) $(if $(TARGETS),--targets "$(TARGETS)") \
 		$(if $(RATES),--rates $(RATES)) $(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(if $(RUNS),--runs $(RUNS)) \

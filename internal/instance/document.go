@@ -1,5 +1,7 @@
 package instance
 
+import "time"
+
 // Document is a setting of the fleet that applies to more than one instance, such as the limits
 // of an API key. Its reader decodes the value.
 type Document struct {
@@ -32,6 +34,8 @@ type ListedModelRoute struct {
 	Reason  string              `json:"reason,omitempty"`
 	Problem string              `json:"problem,omitempty"` // why it is not used
 	Targets []ListedModelTarget `json:"targets"`
+	// Ends is the time at which the route ends, with --for; nil in /status and pdctl.
+	Ends *time.Time `json:"ends,omitempty"`
 
 	Revision int64 `json:"revision"` // mod_revision of its key
 }

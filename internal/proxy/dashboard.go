@@ -63,6 +63,9 @@ const surveyWindow = 15 * time.Second
 type survey struct {
 	*app
 	history figures.History
+	// ends are the times at which the model routes among documents end, by name.
+	ends      map[string]time.Time
+	documents *instance.Documents
 }
 
 // read lists the proxies, and reads the metrics of all others.
@@ -90,6 +93,9 @@ func (s *survey) read(ctx context.Context) (dashboard.Fleet, error) {
 	var totals figures.History
 	totals.Add(samples)
 	f.Figures, f.Totals = s.history.Fleet(), totals.Fleet()
+	if f.Routes, err = s.routes(ctx, f.Totals); err != nil {
+		return f, err
+	}
 	for i := range reports.Proxies {
 		one := &reports.Proxies[i]
 		is := dashboard.Proxy{ID: one.ID, Address: one.Address, Version: one.Version, Applied: one.Applied, Own: one.ID == s.id, Missing: missing[one.ID]}
@@ -100,6 +106,30 @@ func (s *survey) read(ctx context.Context) (dashboard.Fleet, error) {
 	}
 	f.Findings, err = s.examine(ctx, reports)
 	return f, err
+}
+
+// routes lists the model routes with the requests of all proxies.
+func (s *survey) routes(ctx context.Context, totals *figures.Fleet) ([]instance.ListedModelRoute, error) {
+	list := s.listModelRoutes()
+	if is := s.watcher.Snapshot().Documents; len(list) > 0 && s.documents != is { // a lease of --for is not renewed
+		ends, err := s.store.Documents.Ends(ctx, schema.Models)
+		if err != nil {
+			return nil, err
+		}
+		s.ends, s.documents = ends, is
+	}
+	requests := totals.Counts(figures.RouteRequests)
+	for i := range list {
+		r := &list[i]
+		if end, ok := s.ends[r.Name]; ok {
+			r.Ends = &end
+		}
+		for j := range r.Targets {
+			t := &r.Targets[j]
+			t.Requests = uint64(requests[figures.Series{Name: figures.RouteRequests, Label: r.Name + "\n" + t.Target}])
+		}
+	}
+	return list, nil
 }
 
 // surveyLimit bounds the time to read one proxy.
@@ -131,7 +161,7 @@ func (s *survey) examine(ctx context.Context, reports store.Reports) ([]dashboar
 
 // sample returns the data of a request for the dashboard.
 func sample(e *forward.Entry) dashboard.Sample {
-	s := dashboard.Sample{Prefill: addressOf(e.Prefill), Decode: addressOf(e.Decode), Alone: e.DecodeOnly != "", FirstToken: e.FirstToken, BetweenTokens: e.Gap, Total: e.Duration, Input: e.Input, Output: e.Output}
+	s := dashboard.Sample{Prefill: addressOf(e.Prefill), Decode: addressOf(e.Decode), Alone: e.DecodeOnly != "", FirstToken: e.FirstToken, BetweenTokens: e.Gap, Input: e.Input, Output: e.Output}
 	switch e.Outcome {
 	case forward.OutcomeOK:
 		s.End = dashboard.Served

@@ -16,11 +16,11 @@ func TestSample(t *testing.T) {
 		forward.OutcomeUnavailable: dashboard.Failed, forward.OutcomeUpstream: dashboard.Failed, forward.OutcomeBroken: dashboard.Failed,
 	} {
 		got := sample(&forward.Entry{
-			Outcome: outcome, Prefill: "10.0.0.1:1", Decode: "[fd00::1]:2#3", DecodeOnly: "n", FirstToken: time.Second, Gap: time.Millisecond, Duration: time.Minute,
+			Outcome: outcome, Prefill: "10.0.0.1:1", Decode: "[fd00::1]:2#3", DecodeOnly: "n", FirstToken: time.Second, Gap: time.Millisecond,
 		})
 		is := dashboard.Sample{
 			Prefill: "10.0.0.1:1", Decode: "[fd00::1]:2", End: want, Alone: true,
-			FirstToken: time.Second, BetweenTokens: time.Millisecond, Total: time.Minute,
+			FirstToken: time.Second, BetweenTokens: time.Millisecond,
 		}
 		if got != is {
 			t.Errorf("%s: %+v, want %+v", outcome, got, is)

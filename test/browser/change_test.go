@@ -105,6 +105,45 @@ func TestAddDrainRemove(t *testing.T) {
 	p.shownText("key-text", "Enter key")
 }
 
+// An engine in both roles is kept in one of them for some time. Leaving a role without an instance needs a
+// second confirmation.
+func TestRole(t *testing.T) {
+	r := newRig(t, 1)
+	n := r.node(instance.Both, true)
+	r.node(instance.Decode, true)
+	r.serves(1, 2)
+	p := open(t, r.url(), desktop())
+	click := func(css string) { p.do(chromedp.Click(chromedp.CSS(css))) }
+	value[any](p, `setKey('`+adminKey+`', false); null`)
+	choose := func(role string) {
+		t.Helper()
+		p.manage("decode", n.Address, "role")
+		value[any](p, fmt.Sprintf(`byId('act-role').value = %q; byId('act-role').dispatchEvent(new Event('input', { bubbles: true })); null`, role))
+	}
+	choose("prefill")
+	p.shownText("act-effect", "1 of 2 decode instances remain")
+	p.do(chromedp.SendKeys(chromedp.CSS("#act-for"), "1h"), chromedp.SendKeys(chromedp.CSS("#act-reason"), "long prompts"))
+	click("#act-ok")
+	p.shows("decode", n.Address, "prefill-only")
+	p.until(fmt.Sprintf(`(%s).textContent.includes('long prompts')`, row("decode", n.Address)))
+	r.serves(1, 1)
+
+	choose("both")
+	p.shownText("act-effect", "serves both roles again")
+	click("#act-ok")
+	p.shows("decode", n.Address, "ready")
+
+	choose("decode")
+	p.shownText("act-effect", "No prefill instance remains")
+	if !value[bool](p, `document.getElementById('act-ok').disabled`) {
+		t.Error("the last prefill instance can leave its role without a second confirmation")
+	}
+	click("#act-sure")
+	click("#act-ok")
+	p.shows("prefill", n.Address, "decode-only")
+	p.until(fmt.Sprintf(`(%s).textContent.includes('role decode by')`, row("prefill", n.Address)))
+}
+
 // A slow response blocks a second request of the dialog and belongs to the dialog that sent the request.
 func TestLateAnswer(t *testing.T) {
 	r := newRig(t, 1)

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// A page shows the figures of all proxies, and an instance that was lost until that is acknowledged. Its URL has
+// A page shows the figures and model routes of all proxies, and an instance that was lost until that is acknowledged. Its URL has
 // the view.
 func TestFleet(t *testing.T) {
 	r := newRig(t, 2)
@@ -35,6 +35,20 @@ func TestFleet(t *testing.T) {
 	traffic(t, r.model, 2, r.proxies[1].URL())
 	p.until(`latest(state.history.total.served) > 0 && latest(state.history.total.output) > 0 && state.parts.fleet`)
 	p.until(fmt.Sprintf(`(%s).querySelector('.load b').textContent !== '0'`, row("decode", decode.Address)))
+
+	// Model routes have the requests of all proxies.
+	lease, err = cli.Grant(t.Context(), 3600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	routes := fmt.Sprintf(`{"v":1,"targets":[{"model":%q,"weight":70},{"model":"new","weight":30}]}`, r.model)
+	if _, err := cli.Put(t.Context(), "/pd/models/chat", routes, clientv3.WithLease(lease.ID)); err != nil {
+		t.Fatal(err)
+	}
+	traffic(t, "chat", 2, r.proxies[1].URL())
+	p.until(`state.parts.routes?.[0]?.targets[0].requests > 0 && document.querySelectorAll('#routes tr').length === 2`)
+	p.until(`/chat.*70.*1 prefill, 1 decode.*UTC|GMT/.test(document.getElementById('routes').textContent) && document.getElementById('routes').textContent.includes('new30')`)
+	p.until(`document.getElementById('keys').textContent.includes('default')`)
 
 	// The lost one is down for its agent at last; it was neither drained nor removed.
 	if _, err := cli.Put(t.Context(), "/pd/decode/127.0.0.1:9", fmt.Sprintf(`{"v":1,"models":[%q],"connector":"nixl","state":"down"}`, r.model), clientv3.WithLease(lease.ID)); err != nil {

@@ -85,6 +85,11 @@ func TestAccessibility(t *testing.T) {
 	}
 	odd := r.node(instance.Decode, true)
 	r.serves(1, 2)
+	route := fmt.Sprintf(`{"v":1,"reason":"a new version","targets":[{"model":%q,"weight":70},{"model":"new"}]}`, r.model)
+	if _, err := r.etcd.Client(t).Put(t.Context(), "/pd/models/a-name-that-is-longer-than-a-narrow-window-is-wide", route); err != nil {
+		t.Fatal(err)
+	}
+	traffic(t, r.model, 1, r.url())
 	pages := map[string]*tab{
 		"light": open(t, r.url(), desktop()), "dark": open(t, r.url(), look{1440, 900, true}), "narrow": open(t, r.url(), look{360, 780, false}),
 	}
@@ -104,7 +109,10 @@ func TestAccessibility(t *testing.T) {
 			f(p)
 		}
 	}
-	each(func(p *tab) { p.shows("decode", odd.Address, "ready") })
+	each(func(p *tab) {
+		p.shows("decode", odd.Address, "ready")
+		p.until(`document.querySelectorAll('#routes tr').length === 2 && document.getElementById('keys').textContent !== ''`)
+	})
 	check("at first")
 	each(func(p *tab) {
 		value[any](p, fmt.Sprintf(`(%s).querySelector('.name').click()`, row("decode", odd.Address)))

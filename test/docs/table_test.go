@@ -158,6 +158,7 @@ var table = []row{
 	{page: "bench/README.md", first: "make bench", why: hours},
 	{page: "bench/README.md", first: "core 1", why: picture},
 	{page: "bench/README.md", first: "bin/bench run", why: hours},
+	{page: "docs/overload.md", first: "curl -s", world: inFleet},
 	{page: "docs/overload.md", first: "make fleet-overload-model", why: hours},
 	{page: "docs/performance/README.md", first: "make bench", why: hours},
 }

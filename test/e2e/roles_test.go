@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -12,12 +13,13 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// roleRig is a fleet of three proxies and four engines in both roles, under load.
+// roleRig is a fleet of three proxies and four engines in both roles.
 type roleRig struct {
 	t       *testing.T
-	etcd    *testkit.Etcd
+	etcd    *testkit.EtcdProcess
 	proxies []*fleet.Proxy
 	nodes   []*fleet.Node
 }
@@ -42,6 +44,19 @@ func (r *roleRig) set(proxy int, node *fleet.Node, role instance.Role) (status i
 	return resp.StatusCode, answer.Revision
 }
 
+// interrupted begins a change that etcd does not answer, calls f, and returns the status of the change;
+// 0 if it has none.
+func (r *roleRig) interrupted(l load, proxy int, node *fleet.Node, role instance.Role, f func()) (status int) {
+	r.t.Helper()
+	r.etcd.Pause()
+	var change sync.WaitGroup
+	change.Go(func() { status, _ = r.set(proxy, node, role) })
+	l.served(20) // requests do not wait for etcd
+	f()
+	change.Wait()
+	return status
+}
+
 // roles returns the roles in which a proxy uses each engine.
 func (r *roleRig) roles(proxy int) (string, error) {
 	s, err := r.proxies[proxy].Status(r.t.Context())
@@ -61,13 +76,18 @@ func (r *roleRig) roles(proxy int) (string, error) {
 	return strings.Join(out, " "), nil
 }
 
-// agreed waits until all given proxies use the engines in these roles.
-func (r *roleRig) agreed(want string, proxies ...int) {
+// agree waits until all given proxies use the engines in the same roles, which are one of wants.
+func (r *roleRig) agree(wants []string, proxies ...int) {
 	r.t.Helper()
 	testkit.Eventually(r.t, soon, func() error {
+		first := ""
 		for _, p := range proxies {
-			if got, err := r.roles(p); err != nil || got != want {
-				return fmt.Errorf("proxy %d uses %q, want %q: %w", p, got, want, err)
+			got, err := r.roles(p)
+			if first == "" {
+				first = got
+			}
+			if err != nil || got != first || !slices.Contains(wants, got) {
+				return fmt.Errorf("proxy %d uses %q, the first one %q, want one of %q: %w", p, got, first, wants, err)
 			}
 		}
 		return nil
@@ -75,31 +95,41 @@ func (r *roleRig) agreed(want string, proxies ...int) {
 }
 
 // Engines change their roles under load, and no request is lost and no stream cut: also if two
-// proxies change a role at the same moment, a proxy is killed, or etcd stops.
+// proxies change a role at the same moment, a proxy is stopped or killed during a change, or etcd is
+// lost during one.
 func TestRoleChanges(t *testing.T) {
 	t.Parallel()
-	r := &roleRig{t: t, etcd: testkit.StartEtcd(t)}
+	r := &roleRig{t: t, etcd: testkit.StartEtcdProcess(t)}
 	f := newFleet(t)
 	endpoint := r.etcd.Endpoint()
 	r.proxies = proxies(t, f, endpoint, 3)
 	for i := range 4 {
 		r.nodes = append(r.nodes, node(t, f, fmt.Sprintf("both-%d", i+1), instance.Both, 0, endpoint))
 	}
-	r.agreed("pd pd pd pd", 0, 1, 2)
-	load := startLoad(t, 6, r.proxies[0].URL(), r.proxies[1].URL()) // the third one is killed
-	load.served(30)
+	r.agree([]string{"pd pd pd pd"}, 0, 1, 2)
+	uncut := func(l load) {
+		t.Helper()
+		if l.finish(); l.Broken() > 0 { // a request that failed is an error of its own
+			t.Errorf("of %d answers, %d streams were cut", l.Answered(), l.Broken())
+		}
+	}
+	steady := startLoad(t, 6, r.proxies[0].URL(), r.proxies[1].URL())
+	third := load{harness.StartRetryingLoad(t, model, 2, 0, r.proxies[2].URL(), r.proxies[0].URL())} // its clients go to the next proxy if one refuses a connection
+	steady.served(30)
 
-	moves := longform.Count(10, 50)
+	last, moves := int64(0), longform.Count(10, 50)
 	for i := range moves {
 		role := instance.Roles()[(i/2)%2]
-		if status, _ := r.set(i%3, r.nodes[i%2], role); status != http.StatusOK {
-			t.Fatalf("move %d: %d", i, status)
+		status, revision := r.set(i%3, r.nodes[i%2], role)
+		if status != http.StatusOK || revision <= last {
+			t.Fatalf("move %d: status %d, revision %d after %d", i, status, revision, last)
 		}
-		load.served(5)
+		last = revision
+		steady.served(5)
 	}
 	runProgram(t, "pdctl", "--etcd-endpoints", endpoint, "role", "decode", r.nodes[0].Address, "--wait", "--timeout", "2m")
 	runProgram(t, "pdctl", "--etcd-endpoints", endpoint, "role", "prefill", r.nodes[1].Address, "--wait", "--timeout", "2m")
-	r.agreed("d p pd pd", 0, 1, 2)
+	r.agree([]string{"d p pd pd"}, 0, 1, 2)
 
 	// Two proxies at the same moment: one engine gets one role, and two engines do not leave a role
 	// without an engine.
@@ -108,18 +138,9 @@ func TestRoleChanges(t *testing.T) {
 		wg.Go(func() { r.set(i, r.nodes[2], role) })
 	}
 	wg.Wait()
-	load.served(5)
-	testkit.Eventually(t, soon, func() error {
-		got, err := r.roles(0)
-		if err != nil || got != "d p d pd" && got != "d p p pd" {
-			return fmt.Errorf("%q: %w", got, err)
-		}
-		return nil
-	})
+	steady.served(5)
+	r.agree([]string{"d p d pd", "d p p pd"}, 0, 1, 2)
 	if status, _ := r.set(0, r.nodes[2], instance.Decode); status != http.StatusOK {
-		t.Fatal(status)
-	}
-	if status, _ := r.set(0, r.nodes[3], instance.Both); status != http.StatusOK {
 		t.Fatal(status)
 	}
 	statuses := make([]int, 2)
@@ -130,30 +151,49 @@ func TestRoleChanges(t *testing.T) {
 	if statuses[0]+statuses[1] != http.StatusOK+http.StatusBadRequest {
 		t.Errorf("both left prefill: %v", statuses)
 	}
-	load.served(5)
+	r.agree([]string{"d p d d", "d d d pd"}, 0, 1, 2)
+	steady.served(5)
 
-	// A proxy is killed during a change: it was made completely, or not at all.
-	wg.Go(func() { r.set(2, r.nodes[0], instance.Prefill) })
-	if err := r.proxies[2].Kill(); err != nil {
-		t.Fatal(err)
-	}
-	wg.Wait()
-	load.served(5)
-	testkit.Eventually(t, soon, func() error {
-		got, err := r.roles(1)
-		if is, _, _ := strings.Cut(got, " "); err != nil || is != "d" && is != "p" {
-			return fmt.Errorf("%q: %w", got, err)
-		}
-		return nil
+	// Node 0 changes to prefill, completely or not at all, whatever happens meanwhile.
+	either := []string{"d p d d", "d d d pd", "p p d d", "p d d pd"}
+	var stopped error
+	r.interrupted(steady, 2, r.nodes[0], instance.Prefill, func() {
+		wg.Go(func() { stopped = r.proxies[2].Stop(t.Context()) })
+		r.etcd.Resume()
+		wg.Wait()
 	})
+	if stopped != nil {
+		t.Fatal(stopped)
+	}
+	uncut(third)
+	r.agree(either, 0, 1)
+
+	again := func() {
+		t.Helper()
+		p, err := f.StartProxy(t.Context(), r.proxies[2].Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.proxies[2] = p
+	}
+	again()
+	r.agree(either, 0, 1, 2)
+	r.interrupted(steady, 2, r.nodes[0], instance.Prefill, func() {
+		if err := r.proxies[2].Kill(); err != nil {
+			t.Fatal(err)
+		}
+		r.etcd.Resume()
+	})
+	r.agree(either, 0, 1)
 
 	// Without etcd, changes are refused, and requests go on.
-	r.etcd.Stop()
-	if status, _ := r.set(0, r.nodes[0], instance.Both); status != http.StatusServiceUnavailable {
-		t.Errorf("without etcd: %d", status)
+	status := r.interrupted(steady, 0, r.nodes[0], instance.Decode, r.etcd.Kill)
+	if more, _ := r.set(1, r.nodes[0], instance.Both); status != http.StatusServiceUnavailable || more != http.StatusServiceUnavailable {
+		t.Errorf("etcd was lost: %d, %d", status, more)
 	}
-	load.served(20)
+	steady.served(20)
 	r.etcd.Restart()
+	r.agree(either, 0, 1)
 	for _, n := range r.nodes {
 		testkit.Eventually(t, soon, func() error {
 			if status, _ := r.set(0, n, instance.Both); status != http.StatusOK {
@@ -162,7 +202,7 @@ func TestRoleChanges(t *testing.T) {
 			return nil
 		})
 	}
-	r.agreed("pd pd pd pd", 0, 1)
-	load.finish()
-	t.Logf("%d changes, %d answers, %d cut, %d broken", moves, load.Answered(), load.Cut(), load.Broken())
+	r.agree([]string{"pd pd pd pd"}, 0, 1)
+	uncut(steady)
+	t.Logf("%d changes, %d answers", moves, steady.Answered()+third.Answered())
 }

@@ -48,7 +48,7 @@ type Parts struct {
 // Start opens the socket. A socket that was asked for must work; without
 // the default one an agent is still an agent. stop is never nil and waits.
 func Start(ctx context.Context, c setup.Config, drain func(), log logrus.FieldLogger) (ctl *Control, stop func(), err error) {
-	ctl = &Control{ID: newID(), c: c}
+	ctl = &Control{ID: rand.Text(), c: c}
 	if c.Socket == SocketOff {
 		return ctl, func() {}, nil
 	}
@@ -193,6 +193,3 @@ func writeJSON(w io.Writer, v any) error {
 
 // errOutput is the error about an unknown value of -o.
 var errOutput = errors.New("use table or json")
-
-// newID names this process of an agent.
-func newID() string { return rand.Text() }

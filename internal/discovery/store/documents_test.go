@@ -73,4 +73,12 @@ func TestDocuments(t *testing.T) {
 	if _, err := s.Documents.Put(t.Context(), k, []byte("{}"), store.DocumentOptions{For: time.Second}); !errors.Is(err, store.ErrIntent) {
 		t.Error(err)
 	}
+	before := time.Now()
+	if _, err := s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{For: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	ends, err := s.Documents.Ends(t.Context(), schema.Limits)
+	if left := ends["b"].Sub(before); err != nil || len(ends) != 1 || left < time.Minute || left > 2*time.Hour {
+		t.Errorf("%v, %v", ends, err)
+	}
 }

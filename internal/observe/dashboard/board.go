@@ -285,9 +285,9 @@ func (b *Board) collect() *frame {
 	f.parts["lost"] = encode(slices.SortedFunc(maps.Values(b.lost), func(a, b Lost) int { return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.Address, b.Address)) }))
 	if p := b.proxies.Load(); p != nil {
 		f.parts["proxies"] = encode(map[string]any{"list": p.Proxies, "at": p.at.UnixMilli(), "error": p.error})
-		f.parts["doctor"] = encode(p.Fleet.Findings)
+		f.parts["doctor"], f.parts["routes"] = encode(p.Fleet.Findings), encode(p.Routes)
 		if p.Totals != nil {
-			f.parts["failures"], f.parts["queues"] = encode(failures(p.Totals)), encode(p.Totals.Queues)
+			f.parts["failures"], f.parts["queues"], f.parts["totals"] = encode(failures(p.Totals)), encode(p.Totals.Queues), encode(labelled(p.Totals))
 		}
 	}
 	return f

@@ -95,7 +95,7 @@ func (s *stage) board() *Board {
 		Proxies: func(context.Context) (Fleet, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return Fleet{Proxies: s.proxies, Figures: s.figures, Totals: s.figures, Findings: s.findings}, s.broken
+			return Fleet{Proxies: s.proxies, Figures: s.figures, Totals: s.figures, Findings: s.findings, Routes: []instance.ListedModelRoute{{Name: "chat"}}}, s.broken
 		},
 		Opinion: func(k instance.Key) instance.Opinion {
 			s.mu.Lock()
@@ -263,7 +263,7 @@ func TestLines(t *testing.T) {
 		synctest.Wait()
 		count(1200, 950)
 		for range 10 {
-			b.Done(Sample{Prefill: p.Address, Decode: "10.0.0.2:1", FirstToken: 100 * time.Millisecond, BetweenTokens: 10 * time.Millisecond, Total: time.Second})
+			b.Done(Sample{Prefill: p.Address, Decode: "10.0.0.2:1", FirstToken: 100 * time.Millisecond, BetweenTokens: 10 * time.Millisecond})
 		}
 		b.Done(Sample{Decode: "absent:1", End: Served, Alone: true})
 		b.Done(Sample{End: Failed, FirstToken: time.Hour})
@@ -450,6 +450,9 @@ func fleetOf(n float64) *figures.Fleet {
 		requests.WithLabelValues("ok").Add(v)
 		failed.WithLabelValues("decode", "10.0.0.2:1", "lost").Add(v)
 		failed.WithLabelValues("decode", "10.0.0.2:1", "client_gone").Add(v)
+		refused := prometheus.NewCounterVec(prometheus.CounterOpts{Name: figures.QueueRefused, Help: "h"}, []string{"class", "reason"})
+		reg.MustRegister(refused)
+		refused.WithLabelValues("batch", "full").Add(v)
 		out, _ := reg.Gather() // a registry of counters has no errors
 		return out
 	}
@@ -499,7 +502,7 @@ func TestFiguresOfAllProxies(t *testing.T) {
 		synctest.Wait()
 		_, all := read(t, one)
 		for part, want := range map[string]string{
-			"fleet": "true", "queues": `"batch":2`, "doctor": "is down", "proxies": `"missing":"refused"`,
+			"fleet": "true", "queues": `"batch":2`, "totals": `"refused":{"batch\nfull":70}`, "routes": `"name":"chat"`, "doctor": "is down", "proxies": `"missing":"refused"`,
 			"failures": `[{"role":"decode","instance":"10.0.0.2:1","class":"lost","count":70}]`,
 		} {
 			if got := string(all[0].Parts[part]); !strings.Contains(got, want) {

@@ -19,15 +19,14 @@ type history struct {
 
 // totals are the series of all requests.
 type totals struct {
-	ends                  [ends]uint64
-	alone, tokIn, tokOut  uint64
-	first, between, whole counted
+	ends                 [ends]uint64
+	alone, tokIn, tokOut uint64
+	first, between       counted
 
 	served, refused, failed, decodeOnly ring // a second
 	inFlight, input, output             ring // input and output in tokens a second
 	first50, first95                    ring // ms
 	between50, between95                ring
-	whole50, whole95                    ring
 }
 
 // line has the series of one instance.
@@ -127,7 +126,6 @@ func (h *history) own(inFlight int64, hits map[instance.Key]Hits) {
 	t.inFlight.add(float32(inFlight))
 	quantiles(&t.first, &r.first, &t.first50, &t.first95)
 	quantiles(&t.between, &r.between, &t.between50, &t.between95)
-	quantiles(&t.whole, &r.total, &t.whole50, &t.whole95)
 	for k, l := range h.of {
 		quantiles(&l.was.first, &l.timed.first, &l.first, nil)
 		quantiles(&l.was.between, &l.timed.between, &l.between, nil)
@@ -168,6 +166,5 @@ func (t *totals) lines() map[string]*ring {
 	return map[string]*ring{
 		"served": &t.served, "refused": &t.refused, "failed": &t.failed, "alone": &t.decodeOnly, "in_flight": &t.inFlight, "input": &t.input, "output": &t.output,
 		"first50": &t.first50, "first95": &t.first95, "between50": &t.between50, "between95": &t.between95,
-		"whole50": &t.whole50, "whole95": &t.whole95,
 	}
 }

@@ -25,8 +25,7 @@ type Sample struct {
 	Alone           bool          // decode served it without a prefill
 	FirstToken      time.Duration // from its arrival; 0 if there was none to see
 	BetweenTokens   time.Duration // on average, of a stream
-	Total           time.Duration
-	Input, Output   int // tokens
+	Input, Output   int           // tokens
 }
 
 // requests has the counters of request times. The map of instances is replaced as a whole, so that
@@ -36,7 +35,6 @@ type requests struct {
 	alone          atomic.Uint64
 	input, output  atomic.Uint64 // tokens
 	first, between latency
-	total          latency
 	of             atomic.Pointer[map[instance.Key]*timed]
 }
 
@@ -56,7 +54,6 @@ func (r *requests) done(s *Sample) {
 	}
 	r.first.add(s.FirstToken)
 	r.between.add(s.BetweenTokens)
-	r.total.add(s.Total)
 	of := *r.of.Load()
 	if t := of[instance.Key{Role: instance.Decode, Address: s.Decode}]; t != nil {
 		t.first.add(s.FirstToken)

@@ -65,6 +65,8 @@ type Fleet struct {
 	Proxies []Proxy
 	// Findings are those of doctor.
 	Findings []Finding
+	// Routes are the model routes, with the requests of all proxies.
+	Routes []instance.ListedModelRoute
 	// Figures are those of this proxy and of all others without Missing, of the last seconds; Totals
 	// are those since the proxies started.
 	Figures, Totals *figures.Fleet
@@ -114,6 +116,21 @@ func failures(f *figures.Fleet) []Failure {
 	slices.SortFunc(out, func(a, b Failure) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Class, b.Class))
 	})
+	return out
+}
+
+// labelled returns counters since the proxies started, by the values of their labels on lines of their
+// own.
+func labelled(f *figures.Fleet) map[string]map[string]float64 {
+	out := map[string]map[string]float64{}
+	for part, name := range map[string]string{
+		"refused": figures.QueueRefused, "requests": figures.KeyRequests, "tokens": figures.KeyTokens, "limited": figures.KeyRefused,
+	} {
+		out[part] = map[string]float64{}
+		for s, n := range f.Counts(name) {
+			out[part][s.Label] = n
+		}
+	}
 	return out
 }
 

@@ -43,20 +43,28 @@ const (
 	Between    = "pd_model_time_per_output_token_seconds"
 	First      = "pd_instance_time_to_first_token_seconds"
 	PerToken   = "pd_instance_time_per_output_token_seconds"
+
+	QueueRefused  = "pd_queue_refused_total"
+	RouteRequests = "pd_model_route_requests_total"
+	KeyRequests   = "pd_key_requests_total"
+	KeyTokens     = "pd_key_tokens_total"
+	KeyRefused    = "pd_key_refused_total"
 )
 
-// labels has the label that Series.Label is, by metric. Series that differ only in other labels,
+// labels has the labels that Series.Label is, by metric. Series that differ only in other labels,
 // without role and instance, are added up.
-func labels() map[string]string {
-	return map[string]string{
-		Requests: "outcome", Tokens: "what", Prompts: "what", Failures: "class",
-		DecodeOnly: "", Between: "", FirstToken: "", InFlight: "", Waiting: "", Usage: "", usageAge: "", First: "", PerToken: "",
+func labels() map[string][]string {
+	return map[string][]string{
+		Requests: {"outcome"}, Tokens: {"what"}, Prompts: {"what"}, Failures: {"class"},
+		DecodeOnly: nil, Between: nil, FirstToken: nil, InFlight: nil, Waiting: nil, Usage: nil, usageAge: nil, First: nil, PerToken: nil,
+		QueueRefused: {"class", "reason"}, RouteRequests: {"route", "target"}, KeyRequests: {"key"}, KeyTokens: {"key", "what"}, KeyRefused: {"key"},
 	}
 }
 
 // A Series is one time series of a proxy, or one bucket of a histogram, which counts the values
 // above Low and up to High.
 type Series struct {
+	// Label has the values of several labels on lines of their own.
 	Name, Role, Instance, Label string
 	Low, High                   float64
 }
@@ -147,9 +155,9 @@ func NewSample(families []*dto.MetricFamily, queues []instance.ListedQueue) *Sam
 	s := &Sample{At: time.Now(), gauges: map[Series]float64{}, counters: map[Series]float64{}, queues: queues}
 	of := labels()
 	for _, f := range families {
-		if label, ok := of[f.GetName()]; ok {
+		if labels, ok := of[f.GetName()]; ok {
 			for _, m := range f.GetMetric() {
-				s.take(f.GetName(), label, m)
+				s.take(f.GetName(), labels, m)
 			}
 		}
 	}
@@ -173,7 +181,7 @@ func get(ctx context.Context, c *http.Client, url string) ([]byte, error) {
 }
 
 // take adds one metric to a sample.
-func (s *Sample) take(name, label string, m *dto.Metric) {
+func (s *Sample) take(name string, labels []string, m *dto.Metric) {
 	one := Series{Name: name}
 	for _, l := range m.GetLabel() {
 		switch l.GetName() {
@@ -181,8 +189,10 @@ func (s *Sample) take(name, label string, m *dto.Metric) {
 			one.Role = l.GetValue()
 		case "instance":
 			one.Instance = l.GetValue()
-		case label:
-			one.Label = l.GetValue()
+		default:
+			if slices.Contains(labels, l.GetName()) {
+				one.Label = strings.TrimPrefix(one.Label+"\n"+l.GetValue(), "\n")
+			}
 		}
 	}
 	if m.Gauge != nil {
@@ -231,8 +241,8 @@ func (h *History) Add(samples map[string]*Sample) {
 type Fleet struct {
 	// Seconds is the length of the window; 0: since the proxies started.
 	Seconds float64
-	// Queues has the queue of each model: requests and bytes of all proxies, the longest waits, and
-	// the mode of one of them.
+	// Queues has the queue of each model: requests and bytes of all proxies, the longest waits and
+	// highest saturation, and the mode of one of them.
 	Queues []instance.ListedQueue
 
 	gauges, counters map[Series]float64
@@ -292,7 +302,7 @@ func (f *Fleet) queue(q *instance.ListedQueue) {
 	i := slices.IndexFunc(f.Queues, func(is instance.ListedQueue) bool { return is.Model == q.Model })
 	if i < 0 {
 		i = len(f.Queues)
-		f.Queues = append(f.Queues, instance.ListedQueue{Model: q.Model, Mode: q.Mode, Waiting: map[string]int{}, Keys: map[string]int{}})
+		f.Queues = append(f.Queues, instance.ListedQueue{Model: q.Model, Mode: q.Mode, Waiting: map[string]int{}, Keys: map[string]int{}, Saturation: map[instance.Role]float64{}})
 	}
 	sum := &f.Queues[i]
 	for class, n := range q.Waiting {
@@ -300,6 +310,9 @@ func (f *Fleet) queue(q *instance.ListedQueue) {
 	}
 	for name, n := range q.Keys {
 		sum.Keys[name] += n
+	}
+	for role, is := range q.Saturation {
+		sum.Saturation[role] = max(sum.Saturation[role], is)
 	}
 	sum.Bytes += q.Bytes
 	sum.PredictedWait, sum.Oldest = max(sum.PredictedWait, q.PredictedWait), max(sum.Oldest, q.Oldest)

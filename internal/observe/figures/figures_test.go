@@ -35,7 +35,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.URL.Path == "/status" {
-		fmt.Fprintf(w, `{"id":%q,"queues":[{"model":"chat","mode":"on","waiting":{"batch":3},"keys":{"a":2,"":1},"oldest":1.5}]}`, p.id)
+		fmt.Fprintf(w, `{"id":%q,"queues":[{"model":"chat","mode":"on","waiting":{"batch":3},"keys":{"a":2,"":1},"oldest":1.5,"saturation":{"decode":0.5}}]}`, p.id)
 		return
 	}
 	fmt.Fprint(w, p.metrics)
@@ -48,6 +48,8 @@ func of(n int, usage, age float64) string {
 pd_requests_total{endpoint="/a",outcome="ok",code="200"} %[1]d
 pd_requests_total{endpoint="/b",outcome="ok",code="200"} %[1]d
 pd_requests_total{endpoint="/b",outcome="broken",code="200"} 1
+# TYPE pd_queue_refused_total counter
+pd_queue_refused_total{class="batch",reason="full"} 3
 # TYPE pd_instance_in_flight gauge
 pd_instance_in_flight{role="decode",instance="d:1"} 2
 # TYPE pd_instance_kv_cache_usage gauge
@@ -110,10 +112,12 @@ func TestFleet(t *testing.T) {
 	first := read()
 	h.Add(first)
 	f := h.Fleet()
-	want := instance.ListedQueue{Model: "chat", Mode: "on", Waiting: map[string]int{"batch": 6}, Keys: map[string]int{"a": 4, "": 2}, Oldest: 1.5}
+	want := instance.ListedQueue{Model: "chat", Mode: "on", Waiting: map[string]int{"batch": 6}, Keys: map[string]int{"a": 4, "": 2}, Oldest: 1.5, Saturation: map[instance.Role]float64{instance.Decode: .5}}
 	if d := cmp.Diff([]instance.ListedQueue{want}, f.Queues); d != "" {
 		t.Error(d)
 	}
+	refused := f.Counts(figures.QueueRefused)[figures.Series{Name: figures.QueueRefused, Label: "batch\nfull"}]
+	is(t, "refused by the queue", &refused, 6)
 	is(t, "in flight", f.Gauge(figures.Of(figures.InFlight, decode)), 4)
 	is(t, "newest usage", f.Gauge(figures.Of(figures.Usage, decode)), .7)
 	is(t, "hit rate", f.HitRate("p:1"), .25)

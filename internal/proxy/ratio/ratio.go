@@ -41,8 +41,6 @@ type Options struct {
 	Stale func() string
 	Fits  func(instance.Key, instance.Record) error
 	Log   logrus.FieldLogger
-	// Tick is the interval of the computation; default 1 s.
-	Tick time.Duration
 }
 
 // Follower computes the advice. It is created by New.
@@ -66,9 +64,6 @@ const (
 
 // New returns a Follower.
 func New(o Options) *Follower {
-	if o.Tick <= 0 {
-		o.Tick = time.Second
-	}
 	f := &Follower{o: o, demands: map[string]*roles.Demand{}, refused: map[string]int64{}}
 	for i := range f.moves {
 		f.moves[i] = map[string]*atomic.Int64{Moved: {}, Advised: {}, Failed: {}}
@@ -91,7 +86,7 @@ func (f *Follower) Moves(emit func(role instance.Role, result string, n int64)) 
 
 // Run computes the advice, and changes roles, until ctx ends.
 func (f *Follower) Run(ctx context.Context) {
-	tick := time.NewTicker(f.o.Tick)
+	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {

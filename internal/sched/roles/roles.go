@@ -46,7 +46,7 @@ const (
 	// spared is the pressure up to which a role can pass an engine to the other one, and fewer the
 	// pressure up to which it can do with an instance less.
 	spared = 0.7
-	fewer  = 0.85
+	fewer  = 0.9
 	// maxPressure bounds every pressure, and maxGrowth the wanted instances by the present ones.
 	maxPressure = 100.0
 	maxGrowth   = 4

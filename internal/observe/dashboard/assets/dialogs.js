@@ -112,9 +112,13 @@ const acts = {
   uncordon: { title: 'Let it serve again', note: 'Takes the cordon back', takes: false, fits: (r) => r.intent === 'cordon' },
   drain: { title: 'Drain', note: 'Nothing new; what runs ends, then it can be stopped', takes: true, fits: (r) => r.intent !== 'drain' && r.intent !== 'removed' },
   cordon: { title: 'Cordon', note: 'Nothing new until you take it back', takes: true, fits: (r) => !r.intent },
+  role: { title: 'Change its role', note: 'Keeps its engine in one role, without a restart; the other role drains', takes: true, fits: (r) => twin(r) && r.intent !== 'removed' },
   weight: { title: 'Set its weight', note: 'Its share of the requests of its role', takes: false, fits: (r) => r.intent !== 'removed' },
   remove: { title: 'Remove', note: 'Deletes it from etcd; its agent cannot bring it back', takes: true, fits: () => true },
 };
+
+// twin returns the row of an engine in its other role.
+const twin = (row) => state.rows.get(`${row.role === 'decode' ? 'prefill' : 'decode'}/${row.address}`);
 
 let managed = null; // { name, row } that the dialog is about
 
@@ -131,7 +135,8 @@ function manage(name) {
       return el('label', null, input, el('b', null, act.title), el('span', null, act.note));
     }));
     byId('act-weight').value = row.weight;
-    byId('act-reason').value = '';
+    byId('act-reason').value = byId('act-for').value = '';
+    byId('act-role').value = row.status.endsWith('-only') || twin(row)?.status.endsWith('-only') ? 'both' : row.role;
     byId('act-sure').checked = false;
     setText(byId('act-error'), '');
     writeAct();
@@ -143,9 +148,12 @@ const chosen = () => document.querySelector('input[name=act]:checked')?.value;
 
 // effect describes the effect of an action on the role; last is true if no instance remains.
 function effect(act, row, weight) {
+  const to = byId('act-role').value;
+  if (act === 'role' && to === 'both') return { text: 'Its engine serves both roles again, as far as it is well.' };
+  if (act === 'role' && to === row.role) row = twin(row) || row; // the role that it leaves
   const all = [...state.rows.values()].filter((r) => r.role === row.role && r.view !== 'pending' && r.view !== 'elsewhere' && r.intent !== 'removed');
   const serving = all.filter((r) => r.usable), goes = acts[act].takes || act === 'weight' && weight === 0;
-  const running = loadOf(managed.name).n, others = loadOf(managed.name).others || 0;
+  const running = loadOf(keyOf(row)).n, others = loadOf(keyOf(row)).others || 0;
   if (!goes) {
     if (act === 'undrain' || act === 'uncordon') return { text: `It takes requests again: ${plural(serving.length + 1, row.role + ' instance')} of ${all.length} will serve, if it is well.` };
     return { text: `${serving.length} of ${all.length} ${row.role} instances go on serving.` };
@@ -155,7 +163,7 @@ function effect(act, row, weight) {
   if (!row.usable) return { text: `It does not serve now, so nothing changes for requests: ${left} of ${of} ${row.role} instances serve.${ends}` };
   if (left > 0) return { text: `${left} of ${serving.length} ${row.role} instances remain.${ends}` };
   const then = row.role === 'decode' ? 'every request is refused with 503' : state.self.fallback ? 'decode computes every prompt itself' : 'every request is refused with 503';
-  return { text: `No ${row.role} instance remains: ${then}.${ends}`, last: true };
+  return { last: row.role, text: `No ${row.role} instance remains: ${then}.${ends}` };
 }
 
 function writeAct() {
@@ -172,13 +180,15 @@ function writeAct() {
   setText(text, e.text);
   setClass(text, e.last ? 'effect bad' : 'effect');
   byId('act-weight-field').hidden = id !== 'weight';
+  byId('act-role-field').hidden = id !== 'role';
+  byId('act-for-field').hidden = id === 'remove' || id.startsWith('un');
   byId('act-reason-field').hidden = id === 'remove';
   byId('act-sure-field').hidden = !e.last;
-  setText(byId('act-sure-text'), `I know that no ${row.role} instance remains`);
+  setText(byId('act-sure-text'), `I know that no ${e.last} instance remains`);
   ok.hidden = false;
   ok.disabled = Boolean(underway) || Boolean(e.last) && !byId('act-sure').checked;
   setClass(ok, acts[id].takes ? 'main danger' : 'main');
-  setText(ok, { undrain: 'Let it serve:', uncordon: 'Let it serve:', drain: 'Drain', cordon: 'Cordon', weight: 'Set weight', remove: 'Remove' }[id] + ' ' + row.address);
+  setText(ok, { undrain: 'Let it serve:', uncordon: 'Let it serve:', drain: 'Drain', cordon: 'Cordon', role: 'Change role of', weight: 'Set weight', remove: 'Remove' }[id] + ' ' + row.address);
 }
 
 function readAct() {
@@ -194,6 +204,9 @@ function readAct() {
     }
     body.weight = weight;
   }
+  if (id === 'role') Object.assign(body, { type: byId('act-role').value, force: byId('act-sure').checked && !byId('act-sure-field').hidden });
+  const limit = byId('act-for').value.trim();
+  if (limit && !byId('act-for-field').hidden) body.for = limit;
   submit(byId('act-dialog'), byId('act-ok'), byId('act-error'), () => post(id, body));
 }
 

@@ -29,10 +29,10 @@ function condition(row) {
   return label(texts[row.status] || row.status || 'unknown', kinds[row.status] ?? 'warn');
 }
 
-// Why a row without a reason of its own is not ready.
+// Why a row without a reason of its own is not ready. Intents have one.
 const reasons = {
   pending: 'it has not answered yet', starting: 'its engine is starting', draining: 'its agent drains it', down: 'its engine does not answer its agent', orphan: 'its lease was lost, and it answers',
-  unverified: 'no proxy has had a valid answer', elsewhere: 'it belongs to other proxies', cordoned: 'an operator has cordoned it', removed: 'an operator has removed it',
+  unverified: 'no proxy has had a valid answer', elsewhere: 'it belongs to other proxies',
 };
 
 const fleet = { tables: new Map(), lines: new Map(), sort: ['who', 1], order: '' };
@@ -173,7 +173,7 @@ function writeRow(line) {
   line.about.title = line.about.textContent;
   setText(line.badge, is.text);
   setClass(line.badge, 'badge ' + is.kind);
-  const why = [row.weight !== 100 && `weight ${row.weight}`, row.reason || row.warning || (row.usable ? '' : row.intent === 'drain' ? 'an operator drains it' : reasons[row.status])].filter(Boolean).join(' · ');
+  const why = [row.weight !== 100 && `weight ${row.weight}`, row.reason || row.warning || (row.usable ? '' : reasons[row.status])].filter(Boolean).join(' · ');
   setText(line.why, why);
   line.why.title = why;
   setClass(line.tr, row.usable ? '' : 'out');

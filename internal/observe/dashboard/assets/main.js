@@ -46,7 +46,9 @@ function render(change) {
   renderTiles(change);
   if (change.whole || change.parts.has('findings') || change.parts.has('doctor')) renderFindings();
   if (change.whole || change.parts.has('failures')) renderFailures();
-  if (change.whole || change.parts.has('queues')) renderQueues();
+  if (change.whole || change.parts.has('queues') || change.parts.has('totals')) renderQueues();
+  if (change.whole || change.parts.has('totals')) renderKeys();
+  if (change.whole || change.parts.has('routes')) renderRoutes();
   if (change.whole || change.parts.has('proxies') || change.parts.has('fleet')) renderScope();
   if (change.whole || change.feed.length) renderFeed(change);
   if (change.whole || change.parts.has('proxies')) renderProxies();

@@ -75,11 +75,30 @@ function renderFailures() {
   byId('failures').replaceChildren(...list.slice(0, 30).map((f) => el('li', null, el('span', { class: 'tag ' + f.role }, f.role), ' ', el('span', { class: 'mono' }, f.instance), ` ${f.class}: ${count(f.count)}`)));
 }
 
+const counts = (of) => Object.entries(of || {}).sort().map(([name, n]) => `${name.replace('\n', ' ') || '(no name)'} ${count(n)}`).join(', ') || 'none';
+
 function renderQueues() {
-  const list = state.parts.queues || [], counts = (of) => Object.entries(of || {}).sort().map(([name, n]) => `${name || '(no name)'} ${count(n)}`).join(', ') || 'none';
+  const list = state.parts.queues || [];
   byId('queues-card').hidden = list.length === 0;
   byId('queues').replaceChildren(...list.flatMap((q) => [el('dt', null, q.model + (q.mode === 'on' ? '' : ` (${q.mode})`)),
-    el('dd', null, `waiting: ${counts(q.waiting)}; by key: ${counts(q.keys)}; oldest ${latency(q.oldest * 1000)}`)]));
+    el('dd', null, `waiting: ${counts(q.waiting)}; by key: ${counts(q.keys)}; oldest ${latency(q.oldest * 1000)}, a new one would wait ${latency(q.predicted_wait * 1000)}; saturation: ${Object.entries(q.saturation).sort().map(([role, is]) => `${role} ${percent(is)}`).join(', ') || 'unknown'}`)]),
+  el('dt', null, 'Refused'), el('dd', null, counts(state.parts.totals?.refused) + ' since the proxies started'));
+}
+
+function renderKeys() {
+  const { requests = {}, tokens = {}, limited = {} } = state.parts.totals || {}, names = [...new Set([...Object.keys(requests), ...Object.keys(limited)])].sort();
+  byId('keys-card').hidden = names.length === 0;
+  byId('keys').replaceChildren(...names.slice(0, 50).flatMap((name) => [el('dt', null, name), el('dd', null,
+    `${plural(requests[name] || 0, 'request')}, tokens ${count(tokens[name + '\ninput'] || 0)} in, ${count(tokens[name + '\noutput'] || 0)} out` + (limited[name] ? `, ${count(limited[name])} refused` : ''))]));
+}
+
+function renderRoutes() {
+  const list = state.parts.routes || [], cell = (label, text, ...more) => el('td', { role: 'cell', 'data-label': label }, text, ...more);
+  byId('routes-card').hidden = list.length === 0;
+  byId('routes').replaceChildren(...list.flatMap((r) => (r.targets.length ? r.targets : [{}]).map((t, i) => el('tr', { role: 'row' },
+    cell('Model', i ? '' : r.name, i ? null : el('div', { class: r.problem ? 'sub bad' : 'sub' }, r.problem ? 'not used: ' + r.problem : r.reason || '')),
+    cell('Target', t.target || '–'), cell('Weight', String(t.weight ?? '–')), cell('Requests', count(t.requests || 0)),
+    cell('Usable', t.target ? `${t.prefill} prefill, ${t.decode} decode` : '–'), cell('Ends', r.ends ? moment(Date.parse(r.ends)) : 'when removed')))));
 }
 
 function feedEntry(c) {

@@ -4,7 +4,7 @@ const state = {
   self: null,
   rows: new Map(), // by name: what an entry of the membership is
   loads: new Map(), // by the same name: what it has to do
-  parts: {}, // etcd, revision, findings, requests, proxies, fleet, lost, doctor, failures, queues
+  parts: {}, // etcd, revision, findings, requests, proxies, fleet, lost, doctor, failures, queues, totals, routes
   feed: [],
   history: { step: 5, total: {}, of: new Map() },
   ahead: 0, // of the proxy's clock before this one's, in ms
