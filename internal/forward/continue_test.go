@@ -25,6 +25,12 @@ func sixtyBody(path, more string) string {
 	if path == completionsPath {
 		return `{"model":"m","prompt":"describe the sea","max_tokens":60,"stream":true,"stream_options":{"include_usage":true}` + more + `}`
 	}
+	switch path {
+	case responsesPath:
+		return `{"model":"m","input":"describe the sea","max_output_tokens":60,"stream":true` + more + `}`
+	case messagesPath:
+		return `{"model":"m","messages":[{"role":"user","content":"describe the sea"}],"max_tokens":60,"stream":true` + more + `}`
+	}
 	return `{"model":"m","messages":[{"role":"user","content":"describe the sea"}],"max_tokens":60,"stream":true,"stream_options":{"include_usage":true}` + more + `}`
 }
 
@@ -116,12 +122,35 @@ func TestStreamContinuesAgain(t *testing.T) {
 	}
 }
 
+// With a single decode instance, a stream whose connection broke goes on there.
+func TestStreamContinuesOnTheSameInstance(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, continuing)
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 9, Times: 1})
+	body := sixtyBody(completionsPath, "")
+	r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
+	r.checkMoved("broke_off prompt")
+}
+
 // A stream goes on although engines fail to detokenize its tokens for a while.
 func TestStreamContinuesAfterDetokenizeFails(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, continuing)
 	for _, d := range r.D {
 		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusServiceUnavailable, Path: "/detokenize", Times: 2})
+	}
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 9, Times: 1})
+	body := sixtyBody(completionsPath, "")
+	r.checkOne(r.post(completionsPath, body), completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
+	r.checkMoved("error_event prompt")
+}
+
+// A stream goes on although the first engine that is asked does not turn its tokens into text.
+func TestStreamContinuesAfterDetokenizeHangs(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 3, continuing)
+	for _, d := range r.D {
+		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "/detokenize", Times: 1})
 	}
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 9, Times: 1})
 	body := sixtyBody(completionsPath, "")
@@ -184,6 +213,13 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 		{"schema after reasoning, greedy", chatPath, schema + greedy, parsers("qwen3"), []string{"replay"}, ""},
 		{"penalty, greedy", completionsPath, `,"presence_penalty":0.5` + greedy, split, []string{"replay"}, ""},
 		{"old engine", chatPath, "", func(o *fakevllm.Options) { o.Version, o.SplitCharacters = "0.30.1", true }, nil, continuation.ReasonOldEngine},
+		{"responses", responsesPath, "", split, nil, continuation.ReasonAPI},
+		{"responses, greedy", responsesPath, greedy, split, []string{"replay"}, ""},
+		{"responses with reasoning, several ids in an event, greedy", responsesPath, greedy + `,"stream_interval":3`, parsers("qwen3"), []string{"replay"}, ""},
+		{"responses, tools, greedy", responsesPath, `,"tools":[{"type":"function","name":"look"},{"type":"function","name":"go_on"}]` + greedy, parsers("qwen3"), []string{"replay"}, ""},
+		{"messages", messagesPath, "", split, nil, continuation.ReasonAPI},
+		{"messages, greedy", messagesPath, greedy, split, []string{"replay"}, ""},
+		{"messages, tools, greedy", messagesPath, `,"tools":[{"name":"look","input_schema":{}},{"name":"go_on","input_schema":{}}]` + greedy, parsers("qwen3"), []string{"replay"}, ""},
 		{"old engine, greedy", chatPath, greedy, func(o *fakevllm.Options) { o.Version, o.SplitCharacters = "0.30.1", true }, []string{"replay"}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -203,6 +239,9 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 					script(t, d, fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: at, Times: 1})
 				}
 				a := r.post(c.path, body)
+				if a.status != http.StatusOK {
+					t.Fatalf("status %d: %s", a.status, a.body)
+				}
 				if e := r.entry(); e.Outcome == forward.OutcomeBroken && c.refused != "" {
 					refused++
 					continue

@@ -124,24 +124,8 @@ func relayOnce(t *testing.T, s *scriptedClient, path string) clientView {
 // relayKeptAlive is relayOnce with an interval of keep-alives.
 func relayKeptAlive(t *testing.T, s *scriptedClient, path string, interval time.Duration) (got clientView) {
 	t.Helper()
-	var fleet members
-	fleet.set(instanceAt(instance.Prefill, "10.0.0.1:1", "plain"), instanceAt(instance.Decode, "10.0.0.2:1", "plain"))
-	picker := sched.New(sched.Options{
-		Source: &fleet, Health: healthy{}, Connector: func(i *instance.Instance) string { return i.Record.Connector },
-	})
-	h, err := forward.New(forward.Options{
-		Picker: picker, Health: healthy{}, Upstream: s, Recorder: healthy{}, Log: quiet(), MaxAttempts: 1, KeepAlive: interval,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	serve := h.Passthrough(path, "")
-	kind := openai.KindOf(path)
-	if kind != openai.Other {
-		serve = h.Completion(kind)
-	}
 	body := `{"model":"m","prompt":"x","stream":true}`
-	switch kind {
+	switch openai.KindOf(path) {
 	case openai.Responses:
 		body = `{"model":"m","input":"x","stream":true}`
 	case openai.Messages:
@@ -151,6 +135,31 @@ func relayKeptAlive(t *testing.T, s *scriptedClient, path string, interval time.
 	case openai.Chat:
 		body = chatBody(true, "")
 	case openai.Completion, openai.Other:
+	}
+	return relayBody(t, s, path, body, interval, 0)
+}
+
+// relayBody sends a request whose stream may go on a number of times.
+func relayBody(t *testing.T, s upstream.Client, path, body string, interval time.Duration, moves int) (got clientView) {
+	t.Helper()
+	var fleet members
+	fleet.set(instanceAt(instance.Prefill, "10.0.0.1:1", "plain"), instanceAt(instance.Decode, "10.0.0.2:1", "plain"))
+	if moves > 0 {
+		fleet.set(instanceAt(instance.Prefill, "10.0.0.1:1", "plain"), instanceAt(instance.Decode, "10.0.0.2:1", "plain"), instanceAt(instance.Decode, "10.0.0.3:1", "plain"))
+	}
+	picker := sched.New(sched.Options{
+		Source: &fleet, Health: healthy{}, Connector: func(i *instance.Instance) string { return i.Record.Connector },
+	})
+	h, err := forward.New(forward.Options{
+		Picker: picker, Health: healthy{}, Upstream: s, Recorder: healthy{}, Log: quiet(), MaxAttempts: 1 + moves, KeepAlive: interval, ContinueStreams: moves,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve := h.Passthrough(path, "")
+	kind := openai.KindOf(path)
+	if kind != openai.Other {
+		serve = h.Completion(kind)
 	}
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")

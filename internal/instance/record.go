@@ -83,11 +83,10 @@ type Record struct {
 	BlockSize    int                 `json:"block_size,omitempty"`
 	KVLease      int                 `json:"kv_lease,omitempty"` // seconds that the engine keeps the KV cache of a prefill; 0 its version's default
 	MaxModelLen  int                 `json:"max_model_len,omitempty"`
-	Parsers      *Parsers            `json:"parsers,omitempty"` // how its chats are cut; nil if that is not known
 	Version      string              `json:"version,omitempty"`
 	Weight       *int                `json:"weight,omitempty"` // nil = 100
 	State        State               `json:"state,omitempty"`
-	Cause        string              `json:"cause,omitempty"`      // why State is Down, see CauseSlow; others are kept for display
+	Cause        string              `json:"cause,omitempty"`      // why State is Down: CauseSlow, or a few words for display
 	StartedAt    *time.Time          `json:"started_at,omitempty"` // for people; never compared between machines
 	Source       string              `json:"source,omitempty"`     // agent, direct, admin, flags, import
 	HostID       string              `json:"host_id,omitempty"`    // distinguishes network namespaces
@@ -96,13 +95,6 @@ type Record struct {
 	// Proxies are those that the instance belongs to, because it is on their
 	// command lines or was added through one of them; none means every proxy.
 	Proxies []string `json:"proxies,omitempty"`
-}
-
-// Parsers are the names of the parsers with which vLLM cuts a chat's answer into reasoning, content
-// and tool calls; "" is none. Names that are not known are kept.
-type Parsers struct {
-	Reasoning string `json:"reasoning,omitempty"` // --reasoning-parser
-	Tool      string `json:"tool,omitempty"`      // --tool-call-parser with --enable-auto-tool-choice
 }
 
 // KVEvents is where one rank publishes, as vLLM's --kv-events-config has it: a wildcard

@@ -1,17 +1,17 @@
 package faults_test
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"os"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,19 +25,35 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-// continuable are requests whose streams continue when their decode instance is lost, "chat, tools"
-// only outside of a call. The first %d is a number, the second one of tokens; those with tools end
-// before it.
-var continuable = map[string]struct{ path, body string }{
-	"completion":              {"/v1/completions", `{"prompt":"request %d","ignore_eos":true,"max_tokens":%d`},
-	"completion, stop string": {"/v1/completions", `{"prompt":"request %d","ignore_eos":true,"stop":["never written"],"max_tokens":%d`},
-	"chat":                    {"/v1/chat/completions", `{"messages":[{"role":"user","content":"request %d"}],"include_reasoning":true,"ignore_eos":true,"max_tokens":%d`},
-	"chat, tools, greedy": {"/v1/chat/completions", `{"messages":[{"role":"user","content":"request %d"}],"temperature":0,` +
-		`"tools":[{"type":"function","function":{"name":"look"}}],"max_tokens":9%d`},
-	"chat, schema, greedy": {"/v1/chat/completions", `{"messages":[{"role":"user","content":"request %d"}],"temperature":0,` +
-		`"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{}}},"max_tokens":%d`},
-	"chat, tools": {"/v1/chat/completions", `{"messages":[{"role":"user","content":"request %d"}],` +
-		`"tools":[{"type":"function","function":{"name":"look"}}],"max_tokens":9%d`},
+// streamed is a kind of request whose streams are cut.
+type streamed struct {
+	path, body string
+	refused    string // reason for which some of its streams may end with the error; "" if all continue
+}
+
+// Bodies of kinds: %[1]d is a number, %[2]d one of tokens; those with tools end before it, and those that
+// are replayed are short enough for that.
+const (
+	ofChat  = `{"messages":[{"role":"user","content":"request %[1]d"}],`
+	aTool   = `"tools":[{"type":"function","function":{"name":"look"}}],`
+	aSchema = `"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{}}},`
+)
+
+func kinds() map[string]streamed {
+	return map[string]streamed{
+		"completion":              {"/v1/completions", `{"prompt":"request %[1]d","ignore_eos":true,"max_tokens":%[2]d`, ""},
+		"completion, stop string": {"/v1/completions", `{"prompt":"request %[1]d","ignore_eos":true,"stop":["never written"],"max_tokens":%[2]d`, ""},
+		"completion, seed":        {"/v1/completions", `{"prompt":"request %[1]d","ignore_eos":true,"seed":5,"max_tokens":%[2]d`, "seed"},
+		"chat":                    {"/v1/chat/completions", ofChat + `"include_reasoning":true,"ignore_eos":true,"max_tokens":%[2]d`, ""},
+		"chat, tools":             {"/v1/chat/completions", ofChat + aTool + `"max_tokens":9%[2]d`, "tool_call"},
+		"chat, tools, greedy":     {"/v1/chat/completions", ofChat + aTool + `"temperature":0,"max_tokens":9%[2]d`, ""},
+		"chat, schema":            {"/v1/chat/completions", ofChat + aSchema + `"max_tokens":%[2]d`, "structured"},
+		"chat, schema, greedy":    {"/v1/chat/completions", ofChat + aSchema + `"temperature":0,"max_tokens":%[2]d`, ""},
+		"responses":               {"/v1/responses", `{"input":"request %[1]d","ignore_eos":true,"max_output_tokens":150`, "api"},
+		"responses, greedy":       {"/v1/responses", `{"input":"request %[1]d","ignore_eos":true,"temperature":0,"max_output_tokens":150`, ""},
+		"messages":                {"/v1/messages", ofChat + `"ignore_eos":true,"max_tokens":150`, "api"},
+		"messages, greedy":        {"/v1/messages", ofChat + `"ignore_eos":true,"temperature":0,"max_tokens":150`, ""},
+	}
 }
 
 // continued records the streams of a load by kind.
@@ -51,8 +67,12 @@ type continued struct {
 
 // stream sends one request and compares its stream with the answer of an undisturbed engine.
 func (c *continued) stream(ctx context.Context, url, kind string, number, tokens int, o fakevllm.Options) {
-	q := continuable[kind]
-	body := fmt.Sprintf(q.body, number, tokens) + `,"model":"` + harness.Model + `","stream":true,"stream_options":{"include_usage":true}}`
+	q := kinds()[kind]
+	body := fmt.Sprintf(q.body, number, tokens) + `,"model":"` + harness.Model + `","stream":true`
+	if strings.HasSuffix(q.path, "completions") {
+		body += `,"stream_options":{"include_usage":true}`
+	}
+	body += "}"
 	want, err := o.Expected(q.path, []byte(body))
 	text := ""
 	if err == nil {
@@ -84,21 +104,31 @@ func (c *continued) stream(ctx context.Context, url, kind string, number, tokens
 
 // readAll sends a request and returns what came of its stream.
 func readAll(ctx context.Context, url, body string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader([]byte(body)))
+	var b strings.Builder
+	err := eachLine(ctx, url, body, func(line string) { b.WriteString(line + "\n") })
+	return b.String(), err
+}
+
+// eachLine sends a request and calls f with each line of the answer.
+func eachLine(ctx context.Context, url, body string, f func(string)) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
-		return "", err
+		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if resp.StatusCode != http.StatusOK {
-		return string(b), fmt.Errorf("status %d: %s", resp.StatusCode, b)
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Buffer(nil, 1<<20); lines.Scan(); {
+		f(lines.Text())
 	}
-	return string(b), err
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("status %d", resp.StatusCode)
+	}
+	return lines.Err()
 }
 
 var notContinued = regexp.MustCompile(`pd_streams_not_continued_total\{reason="(\w+)"\} (\d+)`)
@@ -134,7 +164,7 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 		proxyArgs: []string{"--continue-streams", "3"},
 	})
 	o := fakevllm.Options{Models: []string{harness.Model}, Version: "0.32.0", SplitCharacters: true, ReasoningParser: "qwen3", ToolParser: "hermes", ParsedWords: parsed}
-	kinds := slices.Sorted(maps.Keys(continuable))
+	names := slices.Sorted(maps.Keys(kinds()))
 	c := continued{whole: map[string]int{}, moved: map[string]int{}, lost: map[string]int{}}
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -147,7 +177,7 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 				default:
 				}
 				number := n*clients + i
-				c.stream(t.Context(), r.proxies[i%3].URL(), kinds[number%len(kinds)], number, tokens, o)
+				c.stream(t.Context(), r.proxies[i%3].URL(), names[number%len(names)], number, tokens, o)
 			}
 		})
 	}
@@ -162,27 +192,88 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 	close(stop)
 	wg.Wait()
 	reasons := refusals(t, r.proxies)
-	t.Logf("complete %v; of them continued %v; lost %v, reasons %v", c.whole, c.moved, c.lost, reasons)
-	lost := 0
+	t.Logf("%s\nnot continued: %v", c.table(), reasons)
+	allowed := map[string]int{}
 	for kind, n := range c.lost {
-		lost += n
-		if kind != "chat, tools" {
+		if why := kinds()[kind].refused; why != "" {
+			allowed[why] += n
+		} else {
 			t.Errorf("%d streams of %s were lost", n, kind)
 		}
 	}
 	for _, err := range c.wrong {
 		t.Errorf("%.1500v", err)
 	}
-	if reasons["tool_call"] != lost || len(reasons) > min(lost, 1) {
-		t.Errorf("%d streams were lost, reasons %v", lost, reasons)
+	if !maps.Equal(reasons, allowed) {
+		t.Errorf("reasons %v, want %v", reasons, allowed)
 	}
-	moved := 0
-	for _, n := range c.moved {
-		moved += n
+	for how, list := range pauses(t, r.proxies) {
+		t.Logf("pause of %d streams after the loss was noticed, %s: p50 %s, p90 %s", len(list), how, quantile(list, 0.5), quantile(list, 0.9))
+		// Its prefill takes no time here.
+		if limit := 500 * time.Millisecond; d > 0 && (how == "chat" || how == "prompt") && quantile(list, 0.9) > limit {
+			t.Errorf("%s: more than %s", how, limit)
+		}
 	}
-	if moved == 0 {
+	if len(c.moved) == 0 {
 		t.Error("no stream went on")
 	}
+}
+
+// table returns what became of the streams of each kind, and the share of the cut ones that went on.
+func (c *continued) table() string {
+	var b strings.Builder
+	row := func(name string, whole, moved, lost int) {
+		share := "-"
+		if moved+lost > 0 {
+			share = fmt.Sprintf("%.0f %%", 100*float64(moved)/float64(moved+lost))
+		}
+		fmt.Fprintf(&b, "\n%-24s %8d %9d %6d %8s", name, whole, moved, lost, share)
+	}
+	fmt.Fprintf(&b, "\n%-24s %8s %9s %6s %8s  refused by", "", "complete", "continued", "lost", "share")
+	perAPI := map[string]*[3]int{}
+	for _, kind := range slices.Sorted(maps.Keys(kinds())) {
+		q := kinds()[kind]
+		row(kind, c.whole[kind], c.moved[kind], c.lost[kind])
+		b.WriteString("  " + q.refused)
+		if perAPI[q.path] == nil {
+			perAPI[q.path] = new([3]int)
+		}
+		for i, n := range []int{c.whole[kind], c.moved[kind], c.lost[kind]} {
+			perAPI[q.path][i] += n
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(perAPI)) {
+		row(path, perAPI[path][0], perAPI[path][1], perAPI[path][2])
+	}
+	return b.String()
+}
+
+var pauseLine = regexp.MustCompile(`how"?[=:]"?(\w+).*pause_ms"?[=:](\d+)`)
+
+// pauses returns how long streams stopped after the loss of their leg was noticed, by the way in which they went on.
+func pauses(t *testing.T, proxies []*fleet.Proxy) map[string][]time.Duration {
+	t.Helper()
+	out := map[string][]time.Duration{}
+	for _, p := range proxies {
+		log, err := os.ReadFile(p.LogFile())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range pauseLine.FindAllSubmatch(log, -1) {
+			ms, _ := strconv.Atoi(string(m[2]))
+			out[string(m[1])] = append(out[string(m[1])], time.Duration(ms)*time.Millisecond)
+		}
+	}
+	return out
+}
+
+// quantile returns a quantile of a list, which it sorts; 0 if it is empty.
+func quantile(list []time.Duration, q float64) time.Duration {
+	if len(list) == 0 {
+		return 0
+	}
+	slices.Sort(list)
+	return list[min(len(list)-1, int(q*float64(len(list))))]
 }
 
 // streams sends n requests for completions of the given length to the proxies, and returns a function
@@ -267,14 +358,63 @@ func TestStreamsContinueUpToCapacity(t *testing.T) {
 		}
 		return nil
 	})
-	r.engineArgs = append(engine, "--max-num-seqs", strconv.Itoa(capacity))
+	const bystanders, normal, during = 40, 5 * time.Second, 10 * time.Second // some run on the instance that is killed
+	r.engineArgs = append(engine, "--max-num-seqs", strconv.Itoa(capacity+bystanders))
 	rest := r.node(instance.Decode, 2, longer)
 	r.decode = append(r.decode, rest)
 	r.awaitAll()
+	others, leave := context.WithCancel(t.Context())
+	defer leave()
+	var wg sync.WaitGroup
+	var mu sync.Mutex // guards before and after
+	var before, after []time.Duration
+	var began time.Time // set before the bystanders leave
+	for i := range bystanders {
+		wg.Go(func() {
+			var own []time.Time
+			moved := false
+			_ = eachLine(others, r.proxies[i%3].URL()+"/v1/completions", fmt.Sprintf(kinds()["completion"].body, n+i, 100*tokens)+`,"model":"`+harness.Model+`","stream":true}`, func(line string) {
+				switch {
+				case line == ": continued":
+					moved = true
+				case strings.HasPrefix(line, "data:"):
+					own = append(own, time.Now())
+				}
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			for i := 1; i < len(own) && !moved; i++ {
+				if gap := own[i].Sub(own[i-1]); own[i].Before(began) {
+					before = append(before, gap)
+				} else {
+					after = append(after, gap)
+				}
+			}
+		})
+	}
+	testkit.Eventually(t, soon, func() error {
+		if k := runningOn(t, rest); k < bystanders/4 || k+runningOn(t, killed) < n+bystanders {
+			return fmt.Errorf("%d streams run on %s", k, rest.Address)
+		}
+		return nil
+	})
+	wait(t, normal)
+	began = time.Now()
 	if err := killed.Kill(); err != nil {
 		t.Fatal(err)
 	}
+	wait(t, during)
+	leave()
+	wg.Wait()
+	p99 := [2]time.Duration{quantile(before, 0.99), quantile(after, 0.99)}
+	t.Logf("time per token of bystanders, p99: %s before the move (%d tokens), %s during it (%d tokens)", p99[0], len(before), p99[1], len(after))
+	if p99[1] > 2*p99[0] {
+		t.Error("more than twice as long")
+	}
 	waitStreams()
+	for how, list := range pauses(t, r.proxies) {
+		t.Logf("pause of %d streams, %s: p50 %s, p90 %s", len(list), how, quantile(list, 0.5), quantile(list, 0.9))
+	}
 	t.Logf("complete %v; of them continued %v; lost %v, reasons %v", c.whole, c.moved, c.lost, refusals(t, r.proxies))
 	for _, err := range c.wrong {
 		t.Errorf("%.600v", err)
@@ -282,4 +422,93 @@ func TestStreamsContinueUpToCapacity(t *testing.T) {
 	if c.moved["completion"] < capacity*9/10 || c.moved["completion"]+c.lost["completion"] != n {
 		t.Errorf("%d streams went on, %d were lost", c.moved["completion"], c.lost["completion"])
 	}
+}
+
+// The memory of a stream in a proxy, and the bytes that an engine sends for a token, with and without
+// --continue-streams. PD_TEST_CONTINUE_CHECK runs it.
+func TestStreamsContinueCost(t *testing.T) {
+	if os.Getenv("PD_TEST_CONTINUE_CHECK") == "" {
+		t.Skip("make continue-check runs it (PD_TEST_CONTINUE_CHECK=5m)")
+	}
+	const n = 40
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{
+		etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer,
+		engineArgs: []string{"--vllm-version", "0.32.0", "--itl", "10ms", "--max-model-len", "100000"},
+	})
+	ids := strings.TrimSuffix(strings.Repeat("12345,", 32000), ",")
+	for _, c := range []struct {
+		name, prompt string
+		tokens       int
+	}{{"4,000 tokens of history", `"four thousand"`, 4000}, {"a prompt of 32,000 tokens", "[" + ids + "]", 100}} {
+		var memory [2]float64
+		for moves := range 2 {
+			listen := testkit.FreePort(t)
+			p := r.proxy(fmt.Sprintf("cost-%d-%d", c.tokens, moves), "--continue-streams", strconv.Itoa(3*moves), "--pprof-listen", listen)
+			if err := p.WaitFor(t.Context(), 1, 1); err != nil {
+				t.Fatal(err)
+			}
+			began := heapOf(t, p, listen)
+			ctx, leave := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			var full atomic.Int64
+			for i := range n {
+				wg.Go(func() {
+					events := 0
+					body := fmt.Sprintf(`{"prompt":%s,"model":%q,"stream":true,"ignore_eos":true,"max_tokens":50000,"user":"%d"}`, c.prompt, harness.Model, i)
+					_ = eachLine(ctx, p.URL()+"/v1/completions", body, func(line string) {
+						if strings.HasPrefix(line, "data:") {
+							if events++; events == c.tokens {
+								full.Add(1)
+							}
+						}
+					})
+				})
+			}
+			testkit.Eventually(t, 5*time.Minute, func() error {
+				if k := full.Load(); k < n {
+					return fmt.Errorf("%d streams have %s", k, c.name)
+				}
+				return nil
+			})
+			memory[moves] = (heapOf(t, p, listen) - began) / n / 1024
+			leave()
+			wg.Wait()
+		}
+		t.Logf("%s: %.0f KiB for a stream, %.0f without --continue-streams", c.name, memory[1], memory[0])
+	}
+	for path, body := range map[string]string{
+		"/v1/completions": `{"prompt":"bytes","ignore_eos":true,"max_tokens":1000`, "/v1/chat/completions": ofChat + `"ignore_eos":true,"max_tokens":1000`,
+	} {
+		var size [2]int
+		for i, more := range []string{"", `,"return_token_ids":true`} {
+			text, err := readAll(t.Context(), "http://"+r.decode[0].Address+path, fmt.Sprintf(body+"%[2]s", 1, more)+`,"model":"`+harness.Model+`","stream":true}`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			size[i] = len(text)
+		}
+		t.Logf("%s: an engine sends %.1f bytes for a token, %.1f without token ids", path, float64(size[1])/1000, float64(size[0])/1000)
+	}
+}
+
+var heapLine = regexp.MustCompile(`(?m)^go_memstats_heap_alloc_bytes (\S+)`)
+
+// heapOf returns the bytes on the heap of a proxy after a collection.
+func heapOf(t *testing.T, p *fleet.Proxy, profiles string) float64 {
+	t.Helper()
+	resp, err := http.Get("http://" + profiles + "/debug/pprof/heap?gc=1") //nolint:noctx // a test of minutes
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	m := heapLine.FindStringSubmatch(metricsOf(t, p))
+	if m == nil {
+		t.Fatal("no heap in /metrics")
+	}
+	v, err := strconv.ParseFloat(m[1], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
 }

@@ -111,42 +111,18 @@ func TestFactsInTheRecord(t *testing.T) {
 	t.Parallel()
 	path := mooncakeFile(t, `{"local_hostname":"n1","metadata_server":"etcd://127.0.0.1:2379","protocol":"rdma","master_server_address":"m:50001"}`)
 	c, err := loadArgs(t, map[string]string{EnvSidePort: "5700"}, "--host-id=h", "--mooncake-config="+path, "--role=decode", "--label=mooncake_host=mine", "--",
-		"vllm", "serve", "M", "-tp=8", "-pp=2", "--kv-transfer-config", nixlBoth, "--reasoning-parser", "qwen3", "--enable-auto-tool-choice", "--tool-call-parser=hermes")
+		"vllm", "serve", "M", "-tp=8", "-pp=2", "--kv-transfer-config", nixlBoth, "--scheduling-policy=priority")
 	if err != nil {
 		t.Fatal(err)
 	}
 	rec := c.Record()
 	want := instance.Record{
 		Connector: "nixl", KVRole: "kv_both", Transfer: "nixl", HostID: "h", Agent: rec.Agent, TPSize: 8, PPSize: 2, EngineIDs: map[string]string{"0": "e1"},
-		Parsers: &instance.Parsers{Reasoning: "qwen3", Tool: "hermes"},
-		Ports:   map[string][]int{instance.PortNIXL: {5700}},
-		Labels:  map[string]string{"mooncake_host": "mine", "mooncake_protocol": "rdma", "mooncake_master": "m:50001", "kv_connector": "NixlConnector"},
+		Ports:  map[string][]int{instance.PortNIXL: {5700}},
+		Labels: map[string]string{"mooncake_host": "mine", "mooncake_protocol": "rdma", "mooncake_master": "m:50001", "kv_connector": "NixlConnector", "scheduling_policy": "priority"},
 	}
 	if d := cmp.Diff(want, rec); d != "" {
 		t.Error(d)
-	}
-}
-
-// TestParsersInTheRecord checks that parsers are known to be none, or not known.
-func TestParsersInTheRecord(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		args []string
-		want *instance.Parsers
-	}{
-		{[]string{"--address=10.0.0.1:8000"}, nil},
-		{[]string{"--address=10.0.0.1:8000", "--", "start-engine.sh", "--reasoning-parser", "qwen3"}, nil},
-		{[]string{"--", "vllm", "serve", "M", "--config", "vllm.yaml"}, nil},
-		{[]string{"--", "vllm", "serve", "M"}, &instance.Parsers{}},
-		{[]string{"--", "vllm", "serve", "M", "--tool-call-parser", "hermes"}, &instance.Parsers{}},
-	} {
-		c, err := loadArgs(t, nil, append([]string{"--role=decode"}, tc.args...)...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(tc.want, c.Record().Parsers); d != "" {
-			t.Errorf("%v: %s", tc.args, d)
-		}
 	}
 }
 

@@ -1,8 +1,6 @@
 package vllmargs
 
 import (
-	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"path"
@@ -31,8 +29,7 @@ type Command struct {
 	DataParallel int
 	Ranks        Ranks
 
-	ReasoningParser string // --reasoning-parser
-	ToolParser      string // --tool-call-parser, if --enable-auto-tool-choice is set
+	Scheduling string // --scheduling-policy, "" for vLLM's default, fcfs
 
 	ConfigFile string // --config: a file that is not read here
 	Transfer   *Transfer
@@ -188,11 +185,10 @@ func (c *Command) fill(f flags) error {
 	c.Host, c.ConfigFile = f.text("host"), f.text("config")
 	c.TLS = f.text("ssl-certfile") != ""
 	c.APIKey = f.text("api-key")
-	c.Served = f["served-model-name"]
+	c.Served, c.Scheduling = f["served-model-name"], f.text("scheduling-policy")
 	if m := f.text("model"); m != "" {
 		c.Model = m
 	}
-	c.parsers(f)
 	if f.has("data-parallel-multi-port-external-lb") {
 		return fmt.Errorf("%w: --data-parallel-multi-port-external-lb uses one port for each rank, and an agent registers one port: start a command and an agent for each rank (--data-parallel-rank, --port)", ErrCommand)
 	}
@@ -239,20 +235,6 @@ func (c *Command) fill(f flags) error {
 	return c.transfer(f)
 }
 
-// parsers reads the parsers of answers. vLLM also takes the one of reasoning as a field of
-// --structured-outputs-config, which --reasoning-parser overrides.
-func (c *Command) parsers(f flags) {
-	const config = "structured-outputs-config"
-	var fields struct {
-		Reasoning string `json:"reasoning_parser"`
-	}
-	_ = json.Unmarshal([]byte(f.text(config)), &fields) // vLLM refuses to start with another
-	c.ReasoningParser = cmp.Or(f.text("reasoning-parser"), f.text(config+".reasoning_parser"), fields.Reasoning)
-	if f.has("enable-auto-tool-choice") {
-		c.ToolParser = f.text("tool-call-parser")
-	}
-}
-
 func (c *Command) transfer(f flags) error {
 	const name = "kv-transfer-config"
 	if f.has(name) {
@@ -265,9 +247,9 @@ func (c *Command) transfer(f flags) error {
 	// vLLM also takes the fields one by one.
 	dotted := transferJSON{}
 	given := false
-	for field, into := range map[string]**string{"kv_connector": &dotted.Connector, "kv_role": &dotted.Role, "engine_id": &dotted.EngineID, "kv_connector_extra_config.bootstrap_server_address": &dotted.Extra.Bootstrap} {
+	for field, into := range map[string]*string{"kv_connector": &dotted.Connector, "kv_role": &dotted.Role, "engine_id": &dotted.EngineID, "kv_connector_extra_config.bootstrap_server_address": &dotted.Extra.Bootstrap} {
 		if v := f.text(name + "." + field); v != "" {
-			*into, given = &v, true
+			*into, given = v, true
 		}
 	}
 	if !given {

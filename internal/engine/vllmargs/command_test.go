@@ -46,12 +46,8 @@ func TestCommand(t *testing.T) {
 			vllmargs.Command{VLLM: true, Port: 8200, Model: "N"},
 		},
 		{
-			"parsers", []string{"vllm", "serve", "M", "--reasoning-parser", "deepseek_r1", "--enable-auto-tool-choice", "--tool-call-parser=hermes"},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", ReasoningParser: "deepseek_r1", ToolParser: "hermes"},
-		},
-		{
-			"parsers by other flags", []string{"vllm", "serve", "M", "--structured-outputs-config", `{"reasoning_parser":"qwen3"}`, "--tool-call-parser", "hermes"},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", ReasoningParser: "qwen3"},
+			"scheduling", []string{"vllm", "serve", "M", "--scheduling-policy", "priority"},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", Scheduling: "priority"},
 		},
 		{
 			"started by others", []string{"nice", "-n", "5", "numactl", "--cpunodebind=0", "vllm", "serve", "M", "--port", "8100", "--gpu-memory-utilization", "0.9"},

@@ -33,10 +33,14 @@ type Answer struct {
 	run                text // since the channel changed, if it has
 	switches           int  // changes of the channel
 	mark               int  // ids up to the last event with text
-	renamed            bool // see chunk.renamed
 	finished           bool // it has the finish reason
 	usage              bool // it has the usage
 	promptTokens       int  // for the usage of later legs
+
+	// For /v1/responses and /v1/messages, see named.go.
+	names    [][]byte // ids that the client has
+	marked   []byte   // the mark of the last event
+	sequence int      // sequence_number of the client's next event
 
 	leg legState
 	out edited // of Pass
@@ -49,8 +53,8 @@ func New(req *request.Request, moves int, memory *scratch.Bodies) *Answer {
 		return nil
 	}
 	a := &Answer{req: req, moves: moves, prompt: idList{memory: memory}, ids: idList{memory: memory}}
-	switch {
-	case req.Kind != openai.Completion && req.Kind != openai.Chat:
+	switch ids := req.Kind == openai.Completion || req.Kind == openai.Chat; {
+	case !ids && (!a.named() || req.Bypass != "" || !a.parameters().greedy):
 		a.why = ReasonAPI
 	case req.Bypass != "":
 		a.why = ReasonChoices
@@ -61,8 +65,11 @@ func New(req *request.Request, moves int, memory *scratch.Bodies) *Answer {
 	return a
 }
 
-// Records reports whether the legs have to report token ids, and the body of the request is still needed.
+// Records reports whether the body of the request is still needed.
 func (a *Answer) Records() bool { return a != nil && a.why == "" }
+
+// WantsIDs reports whether the legs have to report token ids.
+func (a *Answer) WantsIDs() bool { return a.Records() && !a.named() }
 
 // NoteEngine notes whether the engines can compute a chat's prompt from token ids.
 func (a *Answer) NoteEngine(takesPromptIDs bool) {
@@ -102,10 +109,18 @@ func (a *Answer) Pass(batch []byte) ([]byte, error) {
 	for rest := batch; ; {
 		event, tail, ok := sse.NextEvent(rest)
 		if !ok {
-			return append(out.out, rest...), nil
+			all := append(out.out, rest...)
+			if a.leg.replays {
+				all = a.rename(all)
+			}
+			return all, nil
+		}
+		record := a.event
+		if a.named() {
+			record = a.namedEvent
 		}
 		out.begin(event)
-		if err := a.event(event, out); err != nil {
+		if err := record(event, out); err != nil {
 			return nil, err
 		}
 		rest = tail
@@ -176,7 +191,6 @@ func (a *Answer) note(c *chunk) {
 		if a.why == "" && !a.prompt.addJSON(c.prompt.of(c.event)) {
 			a.giveUp(ReasonMemory)
 		}
-		a.prompt.clip()
 	case c.open == 0:
 		a.usage = a.usage || a.finished && bytes.Contains(c.event, []byte(`"usage":{`))
 		return
@@ -193,7 +207,6 @@ func (a *Answer) note(c *chunk) {
 	}
 	if c.thoughts.end > 0 {
 		a.say(reasoning, jsonscan.Unquote(c.thoughts.of(c.event)))
-		a.renamed = c.renamed
 	}
 	if c.text.end > 0 {
 		a.say(content, jsonscan.Unquote(c.text.of(c.event)))
@@ -224,10 +237,7 @@ func (a *Answer) sayCall(index int, args []byte) {
 
 // arguments returns the text of the arguments of a tool call in an event.
 func arguments(call []byte) []byte {
-	f, ok := jsonscan.Find(call, 0, "function")
-	if !ok || call[f.Value] != '{' {
-		return nil
-	}
+	f, _ := jsonscan.Find(call, 0, "function")
 	m, ok := jsonscan.Find(call, f.Value, "arguments")
 	if !ok || call[m.Value] != '"' {
 		return nil
@@ -235,16 +245,10 @@ func arguments(call []byte) []byte {
 	return jsonscan.Unquote(call[m.Value:m.End])
 }
 
-// callIndex returns the index of a tool call in an event.
+// callIndex returns the index of a tool call in an event, 0 if it has none.
 func callIndex(call []byte) int {
-	m, ok := jsonscan.Find(call, 0, "index")
-	if !ok {
-		return 0
-	}
-	i, err := strconv.Atoi(string(call[m.Value:m.End]))
-	if err != nil {
-		return 0
-	}
+	m, _ := jsonscan.Find(call, 0, "index")
+	i, _ := strconv.Atoi(string(call[m.Value:m.End]))
 	return i
 }
 

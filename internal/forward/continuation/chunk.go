@@ -25,8 +25,7 @@ type chunk struct {
 	finish   span
 	logprobs span
 	role     bool
-	textAt   int  // where the text begins, after its quote, also if it is empty; 0 if there is none
-	renamed  bool // reasoning has the name reasoning_content, as before vLLM 0.12
+	textAt   int // where the text begins, after its quote, also if it is empty; 0 if there is none
 }
 
 // says reports whether the client reads anything in the event's choice.
@@ -107,9 +106,8 @@ func (c *chunk) deltaMember(m jsonscan.Member) error {
 		c.role = true
 	case "content":
 		c.text, c.textAt = c.value(m), c.inside(m)
-	case "reasoning", "reasoning_content":
+	case "reasoning", "reasoning_content": // the latter before vLLM 0.12
 		c.thoughts = c.value(m)
-		c.renamed = m.KeyEnd-m.Key > len(`"reasoning"`)
 	case "tool_calls":
 		c.calls = c.value(m)
 	}

@@ -1,6 +1,7 @@
 package continuation
 
 import (
+	"bytes"
 	"encoding/binary"
 	"strconv"
 
@@ -30,7 +31,7 @@ type idList struct {
 // addJSON appends the ids of a JSON list. It reports false if the value is no such list, or if
 // there is no memory for it; the list is then unchanged.
 func (l *idList) addJSON(list []byte) bool {
-	if len(list) < 2 || list[0] != '[' || !l.grow(len(list)) {
+	if len(list) < 2 || list[0] != '[' || !l.grow(min(len(list), 3*(1+bytes.Count(list, []byte{','})))) {
 		return false
 	}
 	b, n := l.b, l.n
@@ -54,7 +55,8 @@ func (l *idList) addJSON(list []byte) bool {
 	return true
 }
 
-// grow makes room for n more bytes, of which an id of n decimal digits never needs more.
+// grow makes room for n more bytes. An id needs no more than it has decimal digits, nor than three
+// if it is below two million; others need a little memory that is not counted.
 func (l *idList) grow(n int) bool {
 	need := len(l.b) + n
 	if need <= cap(l.b) {
@@ -78,20 +80,6 @@ func (l *idList) grow(n int) bool {
 	l.uncount()
 	l.b, l.reserved = b, reserved
 	return true
-}
-
-// clip frees the memory that the list does not need.
-func (l *idList) clip() {
-	if cap(l.b) >= countedIDs && cap(l.b) > 2*len(l.b) {
-		old := *l
-		*l = idList{memory: l.memory}
-		if l.grow(max(len(old.b), firstIDs)) {
-			l.b, l.n = append(l.b, old.b...), old.n
-			old.uncount()
-			return
-		}
-		*l = old
-	}
 }
 
 // cut shortens the list to its first n ids.

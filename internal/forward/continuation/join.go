@@ -15,17 +15,18 @@ import (
 // leg.
 type legState struct {
 	continues bool
-	verified  bool    // its engine has got the expected prompt
-	spoken    bool    // text of the leg has come
-	rest      string  // text that the lost leg held back: it precedes the text of this one
-	restOf    channel // of rest, once it was said
-	history   string  // text of the tokens of the answer before this leg
-	opening   string  // first text of the prompt
-	ids       int     // tokens of the answer before this leg
-	calls     int     // tool calls before it
-	runes     int     // characters before it
-	replays   bool    // it repeats the answer from its start
-	has       said    // what the client had before a leg that replays
+	verified  bool     // its engine has got the expected prompt
+	spoken    bool     // text of the leg has come
+	rest      string   // text that the lost leg held back: it precedes the text of this one
+	restOf    channel  // of rest, once it was said
+	history   string   // text of the tokens of the answer before this leg
+	opening   string   // first text of the prompt
+	ids       int      // tokens of the answer before this leg
+	calls     int      // tool calls before it
+	runes     int      // characters before it
+	replays   bool     // it repeats the answer from its start
+	has       said     // what the client had before a leg that replays
+	names     [][]byte // ids of its events, each in the place of one of Answer.names
 }
 
 // The errors of a leg that does not continue the answer, although its engine has accepted it.
@@ -128,18 +129,15 @@ func (a *Answer) join(c *chunk, rest string, out *edited) {
 }
 
 func (a *Answer) insertRest(c *chunk, rest string, out *edited) {
-	quoted, err := json.Marshal(rest)
-	if err != nil { // a string has no error
-		return
-	}
-	inner := string(quoted[1 : len(quoted)-1])
+	whole := quoted([]byte(rest))
+	inner := whole[1 : len(whole)-1]
 	switch {
 	case a.req.Kind == openai.Completion, a.leg.restOf == content && c.textAt > 0:
 		out.insert(c.textAt, inner)
 	case c.thoughts.end > 0 && a.leg.restOf == reasoning:
 		out.insert(c.thoughts.start+1, inner)
 	default:
-		member := `"` + a.nameOf(a.leg.restOf) + `":` + string(quoted)
+		member := `"` + a.leg.restOf.name() + `":` + whole
 		if c.delta.end-c.delta.start > len("{}") {
 			member += ","
 		}
@@ -169,14 +167,11 @@ func (a *Answer) shiftOffsets(c *chunk, out *edited) {
 	if json.Unmarshal(c.event[m.Value:m.End], &offsets) != nil {
 		return
 	}
-	b := []byte{'['}
-	for i, o := range offsets {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strconv.AppendInt(b, int64(o+a.leg.runes), 10)
+	for i := range offsets {
+		offsets[i] += a.leg.runes
 	}
-	out.replace(span{m.Value, m.End}, string(append(b, ']')))
+	b, _ := json.Marshal(offsets) // integers have no error
+	out.replace(span{m.Value, m.End}, string(b))
 }
 
 // addUsage adds the tokens of earlier legs to the usage of an event.
@@ -188,8 +183,9 @@ func (a *Answer) addUsage(event []byte, open int, out *edited) {
 	if !ok || event[usage.Value] != '{' {
 		return
 	}
-	completion, ok := number(event, usage.Value, "completion_tokens")
-	if !ok {
+	m, _ := jsonscan.Find(event, usage.Value, "completion_tokens")
+	completion, err := strconv.Atoi(string(event[m.Value:m.End]))
+	if err != nil {
 		return
 	}
 	completion += a.leg.ids
@@ -201,13 +197,4 @@ func (a *Answer) addUsage(event []byte, open int, out *edited) {
 			out.replace(span{m.Value, m.End}, strconv.Itoa(f.value))
 		}
 	}
-}
-
-func number(b []byte, open int, name string) (int, bool) {
-	m, ok := jsonscan.Find(b, open, name)
-	if !ok {
-		return 0, false
-	}
-	n, err := strconv.Atoi(string(b[m.Value:m.End]))
-	return n, err == nil
 }

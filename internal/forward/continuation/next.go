@@ -89,6 +89,8 @@ func (a *Answer) refused() (why string, replay bool) {
 	switch {
 	case f.never != "":
 		return f.never, false
+	case a.named():
+		why = ReasonAPI
 	case a.why != "" || a.ids.n == 0 || a.prompt.n == 0:
 		why = ReasonNoIDs
 	case a.leg.replays && !a.replayed(&a.said):
@@ -256,6 +258,13 @@ func (f *parameters) read(name string, value []byte) {
 		refuse(&f.why, set, ReasonPenalty)
 	case "thinking_token_budget", "thinking":
 		refuse(&f.never, !jsonscan.IsNull(value), ReasonThinking)
+	case "tools":
+		jsonscan.EachObject(value, func(tool []byte) {
+			if m, ok := jsonscan.Find(tool, 0, "type"); ok { // the engine runs others itself: not twice
+				kind := string(tool[m.Value:m.End])
+				refuse(&f.never, kind != `"function"` && kind != `"custom"`, ReasonCustom)
+			}
+		})
 	case "prompt_embeds":
 		refuse(&f.never, !jsonscan.IsNull(value), ReasonEmbeds)
 	case "response_format":

@@ -1,8 +1,8 @@
 package continuation
 
 import (
-	"container/heap"
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,14 +13,13 @@ import (
 type Pace struct {
 	mu      sync.Mutex // guards what follows
 	moving  int
-	waiting waiters
+	waiting []*waiter // the oldest first
 }
 
 // waiter is a stream that waits for its turn.
 type waiter struct {
 	began time.Time
 	turn  chan struct{} // closed when it is its turn
-	at    int           // in the heap, -1 if it is in none
 }
 
 // Begin blocks until a stream that began at a given time may go on, or ctx ends. limit is how many
@@ -34,7 +33,8 @@ func (p *Pace) Begin(ctx context.Context, began time.Time, limit int) (end func(
 		return p.end, nil
 	}
 	w := &waiter{began: began, turn: make(chan struct{})}
-	heap.Push(&p.waiting, w)
+	at, _ := slices.BinarySearchFunc(p.waiting, w, func(a, b *waiter) int { return a.began.Compare(b.began) })
+	p.waiting = slices.Insert(p.waiting, at, w)
 	p.mu.Unlock()
 	select {
 	case <-w.turn:
@@ -43,11 +43,11 @@ func (p *Pace) Begin(ctx context.Context, began time.Time, limit int) (end func(
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w.at >= 0 {
-		heap.Remove(&p.waiting, w.at)
-		return nil, context.Cause(ctx)
+	if at = slices.Index(p.waiting, w); at >= 0 {
+		p.waiting = slices.Delete(p.waiting, at, at+1)
+	} else {
+		p.pass() // its turn came at the same moment
 	}
-	p.pass() // its turn came at the same moment
 	return nil, context.Cause(ctx)
 }
 
@@ -63,32 +63,6 @@ func (p *Pace) pass() {
 		p.moving--
 		return
 	}
-	if w, ok := heap.Pop(&p.waiting).(*waiter); ok {
-		close(w.turn)
-	}
-}
-
-// waiters is a heap of streams, the oldest first. It implements heap.Interface.
-type waiters []*waiter
-
-func (w waiters) Len() int           { return len(w) }
-func (w waiters) Less(i, j int) bool { return w[i].began.Before(w[j].began) }
-func (w waiters) Swap(i, j int) {
-	w[i], w[j] = w[j], w[i]
-	w[i].at, w[j].at = i, j
-}
-
-// Push implements heap.Interface.
-func (w *waiters) Push(x any) {
-	if one, ok := x.(*waiter); ok {
-		one.at = len(*w)
-		*w = append(*w, one)
-	}
-}
-
-// Pop implements heap.Interface.
-func (w *waiters) Pop() any {
-	last := (*w)[len(*w)-1]
-	*w, last.at = (*w)[:len(*w)-1], -1
-	return last
+	close(p.waiting[0].turn)
+	p.waiting = slices.Delete(p.waiting, 0, 1)
 }

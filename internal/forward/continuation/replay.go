@@ -36,7 +36,7 @@ func (a *Answer) replay() *Next {
 	a.promptTokens = a.prompt.n
 	a.leg = legState{continues: true, replays: true, verified: true, spoken: true, has: has}
 	a.ids.cut(0)
-	a.said, a.run, a.channel, a.switches, a.mark, a.events = said{}, text{}, content, 0, 0, 0
+	a.said, a.run, a.channel, a.switches, a.mark, a.events, a.marked = said{}, text{}, content, 0, 0, 0, nil
 	a.since = time.Time{}
 	return &Next{How: HowReplay, Request: a.req}
 }

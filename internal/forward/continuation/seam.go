@@ -2,8 +2,8 @@ package continuation
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -133,38 +133,19 @@ func (a *Answer) ending(rest string, finish bool) []byte {
 	}
 	var out []byte
 	begin := func() {
-		out = append(append(append(out, `data: {"id":`...), a.id...), `,"object":"`+object+`","created":`...)
-		out = append(append(append(out, a.created...), `,"model":`...), a.model...)
+		out = fmt.Appendf(out, `data: {"id":%s,"object":"%s","created":%s,"model":%s`, a.id, object, a.created, a.model)
 	}
 	if finish {
-		quoted, _ := json.Marshal(rest) // a string has no error
-		begin()
-		if out = append(out, `,"choices":[{"index":0,`...); a.req.Kind == openai.Chat {
-			out = append(append(append(out, `"delta":{"`+a.channelName()+`":`...), quoted...), `},"logprobs":null,"finish_reason":"length","stop_reason":null}]}`...)
-		} else {
-			out = append(append(append(out, `"text":`...), quoted...), `,"logprobs":null,"finish_reason":"length","stop_reason":null}]}`...)
+		text := `"text":` + quoted([]byte(rest))
+		if a.req.Kind == openai.Chat {
+			text = `"delta":{"` + a.channel.name() + `":` + quoted([]byte(rest)) + `}`
 		}
-		out = append(out, "\n\n"...)
+		begin()
+		out = append(out, `,"choices":[{"index":0,`+text+`,"logprobs":null,"finish_reason":"length","stop_reason":null}]}`+"\n\n"...)
 	}
 	if a.req.IncludeUsage && !a.usage {
 		begin()
-		out = strconv.AppendInt(append(out, `,"choices":[],"usage":{"prompt_tokens":`...), int64(a.prompt.n), 10)
-		out = strconv.AppendInt(append(out, `,"total_tokens":`...), int64(a.prompt.n+a.ids.n), 10)
-		out = strconv.AppendInt(append(out, `,"completion_tokens":`...), int64(a.ids.n), 10)
-		out = append(out, "}}\n\n"...)
+		out = fmt.Appendf(out, `,"choices":[],"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}}`+"\n\n", a.prompt.n, a.prompt.n+a.ids.n, a.ids.n)
 	}
 	return append(out, "data: [DONE]\n\n"...)
-}
-
-// channelName returns the name of the last text of the client in a delta.
-func (a *Answer) channelName() string { return a.nameOf(a.channel) }
-
-func (a *Answer) nameOf(ch channel) string {
-	switch {
-	case ch != reasoning:
-		return "content"
-	case a.renamed:
-		return "reasoning_content"
-	}
-	return "reasoning"
 }

@@ -9,6 +9,14 @@ const (
 	toolCalls                // of a chat
 )
 
+// name returns the name of a text in a delta.
+func (c channel) name() string {
+	if c == reasoning {
+		return "reasoning"
+	}
+	return "content"
+}
+
 // said is what a client has of a message.
 type said struct {
 	texts [toolCalls]text // by channel

@@ -172,7 +172,7 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 		return ""
 	}
 	c.req = next.Request
-	c.pairs, c.unnotified, c.expired = pairing{}, withoutNotice{}, 0
+	c.pairs, c.unnotified, c.expired, c.spent = pairing{}, withoutNotice{}, 0, 0
 	c.r.Origin.Times = &stage.Times{Start: m.lost} // the stages of the request end with its first token
 	return ""
 }
@@ -225,10 +225,16 @@ func (c *completion) detokenize(ids []byte) (text string, err error) {
 }
 
 func (c *completion) detokenizeOnce(ids []byte, limit time.Duration) (string, error) {
-	r := c.r
-	r.attempts.wanted.Tentative = true
-	a, err := r.attempts.pickOnce(instance.Decode, nil, false)
-	r.attempts.wanted.Tentative = false
+	r, t := c.r, &c.r.attempts
+	t.wanted.Tentative = true
+	a, err := t.pickOnce(instance.Decode, nil, false)
+	if errors.Is(err, sched.ErrNone) { // the instance that lost the stream may still do it
+		tried, ranks := t.tried, t.triedRanks
+		t.forgetTried(instance.Decode)
+		a, err = t.pickOnce(instance.Decode, nil, false)
+		t.tried, t.triedRanks = tried, ranks
+	}
+	t.wanted.Tentative = false
 	if err != nil {
 		return "", err
 	}

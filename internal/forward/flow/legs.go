@@ -20,7 +20,7 @@ func (c *completion) newPair(p, d *sched.Assignment) connector.Pair {
 	pair := connector.Pair{
 		Prefill: p.Instance, PrefillRank: p.Rank,
 		ID: leg.EngineID(c.r.Origin.ID), Key: leg.Key(), TokenIDs: p.Lesson.Wanted() && !c.progress.Continued(),
-		AnswerIDs: c.progress.Records(),
+		AnswerIDs: c.progress.WantsIDs(),
 	}
 	if d != nil {
 		pair.Decode, pair.DecodeRank = d.Instance, d.Rank

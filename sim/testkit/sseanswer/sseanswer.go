@@ -1,5 +1,5 @@
-// Package sseanswer reads the stream of a completion or a chat as a client does, and compares it
-// with what an engine would have answered.
+// Package sseanswer reads a stream as a client does, and compares it with what an engine would have
+// answered.
 package sseanswer
 
 import (
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -24,6 +25,9 @@ type Answer struct {
 	Usage                   Usage
 	Error                   string // of an error event
 	Continued               int    // comments of the proxy that the stream goes on
+
+	sequence int      // of the next event of /v1/responses
+	items    []string // ids of its items, or indices of the blocks of /v1/messages
 }
 
 // Usage is the last usage of a stream.
@@ -31,6 +35,8 @@ type Usage struct {
 	Prompt     int `json:"prompt_tokens"`
 	Completion int `json:"completion_tokens"`
 	Total      int `json:"total_tokens"`
+	Input      int `json:"input_tokens"` // of /v1/responses and /v1/messages; Read sets Prompt
+	Output     int `json:"output_tokens"`
 }
 
 // event is the data of an event.
@@ -41,6 +47,24 @@ type event struct {
 	Usage   *Usage
 	Prompt  []int `json:"prompt_token_ids"`
 	Choices []choice
+	named
+}
+
+// named is the data of an event of /v1/responses or /v1/messages.
+type named struct {
+	Type     string
+	Sequence int `json:"sequence_number"`
+	Delta    json.RawMessage
+	Item     *struct{ ID, Type, Name string }
+	ItemID   string `json:"item_id"`
+	Index    int
+	Message  json.RawMessage // a text in an error
+	Response *struct {
+		ID, Status string
+		Created    int64 `json:"created_at"`
+		Usage      *Usage
+	}
+	Block struct{ Type, Name string } `json:"content_block"`
 }
 
 type choice struct {
@@ -78,15 +102,25 @@ func Read(body string) (Answer, error) {
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
 			return a, fmt.Errorf("%w in %q", err, data)
 		}
-		if len(e.Error) > 0 {
-			a.Error = string(e.Error)
+		if len(e.Error) > 0 || e.Type == "error" {
+			a.Error = data
 			continue
 		}
-		if head := fmt.Sprint(e.ID, " ", e.Created); !slices.Contains(a.Heads, head) {
+		if e.Type != "" {
+			if err := a.addNamed(&e); err != nil {
+				return a, fmt.Errorf("%w in %q", err, data)
+			}
+		}
+		if head := fmt.Sprint(e.ID, " ", e.Created); !slices.Contains(a.Heads, head) && (e.Type == "" || e.ID != "") {
 			a.Heads = append(a.Heads, head)
 		}
 		if e.Usage != nil {
-			a.Usage = *e.Usage
+			u := *e.Usage
+			if u.Input > 0 || u.Output > 0 {
+				prompt := max(u.Input, a.Usage.Prompt) // only the first usage of /v1/messages has it
+				u = Usage{Prompt: prompt, Completion: u.Output, Total: prompt + u.Output}
+			}
+			a.Usage = u
 		}
 		if e.Prompt != nil {
 			a.Prompts++
@@ -96,6 +130,93 @@ func Read(body string) (Answer, error) {
 		}
 	}
 	return a, nil
+}
+
+// addNamed adds an event of /v1/responses or /v1/messages.
+func (a *Answer) addNamed(e *event) error {
+	if r := e.Response; r != nil {
+		e.ID, e.Created, e.Usage = r.ID, r.Created, r.Usage
+	}
+	if e.Type == "message_start" {
+		if err := json.Unmarshal(e.Message, &struct {
+			ID    *string
+			Usage **Usage
+		}{&e.ID, &e.Usage}); err != nil {
+			return err
+		}
+	}
+	if strings.HasPrefix(e.Type, "response.") {
+		if a.sequence++; e.Sequence != a.sequence-1 {
+			return fmt.Errorf("event %d", a.sequence-1)
+		}
+	}
+	item, call := e.ItemID, ""
+	switch {
+	case e.Item != nil:
+		item = e.Item.ID
+	case strings.HasPrefix(e.Type, "content_block"):
+		item = strconv.Itoa(e.Index)
+	}
+	switch e.Type {
+	case "response.output_item.added", "content_block_start":
+		if e.Item != nil && e.Item.Type == "function_call" {
+			call = e.Item.Name
+		} else if e.Block.Type == "tool_use" {
+			call = e.Block.Name
+		}
+		if call != "" {
+			a.Calls = append(a.Calls, model.Call{Name: call})
+		}
+		a.items = append(a.items, item)
+	case "response.completed", "response.incomplete", "message_stop":
+		a.Done++
+	}
+	if item != "" && item != a.items[len(a.items)-1] {
+		return fmt.Errorf("not of the item %s", a.items[len(a.items)-1])
+	}
+	return a.addDelta(e)
+}
+
+func (a *Answer) addDelta(e *event) error {
+	var d struct {
+		Text, Thinking string
+		Partial        string `json:"partial_json"`
+		Stop           string `json:"stop_reason"`
+	}
+	to := &d.Text
+	switch e.Type {
+	case "response.output_text.delta":
+	case "response.reasoning_text.delta":
+		to = &d.Thinking
+	case "response.function_call_arguments.delta":
+		to = &d.Partial
+	case "response.completed", "response.incomplete":
+		if a.Finish = "stop"; e.Response.Status == "incomplete" {
+			a.Finish = "length"
+		} else if len(a.Calls) > 0 {
+			a.Finish = "tool_calls"
+		}
+		return nil
+	default:
+		if len(e.Delta) == 0 {
+			return nil
+		}
+		if err := json.Unmarshal(e.Delta, &d); err != nil {
+			return err
+		}
+		to = nil
+	}
+	if to != nil {
+		if err := json.Unmarshal(e.Delta, to); err != nil {
+			return err
+		}
+	}
+	a.Text, a.Reasoning = a.Text+d.Text, a.Reasoning+d.Thinking
+	a.Finish += map[string]string{"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}[d.Stop]
+	if d.Partial != "" {
+		a.Calls[len(a.Calls)-1].Arguments += d.Partial
+	}
+	return nil
 }
 
 func (a *Answer) add(c *choice) {

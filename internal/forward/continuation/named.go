@@ -1,0 +1,140 @@
+package continuation
+
+import (
+	"bytes"
+	"slices"
+	"strconv"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/sse"
+)
+
+// Engines report no token ids in the events of /v1/responses and /v1/messages, so their streams can
+// only be replayed. What the client has of them is kept as one text: the types and names in its
+// events, and the text of its deltas. Those that follow each other count as one, since engines pack
+// tokens differently from run to run.
+
+// named reports whether the answer is of one of these APIs.
+func (a *Answer) named() bool {
+	return a.req.Kind == openai.Responses || a.req.Kind == openai.Messages
+}
+
+// namedEvent is what an event of these APIs has.
+type namedEvent struct {
+	mark     []byte   // its types and names
+	text     span     // of a delta
+	sequence span     // sequence_number
+	names    [][]byte // the JSON of values that differ from run to run: ids, and the time of creation
+}
+
+// readNamed reads an event whose data begins at open.
+func readNamed(event []byte, open int) (e namedEvent, err error) {
+	s := jsonscan.Scanner{Text: event}
+	_, err = s.Members(open, 0, func(m jsonscan.Member) error {
+		switch string(jsonscan.Unquote(event[m.Key:m.KeyEnd])) {
+		case "delta":
+			if e.text = (span{m.Value, m.End}); event[m.Value] != '"' {
+				e.text = deltaText(event, m.Value)
+			}
+		case "sequence_number":
+			e.sequence = span{m.Value, m.End}
+		}
+		return nil
+	})
+	e.walk(event[open:])
+	e.mark = append(e.mark, 1) // no mark is the beginning of another one
+	return e, err
+}
+
+// deltaText returns the text in a delta of /v1/messages. A signature is none: it differs from run to run.
+func deltaText(event []byte, open int) span {
+	for _, name := range [...]string{"text", "thinking", "partial_json"} {
+		if m, ok := jsonscan.Find(event, open, name); ok && event[m.Value] == '"' {
+			return span{m.Value, m.End}
+		}
+	}
+	return span{}
+}
+
+// walk notes the types, names and ids in an object.
+func (e *namedEvent) walk(object []byte) {
+	s := jsonscan.Scanner{Text: object}
+	_, _ = s.Members(0, 0, func(m jsonscan.Member) error { // the members before an error are those that count
+		value := object[m.Value:m.End]
+		switch key := string(jsonscan.Unquote(object[m.Key:m.KeyEnd])); {
+		case value[0] == '{':
+			e.walk(value)
+		case value[0] == '[':
+			jsonscan.EachObject(value, e.walk)
+		case key == "type", key == "name":
+			e.mark = append(append(e.mark, 0), value...)
+		case key == "id", key == "item_id", key == "call_id":
+			e.names = append(e.names, value)
+		case key == "created_at":
+			e.names = append(e.names, object[m.Key:m.End])
+		}
+		return nil
+	})
+}
+
+// namedEvent records one event of these APIs, and edits it.
+func (a *Answer) namedEvent(event []byte, out *edited) error {
+	open := bytes.IndexByte(event, '{')
+	if open < 0 || sse.KeepsAlive(a.req.Kind, event) {
+		out.keep()
+		return nil
+	}
+	e, err := readNamed(event, open)
+	if err != nil {
+		return err
+	}
+	tape, has := &a.said.texts[content], &a.leg.has.texts[content]
+	before := *tape
+	var said []byte
+	if e.text.end == 0 || !bytes.Equal(e.mark, a.marked) {
+		tape.add(e.mark)
+		said, a.marked = e.mark, slices.Clone(e.mark)
+	}
+	if e.text.end > 0 {
+		text := jsonscan.Unquote(e.text.of(event))
+		a.say(content, text)
+		said = append(said, text...)
+	}
+	rest, err := has.without(before, said)
+	if err != nil {
+		return err
+	}
+	for _, name := range e.names {
+		if !slices.ContainsFunc(a.leg.names, func(n []byte) bool { return bytes.Equal(n, name) }) {
+			if a.leg.names = append(a.leg.names, bytes.Clone(name)); len(a.leg.names) > len(a.names) {
+				a.names = append(a.names, a.leg.names[len(a.names)])
+			}
+		}
+	}
+	switch {
+	case !a.leg.replays:
+	case before.n < has.n && len(rest) == 0:
+		return nil
+	case before.n < has.n:
+		out.replace(e.text, quoted(rest))
+	}
+	if a.leg.replays {
+		out.replace(e.sequence, strconv.Itoa(a.sequence))
+	}
+	if a.sequence++; !a.leg.replays && a.events > maxReplay {
+		a.giveUp(ReasonAPI)
+	}
+	out.keep()
+	return nil
+}
+
+// rename puts the ids of the client's answer into the events of a leg that replays it.
+func (a *Answer) rename(events []byte) []byte {
+	for i, name := range a.leg.names {
+		if len(name) >= distinct/2 && !bytes.Equal(name, a.names[i]) { // a shorter one may also be a text
+			events = bytes.ReplaceAll(events, name, a.names[i])
+		}
+	}
+	return events
+}
