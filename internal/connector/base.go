@@ -17,7 +17,6 @@ func (base) TransferParams([]byte) (TransferParams, error) { return TransferPara
 func (base) SharesPool() bool                              { return false }
 func (base) Terms(*instance.Instance) Terms                { return Terms{} }
 func (base) NeedsPrefill() bool                            { return false }
-func (base) Rewriter(TransferParams) Rewriter              { return nil }
 
 // prefillBody returns the body of a prefill leg with transfer params.
 func prefillBody(r *request.Request, p Pair, params string) splice.Body {

@@ -54,8 +54,6 @@ type Dialect interface { //nolint:interfacebloat // each method is a small prope
 	// NeedsPrefill reports whether a decode instance answers a request without a KV transfer with
 	// the wrong text. The proxy never sends it such a request.
 	NeedsPrefill() bool
-	// Rewriter rewrites the decode instance's response for the client; nil changes nothing.
-	Rewriter(h TransferParams) Rewriter
 }
 
 // Flow is the order of the two legs.
@@ -68,8 +66,6 @@ const (
 	// Concurrent: both at the same time. When one fails, the proxy aborts the other and
 	// tries another pair.
 	Concurrent
-	// DecodeFirst: decode first, which then asks the proxy for the prefill.
-	DecodeFirst
 	// Notified: prefill, then decode when every rank of prefill has notified that decode
 	// has the KV cache. Each attempt has its own pair: the KV cache goes to one decode
 	// instance, which is chosen before prefill begins.
@@ -77,7 +73,7 @@ const (
 )
 
 func (f Flow) String() string {
-	return [...]string{"sequential", "concurrent", "decode_first", "notified"}[f]
+	return [...]string{"sequential", "concurrent", "notified"}[f]
 }
 
 // Pair is one attempt at a request: the two targets and the names that link their
@@ -129,14 +125,6 @@ type TransferParams struct {
 
 // Empty reports whether the prefill offered no transfer.
 func (h TransferParams) Empty() bool { return len(h.Params) == 0 }
-
-// Rewriter rewrites a response for the client. It may return the same bytes.
-type Rewriter interface {
-	// Whole rewrites a response without a stream.
-	Whole(body []byte) []byte
-	// Events rewrites one or more complete server-sent events.
-	Events(batch []byte) []byte
-}
 
 // DecodeOnly returns the leg of a decode instance that computes the prompt itself, in any
 // dialect. Of the pair it needs Decode, its rank and Key.

@@ -23,7 +23,7 @@ func (a *attempt) runConcurrent() (done bool) {
 	defer l.End()
 	other := a.beginPartner(l, a.dialect.Prefill(a.c.reqFor(a.p.Instance), a.pair))
 	a.c.usage.PrefillDone = other.done
-	f := a.c.decodeOn(l, a.pair.ID, out, a.dialect.Rewriter(connector.TransferParams{}), func() {
+	f := a.c.decodeOn(l, a.pair.ID, out, func() {
 		_ = other.leg.Commit() // its failure does not matter any more
 		a.c.committed(d, a.p)
 	})

@@ -82,7 +82,7 @@ func (c *completion) answerOn(d *sched.Assignment) *leg.Failure {
 	l := c.r.Origin.Begin(d, c.decodeWait())
 	defer l.End()
 	out := connector.DecodeOnly(c.reqFor(d.Instance), connector.Pair{Decode: d.Instance, DecodeRank: d.Rank, Key: leg.Key(), AnswerIDs: c.progress.WantsIDs()})
-	return c.decodeOn(l, leg.EngineID(c.r.Origin.ID), out, nil, func() { c.committed(d, nil) })
+	return c.decodeOn(l, leg.EngineID(c.r.Origin.ID), out, func() { c.committed(d, nil) })
 }
 
 // continueStored answers a request that continues a stored response. Only the instance

@@ -75,7 +75,7 @@ func (c *completion) decodeWait() leg.Wait {
 
 // decodeOn sends the decode leg and passes its answer on. nil means that the client has
 // been answered, completely or visibly broken.
-func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, rw connector.Rewriter, commit func()) *leg.Failure {
+func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, commit func()) *leg.Failure {
 	defer c.move.bound(l)()
 	resp, err := l.Send(http.MethodPost, c.path(&out), c.r.engineHeader(id, &out), out.Body)
 	if err != nil {
@@ -89,10 +89,7 @@ func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, rw conne
 	if d := c.s.dialects[l.Connector()]; d != nil { // nil for an instance that has a stored response and no connector
 		givesUp = d.Terms(l.Instance).GivesUp
 	}
-	rewriters := []connector.Rewriter{&c.usage, relay.HideTransferParams(c.kind)}
-	if rw != nil {
-		rewriters = append(rewriters, rw)
-	}
+	rewriters := []relay.Rewriter{&c.usage, relay.HideTransferParams(c.kind)}
 	source := relay.Source{Leg: l, Resp: resp, Commit: commit, Rewriters: rewriters, GivesUp: givesUp}
 	if c.progress != nil {
 		source.Continuation = c

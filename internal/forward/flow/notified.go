@@ -50,7 +50,7 @@ func (a *attempt) runNotified() (done bool) {
 		return a.c.decodeFailed(d, ofDecode)
 	}
 	l := a.c.r.Origin.Begin(d, a.c.decodeWait())
-	f := a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.reqFor(a.pair.Decode), a.pair, connector.TransferParams{}), a.dialect.Rewriter(connector.TransferParams{}),
+	f := a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.reqFor(a.pair.Decode), a.pair, connector.TransferParams{}),
 		func() { a.c.committed(d, a.p) })
 	l.End()
 	d.Done()

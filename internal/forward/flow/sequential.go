@@ -154,7 +154,7 @@ func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 		a.watchPrefill(l)
 		defer a.p.EndAwait()
 	}
-	return a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.reqFor(a.pair.Decode), a.pair, transfer), a.dialect.Rewriter(transfer), func() {
+	return a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.reqFor(a.pair.Decode), a.pair, transfer), func() {
 		a.p.EndAwait()
 		a.c.committed(d, a.p)
 	})

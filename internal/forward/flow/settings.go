@@ -2,7 +2,6 @@ package flow
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -154,11 +153,6 @@ func (s *Settings) LoadDialects() error {
 		d, err := connector.New(name)
 		if err != nil {
 			return err
-		}
-		switch d.Flow() {
-		case connector.Sequential, connector.Concurrent, connector.Notified:
-		case connector.DecodeFirst:
-			return fmt.Errorf("connector %s: there is no flow %s", name, d.Flow())
 		}
 		s.dialects[name] = d
 	}

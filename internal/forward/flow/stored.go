@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -42,7 +41,7 @@ func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target strin
 	}
 	return r.Answer.Relay(relay.Source{
 		Leg: l, Resp: resp, Commit: func() { r.attempts.served(a.Instance) },
-		Rewriters: []connector.Rewriter{relay.HideTransferParams(openai.Responses)},
+		Rewriters: []relay.Rewriter{relay.HideTransferParams(openai.Responses)},
 	})
 }
 

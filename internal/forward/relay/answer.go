@@ -11,7 +11,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
@@ -324,6 +323,14 @@ type Continuation interface {
 	Continues(f *leg.Failure) bool
 }
 
+// Rewriter rewrites a response for the client. It may return the same bytes.
+type Rewriter interface {
+	// Whole rewrites a response without a stream.
+	Whole(body []byte) []byte
+	// Events rewrites one or more complete server-sent events.
+	Events(batch []byte) []byte
+}
+
 // Source is an engine's answer and how it is relayed.
 type Source struct {
 	Leg  *leg.Leg
@@ -332,7 +339,7 @@ type Source struct {
 	// from then on.
 	Commit func()
 	// Rewriters change the answer, in this order.
-	Rewriters []connector.Rewriter
+	Rewriters []Rewriter
 	// GivesUp is the stop reason by which an engine of this kind reports that it has aborted
 	// an answer; "" if there is none.
 	GivesUp string

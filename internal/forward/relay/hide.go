@@ -10,7 +10,7 @@ import (
 // completions; TestDecodeHandsOver).
 type HideTransferParams openai.Kind
 
-// Whole implements connector.Rewriter.
+// Whole implements Rewriter.
 func (k HideTransferParams) Whole(body []byte) []byte {
 	if !response.MayHaveTransferParams(body) {
 		return body
@@ -18,7 +18,7 @@ func (k HideTransferParams) Whole(body []byte) []byte {
 	return response.HideTransferParams(openai.Kind(k), body)
 }
 
-// Events implements connector.Rewriter.
+// Events implements Rewriter.
 func (k HideTransferParams) Events(batch []byte) []byte {
 	if !response.MayHaveTransferParams(batch) {
 		return batch

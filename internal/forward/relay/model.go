@@ -15,7 +15,7 @@ type ModelName struct {
 	Name string // as JSON
 }
 
-// Whole implements connector.Rewriter.
+// Whole implements Rewriter.
 func (m *ModelName) Whole(body []byte) []byte {
 	at := m.find(body)
 	if at.End == 0 {
@@ -24,7 +24,7 @@ func (m *ModelName) Whole(body []byte) []byte {
 	return jsonscan.Replaced(body, at.Value, at.End, []byte(m.Name))
 }
 
-// Events implements connector.Rewriter.
+// Events implements Rewriter.
 func (m *ModelName) Events(batch []byte) []byte {
 	if !bytes.Contains(batch, []byte(`"model"`)) {
 		return batch

@@ -61,7 +61,7 @@ func (u *Usage) Prefilled(answer []byte) {
 	}
 }
 
-// Whole implements connector.Rewriter.
+// Whole implements Rewriter.
 func (u *Usage) Whole(body []byte) []byte {
 	if !response.HasCachedTokens(u.Kind, body) {
 		return body
@@ -73,7 +73,7 @@ func (u *Usage) Whole(body []byte) []byte {
 	return response.SetCachedTokens(u.Kind, body, *cached)
 }
 
-// Events implements connector.Rewriter.
+// Events implements Rewriter.
 func (u *Usage) Events(batch []byte) []byte {
 	if !response.HasCachedTokens(u.Kind, batch) || u.await() == nil {
 		return batch
